@@ -1,0 +1,71 @@
+// The narrow waist between the training program and a device: memory, streams, events, and one factory an op.
+// A factory checks its description, chooses an algorithm, and returns a planned op (op.h); it throws Error
+// (not_supported) with a sentence when the device cannot do it. Only src/backend_factory.cpp names concrete backends.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/event.h"
+#include "lockstep/op.h"
+
+namespace lockstep {
+
+/// One allocation of a backend, 64-byte aligned, zero-filled, given back on destruction.
+class Memory {
+ public:
+  virtual ~Memory() = default;
+  virtual void* data() const = 0;
+  virtual std::size_t size_bytes() const = 0;
+};
+
+struct DeviceInfo {
+  std::string name;                     // "AMD EPYC 9554, 2 threads, AVX-512"
+  std::size_t memory_bytes = 0;         // that a rank may use
+  std::vector<std::string> libraries;   // "oneDNN 3.2.0"
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string name() const = 0;  // "cpu"
+  virtual DeviceInfo device() const = 0;
+
+  /// `purpose` names the arena in messages. Throws out_of_memory, or internal after seal().
+  virtual std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) = 0;
+  /// From now on an allocation is a bug. unseal() before planning anew (another batch size, evaluation).
+  virtual void seal() = 0;
+  virtual void unseal() = 0;
+
+  virtual std::unique_ptr<Stream> make_stream() = 0;
+  virtual std::unique_ptr<Event> make_event() = 0;
+  virtual void copy_to_device(void* d_target, const void* h_source, std::size_t size_bytes, Stream& stream) = 0;
+  virtual void copy_to_host(void* h_target, const void* d_source, std::size_t size_bytes, Stream& stream) = 0;
+  virtual void fill_zero(void* d_target, std::size_t size_bytes, Stream& stream) = 0;
+
+  /// The layout in which an activation of this shape is fastest inside a graph.
+  virtual Layout activation_layout(const Shape& shape) const = 0;
+
+  virtual std::unique_ptr<Conv2d> conv2d(const Conv2dDescription&) = 0;
+  virtual std::unique_ptr<Pool2d> pool2d(const Pool2dDescription&) = 0;
+  virtual std::unique_ptr<BatchNorm> batch_norm(const BatchNormDescription&) = 0;
+  virtual std::unique_ptr<Matmul> matmul(const MatmulDescription&) = 0;
+  virtual std::unique_ptr<SoftmaxCrossEntropy> softmax_cross_entropy(const SoftmaxCrossEntropyDescription&) = 0;
+  virtual std::unique_ptr<ImageInput> image_input(const ImageInputDescription&) = 0;
+  virtual std::unique_ptr<Optimizer> optimizer(const OptimizerDescription&) = 0;
+  virtual std::unique_ptr<ClipNorm> clip_norm(const ClipNormDescription&) = 0;
+  virtual std::unique_ptr<MovingAverage> moving_average(const MovingAverageDescription&) = 0;
+  virtual std::unique_ptr<Hash> hash(const HashDescription&) = 0;
+};
+
+struct BackendOptions {
+  std::string device = "auto";  // auto | cpu | cuda
+  int threads = 0;              // cpu: threads of this rank; 0: the cores this process may use, shared by the node's ranks
+  int local_rank = 0;           // this rank's number on its node, and how many share the node
+  int local_size = 1;
+};
+std::unique_ptr<Backend> make_backend(const BackendOptions& options);
+
+}  // namespace lockstep

@@ -1,0 +1,125 @@
+// A resolved configuration. src/config/table.cpp lists every key with default, unit and meaning;
+// the parser, `lockstep help config` and RUN/config.yaml are made from that table.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lockstep/dtype.h"
+
+namespace lockstep {
+
+struct Config {
+  struct Run {
+    std::string name = "run";
+    std::string directory = "runs";
+    std::uint32_t seed = 1;
+    std::string path() const { return directory + "/" + name; }
+  } run;
+
+  std::string device = "auto";  // auto | cpu | cuda
+  Precision precision = Precision::fp32;
+
+  struct Model {
+    std::string family = "resnet";
+    int depth = 18;            // 18 | 34 | 50
+    std::string stem = "cifar";  // cifar | imagenet
+    int classes = 10;
+    bool zero_gamma = false;  // last batch norm of each block starts at 0 (He et al., "Bag of Tricks", 2019)
+    std::string initialize_from;
+  } model;
+
+  struct Data {
+    std::string train;       // a file, or "synthetic"
+    std::string validation;  // a file, "synthetic", or empty: no evaluation
+    bool shuffle = true;
+    std::vector<std::string> augment;  // crop, flip
+    int crop_padding = 4;              // pixels
+    std::vector<double> mean;          // empty: auto, from the train file
+    std::vector<double> std;
+    bool drop_last = true;
+    std::int64_t start = 0;  // a range of samples; 0, 0: all
+    std::int64_t end = 0;
+    int readers = 1;         // threads a rank
+    int prefetch = 3;        // batches ready ahead
+    int image_size = 32;               // synthetic: height and width, pixels
+    std::int64_t synthetic_samples = 10000;
+  } data;
+
+  struct Train {
+    int epochs = 3;
+    std::int64_t max_steps = 0;          // 0: no limit
+    std::int64_t global_batch = 128;     // 0: batch_per_rank holds
+    std::int64_t batch_per_rank = 0;     // 0: global_batch holds
+    int accumulate = 1;                  // micro-batches a rank a step
+    double label_smoothing = 0.0;
+    double clip_norm = 0.0;              // 0: none
+    std::int64_t check_replicas_every_steps = 200;  // 0: never
+  } train;
+
+  struct Optimizer {
+    std::string kind = "sgd";  // sgd | adamw
+    double learning_rate = 0.1;
+    double momentum = 0.9;
+    bool nesterov = false;
+    double weight_decay = 5e-4;
+    bool decay_norms_and_biases = true;
+    double beta1 = 0.9;
+    double beta2 = 0.999;
+    double epsilon = 1e-8;
+  } optimizer;
+
+  struct Schedule {
+    std::string kind = "cosine";  // constant | step | cosine | polynomial
+    double warmup_epochs = 0;
+    std::int64_t warmup_steps = 0;  // one of the two
+    std::int64_t steps = 0;         // length; 0: epochs x steps an epoch
+    int step_epochs = 30;           // step: every so many epochs ...
+    double gamma = 0.1;             // ... times this
+    double power = 1.0;             // polynomial
+    double final_learning_rate = 0.0;
+  } schedule;
+
+  struct Evaluation {
+    int every_epochs = 1;  // 0: never but at the end
+    std::int64_t every_steps = 0;
+    std::int64_t max_samples = 0;  // 0: all
+    std::int64_t batch_per_rank = 0;  // 0: that of training
+  } evaluation;
+
+  struct BatchNorm {
+    bool synchronize = false;
+    double momentum = 0.1;
+    double epsilon = 1e-5;
+  } batch_norm;
+
+  struct Comm {
+    std::string backend = "auto";  // auto | shared | mpi
+    double bucket_mb = 25;         // MiB
+    double sleep_ms = 0;           // a test's: each bucket takes so much longer
+  } comm;
+
+  struct Cpu {
+    int threads = 0;  // 0: auto
+  } cpu;
+
+  struct Checkpoint {
+    int every_epochs = 1;  // 0: only at the end
+    std::int64_t every_steps = 0;
+    int keep = 3;  // 0: all
+    std::string resume_from;
+    std::string name = "step-{step}";
+  } checkpoint;
+
+  struct Log {
+    int every_steps = 10;
+    bool all_ranks = false;  // zero | all
+    bool tensorboard = true;
+    bool progress = true;
+  } log;
+
+  bool reproducible = false;
+};
+
+}  // namespace lockstep

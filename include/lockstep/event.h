@@ -1,0 +1,49 @@
+// Streams and events: the order between work that runs beside each other.
+// A backend without streams of its own (cpu) runs work at once, in the caller's thread.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+namespace lockstep {
+
+class Stream;
+
+/// A point in the work of a stream or of the communicator. Begins as "done".
+class Event {
+ public:
+  virtual ~Event() = default;
+  /// Marks the point that `stream` has reached; is_done() when all before it ran.
+  virtual void record(Stream& stream) = 0;
+  virtual bool is_done() const = 0;
+  /// Blocks the calling thread, without spinning, until done.
+  virtual void synchronize() const = 0;
+};
+
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  /// Work given later runs after `event`. A stream without queue blocks the caller.
+  virtual void wait(const Event& event) = 0;
+  /// Blocks the calling thread until all work given so far is done.
+  virtual void synchronize() = 0;
+};
+
+/// An event between threads of the host: what the cpu backend and host communicators use.
+class HostEvent final : public Event {
+ public:
+  void record(Stream&) override { complete(); }
+  bool is_done() const override { return done_.load(std::memory_order_acquire); }
+  void synchronize() const override { done_.wait(false, std::memory_order_acquire); }
+  /// Before work is handed to another thread.
+  void begin() { done_.store(false, std::memory_order_release); }
+  void complete() {
+    done_.store(true, std::memory_order_release);
+    done_.notify_all();
+  }
+
+ private:
+  std::atomic<bool> done_{true};
+};
+
+}  // namespace lockstep

@@ -1,0 +1,53 @@
+// The gradient reducer: buckets of the gradient arena, all-reduced while backward still runs.
+//
+// Gradients lie in the order in which backward finishes them (DESIGN, decision 4), so a bucket is a contiguous slice.
+// A bucket ends at a tensor's border, when it holds at least bucket_bytes; it starts when its last writer is done.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/communicator.h"
+
+namespace lockstep::comm {
+
+struct Bucket {
+  std::size_t begin = 0, n_elements = 0;  // fp32, of the gradient arena
+  int last_tensor = 0;                    // index of the tensor whose gradient completes it
+  std::string first_name, last_name;      // for messages
+};
+
+struct GradientTensor {
+  std::string name;
+  std::size_t begin = 0, n_elements = 0;  // fp32, of the gradient arena, ascending, without holes but padding
+};
+
+/// Cuts the arena. The batch statistics at its end are simply its last tensors.
+std::vector<Bucket> make_buckets(const std::vector<GradientTensor>& tensors, std::size_t bucket_bytes);
+
+class GradientReducer {
+ public:
+  GradientReducer(Communicator& communicator, Backend& backend, float* gradients, std::vector<Bucket> buckets);
+
+  /// Tensor `index` (in order) is complete on `stream`: starts the bucket that it completes, if any.
+  void tensor_done(int index, Stream& stream);
+  /// Makes `stream` wait for all buckets of this step; seconds waited (exposed communication).
+  double finish(Stream& stream);
+
+  const std::vector<Bucket>& buckets() const { return buckets_; }
+
+ private:
+  struct InFlight {
+    std::unique_ptr<Event> ready, done;
+    std::string label;
+  };
+  Communicator& communicator_;
+  float* gradients_;
+  std::vector<Bucket> buckets_;
+  std::vector<InFlight> in_flight_;
+  int next_ = 0;
+};
+
+}  // namespace lockstep::comm

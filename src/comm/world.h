@@ -1,0 +1,22 @@
+// Start of MPI, the communication thread, and the choice of a communicator.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "lockstep/communicator.h"
+#include "lockstep/config.h"
+
+namespace lockstep::comm {
+
+/// Checks the launch (Slurm's and PMI's variables before MPI_Init, the size after it), starts MPI (SERIALIZED) and the
+/// communication thread, which makes all MPI calls from here on. Commands of one process never call it.
+std::unique_ptr<World> start_world(int* argc, char*** argv);
+
+/// comm.backend: auto | shared | mpi; comm.sleep_ms wraps it. The world must be one of start_world().
+std::unique_ptr<Communicator> make_communicator(const Config::Comm& config, World& world);
+
+/// A world of one rank without MPI, and its communicator (sums of one are no work): tests and single-process commands.
+std::unique_ptr<World> single_world();
+
+}  // namespace lockstep::comm

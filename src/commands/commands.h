@@ -1,0 +1,28 @@
+// One file a subcommand. Each function adds its subcommand (CLI11) to the program; parsing the chosen one puts
+// what is to be done into `run`, which main calls. A command returns its exit status or throws Error.
+#pragma once
+
+#include <functional>
+
+namespace CLI {
+class App;
+}
+
+namespace lockstep::commands {
+
+/// What main was started with, for commands that start MPI.
+struct Arguments {
+  int* argc = nullptr;
+  char*** argv = nullptr;
+};
+
+using Run = std::function<int()>;
+
+void add_train(CLI::App& app, Run& run, const Arguments& arguments);
+void add_evaluate(CLI::App& app, Run& run, const Arguments& arguments);
+void add_plan(CLI::App& app, Run& run, const Arguments& arguments);
+void add_data(CLI::App& app, Run& run);
+void add_checkpoint(CLI::App& app, Run& run);
+void add_help(CLI::App& app, Run& run);
+
+}  // namespace lockstep::commands

@@ -1,0 +1,46 @@
+// A data set of labelled images in one HDF5 file: metadata through HDF5, samples by pread at the offsets it tells.
+//
+// File layout (format 1; readable with plain h5py; documented in data/README.md):
+//   /images  (n, H, W, C) uint8, contiguous     /labels (n) int32
+//   attributes of the root: format="lockstep-images", format_version, split, classes, mean (C), std (C) (of values in
+//   [0, 1]), class_names (variable-length strings), source, images_xxh3, labels_xxh3 (16 hex digits)
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace lockstep::data {
+
+struct ImageSetInfo {
+  std::string path;  // or "synthetic"
+  std::string split;
+  std::int64_t n_samples = 0;
+  int height = 0, width = 0, channels = 0;  // pixels
+  int classes = 0;
+  std::vector<float> mean, stddev;  // (C), of values in [0, 1]
+  std::vector<std::string> class_names;
+
+  std::size_t image_bytes() const { return static_cast<std::size_t>(height) * width * channels; }
+};
+
+class ImageSet {
+ public:
+  virtual ~ImageSet() = default;
+  virtual const ImageSetInfo& info() const = 0;
+  /// Thread-safe, without allocation. Throws Error when the file cannot give it (shrunk, unreadable) or a label is out of range.
+  virtual void read(std::int64_t sample, std::span<std::uint8_t> image, std::int32_t& label) const = 0;
+};
+
+/// Opens and checks a file: every size against the file's length, every label against `classes`.
+/// [start, end) is a range of its samples, 0, 0 all.
+std::unique_ptr<ImageSet> open_image_set(const std::string& path, std::int64_t start = 0, std::int64_t end = 0);
+
+/// Images and labels made from Philox(seed, synthetic, sample): no file. Each class has a pattern of its own under
+/// noise, so that training on it can be seen to learn.
+std::unique_ptr<ImageSet> make_synthetic_set(std::uint32_t seed, std::int64_t n_samples, int height, int width,
+                                             int channels, int classes, const std::string& split);
+
+}  // namespace lockstep::data

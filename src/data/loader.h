@@ -1,0 +1,57 @@
+// Reads batches ahead of the step, with threads and pread, into buffers that are reused.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "data/dataset.h"
+
+namespace lockstep::data {
+
+/// One rank's piece of a global batch, in host memory.
+struct Batch {
+  std::int64_t n_samples = 0;                  // this rank's, may be less than the capacity at an epoch's end
+  std::span<const std::uint8_t> images;        // (capacity, H, W, C); beyond n_samples zero
+  std::span<const std::int32_t> labels;        // (capacity); beyond n_samples -1
+  std::span<const std::uint32_t> sample_ids;   // (capacity); position in the data set
+};
+
+/// What the loader gives: for each (epoch, step) in turn the samples at positions
+/// [step * global_batch, min((step+1) * global_batch, n)) of the epoch's order, of which this rank takes its share;
+/// with `pieces` > 1 (accumulation) the share is cut again into that many consecutive pieces, next() giving one each.
+struct LoaderOptions {
+  std::int64_t global_batch = 0;
+  std::int64_t capacity = 0;  // samples of the largest piece
+  int pieces = 1;
+  int rank = 0, size = 1;
+  std::uint32_t seed = 0;
+  bool shuffle = true;
+  bool drop_last = true;  // a last batch smaller than global_batch is left out of the epoch
+  int readers = 1;        // threads
+  int prefetch = 3;       // pieces ready ahead
+  std::int64_t first_step = 0;  // global step to begin at: epoch = step / steps_per_epoch (resuming inside an epoch)
+  std::int64_t last_step = -1;  // exclusive; -1: endless
+  std::int64_t max_samples = 0;  // an epoch is the first so many of the order; 0: all
+};
+
+class Loader {
+ public:
+  Loader(std::shared_ptr<const ImageSet> set, const LoaderOptions& options);
+  ~Loader();
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  static std::int64_t steps_per_epoch(std::int64_t n_samples, std::int64_t global_batch, bool drop_last);
+
+  /// The next piece; valid until the call after it. Blocks until it is read; the wait is added to wait_seconds().
+  /// Rethrows what a reader thread met.
+  const Batch& next();
+  double wait_seconds() const;  // so far
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace lockstep::data

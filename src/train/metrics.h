@@ -1,0 +1,93 @@
+// What a run writes for people and programs: metrics.jsonl (one object a logged step, epoch, evaluation, checkpoint),
+// metrics.json (the summary), TensorBoard event files, the epoch line of the log, the progress bar. Rank 0 only.
+// Keys and their units: DESIGN, "A run directory".
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace lockstep::train {
+
+struct PerRank {
+  std::vector<double> loss, data_wait_seconds, memory_bytes, utilisation;  // utilisation: CPU seconds over elapsed
+};
+
+struct StepRecord {
+  std::int64_t step = 0, epoch = 0, samples = 0;  // samples so far, of all ranks; step and epoch count finished ones from 1
+  double loss = 0, accuracy = 0;                  // means over all ranks' samples
+  double learning_rate = 0, gradient_norm = 0;
+  double step_seconds = 0, samples_per_second = 0, data_wait_seconds = 0, exposed_communication_seconds = 0;
+  double memory_bytes = 0;
+  int ranks = 1;
+  PerRank per_rank;
+};
+
+struct EpochRecord {
+  std::int64_t step = 0, epoch = 0, epochs = 0, samples = 0;
+  double learning_rate = 0, train_loss = 0, train_accuracy = 0;  // accuracies in [0, 1]
+  bool evaluated = false;
+  double validation_loss = 0, validation_accuracy = 0;
+  double samples_per_second = 0, epoch_seconds = 0;
+};
+
+struct EvaluationRecord {
+  std::int64_t step = 0, epoch = 0, samples = 0;  // samples: evaluated
+  double loss = 0, accuracy = 0, seconds = 0, samples_per_second = 0;
+};
+
+struct CheckpointRecord {
+  std::int64_t step = 0;
+  std::string path;
+  double seconds = 0, size_bytes = 0;
+};
+
+struct Summary {
+  std::string status;  // done | stopped | failed
+  std::int64_t steps = 0, epochs = 0, samples = 0;
+  double final_loss = 0, final_accuracy = 0, best_loss = 0, best_accuracy = 0;  // validation, else training
+  double samples_per_second = 0, seconds = 0;
+  int ranks = 1;
+};
+
+class Metrics {
+ public:
+  struct Options {
+    std::string directory;  // RUN
+    std::int64_t resume_step = -1;  // lines and events beyond it are cut; -1: a fresh run, files are replaced
+    bool tensorboard = true;
+    bool enabled = true;  // false: other ranks than 0; every call does nothing
+  };
+  explicit Metrics(const Options& options);
+  ~Metrics();
+  void step(const StepRecord&);
+  void epoch(const EpochRecord&);
+  void evaluation(const EvaluationRecord&);
+  void checkpoint(const CheckpointRecord&);
+  void summary(const Summary&);  // writes metrics.json, atomically
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// "Epoch [3/3] LR: 0.001000 | Loss (train, val): 5.149, 5.664 | Accuracy (train, val): 2.16%, 0.98% | Throughput: 704.9 img/s"
+std::string epoch_line(const EpochRecord& record);
+
+/// A bar on the terminal's last line with steps, it/s and ETA; nothing where standard error is no terminal.
+class ProgressBar {
+ public:
+  ProgressBar(const std::string& title, std::int64_t total, bool enabled);
+  ~ProgressBar();
+  void update(std::int64_t done, const std::string& note);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// One object with the version, commit, compiler and every library's version: metrics.json and `lockstep --version`.
+std::string versions_json();
+
+}  // namespace lockstep::train
