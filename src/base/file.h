@@ -1,0 +1,19 @@
+// Small text files that are whole or absent.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+/// Writes `content` under a temporary name beside `path`, syncs it, renames it to `path` and syncs the directory.
+/// Throws Error (system_call); then `path` is as it was before.
+void replace_file(const std::string& path, std::string_view content);
+
+/// Writes all of `content` to the descriptor, as a rule with one write(). Throws Error (system_call) naming `path`.
+void write_fully(int descriptor, std::string_view content, const std::string& path);
+
+/// The whole file. Throws Error (system_call).
+std::string read_file(const std::string& path);
+
+}  // namespace lockstep

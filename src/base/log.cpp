@@ -1,0 +1,115 @@
+// The log: one spdlog logger with up to two sinks, standard error and RUN/log.txt.
+// A line leaves the process with one write, so that the lines of several ranks are not mixed.
+#include "lockstep/log.h"
+
+#include <spdlog/logger.h>
+#include <spdlog/pattern_formatter.h>
+#include <spdlog/sinks/base_sink.h>
+#include <spdlog/sinks/basic_file_sink.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <memory>
+#include <mutex>
+
+#include "lockstep/error.h"
+
+namespace lockstep::log {
+namespace {
+
+constexpr const char* kPattern = "%Y-%m-%d %H:%M:%S | %v";
+constexpr std::string_view kEraseLine = "\r\033[K";
+
+/// Standard error; a progress line, if there is one, stays the last line of the terminal.
+class StandardErrorSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  void set_progress_line(const std::string& line) {
+    if (!is_terminal_) return;
+    const std::lock_guard lock(mutex_);
+    if (line == progress_) return;
+    write_all(std::string(kEraseLine) + line);
+    progress_ = line;
+  }
+
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t formatted;
+    formatter_->format(message, formatted);
+    const std::string line(formatted.data(), formatted.size());
+    write_all(progress_.empty() ? line : std::string(kEraseLine) + line + progress_);
+  }
+  void flush_() override {}
+
+ private:
+  static void write_all(std::string_view text) {
+    while (!text.empty()) {
+      const ssize_t n = ::write(STDERR_FILENO, text.data(), text.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) return;  // nobody is left to tell
+      text.remove_prefix(static_cast<std::size_t>(n));
+    }
+  }
+
+  const bool is_terminal_ = ::isatty(STDERR_FILENO) == 1;
+  std::string progress_;
+};
+
+struct State {
+  std::mutex mutex;  // configure() and open_file() against write()
+  std::shared_ptr<StandardErrorSink> standard_error = std::make_shared<StandardErrorSink>();
+  spdlog::logger logger{"lockstep", standard_error};
+  int rank = 0;
+  bool all_ranks = false;
+  std::string rank_prefix;  // empty in a world of one
+
+  State() { use_pattern(); }
+  void use_pattern() {
+    logger.set_pattern(kPattern);
+    logger.flush_on(spdlog::level::info);
+  }
+};
+
+/// Never destroyed: threads may still write while the process ends.
+State& state() {
+  static State* const instance = new State;
+  return *instance;
+}
+
+}  // namespace
+
+void configure(int rank, int size, const std::string& host, bool all_ranks) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  s.rank = rank;
+  s.all_ranks = all_ranks;
+  s.rank_prefix = size > 1 ? fmt::format("[RANK: {} {}] ", rank, host) : "";
+}
+
+void open_file(const std::string& path) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  try {
+    auto file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path, /*truncate=*/false);
+    s.logger.sinks().resize(1);
+    s.logger.sinks().push_back(std::move(file));
+  } catch (const spdlog::spdlog_ex& e) {
+    fail(ErrorCode::system_call, "cannot open the log file {} for appending: {}", path, e.what());
+  }
+  s.use_pattern();
+}
+
+void write(Level level, std::string_view line) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  if (s.rank != 0 && !s.all_ranks && level != Level::error) return;
+  const bool with_rank = s.all_ranks || level == Level::error;
+  const std::string_view kind = level == Level::error ? "error: " : level == Level::warning ? "warning: " : "";
+  const auto spdlog_level = level == Level::error     ? spdlog::level::err
+                            : level == Level::warning ? spdlog::level::warn
+                                                      : spdlog::level::info;
+  s.logger.log(spdlog_level, "{}{}{}", with_rank ? s.rank_prefix : "", kind, line);
+}
+
+void set_progress_line(const std::string& line) { state().standard_error->set_progress_line(line); }
+
+}  // namespace lockstep::log

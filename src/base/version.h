@@ -1,0 +1,12 @@
+// What this program is: release, commit and compiler, given by the Makefile when version.cpp is compiled.
+#pragma once
+
+#include <string>
+
+namespace lockstep {
+
+std::string version();   // "0.1.0"
+std::string commit();    // "1d7fb48", "1d7fb48-dirty" or "unknown"
+std::string compiler();  // "g++ (Debian 12.2.0-14) 12.2.0"
+
+}  // namespace lockstep
