@@ -1,0 +1,96 @@
+#include "test/reference/cross_entropy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "lockstep/error.h"
+#include "test/reference/normalization.h"
+
+namespace lockstep::reference {
+namespace {
+
+template <typename T>
+std::vector<double> log_softmax(const T* logits, Index classes) {
+  const double greatest = *std::max_element(logits, logits + classes);
+  double sum = 0;
+  for (Index k = 0; k < classes; ++k) sum += std::exp(logits[k] - greatest);
+  std::vector<double> result(static_cast<std::size_t>(classes));
+  for (Index k = 0; k < classes; ++k) result[static_cast<std::size_t>(k)] = logits[k] - greatest - std::log(sum);
+  return result;
+}
+
+double target(const SoftmaxCrossEntropyDescription& d, Index k, std::int32_t label) {
+  const double smoothing = d.label_smoothing;
+  return (k == label ? 1.0 - smoothing : 0.0) + smoothing / static_cast<double>(d.classes);
+}
+
+}  // namespace
+
+template <typename T>
+LossSums softmax_cross_entropy_forward(const SoftmaxCrossEntropyDescription& d, const T* logits,
+                                       const std::int32_t* labels) {
+  LossSums sums;
+  for (Index row = 0; row < d.rows; ++row) {
+    if (labels[row] < 0) continue;
+    const T* x = logits + row * d.classes;
+    const std::vector<double> log_p = log_softmax(x, d.classes);
+    for (Index k = 0; k < d.classes; ++k) sums.loss -= target(d, k, labels[row]) * log_p[static_cast<std::size_t>(k)];
+    sums.correct += std::max_element(x, x + d.classes) - x == labels[row] ? 1 : 0;
+    sums.samples += 1;
+  }
+  return sums;
+}
+
+template <typename T>
+void softmax_cross_entropy_backward(const SoftmaxCrossEntropyDescription& d, const T* logits,
+                                    const std::int32_t* labels, double loss_weight, T* dlogits) {
+  for (Index row = 0; row < d.rows; ++row) {
+    const std::vector<double> log_p = log_softmax(logits + row * d.classes, d.classes);
+    for (Index k = 0; k < d.classes; ++k) {
+      const double gradient = std::exp(log_p[static_cast<std::size_t>(k)]) - target(d, k, labels[row]);
+      dlogits[row * d.classes + k] = static_cast<T>(labels[row] < 0 ? 0.0 : loss_weight * gradient);
+    }
+  }
+}
+
+template LossSums softmax_cross_entropy_forward(const SoftmaxCrossEntropyDescription&, const float*,
+                                                const std::int32_t*);
+template LossSums softmax_cross_entropy_forward(const SoftmaxCrossEntropyDescription&, const double*,
+                                                const std::int32_t*);
+template void softmax_cross_entropy_backward(const SoftmaxCrossEntropyDescription&, const float*, const std::int32_t*,
+                                             double, float*);
+template void softmax_cross_entropy_backward(const SoftmaxCrossEntropyDescription&, const double*, const std::int32_t*,
+                                             double, double*);
+
+namespace {
+
+class ReferenceSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
+ public:
+  explicit ReferenceSoftmaxCrossEntropy(const SoftmaxCrossEntropyDescription& d) : d_(d) {
+    require(d.dtype == DType::fp32, ErrorCode::not_supported, "the reference cross entropy wants fp32");
+  }
+  OpNeeds needs() const override { return {}; }
+  std::string describe() const override { return "reference: all fused"; }
+  void forward(const Forward& a, const OpMemory&, Stream&) override {
+    const LossSums sums = softmax_cross_entropy_forward(d_, static_cast<const float*>(a.logits), a.labels);
+    put(a.sums->loss, sums.loss, a.sums_mode);
+    put(a.sums->correct, sums.correct, a.sums_mode);
+    put(a.sums->samples, sums.samples, a.sums_mode);
+  }
+  void backward(const Backward& a, const OpMemory&, Stream&) override {
+    softmax_cross_entropy_backward(d_, static_cast<const float*>(a.logits), a.labels, a.scalars->loss_weight,
+                                   static_cast<float*>(a.dlogits));
+  }
+
+ private:
+  SoftmaxCrossEntropyDescription d_;
+};
+
+}  // namespace
+
+std::unique_ptr<SoftmaxCrossEntropy> make_softmax_cross_entropy(const SoftmaxCrossEntropyDescription& description) {
+  return std::make_unique<ReferenceSoftmaxCrossEntropy>(description);
+}
+
+}  // namespace lockstep::reference

@@ -1,0 +1,21 @@
+// Softmax cross entropy with label smoothing, straight from the formulas of op.h.
+#pragma once
+
+#include <memory>
+
+#include "lockstep/op.h"
+
+namespace lockstep::reference {
+
+// T: float or double
+/// What these logits (rows, classes) add to the sums.
+template <typename T>
+LossSums softmax_cross_entropy_forward(const SoftmaxCrossEntropyDescription& d, const T* logits,
+                                       const std::int32_t* labels);
+template <typename T>
+void softmax_cross_entropy_backward(const SoftmaxCrossEntropyDescription& d, const T* logits,
+                                    const std::int32_t* labels, double loss_weight, T* dlogits);
+
+std::unique_ptr<SoftmaxCrossEntropy> make_softmax_cross_entropy(const SoftmaxCrossEntropyDescription& description);
+
+}  // namespace lockstep::reference

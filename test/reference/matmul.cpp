@@ -1,0 +1,78 @@
+#include "test/reference/matmul.h"
+
+#include "test/reference/identity_layout.h"
+#include "test/reference/normalization.h"
+
+namespace lockstep::reference {
+
+template <typename T>
+void matmul_forward(const MatmulDescription& d, const MatmulForward<T>& args) {
+  for (Index m = 0; m < d.rows; ++m)
+    for (Index o = 0; o < d.out_features; ++o) {
+      double sum = d.bias ? double{args.bias[o]} : 0.0;
+      for (Index i = 0; i < d.in_features; ++i)
+        sum += double{args.x[m * d.in_features + i]} * args.weight[o * d.in_features + i];
+      args.y[m * d.out_features + o] = static_cast<T>(sum);
+    }
+}
+
+template <typename T>
+void matmul_backward(const MatmulDescription& d, const MatmulBackward<T>& args) {
+  const bool input_gradient = d.input_gradient && args.dx_mode != GradientMode::skip;
+  for (Index m = 0; input_gradient && m < d.rows; ++m)
+    for (Index i = 0; i < d.in_features; ++i) {
+      double sum = 0;
+      for (Index o = 0; o < d.out_features; ++o)
+        sum += double{args.dy[m * d.out_features + o]} * args.weight[o * d.in_features + i];
+      put(args.dx[m * d.in_features + i], sum, args.dx_mode);
+    }
+  if (args.parameter_mode == GradientMode::skip) return;
+  for (Index o = 0; o < d.out_features; ++o) {
+    double dbias = 0;
+    for (Index m = 0; m < d.rows; ++m) dbias += args.dy[m * d.out_features + o];
+    if (d.bias) put(args.dbias[o], dbias, args.parameter_mode);
+    for (Index i = 0; i < d.in_features; ++i) {
+      double sum = 0;
+      for (Index m = 0; m < d.rows; ++m)
+        sum += double{args.dy[m * d.out_features + o]} * args.x[m * d.in_features + i];
+      put(args.dweight[o * d.in_features + i], sum, args.parameter_mode);
+    }
+  }
+}
+
+template void matmul_forward(const MatmulDescription&, const MatmulForward<float>&);
+template void matmul_forward(const MatmulDescription&, const MatmulForward<double>&);
+template void matmul_backward(const MatmulDescription&, const MatmulBackward<float>&);
+template void matmul_backward(const MatmulDescription&, const MatmulBackward<double>&);
+
+namespace {
+
+class ReferenceMatmul final : public Matmul {
+ public:
+  explicit ReferenceMatmul(const MatmulDescription& d)
+      : d_(d), layout_(identity_layout(d.weight_layout, d.out_features * d.in_features)) {
+    require(d.dtype == DType::fp32, ErrorCode::not_supported, "the reference matmul wants fp32");
+  }
+  OpNeeds needs() const override { return {}; }
+  std::string describe() const override { return "reference: all fused"; }
+  std::shared_ptr<const ParameterLayout> weight_layout() const override { return layout_; }
+  void forward(const Forward& a, const OpMemory&, Stream&) override {
+    matmul_forward<float>(d_, {static_cast<const float*>(a.x), a.weight, a.bias, static_cast<float*>(a.y)});
+  }
+  void backward(const Backward& a, const OpMemory&, Stream&) override {
+    matmul_backward<float>(d_, {static_cast<const float*>(a.dy), static_cast<const float*>(a.x), a.weight,
+                                static_cast<float*>(a.dx), a.dx_mode, a.dweight, a.dbias, a.parameter_mode});
+  }
+
+ private:
+  MatmulDescription d_;
+  std::shared_ptr<const ParameterLayout> layout_;
+};
+
+}  // namespace
+
+std::unique_ptr<Matmul> make_matmul(const MatmulDescription& description) {
+  return std::make_unique<ReferenceMatmul>(description);
+}
+
+}  // namespace lockstep::reference

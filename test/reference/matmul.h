@@ -1,0 +1,38 @@
+// Matmul with bias, straight from the formula of op.h: y (M, out) = x (M, in) * weight (out, in)^T + bias (out).
+#pragma once
+
+#include <memory>
+
+#include "lockstep/op.h"
+
+namespace lockstep::reference {
+
+template <typename T>
+struct MatmulForward {
+  const T* x = nullptr;
+  const T* weight = nullptr;  // (out, in)
+  const T* bias = nullptr;
+  T* y = nullptr;
+};
+
+template <typename T>
+struct MatmulBackward {
+  const T* dy = nullptr;
+  const T* x = nullptr;
+  const T* weight = nullptr;
+  T* dx = nullptr;
+  GradientMode dx_mode = GradientMode::overwrite;
+  T* dweight = nullptr;
+  T* dbias = nullptr;
+  GradientMode parameter_mode = GradientMode::overwrite;
+};
+
+// T: float or double
+template <typename T>
+void matmul_forward(const MatmulDescription& d, const MatmulForward<T>& args);
+template <typename T>
+void matmul_backward(const MatmulDescription& d, const MatmulBackward<T>& args);
+
+std::unique_ptr<Matmul> make_matmul(const MatmulDescription& description);
+
+}  // namespace lockstep::reference

@@ -1,0 +1,118 @@
+#include "test/reference/optimizer.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace lockstep::reference {
+namespace {
+
+class ReferenceOptimizer final : public Optimizer {
+ public:
+  explicit ReferenceOptimizer(const OptimizerDescription& d) : d_(d) {}
+  OpNeeds needs() const override { return {}; }
+  std::string describe() const override { return "reference: all fused"; }
+
+  void apply(const Apply& args, const OpMemory&, Stream&) override {
+    for (const ParameterSegment& segment : d_.segments)
+      for (std::size_t i = segment.begin; i < segment.begin + segment.n_elements; ++i) {
+        const double decay = segment.decay ? d_.weight_decay : 0.0;
+        const double gradient = double{args.gradients[i]} * args.scalars->clip_coefficient;
+        if (d_.kind == OptimizerDescription::Kind::sgd) sgd(args, i, gradient, decay);
+        if (d_.kind == OptimizerDescription::Kind::adamw) adamw(args, i, gradient, decay);
+      }
+  }
+
+ private:
+  void sgd(const Apply& args, std::size_t i, double gradient, double decay) const {
+    const double w = args.parameters[i];
+    gradient += decay * w;
+    if (d_.momentum != 0.0f) {
+      const double velocity = double{d_.momentum} * args.state[i] + gradient;
+      args.state[i] = static_cast<float>(velocity);
+      gradient = d_.nesterov ? gradient + double{d_.momentum} * velocity : velocity;
+    }
+    args.parameters[i] = static_cast<float>(w - args.scalars->learning_rate * gradient);
+  }
+
+  void adamw(const Apply& args, std::size_t i, double gradient, double decay) const {
+    const StepScalars& step = *args.scalars;
+    float& m_stored = args.state[i];
+    float& v_stored = args.state[d_.n_elements + i];
+    const double m = double{d_.beta1} * m_stored + (1.0 - double{d_.beta1}) * gradient;
+    const double v = double{d_.beta2} * v_stored + (1.0 - double{d_.beta2}) * gradient * gradient;
+    m_stored = static_cast<float>(m);
+    v_stored = static_cast<float>(v);
+    const double w = args.parameters[i] * (1.0 - double{step.learning_rate} * decay);
+    args.parameters[i] = static_cast<float>(w - step.learning_rate * m * step.adam_correction1 /
+                                                    (std::sqrt(v * step.adam_correction2) + double{d_.epsilon}));
+  }
+
+  OptimizerDescription d_;
+};
+
+class ReferenceClipNorm final : public ClipNorm {
+ public:
+  explicit ReferenceClipNorm(const ClipNormDescription& d) : d_(d) {}
+  OpNeeds needs() const override { return {}; }
+  std::string describe() const override { return "reference: all fused"; }
+  void apply(const Apply& args, const OpMemory&, Stream&) override {
+    double sum = 0;
+    for (const ParameterSegment& segment : d_.segments)
+      for (std::size_t i = segment.begin; i < segment.begin + segment.n_elements; ++i)
+        sum += double{args.gradients[i]} * args.gradients[i];
+    *args.norm = std::sqrt(sum);
+    const double coefficient = d_.max_norm > 0 ? std::min(1.0, d_.max_norm / (*args.norm + 1e-6)) : 1.0;
+    args.scalars->clip_coefficient = static_cast<float>(coefficient);
+  }
+
+ private:
+  ClipNormDescription d_;
+};
+
+class ReferenceMovingAverage final : public MovingAverage {
+ public:
+  explicit ReferenceMovingAverage(const MovingAverageDescription& d) : d_(d) {}
+  OpNeeds needs() const override { return {}; }
+  std::string describe() const override { return "reference: all fused"; }
+  void apply(const Apply& args, const OpMemory&, Stream&) override {
+    for (std::size_t i = 0; i < d_.n_elements; ++i) {
+      const double running = args.running[i];
+      args.running[i] = static_cast<float>(running + double{d_.momentum} * (args.batch[i] - running));
+    }
+  }
+
+ private:
+  MovingAverageDescription d_;
+};
+
+class ReferenceHash final : public Hash {
+ public:
+  explicit ReferenceHash(const HashDescription& d) : d_(d) {}
+  OpNeeds needs() const override { return {}; }
+  std::string describe() const override { return "reference: all fused"; }
+  void apply(const Apply& args, const OpMemory&, Stream&) override {
+    *args.hash = XXH3_64bits(args.data, d_.size_bytes);
+  }
+
+ private:
+  HashDescription d_;
+};
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerDescription& description) {
+  return std::make_unique<ReferenceOptimizer>(description);
+}
+std::unique_ptr<ClipNorm> make_clip_norm(const ClipNormDescription& description) {
+  return std::make_unique<ReferenceClipNorm>(description);
+}
+std::unique_ptr<MovingAverage> make_moving_average(const MovingAverageDescription& description) {
+  return std::make_unique<ReferenceMovingAverage>(description);
+}
+std::unique_ptr<Hash> make_hash(const HashDescription& description) {
+  return std::make_unique<ReferenceHash>(description);
+}
+
+}  // namespace lockstep::reference
