@@ -1,34 +1,138 @@
-# Lockstep. `make help` lists the targets and variables.
-MODE  ?= release
-BUILD ?= build
-CXX   ?= g++
-DNNL_ROOT ?= .deps/onednn
-MPICXX_FLAGS := $(shell mpicxx --showme:compile 2>/dev/null)
-MPI_LIBS     := $(shell mpicxx --showme:link 2>/dev/null)
-HDF5_CFLAGS  := $(shell pkg-config --cflags hdf5 2>/dev/null)
-HDF5_LIBS    := $(shell pkg-config --libs hdf5 2>/dev/null || echo -lhdf5)
+# Lockstep. `make help` lists the targets and variables; the rules for launching, testing and checking come last.
+VERSION := 0.1.0
 
-OPT_release := -O3 -g
-OPT_debug   := -O0 -g -D_GLIBCXX_ASSERTIONS
-OPT_asan    := -O1 -g -fsanitize=address -fno-omit-frame-pointer
-OPT_ubsan   := -O1 -g -fsanitize=undefined -fno-sanitize-recover=undefined
-OPT_tsan    := -O1 -g -fsanitize=thread
-CPPFLAGS += -Iinclude -Isrc -I. -isystem $(DNNL_ROOT)/include $(HDF5_CFLAGS) $(MPICXX_FLAGS)
-CXXFLAGS += -std=c++20 $(OPT_$(MODE)) -fopenmp -Wall -Wextra -Werror -MMD -MP
-LDLIBS   += -L$(DNNL_ROOT)/lib -Wl,-rpath,$(abspath $(DNNL_ROOT))/lib -ldnnl $(HDF5_LIBS) $(MPI_LIBS) -lyaml-cpp -lspdlog -lfmt -lprotobuf -lxxhash -ljpeg -lpthread -ldl
+MODE    ?= release
+BUILD   ?= $(if $(filter release,$(MODE)),build,build-$(MODE))
+JOBS    ?= $(shell nproc 2>/dev/null || echo 1)
+PREFIX  ?= /usr/local
+DESTDIR ?=
+CONFIG  ?= jobs/configs/quickstart.yaml
+RANKS   ?= 2
+OVERRIDES ?=
 
-SOURCES := $(filter-out src/main.cpp,$(wildcard src/*.cpp src/*/*.cpp kernels/cpu/*.cpp))
-OBJECTS := $(SOURCES:%.cpp=$(BUILD)/%.o)
-TESTS   := $(patsubst %.cpp,$(BUILD)/%,$(wildcard test/*_test.cpp test/*/*_test.cpp))
-TEST_SUPPORT := $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out %_test.cpp,$(wildcard test/*.cpp test/*/*.cpp)))
+# Goals beside `deps` come after it, one by one: where libraries are is looked up when Make starts.
+ifneq (,$(and $(filter deps deps-test,$(MAKECMDGOALS)),$(word 2,$(MAKECMDGOALS))))
+.PHONY: $(MAKECMDGOALS) one-by-one
+$(MAKECMDGOALS): one-by-one ; @:
+one-by-one: ; @set -e; for goal in $(MAKECMDGOALS); do $(MAKE) --no-print-directory $$goal; done
+else
 
-all: $(BUILD)/lockstep
-$(BUILD)/lockstep: $(BUILD)/src/main.o $(OBJECTS)
-	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDFLAGS) $(LDLIBS)
-$(BUILD)/%.o: %.cpp
+all: $(BUILD)/lockstep compile_commands.json
+
+# ---- Where things are: NAME_HOME (or DNNL_ROOT) when given, else pkg-config, else the compiler's own paths ----------
+# $(call headers,HOME,package) and $(call libraries,HOME,package,flags when there is no package)
+headers   = $(if $(1),-isystem $(1)/include,$(shell pkg-config --cflags $(2) 2>/dev/null))
+libraries = $(if $(1),$(foreach d,lib lib64,-L$(1)/$(d) -Wl$(comma)-rpath$(comma)$(1)/$(d)) $(3),$(or $(shell pkg-config --libs $(2) 2>/dev/null),$(3)))
+comma := ,
+
+CXX      := $(if $(filter default,$(origin CXX)),g++,$(CXX))
+MPICXX   ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/)mpicxx
+MPIRUN   ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/)mpirun
+PROTOC   ?= $(if $(PROTOBUF_HOME),$(PROTOBUF_HOME)/bin/)protoc
+# What scripts/deps.sh unpacked is used unless DNNL_ROOT or pkg-config names another oneDNN (3.2 or newer).
+ONEDNN_HOME := $(or $(DNNL_ROOT),$(if $(shell pkg-config --atleast-version=3.2 dnnl 2>/dev/null && echo yes),,$(CURDIR)/.deps/onednn))
+
+mpi_show    := $(shell $(MPICXX) -show 2>/dev/null)
+MPI_CFLAGS  := $(patsubst -I%,-isystem %,$(filter -I%,$(mpi_show))) -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX
+MPI_LIBS    := $(or $(filter-out -lmpi_cxx -lmpicxx -lmpichcxx,$(filter -L% -l% -Wl%,$(mpi_show))),-lmpi)
+HDF5_CFLAGS := $(patsubst -I%,-isystem %,$(call headers,$(HDF5_HOME),hdf5))
+
+CPPFLAGS += -Iinclude -Isrc -I. -I$(BUILD)/generated -MMD -MP $(MPI_CFLAGS) $(HDF5_CFLAGS) \
+  $(call headers,$(ONEDNN_HOME),dnnl) $(call headers,$(CLI11_HOME),CLI11) $(call headers,$(YAML_CPP_HOME),yaml-cpp) \
+  $(call headers,$(JSON_HOME),nlohmann_json) $(call headers,$(FMT_HOME),fmt) \
+  $(or $(call headers,$(SPDLOG_HOME),spdlog),) $(if $(SPDLOG_HOME),-DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL) \
+  $(call headers,$(JPEG_HOME),libjpeg) $(call headers,$(PROTOBUF_HOME),protobuf) $(call headers,$(XXHASH_HOME),libxxhash)
+LDLIBS += -Wl,--as-needed $(call libraries,$(ONEDNN_HOME),dnnl,-ldnnl) $(call libraries,$(HDF5_HOME),hdf5,-lhdf5) $(MPI_LIBS) \
+  $(call libraries,$(YAML_CPP_HOME),yaml-cpp,-lyaml-cpp) $(call libraries,$(SPDLOG_HOME),spdlog,-lspdlog) \
+  $(call libraries,$(FMT_HOME),fmt,-lfmt) $(call libraries,$(JPEG_HOME),libjpeg,-ljpeg) \
+  $(call libraries,$(PROTOBUF_HOME),protobuf,-lprotobuf) $(call libraries,$(XXHASH_HOME),libxxhash,-lxxhash) -lpthread -ldl -lrt
+GTEST_CFLAGS = $(call headers,$(GTEST_HOME),gtest)
+GTEST_LIBS   = $(call libraries,$(GTEST_HOME),gtest_main,-lgtest_main -lgtest)
+BENCHMARK_CFLAGS = $(call headers,$(BENCHMARK_HOME),benchmark)
+BENCHMARK_LIBS   = $(call libraries,$(BENCHMARK_HOME),benchmark,-lbenchmark)
+
+# ---- Compiler flags -------------------------------------------------------------------------------------------------
+# x86-64 without more: the binary runs anywhere, and kernels choose their instruction set when they run. Outside of
+# kernels a*b+c is rounded twice everywhere, so that results do not depend on what the compiler happened to fuse.
+MODES := release debug asan ubsan asan-ubsan tsan
+$(if $(filter $(MODE),$(MODES)),,$(error MODE=$(MODE): one of $(MODES)))
+OPT_release    := -O2 -g1
+OPT_debug      := -O0 -g -D_GLIBCXX_ASSERTIONS
+OPT_asan       := -O1 -g1 -fno-omit-frame-pointer -fsanitize=address
+OPT_ubsan      := -O1 -g1 -fno-omit-frame-pointer -fsanitize=undefined -fno-sanitize-recover=undefined
+OPT_asan-ubsan := $(OPT_asan) -fsanitize=undefined -fno-sanitize-recover=undefined
+OPT_tsan       := -O1 -g1 -fno-omit-frame-pointer -fsanitize=thread
+KERNEL_OPT     := $(if $(filter release,$(MODE)),-O3) -fno-math-errno -fno-trapping-math
+# The sanitizers' code defeats GCC's own analysis: its warnings are taken from the other modes.
+WARNINGS ?= $(if $(filter release debug,$(MODE)),-Wall -Wextra -Werror,-w)
+CXXFLAGS := -std=c++20 -fopenmp $(OPT_$(MODE)) $(WARNINGS) $(CXXFLAGS)
+# $(call flags_for,FILE)
+flags_for = $(CPPFLAGS) $(CXXFLAGS) $(if $(filter kernels/%,$(1)),$(KERNEL_OPT),-ffp-contract=off) $(if $(filter src/comm/%,$(1)),$(if $(filter release,$(MODE)),-O3)) \
+  $(if $(filter test/%,$(1)),$(GTEST_CFLAGS)) $(if $(filter bench/%,$(1)),$(BENCHMARK_CFLAGS))
+
+# ---- What there is --------------------------------------------------------------------------------------------------
+PROTOS    := $(shell find src -name '*.proto')
+GENERATED := $(PROTOS:src/%.proto=$(BUILD)/generated/%.pb.cc)
+SOURCES   := $(filter-out src/main.cpp,$(shell find src kernels/cpu -name '*.cpp' | sort))
+SUPPORT   := $(filter-out %_test.cpp,$(shell find test/reference test/support -name '*.cpp' 2>/dev/null | sort))
+TESTS     := $(shell find test -name '*_test.cpp' | sort)
+BENCHES   := $(shell find bench -name '*.cpp' | sort)
+# Unit tests of one process, which are also run under asan and ubsan.
+UNIT_TESTS := $(if $(TESTS),$(shell grep -LE '^// (ranks:|sanitizers: no)' $(TESTS)))
+OBJECTS   := $(SOURCES:%.cpp=$(BUILD)/%.o) $(GENERATED:.cc=.o)
+TEST_PROGRAMS  := $(TESTS:%.cpp=$(BUILD)/%)
+BENCH_PROGRAMS := $(BENCHES:%.cpp=$(BUILD)/%)
+
+# ---- Rules ----------------------------------------------------------------------------------------------------------
+$(BUILD)/lockstep: $(BUILD)/src/main.o $(BUILD)/liblockstep.a
+	$(link)
+$(TEST_PROGRAMS): $(BUILD)/test/%: $(BUILD)/test/%.o $(BUILD)/libtest-support.a $(BUILD)/liblockstep.a
+	$(link) $(GTEST_LIBS)
+$(BENCH_PROGRAMS): $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/liblockstep.a
+	$(link) $(BENCHMARK_LIBS)
+# The files' own order of linking: the program, what it uses, and what that uses.
+define link
+@echo "  link     $@"
+@$(CXX) $(CXXFLAGS) -o $@ $(filter %.o %.a,$^) $(LDFLAGS) $(LDLIBS)
+endef
+
+$(BUILD)/liblockstep.a: $(OBJECTS)
+$(BUILD)/libtest-support.a: $(SUPPORT:%.cpp=$(BUILD)/%.o)
+$(BUILD)/%.a:
+	@rm -f $@ && ar rcs $@ $(filter %.o,$^)
+
+$(BUILD)/%.o: %.cpp $(BUILD)/flags | $(GENERATED)
 	@mkdir -p $(@D)
-	$(CXX) $(CPPFLAGS) $(CXXFLAGS) -c -o $@ $<
-tests: $(TESTS)
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
-.PHONY: all tests
+	@echo "  compile  $<"
+	@$(CXX) $(call flags_for,$<) $(DEFINES) -c -o $@ $<
+$(BUILD)/generated/%.pb.o: $(BUILD)/generated/%.pb.cc $(BUILD)/flags
+	@$(CXX) $(CPPFLAGS) $(CXXFLAGS) -w -c -o $@ $<
+$(BUILD)/generated/%.pb.cc: src/%.proto
+	@mkdir -p $(BUILD)/generated
+	$(PROTOC) -Isrc --cpp_out=$(BUILD)/generated $<
+
+# Files that change only when their content does, so that a new commit compiles one file, and new flags all.
+$(BUILD)/flags: export CONTENT = $(CXX) $(CPPFLAGS) $(CXXFLAGS) $(KERNEL_OPT)
+$(BUILD)/commit: export CONTENT = $(VERSION) $(shell git describe --always --dirty 2>/dev/null || echo unknown)
+$(BUILD)/flags $(BUILD)/commit: always
+	@mkdir -p $(@D); printf '%s\n' "$$CONTENT" | cmp -s - $@ || printf '%s\n' "$$CONTENT" > $@
+$(BUILD)/src/base/version.o: $(BUILD)/commit
+$(BUILD)/src/base/version.o: DEFINES = -DLOCKSTEP_VERSION='"$(VERSION)"' -DLOCKSTEP_COMMIT='"$(word 2,$(shell cat $(BUILD)/commit))"' \
+  -DLOCKSTEP_COMPILER='"$(shell $(CXX) --version | head -1)"'
+
+compile_commands.json: $(BUILD)/flags $(SOURCES) $(TESTS) $(SUPPORT) $(BENCHES)
+	@{ echo '['; $(foreach f,src/main.cpp $(SOURCES) $(SUPPORT) $(TESTS) $(BENCHES),printf '%s{"directory": "%s", "file": "%s", "command": "%s"}\n' \
+	  "$${between-}" '$(CURDIR)' '$(f)' '$(subst ",\",$(CXX) $(call flags_for,$(f)) -c -o $(BUILD)/$(f:.cpp=.o) $(f))'; between=','; ) echo ']'; } > $@
+
+-include $(patsubst %.cpp,$(BUILD)/%.d,src/main.cpp $(SOURCES) $(SUPPORT) $(TESTS) $(BENCHES)) $(GENERATED:.cc=.d)
+
+tests: $(TEST_PROGRAMS)
+unit-tests: $(UNIT_TESTS:%.cpp=$(BUILD)/%)
+benches: $(BENCH_PROGRAMS)
+
+include scripts/targets.mk
+
+.PHONY: all tests unit-tests benches always
+.DELETE_ON_ERROR:
 .SECONDARY:
+endif

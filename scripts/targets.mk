@@ -1,0 +1,1 @@
+# Launching, testing, checking, installing. Included by the Makefile.
