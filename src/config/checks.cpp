@@ -1,0 +1,91 @@
+#include "config/checks.h"
+
+#include <fmt/format.h>
+
+#include <initializer_list>
+
+#include "lockstep/error.h"
+
+namespace lockstep::config {
+namespace {
+
+/// "a.yaml:3, command line: ": the places of the keys that were given at all.
+std::string places(const Origins& origins, std::initializer_list<std::string_view> keys) {
+  std::string text;
+  for (const std::string_view key : keys) {
+    const auto found = origins.find(key);
+    if (found == origins.end() || text.find(found->second) != std::string::npos) continue;
+    text += (text.empty() ? "" : ", ") + found->second;
+  }
+  return text.empty() ? text : text + ": ";
+}
+
+void check_run(const Config& c, const Origins& origins) {
+  require(!c.run.name.empty() && c.run.name != "." && c.run.name.find("..") == std::string::npos,
+          ErrorCode::config_range, "{}run.name: wanted a name of the run's directory, found \"{}\"",
+          places(origins, {"run.name"}), c.run.name);
+  require(!c.run.directory.empty(), ErrorCode::config_range,
+          "{}run.directory: wanted a path, found nothing; `.` is the working directory",
+          places(origins, {"run.directory"}));
+  const std::string& name = c.checkpoint.name;
+  require(!name.empty() && name.find('/') == std::string::npos && !name.starts_with('.') && name != "latest" &&
+              name != "best",
+          ErrorCode::config_range,
+          "{}checkpoint.name: wanted a file name other than `latest` and `best`, such as \"step-{{step}}\", found "
+          "\"{}\"",
+          places(origins, {"checkpoint.name"}), name);
+  require(!c.reproducible, ErrorCode::not_supported,
+          "{}reproducible: true was asked for, but this release cannot give the same bits on any number of ranks yet; "
+          "on the same number of ranks and threads a run repeats without it",
+          places(origins, {"reproducible"}));
+}
+
+void check_data(const Config& c, const Origins& origins) {
+  require((c.data.start == 0 && c.data.end == 0) || c.data.end > c.data.start, ErrorCode::config_conflict,
+          "{}data.end must be greater than data.start (0 and 0: all samples), found start {} and end {}",
+          places(origins, {"data.start", "data.end"}), c.data.start, c.data.end);
+  require(c.data.mean.empty() || c.data.std.empty() || c.data.mean.size() == c.data.std.size(),
+          ErrorCode::config_conflict, "{}data.mean and data.std must have one number a channel each, found {} and {}",
+          places(origins, {"data.mean", "data.std"}), c.data.mean.size(), c.data.std.size());
+}
+
+void check_training(const Config& c, const Origins& origins) {
+  require(c.train.global_batch > 0 || c.train.batch_per_rank > 0, ErrorCode::config_conflict,
+          "{}one of train.global_batch and train.batch_per_rank must be 1 or more, found 0 for both",
+          places(origins, {"train.global_batch", "train.batch_per_rank"}));
+  require(c.train.global_batch == 0 || c.train.global_batch >= c.train.accumulate, ErrorCode::config_conflict,
+          "{}train.global_batch must give each of the train.accumulate micro-batches a sample, found {} and {}",
+          places(origins, {"train.global_batch", "train.accumulate"}), c.train.global_batch, c.train.accumulate);
+  require(!c.optimizer.nesterov || (c.optimizer.kind == "sgd" && c.optimizer.momentum > 0), ErrorCode::config_conflict,
+          "{}optimizer.nesterov: true needs optimizer.kind: sgd and optimizer.momentum greater than 0, found {} and {}",
+          places(origins, {"optimizer.nesterov", "optimizer.kind", "optimizer.momentum"}), c.optimizer.kind,
+          c.optimizer.momentum);
+}
+
+void check_schedule(const Config& c, const Origins& origins) {
+  require(c.schedule.warmup_epochs == 0 || c.schedule.warmup_steps == 0, ErrorCode::config_conflict,
+          "{}only one of schedule.warmup_epochs and schedule.warmup_steps can hold, found {} and {}; set the other to 0",
+          places(origins, {"schedule.warmup_epochs", "schedule.warmup_steps"}), c.schedule.warmup_epochs,
+          c.schedule.warmup_steps);
+  require(c.schedule.steps == 0 || c.schedule.warmup_steps <= c.schedule.steps, ErrorCode::config_conflict,
+          "{}schedule.warmup_steps must not be longer than schedule.steps, found {} and {}",
+          places(origins, {"schedule.warmup_steps", "schedule.steps"}), c.schedule.warmup_steps, c.schedule.steps);
+  require(c.schedule.steps > 0 || c.schedule.warmup_epochs <= c.train.epochs, ErrorCode::config_conflict,
+          "{}schedule.warmup_epochs must not be longer than train.epochs, found {} and {}",
+          places(origins, {"schedule.warmup_epochs", "train.epochs"}), c.schedule.warmup_epochs, c.train.epochs);
+  require(c.schedule.final_learning_rate <= c.optimizer.learning_rate, ErrorCode::config_conflict,
+          "{}schedule.final_learning_rate must not be greater than optimizer.learning_rate, found {} and {}",
+          places(origins, {"schedule.final_learning_rate", "optimizer.learning_rate"}), c.schedule.final_learning_rate,
+          c.optimizer.learning_rate);
+}
+
+}  // namespace
+
+void check(const Config& config, const Origins& origins) {
+  check_run(config, origins);
+  check_data(config, origins);
+  check_training(config, origins);
+  check_schedule(config, origins);
+}
+
+}  // namespace lockstep::config

@@ -1,0 +1,221 @@
+#include "config/key_types.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+
+namespace lockstep::config {
+namespace {
+
+constexpr int kMaxChannels = 4;
+
+/// All of `text` as a number; empty where it is none. Independent of the locale.
+template <typename T>
+std::optional<T> number(std::string_view text) {
+  if (text.starts_with('+')) text.remove_prefix(1);
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+bool is_whole_number(std::string_view text) {
+  if (text.starts_with('+') || text.starts_with('-')) text.remove_prefix(1);
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+Fit parse_real(const std::string& text, const Range& range, double& result) {
+  const auto value = number<double>(text);
+  if (!value || !std::isfinite(*value)) return Fit::wrong_type;
+  const bool holds = (range.low_excluded ? *value > range.low : *value >= range.low) &&
+                     (range.high_excluded ? *value < range.high : *value <= range.high);
+  if (!holds) return Fit::out_of_range;
+  result = *value;
+  return Fit::good;
+}
+
+/// The members of Config are read through the same accessors that set them.
+template <typename T>
+const T& value_of(Field<T> field, const Config& config) {
+  return field(const_cast<Config&>(config));
+}
+
+/// The shortest text that is read back as the same number; "1.0e-08", since YAML 1.1 takes "1e-08" for a text.
+std::string shortest(double value) {
+  std::string text = fmt::format("{}", value);
+  const auto exponent = text.find('e');
+  if (exponent != std::string::npos && text.find('.') == std::string::npos) text.insert(exponent, ".0");
+  return text;
+}
+
+Key row(std::string name, std::string type, std::string takes, About about) {
+  Key key;
+  key.name = std::move(name);
+  key.type = std::move(type);
+  key.takes = std::move(takes);
+  key.effect = about.effect;
+  key.unit = std::move(about.unit);
+  key.meaning = std::move(about.meaning);
+  return key;
+}
+
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+}  // namespace
+
+template <typename T>
+Key integer(std::string name, Field<T> field, std::int64_t low, About about, std::int64_t high) {
+  const bool is_open = high == std::numeric_limits<std::int64_t>::max();
+  high = std::min(high, static_cast<std::int64_t>(std::numeric_limits<T>::max()));
+  Key key = row(std::move(name), "a whole number,",
+                is_open ? fmt::format("{} or more", low) : fmt::format("{} to {}", low, high), std::move(about));
+  key.set = [field, low, high](Config& config, const Value& value) {
+    if (value.is_list || !is_whole_number(value.text)) return Fit::wrong_type;
+    const auto parsed = number<std::int64_t>(value.text);  // empty: more than 64 bits
+    if (!parsed || *parsed < low || *parsed > high) return Fit::out_of_range;
+    field(config) = static_cast<T>(*parsed);
+    return Fit::good;
+  };
+  key.get = [field](const Config& config) { return fmt::format("{}", value_of(field, config)); };
+  return key;
+}
+template Key integer(std::string, Field<int>, std::int64_t, About, std::int64_t);
+template Key integer(std::string, Field<std::int64_t>, std::int64_t, About, std::int64_t);
+template Key integer(std::string, Field<std::uint32_t>, std::int64_t, About, std::int64_t);
+
+Key real(std::string name, Field<double> field, Range range, About about) {
+  Key key = row(std::move(name), "a number,", range.takes, std::move(about));
+  key.set = [field, range](Config& config, const Value& value) {
+    return value.is_list ? Fit::wrong_type : parse_real(value.text, range, field(config));
+  };
+  key.get = [field](const Config& config) { return shortest(value_of(field, config)); };
+  return key;
+}
+
+template <typename T>
+Key choice(std::string name, Field<T> field, std::vector<std::pair<std::string, T>> words, About about) {
+  std::string takes;
+  for (const auto& [word, meant] : words) takes += (takes.empty() ? "" : " | ") + word;
+  Key key = row(std::move(name), "one of", takes, std::move(about));
+  key.set = [field, words](Config& config, const Value& value) {
+    if (value.is_list) return Fit::wrong_type;
+    for (const auto& [word, meant] : words) {
+      if (word != value.text) continue;
+      field(config) = meant;
+      return Fit::good;
+    }
+    return Fit::out_of_range;
+  };
+  key.get = [field, words](const Config& config) -> std::string {
+    for (const auto& [word, meant] : words) {
+      if (meant == value_of(field, config)) return word;
+    }
+    return "?";
+  };
+  return key;
+}
+template Key choice(std::string, Field<bool>, std::vector<std::pair<std::string, bool>>, About);
+template Key choice(std::string, Field<int>, std::vector<std::pair<std::string, int>>, About);
+template Key choice(std::string, Field<Precision>, std::vector<std::pair<std::string, Precision>>, About);
+
+Key word(std::string name, Field<std::string> field, const std::vector<std::string>& words, About about) {
+  std::vector<std::pair<std::string, std::string>> pairs;
+  for (const std::string& w : words) pairs.emplace_back(w, w);
+  return choice(std::move(name), field, std::move(pairs), std::move(about));
+}
+
+Key truth(std::string name, Field<bool> field, About about) {
+  Key key = row(std::move(name), "one of", "true | false", std::move(about));
+  key.set = [field](Config& config, const Value& value) {
+    const std::string given = value.is_list ? "" : lower(value.text);
+    const bool yes = given == "true" || given == "yes" || given == "on";
+    const bool no = given == "false" || given == "no" || given == "off";
+    if (!yes && !no) return Fit::wrong_type;
+    field(config) = yes;
+    return Fit::good;
+  };
+  key.get = [field](const Config& config) { return value_of(field, config) ? "true" : "false"; };
+  return key;
+}
+
+Key text(std::string name, Field<std::string> field, About about) {
+  Key key = row(std::move(name), "text", "", std::move(about));
+  key.set = [field](Config& config, const Value& value) {
+    if (value.is_list) return Fit::wrong_type;
+    field(config) = value.text;
+    return Fit::good;
+  };
+  key.get = [field](const Config& config) { return quoted(value_of(field, config)); };
+  return key;
+}
+
+Key path(std::string name, Field<std::string> field, About about) {
+  Key key = text(std::move(name), field, std::move(about));
+  key.type = "a path";
+  key.is_path = true;
+  return key;
+}
+
+Key words(std::string name, Field<std::vector<std::string>> field, std::vector<std::string> words, About about) {
+  Key key =
+      row(std::move(name), "a list of", fmt::format("some of [{}]", fmt::join(words, ", ")), std::move(about));
+  key.set = [field, words](Config& config, const Value& value) {
+    if (!value.is_list && !value.text.empty()) return Fit::wrong_type;
+    for (auto item = value.items.begin(); item != value.items.end(); ++item) {
+      const bool is_known = std::find(words.begin(), words.end(), *item) != words.end();
+      const bool is_repeated = std::find(value.items.begin(), item, *item) != item;
+      if (!is_known || is_repeated) return Fit::out_of_range;
+    }
+    field(config) = value.items;
+    return Fit::good;
+  };
+  key.get = [field](const Config& config) { return fmt::format("[{}]", fmt::join(value_of(field, config), ", ")); };
+  return key;
+}
+
+Key auto_or_list(std::string name, Field<std::vector<double>> field, Range range, About about) {
+  Key key = row(std::move(name), "one of", "auto | [" + range.takes + ", ...]",
+                std::move(about));
+  key.set = [field, range](Config& config, const Value& value) {
+    if (!value.is_list && value.text != "auto") return Fit::wrong_type;
+    std::vector<double> parsed;
+    for (const std::string& item : value.items) {
+      const Fit fit = parse_real(item, range, parsed.emplace_back());
+      if (fit != Fit::good) return fit;
+    }
+    if (parsed.size() > kMaxChannels || (value.is_list && parsed.empty())) return Fit::out_of_range;
+    field(config) = parsed;
+    return Fit::good;
+  };
+  key.get = [field](const Config& config) {
+    std::string list;
+    for (const double value : value_of(field, config)) list += (list.empty() ? "" : ", ") + shortest(value);
+    return list.empty() ? "auto" : "[" + list + "]";
+  };
+  return key;
+}
+
+Key auto_or_count(std::string name, Field<int> field, About about) {
+  Key key = row(std::move(name), "one of", "auto | 1 or more", std::move(about));
+  key.set = [field](Config& config, const Value& value) {
+    if (value.is_list || (value.text != "auto" && !is_whole_number(value.text))) return Fit::wrong_type;
+    const auto parsed = value.text == "auto" ? std::optional<int>(0) : number<int>(value.text);
+    if (!parsed || *parsed < 0 || (*parsed == 0 && value.text != "auto")) return Fit::out_of_range;
+    field(config) = *parsed;
+    return Fit::good;
+  };
+  key.get = [field](const Config& config) {
+    const int count = value_of(field, config);
+    return count == 0 ? "auto" : fmt::format("{}", count);
+  };
+  return key;
+}
+
+}  // namespace lockstep::config

@@ -1,0 +1,55 @@
+// Makers of table rows, one for each type of value. `field` names a member of a Config.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "config/table.h"
+
+namespace lockstep::config {
+
+template <typename T>
+using Field = T& (*)(Config&);
+
+struct About {
+  Effect effect = Effect::none;
+  std::string unit;
+  std::string meaning;
+};
+
+/// Bounds of a number; `takes` says the same in words.
+struct Range {
+  double low = 0;
+  double high = std::numeric_limits<double>::infinity();
+  bool low_excluded = false;
+  bool high_excluded = false;
+  std::string takes;
+};
+inline const Range kNotNegative{.takes = "0 or more"};
+inline const Range kPositive{.low_excluded = true, .takes = "greater than 0"};
+inline const Range kBelowOne{.high = 1, .high_excluded = true, .takes = "0 to below 1"};
+inline const Range kUpToOne{.high = 1, .low_excluded = true, .takes = "greater than 0, up to 1"};
+
+/// T: int, std::int64_t or std::uint32_t; no upper bound but that of T unless given.
+template <typename T>
+Key integer(std::string name, Field<T> field, std::int64_t low, About about,
+            std::int64_t high = std::numeric_limits<std::int64_t>::max());
+Key real(std::string name, Field<double> field, Range range, About about);
+/// Words that stand for values. T: bool, int or Precision.
+template <typename T>
+Key choice(std::string name, Field<T> field, std::vector<std::pair<std::string, T>> words, About about);
+Key word(std::string name, Field<std::string> field, const std::vector<std::string>& words, About about);
+Key truth(std::string name, Field<bool> field, About about);
+Key text(std::string name, Field<std::string> field, About about);
+Key path(std::string name, Field<std::string> field, About about);
+/// Some of `words`, each at most once.
+Key words(std::string name, Field<std::vector<std::string>> field, std::vector<std::string> words, About about);
+/// `auto` (an empty list), or one number a channel.
+Key auto_or_list(std::string name, Field<std::vector<double>> field, Range range, About about);
+/// `auto` (0), or a number from 1.
+Key auto_or_count(std::string name, Field<int> field, About about);
+
+}  // namespace lockstep::config

@@ -1,0 +1,320 @@
+// Configurations from files and the command line: what wins, what is refused and in which words, and the way back.
+#include "config/parser.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "config/table.h"
+#include "lockstep/error.h"
+
+namespace lockstep::config {
+namespace {
+
+class ParserTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "lockstep_config_XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    directory_ = pattern;
+    ::setenv("LOCKSTEP_TEST_DATA", "/scratch/my data: {x} #1", 1);
+    ::unsetenv("LOCKSTEP_TEST_UNSET");
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  std::string file(const std::string& text, const std::string& name = "a.yaml") {
+    const std::string path = directory_ / name;
+    std::ofstream(path) << text;
+    return path;
+  }
+
+  /// Expects this error, whose message ends in `ending` (the directory varies).
+  static void expect_error(const std::vector<std::string>& arguments, ErrorCode code, const std::string& ending) {
+    try {
+      parse(arguments);
+      ADD_FAILURE() << "no error; wanted: " << ending;
+    } catch (const Error& e) {
+      EXPECT_EQ(entry(e.code()).code, entry(code).code) << e.what();
+      EXPECT_TRUE(std::string(e.what()).ends_with(ending)) << e.what() << "\nwanted the ending: " << ending;
+      EXPECT_EQ(entry(e.code()).exit_status, kExitUsage);
+    }
+  }
+
+  std::filesystem::path directory_;
+};
+
+TEST_F(ParserTest, NothingGivenIsTheStruct) {
+  const Config config = parse({});
+  EXPECT_EQ(to_yaml(config), to_yaml(Config{}));
+  EXPECT_EQ(config.train.global_batch, 128);
+}
+
+TEST_F(ParserTest, ReadsAllTypes) {
+  const Config c = parse({file(R"(# a comment with ${NOT A VARIABLE}
+run:        {name: resnet18-cifar10, directory: runs, seed: 7}
+device:     cpu
+precision:  bf16
+model:      {family: resnet, depth: 50, stem: imagenet, classes: 1000, initialize_from: ""}
+data:
+  train: a.h5
+  validation:
+  shuffle: off
+  augment: [crop, flip]
+  mean: [0.5, 1.0e-1, .25]
+  std: auto
+optimizer.learning_rate: 1e-3
+schedule:
+log:        {ranks: all}
+cpu:        {threads: 4}
+)")});
+  EXPECT_EQ(c.run.name, "resnet18-cifar10");
+  EXPECT_EQ(c.run.seed, 7u);
+  EXPECT_EQ(c.precision, Precision::bf16);
+  EXPECT_EQ(c.model.depth, 50);
+  EXPECT_EQ(c.model.stem, "imagenet");
+  EXPECT_EQ(c.data.validation, "");
+  EXPECT_FALSE(c.data.shuffle);
+  EXPECT_EQ(c.data.augment, (std::vector<std::string>{"crop", "flip"}));
+  EXPECT_EQ(c.data.mean, (std::vector<double>{0.5, 0.1, 0.25}));
+  EXPECT_TRUE(c.data.std.empty());
+  EXPECT_EQ(c.optimizer.learning_rate, 1e-3);
+  EXPECT_TRUE(c.log.all_ranks);
+  EXPECT_EQ(c.cpu.threads, 4);
+  EXPECT_EQ(parse({"cpu.threads=4", "cpu.threads=auto"}).cpu.threads, 0);
+}
+
+TEST_F(ParserTest, TheLaterWins) {
+  const std::string first = file("train: {epochs: 5}\nrun: {seed: 2}\n", "first.yaml");
+  const std::string second = file("train: {epochs: 6}\n", "second.yaml");
+  EXPECT_EQ(parse({first, second}).train.epochs, 6);
+  EXPECT_EQ(parse({first, second}).run.seed, 2u);
+  EXPECT_EQ(parse({second, first}).train.epochs, 5);
+  EXPECT_EQ(parse({first, "train.epochs=7", second}).train.epochs, 6);
+  EXPECT_EQ(parse({first, second, "train.epochs=7", "train.epochs=8"}).train.epochs, 8);
+}
+
+TEST_F(ParserTest, OfAKeyGivenTwiceInAFileTheLastHolds) {
+  EXPECT_EQ(parse({file("train:\n  epochs: 5\n  epochs: 6\n")}).train.epochs, 6);
+  const Config c = parse({file("train: {epochs: 5, accumulate: 2}\nrun: {seed: 3}\ntrain: {epochs: 4}\n")});
+  EXPECT_EQ(c.train.epochs, 4);
+  EXPECT_EQ(c.train.accumulate, 2);
+}
+
+TEST_F(ParserTest, OverrideValuesAreYaml) {
+  EXPECT_EQ(parse({"data.augment=[crop, flip]"}).data.augment.size(), 2u);
+  EXPECT_TRUE(parse({"data.augment=[crop]", "data.augment=[]"}).data.augment.empty());
+  EXPECT_EQ(parse({"run.name='a=b # c'"}).run.name, "a=b # c");
+  EXPECT_EQ(parse({"data.train="}).data.train, "");
+  EXPECT_EQ(parse({"checkpoint.name=step-{step}"}).checkpoint.name, "step-{step}");
+  EXPECT_EQ(parse({"train={epochs: 9, accumulate: 2}"}).train.epochs, 9);
+}
+
+TEST_F(ParserTest, EnvironmentIsExpandedButNeverReadAsYaml) {
+  const std::string wanted = "/scratch/my data: {x} #1/a.h5";
+  EXPECT_EQ(parse({file("data: {train: ${LOCKSTEP_TEST_DATA}/a.h5, shuffle: no}\n")}).data.train, wanted);
+  EXPECT_EQ(parse({file("data:\n  train: \"${LOCKSTEP_TEST_DATA}/a.h5\"\n")}).data.train, wanted);
+  EXPECT_EQ(parse({"data.train=${LOCKSTEP_TEST_DATA}/a.h5"}).data.train, wanted);
+  expect_error({file("run: {seed: 1}\ndata:\n  train: ${LOCKSTEP_TEST_UNSET}/a.h5\n")}, ErrorCode::config_environment,
+               "a.yaml:3: data.train: ${LOCKSTEP_TEST_UNSET} is not set in the environment");
+  expect_error({"data.train=${}"}, ErrorCode::config_environment,
+               "wanted the name of an environment variable in ${...}, found ${}");
+}
+
+TEST_F(ParserTest, UnknownKeysNameTheNearest) {
+  expect_error({file("run: {seed: 1}\n\ntrain:\n  epochs: 3\n  global_bach: 64\n")}, ErrorCode::config_unknown_key,
+               "a.yaml:5: there is no key train.global_bach; the nearest is train.global_batch");
+  expect_error({"trian.epochs=3"}, ErrorCode::config_unknown_key,
+               "command line: there is no key trian.epochs; the nearest is train.epochs");
+  expect_error({"epochs=3"}, ErrorCode::config_unknown_key, "the nearest is train.epochs");
+  expect_error({"train.lr=3"}, ErrorCode::config_unknown_key, "the nearest is optimizer.learning_rate");
+  expect_error({"train.epochs.x=3"}, ErrorCode::config_unknown_key, "the nearest is train.epochs");
+}
+
+TEST_F(ParserTest, WrongTypesSayWhatWasWantedAndFound) {
+  expect_error({file("train:\n  epochs: three\n")}, ErrorCode::config_type,
+               "a.yaml:2: train.epochs: wanted a whole number, 1 or more, found \"three\"");
+  expect_error({"train.epochs=2.5"}, ErrorCode::config_type, "found \"2.5\"");
+  expect_error({"train.epochs="}, ErrorCode::config_type, "found nothing");
+  expect_error({"train.epochs=[1, 2]"}, ErrorCode::config_type, "found [1, 2]");
+  expect_error({"data.shuffle=maybe"}, ErrorCode::config_type, "wanted one of true | false, found \"maybe\"");
+  expect_error({"optimizer.momentum=.9x"}, ErrorCode::config_type, "wanted a number, 0 to below 1, found \".9x\"");
+  expect_error({"optimizer.learning_rate=nan"}, ErrorCode::config_type, "found \"nan\"");
+  expect_error({"data.augment=crop"}, ErrorCode::config_type, "found \"crop\"");
+  expect_error({"data.mean=0.5"}, ErrorCode::config_type, "wanted one of auto | [0 to 1, ...], found \"0.5\"");
+  expect_error({"run.name=[a]"}, ErrorCode::config_type, "found [a]");
+  expect_error({"train=3"}, ErrorCode::config_type, "train is a group of keys: wanted `train: {key: value}`");
+}
+
+TEST_F(ParserTest, ImpossibleValuesSayWhatWasWantedAndFound) {
+  expect_error({"train.epochs=0"}, ErrorCode::config_range, "wanted a whole number, 1 or more, found \"0\"");
+  expect_error({"train.accumulate=0"}, ErrorCode::config_range, "found \"0\"");
+  expect_error({"run.seed=4294967296"}, ErrorCode::config_range, "0 to 4294967295, found \"4294967296\"");
+  expect_error({"train.max_steps=99999999999999999999"}, ErrorCode::config_range, "found \"99999999999999999999\"");
+  expect_error({"precision=int8"}, ErrorCode::config_range, "wanted one of fp32 | tf32 | bf16 | fp16, found \"int8\"");
+  expect_error({"schedule.kind=linear"}, ErrorCode::config_range,
+               "wanted one of constant | step | cosine | polynomial, found \"linear\"");
+  expect_error({"model.depth=101"}, ErrorCode::config_range, "wanted one of 18 | 34 | 50, found \"101\"");
+  expect_error({"model.stem=big"}, ErrorCode::config_range, "wanted one of cifar | imagenet, found \"big\"");
+  expect_error({"log.ranks=2"}, ErrorCode::config_range, "wanted one of zero | all, found \"2\"");
+  expect_error({"data.augment=[crop, flap]"}, ErrorCode::config_range, "found [crop, flap]");
+  expect_error({"data.augment=[crop, crop]"}, ErrorCode::config_range, "found [crop, crop]");
+  expect_error({"data.std=[0.2, 0, 0.2]"}, ErrorCode::config_range, "found [0.2, 0, 0.2]");
+  expect_error({"cpu.threads=0"}, ErrorCode::config_range, "wanted one of auto | 1 or more, found \"0\"");
+  expect_error({"optimizer.momentum=1"}, ErrorCode::config_range, "wanted a number, 0 to below 1, found \"1\"");
+  expect_error({"run.name=../elsewhere"}, ErrorCode::config_range, "found \"../elsewhere\"");
+  expect_error({"checkpoint.name=latest"}, ErrorCode::config_range, "found \"latest\"");
+}
+
+TEST_F(ParserTest, KeysThatDoNotGoTogetherNameBothPlaces) {
+  expect_error({file("schedule: {warmup_steps: 5}\n"), "schedule.warmup_epochs=1"}, ErrorCode::config_conflict,
+               "found 1 and 5; set the other to 0");
+  try {
+    parse({file("\nschedule: {warmup_steps: 5}\n"), "schedule.warmup_epochs=1"});
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("command line, "), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("a.yaml:2: "), std::string::npos) << e.what();
+  }
+  expect_error({"train.global_batch=0"}, ErrorCode::config_conflict, "found 0 for both");
+  expect_error({"train.global_batch=2", "train.accumulate=4"}, ErrorCode::config_conflict, "found 2 and 4");
+  expect_error({"data.start=10"}, ErrorCode::config_conflict, "found start 10 and end 0");
+  expect_error({"data.mean=[0.5]", "data.std=[0.5, 0.5]"}, ErrorCode::config_conflict, "found 1 and 2");
+  expect_error({"optimizer.nesterov=true", "optimizer.momentum=0"}, ErrorCode::config_conflict, "found sgd and 0");
+  expect_error({"schedule.steps=10", "schedule.warmup_steps=11"}, ErrorCode::config_conflict, "found 11 and 10");
+  expect_error({"schedule.warmup_epochs=4"}, ErrorCode::config_conflict, "found 4 and 3");
+  expect_error({"schedule.final_learning_rate=1"}, ErrorCode::config_conflict, "found 1 and 0.1");
+  expect_error({"reproducible=true"}, ErrorCode::not_supported, "a run repeats without it");
+}
+
+TEST_F(ParserTest, OfTheTwoBatchesTheLaterGivenHolds) {
+  const std::string both = file("train: {global_batch: 64, batch_per_rank: 16}\n", "both.yaml");
+  EXPECT_EQ(parse({both}).train.global_batch, 0);
+  EXPECT_EQ(parse({both}).train.batch_per_rank, 16);
+  EXPECT_EQ(parse({both, "train.global_batch=96"}).train.global_batch, 96);
+  EXPECT_EQ(parse({both, "train.global_batch=96"}).train.batch_per_rank, 0);
+  EXPECT_EQ(parse({"train.batch_per_rank=8"}).train.global_batch, 0);
+  EXPECT_EQ(parse({"train.global_batch=64", "train.batch_per_rank=0"}).train.global_batch, 64);
+}
+
+TEST_F(ParserTest, BadFilesAreNamed) {
+  expect_error({directory_ / "absent.yaml"}, ErrorCode::config_file, "absent.yaml: No such file or directory");
+  expect_error({directory_}, ErrorCode::config_file, "Is a directory");
+  expect_error({"train.epochs", "3"}, ErrorCode::config_file, "to set the key, write train.epochs=VALUE without blanks");
+  expect_error({file("- a\n- b\n")}, ErrorCode::config_syntax, "wanted lines of `key: value`, found a list");
+  expect_error({file("run: {seed: 1}\n---\nrun: {seed: 2}\n")}, ErrorCode::config_syntax, "found 2 (`---`)");
+  expect_error({file("[a]: 3\n")}, ErrorCode::config_syntax, "a.yaml:1: wanted `key: value`, found a key that is no name");
+  try {
+    parse({file("run: {seed: 1}\ntrain:\n  epochs: [1\n")});
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::config_syntax);
+    EXPECT_NE(std::string(e.what()).find("a.yaml:"), std::string::npos) << e.what();
+  }
+  EXPECT_EQ(parse({file("")}).train.epochs, 3);
+  EXPECT_EQ(parse({file("train: &a\n  epochs: 4\n")}).train.epochs, 4);
+  expect_error({file("train: &a {epochs: *a}\n")}, ErrorCode::config_type, "a text that holds `: ` needs quotes");
+  expect_error({file("train: &a {b: *a}\n")}, ErrorCode::config_unknown_key, "the nearest is train.epochs");
+}
+
+TEST_F(ParserTest, YamlIsReadBackToTheSame) {
+  Config c = parse({"run.name='it''s \"x\": #{y}'", "data.mean=[0.1, 0.30000000000000004]", "data.std=[1e-8, 3]",
+                    "train.batch_per_rank=7", "optimizer.epsilon=1e-12", "comm.bucket_mb=0.1", "cpu.threads=3",
+                    "log.ranks=all", "precision=tf32", "data.augment=[flip]", "model.zero_gamma=yes"});
+  c.data.train = "/data/${LOCKSTEP_TEST_UNSET}/\\x\t.h5";  // from an environment that held this text
+  c.data.validation = "true";
+  const Config back = parse({file(to_yaml(c))});
+  EXPECT_EQ(to_yaml(back), to_yaml(c));
+  EXPECT_EQ(back.data.train, c.data.train);
+  EXPECT_EQ(back.data.validation, "true");
+  EXPECT_EQ(back.run.name, c.run.name);
+  EXPECT_EQ(back.data.mean, c.data.mean);
+  EXPECT_EQ(back.train.batch_per_rank, 7);
+  EXPECT_EQ(back.train.global_batch, 0);
+  EXPECT_EQ(back.optimizer.epsilon, 1e-12);
+}
+
+/// A value that the key takes and that is not its default.
+std::string other_value(const Key& key) {
+  const std::vector<std::string> candidates = {"true", "false", "1",    "2",  "0.5",      "[crop]", "[0.5]",  "text",
+                                               "cpu",  "tf32",  "50",   "34", "imagenet", "adamw",  "step",   "shared",
+                                               "all",  "auto"};
+  for (const std::string& candidate : candidates) {
+    Value value{candidate.front() == '[', candidate, {}};
+    if (value.is_list) value.items = {candidate.substr(1, candidate.size() - 2)};
+    Config config;
+    if (key.set(config, value) == Fit::good && key.get(config) != key.get(Config{})) return candidate;
+  }
+  return "";
+}
+
+TEST_F(ParserTest, EveryKeyIsSetShownAndReadBackAlone) {
+  // So that the start can be greater than 0, and the final learning rate.
+  const std::vector<std::string> base = {"data.end=1000", "optimizer.learning_rate=3"};
+  const Config before = parse(base);
+  for (const Key& key : table()) {
+    SCOPED_TRACE(key.name);
+    EXPECT_FALSE(key.meaning.empty());
+    EXPECT_EQ(find_key(key.name), &key);
+    if (key.name == "model.family" || key.name == "reproducible") continue;  // one value
+    const std::string value = other_value(key);
+    ASSERT_NE(value, "");
+    std::vector<std::string> arguments = base;
+    arguments.push_back(key.name + "=" + value);
+    const Config after = parse(arguments);
+    int n_changed = 0;
+    for (const Key& other : table()) n_changed += other.get(after) != other.get(before);
+    EXPECT_EQ(n_changed, key.name == "train.batch_per_rank" ? 2 : 1);  // which unsets train.global_batch
+    EXPECT_EQ(to_yaml(parse({file(to_yaml(after))})), to_yaml(after));
+  }
+}
+
+TEST_F(ParserTest, HelpListsEveryKeyWithItsDefault) {
+  const std::string help = help_text();
+  for (const Key& key : table()) {
+    const auto begin = help.find(std::string(key.effect == Effect::learning ? "\n* " : "\n  ") + key.name + " ") + 1;
+    ASSERT_NE(begin, 0u) << key.name;  // npos + 1
+    const std::string line = help.substr(begin, help.find('\n', begin) - begin);
+    EXPECT_NE(line.find(key.get(Config{})), std::string::npos) << line;
+    EXPECT_NE(line.find(key.meaning), std::string::npos) << line;
+  }
+}
+
+TEST_F(ParserTest, LearningDifferences) {
+  const Config before = parse({"data.train=a.h5", "run.name=x"});
+  EXPECT_TRUE(learning_differences(to_yaml(before), before).empty());
+  Config now = parse({"data.train=a.h5", "run.name=y", "device=cpu", "comm.bucket_mb=4", "log.every_steps=1",
+                      "train.max_steps=5", "cpu.threads=2", "checkpoint.keep=9", "data.readers=2"});
+  EXPECT_TRUE(learning_differences(to_yaml(before), now).empty());
+
+  now.optimizer.learning_rate = 0.2;
+  now.train.epochs = 9;
+  now.data.train = "b.h5";
+  const auto differences = learning_differences(to_yaml(before), now);
+  ASSERT_EQ(differences.size(), 3u);
+  EXPECT_EQ(differences[0].key, "data.train");
+  EXPECT_EQ(differences[1].key, "train.epochs");
+  EXPECT_TRUE(differences[1].allowed);
+  EXPECT_EQ(differences[2].key, "optimizer.learning_rate");
+  EXPECT_EQ(differences[2].before, "0.1");
+  EXPECT_EQ(differences[2].now, "0.2");
+  EXPECT_FALSE(differences[2].allowed);
+}
+
+TEST_F(ParserTest, LearningYamlHoldsNoPathAndNoRankCount) {
+  const Config one = parse({"data.train=/a/x.h5", "run.directory=/a", "train.global_batch=64"});
+  const Config other = parse({"data.train=/b/x.h5", "run.directory=/b", "train.global_batch=64", "cpu.threads=2",
+                              "train.accumulate=2", "device=cpu"});
+  EXPECT_EQ(learning_yaml(one), learning_yaml(other));
+  EXPECT_EQ(learning_yaml(one).find("x.h5"), std::string::npos);
+  EXPECT_TRUE(learning_differences(learning_yaml(one), other).empty());
+  EXPECT_EQ(learning_differences(learning_yaml(one), parse({"train.global_batch=32"})).size(), 1u);
+  // Fixed by the number of ranks on one side: the checkpoint's own number is compared, elsewhere.
+  EXPECT_TRUE(learning_differences(learning_yaml(one), parse({"train.batch_per_rank=32"})).empty());
+  // Keys of another release, and values it alone knew, are passed over.
+  EXPECT_TRUE(learning_differences("future: {key: 1}\nmodel: {depth: 1001}\n", one).empty());
+}
+
+}  // namespace
+}  // namespace lockstep::config
