@@ -106,11 +106,11 @@ struct Conv2dDescription {
   DType dtype = DType::fp32;  // of x, y, weights in compute
   Layout x_layout = Layout::nhwc;
   Layout y_layout = Layout::nhwc;
-  std::optional<InputNormalization> normalization;  // of x
+  std::optional<InputNormalization> normalization{};  // of x
   bool statistics = false;                          // of y: sum and sum of squares per output channel
   bool input_gradient = true;                       // false: the network's first layer
   bool inference = false;                           // backward is never called
-  std::shared_ptr<const ParameterLayout> weight_layout;  // null: the op's choice
+  std::shared_ptr<const ParameterLayout> weight_layout{};  // null: the op's choice
 
   /// (N, H', W', K)
   Shape y() const {
@@ -157,7 +157,7 @@ struct Pool2dDescription {
   DType dtype = DType::fp32;
   Layout x_layout = Layout::nhwc;
   Layout y_layout = Layout::nhwc;
-  std::optional<InputNormalization> normalization;
+  std::optional<InputNormalization> normalization{};
   bool inference = false;
 
   Shape y() const {
@@ -246,7 +246,7 @@ struct MatmulDescription {
   bool bias = true;
   bool input_gradient = true;
   bool inference = false;
-  std::shared_ptr<const ParameterLayout> weight_layout;  // null: the op's choice; canonical (out, in)
+  std::shared_ptr<const ParameterLayout> weight_layout{};  // null: the op's choice; canonical (out, in)
 };
 
 class Matmul : public Op {
@@ -332,8 +332,8 @@ class SoftmaxCrossEntropy : public Op {
 struct ImageInputDescription {
   Shape x;  // (N, H, W, C) uint8 in, the same in dtype out
   DType dtype = DType::fp32;
-  std::vector<float> mean;    // (C), of values in [0, 1]
-  std::vector<float> stddev;  // (C)
+  std::vector<float> mean{};    // (C), of values in [0, 1]
+  std::vector<float> stddev{};  // (C)
   int crop_padding = 0;       // 0: no crop
   bool flip = false;
   std::uint32_t seed = 0;
@@ -368,10 +368,10 @@ struct OptimizerDescription {
   float momentum = 0;
   bool nesterov = false;
   float weight_decay = 0;
-  float beta1 = 0.9f;
-  float beta2 = 0.999f;
+  double beta1 = 0.9;  // double, since AdamW takes 1 - beta
+  double beta2 = 0.999;
   float epsilon = 1e-8f;
-  std::vector<ParameterSegment> segments;
+  std::vector<ParameterSegment> segments{};
   std::size_t n_elements = 0;  // of the parameter arena
 
   /// fp32 values an element of the parameter arena: 0, 1 (momentum) or 2 (moments), one after the other.
@@ -392,7 +392,7 @@ class Optimizer : public Op {
 // Global norm of the gradients and the clipping coefficient min(1, max_norm / (norm + 1e-6)), as in PyTorch.
 // The norm is over segments in order, each summed in fp64 in a fixed order. max_norm 0: coefficient 1.
 struct ClipNormDescription {
-  std::vector<ParameterSegment> segments;
+  std::vector<ParameterSegment> segments{};
   float max_norm = 0;
 };
 

@@ -21,7 +21,7 @@ struct StepRecord {
   double step_seconds = 0, samples_per_second = 0, data_wait_seconds = 0, exposed_communication_seconds = 0;
   double memory_bytes = 0;
   int ranks = 1;
-  PerRank per_rank;
+  PerRank per_rank{};
 };
 
 struct EpochRecord {

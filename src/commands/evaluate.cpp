@@ -1,0 +1,64 @@
+// lockstep evaluate: loss and accuracy of a checkpoint on the validation set, each sample counted once.
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/current_world.h"
+#include "comm/world.h"
+#include "commands/commands.h"
+#include "commands/report.h"
+#include "config/parser.h"
+#include "lockstep/error.h"
+#include "lockstep/log.h"
+#include "train/session.h"
+
+namespace lockstep::commands {
+
+namespace {
+
+struct EvaluateArguments {
+  std::vector<std::string> configuration;
+  std::string checkpoint, json;
+};
+
+int run_evaluation(const EvaluateArguments& given, const Arguments& program) {
+  const Config config = config::parse(given.configuration);
+  require(!config.data.validation.empty(), ErrorCode::usage, "data.validation names no set to evaluate on");
+  World& world = *(current_world() = comm::start_world(program.argc, program.argv));
+  log::configure(world.rank(), world.size(), world.host(), config.log.all_ranks);
+  train::Session session(config, world, {.allow_change = {}, .checkpoint = given.checkpoint});
+  const auto begin = std::chrono::steady_clock::now();
+  const LossSums sums = train::evaluate(session, *session.validation_set, "evaluation");
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  if (!session.leader()) return 0;
+  const double loss = sums.loss / sums.samples, accuracy = sums.correct / sums.samples;
+  const nlohmann::ordered_json object = {{"event", "evaluation"},
+                                         {"checkpoint", given.checkpoint},
+                                         {"step", session.progress.step},
+                                         {"samples", static_cast<std::int64_t>(sums.samples)},
+                                         {"loss", loss},
+                                         {"accuracy", accuracy},
+                                         {"seconds", seconds},
+                                         {"samples_per_second", sums.samples / seconds},
+                                         {"ranks", world.size()}};
+  report(given.json, object,
+         fmt::format("{} (step {}) on {}: loss {:.4f}, accuracy {:.2f}% of {} samples, {:.1f} img/s\n", given.checkpoint,
+                     session.progress.step, session.validation_set->info().path, loss, 100 * accuracy,
+                     static_cast<std::int64_t>(sums.samples), sums.samples / seconds));
+  return 0;
+}
+
+}  // namespace
+
+void add_evaluate(CLI::App& app, Run& run, const Arguments& program) {
+  auto given = std::make_shared<EvaluateArguments>();
+  CLI::App* command = app.add_subcommand("evaluate", "loss and accuracy of a checkpoint on data.validation");
+  command->add_option("CONFIG", given->configuration, "YAML files and key=value overrides; the later wins")->required();
+  command->add_option("--checkpoint", given->checkpoint, "the checkpoint to evaluate")->required();
+  add_json(*command, given->json);
+  command->callback([given, &run, program] { run = [given, program] { return run_evaluation(*given, program); }; });
+}
+
+}  // namespace lockstep::commands

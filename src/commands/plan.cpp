@@ -1,0 +1,121 @@
+// lockstep plan: memory per rank by kind, buckets, bytes per all-reduce, the batch that fits. No training.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+
+#include "commands/commands.h"
+#include "commands/plan_text.h"
+#include "commands/report.h"
+#include "config/parser.h"
+#include "train/banner.h"
+#include "train/session.h"
+
+namespace lockstep::commands {
+
+namespace {
+
+struct Planned {
+  data::ImageSetInfo images;
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<train::StepPlan> plan;
+};
+
+Planned make_plan(const Config& config, int ranks, const data::ImageSetInfo& images) {
+  Planned planned;
+  planned.images = images;
+  planned.backend =
+      make_backend({.device = config.device, .threads = config.cpu.threads, .local_rank = 0, .local_size = ranks});
+  const train::BatchShape batch = train::batch_shape(config, 0, ranks);
+  const std::int64_t tail = config.data.drop_last ? 0 : images.n_samples % batch.global_batch;
+  planned.plan = std::make_unique<train::StepPlan>(config, images, batch, tail,
+                                                   train::evaluation_batch_of(config, batch), *planned.backend, ranks);
+  return planned;
+}
+
+/// The largest batch a rank whose step fits into its share of the memory: activations and workspace grow with it.
+std::int64_t batch_that_fits(const Config& config, int ranks, const Planned& planned) {
+  const auto total_of = [&](std::int64_t batch) {
+    Config other = config;
+    other.train.batch_per_rank = batch;
+    other.train.global_batch = 0;
+    return make_plan(other, ranks, planned.images).plan->memory().total();
+  };
+  const std::int64_t small = 8, large = 16;
+  const double fixed_and_small = static_cast<double>(total_of(small));
+  const double per_sample = (static_cast<double>(total_of(large)) - fixed_and_small) / static_cast<double>(large - small);
+  const double room = static_cast<double>(planned.backend->device().memory_bytes) - fixed_and_small;
+  return std::max<std::int64_t>(0, small + static_cast<std::int64_t>(room / std::max(1.0, per_sample)));
+}
+
+std::string choices(const train::StepPlan& plan) {
+  std::string text;
+  for (const auto& node : plan.largest().graph->nodes())
+    if (node->op()) text += fmt::format("  {:<22} {}\n", node->name(), node->op()->describe());
+  return text;
+}
+
+}  // namespace
+
+nlohmann::ordered_json plan_json(const Config& config, int ranks) {
+  const Planned planned = make_plan(config, ranks, train::open_train_set(config)->info());
+  const train::MemoryReport m = planned.plan->memory();
+  nlohmann::ordered_json buckets = nlohmann::ordered_json::array();
+  for (const comm::Bucket& b : planned.plan->buckets())
+    buckets.push_back({{"first", b.first_name}, {"last", b.last_name}, {"size_bytes", b.n_elements * sizeof(float)}});
+  return {{"ranks", ranks},
+          {"batch_per_rank", planned.plan->batch().largest_piece()},
+          {"global_batch", planned.plan->batch().global_batch},
+          {"parameters", planned.plan->parameters().n_canonical()},
+          {"memory_bytes",
+           {{"parameters", m.parameters},
+            {"gradients", m.gradients},
+            {"optimizer", m.optimizer},
+            {"activations", m.activations},
+            {"activations_without_reuse", m.activations_without_reuse},
+            {"workspace", m.workspace},
+            {"exchange", m.exchange},
+            {"mapped_peers", m.mapped_peers},
+            {"loader", m.loader},
+            {"total", m.total()}}},
+          {"buckets", buckets}};
+}
+
+std::string plan_text(const Config& config, int ranks) {
+  const Planned planned = make_plan(config, ranks, train::open_train_set(config)->info());
+  const train::StepPlan& plan = *planned.plan;
+  std::string text = fmt::format(
+      "{}-{}, {} parameters; global batch {} = {} ranks x {} x {} accumulated\n\nMemory of a rank\n{}\n"
+      "All-reduce, {:.1f} MiB a step in {} buckets\n",
+      config.model.family, config.model.depth, plan.parameters().n_canonical(), plan.batch().global_batch, ranks,
+      plan.batch().largest_piece(), plan.batch().pieces, train::memory_text(plan.memory()),
+      static_cast<double>(plan.memory().gradients) / (1 << 20), plan.buckets().size());
+  for (const comm::Bucket& b : plan.buckets())
+    text += fmt::format("  {:>9.2f} MiB  {} .. {}\n", static_cast<double>(b.n_elements * sizeof(float)) / (1 << 20),
+                        b.first_name, b.last_name);
+  text += fmt::format("\nBatch that fits: about {} a rank ({:.1f} GiB for each of {} ranks on this node)\n",
+                      batch_that_fits(config, ranks, planned),
+                      static_cast<double>(planned.backend->device().memory_bytes) / (1 << 30), ranks);
+  return text + fmt::format("\nHow each layer runs on {}\n{}", planned.backend->device().name, choices(plan));
+}
+
+void add_plan(CLI::App& app, Run& run, const Arguments&) {
+  struct Given {
+    std::vector<std::string> configuration;
+    std::string json;
+    int ranks = 1;
+  };
+  auto given = std::make_shared<Given>();
+  CLI::App* command = app.add_subcommand("plan", "what a step will hold and move; nothing is trained");
+  command->add_option("CONFIG", given->configuration, "YAML files and key=value overrides; the later wins")->required();
+  command->add_option("--ranks", given->ranks, "ranks to plan for")->check(CLI::PositiveNumber)->capture_default_str();
+  add_json(*command, given->json);
+  command->callback([given, &run] {
+    run = [given] {
+      const Config config = config::parse(given->configuration);
+      report(given->json, plan_json(config, given->ranks), plan_text(config, given->ranks));
+      return 0;
+    };
+  });
+}
+
+}  // namespace lockstep::commands

@@ -1,0 +1,36 @@
+// The two forms in which a command gives its figures: text for people, one JSON object for programs.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "lockstep/error.h"
+
+namespace lockstep::commands {
+
+/// --json, --json=FILE.
+inline void add_json(CLI::App& app, std::string& json) {
+  app.add_flag("--json{-}", json, "one JSON object on standard output, or with --json=FILE in that file");
+}
+
+/// `json` empty: the text on standard output. "-": the object there and the text on standard error. Else: text on
+/// standard output, the object into that file.
+inline void report(const std::string& json, const nlohmann::ordered_json& object, const std::string& text) {
+  if (json == "-") {
+    fmt::print(stderr, "{}", text);
+    fmt::print("{}\n", object.dump());
+    return;
+  }
+  fmt::print("{}", text);
+  if (json.empty()) return;
+  std::ofstream out(json);
+  out << object.dump(2) << '\n';
+  out.close();
+  require(!out.fail(), ErrorCode::system_call, "cannot write {}", json);
+}
+
+}  // namespace lockstep::commands

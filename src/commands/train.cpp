@@ -1,0 +1,62 @@
+// lockstep train: from a configuration to a trained model; continues by itself from the newest good checkpoint.
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/current_world.h"
+#include "comm/world.h"
+#include "commands/commands.h"
+#include "commands/plan_text.h"
+#include "config/parser.h"
+#include "lockstep/log.h"
+#include "train/banner.h"
+#include "train/session.h"
+#include "train/trainer.h"
+
+namespace lockstep::commands {
+
+namespace {
+
+struct TrainArguments {
+  std::vector<std::string> configuration;
+  train::SessionOptions session;
+  bool dry_run = false;
+};
+
+int run_training(const TrainArguments& given, const Arguments& program) {
+  const Config config = config::parse(given.configuration);
+  World& world = *(current_world() = comm::start_world(program.argc, program.argv));
+  log::configure(world.rank(), world.size(), world.host(), config.log.all_ranks);
+  if (given.dry_run) {
+    if (world.rank() == 0) log::info("a dry run: nothing is trained or written\n{}", plan_text(config, world.size()));
+    return 0;
+  }
+  train::Session session(config, world, given.session);
+  if (session.leader()) {
+    session.run.create();
+    session.run.write_file("config.yaml", config::to_yaml(session.config));
+    session.run.write_status("running");
+  }
+  world.barrier();
+  if (session.leader() || config.log.all_ranks) log::open_file(session.run.file("log.txt"));
+  train::write_banner(session);
+  const int status = train::train(session);
+  if (session.leader()) log::info("done: {} steps; {}", session.last_step, session.run.path());
+  return status;
+}
+
+}  // namespace
+
+void add_train(CLI::App& app, Run& run, const Arguments& program) {
+  auto given = std::make_shared<TrainArguments>();
+  CLI::App* command = app.add_subcommand("train", "train a model; continues a run that is there already");
+  command->add_option("CONFIG", given->configuration, "YAML files and key=value overrides; the later wins")->required();
+  command->add_flag("--fresh", given->session.fresh, "start over; a run that is there already is moved aside");
+  command->add_option("--allow-change", given->session.allow_change,
+                      "a key that may differ from the run that is continued");
+  command->add_flag("--dry-run", given->dry_run, "check the configuration and say what the step needs");
+  command->callback([given, &run, program] { run = [given, program] { return run_training(*given, program); }; });
+}
+
+}  // namespace lockstep::commands

@@ -1,0 +1,118 @@
+#include "graph/graph.h"
+
+#include <algorithm>
+
+#include "lockstep/error.h"
+
+namespace lockstep::graph {
+
+ActivationId Graph::add_activation(Activation activation) {
+  activations_.push_back(std::move(activation));
+  return static_cast<ActivationId>(activations_.size()) - 1;
+}
+
+NormTensors* Graph::add_norm() {
+  norms_.push_back(std::make_unique<NormTensors>());
+  return norms_.back().get();
+}
+
+void Graph::read(ActivationId id, Node& reader) {
+  Activation& a = activation(id);
+  ++a.n_readers;
+  if (!a.pending || a.owner) return;
+  a.owner = &reader;
+  // Applying it reads its residual; a residual with a norm of its own is raw and read by nobody else.
+  if (a.pending->residual != kNoActivation && !a.pending->residual_norm) {
+    require(!activation(a.pending->residual).pending || activation(a.pending->residual).owner, ErrorCode::internal,
+            "{}: its residual {} is read before a layer applied it", a.name, activation(a.pending->residual).name);
+    read(a.pending->residual, reader);
+  }
+}
+
+TensorId Graph::data_of(ActivationId id, const Node& node) {
+  const Activation& a = activation(id);
+  require(a.data != kNoTensor, ErrorCode::internal, "{} reads {}, which nobody stored", node.name(), a.name);
+  memory_.use(a.data, node.forward_moment());
+  return a.data;
+}
+
+TensorId Graph::make_data(ActivationId id, const Node& node) {
+  Activation& a = activation(id);
+  a.data = memory_.add(a.name, static_cast<std::size_t>(a.shape.n_elements()) * sizeof(float));
+  memory_.use(a.data, node.forward_moment());
+  return a.data;
+}
+
+Graph::GradientTarget Graph::gradient_target(ActivationId id, const Node& node) {
+  Activation& a = activation(id);
+  if (!a.needs_gradient) return {};
+  const bool first = a.gradient == kNoTensor;
+  if (first) a.gradient = memory_.add("d " + a.name, static_cast<std::size_t>(a.shape.n_elements()) * sizeof(float));
+  memory_.use(a.gradient, node.backward_moment());
+  return {a.gradient, first ? GradientMode::overwrite : GradientMode::accumulate};
+}
+
+void Graph::choose_layout(ParameterId id, const std::function<std::shared_ptr<const ParameterLayout>()>& choose) {
+  if (!parameters_.fixed() && !parameters_[id].layout) parameters_.set_layout(id, choose());
+}
+
+std::size_t Graph::add_exchange(std::size_t size_bytes) {
+  const std::size_t offset = exchange_bytes_;
+  exchange_bytes_ += aligned(size_bytes);
+  return offset;
+}
+
+void Graph::plan(Backend& backend) {
+  const int n = static_cast<int>(nodes_.size());
+  for (int i = 0; i < n; ++i) {
+    nodes_[static_cast<std::size_t>(i)]->forward_moment_ = i;
+    nodes_[static_cast<std::size_t>(i)]->backward_moment_ = 2 * n - 1 - i;
+  }
+  for (Activation& a : activations_) a.layout = backend.activation_layout(a.shape);
+  for (auto& node : nodes_) node->register_reads(*this);
+  for (auto& node : nodes_) node->plan(*this, backend);
+  if (training())
+    for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node) (*node)->plan_backward(*this);
+  for (auto& node : nodes_) {
+    const Op* op = node->op();
+    if (!op) continue;
+    const OpNeeds needs = op->needs();
+    workspace_bytes_ = std::max({workspace_bytes_, needs.forward_workspace_bytes,
+                                 training() ? needs.backward_workspace_bytes : std::size_t{0}});
+    if (training() && needs.saved_bytes > 0) {
+      node->saved_ = memory_.add(node->name() + " saved", needs.saved_bytes);
+      memory_.use(node->saved_, node->forward_moment());
+      memory_.use(node->saved_, node->backward_moment());
+    }
+  }
+  memory_.place();
+  if (training() && !parameters_.fixed()) parameters_.fix_order(finished_order());
+}
+
+std::vector<ParameterId> Graph::finished_order() const {
+  std::vector<ParameterId> out;
+  for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node)
+    for (ParameterId id : (*node)->parameters()) out.push_back(id);
+  return out;
+}
+
+void Graph::bind(const Bindings& bindings) {
+  bindings_ = bindings;
+  for (auto& node : nodes_) node->bind(*this, bindings_);
+}
+
+void Graph::forward(Stream& stream, GradientMode mode) {
+  const Run run{bindings_, memory_, stream, mode};
+  for (auto& node : nodes_) node->forward(run);
+}
+
+void Graph::backward(Stream& stream, GradientMode mode, const std::function<void(ParameterId)>& done) {
+  const Run run{bindings_, memory_, stream, mode};
+  for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node) {
+    (*node)->backward(run);
+    if (done)
+      for (ParameterId id : (*node)->parameters()) done(id);
+  }
+}
+
+}  // namespace lockstep::graph

@@ -1,0 +1,55 @@
+#include "graph/memory_plan.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace lockstep::graph {
+
+TensorId MemoryPlan::add(std::string name, std::size_t size_bytes, bool persistent) {
+  tensors_.push_back({.name = std::move(name), .size_bytes = size_bytes, .persistent = persistent});
+  return static_cast<TensorId>(tensors_.size()) - 1;
+}
+
+void MemoryPlan::use(TensorId tensor, int moment) {
+  if (tensor == kNoTensor) return;
+  TensorInfo& t = tensors_[static_cast<std::size_t>(tensor)];
+  t.first_use = t.first_use < 0 ? moment : std::min(t.first_use, moment);
+  t.last_use = std::max(t.last_use, moment);
+}
+
+namespace {
+
+bool alive_together(const TensorInfo& a, const TensorInfo& b) {
+  if (a.persistent || b.persistent) return true;
+  return a.first_use <= b.last_use && b.first_use <= a.last_use;
+}
+
+}  // namespace
+
+void MemoryPlan::place() {
+  std::vector<std::size_t> order(tensors_.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return tensors_[a].size_bytes > tensors_[b].size_bytes; });
+  size_bytes_ = total_bytes_ = 0;
+  std::vector<const TensorInfo*> placed;  // ascending by offset
+  for (std::size_t i : order) {
+    TensorInfo& t = tensors_[i];
+    if ((t.first_use < 0 && !t.persistent) || t.size_bytes == 0) continue;
+    std::size_t offset = 0;
+    for (const TensorInfo* other : placed) {
+      if (!alive_together(t, *other)) continue;
+      if (offset + aligned(t.size_bytes) <= other->offset) break;  // fits into the hole before `other`
+      offset = std::max(offset, other->offset + aligned(other->size_bytes));
+    }
+    t.offset = offset;
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), &t,
+                                   [](const TensorInfo* a, const TensorInfo* b) { return a->offset < b->offset; }),
+                  &t);
+    size_bytes_ = std::max(size_bytes_, offset + aligned(t.size_bytes));
+    total_bytes_ += aligned(t.size_bytes);
+  }
+}
+
+}  // namespace lockstep::graph

@@ -1,0 +1,118 @@
+#include <cmath>
+
+#include "graph/input_binding.h"
+#include "layers/layers.h"
+
+namespace lockstep::layers {
+
+namespace {
+
+using namespace graph;  // NOLINT(google-build-using-namespace): a node speaks of little else
+
+class ConvolutionNode final : public Node {
+ public:
+  ConvolutionNode(std::string name, ActivationId in, ActivationId out, ParameterId weight,
+                  const ConvolutionOptions& options)
+      : Node(std::move(name)), in_(in), out_(out), weight_(weight), options_(options) {}
+
+  void register_reads(Graph& graph) override { graph.read(in_.id(), *this); }
+
+  void plan(Graph& graph, Backend& backend) override {
+    in_.plan(graph, *this);
+    const Activation& x = graph.activation(in_.id());
+    const Activation& y = graph.activation(out_);
+    Conv2dDescription description{.x = x.shape,
+                                  .out_channels = options_.out_channels,
+                                  .window = options_.window,
+                                  .stride = options_.stride,
+                                  .padding = options_.padding,
+                                  .dtype = DType::fp32,
+                                  .x_layout = x.layout,
+                                  .y_layout = y.layout,
+                                  .normalization = in_.normalization(),
+                                  .statistics = graph.training() && y.wants_statistics,
+                                  .input_gradient = x.needs_gradient,
+                                  .inference = !graph.training(),
+                                  .weight_layout = nullptr};
+    graph.choose_layout(weight_, [&] {
+      Conv2dDescription alike = description;
+      alike.x = {graph.options().layout_batch, x.shape[1], x.shape[2], x.shape[3]};
+      return backend.conv2d(alike)->weight_layout();
+    });
+    description.weight_layout = graph.parameters()[weight_].layout;
+    op_ = backend.conv2d(description);
+    y_ = graph.make_data(out_, *this);
+    if (description.statistics) {
+      statistics_ = y.statistics;
+      graph.memory().use(statistics_, forward_moment());
+    }
+  }
+
+  void plan_backward(Graph& graph) override {
+    in_.plan_backward(graph, *this);
+    dy_ = graph.activation(out_).gradient;
+    graph.memory().use(dy_, backward_moment());
+  }
+
+  void bind(const Graph& graph, const Bindings& at) override {
+    weights_ = at.parameters + graph.parameters()[weight_].begin;
+    dweights_ = at.gradients + graph.parameters()[weight_].begin;
+  }
+
+  void forward(const Run& run) override {
+    op_->forward({.x = in_.x(run),
+                  .weight = weights_,
+                  .y = run.tensor(y_),
+                  .statistics = run.tensor<double>(statistics_),
+                  .normalization = in_.forward_args(run)},
+                 memory(run), run.stream);
+  }
+
+  void backward(const Run& run) override {
+    op_->backward({.dy = run.tensor(dy_),
+                   .x = in_.x(run),
+                   .weight = weights_,
+                   .dweight = dweights_,
+                   .dweight_mode = run.parameter_mode,
+                   .dx = in_.dx(run),
+                   .dx_mode = in_.dx_mode(),
+                   .normalization = in_.forward_args(run),
+                   .gradient = in_.backward_args(run)},
+                  memory(run), run.stream);
+  }
+
+  const Op* op() const override { return op_.get(); }
+  std::vector<ParameterId> parameters() const override { return {weight_}; }
+
+ private:
+  InputBinding in_;
+  ActivationId out_;
+  ParameterId weight_;
+  ConvolutionOptions options_;
+  std::unique_ptr<Conv2d> op_;
+  const float* weights_ = nullptr;
+  float* dweights_ = nullptr;
+  TensorId y_ = kNoTensor, dy_ = kNoTensor, statistics_ = kNoTensor;
+};
+
+}  // namespace
+
+ActivationId convolution(Graph& graph, ActivationId x, const std::string& name, const ConvolutionOptions& options) {
+  const Shape in = graph.activation(x).shape;
+  const Shape out = Conv2dDescription{.x = in,
+                                      .out_channels = options.out_channels,
+                                      .window = options.window,
+                                      .stride = options.stride,
+                                      .padding = options.padding}
+                        .y();
+  const Shape weight{options.out_channels, in[3], options.window, options.window};
+  const double fan_out = static_cast<double>(options.out_channels) * options.window * options.window;
+  const ParameterId id =
+      graph.parameters().parameter(name + ".weight", weight, ParameterKind::weight,
+                                   {.kind = Initializer::Kind::normal, .value = std::sqrt(2.0 / fan_out)});
+  const ActivationId y = graph.add_activation({.name = name, .shape = out});
+  graph.add_node<ConvolutionNode>(name, x, y, id, options);
+  return y;
+}
+
+}  // namespace lockstep::layers

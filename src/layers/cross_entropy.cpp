@@ -1,0 +1,66 @@
+#include "layers/layers.h"
+
+namespace lockstep::layers {
+
+namespace {
+
+using namespace graph;  // NOLINT(google-build-using-namespace): a node speaks of little else
+
+class CrossEntropyNode final : public Node {
+ public:
+  CrossEntropyNode(ActivationId logits, TensorId labels, float label_smoothing, std::size_t offset)
+      : Node("loss"), logits_(logits), labels_(labels), label_smoothing_(label_smoothing), offset_(offset) {}
+
+  void register_reads(Graph& graph) override { graph.read(logits_, *this); }
+
+  void plan(Graph& graph, Backend& backend) override {
+    const Shape shape = graph.activation(logits_).shape;
+    op_ = backend.softmax_cross_entropy({.rows = shape[0],
+                                         .classes = shape[1],
+                                         .label_smoothing = graph.training() ? label_smoothing_ : 0.0f,
+                                         .dtype = DType::fp32,
+                                         .inference = !graph.training()});
+    x_ = graph.data_of(logits_, *this);
+  }
+
+  void plan_backward(Graph& graph) override {
+    dx_ = graph.gradient_target(logits_, *this).tensor;
+    graph.memory().use(x_, backward_moment());
+  }
+
+  void forward(const Run& run) override {
+    op_->forward({.logits = run.tensor(x_),
+                  .labels = run.tensor<const std::int32_t>(labels_),
+                  .sums = reinterpret_cast<LossSums*>(run.at.exchange + offset_),
+                  .sums_mode = run.parameter_mode},
+                 memory(run), run.stream);
+  }
+
+  void backward(const Run& run) override {
+    op_->backward({.logits = run.tensor(x_),
+                   .labels = run.tensor<const std::int32_t>(labels_),
+                   .scalars = run.at.scalars,
+                   .dlogits = run.tensor(dx_)},
+                  memory(run), run.stream);
+  }
+
+  const Op* op() const override { return op_.get(); }
+
+ private:
+  ActivationId logits_;
+  TensorId labels_;
+  float label_smoothing_;
+  std::size_t offset_;
+  std::unique_ptr<SoftmaxCrossEntropy> op_;
+  TensorId x_ = kNoTensor, dx_ = kNoTensor;
+};
+
+}  // namespace
+
+LossPlace cross_entropy(Graph& graph, ActivationId logits, const ImageBuffers& buffers, float label_smoothing) {
+  const LossPlace place{.offset = graph.add_exchange(sizeof(LossSums))};
+  graph.add_node<CrossEntropyNode>(logits, buffers.labels, label_smoothing, place.offset);
+  return place;
+}
+
+}  // namespace lockstep::layers

@@ -1,0 +1,12 @@
+// From a configuration's model.family to the function that wires it. To add a family: a file beside resnet, a line here.
+#pragma once
+
+#include "graph/graph.h"
+#include "lockstep/config.h"
+
+namespace lockstep::models {
+
+/// images, normalised -> logits.
+graph::ActivationId build(graph::Graph& graph, graph::ActivationId images, const Config::Model& model);
+
+}  // namespace lockstep::models

@@ -1,0 +1,14 @@
+// ResNet-18, 34 and 50, from a table. Source: He et al., "Deep residual learning for image recognition", 2015, table 1;
+// parameter names, initial values and the stride in the 3x3 of a bottleneck ("v1.5") as torchvision.models.resnet.
+#pragma once
+
+#include "graph/graph.h"
+#include "lockstep/config.h"
+
+namespace lockstep::models {
+
+/// images (N, H, W, 3), normalised -> logits (N, classes).
+/// stem imagenet: 7x7 stride 2 and max pooling; cifar: 3x3 stride 1.
+graph::ActivationId resnet(graph::Graph& graph, graph::ActivationId images, const Config::Model& model);
+
+}  // namespace lockstep::models

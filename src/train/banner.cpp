@@ -1,0 +1,73 @@
+#include "train/banner.h"
+
+#include <map>
+
+#include "base/process.h"
+#include "base/version.h"
+#include "lockstep/log.h"
+
+namespace lockstep::train {
+
+namespace {
+
+double mib(std::size_t size_bytes) { return static_cast<double>(size_bytes) / (1 << 20); }
+
+}  // namespace
+
+std::string memory_text(const MemoryReport& m) {
+  std::string text;
+  const auto line = [&](const char* what, std::size_t size_bytes, const std::string& note) {
+    text += fmt::format("  {:<18} {:>9.1f} MiB{}\n", what, mib(size_bytes), note.empty() ? "" : "  " + note);
+  };
+  line("parameters", m.parameters, "");
+  line("gradients", m.gradients, "");
+  line("optimizer state", m.optimizer, "");
+  line("activations", m.activations, fmt::format("{:.1f} MiB without reuse", mib(m.activations_without_reuse)));
+  line("workspace", m.workspace, "");
+  line("exchange", m.exchange, "");
+  line("peers' gradients", m.mapped_peers, "mapped, of the other ranks on the node");
+  line("batches ahead", m.loader, "");
+  line("in all", m.total(), "");
+  return text;
+}
+
+void write_banner(Session& s) {
+  const std::vector<std::string> places = s.world.all_gather(fmt::format(
+      "{}\t{}\t{}\t{}\t{}", s.world.host(), s.backend->device().name, processor_mask(), n_usable_processors(),
+      n_processors()));
+  if (!s.leader()) return;
+  const BatchShape& batch = s.plan->batch();
+  log::info("Lockstep {} ({}): {} on {} rank{}, {} node{}", version(), commit(), s.run.path(), s.world.size(),
+            s.world.size() == 1 ? "" : "s", s.world.n_nodes(), s.world.n_nodes() == 1 ? "" : "s");
+  for (std::size_t r = 0; r < places.size(); ++r) {
+    std::vector<std::string> field(1);
+    for (char c : places[r]) {
+      if (c == '\t')
+        field.emplace_back();
+      else
+        field.back() += c;
+    }
+    log::info("  rank {}: {} | {} | processors {}", r, field[0], field[1], field[2]);
+    if (std::stoi(field[3]) == 1 && std::stoi(field[4]) > s.world.local_size())
+      log::warning("rank {} may use one processor of {}: its helper threads share it with the step; start with "
+                   "`mpirun --bind-to none`, or give each rank more with --map-by",
+                   r, field[4]);
+  }
+  const data::ImageSetInfo& images = s.train_set->info();
+  log::info("data: {} ({} samples of {}x{}x{}, {} classes){}", images.path, images.n_samples, images.height,
+            images.width, images.channels, images.classes,
+            s.validation_set ? fmt::format("; validation: {} ({} samples)", s.validation_set->info().path,
+                                           s.validation_set->info().n_samples)
+                             : "");
+  log::info("model: {}-{} ({} stem, {} classes), {} parameters", s.config.model.family, s.config.model.depth,
+            s.config.model.stem, s.config.model.classes, s.plan->parameters().n_canonical());
+  log::info("batch: {} in all = {} rank{} x {} x {} accumulated; {} steps an epoch, {} steps", batch.global_batch,
+            batch.ranks, batch.ranks == 1 ? "" : "s", batch.largest_piece(), batch.pieces, s.steps_per_epoch,
+            s.last_step);
+  log::info("communication: {}; {} bucket{} of up to {:g} MiB", s.communicator->describe(), s.plan->buckets().size(),
+            s.plan->buckets().size() == 1 ? "" : "s", s.config.comm.bucket_mb);
+  log::info("memory of rank 0:\n{}", memory_text(s.plan->memory()));
+  if (!s.resumed_from.empty()) log::info("continues from {} (step {})", s.resumed_from, s.progress.step);
+}
+
+}  // namespace lockstep::train

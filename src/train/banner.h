@@ -1,0 +1,16 @@
+// What a run or a plan tells before the first step: ranks, hosts, processors, batch, communication, memory.
+#pragma once
+
+#include <string>
+
+#include "train/session.h"
+
+namespace lockstep::train {
+
+/// Collective; rank 0 writes it to the log.
+void write_banner(Session& session);
+
+/// The memory of a rank by kind, in MiB, as lines of text.
+std::string memory_text(const MemoryReport& memory);
+
+}  // namespace lockstep::train

@@ -1,0 +1,172 @@
+#include "train/recorder.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/process.h"
+#include "lockstep/log.h"
+
+namespace lockstep::train {
+
+namespace {
+
+double cpu_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec); };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+double mean(double sum, double n) { return n > 0 ? sum / n : 0; }
+
+}  // namespace
+
+Recorder::Recorder(Session& session)
+    : session_(session),
+      metrics_({.directory = session.run.path(),
+                .resume_step = session.resumed_from.empty() ? -1 : session.progress.step,
+                .tensorboard = session.config.log.tensorboard,
+                .enabled = session.leader()}),
+      begin_(Clock::now()),
+      step_begin_(begin_),
+      epoch_begin_(begin_),
+      cpu_seconds_(cpu_seconds()) {
+  bar_ = std::make_unique<ProgressBar>("training", session.last_step, session.leader() && session.config.log.progress);
+}
+
+double Recorder::seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+bool Recorder::logs(std::int64_t step) const {
+  const int every = session_.config.log.every_steps;
+  return (every > 0 && (step + 1) % every == 0) || step + 1 == session_.last_step;
+}
+
+void Recorder::restart_clock() {
+  const double paused = seconds_since(step_begin_);
+  paused_seconds_ += paused;
+  epoch_paused_seconds_ += paused;
+  step_begin_ = Clock::now();
+  cpu_seconds_ = cpu_seconds();
+}
+
+void Recorder::step(std::int64_t step, const StepResult& result, double learning_rate, double data_wait_seconds) {
+  step_seconds_ = seconds_since(step_begin_);
+  epoch_sums_.loss += result.sums.loss;
+  epoch_sums_.correct += result.sums.correct;
+  epoch_sums_.samples += result.sums.samples;
+  trained_samples_ += static_cast<std::int64_t>(result.sums.samples);
+  final_loss_ = mean(result.sums.loss, result.sums.samples);
+  final_accuracy_ = mean(result.sums.correct, result.sums.samples);
+  if (session_.leader() && session_.config.log.progress)
+    bar_->update(step + 1, fmt::format("loss {:.4f}", final_loss_));
+  if (logs(step)) write_step(step, result, learning_rate, data_wait_seconds);
+  step_begin_ = Clock::now();
+  cpu_seconds_ = cpu_seconds();
+}
+
+void Recorder::write_step(std::int64_t step, const StepResult& result, double learning_rate,
+                          double data_wait_seconds) {
+  struct Mine {
+    double loss, data_wait, memory, utilisation, exposed;
+  };
+  const Mine mine{mean(result.local.loss, result.local.samples), data_wait_seconds,
+                  static_cast<double>(peak_memory_bytes()), (cpu_seconds() - cpu_seconds_) / step_seconds_,
+                  result.exposed_communication_seconds};
+  const std::vector<std::string> all =
+      session_.world.all_gather({reinterpret_cast<const char*>(&mine), sizeof(mine)});
+  StepRecord record{.step = step + 1, .epoch = step / session_.steps_per_epoch + 1};
+  record.samples = (step + 1) / session_.steps_per_epoch * session_.train_set->info().n_samples;
+  if (session_.config.data.drop_last || (step + 1) % session_.steps_per_epoch != 0)
+    record.samples = (step + 1) * session_.config.train.global_batch;
+  record.loss = final_loss_;
+  record.accuracy = final_accuracy_;
+  record.learning_rate = learning_rate;
+  record.gradient_norm = result.gradient_norm;
+  record.step_seconds = step_seconds_;
+  record.samples_per_second = result.sums.samples / step_seconds_;
+  record.ranks = session_.world.size();
+  for (const std::string& bytes : all) {
+    Mine m{};
+    std::memcpy(&m, bytes.data(), sizeof(m));
+    record.per_rank.loss.push_back(m.loss);
+    record.per_rank.data_wait_seconds.push_back(m.data_wait);
+    record.per_rank.memory_bytes.push_back(m.memory);
+    record.per_rank.utilisation.push_back(m.utilisation);
+    record.memory_bytes = std::max(record.memory_bytes, m.memory);
+    record.data_wait_seconds = std::max(record.data_wait_seconds, m.data_wait);
+    record.exposed_communication_seconds = std::max(record.exposed_communication_seconds, m.exposed);
+  }
+  metrics_.step(record);
+  log::info("step {}/{} | loss {:.4f} | accuracy {:.1f}% | LR {:.6f} | norm {:.3f} | {:.3f} s | {:.1f} img/s | data {:.1f} ms | "
+            "communication {:.1f} ms | {:.0f} MiB",
+            step + 1, session_.last_step, record.loss, 100 * record.accuracy, learning_rate, record.gradient_norm,
+            record.step_seconds, record.samples_per_second, 1e3 * record.data_wait_seconds,
+            1e3 * record.exposed_communication_seconds, record.memory_bytes / (1 << 20));
+}
+
+void Recorder::epoch(std::int64_t step, double learning_rate, const LossSums* validation) {
+  EpochRecord record{.step = step + 1,
+                     .epoch = (step + 1) / session_.steps_per_epoch,
+                     .epochs = session_.config.train.epochs,
+                     .samples = static_cast<std::int64_t>(epoch_sums_.samples),
+                     .learning_rate = learning_rate};
+  record.train_loss = mean(epoch_sums_.loss, epoch_sums_.samples);
+  record.train_accuracy = mean(epoch_sums_.correct, epoch_sums_.samples);
+  if (validation) {
+    record.evaluated = true;
+    record.validation_loss = mean(validation->loss, validation->samples);
+    record.validation_accuracy = mean(validation->correct, validation->samples);
+  }
+  record.epoch_seconds = seconds_since(epoch_begin_);
+  record.samples_per_second = epoch_sums_.samples / std::max(1e-9, record.epoch_seconds - epoch_paused_seconds_);
+  metrics_.epoch(record);
+  log::info("{}", epoch_line(record));
+  last_epoch_sums_ = epoch_sums_;
+  epoch_sums_ = {};
+  epoch_paused_seconds_ = 0;
+  epoch_begin_ = Clock::now();
+}
+
+void Recorder::evaluation(std::int64_t step, const LossSums& sums, double seconds) {
+  final_loss_ = mean(sums.loss, sums.samples);
+  final_accuracy_ = mean(sums.correct, sums.samples);
+  if (!has_best_ || final_accuracy_ > best_accuracy_) best_accuracy_ = final_accuracy_;
+  if (!has_best_ || final_loss_ < best_loss_) best_loss_ = final_loss_;
+  has_best_ = true;
+  metrics_.evaluation({.step = step,
+                       .epoch = step / session_.steps_per_epoch,
+                       .samples = static_cast<std::int64_t>(sums.samples),
+                       .loss = final_loss_,
+                       .accuracy = final_accuracy_,
+                       .seconds = seconds,
+                       .samples_per_second = sums.samples / seconds});
+}
+
+void Recorder::checkpoint(std::int64_t step, const std::string& path, double seconds) {
+  const double size_bytes = static_cast<double>(file_size_bytes(path));
+  metrics_.checkpoint({.step = step, .path = path, .seconds = seconds, .size_bytes = size_bytes});
+  log::info("checkpoint {} ({:.0f} MB in {:.2f} s)", path, size_bytes / 1e6, seconds);
+}
+
+void Recorder::finish(const std::string& status, std::int64_t step) {
+  bar_.reset();
+  const double seconds = seconds_since(begin_);
+  metrics_.summary({.status = status,
+                    .steps = step,
+                    .epochs = step / session_.steps_per_epoch,
+                    .samples = trained_samples_,
+                    .final_loss = final_loss_,
+                    .final_accuracy = final_accuracy_,
+                    .best_loss = has_best_ ? best_loss_ : final_loss_,
+                    .best_accuracy = has_best_ ? best_accuracy_ : final_accuracy_,
+                    .samples_per_second = static_cast<double>(trained_samples_) /
+                                          std::max(1e-9, seconds - paused_seconds_),
+                    .seconds = seconds,
+                    .ranks = session_.world.size()});
+}
+
+}  // namespace lockstep::train

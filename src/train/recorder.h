@@ -1,0 +1,47 @@
+// What the trainer tells while it runs: log lines, metrics, the progress bar, the epoch's means. Keeps the loop readable.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "train/metrics.h"
+#include "train/session.h"
+
+namespace lockstep::train {
+
+class Recorder {
+ public:
+  explicit Recorder(Session& session);
+
+  /// A step is over: its result, this rank's waits, the rate used. Collective on logged steps.
+  void step(std::int64_t step, const StepResult& result, double learning_rate, double data_wait_seconds);
+  bool logs(std::int64_t step) const;
+  /// The wall clock of the next step begins now (after evaluation or a checkpoint).
+  void restart_clock();
+  void epoch(std::int64_t step, double learning_rate, const LossSums* validation);
+  void evaluation(std::int64_t step, const LossSums& sums, double seconds);
+  void checkpoint(std::int64_t step, const std::string& path, double seconds);
+  void finish(const std::string& status, std::int64_t step);
+
+  /// Of the epoch so far, or of the one that just ended.
+  const LossSums& epoch_sums() const { return epoch_sums_.samples > 0 ? epoch_sums_ : last_epoch_sums_; }
+
+ private:
+  void write_step(std::int64_t step, const StepResult& result, double learning_rate, double data_wait_seconds);
+
+  using Clock = std::chrono::steady_clock;
+  static double seconds_since(Clock::time_point begin);
+
+  Session& session_;
+  Metrics metrics_;
+  std::unique_ptr<ProgressBar> bar_;
+  Clock::time_point begin_, step_begin_, epoch_begin_;
+  double cpu_seconds_ = 0, paused_seconds_ = 0, epoch_paused_seconds_ = 0;
+  double step_seconds_ = 0;
+  std::int64_t trained_samples_ = 0;
+  LossSums epoch_sums_, last_epoch_sums_;
+  double best_accuracy_ = 0, best_loss_ = 0, final_accuracy_ = 0, final_loss_ = 0;
+  bool has_best_ = false;
+};
+
+}  // namespace lockstep::train

@@ -1,0 +1,285 @@
+#include "train/replica.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "lockstep/error.h"
+
+namespace lockstep::train {
+
+namespace {
+
+/// "momentum", or "first_moment" and "second_moment".
+std::vector<std::string> state_names(const OptimizerDescription& optimizer) {
+  if (optimizer.kind == OptimizerDescription::Kind::adamw) return {"first_moment", "second_moment"};
+  return optimizer.n_states() == 1 ? std::vector<std::string>{"momentum"} : std::vector<std::string>{};
+}
+
+}  // namespace
+
+Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
+    : plan_(plan), backend_(backend), communicator_(communicator), stream_(backend.make_stream()) {
+  const graph::ParameterTable& table = plan.parameters();
+  const MemoryReport memory = plan.memory();
+  parameters_ = backend.allocate(memory.parameters, "parameters");
+  gradients_ = communicator.allocate(memory.gradients + plan.exchange_bytes(), "gradients");
+  optimizer_memory_ = backend.allocate(memory.optimizer, "optimizer state");
+  activations_ = backend.allocate(memory.activations, "activations");
+  workspace_ = backend.allocate(memory.workspace, "workspace");
+  optimizer_ = backend.optimizer(plan.optimizer());
+  clip_norm_ = backend.clip_norm({.segments = plan.optimizer().segments,
+                                  .max_norm = static_cast<float>(plan.config().train.clip_norm)});
+  std::size_t n_statistics = table.n_total() - table.n_trainable();
+  moving_average_ = backend.moving_average(
+      {.n_elements = n_statistics, .momentum = static_cast<float>(plan.config().batch_norm.momentum)});
+  hash_ = backend.hash({.size_bytes = memory.parameters});
+
+  auto* state = static_cast<StepState*>(optimizer_memory_->data());
+  scalars_ = &state->scalars;
+  norm_ = &state->norm;
+  hash_result_ = &state->hash;
+  std::byte* exchange = static_cast<std::byte*>(gradients_->data()) + memory.gradients;
+  for (PlannedGraph* planned : plan.all()) {
+    planned->graph->bind({.parameters = parameter_arena(),
+                          .gradients = gradient_arena(),
+                          .exchange = exchange,
+                          .activations = static_cast<std::byte*>(activations_->data()),
+                          .workspace = workspace_->data(),
+                          .scalars = scalars_,
+                          .communicator = &communicator});
+  }
+  // Every graph has its loss at the same place: the trainer reads one.
+  sums_ = reinterpret_cast<LossSums*>(exchange + plan.largest().loss.offset);
+  reducer_ = std::make_unique<comm::GradientReducer>(communicator, backend, gradient_arena(),
+                                                     plan.buckets());
+  sums_ready_ = backend.make_event();
+  sums_done_ = communicator.make_event();
+  backend.seal();
+}
+
+Replica::~Replica() { backend_.unseal(); }
+
+float* Replica::optimizer_state() const {
+  return reinterpret_cast<float*>(static_cast<std::byte*>(optimizer_memory_->data()) +
+                                  graph::aligned(sizeof(StepState)));
+}
+
+void Replica::begin_step(const StepScalars& scalars) {
+  current_ = 1 - current_;
+  results_[static_cast<std::size_t>(current_)] = {};
+  backend_.copy_to_device(scalars_, &scalars, sizeof(scalars), *stream_);
+}
+
+void Replica::upload(const PlannedGraph& planned, const data::Batch& batch) {
+  const graph::Graph& graph = *planned.graph;
+  const std::int64_t n = graph.options().batch;
+  const auto copy = [&](graph::TensorId tensor, const auto* source, std::size_t per_sample) {
+    backend_.copy_to_device(graph.tensor(tensor), source, static_cast<std::size_t>(n) * per_sample, *stream_);
+  };
+  require(static_cast<std::int64_t>(batch.labels.size()) >= n, ErrorCode::internal,
+          "a batch of {} samples for a step of {}", batch.labels.size(), n);
+  copy(planned.buffers.images, batch.images.data(), batch.images.size() / batch.labels.size());
+  copy(planned.buffers.labels, batch.labels.data(), sizeof(std::int32_t));
+  copy(planned.buffers.sample_ids, batch.sample_ids.data(), sizeof(std::uint32_t));
+}
+
+void Replica::run_piece(const data::Batch& batch, int piece, std::int64_t global, bool last) {
+  PlannedGraph& planned = plan_.training(batch.n_samples, global);
+  const GradientMode mode = piece == 0 ? GradientMode::overwrite : GradientMode::accumulate;
+  upload(planned, batch);
+  planned.graph->forward(*stream_, mode);
+  if (!last) {
+    planned.graph->backward(*stream_, mode, nullptr);
+    return;
+  }
+  int tensor = 0;  // parameters finish in the arena's order
+  planned.graph->backward(*stream_, mode, [&](graph::ParameterId) { reducer_->tensor_done(tensor++, *stream_); });
+  for (std::size_t i = 0; i < parameters().statistics().size(); ++i) reducer_->tensor_done(tensor++, *stream_);
+}
+
+void Replica::reduce() {
+  StepResult& result = results_[static_cast<std::size_t>(current_)];
+  backend_.copy_to_host(&result.local, sums_, sizeof(LossSums), *stream_);
+  sums_ready_->record(*stream_);
+  communicator_.all_reduce_async({.data = sums_, .n_elements = sizeof(LossSums) / sizeof(double), .dtype = DType::fp64},
+                                 *sums_ready_, *sums_done_, "loss");
+  result.exposed_communication_seconds = reducer_->finish(*stream_);
+  stream_->wait(*sums_done_);
+  backend_.copy_to_host(&result.sums, sums_, sizeof(LossSums), *stream_);
+}
+
+void Replica::update(bool want_gradient_norm) {
+  const OpMemory memory{workspace_->data(), nullptr};
+  const float* gradients = gradient_arena();
+  if (want_gradient_norm || plan_.config().train.clip_norm > 0) {
+    clip_norm_->apply({.gradients = gradients, .scalars = scalars_, .norm = norm_}, memory, *stream_);
+    backend_.copy_to_host(&results_[static_cast<std::size_t>(current_)].gradient_norm, norm_, sizeof(double), *stream_);
+  }
+  optimizer_->apply(
+      {.parameters = parameter_arena(), .gradients = gradients, .state = optimizer_state(), .scalars = scalars_},
+      memory, *stream_);
+  const std::size_t statistics = parameters().n_trainable();
+  moving_average_->apply({.running = parameter_arena() + statistics, .batch = gradients + statistics}, memory,
+                         *stream_);
+}
+
+StepResult Replica::result(int steps_ago) {
+  if (steps_ago == 0) stream_->synchronize();
+  return results_[static_cast<std::size_t>(steps_ago == 0 ? current_ : 1 - current_)];
+}
+
+LossSums Replica::evaluate(const data::Batch& batch) {
+  PlannedGraph* planned = plan_.evaluation();
+  require(planned != nullptr, ErrorCode::internal, "the step was planned without evaluation");
+  if (batch.n_samples == 0) return {};
+  upload(*planned, batch);
+  planned->graph->forward(*stream_);
+  LossSums sums;
+  backend_.copy_to_host(&sums, sums_, sizeof(LossSums), *stream_);
+  stream_->synchronize();
+  return sums;
+}
+
+LossSums Replica::sum_over_ranks(const LossSums& mine) {
+  backend_.copy_to_device(sums_, &mine, sizeof(LossSums), *stream_);
+  sums_ready_->record(*stream_);
+  communicator_.all_reduce_async({.data = sums_, .n_elements = sizeof(LossSums) / sizeof(double), .dtype = DType::fp64},
+                                 *sums_ready_, *sums_done_, "evaluation");
+  stream_->wait(*sums_done_);
+  LossSums sums;
+  backend_.copy_to_host(&sums, sums_, sizeof(LossSums), *stream_);
+  stream_->synchronize();
+  return sums;
+}
+
+std::uint64_t Replica::hash() {
+  hash_->apply({.data = parameters_->data(), .hash = hash_result_}, {workspace_->data(), nullptr}, *stream_);
+  std::uint64_t hash = 0;
+  backend_.copy_to_host(&hash, hash_result_, sizeof(hash), *stream_);
+  stream_->synchronize();
+  return hash;
+}
+
+std::vector<Replica::Place> Replica::places() const {
+  std::vector<Place> out;
+  const auto add = [&](const std::string& group, float* arena) {
+    for (const graph::Parameter& p : parameters().parameters())
+      out.push_back({.path = group + p.name, .shape = p.shape, .parameter = &p, .at = arena});
+  };
+  add("/parameters/", parameter_arena());
+  const std::vector<std::string> states = state_names(plan_.optimizer());
+  for (std::size_t i = 0; i < states.size(); ++i)
+    add("/optimizer/" + states[i] + "/", optimizer_state() + i * parameters().n_trainable());
+  for (const graph::RunningStatistic& s : parameters().statistics()) {
+    float* mean = parameter_arena() + s.begin;
+    out.push_back({.path = "/statistics/" + s.name + ".running_mean", .shape = {s.channels}, .at = mean});
+    out.push_back({.path = "/statistics/" + s.name + ".running_var", .shape = {s.channels}, .at = mean + s.channels});
+  }
+  return out;
+}
+
+// Tensors travel through a copy on the host: the arenas may be a device's.
+void Replica::read(const Place& place, std::span<float> canonical) const {
+  if (!place.parameter) {
+    backend_.copy_to_host(canonical.data(), place.at, canonical.size_bytes(), *stream_);
+    stream_->synchronize();
+    return;
+  }
+  std::vector<float> packed(place.parameter->n_elements);
+  backend_.copy_to_host(packed.data(), place.at + place.parameter->begin, packed.size() * sizeof(float), *stream_);
+  stream_->synchronize();
+  graph::unpack(*place.parameter, packed, canonical);
+}
+
+void Replica::write(const Place& place, std::span<const float> canonical) {
+  if (!place.parameter) {
+    backend_.copy_to_device(place.at, canonical.data(), canonical.size_bytes(), *stream_);
+  } else {
+    const std::vector<float> packed = graph::pack(*place.parameter, canonical);
+    backend_.copy_to_device(place.at + place.parameter->begin, packed.data(), packed.size() * sizeof(float), *stream_);
+  }
+  stream_->synchronize();
+}
+
+void Replica::initialize(std::uint32_t seed) {
+  const std::vector<Place> all = places();
+  const graph::ParameterTable& table = parameters();
+#pragma omp parallel for schedule(dynamic, 1)
+  for (const Place& place : all) {
+    if (place.path.starts_with("/parameters/")) {
+      write(place, table.initial_values(*place.parameter, seed));
+    } else if (place.path.starts_with("/statistics/")) {
+      const float value = place.path.ends_with(".running_var") ? 1.0f : 0.0f;
+      write(place, std::vector<float>(static_cast<std::size_t>(place.shape.n_elements()), value));
+    }
+  }
+}
+
+std::vector<checkpoint::TensorSource> Replica::sources() const {
+  std::vector<checkpoint::TensorSource> out;
+  for (const Place& place : places())
+    out.push_back({.path = place.path, .shape = place.shape, .read = [this, place](std::span<float> canonical) {
+                     read(place, canonical);
+                   }});
+  return out;
+}
+
+std::vector<checkpoint::TensorTarget> Replica::targets() {
+  std::vector<checkpoint::TensorTarget> out;
+  for (const Place& place : places())
+    out.push_back({.path = place.path, .shape = place.shape, .write = [this, place](std::span<const float> canonical) {
+                     write(place, canonical);
+                   }});
+  return out;
+}
+
+std::vector<checkpoint::NamedTensor> Replica::named_tensors(std::int64_t step) const {
+  std::vector<checkpoint::NamedTensor> out;
+  const auto group_of = [](const std::string& path) { return path.substr(0, path.find('/', 1) + 1); };
+  for (const checkpoint::TensorSource& source : sources()) {
+    const std::string group = group_of(source.path);
+    if (group == "/optimizer/") continue;
+    checkpoint::NamedTensor tensor{.name = source.path.substr(group.size()), .shape = source.shape, .values = {}};
+    tensor.values.resize(static_cast<std::size_t>(source.shape.n_elements()));
+    source.read(tensor.values);
+    out.push_back(std::move(tensor));
+  }
+  for (const graph::RunningStatistic& s : parameters().statistics())
+    out.push_back({.name = s.name + ".num_batches_tracked", .shape = {}, .values = {static_cast<float>(step)}});
+  return out;
+}
+
+std::vector<float> Replica::unpacked(const std::string& name, float* arena) const {
+  for (const graph::Parameter& p : parameters().parameters()) {
+    if (p.name != name) continue;
+    std::vector<float> values(static_cast<std::size_t>(p.shape.n_elements()));
+    read({.path = name, .shape = p.shape, .parameter = &p, .at = arena}, values);
+    return values;
+  }
+  fail(ErrorCode::internal, "there is no parameter {}", name);
+}
+
+std::vector<float> Replica::gradient(const std::string& name) const { return unpacked(name, gradient_arena()); }
+std::vector<float> Replica::parameter(const std::string& name) const { return unpacked(name, parameter_arena()); }
+
+std::vector<std::string> Replica::load_named(const std::vector<checkpoint::NamedTensor>& tensors) {
+  std::vector<std::string> kept;
+  for (checkpoint::TensorTarget& target : targets()) {
+    if (target.path.starts_with("/optimizer/")) continue;
+    const std::string name = target.path.substr(target.path.find('/', 1) + 1);
+    const auto found = std::find_if(tensors.begin(), tensors.end(), [&](const auto& t) { return t.name == name; });
+    require(found != tensors.end(), ErrorCode::checkpoint_mismatch,
+            "model.initialize_from: the file has no tensor {} of shape {}", name, target.shape.text());
+    if (found->shape == target.shape) {
+      target.write(found->values);
+    } else {
+      require(name.starts_with("fc."), ErrorCode::checkpoint_mismatch,
+              "model.initialize_from: {} is {} in the file and {} in the model", name, found->shape.text(),
+              target.shape.text());
+      kept.push_back(fmt::format("{} is {} in the file, {} here", name, found->shape.text(), target.shape.text()));
+    }
+  }
+  return kept;
+}
+
+}  // namespace lockstep::train

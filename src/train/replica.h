@@ -1,0 +1,97 @@
+// One rank's copy of the model and all its memory: five arenas, each allocated once, and the step on them.
+// The trainer calls forward/backward for each piece, reduce, update; nothing here knows which backend it runs on.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/safetensors.h"
+#include "comm/reducer.h"
+#include "data/loader.h"
+#include "train/step_plan.h"
+
+namespace lockstep::train {
+
+/// What one step told: over all ranks' samples, and this rank's own.
+struct StepResult {
+  LossSums sums, local;
+  double gradient_norm = 0;                  // 0 unless asked for
+  double exposed_communication_seconds = 0;
+};
+
+class Replica {
+ public:
+  Replica(StepPlan& plan, Backend& backend, Communicator& communicator);
+  ~Replica();
+
+  // One training step: begin, each piece, then reduce and update
+  void begin_step(const StepScalars& scalars);
+  /// Forward and backward of one piece; buckets start on their way during the last one.
+  void run_piece(const data::Batch& batch, int piece, std::int64_t global, bool last);
+  void reduce();
+  void update(bool want_gradient_norm);
+  /// Of the step just begun (0) or of the one before it (1): reading one step late never waits for the device.
+  StepResult result(int steps_ago);
+
+  /// Loss sums of this rank's samples with running statistics.
+  LossSums evaluate(const data::Batch& batch);
+  /// Sums over ranks.
+  LossSums sum_over_ranks(const LossSums& mine);
+
+  // State
+  void initialize(std::uint32_t seed);
+  /// Hash of parameters and running statistics: equal on all ranks, or something is wrong.
+  std::uint64_t hash();
+  std::vector<checkpoint::TensorSource> sources() const;
+  std::vector<checkpoint::TensorTarget> targets();
+  /// Parameters and running statistics under torchvision's names.
+  std::vector<checkpoint::NamedTensor> named_tensors(std::int64_t step) const;
+  /// Canonical gradient of a parameter after reduce(), for tests.
+  std::vector<float> gradient(const std::string& name) const;
+  std::vector<float> parameter(const std::string& name) const;
+  /// Weights from `tensors`; a head of another size keeps its initial values and is named in the result.
+  std::vector<std::string> load_named(const std::vector<checkpoint::NamedTensor>& tensors);
+
+  const graph::ParameterTable& parameters() const { return plan_.parameters(); }
+
+ private:
+  /// One tensor of a checkpoint: a parameter, a state of the optimizer, or a running statistic.
+  struct Place {
+    std::string path;
+    Shape shape;
+    const graph::Parameter* parameter = nullptr;  // null: already canonical
+    float* at = nullptr;                          // an arena's begin, or the tensor itself
+  };
+  std::vector<Place> places() const;
+  void read(const Place& place, std::span<float> canonical) const;
+  void write(const Place& place, std::span<const float> canonical);
+  float* parameter_arena() const { return static_cast<float*>(parameters_->data()); }
+  float* gradient_arena() const { return static_cast<float*>(gradients_->data()); }
+  float* optimizer_state() const;
+  std::vector<float> unpacked(const std::string& name, float* arena) const;
+  void upload(const PlannedGraph& planned, const data::Batch& batch);
+
+  StepPlan& plan_;
+  Backend& backend_;
+  Communicator& communicator_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Memory> parameters_, gradients_, optimizer_memory_, activations_, workspace_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<ClipNorm> clip_norm_;
+  std::unique_ptr<MovingAverage> moving_average_;
+  std::unique_ptr<Hash> hash_;
+  std::unique_ptr<comm::GradientReducer> reducer_;
+  std::unique_ptr<Event> sums_ready_, sums_done_;
+  StepScalars* scalars_ = nullptr;  // in the backend's memory, as are the next three
+  double* norm_ = nullptr;
+  std::uint64_t* hash_result_ = nullptr;
+  LossSums* sums_ = nullptr;
+  std::array<StepResult, 2> results_;
+  int current_ = 0;
+};
+
+}  // namespace lockstep::train

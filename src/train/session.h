@@ -1,0 +1,70 @@
+// Everything that training and evaluation need, put together once: data, backend, communicator, plan, replica, and the
+// state to begin from. Construction is collective over the world's ranks.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/dataset.h"
+#include "lockstep/communicator.h"
+#include "lockstep/config.h"
+#include "train/replica.h"
+#include "train/run_directory.h"
+#include "train/step_plan.h"
+
+namespace lockstep::train {
+
+/// Where a run stands. Steps and epochs count finished ones.
+struct Progress {
+  std::int64_t step = 0;
+  double best = 0;  // validation accuracy, or minus the loss without labels to count
+  bool has_best = false;
+};
+
+struct SessionOptions {
+  bool fresh = false;                      // start over: an existing run is set aside
+  std::vector<std::string> allow_change;   // keys that may differ from the run that is continued
+  std::string checkpoint;                  // evaluation: weights of this file; nothing is written to RUN
+};
+
+class Session {
+ public:
+  Session(Config config, World& world, const SessionOptions& options);
+
+  Config config;  // resolved
+  World& world;
+  RunDirectory run;
+  std::shared_ptr<const data::ImageSet> train_set, validation_set;
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Communicator> communicator;
+  std::unique_ptr<StepPlan> plan;
+  std::unique_ptr<Replica> replica;
+  Progress progress;
+  std::int64_t steps_per_epoch = 0, last_step = 0, evaluation_batch = 0;
+  std::string resumed_from;  // empty: a new run
+
+  bool leader() const { return world.rank() == 0; }
+  /// Samples of the global batch of a step; less in an epoch's last with drop_last false.
+  std::int64_t global_batch_of(std::int64_t step) const;
+  BatchShape shape_of(std::int64_t step) const;
+
+ private:
+  std::string find_checkpoint(const SessionOptions& options);
+  void open_data();
+  void check_unchanged(const SessionOptions& options) const;
+  void restore(const std::string& checkpoint);
+  void initialize_weights();
+  void check_ranks_agree() const;
+};
+
+/// Opens data.train / data.validation, files or synthetic.
+std::shared_ptr<const data::ImageSet> open_train_set(const Config& config);
+std::shared_ptr<const data::ImageSet> open_validation_set(const Config& config);
+/// Samples a rank takes through the evaluation graph at once.
+std::int64_t evaluation_batch_of(const Config& config, const BatchShape& batch);
+
+/// Loss sums over the first evaluation.max_samples (0: all) of a set, each counted once, over all ranks.
+LossSums evaluate(Session& session, const data::ImageSet& set, const std::string& title);
+
+}  // namespace lockstep::train

@@ -1,0 +1,174 @@
+#include "train/step_plan.h"
+
+#include <algorithm>
+
+#include "lockstep/error.h"
+#include "models/model.h"
+
+namespace lockstep::train {
+
+std::int64_t BatchShape::piece_of(int of_rank, int piece) const {
+  const std::int64_t share = data::share_of(global_batch, of_rank, ranks).size();
+  return data::share_of(share, piece, pieces).size();
+}
+
+std::int64_t BatchShape::piece_of_all(int number) const {
+  std::int64_t sum = 0;
+  for (int r = 0; r < ranks; ++r) sum += piece_of(r, number);
+  return sum;
+}
+
+// The first ranks and the first pieces have the sample more, the last ones the sample less (data::share_of).
+std::int64_t BatchShape::largest_piece() const { return piece_of(0, 0); }
+std::int64_t BatchShape::smallest_piece() const { return piece_of(ranks - 1, pieces - 1); }
+
+BatchShape batch_shape(const Config& config, int rank, int ranks) {
+  const int pieces = config.train.accumulate;
+  BatchShape shape{.global_batch = config.train.global_batch > 0 ? config.train.global_batch
+                                                                 : config.train.batch_per_rank * ranks * pieces,
+                   .rank = rank,
+                   .ranks = ranks,
+                   .pieces = pieces};
+  require(shape.smallest_piece() >= 1, ErrorCode::config_conflict,
+          "a global batch of {} samples cannot be divided over {} ranks x {} accumulated pieces: use at most {} ranks, "
+          "or a larger train.global_batch",
+          shape.global_batch, ranks, pieces, std::max<std::int64_t>(1, shape.global_batch / pieces));
+  return shape;
+}
+
+std::pair<std::vector<float>, std::vector<float>> normalization(const Config& config, const data::ImageSetInfo& images) {
+  const auto pick = [&](const std::vector<double>& given, const std::vector<float>& own, const char* key) {
+    if (given.empty()) return own;
+    require(given.size() == static_cast<std::size_t>(images.channels), ErrorCode::config_range,
+            "{}: {} values were given, the images of {} have {} channels", key, given.size(), images.path,
+            images.channels);
+    return std::vector<float>(given.begin(), given.end());
+  };
+  return {pick(config.data.mean, images.mean, "data.mean"), pick(config.data.std, images.stddev, "data.std")};
+}
+
+namespace {
+
+OptimizerDescription describe_optimizer(const Config& config, const graph::ParameterTable& table) {
+  const Config::Optimizer& o = config.optimizer;
+  return {.kind = o.kind == "adamw" ? OptimizerDescription::Kind::adamw : OptimizerDescription::Kind::sgd,
+          .momentum = static_cast<float>(o.momentum),
+          .nesterov = o.nesterov,
+          .weight_decay = static_cast<float>(o.weight_decay),
+          .beta1 = static_cast<float>(o.beta1),
+          .beta2 = static_cast<float>(o.beta2),
+          .epsilon = static_cast<float>(o.epsilon),
+          .segments = table.segments(o.decay_norms_and_biases),
+          .n_elements = table.n_trainable()};
+}
+
+std::vector<comm::Bucket> cut_buckets(const Config& config, const graph::ParameterTable& table) {
+  std::vector<comm::GradientTensor> tensors;
+  for (graph::ParameterId id : table.order())
+    tensors.push_back({.name = table[id].name, .begin = table[id].begin, .n_elements = table[id].n_elements});
+  for (const graph::RunningStatistic& s : table.statistics())
+    tensors.push_back({.name = s.name, .begin = s.begin, .n_elements = 2 * static_cast<std::size_t>(s.channels)});
+  return comm::make_buckets(tensors, static_cast<std::size_t>(config.comm.bucket_mb * 1024 * 1024));
+}
+
+}  // namespace
+
+StepPlan::StepPlan(const Config& config, const data::ImageSetInfo& images, const BatchShape& batch,
+                   std::int64_t tail_batch, std::int64_t evaluation_batch, Backend& backend, int local_ranks)
+    : config_(config), batch_(batch), local_ranks_(local_ranks) {
+  require(config.precision == Precision::fp32, ErrorCode::not_supported,
+          "precision: this backend computes in fp32; set precision=fp32");
+  const auto add = [&](const BatchShape& shape) {
+    for (int piece = 0; piece < shape.pieces; ++piece) {
+      const Key key{shape.piece(piece), shape.piece_of_all(piece)};
+      if (!training_.contains(key)) training_[key] = build(graph::Mode::train, key.first, key.second, images, backend);
+    }
+  };
+  add(batch_);
+  if (tail_batch > 0) {
+    BatchShape tail = batch_;
+    tail.global_batch = tail_batch;
+    require(tail.smallest_piece() >= 1, ErrorCode::config_conflict,
+            "data.drop_last=false leaves a last batch of {} samples, fewer than {} ranks x {} pieces: set "
+            "data.drop_last=true, or another train.global_batch",
+            tail_batch, tail.ranks, tail.pieces);
+    add(tail);
+  }
+  if (evaluation_batch > 0)
+    evaluation_ = build(graph::Mode::inference, evaluation_batch, evaluation_batch * batch.ranks, images, backend);
+  for (PlannedGraph* g : all()) {
+    exchange_bytes_ = std::max(exchange_bytes_, g->graph->exchange_bytes());
+    if (!largest_ || g->graph->memory().size_bytes() > largest_->graph->memory().size_bytes()) largest_ = g;
+  }
+  optimizer_ = describe_optimizer(config, table_);
+  buckets_ = cut_buckets(config, table_);
+  loader_bytes_ = static_cast<std::size_t>(config.data.prefetch + 1) *
+                  static_cast<std::size_t>(batch_.largest_piece()) * (images.image_bytes() + 8);
+}
+
+PlannedGraph StepPlan::build(graph::Mode mode, std::int64_t batch, std::int64_t global,
+                             const data::ImageSetInfo& images, Backend& backend) {
+  PlannedGraph planned;
+  planned.graph = std::make_unique<graph::Graph>(
+      graph::GraphOptions{.mode = mode,
+                          .batch = batch,
+                          .layout_batch = batch_.largest_piece(),
+                          .global_rows = global,
+                          .ranks = batch_.ranks,
+                          .pieces = batch_.pieces,
+                          .synchronize_batch_norm = config_.batch_norm.synchronize,
+                          .batch_norm_epsilon = static_cast<float>(config_.batch_norm.epsilon)},
+      table_);
+  const auto wanted = [&](const char* what) {
+    return std::find(config_.data.augment.begin(), config_.data.augment.end(), what) != config_.data.augment.end();
+  };
+  const auto [mean, stddev] = normalization(config_, images);
+  graph::Graph& graph = *planned.graph;
+  const graph::ActivationId input =
+      layers::image_input(graph,
+                          {.height = images.height,
+                           .width = images.width,
+                           .channels = images.channels,
+                           .mean = mean,
+                           .stddev = stddev,
+                           .crop_padding = wanted("crop") ? config_.data.crop_padding : 0,
+                           .flip = wanted("flip"),
+                           .seed = config_.run.seed},
+                          planned.buffers);
+  const graph::ActivationId logits = models::build(graph, input, config_.model);
+  planned.loss =
+      layers::cross_entropy(graph, logits, planned.buffers, static_cast<float>(config_.train.label_smoothing));
+  graph.plan(backend);
+  return planned;
+}
+
+PlannedGraph& StepPlan::training(std::int64_t batch, std::int64_t global) { return training_.at({batch, global}); }
+
+std::vector<PlannedGraph*> StepPlan::all() {
+  std::vector<PlannedGraph*> out;
+  for (auto& [key, planned] : training_) out.push_back(&planned);
+  if (evaluation_.graph) out.push_back(&evaluation_);
+  return out;
+}
+
+MemoryReport StepPlan::memory() const {
+  MemoryReport m;
+  m.parameters = table_.n_total() * sizeof(float);
+  m.gradients = table_.n_total() * sizeof(float);
+  m.optimizer = graph::aligned(sizeof(StepState)) +
+                static_cast<std::size_t>(optimizer_.n_states()) * optimizer_.n_elements * sizeof(float);
+  const auto count = [&](const PlannedGraph& g) {
+    m.activations = std::max(m.activations, g.graph->memory().size_bytes());
+    m.activations_without_reuse = std::max(m.activations_without_reuse, g.graph->memory().size_bytes_without_reuse());
+    m.workspace = std::max(m.workspace, g.graph->workspace_bytes());
+  };
+  for (const auto& [key, planned] : training_) count(planned);
+  if (evaluation_.graph) count(evaluation_);
+  m.exchange = exchange_bytes_;
+  // In an in-place sum each of R ranks reads and writes its 1/R of the other R-1 ranks' gradients.
+  m.mapped_peers = m.gradients * static_cast<std::size_t>(local_ranks_ - 1) / static_cast<std::size_t>(local_ranks_);
+  m.loader = loader_bytes_;
+  return m;
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,104 @@
+// Everything about a rank's step that is known before memory is taken: the graphs, the parameters, sizes.
+// `lockstep plan` shows one; a Replica is one with its arenas.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/reducer.h"
+#include "data/dataset.h"
+#include "data/sample_order.h"
+#include "graph/graph.h"
+#include "layers/layers.h"
+#include "lockstep/config.h"
+
+namespace lockstep::train {
+
+/// How a global batch is divided: over ranks, then over the pieces that a rank accumulates.
+struct BatchShape {
+  std::int64_t global_batch = 0;
+  int rank = 0, ranks = 1, pieces = 1;
+
+  std::int64_t piece_of(int of_rank, int piece) const;                            // samples
+  std::int64_t piece(int number) const { return piece_of(rank, number); }         // of this rank
+  std::int64_t piece_of_all(int number) const;                                    // summed over ranks
+  std::int64_t largest_piece() const;                                             // over ranks and pieces
+  std::int64_t smallest_piece() const;
+};
+
+/// Resolves train.global_batch / batch_per_rank for so many ranks; throws where it cannot be divided.
+BatchShape batch_shape(const Config& config, int rank, int ranks);
+
+/// One planned graph and where its data and loss are.
+struct PlannedGraph {
+  std::unique_ptr<graph::Graph> graph;
+  layers::ImageBuffers buffers;
+  layers::LossPlace loss;
+};
+
+/// The small things that a step keeps in the backend's memory, at the head of the optimizer's arena.
+struct StepState {
+  StepScalars scalars;
+  double norm = 0;
+  std::uint64_t hash = 0;
+};
+
+/// Bytes of a rank, by kind.
+struct MemoryReport {
+  std::size_t parameters = 0, gradients = 0, optimizer = 0, activations = 0, workspace = 0;
+  std::size_t activations_without_reuse = 0;
+  std::size_t exchange = 0;       // small sums between ranks, behind the gradients
+  std::size_t mapped_peers = 0;   // what this rank touches of its node's other ranks' gradients
+  std::size_t loader = 0;         // batches read ahead
+  std::size_t total() const {
+    return parameters + gradients + optimizer + activations + workspace + exchange + mapped_peers + loader;
+  }
+};
+
+class StepPlan {
+ public:
+  /// `evaluation_batch` 0: no evaluation graph. `local_ranks`: that share memory with this one.
+  StepPlan(const Config& config, const data::ImageSetInfo& images, const BatchShape& batch, std::int64_t tail_batch,
+           std::int64_t evaluation_batch, Backend& backend, int local_ranks);
+
+  /// The training graph for a piece of `batch` samples, `global` over all ranks.
+  PlannedGraph& training(std::int64_t batch, std::int64_t global);
+  PlannedGraph* evaluation() { return evaluation_.graph ? &evaluation_ : nullptr; }
+  const PlannedGraph& largest() const { return *largest_; }
+  graph::ParameterTable& parameters() { return table_; }
+  const graph::ParameterTable& parameters() const { return table_; }
+  const BatchShape& batch() const { return batch_; }
+  const Config& config() const { return config_; }
+  const OptimizerDescription& optimizer() const { return optimizer_; }
+  MemoryReport memory() const;
+  std::size_t exchange_bytes() const { return exchange_bytes_; }
+  /// Gradients and batch statistics, cut into buckets.
+  const std::vector<comm::Bucket>& buckets() const { return buckets_; }
+  std::vector<PlannedGraph*> all();
+
+ private:
+  using Key = std::pair<std::int64_t, std::int64_t>;  // samples of this rank's piece, of all ranks'
+  PlannedGraph build(graph::Mode mode, std::int64_t batch, std::int64_t global, const data::ImageSetInfo& images,
+                     Backend& backend);
+
+  Config config_;
+  BatchShape batch_;
+  int local_ranks_;
+  graph::ParameterTable table_;
+  std::map<Key, PlannedGraph> training_;
+  PlannedGraph evaluation_;
+  const PlannedGraph* largest_ = nullptr;
+  OptimizerDescription optimizer_;
+  std::vector<comm::Bucket> buckets_;
+  std::size_t exchange_bytes_ = 0;
+  std::size_t loader_bytes_ = 0;
+};
+
+/// Mean and standard deviation in force: of the configuration, else of the file.
+std::pair<std::vector<float>, std::vector<float>> normalization(const Config& config, const data::ImageSetInfo& images);
+
+}  // namespace lockstep::train

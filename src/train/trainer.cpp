@@ -1,0 +1,196 @@
+#include "train/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/safetensors.h"
+#include "lockstep/error.h"
+#include "lockstep/log.h"
+#include "train/recorder.h"
+#include "train/schedule.h"
+
+namespace lockstep::train {
+
+namespace {
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+class Trainer {
+ public:
+  explicit Trainer(Session& session)
+      : s_(session),
+        recorder_(session),
+        schedule_(session.config.schedule, session.config.optimizer.learning_rate, session.steps_per_epoch,
+                  session.config.train.epochs),
+        loader_(session.train_set, {.global_batch = session.config.train.global_batch,
+                                    .capacity = session.plan->batch().largest_piece(),
+                                    .pieces = session.config.train.accumulate,
+                                    .rank = session.world.rank(),
+                                    .size = session.world.size(),
+                                    .seed = session.config.run.seed,
+                                    .shuffle = session.config.data.shuffle,
+                                    .drop_last = session.config.data.drop_last,
+                                    .readers = session.config.data.readers,
+                                    .prefetch = session.config.data.prefetch,
+                                    .first_step = session.progress.step,
+                                    .last_step = session.last_step}) {}
+
+  /// The whole of training. Steps are numbered from 0; `step` is the one being run.
+  int run() {
+    const std::int64_t first = s_.progress.step;
+    for (std::int64_t step = first; step < s_.last_step; ++step) {
+      run_step(step);
+      // The loss is read one step late, so that a device need not be waited for.
+      if (step > first) account(step - 1, 1);
+      const bool epoch_ends = (step + 1) % s_.steps_per_epoch == 0, run_ends = step + 1 == s_.last_step;
+      if (!epoch_ends && !run_ends && !evaluates_after(step) && !saves_after(step) && !checks_after(step)) continue;
+      account(step, 0);
+      if (checks_after(step)) check_replicas(step + 1);
+      const bool evaluated = evaluates_after(step) && evaluate_now(step + 1);
+      if (epoch_ends) recorder_.epoch(step, learning_rate(step), evaluated ? &validation_ : nullptr);
+      if (saves_after(step)) save(step + 1);
+      recorder_.restart_clock();
+    }
+    finish();
+    return kExitDone;
+  }
+
+ private:
+  double learning_rate(std::int64_t step) const { return schedule_.learning_rate(step); }
+
+  void run_step(std::int64_t step) {
+    const Config::Optimizer& o = s_.config.optimizer;
+    const BatchShape shape = s_.shape_of(step);
+    const double t = static_cast<double>(step + 1), waited = loader_.wait_seconds();
+    Replica& replica = *s_.replica;
+    replica.begin_step({.learning_rate = static_cast<float>(learning_rate(step)),
+                        .loss_weight = static_cast<float>(1.0 / static_cast<double>(shape.global_batch)),
+                        .adam_correction1 = static_cast<float>(1.0 / (1.0 - std::pow(o.beta1, t))),
+                        .adam_correction2 = static_cast<float>(1.0 / (1.0 - std::pow(o.beta2, t))),
+                        .epoch = static_cast<std::uint32_t>(step / s_.steps_per_epoch),
+                        .step = static_cast<std::uint32_t>(step)});
+    for (int piece = 0; piece < shape.pieces; ++piece)
+      replica.run_piece(loader_.next(), piece, shape.piece_of_all(piece), piece + 1 == shape.pieces);
+    replica.reduce();
+    replica.update(recorder_.logs(step));
+    data_wait_[step & 1] = loader_.wait_seconds() - waited;
+  }
+
+  /// Counts and reports a step that was run, once.
+  void account(std::int64_t step, int steps_ago) {
+    if (step <= accounted_) return;
+    accounted_ = step;
+    const StepResult result = s_.replica->result(steps_ago);
+    require(std::isfinite(result.sums.loss), ErrorCode::not_finite,
+            "the loss of step {} is {} (learning rate {:g})", step + 1, result.sums.loss, learning_rate(step));
+    recorder_.step(step, result, learning_rate(step), data_wait_[step & 1]);
+  }
+
+  static bool divides(std::int64_t every, std::int64_t count) { return every > 0 && count % every == 0; }
+
+  bool evaluates_after(std::int64_t step) const {
+    const Config::Evaluation& e = s_.config.evaluation;
+    if (!s_.validation_set) return false;
+    return step + 1 == s_.last_step || divides(e.every_steps, step + 1) ||
+           divides(e.every_epochs * s_.steps_per_epoch, step + 1);
+  }
+  bool saves_after(std::int64_t step) const {
+    const Config::Checkpoint& c = s_.config.checkpoint;
+    return step + 1 == s_.last_step || divides(c.every_steps, step + 1) ||
+           divides(c.every_epochs * s_.steps_per_epoch, step + 1);
+  }
+  bool checks_after(std::int64_t step) const {
+    return divides(s_.config.train.check_replicas_every_steps, step + 1) || saves_after(step);
+  }
+
+  bool evaluate_now(std::int64_t steps_done) {
+    recorder_.restart_clock();
+    const double begin = now_seconds();
+    validation_ = evaluate(s_, *s_.validation_set, "evaluation");
+    recorder_.evaluation(steps_done, validation_, now_seconds() - begin);
+    return true;
+  }
+
+  /// All ranks hold the same bits, or the one that differs from most is named and the run ends before it is saved.
+  void check_replicas(std::int64_t steps_done) {
+    const std::string mine = fmt::format("{:016x} {}", s_.replica->hash(), s_.world.host());
+    const std::vector<std::string> all = s_.world.all_gather(mine);
+    const auto hash = [&](std::size_t r) { return all[r].substr(0, 16); };
+    std::size_t most = 0, most_count = 0;
+    for (std::size_t r = 0; r < all.size(); ++r) {
+      std::size_t count = 0;
+      for (std::size_t q = 0; q < all.size(); ++q) count += hash(q) == hash(r) ? 1 : 0;
+      if (count > most_count) most = r, most_count = count;
+    }
+    for (std::size_t r = 0; r < all.size(); ++r)
+      require(hash(r) == hash(most), ErrorCode::replicas_differ,
+              "after step {} the weights of rank {} on {} differ from those of rank {} (hashes {} and {})", steps_done,
+              r, all[r].substr(17), most, hash(r), hash(most));
+  }
+
+  void save(std::int64_t steps_done) {
+    const double begin = now_seconds();
+    const std::int64_t epoch = steps_done / s_.steps_per_epoch;
+    const std::string path = s_.run.checkpoint(steps_done, epoch);
+    const bool better = note_best();
+    const Config::Model& m = s_.config.model;
+    const checkpoint::StateJson state = {
+        {"format_version", checkpoint::kFormatVersion},
+        {"model", {{"family", m.family}, {"depth", m.depth}, {"stem", m.stem}, {"classes", m.classes}}},
+        {"precision", "fp32"},
+        {"step", steps_done},
+        {"epoch", epoch},
+        {"samples", steps_done * s_.config.train.global_batch},
+        {"global_batch", s_.config.train.global_batch},
+        {"seed", s_.config.run.seed},
+        {"steps_per_epoch", s_.steps_per_epoch},
+        {"best", s_.progress.has_best ? checkpoint::StateJson(s_.progress.best) : checkpoint::StateJson()}};
+    checkpoint::save(path, s_.replica->sources(), state, s_.world);
+    s_.progress.step = steps_done;
+    if (!s_.leader()) return;
+    checkpoint::set_link(s_.run.checkpoints(), "latest", path);
+    if (better) checkpoint::set_link(s_.run.checkpoints(), "best", path);
+    checkpoint::prune(s_.run.checkpoints(), s_.config.checkpoint.keep);
+    recorder_.checkpoint(steps_done, path, now_seconds() - begin);
+  }
+
+  /// Best by validation accuracy; without validation by training loss.
+  bool note_best() {
+    const LossSums& sums = s_.validation_set ? validation_ : recorder_.epoch_sums();
+    if (sums.samples <= 0) return false;
+    const double value = s_.validation_set ? sums.correct / sums.samples : -sums.loss / sums.samples;
+    if (s_.progress.has_best && value <= s_.progress.best) return false;
+    s_.progress.best = value;
+    s_.progress.has_best = true;
+    return true;
+  }
+
+  void finish() {
+    if (s_.leader()) {
+      checkpoint::write_safetensors(s_.run.file("model.safetensors"), s_.replica->named_tensors(s_.last_step),
+                                    {{"format", "pt"}});
+      s_.run.write_status("done");
+    }
+    recorder_.finish("done", s_.last_step);
+    s_.world.barrier();
+  }
+
+  Session& s_;
+  Recorder recorder_;
+  Schedule schedule_;
+  data::Loader loader_;
+  LossSums validation_;
+  double data_wait_[2] = {0, 0};
+  std::int64_t accounted_ = -1;
+};
+
+}  // namespace
+
+int train(Session& session) { return Trainer(session).run(); }
+
+}  // namespace lockstep::train
