@@ -49,7 +49,7 @@ void batch_norm_finalize_inference(const BatchNormDescription& d, const BatchNor
 template <typename T>
 void batch_norm_backward(const BatchNormDescription& d, const BatchNormBackward<T>& args) {
   const Index channels = d.x[3];
-#pragma omp parallel for
+#pragma omp parallel for if (d.x.n_elements() >= kParallelFrom)
   for (Index row = 0; row < d.x.n_elements() / channels; ++row)
     for (Index c = 0; c < channels; ++c) {
       const Index i = row * channels + c;

@@ -56,7 +56,7 @@ Input<T> make_input(const Conv2dDescription& d, const T* x, const PendingForward
 template <typename T>
 void weight_gradient(const Geometry& g, const Input<T>& z, Index out_rows, const Conv2dBackward<T>& args) {
   const Index taps = g.window * g.window;
-#pragma omp parallel for collapse(2) schedule(dynamic)
+#pragma omp parallel for collapse(2) schedule(dynamic) if (z.rows * g.channels >= kParallelFrom)
   for (Index tap = 0; tap < taps; ++tap)
     for (Index c = 0; c < g.channels; ++c) {
       std::vector<double> dw(static_cast<std::size_t>(g.out_channels));
@@ -84,7 +84,7 @@ void conv2d_forward(const Conv2dDescription& d, const Conv2dForward<T>& args) {
   const std::vector<double> weight = turned_weight(g, args.weight, true);
   std::vector<double> y(static_cast<std::size_t>(out_rows * out_channels));
   z.store();
-#pragma omp parallel for schedule(dynamic)
+#pragma omp parallel for schedule(dynamic) if (z.rows * g.channels >= kParallelFrom)
   for (Index out_row = 0; out_row < out_rows; ++out_row) {
     double* out = y.data() + out_row * out_channels;
     for (Index tap = 0; tap < g.window * g.window; ++tap) {

@@ -15,6 +15,9 @@ namespace lockstep::reference {
 
 using Index = std::int64_t;
 
+/// Elements of an activation below which waking other threads costs more than they bring.
+inline constexpr Index kParallelFrom = 4096;
+
 template <typename T>
 struct PendingForward {
   const T* scale_bias = nullptr;           // (2, C)
@@ -96,12 +99,12 @@ void put(T& target, double value, GradientMode mode) {
 template <typename T, typename DataGradient>
 void input_backward(const Input<T>& input, const PendingBackward<T>& args, T* dx, GradientMode dx_mode,
                     DataGradient&& data_gradient) {
-  constexpr Index kRowsPerBlock = 16;
+  constexpr Index kRowsPerBlock = 4;
   const Index channels = input.channels;
   const Index blocks = (input.rows + kRowsPerBlock - 1) / kRowsPerBlock;
   const bool residual_sums = input.is_residual(InputNormalization::Residual::normalized);
   std::vector<double> partial(static_cast<std::size_t>(input.normalization ? blocks * 4 * channels : 0));
-#pragma omp parallel for schedule(dynamic)
+#pragma omp parallel for schedule(dynamic) if (input.rows * channels >= kParallelFrom)
   for (Index block = 0; block < blocks; ++block) {
     std::vector<double> g(static_cast<std::size_t>(channels));
     double* sums = partial.data() + block * 4 * channels;  // sum dz, sum dz * x_hat, and sum dz * r_hat

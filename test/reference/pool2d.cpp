@@ -61,7 +61,7 @@ void pool2d_forward(const Pool2dDescription& d, const Pool2dForward<T>& args) {
   const Pool<T> pool(d, args.x, args.normalization);
   const Shape y = d.y();
   pool.z.store();
-#pragma omp parallel for collapse(3)
+#pragma omp parallel for collapse(3) if (d.x.n_elements() >= kParallelFrom)
   for (Index n = 0; n < y[0]; ++n)
     for (Index p = 0; p < y[1]; ++p)
       for (Index q = 0; q < y[2]; ++q)

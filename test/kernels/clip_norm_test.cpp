@@ -1,0 +1,99 @@
+// Global gradient norm and clipping coefficient of the cpu backend against the reference.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "test/reference/backend.h"
+#include "test/support/device.h"
+#include "test/support/tensor.h"
+
+namespace lockstep::test {
+namespace {
+
+struct Case {
+  std::vector<ParameterSegment> segments;
+  float max_norm;
+};
+
+const std::vector<ParameterSegment> kSegments = {{0, 1}, {16, 37}, {64, 513}, {640, 3}, {656, 20001}};
+const Case kCases[] = {{kSegments, 0}, {kSegments, 1}, {kSegments, 1e6f}, {{{0, 1}}, 0.5f}, {{{3, 20650}}, 10}};
+constexpr std::int64_t kElements = 20657;
+
+struct Outputs {
+  StepScalars scalars;
+  double norm = 0;
+};
+
+Outputs run(Backend& backend, const Case& c, const std::vector<float>& gradients) {
+  ClipNormDescription d;
+  d.segments = c.segments;
+  d.max_norm = c.max_norm;
+  Device device(backend);
+  const auto op = backend.clip_norm(d);
+  StepScalars scalars;
+  scalars.learning_rate = 0.125f;
+  scalars.clip_coefficient = -1;
+  scalars.step = 42;
+  ClipNorm::Apply args;
+  args.gradients = device.upload(gradients);
+  args.scalars = device.upload(std::vector<StepScalars>{scalars});
+  args.norm = device.garbage<double>(1);
+  op->apply(args, device.op_memory(op->needs()), device.stream());
+  return {device.download(args.scalars, 1)[0], device.download(args.norm, 1)[0]};
+}
+
+TEST(ClipNorm, AgreesWithTheReference) {
+  const std::vector<float> gradients = random_normal(kElements, 1);
+  reference::ReferenceBackend reference;
+  for (const Case& c : kCases) {
+    const Outputs expected = run(reference, c, gradients);
+    for (auto& [name, backend] : tested_backends()) {
+      const Outputs actual = run(*backend, c, gradients);
+      // Sums of 20,000 squares in fp64, in whatever order: 20,000 * 2^-53 = 2e-12.
+      EXPECT_NEAR(actual.norm, expected.norm, 2e-12 * expected.norm) << name;
+      // One rounding to fp32.
+      EXPECT_NEAR(actual.scalars.clip_coefficient, expected.scalars.clip_coefficient, 1e-7) << name;
+      EXPECT_EQ(actual.scalars.learning_rate, 0.125f) << name << ": only the coefficient is written";
+      EXPECT_EQ(actual.scalars.step, 42u) << name << ": only the coefficient is written";
+    }
+  }
+}
+
+TEST(ClipNorm, KnownValues) {
+  std::vector<float> gradients(kElements);
+  for (auto& [name, backend] : tested_backends()) {
+    EXPECT_EQ(run(*backend, kCases[1], gradients).norm, 0.0) << name;
+    EXPECT_EQ(run(*backend, kCases[1], gradients).scalars.clip_coefficient, 1.0f) << name;
+  }
+  gradients[16] = 3;
+  gradients[700] = 4;
+  gradients[60] = 1e6f;  // between two segments: not counted
+  for (auto& [name, backend] : tested_backends()) {
+    const Outputs clipped = run(*backend, kCases[1], gradients);
+    EXPECT_EQ(clipped.norm, 5.0) << name;
+    // max_norm / (norm + 1e-6), as PyTorch has it; one rounding to fp32.
+    EXPECT_NEAR(clipped.scalars.clip_coefficient, 1.0 / (5.0 + 1e-6), 1.2e-8) << name;
+    EXPECT_EQ(run(*backend, kCases[0], gradients).scalars.clip_coefficient, 1.0f) << name << ": 0 is no limit";
+    EXPECT_EQ(run(*backend, kCases[2], gradients).scalars.clip_coefficient, 1.0f) << name << ": below the limit";
+  }
+}
+
+/// 1e30 squared overflows fp32: the squares must be fp64.
+TEST(ClipNorm, LargeGradients) {
+  std::vector<float> gradients(kElements);
+  gradients[64] = 3e30f;
+  gradients[65] = 4e30f;
+  for (auto& [name, backend] : tested_backends())
+    EXPECT_NEAR(run(*backend, kCases[1], gradients).norm, 5e30, 1e-7 * 5e30) << name;  // the inputs are fp32
+}
+
+/// Fixed order: the same bits with 1 and with 2 threads, so that ranks with other threads clip alike.
+TEST(ClipNorm, SameBitsOnAnyNumberOfThreads) {
+  const std::vector<float> gradients = random_normal(kElements, 2);
+  for (const Case& c : kCases)
+    EXPECT_EQ(run(*tested_backends()[0].backend, c, gradients).norm,
+              run(*tested_backends()[1].backend, c, gradients).norm);
+}
+
+}  // namespace
+}  // namespace lockstep::test

@@ -1,0 +1,174 @@
+// Convolution of the cpu backend against the reference, over shapes x normalisations x modes x layouts x threads; the
+// reference against finite differences.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <tuple>
+
+#include "test/reference/backend.h"
+#include "test/support/device.h"
+#include "test/support/double_unit.h"
+#include "test/support/tensor.h"
+#include "test/support/unit.h"
+
+namespace lockstep::test {
+namespace {
+
+struct Case {
+  Shape x;  // (N, H, W, C)
+  std::int64_t out_channels;
+  int window, stride, padding;
+  bool statistics = true;
+  bool input_gradient = true;
+};
+
+const Case kCases[] = {
+    {{2, 8, 8, 16}, 32, 3, 1, 1},
+    {{1, 7, 5, 3}, 16, 3, 1, 1, true, false},   // the first layer
+    {{2, 9, 9, 3}, 16, 7, 2, 3, true, false},   // the ImageNet stem
+    {{2, 9, 9, 3}, 64, 7, 2, 3, false, true},   // and with a gradient
+    {{1, 1, 1, 16}, 16, 3, 1, 1},               // one pixel: eight of nine taps in the padding
+    {{3, 5, 7, 16}, 16, 3, 2, 1},               // odd sizes, stride 2
+    {{2, 6, 6, 32}, 16, 3, 2, 1},               // even sizes, stride 2
+    {{2, 7, 7, 32}, 48, 1, 2, 0},               // a short cut: pixels that no window sees
+    {{1, 4, 6, 64}, 32, 1, 1, 0},
+    {{2, 5, 5, 13}, 7, 3, 1, 1},                // channels that are no multiple of a vector
+    {{1, 6, 5, 17}, 33, 3, 1, 0, false, true},  // and without padding
+    {{2, 4, 4, 5}, 10, 1, 1, 0},
+    {{5, 3, 3, 48}, 1, 3, 1, 1},
+};
+
+Conv2dDescription describe(const Case& c, const std::optional<InputNormalization>& normalization) {
+  Conv2dDescription d;
+  d.x = c.x;
+  d.out_channels = c.out_channels;
+  d.window = c.window;
+  d.stride = c.stride;
+  d.padding = c.padding;
+  d.statistics = c.statistics;
+  d.input_gradient = c.input_gradient;
+  d.normalization = normalization;
+  return d;
+}
+
+class Conv2dTest : public testing::TestWithParam<std::tuple<int, int>> {};
+
+/// Each case meets each normalisation; modes take turns, so that all meet some case of every kind.
+TEST_P(Conv2dTest, AgreesWithTheReference) {
+  const auto [case_number, normalization_number] = GetParam();
+  const Case& c = kCases[case_number];
+  Conv2dDescription d = describe(c, all_normalizations()[static_cast<std::size_t>(normalization_number)]);
+  const std::vector<UnitModes> modes = all_modes();
+  reference::ReferenceBackend reference;
+  const UnitInputs inputs = make_inputs(d, static_cast<std::uint32_t>(case_number * 20 + normalization_number));
+  for (int turn = 0; turn < 2; ++turn) {
+    const auto number = static_cast<std::size_t>(case_number * 5 + normalization_number * 4 + turn * 13);
+    const UnitModes& mode = modes[number % modes.size()];
+    const UnitOutputs expected = run(reference, d, inputs, mode);
+    const UnitOutputs magnitude = magnitudes(d, inputs, mode);
+    for (auto& [name, backend] : tested_backends())
+      for (Layout x_layout : {Layout::nhwc, Layout::nchw16c})
+        for (Layout y_layout : {Layout::nhwc, Layout::nchw16c}) {
+          if (!fits(d.x, x_layout) || !fits(d.y(), y_layout)) continue;
+          SCOPED_TRACE(std::string(name) + ", " + text(x_layout) + " to " + text(y_layout) + ", x " + d.x.text() +
+                       ", y " + d.y().text() + ", window " + std::to_string(d.window) + ", " + text(d.normalization) +
+                       ", " + text(mode));
+          Conv2dDescription planned = d;
+          planned.x_layout = x_layout;
+          planned.y_layout = y_layout;
+          expect_within_rounding(run(*backend, planned, inputs, mode), expected, magnitude, lengths(d));
+        }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Conv2dTest,
+                         testing::Combine(testing::Range(0, static_cast<int>(std::size(kCases))),
+                                          testing::Range(0, 13)));
+
+TEST(Conv2d, InferenceGivesTheSameOutput) {
+  reference::ReferenceBackend reference;
+  for (const Case& c : kCases) {
+    Conv2dDescription d = describe(c, InputNormalization{InputNormalization::Residual::plain, true, true});
+    d.inference = true;
+    d.statistics = false;
+    const UnitInputs inputs = make_inputs(d, 900);
+    const UnitOutputs expected = run(reference, d, inputs, {});
+    for (auto& [name, backend] : tested_backends()) {
+      SCOPED_TRACE(std::string(name) + ", x " + d.x.text());
+      expect_within_rounding(run(*backend, d, inputs, {}), expected, magnitudes(d, inputs, {}), lengths(d));
+    }
+  }
+}
+
+/// An op of another batch size, or for inference, must be able to read the weights of the training op.
+TEST(Conv2d, TakesTheWeightLayoutOfAnotherOp) {
+  reference::ReferenceBackend reference;
+  for (const Case& c : kCases) {
+    const Conv2dDescription training = describe(c, std::nullopt);
+    Conv2dDescription evaluation = training;
+    evaluation.x = {7, c.x[1], c.x[2], c.x[3]};
+    evaluation.inference = true;
+    evaluation.statistics = false;
+    const UnitInputs inputs = make_inputs(evaluation, 901);
+    const UnitOutputs expected = run(reference, evaluation, inputs, {});
+    const UnitOutputs magnitude = magnitudes(evaluation, inputs, {});
+    for (auto& [name, backend] : tested_backends()) {
+      SCOPED_TRACE(std::string(name) + ", x " + c.x.text());
+      Conv2dDescription planned = evaluation;
+      planned.weight_layout = backend->conv2d(training)->weight_layout();
+      expect_within_rounding(run(*backend, planned, inputs, {}), expected, magnitude, lengths(evaluation));
+    }
+  }
+}
+
+TEST(Conv2d, WeightsSurviveTheirLayout) {
+  for (const Case& c : kCases)
+    for (auto& [name, backend] : tested_backends()) {
+      const auto layout = backend->conv2d(describe(c, std::nullopt))->weight_layout();
+      const std::vector<float> weight = random_normal(c.out_channels * c.x[3] * c.window * c.window, 902);
+      std::vector<float> packed(layout->n_elements(), NAN);
+      std::vector<float> unpacked(weight.size(), NAN);
+      layout->pack(weight, packed.data());
+      layout->unpack(packed.data(), unpacked);
+      EXPECT_EQ(unpacked, weight) << name << ", " << layout->describe();
+      double sum = 0;
+      double packed_sum = 0;
+      for (float w : weight) sum += std::abs(w);
+      for (float w : packed) packed_sum += std::abs(w);
+      EXPECT_NEAR(packed_sum, sum, 1e-9 * sum) << name << ": padding must be zero";
+    }
+}
+
+/// The same bits from the same op, however often it is called: nothing is left over from one call to the next.
+TEST(Conv2d, RepeatsItsBits) {
+  const Conv2dDescription d =
+      describe(kCases[5], InputNormalization{InputNormalization::Residual::normalized, true, false});
+  const UnitInputs inputs = make_inputs(d, 903);
+  for (auto& [name, backend] : tested_backends()) {
+    const UnitOutputs first = run(*backend, d, inputs, {});
+    const UnitOutputs second = run(*backend, d, inputs, {});
+    EXPECT_EQ(first.y, second.y) << name;
+    EXPECT_EQ(first.dx, second.dx) << name;
+    EXPECT_EQ(first.dweight, second.dweight) << name;
+    EXPECT_EQ(first.sums, second.sums) << name;
+    EXPECT_EQ(first.statistics, second.statistics) << name;
+  }
+}
+
+class Conv2dGradient : public testing::TestWithParam<std::tuple<int, int>> {};
+
+TEST_P(Conv2dGradient, AgreesWithFiniteDifferences) {
+  const auto [case_number, normalization_number] = GetParam();
+  Conv2dDescription d =
+      describe(kCases[case_number], all_normalizations()[static_cast<std::size_t>(normalization_number)]);
+  d.input_gradient = true;
+  const UnitInputs inputs = make_inputs(d, static_cast<std::uint32_t>(500 + case_number * 20 + normalization_number));
+  DoubleUnit<Conv2dDescription>(d, inputs).expect_gradients_match();
+}
+
+// Stored normalisations only (the even numbers): the loss reads z.
+INSTANTIATE_TEST_SUITE_P(All, Conv2dGradient,
+                         testing::Combine(testing::Values(1, 2, 5, 7, 9, 11), testing::Values(0, 2, 4, 6, 8, 10, 12)));
+
+}  // namespace
+}  // namespace lockstep::test

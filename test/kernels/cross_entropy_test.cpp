@@ -1,0 +1,152 @@
+// Softmax cross entropy of the cpu backend against the reference; the reference against finite differences.
+#include "test/reference/cross_entropy.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "test/reference/backend.h"
+#include "test/support/compare.h"
+#include "test/support/device.h"
+#include "test/support/finite_difference.h"
+#include "test/support/tensor.h"
+
+namespace lockstep::test {
+namespace {
+
+struct Case {
+  std::int64_t rows, classes;
+  float label_smoothing;
+  float spread = 1;       // of the logits
+  int ignored_every = 0;  // so many labels are negative
+};
+
+const Case kCases[] = {{32, 10, 0},           {1, 10, 0.1f},         {7, 1000, 0.1f, 3}, {5, 13, 0, 20, 3},
+                       {16, 17, 0.3f, 1, 2},  {3, 1, 0},             {2, 2, 0.1f, 100},  {4, 10, 0.1f, 1, 1}};
+
+SoftmaxCrossEntropyDescription describe(const Case& c) {
+  SoftmaxCrossEntropyDescription d;
+  d.rows = c.rows;
+  d.classes = c.classes;
+  d.label_smoothing = c.label_smoothing;
+  return d;
+}
+
+struct Inputs {
+  explicit Inputs(const Case& c) : logits(random_normal(c.rows * c.classes, 1)) {
+    for (float& logit : logits) logit *= c.spread;
+    for (std::int64_t row = 0; row < c.rows; ++row) {
+      const bool ignored = c.ignored_every > 0 && row % c.ignored_every == 0;
+      labels.push_back(ignored ? -1 : static_cast<std::int32_t>((row * 7 + 3) % c.classes));
+      // Every third row is right, so that `correct` counts something.
+      if (row % 3 == 0 && !ignored)
+        logits[static_cast<std::size_t>(row * c.classes + labels.back())] += 5 * c.spread;
+    }
+  }
+  std::vector<float> logits;
+  std::vector<std::int32_t> labels;
+};
+
+struct Outputs {
+  LossSums sums;
+  std::vector<float> dlogits;
+};
+
+constexpr float kLossWeight = 1.0f / 48;
+
+Outputs run(Backend& backend, const SoftmaxCrossEntropyDescription& d, const Inputs& in, GradientMode mode) {
+  Device device(backend);
+  const auto op = backend.softmax_cross_entropy(d);
+  const OpMemory memory = device.op_memory(op->needs());
+  SoftmaxCrossEntropy::Forward forward;
+  forward.logits = device.upload(in.logits);
+  forward.labels = device.upload(in.labels);
+  forward.sums = mode == GradientMode::accumulate ? device.upload(std::vector<LossSums>{{100, 10, 1}})
+                                                  : device.garbage<LossSums>(1);
+  forward.sums_mode = mode;
+  op->forward(forward, memory, device.stream());
+  SoftmaxCrossEntropy::Backward backward;
+  backward.logits = forward.logits;
+  backward.labels = forward.labels;
+  StepScalars scalars;
+  scalars.loss_weight = kLossWeight;
+  backward.scalars = device.upload(std::vector<StepScalars>{scalars});
+  auto* dlogits = device.garbage<float>(in.logits.size());
+  backward.dlogits = dlogits;
+  op->backward(backward, memory, device.stream());
+  return {device.download(forward.sums, 1)[0], device.download(dlogits, in.logits.size())};
+}
+
+TEST(SoftmaxCrossEntropy, AgreesWithTheReference) {
+  reference::ReferenceBackend reference;
+  for (const Case& c : kCases)
+    for (GradientMode mode : {GradientMode::overwrite, GradientMode::accumulate}) {
+      const Inputs in(c);
+      const Outputs expected = run(reference, describe(c), in, mode);
+      for (auto& [name, backend] : tested_backends()) {
+        SCOPED_TRACE(std::string(name) + ", " + Shape({c.rows, c.classes}).text() + ", " + text(mode));
+        const Outputs actual = run(*backend, describe(c), in, mode);
+        EXPECT_EQ(actual.sums.correct, expected.sums.correct);
+        EXPECT_EQ(actual.sums.samples, expected.sums.samples);
+        // Each row: logits - maximum is rounded (a relative 2^-24 of up to 6 spreads), exp and log err by an ulp or
+        // two, and with smoothing all classes add up.
+        const double scale = static_cast<double>(c.rows) * (6.0 * c.spread + std::log(static_cast<double>(c.classes)));
+        EXPECT_NEAR(actual.sums.loss, expected.sums.loss, 4 * kRoundoff * scale + 1e-12);
+        // softmax and q are at most 1; exp of a logit difference of up to 10 spreads errs by that many roundings.
+        for (std::size_t i = 0; i < expected.dlogits.size(); ++i)
+          ASSERT_NEAR(actual.dlogits[i], expected.dlogits[i], kLossWeight * kRoundoff * (8 + 10.0 * c.spread)) << i;
+      }
+    }
+}
+
+/// The gradient of an ignored row is zero, and where all rows are ignored nothing is counted.
+TEST(SoftmaxCrossEntropy, IgnoredLabels) {
+  const Case& c = kCases[7];
+  for (auto& [name, backend] : tested_backends()) {
+    const Outputs out = run(*backend, describe(c), Inputs(c), GradientMode::overwrite);
+    EXPECT_EQ(out.sums.loss, 0.0) << name;
+    EXPECT_EQ(out.sums.samples, 0.0) << name;
+    EXPECT_EQ(out.sums.correct, 0.0) << name;
+    for (float d : out.dlogits) EXPECT_EQ(d, 0.0f) << name;
+  }
+}
+
+/// Of equal logits the first counts as the prediction.
+TEST(SoftmaxCrossEntropy, TiesGoToTheFirst) {
+  const Case c{3, 37, 0};
+  Inputs in(c);
+  std::fill(in.logits.begin(), in.logits.end(), 0.5f);
+  in.labels = {0, 1, 36};
+  for (auto& [name, backend] : tested_backends())
+    EXPECT_EQ(run(*backend, describe(c), in, GradientMode::overwrite).sums.correct, 1.0) << name;
+}
+
+/// Logits of 1e4 overflow exp unless the maximum is taken off first.
+TEST(SoftmaxCrossEntropy, LargeLogits) {
+  const Case c{2, 3, 0};
+  Inputs in(c);
+  in.logits = {10000, 0, -10000, -10000, -10000, -9999};
+  in.labels = {0, 2};
+  for (auto& [name, backend] : tested_backends()) {
+    const Outputs out = run(*backend, describe(c), in, GradientMode::overwrite);
+    // Row 0 costs nothing, row 1 log(1 + 2/e) = 0.5514447; a loss of order 1 in fp32.
+    EXPECT_NEAR(out.sums.loss, 0.551444713932051, 1e-6) << name;
+    EXPECT_EQ(out.sums.correct, 2.0) << name;
+    for (float d : out.dlogits) EXPECT_FALSE(std::isnan(d)) << name;
+  }
+}
+
+TEST(SoftmaxCrossEntropy, AgreesWithFiniteDifferences) {
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(Shape({c.rows, c.classes}).text());
+    const Inputs in(c);
+    std::vector<double> logits = to_double(in.logits), dlogits(logits.size());
+    reference::softmax_cross_entropy_backward(describe(c), logits.data(), in.labels.data(), 1.0, dlogits.data());
+    EXPECT_TRUE(gradient_matches(logits, dlogits, [&] {
+      return reference::softmax_cross_entropy_forward(describe(c), logits.data(), in.labels.data()).loss;
+    }));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::test

@@ -1,0 +1,189 @@
+// Matmul with bias of the cpu backend against the reference; the reference against finite differences.
+#include "test/reference/matmul.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "test/reference/backend.h"
+#include "test/support/compare.h"
+#include "test/support/device.h"
+#include "test/support/finite_difference.h"
+#include "test/support/tensor.h"
+
+namespace lockstep::test {
+namespace {
+
+struct Case {
+  std::int64_t rows, in_features, out_features;
+  bool bias = true;
+  bool input_gradient = true;
+};
+
+const Case kCases[] = {{32, 512, 10}, {1, 512, 10},       {7, 13, 5},          {3, 64, 1000},
+                       {1, 1, 1},     {5, 17, 33, false}, {16, 48, 64, false}, {9, 31, 10, true, false}};
+
+MatmulDescription describe(const Case& c) {
+  MatmulDescription d;
+  d.rows = c.rows;
+  d.in_features = c.in_features;
+  d.out_features = c.out_features;
+  d.bias = c.bias;
+  d.input_gradient = c.input_gradient;
+  return d;
+}
+
+struct Inputs {
+  explicit Inputs(const Case& c)
+      : x(random_normal(c.rows * c.in_features, 1)), weight(random_normal(c.out_features * c.in_features, 2)),
+        bias(random_normal(c.out_features, 3)), dy(random_normal(c.rows * c.out_features, 4)),
+        dx_before(random_normal(c.rows * c.in_features, 5)),
+        dweight_before(random_normal(c.out_features * c.in_features, 6)),
+        dbias_before(random_normal(c.out_features, 7)) {}
+  std::vector<float> x, weight, bias, dy, dx_before, dweight_before, dbias_before;
+
+  Inputs positive() const {
+    Inputs in = *this;
+    for (auto* values : {&in.x, &in.weight, &in.bias, &in.dy, &in.dx_before, &in.dweight_before, &in.dbias_before})
+      *values = absolute(*values);
+    return in;
+  }
+};
+
+struct Outputs {
+  std::vector<float> y, dx, dweight, dbias;
+};
+
+/// Null where a gradient is skipped.
+float* gradient(Device& device, GradientMode mode, const std::vector<float>& before) {
+  if (mode == GradientMode::skip) return nullptr;
+  return mode == GradientMode::accumulate ? device.upload(before) : device.garbage<float>(before.size());
+}
+
+Outputs run(Backend& backend, const MatmulDescription& d, const Inputs& in, GradientMode dx_mode,
+            GradientMode parameter_mode) {
+  Device device(backend);
+  const auto op = backend.matmul(d);
+  const OpMemory memory = device.op_memory(op->needs());
+  const auto layout = op->weight_layout();
+  std::vector<float> packed(layout->n_elements());
+  layout->pack(in.weight, packed.data());
+  Matmul::Forward forward;
+  forward.x = device.upload(in.x);
+  forward.weight = device.upload(packed);
+  forward.bias = d.bias ? device.upload(in.bias) : nullptr;
+  auto* y = device.garbage<float>(in.dy.size());
+  forward.y = y;
+  op->forward(forward, memory, device.stream());
+  Outputs out;
+  out.y = device.download(y, in.dy.size());
+  if (d.inference) return out;
+
+  Matmul::Backward backward;
+  backward.dy = device.upload(in.dy);
+  backward.x = forward.x;
+  backward.weight = forward.weight;
+  backward.dx_mode = dx_mode;
+  backward.parameter_mode = parameter_mode;
+  float* dx = d.input_gradient ? gradient(device, dx_mode, in.dx_before) : nullptr;
+  backward.dx = dx;
+  layout->pack(in.dweight_before, packed.data());
+  backward.dweight = gradient(device, parameter_mode, packed);
+  backward.dbias = d.bias ? gradient(device, parameter_mode, in.dbias_before) : nullptr;
+  op->backward(backward, memory, device.stream());
+  if (dx) out.dx = device.download(dx, in.x.size());
+  if (backward.dbias) out.dbias = device.download(backward.dbias, in.bias.size());
+  if (!backward.dweight) return out;
+  out.dweight.resize(in.weight.size());
+  const std::vector<float> dweight = device.download(backward.dweight, packed.size());
+  layout->unpack(dweight.data(), out.dweight);
+  layout->pack(out.dweight, packed.data());
+  EXPECT_EQ(packed, dweight) << "the padding of " << layout->describe() << " must stay zero";
+  return out;
+}
+
+TEST(Matmul, AgreesWithTheReference) {
+  reference::ReferenceBackend reference;
+  for (const Case& c : kCases)
+    for (GradientMode dx_mode : {GradientMode::overwrite, GradientMode::accumulate, GradientMode::skip})
+      for (GradientMode parameter_mode : {GradientMode::overwrite, GradientMode::accumulate, GradientMode::skip}) {
+        const Inputs in(c);
+        const MatmulDescription d = describe(c);
+        const Outputs expected = run(reference, d, in, dx_mode, parameter_mode);
+        const Outputs magnitude = run(reference, d, in.positive(), dx_mode, parameter_mode);
+        for (auto& [name, backend] : tested_backends()) {
+          SCOPED_TRACE(std::string(name) + ", " + Shape({c.rows, c.in_features, c.out_features}).text() + ", dx " +
+                       text(dx_mode) + ", parameters " + text(parameter_mode));
+          const Outputs actual = run(*backend, d, in, dx_mode, parameter_mode);
+          // As many roundings as terms, and the bias or the gradient that was there.
+          const auto length = [](std::int64_t n) { return static_cast<double>(n) + 4; };
+          EXPECT_TRUE(within_rounding(actual.y, expected.y, magnitude.y, length(c.in_features))) << "y";
+          EXPECT_TRUE(within_rounding(actual.dx, expected.dx, magnitude.dx, length(c.out_features))) << "dx";
+          EXPECT_TRUE(within_rounding(actual.dweight, expected.dweight, magnitude.dweight, length(c.rows)))
+              << "dweight";
+          EXPECT_TRUE(within_rounding(actual.dbias, expected.dbias, magnitude.dbias, length(c.rows))) << "dbias";
+        }
+      }
+}
+
+/// An op of another batch size, for inference, must be able to read the weights of the training op.
+TEST(Matmul, TakesTheWeightLayoutOfAnotherOp) {
+  reference::ReferenceBackend reference;
+  for (const Case& c : kCases) {
+    Case larger = c;
+    larger.rows = c.rows + 3;
+    MatmulDescription d = describe(larger);
+    d.inference = true;
+    const Inputs in(larger);
+    const Outputs expected = run(reference, d, in, {}, {});
+    const Outputs magnitude = run(reference, d, in.positive(), {}, {});
+    for (auto& [name, backend] : tested_backends()) {
+      MatmulDescription planned = d;
+      planned.weight_layout = backend->matmul(describe(c))->weight_layout();
+      // As many roundings as terms, and the bias.
+      EXPECT_TRUE(within_rounding(run(*backend, planned, in, {}, {}).y, expected.y, magnitude.y,
+                                  static_cast<double>(c.in_features) + 4))
+          << name;
+    }
+  }
+}
+
+TEST(Matmul, WeightsSurviveTheirLayout) {
+  for (const Case& c : kCases)
+    for (auto& [name, backend] : tested_backends()) {
+      const auto layout = backend->matmul(describe(c))->weight_layout();
+      const Inputs in(c);
+      std::vector<float> packed(layout->n_elements(), NAN);
+      std::vector<float> unpacked(in.weight.size(), NAN);
+      layout->pack(in.weight, packed.data());
+      layout->unpack(packed.data(), unpacked);
+      EXPECT_EQ(unpacked, in.weight) << name << ", " << layout->describe();
+      for (float w : packed) EXPECT_FALSE(std::isnan(w)) << name << ": padding must be zero";
+    }
+}
+
+TEST(Matmul, AgreesWithFiniteDifferences) {
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(Shape({c.rows, c.in_features, c.out_features}).text());
+    MatmulDescription d = describe(c);
+    d.input_gradient = true;
+    const Inputs in(c);
+    std::vector<double> x = to_double(in.x), weight = to_double(in.weight), bias = to_double(in.bias);
+    const std::vector<double> dy = to_double(in.dy);
+    std::vector<double> y(dy.size()), dx(x.size()), dweight(weight.size()), dbias(bias.size());
+    reference::matmul_backward<double>(d, {dy.data(), x.data(), weight.data(), dx.data(), GradientMode::overwrite,
+                                           dweight.data(), dbias.data(), GradientMode::overwrite});
+    const auto loss = [&] {
+      reference::matmul_forward<double>(d, {x.data(), weight.data(), bias.data(), y.data()});
+      return dot(dy, y);
+    };
+    EXPECT_TRUE(gradient_matches(x, dx, loss)) << "dx";
+    EXPECT_TRUE(gradient_matches(weight, dweight, loss)) << "dweight";
+    if (c.bias) {
+      EXPECT_TRUE(gradient_matches(bias, dbias, loss)) << "dbias";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::test

@@ -1,0 +1,180 @@
+// SGD and AdamW of the cpu backend and of the reference against PyTorch's formulas, written out here in double
+// (torch/optim/sgd.py, _single_tensor_sgd, and torch/optim/adamw.py, _single_tensor_adamw), over several steps.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <string>
+
+#include "test/reference/backend.h"
+#include "test/support/compare.h"
+#include "test/support/device.h"
+#include "test/support/tensor.h"
+
+namespace lockstep::test {
+namespace {
+
+constexpr int kSteps = 6;
+constexpr std::size_t kElements = 1200;
+
+/// Odd sizes, gaps between segments (padding that must not be touched), decay and none.
+const std::vector<ParameterSegment> kSegments = {
+    {0, 1, true}, {16, 37, false}, {64, 513, true}, {640, 3, false}, {656, 500, true}};
+
+struct Case {
+  std::string name;
+  OptimizerDescription::Kind kind;
+  float momentum = 0;
+  bool nesterov = false;
+  float weight_decay = 0;
+  float clip_coefficient = 1;
+};
+
+constexpr auto kSgd = OptimizerDescription::Kind::sgd;
+constexpr auto kAdamw = OptimizerDescription::Kind::adamw;
+const Case kCases[] = {{"sgd", kSgd},
+                       {"sgd with decay", kSgd, 0, false, 5e-2f},
+                       {"momentum", kSgd, 0.9f},
+                       {"momentum, decay, clipped", kSgd, 0.9f, false, 5e-4f, 0.25f},
+                       {"nesterov", kSgd, 0.9f, true},
+                       {"nesterov, decay", kSgd, 0.8f, true, 1e-2f},
+                       {"adamw", kAdamw},
+                       {"adamw, decay, clipped", kAdamw, 0, false, 1e-1f, 0.5f}};
+
+OptimizerDescription describe(const Case& c) {
+  OptimizerDescription d;
+  d.kind = c.kind;
+  d.momentum = c.momentum;
+  d.nesterov = c.nesterov;
+  d.weight_decay = c.weight_decay;
+  d.segments = kSegments;
+  d.n_elements = kElements;
+  return d;
+}
+
+double learning_rate(int step) { return static_cast<double>(static_cast<float>(0.1 / (1 + step))); }
+std::vector<float> gradient(int step) { return random_normal(kElements, static_cast<std::uint32_t>(10 + step)); }
+
+/// One element through all steps, as PyTorch does it.
+double torch_sgd(const OptimizerDescription& d, double param, double decay, const std::function<double(int)>& grad_of) {
+  double momentum_buffer = 0;
+  for (int step = 0; step < kSteps; ++step) {
+    double grad = grad_of(step);
+    if (decay != 0) grad = grad + decay * param;
+    if (d.momentum != 0) {
+      momentum_buffer = step == 0 ? grad : double{d.momentum} * momentum_buffer + grad;
+      grad = d.nesterov ? grad + double{d.momentum} * momentum_buffer : momentum_buffer;
+    }
+    param -= learning_rate(step) * grad;
+  }
+  return param;
+}
+
+double torch_adamw(const OptimizerDescription& d, double param, double decay,
+                   const std::function<double(int)>& grad_of) {
+  const double beta1 = d.beta1, beta2 = d.beta2, eps = d.epsilon;
+  double exp_avg = 0, exp_avg_sq = 0;
+  for (int step = 0; step < kSteps; ++step) {
+    const double lr = learning_rate(step), grad = grad_of(step);
+    param *= 1 - lr * decay;
+    exp_avg += (grad - exp_avg) * (1 - beta1);
+    exp_avg_sq = exp_avg_sq * beta2 + (1 - beta2) * grad * grad;
+    const double bias_correction1 = 1 - std::pow(beta1, step + 1);
+    const double bias_correction2 = 1 - std::pow(beta2, step + 1);
+    const double denom = std::sqrt(exp_avg_sq) / std::sqrt(bias_correction2) + eps;
+    param -= lr / bias_correction1 * exp_avg / denom;
+  }
+  return param;
+}
+
+std::vector<double> torch_result(const Case& c, const std::vector<float>& initial) {
+  const OptimizerDescription d = describe(c);
+  std::vector<double> result = to_double(initial);
+  std::vector<std::vector<float>> gradients;
+  for (int step = 0; step < kSteps; ++step) gradients.push_back(gradient(step));
+  for (const ParameterSegment& segment : kSegments)
+    for (std::size_t i = segment.begin; i < segment.begin + segment.n_elements; ++i) {
+      const auto grad_of = [&](int step) {
+        return double{c.clip_coefficient} * gradients[static_cast<std::size_t>(step)][i];
+      };
+      const double decay = segment.decay ? d.weight_decay : 0;
+      result[i] = c.kind == kSgd ? torch_sgd(d, initial[i], decay, grad_of) : torch_adamw(d, initial[i], decay, grad_of);
+    }
+  return result;
+}
+
+struct Outputs {
+  std::vector<float> parameters, state;
+};
+
+Outputs run(Backend& backend, const Case& c, const std::vector<float>& initial) {
+  const OptimizerDescription d = describe(c);
+  Device device(backend);
+  const auto op = backend.optimizer(d);
+  const OpMemory memory = device.op_memory(op->needs());
+  const std::size_t n_state = static_cast<std::size_t>(d.n_states()) * kElements;
+  Optimizer::Apply args;
+  args.parameters = device.upload(initial);
+  args.state = n_state > 0 ? device.upload(std::vector<float>(n_state)) : nullptr;
+  for (int step = 0; step < kSteps; ++step) {
+    StepScalars scalars;
+    scalars.learning_rate = static_cast<float>(learning_rate(step));
+    scalars.clip_coefficient = c.clip_coefficient;
+    scalars.adam_correction1 = static_cast<float>(1 / (1 - std::pow(double{d.beta1}, step + 1)));
+    scalars.adam_correction2 = static_cast<float>(1 / (1 - std::pow(double{d.beta2}, step + 1)));
+    args.gradients = device.upload(gradient(step));
+    args.scalars = device.upload(std::vector<StepScalars>{scalars});
+    op->apply(args, memory, device.stream());
+  }
+  Outputs out;
+  out.parameters = device.download(args.parameters, kElements);
+  if (args.state) out.state = device.download(args.state, n_state);
+  return out;
+}
+
+TEST(Optimizer, FollowsPyTorch) {
+  const std::vector<float> initial = random_normal(kElements, 1);
+  reference::ReferenceBackend reference;
+  std::vector<std::pair<std::string, Backend*>> backends{{"reference", &reference}};
+  for (auto& [name, backend] : tested_backends()) backends.emplace_back(name, backend.get());
+  for (const Case& c : kCases) {
+    const std::vector<double> expected = torch_result(c, initial);
+    for (auto& [name, backend] : backends) {
+      // Parameters, moments and corrections are rounded to fp32 in each of 6 steps, some ten roundings a step, and
+      // momentum carries the errors on: 60 * 2^-24 = 4e-6, of values up to 4.
+      EXPECT_TRUE(near(run(*backend, c, initial).parameters, expected, 4e-6)) << name << ", " << c.name;
+    }
+  }
+}
+
+/// What lies between segments (padding) stays as it was, parameters and state.
+TEST(Optimizer, LeavesGapsAlone) {
+  const std::vector<float> initial = random_normal(kElements, 1);
+  std::vector<bool> inside(kElements);
+  for (const ParameterSegment& segment : kSegments)
+    for (std::size_t i = 0; i < segment.n_elements; ++i) inside[segment.begin + i] = true;
+  for (const Case& c : kCases)
+    for (auto& [name, backend] : tested_backends()) {
+      const Outputs out = run(*backend, c, initial);
+      for (std::size_t i = 0; i < kElements; ++i) {
+        if (inside[i]) continue;
+        EXPECT_EQ(out.parameters[i], initial[i]) << name << ", " << c.name << ", element " << i;
+        for (std::size_t state = i; state < out.state.size(); state += kElements)
+          EXPECT_EQ(out.state[state], 0.0f) << name << ", " << c.name << ", element " << i;
+      }
+    }
+}
+
+/// Elementwise: the number of threads must not change a bit (1 and 2 threads are the two tested backends).
+TEST(Optimizer, SameBitsOnAnyNumberOfThreads) {
+  const std::vector<float> initial = random_normal(kElements, 1);
+  for (const Case& c : kCases) {
+    const Outputs first = run(*tested_backends()[0].backend, c, initial);
+    const Outputs second = run(*tested_backends()[1].backend, c, initial);
+    EXPECT_EQ(first.parameters, second.parameters) << c.name;
+    EXPECT_EQ(first.state, second.state) << c.name;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::test

@@ -1,0 +1,81 @@
+// A backend with a stream, and memory for one test: what tests need to call an op of any backend.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "lockstep/backend.h"
+
+namespace lockstep::test {
+
+class Device {
+ public:
+  explicit Device(Backend& backend) : backend_(backend), stream_(backend.make_stream()) {}
+
+  Backend& backend() { return backend_; }
+  Stream& stream() { return *stream_; }
+
+  template <typename T>
+  T* upload(const std::vector<T>& values) {
+    auto* target = static_cast<T*>(memory(values.size() * sizeof(T)));
+    backend_.copy_to_device(target, values.data(), values.size() * sizeof(T), *stream_);
+    return target;
+  }
+
+  /// For what an op must overwrite: bytes 0xff, which are NaN in every floating-point type.
+  template <typename T>
+  T* garbage(std::size_t n_elements) {
+    void* target = memory(n_elements * sizeof(T));
+    const std::vector<unsigned char> bytes(n_elements * sizeof(T), 0xff);
+    backend_.copy_to_device(target, bytes.data(), bytes.size(), *stream_);
+    return static_cast<T*>(target);
+  }
+
+  template <typename T>
+  std::vector<T> download(const T* source, std::size_t n_elements) {
+    std::vector<T> values(n_elements);
+    backend_.copy_to_host(values.data(), source, n_elements * sizeof(T), *stream_);
+    stream_->synchronize();
+    return values;
+  }
+
+  /// Workspace and saved memory of an op, filled with garbage: neither may be read before it is written. The sizes
+  /// are exact, so that an address sanitizer sees what lies behind them.
+  OpMemory op_memory(const OpNeeds& needs) {
+    const std::size_t workspace_bytes = std::max(needs.forward_workspace_bytes, needs.backward_workspace_bytes);
+    return {workspace_bytes > 0 ? garbage<unsigned char>(workspace_bytes) : nullptr,
+            needs.saved_bytes > 0 ? garbage<unsigned char>(needs.saved_bytes) : nullptr};
+  }
+
+ private:
+  void* memory(std::size_t size_bytes) {
+    memory_.push_back(backend_.allocate(size_bytes, "test"));
+    return memory_.back()->data();
+  }
+
+  Backend& backend_;
+  std::unique_ptr<Stream> stream_;
+  std::vector<std::unique_ptr<Memory>> memory_;
+};
+
+/// The backends that the tests of ops go through: the cpu backend with 1 and with 2 threads.
+struct NamedBackend {
+  const char* name;
+  std::unique_ptr<Backend> backend;
+};
+inline std::vector<NamedBackend>& tested_backends() {
+  static std::vector<NamedBackend> backends = [] {
+    std::vector<NamedBackend> made;
+    for (int threads : {1, 2}) {
+      BackendOptions options;
+      options.device = "cpu";
+      options.threads = threads;
+      made.push_back({threads == 1 ? "cpu, 1 thread" : "cpu, 2 threads", make_backend(options)});
+    }
+    return made;
+  }();
+  return backends;
+}
+
+}  // namespace lockstep::test

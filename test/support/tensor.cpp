@@ -1,0 +1,70 @@
+#include "test/support/tensor.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "lockstep/philox.h"
+
+namespace lockstep::test {
+namespace {
+
+/// `to` gets, in blocked order, the nhwc index of every element.
+template <typename Visit>
+void for_each_blocked(const Shape& shape, Visit visit) {
+  constexpr std::int64_t kBlock = 16;
+  const std::int64_t pixels = shape[1] * shape[2];
+  std::size_t blocked = 0;
+  for (std::int64_t n = 0; n < shape[0]; ++n)
+    for (std::int64_t block = 0; block < shape[3] / kBlock; ++block)
+      for (std::int64_t pixel = 0; pixel < pixels; ++pixel)
+        for (std::int64_t c = block * kBlock; c < (block + 1) * kBlock; ++c)
+          visit(blocked++, static_cast<std::size_t>((n * pixels + pixel) * shape[3] + c));
+}
+
+}  // namespace
+
+std::vector<float> random_normal(std::int64_t n_elements, std::uint32_t stream) {
+  const Philox random(7, RandomPurpose::synthetic, stream, 0);
+  std::vector<float> values(static_cast<std::size_t>(n_elements));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(random.normal(i));
+  return values;
+}
+
+std::vector<float> random_uniform(std::int64_t n_elements, std::uint32_t stream, double low, double high) {
+  const Philox random(7, RandomPurpose::synthetic, stream, 1);
+  std::vector<float> values(static_cast<std::size_t>(n_elements));
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<float>(low + (high - low) * random.uniform(i));
+  return values;
+}
+
+std::vector<float> to_layout(const Shape& shape, Layout layout, const std::vector<float>& nhwc) {
+  if (layout == Layout::nhwc) return nhwc;
+  std::vector<float> result(nhwc.size());
+  for_each_blocked(shape, [&](std::size_t to, std::size_t from) { result[to] = nhwc[from]; });
+  return result;
+}
+
+std::vector<float> from_layout(const Shape& shape, Layout layout, const std::vector<float>& blocked) {
+  if (layout == Layout::nhwc) return blocked;
+  std::vector<float> result(blocked.size());
+  for_each_blocked(shape, [&](std::size_t from, std::size_t to) { result[to] = blocked[from]; });
+  return result;
+}
+
+bool fits(const Shape& shape, Layout layout) { return layout == Layout::nhwc || shape[3] % 16 == 0; }
+
+std::vector<float> absolute(std::vector<float> values) {
+  for (float& value : values) value = std::abs(value);
+  return values;
+}
+
+std::vector<double> to_double(const std::vector<float>& values) { return {values.begin(), values.end()}; }
+
+std::string text(Layout layout) { return layout == Layout::nhwc ? "nhwc" : "nchw16c"; }
+
+std::string text(GradientMode mode) {
+  return mode == GradientMode::skip ? "skip" : mode == GradientMode::overwrite ? "overwrite" : "accumulate";
+}
+
+}  // namespace lockstep::test

@@ -1,0 +1,29 @@
+// Numbers for tests: from Philox, so that every machine sees the same ones, and turned between layouts.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/op.h"
+
+namespace lockstep::test {
+
+/// Standard normal numbers; every `stream` gives others.
+std::vector<float> random_normal(std::int64_t n_elements, std::uint32_t stream);
+std::vector<float> random_uniform(std::int64_t n_elements, std::uint32_t stream, double low, double high);
+
+/// An activation of this (nhwc) shape, from nhwc to `layout` and back.
+std::vector<float> to_layout(const Shape& shape, Layout layout, const std::vector<float>& nhwc);
+std::vector<float> from_layout(const Shape& shape, Layout layout, const std::vector<float>& blocked);
+/// True if the layout exists for this shape: channel blocks of 16 need a multiple of 16.
+bool fits(const Shape& shape, Layout layout);
+
+std::vector<float> absolute(std::vector<float> values);
+std::vector<double> to_double(const std::vector<float>& values);
+
+std::string text(Layout layout);
+std::string text(GradientMode mode);
+
+}  // namespace lockstep::test

@@ -1,0 +1,68 @@
+// One description of inputs and outputs for the fusable units, convolution and pooling: make the inputs of a
+// description, run forward and backward on any backend, and compare with the reference.
+// All activations here are nhwc and all weights canonical; the runner turns them into what the description asks for.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/backend.h"
+#include "lockstep/op.h"
+
+namespace lockstep::test {
+
+struct UnitModes {
+  GradientMode dx = GradientMode::overwrite;  // without normalisation
+  GradientMode dweight = GradientMode::overwrite;
+  bool added = false;
+  bool added_is_dz = false;  // the added gradient lies where dz is written
+};
+
+struct UnitInputs {
+  std::vector<float> x, dy, weight;
+  std::vector<float> scale_bias, residual, residual_scale_bias;
+  std::vector<float> mean_inverse_stddev, residual_mean_inverse_stddev, added;
+  std::vector<float> dx_before, dweight_before;  // what gradients find when they accumulate
+};
+
+struct UnitOutputs {
+  std::vector<float> y, z, dx, dweight;  // dx: dz if there is a normalisation
+  std::vector<double> statistics, sums, residual_sums;
+};
+
+/// Random, with no ReLU within 0.02 of its kink, where fp32 and double could take different sides.
+UnitInputs make_inputs(const Conv2dDescription& description, std::uint32_t stream);
+UnitInputs make_inputs(const Pool2dDescription& description, std::uint32_t stream);
+
+/// Forward, then backward unless description.inference. Outputs not asked for stay empty.
+UnitOutputs run(Backend& backend, const Conv2dDescription& description, const UnitInputs& inputs,
+                const UnitModes& modes);
+UnitOutputs run(Backend& backend, const Pool2dDescription& description, const UnitInputs& inputs,
+                const UnitModes& modes);
+
+/// The same formulas over absolute values: bounds the terms of every sum (compare.h).
+UnitOutputs magnitudes(Conv2dDescription description, UnitInputs inputs, const UnitModes& modes);
+UnitOutputs magnitudes(Pool2dDescription description, UnitInputs inputs, const UnitModes& modes);
+
+/// Every output within rounding. The numbers of operations: `n_forward` behind an element of y, `n_data` behind one of
+/// dx, `n_weight` behind one of dweight.
+struct UnitLengths {
+  double n_forward = 1;
+  double n_data = 1;
+  double n_weight = 1;
+};
+UnitLengths lengths(const Conv2dDescription& description);
+UnitLengths lengths(const Pool2dDescription& description);
+void expect_within_rounding(const UnitOutputs& actual, const UnitOutputs& expected, const UnitOutputs& magnitude,
+                            const UnitLengths& lengths);
+
+/// Every normalisation that a description can hold, none first.
+std::vector<std::optional<InputNormalization>> all_normalizations();
+/// Every combination of modes.
+std::vector<UnitModes> all_modes();
+
+std::string text(const std::optional<InputNormalization>& normalization);
+std::string text(const UnitModes& modes);
+
+}  // namespace lockstep::test
