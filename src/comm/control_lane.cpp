@@ -1,0 +1,111 @@
+#include "comm/control_lane.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "lockstep/error.h"
+
+namespace lockstep::comm {
+namespace {
+constexpr std::size_t kBroadcastPieceBytes = std::size_t{64} << 20;  // MPI's counts are ints
+}
+
+ControlLane::ControlLane(CommunicationThread& thread) : thread_(thread) {
+  const auto n = static_cast<std::size_t>(thread.ranks().size());
+  lengths_.resize(n);
+  sizes_bytes_.resize(n);
+  begins_bytes_.resize(n);
+  routine_ = run();
+  thread_.add(*this);
+}
+
+ControlLane::~ControlLane() { thread_.remove(*this); }
+
+void ControlLane::broadcast(std::span<std::byte> data, int root, std::string_view label) {
+  require(root >= 0 && root < thread_.ranks().size(), ErrorCode::internal, "broadcast from rank {} of {}", root,
+          thread_.ranks().size());
+  Call call;
+  call.is_broadcast = true;
+  call.label = label;
+  call.data = data;
+  call.root = root;
+  post_and_wait(call);
+}
+
+std::vector<std::string> ControlLane::all_gather(std::string_view mine, std::string_view label) {
+  std::vector<std::string> all(lengths_.size());
+  Call call;
+  call.label = label;
+  call.mine = mine;
+  call.all = &all;
+  post_and_wait(call);
+  return all;
+}
+
+void ControlLane::post_and_wait(Call& call) {
+  thread_.throw_if_failed();
+  {
+    std::unique_lock lock(mutex_);
+    require(call_.load() == nullptr, ErrorCode::internal, "two threads of a rank are in World calls at once");
+    call_.store(&call);
+    thread_.ring();
+    over_.wait(lock, [&call] { return call.is_over; });
+  }
+  if (call.exception) std::rethrow_exception(call.exception);
+}
+
+void ControlLane::finish() {
+  const std::lock_guard lock(mutex_);
+  call_.load()->is_over = true;
+  call_.store(nullptr);
+  over_.notify_all();
+}
+
+Lane::Told ControlLane::give_up(const std::exception_ptr& reason) {
+  if (call_.load() == nullptr) return was_told_ ? Told::caller : Told::nobody;
+  call_.load()->exception = reason;
+  finish();
+  was_told_ = true;
+  return Told::caller;
+}
+
+Routine ControlLane::run() {
+  MpiCalls& mpi = thread_.mpi();
+  const auto is_over = [this, &mpi] { return mpi.test(request_); };
+  while (true) {
+    co_await until([this] { return call_.load() != nullptr; }, Wake::bell);
+    Call& call = *call_.load();
+    enter(call.label);
+    if (call.is_broadcast) {
+      for (std::size_t begin = 0; begin < call.data.size(); begin += kBroadcastPieceBytes) {
+        const std::size_t length = std::min(kBroadcastPieceBytes, call.data.size() - begin);
+        mpi.broadcast(request_, call.data.data() + begin, length, call.root);
+        co_await until(is_over, Wake::poll);
+      }
+    } else {
+      length_ = static_cast<std::int64_t>(call.mine.size());
+      mpi.all_gather(request_, &length_, sizeof(length_), lengths_.data());
+      co_await until(is_over, Wake::poll);
+      std::int64_t total = 0;
+      for (std::size_t i = 0; i < lengths_.size(); ++i) {
+        begins_bytes_[i] = static_cast<int>(total);
+        sizes_bytes_[i] = static_cast<int>(lengths_[i]);
+        total += lengths_[i];
+        // Alike on all ranks, as all see the same lengths.
+        require(total <= std::numeric_limits<int>::max(), ErrorCode::internal, "all_gather of more than 2 GiB");
+      }
+      if (total > 0) {
+        received_.resize(static_cast<std::size_t>(total));
+        mpi.all_gather(request_, call.mine.data(), sizes_bytes_, begins_bytes_, received_.data());
+        co_await until(is_over, Wake::poll);
+        for (std::size_t i = 0; i < lengths_.size(); ++i) {
+          (*call.all)[i].assign(received_, static_cast<std::size_t>(begins_bytes_[i]), static_cast<std::size_t>(lengths_[i]));
+        }
+      }
+    }
+    leave();
+    finish();
+  }
+}
+
+}  // namespace lockstep::comm

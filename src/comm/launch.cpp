@@ -1,0 +1,58 @@
+#include "comm/launch.h"
+
+#include <cstdlib>
+
+#include "lockstep/error.h"
+
+namespace lockstep::comm {
+namespace {
+
+bool is_set(const char* name) { return std::getenv(name) != nullptr; }
+
+int number_of(const char* name) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? 0 : std::atoi(text);
+}
+
+/// Tasks of the Slurm step that this process is one of; 0 outside a step. A batch script and a shell of salloc have
+/// SLURM_NTASKS (of the job) but no step: what is started there without srun is one process.
+int slurm_step_tasks() {
+  if (!is_set("SLURM_STEP_ID") || !is_set("SLURM_PROCID")) return 0;
+  const int tasks = number_of("SLURM_STEP_NUM_TASKS");
+  return tasks > 0 ? tasks : number_of("SLURM_NTASKS");
+}
+
+}  // namespace
+
+Launch inspect_launch() {
+  const int step_tasks = slurm_step_tasks();
+  Launch launch;
+  if (is_set("OMPI_COMM_WORLD_SIZE")) {
+    // Before Slurm's: mpirun starts its daemons by srun, so its ranks see a step's variables that are not theirs.
+    launch.launcher = "mpirun";
+    launch.expected_size = number_of("OMPI_COMM_WORLD_SIZE");
+  } else if (is_set("PMIX_RANK") || is_set("PMIX_NAMESPACE")) {
+    launch.launcher = step_tasks > 0 ? "srun" : "the launcher";
+    launch.expected_size = step_tasks;
+  } else if (is_set("PMI_RANK") || is_set("PMI_SIZE") || is_set("PMI_FD")) {
+    launch.launcher = step_tasks > 0 ? "srun" : "the launcher";
+    launch.expected_size = number_of("PMI_SIZE") > 0 ? number_of("PMI_SIZE") : step_tasks;
+  } else {
+    require(step_tasks <= 1, ErrorCode::comm_launch,
+            "srun started {} tasks but gave them no common MPI world (neither PMIX_RANK nor PMI_RANK is set): use "
+            "`srun --mpi=pmix lockstep ...`, or `mpirun lockstep ...` inside the allocation",
+            step_tasks);
+    return launch;
+  }
+  launch.alone = launch.expected_size == 1;
+  return launch;
+}
+
+void check_world_size(const Launch& launch, int size) {
+  require(launch.expected_size == 0 || launch.expected_size == size, ErrorCode::comm_launch,
+          "{} started {} ranks, but the MPI library that Lockstep is built with sees a world of {}: it does not belong "
+          "to this launcher. Use the mpirun of `lockstep --version`'s MPI, or `srun --mpi=pmix` with an MPI that has PMIx",
+          launch.launcher, launch.expected_size, size);
+}
+
+}  // namespace lockstep::comm

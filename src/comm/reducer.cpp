@@ -1,0 +1,65 @@
+#include "comm/reducer.h"
+
+#include <chrono>
+#include <utility>
+
+#include "lockstep/error.h"
+
+namespace lockstep::comm {
+
+std::vector<Bucket> make_buckets(const std::vector<GradientTensor>& tensors, std::size_t bucket_bytes) {
+  std::vector<Bucket> buckets;
+  bool is_open = false;
+  std::size_t end = 0;  // of the last tensor
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const GradientTensor& tensor = tensors[i];
+    require(tensor.begin >= end, ErrorCode::internal, "gradient {} begins at {}, inside the one before it, which ends at {}",
+            tensor.name, tensor.begin, end);
+    end = tensor.begin + tensor.n_elements;
+    if (!is_open) {
+      buckets.emplace_back();
+      buckets.back().begin = tensor.begin;
+      buckets.back().first_name = tensor.name;
+      is_open = true;
+    }
+    Bucket& bucket = buckets.back();
+    bucket.n_elements = end - bucket.begin;
+    bucket.last_tensor = static_cast<int>(i);
+    bucket.last_name = tensor.name;
+    if (bucket.n_elements * sizeof(float) >= bucket_bytes) is_open = false;
+  }
+  return buckets;
+}
+
+GradientReducer::GradientReducer(Communicator& communicator, Backend& backend, float* gradients,
+                                 std::vector<Bucket> buckets)
+    : communicator_(communicator), gradients_(gradients), buckets_(std::move(buckets)) {
+  for (std::size_t i = 0; i < buckets_.size(); ++i) {
+    in_flight_.push_back({backend.make_event(), communicator.make_event(),
+                          fmt::format("bucket {} of {}", i + 1, buckets_.size())});
+  }
+}
+
+void GradientReducer::tensor_done(int index, Stream& stream) {
+  const auto i = static_cast<std::size_t>(next_);
+  if (i == buckets_.size() || index < buckets_[i].last_tensor) return;
+  require(index == buckets_[i].last_tensor, ErrorCode::internal,
+          "gradient {} is done before {}, which completes {}: gradients are out of order", index, buckets_[i].last_name,
+          in_flight_[i].label);
+  InFlight& bucket = in_flight_[i];
+  bucket.ready->record(stream);
+  const Slice slice{gradients_ + buckets_[i].begin, buckets_[i].n_elements, DType::fp32};
+  communicator_.all_reduce_async(slice, *bucket.ready, *bucket.done, bucket.label);
+  ++next_;
+}
+
+double GradientReducer::finish(Stream& stream) {
+  require(static_cast<std::size_t>(next_) == buckets_.size(), ErrorCode::internal,
+          "only {} of {} buckets were started when the step waited for them", next_, buckets_.size());
+  const auto begin = std::chrono::steady_clock::now();
+  for (const InFlight& bucket : in_flight_) stream.wait(*bucket.done);
+  next_ = 0;
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace lockstep::comm

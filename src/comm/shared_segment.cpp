@@ -1,0 +1,125 @@
+#include "comm/shared_segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "lockstep/error.h"
+#include "lockstep/log.h"
+
+namespace lockstep::comm {
+namespace {
+
+std::string mebibytes(std::size_t size_bytes) {
+  return fmt::format("{:.1f} MiB", static_cast<double>(size_bytes) / (1 << 20));
+}
+
+std::string directory() {
+  if (::access("/dev/shm", W_OK | X_OK) == 0) return "/dev/shm";
+  const char* temporary = std::getenv("TMPDIR");
+  std::string out = temporary != nullptr ? temporary : "/tmp";
+  log::warning("/dev/shm cannot be written here: memory shared between ranks lies in {}, which may be slow", out);
+  return out;
+}
+
+/// Free bytes of the file system that holds `path`; the largest number where it does not say.
+std::size_t free_bytes(const std::string& path) {
+  struct statvfs status;
+  if (::statvfs(path.c_str(), &status) != 0 || status.f_blocks == 0) return SIZE_MAX;
+  return static_cast<std::size_t>(status.f_bavail) * status.f_frsize;
+}
+
+[[noreturn]] void no_space(const std::string& path, std::size_t wanted, const std::string& purpose) {
+  fail(ErrorCode::comm_shared_memory,
+       "{} of memory shared between the ranks of a node are wanted for {}, but {} has {} free: enlarge it (`mount -o "
+       "remount,size=... /dev/shm`, `docker run --shm-size=...`), remove old files from it, or set comm.backend=mpi",
+       mebibytes(wanted), purpose, path, mebibytes(free_bytes(path)));
+}
+
+}  // namespace
+
+void DescriptorTraits::close(int descriptor) { ::close(descriptor); }
+
+SharedSegment SharedSegment::create(std::size_t size_bytes, const std::string& purpose) {
+  const std::string where = directory();
+  if (free_bytes(where) < size_bytes) no_space(where, size_bytes, purpose);
+  SharedSegment out;
+  out.purpose_ = purpose;
+  for (int attempt = 0; attempt < 16 && !out.descriptor_; ++attempt) {
+    std::uint64_t random = 0;
+    if (::getrandom(&random, sizeof(random), GRND_NONBLOCK) < 0) random = static_cast<std::uint64_t>(attempt);
+    out.path_ = fmt::format("{}/lockstep-{}-{}-{:016x}", where, ::getuid(), ::getpid(), random);
+    out.descriptor_ = Descriptor(::open(out.path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    if (!out.descriptor_ && errno != EEXIST) break;
+  }
+  require(static_cast<bool>(out.descriptor_), ErrorCode::comm_shared_memory, "cannot create {} for {}: {}", out.path_,
+          purpose, std::strerror(errno));
+  out.named_ = true;
+  if (::ftruncate(out.descriptor(), static_cast<off_t>(size_bytes)) != 0) no_space(where, size_bytes, purpose);
+  out.map(size_bytes);
+  return out;
+}
+
+SharedSegment SharedSegment::open(const std::string& path, std::size_t size_bytes, const std::string& purpose) {
+  SharedSegment out;
+  out.purpose_ = purpose;
+  out.path_ = path;
+  out.descriptor_ = Descriptor(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  require(static_cast<bool>(out.descriptor_), ErrorCode::comm_shared_memory,
+          "cannot open {}, which another rank of this node made for {}: {}. Ranks of one node must see one /dev/shm "
+          "(containers: share it, or set comm.backend=mpi)",
+          path, purpose, std::strerror(errno));
+  out.map(size_bytes);
+  return out;
+}
+
+SharedSegment::SharedSegment(SharedSegment&& other) noexcept { *this = std::move(other); }
+
+SharedSegment& SharedSegment::operator=(SharedSegment&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(data_, other.data_);
+  std::swap(size_bytes_, other.size_bytes_);
+  std::swap(path_, other.path_);
+  std::swap(purpose_, other.purpose_);
+  std::swap(named_, other.named_);
+  return *this;
+}
+
+SharedSegment::~SharedSegment() {
+  unlink();
+  if (data_ != nullptr) ::munmap(data_, size_bytes_);
+}
+
+void SharedSegment::map(std::size_t size_bytes) {
+  void* memory = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor(), 0);
+  require(memory != MAP_FAILED, ErrorCode::comm_shared_memory, "cannot map {} of {} for {}: {}", mebibytes(size_bytes),
+          path_, purpose_, std::strerror(errno));
+  data_ = static_cast<std::byte*>(memory);
+  size_bytes_ = size_bytes;
+}
+
+void SharedSegment::reserve(std::size_t begin_bytes, std::size_t size_bytes) const {
+  int status = 0;
+  do {
+    status = ::posix_fallocate(descriptor(), static_cast<off_t>(begin_bytes), static_cast<off_t>(size_bytes));
+  } while (status == EINTR);
+  if (status == ENOSPC || status == EFBIG) no_space(path_, size_bytes_, purpose_);
+  require(status == 0, ErrorCode::comm_shared_memory, "cannot reserve {} in {} for {}: {}", mebibytes(size_bytes), path_,
+          purpose_, std::strerror(status));
+}
+
+void SharedSegment::unlink() {
+  if (named_) ::unlink(path_.c_str());
+  named_ = false;
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,39 @@
+// ranks: 3 4 5
+// The same on several nodes: pretended ones of two ranks each, the last one perhaps of one.
+#include <cstdlib>
+
+#include "test/comm/collective_tests.h"
+
+namespace lockstep::comm {
+
+TEST(SeveralNodes, Places) {
+  EXPECT_EQ(test_world->n_nodes(), (test_world->size() + 1) / 2);
+  EXPECT_EQ(test_world->node(), test_world->rank() / 2);
+  EXPECT_EQ(test_world->local_rank(), test_world->rank() % 2);
+  const bool is_alone = test_world->size() % 2 == 1 && test_world->rank() == test_world->size() - 1;
+  EXPECT_EQ(test_world->local_size(), is_alone ? 1 : 2);
+}
+
+TEST(SeveralNodes, SharedBackendIsRefused) {
+  Config::Comm config;
+  config.backend = "shared";
+  try {
+    make_communicator(config, *test_world);
+    ADD_FAILURE() << "comm.backend=shared on several nodes";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::comm_backend);
+  }
+}
+
+TEST(SeveralNodes, SaysWhatItUses) {
+  const std::string nodes = std::to_string(test_world->n_nodes());
+  EXPECT_EQ(make_communicator({}, *test_world)->describe(),
+            "shared memory inside " + nodes + " nodes, MPI between them, " + std::to_string(test_world->size()) + " ranks");
+}
+
+}  // namespace lockstep::comm
+
+int main(int argc, char** argv) {
+  ::setenv("LOCKSTEP_RANKS_PER_NODE", "2", 1);
+  return lockstep::comm::run_tests_in_world(argc, argv);
+}

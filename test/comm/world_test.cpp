@@ -1,0 +1,43 @@
+// ranks: 1 2 3 4
+// World and communicators of ranks on one node.
+#include "test/comm/collective_tests.h"
+
+namespace lockstep::comm {
+
+TEST(OneNode, Places) {
+  EXPECT_EQ(test_world->n_nodes(), 1);
+  EXPECT_EQ(test_world->node(), 0);
+  EXPECT_EQ(test_world->local_rank(), test_world->rank());
+  EXPECT_EQ(test_world->local_size(), test_world->size());
+  EXPECT_FALSE(test_world->host().empty());
+}
+
+TEST(OneNode, SharedBackendIsGranted) {
+  Config::Comm config;
+  config.backend = "shared";
+  const auto c = make_communicator(config, *test_world);
+  if (test_world->size() > 1) {
+    EXPECT_EQ(c->describe(), "shared memory, " + std::to_string(test_world->size()) + " ranks on 1 node");
+    config.backend = "mpi";
+    EXPECT_EQ(make_communicator(config, *test_world)->describe(), "MPI, " + std::to_string(test_world->size()) + " ranks");
+  }
+}
+
+// The sum is in the order of ranks, to the bit.
+TEST(OneNode, OrderOfSummation) {
+  const auto c = make_communicator({}, *test_world);
+  constexpr std::size_t kElements = 10007;
+  const auto memory = c->allocate(kElements * sizeof(float), "a test");
+  float* data = static_cast<float*>(memory->data());
+  for (std::size_t i = 0; i < kElements; ++i) data[i] = static_cast<float>(value(c->rank(), i));
+  const auto done = c->make_event();
+  c->all_reduce_async({data, kElements, DType::fp32}, at_once, *done, "ordered");
+  done->synchronize();
+  const std::vector<float> expected = expected_sum<float>(c->size(), kElements);
+  EXPECT_EQ(std::memcmp(expected.data(), data, kElements * sizeof(float)), 0);
+  test_world->barrier();
+}
+
+}  // namespace lockstep::comm
+
+int main(int argc, char** argv) { return lockstep::comm::run_tests_in_world(argc, argv); }
