@@ -1,0 +1,62 @@
+#include "kernels/cpu/clip_norm.h"
+
+#include <cmath>
+
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/pieces.h"
+#include "kernels/cpu/simd.h"
+
+#define LOCKSTEP_KERNELS "kernels/cpu/clip_norm_kernels.h"
+#include "kernels/cpu/each_isa.h"
+
+namespace lockstep::cpu {
+namespace {
+
+class CpuClipNorm final : public ClipNorm {
+ public:
+  CpuClipNorm(const ClipNormDescription& d, const CpuContext& context)
+      : max_norm_(d.max_norm),
+        pieces_(cut_into_pieces(d.segments)),
+        parts_(part_count(context, static_cast<std::int64_t>(total_elements(pieces_) * sizeof(float)))) {}
+
+  OpNeeds needs() const override {
+    OpNeeds needs;
+    needs.forward_workspace_bytes = pieces_.size() * sizeof(double);
+    return needs;
+  }
+  std::string describe() const override { return "own kernel: sums of squares in fp64"; }
+
+  void apply(const Apply& args, const OpMemory& memory, Stream&) override {
+    double* sums = static_cast<double*>(memory.workspace);
+    run_parts(parts_, [&](int part) {
+      const Range range = part_of(static_cast<std::int64_t>(pieces_.size()), part, parts_);
+      for (std::int64_t i = range.begin; i < range.end; ++i) {
+        const ParameterSegment& piece = pieces_[static_cast<std::size_t>(i)];
+        sums[i] = LOCKSTEP_DISPATCH(sum_of_squares)(args.gradients + piece.begin, piece.n_elements);
+      }
+    });
+    double total = 0;
+    for (std::size_t i = 0; i < pieces_.size(); ++i) total += sums[i];
+    const double norm = std::sqrt(total);
+    *args.norm = norm;
+    double coefficient = 1;
+    if (max_norm_ > 0) {
+      coefficient = max_norm_ / (norm + 1e-6);
+      if (coefficient > 1) coefficient = 1;  // a NaN stays one, so that it is seen
+    }
+    args.scalars->clip_coefficient = static_cast<float>(coefficient);
+  }
+
+ private:
+  double max_norm_;
+  std::vector<ParameterSegment> pieces_;
+  int parts_;
+};
+
+}  // namespace
+
+std::unique_ptr<ClipNorm> make_clip_norm(const ClipNormDescription& d, const CpuContext& context) {
+  return std::make_unique<CpuClipNorm>(d, context);
+}
+
+}  // namespace lockstep::cpu

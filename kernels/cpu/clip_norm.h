@@ -1,0 +1,13 @@
+// The global norm of the gradients in fp64, the same bits on any number of threads, and the clipping coefficient.
+#pragma once
+
+#include <memory>
+
+#include "kernels/cpu/context.h"
+#include "lockstep/op.h"
+
+namespace lockstep::cpu {
+
+std::unique_ptr<ClipNorm> make_clip_norm(const ClipNormDescription& description, const CpuContext& context);
+
+}  // namespace lockstep::cpu

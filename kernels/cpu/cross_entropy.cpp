@@ -1,0 +1,120 @@
+#include "kernels/cpu/cross_entropy.h"
+
+#include <cmath>
+
+#include "kernels/cpu/parallel.h"
+#include "lockstep/error.h"
+
+namespace lockstep::cpu {
+namespace {
+
+/// What forward knows of one row, until rows are added up in their order.
+struct RowResult {
+  double loss = 0;
+  double correct = 0;
+};
+
+class CpuSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
+ public:
+  CpuSoftmaxCrossEntropy(const SoftmaxCrossEntropyDescription& d, const CpuContext& context)
+      : description_(d),
+        // An exponential costs about as much as moving 100 bytes.
+        parts_(part_count(context, d.rows * d.classes * 100)) {}
+
+  OpNeeds needs() const override {
+    OpNeeds needs;
+    needs.forward_workspace_bytes = static_cast<std::size_t>(description_.rows) * sizeof(RowResult);
+    return needs;
+  }
+  std::string describe() const override { return "own kernel: each row in fp64"; }
+
+  void forward(const Forward& args, const OpMemory& memory, Stream&) override {
+    const float* logits = static_cast<const float*>(args.logits);
+    RowResult* results = static_cast<RowResult*>(memory.workspace);
+    for_rows([&](std::int64_t row) {
+      if (args.labels[row] >= 0) results[row] = row_loss(logits + row * description_.classes, args.labels[row]);
+    });
+    LossSums sums = args.sums_mode == GradientMode::accumulate ? *args.sums : LossSums{};
+    for (std::int64_t row = 0; row < description_.rows; ++row) {
+      if (args.labels[row] < 0) continue;
+      sums.loss += results[row].loss;
+      sums.correct += results[row].correct;
+      sums.samples += 1;
+    }
+    if (args.sums_mode != GradientMode::skip) *args.sums = sums;
+  }
+
+  void backward(const Backward& args, const OpMemory&, Stream&) override {
+    const std::int64_t classes = description_.classes;
+    const double weight = args.scalars->loss_weight;
+    const double smoothing = description_.label_smoothing;
+    const double q_other = smoothing / static_cast<double>(classes);
+    for_rows([&](std::int64_t row) {
+      const float* logits = static_cast<const float*>(args.logits) + row * classes;
+      float* dlogits = static_cast<float*>(args.dlogits) + row * classes;
+      const std::int32_t label = args.labels[row];
+      if (label < 0) {
+        for (std::int64_t k = 0; k < classes; ++k) dlogits[k] = 0;
+        return;
+      }
+      const float greatest = logits[first_greatest(logits)];
+      const double inverse_sum = 1.0 / sum_of_exponentials(logits, greatest);
+      for (std::int64_t k = 0; k < classes; ++k) {
+        const double softmax = std::exp(double{logits[k]} - greatest) * inverse_sum;
+        const double q = q_other + (k == label ? 1.0 - smoothing : 0.0);
+        dlogits[k] = static_cast<float>(weight * (softmax - q));
+      }
+    });
+  }
+
+ private:
+  template <typename Work>
+  void for_rows(const Work& work) const {
+    run_parts(parts_, [&](int part) {
+      const Range range = part_of(description_.rows, part, parts_);
+      for (std::int64_t row = range.begin; row < range.end; ++row) work(row);
+    });
+  }
+
+  std::int64_t first_greatest(const float* logits) const {
+    std::int64_t best = 0;
+    for (std::int64_t k = 1; k < description_.classes; ++k)
+      if (logits[k] > logits[best]) best = k;
+    return best;
+  }
+
+  double sum_of_exponentials(const float* logits, double greatest) const {
+    double sum = 0;
+    for (std::int64_t k = 0; k < description_.classes; ++k) sum += std::exp(logits[k] - greatest);
+    return sum;
+  }
+
+  RowResult row_loss(const float* logits, std::int32_t label) const {
+    const std::int64_t best = first_greatest(logits);
+    const double greatest = logits[best];
+    const double log_sum = std::log(sum_of_exponentials(logits, greatest));
+    const double smoothing = description_.label_smoothing;
+    double loss = (1.0 - smoothing) * (log_sum - (logits[label] - greatest));
+    if (smoothing != 0) {
+      double sum = 0;  // of -log softmax over all classes
+      for (std::int64_t k = 0; k < description_.classes; ++k) sum += log_sum - (logits[k] - greatest);
+      loss += smoothing * sum / static_cast<double>(description_.classes);
+    }
+    return {loss, best == label ? 1.0 : 0.0};
+  }
+
+  SoftmaxCrossEntropyDescription description_;
+  int parts_;
+};
+
+}  // namespace
+
+std::unique_ptr<SoftmaxCrossEntropy> make_softmax_cross_entropy(const SoftmaxCrossEntropyDescription& d,
+                                                                const CpuContext& context) {
+  require(d.dtype == DType::fp32, ErrorCode::not_supported, "The loss on the CPU reads fp32, not {}.", name(d.dtype));
+  require(d.rows > 0 && d.classes > 0, ErrorCode::internal,
+          "The loss wants at least one row and one class; it was given {} and {}.", d.rows, d.classes);
+  return std::make_unique<CpuSoftmaxCrossEntropy>(d, context);
+}
+
+}  // namespace lockstep::cpu

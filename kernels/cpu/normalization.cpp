@@ -1,0 +1,141 @@
+#include "kernels/cpu/normalization.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/tiling.h"
+
+namespace lockstep::cpu {
+
+/// What the kernels read, coefficients already repeated (tiling.h).
+struct NormalizeTask {
+  InputNormalization::Residual residual_kind = InputNormalization::Residual::none;
+  bool relu = true;
+  const float* x = nullptr;
+  const float* residual = nullptr;
+  const float* scale = nullptr;  // (width), like the three below
+  const float* bias = nullptr;
+  const float* residual_scale = nullptr;
+  const float* residual_bias = nullptr;
+  float* z = nullptr;
+};
+struct NormalizeBackwardTask {
+  NormalizeTask forward;
+  const float* z = nullptr;  // null: recomputed
+  const float* data_gradient = nullptr;
+  const float* added = nullptr;  // or null
+  float* dz = nullptr;
+};
+
+}  // namespace lockstep::cpu
+
+#define LOCKSTEP_KERNELS "kernels/cpu/normalization_kernels.h"
+#include "kernels/cpu/each_isa.h"
+
+namespace lockstep::cpu {
+namespace {
+
+/// Room for coefficients that are repeated; on the stack, since passes have no workspace of their own for it.
+struct RepeatedCoefficients {
+  float scale[Tiling::kMaxRepeatedWidth], bias[Tiling::kMaxRepeatedWidth];
+  float residual_scale[Tiling::kMaxRepeatedWidth], residual_bias[Tiling::kMaxRepeatedWidth];
+};
+
+NormalizeTask make_task(const Tiling& tiling, const InputNormalization& normalization, const float* x,
+                        const NormalizationForward& args, float* z, RepeatedCoefficients& room) {
+  const std::int64_t c = tiling.shape.c;
+  NormalizeTask task;
+  task.residual_kind = normalization.residual;
+  task.relu = normalization.relu;
+  task.x = x;
+  task.residual = static_cast<const float*>(args.residual);
+  task.scale = tiling.repeated(args.scale_bias, room.scale);
+  task.bias = tiling.repeated(args.scale_bias + c, room.bias);
+  if (normalization.residual == InputNormalization::Residual::normalized) {
+    task.residual_scale = tiling.repeated(args.residual_scale_bias, room.residual_scale);
+    task.residual_bias = tiling.repeated(args.residual_scale_bias + c, room.residual_bias);
+  }
+  task.z = z;
+  return task;
+}
+
+constexpr int kStatisticsKinds = 2;  // sum x, sum x^2
+constexpr int kBackwardKinds = 3;    // sum dz, sum dz * x, sum dz * r
+
+// Tensors that a pass reads and writes, for the choice of the number of parts; it must be the same in the pass and in
+// its question for workspace.
+constexpr int kNormalizeTensors = 2;
+constexpr int kStatisticsTensors = 1;
+constexpr int kBackwardTensors = 3;
+
+}  // namespace
+
+void normalize(const Activation& shape, const InputNormalization& normalization, const float* x,
+               const NormalizationForward& args, float* z, const CpuContext& context) {
+  const Tiling tiling(shape, context, kNormalizeTensors);
+  RepeatedCoefficients room;
+  const NormalizeTask task = make_task(tiling, normalization, x, args, z, room);
+  run_parts(tiling.parts, [&](int part) {
+    LOCKSTEP_DISPATCH(normalize)(task, tiling, part_of(tiling.units, part, tiling.parts));
+  });
+}
+
+std::size_t channel_sums_workspace_bytes(const Activation& shape, const CpuContext& context) {
+  return Tiling(shape, context, kStatisticsTensors).sums_bytes(kStatisticsKinds);
+}
+
+void channel_sums(const Activation& shape, const float* x, double* statistics, void* workspace,
+                  const CpuContext& context) {
+  const Tiling tiling(shape, context, kStatisticsTensors);
+  double* sums = static_cast<double*>(workspace);
+  run_parts(tiling.parts, [&](int part) {
+    double* mine = sums + static_cast<std::size_t>(part) * tiling.sums_a_part(kStatisticsKinds);
+    std::fill_n(mine, tiling.sums_a_part(kStatisticsKinds), 0.0);
+    LOCKSTEP_DISPATCH(channel_sums)(x, mine, tiling, part_of(tiling.units, part, tiling.parts));
+  });
+  for (int kind = 0; kind < kStatisticsKinds; ++kind)
+    for (std::int64_t c = 0; c < shape.c; ++c)
+      statistics[kind * shape.c + c] = tiling.total(sums, kStatisticsKinds, kind, c);
+}
+
+std::size_t normalize_backward_workspace_bytes(const Activation& shape, const CpuContext& context) {
+  return Tiling(shape, context, kBackwardTensors).sums_bytes(kBackwardKinds);
+}
+
+void normalize_backward(const Activation& shape, const InputNormalization& normalization, const float* x,
+                        const NormalizationForward& forward, const float* z, const float* data_gradient,
+                        const NormalizationBackward& args, void* workspace, const CpuContext& context) {
+  const Tiling tiling(shape, context, kBackwardTensors);
+  RepeatedCoefficients room;
+  NormalizeBackwardTask task;
+  task.forward = make_task(tiling, normalization, x, forward, nullptr, room);
+  task.z = z;
+  task.data_gradient = data_gradient;
+  task.added = static_cast<const float*>(args.added);
+  task.dz = static_cast<float*>(args.dz);
+  double* sums = static_cast<double*>(workspace);
+  run_parts(tiling.parts, [&](int part) {
+    double* mine = sums + static_cast<std::size_t>(part) * tiling.sums_a_part(kBackwardKinds);
+    std::fill_n(mine, tiling.sums_a_part(kBackwardKinds), 0.0);
+    LOCKSTEP_DISPATCH(normalize_backward)(task, mine, tiling, part_of(tiling.units, part, tiling.parts));
+  });
+
+  // sum dz * x_hat = inverse_stddev * (sum dz * x - mean * sum dz); in fp64, where the difference may cancel.
+  const bool with_residual = normalization.residual == InputNormalization::Residual::normalized;
+  for (std::int64_t c = 0; c < shape.c; ++c) {
+    const double sum_dz = tiling.total(sums, kBackwardKinds, 0, c);
+    const auto with_hat = [&](int kind, const float* mean_inverse_stddev) {
+      const double mean = mean_inverse_stddev[c], inverse_stddev = mean_inverse_stddev[shape.c + c];
+      return inverse_stddev * (tiling.total(sums, kBackwardKinds, kind, c) - mean * sum_dz);
+    };
+    args.sums[c] = sum_dz;
+    args.sums[shape.c + c] = with_hat(1, args.mean_inverse_stddev);
+    if (with_residual) {
+      args.residual_sums[c] = sum_dz;
+      args.residual_sums[shape.c + c] = with_hat(2, args.residual_mean_inverse_stddev);
+    }
+  }
+}
+
+}  // namespace lockstep::cpu

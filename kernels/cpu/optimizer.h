@@ -1,0 +1,13 @@
+// SGD and AdamW over the whole parameter arena in one pass (op.h has the formulas), segments in pieces over threads.
+#pragma once
+
+#include <memory>
+
+#include "kernels/cpu/context.h"
+#include "lockstep/op.h"
+
+namespace lockstep::cpu {
+
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerDescription& description, const CpuContext& context);
+
+}  // namespace lockstep::cpu

@@ -1,0 +1,50 @@
+// Kernels of optimizer.cpp for one instruction set (each_isa.h).
+
+namespace lockstep::cpu::LOCKSTEP_ISA {
+
+/// Elements [i, i + lanes of T).
+template <typename T, bool kMomentum, bool kNesterov>
+inline void sgd_at(const SgdTask& task, std::size_t i) {
+  T w = load<T>(task.parameters + i);
+  T g = load<T>(task.gradients + i) * task.clip_coefficient + task.weight_decay * w;
+  if constexpr (kMomentum) {
+    const T velocity = task.momentum * load<T>(task.velocity + i) + g;
+    store(task.velocity + i, velocity);
+    g = kNesterov ? g + task.momentum * velocity : velocity;
+  }
+  store(task.parameters + i, w - task.learning_rate * g);
+}
+
+template <bool kMomentum, bool kNesterov>
+void sgd_piece(const SgdTask& task, std::size_t begin, std::size_t end) {
+  std::size_t i = begin;
+  for (; i + kLanes <= end; i += kLanes) sgd_at<Floats, kMomentum, kNesterov>(task, i);
+  for (; i < end; ++i) sgd_at<float, kMomentum, kNesterov>(task, i);
+}
+
+inline void sgd(const SgdTask& task, std::size_t begin, std::size_t end) {
+  if (task.momentum == 0.0f) return sgd_piece<false, false>(task, begin, end);
+  if (task.nesterov) return sgd_piece<true, true>(task, begin, end);
+  sgd_piece<true, false>(task, begin, end);
+}
+
+template <typename T>
+inline void adamw_at(const AdamwTask& task, std::size_t i) {
+  const T w = load<T>(task.parameters + i) * task.keep;
+  const T g = load<T>(task.gradients + i) * task.clip_coefficient;
+  T m = load<T>(task.first_moment + i);
+  m = m + task.one_minus_beta1 * (g - m);
+  const T v = task.beta2 * load<T>(task.second_moment + i) + (task.one_minus_beta2 * g) * g;
+  const T denominator = square_root(v) * task.root_correction2 + task.epsilon;
+  store(task.first_moment + i, m);
+  store(task.second_moment + i, v);
+  store(task.parameters + i, w - task.step_size * (m / denominator));
+}
+
+inline void adamw(const AdamwTask& task, std::size_t begin, std::size_t end) {
+  std::size_t i = begin;
+  for (; i + kLanes <= end; i += kLanes) adamw_at<Floats>(task, i);
+  for (; i < end; ++i) adamw_at<float>(task, i);
+}
+
+}  // namespace lockstep::cpu::LOCKSTEP_ISA

@@ -1,0 +1,209 @@
+#include "kernels/cpu/pool2d.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/cpu/normalization.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd.h"
+#include "lockstep/error.h"
+
+namespace lockstep::cpu {
+
+/// Shapes, and which pixels (h, w) lie under which windows (p, q).
+struct PoolGeometry {
+  std::int64_t h = 0, w = 0, c = 0, out_h = 0, out_w = 0;
+  std::int64_t window_h = 0, window_w = 0, stride = 1, padding = 0;
+  Layout layout = Layout::nhwc;
+  std::int64_t channel_stride = 0;  // elements from pixel to pixel: c or 16
+
+  /// Offset of channel c of pixel (0, 0).
+  std::int64_t base(std::int64_t n, std::int64_t channel, std::int64_t pixels) const {
+    if (layout == Layout::nhwc) return n * pixels * c + channel;
+    return (n * (c / 16) + channel / 16) * pixels * 16 + channel % 16;
+  }
+  std::int64_t x_base(std::int64_t n, std::int64_t channel) const { return base(n, channel, h * w); }
+  std::int64_t y_base(std::int64_t n, std::int64_t channel) const { return base(n, channel, out_h * out_w); }
+
+  /// Real pixels under window p: rows; likewise columns.
+  Range rows(std::int64_t p) const { return under(p, window_h, h); }
+  Range columns(std::int64_t q) const { return under(q, window_w, w); }
+  /// Windows over row h; likewise over a column.
+  Range windows_over_row(std::int64_t row) const { return over(row, window_h, out_h); }
+  Range windows_over_column(std::int64_t column) const { return over(column, window_w, out_w); }
+
+ private:
+  Range under(std::int64_t p, std::int64_t window, std::int64_t size) const {
+    const std::int64_t begin = p * stride - padding;
+    return {begin > 0 ? begin : 0, begin + window < size ? begin + window : size};
+  }
+  Range over(std::int64_t pixel, std::int64_t window, std::int64_t out_size) const {
+    const std::int64_t last = (pixel + padding) / stride, beyond = pixel + padding - window;  // begins too early
+    return {beyond < 0 ? 0 : beyond / stride + 1, last + 1 < out_size ? last + 1 : out_size};
+  }
+};
+
+enum class PoolInput { direct, normalized, residual_plain, residual_normalized };
+
+struct PoolTask {
+  PoolGeometry geometry;
+  bool max = true;
+  PoolInput input = PoolInput::direct;
+  float lower_bound = 0;  // of the normalised input: 0 with ReLU, else -infinity
+  const float* x = nullptr;
+  const float* residual = nullptr;
+  const float* scale = nullptr;  // (C), like the three below
+  const float* bias = nullptr;
+  const float* residual_scale = nullptr;
+  const float* residual_bias = nullptr;
+  float* y = nullptr;
+  std::uint8_t* saved = nullptr;  // null: no backward follows
+};
+
+struct PoolBackwardTask {
+  PoolGeometry geometry;
+  bool max = true;
+  bool accumulate = false;
+  const float* dy = nullptr;
+  const std::uint8_t* saved = nullptr;
+  float* dx = nullptr;
+};
+
+}  // namespace lockstep::cpu
+
+#define LOCKSTEP_KERNELS "kernels/cpu/pool2d_kernels.h"
+#include "kernels/cpu/each_isa.h"
+
+namespace lockstep::cpu {
+namespace {
+
+class CpuPool2d final : public Pool2d {
+ public:
+  CpuPool2d(const Pool2dDescription& d, const CpuContext& context)
+      : description_(d),
+        context_(context),
+        activation_{d.x[0], d.x[1] * d.x[2], d.x[3], d.x_layout},
+        max_(d.kind == Pool2dDescription::Kind::max),
+        parts_(part_count(context, d.x.n_elements() * std::int64_t{sizeof(float)})) {
+    const Shape y = d.y();
+    const bool whole = d.window == 0;
+    geometry_ = {.h = d.x[1],
+                 .w = d.x[2],
+                 .c = d.x[3],
+                 .out_h = y[1],
+                 .out_w = y[2],
+                 .window_h = whole ? d.x[1] : d.window,
+                 .window_w = whole ? d.x[2] : d.window,
+                 .stride = whole ? 1 : d.stride,
+                 .padding = whole ? 0 : d.padding,
+                 .layout = d.x_layout,
+                 .channel_stride = d.x_layout == Layout::nhwc ? d.x[3] : 16};
+  }
+
+  OpNeeds needs() const override {
+    OpNeeds needs;
+    if (description_.inference) return needs;
+    if (max_) needs.saved_bytes = static_cast<std::size_t>(description_.y().n_elements());
+    if (description_.normalization)
+      needs.backward_workspace_bytes = normalize_backward_workspace_bytes(activation_, context_);
+    return needs;
+  }
+
+  std::string describe() const override {
+    std::string text = max_ ? "own kernel: max" : "own kernel: average";
+    if (!description_.normalization) return text;
+    text += description_.normalization->store ? ", normalisation a pass" : ", normalisation fused forward";
+    return description_.inference ? text : text + ", backward in two passes";
+  }
+
+  void forward(const Forward& args, const OpMemory& memory, Stream&) override {
+    PoolTask task{.geometry = geometry_, .max = max_, .x = static_cast<const float*>(args.x)};
+    task.y = static_cast<float*>(args.y);
+    task.saved = description_.inference ? nullptr : static_cast<std::uint8_t*>(memory.saved);
+    if (description_.normalization) add_normalization(args, task);
+    const Range units{0, description_.x[0] * units_an_image(geometry_.out_h)};
+    run_parts(parts_, [&](int part) { LOCKSTEP_DISPATCH(pool_forward)(task, part_of(units.end, part, parts_)); });
+  }
+
+  // With a normalisation: the data gradient into dz (onto `added` where they are one), then back through it.
+  void backward(const Backward& args, const OpMemory& memory, Stream&) override {
+    const bool pending = description_.normalization.has_value();
+    if (!pending && args.dx_mode == GradientMode::skip) return;
+    NormalizationBackward gradient = args.gradient;
+    const bool onto_added = pending && gradient.added == gradient.dz;
+    PoolBackwardTask task{.geometry = geometry_, .max = max_};
+    task.dy = static_cast<const float*>(args.dy);
+    task.saved = static_cast<const std::uint8_t*>(memory.saved);
+    task.dx = static_cast<float*>(pending ? gradient.dz : args.dx);
+    task.accumulate = pending ? onto_added : args.dx_mode == GradientMode::accumulate;
+    const std::int64_t units = description_.x[0] * units_an_image(geometry_.h);
+    run_parts(parts_, [&](int part) { LOCKSTEP_DISPATCH(pool_backward)(task, part_of(units, part, parts_)); });
+    if (!pending) return;
+    if (onto_added) gradient.added = nullptr;
+    const InputNormalization& normalization = *description_.normalization;
+    const float* z = normalization.store ? static_cast<const float*>(args.normalization.z) : nullptr;
+    normalize_backward(activation_, normalization, static_cast<const float*>(args.x), args.normalization, z, task.dx,
+                       gradient, memory.workspace, context_);
+  }
+
+ private:
+  /// What is divided among threads: rows of pixels, or blocks of 16 channels.
+  std::int64_t units_an_image(std::int64_t height) const {
+    return geometry_.layout == Layout::nhwc ? height : geometry_.c / 16;
+  }
+
+  void add_normalization(const Forward& args, PoolTask& task) const {
+    const InputNormalization& normalization = *description_.normalization;
+    const NormalizationForward& n = args.normalization;
+    if (normalization.store) {
+      normalize(activation_, normalization, task.x, n, static_cast<float*>(n.z), context_);
+      task.x = static_cast<const float*>(n.z);
+      return;
+    }
+    using Residual = InputNormalization::Residual;
+    task.lower_bound = normalization.relu ? 0.0f : -std::numeric_limits<float>::infinity();
+    task.scale = n.scale_bias;
+    task.bias = n.scale_bias + geometry_.c;
+    task.residual = static_cast<const float*>(n.residual);
+    task.input = normalization.residual == Residual::none    ? PoolInput::normalized
+                 : normalization.residual == Residual::plain ? PoolInput::residual_plain
+                                                             : PoolInput::residual_normalized;
+    if (normalization.residual == Residual::normalized) {
+      task.residual_scale = n.residual_scale_bias;
+      task.residual_bias = n.residual_scale_bias + geometry_.c;
+    }
+  }
+
+  Pool2dDescription description_;
+  CpuContext context_;
+  Activation activation_;
+  PoolGeometry geometry_;
+  bool max_;
+  int parts_;
+};
+
+}  // namespace
+
+std::unique_ptr<Pool2d> make_pool2d(const Pool2dDescription& d, const CpuContext& context) {
+  require(d.dtype == DType::fp32, ErrorCode::not_supported, "Pooling on the CPU computes in fp32, not {}.",
+          name(d.dtype));
+  require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::internal,
+          "Pooling wants an input (N, H, W, C) that is not empty, not {}.", d.x.text());
+  require(d.window == 0 || (d.window > d.padding && d.padding >= 0 && d.stride > 0), ErrorCode::not_supported,
+          "Pooling wants a window greater than its padding and a stride of at least 1; it was given window {}, padding "
+          "{}, stride {}.",
+          d.window, d.padding, d.stride);
+  const Shape y = d.y();
+  require(y[1] > 0 && y[2] > 0, ErrorCode::not_supported, "A pooling window of {} with padding {} does not fit {}.",
+          d.window, d.padding, d.x.text());
+  require(d.x_layout == d.y_layout || y[1] * y[2] == 1, ErrorCode::not_supported,
+          "Pooling on the CPU keeps the layout of its input; only an output of one pixel may have another.");
+  require(d.x_layout == Layout::nhwc || d.x[3] % 16 == 0, ErrorCode::internal,
+          "Pooling wants channel blocks of 16, but {} has {} channels.", d.x.text(), d.x[3]);
+  const std::int64_t window_elements = d.window == 0 ? d.x[1] * d.x[2] : std::int64_t{d.window} * d.window;
+  require(d.kind == Pool2dDescription::Kind::average || d.inference || window_elements <= 256, ErrorCode::not_supported,
+          "Max pooling on the CPU trains with windows of up to 256 elements, not {}.", window_elements);
+  return std::make_unique<CpuPool2d>(d, context);
+}
+
+}  // namespace lockstep::cpu

@@ -1,0 +1,178 @@
+// Kernels of pool2d.cpp for one instruction set (each_isa.h): one vector of channels of one pixel at a time.
+
+namespace lockstep::cpu::LOCKSTEP_ISA {
+
+/// Reads the input of `kLanes` (or one) channels, normalised on the way.
+template <typename T, PoolInput kInput>
+struct PoolReader {
+  const PoolTask& task;
+  T scale{}, bias{}, residual_scale{}, residual_bias{}, lower_bound{};
+
+  PoolReader(const PoolTask& task, std::int64_t c) : task(task) {
+    if constexpr (kInput == PoolInput::direct) return;
+    scale = load<T>(task.scale + c);
+    bias = load<T>(task.bias + c);
+    if constexpr (kInput == PoolInput::residual_normalized) {
+      residual_scale = load<T>(task.residual_scale + c);
+      residual_bias = load<T>(task.residual_bias + c);
+    }
+    lower_bound = broadcast<T>(task.lower_bound);
+  }
+  T operator()(std::int64_t offset) const {
+    T value = load<T>(task.x + offset);
+    if constexpr (kInput == PoolInput::direct) return value;
+    value = scale * value + bias;
+    if constexpr (kInput == PoolInput::residual_plain) value += load<T>(task.residual + offset);
+    if constexpr (kInput == PoolInput::residual_normalized)
+      value += residual_scale * load<T>(task.residual + offset) + residual_bias;
+    return value < lower_bound ? lower_bound : value;
+  }
+};
+
+inline void store_bytes(std::uint8_t* p, Ints value) { store(p, __builtin_convertvector(value, Bytes)); }
+inline void store_bytes(std::uint8_t* p, std::int32_t value) { *p = static_cast<std::uint8_t>(value); }
+inline Ints load_bytes(const std::uint8_t* p, Ints) { return __builtin_convertvector(load<Bytes>(p), Ints); }
+inline std::int32_t load_bytes(const std::uint8_t* p, std::int32_t) { return *p; }
+
+template <typename T, PoolInput kInput>
+void max_pixel(const PoolTask& task, std::int64_t n, std::int64_t p, std::int64_t q, std::int64_t c) {
+  using Integers = typename Lanes<T>::Integers;
+  const PoolGeometry& g = task.geometry;
+  const PoolReader<T, kInput> read(task, c);
+  const std::int64_t x_base = g.x_base(n, c), h0 = p * g.stride - g.padding, w0 = q * g.stride - g.padding;
+  const Range rows = g.rows(p), columns = g.columns(q);
+  T best = broadcast<T>(-__builtin_inff());
+  Integers index = Integers{} + static_cast<std::int32_t>((rows.begin - h0) * g.window_w + columns.begin - w0);
+  for (std::int64_t h = rows.begin; h < rows.end; ++h)
+    for (std::int64_t w = columns.begin; w < columns.end; ++w) {
+      const T value = read(x_base + (h * g.w + w) * g.channel_stride);
+      const auto greater = (value > best) | (value != value);
+      best = greater ? value : best;
+      index = greater ? Integers{} + static_cast<std::int32_t>((h - h0) * g.window_w + w - w0) : index;
+    }
+  const std::int64_t out = g.y_base(n, c) + (p * g.out_w + q) * g.channel_stride;
+  store(task.y + out, best);
+  if (task.saved) store_bytes(task.saved + out, index);
+}
+
+template <typename T, PoolInput kInput>
+void average_pixel(const PoolTask& task, std::int64_t n, std::int64_t p, std::int64_t q, std::int64_t c) {
+  const PoolGeometry& g = task.geometry;
+  const PoolReader<T, kInput> read(task, c);
+  const std::int64_t x_base = g.x_base(n, c);
+  const Range rows = g.rows(p), columns = g.columns(q);
+  Widened<T> sum{};
+  for (std::int64_t h = rows.begin; h < rows.end; ++h)
+    for (std::int64_t w = columns.begin; w < columns.end; ++w)
+      add(sum, widen(read(x_base + (h * g.w + w) * g.channel_stride)));
+  double sums[Lanes<T>::kCount];
+  std::memcpy(sums, &sum, sizeof sums);
+  const double count = static_cast<double>((rows.end - rows.begin) * (columns.end - columns.begin));
+  float* y = task.y + g.y_base(n, c) + (p * g.out_w + q) * g.channel_stride;
+  for (int i = 0; i < Lanes<T>::kCount; ++i) y[i] = static_cast<float>(sums[i] / count);
+}
+
+/// dx of pixel (h, w), gathered from all windows over it, in their order.
+template <typename T, bool kMax, bool kAccumulate>
+void gather_pixel(const PoolBackwardTask& task, std::int64_t n, std::int64_t h, std::int64_t w, std::int64_t c) {
+  using Integers = typename Lanes<T>::Integers;
+  const PoolGeometry& g = task.geometry;
+  const Range rows = g.windows_over_row(h), columns = g.windows_over_column(w);
+  const std::int64_t y_base = g.y_base(n, c);
+  T gradient{};
+  for (std::int64_t p = rows.begin; p < rows.end; ++p)
+    for (std::int64_t q = columns.begin; q < columns.end; ++q) {
+      const std::int64_t out = y_base + (p * g.out_w + q) * g.channel_stride;
+      const T dy = load<T>(task.dy + out);
+      if constexpr (kMax) {
+        const std::int64_t position = (h + g.padding - p * g.stride) * g.window_w + w + g.padding - q * g.stride;
+        const Integers index = load_bytes(task.saved + out, Integers{});
+        gradient += index == Integers{} + static_cast<std::int32_t>(position) ? dy : T{};
+      } else {
+        const Range under_rows = g.rows(p), under_columns = g.columns(q);
+        const auto count = (under_rows.end - under_rows.begin) * (under_columns.end - under_columns.begin);
+        gradient += dy / static_cast<float>(count);
+      }
+    }
+  float* dx = task.dx + g.x_base(n, c) + (h * g.w + w) * g.channel_stride;
+  store(dx, kAccumulate ? load<T>(dx) + gradient : gradient);
+}
+
+/// Calls body.pixel<T>(n, row, column, channel) over units [range): images' rows in nhwc, 16 channels of an image in
+/// nchw16c.
+template <typename Body>
+void walk_pixels(const PoolGeometry& g, std::int64_t height, std::int64_t width, Range range, const Body& body) {
+  for (std::int64_t unit = range.begin; unit < range.end; ++unit) {
+    if (g.layout == Layout::nchw16c) {
+      const std::int64_t n = unit / (g.c / 16), first = unit % (g.c / 16) * 16;
+      for (std::int64_t h = 0; h < height; ++h)
+        for (std::int64_t w = 0; w < width; ++w)
+          for (std::int64_t c = first; c < first + 16; c += kLanes) body.template pixel<Floats>(n, h, w, c);
+    } else {
+      const std::int64_t n = unit / height, h = unit % height;
+      for (std::int64_t w = 0; w < width; ++w) {
+        std::int64_t c = 0;
+        for (; c + kLanes <= g.c; c += kLanes) body.template pixel<Floats>(n, h, w, c);
+        for (; c < g.c; ++c) body.template pixel<float>(n, h, w, c);
+      }
+    }
+  }
+}
+
+template <PoolInput kInput, bool kMax>
+struct PoolForwardBody {
+  const PoolTask& task;
+  template <typename T>
+  void pixel(std::int64_t n, std::int64_t p, std::int64_t q, std::int64_t c) const {
+    if constexpr (kMax)
+      max_pixel<T, kInput>(task, n, p, q, c);
+    else
+      average_pixel<T, kInput>(task, n, p, q, c);
+  }
+};
+
+template <bool kMax, bool kAccumulate>
+struct PoolBackwardBody {
+  const PoolBackwardTask& task;
+  template <typename T>
+  void pixel(std::int64_t n, std::int64_t h, std::int64_t w, std::int64_t c) const {
+    gather_pixel<T, kMax, kAccumulate>(task, n, h, w, c);
+  }
+};
+
+template <PoolInput kInput>
+void pool_input(const PoolTask& task, Range range) {
+  const PoolGeometry& g = task.geometry;
+  if (task.max)
+    walk_pixels(g, g.out_h, g.out_w, range, PoolForwardBody<kInput, true>{task});
+  else
+    walk_pixels(g, g.out_h, g.out_w, range, PoolForwardBody<kInput, false>{task});
+}
+
+inline void pool_forward(const PoolTask& task, Range range) {
+  switch (task.input) {
+    case PoolInput::direct:
+      return pool_input<PoolInput::direct>(task, range);
+    case PoolInput::normalized:
+      return pool_input<PoolInput::normalized>(task, range);
+    case PoolInput::residual_plain:
+      return pool_input<PoolInput::residual_plain>(task, range);
+    case PoolInput::residual_normalized:
+      return pool_input<PoolInput::residual_normalized>(task, range);
+  }
+}
+
+template <bool kMax>
+void pool_gather(const PoolBackwardTask& task, Range range) {
+  const PoolGeometry& g = task.geometry;
+  if (task.accumulate)
+    walk_pixels(g, g.h, g.w, range, PoolBackwardBody<kMax, true>{task});
+  else
+    walk_pixels(g, g.h, g.w, range, PoolBackwardBody<kMax, false>{task});
+}
+
+inline void pool_backward(const PoolBackwardTask& task, Range range) {
+  task.max ? pool_gather<true>(task, range) : pool_gather<false>(task, range);
+}
+
+}  // namespace lockstep::cpu::LOCKSTEP_ISA

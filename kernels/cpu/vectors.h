@@ -1,0 +1,116 @@
+// Vector types of one instruction set; each_isa.h includes this three times, so it has no include guard.
+// Kernels are templates over T, a vector of floats or one float (the columns that fill no vector).
+
+namespace lockstep::cpu::LOCKSTEP_ISA {
+
+inline constexpr int kLanes = LOCKSTEP_LANES;
+typedef float Floats __attribute__((vector_size(4 * LOCKSTEP_LANES)));
+typedef double Doubles __attribute__((vector_size(4 * LOCKSTEP_LANES)));  // half as many
+typedef std::int32_t Ints __attribute__((vector_size(4 * LOCKSTEP_LANES)));
+typedef std::uint8_t Bytes __attribute__((vector_size(LOCKSTEP_LANES)));
+
+template <typename T>
+inline T load(const void* p) {
+  T value;
+  std::memcpy(&value, p, sizeof value);
+  return value;
+}
+template <typename T>
+inline void store(void* p, T value) {
+  std::memcpy(p, &value, sizeof value);
+}
+
+// The AVX-512 intrinsics are the zero-masked ones with a full mask, which cost nothing: the plain ones draw warnings
+// out of GCC 12's own headers, and __builtin_convertvector makes two halves of each conversion.
+inline Doubles widen_low(Floats v) {
+#if LOCKSTEP_LANES == 16
+  return (Doubles)_mm512_maskz_cvtps_pd(0xff, (__m256)__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7));
+#elif LOCKSTEP_LANES == 8
+  return (Doubles)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)v));
+#else
+  return (Doubles)_mm_cvtps_pd((__m128)v);
+#endif
+}
+inline Doubles widen_high(Floats v) {
+#if LOCKSTEP_LANES == 16
+  return (Doubles)_mm512_maskz_cvtps_pd(0xff, _mm512_maskz_extractf32x8_ps(0xff, (__m512)v, 1));
+#elif LOCKSTEP_LANES == 8
+  return (Doubles)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)v, 1));
+#else
+  return (Doubles)_mm_cvtps_pd(_mm_movehl_ps((__m128)v, (__m128)v));
+#endif
+}
+inline Floats square_root(Floats v) {
+#if LOCKSTEP_LANES == 16
+  return (Floats)_mm512_maskz_sqrt_ps(0xffff, (__m512)v);
+#elif LOCKSTEP_LANES == 8
+  return (Floats)_mm256_sqrt_ps((__m256)v);
+#else
+  return (Floats)_mm_sqrt_ps((__m128)v);
+#endif
+}
+inline float square_root(float v) { return __builtin_sqrtf(v); }
+
+/// As many fp64 values as T has floats.
+template <typename T>
+struct Widened;
+template <>
+struct Widened<Floats> {
+  Doubles low, high;
+};
+template <>
+struct Widened<float> {
+  double value;
+};
+
+inline Widened<Floats> widen(Floats v) { return {widen_low(v), widen_high(v)}; }
+inline Widened<float> widen(float v) { return {v}; }
+inline void add(Widened<Floats>& sum, const Widened<Floats>& v) {
+  sum.low += v.low;
+  sum.high += v.high;
+}
+inline void add(Widened<float>& sum, const Widened<float>& v) { sum.value += v.value; }
+inline void add_product(Widened<Floats>& sum, const Widened<Floats>& a, const Widened<Floats>& b) {
+  sum.low += a.low * b.low;
+  sum.high += a.high * b.high;
+}
+inline void add_product(Widened<float>& sum, const Widened<float>& a, const Widened<float>& b) {
+  sum.value += a.value * b.value;
+}
+
+/// Keeps the loops of one column scalar: vectorised across rows they would be large and never faster.
+template <typename T>
+inline void scalar_stays_scalar() {
+  if constexpr (sizeof(T) == sizeof(float)) asm volatile("");
+}
+
+/// Lanes that a T has, and the integers of a comparison of two T.
+template <typename T>
+struct Lanes;
+template <>
+struct Lanes<Floats> {
+  static constexpr int kCount = kLanes;
+  using Integers = Ints;
+};
+template <>
+struct Lanes<float> {
+  static constexpr int kCount = 1;
+  using Integers = std::int32_t;
+};
+
+template <typename T>
+inline T broadcast(float value) {
+  return T{} + value;
+}
+/// ReLU that lets a NaN through, as PyTorch's does.
+template <typename T>
+inline T relu(T v) {
+  return v < T{} ? T{} : v;
+}
+/// Its gradient: nothing where z <= 0.
+template <typename T>
+inline T relu_backward(T z, T gradient) {
+  return z <= T{} ? T{} : gradient;
+}
+
+}  // namespace lockstep::cpu::LOCKSTEP_ISA
