@@ -118,7 +118,8 @@ $(BUILD)/flags $(BUILD)/commit: always
 	@mkdir -p $(@D); printf '%s\n' "$$CONTENT" | cmp -s - $@ || printf '%s\n' "$$CONTENT" > $@
 $(BUILD)/src/base/version.o: $(BUILD)/commit
 $(BUILD)/src/base/version.o: DEFINES = -DLOCKSTEP_VERSION='"$(VERSION)"' -DLOCKSTEP_COMMIT='"$(word 2,$(shell cat $(BUILD)/commit))"' \
-  -DLOCKSTEP_COMPILER='"$(shell $(CXX) --version | head -1)"'
+  -DLOCKSTEP_COMPILER='"$(shell $(CXX) --version | head -1)"' \
+  -DLOCKSTEP_YAML_CPP='"$(or $(shell pkg-config --modversion yaml-cpp 2>/dev/null),unknown)"'
 
 compile_commands.json: $(BUILD)/flags $(SOURCES) $(TESTS) $(SUPPORT) $(BENCHES)
 	@{ echo '['; $(foreach f,src/main.cpp $(SOURCES) $(SUPPORT) $(TESTS) $(BENCHES),printf '%s{"directory": "%s", "file": "%s", "command": "%s"}\n' \

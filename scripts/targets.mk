@@ -1,1 +1,113 @@
 # Launching, testing, checking, installing. Included by the Makefile.
+
+# Open MPI starts nothing as root unless told; ranks may share cores on a laptop, and threads need more than one core each.
+ifeq ($(shell id -u),0)
+export OMPI_ALLOW_RUN_AS_ROOT := 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+endif
+LAUNCH := $(MPIRUN) --oversubscribe --bind-to none
+export MPIRUN
+
+train: $(BUILD)/lockstep
+	$(LAUNCH) -n $(RANKS) $(BUILD)/lockstep train $(CONFIG) $(OVERRIDES)
+
+# What `deps` installs is found by the Make started after it.
+quickstart:
+	@$(MAKE) --no-print-directory deps
+	@$(MAKE) --no-print-directory -j$(JOBS) all
+	@LOCKSTEP=$(BUILD)/lockstep scripts/quickstart.sh $(RANKS) $(OVERRIDES)
+
+# ---- Tests ----------------------------------------------------------------------------------------------------------
+# The unit tests of one process run a second time, built with the address and undefined behaviour sanitizers together.
+# Results: $(BUILD)/test-results, which .ci/run adds up.
+SANITIZED := $(if $(filter release,$(MODE)),$(BUILD)-asan-ubsan)
+test:
+	@$(MAKE) --no-print-directory -j$(JOBS) tests $(BUILD)/lockstep
+	@$(if $(SANITIZED),$(MAKE) --no-print-directory -j$(JOBS) MODE=asan-ubsan BUILD=$(SANITIZED) unit-tests)
+	@scripts/run-tests.sh --results $(BUILD)/test-results $(BUILD) $(SANITIZED)
+
+test-cluster: $(BUILD)/lockstep
+	@LOCKSTEP=$(abspath $(BUILD)/lockstep) test/cluster/run.sh --results $(BUILD)/test-cluster-results
+
+# ---- Speed: nothing of this is part of `make test` ------------------------------------------------------------------
+bench: $(BUILD)/lockstep benches
+	@bench/run.sh $(BUILD)
+bench-peers: $(BUILD)/lockstep
+	@bench/peers/run.sh $(BUILD)
+bench-check: $(BUILD)/lockstep benches
+	@bench/check.sh $(BUILD)
+
+# ---- Checks ---------------------------------------------------------------------------------------------------------
+check: check-format check-arrows check-tidy
+check-format:
+	@scripts/check-format.sh
+check-arrows:
+	@scripts/check-arrows.sh
+check-tidy: compile_commands.json $(GENERATED)
+	@scripts/check-tidy.sh
+lint: check-arrows check-tidy
+format:
+	@scripts/check-format.sh --fix
+
+# ---- Dependencies ---------------------------------------------------------------------------------------------------
+export DNNL_ROOT MPI_HOME HDF5_HOME CLI11_HOME YAML_CPP_HOME JSON_HOME FMT_HOME SPDLOG_HOME JPEG_HOME PROTOBUF_HOME \
+  XXHASH_HOME GTEST_HOME BENCHMARK_HOME
+deps:
+	@scripts/deps.sh
+deps-test:
+	@scripts/deps-test.sh
+
+# ---- Installing -----------------------------------------------------------------------------------------------------
+# The installed program looks for the oneDNN of .deps/ beside itself; libraries that were elsewhere stay there.
+BUNDLED := $(filter $(CURDIR)/.deps/%,$(ONEDNN_HOME))
+INSTALLED_LDLIBS = $(if $(BUNDLED),$(subst -Wl$(comma)-rpath$(comma)$(ONEDNN_HOME)/lib64,,$(subst -Wl$(comma)-rpath$(comma)$(ONEDNN_HOME)/lib ,-Wl$(comma)-rpath$(comma)'$$ORIGIN/../lib/lockstep' ,$(LDLIBS))),$(LDLIBS))
+SHARE = $(DESTDIR)$(PREFIX)/share/lockstep
+
+install: $(BUILD)/lockstep
+	@mkdir -p $(BUILD)/install
+	@$(CXX) $(CXXFLAGS) -o $(BUILD)/install/lockstep $(BUILD)/src/main.o $(BUILD)/liblockstep.a $(LDFLAGS) $(INSTALLED_LDLIBS)
+	@install -D -m 755 $(BUILD)/install/lockstep $(DESTDIR)$(PREFIX)/bin/lockstep
+	@$(if $(BUNDLED),install -D -m 755 $(ONEDNN_HOME)/lib/libdnnl.so.3 $(DESTDIR)$(PREFIX)/lib/lockstep/libdnnl.so.3)
+	@install -d $(SHARE)/configs $(SHARE)/data/samples
+	@for config in jobs/configs/*.yaml; do sed 's#: data/#: $${LOCKSTEP_DATA}/#' $$config > $(SHARE)/configs/$${config##*/}; done
+	@install -m 644 data/samples/*.h5 $(SHARE)/data/samples/
+	@install -m 644 LICENSE CHANGELOG.md README.md $(SHARE)/
+	@echo "Installed $(DESTDIR)$(PREFIX)/bin/lockstep. Its configurations name their data below LOCKSTEP_DATA:"
+	@echo "  export LOCKSTEP_DATA=$(PREFIX)/share/lockstep/data"
+	@echo "  $(notdir $(MPIRUN)) -n 2 lockstep train $(PREFIX)/share/lockstep/configs/quickstart.yaml"
+
+clean:
+	rm -rf $(BUILD) $(SANITIZED) $(if $(filter build,$(BUILD)),$(addprefix build-,$(MODES))) compile_commands.json
+
+define HELP
+Targets
+  make                 builds build/lockstep
+  make quickstart      installs what is missing, builds, trains ResNet-18 on 2 ranks for a few minutes, evaluates
+  make train           CONFIG=FILE.yaml RANKS=2 OVERRIDES="train.epochs=3 ..."
+  make test            every test, and the unit tests of one process again under the sanitizers
+  make test-cluster    a training on a small Slurm cluster made on this machine (root)
+  make bench           micro and macro benchmarks; bench-peers: beside PyTorch; bench-check: the speeds we hold ourselves to
+  make check           format, clang-tidy, the arrows between folders; also check-format, check-tidy, check-arrows
+  make format          rewrites the sources as .clang-format says
+  make lint            clang-tidy and arrows
+  make deps            installs what building needs (apt as root; else says what to run)
+  make deps-test       installs what only tests need
+  make install         PREFIX=/usr/local DESTDIR=
+  make tests           builds the tests; build/test/FOLDER/NAME_test is one of them
+  make clean           removes the build folders, not .deps
+
+Variables
+  MODE=release         release | debug | asan | ubsan | asan-ubsan | tsan, each with a build folder of its own
+  BUILD=build          the build folder
+  CXX, MPICXX, MPIRUN  compiler, MPI compiler wrapper and launcher
+  DNNL_ROOT            oneDNN 3.2 or newer; MPI_HOME HDF5_HOME CLI11_HOME YAML_CPP_HOME JSON_HOME FMT_HOME SPDLOG_HOME
+                       JPEG_HOME PROTOBUF_HOME XXHASH_HOME GTEST_HOME BENCHMARK_HOME: where the others are, if pkg-config
+                       does not know
+  JOBS                 compilers at once in quickstart and test (all cores)
+endef
+export HELP
+help:
+	@printf '%s\n' "$$HELP"
+
+.PHONY: train quickstart test test-cluster bench bench-peers bench-check check check-format check-arrows check-tidy lint \
+  format deps deps-test install clean help

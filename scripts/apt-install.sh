@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Installs Debian packages, as root and without questions. The lists are fetched only when a package is not found
+# with those that are there, which is so on a fresh machine and after a mirror has moved on.
+set -euo pipefail
+export DEBIAN_FRONTEND=noninteractive
+install() {
+  apt-get install -y -qq --no-install-recommends -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300 "$@" </dev/null
+}
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+if ! install "$@" >"$log" 2>&1; then
+  apt-get update -qq -o DPkg::Lock::Timeout=300 </dev/null
+  if ! install "$@" >"$log" 2>&1; then
+    cat "$log" >&2
+    echo "apt-get could not install: $*" >&2
+    exit 1
+  fi
+fi

@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Which folder may include which, and which file a vendor's header. Prints each line that breaks a rule.
+#
+#   main -> commands -> train -> models -> layers -> graph -> include      left may include any right
+#   comm, data, checkpoint, config, base -> include                        commands and train include these too
+#   kernels/* -> include, their own folder, nothing else
+#   only src/backend_factory.cpp includes kernels/; include/ has no vendor's header
+#
+# scripts/check-arrows.sh [ROOT]
+set -uo pipefail
+cd "${1:-$(dirname "$0")/..}"
+
+find include kernels src -name '*.h' -o -name '*.cpp' -o -name '*.def' -o -name '*.cu' -o -name '*.cuh' | sort |
+  xargs grep -nHE '^[[:space:]]*#[[:space:]]*include[[:space:]]*["<]' /dev/null |
+  awk -F: '
+  BEGIN {
+    # From each folder of src, the folders of src that it may include besides its own.
+    may["main"] = " commands train models layers graph comm data checkpoint config base "
+    may["backend_factory"] = " base "
+    may["commands"] = " train models layers graph comm data checkpoint config base "
+    may["train"] = " models layers graph comm data checkpoint config base "
+    may["models"] = " layers graph "
+    may["layers"] = " graph "
+    may["graph"] = " "
+    may["comm"] = may["data"] = may["checkpoint"] = may["config"] = " base "
+    may["base"] = " "
+    # Vendors: what the header begins with, and the files (regular expressions) that own it.
+    owner["mpi.h"] = "^src/comm/"
+    owner["hdf5"] = "^src/(data|checkpoint)/"
+    owner["H5"] = "^src/(data|checkpoint)/"
+    owner["dnnl"] = "^kernels/cpu/"
+    owner["oneapi/dnnl"] = "^kernels/cpu/"
+    owner["yaml-cpp/"] = "^src/config/"
+    owner["CLI/"] = "^src/(commands/|main[.]cpp$)"
+    owner["jpeglib"] = "^src/data/"
+    owner["turbojpeg"] = "^src/data/"
+    owner["spdlog/"] = "^src/base/"
+    owner["google/protobuf/"] = "^src/train/"
+    owner["immintrin"] = "^kernels/cpu/|^src/comm/sum"
+    owner["omp.h"] = "^kernels/cpu/"
+  }
+  function broken(rule) { printf "%s:%s: %s\n    %s\n", file, line, rule, text; count++ }
+  {
+    file = $1; line = $2; text = $0; sub(/^[^:]*:[^:]*:/, "", text)
+    header = text; sub(/^[^"<]*["<]/, "", header); sub(/[">].*$/, "", header)
+
+    # versions.cpp lists what each library calls itself.
+    for (v in owner)
+      if (file != "src/train/versions.cpp" && index(header, v) == 1 && file !~ owner[v]) broken("<" header "> belongs to the files " owner[v])
+
+    # Where the file is, and where what it includes is.
+    n = split(file, at, "/")
+    from = at[2]; sub(/[.].*$/, "", from)
+    if (at[1] == "include") {
+      if (text ~ /"/ && header !~ /^lockstep\// && header != "errors.def") broken("include/ includes only include/")
+    } else if (at[1] == "kernels") {
+      if (text ~ /"/ && header !~ /^lockstep\// && index(header, "kernels/" at[2] "/") != 1)
+        broken("kernels/" at[2] " includes only include/ and itself")
+    } else if (at[1] == "src" && text ~ /"/) {
+      if (header ~ /^kernels\//) {
+        if (file != "src/backend_factory.cpp") broken("only src/backend_factory.cpp names a backend")
+      } else if (header ~ /^(test|bench)\//) {
+        broken("src/ does not include " header)
+      } else if (header !~ /^lockstep\// && header != "errors.def") {
+        to = header; sub(/\/.*$/, "", to)
+        if (header !~ /\//) broken("name the folder: \"" from "/" header "\"")
+        else if (!(from in may)) broken("scripts/check-arrows.sh does not know the folder src/" from)
+        else if (to != from && index(may[from], " " to " ") == 0) broken(from " -> " to " is no arrow of the design")
+      }
+    }
+  }
+  END {
+    if (count) { printf "check-arrows: %d includes break the rules at the top of scripts/check-arrows.sh\n", count; exit 1 }
+    printf "check-arrows: %d includes obey\n", NR
+  }'

@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# Installs what building and running Lockstep needs, and only what is missing:
+#   - Debian or Ubuntu, as root: packages, through apt. Elsewhere it says what to run and ends with status 1.
+#   - oneDNN 3.2 or newer: DNNL_ROOT, or pkg-config, or the Python wheels of 2023.2 unpacked into .deps/onednn.
+# What the variables MPI_HOME, HDF5_HOME ... name is not asked of apt.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# package of Debian | variable that replaces it | a test that it is there
+packages=(
+  "g++||command -v ${CXX:-g++}"
+  "make||command -v make"
+  "pkg-config||command -v pkg-config"
+  "libopenmpi-dev|MPI_HOME|command -v ${MPICXX:-mpicxx}"
+  "openmpi-bin|MPI_HOME|command -v ${MPIRUN:-mpirun}"
+  "libhdf5-dev|HDF5_HOME|pkg-config --exists hdf5"
+  "libcli11-dev|CLI11_HOME|header CLI/CLI.hpp"
+  "libyaml-cpp-dev|YAML_CPP_HOME|pkg-config --exists yaml-cpp"
+  "nlohmann-json3-dev|JSON_HOME|header nlohmann/json.hpp"
+  "libfmt-dev|FMT_HOME|pkg-config --exists fmt"
+  "libspdlog-dev|SPDLOG_HOME|pkg-config --exists spdlog"
+  "libjpeg-dev|JPEG_HOME|pkg-config --exists libjpeg"
+  "libprotobuf-dev|PROTOBUF_HOME|pkg-config --exists protobuf"
+  "protobuf-compiler|PROTOBUF_HOME|command -v protoc"
+  "libxxhash-dev|XXHASH_HOME|pkg-config --exists libxxhash"
+  "libgtest-dev|GTEST_HOME|pkg-config --exists gtest_main"
+  "libbenchmark-dev|BENCHMARK_HOME|pkg-config --exists benchmark"
+)
+header() { echo "#include <$1>" | ${CXX:-g++} -x c++ -std=c++20 -E - >/dev/null; }
+
+missing=()
+for row in "${packages[@]}"; do
+  IFS='|' read -r package variable test <<<"$row"
+  if [[ -n $variable && -n ${!variable:-} ]]; then continue; fi
+  if ! eval "$test" >/dev/null 2>&1; then missing+=("$package"); fi
+done
+
+# oneDNN
+onednn=.deps/onednn
+has_onednn() {
+  [[ -n ${DNNL_ROOT:-} ]] && { [[ -e $DNNL_ROOT/include/oneapi/dnnl/dnnl.hpp ]] && return 0
+    echo "deps: DNNL_ROOT=$DNNL_ROOT has no include/oneapi/dnnl/dnnl.hpp; give the folder that holds include and lib" >&2
+    exit 1; }
+  pkg-config --atleast-version=3.2 dnnl 2>/dev/null && return 0
+  [[ -e $onednn/include/oneapi/dnnl/dnnl.hpp && -e $onednn/lib/libdnnl.so ]]
+}
+fetch_onednn=
+if ! has_onednn; then
+  fetch_onednn=yes
+  if ! python3 -m pip --version >/dev/null 2>&1; then missing+=(python3-pip); fi
+fi
+
+is_debian() { [[ -e /etc/debian_version ]] && command -v apt-get >/dev/null; }
+if ((${#missing[@]})); then
+  if is_debian && [[ $(id -u) == 0 ]]; then
+    echo "deps: installing ${missing[*]}"
+    scripts/apt-install.sh "${missing[@]}"
+  else
+    cat >&2 <<TEXT
+deps: missing: ${missing[*]}
+On Debian or Ubuntu, as root (then run make again):
+  apt-get update && apt-get install -y --no-install-recommends ${missing[*]}
+On a cluster, the modules of these names, as its site calls them:
+  module load gcc openmpi hdf5 cli11 yaml-cpp nlohmann-json fmt spdlog libjpeg-turbo protobuf xxhash googletest google-benchmark onednn
+With Spack:
+  spack install openmpi hdf5 cli11 yaml-cpp nlohmann-json fmt spdlog libjpeg-turbo protobuf xxhash googletest benchmark onednn@3.2:
+  spack load openmpi hdf5 cli11 yaml-cpp nlohmann-json fmt spdlog libjpeg-turbo protobuf xxhash googletest benchmark onednn
+A library somewhere else is named on the command line: make HDF5_HOME=/opt/hdf5 DNNL_ROOT=/opt/onednn ('make help' has all).
+TEXT
+    exit 1
+  fi
+fi
+
+# Debian 12 has oneDNN 2.6, whose interface is an older one. The wheels hold Intel's own build for GCC's OpenMP.
+if [[ -n $fetch_onednn ]]; then
+  if [[ $(uname -m) != x86_64 ]]; then
+    echo "deps: oneDNN 3.2 or newer is missing, and its wheels are for x86-64 only: build it and give DNNL_ROOT=FOLDER" >&2
+    exit 1
+  fi
+  echo "deps: fetching oneDNN 3.2 into $onednn"
+  mkdir -p .deps
+  work=$(mktemp -d .deps/onednn.XXXXXX)
+  trap 'rm -rf "$work"' EXIT
+  python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --dest "$work" \
+    onednn-cpu-gomp==2023.2.0 onednn-devel-cpu-gomp==2023.2.0
+  (
+    cd "$work"
+    sha256sum --quiet --check <<'SUMS'
+2f22a54d6a890ed14bfa185d42a4be65d8b5b1df85dc1f0f3a9abe31620416fb  onednn_cpu_gomp-2023.2.0-py2.py3-none-manylinux1_x86_64.whl
+9763c69e8c907e119056bd52ad918ca84ac9ba939d130a99dfa95ccca3e5e284  onednn_devel_cpu_gomp-2023.2.0-py2.py3-none-manylinux1_x86_64.whl
+SUMS
+    for wheel in *.whl; do python3 -m zipfile -e "$wheel" wheels; done
+    mkdir -p whole/lib whole/share
+    mv wheels/onednn_devel_cpu_gomp-2023.2.0.data/data/include whole/include
+    # A wheel has no links: the library lies in it three times.
+    mv wheels/onednn_cpu_gomp-2023.2.0.data/data/lib/libdnnl.so.3.2 whole/lib/
+    ln -s libdnnl.so.3.2 whole/lib/libdnnl.so.3
+    ln -s libdnnl.so.3 whole/lib/libdnnl.so
+    mv wheels/onednn_cpu_gomp-2023.2.0.data/data/share/doc/onednn whole/share/doc
+    chmod 755 whole/lib/libdnnl.so.3.2
+  )
+  rm -rf "$onednn"
+  mv "$work/whole" "$onednn"
+fi
+
+if [[ ${1:-} != --quiet ]]; then echo "deps: all there"; fi

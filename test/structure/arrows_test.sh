@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# The arrows between folders hold, and the check that says so sees each kind of breach.
+set -euo pipefail
+scripts/check-arrows.sh
+
+breach() { # FILE INCLUDE: the check must name the file
+  local root=$TMPDIR/breach
+  rm -rf "$root"
+  mkdir -p "$root"/{include/lockstep,kernels/cpu,"$(dirname "$1")"}
+  mkdir -p "$root/src" "$root/$(dirname "$1")"
+  echo "#include $2" >"$root/$1"
+  if scripts/check-arrows.sh "$root" >"$TMPDIR/out"; then
+    echo "the check let pass: $1 includes $2"
+    exit 1
+  fi
+  grep -q "^$1:1:" "$TMPDIR/out"
+}
+breach src/graph/graph.cpp '"layers/layers.h"'
+breach src/layers/linear.cpp '"train/trainer.h"'
+breach src/data/loader.cpp '"comm/world.h"'
+breach src/base/log.cpp '"config/parser.h"'
+breach src/train/trainer.cpp '"commands/commands.h"'
+breach src/train/trainer.cpp '"kernels/cpu/backend.h"'
+breach src/train/trainer.cpp '<mpi.h>'
+breach src/comm/world.cpp '<hdf5.h>'
+breach src/train/plan.cpp '<oneapi/dnnl/dnnl.hpp>'
+breach src/commands/train.cpp '<yaml-cpp/yaml.h>'
+breach src/config/parser.cpp '<CLI/CLI.hpp>'
+breach kernels/cpu/conv2d.cpp '"base/file.h"'
+breach include/lockstep/op.h '"graph/graph.h"'
+breach include/lockstep/op.h '<dnnl.hpp>'
