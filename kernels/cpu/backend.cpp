@@ -1,0 +1,158 @@
+#include "kernels/cpu/backend.h"
+
+#include <omp.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+
+#include "kernels/cpu/batchnorm.h"
+#include "kernels/cpu/clip_norm.h"
+#include "kernels/cpu/conv2d.h"
+#include "kernels/cpu/cross_entropy.h"
+#include "kernels/cpu/hash.h"
+#include "kernels/cpu/image_input.h"
+#include "kernels/cpu/machine.h"
+#include "kernels/cpu/matmul.h"
+#include "kernels/cpu/moving_average.h"
+#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/optimizer.h"
+#include "kernels/cpu/pool2d.h"
+#include "lockstep/error.h"
+
+namespace lockstep::cpu {
+namespace {
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+double gib(std::size_t size_bytes) { return static_cast<double>(size_bytes) / (1 << 30); }
+
+/// Anonymous pages: zero-filled, taken when first touched. `allocated` counts what all live ones of a backend hold.
+class MappedMemory final : public Memory {
+ public:
+  MappedMemory(std::size_t size_bytes, const std::string& purpose, std::shared_ptr<std::atomic<std::size_t>> allocated)
+      : size_bytes_(size_bytes), allocated_(std::move(allocated)) {
+    // Huge pages need their alignment; small pieces take no more than they need.
+    const std::size_t alignment = size_bytes >= kHugePage ? kHugePage : 0;
+    mapped_bytes_ = std::max<std::size_t>(size_bytes, 1) + alignment;
+    mapped_ = mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    require(mapped_ != MAP_FAILED, ErrorCode::out_of_memory, "{}: the system refused {:.3f} GiB ({})", purpose,
+            gib(size_bytes), std::strerror(errno));
+    auto address = reinterpret_cast<std::uintptr_t>(mapped_);
+    if (alignment != 0) {
+      address = (address + alignment - 1) / alignment * alignment;
+      madvise(reinterpret_cast<void*>(address), size_bytes,
+              MADV_HUGEPAGE);  // advice; may fail where it is switched off
+    }
+    data_ = reinterpret_cast<void*>(address);
+    *allocated_ += size_bytes_;
+  }
+  ~MappedMemory() override {
+    *allocated_ -= size_bytes_;
+    munmap(mapped_, mapped_bytes_);
+  }
+  MappedMemory(const MappedMemory&) = delete;
+  MappedMemory& operator=(const MappedMemory&) = delete;
+
+  void* data() const override { return data_; }
+  std::size_t size_bytes() const override { return size_bytes_; }
+
+ private:
+  std::size_t size_bytes_, mapped_bytes_ = 0;
+  void* mapped_ = nullptr;
+  void* data_ = nullptr;
+  std::shared_ptr<std::atomic<std::size_t>> allocated_;
+};
+
+/// Work is done when its call returns; waiting blocks the caller.
+class HostStream final : public Stream {
+ public:
+  void wait(const Event& event) override { event.synchronize(); }
+  void synchronize() override {}
+};
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(const BackendOptions& options, const CpuOptions& cpu_options) : options_(cpu_options) {
+    require(options.threads >= 0, ErrorCode::op_description, "threads must not be negative, found {}", options.threads);
+    context_.threads = options.threads > 0 ? options.threads : threads_of_this_rank(options.local_size);
+    memory_bytes_ = available_memory_bytes() / static_cast<std::size_t>(std::max(1, options.local_size));
+    omp_set_num_threads(context_.threads);
+  }
+
+  std::string name() const override { return "cpu"; }
+  DeviceInfo device() const override {
+    DeviceInfo info;
+    info.name = fmt::format("{}, {} thread{}, {}", processor_name(), context_.threads, context_.threads == 1 ? "" : "s",
+                            onednn_instructions());
+    info.memory_bytes = memory_bytes_;
+    info.libraries = {"oneDNN " + onednn_version()};
+    return info;
+  }
+
+  std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) override {
+    require(!sealed_, ErrorCode::internal, "{}: {} bytes were asked for inside a step, where nothing is allocated",
+            purpose, size_bytes);
+    // Pages come when touched, so the system would agree to too much and end the process in the first step.
+    const std::size_t held = *allocated_;
+    require(held <= memory_bytes_ && size_bytes <= memory_bytes_ - held, ErrorCode::out_of_memory,
+            "{}: {:.3f} GiB are wanted, {:.3f} GiB of the {:.3f} GiB that this rank may use are taken", purpose,
+            gib(size_bytes), gib(held), gib(memory_bytes_));
+    return std::make_unique<MappedMemory>(size_bytes, purpose, allocated_);
+  }
+  void seal() override { sealed_ = true; }
+  void unseal() override { sealed_ = false; }
+
+  std::unique_ptr<Stream> make_stream() override { return std::make_unique<HostStream>(); }
+  std::unique_ptr<Event> make_event() override { return std::make_unique<HostEvent>(); }
+  void copy_to_device(void* d_target, const void* h_source, std::size_t size_bytes, Stream&) override {
+    if (size_bytes > 0) std::memmove(d_target, h_source, size_bytes);
+  }
+  void copy_to_host(void* h_target, const void* d_source, std::size_t size_bytes, Stream&) override {
+    if (size_bytes > 0) std::memmove(h_target, d_source, size_bytes);
+  }
+  void fill_zero(void* d_target, std::size_t size_bytes, Stream&) override {
+    if (size_bytes > 0) std::memset(d_target, 0, size_bytes);
+  }
+
+  /// Blocks of 16 channels are one AVX-512 register; the measurement is in conv2d_plan.h.
+  Layout activation_layout(const Shape& shape) const override {
+    const bool blocked = shape.rank() == 4 && shape[3] % 16 == 0 && onednn_instructions() == "AVX-512";
+    return blocked ? Layout::nchw16c : Layout::nhwc;
+  }
+
+  std::unique_ptr<Conv2d> conv2d(const Conv2dDescription& d) override { return make_conv2d(d, context_, options_); }
+  std::unique_ptr<Pool2d> pool2d(const Pool2dDescription& d) override { return make_pool2d(d, context_); }
+  std::unique_ptr<BatchNorm> batch_norm(const BatchNormDescription& d) override { return make_batch_norm(d, context_); }
+  std::unique_ptr<Matmul> matmul(const MatmulDescription& d) override { return make_matmul(d, context_); }
+  std::unique_ptr<SoftmaxCrossEntropy> softmax_cross_entropy(const SoftmaxCrossEntropyDescription& d) override {
+    return make_softmax_cross_entropy(d, context_);
+  }
+  std::unique_ptr<ImageInput> image_input(const ImageInputDescription& d) override {
+    return make_image_input(d, context_);
+  }
+  std::unique_ptr<Optimizer> optimizer(const OptimizerDescription& d) override { return make_optimizer(d, context_); }
+  std::unique_ptr<ClipNorm> clip_norm(const ClipNormDescription& d) override { return make_clip_norm(d, context_); }
+  std::unique_ptr<MovingAverage> moving_average(const MovingAverageDescription& d) override {
+    return make_moving_average(d, context_);
+  }
+  std::unique_ptr<Hash> hash(const HashDescription& d) override { return make_hash(d, context_); }
+
+ private:
+  CpuContext context_;
+  CpuOptions options_;
+  std::size_t memory_bytes_ = 0;
+  std::shared_ptr<std::atomic<std::size_t>> allocated_ = std::make_shared<std::atomic<std::size_t>>(0);
+  bool sealed_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_backend(const BackendOptions& options, const CpuOptions& cpu_options) {
+  require(options.device == "auto" || options.device == "cpu", ErrorCode::not_supported,
+          "the cpu backend was asked for device {}", options.device);
+  return std::make_unique<CpuBackend>(options, cpu_options);
+}
+
+}  // namespace lockstep::cpu

@@ -1,0 +1,14 @@
+// The CPU backend: memory of the process, work at once in the caller's thread (and OpenMP's), oneDNN for convolution
+// and matmul, own vectorised code for the rest.
+#pragma once
+
+#include <memory>
+
+#include "kernels/cpu/context.h"
+#include "lockstep/backend.h"
+
+namespace lockstep::cpu {
+
+std::unique_ptr<Backend> make_backend(const BackendOptions& options, const CpuOptions& cpu_options = {});
+
+}  // namespace lockstep::cpu

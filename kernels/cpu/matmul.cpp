@@ -1,0 +1,235 @@
+// y (M, out) = x (M, in) * weight^T (in, out) + bias (out), all fp32, row-major but the weight, which lies as oneDNN
+// wants. y is overwritten; nothing is kept for backward:
+//   dx = dy * weight,  dweight = dy^T * x,  dbias = sum over rows of dy; each overwritten, added to, or skipped
+#include "kernels/cpu/matmul.h"
+
+#include <omp.h>
+
+#include <cstring>
+#include <optional>
+
+#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/workspace.h"
+
+namespace lockstep::cpu {
+namespace {
+
+using dnnl::memory;
+using Tag = memory::format_tag;
+using ForwardChoice = dnnl::inner_product_forward::primitive_desc;
+using DataChoice = dnnl::inner_product_backward_data::primitive_desc;
+using WeightChoice = dnnl::inner_product_backward_weights::primitive_desc;
+
+std::string text(const MatmulDescription& d) {
+  return fmt::format("matmul ({}, {}) -> {}{}", d.rows, d.in_features, d.out_features, d.bias ? " with bias" : "");
+}
+
+memory::desc matrix(std::int64_t rows, std::int64_t columns, Tag tag = Tag::ab) {
+  return {{rows, columns}, memory::data_type::f32, tag};
+}
+
+class CpuMatmul final : public Matmul {
+ public:
+  CpuMatmul(const MatmulDescription& description, const CpuContext& context);
+
+  OpNeeds needs() const override { return needs_; }
+  std::string describe() const override;
+  std::shared_ptr<const ParameterLayout> weight_layout() const override { return layout_; }
+  void forward(const Forward& args, const OpMemory& memory, Stream& stream) override;
+  void backward(const Backward& args, const OpMemory& memory, Stream& stream) override;
+
+ private:
+  void choose();
+  void plan_forward();
+  void plan_backward();
+  void parameter_gradient(const Backward& args, void* workspace);
+  void data_gradient(const Backward& args, void* workspace);
+
+  MatmulDescription description_;
+  CpuContext context_;
+  memory::desc x_, y_, bias_;  // bias_ is empty without one
+  std::shared_ptr<const OnednnLayout> layout_;
+  ForwardChoice forward_choice_;
+  std::optional<DataChoice> data_choice_;
+  std::optional<WeightChoice> weight_choice_;
+  OpNeeds needs_;
+
+  PlannedPrimitive forward_, data_, weight_;
+  PlannedReorder forward_weights_, data_weights_, dweight_out_;  // empty where the layouts agree
+
+  struct Offsets {
+    std::size_t forward_weights = 0, forward_scratchpad = 0;
+    std::size_t inner_dweight = 0, dweight = 0, dbias = 0, weight_scratchpad = 0;
+    std::size_t data_weights = 0, dx = 0, data_scratchpad = 0;
+  } at_;
+};
+
+CpuMatmul::CpuMatmul(const MatmulDescription& description, const CpuContext& context)
+    : description_(description), context_(context) {
+  const MatmulDescription& d = description_;
+  require(d.dtype == DType::fp32, ErrorCode::not_supported, "{}: the cpu backend computes in fp32, {} was asked for",
+          text(d), name(d.dtype));
+  require(d.rows > 0 && d.in_features > 0 && d.out_features > 0, ErrorCode::op_description,
+          "{}: rows, in_features and out_features must be positive", text(d));
+  plan_with_onednn(text(d), [&] {
+    choose();
+    plan_forward();
+    if (!description_.inference) plan_backward();
+  });
+}
+
+void CpuMatmul::choose() {
+  const MatmulDescription& d = description_;
+  x_ = matrix(d.rows, d.in_features);
+  y_ = matrix(d.rows, d.out_features);
+  if (d.bias) bias_ = {{d.out_features}, memory::data_type::f32, Tag::a};
+  const memory::desc any = matrix(d.out_features, d.in_features, Tag::any);
+  const dnnl::engine& engine = onednn_engine();
+  const dnnl::primitive_attr attributes = user_scratchpad();
+
+  const auto kind = d.inference ? dnnl::prop_kind::forward_inference : dnnl::prop_kind::forward_training;
+  const auto forward = [&](const memory::desc& w, bool allow_empty) {
+    return d.bias ? ForwardChoice(engine, kind, x_, w, bias_, y_, attributes, allow_empty)
+                  : ForwardChoice(engine, kind, x_, w, y_, attributes, allow_empty);
+  };
+  layout_ = as_onednn_layout(d.weight_layout, {d.out_features, d.in_features});
+  forward_choice_ = layout_ ? choose_weights(layout_->desc(), any, forward) : forward(any, false);
+  if (!layout_)
+    layout_ = std::make_shared<OnednnLayout>(matrix(d.out_features, d.in_features), forward_choice_.weights_desc());
+  if (d.inference) return;
+
+  if (d.input_gradient)
+    data_choice_ = choose_weights(layout_->desc(), any, [&](const memory::desc& w, bool allow_empty) {
+      return DataChoice(engine, x_, w, y_, forward_choice_, attributes, allow_empty);
+    });
+  weight_choice_ = choose_weights(layout_->desc(), any, [&](const memory::desc& w, bool allow_empty) {
+    return d.bias ? WeightChoice(engine, x_, w, bias_, y_, forward_choice_, attributes, allow_empty)
+                  : WeightChoice(engine, x_, w, y_, forward_choice_, attributes, allow_empty);
+  });
+}
+
+void CpuMatmul::plan_forward() {
+  const memory::desc scratchpad = forward_choice_.scratchpad_desc();
+  forward_ = PlannedPrimitive(dnnl::inner_product_forward(forward_choice_),
+                              {{DNNL_ARG_SRC, x_},
+                               {DNNL_ARG_WEIGHTS, forward_choice_.weights_desc()},
+                               {DNNL_ARG_BIAS, bias_},
+                               {DNNL_ARG_DST, y_},
+                               {DNNL_ARG_SCRATCHPAD, scratchpad}});
+  forward_weights_ = PlannedReorder(layout_->desc(), forward_choice_.weights_desc());
+  WorkspacePlan workspace;
+  if (forward_weights_) at_.forward_weights = workspace.take(forward_choice_.weights_desc().get_size());
+  at_.forward_scratchpad = workspace.take(std::max(scratchpad.get_size(), forward_weights_.scratchpad_bytes()));
+  needs_.forward_workspace_bytes = workspace.size_bytes();
+}
+
+void CpuMatmul::plan_backward() {
+  WorkspacePlan workspace;
+  const memory::desc dweight = weight_choice_->diff_weights_desc(), scratchpad = weight_choice_->scratchpad_desc();
+  weight_ =
+      PlannedPrimitive(dnnl::inner_product_backward_weights(*weight_choice_), {{DNNL_ARG_SRC, x_},
+                                                                               {DNNL_ARG_DIFF_DST, y_},
+                                                                               {DNNL_ARG_DIFF_WEIGHTS, dweight},
+                                                                               {DNNL_ARG_DIFF_BIAS, bias_},
+                                                                               {DNNL_ARG_SCRATCHPAD, scratchpad}});
+  dweight_out_ = PlannedReorder(dweight, layout_->desc());
+  at_.inner_dweight = workspace.take(dweight.get_size());
+  if (dweight_out_) at_.dweight = workspace.take(layout_->desc().get_size());
+  if (description_.bias) at_.dbias = workspace.take(bias_.get_size());
+  at_.weight_scratchpad = workspace.take(std::max(scratchpad.get_size(), dweight_out_.scratchpad_bytes()));
+
+  if (data_choice_) {
+    workspace.rewind(0);
+    const memory::desc weights = data_choice_->weights_desc(), data_scratchpad = data_choice_->scratchpad_desc();
+    data_ =
+        PlannedPrimitive(dnnl::inner_product_backward_data(*data_choice_), {{DNNL_ARG_DIFF_DST, y_},
+                                                                            {DNNL_ARG_WEIGHTS, weights},
+                                                                            {DNNL_ARG_DIFF_SRC, x_},
+                                                                            {DNNL_ARG_SCRATCHPAD, data_scratchpad}});
+    data_weights_ = PlannedReorder(layout_->desc(), weights);
+    if (data_weights_) at_.data_weights = workspace.take(weights.get_size());
+    at_.dx = workspace.take(x_.get_size());
+    at_.data_scratchpad = workspace.take(std::max(data_scratchpad.get_size(), data_weights_.scratchpad_bytes()));
+  }
+  needs_.backward_workspace_bytes = workspace.size_bytes();
+}
+
+std::string CpuMatmul::describe() const {
+  const auto reordered = [](const PlannedReorder& reorder) { return reorder ? " (weights reordered)" : ""; };
+  std::string out = fmt::format("{}, weights {}: forward {}{}", text(description_), layout_->describe(),
+                                forward_choice_.impl_info_str(), reordered(forward_weights_));
+  if (data_choice_) out += fmt::format(", data gradient {}{}", data_choice_->impl_info_str(), reordered(data_weights_));
+  if (weight_choice_)
+    out += fmt::format(", weight gradient {}{}", weight_choice_->impl_info_str(), reordered(dweight_out_));
+  return out + (description_.bias ? "; bias fused" : "");
+}
+
+void CpuMatmul::forward(const Forward& args, const OpMemory& memory, Stream&) {
+  omp_set_num_threads(context_.threads);
+  float* const scratchpad = at(memory.workspace, at_.forward_scratchpad);
+  const float* weights = args.weight;
+  if (forward_weights_) {
+    float* const inner = at(memory.workspace, at_.forward_weights);
+    forward_weights_.execute(weights, inner, scratchpad);
+    weights = inner;
+  }
+  forward_.execute({{DNNL_ARG_SRC, args.x},
+                    {DNNL_ARG_WEIGHTS, weights},
+                    {DNNL_ARG_BIAS, args.bias},
+                    {DNNL_ARG_DST, args.y},
+                    {DNNL_ARG_SCRATCHPAD, scratchpad}});
+}
+
+void CpuMatmul::backward(const Backward& args, const OpMemory& memory, Stream&) {
+  require(!description_.inference, ErrorCode::internal, "{} was planned for inference, and backward was called",
+          text(description_));
+  omp_set_num_threads(context_.threads);
+  if (args.parameter_mode != GradientMode::skip) parameter_gradient(args, memory.workspace);
+  if (data_choice_ && args.dx_mode != GradientMode::skip) data_gradient(args, memory.workspace);
+}
+
+void CpuMatmul::parameter_gradient(const Backward& args, void* workspace) {
+  const bool accumulate = args.parameter_mode == GradientMode::accumulate;
+  float* const scratchpad = at(workspace, at_.weight_scratchpad);
+  float* const dbias = accumulate ? at(workspace, at_.dbias) : args.dbias;
+  float* const dweight = !accumulate ? args.dweight : at(workspace, dweight_out_ ? at_.dweight : at_.inner_dweight);
+  float* const inner = !accumulate && !dweight_out_ ? args.dweight : at(workspace, at_.inner_dweight);
+  if (layout_->padded()) std::memset(dweight, 0, layout_->desc().get_size());  // the gradient of padding is zero
+  weight_.execute({{DNNL_ARG_SRC, args.x},
+                   {DNNL_ARG_DIFF_DST, args.dy},
+                   {DNNL_ARG_DIFF_WEIGHTS, inner},
+                   {DNNL_ARG_DIFF_BIAS, dbias},
+                   {DNNL_ARG_SCRATCHPAD, scratchpad}});
+  if (dweight_out_) dweight_out_.execute(inner, dweight, scratchpad);
+  if (!accumulate) return;
+  add_into(args.dweight, dweight, layout_->n_elements(), context_);
+  if (description_.bias) add_into(args.dbias, dbias, static_cast<std::size_t>(description_.out_features), context_);
+}
+
+void CpuMatmul::data_gradient(const Backward& args, void* workspace) {
+  const bool accumulate = args.dx_mode == GradientMode::accumulate;
+  float* const scratchpad = at(workspace, at_.data_scratchpad);
+  const float* weights = args.weight;
+  if (data_weights_) {
+    float* const inner = at(workspace, at_.data_weights);
+    data_weights_.execute(weights, inner, scratchpad);
+    weights = inner;
+  }
+  float* const dx = accumulate ? at(workspace, at_.dx) : static_cast<float*>(args.dx);
+  data_.execute({{DNNL_ARG_DIFF_DST, args.dy},
+                 {DNNL_ARG_WEIGHTS, weights},
+                 {DNNL_ARG_DIFF_SRC, dx},
+                 {DNNL_ARG_SCRATCHPAD, scratchpad}});
+  if (accumulate)
+    add_into(static_cast<float*>(args.dx), dx, static_cast<std::size_t>(description_.rows * description_.in_features),
+             context_);
+}
+
+}  // namespace
+
+std::unique_ptr<Matmul> make_matmul(const MatmulDescription& description, const CpuContext& context) {
+  omp_set_num_threads(context.threads);  // oneDNN plans for as many
+  return std::make_unique<CpuMatmul>(description, context);
+}
+
+}  // namespace lockstep::cpu

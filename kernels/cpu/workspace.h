@@ -1,0 +1,32 @@
+// Where the pieces of an op's workspace lie: offsets, 64-byte aligned, taken when planning.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+namespace lockstep::cpu {
+
+class WorkspacePlan {
+ public:
+  /// A piece behind those taken so far; its offset.
+  std::size_t take(std::size_t size_bytes) {
+    const std::size_t offset = end_;
+    end_ += (size_bytes + 63) / 64 * 64;
+    peak_ = std::max(peak_, end_);
+    return offset;
+  }
+  /// Pieces taken since `mark` are done with; their place is taken again.
+  std::size_t mark() const { return end_; }
+  void rewind(std::size_t mark) { end_ = mark; }
+  std::size_t size_bytes() const { return peak_; }
+
+ private:
+  std::size_t end_ = 0, peak_ = 0;
+};
+
+/// A piece of a workspace as fp32.
+inline float* at(void* workspace, std::size_t offset) {
+  return reinterpret_cast<float*>(static_cast<std::byte*>(workspace) + offset);
+}
+
+}  // namespace lockstep::cpu
