@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# The end of `make quickstart`: trains jobs/configs/quickstart.yaml, evaluates its best checkpoint, and says what
+# came of it.      scripts/quickstart.sh [RANKS [KEY=VALUE...]]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+ranks=${1:-2}
+shift || true
+lockstep=${LOCKSTEP:-build/lockstep}
+config=jobs/configs/quickstart.yaml
+launch=("${MPIRUN:-mpirun}" --oversubscribe --bind-to none -n "$ranks")
+if [[ $(id -u) == 0 ]]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
+
+run=runs/quickstart
+for override in "$@"; do
+  case $override in
+    run.name=*) run=${run%/*}/${override#*=} ;;
+    run.directory=*) run=${override#*=}/${run##*/} ;;
+  esac
+done
+
+cat <<TEXT
+
+Training ResNet-18 on $ranks ranks: 2,000 images of CIFAR-10, 6 epochs, a few minutes on 2 cores.
+  ${launch[*]} $lockstep train $config --fresh $*
+
+TEXT
+"${launch[@]}" "$lockstep" train "$config" "$@" --fresh
+
+echo
+echo "Evaluating its best checkpoint on the 500 test images."
+"${launch[@]}" "$lockstep" evaluate "$config" "$@" --checkpoint "$run/checkpoints/best" --json="$run/evaluation.json"
+
+# number FILE KEY: the first of this name
+number() { sed -n "s/.*\"$2\": *\([-+0-9.eE]*\).*/\1/p" "$1" | head -1; }
+percent() { awk -v x="$1" 'BEGIN {printf "%.1f %%", 100 * x}'; }
+cat <<TEXT
+
+Done: $(number "$run/metrics.json" steps) steps, $(number "$run/metrics.json" samples) images in $(number "$run/metrics.json" seconds | awk '{printf "%.0f", $1}') s, $(number "$run/metrics.json" samples_per_second | awk '{printf "%.0f", $1}') images/s on $ranks ranks.
+Best checkpoint: $(percent "$(number "$run/evaluation.json" accuracy)") of the test images right, loss $(number "$run/evaluation.json" loss | awk '{printf "%.3f", $1}') (guessing: 10 %, 2.303).
+Everything of the run lies in $run/: log.txt, metrics.jsonl, checkpoints/, model.safetensors, tensorboard/.
+
+What to try next
+  make train OVERRIDES="train.epochs=12"                        go on with the same run for twice as long
+  make train RANKS=4 OVERRIDES="run.name=four --fresh"          the same training on 4 ranks
+  $lockstep plan $config --ranks 8                   what a step on 8 ranks would hold and move
+  $lockstep help config                                         every key with its default and meaning
+  data/get_cifar10.sh && make train CONFIG=jobs/configs/resnet18_cifar10.yaml      all 50,000 images
+TEXT
