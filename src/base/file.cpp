@@ -10,28 +10,23 @@
 #include <filesystem>
 
 #include "lockstep/error.h"
-#include "lockstep/handle.h"
 
 namespace lockstep {
 namespace {
-
-struct DescriptorTraits {
-  using Type = int;
-  static Type null() { return -1; }
-  static void close(Type descriptor) { ::close(descriptor); }
-};
-
-Handle<DescriptorTraits> open_or_fail(const std::string& path, int flags) {
-  Handle<DescriptorTraits> descriptor(::open(path.c_str(), flags | O_CLOEXEC, 0666));
-  require(static_cast<bool>(descriptor), ErrorCode::system_call, "cannot open {}: {}", path, std::strerror(errno));
-  return descriptor;
-}
 
 void sync_or_fail(int descriptor, const std::string& path) {
   require(::fsync(descriptor) == 0, ErrorCode::system_call, "cannot sync {}: {}", path, std::strerror(errno));
 }
 
 }  // namespace
+
+void DescriptorTraits::close(Type descriptor) { ::close(descriptor); }
+
+Descriptor open_file(const std::string& path, int flags) {
+  Descriptor descriptor(::open(path.c_str(), flags | O_CLOEXEC, 0666));
+  require(static_cast<bool>(descriptor), ErrorCode::system_call, "cannot open {}: {}", path, std::strerror(errno));
+  return descriptor;
+}
 
 void write_fully(int descriptor, std::string_view content, const std::string& path) {
   while (!content.empty()) {
@@ -45,7 +40,7 @@ void write_fully(int descriptor, std::string_view content, const std::string& pa
 void replace_file(const std::string& path, std::string_view content) {
   const std::string temporary = fmt::format("{}.tmp.{}", path, ::getpid());
   try {
-    const auto file = open_or_fail(temporary, O_WRONLY | O_CREAT | O_TRUNC);
+    const Descriptor file = open_file(temporary, O_WRONLY | O_CREAT | O_TRUNC);
     write_fully(file.get(), content, temporary);
     sync_or_fail(file.get(), temporary);
     require(std::rename(temporary.c_str(), path.c_str()) == 0, ErrorCode::system_call, "cannot rename {} to {}: {}",
@@ -56,11 +51,11 @@ void replace_file(const std::string& path, std::string_view content) {
   }
   const std::string directory = std::filesystem::path(path).parent_path().string();
   const std::string directory_or_here = directory.empty() ? "." : directory;
-  sync_or_fail(open_or_fail(directory_or_here, O_RDONLY | O_DIRECTORY).get(), directory_or_here);
+  sync_or_fail(open_file(directory_or_here, O_RDONLY | O_DIRECTORY).get(), directory_or_here);
 }
 
 std::string read_file(const std::string& path) {
-  const auto file = open_or_fail(path, O_RDONLY);
+  const Descriptor file = open_file(path, O_RDONLY);
   std::string content;
   std::array<char, 65536> buffer;
   while (true) {

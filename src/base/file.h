@@ -1,10 +1,22 @@
-// Small text files that are whole or absent.
+// Small text files that are whole or absent, and descriptors that close themselves.
 #pragma once
 
 #include <string>
 #include <string_view>
 
+#include "lockstep/handle.h"
+
 namespace lockstep {
+
+struct DescriptorTraits {
+  using Type = int;
+  static Type null() { return -1; }
+  static void close(Type descriptor);
+};
+using Descriptor = Handle<DescriptorTraits>;
+
+/// open(2) with these flags, O_CLOEXEC and mode 0666. Throws Error (system_call).
+Descriptor open_file(const std::string& path, int flags);
 
 /// Writes `content` under a temporary name beside `path`, syncs it, renames it to `path` and syncs the directory.
 /// Throws Error (system_call); then `path` is as it was before.

@@ -144,7 +144,7 @@ std::vector<Key> checkpoint_and_log_keys() {
       integer(KEY(checkpoint.every_steps), 0, {kNone, "steps", "save also so often; 0: never"}),
       integer(KEY(checkpoint.keep), 0, {kNone, "files", "newest checkpoints that are kept; 0: all"}),
       path(KEY(checkpoint.resume_from), {kNone, "", "checkpoint of a run to continue; empty: that of the run directory"}),
-      text(KEY(checkpoint.name), {kNone, "", "file name of a checkpoint, without .h5; {step} is the step"}),
+      text(KEY(checkpoint.name), {kNone, "", "file name of a checkpoint, without .h5; {step} and {epoch} are filled in"}),
       integer(KEY(log.every_steps), 1, {kNone, "steps", "log and record figures so often"}),
       choice<bool>("log.ranks", +[](Config& c) -> bool& { return c.log.all_ranks; }, {{"zero", false}, {"all", true}},
                    {kNone, "", "which ranks write the log"}),

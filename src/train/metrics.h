@@ -87,6 +87,11 @@ class ProgressBar {
   std::unique_ptr<State> state_;
 };
 
+/// The bar's text, at most `width` characters: "title [====>    ] 12/50  3.2 it/s  ETA 00:12  note". A total of ten million
+/// or more (bytes) is shown in percent. A rate of 0 is not known yet.
+std::string progress_text(const std::string& title, std::int64_t done, std::int64_t total, double per_second,
+                          const std::string& note, int width);
+
 /// One object with the version, commit, compiler and every library's version: metrics.json and `lockstep --version`.
 std::string versions_json();
 

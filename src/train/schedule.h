@@ -7,11 +7,18 @@
 
 namespace lockstep::train {
 
-/// steps: the schedule's length (schedule.steps, else epochs x steps an epoch). Warm-up: lr * (step+1) / warmup_steps.
-/// After warm-up the rest of the length is the curve's domain; beyond the end its last value.
-/// Sources: cosine: Loshchilov and Hutter, SGDR, 2017, eq. 5; polynomial: lr * (1-t)^power.
+/// A pure function of the step, so that a resumed run has the rates of one that was never stopped. With s the step from
+/// 0, W the warm-up and L the length in steps (schedule.steps, else epochs x steps an epoch), lr and final as configured:
+///   warm-up, s < W:  lr * (s+1) / W
+///   t = (s - W) / (L - W), from 0 to 1, and 1 beyond the end
+///   constant:        lr
+///   cosine:          final + (lr - final) * (1 + cos(pi t)) / 2     Loshchilov and Hutter, SGDR, 2017, eq. 5
+///   polynomial:      final + (lr - final) * (1 - t)^power
+///   step:            lr * gamma^floor(epoch / step_epochs), epochs counted from step 0, warm-up included, as in
+///                    Goyal et al., "Accurate, large minibatch SGD", 2017, section 5.1; beyond the end its last value
 class Schedule {
  public:
+  /// Throws Error (config_conflict) where the warm-up is longer than the schedule.
   Schedule(const Config::Schedule& config, double learning_rate, std::int64_t steps_per_epoch, std::int64_t epochs);
   double learning_rate(std::int64_t step) const;  // of step 0, 1, ...
   std::int64_t length() const { return length_; }

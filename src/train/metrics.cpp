@@ -1,0 +1,185 @@
+#include "train/metrics.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "lockstep/error.h"
+#include "train/tensorboard.h"
+
+namespace lockstep::train {
+namespace {
+
+// The library writes numbers that are not finite as null.
+using Json = nlohmann::ordered_json;
+
+double now_unix() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+/// The lines of `content` that are whole objects of steps up to `last_step`.
+std::string lines_until(const std::string& content, std::int64_t last_step) {
+  std::string kept;
+  for (std::size_t begin = 0; begin < content.size();) {
+    const std::size_t end = content.find('\n', begin);
+    if (end == std::string::npos) break;  // a line that was cut short
+    const std::string line = content.substr(begin, end + 1 - begin);
+    const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const bool has_step = object.is_object() && object.contains("step") && object["step"].is_number_integer();
+    if (has_step && object["step"].get<std::int64_t>() <= last_step) kept += line;
+    begin = end + 1;
+  }
+  return kept;
+}
+
+/// Bytes, which records carry as double, as a whole number.
+Json whole(double bytes) { return std::isfinite(bytes) ? Json(std::llround(bytes)) : Json(nullptr); }
+
+Json whole(const std::vector<double>& list) {
+  Json out = Json::array();
+  for (const double bytes : list) out.push_back(whole(bytes));
+  return out;
+}
+
+Json begin_event(const char* event, std::int64_t step) {
+  return Json{{"event", event}, {"time_unix", now_unix()}, {"step", step}};
+}
+
+}  // namespace
+
+struct Metrics::State {
+  std::string directory, jsonl_path;
+  Descriptor jsonl;
+  std::unique_ptr<EventWriter> tensorboard;
+
+  explicit State(const Options& options) : directory(options.directory), jsonl_path(directory + "/metrics.jsonl") {
+    std::filesystem::create_directories(directory);
+    const bool is_fresh = options.resume_step < 0;
+    if (is_fresh) {
+      std::filesystem::remove(directory + "/metrics.json");
+      std::filesystem::remove(jsonl_path);
+    } else if (std::filesystem::exists(jsonl_path)) {
+      replace_file(jsonl_path, lines_until(read_file(jsonl_path), options.resume_step));
+    }
+    jsonl = open_file(jsonl_path, O_WRONLY | O_APPEND | O_CREAT);
+    if (options.tensorboard) tensorboard = std::make_unique<EventWriter>(directory + "/tensorboard", options.resume_step);
+  }
+
+  void write(const Json& object) { write_fully(jsonl.get(), object.dump() + "\n", jsonl_path); }
+
+  void write_scalars(const Json& object, std::initializer_list<EventWriter::Scalar> scalars) {
+    if (tensorboard) tensorboard->write(object["step"], object["time_unix"], {scalars.begin(), scalars.size()});
+  }
+};
+
+Metrics::Metrics(const Options& options) {
+  if (options.enabled) state_ = std::make_unique<State>(options);
+}
+
+Metrics::~Metrics() = default;
+
+void Metrics::step(const StepRecord& r) {
+  if (!state_) return;
+  Json object = begin_event("step", r.step);
+  object.update({{"epoch", r.epoch},
+                 {"samples", r.samples},
+                 {"loss", r.loss},
+                 {"accuracy", r.accuracy},
+                 {"learning_rate", r.learning_rate},
+                 {"gradient_norm", r.gradient_norm},
+                 {"step_seconds", r.step_seconds},
+                 {"samples_per_second", r.samples_per_second},
+                 {"data_wait_seconds", r.data_wait_seconds},
+                 {"exposed_communication_seconds", r.exposed_communication_seconds},
+                 {"memory_bytes", whole(r.memory_bytes)},
+                 {"ranks", r.ranks},
+                 {"per_rank",
+                  {{"loss", r.per_rank.loss},
+                   {"data_wait_seconds", r.per_rank.data_wait_seconds},
+                   {"memory_bytes", whole(r.per_rank.memory_bytes)},
+                   {"utilisation", r.per_rank.utilisation}}}});
+  state_->write(object);
+  state_->write_scalars(object, {{"train/loss", r.loss},
+                                 {"train/accuracy", r.accuracy},
+                                 {"train/learning_rate", r.learning_rate},
+                                 {"train/gradient_norm", r.gradient_norm},
+                                 {"performance/step_seconds", r.step_seconds},
+                                 {"performance/samples_per_second", r.samples_per_second},
+                                 {"performance/data_wait_seconds", r.data_wait_seconds},
+                                 {"performance/exposed_communication_seconds", r.exposed_communication_seconds},
+                                 {"performance/memory_bytes", r.memory_bytes}});
+}
+
+void Metrics::epoch(const EpochRecord& r) {
+  if (!state_) return;
+  Json object = begin_event("epoch", r.step);
+  object.update({{"epoch", r.epoch},
+                 {"samples", r.samples},
+                 {"loss", r.train_loss},
+                 {"accuracy", r.train_accuracy},
+                 {"learning_rate", r.learning_rate},
+                 {"samples_per_second", r.samples_per_second},
+                 {"epoch_seconds", r.epoch_seconds}});
+  if (r.evaluated) {
+    object.update({{"validation_loss", r.validation_loss}, {"validation_accuracy", r.validation_accuracy}});
+  }
+  state_->write(object);
+  state_->write_scalars(object, {{"epoch/loss", r.train_loss},
+                                 {"epoch/accuracy", r.train_accuracy},
+                                 {"epoch/samples_per_second", r.samples_per_second}});
+}
+
+void Metrics::evaluation(const EvaluationRecord& r) {
+  if (!state_) return;
+  Json object = begin_event("evaluation", r.step);
+  object.update({{"epoch", r.epoch},
+                 {"samples", r.samples},
+                 {"loss", r.loss},
+                 {"accuracy", r.accuracy},
+                 {"evaluation_seconds", r.seconds},
+                 {"samples_per_second", r.samples_per_second}});
+  state_->write(object);
+  state_->write_scalars(object, {{"validation/loss", r.loss}, {"validation/accuracy", r.accuracy}});
+}
+
+void Metrics::checkpoint(const CheckpointRecord& r) {
+  if (!state_) return;
+  Json object = begin_event("checkpoint", r.step);
+  object.update({{"path", r.path}, {"checkpoint_seconds", r.seconds}, {"size_bytes", whole(r.size_bytes)}});
+  state_->write(object);
+}
+
+void Metrics::summary(const Summary& r) {
+  if (!state_) return;
+  const Json object{{"status", r.status},
+                    {"steps", r.steps},
+                    {"epochs", r.epochs},
+                    {"samples", r.samples},
+                    {"final_loss", r.final_loss},
+                    {"final_accuracy", r.final_accuracy},
+                    {"best_loss", r.best_loss},
+                    {"best_accuracy", r.best_accuracy},
+                    {"samples_per_second", r.samples_per_second},
+                    {"seconds", r.seconds},
+                    {"ranks", r.ranks},
+                    {"versions", Json::parse(versions_json())}};
+  replace_file(state_->directory + "/metrics.json", object.dump(2) + "\n");
+}
+
+std::string epoch_line(const EpochRecord& r) {
+  const std::string head = fmt::format("Epoch [{}/{}] LR: {:.6f} | ", r.epoch, r.epochs, r.learning_rate);
+  const std::string tail = fmt::format("Throughput: {:.1f} img/s", r.samples_per_second);
+  if (!r.evaluated) {
+    return fmt::format("{}Loss (train): {:.3f} | Accuracy (train): {:.2f}% | {}", head, r.train_loss,
+                       100 * r.train_accuracy, tail);
+  }
+  return fmt::format("{}Loss (train, val): {:.3f}, {:.3f} | Accuracy (train, val): {:.2f}%, {:.2f}% | {}", head,
+                     r.train_loss, r.validation_loss, 100 * r.train_accuracy, 100 * r.validation_accuracy, tail);
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,42 @@
+#include "train/schedule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "lockstep/error.h"
+
+namespace lockstep::train {
+
+Schedule::Schedule(const Config::Schedule& config, double learning_rate, std::int64_t steps_per_epoch,
+                   std::int64_t epochs)
+    : config_(config),
+      base_(learning_rate),
+      steps_per_epoch_(steps_per_epoch),
+      length_(config.steps > 0 ? config.steps : epochs * steps_per_epoch),
+      warmup_(config.warmup_steps > 0
+                  ? config.warmup_steps
+                  : std::llround(config.warmup_epochs * static_cast<double>(steps_per_epoch))) {
+  require(steps_per_epoch > 0 && length_ > 0, ErrorCode::internal,
+          "a schedule needs steps, found {} steps an epoch and a length of {}", steps_per_epoch, length_);
+  require(warmup_ <= length_, ErrorCode::config_conflict,
+          "the warm-up must not be longer than the schedule, found {} steps of {}; lower schedule.warmup_epochs or "
+          "schedule.warmup_steps, or raise schedule.steps",
+          warmup_, length_);
+}
+
+double Schedule::learning_rate(std::int64_t step) const {
+  if (step < warmup_) return base_ * static_cast<double>(step + 1) / static_cast<double>(warmup_);
+  if (config_.kind == "step") {
+    const std::int64_t epoch = std::min(step, length_ - 1) / steps_per_epoch_;
+    return base_ * std::pow(config_.gamma, static_cast<double>(epoch / config_.step_epochs));
+  }
+  const double range = static_cast<double>(length_ - warmup_);
+  const double t = range > 0 ? std::min(1.0, static_cast<double>(step - warmup_) / range) : 1.0;
+  const double final = config_.final_learning_rate;
+  if (config_.kind == "cosine") return final + (base_ - final) * 0.5 * (1.0 + std::cos(std::numbers::pi * t));
+  if (config_.kind == "polynomial") return final + (base_ - final) * std::pow(1.0 - t, config_.power);
+  return base_;  // constant
+}
+
+}  // namespace lockstep::train

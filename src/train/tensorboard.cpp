@@ -1,0 +1,141 @@
+#include "train/tensorboard.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <vector>
+
+#include "lockstep/error.h"
+#include "train/event.pb.h"
+
+namespace lockstep::train {
+namespace {
+
+constexpr std::size_t kHeaderBytes = 12;  // length and its checksum
+constexpr std::size_t kFooterBytes = 4;
+
+constexpr std::array<std::uint32_t, 256> kCrcTable = [] {
+  constexpr std::uint32_t kPolynomial = 0x82F63B78u;  // Castagnoli, reflected
+  std::array<std::uint32_t, 256> table{};
+  for (std::uint32_t i = 0; i < table.size(); ++i) {
+    std::uint32_t crc = i;
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1u) != 0 ? kPolynomial : 0u);
+    table[i] = crc;
+  }
+  return table;
+}();
+
+std::uint32_t masked_crc(std::string_view data) {
+  const std::uint32_t crc = crc32c(data);
+  return ((crc >> 15) | (crc << 17)) + 0xA282EAD8u;
+}
+
+template <typename T>
+void append_little_endian(std::string& out, T value) {
+  for (std::size_t byte = 0; byte < sizeof(T); ++byte) out += static_cast<char>(value >> (8 * byte) & 0xFF);
+}
+
+template <typename T>
+T little_endian(std::string_view bytes) {
+  T value = 0;
+  for (std::size_t byte = sizeof(T); byte-- > 0;) value = value << 8 | static_cast<unsigned char>(bytes[byte]);
+  return value;
+}
+
+std::vector<std::string> event_files(const std::string& directory) {
+  std::vector<std::string> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    if (entry.path().filename().string().find("tfevents") != std::string::npos) paths.push_back(entry.path());
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+double now_unix() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+/// The data of the record at the begin of `content`; false where it is cut short or damaged.
+bool read_record(std::string_view content, std::string_view& data) {
+  if (content.size() < kHeaderBytes) return false;
+  const auto length = little_endian<std::uint64_t>(content);
+  if (little_endian<std::uint32_t>(content.substr(8)) != masked_crc(content.substr(0, 8))) return false;
+  if (length > content.size() - kHeaderBytes || content.size() - kHeaderBytes - length < kFooterBytes) return false;
+  data = content.substr(kHeaderBytes, length);
+  return little_endian<std::uint32_t>(content.substr(kHeaderBytes + length)) == masked_crc(data);
+}
+
+}  // namespace
+
+std::uint32_t crc32c(std::string_view data) {
+  std::uint32_t crc = 0xFFFFFFFFu;
+  for (const char c : data) crc = (crc >> 8) ^ kCrcTable[(crc ^ static_cast<unsigned char>(c)) & 0xFF];
+  return ~crc;
+}
+
+std::size_t events_until(std::string_view content, std::int64_t last_step) {
+  std::size_t end = 0;
+  std::string_view data;
+  while (read_record(content.substr(end), data)) {
+    tensorboard::Event event;
+    if (!event.ParseFromArray(data.data(), static_cast<int>(data.size())) || event.step() > last_step) break;
+    end += kHeaderBytes + data.size() + kFooterBytes;
+  }
+  return end;
+}
+
+EventWriter::EventWriter(const std::string& directory, std::int64_t resume_step) {
+  std::filesystem::create_directories(directory);
+  std::size_t size_bytes = 0;
+  for (const std::string& path : event_files(directory)) {
+    if (resume_step < 0) {
+      std::filesystem::remove(path);
+      continue;
+    }
+    size_bytes = events_until(read_file(path), resume_step);
+    require(::truncate(path.c_str(), static_cast<off_t>(size_bytes)) == 0, ErrorCode::system_call,
+            "cannot shorten {}: {}", path, std::strerror(errno));
+    path_ = path;
+  }
+  if (path_.empty()) {
+    std::array<char, 256> host{};
+    ::gethostname(host.data(), host.size() - 1);
+    path_ = fmt::format("{}/events.out.tfevents.{:010d}.{}", directory, static_cast<std::int64_t>(now_unix()),
+                        host.data());
+  }
+  file_ = open_file(path_, O_WRONLY | O_APPEND | O_CREAT);
+  if (size_bytes > 0) return;
+  tensorboard::Event version;
+  version.set_wall_time(now_unix());
+  version.set_file_version("brain.Event:2");
+  append(version.SerializeAsString());
+}
+
+void EventWriter::write(std::int64_t step, double time_unix, std::span<const Scalar> scalars) {
+  tensorboard::Event event;
+  event.set_wall_time(time_unix);
+  event.set_step(step);
+  for (const auto& [tag, value] : scalars) {
+    tensorboard::Summary::Value* entry = event.mutable_summary()->add_value();
+    entry->set_tag(std::string(tag));
+    entry->set_simple_value(static_cast<float>(value));
+  }
+  append(event.SerializeAsString());
+}
+
+void EventWriter::append(const std::string& event) {
+  std::string record;
+  append_little_endian<std::uint64_t>(record, event.size());
+  append_little_endian<std::uint32_t>(record, masked_crc(record));
+  record += event;
+  append_little_endian<std::uint32_t>(record, masked_crc(event));
+  write_fully(file_.get(), record, path_);
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,288 @@
+// What a run leaves for programs and people: metrics.jsonl, metrics.json, event files, the epoch line, the progress bar.
+// `metrics_test --write-run DIRECTORY` makes the run that tensorboard_test.py reads with TensorBoard's own reader.
+#include "train/metrics.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "train/tensorboard.h"
+
+namespace lockstep::train {
+namespace {
+
+using Json = nlohmann::json;
+
+StepRecord a_step(std::int64_t step) {
+  StepRecord r;
+  r.step = step;
+  r.epoch = 1;
+  r.samples = 128 * step;
+  r.loss = 2.0 / static_cast<double>(step);
+  r.accuracy = 0.25;
+  r.learning_rate = 0.1;
+  r.gradient_norm = 1.5;
+  r.step_seconds = 0.5;
+  r.samples_per_second = 256;
+  r.data_wait_seconds = 0.01;
+  r.exposed_communication_seconds = 0.02;
+  r.memory_bytes = 123456789012.0;
+  r.ranks = 2;
+  r.per_rank = {{1.0, 3.0}, {0.01, 0.0}, {123456789012.0, 5.0}, {0.9, 0.8}};
+  return r;
+}
+
+/// Steps 1 to 6, evaluated after 3 and 6, with a checkpoint after 3.
+void write_run(Metrics& metrics, std::int64_t first, std::int64_t last) {
+  for (std::int64_t step = first; step <= last; ++step) {
+    metrics.step(a_step(step));
+    if (step % 3 != 0) continue;
+    metrics.evaluation({.step = step, .epoch = step / 3, .samples = 500, .loss = 1.25, .accuracy = 0.5, .seconds = 2,
+                        .samples_per_second = 250});
+    metrics.epoch({.step = step, .epoch = step / 3, .epochs = 2, .samples = 384, .train_loss = 1.5});
+    metrics.checkpoint({.step = step, .path = "step.h5", .seconds = 0.5, .size_bytes = 45e6});
+  }
+}
+
+class MetricsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "lockstep_metrics_XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    directory_ = pattern;
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  Metrics::Options options(std::int64_t resume_step = -1) const {
+    return {.directory = directory_, .resume_step = resume_step, .tensorboard = true, .enabled = true};
+  }
+  std::vector<Json> lines() const {
+    std::vector<Json> all;
+    std::ifstream in(directory_ + "/metrics.jsonl");
+    for (std::string line; std::getline(in, line);) all.push_back(Json::parse(line));
+    return all;
+  }
+  std::vector<std::string> event_files() const {
+    std::vector<std::string> all;
+    for (const auto& entry : std::filesystem::directory_iterator(directory_ + "/tensorboard")) all.push_back(entry.path());
+    return all;
+  }
+
+  std::string directory_;
+};
+
+TEST_F(MetricsTest, AStepHasTheseKeys) {
+  Metrics(options()).step(a_step(4));
+  ASSERT_EQ(lines().size(), 1u);
+  Json line = lines()[0];
+  EXPECT_GT(line["time_unix"].get<double>(), 1.7e9);
+  line.erase("time_unix");
+  EXPECT_EQ(line, Json::parse(R"({"event": "step", "step": 4, "epoch": 1, "samples": 512, "loss": 0.5, "accuracy": 0.25,
+    "learning_rate": 0.1, "gradient_norm": 1.5, "step_seconds": 0.5, "samples_per_second": 256.0,
+    "data_wait_seconds": 0.01, "exposed_communication_seconds": 0.02, "memory_bytes": 123456789012, "ranks": 2,
+    "per_rank": {"loss": [1.0, 3.0], "data_wait_seconds": [0.01, 0.0], "memory_bytes": [123456789012, 5],
+                 "utilisation": [0.9, 0.8]}})"));
+  EXPECT_TRUE(line["memory_bytes"].is_number_integer());
+}
+
+TEST_F(MetricsTest, OtherEventsNameThemselves) {
+  Metrics metrics(options());
+  write_run(metrics, 3, 3);
+  metrics.epoch({.step = 6, .epoch = 2, .epochs = 2, .evaluated = true, .validation_loss = 3, .validation_accuracy = 0.5});
+  const auto all = lines();
+  ASSERT_EQ(all.size(), 5u);
+  EXPECT_EQ(all[1]["event"], "evaluation");
+  EXPECT_EQ(all[1]["samples"], 500);
+  EXPECT_EQ(all[1]["accuracy"], 0.5);
+  EXPECT_EQ(all[1]["evaluation_seconds"], 2.0);
+  EXPECT_EQ(all[2]["event"], "epoch");
+  EXPECT_EQ(all[2]["loss"], 1.5);
+  EXPECT_FALSE(all[2].contains("validation_loss"));
+  EXPECT_EQ(all[3]["event"], "checkpoint");
+  EXPECT_EQ(all[3]["size_bytes"], 45000000);
+  EXPECT_EQ(all[4]["validation_loss"], 3.0);
+}
+
+TEST_F(MetricsTest, NumbersThatAreNotFiniteAreNull) {
+  StepRecord record = a_step(1);
+  record.loss = std::numeric_limits<double>::quiet_NaN();
+  record.gradient_norm = std::numeric_limits<double>::infinity();
+  record.memory_bytes = -std::numeric_limits<double>::infinity();
+  record.per_rank.loss = {std::numeric_limits<double>::quiet_NaN(), 1.0};
+  Metrics(options()).step(record);
+  const Json line = lines().at(0);
+  EXPECT_TRUE(line["loss"].is_null());
+  EXPECT_TRUE(line["gradient_norm"].is_null());
+  EXPECT_TRUE(line["memory_bytes"].is_null());
+  EXPECT_TRUE(line["per_rank"]["loss"][0].is_null());
+}
+
+TEST_F(MetricsTest, ResumingCutsWhatIsBeyond) {
+  {
+    Metrics metrics(options());
+    write_run(metrics, 1, 5);
+  }
+  // A process that was killed while it wrote, and a later step before it.
+  std::ofstream(directory_ + "/metrics.jsonl", std::ios::app) << "{\"event\":\"step\",\"step\":2,\"epo";
+  {
+    Metrics metrics(options(3));
+    write_run(metrics, 4, 6);
+  }
+  std::vector<std::int64_t> steps;
+  for (const Json& line : lines()) {
+    if (line["event"] == "step") steps.push_back(line["step"]);
+  }
+  EXPECT_EQ(steps, (std::vector<std::int64_t>{1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(lines().size(), 6u + 2 * 3);
+}
+
+TEST_F(MetricsTest, AFreshRunReplacesTheFiles) {
+  {
+    Metrics metrics(options());
+    write_run(metrics, 1, 5);
+    metrics.summary({.status = "done"});
+  }
+  Metrics metrics(options());
+  metrics.step(a_step(1));
+  EXPECT_EQ(lines().size(), 1u);
+  EXPECT_FALSE(std::filesystem::exists(directory_ + "/metrics.json"));
+  ASSERT_EQ(event_files().size(), 1u);
+}
+
+TEST_F(MetricsTest, EventFileIsCutAtARecordAndContinued) {
+  {
+    Metrics metrics(options());
+    write_run(metrics, 1, 3);
+  }
+  ASSERT_EQ(event_files().size(), 1u);
+  const std::string path = event_files()[0];
+  const std::string until_three = read_file(path);
+  EXPECT_EQ(events_until(until_three, 3), until_three.size());
+  {
+    Metrics metrics(options(3));
+    write_run(metrics, 4, 5);
+  }
+  const std::string until_five = read_file(path);
+  EXPECT_EQ(until_five.substr(0, until_three.size()), until_three);
+  EXPECT_EQ(events_until(until_five, 3), until_three.size());
+  EXPECT_EQ(events_until(until_five, 5), until_five.size());
+
+  std::ofstream(path, std::ios::app) << "half a record";
+  { const Metrics metrics(options(5)); }
+  EXPECT_EQ(read_file(path), until_five);
+  { const Metrics metrics(options(3)); }
+  EXPECT_EQ(read_file(path), until_three);
+  EXPECT_EQ(event_files().size(), 1u);
+}
+
+TEST_F(MetricsTest, DamagedEventsEndWhereTheDamageBegins) {
+  {
+    Metrics metrics(options());
+    write_run(metrics, 1, 2);
+  }
+  const std::string good = read_file(event_files()[0]);
+  for (std::size_t byte = 0; byte < good.size(); ++byte) {
+    std::string bad = good;
+    bad[byte] = static_cast<char>(bad[byte] ^ 0x40);
+    EXPECT_LE(events_until(bad, 100), byte) << "byte " << byte;
+    EXPECT_LT(events_until(good.substr(0, byte), 100), byte + 1);
+  }
+}
+
+TEST_F(MetricsTest, OtherRanksWriteNothing) {
+  Metrics::Options other = options();
+  other.directory += "/absent";
+  other.enabled = false;
+  Metrics metrics(other);
+  write_run(metrics, 1, 3);
+  metrics.summary({.status = "done"});
+  EXPECT_FALSE(std::filesystem::exists(other.directory));
+}
+
+TEST_F(MetricsTest, SummaryHoldsResultAndVersions) {
+  Metrics metrics(options());
+  metrics.summary({.status = "stopped", .steps = 7, .final_loss = NAN, .best_accuracy = 0.5, .seconds = 12, .ranks = 4});
+  const Json summary = Json::parse(read_file(directory_ + "/metrics.json"));
+  EXPECT_EQ(summary["status"], "stopped");
+  EXPECT_EQ(summary["steps"], 7);
+  EXPECT_TRUE(summary["final_loss"].is_null());
+  EXPECT_EQ(summary["best_accuracy"], 0.5);
+  EXPECT_EQ(summary["ranks"], 4);
+  for (const char* key : {"version", "commit", "compiler"}) {
+    EXPECT_FALSE(summary["versions"][key].get<std::string>().empty()) << key;
+  }
+  for (const char* library : {"MPI", "HDF5", "oneDNN", "fmt", "spdlog", "protobuf", "CLI11", "yaml-cpp"}) {
+    EXPECT_FALSE(summary["versions"]["libraries"][library].get<std::string>().empty()) << library;
+  }
+}
+
+TEST(Tensorboard, Crc32cOfTheStandard) {
+  EXPECT_EQ(crc32c("123456789"), 0xE3069283u);                // the check value of CRC-32C
+  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8A9136AAu);      // RFC 3720, appendix B.4
+  EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62A8AB43u);
+}
+
+TEST(EpochLine, WithAndWithoutEvaluation) {
+  EpochRecord record{.step = 1, .epoch = 3, .epochs = 3, .samples = 1, .learning_rate = 0.001, .train_loss = 5.149,
+                     .train_accuracy = 0.0216, .evaluated = true, .validation_loss = 5.664,
+                     .validation_accuracy = 0.0098, .samples_per_second = 704.9};
+  EXPECT_EQ(epoch_line(record),
+            "Epoch [3/3] LR: 0.001000 | Loss (train, val): 5.149, 5.664 | Accuracy (train, val): 2.16%, 0.98% | "
+            "Throughput: 704.9 img/s");
+  record.evaluated = false;
+  EXPECT_EQ(epoch_line(record),
+            "Epoch [3/3] LR: 0.001000 | Loss (train): 5.149 | Accuracy (train): 2.16% | Throughput: 704.9 img/s");
+}
+
+TEST(Progress, TextFitsTheTerminal) {
+  EXPECT_EQ(progress_text("training", 10, 40, 2.5, "loss 1.2", 80),
+            "training [========>                       ] 10/40  2.5 it/s  ETA 00:12  loss 1.2");
+  EXPECT_EQ(progress_text("training", 40, 40, 2.5, "", 60), "training [======================] 40/40  2.5 it/s  ETA 00:00");
+  EXPECT_EQ(progress_text("training", 1, 9000, 2, "", 30), "training 1/9000  2.0 it/s  ETA");
+  for (int width = 0; width < 200; ++width) {
+    EXPECT_LE(progress_text("training", 7, 9000, 0.3, "loss 1.2345", width).size(), static_cast<std::size_t>(width));
+  }
+}
+
+TEST(Progress, TimesAndLargeTotals) {
+  EXPECT_NE(progress_text("t", 0, 7322, 1, "", 80).find("ETA 2:02:02"), std::string::npos);
+  EXPECT_NE(progress_text("t", 0, 100, 0, "", 80).find("ETA --:--"), std::string::npos);
+  EXPECT_NE(progress_text("verify", 50'000'000, 100'000'000, 1e7, "", 80).find("] 50%  ETA 00:05"), std::string::npos);
+  EXPECT_NE(progress_text("t", 3, 0, 1, "", 80).find("3/0"), std::string::npos);
+}
+
+TEST(Progress, NothingWhereThereIsNoTerminal) {
+  ::testing::internal::CaptureStderr();
+  {
+    ProgressBar bar("training", 10, true);
+    bar.update(1, "");
+    bar.update(10, "");
+  }
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
+/// Stopped after step 5, resumed at 3.
+int write_interrupted_run(const std::string& directory) {
+  {
+    Metrics metrics({.directory = directory});
+    write_run(metrics, 1, 5);
+  }
+  Metrics metrics({.directory = directory, .resume_step = 3});
+  write_run(metrics, 4, 6);
+  return 0;
+}
+
+}  // namespace
+}  // namespace lockstep::train
+
+int main(int argc, char** argv) {
+  if (argc == 3 && std::string(argv[1]) == "--write-run") return lockstep::train::write_interrupted_run(argv[2]);
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

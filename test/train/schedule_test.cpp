@@ -1,0 +1,121 @@
+// Learning rates against closed forms.
+#include "train/schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "lockstep/error.h"
+
+namespace lockstep::train {
+namespace {
+
+constexpr double kRounding = 1e-15;  // a few operations in double, values up to 1
+
+Config::Schedule of_kind(const std::string& kind) {
+  Config::Schedule config;
+  config.kind = kind;
+  return config;
+}
+
+TEST(Schedule, LengthIsGivenOrFromEpochs) {
+  Config::Schedule config = of_kind("cosine");
+  EXPECT_EQ(Schedule(config, 0.1, 10, 3).length(), 30);
+  config.steps = 17;
+  EXPECT_EQ(Schedule(config, 0.1, 10, 3).length(), 17);
+}
+
+TEST(Schedule, ConstantStays) {
+  const Schedule schedule(of_kind("constant"), 0.1, 10, 3);
+  for (const std::int64_t step : {0, 1, 29, 30, 1000}) EXPECT_EQ(schedule.learning_rate(step), 0.1);
+}
+
+TEST(Schedule, CosineAtItsQuarters) {
+  const Schedule schedule(of_kind("cosine"), 0.8, 25, 4);
+  EXPECT_NEAR(schedule.learning_rate(0), 0.8, kRounding);
+  EXPECT_NEAR(schedule.learning_rate(25), 0.4 * (1 + std::sqrt(0.5)), kRounding);
+  EXPECT_NEAR(schedule.learning_rate(50), 0.4, kRounding);
+  EXPECT_NEAR(schedule.learning_rate(75), 0.4 * (1 - std::sqrt(0.5)), kRounding);
+  EXPECT_NEAR(schedule.learning_rate(100), 0.0, kRounding);
+  EXPECT_EQ(schedule.learning_rate(1000), schedule.learning_rate(100));
+}
+
+TEST(Schedule, CosineEndsAtItsFinalRate) {
+  Config::Schedule config = of_kind("cosine");
+  config.final_learning_rate = 0.2;
+  const Schedule schedule(config, 0.8, 25, 4);
+  EXPECT_NEAR(schedule.learning_rate(0), 0.8, kRounding);
+  EXPECT_NEAR(schedule.learning_rate(50), 0.5, kRounding);
+  EXPECT_NEAR(schedule.learning_rate(100), 0.2, kRounding);
+}
+
+TEST(Schedule, WarmupByStepsRisesLinearlyAndShortensTheCurve) {
+  Config::Schedule config = of_kind("cosine");
+  config.warmup_steps = 4;
+  const Schedule schedule(config, 1.0, 10, 2);
+  for (int step = 0; step < 4; ++step) EXPECT_NEAR(schedule.learning_rate(step), (step + 1) / 4.0, kRounding);
+  EXPECT_NEAR(schedule.learning_rate(4), 1.0, kRounding);
+  EXPECT_NEAR(schedule.learning_rate(12), 0.5, kRounding);  // half of the remaining 16 steps
+  EXPECT_NEAR(schedule.learning_rate(20), 0.0, kRounding);
+}
+
+TEST(Schedule, WarmupByEpochsMayBeAFraction) {
+  Config::Schedule config = of_kind("constant");
+  config.warmup_epochs = 1.5;
+  const Schedule schedule(config, 0.3, 10, 3);
+  EXPECT_NEAR(schedule.learning_rate(0), 0.3 / 15, kRounding);
+  EXPECT_NEAR(schedule.learning_rate(13), 0.3 * 14 / 15, kRounding);
+  EXPECT_NEAR(schedule.learning_rate(14), 0.3, kRounding);
+  EXPECT_NEAR(schedule.learning_rate(15), 0.3, kRounding);
+}
+
+TEST(Schedule, WarmupOfTheWholeLengthAndLonger) {
+  Config::Schedule config = of_kind("cosine");
+  config.warmup_steps = 10;
+  const Schedule schedule(config, 1.0, 10, 1);
+  EXPECT_NEAR(schedule.learning_rate(9), 1.0, kRounding);
+  EXPECT_NEAR(schedule.learning_rate(10), 0.0, kRounding);
+  config.warmup_steps = 11;
+  EXPECT_THROW(Schedule(config, 1.0, 10, 1), Error);
+}
+
+TEST(Schedule, PolynomialIsAPowerOfWhatRemains) {
+  Config::Schedule config = of_kind("polynomial");
+  config.final_learning_rate = 0.1;
+  const Schedule linear(config, 1.1, 10, 10);
+  EXPECT_NEAR(linear.learning_rate(0), 1.1, kRounding);
+  EXPECT_NEAR(linear.learning_rate(25), 0.85, kRounding);
+  EXPECT_NEAR(linear.learning_rate(100), 0.1, kRounding);
+  EXPECT_NEAR(linear.learning_rate(500), 0.1, kRounding);
+  config.power = 2;
+  EXPECT_NEAR(Schedule(config, 1.1, 10, 10).learning_rate(50), 0.1 + 0.25, kRounding);
+}
+
+TEST(Schedule, StepFallsAtEpochsFromStepZero) {
+  Config::Schedule config = of_kind("step");
+  config.step_epochs = 3;
+  config.gamma = 0.1;
+  config.warmup_epochs = 1;
+  const Schedule schedule(config, 1.0, 10, 7);
+  EXPECT_NEAR(schedule.learning_rate(4), 0.5, kRounding);
+  EXPECT_NEAR(schedule.learning_rate(29), 1.0, kRounding);
+  EXPECT_NEAR(schedule.learning_rate(30), 0.1, kRounding);
+  EXPECT_NEAR(schedule.learning_rate(59), 0.1, kRounding);
+  EXPECT_NEAR(schedule.learning_rate(60), 0.01, kRounding);
+  EXPECT_NEAR(schedule.learning_rate(69), 0.01, kRounding);
+  EXPECT_NEAR(schedule.learning_rate(1000), 0.01, kRounding);  // beyond the end: the last value
+}
+
+TEST(Schedule, IsAFunctionOfTheStepAlone) {
+  Config::Schedule config = of_kind("cosine");
+  config.warmup_epochs = 1;
+  const Schedule whole(config, 0.1, 15, 10);
+  std::vector<double> forwards;
+  for (int step = 0; step < 150; ++step) forwards.push_back(whole.learning_rate(step));
+  const Schedule resumed(config, 0.1, 15, 10);  // asked in another order, from the middle on
+  for (int step = 149; step >= 70; --step) EXPECT_EQ(resumed.learning_rate(step), forwards[static_cast<std::size_t>(step)]);
+}
+
+}  // namespace
+}  // namespace lockstep::train

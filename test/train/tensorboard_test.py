@@ -1,0 +1,63 @@
+"""TensorBoard's own reader finds in an event file of ours what was written, also after a resumption.
+
+Exit status 77 (skipped) without the tensorboard package. BUILD is the build folder.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+
+try:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+except ImportError:
+    print("skipped: the tensorboard package is missing; `make deps-test` installs it")
+    sys.exit(77)
+
+STEPS = [1, 2, 3, 4, 5, 6]
+TRAIN = {
+    "train/loss": [2.0 / step for step in STEPS],
+    "train/accuracy": [0.25] * 6,
+    "train/learning_rate": [0.1] * 6,
+    "train/gradient_norm": [1.5] * 6,
+    "performance/step_seconds": [0.5] * 6,
+    "performance/samples_per_second": [256.0] * 6,
+    "performance/data_wait_seconds": [0.01] * 6,
+    "performance/exposed_communication_seconds": [0.02] * 6,
+    "performance/memory_bytes": [123456789012.0] * 6,
+}
+EPOCH = {
+    "validation/loss": [1.25] * 2,
+    "validation/accuracy": [0.5] * 2,
+    "epoch/loss": [1.5] * 2,
+    "epoch/accuracy": [0.0] * 2,
+    "epoch/samples_per_second": [0.0] * 2,
+}
+
+
+def check(accumulator, tag, steps, values):
+    events = accumulator.Scalars(tag)
+    assert [event.step for event in events] == steps, (tag, events)
+    for event, value in zip(events, values):
+        assert abs(event.value - value) <= 1e-6 * abs(value), (tag, event, value)  # stored as fp32
+        assert event.wall_time > 1.7e9, (tag, event)
+
+
+def main():
+    program = os.path.join(os.environ.get("BUILD", "build"), "test/train/metrics_test")
+    with tempfile.TemporaryDirectory() as directory:
+        subprocess.run([program, "--write-run", directory], check=True)
+        accumulator = EventAccumulator(os.path.join(directory, "tensorboard"))
+        accumulator.Reload()
+        tags = accumulator.Tags()["scalars"]
+        assert sorted(tags) == sorted([*TRAIN, *EPOCH]), tags
+        assert accumulator.file_version == 2, accumulator.file_version
+        for tag, values in TRAIN.items():
+            check(accumulator, tag, STEPS, values)
+        for tag, values in EPOCH.items():
+            check(accumulator, tag, [3, 6], values)
+    print(f"TensorBoard read {len(tags)} figures of {len(STEPS)} steps")
+
+
+if __name__ == "__main__":
+    main()
