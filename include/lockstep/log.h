@@ -17,6 +17,8 @@ void configure(int rank, int size, const std::string& host, bool all_ranks);
 /// Lines also go to this file (rank 0, or RUN/log.txt of all ranks appended), opened for appending.
 void open_file(const std::string& path);
 void write(Level level, std::string_view line);
+/// Only into the file, if one is open: what standard error is told in another form.
+void write_to_file(Level level, std::string_view line);
 /// While a progress bar stands on the terminal's last line, write() removes and redraws it. Empty: no bar.
 void set_progress_line(const std::string& line);
 

@@ -98,16 +98,33 @@ void open_file(const std::string& path) {
   s.use_pattern();
 }
 
-void write(Level level, std::string_view line) {
-  State& s = state();
-  const std::lock_guard lock(s.mutex);
+namespace {
+
+void write_line(State& s, spdlog::logger& logger, Level level, std::string_view line) {
   if (s.rank != 0 && !s.all_ranks && level != Level::error) return;
   const bool with_rank = s.all_ranks || level == Level::error;
   const std::string_view kind = level == Level::error ? "error: " : level == Level::warning ? "warning: " : "";
   const auto spdlog_level = level == Level::error     ? spdlog::level::err
                             : level == Level::warning ? spdlog::level::warn
                                                       : spdlog::level::info;
-  s.logger.log(spdlog_level, "{}{}{}", with_rank ? s.rank_prefix : "", kind, line);
+  logger.log(spdlog_level, "{}{}{}", with_rank ? s.rank_prefix : "", kind, line);
+}
+
+}  // namespace
+
+void write(Level level, std::string_view line) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  write_line(s, s.logger, level, line);
+}
+
+void write_to_file(Level level, std::string_view line) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  if (s.logger.sinks().size() < 2) return;
+  spdlog::logger file_alone("lockstep", s.logger.sinks().back());
+  file_alone.flush_on(spdlog::level::info);
+  write_line(s, file_alone, level, line);
 }
 
 void set_progress_line(const std::string& line) { state().standard_error->set_progress_line(line); }

@@ -72,6 +72,9 @@ TEST(Log, FileIsAppendedTo) {
   const std::string text = standard_error_of([] { log::info("after"); });
   EXPECT_EQ(read_file(path), "before\n" + text);
   EXPECT_TRUE(matches(text, kTime + "after\n")) << text;
+  EXPECT_EQ(standard_error_of([] { log::write_to_file(log::Level::error, "told elsewhere"); }), "");
+  EXPECT_TRUE(matches(read_file(path), "before\n" + kTime + "after\n" + kTime +
+                                           "error: told elsewhere\n"));
   std::filesystem::remove(path);
   EXPECT_THROW(log::open_file("/dev/null/log.txt"), Error);
 }

@@ -1,0 +1,43 @@
+// lockstep help [TOPIC]: the program, a command, or every configuration key.
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "commands/commands.h"
+#include "config/parser.h"
+#include "lockstep/error.h"
+
+namespace lockstep::commands {
+namespace {
+
+const CLI::App* find_command(const CLI::App& app, const std::string& name) {
+  const auto found = app.get_subcommands([&](const CLI::App* command) { return command->get_name() == name; });
+  return found.empty() ? nullptr : found.front();
+}
+
+int show(const CLI::App& app, const std::vector<std::string>& topics) {
+  if (topics == std::vector<std::string>{"config"}) {
+    fmt::print("{}", config::help_text());
+    return kExitDone;
+  }
+  const CLI::App* command = &app;
+  for (const std::string& topic : topics) {
+    command = find_command(*command, topic);
+    require(command != nullptr, ErrorCode::usage,
+            "there is no help on {}; wanted `config` or a command that `lockstep --help` lists", topic);
+  }
+  fmt::print("{}", command->help());
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_help(CLI::App& app, Run& run) {
+  auto topics = std::make_shared<std::vector<std::string>>();
+  CLI::App* command = app.add_subcommand("help", "`help config` lists every configuration key; `help COMMAND`");
+  command->add_option("TOPIC", *topics, "config, or a command");
+  command->callback([topics, &app, &run] { run = [topics, &app] { return show(app, *topics); }; });
+}
+
+}  // namespace lockstep::commands
