@@ -14,16 +14,16 @@ namespace lockstep::cpu {
 struct PoolGeometry {
   std::int64_t h = 0, w = 0, c = 0, out_h = 0, out_w = 0;
   std::int64_t window_h = 0, window_w = 0, stride = 1, padding = 0;
-  Layout layout = Layout::nhwc;
-  std::int64_t channel_stride = 0;  // elements from pixel to pixel: c or 16
+  Layout x_layout = Layout::nhwc, y_layout = Layout::nhwc;
+  std::int64_t x_stride = 0, y_stride = 0;  // elements from pixel to pixel: c or 16
 
-  /// Offset of channel c of pixel (0, 0).
-  std::int64_t base(std::int64_t n, std::int64_t channel, std::int64_t pixels) const {
+  /// Offset of a channel of pixel (0, 0).
+  std::int64_t base(std::int64_t n, std::int64_t channel, std::int64_t pixels, Layout layout) const {
     if (layout == Layout::nhwc) return n * pixels * c + channel;
     return (n * (c / 16) + channel / 16) * pixels * 16 + channel % 16;
   }
-  std::int64_t x_base(std::int64_t n, std::int64_t channel) const { return base(n, channel, h * w); }
-  std::int64_t y_base(std::int64_t n, std::int64_t channel) const { return base(n, channel, out_h * out_w); }
+  std::int64_t x_base(std::int64_t n, std::int64_t channel) const { return base(n, channel, h * w, x_layout); }
+  std::int64_t y_base(std::int64_t n, std::int64_t channel) const { return base(n, channel, out_h * out_w, y_layout); }
 
   /// Real pixels under window p: rows; likewise columns.
   Range rows(std::int64_t p) const { return under(p, window_h, h); }
@@ -96,8 +96,10 @@ class CpuPool2d final : public Pool2d {
                  .window_w = whole ? d.x[2] : d.window,
                  .stride = whole ? 1 : d.stride,
                  .padding = whole ? 0 : d.padding,
-                 .layout = d.x_layout,
-                 .channel_stride = d.x_layout == Layout::nhwc ? d.x[3] : 16};
+                 .x_layout = d.x_layout,
+                 .y_layout = d.y_layout,
+                 .x_stride = d.x_layout == Layout::nhwc ? d.x[3] : 16,
+                 .y_stride = d.y_layout == Layout::nhwc ? d.x[3] : 16};
   }
 
   OpNeeds needs() const override {
@@ -149,7 +151,7 @@ class CpuPool2d final : public Pool2d {
  private:
   /// What is divided among threads: rows of pixels, or blocks of 16 channels.
   std::int64_t units_an_image(std::int64_t height) const {
-    return geometry_.layout == Layout::nhwc ? height : geometry_.c / 16;
+    return geometry_.x_layout == Layout::nhwc ? height : geometry_.c / 16;
   }
 
   void add_normalization(const Forward& args, PoolTask& task) const {
@@ -196,9 +198,7 @@ std::unique_ptr<Pool2d> make_pool2d(const Pool2dDescription& d, const CpuContext
   const Shape y = d.y();
   require(y[1] > 0 && y[2] > 0, ErrorCode::not_supported, "A pooling window of {} with padding {} does not fit {}.",
           d.window, d.padding, d.x.text());
-  require(d.x_layout == d.y_layout || y[1] * y[2] == 1, ErrorCode::not_supported,
-          "Pooling on the CPU keeps the layout of its input; only an output of one pixel may have another.");
-  require(d.x_layout == Layout::nhwc || d.x[3] % 16 == 0, ErrorCode::internal,
+  require((d.x_layout == Layout::nhwc && d.y_layout == Layout::nhwc) || d.x[3] % 16 == 0, ErrorCode::internal,
           "Pooling wants channel blocks of 16, but {} has {} channels.", d.x.text(), d.x[3]);
   const std::int64_t window_elements = d.window == 0 ? d.x[1] * d.x[2] : std::int64_t{d.window} * d.window;
   require(d.kind == Pool2dDescription::Kind::average || d.inference || window_elements <= 256, ErrorCode::not_supported,

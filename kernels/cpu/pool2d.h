@@ -2,6 +2,7 @@
 // Forward applies it while reading; backward gathers the data gradient, then goes back through it in a second pass.
 // Max: the first of equals in window order (row by row) gets the gradient, and a NaN wins, both as in PyTorch.
 // `saved`: its position in the window, one byte an element of y. Averages are summed in fp64.
+// x and y may lie in different layouts.
 #pragma once
 
 #include <memory>

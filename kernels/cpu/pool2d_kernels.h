@@ -45,12 +45,12 @@ void max_pixel(const PoolTask& task, std::int64_t n, std::int64_t p, std::int64_
   Integers index = Integers{} + static_cast<std::int32_t>((rows.begin - h0) * g.window_w + columns.begin - w0);
   for (std::int64_t h = rows.begin; h < rows.end; ++h)
     for (std::int64_t w = columns.begin; w < columns.end; ++w) {
-      const T value = read(x_base + (h * g.w + w) * g.channel_stride);
+      const T value = read(x_base + (h * g.w + w) * g.x_stride);
       const auto greater = (value > best) | (value != value);
       best = greater ? value : best;
       index = greater ? Integers{} + static_cast<std::int32_t>((h - h0) * g.window_w + w - w0) : index;
     }
-  const std::int64_t out = g.y_base(n, c) + (p * g.out_w + q) * g.channel_stride;
+  const std::int64_t out = g.y_base(n, c) + (p * g.out_w + q) * g.y_stride;
   store(task.y + out, best);
   if (task.saved) store_bytes(task.saved + out, index);
 }
@@ -64,11 +64,11 @@ void average_pixel(const PoolTask& task, std::int64_t n, std::int64_t p, std::in
   Widened<T> sum{};
   for (std::int64_t h = rows.begin; h < rows.end; ++h)
     for (std::int64_t w = columns.begin; w < columns.end; ++w)
-      add(sum, widen(read(x_base + (h * g.w + w) * g.channel_stride)));
+      add(sum, widen(read(x_base + (h * g.w + w) * g.x_stride)));
   double sums[Lanes<T>::kCount];
   std::memcpy(sums, &sum, sizeof sums);
   const double count = static_cast<double>((rows.end - rows.begin) * (columns.end - columns.begin));
-  float* y = task.y + g.y_base(n, c) + (p * g.out_w + q) * g.channel_stride;
+  float* y = task.y + g.y_base(n, c) + (p * g.out_w + q) * g.y_stride;
   for (int i = 0; i < Lanes<T>::kCount; ++i) y[i] = static_cast<float>(sums[i] / count);
 }
 
@@ -82,7 +82,7 @@ void gather_pixel(const PoolBackwardTask& task, std::int64_t n, std::int64_t h, 
   T gradient{};
   for (std::int64_t p = rows.begin; p < rows.end; ++p)
     for (std::int64_t q = columns.begin; q < columns.end; ++q) {
-      const std::int64_t out = y_base + (p * g.out_w + q) * g.channel_stride;
+      const std::int64_t out = y_base + (p * g.out_w + q) * g.y_stride;
       const T dy = load<T>(task.dy + out);
       if constexpr (kMax) {
         const std::int64_t position = (h + g.padding - p * g.stride) * g.window_w + w + g.padding - q * g.stride;
@@ -94,7 +94,7 @@ void gather_pixel(const PoolBackwardTask& task, std::int64_t n, std::int64_t h, 
         gradient += dy / static_cast<float>(count);
       }
     }
-  float* dx = task.dx + g.x_base(n, c) + (h * g.w + w) * g.channel_stride;
+  float* dx = task.dx + g.x_base(n, c) + (h * g.w + w) * g.x_stride;
   store(dx, kAccumulate ? load<T>(dx) + gradient : gradient);
 }
 
@@ -103,7 +103,7 @@ void gather_pixel(const PoolBackwardTask& task, std::int64_t n, std::int64_t h, 
 template <typename Body>
 void walk_pixels(const PoolGeometry& g, std::int64_t height, std::int64_t width, Range range, const Body& body) {
   for (std::int64_t unit = range.begin; unit < range.end; ++unit) {
-    if (g.layout == Layout::nchw16c) {
+    if (g.x_layout == Layout::nchw16c) {
       const std::int64_t n = unit / (g.c / 16), first = unit % (g.c / 16) * 16;
       for (std::int64_t h = 0; h < height; ++h)
         for (std::int64_t w = 0; w < width; ++w)
