@@ -41,7 +41,8 @@ long futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value,
 Board::Board(SharedSegment segment, int local_rank, int local_size)
     : segment_(std::move(segment)), local_rank_(local_rank), local_size_(local_size) {
   segment_.reserve(0, board_bytes(local_size));
-  // The file is zero-filled, which is the initial value of every member: nothing is constructed over a neighbour's cell.
+  // The file is zero-filled, which is the initial value of every member: nothing is constructed over a neighbour's
+  // cell.
   cells_ = reinterpret_cast<RankCell*>(segment_.data());
   struct flock lock = lock_of(local_rank);
   require(::fcntl(segment_.descriptor(), F_SETLK, &lock) == 0, ErrorCode::comm_shared_memory,
@@ -70,7 +71,8 @@ void Board::ring_others() const {
 
 bool Board::wait(std::uint32_t seen, std::chrono::nanoseconds limit) const {
   RankCell& c = mine();
-  const timespec time{static_cast<time_t>(limit.count() / 1'000'000'000), static_cast<long>(limit.count() % 1'000'000'000)};
+  const timespec time{static_cast<time_t>(limit.count() / 1'000'000'000),
+                      static_cast<long>(limit.count() % 1'000'000'000)};
   c.sleeping.store(1);  // before the look at the doorbell that the kernel takes: a ring is then never missed
   if (c.doorbell.load() == seen) futex(c.doorbell, FUTEX_WAIT, seen, &time);
   c.sleeping.store(0);

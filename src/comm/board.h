@@ -1,7 +1,8 @@
 // The board of a node: a small shared segment in which each of its ranks says how far it is, and is woken.
 //
-// A rank writes its own cell only, but for the doorbell, which others ring. Counters grow and are never reset, so a flag
-// of one collective cannot be taken for another's. A lane is one stream of collectives (control, each communicator).
+// A rank writes its own cell only, but for the doorbell, which others ring. Counters grow and are never reset, so a
+// flag of one collective cannot be taken for another's. A lane is one stream of collectives (control, each
+// communicator).
 #pragma once
 
 #include <atomic>
@@ -30,7 +31,7 @@ struct alignas(64) RankCell {
   std::atomic<std::uint32_t> doorbell{0};
   std::atomic<std::uint32_t> sleeping{0};
   std::atomic<std::int64_t> heartbeat_ns{0};  // steady clock of the node, written by the communication thread
-  std::atomic<std::uint32_t> has_left{0};  // in good order: its process may end
+  std::atomic<std::uint32_t> has_left{0};     // in good order: its process may end
   LaneCell lanes[kMaxLanes];
 };
 
@@ -55,8 +56,8 @@ class Board {
   /// Sleeps until this rank's doorbell is no longer `seen`, or the time is over. True when it was rung.
   bool wait(std::uint32_t seen, std::chrono::nanoseconds limit) const;
 
-  /// False once that process has ended before it left, however it did: the kernel then drops the lock that it holds on the segment.
-  /// (A process id would not tell in another container, nor of a process that nobody has waited for.)
+  /// False once that process has ended before it left, however it did: the kernel then drops the lock that it holds on
+  /// the segment. (A process id would not tell in another container, nor of a process that nobody has waited for.)
   bool is_alive(int local_rank) const;
 
  private:

@@ -25,9 +25,9 @@ using namespace std::chrono_literals;
 
 constexpr auto kShortestPause = 20us;
 constexpr auto kLongestPause = 200us;
-constexpr auto kLookEvery = 100ms;       // liveness of peers, questions of other nodes
-constexpr auto kTimeToEnd = 10s;         // for main, once it was told that the job is lost
-constexpr auto kTimeToAbort = 5s;        // for MPI_Abort, which may hang when peers are gone
+constexpr auto kLookEvery = 100ms;  // liveness of peers, questions of other nodes
+constexpr auto kTimeToEnd = 10s;    // for main, once it was told that the job is lost
+constexpr auto kTimeToAbort = 5s;   // for MPI_Abort, which may hang when peers are gone
 
 /// Whatever happens to MPI, this process ends.
 void end_process_soon(int exit_status) {
@@ -124,7 +124,8 @@ void CommunicationThread::make_tables() {
 
 void CommunicationThread::make_board() {
   const auto agree = [this](const auto& step) {
-    return all_agree([this](const std::string& text) { return mpi_->all_gather(text); }, ranks_.name(ranks_.rank), step);
+    return all_agree([this](const std::string& text) { return mpi_->all_gather(text); }, ranks_.name(ranks_.rank),
+                     step);
   };
   const int local_size = static_cast<int>(ranks_.my_node().size());
   const std::vector<std::string> paths = agree([&]() -> std::string {

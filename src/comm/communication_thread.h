@@ -1,7 +1,7 @@
 // The communication thread of a rank: it makes all MPI calls, sums, and watches.
 //
-// It runs lanes in turn. A lane is one ordered stream of collectives; lanes do not wait for each other. When no lane can
-// go on the thread sleeps on the board's doorbell: until it is rung, or, while something must be polled, for 20 us
+// It runs lanes in turn. A lane is one ordered stream of collectives; lanes do not wait for each other. When no lane
+// can go on the thread sleeps on the board's doorbell: until it is rung, or, while something must be polled, for 20 us
 // growing to 200 us. So it takes no core from the work.
 #pragma once
 
@@ -31,7 +31,8 @@ class Lane {
   virtual ~Lane() = default;
   /// Who learns that the job is lost: a caller that will throw, nobody now, or only an event, which cannot say it.
   enum class Told : std::uint8_t { caller, nobody, event };
-  /// Gives up what was posted to this lane (a peer is lost, MPI failed). On the communication thread, perhaps repeatedly.
+  /// Gives up what was posted to this lane (a peer is lost, MPI failed). On the communication thread, perhaps
+  /// repeatedly.
   virtual Told give_up(const std::exception_ptr& reason) = 0;
 
   int number() const { return number_; }

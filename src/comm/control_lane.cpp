@@ -99,7 +99,8 @@ Routine ControlLane::run() {
         mpi.all_gather(request_, call.mine.data(), sizes_bytes_, begins_bytes_, received_.data());
         co_await until(is_over, Wake::poll);
         for (std::size_t i = 0; i < lengths_.size(); ++i) {
-          (*call.all)[i].assign(received_, static_cast<std::size_t>(begins_bytes_[i]), static_cast<std::size_t>(lengths_[i]));
+          (*call.all)[i].assign(received_, static_cast<std::size_t>(begins_bytes_[i]),
+                                static_cast<std::size_t>(lengths_[i]));
         }
       }
     }

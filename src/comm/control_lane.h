@@ -30,9 +30,9 @@ class ControlLane final : public Lane {
   struct Call {
     bool is_broadcast = false;
     std::string_view label;
-    std::span<std::byte> data;       // broadcast
+    std::span<std::byte> data;  // broadcast
     int root = 0;
-    std::string_view mine;           // all_gather ...
+    std::string_view mine;                    // all_gather ...
     std::vector<std::string>* all = nullptr;  // ... and its result
     std::exception_ptr exception;
     bool is_over = false;

@@ -1,6 +1,6 @@
-// The sum of one chunk over nodes, made by the nodes' leaders with MPI: every leader sends each other one the part of the
-// chunk that is theirs to sum, sums its own part in the order of nodes, and sends the result to all. Each part is so
-// summed by one rank, in one order: the same bits everywhere and in every run.
+// The sum of one chunk over nodes, made by the nodes' leaders with MPI: every leader sends each other one the part of
+// the chunk that is theirs to sum, sums its own part in the order of nodes, and sends the result to all. Each part is
+// so summed by one rank, in one order: the same bits everywhere and in every run.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +29,12 @@ class Exchange {
   bool are_over();
   void sum_mine();
   void gather();
-  std::byte* part_data(int node) { return chunk_ + part_of(n_elements_, element_bytes_, n_nodes_, node).begin * element_bytes_; }
-  std::size_t part_bytes(int node) const { return part_of(n_elements_, element_bytes_, n_nodes_, node).n_elements * element_bytes_; }
+  std::byte* part_data(int node) {
+    return chunk_ + part_of(n_elements_, element_bytes_, n_nodes_, node).begin * element_bytes_;
+  }
+  std::size_t part_bytes(int node) const {
+    return part_of(n_elements_, element_bytes_, n_nodes_, node).n_elements * element_bytes_;
+  }
 
   MpiCalls& mpi_;
   const std::vector<int>& leaders_;

@@ -15,7 +15,7 @@ namespace lockstep::comm {
 namespace {
 
 constexpr std::size_t kPageBytes = 4096;
-constexpr std::size_t kWorkBytes = std::size_t{1} << 20;       // summed before other lanes have their turn
+constexpr std::size_t kWorkBytes = std::size_t{1} << 20;          // summed before other lanes have their turn
 constexpr std::size_t kPartOfChunkBytes = std::size_t{64} << 10;  // that a leader sends to another, at least
 constexpr std::size_t kLargestRegionBytes = std::size_t{1} << 46;
 
@@ -128,8 +128,10 @@ std::unique_ptr<HostCommunicator::Region> HostCommunicator::map_region(std::size
   const std::string& of_leader = paths[static_cast<std::size_t>(leaders_[static_cast<std::size_t>(topology_.node)])];
   agree([&]() -> std::string {
     for (int r = 0; r < size(); ++r) {
-      const std::string theirs = paths[static_cast<std::size_t>(r)].substr(0, paths[static_cast<std::size_t>(r)].find('/'));
-      require(theirs == wanted, ErrorCode::internal, "{} bytes for {} here, but {} on rank {}", wanted, purpose, theirs, r);
+      const std::string theirs =
+          paths[static_cast<std::size_t>(r)].substr(0, paths[static_cast<std::size_t>(r)].find('/'));
+      require(theirs == wanted, ErrorCode::internal, "{} bytes for {} here, but {} on rank {}", wanted, purpose, theirs,
+              r);
     }
     if (local_size > 1) region->open(of_leader.substr(wanted.size()), local_size, purpose);
     return "";
@@ -242,8 +244,7 @@ Part HostCommunicator::chunk(const Request& request, std::size_t index) const {
 void HostCommunicator::sum_my_part_of_chunk(const Request& request, std::size_t index) {
   if (topology_.local_size() > 1) {
     const Part c = chunk(request, index);
-    const Part part =
-        part_of(c.n_elements, size_bytes(request.dtype), topology_.local_size(), topology_.local_rank);
+    const Part part = part_of(c.n_elements, size_bytes(request.dtype), topology_.local_size(), topology_.local_rank);
     sum_local(request, c.begin + part.begin, part.n_elements, 1);
   }
   mine().reduced.fetch_add(1);
@@ -271,7 +272,8 @@ Routine HostCommunicator::run_between_nodes() {
       }
       for (std::size_t c = 0; c < chunks; ++c) {
         const std::uint64_t wanted = mine().gathered.load() + 1;
-        co_await until([this, wanted] { return cell(0).gathered.load(std::memory_order_acquire) >= wanted; }, Wake::bell);
+        co_await until([this, wanted] { return cell(0).gathered.load(std::memory_order_acquire) >= wanted; },
+                       Wake::bell);
         const Part part = chunk(request, c);
         std::memcpy(request.at(topology_.local_rank, part.begin), request.at(0, part.begin),
                     part.n_elements * size_bytes(request.dtype));

@@ -49,10 +49,11 @@ Launch inspect_launch() {
 }
 
 void check_world_size(const Launch& launch, int size) {
-  require(launch.expected_size == 0 || launch.expected_size == size, ErrorCode::comm_launch,
-          "{} started {} ranks, but the MPI library that Lockstep is built with sees a world of {}: it does not belong "
-          "to this launcher. Use the mpirun of `lockstep --version`'s MPI, or `srun --mpi=pmix` with an MPI that has PMIx",
-          launch.launcher, launch.expected_size, size);
+  require(
+      launch.expected_size == 0 || launch.expected_size == size, ErrorCode::comm_launch,
+      "{} started {} ranks, but the MPI library that Lockstep is built with sees a world of {}: it does not belong "
+      "to this launcher. Use the mpirun of `lockstep --version`'s MPI, or `srun --mpi=pmix` with an MPI that has PMIx",
+      launch.launcher, launch.expected_size, size);
 }
 
 }  // namespace lockstep::comm

@@ -25,8 +25,8 @@ std::string text_of(int status) {
 }
 
 void check(int status, const char* call, std::source_location where = std::source_location::current()) {
-  require(status == MPI_SUCCESS, ErrorCode::comm_mpi, "{} failed: {} ({}:{})", call, text_of(status),
-          where.file_name(), where.line());
+  require(status == MPI_SUCCESS, ErrorCode::comm_mpi, "{} failed: {} ({}:{})", call, text_of(status), where.file_name(),
+          where.line());
 }
 
 MPI_Request load(const MpiRequest& request) {

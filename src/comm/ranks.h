@@ -13,7 +13,7 @@ struct RankTable {
     int local_rank = 0;
   };
   int rank = 0;
-  std::vector<Row> rows;             // of each rank
+  std::vector<Row> rows;                // of each rank
   std::vector<std::vector<int>> nodes;  // the ranks of each node, ascending; the first is its leader
 
   int size() const { return static_cast<int>(rows.size()); }

@@ -13,8 +13,8 @@ std::vector<Bucket> make_buckets(const std::vector<GradientTensor>& tensors, std
   std::size_t end = 0;  // of the last tensor
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const GradientTensor& tensor = tensors[i];
-    require(tensor.begin >= end, ErrorCode::internal, "gradient {} begins at {}, inside the one before it, which ends at {}",
-            tensor.name, tensor.begin, end);
+    require(tensor.begin >= end, ErrorCode::internal,
+            "gradient {} begins at {}, inside the one before it, which ends at {}", tensor.name, tensor.begin, end);
     end = tensor.begin + tensor.n_elements;
     if (!is_open) {
       buckets.emplace_back();
@@ -35,8 +35,8 @@ GradientReducer::GradientReducer(Communicator& communicator, Backend& backend, f
                                  std::vector<Bucket> buckets)
     : communicator_(communicator), gradients_(gradients), buckets_(std::move(buckets)) {
   for (std::size_t i = 0; i < buckets_.size(); ++i) {
-    in_flight_.push_back({backend.make_event(), communicator.make_event(),
-                          fmt::format("bucket {} of {}", i + 1, buckets_.size())});
+    in_flight_.push_back(
+        {backend.make_event(), communicator.make_event(), fmt::format("bucket {} of {}", i + 1, buckets_.size())});
   }
 }
 

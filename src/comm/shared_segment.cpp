@@ -113,8 +113,8 @@ void SharedSegment::reserve(std::size_t begin_bytes, std::size_t size_bytes) con
     status = ::posix_fallocate(descriptor(), static_cast<off_t>(begin_bytes), static_cast<off_t>(size_bytes));
   } while (status == EINTR);
   if (status == ENOSPC || status == EFBIG) no_space(path_, size_bytes_, purpose_);
-  require(status == 0, ErrorCode::comm_shared_memory, "cannot reserve {} in {} for {}: {}", mebibytes(size_bytes), path_,
-          purpose_, std::strerror(status));
+  require(status == 0, ErrorCode::comm_shared_memory, "cannot reserve {} in {} for {}: {}", mebibytes(size_bytes),
+          path_, purpose_, std::strerror(status));
 }
 
 void SharedSegment::unlink() {

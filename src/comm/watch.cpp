@@ -15,9 +15,9 @@ using std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
 constexpr double kDefaultLimitSeconds = 60;
-constexpr Seconds kTimeToAnswer{5};        // of the limit, for other nodes to answer
-constexpr Seconds kAfterTheLeader{10};     // a rank that sees all of its node leaves the word to its leader, which asks
-constexpr Seconds kStopped{3};             // without a heartbeat; the threads give one every 100 ms
+constexpr Seconds kTimeToAnswer{5};     // of the limit, for other nodes to answer
+constexpr Seconds kAfterTheLeader{10};  // a rank that sees all of its node leaves the word to its leader, which asks
+constexpr Seconds kStopped{3};          // without a heartbeat; the threads give one every 100 ms
 constexpr int kQuestionTag = 1;
 constexpr int kAnswerTag = 2;
 
@@ -102,7 +102,8 @@ void Watch::check(const Lane& lane) {
   std::string who = missing(lane);
   if (who.empty()) {
     if (ranks_.n_nodes() > 1 && !asks && waited <= limit_ + kAfterTheLeader) return;
-    who = ranks_.n_nodes() > 1 && !asks ? "a rank of another node" : "nobody: all ranks have come to it, so the network hangs";
+    who = ranks_.n_nodes() > 1 && !asks ? "a rank of another node"
+                                        : "nobody: all ranks have come to it, so the network hangs";
   }
   fail(ErrorCode::comm_rank_lost, "{} has waited {:.0f} s in '{}' (collective {} of its kind) for {}",
        ranks_.name(ranks_.rank), waited.count(), lane.waiting().label, lane.waiting().sequence, who);

@@ -44,7 +44,9 @@ class MpiWorld final : public World {
 
   void barrier() override { control_.all_gather("", "barrier"); }
   void broadcast(std::span<std::byte> data, int root) override { control_.broadcast(data, root, "broadcast"); }
-  std::vector<std::string> all_gather(std::string_view mine) override { return control_.all_gather(mine, "all_gather"); }
+  std::vector<std::string> all_gather(std::string_view mine) override {
+    return control_.all_gather(mine, "all_gather");
+  }
   bool any(bool mine) override {
     const std::vector<std::string> all = control_.all_gather(mine ? "1" : "0", "any");
     return std::find(all.begin(), all.end(), "1") != all.end();

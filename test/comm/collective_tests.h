@@ -1,4 +1,4 @@
-// What holds for every communicator on any number of ranks; each test program starts its own world and includes this.
+// What holds for every communicator on any number of ranks; a test program includes this and starts its world.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,41 +15,10 @@
 #include <thread>
 #include <vector>
 
-#include "comm/world.h"
 #include "lockstep/error.h"
-#include "lockstep/log.h"
+#include "test/comm/test_world.h"
 
 namespace lockstep::comm {
-
-/// The world of this test program, from its main().
-inline World* test_world = nullptr;
-
-/// Starts the world, runs all tests on every rank, and fails on every rank when one failed on any.
-inline int run_tests_in_world(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  try {
-    const std::unique_ptr<World> world = start_world(&argc, &argv);
-    test_world = world.get();
-    if (world->rank() != 0) {
-      auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
-      delete listeners.Release(listeners.default_result_printer());
-      struct Failures final : ::testing::EmptyTestEventListener {
-        void OnTestPartResult(const ::testing::TestPartResult& result) override {
-          if (result.failed()) {
-            log::error("{}:{}: {}", result.file_name() ? result.file_name() : "?", result.line_number(), result.summary());
-          }
-        }
-      };
-      listeners.Append(new Failures);
-    }
-    return world->any(RUN_ALL_TESTS() != 0) ? 1 : 0;
-  } catch (const std::exception& e) {
-    log::error("{}", e.what());
-    return 1;
-  }
-}
-
-inline const HostEvent at_once;  // a `ready` that is done; it must live as long as the all-reduce
 
 /// Value of one rank at one index: of very different sizes, so that another order of summation gives other bits.
 inline double value(int rank, std::size_t i) {
@@ -97,7 +66,8 @@ void test_sums(Communicator& communicator, DType dtype) {
     double worst = 0;
     for (std::size_t i = 0; i < n; ++i) {
       const double scale = 5003.0 * size;
-      worst = std::max(worst, std::abs(static_cast<double>(data[offset + i]) - static_cast<double>(expected[i])) / scale);
+      worst =
+          std::max(worst, std::abs(static_cast<double>(data[offset + i]) - static_cast<double>(expected[i])) / scale);
     }
     // Orders differ by where the ranks lie: each of size-1 additions rounds by half a unit of the largest partial sum.
     EXPECT_LE(worst, size * static_cast<double>(std::numeric_limits<T>::epsilon())) << n << " elements";
@@ -133,7 +103,8 @@ inline void test_many_slices(Communicator& communicator) {
     }
     std::size_t begin = 0;
     for (std::size_t s = 0; s < kSlices; ++s) {
-      const Slice slice = s % 2 == 0 ? Slice{f + begin, length(s), DType::fp32} : Slice{d + begin, length(s), DType::fp64};
+      const Slice slice =
+          s % 2 == 0 ? Slice{f + begin, length(s), DType::fp32} : Slice{d + begin, length(s), DType::fp64};
       communicator.all_reduce_async(slice, ready, *done[s], "slice " + std::to_string(s));
       begin += length(s);
     }
@@ -276,7 +247,10 @@ TEST_P(AnyBackend, RefusesForeignMemory) {
 }
 
 TEST(World, GathersTextsOfDifferentLengths) {
-  const auto text = [](int rank) { return rank == 1 ? std::string() : std::string(static_cast<std::size_t>(rank) * 1000 + 3, static_cast<char>('a' + rank)); };
+  const auto text = [](int rank) {
+    return rank == 1 ? std::string()
+                     : std::string(static_cast<std::size_t>(rank) * 1000 + 3, static_cast<char>('a' + rank));
+  };
   for (int round = 0; round < 20; ++round) {
     const auto all = test_world->all_gather(text(test_world->rank()));
     ASSERT_EQ(all.size(), static_cast<std::size_t>(test_world->size()));

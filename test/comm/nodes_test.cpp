@@ -27,8 +27,9 @@ TEST(SeveralNodes, SharedBackendIsRefused) {
 
 TEST(SeveralNodes, SaysWhatItUses) {
   const std::string nodes = std::to_string(test_world->n_nodes());
-  EXPECT_EQ(make_communicator({}, *test_world)->describe(),
-            "shared memory inside " + nodes + " nodes, MPI between them, " + std::to_string(test_world->size()) + " ranks");
+  EXPECT_EQ(
+      make_communicator({}, *test_world)->describe(),
+      "shared memory inside " + nodes + " nodes, MPI between them, " + std::to_string(test_world->size()) + " ranks");
 }
 
 }  // namespace lockstep::comm

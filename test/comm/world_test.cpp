@@ -19,7 +19,8 @@ TEST(OneNode, SharedBackendIsGranted) {
   if (test_world->size() > 1) {
     EXPECT_EQ(c->describe(), "shared memory, " + std::to_string(test_world->size()) + " ranks on 1 node");
     config.backend = "mpi";
-    EXPECT_EQ(make_communicator(config, *test_world)->describe(), "MPI, " + std::to_string(test_world->size()) + " ranks");
+    EXPECT_EQ(make_communicator(config, *test_world)->describe(),
+              "MPI, " + std::to_string(test_world->size()) + " ranks");
   }
 }
 

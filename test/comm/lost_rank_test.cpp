@@ -1,0 +1,227 @@
+// What happens when a rank is lost, or the launch is wrong: child programs (this one, with a first argument) are
+// started and their words and exit statuses read. sanitizers: no (starts mpirun)
+#include <gtest/gtest.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/world.h"
+#include "lockstep/error.h"
+#include "lockstep/log.h"
+
+namespace lockstep::comm {
+namespace {
+
+struct Outcome {
+  std::string text;
+  int exit_status = -1;
+  double seconds = 0;
+};
+
+Outcome run_command(const std::string& command) {
+  Outcome out;
+  const auto begin = std::chrono::steady_clock::now();
+  FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
+  if (pipe == nullptr) return out;
+  char buffer[4096];
+  while (const std::size_t n = std::fread(buffer, 1, sizeof(buffer), pipe)) out.text.append(buffer, n);
+  const int status = ::pclose(pipe);
+  out.exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return out;
+}
+
+std::string self() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
+
+Outcome run_ranks(int ranks, const std::string& environment, const std::string& program) {
+  // `timeout` ends what would hang for ever if the test fails.
+  return run_command("env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 " + environment +
+                     " timeout -s KILL 60 mpirun --oversubscribe --bind-to none -n " + std::to_string(ranks) + " " +
+                     program);
+}
+
+/// mpirun that does not end the others itself when a rank dies, so that Lockstep has to; it then returns 0, and each
+/// rank's own status is printed: "status 1 of rank 0".
+Outcome run_ranks_left_alone(int ranks, const std::string& environment, const std::string& behaviour) {
+  return run_ranks(ranks, "OMPI_MCA_orte_enable_recovery=1 " + environment,
+                   "sh -c '" + self() + " --child " + behaviour + "; echo status $? of rank $OMPI_COMM_WORLD_RANK'");
+}
+
+bool says(const Outcome& outcome, const std::string& text) { return outcome.text.find(text) != std::string::npos; }
+
+// All-reduces of a killed rank's peers: an event cannot throw, so the communication thread ends the process.
+TEST(LostRank, KilledBetweenSums) {
+  const Outcome o = run_ranks_left_alone(3, "", "killed-in-sums");
+  EXPECT_TRUE(says(o, "rank 1 (")) << o.text;
+  EXPECT_TRUE(says(o, "has died")) << o.text;
+  EXPECT_TRUE(says(o, "'bucket 4 of 9'")) << o.text;
+  EXPECT_TRUE(says(o, "status 1 of rank")) << o.text;
+  EXPECT_LT(o.seconds, 20) << o.text;
+}
+
+// World calls throw Error, and main says it.
+TEST(LostRank, KilledBeforeABarrier) {
+  const Outcome o = run_ranks_left_alone(3, "", "killed-before-barrier");
+  EXPECT_TRUE(says(o, "caught comm_rank_lost: rank 1 (")) << o.text;
+  EXPECT_TRUE(says(o, "'barrier'")) << o.text;
+  EXPECT_TRUE(says(o, "status 1 of rank")) << o.text;
+  EXPECT_LT(o.seconds, 20) << o.text;
+}
+
+TEST(LostRank, StoppedRankIsNamedAfterTheLimit) {
+  const Outcome o = run_ranks_left_alone(2, "LOCKSTEP_WATCHDOG_SECONDS=4", "stopped");
+  EXPECT_TRUE(says(o, "rank 0 (")) << o.text;
+  EXPECT_TRUE(says(o, "for rank 1 (")) << o.text;
+  EXPECT_TRUE(says(o, "no sign of life")) << o.text;
+  EXPECT_TRUE(says(o, "status 1 of rank")) << o.text;
+  EXPECT_LT(o.seconds, 30) << o.text;
+}
+
+TEST(LostRank, RankThatGoesElsewhereIsNamedWithItsLastCollective) {
+  const Outcome o = run_ranks_left_alone(2, "LOCKSTEP_WATCHDOG_SECONDS=2", "elsewhere");
+  EXPECT_TRUE(says(o, "in 'bucket 2 of 9'")) << o.text;
+  EXPECT_TRUE(says(o, "for rank 1 (")) << o.text;
+  EXPECT_TRUE(says(o, "its last was 'bucket 1 of 9', collective 1")) << o.text;
+  EXPECT_TRUE(says(o, "status 1 of rank")) << o.text;
+  EXPECT_LT(o.seconds, 20) << o.text;
+}
+
+// Two pretended nodes: rank 0 learns by control messages that it is rank 3 of the other node who is missing.
+TEST(LostRank, MissingRankOfAnotherNodeIsNamed) {
+  const Outcome o = run_ranks_left_alone(4, "LOCKSTEP_RANKS_PER_NODE=2 LOCKSTEP_WATCHDOG_SECONDS=3", "elsewhere-last");
+  EXPECT_TRUE(says(o, "for rank 3 (")) << o.text;
+  EXPECT_TRUE(says(o, "its last was 'bucket 1 of 9', collective 1")) << o.text;
+  EXPECT_TRUE(says(o, "status 1 of rank")) << o.text;
+  EXPECT_LT(o.seconds, 20) << o.text;
+}
+
+// As it is on a cluster: mpirun ends the others by itself, and says so.
+TEST(LostRank, KilledUnderAnOrdinaryMpirun) {
+  const Outcome o = run_ranks(3, "", self() + " --child killed-in-sums");
+  EXPECT_NE(o.exit_status, 0) << o.text;
+  EXPECT_LT(o.seconds, 10) << o.text;
+}
+
+TEST(LostRank, AbortEndsAllRanksWithItsStatus) {
+  const Outcome o = run_ranks(3, "", self() + " --child abort");
+  EXPECT_EQ(o.exit_status, 3) << o.text;
+  EXPECT_LT(o.seconds, 10) << o.text;
+}
+
+/// The environment of a process that nobody launched, and then these variables.
+std::string clean_environment(const std::string& variables) {
+  std::string out = "env";
+  for (const char* name : {"SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS",
+                           "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMIX_NAMESPACE", "PMI_RANK", "PMI_SIZE", "PMI_FD"}) {
+    out += std::string(" -u ") + name;
+  }
+  return out + " " + variables + " " + self() + " --child start";
+}
+
+TEST(Launch, SlurmStepWithoutPmiIsRefused) {
+  const Outcome o = run_command(clean_environment("SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=4"));
+  EXPECT_TRUE(says(o, "caught comm_launch: srun started 4 tasks")) << o.text;
+  EXPECT_TRUE(says(o, "srun --mpi=pmix")) << o.text;
+  EXPECT_EQ(o.exit_status, 1);
+  const Outcome older = run_command(clean_environment("SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_NTASKS=2"));
+  EXPECT_TRUE(says(older, "caught comm_launch: srun started 2 tasks")) << older.text;
+}
+
+TEST(Launch, OneProcessNeedsNoMpi) {
+  for (const char* environment : {"", "SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1",
+                                  "SLURM_PROCID=0 SLURM_NTASKS=8",  // a batch script: no step
+                                  "SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 PMIX_RANK=0"}) {
+    const Outcome o = run_command(clean_environment(environment));
+    EXPECT_TRUE(says(o, "world of 1")) << environment << ": " << o.text;
+    EXPECT_EQ(o.exit_status, 0) << environment;
+  }
+}
+
+// A launcher of another MPI: every process finds itself alone.
+TEST(Launch, ManyWorldsOfOneAreRefused) {
+  const Outcome o =
+      run_command(clean_environment("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PMI_RANK=0 PMI_SIZE=4"));
+  EXPECT_TRUE(says(o, "caught comm_launch: the launcher started 4 ranks")) << o.text;
+  EXPECT_EQ(o.exit_status, 1);
+}
+
+// ---- What the children do
+// ---------------------------------------------------------------------------------------------
+
+struct Sums {
+  explicit Sums(World& world)
+      : communicator(make_communicator({}, world)),
+        memory(communicator->allocate(1 << 20, "sums")),
+        done(communicator->make_event()) {}
+  void run(int first, int last) {
+    for (int i = first; i <= last; ++i) {
+      communicator->all_reduce_async({memory->data(), 1000, DType::fp32}, ready, *done,
+                                     "bucket " + std::to_string(i) + " of 9");
+      done->synchronize();
+    }
+  }
+  HostEvent ready;
+  std::unique_ptr<Communicator> communicator;
+  std::unique_ptr<Memory> memory;
+  std::unique_ptr<Event> done;
+};
+
+void behave(const std::string& how, World& world) {
+  const int last = world.size() - 1;
+  if (how == "start") {
+    std::printf("world of %d\n", world.size());
+  } else if (how == "abort") {
+    if (world.rank() == 1) world.abort(3);
+    world.barrier();
+  } else if (how == "killed-before-barrier") {
+    if (world.rank() == 1) ::raise(SIGKILL);
+    world.barrier();
+  } else if (how == "killed-in-sums") {
+    Sums sums(world);
+    sums.run(1, 3);
+    if (world.rank() == 1) ::raise(SIGKILL);
+    sums.run(4, 9);
+  } else if (how == "stopped") {
+    Sums sums(world);
+    if (world.rank() == 1) ::raise(SIGSTOP);
+    sums.run(1, 9);
+  } else if (how == "elsewhere" || how == "elsewhere-last") {
+    Sums sums(world);
+    sums.run(1, 1);
+    if (world.rank() == last) std::this_thread::sleep_for(std::chrono::seconds(40));
+    sums.run(2, 9);
+  }
+}
+
+int child(int argc, char** argv) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a stopped one is not left behind
+  std::unique_ptr<World> world;
+  try {
+    world = start_world(&argc, &argv);
+    behave(argv[2], *world);
+    return 0;
+  } catch (const Error& e) {
+    log::error("caught {}: {}", entry(e.code()).code, e.what());
+    if (world) world->abort(kExitFailed);
+    return kExitFailed;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::comm
+
+int main(int argc, char** argv) {
+  if (argc == 3 && std::string(argv[1]) == "--child") return lockstep::comm::child(argc, argv);
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,125 @@
+// ranks: 1 2 3
+// Buckets, and the reducer that sums them while backward runs.
+#include "comm/reducer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "test/comm/test_world.h"
+#include "test/reference/backend.h"
+
+namespace lockstep::comm {
+namespace {
+
+/// Tensors of these lengths, each begun at a multiple of 16 elements.
+std::vector<GradientTensor> tensors_of(const std::vector<std::size_t>& lengths) {
+  std::vector<GradientTensor> out;
+  std::size_t begin = 0;
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    out.push_back({"tensor" + std::to_string(i), begin, lengths[i]});
+    begin = (begin + lengths[i] + 15) / 16 * 16;
+  }
+  return out;
+}
+
+std::size_t end_of(const std::vector<GradientTensor>& tensors) {
+  return tensors.back().begin + tensors.back().n_elements;
+}
+
+}  // namespace
+
+TEST(Buckets, EndAtTensorsBorders) {
+  const std::vector<GradientTensor> tensors = tensors_of({100, 3, 1000, 7, 20, 500, 1});
+  const std::vector<Bucket> buckets = make_buckets(tensors, 400 * sizeof(float));
+  ASSERT_EQ(buckets.size(), 3u);
+  EXPECT_EQ(buckets[0].begin, 0u);
+  EXPECT_EQ(buckets[0].last_tensor, 2);
+  EXPECT_EQ(buckets[0].n_elements, tensors[2].begin + 1000);
+  EXPECT_EQ(buckets[0].first_name, "tensor0");
+  EXPECT_EQ(buckets[0].last_name, "tensor2");
+  EXPECT_EQ(buckets[1].begin, tensors[3].begin);
+  EXPECT_EQ(buckets[1].last_tensor, 5);
+  EXPECT_EQ(buckets[2].last_tensor, 6);
+  EXPECT_EQ(buckets[2].begin + buckets[2].n_elements, end_of(tensors));
+}
+
+TEST(Buckets, OneATensorOrOneForAll) {
+  const std::vector<GradientTensor> tensors = tensors_of({5, 6, 7});
+  EXPECT_EQ(make_buckets(tensors, 1).size(), 3u);
+  EXPECT_EQ(make_buckets(tensors, std::size_t{1} << 40).size(), 1u);
+  EXPECT_TRUE(make_buckets({}, 100).empty());
+}
+
+TEST(Buckets, RefuseTensorsOutOfOrder) { EXPECT_THROW(make_buckets({{"a", 16, 16}, {"b", 0, 16}}, 100), Error); }
+
+TEST(Reducer, SumsEveryTensorEveryStep) {
+  const std::vector<GradientTensor> tensors = tensors_of({1000, 3, 70000, 64, 20000, 9});
+  const auto communicator = make_communicator({}, *test_world);
+  const auto memory = communicator->allocate(end_of(tensors) * sizeof(float), "gradients");
+  float* gradients = static_cast<float*>(memory->data());
+  reference::ReferenceBackend backend;
+  const auto stream = backend.make_stream();
+  GradientReducer reducer(*communicator, backend, gradients, make_buckets(tensors, 50000));
+  EXPECT_EQ(reducer.buckets().size(), 3u);
+  const int size = test_world->size();
+  for (int step = 1; step <= 5; ++step) {
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      std::fill_n(gradients + tensors[t].begin, tensors[t].n_elements,
+                  static_cast<float>((test_world->rank() + 1) * step) + static_cast<float>(t));
+      reducer.tensor_done(static_cast<int>(t), *stream);
+    }
+    EXPECT_GE(reducer.finish(*stream), 0.0);
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      const float expected =
+          static_cast<float>(step * size * (size + 1) / 2) + static_cast<float>(t) * static_cast<float>(size);
+      for (std::size_t i = 0; i < tensors[t].n_elements; ++i) ASSERT_EQ(gradients[tensors[t].begin + i], expected);
+    }
+  }
+  test_world->barrier();
+}
+
+TEST(Reducer, RefusesAStepThatIsNotWhole) {
+  const std::vector<GradientTensor> tensors = tensors_of({100, 100, 100});
+  const auto communicator = make_communicator({}, *test_world);
+  const auto memory = communicator->allocate(end_of(tensors) * sizeof(float), "gradients");
+  reference::ReferenceBackend backend;
+  const auto stream = backend.make_stream();
+  GradientReducer reducer(*communicator, backend, static_cast<float*>(memory->data()), make_buckets(tensors, 1));
+  EXPECT_THROW(reducer.tensor_done(1, *stream), Error) << "before tensor 0";
+  reducer.tensor_done(0, *stream);
+  EXPECT_THROW(reducer.finish(*stream), Error);
+  reducer.tensor_done(1, *stream);
+  reducer.tensor_done(2, *stream);
+  reducer.finish(*stream);
+  test_world->barrier();
+}
+
+// Eight buckets that sleep 20 ms each under a backward pass that takes 30 ms a tensor: all but the last are hidden. The
+// bound is half of the sleeps, so that a loaded machine does not matter.
+TEST(Reducer, CommunicationLiesUnderTheBackwardPass) {
+  const std::vector<GradientTensor> tensors = tensors_of(std::vector<std::size_t>(8, 20000));
+  Config::Comm config;
+  config.sleep_ms = 20;
+  const auto communicator = make_communicator(config, *test_world);
+  const auto memory = communicator->allocate(end_of(tensors) * sizeof(float), "gradients");
+  reference::ReferenceBackend backend;
+  const auto stream = backend.make_stream();
+  GradientReducer reducer(*communicator, backend, static_cast<float*>(memory->data()), make_buckets(tensors, 1));
+  const auto begin = std::chrono::steady_clock::now();
+  for (int t = 0; t < 8; ++t) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    reducer.tensor_done(t, *stream);
+  }
+  const double exposed_seconds = reducer.finish(*stream);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  EXPECT_LT(exposed_seconds, 0.08);
+  EXPECT_GE(seconds, 8 * 0.03 + 0.02) << "the last bucket cannot be hidden";
+  test_world->barrier();
+}
+
+}  // namespace lockstep::comm
+
+int main(int argc, char** argv) { return lockstep::comm::run_tests_in_world(argc, argv); }
