@@ -26,8 +26,6 @@ void check(const Conv2dDescription& d) {
   require(d.y_layout == Layout::nhwc || d.out_channels % kBlock == 0, ErrorCode::op_description,
           "{}: y in channel blocks of {} needs a multiple of {} channels, found {}", text(d), kBlock, kBlock,
           d.out_channels);
-  require(!d.normalization || d.input_gradient || d.inference, ErrorCode::op_description,
-          "{}: an input with a pending normalisation needs its gradient", text(d));
 }
 
 memory::desc image(const Shape& s, Tag tag) { return {{s[0], s[3], s[1], s[2]}, memory::data_type::f32, tag}; }
