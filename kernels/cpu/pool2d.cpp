@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <vector>
 
 #include "kernels/cpu/normalization.h"
 #include "kernels/cpu/parallel.h"
@@ -13,7 +14,7 @@ namespace lockstep::cpu {
 /// Shapes, and which pixels (h, w) lie under which windows (p, q).
 struct PoolGeometry {
   std::int64_t h = 0, w = 0, c = 0, out_h = 0, out_w = 0;
-  std::int64_t window_h = 0, window_w = 0, stride = 1, padding = 0;
+  std::int64_t window_w = 0, stride = 1, padding = 0;
   Layout x_layout = Layout::nhwc, y_layout = Layout::nhwc;
   std::int64_t x_stride = 0, y_stride = 0;  // elements from pixel to pixel: c or 16
 
@@ -25,22 +26,12 @@ struct PoolGeometry {
   std::int64_t x_base(std::int64_t n, std::int64_t channel) const { return base(n, channel, h * w, x_layout); }
   std::int64_t y_base(std::int64_t n, std::int64_t channel) const { return base(n, channel, out_h * out_w, y_layout); }
 
-  /// Real pixels under window p: rows; likewise columns.
-  Range rows(std::int64_t p) const { return under(p, window_h, h); }
-  Range columns(std::int64_t q) const { return under(q, window_w, w); }
-  /// Windows over row h; likewise over a column.
-  Range windows_over_row(std::int64_t row) const { return over(row, window_h, out_h); }
-  Range windows_over_column(std::int64_t column) const { return over(column, window_w, out_w); }
-
- private:
-  Range under(std::int64_t p, std::int64_t window, std::int64_t size) const {
-    const std::int64_t begin = p * stride - padding;
-    return {begin > 0 ? begin : 0, begin + window < size ? begin + window : size};
-  }
-  Range over(std::int64_t pixel, std::int64_t window, std::int64_t out_size) const {
-    const std::int64_t last = (pixel + padding) / stride, beyond = pixel + padding - window;  // begins too early
-    return {beyond < 0 ? 0 : beyond / stride + 1, last + 1 < out_size ? last + 1 : out_size};
-  }
+  /// Real rows under each window row p, windows over each row h; likewise columns. Made when planning, since the
+  /// divisions would cost more than the pooling.
+  const Range* rows = nullptr;                 // (out_h)
+  const Range* columns = nullptr;              // (out_w)
+  const Range* windows_over_row = nullptr;     // (h)
+  const Range* windows_over_column = nullptr;  // (w)
 };
 
 enum class PoolInput { direct, normalized, residual_plain, residual_normalized };
@@ -77,6 +68,21 @@ struct PoolBackwardTask {
 namespace lockstep::cpu {
 namespace {
 
+/// One axis: the real pixels under each window, and the windows over each pixel.
+struct PoolAxis {
+  PoolAxis(std::int64_t size, std::int64_t out_size, std::int64_t window, std::int64_t stride, std::int64_t padding) {
+    for (std::int64_t p = 0; p < out_size; ++p) {
+      const std::int64_t begin = p * stride - padding;
+      under.push_back({std::max<std::int64_t>(begin, 0), std::min(begin + window, size)});
+    }
+    for (std::int64_t pixel = 0; pixel < size; ++pixel) {
+      const std::int64_t too_early = pixel + padding - window;  // a window that begins here ends before the pixel
+      over.push_back({too_early < 0 ? 0 : too_early / stride + 1, std::min((pixel + padding) / stride + 1, out_size)});
+    }
+  }
+  std::vector<Range> under, over;
+};
+
 class CpuPool2d final : public Pool2d {
  public:
   CpuPool2d(const Pool2dDescription& d, const CpuContext& context)
@@ -84,22 +90,26 @@ class CpuPool2d final : public Pool2d {
         context_(context),
         activation_{d.x[0], d.x[1] * d.x[2], d.x[3], d.x_layout},
         max_(d.kind == Pool2dDescription::Kind::max),
-        parts_(part_count(context, d.x.n_elements() * std::int64_t{sizeof(float)})) {
+        parts_(part_count(context, d.x.n_elements() * std::int64_t{sizeof(float)})),
+        rows_(make_axis(d, 1)),
+        columns_(make_axis(d, 2)) {
     const Shape y = d.y();
-    const bool whole = d.window == 0;
     geometry_ = {.h = d.x[1],
                  .w = d.x[2],
                  .c = d.x[3],
                  .out_h = y[1],
                  .out_w = y[2],
-                 .window_h = whole ? d.x[1] : d.window,
-                 .window_w = whole ? d.x[2] : d.window,
-                 .stride = whole ? 1 : d.stride,
-                 .padding = whole ? 0 : d.padding,
+                 .window_w = d.window == 0 ? d.x[2] : d.window,
+                 .stride = d.window == 0 ? 1 : d.stride,
+                 .padding = d.window == 0 ? 0 : d.padding,
                  .x_layout = d.x_layout,
                  .y_layout = d.y_layout,
                  .x_stride = d.x_layout == Layout::nhwc ? d.x[3] : 16,
-                 .y_stride = d.y_layout == Layout::nhwc ? d.x[3] : 16};
+                 .y_stride = d.y_layout == Layout::nhwc ? d.x[3] : 16,
+                 .rows = rows_.under.data(),
+                 .columns = columns_.under.data(),
+                 .windows_over_row = rows_.over.data(),
+                 .windows_over_column = columns_.over.data()};
   }
 
   OpNeeds needs() const override {
@@ -149,6 +159,11 @@ class CpuPool2d final : public Pool2d {
   }
 
  private:
+  static PoolAxis make_axis(const Pool2dDescription& d, int axis) {
+    if (d.window == 0) return {d.x[axis], 1, d.x[axis], 1, 0};
+    return {d.x[axis], d.y()[axis], d.window, d.stride, d.padding};
+  }
+
   /// What is divided among threads: rows of pixels, or blocks of 16 channels.
   std::int64_t units_an_image(std::int64_t height) const {
     return geometry_.x_layout == Layout::nhwc ? height : geometry_.c / 16;
@@ -182,6 +197,7 @@ class CpuPool2d final : public Pool2d {
   PoolGeometry geometry_;
   bool max_;
   int parts_;
+  PoolAxis rows_, columns_;
 };
 
 }  // namespace

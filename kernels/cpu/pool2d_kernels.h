@@ -29,9 +29,30 @@ struct PoolReader {
   }
 };
 
-inline void store_bytes(std::uint8_t* p, Ints value) { store(p, __builtin_convertvector(value, Bytes)); }
+// Positions as bytes and back; __builtin_convertvector would go lane by lane.
+inline void store_bytes(std::uint8_t* p, Ints value) {
+#if LOCKSTEP_LANES == 16
+  store(p, _mm512_maskz_cvtepi32_epi8(0xffff, (__m512i)value));
+#elif LOCKSTEP_LANES == 8
+  const __m256i v = (__m256i)value;
+  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  _mm_storeu_si64(p, _mm_packus_epi16(words, words));
+#else
+  const __m128i words = _mm_packs_epi32((__m128i)value, (__m128i)value);
+  _mm_storeu_si32(p, _mm_packus_epi16(words, words));
+#endif
+}
 inline void store_bytes(std::uint8_t* p, std::int32_t value) { *p = static_cast<std::uint8_t>(value); }
-inline Ints load_bytes(const std::uint8_t* p, Ints) { return __builtin_convertvector(load<Bytes>(p), Ints); }
+inline Ints load_bytes(const std::uint8_t* p, Ints) {
+#if LOCKSTEP_LANES == 16
+  return (Ints)_mm512_maskz_cvtepu8_epi32(0xffff, load<__m128i>(p));
+#elif LOCKSTEP_LANES == 8
+  return (Ints)_mm256_cvtepu8_epi32(_mm_loadu_si64(p));
+#else
+  const __m128i zero = _mm_setzero_si128(), words = _mm_unpacklo_epi8(_mm_loadu_si32(p), zero);
+  return (Ints)_mm_unpacklo_epi16(words, zero);
+#endif
+}
 inline std::int32_t load_bytes(const std::uint8_t* p, std::int32_t) { return *p; }
 
 template <typename T, PoolInput kInput>
@@ -40,7 +61,7 @@ void max_pixel(const PoolTask& task, std::int64_t n, std::int64_t p, std::int64_
   const PoolGeometry& g = task.geometry;
   const PoolReader<T, kInput> read(task, c);
   const std::int64_t x_base = g.x_base(n, c), h0 = p * g.stride - g.padding, w0 = q * g.stride - g.padding;
-  const Range rows = g.rows(p), columns = g.columns(q);
+  const Range rows = g.rows[p], columns = g.columns[q];
   T best = broadcast<T>(-__builtin_inff());
   Integers index = Integers{} + static_cast<std::int32_t>((rows.begin - h0) * g.window_w + columns.begin - w0);
   for (std::int64_t h = rows.begin; h < rows.end; ++h)
@@ -60,7 +81,7 @@ void average_pixel(const PoolTask& task, std::int64_t n, std::int64_t p, std::in
   const PoolGeometry& g = task.geometry;
   const PoolReader<T, kInput> read(task, c);
   const std::int64_t x_base = g.x_base(n, c);
-  const Range rows = g.rows(p), columns = g.columns(q);
+  const Range rows = g.rows[p], columns = g.columns[q];
   Widened<T> sum{};
   for (std::int64_t h = rows.begin; h < rows.end; ++h)
     for (std::int64_t w = columns.begin; w < columns.end; ++w)
@@ -77,7 +98,7 @@ template <typename T, bool kMax, bool kAccumulate>
 void gather_pixel(const PoolBackwardTask& task, std::int64_t n, std::int64_t h, std::int64_t w, std::int64_t c) {
   using Integers = typename Lanes<T>::Integers;
   const PoolGeometry& g = task.geometry;
-  const Range rows = g.windows_over_row(h), columns = g.windows_over_column(w);
+  const Range rows = g.windows_over_row[h], columns = g.windows_over_column[w];
   const std::int64_t y_base = g.y_base(n, c);
   T gradient{};
   for (std::int64_t p = rows.begin; p < rows.end; ++p)
@@ -89,7 +110,7 @@ void gather_pixel(const PoolBackwardTask& task, std::int64_t n, std::int64_t h, 
         const Integers index = load_bytes(task.saved + out, Integers{});
         gradient += index == Integers{} + static_cast<std::int32_t>(position) ? dy : T{};
       } else {
-        const Range under_rows = g.rows(p), under_columns = g.columns(q);
+        const Range under_rows = g.rows[p], under_columns = g.columns[q];
         const auto count = (under_rows.end - under_rows.begin) * (under_columns.end - under_columns.begin);
         gradient += dy / static_cast<float>(count);
       }

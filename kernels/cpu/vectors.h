@@ -7,7 +7,6 @@ inline constexpr int kLanes = LOCKSTEP_LANES;
 typedef float Floats __attribute__((vector_size(4 * LOCKSTEP_LANES)));
 typedef double Doubles __attribute__((vector_size(4 * LOCKSTEP_LANES)));  // half as many
 typedef std::int32_t Ints __attribute__((vector_size(4 * LOCKSTEP_LANES)));
-typedef std::uint8_t Bytes __attribute__((vector_size(LOCKSTEP_LANES)));
 
 template <typename T>
 inline T load(const void* p) {
