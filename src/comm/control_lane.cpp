@@ -12,7 +12,7 @@ constexpr std::size_t kBroadcastPieceBytes = std::size_t{64} << 20;  // MPI's co
 
 ControlLane::ControlLane(CommunicationThread& thread) : thread_(thread) {
   const auto n = static_cast<std::size_t>(thread.ranks().size());
-  lengths_.resize(n);
+  headers_.resize(n);
   sizes_bytes_.resize(n);
   begins_bytes_.resize(n);
   routine_ = run();
@@ -33,7 +33,7 @@ void ControlLane::broadcast(std::span<std::byte> data, int root, std::string_vie
 }
 
 std::vector<std::string> ControlLane::all_gather(std::string_view mine, std::string_view label) {
-  std::vector<std::string> all(lengths_.size());
+  std::vector<std::string> all(headers_.size());
   Call call;
   call.label = label;
   call.mine = mine;
@@ -69,6 +69,33 @@ Lane::Told ControlLane::give_up(const std::exception_ptr& reason) {
   return Told::caller;
 }
 
+// Both throw alike on all ranks, as all see the same headers.
+
+void ControlLane::check_headers(const Call& call) const {
+  for (std::size_t i = 0; i < headers_.size(); ++i) {
+    const Header& theirs = headers_[i];
+    const int rank = static_cast<int>(i);
+    require(std::string_view(theirs.label) == std::string_view(headers_[0].label), ErrorCode::comm_rank_lost,
+            "{} is in '{}' while {} is in '{}': ranks have gone different ways (one may have failed without saying so)",
+            thread_.ranks().name(0), headers_[0].label, thread_.ranks().name(rank), theirs.label);
+    require(!call.is_broadcast || (theirs.root == headers_[0].root && theirs.size_bytes == headers_[0].size_bytes),
+            ErrorCode::internal, "broadcast of {} bytes from rank {} on {}, but of {} bytes from rank {} on {}",
+            headers_[0].size_bytes, headers_[0].root, thread_.ranks().name(0), theirs.size_bytes, theirs.root,
+            thread_.ranks().name(rank));
+  }
+}
+
+std::size_t ControlLane::place_parts() {
+  std::int64_t total = 0;
+  for (std::size_t i = 0; i < headers_.size(); ++i) {
+    begins_bytes_[i] = static_cast<int>(total);
+    sizes_bytes_[i] = static_cast<int>(headers_[i].size_bytes);
+    total += headers_[i].size_bytes;
+    require(total <= std::numeric_limits<int>::max(), ErrorCode::internal, "all_gather of more than 2 GiB");
+  }
+  return static_cast<std::size_t>(total);
+}
+
 Routine ControlLane::run() {
   MpiCalls& mpi = thread_.mpi();
   const auto is_over = [this, &mpi] { return mpi.test(request_); };
@@ -76,32 +103,24 @@ Routine ControlLane::run() {
     co_await until([this] { return call_.load() != nullptr; }, Wake::bell);
     Call& call = *call_.load();
     enter(call.label);
+    header_ = {static_cast<std::int64_t>(call.is_broadcast ? call.data.size() : call.mine.size()), call.root, {}};
+    call.label.copy(header_.label, sizeof(header_.label) - 1);
+    mpi.all_gather(request_, &header_, sizeof(Header), headers_.data());
+    co_await until(is_over, Wake::poll);
+    check_headers(call);
     if (call.is_broadcast) {
       for (std::size_t begin = 0; begin < call.data.size(); begin += kBroadcastPieceBytes) {
         const std::size_t length = std::min(kBroadcastPieceBytes, call.data.size() - begin);
         mpi.broadcast(request_, call.data.data() + begin, length, call.root);
         co_await until(is_over, Wake::poll);
       }
-    } else {
-      length_ = static_cast<std::int64_t>(call.mine.size());
-      mpi.all_gather(request_, &length_, sizeof(length_), lengths_.data());
+    } else if (const std::size_t total = place_parts(); total > 0) {
+      received_.resize(total);
+      mpi.all_gather(request_, call.mine.data(), sizes_bytes_, begins_bytes_, received_.data());
       co_await until(is_over, Wake::poll);
-      std::int64_t total = 0;
-      for (std::size_t i = 0; i < lengths_.size(); ++i) {
-        begins_bytes_[i] = static_cast<int>(total);
-        sizes_bytes_[i] = static_cast<int>(lengths_[i]);
-        total += lengths_[i];
-        // Alike on all ranks, as all see the same lengths.
-        require(total <= std::numeric_limits<int>::max(), ErrorCode::internal, "all_gather of more than 2 GiB");
-      }
-      if (total > 0) {
-        received_.resize(static_cast<std::size_t>(total));
-        mpi.all_gather(request_, call.mine.data(), sizes_bytes_, begins_bytes_, received_.data());
-        co_await until(is_over, Wake::poll);
-        for (std::size_t i = 0; i < lengths_.size(); ++i) {
-          (*call.all)[i].assign(received_, static_cast<std::size_t>(begins_bytes_[i]),
-                                static_cast<std::size_t>(lengths_[i]));
-        }
+      for (std::size_t i = 0; i < headers_.size(); ++i) {
+        (*call.all)[i].assign(received_, static_cast<std::size_t>(begins_bytes_[i]),
+                              static_cast<std::size_t>(sizes_bytes_[i]));
       }
     }
     leave();

@@ -38,6 +38,16 @@ class ControlLane final : public Lane {
     bool is_over = false;
   };
 
+  /// What each call tells the others first, so that ranks that are in different calls are found out.
+  struct Header {
+    std::int64_t size_bytes = 0;
+    std::int64_t root = 0;
+    char label[32] = {};
+  };
+
+  void check_headers(const Call& call) const;
+  /// Where each rank's part of an all_gather begins; all bytes.
+  std::size_t place_parts();
   void post_and_wait(Call& call);
   void finish();
   Routine run();
@@ -51,8 +61,8 @@ class ControlLane final : public Lane {
   bool was_told_ = false;  // of a failure
 
   MpiRequest request_;
-  std::int64_t length_ = 0;
-  std::vector<std::int64_t> lengths_;
+  Header header_;
+  std::vector<Header> headers_;
   std::vector<int> sizes_bytes_, begins_bytes_;
   std::string received_;
 };

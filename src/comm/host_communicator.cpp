@@ -24,16 +24,21 @@ constexpr std::size_t kLargestRegionBytes = std::size_t{1} << 46;
 /// One rank's view of an allocation: the regions of all local ranks, its own in the middle.
 class HostCommunicator::Region final : public Memory {
  public:
-  Region(std::shared_ptr<std::vector<const Region*>> regions, int local_rank, std::size_t size_bytes)
-      : regions_(std::move(regions)),
+  Region(std::shared_ptr<Registry> registry, int local_rank, std::size_t size_bytes)
+      : registry_(std::move(registry)),
         local_rank_(local_rank),
         size_bytes_(size_bytes),
         stride_bytes_((std::max<std::size_t>(size_bytes, 1) + kPageBytes - 1) / kPageBytes * kPageBytes) {
-    regions_->push_back(this);
+    registry_->regions.push_back(this);
   }
   ~Region() override {
-    std::erase(*regions_, this);
-    if (private_ != nullptr) ::munmap(private_, stride_bytes_);
+    std::erase(registry_->regions, this);
+    if (registry_->is_busy()) {
+      // An exception has ended the step, and soon the process: until then nobody may write to memory that is gone.
+      segment_.leave_mapped();
+    } else if (private_ != nullptr) {
+      ::munmap(private_, stride_bytes_);
+    }
   }
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
@@ -63,7 +68,7 @@ class HostCommunicator::Region final : public Memory {
   }
 
  private:
-  std::shared_ptr<std::vector<const Region*>> regions_;
+  std::shared_ptr<Registry> registry_;
   int local_rank_;
   std::size_t size_bytes_;
   std::size_t stride_bytes_;
@@ -76,10 +81,11 @@ HostCommunicator::HostCommunicator(CommunicationThread& thread, World& world, To
       world_(world),
       topology_(std::move(topology)),
       chunk_bytes_(std::max(kWorkBytes, kPartOfChunkBytes * topology_.nodes.size())),
-      regions_(std::make_shared<std::vector<const Region*>>()),
+      registry_(std::make_shared<Registry>()),
       sources_(static_cast<std::size_t>(topology_.local_size())),
       targets_(static_cast<std::size_t>(topology_.local_size())) {
   for (const std::vector<int>& node : topology_.nodes) leaders_.push_back(node[0]);
+  registry_->communicator = this;
   routine_ = topology_.n_nodes() == 1 ? run_on_one_node() : run_between_nodes();
   thread_.add(*this);
   if (topology_.n_nodes() == 1 || topology_.local_rank != 0) return;
@@ -89,7 +95,13 @@ HostCommunicator::HostCommunicator(CommunicationThread& thread, World& world, To
   }
 }
 
-HostCommunicator::~HostCommunicator() { thread_.remove(*this); }
+HostCommunicator::~HostCommunicator() {
+  thread_.remove(*this);
+  registry_->was_left_busy = has_request();
+  registry_->communicator = nullptr;
+  // Receives of an unfinished exchange may still be filled: their buffers are left to the process.
+  if (registry_->was_left_busy) new std::vector<Exchange>(std::move(exchanges_));
+}
 
 std::string HostCommunicator::describe() const {
   const int n_nodes = topology_.n_nodes();
@@ -117,7 +129,7 @@ std::unique_ptr<HostCommunicator::Region> HostCommunicator::map_region(std::size
   const std::vector<std::string> paths = agree([&]() -> std::string {
     require(size_bytes < kLargestRegionBytes, ErrorCode::comm_shared_memory,
             "{} bytes a rank are wanted for {}: no machine has them", size_bytes, purpose);
-    region = std::make_unique<Region>(regions_, topology_.local_rank, size_bytes);
+    region = std::make_unique<Region>(registry_, topology_.local_rank, size_bytes);
     if (local_size == 1) {
       region->take_private(purpose);
       return std::to_string(size_bytes);
@@ -144,11 +156,11 @@ void HostCommunicator::all_reduce_async(const Slice& slice, const Event& ready, 
   thread_.throw_if_failed();
   const std::size_t slice_bytes = slice.n_elements * size_bytes(slice.dtype);
   const std::byte* data = static_cast<const std::byte*>(slice.data);
-  const auto region = std::find_if(regions_->begin(), regions_->end(), [&](const Region* r) {
+  const auto region = std::find_if(registry_->regions.begin(), registry_->regions.end(), [&](const Region* r) {
     const std::byte* begin = static_cast<const std::byte*>(r->data());
     return data >= begin && data + slice_bytes <= begin + r->size_bytes();
   });
-  require(region != regions_->end(), ErrorCode::internal, "'{}' is not in memory of the communicator", label);
+  require(region != registry_->regions.end(), ErrorCode::internal, "'{}' is not in memory of the communicator", label);
   require(slice.dtype == DType::fp32 || slice.dtype == DType::fp64, ErrorCode::internal,
           "'{}' is {}: sums over ranks are of fp32 or fp64", label, name(slice.dtype));
   HostEvent* host_done = dynamic_cast<HostEvent*>(&done);

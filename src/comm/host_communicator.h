@@ -91,7 +91,14 @@ class HostCommunicator final : public Communicator, private Lane {
   const Topology topology_;
   std::vector<int> leaders_;
   std::size_t chunk_bytes_;
-  std::shared_ptr<std::vector<const Region*>> regions_;
+  struct Registry {
+    std::vector<const Region*> regions;
+    const HostCommunicator* communicator = nullptr;  // null once it is gone
+    bool was_left_busy = false;
+    /// Sums are in flight: the communication thread, MPI and peers may still write to the memory.
+    bool is_busy() const { return communicator != nullptr ? communicator->has_request() : was_left_busy; }
+  };
+  std::shared_ptr<Registry> registry_;
 
   std::array<Request, kQueueLength> queue_;  // one thread puts in, the communication thread takes out
   std::atomic<std::uint64_t> head_{0}, tail_{0};

@@ -40,6 +40,15 @@ GradientReducer::GradientReducer(Communicator& communicator, Backend& backend, f
   }
 }
 
+GradientReducer::~GradientReducer() {
+  for (InFlight& bucket : in_flight_) {
+    if (bucket.done->is_done()) continue;
+    // Left to the process, which is about to end.
+    (void)bucket.ready.release();
+    (void)bucket.done.release();
+  }
+}
+
 void GradientReducer::tensor_done(int index, Stream& stream) {
   const auto i = static_cast<std::size_t>(next_);
   if (i == buckets_.size() || index < buckets_[i].last_tensor) return;

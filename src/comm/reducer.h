@@ -31,6 +31,11 @@ class GradientReducer {
  public:
   GradientReducer(Communicator& communicator, Backend& backend, float* gradients, std::vector<Bucket> buckets);
 
+  /// Buckets still in flight (an exception ends the step) keep their events: the communicator works on them.
+  ~GradientReducer();
+  GradientReducer(const GradientReducer&) = delete;
+  GradientReducer& operator=(const GradientReducer&) = delete;
+
   /// Tensor `index` (in order) is complete on `stream`: starts the bucket that it completes, if any.
   void tensor_done(int index, Stream& stream);
   /// Makes `stream` wait for all buckets of this step; seconds waited (exposed communication).

@@ -33,6 +33,8 @@ class SharedSegment {
   void reserve(std::size_t begin_bytes, std::size_t size_bytes) const;
   /// Removes the name; the memory stays while it is mapped.
   void unlink();
+  /// Never unmapped: somebody may still write there.
+  void leave_mapped() { data_ = nullptr; }
 
   std::byte* data() const { return data_; }
   const std::string& path() const { return path_; }

@@ -15,9 +15,11 @@
 #include <thread>
 #include <vector>
 
+#include "comm/reducer.h"
 #include "comm/world.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
+#include "test/reference/backend.h"
 
 namespace lockstep::comm {
 namespace {
@@ -103,6 +105,26 @@ TEST(LostRank, MissingRankOfAnotherNodeIsNamed) {
   EXPECT_TRUE(says(o, "its last was 'bucket 1 of 9', collective 1")) << o.text;
   EXPECT_TRUE(says(o, "status 1 of rank")) << o.text;
   EXPECT_LT(o.seconds, 20) << o.text;
+}
+
+// One rank returns from main's work while the others go on: not mistaken for their collective.
+TEST(LostRank, LeavingEarlyIsFoundOut) {
+  const Outcome o = run_ranks_left_alone(3, "", "leaves-early");
+  EXPECT_TRUE(says(o, "is in 'end of the run'")) << o.text;
+  EXPECT_TRUE(says(o, "ranks have gone different ways")) << o.text;
+  EXPECT_TRUE(says(o, "status 1 of rank")) << o.text;
+  EXPECT_LT(o.seconds, 20) << o.text;
+}
+
+// An exception passes through a step with sums in flight, towards main: its message must come out.
+TEST(LostRank, ExceptionWithSumsInFlight) {
+  for (const char* environment : {"", "LOCKSTEP_RANKS_PER_NODE=2"}) {
+    const Outcome o = run_ranks_left_alone(3, environment, "throws");
+    EXPECT_TRUE(says(o, "caught internal: thrown in a step")) << o.text;
+    EXPECT_FALSE(says(o, "status 139")) << o.text;
+    EXPECT_TRUE(says(o, "status 1 of rank")) << o.text;
+    EXPECT_LT(o.seconds, 20) << o.text;
+  }
 }
 
 // As it is on a cluster: mpirun ends the others by itself, and says so.
@@ -195,6 +217,22 @@ void behave(const std::string& how, World& world) {
     Sums sums(world);
     if (world.rank() == 1) ::raise(SIGSTOP);
     sums.run(1, 9);
+  } else if (how == "leaves-early") {
+    if (world.rank() == 1) return;
+    world.any(false);
+    world.any(false);
+  } else if (how == "throws") {
+    const std::vector<GradientTensor> tensors = {{"a", 0, 1000000}, {"b", 1000000, 1000000}};
+    auto communicator = make_communicator({}, world);
+    auto memory = communicator->allocate(8000000, "gradients");
+    reference::ReferenceBackend backend;
+    auto stream = backend.make_stream();
+    GradientReducer reducer(*communicator, backend, static_cast<float*>(memory->data()), make_buckets(tensors, 1));
+    reducer.tensor_done(0, *stream);
+    if (world.rank() != 1) reducer.tensor_done(1, *stream);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    if (world.rank() == 1) fail(ErrorCode::internal, "thrown in a step");
+    reducer.finish(*stream);
   } else if (how == "elsewhere" || how == "elsewhere-last") {
     Sums sums(world);
     sums.run(1, 1);
@@ -211,6 +249,7 @@ int child(int argc, char** argv) {
     behave(argv[2], *world);
     return 0;
   } catch (const Error& e) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // main is busy, the communication thread goes on
     log::error("caught {}: {}", entry(e.code()).code, e.what());
     if (world) world->abort(kExitFailed);
     return kExitFailed;
