@@ -63,10 +63,11 @@ void check_training(const Config& c, const Origins& origins) {
 }
 
 void check_schedule(const Config& c, const Origins& origins) {
-  require(c.schedule.warmup_epochs == 0 || c.schedule.warmup_steps == 0, ErrorCode::config_conflict,
-          "{}only one of schedule.warmup_epochs and schedule.warmup_steps can hold, found {} and {}; set the other to 0",
-          places(origins, {"schedule.warmup_epochs", "schedule.warmup_steps"}), c.schedule.warmup_epochs,
-          c.schedule.warmup_steps);
+  require(
+      c.schedule.warmup_epochs == 0 || c.schedule.warmup_steps == 0, ErrorCode::config_conflict,
+      "{}only one of schedule.warmup_epochs and schedule.warmup_steps can hold, found {} and {}; set the other to 0",
+      places(origins, {"schedule.warmup_epochs", "schedule.warmup_steps"}), c.schedule.warmup_epochs,
+      c.schedule.warmup_steps);
   require(c.schedule.steps == 0 || c.schedule.warmup_steps <= c.schedule.steps, ErrorCode::config_conflict,
           "{}schedule.warmup_steps must not be longer than schedule.steps, found {} and {}",
           places(origins, {"schedule.warmup_steps", "schedule.steps"}), c.schedule.warmup_steps, c.schedule.steps);

@@ -164,8 +164,7 @@ Key path(std::string name, Field<std::string> field, About about) {
 }
 
 Key words(std::string name, Field<std::vector<std::string>> field, std::vector<std::string> words, About about) {
-  Key key =
-      row(std::move(name), "a list of", fmt::format("some of [{}]", fmt::join(words, ", ")), std::move(about));
+  Key key = row(std::move(name), "a list of", fmt::format("some of [{}]", fmt::join(words, ", ")), std::move(about));
   key.set = [field, words](Config& config, const Value& value) {
     if (!value.is_list && !value.text.empty()) return Fit::wrong_type;
     for (auto item = value.items.begin(); item != value.items.end(); ++item) {
@@ -181,8 +180,7 @@ Key words(std::string name, Field<std::vector<std::string>> field, std::vector<s
 }
 
 Key auto_or_list(std::string name, Field<std::vector<double>> field, Range range, About about) {
-  Key key = row(std::move(name), "one of", "auto | [" + range.takes + ", ...]",
-                std::move(about));
+  Key key = row(std::move(name), "one of", "auto | [" + range.takes + ", ...]", std::move(about));
   key.set = [field, range](Config& config, const Value& value) {
     if (!value.is_list && value.text != "auto") return Fit::wrong_type;
     std::vector<double> parsed;

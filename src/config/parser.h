@@ -13,7 +13,8 @@ namespace lockstep::config {
 Config parse(const std::vector<std::string>& arguments);
 /// All keys with the values in force, as YAML that parse() reads back to the same Config.
 std::string to_yaml(const Config& config);
-/// The keys that decide what is learned, without paths: what a checkpoint keeps, the same on any machine and rank count.
+/// The keys that decide what is learned, without paths: what a checkpoint keeps, the same on any machine and rank
+/// count.
 std::string learning_yaml(const Config& config);
 /// `lockstep help config`: every key with default, unit and meaning.
 std::string help_text();

@@ -13,7 +13,9 @@ namespace lockstep::config {
 namespace {
 
 // A key's name is the path of its member.
-#define KEY(path) #path, +[](Config & c) -> auto& { return c.path; }
+// clang-format off: it would put the name at the margin
+#define KEY(path) #path, +[](Config& c) -> auto& { return c.path; }
+// clang-format on
 
 constexpr Effect kLearning = Effect::learning;
 constexpr Effect kNone = Effect::none;
@@ -22,14 +24,13 @@ std::vector<Key> run_and_device_keys() {
   return {
       text(KEY(run.name), {kNone, "", "name of the run; its directory is run.directory/run.name"}),
       path(KEY(run.directory), {kNone, "", "where run directories lie"}),
-      integer(KEY(run.seed), 0, {kLearning, "", "seed of all random numbers: weights, order, augmentation"}, 4294967295),
+      integer(KEY(run.seed), 0, {kLearning, "", "seed of all random numbers: weights, order, augmentation"},
+              4294967295),
       word(KEY(device), {"auto", "cpu", "cuda"}, {kNone, "", "what computes the step"}),
-      choice<Precision>(KEY(precision),
-                        {{"fp32", Precision::fp32},
-                         {"tf32", Precision::tf32},
-                         {"bf16", Precision::bf16},
-                         {"fp16", Precision::fp16}},
-                        {kLearning, "", "what the step computes in"}),
+      choice<Precision>(
+          KEY(precision),
+          {{"fp32", Precision::fp32}, {"tf32", Precision::tf32}, {"bf16", Precision::bf16}, {"fp16", Precision::fp16}},
+          {kLearning, "", "what the step computes in"}),
   };
 }
 
@@ -57,7 +58,8 @@ std::vector<Key> data_keys() {
                    {kLearning, "", "subtracted from each channel's values in [0, 1]; auto: as stored in data.train"}),
       auto_or_list(KEY(data.std), kPositive,
                    {kLearning, "", "each channel is divided by it; auto: as stored in data.train"}),
-      truth(KEY(data.drop_last), {kLearning, "", "leave out an epoch's last batch where it is smaller than the others"}),
+      truth(KEY(data.drop_last),
+            {kLearning, "", "leave out an epoch's last batch where it is smaller than the others"}),
       integer(KEY(data.start), 0, {kLearning, "samples", "first sample to train on"}),
       integer(KEY(data.end), 0, {kLearning, "samples", "sample to end before; 0 with data.start 0: all"}),
       integer(KEY(data.readers), 1, {kNone, "threads", "threads a rank that read ahead"}, 256),
@@ -73,12 +75,14 @@ std::vector<Key> train_keys() {
       integer(KEY(train.max_steps), 0, {kNone, "steps", "stop after so many, counted from step 0; 0: no limit"}),
       integer(KEY(train.global_batch), 0,
               {kLearning, "samples", "samples a step, all ranks together; 0: train.batch_per_rank holds"}),
-      integer(KEY(train.batch_per_rank), 0,
-              {kNone, "samples", "samples a rank and micro-batch; the later given of this and train.global_batch holds"}),
+      integer(
+          KEY(train.batch_per_rank), 0,
+          {kNone, "samples", "samples a rank and micro-batch; the later given of this and train.global_batch holds"}),
       integer(KEY(train.accumulate), 1, {kNone, "", "micro-batches a rank and step, one after another"}, 65536),
       real(KEY(train.label_smoothing), kBelowOne,
            {kLearning, "", "part of each label that is spread over all classes; 0: none"}),
-      real(KEY(train.clip_norm), kNotNegative, {kLearning, "", "greatest global norm of the gradients; 0: no clipping"}),
+      real(KEY(train.clip_norm), kNotNegative,
+           {kLearning, "", "greatest global norm of the gradients; 0: no clipping"}),
       integer(KEY(train.check_replicas_every_steps), 0,
               {kNone, "steps", "compare the replicas' bits so often; 0: never"}),
   };
@@ -143,8 +147,10 @@ std::vector<Key> checkpoint_and_log_keys() {
       integer(KEY(checkpoint.every_epochs), 0, {kNone, "epochs", "save so often; 0: only at the end"}),
       integer(KEY(checkpoint.every_steps), 0, {kNone, "steps", "save also so often; 0: never"}),
       integer(KEY(checkpoint.keep), 0, {kNone, "files", "newest checkpoints that are kept; 0: all"}),
-      path(KEY(checkpoint.resume_from), {kNone, "", "checkpoint of a run to continue; empty: that of the run directory"}),
-      text(KEY(checkpoint.name), {kNone, "", "file name of a checkpoint, without .h5; {step} and {epoch} are filled in"}),
+      path(KEY(checkpoint.resume_from),
+           {kNone, "", "checkpoint of a run to continue; empty: that of the run directory"}),
+      text(KEY(checkpoint.name),
+           {kNone, "", "file name of a checkpoint, without .h5; {step} and {epoch} are filled in"}),
       integer(KEY(log.every_steps), 1, {kNone, "steps", "log and record figures so often"}),
       choice<bool>("log.ranks", +[](Config& c) -> bool& { return c.log.all_ranks; }, {{"zero", false}, {"all", true}},
                    {kNone, "", "which ranks write the log"}),
@@ -234,8 +240,8 @@ const std::string& nearest_key(std::string_view name) {
 std::string quoted(const std::string& text) {
   const auto is_safe = [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '.' || c == '/' || c == '-'; };
   // Other readers of YAML must not take a name for a number or a truth value either.
-  constexpr std::array<std::string_view, 11> kWords{"true", "false", "yes", "no", "on", "off", "null", "y", "n", "inf",
-                                                    "nan"};
+  constexpr std::array<std::string_view, 11> kWords{"true", "false", "yes", "no",  "on", "off",
+                                                    "null", "y",     "n",   "inf", "nan"};
   const bool plain = !text.empty() && (std::isalpha(static_cast<unsigned char>(text.front())) || text.front() == '/') &&
                      std::all_of(text.begin(), text.end(), is_safe) &&
                      std::find(kWords.begin(), kWords.end(), lower(text)) == kWords.end();

@@ -42,7 +42,8 @@ struct Key {
 const std::vector<Key>& table();
 /// Null where there is no such key.
 const Key* find_key(std::string_view name);
-/// The known key with the least edit distance to `name`; where `name` has no group, or an unknown one, last parts count too.
+/// The known key with the least edit distance to `name`; where `name` has no group, or an unknown one, last parts count
+/// too.
 const std::string& nearest_key(std::string_view name);
 /// "train" is one: keys begin with it and a dot.
 bool is_group(std::string_view name);

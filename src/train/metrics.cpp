@@ -18,9 +18,7 @@ namespace {
 // The library writes numbers that are not finite as null.
 using Json = nlohmann::ordered_json;
 
-double now_unix() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
+double now_unix() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 /// The lines of `content` that are whole objects of steps up to `last_step`.
 std::string lines_until(const std::string& content, std::int64_t last_step) {
@@ -67,7 +65,8 @@ struct Metrics::State {
       replace_file(jsonl_path, lines_until(read_file(jsonl_path), options.resume_step));
     }
     jsonl = open_file(jsonl_path, O_WRONLY | O_APPEND | O_CREAT);
-    if (options.tensorboard) tensorboard = std::make_unique<EventWriter>(directory + "/tensorboard", options.resume_step);
+    if (options.tensorboard)
+      tensorboard = std::make_unique<EventWriter>(directory + "/tensorboard", options.resume_step);
   }
 
   void write(const Json& object) { write_fully(jsonl.get(), object.dump() + "\n", jsonl_path); }

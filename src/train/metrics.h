@@ -15,8 +15,9 @@ struct PerRank {
 };
 
 struct StepRecord {
-  std::int64_t step = 0, epoch = 0, samples = 0;  // samples so far, of all ranks; step and epoch count finished ones from 1
-  double loss = 0, accuracy = 0;                  // means over all ranks' samples
+  std::int64_t step = 0, epoch = 0,
+               samples = 0;       // samples so far, of all ranks; step and epoch count finished ones from 1
+  double loss = 0, accuracy = 0;  // means over all ranks' samples
   double learning_rate = 0, gradient_norm = 0;
   double step_seconds = 0, samples_per_second = 0, data_wait_seconds = 0, exposed_communication_seconds = 0;
   double memory_bytes = 0;
@@ -54,7 +55,7 @@ struct Summary {
 class Metrics {
  public:
   struct Options {
-    std::string directory;  // RUN
+    std::string directory;          // RUN
     std::int64_t resume_step = -1;  // lines and events beyond it are cut; -1: a fresh run, files are replaced
     bool tensorboard = true;
     bool enabled = true;  // false: other ranks than 0; every call does nothing
@@ -72,7 +73,8 @@ class Metrics {
   std::unique_ptr<State> state_;
 };
 
-/// "Epoch [3/3] LR: 0.001000 | Loss (train, val): 5.149, 5.664 | Accuracy (train, val): 2.16%, 0.98% | Throughput: 704.9 img/s"
+/// "Epoch [3/3] LR: 0.001000 | Loss (train, val): 5.149, 5.664 | Accuracy (train, val): 2.16%, 0.98% | Throughput:
+/// 704.9 img/s"
 std::string epoch_line(const EpochRecord& record);
 
 /// A bar on the terminal's last line with steps, it/s and ETA; nothing where standard error is no terminal.
@@ -87,8 +89,8 @@ class ProgressBar {
   std::unique_ptr<State> state_;
 };
 
-/// The bar's text, at most `width` characters: "title [====>    ] 12/50  3.2 it/s  ETA 00:12  note". A total of ten million
-/// or more (bytes) is shown in percent. A rate of 0 is not known yet.
+/// The bar's text, at most `width` characters: "title [====>    ] 12/50  3.2 it/s  ETA 00:12  note". A total of ten
+/// million or more (bytes) is shown in percent. A rate of 0 is not known yet.
 std::string progress_text(const std::string& title, std::int64_t done, std::int64_t total, double per_second,
                           const std::string& note, int width);
 

@@ -14,9 +14,8 @@ Schedule::Schedule(const Config::Schedule& config, double learning_rate, std::in
       base_(learning_rate),
       steps_per_epoch_(steps_per_epoch),
       length_(config.steps > 0 ? config.steps : epochs * steps_per_epoch),
-      warmup_(config.warmup_steps > 0
-                  ? config.warmup_steps
-                  : std::llround(config.warmup_epochs * static_cast<double>(steps_per_epoch))) {
+      warmup_(config.warmup_steps > 0 ? config.warmup_steps
+                                      : std::llround(config.warmup_epochs * static_cast<double>(steps_per_epoch))) {
   require(steps_per_epoch > 0 && length_ > 0, ErrorCode::internal,
           "a schedule needs steps, found {} steps an epoch and a length of {}", steps_per_epoch, length_);
   require(warmup_ <= length_, ErrorCode::config_conflict,

@@ -8,7 +8,8 @@
 namespace lockstep::train {
 
 /// A pure function of the step, so that a resumed run has the rates of one that was never stopped. With s the step from
-/// 0, W the warm-up and L the length in steps (schedule.steps, else epochs x steps an epoch), lr and final as configured:
+/// 0, W the warm-up and L the length in steps (schedule.steps, else epochs x steps an epoch), lr and final as
+/// configured:
 ///   warm-up, s < W:  lr * (s+1) / W
 ///   t = (s - W) / (L - W), from 0 to 1, and 1 beyond the end
 ///   constant:        lr

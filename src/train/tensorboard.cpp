@@ -57,9 +57,7 @@ std::vector<std::string> event_files(const std::string& directory) {
   return paths;
 }
 
-double now_unix() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
+double now_unix() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 /// The data of the record at the begin of `content`; false where it is cut short or damaged.
 bool read_record(std::string_view content, std::string_view& data) {
@@ -106,8 +104,8 @@ EventWriter::EventWriter(const std::string& directory, std::int64_t resume_step)
   if (path_.empty()) {
     std::array<char, 256> host{};
     ::gethostname(host.data(), host.size() - 1);
-    path_ = fmt::format("{}/events.out.tfevents.{:010d}.{}", directory, static_cast<std::int64_t>(now_unix()),
-                        host.data());
+    path_ =
+        fmt::format("{}/events.out.tfevents.{:010d}.{}", directory, static_cast<std::int64_t>(now_unix()), host.data());
   }
   file_ = open_file(path_, O_WRONLY | O_APPEND | O_CREAT);
   if (size_bytes > 0) return;

@@ -33,7 +33,8 @@ class EventWriter {
 
 std::uint32_t crc32c(std::string_view data);
 
-/// Bytes from the begin of an event file up to the first event of a step beyond `last_step`, or the first damaged record.
+/// Bytes from the begin of an event file up to the first event of a step beyond `last_step`, or the first damaged
+/// record.
 std::size_t events_until(std::string_view content, std::int64_t last_step);
 
 }  // namespace lockstep::train

@@ -31,8 +31,8 @@ std::string versions_json() {
     libraries[library.substr(0, blank)] = blank == std::string::npos ? "unknown" : library.substr(blank + 1);
   }
   libraries["yaml-cpp"] = yaml_cpp_version();
-  libraries["nlohmann-json"] = fmt::format("{}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR,
-                                           NLOHMANN_JSON_VERSION_PATCH);
+  libraries["nlohmann-json"] =
+      fmt::format("{}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH);
   libraries["CLI11"] = CLI11_VERSION;
   libraries["fmt"] = dotted(FMT_VERSION, 100);
   libraries["spdlog"] = fmt::format("{}.{}.{}", SPDLOG_VER_MAJOR, SPDLOG_VER_MINOR, SPDLOG_VER_PATCH);

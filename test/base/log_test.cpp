@@ -18,7 +18,9 @@ namespace {
 
 const std::string kTime = R"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \| )";
 
-bool matches(const std::string& text, const std::string& pattern) { return std::regex_match(text, std::regex(pattern)); }
+bool matches(const std::string& text, const std::string& pattern) {
+  return std::regex_match(text, std::regex(pattern));
+}
 
 std::string standard_error_of(const std::function<void()>& action) {
   ::testing::internal::CaptureStderr();
@@ -73,8 +75,7 @@ TEST(Log, FileIsAppendedTo) {
   EXPECT_EQ(read_file(path), "before\n" + text);
   EXPECT_TRUE(matches(text, kTime + "after\n")) << text;
   EXPECT_EQ(standard_error_of([] { log::write_to_file(log::Level::error, "told elsewhere"); }), "");
-  EXPECT_TRUE(matches(read_file(path), "before\n" + kTime + "after\n" + kTime +
-                                           "error: told elsewhere\n"));
+  EXPECT_TRUE(matches(read_file(path), "before\n" + kTime + "after\n" + kTime + "error: told elsewhere\n"));
   std::filesystem::remove(path);
   EXPECT_THROW(log::open_file("/dev/null/log.txt"), Error);
 }
@@ -94,7 +95,8 @@ TEST(Log, ProgressLineStaysLastOnATerminal) {
   }
   std::string text;
   char buffer[256];
-  for (ssize_t n = 0; (n = ::read(terminal, buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<std::size_t>(n));
+  for (ssize_t n = 0; (n = ::read(terminal, buffer, sizeof buffer)) > 0;)
+    text.append(buffer, static_cast<std::size_t>(n));
   int status = 0;
   ::waitpid(child, &status, 0);
   ::close(terminal);

@@ -201,10 +201,12 @@ TEST_F(ParserTest, OfTheTwoBatchesTheLaterGivenHolds) {
 TEST_F(ParserTest, BadFilesAreNamed) {
   expect_error({directory_ / "absent.yaml"}, ErrorCode::config_file, "absent.yaml: No such file or directory");
   expect_error({directory_}, ErrorCode::config_file, "Is a directory");
-  expect_error({"train.epochs", "3"}, ErrorCode::config_file, "to set the key, write train.epochs=VALUE without blanks");
+  expect_error({"train.epochs", "3"}, ErrorCode::config_file,
+               "to set the key, write train.epochs=VALUE without blanks");
   expect_error({file("- a\n- b\n")}, ErrorCode::config_syntax, "wanted lines of `key: value`, found a list");
   expect_error({file("run: {seed: 1}\n---\nrun: {seed: 2}\n")}, ErrorCode::config_syntax, "found 2 (`---`)");
-  expect_error({file("[a]: 3\n")}, ErrorCode::config_syntax, "a.yaml:1: wanted `key: value`, found a key that is no name");
+  expect_error({file("[a]: 3\n")}, ErrorCode::config_syntax,
+               "a.yaml:1: wanted `key: value`, found a key that is no name");
   try {
     parse({file("run: {seed: 1}\ntrain:\n  epochs: [1\n")});
     FAIL();
@@ -237,9 +239,9 @@ TEST_F(ParserTest, YamlIsReadBackToTheSame) {
 
 /// A value that the key takes and that is not its default.
 std::string other_value(const Key& key) {
-  const std::vector<std::string> candidates = {"true", "false", "1",    "2",  "0.5",      "[crop]", "[0.5]",  "text",
-                                               "cpu",  "tf32",  "50",   "34", "imagenet", "adamw",  "step",   "shared",
-                                               "all",  "auto"};
+  const std::vector<std::string> candidates = {"true",     "false", "1",    "2",      "0.5", "[crop]",
+                                               "[0.5]",    "text",  "cpu",  "tf32",   "50",  "34",
+                                               "imagenet", "adamw", "step", "shared", "all", "auto"};
   for (const std::string& candidate : candidates) {
     Value value{candidate.front() == '[', candidate, {}};
     if (value.is_list) value.items = {candidate.substr(1, candidate.size() - 2)};

@@ -1,5 +1,5 @@
-// What a run leaves for programs and people: metrics.jsonl, metrics.json, event files, the epoch line, the progress bar.
-// `metrics_test --write-run DIRECTORY` makes the run that tensorboard_test.py reads with TensorBoard's own reader.
+// What a run leaves for programs and people: metrics.jsonl, metrics.json, event files, the epoch line, the progress
+// bar. `metrics_test --write-run DIRECTORY` makes the run that tensorboard_test.py reads with TensorBoard's own reader.
 #include "train/metrics.h"
 
 #include <gtest/gtest.h>
@@ -43,7 +43,12 @@ void write_run(Metrics& metrics, std::int64_t first, std::int64_t last) {
   for (std::int64_t step = first; step <= last; ++step) {
     metrics.step(a_step(step));
     if (step % 3 != 0) continue;
-    metrics.evaluation({.step = step, .epoch = step / 3, .samples = 500, .loss = 1.25, .accuracy = 0.5, .seconds = 2,
+    metrics.evaluation({.step = step,
+                        .epoch = step / 3,
+                        .samples = 500,
+                        .loss = 1.25,
+                        .accuracy = 0.5,
+                        .seconds = 2,
                         .samples_per_second = 250});
     metrics.epoch({.step = step, .epoch = step / 3, .epochs = 2, .samples = 384, .train_loss = 1.5});
     metrics.checkpoint({.step = step, .path = "step.h5", .seconds = 0.5, .size_bytes = 45e6});
@@ -70,7 +75,8 @@ class MetricsTest : public ::testing::Test {
   }
   std::vector<std::string> event_files() const {
     std::vector<std::string> all;
-    for (const auto& entry : std::filesystem::directory_iterator(directory_ + "/tensorboard")) all.push_back(entry.path());
+    for (const auto& entry : std::filesystem::directory_iterator(directory_ + "/tensorboard"))
+      all.push_back(entry.path());
     return all;
   }
 
@@ -94,7 +100,8 @@ TEST_F(MetricsTest, AStepHasTheseKeys) {
 TEST_F(MetricsTest, OtherEventsNameThemselves) {
   Metrics metrics(options());
   write_run(metrics, 3, 3);
-  metrics.epoch({.step = 6, .epoch = 2, .epochs = 2, .evaluated = true, .validation_loss = 3, .validation_accuracy = 0.5});
+  metrics.epoch(
+      {.step = 6, .epoch = 2, .epochs = 2, .evaluated = true, .validation_loss = 3, .validation_accuracy = 0.5});
   const auto all = lines();
   ASSERT_EQ(all.size(), 5u);
   EXPECT_EQ(all[1]["event"], "evaluation");
@@ -207,7 +214,8 @@ TEST_F(MetricsTest, OtherRanksWriteNothing) {
 
 TEST_F(MetricsTest, SummaryHoldsResultAndVersions) {
   Metrics metrics(options());
-  metrics.summary({.status = "stopped", .steps = 7, .final_loss = NAN, .best_accuracy = 0.5, .seconds = 12, .ranks = 4});
+  metrics.summary(
+      {.status = "stopped", .steps = 7, .final_loss = NAN, .best_accuracy = 0.5, .seconds = 12, .ranks = 4});
   const Json summary = Json::parse(read_file(directory_ + "/metrics.json"));
   EXPECT_EQ(summary["status"], "stopped");
   EXPECT_EQ(summary["steps"], 7);
@@ -223,15 +231,23 @@ TEST_F(MetricsTest, SummaryHoldsResultAndVersions) {
 }
 
 TEST(Tensorboard, Crc32cOfTheStandard) {
-  EXPECT_EQ(crc32c("123456789"), 0xE3069283u);                // the check value of CRC-32C
-  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8A9136AAu);      // RFC 3720, appendix B.4
+  EXPECT_EQ(crc32c("123456789"), 0xE3069283u);            // the check value of CRC-32C
+  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8A9136AAu);  // RFC 3720, appendix B.4
   EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62A8AB43u);
 }
 
 TEST(EpochLine, WithAndWithoutEvaluation) {
-  EpochRecord record{.step = 1, .epoch = 3, .epochs = 3, .samples = 1, .learning_rate = 0.001, .train_loss = 5.149,
-                     .train_accuracy = 0.0216, .evaluated = true, .validation_loss = 5.664,
-                     .validation_accuracy = 0.0098, .samples_per_second = 704.9};
+  EpochRecord record{.step = 1,
+                     .epoch = 3,
+                     .epochs = 3,
+                     .samples = 1,
+                     .learning_rate = 0.001,
+                     .train_loss = 5.149,
+                     .train_accuracy = 0.0216,
+                     .evaluated = true,
+                     .validation_loss = 5.664,
+                     .validation_accuracy = 0.0098,
+                     .samples_per_second = 704.9};
   EXPECT_EQ(epoch_line(record),
             "Epoch [3/3] LR: 0.001000 | Loss (train, val): 5.149, 5.664 | Accuracy (train, val): 2.16%, 0.98% | "
             "Throughput: 704.9 img/s");
@@ -243,7 +259,8 @@ TEST(EpochLine, WithAndWithoutEvaluation) {
 TEST(Progress, TextFitsTheTerminal) {
   EXPECT_EQ(progress_text("training", 10, 40, 2.5, "loss 1.2", 80),
             "training [========>                       ] 10/40  2.5 it/s  ETA 00:12  loss 1.2");
-  EXPECT_EQ(progress_text("training", 40, 40, 2.5, "", 60), "training [======================] 40/40  2.5 it/s  ETA 00:00");
+  EXPECT_EQ(progress_text("training", 40, 40, 2.5, "", 60),
+            "training [======================] 40/40  2.5 it/s  ETA 00:00");
   EXPECT_EQ(progress_text("training", 1, 9000, 2, "", 30), "training 1/9000  2.0 it/s  ETA");
   for (int width = 0; width < 200; ++width) {
     EXPECT_LE(progress_text("training", 7, 9000, 0.3, "loss 1.2345", width).size(), static_cast<std::size_t>(width));

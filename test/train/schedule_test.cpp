@@ -114,7 +114,8 @@ TEST(Schedule, IsAFunctionOfTheStepAlone) {
   std::vector<double> forwards;
   for (int step = 0; step < 150; ++step) forwards.push_back(whole.learning_rate(step));
   const Schedule resumed(config, 0.1, 15, 10);  // asked in another order, from the middle on
-  for (int step = 149; step >= 70; --step) EXPECT_EQ(resumed.learning_rate(step), forwards[static_cast<std::size_t>(step)]);
+  for (int step = 149; step >= 70; --step)
+    EXPECT_EQ(resumed.learning_rate(step), forwards[static_cast<std::size_t>(step)]);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 """TensorBoard's own reader finds in an event file of ours what was written, also after a resumption.
 
-Exit status 77 (skipped) without the tensorboard package. BUILD is the build folder.
+Exit status 77 (skipped) without the tensorboard package. LOCKSTEP is the program in its build folder.
 """
 
 import os
@@ -44,7 +44,8 @@ def check(accumulator, tag, steps, values):
 
 
 def main():
-    program = os.path.join(os.environ.get("BUILD", "build"), "test/train/metrics_test")
+    build = os.path.dirname(os.environ.get("LOCKSTEP", "build/lockstep"))
+    program = os.path.join(build, "test/train/metrics_test")
     with tempfile.TemporaryDirectory() as directory:
         subprocess.run([program, "--write-run", directory], check=True)
         accumulator = EventAccumulator(os.path.join(directory, "tensorboard"))
