@@ -58,6 +58,7 @@ TEST_P(Conv2dTest, AgreesWithTheReference) {
   const auto [case_number, normalization_number] = GetParam();
   const Case& c = kCases[case_number];
   Conv2dDescription d = describe(c, all_normalizations()[static_cast<std::size_t>(normalization_number)]);
+  if (d.normalization) d.input_gradient = true;  // gamma and beta need the reductions
   const std::vector<UnitModes> modes = all_modes();
   reference::ReferenceBackend reference;
   const UnitInputs inputs = make_inputs(d, static_cast<std::uint32_t>(case_number * 20 + normalization_number));

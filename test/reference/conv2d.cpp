@@ -65,6 +65,7 @@ void weight_gradient(const Geometry& g, const Input<T>& z, Index out_rows, const
         if (row < 0) continue;
         const double value = z(row, c);
         const T* dy = args.dy + out_row * g.out_channels;
+#pragma omp simd
         for (Index k = 0; k < g.out_channels; ++k) dw[static_cast<std::size_t>(k)] += value * dy[k];
       }
       for (Index k = 0; k < g.out_channels; ++k)
@@ -93,6 +94,7 @@ void conv2d_forward(const Conv2dDescription& d, const Conv2dForward<T>& args) {
       for (Index c = 0; c < g.channels; ++c) {
         const double value = z(row, c);
         const double* w = weight.data() + (tap * g.channels + c) * out_channels;
+#pragma omp simd
         for (Index k = 0; k < out_channels; ++k) out[k] += value * w[k];
       }
     }
@@ -124,6 +126,7 @@ void conv2d_backward(const Conv2dDescription& d, const Conv2dBackward<T>& args) 
       for (Index k = 0; k < g.out_channels; ++k) {
         const double dy = args.dy[out_row * g.out_channels + k];
         const double* w = weight.data() + (tap * g.out_channels + k) * g.channels;
+#pragma omp simd
         for (Index c = 0; c < g.channels; ++c) dz[c] += dy * w[c];
       }
     }
