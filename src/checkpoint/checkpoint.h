@@ -1,9 +1,11 @@
 // Checkpoints: HDF5 files whose content is canonical (row-major, fp32 masters, no padding, no time, host, path or rank
 // count), written by all ranks together, named by rename when whole and synced (DESIGN, decisions 8 to 10).
 //
-// File: a 4 KiB HDF5 user block (magic "LOCKSTEP", format version, xxh3 of the list of xxh3's of the file's 16 MiB
-// blocks), then /parameters/NAME, /optimizer/STATE/NAME, /statistics/NAME (running mean and variance), contiguous
-// and early-allocated, and /state, a JSON text as attribute. Each data set carries its xxh3 as attribute `xxh3`.
+// File: a 4 KiB HDF5 user block (user_block.h: the mark, the format version, the hash of the list of the hashes of the
+// file's 16 MiB blocks), then /parameters/NAME, /optimizer/STATE/NAME, /statistics/NAME (running mean and variance),
+// contiguous, little-endian fp32, in the order of their names, and the group /state with the attribute `json`. Each
+// data set carries as attribute `xxh3` the hash of the list of the hashes of its 16 MiB pieces. Hashes are xxh3, 64
+// bits.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +38,8 @@ struct TensorTarget {
 /// samples, global_batch, seed, steps_per_epoch, configuration (what the learning depends on), best (metric so far).
 using StateJson = nlohmann::json;
 
-/// Collective. Writes to a temporary name beside `path`, syncs, renames, syncs the directory. Each rank writes 1/size of
-/// the bytes. Throws on every rank when any rank failed; then no file of that name has appeared.
+/// Collective. Writes to a temporary name beside `path`, syncs, renames, syncs the directory. Each rank writes 1/size
+/// of the bytes. Throws on every rank when any rank failed; then no file of that name has appeared.
 void save(const std::string& path, const std::vector<TensorSource>& tensors, const StateJson& state, World& world);
 
 /// Checks digest and structure, then gives each wanted tensor. Throws naming what is missing or of another shape.
@@ -64,11 +66,12 @@ struct Verdict {
 };
 Verdict verify(const std::string& path);
 
-/// The good file with the greatest step among directory/*.h5; empty when none. Bad ones are named in the log and skipped.
-/// Not collective: rank 0 calls it and broadcasts.
+/// The good file with the greatest step among directory/*.h5; empty when none. Bad ones are named in the log and
+/// skipped. Not collective: rank 0 calls it and broadcasts.
 std::string newest_good(const std::string& directory);
 
-/// Removes all but the `keep` newest (and what `latest` and `best` name); keep 0: none removed.
+/// Removes all but the `keep` newest and what links in the directory name (`latest`, `best`); keep 0: none removed.
+/// Files whose step cannot be read are left alone.
 void prune(const std::string& directory, int keep);
 /// Makes the relative link directory/name -> target's file name, replacing it by rename.
 void set_link(const std::string& directory, const std::string& name, const std::string& target);

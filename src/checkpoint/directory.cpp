@@ -1,0 +1,92 @@
+// A directory of checkpoints: which one is the newest, which ones go, and the links that name some of them.
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/file.h"
+#include "checkpoint/reader.h"
+#include "lockstep/error.h"
+#include "lockstep/log.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Candidate {
+  std::int64_t step = -1;
+  std::string path;
+  auto operator<=>(const Candidate&) const = default;
+};
+
+std::vector<fs::directory_entry> entries_of(const std::string& directory) {
+  std::error_code error;
+  std::vector<fs::directory_entry> entries;
+  for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error))
+    entries.push_back(*at);
+  require(!error || error == std::errc::no_such_file_or_directory, ErrorCode::checkpoint_not_found,
+          "cannot list {}: {}", directory, error.message());
+  return entries;
+}
+
+/// The files whose metadata is sound, the newest first. Their steps cost no reading of tensors.
+template <typename OnBad>
+std::vector<Candidate> candidates(const std::string& directory, OnBad on_bad) {
+  std::vector<Candidate> found;
+  for (const auto& entry : entries_of(directory)) {
+    std::error_code error;
+    if (entry.path().extension() != ".h5" || entry.is_symlink(error) || !entry.is_regular_file(error)) continue;
+    try {
+      Reader reader(entry.path().string());
+      found.push_back({reader.step(), entry.path().string()});
+    } catch (const Error& bad) {
+      on_bad(bad);
+    }
+  }
+  std::ranges::sort(found, std::greater<>());
+  return found;
+}
+
+}  // namespace
+
+std::string newest_good(const std::string& directory) {
+  const auto skip = [](const std::string& sentence) { log::warning("Checkpoint skipped: {}", sentence); };
+  for (const Candidate& candidate : candidates(directory, [&](const Error& bad) { skip(bad.what()); })) {
+    const Verdict verdict = verify(candidate.path);
+    if (verdict.good) return candidate.path;
+    skip(verdict.sentence);
+  }
+  return "";
+}
+
+void prune(const std::string& directory, int keep) {
+  if (keep <= 0) return;
+  std::set<std::string> linked;
+  for (const auto& entry : entries_of(directory)) {
+    std::error_code error;
+    if (entry.is_symlink(error)) linked.insert(fs::read_symlink(entry.path(), error).filename().string());
+  }
+  // A file whose step cannot be read is not known to be an old checkpoint, and is left for a person to look at.
+  const auto found = candidates(directory, [](const Error&) {});
+  for (std::size_t i = static_cast<std::size_t>(keep); i < found.size(); ++i) {
+    if (linked.contains(fs::path(found[i].path).filename().string())) continue;
+    std::error_code error;
+    if (!fs::remove(found[i].path, error) && error)
+      log::warning("Cannot remove the old checkpoint {}: {}", found[i].path, error.message());
+  }
+}
+
+void set_link(const std::string& directory, const std::string& name, const std::string& target) {
+  const fs::path link = fs::path(directory) / name;
+  const std::string partial = partial_name(link.string());
+  std::error_code error;
+  fs::remove(partial, error);  // what an interrupted call left
+  fs::create_symlink(fs::path(target).filename(), partial, error);
+  require(!error, ErrorCode::checkpoint_write, "cannot make the link {}: {}", link.string(), error.message());
+  publish_file(link.string());
+}
+
+}  // namespace lockstep::checkpoint

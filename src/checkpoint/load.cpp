@@ -1,0 +1,70 @@
+// Reading a checkpoint, whole or what a model wants of it. Not collective: every rank reads the file.
+#include <algorithm>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/reader.h"
+#include "lockstep/error.h"
+
+namespace lockstep::checkpoint {
+
+StateJson load(const std::string& path, const std::vector<TensorTarget>& tensors) {
+  Reader reader(path);
+  reader.check_blocks();
+  // All shapes first: a model that does not fit is left as it was.
+  std::vector<const TensorEntry*> entries;
+  for (const TensorTarget& target : tensors) {
+    const TensorEntry* entry = reader.find(target.path);
+    require(entry != nullptr, ErrorCode::checkpoint_mismatch, "{} has no {}, which the model wants with the shape {}",
+            path, target.path, target.shape.text());
+    require(entry->shape == target.shape, ErrorCode::checkpoint_mismatch,
+            "{} of {} has the shape {}, the model wants {}", target.path, path, entry->shape.text(),
+            target.shape.text());
+    entries.push_back(entry);
+  }
+  std::vector<float> values;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    values.resize(static_cast<std::size_t>(entries[i]->shape.n_elements()));
+    reader.read(*entries[i], values);
+    tensors[i].write(values);
+  }
+  return reader.state();
+}
+
+StateJson load_state(const std::string& path) {
+  Reader reader(path);
+  reader.check_blocks();
+  return reader.state();
+}
+
+LoadedFile load_all(const std::string& path) {
+  Reader reader(path);
+  reader.check_blocks();
+  LoadedFile file;
+  for (const TensorEntry& entry : reader.tensors()) {
+    LoadedTensor tensor{entry.path, entry.shape,
+                        std::vector<float>(static_cast<std::size_t>(entry.shape.n_elements()))};
+    reader.read(entry, tensor.values);
+    file.tensors.push_back(std::move(tensor));
+  }
+  return file;
+}
+
+Verdict verify(const std::string& path) {
+  Verdict verdict;
+  try {
+    Reader reader(path);
+    reader.check_blocks();
+    for (const TensorEntry& tensor : reader.tensors())
+      require(reader.is_sound(tensor), ErrorCode::checkpoint_damaged,
+              "{} was written wrongly: {} does not have its checksum", path, tensor.path);
+    verdict.step = reader.step();
+    verdict.good = true;
+    verdict.sentence = fmt::format("{} is good: {} bytes, {} tensors, step {}", path, reader.header().file_bytes,
+                                   reader.tensors().size(), verdict.step);
+  } catch (const Error& error) {
+    verdict.sentence = error.what();
+  }
+  return verdict;
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,114 @@
+#include "checkpoint/reader.h"
+
+#include <algorithm>
+
+#include "lockstep/error.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+std::uint64_t block_begin(std::uint64_t block) { return kUserBlockBytes + block * kHashBlockBytes; }
+
+/// At most this many are named in a sentence.
+constexpr std::size_t kMaxNamed = 5;
+
+std::string join(const std::vector<std::string>& items) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(items.size(), kMaxNamed); ++i) text += (i ? ", " : "") + items[i];
+  if (items.size() > kMaxNamed) text += fmt::format(" and {} more", items.size() - kMaxNamed);
+  return text;
+}
+
+}  // namespace
+
+Reader::Reader(std::string path)
+    : path_(std::move(path)), file_(open_to_read(path_)), header_(read_user_block(file_, path_)) {}
+
+void Reader::check_blocks() {
+  if (blocks_checked_) return;
+  std::vector<std::byte> buffer;
+  std::vector<std::uint64_t> found;
+  for (std::uint64_t block = 0; block < n_hash_blocks(header_.file_bytes - kUserBlockBytes); ++block)
+    found.push_back(
+        hash_range(file_, path_, block_begin(block), std::min(block_begin(block + 1), header_.file_bytes), buffer));
+  if (hash_list(found) != header_.digest) fail(ErrorCode::checkpoint_damaged, "{}", describe_damage(found));
+  blocks_checked_ = true;
+}
+
+std::string Reader::describe_damage(const std::vector<std::uint64_t>& found) {
+  std::vector<std::string> blocks;
+  for (std::uint64_t i = 0; i < header_.block_hashes.size(); ++i)
+    if (found[i] != header_.block_hashes[i])
+      blocks.push_back(fmt::format("{} to {}", block_begin(i), std::min(block_begin(i + 1), header_.file_bytes) - 1));
+  const std::string where = blocks.empty() ? "" : fmt::format(" (checksum of bytes {})", join(blocks));
+
+  if (header_.metadata_end > 0) {
+    if (!metadata_is_sound())
+      return fmt::format("{} is damaged in its HDF5 metadata (bytes {} to {})", path_, kUserBlockBytes,
+                         header_.metadata_end - 1);
+    std::vector<std::string> names;
+    for (const TensorEntry& tensor : tensors())
+      if (!is_sound(tensor))
+        names.push_back(
+            fmt::format("{} (bytes {} to {})", tensor.path, tensor.offset, tensor.offset + tensor.size_bytes() - 1));
+    if (!names.empty()) return fmt::format("{} is damaged in {}", path_, join(names));
+  }
+  return fmt::format("{} is damaged: its checksum does not hold{}", path_, where);
+}
+
+bool Reader::metadata_is_sound() const {
+  std::vector<std::byte> buffer;
+  return digest_range(file_, path_, kUserBlockBytes, header_.metadata_end, buffer) == header_.metadata_hash;
+}
+
+void Reader::load_structure() {
+  if (structure_) return;
+  if (!blocks_checked_) {
+    if (header_.metadata_end == 0)
+      check_blocks();
+    else
+      require(metadata_is_sound(), ErrorCode::checkpoint_damaged, "{} is damaged in its HDF5 metadata (bytes {} to {})",
+              path_, kUserBlockBytes, header_.metadata_end - 1);
+  }
+  Structure structure = read_structure(file_.get(), path_, header_.file_bytes);
+  state_ = nlohmann::json::parse(structure.state_text, nullptr, false);
+  require(state_.is_object(), ErrorCode::checkpoint_damaged, "/state of {} is not a JSON object", path_);
+  structure_ = std::move(structure);
+}
+
+const std::vector<TensorEntry>& Reader::tensors() {
+  load_structure();
+  return structure_->tensors;
+}
+
+const nlohmann::json& Reader::state() {
+  load_structure();
+  return state_;
+}
+
+std::int64_t Reader::step() {
+  const auto& json = state();
+  return json.contains("step") && json["step"].is_number_integer() ? json["step"].get<std::int64_t>() : -1;
+}
+
+const TensorEntry* Reader::find(const std::string& tensor) {
+  const auto& all = tensors();
+  const auto at = std::ranges::lower_bound(all, tensor, {}, &TensorEntry::path);
+  return at != all.end() && at->path == tensor ? &*at : nullptr;
+}
+
+void Reader::read(const TensorEntry& tensor, std::span<float> values) const {
+  require(values.size_bytes() == tensor.size_bytes(), ErrorCode::internal, "{} has {} bytes, {} were asked for",
+          tensor.path, tensor.size_bytes(), values.size_bytes());
+  const auto bytes = std::as_writable_bytes(values);
+  read_at(file_, path_, bytes, tensor.offset);
+  require(digest_bytes(bytes) == tensor.hash, ErrorCode::checkpoint_damaged, "{} is damaged in {} (bytes {} to {})",
+          path_, tensor.path, tensor.offset, tensor.offset + tensor.size_bytes() - 1);
+}
+
+bool Reader::is_sound(const TensorEntry& tensor) const {
+  std::vector<std::byte> buffer;
+  return digest_range(file_, path_, tensor.offset, tensor.offset + tensor.size_bytes(), buffer) == tensor.hash;
+}
+
+}  // namespace lockstep::checkpoint

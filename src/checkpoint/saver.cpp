@@ -1,0 +1,187 @@
+#include "checkpoint/saver.h"
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "checkpoint/file.h"
+#include "checkpoint/user_block.h"
+#include "lockstep/error.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+using Numbers = std::vector<std::uint64_t>;
+
+std::string pack(const Numbers& numbers) {
+  return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(std::uint64_t)};
+}
+
+Numbers unpack(std::string_view text, std::size_t n) {
+  require(text.size() == n * sizeof(std::uint64_t), ErrorCode::internal,
+          "ranks of a save disagree: {} bytes came where {} numbers were expected", text.size(), n);
+  Numbers numbers(n);
+  std::memcpy(numbers.data(), text.data(), text.size());
+  return numbers;
+}
+
+std::string state_text(StateJson state) {
+  state["format_version"] = kFormatVersion;
+  try {
+    return state.dump();  // keys are sorted
+  } catch (const nlohmann::json::exception& error) {
+    fail(ErrorCode::internal, "the state of a checkpoint is not valid text: {}", error.what());
+  }
+}
+
+}  // namespace
+
+Saver::Saver(std::string path, const std::vector<TensorSource>& tensors, int rank, int size)
+    : path_(std::move(path)), rank_(rank), size_(size), position_(tensors.size()) {
+  std::iota(position_.begin(), position_.end(), std::size_t{0});
+  std::ranges::sort(position_, {}, [&](std::size_t i) -> const std::string& { return tensors[i].path; });
+  std::uint64_t total = 0;
+  for (const std::size_t i : position_) {
+    const TensorSource& tensor = tensors[i];
+    require(tensor.path.size() > 1 && tensor.path[0] == '/', ErrorCode::internal,
+            "\"{}\" is not a name in a checkpoint", tensor.path);
+    require(tensor.shape.n_elements() > 0, ErrorCode::checkpoint_mismatch, "{} has no element: {}", tensor.path,
+            tensor.shape.text());
+    require(entries_.empty() || entries_.back().path != tensor.path, ErrorCode::internal, "{} was given twice",
+            tensor.path);
+    entries_.push_back({tensor.path, tensor.shape, 0, 0});
+    total += entries_.back().size_bytes();
+  }
+
+  std::uint64_t before = 0;
+  for (std::size_t e = 0; e < entries_.size(); ++e) {
+    const std::uint64_t n_bytes = entries_[e].size_bytes();
+    for (std::uint64_t begin = 0; begin < n_bytes; begin += kHashBlockBytes) {
+      const std::uint64_t end = std::min(begin + kHashBlockBytes, n_bytes);
+      // The rank in whose share the piece's middle lies. Doubles are exact enough: any assignment gives the same file.
+      const double middle = static_cast<double>(before) + static_cast<double>(end - begin) / 2;
+      const int owner = static_cast<int>(middle * size_ / static_cast<double>(total));
+      pieces_.push_back({e, begin, end, std::min(owner, size_ - 1)});
+      before += end - begin;
+    }
+  }
+}
+
+std::vector<std::size_t> Saver::tensors_of_part() const {
+  std::vector<std::size_t> tensors;
+  for (const Piece& piece : pieces_)
+    if (piece.rank == rank_ && (tensors.empty() || tensors.back() != position_[piece.entry]))
+      tensors.push_back(position_[piece.entry]);
+  return tensors;
+}
+
+std::string Saver::create(const StateJson& state) {
+  const Descriptor file = create_file(partial_name(path_));
+  const std::string text = state_text(state);
+  std::uint64_t total = kUserBlockBytes + metadata_allowance_bytes(entries_, text);
+  for (const TensorEntry& entry : entries_) total += entry.size_bytes();
+  set_length(file, partial_name(path_), total);  // a limit on file sizes is met here, before any work
+
+  image_ = std::make_unique<MetadataImage>(entries_, text);
+  Numbers places;
+  for (const TensorEntry& entry : image_->tensors()) places.push_back(entry.offset);
+  return pack(places);
+}
+
+std::string Saver::write_part(std::string_view places, const TensorReader& read) const {
+  const Numbers offsets = unpack(places, entries_.size());
+  const std::string name = partial_name(path_);
+  const Descriptor file = open_to_write(name);
+  Numbers hashes;
+  std::span<const std::byte> bytes;
+  std::size_t loaded = entries_.size();
+  for (const Piece& piece : pieces_) {
+    if (piece.rank != rank_) continue;
+    if (loaded != piece.entry) {
+      bytes = std::as_bytes(read(position_[piece.entry]));
+      require(bytes.size() == entries_[piece.entry].size_bytes(), ErrorCode::internal, "{} gave {} bytes, not {}",
+              entries_[piece.entry].path, bytes.size(), entries_[piece.entry].size_bytes());
+      loaded = piece.entry;
+    }
+    const auto part = bytes.subspan(piece.begin, piece.end - piece.begin);
+    hashes.push_back(hash_bytes(part));
+    write_at(file, name, part, offsets[piece.entry] + piece.begin);
+  }
+  synchronize(file, name);
+  return pack(hashes);
+}
+
+std::string Saver::write_metadata(const std::vector<std::string>& hashes) {
+  std::string joined;  // ranks hold runs, in order, so the pieces are in order too
+  for (const std::string& text : hashes) joined += text;
+  const Numbers pieces = unpack(joined, pieces_.size());
+  Numbers tensor_hashes;
+  for (std::size_t i = 0; i < pieces_.size();) {
+    std::size_t end = i;
+    while (end < pieces_.size() && pieces_[end].entry == pieces_[i].entry) ++end;
+    tensor_hashes.push_back(hash_list(std::span(pieces).subspan(i, end - i)));
+    i = end;
+  }
+  image_->finish(tensor_hashes);
+
+  const std::string name = partial_name(path_);
+  const Descriptor file = open_to_write(name);
+  set_length(file, name, image_->file_bytes());
+  const auto ranges = image_->metadata_ranges();
+  for (const auto& range : ranges) {
+    const std::vector<std::byte> bytes = image_->read(range);
+    write_at(file, name, bytes, range.begin);
+    // Known to readers only where HDF5 put all metadata into one place, which its block size is chosen for.
+    if (ranges.size() == 1) {
+      metadata_end_ = range.end;
+      metadata_hash_ = digest_bytes(bytes);
+    }
+  }
+  synchronize(file, name);
+  return pack({image_->file_bytes()});
+}
+
+std::string Saver::hash_blocks(std::string_view length) const {
+  const std::uint64_t file_bytes = unpack(length, 1)[0];
+  const std::string name = partial_name(path_);
+  const Descriptor file = open_to_read(name);  // anew: a network file system shows what others wrote before the opening
+  const std::uint64_t n_blocks = n_hash_blocks(file_bytes - kUserBlockBytes);
+  std::vector<std::byte> buffer;
+  Numbers hashes;
+  for (auto block = static_cast<std::uint64_t>(rank_); block < n_blocks; block += static_cast<std::uint64_t>(size_)) {
+    const std::uint64_t begin = kUserBlockBytes + block * kHashBlockBytes;
+    hashes.push_back(hash_range(file, name, begin, std::min(begin + kHashBlockBytes, file_bytes), buffer));
+  }
+  return pack(hashes);
+}
+
+void Saver::publish(const std::vector<std::string>& blocks) {
+  UserBlock header;
+  header.version = kFormatVersion;
+  header.file_bytes = image_->file_bytes();
+  header.metadata_end = metadata_end_;
+  header.metadata_hash = metadata_hash_;
+  const std::uint64_t n_blocks = n_hash_blocks(header.file_bytes - kUserBlockBytes);
+  const auto n_ranks = static_cast<std::uint64_t>(size_);
+  header.block_hashes.resize(n_blocks);
+  for (std::uint64_t rank = 0; rank < n_ranks; ++rank) {
+    const std::uint64_t n_of_rank = n_blocks / n_ranks + (rank < n_blocks % n_ranks);
+    const Numbers hashes = unpack(blocks[rank], n_of_rank);
+    for (std::uint64_t i = 0; i < n_of_rank; ++i) header.block_hashes[rank + i * n_ranks] = hashes[i];
+  }
+  header.digest = hash_list(header.block_hashes);
+
+  const std::string name = partial_name(path_);
+  const Descriptor file = open_to_write(name);
+  write_at(file, name, encode(header), 0);
+  synchronize(file, name);
+  publish_file(path_);
+}
+
+void Saver::discard() noexcept {
+  image_.reset();
+  remove_partial(path_);
+}
+
+}  // namespace lockstep::checkpoint

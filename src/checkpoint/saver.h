@@ -1,0 +1,64 @@
+// A save divided into steps that are each local to a rank, so that whoever drives them chooses the road by which ranks
+// tell each other what the steps return: save() uses the World; a background writer can use the flags of later steps
+// and give write_part() copies instead of the tensors.
+//
+//   rank 0      places = create(state)                       -> to all
+//   each rank   hashes = write_part(places, read)            -> to rank 0
+//   rank 0      length = write_metadata(hashes of all ranks) -> to all
+//   each rank   blocks = hash_blocks(length)                 -> to rank 0
+//   rank 0      publish(blocks of all ranks)
+//
+// A step that throws ends the save: rank 0 then calls discard(). A rank's part is a run of whole 16 MiB pieces of the
+// tensors in the order of their names, about 1/size of the bytes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/hdf5_file.h"
+
+namespace lockstep::checkpoint {
+
+/// The values of a tensor, canonical, valid until the next call.
+using TensorReader = std::function<std::span<const float>(std::size_t tensor)>;
+
+class Saver {
+ public:
+  /// Throws when a name is given twice or a tensor has no element.
+  Saver(std::string path, const std::vector<TensorSource>& tensors, int rank, int size);
+
+  /// Which of `tensors` this rank's part touches, in the order in which write_part() asks for them.
+  std::vector<std::size_t> tensors_of_part() const;
+
+  std::string create(const StateJson& state);
+  std::string write_part(std::string_view places, const TensorReader& read) const;
+  std::string write_metadata(const std::vector<std::string>& hashes);
+  std::string hash_blocks(std::string_view length) const;
+  void publish(const std::vector<std::string>& blocks);
+  void discard() noexcept;
+
+ private:
+  struct Piece {
+    std::size_t entry = 0;             // in entries_
+    std::uint64_t begin = 0, end = 0;  // bytes of the tensor
+    int rank = 0;
+  };
+
+  std::string path_;
+  int rank_ = 0;
+  int size_ = 1;
+  std::vector<TensorEntry> entries_;      // in the order of their names
+  std::vector<std::size_t> position_;     // of an entry's tensor in the caller's list
+  std::vector<Piece> pieces_;             // of all ranks, in order
+  std::unique_ptr<MetadataImage> image_;  // rank 0, from create() on
+  std::uint64_t metadata_end_ = 0;
+  std::uint64_t metadata_hash_ = 0;
+};
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,26 @@
+// Between a checkpoint and torchvision's names: "/parameters/conv1.weight" is "conv1.weight",
+// "/statistics/bn1.running_mean" is "bn1.running_mean"; optimizer state has no counterpart.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/safetensors.h"
+
+namespace lockstep::checkpoint {
+
+inline constexpr char kParameters[] = "/parameters/";
+inline constexpr char kStatistics[] = "/statistics/";
+
+/// Parameters and running statistics, and beside each running mean "num_batches_tracked" = step.
+std::vector<NamedTensor> to_torchvision(LoadedFile file, std::int64_t step);
+/// The inverse: names ending in running_mean and running_var become statistics; num_batches_tracked is left out.
+LoadedFile from_torchvision(std::vector<NamedTensor> tensors);
+
+/// state.model (family, depth, stem, classes) from names and shapes of a ResNet; throws saying what does not fit one.
+nlohmann::json infer_model(const std::vector<NamedTensor>& tensors, const std::string& source);
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,129 @@
+#include "checkpoint/user_block.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "checkpoint/checkpoint.h"
+#include "lockstep/error.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "checkpoints are little-endian and written without swapping");
+
+constexpr std::string_view kMagic = "LOCKSTEP";
+constexpr std::size_t kVersionAt = 8, kBlockSizeAt = 12, kFileBytesAt = 16, kHashBlockAt = 24, kDigestAt = 32,
+                      kMetadataEndAt = 40, kMetadataHashAt = 48, kListedAt = 56, kListAt = 64,
+                      kOwnHashAt = kUserBlockBytes - 8;
+constexpr std::size_t kMaxListed = (kOwnHashAt - kListAt) / 8;
+
+using Block = std::array<std::byte, kUserBlockBytes>;
+
+template <typename T>
+void put(Block& block, std::size_t at, T value) {
+  std::memcpy(block.data() + at, &value, sizeof value);
+}
+
+template <typename T>
+T get(const Block& block, std::size_t at) {
+  T value;
+  std::memcpy(&value, block.data() + at, sizeof value);
+  return value;
+}
+
+std::uint64_t own_hash(const Block& block) { return hash_bytes(std::span(block).first(kOwnHashAt)); }
+
+}  // namespace
+
+std::array<std::byte, kUserBlockBytes> encode(const UserBlock& block) {
+  Block out{};
+  std::memcpy(out.data(), kMagic.data(), kMagic.size());
+  put(out, kVersionAt, block.version);
+  put(out, kBlockSizeAt, static_cast<std::uint32_t>(kUserBlockBytes));
+  put(out, kFileBytesAt, block.file_bytes);
+  put(out, kHashBlockAt, kHashBlockBytes);
+  put(out, kDigestAt, block.digest);
+  put(out, kMetadataEndAt, block.metadata_end);
+  put(out, kMetadataHashAt, block.metadata_hash);
+  if (block.block_hashes.size() <= kMaxListed) {
+    put(out, kListedAt, static_cast<std::uint64_t>(block.block_hashes.size()));
+    std::memcpy(out.data() + kListAt, block.block_hashes.data(), block.block_hashes.size() * 8);
+  }
+  put(out, kOwnHashAt, own_hash(out));
+  return out;
+}
+
+UserBlock read_user_block(const Descriptor& file, const std::string& path) {
+  const std::uint64_t length = size_bytes(file, path);
+  require(length > 0, ErrorCode::checkpoint_damaged, "{} is empty", path);
+
+  Block block{};
+  read_at(file, path, std::span(block).first(std::min(length, kUserBlockBytes)), 0);
+  if (std::memcmp(block.data(), kMagic.data(), kMagic.size()) != 0) {
+    static constexpr unsigned char kHdf5Magic[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
+    const bool hdf5 = std::memcmp(block.data(), kHdf5Magic, sizeof kHdf5Magic) == 0;
+    fail(ErrorCode::checkpoint_foreign, "{} is not a checkpoint of Lockstep: it does not begin with \"{}\"{}", path,
+         kMagic, hdf5 ? "; it is an HDF5 file of another program" : "");
+  }
+  require(length >= kUserBlockBytes, ErrorCode::checkpoint_damaged, "{} is cut: it has {} bytes, its header alone {}",
+          path, length, kUserBlockBytes);
+  require(get<std::uint64_t>(block, kOwnHashAt) == own_hash(block), ErrorCode::checkpoint_damaged,
+          "{} is damaged in its header (bytes 0 to {}): its checksum does not hold", path, kUserBlockBytes - 1);
+
+  UserBlock out;
+  out.version = get<std::uint32_t>(block, kVersionAt);
+  require(out.version == kFormatVersion, ErrorCode::checkpoint_version,
+          "{} has format {}, this program reads format {}", path, out.version, kFormatVersion);
+  out.file_bytes = get<std::uint64_t>(block, kFileBytesAt);
+  require(out.file_bytes == length, ErrorCode::checkpoint_damaged, "{} is {}: it should have {} bytes and has {}", path,
+          length < out.file_bytes ? "cut" : "too long", out.file_bytes, length);
+  require(get<std::uint32_t>(block, kBlockSizeAt) == kUserBlockBytes &&
+              get<std::uint64_t>(block, kHashBlockAt) == kHashBlockBytes,
+          ErrorCode::checkpoint_damaged, "{} is damaged: its block sizes are not those of format {}", path,
+          kFormatVersion);
+  out.digest = get<std::uint64_t>(block, kDigestAt);
+  out.metadata_end = get<std::uint64_t>(block, kMetadataEndAt);
+  out.metadata_hash = get<std::uint64_t>(block, kMetadataHashAt);
+  const auto n_listed = get<std::uint64_t>(block, kListedAt);
+  const bool sizes_fit =
+      out.metadata_end <= length &&
+      (n_listed == 0 || (n_listed <= kMaxListed && n_listed == n_hash_blocks(length - kUserBlockBytes)));
+  require(sizes_fit, ErrorCode::checkpoint_damaged, "{} is damaged: its header tells of more than the file has", path);
+  out.block_hashes.resize(n_listed);
+  std::memcpy(out.block_hashes.data(), block.data() + kListAt, n_listed * 8);
+  return out;
+}
+
+std::uint64_t hash_bytes(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+
+std::uint64_t hash_list(std::span<const std::uint64_t> hashes) { return hash_bytes(std::as_bytes(hashes)); }
+
+std::uint64_t n_hash_blocks(std::uint64_t bytes) { return bytes / kHashBlockBytes + (bytes % kHashBlockBytes != 0); }
+
+std::uint64_t hash_range(const Descriptor& file, const std::string& path, std::uint64_t begin, std::uint64_t end,
+                         std::vector<std::byte>& buffer) {
+  buffer.resize(std::max<std::size_t>(buffer.size(), end - begin));
+  const auto bytes = std::span(buffer).first(end - begin);
+  read_at(file, path, bytes, begin);
+  return hash_bytes(bytes);
+}
+
+std::uint64_t digest_range(const Descriptor& file, const std::string& path, std::uint64_t begin, std::uint64_t end,
+                           std::vector<std::byte>& buffer) {
+  std::vector<std::uint64_t> hashes;
+  for (std::uint64_t at = begin; at < end; at += kHashBlockBytes)
+    hashes.push_back(hash_range(file, path, at, std::min(at + kHashBlockBytes, end), buffer));
+  return hash_list(hashes);
+}
+
+std::uint64_t digest_bytes(std::span<const std::byte> bytes) {
+  std::vector<std::uint64_t> hashes;
+  for (std::size_t at = 0; at < bytes.size(); at += kHashBlockBytes)
+    hashes.push_back(hash_bytes(bytes.subspan(at, std::min<std::size_t>(kHashBlockBytes, bytes.size() - at))));
+  return hash_list(hashes);
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,170 @@
+// lockstep checkpoint info | verify | diff | export | import: commands of one process on finished files.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/compare.h"
+#include "checkpoint/reader.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/torchvision.h"
+#include "comm/world.h"
+#include "commands/commands.h"
+#include "commands/report.h"
+#include "lockstep/error.h"
+
+namespace lockstep::commands {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kSafetensors = ".safetensors";
+
+std::string text_of(const nlohmann::json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+
+// ---------------------------------------------------------------------------------------------------------- info
+
+Json describe(checkpoint::Reader& reader) {
+  const nlohmann::json& state = reader.state();
+  Json out;
+  out["file"] = reader.path();
+  out["size_bytes"] = reader.header().file_bytes;
+  for (const char* key :
+       {"format_version", "model", "precision", "step", "epoch", "samples", "global_batch", "seed", "best"})
+    if (state.contains(key)) out[key] = state[key];
+  std::int64_t n_parameters = 0;
+  Json tensors = Json::array();
+  for (const checkpoint::TensorEntry& tensor : reader.tensors()) {
+    if (tensor.path.starts_with(checkpoint::kParameters)) n_parameters += tensor.shape.n_elements();
+    Json shape = Json::array();
+    for (int i = 0; i < tensor.shape.rank(); ++i) shape.push_back(tensor.shape[i]);
+    tensors.push_back({{"name", tensor.path},
+                       {"shape", shape},
+                       {"size_bytes", tensor.size_bytes()},
+                       {"xxh3", fmt::format("{:016x}", tensor.hash)}});
+  }
+  out["parameters"] = n_parameters;
+  out["tensors"] = tensors;
+  return out;
+}
+
+int info(const std::string& file, const std::string& json) {
+  checkpoint::Reader reader(file);
+  const Json description = describe(reader);
+  std::string text;
+  for (const auto& [key, value] : description.items())
+    if (!value.is_structured()) text += fmt::format("{:<15} {}\n", key, text_of(value));
+  if (description.contains("model"))
+    for (const auto& [key, value] : description["model"].items())
+      text += fmt::format("{:<15} {}\n", "model." + key, text_of(value));
+  text += fmt::format("\n{:<56} {:<20} {:>12} {}\n", "tensor", "shape", "size_bytes", "xxh3");
+  for (const checkpoint::TensorEntry& tensor : reader.tensors())
+    text += fmt::format("{:<56} {:<20} {:>12} {:016x}\n", tensor.path, tensor.shape.text(), tensor.size_bytes(),
+                        tensor.hash);
+  report(json, description, text);
+  return kExitDone;
+}
+
+// -------------------------------------------------------------------------------------------------- verify, diff
+
+int verify(const std::string& file) {
+  const checkpoint::Verdict verdict = checkpoint::verify(file);
+  fmt::print("{}\n", verdict.sentence);
+  return verdict.good ? kExitDone : kExitFailed;
+}
+
+int diff(const std::string& a, const std::string& b) {
+  const checkpoint::Comparison result = checkpoint::compare(a, b);
+  for (const auto& tensor : result.differing) {
+    if (tensor.shape_a != tensor.shape_b)
+      fmt::print("{}: shapes {} and {}\n", tensor.path, tensor.shape_a.text(), tensor.shape_b.text());
+    else
+      fmt::print("{}: {} of {} values differ, by at most {:.6g}, the first at {}\n", tensor.path, tensor.n_differing,
+                 tensor.n_values, tensor.max_absolute, tensor.first_index);
+  }
+  for (const std::string& name : result.only_in_a) fmt::print("{}: only in {}\n", name, a);
+  for (const std::string& name : result.only_in_b) fmt::print("{}: only in {}\n", name, b);
+  for (const std::string& key : result.state_keys) fmt::print("state: {} differs\n", key);
+  if (result.equal()) {
+    fmt::print("All bytes of all {} tensors agree.\n", result.n_compared);
+    return kExitDone;
+  }
+  fmt::print("{} of {} common tensors differ, {} only in the first file, {} only in the second.\n",
+             result.differing.size(), result.n_compared, result.only_in_a.size(), result.only_in_b.size());
+  return kExitFailed;
+}
+
+// ------------------------------------------------------------------------------------------------ export, import
+
+int export_file(const std::string& source, const std::string& target) {
+  require(target.ends_with(kSafetensors), ErrorCode::usage,
+          "the target must end in {}, found {}: no other form of file is known", kSafetensors, target);
+  const std::int64_t step = checkpoint::Reader(source).step();
+  const auto tensors = checkpoint::to_torchvision(checkpoint::load_all(source), step);
+  require(!tensors.empty(), ErrorCode::checkpoint_mismatch, "{} has no parameters", source);
+  checkpoint::write_safetensors(target, tensors, {{"format", "pt"}});
+  fmt::print("{}: {} tensors of step {}, with torchvision's names\n", target, tensors.size(), step);
+  return kExitDone;
+}
+
+int import_file(const std::string& source, const std::string& target) {
+  require(source.ends_with(kSafetensors), ErrorCode::usage,
+          "the source must end in {}, found {}: no other form of file is known", kSafetensors, source);
+  require(target.ends_with(".h5"), ErrorCode::usage, "the checkpoint's name must end in .h5, found {}", target);
+  std::vector<checkpoint::NamedTensor> tensors = checkpoint::read_safetensors(source);
+  const checkpoint::StateJson state = {{"model", checkpoint::infer_model(tensors, source)},
+                                       {"precision", "fp32"},
+                                       {"step", 0},
+                                       {"epoch", 0},
+                                       {"samples", 0}};
+  const checkpoint::LoadedFile file = checkpoint::from_torchvision(std::move(tensors));
+  std::vector<checkpoint::TensorSource> sources;
+  for (const checkpoint::LoadedTensor& tensor : file.tensors)
+    sources.push_back({tensor.path, tensor.shape,
+                       [&tensor](std::span<float> out) { std::ranges::copy(tensor.values, out.begin()); }});
+  checkpoint::save(target, sources, state, *comm::single_world());
+  const auto& model = state["model"];
+  fmt::print("{}: {} tensors; {}-{}, stem {}, {} classes\n", target, sources.size(), text_of(model["family"]),
+             text_of(model["depth"]), text_of(model["stem"]), text_of(model["classes"]));
+  return kExitDone;
+}
+
+struct Names {
+  std::string first, second, json;
+};
+
+}  // namespace
+
+void add_checkpoint(CLI::App& app, Run& run) {
+  CLI::App* group = app.add_subcommand("checkpoint", "Looks into checkpoints, compares, checks and converts them");
+  group->require_subcommand(1);
+  const auto names = std::make_shared<Names>();
+
+  CLI::App* command = group->add_subcommand("info", "What a checkpoint holds");
+  command->add_option("FILE", names->first, "the checkpoint")->required();
+  add_json(*command, names->json);
+  command->callback([&run, names] { run = [names] { return info(names->first, names->json); }; });
+
+  command = group->add_subcommand("verify", "Checks every byte; status 1 and what is damaged otherwise");
+  command->add_option("FILE", names->first, "the checkpoint")->required();
+  command->callback([&run, names] { run = [names] { return verify(names->first); }; });
+
+  command = group->add_subcommand("diff", "Status 0 only where all bytes of all tensors agree, else what differs");
+  command->add_option("A", names->first, "a checkpoint")->required();
+  command->add_option("B", names->second, "another")->required();
+  command->callback([&run, names] { run = [names] { return diff(names->first, names->second); }; });
+
+  command = group->add_subcommand("export", "Makes a .safetensors file with torchvision's names");
+  command->add_option("FILE", names->first, "the checkpoint")->required();
+  command->add_option("TARGET", names->second, "the file to make, ending in .safetensors")->required();
+  command->callback([&run, names] { run = [names] { return export_file(names->first, names->second); }; });
+
+  command = group->add_subcommand("import", "Makes a checkpoint at step 0 from a .safetensors file of a ResNet");
+  command->add_option("SOURCE", names->first, "a .safetensors file with torchvision's names")->required();
+  command->add_option("OUT", names->second, "the checkpoint to make, ending in .h5")->required();
+  command->callback([&run, names] { run = [names] { return import_file(names->first, names->second); }; });
+}
+
+}  // namespace lockstep::commands

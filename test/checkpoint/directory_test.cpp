@@ -1,0 +1,91 @@
+// A directory of checkpoints: the newest good one by the step inside, what prune() leaves, and links.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "checkpoint/checkpoint.h"
+#include "test/checkpoint/support.h"
+
+namespace lockstep::checkpoint::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> names_in(const std::string& directory) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(directory)) names.push_back(entry.path().filename());
+  std::ranges::sort(names);
+  return names;
+}
+
+void flip_last_byte(const std::string& path) {
+  std::string bytes = bytes_of_file(path);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  write_file(path, bytes);
+}
+
+TEST(NewestGood, GoesByTheStepInsideAndSkipsBadFiles) {
+  ScratchDirectory scratch;
+  EXPECT_EQ(newest_good(scratch.path()), "");
+  EXPECT_EQ(newest_good(scratch.file("missing")), "");
+
+  // Names say the opposite of the steps.
+  for (int i = 1; i <= 5; ++i)
+    save_alone(scratch.file(fmt::format("step-{}.h5", 9 - i)), small_model(), small_state(i * 100));
+  write_file(scratch.file("empty.h5"), "");
+  write_file(scratch.file("foreign.h5"), "\x89HDF\r\n\x1a\n and so on");
+  write_file(scratch.file("notes.txt"), "LOCKSTEP");
+  fs::create_directory(scratch.file("directory.h5"));
+  fs::create_symlink("nowhere.h5", scratch.file("dangling.h5"));
+  EXPECT_EQ(newest_good(scratch.path()), scratch.file("step-4.h5"));
+
+  flip_last_byte(scratch.file("step-4.h5"));
+  EXPECT_EQ(newest_good(scratch.path()), scratch.file("step-5.h5"));
+  write_file(scratch.file("step-5.h5"), bytes_of_file(scratch.file("step-5.h5")).substr(0, 50000));
+  EXPECT_EQ(newest_good(scratch.path()), scratch.file("step-6.h5"));
+  for (const char* name : {"step-6.h5", "step-7.h5", "step-8.h5"}) flip_last_byte(scratch.file(name));
+  EXPECT_EQ(newest_good(scratch.path()), "");
+}
+
+TEST(NewestGood, AFileLeftByAnInterruptedSaveDoesNotCount) {
+  ScratchDirectory scratch;
+  save_alone(scratch.file("a.h5"), small_model(), small_state(1));
+  save_alone(scratch.file("b.h5"), small_model(), small_state(2));
+  fs::rename(scratch.file("b.h5"), scratch.file("b.h5.partial"));
+  EXPECT_EQ(newest_good(scratch.path()), scratch.file("a.h5"));
+}
+
+TEST(Prune, KeepsTheNewestAndWhatLinksName) {
+  ScratchDirectory scratch;
+  for (int i = 1; i <= 6; ++i) save_alone(scratch.file(fmt::format("step-{}.h5", i)), small_model(), small_state(i));
+  set_link(scratch.path(), "best", scratch.file("step-2.h5"));
+  set_link(scratch.path(), "latest", scratch.file("step-6.h5"));
+  write_file(scratch.file("foreign.h5"), "of somebody else");
+
+  prune(scratch.path(), 0);
+  EXPECT_EQ(scratch.n_entries(), 9u);
+  prune(scratch.path(), 3);
+  EXPECT_EQ(names_in(scratch.path()), (std::vector<std::string>{"best", "foreign.h5", "latest", "step-2.h5",
+                                                                "step-4.h5", "step-5.h5", "step-6.h5"}));
+  prune(scratch.path(), 1);
+  EXPECT_EQ(names_in(scratch.path()),
+            (std::vector<std::string>{"best", "foreign.h5", "latest", "step-2.h5", "step-6.h5"}));
+  prune(scratch.path(), 10);
+  EXPECT_EQ(scratch.n_entries(), 5u);
+}
+
+TEST(SetLink, IsRelativeAndReplacesTheOneBefore) {
+  ScratchDirectory scratch;
+  write_file(scratch.file("a.h5"), "a");
+  write_file(scratch.file("b.h5"), "b");
+  set_link(scratch.path(), "latest", scratch.file("a.h5"));
+  EXPECT_EQ(fs::read_symlink(scratch.file("latest")), "a.h5");
+  fs::create_symlink("left by an interrupted call", scratch.file("latest.partial"));
+  set_link(scratch.path(), "latest", scratch.file("b.h5"));
+  EXPECT_EQ(fs::read_symlink(scratch.file("latest")), "b.h5");
+  EXPECT_EQ(names_in(scratch.path()), (std::vector<std::string>{"a.h5", "b.h5", "latest"}));
+  EXPECT_NE(error_of([&] { set_link(scratch.file("missing"), "latest", "a.h5"); }), "");
+}
+
+}  // namespace
+}  // namespace lockstep::checkpoint::test
