@@ -13,7 +13,7 @@ namespace lockstep::config {
 namespace {
 
 // A key's name is the path of its member.
-// clang-format off: it would put the name at the margin
+// clang-format off
 #define KEY(path) #path, +[](Config& c) -> auto& { return c.path; }
 // clang-format on
 
