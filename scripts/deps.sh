@@ -13,6 +13,7 @@ packages=(
   "pkg-config||command -v pkg-config"
   "libopenmpi-dev|MPI_HOME|command -v ${MPICXX:-mpicxx}"
   "openmpi-bin|MPI_HOME|command -v ${MPIRUN:-mpirun}"
+  "openssh-client|MPI_HOME|command -v ssh || command -v rsh" # without either Open MPI 4.1 starts nothing, even on one machine
   "libhdf5-dev|HDF5_HOME|pkg-config --exists hdf5"
   "libcli11-dev|CLI11_HOME|header CLI/CLI.hpp"
   "libyaml-cpp-dev|YAML_CPP_HOME|pkg-config --exists yaml-cpp"
