@@ -1,9 +1,10 @@
 // A data set of labelled images in one HDF5 file: metadata through HDF5, samples by pread at the offsets it tells.
 //
 // File layout (format 1; readable with plain h5py; documented in data/README.md):
-//   /images  (n, H, W, C) uint8, contiguous     /labels (n) int32
+//   /images  (n, H, W, C) uint8, contiguous     /labels (n) int32, contiguous
 //   attributes of the root: format="lockstep-images", format_version, split, classes, mean (C), std (C) (of values in
 //   [0, 1]), class_names (variable-length strings), source, images_xxh3, labels_xxh3 (16 hex digits)
+//   Before HDF5's data a 4 KiB user block with the seal (seal.h); files of other programs need none.
 #pragma once
 
 #include <cstdint>
@@ -30,12 +31,13 @@ class ImageSet {
  public:
   virtual ~ImageSet() = default;
   virtual const ImageSetInfo& info() const = 0;
-  /// Thread-safe, without allocation. Throws Error when the file cannot give it (shrunk, unreadable) or a label is out of range.
+  /// Thread-safe, without allocation. Throws Error when the file cannot give it (shrunk, unreadable) or a label is out
+  /// of range.
   virtual void read(std::int64_t sample, std::span<std::uint8_t> image, std::int32_t& label) const = 0;
 };
 
 /// Opens and checks a file: every size against the file's length, every label against `classes`.
-/// [start, end) is a range of its samples, 0, 0 all.
+/// [start, end) is a range of its samples; end 0: up to the last. Sample 0 of the set is then `start` of the file.
 std::unique_ptr<ImageSet> open_image_set(const std::string& path, std::int64_t start = 0, std::int64_t end = 0);
 
 /// Images and labels made from Philox(seed, synthetic, sample): no file. Each class has a pattern of its own under

@@ -6,8 +6,9 @@
 
 namespace lockstep::data {
 
-/// The permutation of one epoch: element `position` is the sample. Sorted by Philox(seed, shuffle, position=index, epoch)
-/// (Fisher-Yates driven by the counter); the identity without shuffle.
+/// The permutation of one epoch: element `position` is the sample. Fisher-Yates from the last position down: position i
+/// is swapped with below(r, i + 1), where r is number i % 4 of block i / 4 of Philox(seed, shuffle, 0, epoch).
+/// The identity without shuffle.
 std::vector<std::uint32_t> epoch_order(std::uint32_t seed, std::uint32_t epoch, std::int64_t n_samples, bool shuffle);
 
 /// One rank's contiguous share [begin, end) of a global batch of `batch` samples: shares differ by at most one,

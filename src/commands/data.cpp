@@ -1,0 +1,231 @@
+// lockstep data import | info | verify: data sets in and what they hold.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "commands/commands.h"
+#include "data/cifar10.h"
+#include "data/image_file.h"
+#include "lockstep/error.h"
+#include "lockstep/log.h"
+#include "train/metrics.h"
+
+namespace lockstep::commands {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::int64_t kSamplesAnUpdate = 500;
+
+/// "6.15 MB"
+std::string size_text(double bytes) {
+  for (const char* unit : {"B", "kB", "MB", "GB"}) {
+    if (bytes < 1000.0) return fmt::format("{:.3g} {}", bytes, unit);
+    bytes /= 1000.0;
+  }
+  return fmt::format("{:.3g} TB", bytes);
+}
+
+/// "200 a class", "17 to 21 a class"
+std::string a_class_text(const std::vector<std::int64_t>& samples_per_class) {
+  const auto [least, most] = std::minmax_element(samples_per_class.begin(), samples_per_class.end());
+  return *least == *most ? fmt::format("{} a class", *least) : fmt::format("{} to {} a class", *least, *most);
+}
+
+/// `json` empty: the text on standard output. "-": the object there and the text on standard error. Else: text on
+/// standard output, the object into that file.
+void report(const std::string& json, const Json& object, const std::string& text) {
+  if (json == "-") {
+    fmt::print(stderr, "{}", text);
+    fmt::print("{}\n", object.dump());
+    return;
+  }
+  fmt::print("{}", text);
+  if (!json.empty()) replace_file(json, object.dump(2) + '\n');
+}
+
+void add_json(CLI::App& app, std::string& json) {
+  app.add_flag("--json{-}", json, "one JSON object on standard output, or with --json=FILE in that file");
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+
+struct ImportArguments {
+  std::string kind;
+  data::Cifar10Options options;
+  std::string statistics_from;
+};
+
+int run_import(ImportArguments arguments) {
+  data::Cifar10Options& options = arguments.options;
+  if (!arguments.statistics_from.empty()) {
+    const data::ImageFile train = data::open_image_file(data::InputFile(arguments.statistics_from));
+    options.mean = train.info.mean;
+    options.stddev = train.info.stddev;
+  }
+  data::ImportResult result;
+  {
+    std::unique_ptr<train::ProgressBar> bar;
+    std::int64_t next_update = 0;
+    result = data::import_cifar10(options, [&](std::int64_t done, std::int64_t total) {
+      if (!bar) bar = std::make_unique<train::ProgressBar>("import", total, true);
+      if (done < next_update && done != total) return;
+      next_update = done + kSamplesAnUpdate;
+      bar->update(done, "");
+    });
+  }
+  const data::ImageSetInfo& info = result.info;
+  fmt::print("Imported {} {} images of {} x {} x {} in {} classes ({}) from {} into {} ({}).\n", info.n_samples,
+             info.split, info.height, info.width, info.channels, info.classes, a_class_text(result.samples_per_class),
+             fmt::join(result.files, ", "), options.output, size_text(static_cast<double>(result.size_bytes)));
+  return kExitDone;
+}
+
+void add_import(CLI::App& data, Run& run) {
+  CLI::App* app = data.add_subcommand("import", "makes a data set: exactly OUT.h5, one split");
+  const auto arguments = std::make_shared<ImportArguments>();
+  data::Cifar10Options& options = arguments->options;
+  app->add_option("kind", arguments->kind, "what SOURCE is: cifar10 (the binary version)")
+      ->required()
+      ->check(CLI::IsMember({"cifar10"}))
+      ->type_name("KIND");
+  app->add_option("source", options.source, "the folder cifar-10-batches-bin, or one .bin file of it")
+      ->required()
+      ->type_name("SOURCE");
+  app->add_option("output", options.output, "the data set to make")->required()->type_name("OUT.h5");
+  app->add_option("--split", options.split, "train or test")
+      ->check(CLI::IsMember({"train", "test"}))
+      ->capture_default_str();
+  CLI::Option* per_class = app->add_option("--per-class", options.per_class, "only the first N of each class, in order")
+                               ->check(CLI::PositiveNumber)
+                               ->type_name("N");
+  app->add_option("--limit", options.limit, "only the first N samples")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N")
+      ->excludes(per_class);
+  CLI::Option* mean = app->add_option("--mean", options.mean, "means to store, of values in [0, 1]")
+                          ->delimiter(',')
+                          ->allow_extra_args(false)
+                          ->type_name("R,G,B");
+  CLI::Option* stddev = app->add_option("--std", options.stddev, "standard deviations to store")
+                            ->delimiter(',')
+                            ->allow_extra_args(false)
+                            ->type_name("R,G,B");
+  app->add_option("--statistics-from", arguments->statistics_from, "take mean and std from this data set")
+      ->type_name("TRAIN.h5")
+      ->excludes(mean)
+      ->excludes(stddev);
+  app->add_flag("--force", options.replace, "replace OUT.h5 if it exists");
+  app->footer("Mean and std, unless given, are those of the imported images: give a test split its train split's.");
+  app->callback([&run, arguments] { run = [arguments] { return run_import(*arguments); }; });
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+
+struct FileArguments {
+  std::string file, json;
+};
+
+int run_info(const FileArguments& arguments) {
+  const data::InputFile file(arguments.file);
+  const data::ImageFile layout = data::open_image_file(file);
+  const data::ImageSetInfo& info = layout.info;
+  std::vector<std::int64_t> per_class(static_cast<std::size_t>(info.classes), 0);
+  for (const std::int32_t label : data::read_labels(file, layout)) ++per_class[static_cast<std::size_t>(label)];
+  const Json object = {{"path", info.path},
+                       {"format", "lockstep-images"},
+                       {"split", info.split},
+                       {"samples", info.n_samples},
+                       {"height", info.height},
+                       {"width", info.width},
+                       {"channels", info.channels},
+                       {"classes", info.classes},
+                       {"class_names", info.class_names},
+                       {"samples_per_class", per_class},
+                       {"mean", info.mean},
+                       {"std", info.stddev},
+                       {"source", layout.source},
+                       {"size_bytes", file.size_bytes()},
+                       {"images_offset_bytes", layout.images.offset},
+                       {"images_xxh3", layout.images_xxh3},
+                       {"labels_xxh3", layout.labels_xxh3},
+                       {"sealed", layout.sealed}};
+  std::string text = fmt::format("{}\n", info.path);
+  const auto line = [&](const char* name, const std::string& value) {
+    if (!value.empty()) text += fmt::format("  {:<10} {}\n", name, value);
+  };
+  line("split", info.split);
+  line("samples", fmt::format("{} images, {} x {} x {} uint8 (height, width, channels)", info.n_samples, info.height,
+                              info.width, info.channels));
+  line("classes", fmt::format("{}, {}", info.classes, a_class_text(per_class)));
+  line("names", fmt::format("{}", fmt::join(info.class_names, ", ")));
+  line("mean", fmt::format("{:.6f}", fmt::join(info.mean, ", ")));
+  line("std", fmt::format("{:.6f}", fmt::join(info.stddev, ", ")));
+  line("source", layout.source);
+  line("size", fmt::format("{} ({} bytes)", size_text(static_cast<double>(file.size_bytes())), file.size_bytes()));
+  line("sealed", layout.sealed ? "yes: length and metadata agree with the seal" : "no: made by another program");
+  report(arguments.json, object, text);
+  return kExitDone;
+}
+
+int run_verify(const FileArguments& arguments) {
+  std::vector<std::string> damaged;
+  std::uint64_t checked_bytes = 0;
+  try {
+    const data::InputFile file(arguments.file);
+    const data::ImageFile layout = data::open_image_file(file);
+    {
+      train::ProgressBar bar("verify", static_cast<std::int64_t>(layout.images.size_bytes + layout.labels.size_bytes),
+                             true);
+      damaged = data::verify_image_file(file, layout, [&](std::uint64_t bytes) {
+        checked_bytes += bytes;
+        bar.update(static_cast<std::int64_t>(checked_bytes), "");
+      });
+    }
+    try {
+      data::read_labels(file, layout);
+    } catch (const Error& error) {
+      damaged.push_back(error.what());
+    }
+  } catch (const Error& error) {
+    // A file that is not there was not verified at all; one that cannot be opened is damaged.
+    if (error.code() == ErrorCode::data_missing) throw;
+    damaged.push_back(error.what());
+  }
+  std::string text;
+  for (const std::string& sentence : damaged) text += sentence + '\n';
+  text += damaged.empty() ? fmt::format("{} is sound: {} of images and labels match their checksums.\n", arguments.file,
+                                        size_text(static_cast<double>(checked_bytes)))
+                          : fmt::format("{} is damaged: copy or import it again.\n", arguments.file);
+  report(arguments.json,
+         {{"path", arguments.file}, {"good", damaged.empty()}, {"damaged", damaged}, {"checked_bytes", checked_bytes}},
+         text);
+  return damaged.empty() ? kExitDone : kExitFailed;
+}
+
+void add_file_command(CLI::App& data, Run& run, const std::string& name, const std::string& description,
+                      int (*command)(const FileArguments&)) {
+  CLI::App* app = data.add_subcommand(name, description);
+  const auto arguments = std::make_shared<FileArguments>();
+  app->add_option("file", arguments->file, "the data set")->required()->type_name("FILE");
+  add_json(*app, arguments->json);
+  app->callback([&run, arguments, command] { run = [arguments, command] { return command(*arguments); }; });
+}
+
+}  // namespace
+
+void add_data(CLI::App& app, Run& run) {
+  CLI::App* data = app.add_subcommand("data", "makes, describes and checks data sets");
+  data->require_subcommand(1);
+  add_import(*data, run);
+  add_file_command(*data, run, "info", "what a data set holds", run_info);
+  add_file_command(*data, run, "verify", "recomputes a data set's checksums; exit status 1 when it is damaged",
+                   run_verify);
+}
+
+}  // namespace lockstep::commands

@@ -1,0 +1,214 @@
+#include "data/cifar10.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "data/file.h"
+#include "data/image_file.h"
+#include "lockstep/error.h"
+
+namespace lockstep::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kSide = 32, kChannels = 3, kClasses = 10;
+constexpr std::size_t kPlane = kSide * kSide;
+constexpr std::size_t kImage = kPlane * kChannels;
+constexpr std::size_t kRecord = 1 + kImage;
+constexpr std::size_t kPieceRecords = 500;
+constexpr std::array<const char*, kClasses> kClassNames = {"airplane", "automobile", "bird",  "cat",  "deer",
+                                                           "dog",      "frog",       "horse", "ship", "truck"};
+
+/// data_batch_2.bin before data_batch_10.bin.
+bool natural_less(const std::string& a, const std::string& b) {
+  return a.size() != b.size() ? a.size() < b.size() : a < b;
+}
+
+std::string batch_folder(const std::string& source) {
+  const fs::path inner = fs::path(source) / "cifar-10-batches-bin";
+  return fs::is_directory(inner) ? inner.string() : source;
+}
+
+std::vector<std::string> find_batches(const Cifar10Options& options) {
+  std::error_code ignored;
+  require(fs::exists(options.source, ignored), ErrorCode::data_missing, "the source {} does not exist", options.source);
+  if (!fs::is_directory(options.source)) return {options.source};
+  const std::string folder = batch_folder(options.source);
+  const bool train = options.split == "train";
+  std::vector<std::string> names;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.ends_with(".bin") && (train ? name.starts_with("data_batch_") : name == "test_batch.bin"))
+      names.push_back(entry.path().string());
+  }
+  std::sort(names.begin(), names.end(), natural_less);
+  require(!names.empty(), ErrorCode::data_source,
+          "{} holds no {}: the folder cifar-10-batches-bin of CIFAR-10's binary version is wanted", folder,
+          train ? "data_batch_*.bin" : "test_batch.bin");
+  return names;
+}
+
+/// batches.meta.txt beside the first batch, else the names that everybody has.
+std::vector<std::string> read_class_names(const std::string& first_batch) {
+  const fs::path path = fs::path(first_batch).parent_path() / "batches.meta.txt";
+  std::ifstream in(path);
+  if (!in) return {kClassNames.begin(), kClassNames.end()};
+  std::vector<std::string> names;
+  for (std::string line; std::getline(in, line) && names.size() <= kClasses;) {
+    while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
+    if (!line.empty()) names.push_back(line);
+  }
+  require(names.size() == kClasses, ErrorCode::data_source, "{} must name {} classes, one a line", path.string(),
+          kClasses);
+  return names;
+}
+
+/// Sums over the imported images, exact in 64 bits up to 2.8e11 pixels a channel.
+struct ChannelSums {
+  std::array<std::uint64_t, kChannels> sum{}, sum_of_squares{};
+  std::uint64_t n_pixels = 0;
+
+  void add(const std::uint8_t* hwc) {
+    std::array<std::uint32_t, kChannels> s{}, q{};
+    for (std::size_t i = 0; i < kPlane; ++i)
+      for (std::size_t c = 0; c < kChannels; ++c) {
+        const std::uint32_t v = hwc[i * kChannels + c];
+        s[c] += v;
+        q[c] += v * v;
+      }
+    for (std::size_t c = 0; c < kChannels; ++c) sum[c] += s[c], sum_of_squares[c] += q[c];
+    n_pixels += kPlane;
+  }
+  float mean(std::size_t c) const {
+    return static_cast<float>(static_cast<double>(sum[c]) / (255.0 * static_cast<double>(n_pixels)));
+  }
+  /// Of the population, as usual for images: sqrt(n * sum of squares - sum^2) / n.
+  float stddev(std::size_t c) const {
+    using Wide = unsigned __int128;
+    const Wide scaled = Wide{n_pixels} * sum_of_squares[c] - Wide{sum[c]} * sum[c];
+    return static_cast<float>(std::sqrt(static_cast<double>(scaled)) / (255.0 * static_cast<double>(n_pixels)));
+  }
+};
+
+class Import {
+ public:
+  Import(const Cifar10Options& options, const std::function<void(std::int64_t, std::int64_t)>& progress)
+      : options_(options), progress_(progress), batches_(find_batches(options)) {
+    // All sources are checked before anything is written.
+    for (const std::string& batch : batches_) {
+      files_.emplace_back(batch);
+      const std::uint64_t size = files_.back().size_bytes();
+      require(size > 0 && size % kRecord == 0, ErrorCode::data_source,
+              "{} has {} bytes, which is no positive multiple of {} (a label and a 32 x 32 RGB image): it is cut short "
+              "or not CIFAR-10's binary version",
+              batch, size, kRecord);
+      n_source_ += static_cast<std::int64_t>(size / kRecord);
+    }
+    n_wanted_ = options.per_class > 0 ? options.per_class * kClasses : options.limit > 0 ? options.limit : n_source_;
+    require(n_wanted_ <= n_source_, ErrorCode::data_range, "{} samples are wanted, but {} holds {}", n_wanted_,
+            options.source, n_source_);
+  }
+
+  ImportResult run() {
+    ImageFileWriter writer(options_.output, options_.replace, n_wanted_, kSide, kSide, kChannels);
+    std::vector<std::uint8_t> images;
+    std::vector<std::int32_t> labels;
+    std::vector<std::uint8_t> records(kPieceRecords * kRecord);
+    for (const InputFile& file : files_) {
+      const std::uint64_t n = file.size_bytes() / kRecord;
+      for (std::uint64_t first = 0; first < n && n_taken_ < n_wanted_; first += kPieceRecords) {
+        const auto m = static_cast<std::size_t>(std::min<std::uint64_t>(kPieceRecords, n - first));
+        file.read(first * kRecord, std::as_writable_bytes(std::span(records).first(m * kRecord)),
+                  fmt::format("records {} to {}", first, first + m));
+        images.clear();
+        labels.clear();
+        for (std::size_t i = 0; i < m; ++i) take(file, first + i, records.data() + i * kRecord, images, labels);
+        writer.append(images, labels);
+        n_seen_ += static_cast<std::int64_t>(m);
+        if (progress_) progress_(n_seen_, n_source_);
+      }
+    }
+    check_balance();
+    return finish(writer);
+  }
+
+ private:
+  /// One record: counted, and appended to images and labels when it is wanted.
+  void take(const InputFile& file, std::uint64_t index, const std::uint8_t* record, std::vector<std::uint8_t>& images,
+            std::vector<std::int32_t>& labels) {
+    const int label = record[0];
+    require(label < kClasses, ErrorCode::data_label, "{}: record {} has label {}, but CIFAR-10 has labels 0 to {}",
+            file.path(), index, label, kClasses - 1);
+    auto& count = per_class_[static_cast<std::size_t>(label)];
+    if (n_taken_ == n_wanted_ || (options_.per_class > 0 && count == options_.per_class)) return;
+    ++count;
+    ++n_taken_;
+    labels.push_back(label);
+    const std::size_t begin = images.size();
+    images.resize(begin + kImage);
+    for (std::size_t c = 0; c < kChannels; ++c)
+      for (std::size_t i = 0; i < kPlane; ++i) images[begin + i * kChannels + c] = record[1 + c * kPlane + i];
+    sums_.add(images.data() + begin);
+  }
+
+  void check_balance() const {
+    if (options_.per_class == 0) return;
+    for (std::size_t k = 0; k < kClasses; ++k)
+      require(per_class_[k] == options_.per_class, ErrorCode::data_range,
+              "{} samples of each class are wanted, but {} holds {} of class {} ({})", options_.per_class,
+              options_.source, per_class_[k], k, kClassNames[k]);
+  }
+
+  ImportResult finish(ImageFileWriter& writer) {
+    ImportResult result;
+    ImageSetInfo& info = result.info;
+    info.path = options_.output;
+    info.split = options_.split;
+    info.n_samples = n_taken_;
+    info.height = info.width = kSide;
+    info.channels = kChannels;
+    info.classes = kClasses;
+    info.class_names = read_class_names(batches_.front());
+    info.mean = options_.mean;
+    info.stddev = options_.stddev;
+    for (std::size_t c = 0; c < kChannels && options_.mean.empty(); ++c) info.mean.push_back(sums_.mean(c));
+    for (std::size_t c = 0; c < kChannels && options_.stddev.empty(); ++c) info.stddev.push_back(sums_.stddev(c));
+    for (const float s : info.stddev)
+      require(std::isfinite(s) && s > 0.0f, ErrorCode::data_source,
+              "the standard deviation of a channel of {} is {}; give --std", options_.source, s);
+    for (const std::string& batch : batches_) result.files.push_back(fs::path(batch).filename().string());
+    std::string source = fmt::format("CIFAR-10, binary version: {}", fmt::join(result.files, ", "));
+    if (options_.per_class > 0) source += fmt::format("; the first {} of each class", options_.per_class);
+    if (options_.per_class == 0 && options_.limit > 0) source += fmt::format("; the first {}", options_.limit);
+    writer.finish(info, source);
+    result.samples_per_class = per_class_;
+    result.size_bytes = fs::file_size(options_.output);
+    return result;
+  }
+
+  const Cifar10Options& options_;
+  const std::function<void(std::int64_t, std::int64_t)>& progress_;
+  std::vector<std::string> batches_;
+  std::vector<InputFile> files_;
+  std::int64_t n_source_ = 0, n_wanted_ = 0, n_seen_ = 0, n_taken_ = 0;
+  std::vector<std::int64_t> per_class_ = std::vector<std::int64_t>(kClasses, 0);
+  ChannelSums sums_;
+};
+
+}  // namespace
+
+ImportResult import_cifar10(const Cifar10Options& options,
+                            const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  require(options.split == "train" || options.split == "test", ErrorCode::usage, "--split is train or test, not '{}'",
+          options.split);
+  for (const auto& values : {options.mean, options.stddev})
+    require(values.empty() || values.size() == kChannels, ErrorCode::usage,
+            "--mean and --std need {} values (red, green, blue), not {}", kChannels, values.size());
+  return Import(options, progress).run();
+}
+
+}  // namespace lockstep::data

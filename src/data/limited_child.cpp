@@ -1,0 +1,113 @@
+#include "data/limited_child.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <exception>
+#include <fstream>
+
+#include "data/file.h"
+#include "lockstep/error.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr int kGoodStatus = 42;  // not a status that a crash handler or exit() would use
+constexpr rlim_t kMoreMemoryBytes = rlim_t{2} << 30;
+constexpr unsigned kTimeLimitSeconds = 30;
+
+constexpr int kErrorCodes = 0
+#define LOCKSTEP_ERROR(code, exit_status, meaning, remedy) +1
+#include "errors.def"
+#undef LOCKSTEP_ERROR
+    ;
+static_assert(kErrorCodes <= 255, "a code travels as one byte");
+
+/// The address space in use now: the limit is relative to it, since the parent's is inherited.
+rlim_t address_space_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  rlim_t pages = 0;
+  statm >> pages;
+  return pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE));
+}
+
+void limit(int resource, rlim_t value) {
+  rlimit now{};
+  if (::getrlimit(static_cast<__rlimit_resource_t>(resource), &now) != 0) return;
+  const rlimit wanted{std::min(value, now.rlim_max), now.rlim_max};
+  ::setrlimit(static_cast<__rlimit_resource_t>(resource), &wanted);
+}
+
+[[noreturn]] void run_child(const std::function<void()>& check, int report) {
+  for (const int signal_number : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGTERM, SIGINT, SIGALRM})
+    std::signal(signal_number, SIG_DFL);
+  const int silence = ::open("/dev/null", O_WRONLY);
+  if (silence >= 0) {
+    ::dup2(silence, STDOUT_FILENO);
+    ::dup2(silence, STDERR_FILENO);
+  }
+  limit(RLIMIT_CORE, 0);
+  limit(RLIMIT_AS, address_space_bytes() + kMoreMemoryBytes);
+  limit(RLIMIT_CPU, kTimeLimitSeconds);
+  ::alarm(kTimeLimitSeconds);
+  try {
+    check();
+    ::_exit(kGoodStatus);
+  } catch (const Error& e) {
+    const std::string text = static_cast<char>(e.code()) + std::string(e.what());
+    static_cast<void>(!::write(report, text.data(), text.size()));  // unwritten, the parent says that it crashed
+  } catch (const std::exception&) {
+    // Out of memory, most likely: the parent sees the status.
+  }
+  ::_exit(kExitFailed);
+}
+
+}  // namespace
+
+ChildVerdict run_in_limited_child(const std::function<void()>& check) {
+  int ends[2];
+  require(::pipe2(ends, O_CLOEXEC) == 0, ErrorCode::system_call, "cannot make a pipe: {}", std::strerror(errno));
+  const Descriptor reading(ends[0]);
+  Descriptor writing(ends[1]);
+  const pid_t child = ::fork();
+  require(child >= 0, ErrorCode::system_call, "cannot start a child process: {}", std::strerror(errno));
+  if (child == 0) run_child(check, writing.get());
+  writing.reset();
+
+  ChildVerdict verdict;
+  std::string report;
+  char buffer[512];
+  for (ssize_t n; (n = ::read(reading.get(), buffer, sizeof buffer)) != 0;) {
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) break;
+    report.append(buffer, static_cast<std::size_t>(n));
+  }
+  int status = 0;
+  pid_t ended;
+  do ended = ::waitpid(child, &status, 0);
+  while (ended < 0 && errno == EINTR);
+  verdict.good = ended == child && WIFEXITED(status) && WEXITSTATUS(status) == kGoodStatus;
+  if (verdict.good) return verdict;
+  if (report.size() > 1) {
+    verdict.code = static_cast<ErrorCode>(static_cast<unsigned char>(report[0]));
+    verdict.sentence = report.substr(1);
+    return verdict;
+  }
+  if (ended == child && WIFSIGNALED(status)) {
+    const int signal_number = WTERMSIG(status);
+    verdict.sentence = signal_number == SIGALRM || signal_number == SIGXCPU
+                           ? fmt::format("the library did not finish within {} s", kTimeLimitSeconds)
+                           : fmt::format("the library crashed on it ({})", ::strsignal(signal_number));
+  } else {
+    verdict.sentence = "the library crashed on it or ran out of memory";
+  }
+  return verdict;
+}
+
+}  // namespace lockstep::data

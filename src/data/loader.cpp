@@ -1,0 +1,202 @@
+// A ring of prefetch + 1 slots (one is the caller's). Piece k lies in slot k % slots; a reader takes the next piece
+// whose slot is free, reads it without a lock, and says so. What piece k holds is a function of k alone, so the
+// sequence is the same for any number of readers.
+#include "data/loader.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "data/sample_order.h"
+#include "lockstep/error.h"
+
+namespace lockstep::data {
+
+struct Loader::State {
+  struct Slot {
+    std::vector<std::uint8_t> images;
+    std::vector<std::int32_t> labels;
+    std::vector<std::uint32_t> sample_ids;
+    Batch batch;
+    std::int64_t ready_piece = -1;  // the piece that was read into it last
+    std::exception_ptr error;       // or why it could not be read
+  };
+  struct Order {
+    std::int64_t epoch = -1;
+    bool being_made = false;
+    std::vector<std::uint32_t> samples;
+  };
+
+  std::shared_ptr<const ImageSet> set;
+  LoaderOptions options;
+  std::int64_t epoch_samples = 0, epoch_steps = 0;
+  std::int64_t n_pieces = 0;  // in all; -1: endless
+
+  std::mutex mutex;
+  std::condition_variable slot_free, piece_ready, order_ready;
+  std::vector<Slot> slots;
+  std::vector<Order> orders;      // of the epochs that the ring may span; epoch e in orders[e % orders.size()]
+  std::int64_t next_piece = 0;    // to be taken by a reader
+  std::int64_t first_in_use = 0;  // the caller's piece, once it has one; all before it are free
+  std::int64_t n_given = 0;       // pieces given to the caller
+  bool stopping = false;
+  double wait_seconds = 0;
+  std::vector<std::thread> threads;
+
+  State(std::shared_ptr<const ImageSet> image_set, const LoaderOptions& wanted);
+  void stop();
+  void run_reader();
+  void read_piece(std::int64_t piece, Slot& slot);
+  const std::uint32_t* order_of(std::int64_t epoch);
+};
+
+Loader::State::State(std::shared_ptr<const ImageSet> image_set, const LoaderOptions& wanted)
+    : set(std::move(image_set)), options(wanted) {
+  const LoaderOptions& o = options;
+  require(o.global_batch > 0 && o.pieces > 0 && o.size > 0 && o.rank >= 0 && o.rank < o.size && o.readers > 0 &&
+              o.prefetch > 0 && o.first_step >= 0 && o.max_samples >= 0,
+          ErrorCode::internal, "the loader was given impossible options");
+  const std::int64_t share = (o.global_batch + o.size - 1) / o.size;
+  require(o.capacity >= (share + o.pieces - 1) / o.pieces, ErrorCode::internal,
+          "a capacity of {} samples does not hold a piece of a global batch of {} on {} ranks in {} pieces", o.capacity,
+          o.global_batch, o.size, o.pieces);
+  const std::int64_t n = set->info().n_samples;
+  epoch_samples = o.max_samples > 0 ? std::min(o.max_samples, n) : n;
+  epoch_steps = steps_per_epoch(epoch_samples, o.global_batch, o.drop_last);
+  require(epoch_steps > 0, ErrorCode::data_range,
+          "{} samples of {} do not fill one global batch of {}: use a smaller train.global_batch, or data.drop_last: "
+          "false",
+          epoch_samples, set->info().path, o.global_batch);
+  n_pieces = o.last_step < 0 ? -1 : std::max<std::int64_t>(0, o.last_step - o.first_step) * o.pieces;
+
+  slots.resize(static_cast<std::size_t>(o.prefetch) + 1);
+  for (Slot& slot : slots) {
+    slot.images.resize(static_cast<std::size_t>(o.capacity) * set->info().image_bytes());
+    slot.labels.resize(static_cast<std::size_t>(o.capacity));
+    slot.sample_ids.resize(static_cast<std::size_t>(o.capacity));
+    slot.batch = {0, slot.images, slot.labels, slot.sample_ids};
+  }
+  const std::int64_t epoch_pieces = epoch_steps * o.pieces;
+  orders.resize(static_cast<std::size_t>((o.prefetch + epoch_pieces - 1) / epoch_pieces) + 1);
+  try {
+    for (int i = 0; i < o.readers; ++i) threads.emplace_back([this] { run_reader(); });
+  } catch (...) {
+    stop();
+    throw;
+  }
+}
+
+void Loader::State::stop() {
+  {
+    const std::lock_guard lock(mutex);
+    stopping = true;
+  }
+  slot_free.notify_all();
+  order_ready.notify_all();
+  for (std::thread& thread : threads) thread.join();
+}
+
+void Loader::State::run_reader() {
+  std::unique_lock lock(mutex);
+  const auto n_slots = static_cast<std::int64_t>(slots.size());
+  while (true) {
+    slot_free.wait(lock, [&] { return stopping || next_piece == n_pieces || next_piece < first_in_use + n_slots; });
+    if (stopping || next_piece == n_pieces) return;
+    const std::int64_t piece = next_piece++;
+    Slot& slot = slots[static_cast<std::size_t>(piece % n_slots)];
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      read_piece(piece, slot);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    slot.error = error;
+    slot.ready_piece = piece;
+    piece_ready.notify_all();
+  }
+}
+
+/// The epoch's order, made by the first reader that needs it while others wait; null: no shuffle, or stopping.
+const std::uint32_t* Loader::State::order_of(std::int64_t epoch) {
+  if (!options.shuffle) return nullptr;
+  Order& order = orders[static_cast<std::size_t>(epoch) % orders.size()];
+  std::unique_lock lock(mutex);
+  if (order.epoch != epoch) {
+    order.epoch = epoch;
+    order.being_made = true;
+    lock.unlock();
+    // An epoch that starts from the whole set's order: max_samples takes the first of it.
+    std::vector<std::uint32_t> samples;
+    std::exception_ptr error;
+    try {
+      samples = epoch_order(options.seed, static_cast<std::uint32_t>(epoch), set->info().n_samples, true);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    order.samples = std::move(samples);
+    order.being_made = false;
+    order_ready.notify_all();
+    if (error) std::rethrow_exception(error);
+  }
+  order_ready.wait(lock, [&] { return !order.being_made; });
+  require(!order.samples.empty(), ErrorCode::out_of_memory, "the order of epoch {} could not be made", epoch);
+  return order.samples.data();
+}
+
+void Loader::State::read_piece(std::int64_t piece, Slot& slot) {
+  const std::int64_t step = options.first_step + piece / options.pieces;
+  const std::int64_t begin = step % epoch_steps * options.global_batch;
+  const std::int64_t batch = std::min(options.global_batch, epoch_samples - begin);
+  const Share mine = share_of(batch, options.rank, options.size);
+  const Share cut = share_of(mine.size(), static_cast<int>(piece % options.pieces), options.pieces);
+  const std::int64_t first = begin + mine.begin + cut.begin;
+  const auto n = static_cast<std::size_t>(cut.size());
+  const std::uint32_t* order = n > 0 ? order_of(step / epoch_steps) : nullptr;
+  const std::size_t image_bytes = set->info().image_bytes();
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto position = static_cast<std::size_t>(first) + i;
+    const std::uint32_t sample = order ? order[position] : static_cast<std::uint32_t>(position);
+    set->read(sample, std::span(slot.images).subspan(i * image_bytes, image_bytes), slot.labels[i]);
+    slot.sample_ids[i] = sample;
+  }
+  std::fill(slot.images.begin() + static_cast<std::ptrdiff_t>(n * image_bytes), slot.images.end(), std::uint8_t{0});
+  std::fill(slot.labels.begin() + static_cast<std::ptrdiff_t>(n), slot.labels.end(), -1);
+  std::fill(slot.sample_ids.begin() + static_cast<std::ptrdiff_t>(n), slot.sample_ids.end(), 0u);
+  slot.batch.n_samples = cut.size();
+}
+
+Loader::Loader(std::shared_ptr<const ImageSet> set, const LoaderOptions& options)
+    : state_(std::make_unique<State>(std::move(set), options)) {}
+
+Loader::~Loader() { state_->stop(); }
+
+std::int64_t Loader::steps_per_epoch(std::int64_t n_samples, std::int64_t global_batch, bool drop_last) {
+  return drop_last ? n_samples / global_batch : (n_samples + global_batch - 1) / global_batch;
+}
+
+const Batch& Loader::next() {
+  State& s = *state_;
+  require(s.n_given != s.n_pieces, ErrorCode::internal, "the loader was asked for more than its {} pieces", s.n_pieces);
+  const auto start = std::chrono::steady_clock::now();
+  std::unique_lock lock(s.mutex);
+  s.first_in_use = s.n_given;
+  s.slot_free.notify_all();
+  State::Slot& slot = s.slots[static_cast<std::size_t>(s.n_given) % s.slots.size()];
+  s.piece_ready.wait(lock, [&] { return slot.ready_piece == s.n_given; });
+  s.wait_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (slot.error) std::rethrow_exception(slot.error);
+  ++s.n_given;
+  return slot.batch;
+}
+
+double Loader::wait_seconds() const { return state_->wait_seconds; }
+
+}  // namespace lockstep::data
