@@ -1,0 +1,245 @@
+// Image sets in files: what was written is read; what is damaged, foreign or absurd gets a sentence.
+#include "data/dataset.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "data/file.h"
+#include "data/hdf5_file.h"
+#include "test/data/files.h"
+
+namespace lockstep::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+void expect_samples(const ImageSet& set, std::int64_t first = 0) {
+  std::vector<std::uint8_t> image(set.info().image_bytes());
+  for (std::int64_t i = 0; i < set.info().n_samples; ++i) {
+    std::int32_t label = -1;
+    set.read(i, image, label);
+    EXPECT_EQ(image, test_image(first + i, image.size())) << "sample " << i;
+    EXPECT_EQ(label, test_label(first + i, set.info().classes));
+  }
+}
+
+/// A file as another program would write it: no seal. Each part may be left out or be wrong.
+struct Foreign {
+  std::vector<std::uint64_t> image_dims = {4, 2, 2, 3};
+  std::string image_type = "uint8", label_type = "int32";
+  std::uint64_t n_labels = 4;
+  std::string format = "lockstep-images";
+  std::int64_t version = 1, classes = 7;
+  std::vector<float> mean = {0.5f, 0.5f, 0.5f}, stddev = {0.25f, 0.25f, 0.25f};
+  std::vector<std::string> class_names = {};
+  bool images = true, statistics = true;
+};
+
+std::string write_foreign(const TemporaryFolder& folder, const Foreign& f) {
+  const std::string path = folder / "foreign.h5";
+  Hdf5Writer hdf5(path, 0);
+  std::uint64_t image_bytes = 1;
+  for (std::size_t i = 1; i < f.image_dims.size(); ++i) image_bytes *= f.image_dims[i];
+  if (f.images) {
+    hdf5.create_dataset("images", f.image_type, f.image_dims);
+    for (std::uint64_t i = 0; i < f.image_dims[0] && f.image_type == "uint8"; ++i)
+      hdf5.write_rows("images", i, 1, test_image(static_cast<std::int64_t>(i), image_bytes).data());
+  }
+  hdf5.create_dataset("labels", f.label_type, {f.n_labels});
+  std::vector<std::int32_t> labels;
+  for (std::uint64_t i = 0; i < f.n_labels; ++i) labels.push_back(test_label(static_cast<std::int64_t>(i), 7));
+  if (f.label_type == "int32") hdf5.write_rows("labels", 0, f.n_labels, labels.data());
+  hdf5.attribute("format", f.format);
+  hdf5.attribute("format_version", f.version);
+  hdf5.attribute("classes", f.classes);
+  if (f.statistics) hdf5.attribute("mean", std::span<const float>(f.mean));
+  if (f.statistics) hdf5.attribute("std", std::span<const float>(f.stddev));
+  if (!f.class_names.empty()) hdf5.attribute("class_names", f.class_names);
+  hdf5.close();
+  return path;
+}
+
+TEST(ImageSet, GivesBackWhatWasWritten) {
+  TemporaryFolder folder;
+  const std::string path = folder / "set.h5";
+  write_test_set(path);
+  const auto set = open_image_set(path);
+  EXPECT_EQ(set->info().path, path);
+  EXPECT_EQ(set->info().split, "train");
+  EXPECT_EQ(set->info().n_samples, 23);
+  EXPECT_EQ(set->info().height, 5);
+  EXPECT_EQ(set->info().width, 4);
+  EXPECT_EQ(set->info().channels, 3);
+  EXPECT_EQ(set->info().classes, 7);
+  EXPECT_EQ(set->info().mean, std::vector<float>(3, 0.5f));
+  EXPECT_EQ(set->info().stddev, std::vector<float>(3, 0.25f));
+  EXPECT_EQ(set->info().class_names.at(6), "class 6");
+  expect_samples(*set);
+  const InputFile file(path);
+  const ImageFile layout = open_image_file(file);
+  EXPECT_TRUE(layout.sealed);
+  EXPECT_TRUE(verify_image_file(file, layout, {}).empty());
+}
+
+TEST(ImageSet, SameContentSameBytes) {
+  TemporaryFolder folder;
+  write_test_set(folder / "a.h5");
+  write_test_set(folder / "b.h5");
+  EXPECT_EQ(read_all(folder / "a.h5"), read_all(folder / "b.h5"));
+}
+
+TEST(ImageSet, OpensARange) {
+  TemporaryFolder folder;
+  const std::string path = folder / "set.h5";
+  write_test_set(path);
+  const auto middle = open_image_set(path, 5, 9);
+  EXPECT_EQ(middle->info().n_samples, 4);
+  expect_samples(*middle, 5);
+  EXPECT_EQ(open_image_set(path, 20, 0)->info().n_samples, 3);
+  EXPECT_ERROR(ErrorCode::data_range, "23 samples", open_image_set(path, 0, 24));
+  EXPECT_ERROR(ErrorCode::data_range, "23 samples", open_image_set(path, 9, 9));
+  EXPECT_ERROR(ErrorCode::data_range, "23 samples", open_image_set(path, -1, 3));
+  EXPECT_ERROR(ErrorCode::data_range, "23 samples", open_image_set(path, 23, 0));
+}
+
+TEST(ImageSet, NothingAppearsUnlessItWasFinished) {
+  TemporaryFolder folder;
+  const std::string path = folder / "set.h5";
+  {
+    ImageFileWriter writer(path, false, 2, 1, 1, 1);
+    const std::uint8_t image = 1;
+    const std::int32_t label = 0;
+    writer.append(std::span(&image, 1), std::span(&label, 1));
+    EXPECT_ERROR(ErrorCode::internal, "1 of 2 samples", writer.finish({}, ""));
+  }
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+  write_test_set(path);
+  EXPECT_ERROR(ErrorCode::data_exists, "--force", ImageFileWriter(path, false, 1, 1, 1, 1));
+  EXPECT_ERROR(ErrorCode::data_missing, "does not exist", ImageFileWriter(folder / "no/set.h5", false, 1, 1, 1, 1));
+}
+
+TEST(ImageSet, MissingFolderEmptyAndForeignFiles) {
+  TemporaryFolder folder;
+  EXPECT_ERROR(ErrorCode::data_missing, "No such file", open_image_set(folder / "none.h5"));
+  EXPECT_ERROR(ErrorCode::data_missing, "is a folder", open_image_set(folder.path()));
+  write_all(folder / "empty.h5", "");
+  EXPECT_ERROR(ErrorCode::data_truncated, "empty (0 bytes)", open_image_set(folder / "empty.h5"));
+  write_all(folder / "text.h5", std::string(5000, 'x'));
+  EXPECT_ERROR(ErrorCode::data_format, "not an HDF5 file", open_image_set(folder / "text.h5"));
+  write_all(folder / "short.h5", "x");
+  EXPECT_ERROR(ErrorCode::data_format, "not an HDF5 file", open_image_set(folder / "short.h5"));
+  write_all(folder / "signature.h5", "\x89HDF\r\n\x1a\n");
+  EXPECT_ERROR(ErrorCode::data_format, "cannot be opened as HDF5", open_image_set(folder / "signature.h5"));
+}
+
+TEST(ImageSet, TruncatedAnywhere) {
+  TemporaryFolder folder;
+  const std::string path = folder / "set.h5";
+  write_test_set(path);
+  const std::string whole = read_all(path);
+  for (std::size_t size = 1; size < whole.size(); size += 61) {
+    write_all(path, whole.substr(0, size));
+    const Thrown thrown = thrown_by([&] { open_image_set(path); });
+    ASSERT_TRUE(thrown.thrown) << size;
+    // Before byte 80 there is no whole seal that could say so.
+    EXPECT_TRUE(size < 80 || thrown.says("is cut short")) << size << ": " << thrown.text;
+  }
+  write_all(path, whole + "x");
+  EXPECT_ERROR(ErrorCode::data_damaged, "was written with", open_image_set(path));
+}
+
+TEST(ImageSet, LabelOutOfRangeNamesSampleAndValue) {
+  TemporaryFolder folder;
+  const std::string path = folder / "set.h5";
+  write_test_set(path, {.n_samples = 4}, {0, 6, 7, 1});
+  EXPECT_ERROR(ErrorCode::data_label, "sample 2 has label 7", open_image_set(path));
+  write_test_set(path, {.n_samples = 4}, {0, 6, 5, -1});
+  EXPECT_ERROR(ErrorCode::data_label, "sample 3 has label -1", open_image_set(path));
+}
+
+TEST(ImageSet, AFileThatShrinksWhileOpenIsNamed) {
+  TemporaryFolder folder;
+  const std::string path = folder / "set.h5";
+  write_test_set(path);
+  const auto set = open_image_set(path);
+  const std::uint64_t images = open_image_file(InputFile(path)).images.offset;
+  fs::resize_file(path, images + 10 * set->info().image_bytes() + 1);
+  std::vector<std::uint8_t> image(set->info().image_bytes());
+  std::int32_t label = 0;
+  set->read(9, image, label);
+  EXPECT_EQ(image, test_image(9, image.size()));
+  EXPECT_ERROR(ErrorCode::data_truncated, "shrank", set->read(10, image, label));
+  EXPECT_ERROR(ErrorCode::data_truncated, "sample 22", set->read(22, image, label));
+}
+
+TEST(InputFile, NamesWhatCouldNotBeRead) {
+  // Reading unmapped memory through this file is an input/output error, as a broken disk's would be.
+  const InputFile memory("/proc/self/mem");
+  std::array<std::byte, 16> bytes;
+  EXPECT_ERROR(ErrorCode::data_unreadable, "sample 3", memory.read(0, bytes, "sample 3"));
+  EXPECT_ERROR(ErrorCode::data_unreadable, "Input/output error", memory.read(0, bytes, "sample 3"));
+}
+
+TEST(ImageSet, VerifyFindsADamagedImageAndLabel) {
+  TemporaryFolder folder;
+  const std::string path = folder / "set.h5";
+  write_test_set(path);
+  const InputFile file(path);
+  const ImageFile layout = open_image_file(file);
+  const std::byte changed[1] = {std::byte{static_cast<unsigned char>(test_byte(3, 0) ^ 1)}};
+  write_at(path, layout.images.offset + 3 * layout.info.image_bytes(), changed);
+  auto damaged = verify_image_file(file, open_image_file(file), {});
+  ASSERT_EQ(damaged.size(), 1u);
+  EXPECT_NE(damaged[0].find("'/images'"), std::string::npos) << damaged[0];
+  const std::byte label[1] = {std::byte{5}};
+  write_at(path, layout.labels.offset, label);
+  damaged = verify_image_file(file, open_image_file(file), {});
+  ASSERT_EQ(damaged.size(), 2u);
+  EXPECT_NE(damaged[1].find("'/labels'"), std::string::npos) << damaged[1];
+}
+
+TEST(ForeignFile, IsReadWhenItHasTheLayout) {
+  TemporaryFolder folder;
+  const std::string path = write_foreign(folder, {});
+  const InputFile file(path);
+  const ImageFile layout = open_image_file(file);
+  EXPECT_FALSE(layout.sealed);
+  expect_samples(*open_image_set(path));
+  ASSERT_EQ(verify_image_file(file, layout, {}).size(), 2u);
+  EXPECT_NE(verify_image_file(file, layout, {})[0].find("carries no images_xxh3"), std::string::npos);
+}
+
+TEST(ForeignFile, TruncatedIsSaid) {
+  TemporaryFolder folder;
+  const std::string path = write_foreign(folder, {});
+  fs::resize_file(path, fs::file_size(path) - 1);
+  EXPECT_ERROR(ErrorCode::data_truncated, "truncated file", open_image_set(path));
+}
+
+TEST(ForeignFile, EachWrongPartIsNamed) {
+  TemporaryFolder folder;
+  const auto refused = [&](ErrorCode code, const std::string& part, const Foreign& foreign) {
+    const std::string path = write_foreign(folder, foreign);
+    EXPECT_ERROR(code, part, open_image_set(path));
+  };
+  const auto bad = ErrorCode::data_format;
+  refused(bad, "format='lockstep-images'", {.format = "other"});
+  refused(bad, "format version 2", {.version = 2});
+  refused(bad, "no data set '/images'", {.images = false});
+  refused(bad, "but is int32 (4, 2, 2, 3)", {.image_type = "int32"});
+  refused(bad, "but is uint8 (4, 12)", {.image_dims = {4, 12}});
+  refused(bad, "'/labels' must be int32 (samples), but is uint8 (4)", {.label_type = "uint8"});
+  refused(bad, "4 images but 3 labels", {.n_labels = 3});
+  refused(ErrorCode::data_empty, "holds no samples", {.image_dims = {0, 2, 2, 3}, .n_labels = 0});
+  refused(bad, "0 x 2 x 3", {.image_dims = {4, 0, 2, 3}});
+  refused(bad, "0 classes", {.classes = 0});
+  refused(bad, "attribute 'mean'", {.statistics = false});
+  refused(bad, "one value a channel (3)", {.mean = {0.5f}});
+  refused(bad, "'std' above 0", {.stddev = {0.25f, 0.0f, 0.25f}});
+  refused(bad, "names 1 classes but has 7", {.class_names = {"only"}});
+  refused(ErrorCode::data_label, "sample 1 has label 3", {.classes = 3});
+}
+
+}  // namespace
+}  // namespace lockstep::data

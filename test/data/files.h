@@ -1,0 +1,105 @@
+// What the tests of data sets share: a folder of their own, small image sets, and CIFAR-10 batches made up on the spot.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/image_file.h"
+#include "lockstep/error.h"
+
+namespace lockstep::data {
+
+/// Removed with everything in it.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "lockstep-data-XXXXXX").string();
+    if (!::mkdtemp(name.data())) throw std::runtime_error("cannot make " + name);
+    path_ = name;
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+/// Byte i of a sample's image: any sample mistaken for another shows.
+inline std::uint8_t test_byte(std::int64_t sample, std::size_t i) {
+  return static_cast<std::uint8_t>((static_cast<std::size_t>(sample) * 131 + i * 7 + (i >> 8)) ^ 0x5a);
+}
+inline std::int32_t test_label(std::int64_t sample, int classes) {
+  return static_cast<std::int32_t>(sample * 3 % classes);
+}
+
+inline std::vector<std::uint8_t> test_image(std::int64_t sample, std::size_t n_bytes) {
+  std::vector<std::uint8_t> image(n_bytes);
+  for (std::size_t i = 0; i < n_bytes; ++i) image[i] = test_byte(sample, i);
+  return image;
+}
+
+struct TestSet {
+  std::int64_t n_samples = 23;
+  int height = 5, width = 4, channels = 3, classes = 7;
+};
+
+/// A sealed image set of test_byte() and test_label(); `labels` replaces the latter when given.
+inline void write_test_set(const std::string& path, const TestSet& set = {}, std::vector<std::int32_t> labels = {}) {
+  ImageFileWriter writer(path, true, set.n_samples, set.height, set.width, set.channels);
+  const std::size_t image_bytes = static_cast<std::size_t>(set.height) * set.width * set.channels;
+  for (std::int64_t i = 0; i < set.n_samples; ++i) {
+    const std::int32_t label = labels.empty() ? test_label(i, set.classes) : labels[static_cast<std::size_t>(i)];
+    writer.append(test_image(i, image_bytes), std::span(&label, 1));
+  }
+  ImageSetInfo info;
+  info.split = "train";
+  info.classes = set.classes;
+  info.mean.assign(static_cast<std::size_t>(set.channels), 0.5f);
+  info.stddev.assign(static_cast<std::size_t>(set.channels), 0.25f);
+  for (int k = 0; k < set.classes; ++k) info.class_names.push_back("class " + std::to_string(k));
+  writer.finish(info, "test");
+}
+
+inline std::string read_all(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+inline void write_all(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+/// The code and text of the Error that `action` throws.
+struct Thrown {
+  bool thrown = false;
+  ErrorCode code{};
+  std::string text;
+  bool says(const std::string& part) const { return text.find(part) != std::string::npos; }
+};
+inline Thrown thrown_by(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return {true, error.code(), error.what()};
+  }
+  return {};
+}
+
+#define EXPECT_ERROR(expected_code, part, ...)                                                   \
+  do {                                                                                           \
+    const ::lockstep::data::Thrown thrown = ::lockstep::data::thrown_by([&] { __VA_ARGS__; });   \
+    ASSERT_TRUE(thrown.thrown) << "no Error where one was due";                                  \
+    EXPECT_EQ(entry(thrown.code).code, entry(expected_code).code) << thrown.text;                \
+    EXPECT_TRUE(thrown.says(part)) << "'" << thrown.text << "' does not say '" << (part) << "'"; \
+  } while (false)
+
+}  // namespace lockstep::data

@@ -1,0 +1,145 @@
+"""An imported image set is read by plain h5py, a set that h5py wrote is read by lockstep, and a chunked or linked one is
+refused with a sentence.
+
+The program is $LOCKSTEP, or build/lockstep. Without h5py the test is skipped (exit status 77).
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+try:
+    import h5py
+    import numpy as np
+except ImportError:
+    print("skipped: h5py is not installed")
+    sys.exit(77)
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCKSTEP = os.environ.get("LOCKSTEP", str(ROOT / "build" / "lockstep"))
+NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+RECORDS = 40
+
+
+def lockstep(*arguments, status=0):
+    done = subprocess.run([LOCKSTEP, *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == status, (arguments, done.returncode, done.stdout, done.stderr)
+    return done.stdout, done.stderr
+
+
+def make_batches(folder):
+    """CIFAR-10's binary format: returns what h5py must find."""
+    labels = (np.arange(RECORDS) * 7 % 10).astype(np.uint8)
+    planes = np.random.default_rng(1).integers(0, 256, (RECORDS, 3, 32, 32), dtype=np.uint8)
+    records = np.concatenate([labels[:, None], planes.reshape(RECORDS, -1)], axis=1)
+    (folder / "data_batch_1.bin").write_bytes(records.tobytes())
+    return planes.transpose(0, 2, 3, 1), labels
+
+
+def check_import(folder):
+    images, labels = make_batches(folder)
+    path = folder / "train.h5"
+    out, _ = lockstep("data", "import", "cifar10", folder, path)
+    assert out.startswith(f"Imported {RECORDS} train images"), out
+    with h5py.File(path) as file:
+        assert file["images"].dtype == np.uint8 and file["labels"].dtype == np.int32
+        assert file["images"].chunks is None and file["labels"].chunks is None
+        assert np.array_equal(file["images"][:], images)
+        assert np.array_equal(file["labels"][:], labels)
+        attributes = dict(file.attrs)
+    assert attributes["format"] == "lockstep-images" and attributes["format_version"] == 1
+    assert attributes["split"] == "train" and attributes["classes"] == 10
+    assert list(attributes["class_names"]) == NAMES
+    scaled = images.astype(np.float64) / 255
+    np.testing.assert_allclose(attributes["mean"], scaled.mean((0, 1, 2)), rtol=1e-7)  # stored in fp32
+    np.testing.assert_allclose(attributes["std"], scaled.std((0, 1, 2)), rtol=1e-7)
+    assert len(attributes["images_xxh3"]) == 16 and len(attributes["labels_xxh3"]) == 16
+
+    info = json.loads(lockstep("data", "info", path, "--json")[0])
+    assert info["samples"] == RECORDS and info["sealed"] is True
+    assert info["samples_per_class"] == [4] * 10
+    lockstep("data", "verify", path)
+
+    # One byte of an image: the file opens, verify says so.
+    with open(path, "r+b") as file:
+        file.seek(info["images_offset_bytes"] + 5000)
+        byte = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([byte[0] ^ 1]))
+    report = folder / "verify.json"
+    out, _ = lockstep("data", "verify", path, f"--json={report}", status=1)
+    assert "'/images'" in out and "is damaged" in out, out
+    assert json.loads(report.read_text())["good"] is False
+    # An existing output stays unless it may be replaced.
+    _, error = lockstep("data", "import", "cifar10", folder, path, status=2)
+    assert "--force" in error, error
+    lockstep("data", "import", "cifar10", folder, path, "--force")
+    lockstep("data", "verify", path)
+
+
+def write_by_h5py(path, **images_options):
+    with h5py.File(path, "w") as file:
+        file.create_dataset("images", data=np.arange(6 * 4 * 5 * 3, dtype=np.uint8).reshape(6, 4, 5, 3), **images_options)
+        file.create_dataset("labels", data=np.array([0, 1, 2, 2, 1, 0], dtype=np.int32))
+        file.attrs.update(format="lockstep-images", format_version=1, classes=3, mean=[0.5] * 3, std=[0.25] * 3)
+
+
+def check_foreign(folder):
+    path = folder / "h5py.h5"
+    write_by_h5py(path)
+    info = json.loads(lockstep("data", "info", path, "--json")[0])
+    assert info["samples"] == 6 and info["width"] == 5 and info["sealed"] is False
+    assert info["samples_per_class"] == [2, 2, 2] and info["mean"] == [0.5] * 3
+
+    write_by_h5py(path, chunks=(2, 4, 5, 3), compression="gzip")
+    assert "must be contiguous" in lockstep("data", "info", path, status=1)[1]
+
+    write_by_h5py(folder / "other.h5")
+    with h5py.File(path, "w") as file:
+        file["images"] = h5py.ExternalLink("other.h5", "/images")
+        file.attrs.update(format="lockstep-images", format_version=1)
+    assert "must lie in this file" in lockstep("data", "info", path, status=1)[1]
+
+    with h5py.File(path, "w") as file:
+        file["images"] = np.zeros(3)
+    assert "not an image set" in lockstep("data", "info", path, status=1)[1]
+
+
+def check_given_statistics(folder):
+    make_batches(folder)
+    given = ("--mean", "0.1,0.2,0.3", "--std", "0.4,0.5,0.6")
+    lockstep("data", "import", "cifar10", *given, folder, folder / "given.h5", "--limit", 7)
+    info = json.loads(lockstep("data", "info", folder / "given.h5", "--json")[0])
+    assert info["samples"] == 7
+    np.testing.assert_allclose(info["mean"], [0.1, 0.2, 0.3], rtol=1e-7)  # stored in fp32
+    np.testing.assert_allclose(info["std"], [0.4, 0.5, 0.6], rtol=1e-7)
+    lockstep("data", "import", "cifar10", folder, folder / "same.h5", "--statistics-from", folder / "given.h5")
+    again = json.loads(lockstep("data", "info", folder / "same.h5", "--json")[0])
+    assert again["mean"] == info["mean"] and again["std"] == info["std"]
+    assert lockstep("data", "import", "cifar10", folder, folder / "no.h5", "--mean", "0.1,0.2", status=2)[1]
+
+
+def check_samples():
+    listed = dict(reversed(line.split()) for line in (ROOT / "data" / "MANIFEST.sha256").read_text().splitlines())
+    for name, n in (("cifar10_train.h5", 2000), ("cifar10_test.h5", 500)):
+        path = ROOT / "data" / "samples" / name
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == listed[f"samples/{name}"]
+        lockstep("data", "verify", path)
+        with h5py.File(path) as file:
+            assert file["images"].shape == (n, 32, 32, 3)
+            assert np.array_equal(np.bincount(file["labels"][:]), [n // 10] * 10)
+            assert list(file.attrs["class_names"]) == NAMES
+
+
+with tempfile.TemporaryDirectory() as temporary:
+    check_import(Path(temporary))
+with tempfile.TemporaryDirectory() as temporary:
+    check_foreign(Path(temporary))
+with tempfile.TemporaryDirectory() as temporary:
+    check_given_statistics(Path(temporary))
+check_samples()
+print("h5py and lockstep read each other's image sets")

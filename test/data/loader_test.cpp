@@ -1,0 +1,258 @@
+// The loader: its sequence is that of the global order for any number of ranks, pieces, readers and resumed steps.
+#include "data/loader.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <thread>
+#include <vector>
+
+#include "data/sample_order.h"
+#include "test/data/files.h"
+
+// Counts this program's allocations, to show that the loader makes none while it runs. Not inlined: GCC would take the
+// free() for a mistake.
+namespace {
+std::atomic<long> n_allocations{0};
+}
+[[gnu::noinline]] void* operator new(std::size_t size) {
+  ++n_allocations;
+  if (void* p = std::malloc(size ? size : 1)) return p;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+
+namespace lockstep::data {
+namespace {
+
+/// Images of test_byte(); sample `bad_sample` cannot be read; a read may be made slow.
+class MemorySet : public ImageSet {
+ public:
+  explicit MemorySet(std::int64_t n_samples, std::int64_t bad_sample = -1) : bad_sample_(bad_sample) {
+    info_.path = "memory";
+    info_.n_samples = n_samples;
+    info_.height = 3;
+    info_.width = 2;
+    info_.channels = 3;
+    info_.classes = 7;
+  }
+  const ImageSetInfo& info() const override { return info_; }
+  void read(std::int64_t sample, std::span<std::uint8_t> image, std::int32_t& label) const override {
+    require(sample != bad_sample_, ErrorCode::data_unreadable, "sample {} is bad", sample);
+    if (delay_milliseconds > 0) std::this_thread::sleep_for(std::chrono::milliseconds(delay_milliseconds));
+    for (std::size_t i = 0; i < image.size(); ++i) image[i] = test_byte(sample, i);
+    label = test_label(sample, info_.classes);
+    ++n_reads;
+  }
+  mutable std::atomic<std::int64_t> n_reads{0};
+  int delay_milliseconds = 0;
+
+ private:
+  ImageSetInfo info_;
+  std::int64_t bad_sample_;
+};
+
+LoaderOptions options_for(std::int64_t global_batch, int size = 1, int pieces = 1) {
+  LoaderOptions options;
+  options.global_batch = global_batch;
+  options.size = size;
+  options.pieces = pieces;
+  const std::int64_t share = (global_batch + size - 1) / size;
+  options.capacity = (share + pieces - 1) / pieces;
+  options.seed = 5;
+  return options;
+}
+
+/// Checks the batch against the set and what lies beyond n_samples; gives its sample ids.
+std::vector<std::uint32_t> checked(const Batch& batch, const ImageSetInfo& info, std::int64_t capacity) {
+  const auto n = static_cast<std::size_t>(batch.n_samples);
+  EXPECT_EQ(batch.labels.size(), static_cast<std::size_t>(capacity));
+  EXPECT_EQ(batch.sample_ids.size(), static_cast<std::size_t>(capacity));
+  EXPECT_EQ(batch.images.size(), static_cast<std::size_t>(capacity) * info.image_bytes());
+  for (std::size_t i = 0; i < batch.labels.size(); ++i) {
+    const auto image = batch.images.subspan(i * info.image_bytes(), info.image_bytes());
+    std::vector<std::uint8_t> expected(info.image_bytes(), 0);
+    if (i < n) expected = test_image(batch.sample_ids[i], info.image_bytes());
+    EXPECT_TRUE(std::equal(image.begin(), image.end(), expected.begin())) << "image " << i << " of " << n;
+    EXPECT_EQ(batch.labels[i], i < n ? test_label(batch.sample_ids[i], info.classes) : -1);
+  }
+  return {batch.sample_ids.begin(), batch.sample_ids.begin() + batch.n_samples};
+}
+
+/// Sample ids of `n_steps` steps of one rank, a vector a step.
+std::vector<std::vector<std::uint32_t>> steps_of(const std::shared_ptr<const ImageSet>& set,
+                                                 const LoaderOptions& options, std::int64_t n_steps) {
+  Loader loader(set, options);
+  std::vector<std::vector<std::uint32_t>> out(static_cast<std::size_t>(n_steps));
+  for (auto& step : out)
+    for (int piece = 0; piece < options.pieces; ++piece) {
+      const auto ids = checked(loader.next(), set->info(), options.capacity);
+      step.insert(step.end(), ids.begin(), ids.end());
+    }
+  return out;
+}
+
+/// What all ranks together must give, from the definition.
+std::vector<std::vector<std::uint32_t>> expected_steps(std::int64_t n, const LoaderOptions& o, std::int64_t n_steps) {
+  const std::int64_t epoch_samples = o.max_samples > 0 ? std::min(o.max_samples, n) : n;
+  const std::int64_t per_epoch = Loader::steps_per_epoch(epoch_samples, o.global_batch, o.drop_last);
+  std::vector<std::vector<std::uint32_t>> out;
+  for (std::int64_t i = 0; i < n_steps; ++i) {
+    const std::int64_t step = o.first_step + i, begin = step % per_epoch * o.global_batch;
+    const auto order = epoch_order(o.seed, static_cast<std::uint32_t>(step / per_epoch), n, o.shuffle);
+    out.emplace_back(order.begin() + begin, order.begin() + std::min(begin + o.global_batch, epoch_samples));
+  }
+  return out;
+}
+
+TEST(Loader, GivesTheGlobalOrderOnAnyNumberOfRanksPiecesAndReaders) {
+  const auto set = std::make_shared<MemorySet>(53);
+  for (const bool drop_last : {true, false})
+    for (const bool shuffle : {true, false})
+      for (int size = 1; size <= 7; ++size)
+        for (const int pieces : {1, 2, 3})
+          for (const int readers : {1, 4}) {
+            LoaderOptions options = options_for(10, size, pieces);
+            options.drop_last = drop_last;
+            options.shuffle = shuffle;
+            options.readers = readers;
+            std::vector<std::vector<std::uint32_t>> together(13);
+            for (int rank = 0; rank < size; ++rank) {
+              options.rank = rank;
+              const auto mine = steps_of(set, options, 13);
+              for (std::size_t i = 0; i < mine.size(); ++i)
+                together[i].insert(together[i].end(), mine[i].begin(), mine[i].end());
+            }
+            ASSERT_EQ(together, expected_steps(53, options, 13))
+                << size << " ranks, " << pieces << " pieces, " << readers << " readers";
+          }
+}
+
+TEST(Loader, SeesEachSampleOnceAnEpochWhenResumedOnOtherRanks) {
+  constexpr std::int64_t kSamples = 100, kBatch = 8, kSteps = 13;
+  const auto set = std::make_shared<MemorySet>(kSamples);
+  std::vector<int> seen(kSamples, 0);
+  std::int64_t step = kSteps;  // epoch 1
+  for (const auto& [size, n_steps] : {std::pair{2, 3}, {7, 4}, {1, 1}, {3, 5}}) {
+    for (int rank = 0; rank < size; ++rank) {
+      LoaderOptions options = options_for(kBatch, size);
+      options.rank = rank;
+      options.drop_last = false;
+      options.first_step = step;
+      options.last_step = step + n_steps;
+      for (const auto& ids : steps_of(set, options, n_steps))
+        for (const std::uint32_t id : ids) ++seen[id];
+    }
+    step += n_steps;
+  }
+  ASSERT_EQ(step, 2 * kSteps);
+  EXPECT_EQ(seen, std::vector<int>(kSamples, 1));
+}
+
+TEST(Loader, EvaluationCountsEachSampleOnceWithMoreRanksThanTheTailHasSamples) {
+  const auto set = std::make_shared<MemorySet>(17);
+  std::vector<int> seen(17, 0);
+  int n_empty = 0;
+  for (int rank = 0; rank < 5; ++rank) {
+    LoaderOptions options = options_for(8, 5);
+    options.rank = rank;
+    options.shuffle = options.drop_last = false;
+    const auto steps = steps_of(set, options, 3);
+    for (const auto& ids : steps)
+      for (const std::uint32_t id : ids) ++seen[id];
+    n_empty += steps.back().empty();
+  }
+  EXPECT_EQ(seen, std::vector<int>(17, 1));
+  EXPECT_EQ(n_empty, 4);
+}
+
+TEST(Loader, RunsThroughManyEpochsInOneRing) {
+  const auto set = std::make_shared<MemorySet>(3);
+  LoaderOptions options = options_for(3);
+  options.prefetch = 5;
+  options.readers = 4;
+  EXPECT_EQ(steps_of(set, options, 200), expected_steps(3, options, 200));
+}
+
+TEST(Loader, MaxSamplesTakesTheFirstOfTheOrder) {
+  const auto set = std::make_shared<MemorySet>(50);
+  LoaderOptions options = options_for(8);
+  options.max_samples = 20;
+  options.drop_last = false;
+  EXPECT_EQ(steps_of(set, options, 7), expected_steps(50, options, 7));
+}
+
+TEST(Loader, ReadsNoFurtherAheadThanPrefetchAndKeepsTheCallersBatch) {
+  const auto set = std::make_shared<MemorySet>(1000);
+  LoaderOptions options = options_for(4);
+  options.readers = 4;
+  options.prefetch = 2;
+  Loader loader(set, options);
+  for (int i = 1; i <= 20; ++i) {
+    const Batch& batch = loader.next();
+    const std::vector<std::uint32_t> before = checked(batch, set->info(), 4);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // readers may overtake, if they can
+    EXPECT_EQ(checked(batch, set->info(), 4), before);
+    EXPECT_LE(set->n_reads, (i + 2) * 4);
+  }
+}
+
+TEST(Loader, GivesWhatWasReadBeforeAnErrorAndThenTheError) {
+  const auto order = epoch_order(5, 0, 40, true);
+  for (const int readers : {1, 4}) {
+    const auto set = std::make_shared<MemorySet>(40, order[13]);  // in step 3 of batch 4
+    LoaderOptions options = options_for(4);
+    options.readers = readers;
+    Loader loader(set, options);
+    for (int i = 0; i < 3; ++i) checked(loader.next(), set->info(), 4);
+    EXPECT_ERROR(ErrorCode::data_unreadable, "is bad", loader.next());
+    EXPECT_ERROR(ErrorCode::data_unreadable, "is bad", loader.next());
+  }
+}
+
+TEST(Loader, MeasuresTheWait) {
+  const auto set = std::make_shared<MemorySet>(8);
+  set->delay_milliseconds = 5;
+  LoaderOptions options = options_for(8);
+  Loader loader(set, options);
+  loader.next();
+  // A sleep never ends early; the reader may have begun a little before the wait did.
+  EXPECT_GT(loader.wait_seconds(), 0.5 * 8 * 0.005);
+}
+
+TEST(Loader, RefusesWhatCannotBe) {
+  const auto set = std::make_shared<MemorySet>(7);
+  EXPECT_ERROR(ErrorCode::data_range, "train.global_batch", Loader(set, options_for(8)));
+  LoaderOptions options = options_for(8, 2);
+  options.drop_last = false;
+  options.capacity = 3;
+  EXPECT_ERROR(ErrorCode::internal, "capacity", Loader(set, options));
+  options.capacity = 4;
+  options.last_step = 2;
+  Loader loader(set, options);
+  loader.next();
+  loader.next();
+  EXPECT_ERROR(ErrorCode::internal, "more than its 2 pieces", loader.next());
+}
+
+TEST(Loader, MakesNoAllocationBesideTheOrderOfAnEpoch) {
+  TemporaryFolder folder;
+  write_test_set(folder / "set.h5", {.n_samples = 64});
+  const std::shared_ptr<const ImageSet> set = open_image_set(folder / "set.h5");
+  for (const bool shuffle : {false, true}) {
+    LoaderOptions options = options_for(8);
+    options.shuffle = shuffle;
+    Loader loader(set, options);
+    for (int i = 0; i < 16; ++i) loader.next();
+    const long before = n_allocations;
+    for (int i = 0; i < 80; ++i) loader.next();           // 10 epochs
+    EXPECT_LE(n_allocations - before, shuffle ? 11 : 0);  // the reader may be an epoch ahead
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::data
