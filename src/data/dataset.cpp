@@ -1,6 +1,5 @@
 #include "data/dataset.h"
 
-#include <algorithm>
 #include <cerrno>
 
 #include "data/file.h"

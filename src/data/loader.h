@@ -11,10 +11,10 @@ namespace lockstep::data {
 
 /// One rank's piece of a global batch, in host memory.
 struct Batch {
-  std::int64_t n_samples = 0;                  // this rank's, may be less than the capacity at an epoch's end
-  std::span<const std::uint8_t> images;        // (capacity, H, W, C); beyond n_samples zero
-  std::span<const std::int32_t> labels;        // (capacity); beyond n_samples -1
-  std::span<const std::uint32_t> sample_ids;   // (capacity); position in the data set
+  std::int64_t n_samples = 0;                 // this rank's, may be less than the capacity at an epoch's end
+  std::span<const std::uint8_t> images;       // (capacity, H, W, C); beyond n_samples zero
+  std::span<const std::int32_t> labels;       // (capacity); beyond n_samples -1
+  std::span<const std::uint32_t> sample_ids;  // (capacity); position in the data set
 };
 
 /// What the loader gives: for each (epoch, step) in turn the samples at positions
@@ -27,11 +27,11 @@ struct LoaderOptions {
   int rank = 0, size = 1;
   std::uint32_t seed = 0;
   bool shuffle = true;
-  bool drop_last = true;  // a last batch smaller than global_batch is left out of the epoch
-  int readers = 1;        // threads
-  int prefetch = 3;       // pieces ready ahead
-  std::int64_t first_step = 0;  // global step to begin at: epoch = step / steps_per_epoch (resuming inside an epoch)
-  std::int64_t last_step = -1;  // exclusive; -1: endless
+  bool drop_last = true;         // a last batch smaller than global_batch is left out of the epoch
+  int readers = 1;               // threads
+  int prefetch = 3;              // pieces ready ahead
+  std::int64_t first_step = 0;   // global step to begin at: epoch = step / steps_per_epoch (resuming inside an epoch)
+  std::int64_t last_step = -1;   // exclusive; -1: endless
   std::int64_t max_samples = 0;  // an epoch is the first so many of the order; 0: all
 };
 
