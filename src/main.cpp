@@ -35,7 +35,7 @@ int launched_rank() {
 void let_others_speak(ErrorCode code, int rank, int status) {
   const bool is_consequence = code == ErrorCode::comm_rank_lost;
   if (rank == 0 && !is_consequence) return;
-  const timespec pause = is_consequence ? timespec{2, 0} : timespec{0, 500'000'000};
+  const timespec pause = is_consequence ? timespec{3, 0} : timespec{1, 500'000'000};
   if (::nanosleep(&pause, nullptr) != 0 && errno == EINTR) ::_exit(status);
 }
 

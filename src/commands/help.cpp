@@ -22,12 +22,14 @@ int show(const CLI::App& app, const std::vector<std::string>& topics) {
     return kExitDone;
   }
   const CLI::App* command = &app;
+  std::string parents;
   for (const std::string& topic : topics) {
+    parents += (parents.empty() ? "" : " ") + command->get_name();
     command = find_command(*command, topic);
     require(command != nullptr, ErrorCode::usage,
             "there is no help on {}; wanted `config` or a command that `lockstep --help` lists", topic);
   }
-  fmt::print("{}", command->help());
+  fmt::print("{}", command->help(parents));
   return kExitDone;
 }
 
