@@ -26,9 +26,12 @@ BatchNormDescription describe(const Shape& x, double ranks = 1) {
 /// x with means and deviations that differ from channel to channel.
 struct Inputs {
   explicit Inputs(const Shape& shape)
-      : x(random_normal(shape.n_elements(), 1)), dz(random_normal(shape.n_elements(), 2)),
-        gamma(random_uniform(shape[3], 3, -1.5, 1.5)), beta(random_normal(shape[3], 4)),
-        before(random_normal(2 * shape[3], 5)), statistics(static_cast<std::size_t>(2 * shape[3])) {
+      : x(random_normal(shape.n_elements(), 1)),
+        dz(random_normal(shape.n_elements(), 2)),
+        gamma(random_uniform(shape[3], 3, -1.5, 1.5)),
+        beta(random_normal(shape[3], 4)),
+        before(random_normal(2 * shape[3], 5)),
+        statistics(static_cast<std::size_t>(2 * shape[3])) {
     for (std::size_t i = 0; i < x.size(); ++i) {
       const std::size_t c = i % gamma.size();
       x[i] = x[i] * (0.5f + static_cast<float>(c % 5)) + static_cast<float>(c % 3);
@@ -202,15 +205,14 @@ TEST(BatchNorm, BackwardAgreesWithTheReference) {
         for (Layout layout : {Layout::nhwc, Layout::nchw16c}) {
           if (!fits(shape, layout)) continue;
           const BackwardCase plain{Layout::nhwc, in_place, mode};
-          const auto expected =
-              run_backward(reference, d, in, plain, finalized.mean_inverse_stddev, sums, local_sums);
-          const auto magnitude = run_backward(reference, d, positive, plain, mean_inverse_stddev, negative_sums,
-                                              positive_local_sums);
+          const auto expected = run_backward(reference, d, in, plain, finalized.mean_inverse_stddev, sums, local_sums);
+          const auto magnitude =
+              run_backward(reference, d, positive, plain, mean_inverse_stddev, negative_sums, positive_local_sums);
           for (auto& [name, backend] : tested_backends()) {
             SCOPED_TRACE(std::string(name) + ", " + text(layout) + ", x " + shape.text() + ", parameters " +
                          text(mode) + (in_place ? ", in place" : ""));
-            const auto actual = run_backward(*backend, d, in, {layout, in_place, mode},
-                                             finalized.mean_inverse_stddev, sums, local_sums);
+            const auto actual = run_backward(*backend, d, in, {layout, in_place, mode}, finalized.mean_inverse_stddev,
+                                             sums, local_sums);
             // About ten operations lie behind an element of dx, and one rounding or two behind the sums.
             EXPECT_TRUE(within_rounding(actual.dx, expected.dx, magnitude.dx, 16)) << "dx";
             EXPECT_TRUE(within_rounding(actual.dgamma, expected.dgamma, magnitude.dgamma, 4)) << "dgamma";
@@ -232,8 +234,8 @@ TEST(BatchNorm, AgreesWithFiniteDifferences) {
     std::vector<double> scale_bias(2 * channels), mean_inverse_stddev(2 * channels), statistics(2 * channels);
     const auto loss = [&] {
       reference::batch_norm_statistics(shape, x.data(), statistics.data());
-      reference::batch_norm_finalize<double>(d, {statistics.data(), gamma.data(), beta.data(), scale_bias.data(),
-                                                 mean_inverse_stddev.data(), nullptr});
+      reference::batch_norm_finalize<double>(
+          d, {statistics.data(), gamma.data(), beta.data(), scale_bias.data(), mean_inverse_stddev.data(), nullptr});
       double sum = 0;
       for (std::size_t i = 0; i < x.size(); ++i)
         sum += dz[i] * (scale_bias[i % channels] * x[i] + scale_bias[channels + i % channels]);

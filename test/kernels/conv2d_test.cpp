@@ -24,13 +24,13 @@ struct Case {
 
 const Case kCases[] = {
     {{2, 8, 8, 16}, 32, 3, 1, 1},
-    {{1, 7, 5, 3}, 16, 3, 1, 1, true, false},   // the first layer
-    {{2, 9, 9, 3}, 16, 7, 2, 3, true, false},   // the ImageNet stem
-    {{2, 9, 9, 3}, 64, 7, 2, 3, false, true},   // and with a gradient
-    {{1, 1, 1, 16}, 16, 3, 1, 1},               // one pixel: eight of nine taps in the padding
-    {{3, 5, 7, 16}, 16, 3, 2, 1},               // odd sizes, stride 2
-    {{2, 6, 6, 32}, 16, 3, 2, 1},               // even sizes, stride 2
-    {{2, 7, 7, 32}, 48, 1, 2, 0},               // a short cut: pixels that no window sees
+    {{1, 7, 5, 3}, 16, 3, 1, 1, true, false},  // the first layer
+    {{2, 9, 9, 3}, 16, 7, 2, 3, true, false},  // the ImageNet stem
+    {{2, 9, 9, 3}, 64, 7, 2, 3, false, true},  // and with a gradient
+    {{1, 1, 1, 16}, 16, 3, 1, 1},              // one pixel: eight of nine taps in the padding
+    {{3, 5, 7, 16}, 16, 3, 2, 1},              // odd sizes, stride 2
+    {{2, 6, 6, 32}, 16, 3, 2, 1},              // even sizes, stride 2
+    {{2, 7, 7, 32}, 48, 1, 2, 0},              // a short cut: pixels that no window sees
     {{1, 4, 6, 64}, 32, 1, 1, 0},
     {{2, 5, 5, 13}, 7, 3, 1, 1},                // channels that are no multiple of a vector
     {{1, 6, 5, 17}, 33, 3, 1, 0, false, true},  // and without padding

@@ -21,8 +21,8 @@ struct Case {
   int ignored_every = 0;  // so many labels are negative
 };
 
-const Case kCases[] = {{32, 10, 0},           {1, 10, 0.1f},         {7, 1000, 0.1f, 3}, {5, 13, 0, 20, 3},
-                       {16, 17, 0.3f, 1, 2},  {3, 1, 0},             {2, 2, 0.1f, 100},  {4, 10, 0.1f, 1, 1}};
+const Case kCases[] = {{32, 10, 0},          {1, 10, 0.1f}, {7, 1000, 0.1f, 3}, {5, 13, 0, 20, 3},
+                       {16, 17, 0.3f, 1, 2}, {3, 1, 0},     {2, 2, 0.1f, 100},  {4, 10, 0.1f, 1, 1}};
 
 SoftmaxCrossEntropyDescription describe(const Case& c) {
   SoftmaxCrossEntropyDescription d;
@@ -39,8 +39,7 @@ struct Inputs {
       const bool ignored = c.ignored_every > 0 && row % c.ignored_every == 0;
       labels.push_back(ignored ? -1 : static_cast<std::int32_t>((row * 7 + 3) % c.classes));
       // Every third row is right, so that `correct` counts something.
-      if (row % 3 == 0 && !ignored)
-        logits[static_cast<std::size_t>(row * c.classes + labels.back())] += 5 * c.spread;
+      if (row % 3 == 0 && !ignored) logits[static_cast<std::size_t>(row * c.classes + labels.back())] += 5 * c.spread;
     }
   }
   std::vector<float> logits;

@@ -20,7 +20,7 @@ struct Case {
   bool flip;
 };
 
-const Case kCases[] = {{{3, 32, 32, 3}, 4, true}, {{2, 7, 5, 3}, 2, true}, {{1, 5, 9, 1}, 0, true},
+const Case kCases[] = {{{3, 32, 32, 3}, 4, true}, {{2, 7, 5, 3}, 2, true},  {{1, 5, 9, 1}, 0, true},
                        {{4, 6, 6, 3}, 1, false},  {{2, 4, 4, 3}, 0, false}, {{1, 3, 3, 5}, 4, true}};
 
 ImageInputDescription describe(const Case& c) {

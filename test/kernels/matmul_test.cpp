@@ -35,8 +35,10 @@ MatmulDescription describe(const Case& c) {
 
 struct Inputs {
   explicit Inputs(const Case& c)
-      : x(random_normal(c.rows * c.in_features, 1)), weight(random_normal(c.out_features * c.in_features, 2)),
-        bias(random_normal(c.out_features, 3)), dy(random_normal(c.rows * c.out_features, 4)),
+      : x(random_normal(c.rows * c.in_features, 1)),
+        weight(random_normal(c.out_features * c.in_features, 2)),
+        bias(random_normal(c.out_features, 3)),
+        dy(random_normal(c.rows * c.out_features, 4)),
         dx_before(random_normal(c.rows * c.in_features, 5)),
         dweight_before(random_normal(c.out_features * c.in_features, 6)),
         dbias_before(random_normal(c.out_features, 7)) {}

@@ -86,7 +86,9 @@ struct Outputs {
 /// A convolution of a backend with its weights and their gradient.
 struct PlannedConv {
   PlannedConv(Device& device, const Conv2dDescription& d, const std::vector<float>& canonical)
-      : op(device.backend().conv2d(d)), memory(device.op_memory(op->needs())), n_canonical(canonical.size()),
+      : op(device.backend().conv2d(d)),
+        memory(device.op_memory(op->needs())),
+        n_canonical(canonical.size()),
         layout(op->weight_layout()) {
     std::vector<float> packed(layout->n_elements());
     layout->pack(canonical, packed.data());
@@ -106,89 +108,121 @@ struct PlannedConv {
   float* dweight = nullptr;
 };
 
-Outputs run(Backend& backend, const Case& c, Layout layout, const Inputs& in) {
-  Device device(backend);
-  const Conv2dDescription d1 = first_conv(layout), d2 = second_conv(c, layout);
-  PlannedConv conv1(device, d1, in.weight1), conv2(device, d2, in.weight2);
-  const auto batch_norm = backend.batch_norm(norm(layout));
-  const OpMemory norm_memory = device.op_memory(batch_norm->needs());
-  constexpr auto kTwoChannels = static_cast<std::size_t>(2 * kChannels);
-  const auto n_middle = static_cast<std::size_t>(kMiddle.n_elements());
-  const auto n_y = static_cast<std::size_t>(d2.y().n_elements());
-  const auto activation = [&](const std::vector<float>& nhwc) {
-    return device.upload(to_layout(kMiddle, layout, nhwc));
-  };
+/// The chain planned on a backend, every activation in `layout`.
+class Chain {
+ public:
+  Chain(Backend& backend, const Case& c, Layout layout, const Inputs& in)
+      : device_(backend),
+        c_(c),
+        layout_(layout),
+        in_(in),
+        d2_(second_conv(c, layout)),
+        conv1_(device_, first_conv(layout), in.weight1),
+        conv2_(device_, d2_, in.weight2),
+        batch_norm_(backend.batch_norm(norm(layout))),
+        norm_memory_(device_.op_memory(batch_norm_->needs())),
+        middle_(device_.garbage<float>(in.residual.size())),
+        y_(device_.garbage<float>(in.dy.size())),
+        dimage_(device_.garbage<float>(in.image.size())),
+        dz_(upload(kMiddle, in.added)) {}
 
-  Conv2d::Forward forward1;
-  auto* middle = device.garbage<float>(n_middle);
-  forward1.x = device.upload(to_layout(kImage, layout, in.image));
-  forward1.weight = conv1.weight;
-  forward1.y = middle;
-  forward1.statistics = device.garbage<double>(kTwoChannels);
-  conv1.op->forward(forward1, conv1.memory, device.stream());
+  void forward() {
+    forward1_.x = upload(kImage, in_.image);
+    forward1_.weight = conv1_.weight;
+    forward1_.y = middle_;
+    forward1_.statistics = device_.garbage<double>(kTwoRows);
+    conv1_.op->forward(forward1_, conv1_.memory, device_.stream());
 
-  BatchNorm::Finalize finalize;
-  finalize.statistics = forward1.statistics;
-  finalize.gamma = device.upload(in.gamma);
-  finalize.beta = device.upload(in.beta);
-  finalize.scale_bias = device.garbage<float>(kTwoChannels);
-  finalize.mean_inverse_stddev = device.garbage<float>(kTwoChannels);
-  batch_norm->finalize(finalize, norm_memory, device.stream());
+    finalize_.statistics = forward1_.statistics;
+    finalize_.gamma = device_.upload(in_.gamma);
+    finalize_.beta = device_.upload(in_.beta);
+    finalize_.scale_bias = device_.garbage<float>(kTwoRows);
+    finalize_.mean_inverse_stddev = device_.garbage<float>(kTwoRows);
+    batch_norm_->finalize(finalize_, norm_memory_, device_.stream());
 
-  Conv2d::Forward forward2;
-  auto* y = device.garbage<float>(n_y);
-  forward2.x = middle;
-  forward2.weight = conv2.weight;
-  forward2.y = y;
-  forward2.normalization.scale_bias = finalize.scale_bias;
-  if (c.residual != Residual::none) forward2.normalization.residual = activation(in.residual);
-  if (c.residual == Residual::normalized)
-    forward2.normalization.residual_scale_bias = device.upload(in.residual_scale_bias);
-  if (c.store) forward2.normalization.z = device.garbage<float>(n_middle);
-  conv2.op->forward(forward2, conv2.memory, device.stream());
-
-  Conv2d::Backward backward2;
-  auto* dz = activation(in.added);
-  backward2.dy = device.upload(to_layout(d2.y(), layout, in.dy));
-  backward2.x = middle;
-  backward2.weight = conv2.weight;
-  backward2.dweight = conv2.dweight;
-  backward2.normalization = forward2.normalization;
-  backward2.gradient.mean_inverse_stddev = finalize.mean_inverse_stddev;
-  backward2.gradient.added = dz;
-  backward2.gradient.dz = dz;
-  backward2.gradient.sums = device.garbage<double>(kTwoChannels);
-  if (c.residual == Residual::normalized) {
-    backward2.gradient.residual_mean_inverse_stddev = device.upload(in.residual_mean_inverse_stddev);
-    backward2.gradient.residual_sums = device.garbage<double>(kTwoChannels);
+    NormalizationForward& normalization = forward2_.normalization;
+    forward2_.x = middle_;
+    forward2_.weight = conv2_.weight;
+    forward2_.y = y_;
+    normalization.scale_bias = finalize_.scale_bias;
+    if (c_.residual != Residual::none) normalization.residual = upload(kMiddle, in_.residual);
+    if (c_.residual == Residual::normalized)
+      normalization.residual_scale_bias = device_.upload(in_.residual_scale_bias);
+    if (c_.store) normalization.z = device_.garbage<float>(in_.residual.size());
+    conv2_.op->forward(forward2_, conv2_.memory, device_.stream());
   }
-  conv2.op->backward(backward2, conv2.memory, device.stream());
 
-  BatchNorm::Backward norm_backward;
-  norm_backward.sums = norm_backward.local_sums = backward2.gradient.sums;
-  norm_backward.dz = norm_backward.dx = dz;
-  norm_backward.x = middle;
-  norm_backward.gamma = finalize.gamma;
-  norm_backward.mean_inverse_stddev = finalize.mean_inverse_stddev;
-  norm_backward.dgamma = device.garbage<float>(in.gamma.size());
-  norm_backward.dbeta = device.garbage<float>(in.gamma.size());
-  batch_norm->backward(norm_backward, norm_memory, device.stream());
+  void backward() {
+    Conv2d::Backward backward2;
+    NormalizationBackward& gradient = backward2.gradient;
+    backward2.dy = upload(d2_.y(), in_.dy);
+    backward2.x = middle_;
+    backward2.weight = conv2_.weight;
+    backward2.dweight = conv2_.dweight;
+    backward2.normalization = forward2_.normalization;
+    gradient.mean_inverse_stddev = finalize_.mean_inverse_stddev;
+    gradient.added = gradient.dz = dz_;
+    gradient.sums = device_.garbage<double>(kTwoRows);
+    if (c_.residual == Residual::normalized) {
+      gradient.residual_mean_inverse_stddev = device_.upload(in_.residual_mean_inverse_stddev);
+      gradient.residual_sums = device_.garbage<double>(kTwoRows);
+    }
+    conv2_.op->backward(backward2, conv2_.memory, device_.stream());
 
-  Conv2d::Backward backward1;
-  auto* dimage = device.garbage<float>(in.image.size());
-  backward1.dy = dz;
-  backward1.x = forward1.x;
-  backward1.weight = conv1.weight;
-  backward1.dweight = conv1.dweight;
-  backward1.dx = dimage;
-  conv1.op->backward(backward1, conv1.memory, device.stream());
+    norm_backward_.sums = norm_backward_.local_sums = gradient.sums;
+    norm_backward_.dz = norm_backward_.dx = dz_;
+    norm_backward_.x = middle_;
+    norm_backward_.gamma = finalize_.gamma;
+    norm_backward_.mean_inverse_stddev = finalize_.mean_inverse_stddev;
+    norm_backward_.dgamma = device_.garbage<float>(in_.gamma.size());
+    norm_backward_.dbeta = device_.garbage<float>(in_.gamma.size());
+    batch_norm_->backward(norm_backward_, norm_memory_, device_.stream());
 
-  return {from_layout(d2.y(), layout, device.download(y, n_y)),
-          conv2.gradient(device),
-          conv1.gradient(device),
-          device.download(norm_backward.dgamma, in.gamma.size()),
-          device.download(norm_backward.dbeta, in.gamma.size()),
-          from_layout(kImage, layout, device.download(dimage, in.image.size()))};
+    Conv2d::Backward backward1;
+    backward1.dy = dz_;
+    backward1.x = forward1_.x;
+    backward1.weight = conv1_.weight;
+    backward1.dweight = conv1_.dweight;
+    backward1.dx = dimage_;
+    conv1_.op->backward(backward1, conv1_.memory, device_.stream());
+  }
+
+  Outputs outputs() {
+    return {from_layout(d2_.y(), layout_, device_.download(y_, in_.dy.size())),
+            conv2_.gradient(device_),
+            conv1_.gradient(device_),
+            device_.download(norm_backward_.dgamma, in_.gamma.size()),
+            device_.download(norm_backward_.dbeta, in_.gamma.size()),
+            from_layout(kImage, layout_, device_.download(dimage_, in_.image.size()))};
+  }
+
+ private:
+  static constexpr auto kTwoRows = static_cast<std::size_t>(2 * kChannels);
+
+  float* upload(const Shape& shape, const std::vector<float>& nhwc) {
+    return device_.upload(to_layout(shape, layout_, nhwc));
+  }
+
+  Device device_;
+  const Case& c_;
+  Layout layout_;
+  const Inputs& in_;
+  Conv2dDescription d2_;
+  PlannedConv conv1_, conv2_;
+  std::unique_ptr<BatchNorm> batch_norm_;
+  OpMemory norm_memory_;
+  float *middle_, *y_, *dimage_;
+  float* dz_;  // first the added gradient, then dz, then the gradient of the first convolution's output
+  Conv2d::Forward forward1_, forward2_;
+  BatchNorm::Finalize finalize_;
+  BatchNorm::Backward norm_backward_;
+};
+
+Outputs run(Backend& backend, const Case& c, Layout layout, const Inputs& in) {
+  Chain chain(backend, c, layout, in);
+  chain.forward();
+  chain.backward();
+  return chain.outputs();
 }
 
 TEST(NormalizationUnit, ChainAgreesWithTheReference) {
@@ -216,8 +250,14 @@ TEST(NormalizationUnit, ChainAgreesWithTheReference) {
 class DoubleChain {
  public:
   explicit DoubleChain(const Case& c)
-      : c_(c), in_(c), image(to_double(in_.image)), weight1(to_double(in_.weight1)), weight2(to_double(in_.weight2)),
-        gamma(to_double(in_.gamma)), beta(to_double(in_.beta)), residual(to_double(in_.residual)),
+      : c_(c),
+        in_(c),
+        image(to_double(in_.image)),
+        weight1(to_double(in_.weight1)),
+        weight2(to_double(in_.weight2)),
+        gamma(to_double(in_.gamma)),
+        beta(to_double(in_.beta)),
+        residual(to_double(in_.residual)),
         residual_scale_bias(to_double(in_.residual_scale_bias)) {}
 
   double loss() {
@@ -225,13 +265,15 @@ class DoubleChain {
     d2.normalization->store = true;
     std::vector<double> middle(residual.size()), z(residual.size()), y(in_.dy.size());
     std::vector<double> statistics(2 * gamma.size()), scale_bias(2 * gamma.size()), mean(2 * gamma.size());
-    reference::conv2d_forward<double>(
-        first_conv(Layout::nhwc), {image.data(), weight1.data(), middle.data(), statistics.data(), {}});
+    reference::conv2d_forward<double>(first_conv(Layout::nhwc),
+                                      {image.data(), weight1.data(), middle.data(), statistics.data(), {}});
     reference::batch_norm_finalize<double>(
         norm(Layout::nhwc), {statistics.data(), gamma.data(), beta.data(), scale_bias.data(), mean.data(), nullptr});
-    reference::conv2d_forward<double>(
-        d2, {middle.data(), weight2.data(), y.data(), nullptr,
-             {scale_bias.data(), residual.data(), residual_scale_bias.data(), z.data()}});
+    reference::conv2d_forward<double>(d2, {middle.data(),
+                                           weight2.data(),
+                                           y.data(),
+                                           nullptr,
+                                           {scale_bias.data(), residual.data(), residual_scale_bias.data(), z.data()}});
     return dot(to_double(in_.dy), y) + dot(to_double(in_.added), z);
   }
 

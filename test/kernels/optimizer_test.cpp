@@ -98,7 +98,8 @@ std::vector<double> torch_result(const Case& c, const std::vector<float>& initia
         return double{c.clip_coefficient} * gradients[static_cast<std::size_t>(step)][i];
       };
       const double decay = segment.decay ? d.weight_decay : 0;
-      result[i] = c.kind == kSgd ? torch_sgd(d, initial[i], decay, grad_of) : torch_adamw(d, initial[i], decay, grad_of);
+      result[i] =
+          c.kind == kSgd ? torch_sgd(d, initial[i], decay, grad_of) : torch_adamw(d, initial[i], decay, grad_of);
     }
   return result;
 }

@@ -24,15 +24,15 @@ struct Case {
 };
 
 const Case kCases[] = {
-    {kMax, {2, 8, 8, 16}, 3, 2, 1},       // the ImageNet stem's
-    {kMax, {1, 7, 9, 3}, 3, 2, 1},        // odd sizes, three channels
+    {kMax, {2, 8, 8, 16}, 3, 2, 1},  // the ImageNet stem's
+    {kMax, {1, 7, 9, 3}, 3, 2, 1},   // odd sizes, three channels
     {kMax, {3, 4, 6, 32}, 2, 2, 0},
-    {kMax, {1, 5, 5, 19}, 3, 1, 1},       // windows that overlap; channels that are no multiple of a vector
-    {kMax, {1, 1, 1, 16}, 3, 2, 1},       // one pixel
-    {kAverage, {2, 4, 4, 64}, 0, 1, 0},   // global
+    {kMax, {1, 5, 5, 19}, 3, 1, 1},      // windows that overlap; channels that are no multiple of a vector
+    {kMax, {1, 1, 1, 16}, 3, 2, 1},      // one pixel
+    {kAverage, {2, 4, 4, 64}, 0, 1, 0},  // global
     {kAverage, {1, 3, 5, 13}, 0, 1, 0},
     {kAverage, {5, 1, 1, 48}, 0, 1, 0},
-    {kAverage, {2, 7, 7, 16}, 3, 2, 1},   // fewer real elements at the border
+    {kAverage, {2, 7, 7, 16}, 3, 2, 1},  // fewer real elements at the border
     {kAverage, {1, 6, 4, 5}, 2, 2, 0},
 };
 
@@ -56,7 +56,7 @@ TEST_P(Pool2dTest, AgreesWithTheReference) {
   reference::ReferenceBackend reference;
   const UnitInputs inputs = make_inputs(d, static_cast<std::uint32_t>(case_number * 20 + normalization_number));
   for (const UnitModes& mode : all_modes()) {
-    if (mode.dweight != GradientMode::overwrite) continue;                          // there are no weights,
+    if (mode.dweight != GradientMode::overwrite) continue;                            // there are no weights,
     if (d.normalization ? mode.dx != GradientMode::overwrite : mode.added) continue;  // and dz is always written
     const UnitOutputs expected = run(reference, d, inputs, mode);
     const UnitOutputs magnitude = magnitudes(d, inputs, mode);

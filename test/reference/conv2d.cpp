@@ -10,8 +10,15 @@ namespace {
 /// Where the window lies: input pixel (h, w) of window element (r, s) at output pixel (p, q).
 struct Geometry {
   explicit Geometry(const Conv2dDescription& d)
-      : height(d.x[1]), width(d.x[2]), channels(d.x[3]), out_height(d.y()[1]), out_width(d.y()[2]),
-        out_channels(d.out_channels), window(d.window), stride(d.stride), padding(d.padding) {}
+      : height(d.x[1]),
+        width(d.x[2]),
+        channels(d.x[3]),
+        out_height(d.y()[1]),
+        out_width(d.y()[2]),
+        out_channels(d.out_channels),
+        window(d.window),
+        stride(d.stride),
+        padding(d.padding) {}
   Index height, width, channels, out_height, out_width, out_channels, window, stride, padding;
 
   /// Row of the input under (r, s) at output row `out_row`, or -1 in the padding.
@@ -30,7 +37,9 @@ struct Geometry {
     return (row / (height * width) * out_height + p / stride) * out_width + q / stride;
   }
 
-  Index weight_index(Index k, Index c, Index r, Index s) const { return ((k * channels + c) * window + r) * window + s; }
+  Index weight_index(Index k, Index c, Index r, Index s) const {
+    return ((k * channels + c) * window + r) * window + s;
+  }
 };
 
 /// Weights in double as (R, S, C, K) or (R, S, K, C): the innermost loop then runs along memory.

@@ -10,10 +10,10 @@ namespace lockstep::reference {
 
 template <typename T>
 struct Conv2dForward {
-  const T* x = nullptr;           // (N, H, W, C)
-  const T* weight = nullptr;      // (K, C, R, S)
-  T* y = nullptr;                 // (N, H', W', K), overwritten
-  double* statistics = nullptr;   // (2, K), overwritten if the description asks for it
+  const T* x = nullptr;          // (N, H, W, C)
+  const T* weight = nullptr;     // (K, C, R, S)
+  T* y = nullptr;                // (N, H', W', K), overwritten
+  double* statistics = nullptr;  // (2, K), overwritten if the description asks for it
   PendingForward<T> normalization;
 };
 

@@ -33,8 +33,7 @@ void matmul_backward(const MatmulDescription& d, const MatmulBackward<T>& args) 
     if (d.bias) put(args.dbias[o], dbias, args.parameter_mode);
     for (Index i = 0; i < d.in_features; ++i) {
       double sum = 0;
-      for (Index m = 0; m < d.rows; ++m)
-        sum += double{args.dy[m * d.out_features + o]} * args.x[m * d.in_features + i];
+      for (Index m = 0; m < d.rows; ++m) sum += double{args.dy[m * d.out_features + o]} * args.x[m * d.in_features + i];
       put(args.dweight[o * d.in_features + i], sum, args.parameter_mode);
     }
   }

@@ -11,7 +11,8 @@ namespace {
 /// The real pixels [h0, h1) x [w0, w1) under the window of output pixel (p, q).
 struct Window {
   Window(const Pool2dDescription& d, Index p, Index q)
-      : h0(d.window == 0 ? 0 : p * d.stride - d.padding), w0(d.window == 0 ? 0 : q * d.stride - d.padding),
+      : h0(d.window == 0 ? 0 : p * d.stride - d.padding),
+        w0(d.window == 0 ? 0 : q * d.stride - d.padding),
         h1(std::min<Index>(d.x[1], d.window == 0 ? d.x[1] : h0 + d.window)),
         w1(std::min<Index>(d.x[2], d.window == 0 ? d.x[2] : w0 + d.window)) {
     h0 = std::max<Index>(h0, 0);
@@ -109,13 +110,13 @@ class ReferencePool2d final : public Pool2d {
   OpNeeds needs() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }
   void forward(const Forward& args, const OpMemory&, Stream&) override {
-    pool2d_forward<float>(
-        d_, {static_cast<const float*>(args.x), static_cast<float*>(args.y), typed(args.normalization)});
+    pool2d_forward<float>(d_,
+                          {static_cast<const float*>(args.x), static_cast<float*>(args.y), typed(args.normalization)});
   }
   void backward(const Backward& args, const OpMemory&, Stream&) override {
-    pool2d_backward<float>(d_, {static_cast<const float*>(args.dy), static_cast<const float*>(args.x),
-                                static_cast<float*>(args.dx), args.dx_mode, typed(args.normalization),
-                                typed(args.gradient)});
+    pool2d_backward<float>(
+        d_, {static_cast<const float*>(args.dy), static_cast<const float*>(args.x), static_cast<float*>(args.dx),
+             args.dx_mode, typed(args.normalization), typed(args.gradient)});
   }
 
  private:

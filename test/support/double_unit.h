@@ -20,13 +20,27 @@ template <typename Description>
 struct DoubleUnit {
   /// A normalisation must be stored: the loss reads z.
   DoubleUnit(const Description& description, const UnitInputs& in)
-      : d(description), n_channels(static_cast<std::size_t>(d.x[3])), x(to_double(in.x)), weight(to_double(in.weight)),
-        dy(to_double(in.dy)), residual(to_double(in.residual)), added(to_double(in.added)),
-        scale_bias(to_double(in.scale_bias)), mean_inverse_stddev(to_double(in.mean_inverse_stddev)),
+      : d(description),
+        n_channels(static_cast<std::size_t>(d.x[3])),
+        x(to_double(in.x)),
+        weight(to_double(in.weight)),
+        dy(to_double(in.dy)),
+        residual(to_double(in.residual)),
+        added(to_double(in.added)),
+        scale_bias(to_double(in.scale_bias)),
+        mean_inverse_stddev(to_double(in.mean_inverse_stddev)),
         residual_scale_bias(to_double(in.residual_scale_bias)),
-        residual_mean_inverse_stddev(to_double(in.residual_mean_inverse_stddev)), gamma_shift(n_channels),
-        beta_shift(n_channels), residual_gamma_shift(n_channels), residual_beta_shift(n_channels), y(dy.size()),
-        z(x.size()), dx(x.size()), dweight(weight.size()), sums(2 * n_channels), residual_sums(2 * n_channels) {}
+        residual_mean_inverse_stddev(to_double(in.residual_mean_inverse_stddev)),
+        gamma_shift(n_channels),
+        beta_shift(n_channels),
+        residual_gamma_shift(n_channels),
+        residual_beta_shift(n_channels),
+        y(dy.size()),
+        z(x.size()),
+        dx(x.size()),
+        dweight(weight.size()),
+        sums(2 * n_channels),
+        residual_sums(2 * n_channels) {}
 
   double loss() {
     const auto first = shifted(scale_bias, mean_inverse_stddev, gamma_shift, beta_shift);

@@ -14,8 +14,8 @@ namespace lockstep::test {
 /// derivative about h^2 = 1e-10; 1e-7 of the greatest gradient (of order 1 here) is well above, and well below any
 /// wrong term. Inputs must stay further than h from kinks (a ReLU at 0, equal maxima).
 template <typename Loss>
-testing::AssertionResult gradient_matches(std::vector<double>& values, const std::vector<double>& gradient,
-                                          Loss&& loss, double tolerance = 1e-7) {
+testing::AssertionResult gradient_matches(std::vector<double>& values, const std::vector<double>& gradient, Loss&& loss,
+                                          double tolerance = 1e-7) {
   constexpr double kStep = 1e-5;
   if (values.empty() || values.size() != gradient.size())
     return testing::AssertionFailure() << values.size() << " values, " << gradient.size() << " gradients";

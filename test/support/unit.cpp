@@ -105,8 +105,8 @@ class UnitRun {
     gradient.mean_inverse_stddev = device_.upload(in_.mean_inverse_stddev);
     if (modes_.added) gradient.added = activation(in_.added);
     const bool alias = modes_.added && modes_.added_is_dz;
-    gradient.dz = dx_ = alias ? static_cast<float*>(const_cast<void*>(gradient.added))
-                              : device_.garbage<float>(in_.x.size());
+    gradient.dz = dx_ =
+        alias ? static_cast<float*>(const_cast<void*>(gradient.added)) : device_.garbage<float>(in_.x.size());
     gradient.sums = sums_ = device_.garbage<double>(in_.mean_inverse_stddev.size());
     if (in_.residual_mean_inverse_stddev.empty()) return;
     gradient.residual_mean_inverse_stddev = device_.upload(in_.residual_mean_inverse_stddev);
@@ -119,8 +119,7 @@ class UnitRun {
   }
 
   void read_backward(UnitOutputs& out) {
-    if (dx_)
-      out.dx = from_layout(d_.x, d_.x_layout, device_.download(dx_, in_.x.size()));
+    if (dx_) out.dx = from_layout(d_.x, d_.x_layout, device_.download(dx_, in_.x.size()));
     if (sums_) out.sums = device_.download(sums_, in_.mean_inverse_stddev.size());
     if (residual_sums_) out.residual_sums = device_.download(residual_sums_, in_.mean_inverse_stddev.size());
   }
@@ -130,9 +129,7 @@ class UnitRun {
   typename Op::Backward& backward() { return backward_; }
 
  private:
-  float* activation(const std::vector<float>& nhwc) {
-    return device_.upload(to_layout(d_.x, d_.x_layout, nhwc));
-  }
+  float* activation(const std::vector<float>& nhwc) { return device_.upload(to_layout(d_.x, d_.x_layout, nhwc)); }
 
   Device device_;
   const Description& d_;
@@ -251,13 +248,13 @@ void expect_within_rounding(const UnitOutputs& actual, const UnitOutputs& expect
   constexpr double kAround = 16;
   EXPECT_TRUE(within_rounding(actual.y, expected.y, magnitude.y, lengths.n_forward + kAround)) << "y";
   EXPECT_TRUE(within_rounding(actual.z, expected.z, magnitude.z, kAround)) << "z";
-  EXPECT_TRUE(within_rounding(actual.statistics, expected.statistics, magnitude.statistics,
-                              2 * (lengths.n_forward + kAround)))
+  EXPECT_TRUE(
+      within_rounding(actual.statistics, expected.statistics, magnitude.statistics, 2 * (lengths.n_forward + kAround)))
       << "statistics";
   EXPECT_TRUE(within_rounding(actual.dx, expected.dx, magnitude.dx, lengths.n_data + kAround)) << "dx or dz";
   EXPECT_TRUE(within_rounding(actual.sums, expected.sums, magnitude.sums, lengths.n_data + kAround)) << "sums";
-  EXPECT_TRUE(within_rounding(actual.residual_sums, expected.residual_sums, magnitude.residual_sums,
-                              lengths.n_data + kAround))
+  EXPECT_TRUE(
+      within_rounding(actual.residual_sums, expected.residual_sums, magnitude.residual_sums, lengths.n_data + kAround))
       << "residual sums";
   EXPECT_TRUE(within_rounding(actual.dweight, expected.dweight, magnitude.dweight, lengths.n_weight + kAround))
       << "dweight";
