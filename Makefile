@@ -99,7 +99,7 @@ endef
 $(BUILD)/liblockstep.a: $(OBJECTS)
 $(BUILD)/libtest-support.a: $(SUPPORT:%.cpp=$(BUILD)/%.o)
 $(BUILD)/%.a:
-	@rm -f $@ && ar rcs $@ $(filter %.o,$^)
+	@rm -f $@ && ar qcs $@ $(filter %.o,$^)
 
 $(BUILD)/%.o: %.cpp $(BUILD)/flags | $(GENERATED)
 	@mkdir -p $(@D)
