@@ -10,6 +10,7 @@
 #include "commands/commands.h"
 #include "commands/report.h"
 #include "config/parser.h"
+#include "data/hdf5_version.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "train/session.h"
@@ -26,6 +27,7 @@ struct EvaluateArguments {
 int run_evaluation(const EvaluateArguments& given, const Arguments& program) {
   const Config config = config::parse(given.configuration);
   require(!config.data.validation.empty(), ErrorCode::usage, "data.validation names no set to evaluate on");
+  data::hdf5_version();  // as in train: before MPI
   World& world = *(current_world() = comm::start_world(program.argc, program.argv));
   log::configure(world.rank(), world.size(), world.host(), config.log.all_ranks);
   train::Session session(config, world, {.allow_change = {}, .checkpoint = given.checkpoint});

@@ -9,6 +9,7 @@
 #include "commands/commands.h"
 #include "commands/plan_text.h"
 #include "config/parser.h"
+#include "data/hdf5_version.h"
 #include "lockstep/log.h"
 #include "train/banner.h"
 #include "train/session.h"
@@ -26,6 +27,7 @@ struct TrainArguments {
 
 int run_training(const TrainArguments& given, const Arguments& program) {
   const Config config = config::parse(given.configuration);
+  data::hdf5_version();  // HDF5 starts before MPI: a parallel build of it would else make MPI calls of its own
   World& world = *(current_world() = comm::start_world(program.argc, program.argv));
   log::configure(world.rank(), world.size(), world.host(), config.log.all_ranks);
   if (given.dry_run) {

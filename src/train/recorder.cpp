@@ -53,8 +53,14 @@ void Recorder::restart_clock() {
   cpu_seconds_ = cpu_seconds();
 }
 
-void Recorder::step(std::int64_t step, const StepResult& result, double learning_rate, double data_wait_seconds) {
-  step_seconds_ = seconds_since(step_begin_);
+StepClock Recorder::lap() {
+  const StepClock clock{.seconds = seconds_since(step_begin_), .cpu_seconds = cpu_seconds() - cpu_seconds_};
+  step_begin_ = Clock::now();
+  cpu_seconds_ = cpu_seconds();
+  return clock;
+}
+
+void Recorder::step(std::int64_t step, const StepResult& result, double learning_rate, const StepClock& clock) {
   epoch_sums_.loss += result.sums.loss;
   epoch_sums_.correct += result.sums.correct;
   epoch_sums_.samples += result.sums.samples;
@@ -63,18 +69,15 @@ void Recorder::step(std::int64_t step, const StepResult& result, double learning
   final_accuracy_ = mean(result.sums.correct, result.sums.samples);
   if (session_.leader() && session_.config.log.progress)
     bar_->update(step + 1, fmt::format("loss {:.4f}", final_loss_));
-  if (logs(step)) write_step(step, result, learning_rate, data_wait_seconds);
-  step_begin_ = Clock::now();
-  cpu_seconds_ = cpu_seconds();
+  if (logs(step)) write_step(step, result, learning_rate, clock);
 }
 
-void Recorder::write_step(std::int64_t step, const StepResult& result, double learning_rate,
-                          double data_wait_seconds) {
+void Recorder::write_step(std::int64_t step, const StepResult& result, double learning_rate, const StepClock& clock) {
   struct Mine {
     double loss, data_wait, memory, utilisation, exposed;
   };
-  const Mine mine{mean(result.local.loss, result.local.samples), data_wait_seconds,
-                  static_cast<double>(peak_memory_bytes()), (cpu_seconds() - cpu_seconds_) / step_seconds_,
+  const Mine mine{mean(result.local.loss, result.local.samples), clock.data_wait_seconds,
+                  static_cast<double>(peak_memory_bytes()), clock.cpu_seconds / clock.seconds,
                   result.exposed_communication_seconds};
   const std::vector<std::string> all =
       session_.world.all_gather({reinterpret_cast<const char*>(&mine), sizeof(mine)});
@@ -86,8 +89,8 @@ void Recorder::write_step(std::int64_t step, const StepResult& result, double le
   record.accuracy = final_accuracy_;
   record.learning_rate = learning_rate;
   record.gradient_norm = result.gradient_norm;
-  record.step_seconds = step_seconds_;
-  record.samples_per_second = result.sums.samples / step_seconds_;
+  record.step_seconds = clock.seconds;
+  record.samples_per_second = result.sums.samples / clock.seconds;
   record.ranks = session_.world.size();
   for (const std::string& bytes : all) {
     Mine m{};

@@ -9,14 +9,23 @@
 
 namespace lockstep::train {
 
+/// What one step took on this rank.
+struct StepClock {
+  double seconds = 0;            // end to end, waiting included
+  double data_wait_seconds = 0;  // of it, for the loader
+  double cpu_seconds = 0;        // of all threads
+};
+
 class Recorder {
  public:
   explicit Recorder(Session& session);
 
-  /// A step is over: its result, this rank's waits, the rate used. Collective on logged steps.
-  void step(std::int64_t step, const StepResult& result, double learning_rate, double data_wait_seconds);
   bool logs(std::int64_t step) const;
-  /// The wall clock of the next step begins now (after evaluation or a checkpoint).
+  /// A step was given to the device: takes the time since the one before.
+  StepClock lap();
+  /// Its result is known (perhaps a step later). Collective on logged steps.
+  void step(std::int64_t step, const StepResult& result, double learning_rate, const StepClock& clock);
+  /// What comes between steps (evaluation, checkpoints) is over: the next step begins now.
   void restart_clock();
   void epoch(std::int64_t step, double learning_rate, const LossSums* validation);
   void evaluation(std::int64_t step, const LossSums& sums, double seconds);
@@ -27,7 +36,7 @@ class Recorder {
   const LossSums& epoch_sums() const { return epoch_sums_.samples > 0 ? epoch_sums_ : last_epoch_sums_; }
 
  private:
-  void write_step(std::int64_t step, const StepResult& result, double learning_rate, double data_wait_seconds);
+  void write_step(std::int64_t step, const StepResult& result, double learning_rate, const StepClock& clock);
 
   using Clock = std::chrono::steady_clock;
   static double seconds_since(Clock::time_point begin);
@@ -37,7 +46,6 @@ class Recorder {
   std::unique_ptr<ProgressBar> bar_;
   Clock::time_point begin_, step_begin_, epoch_begin_;
   double cpu_seconds_ = 0, paused_seconds_ = 0, epoch_paused_seconds_ = 0;
-  double step_seconds_ = 0;
   std::int64_t trained_samples_ = 0;
   LossSums epoch_sums_, last_epoch_sums_;
   double best_accuracy_ = 0, best_loss_ = 0, final_accuracy_ = 0, final_loss_ = 0;

@@ -55,8 +55,8 @@ OptimizerDescription describe_optimizer(const Config& config, const graph::Param
           .momentum = static_cast<float>(o.momentum),
           .nesterov = o.nesterov,
           .weight_decay = static_cast<float>(o.weight_decay),
-          .beta1 = static_cast<float>(o.beta1),
-          .beta2 = static_cast<float>(o.beta2),
+          .beta1 = o.beta1,
+          .beta2 = o.beta2,
           .epsilon = static_cast<float>(o.epsilon),
           .segments = table.segments(o.decay_norms_and_biases),
           .n_elements = table.n_trainable()};

@@ -78,7 +78,8 @@ class Trainer {
       replica.run_piece(loader_.next(), piece, shape.piece_of_all(piece), piece + 1 == shape.pieces);
     replica.reduce();
     replica.update(recorder_.logs(step));
-    data_wait_[step & 1] = loader_.wait_seconds() - waited;
+    clock_[step & 1] = recorder_.lap();
+    clock_[step & 1].data_wait_seconds = loader_.wait_seconds() - waited;
   }
 
   /// Counts and reports a step that was run, once.
@@ -88,7 +89,7 @@ class Trainer {
     const StepResult result = s_.replica->result(steps_ago);
     require(std::isfinite(result.sums.loss), ErrorCode::not_finite,
             "the loss of step {} is {} (learning rate {:g})", step + 1, result.sums.loss, learning_rate(step));
-    recorder_.step(step, result, learning_rate(step), data_wait_[step & 1]);
+    recorder_.step(step, result, learning_rate(step), clock_[step & 1]);
   }
 
   static bool divides(std::int64_t every, std::int64_t count) { return every > 0 && count % every == 0; }
@@ -185,7 +186,7 @@ class Trainer {
   Schedule schedule_;
   data::Loader loader_;
   LossSums validation_;
-  double data_wait_[2] = {0, 0};
+  StepClock clock_[2];
   std::int64_t accounted_ = -1;
 };
 
