@@ -37,19 +37,19 @@ MPI_CFLAGS  := $(patsubst -I%,-isystem %,$(filter -I%,$(mpi_show))) -DOMPI_SKIP_
 MPI_LIBS    := $(or $(filter-out -lmpi_cxx -lmpicxx -lmpichcxx,$(filter -L% -l% -Wl%,$(mpi_show))),-lmpi)
 HDF5_CFLAGS := $(patsubst -I%,-isystem %,$(call headers,$(HDF5_HOME),hdf5))
 
-CPPFLAGS += -Iinclude -Isrc -I. -I$(BUILD)/generated -MMD -MP $(MPI_CFLAGS) $(HDF5_CFLAGS) \
+CPPFLAGS := $(CPPFLAGS) -Iinclude -Isrc -I. -I$(BUILD)/generated -MMD -MP $(MPI_CFLAGS) $(HDF5_CFLAGS) \
   $(call headers,$(ONEDNN_HOME),dnnl) $(call headers,$(CLI11_HOME),CLI11) $(call headers,$(YAML_CPP_HOME),yaml-cpp) \
   $(call headers,$(JSON_HOME),nlohmann_json) $(call headers,$(FMT_HOME),fmt) \
-  $(or $(call headers,$(SPDLOG_HOME),spdlog),) $(if $(SPDLOG_HOME),-DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL) \
+  $(call headers,$(SPDLOG_HOME),spdlog) $(if $(SPDLOG_HOME),-DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL) \
   $(call headers,$(JPEG_HOME),libjpeg) $(call headers,$(PROTOBUF_HOME),protobuf) $(call headers,$(XXHASH_HOME),libxxhash)
-LDLIBS += -Wl,--as-needed $(call libraries,$(ONEDNN_HOME),dnnl,-ldnnl) $(call libraries,$(HDF5_HOME),hdf5,-lhdf5) $(MPI_LIBS) \
+LDLIBS := $(LDLIBS) -Wl,--as-needed $(call libraries,$(ONEDNN_HOME),dnnl,-ldnnl) $(call libraries,$(HDF5_HOME),hdf5,-lhdf5) $(MPI_LIBS) \
   $(call libraries,$(YAML_CPP_HOME),yaml-cpp,-lyaml-cpp) $(call libraries,$(SPDLOG_HOME),spdlog,-lspdlog) \
   $(call libraries,$(FMT_HOME),fmt,-lfmt) $(call libraries,$(JPEG_HOME),libjpeg,-ljpeg) \
   $(call libraries,$(PROTOBUF_HOME),protobuf,-lprotobuf) $(call libraries,$(XXHASH_HOME),libxxhash,-lxxhash) -lpthread -ldl -lrt
-GTEST_CFLAGS = $(call headers,$(GTEST_HOME),gtest)
-GTEST_LIBS   = $(call libraries,$(GTEST_HOME),gtest_main,-lgtest_main -lgtest)
-BENCHMARK_CFLAGS = $(call headers,$(BENCHMARK_HOME),benchmark)
-BENCHMARK_LIBS   = $(call libraries,$(BENCHMARK_HOME),benchmark,-lbenchmark)
+GTEST_CFLAGS := $(call headers,$(GTEST_HOME),gtest)
+GTEST_LIBS   := $(call libraries,$(GTEST_HOME),gtest_main,-lgtest_main -lgtest)
+BENCHMARK_CFLAGS := $(call headers,$(BENCHMARK_HOME),benchmark)
+BENCHMARK_LIBS   := $(call libraries,$(BENCHMARK_HOME),benchmark,-lbenchmark)
 
 # ---- Compiler flags -------------------------------------------------------------------------------------------------
 # x86-64 without more: the binary runs anywhere, and kernels choose their instruction set when they run. Outside of
