@@ -20,6 +20,16 @@ struct Case {
   bool synchronize;
 };
 
+/// Fifty layers at their initial weights are chaotic: gradients grow block by block, and flipped ReLU decisions move
+/// them by percents whatever the arithmetic (PyTorch's fp32 too). With the last norm of each block at a quarter the
+/// network is well conditioned, and every path still carries gradient.
+void calm(train::Replica& replica) {
+  std::vector<checkpoint::NamedTensor> tensors = replica.named_tensors(0);
+  for (checkpoint::NamedTensor& t : tensors)
+    if (t.name.ends_with("bn3.weight")) std::fill(t.values.begin(), t.values.end(), 0.25f);
+  replica.load_named(tensors);
+}
+
 class WholeNetwork : public testing::TestWithParam<Case> {};
 
 TEST_P(WholeNetwork, GradientsAgreeWithTheReference) {
@@ -36,6 +46,8 @@ TEST_P(WholeNetwork, GradientsAgreeWithTheReference) {
   const auto reference = reference::make_reference_backend();
   test::SmallRun ours(config, *cpu, *communicator);
   test::SmallRun exact(config, *reference, *reference_communicator);
+  calm(ours.replica());
+  calm(exact.replica());
   EXPECT_EQ(ours.all_weights(), exact.all_weights());  // layouts lose nothing
   const double loss = ours.step(0), exact_loss = exact.step(0);
   // Rounding of fp32 activations, 50 layers deep; measured 1e-7 for the loss and 1e-6 to 2e-5 for gradients, most of
@@ -59,7 +71,7 @@ INSTANTIATE_TEST_SUITE_P(Networks, WholeNetwork,
                                          Case{"ResNet18Pieces", 18, "cifar", 16, 5, 2, false},
                                          Case{"ResNet18Synchronised", 18, "cifar", 16, 4, 1, true},
                                          Case{"ResNet34Cifar", 34, "cifar", 16, 4, 1, false},
-                                         Case{"ResNet50Imagenet", 50, "imagenet", 64, 8, 1, false}),
+                                         Case{"ResNet50Imagenet", 50, "imagenet", 48, 6, 1, false}),
                          [](const auto& info) { return info.param.name; });
 
 TEST(Replica, OverfitsOneBatch) {
