@@ -1,0 +1,136 @@
+"""What the benchmark scripts share: launching, reading metrics, medians, the machine's description, result files."""
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "bench" / "results"
+
+
+def stop(sentence):
+    """Ends the script with one sentence for its user."""
+    sys.exit(f"{pathlib.Path(sys.argv[0]).name}: {sentence}")
+
+
+def lockstep(build):
+    binary = pathlib.Path(build).resolve() / "lockstep"
+    if not binary.exists():
+        stop(f"{binary} is missing; `make BUILD={build}` builds it")
+    return binary
+
+
+def torch_python(python):
+    """The interpreter for PyTorch, or None and why not."""
+    found = shutil.which(python)
+    if not found:
+        return None, f"{python} is no program; PYTHON=... names the Python that has torch and torchvision"
+    check = subprocess.run([found, "-c", "import torch, torchvision; print(torch.__version__)"], capture_output=True,
+                           text=True)
+    if check.returncode:
+        return None, (f"{found} has no torch and torchvision; install them (pip install torch torchvision), or "
+                      "give PYTHON=... an interpreter that has them")
+    return found, check.stdout.strip()
+
+
+def mpirun(ranks):
+    return [os.environ.get("MPIRUN", "mpirun"), "--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
+
+
+def environment(threads):
+    """Open MPI starts nothing as root unless told; libraries must not take more threads than a rank has."""
+    return dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads))
+
+
+def run(command, what, **options):
+    """The process's standard output; a failure ends the script with the end of what it said."""
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, cwd=ROOT, **options)
+    if done.returncode:
+        print((done.stdout + done.stderr)[-3000:], file=sys.stderr)
+        stop(f"{what} failed with status {done.returncode}")
+    return done.stdout
+
+
+def train(binary, ranks, threads, config, overrides, directory, command=None):
+    """One training; its metrics.jsonl as a list, and the time (Unix, seconds) at which it was launched."""
+    name = f"run-{time.time_ns()}"
+    launch = [*(command or mpirun(ranks)), binary, "train", config, *overrides, f"cpu.threads={threads}",
+              f"run.directory={directory}", f"run.name={name}", "log.progress=false", "log.tensorboard=false"]
+    launched = time.time()
+    run(launch, "lockstep train", env=environment(threads))
+    folder = pathlib.Path(directory) / name
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    shutil.rmtree(folder)
+    return lines, launched
+
+
+def steps(lines):
+    return [line for line in lines if line["event"] == "step"]
+
+
+def scratch():
+    return tempfile.TemporaryDirectory(prefix="lockstep-bench.")
+
+
+def spread(values):
+    """Half the distance between the quartiles, relative to the median: what a repetition may differ by."""
+    if len(values) < 2:
+        return 0.0
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return (high - low) / 2 / statistics.median(values)
+
+
+def machine():
+    """What lscpu and the kernel say, and the load before anything was started."""
+    facts = {}
+    listing = subprocess.run(["lscpu"], capture_output=True, text=True, env=dict(os.environ, LC_ALL="C")).stdout
+    for line in listing.splitlines():
+        key, _, value = line.partition(":")
+        facts[key.strip()] = value.strip()
+    flags = facts.get("Flags", "").split()
+    with open("/proc/meminfo") as meminfo:
+        memory = int(next(line for line in meminfo if line.startswith("MemTotal")).split()[1])
+    return {
+        "processor": facts.get("Model name", "unknown"),
+        "processors": os.cpu_count(),
+        "threads_per_core": facts.get("Thread(s) per core", "?"),
+        "vectors": "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else "SSE",
+        "l2": facts.get("L2 cache", "?"),
+        "l3": facts.get("L3 cache", "?"),
+        "memory_gib": round(memory / 2**20, 1),
+        "virtual": facts.get("Hypervisor vendor", "no"),
+        "kernel": os.uname().release,
+        "load_before": round(os.getloadavg()[0], 2),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def machine_text(m):
+    return (f"{m['processor']}, {m['processors']} processors ({m['threads_per_core']} thread(s) a core), {m['vectors']}, "
+            f"L2 {m['l2']}, L3 {m['l3']}, {m['memory_gib']} GiB, virtual: {m['virtual']}, Linux {m['kernel']}; "
+            f"load before: {m['load_before']}; {m['date']}.")
+
+
+def version(binary):
+    return json.loads(run([binary, "--version", "--json"], "lockstep --version"))
+
+
+def table(header, rows):
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines) + "\n"
+
+
+def write_results(name, title, text, data, folder=RESULTS):
+    """NAME.md for people, NAME.json with every single figure; the text is also printed."""
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    page = f"# {title}\n\n{text}\n{machine_text(data['machine'])}\n"
+    (folder / f"{name}.md").write_text(page)
+    (folder / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n")
+    print(f"{page}\n{folder / name}.md and .json")

@@ -1,0 +1,65 @@
+"""The two sides that run.py and startup.py set beside each other, each as one function that runs it once."""
+import json
+import pathlib
+import socket
+import statistics
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import harness  # noqa: E402
+
+CONFIG = "jobs/configs/resnet18_cifar10.yaml"
+
+
+def ours(binary, directory, args):
+    """As `lockstep train` is used, with its loader, crop, flip, metrics; only the last step's checkpoint is written."""
+    overrides = ["data.train=synthetic", "data.validation=", f"train.batch_per_rank={args.batch}",
+                 f"train.max_steps={args.steps}", "log.every_steps=1", "checkpoint.every_epochs=0"]
+    lines, launched = harness.train(binary, args.ranks, args.threads, CONFIG, overrides, directory)
+    steps = harness.steps(lines)
+    seconds = [s["step_seconds"] for s in steps]
+    median = statistics.median(seconds[args.warmup:])
+    return {
+        "median_step_seconds": median,
+        "samples_per_second": args.ranks * args.batch / median,
+        "memory_bytes": steps[-1]["memory_bytes"],
+        # Step 1 is told once step 2 was run, so that nobody waits for its loss.
+        "launch_to_first_step_seconds": steps[0]["time_unix"] - seconds[1] - launched,
+        "exposed_communication_seconds": statistics.median(s["exposed_communication_seconds"] for s in steps),
+        "data_wait_seconds": statistics.median(s["data_wait_seconds"] for s in steps),
+        "step_seconds": seconds,
+    }
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def theirs(python, layout, args):
+    environment = dict(harness.environment(args.threads), WORLD_SIZE=str(args.ranks), MASTER_ADDR="127.0.0.1",
+                       MASTER_PORT=str(free_port()))
+    launched = time.time()
+    command = [python, str(pathlib.Path(__file__).parent / "peer.py"), "--launched", str(launched), "--layout", layout,
+               "--batch", str(args.batch), "--steps", str(args.steps), "--warmup", str(args.warmup),
+               "--threads", str(args.threads)]
+    ranks = [subprocess.Popen(command, env=dict(environment, RANK=str(rank)), stdout=subprocess.PIPE, text=True)
+             for rank in range(args.ranks)]
+    outputs = [rank.communicate()[0] for rank in ranks]
+    if any(rank.returncode for rank in ranks):
+        harness.stop("PyTorch failed; what it said is above")
+    return json.loads(outputs[0].strip().splitlines()[-1])
+
+
+def add_arguments(parser, steps):
+    parser.add_argument("--build", default="build", help="folder with the program lockstep")
+    parser.add_argument("--python", default="python3", help="interpreter with torch and torchvision")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1, help="of a rank")
+    parser.add_argument("--batch", type=int, default=32, help="samples a rank")
+    parser.add_argument("--steps", type=int, default=steps, help="of a round")
+    parser.add_argument("--warmup", type=int, default=3, help="steps that are not counted")
+    parser.add_argument("--results", default=str(harness.RESULTS), help="folder for the result files")
