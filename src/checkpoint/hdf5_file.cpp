@@ -276,7 +276,7 @@ void read_group(hid_t group, const std::string& name, int depth, const std::stri
   check(H5Literate(group, H5_INDEX_NAME, H5_ITER_INC, nullptr, add_name, &children), what, damaged);
   for (const std::string& child : children) {
     const Id object(check(H5Oopen(group, child.c_str(), H5P_DEFAULT), what, damaged));
-    const std::string full = name + "/" + child;
+    const std::string full = fmt::format("{}/{}", name, child);
     const H5I_type_t kind = H5Iget_type(object.get());
     if (kind == H5I_GROUP && full != kStateGroup)
       read_group(object.get(), full, depth + 1, path, file_bytes, out);

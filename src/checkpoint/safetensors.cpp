@@ -163,6 +163,7 @@ Entry parse_entry(const std::string& path, const std::string& name, const Json& 
 /// Tensors follow each other from the first to the last byte of the data: no gap, no byte used twice.
 void check_places(const std::string& path, const std::vector<Entry>& entries, std::uint64_t data_bytes) {
   std::vector<const Entry*> order;
+  order.reserve(entries.size());
   for (const Entry& entry : entries) order.push_back(&entry);
   std::ranges::sort(order, {}, [](const Entry* e) { return std::pair(e->begin, e->end); });
   std::uint64_t at = 0;

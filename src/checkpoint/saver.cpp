@@ -22,7 +22,7 @@ Numbers unpack(std::string_view text, std::size_t n) {
   require(text.size() == n * sizeof(std::uint64_t), ErrorCode::internal,
           "ranks of a save disagree: {} bytes came where {} numbers were expected", text.size(), n);
   Numbers numbers(n);
-  std::memcpy(numbers.data(), text.data(), text.size());
+  if (n > 0) std::memcpy(numbers.data(), text.data(), text.size());
   return numbers;
 }
 

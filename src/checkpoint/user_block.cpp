@@ -93,7 +93,7 @@ UserBlock read_user_block(const Descriptor& file, const std::string& path) {
       (n_listed == 0 || (n_listed <= kMaxListed && n_listed == n_hash_blocks(length - kUserBlockBytes)));
   require(sizes_fit, ErrorCode::checkpoint_damaged, "{} is damaged: its header tells of more than the file has", path);
   out.block_hashes.resize(n_listed);
-  std::memcpy(out.block_hashes.data(), block.data() + kListAt, n_listed * 8);
+  if (n_listed > 0) std::memcpy(out.block_hashes.data(), block.data() + kListAt, n_listed * 8);
   return out;
 }
 

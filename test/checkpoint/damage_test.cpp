@@ -105,6 +105,24 @@ TEST_F(Damage, AFutureFormatIsNamedAndNotCalledDamage) {
             fmt::format("{} has format {}, this program reads format {}", path_, kFormatVersion + 1, kFormatVersion));
 }
 
+TEST(UserBlock, TheListOfALargeFileIsLeftOut) {
+  ScratchDirectory scratch;
+  UserBlock header;
+  header.version = kFormatVersion;
+  header.digest = 42;
+  for (const std::uint64_t n_blocks : {503u, 504u}) {  // the most that fit, and one more
+    header.file_bytes = kUserBlockBytes + n_blocks * kHashBlockBytes;
+    header.block_hashes.assign(n_blocks, 7);
+    const auto bytes = encode(header);
+    const std::string path = scratch.file("sparse.h5");
+    write_file(path, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    std::filesystem::resize_file(path, header.file_bytes);
+    const UserBlock found = read_user_block(open_to_read(path), path);
+    EXPECT_EQ(found.digest, 42u);
+    EXPECT_EQ(found.block_hashes.size(), n_blocks == 503 ? 503u : 0u);
+  }
+}
+
 TEST_F(Damage, ALargeFilesDamagedPieceIsFound) {
   save_alone(path_, small_model(true), small_state());
   good_ = bytes_of_file(path_);
