@@ -86,14 +86,11 @@ void Graph::plan(Backend& backend) {
     }
   }
   memory_.place();
-  if (training() && !parameters_.fixed()) parameters_.fix_order(finished_order());
-}
-
-std::vector<ParameterId> Graph::finished_order() const {
-  std::vector<ParameterId> out;
-  for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node)
-    for (ParameterId id : (*node)->parameters()) out.push_back(id);
-  return out;
+  for (auto& node : nodes_) finished_.push_back(node->parameters());
+  if (!training() || parameters_.fixed()) return;
+  std::vector<ParameterId> order;  // in which backward finishes their gradients
+  for (auto ids = finished_.rbegin(); ids != finished_.rend(); ++ids) order.insert(order.end(), ids->begin(), ids->end());
+  parameters_.fix_order(order);
 }
 
 void Graph::bind(const Bindings& bindings) {
@@ -108,10 +105,10 @@ void Graph::forward(Stream& stream, GradientMode mode) {
 
 void Graph::backward(Stream& stream, GradientMode mode, const std::function<void(ParameterId)>& done) {
   const Run run{bindings_, memory_, stream, mode};
-  for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node) {
-    (*node)->backward(run);
+  for (std::size_t i = nodes_.size(); i-- > 0;) {
+    nodes_[i]->backward(run);
     if (done)
-      for (ParameterId id : (*node)->parameters()) done(id);
+      for (ParameterId id : finished_[i]) done(id);
   }
 }
 

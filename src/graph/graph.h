@@ -174,8 +174,6 @@ class Graph {
   std::size_t workspace_bytes() const { return workspace_bytes_; }
   std::size_t exchange_bytes() const { return exchange_bytes_; }
   const std::vector<std::unique_ptr<Node>>& nodes() const { return nodes_; }
-  /// Parameters in the order in which backward finishes their gradients.
-  std::vector<ParameterId> finished_order() const;
 
   // Running
   void bind(const Bindings& bindings);
@@ -194,6 +192,7 @@ class Graph {
   std::vector<Activation> activations_;
   std::vector<std::unique_ptr<NormTensors>> norms_;
   std::vector<std::unique_ptr<Node>> nodes_;
+  std::vector<std::vector<ParameterId>> finished_;  // by each node's backward
   MemoryPlan memory_;
   std::size_t workspace_bytes_ = 0, exchange_bytes_ = 0;
   Bindings bindings_;

@@ -147,6 +147,8 @@ void Recorder::evaluation(std::int64_t step, const LossSums& sums, double second
                        .accuracy = final_accuracy_,
                        .seconds = seconds,
                        .samples_per_second = sums.samples / seconds});
+  log::info("evaluation after step {} | loss {:.4f} | accuracy {:.2f}% | {} samples | {:.1f} img/s", step, final_loss_,
+            100 * final_accuracy_, static_cast<std::int64_t>(sums.samples), sums.samples / seconds);
 }
 
 void Recorder::checkpoint(std::int64_t step, const std::string& path, double seconds) {

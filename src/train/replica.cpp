@@ -9,6 +9,8 @@ namespace lockstep::train {
 
 namespace {
 
+const std::string kLossLabel = "loss", kEvaluationLabel = "evaluation";
+
 /// "momentum", or "first_moment" and "second_moment".
 std::vector<std::string> state_names(const OptimizerDescription& optimizer) {
   if (optimizer.kind == OptimizerDescription::Kind::adamw) return {"first_moment", "second_moment"};
@@ -102,7 +104,7 @@ void Replica::reduce() {
   backend_.copy_to_host(&result.local, sums_, sizeof(LossSums), *stream_);
   sums_ready_->record(*stream_);
   communicator_.all_reduce_async({.data = sums_, .n_elements = sizeof(LossSums) / sizeof(double), .dtype = DType::fp64},
-                                 *sums_ready_, *sums_done_, "loss");
+                                 *sums_ready_, *sums_done_, kLossLabel);
   result.exposed_communication_seconds = reducer_->finish(*stream_);
   stream_->wait(*sums_done_);
   backend_.copy_to_host(&result.sums, sums_, sizeof(LossSums), *stream_);
@@ -144,7 +146,7 @@ LossSums Replica::sum_over_ranks(const LossSums& mine) {
   backend_.copy_to_device(sums_, &mine, sizeof(LossSums), *stream_);
   sums_ready_->record(*stream_);
   communicator_.all_reduce_async({.data = sums_, .n_elements = sizeof(LossSums) / sizeof(double), .dtype = DType::fp64},
-                                 *sums_ready_, *sums_done_, "evaluation");
+                                 *sums_ready_, *sums_done_, kEvaluationLabel);
   stream_->wait(*sums_done_);
   LossSums sums;
   backend_.copy_to_host(&sums, sums_, sizeof(LossSums), *stream_);

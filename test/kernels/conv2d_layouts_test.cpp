@@ -12,7 +12,7 @@
 #include "lockstep/error.h"
 #include "lockstep/event.h"
 #include "lockstep/philox.h"
-#include "test/kernels/heap_count.h"
+#include "test/support/heap_count.h"
 
 namespace lockstep::cpu {
 namespace {

@@ -1,4 +1,5 @@
 // ranks: 1 2 3 4
+// timeout: 300
 // N ranks do what one does: with synchronised batch norm the gradients of one step agree within fp32 rounding, and all
 // replicas hold the same bits after 50 steps.
 #include <cstdio>

@@ -1,3 +1,5 @@
+// timeout: 400
+// sanitizers: no
 // Whole networks: the cpu backend, which works in passes, against the double-precision reference, which claims every
 // fusion, through the same graph. And what a step must not do: allocate, or depend on memory reuse.
 #include "train/replica.h"

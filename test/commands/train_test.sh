@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# timeout: 300
+# A user's training: run, stop, continue with the same bits, evaluate on any number of ranks, and what bad input gets.
+set -uo pipefail
+lockstep=${LOCKSTEP:-$PWD/build/lockstep}
+work=$(mktemp -d "${TMPDIR:-/tmp}/train-test.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+if [[ $(id -u) == 0 ]]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
+export OMP_WAIT_POLICY=passive
+passed=0 failed=0
+good() { printf '[       OK ] %s\n' "$1"; passed=$((passed + 1)); }
+bad() { printf '[  FAILED  ] %s\n' "$1"; failed=$((failed + 1)); }
+check() { if "${@:2}" >"$work/out" 2>&1; then good "$1"; else bad "$1"; tail -15 "$work/out"; fi; }
+
+# A small, quick training; everything that matters is in use.
+small=(jobs/configs/quickstart.yaml data.train=synthetic data.validation=synthetic data.image_size=8
+  data.synthetic_samples=96 train.global_batch=12 train.epochs=2 train.accumulate=2 train.label_smoothing=0.1
+  train.clip_norm=1 train.check_replicas_every_steps=3 data.readers=2 checkpoint.every_steps=5 checkpoint.keep=0
+  cpu.threads=1 log.every_steps=4 log.progress=false)
+ranks() { mpirun --oversubscribe --bind-to none -n "$1" "$lockstep" "${@:2}"; }
+train() { ranks "$1" train "${small[@]}" run.directory="$work" "${@:2}"; }
+last=checkpoints/step-00000016.h5
+
+check "trains to the end" train 1 run.name=whole
+for file in config.yaml log.txt metrics.jsonl metrics.json model.safetensors checkpoints/latest checkpoints/best; do
+  check "writes $file" test -s "$work/whole/$file"
+done
+check "says done in RUN/status" grep -qx done "$work/whole/status"
+check "logs the epoch line" grep -Eq 'Epoch \[2/2\] LR: .* \| Loss \(train, val\): .* \| Throughput: .* img/s' "$work/whole/log.txt"
+
+# Stopped inside an epoch and continued, twice: the same bits as in one piece.
+for n in 1 2; do
+  check "$n ranks: one piece" train "$n" run.name=piece$n
+  check "$n ranks: stops at step 3" train "$n" run.name=stop$n train.max_steps=3
+  check "$n ranks: continues to step 9" train "$n" run.name=stop$n train.max_steps=9
+  check "$n ranks: continues to the end" train "$n" run.name=stop$n
+  check "$n ranks: the checkpoints are equal" cmp "$work/piece$n/$last" "$work/stop$n/$last"
+  check "$n ranks: diff says so" "$lockstep" checkpoint diff "$work/piece$n/$last" "$work/stop$n/$last"
+done
+check "another number of ranks continues" train 3 run.name=stop1 train.epochs=3
+check "a finished run has nothing to do" train 1 run.name=whole
+check "--fresh keeps the old run" train 1 run.name=whole train.max_steps=1 --fresh
+check "  under another name" test -s "$work/whole.1/$last"
+refused() { "${@:3}" >"$work/out" 2>&1; [[ $? == "$1" ]] && grep -Eq "$2" "$work/out"; }
+check "another learning rate is refused" refused 2 'optimizer.learning_rate' "$lockstep" train "${small[@]}" \
+  run.directory="$work" run.name=piece1 train.epochs=4 optimizer.learning_rate=0.3
+check "  unless it is allowed" train 1 run.name=piece1 train.epochs=3 train.max_steps=17 optimizer.learning_rate=0.3 \
+  --allow-change optimizer.learning_rate
+
+# Each sample of the 500 exactly once, whatever the ranks.
+for n in 1 2 3; do
+  check "evaluates on $n ranks" ranks "$n" evaluate jobs/configs/quickstart.yaml cpu.threads=1 train.global_batch=63 \
+    --checkpoint "$work/whole.1/$last" --json="$work/evaluation$n"
+  check "  500 samples" grep -q '"samples": 500' "$work/evaluation$n"
+done
+accuracy() { sed -n 's/.*"accuracy": \([^,]*\).*/\1/p' "$work/evaluation$1"; }
+check "the same accuracy on 1, 2 and 3 ranks" test "$(accuracy 1)" = "$(accuracy 2)" -a "$(accuracy 1)" = "$(accuracy 3)"
+
+# Bad input: a sentence, the status, all ranks ended.
+check "unknown key" refused 2 'train.epochs' "$lockstep" train "${small[@]}" train.epoch=3
+check "ill-typed key" refused 2 'train.epochs' "$lockstep" train "${small[@]}" train.epochs=many
+check "missing data file" refused 1 'nowhere.h5' ranks 2 train "${small[@]}" run.directory="$work" run.name=b1 data.train=nowhere.h5
+head -c 100000 data/samples/cifar10_train.h5 >"$work/cut.h5"
+check "truncated data file" refused 1 'cut.h5' ranks 2 train "${small[@]}" run.directory="$work" run.name=b2 data.train="$work/cut.h5"
+check "more classes than the model" refused 2 'model.classes=10' "$lockstep" train "${small[@]}" run.directory="$work" \
+  run.name=b3 data.train=data/samples/cifar10_train.h5 model.classes=7
+check "more ranks than samples" refused 2 'ranks' ranks 3 train "${small[@]}" run.directory="$work" run.name=b4 \
+  train.global_batch=2 train.accumulate=1
+check "a batch larger than the data" refused 2 'global batch' "$lockstep" train "${small[@]}" run.directory="$work" \
+  run.name=b5 train.global_batch=1000
+check "a Slurm step without a common world" refused 2 'srun --mpi=pmix' env SLURM_STEP_ID=0 SLURM_JOB_ID=1 \
+  SLURM_NTASKS=2 SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 "$lockstep" train "${small[@]}"
+check "a directory that cannot be made" refused 1 'cut.h5/x' "$lockstep" train "${small[@]}" \
+  run.directory="$work/cut.h5/x" run.name=b6
+check "a missing checkpoint" refused 1 'nothing.h5' "$lockstep" evaluate jobs/configs/quickstart.yaml --checkpoint "$work/nothing.h5"
+check "plan needs no training" "$lockstep" plan jobs/configs/quickstart.yaml --ranks 8
+check "a dry run writes nothing" "$lockstep" train "${small[@]}" run.directory="$work" run.name=dry --dry-run
+check "  indeed" test ! -e "$work/dry"
+
+printf '[  PASSED  ] %d tests.\n' "$passed"
+if ((failed)); then printf '[  FAILED  ] %d tests, listed above\n' "$failed"; exit 1; fi

@@ -1,0 +1,96 @@
+// ranks: 1 2
+// timeout: 300
+// sanitizers: no
+// Memory is what was planned: nothing of size is taken from the heap inside a step, the sealed backend refuses, and what
+// 20 steps add to the process is within 5 % of the plan.
+#include <cstdio>
+#include <fstream>
+
+#include "base/process.h"
+#include "data/loader.h"
+#include "lockstep/error.h"
+#include "test/support/heap_count.h"
+#include "test/train/small_run.h"
+
+namespace lockstep {
+namespace {
+
+int failures = 0;
+
+void check(bool good, int rank, const std::string& what) {
+  if (good) return;
+  ++failures;
+  std::printf("rank %d: FAILED: %s\n", rank, what.c_str());
+}
+
+void forget_peak() { std::ofstream("/proc/self/clear_refs") << 5; }  // VmHWM begins anew
+
+void plan_tells_the_peak(World& world) {
+  Config config = test::small_config(32, 32 * world.size());
+  config.comm.bucket_mb = 25;
+  const std::shared_ptr<const data::ImageSet> set = data::make_synthetic_set(1, 2000, 32, 32, 3, 10, "train");
+  const auto backend = make_backend({.device = "cpu", .threads = 1});
+  const auto communicator = comm::make_communicator(config.comm, world);
+  train::StepPlan plan(config, set->info(), train::batch_shape(config, world.rank(), world.size()), 0, 0, *backend,
+                       world.local_size());
+  forget_peak();
+  const std::uint64_t before = resident_memory_bytes();
+  train::Replica replica(plan, *backend, *communicator);
+  replica.initialize(1);
+  data::Loader loader(set, {.global_batch = plan.batch().global_batch,
+                            .capacity = plan.batch().largest_piece(),
+                            .rank = world.rank(),
+                            .size = world.size(),
+                            .seed = 1});
+  for (int step = 0; step < 20; ++step) {
+    replica.begin_step({.learning_rate = 0.01f, .loss_weight = 1.0f / static_cast<float>(plan.batch().global_batch)});
+    replica.run_piece(loader.next(), 0, plan.batch().global_batch, true);
+    replica.reduce();
+    replica.update(true);
+    replica.result(0);
+  }
+  const double grown = static_cast<double>(peak_memory_bytes()) - static_cast<double>(before);
+  const double planned = static_cast<double>(plan.memory().total());
+  std::printf("rank %d of %d: planned %.1f MiB, grown by %.1f MiB (%+.1f %%)\n", world.rank(), world.size(),
+              planned / (1 << 20), grown / (1 << 20), 100 * (grown / planned - 1));
+  check(grown < 1.05 * planned && grown > 0.95 * planned, world.rank(), "the plan is more than 5 % off");
+  world.barrier();  // nobody frees what others still sum
+}
+
+void steps_take_no_memory(World& world) {
+  Config config = test::small_config(16, 8 * world.size());
+  const auto backend = make_backend({.device = "cpu", .threads = 1});
+  const auto communicator = comm::make_communicator(config.comm, world);
+  test::SmallRun run(config, *backend, *communicator);
+  for (int step = 0; step < 3; ++step) run.step(step);
+  world.barrier();
+  const HeapWatch watch;
+  for (int step = 3; step < 6; ++step) run.step(step);
+  const HeapCount count = watch.count();
+  std::printf("rank %d: %zu small blocks in 3 steps, the largest of %zu bytes, %lld bytes held\n", world.rank(),
+              count.n_allocations, count.largest_bytes, static_cast<long long>(count.held_bytes));
+  // oneDNN and the queues of the communication thread take and give back blocks of some hundred bytes.
+  check(!heap_is_counted() || count.largest_bytes <= 4096, world.rank(), "a step took memory from the heap");
+  check(!heap_is_counted() || count.held_bytes <= 4096, world.rank(), "a step kept memory");
+  bool refused = false;
+  try {
+    backend->allocate(64, "test");
+  } catch (const Error&) {
+    refused = true;
+  }
+  check(refused, world.rank(), "the sealed backend gave memory");
+  world.barrier();
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int argc, char** argv) {
+  using namespace lockstep;  // NOLINT
+  const auto world = comm::start_world(&argc, &argv);
+  steps_take_no_memory(*world);
+  plan_tells_the_peak(*world);
+  const bool failed = world->any(failures > 0);
+  world->barrier();
+  return failed ? 1 : 0;
+}
