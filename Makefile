@@ -121,9 +121,10 @@ $(BUILD)/src/base/version.o: DEFINES = -DLOCKSTEP_VERSION='"$(VERSION)"' -DLOCKS
   -DLOCKSTEP_COMPILER='"$(shell $(CXX) --version | head -1)"' \
   -DLOCKSTEP_YAML_CPP='"$(or $(shell pkg-config --modversion yaml-cpp 2>/dev/null),unknown)"'
 
-compile_commands.json: $(BUILD)/flags $(SOURCES) $(TESTS) $(SUPPORT) $(BENCHES)
+compile_commands.json: always
 	@{ echo '['; $(foreach f,src/main.cpp $(SOURCES) $(SUPPORT) $(TESTS) $(BENCHES),printf '%s{"directory": "%s", "file": "%s", "command": "%s"}\n' \
-	  "$${between-}" '$(CURDIR)' '$(f)' '$(subst ",\",$(CXX) $(call flags_for,$(f)) -c -o $(BUILD)/$(f:.cpp=.o) $(f))'; between=','; ) echo ']'; } > $@
+	  "$${between-}" '$(CURDIR)' '$(f)' '$(subst ",\",$(CXX) $(call flags_for,$(f)) -c -o $(BUILD)/$(f:.cpp=.o) $(f))'; between=','; ) echo ']'; } > $@.new
+	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
 
 -include $(patsubst %.cpp,$(BUILD)/%.d,src/main.cpp $(SOURCES) $(SUPPORT) $(TESTS) $(BENCHES)) $(GENERATED:.cc=.d)
 
