@@ -121,6 +121,9 @@ $(BUILD)/src/base/version.o: DEFINES = -DLOCKSTEP_VERSION='"$(VERSION)"' -DLOCKS
   -DLOCKSTEP_COMPILER='"$(shell $(CXX) --version | head -1)"' \
   -DLOCKSTEP_YAML_CPP='"$(or $(shell pkg-config --modversion yaml-cpp 2>/dev/null),unknown)"'
 
+# Its loops vectorise only so; sums and products stay apart (-ffp-contract=off), for the same bits on every machine.
+$(BUILD)/src/base/normal_fill.o: DEFINES = $(KERNEL_OPT)
+
 compile_commands.json: always
 	@{ echo '['; $(foreach f,src/main.cpp $(SOURCES) $(SUPPORT) $(TESTS) $(BENCHES),printf '%s{"directory": "%s", "file": "%s", "command": "%s"}\n' \
 	  "$${between-}" '$(CURDIR)' '$(f)' '$(subst ",\",$(CXX) $(call flags_for,$(f)) -c -o $(BUILD)/$(f:.cpp=.o) $(f))'; between=','; ) echo ']'; } > $@.new

@@ -60,6 +60,10 @@ class Philox {
     return radius * (i % 2 == 0 ? std::cos(angle) : std::sin(angle));
   }
 
+  constexpr std::array<std::uint32_t, 2> key() const { return key_; }
+  constexpr std::uint32_t stream() const { return stream_; }
+  constexpr std::uint32_t epoch() const { return epoch_; }
+
   /// Uniform number i of this stream in (0, 1).
   double uniform(std::uint64_t i) const { return uniform(block(i / 2), static_cast<int>(i % 2)); }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/normal_fill.h"
 #include "graph/memory_plan.h"
 #include "lockstep/error.h"
 #include "lockstep/philox.h"
@@ -91,18 +92,17 @@ std::string ParameterTable::description() const {
 std::vector<float> ParameterTable::initial_values(const Parameter& parameter, std::uint32_t seed) const {
   std::vector<float> values(static_cast<std::size_t>(parameter.shape.n_elements()));
   const Philox random(seed, RandomPurpose::weights, name_hash(parameter.name), 0);
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    switch (parameter.initial.kind) {
-      case Initializer::Kind::constant:
-        values[i] = static_cast<float>(parameter.initial.value);
-        break;
-      case Initializer::Kind::normal:
-        values[i] = static_cast<float>(parameter.initial.value * random.normal(i));
-        break;
-      case Initializer::Kind::uniform:
+  switch (parameter.initial.kind) {
+    case Initializer::Kind::constant:
+      std::fill(values.begin(), values.end(), static_cast<float>(parameter.initial.value));
+      break;
+    case Initializer::Kind::normal:
+      fill_normal(random, parameter.initial.value, values);
+      break;
+    case Initializer::Kind::uniform:
+      for (std::size_t i = 0; i < values.size(); ++i)
         values[i] = static_cast<float>(parameter.initial.value * (2.0 * random.uniform(i) - 1.0));
-        break;
-    }
+      break;
   }
   return values;
 }

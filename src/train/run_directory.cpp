@@ -1,14 +1,8 @@
 #include "train/run_directory.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
+#include "base/file.h"
 #include "lockstep/error.h"
 
 namespace lockstep::train {
@@ -47,24 +41,11 @@ std::string RunDirectory::set_aside() const {
 void RunDirectory::write_status(const std::string& status) const { write_file("status", status + "\n"); }
 
 void RunDirectory::write_file(const std::string& name, const std::string& content) const {
-  const std::string target = file(name), temporary = target + ".tmp";
-  const auto check = [&](bool good, const char* what) {
-    require(good, ErrorCode::run_directory, "{} cannot be written ({}): {}", target, what, std::strerror(errno));
-  };
-  const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  check(fd >= 0, "open");
-  const bool written = ::write(fd, content.data(), content.size()) == static_cast<ssize_t>(content.size());
-  const bool synced = written && ::fsync(fd) == 0;
-  ::close(fd);
-  check(synced, "write");
-  check(::rename(temporary.c_str(), target.c_str()) == 0, "rename");
+  replace_file(file(name), content);
 }
 
 std::string RunDirectory::read_file(const std::string& name) const {
-  std::ifstream in(file(name));
-  std::stringstream text;
-  text << in.rdbuf();
-  return text.str();
+  return fs::exists(file(name)) ? lockstep::read_file(file(name)) : "";
 }
 
 }  // namespace lockstep::train
