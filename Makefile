@@ -122,7 +122,7 @@ $(BUILD)/src/base/version.o: DEFINES = -DLOCKSTEP_VERSION='"$(VERSION)"' -DLOCKS
   -DLOCKSTEP_YAML_CPP='"$(or $(shell pkg-config --modversion yaml-cpp 2>/dev/null),unknown)"'
 
 # Its loops vectorise only so; sums and products stay apart (-ffp-contract=off), for the same bits on every machine.
-$(BUILD)/src/base/normal_fill.o: DEFINES = $(KERNEL_OPT)
+$(BUILD)/src/graph/normal_fill.o: DEFINES = $(KERNEL_OPT)
 
 compile_commands.json: always
 	@{ echo '['; $(foreach f,src/main.cpp $(SOURCES) $(SUPPORT) $(TESTS) $(BENCHES),printf '%s{"directory": "%s", "file": "%s", "command": "%s"}\n' \

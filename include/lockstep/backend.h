@@ -22,9 +22,9 @@ class Memory {
 };
 
 struct DeviceInfo {
-  std::string name;                     // "AMD EPYC 9554, 2 threads, AVX-512"
-  std::size_t memory_bytes = 0;         // that a rank may use
-  std::vector<std::string> libraries;   // "oneDNN 3.2.0"
+  std::string name;                    // "AMD EPYC 9554, 2 threads, AVX-512"
+  std::size_t memory_bytes = 0;        // that a rank may use
+  std::vector<std::string> libraries;  // "oneDNN 3.2.0"
 };
 
 class Backend {
@@ -63,8 +63,8 @@ class Backend {
 
 struct BackendOptions {
   std::string device = "auto";  // auto | cpu | cuda
-  int threads = 0;              // cpu: threads of this rank; 0: the cores this process may use, shared by the node's ranks
-  int local_rank = 0;           // this rank's number on its node, and how many share the node
+  int threads = 0;     // cpu: threads of this rank; 0: the cores this process may use, shared by the node's ranks
+  int local_rank = 0;  // this rank's number on its node, and how many share the node
   int local_size = 1;
 };
 std::unique_ptr<Backend> make_backend(const BackendOptions& options);

@@ -23,7 +23,7 @@ struct Config {
 
   struct Model {
     std::string family = "resnet";
-    int depth = 18;            // 18 | 34 | 50
+    int depth = 18;              // 18 | 34 | 50
     std::string stem = "cifar";  // cifar | imagenet
     int classes = 10;
     bool zero_gamma = false;  // last batch norm of each block starts at 0 (He et al., "Bag of Tricks", 2019)
@@ -41,20 +41,20 @@ struct Config {
     bool drop_last = true;
     std::int64_t start = 0;  // a range of samples; 0, 0: all
     std::int64_t end = 0;
-    int readers = 1;         // threads a rank
-    int prefetch = 3;        // batches ready ahead
-    int image_size = 32;               // synthetic: height and width, pixels
+    int readers = 1;      // threads a rank
+    int prefetch = 3;     // batches ready ahead
+    int image_size = 32;  // synthetic: height and width, pixels
     std::int64_t synthetic_samples = 10000;
   } data;
 
   struct Train {
     int epochs = 3;
-    std::int64_t max_steps = 0;          // 0: no limit
-    std::int64_t global_batch = 128;     // 0: batch_per_rank holds
-    std::int64_t batch_per_rank = 0;     // 0: global_batch holds
-    int accumulate = 1;                  // micro-batches a rank a step
+    std::int64_t max_steps = 0;       // 0: no limit
+    std::int64_t global_batch = 128;  // 0: batch_per_rank holds
+    std::int64_t batch_per_rank = 0;  // 0: global_batch holds
+    int accumulate = 1;               // micro-batches a rank a step
     double label_smoothing = 0.0;
-    double clip_norm = 0.0;              // 0: none
+    double clip_norm = 0.0;                         // 0: none
     std::int64_t check_replicas_every_steps = 200;  // 0: never
   } train;
 
@@ -84,7 +84,7 @@ struct Config {
   struct Evaluation {
     int every_epochs = 1;  // 0: never but at the end
     std::int64_t every_steps = 0;
-    std::int64_t max_samples = 0;  // 0: all
+    std::int64_t max_samples = 0;     // 0: all
     std::int64_t batch_per_rank = 0;  // 0: that of training
   } evaluation;
 

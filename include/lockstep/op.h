@@ -12,7 +12,8 @@
 // with act = ReLU or identity, and scale, bias (C) as batch norm's `finalize` made them. Backward through it gives
 //     dz   = act'(z) * (data gradient + added)          the gradient before the activation
 //     sums = (sum dz, sum dz * x_hat), x_hat = (x - mean) * inverse_stddev, over all rows, per channel
-// and the batch norm's `backward` turns dz and (all-reduced) sums into dx. The gradient of a plain residual is dz itself.
+// and the batch norm's `backward` turns dz and (all-reduced) sums into dx. The gradient of a plain residual is dz
+// itself.
 #pragma once
 
 #include <cstddef>
@@ -106,10 +107,10 @@ struct Conv2dDescription {
   DType dtype = DType::fp32;  // of x, y, weights in compute
   Layout x_layout = Layout::nhwc;
   Layout y_layout = Layout::nhwc;
-  std::optional<InputNormalization> normalization{};  // of x
-  bool statistics = false;                          // of y: sum and sum of squares per output channel
-  bool input_gradient = true;                       // false: the network's first layer
-  bool inference = false;                           // backward is never called
+  std::optional<InputNormalization> normalization{};       // of x
+  bool statistics = false;                                 // of y: sum and sum of squares per output channel
+  bool input_gradient = true;                              // false: the network's first layer
+  bool inference = false;                                  // backward is never called
   std::shared_ptr<const ParameterLayout> weight_layout{};  // null: the op's choice
 
   /// (N, H', W', K)
@@ -202,10 +203,10 @@ struct BatchNormDescription {
 class BatchNorm : public Op {
  public:
   struct Finalize {
-    const double* statistics = nullptr;  // (2, C): sum x, sum x^2
-    const float* gamma = nullptr;        // (C)
-    const float* beta = nullptr;         // (C)
-    float* scale_bias = nullptr;         // (2, C), overwritten: gamma / stddev, beta - mean * gamma / stddev
+    const double* statistics = nullptr;    // (2, C): sum x, sum x^2
+    const float* gamma = nullptr;          // (C)
+    const float* beta = nullptr;           // (C)
+    float* scale_bias = nullptr;           // (2, C), overwritten: gamma / stddev, beta - mean * gamma / stddev
     float* mean_inverse_stddev = nullptr;  // (2, C), overwritten
     float* batch_statistics = nullptr;     // (2, C): weight * (mean, unbiased variance); null: not wanted
     float batch_statistics_weight = 1.0f;  // 1 / (ranks * micro-batches)
@@ -226,7 +227,7 @@ class BatchNorm : public Op {
     const float* gamma = nullptr;
     const float* mean_inverse_stddev = nullptr;  // (2, C)
     void* dx = nullptr;                          // overwritten; may be dz
-    float* dgamma = nullptr;  // from local_sums, so that the sum over ranks is the gradient
+    float* dgamma = nullptr;                     // from local_sums, so that the sum over ranks is the gradient
     float* dbeta = nullptr;
     GradientMode parameter_mode = GradientMode::overwrite;
   };
@@ -239,7 +240,7 @@ class BatchNorm : public Op {
 // Matmul with bias: y (M, out) = x (M, in) * weight^T (in, out) + bias (out)
 
 struct MatmulDescription {
-  std::int64_t rows = 0;          // M
+  std::int64_t rows = 0;  // M
   std::int64_t in_features = 0;
   std::int64_t out_features = 0;
   DType dtype = DType::fp32;
@@ -308,7 +309,7 @@ struct SoftmaxCrossEntropyDescription {
 class SoftmaxCrossEntropy : public Op {
  public:
   struct Forward {
-    const void* logits = nullptr;         // (rows, classes)
+    const void* logits = nullptr;          // (rows, classes)
     const std::int32_t* labels = nullptr;  // (rows)
     LossSums* sums = nullptr;
     GradientMode sums_mode = GradientMode::overwrite;
@@ -327,14 +328,15 @@ class SoftmaxCrossEntropy : public Op {
 // uint8 images to the network's input: random crop from a zero-padded image (the padding is zero after
 // normalisation, as in torchvision's order ToTensor, Normalize applied to padded bytes of value 0: the
 // padded pixels are (0 - mean) / std), horizontal flip, (x / 255 - mean) / std. Each draw is
-// Philox(seed, crop or flip, sample, epoch): block 0 gives row (number 0), column (number 1) in [0, 2*pad], flip = lowest bit.
+// Philox(seed, crop or flip, sample, epoch): block 0 gives row (number 0), column (number 1) in [0, 2*pad], flip =
+// lowest bit.
 
 struct ImageInputDescription {
   Shape x;  // (N, H, W, C) uint8 in, the same in dtype out
   DType dtype = DType::fp32;
   std::vector<float> mean{};    // (C), of values in [0, 1]
   std::vector<float> stddev{};  // (C)
-  int crop_padding = 0;       // 0: no crop
+  int crop_padding = 0;         // 0: no crop
   bool flip = false;
   std::uint32_t seed = 0;
 };
@@ -342,7 +344,7 @@ struct ImageInputDescription {
 class ImageInput : public Op {
  public:
   struct Forward {
-    const std::uint8_t* images = nullptr;      // (N, H, W, C)
+    const std::uint8_t* images = nullptr;       // (N, H, W, C)
     const std::uint32_t* sample_ids = nullptr;  // (N), position in the file
     const StepScalars* scalars = nullptr;       // epoch
     void* y = nullptr;                          // (N, H, W, C)

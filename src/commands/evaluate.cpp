@@ -46,8 +46,8 @@ int run_evaluation(const EvaluateArguments& given, const Arguments& program) {
                                          {"samples_per_second", sums.samples / seconds},
                                          {"ranks", world.size()}};
   report(given.json, object,
-         fmt::format("{} (step {}) on {}: loss {:.4f}, accuracy {:.2f}% of {} samples, {:.1f} img/s\n", given.checkpoint,
-                     session.progress.step, session.validation_set->info().path, loss, 100 * accuracy,
+         fmt::format("{} (step {}) on {}: loss {:.4f}, accuracy {:.2f}% of {} samples, {:.1f} img/s\n",
+                     given.checkpoint, session.progress.step, session.validation_set->info().path, loss, 100 * accuracy,
                      static_cast<std::int64_t>(sums.samples), sums.samples / seconds));
   return 0;
 }

@@ -42,7 +42,8 @@ std::int64_t batch_that_fits(const Config& config, int ranks, const Planned& pla
   };
   const std::int64_t small = 8, large = 16;
   const double fixed_and_small = static_cast<double>(total_of(small));
-  const double per_sample = (static_cast<double>(total_of(large)) - fixed_and_small) / static_cast<double>(large - small);
+  const double per_sample =
+      (static_cast<double>(total_of(large)) - fixed_and_small) / static_cast<double>(large - small);
   const double room = static_cast<double>(planned.backend->device().memory_bytes) - fixed_and_small;
   return std::max<std::int64_t>(0, small + static_cast<std::int64_t>(room / std::max(1.0, per_sample)));
 }

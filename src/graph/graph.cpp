@@ -89,7 +89,8 @@ void Graph::plan(Backend& backend) {
   for (auto& node : nodes_) finished_.push_back(node->parameters());
   if (!training() || parameters_.fixed()) return;
   std::vector<ParameterId> order;  // in which backward finishes their gradients
-  for (auto ids = finished_.rbegin(); ids != finished_.rend(); ++ids) order.insert(order.end(), ids->begin(), ids->end());
+  for (auto ids = finished_.rbegin(); ids != finished_.rend(); ++ids)
+    order.insert(order.end(), ids->begin(), ids->end());
   parameters_.fix_order(order);
 }
 

@@ -19,9 +19,8 @@ void InputBinding::plan(Graph& graph, const Node& node) {
   const Pending& p = *a.pending;
   const int now = node.forward_moment();
   MemoryPlan& memory = graph.memory();
-  normalization_ = InputNormalization{.residual = InputNormalization::Residual::none,
-                                      .relu = p.relu,
-                                      .store = a.n_readers > 1};
+  normalization_ =
+      InputNormalization{.residual = InputNormalization::Residual::none, .relu = p.relu, .store = a.n_readers > 1};
   x_ = graph.data_of(p.raw, node);
   scale_bias_ = p.norm->scale_bias;
   memory.use(scale_bias_, now);

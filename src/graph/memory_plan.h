@@ -33,7 +33,7 @@ class MemoryPlan {
 
   const TensorInfo& info(TensorId tensor) const { return tensors_[static_cast<std::size_t>(tensor)]; }
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
-  std::size_t size_bytes() const { return size_bytes_; }                // with reuse
+  std::size_t size_bytes() const { return size_bytes_; }                 // with reuse
   std::size_t size_bytes_without_reuse() const { return total_bytes_; }  // every tensor its own place
 
  private:

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "base/normal_fill.h"
 #include "graph/memory_plan.h"
+#include "graph/normal_fill.h"
 #include "lockstep/error.h"
 #include "lockstep/philox.h"
 
@@ -84,7 +84,8 @@ std::string ParameterTable::description() const {
   std::string out;
   for (ParameterId id : order_) {
     const Parameter& p = (*this)[id];
-    out += fmt::format("{} {} {} {}\n", p.name, p.shape.text(), p.n_elements, p.layout ? p.layout->describe() : "canonical");
+    out += fmt::format("{} {} {} {}\n", p.name, p.shape.text(), p.n_elements,
+                       p.layout ? p.layout->describe() : "canonical");
   }
   return out;
 }

@@ -34,7 +34,7 @@ struct Parameter {
   ParameterKind kind = ParameterKind::weight;
   Initializer initial{};
   std::shared_ptr<const ParameterLayout> layout{};  // null: canonical
-  std::size_t begin = 0, n_elements = 0;          // in the arena; n_elements as the layout has it
+  std::size_t begin = 0, n_elements = 0;            // in the arena; n_elements as the layout has it
 };
 
 /// Mean and variance of one batch norm, (2, C).

@@ -150,8 +150,10 @@ ActivationId batch_norm(Graph& graph, ActivationId x, const std::string& name, d
     graph.activation(x).wants_statistics = true;
     graph.activation(x).statistics = norm->statistics;
   }
-  const ActivationId z = graph.add_activation(
-      {.name = name, .shape = shape, .pending = Pending{.raw = x, .norm = norm, .relu = false, .residual_norm = nullptr}});
+  const ActivationId z =
+      graph.add_activation({.name = name,
+                            .shape = shape,
+                            .pending = Pending{.raw = x, .norm = norm, .relu = false, .residual_norm = nullptr}});
   norm->applied_in = z;
   graph.add_node<BatchNormNode>(name, x, norm, gamma_id, beta_id, table.running_statistic(name, shape[3]));
   return z;

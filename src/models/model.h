@@ -1,4 +1,5 @@
-// From a configuration's model.family to the function that wires it. To add a family: a file beside resnet, a line here.
+// From a configuration's model.family to the function that wires it. To add a family: a file beside resnet, a line
+// here.
 #pragma once
 
 #include "graph/graph.h"

@@ -40,8 +40,7 @@ struct Block {
 /// One convolution and its norm; no ReLU yet.
 ActivationId unit(Graph& graph, ActivationId x, const Block& block, int number,
                   const layers::ConvolutionOptions& options, double gamma = 1.0) {
-  const ActivationId y =
-      layers::convolution(graph, x, block.name + ".conv" + std::to_string(number), options);
+  const ActivationId y = layers::convolution(graph, x, block.name + ".conv" + std::to_string(number), options);
   return layers::batch_norm(graph, y, block.name + ".bn" + std::to_string(number), gamma);
 }
 
@@ -52,9 +51,11 @@ ActivationId residual_block(Graph& graph, ActivationId x, const Block& block) {
   const double last_gamma = block.zero_gamma ? 0.0 : 1.0;
   ActivationId y;
   if (block.bottleneck) {
-    y = layers::relu(graph, unit(graph, x, block, 1, {.out_channels = block.width, .window = 1, .stride = 1, .padding = 0}));
+    y = layers::relu(graph,
+                     unit(graph, x, block, 1, {.out_channels = block.width, .window = 1, .stride = 1, .padding = 0}));
     y = layers::relu(graph, unit(graph, y, block, 2, {.out_channels = block.width, .stride = block.stride}));
-    y = unit(graph, y, block, 3, {.out_channels = block.out_channels, .window = 1, .stride = 1, .padding = 0}, last_gamma);
+    y = unit(graph, y, block, 3, {.out_channels = block.out_channels, .window = 1, .stride = 1, .padding = 0},
+             last_gamma);
   } else {
     y = layers::relu(graph, unit(graph, x, block, 1, {.out_channels = block.width, .stride = block.stride}));
     y = unit(graph, y, block, 2, {.out_channels = block.out_channels}, last_gamma);
@@ -74,9 +75,10 @@ ActivationId residual_block(Graph& graph, ActivationId x, const Block& block) {
 ActivationId resnet(Graph& graph, ActivationId images, const Config::Model& model) {
   const Table& table = table_of(model.depth);
   const bool imagenet = model.stem == "imagenet";
-  ActivationId x = layers::convolution(graph, images, "conv1",
-                                       imagenet ? layers::ConvolutionOptions{.out_channels = 64, .window = 7, .stride = 2, .padding = 3}
-                                                : layers::ConvolutionOptions{.out_channels = 64});
+  ActivationId x = layers::convolution(
+      graph, images, "conv1",
+      imagenet ? layers::ConvolutionOptions{.out_channels = 64, .window = 7, .stride = 2, .padding = 3}
+               : layers::ConvolutionOptions{.out_channels = 64});
   x = layers::relu(graph, layers::batch_norm(graph, x, "bn1"));
   if (imagenet) x = layers::max_pool(graph, x, "maxpool", 3, 2, 1);
   for (int stage = 0; stage < 4; ++stage) {

@@ -32,9 +32,9 @@ std::string memory_text(const MemoryReport& m) {
 }
 
 void write_banner(Session& s) {
-  const std::vector<std::string> places = s.world.all_gather(fmt::format(
-      "{}\t{}\t{}\t{}\t{}", s.world.host(), s.backend->device().name, processor_mask(), n_usable_processors(),
-      n_processors()));
+  const std::vector<std::string> places =
+      s.world.all_gather(fmt::format("{}\t{}\t{}\t{}\t{}", s.world.host(), s.backend->device().name, processor_mask(),
+                                     n_usable_processors(), n_processors()));
   if (!s.leader()) return;
   const BatchShape& batch = s.plan->batch();
   log::info("Lockstep {} ({}): {} on {} rank{}, {} node{}", version(), commit(), s.run.path(), s.world.size(),
@@ -49,9 +49,10 @@ void write_banner(Session& s) {
     }
     log::info("  rank {}: {} | {} | processors {}", r, field[0], field[1], field[2]);
     if (std::stoi(field[3]) == 1 && std::stoi(field[4]) > s.world.local_size())
-      log::warning("rank {} may use one processor of {}: its helper threads share it with the step; start with "
-                   "`mpirun --bind-to none`, or give each rank more with --map-by",
-                   r, field[4]);
+      log::warning(
+          "rank {} may use one processor of {}: its helper threads share it with the step; start with "
+          "`mpirun --bind-to none`, or give each rank more with --map-by",
+          r, field[4]);
   }
   const data::ImageSetInfo& images = s.train_set->info();
   log::info("data: {} ({} samples of {}x{}x{}, {} classes){}", images.path, images.n_samples, images.height,

@@ -15,7 +15,9 @@ namespace {
 double cpu_seconds() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec); };
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
@@ -79,8 +81,7 @@ void Recorder::write_step(std::int64_t step, const StepResult& result, double le
   const Mine mine{mean(result.local.loss, result.local.samples), clock.data_wait_seconds,
                   static_cast<double>(peak_memory_bytes()), clock.cpu_seconds / clock.seconds,
                   result.exposed_communication_seconds};
-  const std::vector<std::string> all =
-      session_.world.all_gather({reinterpret_cast<const char*>(&mine), sizeof(mine)});
+  const std::vector<std::string> all = session_.world.all_gather({reinterpret_cast<const char*>(&mine), sizeof(mine)});
   StepRecord record{.step = step + 1, .epoch = step / session_.steps_per_epoch + 1};
   record.samples = (step + 1) / session_.steps_per_epoch * session_.train_set->info().n_samples;
   if (session_.config.data.drop_last || (step + 1) % session_.steps_per_epoch != 0)
@@ -104,11 +105,13 @@ void Recorder::write_step(std::int64_t step, const StepResult& result, double le
     record.exposed_communication_seconds = std::max(record.exposed_communication_seconds, m.exposed);
   }
   metrics_.step(record);
-  log::info("step {}/{} | loss {:.4f} | accuracy {:.1f}% | LR {:.6f} | norm {:.3f} | {:.3f} s | {:.1f} img/s | data {:.1f} ms | "
-            "communication {:.1f} ms | {:.0f} MiB",
-            step + 1, session_.last_step, record.loss, 100 * record.accuracy, learning_rate, record.gradient_norm,
-            record.step_seconds, record.samples_per_second, 1e3 * record.data_wait_seconds,
-            1e3 * record.exposed_communication_seconds, record.memory_bytes / (1 << 20));
+  log::info(
+      "step {}/{} | loss {:.4f} | accuracy {:.1f}% | LR {:.6f} | norm {:.3f} | {:.3f} s | {:.1f} img/s | data {:.1f} "
+      "ms | "
+      "communication {:.1f} ms | {:.0f} MiB",
+      step + 1, session_.last_step, record.loss, 100 * record.accuracy, learning_rate, record.gradient_norm,
+      record.step_seconds, record.samples_per_second, 1e3 * record.data_wait_seconds,
+      1e3 * record.exposed_communication_seconds, record.memory_bytes / (1 << 20));
 }
 
 void Recorder::epoch(std::int64_t step, double learning_rate, const LossSums* validation) {
@@ -160,18 +163,18 @@ void Recorder::checkpoint(std::int64_t step, const std::string& path, double sec
 void Recorder::finish(const std::string& status, std::int64_t step) {
   bar_.reset();
   const double seconds = seconds_since(begin_);
-  metrics_.summary({.status = status,
-                    .steps = step,
-                    .epochs = step / session_.steps_per_epoch,
-                    .samples = trained_samples_,
-                    .final_loss = final_loss_,
-                    .final_accuracy = final_accuracy_,
-                    .best_loss = has_best_ ? best_loss_ : final_loss_,
-                    .best_accuracy = has_best_ ? best_accuracy_ : final_accuracy_,
-                    .samples_per_second = static_cast<double>(trained_samples_) /
-                                          std::max(1e-9, seconds - paused_seconds_),
-                    .seconds = seconds,
-                    .ranks = session_.world.size()});
+  metrics_.summary(
+      {.status = status,
+       .steps = step,
+       .epochs = step / session_.steps_per_epoch,
+       .samples = trained_samples_,
+       .final_loss = final_loss_,
+       .final_accuracy = final_accuracy_,
+       .best_loss = has_best_ ? best_loss_ : final_loss_,
+       .best_accuracy = has_best_ ? best_accuracy_ : final_accuracy_,
+       .samples_per_second = static_cast<double>(trained_samples_) / std::max(1e-9, seconds - paused_seconds_),
+       .seconds = seconds,
+       .ranks = session_.world.size()});
 }
 
 }  // namespace lockstep::train

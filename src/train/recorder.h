@@ -1,4 +1,5 @@
-// What the trainer tells while it runs: log lines, metrics, the progress bar, the epoch's means. Keeps the loop readable.
+// What the trainer tells while it runs: log lines, metrics, the progress bar, the epoch's means. Keeps the loop
+// readable.
 #pragma once
 
 #include <chrono>

@@ -29,8 +29,8 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   activations_ = backend.allocate(memory.activations, "activations");
   workspace_ = backend.allocate(memory.workspace, "workspace");
   optimizer_ = backend.optimizer(plan.optimizer());
-  clip_norm_ = backend.clip_norm({.segments = plan.optimizer().segments,
-                                  .max_norm = static_cast<float>(plan.config().train.clip_norm)});
+  clip_norm_ = backend.clip_norm(
+      {.segments = plan.optimizer().segments, .max_norm = static_cast<float>(plan.config().train.clip_norm)});
   std::size_t n_statistics = table.n_total() - table.n_trainable();
   moving_average_ = backend.moving_average(
       {.n_elements = n_statistics, .momentum = static_cast<float>(plan.config().batch_norm.momentum)});
@@ -52,8 +52,7 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   }
   // Every graph has its loss at the same place: the trainer reads one.
   sums_ = reinterpret_cast<LossSums*>(exchange + plan.largest().loss.offset);
-  reducer_ = std::make_unique<comm::GradientReducer>(communicator, backend, gradient_arena(),
-                                                     plan.buckets());
+  reducer_ = std::make_unique<comm::GradientReducer>(communicator, backend, gradient_arena(), plan.buckets());
   sums_ready_ = backend.make_event();
   sums_done_ = communicator.make_event();
   backend.seal();

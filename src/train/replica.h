@@ -19,7 +19,7 @@ namespace lockstep::train {
 /// What one step told: over all ranks' samples, and this rank's own.
 struct StepResult {
   LossSums sums, local;
-  double gradient_norm = 0;                  // 0 unless asked for
+  double gradient_norm = 0;  // 0 unless asked for
   double exposed_communication_seconds = 0;
 };
 

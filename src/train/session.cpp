@@ -17,8 +17,9 @@ namespace lockstep::train {
 namespace {
 
 std::shared_ptr<const data::ImageSet> open_set(const Config& config, const std::string& path, const char* split) {
-  if (path != "synthetic") return data::open_image_set(path, split == std::string("train") ? config.data.start : 0,
-                                                       split == std::string("train") ? config.data.end : 0);
+  if (path != "synthetic")
+    return data::open_image_set(path, split == std::string("train") ? config.data.start : 0,
+                                split == std::string("train") ? config.data.end : 0);
   const std::int64_t n = split == std::string("train") ? config.data.synthetic_samples
                                                        : std::max<std::int64_t>(1, config.data.synthetic_samples / 10);
   return data::make_synthetic_set(config.run.seed, n, config.data.image_size, config.data.image_size, 3,
@@ -123,7 +124,8 @@ void Session::check_unchanged(const SessionOptions& options) const {
   std::string text;
   for (const config::Difference& d : config::learning_differences(before, config)) {
     const auto& allowed = options.allow_change;
-    const bool is_allowed = d.key == "train.epochs" || std::find(allowed.begin(), allowed.end(), d.key) != allowed.end();
+    const bool is_allowed =
+        d.key == "train.epochs" || std::find(allowed.begin(), allowed.end(), d.key) != allowed.end();
     if (is_allowed && leader()) log::info("{} changes from {} to {}, and the schedule with it", d.key, d.before, d.now);
     if (!is_allowed) text += fmt::format("\n  {}: {} before, {} now", d.key, d.before, d.now);
   }

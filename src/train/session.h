@@ -23,9 +23,9 @@ struct Progress {
 };
 
 struct SessionOptions {
-  bool fresh = false;                      // start over: an existing run is set aside
-  std::vector<std::string> allow_change;   // keys that may differ from the run that is continued
-  std::string checkpoint;                  // evaluation: weights of this file; nothing is written to RUN
+  bool fresh = false;                     // start over: an existing run is set aside
+  std::vector<std::string> allow_change;  // keys that may differ from the run that is continued
+  std::string checkpoint;                 // evaluation: weights of this file; nothing is written to RUN
 };
 
 class Session {

@@ -36,7 +36,8 @@ BatchShape batch_shape(const Config& config, int rank, int ranks) {
   return shape;
 }
 
-std::pair<std::vector<float>, std::vector<float>> normalization(const Config& config, const data::ImageSetInfo& images) {
+std::pair<std::vector<float>, std::vector<float>> normalization(const Config& config,
+                                                                const data::ImageSetInfo& images) {
   const auto pick = [&](const std::vector<double>& given, const std::vector<float>& own, const char* key) {
     if (given.empty()) return own;
     require(given.size() == static_cast<std::size_t>(images.channels), ErrorCode::config_range,
@@ -124,17 +125,16 @@ PlannedGraph StepPlan::build(graph::Mode mode, std::int64_t batch, std::int64_t 
   };
   const auto [mean, stddev] = normalization(config_, images);
   graph::Graph& graph = *planned.graph;
-  const graph::ActivationId input =
-      layers::image_input(graph,
-                          {.height = images.height,
-                           .width = images.width,
-                           .channels = images.channels,
-                           .mean = mean,
-                           .stddev = stddev,
-                           .crop_padding = wanted("crop") ? config_.data.crop_padding : 0,
-                           .flip = wanted("flip"),
-                           .seed = config_.run.seed},
-                          planned.buffers);
+  const graph::ActivationId input = layers::image_input(graph,
+                                                        {.height = images.height,
+                                                         .width = images.width,
+                                                         .channels = images.channels,
+                                                         .mean = mean,
+                                                         .stddev = stddev,
+                                                         .crop_padding = wanted("crop") ? config_.data.crop_padding : 0,
+                                                         .flip = wanted("flip"),
+                                                         .seed = config_.run.seed},
+                                                        planned.buffers);
   const graph::ActivationId logits = models::build(graph, input, config_.model);
   planned.loss =
       layers::cross_entropy(graph, logits, planned.buffers, static_cast<float>(config_.train.label_smoothing));

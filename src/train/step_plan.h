@@ -23,10 +23,10 @@ struct BatchShape {
   std::int64_t global_batch = 0;
   int rank = 0, ranks = 1, pieces = 1;
 
-  std::int64_t piece_of(int of_rank, int piece) const;                            // samples
-  std::int64_t piece(int number) const { return piece_of(rank, number); }         // of this rank
-  std::int64_t piece_of_all(int number) const;                                    // summed over ranks
-  std::int64_t largest_piece() const;                                             // over ranks and pieces
+  std::int64_t piece_of(int of_rank, int piece) const;                     // samples
+  std::int64_t piece(int number) const { return piece_of(rank, number); }  // of this rank
+  std::int64_t piece_of_all(int number) const;                             // summed over ranks
+  std::int64_t largest_piece() const;                                      // over ranks and pieces
   std::int64_t smallest_piece() const;
 };
 
@@ -51,9 +51,9 @@ struct StepState {
 struct MemoryReport {
   std::size_t parameters = 0, gradients = 0, optimizer = 0, activations = 0, workspace = 0;
   std::size_t activations_without_reuse = 0;
-  std::size_t exchange = 0;       // small sums between ranks, behind the gradients
-  std::size_t mapped_peers = 0;   // what this rank touches of its node's other ranks' gradients
-  std::size_t loader = 0;         // batches read ahead
+  std::size_t exchange = 0;      // small sums between ranks, behind the gradients
+  std::size_t mapped_peers = 0;  // what this rank touches of its node's other ranks' gradients
+  std::size_t loader = 0;        // batches read ahead
   std::size_t total() const {
     return parameters + gradients + optimizer + activations + workspace + exchange + mapped_peers + loader;
   }

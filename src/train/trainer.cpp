@@ -87,8 +87,8 @@ class Trainer {
     if (step <= accounted_) return;
     accounted_ = step;
     const StepResult result = s_.replica->result(steps_ago);
-    require(std::isfinite(result.sums.loss), ErrorCode::not_finite,
-            "the loss of step {} is {} (learning rate {:g})", step + 1, result.sums.loss, learning_rate(step));
+    require(std::isfinite(result.sums.loss), ErrorCode::not_finite, "the loss of step {} is {} (learning rate {:g})",
+            step + 1, result.sums.loss, learning_rate(step));
     recorder_.step(step, result, learning_rate(step), clock_[step & 1]);
   }
 

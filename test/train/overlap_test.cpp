@@ -26,7 +26,8 @@ int main(int argc, char** argv) {
   config.comm.bucket_mb = 4;
   Config sleepy = config;
   sleepy.comm.sleep_ms = 20;
-  const auto backend = make_backend({.device = "cpu", .threads = 1}), other = make_backend({.device = "cpu", .threads = 1});
+  const auto backend = make_backend({.device = "cpu", .threads = 1}),
+             other = make_backend({.device = "cpu", .threads = 1});
   const auto communicator = comm::make_communicator(config.comm, *world);
   const auto sleepy_communicator = comm::make_communicator(sleepy.comm, *world);
   test::SmallRun plain(config, *backend, *communicator), slow(sleepy, *other, *sleepy_communicator);
@@ -46,9 +47,10 @@ int main(int argc, char** argv) {
   for (std::size_t i = 0; i < slow_seconds.size(); ++i) differences.push_back(slow_seconds[i] - plain_seconds[i]);
   const double grown = median(differences);
   if (world->rank() == 0)
-    std::printf("%zu buckets: %.0f ms of sleeps, median step %.0f ms without and %.0f ms with: %.0f %% of them exposed\n",
-                slow.plan().buckets().size(), 1e3 * sleeps, 1e3 * median(plain_seconds), 1e3 * median(slow_seconds),
-                100 * grown / sleeps);
+    std::printf(
+        "%zu buckets: %.0f ms of sleeps, median step %.0f ms without and %.0f ms with: %.0f %% of them exposed\n",
+        slow.plan().buckets().size(), 1e3 * sleeps, 1e3 * median(plain_seconds), 1e3 * median(slow_seconds),
+        100 * grown / sleeps);
   const bool failed = world->any((world->rank() == 0 && grown > 0.4 * sleeps) || slow.plan().buckets().size() < 5);
   world->barrier();
   return failed ? 1 : 0;

@@ -40,8 +40,7 @@ void gradients_agree(World& world) {
   const auto exact_communicator = comm::make_communicator(config.comm, *alone);
   const std::vector<float> exact = gradients(config, *exact_backend, *exact_communicator);
   const double error = test::relative_distance(ours, exact), error_of_one = test::relative_distance(one_rank, exact);
-  if (world.rank() == 0)
-    std::printf("%d ranks: error %.2e, one rank %.2e\n", world.size(), error, error_of_one);
+  if (world.rank() == 0) std::printf("%d ranks: error %.2e, one rank %.2e\n", world.size(), error, error_of_one);
   check(error <= 2 * error_of_one, world.rank(), "gradients differ from one rank's by more than rounding");
 }
 

@@ -45,12 +45,13 @@ class SmallRun {
   double step(std::int64_t number, bool update = true) {
     const Config& config = plan_.config();
     const train::BatchShape& shape = plan_.batch();
-    replica_.begin_step({.learning_rate = static_cast<float>(config.optimizer.learning_rate),
-                         .loss_weight = 1.0f / static_cast<float>(shape.global_batch),
-                         .adam_correction1 = static_cast<float>(1 / (1 - std::pow(config.optimizer.beta1, number + 1.0))),
-                         .adam_correction2 = static_cast<float>(1 / (1 - std::pow(config.optimizer.beta2, number + 1.0))),
-                         .epoch = 0,
-                         .step = static_cast<std::uint32_t>(number)});
+    replica_.begin_step(
+        {.learning_rate = static_cast<float>(config.optimizer.learning_rate),
+         .loss_weight = 1.0f / static_cast<float>(shape.global_batch),
+         .adam_correction1 = static_cast<float>(1 / (1 - std::pow(config.optimizer.beta1, number + 1.0))),
+         .adam_correction2 = static_cast<float>(1 / (1 - std::pow(config.optimizer.beta2, number + 1.0))),
+         .epoch = 0,
+         .step = static_cast<std::uint32_t>(number)});
     const data::Share share = data::share_of(shape.global_batch, shape.rank, shape.ranks);
     for (int piece = 0; piece < shape.pieces; ++piece) {
       const data::Share part = data::share_of(share.size(), piece, shape.pieces);
@@ -68,8 +69,12 @@ class SmallRun {
   const train::StepResult& result() const { return result_; }
 
   /// All gradients, or all weights, in the table's order.
-  std::vector<float> all_gradients() const { return all([&](const std::string& n) { return replica_.gradient(n); }); }
-  std::vector<float> all_weights() const { return all([&](const std::string& n) { return replica_.parameter(n); }); }
+  std::vector<float> all_gradients() const {
+    return all([&](const std::string& n) { return replica_.gradient(n); });
+  }
+  std::vector<float> all_weights() const {
+    return all([&](const std::string& n) { return replica_.parameter(n); });
+  }
 
  private:
   template <typename Get>

@@ -1,8 +1,8 @@
 // ranks: 1 2
 // timeout: 300
 // sanitizers: no
-// Memory is what was planned: nothing of size is taken from the heap inside a step, the sealed backend refuses, and what
-// 20 steps add to the process is within 5 % of the plan.
+// Memory is what was planned: nothing of size is taken from the heap inside a step, the sealed backend refuses, and
+// what 20 steps add to the process is within 5 % of the plan.
 #include <cstdio>
 #include <fstream>
 

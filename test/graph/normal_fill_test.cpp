@@ -1,4 +1,4 @@
-#include "base/normal_fill.h"
+#include "graph/normal_fill.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ TEST(FillNormal, GivesWhatPhiloxGivesOneByOne) {
   for (std::size_t n : {1u, 2u, 511u, 512u, 513u, 200000u}) {
     const Philox random(7, RandomPurpose::weights, name_hash("layer1.0.conv1.weight"), 0);
     std::vector<float> values(n);
-    fill_normal(random, 0.05, values);
+    graph::fill_normal(random, 0.05, values);
     std::size_t different = 0;
     for (std::size_t i = 0; i < n; ++i) {
       const double exact = 0.05 * random.normal(i);

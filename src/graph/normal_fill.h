@@ -5,10 +5,10 @@
 
 #include "lockstep/philox.h"
 
-namespace lockstep {
+namespace lockstep::graph {
 
 /// values[i] = scale * random.normal(i), in double and rounded once. Logarithm, sine and cosine are our own, within an
 /// ulp or two of libm's, so that the loops vectorise and every machine gets the same bits.
 void fill_normal(const Philox& random, double scale, std::span<float> values);
 
-}  // namespace lockstep
+}  // namespace lockstep::graph

@@ -1,4 +1,4 @@
-#include "base/normal_fill.h"
+#include "graph/normal_fill.h"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-namespace lockstep {
+namespace lockstep::graph {
 
 namespace {
 
@@ -71,8 +71,8 @@ inline SineCosine sine_cosine(double x) {
 }
 
 /// kLanes blocks of normals; no fused multiply-add anywhere, so all instruction sets give the same bits.
-__attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-void normal_lanes(const std::uint32_t* __restrict words, double scale, float* __restrict out) {
+__attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"))) void normal_lanes(
+    const std::uint32_t* __restrict words, double scale, float* __restrict out) {
   for (int i = 0; i < kLanes; ++i) {
     const std::uint32_t w0 = words[i], w1 = words[kLanes + i], w2 = words[2 * kLanes + i], w3 = words[3 * kLanes + i];
     const auto uniform = [](std::uint32_t high, std::uint32_t low) {
@@ -87,9 +87,9 @@ void normal_lanes(const std::uint32_t* __restrict words, double scale, float* __
   }
 }
 
-__attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-void philox_lanes(const std::uint32_t* __restrict counter, const std::uint32_t* __restrict key, std::uint64_t first,
-                  std::uint32_t* __restrict words) {
+__attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"))) void philox_lanes(
+    const std::uint32_t* __restrict counter, const std::uint32_t* __restrict key, std::uint64_t first,
+    std::uint32_t* __restrict words) {
   for (int i = 0; i < kLanes; ++i) {
     const std::uint64_t index = first + static_cast<std::uint64_t>(i);
     std::uint32_t c0 = static_cast<std::uint32_t>(index), c1 = static_cast<std::uint32_t>(index >> 32);
@@ -124,4 +124,4 @@ void fill_normal(const Philox& random, double scale, std::span<float> values) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::graph
