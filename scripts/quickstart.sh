@@ -42,7 +42,7 @@ Everything of the run lies in $run/: log.txt, metrics.jsonl, checkpoints/, model
 What to try next
   make train OVERRIDES="train.epochs=12"                        go on with the same run for twice as long
   make train RANKS=4 OVERRIDES="run.name=four --fresh"          the same training on 4 ranks
-  $lockstep plan $config --ranks 8                   what a step on 8 ranks would hold and move
-  $lockstep help config                                         every key with its default and meaning
+  $lockstep plan $config --ranks 8      what a step on 8 ranks would hold and move
+  $lockstep help config                                      every key with its default and meaning
   data/get_cifar10.sh && make train CONFIG=jobs/configs/resnet18_cifar10.yaml      all 50,000 images
 TEXT
