@@ -68,6 +68,7 @@ void write_banner(Session& s) {
   log::info("communication: {}; {} bucket{} of up to {:g} MiB", s.communicator->describe(), s.plan->buckets().size(),
             s.plan->buckets().size() == 1 ? "" : "s", s.config.comm.bucket_mb);
   log::info("memory of rank 0:\n{}", memory_text(s.plan->memory()));
+  for (const std::string& note : s.notes) log::info("{}", note);
   if (!s.resumed_from.empty()) log::info("continues from {} (step {})", s.resumed_from, s.progress.step);
 }
 

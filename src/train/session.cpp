@@ -65,7 +65,7 @@ Session::Session(Config given, World& the_world, const SessionOptions& options)
     : config(std::move(given)), world(the_world), run(config) {
   if (options.fresh && leader())
     if (const std::string aside = run.set_aside(); !aside.empty())
-      log::info("--fresh: the run that was in {} is now in {}", run.path(), aside);
+      notes.push_back(fmt::format("--fresh: the run that was in {} is now in {}", run.path(), aside));
   const std::string checkpoint = find_checkpoint(options);
   if (!checkpoint.empty() && options.checkpoint.empty()) {
     const checkpoint::StateJson state = checkpoint::load_state(checkpoint);
@@ -97,7 +97,7 @@ Session::Session(Config given, World& the_world, const SessionOptions& options)
   if (checkpoint.empty())
     initialize_weights();
   else
-    restore(checkpoint);
+    restore(checkpoint, !options.checkpoint.empty());
 }
 
 void Session::open_data() {
@@ -118,7 +118,7 @@ std::string Session::find_checkpoint(const SessionOptions& options) {
   return found;
 }
 
-void Session::check_unchanged(const SessionOptions& options) const {
+void Session::check_unchanged(const SessionOptions& options) {
   const std::string before = run.read_file("config.yaml");
   if (before.empty()) return;  // a checkpoint from elsewhere: its state was checked
   std::string text;
@@ -126,7 +126,8 @@ void Session::check_unchanged(const SessionOptions& options) const {
     const auto& allowed = options.allow_change;
     const bool is_allowed =
         d.key == "train.epochs" || std::find(allowed.begin(), allowed.end(), d.key) != allowed.end();
-    if (is_allowed && leader()) log::info("{} changes from {} to {}, and the schedule with it", d.key, d.before, d.now);
+    if (is_allowed)
+      notes.push_back(fmt::format("{} changes from {} to {}, and the schedule with it", d.key, d.before, d.now));
     if (!is_allowed) text += fmt::format("\n  {}: {} before, {} now", d.key, d.before, d.now);
   }
   require(text.empty(), ErrorCode::resume_changed, "{} cannot be continued with other settings of what is learned:{}",
@@ -140,8 +141,10 @@ void Session::check_ranks_agree() const {
             "rank {} lays out its weights otherwise than rank 0: the nodes' processors or libraries differ", r);
 }
 
-void Session::restore(const std::string& checkpoint) {
-  const checkpoint::StateJson state = checkpoint::load(checkpoint, replica->targets());
+void Session::restore(const std::string& checkpoint, bool weights_only) {
+  std::vector<checkpoint::TensorTarget> targets = replica->targets();
+  if (weights_only) std::erase_if(targets, [](const auto& t) { return t.path.starts_with("/optimizer/"); });
+  const checkpoint::StateJson state = checkpoint::load(checkpoint, targets);
   progress.step = state.at("step").get<std::int64_t>();
   if (state.contains("best") && state.at("best").is_number()) {
     progress.best = state.at("best").get<double>();
@@ -165,9 +168,8 @@ void Session::initialize_weights() {
     }
   }
   const std::vector<std::string> kept = replica->load_named(tensors);
-  if (leader()) log::info("weights from {}", source);
-  for (const std::string& line : kept)
-    if (leader()) log::info("the head starts from new values: {}", line);
+  notes.push_back(fmt::format("weights from {}", source));
+  for (const std::string& line : kept) notes.push_back(fmt::format("the head starts from new values: {}", line));
 }
 
 std::int64_t Session::global_batch_of(std::int64_t step) const {

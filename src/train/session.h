@@ -42,7 +42,8 @@ class Session {
   std::unique_ptr<Replica> replica;
   Progress progress;
   std::int64_t steps_per_epoch = 0, last_step = 0, evaluation_batch = 0;
-  std::string resumed_from;  // empty: a new run
+  std::string resumed_from;        // empty: a new run
+  std::vector<std::string> notes;  // what the user should hear of how it began; the banner says it
 
   bool leader() const { return world.rank() == 0; }
   /// Samples of the global batch of a step; less in an epoch's last with drop_last false.
@@ -52,8 +53,8 @@ class Session {
  private:
   std::string find_checkpoint(const SessionOptions& options);
   void open_data();
-  void check_unchanged(const SessionOptions& options) const;
-  void restore(const std::string& checkpoint);
+  void check_unchanged(const SessionOptions& options);
+  void restore(const std::string& checkpoint, bool weights_only);
   void initialize_weights();
   void check_ranks_agree() const;
 };

@@ -10,6 +10,7 @@
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "train/recorder.h"
+#include "train/replica_check.h"
 #include "train/schedule.h"
 
 namespace lockstep::train {
@@ -50,7 +51,7 @@ class Trainer {
       const bool epoch_ends = (step + 1) % s_.steps_per_epoch == 0, run_ends = step + 1 == s_.last_step;
       if (!epoch_ends && !run_ends && !evaluates_after(step) && !saves_after(step) && !checks_after(step)) continue;
       account(step, 0);
-      if (checks_after(step)) check_replicas(step + 1);
+      if (checks_after(step)) require_equal_replicas(s_.world, s_.replica->hash(), step + 1);
       const bool evaluated = evaluates_after(step) && evaluate_now(step + 1);
       if (epoch_ends) recorder_.epoch(step, learning_rate(step), evaluated ? &validation_ : nullptr);
       if (saves_after(step)) save(step + 1);
@@ -115,23 +116,6 @@ class Trainer {
     validation_ = evaluate(s_, *s_.validation_set, "evaluation");
     recorder_.evaluation(steps_done, validation_, now_seconds() - begin);
     return true;
-  }
-
-  /// All ranks hold the same bits, or the one that differs from most is named and the run ends before it is saved.
-  void check_replicas(std::int64_t steps_done) {
-    const std::string mine = fmt::format("{:016x} {}", s_.replica->hash(), s_.world.host());
-    const std::vector<std::string> all = s_.world.all_gather(mine);
-    const auto hash = [&](std::size_t r) { return all[r].substr(0, 16); };
-    std::size_t most = 0, most_count = 0;
-    for (std::size_t r = 0; r < all.size(); ++r) {
-      std::size_t count = 0;
-      for (std::size_t q = 0; q < all.size(); ++q) count += hash(q) == hash(r) ? 1 : 0;
-      if (count > most_count) most = r, most_count = count;
-    }
-    for (std::size_t r = 0; r < all.size(); ++r)
-      require(hash(r) == hash(most), ErrorCode::replicas_differ,
-              "after step {} the weights of rank {} on {} differ from those of rank {} (hashes {} and {})", steps_done,
-              r, all[r].substr(17), most, hash(r), hash(most));
   }
 
   void save(std::int64_t steps_done) {

@@ -56,6 +56,14 @@ done
 accuracy() { sed -n 's/.*"accuracy": \([^,]*\).*/\1/p' "$work/evaluation$1"; }
 check "the same accuracy on 1, 2 and 3 ranks" test "$(accuracy 1)" = "$(accuracy 2)" -a "$(accuracy 1)" = "$(accuracy 3)"
 
+# Weights from elsewhere: a model file, with another head; and a checkpoint without an optimizer, evaluated.
+check "starts from a model file" train 1 run.name=from_model model.initialize_from="$work/piece2/model.safetensors" \
+  train.epochs=1 model.classes=12
+check "  and says that the head is new" grep -q 'the head starts from new values: fc.weight is (10, 512)' "$work/from_model/log.txt"
+check "imports a model file" "$lockstep" checkpoint import "$work/piece2/model.safetensors" "$work/imported.h5"
+check "  and evaluates it" "$lockstep" evaluate "${small[@]}" --checkpoint "$work/imported.h5"
+check "starts from a checkpoint" train 1 run.name=from_checkpoint model.initialize_from="$work/piece2/$last" train.epochs=1
+
 # Bad input: a sentence, the status, all ranks ended.
 check "unknown key" refused 2 'train.epochs' "$lockstep" train "${small[@]}" train.epoch=3
 check "ill-typed key" refused 2 'train.epochs' "$lockstep" train "${small[@]}" train.epochs=many

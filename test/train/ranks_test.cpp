@@ -5,9 +5,10 @@
 #include <cstdio>
 #include <string>
 
-#include "lockstep/log.h"
+#include "lockstep/error.h"
 #include "test/reference/backend.h"
 #include "test/train/small_run.h"
+#include "train/replica_check.h"
 
 namespace lockstep {
 namespace {
@@ -59,6 +60,18 @@ void replicas_stay_equal(World& world) {
     check(theirs == std::to_string(mine), world.rank(), "replicas differ after 50 steps");
 }
 
+void the_rank_that_differs_is_named(World& world) {
+  train::require_equal_replicas(world, 42, 7);
+  if (world.size() < 3) return;  // of two nobody can say which is wrong
+  std::string message;
+  try {
+    train::require_equal_replicas(world, world.rank() == 1 ? 43 : 42, 7);
+  } catch (const Error& error) {
+    message = error.what();
+  }
+  check(message.find("rank 1 on " + world.host()) != std::string::npos, world.rank(), "not named: " + message);
+}
+
 }  // namespace
 }  // namespace lockstep
 
@@ -67,6 +80,7 @@ int main(int argc, char** argv) {
   const auto world = comm::start_world(&argc, &argv);
   gradients_agree(*world);
   replicas_stay_equal(*world);
+  the_rank_that_differs_is_named(*world);
   const bool failed = world->any(failures > 0);
   world->barrier();
   return failed ? 1 : 0;

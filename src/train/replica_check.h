@@ -1,0 +1,13 @@
+// All ranks hold the same bits, or the one that differs is named.
+#pragma once
+
+#include <cstdint>
+
+#include "lockstep/communicator.h"
+
+namespace lockstep::train {
+
+/// Collective. Throws replicas_differ on every rank, naming the rank and host whose hash differs from most others'.
+void require_equal_replicas(World& world, std::uint64_t hash, std::int64_t steps_done);
+
+}  // namespace lockstep::train
