@@ -13,6 +13,7 @@ else
 fi
 # clang reads GCC's commands but not each of its flags, and Debian's clang has no OpenMP runtime of its own to link.
 printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" \
-  clang-tidy -p . --quiet --extra-arg=-Wno-unknown-warning-option --extra-arg=-Wno-unknown-pragmas 2>&1 |
-  { grep -vE '^[0-9]+ warnings? generated|^Suppressed|^Use -header-filter' || true; }
+  clang-tidy -p . --quiet --extra-arg=-Wno-unknown-warning-option --extra-arg=-Wno-unknown-pragmas \
+  --extra-arg=-include --extra-arg=scripts/source_location_for_clang.h 2>&1 |
+  { grep --line-buffered -vE '^[0-9]+ warnings? generated|^Suppressed|^Use -header-filter' || true; }
 echo "check-tidy: ${#files[@]} files"
