@@ -34,6 +34,8 @@ export LOCKSTEP=$PWD/$build/lockstep
 export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1
 export LSAN_OPTIONS=suppressions=$PWD/scripts/lsan.supp:print_suppressions=0
 export UBSAN_OPTIONS=print_stacktrace=1
+# Tests have more threads and ranks than cores: waiting threads must sleep, not spin.
+export OMP_WAIT_POLICY=passive
 export TSAN_OPTIONS=suppressions=$PWD/scripts/tsan.supp:ignore_noninstrumented_modules=1
 python=.deps/python/bin/python
 
