@@ -1,0 +1,76 @@
+"""The speeds that we hold ourselves to: prints one line each, and ends with status 1 if one was missed.
+
+They depend on the machine and on its load, so they are no part of `make test`.
+"""
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+
+import harness
+
+BENCH = pathlib.Path(__file__).resolve().parent
+
+
+def result_of(script, name, arguments, directory):
+    """What a benchmark script left in NAME.json; its table goes to standard error."""
+    done = subprocess.run([sys.executable, BENCH / script, *arguments, "--results", directory], stdout=subprocess.PIPE,
+                          text=True)
+    print(done.stdout, file=sys.stderr)
+    if done.returncode:
+        harness.stop(f"{script} failed with status {done.returncode}")
+    return json.loads((pathlib.Path(directory) / f"{name}.json").read_text())
+
+
+def loader_samples_per_second(build):
+    out = harness.run([pathlib.Path(build).resolve() / "bench/micro/loader", "--benchmark_format=json",
+                       "--benchmark_min_time=1"], "bench/micro/loader")
+    return json.loads(out)["benchmarks"][0]["items_per_second"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default="build", help="folder with the program lockstep and the benchmarks")
+    parser.add_argument("--python", default="python3", help="interpreter with torch and torchvision")
+    parser.add_argument("--rounds", type=int, default=5, help="beside PyTorch")
+    args = parser.parse_args()
+    harness.lockstep(args.build)
+    python, torch = harness.torch_python(args.python)
+
+    missed = 0
+
+    def check(what, found, holds, wanted):
+        nonlocal missed
+        missed += not holds
+        print(f"{'ok    ' if holds else 'MISSED'}  {what}: {found}; wanted {wanted}", flush=True)
+
+    with harness.scratch() as directory:
+        one, two = result_of("macro/steps.py", "steps", ["--build", args.build], directory)["steps"]
+        ratio = loader_samples_per_second(args.build) / one["samples_per_second"]
+        check("the loader alone over what a step takes", f"{ratio:.1f} times", ratio >= 3, "at least 3 times")
+        share = two["data_wait_seconds"] / two["step_seconds"]
+        check("waiting for data, of a step of 2 ranks", f"{100 * share:.1f} %", share <= 0.02, "at most 2 %")
+        share = two["exposed_communication_seconds"] / two["step_seconds"]
+        check("exposed communication, of a step of 2 ranks", f"{100 * share:.1f} %", share <= 0.10, "at most 10 %")
+
+        startup = result_of("peers/startup.py", "startup", ["--build", args.build, "--peer-rounds", "0"], directory)
+        ours = sorted(startup["seconds"]["lockstep"])[len(startup["seconds"]["lockstep"]) // 2]
+        over = startup["over_empty_seconds"]
+        check("launch to the end of step 1, less a step", f"{ours:.2f} s, {over:.2f} s over an empty MPI program",
+              ours < 0.6 or over < 0.25, "under 0.6 s, or under 0.25 s over an empty MPI program")
+
+        if python:
+            peers = result_of("peers/run.py", "peers",
+                              ["--build", args.build, "--python", python, "--rounds", str(args.rounds)], directory)
+            check("speed beside PyTorch", f"{peers['speed_ratio']:.2f} times", peers["speed_ratio"] >= 1.3,
+                  "at least 1.3 times")
+            check("memory beside PyTorch", f"{peers['memory_ratio']:.2f} times", peers["memory_ratio"] <= 0.5,
+                  "at most half")
+        else:
+            print(f"left out  beside PyTorch: {torch}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

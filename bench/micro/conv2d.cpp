@@ -1,0 +1,90 @@
+// The convolutions of ResNet-18 at 32x32, batch 32: the convolution alone, and the unit as it stands in the network
+// (a pending normalisation with ReLU of its input, statistics of its output).
+#include "bench/micro/support.h"
+
+namespace lockstep::bench {
+namespace {
+
+struct Case {
+  std::int64_t size, channels, out_channels;
+  int window, stride;
+};
+constexpr Case kCases[] = {{32, 3, 64, 3, 1},   {32, 64, 64, 3, 1},   {32, 64, 128, 3, 2},
+                           {32, 64, 128, 1, 2}, {16, 128, 128, 3, 1}, {16, 128, 256, 3, 2},
+                           {8, 256, 256, 3, 1}, {8, 256, 512, 3, 2},  {4, 512, 512, 3, 1}};
+
+/// The op of a case with all its arguments.
+struct Unit {
+  Unit(const Case& c, bool in_network) : normalized(in_network && c.channels > 3) {
+    Conv2dDescription d;
+    d.x = {kBatch, c.size, c.size, c.channels};
+    d.out_channels = c.out_channels;
+    d.window = c.window;
+    d.stride = c.stride;
+    d.padding = c.window / 2;
+    d.x_layout = backend().activation_layout(d.x);
+    d.y_layout = backend().activation_layout(d.y());
+    d.statistics = in_network;
+    d.input_gradient = c.channels > 3;
+    if (normalized) d.normalization = InputNormalization{};
+    op = backend().conv2d(d);
+    memory = arguments.memory_of(*op);
+    const std::int64_t n_x = d.x.n_elements(), n_y = d.y().n_elements();
+    const auto n_weight = static_cast<std::int64_t>(op->weight_layout()->n_elements());
+    forward.x = backward.x = arguments.make(n_x);
+    forward.weight = backward.weight = arguments.make(n_weight);
+    forward.y = arguments.make(n_y);
+    forward.statistics = arguments.make<double>(2 * c.out_channels);
+    backward.dy = arguments.make(n_y);
+    backward.dweight = arguments.make(n_weight);
+    if (normalized) {
+      forward.normalization.scale_bias = arguments.make(2 * c.channels);
+      backward.normalization = forward.normalization;
+      backward.gradient.mean_inverse_stddev = arguments.make(2 * c.channels);
+      backward.gradient.dz = arguments.make(n_x);
+      backward.gradient.sums = arguments.make<double>(2 * c.channels);
+    } else if (d.input_gradient) {
+      backward.dx = arguments.make(n_x);
+    }
+    flops = 2.0 * static_cast<double>(n_y * c.channels * c.window * c.window);
+    bytes = 4.0 * static_cast<double>(n_x + n_y + n_weight);
+    backward_flops = flops * (d.input_gradient ? 2 : 1);
+  }
+
+  bool normalized;
+  Arguments arguments;
+  std::unique_ptr<Conv2d> op;
+  OpMemory memory;
+  Conv2d::Forward forward;
+  Conv2d::Backward backward;
+  double flops = 0, backward_flops = 0, bytes = 0;
+};
+
+void register_case(const Case& c, bool in_network) {
+  const std::string name = std::string(in_network ? "unit" : "conv") + "/" + std::to_string(c.size) + "x" +
+                           std::to_string(c.size) + "x" + std::to_string(c.channels) + "-" +
+                           std::to_string(c.out_channels) + "_" + std::to_string(c.window) + "x" +
+                           std::to_string(c.window) + (c.stride > 1 ? "/2" : "");
+  add(name + "/forward", [c, in_network](benchmark::State& state) {
+    Unit unit(c, in_network);
+    const auto stream = backend().make_stream();
+    measure(
+        state, [&] { unit.op->forward(unit.forward, unit.memory, *stream); }, unit.flops, unit.bytes);
+  });
+  add(name + "/backward", [c, in_network](benchmark::State& state) {
+    Unit unit(c, in_network);
+    const auto stream = backend().make_stream();
+    unit.op->forward(unit.forward, unit.memory, *stream);
+    measure(
+        state, [&] { unit.op->backward(unit.backward, unit.memory, *stream); }, unit.backward_flops, 2 * unit.bytes);
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::bench
+
+int main(int argc, char** argv) {
+  for (const bool in_network : {false, true})
+    for (const auto& c : lockstep::bench::kCases) lockstep::bench::register_case(c, in_network);
+  return lockstep::bench::run_all(argc, argv);
+}
