@@ -1,0 +1,124 @@
+// Ten steps of two networks against PyTorch. test/golden/make_golden.py made the figures; initial weights are the same
+// function of the seed in both languages. Training is chaotic, so the bounds are PyTorch's own: what its fp32 runs
+// differ by from its fp64 one.
+// timeout: 400
+// sanitizers: no
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "comm/world.h"
+#include "test/train/small_run.h"
+
+namespace lockstep {
+namespace {
+
+using Json = nlohmann::json;
+
+/// Each pixel `scale` x `scale` times: larger images without another file.
+class Enlarged final : public data::ImageSet {
+ public:
+  Enlarged(std::unique_ptr<data::ImageSet> set, int scale)
+      : set_(std::move(set)), info_(set_->info()), scale_(scale), small_(info_.image_bytes()) {
+    info_.height *= scale;
+    info_.width *= scale;
+  }
+  const data::ImageSetInfo& info() const override { return info_; }
+  void read(std::int64_t sample, std::span<std::uint8_t> image, std::int32_t& label) const override {
+    set_->read(sample, small_, label);
+    const int small_width = info_.width / scale_;
+    auto out = image.begin();
+    for (int h = 0; h < info_.height; ++h)
+      for (int w = 0; w < info_.width; ++w)
+        out = std::copy_n(small_.begin() + ((h / scale_) * small_width + w / scale_) * info_.channels, info_.channels,
+                          out);
+  }
+
+ private:
+  std::unique_ptr<data::ImageSet> set_;
+  data::ImageSetInfo info_;
+  int scale_;
+  mutable std::vector<std::uint8_t> small_;  // the test reads from one thread
+};
+
+Config config_of(const Json& golden) {
+  Config config;
+  config.run.seed = golden["seed"];
+  config.model.depth = golden["depth"];
+  config.model.stem = golden["stem"];
+  config.model.classes = golden["classes"];
+  config.model.zero_gamma = golden["zero_gamma"];
+  config.data.train = "data/samples/cifar10_train.h5";
+  config.train.global_batch = golden["batch"];
+  config.train.label_smoothing = golden["label_smoothing"];
+  config.optimizer.learning_rate = golden["learning_rate"];
+  config.optimizer.momentum = golden["momentum"];
+  config.optimizer.weight_decay = golden["weight_decay"];
+  config.cpu.threads = 1;
+  return config;
+}
+
+/// As in make_golden.py.
+std::size_t place(std::size_t i, std::size_t n_elements) { return i * 2654435761u % n_elements; }
+
+/// Euclidean distance to PyTorch's fp64 values at the stored places of all tensors; `norm` is theirs.
+template <typename Get>
+double distance(const Json& first_step, const char* what, const Get& get, double& norm) {
+  double difference = 0, squares = 0;
+  for (const auto& [name, tensor] : first_step.items()) {
+    const std::vector<float> ours = get(name);
+    const std::vector<double> exact = tensor[what];
+    for (std::size_t i = 0; i < exact.size(); ++i) {
+      difference += std::pow(static_cast<double>(ours[place(i, ours.size())]) - exact[i], 2);
+      squares += exact[i] * exact[i];
+    }
+  }
+  norm = std::sqrt(squares);
+  return std::sqrt(difference);
+}
+
+class Golden : public testing::TestWithParam<const char*> {};
+
+TEST_P(Golden, TenStepsAsInPyTorch) {
+  std::ifstream file(std::string("test/golden/") + GetParam() + ".json");
+  ASSERT_TRUE(file) << "tests run in the repository's root";
+  const Json golden = Json::parse(file);
+  const std::vector<double> losses = golden["losses"], spread = golden["spread"];
+  const Json& first_step = golden["first_step"];
+
+  const auto world = comm::single_world();
+  const Config config = config_of(golden);
+  const auto communicator = comm::make_communicator(config.comm, *world);
+  const auto backend = make_backend({.device = "cpu", .threads = 1});
+  test::SmallRun run(config, *backend, *communicator,
+                     std::make_shared<Enlarged>(data::open_image_set(config.data.train), golden["scale"]));
+  ASSERT_EQ(first_step.size(), run.plan().parameters().parameters().size());
+  ASSERT_EQ(losses.size(), 10u);
+
+  for (std::size_t step = 0; step < losses.size(); ++step) {
+    const double loss = run.step(static_cast<std::int64_t>(step));
+    const double apart = std::abs(loss / losses[step] - 1);
+    std::printf("step %2zu: loss %.7f, fp64 %.7f, apart %.1e, PyTorch's fp32 %.1e\n", step + 1, loss, losses[step],
+                apart, spread[step]);
+    EXPECT_LT(apart, step == 0 ? 2e-6 : 3 * spread[step]) << "step " << step + 1;
+    if (step > 0) continue;
+    const auto check = [&](const char* what, double fp32_error, const auto& get) {
+      double norm = 0;
+      const double error = distance(first_step, what, get, norm);
+      std::printf("step  1: %ss %.2e from fp64, PyTorch's fp32 %.2e, norm %.3g\n", what, error, fp32_error, norm);
+      EXPECT_LT(error, 2 * fp32_error) << what;
+    };
+    check("gradient", golden["fp32_gradient_error"], [&](const std::string& n) { return run.replica().gradient(n); });
+    check("weight", golden["fp32_weight_error"], [&](const std::string& n) { return run.replica().parameter(n); });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Networks, Golden, testing::Values("resnet18_32", "resnet50_64"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace lockstep
