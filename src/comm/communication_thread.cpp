@@ -135,7 +135,7 @@ void CommunicationThread::make_board() {
   });
   agree([&]() -> std::string {
     if (ranks_.is_leader()) return "";
-    const std::string path = paths[static_cast<std::size_t>(ranks_.my_node()[0])];
+    const std::string& path = paths[static_cast<std::size_t>(ranks_.my_node()[0])];
     board_ = std::make_unique<Board>(Board::open(path, ranks_.mine().local_rank, local_size));
     return "";
   });

@@ -44,7 +44,9 @@ struct SineCosine {
 
 /// For 0 <= x < 2 pi: reduced to |r| <= pi/4 (Cody and Waite), then Taylor's series to 1e-17.
 inline SineCosine sine_cosine(double x) {
-  const auto quadrant = static_cast<std::int32_t>(x * 0.63661977236758134308 + 0.5);
+  // x is not negative: adding a half and cutting off rounds, and vectorises.
+  const auto quadrant =
+      static_cast<std::int32_t>(x * 0.63661977236758134308 + 0.5);  // NOLINT(bugprone-incorrect-roundings)
   const auto q = static_cast<double>(quadrant);
   const double r = (x - q * 1.57079632673412561417e+00) - q * 6.07710050650619224932e-11;
   const double z = r * r;

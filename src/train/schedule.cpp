@@ -28,7 +28,8 @@ double Schedule::learning_rate(std::int64_t step) const {
   if (step < warmup_) return base_ * static_cast<double>(step + 1) / static_cast<double>(warmup_);
   if (config_.kind == "step") {
     const std::int64_t epoch = std::min(step, length_ - 1) / steps_per_epoch_;
-    return base_ * std::pow(config_.gamma, static_cast<double>(epoch / config_.step_epochs));
+    const std::int64_t n_drops = epoch / config_.step_epochs;
+    return base_ * std::pow(config_.gamma, static_cast<double>(n_drops));
   }
   const double range = static_cast<double>(length_ - warmup_);
   const double t = range > 0 ? std::min(1.0, static_cast<double>(step - warmup_) / range) : 1.0;
