@@ -1,10 +1,10 @@
 """Makes the golden files of the training tests with PyTorch: python make_golden.py [NAME...] (torch, torchvision,
 h5py, numpy).
 
-For each network: the loss of ten steps in fp64; the spread of PyTorch's own fp32 runs around it (layouts x threads x
-kernels x order of the samples in a batch; running maximum of the relative distance, at least 2e-6); and for step 1 the
-gradient and the updated weights of every tensor at 64 fixed places in fp64, with PyTorch's own fp32 error there. Nothing
-of the data set is in them.
+For each network: the loss of ten steps in fp64; the spread of PyTorch's own fp32 runs around it (layouts x threads, and
+where that is cheap x kernels x order of the samples in a batch; running maximum of the relative distance, at least
+2e-6); and for step 1 the gradient and the updated weights of every tensor at 64 fixed places in fp64, with the greatest
+error of PyTorch's fp32 runs there. Nothing of the data set is in them.
 """
 import itertools
 import json
@@ -20,15 +20,14 @@ import networks
 HERE = pathlib.Path(__file__).parent
 DATA = HERE.parent.parent / "data" / "samples" / "cifar10_train.h5"
 STEPS, PLACES = 10, 64
-SETTINGS = dict(learning_rate=0.1, momentum=0.9, weight_decay=5e-4)
+SETTINGS = dict(seed=1, learning_rate=0.1, momentum=0.9, weight_decay=5e-4)
 # Fifty layers with every gamma at 1 explode at this learning rate (loss 38 after one step, PyTorch's fp32 gradients 2 %
-# off): that compares noise. With the last gamma of each block at 0 (Goyal et al., 2017) the training is a sane one, and
-# with this seed no ReLU is so close to its kink that roundings decide it: the first three steps agree to 1e-4 and better.
+# off): that compares noise. With the last gamma of each block at 0 (Goyal et al., 2017) the training is a sane one.
 CASES = [
-    dict(name="resnet18_32", seed=1, depth=18, stem="cifar", classes=10, scale=1, batch=32,
-         label_smoothing=0.0, zero_gamma=False),
-    dict(name="resnet50_64", seed=2, depth=50, stem="imagenet", classes=10, scale=2, batch=16,
-         label_smoothing=0.1, zero_gamma=True),
+    dict(name="resnet18_32", depth=18, stem="cifar", classes=10, scale=1, batch=32,
+         label_smoothing=0.0, zero_gamma=False, many_runs=False),
+    dict(name="resnet50_64", depth=50, stem="imagenet", classes=10, scale=2, batch=16,
+         label_smoothing=0.1, zero_gamma=True, many_runs=True),
 ]
 
 
@@ -38,7 +37,7 @@ def places(n):
 
 def run(case, dtype, layout, threads, reverse=False):
     torch.set_num_threads(threads)
-    net = networks.make(case["depth"], case["stem"], case["classes"], case["zero_gamma"], case["seed"], dtype)
+    net = networks.make(case["depth"], case["stem"], case["classes"], case["zero_gamma"], SETTINGS["seed"], dtype)
     net = net.to(memory_format=layout).train()
     optimizer = torch.optim.SGD(net.parameters(), SETTINGS["learning_rate"], SETTINGS["momentum"],
                                 weight_decay=SETTINGS["weight_decay"])
@@ -71,7 +70,9 @@ def main():
     for case in (c for c in CASES if c["name"] in sys.argv[1:] or len(sys.argv) == 1):
         exact_losses, exact = run(case, torch.float64, torch.contiguous_format, 2)
         spread, errors = [2e-6] * STEPS, dict(gradient=0.0, weight=0.0)
-        runs = itertools.product((torch.contiguous_format, torch.channels_last), (1, 2), (True, False), (False, True))
+        runs = itertools.product((torch.contiguous_format, torch.channels_last), (1, 2),
+                                 (True, False) if case["many_runs"] else (True,),
+                                 (False, True) if case["many_runs"] else (False,))
         for layout, threads, onednn, reverse in runs:
             with torch.backends.mkldnn.flags(enabled=onednn):
                 losses, first = run(case, torch.float32, layout, threads, reverse)
