@@ -55,10 +55,7 @@ std::string choices(const train::StepPlan& plan) {
   return text;
 }
 
-}  // namespace
-
-nlohmann::ordered_json plan_json(const Config& config, int ranks) {
-  const Planned planned = make_plan(config, ranks, train::open_train_set(config)->info());
+nlohmann::ordered_json json_of(const Planned& planned, int ranks) {
   const train::MemoryReport m = planned.plan->memory();
   nlohmann::ordered_json buckets = nlohmann::ordered_json::array();
   for (const comm::Bucket& b : planned.plan->buckets())
@@ -81,8 +78,7 @@ nlohmann::ordered_json plan_json(const Config& config, int ranks) {
           {"buckets", buckets}};
 }
 
-std::string plan_text(const Config& config, int ranks) {
-  const Planned planned = make_plan(config, ranks, train::open_train_set(config)->info());
+std::string text_of(const Config& config, const Planned& planned, int ranks) {
   const train::StepPlan& plan = *planned.plan;
   std::string text = fmt::format(
       "{}-{}, {} parameters; global batch {} = {} ranks x {} x {} accumulated\n\nMemory of a rank\n{}\n"
@@ -99,6 +95,13 @@ std::string plan_text(const Config& config, int ranks) {
   return text + fmt::format("\nHow each layer runs on {}\n{}", planned.backend->device().name, choices(plan));
 }
 
+}  // namespace
+
+PlanReport plan_report(const Config& config, int ranks) {
+  const Planned planned = make_plan(config, ranks, train::open_train_set(config)->info());
+  return {.text = text_of(config, planned, ranks), .json = json_of(planned, ranks)};
+}
+
 void add_plan(CLI::App& app, Run& run, const Arguments&) {
   struct Given {
     std::vector<std::string> configuration;
@@ -112,8 +115,8 @@ void add_plan(CLI::App& app, Run& run, const Arguments&) {
   add_json(*command, given->json);
   command->callback([given, &run] {
     run = [given] {
-      const Config config = config::parse(given->configuration);
-      report(given->json, plan_json(config, given->ranks), plan_text(config, given->ranks));
+      const PlanReport plan = plan_report(config::parse(given->configuration), given->ranks);
+      report(given->json, plan.json, plan.text);
       return 0;
     };
   });

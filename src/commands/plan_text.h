@@ -8,8 +8,13 @@
 
 namespace lockstep::commands {
 
+/// The same plan for people and for programs.
+struct PlanReport {
+  std::string text;
+  nlohmann::ordered_json json;
+};
+
 /// For rank 0 of `ranks`, all on one node.
-std::string plan_text(const Config& config, int ranks);
-nlohmann::ordered_json plan_json(const Config& config, int ranks);
+PlanReport plan_report(const Config& config, int ranks);
 
 }  // namespace lockstep::commands

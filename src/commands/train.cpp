@@ -31,7 +31,8 @@ int run_training(const TrainArguments& given, const Arguments& program) {
   World& world = *(current_world() = comm::start_world(program.argc, program.argv));
   log::configure(world.rank(), world.size(), world.host(), config.log.all_ranks);
   if (given.dry_run) {
-    if (world.rank() == 0) log::info("a dry run: nothing is trained or written\n{}", plan_text(config, world.size()));
+    if (world.rank() == 0)
+      log::info("a dry run: nothing is trained or written\n{}", plan_report(config, world.size()).text);
     return 0;
   }
   train::Session session(config, world, given.session);

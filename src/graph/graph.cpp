@@ -52,6 +52,12 @@ Graph::GradientTarget Graph::gradient_target(ActivationId id, const Node& node) 
   return {a.gradient, first ? GradientMode::overwrite : GradientMode::accumulate};
 }
 
+TensorId Graph::gradient_of(ActivationId id, const Node& node) {
+  const TensorId gradient = activation(id).gradient;
+  memory_.use(gradient, node.backward_moment());
+  return gradient;
+}
+
 void Graph::choose_layout(ParameterId id, const std::function<std::shared_ptr<const ParameterLayout>()>& choose) {
   if (!parameters_.fixed() && !parameters_[id].layout) parameters_.set_layout(id, choose());
 }

@@ -166,6 +166,8 @@ class Graph {
     GradientMode mode = GradientMode::skip;
   };
   GradientTarget gradient_target(ActivationId id, const Node& node);
+  /// The gradient of `node`'s output, used by it in backward; its consumers made it.
+  TensorId gradient_of(ActivationId id, const Node& node);
   /// A parameter's layout: the first plan chooses it with `choose(batch)`.
   void choose_layout(ParameterId id, const std::function<std::shared_ptr<const ParameterLayout>()>& choose);
   /// Bytes in exchange memory for a sum over ranks; the offset. The same on every rank.

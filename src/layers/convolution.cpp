@@ -50,8 +50,7 @@ class ConvolutionNode final : public Node {
 
   void plan_backward(Graph& graph) override {
     in_.plan_backward(graph, *this);
-    dy_ = graph.activation(out_).gradient;
-    graph.memory().use(dy_, backward_moment());
+    dy_ = graph.gradient_of(out_, *this);
   }
 
   void bind(const Graph& graph, const Bindings& at) override {

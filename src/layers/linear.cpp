@@ -39,9 +39,8 @@ class LinearNode final : public Node {
 
   void plan_backward(Graph& graph) override {
     dx_ = graph.gradient_target(in_, *this);
-    dy_ = graph.activation(out_).gradient;
+    dy_ = graph.gradient_of(out_, *this);
     graph.memory().use(x_, backward_moment());
-    graph.memory().use(dy_, backward_moment());
   }
 
   void bind(const Graph& graph, const Bindings& at) override {

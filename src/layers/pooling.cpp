@@ -26,8 +26,7 @@ class PoolingNode final : public Node {
 
   void plan_backward(Graph& graph) override {
     in_.plan_backward(graph, *this);
-    dy_ = graph.activation(out_).gradient;
-    graph.memory().use(dy_, backward_moment());
+    dy_ = graph.gradient_of(out_, *this);
   }
 
   void forward(const Run& run) override {
