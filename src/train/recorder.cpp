@@ -83,9 +83,7 @@ void Recorder::write_step(std::int64_t step, const StepResult& result, double le
                   result.exposed_communication_seconds};
   const std::vector<std::string> all = session_.world.all_gather({reinterpret_cast<const char*>(&mine), sizeof(mine)});
   StepRecord record{.step = step + 1, .epoch = step / session_.steps_per_epoch + 1};
-  record.samples = (step + 1) / session_.steps_per_epoch * session_.train_set->info().n_samples;
-  if (session_.config.data.drop_last || (step + 1) % session_.steps_per_epoch != 0)
-    record.samples = (step + 1) * session_.config.train.global_batch;
+  record.samples = session_.samples_after(step + 1);
   record.loss = final_loss_;
   record.accuracy = final_accuracy_;
   record.learning_rate = learning_rate;

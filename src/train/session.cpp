@@ -183,6 +183,11 @@ BatchShape Session::shape_of(std::int64_t step) const {
   return shape;
 }
 
+std::int64_t Session::samples_after(std::int64_t steps) const {
+  if (config.data.drop_last) return steps * config.train.global_batch;
+  return steps / steps_per_epoch * train_set->info().n_samples + steps % steps_per_epoch * config.train.global_batch;
+}
+
 LossSums evaluate(Session& session, const data::ImageSet& set, const std::string& title) {
   const Config& config = session.config;
   const std::int64_t n = config.evaluation.max_samples > 0

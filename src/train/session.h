@@ -49,6 +49,8 @@ class Session {
   /// Samples of the global batch of a step; less in an epoch's last with drop_last false.
   std::int64_t global_batch_of(std::int64_t step) const;
   BatchShape shape_of(std::int64_t step) const;
+  /// Samples of all ranks that so many steps have taken.
+  std::int64_t samples_after(std::int64_t steps) const;
 
  private:
   std::string find_checkpoint(const SessionOptions& options);

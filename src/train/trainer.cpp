@@ -130,7 +130,7 @@ class Trainer {
         {"precision", "fp32"},
         {"step", steps_done},
         {"epoch", epoch},
-        {"samples", steps_done * s_.config.train.global_batch},
+        {"samples", s_.samples_after(steps_done)},
         {"global_batch", s_.config.train.global_batch},
         {"seed", s_.config.run.seed},
         {"steps_per_epoch", s_.steps_per_epoch},
