@@ -25,10 +25,8 @@ Planned make_plan(const Config& config, int ranks, const data::ImageSetInfo& ima
   planned.images = images;
   planned.backend =
       make_backend({.device = config.device, .threads = config.cpu.threads, .local_rank = 0, .local_size = ranks});
-  const train::BatchShape batch = train::batch_shape(config, 0, ranks);
-  const std::int64_t tail = config.data.drop_last ? 0 : images.n_samples % batch.global_batch;
-  planned.plan = std::make_unique<train::StepPlan>(config, images, batch, tail,
-                                                   train::evaluation_batch_of(config, batch), *planned.backend, ranks);
+  planned.plan =
+      std::make_unique<train::StepPlan>(config, images, train::batch_shape(config, 0, ranks), *planned.backend, ranks);
   return planned;
 }
 

@@ -56,11 +56,6 @@ std::shared_ptr<const data::ImageSet> open_validation_set(const Config& config) 
   return set;
 }
 
-std::int64_t evaluation_batch_of(const Config& config, const BatchShape& batch) {
-  if (config.data.validation.empty()) return 0;
-  return config.evaluation.batch_per_rank > 0 ? config.evaluation.batch_per_rank : batch.largest_piece();
-}
-
 Session::Session(Config given, World& the_world, const SessionOptions& options)
     : config(std::move(given)), world(the_world), run(config) {
   if (options.fresh && leader())
@@ -88,10 +83,7 @@ Session::Session(Config given, World& the_world, const SessionOptions& options)
                           .local_rank = world.local_rank(),
                           .local_size = world.local_size()});
   communicator = comm::make_communicator(config.comm, world);
-  const std::int64_t tail = config.data.drop_last ? 0 : n % batch.global_batch;
-  evaluation_batch = evaluation_batch_of(config, batch);
-  plan = std::make_unique<StepPlan>(config, train_set->info(), batch, tail, evaluation_batch, *backend,
-                                    world.local_size());
+  plan = std::make_unique<StepPlan>(config, train_set->info(), batch, *backend, world.local_size());
   check_ranks_agree();
   replica = std::make_unique<Replica>(*plan, *backend, *communicator);
   if (checkpoint.empty())
@@ -193,12 +185,12 @@ LossSums evaluate(Session& session, const data::ImageSet& set, const std::string
   const std::int64_t n = config.evaluation.max_samples > 0
                              ? std::min(config.evaluation.max_samples, set.info().n_samples)
                              : set.info().n_samples;
-  const std::int64_t batch = session.evaluation_batch * session.world.size();
+  const std::int64_t batch = session.plan->evaluation_batch() * session.world.size();
   const std::int64_t steps = (n + batch - 1) / batch;
   // The set outlives the loader; ownership stays with the session.
   data::Loader loader(std::shared_ptr<const data::ImageSet>(std::shared_ptr<void>(), &set),
                       {.global_batch = batch,
-                       .capacity = session.evaluation_batch,
+                       .capacity = session.plan->evaluation_batch(),
                        .rank = session.world.rank(),
                        .size = session.world.size(),
                        .seed = config.run.seed,

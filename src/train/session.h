@@ -41,7 +41,7 @@ class Session {
   std::unique_ptr<StepPlan> plan;
   std::unique_ptr<Replica> replica;
   Progress progress;
-  std::int64_t steps_per_epoch = 0, last_step = 0, evaluation_batch = 0;
+  std::int64_t steps_per_epoch = 0, last_step = 0;
   std::string resumed_from;        // empty: a new run
   std::vector<std::string> notes;  // what the user should hear of how it began; the banner says it
 
@@ -64,8 +64,6 @@ class Session {
 /// Opens data.train / data.validation, files or synthetic.
 std::shared_ptr<const data::ImageSet> open_train_set(const Config& config);
 std::shared_ptr<const data::ImageSet> open_validation_set(const Config& config);
-/// Samples a rank takes through the evaluation graph at once.
-std::int64_t evaluation_batch_of(const Config& config, const BatchShape& batch);
 
 /// Loss sums over the first evaluation.max_samples (0: all) of a set, each counted once, over all ranks.
 LossSums evaluate(Session& session, const data::ImageSet& set, const std::string& title);

@@ -74,8 +74,8 @@ std::vector<comm::Bucket> cut_buckets(const Config& config, const graph::Paramet
 
 }  // namespace
 
-StepPlan::StepPlan(const Config& config, const data::ImageSetInfo& images, const BatchShape& batch,
-                   std::int64_t tail_batch, std::int64_t evaluation_batch, Backend& backend, int local_ranks)
+StepPlan::StepPlan(const Config& config, const data::ImageSetInfo& images, const BatchShape& batch, Backend& backend,
+                   int local_ranks)
     : config_(config), batch_(batch), local_ranks_(local_ranks) {
   require(config.precision == Precision::fp32, ErrorCode::not_supported,
           "precision: this backend computes in fp32; set precision=fp32");
@@ -86,6 +86,7 @@ StepPlan::StepPlan(const Config& config, const data::ImageSetInfo& images, const
     }
   };
   add(batch_);
+  const std::int64_t tail_batch = config.data.drop_last ? 0 : images.n_samples % batch.global_batch;
   if (tail_batch > 0) {
     BatchShape tail = batch_;
     tail.global_batch = tail_batch;
@@ -95,8 +96,11 @@ StepPlan::StepPlan(const Config& config, const data::ImageSetInfo& images, const
             tail_batch, tail.ranks, tail.pieces);
     add(tail);
   }
-  if (evaluation_batch > 0)
-    evaluation_ = build(graph::Mode::inference, evaluation_batch, evaluation_batch * batch.ranks, images, backend);
+  if (!config.data.validation.empty()) {
+    const std::int64_t given = config.evaluation.batch_per_rank;
+    evaluation_batch_ = given > 0 ? given : batch.largest_piece();
+    evaluation_ = build(graph::Mode::inference, evaluation_batch_, evaluation_batch_ * batch.ranks, images, backend);
+  }
   for (PlannedGraph* g : all()) {
     exchange_bytes_ = std::max(exchange_bytes_, g->graph->exchange_bytes());
     if (!largest_ || g->graph->memory().size_bytes() > largest_->graph->memory().size_bytes()) largest_ = g;

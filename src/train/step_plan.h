@@ -61,12 +61,14 @@ struct MemoryReport {
 
 class StepPlan {
  public:
-  /// `evaluation_batch` 0: no evaluation graph. `local_ranks`: that share memory with this one.
-  StepPlan(const Config& config, const data::ImageSetInfo& images, const BatchShape& batch, std::int64_t tail_batch,
-           std::int64_t evaluation_batch, Backend& backend, int local_ranks);
+  /// An evaluation graph is planned where data.validation names a set. `local_ranks`: that share memory with this one.
+  StepPlan(const Config& config, const data::ImageSetInfo& images, const BatchShape& batch, Backend& backend,
+           int local_ranks);
 
   /// The training graph for a piece of `batch` samples, `global` over all ranks.
   PlannedGraph& training(std::int64_t batch, std::int64_t global);
+  /// Samples a rank takes through the evaluation graph at once; 0 without one.
+  std::int64_t evaluation_batch() const { return evaluation_batch_; }
   PlannedGraph* evaluation() { return evaluation_.graph ? &evaluation_ : nullptr; }
   const PlannedGraph& largest() const { return *largest_; }
   graph::ParameterTable& parameters() { return table_; }
@@ -88,6 +90,7 @@ class StepPlan {
   Config config_;
   BatchShape batch_;
   int local_ranks_;
+  std::int64_t evaluation_batch_ = 0;
   graph::ParameterTable table_;
   std::map<Key, PlannedGraph> training_;
   PlannedGraph evaluation_;

@@ -35,7 +35,7 @@ class SmallRun {
                  : std::shared_ptr<const data::ImageSet>(
                        data::make_synthetic_set(config.run.seed, config.data.synthetic_samples, config.data.image_size,
                                                 config.data.image_size, 3, config.model.classes, "train"))),
-        plan_(config, set_->info(), train::batch_shape(config, communicator.rank(), communicator.size()), 0, 0, backend,
+        plan_(config, set_->info(), train::batch_shape(config, communicator.rank(), communicator.size()), backend,
               communicator.size()),
         replica_(plan_, backend, communicator) {
     replica_.initialize(config.run.seed);

@@ -31,7 +31,7 @@ void plan_tells_the_peak(World& world) {
   const std::shared_ptr<const data::ImageSet> set = data::make_synthetic_set(1, 2000, 32, 32, 3, 10, "train");
   const auto backend = make_backend({.device = "cpu", .threads = 1});
   const auto communicator = comm::make_communicator(config.comm, world);
-  train::StepPlan plan(config, set->info(), train::batch_shape(config, world.rank(), world.size()), 0, 0, *backend,
+  train::StepPlan plan(config, set->info(), train::batch_shape(config, world.rank(), world.size()), *backend,
                        world.local_size());
   forget_peak();
   const std::uint64_t before = resident_memory_bytes();
