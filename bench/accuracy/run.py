@@ -40,7 +40,7 @@ def ours(binary, data, seed, args, directory):
                  f"train.epochs={args.epochs}"]
     lines, launched = harness.train(binary, 1, args.threads, CONFIG, overrides, directory)
     evaluations = [line for line in lines if line["event"] == "evaluation"]
-    return {"accuracies": [e["accuracy"] for e in evaluations], "seconds": lines[-1]["time_unix"] - launched,
+    return {"accuracy": evaluations[-1]["accuracy"], "seconds": lines[-1]["time_unix"] - launched,
             "version": harness.version(binary)["commit"]}
 
 
@@ -54,7 +54,7 @@ def theirs(python, seed, args):
 
 
 def report(data, args):
-    finals = {side: [run["accuracies"][-1] for run in data["runs"][side].values()] for side in SIDES}
+    finals = {side: [run["accuracy"] for run in data["runs"][side].values()] for side in SIDES}
     rows, error = [], {}
     for side, name in SIDES.items():
         runs = list(data["runs"][side].values())

@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "kernels/cpu/conv2d_plan.h"
+#include "kernels/cpu/conv2d_weights.h"
 #include "kernels/cpu/normalization.h"
 #include "kernels/cpu/workspace.h"
 
@@ -45,6 +46,7 @@ class CpuConv2d final : public Conv2d {
  private:
   void plan_forward();
   void plan_backward();
+  void plan_weight_gradient(WorkspacePlan& workspace);
 
   /// What is convolved, in the caller's layout; `z_offset` is its place in this call's workspace, if it lies there.
   const float* input(const void* x, const NormalizationForward& normalization, const OpMemory& memory,
@@ -116,14 +118,27 @@ void CpuConv2d::plan_forward() {
   needs_.forward_workspace_bytes = workspace.size_bytes();
 }
 
+void CpuConv2d::plan_weight_gradient(WorkspacePlan& workspace) {
+  BackwardOffsets& at = backward_at_;
+  if (plan_.own_weight_gradient) {
+    at.weight_scratchpad = workspace.take(weight_gradient_workspace_bytes(description_));
+    return;
+  }
+  const auto& chosen = *plan_.backward_weights;
+  backward_weights_ =
+      PlannedPrimitive(dnnl::convolution_backward_weights(chosen), {{DNNL_ARG_SRC, chosen.src_desc()},
+                                                                    {DNNL_ARG_DIFF_DST, chosen.diff_dst_desc()},
+                                                                    {DNNL_ARG_DIFF_WEIGHTS, chosen.diff_weights_desc()},
+                                                                    {DNNL_ARG_SCRATCHPAD, chosen.scratchpad_desc()}});
+  dweight_out_ = PlannedReorder(chosen.diff_weights_desc(), plan_.layout->desc());
+  if (x_to_inner_) at.inner_x = workspace.take(plan_.inner_x.get_size());
+  at.inner_dweight = workspace.take(chosen.diff_weights_desc().get_size());
+  if (dweight_out_) at.dweight = workspace.take(plan_.layout->desc().get_size());
+  at.weight_scratchpad = workspace.take(std::max({chosen.scratchpad_desc().get_size(), dweight_out_.scratchpad_bytes(),
+                                                  x_to_inner_.scratchpad_bytes(), dy_to_inner_.scratchpad_bytes()}));
+}
+
 void CpuConv2d::plan_backward() {
-  const auto& weights = *plan_.backward_weights;
-  backward_weights_ = PlannedPrimitive(dnnl::convolution_backward_weights(weights),
-                                       {{DNNL_ARG_SRC, weights.src_desc()},
-                                        {DNNL_ARG_DIFF_DST, weights.diff_dst_desc()},
-                                        {DNNL_ARG_DIFF_WEIGHTS, weights.diff_weights_desc()},
-                                        {DNNL_ARG_SCRATCHPAD, weights.scratchpad_desc()}});
-  dweight_out_ = PlannedReorder(weights.diff_weights_desc(), plan_.layout->desc());
   dy_to_inner_ = PlannedReorder(plan_.y, plan_.inner_y);
 
   BackwardOffsets& at = backward_at_;
@@ -132,14 +147,8 @@ void CpuConv2d::plan_backward() {
   if (dy_to_inner_) at.inner_dy = workspace.take(plan_.inner_y.get_size());
   const std::size_t mark = workspace.mark();
 
-  // The weights' gradient
-  if (x_to_inner_) at.inner_x = workspace.take(plan_.inner_x.get_size());
-  at.inner_dweight = workspace.take(weights.diff_weights_desc().get_size());
-  if (dweight_out_) at.dweight = workspace.take(plan_.layout->desc().get_size());
-  at.weight_scratchpad = workspace.take(std::max({weights.scratchpad_desc().get_size(), dweight_out_.scratchpad_bytes(),
-                                                  x_to_inner_.scratchpad_bytes(), dy_to_inner_.scratchpad_bytes()}));
+  plan_weight_gradient(workspace);
   workspace.rewind(mark);
-
   // The data's gradient
   if (plan_.backward_data) {
     const auto& data = *plan_.backward_data;
@@ -172,6 +181,7 @@ std::string CpuConv2d::describe() const {
                                 plan_.layout->describe(), plan_.forward.impl_info_str(), reordered(forward_weights_));
   if (plan_.backward_data)
     out += fmt::format(", data gradient {}{}", plan_.backward_data->impl_info_str(), reordered(backward_weights_in_));
+  if (plan_.own_weight_gradient) out += ", weight gradient of small images";
   if (plan_.backward_weights)
     out += fmt::format(", weight gradient {}{}", plan_.backward_weights->impl_info_str(), reordered(dweight_out_));
   if (x_to_inner_) out += "; x reordered";
@@ -260,12 +270,14 @@ void CpuConv2d::backward(const Backward& args, const OpMemory& memory, Stream&) 
 void CpuConv2d::weight_gradient(const Backward& args, const float* x, const float* inner_dy, void* workspace) {
   const BackwardOffsets& offsets = backward_at_;
   float* const scratchpad = at(workspace, offsets.weight_scratchpad);
+  const bool accumulate = args.dweight_mode == GradientMode::accumulate;
+  if (plan_.own_weight_gradient)
+    return cpu::weight_gradient(description_, x, inner_dy, args.dweight, accumulate, scratchpad, context_);
   if (x_to_inner_) {
     float* const inner_x = at(workspace, offsets.inner_x);
     x_to_inner_.execute(x, inner_x, scratchpad);
     x = inner_x;
   }
-  const bool accumulate = args.dweight_mode == GradientMode::accumulate;
   const bool direct = !accumulate && !dweight_out_;
   float* const inner_dweight = direct ? args.dweight : at(workspace, offsets.inner_dweight);
   float* const dweight =

@@ -2,6 +2,8 @@
 
 #include <string_view>
 
+#include "kernels/cpu/conv2d_weights.h"
+
 namespace lockstep::cpu {
 namespace {
 
@@ -87,6 +89,9 @@ ConvolutionPlan plan_convolution(const Conv2dDescription& d) {
                                                                attributes, allow_empty);
       });
     }
+    const memory::desc own(weight_dims, memory::data_type::f32, Tag::OIhw16i16o);
+    plan.own_weight_gradient = plan.layout->desc() == own && weight_gradient_pays(d);
+    if (plan.own_weight_gradient) return;
     plan.backward_weights =
         choose_weights(plan.layout->desc(), any, [&](const memory::desc& weights, bool allow_empty) {
           return dnnl::convolution_backward_weights::primitive_desc(onednn_engine(), algorithm, plan.inner_x, weights,

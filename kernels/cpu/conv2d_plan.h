@@ -22,6 +22,7 @@ struct ConvolutionPlan {
   dnnl::convolution_forward::primitive_desc forward;
   std::optional<dnnl::convolution_backward_data::primitive_desc> backward_data;
   std::optional<dnnl::convolution_backward_weights::primitive_desc> backward_weights;
+  bool own_weight_gradient = false;  // conv2d_weights.h instead of backward_weights
 };
 
 /// Throws Error where the description has no meaning, or oneDNN has nothing for it.

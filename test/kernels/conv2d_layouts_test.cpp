@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "kernels/cpu/conv2d.h"
+#include "kernels/cpu/conv2d_weights.h"
+#include "kernels/cpu/simd.h"
 #include "lockstep/error.h"
 #include "lockstep/event.h"
 #include "lockstep/philox.h"
@@ -235,6 +237,40 @@ INSTANTIATE_TEST_SUITE_P(Pairs, Conv2dLayouts,
                                            Layouts{Layout::nchw16c, Layout::nchw16c},
                                            Layouts{Layout::nhwc, Layout::nchw16c},
                                            Layouts{Layout::nchw16c, Layout::nhwc}));
+
+TEST(WeightGradientOfSmallImages, MatchesLoopsInDoubleOnEachInstructionSet) {
+  for (const Conv2dDescription& shape : {describe({5, 4, 4, 32}, 48, 3, 1, 1), describe({11, 8, 8, 16}, 32, 3, 2, 1),
+                                         describe({2, 8, 8, 32}, 16, 3, 1, 1), describe({3, 2, 5, 16}, 64, 5, 1, 2),
+                                         describe({1, 9, 3, 16}, 16, 7, 2, 3), describe({2, 6, 6, 16}, 32, 3, 1, 0)})
+    for (const Isa limit : {Isa::baseline, Isa::avx2, Isa::avx512})
+      for (const bool accumulate : {false, true}) {
+        SCOPED_TRACE(shape.x.text() + " on " + std::to_string(static_cast<int>(limit)));
+        Conv2dDescription d = shape;
+        d.x_layout = d.y_layout = Layout::nchw16c;
+        ASSERT_TRUE(weight_gradient_pays(d));
+        const auto n_x = static_cast<std::size_t>(d.x.n_elements()), n_y = static_cast<std::size_t>(d.y().n_elements());
+        const auto n_weight = static_cast<std::size_t>(d.out_channels * d.x[3] * d.window * d.window);
+        const auto x = random_values(n_x, 1), dy = random_values(n_y, 3);
+        const Naive want = naive(d, x, std::vector<float>(n_weight), dy);
+        Buffer x_memory(relayout(d.x, x, Layout::nhwc, d.x_layout));
+        Buffer dy_memory(relayout(d.y(), dy, Layout::nhwc, d.y_layout));
+        Buffer dweight(n_weight), workspace(weight_gradient_workspace_bytes(d) / 4);
+        if (accumulate) dweight.fill(0.5f);
+        limit_isa(limit);
+        weight_gradient(d, x_memory.data(), dy_memory.data(), dweight.data(), accumulate, workspace.data(),
+                        CpuContext{2});
+        limit_isa(Isa::avx512);
+        std::vector<float> canonical(n_weight);  // from (K/16, C/16, R, S, 16 c, 16 k)
+        const std::int64_t taps = d.window * d.window, channels = d.x[3];
+        for (std::int64_t k = 0; k < d.out_channels; ++k)
+          for (std::int64_t c = 0; c < channels; ++c)
+            for (std::int64_t tap = 0; tap < taps; ++tap)
+              canonical[static_cast<std::size_t>((k * channels + c) * taps + tap)] =
+                  dweight.data()[static_cast<std::size_t>((((k / 16) * (channels / 16) + c / 16) * taps + tap) * 256 +
+                                                          c % 16 * 16 + k % 16)];
+        expect_close(canonical, want.dweight, accumulate ? 0.5 : 0.0, "dweight");
+      }
+}
 
 TEST(Conv2dWeights, SurvivePackingAndUnpacking) {
   for (Conv2dDescription d : cases()) {
