@@ -21,7 +21,7 @@ class FileImageSet : public ImageSet {
     const std::int64_t last = end == 0 ? n : end;
     require(start >= 0 && start < last && last <= n, ErrorCode::data_range,
             "data.start={} and data.end={} are no range of the {} samples of {}", start, end, n, path);
-    first_ = start;
+    info_.first_sample = start;
     info_.n_samples = last - start;
     labels_ = {labels_.begin() + start, labels_.begin() + last};
   }
@@ -31,10 +31,11 @@ class FileImageSet : public ImageSet {
   void read(std::int64_t sample, std::span<std::uint8_t> image, std::int32_t& label) const override {
     require(sample >= 0 && sample < info_.n_samples && image.size() == info_.image_bytes(), ErrorCode::internal,
             "sample {} of {} was asked for with {} bytes", sample, info_.n_samples, image.size());
-    const std::uint64_t offset = images_offset_ + static_cast<std::uint64_t>(first_ + sample) * image.size();
+    const std::uint64_t offset =
+        images_offset_ + static_cast<std::uint64_t>(info_.first_sample + sample) * image.size();
     const InputFile::Outcome outcome = file_.try_read(offset, std::as_writable_bytes(image));
     if (outcome != InputFile::Outcome::complete)
-      file_.fail_read(outcome, errno, offset, image.size(), fmt::format("sample {}", first_ + sample));
+      file_.fail_read(outcome, errno, offset, image.size(), fmt::format("sample {}", info_.first_sample + sample));
     label = labels_[static_cast<std::size_t>(sample)];
   }
 
@@ -42,7 +43,6 @@ class FileImageSet : public ImageSet {
   InputFile file_;
   ImageSetInfo info_;
   std::uint64_t images_offset_ = 0;
-  std::int64_t first_ = 0;  // sample of the file that is sample 0 of the set
   std::vector<std::int32_t> labels_;
 };
 

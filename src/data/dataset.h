@@ -19,6 +19,7 @@ struct ImageSetInfo {
   std::string path;  // or "synthetic"
   std::string split;
   std::int64_t n_samples = 0;
+  std::int64_t first_sample = 0;            // position in the file of sample 0 (data.start)
   int height = 0, width = 0, channels = 0;  // pixels
   int classes = 0;
   std::vector<float> mean, stddev;  // (C), of values in [0, 1]

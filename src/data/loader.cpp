@@ -165,7 +165,7 @@ void Loader::State::read_piece(std::int64_t piece, Slot& slot) {
     const auto position = static_cast<std::size_t>(first) + i;
     const std::uint32_t sample = order ? order[position] : static_cast<std::uint32_t>(position);
     set->read(sample, std::span(slot.images).subspan(i * image_bytes, image_bytes), slot.labels[i]);
-    slot.sample_ids[i] = sample;
+    slot.sample_ids[i] = static_cast<std::uint32_t>(set->info().first_sample) + sample;
   }
   std::fill(slot.images.begin() + static_cast<std::ptrdiff_t>(n * image_bytes), slot.images.end(), std::uint8_t{0});
   std::fill(slot.labels.begin() + static_cast<std::ptrdiff_t>(n), slot.labels.end(), -1);

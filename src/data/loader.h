@@ -14,7 +14,7 @@ struct Batch {
   std::int64_t n_samples = 0;                 // this rank's, may be less than the capacity at an epoch's end
   std::span<const std::uint8_t> images;       // (capacity, H, W, C); beyond n_samples zero
   std::span<const std::int32_t> labels;       // (capacity); beyond n_samples -1
-  std::span<const std::uint32_t> sample_ids;  // (capacity); position in the data set
+  std::span<const std::uint32_t> sample_ids;  // (capacity); position in the file
 };
 
 /// What the loader gives: for each (epoch, step) in turn the samples at positions

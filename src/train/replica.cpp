@@ -202,17 +202,32 @@ void Replica::write(const Place& place, std::span<const float> canonical) {
   stream_->synchronize();
 }
 
+// Drawing 11 million normals takes a rank longer than all else before step 0, so ranks divide the tensors: each draws
+// its own into the gradients' memory, and the sum over ranks, where the others have zeros, is exact.
 void Replica::initialize(std::uint32_t seed) {
-  const std::vector<Place> all = places();
   const graph::ParameterTable& table = parameters();
+  const std::int64_t n_canonical = table.n_canonical();
+  std::vector<Place> mine;
+  std::int64_t begin = 0;
+  for (const graph::Parameter& p : table.parameters()) {
+    const std::int64_t middle = begin + p.shape.n_elements() / 2;
+    if (middle * communicator_.size() / n_canonical == communicator_.rank())
+      mine.push_back({.path = p.name, .shape = p.shape, .parameter = &p, .at = gradient_arena()});
+    begin += p.shape.n_elements();
+  }
+  backend_.fill_zero(gradient_arena(), table.n_total() * sizeof(float), *stream_);
+  stream_->synchronize();
 #pragma omp parallel for schedule(dynamic, 1)
-  for (const Place& place : all) {
-    if (place.path.starts_with("/parameters/")) {
-      write(place, table.initial_values(*place.parameter, seed));
-    } else if (place.path.starts_with("/statistics/")) {
-      const float value = place.path.ends_with(".running_var") ? 1.0f : 0.0f;
-      write(place, std::vector<float>(static_cast<std::size_t>(place.shape.n_elements()), value));
-    }
+  for (const Place& place : mine) write(place, table.initial_values(*place.parameter, seed));
+  const std::size_t n_tensors = table.parameters().size() + table.statistics().size();
+  for (std::size_t i = 0; i < n_tensors; ++i) reducer_->tensor_done(static_cast<int>(i), *stream_);
+  reducer_->finish(*stream_);
+  backend_.copy_to_device(parameter_arena(), gradient_arena(), table.n_trainable() * sizeof(float), *stream_);
+
+  for (const Place& place : places()) {
+    if (!place.path.starts_with("/statistics/")) continue;
+    const float value = place.path.ends_with(".running_var") ? 1.0f : 0.0f;
+    write(place, std::vector<float>(static_cast<std::size_t>(place.shape.n_elements()), value));
   }
 }
 

@@ -43,6 +43,7 @@ class Replica {
   LossSums sum_over_ranks(const LossSums& mine);
 
   // State
+  /// Collective. Weights from Philox: the same on any number of ranks.
   void initialize(std::uint32_t seed);
   /// Hash of parameters and running statistics: equal on all ranks, or something is wrong.
   std::uint64_t hash();

@@ -30,10 +30,12 @@ std::atomic<long> n_allocations{0};
 namespace lockstep::data {
 namespace {
 
-/// Images of test_byte(); sample `bad_sample` cannot be read; a read may be made slow.
+/// Images of test_byte(), numbered from `first_sample` on; sample `bad_sample` cannot be read; a read may be made slow.
 class MemorySet : public ImageSet {
  public:
-  explicit MemorySet(std::int64_t n_samples, std::int64_t bad_sample = -1) : bad_sample_(bad_sample) {
+  explicit MemorySet(std::int64_t n_samples, std::int64_t bad_sample = -1, std::int64_t first_sample = 0)
+      : bad_sample_(bad_sample) {
+    info_.first_sample = first_sample;
     info_.path = "memory";
     info_.n_samples = n_samples;
     info_.height = 3;
@@ -45,8 +47,8 @@ class MemorySet : public ImageSet {
   void read(std::int64_t sample, std::span<std::uint8_t> image, std::int32_t& label) const override {
     require(sample != bad_sample_, ErrorCode::data_unreadable, "sample {} is bad", sample);
     if (delay_milliseconds > 0) std::this_thread::sleep_for(std::chrono::milliseconds(delay_milliseconds));
-    for (std::size_t i = 0; i < image.size(); ++i) image[i] = test_byte(sample, i);
-    label = test_label(sample, info_.classes);
+    for (std::size_t i = 0; i < image.size(); ++i) image[i] = test_byte(info_.first_sample + sample, i);
+    label = test_label(info_.first_sample + sample, info_.classes);
     ++n_reads;
   }
   mutable std::atomic<std::int64_t> n_reads{0};
@@ -108,6 +110,17 @@ std::vector<std::vector<std::uint32_t>> expected_steps(std::int64_t n, const Loa
     out.emplace_back(order.begin() + begin, order.begin() + std::min(begin + o.global_batch, epoch_samples));
   }
   return out;
+}
+
+// Crop and flip are drawn by these, so they must not depend on the range that is trained on.
+TEST(Loader, NumbersSamplesByTheirPositionInTheFile) {
+  const std::int64_t first = 20, n = 30;
+  const auto options = options_for(10);
+  const auto ids = steps_of(std::make_shared<MemorySet>(n, -1, first), options, 3);
+  auto want = steps_of(std::make_shared<MemorySet>(n), options, 3);
+  for (auto& step : want)
+    for (auto& id : step) id += static_cast<std::uint32_t>(first);
+  EXPECT_EQ(ids, want);
 }
 
 TEST(Loader, GivesTheGlobalOrderOnAnyNumberOfRanksPiecesAndReaders) {
