@@ -57,10 +57,9 @@ class CrossEntropyNode final : public Node {
 
 }  // namespace
 
-LossPlace cross_entropy(Graph& graph, ActivationId logits, const ImageBuffers& buffers, float label_smoothing) {
-  const LossPlace place{.offset = graph.add_exchange(sizeof(LossSums))};
-  graph.add_node<CrossEntropyNode>(logits, buffers.labels, label_smoothing, place.offset);
-  return place;
+void cross_entropy(Graph& graph, ActivationId logits, const ImageBuffers& buffers, float label_smoothing,
+                   std::size_t sums_offset) {
+  graph.add_node<CrossEntropyNode>(logits, buffers.labels, label_smoothing, sums_offset);
 }
 
 }  // namespace lockstep::layers

@@ -47,10 +47,8 @@ ActivationId global_average_pool(Graph& graph, ActivationId x, const std::string
 /// y = x W^T + b; weights and bias uniform in +-1/sqrt(in) (torch.nn.Linear).
 ActivationId linear(Graph& graph, ActivationId x, const std::string& name, std::int64_t out_features);
 
-/// The loss of (N, classes) logits; sums over samples in exchange memory, `offset` bytes in.
-struct LossPlace {
-  std::size_t offset = 0;
-};
-LossPlace cross_entropy(Graph& graph, ActivationId logits, const ImageBuffers& buffers, float label_smoothing);
+/// The loss of (N, classes) logits; its LossSums over samples lie `sums_offset` bytes into exchange memory.
+void cross_entropy(Graph& graph, ActivationId logits, const ImageBuffers& buffers, float label_smoothing,
+                   std::size_t sums_offset);
 
 }  // namespace lockstep::layers

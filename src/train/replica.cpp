@@ -50,8 +50,8 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
                           .scalars = scalars_,
                           .communicator = &communicator});
   }
-  // Every graph has its loss at the same place: the trainer reads one.
-  sums_ = reinterpret_cast<LossSums*>(exchange + plan.largest().loss.offset);
+  // Every graph has its sums at the same place: the trainer reads one.
+  sums_ = reinterpret_cast<StepSums*>(exchange + plan.largest().sums_offset);
   reducer_ = std::make_unique<comm::GradientReducer>(communicator, backend, gradient_arena(), plan.buckets());
   sums_ready_ = backend.make_event();
   sums_done_ = communicator.make_event();
@@ -65,10 +65,11 @@ float* Replica::optimizer_state() const {
                                   graph::aligned(sizeof(StepState)));
 }
 
-void Replica::begin_step(const StepScalars& scalars) {
+void Replica::begin_step(const StepScalars& scalars, const StepFlags& flags) {
   current_ = 1 - current_;
   results_[static_cast<std::size_t>(current_)] = {};
   backend_.copy_to_device(scalars_, &scalars, sizeof(scalars), *stream_);
+  backend_.copy_to_device(&sums_->flags, &flags, sizeof(flags), *stream_);
 }
 
 void Replica::upload(const PlannedGraph& planned, const data::Batch& batch) {
@@ -100,13 +101,14 @@ void Replica::run_piece(const data::Batch& batch, int piece, std::int64_t global
 
 void Replica::reduce() {
   StepResult& result = results_[static_cast<std::size_t>(current_)];
-  backend_.copy_to_host(&result.local, sums_, sizeof(LossSums), *stream_);
+  backend_.copy_to_host(&result.local, &sums_->loss, sizeof(LossSums), *stream_);
   sums_ready_->record(*stream_);
-  communicator_.all_reduce_async({.data = sums_, .n_elements = sizeof(LossSums) / sizeof(double), .dtype = DType::fp64},
-                                 *sums_ready_, *sums_done_, kLossLabel);
+  communicator_.all_reduce_async({.data = sums_, .n_elements = StepSums::kElements, .dtype = DType::fp64}, *sums_ready_,
+                                 *sums_done_, kLossLabel);
   result.exposed_communication_seconds = reducer_->finish(*stream_);
   stream_->wait(*sums_done_);
-  backend_.copy_to_host(&result.sums, sums_, sizeof(LossSums), *stream_);
+  backend_.copy_to_host(&result.sums, &sums_->loss, sizeof(LossSums), *stream_);
+  backend_.copy_to_host(&result.flags, &sums_->flags, sizeof(StepFlags), *stream_);
 }
 
 void Replica::update(bool want_gradient_norm) {
@@ -136,19 +138,19 @@ LossSums Replica::evaluate(const data::Batch& batch) {
   upload(*planned, batch);
   planned->graph->forward(*stream_);
   LossSums sums;
-  backend_.copy_to_host(&sums, sums_, sizeof(LossSums), *stream_);
+  backend_.copy_to_host(&sums, &sums_->loss, sizeof(LossSums), *stream_);
   stream_->synchronize();
   return sums;
 }
 
-LossSums Replica::sum_over_ranks(const LossSums& mine) {
-  backend_.copy_to_device(sums_, &mine, sizeof(LossSums), *stream_);
+StepSums Replica::sum_over_ranks(const StepSums& mine) {
+  backend_.copy_to_device(sums_, &mine, sizeof(StepSums), *stream_);
   sums_ready_->record(*stream_);
-  communicator_.all_reduce_async({.data = sums_, .n_elements = sizeof(LossSums) / sizeof(double), .dtype = DType::fp64},
-                                 *sums_ready_, *sums_done_, kEvaluationLabel);
+  communicator_.all_reduce_async({.data = sums_, .n_elements = StepSums::kElements, .dtype = DType::fp64}, *sums_ready_,
+                                 *sums_done_, kEvaluationLabel);
   stream_->wait(*sums_done_);
-  LossSums sums;
-  backend_.copy_to_host(&sums, sums_, sizeof(LossSums), *stream_);
+  StepSums sums;
+  backend_.copy_to_host(&sums, sums_, sizeof(StepSums), *stream_);
   stream_->synchronize();
   return sums;
 }

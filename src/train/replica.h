@@ -19,6 +19,7 @@ namespace lockstep::train {
 /// What one step told: over all ranks' samples, and this rank's own.
 struct StepResult {
   LossSums sums, local;
+  StepFlags flags;           // ranks that said so
   double gradient_norm = 0;  // 0 unless asked for
   double exposed_communication_seconds = 0;
 };
@@ -29,7 +30,7 @@ class Replica {
   ~Replica();
 
   // One training step: begin, each piece, then reduce and update
-  void begin_step(const StepScalars& scalars);
+  void begin_step(const StepScalars& scalars, const StepFlags& flags = {});
   /// Forward and backward of one piece; buckets start on their way during the last one.
   void run_piece(const data::Batch& batch, int piece, std::int64_t global, bool last);
   void reduce();
@@ -39,8 +40,8 @@ class Replica {
 
   /// Loss sums of this rank's samples with running statistics.
   LossSums evaluate(const data::Batch& batch);
-  /// Sums over ranks.
-  LossSums sum_over_ranks(const LossSums& mine);
+  /// Between steps: sums over ranks.
+  StepSums sum_over_ranks(const StepSums& mine);
 
   // State
   /// Collective. Weights from Philox: the same on any number of ranks.
@@ -90,7 +91,7 @@ class Replica {
   StepScalars* scalars_ = nullptr;  // in the backend's memory, as are the next three
   double* norm_ = nullptr;
   std::uint64_t* hash_result_ = nullptr;
-  LossSums* sums_ = nullptr;
+  StepSums* sums_ = nullptr;
   std::array<StepResult, 2> results_;
   int current_ = 0;
 };

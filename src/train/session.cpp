@@ -209,7 +209,7 @@ LossSums evaluate(Session& session, const data::ImageSet& set, const std::string
     mine.samples += sums.samples;
     bar.update(step + 1, "");
   }
-  return session.replica->sum_over_ranks(mine);
+  return session.replica->sum_over_ranks({.loss = mine, .flags = {}}).loss;
 }
 
 }  // namespace lockstep::train

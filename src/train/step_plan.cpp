@@ -1,6 +1,7 @@
 #include "train/step_plan.h"
 
 #include <algorithm>
+#include <cstddef>
 
 #include "lockstep/error.h"
 #include "models/model.h"
@@ -140,8 +141,9 @@ PlannedGraph StepPlan::build(graph::Mode mode, std::int64_t batch, std::int64_t 
                                                          .seed = config_.run.seed},
                                                         planned.buffers);
   const graph::ActivationId logits = models::build(graph, input, config_.model);
-  planned.loss =
-      layers::cross_entropy(graph, logits, planned.buffers, static_cast<float>(config_.train.label_smoothing));
+  planned.sums_offset = graph.add_exchange(sizeof(StepSums));
+  layers::cross_entropy(graph, logits, planned.buffers, static_cast<float>(config_.train.label_smoothing),
+                        planned.sums_offset + offsetof(StepSums, loss));
   graph.plan(backend);
   return planned;
 }

@@ -33,11 +33,28 @@ struct BatchShape {
 /// Resolves train.global_batch / batch_per_rank for so many ranks; throws where it cannot be divided.
 BatchShape batch_shape(const Config& config, int rank, int ranks);
 
-/// One planned graph and where its data and loss are.
+/// What ranks tell each other in every step: how many of them say so. A rank gives its own (0 or 1) before the step,
+/// and all read the same sums with the step's result.
+struct StepFlags {
+  double stop_requests = 0;  // was told to stop by a signal
+  double save_due = 0;       // the clock says that a checkpoint is due: rank 0 alone looks at it
+  double saver_done = 0;     // the background writer has finished what it was given
+  double saver_failed = 0;   // ... or could not
+};
+
+/// What is summed over ranks once a step besides gradients: in exchange memory, by one all-reduce of doubles.
+struct StepSums {
+  LossSums loss;
+  StepFlags flags;
+  static constexpr std::size_t kElements = (sizeof(LossSums) + sizeof(StepFlags)) / sizeof(double);
+};
+static_assert(sizeof(StepSums) == StepSums::kElements * sizeof(double));
+
+/// One planned graph and where its data and sums are.
 struct PlannedGraph {
   std::unique_ptr<graph::Graph> graph;
   layers::ImageBuffers buffers;
-  layers::LossPlace loss;
+  std::size_t sums_offset = 0;  // of StepSums in exchange memory
 };
 
 /// The small things that a step keeps in the backend's memory, at the head of the optimizer's arena.

@@ -60,6 +60,24 @@ void replicas_stay_equal(World& world) {
     check(theirs == std::to_string(mine), world.rank(), "replicas differ after 50 steps");
 }
 
+/// Flags travel with the loss: counts over ranks, of this step alone, while the loss stays what it is without them.
+void flags_are_counted(World& world) {
+  const Config config = test::small_config(8, 8);
+  const auto cpu = make_backend({.device = "cpu", .threads = 1});
+  const auto communicator = comm::make_communicator(config.comm, world);
+  test::SmallRun run(config, *cpu, *communicator);
+  const double ranks = world.size();
+  const double is_last = world.rank() + 1 == world.size() ? 1 : 0;
+  const double loss = run.step(0, false, {.stop_requests = is_last, .save_due = 1 - is_last, .saver_done = 1});
+  const train::StepFlags first = run.result().flags;
+  check(first.stop_requests == 1 && first.save_due == ranks - 1 && first.saver_done == ranks && first.saver_failed == 0,
+        world.rank(), "the flags of a step are not the counts of ranks");
+  check(run.step(0, false, {.saver_failed = 1}) == loss, world.rank(), "flags change the loss");
+  const train::StepFlags second = run.result().flags;
+  check(second.stop_requests == 0 && second.save_due == 0 && second.saver_done == 0 && second.saver_failed == ranks,
+        world.rank(), "flags of the step before are left");
+}
+
 void the_rank_that_differs_is_named(World& world) {
   train::require_equal_replicas(world, 42, 7);
   if (world.size() < 3) return;  // of two nobody can say which is wrong
@@ -79,6 +97,7 @@ int main(int argc, char** argv) {
   using namespace lockstep;  // NOLINT
   const auto world = comm::start_world(&argc, &argv);
   gradients_agree(*world);
+  flags_are_counted(*world);
   replicas_stay_equal(*world);
   the_rank_that_differs_is_named(*world);
   const bool failed = world->any(failures > 0);

@@ -42,7 +42,7 @@ class SmallRun {
   }
 
   /// One step on samples step*batch, step*batch+1, ... of the set; the loss, a mean over all ranks' samples.
-  double step(std::int64_t number, bool update = true) {
+  double step(std::int64_t number, bool update = true, const train::StepFlags& flags = {}) {
     const Config& config = plan_.config();
     const train::BatchShape& shape = plan_.batch();
     replica_.begin_step(
@@ -51,7 +51,8 @@ class SmallRun {
          .adam_correction1 = static_cast<float>(1 / (1 - std::pow(config.optimizer.beta1, number + 1.0))),
          .adam_correction2 = static_cast<float>(1 / (1 - std::pow(config.optimizer.beta2, number + 1.0))),
          .epoch = 0,
-         .step = static_cast<std::uint32_t>(number)});
+         .step = static_cast<std::uint32_t>(number)},
+        flags);
     const data::Share share = data::share_of(shape.global_batch, shape.rank, shape.ranks);
     for (int piece = 0; piece < shape.pieces; ++piece) {
       const data::Share part = data::share_of(share.size(), piece, shape.pieces);
