@@ -1,8 +1,10 @@
 // The program: one command, and one place where an error becomes a message and an exit status.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <ctime>
@@ -10,6 +12,8 @@
 #include <filesystem>
 #include <new>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "base/current_world.h"
 #include "base/version.h"
@@ -66,6 +70,25 @@ void print_version(bool as_json) {
   }
 }
 
+/// What CLI11 said, and where the help on it is; or which commands there are, where the first words name none.
+std::string usage_problem(const CLI::App& app, const std::vector<std::string>& words, const std::string& said) {
+  const CLI::App* at = &app;
+  std::string path = "lockstep";
+  for (const std::string& word : words) {
+    const auto commands = at->get_subcommands([](const CLI::App*) { return true; });
+    if (commands.empty() || word.starts_with('-')) break;
+    const auto found = std::ranges::find(commands, word, &CLI::App::get_name);
+    if (found == commands.end()) {
+      std::vector<std::string> names;
+      for (const CLI::App* command : commands) names.push_back(command->get_name());
+      return fmt::format("there is no command `{} {}`; wanted one of {}", path, word, fmt::join(names, ", "));
+    }
+    at = *found;
+    path += " " + word;
+  }
+  return at == &app ? said : fmt::format("{}; see `{} --help`", said, path);
+}
+
 int run_program(int argc, char** argv) {
   CLI::App app("Lockstep trains networks data-parallel on an HPC cluster.", "lockstep");
   bool wants_version = false, wants_json = false;
@@ -86,7 +109,7 @@ int run_program(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app.exit(e);  // --help
-    fail(ErrorCode::usage, "{}", e.what());
+    fail(ErrorCode::usage, "{}", usage_problem(app, {argv + 1, argv + argc}, e.what()));
   }
   if (wants_version) {
     print_version(wants_json);

@@ -54,7 +54,7 @@ void replace_file(const std::string& path, std::string_view content) {
   sync_or_fail(open_file(directory_or_here, O_RDONLY | O_DIRECTORY).get(), directory_or_here);
 }
 
-std::string read_file(const std::string& path) {
+std::string read_file(const std::string& path, std::uint64_t max_bytes) {
   const Descriptor file = open_file(path, O_RDONLY);
   std::string content;
   std::array<char, 65536> buffer;
@@ -64,6 +64,7 @@ std::string read_file(const std::string& path) {
     require(n >= 0, ErrorCode::system_call, "cannot read {}: {}", path, std::strerror(errno));
     if (n == 0) return content;
     content.append(buffer.data(), static_cast<std::size_t>(n));
+    require(content.size() <= max_bytes, ErrorCode::system_call, "{} has more than {} bytes", path, max_bytes);
   }
 }
 

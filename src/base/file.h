@@ -1,6 +1,8 @@
 // Small text files that are whole or absent, and descriptors that close themselves.
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -25,7 +27,7 @@ void replace_file(const std::string& path, std::string_view content);
 /// Writes all of `content` to the descriptor, as a rule with one write(). Throws Error (system_call) naming `path`.
 void write_fully(int descriptor, std::string_view content, const std::string& path);
 
-/// The whole file. Throws Error (system_call).
-std::string read_file(const std::string& path);
+/// The whole file. Throws Error (system_call); also where it has more than `max_bytes`, as a device has.
+std::string read_file(const std::string& path, std::uint64_t max_bytes = std::numeric_limits<std::uint64_t>::max());
 
 }  // namespace lockstep

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "lockstep/communicator.h"
+#include "lockstep/error.h"
 #include "lockstep/shape.h"
 
 namespace lockstep::checkpoint {
@@ -61,6 +62,7 @@ LoadedFile load_all(const std::string& path);
 /// Sound or not: the sentence says what is damaged.
 struct Verdict {
   bool good = false;
+  ErrorCode code = ErrorCode::checkpoint_damaged;  // where it is not good
   std::string sentence;
   std::int64_t step = -1;
 };

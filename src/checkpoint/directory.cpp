@@ -27,8 +27,8 @@ std::vector<fs::directory_entry> entries_of(const std::string& directory) {
   std::vector<fs::directory_entry> entries;
   for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error))
     entries.push_back(*at);
-  require(!error || error == std::errc::no_such_file_or_directory, ErrorCode::checkpoint_not_found,
-          "cannot list {}: {}", directory, error.message());
+  require(!error || error == std::errc::no_such_file_or_directory, ErrorCode::run_directory, "cannot list {}: {}",
+          directory, error.message());
   return entries;
 }
 

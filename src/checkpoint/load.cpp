@@ -62,6 +62,7 @@ Verdict verify(const std::string& path) {
     verdict.sentence = fmt::format("{} is good: {} bytes, {} tensors, step {}", path, reader.header().file_bytes,
                                    reader.tensors().size(), verdict.step);
   } catch (const Error& error) {
+    verdict.code = error.code();
     verdict.sentence = error.what();
   }
   return verdict;

@@ -124,7 +124,7 @@ Shape make_shape(const std::vector<std::int64_t>& d) {
 }
 
 Entry parse_entry(const std::string& path, const std::string& name, const Json& json, std::uint64_t data_bytes) {
-  const auto damaged = ErrorCode::checkpoint_damaged;
+  const auto damaged = ErrorCode::model_file_damaged;
   const auto is_list = [&](const char* key) { return json.contains(key) && json[key].is_array(); };
   require(json.is_object() && json.contains("dtype") && json["dtype"].is_string() && is_list("shape") &&
               is_list("data_offsets") && json["data_offsets"].size() == 2,
@@ -168,12 +168,12 @@ void check_places(const std::string& path, const std::vector<Entry>& entries, st
   std::ranges::sort(order, {}, [](const Entry* e) { return std::pair(e->begin, e->end); });
   std::uint64_t at = 0;
   for (const Entry* entry : order) {
-    require(entry->begin == at, ErrorCode::checkpoint_damaged,
+    require(entry->begin == at, ErrorCode::model_file_damaged,
             "{} is damaged: {} begins at byte {} of the data where {} was expected", path, entry->name, entry->begin,
             at);
     at = entry->end;
   }
-  require(at == data_bytes, ErrorCode::checkpoint_damaged, "{} is damaged: {} bytes of data, {} belong to tensors",
+  require(at == data_bytes, ErrorCode::model_file_damaged, "{} is damaged: {} bytes of data, {} belong to tensors",
           path, data_bytes, at);
 }
 
@@ -202,7 +202,7 @@ void write_safetensors(const std::string& path, const std::vector<NamedTensor>& 
 }
 
 std::vector<NamedTensor> read_safetensors(const std::string& path) {
-  const auto damaged = ErrorCode::checkpoint_damaged;
+  const auto damaged = ErrorCode::model_file_damaged;
   const Descriptor file = open_to_read(path);
   const std::uint64_t file_bytes = size_bytes(file, path);
   std::uint64_t header_bytes = 0;

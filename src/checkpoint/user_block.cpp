@@ -15,6 +15,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "checkpoints are little-endian and written without swapping");
 
 constexpr std::string_view kMagic = "LOCKSTEP";
+constexpr std::string_view kImageSetMagic = "LOCKSTEP-IMAGES";  // of src/data/seal.h, which begins alike
 constexpr std::size_t kVersionAt = 8, kBlockSizeAt = 12, kFileBytesAt = 16, kHashBlockAt = 24, kDigestAt = 32,
                       kMetadataEndAt = 40, kMetadataHashAt = 48, kListedAt = 56, kListAt = 64,
                       kOwnHashAt = kUserBlockBytes - 8;
@@ -62,6 +63,8 @@ UserBlock read_user_block(const Descriptor& file, const std::string& path) {
 
   Block block{};
   read_at(file, path, std::span(block).first(std::min(length, kUserBlockBytes)), 0);
+  require(std::memcmp(block.data(), kImageSetMagic.data(), kImageSetMagic.size()) != 0, ErrorCode::checkpoint_foreign,
+          "{} is a data set of images, not a checkpoint", path);
   if (std::memcmp(block.data(), kMagic.data(), kMagic.size()) != 0) {
     static constexpr unsigned char kHdf5Magic[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
     const bool hdf5 = std::memcmp(block.data(), kHdf5Magic, sizeof kHdf5Magic) == 0;

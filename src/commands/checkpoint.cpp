@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -71,6 +72,8 @@ int info(const std::string& file, const std::string& json) {
 
 int verify(const std::string& file) {
   const checkpoint::Verdict verdict = checkpoint::verify(file);
+  // What is not there, or is no checkpoint, is an error with its remedy; what is damaged is the answer.
+  if (!verdict.good && verdict.code != ErrorCode::checkpoint_damaged) throw Error(verdict.code, verdict.sentence);
   fmt::print("{}\n", verdict.sentence);
   return verdict.good ? kExitDone : kExitFailed;
 }
@@ -109,10 +112,12 @@ int export_file(const std::string& source, const std::string& target) {
   return kExitDone;
 }
 
-int import_file(const std::string& source, const std::string& target) {
+int import_file(const std::string& source, const std::string& target, bool replace) {
   require(source.ends_with(kSafetensors), ErrorCode::usage,
           "the source must end in {}, found {}: no other form of file is known", kSafetensors, source);
   require(target.ends_with(".h5"), ErrorCode::usage, "the checkpoint's name must end in .h5, found {}", target);
+  require(replace || !std::filesystem::exists(target), ErrorCode::data_exists, "{} exists already; --force replaces it",
+          target);
   std::vector<checkpoint::NamedTensor> tensors = checkpoint::read_safetensors(source);
   const checkpoint::StateJson state = {{"model", checkpoint::infer_model(tensors, source)},
                                        {"precision", "fp32"},
@@ -133,6 +138,7 @@ int import_file(const std::string& source, const std::string& target) {
 
 struct Names {
   std::string first, second, json;
+  bool replace = false;
 };
 
 }  // namespace
@@ -164,7 +170,9 @@ void add_checkpoint(CLI::App& app, Run& run) {
   command = group->add_subcommand("import", "Makes a checkpoint at step 0 from a .safetensors file of a ResNet");
   command->add_option("SOURCE", names->first, "a .safetensors file with torchvision's names")->required();
   command->add_option("OUT", names->second, "the checkpoint to make, ending in .h5")->required();
-  command->callback([&run, names] { run = [names] { return import_file(names->first, names->second); }; });
+  command->add_flag("--force", names->replace, "replace OUT if it exists");
+  command->callback(
+      [&run, names] { run = [names] { return import_file(names->first, names->second, names->replace); }; });
 }
 
 }  // namespace lockstep::commands

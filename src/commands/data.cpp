@@ -7,8 +7,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "base/file.h"
 #include "commands/commands.h"
+#include "commands/report.h"
 #include "data/cifar10.h"
 #include "data/image_file.h"
 #include "lockstep/error.h"
@@ -21,6 +21,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t kSamplesAnUpdate = 500;
+constexpr std::int64_t kMaxSamples = 0xffffffff;  // sample ids are 32-bit
 
 /// "6.15 MB"
 std::string size_text(double bytes) {
@@ -35,22 +36,6 @@ std::string size_text(double bytes) {
 std::string a_class_text(const std::vector<std::int64_t>& samples_per_class) {
   const auto [least, most] = std::minmax_element(samples_per_class.begin(), samples_per_class.end());
   return *least == *most ? fmt::format("{} a class", *least) : fmt::format("{} to {} a class", *least, *most);
-}
-
-/// `json` empty: the text on standard output. "-": the object there and the text on standard error. Else: text on
-/// standard output, the object into that file.
-void report(const std::string& json, const Json& object, const std::string& text) {
-  if (json == "-") {
-    fmt::print(stderr, "{}", text);
-    fmt::print("{}\n", object.dump());
-    return;
-  }
-  fmt::print("{}", text);
-  if (!json.empty()) replace_file(json, object.dump(2) + '\n');
-}
-
-void add_json(CLI::App& app, std::string& json) {
-  app.add_flag("--json{-}", json, "one JSON object on standard output, or with --json=FILE in that file");
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -102,10 +87,10 @@ void add_import(CLI::App& data, Run& run) {
       ->check(CLI::IsMember({"train", "test"}))
       ->capture_default_str();
   CLI::Option* per_class = app->add_option("--per-class", options.per_class, "only the first N of each class, in order")
-                               ->check(CLI::PositiveNumber)
+                               ->check(CLI::Range(std::int64_t{1}, kMaxSamples))
                                ->type_name("N");
   app->add_option("--limit", options.limit, "only the first N samples")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(std::int64_t{1}, kMaxSamples))
       ->type_name("N")
       ->excludes(per_class);
   CLI::Option* mean = app->add_option("--mean", options.mean, "means to store, of values in [0, 1]")
@@ -193,8 +178,8 @@ int run_verify(const FileArguments& arguments) {
       damaged.push_back(error.what());
     }
   } catch (const Error& error) {
-    // A file that is not there was not verified at all; one that cannot be opened is damaged.
-    if (error.code() == ErrorCode::data_missing) throw;
+    // What is not there, or is no image set, was not verified at all; one that cannot be opened is damaged.
+    if (error.code() == ErrorCode::data_missing || error.code() == ErrorCode::data_format) throw;
     damaged.push_back(error.what());
   }
   std::string text;

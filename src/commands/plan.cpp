@@ -14,6 +14,8 @@ namespace lockstep::commands {
 
 namespace {
 
+constexpr int kMaxRanks = 1 << 20;
+
 struct Planned {
   data::ImageSetInfo images;
   std::unique_ptr<Backend> backend;
@@ -109,7 +111,9 @@ void add_plan(CLI::App& app, Run& run, const Arguments&) {
   auto given = std::make_shared<Given>();
   CLI::App* command = app.add_subcommand("plan", "what a step will hold and move; nothing is trained");
   command->add_option("CONFIG", given->configuration, "YAML files and key=value overrides; the later wins")->required();
-  command->add_option("--ranks", given->ranks, "ranks to plan for")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("--ranks", given->ranks, "ranks to plan for")
+      ->check(CLI::Range(1, kMaxRanks))
+      ->capture_default_str();
   add_json(*command, given->json);
   command->callback([given, &run] {
     run = [given] {

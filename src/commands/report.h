@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -27,10 +29,12 @@ inline void report(const std::string& json, const nlohmann::ordered_json& object
   }
   fmt::print("{}", text);
   if (json.empty()) return;
+  // Not by a rename: FILE may be a pipe or a device.
+  errno = 0;
   std::ofstream out(json);
   out << object.dump(2) << '\n';
   out.close();
-  require(!out.fail(), ErrorCode::system_call, "cannot write {}", json);
+  require(!out.fail(), ErrorCode::system_call, "cannot write {}: {}", json, std::strerror(errno));
 }
 
 }  // namespace lockstep::commands

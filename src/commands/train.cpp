@@ -9,6 +9,7 @@
 #include "commands/commands.h"
 #include "commands/plan_text.h"
 #include "config/parser.h"
+#include "config/table.h"
 #include "data/hdf5_version.h"
 #include "lockstep/log.h"
 #include "train/banner.h"
@@ -27,6 +28,9 @@ struct TrainArguments {
 
 int run_training(const TrainArguments& given, const Arguments& program) {
   const Config config = config::parse(given.configuration);
+  for (const std::string& key : given.session.allow_change)
+    require(config::find_key(key) != nullptr, ErrorCode::config_unknown_key,
+            "--allow-change: there is no key {}; the nearest is {}", key, config::nearest_key(key));
   data::hdf5_version();  // HDF5 starts before MPI: a parallel build of it would else make MPI calls of its own
   World& world = *(current_world() = comm::start_world(program.argc, program.argv));
   log::configure(world.rank(), world.size(), world.host(), config.log.all_ranks);
@@ -56,8 +60,11 @@ void add_train(CLI::App& app, Run& run, const Arguments& program) {
   CLI::App* command = app.add_subcommand("train", "train a model; continues a run that is there already");
   command->add_option("CONFIG", given->configuration, "YAML files and key=value overrides; the later wins")->required();
   command->add_flag("--fresh", given->session.fresh, "start over; a run that is there already is moved aside");
-  command->add_option("--allow-change", given->session.allow_change,
-                      "a key that may differ from the run that is continued");
+  command
+      ->add_option("--allow-change", given->session.allow_change,
+                   "a key that may differ from the run that is continued")
+      ->type_name("KEY")
+      ->allow_extra_args(false);
   command->add_flag("--dry-run", given->dry_run, "check the configuration and say what the step needs");
   command->callback([given, &run, program] { run = [given, program] { return run_training(*given, program); }; });
 }

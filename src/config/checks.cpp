@@ -21,8 +21,10 @@ std::string places(const Origins& origins, std::initializer_list<std::string_vie
 }
 
 void check_run(const Config& c, const Origins& origins) {
-  require(!c.run.name.empty() && c.run.name != "." && c.run.name.find("..") == std::string::npos,
-          ErrorCode::config_range, "{}run.name: wanted a name of the run's directory, found \"{}\"",
+  require(!c.run.name.empty() && c.run.name != "." && c.run.name.front() != '/' &&
+              c.run.name.find("..") == std::string::npos,
+          ErrorCode::config_range,
+          "{}run.name: wanted a name of the run's directory, relative to run.directory, found \"{}\"",
           places(origins, {"run.name"}), c.run.name);
   require(!c.run.directory.empty(), ErrorCode::config_range,
           "{}run.directory: wanted a path, found nothing; `.` is the working directory",

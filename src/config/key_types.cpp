@@ -12,6 +12,7 @@ namespace lockstep::config {
 namespace {
 
 constexpr int kMaxChannels = 4;
+constexpr int kMaxCount = 1024;  // threads; OpenMP has no message for more than the system gives, it crashes
 
 /// All of `text` as a number; empty where it is none. Independent of the locale.
 template <typename T>
@@ -201,11 +202,12 @@ Key auto_or_list(std::string name, Field<std::vector<double>> field, Range range
 }
 
 Key auto_or_count(std::string name, Field<int> field, About about) {
-  Key key = row(std::move(name), "one of", "auto | 1 or more", std::move(about));
+  Key key = row(std::move(name), "one of", fmt::format("auto | 1 to {}", kMaxCount), std::move(about));
   key.set = [field](Config& config, const Value& value) {
     if (value.is_list || (value.text != "auto" && !is_whole_number(value.text))) return Fit::wrong_type;
     const auto parsed = value.text == "auto" ? std::optional<int>(0) : number<int>(value.text);
-    if (!parsed || *parsed < 0 || (*parsed == 0 && value.text != "auto")) return Fit::out_of_range;
+    if (!parsed || *parsed < 0 || *parsed > kMaxCount || (*parsed == 0 && value.text != "auto"))
+      return Fit::out_of_range;
     field(config) = *parsed;
     return Fit::good;
   };

@@ -49,7 +49,7 @@ Key path(std::string name, Field<std::string> field, About about);
 Key words(std::string name, Field<std::vector<std::string>> field, std::vector<std::string> words, About about);
 /// `auto` (an empty list), or one number a channel.
 Key auto_or_list(std::string name, Field<std::vector<double>> field, Range range, About about);
-/// `auto` (0), or a number from 1.
+/// `auto` (0), or a number from 1 to 1024.
 Key auto_or_count(std::string name, Field<int> field, About about);
 
 }  // namespace lockstep::config

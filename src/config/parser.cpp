@@ -19,6 +19,7 @@ namespace lockstep::config {
 namespace {
 
 constexpr const char* kCommandLine = "command line";
+constexpr std::uint64_t kMaxFileBytes = 1 << 20;
 constexpr int kMaxDepth = 2;  // groups of groups are no keys, and an alias may hold itself
 
 // `${NAME}` would end a plain scalar inside `{...}`, so it passes through YAML as NAME between two private-use
@@ -151,7 +152,7 @@ void add_text(const std::string& text, const std::string& source, std::vector<Se
 void add_file(const std::string& path, std::vector<Setting>& out) {
   std::string text;
   try {
-    text = read_file(path);
+    text = read_file(path, kMaxFileBytes);
   } catch (const Error& e) {
     const bool is_key = find_key(path) != nullptr;
     fail(ErrorCode::config_file, "configuration file: {}{}", e.what(),

@@ -19,6 +19,8 @@ namespace {
 
 constexpr Effect kLearning = Effect::learning;
 constexpr Effect kNone = Effect::none;
+constexpr std::int64_t kMaxSamples = 0xffffffff;  // sample ids are 32-bit
+const Range kUpToATebibyte{.high = 1 << 20, .low_excluded = true, .takes = "greater than 0, up to 1048576"};
 
 std::vector<Key> run_and_device_keys() {
   return {
@@ -74,10 +76,11 @@ std::vector<Key> train_keys() {
       integer(KEY(train.epochs), 1, {Effect::epochs, "epochs", "passes over the data, counted from step 0"}),
       integer(KEY(train.max_steps), 0, {kNone, "steps", "stop after so many, counted from step 0; 0: no limit"}),
       integer(KEY(train.global_batch), 0,
-              {kLearning, "samples", "samples a step, all ranks together; 0: train.batch_per_rank holds"}),
+              {kLearning, "samples", "samples a step, all ranks together; 0: train.batch_per_rank holds"}, kMaxSamples),
       integer(
           KEY(train.batch_per_rank), 0,
-          {kNone, "samples", "samples a rank and micro-batch; the later given of this and train.global_batch holds"}),
+          {kNone, "samples", "samples a rank and micro-batch; the later given of this and train.global_batch holds"},
+          kMaxSamples),
       integer(KEY(train.accumulate), 1, {kNone, "", "micro-batches a rank and step, one after another"}, 65536),
       real(KEY(train.label_smoothing), kBelowOne,
            {kLearning, "", "part of each label that is spread over all classes; 0: none"}),
@@ -124,7 +127,8 @@ std::vector<Key> evaluation_and_batch_norm_keys() {
       integer(KEY(evaluation.every_epochs), 0, {kNone, "epochs", "evaluate so often; 0: only at the end"}),
       integer(KEY(evaluation.every_steps), 0, {kNone, "steps", "evaluate also so often; 0: never"}),
       integer(KEY(evaluation.max_samples), 0, {kNone, "samples", "evaluate on the first so many; 0: all"}),
-      integer(KEY(evaluation.batch_per_rank), 0, {kNone, "samples", "samples a rank and step; 0: as in training"}),
+      integer(KEY(evaluation.batch_per_rank), 0, {kNone, "samples", "samples a rank and step; 0: as in training"},
+              kMaxSamples),
       truth(KEY(batch_norm.synchronize), {kLearning, "", "statistics of the global batch instead of each rank's own"}),
       real(KEY(batch_norm.momentum), kUpToOne,
            {kLearning, "", "weight of a step's statistics in the running statistics"}),
@@ -136,7 +140,8 @@ std::vector<Key> comm_and_cpu_keys() {
   return {
       word(KEY(comm.backend), {"auto", "shared", "mpi"},
            {kNone, "", "how ranks sum gradients: shared memory inside a node, or MPI alone"}),
-      real(KEY(comm.bucket_mb), kPositive, {kNone, "MiB", "gradients that are summed at a time, while backward runs"}),
+      real(KEY(comm.bucket_mb), kUpToATebibyte,
+           {kNone, "MiB", "gradients that are summed at a time, while backward runs"}),
       real(KEY(comm.sleep_ms), kNotNegative, {kNone, "ms", "delay of each bucket, to test the overlap"}),
       auto_or_count(KEY(cpu.threads), {kNone, "threads", "threads a rank; auto: the cores that it may use"}),
   };
@@ -213,7 +218,9 @@ bool is_group(std::string_view name) {
   });
 }
 
-const std::string& nearest_key(std::string_view name) {
+const std::string& nearest_key(std::string_view given) {
+  std::string name(given);
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
   // What other programs call it, where no spelling is near.
   constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kElsewhere{
       {{"lr", "optimizer.learning_rate"},
@@ -226,7 +233,7 @@ const std::string& nearest_key(std::string_view name) {
     if (last_part(name) == other) return find_key(ours)->name;
   }
   const auto dot = name.find('.');
-  const bool group_is_known = dot != std::string_view::npos && is_group(name.substr(0, dot));
+  const bool group_is_known = dot != std::string::npos && is_group(name.substr(0, dot));
   const auto distance = [&](const Key& key) {
     const std::size_t whole = edit_distance(name, key.name);
     // A key under a wrong group, or without any, is a little further away than a misspelt one.

@@ -44,6 +44,8 @@ void broadcast_text(World& world, std::string& text) {
 }  // namespace
 
 std::shared_ptr<const data::ImageSet> open_train_set(const Config& config) {
+  require(!config.data.train.empty(), ErrorCode::config_range,
+          "data.train: wanted the path of a data set, or synthetic, found nothing");
   auto set = open_set(config, config.data.train, "train");
   check_fits(set->info(), config);
   return set;

@@ -29,12 +29,41 @@ expect 0 "Usage: lockstep train" "" train --help
 expect 0 "Usage: lockstep data import" "" help data import
 expect 0 "* train.global_batch " "" help config; quiet err
 expect 2 "" "a command is missing" ; quiet out
-expect 2 "" "[usage]" trian; quiet out
 expect 2 "" "remedy: see \`lockstep --help\`" train --frehs x.yaml
 expect 2 "" "there is no help on nothing" help nothing
 expect 2 "" "cannot open absent.yaml: No such file or directory" train absent.yaml; quiet out
 expect 2 "" "command line: there is no key train.epoch; the nearest is train.epochs" train train.epoch=3
 expect 2 "" "[config_unknown_key]" plan train.epoch=3
+
+# What a newcomer may type.
+expect 2 "" "there is no command \`lockstep trian\`; wanted one of train, evaluate" trian
+expect 2 "" "there is no command \`lockstep checkpoint verfy\`; wanted one of info, verify" checkpoint verfy
+expect 2 "" "see \`lockstep data --help\`" data
+expect 2 "" "CONFIG is required; see \`lockstep train --help\`" train
+expect 2 "" "Value 0 not in range 1 to 1048576" plan --ranks 0 x.yaml
+expect 2 "" "Value two not in range 1 to 1048576" plan --ranks two x.yaml
+expect 2 "" "data.train: wanted the path of a data set, or synthetic, found nothing" plan run.name=x
+expect 2 "" "/dev/zero has more than 1048576 bytes" plan /dev/zero
+expect 2 "" "cpu.threads: wanted one of auto | 1 to 1024, found \"100000\"" plan cpu.threads=100000
+expect 2 "" "train.global_batch: wanted a whole number, 0 to 4294967295" plan train.global_batch=9000000000000000000
+expect 2 "" "comm.bucket_mb: wanted a number, greater than 0, up to 1048576" plan comm.bucket_mb=1e300
+expect 2 "" "relative to run.directory, found \"/tmp/x\"" plan run.name=/tmp/x
+expect 2 "" "the nearest is train.epochs" plan TRAIN.EPOCHS=3
+expect 2 "" "--allow-change: there is no key train.max_stepz; the nearest is train.max_steps" \
+  train data.train=synthetic --allow-change train.max_stepz
+touch "$work/file"
+expect 1 "" "[run_directory]" train data.train=synthetic run.directory="$work/file" model.classes=10 cpu.threads=1
+expect 1 "" "is a data set of images, not a checkpoint" checkpoint info data/samples/cifar10_test.h5; quiet out
+expect 1 "" "[checkpoint_foreign]" checkpoint verify data/samples/cifar10_test.h5; quiet out
+expect 1 "" "[checkpoint_not_found]" checkpoint verify "$work/absent.h5"; quiet out
+expect 1 "" "[data_format]" data verify README.md; quiet out
+expect 1 "" "[data_truncated]" data info "$work/file"; quiet out
+cp "$work/file" "$work/empty.safetensors"
+expect 1 "" "[model_file_damaged]" checkpoint import "$work/empty.safetensors" "$work/new.h5"
+touch "$work/there.h5"
+expect 2 "" "there.h5 exists already; --force replaces it" checkpoint import "$work/empty.safetensors" "$work/there.h5"
+expect 0 '"good":true' "is sound" data verify data/samples/cifar10_test.h5 --json
+expect 1 "is sound" "No such file or directory" data verify data/samples/cifar10_test.h5 --json=/absent/x.json
 
 printf 'run: {seed: 1}\ntrain:\n  epochs: three\n' >"$work/bad.yaml"
 expect 2 "" "bad.yaml:3: train.epochs: wanted a whole number, 1 or more, found \"three\"" train "$work/bad.yaml"

@@ -161,7 +161,7 @@ TEST_F(ParserTest, ImpossibleValuesSayWhatWasWantedAndFound) {
   expect_error({"data.augment=[crop, flap]"}, ErrorCode::config_range, "found [crop, flap]");
   expect_error({"data.augment=[crop, crop]"}, ErrorCode::config_range, "found [crop, crop]");
   expect_error({"data.std=[0.2, 0, 0.2]"}, ErrorCode::config_range, "found [0.2, 0, 0.2]");
-  expect_error({"cpu.threads=0"}, ErrorCode::config_range, "wanted one of auto | 1 or more, found \"0\"");
+  expect_error({"cpu.threads=0"}, ErrorCode::config_range, "wanted one of auto | 1 to 1024, found \"0\"");
   expect_error({"optimizer.momentum=1"}, ErrorCode::config_range, "wanted a number, 0 to below 1, found \"1\"");
   expect_error({"run.name=../elsewhere"}, ErrorCode::config_range, "found \"../elsewhere\"");
   expect_error({"checkpoint.name=latest"}, ErrorCode::config_range, "found \"latest\"");
