@@ -25,7 +25,7 @@ headers   = $(if $(1),-isystem $(1)/include,$(shell pkg-config --cflags $(2) 2>/
 libraries = $(if $(1),$(foreach d,lib lib64,-L$(1)/$(d) -Wl$(comma)-rpath$(comma)$(1)/$(d)) $(3),$(or $(shell pkg-config --libs $(2) 2>/dev/null),$(3)))
 comma := ,
 
-CXX      := $(if $(filter default,$(origin CXX)),g++,$(CXX))
+CXX      := $(if $(filter default,$(origin CXX)),$(if $(filter fuzz,$(MODE)),clang++,g++),$(CXX))
 MPICXX   ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/)mpicxx
 MPIRUN   ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/)mpirun
 PROTOC   ?= $(if $(PROTOBUF_HOME),$(PROTOBUF_HOME)/bin/)protoc
@@ -54,7 +54,7 @@ BENCHMARK_LIBS   := $(call libraries,$(BENCHMARK_HOME),benchmark,-lbenchmark)
 # ---- Compiler flags -------------------------------------------------------------------------------------------------
 # x86-64 without more: the binary runs anywhere, and kernels choose their instruction set when they run. Outside of
 # kernels a*b+c is rounded twice everywhere, so that results do not depend on what the compiler happened to fuse.
-MODES := release debug asan ubsan asan-ubsan tsan
+MODES := release debug asan ubsan asan-ubsan tsan fuzz
 $(if $(filter $(MODE),$(MODES)),,$(error MODE=$(MODE): one of $(MODES)))
 OPT_release    := -O2 -g1
 OPT_debug      := -O0 -g -D_GLIBCXX_ASSERTIONS
@@ -62,10 +62,12 @@ OPT_asan       := -O1 -g1 -fno-omit-frame-pointer -fsanitize=address
 OPT_ubsan      := -O1 -g1 -fno-omit-frame-pointer -fsanitize=undefined -fno-sanitize-recover=undefined
 OPT_asan-ubsan := $(OPT_asan) -fsanitize=undefined -fno-sanitize-recover=undefined
 OPT_tsan       := -O1 -g1 -fno-omit-frame-pointer -fsanitize=thread
+OPT_fuzz       := $(OPT_asan) -fsanitize=undefined,fuzzer-no-link -fno-sanitize-recover=undefined -DLOCKSTEP_FUZZ \
+  -include scripts/source_location_for_clang.h
 KERNEL_OPT     := $(if $(filter release,$(MODE)),-O3) -fno-math-errno -fno-trapping-math
 # The sanitizers' code defeats GCC's own analysis: its warnings are taken from the other modes.
 WARNINGS ?= $(if $(filter release debug,$(MODE)),-Wall -Wextra -Werror,-w)
-CXXFLAGS := -std=c++20 -fopenmp $(OPT_$(MODE)) $(WARNINGS) $(CXXFLAGS)
+CXXFLAGS := -std=c++20 $(if $(filter-out fuzz,$(MODE)),-fopenmp) $(OPT_$(MODE)) $(WARNINGS) $(CXXFLAGS)
 # $(call flags_for,FILE)
 flags_for = $(CPPFLAGS) $(CXXFLAGS) $(if $(filter kernels/%,$(1)),$(KERNEL_OPT),-ffp-contract=off) $(if $(filter src/comm/%,$(1)),$(if $(filter release,$(MODE)),-O3)) \
   $(if $(filter test/%,$(1)),$(GTEST_CFLAGS)) $(if $(filter bench/%,$(1)),$(BENCHMARK_CFLAGS))
@@ -80,6 +82,8 @@ BENCHES   := $(shell find bench -name '*.cpp' | sort)
 # Unit tests of one process, which are also run under asan and ubsan.
 UNIT_TESTS := $(if $(TESTS),$(shell grep -LE '^// (ranks:|sanitizers: no)' $(TESTS)))
 OBJECTS   := $(SOURCES:%.cpp=$(BUILD)/%.o) $(GENERATED:.cc=.o)
+FUZZED    := $(filter src/base/% src/config/% src/data/% src/checkpoint/%,$(SOURCES))
+FUZZERS   := $(patsubst test/fuzz/%_test.cpp,$(BUILD)/fuzz/%,$(filter test/fuzz/%,$(TESTS)))
 TEST_PROGRAMS  := $(TESTS:%.cpp=$(BUILD)/%)
 BENCH_PROGRAMS := $(BENCHES:%.cpp=$(BUILD)/%)
 
@@ -90,6 +94,11 @@ $(TEST_PROGRAMS): $(BUILD)/test/%: $(BUILD)/test/%.o $(BUILD)/libtest-support.a 
 	$(link) $(GTEST_LIBS)
 $(BENCH_PROGRAMS): $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/liblockstep.a
 	$(link) $(BENCHMARK_LIBS)
+# libFuzzer brings main(); only the readers are in it, not what needs OpenMP.
+$(FUZZERS): $(BUILD)/fuzz/%: $(BUILD)/test/fuzz/%_test.o $(FUZZED:%.cpp=$(BUILD)/%.o)
+	@mkdir -p $(@D)
+	@echo "  link     $@"
+	@$(CXX) $(CXXFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) $(LDFLAGS) $(LDLIBS)
 # The files' own order of linking: the program, what it uses, and what that uses.
 define link
 @echo "  link     $@"
@@ -134,10 +143,11 @@ compile_commands.json: always
 tests: $(TEST_PROGRAMS)
 unit-tests: $(UNIT_TESTS:%.cpp=$(BUILD)/%)
 benches: $(BENCH_PROGRAMS)
+fuzzers: $(FUZZERS)
 
 include scripts/targets.mk
 
-.PHONY: all tests unit-tests benches always
+.PHONY: all tests unit-tests benches fuzzers always
 .DELETE_ON_ERROR:
 .SECONDARY:
 endif

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what only tests and checks need: clang-format and clang-tidy, Slurm for `make test-cluster`, and into
+# Installs what only tests and checks need: clang-format and clang-tidy, clang with libFuzzer, Slurm for `make test-cluster`, and into
 # .deps/python the Python packages that read our files as others do. A test whose tool is missing is skipped and
 # counted, so nothing here is fatal. PyTorch (several GB) is not among it: what was made with it is committed.
 set -uo pipefail
@@ -8,6 +8,7 @@ cd "$(dirname "$0")/.."
 commands=(
   "clang-format|clang-format"
   "clang-tidy|clang-tidy"
+  "clang++|clang"
   "slurmctld|slurmctld"
   "slurmd|slurmd"
   "sbatch|slurm-client"
@@ -21,6 +22,7 @@ for row in "${commands[@]}"; do
   IFS='|' read -r command package <<<"$row"
   command -v "$command" >/dev/null || [[ -x /usr/sbin/$command ]] || missing+=("$package")
 done
+compgen -G "/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-*" >/dev/null || missing+=(libclang-rt-14-dev)
 [[ -e /etc/profile.d/modules.sh ]] || missing+=(environment-modules)
 python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
 

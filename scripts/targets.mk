@@ -29,6 +29,12 @@ test:
 test-cluster: $(BUILD)/lockstep
 	@LOCKSTEP=$(abspath $(BUILD)/lockstep) test/cluster/run.sh --results $(BUILD)/test-cluster-results
 
+# ---- Fuzzing the readers of files (test/fuzz/README.md) ---------------------------------------------------------------
+FUZZ_SECONDS ?= 600
+fuzz:
+	@$(MAKE) --no-print-directory -j$(JOBS) MODE=fuzz BUILD=build-fuzz fuzzers
+	@scripts/fuzz.sh build-fuzz $(FUZZ_SECONDS)
+
 # ---- Speed: nothing of this is part of `make test` ------------------------------------------------------------------
 bench: $(BUILD)/lockstep benches
 	@bench/run.sh $(BUILD)
@@ -86,7 +92,8 @@ Targets
   make train           CONFIG=FILE.yaml RANKS=2 OVERRIDES="train.epochs=3 ..."
   make test            every test, and the unit tests of one process again under the sanitizers
   make test-cluster    a training on a small Slurm cluster made on this machine (root)
-  make bench           micro and macro benchmarks; bench-peers: beside PyTorch; bench-check: the speeds we hold ourselves to
+  make fuzz            the readers of files fuzzed under sanitizers, FUZZ_SECONDS=600 each (clang)
+  make bench           micro and macro benchmarks; bench-peers: beside PyTorch (PYTHON); bench-check: the speeds we hold ourselves to
   make check           format, clang-tidy, the arrows between folders; also check-format, check-tidy, check-arrows
   make format          rewrites the sources as .clang-format says
   make lint            clang-tidy and arrows
@@ -103,11 +110,12 @@ Variables
   DNNL_ROOT            oneDNN 3.2 or newer; MPI_HOME HDF5_HOME CLI11_HOME YAML_CPP_HOME JSON_HOME FMT_HOME SPDLOG_HOME
                        JPEG_HOME PROTOBUF_HOME XXHASH_HOME GTEST_HOME BENCHMARK_HOME: where the others are, if pkg-config
                        does not know
+  PYTHON               the interpreter that has torch and torchvision, for bench-peers (python3)
   JOBS                 compilers at once in quickstart and test (all cores)
 endef
 export HELP
 help:
 	@printf '%s\n' "$$HELP"
 
-.PHONY: train quickstart test test-cluster bench bench-peers bench-check check check-format check-arrows check-tidy lint \
+.PHONY: train quickstart test test-cluster fuzz bench bench-peers bench-check check check-format check-arrows check-tidy lint \
   format deps deps-test install clean help

@@ -254,34 +254,52 @@ TensorEntry read_entry(hid_t data_set, const std::string& name, const std::strin
       damaged, "{} of {} does not lie inside the file", name, path);
 
   const Id hash(check(H5Aopen(data_set, kHashAttribute, H5P_DEFAULT), what, damaged));
+  const Id hash_space(check(H5Aget_space(hash.get()), what, damaged));
+  require(H5Sget_simple_extent_npoints(hash_space.get()) == 1, damaged, "the checksum of {} of {} is not one number",
+          name, path);
   check(H5Aread(hash.get(), H5T_NATIVE_UINT64, &entry.hash), what, damaged);
   return entry;
 }
 
-herr_t add_name(hid_t, const char* name, const H5L_info_t*, void* names) {
+struct Link {
+  std::string name;
+  bool leads_elsewhere;  // to another file, or to a name
+};
+
+herr_t add_link(hid_t, const char* name, const H5L_info_t* info, void* links) {
   try {
-    static_cast<std::vector<std::string>*>(names)->emplace_back(name);
+    static_cast<std::vector<Link>*>(links)->push_back({name, info->type != H5L_TYPE_HARD});
     return 0;
   } catch (...) {
     return -1;  // no exception goes through HDF5
   }
 }
 
-void read_group(hid_t group, const std::string& name, int depth, const std::string& path, std::uint64_t file_bytes,
-                Structure& out) {
+struct Walk {
+  const std::string& path;
+  std::uint64_t file_bytes;
+  Structure& out;
+  std::uint64_t n_links = 0;  // followed so far
+};
+
+void read_group(hid_t group, const std::string& name, int depth, Walk& walk) {
   const auto damaged = ErrorCode::checkpoint_damaged;
-  const std::string what = fmt::format("reading {} of {}", name, path);
-  require(depth < kMaxDepth, damaged, "{} has groups in groups without end", path);
-  std::vector<std::string> children;
-  check(H5Literate(group, H5_INDEX_NAME, H5_ITER_INC, nullptr, add_name, &children), what, damaged);
-  for (const std::string& child : children) {
-    const Id object(check(H5Oopen(group, child.c_str(), H5P_DEFAULT), what, damaged));
-    const std::string full = fmt::format("{}/{}", name, child);
+  const std::string what = fmt::format("reading {} of {}", name, walk.path);
+  std::vector<Link> links;
+  check(H5Literate(group, H5_INDEX_NAME, H5_ITER_INC, nullptr, add_link, &links), what, damaged);
+  // A link takes more than 8 bytes: whoever follows more of them goes in circles, or to one place on many ways.
+  walk.n_links += links.size();
+  require(depth < kMaxDepth && walk.n_links <= walk.file_bytes / 8, damaged, "{} has groups in groups without end",
+          walk.path);
+  for (const Link& link : links) {
+    const std::string full = fmt::format("{}/{}", name, link.name);
+    require(!link.leads_elsewhere, damaged, "{} of {} is a link to elsewhere", full, walk.path);
+    const Id object(check(H5Oopen(group, link.name.c_str(), H5P_DEFAULT), what, damaged));
     const H5I_type_t kind = H5Iget_type(object.get());
     if (kind == H5I_GROUP && full != kStateGroup)
-      read_group(object.get(), full, depth + 1, path, file_bytes, out);
+      read_group(object.get(), full, depth + 1, walk);
     else if (kind == H5I_DATASET)
-      out.tensors.push_back(read_entry(object.get(), full, path, file_bytes));
+      walk.out.tensors.push_back(read_entry(object.get(), full, walk.path, walk.file_bytes));
   }
 }
 
@@ -312,7 +330,8 @@ Structure read_structure(int descriptor, const std::string& path, std::uint64_t 
   Structure out;
   out.state_text = read_state(file.get(), path, file_bytes);
   const Id root(check(H5Gopen2(file.get(), "/", H5P_DEFAULT), "opening " + path, ErrorCode::checkpoint_damaged));
-  read_group(root.get(), "", 0, path, file_bytes, out);
+  Walk walk{path, file_bytes, out};
+  read_group(root.get(), "", 0, walk);
   std::ranges::sort(out.tensors, {}, &TensorEntry::path);
   return out;
 }

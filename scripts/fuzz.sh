@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Runs each fuzzer of BUILD/fuzz for so many seconds on one core, from the files of test/fuzz/corpus and what earlier
+# runs found in BUILD/corpus. Status 1 if one found something.
+#
+#   scripts/fuzz.sh BUILD SECONDS [READER...]
+set -uo pipefail
+cd "$(dirname "$0")/.."
+build=${1:?usage: fuzz.sh BUILD SECONDS [READER...]}
+seconds=${2:?usage: fuzz.sh BUILD SECONDS [READER...]}
+shift 2
+readers=("$@")
+((${#readers[@]})) || mapfile -t readers < <(cd test/fuzz/corpus && ls)
+export UBSAN_OPTIONS=print_stacktrace=1
+export LSAN_OPTIONS=suppressions=$PWD/scripts/lsan.supp:print_suppressions=0
+
+failed=0
+for reader in "${readers[@]}"; do
+  corpus=$build/corpus/$reader
+  mkdir -p "$corpus" "$build/findings"
+  echo "fuzz: $reader, $seconds s"
+  if nice "$build/fuzz/$reader" -max_total_time="$seconds" -timeout=20 -max_len=4096 -rss_limit_mb=4096 -print_final_stats=1 \
+    -artifact_prefix="$build/findings/$reader-" "$corpus" "test/fuzz/corpus/$reader" >"$build/$reader.log" 2>&1; then
+    sed -n 's/^stat::number_of_executed_units: */  inputs: /p' "$build/$reader.log"
+  else
+    tail -50 "$build/$reader.log"
+    echo "fuzz: $reader FAILED; its input is in $build/findings, the whole log in $build/$reader.log"
+    failed=1
+  fi
+done
+exit $failed

@@ -1,0 +1,56 @@
+// Fuzz target: configuration files and overrides. Input: the YAML file; behind each byte 0 an override.
+// What parses must be written so that it parses to the same again, and must not differ from itself on resume.
+#include "config/parser.h"
+
+#include "test/fuzz/fuzz.h"
+
+namespace {
+
+using namespace lockstep;
+
+/// An argument that does not begin so would be taken for the name of a file.
+bool is_override(const std::string& text) {
+  const auto equals = text.find('=');
+  return equals != std::string::npos && equals > 0 &&
+         std::all_of(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(equals),
+                     [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '.'; });
+}
+
+void expect(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "config: %s\n", what);
+  std::abort();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const fuzz::ScratchFile file(".yaml");
+  static const fuzz::ScratchFile again(".again.yaml");
+  const std::string all(reinterpret_cast<const char*>(data), size);
+  std::vector<std::string> arguments{file.path()};
+  std::size_t at = std::min(all.find('\0'), all.size());
+  file.write(std::string_view(all).substr(0, at));
+  while (at < all.size()) {
+    const std::size_t end = std::min(all.find('\0', at + 1), all.size());
+    const std::string argument = all.substr(at + 1, end - at - 1);
+    if (is_override(argument)) arguments.push_back(argument);
+    at = end;
+  }
+  fuzz::no_crash([&] {
+    const Config config = config::parse(arguments);
+    const std::string text = config::to_yaml(config);
+    again.write(text);
+    std::string problem;
+    try {
+      expect(config::to_yaml(config::parse({again.path()})) == text, "read back, it is another configuration");
+    } catch (const Error& error) {
+      problem = error.what();
+    }
+    expect(problem.empty(), ("cannot be read back: " + problem + "\n" + text).c_str());
+    expect(config::learning_differences(text, config).empty(), "it differs from itself");
+  });
+  return 0;
+}
+
+REPLAY_CORPUS(config)

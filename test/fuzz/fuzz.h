@@ -1,0 +1,103 @@
+// What the fuzz targets share. A target is LLVMFuzzerTestOneInput(). `make fuzz` links it with libFuzzer; built as the
+// other tests are, it runs every file of its corpus (REPLAY_CORPUS).
+#pragma once
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/error.h"
+
+#ifndef LOCKSTEP_FUZZ
+#include <gtest/gtest.h>
+#endif
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
+
+namespace lockstep::fuzz {
+
+/// Takes values off the front of the input; zeros when it is used up, so that every input means something.
+class Input {
+ public:
+  Input(const std::uint8_t* data, std::size_t size) : rest_(data, size) {}
+  template <typename T>
+  T take() {
+    T value{};
+    const std::size_t n = std::min(sizeof value, rest_.size());
+    if (n > 0) std::memcpy(&value, rest_.data(), n);
+    rest_ = rest_.subspan(n);
+    return value;
+  }
+  std::uint8_t below(std::uint8_t n) { return static_cast<std::uint8_t>(take<std::uint8_t>() % n); }
+  /// Up to so many bytes, the number first.
+  std::string text(std::uint8_t most) {
+    const std::size_t n = std::min<std::size_t>(below(static_cast<std::uint8_t>(most + 1)), rest_.size());
+    std::string out(reinterpret_cast<const char*>(rest_.data()), n);
+    rest_ = rest_.subspan(n);
+    return out;
+  }
+  std::size_t left() const { return rest_.size(); }
+
+ private:
+  std::span<const std::uint8_t> rest_;
+};
+
+/// A file in memory where there is /dev/shm, written anew for each input and removed at the end.
+class ScratchFile {
+ public:
+  explicit ScratchFile(const std::string& suffix) {
+    const std::string folder = std::filesystem::is_directory("/dev/shm") ? "/dev/shm" : "/tmp";
+    path_ = folder + "/lockstep-fuzz-" + std::to_string(::getpid()) + suffix;
+  }
+  ~ScratchFile() { ::unlink(path_.c_str()); }
+  const std::string& path() const { return path_; }
+  void write(std::string_view bytes) const { std::ofstream(path_, std::ios::binary | std::ios::trunc) << bytes; }
+
+ private:
+  std::string path_;
+};
+
+/// `what` may succeed or throw an Error that says what is wrong with the file. Anything else is a finding, and so is
+/// the Error that asks for a report.
+template <typename What>
+void no_crash(What what) {
+  try {
+    what();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::internal) return;
+    std::fprintf(stderr, "an internal error: %s\n", error.what());
+    std::abort();
+  }
+}
+
+}  // namespace lockstep::fuzz
+
+#ifdef LOCKSTEP_FUZZ
+#define REPLAY_CORPUS(reader)
+#else
+#define REPLAY_CORPUS(reader)                                                                                  \
+  TEST(Corpus, reader) {                                                                                       \
+    std::vector<std::filesystem::path> files;                                                                  \
+    for (const auto& entry : std::filesystem::directory_iterator("test/fuzz/corpus/" #reader))                 \
+      files.push_back(entry.path());                                                                           \
+    ASSERT_GE(files.size(), 5u);                                                                               \
+    std::ranges::sort(files);                                                                                  \
+    for (const auto& file : files) {                                                                           \
+      std::fprintf(stderr, "%s\n", file.c_str()); /* the last one named is the one that ended it */            \
+      std::ifstream in(file, std::ios::binary);                                                                \
+      const std::string bytes{std::istreambuf_iterator<char>(in), {}};                                         \
+      EXPECT_EQ(LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()), 0); \
+    }                                                                                                          \
+  }
+#endif

@@ -1,0 +1,37 @@
+// Fuzz target: .safetensors files. Input: 0, a JSON header, 0, the data: the header's length is put before it, since
+// a fuzzer finds no lengths; or any other first byte and then the file as it is.
+#include "checkpoint/safetensors.h"
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/torchvision.h"
+#include "test/fuzz/fuzz.h"
+
+namespace {
+
+std::string file_of(std::string_view input) {
+  if (input.empty() || input.front() != '\0') return std::string(input.substr(std::min<std::size_t>(1, input.size())));
+  input.remove_prefix(1);
+  const std::string_view header = input.substr(0, input.find('\0'));
+  const std::string_view values = input.substr(std::min(header.size() + 1, input.size()));
+  const std::uint64_t header_bytes = header.size();
+  std::string file(reinterpret_cast<const char*>(&header_bytes), sizeof header_bytes);
+  return file.append(header).append(values);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace lockstep;
+  static const fuzz::ScratchFile file(".safetensors");
+  file.write(file_of({reinterpret_cast<const char*>(data), size}));
+  fuzz::no_crash([&] {
+    std::vector<checkpoint::NamedTensor> tensors = checkpoint::read_safetensors(file.path());
+    fuzz::no_crash([&] { checkpoint::infer_model(tensors, file.path()); });
+    for (const checkpoint::NamedTensor& tensor : tensors)
+      if (static_cast<std::size_t>(tensor.shape.n_elements()) != tensor.values.size()) std::abort();
+    checkpoint::from_torchvision(std::move(tensors));
+  });
+  return 0;
+}
+
+REPLAY_CORPUS(safetensors)
