@@ -107,7 +107,9 @@ struct Config {
   struct Checkpoint {
     int every_epochs = 1;  // 0: only at the end
     std::int64_t every_steps = 0;
-    int keep = 3;  // 0: all
+    double every_minutes = 0;     // by the clock of rank 0; 0: never
+    int keep = 3;                 // 0: all
+    std::int64_t keep_every = 0;  // steps: those of its multiples are kept for ever; 0: none
     std::string resume_from;
     std::string name = "step-{step}";
   } checkpoint;

@@ -21,14 +21,23 @@
 
 namespace lockstep::checkpoint {
 
-inline constexpr int kFormatVersion = 1;
+inline constexpr int kFormatVersion = 1;  // of the file: user block, hashes, groups, attributes
+inline constexpr int kLayoutVersion = 1;  // of the tensors: their names and what each dimension means
 
-/// One fp32 tensor, canonical. `path` is the data set's name, "/parameters/layer1.0.conv1.weight".
+/// One fp32 tensor to save. `path` is the data set's name, "/parameters/layer1.0.conv1.weight". It is read as it is
+/// stored, which is one copy of memory, and made canonical afterwards, by any thread.
 struct TensorSource {
   std::string path;
   Shape shape;
-  std::function<void(std::span<float> canonical)> read;  // fills it; called only for tensors of this rank's part
+  std::function<void(std::span<float> stored)> read;  // fills it; called only for tensors of this rank's part
+  std::size_t n_stored = 0;                           // elements that read() gives; 0: those of the shape
+  std::function<void(std::span<const float> stored, std::span<float> canonical)> unpack = {};  // null: read() gave it
+
+  std::size_t n_canonical() const { return static_cast<std::size_t>(shape.n_elements()); }
+  std::size_t n_read() const { return n_stored > 0 ? n_stored : n_canonical(); }
 };
+/// Both at once.
+std::vector<float> read_canonical(const TensorSource& source);
 struct TensorTarget {
   std::string path;
   Shape shape;
@@ -43,10 +52,9 @@ using StateJson = nlohmann::json;
 /// of the bytes. Throws on every rank when any rank failed; then no file of that name has appeared.
 void save(const std::string& path, const std::vector<TensorSource>& tensors, const StateJson& state, World& world);
 
-/// Checks digest and structure, then gives each wanted tensor. Throws naming what is missing or of another shape.
-/// Not collective: every rank reads the file.
+/// Checks header, structure and shapes, then gives each wanted tensor, whose checksum held. Throws naming what is
+/// damaged, missing or of another shape. Not collective: every rank reads the file, once.
 StateJson load(const std::string& path, const std::vector<TensorTarget>& tensors);
-StateJson load_state(const std::string& path);  // digest checked
 
 /// The whole file in memory, for export, diff and info.
 struct LoadedTensor {
@@ -68,13 +76,23 @@ struct Verdict {
 };
 Verdict verify(const std::string& path);
 
-/// The good file with the greatest step among directory/*.h5; empty when none. Bad ones are named in the log and
-/// skipped. Not collective: rank 0 calls it and broadcasts.
-std::string newest_good(const std::string& directory);
+/// directory/*.h5 with sound header, structure and step, the greatest step first. Tensors are not read: their checksums
+/// are checked as they are loaded. The others are named in the log. Not collective: rank 0 calls it and broadcasts.
+struct Candidates {
+  std::vector<std::string> paths;
+  int n_bad = 0;
+};
+Candidates newest_first(const std::string& directory);
 
-/// Removes all but the `keep` newest and what links in the directory name (`latest`, `best`); keep 0: none removed.
-/// Files whose step cannot be read are left alone.
-void prune(const std::string& directory, int keep);
+/// Which checkpoints stay, besides those that links in the directory name (`latest`, `best`).
+struct Retention {
+  int keep = 0;                 // the newest; 0: all
+  std::int64_t keep_every = 0;  // steps: those of its multiples; 0: none
+};
+/// Removes the others. Files whose step cannot be read are left alone.
+void prune(const std::string& directory, const Retention& retention);
+/// Removes what interrupted saves left; the names.
+std::vector<std::string> remove_partials(const std::string& directory);
 /// Makes the relative link directory/name -> target's file name, replacing it by rename.
 void set_link(const std::string& directory, const std::string& name, const std::string& target);
 

@@ -41,7 +41,8 @@ std::vector<Candidate> candidates(const std::string& directory, OnBad on_bad) {
     if (entry.path().extension() != ".h5" || entry.is_symlink(error) || !entry.is_regular_file(error)) continue;
     try {
       Reader reader(entry.path().string());
-      found.push_back({reader.step(), entry.path().string()});
+      require(reader.step() >= 0, ErrorCode::checkpoint_damaged, "{} does not say its step", reader.path());
+      found.push_back({reader.step(), reader.path()});
     } catch (const Error& bad) {
       on_bad(bad);
     }
@@ -52,18 +53,18 @@ std::vector<Candidate> candidates(const std::string& directory, OnBad on_bad) {
 
 }  // namespace
 
-std::string newest_good(const std::string& directory) {
-  const auto skip = [](const std::string& sentence) { log::warning("Checkpoint skipped: {}", sentence); };
-  for (const Candidate& candidate : candidates(directory, [&](const Error& bad) { skip(bad.what()); })) {
-    const Verdict verdict = verify(candidate.path);
-    if (verdict.good) return candidate.path;
-    skip(verdict.sentence);
-  }
-  return "";
+Candidates newest_first(const std::string& directory) {
+  Candidates out;
+  const auto found = candidates(directory, [&](const Error& bad) {
+    log::warning("Checkpoint skipped: {}", bad.what());
+    ++out.n_bad;
+  });
+  for (const Candidate& candidate : found) out.paths.push_back(candidate.path);
+  return out;
 }
 
-void prune(const std::string& directory, int keep) {
-  if (keep <= 0) return;
+void prune(const std::string& directory, const Retention& retention) {
+  if (retention.keep <= 0) return;
   std::set<std::string> linked;
   for (const auto& entry : entries_of(directory)) {
     std::error_code error;
@@ -71,12 +72,26 @@ void prune(const std::string& directory, int keep) {
   }
   // A file whose step cannot be read is not known to be an old checkpoint, and is left for a person to look at.
   const auto found = candidates(directory, [](const Error&) {});
-  for (std::size_t i = static_cast<std::size_t>(keep); i < found.size(); ++i) {
+  for (std::size_t i = static_cast<std::size_t>(retention.keep); i < found.size(); ++i) {
     if (linked.contains(fs::path(found[i].path).filename().string())) continue;
+    if (retention.keep_every > 0 && found[i].step % retention.keep_every == 0) continue;
     std::error_code error;
     if (!fs::remove(found[i].path, error) && error)
       log::warning("Cannot remove the old checkpoint {}: {}", found[i].path, error.message());
   }
+}
+
+std::vector<std::string> remove_partials(const std::string& directory) {
+  std::vector<std::string> removed;
+  for (const auto& entry : entries_of(directory)) {
+    std::error_code error;
+    if (!is_partial_name(entry.path().string())) continue;
+    if (fs::remove(entry.path(), error))
+      removed.push_back(entry.path().string());
+    else
+      log::warning("Cannot remove {}: {}", entry.path().string(), error.message());
+  }
+  return removed;
 }
 
 void set_link(const std::string& directory, const std::string& name, const std::string& target) {

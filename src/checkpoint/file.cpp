@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <string_view>
 #include <system_error>
 
 #include "lockstep/error.h"
@@ -107,7 +108,12 @@ void synchronize(const Descriptor& file, const std::string& path) {
   if (::fsync(file.get()) != 0) refuse(ErrorCode::checkpoint_write, "bring {} to the disk", path);
 }
 
-std::string partial_name(const std::string& path) { return path + ".partial"; }
+namespace {
+constexpr std::string_view kPartial = ".partial";
+}
+
+std::string partial_name(const std::string& path) { return path + std::string(kPartial); }
+bool is_partial_name(const std::string& path) { return path.ends_with(kPartial); }
 
 void synchronize_directory_of(const std::string& path) {
   const std::string directory = directory_of(path);

@@ -32,6 +32,7 @@ void synchronize(const Descriptor& file, const std::string& path);
 
 /// The name that a file has until it is whole: beside it, so that rename() is atomic.
 std::string partial_name(const std::string& path);
+bool is_partial_name(const std::string& path);
 /// partial_name(path) becomes `path`; durable when it returns.
 void publish_file(const std::string& path);
 void synchronize_directory_of(const std::string& path);

@@ -9,30 +9,7 @@ namespace lockstep::checkpoint {
 
 StateJson load(const std::string& path, const std::vector<TensorTarget>& tensors) {
   Reader reader(path);
-  reader.check_blocks();
-  // All shapes first: a model that does not fit is left as it was.
-  std::vector<const TensorEntry*> entries;
-  for (const TensorTarget& target : tensors) {
-    const TensorEntry* entry = reader.find(target.path);
-    require(entry != nullptr, ErrorCode::checkpoint_mismatch, "{} has no {}, which the model wants with the shape {}",
-            path, target.path, target.shape.text());
-    require(entry->shape == target.shape, ErrorCode::checkpoint_mismatch,
-            "{} of {} has the shape {}, the model wants {}", target.path, path, entry->shape.text(),
-            target.shape.text());
-    entries.push_back(entry);
-  }
-  std::vector<float> values;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    values.resize(static_cast<std::size_t>(entries[i]->shape.n_elements()));
-    reader.read(*entries[i], values);
-    tensors[i].write(values);
-  }
-  return reader.state();
-}
-
-StateJson load_state(const std::string& path) {
-  Reader reader(path);
-  reader.check_blocks();
+  reader.load(tensors);
   return reader.state();
 }
 

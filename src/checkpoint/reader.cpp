@@ -106,6 +106,26 @@ void Reader::read(const TensorEntry& tensor, std::span<float> values) const {
           path_, tensor.path, tensor.offset, tensor.offset + tensor.size_bytes() - 1);
 }
 
+void Reader::load(const std::vector<TensorTarget>& targets) {
+  // All shapes first: a model that does not fit is left as it was.
+  std::vector<const TensorEntry*> entries;
+  for (const TensorTarget& target : targets) {
+    const TensorEntry* entry = find(target.path);
+    require(entry != nullptr, ErrorCode::checkpoint_mismatch, "{} has no {}, which the model wants with the shape {}",
+            path_, target.path, target.shape.text());
+    require(entry->shape == target.shape, ErrorCode::checkpoint_mismatch,
+            "{} of {} has the shape {}, the model wants {}", target.path, path_, entry->shape.text(),
+            target.shape.text());
+    entries.push_back(entry);
+  }
+  std::vector<float> values;
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    values.resize(static_cast<std::size_t>(entries[i]->shape.n_elements()));
+    read(*entries[i], values);
+    targets[i].write(values);
+  }
+}
+
 bool Reader::is_sound(const TensorEntry& tensor) const {
   std::vector<std::byte> buffer;
   return digest_range(file_, path_, tensor.offset, tensor.offset + tensor.size_bytes(), buffer) == tensor.hash;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/file.h"
 #include "checkpoint/hdf5_file.h"
 #include "checkpoint/user_block.h"
@@ -32,6 +33,8 @@ class Reader {
   const TensorEntry* find(const std::string& tensor);
   /// Fills `values` and checks the tensor's hash.
   void read(const TensorEntry& tensor, std::span<float> values) const;
+  /// Gives each wanted tensor; nothing where one of them is missing or has another shape.
+  void load(const std::vector<TensorTarget>& targets);
   /// Whether the tensor's bytes have its hash.
   bool is_sound(const TensorEntry& tensor) const;
 

@@ -1,40 +1,31 @@
-// save(): the steps of a Saver, with the World as the road between ranks.
+// save(): the phases of a Saver, one after another, with the World as the road between ranks.
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/outcome.h"
 #include "checkpoint/saver.h"
-#include "lockstep/error.h"
 
 namespace lockstep::checkpoint {
 namespace {
 
-/// Runs a step on this rank and returns what every rank's step returned; when one threw, throws its Error on all ranks.
-template <typename Step>
-std::vector<std::string> on_all_ranks(World& world, Step step) {
-  constexpr char kDone = 'd', kFailed = 'f';
-  std::string mine;
-  try {
-    mine = kDone + std::string(step());
-  } catch (const std::exception& error) {
-    const auto* known = dynamic_cast<const Error*>(&error);
-    const auto code = known ? known->code() : ErrorCode::internal;
-    const std::string where =
-        world.size() > 1 ? fmt::format("rank {} on {}: ", world.rank(), world.host()) : std::string();
-    mine = kFailed + fmt::format("{} {}{}", static_cast<int>(code), where, error.what());
-  }
-  std::vector<std::string> all = world.all_gather(mine);
-  for (std::string& text : all) {
-    if (text.at(0) == kFailed) {
-      const auto space = text.find(' ');
-      throw Error(static_cast<ErrorCode>(std::stoi(text.substr(1, space - 1))), text.substr(space + 1));
-    }
-    text.erase(0, 1);
-  }
-  return all;
+/// Runs a phase on this rank and returns what every rank's phase returned; when one threw, throws its Error on all.
+std::vector<std::string> on_all_ranks(World& world, const std::function<std::string()>& phase) {
+  std::vector<std::string> all = world.all_gather(outcome_of(name_in_messages(world), phase));
+  if (const auto error = error_in(all)) throw *error;
+  return results_in(std::move(all));
 }
 
 }  // namespace
+
+std::vector<float> read_canonical(const TensorSource& source) {
+  std::vector<float> stored(source.n_read());
+  source.read(stored);
+  if (!source.unpack) return stored;
+  std::vector<float> canonical(source.n_canonical());
+  source.unpack(stored, canonical);
+  return canonical;
+}
 
 void save(const std::string& path, const std::vector<TensorSource>& tensors, const StateJson& state, World& world) {
   std::optional<Saver> saver;
@@ -42,25 +33,17 @@ void save(const std::string& path, const std::vector<TensorSource>& tensors, con
     saver.emplace(path, tensors, world.rank(), world.size());
     return "";
   });
-  const bool first = world.rank() == 0;
+  std::vector<float> values;  // one tensor at a time
+  const auto read = [&](std::size_t i) {
+    values = read_canonical(tensors[i]);
+    return std::span<const float>(values);
+  };
   try {
-    const auto places = on_all_ranks(world, [&] { return first ? saver->create(state) : ""; });
-    std::vector<float> values;  // one tensor at a time
-    const auto hashes = on_all_ranks(world, [&] {
-      return saver->write_part(places[0], [&](std::size_t i) {
-        values.resize(static_cast<std::size_t>(tensors[i].shape.n_elements()));
-        tensors[i].read(values);
-        return std::span<const float>(values);
-      });
-    });
-    const auto length = on_all_ranks(world, [&] { return first ? saver->write_metadata(hashes) : ""; });
-    const auto blocks = on_all_ranks(world, [&] { return saver->hash_blocks(length[0]); });
-    on_all_ranks(world, [&] {
-      if (first) saver->publish(blocks);
-      return "";
-    });
+    std::vector<std::string> results;
+    for (int phase = 0; phase < Saver::kPhases; ++phase)
+      results = on_all_ranks(world, [&] { return saver->run_phase(phase, results, state, read); });
   } catch (...) {
-    if (first) saver->discard();
+    if (world.rank() == 0) saver->discard();
     throw;
   }
 }

@@ -76,6 +76,26 @@ std::vector<std::size_t> Saver::tensors_of_part() const {
   return tensors;
 }
 
+std::string Saver::run_phase(int phase, const std::vector<std::string>& before, const StateJson& state,
+                             const TensorReader& read) {
+  const bool first = rank_ == 0;
+  switch (phase) {
+    case 0:
+      return first ? create(state) : "";
+    case 1:
+      return write_part(before.at(0), read);
+    case 2:
+      return first ? write_metadata(before) : "";
+    case 3:
+      return hash_blocks(before.at(0));
+    case 4:
+      if (first) publish(before);
+      return "";
+    default:
+      fail(ErrorCode::internal, "a save has {} phases, not {}", kPhases, phase);
+  }
+}
+
 std::string Saver::create(const StateJson& state) {
   const Descriptor file = create_file(partial_name(path_));
   const std::string text = state_text(state);

@@ -1,6 +1,6 @@
-// A save divided into steps that are each local to a rank, so that whoever drives them chooses the road by which ranks
-// tell each other what the steps return: save() uses the World; a background writer can use the flags of later steps
-// and give write_part() copies instead of the tensors.
+// A save divided into phases that are each local to a rank, so that whoever drives them chooses when ranks tell each
+// other what a phase returned: save() at once; the BackgroundSaver between two steps of the training, giving
+// write_part() copies instead of the tensors.
 //
 //   rank 0      places = create(state)                       -> to all
 //   each rank   hashes = write_part(places, read)            -> to rank 0
@@ -8,7 +8,7 @@
 //   each rank   blocks = hash_blocks(length)                 -> to rank 0
 //   rank 0      publish(blocks of all ranks)
 //
-// A step that throws ends the save: rank 0 then calls discard(). A rank's part is a run of whole 16 MiB pieces of the
+// A phase that throws ends the save: rank 0 then calls discard(). A rank's part is a run of whole 16 MiB pieces of the
 // tensors in the order of their names, about 1/size of the bytes.
 #pragma once
 
@@ -33,17 +33,23 @@ class Saver {
   /// Throws when a name is given twice or a tensor has no element.
   Saver(std::string path, const std::vector<TensorSource>& tensors, int rank, int size);
 
+  const std::string& path() const { return path_; }
   /// Which of `tensors` this rank's part touches, in the order in which write_part() asks for them.
   std::vector<std::size_t> tensors_of_part() const;
 
+  static constexpr int kPhases = 5;
+  /// The phase of that number, from what all ranks' phase before it returned.
+  std::string run_phase(int phase, const std::vector<std::string>& before, const StateJson& state,
+                        const TensorReader& read);
+  void discard() noexcept;
+
+ private:
   std::string create(const StateJson& state);
   std::string write_part(std::string_view places, const TensorReader& read) const;
   std::string write_metadata(const std::vector<std::string>& hashes);
   std::string hash_blocks(std::string_view length) const;
   void publish(const std::vector<std::string>& blocks);
-  void discard() noexcept;
 
- private:
   struct Piece {
     std::size_t entry = 0;             // in entries_
     std::uint64_t begin = 0, end = 0;  // bytes of the tensor

@@ -74,6 +74,7 @@ nlohmann::ordered_json json_of(const Planned& planned, int ranks) {
             {"exchange", m.exchange},
             {"mapped_peers", m.mapped_peers},
             {"loader", m.loader},
+            {"checkpoint", m.checkpoint},
             {"total", m.total()}}},
           {"buckets", buckets}};
 }

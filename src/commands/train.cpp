@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/current_world.h"
+#include "checkpoint/checkpoint.h"
 #include "comm/world.h"
 #include "commands/commands.h"
 #include "commands/plan_text.h"
@@ -13,6 +14,7 @@
 #include "data/hdf5_version.h"
 #include "lockstep/log.h"
 #include "train/banner.h"
+#include "train/run_lock.h"
 #include "train/session.h"
 #include "train/trainer.h"
 
@@ -39,16 +41,19 @@ int run_training(const TrainArguments& given, const Arguments& program) {
       log::info("a dry run: nothing is trained or written\n{}", plan_report(config, world.size()).text);
     return 0;
   }
+  const train::RunLock lock(config.run.path(), world);
   train::Session session(config, world, given.session);
   if (session.leader()) {
     session.run.create();
+    for (const std::string& name : checkpoint::remove_partials(session.run.checkpoints()))
+      session.notes.push_back(fmt::format("removed what an interrupted save left: {}", name));
     session.run.write_file("config.yaml", config::to_yaml(session.config));
     session.run.write_status("running");
   }
   world.barrier();
   if (session.leader() || config.log.all_ranks) log::open_file(session.run.file("log.txt"));
   train::write_banner(session);
-  const int status = train::train(session);
+  const int status = train::train(session, lock);
   if (session.leader()) log::info("done: {} steps; {}", session.last_step, session.run.path());
   return status;
 }

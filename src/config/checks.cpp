@@ -1,7 +1,10 @@
 #include "config/checks.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
 #include <initializer_list>
 
 #include "lockstep/error.h"
@@ -20,6 +23,28 @@ std::string places(const Origins& origins, std::initializer_list<std::string_vie
   return text.empty() ? text : text + ": ";
 }
 
+void check_checkpoint_name(const std::string& name, const Origins& origins) {
+  const std::string place = places(origins, {"checkpoint.name"});
+  require(!name.empty() && name.find('/') == std::string::npos && !name.starts_with('.') && name.size() <= 150,
+          ErrorCode::config_range,
+          "{}checkpoint.name: wanted a file name of at most 150 characters, such as \"step-{{step}}\", found \"{}\"",
+          place, name);
+  constexpr std::array<std::string_view, 5> kFields{"step", "epoch", "model", "start", "end"};
+  for (std::size_t open = name.find_first_of("{}"); open != std::string::npos; open = name.find_first_of("{}", open)) {
+    const std::size_t close = name.find('}', open);
+    const std::string field = close == std::string::npos ? name.substr(open) : name.substr(open + 1, close - open - 1);
+    require(name[open] == '{' && std::ranges::find(kFields, field) != kFields.end(), ErrorCode::config_range,
+            "{}checkpoint.name: \"{}\" has the field {{{}}}; there are {{{}}}", place, name, field,
+            fmt::join(kFields, "}, {"));
+    open = close + 1;
+  }
+  require(name.find("{step}") != std::string::npos || name.find("{epoch}") != std::string::npos,
+          ErrorCode::config_range,
+          "{}checkpoint.name: wanted {{step}} or {{epoch}} in it, else all checkpoints of a run have one name, found "
+          "\"{}\"",
+          place, name);
+}
+
 void check_run(const Config& c, const Origins& origins) {
   require(!c.run.name.empty() && c.run.name != "." && c.run.name.front() != '/' &&
               c.run.name.find("..") == std::string::npos,
@@ -29,13 +54,7 @@ void check_run(const Config& c, const Origins& origins) {
   require(!c.run.directory.empty(), ErrorCode::config_range,
           "{}run.directory: wanted a path, found nothing; `.` is the working directory",
           places(origins, {"run.directory"}));
-  const std::string& name = c.checkpoint.name;
-  require(!name.empty() && name.find('/') == std::string::npos && !name.starts_with('.') && name != "latest" &&
-              name != "best",
-          ErrorCode::config_range,
-          "{}checkpoint.name: wanted a file name other than `latest` and `best`, such as \"step-{{step}}\", found "
-          "\"{}\"",
-          places(origins, {"checkpoint.name"}), name);
+  check_checkpoint_name(c.checkpoint.name, origins);
   require(!c.reproducible, ErrorCode::not_supported,
           "{}reproducible: true was asked for, but this release cannot give the same bits on any number of ranks yet; "
           "on the same number of ranks and threads a run repeats without it",

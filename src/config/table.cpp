@@ -151,11 +151,19 @@ std::vector<Key> checkpoint_and_log_keys() {
   return {
       integer(KEY(checkpoint.every_epochs), 0, {kNone, "epochs", "save so often; 0: only at the end"}),
       integer(KEY(checkpoint.every_steps), 0, {kNone, "steps", "save also so often; 0: never"}),
-      integer(KEY(checkpoint.keep), 0, {kNone, "files", "newest checkpoints that are kept; 0: all"}),
+      real(KEY(checkpoint.every_minutes), kNotNegative, {kNone, "minutes", "save also so often; 0: never"}),
+      integer(KEY(checkpoint.keep), 0,
+              {kNone, "files", "newest checkpoints that are kept, besides `latest` and `best`; 0: all"}),
+      integer(KEY(checkpoint.keep_every), 0,
+              {kNone, "steps", "checkpoints whose step it divides are kept for ever; 0: none"}),
       path(KEY(checkpoint.resume_from),
            {kNone, "", "checkpoint of a run to continue; empty: that of the run directory"}),
       text(KEY(checkpoint.name),
-           {kNone, "", "file name of a checkpoint, without .h5; {step} and {epoch} are filled in"}),
+           {kNone, "",
+            "file name of a checkpoint, without .h5; filled in: {step}, {epoch} (finished ones), {model} (resnet18), "
+            "{start} and {end} (data.start, data.end). Without {step}, what is saved inside an epoch has its step "
+            "behind "
+            "the name"}),
       integer(KEY(log.every_steps), 1, {kNone, "steps", "log and record figures so often"}),
       choice<bool>("log.ranks", +[](Config& c) -> bool& { return c.log.all_ranks; }, {{"zero", false}, {"all", true}},
                    {kNone, "", "which ranks write the log"}),

@@ -27,6 +27,7 @@ std::string memory_text(const MemoryReport& m) {
   line("exchange", m.exchange, "");
   line("peers' gradients", m.mapped_peers, "mapped, of the other ranks on the node");
   line("batches ahead", m.loader, "");
+  line("checkpoint", m.checkpoint, "copy that is written while training goes on");
   line("in all", m.total(), "");
   return text;
 }

@@ -7,9 +7,11 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/file.h"
 #include "lockstep/error.h"
+#include "lockstep/log.h"
 #include "train/tensorboard.h"
 
 namespace lockstep::train {
@@ -69,10 +71,26 @@ struct Metrics::State {
       tensorboard = std::make_unique<EventWriter>(directory + "/tensorboard", options.resume_step);
   }
 
-  void write(const Json& object) { write_fully(jsonl.get(), object.dump() + "\n", jsonl_path); }
+  bool was_refused = false;
+
+  /// A full disk costs figures, not the run: said once, until it can be written again.
+  template <typename Work>
+  void write_or_warn(Work work) {
+    try {
+      work();
+      was_refused = false;
+    } catch (const Error& error) {
+      if (!std::exchange(was_refused, true)) log::warning("figures are lost: {}", error.what());
+    }
+  }
+
+  void write(const Json& object) {
+    write_or_warn([&] { write_fully(jsonl.get(), object.dump() + "\n", jsonl_path); });
+  }
 
   void write_scalars(const Json& object, std::initializer_list<EventWriter::Scalar> scalars) {
-    if (tensorboard) tensorboard->write(object["step"], object["time_unix"], {scalars.begin(), scalars.size()});
+    if (!tensorboard) return;
+    write_or_warn([&] { tensorboard->write(object["step"], object["time_unix"], {scalars.begin(), scalars.size()}); });
   }
 };
 
@@ -149,7 +167,10 @@ void Metrics::evaluation(const EvaluationRecord& r) {
 void Metrics::checkpoint(const CheckpointRecord& r) {
   if (!state_) return;
   Json object = begin_event("checkpoint", r.step);
-  object.update({{"path", r.path}, {"checkpoint_seconds", r.seconds}, {"size_bytes", whole(r.size_bytes)}});
+  object.update({{"path", r.path},
+                 {"checkpoint_seconds", r.seconds},
+                 {"blocked_seconds", r.blocked_seconds},
+                 {"size_bytes", whole(r.size_bytes)}});
   state_->write(object);
 }
 

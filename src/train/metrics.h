@@ -41,7 +41,7 @@ struct EvaluationRecord {
 struct CheckpointRecord {
   std::int64_t step = 0;
   std::string path;
-  double seconds = 0, size_bytes = 0;
+  double seconds = 0, blocked_seconds = 0, size_bytes = 0;  // from the copy to the name; of it, training stood still
 };
 
 struct Summary {

@@ -152,10 +152,12 @@ void Recorder::evaluation(std::int64_t step, const LossSums& sums, double second
             100 * final_accuracy_, static_cast<std::int64_t>(sums.samples), sums.samples / seconds);
 }
 
-void Recorder::checkpoint(std::int64_t step, const std::string& path, double seconds) {
+void Recorder::checkpoint(std::int64_t step, const std::string& path, double seconds, double blocked_seconds) {
   const double size_bytes = static_cast<double>(file_size_bytes(path));
-  metrics_.checkpoint({.step = step, .path = path, .seconds = seconds, .size_bytes = size_bytes});
-  log::info("checkpoint {} ({:.0f} MB in {:.2f} s)", path, size_bytes / 1e6, seconds);
+  metrics_.checkpoint(
+      {.step = step, .path = path, .seconds = seconds, .blocked_seconds = blocked_seconds, .size_bytes = size_bytes});
+  log::info("checkpoint {} ({:.0f} MB in {:.2f} s, of which training waited {:.3f} s)", path, size_bytes / 1e6, seconds,
+            blocked_seconds);
 }
 
 void Recorder::finish(const std::string& status, std::int64_t step) {

@@ -30,7 +30,7 @@ class Recorder {
   void restart_clock();
   void epoch(std::int64_t step, double learning_rate, const LossSums* validation);
   void evaluation(std::int64_t step, const LossSums& sums, double seconds);
-  void checkpoint(std::int64_t step, const std::string& path, double seconds);
+  void checkpoint(std::int64_t step, const std::string& path, double seconds, double blocked_seconds);
   void finish(const std::string& status, std::int64_t step);
 
   /// Of the epoch so far, or of the one that just ended.

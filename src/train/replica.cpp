@@ -11,12 +11,6 @@ namespace {
 
 const std::string kLossLabel = "loss", kEvaluationLabel = "evaluation";
 
-/// "momentum", or "first_moment" and "second_moment".
-std::vector<std::string> state_names(const OptimizerDescription& optimizer) {
-  if (optimizer.kind == OptimizerDescription::Kind::adamw) return {"first_moment", "second_moment"};
-  return optimizer.n_states() == 1 ? std::vector<std::string>{"momentum"} : std::vector<std::string>{};
-}
-
 }  // namespace
 
 Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
@@ -163,43 +157,19 @@ std::uint64_t Replica::hash() {
   return hash;
 }
 
-std::vector<Replica::Place> Replica::places() const {
-  std::vector<Place> out;
-  const auto add = [&](const std::string& group, float* arena) {
-    for (const graph::Parameter& p : parameters().parameters())
-      out.push_back({.path = group + p.name, .shape = p.shape, .parameter = &p, .at = arena});
-  };
-  add("/parameters/", parameter_arena());
-  const std::vector<std::string> states = state_names(plan_.optimizer());
-  for (std::size_t i = 0; i < states.size(); ++i)
-    add("/optimizer/" + states[i] + "/", optimizer_state() + i * parameters().n_trainable());
-  for (const graph::RunningStatistic& s : parameters().statistics()) {
-    float* mean = parameter_arena() + s.begin;
-    out.push_back({.path = "/statistics/" + s.name + ".running_mean", .shape = {s.channels}, .at = mean});
-    out.push_back({.path = "/statistics/" + s.name + ".running_var", .shape = {s.channels}, .at = mean + s.channels});
-  }
-  return out;
+std::vector<StateTensor> Replica::tensors() const { return state_tensors(parameters(), plan_.optimizer()); }
+
+float* Replica::place_of(const StateTensor& tensor) const {
+  return (tensor.arena == StateTensor::Arena::parameters ? parameter_arena() : optimizer_state()) + tensor.begin;
 }
 
-// Tensors travel through a copy on the host: the arenas may be a device's.
-void Replica::read(const Place& place, std::span<float> canonical) const {
-  if (!place.parameter) {
-    backend_.copy_to_host(canonical.data(), place.at, canonical.size_bytes(), *stream_);
-    stream_->synchronize();
-    return;
-  }
-  std::vector<float> packed(place.parameter->n_elements);
-  backend_.copy_to_host(packed.data(), place.at + place.parameter->begin, packed.size() * sizeof(float), *stream_);
-  stream_->synchronize();
-  graph::unpack(*place.parameter, packed, canonical);
-}
-
-void Replica::write(const Place& place, std::span<const float> canonical) {
-  if (!place.parameter) {
-    backend_.copy_to_device(place.at, canonical.data(), canonical.size_bytes(), *stream_);
+/// `parameter` null: canonical.
+void Replica::write(float* at, const graph::Parameter* parameter, std::span<const float> canonical) {
+  if (!parameter) {
+    backend_.copy_to_device(at, canonical.data(), canonical.size_bytes(), *stream_);
   } else {
-    const std::vector<float> packed = graph::pack(*place.parameter, canonical);
-    backend_.copy_to_device(place.at + place.parameter->begin, packed.data(), packed.size() * sizeof(float), *stream_);
+    const std::vector<float> packed = graph::pack(*parameter, canonical);
+    backend_.copy_to_device(at, packed.data(), packed.size() * sizeof(float), *stream_);
   }
   stream_->synchronize();
 }
@@ -209,44 +179,46 @@ void Replica::write(const Place& place, std::span<const float> canonical) {
 void Replica::initialize(std::uint32_t seed) {
   const graph::ParameterTable& table = parameters();
   const std::int64_t n_canonical = table.n_canonical();
-  std::vector<Place> mine;
+  std::vector<const graph::Parameter*> mine;
   std::int64_t begin = 0;
   for (const graph::Parameter& p : table.parameters()) {
     const std::int64_t middle = begin + p.shape.n_elements() / 2;
-    if (middle * communicator_.size() / n_canonical == communicator_.rank())
-      mine.push_back({.path = p.name, .shape = p.shape, .parameter = &p, .at = gradient_arena()});
+    if (middle * communicator_.size() / n_canonical == communicator_.rank()) mine.push_back(&p);
     begin += p.shape.n_elements();
   }
   backend_.fill_zero(gradient_arena(), table.n_total() * sizeof(float), *stream_);
   stream_->synchronize();
 #pragma omp parallel for schedule(dynamic, 1)
-  for (const Place& place : mine) write(place, table.initial_values(*place.parameter, seed));
+  for (const graph::Parameter* p : mine) write(gradient_arena() + p->begin, p, table.initial_values(*p, seed));
   const std::size_t n_tensors = table.parameters().size() + table.statistics().size();
   for (std::size_t i = 0; i < n_tensors; ++i) reducer_->tensor_done(static_cast<int>(i), *stream_);
   reducer_->finish(*stream_);
   backend_.copy_to_device(parameter_arena(), gradient_arena(), table.n_trainable() * sizeof(float), *stream_);
 
-  for (const Place& place : places()) {
-    if (!place.path.starts_with("/statistics/")) continue;
-    const float value = place.path.ends_with(".running_var") ? 1.0f : 0.0f;
-    write(place, std::vector<float>(static_cast<std::size_t>(place.shape.n_elements()), value));
+  for (const StateTensor& tensor : tensors()) {
+    if (!tensor.path.starts_with("/statistics/")) continue;
+    const float value = tensor.path.ends_with(".running_var") ? 1.0f : 0.0f;
+    write(place_of(tensor), nullptr, std::vector<float>(tensor.n_elements, value));
   }
 }
 
 std::vector<checkpoint::TensorSource> Replica::sources() const {
   std::vector<checkpoint::TensorSource> out;
-  for (const Place& place : places())
-    out.push_back({.path = place.path, .shape = place.shape, .read = [this, place](std::span<float> canonical) {
-                     read(place, canonical);
-                   }});
+  for (const StateTensor& tensor : tensors()) {
+    out.push_back(source_of(tensor));
+    out.back().read = [this, tensor](std::span<float> stored) {
+      backend_.copy_to_host(stored.data(), place_of(tensor), stored.size_bytes(), *stream_);
+      stream_->synchronize();
+    };
+  }
   return out;
 }
 
 std::vector<checkpoint::TensorTarget> Replica::targets() {
   std::vector<checkpoint::TensorTarget> out;
-  for (const Place& place : places())
-    out.push_back({.path = place.path, .shape = place.shape, .write = [this, place](std::span<const float> canonical) {
-                     write(place, canonical);
+  for (const StateTensor& tensor : tensors())
+    out.push_back({.path = tensor.path, .shape = tensor.shape, .write = [this, tensor](std::span<const float> values) {
+                     write(place_of(tensor), tensor.parameter, values);
                    }});
   return out;
 }
@@ -257,10 +229,9 @@ std::vector<checkpoint::NamedTensor> Replica::named_tensors(std::int64_t step) c
   for (const checkpoint::TensorSource& source : sources()) {
     const std::string group = group_of(source.path);
     if (group == "/optimizer/") continue;
-    checkpoint::NamedTensor tensor{.name = source.path.substr(group.size()), .shape = source.shape, .values = {}};
-    tensor.values.resize(static_cast<std::size_t>(source.shape.n_elements()));
-    source.read(tensor.values);
-    out.push_back(std::move(tensor));
+    out.push_back({.name = source.path.substr(group.size()),
+                   .shape = source.shape,
+                   .values = checkpoint::read_canonical(source)});
   }
   for (const graph::RunningStatistic& s : parameters().statistics())
     out.push_back({.name = s.name + ".num_batches_tracked", .shape = {}, .values = {static_cast<float>(step)}});
@@ -270,8 +241,10 @@ std::vector<checkpoint::NamedTensor> Replica::named_tensors(std::int64_t step) c
 std::vector<float> Replica::unpacked(const std::string& name, float* arena) const {
   for (const graph::Parameter& p : parameters().parameters()) {
     if (p.name != name) continue;
-    std::vector<float> values(static_cast<std::size_t>(p.shape.n_elements()));
-    read({.path = name, .shape = p.shape, .parameter = &p, .at = arena}, values);
+    std::vector<float> stored(p.n_elements), values(static_cast<std::size_t>(p.shape.n_elements()));
+    backend_.copy_to_host(stored.data(), arena + p.begin, stored.size() * sizeof(float), *stream_);
+    stream_->synchronize();
+    graph::unpack(p, stored, values);
     return values;
   }
   fail(ErrorCode::internal, "there is no parameter {}", name);

@@ -12,6 +12,7 @@
 #include "checkpoint/safetensors.h"
 #include "comm/reducer.h"
 #include "data/loader.h"
+#include "train/state_tensors.h"
 #include "train/step_plan.h"
 
 namespace lockstep::train {
@@ -61,16 +62,9 @@ class Replica {
   const graph::ParameterTable& parameters() const { return plan_.parameters(); }
 
  private:
-  /// One tensor of a checkpoint: a parameter, a state of the optimizer, or a running statistic.
-  struct Place {
-    std::string path;
-    Shape shape;
-    const graph::Parameter* parameter = nullptr;  // null: already canonical
-    float* at = nullptr;                          // an arena's begin, or the tensor itself
-  };
-  std::vector<Place> places() const;
-  void read(const Place& place, std::span<float> canonical) const;
-  void write(const Place& place, std::span<const float> canonical);
+  std::vector<StateTensor> tensors() const;
+  float* place_of(const StateTensor& tensor) const;
+  void write(float* at, const graph::Parameter* parameter, std::span<const float> canonical);
   float* parameter_arena() const { return static_cast<float*>(parameters_->data()); }
   float* gradient_arena() const { return static_cast<float*>(gradients_->data()); }
   float* optimizer_state() const;

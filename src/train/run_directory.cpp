@@ -1,22 +1,36 @@
 #include "train/run_directory.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/file.h"
 #include "lockstep/error.h"
+#include "train/run_lock.h"
 
 namespace lockstep::train {
 
 namespace fs = std::filesystem;
 
-std::string RunDirectory::checkpoint(std::int64_t step, std::int64_t epoch) const {
+namespace {
+
+void fill(std::string& name, const std::string& field, const std::string& value) {
+  for (std::size_t at = name.find(field); at != std::string::npos; at = name.find(field, at + value.size()))
+    name.replace(at, field.size(), value);
+}
+
+}  // namespace
+
+RunDirectory::RunDirectory(const Config& config) : path_(config.run.path()), name_template_(config.checkpoint.name) {
+  fill(name_template_, "{model}", config.model.family + std::to_string(config.model.depth));
+  fill(name_template_, "{start}", std::to_string(config.data.start));
+  fill(name_template_, "{end}", std::to_string(config.data.end));
+}
+
+std::string RunDirectory::checkpoint(std::int64_t step, std::int64_t steps_per_epoch) const {
   std::string name = name_template_;
-  const auto fill = [&](const std::string& field, const std::string& value) {
-    for (std::size_t at = name.find(field); at != std::string::npos; at = name.find(field))
-      name.replace(at, field.size(), value);
-  };
-  fill("{step}", fmt::format("{:08d}", step));
-  fill("{epoch}", std::to_string(epoch));
+  if (step % steps_per_epoch != 0 && name.find("{step}") == std::string::npos) name += "-step-{step}";
+  fill(name, "{step}", fmt::format("{:08d}", step));
+  fill(name, "{epoch}", std::to_string(step / steps_per_epoch));
   return checkpoints() + "/" + name + ".h5";
 }
 
@@ -27,15 +41,21 @@ void RunDirectory::create() const {
 }
 
 std::string RunDirectory::set_aside() const {
-  if (!fs::exists(path_)) return "";
-  for (int i = 1;; ++i) {
-    const std::string target = path_ + "." + std::to_string(i);
-    if (fs::exists(target)) continue;
-    std::error_code error;
-    fs::rename(path_, target, error);
-    require(!error, ErrorCode::run_directory, "{} cannot be moved to {}: {}", path_, target, error.message());
-    return target;
-  }
+  const fs::path lock = fs::path(path_) / RunLock::kFileName;
+  const auto is_content = [&](const fs::directory_entry& entry) { return entry.path() != lock; };
+  if (!fs::exists(path_) || std::none_of(fs::directory_iterator(path_), {}, is_content)) return "";
+  std::string target;
+  for (int i = 1; target.empty() || fs::exists(target); ++i) target = path_ + "." + std::to_string(i);
+  std::error_code error;
+  fs::rename(path_, target, error);
+  require(!error, ErrorCode::run_directory, "{} cannot be moved to {}: {}", path_, target, error.message());
+  // A link, and not a rename, fails where another job was faster in the new directory.
+  const fs::path lock_moved = fs::path(target) / RunLock::kFileName;
+  fs::create_directories(path_, error);
+  if (fs::exists(lock_moved)) fs::create_hard_link(lock_moved, lock, error);
+  require(!error, ErrorCode::run_directory, "the lock {} cannot be made: {}", lock.string(), error.message());
+  fs::remove(lock_moved);
+  return target;
 }
 
 void RunDirectory::write_status(const std::string& status) const { write_file("status", status + "\n"); }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
@@ -41,6 +42,28 @@ void broadcast_text(World& world, std::string& text) {
   world.broadcast(std::as_writable_bytes(std::span(text)), 0);
 }
 
+/// What a run can continue from: this layout of the tensors, this precision, this model, and more than weights.
+void check_stamp(const checkpoint::StateJson& state, const Config& config, const std::string& file) {
+  require(state.contains("global_batch"), ErrorCode::checkpoint_mismatch,
+          "{} holds weights alone, of no run that could be continued: begin a new one with model.initialize_from={}",
+          file, file);
+  const int layout = state.value("layout_version", 1);
+  require(layout == checkpoint::kLayoutVersion, ErrorCode::checkpoint_version,
+          "{} has tensors of layout {}, this program continues layout {}", file, layout, checkpoint::kLayoutVersion);
+  const auto same = [&](const char* key, const nlohmann::json& before, const nlohmann::json& now) {
+    require(before == now, ErrorCode::checkpoint_mismatch,
+            "{} was made with {}={}, the configuration has {}: set {}={}, or begin a new run with "
+            "model.initialize_from={}",
+            file, key, before.dump(), now.dump(), key, before.dump(), file);
+  };
+  same("precision", state.value("precision", ""), "fp32");  // StepPlan refuses others
+  const nlohmann::json model = state.value("model", nlohmann::json::object());
+  same("model.family", model.value("family", ""), config.model.family);
+  same("model.depth", model.value("depth", 0), config.model.depth);
+  same("model.stem", model.value("stem", ""), config.model.stem);
+  same("model.classes", model.value("classes", 0), config.model.classes);
+}
+
 }  // namespace
 
 std::shared_ptr<const data::ImageSet> open_train_set(const Config& config) {
@@ -63,12 +86,9 @@ Session::Session(Config given, World& the_world, const SessionOptions& options)
   if (options.fresh && leader())
     if (const std::string aside = run.set_aside(); !aside.empty())
       notes.push_back(fmt::format("--fresh: the run that was in {} is now in {}", run.path(), aside));
-  const std::string checkpoint = find_checkpoint(options);
-  if (!checkpoint.empty() && options.checkpoint.empty()) {
-    const checkpoint::StateJson state = checkpoint::load_state(checkpoint);
-    config.train.global_batch = state.at("global_batch").get<std::int64_t>();  // that of step 0 holds
-    check_unchanged(options);
-  }
+  find_checkpoints(options);
+  const bool weights_only = !options.checkpoint.empty();
+  if (open_next_checkpoint() && !weights_only) continue_from(reader_->state(), options);
   open_data();
   const BatchShape batch = batch_shape(config, world.rank(), world.size());
   config.train.global_batch = batch.global_batch;
@@ -88,10 +108,10 @@ Session::Session(Config given, World& the_world, const SessionOptions& options)
   plan = std::make_unique<StepPlan>(config, train_set->info(), batch, *backend, world.local_size());
   check_ranks_agree();
   replica = std::make_unique<Replica>(*plan, *backend, *communicator);
-  if (checkpoint.empty())
-    initialize_weights();
+  if (reader_)
+    restore(weights_only);
   else
-    restore(checkpoint, !options.checkpoint.empty());
+    initialize_weights();
 }
 
 void Session::open_data() {
@@ -103,18 +123,60 @@ void Session::open_data() {
           "{} has images of {}x{} pixels, {} of {}x{}", t.path, t.width, t.height, v.path, v.width, v.height);
 }
 
-std::string Session::find_checkpoint(const SessionOptions& options) {
-  if (!options.checkpoint.empty()) return options.checkpoint;
-  if (!config.checkpoint.resume_from.empty()) return config.checkpoint.resume_from;
-  std::string found;
-  if (leader()) found = checkpoint::newest_good(run.checkpoints());
-  broadcast_text(world, found);
-  return found;
+void Session::find_checkpoints(const SessionOptions& options) {
+  if (!options.checkpoint.empty()) {
+    checkpoints_ = {options.checkpoint};
+  } else if (!config.checkpoint.resume_from.empty()) {
+    checkpoints_ = {config.checkpoint.resume_from};
+  } else {
+    nlohmann::json found;
+    if (leader()) {
+      const checkpoint::Candidates candidates = checkpoint::newest_first(run.checkpoints());
+      found = {{"paths", candidates.paths}, {"n_bad", candidates.n_bad}};
+    }
+    std::string text = found.dump();
+    broadcast_text(world, text);
+    found = nlohmann::json::parse(text);
+    checkpoints_ = found.at("paths").get<std::vector<std::string>>();
+    require(!checkpoints_.empty() || found.at("n_bad") == 0, ErrorCode::checkpoint_damaged,
+            "{} has no good checkpoint: `--fresh` starts over and keeps them in another place", run.checkpoints());
+  }
+  std::ranges::reverse(checkpoints_);
 }
 
-void Session::check_unchanged(const SessionOptions& options) {
+/// The next of checkpoints_ becomes reader_'s; false where there is none to begin from.
+bool Session::open_next_checkpoint() {
+  reader_.reset();
+  if (checkpoints_.empty()) return false;
+  reader_ = std::make_unique<checkpoint::Reader>(checkpoints_.back());
+  checkpoints_.pop_back();
+  return true;
+}
+
+void Session::continue_from(const checkpoint::StateJson& state, const SessionOptions& options) {
+  const std::string& file = reader_->path();
+  check_stamp(state, config, file);
+  const auto batch = state.at("global_batch").get<std::int64_t>();
+  const std::int64_t asked = config.train.global_batch > 0
+                                 ? config.train.global_batch
+                                 : config.train.batch_per_rank * world.size() * config.train.accumulate;
+  // train.global_batch is compared below; what the share of a rank gives on other ranks is no mistake.
+  if (asked != batch && config.train.global_batch == 0)
+    notes.push_back(
+        fmt::format("the global batch stays {}, that of the run's first step; train.batch_per_rank would "
+                    "make it {}",
+                    batch, asked));
+  require(config.train.global_batch == 0 || config.train.global_batch == batch, ErrorCode::resume_changed,
+          "{} is of a run with a global batch of {} samples, which it keeps: set train.global_batch={} instead of {}, "
+          "or begin a new run with model.initialize_from={}",
+          file, batch, batch, config.train.global_batch, file);
+  config.train.global_batch = batch;
   const std::string before = run.read_file("config.yaml");
-  if (before.empty()) return;  // a checkpoint from elsewhere: its state was checked
+  check_unchanged(before.empty() ? state.value("configuration", "") : before, options);
+}
+
+void Session::check_unchanged(const std::string& before, const SessionOptions& options) {
+  if (before.empty()) return;
   std::string text;
   for (const config::Difference& d : config::learning_differences(before, config)) {
     const auto& allowed = options.allow_change;
@@ -125,7 +187,7 @@ void Session::check_unchanged(const SessionOptions& options) {
     if (!is_allowed) text += fmt::format("\n  {}: {} before, {} now", d.key, d.before, d.now);
   }
   require(text.empty(), ErrorCode::resume_changed, "{} cannot be continued with other settings of what is learned:{}",
-          run.path(), text);
+          reader_->path(), text);
 }
 
 void Session::check_ranks_agree() const {
@@ -135,16 +197,37 @@ void Session::check_ranks_agree() const {
             "rank {} lays out its weights otherwise than rank 0: the nodes' processors or libraries differ", r);
 }
 
-void Session::restore(const std::string& checkpoint, bool weights_only) {
+/// Tensors are checked as they are read, so that the file is read once: one that turns out to be damaged, for whatever
+/// rank, is named, and the one before it used.
+void Session::restore(bool weights_only) {
   std::vector<checkpoint::TensorTarget> targets = replica->targets();
   if (weights_only) std::erase_if(targets, [](const auto& t) { return t.path.starts_with("/optimizer/"); });
-  const checkpoint::StateJson state = checkpoint::load(checkpoint, targets);
+  while (true) {
+    std::optional<Error> error;
+    try {
+      reader_->load(targets);
+    } catch (const Error& e) {
+      error = e;
+    }
+    if (!world.any(error.has_value())) break;
+    if (error) log::warning("Checkpoint skipped: {}", error->what());
+    const std::string bad = reader_->path();
+    if (checkpoints_.empty() && error) throw *error;
+    require(open_next_checkpoint(), ErrorCode::checkpoint_damaged, "another rank could not read {}", bad);
+    check_stamp(reader_->state(), config, reader_->path());
+    require(reader_->state().at("global_batch") == config.train.global_batch, ErrorCode::checkpoint_damaged,
+            "{} is damaged, and {}, the one before, is of a run with another global batch: move one of them away", bad,
+            reader_->path());
+  }
+  const checkpoint::StateJson& state = reader_->state();
   progress.step = state.at("step").get<std::int64_t>();
   if (state.contains("best") && state.at("best").is_number()) {
     progress.best = state.at("best").get<double>();
     progress.has_best = true;
   }
-  resumed_from = checkpoint;
+  resumed_from = reader_->path();
+  reader_.reset();
+  checkpoints_.clear();
 }
 
 void Session::initialize_weights() {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/reader.h"
 #include "data/dataset.h"
 #include "lockstep/communicator.h"
 #include "lockstep/config.h"
@@ -53,12 +54,17 @@ class Session {
   std::int64_t samples_after(std::int64_t steps) const;
 
  private:
-  std::string find_checkpoint(const SessionOptions& options);
+  void find_checkpoints(const SessionOptions& options);
+  bool open_next_checkpoint();
+  void continue_from(const checkpoint::StateJson& state, const SessionOptions& options);
   void open_data();
-  void check_unchanged(const SessionOptions& options);
-  void restore(const std::string& checkpoint, bool weights_only);
+  void check_unchanged(const std::string& before, const SessionOptions& options);
+  void restore(bool weights_only);
   void initialize_weights();
   void check_ranks_agree() const;
+
+  std::vector<std::string> checkpoints_;        // to begin from; the first good one
+  std::unique_ptr<checkpoint::Reader> reader_;  // of the first of them
 };
 
 /// Opens data.train / data.validation, files or synthetic.

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "checkpoint/background_saver.h"
 #include "lockstep/error.h"
 #include "models/model.h"
+#include "train/state_tensors.h"
 
 namespace lockstep::train {
 
@@ -174,6 +176,9 @@ MemoryReport StepPlan::memory() const {
   // In an in-place sum each of R ranks reads and writes its 1/R of the other R-1 ranks' gradients.
   m.mapped_peers = m.gradients * static_cast<std::size_t>(local_ranks_ - 1) / static_cast<std::size_t>(local_ranks_);
   m.loader = loader_bytes_;
+  std::vector<checkpoint::TensorSource> sources;
+  for (const StateTensor& tensor : state_tensors(table_, optimizer_)) sources.push_back(source_of(tensor));
+  m.checkpoint = checkpoint::BackgroundSaver::copy_bytes(sources, batch_.rank, batch_.ranks);
   return m;
 }
 

@@ -71,8 +71,9 @@ struct MemoryReport {
   std::size_t exchange = 0;      // small sums between ranks, behind the gradients
   std::size_t mapped_peers = 0;  // what this rank touches of its node's other ranks' gradients
   std::size_t loader = 0;        // batches read ahead
+  std::size_t checkpoint = 0;    // copy of this rank's part that a background thread writes
   std::size_t total() const {
-    return parameters + gradients + optimizer + activations + workspace + exchange + mapped_peers + loader;
+    return parameters + gradients + optimizer + activations + workspace + exchange + mapped_peers + loader + checkpoint;
   }
 };
 

@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <nlohmann/json.hpp>
+#include <optional>
 
-#include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
 #include "lockstep/error.h"
-#include "lockstep/log.h"
+#include "train/checkpointing.h"
 #include "train/recorder.h"
 #include "train/replica_check.h"
 #include "train/schedule.h"
@@ -23,7 +22,7 @@ double now_seconds() {
 
 class Trainer {
  public:
-  explicit Trainer(Session& session)
+  Trainer(Session& session, const RunLock& lock)
       : s_(session),
         recorder_(session),
         schedule_(session.config.schedule, session.config.optimizer.learning_rate, session.steps_per_epoch,
@@ -39,7 +38,8 @@ class Trainer {
                                     .readers = session.config.data.readers,
                                     .prefetch = session.config.data.prefetch,
                                     .first_step = session.progress.step,
-                                    .last_step = session.last_step}) {}
+                                    .last_step = session.last_step}),
+        checkpointing_(session, recorder_, lock) {}
 
   /// The whole of training. Steps are numbered from 0; `step` is the one being run.
   int run() {
@@ -49,12 +49,13 @@ class Trainer {
       // The loss is read one step late, so that a device need not be waited for.
       if (step > first) account(step - 1, 1);
       const bool epoch_ends = (step + 1) % s_.steps_per_epoch == 0, run_ends = step + 1 == s_.last_step;
-      if (!epoch_ends && !run_ends && !evaluates_after(step) && !saves_after(step) && !checks_after(step)) continue;
+      if (!epoch_ends && !run_ends && !evaluates_after(step) && !checkpointing_.due_after(step) && !checks_after(step))
+        continue;
       account(step, 0);
       if (checks_after(step)) require_equal_replicas(s_.world, s_.replica->hash(), step + 1);
       const bool evaluated = evaluates_after(step) && evaluate_now(step + 1);
       if (epoch_ends) recorder_.epoch(step, learning_rate(step), evaluated ? &validation_ : nullptr);
-      if (saves_after(step)) save(step + 1);
+      if (checkpointing_.due_after(step)) checkpointing_.save(step + 1, quality());
       recorder_.restart_clock();
     }
     finish();
@@ -69,12 +70,15 @@ class Trainer {
     const BatchShape shape = s_.shape_of(step);
     const double t = static_cast<double>(step + 1), waited = loader_.wait_seconds();
     Replica& replica = *s_.replica;
+    StepFlags flags;
+    checkpointing_.say(step, flags);
     replica.begin_step({.learning_rate = static_cast<float>(learning_rate(step)),
                         .loss_weight = static_cast<float>(1.0 / static_cast<double>(shape.global_batch)),
                         .adam_correction1 = static_cast<float>(1.0 / (1.0 - std::pow(o.beta1, t))),
                         .adam_correction2 = static_cast<float>(1.0 / (1.0 - std::pow(o.beta2, t))),
                         .epoch = static_cast<std::uint32_t>(step / s_.steps_per_epoch),
-                        .step = static_cast<std::uint32_t>(step)});
+                        .step = static_cast<std::uint32_t>(step)},
+                       flags);
     for (int piece = 0; piece < shape.pieces; ++piece)
       replica.run_piece(loader_.next(), piece, shape.piece_of_all(piece), piece + 1 == shape.pieces);
     replica.reduce();
@@ -91,6 +95,7 @@ class Trainer {
     require(std::isfinite(result.sums.loss), ErrorCode::not_finite, "the loss of step {} is {} (learning rate {:g})",
             step + 1, result.sums.loss, learning_rate(step));
     recorder_.step(step, result, learning_rate(step), clock_[step & 1]);
+    checkpointing_.hear(step, result.flags);
   }
 
   static bool divides(std::int64_t every, std::int64_t count) { return every > 0 && count % every == 0; }
@@ -101,13 +106,8 @@ class Trainer {
     return step + 1 == s_.last_step || divides(e.every_steps, step + 1) ||
            divides(e.every_epochs * s_.steps_per_epoch, step + 1);
   }
-  bool saves_after(std::int64_t step) const {
-    const Config::Checkpoint& c = s_.config.checkpoint;
-    return step + 1 == s_.last_step || divides(c.every_steps, step + 1) ||
-           divides(c.every_epochs * s_.steps_per_epoch, step + 1);
-  }
   bool checks_after(std::int64_t step) const {
-    return divides(s_.config.train.check_replicas_every_steps, step + 1) || saves_after(step);
+    return divides(s_.config.train.check_replicas_every_steps, step + 1) || checkpointing_.due_after(step);
   }
 
   bool evaluate_now(std::int64_t steps_done) {
@@ -118,44 +118,15 @@ class Trainer {
     return true;
   }
 
-  void save(std::int64_t steps_done) {
-    const double begin = now_seconds();
-    const std::int64_t epoch = steps_done / s_.steps_per_epoch;
-    const std::string path = s_.run.checkpoint(steps_done, epoch);
-    const bool better = note_best();
-    const Config::Model& m = s_.config.model;
-    const checkpoint::StateJson state = {
-        {"format_version", checkpoint::kFormatVersion},
-        {"model", {{"family", m.family}, {"depth", m.depth}, {"stem", m.stem}, {"classes", m.classes}}},
-        {"precision", "fp32"},
-        {"step", steps_done},
-        {"epoch", epoch},
-        {"samples", s_.samples_after(steps_done)},
-        {"global_batch", s_.config.train.global_batch},
-        {"seed", s_.config.run.seed},
-        {"steps_per_epoch", s_.steps_per_epoch},
-        {"best", s_.progress.has_best ? checkpoint::StateJson(s_.progress.best) : checkpoint::StateJson()}};
-    checkpoint::save(path, s_.replica->sources(), state, s_.world);
-    s_.progress.step = steps_done;
-    if (!s_.leader()) return;
-    checkpoint::set_link(s_.run.checkpoints(), "latest", path);
-    if (better) checkpoint::set_link(s_.run.checkpoints(), "best", path);
-    checkpoint::prune(s_.run.checkpoints(), s_.config.checkpoint.keep);
-    recorder_.checkpoint(steps_done, path, now_seconds() - begin);
-  }
-
-  /// Best by validation accuracy; without validation by training loss.
-  bool note_best() {
+  /// Greater is better: validation accuracy; without validation minus the training loss.
+  std::optional<double> quality() const {
     const LossSums& sums = s_.validation_set ? validation_ : recorder_.epoch_sums();
-    if (sums.samples <= 0) return false;
-    const double value = s_.validation_set ? sums.correct / sums.samples : -sums.loss / sums.samples;
-    if (s_.progress.has_best && value <= s_.progress.best) return false;
-    s_.progress.best = value;
-    s_.progress.has_best = true;
-    return true;
+    if (sums.samples <= 0) return std::nullopt;
+    return s_.validation_set ? sums.correct / sums.samples : -sums.loss / sums.samples;
   }
 
   void finish() {
+    checkpointing_.finish();
     if (s_.leader()) {
       checkpoint::write_safetensors(s_.run.file("model.safetensors"), s_.replica->named_tensors(s_.last_step),
                                     {{"format", "pt"}});
@@ -169,6 +140,7 @@ class Trainer {
   Recorder recorder_;
   Schedule schedule_;
   data::Loader loader_;
+  Checkpointing checkpointing_;
   LossSums validation_;
   StepClock clock_[2];
   std::int64_t accounted_ = -1;
@@ -176,6 +148,6 @@ class Trainer {
 
 }  // namespace
 
-int train(Session& session) { return Trainer(session).run(); }
+int train(Session& session, const RunLock& lock) { return Trainer(session, lock).run(); }
 
 }  // namespace lockstep::train

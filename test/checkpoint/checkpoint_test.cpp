@@ -12,6 +12,7 @@
 #include <csignal>
 
 #include "checkpoint/compare.h"
+#include "checkpoint/reader.h"
 #include "test/checkpoint/support.h"
 
 namespace lockstep::checkpoint::test {
@@ -35,7 +36,7 @@ TEST(Save, RoundTripKeepsValuesShapesAndState) {
   }
   StateJson expected = small_state();
   expected["format_version"] = kFormatVersion;
-  EXPECT_EQ(load_state(scratch.file("a.h5")), expected);
+  EXPECT_EQ(Reader(scratch.file("a.h5")).state(), expected);
   EXPECT_TRUE(verify(scratch.file("a.h5")).good);
   EXPECT_EQ(verify(scratch.file("a.h5")).step, 1200);
 }
@@ -85,7 +86,7 @@ TEST(Save, ManyTensorsAndALargeState) {
   StateJson state = small_state();
   state["configuration"] = std::string(200'000, 'c');
   save_alone(scratch.file("a.h5"), tensors, state);
-  EXPECT_EQ(load_state(scratch.file("a.h5"))["configuration"], state["configuration"]);
+  EXPECT_EQ(Reader(scratch.file("a.h5")).state()["configuration"], state["configuration"]);
   const LoadedFile file = load_all(scratch.file("a.h5"));
   ASSERT_EQ(file.tensors.size(), tensors.size());
   for (const LoadedTensor& tensor : file.tensors)
@@ -201,8 +202,8 @@ TEST(Load, GivesWhatIsWantedAndNamesWhatDoesNotFit) {
             }),
             "/parameters/fc.weight of " + path + " has the shape (10, 513), the model wants (100, 513)");
   EXPECT_TRUE(got.empty());
-  EXPECT_NE(error_of([&] { load_state(scratch.file("none.h5")); }).find("No such file"), std::string::npos);
-  EXPECT_NE(error_of([&] { load_state(scratch.path()); }).find("is not a file"), std::string::npos);
+  EXPECT_NE(error_of([&] { Reader(scratch.file("none.h5")).state(); }).find("No such file"), std::string::npos);
+  EXPECT_NE(error_of([&] { Reader(scratch.path()).state(); }).find("is not a file"), std::string::npos);
 }
 
 TEST(Compare, TellsEqualFromDiffering) {

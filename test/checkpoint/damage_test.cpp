@@ -26,8 +26,10 @@ class Damage : public ::testing::Test {
     write_file(path_, bytes);
     const Verdict verdict = verify(path_);
     EXPECT_FALSE(verdict.good) << verdict.sentence;
-    EXPECT_EQ(error_of([&] { load(path_, {}); }), verdict.sentence);
-    EXPECT_NE(error_of([&] { load_state(path_); }), "");
+    // Of several damaged tensors, load() names the first that it reads.
+    const std::string of_load = error_of([&] { load(path_, targets_); });
+    EXPECT_EQ(of_load, verdict.sentence.substr(0, of_load.size()));
+    EXPECT_NE(of_load, "");
     EXPECT_NE(error_of([&] { load_all(path_); }), "");
     EXPECT_NE(verdict.sentence.find(path_), std::string::npos) << verdict.sentence;
     return verdict.sentence;
@@ -38,6 +40,14 @@ class Damage : public ::testing::Test {
     return bytes;
   }
 
+  static std::vector<TensorTarget> all_targets() {
+    std::vector<TensorTarget> targets;
+    for (const TensorSource& tensor : small_model()) targets.push_back({tensor.path, tensor.shape, [](auto) {}});
+    std::ranges::sort(targets, {}, &TensorTarget::path);
+    return targets;
+  }
+
+  std::vector<TensorTarget> targets_ = all_targets();
   ScratchDirectory scratch_;
   std::string path_ = scratch_.file("step-00001200.h5");
   std::string good_;
@@ -125,6 +135,7 @@ TEST(UserBlock, TheListOfALargeFileIsLeftOut) {
 
 TEST_F(Damage, ALargeFilesDamagedPieceIsFound) {
   save_alone(path_, small_model(true), small_state());
+  targets_.push_back({"/parameters/embedding", {1300, 7001}, [](auto) {}});
   good_ = bytes_of_file(path_);
   Reader reader(path_);
   EXPECT_EQ(reader.header().block_hashes.size(), 3u);

@@ -24,35 +24,53 @@ void flip_last_byte(const std::string& path) {
   write_file(path, bytes);
 }
 
-TEST(NewestGood, GoesByTheStepInsideAndSkipsBadFiles) {
+/// What a start would use: the first whose tensors are sound too.
+std::string newest_good(const std::string& directory) {
+  for (const std::string& path : newest_first(directory).paths)
+    if (verify(path).good) return path;
+  return "";
+}
+
+TEST(NewestFirst, GoesByTheStepInsideAndNamesBadFiles) {
   ScratchDirectory scratch;
-  EXPECT_EQ(newest_good(scratch.path()), "");
-  EXPECT_EQ(newest_good(scratch.file("missing")), "");
+  EXPECT_TRUE(newest_first(scratch.path()).paths.empty());
+  EXPECT_EQ(newest_first(scratch.file("missing")).n_bad, 0);
 
   // Names say the opposite of the steps.
   for (int i = 1; i <= 5; ++i)
     save_alone(scratch.file(fmt::format("step-{}.h5", 9 - i)), small_model(), small_state(i * 100));
   write_file(scratch.file("empty.h5"), "");
   write_file(scratch.file("foreign.h5"), "\x89HDF\r\n\x1a\n and so on");
+  save_alone(scratch.file("no_step.h5"), small_model(), {{"model", "resnet"}});
   write_file(scratch.file("notes.txt"), "LOCKSTEP");
   fs::create_directory(scratch.file("directory.h5"));
   fs::create_symlink("nowhere.h5", scratch.file("dangling.h5"));
-  EXPECT_EQ(newest_good(scratch.path()), scratch.file("step-4.h5"));
+  const Candidates candidates = newest_first(scratch.path());
+  EXPECT_EQ(candidates.n_bad, 3);
+  std::vector<std::string> expected;
+  for (int i = 5; i >= 1; --i) expected.push_back(scratch.file(fmt::format("step-{}.h5", 9 - i)));
+  EXPECT_EQ(candidates.paths, expected);
 
-  flip_last_byte(scratch.file("step-4.h5"));
+  flip_last_byte(scratch.file("step-4.h5"));  // of a tensor: seen when it is read
+  EXPECT_EQ(newest_first(scratch.path()).n_bad, 3);
   EXPECT_EQ(newest_good(scratch.path()), scratch.file("step-5.h5"));
   write_file(scratch.file("step-5.h5"), bytes_of_file(scratch.file("step-5.h5")).substr(0, 50000));
+  EXPECT_EQ(newest_first(scratch.path()).n_bad, 4);
   EXPECT_EQ(newest_good(scratch.path()), scratch.file("step-6.h5"));
   for (const char* name : {"step-6.h5", "step-7.h5", "step-8.h5"}) flip_last_byte(scratch.file(name));
   EXPECT_EQ(newest_good(scratch.path()), "");
 }
 
-TEST(NewestGood, AFileLeftByAnInterruptedSaveDoesNotCount) {
+TEST(NewestFirst, FilesLeftByAnInterruptedSaveDoNotCountAndGo) {
   ScratchDirectory scratch;
   save_alone(scratch.file("a.h5"), small_model(), small_state(1));
   save_alone(scratch.file("b.h5"), small_model(), small_state(2));
   fs::rename(scratch.file("b.h5"), scratch.file("b.h5.partial"));
-  EXPECT_EQ(newest_good(scratch.path()), scratch.file("a.h5"));
+  fs::create_symlink("a.h5", scratch.file("latest.partial"));
+  EXPECT_EQ(newest_first(scratch.path()).paths, std::vector<std::string>{scratch.file("a.h5")});
+  EXPECT_EQ(remove_partials(scratch.path()).size(), 2u);
+  EXPECT_EQ(names_in(scratch.path()), std::vector<std::string>{"a.h5"});
+  EXPECT_TRUE(remove_partials(scratch.file("missing")).empty());
 }
 
 TEST(Prune, KeepsTheNewestAndWhatLinksName) {
@@ -62,16 +80,25 @@ TEST(Prune, KeepsTheNewestAndWhatLinksName) {
   set_link(scratch.path(), "latest", scratch.file("step-6.h5"));
   write_file(scratch.file("foreign.h5"), "of somebody else");
 
-  prune(scratch.path(), 0);
+  prune(scratch.path(), {.keep = 0});
   EXPECT_EQ(scratch.n_entries(), 9u);
-  prune(scratch.path(), 3);
+  prune(scratch.path(), {.keep = 3});
   EXPECT_EQ(names_in(scratch.path()), (std::vector<std::string>{"best", "foreign.h5", "latest", "step-2.h5",
                                                                 "step-4.h5", "step-5.h5", "step-6.h5"}));
-  prune(scratch.path(), 1);
+  prune(scratch.path(), {.keep = 1});
   EXPECT_EQ(names_in(scratch.path()),
             (std::vector<std::string>{"best", "foreign.h5", "latest", "step-2.h5", "step-6.h5"}));
-  prune(scratch.path(), 10);
+  prune(scratch.path(), {.keep = 10});
   EXPECT_EQ(scratch.n_entries(), 5u);
+}
+
+TEST(Prune, KeepsMultiplesForEver) {
+  ScratchDirectory scratch;
+  for (int i = 1; i <= 7; ++i) save_alone(scratch.file(fmt::format("step-{}.h5", i)), small_model(), small_state(i));
+  prune(scratch.path(), {.keep = 2, .keep_every = 3});
+  EXPECT_EQ(names_in(scratch.path()), (std::vector<std::string>{"step-3.h5", "step-6.h5", "step-7.h5"}));
+  prune(scratch.path(), {.keep = 1, .keep_every = 3});
+  EXPECT_EQ(names_in(scratch.path()), (std::vector<std::string>{"step-3.h5", "step-6.h5", "step-7.h5"}));
 }
 
 TEST(SetLink, IsRelativeAndReplacesTheOneBefore) {

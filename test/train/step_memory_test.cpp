@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "base/process.h"
+#include "checkpoint/background_saver.h"
 #include "data/loader.h"
 #include "lockstep/error.h"
 #include "test/support/heap_count.h"
@@ -37,6 +38,7 @@ void plan_tells_the_peak(World& world) {
   const std::uint64_t before = resident_memory_bytes();
   train::Replica replica(plan, *backend, *communicator);
   replica.initialize(1);
+  const checkpoint::BackgroundSaver saver(replica.sources(), world);
   data::Loader loader(set, {.global_batch = plan.batch().global_batch,
                             .capacity = plan.batch().largest_piece(),
                             .rank = world.rank(),

@@ -1,0 +1,36 @@
+#include "checkpoint/outcome.h"
+
+namespace lockstep::checkpoint {
+namespace {
+constexpr char kDone = 'd', kFailed = 'f';
+}
+
+std::string name_in_messages(const World& world) {
+  return world.size() > 1 ? fmt::format("rank {} on {}: ", world.rank(), world.host()) : "";
+}
+
+std::string outcome_of(const std::string& who, const std::function<std::string()>& work) {
+  try {
+    return kDone + work();
+  } catch (const std::exception& error) {
+    const auto* known = dynamic_cast<const Error*>(&error);
+    const auto code = known ? known->code() : ErrorCode::internal;
+    return kFailed + fmt::format("{} {}{}", static_cast<int>(code), who, error.what());
+  }
+}
+
+std::optional<Error> error_in(const std::vector<std::string>& outcomes) {
+  for (const std::string& text : outcomes) {
+    if (text.at(0) != kFailed) continue;
+    const auto space = text.find(' ');
+    return Error(static_cast<ErrorCode>(std::stoi(text.substr(1, space - 1))), text.substr(space + 1));
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> results_in(std::vector<std::string> outcomes) {
+  for (std::string& text : outcomes) text.erase(0, 1);
+  return outcomes;
+}
+
+}  // namespace lockstep::checkpoint

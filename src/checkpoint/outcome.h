@@ -1,0 +1,24 @@
+// How ranks learn what a piece of work gave on each of them: every rank sends a text, its result or its error.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/communicator.h"
+#include "lockstep/error.h"
+
+namespace lockstep::checkpoint {
+
+/// "rank 3 on node1: "; nothing where it is the only one.
+std::string name_in_messages(const World& world);
+/// The text of this rank, which its errors name as `who`; never empty, never throws an Error.
+std::string outcome_of(const std::string& who, const std::function<std::string()>& work);
+
+/// The first rank's Error, if there is one.
+std::optional<Error> error_in(const std::vector<std::string>& outcomes);
+/// The results, where there is no error.
+std::vector<std::string> results_in(std::vector<std::string> outcomes);
+
+}  // namespace lockstep::checkpoint

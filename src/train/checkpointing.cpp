@@ -1,0 +1,146 @@
+#include "train/checkpointing.h"
+
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/checkpoint.h"
+#include "config/parser.h"
+#include "lockstep/log.h"
+
+namespace lockstep::train {
+namespace {
+
+bool divides(std::int64_t every, std::int64_t count) { return every > 0 && count % every == 0; }
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+/// The checkpoint itself has its name: what fails here does not undo it.
+template <typename Work>
+void warn_if_it_fails(Work work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    log::warning("{}", error.what());
+  }
+}
+
+}  // namespace
+
+Checkpointing::Checkpointing(Session& session, Recorder& recorder, const RunLock& lock)
+    : s_(session),
+      recorder_(recorder),
+      lock_(lock),
+      saver_(session.replica->sources(), session.world),
+      last_good_(session.resumed_from) {}
+
+bool Checkpointing::due_after(std::int64_t step) const {
+  const Config::Checkpoint& c = s_.config.checkpoint;
+  return clock_says_due_ || step + 1 == s_.last_step || divides(c.every_steps, step + 1) ||
+         divides(c.every_epochs * s_.steps_per_epoch, step + 1);
+}
+
+void Checkpointing::say(std::int64_t step, StepFlags& flags) {
+  said_step_ = step;
+  const double minutes = s_.config.checkpoint.every_minutes;
+  flags.save_due = s_.leader() && minutes > 0 && seconds_since(last_save_) >= 60 * minutes;
+  flags.saver_done = saver_.phase_is_done();
+}
+
+void Checkpointing::hear(std::int64_t step, const StepFlags& flags) {
+  if (flags.save_due > 0) clock_says_due_ = true;
+  if (!saver_.is_running() || step <= phase_step_ || flags.saver_done < s_.world.size()) return;
+  if (const auto outcome = saver_.advance()) conclude(*outcome);
+  phase_step_ = said_step_;
+}
+
+void Checkpointing::save(std::int64_t steps_done, std::optional<double> quality) {
+  if (saver_.is_running()) {
+    if (s_.leader())
+      log::info("the checkpoint of step {} waits for that of step {}, which is still being written", steps_done,
+                running_.step);
+    wait();
+  }
+  const Clock::time_point begin = Clock::now();
+  const Progress before = s_.progress;
+  const bool is_best = note_best(quality);
+  running_ = {.step = steps_done, .is_best = is_best, .before = before, .begin = begin};
+  const std::string path = s_.run.checkpoint(steps_done, s_.steps_per_epoch), directory = s_.run.checkpoints();
+  const checkpoint::Retention retention{.keep = s_.config.checkpoint.keep,
+                                        .keep_every = s_.config.checkpoint.keep_every};
+  saver_.start(path, state(steps_done),
+               {.before =
+                    [this] {
+                      lock_.require_held();
+                      s_.run.create();  // it may be gone
+                    },
+                .after =
+                    [=] {
+                      warn_if_it_fails([&] { checkpoint::set_link(directory, "latest", path); });
+                      if (is_best) warn_if_it_fails([&] { checkpoint::set_link(directory, "best", path); });
+                      warn_if_it_fails([&] { checkpoint::prune(directory, retention); });
+                    }});
+  s_.progress.step = steps_done;
+  phase_step_ = said_step_;
+  clock_says_due_ = false;
+  last_save_ = begin;
+  running_.blocked_seconds = seconds_since(begin);
+}
+
+checkpoint::StateJson Checkpointing::state(std::int64_t steps_done) const {
+  const Config::Model& m = s_.config.model;
+  return {{"format_version", checkpoint::kFormatVersion},
+          {"layout_version", checkpoint::kLayoutVersion},
+          {"model", {{"family", m.family}, {"depth", m.depth}, {"stem", m.stem}, {"classes", m.classes}}},
+          {"precision", "fp32"},
+          {"step", steps_done},
+          {"epoch", steps_done / s_.steps_per_epoch},
+          {"samples", s_.samples_after(steps_done)},
+          {"global_batch", s_.config.train.global_batch},
+          {"seed", s_.config.run.seed},
+          {"steps_per_epoch", s_.steps_per_epoch},
+          {"configuration", config::learning_yaml(s_.config)},
+          {"best", s_.progress.has_best ? checkpoint::StateJson(s_.progress.best) : checkpoint::StateJson()}};
+}
+
+bool Checkpointing::note_best(std::optional<double> quality) {
+  if (!quality || (s_.progress.has_best && *quality <= s_.progress.best)) return false;
+  s_.progress.best = *quality;
+  s_.progress.has_best = true;
+  return true;
+}
+
+void Checkpointing::wait() {
+  const Clock::time_point begin = Clock::now();
+  const auto outcome = saver_.wait();
+  running_.blocked_seconds += seconds_since(begin);
+  conclude(outcome);
+}
+
+void Checkpointing::conclude(const checkpoint::BackgroundSaver::Outcome& outcome) {
+  last_error_ = outcome.error;
+  if (!outcome.error) {
+    last_good_ = outcome.path;
+    if (s_.leader())
+      recorder_.checkpoint(running_.step, outcome.path, seconds_since(running_.begin), running_.blocked_seconds);
+    return;
+  }
+  if (running_.is_best) {  // `best` still names the one before
+    s_.progress.best = running_.before.best;
+    s_.progress.has_best = running_.before.has_best;
+  }
+  if (s_.leader())
+    log::error(
+        "the checkpoint of step {} was not written: {}; the last good one is {}; it is tried again when the "
+        "next is due",
+        running_.step, outcome.error->what(), last_good_.empty() ? "none yet" : last_good_);
+}
+
+void Checkpointing::finish() {
+  if (saver_.is_running()) wait();
+  require(!last_error_, ErrorCode::checkpoint_write,
+          "the last checkpoint, of step {}, could not be written: {}; the last good one is {}", running_.step,
+          last_error_ ? last_error_->what() : "", last_good_.empty() ? "none" : last_good_);
+}
+
+}  // namespace lockstep::train

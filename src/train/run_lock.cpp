@@ -1,0 +1,212 @@
+#include "train/run_lock.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "lockstep/error.h"
+#include "lockstep/log.h"
+
+namespace lockstep::train {
+namespace {
+
+using std::chrono::steady_clock;
+namespace fs = std::filesystem;
+
+/// What the file says, one "key value" a line, always as long: it is renewed in place.
+struct Holder {
+  std::string host, job = "-";
+  long pid = 0;
+  unsigned long long process_start = 0;  // ticks since the host's start
+  long restarts = 0;                     // of the Slurm job
+  long since_unix = 0;
+  long long heartbeat = 0;
+
+  std::string text() const {
+    return fmt::format(
+        "host {}\npid {}\nprocess_start {}\nslurm_job {}\nslurm_restarts {}\nsince_unix {}\nheartbeat {:012}\n", host,
+        pid, process_start, job, restarts, since_unix, heartbeat);
+  }
+  std::string sentence() const {
+    char when[32] = "";
+    const std::time_t since = since_unix;
+    std::tm local{};
+    if (::localtime_r(&since, &local)) std::strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &local);
+    return fmt::format("process {} on {}{}, since {}", pid, host, job == "-" ? "" : fmt::format(" (Slurm job {})", job),
+                       when);
+  }
+};
+
+/// When a process began; 0 where there is none, or only its remains.
+unsigned long long process_start(long pid) {
+  std::ifstream in(fmt::format("/proc/{}/stat", pid));
+  std::string text;
+  std::getline(in, text);
+  const auto name_end = text.rfind(')');
+  if (name_end == std::string::npos) return 0;
+  std::istringstream fields(text.substr(name_end + 1));
+  std::string state, skipped;
+  fields >> state;
+  if (state == "Z" || state == "X") return 0;
+  for (int field = 4; field < 22; ++field) fields >> skipped;
+  unsigned long long start = 0;
+  fields >> start;
+  return start;
+}
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && *value != '\0' ? value : "-";
+}
+
+Holder myself(const std::string& host) {
+  return {.host = host,
+          .job = environment("SLURM_JOB_ID"),
+          .pid = ::getpid(),
+          .process_start = process_start(::getpid()),
+          .restarts = std::atol(environment("SLURM_RESTART_COUNT").c_str()),
+          .since_unix = std::time(nullptr)};
+}
+
+/// False where the text is not a whole lock: somebody is just writing it, or it is damaged.
+bool parse(const std::string& text, Holder& holder) {
+  std::istringstream in(text);
+  std::string key[7];
+  in >> key[0] >> holder.host >> key[1] >> holder.pid >> key[2] >> holder.process_start >> key[3] >> holder.job >>
+      key[4] >> holder.restarts >> key[5] >> holder.since_unix >> key[6] >> holder.heartbeat;
+  return !in.fail() && key[0] == "host" && key[6] == "heartbeat";
+}
+
+/// Empty where there is none.
+std::string content_of(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+std::string this_host() {
+  char name[256] = "";
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+}  // namespace
+
+/// What rank 0 found: "held", "wait", or a sentence about the holder.
+struct RunLock::Attempt {
+  static constexpr const char* kHeld = "held";
+  static constexpr const char* kWait = "wait";
+  std::string outcome;
+};
+
+RunLock::RunLock(const std::string& directory, World& world, const Timing& timing)
+    : directory_(directory), path_(directory + "/" + kFileName), timing_(timing) {
+  // In short turns: no rank waits for long in a collective while rank 0 looks at the lock.
+  while (true) {
+    const Attempt mine = world.rank() == 0 ? try_once() : Attempt{};
+    const std::string outcome = world.all_gather(mine.outcome)[0];
+    if (outcome == Attempt::kHeld) break;
+    require(outcome == Attempt::kWait, ErrorCode::run_locked, "{} is in use by {}", directory_, outcome);
+    std::this_thread::sleep_for(std::min<std::chrono::duration<double>>(timing_.heartbeat / 5, timing_.stale / 5));
+  }
+  if (file_) heartbeat_ = std::thread([this] { beat(); });
+}
+
+RunLock::~RunLock() {
+  if (!file_) return;
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  end_.notify_all();
+  if (heartbeat_.joinable()) heartbeat_.join();
+  if (is_held()) ::unlink(path_.c_str());
+  ::rmdir(directory_.c_str());  // refused where there is something in it
+}
+
+bool RunLock::is_held() const {
+  struct stat mine {
+  }, there{};
+  return file_ && ::fstat(file_.get(), &mine) == 0 && ::stat(path_.c_str(), &there) == 0 &&
+         mine.st_ino == there.st_ino && mine.st_dev == there.st_dev;
+}
+
+void RunLock::require_held() const {
+  // Where the lock is gone with its directory, nobody else has it.
+  require(is_held() || !fs::exists(path_), ErrorCode::run_locked,
+          "{} was taken over by another job while this one stood still", directory_);
+}
+
+RunLock::Attempt RunLock::try_once() {
+  std::error_code error;
+  fs::create_directories(directory_, error);
+  require(!error, ErrorCode::run_directory, "the run directory {} cannot be made: {}", directory_, error.message());
+  file_ = Descriptor(::open(path_.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0644));
+  if (file_) {
+    write_fully(file_.get(), myself(this_host()).text(), path_);
+    return {Attempt::kHeld};
+  }
+  require(errno == EEXIST, ErrorCode::run_directory, "the lock {} cannot be made: {}", path_, std::strerror(errno));
+
+  const std::string seen = content_of(path_);
+  Holder holder;
+  const Holder me = myself(this_host());
+  const bool is_known = parse(seen, holder);
+  bool is_stale = false;
+  if (is_known && holder.host == me.host) {
+    const auto start = process_start(holder.pid);
+    if (start != 0 && start == holder.process_start) return {holder.sentence()};
+    is_stale = true;
+  } else if (is_known && me.job != "-" && holder.job == me.job && me.restarts > holder.restarts) {
+    is_stale = true;
+  }
+  if (!is_stale) {
+    const std::string who = is_known ? holder.sentence() : "somebody who is not named in its lock";
+    if (watched_.empty()) {
+      log::info("{} is in use by {}: waiting up to {:g} s for a sign of life", directory_, who, timing_.stale.count());
+      watched_ = seen + " ";  // never empty
+      watched_since_ = steady_clock::now();
+    }
+    if (watched_ != seen + " ") return {who};
+    if (steady_clock::now() - watched_since_ < timing_.stale) return {Attempt::kWait};
+  }
+  if (take_over(seen))
+    log::info("{} was left locked by {}, which is gone: going on", directory_,
+              is_known ? holder.sentence() : "a job that is not named in the lock");
+  return {Attempt::kWait};  // O_EXCL decides who has it
+}
+
+/// Removes the lock that was seen. Two may try: only what was seen is removed, another's new lock is put back.
+bool RunLock::take_over(const std::string& seen) {
+  const std::string aside = fmt::format("{}.{}.{}", path_, this_host(), ::getpid());
+  if (::rename(path_.c_str(), aside.c_str()) != 0) return false;
+  const bool is_it = content_of(aside) == seen;
+  if (!is_it && ::link(aside.c_str(), path_.c_str()) != 0)
+    log::warning("cannot put the lock {} back: {}", path_, std::strerror(errno));
+  ::unlink(aside.c_str());
+  return is_it;
+}
+
+void RunLock::beat() {
+  Holder me = myself(this_host());
+  std::unique_lock lock(mutex_);
+  while (!end_.wait_for(lock, timing_.heartbeat, [this] { return ends_; })) {
+    ++me.heartbeat;
+    const std::string text = me.text();
+    // A full disk or a lost server is met by what must be written; the lock then only looks old.
+    [[maybe_unused]] const ssize_t n = ::pwrite(file_.get(), text.data(), text.size(), 0);
+    ::fdatasync(file_.get());
+  }
+}
+
+}  // namespace lockstep::train

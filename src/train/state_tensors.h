@@ -1,0 +1,30 @@
+// The tensors that a checkpoint holds: their names, their shapes, and where each lies in a replica's arenas.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "graph/parameters.h"
+#include "lockstep/op.h"
+
+namespace lockstep::train {
+
+struct StateTensor {
+  enum class Arena : std::uint8_t { parameters, optimizer };
+
+  std::string path;  // "/optimizer/momentum/conv1.weight"
+  Shape shape;
+  const graph::Parameter* parameter = nullptr;  // whose layout it has; null: canonical already
+  Arena arena = Arena::parameters;
+  std::size_t begin = 0, n_elements = 0;  // in the arena (of the optimizer: in its states), as it is stored
+};
+
+/// Parameters, then each state of the optimizer, then running statistics. They point into `table`.
+std::vector<StateTensor> state_tensors(const graph::ParameterTable& table, const OptimizerDescription& optimizer);
+
+/// For a checkpoint; whoever has the memory adds `read`.
+checkpoint::TensorSource source_of(const StateTensor& tensor);
+
+}  // namespace lockstep::train
