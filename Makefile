@@ -99,6 +99,11 @@ $(FUZZERS): $(BUILD)/fuzz/%: $(BUILD)/test/fuzz/%_test.o $(FUZZED:%.cpp=$(BUILD)
 	@mkdir -p $(@D)
 	@echo "  link     $@"
 	@$(CXX) $(CXXFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) $(LDFLAGS) $(LDLIBS)
+# Wrappers that tests preload.
+$(BUILD)/test/%.so: test/%.cpp $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  link     $@"
+	@$(CXX) -std=c++20 -O2 $(WARNINGS) -fPIC -shared -o $@ $< -ldl
 # The files' own order of linking: the program, what it uses, and what that uses.
 define link
 @echo "  link     $@"
@@ -140,7 +145,7 @@ compile_commands.json: always
 
 -include $(patsubst %.cpp,$(BUILD)/%.d,src/main.cpp $(SOURCES) $(SUPPORT) $(TESTS) $(BENCHES)) $(GENERATED:.cc=.d)
 
-tests: $(TEST_PROGRAMS)
+tests: $(TEST_PROGRAMS) $(BUILD)/test/faults/fault_injection.so
 unit-tests: $(UNIT_TESTS:%.cpp=$(BUILD)/%)
 benches: $(BENCH_PROGRAMS)
 fuzzers: $(FUZZERS)

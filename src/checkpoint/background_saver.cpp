@@ -1,6 +1,5 @@
 #include "checkpoint/background_saver.h"
 
-#include <omp.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -127,7 +126,6 @@ BackgroundSaver::Outcome BackgroundSaver::wait() {
 }
 
 void BackgroundSaver::run() {
-  ::omp_set_num_threads(1);  // unpacking must not take the step's cores
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return has_work_ || ends_; });

@@ -212,7 +212,10 @@ void Session::restore(bool weights_only) {
     if (!world.any(error.has_value())) break;
     if (error) log::warning("Checkpoint skipped: {}", error->what());
     const std::string bad = reader_->path();
-    if (checkpoints_.empty() && error) throw *error;
+    const bool is_given = weights_only || !config.checkpoint.resume_from.empty();
+    if (checkpoints_.empty() && error && is_given) throw *error;
+    require(!checkpoints_.empty() || is_given, ErrorCode::checkpoint_damaged,
+            "{} has no good checkpoint: `--fresh` starts over and keeps them in another place", run.checkpoints());
     require(open_next_checkpoint(), ErrorCode::checkpoint_damaged, "another rank could not read {}", bad);
     check_stamp(reader_->state(), config, reader_->path());
     require(reader_->state().at("global_batch") == config.train.global_batch, ErrorCode::checkpoint_damaged,

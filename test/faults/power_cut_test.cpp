@@ -1,0 +1,135 @@
+// timeout: 240
+// sanitizers: no
+// A save of two ranks is killed before each of its system calls in turn, or meets a full disk, a quota, a failing or a
+// read-only disk there: at every point the newest named checkpoint is whole, and the next save succeeds.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+
+#include "checkpoint/background_saver.h"
+#include "test/checkpoint/support.h"
+
+namespace lockstep::checkpoint::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The save of a run: written by two ranks' threads, linked, and the older ones pruned.
+std::vector<std::string> save_as_a_run_does(const std::string& directory, std::int64_t step) {
+  const std::string path = fmt::format("{}/step-{}.h5", directory, step);
+  std::vector<std::string> errors(2);
+  on_ranks(2, [&](World& world) {
+    BackgroundSaver saver(small_model(), world);
+    saver.start(path, small_state(step), {.before = {}, .after = [&] {
+                                            set_link(directory, "latest", path);
+                                            prune(directory, {.keep = 2});
+                                          }});
+    const auto outcome = saver.wait();
+    if (outcome.error) errors[static_cast<std::size_t>(world.rank())] = outcome.error->what();
+  });
+  return errors;
+}
+
+/// In a child: the save of `step`, where call number `k` meets `error`; once more if it failed. What wait() gave.
+int save_in_child(const std::string& directory, std::int64_t step, int k, const char* error) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::setenv("FAULT_PATH", directory.c_str(), 1);
+    ::setenv("FAULT_FIRST", std::to_string(k).c_str(), 1);
+    ::setenv("FAULT_ERROR", error, 1);
+    reinterpret_cast<void (*)()>(::dlsym(RTLD_DEFAULT, "fault_reload"))();
+    auto errors = save_as_a_run_does(directory, step);
+    if (errors[0].empty() && errors[1].empty()) ::_exit(0);
+    if (errors[0] != errors[1]) ::_exit(4);  // ranks must agree
+    if (!newest_first(directory).paths.size()) ::_exit(5);
+    errors = save_as_a_run_does(directory, step + 1);
+    ::_exit(errors[0].empty() ? 3 : 6);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return status;
+}
+
+class PowerCut : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    on_ranks(1, [&](World&) { save_as_a_run_does(scratch_.path(), 10); });
+  }
+
+  /// Every file with a name is whole, and so is what `latest` names.
+  void expect_whole(std::int64_t at_least, const std::string& when) {
+    const Candidates found = newest_first(scratch_.path());
+    ASSERT_FALSE(found.paths.empty()) << when;
+    EXPECT_EQ(found.n_bad, 0) << when;
+    for (const std::string& path : found.paths) EXPECT_TRUE(verify(path).good) << when << ": " << verify(path).sentence;
+    EXPECT_GE(verify(found.paths[0]).step, at_least) << when;
+    EXPECT_TRUE(verify(scratch_.file("latest")).good) << when;
+  }
+
+  ScratchDirectory scratch_;
+};
+
+TEST_F(PowerCut, AtEachCallTheNewestIsWholeAndTheRunContinues) {
+  std::int64_t step = 10;
+  int k = 1;
+  for (; k < 200; ++k) {
+    const std::string when = fmt::format("killed before call {}", k);
+    const int status = save_in_child(scratch_.path(), step + 1, k, "KILL");
+    if (WIFEXITED(status)) {
+      EXPECT_EQ(WEXITSTATUS(status), 0) << when;
+      break;
+    }
+    ASSERT_EQ(WTERMSIG(status), SIGKILL) << when;
+    expect_whole(step, when);
+    // What the next start of the run does.
+    remove_partials(scratch_.path());
+    step += 2;
+    for (const std::string& error : save_as_a_run_does(scratch_.path(), step)) EXPECT_EQ(error, "") << when;
+    expect_whole(step, when + ", continued");
+    ASSERT_FALSE(HasFailure());
+  }
+  EXPECT_GT(k, 20);  // a save has about 30 calls: the wrapper is in use
+  EXPECT_LT(k, 200);
+}
+
+TEST_F(PowerCut, AtEachCallAnErrorOfTheSystemLosesNothing) {
+  constexpr std::array<const char*, 4> kErrors{"ENOSPC", "EDQUOT", "EIO", "EROFS"};
+  std::int64_t step = 10;
+  int n_failed = 0;
+  for (int k = 1; k < 200; ++k) {
+    const char* error = kErrors[static_cast<std::size_t>(k) % kErrors.size()];
+    const std::string when = fmt::format("{} at call {}", error, k);
+    const int status = save_in_child(scratch_.path(), step + 1, k, error);
+    ASSERT_TRUE(WIFEXITED(status)) << when;
+    if (WEXITSTATUS(status) == 0 && n_failed > 10 && k > 40) break;
+    ASSERT_TRUE(WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 3) << when << ": " << WEXITSTATUS(status);
+    n_failed += WEXITSTATUS(status) == 3;
+    step += 2;
+    expect_whole(step - 1, when);
+    ASSERT_FALSE(HasFailure());
+  }
+  EXPECT_GT(n_failed, 10);
+}
+
+}  // namespace
+}  // namespace lockstep::checkpoint::test
+
+int main(int argc, char** argv) {
+  if (::dlsym(RTLD_DEFAULT, "fault_reload") == nullptr) {
+    const auto wrapper = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "fault_injection.so";
+    if (::getenv("LD_PRELOAD") != nullptr || !std::filesystem::exists(wrapper)) {
+      fmt::print("{} cannot be loaded\n", wrapper.string());
+      return 1;
+    }
+    ::setenv("LD_PRELOAD", wrapper.c_str(), 1);
+    ::execv("/proc/self/exe", argv);
+    return 1;
+  }
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
