@@ -5,6 +5,7 @@ They depend on the machine and on its load, so they are no part of `make test`.
 import argparse
 import json
 import pathlib
+import statistics
 import subprocess
 import sys
 
@@ -27,6 +28,14 @@ def loader_samples_per_second(build):
     out = harness.run([pathlib.Path(build).resolve() / "bench/micro/loader", "--benchmark_format=json",
                        "--benchmark_min_time=1"], "bench/micro/loader")
     return json.loads(out)["benchmarks"][0]["items_per_second"]
+
+
+def checkpoint_speed(build, directory):
+    """MB/s of two ranks that save together, and of dd with fsync in the same directory: medians of turns."""
+    out = harness.run([*harness.mpirun(2), pathlib.Path(build).resolve() / "bench/macro/save", directory, "400", "7"],
+                      "bench/macro/save", env=harness.environment(1))
+    rates = json.loads(out)
+    return statistics.median(rates["save_mb_per_s"]), statistics.median(rates["dd_mb_per_s"])
 
 
 def main():
@@ -54,6 +63,9 @@ def main():
         share = two["exposed_communication_seconds"] / two["step_seconds"]
         check("exposed communication, of a step of 2 ranks", f"{100 * share:.1f} %", share <= 0.10, "at most 10 %")
 
+        saved, raw = checkpoint_speed(args.build, directory)
+        check("a checkpoint of 2 ranks beside dd with fsync", f"{saved:.0f} MB/s of {raw:.0f} MB/s", saved >= 0.8 * raw,
+              "at least 80 %")
         startup = result_of("peers/startup.py", "startup", ["--build", args.build, "--peer-rounds", "0"], directory)
         ours = sorted(startup["seconds"]["lockstep"])[len(startup["seconds"]["lockstep"]) // 2]
         over = startup["over_empty_seconds"]
