@@ -26,6 +26,13 @@ struct Slice {
   DType dtype = DType::fp32;  // fp32 or fp64
 };
 
+/// The order of a sum: a binary tree over sources in turn, written as what a machine with a stack does. Source s is
+/// pushed, then merges[s] times the two on top are replaced by lower + upper. {0, 1, 0, 2} is (0 + 1) + (2 + 3).
+struct SumOrder {
+  std::vector<int> merges;
+  int size() const { return static_cast<int>(merges.size()); }
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -36,7 +43,8 @@ class Communicator {
   /// Zero-filled, 4096-byte aligned. Collective over all ranks; every rank asks for the same size.
   virtual std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) = 0;
 
-  /// Replaces `slice` by its sum over all ranks, the same bits on every rank and in every run with as many ranks.
+  /// Replaces `slice` by its sum over all ranks, the same bits on every rank and in every run with as many ranks;
+  /// where the communicator was made with a SumOrder, by that tree and no other.
   /// Starts when `ready` is done; `done` is begun before the call returns and done afterwards. Issued from one
   /// thread, in the same order with the same sizes on every rank. `label` names it in messages ("bucket 3 of 9").
   virtual void all_reduce_async(const Slice& slice, const Event& ready, Event& done, const std::string& label) = 0;

@@ -53,6 +53,7 @@ struct Config {
     std::int64_t global_batch = 128;  // 0: batch_per_rank holds
     std::int64_t batch_per_rank = 0;  // 0: global_batch holds
     int accumulate = 1;               // micro-batches a rank a step
+    int micro_batches = 0;            // of all ranks a step, summed by one fixed tree; 0: off
     double label_smoothing = 0.0;
     double clip_norm = 0.0;                         // 0: none
     std::int64_t check_replicas_every_steps = 200;  // 0: never

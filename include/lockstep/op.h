@@ -408,6 +408,24 @@ class ClipNorm : public Op {
   virtual void apply(const Apply& args, const OpMemory& memory, Stream& stream) = 0;
 };
 
+// One leaf of a sum by a binary tree: target = open[0] + (open[1] + ... (open[n-1] + value)), elementwise, each
+// addition rounded once. `open` are sums of subtrees that wait for their other half, the outermost first; none: a copy.
+struct TreeSumDescription {
+  DType dtype = DType::fp32;  // fp32 or fp64
+};
+
+class TreeSum : public Op {
+ public:
+  struct Apply {
+    const void* value = nullptr;
+    std::span<const void* const> open{};
+    void* target = nullptr;  // may be `value` or one of `open`
+    std::size_t begin = 0;   // elements [begin, begin + n_elements) of each
+    std::size_t n_elements = 0;
+  };
+  virtual void apply(const Apply& args, const OpMemory& memory, Stream& stream) = 0;
+};
+
 // running += momentum * (batch - running), elementwise: running statistics, once a step.
 struct MovingAverageDescription {
   std::size_t n_elements = 0;

@@ -19,6 +19,7 @@
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/optimizer.h"
 #include "kernels/cpu/pool2d.h"
+#include "kernels/cpu/tree_sum.h"
 #include "lockstep/error.h"
 
 namespace lockstep::cpu {
@@ -134,6 +135,7 @@ class CpuBackend final : public Backend {
   }
   std::unique_ptr<Optimizer> optimizer(const OptimizerDescription& d) override { return make_optimizer(d, context_); }
   std::unique_ptr<ClipNorm> clip_norm(const ClipNormDescription& d) override { return make_clip_norm(d, context_); }
+  std::unique_ptr<TreeSum> tree_sum(const TreeSumDescription& d) override { return make_tree_sum(d, context_); }
   std::unique_ptr<MovingAverage> moving_average(const MovingAverageDescription& d) override {
     return make_moving_average(d, context_);
   }

@@ -4,9 +4,11 @@
 
 namespace lockstep::comm {
 
-Exchange::Exchange(MpiCalls& mpi, const std::vector<int>& leaders, int node, int tag, std::size_t chunk_bytes)
+Exchange::Exchange(MpiCalls& mpi, const std::vector<int>& leaders, const SumOrder& order, int node, int tag,
+                   std::size_t chunk_bytes)
     : mpi_(mpi),
       leaders_(leaders),
+      order_(order),
       node_(node),
       n_nodes_(static_cast<int>(leaders.size())),
       tag_(tag),
@@ -60,7 +62,7 @@ void Exchange::sum_mine() {
   for (std::size_t i = 0; i < leaders_.size(); ++i) sources_[i] = incoming_.data() + i * mine_bytes;
   std::byte* mine = part_data(node_);
   sources_[static_cast<std::size_t>(node_)] = mine;
-  sum(sources_, std::array{mine}, mine_bytes / element_bytes_, dtype_);
+  sum(sources_, std::array{mine}, mine_bytes / element_bytes_, dtype_, order_);
 }
 
 void Exchange::gather() {

@@ -1,6 +1,6 @@
 // The sum of one chunk over nodes, made by the nodes' leaders with MPI: every leader sends each other one the part of
-// the chunk that is theirs to sum, sums its own part in the order of nodes, and sends the result to all. Each part is
-// so summed by one rank, in one order: the same bits everywhere and in every run.
+// the chunk that is theirs to sum, sums its own part in the order of nodes that it was given, and sends the result to
+// all. Each part is so summed by one rank, in one order: the same bits everywhere and in every run.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,10 @@ namespace lockstep::comm {
 
 class Exchange {
  public:
-  /// `leaders`: ranks of the world, one a node; `node` is this one's. `tag` and `tag`+1 are this object's alone.
-  Exchange(MpiCalls& mpi, const std::vector<int>& leaders, int node, int tag, std::size_t chunk_bytes);
+  /// `leaders`: ranks of the world, one a node; `node` is this one's; `order`: over nodes. `tag` and `tag`+1 are this
+  /// object's alone.
+  Exchange(MpiCalls& mpi, const std::vector<int>& leaders, const SumOrder& order, int node, int tag,
+           std::size_t chunk_bytes);
 
   /// In place; at most chunk_bytes.
   void start(std::byte* chunk, std::size_t n_elements, DType dtype);
@@ -38,6 +40,7 @@ class Exchange {
 
   MpiCalls& mpi_;
   const std::vector<int>& leaders_;
+  const SumOrder& order_;
   const int node_;
   const int n_nodes_;
   const int tag_;

@@ -91,7 +91,7 @@ HostCommunicator::HostCommunicator(CommunicationThread& thread, World& world, To
   if (topology_.n_nodes() == 1 || topology_.local_rank != 0) return;
   for (int i = 0; i < kExchangesInFlight; ++i) {
     const int tag = 2 * (number() * kExchangesInFlight + i);
-    exchanges_.emplace_back(thread_.mpi(), leaders_, topology_.node, tag, chunk_bytes_);
+    exchanges_.emplace_back(thread_.mpi(), leaders_, topology_.order_of_nodes, topology_.node, tag, chunk_bytes_);
   }
 }
 
@@ -105,9 +105,10 @@ HostCommunicator::~HostCommunicator() {
 
 std::string HostCommunicator::describe() const {
   const int n_nodes = topology_.n_nodes();
-  if (n_nodes == 1) return fmt::format("shared memory, {} ranks on 1 node", size());
-  if (n_nodes == size()) return fmt::format("MPI, {} ranks", size());
-  return fmt::format("shared memory inside {} nodes, MPI between them, {} ranks", n_nodes, size());
+  const char* order = topology_.is_tree ? ", summed by a fixed tree" : "";
+  if (n_nodes == 1) return fmt::format("shared memory, {} ranks on 1 node{}", size(), order);
+  if (n_nodes == size()) return fmt::format("MPI, {} ranks{}", size(), order);
+  return fmt::format("shared memory inside {} nodes, MPI between them, {} ranks{}", n_nodes, size(), order);
 }
 
 int HostCommunicator::rank() const { return world_.rank(); }
@@ -218,7 +219,8 @@ void HostCommunicator::sum_local(const Request& request, std::size_t begin, std:
   for (int r = 0; r < topology_.local_size(); ++r) {
     sources_[static_cast<std::size_t>(r)] = targets_[static_cast<std::size_t>(r)] = request.at(r, begin);
   }
-  sum(sources_, std::span(targets_).first(static_cast<std::size_t>(n_targets)), n_elements, request.dtype);
+  sum(sources_, std::span(targets_).first(static_cast<std::size_t>(n_targets)), n_elements, request.dtype,
+      topology_.order_in_node);
 }
 
 Routine HostCommunicator::run_on_one_node() {

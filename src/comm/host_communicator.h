@@ -1,9 +1,9 @@
 // The communicator of host memory: sums in shared memory inside a node, by MPI between the leaders of nodes.
 //
 // All memory of allocate() is one shared file a node, which each of its ranks maps whole: R regions, one a rank, at
-// equal offsets. An all-reduce on one node of R ranks: each waits until all have come, sums its 1/R of the slice in the
-// order of ranks and writes the sum into all R regions; it is over when all have done so. Traffic: each rank reads and
-// writes the slice once.
+// equal offsets. An all-reduce on one node of R ranks: each waits until all have come, sums its 1/R of the slice in
+// the order of ranks, or by a tree that is given, and writes the sum into all R regions; it is over when all have done.
+// Traffic: each rank reads and writes the slice once.
 //   On several nodes a slice is cut into chunks that follow each other as in a pipe: each rank sums its part of a chunk
 // into the leader's region, leaders exchange it (exchange.h), every rank copies the result from its leader.
 #pragma once
@@ -28,6 +28,9 @@ struct Topology {
   std::vector<std::vector<int>> nodes;  // ranks of the world; with `mpi` each rank is a node of its own
   int node = 0;
   int local_rank = 0;
+  bool is_tree = false;       // the two orders are parts of one that was asked for
+  SumOrder order_in_node{};   // over this node's ranks
+  SumOrder order_of_nodes{};  // over the nodes' sums
 
   int n_nodes() const { return static_cast<int>(nodes.size()); }
   int local_size() const { return static_cast<int>(nodes[static_cast<std::size_t>(node)].size()); }

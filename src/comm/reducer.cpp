@@ -49,12 +49,13 @@ GradientReducer::~GradientReducer() {
   }
 }
 
-void GradientReducer::tensor_done(int index, Stream& stream) {
+void GradientReducer::tensor_done(int index, Stream& stream, const std::function<void(const Bucket&)>& prepare) {
   const auto i = static_cast<std::size_t>(next_);
   if (i == buckets_.size() || index < buckets_[i].last_tensor) return;
   require(index == buckets_[i].last_tensor, ErrorCode::internal,
           "gradient {} is done before {}, which completes {}: gradients are out of order", index, buckets_[i].last_name,
           in_flight_[i].label);
+  if (prepare) prepare(buckets_[i]);
   InFlight& bucket = in_flight_[i];
   bucket.ready->record(stream);
   const Slice slice{gradients_ + buckets_[i].begin, buckets_[i].n_elements, DType::fp32};

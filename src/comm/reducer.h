@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,8 +37,9 @@ class GradientReducer {
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
-  /// Tensor `index` (in order) is complete on `stream`: starts the bucket that it completes, if any.
-  void tensor_done(int index, Stream& stream);
+  /// Tensor `index` (in order) is complete on `stream`: starts the bucket that it completes, if any, after `prepare`
+  /// has given the stream what is still to be done with it.
+  void tensor_done(int index, Stream& stream, const std::function<void(const Bucket&)>& prepare = {});
   /// Makes `stream` wait for all buckets of this step; seconds waited (exposed communication).
   double finish(Stream& stream);
 

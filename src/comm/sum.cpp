@@ -10,6 +10,7 @@ namespace lockstep::comm {
 namespace {
 
 constexpr std::size_t kBlockBytes = 4096;  // stays in the first-level cache while it is summed and written out
+constexpr int kMaxOpenSums = 32;           // a tree of depth 32 has more leaves than there are ranks
 
 /// Two ranks, in place: the common case, each value read and written once.
 template <typename T>
@@ -22,38 +23,51 @@ void sum_pair(T* __restrict a, T* __restrict b, std::size_t n) {
 }
 
 template <typename T>
-void sum_blocks(std::span<const std::byte* const> sources, std::span<std::byte* const> targets, std::size_t n) {
+void add(T* __restrict total, const T* __restrict other, std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i) total[i] += other[i];
+}
+
+template <typename T>
+void sum_blocks(std::span<const std::byte* const> sources, std::span<std::byte* const> targets, std::size_t n,
+                const SumOrder& order) {
   constexpr std::size_t kBlock = kBlockBytes / sizeof(T);
-  alignas(64) std::array<T, kBlock> total;
+  alignas(64) std::array<std::array<T, kBlock>, kMaxOpenSums> open;  // sums of subtrees that wait for their other half
   for (std::size_t begin = 0; begin < n; begin += kBlock) {
     const std::size_t length = std::min(kBlock, n - begin);
-    std::memcpy(total.data(), sources[0] + begin * sizeof(T), length * sizeof(T));
-    for (std::size_t s = 1; s < sources.size(); ++s) {
+    std::size_t n_open = 0;
+    for (std::size_t s = 0; s < sources.size(); ++s) {
       const T* source = reinterpret_cast<const T*>(sources[s]) + begin;
-      for (std::size_t i = 0; i < length; ++i) total[i] += source[i];
+      if (order.merges[s] == 0) {
+        std::memcpy(open[n_open++].data(), source, length * sizeof(T));
+        continue;
+      }
+      add(open[n_open - 1].data(), source, length);
+      for (int merge = 1; merge < order.merges[s]; ++merge, --n_open)
+        add(open[n_open - 2].data(), open[n_open - 1].data(), length);
     }
-    for (std::byte* target : targets) std::memcpy(target + begin * sizeof(T), total.data(), length * sizeof(T));
+    for (std::byte* target : targets) std::memcpy(target + begin * sizeof(T), open[0].data(), length * sizeof(T));
   }
 }
 
 template <typename T>
-void sum_typed(std::span<const std::byte* const> sources, std::span<std::byte* const> targets, std::size_t n) {
+void sum_typed(std::span<const std::byte* const> sources, std::span<std::byte* const> targets, std::size_t n,
+               const SumOrder& order) {
   if (sources.size() == 2 && targets.size() == 2 && sources[0] == targets[0] && sources[1] == targets[1]) {
     sum_pair(reinterpret_cast<T*>(targets[0]), reinterpret_cast<T*>(targets[1]), n);
   } else {
-    sum_blocks<T>(sources, targets, n);
+    sum_blocks<T>(sources, targets, n, order);
   }
 }
 
 }  // namespace
 
 void sum(std::span<const std::byte* const> sources, std::span<std::byte* const> targets, std::size_t n_elements,
-         DType dtype) {
+         DType dtype, const SumOrder& order) {
   if (dtype == DType::fp32) {
-    sum_typed<float>(sources, targets, n_elements);
+    sum_typed<float>(sources, targets, n_elements, order);
   } else {
     require(dtype == DType::fp64, ErrorCode::internal, "sums over ranks are of fp32 or fp64, not {}", name(dtype));
-    sum_typed<double>(sources, targets, n_elements);
+    sum_typed<double>(sources, targets, n_elements, order);
   }
 }
 

@@ -13,8 +13,9 @@ namespace lockstep::comm {
 /// communication thread, which makes all MPI calls from here on. Commands of one process never call it.
 std::unique_ptr<World> start_world(int* argc, char*** argv);
 
-/// comm.backend: auto | shared | mpi; comm.sleep_ms wraps it. The world must be one of start_world().
-std::unique_ptr<Communicator> make_communicator(const Config::Comm& config, World& world);
+/// comm.backend: auto | shared | mpi; comm.sleep_ms wraps it. The world must be one of start_world(). `order`: the tree
+/// over ranks by which they must sum; empty: the communicator's choice.
+std::unique_ptr<Communicator> make_communicator(const Config::Comm& config, World& world, const SumOrder& order = {});
 
 /// A world of one rank without MPI, and its communicator (sums of one are no work): tests and single-process commands.
 std::unique_ptr<World> single_world();

@@ -32,12 +32,13 @@ Planned make_plan(const Config& config, int ranks, const data::ImageSetInfo& ima
   return planned;
 }
 
-/// The largest batch a rank whose step fits into its share of the memory: activations and workspace grow with it.
+/// The largest batch a rank, or micro-batch, whose step fits into its share of the memory: activations and workspace
+/// grow with it.
 std::int64_t batch_that_fits(const Config& config, int ranks, const Planned& planned) {
   const auto total_of = [&](std::int64_t batch) {
     Config other = config;
-    other.train.batch_per_rank = batch;
-    other.train.global_batch = 0;
+    other.train.batch_per_rank = config.train.micro_batches > 0 ? 0 : batch;
+    other.train.global_batch = config.train.micro_batches * batch;
     return make_plan(other, ranks, planned.images).plan->memory().total();
   };
   const std::int64_t small = 8, large = 16;
@@ -67,6 +68,7 @@ nlohmann::ordered_json json_of(const Planned& planned, int ranks) {
           {"memory_bytes",
            {{"parameters", m.parameters},
             {"gradients", m.gradients},
+            {"partial_sums", m.partial_sums},
             {"optimizer", m.optimizer},
             {"activations", m.activations},
             {"activations_without_reuse", m.activations_without_reuse},
@@ -82,16 +84,15 @@ nlohmann::ordered_json json_of(const Planned& planned, int ranks) {
 std::string text_of(const Config& config, const Planned& planned, int ranks) {
   const train::StepPlan& plan = *planned.plan;
   std::string text = fmt::format(
-      "{}-{}, {} parameters; global batch {} = {} ranks x {} x {} accumulated\n\nMemory of a rank\n{}\n"
-      "All-reduce, {:.1f} MiB a step in {} buckets\n",
-      config.model.family, config.model.depth, plan.parameters().n_canonical(), plan.batch().global_batch, ranks,
-      plan.batch().largest_piece(), plan.batch().pieces, train::memory_text(plan.memory()),
-      static_cast<double>(plan.memory().gradients) / (1 << 20), plan.buckets().size());
+      "{}-{}, {} parameters; batch {}\n\nMemory of a rank\n{}\nAll-reduce, {:.1f} MiB a step in {} buckets\n",
+      config.model.family, config.model.depth, plan.parameters().n_canonical(), train::batch_text(plan.batch()),
+      train::memory_text(plan.memory()), static_cast<double>(plan.memory().gradients) / (1 << 20),
+      plan.buckets().size());
   for (const comm::Bucket& b : plan.buckets())
     text += fmt::format("  {:>9.2f} MiB  {} .. {}\n", static_cast<double>(b.n_elements * sizeof(float)) / (1 << 20),
                         b.first_name, b.last_name);
-  text += fmt::format("\nBatch that fits: about {} a rank ({:.1f} GiB for each of {} ranks on this node)\n",
-                      batch_that_fits(config, ranks, planned),
+  text += fmt::format("\nBatch that fits: about {} a {} ({:.1f} GiB for each of {} ranks on this node)\n",
+                      batch_that_fits(config, ranks, planned), plan.batch().is_tree ? "micro-batch" : "rank",
                       static_cast<double>(planned.backend->device().memory_bytes) / (1 << 30), ranks);
   return text + fmt::format("\nHow each layer runs on {}\n{}", planned.backend->device().name, choices(plan));
 }

@@ -55,10 +55,6 @@ void check_run(const Config& c, const Origins& origins) {
           "{}run.directory: wanted a path, found nothing; `.` is the working directory",
           places(origins, {"run.directory"}));
   check_checkpoint_name(c.checkpoint.name, origins);
-  require(!c.reproducible, ErrorCode::not_supported,
-          "{}reproducible: true was asked for, but this release cannot give the same bits on any number of ranks yet; "
-          "on the same number of ranks and threads a run repeats without it",
-          places(origins, {"reproducible"}));
 }
 
 void check_data(const Config& c, const Origins& origins) {
@@ -81,6 +77,33 @@ void check_training(const Config& c, const Origins& origins) {
           "{}optimizer.nesterov: true needs optimizer.kind: sgd and optimizer.momentum greater than 0, found {} and {}",
           places(origins, {"optimizer.nesterov", "optimizer.kind", "optimizer.momentum"}), c.optimizer.kind,
           c.optimizer.momentum);
+}
+
+int greatest_divisor_up_to(std::int64_t number, int limit) {
+  int divisor = limit;
+  while (number % divisor != 0) --divisor;
+  return divisor;
+}
+
+void check_micro_batches(const Config& c, const Origins& origins) {
+  const int m = c.train.micro_batches;
+  if (m == 0) return;
+  require(c.train.global_batch > 0, ErrorCode::config_conflict,
+          "{}train.micro_batches needs train.global_batch, which does not depend on the number of ranks, instead of "
+          "train.batch_per_rank",
+          places(origins, {"train.micro_batches", "train.batch_per_rank"}));
+  require(c.train.global_batch % m == 0, ErrorCode::config_conflict,
+          "{}train.micro_batches must divide train.global_batch, found {} and {}; {} would do",
+          places(origins, {"train.micro_batches", "train.global_batch"}), m, c.train.global_batch,
+          greatest_divisor_up_to(c.train.global_batch, m));
+  require(c.train.accumulate == 1, ErrorCode::config_conflict,
+          "{}train.micro_batches already has each rank run its micro-batches one after another: set train.accumulate "
+          "to 1, found {}",
+          places(origins, {"train.micro_batches", "train.accumulate"}), c.train.accumulate);
+  require(!c.batch_norm.synchronize, ErrorCode::config_conflict,
+          "{}train.micro_batches normalises each micro-batch by its own statistics: set batch_norm.synchronize to "
+          "false, or train.micro_batches to 0",
+          places(origins, {"train.micro_batches", "batch_norm.synchronize"}));
 }
 
 void check_schedule(const Config& c, const Origins& origins) {
@@ -107,6 +130,7 @@ void check(const Config& config, const Origins& origins) {
   check_run(config, origins);
   check_data(config, origins);
   check_training(config, origins);
+  check_micro_batches(config, origins);
   check_schedule(config, origins);
 }
 

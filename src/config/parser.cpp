@@ -187,6 +187,10 @@ void apply(const Setting& setting, Config& config) {
   if (key->name == "train.batch_per_rank" && config.train.batch_per_rank > 0) config.train.global_batch = 0;
 }
 
+bool is_learned(const Key& key, const Config& config) {
+  return key.effect == Effect::learning || (key.effect == Effect::rounding && config.reproducible);
+}
+
 template <typename Select>
 std::string yaml_of(const Config& config, Select selected) {
   std::string text;
@@ -217,6 +221,8 @@ Config parse(const std::vector<std::string>& arguments) {
     origins[setting.key] = setting.place;
   }
   check(config, origins);
+  // Sums over threads have an order of their own in each number of threads.
+  if (config.reproducible && config.cpu.threads == 0) config.cpu.threads = 1;
   return config;
 }
 
@@ -225,7 +231,7 @@ std::string to_yaml(const Config& config) {
 }
 
 std::string learning_yaml(const Config& config) {
-  return yaml_of(config, [](const Key& key) { return key.effect == Effect::learning && !key.is_path; });
+  return yaml_of(config, [&](const Key& key) { return is_learned(key, config) && !key.is_path; });
 }
 
 std::vector<Difference> learning_differences(const std::string& yaml_before, const Config& now) {
@@ -241,7 +247,8 @@ std::vector<Difference> learning_differences(const std::string& yaml_before, con
   std::vector<Difference> differences;
   for (const Key& key : table()) {
     const bool is_given = std::find(given.begin(), given.end(), key.name) != given.end();
-    if (key.effect == Effect::none || !is_given || key.get(before) == key.get(now)) continue;
+    if (!(is_learned(key, now) || key.effect == Effect::epochs) || !is_given || key.get(before) == key.get(now))
+      continue;
     const bool is_derived = before.train.global_batch == 0 || now.train.global_batch == 0;
     if (key.name == "train.global_batch" && is_derived) continue;
     differences.push_back({key.name, key.get(before), key.get(now), key.effect == Effect::epochs});

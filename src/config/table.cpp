@@ -82,6 +82,11 @@ std::vector<Key> train_keys() {
           {kNone, "samples", "samples a rank and micro-batch; the later given of this and train.global_batch holds"},
           kMaxSamples),
       integer(KEY(train.accumulate), 1, {kNone, "", "micro-batches a rank and step, one after another"}, 65536),
+      integer(KEY(train.micro_batches), 0,
+              {kLearning, "",
+               "cut the global batch into so many, on any number of ranks up to that, summed in one fixed order: with "
+               "reproducible, the same bits on any number of ranks; 0: a rank's share is one, or train.accumulate"},
+              65536),
       real(KEY(train.label_smoothing), kBelowOne,
            {kLearning, "", "part of each label that is spread over all classes; 0: none"}),
       real(KEY(train.clip_norm), kNotNegative,
@@ -143,7 +148,9 @@ std::vector<Key> comm_and_cpu_keys() {
       real(KEY(comm.bucket_mb), kUpToATebibyte,
            {kNone, "MiB", "gradients that are summed at a time, while backward runs"}),
       real(KEY(comm.sleep_ms), kNotNegative, {kNone, "ms", "delay of each bucket, to test the overlap"}),
-      auto_or_count(KEY(cpu.threads), {kNone, "threads", "threads a rank; auto: the cores that it may use"}),
+      auto_or_count(KEY(cpu.threads), {Effect::rounding, "threads",
+                                       "threads a rank; auto: the cores that it may use, or 1 if reproducible: another "
+                                       "number gives other bits"}),
   };
 }
 
@@ -169,7 +176,10 @@ std::vector<Key> checkpoint_and_log_keys() {
                    {kNone, "", "which ranks write the log"}),
       truth(KEY(log.tensorboard), {kNone, "", "write TensorBoard event files"}),
       truth(KEY(log.progress), {kNone, "", "show a progress bar on a terminal"}),
-      truth(KEY(reproducible), {kLearning, "", "the same bits on any number of ranks"}),
+      truth(KEY(reproducible),
+            {kLearning, "",
+             "threads and algorithms are fixed: the same bits on as many ranks, and with train.micro_batches on any "
+             "number of ranks"}),
   };
 }
 

@@ -25,6 +25,7 @@ enum class Effect {
   none,      // nothing is learned differently
   epochs,    // allowed, said aloud where it changes the schedule
   learning,  // changes what is learned: refused unless named with --allow-change
+  rounding,  // changes its last bits: as `learning` where the run is reproducible, else as `none`
 };
 
 struct Key {

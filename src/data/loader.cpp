@@ -58,10 +58,10 @@ struct Loader::State {
 Loader::State::State(std::shared_ptr<const ImageSet> image_set, const LoaderOptions& wanted)
     : set(std::move(image_set)), options(wanted) {
   const LoaderOptions& o = options;
-  require(o.global_batch > 0 && o.pieces > 0 && o.size > 0 && o.rank >= 0 && o.rank < o.size && o.readers > 0 &&
-              o.prefetch > 0 && o.first_step >= 0 && o.max_samples >= 0,
+  require(o.global_batch > 0 && o.pieces > 0 && o.rank >= 0 && o.n_shares > 0 && o.rank + o.n_shares <= o.size &&
+              o.readers > 0 && o.prefetch > 0 && o.first_step >= 0 && o.max_samples >= 0,
           ErrorCode::internal, "the loader was given impossible options");
-  const std::int64_t share = (o.global_batch + o.size - 1) / o.size;
+  const std::int64_t share = shares_of(o.global_batch, o.rank, o.n_shares, o.size).size();
   require(o.capacity >= (share + o.pieces - 1) / o.pieces, ErrorCode::internal,
           "a capacity of {} samples does not hold a piece of a global batch of {} on {} ranks in {} pieces", o.capacity,
           o.global_batch, o.size, o.pieces);
@@ -155,7 +155,7 @@ void Loader::State::read_piece(std::int64_t piece, Slot& slot) {
   const std::int64_t step = options.first_step + piece / options.pieces;
   const std::int64_t begin = step % epoch_steps * options.global_batch;
   const std::int64_t batch = std::min(options.global_batch, epoch_samples - begin);
-  const Share mine = share_of(batch, options.rank, options.size);
+  const Share mine = shares_of(batch, options.rank, options.n_shares, options.size);
   const Share cut = share_of(mine.size(), static_cast<int>(piece % options.pieces), options.pieces);
   const std::int64_t first = begin + mine.begin + cut.begin;
   const auto n = static_cast<std::size_t>(cut.size());

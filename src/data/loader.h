@@ -25,6 +25,7 @@ struct LoaderOptions {
   std::int64_t capacity = 0;  // samples of the largest piece
   int pieces = 1;
   int rank = 0, size = 1;
+  int n_shares = 1;  // `rank` and `size` count shares of the global batch, of which this rank takes so many
   std::uint32_t seed = 0;
   bool shuffle = true;
   bool drop_last = true;         // a last batch smaller than global_batch is left out of the epoch

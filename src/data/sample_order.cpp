@@ -32,4 +32,8 @@ Share share_of(std::int64_t batch, int rank, int size) {
   return {begin, begin + base + (rank < more ? 1 : 0)};
 }
 
+Share shares_of(std::int64_t batch, int first, int n_shares, int size) {
+  return {share_of(batch, first, size).begin, share_of(batch, first + n_shares - 1, size).end};
+}
+
 }  // namespace lockstep::data

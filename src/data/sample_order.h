@@ -18,5 +18,7 @@ struct Share {
   std::int64_t size() const { return end - begin; }
 };
 Share share_of(std::int64_t batch, int rank, int size);
+/// Shares [first, first + n_shares) of `size` as one.
+Share shares_of(std::int64_t batch, int first, int n_shares, int size);
 
 }  // namespace lockstep::data

@@ -105,13 +105,14 @@ void Graph::bind(const Bindings& bindings) {
   for (auto& node : nodes_) node->bind(*this, bindings_);
 }
 
-void Graph::forward(Stream& stream, GradientMode mode) {
-  const Run run{bindings_, memory_, stream, mode};
+void Graph::forward(Stream& stream, const ParameterGradients& gradients) {
+  const Run run{bindings_, memory_, stream, gradients};
   for (auto& node : nodes_) node->forward(run);
 }
 
-void Graph::backward(Stream& stream, GradientMode mode, const std::function<void(ParameterId)>& done) {
-  const Run run{bindings_, memory_, stream, mode};
+void Graph::backward(Stream& stream, const ParameterGradients& gradients,
+                     const std::function<void(ParameterId)>& done) {
+  const Run run{bindings_, memory_, stream, gradients};
   for (std::size_t i = nodes_.size(); i-- > 0;) {
     nodes_[i]->backward(run);
     if (done)

@@ -70,8 +70,7 @@ struct GraphOptions {
   std::int64_t batch = 0;         // samples of this rank in one piece
   std::int64_t layout_batch = 0;  // parameter layouts are chosen for this batch, alike on all ranks
   std::int64_t global_rows = 0;   // samples of all ranks in one piece (synchronised batch norm)
-  int ranks = 1;
-  int pieces = 1;  // accumulated micro-batches a step
+  int micro_batches = 1;          // of all ranks a step: batch statistics are averaged over them
   bool synchronize_batch_norm = false;
   float batch_norm_epsilon = 1e-5f;
 };
@@ -79,12 +78,18 @@ struct GraphOptions {
 /// Where the step's memory lies. One allocation each; `exchange` is the communicator's.
 struct Bindings {
   float* parameters = nullptr;
-  float* gradients = nullptr;
-  std::byte* exchange = nullptr;  // small sums between ranks: begins behind the gradients
+  std::byte* exchange = nullptr;  // small sums between ranks
   std::byte* activations = nullptr;
   void* workspace = nullptr;
   StepScalars* scalars = nullptr;
   Communicator* communicator = nullptr;
+};
+
+/// Where a micro-batch leaves the gradients of parameters and its batch statistics: an arena with the parameters'
+/// places.
+struct ParameterGradients {
+  float* arena = nullptr;
+  GradientMode mode = GradientMode::overwrite;
 };
 
 /// One micro-batch being run.
@@ -92,7 +97,7 @@ struct Run {
   const Bindings& at;
   const MemoryPlan& plan;
   Stream& stream;
-  GradientMode parameter_mode = GradientMode::overwrite;  // accumulate from the second piece of a step on
+  ParameterGradients gradients;
 
   template <typename T = void>
   T* tensor(TensorId id) const {
@@ -184,9 +189,9 @@ class Graph {
   T* tensor(TensorId id) const {
     return reinterpret_cast<T*>(bindings_.activations + memory_.info(id).offset);
   }
-  void forward(Stream& stream, GradientMode mode = GradientMode::overwrite);
+  void forward(Stream& stream, const ParameterGradients& gradients = {});
   /// `done(parameter)` after each parameter whose gradient is complete.
-  void backward(Stream& stream, GradientMode mode, const std::function<void(ParameterId)>& done);
+  void backward(Stream& stream, const ParameterGradients& gradients, const std::function<void(ParameterId)>& done);
 
  private:
   GraphOptions options_;

@@ -38,7 +38,7 @@ class BatchNormNode final : public Node {
     norm_->mean_inverse_stddev = memory.add(name() + " mean, 1/stddev", 2 * c * sizeof(float));
     memory.use(norm_->mean_inverse_stddev, now);
     memory.use(norm_->statistics, now);
-    weight_ = 1.0f / static_cast<float>(options.ranks * options.pieces);
+    weight_ = 1.0f / static_cast<float>(options.micro_batches);
     if (synchronize_) {
       forward_sum_.plan(graph, backend, name() + " statistics", 2 * c);
       backward_sum_.plan(graph, backend, name() + " gradient sums", 2 * c);
@@ -63,10 +63,10 @@ class BatchNormNode final : public Node {
     const ParameterTable& table = graph.parameters();
     gammas_ = at.parameters + table[gamma_].begin;
     betas_ = at.parameters + table[beta_].begin;
-    dgammas_ = at.gradients + table[gamma_].begin;
-    dbetas_ = at.gradients + table[beta_].begin;
+    dgammas_begin_ = table[gamma_].begin;
+    dbetas_begin_ = table[beta_].begin;
     running_ = at.parameters + table.statistic(statistic_).begin;
-    batch_statistics_ = at.gradients + table.statistic(statistic_).begin;
+    batch_statistics_begin_ = table.statistic(statistic_).begin;
     channels_ = table.statistic(statistic_).channels;
     if (!synchronize_) return;
     forward_sum_.bind(at);
@@ -90,9 +90,9 @@ class BatchNormNode final : public Node {
                    .beta = betas_,
                    .scale_bias = run.tensor<float>(norm_->scale_bias),
                    .mean_inverse_stddev = run.tensor<float>(norm_->mean_inverse_stddev),
-                   .batch_statistics = batch_statistics_,
+                   .batch_statistics = run.gradients.arena + batch_statistics_begin_,
                    .batch_statistics_weight = weight_,
-                   .batch_statistics_mode = run.parameter_mode},
+                   .batch_statistics_mode = run.gradients.mode},
                   memory(run), run.stream);
   }
 
@@ -105,9 +105,9 @@ class BatchNormNode final : public Node {
                    .gamma = gammas_,
                    .mean_inverse_stddev = run.tensor<float>(norm_->mean_inverse_stddev),
                    .dx = run.tensor(dx_),
-                   .dgamma = dgammas_,
-                   .dbeta = dbetas_,
-                   .parameter_mode = run.parameter_mode},
+                   .dgamma = run.gradients.arena + dgammas_begin_,
+                   .dbeta = run.gradients.arena + dbetas_begin_,
+                   .parameter_mode = run.gradients.mode},
                   memory(run), run.stream);
   }
 
@@ -130,7 +130,7 @@ class BatchNormNode final : public Node {
   ExchangeSum forward_sum_, backward_sum_;
   TensorId dz_ = kNoTensor, dx_ = kNoTensor, x_ = kNoTensor;
   const float *gammas_ = nullptr, *betas_ = nullptr, *running_ = nullptr;
-  float *dgammas_ = nullptr, *dbetas_ = nullptr, *batch_statistics_ = nullptr;
+  std::size_t dgammas_begin_ = 0, dbetas_begin_ = 0, batch_statistics_begin_ = 0;  // in the gradients' arena
 };
 
 }  // namespace

@@ -55,7 +55,7 @@ class ConvolutionNode final : public Node {
 
   void bind(const Graph& graph, const Bindings& at) override {
     weights_ = at.parameters + graph.parameters()[weight_].begin;
-    dweights_ = at.gradients + graph.parameters()[weight_].begin;
+    dweights_begin_ = graph.parameters()[weight_].begin;
   }
 
   void forward(const Run& run) override {
@@ -71,8 +71,8 @@ class ConvolutionNode final : public Node {
     op_->backward({.dy = run.tensor(dy_),
                    .x = in_.x(run),
                    .weight = weights_,
-                   .dweight = dweights_,
-                   .dweight_mode = run.parameter_mode,
+                   .dweight = run.gradients.arena + dweights_begin_,
+                   .dweight_mode = run.gradients.mode,
                    .dx = in_.dx(run),
                    .dx_mode = in_.dx_mode(),
                    .normalization = in_.forward_args(run),
@@ -90,7 +90,7 @@ class ConvolutionNode final : public Node {
   ConvolutionOptions options_;
   std::unique_ptr<Conv2d> op_;
   const float* weights_ = nullptr;
-  float* dweights_ = nullptr;
+  std::size_t dweights_begin_ = 0;  // in the gradients' arena
   TensorId y_ = kNoTensor, dy_ = kNoTensor, statistics_ = kNoTensor;
 };
 

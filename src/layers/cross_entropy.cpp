@@ -32,7 +32,7 @@ class CrossEntropyNode final : public Node {
     op_->forward({.logits = run.tensor(x_),
                   .labels = run.tensor<const std::int32_t>(labels_),
                   .sums = reinterpret_cast<LossSums*>(run.at.exchange + offset_),
-                  .sums_mode = run.parameter_mode},
+                  .sums_mode = run.gradients.mode},
                  memory(run), run.stream);
   }
 

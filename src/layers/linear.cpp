@@ -47,8 +47,8 @@ class LinearNode final : public Node {
     const ParameterTable& table = graph.parameters();
     weights_ = at.parameters + table[weight_].begin;
     biases_ = at.parameters + table[bias_].begin;
-    dweights_ = at.gradients + table[weight_].begin;
-    dbiases_ = at.gradients + table[bias_].begin;
+    dweights_begin_ = table[weight_].begin;
+    dbiases_begin_ = table[bias_].begin;
   }
 
   void forward(const Run& run) override {
@@ -62,9 +62,9 @@ class LinearNode final : public Node {
                    .weight = weights_,
                    .dx = run.tensor(dx_.tensor),
                    .dx_mode = dx_.mode,
-                   .dweight = dweights_,
-                   .dbias = dbiases_,
-                   .parameter_mode = run.parameter_mode},
+                   .dweight = run.gradients.arena + dweights_begin_,
+                   .dbias = run.gradients.arena + dbiases_begin_,
+                   .parameter_mode = run.gradients.mode},
                   memory(run), run.stream);
   }
 
@@ -78,7 +78,7 @@ class LinearNode final : public Node {
   TensorId x_ = kNoTensor, y_ = kNoTensor, dy_ = kNoTensor;
   Graph::GradientTarget dx_;
   const float *weights_ = nullptr, *biases_ = nullptr;
-  float *dweights_ = nullptr, *dbiases_ = nullptr;
+  std::size_t dweights_begin_ = 0, dbiases_begin_ = 0;  // in the gradients' arena
 };
 
 }  // namespace

@@ -21,6 +21,7 @@ std::string memory_text(const MemoryReport& m) {
   };
   line("parameters", m.parameters, "");
   line("gradients", m.gradients, "");
+  if (m.partial_sums > 0) line("partial sums", m.partial_sums, "of gradients: micro-batches summed by a tree");
   line("optimizer state", m.optimizer, "");
   line("activations", m.activations, fmt::format("{:.1f} MiB without reuse", mib(m.activations_without_reuse)));
   line("workspace", m.workspace, "");
@@ -32,12 +33,21 @@ std::string memory_text(const MemoryReport& m) {
   return text;
 }
 
+std::string batch_text(const BatchShape& batch) {
+  if (!batch.is_tree)
+    return fmt::format("{} in all = {} rank{} x {} x {} accumulated", batch.global_batch, batch.ranks,
+                       batch.ranks == 1 ? "" : "s", batch.largest_piece(), batch.pieces);
+  const int most = batch.shares_of(0), least = batch.shares_of(batch.ranks - 1);
+  return fmt::format("{} in all = {} micro-batches x {}, {} a rank", batch.global_batch, batch.n_shares(),
+                     batch.largest_piece(),
+                     most == least ? fmt::to_string(most) : fmt::format("{} to {}", least, most));
+}
+
 void write_banner(Session& s) {
   const std::vector<std::string> places =
       s.world.all_gather(fmt::format("{}\t{}\t{}\t{}\t{}", s.world.host(), s.backend->device().name, processor_mask(),
                                      n_usable_processors(), n_processors()));
   if (!s.leader()) return;
-  const BatchShape& batch = s.plan->batch();
   log::info("Lockstep {} ({}): {} on {} rank{}, {} node{}", version(), commit(), s.run.path(), s.world.size(),
             s.world.size() == 1 ? "" : "s", s.world.n_nodes(), s.world.n_nodes() == 1 ? "" : "s");
   for (std::size_t r = 0; r < places.size(); ++r) {
@@ -63,9 +73,7 @@ void write_banner(Session& s) {
                              : "");
   log::info("model: {}-{} ({} stem, {} classes), {} parameters", s.config.model.family, s.config.model.depth,
             s.config.model.stem, s.config.model.classes, s.plan->parameters().n_canonical());
-  log::info("batch: {} in all = {} rank{} x {} x {} accumulated; {} steps an epoch, {} steps", batch.global_batch,
-            batch.ranks, batch.ranks == 1 ? "" : "s", batch.largest_piece(), batch.pieces, s.steps_per_epoch,
-            s.last_step);
+  log::info("batch: {}; {} steps an epoch, {} steps", batch_text(s.plan->batch()), s.steps_per_epoch, s.last_step);
   log::info("communication: {}; {} bucket{} of up to {:g} MiB", s.communicator->describe(), s.plan->buckets().size(),
             s.plan->buckets().size() == 1 ? "" : "s", s.config.comm.bucket_mb);
   log::info("memory of rank 0:\n{}", memory_text(s.plan->memory()));

@@ -37,7 +37,6 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   std::byte* exchange = static_cast<std::byte*>(gradients_->data()) + memory.gradients;
   for (PlannedGraph* planned : plan.all()) {
     planned->graph->bind({.parameters = parameter_arena(),
-                          .gradients = gradient_arena(),
                           .exchange = exchange,
                           .activations = static_cast<std::byte*>(activations_->data()),
                           .workspace = workspace_->data(),
@@ -46,6 +45,7 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   }
   // Every graph has its sums at the same place: the trainer reads one.
   sums_ = reinterpret_cast<StepSums*>(exchange + plan.largest().sums_offset);
+  piece_sums_ = std::make_unique<PieceSums>(plan, backend, gradient_arena(), &sums_->loss);
   reducer_ = std::make_unique<comm::GradientReducer>(communicator, backend, gradient_arena(), plan.buckets());
   sums_ready_ = backend.make_event();
   sums_done_ = communicator.make_event();
@@ -81,16 +81,21 @@ void Replica::upload(const PlannedGraph& planned, const data::Batch& batch) {
 
 void Replica::run_piece(const data::Batch& batch, int piece, std::int64_t global, bool last) {
   PlannedGraph& planned = plan_.training(batch.n_samples, global);
-  const GradientMode mode = piece == 0 ? GradientMode::overwrite : GradientMode::accumulate;
+  const graph::ParameterGradients target = piece_sums_->target(piece);
   upload(planned, batch);
-  planned.graph->forward(*stream_, mode);
+  planned.graph->forward(*stream_, target);
+  piece_sums_->add_loss(piece, *stream_);
   if (!last) {
-    planned.graph->backward(*stream_, mode, nullptr);
+    planned.graph->backward(*stream_, target, nullptr);
+    piece_sums_->add_gradients(piece, *stream_);
     return;
   }
   int tensor = 0;  // parameters finish in the arena's order
-  planned.graph->backward(*stream_, mode, [&](graph::ParameterId) { reducer_->tensor_done(tensor++, *stream_); });
-  for (std::size_t i = 0; i < parameters().statistics().size(); ++i) reducer_->tensor_done(tensor++, *stream_);
+  const auto done = [&] {
+    reducer_->tensor_done(tensor++, *stream_, [this](const comm::Bucket& b) { piece_sums_->finish(b, *stream_); });
+  };
+  planned.graph->backward(*stream_, target, [&](graph::ParameterId) { done(); });
+  for (std::size_t i = 0; i < parameters().statistics().size(); ++i) done();
 }
 
 void Replica::reduce() {

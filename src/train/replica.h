@@ -12,6 +12,7 @@
 #include "checkpoint/safetensors.h"
 #include "comm/reducer.h"
 #include "data/loader.h"
+#include "train/piece_sums.h"
 #include "train/state_tensors.h"
 #include "train/step_plan.h"
 
@@ -80,6 +81,7 @@ class Replica {
   std::unique_ptr<ClipNorm> clip_norm_;
   std::unique_ptr<MovingAverage> moving_average_;
   std::unique_ptr<Hash> hash_;
+  std::unique_ptr<PieceSums> piece_sums_;
   std::unique_ptr<comm::GradientReducer> reducer_;
   std::unique_ptr<Event> sums_ready_, sums_done_;
   StepScalars* scalars_ = nullptr;  // in the backend's memory, as are the next three

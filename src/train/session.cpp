@@ -104,7 +104,7 @@ Session::Session(Config given, World& the_world, const SessionOptions& options)
                           .threads = config.cpu.threads,
                           .local_rank = world.local_rank(),
                           .local_size = world.local_size()});
-  communicator = comm::make_communicator(config.comm, world);
+  communicator = comm::make_communicator(config.comm, world, batch.order_over_ranks());
   plan = std::make_unique<StepPlan>(config, train_set->info(), batch, *backend, world.local_size());
   check_ranks_agree();
   replica = std::make_unique<Replica>(*plan, *backend, *communicator);

@@ -2,36 +2,94 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <numeric>
+#include <optional>
 
 #include "checkpoint/background_saver.h"
+#include "comm/sum_order.h"
 #include "lockstep/error.h"
 #include "models/model.h"
 #include "train/state_tensors.h"
 
 namespace lockstep::train {
 
-std::int64_t BatchShape::piece_of(int of_rank, int piece) const {
-  const std::int64_t share = data::share_of(global_batch, of_rank, ranks).size();
-  return data::share_of(share, piece, pieces).size();
+int BatchShape::shares_of(int of_rank) const {
+  const auto r = static_cast<std::size_t>(of_rank);
+  return first_share[r + 1] - first_share[r];
+}
+
+data::Share BatchShape::samples(int of_rank, int piece) const {
+  const int first = first_share[static_cast<std::size_t>(of_rank)];
+  if (is_tree) return data::share_of(global_batch, first + piece, n_shares());
+  const data::Share share = data::share_of(global_batch, first, n_shares());
+  const data::Share cut = data::share_of(share.size(), piece, pieces);
+  return {share.begin + cut.begin, share.begin + cut.end};
 }
 
 std::int64_t BatchShape::piece_of_all(int number) const {
+  if (is_tree) return piece(number);
   std::int64_t sum = 0;
-  for (int r = 0; r < ranks; ++r) sum += piece_of(r, number);
+  for (int r = 0; r < ranks; ++r) sum += samples(r, number).size();
   return sum;
 }
 
 // The first ranks and the first pieces have the sample more, the last ones the sample less (data::share_of).
-std::int64_t BatchShape::largest_piece() const { return piece_of(0, 0); }
-std::int64_t BatchShape::smallest_piece() const { return piece_of(ranks - 1, pieces - 1); }
+std::int64_t BatchShape::largest_piece() const { return samples(0, 0).size(); }
+std::int64_t BatchShape::smallest_piece() const {
+  return samples(ranks - 1, is_tree ? shares_of(ranks - 1) - 1 : pieces - 1).size();
+}
+
+namespace {
+
+/// The tree over all pieces, taken apart at ranks.
+comm::GroupedOrder order_of(const BatchShape& shape) {
+  std::vector<int> sizes;
+  for (int r = 0; r < shape.ranks; ++r) sizes.push_back(shape.shares_of(r));
+  std::optional<comm::GroupedOrder> order = comm::group(comm::tree_order(shape.n_shares()), sizes);
+  require(order.has_value(), ErrorCode::internal, "the pieces of a rank are no subtree");
+  return std::move(*order);
+}
+
+/// Sums of subtrees that wait for their other half, at most, before the last piece.
+int most_open_sums(const SumOrder& order) {
+  int open = 0, most = 0;
+  for (std::size_t piece = 0; piece + 1 < order.merges.size(); ++piece)
+    most = std::max(most, open += 1 - order.merges[piece]);
+  return most;
+}
+
+}  // namespace
+
+SumOrder BatchShape::order_in_rank() const { return order_of(*this).inner[static_cast<std::size_t>(rank)]; }
+SumOrder BatchShape::order_over_ranks() const { return is_tree ? order_of(*this).outer : SumOrder{}; }
+
+namespace {
+
+/// train.micro_batches: pieces are shares, and ranks take subtrees of them.
+BatchShape micro_batches_shape(const Config& config, int rank, int ranks) {
+  const int n_shares = config.train.micro_batches;
+  require(ranks <= n_shares, ErrorCode::config_conflict,
+          "train.micro_batches={} gives each of {} ranks less than one: use at most {} ranks, or more micro-batches",
+          n_shares, ranks, n_shares);
+  BatchShape shape{.global_batch = config.train.global_batch, .rank = rank, .ranks = ranks, .is_tree = true};
+  shape.first_share = {0};
+  for (const int size : comm::subtree_sizes(n_shares, ranks)) shape.first_share.push_back(shape.n_shares() + size);
+  shape.pieces = shape.shares_of(rank);
+  return shape;
+}
+
+}  // namespace
 
 BatchShape batch_shape(const Config& config, int rank, int ranks) {
+  if (config.train.micro_batches > 0) return micro_batches_shape(config, rank, ranks);
   const int pieces = config.train.accumulate;
   BatchShape shape{.global_batch = config.train.global_batch > 0 ? config.train.global_batch
                                                                  : config.train.batch_per_rank * ranks * pieces,
                    .rank = rank,
                    .ranks = ranks,
                    .pieces = pieces};
+  shape.first_share.resize(static_cast<std::size_t>(ranks) + 1);
+  std::iota(shape.first_share.begin(), shape.first_share.end(), 0);
   require(shape.smallest_piece() >= 1, ErrorCode::config_conflict,
           "a global batch of {} samples cannot be divided over {} ranks x {} accumulated pieces: use at most {} ranks, "
           "or a larger train.global_batch",
@@ -94,9 +152,9 @@ StepPlan::StepPlan(const Config& config, const data::ImageSetInfo& images, const
     BatchShape tail = batch_;
     tail.global_batch = tail_batch;
     require(tail.smallest_piece() >= 1, ErrorCode::config_conflict,
-            "data.drop_last=false leaves a last batch of {} samples, fewer than {} ranks x {} pieces: set "
+            "data.drop_last=false leaves a last batch of {} samples, fewer than the {} micro-batches of all ranks: set "
             "data.drop_last=true, or another train.global_batch",
-            tail_batch, tail.ranks, tail.pieces);
+            tail_batch, tail.pieces_of_all());
     add(tail);
   }
   if (!config.data.validation.empty()) {
@@ -122,8 +180,7 @@ PlannedGraph StepPlan::build(graph::Mode mode, std::int64_t batch, std::int64_t 
                           .batch = batch,
                           .layout_batch = batch_.largest_piece(),
                           .global_rows = global,
-                          .ranks = batch_.ranks,
-                          .pieces = batch_.pieces,
+                          .micro_batches = batch_.pieces_of_all(),
                           .synchronize_batch_norm = config_.batch_norm.synchronize,
                           .batch_norm_epsilon = static_cast<float>(config_.batch_norm.epsilon)},
       table_);
@@ -159,10 +216,18 @@ std::vector<PlannedGraph*> StepPlan::all() {
   return out;
 }
 
+std::size_t StepPlan::partial_sum_bytes() const {
+  return table_.n_total() * sizeof(float) + graph::aligned(sizeof(LossSums));
+}
+
 MemoryReport StepPlan::memory() const {
   MemoryReport m;
   m.parameters = table_.n_total() * sizeof(float);
   m.gradients = table_.n_total() * sizeof(float);
+  if (batch_.is_tree) {
+    const int n_partial_sums = most_open_sums(batch_.order_in_rank());
+    m.partial_sums = static_cast<std::size_t>(n_partial_sums) * partial_sum_bytes();
+  }
   m.optimizer = graph::aligned(sizeof(StepState)) +
                 static_cast<std::size_t>(optimizer_.n_states()) * optimizer_.n_elements * sizeof(float);
   const auto count = [&](const PlannedGraph& g) {

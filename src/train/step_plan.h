@@ -18,16 +18,29 @@
 
 namespace lockstep::train {
 
-/// How a global batch is divided: over ranks, then over the pieces that a rank accumulates.
+/// How a global batch is divided: over ranks, then over the pieces that a rank runs one after another.
+///
+/// train.accumulate: each rank's share is cut into as many pieces. train.micro_batches: the global batch is cut into
+/// shares, each one piece whatever the number of ranks, and a rank takes a subtree of the tree by which they are
+/// summed.
 struct BatchShape {
   std::int64_t global_batch = 0;
-  int rank = 0, ranks = 1, pieces = 1;
+  int rank = 0, ranks = 1, pieces = 1;  // pieces of this rank
+  bool is_tree = false;                 // train.micro_batches
+  std::vector<int> first_share{};       // of each rank, and behind the last one's
 
-  std::int64_t piece_of(int of_rank, int piece) const;                     // samples
-  std::int64_t piece(int number) const { return piece_of(rank, number); }  // of this rank
-  std::int64_t piece_of_all(int number) const;                             // summed over ranks
-  std::int64_t largest_piece() const;                                      // over ranks and pieces
+  int n_shares() const { return first_share.back(); }
+  int shares_of(int of_rank) const;
+  int pieces_of_all() const { return is_tree ? n_shares() : ranks * pieces; }
+  data::Share samples(int of_rank, int piece) const;                             // of the global batch
+  std::int64_t piece(int number) const { return samples(rank, number).size(); }  // of this rank
+  /// Samples that share statistics where ranks synchronise them: of all ranks' pieces of this number.
+  std::int64_t piece_of_all(int number) const;
+  std::int64_t largest_piece() const;  // over ranks and pieces
   std::int64_t smallest_piece() const;
+
+  SumOrder order_in_rank() const;     // over this rank's pieces; is_tree
+  SumOrder order_over_ranks() const;  // empty: none is asked for
 };
 
 /// Resolves train.global_batch / batch_per_rank for so many ranks; throws where it cannot be divided.
@@ -66,14 +79,15 @@ struct StepState {
 
 /// Bytes of a rank, by kind.
 struct MemoryReport {
-  std::size_t parameters = 0, gradients = 0, optimizer = 0, activations = 0, workspace = 0;
+  std::size_t parameters = 0, gradients = 0, partial_sums = 0, optimizer = 0, activations = 0, workspace = 0;
   std::size_t activations_without_reuse = 0;
   std::size_t exchange = 0;      // small sums between ranks, behind the gradients
   std::size_t mapped_peers = 0;  // what this rank touches of its node's other ranks' gradients
   std::size_t loader = 0;        // batches read ahead
   std::size_t checkpoint = 0;    // copy of this rank's part that a background thread writes
   std::size_t total() const {
-    return parameters + gradients + optimizer + activations + workspace + exchange + mapped_peers + loader + checkpoint;
+    return parameters + gradients + partial_sums + optimizer + activations + workspace + exchange + mapped_peers +
+           loader + checkpoint;
   }
 };
 
@@ -96,6 +110,8 @@ class StepPlan {
   const OptimizerDescription& optimizer() const { return optimizer_; }
   MemoryReport memory() const;
   std::size_t exchange_bytes() const { return exchange_bytes_; }
+  /// Of a subtree of this rank's pieces: gradients, batch statistics and, at the end, the loss.
+  std::size_t partial_sum_bytes() const;
   /// Gradients and batch statistics, cut into buckets.
   const std::vector<comm::Bucket>& buckets() const { return buckets_; }
   std::vector<PlannedGraph*> all();

@@ -20,6 +20,24 @@ double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+data::LoaderOptions loader_options(const Session& session) {
+  const Config& config = session.config;
+  const BatchShape& batch = session.plan->batch();
+  return {.global_batch = config.train.global_batch,
+          .capacity = batch.largest_piece(),
+          .pieces = batch.pieces,
+          .rank = batch.first_share[static_cast<std::size_t>(batch.rank)],
+          .size = batch.n_shares(),
+          .n_shares = batch.shares_of(batch.rank),
+          .seed = config.run.seed,
+          .shuffle = config.data.shuffle,
+          .drop_last = config.data.drop_last,
+          .readers = config.data.readers,
+          .prefetch = config.data.prefetch,
+          .first_step = session.progress.step,
+          .last_step = session.last_step};
+}
+
 class Trainer {
  public:
   Trainer(Session& session, const RunLock& lock)
@@ -27,18 +45,7 @@ class Trainer {
         recorder_(session),
         schedule_(session.config.schedule, session.config.optimizer.learning_rate, session.steps_per_epoch,
                   session.config.train.epochs),
-        loader_(session.train_set, {.global_batch = session.config.train.global_batch,
-                                    .capacity = session.plan->batch().largest_piece(),
-                                    .pieces = session.config.train.accumulate,
-                                    .rank = session.world.rank(),
-                                    .size = session.world.size(),
-                                    .seed = session.config.run.seed,
-                                    .shuffle = session.config.data.shuffle,
-                                    .drop_last = session.config.data.drop_last,
-                                    .readers = session.config.data.readers,
-                                    .prefetch = session.config.data.prefetch,
-                                    .first_step = session.progress.step,
-                                    .last_step = session.last_step}),
+        loader_(session.train_set, loader_options(session)),
         checkpointing_(session, recorder_, lock) {}
 
   /// The whole of training. Steps are numbered from 0; `step` is the one being run.

@@ -15,6 +15,8 @@
 #include <thread>
 #include <vector>
 
+#include "comm/sum.h"
+#include "comm/sum_order.h"
 #include "lockstep/error.h"
 #include "test/comm/test_world.h"
 
@@ -157,6 +159,34 @@ TEST_P(AnyBackend, TheSameBitsInEveryRun) {
     EXPECT_EQ(std::memcmp(first.data(), data, kElements * sizeof(float)), 0) << "round " << round;
   }
   test_world->barrier();
+}
+
+TEST_P(AnyBackend, SumsByTheTreeThatItWasGiven) {
+  Config::Comm config;
+  config.backend = GetParam();
+  const int size = test_world->size();
+  for (const SumOrder& order : {tree_order(size), sequential_order(size)}) {
+    const auto c = make_communicator(config, *test_world, order);
+    constexpr std::size_t kElements = 300001;
+    const auto memory = c->allocate(kElements * sizeof(float), "a test");
+    float* data = static_cast<float*>(memory->data());
+    for (std::size_t i = 0; i < kElements; ++i) data[i] = static_cast<float>(value(c->rank(), i));
+    const auto done = c->make_event();
+    c->all_reduce_async({data, kElements, DType::fp32}, at_once, *done, "by a tree");
+    done->synchronize();
+
+    std::vector<std::vector<float>> values(static_cast<std::size_t>(size), std::vector<float>(kElements));
+    std::vector<const std::byte*> sources;
+    for (int r = 0; r < size; ++r) {
+      std::vector<float>& of_rank = values[static_cast<std::size_t>(r)];
+      for (std::size_t i = 0; i < kElements; ++i) of_rank[i] = static_cast<float>(value(r, i));
+      sources.push_back(reinterpret_cast<const std::byte*>(of_rank.data()));
+    }
+    std::vector<float> expected(kElements);
+    sum(sources, std::vector{reinterpret_cast<std::byte*>(expected.data())}, kElements, DType::fp32, order);
+    EXPECT_EQ(std::memcmp(expected.data(), data, kElements * sizeof(float)), 0);
+    test_world->barrier();
+  }
 }
 
 TEST_P(AnyBackend, StartsWhenReady) {

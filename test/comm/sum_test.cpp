@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
+#include "comm/sum_order.h"
 #include "lockstep/error.h"
 
 namespace lockstep::comm {
@@ -29,10 +31,10 @@ void test_order(DType dtype, int ranks, std::size_t n) {
   // Into the last one only: the other sources stay.
   std::vector<T> before = values[0];
   std::vector<T> separate(n);
-  sum(sources, std::vector{reinterpret_cast<std::byte*>(separate.data())}, n, dtype);
+  sum(sources, std::vector{reinterpret_cast<std::byte*>(separate.data())}, n, dtype, sequential_order(ranks));
   EXPECT_EQ(separate, expected) << ranks << " ranks, " << n;
   EXPECT_EQ(values[0], before);
-  sum(sources, targets, n, dtype);
+  sum(sources, targets, n, dtype, sequential_order(ranks));
   for (const auto& of_rank : values) EXPECT_EQ(of_rank, expected) << ranks << " ranks, " << n;
 }
 
@@ -46,10 +48,73 @@ TEST(Sum, InTheOrderOfRanksToTheBit) {
   }
 }
 
+/// The sum of leaves [begin, end) of the tree, as its definition says.
+float sum_of_tree(const std::vector<float>& leaves, std::size_t begin, std::size_t end) {
+  if (end - begin == 1) return leaves[begin];
+  const std::size_t middle = end - (end - begin) / 2;
+  return sum_of_tree(leaves, begin, middle) + sum_of_tree(leaves, middle, end);
+}
+
+std::vector<float> uneven_values(int n) {
+  std::vector<float> out;
+  for (int i = 0; i < n; ++i) out.push_back((i % 2 == 0 ? 1e7f : -3.3f) / static_cast<float>(i + 1));
+  return out;
+}
+
+float sum_by(const SumOrder& order, const std::vector<float>& values) {
+  std::vector<const std::byte*> sources;
+  for (const float& value : values) sources.push_back(reinterpret_cast<const std::byte*>(&value));
+  float total = 0;
+  sum(sources, std::vector{reinterpret_cast<std::byte*>(&total)}, 1, DType::fp32, order);
+  return total;
+}
+
+TEST(SumOrder, TreeToTheBit) {
+  EXPECT_EQ(tree_order(4).merges, (std::vector<int>{0, 1, 0, 2}));
+  EXPECT_EQ(tree_order(5).merges, (std::vector<int>{0, 1, 1, 0, 2}));
+  int n_otherwise = 0;
+  for (int n = 1; n <= 40; ++n) {
+    const std::vector<float> values = uneven_values(n);
+    const float total = sum_by(tree_order(n), values);
+    EXPECT_EQ(total, sum_of_tree(values, 0, values.size())) << n << " leaves";
+    n_otherwise += total != sum_by(sequential_order(n), values);
+  }
+  EXPECT_GT(n_otherwise, 10);  // these values tell orders apart
+}
+
+TEST(SumOrder, SubtreesOfRanksGiveTheSameBits) {
+  EXPECT_EQ(subtree_sizes(8, 3), (std::vector<int>{4, 2, 2}));
+  EXPECT_EQ(subtree_sizes(8, 5), (std::vector<int>{2, 2, 2, 1, 1}));
+  EXPECT_EQ(subtree_sizes(12, 4), (std::vector<int>{3, 3, 3, 3}));
+  for (const int n_leaves : {1, 2, 7, 8, 12, 33}) {
+    const std::vector<float> values = uneven_values(n_leaves);
+    const SumOrder order = tree_order(n_leaves);
+    for (int n_ranks = 1; n_ranks <= n_leaves; ++n_ranks) {
+      const std::vector<int> sizes = subtree_sizes(n_leaves, n_ranks);
+      EXPECT_EQ(sizes.front(), *std::max_element(sizes.begin(), sizes.end()));
+      EXPECT_EQ(sizes.back(), *std::min_element(sizes.begin(), sizes.end()));
+      const auto grouped = group(order, sizes);
+      ASSERT_TRUE(grouped.has_value()) << n_leaves << " leaves, " << n_ranks << " ranks";
+      std::vector<float> sums;
+      auto begin = values.begin();
+      for (std::size_t r = 0; r < sizes.size(); begin += sizes[r++])
+        sums.push_back(sum_by(grouped->inner[r], std::vector<float>(begin, begin + sizes[r])));
+      EXPECT_EQ(sum_by(grouped->outer, sums), sum_by(order, values)) << n_leaves << " leaves, " << n_ranks << " ranks";
+    }
+  }
+}
+
+TEST(SumOrder, GroupsThatAreNoSubtreesAreRefused) {
+  EXPECT_FALSE(group(tree_order(8), std::vector<int>{3, 3, 2}));
+  EXPECT_FALSE(group(tree_order(4), std::vector<int>{1, 2, 1}));
+  EXPECT_TRUE(group(tree_order(4), std::vector<int>{1, 1, 2}));
+}
+
 TEST(Sum, RefusesOtherTypes) {
   std::int32_t x = 1;
   std::byte* data = reinterpret_cast<std::byte*>(&x);
-  EXPECT_THROW(sum(std::vector<const std::byte*>{data}, std::vector{data}, 1, DType::int32), Error);
+  EXPECT_THROW(sum(std::vector<const std::byte*>{data}, std::vector{data}, 1, DType::int32, sequential_order(1)),
+               Error);
 }
 
 TEST(PartOf, PartsTileWithoutOverlapOnCacheLines) {

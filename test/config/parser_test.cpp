@@ -192,7 +192,13 @@ TEST_F(ParserTest, KeysThatDoNotGoTogetherNameBothPlaces) {
   expect_error({"schedule.steps=10", "schedule.warmup_steps=11"}, ErrorCode::config_conflict, "found 11 and 10");
   expect_error({"schedule.warmup_epochs=4"}, ErrorCode::config_conflict, "found 4 and 3");
   expect_error({"schedule.final_learning_rate=1"}, ErrorCode::config_conflict, "found 1 and 0.1");
-  expect_error({"reproducible=true"}, ErrorCode::not_supported, "a run repeats without it");
+  expect_error({"train.micro_batches=3"}, ErrorCode::config_conflict, "found 3 and 128; 2 would do");
+  expect_error({"train.micro_batches=4", "train.batch_per_rank=8"}, ErrorCode::config_conflict,
+               "instead of train.batch_per_rank");
+  expect_error({"train.micro_batches=4", "train.accumulate=2"}, ErrorCode::config_conflict,
+               "set train.accumulate to 1, found 2");
+  expect_error({"train.micro_batches=4", "batch_norm.synchronize=true"}, ErrorCode::config_conflict,
+               "or train.micro_batches to 0");
 }
 
 TEST_F(ParserTest, OfTheTwoBatchesTheLaterGivenHolds) {
@@ -203,6 +209,19 @@ TEST_F(ParserTest, OfTheTwoBatchesTheLaterGivenHolds) {
   EXPECT_EQ(parse({both, "train.global_batch=96"}).train.batch_per_rank, 0);
   EXPECT_EQ(parse({"train.batch_per_rank=8"}).train.global_batch, 0);
   EXPECT_EQ(parse({"train.global_batch=64", "train.batch_per_rank=0"}).train.global_batch, 64);
+}
+
+TEST_F(ParserTest, ThreadsAreFixedWhereARunIsReproducible) {
+  EXPECT_EQ(parse({}).cpu.threads, 0);
+  EXPECT_EQ(parse({"reproducible=true"}).cpu.threads, 1);
+  EXPECT_EQ(parse({"reproducible=true", "cpu.threads=3"}).cpu.threads, 3);
+  const auto differences =
+      learning_differences(to_yaml(parse({"reproducible=true"})), parse({"reproducible=true", "cpu.threads=2"}));
+  ASSERT_EQ(differences.size(), 1u);
+  EXPECT_EQ(differences[0].key, "cpu.threads");
+  EXPECT_FALSE(differences[0].allowed);
+  EXPECT_NE(learning_yaml(parse({"reproducible=true"})).find("threads: 1"), std::string::npos);
+  EXPECT_EQ(learning_yaml(parse({})).find("threads"), std::string::npos);
 }
 
 TEST_F(ParserTest, BadFilesAreNamed) {
@@ -266,7 +285,7 @@ TEST_F(ParserTest, EveryKeyIsSetShownAndReadBackAlone) {
     SCOPED_TRACE(key.name);
     EXPECT_FALSE(key.meaning.empty());
     EXPECT_EQ(find_key(key.name), &key);
-    if (key.name == "model.family" || key.name == "reproducible") continue;  // one value
+    if (key.name == "model.family") continue;  // one value
     const std::string value = key.name == "checkpoint.name" ? "epoch-{epoch}" : other_value(key);
     ASSERT_NE(value, "");
     std::vector<std::string> arguments = base;
@@ -274,7 +293,8 @@ TEST_F(ParserTest, EveryKeyIsSetShownAndReadBackAlone) {
     const Config after = parse(arguments);
     int n_changed = 0;
     for (const Key& other : table()) n_changed += other.get(after) != other.get(before);
-    EXPECT_EQ(n_changed, key.name == "train.batch_per_rank" ? 2 : 1);  // which unsets train.global_batch
+    // The first unsets train.global_batch, the second settles cpu.threads.
+    EXPECT_EQ(n_changed, key.name == "train.batch_per_rank" || key.name == "reproducible" ? 2 : 1);
     EXPECT_EQ(to_yaml(parse({file(to_yaml(after))})), to_yaml(after));
   }
 }

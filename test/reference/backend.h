@@ -35,6 +35,7 @@ class ReferenceBackend final : public Backend {
   std::unique_ptr<ImageInput> image_input(const ImageInputDescription& description) override;
   std::unique_ptr<Optimizer> optimizer(const OptimizerDescription& description) override;
   std::unique_ptr<ClipNorm> clip_norm(const ClipNormDescription& description) override;
+  std::unique_ptr<TreeSum> tree_sum(const TreeSumDescription& description) override;
   std::unique_ptr<MovingAverage> moving_average(const MovingAverageDescription& description) override;
   std::unique_ptr<Hash> hash(const HashDescription& description) override;
 

@@ -71,6 +71,22 @@ class ReferenceClipNorm final : public ClipNorm {
   ClipNormDescription d_;
 };
 
+/// In the type of the sum and not in double: the order of rounded additions is what it is for.
+template <typename T>
+class ReferenceTreeSum final : public TreeSum {
+ public:
+  OpNeeds needs() const override { return {}; }
+  std::string describe() const override { return "reference"; }
+
+  void apply(const Apply& args, const OpMemory&, Stream&) override {
+    for (std::size_t i = args.begin; i < args.begin + args.n_elements; ++i) {
+      T total = static_cast<const T*>(args.value)[i];
+      for (std::size_t s = args.open.size(); s-- > 0;) total = static_cast<const T*>(args.open[s])[i] + total;
+      static_cast<T*>(args.target)[i] = total;
+    }
+  }
+};
+
 class ReferenceMovingAverage final : public MovingAverage {
  public:
   explicit ReferenceMovingAverage(const MovingAverageDescription& d) : d_(d) {}
@@ -107,6 +123,10 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerDescription& descriptio
 }
 std::unique_ptr<ClipNorm> make_clip_norm(const ClipNormDescription& description) {
   return std::make_unique<ReferenceClipNorm>(description);
+}
+std::unique_ptr<TreeSum> make_tree_sum(const TreeSumDescription& d) {
+  if (d.dtype == DType::fp64) return std::make_unique<ReferenceTreeSum<double>>();
+  return std::make_unique<ReferenceTreeSum<float>>();
 }
 std::unique_ptr<MovingAverage> make_moving_average(const MovingAverageDescription& description) {
   return std::make_unique<ReferenceMovingAverage>(description);

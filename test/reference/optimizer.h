@@ -1,4 +1,5 @@
-// What works on whole arenas: optimizers, gradient clipping, running statistics and the hash, from op.h.
+// What works on whole arenas: optimizers, gradient clipping, sums by a tree, running statistics and the hash, from
+// op.h.
 #pragma once
 
 #include <memory>
@@ -9,6 +10,7 @@ namespace lockstep::reference {
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerDescription& description);
 std::unique_ptr<ClipNorm> make_clip_norm(const ClipNormDescription& description);
+std::unique_ptr<TreeSum> make_tree_sum(const TreeSumDescription& description);
 std::unique_ptr<MovingAverage> make_moving_average(const MovingAverageDescription& description);
 std::unique_ptr<Hash> make_hash(const HashDescription& description);
 

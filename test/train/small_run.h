@@ -53,10 +53,9 @@ class SmallRun {
          .epoch = 0,
          .step = static_cast<std::uint32_t>(number)},
         flags);
-    const data::Share share = data::share_of(shape.global_batch, shape.rank, shape.ranks);
     for (int piece = 0; piece < shape.pieces; ++piece) {
-      const data::Share part = data::share_of(share.size(), piece, shape.pieces);
-      fill(number * shape.global_batch + share.begin + part.begin, part.size());
+      const data::Share samples = shape.samples(shape.rank, piece);
+      fill(number * shape.global_batch + samples.begin, samples.size());
       replica_.run_piece(batch_, piece, shape.piece_of_all(piece), piece + 1 == shape.pieces);
     }
     replica_.reduce();

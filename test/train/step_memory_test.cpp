@@ -26,8 +26,9 @@ void check(bool good, int rank, const std::string& what) {
 
 void forget_peak() { std::ofstream("/proc/self/clear_refs") << 5; }  // VmHWM begins anew
 
-void plan_tells_the_peak(World& world) {
+void plan_tells_the_peak(World& world, int micro_batches, int steps) {
   Config config = test::small_config(32, 32 * world.size());
+  config.train.micro_batches = micro_batches;
   config.comm.bucket_mb = 25;
   const std::shared_ptr<const data::ImageSet> set = data::make_synthetic_set(1, 2000, 32, 32, 3, 10, "train");
   const auto backend = make_backend({.device = "cpu", .threads = 1});
@@ -41,26 +42,31 @@ void plan_tells_the_peak(World& world) {
   const checkpoint::BackgroundSaver saver(replica.sources(), world);
   data::Loader loader(set, {.global_batch = plan.batch().global_batch,
                             .capacity = plan.batch().largest_piece(),
-                            .rank = world.rank(),
-                            .size = world.size(),
+                            .pieces = plan.batch().pieces,
+                            .rank = plan.batch().first_share[static_cast<std::size_t>(world.rank())],
+                            .size = plan.batch().n_shares(),
+                            .n_shares = plan.batch().shares_of(world.rank()),
                             .seed = 1});
-  for (int step = 0; step < 20; ++step) {
+  for (int step = 0; step < steps; ++step) {
     replica.begin_step({.learning_rate = 0.01f, .loss_weight = 1.0f / static_cast<float>(plan.batch().global_batch)});
-    replica.run_piece(loader.next(), 0, plan.batch().global_batch, true);
+    for (int piece = 0; piece < plan.batch().pieces; ++piece)
+      replica.run_piece(loader.next(), piece, plan.batch().piece_of_all(piece), piece + 1 == plan.batch().pieces);
     replica.reduce();
     replica.update(true);
     replica.result(0);
   }
   const double grown = static_cast<double>(peak_memory_bytes()) - static_cast<double>(before);
   const double planned = static_cast<double>(plan.memory().total());
+  check((plan.memory().partial_sums > 0) == (micro_batches > 0), world.rank(), "partial sums are not in the plan");
   std::printf("rank %d of %d: planned %.1f MiB, grown by %.1f MiB (%+.1f %%)\n", world.rank(), world.size(),
               planned / (1 << 20), grown / (1 << 20), 100 * (grown / planned - 1));
   check(grown < 1.05 * planned && grown > 0.95 * planned, world.rank(), "the plan is more than 5 % off");
   world.barrier();  // nobody frees what others still sum
 }
 
-void steps_take_no_memory(World& world) {
+void steps_take_no_memory(World& world, int micro_batches) {
   Config config = test::small_config(16, 8 * world.size());
+  config.train.micro_batches = micro_batches;
   const auto backend = make_backend({.device = "cpu", .threads = 1});
   const auto communicator = comm::make_communicator(config.comm, world);
   test::SmallRun run(config, *backend, *communicator);
@@ -90,8 +96,10 @@ void steps_take_no_memory(World& world) {
 int main(int argc, char** argv) {
   using namespace lockstep;  // NOLINT
   const auto world = comm::start_world(&argc, &argv);
-  steps_take_no_memory(*world);
-  plan_tells_the_peak(*world);
+  steps_take_no_memory(*world, 0);
+  steps_take_no_memory(*world, 4 * world->size());
+  plan_tells_the_peak(*world, 0, 20);
+  plan_tells_the_peak(*world, 4 * world->size(), 5);
   const bool failed = world->any(failures > 0);
   world->barrier();
   return failed ? 1 : 0;

@@ -1,0 +1,72 @@
+#include "comm/sum_order.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "lockstep/error.h"
+
+namespace lockstep::comm {
+namespace {
+
+int first_half(int n) { return n - n / 2; }
+
+void append_tree(int n_leaves, std::vector<int>& merges) {
+  if (n_leaves == 1) {
+    merges.push_back(0);
+    return;
+  }
+  append_tree(first_half(n_leaves), merges);
+  append_tree(n_leaves - first_half(n_leaves), merges);
+  ++merges.back();
+}
+
+}  // namespace
+
+SumOrder tree_order(int n_leaves) {
+  SumOrder order;
+  if (n_leaves > 0) append_tree(n_leaves, order.merges);
+  return order;
+}
+
+std::vector<int> subtree_sizes(int n_leaves, int n_subtrees) {
+  require(n_subtrees >= 1 && n_subtrees <= n_leaves, ErrorCode::internal, "{} subtrees of a tree with {} leaves",
+          n_subtrees, n_leaves);
+  std::vector<int> sizes{n_leaves};
+  while (sizes.size() < static_cast<std::size_t>(n_subtrees)) {
+    // Of the greatest the last one is cut: the first keeps most.
+    const auto greatest = std::prev(std::max_element(sizes.rbegin(), sizes.rend()).base());
+    const int whole = *greatest;
+    *greatest = whole - first_half(whole);
+    sizes.insert(greatest, first_half(whole));
+  }
+  return sizes;
+}
+
+std::optional<GroupedOrder> group(const SumOrder& order, std::span<const int> sizes) {
+  require(std::accumulate(sizes.begin(), sizes.end(), 0) == order.size(), ErrorCode::internal,
+          "groups of an order of {} sources have another number of them", order.size());
+  GroupedOrder grouped;
+  auto source = order.merges.begin();
+  for (const int size : sizes) {
+    SumOrder inner;
+    int open = 0;  // sums of this group that wait
+    for (int i = 0; i < size; ++i, ++source) {
+      const bool is_last = i + 1 == size;
+      if (is_last ? *source < open : *source > open) return std::nullopt;
+      inner.merges.push_back(is_last ? open : *source);
+      open += 1 - inner.merges.back();
+      if (is_last) grouped.outer.merges.push_back(*source - inner.merges.back());
+    }
+    grouped.inner.push_back(std::move(inner));
+  }
+  return grouped;
+}
+
+SumOrder sequential_order(int n_sources) {
+  SumOrder order;
+  order.merges.assign(static_cast<std::size_t>(n_sources), 1);
+  if (n_sources > 0) order.merges[0] = 0;
+  return order;
+}
+
+}  // namespace lockstep::comm

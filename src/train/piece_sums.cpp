@@ -1,0 +1,74 @@
+#include "train/piece_sums.h"
+
+#include <cstddef>
+
+namespace lockstep::train {
+namespace {
+
+constexpr std::size_t kLossElements = sizeof(LossSums) / sizeof(double);
+
+}  // namespace
+
+PieceSums::PieceSums(const StepPlan& plan, Backend& backend, float* gradients, LossSums* loss)
+    : is_tree_(plan.batch().is_tree), n_elements_(plan.parameters().n_total()), result_{gradients, loss} {
+  if (!is_tree_) return;
+  memory_ = backend.allocate(plan.memory().partial_sums, "partial sums of gradients");
+  sum_gradients_ = backend.tree_sum({.dtype = DType::fp32});
+  sum_losses_ = backend.tree_sum({.dtype = DType::fp64});
+  const auto buffer = [&](std::size_t number) {
+    std::byte* begin = static_cast<std::byte*>(memory_->data()) + number * plan.partial_sum_bytes();
+    return Buffer{reinterpret_cast<float*>(begin),
+                  reinterpret_cast<LossSums*>(begin + plan.partial_sum_bytes() - graph::aligned(sizeof(LossSums)))};
+  };
+  std::size_t n_open = 0;
+  const std::vector<int> merges = plan.batch().order_in_rank().merges;
+  for (std::size_t piece = 0; piece < merges.size(); ++piece) {
+    const auto n_merged = static_cast<std::size_t>(merges[piece]);
+    Leaf leaf;
+    for (std::size_t i = n_open - n_merged; i < n_open; ++i) {
+      leaf.open_gradients.push_back(buffer(i).gradients);
+      leaf.open_losses.push_back(buffer(i).loss);
+    }
+    n_open -= n_merged;
+    leaf.sum = piece + 1 == merges.size() ? result_ : buffer(n_open++);
+    leaves_.push_back(std::move(leaf));
+  }
+}
+
+graph::ParameterGradients PieceSums::target(int piece) const {
+  if (!is_tree_) return {result_.gradients, piece == 0 ? GradientMode::overwrite : GradientMode::accumulate};
+  // One that is added to nothing goes where its sum goes.
+  const Leaf& leaf = leaves_[static_cast<std::size_t>(piece)];
+  return {leaf.open_gradients.empty() ? leaf.sum.gradients : result_.gradients, GradientMode::overwrite};
+}
+
+void PieceSums::add_loss(int piece, Stream& stream) {
+  if (!is_tree_) return;
+  const Leaf& leaf = leaves_[static_cast<std::size_t>(piece)];
+  sum_losses_->apply(
+      {.value = result_.loss, .open = leaf.open_losses, .target = leaf.sum.loss, .n_elements = kLossElements}, {},
+      stream);
+}
+
+void PieceSums::add_gradients(int piece, Stream& stream) {
+  if (!is_tree_) return;
+  const Leaf& leaf = leaves_[static_cast<std::size_t>(piece)];
+  if (leaf.open_gradients.empty()) return;
+  sum_gradients_->apply({.value = result_.gradients,
+                         .open = leaf.open_gradients,
+                         .target = leaf.sum.gradients,
+                         .n_elements = n_elements_},
+                        {}, stream);
+}
+
+void PieceSums::finish(const comm::Bucket& bucket, Stream& stream) {
+  if (!is_tree_) return;
+  sum_gradients_->apply({.value = result_.gradients,
+                         .open = leaves_.back().open_gradients,
+                         .target = result_.gradients,
+                         .begin = bucket.begin,
+                         .n_elements = bucket.n_elements},
+                        {}, stream);
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# timeout: 600
+# The same bits (DESIGN, decision 8): with train.micro_batches and reproducible on any number of ranks, stopped and
+# continued on others too; without, on the same number of ranks. All that could differ is in use: batch norm,
+# augmentation, label smoothing, clipping, a short last batch, several buckets, evaluation.
+set -uo pipefail
+lockstep=${LOCKSTEP:-$PWD/build/lockstep}
+work=$(mktemp -d "${TMPDIR:-/tmp}/same-bits-test.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+if [[ $(id -u) == 0 ]]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
+export OMP_WAIT_POLICY=passive
+passed=0 failed=0
+good() { printf '[       OK ] %s\n' "$1"; passed=$((passed + 1)); }
+bad() { printf '[  FAILED  ] %s\n' "$1"; failed=$((failed + 1)); }
+check() { if "${@:2}" >"$work/out" 2>&1; then good "$1"; else bad "$1"; tail -15 "$work/out"; fi; }
+
+# 3 steps an epoch, the last of 8 samples; what is left of a run is its last checkpoint.
+small=(data.train=synthetic data.image_size=32 data.synthetic_samples=40 data.augment=[crop,flip] data.drop_last=false
+  train.global_batch=16 train.epochs=2 train.label_smoothing=0.1 train.clip_norm=0.5 optimizer.learning_rate=0.02
+  schedule.warmup_steps=2 comm.bucket_mb=4 checkpoint.keep=1 log.every_steps=1 log.tensorboard=false log.progress=false
+  run.directory="$work")
+ranks() { mpirun --oversubscribe --bind-to none -n "$1" "${@:2}"; }
+train() { ranks "$1" "$lockstep" train "${small[@]}" "${@:2}"; }
+last=checkpoints/step-00000006.h5
+same() { cmp "$work/$1/$last" "$work/$2/$last"; }
+forget() { rm -rf "${work:?}/$1"; }
+
+tree=(train.micro_batches=8 reproducible=true data.validation=synthetic)
+check "1 rank" train 1 "${tree[@]}" run.name=one
+check "  clips" grep -Eq '"gradient_norm": ?([1-9]|0\.[5-9])' "$work/one/metrics.jsonl"
+for n in 2 3 4 8; do
+  check "$n ranks" train "$n" "${tree[@]}" run.name=several
+  check "  the bits of one" same several one
+  forget several
+done
+pretend() { LOCKSTEP_RANKS_PER_NODE=$1 train "$2" "${tree[@]}" run.name=nodes; }
+check "4 ranks on 2 nodes" pretend 2 4
+check "  sum in their node first" grep -q 'shared memory inside 2 nodes.*fixed tree' "$work/nodes/log.txt"
+check "  the bits of one" same nodes one
+forget nodes
+check "6 ranks on nodes of 4, which are no subtrees" pretend 4 6
+check "  sum by MPI alone" grep -q 'MPI, 6 ranks, summed by a fixed tree' "$work/nodes/log.txt"
+check "  the bits of one" same nodes one
+forget nodes
+check "stops on 4 ranks, inside an epoch" train 4 "${tree[@]}" run.name=stopped train.max_steps=2
+check "  goes on, on 2" train 2 "${tree[@]}" run.name=stopped train.max_steps=4
+check "  and on 8 to the end" train 8 "${tree[@]}" run.name=stopped
+check "  the bits of one piece" same stopped one
+check "more micro-batches are others" train 1 "${tree[@]}" train.micro_batches=16 data.drop_last=true run.name=other
+refused() { "${@:3}" >"$work/out" 2>&1; [[ $? == "$1" ]] && grep -Eq "$2" "$work/out"; }
+check "another number of them is refused on resume" refused 2 'train.micro_batches: 8 before, 4 now' \
+  train 1 "${tree[@]}" train.micro_batches=4 train.epochs=3 run.name=stopped
+check "another number of threads too" refused 2 'cpu.threads: 1 before, 2 now' \
+  train 1 "${tree[@]}" cpu.threads=2 train.epochs=3 run.name=stopped
+check "more ranks than micro-batches" refused 2 'at most 2 ranks' train 3 train.micro_batches=2 run.name=refused
+forget stopped
+forget one
+
+# Without evaluation the training loss decides which checkpoint is best: it too is the same after stops.
+fast=(train.accumulate=2 cpu.threads=1)
+check "2 ranks, accumulating" train 2 "${fast[@]}" run.name=first
+check "  once more" train 2 "${fast[@]}" run.name=again
+check "  the same bits" same again first
+forget again
+for stop in 1 2 4 5; do check "  stops at step $stop" train 2 "${fast[@]}" run.name=stops train.max_steps=$stop; done
+check "  goes on to the end" train 2 "${fast[@]}" run.name=stops
+check "  the same bits" same stops first
+
+printf '[  PASSED  ] %d tests.\n[  FAILED  ] %d tests.\n' "$passed" "$failed"
+[[ $failed == 0 ]]
