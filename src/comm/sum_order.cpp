@@ -1,6 +1,5 @@
 #include "comm/sum_order.h"
 
-#include <algorithm>
 #include <numeric>
 
 #include "lockstep/error.h"
@@ -31,14 +30,22 @@ SumOrder tree_order(int n_leaves) {
 std::vector<int> subtree_sizes(int n_leaves, int n_subtrees) {
   require(n_subtrees >= 1 && n_subtrees <= n_leaves, ErrorCode::internal, "{} subtrees of a tree with {} leaves",
           n_subtrees, n_leaves);
-  std::vector<int> sizes{n_leaves};
-  while (sizes.size() < static_cast<std::size_t>(n_subtrees)) {
-    // Of the greatest the last one is cut: the first keeps most.
-    const auto greatest = std::prev(std::max_element(sizes.rbegin(), sizes.rend()).base());
-    const int whole = *greatest;
-    *greatest = whole - first_half(whole);
-    sizes.insert(greatest, first_half(whole));
+  struct Subtree {
+    int n_leaves, depth;
+  };
+  std::vector<Subtree> subtrees{{n_leaves, 0}};
+  while (subtrees.size() < static_cast<std::size_t>(n_subtrees)) {
+    // Level by level, from the last one: the first keeps most.
+    auto cut = subtrees.end();
+    for (auto it = subtrees.begin(); it != subtrees.end(); ++it) {
+      if (it->n_leaves > 1 && (cut == subtrees.end() || it->depth <= cut->depth)) cut = it;
+    }
+    const Subtree whole = *cut;
+    *cut = {whole.n_leaves - first_half(whole.n_leaves), whole.depth + 1};
+    subtrees.insert(cut, {first_half(whole.n_leaves), whole.depth + 1});
   }
+  std::vector<int> sizes;
+  for (const Subtree& subtree : subtrees) sizes.push_back(subtree.n_leaves);
   return sizes;
 }
 

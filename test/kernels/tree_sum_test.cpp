@@ -35,8 +35,8 @@ std::vector<T> run(Backend& backend, DType dtype, std::int64_t n_elements, int n
 template <typename T>
 void agrees(DType dtype) {
   reference::ReferenceBackend reference;
-  for (const std::int64_t n : {1, 17, 1024, 1025, 100003})
-    for (const int n_open : {0, 1, 2, 5})
+  for (const std::int64_t n : {1, 17, 1025, 70001})
+    for (const int n_open : {0, 1, 3})
       for (const Target where : {Target::separate, Target::value, Target::outermost}) {
         if (where == Target::outermost && n_open == 0) continue;
         const std::vector<T> expected = run<T>(reference, dtype, n, n_open, Target::separate);

@@ -46,7 +46,6 @@ check "stops on 4 ranks, inside an epoch" train 4 "${tree[@]}" run.name=stopped 
 check "  goes on, on 2" train 2 "${tree[@]}" run.name=stopped train.max_steps=4
 check "  and on 8 to the end" train 8 "${tree[@]}" run.name=stopped
 check "  the bits of one piece" same stopped one
-check "more micro-batches are others" train 1 "${tree[@]}" train.micro_batches=16 data.drop_last=true run.name=other
 refused() { "${@:3}" >"$work/out" 2>&1; [[ $? == "$1" ]] && grep -Eq "$2" "$work/out"; }
 check "another number of them is refused on resume" refused 2 'train.micro_batches: 8 before, 4 now' \
   train 1 "${tree[@]}" train.micro_batches=4 train.epochs=3 run.name=stopped
@@ -66,5 +65,5 @@ for stop in 1 2 4 5; do check "  stops at step $stop" train 2 "${fast[@]}" run.n
 check "  goes on to the end" train 2 "${fast[@]}" run.name=stops
 check "  the same bits" same stops first
 
-printf '[  PASSED  ] %d tests.\n[  FAILED  ] %d tests.\n' "$passed" "$failed"
-[[ $failed == 0 ]]
+printf '[  PASSED  ] %d tests.\n' "$passed"
+if ((failed)); then printf '[  FAILED  ] %d tests, listed above\n' "$failed"; exit 1; fi
