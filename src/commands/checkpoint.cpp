@@ -33,7 +33,7 @@ Json describe(checkpoint::Reader& reader) {
   out["file"] = reader.path();
   out["size_bytes"] = reader.header().file_bytes;
   for (const char* key :
-       {"format_version", "model", "precision", "step", "epoch", "samples", "global_batch", "seed", "best"})
+       {"format_version", "model", "precision", "step", "epoch", "samples", "global_batch", "seed", "quality"})
     if (state.contains(key)) out[key] = state[key];
   std::int64_t n_parameters = 0;
   Json tensors = Json::array();

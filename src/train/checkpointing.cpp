@@ -68,7 +68,7 @@ void Checkpointing::save(std::int64_t steps_done, std::optional<double> quality)
   const std::string path = s_.run.checkpoint(steps_done, s_.steps_per_epoch), directory = s_.run.checkpoints();
   const checkpoint::Retention retention{.keep = s_.config.checkpoint.keep,
                                         .keep_every = s_.config.checkpoint.keep_every};
-  saver_.start(path, state(steps_done),
+  saver_.start(path, state(steps_done, quality),
                {.before =
                     [this] {
                       lock_.require_held();
@@ -87,7 +87,8 @@ void Checkpointing::save(std::int64_t steps_done, std::optional<double> quality)
   running_.blocked_seconds = seconds_since(begin);
 }
 
-checkpoint::StateJson Checkpointing::state(std::int64_t steps_done) const {
+checkpoint::StateJson Checkpointing::state(std::int64_t steps_done, std::optional<double> quality) const {
+  const LossSums& sums = recorder_.epoch_so_far();
   const Config::Model& m = s_.config.model;
   return {{"format_version", checkpoint::kFormatVersion},
           {"layout_version", checkpoint::kLayoutVersion},
@@ -100,7 +101,8 @@ checkpoint::StateJson Checkpointing::state(std::int64_t steps_done) const {
           {"seed", s_.config.run.seed},
           {"steps_per_epoch", s_.steps_per_epoch},
           {"configuration", config::learning_yaml(s_.config)},
-          {"best", s_.progress.has_best ? checkpoint::StateJson(s_.progress.best) : checkpoint::StateJson()}};
+          {"epoch_sums", {sums.loss, sums.correct, sums.samples}},
+          {"quality", quality ? checkpoint::StateJson(*quality) : checkpoint::StateJson()}};
 }
 
 bool Checkpointing::note_best(std::optional<double> quality) {

@@ -44,7 +44,7 @@ class Checkpointing {
     double blocked_seconds = 0;  // for the copy, and where training had to wait for the end
   };
 
-  checkpoint::StateJson state(std::int64_t steps_done) const;
+  checkpoint::StateJson state(std::int64_t steps_done, std::optional<double> quality) const;
   bool note_best(std::optional<double> quality);
   void wait();
   void conclude(const checkpoint::BackgroundSaver::Outcome& outcome);

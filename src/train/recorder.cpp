@@ -35,6 +35,8 @@ Recorder::Recorder(Session& session)
       step_begin_(begin_),
       epoch_begin_(begin_),
       cpu_seconds_(cpu_seconds()) {
+  epoch_sums_ = session.progress.epoch_sums;
+  resumed_samples_ = epoch_sums_.samples;
   bar_ = std::make_unique<ProgressBar>("training", session.last_step, session.leader() && session.config.log.progress);
 }
 
@@ -126,11 +128,13 @@ void Recorder::epoch(std::int64_t step, double learning_rate, const LossSums* va
     record.validation_accuracy = mean(validation->correct, validation->samples);
   }
   record.epoch_seconds = seconds_since(epoch_begin_);
-  record.samples_per_second = epoch_sums_.samples / std::max(1e-9, record.epoch_seconds - epoch_paused_seconds_);
+  record.samples_per_second =
+      (epoch_sums_.samples - resumed_samples_) / std::max(1e-9, record.epoch_seconds - epoch_paused_seconds_);
   metrics_.epoch(record);
   log::info("{}", epoch_line(record));
   last_epoch_sums_ = epoch_sums_;
   epoch_sums_ = {};
+  resumed_samples_ = 0;
   epoch_paused_seconds_ = 0;
   epoch_begin_ = Clock::now();
 }

@@ -33,6 +33,8 @@ class Recorder {
   void checkpoint(std::int64_t step, const std::string& path, double seconds, double blocked_seconds);
   void finish(const std::string& status, std::int64_t step);
 
+  /// Zero at an epoch's end.
+  const LossSums& epoch_so_far() const { return epoch_sums_; }
   /// Of the epoch so far, or of the one that just ended.
   const LossSums& epoch_sums() const { return epoch_sums_.samples > 0 ? epoch_sums_ : last_epoch_sums_; }
 
@@ -49,6 +51,7 @@ class Recorder {
   double cpu_seconds_ = 0, paused_seconds_ = 0, epoch_paused_seconds_ = 0;
   std::int64_t trained_samples_ = 0;
   LossSums epoch_sums_, last_epoch_sums_;
+  double resumed_samples_ = 0;  // of epoch_sums_, taken before this run was continued
   double best_accuracy_ = 0, best_loss_ = 0, final_accuracy_ = 0, final_loss_ = 0;
   bool has_best_ = false;
 };

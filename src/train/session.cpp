@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -224,13 +225,29 @@ void Session::restore(bool weights_only) {
   }
   const checkpoint::StateJson& state = reader_->state();
   progress.step = state.at("step").get<std::int64_t>();
-  if (state.contains("best") && state.at("best").is_number()) {
-    progress.best = state.at("best").get<double>();
-    progress.has_best = true;
-  }
+  if (const auto sums = state.value("epoch_sums", std::vector<double>()); sums.size() == 3)
+    progress.epoch_sums = {.loss = sums[0], .correct = sums[1], .samples = sums[2]};
+  if (!weights_only) find_best();
   resumed_from = reader_->path();
   reader_.reset();
   checkpoints_.clear();
+}
+
+/// A checkpoint tells its own quality, not the best so far: that would depend on where a run was stopped.
+void Session::find_best() {
+  const std::string best = run.checkpoints() + "/best";
+  std::string text;
+  if (leader() && std::filesystem::exists(best)) {
+    try {
+      text = checkpoint::Reader(best).state().value("quality", nlohmann::json()).dump();
+    } catch (const Error& error) {
+      log::warning("the best checkpoint so far is not known: {}", error.what());
+    }
+  }
+  broadcast_text(world, text);
+  const nlohmann::json quality = text.empty() ? nlohmann::json() : nlohmann::json::parse(text);
+  progress.has_best = quality.is_number();
+  if (progress.has_best) progress.best = quality.get<double>();
 }
 
 void Session::initialize_weights() {

@@ -21,6 +21,7 @@ struct Progress {
   std::int64_t step = 0;
   double best = 0;  // validation accuracy, or minus the loss without labels to count
   bool has_best = false;
+  LossSums epoch_sums;  // of the epoch so far
 };
 
 struct SessionOptions {
@@ -60,6 +61,7 @@ class Session {
   void open_data();
   void check_unchanged(const std::string& before, const SessionOptions& options);
   void restore(bool weights_only);
+  void find_best();
   void initialize_weights();
   void check_ranks_agree() const;
 

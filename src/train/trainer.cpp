@@ -62,7 +62,7 @@ class Trainer {
       if (checks_after(step)) require_equal_replicas(s_.world, s_.replica->hash(), step + 1);
       const bool evaluated = evaluates_after(step) && evaluate_now(step + 1);
       if (epoch_ends) recorder_.epoch(step, learning_rate(step), evaluated ? &validation_ : nullptr);
-      if (checkpointing_.due_after(step)) checkpointing_.save(step + 1, quality());
+      if (checkpointing_.due_after(step)) checkpointing_.save(step + 1, quality(evaluated));
       recorder_.restart_clock();
     }
     finish();
@@ -125,8 +125,9 @@ class Trainer {
     return true;
   }
 
-  /// Greater is better: validation accuracy; without validation minus the training loss.
-  std::optional<double> quality() const {
+  /// Greater is better: validation accuracy, if it was just measured; without validation minus the training loss.
+  std::optional<double> quality(bool evaluated) const {
+    if (s_.validation_set && !evaluated) return std::nullopt;
     const LossSums& sums = s_.validation_set ? validation_ : recorder_.epoch_sums();
     if (sums.samples <= 0) return std::nullopt;
     return s_.validation_set ? sums.correct / sums.samples : -sums.loss / sums.samples;
