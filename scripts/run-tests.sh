@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Runs all tests and ends with the line `N passed, N failed, N skipped`.
 #
-#   scripts/run-tests.sh [--results FILE] [--only TEXT] BUILD [SANITIZED_BUILD]
+#   scripts/run-tests.sh [--results FILE] [--only TEXT] [--long] BUILD [SANITIZED_BUILD]
 #
 # A test program is BUILD/test/**/NAME_test. Comments in the first lines of its source say how it is run:
 #   // ranks: 2 3 4       under mpirun, once with each number of ranks (else alone)
 #   // timeout: 300       seconds that it may take (else 120)
 #   // sanitizers: no     not run under the sanitizers
+#   // long: yes           run only with --long, which runs nothing else
 # Script tests are test/**/*_test.sh and *_test.py with `# timeout: 300`; exit status 77 means skipped.
 # Tests find the program in $LOCKSTEP, may write to $TMPDIR (removed afterwards), and run in the repository's root.
 # Programs of one process run as many at once as there are cores, up to 2; tests of several ranks run alone.
@@ -16,15 +17,17 @@ cd "$(dirname "$0")/.."
 
 results=
 only=
+long=
 while [[ ${1:-} == --* ]]; do
   case $1 in
     --results) results=$2 ;;
     --only) only=$2 ;;
+    --long) long=yes; shift; continue ;;
     *) echo "run-tests.sh: unknown option $1" >&2; exit 2 ;;
   esac
   shift 2
 done
-build=${1:?usage: run-tests.sh [--results FILE] [--only TEXT] BUILD [SANITIZED_BUILD]}
+build=${1:?usage: run-tests.sh [--results FILE] [--only TEXT] [--long] BUILD [SANITIZED_BUILD]}
 sanitized=${2:-}
 
 mpirun=${MPIRUN:-mpirun}
@@ -97,14 +100,16 @@ start_alone() { # beside one other
   running+=($!)
 }
 
-wanted() { [[ -z $only || $1 == *$only* ]]; }
+wanted() { # wanted SOURCE
+  [[ (-z $only || ${1%.cpp} == *$only*) && $(setting "$1" long) == "$long" ]]
+}
 
 mapfile -t sources < <(find test -name '*_test.cpp' | sort)
 mapfile -t scripts < <(find test -name '*_test.sh' -o -name '*_test.py' | sort)
 
 for source in "${sources[@]}"; do
   program=${source%.cpp}
-  wanted "$program" || continue
+  wanted "$source" || continue
   limit=$(setting "$source" timeout)
   if [[ -z $(setting "$source" ranks) ]]; then
     start_alone $((++number)) "$program" "${limit:-120}" "$build/$program"
@@ -118,7 +123,7 @@ wait_for_all
 
 for source in "${sources[@]}"; do
   program=${source%.cpp}
-  wanted "$program" || continue
+  wanted "$source" || continue
   limit=$(setting "$source" timeout)
   for ranks in $(setting "$source" ranks); do
     run $((++number)) "$program, $ranks ranks" "${limit:-120}" \

@@ -9,7 +9,7 @@ LAUNCH := $(MPIRUN) --oversubscribe --bind-to none
 export MPIRUN
 
 train: $(BUILD)/lockstep
-	$(LAUNCH) -n $(RANKS) $(BUILD)/lockstep train $(CONFIG) $(OVERRIDES)
+	scripts/launch $(LAUNCH) -n $(RANKS) $(BUILD)/lockstep train $(CONFIG) $(OVERRIDES)
 
 # What `deps` installs is found by the Make started after it.
 quickstart:
@@ -25,6 +25,11 @@ test:
 	@$(MAKE) --no-print-directory -j$(JOBS) tests $(BUILD)/lockstep
 	@$(if $(SANITIZED),$(MAKE) --no-print-directory -j$(JOBS) MODE=asan-ubsan BUILD=$(SANITIZED) unit-tests)
 	@scripts/run-tests.sh --results $(BUILD)/test-results $(BUILD) $(SANITIZED)
+
+# What takes too long for every change: tests whose header says `long: yes`.
+test-long:
+	@$(MAKE) --no-print-directory -j$(JOBS) tests $(BUILD)/lockstep
+	@scripts/run-tests.sh --long --results $(BUILD)/test-long-results $(BUILD)
 
 test-cluster: $(BUILD)/lockstep
 	@LOCKSTEP=$(abspath $(BUILD)/lockstep) test/cluster/run.sh --results $(BUILD)/test-cluster-results
@@ -91,6 +96,7 @@ Targets
   make quickstart      installs what is missing, builds, trains ResNet-18 on 2 ranks for a few minutes, evaluates
   make train           CONFIG=FILE.yaml RANKS=2 OVERRIDES="train.epochs=3 ..."
   make test            every test, and the unit tests of one process again under the sanitizers
+  make test-long       the tests that take many minutes, and are no part of `make test`
   make test-cluster    a training on a small Slurm cluster made on this machine (root)
   make fuzz            the readers of files fuzzed under sanitizers, FUZZ_SECONDS=600 each (clang)
   make bench           micro and macro benchmarks; bench-peers: beside PyTorch (PYTHON); bench-check: the speeds we hold ourselves to
@@ -117,5 +123,5 @@ export HELP
 help:
 	@printf '%s\n' "$$HELP"
 
-.PHONY: train quickstart test test-cluster fuzz bench bench-peers bench-check check check-format check-arrows check-tidy lint \
+.PHONY: train quickstart test test-long test-cluster fuzz bench bench-peers bench-check check check-format check-arrows check-tidy lint \
   format deps deps-test install clean help

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/current_world.h"
+#include "base/failure.h"
 #include "base/version.h"
 #include "commands/commands.h"
 #include "lockstep/error.h"
@@ -35,9 +36,12 @@ int launched_rank() {
 }
 
 /// Most errors meet all ranks alike, and one message is enough: rank 0 speaks first and ends the job, which a signal
-/// tells the others. A rank that only lost another gives that one time to say why.
+/// tells the others. A rank that only lost another gives that one time to say why; of one that died without a word the
+/// first of its node speaks, at once, since mpirun ends the others within two seconds.
 void let_others_speak(ErrorCode code, int rank, int status) {
-  const bool is_consequence = code == ErrorCode::comm_rank_lost;
+  World* world = current_world().get();
+  if (code == ErrorCode::comm_rank_died && world != nullptr && world->is_first_to_speak()) return;
+  const bool is_consequence = code == ErrorCode::comm_rank_lost || code == ErrorCode::comm_rank_died;
   if (rank == 0 && !is_consequence) return;
   const timespec pause = is_consequence ? timespec{3, 0} : timespec{1, 500'000'000};
   if (::nanosleep(&pause, nullptr) != 0 && errno == EINTR) ::_exit(status);
@@ -53,6 +57,7 @@ int tell(ErrorCode code, const std::string& message) {
   const std::string who = has_peers ? fmt::format("rank {} on {}", world->rank(), world->host()) : "error";
   fmt::print(stderr, "lockstep: {}: {}\n  remedy: {}\n  [{}]\n", who, message, row.remedy, row.code);
   log::write_to_file(log::Level::error, fmt::format("{} [{}]", message, row.code));
+  note_failure();
   if (has_peers) world->abort(row.exit_status);
   return row.exit_status;
 }

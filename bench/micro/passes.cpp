@@ -140,8 +140,10 @@ void clip_norm(benchmark::State& state) {
   const auto stream = backend().make_stream();
   auto* scalars = static_cast<StepScalars*>(arguments.bytes(sizeof(StepScalars)));
   *scalars = {};
+  auto* sums = static_cast<LossSums*>(arguments.bytes(sizeof(LossSums)));
+  *sums = {.loss = 1, .samples = 1};
   const ClipNorm::Apply args{
-      .gradients = arguments.make(kParameters), .scalars = scalars, .norm = arguments.make<double>(1)};
+      .gradients = arguments.make(kParameters), .sums = sums, .scalars = scalars, .norm = arguments.make<double>(1)};
   measure(
       state, [&] { op->apply(args, memory, *stream); }, 0, kFloat * kParameters);
 }

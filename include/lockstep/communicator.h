@@ -71,6 +71,8 @@ class World {
   /// True on every rank if true on any; a rank that failed says so here before all of them throw.
   virtual bool any(bool mine) = 0;
 
+  /// True for the first rank of the node that asks: what all see alike, that another rank has died, is said once.
+  virtual bool is_first_to_speak() = 0;
   /// Ends all ranks of the job with this exit status; does not return.
   [[noreturn]] virtual void abort(int exit_status) = 0;
 };

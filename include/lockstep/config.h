@@ -57,6 +57,8 @@ struct Config {
     double label_smoothing = 0.0;
     double clip_norm = 0.0;                         // 0: none
     std::int64_t check_replicas_every_steps = 200;  // 0: never
+    double spike_z_score = 0.0;                     // 0: no loss is a spike
+    int max_skipped_in_a_row = 10;
   } train;
 
   struct Optimizer {
@@ -99,6 +101,7 @@ struct Config {
     std::string backend = "auto";  // auto | shared | mpi
     double bucket_mb = 25;         // MiB
     double sleep_ms = 0;           // a test's: each bucket takes so much longer
+    double watchdog_seconds = 60;  // that a rank waits in a collective before it ends the job
   } comm;
 
   struct Cpu {
@@ -117,7 +120,8 @@ struct Config {
 
   struct Log {
     int every_steps = 10;
-    bool all_ranks = false;  // zero | all
+    bool all_ranks = false;         // zero | all
+    double slow_rank_percent = 20;  // of a step that others wait for one rank; 0: not looked at
     bool tensorboard = true;
     bool progress = true;
   } log;

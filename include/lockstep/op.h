@@ -18,6 +18,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -281,9 +282,11 @@ struct StepScalars {
   float learning_rate = 0;
   float loss_weight = 0;       // 1 / samples of the global batch: gradients are then summed over ranks
   float clip_coefficient = 1;  // written by ClipNorm on the device, read by the optimizer
-  float loss_scale = 1;        // fp16
-  float adam_correction1 = 1;  // 1 / (1 - beta1^t)
-  float adam_correction2 = 1;  // 1 / (1 - beta2^t)
+  float loss_limit = std::numeric_limits<float>::infinity();  // a mean loss above it is a spike: the step is skipped
+  std::uint32_t is_applied = 1;  // 0: the step is skipped; written by ClipNorm on the device, obeyed by what updates
+  float loss_scale = 1;          // fp16
+  float adam_correction1 = 1;    // 1 / (1 - beta1^t)
+  float adam_correction2 = 1;    // 1 / (1 - beta2^t)
   std::uint32_t epoch = 0;
   std::uint32_t step = 0;
 };
@@ -380,6 +383,7 @@ struct OptimizerDescription {
   int n_states() const { return kind == Kind::adamw ? 2 : (momentum != 0.0f ? 1 : 0); }
 };
 
+// A skipped step (scalars->is_applied 0) leaves parameters and state as they are; the next step's correction counts it.
 class Optimizer : public Op {
  public:
   struct Apply {
@@ -393,6 +397,7 @@ class Optimizer : public Op {
 
 // Global norm of the gradients and the clipping coefficient min(1, max_norm / (norm + 1e-6)), as in PyTorch.
 // The norm is over segments in order, each summed in fp64 in a fixed order. max_norm 0: coefficient 1.
+// Decides on the device whether the step is applied: norm and mean loss are finite, the loss at most the limit.
 struct ClipNormDescription {
   std::vector<ParameterSegment> segments{};
   float max_norm = 0;
@@ -402,7 +407,8 @@ class ClipNorm : public Op {
  public:
   struct Apply {
     const float* gradients = nullptr;
-    StepScalars* scalars = nullptr;  // clip_coefficient is written
+    const LossSums* sums = nullptr;  // of the step
+    StepScalars* scalars = nullptr;  // clip_coefficient and is_applied are written
     double* norm = nullptr;          // written
   };
   virtual void apply(const Apply& args, const OpMemory& memory, Stream& stream) = 0;
@@ -426,7 +432,7 @@ class TreeSum : public Op {
   virtual void apply(const Apply& args, const OpMemory& memory, Stream& stream) = 0;
 };
 
-// running += momentum * (batch - running), elementwise: running statistics, once a step.
+// running += momentum * (batch - running), elementwise: running statistics, once a step that is applied.
 struct MovingAverageDescription {
   std::size_t n_elements = 0;
   float momentum = 0.1f;
@@ -437,6 +443,7 @@ class MovingAverage : public Op {
   struct Apply {
     float* running = nullptr;
     const float* batch = nullptr;
+    const StepScalars* scalars = nullptr;  // is_applied
   };
   virtual void apply(const Apply& args, const OpMemory& memory, Stream& stream) = 0;
 };

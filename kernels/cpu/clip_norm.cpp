@@ -42,9 +42,11 @@ class CpuClipNorm final : public ClipNorm {
     double coefficient = 1;
     if (max_norm_ > 0) {
       coefficient = max_norm_ / (norm + 1e-6);
-      if (coefficient > 1) coefficient = 1;  // a NaN stays one, so that it is seen
+      if (coefficient > 1) coefficient = 1;
     }
     args.scalars->clip_coefficient = static_cast<float>(coefficient);
+    const double loss = args.sums->loss / args.sums->samples;
+    args.scalars->is_applied = std::isfinite(norm) && std::isfinite(loss) && loss <= args.scalars->loss_limit ? 1 : 0;
   }
 
  private:

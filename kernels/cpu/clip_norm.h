@@ -1,4 +1,5 @@
-// The global norm of the gradients in fp64, the same bits on any number of threads, and the clipping coefficient.
+// The global norm of the gradients in fp64, the same bits on any number of threads, the clipping coefficient,
+// and whether the step is applied.
 #pragma once
 
 #include <memory>

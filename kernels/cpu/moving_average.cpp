@@ -11,6 +11,7 @@ class CpuMovingAverage final : public MovingAverage {
   std::string describe() const override { return "own kernel"; }
 
   void apply(const Apply& args, const OpMemory&, Stream&) override {
+    if (args.scalars->is_applied == 0) return;
     const float momentum = description_.momentum;
     for (std::size_t i = 0; i < description_.n_elements; ++i)
       args.running[i] += momentum * (args.batch[i] - args.running[i]);

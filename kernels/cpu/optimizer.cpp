@@ -52,6 +52,7 @@ class CpuOptimizer final : public Optimizer {
   }
 
   void apply(const Apply& args, const OpMemory&, Stream&) override {
+    if (args.scalars->is_applied == 0) return;
     if (description_.kind == OptimizerDescription::Kind::sgd)
       apply_sgd(args);
     else

@@ -1,8 +1,8 @@
 // The board of a node: a small shared segment in which each of its ranks says how far it is, and is woken.
 //
-// A rank writes its own cell only, but for the doorbell, which others ring. Counters grow and are never reset, so a
-// flag of one collective cannot be taken for another's. A lane is one stream of collectives (control, each
-// communicator).
+// A rank writes its own cell only, but for the doorbell, which others ring, and the count of speakers. Counters grow
+// and are never reset, so a flag of one collective cannot be taken for another's. A lane is one stream of collectives
+// (control, each communicator).
 #pragma once
 
 #include <atomic>
@@ -32,6 +32,8 @@ struct alignas(64) RankCell {
   std::atomic<std::uint32_t> sleeping{0};
   std::atomic<std::int64_t> heartbeat_ns{0};  // steady clock of the node, written by the communication thread
   std::atomic<std::uint32_t> has_left{0};     // in good order: its process may end
+  std::atomic<std::uint32_t> has_spoken{0};   // it has said why it ends
+  std::atomic<std::uint32_t> n_speakers{0};   // of the node, in the leader's cell: those that would say it
   LaneCell lanes[kMaxLanes];
 };
 
@@ -59,6 +61,8 @@ class Board {
   /// False once that process has ended before it left, however it did: the kernel then drops the lock that it holds on
   /// the segment. (A process id would not tell in another container, nor of a process that nobody has waited for.)
   bool is_alive(int local_rank) const;
+  /// True for the first process of the node that asks.
+  bool is_first_to_speak() const { return cell(0).n_speakers.fetch_add(1) == 0; }
 
  private:
   Board(SharedSegment segment, int local_rank, int local_size);

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <future>
 
+#include "base/failure.h"
 #include "comm/agreement.h"
 #include "comm/single.h"
 #include "comm/watch.h"
@@ -55,7 +56,7 @@ void Lane::enter(std::string_view label) {
   cell.begun.store(waiting_.sequence);
 }
 
-CommunicationThread::CommunicationThread(int* argc, char*** argv, const Launch& launch) {
+CommunicationThread::CommunicationThread(int* argc, char*** argv, const Launch& launch, double watchdog_seconds) {
   std::promise<void> started;
   std::future<void> result = started.get_future();
   // Signals belong to the main thread; MPI's own threads inherit this mask too.
@@ -63,11 +64,11 @@ CommunicationThread::CommunicationThread(int* argc, char*** argv, const Launch& 
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this, argc, argv, &launch, &started] {
+  thread_ = std::thread([this, argc, argv, &launch, watchdog_seconds, &started] {
     pthread_setname_np(pthread_self(), "communication");
     ::prctl(PR_SET_TIMERSLACK, 1000UL);  // ns; the default of 50 us would more than double the shortest pause
     try {
-      start(argc, argv, launch);
+      start(argc, argv, launch, watchdog_seconds);
     } catch (...) {
       started.set_exception(std::current_exception());
       return;  // without MPI_Finalize, which would wait for ranks that may be well
@@ -94,13 +95,13 @@ CommunicationThread::~CommunicationThread() {
   thread_.join();
 }
 
-void CommunicationThread::start(int* argc, char*** argv, const Launch& launch) {
+void CommunicationThread::start(int* argc, char*** argv, const Launch& launch, double watchdog_seconds) {
   mpi_ = std::make_unique<MpiCalls>(argc, argv);
   check_world_size(launch, mpi_->size());
   make_tables();
   log::configure(ranks_.rank, ranks_.size(), ranks_.mine().host, false);
   make_board();
-  watch_ = std::make_unique<Watch>(*board_, *mpi_, ranks_);
+  watch_ = std::make_unique<Watch>(*board_, *mpi_, ranks_, watchdog_seconds);
 }
 
 void CommunicationThread::make_tables() {
@@ -198,6 +199,7 @@ void CommunicationThread::look_around() {
   if (has_failed_.load()) {
     if (steady_clock::now() < end_by_) return;
     log::error("the job was lost and did not end by itself within {} s", kTimeToEnd.count());
+    note_failure();
     end_process_soon(kExitFailed);
     MpiCalls::abort(kExitFailed);
   }
@@ -234,11 +236,15 @@ void CommunicationThread::tell_lanes() {
     }
   }
   if (!somebody_waits_for_a_sum) return;
-  try {
-    std::rethrow_exception(failure_);
-  } catch (const std::exception& e) {
-    log::error("{}", e.what());
+  if (board_->is_first_to_speak()) {
+    try {
+      std::rethrow_exception(failure_);
+    } catch (const std::exception& e) {
+      log::error("{}", e.what());
+    }
+    note_failure();
   }
+  board_->mine().has_spoken.store(1);
   end_process_soon(kExitFailed);
   std::fflush(nullptr);
   MpiCalls::abort(kExitFailed);
@@ -252,6 +258,7 @@ void CommunicationThread::throw_if_failed() {
 
 void CommunicationThread::abort(int exit_status) {
   std::fflush(nullptr);
+  board_->mine().has_spoken.store(1);
   end_process_soon(exit_status);
   abort_status_.store(exit_status);
   ring();

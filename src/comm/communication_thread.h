@@ -66,7 +66,7 @@ class Lane {
 class CommunicationThread {
  public:
   /// Starts MPI, the tables and the board, on the new thread; throws what that throws.
-  CommunicationThread(int* argc, char*** argv, const Launch& launch);
+  CommunicationThread(int* argc, char*** argv, const Launch& launch, double watchdog_seconds);
   /// Stops the thread, with MPI_Finalize on it. All ranks must have agreed to end (a barrier).
   ~CommunicationThread();
 
@@ -88,7 +88,7 @@ class CommunicationThread {
   [[noreturn]] void abort(int exit_status);
 
  private:
-  void start(int* argc, char*** argv, const Launch& launch);
+  void start(int* argc, char*** argv, const Launch& launch, double watchdog_seconds);
   void make_tables();
   void make_board();
   void run();

@@ -1,12 +1,10 @@
 #include "comm/watch.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 
 #include "comm/communication_thread.h"
 #include "lockstep/error.h"
-#include "lockstep/log.h"
 
 namespace lockstep::comm {
 namespace {
@@ -14,21 +12,11 @@ namespace {
 using std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-constexpr double kDefaultLimitSeconds = 60;
 constexpr Seconds kTimeToAnswer{5};     // of the limit, for other nodes to answer
 constexpr Seconds kAfterTheLeader{10};  // a rank that sees all of its node leaves the word to its leader, which asks
 constexpr Seconds kStopped{3};          // without a heartbeat; the threads give one every 100 ms
 constexpr int kQuestionTag = 1;
 constexpr int kAnswerTag = 2;
-
-Seconds limit_from_environment() {
-  const char* text = std::getenv("LOCKSTEP_WATCHDOG_SECONDS");
-  if (text == nullptr) return Seconds(kDefaultLimitSeconds);
-  const double seconds = std::atof(text);
-  if (seconds > 0) return Seconds(seconds);
-  log::warning("LOCKSTEP_WATCHDOG_SECONDS={} is no number of seconds: {} holds", text, kDefaultLimitSeconds);
-  return Seconds(kDefaultLimitSeconds);
-}
 
 std::int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(steady_clock::now().time_since_epoch()).count();
@@ -36,8 +24,8 @@ std::int64_t now_ns() {
 
 }  // namespace
 
-Watch::Watch(Board& board, MpiCalls& mpi, const RankTable& ranks)
-    : board_(board), mpi_(mpi), ranks_(ranks), limit_(limit_from_environment()) {
+Watch::Watch(Board& board, MpiCalls& mpi, const RankTable& ranks, double limit_seconds)
+    : board_(board), mpi_(mpi), ranks_(ranks), limit_(limit_seconds) {
   board_.mine().heartbeat_ns.store(now_ns());
   if (ranks_.n_nodes() < 2) return;
   const auto n = static_cast<std::size_t>(ranks_.size());
@@ -112,9 +100,12 @@ void Watch::check(const Lane& lane) {
 void Watch::check_processes(const Lane& lane) {
   for (int local = 0; local < board_.local_size(); ++local) {
     if (board_.is_alive(local)) continue;
-    fail(ErrorCode::comm_rank_lost, "{} has died: its process is gone while {} is in '{}' (collective {} of its kind)",
-         ranks_.name(ranks_.my_node()[static_cast<std::size_t>(local)]), ranks_.name(ranks_.rank), lane.waiting().label,
-         lane.waiting().sequence);
+    const std::string name = ranks_.name(ranks_.my_node()[static_cast<std::size_t>(local)]);
+    const std::string where = fmt::format("while {} was in '{}' (collective {} of its kind)", ranks_.name(ranks_.rank),
+                                          lane.waiting().label, lane.waiting().sequence);
+    if (board_.cell(local).has_spoken.load() != 0)
+      fail(ErrorCode::comm_rank_lost, "{} has failed, as it said itself, {}", name, where);
+    fail(ErrorCode::comm_rank_died, "{} has died: its process is gone {}", name, where);
   }
 }
 

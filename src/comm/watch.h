@@ -1,7 +1,7 @@
 // The watchdog: says who is missing when a collective does not end.
 //
 // A local peer whose process has ended is named within a second. A collective that takes longer than the limit
-// (LOCKSTEP_WATCHDOG_SECONDS, 60 by default) ends the job: local ranks are looked up on the node's board; the leader of
+// (comm.watchdog_seconds) ends the job: local ranks are looked up on the node's board; the leader of
 // a node asks the ranks of other nodes by control messages, which their communication threads answer whatever their
 // main threads do. A rank that gives no answer is named as such.
 #pragma once
@@ -22,12 +22,12 @@ class Lane;
 
 class Watch {
  public:
-  Watch(Board& board, MpiCalls& mpi, const RankTable& ranks);
+  Watch(Board& board, MpiCalls& mpi, const RankTable& ranks, double limit_seconds);
   ~Watch();
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
-  /// Every 100 ms or so. Throws comm_rank_lost.
+  /// Every 100 ms or so. Throws comm_rank_died, or comm_rank_lost.
   void look(std::span<Lane* const> lanes);
 
  private:

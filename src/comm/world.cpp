@@ -22,7 +22,8 @@ namespace {
 
 class MpiWorld final : public World {
  public:
-  MpiWorld(int* argc, char*** argv, const Launch& launch) : thread_(argc, argv, launch), control_(thread_) {}
+  MpiWorld(int* argc, char*** argv, const Launch& launch, double watchdog_seconds)
+      : thread_(argc, argv, launch, watchdog_seconds), control_(thread_) {}
 
   /// MPI_Finalize waits for all ranks, so all agree first. A rank that leaves because of an exception, or after one,
   /// cannot: it ends the job (main, which knows the message, does so before it comes here).
@@ -53,6 +54,7 @@ class MpiWorld final : public World {
     const std::vector<std::string> all = control_.all_gather(mine ? "1" : "0", "any");
     return std::find(all.begin(), all.end(), "1") != all.end();
   }
+  bool is_first_to_speak() override { return thread_.board().is_first_to_speak(); }
   [[noreturn]] void abort(int exit_status) override { thread_.abort(exit_status); }
 
   CommunicationThread& thread() { return thread_; }
@@ -110,10 +112,10 @@ Topology topology_of(const Config::Comm& config, const RankTable& ranks, const S
 
 }  // namespace
 
-std::unique_ptr<World> start_world(int* argc, char*** argv) {
+std::unique_ptr<World> start_world(int* argc, char*** argv, double watchdog_seconds) {
   const Launch launch = inspect_launch();
   if (launch.alone) return single_world();
-  return std::make_unique<MpiWorld>(argc, argv, launch);
+  return std::make_unique<MpiWorld>(argc, argv, launch, watchdog_seconds);
 }
 
 std::unique_ptr<World> single_world() { return std::make_unique<SingleWorld>(); }

@@ -11,7 +11,8 @@ namespace lockstep::comm {
 
 /// Checks the launch (Slurm's and PMI's variables before MPI_Init, the size after it), starts MPI (SERIALIZED) and the
 /// communication thread, which makes all MPI calls from here on. Commands of one process never call it.
-std::unique_ptr<World> start_world(int* argc, char*** argv);
+/// `watchdog_seconds`: comm.watchdog_seconds.
+std::unique_ptr<World> start_world(int* argc, char*** argv, double watchdog_seconds = Config::Comm{}.watchdog_seconds);
 
 /// comm.backend: auto | shared | mpi; comm.sleep_ms wraps it. The world must be one of start_world(). `order`: the tree
 /// over ranks by which they must sum; empty: the communicator's choice.

@@ -28,11 +28,11 @@ int run_evaluation(const EvaluateArguments& given, const Arguments& program) {
   const Config config = config::parse(given.configuration);
   require(!config.data.validation.empty(), ErrorCode::usage, "data.validation names no set to evaluate on");
   data::hdf5_version();  // as in train: before MPI
-  World& world = *(current_world() = comm::start_world(program.argc, program.argv));
+  World& world = *(current_world() = comm::start_world(program.argc, program.argv, config.comm.watchdog_seconds));
   log::configure(world.rank(), world.size(), world.host(), config.log.all_ranks);
   train::Session session(config, world, {.allow_change = {}, .checkpoint = given.checkpoint});
   const auto begin = std::chrono::steady_clock::now();
-  const LossSums sums = train::evaluate(session, *session.validation_set, "evaluation");
+  const LossSums sums = train::evaluate(session, *session.validation_set, "evaluation").value();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (!session.leader()) return 0;
   const double loss = sums.loss / sums.samples, accuracy = sums.correct / sums.samples;

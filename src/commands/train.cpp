@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "base/current_world.h"
+#include "base/failure.h"
+#include "base/stop_signal.h"
 #include "checkpoint/checkpoint.h"
 #include "comm/world.h"
 #include "commands/commands.h"
@@ -12,6 +14,7 @@
 #include "config/parser.h"
 #include "config/table.h"
 #include "data/hdf5_version.h"
+#include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "train/banner.h"
 #include "train/run_lock.h"
@@ -33,8 +36,9 @@ int run_training(const TrainArguments& given, const Arguments& program) {
   for (const std::string& key : given.session.allow_change)
     require(config::find_key(key) != nullptr, ErrorCode::config_unknown_key,
             "--allow-change: there is no key {}; the nearest is {}", key, config::nearest_key(key));
+  catch_stop_signals();
   data::hdf5_version();  // HDF5 starts before MPI: a parallel build of it would else make MPI calls of its own
-  World& world = *(current_world() = comm::start_world(program.argc, program.argv));
+  World& world = *(current_world() = comm::start_world(program.argc, program.argv, config.comm.watchdog_seconds));
   log::configure(world.rank(), world.size(), world.host(), config.log.all_ranks);
   if (given.dry_run) {
     if (world.rank() == 0)
@@ -51,10 +55,11 @@ int run_training(const TrainArguments& given, const Arguments& program) {
     session.run.write_status("running");
   }
   world.barrier();
+  on_failure([run = session.run] { run.write_status("failed"); });
   if (session.leader() || config.log.all_ranks) log::open_file(session.run.file("log.txt"));
   train::write_banner(session);
   const int status = train::train(session, lock);
-  if (session.leader()) log::info("done: {} steps; {}", session.last_step, session.run.path());
+  if (session.leader() && status == kExitDone) log::info("done: {} steps; {}", session.last_step, session.run.path());
   return status;
 }
 

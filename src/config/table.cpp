@@ -93,6 +93,12 @@ std::vector<Key> train_keys() {
            {kLearning, "", "greatest global norm of the gradients; 0: no clipping"}),
       integer(KEY(train.check_replicas_every_steps), 0,
               {kNone, "steps", "compare the replicas' bits so often; 0: never"}),
+      real(KEY(train.spike_z_score), kNotNegative,
+           {kLearning, "standard deviations",
+            "skip a step whose loss lies so far above the mean of the last 50; 0: none; a resumed run counts anew"}),
+      integer(KEY(train.max_skipped_in_a_row), 0,
+              {kNone, "steps", "so many may be skipped (loss or gradient not finite, spike); one more ends the run"},
+              1000000),
   };
 }
 
@@ -148,6 +154,8 @@ std::vector<Key> comm_and_cpu_keys() {
       real(KEY(comm.bucket_mb), kUpToATebibyte,
            {kNone, "MiB", "gradients that are summed at a time, while backward runs"}),
       real(KEY(comm.sleep_ms), kNotNegative, {kNone, "ms", "delay of each bucket, to test the overlap"}),
+      real(KEY(comm.watchdog_seconds), kPositive,
+           {kNone, "s", "a rank that is missing from a collective for so long ends the job, and is named"}),
       auto_or_count(KEY(cpu.threads), {Effect::rounding, "threads",
                                        "threads a rank; auto: the cores that it may use, or 1 if reproducible: another "
                                        "number gives other bits"}),
@@ -175,6 +183,8 @@ std::vector<Key> checkpoint_and_log_keys() {
       choice<bool>("log.ranks", +[](Config& c) -> bool& { return c.log.all_ranks; }, {{"zero", false}, {"all", true}},
                    {kNone, "", "which ranks write the log"}),
       truth(KEY(log.tensorboard), {kNone, "", "write TensorBoard event files"}),
+      real(KEY(log.slow_rank_percent), kNotNegative,
+           {kNone, "%", "warn of a rank that others wait for during so much of their time; 0: never"}),
       truth(KEY(log.progress), {kNone, "", "show a progress bar on a terminal"}),
       truth(KEY(reproducible),
             {kLearning, "",

@@ -39,6 +39,8 @@ class FileImageSet : public ImageSet {
     label = labels_[static_cast<std::size_t>(sample)];
   }
 
+  void require_unchanged() const override { file_.require_unchanged(); }
+
  private:
   InputFile file_;
   ImageSetInfo info_;

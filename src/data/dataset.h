@@ -35,6 +35,8 @@ class ImageSet {
   /// Thread-safe, without allocation. Throws Error when the file cannot give it (shrunk, unreadable) or a label is out
   /// of range.
   virtual void read(std::int64_t sample, std::span<std::uint8_t> image, std::int32_t& label) const = 0;
+  /// Asked after each batch. Throws data_changed when what lies behind the set is no longer what was opened.
+  virtual void require_unchanged() const {}
 };
 
 /// Opens and checks a file: every size against the file's length, every label against `classes`.

@@ -16,6 +16,10 @@ namespace {
 
 std::string system_text(int error_number) { return std::strerror(error_number); }
 
+std::int64_t modified_ns(const struct stat& status) {
+  return status.st_mtim.tv_sec * std::int64_t{1'000'000'000} + status.st_mtim.tv_nsec;
+}
+
 std::string folder_of(const std::string& path) {
   const std::string parent = std::filesystem::path(path).parent_path().string();
   return parent.empty() ? "." : parent;
@@ -37,6 +41,17 @@ InputFile::InputFile(const std::string& path) : path_(path) {
   require(S_ISREG(status.st_mode), ErrorCode::data_missing, "{} is {}, where a file was wanted", path,
           S_ISDIR(status.st_mode) ? "a folder" : "not a regular file");
   size_bytes_ = static_cast<std::uint64_t>(status.st_size);
+  modified_ns_ = modified_ns(status);
+}
+
+void InputFile::require_unchanged() const {
+  struct stat status {};
+  require(::fstat(descriptor_.get(), &status) == 0, ErrorCode::system_call, "cannot inspect {}: {}", path_,
+          system_text(errno));
+  const auto size_bytes = static_cast<std::uint64_t>(status.st_size);
+  require(size_bytes == size_bytes_, ErrorCode::data_changed, "{} has changed from {} to {} bytes while it was in use",
+          path_, size_bytes_, size_bytes);
+  require(modified_ns(status) == modified_ns_, ErrorCode::data_changed, "{} was written to while it was in use", path_);
 }
 
 InputFile::Outcome InputFile::try_read(std::uint64_t offset, std::span<std::byte> target) const {

@@ -24,6 +24,8 @@ class InputFile {
   Outcome try_read(std::uint64_t offset, std::span<std::byte> target) const;
   /// The same, throwing an Error that names the file and `what` ("sample 17", "its labels").
   void read(std::uint64_t offset, std::span<std::byte> target, const std::string& what) const;
+  /// Throws data_changed when the file is no longer as it was when it was opened (size, time of the last write).
+  void require_unchanged() const;
   /// Throws what read() throws for such an outcome.
   [[noreturn]] void fail_read(Outcome outcome, int error_number, std::uint64_t offset, std::size_t n_bytes,
                               const std::string& what) const;
@@ -32,6 +34,7 @@ class InputFile {
   std::string path_;
   Descriptor descriptor_;
   std::uint64_t size_bytes_ = 0;
+  std::int64_t modified_ns_ = 0;  // time of the last write
 };
 
 /// A temporary name beside `path`, removed unless publish() is reached.

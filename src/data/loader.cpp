@@ -167,6 +167,7 @@ void Loader::State::read_piece(std::int64_t piece, Slot& slot) {
     set->read(sample, std::span(slot.images).subspan(i * image_bytes, image_bytes), slot.labels[i]);
     slot.sample_ids[i] = static_cast<std::uint32_t>(set->info().first_sample) + sample;
   }
+  set->require_unchanged();
   std::fill(slot.images.begin() + static_cast<std::ptrdiff_t>(n * image_bytes), slot.images.end(), std::uint8_t{0});
   std::fill(slot.labels.begin() + static_cast<std::ptrdiff_t>(n), slot.labels.end(), -1);
   std::fill(slot.sample_ids.begin() + static_cast<std::ptrdiff_t>(n), slot.sample_ids.end(), 0u);

@@ -19,6 +19,7 @@ struct StepRecord {
                samples = 0;       // samples so far, of all ranks; step and epoch count finished ones from 1
   double loss = 0, accuracy = 0;  // means over all ranks' samples
   double learning_rate = 0, gradient_norm = 0;
+  std::int64_t skipped_steps = 0;  // since this start of the run: loss or gradient not finite, or a spike
   double step_seconds = 0, samples_per_second = 0, data_wait_seconds = 0, exposed_communication_seconds = 0;
   double memory_bytes = 0;
   int ranks = 1;
@@ -46,7 +47,7 @@ struct CheckpointRecord {
 
 struct Summary {
   std::string status;  // done | stopped | failed
-  std::int64_t steps = 0, epochs = 0, samples = 0;
+  std::int64_t steps = 0, epochs = 0, samples = 0, skipped_steps = 0;
   double final_loss = 0, final_accuracy = 0, best_loss = 0, best_accuracy = 0;  // validation, else training
   double samples_per_second = 0, seconds = 0;
   int ranks = 1;

@@ -65,10 +65,16 @@ StepClock Recorder::lap() {
 }
 
 void Recorder::step(std::int64_t step, const StepResult& result, double learning_rate, const StepClock& clock) {
-  epoch_sums_.loss += result.sums.loss;
-  epoch_sums_.correct += result.sums.correct;
-  epoch_sums_.samples += result.sums.samples;
+  if (result.is_applied) {
+    epoch_sums_.loss += result.sums.loss;
+    epoch_sums_.correct += result.sums.correct;
+    epoch_sums_.samples += result.sums.samples;
+  } else {
+    ++skipped_steps_;
+  }
   trained_samples_ += static_cast<std::int64_t>(result.sums.samples);
+  waited_seconds_ += result.exposed_communication_seconds;
+  interval_seconds_ += clock.seconds;
   final_loss_ = mean(result.sums.loss, result.sums.samples);
   final_accuracy_ = mean(result.sums.correct, result.sums.samples);
   if (session_.leader() && session_.config.log.progress)
@@ -78,24 +84,29 @@ void Recorder::step(std::int64_t step, const StepResult& result, double learning
 
 void Recorder::write_step(std::int64_t step, const StepResult& result, double learning_rate, const StepClock& clock) {
   struct Mine {
-    double loss, data_wait, memory, utilisation, exposed;
+    double loss, data_wait, memory, utilisation, exposed, waited;
   };
   const Mine mine{mean(result.local.loss, result.local.samples), clock.data_wait_seconds,
-                  static_cast<double>(peak_memory_bytes()), clock.cpu_seconds / clock.seconds,
-                  result.exposed_communication_seconds};
-  const std::vector<std::string> all = session_.world.all_gather({reinterpret_cast<const char*>(&mine), sizeof(mine)});
+                  static_cast<double>(peak_memory_bytes()),      clock.cpu_seconds / clock.seconds,
+                  result.exposed_communication_seconds,          waited_seconds_ / interval_seconds_};
+  waited_seconds_ = interval_seconds_ = 0;
+  const std::vector<std::string> all = session_.world.all_gather(
+      std::string(reinterpret_cast<const char*>(&mine), sizeof(mine)) + session_.world.host());
+  std::vector<double> waits;
   StepRecord record{.step = step + 1, .epoch = step / session_.steps_per_epoch + 1};
   record.samples = session_.samples_after(step + 1);
   record.loss = final_loss_;
   record.accuracy = final_accuracy_;
   record.learning_rate = learning_rate;
   record.gradient_norm = result.gradient_norm;
+  record.skipped_steps = skipped_steps_;
   record.step_seconds = clock.seconds;
   record.samples_per_second = result.sums.samples / clock.seconds;
   record.ranks = session_.world.size();
   for (const std::string& bytes : all) {
     Mine m{};
     std::memcpy(&m, bytes.data(), sizeof(m));
+    waits.push_back(m.waited);
     record.per_rank.loss.push_back(m.loss);
     record.per_rank.data_wait_seconds.push_back(m.data_wait);
     record.per_rank.memory_bytes.push_back(m.memory);
@@ -112,6 +123,20 @@ void Recorder::write_step(std::int64_t step, const StepResult& result, double le
       step + 1, session_.last_step, record.loss, 100 * record.accuracy, learning_rate, record.gradient_norm,
       record.step_seconds, record.samples_per_second, 1e3 * record.data_wait_seconds,
       1e3 * record.exposed_communication_seconds, record.memory_bytes / (1 << 20));
+  const double limit = session_.config.log.slow_rank_percent / 100;
+  if (const auto slow = find_slow_rank(waits, limit); slow && limit > 0)
+    warn_of(*slow, all[static_cast<std::size_t>(slow->rank)].substr(sizeof(mine)));
+}
+
+void Recorder::warn_of(const SlowRank& slow, const std::string& host) {
+  constexpr double kQuietSeconds = 60;
+  if (!session_.leader() || (has_warned_ && seconds_since(last_warning_) < kQuietSeconds)) return;
+  has_warned_ = true;
+  last_warning_ = Clock::now();
+  log::warning(
+      "rank {} on {} is slow: since the step logged before, the other ranks have spent {:.0f} % of their time "
+      "in waiting for it",
+      slow.rank, host, 100 * slow.waited_for);
 }
 
 void Recorder::epoch(std::int64_t step, double learning_rate, const LossSums* validation) {
@@ -172,6 +197,7 @@ void Recorder::finish(const std::string& status, std::int64_t step) {
        .steps = step,
        .epochs = step / session_.steps_per_epoch,
        .samples = trained_samples_,
+       .skipped_steps = skipped_steps_,
        .final_loss = final_loss_,
        .final_accuracy = final_accuracy_,
        .best_loss = has_best_ ? best_loss_ : final_loss_,

@@ -7,6 +7,7 @@
 
 #include "train/metrics.h"
 #include "train/session.h"
+#include "train/slow_rank.h"
 
 namespace lockstep::train {
 
@@ -42,14 +43,18 @@ class Recorder {
   void write_step(std::int64_t step, const StepResult& result, double learning_rate, const StepClock& clock);
 
   using Clock = std::chrono::steady_clock;
+  void warn_of(const SlowRank& slow, const std::string& host);
   static double seconds_since(Clock::time_point begin);
 
   Session& session_;
   Metrics metrics_;
   std::unique_ptr<ProgressBar> bar_;
   Clock::time_point begin_, step_begin_, epoch_begin_;
+  double waited_seconds_ = 0, interval_seconds_ = 0;  // since the step logged before: for sums over ranks, of all
+  Clock::time_point last_warning_;                    // of a slow rank
+  bool has_warned_ = false;
   double cpu_seconds_ = 0, paused_seconds_ = 0, epoch_paused_seconds_ = 0;
-  std::int64_t trained_samples_ = 0;
+  std::int64_t trained_samples_ = 0, skipped_steps_ = 0;
   LossSums epoch_sums_, last_epoch_sums_;
   double resumed_samples_ = 0;  // of epoch_sums_, taken before this run was continued
   double best_accuracy_ = 0, best_loss_ = 0, final_accuracy_ = 0, final_loss_ = 0;

@@ -110,19 +110,22 @@ void Replica::reduce() {
   backend_.copy_to_host(&result.flags, &sums_->flags, sizeof(StepFlags), *stream_);
 }
 
-void Replica::update(bool want_gradient_norm) {
+void Replica::update() {
   const OpMemory memory{workspace_->data(), nullptr};
   const float* gradients = gradient_arena();
-  if (want_gradient_norm || plan_.config().train.clip_norm > 0) {
-    clip_norm_->apply({.gradients = gradients, .scalars = scalars_, .norm = norm_}, memory, *stream_);
-    backend_.copy_to_host(&results_[static_cast<std::size_t>(current_)].gradient_norm, norm_, sizeof(double), *stream_);
-  }
+  StepResult& result = results_[static_cast<std::size_t>(current_)];
+  // The norm is taken in every step: by it all ranks decide alike, and without the host, whether the step is applied.
+  clip_norm_->apply({.gradients = gradients, .sums = &sums_->loss, .scalars = scalars_, .norm = norm_}, memory,
+                    *stream_);
+  backend_.copy_to_host(&result.gradient_norm, norm_, sizeof(double), *stream_);
+  backend_.copy_to_host(&result.is_applied, &scalars_->is_applied, sizeof(result.is_applied), *stream_);
   optimizer_->apply(
       {.parameters = parameter_arena(), .gradients = gradients, .state = optimizer_state(), .scalars = scalars_},
       memory, *stream_);
   const std::size_t statistics = parameters().n_trainable();
-  moving_average_->apply({.running = parameter_arena() + statistics, .batch = gradients + statistics}, memory,
-                         *stream_);
+  moving_average_->apply(
+      {.running = parameter_arena() + statistics, .batch = gradients + statistics, .scalars = scalars_}, memory,
+      *stream_);
 }
 
 StepResult Replica::result(int steps_ago) {

@@ -21,8 +21,9 @@ namespace lockstep::train {
 /// What one step told: over all ranks' samples, and this rank's own.
 struct StepResult {
   LossSums sums, local;
-  StepFlags flags;           // ranks that said so
-  double gradient_norm = 0;  // 0 unless asked for
+  StepFlags flags;  // ranks that said so
+  double gradient_norm = 0;
+  std::uint32_t is_applied = 0;  // 0: skipped, on all ranks alike; weights, optimizer and statistics are as before
   double exposed_communication_seconds = 0;
 };
 
@@ -36,7 +37,7 @@ class Replica {
   /// Forward and backward of one piece; buckets start on their way during the last one.
   void run_piece(const data::Batch& batch, int piece, std::int64_t global, bool last);
   void reduce();
-  void update(bool want_gradient_norm);
+  void update();
   /// Of the step just begun (0) or of the one before it (1): reading one step late never waits for the device.
   StepResult result(int steps_ago);
 

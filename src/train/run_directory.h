@@ -24,7 +24,7 @@ class RunDirectory {
   /// Moves an existing run out of the way, to RUN.1, RUN.2, ..., but for the lock that this job holds; the new name,
   /// empty when there was none.
   std::string set_aside() const;
-  void write_status(const std::string& status) const;  // running | done | stopped | failed
+  void write_status(const std::string& status) const;  // running | done | stopped; any rank: failed
   void write_file(const std::string& name, const std::string& content) const;
   std::string read_file(const std::string& name) const;  // empty when missing
 

@@ -285,7 +285,8 @@ std::int64_t Session::samples_after(std::int64_t steps) const {
   return steps / steps_per_epoch * train_set->info().n_samples + steps % steps_per_epoch * config.train.global_batch;
 }
 
-LossSums evaluate(Session& session, const data::ImageSet& set, const std::string& title) {
+std::optional<LossSums> evaluate(Session& session, const data::ImageSet& set, const std::string& title,
+                                 const std::function<bool()>& stops) {
   const Config& config = session.config;
   const std::int64_t n = config.evaluation.max_samples > 0
                              ? std::min(config.evaluation.max_samples, set.info().n_samples)
@@ -306,15 +307,18 @@ LossSums evaluate(Session& session, const data::ImageSet& set, const std::string
                        .last_step = steps,
                        .max_samples = n});
   ProgressBar bar(title, steps, session.leader() && config.log.progress);
-  LossSums mine;
+  LossSums all;
   for (std::int64_t step = 0; step < steps; ++step) {
-    const LossSums sums = session.replica->evaluate(loader.next());
-    mine.loss += sums.loss;
-    mine.correct += sums.correct;
-    mine.samples += sums.samples;
+    const LossSums mine = session.replica->evaluate(loader.next());
+    const StepSums sums =
+        session.replica->sum_over_ranks({.loss = mine, .flags = {.stop_requests = stops() ? 1.0 : 0.0}});
+    if (sums.flags.stop_requests > 0) return std::nullopt;
+    all.loss += sums.loss.loss;
+    all.correct += sums.loss.correct;
+    all.samples += sums.loss.samples;
     bar.update(step + 1, "");
   }
-  return session.replica->sum_over_ranks({.loss = mine, .flags = {}}).loss;
+  return all;
 }
 
 }  // namespace lockstep::train

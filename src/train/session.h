@@ -2,7 +2,9 @@
 // state to begin from. Construction is collective over the world's ranks.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -73,7 +75,10 @@ class Session {
 std::shared_ptr<const data::ImageSet> open_train_set(const Config& config);
 std::shared_ptr<const data::ImageSet> open_validation_set(const Config& config);
 
-/// Loss sums over the first evaluation.max_samples (0: all) of a set, each counted once, over all ranks.
-LossSums evaluate(Session& session, const data::ImageSet& set, const std::string& title);
+/// Loss sums over the first evaluation.max_samples (0: all) of a set, each counted once, over all ranks. Nothing once
+/// `stops` is true on any rank.
+std::optional<LossSums> evaluate(
+    Session& session, const data::ImageSet& set, const std::string& title,
+    const std::function<bool()>& stops = [] { return false; });
 
 }  // namespace lockstep::train

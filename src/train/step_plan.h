@@ -52,7 +52,6 @@ struct StepFlags {
   double stop_requests = 0;  // was told to stop by a signal
   double save_due = 0;       // the clock says that a checkpoint is due: rank 0 alone looks at it
   double saver_done = 0;     // the background writer has finished what it was given
-  double saver_failed = 0;   // ... or could not
 };
 
 /// What is summed over ranks once a step besides gradients: in exchange memory, by one all-reduce of doubles.

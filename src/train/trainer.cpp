@@ -5,12 +5,15 @@
 #include <cmath>
 #include <optional>
 
+#include "base/stop_signal.h"
 #include "checkpoint/safetensors.h"
 #include "lockstep/error.h"
+#include "lockstep/log.h"
 #include "train/checkpointing.h"
 #include "train/recorder.h"
 #include "train/replica_check.h"
 #include "train/schedule.h"
+#include "train/spike_limit.h"
 
 namespace lockstep::train {
 
@@ -45,24 +48,26 @@ class Trainer {
         recorder_(session),
         schedule_(session.config.schedule, session.config.optimizer.learning_rate, session.steps_per_epoch,
                   session.config.train.epochs),
+        spike_limit_(session.config.train.spike_z_score),
         loader_(session.train_set, loader_options(session)),
         checkpointing_(session, recorder_, lock) {}
 
   /// The whole of training. Steps are numbered from 0; `step` is the one being run.
   int run() {
     const std::int64_t first = s_.progress.step;
+    if (s_.world.any(stop_requested())) return stop(first);  // told while it started: nothing is new
     for (std::int64_t step = first; step < s_.last_step; ++step) {
       run_step(step);
       // The loss is read one step late, so that a device need not be waited for.
       if (step > first) account(step - 1, 1);
       const bool epoch_ends = (step + 1) % s_.steps_per_epoch == 0, run_ends = step + 1 == s_.last_step;
-      if (!epoch_ends && !run_ends && !evaluates_after(step) && !checkpointing_.due_after(step) && !checks_after(step))
-        continue;
+      if (!epoch_ends && !run_ends && !evaluates_after(step) && !checks_after(step)) continue;
       account(step, 0);
-      if (checks_after(step)) require_equal_replicas(s_.world, s_.replica->hash(), step + 1);
       const bool evaluated = evaluates_after(step) && evaluate_now(step + 1);
       if (epoch_ends) recorder_.epoch(step, learning_rate(step), evaluated ? &validation_ : nullptr);
-      if (checkpointing_.due_after(step)) checkpointing_.save(step + 1, quality(evaluated));
+      if (checks_after(step)) require_equal_replicas(s_.world, s_.replica->hash(), step + 1);
+      if (saves_after(step)) checkpointing_.save(step + 1, quality(evaluated));
+      if (stopping_ && !run_ends) return stop(step + 1);
       recorder_.restart_clock();
     }
     finish();
@@ -77,10 +82,11 @@ class Trainer {
     const BatchShape shape = s_.shape_of(step);
     const double t = static_cast<double>(step + 1), waited = loader_.wait_seconds();
     Replica& replica = *s_.replica;
-    StepFlags flags;
+    StepFlags flags{.stop_requests = stop_requested() ? 1.0 : 0.0};
     checkpointing_.say(step, flags);
     replica.begin_step({.learning_rate = static_cast<float>(learning_rate(step)),
                         .loss_weight = static_cast<float>(1.0 / static_cast<double>(shape.global_batch)),
+                        .loss_limit = spike_limit_.value(),
                         .adam_correction1 = static_cast<float>(1.0 / (1.0 - std::pow(o.beta1, t))),
                         .adam_correction2 = static_cast<float>(1.0 / (1.0 - std::pow(o.beta2, t))),
                         .epoch = static_cast<std::uint32_t>(step / s_.steps_per_epoch),
@@ -89,7 +95,7 @@ class Trainer {
     for (int piece = 0; piece < shape.pieces; ++piece)
       replica.run_piece(loader_.next(), piece, shape.piece_of_all(piece), piece + 1 == shape.pieces);
     replica.reduce();
-    replica.update(recorder_.logs(step));
+    replica.update();
     clock_[step & 1] = recorder_.lap();
     clock_[step & 1].data_wait_seconds = loader_.wait_seconds() - waited;
   }
@@ -99,28 +105,52 @@ class Trainer {
     if (step <= accounted_) return;
     accounted_ = step;
     const StepResult result = s_.replica->result(steps_ago);
-    require(std::isfinite(result.sums.loss), ErrorCode::not_finite, "the loss of step {} is {} (learning rate {:g})",
-            step + 1, result.sums.loss, learning_rate(step));
+    stopping_ = stopping_ || result.flags.stop_requests > 0;
+    if (result.is_applied) {
+      skipped_in_a_row_ = 0;
+      spike_limit_.add(result.sums.loss / result.sums.samples);
+    } else {
+      note_skipped(step, result);
+    }
     recorder_.step(step, result, learning_rate(step), clock_[step & 1]);
     checkpointing_.hear(step, result.flags);
+  }
+
+  /// The device has skipped it, on all ranks alike.
+  void note_skipped(std::int64_t step, const StepResult& result) {
+    const int limit = s_.config.train.max_skipped_in_a_row;
+    const std::string what =
+        fmt::format("step {} was skipped: loss {:.4f}, gradient norm {:.4f}, learning rate {:g}", step + 1,
+                    result.sums.loss / result.sums.samples, result.gradient_norm, learning_rate(step));
+    ++skipped_in_a_row_;
+    require(skipped_in_a_row_ <= limit, ErrorCode::steps_skipped,
+            "{}; it is the {}. in a row, and train.max_skipped_in_a_row is {}", what, skipped_in_a_row_, limit);
+    if (s_.leader()) log::warning("{}; {} in a row", what, skipped_in_a_row_);
   }
 
   static bool divides(std::int64_t every, std::int64_t count) { return every > 0 && count % every == 0; }
 
   bool evaluates_after(std::int64_t step) const {
     const Config::Evaluation& e = s_.config.evaluation;
-    if (!s_.validation_set) return false;
+    if (!s_.validation_set || stopping_) return false;
     return step + 1 == s_.last_step || divides(e.every_steps, step + 1) ||
            divides(e.every_epochs * s_.steps_per_epoch, step + 1);
   }
+  bool saves_after(std::int64_t step) const { return stopping_ || checkpointing_.due_after(step); }
   bool checks_after(std::int64_t step) const {
-    return divides(s_.config.train.check_replicas_every_steps, step + 1) || checkpointing_.due_after(step);
+    return divides(s_.config.train.check_replicas_every_steps, step + 1) || saves_after(step);
   }
 
   bool evaluate_now(std::int64_t steps_done) {
     recorder_.restart_clock();
     const double begin = now_seconds();
-    validation_ = evaluate(s_, *s_.validation_set, "evaluation");
+    const std::optional<LossSums> sums = evaluate(s_, *s_.validation_set, "evaluation", stop_requested);
+    stopping_ = !sums;
+    if (stopping_) {
+      if (s_.leader()) log::warning("told to stop: the evaluation after step {} was given up", steps_done);
+      return false;
+    }
+    validation_ = *sums;
     recorder_.evaluation(steps_done, validation_, now_seconds() - begin);
     return true;
   }
@@ -131,6 +161,18 @@ class Trainer {
     const LossSums& sums = s_.validation_set ? validation_ : recorder_.epoch_sums();
     if (sums.samples <= 0) return std::nullopt;
     return s_.validation_set ? sums.correct / sums.samples : -sums.loss / sums.samples;
+  }
+
+  /// All ranks have agreed, and what was trained is saved: the same command continues here.
+  int stop(std::int64_t steps_done) {
+    checkpointing_.finish();
+    if (s_.leader()) {
+      log::info("stopped by a signal after step {}: the same command continues", steps_done);
+      s_.run.write_status("stopped");
+    }
+    recorder_.finish("stopped", steps_done);
+    s_.world.barrier();
+    return kExitStopped;
   }
 
   void finish() {
@@ -147,11 +189,14 @@ class Trainer {
   Session& s_;
   Recorder recorder_;
   Schedule schedule_;
+  SpikeLimit spike_limit_;
   data::Loader loader_;
   Checkpointing checkpointing_;
   LossSums validation_;
   StepClock clock_[2];
   std::int64_t accounted_ = -1;
+  int skipped_in_a_row_ = 0;
+  bool stopping_ = false;  // a rank was told to stop: on all ranks alike
 };
 
 }  // namespace

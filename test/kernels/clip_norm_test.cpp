@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "test/reference/backend.h"
 #include "test/support/device.h"
@@ -24,7 +25,10 @@ struct Outputs {
   double norm = 0;
 };
 
-Outputs run(Backend& backend, const Case& c, const std::vector<float>& gradients) {
+constexpr LossSums kSums{.loss = 12, .correct = 0, .samples = 4};
+
+Outputs run(Backend& backend, const Case& c, const std::vector<float>& gradients, const LossSums& sums = kSums,
+            float loss_limit = std::numeric_limits<float>::infinity()) {
   ClipNormDescription d;
   d.segments = c.segments;
   d.max_norm = c.max_norm;
@@ -33,9 +37,12 @@ Outputs run(Backend& backend, const Case& c, const std::vector<float>& gradients
   StepScalars scalars;
   scalars.learning_rate = 0.125f;
   scalars.clip_coefficient = -1;
+  scalars.loss_limit = loss_limit;
+  scalars.is_applied = 17;
   scalars.step = 42;
   ClipNorm::Apply args;
   args.gradients = device.upload(gradients);
+  args.sums = device.upload(std::vector<LossSums>{sums});
   args.scalars = device.upload(std::vector<StepScalars>{scalars});
   args.norm = device.garbage<double>(1);
   op->apply(args, device.op_memory(op->needs()), device.stream());
@@ -76,6 +83,33 @@ TEST(ClipNorm, KnownValues) {
     EXPECT_EQ(run(*backend, kCases[0], gradients).scalars.clip_coefficient, 1.0f) << name << ": 0 is no limit";
     EXPECT_EQ(run(*backend, kCases[2], gradients).scalars.clip_coefficient, 1.0f) << name << ": below the limit";
   }
+}
+
+/// Infinite or no number anywhere, or a loss beyond the limit, a mean over samples: the step is not to be applied.
+TEST(ClipNorm, DecidesWhetherTheStepIsApplied) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  reference::ReferenceBackend reference;
+  const auto applied = [&](Backend& backend, const Case& c, float gradient, double loss, float limit) {
+    std::vector<float> gradients = random_normal(kElements, 3);
+    gradients[20000] = gradient;
+    return run(backend, c, gradients, {.loss = loss, .correct = 0, .samples = 4}, limit).scalars.is_applied;
+  };
+  const auto expect_everywhere = [&](std::uint32_t expected, float gradient, double loss, float limit) {
+    for (const Case& c : {kCases[0], kCases[1]}) {
+      EXPECT_EQ(applied(reference, c, gradient, loss, limit), expected) << gradient << ", " << loss << ", " << limit;
+      for (auto& [name, backend] : tested_backends())
+        EXPECT_EQ(applied(*backend, c, gradient, loss, limit), expected)
+            << name << ": " << gradient << ", " << loss << ", " << limit;
+    }
+  };
+  expect_everywhere(1, 1, 12, kInfinity);
+  expect_everywhere(1, 3e38f, 12, kInfinity);  // its square is finite in fp64
+  expect_everywhere(0, kNan, 12, kInfinity);
+  expect_everywhere(0, -kInfinity, 12, kInfinity);
+  expect_everywhere(0, 1, std::numeric_limits<double>::quiet_NaN(), kInfinity);
+  expect_everywhere(0, 1, std::numeric_limits<double>::infinity(), kInfinity);
+  expect_everywhere(1, 1, 12, 3);
+  expect_everywhere(0, 1, 12, 2.9f);
 }
 
 /// 1e30 squared overflows fp32: the squares must be fp64.

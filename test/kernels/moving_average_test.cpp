@@ -1,6 +1,8 @@
 // Running statistics of the cpu backend against the reference.
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "test/reference/backend.h"
 #include "test/support/compare.h"
 #include "test/support/device.h"
@@ -10,7 +12,7 @@ namespace lockstep::test {
 namespace {
 
 std::vector<float> run(Backend& backend, std::size_t n_elements, float momentum, const std::vector<float>& before,
-                       const std::vector<float>& batch) {
+                       const std::vector<float>& batch, std::uint32_t is_applied = 1) {
   MovingAverageDescription d;
   d.n_elements = n_elements;
   d.momentum = momentum;
@@ -19,6 +21,7 @@ std::vector<float> run(Backend& backend, std::size_t n_elements, float momentum,
   MovingAverage::Apply args;
   args.running = device.upload(before);
   args.batch = device.upload(batch);
+  args.scalars = device.upload(std::vector<StepScalars>{{.is_applied = is_applied}});
   op->apply(args, device.op_memory(op->needs()), device.stream());
   return device.download(args.running, n_elements);
 }
@@ -40,6 +43,13 @@ TEST(MovingAverage, AgreesWithTheReference) {
 TEST(MovingAverage, KnownValues) {
   for (auto& [name, backend] : tested_backends())
     EXPECT_EQ(run(*backend, 3, 0.25f, {0, 1, -4}, {4, 1, 4}), (std::vector<float>{1, 1, -2})) << name;
+}
+
+TEST(MovingAverage, ASkippedStepChangesNothing) {
+  reference::ReferenceBackend reference;
+  const std::vector<float> before = {0, 1, -4}, batch = {4, std::numeric_limits<float>::quiet_NaN(), 4};
+  EXPECT_EQ(run(reference, 3, 0.25f, before, batch, 0), before);
+  for (auto& [name, backend] : tested_backends()) EXPECT_EQ(run(*backend, 3, 0.25f, before, batch, 0), before) << name;
 }
 
 }  // namespace

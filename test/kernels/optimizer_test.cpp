@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <string>
 
 #include "test/reference/backend.h"
@@ -108,7 +109,8 @@ struct Outputs {
   std::vector<float> parameters, state;
 };
 
-Outputs run(Backend& backend, const Case& c, const std::vector<float>& initial) {
+/// With `skips` each step comes a second time, with gradients that are no numbers, and is not to be applied.
+Outputs run(Backend& backend, const Case& c, const std::vector<float>& initial, bool skips = false) {
   const OptimizerDescription d = describe(c);
   Device device(backend);
   const auto op = backend.optimizer(d);
@@ -124,6 +126,12 @@ Outputs run(Backend& backend, const Case& c, const std::vector<float>& initial) 
     scalars.adam_correction1 = static_cast<float>(1 / (1 - std::pow(double{d.beta1}, step + 1)));
     scalars.adam_correction2 = static_cast<float>(1 / (1 - std::pow(double{d.beta2}, step + 1)));
     args.gradients = device.upload(gradient(step));
+    args.scalars = device.upload(std::vector<StepScalars>{scalars});
+    op->apply(args, memory, device.stream());
+    if (!skips) continue;
+    scalars.is_applied = 0;
+    scalars.clip_coefficient = std::numeric_limits<float>::quiet_NaN();
+    args.gradients = device.upload(std::vector<float>(kElements, std::numeric_limits<float>::quiet_NaN()));
     args.scalars = device.upload(std::vector<StepScalars>{scalars});
     op->apply(args, memory, device.stream());
   }
@@ -163,6 +171,17 @@ TEST(Optimizer, LeavesGapsAlone) {
         for (std::size_t state = i; state < out.state.size(); state += kElements)
           EXPECT_EQ(out.state[state], 0.0f) << name << ", " << c.name << ", element " << i;
       }
+    }
+}
+
+TEST(Optimizer, ASkippedStepChangesNothing) {
+  const std::vector<float> initial = random_normal(kElements, 1);
+  reference::ReferenceBackend reference;
+  for (const Case& c : kCases)
+    for (Backend* backend : {static_cast<Backend*>(&reference), tested_backends()[1].backend.get()}) {
+      const Outputs plain = run(*backend, c, initial), skipping = run(*backend, c, initial, true);
+      EXPECT_EQ(plain.parameters, skipping.parameters) << backend->name() << ", " << c.name;
+      EXPECT_EQ(plain.state, skipping.state) << backend->name() << ", " << c.name;
     }
 }
 

@@ -131,7 +131,8 @@ TEST(Simd, OptimizersAndNormsAreTheSame) {
             double norm = 0;
             const auto clip = make_clip_norm({.segments = d.segments, .max_norm = 3}, {1});
             std::vector<char> workspace(clip->needs().forward_workspace_bytes);
-            clip->apply({g.data(), &scalars, &norm}, {workspace.data(), nullptr}, stream);
+            const LossSums sums{.loss = 1, .samples = 1};
+            clip->apply({g.data(), &sums, &scalars, &norm}, {workspace.data(), nullptr}, stream);
             EXPECT_GT(norm, 3);
             std::vector<float> parameters = w, state(2 * n);
             make_optimizer(d, {1})->apply({parameters.data(), g.data(), state.data(), &scalars}, {}, stream);

@@ -15,6 +15,7 @@ class ReferenceOptimizer final : public Optimizer {
   std::string describe() const override { return "reference: all fused"; }
 
   void apply(const Apply& args, const OpMemory&, Stream&) override {
+    if (args.scalars->is_applied == 0) return;
     for (const ParameterSegment& segment : d_.segments)
       for (std::size_t i = segment.begin; i < segment.begin + segment.n_elements; ++i) {
         const double decay = segment.decay ? d_.weight_decay : 0.0;
@@ -65,6 +66,9 @@ class ReferenceClipNorm final : public ClipNorm {
     *args.norm = std::sqrt(sum);
     const double coefficient = d_.max_norm > 0 ? std::min(1.0, d_.max_norm / (*args.norm + 1e-6)) : 1.0;
     args.scalars->clip_coefficient = static_cast<float>(coefficient);
+    const double loss = args.sums->loss / args.sums->samples;
+    const bool is_finite = std::isfinite(*args.norm) && std::isfinite(loss);
+    args.scalars->is_applied = is_finite && !(loss > args.scalars->loss_limit) ? 1 : 0;
   }
 
  private:
@@ -93,6 +97,7 @@ class ReferenceMovingAverage final : public MovingAverage {
   OpNeeds needs() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }
   void apply(const Apply& args, const OpMemory&, Stream&) override {
+    if (args.scalars->is_applied == 0) return;
     for (std::size_t i = 0; i < d_.n_elements; ++i) {
       const double running = args.running[i];
       args.running[i] = static_cast<float>(running + double{d_.momentum} * (args.batch[i] - running));

@@ -28,6 +28,7 @@ StepRecord a_step(std::int64_t step) {
   r.accuracy = 0.25;
   r.learning_rate = 0.1;
   r.gradient_norm = 1.5;
+  r.skipped_steps = 2;
   r.step_seconds = 0.5;
   r.samples_per_second = 256;
   r.data_wait_seconds = 0.01;
@@ -90,7 +91,7 @@ TEST_F(MetricsTest, AStepHasTheseKeys) {
   EXPECT_GT(line["time_unix"].get<double>(), 1.7e9);
   line.erase("time_unix");
   EXPECT_EQ(line, Json::parse(R"({"event": "step", "step": 4, "epoch": 1, "samples": 512, "loss": 0.5, "accuracy": 0.25,
-    "learning_rate": 0.1, "gradient_norm": 1.5, "step_seconds": 0.5, "samples_per_second": 256.0,
+    "learning_rate": 0.1, "gradient_norm": 1.5, "skipped_steps": 2, "step_seconds": 0.5, "samples_per_second": 256.0,
     "data_wait_seconds": 0.01, "exposed_communication_seconds": 0.02, "memory_bytes": 123456789012, "ranks": 2,
     "per_rank": {"loss": [1.0, 3.0], "data_wait_seconds": [0.01, 0.0], "memory_bytes": [123456789012, 5],
                  "utilisation": [0.9, 0.8]}})"));
@@ -214,11 +215,17 @@ TEST_F(MetricsTest, OtherRanksWriteNothing) {
 
 TEST_F(MetricsTest, SummaryHoldsResultAndVersions) {
   Metrics metrics(options());
-  metrics.summary(
-      {.status = "stopped", .steps = 7, .final_loss = NAN, .best_accuracy = 0.5, .seconds = 12, .ranks = 4});
+  metrics.summary({.status = "stopped",
+                   .steps = 7,
+                   .skipped_steps = 3,
+                   .final_loss = NAN,
+                   .best_accuracy = 0.5,
+                   .seconds = 12,
+                   .ranks = 4});
   const Json summary = Json::parse(read_file(directory_ + "/metrics.json"));
   EXPECT_EQ(summary["status"], "stopped");
   EXPECT_EQ(summary["steps"], 7);
+  EXPECT_EQ(summary["skipped_steps"], 3);
   EXPECT_TRUE(summary["final_loss"].is_null());
   EXPECT_EQ(summary["best_accuracy"], 0.5);
   EXPECT_EQ(summary["ranks"], 4);

@@ -6,6 +6,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+
 #include "test/reference/backend.h"
 #include "test/train/small_run.h"
 
@@ -110,6 +113,45 @@ TEST(Replica, ClippingBoundsTheUpdate) {
   for (std::size_t i = 0; i < before.size(); ++i) moved += std::pow(static_cast<double>(after[i]) - before[i], 2);
   EXPECT_GT(run.result().gradient_norm, 0.25);
   EXPECT_NEAR(std::sqrt(moved), 0.25, 1e-4);  // fp32 rounding of weights near 1
+}
+
+/// Parameters, optimizer state and running statistics as a checkpoint has them.
+std::vector<std::vector<float>> whole_state(const train::Replica& replica) {
+  std::vector<std::vector<float>> out;
+  for (const checkpoint::TensorSource& source : replica.sources()) {
+    out.emplace_back(static_cast<std::size_t>(source.shape.n_elements()));
+    source.read(out.back());
+  }
+  return out;
+}
+
+TEST(Replica, ASkippedStepChangesNothing) {
+  Config config = test::small_config(8, 8);
+  config.train.clip_norm = 1;
+  const auto world = comm::single_world();
+  const auto communicator = comm::make_communicator(config.comm, *world);
+  const auto cpu = make_backend({.device = "cpu", .threads = 1});
+  test::SmallRun run(config, *cpu, *communicator);
+  run.step(0);
+  EXPECT_EQ(run.result().is_applied, 1u);
+  const auto before = whole_state(run.replica());
+  run.step(1, true, {}, 0.01f);  // its loss is above the limit
+  EXPECT_EQ(run.result().is_applied, 0u);
+  EXPECT_TRUE(std::isfinite(run.result().gradient_norm));
+  EXPECT_EQ(whole_state(run.replica()), before);
+  run.step(1);
+  EXPECT_EQ(run.result().is_applied, 1u);
+  EXPECT_NE(whole_state(run.replica()), before);
+
+  std::vector<checkpoint::NamedTensor> tensors = run.replica().named_tensors(2);
+  for (checkpoint::NamedTensor& t : tensors)
+    if (t.name == "fc.bias") t.values[3] = std::numeric_limits<float>::infinity();
+  run.replica().load_named(tensors);
+  const std::uint64_t hash = run.replica().hash();
+  run.step(2);
+  EXPECT_EQ(run.result().is_applied, 0u);
+  EXPECT_FALSE(std::isfinite(run.result().sums.loss));
+  EXPECT_EQ(run.replica().hash(), hash);
 }
 
 TEST(Replica, AdamWDecreasesTheLoss) {

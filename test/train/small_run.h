@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -42,12 +43,14 @@ class SmallRun {
   }
 
   /// One step on samples step*batch, step*batch+1, ... of the set; the loss, a mean over all ranks' samples.
-  double step(std::int64_t number, bool update = true, const train::StepFlags& flags = {}) {
+  double step(std::int64_t number, bool update = true, const train::StepFlags& flags = {},
+              float loss_limit = std::numeric_limits<float>::infinity()) {
     const Config& config = plan_.config();
     const train::BatchShape& shape = plan_.batch();
     replica_.begin_step(
         {.learning_rate = static_cast<float>(config.optimizer.learning_rate),
          .loss_weight = 1.0f / static_cast<float>(shape.global_batch),
+         .loss_limit = loss_limit,
          .adam_correction1 = static_cast<float>(1 / (1 - std::pow(config.optimizer.beta1, number + 1.0))),
          .adam_correction2 = static_cast<float>(1 / (1 - std::pow(config.optimizer.beta2, number + 1.0))),
          .epoch = 0,
@@ -59,7 +62,7 @@ class SmallRun {
       replica_.run_piece(batch_, piece, shape.piece_of_all(piece), piece + 1 == shape.pieces);
     }
     replica_.reduce();
-    if (update) replica_.update(true);
+    if (update) replica_.update();
     result_ = replica_.result(0);
     return result_.sums.loss / result_.sums.samples;
   }

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# timeout: 200
+# A data file that is written to, or cut, while it is in use; a sector that cannot be read: named, and ended cleanly.
+source test/faults/common.sh
+
+file=$(realpath "$work")/images.h5
+fresh() { rm -f "$file" "$file.fails"; cp data/samples/cifar10_train.h5 "$file"; }
+cifar=(data.train="$file" train.global_batch=6 data.prefetch=1)
+
+fresh
+start written 2 "${cifar[@]}"
+begun
+printf 'x' | dd of="$file" bs=1 seek=100000 conv=notrunc status=none
+ends "ends" 1 60
+says "the file is named" "images.h5 was written to while it was in use"
+status_is failed
+
+fresh
+start cut 2 "${cifar[@]}"
+begun
+truncate -s 200000 "$file"
+ends "ends" 1 60
+says "the file is named" 'images.h5 (has changed from [0-9]+ to 200000 bytes|shrank from [0-9]+ to 200000 bytes)'
+status_is failed
+
+# A new version that gets the name by rename does no harm: the one that was opened stays what it is.
+fresh
+start replaced 2 "${cifar[@]}" train.max_steps=40
+begun
+cp "$file" "$file.new" && mv "$file.new" "$file"
+ends "a file that is replaced by rename does no harm" 0 90
+status_is done
+
+fresh
+if ${CXX:-g++} -shared -fPIC -o "$work/failing_read.so" test/faults/failing_read.cpp -ldl 2>"$work/compiler"; then
+  command_of=(env LD_PRELOAD="$work/failing_read.so" FAILING_READ="$file" "${command_of[@]}")
+  start unreadable 2 "${cifar[@]}"
+  begun
+  touch "$file.fails"
+  ends "ends" 1 60
+  says "file, sample and place are named" 'images.h5: reading sample [0-9]+ \([0-9]+ bytes at offset [0-9]+\) failed: Input/output error'
+  status_is failed
+else
+  bad "the wrapper is built"
+  cat "$work/compiler"
+fi
+
+finish

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# timeout: 300
+# A rank is killed, or stopped, in every phase: the others end with status 1 and name it and what they waited for, the
+# newest checkpoint is good, and the same command goes on from it. mpirun would end the others by itself within two
+# seconds: here it leaves them alone (recovery), but for the last run.
+source test/faults/common.sh
+
+ordinary=("${command_of[@]}")
+left_alone=(sh -c '"$0" "$@"; echo "status $? of rank $OMPI_COMM_WORLD_RANK"' "${command_of[@]}")
+large=(data.image_size=16 train.global_batch=24 checkpoint.every_steps=2 checkpoint.keep=2)
+
+# lost WHICH SECONDS: rank WHICH is killed by now; all others end within that time
+lost() {
+  local end=$((SECONDS + $2))
+  while [[ -n $(ranks_of $job) ]] && ((SECONDS <= end)); do sleep 0.1; done
+  check "$name: the others end" test -z "$(ranks_of $job)"
+  wait_for 20 false
+  wait $job 2>/dev/null
+  says "with status 1" "status 1 of rank [^$1]"  # the first ends the job, and with it the others
+  says "the rank and what was waited for are named" \
+    "rank $1 \\(?.*has died: its process is gone while rank [0-2] .* was in '(bucket [0-9]+ of [0-9]+|loss|barrier|all_gather|any|broadcast)'"
+  status_is failed
+}
+goes_on() {
+  command_of=("${ordinary[@]}")
+  unset OMPI_MCA_orte_enable_recovery
+  check "$name: the newest checkpoint is good" "$lockstep" checkpoint verify "$work/$name/checkpoints/latest"
+  continues 2 2 "$@"
+}
+killed() { # killed NAME RANK CONDITION KEY=VALUE...
+  export OMPI_MCA_orte_enable_recovery=1
+  command_of=("${left_alone[@]}")
+  start "$1" 3 "${@:4}"
+  check "$name: begins" wait_for 60 eval "$3"
+  kill -KILL "$(rank "$2")"
+  lost "$2" 60
+  goes_on "${@:4}"
+}
+# A checkpoint is written beside the training, so the first may be whole only steps after it was begun.
+saved() { step_is 3 && [[ -e $work/$name/checkpoints/latest ]]; }
+saving() { saved && compgen -G "$work/$name/checkpoints/*" | grep -qv -e 'step-[0-9]*\.h5$' -e latest -e best; }
+
+killed early 0 saved "${large[@]}"
+killed late 1 'saved && sleep 0.3' "${large[@]}"
+killed in-a-collective 1 saved "${large[@]}" data.image_size=8 comm.bucket_mb=100 comm.sleep_ms=1000
+killed while-saving 1 saving "${large[@]}" data.image_size=8
+
+# As it is on a cluster: mpirun ends the others, after they have spoken.
+command_of=("${ordinary[@]}")
+start ordinary 3 "${large[@]}"
+check "$name: begins" wait_for 60 saved
+kill -KILL "$(rank 1)"
+ends "ends" 137 60
+says "the rank is named" 'rank 1 .*has died'
+status_is failed
+goes_on "${large[@]}"
+
+# Stopped, not dead: only the watchdog can tell.
+start stopped 2 checkpoint.every_steps=2 comm.watchdog_seconds=5
+check "$name: begins" wait_for 60 saved
+stopped=$(rank 1)
+kill -STOP "$stopped"
+ends "ends" 1 60
+says "the rank and what was waited for are named" "has waited [0-9]+ s in '(bucket|loss|all_gather|any|barrier)[^']*' .* for rank 1 .*no sign of life"
+status_is failed
+goes_on
+
+finish

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# timeout: 200
+# Losses and gradients that are no numbers, and spikes of the loss: the step is skipped on all ranks alike, counted and
+# logged; too many in a row end the run.
+source test/faults/common.sh
+
+# The first update leaves weights of 1e30: from then on no loss is finite.
+start diverged 2 optimizer.learning_rate=1e30 schedule.kind=constant schedule.warmup_epochs=0 train.max_skipped_in_a_row=3 \
+  train.check_replicas_every_steps=1
+ends "too many in a row end the run" 1 90
+says "each is logged" 'step [0-9]+ was skipped: loss -?(nan|inf).* 3 in a row'
+says "the reason is named" 'it is the 4. in a row, and train.max_skipped_in_a_row is 3'
+says "with its code" '\[steps_skipped\]'
+status_is failed
+
+# Losses of small batches scatter: many lie above their mean by a standard deviation.
+start spikes 2 train.spike_z_score=0.5 train.max_skipped_in_a_row=1000 train.max_steps=60 train.check_replicas_every_steps=5 \
+  optimizer.learning_rate=0.001
+ends "a run with spikes comes to its end, all ranks alike" 0 120
+says "spikes are skipped" 'step [0-9]+ was skipped: loss [0-9.]+, gradient norm [0-9.]+'
+status_is done
+check "spikes: they are counted" grep -Eq '"skipped_steps": [1-9]' "$work/spikes/metrics.json"
+check "spikes: none of the first 20" bash -c "! grep -E '\"step\":20,' '$work/spikes/metrics.jsonl' | grep -vq '\"skipped_steps\":0'"
+
+finish
