@@ -62,13 +62,13 @@ def report(data, args):
             continue
         error[side] = statistics.stdev(finals[side]) / math.sqrt(len(runs)) if len(runs) > 1 else math.nan
         rows.append([name, ", ".join(data["runs"][side]), ", ".join(f"{100 * a:.2f}" for a in finals[side]),
-                     f"{100 * statistics.mean(finals[side]):.2f}", f"{100 * error[side]:.2f}",
-                     f"{statistics.median(run['seconds'] for run in runs):.0f}"])
+                     f"{100 * statistics.mean(finals[side]):.2f}",
+                     f"{100 * error[side]:.2f}" if len(runs) > 1 else "-"])
     text = (f"ResNet-18 (CIFAR stem) on {data['train_images']} images of CIFAR-10, {args.epochs} epochs, evaluated on "
             f"{data['test_images']} test images after the last:\nbatch 128, SGD 0.1, momentum 0.9, weight decay 5e-4, "
             "warm-up of 1 epoch, cosine, crop and flip; 1 rank, "
-            f"{args.threads} threads, fp32.\n\n"
-            + harness.table(["", "seeds", "accuracy, %", "mean", "standard error", "median seconds"], rows))
+            f"{args.threads} thread(s), fp32.\n\n"
+            + harness.table(["", "seeds", "accuracy, %", "mean", "standard error"], rows))
     if len(error) == 2 and not any(map(math.isnan, error.values())):
         difference = statistics.mean(finals["lockstep"]) - statistics.mean(finals["pytorch"])
         of_difference = math.hypot(*error.values())

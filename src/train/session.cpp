@@ -183,8 +183,10 @@ void Session::check_unchanged(const std::string& before, const SessionOptions& o
     const auto& allowed = options.allow_change;
     const bool is_allowed =
         d.key == "train.epochs" || std::find(allowed.begin(), allowed.end(), d.key) != allowed.end();
+    const bool changes_schedule = d.key == "train.epochs" || d.key.starts_with("schedule.");
     if (is_allowed)
-      notes.push_back(fmt::format("{} changes from {} to {}, and the schedule with it", d.key, d.before, d.now));
+      notes.push_back(fmt::format("{} changes from {} to {}{}", d.key, d.before, d.now,
+                                  changes_schedule ? ", and the schedule with it" : ""));
     if (!is_allowed) text += fmt::format("\n  {}: {} before, {} now", d.key, d.before, d.now);
   }
   require(text.empty(), ErrorCode::resume_changed, "{} cannot be continued with other settings of what is learned:{}",
