@@ -1,16 +1,7 @@
 #!/usr/bin/env bash
 # timeout: 300
 # A user's training: run, stop, continue with the same bits, evaluate on any number of ranks, and what bad input gets.
-set -uo pipefail
-lockstep=${LOCKSTEP:-$PWD/build/lockstep}
-work=$(mktemp -d "${TMPDIR:-/tmp}/train-test.XXXXXX")
-trap 'rm -rf "$work"' EXIT
-if [[ $(id -u) == 0 ]]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
-export OMP_WAIT_POLICY=passive
-passed=0 failed=0
-good() { printf '[       OK ] %s\n' "$1"; passed=$((passed + 1)); }
-bad() { printf '[  FAILED  ] %s\n' "$1"; failed=$((failed + 1)); }
-check() { if "${@:2}" >"$work/out" 2>&1; then good "$1"; else bad "$1"; tail -15 "$work/out"; fi; }
+source test/support/check.sh
 
 # A small, quick training; everything that matters is in use.
 small=(jobs/configs/quickstart.yaml data.train=synthetic data.validation=synthetic data.image_size=8
@@ -41,7 +32,6 @@ check "another number of ranks continues" train 3 run.name=stop1 train.epochs=3
 check "a finished run has nothing to do" train 1 run.name=whole
 check "--fresh keeps the old run" train 1 run.name=whole train.max_steps=1 --fresh
 check "  under another name" test -s "$work/whole.1/$last"
-refused() { "${@:3}" >"$work/out" 2>&1; [[ $? == "$1" ]] && grep -Eq "$2" "$work/out"; }
 check "another learning rate is refused" refused 2 'optimizer.learning_rate' "$lockstep" train "${small[@]}" \
   run.directory="$work" run.name=piece1 train.epochs=4 optimizer.learning_rate=0.3
 check "  unless it is allowed" train 1 run.name=piece1 train.epochs=3 train.max_steps=17 optimizer.learning_rate=0.3 \
@@ -85,5 +75,4 @@ check "plan needs no training" "$lockstep" plan jobs/configs/quickstart.yaml --r
 check "a dry run writes nothing" "$lockstep" train "${small[@]}" run.directory="$work" run.name=dry --dry-run
 check "  indeed" test ! -e "$work/dry"
 
-printf '[  PASSED  ] %d tests.\n' "$passed"
-if ((failed)); then printf '[  FAILED  ] %d tests, listed above\n' "$failed"; exit 1; fi
+finish

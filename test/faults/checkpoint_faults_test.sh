@@ -2,18 +2,10 @@
 # timeout: 400
 # Faults around checkpoints, injected for real: each ends in a sentence, the last good checkpoint stays, and the same
 # command continues.
-set -uo pipefail
-lockstep=${LOCKSTEP:-$PWD/build/lockstep}
+source test/support/check.sh
+told=$work/log
 wrapper=$(dirname "$lockstep")/test/faults/fault_injection.so
-work=$(mktemp -d "${TMPDIR:-/tmp}/checkpoint-faults.XXXXXX")
-work=$(realpath "$work")
 trap 'umount "$work/small" 2>/dev/null; rm -rf "$work"' EXIT
-if [[ $(id -u) == 0 ]]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
-export OMP_WAIT_POLICY=passive
-passed=0 failed=0
-good() { printf '[       OK ] %s\n' "$1"; passed=$((passed + 1)); }
-bad() { printf '[  FAILED  ] %s\n' "$1"; failed=$((failed + 1)); }
-check() { if "${@:2}" >"$work/out" 2>&1; then good "$1"; else bad "$1"; tail -25 "$work/log"; fi; }
 says() { check "$1" grep -Eq "$2" "$work/log"; }
 
 small=(jobs/configs/quickstart.yaml data.train=synthetic data.validation= data.image_size=8 data.synthetic_samples=48
@@ -104,5 +96,4 @@ check "  and taken over" run 0 1 run.name=shared train.epochs=1000 train.max_ste
 says "  said so" "was left locked by process $first on .*, which is gone"
 check "  and removed at the end" test ! -e "$work/shared/lock"
 
-printf '[  PASSED  ] %d tests.\n' "$passed"
-if ((failed)); then printf '[  FAILED  ] %d tests, listed above\n' "$failed"; exit 1; fi
+finish

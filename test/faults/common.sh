@@ -1,20 +1,8 @@
 # For the tests of this folder: a tiny training on 2 or 3 ranks, and what is done to it while it runs. Sourced.
-set -uo pipefail
-lockstep=${LOCKSTEP:-$PWD/build/lockstep}
-work=$(mktemp -d "${TMPDIR:-/tmp}/faults-test.XXXXXX")
+source test/support/check.sh
 job=
 # A failed test leaves nobody behind: stopped ranks do not end by SIGTERM.
 trap 'if [[ -n $job ]]; then kill -KILL $(ranks_of $job) $job 2>/dev/null; fi; rm -rf "$work"' EXIT
-if [[ $(id -u) == 0 ]]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
-export OMP_WAIT_POLICY=passive
-passed=0 failed=0
-good() { printf '[       OK ] %s\n' "$1"; passed=$((passed + 1)); }
-bad() { printf '[  FAILED  ] %s\n' "$1"; failed=$((failed + 1)); }
-check() { if "${@:2}" >"$work/check" 2>&1; then good "$1"; else bad "$1"; tail -15 "$work/check"; fi; }
-finish() {
-  printf '[  PASSED  ] %d tests.\n' "$passed"
-  if ((failed)); then printf '[  FAILED  ] %d tests, listed above\n' "$failed"; exit 1; fi
-}
 
 tiny=(jobs/configs/quickstart.yaml data.train=synthetic data.validation= data.image_size=8 data.synthetic_samples=4000
   train.global_batch=6 train.epochs=100 evaluation.every_epochs=0 checkpoint.every_epochs=0 cpu.threads=1

@@ -3,8 +3,9 @@
 # A data file that is written to, or cut, while it is in use; a sector that cannot be read: named, and ended cleanly.
 source test/faults/common.sh
 
-file=$(realpath "$work")/images.h5
-fresh() { rm -f "$file" "$file.fails"; cp data/samples/cifar10_train.h5 "$file"; }
+wrapper=$(dirname "$lockstep")/test/faults/fault_injection.so
+file=$work/images.h5
+fresh() { rm -f "$file"; cp data/samples/cifar10_train.h5 "$file"; }
 cifar=(data.train="$file" train.global_batch=6 data.prefetch=1)
 
 fresh
@@ -32,17 +33,13 @@ ends "a file that is replaced by rename does no harm" 0 90
 status_is done
 
 fresh
-if ${CXX:-g++} -shared -fPIC -o "$work/failing_read.so" test/faults/failing_read.cpp -ldl 2>"$work/compiler"; then
-  command_of=(env LD_PRELOAD="$work/failing_read.so" FAILING_READ="$file" "${command_of[@]}")
-  start unreadable 2 "${cifar[@]}"
-  begun
-  touch "$file.fails"
-  ends "ends" 1 60
-  says "file, sample and place are named" 'images.h5: reading sample [0-9]+ \([0-9]+ bytes at offset [0-9]+\) failed: Input/output error'
-  status_is failed
-else
-  bad "the wrapper is built"
-  cat "$work/compiler"
-fi
+command_of=(env LD_PRELOAD="$wrapper" FAULT_PATH="$file" FAULT_CALLS=pread FAULT_COUNT=0 FAULT_WHEN="$work/fails"
+  FAULT_ERROR=EIO "${command_of[@]}")
+start unreadable 2 "${cifar[@]}"
+begun
+touch "$work/fails"
+ends "ends" 1 60
+says "file, sample and place are named" 'images.h5: reading sample [0-9]+ \([0-9]+ bytes at offset [0-9]+\) failed: Input/output error'
+status_is failed
 
 finish

@@ -1,12 +1,13 @@
-// LD_PRELOAD: makes calls that write below a path fail, or ends the process at one of them. Variables:
+// LD_PRELOAD: makes calls on files below a path fail, or ends the process at one of them. Variables:
 //
 //   FAULT_PATH    calls on files whose path holds this count (nothing set: no faults)
 //   FAULT_CALLS   "pwrite,fsync": these calls alone; else open (for writing), write, pwrite, fsync, ftruncate, rename,
-//                 symlink, unlink
+//                 symlink, unlink. pread is hit only where it is named
 //   FAULT_FIRST   number of the first call that is hit, from 1; FAULT_COUNT: how many (1; 0: all from there on)
 //   FAULT_ERROR   ENOSPC, EDQUOT, EIO, EROFS; KILL: the process ends before the call; REMOVE: FAULT_PATH, a folder, is
 //                 removed before the call
 //   FAULT_RANK    only on this rank of an mpirun
+//   FAULT_WHEN    only once this file exists
 //
 // fault_reload() reads them again and counts from 1. What the C library does inside stdio is not seen.
 #include <dlfcn.h>
@@ -26,7 +27,7 @@
 namespace {
 
 struct Fault {
-  std::string path, calls, error;
+  std::string path, calls, error, when;
   long first = 1, count = 1;
   bool is_on = false;
 };
@@ -37,8 +38,10 @@ std::string variable(const char* name, const char* otherwise = "") {
 }
 
 Fault read_fault() {
-  Fault f{
-      .path = variable("FAULT_PATH"), .calls = "," + variable("FAULT_CALLS") + ",", .error = variable("FAULT_ERROR")};
+  Fault f{.path = variable("FAULT_PATH"),
+          .calls = "," + variable("FAULT_CALLS") + ",",
+          .error = variable("FAULT_ERROR"),
+          .when = variable("FAULT_WHEN")};
   f.first = std::atol(variable("FAULT_FIRST", "1").c_str());
   f.count = std::atol(variable("FAULT_COUNT", "1").c_str());
   const std::string rank = variable("FAULT_RANK");
@@ -54,11 +57,14 @@ Fault& fault() {
 std::atomic<long> n_calls{0};
 thread_local bool inside = false;
 
+bool is_named(const char* call) { return fault().calls.find("," + std::string(call) + ",") != std::string::npos; }
+
 /// True where the call must fail; errno is set.
 bool hits(const char* call, const std::string& path) {
   const Fault& f = fault();
   if (!f.is_on || inside || path.find(f.path) == std::string::npos) return false;
-  if (f.calls != ",," && f.calls.find("," + std::string(call) + ",") == std::string::npos) return false;
+  if (f.calls != ",," && !is_named(call)) return false;
+  if (!f.when.empty() && ::access(f.when.c_str(), F_OK) != 0) return false;
   const long number = ++n_calls;
   if (number < f.first || (f.count > 0 && number >= f.first + f.count)) return false;
   if (f.error == "KILL") ::kill(::getpid(), SIGKILL);
@@ -121,6 +127,11 @@ ssize_t pwrite(int descriptor, const void* bytes, size_t n, off_t at) {
   if (hits("pwrite", path_of(descriptor))) return -1;
   return next<ssize_t (*)(int, const void*, size_t, off_t)>("pwrite")(descriptor, bytes, n, at);
 }
+ssize_t pread(int descriptor, void* bytes, size_t n, off_t at) {
+  if (is_named("pread") && hits("pread", path_of(descriptor))) return -1;
+  return next<ssize_t (*)(int, void*, size_t, off_t)>("pread")(descriptor, bytes, n, at);
+}
+ssize_t pread64(int descriptor, void* bytes, size_t n, off64_t at) { return pread(descriptor, bytes, n, at); }
 int fsync(int descriptor) {
   if (hits("fsync", path_of(descriptor))) return -1;
   return next<int (*)(int)>("fsync")(descriptor);

@@ -1,0 +1,26 @@
+# For script tests that count their checks: the program, a folder of their own, and what a check prints. Sourced from the
+# repository's root, where tests run; the test ends with `finish`.
+set -uo pipefail
+lockstep=${LOCKSTEP:-$PWD/build/lockstep}
+work=$(realpath "$(mktemp -d "${TMPDIR:-/tmp}/lockstep-checks.XXXXXX")")
+trap 'rm -rf "$work"' EXIT
+if [[ $(id -u) == 0 ]]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
+export OMP_WAIT_POLICY=passive
+passed=0 failed=0
+told=$work/check  # the file whose end a failed check shows
+good() { printf '[       OK ] %s\n' "$1"; passed=$((passed + 1)); }
+bad() { printf '[  FAILED  ] %s\n' "$1"; failed=$((failed + 1)); }
+# check WHAT COMMAND...: it must succeed
+check() { if "${@:2}" >"$work/check" 2>&1; then good "$1"; else bad "$1"; tail -25 "$told"; fi; }
+# refused STATUS PATTERN COMMAND...: for check
+refused() {
+  local status
+  "${@:3}" >"$work/refused" 2>&1
+  status=$?
+  cat "$work/refused"
+  [[ $status == "$1" ]] && grep -Eq "$2" "$work/refused"
+}
+finish() {
+  printf '[  PASSED  ] %d tests.\n' "$passed"
+  if ((failed)); then printf '[  FAILED  ] %d tests, listed above\n' "$failed"; exit 1; fi
+}
