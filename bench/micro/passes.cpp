@@ -206,6 +206,8 @@ int main(int argc, char** argv) {
   add("sgd_momentum/11.2M",
       [](benchmark::State& state) { optimizer(state, {.kind = OptimizerDescription::Kind::sgd, .momentum = 0.9f}); });
   add("adamw/11.2M", [](benchmark::State& state) { optimizer(state, {.kind = OptimizerDescription::Kind::adamw}); });
+  add("lars/11.2M",
+      [](benchmark::State& state) { optimizer(state, {.kind = OptimizerDescription::Kind::lars, .momentum = 0.9f}); });
   add("clip_norm/11.2M", clip_norm);
   add("hash/11.2M", hash);
   return run_all(argc, argv);

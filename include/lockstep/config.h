@@ -62,7 +62,7 @@ struct Config {
   } train;
 
   struct Optimizer {
-    std::string kind = "sgd";  // sgd | adamw
+    std::string kind = "sgd";  // sgd | adamw | lars
     double learning_rate = 0.1;
     double momentum = 0.9;
     bool nesterov = false;
@@ -71,6 +71,7 @@ struct Config {
     double beta1 = 0.9;
     double beta2 = 0.999;
     double epsilon = 1e-8;
+    double trust_coefficient = 0.001;
   } optimizer;
 
   struct Schedule {

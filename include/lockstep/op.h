@@ -362,13 +362,18 @@ class ImageInput : public Op {
 struct ParameterSegment {
   std::size_t begin = 0;  // elements
   std::size_t n_elements = 0;
-  bool decay = true;  // weight decay applies
+  bool decay = true;  // weight decay applies, and the trust ratio of LARS
 };
 
 // SGD as in PyTorch: g += decay*w; v = momentum*v + g (first step: v = g); g = nesterov ? g + momentum*v : v; w -= lr*g
 // AdamW as in PyTorch (decoupled decay): w *= 1 - lr*decay; m, v moments; w -= lr * m*c1 / (sqrt(v*c2) + epsilon)
+// LARS (You, Gitman and Ginsburg, "Large Batch Training of Convolutional Networks", 2017, algorithm 1): SGD, its
+//     g + decay*w times the trust ratio  trust_coefficient * |w| / (|g| + decay*|w| + epsilon)
+// of each segment that decays, Euclidean norms, g clipped; ratio 1 where |w| or |g| is 0. As in PyTorch's
+// implementations the learning rate stays outside of the momentum; the paper has it inside, which differs where it
+// changes. Norms are in fp64, in a fixed order.
 struct OptimizerDescription {
-  enum class Kind : std::uint8_t { sgd, adamw };
+  enum class Kind : std::uint8_t { sgd, adamw, lars };
   Kind kind = Kind::sgd;
   float momentum = 0;
   bool nesterov = false;
@@ -376,6 +381,7 @@ struct OptimizerDescription {
   double beta1 = 0.9;  // double, since AdamW takes 1 - beta
   double beta2 = 0.999;
   float epsilon = 1e-8f;
+  float trust_coefficient = 0.001f;
   std::vector<ParameterSegment> segments{};
   std::size_t n_elements = 0;  // of the parameter arena
 

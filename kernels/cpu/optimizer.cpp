@@ -1,5 +1,7 @@
 #include "kernels/cpu/optimizer.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "kernels/cpu/parallel.h"
@@ -44,45 +46,106 @@ class CpuOptimizer final : public Optimizer {
         pieces_(cut_into_pieces(d.segments)),
         parts_(part_count(context, static_cast<std::int64_t>(total_elements(pieces_) * 3 * sizeof(float)))) {}
 
-  OpNeeds needs() const override { return {}; }
-
-  std::string describe() const override {
-    const char* kind = description_.kind == OptimizerDescription::Kind::sgd ? "SGD" : "AdamW";
-    return std::string("own kernel: ") + kind + " in one pass over parameters, gradients and state";
+  OpNeeds needs() const override {
+    OpNeeds needs;
+    if (description_.kind == Kind::lars) needs.forward_workspace_bytes = pieces_.size() * sizeof(PieceNorms);
+    return needs;
   }
 
-  void apply(const Apply& args, const OpMemory&, Stream&) override {
+  std::string describe() const override {
+    const char* what = description_.kind == Kind::sgd     ? "SGD in one pass over"
+                       : description_.kind == Kind::adamw ? "AdamW in one pass over"
+                                                          : "LARS, a pass for norms and one over";
+    return fmt::format("own kernel: {} parameters, gradients and state", what);
+  }
+
+  void apply(const Apply& args, const OpMemory& memory, Stream&) override {
     if (args.scalars->is_applied == 0) return;
-    if (description_.kind == OptimizerDescription::Kind::sgd)
-      apply_sgd(args);
-    else
-      apply_adamw(args);
+    switch (description_.kind) {
+      case Kind::sgd:
+        return apply_sgd(args);
+      case Kind::adamw:
+        return apply_adamw(args);
+      case Kind::lars:
+        return apply_lars(args, static_cast<PieceNorms*>(memory.workspace));
+    }
   }
 
  private:
-  /// Calls work(piece) for all pieces, shared among the threads.
+  using Kind = OptimizerDescription::Kind;
+  struct PieceNorms {
+    double parameters = 0, gradients = 0;  // sums of squares
+    double trust_ratio = 1;                // of the piece's segment
+  };
+
+  /// Calls work(index) for all pieces, shared among the threads.
   template <typename Work>
   void for_pieces(const Work& work) const {
     run_parts(parts_, [&](int part) {
       const Range range = part_of(static_cast<std::int64_t>(pieces_.size()), part, parts_);
-      for (std::int64_t i = range.begin; i < range.end; ++i) work(pieces_[static_cast<std::size_t>(i)]);
+      for (std::int64_t i = range.begin; i < range.end; ++i) work(static_cast<std::size_t>(i));
     });
   }
 
+  SgdTask sgd_task(const Apply& args) const {
+    return {.parameters = args.parameters,
+            .gradients = args.gradients,
+            .velocity = args.state,
+            .learning_rate = args.scalars->learning_rate,
+            .momentum = description_.momentum,
+            .weight_decay = description_.weight_decay,
+            .clip_coefficient = args.scalars->clip_coefficient,
+            .nesterov = description_.nesterov};
+  }
+
   void apply_sgd(const Apply& args) const {
-    SgdTask decayed{.parameters = args.parameters,
-                    .gradients = args.gradients,
-                    .velocity = args.state,
-                    .learning_rate = args.scalars->learning_rate,
-                    .momentum = description_.momentum,
-                    .weight_decay = description_.weight_decay,
-                    .clip_coefficient = args.scalars->clip_coefficient,
-                    .nesterov = description_.nesterov};
+    const SgdTask decayed = sgd_task(args);
     SgdTask plain = decayed;
     plain.weight_decay = 0;
-    for_pieces([&](const ParameterSegment& piece) {
+    for_pieces([&](std::size_t i) {
+      const ParameterSegment& piece = pieces_[i];
       LOCKSTEP_DISPATCH(sgd)(piece.decay ? decayed : plain, piece.begin, piece.begin + piece.n_elements);
     });
+  }
+
+  // ratio * (clip * g + decay * w) is SGD with both coefficients times the ratio.
+  void apply_lars(const Apply& args, PieceNorms* norms) const {
+    for_pieces([&](std::size_t i) {
+      const ParameterSegment& piece = pieces_[i];
+      norms[i] = {};
+      if (!piece.decay) return;
+      norms[i].parameters = LOCKSTEP_DISPATCH(sum_of_squares)(args.parameters + piece.begin, piece.n_elements);
+      norms[i].gradients = LOCKSTEP_DISPATCH(sum_of_squares)(args.gradients + piece.begin, piece.n_elements);
+    });
+    set_trust_ratios(norms, args.scalars->clip_coefficient);
+    const SgdTask task = sgd_task(args);
+    for_pieces([&](std::size_t i) {
+      const ParameterSegment& piece = pieces_[i];
+      SgdTask scaled = task;
+      scaled.clip_coefficient = static_cast<float>(norms[i].trust_ratio * task.clip_coefficient);
+      scaled.weight_decay = piece.decay ? static_cast<float>(norms[i].trust_ratio * task.weight_decay) : 0.0f;
+      LOCKSTEP_DISPATCH(sgd)(scaled, piece.begin, piece.begin + piece.n_elements);
+    });
+  }
+
+  /// On one thread: sums over each segment's pieces, which lie one after another, in their order.
+  void set_trust_ratios(PieceNorms* norms, double clip_coefficient) const {
+    const OptimizerDescription& d = description_;
+    std::size_t begin = 0;
+    for (const ParameterSegment& segment : d.segments) {
+      std::size_t end = begin;
+      PieceNorms total;
+      for (; end < pieces_.size() && pieces_[end].begin < segment.begin + segment.n_elements; ++end) {
+        total.parameters += norms[end].parameters;
+        total.gradients += norms[end].gradients;
+      }
+      const double w = std::sqrt(total.parameters), g = std::sqrt(total.gradients) * clip_coefficient;
+      if (w > 0 && g > 0) {
+        const double ratio = d.trust_coefficient * w / (g + double{d.weight_decay} * w + double{d.epsilon});
+        for (std::size_t i = begin; i < end; ++i) norms[i].trust_ratio = ratio;
+      }
+      begin = end;
+    }
   }
 
   // The scalars are combined in fp64 and rounded once, as PyTorch's are (they are Python's numbers there).
@@ -104,7 +167,8 @@ class CpuOptimizer final : public Optimizer {
                       .clip_coefficient = s.clip_coefficient};
     AdamwTask plain = decayed;
     plain.keep = 1;
-    for_pieces([&](const ParameterSegment& piece) {
+    for_pieces([&](std::size_t i) {
+      const ParameterSegment& piece = pieces_[i];
       LOCKSTEP_DISPATCH(adamw)(piece.decay ? decayed : plain, piece.begin, piece.begin + piece.n_elements);
     });
   }

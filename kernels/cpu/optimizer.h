@@ -1,4 +1,5 @@
-// SGD and AdamW over the whole parameter arena in one pass (op.h has the formulas), segments in pieces over threads.
+// SGD, AdamW and LARS over the whole parameter arena in one pass (op.h has the formulas), segments in pieces over
+// threads; LARS takes its norms in a pass before that.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,5 @@
 // Kernels of optimizer.cpp for one instruction set (each_isa.h).
+#include "kernels/cpu/clip_norm_kernels.h"  // sum_of_squares
 
 namespace lockstep::cpu::LOCKSTEP_ISA {
 

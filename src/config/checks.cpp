@@ -73,8 +73,10 @@ void check_training(const Config& c, const Origins& origins) {
   require(c.train.global_batch == 0 || c.train.global_batch >= c.train.accumulate, ErrorCode::config_conflict,
           "{}train.global_batch must give each of the train.accumulate micro-batches a sample, found {} and {}",
           places(origins, {"train.global_batch", "train.accumulate"}), c.train.global_batch, c.train.accumulate);
-  require(!c.optimizer.nesterov || (c.optimizer.kind == "sgd" && c.optimizer.momentum > 0), ErrorCode::config_conflict,
-          "{}optimizer.nesterov: true needs optimizer.kind: sgd and optimizer.momentum greater than 0, found {} and {}",
+  require(!c.optimizer.nesterov || (c.optimizer.kind != "adamw" && c.optimizer.momentum > 0),
+          ErrorCode::config_conflict,
+          "{}optimizer.nesterov: true needs optimizer.kind: sgd or lars and optimizer.momentum greater than 0, found "
+          "{} and {}",
           places(origins, {"optimizer.nesterov", "optimizer.kind", "optimizer.momentum"}), c.optimizer.kind,
           c.optimizer.momentum);
 }

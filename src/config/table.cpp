@@ -104,15 +104,20 @@ std::vector<Key> train_keys() {
 
 std::vector<Key> optimizer_keys() {
   return {
-      word(KEY(optimizer.kind), {"sgd", "adamw"}, {kLearning, "", "rule of the update"}),
+      word(KEY(optimizer.kind), {"sgd", "adamw", "lars"}, {kLearning, "", "rule of the update"}),
       real(KEY(optimizer.learning_rate), kNotNegative, {kLearning, "", "the schedule's greatest learning rate"}),
-      real(KEY(optimizer.momentum), kBelowOne, {kLearning, "", "sgd: momentum; 0: none"}),
-      truth(KEY(optimizer.nesterov), {kLearning, "", "sgd: Nesterov's momentum"}),
+      real(KEY(optimizer.momentum), kBelowOne, {kLearning, "", "sgd, lars: momentum; 0: none"}),
+      truth(KEY(optimizer.nesterov), {kLearning, "", "sgd, lars: Nesterov's momentum"}),
       real(KEY(optimizer.weight_decay), kNotNegative, {kLearning, "", "weight decay"}),
-      truth(KEY(optimizer.decay_norms_and_biases), {kLearning, "", "weight decay for norms and biases too"}),
+      truth(KEY(optimizer.decay_norms_and_biases),
+            {kLearning, "", "sgd, adamw: weight decay for norms and biases too; lars: never"}),
       real(KEY(optimizer.beta1), kBelowOne, {kLearning, "", "adamw: decay of the first moment"}),
       real(KEY(optimizer.beta2), kBelowOne, {kLearning, "", "adamw: decay of the second moment"}),
-      real(KEY(optimizer.epsilon), kPositive, {kLearning, "", "adamw: added to the root of the second moment"}),
+      real(KEY(optimizer.epsilon), kPositive,
+           {kLearning, "", "adamw: added to the root of the second moment; lars: to the norms that divide"}),
+      real(KEY(optimizer.trust_coefficient), kPositive,
+           {kLearning, "",
+            "lars: step of a weight tensor, learning rate 1, over its norm; norms and biases step as with sgd"}),
   };
 }
 

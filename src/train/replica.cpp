@@ -21,7 +21,6 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   gradients_ = communicator.allocate(memory.gradients + plan.exchange_bytes(), "gradients");
   optimizer_memory_ = backend.allocate(memory.optimizer, "optimizer state");
   activations_ = backend.allocate(memory.activations, "activations");
-  workspace_ = backend.allocate(memory.workspace, "workspace");
   optimizer_ = backend.optimizer(plan.optimizer());
   clip_norm_ = backend.clip_norm(
       {.segments = plan.optimizer().segments, .max_norm = static_cast<float>(plan.config().train.clip_norm)});
@@ -29,6 +28,9 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   moving_average_ = backend.moving_average(
       {.n_elements = n_statistics, .momentum = static_cast<float>(plan.config().batch_norm.momentum)});
   hash_ = backend.hash({.size_bytes = memory.parameters});
+  workspace_ = backend.allocate(std::max({memory.workspace, optimizer_->needs().forward_workspace_bytes,
+                                          clip_norm_->needs().forward_workspace_bytes}),
+                                "workspace");
 
   auto* state = static_cast<StepState*>(optimizer_memory_->data());
   scalars_ = &state->scalars;

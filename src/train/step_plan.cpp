@@ -113,14 +113,17 @@ namespace {
 
 OptimizerDescription describe_optimizer(const Config& config, const graph::ParameterTable& table) {
   const Config::Optimizer& o = config.optimizer;
-  return {.kind = o.kind == "adamw" ? OptimizerDescription::Kind::adamw : OptimizerDescription::Kind::sgd,
+  using Kind = OptimizerDescription::Kind;
+  const Kind kind = o.kind == "adamw" ? Kind::adamw : o.kind == "lars" ? Kind::lars : Kind::sgd;
+  return {.kind = kind,
           .momentum = static_cast<float>(o.momentum),
           .nesterov = o.nesterov,
           .weight_decay = static_cast<float>(o.weight_decay),
           .beta1 = o.beta1,
           .beta2 = o.beta2,
           .epsilon = static_cast<float>(o.epsilon),
-          .segments = table.segments(o.decay_norms_and_biases),
+          .trust_coefficient = static_cast<float>(o.trust_coefficient),
+          .segments = table.segments(o.decay_norms_and_biases && kind != Kind::lars),
           .n_elements = table.n_trainable()};
 }
 

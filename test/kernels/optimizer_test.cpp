@@ -1,10 +1,12 @@
-// SGD and AdamW of the cpu backend and of the reference against PyTorch's formulas, written out here in double
-// (torch/optim/sgd.py, _single_tensor_sgd, and torch/optim/adamw.py, _single_tensor_adamw), over several steps.
+// SGD, AdamW and LARS of the cpu backend and of the reference against PyTorch's formulas, written out here in double
+// (torch/optim/sgd.py, _single_tensor_sgd, and torch/optim/adamw.py, _single_tensor_adamw; LARS as in
+// pl_bolts/optimizers/lars.py: the scaled gradient of a tensor is handed to SGD), over several steps.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <span>
 #include <string>
 
 #include "test/reference/backend.h"
@@ -33,6 +35,7 @@ struct Case {
 
 constexpr auto kSgd = OptimizerDescription::Kind::sgd;
 constexpr auto kAdamw = OptimizerDescription::Kind::adamw;
+constexpr auto kLars = OptimizerDescription::Kind::lars;
 const Case kCases[] = {{"sgd", kSgd},
                        {"sgd with decay", kSgd, 0, false, 5e-2f},
                        {"momentum", kSgd, 0.9f},
@@ -40,7 +43,10 @@ const Case kCases[] = {{"sgd", kSgd},
                        {"nesterov", kSgd, 0.9f, true},
                        {"nesterov, decay", kSgd, 0.8f, true, 1e-2f},
                        {"adamw", kAdamw},
-                       {"adamw, decay, clipped", kAdamw, 0, false, 1e-1f, 0.5f}};
+                       {"adamw, decay, clipped", kAdamw, 0, false, 1e-1f, 0.5f},
+                       {"lars", kLars},
+                       {"lars, momentum, decay, clipped", kLars, 0.9f, false, 1e-1f, 0.25f},
+                       {"lars, nesterov, decay", kLars, 0.8f, true, 1e-2f}};
 
 OptimizerDescription describe(const Case& c) {
   OptimizerDescription d;
@@ -48,6 +54,7 @@ OptimizerDescription describe(const Case& c) {
   d.momentum = c.momentum;
   d.nesterov = c.nesterov;
   d.weight_decay = c.weight_decay;
+  d.trust_coefficient = 0.5f;  // large enough to show
   d.segments = kSegments;
   d.n_elements = kElements;
   return d;
@@ -88,9 +95,39 @@ double torch_adamw(const OptimizerDescription& d, double param, double decay,
   return param;
 }
 
+/// A tensor through all steps; `params` are its elements, `begin` is where its gradients begin.
+void lars(const OptimizerDescription& d, bool adapts, std::size_t begin, std::span<double> params,
+          double clip_coefficient) {
+  std::vector<double> momentum_buffer(params.size());
+  for (int step = 0; step < kSteps; ++step) {
+    std::vector<double> grads = to_double(gradient(step));
+    double p_norm = 0, g_norm = 0;
+    for (std::size_t i = 0; i < params.size(); ++i) {
+      grads[begin + i] *= clip_coefficient;
+      p_norm += params[i] * params[i];
+      g_norm += grads[begin + i] * grads[begin + i];
+    }
+    p_norm = std::sqrt(p_norm), g_norm = std::sqrt(g_norm);
+    const double weight_decay = adapts ? d.weight_decay : 0;
+    const double trust = d.trust_coefficient * p_norm / (g_norm + p_norm * weight_decay + double{d.epsilon});
+    for (std::size_t i = 0; i < params.size(); ++i) {
+      double d_p = grads[begin + i];
+      if (adapts) d_p = (d_p + weight_decay * params[i]) * trust;
+      momentum_buffer[i] = step == 0 ? d_p : double{d.momentum} * momentum_buffer[i] + d_p;
+      if (d.momentum != 0) d_p = d.nesterov ? d_p + double{d.momentum} * momentum_buffer[i] : momentum_buffer[i];
+      params[i] -= learning_rate(step) * d_p;
+    }
+  }
+}
+
 std::vector<double> torch_result(const Case& c, const std::vector<float>& initial) {
   const OptimizerDescription d = describe(c);
   std::vector<double> result = to_double(initial);
+  if (c.kind == kLars) {
+    for (const ParameterSegment& s : kSegments)
+      lars(d, s.decay, s.begin, std::span(result).subspan(s.begin, s.n_elements), double{c.clip_coefficient});
+    return result;
+  }
   std::vector<std::vector<float>> gradients;
   for (int step = 0; step < kSteps; ++step) gradients.push_back(gradient(step));
   for (const ParameterSegment& segment : kSegments)
@@ -110,7 +147,8 @@ struct Outputs {
 };
 
 /// With `skips` each step comes a second time, with gradients that are no numbers, and is not to be applied.
-Outputs run(Backend& backend, const Case& c, const std::vector<float>& initial, bool skips = false) {
+Outputs run(Backend& backend, const Case& c, const std::vector<float>& initial, bool skips = false,
+            int n_steps = kSteps) {
   const OptimizerDescription d = describe(c);
   Device device(backend);
   const auto op = backend.optimizer(d);
@@ -119,7 +157,7 @@ Outputs run(Backend& backend, const Case& c, const std::vector<float>& initial, 
   Optimizer::Apply args;
   args.parameters = device.upload(initial);
   args.state = n_state > 0 ? device.upload(std::vector<float>(n_state)) : nullptr;
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < n_steps; ++step) {
     StepScalars scalars;
     scalars.learning_rate = static_cast<float>(learning_rate(step));
     scalars.clip_coefficient = c.clip_coefficient;
@@ -185,7 +223,45 @@ TEST(Optimizer, ASkippedStepChangesNothing) {
     }
 }
 
-/// Elementwise: the number of threads must not change a bit (1 and 2 threads are the two tested backends).
+/// New norms and zero weights have no direction of their own to trust: LARS steps there as SGD does.
+TEST(Optimizer, LarsTakesZerosAsSgdDoes) {
+  const Case lars_case{"lars", kLars, 0.9f}, sgd_case{"sgd", kSgd, 0.9f};
+  reference::ReferenceBackend reference;
+  for (Backend* backend : {static_cast<Backend*>(&reference), tested_backends()[1].backend.get()}) {
+    const std::vector<float> zeros(kElements);
+    EXPECT_EQ(run(*backend, lars_case, zeros, false, 1).parameters, run(*backend, sgd_case, zeros, false, 1).parameters)
+        << backend->name();
+  }
+}
+
+/// Norms of a tensor of several pieces, which threads share.
+TEST(Optimizer, LarsSumsALargeTensor) {
+  const std::size_t n = 100003;
+  const std::vector<float> weights = random_normal(n, 1), gradients = random_normal(n, 2);
+  double w = 0, g = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    w += double{weights[i]} * weights[i];
+    g += double{gradients[i]} * gradients[i];
+  }
+  const double ratio = 0.001 * std::sqrt(w / g);
+  std::vector<double> expected = to_double(weights);
+  for (std::size_t i = 0; i < n; ++i) expected[i] -= 8 * ratio * gradients[i];
+  std::vector<float> first;
+  for (auto& [name, backend] : tested_backends()) {
+    Device device(*backend);
+    const auto op = backend->optimizer({.kind = kLars, .segments = {{0, n, true}}, .n_elements = n});
+    const Optimizer::Apply args{.parameters = device.upload(weights),
+                                .gradients = device.upload(gradients),
+                                .scalars = device.upload(std::vector<StepScalars>{{.learning_rate = 8}})};
+    op->apply(args, device.op_memory(op->needs()), device.stream());
+    const std::vector<float> out = device.download(args.parameters, n);
+    EXPECT_TRUE(near(out, expected, 1e-6)) << name;  // three roundings of values up to 5
+    if (first.empty()) first = out;
+    EXPECT_EQ(out, first) << name;
+  }
+}
+
+/// The number of threads must not change a bit (1 and 2 threads are the two tested backends).
 TEST(Optimizer, SameBitsOnAnyNumberOfThreads) {
   const std::vector<float> initial = random_normal(kElements, 1);
   for (const Case& c : kCases) {

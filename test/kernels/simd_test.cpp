@@ -119,7 +119,8 @@ TEST(Simd, BatchNormBackwardIsTheSame) {
 TEST(Simd, OptimizersAndNormsAreTheSame) {
   const std::size_t n = 40003;
   const auto w = random_values(n, 1), g = random_values(n, 2);
-  for (const auto kind : {OptimizerDescription::Kind::sgd, OptimizerDescription::Kind::adamw})
+  for (const auto kind :
+       {OptimizerDescription::Kind::sgd, OptimizerDescription::Kind::adamw, OptimizerDescription::Kind::lars})
     for (const bool nesterov : {false, true}) {
       OptimizerDescription d{.kind = kind, .momentum = 0.9f, .nesterov = nesterov, .weight_decay = 0.01f};
       d.segments = {{0, 17, false}, {64, n - 64, true}};
@@ -135,7 +136,9 @@ TEST(Simd, OptimizersAndNormsAreTheSame) {
             clip->apply({g.data(), &sums, &scalars, &norm}, {workspace.data(), nullptr}, stream);
             EXPECT_GT(norm, 3);
             std::vector<float> parameters = w, state(2 * n);
-            make_optimizer(d, {1})->apply({parameters.data(), g.data(), state.data(), &scalars}, {}, stream);
+            const auto op = make_optimizer(d, {1});
+            std::vector<char> norms(op->needs().forward_workspace_bytes);
+            op->apply({parameters.data(), g.data(), state.data(), &scalars}, {norms.data(), nullptr}, stream);
             EXPECT_EQ(parameters[20], w[20]);  // between segments
             parameters.push_back(static_cast<float>(norm / 1000));
             parameters.push_back(scalars.clip_coefficient);

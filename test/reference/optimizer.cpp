@@ -16,19 +16,35 @@ class ReferenceOptimizer final : public Optimizer {
 
   void apply(const Apply& args, const OpMemory&, Stream&) override {
     if (args.scalars->is_applied == 0) return;
-    for (const ParameterSegment& segment : d_.segments)
+    for (const ParameterSegment& segment : d_.segments) {
+      const double ratio = d_.kind == Kind::lars && segment.decay ? trust_ratio(args, segment) : 1.0;
       for (std::size_t i = segment.begin; i < segment.begin + segment.n_elements; ++i) {
         const double decay = segment.decay ? d_.weight_decay : 0.0;
         const double gradient = double{args.gradients[i]} * args.scalars->clip_coefficient;
-        if (d_.kind == OptimizerDescription::Kind::sgd) sgd(args, i, gradient, decay);
-        if (d_.kind == OptimizerDescription::Kind::adamw) adamw(args, i, gradient, decay);
+        if (d_.kind == Kind::adamw)
+          adamw(args, i, gradient, decay);
+        else
+          sgd(args, i, gradient, decay, ratio);
       }
+    }
   }
 
  private:
-  void sgd(const Apply& args, std::size_t i, double gradient, double decay) const {
+  using Kind = OptimizerDescription::Kind;
+
+  double trust_ratio(const Apply& args, const ParameterSegment& segment) const {
+    double w = 0, g = 0;
+    for (std::size_t i = segment.begin; i < segment.begin + segment.n_elements; ++i) {
+      w = std::hypot(w, double{args.parameters[i]});
+      g = std::hypot(g, double{args.gradients[i]} * args.scalars->clip_coefficient);
+    }
+    if (w == 0 || g == 0) return 1;
+    return d_.trust_coefficient * w / (g + double{d_.weight_decay} * w + double{d_.epsilon});
+  }
+
+  void sgd(const Apply& args, std::size_t i, double gradient, double decay, double ratio) const {
     const double w = args.parameters[i];
-    gradient += decay * w;
+    gradient = ratio * (gradient + decay * w);
     if (d_.momentum != 0.0f) {
       const double velocity = double{d_.momentum} * args.state[i] + gradient;
       args.state[i] = static_cast<float>(velocity);

@@ -170,5 +170,23 @@ TEST(Replica, AdamWDecreasesTheLoss) {
   EXPECT_LT(last, 0.7 * first);
 }
 
+TEST(Replica, LarsDecreasesTheLoss) {
+  Config config = test::small_config(8, 16);
+  config.optimizer.kind = "lars";
+  config.optimizer.learning_rate = 8;
+  config.data.augment = {};
+  config.data.synthetic_samples = 16;
+  const auto world = comm::single_world();
+  const auto communicator = comm::make_communicator(config.comm, *world);
+  const auto cpu = make_backend({.device = "cpu", .threads = 1});
+  test::SmallRun run(config, *cpu, *communicator);
+  for (const ParameterSegment& segment : run.plan().optimizer().segments)
+    EXPECT_EQ(segment.decay, segment.n_elements > 512) << "norms and biases have neither decay nor a trust ratio";
+  const double first = run.step(0);
+  double last = first;
+  for (int step = 1; step < 15; ++step) last = run.step(step);
+  EXPECT_LT(last, 0.7 * first);
+}
+
 }  // namespace
 }  // namespace lockstep

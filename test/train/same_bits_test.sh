@@ -44,6 +44,13 @@ check "another number of threads too" refused 2 'cpu.threads: 1 before, 2 now' \
 check "more ranks than micro-batches" refused 2 'at most 2 ranks' train 3 train.micro_batches=2 run.name=refused
 forget stopped
 forget one
+lars=("${tree[@]}" optimizer.kind=lars optimizer.learning_rate=5 optimizer.nesterov=true)
+check "LARS, whose norms are of whole tensors: 1 rank" train 1 "${lars[@]}" run.name=one
+check "  3 ranks stop" train 3 "${lars[@]}" run.name=lars train.max_steps=2
+check "  2 go on to the end" train 2 "${lars[@]}" run.name=lars
+check "  the bits of one" same lars one
+forget lars
+forget one
 
 # Without evaluation the training loss decides which checkpoint is best: it too is the same after stops.
 fast=(train.accumulate=2 cpu.threads=1)
