@@ -13,6 +13,9 @@
 
 namespace lockstep {
 
+/// Samples are numbered by one word of the counter.
+inline constexpr std::int64_t kMaxSamples = 0xffffffff;
+
 enum class RandomPurpose : std::uint32_t { weights = 1, shuffle = 2, crop = 3, flip = 4, dropout = 5, synthetic = 6 };
 
 /// One block: four independent 32-bit numbers.

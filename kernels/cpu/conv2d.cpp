@@ -149,6 +149,7 @@ void CpuConv2d::plan_backward() {
 
   plan_weight_gradient(workspace);
   workspace.rewind(mark);
+
   // The data's gradient
   if (plan_.backward_data) {
     const auto& data = *plan_.backward_data;

@@ -1,13 +1,11 @@
 #include "checkpoint/background_saver.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <csignal>
 
-#include "checkpoint/outcome.h"
+#include "base/outcome.h"
+#include "base/signals_blocked.h"
 #include "lockstep/log.h"
 
 namespace lockstep::checkpoint {
@@ -18,32 +16,28 @@ using std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kPoll{100};  // well below the watchdog's limit: nobody waits longer in a collective
 constexpr std::chrono::seconds kSayAgain{60};
 
-/// Signals are for the main thread, whose handlers the run's end depends on.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_{};
+/// The tensors that a rank copies, and the elements that this takes.
+struct Part {
+  std::vector<std::size_t> tensors;
+  std::size_t n_copied = 0, n_largest = 0;  // n_largest: of those that are unpacked into their canonical form
 };
+
+Part part_of(const std::vector<TensorSource>& tensors, int rank, int size) {
+  Part part{.tensors = Saver("/", tensors, rank, size).tensors_of_part()};
+  for (const std::size_t i : part.tensors) {
+    part.n_copied += tensors[i].n_read();
+    if (tensors[i].unpack) part.n_largest = std::max(part.n_largest, tensors[i].n_canonical());
+  }
+  return part;
+}
 
 }  // namespace
 
 BackgroundSaver::BackgroundSaver(std::vector<TensorSource> tensors, World& world)
     : tensors_(std::move(tensors)), world_(world), copies_(tensors_.size()) {
-  std::size_t largest = 0;
-  for (const std::size_t i : Saver("/", tensors_, world.rank(), world.size()).tensors_of_part()) {
-    copies_[i].resize(tensors_[i].n_read());
-    if (tensors_[i].unpack) largest = std::max(largest, tensors_[i].n_canonical());
-  }
-  canonical_.resize(largest);
+  const Part part = part_of(tensors_, world.rank(), world.size());
+  for (const std::size_t i : part.tensors) copies_[i].resize(tensors_[i].n_read());
+  canonical_.resize(part.n_largest);
   const SignalsBlocked blocked;  // inherited by the thread
   thread_ = std::thread([this] { run(); });
 }
@@ -58,12 +52,8 @@ BackgroundSaver::~BackgroundSaver() {
 }
 
 std::size_t BackgroundSaver::copy_bytes(const std::vector<TensorSource>& tensors, int rank, int size) {
-  std::size_t n_elements = 0, largest = 0;
-  for (const std::size_t i : Saver("/", tensors, rank, size).tensors_of_part()) {
-    n_elements += tensors[i].n_read();
-    if (tensors[i].unpack) largest = std::max(largest, tensors[i].n_canonical());
-  }
-  return (n_elements + largest) * sizeof(float);
+  const Part part = part_of(tensors, rank, size);
+  return (part.n_copied + part.n_largest) * sizeof(float);
 }
 
 void BackgroundSaver::start(const std::string& path, StateJson state, Hooks hooks) {

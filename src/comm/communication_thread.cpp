@@ -5,14 +5,15 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <future>
+#include <optional>
 
 #include "base/failure.h"
-#include "comm/agreement.h"
+#include "base/outcome.h"
+#include "base/signals_blocked.h"
 #include "comm/single.h"
 #include "comm/watch.h"
 #include "lockstep/error.h"
@@ -59,11 +60,7 @@ void Lane::enter(std::string_view label) {
 CommunicationThread::CommunicationThread(int* argc, char*** argv, const Launch& launch, double watchdog_seconds) {
   std::promise<void> started;
   std::future<void> result = started.get_future();
-  // Signals belong to the main thread; MPI's own threads inherit this mask too.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::optional<SignalsBlocked> blocked(std::in_place);  // MPI's own threads inherit this too
   thread_ = std::thread([this, argc, argv, &launch, watchdog_seconds, &started] {
     pthread_setname_np(pthread_self(), "communication");
     ::prctl(PR_SET_TIMERSLACK, 1000UL);  // ns; the default of 50 us would more than double the shortest pause
@@ -78,7 +75,7 @@ CommunicationThread::CommunicationThread(int* argc, char*** argv, const Launch& 
     watch_.reset();
     mpi_.reset();
   });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  blocked.reset();
   try {
     result.get();
   } catch (...) {
@@ -125,8 +122,8 @@ void CommunicationThread::make_tables() {
 
 void CommunicationThread::make_board() {
   const auto agree = [this](const auto& step) {
-    return all_agree([this](const std::string& text) { return mpi_->all_gather(text); }, ranks_.name(ranks_.rank),
-                     step);
+    return all_agree([this](const std::string& text) { return mpi_->all_gather(text); },
+                     ranks_.name(ranks_.rank) + ": ", step);
   };
   const int local_size = static_cast<int>(ranks_.my_node().size());
   const std::vector<std::string> paths = agree([&]() -> std::string {

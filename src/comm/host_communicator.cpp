@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "comm/agreement.h"
+#include "base/outcome.h"
 #include "lockstep/error.h"
 
 namespace lockstep::comm {
@@ -124,7 +124,7 @@ std::unique_ptr<HostCommunicator::Region> HostCommunicator::map_region(std::size
   const bool is_leader = topology_.local_rank == 0;
   const auto agree = [this](const auto& step) {
     return all_agree([this](const std::string& text) { return world_.all_gather(text); },
-                     thread_.ranks().name(world_.rank()), step);
+                     thread_.ranks().name(world_.rank()) + ": ", step);
   };
   std::unique_ptr<Region> region;
   const std::vector<std::string> paths = agree([&]() -> std::string {

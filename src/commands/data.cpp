@@ -13,6 +13,7 @@
 #include "data/image_file.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
+#include "lockstep/philox.h"
 #include "train/metrics.h"
 
 namespace lockstep::commands {
@@ -21,7 +22,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t kSamplesAnUpdate = 500;
-constexpr std::int64_t kMaxSamples = 0xffffffff;  // sample ids are 32-bit
 
 /// "6.15 MB"
 std::string size_text(double bytes) {

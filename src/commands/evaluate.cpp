@@ -1,10 +1,10 @@
 // lockstep evaluate: loss and accuracy of a checkpoint on the validation set, each sample counted once.
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/clock.h"
 #include "base/current_world.h"
 #include "comm/world.h"
 #include "commands/commands.h"
@@ -31,9 +31,9 @@ int run_evaluation(const EvaluateArguments& given, const Arguments& program) {
   World& world = *(current_world() = comm::start_world(program.argc, program.argv, config.comm.watchdog_seconds));
   log::configure(world.rank(), world.size(), world.host(), config.log.all_ranks);
   train::Session session(config, world, {.allow_change = {}, .checkpoint = given.checkpoint});
-  const auto begin = std::chrono::steady_clock::now();
+  const Clock::time_point begin = Clock::now();
   const LossSums sums = train::evaluate(session, *session.validation_set, "evaluation").value();
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const double seconds = seconds_since(begin);
   if (!session.leader()) return 0;
   const double loss = sums.loss / sums.samples, accuracy = sums.correct / sums.samples;
   const nlohmann::ordered_json object = {{"event", "evaluation"},

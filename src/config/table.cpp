@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "config/key_types.h"
+#include "lockstep/philox.h"
 
 namespace lockstep::config {
 namespace {
@@ -19,7 +20,6 @@ namespace {
 
 constexpr Effect kLearning = Effect::learning;
 constexpr Effect kNone = Effect::none;
-constexpr std::int64_t kMaxSamples = 0xffffffff;  // sample ids are 32-bit
 const Range kUpToATebibyte{.high = 1 << 20, .low_excluded = true, .takes = "greater than 0, up to 1048576"};
 
 std::vector<Key> run_and_device_keys() {
@@ -27,7 +27,7 @@ std::vector<Key> run_and_device_keys() {
       text(KEY(run.name), {kNone, "", "name of the run; its directory is run.directory/run.name"}),
       path(KEY(run.directory), {kNone, "", "where run directories lie"}),
       integer(KEY(run.seed), 0, {kLearning, "", "seed of all random numbers: weights, order, augmentation"},
-              4294967295),
+              kMaxSamples),
       word(KEY(device), {"auto", "cpu", "cuda"}, {kNone, "", "what computes the step"}),
       choice<Precision>(
           KEY(precision),
@@ -67,7 +67,7 @@ std::vector<Key> data_keys() {
       integer(KEY(data.readers), 1, {kNone, "threads", "threads a rank that read ahead"}, 256),
       integer(KEY(data.prefetch), 1, {kNone, "batches", "batches a rank that are ready ahead"}, 1024),
       integer(KEY(data.image_size), 1, {kLearning, "pixels", "height and width of synthetic images"}, 8192),
-      integer(KEY(data.synthetic_samples), 1, {kLearning, "samples", "size of the synthetic data set"}, 4294967295),
+      integer(KEY(data.synthetic_samples), 1, {kLearning, "samples", "size of the synthetic data set"}, kMaxSamples),
   };
 }
 

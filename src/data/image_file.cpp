@@ -10,6 +10,7 @@
 #include "data/hdf5_file.h"
 #include "data/limited_child.h"
 #include "lockstep/error.h"
+#include "lockstep/philox.h"
 
 namespace lockstep::data {
 namespace {
@@ -18,7 +19,6 @@ constexpr char kFormat[] = "lockstep-images";
 constexpr std::int64_t kMaxSide = 1 << 16;  // pixels
 constexpr std::int64_t kMaxChannels = 1024;
 constexpr std::int64_t kMaxClasses = 1 << 24;
-constexpr std::uint64_t kMaxSamples = 0xffffffffu;  // sample ids are 32-bit
 
 /// HDF5 allows its signature at 0 and at every power of two from 512 on.
 bool has_hdf5_signature(const InputFile& file) {
@@ -56,8 +56,8 @@ void check_datasets(const InputFile& file, const DatasetPlace& images, const Dat
   require(images.dims[0] == labels.dims[0], ErrorCode::data_format, "{} holds {} images but {} labels", path,
           images.dims[0], labels.dims[0]);
   require(images.dims[0] > 0, ErrorCode::data_empty, "{} holds no samples", path);
-  require(images.dims[0] <= kMaxSamples, ErrorCode::data_format, "{} holds {} samples; at most {} can be numbered",
-          path, images.dims[0], kMaxSamples);
+  require(images.dims[0] <= static_cast<std::uint64_t>(kMaxSamples), ErrorCode::data_format,
+          "{} holds {} samples; at most {} can be numbered", path, images.dims[0], kMaxSamples);
   const auto sensible = [](std::uint64_t n, std::int64_t most) {
     return n >= 1 && n <= static_cast<std::uint64_t>(most);
   };

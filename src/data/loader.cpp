@@ -4,7 +4,6 @@
 #include "data/loader.h"
 
 #include <algorithm>
-#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <exception>
@@ -12,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "data/sample_order.h"
 #include "lockstep/error.h"
 
@@ -186,13 +186,13 @@ std::int64_t Loader::steps_per_epoch(std::int64_t n_samples, std::int64_t global
 const Batch& Loader::next() {
   State& s = *state_;
   require(s.n_given != s.n_pieces, ErrorCode::internal, "the loader was asked for more than its {} pieces", s.n_pieces);
-  const auto start = std::chrono::steady_clock::now();
+  const Clock::time_point begin = Clock::now();
   std::unique_lock lock(s.mutex);
   s.first_in_use = s.n_given;
   s.slot_free.notify_all();
   State::Slot& slot = s.slots[static_cast<std::size_t>(s.n_given) % s.slots.size()];
   s.piece_ready.wait(lock, [&] { return slot.ready_piece == s.n_given; });
-  s.wait_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  s.wait_seconds += seconds_since(begin);
   if (slot.error) std::rethrow_exception(slot.error);
   ++s.n_given;
   return slot.batch;

@@ -10,7 +10,7 @@
 namespace lockstep::data {
 
 std::vector<std::uint32_t> epoch_order(std::uint32_t seed, std::uint32_t epoch, std::int64_t n_samples, bool shuffle) {
-  require(n_samples >= 0 && n_samples <= 0xffffffff, ErrorCode::internal, "{} samples cannot be numbered", n_samples);
+  require(n_samples >= 0 && n_samples <= kMaxSamples, ErrorCode::internal, "{} samples cannot be numbered", n_samples);
   std::vector<std::uint32_t> order(static_cast<std::size_t>(n_samples));
   std::iota(order.begin(), order.end(), 0u);
   if (!shuffle) return order;

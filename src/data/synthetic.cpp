@@ -75,7 +75,7 @@ class SyntheticSet : public ImageSet {
 
 std::unique_ptr<ImageSet> make_synthetic_set(std::uint32_t seed, std::int64_t n_samples, int height, int width,
                                              int channels, int classes, const std::string& split) {
-  require(n_samples > 0 && n_samples <= 0xffffffff && height > 0 && width > 0 && channels > 0 && classes > 0,
+  require(n_samples > 0 && n_samples <= kMaxSamples && height > 0 && width > 0 && channels > 0 && classes > 0,
           ErrorCode::data_range, "a synthetic set of {} images {} x {} x {} in {} classes cannot be made", n_samples,
           height, width, channels, classes);
   ImageSetInfo info;

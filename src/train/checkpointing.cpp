@@ -9,12 +9,6 @@
 namespace lockstep::train {
 namespace {
 
-bool divides(std::int64_t every, std::int64_t count) { return every > 0 && count % every == 0; }
-
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
 /// The checkpoint itself has its name: what fails here does not undo it.
 template <typename Work>
 void warn_if_it_fails(Work work) {
@@ -36,8 +30,7 @@ Checkpointing::Checkpointing(Session& session, Recorder& recorder, const RunLock
 
 bool Checkpointing::due_after(std::int64_t step) const {
   const Config::Checkpoint& c = s_.config.checkpoint;
-  return clock_says_due_ || step + 1 == s_.last_step || divides(c.every_steps, step + 1) ||
-         divides(c.every_epochs * s_.steps_per_epoch, step + 1);
+  return clock_says_due_ || s_.is_due(step + 1, c.every_steps, c.every_epochs);
 }
 
 void Checkpointing::say(std::int64_t step, StepFlags& flags) {

@@ -5,10 +5,10 @@
 // run has failed, finish() throws.
 #pragma once
 
-#include <chrono>
 #include <optional>
 #include <string>
 
+#include "base/clock.h"
 #include "checkpoint/background_saver.h"
 #include "train/recorder.h"
 #include "train/run_lock.h"
@@ -35,7 +35,6 @@ class Checkpointing {
   void finish();
 
  private:
-  using Clock = std::chrono::steady_clock;
   struct Running {
     std::int64_t step = 0;
     bool is_best = false;

@@ -40,10 +40,6 @@ Recorder::Recorder(Session& session)
   bar_ = std::make_unique<ProgressBar>("training", session.last_step, session.leader() && session.config.log.progress);
 }
 
-double Recorder::seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
 bool Recorder::logs(std::int64_t step) const {
   const int every = session_.config.log.every_steps;
   return (every > 0 && (step + 1) % every == 0) || step + 1 == session_.last_step;
@@ -130,8 +126,7 @@ void Recorder::write_step(std::int64_t step, const StepResult& result, double le
 
 void Recorder::warn_of(const SlowRank& slow, const std::string& host) {
   constexpr double kQuietSeconds = 60;
-  if (!session_.leader() || (has_warned_ && seconds_since(last_warning_) < kQuietSeconds)) return;
-  has_warned_ = true;
+  if (!session_.leader() || (last_warning_ && seconds_since(*last_warning_) < kQuietSeconds)) return;
   last_warning_ = Clock::now();
   log::warning(
       "rank {} on {} is slow: since the step logged before, the other ranks have spent {:.0f} % of their time "

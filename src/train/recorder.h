@@ -2,9 +2,10 @@
 // readable.
 #pragma once
 
-#include <chrono>
 #include <memory>
+#include <optional>
 
+#include "base/clock.h"
 #include "train/metrics.h"
 #include "train/session.h"
 #include "train/slow_rank.h"
@@ -42,17 +43,14 @@ class Recorder {
  private:
   void write_step(std::int64_t step, const StepResult& result, double learning_rate, const StepClock& clock);
 
-  using Clock = std::chrono::steady_clock;
   void warn_of(const SlowRank& slow, const std::string& host);
-  static double seconds_since(Clock::time_point begin);
 
   Session& session_;
   Metrics metrics_;
   std::unique_ptr<ProgressBar> bar_;
   Clock::time_point begin_, step_begin_, epoch_begin_;
   double waited_seconds_ = 0, interval_seconds_ = 0;  // since the step logged before: for sums over ranks, of all
-  Clock::time_point last_warning_;                    // of a slow rank
-  bool has_warned_ = false;
+  std::optional<Clock::time_point> last_warning_;     // of a slow rank
   double cpu_seconds_ = 0, paused_seconds_ = 0, epoch_paused_seconds_ = 0;
   std::int64_t trained_samples_ = 0, skipped_steps_ = 0;
   LossSums epoch_sums_, last_epoch_sums_;

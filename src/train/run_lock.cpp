@@ -13,6 +13,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/signals_blocked.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 
@@ -119,6 +120,7 @@ RunLock::RunLock(const std::string& directory, World& world, const Timing& timin
     require(outcome == Attempt::kWait, ErrorCode::run_locked, "{} is in use by {}", directory_, outcome);
     std::this_thread::sleep_for(std::min<std::chrono::duration<double>>(timing_.heartbeat / 5, timing_.stale / 5));
   }
+  const SignalsBlocked blocked;  // inherited by the thread
   if (file_) heartbeat_ = std::thread([this] { beat(); });
 }
 

@@ -139,10 +139,14 @@ void Session::find_checkpoints(const SessionOptions& options) {
     broadcast_text(world, text);
     found = nlohmann::json::parse(text);
     checkpoints_ = found.at("paths").get<std::vector<std::string>>();
-    require(!checkpoints_.empty() || found.at("n_bad") == 0, ErrorCode::checkpoint_damaged,
-            "{} has no good checkpoint: `--fresh` starts over and keeps them in another place", run.checkpoints());
+    if (checkpoints_.empty() && found.at("n_bad") > 0) fail_without_good_checkpoint();
   }
   std::ranges::reverse(checkpoints_);
+}
+
+void Session::fail_without_good_checkpoint() const {
+  fail(ErrorCode::checkpoint_damaged,
+       "{} has no good checkpoint: `--fresh` starts over and keeps them in another place", run.checkpoints());
 }
 
 /// The next of checkpoints_ becomes reader_'s; false where there is none to begin from.
@@ -158,9 +162,7 @@ void Session::continue_from(const checkpoint::StateJson& state, const SessionOpt
   const std::string& file = reader_->path();
   check_stamp(state, config, file);
   const auto batch = state.at("global_batch").get<std::int64_t>();
-  const std::int64_t asked = config.train.global_batch > 0
-                                 ? config.train.global_batch
-                                 : config.train.batch_per_rank * world.size() * config.train.accumulate;
+  const std::int64_t asked = asked_global_batch(config, world.size());
   // train.global_batch is compared below; what the share of a rank gives on other ranks is no mistake.
   if (asked != batch && config.train.global_batch == 0)
     notes.push_back(
@@ -217,8 +219,7 @@ void Session::restore(bool weights_only) {
     const std::string bad = reader_->path();
     const bool is_given = weights_only || !config.checkpoint.resume_from.empty();
     if (checkpoints_.empty() && error && is_given) throw *error;
-    require(!checkpoints_.empty() || is_given, ErrorCode::checkpoint_damaged,
-            "{} has no good checkpoint: `--fresh` starts over and keeps them in another place", run.checkpoints());
+    if (checkpoints_.empty() && !is_given) fail_without_good_checkpoint();
     require(open_next_checkpoint(), ErrorCode::checkpoint_damaged, "another rank could not read {}", bad);
     check_stamp(reader_->state(), config, reader_->path());
     require(reader_->state().at("global_batch") == config.train.global_batch, ErrorCode::checkpoint_damaged,
@@ -280,6 +281,13 @@ BatchShape Session::shape_of(std::int64_t step) const {
   BatchShape shape = plan->batch();
   shape.global_batch = global_batch_of(step);
   return shape;
+}
+
+bool is_multiple(std::int64_t count, std::int64_t every) { return every > 0 && count % every == 0; }
+
+bool Session::is_due(std::int64_t steps_done, std::int64_t every_steps, std::int64_t every_epochs) const {
+  return steps_done == last_step || is_multiple(steps_done, every_steps) ||
+         is_multiple(steps_done, every_epochs * steps_per_epoch);
 }
 
 std::int64_t Session::samples_after(std::int64_t steps) const {

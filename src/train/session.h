@@ -53,12 +53,15 @@ class Session {
   /// Samples of the global batch of a step; less in an epoch's last with drop_last false.
   std::int64_t global_batch_of(std::int64_t step) const;
   BatchShape shape_of(std::int64_t step) const;
+  /// What happens every so many steps or epochs, and at the end of the run, happens after this many steps.
+  bool is_due(std::int64_t steps_done, std::int64_t every_steps, std::int64_t every_epochs) const;
   /// Samples of all ranks that so many steps have taken.
   std::int64_t samples_after(std::int64_t steps) const;
 
  private:
   void find_checkpoints(const SessionOptions& options);
   bool open_next_checkpoint();
+  [[noreturn]] void fail_without_good_checkpoint() const;
   void continue_from(const checkpoint::StateJson& state, const SessionOptions& options);
   void open_data();
   void check_unchanged(const std::string& before, const SessionOptions& options);
@@ -70,6 +73,9 @@ class Session {
   std::vector<std::string> checkpoints_;        // to begin from; the first good one
   std::unique_ptr<checkpoint::Reader> reader_;  // of the first of them
 };
+
+/// `every` 0: never.
+bool is_multiple(std::int64_t count, std::int64_t every);
 
 /// Opens data.train / data.validation, files or synthetic.
 std::shared_ptr<const data::ImageSet> open_train_set(const Config& config);

@@ -80,14 +80,15 @@ BatchShape micro_batches_shape(const Config& config, int rank, int ranks) {
 
 }  // namespace
 
+std::int64_t asked_global_batch(const Config& config, int ranks) {
+  const Config::Train& t = config.train;
+  return t.global_batch > 0 ? t.global_batch : t.batch_per_rank * ranks * t.accumulate;
+}
+
 BatchShape batch_shape(const Config& config, int rank, int ranks) {
   if (config.train.micro_batches > 0) return micro_batches_shape(config, rank, ranks);
   const int pieces = config.train.accumulate;
-  BatchShape shape{.global_batch = config.train.global_batch > 0 ? config.train.global_batch
-                                                                 : config.train.batch_per_rank * ranks * pieces,
-                   .rank = rank,
-                   .ranks = ranks,
-                   .pieces = pieces};
+  BatchShape shape{.global_batch = asked_global_batch(config, ranks), .rank = rank, .ranks = ranks, .pieces = pieces};
   shape.first_share.resize(static_cast<std::size_t>(ranks) + 1);
   std::iota(shape.first_share.begin(), shape.first_share.end(), 0);
   require(shape.smallest_piece() >= 1, ErrorCode::config_conflict,

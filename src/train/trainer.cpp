@@ -1,10 +1,10 @@
 #include "train/trainer.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <optional>
 
+#include "base/clock.h"
 #include "base/stop_signal.h"
 #include "checkpoint/safetensors.h"
 #include "lockstep/error.h"
@@ -18,10 +18,6 @@
 namespace lockstep::train {
 
 namespace {
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 data::LoaderOptions loader_options(const Session& session) {
   const Config& config = session.config;
@@ -128,22 +124,18 @@ class Trainer {
     if (s_.leader()) log::warning("{}; {} in a row", what, skipped_in_a_row_);
   }
 
-  static bool divides(std::int64_t every, std::int64_t count) { return every > 0 && count % every == 0; }
-
   bool evaluates_after(std::int64_t step) const {
     const Config::Evaluation& e = s_.config.evaluation;
-    if (!s_.validation_set || stopping_) return false;
-    return step + 1 == s_.last_step || divides(e.every_steps, step + 1) ||
-           divides(e.every_epochs * s_.steps_per_epoch, step + 1);
+    return s_.validation_set && !stopping_ && s_.is_due(step + 1, e.every_steps, e.every_epochs);
   }
   bool saves_after(std::int64_t step) const { return stopping_ || checkpointing_.due_after(step); }
   bool checks_after(std::int64_t step) const {
-    return divides(s_.config.train.check_replicas_every_steps, step + 1) || saves_after(step);
+    return is_multiple(step + 1, s_.config.train.check_replicas_every_steps) || saves_after(step);
   }
 
   bool evaluate_now(std::int64_t steps_done) {
     recorder_.restart_clock();
-    const double begin = now_seconds();
+    const Clock::time_point begin = Clock::now();
     const std::optional<LossSums> sums = evaluate(s_, *s_.validation_set, "evaluation", stop_requested);
     stopping_ = !sums;
     if (stopping_) {
@@ -151,7 +143,7 @@ class Trainer {
       return false;
     }
     validation_ = *sums;
-    recorder_.evaluation(steps_done, validation_, now_seconds() - begin);
+    recorder_.evaluation(steps_done, validation_, seconds_since(begin));
     return true;
   }
 

@@ -9,7 +9,7 @@
 #include "lockstep/communicator.h"
 #include "lockstep/error.h"
 
-namespace lockstep::checkpoint {
+namespace lockstep {
 
 /// "rank 3 on node1: "; nothing where it is the only one.
 std::string name_in_messages(const World& world);
@@ -21,4 +21,9 @@ std::optional<Error> error_in(const std::vector<std::string>& outcomes);
 /// The results, where there is no error.
 std::vector<std::string> results_in(std::vector<std::string> outcomes);
 
-}  // namespace lockstep::checkpoint
+/// Work that every rank does and any may fail at: every rank's result; where one failed all throw its Error, so that
+/// none waits for it for ever. `gather` is an all_gather of texts.
+std::vector<std::string> all_agree(const std::function<std::vector<std::string>(const std::string& mine)>& gather,
+                                   const std::string& who, const std::function<std::string()>& work);
+
+}  // namespace lockstep

@@ -1,6 +1,6 @@
-#include "checkpoint/outcome.h"
+#include "base/outcome.h"
 
-namespace lockstep::checkpoint {
+namespace lockstep {
 namespace {
 constexpr char kDone = 'd', kFailed = 'f';
 }
@@ -33,4 +33,11 @@ std::vector<std::string> results_in(std::vector<std::string> outcomes) {
   return outcomes;
 }
 
-}  // namespace lockstep::checkpoint
+std::vector<std::string> all_agree(const std::function<std::vector<std::string>(const std::string& mine)>& gather,
+                                   const std::string& who, const std::function<std::string()>& work) {
+  std::vector<std::string> all = gather(outcome_of(who, work));
+  if (const auto error = error_in(all)) throw *error;
+  return results_in(std::move(all));
+}
+
+}  // namespace lockstep
