@@ -7,18 +7,18 @@ trap 'rm -rf "$work"' EXIT
 if [[ $(id -u) == 0 ]]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
 export OMP_WAIT_POLICY=passive
 passed=0 failed=0
-told=$work/check  # the file whose end a failed check shows
+told=$work/.check  # the file whose end a failed check shows
 good() { printf '[       OK ] %s\n' "$1"; passed=$((passed + 1)); }
 bad() { printf '[  FAILED  ] %s\n' "$1"; failed=$((failed + 1)); }
 # check WHAT COMMAND...: it must succeed
-check() { if "${@:2}" >"$work/check" 2>&1; then good "$1"; else bad "$1"; tail -25 "$told"; fi; }
+check() { if "${@:2}" >"$work/.check" 2>&1; then good "$1"; else bad "$1"; tail -25 "$told"; fi; }
 # refused STATUS PATTERN COMMAND...: for check
 refused() {
   local status
-  "${@:3}" >"$work/refused" 2>&1
+  "${@:3}" >"$work/.refused" 2>&1
   status=$?
-  cat "$work/refused"
-  [[ $status == "$1" ]] && grep -Eq "$2" "$work/refused"
+  cat "$work/.refused"
+  [[ $status == "$1" ]] && grep -Eq "$2" "$work/.refused"
 }
 finish() {
   printf '[  PASSED  ] %d tests.\n' "$passed"
