@@ -103,7 +103,7 @@ $(FUZZERS): $(BUILD)/fuzz/%: $(BUILD)/test/fuzz/%_test.o $(FUZZED:%.cpp=$(BUILD)
 $(BUILD)/test/%.so: test/%.cpp $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  link     $@"
-	@$(CXX) -std=c++20 -O2 $(WARNINGS) -fPIC -shared -o $@ $< -ldl
+	@$(CXX) -std=c++20 -O2 $(WARNINGS) $(CPPFLAGS) -fPIC -shared -o $@ $< -ldl
 # The files' own order of linking: the program, what it uses, and what that uses.
 define link
 @echo "  link     $@"

@@ -284,7 +284,6 @@ struct StepScalars {
   float clip_coefficient = 1;  // written by ClipNorm on the device, read by the optimizer
   float loss_limit = std::numeric_limits<float>::infinity();  // a mean loss above it is a spike: the step is skipped
   std::uint32_t is_applied = 1;  // 0: the step is skipped; written by ClipNorm on the device, obeyed by what updates
-  float loss_scale = 1;          // fp16
   float adam_correction1 = 1;    // 1 / (1 - beta1^t)
   float adam_correction2 = 1;    // 1 / (1 - beta2^t)
   std::uint32_t epoch = 0;

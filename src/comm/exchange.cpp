@@ -13,8 +13,12 @@ Exchange::Exchange(MpiCalls& mpi, const std::vector<int>& leaders, const SumOrde
       n_nodes_(static_cast<int>(leaders.size())),
       tag_(tag),
       requests_(2 * leaders.size()),
-      incoming_(leaders.size() * part_of(chunk_bytes, 1, static_cast<int>(leaders.size()), 0).n_elements),
+      incoming_(buffer_bytes(n_nodes_, chunk_bytes)),
       sources_(leaders.size()) {}
+
+std::size_t Exchange::buffer_bytes(int n_nodes, std::size_t chunk_bytes) {
+  return static_cast<std::size_t>(n_nodes) * part_of(chunk_bytes, 1, n_nodes, 0).n_elements;
+}
 
 void Exchange::start(std::byte* chunk, std::size_t n_elements, DType dtype) {
   chunk_ = chunk;

@@ -19,6 +19,9 @@ class Exchange {
   Exchange(MpiCalls& mpi, const std::vector<int>& leaders, const SumOrder& order, int node, int tag,
            std::size_t chunk_bytes);
 
+  /// What it takes of memory.
+  static std::size_t buffer_bytes(int n_nodes, std::size_t chunk_bytes);
+
   /// In place; at most chunk_bytes.
   void start(std::byte* chunk, std::size_t n_elements, DType dtype);
   /// Goes on without blocking; true when something happened.

@@ -15,8 +15,7 @@ namespace lockstep::comm {
 namespace {
 
 constexpr std::size_t kPageBytes = 4096;
-constexpr std::size_t kWorkBytes = std::size_t{1} << 20;          // summed before other lanes have their turn
-constexpr std::size_t kPartOfChunkBytes = std::size_t{64} << 10;  // that a leader sends to another, at least
+constexpr std::size_t kWorkBytes = std::size_t{1} << 20;  // summed before other lanes have their turn
 constexpr std::size_t kLargestRegionBytes = std::size_t{1} << 46;
 
 }  // namespace
@@ -80,7 +79,7 @@ HostCommunicator::HostCommunicator(CommunicationThread& thread, World& world, To
     : thread_(thread),
       world_(world),
       topology_(std::move(topology)),
-      chunk_bytes_(std::max(kWorkBytes, kPartOfChunkBytes * topology_.nodes.size())),
+      chunk_bytes_(topology_.chunk_bytes()),
       registry_(std::make_shared<Registry>()),
       sources_(static_cast<std::size_t>(topology_.local_size())),
       targets_(static_cast<std::size_t>(topology_.local_size())) {
@@ -89,8 +88,8 @@ HostCommunicator::HostCommunicator(CommunicationThread& thread, World& world, To
   routine_ = topology_.n_nodes() == 1 ? run_on_one_node() : run_between_nodes();
   thread_.add(*this);
   if (topology_.n_nodes() == 1 || topology_.local_rank != 0) return;
-  for (int i = 0; i < kExchangesInFlight; ++i) {
-    const int tag = 2 * (number() * kExchangesInFlight + i);
+  for (int i = 0; i < Topology::kExchangesInFlight; ++i) {
+    const int tag = 2 * (number() * Topology::kExchangesInFlight + i);
     exchanges_.emplace_back(thread_.mpi(), leaders_, topology_.order_of_nodes, topology_.node, tag, chunk_bytes_);
   }
 }
@@ -313,17 +312,18 @@ bool HostCommunicator::lead(const Request& request) {
     sum_my_part_of_chunk(request, p.summed++);
     note_progress();
   }
-  if (p.started < chunks && p.started - p.finished < kExchangesInFlight &&
+  if (p.started < chunks && p.started - p.finished < Topology::kExchangesInFlight &&
       all_have(&LaneCell::reduced, p.reduced_before + p.started + 1)) {
     const Part part = chunk(request, p.started);
-    exchanges_[p.started % kExchangesInFlight].start(request.at(0, part.begin), part.n_elements, request.dtype);
+    exchanges_[p.started % Topology::kExchangesInFlight].start(request.at(0, part.begin), part.n_elements,
+                                                               request.dtype);
     ++p.started;
     note_progress();
   }
   for (std::size_t i = p.finished; i < p.started; ++i) {
-    if (exchanges_[i % kExchangesInFlight].advance()) note_progress();
+    if (exchanges_[i % Topology::kExchangesInFlight].advance()) note_progress();
   }
-  while (p.finished < p.started && exchanges_[p.finished % kExchangesInFlight].is_idle()) {
+  while (p.finished < p.started && exchanges_[p.finished % Topology::kExchangesInFlight].is_idle()) {
     ++p.finished;
     mine().gathered.fetch_add(1);
     if (topology_.local_size() > 1) board_->ring_others();

@@ -19,22 +19,10 @@
 #include "comm/communication_thread.h"
 #include "comm/exchange.h"
 #include "comm/sum.h"
+#include "comm/topology.h"
 #include "lockstep/communicator.h"
 
 namespace lockstep::comm {
-
-/// Which ranks sum through shared memory, and which by MPI: comm.backend decides.
-struct Topology {
-  std::vector<std::vector<int>> nodes;  // ranks of the world; with `mpi` each rank is a node of its own
-  int node = 0;
-  int local_rank = 0;
-  bool is_tree = false;       // the two orders are parts of one that was asked for
-  SumOrder order_in_node{};   // over this node's ranks
-  SumOrder order_of_nodes{};  // over the nodes' sums
-
-  int n_nodes() const { return static_cast<int>(nodes.size()); }
-  int local_size() const { return static_cast<int>(nodes[static_cast<std::size_t>(node)].size()); }
-};
 
 class HostCommunicator final : public Communicator, private Lane {
  public:
@@ -50,7 +38,6 @@ class HostCommunicator final : public Communicator, private Lane {
 
  private:
   static constexpr std::size_t kQueueLength = 256;
-  static constexpr int kExchangesInFlight = 3;
 
   class Region;  // what allocate() returned
 
@@ -93,7 +80,7 @@ class HostCommunicator final : public Communicator, private Lane {
   World& world_;
   const Topology topology_;
   std::vector<int> leaders_;
-  std::size_t chunk_bytes_;
+  const std::size_t chunk_bytes_;
   struct Registry {
     std::vector<const Region*> regions;
     const HostCommunicator* communicator = nullptr;  // null once it is gone

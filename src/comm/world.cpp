@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -13,7 +12,6 @@
 #include "comm/launch.h"
 #include "comm/single.h"
 #include "comm/sleeping_communicator.h"
-#include "comm/sum_order.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 
@@ -67,49 +65,6 @@ class MpiWorld final : public World {
   ControlLane control_;
 };
 
-Topology every_rank_a_node(const RankTable& ranks, const SumOrder& order) {
-  Topology out;
-  for (int r = 0; r < ranks.size(); ++r) out.nodes.push_back({r});
-  out.node = ranks.rank;
-  out.is_tree = order.size() > 0;
-  out.order_in_node = sequential_order(1);
-  out.order_of_nodes = out.is_tree ? order : sequential_order(ranks.size());
-  return out;
-}
-
-/// The order taken apart at nodes; none where the ranks of some node are no subtree of it.
-std::optional<GroupedOrder> group_by_node(const SumOrder& order, const RankTable& ranks) {
-  std::vector<int> sizes;
-  int next = 0;
-  for (const std::vector<int>& node : ranks.nodes) {
-    for (const int rank : node) {
-      if (rank != next++) return std::nullopt;
-    }
-    sizes.push_back(static_cast<int>(node.size()));
-  }
-  return group(order, sizes);
-}
-
-/// Nodes as they are; with comm.backend=mpi, or where nodes do not fit the order, every rank as a node of its own.
-Topology topology_of(const Config::Comm& config, const RankTable& ranks, const SumOrder& order) {
-  if (config.backend == "mpi") return every_rank_a_node(ranks, order);
-  require(config.backend == "auto" || config.backend == "shared", ErrorCode::comm_backend,
-          "comm.backend is '{}': it takes auto, shared or mpi", config.backend);
-  require(config.backend == "auto" || ranks.n_nodes() == 1, ErrorCode::comm_backend,
-          "comm.backend=shared wants all ranks on one node, but they are on {}: use comm.backend=auto",
-          ranks.n_nodes());
-  Topology out{.nodes = ranks.nodes, .node = ranks.mine().node, .local_rank = ranks.mine().local_rank};
-  out.order_in_node = sequential_order(out.local_size());
-  out.order_of_nodes = sequential_order(out.n_nodes());
-  if (order.size() == 0) return out;
-  std::optional<GroupedOrder> grouped = group_by_node(order, ranks);
-  if (!grouped) return every_rank_a_node(ranks, order);
-  out.is_tree = true;
-  out.order_in_node = std::move(grouped->inner[static_cast<std::size_t>(out.node)]);
-  out.order_of_nodes = std::move(grouped->outer);
-  return out;
-}
-
 }  // namespace
 
 std::unique_ptr<World> start_world(int* argc, char*** argv, double watchdog_seconds) {
@@ -120,11 +75,15 @@ std::unique_ptr<World> start_world(int* argc, char*** argv, double watchdog_seco
 
 std::unique_ptr<World> single_world() { return std::make_unique<SingleWorld>(); }
 
+Topology topology_of(const Config::Comm& config, World& world, const SumOrder& order) {
+  MpiWorld* mpi_world = dynamic_cast<MpiWorld*>(&world);
+  return mpi_world != nullptr ? topology_of(config, mpi_world->thread().ranks(), order) : Topology{};
+}
+
 std::unique_ptr<Communicator> make_communicator(const Config::Comm& config, World& world, const SumOrder& order) {
   std::unique_ptr<Communicator> out;
   if (MpiWorld* mpi_world = dynamic_cast<MpiWorld*>(&world)) {
-    CommunicationThread& thread = mpi_world->thread();
-    out = std::make_unique<HostCommunicator>(thread, world, topology_of(config, thread.ranks(), order));
+    out = std::make_unique<HostCommunicator>(mpi_world->thread(), world, topology_of(config, world, order));
   } else {
     require(world.size() == 1, ErrorCode::internal, "a communicator is made of a world of start_world()");
     out = std::make_unique<SingleCommunicator>();

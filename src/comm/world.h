@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "comm/topology.h"
 #include "lockstep/communicator.h"
 #include "lockstep/config.h"
 
@@ -17,6 +18,9 @@ std::unique_ptr<World> start_world(int* argc, char*** argv, double watchdog_seco
 /// comm.backend: auto | shared | mpi; comm.sleep_ms wraps it. The world must be one of start_world(). `order`: the tree
 /// over ranks by which they must sum; empty: the communicator's choice.
 std::unique_ptr<Communicator> make_communicator(const Config::Comm& config, World& world, const SumOrder& order = {});
+
+/// How the communicator of make_communicator() sums.
+Topology topology_of(const Config::Comm& config, World& world, const SumOrder& order = {});
 
 /// A world of one rank without MPI, and its communicator (sums of one are no work): tests and single-process commands.
 std::unique_ptr<World> single_world();

@@ -16,25 +16,32 @@ namespace {
 
 constexpr int kMaxRanks = 1 << 20;
 
+struct Ranks {
+  int n = 1, nodes = 1;
+  int on_first_node() const { return (n + nodes - 1) / nodes; }
+};
+
 struct Planned {
   data::ImageSetInfo images;
   std::unique_ptr<Backend> backend;
   std::unique_ptr<train::StepPlan> plan;
 };
 
-Planned make_plan(const Config& config, int ranks, const data::ImageSetInfo& images) {
+Planned make_plan(const Config& config, const Ranks& ranks, const data::ImageSetInfo& images) {
   Planned planned;
   planned.images = images;
-  planned.backend =
-      make_backend({.device = config.device, .threads = config.cpu.threads, .local_rank = 0, .local_size = ranks});
-  planned.plan =
-      std::make_unique<train::StepPlan>(config, images, train::batch_shape(config, 0, ranks), *planned.backend, ranks);
+  planned.backend = make_backend(
+      {.device = config.device, .threads = config.cpu.threads, .local_rank = 0, .local_size = ranks.on_first_node()});
+  const train::BatchShape batch = train::batch_shape(config, 0, ranks.n);
+  planned.plan = std::make_unique<train::StepPlan>(
+      config, images, batch, *planned.backend,
+      comm::topology_of(config.comm, comm::supposed_ranks(ranks.n, ranks.nodes), batch.order_over_ranks()));
   return planned;
 }
 
 /// The largest batch a rank, or micro-batch, whose step fits into its share of the memory: activations and workspace
 /// grow with it.
-std::int64_t batch_that_fits(const Config& config, int ranks, const Planned& planned) {
+std::int64_t batch_that_fits(const Config& config, const Ranks& ranks, const Planned& planned) {
   const auto total_of = [&](std::int64_t batch) {
     Config other = config;
     other.train.batch_per_rank = config.train.micro_batches > 0 ? 0 : batch;
@@ -56,12 +63,13 @@ std::string choices(const train::StepPlan& plan) {
   return text;
 }
 
-nlohmann::ordered_json json_of(const Planned& planned, int ranks) {
+nlohmann::ordered_json json_of(const Planned& planned, const Ranks& ranks) {
   const train::MemoryReport m = planned.plan->memory();
   nlohmann::ordered_json buckets = nlohmann::ordered_json::array();
   for (const comm::Bucket& b : planned.plan->buckets())
     buckets.push_back({{"first", b.first_name}, {"last", b.last_name}, {"size_bytes", b.n_elements * sizeof(float)}});
-  return {{"ranks", ranks},
+  return {{"ranks", ranks.n},
+          {"nodes", ranks.nodes},
           {"batch_per_rank", planned.plan->batch().largest_piece()},
           {"global_batch", planned.plan->batch().global_batch},
           {"parameters", planned.plan->parameters().n_canonical()},
@@ -74,6 +82,7 @@ nlohmann::ordered_json json_of(const Planned& planned, int ranks) {
             {"activations_without_reuse", m.activations_without_reuse},
             {"workspace", m.workspace},
             {"exchange", m.exchange},
+            {"node_buffers", m.node_buffers},
             {"mapped_peers", m.mapped_peers},
             {"loader", m.loader},
             {"checkpoint", m.checkpoint},
@@ -81,7 +90,7 @@ nlohmann::ordered_json json_of(const Planned& planned, int ranks) {
           {"buckets", buckets}};
 }
 
-std::string text_of(const Config& config, const Planned& planned, int ranks) {
+std::string text_of(const Config& config, const Planned& planned, const Ranks& ranks) {
   const train::StepPlan& plan = *planned.plan;
   std::string text = fmt::format(
       "{}-{}, {} parameters; batch {}\n\nMemory of a rank\n{}\nAll-reduce, {:.1f} MiB a step in {} buckets\n",
@@ -91,15 +100,17 @@ std::string text_of(const Config& config, const Planned& planned, int ranks) {
   for (const comm::Bucket& b : plan.buckets())
     text += fmt::format("  {:>9.2f} MiB  {} .. {}\n", static_cast<double>(b.n_elements * sizeof(float)) / (1 << 20),
                         b.first_name, b.last_name);
-  text += fmt::format("\nBatch that fits: about {} a {} ({:.1f} GiB for each of {} ranks on this node)\n",
+  text += fmt::format("\nBatch that fits: about {} a {} ({:.1f} GiB for each of {} ranks on its node)\n",
                       batch_that_fits(config, ranks, planned), plan.batch().is_tree ? "micro-batch" : "rank",
-                      static_cast<double>(planned.backend->device().memory_bytes) / (1 << 30), ranks);
+                      static_cast<double>(planned.backend->device().memory_bytes) / (1 << 30), ranks.on_first_node());
   return text + fmt::format("\nHow each layer runs on {}\n{}", planned.backend->device().name, choices(plan));
 }
 
 }  // namespace
 
-PlanReport plan_report(const Config& config, int ranks) {
+PlanReport plan_report(const Config& config, int n_ranks, int nodes) {
+  require(nodes <= n_ranks, ErrorCode::usage, "{} nodes are more than the {} ranks", nodes, n_ranks);
+  const Ranks ranks{.n = n_ranks, .nodes = nodes};
   const Planned planned = make_plan(config, ranks, train::open_train_set(config)->info());
   return {.text = text_of(config, planned, ranks), .json = json_of(planned, ranks)};
 }
@@ -108,7 +119,7 @@ void add_plan(CLI::App& app, Run& run, const Arguments&) {
   struct Given {
     std::vector<std::string> configuration;
     std::string json;
-    int ranks = 1;
+    int ranks = 1, nodes = 1;
   };
   auto given = std::make_shared<Given>();
   CLI::App* command = app.add_subcommand("plan", "what a step will hold and move; nothing is trained");
@@ -116,10 +127,13 @@ void add_plan(CLI::App& app, Run& run, const Arguments&) {
   command->add_option("--ranks", given->ranks, "ranks to plan for")
       ->check(CLI::Range(1, kMaxRanks))
       ->capture_default_str();
+  command->add_option("--nodes", given->nodes, "nodes that the ranks are on, in equal blocks")
+      ->check(CLI::Range(1, kMaxRanks))
+      ->capture_default_str();
   add_json(*command, given->json);
   command->callback([given, &run] {
     run = [given] {
-      const PlanReport plan = plan_report(config::parse(given->configuration), given->ranks);
+      const PlanReport plan = plan_report(config::parse(given->configuration), given->ranks, given->nodes);
       report(given->json, plan.json, plan.text);
       return 0;
     };

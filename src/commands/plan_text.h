@@ -14,7 +14,7 @@ struct PlanReport {
   nlohmann::ordered_json json;
 };
 
-/// For rank 0 of `ranks`, all on one node.
-PlanReport plan_report(const Config& config, int ranks);
+/// For rank 0 of `ranks`, in equal blocks on `nodes`.
+PlanReport plan_report(const Config& config, int ranks, int nodes);
 
 }  // namespace lockstep::commands

@@ -28,8 +28,23 @@ namespace {
 struct TrainArguments {
   std::vector<std::string> configuration;
   train::SessionOptions session;
+  bool fresh = false;  // start over: an existing run is set aside
   bool dry_run = false;
 };
+
+/// The directory is this job's from here on, and so are its status and its log: also where the start fails. Gives what
+/// the user should hear of it.
+std::vector<std::string> begin_run(const train::RunDirectory& run, bool fresh) {
+  std::vector<std::string> notes;
+  if (fresh)
+    if (const std::string aside = run.set_aside(); !aside.empty())
+      notes.push_back(fmt::format("--fresh: the run that was in {} is now in {}", run.path(), aside));
+  run.create();
+  run.write_status("running");
+  for (const std::string& name : checkpoint::remove_partials(run.checkpoints()))
+    notes.push_back(fmt::format("removed what an interrupted save left: {}", name));
+  return notes;
+}
 
 int run_training(const TrainArguments& given, const Arguments& program) {
   const Config config = config::parse(given.configuration);
@@ -42,24 +57,25 @@ int run_training(const TrainArguments& given, const Arguments& program) {
   log::configure(world.rank(), world.size(), world.host(), config.log.all_ranks);
   if (given.dry_run) {
     if (world.rank() == 0)
-      log::info("a dry run: nothing is trained or written\n{}", plan_report(config, world.size()).text);
+      log::info("a dry run: nothing is trained or written\n{}",
+                plan_report(config, world.size(), world.n_nodes()).text);
     return 0;
   }
   const train::RunLock lock(config.run.path(), world);
-  train::Session session(config, world, given.session);
-  if (session.leader()) {
-    session.run.create();
-    for (const std::string& name : checkpoint::remove_partials(session.run.checkpoints()))
-      session.notes.push_back(fmt::format("removed what an interrupted save left: {}", name));
-    session.run.write_file("config.yaml", config::to_yaml(session.config));
-    session.run.write_status("running");
-  }
+  const train::RunDirectory run(config);
+  const bool is_leader = world.rank() == 0;
+  std::vector<std::string> notes;
+  if (is_leader) notes = begin_run(run, given.fresh);
+  on_failure([run] { run.write_status("failed"); });
   world.barrier();
-  on_failure([run = session.run] { run.write_status("failed"); });
-  if (session.leader() || config.log.all_ranks) log::open_file(session.run.file("log.txt"));
+  if (is_leader || config.log.all_ranks) log::open_file(run.file("log.txt"));
+  train::Session session(config, world, given.session);
+  session.notes.insert(session.notes.begin(), notes.begin(), notes.end());
+  if (is_leader) run.write_file("config.yaml", config::to_yaml(session.config));
+  world.barrier();
   train::write_banner(session);
   const int status = train::train(session, lock);
-  if (session.leader() && status == kExitDone) log::info("done: {} steps; {}", session.last_step, session.run.path());
+  if (is_leader && status == kExitDone) log::info("done: {} steps; {}", session.last_step, run.path());
   return status;
 }
 
@@ -69,7 +85,7 @@ void add_train(CLI::App& app, Run& run, const Arguments& program) {
   auto given = std::make_shared<TrainArguments>();
   CLI::App* command = app.add_subcommand("train", "train a model; continues a run that is there already");
   command->add_option("CONFIG", given->configuration, "YAML files and key=value overrides; the later wins")->required();
-  command->add_flag("--fresh", given->session.fresh, "start over; a run that is there already is moved aside");
+  command->add_flag("--fresh", given->fresh, "start over; a run that is there already is moved aside");
   command
       ->add_option("--allow-change", given->session.allow_change,
                    "a key that may differ from the run that is continued")

@@ -182,8 +182,7 @@ std::vector<Key> checkpoint_and_log_keys() {
            {kNone, "",
             "file name of a checkpoint, without .h5; filled in: {step}, {epoch} (finished ones), {model} (resnet18), "
             "{start} and {end} (data.start, data.end). Without {step}, what is saved inside an epoch has its step "
-            "behind "
-            "the name"}),
+            "behind the name. In quotes where it begins with {: \"{model}-{step}\""}),
       integer(KEY(log.every_steps), 1, {kNone, "steps", "log and record figures so often"}),
       choice<bool>("log.ranks", +[](Config& c) -> bool& { return c.log.all_ranks; }, {{"zero", false}, {"all", true}},
                    {kNone, "", "which ranks write the log"}),

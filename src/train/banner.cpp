@@ -26,6 +26,7 @@ std::string memory_text(const MemoryReport& m) {
   line("activations", m.activations, fmt::format("{:.1f} MiB without reuse", mib(m.activations_without_reuse)));
   line("workspace", m.workspace, "");
   line("exchange", m.exchange, "");
+  if (m.node_buffers > 0) line("from other nodes", m.node_buffers, "buffers of sums between nodes");
   line("peers' gradients", m.mapped_peers, "mapped, of the other ranks on the node");
   line("batches ahead", m.loader, "");
   line("checkpoint", m.checkpoint, "copy that is written while training goes on");

@@ -84,9 +84,6 @@ std::shared_ptr<const data::ImageSet> open_validation_set(const Config& config) 
 
 Session::Session(Config given, World& the_world, const SessionOptions& options)
     : config(std::move(given)), world(the_world), run(config) {
-  if (options.fresh && leader())
-    if (const std::string aside = run.set_aside(); !aside.empty())
-      notes.push_back(fmt::format("--fresh: the run that was in {} is now in {}", run.path(), aside));
   find_checkpoints(options);
   const bool weights_only = !options.checkpoint.empty();
   if (open_next_checkpoint() && !weights_only) continue_from(reader_->state(), options);
@@ -106,7 +103,8 @@ Session::Session(Config given, World& the_world, const SessionOptions& options)
                           .local_rank = world.local_rank(),
                           .local_size = world.local_size()});
   communicator = comm::make_communicator(config.comm, world, batch.order_over_ranks());
-  plan = std::make_unique<StepPlan>(config, train_set->info(), batch, *backend, world.local_size());
+  plan = std::make_unique<StepPlan>(config, train_set->info(), batch, *backend,
+                                    comm::topology_of(config.comm, world, batch.order_over_ranks()));
   check_ranks_agree();
   replica = std::make_unique<Replica>(*plan, *backend, *communicator);
   if (reader_)
@@ -230,6 +228,7 @@ void Session::restore(bool weights_only) {
   progress.step = state.at("step").get<std::int64_t>();
   if (const auto sums = state.value("epoch_sums", std::vector<double>()); sums.size() == 3)
     progress.epoch_sums = {.loss = sums[0], .correct = sums[1], .samples = sums[2]};
+  progress.is_measured = state.value("quality", nlohmann::json()).is_number();
   if (!weights_only) find_best();
   resumed_from = reader_->path();
   reader_.reset();

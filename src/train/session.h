@@ -23,11 +23,11 @@ struct Progress {
   std::int64_t step = 0;
   double best = 0;  // validation accuracy, or minus the loss without labels to count
   bool has_best = false;
-  LossSums epoch_sums;  // of the epoch so far
+  LossSums epoch_sums;       // of the epoch so far
+  bool is_measured = false;  // the checkpoint that the run continues from tells its quality
 };
 
 struct SessionOptions {
-  bool fresh = false;                     // start over: an existing run is set aside
   std::vector<std::string> allow_change;  // keys that may differ from the run that is continued
   std::string checkpoint;                 // evaluation: weights of this file; nothing is written to RUN
 };

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "checkpoint/background_saver.h"
 #include "comm/sum_order.h"
@@ -140,8 +141,8 @@ std::vector<comm::Bucket> cut_buckets(const Config& config, const graph::Paramet
 }  // namespace
 
 StepPlan::StepPlan(const Config& config, const data::ImageSetInfo& images, const BatchShape& batch, Backend& backend,
-                   int local_ranks)
-    : config_(config), batch_(batch), local_ranks_(local_ranks) {
+                   comm::Topology topology)
+    : config_(config), batch_(batch), topology_(std::move(topology)) {
   require(config.precision == Precision::fp32, ErrorCode::not_supported,
           "precision: this backend computes in fp32; set precision=fp32");
   const auto add = [&](const BatchShape& shape) {
@@ -242,8 +243,8 @@ MemoryReport StepPlan::memory() const {
   for (const auto& [key, planned] : training_) count(planned);
   if (evaluation_.graph) count(evaluation_);
   m.exchange = exchange_bytes_;
-  // In an in-place sum each of R ranks reads and writes its 1/R of the other R-1 ranks' gradients.
-  m.mapped_peers = m.gradients * static_cast<std::size_t>(local_ranks_ - 1) / static_cast<std::size_t>(local_ranks_);
+  m.node_buffers = topology_.buffer_bytes();
+  m.mapped_peers = topology_.mapped_peer_bytes(m.gradients);
   m.loader = loader_bytes_;
   std::vector<checkpoint::TensorSource> sources;
   for (const StateTensor& tensor : state_tensors(table_, optimizer_)) sources.push_back(source_of(tensor));

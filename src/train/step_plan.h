@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/reducer.h"
+#include "comm/topology.h"
 #include "data/dataset.h"
 #include "data/sample_order.h"
 #include "graph/graph.h"
@@ -83,20 +84,21 @@ struct MemoryReport {
   std::size_t parameters = 0, gradients = 0, partial_sums = 0, optimizer = 0, activations = 0, workspace = 0;
   std::size_t activations_without_reuse = 0;
   std::size_t exchange = 0;      // small sums between ranks, behind the gradients
+  std::size_t node_buffers = 0;  // of a node's leader, for what other nodes send
   std::size_t mapped_peers = 0;  // what this rank touches of its node's other ranks' gradients
   std::size_t loader = 0;        // batches read ahead
   std::size_t checkpoint = 0;    // copy of this rank's part that a background thread writes
   std::size_t total() const {
-    return parameters + gradients + partial_sums + optimizer + activations + workspace + exchange + mapped_peers +
-           loader + checkpoint;
+    return parameters + gradients + partial_sums + optimizer + activations + workspace + exchange + node_buffers +
+           mapped_peers + loader + checkpoint;
   }
 };
 
 class StepPlan {
  public:
-  /// An evaluation graph is planned where data.validation names a set. `local_ranks`: that share memory with this one.
+  /// An evaluation graph is planned where data.validation names a set. `topology`: of the communicator.
   StepPlan(const Config& config, const data::ImageSetInfo& images, const BatchShape& batch, Backend& backend,
-           int local_ranks);
+           comm::Topology topology);
 
   /// The training graph for a piece of `batch` samples, `global` over all ranks.
   PlannedGraph& training(std::int64_t batch, std::int64_t global);
@@ -124,7 +126,7 @@ class StepPlan {
 
   Config config_;
   BatchShape batch_;
-  int local_ranks_;
+  comm::Topology topology_;
   std::int64_t evaluation_batch_ = 0;
   graph::ParameterTable table_;
   std::map<Key, PlannedGraph> training_;

@@ -51,7 +51,15 @@ class Trainer {
   /// The whole of training. Steps are numbered from 0; `step` is the one being run.
   int run() {
     const std::int64_t first = s_.progress.step;
-    if (s_.world.any(stop_requested())) return stop(first);  // told while it started: nothing is new
+    const bool owes_evaluation =
+        first > 0 && first <= s_.last_step && evaluates_after(first - 1) && !s_.progress.is_measured;
+    const bool is_over = first >= s_.last_step && !owes_evaluation;
+    if (!is_over && s_.world.any(stop_requested())) return stop(first);  // told while it started: nothing is new
+    if (owes_evaluation) {  // it was told to stop before, or in, the evaluation of the step that it continues from
+      if (!evaluate_now(first)) return stop(first);
+      checkpointing_.save(first, quality(true));
+      recorder_.restart_clock();
+    }
     for (std::int64_t step = first; step < s_.last_step; ++step) {
       run_step(step);
       // The loss is read one step late, so that a device need not be waited for.
@@ -63,7 +71,8 @@ class Trainer {
       if (epoch_ends) recorder_.epoch(step, learning_rate(step), evaluated ? &validation_ : nullptr);
       if (checks_after(step)) require_equal_replicas(s_.world, s_.replica->hash(), step + 1);
       if (saves_after(step)) checkpointing_.save(step + 1, quality(evaluated));
-      if (stopping_ && !run_ends) return stop(step + 1);
+      const bool is_complete = run_ends && (evaluated || !s_.validation_set);
+      if (stopping_ && !is_complete) return stop(step + 1);
       recorder_.restart_clock();
     }
     finish();
@@ -159,7 +168,10 @@ class Trainer {
   int stop(std::int64_t steps_done) {
     checkpointing_.finish();
     if (s_.leader()) {
-      log::info("stopped by a signal after step {}: the same command continues", steps_done);
+      if (steps_done > 0)
+        log::info("stopped by a signal after step {}: the same command continues", steps_done);
+      else
+        log::info("stopped by a signal before the first step: the same command begins");
       s_.run.write_status("stopped");
     }
     recorder_.finish("stopped", steps_done);

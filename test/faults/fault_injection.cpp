@@ -1,17 +1,22 @@
-// LD_PRELOAD: makes calls on files below a path fail, or ends the process at one of them. Variables:
+// LD_PRELOAD: makes calls on files below a path fail, or ends the process at one of them, or at a place of the step.
+// Variables:
 //
-//   FAULT_PATH    calls on files whose path holds this count (nothing set: no faults)
+//   FAULT_PATH    calls on files whose path holds this count (not set: none do)
 //   FAULT_CALLS   "pwrite,fsync": these calls alone; else open (for writing), write, pwrite, fsync, ftruncate, rename,
-//                 symlink, unlink. pread is hit only where it is named
+//                 symlink, unlink. Hit only where they are named: pread; `forward` and `backward`, which are oneDNN's
+//                 executions of a training step's forward primitives and of those for gradients; `sum`, which is
+//                 MPI_Isend of 4 KiB or more, as in a sum between nodes. KILL alone makes sense of the last three
 //   FAULT_FIRST   number of the first call that is hit, from 1; FAULT_COUNT: how many (1; 0: all from there on)
-//   FAULT_ERROR   ENOSPC, EDQUOT, EIO, EROFS; KILL: the process ends before the call; REMOVE: FAULT_PATH, a folder, is
-//                 removed before the call
+//   FAULT_ERROR   ENOSPC, EDQUOT, EIO, EROFS; KILL: the process says where, and ends, before the call; REMOVE:
+//                 FAULT_PATH, a folder, is removed before the call
 //   FAULT_RANK    only on this rank of an mpirun
 //   FAULT_WHEN    only once this file exists
 //
 // fault_reload() reads them again and counts from 1. What the C library does inside stdio is not seen.
 #include <dlfcn.h>
+#include <dnnl.h>
 #include <fcntl.h>
+#include <mpi.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -19,6 +24,7 @@
 #include <climits>
 #include <csignal>
 #include <cstdarg>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -45,7 +51,7 @@ Fault read_fault() {
   f.first = std::atol(variable("FAULT_FIRST", "1").c_str());
   f.count = std::atol(variable("FAULT_COUNT", "1").c_str());
   const std::string rank = variable("FAULT_RANK");
-  f.is_on = !f.path.empty() && (rank.empty() || rank == variable("OMPI_COMM_WORLD_RANK"));
+  f.is_on = rank.empty() || rank == variable("OMPI_COMM_WORLD_RANK");
   return f;
 }
 
@@ -59,15 +65,17 @@ thread_local bool inside = false;
 
 bool is_named(const char* call) { return fault().calls.find("," + std::string(call) + ",") != std::string::npos; }
 
-/// True where the call must fail; errno is set.
-bool hits(const char* call, const std::string& path) {
+/// True where this one, of the calls that count, must fail; errno is set.
+bool hits(const char* call) {
   const Fault& f = fault();
-  if (!f.is_on || inside || path.find(f.path) == std::string::npos) return false;
-  if (f.calls != ",," && !is_named(call)) return false;
+  if (!f.is_on || inside) return false;
   if (!f.when.empty() && ::access(f.when.c_str(), F_OK) != 0) return false;
   const long number = ++n_calls;
   if (number < f.first || (f.count > 0 && number >= f.first + f.count)) return false;
-  if (f.error == "KILL") ::kill(::getpid(), SIGKILL);
+  if (f.error == "KILL") {
+    std::fprintf(stderr, "fault_injection: killed in %s\n", call);
+    ::kill(::getpid(), SIGKILL);
+  }
   if (f.error == "REMOVE") {
     inside = true;
     std::error_code ignored;
@@ -77,6 +85,12 @@ bool hits(const char* call, const std::string& path) {
   }
   errno = f.error == "ENOSPC" ? ENOSPC : f.error == "EDQUOT" ? EDQUOT : f.error == "EROFS" ? EROFS : EIO;
   return true;
+}
+
+bool hits(const char* call, const std::string& path) {
+  const Fault& f = fault();
+  if (f.path.empty() || path.find(f.path) == std::string::npos) return false;
+  return (f.calls == ",," || is_named(call)) && hits(call);
 }
 
 std::string path_of(int descriptor) {
@@ -94,6 +108,24 @@ Function next(const char* name) {
 int open_next(const char* name, const char* path, int flags, mode_t mode) {
   if ((flags & O_ACCMODE) != O_RDONLY && hits("open", path)) return -1;
   return next<int (*)(const char*, int, ...)>(name)(path, flags, mode);
+}
+
+/// "forward" or "backward"; null for what is no part of a training step (reorders, evaluation).
+const char* phase_of(const_dnnl_primitive_t primitive) {
+  const_dnnl_primitive_desc_t description = nullptr;
+  dnnl_prop_kind_t kind = dnnl_prop_kind_undef;
+  next<decltype(&dnnl_primitive_get_primitive_desc)>("dnnl_primitive_get_primitive_desc")(primitive, &description);
+  next<decltype(&dnnl_primitive_desc_query)>("dnnl_primitive_desc_query")(description, dnnl_query_prop_kind, 0, &kind);
+  switch (kind) {
+    case dnnl_forward_training:
+      return "forward";
+    case dnnl_backward:
+    case dnnl_backward_data:
+    case dnnl_backward_weights:
+      return "backward";
+    default:
+      return nullptr;
+  }
 }
 
 }  // namespace
@@ -151,5 +183,17 @@ int symlink(const char* target, const char* path) noexcept {
 int unlink(const char* path) noexcept {
   if (hits("unlink", path)) return -1;
   return next<int (*)(const char*)>("unlink")(path);
+}
+dnnl_status_t dnnl_primitive_execute(const_dnnl_primitive_t primitive, dnnl_stream_t stream, int n_arguments,
+                                     const dnnl_exec_arg_t* arguments) {
+  if (is_named("forward") || is_named("backward")) {
+    const char* phase = phase_of(primitive);
+    if (phase != nullptr && is_named(phase)) hits(phase);
+  }
+  return next<decltype(&dnnl_primitive_execute)>("dnnl_primitive_execute")(primitive, stream, n_arguments, arguments);
+}
+int MPI_Isend(const void* data, int n, MPI_Datatype type, int to, int tag, MPI_Comm group, MPI_Request* request) {
+  if (n >= 4096 && is_named("sum")) hits("sum");
+  return next<decltype(&MPI_Isend)>("MPI_Isend")(data, n, type, to, tag, group, request);
 }
 }

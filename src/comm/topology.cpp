@@ -1,0 +1,89 @@
+#include "comm/topology.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "comm/exchange.h"
+#include "comm/sum_order.h"
+#include "lockstep/error.h"
+
+namespace lockstep::comm {
+namespace {
+
+constexpr std::size_t kSmallestChunkBytes = std::size_t{1} << 20;
+constexpr std::size_t kPartOfChunkBytes = std::size_t{64} << 10;  // that a leader sends to another, at least
+
+Topology every_rank_a_node(const RankTable& ranks, const SumOrder& order) {
+  Topology out{.nodes = {}, .node = ranks.rank};
+  for (int r = 0; r < ranks.size(); ++r) out.nodes.push_back({r});
+  out.is_tree = order.size() > 0;
+  out.order_in_node = sequential_order(1);
+  out.order_of_nodes = out.is_tree ? order : sequential_order(ranks.size());
+  return out;
+}
+
+/// The order taken apart at nodes; none where the ranks of some node are no subtree of it.
+std::optional<GroupedOrder> group_by_node(const SumOrder& order, const RankTable& ranks) {
+  std::vector<int> sizes;
+  int next = 0;
+  for (const std::vector<int>& node : ranks.nodes) {
+    for (const int rank : node) {
+      if (rank != next++) return std::nullopt;
+    }
+    sizes.push_back(static_cast<int>(node.size()));
+  }
+  return group(order, sizes);
+}
+
+}  // namespace
+
+std::size_t Topology::chunk_bytes() const { return std::max(kSmallestChunkBytes, kPartOfChunkBytes * nodes.size()); }
+
+std::size_t Topology::buffer_bytes() const {
+  if (n_nodes() == 1 || local_rank != 0) return 0;
+  return kExchangesInFlight * Exchange::buffer_bytes(n_nodes(), chunk_bytes());
+}
+
+std::size_t Topology::mapped_peer_bytes(std::size_t region_bytes) const {
+  const auto n = static_cast<std::size_t>(local_size());
+  // Each of n ranks reads its 1/n of the other ranks' regions, and on one node writes the sum there. On several nodes
+  // the sum is in the leader's region, all of which the others copy.
+  if (n_nodes() == 1 || local_rank == 0) return region_bytes * (n - 1) / n;
+  return region_bytes + region_bytes * (n - 2) / n;
+}
+
+Topology topology_of(const Config::Comm& config, const RankTable& ranks, const SumOrder& order) {
+  if (config.backend == "mpi") return every_rank_a_node(ranks, order);
+  require(config.backend == "auto" || config.backend == "shared", ErrorCode::comm_backend,
+          "comm.backend is '{}': it takes auto, shared or mpi", config.backend);
+  require(config.backend == "auto" || ranks.n_nodes() == 1, ErrorCode::comm_backend,
+          "comm.backend=shared wants all ranks on one node, but they are on {}: use comm.backend=auto",
+          ranks.n_nodes());
+  Topology out{.nodes = ranks.nodes, .node = ranks.mine().node, .local_rank = ranks.mine().local_rank};
+  out.order_in_node = sequential_order(out.local_size());
+  out.order_of_nodes = sequential_order(out.n_nodes());
+  if (order.size() == 0) return out;
+  std::optional<GroupedOrder> grouped = group_by_node(order, ranks);
+  if (!grouped) return every_rank_a_node(ranks, order);
+  out.is_tree = true;
+  out.order_in_node = std::move(grouped->inner[static_cast<std::size_t>(out.node)]);
+  out.order_of_nodes = std::move(grouped->outer);
+  return out;
+}
+
+RankTable supposed_ranks(int ranks, int nodes) {
+  RankTable table;
+  table.nodes.resize(static_cast<std::size_t>(nodes));
+  for (int node = 0; node < nodes; ++node) {
+    std::vector<int>& of_node = table.nodes[static_cast<std::size_t>(node)];
+    const int n = ranks / nodes + (node < ranks % nodes ? 1 : 0);
+    for (int local_rank = 0; local_rank < n; ++local_rank) {
+      of_node.push_back(table.size());
+      table.rows.push_back({.host = "", .node = node, .local_rank = local_rank});
+    }
+  }
+  return table;
+}
+
+}  // namespace lockstep::comm
