@@ -57,8 +57,9 @@ def run(command, what, **options):
     return done.stdout
 
 
-def train(binary, ranks, threads, config, overrides, directory, command=None):
-    """One training; its metrics.jsonl as a list, and the time (Unix, seconds) at which it was launched."""
+def train(binary, ranks, threads, config, overrides, directory, command=None, look=None):
+    """One training; its metrics.jsonl as a list, and the time (Unix, seconds) at which it was launched. `look` is called
+    with the run directory before that is removed."""
     name = f"run-{time.time_ns()}"
     launch = [*(command or mpirun(ranks)), binary, "train", config, *overrides, f"cpu.threads={threads}",
               f"run.directory={directory}", f"run.name={name}", "log.progress=false", "log.tensorboard=false"]
@@ -66,6 +67,8 @@ def train(binary, ranks, threads, config, overrides, directory, command=None):
     run(launch, "lockstep train", env=environment(threads))
     folder = pathlib.Path(directory) / name
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    if look:
+        look(folder)
     shutil.rmtree(folder)
     return lines, launched
 

@@ -162,8 +162,8 @@ class Arguments {
 
 /// Registers one benchmark; `body` makes the op and its arguments and runs the loop.
 template <typename Body>
-void add(const std::string& name, Body body) {
-  benchmark::RegisterBenchmark(name.c_str(), [body](benchmark::State& state) { body(state); })
+benchmark::internal::Benchmark* add(const std::string& name, Body body) {
+  return benchmark::RegisterBenchmark(name.c_str(), [body](benchmark::State& state) { body(state); })
       ->UseRealTime()
       ->Unit(benchmark::kMillisecond);
 }

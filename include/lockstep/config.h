@@ -128,6 +128,7 @@ struct Config {
   } log;
 
   bool reproducible = false;
+  bool trace = false;  // write RUN/trace.json
 };
 
 }  // namespace lockstep

@@ -7,6 +7,7 @@
 #include "base/outcome.h"
 #include "base/signals_blocked.h"
 #include "lockstep/log.h"
+#include "lockstep/trace.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -15,6 +16,8 @@ using std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kPoll{100};  // well below the watchdog's limit: nobody waits longer in a collective
 constexpr std::chrono::seconds kSayAgain{60};
+constexpr std::array<const char*, Saver::kPhases> kPhaseNames{"made", "written", "completed", "read for checksums",
+                                                              "named"};
 
 /// The tensors that a rank copies, and the elements that this takes.
 struct Part {
@@ -109,13 +112,12 @@ BackgroundSaver::Outcome BackgroundSaver::wait() {
     if (auto outcome = advance()) return *outcome;
     if (steady_clock::now() - last_said < kSayAgain) continue;
     last_said = steady_clock::now();
-    constexpr std::array<const char*, Saver::kPhases> kPhaseNames{"made", "written", "completed", "read for checksums",
-                                                                  "named"};
     log::info("still waiting for {}, which is being {}", saver_->path(), kPhaseNames[static_cast<std::size_t>(phase_)]);
   }
 }
 
 void BackgroundSaver::run() {
+  const trace::ThreadRow row("checkpoint");
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return has_work_ || ends_; });
@@ -130,6 +132,7 @@ void BackgroundSaver::run() {
 }
 
 std::string BackgroundSaver::outcome_of_phase() {
+  const trace::Span span(trace::Kind::checkpoint, kPhaseNames[static_cast<std::size_t>(phase_)]);
   return outcome_of(name_in_messages(world_), [this] {
     const bool first = world_.rank() == 0;
     if (first && phase_ == 0 && hooks_.before) hooks_.before();

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "lockstep/error.h"
+#include "lockstep/trace.h"
 
 namespace lockstep::comm {
 namespace {
@@ -43,6 +44,7 @@ std::vector<std::string> ControlLane::all_gather(std::string_view mine, std::str
 }
 
 void ControlLane::post_and_wait(Call& call) {
+  const trace::Span span(trace::Kind::wait, call.label);
   thread_.throw_if_failed();
   {
     std::unique_lock lock(mutex_);

@@ -207,7 +207,15 @@ void HostCommunicator::come_to(const Request& request) {
   board_->ring_others();
 }
 
+/// The first part of an all-reduce: this rank has come to it, and waited for the others.
+void HostCommunicator::note_all_came() const {
+  if (trace_row_ != nullptr)
+    trace::record(trace_row_, trace::Kind::wait, "other ranks", waiting().since, trace::Clock::now());
+}
+
 void HostCommunicator::finish(Request& request) {
+  if (trace_row_ != nullptr)
+    trace::record(trace_row_, trace::Kind::all_reduce, request.label, waiting().since, trace::Clock::now());
   leave();
   HostEvent* done = request.done;
   head_.store(head_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
@@ -230,6 +238,7 @@ Routine HostCommunicator::run_on_one_node() {
     come_to(request);
     const std::uint64_t sequence = waiting().sequence;
     co_await until([this, sequence] { return all_have(&LaneCell::begun, sequence); }, Wake::bell);
+    note_all_came();
 
     const std::size_t element_bytes = size_bytes(request.dtype);
     const Part part = part_of(request.n_elements, element_bytes, topology_.local_size(), topology_.local_rank);
@@ -272,6 +281,7 @@ Routine HostCommunicator::run_between_nodes() {
     come_to(request);
     const std::uint64_t sequence = waiting().sequence;
     co_await until([this, sequence] { return all_have(&LaneCell::begun, sequence); }, Wake::bell);
+    note_all_came();
 
     const std::size_t chunks = n_chunks(request);
     if (is_leader) {

@@ -21,6 +21,7 @@
 #include "comm/sum.h"
 #include "comm/topology.h"
 #include "lockstep/communicator.h"
+#include "lockstep/trace.h"
 
 namespace lockstep::comm {
 
@@ -65,6 +66,7 @@ class HostCommunicator final : public Communicator, private Lane {
   Request& front() { return queue_[head_.load(std::memory_order_relaxed) % kQueueLength]; }
   void come_to(const Request& request);
   void finish(Request& request);
+  void note_all_came() const;
   LaneCell& cell(int local_rank) const;
   LaneCell& mine() const { return cell(topology_.local_rank); }
   bool all_have(std::atomic<std::uint64_t> LaneCell::*counter, std::uint64_t wanted) const;
@@ -76,6 +78,7 @@ class HostCommunicator final : public Communicator, private Lane {
   /// A leader's part of run_between_nodes: goes on with whatever can; true when all chunks are gathered.
   bool lead(const Request& request);
 
+  trace::Row* const trace_row_ = trace::add_row("communication");
   CommunicationThread& thread_;
   World& world_;
   const Topology topology_;

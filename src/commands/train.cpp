@@ -1,6 +1,7 @@
 // lockstep train: from a configuration to a trained model; continues by itself from the newest good checkpoint.
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "train/banner.h"
 #include "train/run_lock.h"
 #include "train/session.h"
+#include "train/trace_file.h"
 #include "train/trainer.h"
 
 namespace lockstep::commands {
@@ -69,12 +71,15 @@ int run_training(const TrainArguments& given, const Arguments& program) {
   on_failure([run] { run.write_status("failed"); });
   world.barrier();
   if (is_leader || config.log.all_ranks) log::open_file(run.file("log.txt"));
+  std::optional<train::TraceFile> trace;
+  if (config.trace) trace.emplace(world, run.path());
   train::Session session(config, world, given.session);
   session.notes.insert(session.notes.begin(), notes.begin(), notes.end());
   if (is_leader) run.write_file("config.yaml", config::to_yaml(session.config));
   world.barrier();
   train::write_banner(session);
   const int status = train::train(session, lock);
+  if (trace) trace->write();
   if (is_leader && status == kExitDone) log::info("done: {} steps; {}", session.last_step, run.path());
   return status;
 }

@@ -194,6 +194,9 @@ std::vector<Key> checkpoint_and_log_keys() {
             {kLearning, "",
              "threads and algorithms are fixed: the same bits on as many ranks, and with train.micro_batches on any "
              "number of ranks"}),
+      truth(
+          KEY(trace),
+          {kNone, "", "write RUN/trace.json, for Perfetto or chrome://tracing: what each rank did in the last steps"}),
   };
 }
 

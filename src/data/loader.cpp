@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "data/sample_order.h"
 #include "lockstep/error.h"
+#include "lockstep/trace.h"
 
 namespace lockstep::data {
 
@@ -102,6 +103,7 @@ void Loader::State::stop() {
 }
 
 void Loader::State::run_reader() {
+  const trace::ThreadRow row("reader");
   std::unique_lock lock(mutex);
   const auto n_slots = static_cast<std::int64_t>(slots.size());
   while (true) {
@@ -153,6 +155,7 @@ const std::uint32_t* Loader::State::order_of(std::int64_t epoch) {
 
 void Loader::State::read_piece(std::int64_t piece, Slot& slot) {
   const std::int64_t step = options.first_step + piece / options.pieces;
+  const trace::Span span(trace::Kind::read, "read for step", step + 1);
   const std::int64_t begin = step % epoch_steps * options.global_batch;
   const std::int64_t batch = std::min(options.global_batch, epoch_samples - begin);
   const Share mine = shares_of(batch, options.rank, options.n_shares, options.size);
@@ -186,6 +189,7 @@ std::int64_t Loader::steps_per_epoch(std::int64_t n_samples, std::int64_t global
 const Batch& Loader::next() {
   State& s = *state_;
   require(s.n_given != s.n_pieces, ErrorCode::internal, "the loader was asked for more than its {} pieces", s.n_pieces);
+  const trace::Span span(trace::Kind::wait, "data");
   const Clock::time_point begin = Clock::now();
   std::unique_lock lock(s.mutex);
   s.first_in_use = s.n_given;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "graph/graph.h"
+#include "lockstep/trace.h"
 
 namespace lockstep::graph {
 
@@ -29,6 +30,7 @@ class ExchangeSum {
     ready_->record(run.stream);
     run.at.communicator->all_reduce_async({.data = slot, .n_elements = n_, .dtype = DType::fp64}, *ready_, *done_,
                                           label_);
+    const trace::Span span(trace::Kind::wait, label_);
     run.stream.wait(*done_);
     return slot;
   }

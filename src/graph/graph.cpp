@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/error.h"
+#include "lockstep/trace.h"
 
 namespace lockstep::graph {
 
@@ -107,14 +108,20 @@ void Graph::bind(const Bindings& bindings) {
 
 void Graph::forward(Stream& stream, const ParameterGradients& gradients) {
   const Run run{bindings_, memory_, stream, gradients};
-  for (auto& node : nodes_) node->forward(run);
+  for (auto& node : nodes_) {
+    const trace::Span span(trace::Kind::forward, node->name());
+    node->forward(run);
+  }
 }
 
 void Graph::backward(Stream& stream, const ParameterGradients& gradients,
                      const std::function<void(ParameterId)>& done) {
   const Run run{bindings_, memory_, stream, gradients};
   for (std::size_t i = nodes_.size(); i-- > 0;) {
-    nodes_[i]->backward(run);
+    {
+      const trace::Span span(trace::Kind::backward, nodes_[i]->name());
+      nodes_[i]->backward(run);
+    }
     if (done)
       for (ParameterId id : finished_[i]) done(id);
   }

@@ -5,6 +5,7 @@
 #include "checkpoint/checkpoint.h"
 #include "config/parser.h"
 #include "lockstep/log.h"
+#include "lockstep/trace.h"
 
 namespace lockstep::train {
 namespace {
@@ -48,6 +49,7 @@ void Checkpointing::hear(std::int64_t step, const StepFlags& flags) {
 }
 
 void Checkpointing::save(std::int64_t steps_done, std::optional<double> quality) {
+  const trace::Span span(trace::Kind::checkpoint, "save step", steps_done);
   if (saver_.is_running()) {
     if (s_.leader())
       log::info("the checkpoint of step {} waits for that of step {}, which is still being written", steps_done,
@@ -106,6 +108,7 @@ bool Checkpointing::note_best(std::optional<double> quality) {
 }
 
 void Checkpointing::wait() {
+  const trace::Span span(trace::Kind::wait, "checkpoint");
   const Clock::time_point begin = Clock::now();
   const auto outcome = saver_.wait();
   running_.blocked_seconds += seconds_since(begin);

@@ -2,6 +2,8 @@
 
 #include <cstddef>
 
+#include "lockstep/trace.h"
+
 namespace lockstep::train {
 namespace {
 
@@ -54,6 +56,7 @@ void PieceSums::add_gradients(int piece, Stream& stream) {
   if (!is_tree_) return;
   const Leaf& leaf = leaves_[static_cast<std::size_t>(piece)];
   if (leaf.open_gradients.empty()) return;
+  const trace::Span span(trace::Kind::backward, "sum of pieces");
   sum_gradients_->apply({.value = result_.gradients,
                          .open = leaf.open_gradients,
                          .target = leaf.sum.gradients,
@@ -63,6 +66,7 @@ void PieceSums::add_gradients(int piece, Stream& stream) {
 
 void PieceSums::finish(const comm::Bucket& bucket, Stream& stream) {
   if (!is_tree_) return;
+  const trace::Span span(trace::Kind::backward, "sum of pieces");
   sum_gradients_->apply({.value = result_.gradients,
                          .open = leaves_.back().open_gradients,
                          .target = result_.gradients,

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "lockstep/error.h"
+#include "lockstep/trace.h"
 
 namespace lockstep::train {
 
@@ -84,9 +85,13 @@ void Replica::upload(const PlannedGraph& planned, const data::Batch& batch) {
 void Replica::run_piece(const data::Batch& batch, int piece, std::int64_t global, bool last) {
   PlannedGraph& planned = plan_.training(batch.n_samples, global);
   const graph::ParameterGradients target = piece_sums_->target(piece);
-  upload(planned, batch);
-  planned.graph->forward(*stream_, target);
-  piece_sums_->add_loss(piece, *stream_);
+  {
+    const trace::Span span(trace::Kind::forward, "forward");
+    upload(planned, batch);
+    planned.graph->forward(*stream_, target);
+    piece_sums_->add_loss(piece, *stream_);
+  }
+  const trace::Span span(trace::Kind::backward, "backward");
   if (!last) {
     planned.graph->backward(*stream_, target, nullptr);
     piece_sums_->add_gradients(piece, *stream_);
@@ -106,24 +111,35 @@ void Replica::reduce() {
   sums_ready_->record(*stream_);
   communicator_.all_reduce_async({.data = sums_, .n_elements = StepSums::kElements, .dtype = DType::fp64}, *sums_ready_,
                                  *sums_done_, kLossLabel);
-  result.exposed_communication_seconds = reducer_->finish(*stream_);
-  stream_->wait(*sums_done_);
+  {
+    const trace::Span span(trace::Kind::wait, "communication");
+    result.exposed_communication_seconds = reducer_->finish(*stream_);
+    stream_->wait(*sums_done_);
+  }
   backend_.copy_to_host(&result.sums, &sums_->loss, sizeof(LossSums), *stream_);
   backend_.copy_to_host(&result.flags, &sums_->flags, sizeof(StepFlags), *stream_);
 }
 
 void Replica::update() {
+  const trace::Span update_span(trace::Kind::update, "update");
   const OpMemory memory{workspace_->data(), nullptr};
   const float* gradients = gradient_arena();
   StepResult& result = results_[static_cast<std::size_t>(current_)];
   // The norm is taken in every step: by it all ranks decide alike, and without the host, whether the step is applied.
-  clip_norm_->apply({.gradients = gradients, .sums = &sums_->loss, .scalars = scalars_, .norm = norm_}, memory,
-                    *stream_);
+  {
+    const trace::Span span(trace::Kind::update, "gradient norm");
+    clip_norm_->apply({.gradients = gradients, .sums = &sums_->loss, .scalars = scalars_, .norm = norm_}, memory,
+                      *stream_);
+  }
   backend_.copy_to_host(&result.gradient_norm, norm_, sizeof(double), *stream_);
   backend_.copy_to_host(&result.is_applied, &scalars_->is_applied, sizeof(result.is_applied), *stream_);
-  optimizer_->apply(
-      {.parameters = parameter_arena(), .gradients = gradients, .state = optimizer_state(), .scalars = scalars_},
-      memory, *stream_);
+  {
+    const trace::Span span(trace::Kind::update, "optimizer");
+    optimizer_->apply(
+        {.parameters = parameter_arena(), .gradients = gradients, .state = optimizer_state(), .scalars = scalars_},
+        memory, *stream_);
+  }
+  const trace::Span span(trace::Kind::update, "running statistics");
   const std::size_t statistics = parameters().n_trainable();
   moving_average_->apply(
       {.running = parameter_arena() + statistics, .batch = gradients + statistics, .scalars = scalars_}, memory,

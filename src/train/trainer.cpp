@@ -9,6 +9,7 @@
 #include "checkpoint/safetensors.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
+#include "lockstep/trace.h"
 #include "train/checkpointing.h"
 #include "train/recorder.h"
 #include "train/replica_check.h"
@@ -83,6 +84,7 @@ class Trainer {
   double learning_rate(std::int64_t step) const { return schedule_.learning_rate(step); }
 
   void run_step(std::int64_t step) {
+    const trace::Span span(trace::Kind::step, "step", step + 1);
     const Config::Optimizer& o = s_.config.optimizer;
     const BatchShape shape = s_.shape_of(step);
     const double t = static_cast<double>(step + 1), waited = loader_.wait_seconds();
@@ -143,6 +145,7 @@ class Trainer {
   }
 
   bool evaluate_now(std::int64_t steps_done) {
+    const trace::Span span(trace::Kind::evaluation, "evaluation after step", steps_done);
     recorder_.restart_clock();
     const Clock::time_point begin = Clock::now();
     const std::optional<LossSums> sums = evaluate(s_, *s_.validation_set, "evaluation", stop_requested);

@@ -1,0 +1,150 @@
+#include "lockstep/trace.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+namespace lockstep::trace {
+
+class Row {
+ public:
+  Row(std::string row_name, std::size_t capacity)
+      : name(std::move(row_name)), capacity_(capacity), ring_(std::make_unique_for_overwrite<Event[]>(capacity)) {}
+
+  void add(const Event& event) {
+    const std::lock_guard lock(mutex_);
+    ring_[n_added_++ % capacity_] = event;
+  }
+
+  RowEvents events() {
+    const std::lock_guard lock(mutex_);
+    const std::uint64_t n_kept = std::min<std::uint64_t>(n_added_, capacity_);
+    RowEvents out{.name = name, .events = {}, .n_dropped = n_added_ - n_kept};
+    out.events.reserve(n_kept);
+    for (std::uint64_t i = out.n_dropped; i < n_added_; ++i) out.events.push_back(ring_[i % capacity_]);
+    return out;
+  }
+
+  const std::string name;
+  bool has_thread = false;  // guarded by the registry
+
+ private:
+  std::mutex mutex_;  // of one thread but for events(): never waited for
+  std::uint64_t n_added_ = 0;
+  std::size_t capacity_;
+  std::unique_ptr<Event[]> ring_;  // touched, and so in memory, only as far as it was filled
+};
+
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::size_t events_per_row = 0;
+  std::vector<std::unique_ptr<Row>> rows;
+};
+Registry& registry() {
+  static Registry all;
+  return all;
+}
+thread_local Row* this_threads_row = nullptr;
+
+Row* add_row_locked(const std::string& name) {
+  Registry& r = registry();
+  r.rows.push_back(std::make_unique<Row>(name, r.events_per_row));
+  return r.rows.back().get();
+}
+
+Event make_event(Kind kind, std::string_view name, std::int64_t number, Clock::time_point begin,
+                 Clock::time_point end) {
+  Event event{.begin = begin, .end = end, .number = number, .kind = kind};
+  std::memcpy(event.name, name.data(), std::min(name.size(), sizeof(event.name) - 1));
+  return event;
+}
+
+}  // namespace
+
+const char* name(Kind kind) {
+  switch (kind) {
+    case Kind::step:
+      return "step";
+    case Kind::forward:
+      return "forward";
+    case Kind::backward:
+      return "backward";
+    case Kind::update:
+      return "update";
+    case Kind::wait:
+      return "wait";
+    case Kind::all_reduce:
+      return "all-reduce";
+    case Kind::read:
+      return "read";
+    case Kind::evaluation:
+      return "evaluation";
+    case Kind::checkpoint:
+      return "checkpoint";
+  }
+  return "";
+}
+
+void start(std::size_t events_per_row) {
+  const std::lock_guard lock(registry().mutex);
+  registry().events_per_row = events_per_row;
+  this_threads_row = add_row_locked("main");
+  this_threads_row->has_thread = true;
+  is_on.store(true);
+}
+
+Row* add_row(const std::string& name) {
+  if (!is_on.load()) return nullptr;
+  const std::lock_guard lock(registry().mutex);
+  return add_row_locked(name);
+}
+
+void record(Row* row, Kind kind, std::string_view name, Clock::time_point begin, Clock::time_point end) {
+  if (row != nullptr) [[unlikely]]
+    row->add(make_event(kind, name, -1, begin, end));
+}
+
+ThreadRow::ThreadRow(const std::string& name) {
+  if (!is_on.load()) return;
+  Registry& r = registry();
+  const std::lock_guard lock(r.mutex);
+  const auto free =
+      std::ranges::find_if(r.rows, [&](const auto& row) { return row->name == name && !row->has_thread; });
+  this_threads_row = free != r.rows.end() ? free->get() : add_row_locked(name);
+  this_threads_row->has_thread = true;
+}
+
+ThreadRow::~ThreadRow() {
+  if (this_threads_row == nullptr) return;
+  const std::lock_guard lock(registry().mutex);
+  this_threads_row->has_thread = false;
+  this_threads_row = nullptr;
+}
+
+void Span::begin(Kind kind, std::string_view name, std::int64_t number) {
+  row_ = this_threads_row;
+  name_ = name;
+  number_ = number;
+  kind_ = kind;
+  begin_ = Clock::now();
+}
+
+void Span::end() const { row_->add(make_event(kind_, name_, number_, begin_, Clock::now())); }
+
+std::vector<RowEvents> events() {
+  const std::lock_guard lock(registry().mutex);
+  std::vector<RowEvents> out;
+  for (const auto& row : registry().rows) {
+    out.push_back(row->events());
+    std::ranges::stable_sort(out.back().events, [](const Event& a, const Event& b) {
+      return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
+    });
+  }
+  return out;
+}
+
+}  // namespace lockstep::trace
