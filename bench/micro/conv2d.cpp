@@ -1,5 +1,5 @@
-// The convolutions of ResNet-18 at 32x32, batch 32: the convolution alone, and the unit as it stands in the network
-// (a pending normalisation with ReLU of its input, statistics of its output).
+// The convolutions of ResNet-18 at 32x32 and some of ResNet-50's, batch 32: the convolution alone, in each direction,
+// and the unit as it stands in the network (a pending normalisation with ReLU of its input, statistics of its output).
 #include "bench/micro/support.h"
 
 namespace lockstep::bench {
@@ -9,9 +9,10 @@ struct Case {
   std::int64_t size, channels, out_channels;
   int window, stride;
 };
-constexpr Case kCases[] = {{32, 3, 64, 3, 1},   {32, 64, 64, 3, 1},   {32, 64, 128, 3, 2},
-                           {32, 64, 128, 1, 2}, {16, 128, 128, 3, 1}, {16, 128, 256, 3, 2},
-                           {8, 256, 256, 3, 1}, {8, 256, 512, 3, 2},  {4, 512, 512, 3, 1}};
+constexpr Case kCases[] = {{32, 3, 64, 3, 1},    {32, 64, 64, 3, 1},   {32, 64, 128, 3, 2}, {32, 64, 128, 1, 2},
+                           {16, 128, 128, 3, 1}, {16, 128, 256, 3, 2}, {8, 256, 256, 3, 1}, {8, 256, 512, 3, 2},
+                           {4, 512, 512, 3, 1},  {64, 3, 64, 7, 2},    {16, 64, 256, 1, 1}, {16, 256, 64, 1, 1},
+                           {4, 1024, 256, 1, 1}};
 
 /// The op of a case with all its arguments.
 struct Unit {
@@ -22,8 +23,9 @@ struct Unit {
     d.window = c.window;
     d.stride = c.stride;
     d.padding = c.window / 2;
-    d.x_layout = backend().activation_layout(d.x);
-    d.y_layout = backend().activation_layout(d.y());
+    d.dtype = dtype();
+    d.x_layout = activation_layout(d.x);
+    d.y_layout = activation_layout(d.y());
     d.statistics = in_network;
     d.input_gradient = c.channels > 3;
     if (normalized) d.normalization = InputNormalization{};
@@ -31,24 +33,23 @@ struct Unit {
     memory = arguments.memory_of(*op);
     const std::int64_t n_x = d.x.n_elements(), n_y = d.y().n_elements();
     const auto n_weight = static_cast<std::int64_t>(op->weight_layout()->n_elements());
-    forward.x = backward.x = arguments.make(n_x);
+    forward.x = backward.x = arguments.tensor(n_x);
     forward.weight = backward.weight = arguments.make(n_weight);
-    forward.y = arguments.make(n_y);
+    forward.y = arguments.tensor(n_y);
     forward.statistics = arguments.make<double>(2 * c.out_channels);
-    backward.dy = arguments.make(n_y);
+    backward.dy = arguments.tensor(n_y);
     backward.dweight = arguments.make(n_weight);
     if (normalized) {
       forward.normalization.scale_bias = arguments.make(2 * c.channels);
       backward.normalization = forward.normalization;
       backward.gradient.mean_inverse_stddev = arguments.make(2 * c.channels);
-      backward.gradient.dz = arguments.make(n_x);
+      backward.gradient.dz = arguments.tensor(n_x);
       backward.gradient.sums = arguments.make<double>(2 * c.channels);
     } else if (d.input_gradient) {
-      backward.dx = arguments.make(n_x);
+      backward.dx = arguments.tensor(n_x);
     }
     flops = 2.0 * static_cast<double>(n_y * c.channels * c.window * c.window);
-    bytes = 4.0 * static_cast<double>(n_x + n_y + n_weight);
-    backward_flops = flops * (d.input_gradient ? 2 : 1);
+    bytes = element_bytes() * static_cast<double>(n_x + n_y) + kFloatBytes * static_cast<double>(n_weight);
   }
 
   bool normalized;
@@ -57,7 +58,7 @@ struct Unit {
   OpMemory memory;
   Conv2d::Forward forward;
   Conv2d::Backward backward;
-  double flops = 0, backward_flops = 0, bytes = 0;
+  double flops = 0, bytes = 0;  // of one direction
 };
 
 void register_case(const Case& c, bool in_network) {
@@ -71,13 +72,25 @@ void register_case(const Case& c, bool in_network) {
     measure(
         state, [&] { unit.op->forward(unit.forward, unit.memory, *stream); }, unit.flops, unit.bytes);
   });
-  add(name + "/backward", [c, in_network](benchmark::State& state) {
-    Unit unit(c, in_network);
-    const auto stream = backend().make_stream();
-    unit.op->forward(unit.forward, unit.memory, *stream);
-    measure(
-        state, [&] { unit.op->backward(unit.backward, unit.memory, *stream); }, unit.backward_flops, 2 * unit.bytes);
-  });
+  const auto add_backward = [&](const char* direction, GradientMode dx, GradientMode dweight) {
+    add(name + direction, [=](benchmark::State& state) {
+      Unit unit(c, in_network);
+      const auto stream = backend().make_stream();
+      unit.op->forward(unit.forward, unit.memory, *stream);
+      unit.backward.dx_mode = dx;
+      unit.backward.dweight_mode = dweight;
+      const int n_directions = (c.channels > 3 && dx != GradientMode::skip) + (dweight != GradientMode::skip);
+      measure(
+          state, [&] { unit.op->backward(unit.backward, unit.memory, *stream); }, n_directions * unit.flops,
+          n_directions * unit.bytes);
+    });
+  };
+  if (in_network) {
+    add_backward("/backward", GradientMode::overwrite, GradientMode::overwrite);
+    return;
+  }
+  if (c.channels > 3) add_backward("/data_gradient", GradientMode::overwrite, GradientMode::skip);
+  add_backward("/weight_gradient", GradientMode::skip, GradientMode::overwrite);
 }
 
 }  // namespace

@@ -1,52 +1,83 @@
-// The ops that move memory: batch norm, pooling, loss, image input, optimizers, norms, hash; and the last layer's
+// The ops that move memory: batch norm, pooling, loss, image input, optimizers, norms, sums, hash; and the last layer's
 // matmul. Sizes are ResNet-18's at 32x32, batch 32.
+#include <array>
+
 #include "bench/micro/support.h"
 
 namespace lockstep::bench {
 namespace {
 
 constexpr std::int64_t kParameters = 11'173'962;  // of ResNet-18 with 10 classes
-constexpr double kFloat = 4;                      // bytes
 
 std::string text(const Shape& s) {
   return std::to_string(s[1]) + "x" + std::to_string(s[2]) + "x" + std::to_string(s[3]);
 }
 
 void add_batch_norm(const Shape& shape) {
-  add("batch_norm/" + text(shape) + "/backward", [shape](benchmark::State& state) {
+  const auto plan = [shape] {
+    return backend().batch_norm({.x = shape,
+                                 .dtype = dtype(),
+                                 .layout = activation_layout(shape),
+                                 .n_rows = static_cast<double>(shape[0] * shape[1] * shape[2])});
+  };
+  const std::int64_t n = shape.n_elements(), channels = shape[3];
+  add("batch_norm/" + text(shape) + "/finalize", [=](benchmark::State& state) {
     Arguments arguments;
-    const auto n_rows = static_cast<double>(shape[0] * shape[1] * shape[2]);
-    const auto op = backend().batch_norm({.x = shape, .layout = backend().activation_layout(shape), .n_rows = n_rows});
+    const auto op = plan();
     const OpMemory memory = arguments.memory_of(*op);
     const auto stream = backend().make_stream();
-    const std::int64_t n = shape.n_elements(), channels = shape[3];
+    const BatchNorm::Finalize args{.statistics = arguments.make<double>(2 * channels),
+                                   .gamma = arguments.make(channels),
+                                   .beta = arguments.make(channels),
+                                   .scale_bias = arguments.make(2 * channels),
+                                   .mean_inverse_stddev = arguments.make(2 * channels),
+                                   .batch_statistics = arguments.make(2 * channels)};
+    // 2 numbers a channel in fp64, 2 + 6 in fp32.
+    measure(
+        state, [&] { op->finalize(args, memory, *stream); }, 0, 12 * kFloatBytes * static_cast<double>(channels));
+  });
+  add("batch_norm/" + text(shape) + "/backward", [=](benchmark::State& state) {
+    Arguments arguments;
+    const auto op = plan();
+    const OpMemory memory = arguments.memory_of(*op);
+    const auto stream = backend().make_stream();
     const double* sums = arguments.make<double>(2 * channels);
     const BatchNorm::Backward args{.sums = sums,
                                    .local_sums = sums,
-                                   .dz = arguments.make(n),
-                                   .x = arguments.make(n),
+                                   .dz = arguments.tensor(n),
+                                   .x = arguments.tensor(n),
                                    .gamma = arguments.make(channels),
                                    .mean_inverse_stddev = arguments.make(2 * channels),
-                                   .dx = arguments.make(n),
+                                   .dx = arguments.tensor(n),
                                    .dgamma = arguments.make(channels),
                                    .dbeta = arguments.make(channels)};
     measure(
-        state, [&] { op->backward(args, memory, *stream); }, 0, 3 * kFloat * static_cast<double>(n));
+        state, [&] { op->backward(args, memory, *stream); }, 0, 3 * element_bytes() * static_cast<double>(n));
   });
 }
 
-void add_pool(const std::string& name, Pool2dDescription d) {
-  d.x_layout = backend().activation_layout(d.x);
-  d.y_layout = d.window == 0 ? Layout::nhwc : backend().activation_layout(d.y());
+/// `in_network`: a pending normalisation with ReLU of its input, as behind ResNet-50's first convolution.
+void add_pool(const std::string& name, Pool2dDescription d, bool in_network = false) {
+  d.dtype = dtype();
+  d.x_layout = activation_layout(d.x);
+  d.y_layout = d.window == 0 ? Layout::nhwc : activation_layout(d.y());
+  if (in_network) d.normalization = InputNormalization{};
   struct Planned {
     explicit Planned(const Pool2dDescription& d) : op(backend().pool2d(d)), memory(arguments.memory_of(*op)) {
-      forward = {.x = arguments.make(d.x.n_elements()), .y = arguments.make(d.y().n_elements()), .normalization = {}};
-      backward = {.dy = arguments.make(d.y().n_elements()),
-                  .x = forward.x,
-                  .dx = arguments.make(d.x.n_elements()),
-                  .normalization = {},
-                  .gradient = {}};
-      bytes = kFloat * static_cast<double>(d.x.n_elements() + d.y().n_elements());
+      const std::int64_t n_x = d.x.n_elements(), n_y = d.y().n_elements();
+      forward.x = backward.x = arguments.tensor(n_x);
+      forward.y = arguments.tensor(n_y);
+      backward.dy = arguments.tensor(n_y);
+      if (d.normalization) {
+        forward.normalization.scale_bias = arguments.make(2 * d.x[3]);
+        backward.normalization = forward.normalization;
+        backward.gradient.mean_inverse_stddev = arguments.make(2 * d.x[3]);
+        backward.gradient.dz = arguments.tensor(n_x);
+        backward.gradient.sums = arguments.make<double>(2 * d.x[3]);
+      } else {
+        backward.dx = arguments.tensor(n_x);
+      }
+      bytes = element_bytes() * static_cast<double>(n_x + n_y);
     }
     Arguments arguments;
     std::unique_ptr<Pool2d> op;
@@ -70,31 +101,49 @@ void add_pool(const std::string& name, Pool2dDescription d) {
   });
 }
 
-void loss(benchmark::State& state) {
-  constexpr std::int64_t kClasses = 1000;
-  Arguments arguments;
-  const auto op = backend().softmax_cross_entropy({.rows = kBatch, .classes = kClasses, .label_smoothing = 0.1f});
-  const OpMemory memory = arguments.memory_of(*op);
-  const auto stream = backend().make_stream();
-  const float* logits = arguments.make(kBatch * kClasses);
-  const auto* labels = arguments.make<std::int32_t>(kBatch);
-  auto* scalars = static_cast<StepScalars*>(arguments.bytes(sizeof(StepScalars)));
-  *scalars = {.loss_weight = 1.0f / kBatch};
-  auto* sums = static_cast<LossSums*>(arguments.bytes(sizeof(LossSums)));
-  float* dlogits = arguments.make(kBatch * kClasses);
-  measure(
-      state,
-      [&] {
-        op->forward({.logits = logits, .labels = labels, .sums = sums}, memory, *stream);
-        op->backward({.logits = logits, .labels = labels, .scalars = scalars, .dlogits = dlogits}, memory, *stream);
-      },
-      0, 3 * kFloat * kBatch * kClasses);
+void add_loss(std::int64_t classes) {
+  struct Planned {
+    explicit Planned(std::int64_t classes)
+        : op(backend().softmax_cross_entropy(
+              {.rows = kBatch, .classes = classes, .label_smoothing = 0.1f, .dtype = dtype()})),
+          memory(arguments.memory_of(*op)) {
+      const void* logits = arguments.tensor(kBatch * classes);
+      const auto* labels = arguments.make<std::int32_t>(kBatch);
+      auto* scalars = static_cast<StepScalars*>(arguments.bytes(sizeof(StepScalars)));
+      *scalars = {.loss_weight = 1.0f / kBatch};
+      forward = {.logits = logits, .labels = labels, .sums = static_cast<LossSums*>(arguments.bytes(sizeof(LossSums)))};
+      backward = {
+          .logits = logits, .labels = labels, .scalars = scalars, .dlogits = arguments.tensor(kBatch * classes)};
+      bytes = element_bytes() * static_cast<double>(kBatch * classes);
+    }
+    Arguments arguments;
+    std::unique_ptr<SoftmaxCrossEntropy> op;
+    OpMemory memory;
+    SoftmaxCrossEntropy::Forward forward;
+    SoftmaxCrossEntropy::Backward backward;
+    double bytes = 0;
+  };
+  const std::string name = "cross_entropy/" + std::to_string(kBatch) + "x" + std::to_string(classes);
+  add(name + "/forward", [classes](benchmark::State& state) {
+    Planned planned(classes);
+    const auto stream = backend().make_stream();
+    measure(
+        state, [&] { planned.op->forward(planned.forward, planned.memory, *stream); }, 0, planned.bytes);
+  });
+  add(name + "/backward", [classes](benchmark::State& state) {
+    Planned planned(classes);
+    const auto stream = backend().make_stream();
+    planned.op->forward(planned.forward, planned.memory, *stream);
+    measure(
+        state, [&] { planned.op->backward(planned.backward, planned.memory, *stream); }, 0, 2 * planned.bytes);
+  });
 }
 
 void image_input(benchmark::State& state) {
   Arguments arguments;
   const Shape shape{kBatch, 32, 32, 3};
   const auto op = backend().image_input({.x = shape,
+                                         .dtype = dtype(),
                                          .mean = {0.5f, 0.5f, 0.5f},
                                          .stddev = {0.2f, 0.2f, 0.2f},
                                          .crop_padding = 4,
@@ -109,9 +158,10 @@ void image_input(benchmark::State& state) {
   const ImageInput::Forward args{.images = arguments.make<std::uint8_t>(shape.n_elements()),
                                  .sample_ids = ids,
                                  .scalars = scalars,
-                                 .y = arguments.make(shape.n_elements())};
+                                 .y = arguments.tensor(shape.n_elements())};
   measure(
-      state, [&] { op->forward(args, memory, *stream); }, 0, (1 + kFloat) * static_cast<double>(shape.n_elements()));
+      state, [&] { op->forward(args, memory, *stream); }, 0,
+      (1 + element_bytes()) * static_cast<double>(shape.n_elements()));
 }
 
 void optimizer(benchmark::State& state, OptimizerDescription d) {
@@ -130,7 +180,7 @@ void optimizer(benchmark::State& state, OptimizerDescription d) {
                               .scalars = scalars};
   // Parameters and states are read and written, gradients read.
   measure(
-      state, [&] { op->apply(args, memory, *stream); }, 0, kFloat * kParameters * (3 + 2 * d.n_states()));
+      state, [&] { op->apply(args, memory, *stream); }, 0, kFloatBytes * kParameters * (3 + 2 * d.n_states()));
 }
 
 void clip_norm(benchmark::State& state) {
@@ -145,7 +195,7 @@ void clip_norm(benchmark::State& state) {
   const ClipNorm::Apply args{
       .gradients = arguments.make(kParameters), .sums = sums, .scalars = scalars, .norm = arguments.make<double>(1)};
   measure(
-      state, [&] { op->apply(args, memory, *stream); }, 0, kFloat * kParameters);
+      state, [&] { op->apply(args, memory, *stream); }, 0, kFloatBytes * kParameters);
 }
 
 void hash(benchmark::State& state) {
@@ -155,35 +205,85 @@ void hash(benchmark::State& state) {
   const auto stream = backend().make_stream();
   const Hash::Apply args{.data = arguments.make(kParameters), .hash = arguments.make<std::uint64_t>(1)};
   measure(
-      state, [&] { op->apply(args, memory, *stream); }, 0, kFloat * kParameters);
+      state, [&] { op->apply(args, memory, *stream); }, 0, kFloatBytes * kParameters);
+}
+
+// A leaf of the tree over 4 micro-batches: what it holds, one open sum, and where that goes.
+void tree_sum(benchmark::State& state) {
+  Arguments arguments;
+  const auto op = backend().tree_sum({});
+  const OpMemory memory = arguments.memory_of(*op);
+  const auto stream = backend().make_stream();
+  const std::array<const void*, 1> open{arguments.make(kParameters)};
+  const TreeSum::Apply args{.value = arguments.make(kParameters),
+                            .open = open,
+                            .target = arguments.make(kParameters),
+                            .n_elements = kParameters};
+  measure(
+      state, [&] { op->apply(args, memory, *stream); }, 0, 3 * kFloatBytes * kParameters);
+}
+
+void moving_average(benchmark::State& state) {
+  constexpr std::int64_t kStatistics = 9600;  // of ResNet-18: means and variances
+  Arguments arguments;
+  const auto op = backend().moving_average({.n_elements = kStatistics});
+  const OpMemory memory = arguments.memory_of(*op);
+  const auto stream = backend().make_stream();
+  auto* scalars = static_cast<StepScalars*>(arguments.bytes(sizeof(StepScalars)));
+  *scalars = {};
+  const MovingAverage::Apply args{
+      .running = arguments.make(kStatistics), .batch = arguments.make(kStatistics), .scalars = scalars};
+  measure(
+      state, [&] { op->apply(args, memory, *stream); }, 0, 3 * kFloatBytes * kStatistics);
 }
 
 void add_matmul(std::int64_t in, std::int64_t out) {
-  const std::string name = "matmul/" + std::to_string(kBatch) + "x" + std::to_string(in) + "-" + std::to_string(out);
-  add(name + "/forward_backward", [in, out](benchmark::State& state) {
+  struct Planned {
+    Planned(std::int64_t in, std::int64_t out)
+        : op(backend().matmul({.rows = kBatch, .in_features = in, .out_features = out, .dtype = dtype()})),
+          memory(arguments.memory_of(*op)) {
+      const auto n_weight = static_cast<std::int64_t>(op->weight_layout()->n_elements());
+      forward = {.x = arguments.tensor(kBatch * in),
+                 .weight = arguments.make(n_weight),
+                 .bias = arguments.make(out),
+                 .y = arguments.tensor(kBatch * out)};
+      backward = {.dy = arguments.tensor(kBatch * out),
+                  .x = forward.x,
+                  .weight = forward.weight,
+                  .dx = arguments.tensor(kBatch * in),
+                  .dweight = arguments.make(n_weight),
+                  .dbias = arguments.make(out)};
+      flops = 2.0 * static_cast<double>(kBatch * in * out);
+      bytes = kFloatBytes * static_cast<double>(n_weight) + element_bytes() * static_cast<double>(kBatch * (in + out));
+    }
     Arguments arguments;
-    const auto op = backend().matmul({.rows = kBatch, .in_features = in, .out_features = out});
-    const OpMemory memory = arguments.memory_of(*op);
+    std::unique_ptr<Matmul> op;
+    OpMemory memory;
+    Matmul::Forward forward;
+    Matmul::Backward backward;
+    double flops = 0, bytes = 0;  // of one direction
+  };
+  const std::string name = "matmul/" + std::to_string(kBatch) + "x" + std::to_string(in) + "-" + std::to_string(out);
+  add(name + "/forward", [=](benchmark::State& state) {
+    Planned planned(in, out);
     const auto stream = backend().make_stream();
-    const auto n_weight = static_cast<std::int64_t>(op->weight_layout()->n_elements());
-    const Matmul::Forward forward{.x = arguments.make(kBatch * in),
-                                  .weight = arguments.make(n_weight),
-                                  .bias = arguments.make(out),
-                                  .y = arguments.make(kBatch * out)};
-    const Matmul::Backward backward{.dy = arguments.make(kBatch * out),
-                                    .x = forward.x,
-                                    .weight = forward.weight,
-                                    .dx = arguments.make(kBatch * in),
-                                    .dweight = arguments.make(n_weight),
-                                    .dbias = arguments.make(out)};
     measure(
-        state,
-        [&] {
-          op->forward(forward, memory, *stream);
-          op->backward(backward, memory, *stream);
-        },
-        6.0 * static_cast<double>(kBatch * in * out), 3 * kFloat * static_cast<double>(n_weight));
+        state, [&] { planned.op->forward(planned.forward, planned.memory, *stream); }, planned.flops, planned.bytes);
   });
+  const auto add_backward = [&](const char* direction, GradientMode dx, GradientMode parameters) {
+    add(name + direction, [=](benchmark::State& state) {
+      Planned planned(in, out);
+      const auto stream = backend().make_stream();
+      planned.op->forward(planned.forward, planned.memory, *stream);
+      planned.backward.dx_mode = dx;
+      planned.backward.parameter_mode = parameters;
+      measure(
+          state, [&] { planned.op->backward(planned.backward, planned.memory, *stream); }, planned.flops,
+          planned.bytes);
+    });
+  };
+  add_backward("/data_gradient", GradientMode::overwrite, GradientMode::skip);
+  add_backward("/weight_gradient", GradientMode::skip, GradientMode::overwrite);
 }
 
 }  // namespace
@@ -196,19 +296,24 @@ int main(int argc, char** argv) {
        {Shape{kBatch, 32, 32, 64}, Shape{kBatch, 16, 16, 128}, Shape{kBatch, 8, 8, 256}, Shape{kBatch, 4, 4, 512}})
     add_batch_norm(shape);
   add_pool("max_pool", {.kind = Pool2dDescription::Kind::max, .x = {kBatch, 32, 32, 64}});
+  add_pool("max_pool_unit", {.kind = Pool2dDescription::Kind::max, .x = {kBatch, 32, 32, 64}}, true);
   add_pool(
       "average_pool",
       {.kind = Pool2dDescription::Kind::average, .x = {kBatch, 4, 4, 512}, .window = 0, .stride = 1, .padding = 0});
   add_matmul(512, 10);
   add_matmul(2048, 1000);
-  add("cross_entropy/32x1000/forward_backward", loss);
+  add_loss(10);
+  add_loss(1000);
   add("image_input/32x32x3", image_input);
+  add("sgd/11.2M", [](benchmark::State& state) { optimizer(state, {.kind = OptimizerDescription::Kind::sgd}); });
   add("sgd_momentum/11.2M",
       [](benchmark::State& state) { optimizer(state, {.kind = OptimizerDescription::Kind::sgd, .momentum = 0.9f}); });
   add("adamw/11.2M", [](benchmark::State& state) { optimizer(state, {.kind = OptimizerDescription::Kind::adamw}); });
   add("lars/11.2M",
       [](benchmark::State& state) { optimizer(state, {.kind = OptimizerDescription::Kind::lars, .momentum = 0.9f}); });
   add("clip_norm/11.2M", clip_norm);
+  add("moving_average/9600", moving_average);
+  add("tree_sum/11.2M", tree_sum);
   add("hash/11.2M", hash);
   return run_all(argc, argv);
 }
