@@ -34,16 +34,16 @@ struct Config {
     std::string train;       // a file, or "synthetic"
     std::string validation;  // a file, "synthetic", or empty: no evaluation
     bool shuffle = true;
-    std::vector<std::string> augment;  // crop, flip
+    std::vector<std::string> augment;  // crop, flip, resized_crop
     int crop_padding = 4;              // pixels
     std::vector<double> mean;          // empty: auto, from the train file
     std::vector<double> std;
     bool drop_last = true;
     std::int64_t start = 0;  // a range of samples; 0, 0: all
     std::int64_t end = 0;
-    int readers = 1;      // threads a rank
-    int prefetch = 3;     // batches ready ahead
-    int image_size = 32;  // synthetic: height and width, pixels
+    int readers = 1;     // threads a rank
+    int prefetch = 3;    // batches ready ahead
+    int image_size = 0;  // height and width, pixels; 0: as stored, of synthetic images 32
     std::int64_t synthetic_samples = 10000;
   } data;
 

@@ -16,7 +16,15 @@ namespace lockstep {
 /// Samples are numbered by one word of the counter.
 inline constexpr std::int64_t kMaxSamples = 0xffffffff;
 
-enum class RandomPurpose : std::uint32_t { weights = 1, shuffle = 2, crop = 3, flip = 4, dropout = 5, synthetic = 6 };
+enum class RandomPurpose : std::uint32_t {
+  weights = 1,
+  shuffle = 2,
+  crop = 3,
+  flip = 4,
+  dropout = 5,
+  synthetic = 6,
+  resized_crop = 7
+};
 
 /// One block: four independent 32-bit numbers.
 constexpr std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,

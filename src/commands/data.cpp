@@ -4,13 +4,17 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdlib>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "commands/commands.h"
 #include "commands/report.h"
 #include "data/cifar10.h"
 #include "data/image_file.h"
+#include "data/image_folder.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "lockstep/philox.h"
@@ -22,6 +26,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t kSamplesAnUpdate = 500;
+constexpr std::size_t kNamesShown = 20;
 
 /// "6.15 MB"
 std::string size_text(double bytes) {
@@ -38,16 +43,21 @@ std::string a_class_text(const std::vector<std::int64_t>& samples_per_class) {
   return *least == *most ? fmt::format("{} a class", *least) : fmt::format("{} to {} a class", *least, *most);
 }
 
+/// "32 x 32 x 3"
+std::string shape_text(const data::ImageSetInfo& info) {
+  return info.height > 0 ? fmt::format("{} x {} x {}", info.height, info.width, info.channels) : "several sizes";
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 
 struct ImportArguments {
   std::string kind;
-  data::Cifar10Options options;
+  data::ImageFolderOptions options;
   std::string statistics_from;
 };
 
 int run_import(ImportArguments arguments) {
-  data::Cifar10Options& options = arguments.options;
+  data::ImageFolderOptions& options = arguments.options;
   if (!arguments.statistics_from.empty()) {
     const data::ImageFile train = data::open_image_file(data::InputFile(arguments.statistics_from));
     options.mean = train.info.mean;
@@ -57,34 +67,48 @@ int run_import(ImportArguments arguments) {
   {
     std::unique_ptr<train::ProgressBar> bar;
     std::int64_t next_update = 0;
-    result = data::import_cifar10(options, [&](std::int64_t done, std::int64_t total) {
+    const data::ImportProgress progress = [&](std::int64_t done, std::int64_t total) {
       if (!bar) bar = std::make_unique<train::ProgressBar>("import", total, true);
       if (done < next_update && done != total) return;
       next_update = done + kSamplesAnUpdate;
       bar->update(done, "");
-    });
+    };
+    if (arguments.kind == "cifar10")
+      result = data::import_cifar10(options, progress);
+    else if (arguments.kind == "imagefolder")
+      result = data::import_image_folder(options, progress);
+    else
+      result = data::import_tiny_imagenet(options, progress);
   }
+  for (const std::string& sentence : result.skipped) log::warning("left out: {}", sentence);
   const data::ImageSetInfo& info = result.info;
-  fmt::print("Imported {} {} images of {} x {} x {} in {} classes ({}) from {} into {} ({}).\n", info.n_samples,
-             info.split, info.height, info.width, info.channels, info.classes, a_class_text(result.samples_per_class),
-             fmt::join(result.files, ", "), options.output, size_text(static_cast<double>(result.size_bytes)));
+  fmt::print("Imported {} {} images of {} in {} classes ({}) from {} into {} ({}).\n", info.n_samples, info.split,
+             shape_text(info), info.classes, a_class_text(result.samples_per_class), fmt::join(result.files, ", "),
+             options.output, size_text(static_cast<double>(result.size_bytes)));
+  if (!result.storage.empty()) fmt::print("Stored: {}.\n", result.storage);
+  if (!result.skipped.empty()) fmt::print("Left out: {} that cannot be decoded.\n", result.skipped.size());
   return kExitDone;
 }
 
 void add_import(CLI::App& data, Run& run) {
   CLI::App* app = data.add_subcommand("import", "makes a data set: exactly OUT.h5, one split");
   const auto arguments = std::make_shared<ImportArguments>();
-  data::Cifar10Options& options = arguments->options;
-  app->add_option("kind", arguments->kind, "what SOURCE is: cifar10 (the binary version)")
+  data::ImageFolderOptions& options = arguments->options;
+  app->add_option("kind", arguments->kind,
+                  "what SOURCE is: cifar10 (the binary version), imagefolder (a folder of JPEG files a class), "
+                  "tiny-imagenet (as it is distributed)")
       ->required()
-      ->check(CLI::IsMember({"cifar10"}))
+      ->check(CLI::IsMember({"cifar10", "imagefolder", "tiny-imagenet"}))
       ->type_name("KIND");
-  app->add_option("source", options.source, "the folder cifar-10-batches-bin, or one .bin file of it")
+  app->add_option("source", options.source,
+                  "the folder cifar-10-batches-bin, or one .bin file of it; the folder of the class folders; "
+                  "tiny-imagenet-200")
       ->required()
       ->type_name("SOURCE");
   app->add_option("output", options.output, "the data set to make")->required()->type_name("OUT.h5");
-  app->add_option("--split", options.split, "train or test")
-      ->check(CLI::IsMember({"train", "test"}))
+  app->add_option("--split", options.split,
+                  "train, val or test: what is imported; of an imagefolder, what SOURCE is called")
+      ->check(CLI::IsMember({"train", "val", "test"}))
       ->capture_default_str();
   CLI::Option* per_class = app->add_option("--per-class", options.per_class, "only the first N of each class, in order")
                                ->check(CLI::Range(std::int64_t{1}, kMaxSamples))
@@ -105,6 +129,28 @@ void add_import(CLI::App& data, Run& run) {
       ->type_name("TRAIN.h5")
       ->excludes(mean)
       ->excludes(stddev);
+  const std::map<std::string, data::ImageStorage> storages{{"auto", data::ImageStorage::automatic},
+                                                           {"decoded", data::ImageStorage::decoded},
+                                                           {"jpeg", data::ImageStorage::jpeg}};
+  app->add_option("--store", options.storage,
+                  "JPEG files: decoded (images of one size), as the JPEG bytes, or auto: decoded where they have one "
+                  "size and take up to 512 MiB")
+      ->transform(CLI::CheckedTransformer(storages))
+      ->default_str("auto")
+      ->type_name("auto|decoded|jpeg");
+  app->add_flag("--skip-bad", options.skip_bad, "JPEG files: leave out what cannot be decoded instead of ending");
+  app->add_option("--alignment", options.alignment_bytes,
+                  "data of so many bytes and more begin at a multiple of it: the stripe (chunk size) of the file "
+                  "system; 0: anywhere")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            const auto bytes = std::strtoull(text.c_str(), nullptr, 10);
+            return (bytes & (bytes - 1)) == 0 && bytes <= (1u << 30) ? "" : "wanted a power of two up to 1 GiB, or 0";
+          },
+          ""))
+      ->default_str("512KiB")
+      ->type_name("BYTES");
   app->add_flag("--force", options.replace, "replace OUT.h5 if it exists");
   app->footer("Mean and std, unless given, are those of the imported images: give a test split its train split's.");
   app->callback([&run, arguments] { run = [arguments] { return run_import(*arguments); }; });
@@ -115,6 +161,21 @@ void add_import(CLI::App& data, Run& run) {
 struct FileArguments {
   std::string file, json;
 };
+
+/// "cat, dog", "ant, bee, ... (1000)"
+std::string names_text(const std::vector<std::string>& names) {
+  const auto first = std::span(names).first(std::min(names.size(), kNamesShown));
+  const std::string text = fmt::format("{}", fmt::join(first, ", "));
+  return first.size() == names.size() ? text : fmt::format("{}, ... ({}; --json has all)", text, names.size());
+}
+
+/// "64 x 64 (height, width)", "heights 60 to 500, widths 80 to 375"
+std::string sizes_text(const data::JpegIndex& index) {
+  if (index.least_height == index.greatest_height && index.least_width == index.greatest_width)
+    return fmt::format("{} x {} (height, width)", index.least_height, index.least_width);
+  return fmt::format("heights {} to {}, widths {} to {}", index.least_height, index.greatest_height, index.least_width,
+                     index.greatest_width);
+}
 
 int run_info(const FileArguments& arguments) {
   const data::InputFile file(arguments.file);
@@ -128,6 +189,7 @@ int run_info(const FileArguments& arguments) {
                        {"samples", info.n_samples},
                        {"height", info.height},
                        {"width", info.width},
+                       {"encoding", layout.jpeg ? "jpeg" : "decoded"},
                        {"channels", info.channels},
                        {"classes", info.classes},
                        {"class_names", info.class_names},
@@ -145,10 +207,11 @@ int run_info(const FileArguments& arguments) {
     if (!value.empty()) text += fmt::format("  {:<10} {}\n", name, value);
   };
   line("split", info.split);
-  line("samples", fmt::format("{} images, {} x {} x {} uint8 (height, width, channels)", info.n_samples, info.height,
-                              info.width, info.channels));
+  line("samples", layout.jpeg
+                      ? fmt::format("{} JPEG images, {}", info.n_samples, sizes_text(*layout.jpeg))
+                      : fmt::format("{} images, {} uint8 (height, width, channels)", info.n_samples, shape_text(info)));
   line("classes", fmt::format("{}, {}", info.classes, a_class_text(per_class)));
-  line("names", fmt::format("{}", fmt::join(info.class_names, ", ")));
+  line("names", names_text(info.class_names));
   line("mean", fmt::format("{:.6f}", fmt::join(info.mean, ", ")));
   line("std", fmt::format("{:.6f}", fmt::join(info.stddev, ", ")));
   line("source", layout.source);

@@ -61,6 +61,12 @@ void check_data(const Config& c, const Origins& origins) {
   require((c.data.start == 0 && c.data.end == 0) || c.data.end > c.data.start, ErrorCode::config_conflict,
           "{}data.end must be greater than data.start (0 and 0: all samples), found start {} and end {}",
           places(origins, {"data.start", "data.end"}), c.data.start, c.data.end);
+  const auto augments = [&](const char* what) {
+    return std::ranges::find(c.data.augment, what) != c.data.augment.end();
+  };
+  require(!augments("crop") || !augments("resized_crop"), ErrorCode::config_conflict,
+          "{}data.augment takes crop (a shift of some pixels) or resized_crop (a part of the image), not both",
+          places(origins, {"data.augment"}));
   require(c.data.mean.empty() || c.data.std.empty() || c.data.mean.size() == c.data.std.size(),
           ErrorCode::config_conflict, "{}data.mean and data.std must have one number a channel each, found {} and {}",
           places(origins, {"data.mean", "data.std"}), c.data.mean.size(), c.data.std.size());

@@ -54,7 +54,9 @@ std::vector<Key> data_keys() {
       path(KEY(data.train), {kLearning, "", "HDF5 file of training samples, or `synthetic`"}),
       path(KEY(data.validation), {kNone, "", "HDF5 file to evaluate on, or `synthetic`; empty: no evaluation"}),
       truth(KEY(data.shuffle), {kLearning, "", "a new order of samples each epoch"}),
-      words(KEY(data.augment), {"crop", "flip"}, {kLearning, "", "random changes of training images"}),
+      words(KEY(data.augment), {"crop", "flip", "resized_crop"},
+            {kLearning, "",
+             "random changes of training images; resized_crop: a part of 8 to 100 % of the area, ratio 3/4 to 4/3"}),
       integer(KEY(data.crop_padding), 0, {kLearning, "pixels", "padding on each side that crop cuts from"}, 1024),
       auto_or_list(KEY(data.mean), Range{.high = 1, .takes = "0 to 1"},
                    {kLearning, "", "subtracted from each channel's values in [0, 1]; auto: as stored in data.train"}),
@@ -66,7 +68,11 @@ std::vector<Key> data_keys() {
       integer(KEY(data.end), 0, {kLearning, "samples", "sample to end before; 0 with data.start 0: all"}),
       integer(KEY(data.readers), 1, {kNone, "threads", "threads a rank that read ahead"}, 256),
       integer(KEY(data.prefetch), 1, {kNone, "batches", "batches a rank that are ready ahead"}, 1024),
-      integer(KEY(data.image_size), 1, {kLearning, "pixels", "height and width of synthetic images"}, 8192),
+      integer(KEY(data.image_size), 0,
+              {kLearning, "pixels",
+               "height and width of images: resized, shorter side to 8/7 of it, and the centre taken, or what "
+               "resized_crop draws; 0: as stored, of synthetic images 32"},
+              8192),
       integer(KEY(data.synthetic_samples), 1, {kLearning, "samples", "size of the synthetic data set"}, kMaxSamples),
   };
 }

@@ -33,7 +33,7 @@ std::string batch_folder(const std::string& source) {
   return fs::is_directory(inner) ? inner.string() : source;
 }
 
-std::vector<std::string> find_batches(const Cifar10Options& options) {
+std::vector<std::string> find_batches(const ImportOptions& options) {
   std::error_code ignored;
   require(fs::exists(options.source, ignored), ErrorCode::data_missing, "the source {} does not exist", options.source);
   if (!fs::is_directory(options.source)) return {options.source};
@@ -67,36 +67,9 @@ std::vector<std::string> read_class_names(const std::string& first_batch) {
   return names;
 }
 
-/// Sums over the imported images, exact in 64 bits up to 2.8e11 pixels a channel.
-struct ChannelSums {
-  std::array<std::uint64_t, kChannels> sum{}, sum_of_squares{};
-  std::uint64_t n_pixels = 0;
-
-  void add(const std::uint8_t* hwc) {
-    std::array<std::uint32_t, kChannels> s{}, q{};
-    for (std::size_t i = 0; i < kPlane; ++i)
-      for (std::size_t c = 0; c < kChannels; ++c) {
-        const std::uint32_t v = hwc[i * kChannels + c];
-        s[c] += v;
-        q[c] += v * v;
-      }
-    for (std::size_t c = 0; c < kChannels; ++c) sum[c] += s[c], sum_of_squares[c] += q[c];
-    n_pixels += kPlane;
-  }
-  float mean(std::size_t c) const {
-    return static_cast<float>(static_cast<double>(sum[c]) / (255.0 * static_cast<double>(n_pixels)));
-  }
-  /// Of the population, as usual for images: sqrt(n * sum of squares - sum^2) / n.
-  float stddev(std::size_t c) const {
-    using Wide = unsigned __int128;
-    const Wide scaled = Wide{n_pixels} * sum_of_squares[c] - Wide{sum[c]} * sum[c];
-    return static_cast<float>(std::sqrt(static_cast<double>(scaled)) / (255.0 * static_cast<double>(n_pixels)));
-  }
-};
-
 class Import {
  public:
-  Import(const Cifar10Options& options, const std::function<void(std::int64_t, std::int64_t)>& progress)
+  Import(const ImportOptions& options, const ImportProgress& progress)
       : options_(options), progress_(progress), batches_(find_batches(options)) {
     // All sources are checked before anything is written.
     for (const std::string& batch : batches_) {
@@ -114,7 +87,8 @@ class Import {
   }
 
   ImportResult run() {
-    ImageFileWriter writer(options_.output, options_.replace, n_wanted_, kSide, kSide, kChannels);
+    ImageFileWriter writer(options_.output, options_.replace, n_wanted_, kSide, kSide, kChannels,
+                           options_.alignment_bytes);
     std::vector<std::uint8_t> images;
     std::vector<std::int32_t> labels;
     std::vector<std::uint8_t> records(kPieceRecords * kRecord);
@@ -152,7 +126,7 @@ class Import {
     images.resize(begin + kImage);
     for (std::size_t c = 0; c < kChannels; ++c)
       for (std::size_t i = 0; i < kPlane; ++i) images[begin + i * kChannels + c] = record[1 + c * kPlane + i];
-    sums_.add(images.data() + begin);
+    sums_.add(images.data() + begin, kPlane);
   }
 
   void check_balance() const {
@@ -173,13 +147,7 @@ class Import {
     info.channels = kChannels;
     info.classes = kClasses;
     info.class_names = read_class_names(batches_.front());
-    info.mean = options_.mean;
-    info.stddev = options_.stddev;
-    for (std::size_t c = 0; c < kChannels && options_.mean.empty(); ++c) info.mean.push_back(sums_.mean(c));
-    for (std::size_t c = 0; c < kChannels && options_.stddev.empty(); ++c) info.stddev.push_back(sums_.stddev(c));
-    for (const float s : info.stddev)
-      require(std::isfinite(s) && s > 0.0f, ErrorCode::data_source,
-              "the standard deviation of a channel of {} is {}; give --std", options_.source, s);
+    set_statistics(options_, sums_, info);
     for (const std::string& batch : batches_) result.files.push_back(fs::path(batch).filename().string());
     std::string source = fmt::format("CIFAR-10, binary version: {}", fmt::join(result.files, ", "));
     if (options_.per_class > 0) source += fmt::format("; the first {} of each class", options_.per_class);
@@ -190,8 +158,8 @@ class Import {
     return result;
   }
 
-  const Cifar10Options& options_;
-  const std::function<void(std::int64_t, std::int64_t)>& progress_;
+  const ImportOptions& options_;
+  const ImportProgress& progress_;
   std::vector<std::string> batches_;
   std::vector<InputFile> files_;
   std::int64_t n_source_ = 0, n_wanted_ = 0, n_seen_ = 0, n_taken_ = 0;
@@ -201,13 +169,10 @@ class Import {
 
 }  // namespace
 
-ImportResult import_cifar10(const Cifar10Options& options,
-                            const std::function<void(std::int64_t, std::int64_t)>& progress) {
-  require(options.split == "train" || options.split == "test", ErrorCode::usage, "--split is train or test, not '{}'",
-          options.split);
-  for (const auto& values : {options.mean, options.stddev})
-    require(values.empty() || values.size() == kChannels, ErrorCode::usage,
-            "--mean and --std need {} values (red, green, blue), not {}", kChannels, values.size());
+ImportResult import_cifar10(const ImportOptions& options, const ImportProgress& progress) {
+  require(options.split == "train" || options.split == "test", ErrorCode::usage,
+          "--split of CIFAR-10 is train or test, not '{}'", options.split);
+  check_statistics_given(options);
   return Import(options, progress).run();
 }
 

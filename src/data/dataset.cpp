@@ -1,57 +1,273 @@
 #include "data/dataset.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <cmath>
+#include <mutex>
 
 #include "data/file.h"
 #include "data/image_file.h"
+#include "data/jpeg.h"
 #include "lockstep/error.h"
 
 namespace lockstep::data {
 namespace {
 
-/// Labels are held in memory (checked when opened); an image is one pread, wherever it lies.
-class FileImageSet : public ImageSet {
- public:
-  FileImageSet(const std::string& path, std::int64_t start, std::int64_t end) : file_(path) {
-    const ImageFile layout = open_image_file(file_);
-    info_ = layout.info;
-    images_offset_ = layout.images.offset;
-    labels_ = read_labels(file_, layout);
-    const std::int64_t n = info_.n_samples;
+/// A file, and the range of its samples that a set is of. Labels are held in memory, checked when the file is opened.
+struct SampleFile {
+  InputFile file;
+  ImageFile layout;
+  ImageSetInfo info;
+  std::vector<std::int32_t> labels;
+
+  SampleFile(const std::string& path, std::int64_t start, std::int64_t end)
+      : file(path), layout(open_image_file(file)), info(layout.info), labels(read_labels(file, layout)) {
+    const std::int64_t n = info.n_samples;
     const std::int64_t last = end == 0 ? n : end;
     require(start >= 0 && start < last && last <= n, ErrorCode::data_range,
             "data.start={} and data.end={} are no range of the {} samples of {}", start, end, n, path);
-    info_.first_sample = start;
-    info_.n_samples = last - start;
-    labels_ = {labels_.begin() + start, labels_.begin() + last};
+    info.first_sample = start;
+    info.n_samples = last - start;
+    labels = {labels.begin() + start, labels.begin() + last};
   }
 
-  const ImageSetInfo& info() const override { return info_; }
-
-  void read(std::int64_t sample, std::span<std::uint8_t> image, std::int32_t& label) const override {
-    require(sample >= 0 && sample < info_.n_samples && image.size() == info_.image_bytes(), ErrorCode::internal,
-            "sample {} of {} was asked for with {} bytes", sample, info_.n_samples, image.size());
-    const std::uint64_t offset =
-        images_offset_ + static_cast<std::uint64_t>(info_.first_sample + sample) * image.size();
-    const InputFile::Outcome outcome = file_.try_read(offset, std::as_writable_bytes(image));
+  /// Bytes [offset, offset + target.size()) of /images, which are of this sample.
+  void read(std::int64_t sample, std::uint64_t offset, std::span<std::uint8_t> target) const {
+    offset += layout.images.offset;
+    const InputFile::Outcome outcome = file.try_read(offset, std::as_writable_bytes(target));
     if (outcome != InputFile::Outcome::complete)
-      file_.fail_read(outcome, errno, offset, image.size(), fmt::format("sample {}", info_.first_sample + sample));
-    label = labels_[static_cast<std::size_t>(sample)];
+      file.fail_read(outcome, errno, offset, target.size(), fmt::format("sample {}", info.first_sample + sample));
   }
+};
 
-  void require_unchanged() const override { file_.require_unchanged(); }
+void check_asked(const ImageSetInfo& info, std::int64_t sample, std::span<const std::uint8_t> image) {
+  require(sample >= 0 && sample < info.n_samples && image.size() == info.image_bytes(), ErrorCode::internal,
+          "sample {} of {} was asked for with {} bytes", sample, info.n_samples, image.size());
+}
+
+/// Decoded images: one is one pread, wherever it lies.
+class DecodedSet final : public ImageSet {
+ public:
+  explicit DecodedSet(SampleFile file) : file_(std::move(file)) {}
+  const ImageSetInfo& info() const override { return file_.info; }
+
+  void read(std::int64_t sample, std::uint32_t, std::span<std::uint8_t> image, std::int32_t& label) const override {
+    check_asked(file_.info, sample, image);
+    file_.read(sample, static_cast<std::uint64_t>(file_.info.first_sample + sample) * image.size(), image);
+    label = file_.labels[static_cast<std::size_t>(sample)];
+  }
+  void require_unchanged() const override { file_.file.require_unchanged(); }
 
  private:
-  InputFile file_;
-  ImageSetInfo info_;
-  std::uint64_t images_offset_ = 0;
-  std::vector<std::int32_t> labels_;
+  SampleFile file_;
 };
+
+/// Lends each reader an object of its own while it reads: there are as many as there were reads at a time.
+template <typename T>
+class Pool {
+ public:
+  class Loan {
+   public:
+    Loan(Pool& pool, std::unique_ptr<T> object) : pool_(pool), object_(std::move(object)) {}
+    ~Loan() {
+      const std::lock_guard lock(pool_.mutex_);
+      pool_.free_.push_back(std::move(object_));  // there is room: lend() saw to it
+    }
+    Loan(const Loan&) = delete;
+    Loan& operator=(const Loan&) = delete;
+    T* operator->() { return object_.get(); }
+    T& operator*() { return *object_; }
+
+   private:
+    Pool& pool_;
+    std::unique_ptr<T> object_;
+  };
+
+  Loan lend() {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) {
+      free_.reserve(++n_objects_);
+      return {*this, std::make_unique<T>()};
+    }
+    std::unique_ptr<T> object = std::move(free_.back());
+    free_.pop_back();
+    return {*this, std::move(object)};
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<T>> free_;
+  std::size_t n_objects_ = 0;
+};
+
+/// The part of an image of this sample that is shown in this epoch.
+Box box_of(const ImageShaping& shaping, int height, int width, std::uint32_t sample_id, std::uint32_t epoch) {
+  return shaping.resized_crop ? random_box(height, width, shaping.seed, sample_id, epoch)
+                              : centre_box(height, width, shaping.image_size);
+}
+
+/// Resizes the box as `size` x `size`. A random crop is cut off first, so that nothing beside it counts.
+void resize_box(Resizer& resizer, PixelView image, Box box, bool cut, int size, std::span<std::uint8_t> out) {
+  if (cut) {
+    const int left = static_cast<int>(box.left), top = static_cast<int>(box.top);
+    image.width = static_cast<int>(std::ceil(box.right)) - left;
+    image.height = static_cast<int>(std::ceil(box.bottom)) - top;
+    image.bytes += top * image.row_bytes + std::ptrdiff_t{left} * image.channels;
+    box = {box.left - left, box.top - top, box.right - left, box.bottom - top};
+  }
+  resizer.resize(image, box, size, size, out);
+}
+
+std::uint32_t id_of(const ImageSetInfo& info, std::int64_t sample) {
+  return static_cast<std::uint32_t>(info.first_sample + sample);
+}
+
+/// Images of another set, shaped.
+class ShapedSet final : public ImageSet {
+ public:
+  ShapedSet(std::unique_ptr<ImageSet> set, const ImageShaping& shaping)
+      : set_(std::move(set)), shaping_(shaping), info_(set_->info()) {
+    require(info_.channels == 1 || info_.channels == 3, ErrorCode::not_supported,
+            "{} has images of {} channels; those of 1 or 3 are resized", info_.path, info_.channels);
+    info_.height = info_.width = shaping_.image_size;
+    info_.reader_bytes +=
+        set_->info().image_bytes() + static_cast<std::size_t>(info_.width) * set_->info().height * info_.channels;
+  }
+  const ImageSetInfo& info() const override { return info_; }
+
+  void read(std::int64_t sample, std::uint32_t epoch, std::span<std::uint8_t> image,
+            std::int32_t& label) const override {
+    check_asked(info_, sample, image);
+    const ImageSetInfo& stored = set_->info();
+    auto buffers = pool_.lend();
+    buffers->pixels.resize(stored.image_bytes());
+    set_->read(sample, epoch, buffers->pixels, label);
+    const PixelView view{buffers->pixels.data(), stored.height, stored.width, stored.channels,
+                         std::ptrdiff_t{stored.width} * stored.channels};
+    const Box box = box_of(shaping_, stored.height, stored.width, id_of(info_, sample), epoch);
+    resize_box(buffers->resizer, view, box, shaping_.resized_crop, shaping_.image_size, image);
+  }
+  void require_unchanged() const override { set_->require_unchanged(); }
+
+ private:
+  struct Buffers {
+    std::vector<std::uint8_t> pixels;
+    Resizer resizer;
+  };
+  std::unique_ptr<ImageSet> set_;
+  ImageShaping shaping_;
+  ImageSetInfo info_;
+  mutable Pool<Buffers> pool_;
+};
+
+/// JPEG images: read, decoded to a size not below what is needed, shaped.
+class JpegSet final : public ImageSet {
+ public:
+  /// shaping.image_size 0: all images have the size in `info`, and are given so.
+  JpegSet(SampleFile file, const ImageShaping& shaping)
+      : file_(std::move(file)), offsets_(read_offsets(file_.file, file_.layout)), shaping_(shaping) {
+    ImageSetInfo& info = file_.info;
+    offsets_ = {offsets_.begin() + info.first_sample, offsets_.begin() + info.first_sample + info.n_samples + 1};
+    const JpegIndex& index = *file_.layout.jpeg;
+    info.reader_bytes = index.largest_bytes;
+    if (shaping_.image_size == 0) return;
+    info.height = info.width = shaping_.image_size;
+    info.reader_bytes += static_cast<std::size_t>(index.largest_pixels) * 3 +
+                         static_cast<std::size_t>(shaping_.image_size) * index.greatest_height * 3;
+  }
+  const ImageSetInfo& info() const override { return file_.info; }
+
+  void read(std::int64_t sample, std::uint32_t epoch, std::span<std::uint8_t> image,
+            std::int32_t& label) const override {
+    check_asked(file_.info, sample, image);
+    auto buffers = pool_.lend();
+    const auto at = static_cast<std::size_t>(sample);
+    buffers->bytes.resize(file_.layout.jpeg->largest_bytes);
+    const auto bytes = std::span(buffers->bytes).first(offsets_[at + 1] - offsets_[at]);
+    file_.read(sample, offsets_[at], bytes);
+    label = file_.labels[at];
+    JpegDecoder& decoder = buffers->decoder;
+    check(decoder.open(bytes), sample, decoder);
+    if (shaping_.image_size == 0)
+      read_as_stored(sample, decoder, image);
+    else
+      read_shaped(sample, epoch, *buffers, image);
+  }
+  void require_unchanged() const override { file_.file.require_unchanged(); }
+
+ private:
+  struct Buffers {
+    std::vector<std::uint8_t> bytes, pixels;
+    JpegDecoder decoder;
+    Resizer resizer;
+  };
+
+  void check(bool good, std::int64_t sample, const JpegDecoder& decoder) const {
+    require(good, ErrorCode::data_image, "{}: sample {} cannot be decoded as JPEG: {}", file_.info.path,
+            file_.info.first_sample + sample, decoder.reason());
+  }
+
+  void read_as_stored(std::int64_t sample, JpegDecoder& decoder, std::span<std::uint8_t> image) const {
+    require(decoder.height() == file_.info.height && decoder.width() == file_.info.width, ErrorCode::data_image,
+            "{}: sample {} has {} x {} pixels (height, width), but /sizes says {} x {}", file_.info.path,
+            file_.info.first_sample + sample, decoder.height(), decoder.width(), file_.info.height, file_.info.width);
+    check(decoder.start(8) && decoder.read_pixels(image), sample, decoder);
+  }
+
+  void read_shaped(std::int64_t sample, std::uint32_t epoch, Buffers& buffers, std::span<std::uint8_t> image) const {
+    JpegDecoder& decoder = buffers.decoder;
+    const Box box = box_of(shaping_, decoder.height(), decoder.width(), id_of(file_.info, sample), epoch);
+    // Inverse transforms to 1, 2, 4 and 8 eighths are the ones that libjpeg-turbo has vector instructions for.
+    const double side = std::min(box.right - box.left, box.bottom - box.top);
+    int eighths = 1;
+    while (eighths < 8 && side * eighths < 8.0 * shaping_.image_size) eighths *= 2;
+    check(decoder.start(eighths), sample, decoder);
+    const int height = decoder.decoded_height(), width = decoder.decoded_width();
+    const std::size_t n_bytes = std::size_t{3} * static_cast<std::size_t>(height) * static_cast<std::size_t>(width);
+    if (buffers.pixels.size() < n_bytes) buffers.pixels.resize(n_bytes);
+    check(decoder.read_pixels(std::span(buffers.pixels).first(n_bytes)), sample, decoder);
+    const double x = static_cast<double>(width) / decoder.width(), y = static_cast<double>(height) / decoder.height();
+    const Box scaled{box.left * x, box.top * y, std::min<double>(width, box.right * x),
+                     std::min<double>(height, box.bottom * y)};
+    resize_box(buffers.resizer, {buffers.pixels.data(), height, width, 3, std::ptrdiff_t{3} * width}, scaled,
+               shaping_.resized_crop, shaping_.image_size, image);
+  }
+
+  SampleFile file_;
+  std::vector<std::uint64_t> offsets_;  // in /images: of each sample, and where the last ends
+  ImageShaping shaping_;
+  mutable Pool<Buffers> pool_;
+};
+
+/// image_size 0 where images are given as they are stored: that is so too for a set whose images all have the wanted
+/// size already, unless crops of them are wanted.
+ImageShaping resolved(const ImageSetInfo& stored, ImageShaping shaping) {
+  require(shaping.image_size > 0 || stored.height > 0, ErrorCode::data_size,
+          "the images of {} have several sizes: set data.image_size", stored.path);
+  require(shaping.image_size > 0 || !shaping.resized_crop || stored.height == stored.width, ErrorCode::data_size,
+          "the images of {} are not square: set data.image_size", stored.path);
+  if (shaping.image_size == 0 && shaping.resized_crop) shaping.image_size = stored.height;
+  if (!shaping.resized_crop && stored.height == shaping.image_size && stored.width == shaping.image_size)
+    shaping.image_size = 0;
+  return shaping;
+}
 
 }  // namespace
 
-std::unique_ptr<ImageSet> open_image_set(const std::string& path, std::int64_t start, std::int64_t end) {
-  return std::make_unique<FileImageSet>(path, start, end);
+std::unique_ptr<ImageSet> shape_image_set(std::unique_ptr<ImageSet> set, const ImageShaping& shaping) {
+  const ImageShaping wanted = resolved(set->info(), shaping);
+  if (wanted.image_size == 0) return set;
+  return std::make_unique<ShapedSet>(std::move(set), wanted);
+}
+
+std::unique_ptr<ImageSet> open_image_set(const std::string& path, std::int64_t start, std::int64_t end,
+                                         const ImageShaping& shaping) {
+  SampleFile file(path, start, end);
+  if (file.layout.jpeg) {
+    const ImageShaping wanted = resolved(file.info, shaping);
+    return std::make_unique<JpegSet>(std::move(file), wanted);
+  }
+  return shape_image_set(std::make_unique<DecodedSet>(std::move(file)), shaping);
 }
 
 }  // namespace lockstep::data

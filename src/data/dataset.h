@@ -1,7 +1,9 @@
 // A data set of labelled images in one HDF5 file: metadata through HDF5, samples by pread at the offsets it tells.
 //
-// File layout (format 1; readable with plain h5py; documented in data/README.md):
-//   /images  (n, H, W, C) uint8, contiguous     /labels (n) int32, contiguous
+// File layout (readable with plain h5py; documented in data/README.md):
+//   /images  (n, H, W, C) uint8, contiguous     /labels (n) int32, contiguous       (format 1: decoded)
+//   /images  (bytes) uint8: JPEG images behind each other, the i-th from byte offsets[i] to offsets[i + 1]
+//   /offsets (n + 1) uint64   /sizes (n, 2) int32: height, width   /labels as above   (format 2: JPEG)
 //   attributes of the root: format="lockstep-images", format_version, split, classes, mean (C), std (C) (of values in
 //   [0, 1]), class_names (variable-length strings), source, images_xxh3, labels_xxh3 (16 hex digits)
 //   Before HDF5's data a 4 KiB user block with the seal (seal.h); files of other programs need none.
@@ -12,6 +14,8 @@
 #include <span>
 #include <string>
 #include <vector>
+
+#include "data/image_shape.h"
 
 namespace lockstep::data {
 
@@ -24,6 +28,7 @@ struct ImageSetInfo {
   int classes = 0;
   std::vector<float> mean, stddev;  // (C), of values in [0, 1]
   std::vector<std::string> class_names;
+  std::size_t reader_bytes = 0;  // at most, what each thread that reads holds besides the images it gives
 
   std::size_t image_bytes() const { return static_cast<std::size_t>(height) * width * channels; }
 };
@@ -32,16 +37,21 @@ class ImageSet {
  public:
   virtual ~ImageSet() = default;
   virtual const ImageSetInfo& info() const = 0;
-  /// Thread-safe, without allocation. Throws Error when the file cannot give it (shrunk, unreadable) or a label is out
-  /// of range.
-  virtual void read(std::int64_t sample, std::span<std::uint8_t> image, std::int32_t& label) const = 0;
+  /// Thread-safe; memory is taken only by the first reads. What is random of the image is drawn for this epoch. Throws
+  /// Error when the file cannot give it (shrunk, unreadable, no image) or a label is out of range.
+  virtual void read(std::int64_t sample, std::uint32_t epoch, std::span<std::uint8_t> image,
+                    std::int32_t& label) const = 0;
   /// Asked after each batch. Throws data_changed when what lies behind the set is no longer what was opened.
   virtual void require_unchanged() const {}
 };
 
 /// Opens and checks a file: every size against the file's length, every label against `classes`.
 /// [start, end) is a range of its samples; end 0: up to the last. Sample 0 of the set is then `start` of the file.
-std::unique_ptr<ImageSet> open_image_set(const std::string& path, std::int64_t start = 0, std::int64_t end = 0);
+std::unique_ptr<ImageSet> open_image_set(const std::string& path, std::int64_t start = 0, std::int64_t end = 0,
+                                         const ImageShaping& shaping = {});
+
+/// `set`, its images shaped; `set` itself where that changes nothing.
+std::unique_ptr<ImageSet> shape_image_set(std::unique_ptr<ImageSet> set, const ImageShaping& shaping);
 
 /// Images and labels made from Philox(seed, synthetic, sample): no file. Each class has a pattern of its own under
 /// noise, so that training on it can be seen to learn.

@@ -2,6 +2,7 @@
 
 #include <hdf5.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 
@@ -66,6 +67,7 @@ std::string type_name(hid_t type) {
 hid_t file_type(const std::string& name) {
   if (name == "uint8") return H5T_STD_U8LE;
   if (name == "int32") return H5T_STD_I32LE;
+  if (name == "uint64") return H5T_STD_U64LE;
   fail(ErrorCode::internal, "no HDF5 type for {}", name);
 }
 
@@ -262,15 +264,21 @@ struct Hdf5Writer::State {
   }
 };
 
-Hdf5Writer::Hdf5Writer(const std::string& path, std::uint64_t user_block_bytes) : state_(std::make_unique<State>()) {
+Hdf5Writer::Hdf5Writer(const std::string& path, std::uint64_t user_block_bytes, std::uint64_t alignment_bytes)
+    : state_(std::make_unique<State>()) {
   silence_hdf5();
   state_->path = path;
   const Hdf5Id creation = check_id(H5Pcreate(H5P_FILE_CREATE), ErrorCode::library, path, "H5Pcreate");
-  check(H5Pset_userblock(creation.get(), user_block_bytes), ErrorCode::library, path, "H5Pset_userblock");
+  // HDF5 aligns from the end of the user block on, and wants that to be a multiple of the alignment.
+  check(H5Pset_userblock(creation.get(), std::max(user_block_bytes, alignment_bytes)), ErrorCode::library, path,
+        "H5Pset_userblock");
   const Hdf5Id access = check_id(H5Pcreate(H5P_FILE_ACCESS), ErrorCode::library, path, "H5Pcreate");
 #if H5_VERSION_GE(1, 10, 7)
   H5Pset_file_locking(access.get(), false, true);
 #endif
+  if (alignment_bytes > 0)
+    check(H5Pset_alignment(access.get(), alignment_bytes, alignment_bytes), ErrorCode::library, path,
+          "H5Pset_alignment");
   state_->file = check_id(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.get(), access.get()), ErrorCode::system_call,
                           path, "creating it");
 }
@@ -309,7 +317,10 @@ void Hdf5Writer::write_rows(const std::string& name, std::uint64_t first, std::u
   const Hdf5Id memory_space = check_id(H5Screate_simple(static_cast<int>(count.size()), count.data(), nullptr),
                                        ErrorCode::library, state_->path, doing);
   const Hdf5Id type(H5Dget_type(set.id.get()));
-  const hid_t memory_type = H5Tget_size(type.get()) == 1 ? H5T_NATIVE_UINT8 : H5T_NATIVE_INT32;
+  const std::size_t element_bytes = H5Tget_size(type.get());
+  const hid_t memory_type = element_bytes == 1   ? H5T_NATIVE_UINT8
+                            : element_bytes == 4 ? H5T_NATIVE_INT32
+                                                 : H5T_NATIVE_UINT64;
   check(H5Dwrite(set.id.get(), memory_type, memory_space.get(), file_space.get(), H5P_DEFAULT, rows),
         ErrorCode::system_call, state_->path, doing);
 }

@@ -43,8 +43,10 @@ class Hdf5Reader {
 
 class Hdf5Writer {
  public:
-  /// A new file that begins with a user block of so many zero bytes (0, or a power of two from 512).
-  Hdf5Writer(const std::string& path, std::uint64_t user_block_bytes);
+  /// A new file that begins with a user block of so many zero bytes (0, or a power of two from 512). What has as many
+  /// bytes as the alignment, or more, begins at a multiple of it in the file, and the user block is as long at least;
+  /// 0: anywhere. A power of two.
+  Hdf5Writer(const std::string& path, std::uint64_t user_block_bytes, std::uint64_t alignment_bytes = 0);
   ~Hdf5Writer();
 
   /// Contiguous, allocated at once, without times, so that equal content gives equal files.

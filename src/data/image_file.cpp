@@ -1,13 +1,11 @@
 #include "data/image_file.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 
 #include "data/hdf5_file.h"
+#include "data/jpeg.h"
 #include "data/limited_child.h"
 #include "lockstep/error.h"
 #include "lockstep/philox.h"
@@ -15,7 +13,6 @@
 namespace lockstep::data {
 namespace {
 
-constexpr char kFormat[] = "lockstep-images";
 constexpr std::int64_t kMaxSide = 1 << 16;  // pixels
 constexpr std::int64_t kMaxChannels = 1024;
 constexpr std::int64_t kMaxClasses = 1 << 24;
@@ -45,54 +42,122 @@ void check_statistics(const std::string& path, const ImageSetInfo& info) {
             c, info.mean[c], info.stddev[c]);
 }
 
-/// Types and shapes of /images and /labels, and their bytes against the file's length.
-void check_datasets(const InputFile& file, const DatasetPlace& images, const DatasetPlace& labels) {
-  const std::string& path = file.path();
-  require(images.type == "uint8" && images.dims.size() == 4, ErrorCode::data_format,
-          "{}: '/images' must be uint8 (samples, height, width, channels), but is {} {}", path, images.type,
-          shape_text(images.dims));
-  require(labels.type == "int32" && labels.dims.size() == 1, ErrorCode::data_format,
-          "{}: '/labels' must be int32 (samples), but is {} {}", path, labels.type, shape_text(labels.dims));
-  require(images.dims[0] == labels.dims[0], ErrorCode::data_format, "{} holds {} images but {} labels", path,
-          images.dims[0], labels.dims[0]);
-  require(images.dims[0] > 0, ErrorCode::data_empty, "{} holds no samples", path);
-  require(images.dims[0] <= static_cast<std::uint64_t>(kMaxSamples), ErrorCode::data_format,
-          "{} holds {} samples; at most {} can be numbered", path, images.dims[0], kMaxSamples);
-  const auto sensible = [](std::uint64_t n, std::int64_t most) {
-    return n >= 1 && n <= static_cast<std::uint64_t>(most);
-  };
-  require(sensible(images.dims[1], kMaxSide) && sensible(images.dims[2], kMaxSide) &&
-              sensible(images.dims[3], kMaxChannels),
-          ErrorCode::data_format, "{}: images of shape {} x {} x {} are not sensible", path, images.dims[1],
-          images.dims[2], images.dims[3]);
-  for (const auto& [name, place] : {std::pair{"images", &images}, std::pair{"labels", &labels}})
-    require(place->offset <= file.size_bytes() && place->size_bytes <= file.size_bytes() - place->offset,
-            ErrorCode::data_truncated, "{} is cut short: '/{}' needs bytes {} to {}, but the file has {}", path, name,
-            place->offset, place->offset + place->size_bytes, file.size_bytes());
+bool sensible(std::uint64_t n, std::int64_t most) { return n >= 1 && n <= static_cast<std::uint64_t>(most); }
+
+void check_inside(const InputFile& file, const std::string& name, const DatasetPlace& place) {
+  require(place.offset <= file.size_bytes() && place.size_bytes <= file.size_bytes() - place.offset,
+          ErrorCode::data_truncated, "{} is cut short: '/{}' needs bytes {} to {}, but the file has {}", file.path(),
+          name, place.offset, place.offset + place.size_bytes, file.size_bytes());
 }
 
-/// Through HDF5, in this process.
+/// Throws unless /name has this type and shape (as text; in the messages alone).
+void check_kind(bool good, const InputFile& file, const std::string& name, const char* wanted,
+                const DatasetPlace& place) {
+  require(good, ErrorCode::data_format, "{}: '/{}' must be {}, but is {} {}", file.path(), name, wanted, place.type,
+          shape_text(place.dims));
+}
+
+/// Types, shapes and bytes of what a file of decoded images holds; fills the sizes of `out`.
+void take_decoded(const InputFile& file, const Hdf5Reader& hdf5, std::uint64_t n_labels, ImageFile& out) {
+  const DatasetPlace images = hdf5.dataset("images");
+  check_kind(images.type == "uint8" && images.dims.size() == 4, file, "images",
+             "uint8 (samples, height, width, channels)", images);
+  require(images.dims[0] == n_labels, ErrorCode::data_format, "{} holds {} images but {} labels", file.path(),
+          images.dims[0], n_labels);
+  require(sensible(images.dims[1], kMaxSide) && sensible(images.dims[2], kMaxSide) &&
+              sensible(images.dims[3], kMaxChannels),
+          ErrorCode::data_format, "{}: images of shape {} x {} x {} are not sensible", file.path(), images.dims[1],
+          images.dims[2], images.dims[3]);
+  check_inside(file, "images", images);
+  out.images = {images.offset, images.size_bytes};
+  out.info.height = static_cast<int>(images.dims[1]);
+  out.info.width = static_cast<int>(images.dims[2]);
+  out.info.channels = static_cast<int>(images.dims[3]);
+}
+
+/// Every offset and every size of a file of JPEG images; fills the extremes of `index`.
+void check_jpeg_index(const InputFile& file, ImageFile& out) {
+  JpegIndex& index = *out.jpeg;
+  const std::vector<std::uint64_t> offsets = read_offsets(file, out);
+  require(offsets.front() == 0 && offsets.back() == out.images.size_bytes, ErrorCode::data_format,
+          "{}: '/offsets' must go from 0 to the {} bytes of '/images', but goes from {} to {}", file.path(),
+          out.images.size_bytes, offsets.front(), offsets.back());
+  for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
+    const std::uint64_t n_bytes = offsets[i + 1] - offsets[i];
+    require(offsets[i] < offsets[i + 1] && n_bytes <= kMaxJpegBytes, ErrorCode::data_format,
+            "{}: sample {} lies from byte {} to {} of '/images', which is no image", file.path(), i, offsets[i],
+            offsets[i + 1]);
+    index.largest_bytes = std::max(index.largest_bytes, n_bytes);
+  }
+  std::vector<std::array<std::int32_t, 2>> sizes(static_cast<std::size_t>(out.info.n_samples));
+  file.read(index.sizes.offset, std::as_writable_bytes(std::span(sizes)), "its sizes");
+  index.least_height = index.least_width = static_cast<int>(kMaxSide);
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const auto [height, width] = sizes[i];
+    require(height >= 1 && height < kMaxSide && width >= 1 && width < kMaxSide &&
+                std::int64_t{height} * width <= kMaxJpegPixels,
+            ErrorCode::data_format, "{}: sample {} has a height of {} and a width of {} in '/sizes'", file.path(), i,
+            height, width);
+    index.least_height = std::min(index.least_height, height);
+    index.least_width = std::min(index.least_width, width);
+    index.greatest_height = std::max(index.greatest_height, height);
+    index.greatest_width = std::max(index.greatest_width, width);
+    index.largest_pixels = std::max(index.largest_pixels, std::int64_t{height} * width);
+  }
+  const bool one_size = index.least_height == index.greatest_height && index.least_width == index.greatest_width;
+  out.info.height = one_size ? index.least_height : 0;
+  out.info.width = one_size ? index.least_width : 0;
+}
+
+void take_jpeg(const InputFile& file, const Hdf5Reader& hdf5, std::uint64_t n_labels, ImageFile& out) {
+  const DatasetPlace images = hdf5.dataset("images"), offsets = hdf5.dataset("offsets"), sizes = hdf5.dataset("sizes");
+  check_kind(images.type == "uint8" && images.dims.size() == 1, file, "images", "uint8 (bytes)", images);
+  check_kind(offsets.type == "uint64" && offsets.dims.size() == 1 && offsets.dims[0] == n_labels + 1, file, "offsets",
+             "uint64 (samples + 1)", offsets);
+  check_kind(sizes.type == "int32" && sizes.dims.size() == 2 && sizes.dims[0] == n_labels && sizes.dims[1] == 2, file,
+             "sizes", "int32 (samples, 2)", sizes);
+  check_inside(file, "images", images);
+  check_inside(file, "offsets", offsets);
+  check_inside(file, "sizes", sizes);
+  out.images = {images.offset, images.size_bytes};
+  out.jpeg.emplace();
+  out.jpeg->offsets = {offsets.offset, offsets.size_bytes};
+  out.jpeg->sizes = {sizes.offset, sizes.size_bytes};
+  out.info.channels = 3;
+  check_jpeg_index(file, out);
+}
+
+/// Labels, and images in either form.
+void take_datasets(const InputFile& file, const Hdf5Reader& hdf5, std::int64_t version, ImageFile& out) {
+  const DatasetPlace labels = hdf5.dataset("labels");
+  check_kind(labels.type == "int32" && labels.dims.size() == 1, file, "labels", "int32 (samples)", labels);
+  require(labels.dims[0] > 0, ErrorCode::data_empty, "{} holds no samples", file.path());
+  require(labels.dims[0] <= static_cast<std::uint64_t>(kMaxSamples), ErrorCode::data_format,
+          "{} holds {} samples; at most {} can be numbered", file.path(), labels.dims[0], kMaxSamples);
+  check_inside(file, "labels", labels);
+  out.labels = {labels.offset, labels.size_bytes};
+  out.info.n_samples = static_cast<std::int64_t>(labels.dims[0]);
+  if (version == kJpegFormatVersion)
+    take_jpeg(file, hdf5, labels.dims[0], out);
+  else
+    take_decoded(file, hdf5, labels.dims[0], out);
+}
+
+}  // namespace
+
 ImageFile read_metadata(const InputFile& file) {
   const std::string& path = file.path();
   const Hdf5Reader hdf5(path);
-  require(hdf5.has_attribute("format") && hdf5.text("format") == kFormat, ErrorCode::data_format,
-          "{} is an HDF5 file, but not an image set: it has no attribute format='{}'", path, kFormat);
+  require(hdf5.has_attribute("format") && hdf5.text("format") == kImageFormat, ErrorCode::data_format,
+          "{} is an HDF5 file, but not an image set: it has no attribute format='{}'", path, kImageFormat);
   const std::int64_t version = hdf5.integer("format_version");
-  require(version == kImageFormatVersion, ErrorCode::data_format,
-          "{} has format version {}; this program reads version {}", path, version, kImageFormatVersion);
-  const DatasetPlace images = hdf5.dataset("images");
-  const DatasetPlace labels = hdf5.dataset("labels");
-  check_datasets(file, images, labels);
-
+  require(version == kImageFormatVersion || version == kJpegFormatVersion, ErrorCode::data_format,
+          "{} has format version {}; this program reads versions {} and {}", path, version, kImageFormatVersion,
+          kJpegFormatVersion);
   ImageFile out;
-  out.images = {images.offset, images.size_bytes};
-  out.labels = {labels.offset, labels.size_bytes};
   ImageSetInfo& info = out.info;
   info.path = path;
-  info.n_samples = static_cast<std::int64_t>(images.dims[0]);
-  info.height = static_cast<int>(images.dims[1]);
-  info.width = static_cast<int>(images.dims[2]);
-  info.channels = static_cast<int>(images.dims[3]);
+  take_datasets(file, hdf5, version, out);
   const std::int64_t classes = hdf5.integer("classes");
   require(classes >= 1 && classes <= kMaxClasses, ErrorCode::data_format, "{}: {} classes are not sensible", path,
           classes);
@@ -111,8 +176,6 @@ ImageFile read_metadata(const InputFile& file) {
           ErrorCode::data_format, "{} names {} classes but has {}", path, info.class_names.size(), info.classes);
   return out;
 }
-
-}  // namespace
 
 ImageFile open_image_file(const InputFile& file) {
   require(file.size_bytes() > 0, ErrorCode::data_truncated, "{} is empty (0 bytes)", file.path());
@@ -143,6 +206,12 @@ std::vector<std::int32_t> read_labels(const InputFile& file, const ImageFile& la
   return labels;
 }
 
+std::vector<std::uint64_t> read_offsets(const InputFile& file, const ImageFile& layout) {
+  std::vector<std::uint64_t> offsets(static_cast<std::size_t>(layout.info.n_samples) + 1);
+  file.read(layout.jpeg->offsets.offset, std::as_writable_bytes(std::span(offsets)), "its offsets");
+  return offsets;
+}
+
 std::vector<std::string> verify_image_file(const InputFile& file, const ImageFile& layout,
                                            const std::function<void(std::uint64_t)>& progress) {
   std::vector<std::string> damaged;
@@ -159,79 +228,6 @@ std::vector<std::string> verify_image_file(const InputFile& file, const ImageFil
   compare("images", layout.images, layout.images_xxh3);
   compare("labels", layout.labels, layout.labels_xxh3);
   return damaged;
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-
-struct ImageFileWriter::State {
-  struct HashFree {
-    void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
-  };
-  using HashState = std::unique_ptr<XXH3_state_t, HashFree>;
-
-  PendingFile pending;
-  std::string path;
-  Hdf5Writer hdf5;
-  std::uint64_t n_samples = 0, n_written = 0, image_bytes = 0;
-  std::size_t channels = 0;
-  HashState images_hash{XXH3_createState()}, labels_hash{XXH3_createState()};
-
-  State(const std::string& target, bool replace)
-      : pending(target, replace), path(target), hdf5(pending.temporary_path(), kSealBytes) {
-    XXH3_64bits_reset(images_hash.get());
-    XXH3_64bits_reset(labels_hash.get());
-  }
-};
-
-ImageFileWriter::ImageFileWriter(const std::string& path, bool replace, std::int64_t n_samples, int height, int width,
-                                 int channels)
-    : state_(std::make_unique<State>(path, replace)) {
-  State& s = *state_;
-  require(n_samples > 0, ErrorCode::data_empty, "an image set without samples is not written to {}", path);
-  s.n_samples = static_cast<std::uint64_t>(n_samples);
-  s.image_bytes = static_cast<std::uint64_t>(height) * width * channels;
-  s.channels = static_cast<std::size_t>(channels);
-  const auto dim = [](int d) { return static_cast<std::uint64_t>(d); };
-  s.hdf5.create_dataset("images", "uint8", {s.n_samples, dim(height), dim(width), dim(channels)});
-  s.hdf5.create_dataset("labels", "int32", {s.n_samples});
-}
-
-ImageFileWriter::~ImageFileWriter() = default;
-
-void ImageFileWriter::append(std::span<const std::uint8_t> images, std::span<const std::int32_t> labels) {
-  State& s = *state_;
-  const std::uint64_t n = labels.size();
-  require(images.size() == n * s.image_bytes && n <= s.n_samples - s.n_written, ErrorCode::internal,
-          "{}: {} samples of {} bytes do not fit behind {} of {}", s.path, n, images.size(), s.n_written, s.n_samples);
-  s.hdf5.write_rows("images", s.n_written, n, images.data());
-  s.hdf5.write_rows("labels", s.n_written, n, labels.data());
-  XXH3_64bits_update(s.images_hash.get(), images.data(), images.size());
-  XXH3_64bits_update(s.labels_hash.get(), labels.data(), labels.size_bytes());
-  s.n_written += n;
-}
-
-void ImageFileWriter::finish(const ImageSetInfo& info, const std::string& source) {
-  State& s = *state_;
-  require(s.n_written == s.n_samples, ErrorCode::internal, "{}: {} of {} samples were written", s.path, s.n_written,
-          s.n_samples);
-  require(info.mean.size() == s.channels && info.stddev.size() == s.channels, ErrorCode::internal,
-          "{}: mean and std need one value a channel", s.path);
-  s.hdf5.attribute("format", std::string(kFormat));
-  s.hdf5.attribute("format_version", kImageFormatVersion);
-  s.hdf5.attribute("split", info.split);
-  s.hdf5.attribute("classes", std::int64_t{info.classes});
-  s.hdf5.attribute("mean", std::span<const float>(info.mean));
-  s.hdf5.attribute("std", std::span<const float>(info.stddev));
-  s.hdf5.attribute("class_names", info.class_names);
-  s.hdf5.attribute("source", source);
-  s.hdf5.attribute("images_xxh3", hash_text(XXH3_64bits_digest(s.images_hash.get())));
-  s.hdf5.attribute("labels_xxh3", hash_text(XXH3_64bits_digest(s.labels_hash.get())));
-  s.hdf5.close();
-
-  const InputFile written(s.pending.temporary_path());
-  const ImageFile layout = read_metadata(written);
-  write_seal(s.pending.temporary_path(), {layout.images, layout.labels});
-  s.pending.publish();
 }
 
 }  // namespace lockstep::data

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,11 +15,25 @@
 
 namespace lockstep::data {
 
-inline constexpr std::int64_t kImageFormatVersion = 1;
+inline constexpr char kImageFormat[] = "lockstep-images";
+inline constexpr std::int64_t kImageFormatVersion = 1;  // decoded
+inline constexpr std::int64_t kJpegFormatVersion = 2;
+/// Data of so many bytes and more begin at a multiple of it: the stripe of BeeGFS, so that the parts that ranks read
+/// lie on as few storage targets as they can.
+inline constexpr std::uint64_t kDefaultAlignmentBytes = 512u << 10;
+
+/// Of a file that holds JPEG bytes.
+struct JpegIndex {
+  ByteRange offsets, sizes;         // /offsets, /sizes
+  std::uint64_t largest_bytes = 0;  // of an image
+  std::int64_t largest_pixels = 0;
+  int least_height = 0, least_width = 0, greatest_height = 0, greatest_width = 0;
+};
 
 /// What open_image_file() found out: all sizes agree with each other and lie inside the file.
 struct ImageFile {
-  ImageSetInfo info;
+  ImageSetInfo info;              // of JPEG images of several sizes: height and width 0
+  std::optional<JpegIndex> jpeg;  // nothing: decoded
   ByteRange images, labels;
   std::string source;                    // where the images came from; may be empty
   std::string images_xxh3, labels_xxh3;  // 16 hex digits; empty: the file carries none
@@ -28,9 +43,14 @@ struct ImageFile {
 /// Throws an Error with a sentence for whatever is not so (data_*). A sealed file is checked by its digest before
 /// HDF5 opens it, a foreign one in a limited child process.
 ImageFile open_image_file(const InputFile& file);
+/// The same through HDF5 in this process, for a file that was just written by it.
+ImageFile read_metadata(const InputFile& file);
 
 /// Every label, each checked against `classes`: throws data_label naming the sample and the value.
 std::vector<std::int32_t> read_labels(const InputFile& file, const ImageFile& layout);
+
+/// Where each JPEG image begins in /images, and where the last ends.
+std::vector<std::uint64_t> read_offsets(const InputFile& file, const ImageFile& layout);
 
 /// Recomputes the checksums; one sentence for each thing that is damaged, none when all is well.
 std::vector<std::string> verify_image_file(const InputFile& file, const ImageFile& layout,
@@ -39,11 +59,18 @@ std::vector<std::string> verify_image_file(const InputFile& file, const ImageFil
 /// Writes an image set under a temporary name; the file gets its own name in finish(). Equal content gives equal bytes.
 class ImageFileWriter {
  public:
-  ImageFileWriter(const std::string& path, bool replace, std::int64_t n_samples, int height, int width, int channels);
+  /// Decoded images of one size.
+  ImageFileWriter(const std::string& path, bool replace, std::int64_t n_samples, int height, int width, int channels,
+                  std::uint64_t alignment_bytes = kDefaultAlignmentBytes);
+  /// JPEG images, of so many bytes together.
+  ImageFileWriter(const std::string& path, bool replace, std::int64_t n_samples, std::uint64_t jpeg_bytes,
+                  std::uint64_t alignment_bytes = kDefaultAlignmentBytes);
   ~ImageFileWriter();
 
   /// The next samples; images (n, H, W, C), as many labels.
   void append(std::span<const std::uint8_t> images, std::span<const std::int32_t> labels);
+  /// The next sample.
+  void append_jpeg(std::span<const std::uint8_t> image, int height, int width, std::int32_t label);
   /// After n_samples were appended: split, classes, mean, stddev and class_names of `info` are stored.
   void finish(const ImageSetInfo& info, const std::string& source);
 

@@ -167,7 +167,8 @@ void Loader::State::read_piece(std::int64_t piece, Slot& slot) {
   for (std::size_t i = 0; i < n; ++i) {
     const auto position = static_cast<std::size_t>(first) + i;
     const std::uint32_t sample = order ? order[position] : static_cast<std::uint32_t>(position);
-    set->read(sample, std::span(slot.images).subspan(i * image_bytes, image_bytes), slot.labels[i]);
+    set->read(sample, static_cast<std::uint32_t>(step / epoch_steps),
+              std::span(slot.images).subspan(i * image_bytes, image_bytes), slot.labels[i]);
     slot.sample_ids[i] = static_cast<std::uint32_t>(set->info().first_sample) + sample;
   }
   set->require_unchanged();

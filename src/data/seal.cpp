@@ -16,7 +16,7 @@ namespace {
 
 constexpr char kMagic[16] = "LOCKSTEP-IMAGES";
 constexpr std::uint64_t kSealVersion = 1;
-constexpr std::uint64_t kMaxMetadataBytes = 64u << 20;
+constexpr std::uint64_t kMaxMetadataBytes = 1u << 30;  // 16 bytes a JPEG image are among it
 constexpr std::size_t kPieceBytes = 4u << 20;
 
 /// The block's fields, in the order of the file.

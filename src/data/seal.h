@@ -1,6 +1,7 @@
-// The seal of an image set that import wrote: 4 KiB before HDF5's own data (its "user block", which h5py and the
-// HDF5 tools skip). It holds the length of the file, where images and labels lie, and the xxh3 of everything else,
-// so that truncation and damaged metadata are seen before HDF5 parses a byte. Little-endian.
+// The seal of an image set that import wrote: 4 KiB before HDF5's own data (in its "user block", which h5py and the
+// HDF5 tools skip, and which is longer where data are aligned). It holds the length of the file, where images and
+// labels lie, and the xxh3 of everything else, so that truncation and damaged metadata are seen before HDF5 parses a
+// byte. Little-endian.
 //   bytes 0..15 "LOCKSTEP-IMAGES\0" · u64 seal version · file bytes · images offset, bytes · labels offset, bytes ·
 //   xxh3 of the bytes behind the block outside images and labels · xxh3 of the block up to here · zeros
 #pragma once

@@ -49,7 +49,7 @@ class SyntheticSet : public ImageSet {
 
   const ImageSetInfo& info() const override { return info_; }
 
-  void read(std::int64_t sample, std::span<std::uint8_t> image, std::int32_t& label) const override {
+  void read(std::int64_t sample, std::uint32_t, std::span<std::uint8_t> image, std::int32_t& label) const override {
     require(sample >= 0 && sample < info_.n_samples && image.size() == info_.image_bytes(), ErrorCode::internal,
             "sample {} of {} was asked for with {} bytes", sample, info_.n_samples, image.size());
     label = static_cast<std::int32_t>(sample % info_.classes);

@@ -18,14 +18,20 @@ namespace lockstep::train {
 
 namespace {
 
+constexpr int kSyntheticSize = 32;  // pixels
+
 std::shared_ptr<const data::ImageSet> open_set(const Config& config, const std::string& path, const char* split) {
+  const bool training = split == std::string("train");
+  data::ImageShaping shaping{.image_size = config.data.image_size, .seed = config.run.seed};
+  shaping.resized_crop =
+      training && std::ranges::find(config.data.augment, "resized_crop") != config.data.augment.end();
   if (path != "synthetic")
-    return data::open_image_set(path, split == std::string("train") ? config.data.start : 0,
-                                split == std::string("train") ? config.data.end : 0);
-  const std::int64_t n = split == std::string("train") ? config.data.synthetic_samples
-                                                       : std::max<std::int64_t>(1, config.data.synthetic_samples / 10);
-  return data::make_synthetic_set(config.run.seed, n, config.data.image_size, config.data.image_size, 3,
-                                  config.model.classes, split);
+    return data::open_image_set(path, training ? config.data.start : 0, training ? config.data.end : 0, shaping);
+  const std::int64_t n =
+      training ? config.data.synthetic_samples : std::max<std::int64_t>(1, config.data.synthetic_samples / 10);
+  const int size = config.data.image_size > 0 ? config.data.image_size : kSyntheticSize;
+  return data::shape_image_set(data::make_synthetic_set(config.run.seed, n, size, size, 3, config.model.classes, split),
+                               shaping);
 }
 
 void check_fits(const data::ImageSetInfo& set, const Config& config) {

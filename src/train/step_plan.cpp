@@ -174,7 +174,8 @@ StepPlan::StepPlan(const Config& config, const data::ImageSetInfo& images, const
   optimizer_ = describe_optimizer(config, table_);
   buckets_ = cut_buckets(config, table_);
   loader_bytes_ = static_cast<std::size_t>(config.data.prefetch + 1) *
-                  static_cast<std::size_t>(batch_.largest_piece()) * (images.image_bytes() + 8);
+                      static_cast<std::size_t>(batch_.largest_piece()) * (images.image_bytes() + 8) +
+                  static_cast<std::size_t>(config.data.readers) * images.reader_bytes;
 }
 
 PlannedGraph StepPlan::build(graph::Mode mode, std::int64_t batch, std::int64_t global,

@@ -10,6 +10,7 @@
 #include "base/version.h"
 #include "comm/mpi_calls.h"
 #include "data/hdf5_version.h"
+#include "data/jpeg.h"
 #include "train/metrics.h"
 
 namespace lockstep::train {
@@ -26,6 +27,7 @@ std::string versions_json() {
   nlohmann::ordered_json libraries;
   libraries["MPI"] = comm::MpiCalls::version();
   libraries["HDF5"] = data::hdf5_version();
+  libraries["libjpeg-turbo"] = data::jpeg_version();
   for (const std::string& library : backend_libraries()) {
     const auto blank = library.find(' ');
     libraries[library.substr(0, blank)] = blank == std::string::npos ? "unknown" : library.substr(blank + 1);

@@ -42,8 +42,8 @@ class Cifar10 : public ::testing::Test {
     write_all(source() + "/batches.meta.txt", names + "\n");
   }
   std::string source() const { return folder_ / "cifar-10-batches-bin"; }
-  Cifar10Options options() const {
-    Cifar10Options o;
+  ImportOptions options() const {
+    ImportOptions o;
     o.source = source();
     o.output = folder_ / "out.h5";
     o.replace = true;
@@ -56,7 +56,7 @@ class Cifar10 : public ::testing::Test {
 void expect_record(const ImageSet& set, std::int64_t sample, std::size_t record) {
   std::vector<std::uint8_t> image(set.info().image_bytes());
   std::int32_t label = -1;
-  set.read(sample, image, label);
+  set.read(sample, 0, image, label);
   EXPECT_EQ(label, static_cast<std::int32_t>(record % 10));
   for (std::size_t i = 0; i < 1024; ++i)
     for (std::size_t c = 0; c < 3; ++c) ASSERT_EQ(image[i * 3 + c], record_byte(record, c, i)) << "sample " << sample;
@@ -90,14 +90,14 @@ TEST_F(Cifar10, TrainSplitInTheOrderOfTheFiles) {
 TEST_F(Cifar10, TwiceGivesTheSameBytes) {
   import_cifar10(options(), {});
   const std::string first = read_all(options().output);
-  Cifar10Options second = options();
+  ImportOptions second = options();
   second.output = folder_ / "second.h5";
   import_cifar10(second, {});
   EXPECT_EQ(read_all(second.output), first);
 }
 
 TEST_F(Cifar10, TestSplitWithGivenStatistics) {
-  Cifar10Options o = options();
+  ImportOptions o = options();
   o.split = "test";
   o.mean = {0.1f, 0.2f, 0.3f};
   o.stddev = {0.4f, 0.5f, 0.6f};
@@ -112,7 +112,7 @@ TEST_F(Cifar10, TestSplitWithGivenStatistics) {
 }
 
 TEST_F(Cifar10, OneFileLimitAndBalance) {
-  Cifar10Options o = options();
+  ImportOptions o = options();
   o.source = source() + "/data_batch_2.bin";
   o.limit = 7;
   EXPECT_EQ(import_cifar10(o, {}).info.n_samples, 7);
@@ -130,7 +130,7 @@ TEST_F(Cifar10, OneFileLimitAndBalance) {
 }
 
 TEST_F(Cifar10, BadSourcesAreNamedAndLeaveNothing) {
-  Cifar10Options o = options();
+  ImportOptions o = options();
   o.source = folder_ / "none";
   EXPECT_ERROR(ErrorCode::data_missing, "does not exist", import_cifar10(o, {}));
   o.source = folder_ / "empty";

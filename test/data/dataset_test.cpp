@@ -18,7 +18,7 @@ void expect_samples(const ImageSet& set, std::int64_t first = 0) {
   std::vector<std::uint8_t> image(set.info().image_bytes());
   for (std::int64_t i = 0; i < set.info().n_samples; ++i) {
     std::int32_t label = -1;
-    set.read(i, image, label);
+    set.read(i, 0, image, label);
     EXPECT_EQ(image, test_image(first + i, image.size())) << "sample " << i;
     EXPECT_EQ(label, test_label(first + i, set.info().classes));
   }
@@ -167,10 +167,10 @@ TEST(ImageSet, AFileThatShrinksWhileOpenIsNamed) {
   fs::resize_file(path, images + 10 * set->info().image_bytes() + 1);
   std::vector<std::uint8_t> image(set->info().image_bytes());
   std::int32_t label = 0;
-  set->read(9, image, label);
+  set->read(9, 0, image, label);
   EXPECT_EQ(image, test_image(9, image.size()));
-  EXPECT_ERROR(ErrorCode::data_truncated, "shrank", set->read(10, image, label));
-  EXPECT_ERROR(ErrorCode::data_truncated, "sample 22", set->read(22, image, label));
+  EXPECT_ERROR(ErrorCode::data_truncated, "shrank", set->read(10, 0, image, label));
+  EXPECT_ERROR(ErrorCode::data_truncated, "sample 22", set->read(22, 0, image, label));
 }
 
 TEST(InputFile, NamesWhatCouldNotBeRead) {
@@ -225,7 +225,7 @@ TEST(ForeignFile, EachWrongPartIsNamed) {
   };
   const auto bad = ErrorCode::data_format;
   refused(bad, "format='lockstep-images'", {.format = "other"});
-  refused(bad, "format version 2", {.version = 2});
+  refused(bad, "format version 3", {.version = 3});
   refused(bad, "no data set '/images'", {.images = false});
   refused(bad, "but is int32 (4, 2, 2, 3)", {.image_type = "int32"});
   refused(bad, "but is uint8 (4, 12)", {.image_dims = {4, 12}});

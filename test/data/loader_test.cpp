@@ -44,7 +44,7 @@ class MemorySet : public ImageSet {
     info_.classes = 7;
   }
   const ImageSetInfo& info() const override { return info_; }
-  void read(std::int64_t sample, std::span<std::uint8_t> image, std::int32_t& label) const override {
+  void read(std::int64_t sample, std::uint32_t, std::span<std::uint8_t> image, std::int32_t& label) const override {
     require(sample != bad_sample_, ErrorCode::data_unreadable, "sample {} is bad", sample);
     if (delay_milliseconds > 0) std::this_thread::sleep_for(std::chrono::milliseconds(delay_milliseconds));
     for (std::size_t i = 0; i < image.size(); ++i) image[i] = test_byte(info_.first_sample + sample, i);

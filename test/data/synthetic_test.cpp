@@ -13,7 +13,7 @@ namespace {
 std::vector<std::uint8_t> image_of(const ImageSet& set, std::int64_t sample) {
   std::vector<std::uint8_t> image(set.info().image_bytes());
   std::int32_t label = -1;
-  set.read(sample, image, label);
+  set.read(sample, 0, image, label);
   EXPECT_EQ(label, sample % set.info().classes);
   return image;
 }

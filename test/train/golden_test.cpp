@@ -28,8 +28,9 @@ class Enlarged final : public data::ImageSet {
     info_.width *= scale;
   }
   const data::ImageSetInfo& info() const override { return info_; }
-  void read(std::int64_t sample, std::span<std::uint8_t> image, std::int32_t& label) const override {
-    set_->read(sample, small_, label);
+  void read(std::int64_t sample, std::uint32_t epoch, std::span<std::uint8_t> image,
+            std::int32_t& label) const override {
+    set_->read(sample, epoch, small_, label);
     const int small_width = info_.width / scale_;
     auto out = image.begin();
     for (int h = 0; h < info_.height; ++h)

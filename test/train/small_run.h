@@ -98,7 +98,7 @@ class SmallRun {
     for (std::int64_t i = 0; i < n; ++i) {
       const std::int64_t sample = (first + i) % set_->info().n_samples;
       const auto at = static_cast<std::size_t>(i);
-      set_->read(sample, std::span(images_).subspan(at * bytes, bytes), labels_[at]);
+      set_->read(sample, 0, std::span(images_).subspan(at * bytes, bytes), labels_[at]);
       ids_[at] = static_cast<std::uint32_t>(sample);
     }
     batch_ = {.n_samples = n, .images = images_, .labels = labels_, .sample_ids = ids_};

@@ -1,0 +1,124 @@
+#include <xxhash.h>
+
+#include "data/hdf5_file.h"
+#include "data/image_file.h"
+#include "lockstep/error.h"
+
+namespace lockstep::data {
+
+struct ImageFileWriter::State {
+  struct HashFree {
+    void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
+  };
+  using HashState = std::unique_ptr<XXH3_state_t, HashFree>;
+
+  PendingFile pending;
+  std::string path;
+  Hdf5Writer hdf5;
+  std::uint64_t n_samples = 0, n_written = 0;
+  std::uint64_t image_bytes = 0;  // decoded: of one
+  std::size_t channels = 3;
+  HashState images_hash{XXH3_createState()}, labels_hash{XXH3_createState()};
+
+  // JPEG: written at the end.
+  std::uint64_t jpeg_bytes = 0;        // of all images; 0: decoded
+  std::vector<std::uint64_t> offsets;  // (n_written + 1)
+  std::vector<std::int32_t> sizes;     // (n_written, 2)
+
+  /// Where all images together are shorter than the alignment, it would only make the file longer.
+  State(const std::string& target, bool replace, std::int64_t n, std::uint64_t all_bytes, std::uint64_t alignment_bytes)
+      : pending(target, replace),
+        path(target),
+        hdf5(pending.temporary_path(), kSealBytes, all_bytes < alignment_bytes ? 0 : alignment_bytes) {
+    require(n > 0, ErrorCode::data_empty, "an image set without samples is not written to {}", path);
+    n_samples = static_cast<std::uint64_t>(n);
+    XXH3_64bits_reset(images_hash.get());
+    XXH3_64bits_reset(labels_hash.get());
+  }
+
+  void write(std::uint64_t first_row, std::uint64_t n_rows, std::span<const std::uint8_t> images,
+             std::span<const std::int32_t> labels) {
+    hdf5.write_rows("images", first_row, n_rows, images.data());
+    hdf5.write_rows("labels", n_written, labels.size(), labels.data());
+    XXH3_64bits_update(images_hash.get(), images.data(), images.size());
+    XXH3_64bits_update(labels_hash.get(), labels.data(), labels.size_bytes());
+    n_written += labels.size();
+  }
+};
+
+ImageFileWriter::ImageFileWriter(const std::string& path, bool replace, std::int64_t n_samples, int height, int width,
+                                 int channels, std::uint64_t alignment_bytes)
+    : state_(std::make_unique<State>(path, replace, n_samples,
+                                     static_cast<std::uint64_t>(n_samples) * height * width * channels,
+                                     alignment_bytes)) {
+  State& s = *state_;
+  s.image_bytes = static_cast<std::uint64_t>(height) * width * channels;
+  s.channels = static_cast<std::size_t>(channels);
+  const auto dim = [](int d) { return static_cast<std::uint64_t>(d); };
+  s.hdf5.create_dataset("images", "uint8", {s.n_samples, dim(height), dim(width), dim(channels)});
+  s.hdf5.create_dataset("labels", "int32", {s.n_samples});
+}
+
+ImageFileWriter::ImageFileWriter(const std::string& path, bool replace, std::int64_t n_samples,
+                                 std::uint64_t jpeg_bytes, std::uint64_t alignment_bytes)
+    : state_(std::make_unique<State>(path, replace, n_samples, jpeg_bytes, alignment_bytes)) {
+  State& s = *state_;
+  require(jpeg_bytes > 0, ErrorCode::internal, "{}: JPEG images of no bytes", path);
+  s.jpeg_bytes = jpeg_bytes;
+  s.offsets.push_back(0);
+  s.hdf5.create_dataset("images", "uint8", {jpeg_bytes});
+  s.hdf5.create_dataset("labels", "int32", {s.n_samples});
+  s.hdf5.create_dataset("offsets", "uint64", {s.n_samples + 1});
+  s.hdf5.create_dataset("sizes", "int32", {s.n_samples, 2});
+}
+
+ImageFileWriter::~ImageFileWriter() = default;
+
+void ImageFileWriter::append(std::span<const std::uint8_t> images, std::span<const std::int32_t> labels) {
+  State& s = *state_;
+  const std::uint64_t n = labels.size();
+  require(s.jpeg_bytes == 0 && images.size() == n * s.image_bytes && n <= s.n_samples - s.n_written,
+          ErrorCode::internal, "{}: {} samples of {} bytes do not fit behind {} of {}", s.path, n, images.size(),
+          s.n_written, s.n_samples);
+  s.write(s.n_written, n, images, labels);
+}
+
+void ImageFileWriter::append_jpeg(std::span<const std::uint8_t> image, int height, int width, std::int32_t label) {
+  State& s = *state_;
+  require(s.jpeg_bytes > 0 && image.size() <= s.jpeg_bytes - s.offsets.back() && s.n_written < s.n_samples,
+          ErrorCode::internal, "{}: an image of {} bytes does not fit behind {} of {}", s.path, image.size(),
+          s.n_written, s.n_samples);
+  s.write(s.offsets.back(), image.size(), image, std::span(&label, 1));
+  s.offsets.push_back(s.offsets.back() + image.size());
+  s.sizes.insert(s.sizes.end(), {height, width});
+}
+
+void ImageFileWriter::finish(const ImageSetInfo& info, const std::string& source) {
+  State& s = *state_;
+  require(s.n_written == s.n_samples && (s.jpeg_bytes == 0 || s.offsets.back() == s.jpeg_bytes), ErrorCode::internal,
+          "{}: {} of {} samples were written", s.path, s.n_written, s.n_samples);
+  require(info.mean.size() == s.channels && info.stddev.size() == s.channels, ErrorCode::internal,
+          "{}: mean and std need one value a channel", s.path);
+  if (s.jpeg_bytes > 0) {
+    s.hdf5.write_rows("offsets", 0, s.n_samples + 1, s.offsets.data());
+    s.hdf5.write_rows("sizes", 0, s.n_samples, s.sizes.data());
+  }
+  s.hdf5.attribute("format", std::string(kImageFormat));
+  s.hdf5.attribute("format_version", s.jpeg_bytes > 0 ? kJpegFormatVersion : kImageFormatVersion);
+  s.hdf5.attribute("split", info.split);
+  s.hdf5.attribute("classes", std::int64_t{info.classes});
+  s.hdf5.attribute("mean", std::span<const float>(info.mean));
+  s.hdf5.attribute("std", std::span<const float>(info.stddev));
+  s.hdf5.attribute("class_names", info.class_names);
+  s.hdf5.attribute("source", source);
+  s.hdf5.attribute("images_xxh3", hash_text(XXH3_64bits_digest(s.images_hash.get())));
+  s.hdf5.attribute("labels_xxh3", hash_text(XXH3_64bits_digest(s.labels_hash.get())));
+  s.hdf5.close();
+
+  const InputFile written(s.pending.temporary_path());
+  const ImageFile layout = read_metadata(written);
+  write_seal(s.pending.temporary_path(), {layout.images, layout.labels});
+  s.pending.publish();
+}
+
+}  // namespace lockstep::data

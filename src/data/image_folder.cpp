@@ -1,0 +1,398 @@
+// Two passes over the files: the first decodes all of them, for what is bad, the sizes and the statistics, from which
+// the storage is chosen; the second writes. Only the first is long, and it has threads.
+#include "data/image_folder.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "data/file.h"
+#include "data/jpeg.h"
+#include "lockstep/error.h"
+
+namespace lockstep::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kMostDecodedBytes = 512u << 20;  // that are stored decoded unasked
+constexpr std::size_t kFilesAnUpdate = 256;
+constexpr std::size_t kListedBad = 20;  // of the bad files, in the message
+
+struct SourceFile {
+  std::string path;
+  std::int32_t label = 0;
+  int height = 0, width = 0;  // pixels
+  std::uint64_t n_bytes = 0;
+  std::string bad{};  // why it cannot be decoded
+};
+
+struct Source {
+  std::vector<std::string> classes;
+  std::vector<SourceFile> files;
+  std::string description;
+};
+
+// ---- What there is --------------------------------------------------------------------------------------------------
+
+enum class Kind { jpeg, other_image, no_image };
+
+/// By the name, as ImageFolder tells images.
+Kind kind_of(const fs::path& path) {
+  std::string extension = path.extension().string();
+  std::ranges::transform(extension, extension.begin(), [](unsigned char c) { return std::tolower(c); });
+  if (extension == ".jpg" || extension == ".jpeg") return Kind::jpeg;
+  for (const char* other : {".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"})
+    if (extension == other) return Kind::other_image;
+  return Kind::no_image;
+}
+
+std::vector<fs::path> sorted_entries(const std::string& folder, bool folders) {
+  std::vector<fs::path> out;
+  try {
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder))
+      if (entry.is_directory() == folders) out.push_back(entry.path());
+  } catch (const fs::filesystem_error& error) {
+    fail(ErrorCode::data_missing, "cannot list {}: {}", folder, error.code().message());
+  }
+  std::ranges::sort(out);
+  return out;
+}
+
+void require_folder(const std::string& path) {
+  std::error_code ignored;
+  require(fs::exists(path, ignored), ErrorCode::data_missing, "the source {} does not exist", path);
+  require(fs::is_directory(path, ignored), ErrorCode::data_source, "{} is a file, where a folder was wanted", path);
+}
+
+/// Image files below `folder`, sorted by path.
+void append_images(const std::string& folder, std::int32_t label, std::vector<SourceFile>& out) {
+  std::vector<fs::directory_entry> found;
+  try {
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder))
+      if (!entry.is_directory() && kind_of(entry.path()) != Kind::no_image) found.push_back(entry);
+  } catch (const fs::filesystem_error& error) {
+    fail(ErrorCode::data_missing, "cannot list {}: {}", folder, error.what());
+  }
+  std::ranges::sort(found);
+  for (const fs::directory_entry& entry : found) {
+    SourceFile file{.path = entry.path().string(), .label = label};
+    std::error_code ignored;
+    if (!entry.is_regular_file(ignored))
+      file.bad = "it is no file, or a link to nothing";
+    else if (kind_of(entry.path()) == Kind::other_image)
+      file.bad = "it is not a JPEG by its name; convert it";
+    out.push_back(std::move(file));
+  }
+}
+
+Source list_image_folder(const ImportOptions& options) {
+  require_folder(options.source);
+  Source source;
+  const std::vector<fs::path> folders = sorted_entries(options.source, true);
+  require(!folders.empty(), ErrorCode::data_source, "{} holds no folders: one for each class is wanted",
+          options.source);
+  for (const fs::path& folder : folders) source.classes.push_back(folder.filename().string());
+  const auto is_split = [](const std::string& name) {
+    return name == "train" || name == "val" || name == "valid" || name == "test";
+  };
+  require(!std::ranges::all_of(source.classes, is_split), ErrorCode::data_source,
+          "{} holds the splits {}, not classes: import {}/{} and the others one by one", options.source,
+          fmt::join(source.classes, ", "), options.source, source.classes.front());
+  for (std::size_t k = 0; k < folders.size(); ++k) {
+    const std::size_t before = source.files.size();
+    append_images(folders[k].string(), static_cast<std::int32_t>(k), source.files);
+    require(source.files.size() > before, ErrorCode::data_source,
+            "{} holds no images (*.jpg, *.jpeg): remove the folder if it is no class", folders[k].string());
+  }
+  source.description = fmt::format("image folder {}", fs::path(options.source).filename().string());
+  return source;
+}
+
+std::vector<std::string> read_lines(const std::string& path) {
+  std::ifstream in(path);
+  require(static_cast<bool>(in), ErrorCode::data_source,
+          "cannot read {}: the folder tiny-imagenet-200 of Tiny ImageNet is wanted", path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) {
+    while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
+    if (!line.empty()) lines.push_back(line);
+  }
+  return lines;
+}
+
+/// val_annotations.txt: image, wnid, box, separated by tabs.
+void list_annotated(const std::string& folder, const std::map<std::string, std::int32_t>& labels,
+                    std::vector<SourceFile>& out) {
+  const std::string annotations = folder + "/val_annotations.txt";
+  std::size_t n = 0;
+  for (const std::string& line : read_lines(annotations)) {
+    ++n;
+    const std::size_t tab = line.find('\t');
+    const std::size_t end = tab == std::string::npos ? tab : line.find('\t', tab + 1);
+    const std::string name = line.substr(0, tab);
+    const std::string wnid = tab == std::string::npos ? "" : line.substr(tab + 1, end - tab - 1);
+    const auto label = labels.find(wnid);
+    require(label != labels.end() && !name.empty() && name.find('/') == std::string::npos, ErrorCode::data_source,
+            "{}:{}: wanted an image, a tab and a class of wnids.txt, found \"{}\"", annotations, n, line);
+    out.push_back({.path = folder + "/images/" + name, .label = label->second});
+  }
+}
+
+Source list_tiny_imagenet(const ImportOptions& options) {
+  require(options.split != "test", ErrorCode::usage,
+          "the test images of Tiny ImageNet have no labels: import --split val");
+  require_folder(options.source);
+  const std::string inner = options.source + "/tiny-imagenet-200";
+  const std::string root = fs::is_directory(inner) ? inner : options.source;
+  Source source;
+  source.classes = read_lines(root + "/wnids.txt");
+  std::ranges::sort(source.classes);
+  std::map<std::string, std::int32_t> labels;
+  for (const std::string& wnid : source.classes)
+    require(labels.emplace(wnid, static_cast<std::int32_t>(labels.size())).second, ErrorCode::data_source,
+            "{}/wnids.txt names {} twice", root, wnid);
+  require(!labels.empty(), ErrorCode::data_source, "{}/wnids.txt names no classes", root);
+  if (options.split == "train") {
+    for (const auto& [wnid, label] : labels) {
+      const std::string folder = fmt::format("{}/train/{}/images", root, wnid);
+      require(fs::is_directory(folder), ErrorCode::data_source, "{}/wnids.txt names {}, but {} is no folder", root,
+              wnid, folder);
+      append_images(folder, label, source.files);
+    }
+  } else {
+    list_annotated(root + "/val", labels, source.files);
+  }
+  source.description = "Tiny ImageNet";
+  return source;
+}
+
+// ---- Import ---------------------------------------------------------------------------------------------------------
+
+/// Reads and decodes files, one after another.
+class FileDecoder {
+ public:
+  /// The file's bytes and header; false where it is bad, with the reason in file.bad.
+  bool open(SourceFile& file) {
+    if (!file.bad.empty()) return false;
+    try {
+      const InputFile input(file.path);
+      file.n_bytes = input.size_bytes();
+      // Longer ones are refused by the decoder; their bytes are not needed for that.
+      bytes_.resize(std::min(file.n_bytes, kMaxJpegBytes + 1));
+      input.read(0, std::as_writable_bytes(std::span(bytes_)), "the image");
+    } catch (const Error& error) {
+      file.bad = error.what();
+      return false;
+    }
+    if (!decoder_.open(bytes_)) file.bad = decoder_.reason();
+    file.height = decoder_.height();
+    file.width = decoder_.width();
+    return file.bad.empty();
+  }
+  /// (height, width, 3)
+  std::span<const std::uint8_t> decode(SourceFile& file) {
+    const std::size_t n_bytes = std::size_t{3} * static_cast<std::size_t>(file.height) * file.width;
+    pixels_.resize(n_bytes);
+    if (!decoder_.start(8) || !decoder_.read_pixels(pixels_)) file.bad = decoder_.reason();
+    return pixels_;
+  }
+  std::span<const std::uint8_t> bytes() const { return bytes_; }
+
+ private:
+  JpegDecoder decoder_;
+  std::vector<std::uint8_t> bytes_, pixels_;
+};
+
+class Import {
+ public:
+  Import(const ImageFolderOptions& options, const ImportProgress& progress, Source source)
+      : options_(options), progress_(progress), source_(std::move(source)) {
+    select();
+  }
+
+  ImportResult run() {
+    examine();
+    leave_out_bad();
+    ImportResult result;
+    choose_storage(result);
+    write(result);
+    return result;
+  }
+
+ private:
+  void select() {
+    std::vector<SourceFile>& files = source_.files;
+    require(!files.empty(), ErrorCode::data_source, "{} holds no images", options_.source);
+    if (options_.per_class > 0) {
+      std::vector<std::int64_t> count(source_.classes.size(), 0);
+      std::erase_if(files, [&](const SourceFile& f) { return ++count[std::size_t(f.label)] > options_.per_class; });
+      for (std::size_t k = 0; k < count.size(); ++k)
+        require(count[k] >= options_.per_class, ErrorCode::data_range,
+                "{} samples of each class are wanted, but {} holds {} of class {}", options_.per_class, options_.source,
+                count[k], source_.classes[k]);
+    }
+    const auto n = static_cast<std::int64_t>(files.size());
+    require(options_.limit <= n, ErrorCode::data_range, "{} samples are wanted, but {} holds {}", options_.limit,
+            options_.source, n);
+    if (options_.limit > 0) files.resize(static_cast<std::size_t>(options_.limit));
+  }
+
+  /// Decodes every file. Threads take the next one; all they add up are whole numbers, so the result is the same for
+  /// any number of them.
+  void examine() {
+    std::atomic<std::size_t> next{0};
+    std::mutex mutex;
+    std::exception_ptr error;
+    const auto work = [&] {
+      try {
+        FileDecoder decoder;
+        ChannelSums sums;
+        for (std::size_t i; (i = next++) < source_.files.size();) {
+          SourceFile& file = source_.files[i];
+          if (decoder.open(file)) {
+            const auto pixels = decoder.decode(file);
+            if (file.bad.empty()) sums.add(pixels.data(), std::int64_t{file.height} * file.width);
+          }
+          if (i % kFilesAnUpdate != 0) continue;
+          const std::lock_guard lock(mutex);
+          tell(i);
+        }
+        const std::lock_guard lock(mutex);
+        sums_.add(sums);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        error = std::current_exception();
+        next = source_.files.size();
+      }
+    };
+    {
+      std::vector<std::jthread> threads;
+      const unsigned n_more = std::max(1u, std::thread::hardware_concurrency()) - 1;
+      for (unsigned t = 0; t < n_more; ++t) threads.emplace_back(work);
+      work();
+    }
+    if (error) std::rethrow_exception(error);
+  }
+
+  void leave_out_bad() {
+    for (const SourceFile& file : source_.files)
+      if (!file.bad.empty()) skipped_.push_back(fmt::format("{}: {}", file.path, file.bad));
+    if (skipped_.empty()) return;
+    if (!options_.skip_bad) {
+      const auto listed = std::span(skipped_).first(std::min(skipped_.size(), kListedBad));
+      const std::string more =
+          skipped_.size() > listed.size() ? fmt::format("\n  and {} more", skipped_.size() - listed.size()) : "";
+      fail(ErrorCode::data_image, "{} of {} images cannot be decoded; --skip-bad leaves them out:\n  {}{}",
+           skipped_.size(), source_.files.size(), fmt::join(listed, "\n  "), more);
+    }
+    std::erase_if(source_.files, [](const SourceFile& f) { return !f.bad.empty(); });
+    require(!source_.files.empty(), ErrorCode::data_source, "no image of {} can be decoded, the first: {}",
+            options_.source, skipped_.front());
+  }
+
+  void choose_storage(ImportResult& result) {
+    const SourceFile& first = source_.files.front();
+    const auto differs = std::ranges::find_if(
+        source_.files, [&](const SourceFile& f) { return f.height != first.height || f.width != first.width; });
+    const bool one_size = differs == source_.files.end();
+    std::uint64_t decoded_bytes = 0;
+    for (const SourceFile& f : source_.files) {
+      decoded_bytes += std::uint64_t{3} * static_cast<std::uint64_t>(f.height) * static_cast<std::uint64_t>(f.width);
+      jpeg_bytes_ += f.n_bytes;
+    }
+    require(one_size || options_.storage != ImageStorage::decoded, ErrorCode::data_source,
+            "--store decoded needs images of one size, but {} has {} x {} pixels (width, height) and {} has {} x {}",
+            first.path, first.width, first.height, differs->path, differs->width, differs->height);
+    const bool automatic = options_.storage == ImageStorage::automatic;
+    decoded_ =
+        options_.storage == ImageStorage::decoded || (automatic && one_size && decoded_bytes <= kMostDecodedBytes);
+    const char* why = !automatic  ? "as asked"
+                      : decoded_  ? "one size and small; --store jpeg keeps the JPEG bytes"
+                      : !one_size ? "of several sizes"
+                                  : "decoded it would be large; --store decoded does it";
+    result.storage = fmt::format("{} MiB {} ({})", ((decoded_ ? decoded_bytes : jpeg_bytes_) + (1u << 19)) >> 20,
+                                 decoded_ ? "decoded" : "of JPEG bytes", why);
+  }
+
+  void write(ImportResult& result) {
+    ImageSetInfo& info = result.info;
+    const SourceFile& first = source_.files.front();
+    const auto n = static_cast<std::int64_t>(source_.files.size());
+    result.samples_per_class.assign(source_.classes.size(), 0);
+    info.path = options_.output;
+    info.split = options_.split;
+    info.n_samples = n;
+    info.channels = 3;
+    info.classes = static_cast<int>(source_.classes.size());
+    info.class_names = source_.classes;
+    set_statistics(options_, sums_, info);
+    ImageFileWriter writer =
+        decoded_ ? ImageFileWriter(options_.output, options_.replace, n, first.height, first.width, 3,
+                                   options_.alignment_bytes)
+                 : ImageFileWriter(options_.output, options_.replace, n, jpeg_bytes_, options_.alignment_bytes);
+    FileDecoder decoder;
+    std::size_t n_written = 0;
+    for (const SourceFile& examined : source_.files) {
+      SourceFile now = examined;
+      std::span<const std::uint8_t> pixels;
+      if (decoder.open(now) && decoded_) pixels = decoder.decode(now);
+      require(now.bad.empty() && now.n_bytes == examined.n_bytes && now.height == examined.height &&
+                  now.width == examined.width,
+              ErrorCode::data_changed, "{} changed while it was imported", now.path);
+      if (decoded_)
+        writer.append(pixels, std::span(&now.label, 1));
+      else
+        writer.append_jpeg(decoder.bytes(), now.height, now.width, now.label);
+      ++result.samples_per_class[static_cast<std::size_t>(now.label)];
+      if (++n_written % kFilesAnUpdate == 0) tell(source_.files.size() + n_written);
+    }
+    std::string description = source_.description;
+    if (options_.per_class > 0) description += fmt::format("; the first {} of each class", options_.per_class);
+    if (options_.limit > 0) description += fmt::format("; the first {}", options_.limit);
+    if (!skipped_.empty()) description += fmt::format("; {} that cannot be decoded left out", skipped_.size());
+    writer.finish(info, description);
+    const ImageFile written = open_image_file(InputFile(options_.output));
+    info.height = written.info.height;
+    info.width = written.info.width;
+    result.files = {options_.source};
+    result.size_bytes = fs::file_size(options_.output);
+    result.skipped = skipped_;
+  }
+
+  void tell(std::size_t done) const {
+    if (progress_) progress_(static_cast<std::int64_t>(done), 2 * static_cast<std::int64_t>(source_.files.size()));
+  }
+
+  const ImageFolderOptions& options_;
+  const ImportProgress& progress_;
+  Source source_;
+  ChannelSums sums_;
+  std::vector<std::string> skipped_;
+  std::uint64_t jpeg_bytes_ = 0;
+  bool decoded_ = false;
+};
+
+ImportResult import_from(const ImageFolderOptions& options, const ImportProgress& progress,
+                         Source (*list)(const ImportOptions&)) {
+  check_statistics_given(options);
+  PendingFile(options.output, options.replace);  // throws where the output cannot be made, before the long pass
+  return Import(options, progress, list(options)).run();
+}
+
+}  // namespace
+
+ImportResult import_image_folder(const ImageFolderOptions& options, const ImportProgress& progress) {
+  return import_from(options, progress, list_image_folder);
+}
+
+ImportResult import_tiny_imagenet(const ImageFolderOptions& options, const ImportProgress& progress) {
+  return import_from(options, progress, list_tiny_imagenet);
+}
+
+}  // namespace lockstep::data

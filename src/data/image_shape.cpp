@@ -1,0 +1,57 @@
+#include "data/image_shape.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "lockstep/philox.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr int kTries = 10;
+constexpr double kLeastArea = 0.08, kLeastRatio = 3.0 / 4.0, kGreatestRatio = 4.0 / 3.0;
+
+Box box_at(int left, int top, int width, int height) {
+  return {double(left), double(top), double(left) + width, double(top) + height};
+}
+
+}  // namespace
+
+Box random_box(int height, int width, std::uint32_t seed, std::uint32_t sample_id, std::uint32_t epoch) {
+  const Philox philox(seed, RandomPurpose::resized_crop, sample_id, epoch);
+  const double area = static_cast<double>(height) * width;
+  for (int i = 0; i < kTries; ++i) {
+    const auto shape = philox.block(static_cast<std::uint64_t>(i));
+    const double part = area * (kLeastArea + (1 - kLeastArea) * Philox::uniform(shape, 0));
+    const double ratio = kLeastRatio * std::pow(kGreatestRatio / kLeastRatio, Philox::uniform(shape, 1));
+    const int w = static_cast<int>(std::lround(std::sqrt(part * ratio)));
+    const int h = static_cast<int>(std::lround(std::sqrt(part / ratio)));
+    if (w < 1 || h < 1 || w > width || h > height) continue;
+    const auto place = philox.block(kTries);
+    return box_at(static_cast<int>(Philox::below(place[0], static_cast<std::uint32_t>(width - w + 1))),
+                  static_cast<int>(Philox::below(place[1], static_cast<std::uint32_t>(height - h + 1))), w, h);
+  }
+  int w = width, h = height;
+  if (width < kLeastRatio * height) h = static_cast<int>(std::lround(width / kLeastRatio));
+  if (width > kGreatestRatio * height) w = static_cast<int>(std::lround(height * kGreatestRatio));
+  return box_at((width - w) / 2, (height - h) / 2, w, h);
+}
+
+Box centre_box(int height, int width, int image_size) {
+  // Resizing first and cropping then is resizing the part that is left. The resized sizes and the crop's corner are
+  // whole numbers in torchvision: the shorter side, the longer one in proportion, rounded down; the corner rounded.
+  const int shorter = image_size * 256 / 224;
+  const auto side = [&](int length) { return std::int64_t{length} * shorter / std::min(height, width); };
+  const auto interval = [&](int length, double& from, double& to) {
+    const auto resized = static_cast<double>(side(length));
+    const double corner = std::nearbyint((resized - image_size) / 2);
+    from = corner * length / resized;
+    to = std::min<double>(length, (corner + image_size) * length / resized);
+  };
+  Box box;
+  interval(width, box.left, box.right);
+  interval(height, box.top, box.bottom);
+  return box;
+}
+
+}  // namespace lockstep::data

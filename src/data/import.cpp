@@ -1,0 +1,24 @@
+#include "data/import.h"
+
+#include "lockstep/error.h"
+
+namespace lockstep::data {
+
+void check_statistics_given(const ImportOptions& options) {
+  for (const auto& values : {options.mean, options.stddev})
+    require(values.empty() || values.size() == ChannelSums::kChannels, ErrorCode::usage,
+            "--mean and --std need {} values (red, green, blue), not {}", ChannelSums::kChannels, values.size());
+}
+
+void set_statistics(const ImportOptions& options, const ChannelSums& sums, ImageSetInfo& info) {
+  info.mean = options.mean;
+  info.stddev = options.stddev;
+  for (std::size_t c = 0; c < ChannelSums::kChannels && options.mean.empty(); ++c) info.mean.push_back(sums.mean(c));
+  for (std::size_t c = 0; c < ChannelSums::kChannels && options.stddev.empty(); ++c)
+    info.stddev.push_back(sums.stddev(c));
+  for (const float s : info.stddev)
+    require(std::isfinite(s) && s > 0.0f, ErrorCode::data_source,
+            "the standard deviation of a channel of {} is {}; give --std", options.source, s);
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,151 @@
+// libjpeg tells errors by a function that must not return. Ours jumps back into the member function that called the
+// library, which holds no object with a destructor between setjmp and the call: so nothing is skipped but C frames.
+#include "data/jpeg.h"
+
+#include <csetjmp>
+#include <cstddef>
+#include <cstdio>
+// libjpeg's header needs the two above.
+#include <jpeglib.h>
+
+#include <vector>
+
+#include "lockstep/error.h"
+
+#define LOCKSTEP_TEXT(macro) LOCKSTEP_TEXT_OF(macro)
+#define LOCKSTEP_TEXT_OF(text) #text
+
+namespace lockstep::data {
+namespace {
+
+/// A progressive image of a few bytes can ask for its coefficients to be gone through again and again.
+constexpr int kMaxScans = 500;
+
+}  // namespace
+
+struct JpegDecoder::State {
+  jpeg_decompress_struct jpeg{};
+  jpeg_error_mgr errors{};
+  jpeg_progress_mgr progress{};
+  std::jmp_buf back;
+  char text[JMSG_LENGTH_MAX] = "";  // of the first warning, or of the error
+  std::string reason;
+  std::vector<std::uint8_t> cmyk_row;
+
+  static State& of(j_common_ptr jpeg) { return *static_cast<State*>(jpeg->client_data); }
+
+  [[noreturn]] static void on_error(j_common_ptr jpeg) {
+    State& s = of(jpeg);
+    if (s.text[0] == '\0') jpeg->err->format_message(jpeg, s.text);
+    std::longjmp(s.back, 1);
+  }
+  /// Level -1 is a warning: the data are corrupt, and the library would go on with what it makes of them.
+  static void on_message(j_common_ptr jpeg, int level) {
+    if (level >= 0) return;
+    jpeg->err->format_message(jpeg, of(jpeg).text);
+    std::longjmp(of(jpeg).back, 1);
+  }
+  static void on_progress(j_common_ptr jpeg) {
+    State& s = of(jpeg);
+    if (s.jpeg.input_scan_number <= kMaxScans) return;
+    std::snprintf(s.text, sizeof s.text, "more than %d scans", kMaxScans);
+    std::longjmp(s.back, 1);
+  }
+
+  State() {
+    jpeg.err = jpeg_std_error(&errors);
+    errors.error_exit = on_error;
+    errors.emit_message = on_message;
+    progress.progress_monitor = on_progress;
+    jpeg.client_data = this;
+    if (setjmp(back) != 0) fail(ErrorCode::library, "libjpeg-turbo cannot be started: {}", text);
+    jpeg_create_decompress(&jpeg);
+    jpeg.client_data = this;
+    jpeg.progress = &progress;
+  }
+  ~State() { jpeg_destroy_decompress(&jpeg); }
+
+  bool bad(std::string why) {
+    reason = std::move(why);
+    return false;
+  }
+
+  bool read_header(const std::uint8_t* bytes, std::size_t n_bytes) {
+    text[0] = '\0';
+    if (setjmp(back) != 0) return false;
+    jpeg_abort_decompress(&jpeg);
+    jpeg_mem_src(&jpeg, bytes, static_cast<unsigned long>(n_bytes));
+    jpeg_read_header(&jpeg, TRUE);
+    return true;
+  }
+
+  bool start_decompress(int eighths) {
+    if (setjmp(back) != 0) return false;
+    jpeg.scale_num = static_cast<unsigned>(eighths);
+    jpeg.scale_denom = 8;
+    // The library turns grey and YCbCr into RGB itself, but CMYK (and its YCCK) only into CMYK.
+    const bool cmyk = jpeg.jpeg_color_space == JCS_CMYK || jpeg.jpeg_color_space == JCS_YCCK;
+    jpeg.out_color_space = cmyk ? JCS_CMYK : JCS_RGB;
+    jpeg_start_decompress(&jpeg);
+    return true;
+  }
+
+  /// Adobe's programs, which write nearly all such images, store the four inks inverted, and say so by their marker.
+  void convert_cmyk_row(std::uint8_t* rgb) const {
+    const bool inverted = jpeg.saw_Adobe_marker != 0;
+    const auto light = [inverted](unsigned ink) { return inverted ? ink : 255 - ink; };
+    for (std::size_t x = 0; x < jpeg.output_width; ++x) {
+      const std::uint8_t* inks = cmyk_row.data() + 4 * x;
+      for (std::size_t c = 0; c < 3; ++c)
+        rgb[3 * x + c] = static_cast<std::uint8_t>((light(inks[c]) * light(inks[3]) + 127) / 255);
+    }
+  }
+
+  bool read_rows(std::uint8_t* rgb) {
+    if (setjmp(back) != 0) return false;
+    const std::size_t row_bytes = std::size_t{3} * jpeg.output_width;
+    while (jpeg.output_scanline < jpeg.output_height) {
+      std::uint8_t* row = rgb + jpeg.output_scanline * row_bytes;
+      std::uint8_t* target = jpeg.out_color_space == JCS_CMYK ? cmyk_row.data() : row;
+      jpeg_read_scanlines(&jpeg, &target, 1);
+      if (target != row) convert_cmyk_row(row);
+    }
+    jpeg_finish_decompress(&jpeg);
+    return true;
+  }
+};
+
+JpegDecoder::JpegDecoder() : state_(std::make_unique<State>()) {}
+JpegDecoder::~JpegDecoder() = default;
+
+int JpegDecoder::width() const { return static_cast<int>(state_->jpeg.image_width); }
+int JpegDecoder::height() const { return static_cast<int>(state_->jpeg.image_height); }
+int JpegDecoder::decoded_width() const { return static_cast<int>(state_->jpeg.output_width); }
+int JpegDecoder::decoded_height() const { return static_cast<int>(state_->jpeg.output_height); }
+const std::string& JpegDecoder::reason() const { return state_->reason; }
+
+bool JpegDecoder::open(std::span<const std::uint8_t> bytes) {
+  State& s = *state_;
+  if (bytes.empty()) return s.bad("it is empty (0 bytes)");
+  if (bytes.size() > kMaxJpegBytes)
+    return s.bad(fmt::format("{} bytes are more than the {} that are read", bytes.size(), kMaxJpegBytes));
+  if (!s.read_header(bytes.data(), bytes.size())) return s.bad(s.text);
+  if (std::int64_t{width()} * height() > kMaxJpegPixels)
+    return s.bad(
+        fmt::format("{} x {} pixels are more than the {} that are decoded", width(), height(), kMaxJpegPixels));
+  return true;
+}
+
+bool JpegDecoder::start(int eighths) { return state_->start_decompress(eighths) || state_->bad(state_->text); }
+
+bool JpegDecoder::read_pixels(std::span<std::uint8_t> rgb) {
+  State& s = *state_;
+  require(rgb.size() == std::size_t{3} * s.jpeg.output_width * s.jpeg.output_height, ErrorCode::internal,
+          "an image of {} x {} pixels was to be decoded into {} bytes", decoded_width(), decoded_height(), rgb.size());
+  if (s.jpeg.out_color_space == JCS_CMYK) s.cmyk_row.resize(std::size_t{4} * s.jpeg.output_width);
+  return s.read_rows(rgb.data()) || s.bad(s.text);
+}
+
+std::string jpeg_version() { return LOCKSTEP_TEXT(LIBJPEG_TURBO_VERSION); }
+
+}  // namespace lockstep::data
