@@ -217,10 +217,11 @@ class JpegSet final : public ImageSet {
   void read_shaped(std::int64_t sample, std::uint32_t epoch, Buffers& buffers, std::span<std::uint8_t> image) const {
     JpegDecoder& decoder = buffers.decoder;
     const Box box = box_of(shaping_, decoder.height(), decoder.width(), id_of(file_.info, sample), epoch);
-    // Inverse transforms to 1, 2, 4 and 8 eighths are the ones that libjpeg-turbo has vector instructions for.
+    // Inverse transforms to 1, 2, 4 and 8 eighths are the ones that libjpeg-turbo has vector instructions for. Resizing
+    // must still halve the sizes at least: what the transforms drop is sharper than what antialiasing does.
     const double side = std::min(box.right - box.left, box.bottom - box.top);
     int eighths = 1;
-    while (eighths < 8 && side * eighths < 8.0 * shaping_.image_size) eighths *= 2;
+    while (eighths < 8 && side * eighths < 2 * 8.0 * shaping_.image_size) eighths *= 2;
     check(decoder.start(eighths), sample, decoder);
     const int height = decoder.decoded_height(), width = decoder.decoded_width();
     const std::size_t n_bytes = std::size_t{3} * static_cast<std::size_t>(height) * static_cast<std::size_t>(width);

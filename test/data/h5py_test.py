@@ -81,6 +81,38 @@ def check_import(folder):
     lockstep("data", "verify", path)
 
 
+def check_jpeg_import(folder):
+    """JPEG files as their bytes, which plain h5py cuts apart again. The images are those of the fuzzer's corpus."""
+    corpus = ROOT / "test" / "fuzz" / "corpus" / "jpeg"
+    files = []
+    for label, (name, class_name, size) in enumerate([("colour", "a", (9, 7)), ("grey", "b", (16, 16))]):
+        (folder / "in" / class_name).mkdir(parents=True)
+        data = (corpus / name).read_bytes()[1:]  # the first byte is the fuzzer's
+        (folder / "in" / class_name / f"{name}.JPEG").write_bytes(data)
+        files.append((data, size, label))
+    path = folder / "jpeg.h5"
+    lockstep("data", "import", "imagefolder", folder / "in", path, "--split", "val")
+    with h5py.File(path) as file:
+        assert file["images"].chunks is None and file["images"].dtype == np.uint8
+        offsets = file["offsets"][:]
+        assert offsets.dtype == np.uint64 and list(file["labels"][:]) == [label for _, _, label in files]
+        for i, (data, size, _) in enumerate(files):
+            assert file["images"][int(offsets[i]) : int(offsets[i + 1])].tobytes() == data
+            assert tuple(file["sizes"][i]) == size
+        assert file.attrs["format_version"] == 2 and file.attrs["split"] == "val"
+    info = json.loads(lockstep("data", "info", path, "--json")[0])
+    assert info["encoding"] == "jpeg" and info["height"] == 0 and info["sealed"] is True
+    # The same, written by h5py, is read as well.
+    with h5py.File(path) as file, h5py.File(folder / "foreign.h5", "w") as copy:
+        for name in ("images", "offsets", "sizes", "labels"):
+            copy[name] = file[name][:]
+        copy.attrs.update(file.attrs)
+    lockstep("data", "verify", folder / "foreign.h5")
+    with h5py.File(folder / "foreign.h5", "r+") as copy:
+        copy["offsets"][1] = 10**9
+    assert "is no image" in lockstep("data", "info", folder / "foreign.h5", status=1)[1]
+
+
 def write_by_h5py(path, **images_options):
     with h5py.File(path, "w") as file:
         file.create_dataset("images", data=np.arange(6 * 4 * 5 * 3, dtype=np.uint8).reshape(6, 4, 5, 3), **images_options)
@@ -137,6 +169,8 @@ def check_samples():
 
 with tempfile.TemporaryDirectory() as temporary:
     check_import(Path(temporary))
+with tempfile.TemporaryDirectory() as temporary:
+    check_jpeg_import(Path(temporary))
 with tempfile.TemporaryDirectory() as temporary:
     check_foreign(Path(temporary))
 with tempfile.TemporaryDirectory() as temporary:

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# timeout: 300
+# JPEG files from a folder to a trained network: import, what is left out, training on random crops, stopped and continued,
+# and other sizes for evaluation.
+source test/support/check.sh
+
+# The images of the fuzzer's corpus, without its first byte: 9x7 in colour, 16x16 grey, 19x17 progressive.
+for class in "a cat" dög; do
+  mkdir -p "$work/in/$class"
+  for i in 1 2 3 4; do
+    for image in colour grey progressive; do
+      tail -c +2 test/fuzz/corpus/jpeg/$image >"$work/in/$class/$image$i.jpg"
+    done
+  done
+done
+says() { refused 0 "$@"; }
+import() { "$lockstep" data import imagefolder "$work/in" "$work/set.h5" --force "$@"; }
+check "imports a folder" import
+check "  and says how it is stored" says 'of JPEG bytes .of several sizes' import
+check "  and verify is content" "$lockstep" data verify "$work/set.h5"
+tail -c +2 test/fuzz/corpus/jpeg/cut >"$work/in/dög/cut.jpg"
+echo text >"$work/in/dög/text.jpg"
+check "bad images end it" refused 1 'text.jpg: Not a JPEG file' import
+check "  unless they are left out" says 'Left out: 2' import --skip-bad
+
+small=(jobs/configs/quickstart.yaml data.train="$work/set.h5" data.validation="$work/set.h5" data.image_size=8
+  data.augment=[resized_crop,flip] train.global_batch=6 train.epochs=2 evaluation.every_epochs=2 cpu.threads=1
+  log.progress=false run.directory="$work")
+train() { mpirun --oversubscribe --bind-to none -n 2 "$lockstep" train "${small[@]}" "$@"; }
+check "trains on it" train run.name=whole
+check "stops" train run.name=stopped train.max_steps=3
+check "continues" train run.name=stopped
+check "with the same bits" cmp "$work"/{whole,stopped}/checkpoints/step-00000008.h5
+check "several sizes need one" refused 2 'set data.image_size' train run.name=none data.image_size=0
+check "crop and resized_crop exclude each other" refused 2 'not both' train run.name=none data.augment=[crop,resized_crop]
+check "synthetic images are cropped too" train run.name=synthetic data.train=synthetic data.validation= train.max_steps=1
+finish
