@@ -1,8 +1,9 @@
-"""Does it learn as well? ResNet-18 on CIFAR-10's first batch of 10,000 images, ours beside PyTorch, several seeds each.
+"""Does it learn as well? The same training, ours beside PyTorch, several seeds each.
 
     python3 bench/accuracy/run.py --data cifar-10-batches-bin --python PYTHON_WITH_TORCH
+    python3 bench/accuracy/run.py --recipe resnet50 --data FOLDER_WITH_TRAIN_AND_VAL --python PYTHON_WITH_TORCH
 
-The recipe is resnet18.yaml; orders, augmentation and weights are each side's own draws. Finished runs are kept in the
+A recipe is RECIPE.yaml; orders, augmentation and weights are each side's own draws. Finished runs are kept in the
 result file: started again with the same recipe, it goes on with those that are missing. Takes hours.
 """
 import argparse
@@ -15,18 +16,37 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import harness  # noqa: E402
 
-CONFIG = "bench/accuracy/resnet18.yaml"
+FOLDER = pathlib.Path(__file__).resolve().parent
 SIDES = {"lockstep": "Lockstep", "pytorch": "PyTorch"}
+# What is compared, after the last epoch: its heading and how it is written.
+FIGURES = {"train_loss": ("training loss", "{:.4f}".format),
+           "train_accuracy": ("training accuracy, %", lambda a: f"{100 * a:.2f}"),
+           "accuracy": ("test accuracy, %", lambda a: f"{100 * a:.2f}")}
+RECIPES = {
+    "resnet18": {
+        "import": ["cifar10"], "sources": {"train": "data_batch_1.bin", "test": "test_batch.bin"}, "epochs": 10,
+        "figures": ["accuracy"], "results": "accuracy",
+        "text": "ResNet-18 (CIFAR stem) on {train_images} images of CIFAR-10, {epochs} epochs, evaluated on {test_images} "
+                "test images after the last:\nbatch 128, SGD 0.1, momentum 0.9, weight decay 5e-4, warm-up of 1 epoch, "
+                "cosine, crop and flip; 1 rank, {threads} thread(s), fp32."},
+    "resnet50": {
+        "import": ["imagefolder", "--store", "jpeg"], "sources": {"train": "train", "test": "val"}, "epochs": 20,
+        "figures": ["train_loss", "train_accuracy", "accuracy"], "results": "accuracy_resnet50",
+        "text": "ResNet-50 on {train_images} JPEG files of 20 classes of Tiny ImageNet (64x64; chance is 5 %), {epochs} "
+                "epochs, evaluated on {test_images} others after the last:\nbatch 16, SGD 0.01, momentum 0.9, weight decay "
+                "1e-4, warm-up of 1 epoch, cosine, crop and flip, last gamma of a block 0; 1 rank, {threads} thread(s), fp32. Training loss and "
+                "accuracy are means over the last epoch."},
+}
 
 
-def import_data(binary, args, directory):
-    """train.h5 and test.h5 of the binary batches."""
+def import_data(binary, recipe, sources, args, directory):
+    """A data set of each source."""
     made = {}
-    for split, source, limit in (("train", "data_batch_1.bin", args.train_limit),
-                                 ("test", "test_batch.bin", args.test_limit)):
+    for split, source in sources.items():
         made[split] = pathlib.Path(directory) / f"{split}.h5"
-        command = [binary, "data", "import", "cifar10", pathlib.Path(args.data).resolve() / source, made[split],
-                   "--split", split]
+        kind, *options = recipe["import"]
+        command = [binary, "data", "import", kind, source, made[split], "--split", split, *options]
+        limit = getattr(args, f"{split}_limit")
         if limit:
             command += ["--limit", limit]
         if split == "test":
@@ -35,92 +55,116 @@ def import_data(binary, args, directory):
     return made
 
 
-def ours(binary, data, seed, args, directory):
-    overrides = [f"data.train={data['train']}", f"data.validation={data['test']}", f"run.seed={seed}",
+def ours(binary, made, seed, args, directory):
+    overrides = [f"data.train={made['train']}", f"data.validation={made['test']}", f"run.seed={seed}",
                  f"train.epochs={args.epochs}"]
-    lines, launched = harness.train(binary, 1, args.threads, CONFIG, overrides, directory)
-    evaluations = [line for line in lines if line["event"] == "evaluation"]
-    return {"accuracy": evaluations[-1]["accuracy"], "seconds": lines[-1]["time_unix"] - launched,
+    config = FOLDER / f"{args.recipe}.yaml"
+    lines, launched = harness.train(binary, 1, args.threads, config, overrides, directory)
+    last = {line["event"]: line for line in lines}
+    return {"accuracy": last["evaluation"]["accuracy"], "train_loss": last["epoch"]["loss"],
+            "train_accuracy": last["epoch"]["accuracy"], "seconds": lines[-1]["time_unix"] - launched,
             "version": harness.version(binary)["commit"]}
 
 
-def theirs(python, seed, args):
-    command = [python, pathlib.Path(__file__).parent / "peer.py", "--data", args.data, "--seed", seed,
-               "--epochs", args.epochs, "--threads", args.threads]
+def theirs(python, sources, seed, args):
+    command = [python, FOLDER / "peer.py", "--recipe", args.recipe, "--train", sources["train"], "--test", sources["test"],
+               "--seed", seed, "--epochs", args.epochs, "--threads", args.threads]
     for name in ("train_limit", "test_limit"):
         if getattr(args, name):
             command += ["--" + name.replace("_", "-"), getattr(args, name)]
     return json.loads(harness.run(command, "PyTorch", env=harness.environment(args.threads)).splitlines()[-1])
 
 
-def report(data, args):
-    finals = {side: [run["accuracy"] for run in data["runs"][side].values()] for side in SIDES}
-    rows, error = [], {}
-    for side, name in SIDES.items():
-        runs = list(data["runs"][side].values())
-        if not runs:
+def compare(figure, runs):
+    """Rows of the table, and what the means differ by, once each side has a standard error."""
+    name, text = FIGURES[figure]
+    rows, mean, error = [], {}, {}
+    for side, title in SIDES.items():
+        values = [run[figure] for run in runs[side].values()]
+        if not values:
             continue
-        error[side] = statistics.stdev(finals[side]) / math.sqrt(len(runs)) if len(runs) > 1 else math.nan
-        rows.append([name, ", ".join(data["runs"][side]), ", ".join(f"{100 * a:.2f}" for a in finals[side]),
-                     f"{100 * statistics.mean(finals[side]):.2f}",
-                     f"{100 * error[side]:.2f}" if len(runs) > 1 else "-"])
-    text = (f"ResNet-18 (CIFAR stem) on {data['train_images']} images of CIFAR-10, {args.epochs} epochs, evaluated on "
-            f"{data['test_images']} test images after the last:\nbatch 128, SGD 0.1, momentum 0.9, weight decay 5e-4, "
-            "warm-up of 1 epoch, cosine, crop and flip; 1 rank, "
-            f"{args.threads} thread(s), fp32.\n\n"
-            + harness.table(["", "seeds", "accuracy, %", "mean", "standard error"], rows))
-    if len(error) == 2 and not any(map(math.isnan, error.values())):
-        difference = statistics.mean(finals["lockstep"]) - statistics.mean(finals["pytorch"])
-        of_difference = math.hypot(*error.values())
-        data["difference"], data["standard_error_of_difference"] = difference, of_difference
-        apart = f"{abs(difference) / of_difference:.2f}" if of_difference else "infinitely many"
-        text += (f"\nDifference of the means: {100 * difference:+.2f} points, **{apart} standard errors** of the "
-                 f"difference ({100 * of_difference:.2f} points).\n")
-    harness.write_results(args.name, "Accuracy beside PyTorch", text, data, args.results)
+        mean[side] = statistics.mean(values)
+        row = [name, title, ", ".join(runs[side]), ", ".join(map(text, values)), text(mean[side]), "-"]
+        if len(values) > 1:
+            error[side] = statistics.stdev(values) / math.sqrt(len(values))
+            row[-1] = text(error[side])
+        rows.append(row)
+    if len(error) < 2:
+        return rows, None
+    return rows, {"difference": mean["lockstep"] - mean["pytorch"],
+                  "standard_error_of_difference": math.hypot(*error.values())}
+
+
+def report(recipe, data, args):
+    rows, sentences = [], []
+    data["comparison"] = {}
+    for figure in recipe["figures"]:
+        more, found = compare(figure, data["runs"])
+        rows += more
+        if not found:
+            continue
+        data["comparison"][figure] = found
+        name, text = FIGURES[figure]
+        difference, error = found.values()
+        apart = f"{abs(difference) / error:.2f}" if error else "infinitely many" if difference else "no"
+        sentences.append(f"- {name}: the means differ by {text(difference)}, **{apart} standard errors** of the difference "
+                         f"({text(error)}).")
+    page = (recipe["text"].format(**data) + "\n\n"
+            + harness.table(["", "", "seeds", "each", "mean", "standard error"], rows))
+    if sentences:
+        page += "\n" + "\n".join(sentences) + "\n"
+    harness.write_results(args.name, "Accuracy beside PyTorch", page, data, args.results)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="folder with data_batch_1.bin and test_batch.bin")
+    parser.add_argument("--recipe", choices=RECIPES, default="resnet18")
+    parser.add_argument("--data", type=pathlib.Path, required=True,
+                        help="folder with data_batch_1.bin and test_batch.bin; resnet50: with the folders train and val of "
+                             "class folders")
     parser.add_argument("--build", default="build", help="folder with the program lockstep")
     parser.add_argument("--python", default="python3", help="interpreter with torch and torchvision")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--epochs", type=int, help="the recipe's unless given")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--train-limit", type=int, default=0, help="images; 0: all")
+    parser.add_argument("--train-limit", type=int, default=0, help="the first so many images; 0: all")
     parser.add_argument("--test-limit", type=int, default=0)
-    parser.add_argument("--name", default="accuracy", help="of the result files")
+    parser.add_argument("--name", help="of the result files; the recipe's unless given")
     parser.add_argument("--results", default=str(harness.RESULTS), help="folder for the result files")
     args = parser.parse_args()
+    recipe = RECIPES[args.recipe]
+    args.epochs = args.epochs or recipe["epochs"]
+    args.name = args.name or recipe["results"]
     binary = harness.lockstep(args.build)
-    for name in ("data_batch_1.bin", "test_batch.bin"):
-        if not (pathlib.Path(args.data) / name).exists():
-            harness.stop(f"{args.data} has no {name}; --data names the folder of CIFAR-10's binary version")
-    args.data = pathlib.Path(args.data).resolve()
+    sources = {split: args.data.resolve() / name for split, name in recipe["sources"].items()}
+    for source in sources.values():
+        if not source.exists():
+            harness.stop(f"{source} is missing; see --help for what --data names")
     python, torch = harness.torch_python(args.python)
     if not python and "pytorch" in args.sides:
         harness.stop(torch)
 
-    size = lambda name, limit: limit or (args.data / name).stat().st_size // 3073
-    recipe = {"train_images": size("data_batch_1.bin", args.train_limit),
-              "test_images": size("test_batch.bin", args.test_limit), "epochs": args.epochs, "threads": args.threads}
-    data = {"machine": harness.machine(), "version": harness.version(binary), "torch": torch if python else None,
-            **recipe, "runs": {side: {} for side in SIDES}}
-    kept = pathlib.Path(args.results) / f"{args.name}.json"
-    if kept.exists():
-        old = json.loads(kept.read_text())
-        if all(old.get(key) == value for key, value in recipe.items()):
-            data["runs"] = old["runs"]
     with harness.scratch() as directory:
-        imported = import_data(binary, args, directory)
+        made = import_data(binary, recipe, sources, args, directory)
+        settings = {"epochs": args.epochs, "threads": args.threads}
+        for split, path in made.items():
+            info = json.loads(harness.run([binary, "data", "info", path, "--json"], "lockstep data info"))
+            settings[f"{split}_images"] = info["samples"]
+        data = {"machine": harness.machine(), "version": harness.version(binary), "torch": torch if python else None,
+                **settings, "runs": {side: {} for side in SIDES}}
+        kept = pathlib.Path(args.results) / f"{args.name}.json"
+        if kept.exists():
+            old = json.loads(kept.read_text())
+            if all(old.get(key) == value for key, value in settings.items()):
+                data["runs"] = old["runs"]
         for seed in args.seeds:
             for side in args.sides:
                 if str(seed) in data["runs"][side]:
                     continue
-                data["runs"][side][str(seed)] = (ours(binary, imported, seed, args, directory) if side == "lockstep"
-                                                 else theirs(python, seed, args))
-                report(data, args)
+                data["runs"][side][str(seed)] = (ours(binary, made, seed, args, directory) if side == "lockstep"
+                                                 else theirs(python, sources, seed, args))
+                report(recipe, data, args)
 
 
 if __name__ == "__main__":

@@ -227,9 +227,8 @@ class JpegSet final : public ImageSet {
     const std::size_t n_bytes = std::size_t{3} * static_cast<std::size_t>(height) * static_cast<std::size_t>(width);
     if (buffers.pixels.size() < n_bytes) buffers.pixels.resize(n_bytes);
     check(decoder.read_pixels(std::span(buffers.pixels).first(n_bytes)), sample, decoder);
-    const double x = static_cast<double>(width) / decoder.width(), y = static_cast<double>(height) / decoder.height();
-    const Box scaled{box.left * x, box.top * y, std::min<double>(width, box.right * x),
-                     std::min<double>(height, box.bottom * y)};
+    const double scale = eighths / 8.0;
+    const Box scaled{box.left * scale, box.top * scale, box.right * scale, box.bottom * scale};
     resize_box(buffers.resizer, {buffers.pixels.data(), height, width, 3, std::ptrdiff_t{3} * width}, scaled,
                shaping_.resized_crop, shaping_.image_size, image);
   }

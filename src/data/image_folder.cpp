@@ -316,8 +316,9 @@ class Import {
                       : decoded_  ? "one size and small; --store jpeg keeps the JPEG bytes"
                       : !one_size ? "of several sizes"
                                   : "decoded it would be large; --store decoded does it";
-    result.storage = fmt::format("{} MiB {} ({})", ((decoded_ ? decoded_bytes : jpeg_bytes_) + (1u << 19)) >> 20,
-                                 decoded_ ? "decoded" : "of JPEG bytes", why);
+    result.storage =
+        fmt::format("{:.1f} MiB {} ({})", static_cast<double>(decoded_ ? decoded_bytes : jpeg_bytes_) / (1 << 20),
+                    decoded_ ? "decoded" : "of JPEG bytes", why);
   }
 
   void write(ImportResult& result) {

@@ -126,6 +126,13 @@ void Session::open_data() {
   const data::ImageSetInfo &t = train_set->info(), &v = validation_set->info();
   require(t.height == v.height && t.width == v.width, ErrorCode::model_mismatch,
           "{} has images of {}x{} pixels, {} of {}x{}", t.path, t.width, t.height, v.path, v.width, v.height);
+  // A folder that one split lacks moves the numbers of the classes behind it.
+  const bool both_named = !t.class_names.empty() && !v.class_names.empty();
+  const auto [in_t, in_v] = std::ranges::mismatch(t.class_names, v.class_names);
+  const auto name = [](const auto& names, auto at) { return at == names.end() ? "missing" : fmt::format("'{}'", *at); };
+  require(!both_named || t.class_names == v.class_names, ErrorCode::model_mismatch,
+          "{} and {} number different classes: class {} is {} in the one and {} in the other", t.path, v.path,
+          in_t - t.class_names.begin(), name(t.class_names, in_t), name(v.class_names, in_v));
 }
 
 void Session::find_checkpoints(const SessionOptions& options) {

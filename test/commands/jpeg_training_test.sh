@@ -33,5 +33,9 @@ check "continues" train run.name=stopped
 check "with the same bits" cmp "$work"/{whole,stopped}/checkpoints/step-00000008.h5
 check "several sizes need one" refused 2 'set data.image_size' train run.name=none data.image_size=0
 check "crop and resized_crop exclude each other" refused 2 'not both' train run.name=none data.augment=[crop,resized_crop]
+mv "$work/in/a cat" "$work/in/another cat"
+check "a split of other classes" "$lockstep" data import imagefolder "$work/in" "$work/other.h5" --skip-bad
+check "  is none for this training" refused 2 "class 0 is 'a cat' in the one and 'another cat'" \
+  train run.name=none data.validation="$work/other.h5"
 check "synthetic images are cropped too" train run.name=synthetic data.train=synthetic data.validation= train.max_steps=1
 finish

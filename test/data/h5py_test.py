@@ -133,6 +133,7 @@ def check_foreign(folder):
     write_by_h5py(folder / "other.h5")
     with h5py.File(path, "w") as file:
         file["images"] = h5py.ExternalLink("other.h5", "/images")
+        file["labels"] = np.zeros(6, np.int32)
         file.attrs.update(format="lockstep-images", format_version=1)
     assert "must lie in this file" in lockstep("data", "info", path, status=1)[1]
 
