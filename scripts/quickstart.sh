@@ -21,10 +21,10 @@ done
 cat <<TEXT
 
 Training ResNet-18 on $ranks ranks: 2,000 images of CIFAR-10, 6 epochs, a few minutes on 2 cores.
-  ${launch[*]} $lockstep train $config --fresh $*
+  scripts/launch ${launch[*]} $lockstep train $config --fresh $*
 
 TEXT
-"${launch[@]}" "$lockstep" train "$config" "$@" --fresh
+scripts/launch "${launch[@]}" "$lockstep" train "$config" "$@" --fresh
 
 echo
 echo "Evaluating its best checkpoint on the 500 test images."

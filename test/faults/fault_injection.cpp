@@ -5,10 +5,11 @@
 //   FAULT_CALLS   "pwrite,fsync": these calls alone; else open (for writing), write, pwrite, fsync, ftruncate, rename,
 //                 symlink, unlink. Hit only where they are named: pread; `forward` and `backward`, which are oneDNN's
 //                 executions of a training step's forward primitives and of those for gradients; `sum`, which is
-//                 MPI_Isend of 4 KiB or more, as in a sum between nodes. KILL alone makes sense of the last three
+//                 MPI_Isend of 4 KiB or more, as in a sum between nodes. KILL alone makes sense of the last three,
+//                 and FLIP of the first of them
 //   FAULT_FIRST   number of the first call that is hit, from 1; FAULT_COUNT: how many (1; 0: all from there on)
 //   FAULT_ERROR   ENOSPC, EDQUOT, EIO, EROFS; KILL: the process says where, and ends, before the call; REMOVE:
-//                 FAULT_PATH, a folder, is removed before the call
+//                 FAULT_PATH, a folder, is removed before the call; FLIP: the last bit of a weight, before the call
 //   FAULT_RANK    only on this rank of an mpirun
 //   FAULT_WHEN    only once this file exists
 //
@@ -128,6 +129,16 @@ const char* phase_of(const_dnnl_primitive_t primitive) {
   }
 }
 
+void flip_a_weight(int n_arguments, const dnnl_exec_arg_t* arguments) {
+  for (const dnnl_exec_arg_t* a = arguments; a != arguments + n_arguments; ++a) {
+    void* weights = nullptr;
+    if (a->arg != DNNL_ARG_WEIGHTS) continue;
+    next<decltype(&dnnl_memory_get_data_handle)>("dnnl_memory_get_data_handle")(a->memory, &weights);
+    *static_cast<unsigned char*>(weights) ^= 1;
+    std::fprintf(stderr, "fault_injection: flipped a bit\n");
+  }
+}
+
 }  // namespace
 
 extern "C" {
@@ -188,7 +199,8 @@ dnnl_status_t dnnl_primitive_execute(const_dnnl_primitive_t primitive, dnnl_stre
                                      const dnnl_exec_arg_t* arguments) {
   if (is_named("forward") || is_named("backward")) {
     const char* phase = phase_of(primitive);
-    if (phase != nullptr && is_named(phase)) hits(phase);
+    if (phase != nullptr && is_named(phase) && hits(phase) && fault().error == "FLIP")
+      flip_a_weight(n_arguments, arguments);
   }
   return next<decltype(&dnnl_primitive_execute)>("dnnl_primitive_execute")(primitive, stream, n_arguments, arguments);
 }

@@ -44,6 +44,14 @@ ends "stops after SIGTERM to make" 143 60
 status_is stopped
 saved
 
+# mpirun alone, as it is: whether the ranks could save in their second or not, no checkpoint is harmed.
+start mpirun-TERM-alone 2 checkpoint.every_steps=2 checkpoint.keep=2 comm.sleep_ms=100
+begun 4
+kill -TERM $job
+ends "ends after SIGTERM to mpirun" 1 60
+check "$name: the newest checkpoint is good" "$lockstep" checkpoint verify "$work/$name/checkpoints/latest"
+continues 2 2
+
 # mpirun that is told to wait longer; it sleeps for that long after each of its signals.
 export OMPI_MCA_odls_base_sigkill_timeout=8
 start mpirun-TERM 2

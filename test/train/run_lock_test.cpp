@@ -103,8 +103,13 @@ TEST_F(RunLockTest, OfAnotherHostTheHeartbeatDecides) {
   other.join();
   EXPECT_NE(sentence.find("process 77 on elsewhere (Slurm job 42)"), std::string::npos) << sentence;
   const auto begin = std::chrono::steady_clock::now();
+  ::testing::internal::CaptureStderr();
   EXPECT_EQ(refusal(), "");
+  const std::string said = ::testing::internal::GetCapturedStderr();
   EXPECT_GE(std::chrono::steady_clock::now() - begin, Seconds(0.5));
+  EXPECT_NE(said.find("is in use by process 77 on elsewhere (Slurm job 42)"), std::string::npos) << said;
+  EXPECT_NE(said.find("waiting up to 0.5 s for a sign of life"), std::string::npos) << said;
+  EXPECT_NE(said.find("was left locked by process 77 on elsewhere"), std::string::npos) << said;
 }
 
 TEST_F(RunLockTest, ALockThatCannotBeReadIsWatchedToo) {
