@@ -1,5 +1,5 @@
-// The loader alone: batches of 32, shuffled, one reader thread. Decoded images of a file (argument 1, else the
-// committed sample); JPEG bytes of 64x64 as stored and cropped at random, and of 500x375 for 224x224, made up here.
+// The loader alone: batches of 32, shuffled, one reader thread. Of a file (argument 1) as stored and cropped at random;
+// else of the committed sample, and of JPEG bytes of 64x64 and, for 224x224, of 500x375, made up here.
 // Items a second are samples.
 #include "data/loader.h"
 
@@ -63,21 +63,22 @@ class JpegSample {
 int main(int argc, char** argv) {
   using namespace lockstep;         // NOLINT
   using namespace lockstep::bench;  // NOLINT
-  const bool given = argc > 1 && argv[1][0] != '-';
-  const std::string path = given ? argv[1] : "data/samples/cifar10_train.h5";
-  if (given) {
+  const data::ImageShaping as_stored, cropped{.resized_crop = true, .seed = 1};
+  const auto measured = [](const std::string& name, const std::string& path, const data::ImageShaping& shaping) {
+    add(name, [=](benchmark::State& s) { measure_loader(s, path, shaping); });
+  };
+  if (argc > 1 && argv[1][0] != '-') {
+    const std::string path = argv[1];
     std::rotate(argv + 1, argv + 2, argv + argc);
-    --argc;
+    measured("loader/file", path, as_stored);
+    measured("loader/file/resized_crop", path, cropped);
+    return run_all(argc - 1, argv);
   }
   const JpegSample small(64, 64), large(375, 500);
-  add(given ? "loader/file" : "loader/decoded/32x32", [&](benchmark::State& s) { measure_loader(s, path, {}); });
-  add("loader/jpeg/64x64", [&](benchmark::State& s) { measure_loader(s, small.path(), {}); });
-  add("loader/jpeg/64x64/resized_crop",
-      [&](benchmark::State& s) { measure_loader(s, small.path(), {.resized_crop = true, .seed = 1}); });
-  add("loader/jpeg/500x375/centre_224",
-      [&](benchmark::State& s) { measure_loader(s, large.path(), {.image_size = 224}); });
-  add("loader/jpeg/500x375/resized_crop_224", [&](benchmark::State& s) {
-    measure_loader(s, large.path(), {.image_size = 224, .resized_crop = true, .seed = 1});
-  });
+  measured("loader/decoded/32x32", "data/samples/cifar10_train.h5", as_stored);
+  measured("loader/jpeg/64x64", small.path(), as_stored);
+  measured("loader/jpeg/64x64/resized_crop", small.path(), cropped);
+  measured("loader/jpeg/500x375/centre_224", large.path(), {.image_size = 224});
+  measured("loader/jpeg/500x375/resized_crop_224", large.path(), {.image_size = 224, .resized_crop = true, .seed = 1});
   return run_all(argc, argv);
 }

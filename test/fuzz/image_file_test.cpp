@@ -1,5 +1,6 @@
-// Fuzz target: image sets. Input: a first byte, 0: a recipe (hdf5_recipe.h) of the HDF5 part, sealed as import does;
-// else a good file whose seal has other numbers in it, sealed again, and other bytes in its labels.
+// Fuzz target: image sets. Input: a first byte, 0: a recipe (hdf5_recipe.h) of the HDF5 part of decoded images, 4: of
+// JPEG images, either sealed as import does; else a good file whose seal has other numbers in it, sealed again, and
+// other bytes in its labels.
 #include "data/image_file.h"
 
 #include <xxhash.h>
@@ -64,12 +65,17 @@ void make_data_set(hid_t file, const std::string& name, hid_t type, const std::v
     H5Dwrite(set.get(), H5T_NATIVE_INT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data());
 }
 
-void make_hdf5_part(const std::string& path, Input& in) {
+void make_hdf5_part(const std::string& path, Input& in, bool jpeg) {
   const Hdf5Id file = new_hdf5_file(path, data::kSealBytes);
   const Hdf5Id root(H5Gopen2(file.get(), "/", H5P_DEFAULT));
   const hsize_t n = 1 + in.below(4);
-  make_data_set(file.get(), "images", H5T_STD_U8LE, {n, 2, 2, 3}, in);
+  make_data_set(file.get(), "images", H5T_STD_U8LE, jpeg ? std::vector<hsize_t>{64} : std::vector<hsize_t>{n, 2, 2, 3},
+                in);
   make_data_set(file.get(), "labels", H5T_STD_I32LE, {n}, in);
+  if (jpeg) {
+    make_data_set(file.get(), "offsets", H5T_STD_U64LE, {n + 1}, in);
+    make_data_set(file.get(), "sizes", H5T_STD_I32LE, {n, 2}, in);
+  }
   const auto words = [&](const std::string& name, std::vector<const char*> texts) {
     attribute(root.get(), name, in, [&] {
       const Hdf5Id type(H5Tcopy(H5T_C_S1));
@@ -87,7 +93,7 @@ void make_hdf5_part(const std::string& path, Input& in) {
     });
   };
   words("format", {"lockstep-images"});
-  integer("format_version", 1);
+  integer("format_version", jpeg ? data::kJpegFormatVersion : data::kImageFormatVersion);
   integer("classes", 2);
   floats("mean");
   floats("std");
@@ -120,7 +126,7 @@ void read_all_of(const std::string& path) {
     const data::ImageFile layout = data::open_image_file(file);
     data::verify_image_file(file, layout, {});
     data::read_labels(file, layout);
-    const auto set = data::open_image_set(path, 0, 0);
+    const auto set = data::open_image_set(path, 0, 0, {.image_size = layout.jpeg ? 4 : 0});
     std::vector<std::uint8_t> image(set->info().image_bytes());
     std::int32_t label = 0;
     for (const std::int64_t sample : {std::int64_t{0}, set->info().n_samples - 1}) set->read(sample, 0, image, label);
@@ -169,13 +175,14 @@ std::string other_seal(Input& in) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const ScratchFile file(".h5");
   Input in(data, size);
-  if (in.below(4) != 0) {
+  const std::uint8_t kind = in.below(8);
+  if (kind != 0 && kind != 4) {
     const std::string bytes = other_seal(in);
     if (bytes.size() >= 16) file.write(bytes);  // shorter has no magic and goes to the limited child
     if (bytes.size() >= 16) read_all_of(file.path());
     return 0;
   }
-  make_hdf5_part(file.path(), in);
+  make_hdf5_part(file.path(), in, kind == 4);
   try {
     data::write_seal(file.path(), places_in(file.path()));
   } catch (const Error&) {

@@ -1,0 +1,74 @@
+"""Does the loader feed? One reader thread alone, beside what the steps of 2 ranks take and how long they wait for data.
+
+ResNet-18 on the committed images of CIFAR-10; with --jpeg, ResNet-50 on random crops of that set of JPEG images too.
+"""
+import argparse
+import json
+import pathlib
+import statistics
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import harness  # noqa: E402
+
+RANKS = 2
+CONFIG = "jobs/configs/resnet18_cifar10.yaml"
+
+
+def alone(build, path, cropped):
+    """Samples a second of the loader."""
+    name = "loader/file/resized_crop" if cropped else "loader/file"
+    out = harness.run([pathlib.Path(build).resolve() / "bench/micro/loader", path, f"--benchmark_filter=^{name}/real_time$",
+                       "--benchmark_format=json", "--benchmark_min_time=1"], "bench/micro/loader")
+    (found,) = json.loads(out)["benchmarks"]
+    return found["items_per_second"]
+
+
+def measure(binary, title, path, batch, cropped, overrides, args, directory):
+    settings = [f"data.train={path}", "data.validation=", f"train.batch_per_rank={batch}", "data.shuffle=true",
+                f"data.augment=[{'resized_crop' if cropped else 'crop'},flip]", "checkpoint.every_epochs=0",
+                f"train.max_steps={args.warmup + args.steps}", "train.epochs=1000", "log.every_steps=1", *overrides]
+    lines, _ = harness.train(binary, RANKS, 1, CONFIG, settings, directory)
+    steps = harness.steps(lines)[args.warmup:]
+    seconds = statistics.median(step["step_seconds"] for step in steps)
+    wait = statistics.median(step["data_wait_seconds"] for step in steps)
+    loader, needed = alone(args.build, path, cropped), RANKS * batch / seconds
+    return {"what": title, "loader_samples_per_second": loader, "samples_per_second": needed, "times": loader / needed,
+            "data_wait_seconds": wait, "wait_share": wait / seconds}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default="build", help="folder with the program lockstep and the benchmarks")
+    parser.add_argument("--jpeg", type=pathlib.Path, help="an imported set of JPEG images of one size, --store jpeg")
+    parser.add_argument("--steps", type=int, default=20, help="counted")
+    parser.add_argument("--warmup", type=int, default=3, help="steps before those")
+    parser.add_argument("--name", default="loader", help="of the result files")
+    parser.add_argument("--results", default=str(harness.RESULTS), help="folder for the result files")
+    args = parser.parse_args()
+    binary = harness.lockstep(args.build)
+    machine = harness.machine()
+    with harness.scratch() as directory:
+        rows = [measure(binary, "ResNet-18, batch 32 a rank, decoded images of 32x32",
+                        harness.ROOT / "data/samples/cifar10_train.h5", 32, False, [], args, directory)]
+        if args.jpeg:
+            path = args.jpeg.resolve()
+            info = json.loads(harness.run([binary, "data", "info", path, "--json"], "lockstep data info"))
+            if info["encoding"] != "jpeg" or not info["height"]:
+                harness.stop(f"{path} is no set of JPEG images of one size")
+            title = f"ResNet-50, batch 16 a rank, random crops of JPEG images of {info['height']}x{info['width']}"
+            model = ["model.depth=50", "model.stem=imagenet", f"model.classes={info['classes']}"]
+            rows.append(measure(binary, title, path, 16, True, model, args, directory))
+    cells = [[row["what"], f"{row['loader_samples_per_second']:,.0f}", f"{row['samples_per_second']:.1f}",
+              f"{row['times']:,.0f}", f"{1e3 * row['data_wait_seconds']:.3f}", f"{100 * row['wait_share']:.3f}"]
+             for row in rows]
+    text = (f"One reader thread alone, and {RANKS} ranks x 1 thread that train, one reader each; fp32, medians of {args.steps} "
+            "steps.\n\n"
+            + harness.table(["", "loader alone, images/s", "the steps take, images/s", "times", "wait of a step, ms",
+                             "of the step, %"], cells))
+    harness.write_results(args.name, "The loader feeds", text,
+                          {"machine": machine, "version": harness.version(binary), "rows": rows}, args.results)
+
+
+if __name__ == "__main__":
+    main()
