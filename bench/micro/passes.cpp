@@ -66,8 +66,9 @@ void add_pool(const std::string& name, Pool2dDescription d, bool in_network = fa
     explicit Planned(const Pool2dDescription& d) : op(backend().pool2d(d)), memory(arguments.memory_of(*op)) {
       const std::int64_t n_x = d.x.n_elements(), n_y = d.y().n_elements();
       forward.x = backward.x = arguments.tensor(n_x);
-      forward.y = arguments.tensor(n_y);
-      backward.dy = arguments.tensor(n_y);
+      const bool is_head = d.window == 0;  // which computes in fp32
+      forward.y = is_head ? arguments.make(n_y) : arguments.tensor(n_y);
+      backward.dy = is_head ? arguments.make(n_y) : arguments.tensor(n_y);
       if (d.normalization) {
         forward.normalization.scale_bias = arguments.make(2 * d.x[3]);
         backward.normalization = forward.normalization;

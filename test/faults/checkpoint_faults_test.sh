@@ -101,6 +101,8 @@ says "  naming the holder" "in use by process $first on "
 kill -KILL "$first"
 wait "$first" 2>/dev/null
 check "  the killed job's lock is left" test -s "$work/shared/lock"
+check "  with host, process, its start, job and heartbeat" test "$(cut -d' ' -f1 "$work/shared/lock" | tr '\n' ' ')" = \
+  'host pid process_start slurm_job slurm_restarts since_unix heartbeat '
 check "  and taken over" run 0 1 run.name=shared train.epochs=1000 train.max_steps=1
 says "  said so" "was left locked by process $first on .*, which is gone"
 check "  and removed at the end" test ! -e "$work/shared/lock"
