@@ -5,7 +5,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -53,11 +52,19 @@ std::string shape_text(const data::ImageSetInfo& info) {
 struct ImportArguments {
   std::string kind;
   data::ImageFolderOptions options;
+  std::string store = "auto";
   std::string statistics_from;
 };
 
+data::ImageStorage storage_of(const std::string& word) {
+  return word == "decoded" ? data::ImageStorage::decoded
+         : word == "jpeg"  ? data::ImageStorage::jpeg
+                           : data::ImageStorage::automatic;
+}
+
 int run_import(ImportArguments arguments) {
   data::ImageFolderOptions& options = arguments.options;
+  options.storage = storage_of(arguments.store);
   if (!arguments.statistics_from.empty()) {
     const data::ImageFile train = data::open_image_file(data::InputFile(arguments.statistics_from));
     options.mean = train.info.mean;
@@ -129,15 +136,11 @@ void add_import(CLI::App& data, Run& run) {
       ->type_name("TRAIN.h5")
       ->excludes(mean)
       ->excludes(stddev);
-  const std::map<std::string, data::ImageStorage> storages{{"auto", data::ImageStorage::automatic},
-                                                           {"decoded", data::ImageStorage::decoded},
-                                                           {"jpeg", data::ImageStorage::jpeg}};
-  app->add_option("--store", options.storage,
+  app->add_option("--store", arguments->store,
                   "JPEG files: decoded (images of one size), as the JPEG bytes, or auto: decoded where they have one "
                   "size and take up to 512 MiB")
-      ->transform(CLI::CheckedTransformer(storages))
-      ->default_str("auto")
-      ->type_name("auto|decoded|jpeg");
+      ->check(CLI::IsMember({"auto", "decoded", "jpeg"}))
+      ->capture_default_str();
   app->add_flag("--skip-bad", options.skip_bad, "JPEG files: leave out what cannot be decoded instead of ending");
   app->add_option("--alignment", options.alignment_bytes,
                   "data of so many bytes and more begin at a multiple of it: the stripe (chunk size) of the file "
