@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs each fuzzer of BUILD/fuzz for so many seconds on one core, from the files of test/fuzz/corpus and what earlier
-# runs found in BUILD/corpus. Status 1 if one found something.
+# Runs each fuzzer of BUILD/fuzz for so many seconds of processor time, on one core, from the files of test/fuzz/corpus and
+# what earlier runs found in BUILD/corpus. Status 1 if one found something.
 #
 #   scripts/fuzz.sh BUILD SECONDS [READER...]
 set -uo pipefail
@@ -18,9 +18,16 @@ for reader in "${readers[@]}"; do
   corpus=$build/corpus/$reader
   mkdir -p "$corpus" "$build/findings"
   echo "fuzz: $reader, $seconds s"
-  if nice "$build/fuzz/$reader" -max_total_time="$seconds" -timeout=20 -max_len=4096 -rss_limit_mb=4096 -print_final_stats=1 \
-    -artifact_prefix="$build/findings/$reader-" "$corpus" "test/fuzz/corpus/$reader" >"$build/$reader.log" 2>&1; then
-    sed -n 's/^stat::number_of_executed_units: */  inputs: /p' "$build/$reader.log"
+  {
+    (
+      ulimit -S -t "$seconds"  # ends it by SIGXCPU
+      exec nice "$build/fuzz/$reader" -timeout=60 -max_len=4096 -rss_limit_mb=4096 \
+        -artifact_prefix="$build/findings/$reader-" "$corpus" "test/fuzz/corpus/$reader"
+    ) >"$build/$reader.log" 2>&1
+    status=$?
+  } 2>/dev/null  # bash's own word about the signal
+  if [[ $status == $((128 + $(kill -l XCPU))) ]]; then
+    echo "  inputs: $(grep -oE '^#[0-9]+' "$build/$reader.log" | tail -1 | tr -d '#') or more"
   else
     tail -50 "$build/$reader.log"
     echo "fuzz: $reader FAILED; its input is in $build/findings, the whole log in $build/$reader.log"

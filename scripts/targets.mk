@@ -98,7 +98,7 @@ Targets
   make test            every test, and the unit tests of one process again under the sanitizers
   make test-long       the tests that take many minutes, and are no part of `make test`
   make test-cluster    a training on a small Slurm cluster made on this machine (root)
-  make fuzz            the readers of files fuzzed under sanitizers, FUZZ_SECONDS=600 each (clang)
+  make fuzz            the readers of files fuzzed under sanitizers, FUZZ_SECONDS=600 of processor time each (clang)
   make bench           micro and macro benchmarks; bench-peers: beside PyTorch (PYTHON); bench-check: the speeds we hold ourselves to
   make check           format, clang-tidy, the arrows between folders; also check-format, check-tidy, check-arrows
   make format          rewrites the sources as .clang-format says

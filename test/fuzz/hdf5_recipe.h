@@ -92,7 +92,7 @@ inline Hdf5Id a_data_set(hid_t file, const std::string& name, hid_t wanted_type,
       break;
     case 2:  // other dimensions, or none
       dims.resize(in.below(6));
-      for (hsize_t& d : dims) d = in.below(70);
+      for (hsize_t& d : dims) d = in.below(16);  // at most 8 MiB
       break;
     case 3:  // dimensions of no file: nothing is allocated
       dims.resize(in.below(6));
