@@ -6,10 +6,11 @@
 //                 symlink, unlink. Hit only where they are named: pread; `forward` and `backward`, which are oneDNN's
 //                 executions of a training step's forward primitives and of those for gradients; `sum`, which is
 //                 MPI_Isend of 4 KiB or more, as in a sum between nodes. KILL alone makes sense of the last three,
-//                 and FLIP of the first of them
+//                 FLIP of forward, NAN of backward
 //   FAULT_FIRST   number of the first call that is hit, from 1; FAULT_COUNT: how many (1; 0: all from there on)
 //   FAULT_ERROR   ENOSPC, EDQUOT, EIO, EROFS; KILL: the process says where, and ends, before the call; REMOVE:
-//                 FAULT_PATH, a folder, is removed before the call; FLIP: the last bit of a weight, before the call
+//                 FAULT_PATH, a folder, is removed before the call; FLIP: the last bit of a weight, NAN: a value
+//                 of the gradient that it is given, before the call
 //   FAULT_RANK    only on this rank of an mpirun
 //   FAULT_WHEN    only once this file exists
 //
@@ -29,6 +30,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <string>
 
 namespace {
@@ -129,13 +131,24 @@ const char* phase_of(const_dnnl_primitive_t primitive) {
   }
 }
 
-void flip_a_weight(int n_arguments, const dnnl_exec_arg_t* arguments) {
-  for (const dnnl_exec_arg_t* a = arguments; a != arguments + n_arguments; ++a) {
-    void* weights = nullptr;
-    if (a->arg != DNNL_ARG_WEIGHTS) continue;
-    next<decltype(&dnnl_memory_get_data_handle)>("dnnl_memory_get_data_handle")(a->memory, &weights);
-    *static_cast<unsigned char*>(weights) ^= 1;
-    std::fprintf(stderr, "fault_injection: flipped a bit\n");
+/// Null where the primitive has no such argument.
+void* data_of(int argument, int n_arguments, const dnnl_exec_arg_t* arguments) {
+  void* data = nullptr;
+  for (const dnnl_exec_arg_t* a = arguments; a != arguments + n_arguments; ++a)
+    if (a->arg == argument)
+      next<decltype(&dnnl_memory_get_data_handle)>("dnnl_memory_get_data_handle")(a->memory, &data);
+  return data;
+}
+
+void spoil(int n_arguments, const dnnl_exec_arg_t* arguments) {
+  auto* weight = static_cast<unsigned char*>(data_of(DNNL_ARG_WEIGHTS, n_arguments, arguments));
+  auto* gradient = static_cast<float*>(data_of(DNNL_ARG_DIFF_DST, n_arguments, arguments));
+  if (fault().error == "FLIP" && weight != nullptr) {
+    *weight ^= 1;
+    std::fprintf(stderr, "fault_injection: flipped a bit of a weight\n");
+  } else if (fault().error == "NAN" && gradient != nullptr) {
+    *gradient = std::numeric_limits<float>::quiet_NaN();
+    std::fprintf(stderr, "fault_injection: put a NaN into a gradient\n");
   }
 }
 
@@ -199,8 +212,7 @@ dnnl_status_t dnnl_primitive_execute(const_dnnl_primitive_t primitive, dnnl_stre
                                      const dnnl_exec_arg_t* arguments) {
   if (is_named("forward") || is_named("backward")) {
     const char* phase = phase_of(primitive);
-    if (phase != nullptr && is_named(phase) && hits(phase) && fault().error == "FLIP")
-      flip_a_weight(n_arguments, arguments);
+    if (phase != nullptr && is_named(phase) && hits(phase)) spoil(n_arguments, arguments);
   }
   return next<decltype(&dnnl_primitive_execute)>("dnnl_primitive_execute")(primitive, stream, n_arguments, arguments);
 }

@@ -22,4 +22,13 @@ status_is done
 check "spikes: they are counted" grep -Eq '"skipped_steps": [1-9]' "$work/spikes/metrics.json"
 check "spikes: none of the first 20" bash -c "! grep -E '\"step\":20,' '$work/spikes/metrics.jsonl' | grep -vq '\"skipped_steps\":0'"
 
+# A gradient of one rank is none, once: no rank applies that step, and all go on with equal weights.
+wrapper=$(dirname "$lockstep")/test/faults/fault_injection.so
+command_of=(env LD_PRELOAD="$wrapper" FAULT_CALLS=backward FAULT_ERROR=NAN FAULT_RANK=1 FAULT_FIRST=100 "${command_of[@]}")
+start gradient 2 train.max_steps=8 train.check_replicas_every_steps=1 optimizer.learning_rate=0.001
+ends "a run with one bad gradient comes to its end, all ranks alike" 0 90
+says "a gradient was spoilt" 'fault_injection: put a NaN'
+says "the step is skipped, whose loss is a number" 'step [0-9]+ was skipped: loss [0-9.]+, gradient norm -?nan'
+check "gradient: it is counted, and no other" grep -Eq '"skipped_steps": 1\b' "$work/gradient/metrics.json"
+
 finish
