@@ -10,6 +10,7 @@ for program in conv2d passes loader trace; do
   "$build/bench/micro/$program" --benchmark_min_time=0.2 --benchmark_counters_tabular=true
   echo
 done
-"${MPIRUN:-mpirun}" --oversubscribe --bind-to none -n 2 "$build/bench/micro/reducer" --benchmark_counters_tabular=true
+"${MPIRUN:-mpirun}" --oversubscribe --bind-to none -n 2 "$build/bench/micro/reducer" --benchmark_counters_tabular=true \
+  --benchmark_color=false  # mpirun lends ranks a terminal
 echo
 python3 bench/macro/steps.py --build "$build" --results "$build/bench/results"
