@@ -54,7 +54,8 @@ def draw(drawn, begin, end):
                 continue
             title = f'{span["name"]} ({span["cat"]}), {span["dur"] / 1e3:.2f} ms'
             out.append(f'<rect x="{LEFT + left:.1f}" y="{y + depth * ROW}" width="{width:.1f}" height="{ROW - 1}" '
-                       f'fill="{COLOURS[span["cat"]]}"><title>{html.escape(title)}</title></rect>')
+                       f'fill="{COLOURS[span["cat"]]}" stroke="white" stroke-width="0.6">'
+                       f'<title>{html.escape(title)}</title></rect>')
             if width > 7 * len(span["name"]):
                 out.append(f'<text x="{LEFT + left + 2:.1f}" y="{y + depth * ROW + 13}">{html.escape(span["name"])}</text>')
         y += (max(depth for depth, _ in spans) + 1) * ROW + GAP
