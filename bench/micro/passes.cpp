@@ -59,6 +59,7 @@ void add_batch_norm(const Shape& shape) {
 /// `in_network`: a pending normalisation with ReLU of its input, as behind ResNet-50's first convolution.
 void add_pool(const std::string& name, Pool2dDescription d, bool in_network = false) {
   d.dtype = dtype();
+  d.y_dtype = d.window == 0 ? DType::fp32 : d.dtype;  // the head computes in fp32
   d.x_layout = activation_layout(d.x);
   d.y_layout = d.window == 0 ? Layout::nhwc : activation_layout(d.y());
   if (in_network) d.normalization = InputNormalization{};

@@ -29,7 +29,7 @@ inline Backend& backend() {
 inline constexpr double kFloatBytes = 4;
 inline double element_bytes() { return static_cast<double>(size_bytes(dtype())); }
 
-inline Layout activation_layout(const Shape& shape) { return backend().activation_layout(shape); }
+inline Layout activation_layout(const Shape& shape) { return backend().activation_layout(shape, dtype()); }
 
 /// The loop of a benchmark. Beside the time: GFLOP/s with its share of the multiply rate, and GB/s with its share of
 /// the copy bandwidth. `bytes` are those that must be moved at least: every argument once. 0: not told. What stays in

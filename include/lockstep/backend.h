@@ -47,7 +47,9 @@ class Backend {
   virtual void fill_zero(void* d_target, std::size_t size_bytes, Stream& stream) = 0;
 
   /// The layout in which an activation of this shape is fastest inside a graph.
-  virtual Layout activation_layout(const Shape& shape) const = 0;
+  virtual Layout activation_layout(const Shape& shape, DType dtype) const = 0;
+  /// Throws not_supported where the device cannot compute in it. What a user should hear of it; empty: nothing.
+  virtual std::string check_precision(Precision precision) const = 0;
 
   virtual std::unique_ptr<Conv2d> conv2d(const Conv2dDescription&) = 0;
   virtual std::unique_ptr<Pool2d> pool2d(const Pool2dDescription&) = 0;

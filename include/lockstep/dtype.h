@@ -54,4 +54,22 @@ constexpr std::string_view name(DType type) {
 /// What a step computes in. tf32 is fp32 in memory, rounded inside the multiply.
 enum class Precision : std::uint8_t { fp32, tf32, bf16, fp16 };
 
+/// Of activations and of weights in compute; masters, statistics and reductions are fp32 or wider.
+constexpr DType storage_type(Precision precision) {
+  switch (precision) {
+    case Precision::fp32:
+    case Precision::tf32:
+      return DType::fp32;
+    case Precision::bf16:
+      return DType::bf16;
+    case Precision::fp16:
+      return DType::fp16;
+  }
+  return DType::fp32;
+}
+
+constexpr std::string_view name(Precision precision) {
+  return precision == Precision::tf32 ? "tf32" : name(storage_type(precision));
+}
+
 }  // namespace lockstep

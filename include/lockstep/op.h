@@ -156,7 +156,8 @@ struct Pool2dDescription {
   int window = 3;
   int stride = 2;
   int padding = 1;
-  DType dtype = DType::fp32;
+  DType dtype = DType::fp32;    // of x, dx, z, dz
+  DType y_dtype = DType::fp32;  // of y, dy: dtype, or fp32
   Layout x_layout = Layout::nhwc;
   Layout y_layout = Layout::nhwc;
   std::optional<InputNormalization> normalization{};

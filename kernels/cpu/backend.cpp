@@ -117,10 +117,20 @@ class CpuBackend final : public Backend {
     if (size_bytes > 0) std::memset(d_target, 0, size_bytes);
   }
 
-  /// Blocks of 16 channels are one AVX-512 register; the measurement is in conv2d_plan.h.
-  Layout activation_layout(const Shape& shape) const override {
-    const bool blocked = shape.rank() == 4 && shape[3] % 16 == 0 && onednn_instructions() == "AVX-512";
+  /// Blocks of 16 channels are one AVX-512 register; the measurement is in conv2d_plan.h. In bf16 all fast kernels want
+  /// nhwc.
+  Layout activation_layout(const Shape& shape, DType dtype) const override {
+    const bool blocked =
+        dtype == DType::fp32 && shape.rank() == 4 && shape[3] % 16 == 0 && onednn_instructions() == "AVX-512";
     return blocked ? Layout::nchw16c : Layout::nhwc;
+  }
+  std::string check_precision(Precision precision) const override {
+    require(precision == Precision::fp32 || precision == Precision::bf16, ErrorCode::not_supported,
+            "the cpu backend computes in fp32 or bf16, {} was asked for: set precision=fp32 or precision=bf16",
+            lockstep::name(precision));
+    if (precision == Precision::fp32 || onednn_has(dnnl::cpu_isa::avx512_core_bf16)) return "";
+    return "this processor has no instructions for bf16: activations are bf16 in memory, but convolutions compute in "
+           "fp32, and precision=fp32 is faster";
   }
 
   std::unique_ptr<Conv2d> conv2d(const Conv2dDescription& d) override { return make_conv2d(d, context_, options_); }

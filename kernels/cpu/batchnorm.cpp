@@ -8,14 +8,15 @@
 
 namespace lockstep::cpu {
 
+template <typename E>
 struct BatchNormBackwardTask {
   const float* dz_factor = nullptr;  // (width), like the three below
   const float* x_factor = nullptr;
   const float* mean = nullptr;
   const float* constant = nullptr;
-  const float* dz = nullptr;
-  const float* x = nullptr;
-  float* dx = nullptr;
+  const E* dz = nullptr;
+  const E* x = nullptr;
+  E* dx = nullptr;
 };
 
 }  // namespace lockstep::cpu
@@ -34,7 +35,7 @@ class CpuBatchNorm final : public BatchNorm {
   CpuBatchNorm(const BatchNormDescription& d, const CpuContext& context)
       : description_(d),
         channels_(d.x[3]),
-        tiling_({d.x[0], d.x[1] * d.x[2], d.x[3], d.layout}, context, kBackwardTensors) {}
+        tiling_({d.x[0], d.x[1] * d.x[2], d.x[3], d.layout, d.dtype}, context, kBackwardTensors) {}
 
   OpNeeds needs() const override {
     OpNeeds needs;
@@ -98,15 +99,18 @@ class CpuBatchNorm final : public BatchNorm {
         put(args.dgamma[c], args.local_sums[channels_ + c], args.parameter_mode);
       }
     }
-    const BatchNormBackwardTask task{.dz_factor = dz_factor,
-                                     .x_factor = x_factor,
-                                     .mean = mean,
-                                     .constant = constant,
-                                     .dz = static_cast<const float*>(args.dz),
-                                     .x = static_cast<const float*>(args.x),
-                                     .dx = static_cast<float*>(args.dx)};
-    run_parts(tiling_.parts, [&](int part) {
-      LOCKSTEP_DISPATCH(batch_norm_backward)(task, tiling_, part_of(tiling_.units, part, tiling_.parts));
+    with_elements(description_.dtype, [&](auto element) {
+      using E = decltype(element);
+      const BatchNormBackwardTask<E> task{.dz_factor = dz_factor,
+                                          .x_factor = x_factor,
+                                          .mean = mean,
+                                          .constant = constant,
+                                          .dz = static_cast<const E*>(args.dz),
+                                          .x = static_cast<const E*>(args.x),
+                                          .dx = static_cast<E*>(args.dx)};
+      run_parts(tiling_.parts, [&](int part) {
+        LOCKSTEP_DISPATCH(batch_norm_backward<E>)(task, tiling_, part_of(tiling_.units, part, tiling_.parts));
+      });
     });
   }
 
@@ -123,8 +127,7 @@ class CpuBatchNorm final : public BatchNorm {
 }  // namespace
 
 std::unique_ptr<BatchNorm> make_batch_norm(const BatchNormDescription& d, const CpuContext& context) {
-  require(d.dtype == DType::fp32, ErrorCode::not_supported, "Batch norm on the CPU computes in fp32, not {}.",
-          name(d.dtype));
+  require_float_or_bf16(d.dtype, "Batch norm");
   require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::internal,
           "Batch norm wants an input (N, H, W, C) that is not empty, not {}.", d.x.text());
   require(d.layout == Layout::nhwc || d.x[3] % 16 == 0, ErrorCode::internal,

@@ -6,8 +6,9 @@ namespace lockstep::cpu::LOCKSTEP_ISA {
 
 /// dx = dz_factor * dz + x_factor * (x - mean) + constant. Subtracting the mean first keeps the rounding of x_factor
 /// from being multiplied by it.
+template <typename E>
 struct BatchNormBackwardBody {
-  const BatchNormBackwardTask& task;
+  const BatchNormBackwardTask<E>& task;
 
   template <typename T, int kVectors>
   void tile(std::int64_t offset, std::int64_t stride, std::int64_t rows, std::int64_t column) const {
@@ -32,8 +33,9 @@ struct BatchNormBackwardBody {
   }
 };
 
-inline void batch_norm_backward(const BatchNormBackwardTask& task, const Tiling& tiling, Range range) {
-  walk(tiling, range, BatchNormBackwardBody{task});
+template <typename E>
+void batch_norm_backward(const BatchNormBackwardTask<E>& task, const Tiling& tiling, Range range) {
+  walk(tiling, range, BatchNormBackwardBody<E>{task});
 }
 
 }  // namespace lockstep::cpu::LOCKSTEP_ISA

@@ -13,8 +13,8 @@ using Tag = memory::format_tag;
 constexpr std::int64_t kBlock = 16;  // channels of a block of Layout::nchw16c
 
 void check(const Conv2dDescription& d) {
-  require(d.dtype == DType::fp32, ErrorCode::not_supported, "{}: the cpu backend computes in fp32, {} was asked for",
-          text(d), name(d.dtype));
+  require(d.dtype == DType::fp32 || d.dtype == DType::bf16, ErrorCode::not_supported,
+          "{}: the cpu backend computes in fp32 or bf16, {} was asked for", text(d), name(d.dtype));
   require(d.x.rank() == 4 && d.x.n_elements() > 0 && d.out_channels > 0, ErrorCode::op_description,
           "{}: x must be (N, H, W, C) and out_channels positive", text(d));
   require(d.window > 0 && d.stride > 0 && d.padding >= 0, ErrorCode::op_description,
@@ -30,7 +30,8 @@ void check(const Conv2dDescription& d) {
           d.out_channels);
 }
 
-memory::desc image(const Shape& s, Tag tag) { return {{s[0], s[3], s[1], s[2]}, memory::data_type::f32, tag}; }
+memory::desc image(const Shape& s, memory::data_type type, Tag tag) { return {{s[0], s[3], s[1], s[2]}, type, tag}; }
+
 Tag tag_of(Layout layout) { return layout == Layout::nhwc ? Tag::nhwc : Tag::nChw16c; }
 
 struct InnerTags {
@@ -56,13 +57,16 @@ std::string text(const Conv2dDescription& d) {
 ConvolutionPlan plan_convolution(const Conv2dDescription& d) {
   check(d);
   ConvolutionPlan plan;
-  plan.x = image(d.x, tag_of(d.x_layout));
-  plan.y = image(d.y(), tag_of(d.y_layout));
-  plan.inner_x = image(d.x, inner_tags(d).x);
-  plan.inner_y = image(d.y(), inner_tags(d).y);
+  using Type = memory::data_type;
+  const Type outer = d.dtype == DType::bf16 ? Type::bf16 : Type::f32;
+  const Type inner = onednn_has(dnnl::cpu_isa::avx512_core_bf16) ? outer : Type::f32;
+  plan.x = image(d.x, outer, tag_of(d.x_layout));
+  plan.y = image(d.y(), outer, tag_of(d.y_layout));
+  plan.inner_x = image(d.x, inner, inner_tags(d).x);
+  plan.inner_y = image(d.y(), inner, inner_tags(d).y);
 
   const memory::dims weight_dims{d.out_channels, d.x[3], d.window, d.window};
-  const memory::desc any(weight_dims, memory::data_type::f32, Tag::any);
+  const memory::desc any(weight_dims, inner, Tag::any), any_fp32(weight_dims, Type::f32, Tag::any);
   const memory::dims strides{d.stride, d.stride}, padding{d.padding, d.padding};
   const auto algorithm = dnnl::algorithm::convolution_direct;
   const dnnl::primitive_attr attributes = user_scratchpad();
@@ -76,9 +80,10 @@ ConvolutionPlan plan_convolution(const Conv2dDescription& d) {
     };
     plan.layout = as_onednn_layout(d.weight_layout, weight_dims);
     plan.forward = plan.layout ? choose_weights(plan.layout->desc(), any, forward) : forward(any, false);
-    if (!plan.layout) {
-      const memory::desc canonical(weight_dims, memory::data_type::f32, Tag::oihw);
-      plan.layout = std::make_shared<OnednnLayout>(canonical, plan.forward.weights_desc());
+    if (!plan.layout) {  // the masters are fp32: in bf16 they are converted in each direction, from any layout
+      const memory::desc canonical(weight_dims, Type::f32, Tag::oihw);
+      plan.layout =
+          std::make_shared<OnednnLayout>(canonical, inner == Type::f32 ? plan.forward.weights_desc() : canonical);
     }
     if (d.inference) return;
 
@@ -89,11 +94,11 @@ ConvolutionPlan plan_convolution(const Conv2dDescription& d) {
                                                                attributes, allow_empty);
       });
     }
-    const memory::desc own(weight_dims, memory::data_type::f32, Tag::OIhw16i16o);
-    plan.own_weight_gradient = plan.layout->desc() == own && weight_gradient_pays(d);
+    const memory::desc own(weight_dims, Type::f32, Tag::OIhw16i16o);
+    plan.own_weight_gradient = outer == Type::f32 && plan.layout->desc() == own && weight_gradient_pays(d);
     if (plan.own_weight_gradient) return;
     plan.backward_weights =
-        choose_weights(plan.layout->desc(), any, [&](const memory::desc& weights, bool allow_empty) {
+        choose_weights(plan.layout->desc(), any_fp32, [&](const memory::desc& weights, bool allow_empty) {
           return dnnl::convolution_backward_weights::primitive_desc(onednn_engine(), algorithm, plan.inner_x, weights,
                                                                     plan.inner_y, strides, padding, padding,
                                                                     plan.forward, attributes, allow_empty);

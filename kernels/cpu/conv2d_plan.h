@@ -15,7 +15,8 @@ namespace lockstep::cpu {
 
 struct ConvolutionPlan {
   // The caller's tensors, and the same as the primitives read and write them. They differ where oneDNN has no fast
-  // implementation for the caller's pair: nhwc in and nchw16c out, or the reverse.
+  // implementation for the caller's pair: nhwc in and nchw16c out, or the reverse; and in bf16 on a processor without
+  // its instructions, where the primitives compute in fp32.
   dnnl::memory::desc x, y, inner_x, inner_y;
   std::shared_ptr<const OnednnLayout> layout;  // of the weights
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/cpu/bf16.h"
 #include "kernels/cpu/parallel.h"
 #include "lockstep/error.h"
 #include "lockstep/philox.h"
@@ -16,17 +17,18 @@ struct Placement {
   bool flipped = false;              // left and right, after the crop
 };
 
+template <typename E>
 class CpuImageInput final : public ImageInput {
  public:
   CpuImageInput(const ImageInputDescription& d, const CpuContext& context)
       : description_(d),
         table_(static_cast<std::size_t>(d.x[3] * 256)),
-        parts_(part_count(context, d.x.n_elements() * std::int64_t{sizeof(float)})) {
+        parts_(part_count(context, d.x.n_elements() * std::int64_t{sizeof(E)})) {
     const std::size_t channels = static_cast<std::size_t>(d.x[3]);
     for (std::size_t value = 0; value < 256; ++value)
       for (std::size_t c = 0; c < channels; ++c)
-        table_[value * channels + c] =
-            static_cast<float>((static_cast<double>(value) / 255.0 - double{d.mean[c]}) / double{d.stddev[c]});
+        table_[value * channels + c] = from_float<E>(
+            static_cast<float>((static_cast<double>(value) / 255.0 - double{d.mean[c]}) / double{d.stddev[c]}));
   }
 
   OpNeeds needs() const override { return {}; }
@@ -44,7 +46,7 @@ class CpuImageInput final : public ImageInput {
       const Range range = part_of(description_.x[0], part, parts_);
       for (std::int64_t n = range.begin; n < range.end; ++n)
         copy_image(args.images + n * image, draw(args.sample_ids, n, args.scalars),
-                   static_cast<float*>(args.y) + n * image);
+                   static_cast<E*>(args.y) + n * image);
     });
   }
 
@@ -66,13 +68,13 @@ class CpuImageInput final : public ImageInput {
   }
 
   /// One pixel; what lies outside of the source is a zero byte.
-  void put(const std::uint8_t* pixel, float* out) const {
+  void put(const std::uint8_t* pixel, E* out) const {
     const std::int64_t channels = description_.x[3];
     for (std::int64_t c = 0; c < channels; ++c)
       out[c] = table_[static_cast<std::size_t>((pixel ? std::int64_t{pixel[c]} : 0) * channels + c)];
   }
 
-  void copy_image(const std::uint8_t* source, const Placement& placement, float* out) const {
+  void copy_image(const std::uint8_t* source, const Placement& placement, E* out) const {
     const std::int64_t height = description_.x[1], width = description_.x[2], channels = description_.x[3];
     for (std::int64_t h = 0; h < height; ++h) {
       const std::int64_t source_h = h + placement.row;
@@ -86,15 +88,14 @@ class CpuImageInput final : public ImageInput {
   }
 
   ImageInputDescription description_;
-  std::vector<float> table_;  // (256, C)
+  std::vector<E> table_;  // (256, C)
   int parts_;
 };
 
 }  // namespace
 
 std::unique_ptr<ImageInput> make_image_input(const ImageInputDescription& d, const CpuContext& context) {
-  require(d.dtype == DType::fp32, ErrorCode::not_supported, "Image input on the CPU makes fp32, not {}.",
-          name(d.dtype));
+  require_float_or_bf16(d.dtype, "Image input");
   require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::internal,
           "Image input wants images (N, H, W, C), not {}.", d.x.text());
   const std::size_t channels = static_cast<std::size_t>(d.x[3]);
@@ -104,7 +105,9 @@ std::unique_ptr<ImageInput> make_image_input(const ImageInputDescription& d, con
   require(std::all_of(d.stddev.begin(), d.stddev.end(), [](float s) { return s > 0; }), ErrorCode::not_supported,
           "Image input divides by the standard deviation of each channel, which must be greater than 0.");
   require(d.crop_padding >= 0, ErrorCode::internal, "Image input was given a crop padding of {}.", d.crop_padding);
-  return std::make_unique<CpuImageInput>(d, context);
+  return with_elements(d.dtype, [&](auto element) -> std::unique_ptr<ImageInput> {
+    return std::make_unique<CpuImageInput<decltype(element)>>(d, context);
+  });
 }
 
 }  // namespace lockstep::cpu

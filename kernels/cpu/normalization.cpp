@@ -9,23 +9,25 @@
 namespace lockstep::cpu {
 
 /// What the kernels read, coefficients already repeated (tiling.h).
+template <typename E>
 struct NormalizeTask {
   InputNormalization::Residual residual_kind = InputNormalization::Residual::none;
   bool relu = true;
-  const float* x = nullptr;
-  const float* residual = nullptr;
+  const E* x = nullptr;
+  const E* residual = nullptr;
   const float* scale = nullptr;  // (width), like the three below
   const float* bias = nullptr;
   const float* residual_scale = nullptr;
   const float* residual_bias = nullptr;
-  float* z = nullptr;
+  E* z = nullptr;
 };
+template <typename E>
 struct NormalizeBackwardTask {
-  NormalizeTask forward;
-  const float* z = nullptr;  // null: recomputed
-  const float* data_gradient = nullptr;
-  const float* added = nullptr;  // or null
-  float* dz = nullptr;
+  NormalizeTask<E> forward;
+  const E* z = nullptr;  // null: recomputed
+  const E* data_gradient = nullptr;
+  const E* added = nullptr;  // or null
+  E* dz = nullptr;
 };
 
 }  // namespace lockstep::cpu
@@ -42,21 +44,22 @@ struct RepeatedCoefficients {
   float residual_scale[Tiling::kMaxRepeatedWidth], residual_bias[Tiling::kMaxRepeatedWidth];
 };
 
-NormalizeTask make_task(const Tiling& tiling, const InputNormalization& normalization, const float* x,
-                        const NormalizationForward& args, float* z, RepeatedCoefficients& room) {
+template <typename E>
+NormalizeTask<E> make_task(const Tiling& tiling, const InputNormalization& normalization, const void* x,
+                           const NormalizationForward& args, void* z, RepeatedCoefficients& room) {
   const std::int64_t c = tiling.shape.c;
-  NormalizeTask task;
+  NormalizeTask<E> task;
   task.residual_kind = normalization.residual;
   task.relu = normalization.relu;
-  task.x = x;
-  task.residual = static_cast<const float*>(args.residual);
+  task.x = static_cast<const E*>(x);
+  task.residual = static_cast<const E*>(args.residual);
   task.scale = tiling.repeated(args.scale_bias, room.scale);
   task.bias = tiling.repeated(args.scale_bias + c, room.bias);
   if (normalization.residual == InputNormalization::Residual::normalized) {
     task.residual_scale = tiling.repeated(args.residual_scale_bias, room.residual_scale);
     task.residual_bias = tiling.repeated(args.residual_scale_bias + c, room.residual_bias);
   }
-  task.z = z;
+  task.z = static_cast<E*>(z);
   return task;
 }
 
@@ -71,13 +74,16 @@ constexpr int kBackwardTensors = 3;
 
 }  // namespace
 
-void normalize(const Activation& shape, const InputNormalization& normalization, const float* x,
-               const NormalizationForward& args, float* z, const CpuContext& context) {
+void normalize(const Activation& shape, const InputNormalization& normalization, const void* x,
+               const NormalizationForward& args, void* z, const CpuContext& context) {
   const Tiling tiling(shape, context, kNormalizeTensors);
   RepeatedCoefficients room;
-  const NormalizeTask task = make_task(tiling, normalization, x, args, z, room);
-  run_parts(tiling.parts, [&](int part) {
-    LOCKSTEP_DISPATCH(normalize)(task, tiling, part_of(tiling.units, part, tiling.parts));
+  with_elements(shape.dtype, [&](auto element) {
+    using E = decltype(element);
+    const NormalizeTask<E> task = make_task<E>(tiling, normalization, x, args, z, room);
+    run_parts(tiling.parts, [&](int part) {
+      LOCKSTEP_DISPATCH(normalize<E>)(task, tiling, part_of(tiling.units, part, tiling.parts));
+    });
   });
 }
 
@@ -85,14 +91,18 @@ std::size_t channel_sums_workspace_bytes(const Activation& shape, const CpuConte
   return Tiling(shape, context, kStatisticsTensors).sums_bytes(kStatisticsKinds);
 }
 
-void channel_sums(const Activation& shape, const float* x, double* statistics, void* workspace,
+void channel_sums(const Activation& shape, const void* x, double* statistics, void* workspace,
                   const CpuContext& context) {
   const Tiling tiling(shape, context, kStatisticsTensors);
   double* sums = static_cast<double*>(workspace);
-  run_parts(tiling.parts, [&](int part) {
-    double* mine = sums + static_cast<std::size_t>(part) * tiling.sums_a_part(kStatisticsKinds);
-    std::fill_n(mine, tiling.sums_a_part(kStatisticsKinds), 0.0);
-    LOCKSTEP_DISPATCH(channel_sums)(x, mine, tiling, part_of(tiling.units, part, tiling.parts));
+  with_elements(shape.dtype, [&](auto element) {
+    using E = decltype(element);
+    run_parts(tiling.parts, [&](int part) {
+      double* mine = sums + static_cast<std::size_t>(part) * tiling.sums_a_part(kStatisticsKinds);
+      std::fill_n(mine, tiling.sums_a_part(kStatisticsKinds), 0.0);
+      LOCKSTEP_DISPATCH(channel_sums<E>)
+      (static_cast<const E*>(x), mine, tiling, part_of(tiling.units, part, tiling.parts));
+    });
   });
   for (int kind = 0; kind < kStatisticsKinds; ++kind)
     for (std::int64_t c = 0; c < shape.c; ++c)
@@ -103,22 +113,25 @@ std::size_t normalize_backward_workspace_bytes(const Activation& shape, const Cp
   return Tiling(shape, context, kBackwardTensors).sums_bytes(kBackwardKinds);
 }
 
-void normalize_backward(const Activation& shape, const InputNormalization& normalization, const float* x,
-                        const NormalizationForward& forward, const float* z, const float* data_gradient,
+void normalize_backward(const Activation& shape, const InputNormalization& normalization, const void* x,
+                        const NormalizationForward& forward, const void* z, const void* data_gradient,
                         const NormalizationBackward& args, void* workspace, const CpuContext& context) {
   const Tiling tiling(shape, context, kBackwardTensors);
   RepeatedCoefficients room;
-  NormalizeBackwardTask task;
-  task.forward = make_task(tiling, normalization, x, forward, nullptr, room);
-  task.z = z;
-  task.data_gradient = data_gradient;
-  task.added = static_cast<const float*>(args.added);
-  task.dz = static_cast<float*>(args.dz);
   double* sums = static_cast<double*>(workspace);
-  run_parts(tiling.parts, [&](int part) {
-    double* mine = sums + static_cast<std::size_t>(part) * tiling.sums_a_part(kBackwardKinds);
-    std::fill_n(mine, tiling.sums_a_part(kBackwardKinds), 0.0);
-    LOCKSTEP_DISPATCH(normalize_backward)(task, mine, tiling, part_of(tiling.units, part, tiling.parts));
+  with_elements(shape.dtype, [&](auto element) {
+    using E = decltype(element);
+    NormalizeBackwardTask<E> task;
+    task.forward = make_task<E>(tiling, normalization, x, forward, nullptr, room);
+    task.z = static_cast<const E*>(z);
+    task.data_gradient = static_cast<const E*>(data_gradient);
+    task.added = static_cast<const E*>(args.added);
+    task.dz = static_cast<E*>(args.dz);
+    run_parts(tiling.parts, [&](int part) {
+      double* mine = sums + static_cast<std::size_t>(part) * tiling.sums_a_part(kBackwardKinds);
+      std::fill_n(mine, tiling.sums_a_part(kBackwardKinds), 0.0);
+      LOCKSTEP_DISPATCH(normalize_backward<E>)(task, mine, tiling, part_of(tiling.units, part, tiling.parts));
+    });
   });
 
   // sum dz * x_hat = inverse_stddev * (sum dz * x - mean * sum dz); in fp64, where the difference may cancel.

@@ -11,7 +11,8 @@ template <typename T, int kVectors, Residual kResidual>
 struct Coefficients {
   T scale[kVectors], bias[kVectors], residual_scale[kVectors], residual_bias[kVectors];
 
-  Coefficients(const NormalizeTask& task, std::int64_t column) {
+  template <typename E>
+  Coefficients(const NormalizeTask<E>& task, std::int64_t column) {
     for (int v = 0; v < kVectors; ++v) {
       const std::int64_t c = column + v * Lanes<T>::kCount;
       scale[v] = load<T>(task.scale + c);
@@ -31,9 +32,9 @@ struct Coefficients {
   }
 };
 
-template <Residual kResidual, bool kRelu>
+template <typename E, Residual kResidual, bool kRelu>
 struct NormalizeBody {
-  const NormalizeTask& task;
+  const NormalizeTask<E>& task;
 
   template <typename T, int kVectors>
   void tile(std::int64_t offset, std::int64_t stride, std::int64_t rows, std::int64_t column) const {
@@ -51,15 +52,16 @@ struct NormalizeBody {
   }
 };
 
-template <Residual kResidual>
-void normalize_residual(const NormalizeTask& task, const Tiling& tiling, Range range) {
+template <Residual kResidual, typename E>
+void normalize_residual(const NormalizeTask<E>& task, const Tiling& tiling, Range range) {
   if (task.relu)
-    walk(tiling, range, NormalizeBody<kResidual, true>{task});
+    walk(tiling, range, NormalizeBody<E, kResidual, true>{task});
   else
-    walk(tiling, range, NormalizeBody<kResidual, false>{task});
+    walk(tiling, range, NormalizeBody<E, kResidual, false>{task});
 }
 
-inline void normalize(const NormalizeTask& task, const Tiling& tiling, Range range) {
+template <typename E>
+void normalize(const NormalizeTask<E>& task, const Tiling& tiling, Range range) {
   switch (task.residual_kind) {
     case Residual::none:
       return normalize_residual<Residual::none>(task, tiling, range);
@@ -70,8 +72,9 @@ inline void normalize(const NormalizeTask& task, const Tiling& tiling, Range ran
   }
 }
 
+template <typename E>
 struct ChannelSumsBody {
-  const float* x;
+  const E* x;
   double* sums;  // (2, width)
   std::int64_t width;
 
@@ -97,17 +100,18 @@ struct ChannelSumsBody {
   }
 };
 
-inline void channel_sums(const float* x, double* sums, const Tiling& tiling, Range range) {
-  walk(tiling, range, ChannelSumsBody{x, sums, tiling.width});
+template <typename E>
+void channel_sums(const E* x, double* sums, const Tiling& tiling, Range range) {
+  walk(tiling, range, ChannelSumsBody<E>{x, sums, tiling.width});
 }
 
 /// Where the ReLU's mask comes from.
 enum class Mask { none, stored, recomputed };
 
 /// Sums are of dz, dz * x and, for a normalised residual, dz * r; x_hat follows from them per channel.
-template <Residual kResidual, Mask kMask, bool kAdded>
+template <typename E, Residual kResidual, Mask kMask, bool kAdded>
 struct BackwardBody {
-  const NormalizeBackwardTask& task;
+  const NormalizeBackwardTask<E>& task;
   double* sums;  // (3, width), two of them without normalised residual
   std::int64_t width;
   static constexpr bool kResidualSum = kResidual == Residual::normalized;
@@ -149,22 +153,23 @@ struct BackwardBody {
   }
 };
 
-template <Residual kResidual, Mask kMask>
-void backward_mask(const NormalizeBackwardTask& task, double* sums, const Tiling& tiling, Range range) {
+template <Residual kResidual, Mask kMask, typename E>
+void backward_mask(const NormalizeBackwardTask<E>& task, double* sums, const Tiling& tiling, Range range) {
   if (task.added)
-    walk(tiling, range, BackwardBody<kResidual, kMask, true>{task, sums, tiling.width});
+    walk(tiling, range, BackwardBody<E, kResidual, kMask, true>{task, sums, tiling.width});
   else
-    walk(tiling, range, BackwardBody<kResidual, kMask, false>{task, sums, tiling.width});
+    walk(tiling, range, BackwardBody<E, kResidual, kMask, false>{task, sums, tiling.width});
 }
 
-template <Residual kResidual>
-void backward_residual(const NormalizeBackwardTask& task, double* sums, const Tiling& tiling, Range range) {
+template <Residual kResidual, typename E>
+void backward_residual(const NormalizeBackwardTask<E>& task, double* sums, const Tiling& tiling, Range range) {
   if (!task.forward.relu) return backward_mask<kResidual, Mask::none>(task, sums, tiling, range);
   if (task.z) return backward_mask<kResidual, Mask::stored>(task, sums, tiling, range);
   backward_mask<kResidual, Mask::recomputed>(task, sums, tiling, range);
 }
 
-inline void normalize_backward(const NormalizeBackwardTask& task, double* sums, const Tiling& tiling, Range range) {
+template <typename E>
+void normalize_backward(const NormalizeBackwardTask<E>& task, double* sums, const Tiling& tiling, Range range) {
   switch (task.forward.residual_kind) {
     case Residual::none:
       return backward_residual<Residual::none>(task, sums, tiling, range);

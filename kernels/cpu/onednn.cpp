@@ -1,8 +1,11 @@
 #include "kernels/cpu/onednn.h"
 
+#include <cpuid.h>
+
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cpu/bf16.h"
 #include "kernels/cpu/parallel.h"
 
 namespace lockstep::cpu {
@@ -32,10 +35,23 @@ void reorder_now(const memory::desc& from, const void* source, const memory::des
   });
 }
 
+/// Some virtual machines have AMX, but not the CPUID leaf that describes its tiles. oneDNN 3.2 then uses them in one of
+/// its kernels (the data's gradient with strides) without setting them up, which ends the process. To be called before
+/// oneDNN is asked for anything: the first question fixes what it uses.
+void limit_onednn() {
+  static const bool done = [] {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    const bool has_tiles = __get_cpuid_count(0x1d, 0, &a, &b, &c, &d) != 0 && a >= 1;
+    if (!has_tiles) dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_fp16);
+    return true;
+  }();
+  static_cast<void>(done);
+}
+
 }  // namespace
 
 const dnnl::engine& onednn_engine() {
-  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  static const dnnl::engine engine = (limit_onednn(), dnnl::engine(dnnl::engine::kind::cpu, 0));
   return engine;
 }
 
@@ -50,14 +66,15 @@ std::string onednn_version() {
 }
 
 std::string onednn_instructions() {
-  using dnnl::cpu_isa;
-  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
-  const auto has = [isa](cpu_isa wanted) {
-    return (isa & static_cast<unsigned>(wanted)) == static_cast<unsigned>(wanted);
-  };
-  if (has(cpu_isa::avx512_core)) return "AVX-512";
-  if (has(cpu_isa::avx2)) return "AVX2";
+  if (onednn_has(dnnl::cpu_isa::avx512_core)) return "AVX-512";
+  if (onednn_has(dnnl::cpu_isa::avx2)) return "AVX2";
   return "SSE4.1";
+}
+
+bool onednn_has(dnnl::cpu_isa wanted) {
+  limit_onednn();
+  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+  return (isa & static_cast<unsigned>(wanted)) == static_cast<unsigned>(wanted);
 }
 
 dnnl::primitive_attr user_scratchpad() {
@@ -159,12 +176,18 @@ std::shared_ptr<const OnednnLayout> as_onednn_layout(const std::shared_ptr<const
   return layout;
 }
 
-void add_into(float* target, const float* source, std::size_t n_elements, const CpuContext& context) {
-  const auto n = static_cast<std::int64_t>(n_elements);
-  const int parts = part_count(context, n * static_cast<std::int64_t>(sizeof(float)));
-  run_parts(parts, [&](int part) {
-    const Range range = part_of(n, part, parts);
-    for (std::int64_t i = range.begin; i < range.end; ++i) target[i] += source[i];
+void add_into(DType dtype, void* target, const void* source, std::size_t n_elements, const CpuContext& context) {
+  with_elements(dtype, [&](auto element) {
+    using E = decltype(element);
+    auto* const sum = static_cast<E*>(target);
+    const auto* const added = static_cast<const E*>(source);
+    const auto n = static_cast<std::int64_t>(n_elements);
+    const int parts = part_count(context, n * static_cast<std::int64_t>(sizeof(E)));
+    run_parts(parts, [&](int part) {
+      const Range range = part_of(n, part, parts);
+      for (std::int64_t i = range.begin; i < range.end; ++i)
+        sum[i] = from_float<E>(to_float(sum[i]) + to_float(added[i]));
+    });
   });
 }
 

@@ -25,6 +25,7 @@ const dnnl::stream& onednn_stream();
 std::string onednn_version();
 /// The instructions that oneDNN uses here, "AVX-512", "AVX2".
 std::string onednn_instructions();
+bool onednn_has(dnnl::cpu_isa wanted);
 
 /// Scratchpads come from the caller.
 dnnl::primitive_attr user_scratchpad();
@@ -110,7 +111,10 @@ auto choose_weights(const dnnl::memory::desc& parameter, const dnnl::memory::des
   return as_good ? direct : best;
 }
 
-/// target += source
-void add_into(float* target, const float* source, std::size_t n_elements, const CpuContext& context);
+/// target += source, fp32 or bf16
+void add_into(DType dtype, void* target, const void* source, std::size_t n_elements, const CpuContext& context);
+inline void add_into(float* target, const float* source, std::size_t n_elements, const CpuContext& context) {
+  add_into(DType::fp32, target, source, n_elements, context);
+}
 
 }  // namespace lockstep::cpu

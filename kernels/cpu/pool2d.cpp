@@ -36,28 +36,37 @@ struct PoolGeometry {
 
 enum class PoolInput { direct, normalized, residual_plain, residual_normalized };
 
+/// Element types of x and dx, and of y and dy.
+template <typename XElement, typename YElement>
+struct PoolTypes {
+  using X = XElement;
+  using Y = YElement;
+};
+
+template <typename Types>
 struct PoolTask {
   PoolGeometry geometry;
   bool max = true;
   PoolInput input = PoolInput::direct;
   float lower_bound = 0;  // of the normalised input: 0 with ReLU, else -infinity
-  const float* x = nullptr;
-  const float* residual = nullptr;
+  const typename Types::X* x = nullptr;
+  const typename Types::X* residual = nullptr;
   const float* scale = nullptr;  // (C), like the three below
   const float* bias = nullptr;
   const float* residual_scale = nullptr;
   const float* residual_bias = nullptr;
-  float* y = nullptr;
+  typename Types::Y* y = nullptr;
   std::uint8_t* saved = nullptr;  // null: no backward follows
 };
 
+template <typename Types>
 struct PoolBackwardTask {
   PoolGeometry geometry;
   bool max = true;
   bool accumulate = false;
-  const float* dy = nullptr;
+  const typename Types::Y* dy = nullptr;
   const std::uint8_t* saved = nullptr;
-  float* dx = nullptr;
+  typename Types::X* dx = nullptr;
 };
 
 }  // namespace lockstep::cpu
@@ -83,14 +92,15 @@ struct PoolAxis {
   std::vector<Range> under, over;
 };
 
+template <typename Types>
 class CpuPool2d final : public Pool2d {
  public:
   CpuPool2d(const Pool2dDescription& d, const CpuContext& context)
       : description_(d),
         context_(context),
-        activation_{d.x[0], d.x[1] * d.x[2], d.x[3], d.x_layout},
+        activation_{d.x[0], d.x[1] * d.x[2], d.x[3], d.x_layout, d.dtype},
         max_(d.kind == Pool2dDescription::Kind::max),
-        parts_(part_count(context, d.x.n_elements() * std::int64_t{sizeof(float)})),
+        parts_(part_count(context, d.x.n_elements() * std::int64_t{sizeof(X)})),
         rows_(make_axis(d, 1)),
         columns_(make_axis(d, 2)) {
     const Shape y = d.y();
@@ -129,12 +139,14 @@ class CpuPool2d final : public Pool2d {
   }
 
   void forward(const Forward& args, const OpMemory& memory, Stream&) override {
-    PoolTask task{.geometry = geometry_, .max = max_, .x = static_cast<const float*>(args.x)};
-    task.y = static_cast<float*>(args.y);
+    PoolTask<Types> task{.geometry = geometry_, .max = max_, .x = static_cast<const X*>(args.x)};
+    task.y = static_cast<Y*>(args.y);
     task.saved = description_.inference ? nullptr : static_cast<std::uint8_t*>(memory.saved);
     if (description_.normalization) add_normalization(args, task);
     const Range units{0, description_.x[0] * units_an_image(geometry_.out_h)};
-    run_parts(parts_, [&](int part) { LOCKSTEP_DISPATCH(pool_forward)(task, part_of(units.end, part, parts_)); });
+    run_parts(parts_, [&](int part) {
+      LOCKSTEP_DISPATCH(pool_forward<Types>)(task, part_of(units.end, part, parts_));
+    });
   }
 
   // With a normalisation: the data gradient into dz (onto `added` where they are one), then back through it.
@@ -143,22 +155,25 @@ class CpuPool2d final : public Pool2d {
     if (!pending && args.dx_mode == GradientMode::skip) return;
     NormalizationBackward gradient = args.gradient;
     const bool onto_added = pending && gradient.added == gradient.dz;
-    PoolBackwardTask task{.geometry = geometry_, .max = max_};
-    task.dy = static_cast<const float*>(args.dy);
+    PoolBackwardTask<Types> task{.geometry = geometry_, .max = max_};
+    task.dy = static_cast<const Y*>(args.dy);
     task.saved = static_cast<const std::uint8_t*>(memory.saved);
-    task.dx = static_cast<float*>(pending ? gradient.dz : args.dx);
+    task.dx = static_cast<X*>(pending ? gradient.dz : args.dx);
     task.accumulate = pending ? onto_added : args.dx_mode == GradientMode::accumulate;
     const std::int64_t units = description_.x[0] * units_an_image(geometry_.h);
-    run_parts(parts_, [&](int part) { LOCKSTEP_DISPATCH(pool_backward)(task, part_of(units, part, parts_)); });
+    run_parts(parts_, [&](int part) { LOCKSTEP_DISPATCH(pool_backward<Types>)(task, part_of(units, part, parts_)); });
     if (!pending) return;
     if (onto_added) gradient.added = nullptr;
     const InputNormalization& normalization = *description_.normalization;
-    const float* z = normalization.store ? static_cast<const float*>(args.normalization.z) : nullptr;
-    normalize_backward(activation_, normalization, static_cast<const float*>(args.x), args.normalization, z, task.dx,
-                       gradient, memory.workspace, context_);
+    const void* z = normalization.store ? args.normalization.z : nullptr;
+    normalize_backward(activation_, normalization, args.x, args.normalization, z, task.dx, gradient, memory.workspace,
+                       context_);
   }
 
  private:
+  using X = typename Types::X;
+  using Y = typename Types::Y;
+
   static PoolAxis make_axis(const Pool2dDescription& d, int axis) {
     if (d.window == 0) return {d.x[axis], 1, d.x[axis], 1, 0};
     return {d.x[axis], d.y()[axis], d.window, d.stride, d.padding};
@@ -169,19 +184,19 @@ class CpuPool2d final : public Pool2d {
     return geometry_.x_layout == Layout::nhwc ? height : geometry_.c / 16;
   }
 
-  void add_normalization(const Forward& args, PoolTask& task) const {
+  void add_normalization(const Forward& args, PoolTask<Types>& task) const {
     const InputNormalization& normalization = *description_.normalization;
     const NormalizationForward& n = args.normalization;
     if (normalization.store) {
-      normalize(activation_, normalization, task.x, n, static_cast<float*>(n.z), context_);
-      task.x = static_cast<const float*>(n.z);
+      normalize(activation_, normalization, task.x, n, n.z, context_);
+      task.x = static_cast<const X*>(n.z);
       return;
     }
     using Residual = InputNormalization::Residual;
     task.lower_bound = normalization.relu ? 0.0f : -std::numeric_limits<float>::infinity();
     task.scale = n.scale_bias;
     task.bias = n.scale_bias + geometry_.c;
-    task.residual = static_cast<const float*>(n.residual);
+    task.residual = static_cast<const X*>(n.residual);
     task.input = normalization.residual == Residual::none    ? PoolInput::normalized
                  : normalization.residual == Residual::plain ? PoolInput::residual_plain
                                                              : PoolInput::residual_normalized;
@@ -203,8 +218,9 @@ class CpuPool2d final : public Pool2d {
 }  // namespace
 
 std::unique_ptr<Pool2d> make_pool2d(const Pool2dDescription& d, const CpuContext& context) {
-  require(d.dtype == DType::fp32, ErrorCode::not_supported, "Pooling on the CPU computes in fp32, not {}.",
-          name(d.dtype));
+  require_float_or_bf16(d.dtype, "Pooling");
+  require(d.y_dtype == d.dtype || d.y_dtype == DType::fp32, ErrorCode::not_supported,
+          "Pooling on the CPU gives what it was given, or fp32, not {}.", name(d.y_dtype));
   require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::internal,
           "Pooling wants an input (N, H, W, C) that is not empty, not {}.", d.x.text());
   require(d.window == 0 || (d.window > d.padding && d.padding >= 0 && d.stride > 0), ErrorCode::not_supported,
@@ -219,7 +235,9 @@ std::unique_ptr<Pool2d> make_pool2d(const Pool2dDescription& d, const CpuContext
   const std::int64_t window_elements = d.window == 0 ? d.x[1] * d.x[2] : std::int64_t{d.window} * d.window;
   require(d.kind == Pool2dDescription::Kind::average || d.inference || window_elements <= 256, ErrorCode::not_supported,
           "Max pooling on the CPU trains with windows of up to 256 elements, not {}.", window_elements);
-  return std::make_unique<CpuPool2d>(d, context);
+  if (d.dtype == DType::fp32) return std::make_unique<CpuPool2d<PoolTypes<float, float>>>(d, context);
+  if (d.y_dtype == DType::fp32) return std::make_unique<CpuPool2d<PoolTypes<Bf16, float>>>(d, context);
+  return std::make_unique<CpuPool2d<PoolTypes<Bf16, Bf16>>>(d, context);
 }
 
 }  // namespace lockstep::cpu

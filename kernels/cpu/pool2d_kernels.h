@@ -3,12 +3,12 @@
 namespace lockstep::cpu::LOCKSTEP_ISA {
 
 /// Reads the input of `kLanes` (or one) channels, normalised on the way.
-template <typename T, PoolInput kInput>
+template <typename T, PoolInput kInput, typename Types>
 struct PoolReader {
-  const PoolTask& task;
+  const PoolTask<Types>& task;
   T scale{}, bias{}, residual_scale{}, residual_bias{}, lower_bound{};
 
-  PoolReader(const PoolTask& task, std::int64_t c) : task(task) {
+  PoolReader(const PoolTask<Types>& task, std::int64_t c) : task(task) {
     if constexpr (kInput == PoolInput::direct) return;
     scale = load<T>(task.scale + c);
     bias = load<T>(task.bias + c);
@@ -55,11 +55,11 @@ inline Ints load_bytes(const std::uint8_t* p, Ints) {
 }
 inline std::int32_t load_bytes(const std::uint8_t* p, std::int32_t) { return *p; }
 
-template <typename T, PoolInput kInput>
-void max_pixel(const PoolTask& task, std::int64_t n, std::int64_t p, std::int64_t q, std::int64_t c) {
+template <typename T, PoolInput kInput, typename Types>
+void max_pixel(const PoolTask<Types>& task, std::int64_t n, std::int64_t p, std::int64_t q, std::int64_t c) {
   using Integers = typename Lanes<T>::Integers;
   const PoolGeometry& g = task.geometry;
-  const PoolReader<T, kInput> read(task, c);
+  const PoolReader<T, kInput, Types> read(task, c);
   const std::int64_t x_base = g.x_base(n, c), h0 = p * g.stride - g.padding, w0 = q * g.stride - g.padding;
   const Range rows = g.rows[p], columns = g.columns[q];
   T best = broadcast<T>(-__builtin_inff());
@@ -76,10 +76,10 @@ void max_pixel(const PoolTask& task, std::int64_t n, std::int64_t p, std::int64_
   if (task.saved) store_bytes(task.saved + out, index);
 }
 
-template <typename T, PoolInput kInput>
-void average_pixel(const PoolTask& task, std::int64_t n, std::int64_t p, std::int64_t q, std::int64_t c) {
+template <typename T, PoolInput kInput, typename Types>
+void average_pixel(const PoolTask<Types>& task, std::int64_t n, std::int64_t p, std::int64_t q, std::int64_t c) {
   const PoolGeometry& g = task.geometry;
-  const PoolReader<T, kInput> read(task, c);
+  const PoolReader<T, kInput, Types> read(task, c);
   const std::int64_t x_base = g.x_base(n, c);
   const Range rows = g.rows[p], columns = g.columns[q];
   Widened<T> sum{};
@@ -89,13 +89,13 @@ void average_pixel(const PoolTask& task, std::int64_t n, std::int64_t p, std::in
   double sums[Lanes<T>::kCount];
   std::memcpy(sums, &sum, sizeof sums);
   const double count = static_cast<double>((rows.end - rows.begin) * (columns.end - columns.begin));
-  float* y = task.y + g.y_base(n, c) + (p * g.out_w + q) * g.y_stride;
-  for (int i = 0; i < Lanes<T>::kCount; ++i) y[i] = static_cast<float>(sums[i] / count);
+  auto* y = task.y + g.y_base(n, c) + (p * g.out_w + q) * g.y_stride;
+  for (int i = 0; i < Lanes<T>::kCount; ++i) store(y + i, static_cast<float>(sums[i] / count));
 }
 
 /// dx of pixel (h, w), gathered from all windows over it, in their order.
-template <typename T, bool kMax, bool kAccumulate>
-void gather_pixel(const PoolBackwardTask& task, std::int64_t n, std::int64_t h, std::int64_t w, std::int64_t c) {
+template <typename T, bool kMax, bool kAccumulate, typename Types>
+void gather_pixel(const PoolBackwardTask<Types>& task, std::int64_t n, std::int64_t h, std::int64_t w, std::int64_t c) {
   using Integers = typename Lanes<T>::Integers;
   const PoolGeometry& g = task.geometry;
   const Range rows = g.windows_over_row[h], columns = g.windows_over_column[w];
@@ -115,7 +115,7 @@ void gather_pixel(const PoolBackwardTask& task, std::int64_t n, std::int64_t h, 
         gradient += dy / static_cast<float>(count);
       }
     }
-  float* dx = task.dx + g.x_base(n, c) + (h * g.w + w) * g.x_stride;
+  auto* dx = task.dx + g.x_base(n, c) + (h * g.w + w) * g.x_stride;
   store(dx, kAccumulate ? load<T>(dx) + gradient : gradient);
 }
 
@@ -140,9 +140,9 @@ void walk_pixels(const PoolGeometry& g, std::int64_t height, std::int64_t width,
   }
 }
 
-template <PoolInput kInput, bool kMax>
+template <PoolInput kInput, bool kMax, typename Types>
 struct PoolForwardBody {
-  const PoolTask& task;
+  const PoolTask<Types>& task;
   template <typename T>
   void pixel(std::int64_t n, std::int64_t p, std::int64_t q, std::int64_t c) const {
     if constexpr (kMax)
@@ -152,25 +152,26 @@ struct PoolForwardBody {
   }
 };
 
-template <bool kMax, bool kAccumulate>
+template <bool kMax, bool kAccumulate, typename Types>
 struct PoolBackwardBody {
-  const PoolBackwardTask& task;
+  const PoolBackwardTask<Types>& task;
   template <typename T>
   void pixel(std::int64_t n, std::int64_t h, std::int64_t w, std::int64_t c) const {
     gather_pixel<T, kMax, kAccumulate>(task, n, h, w, c);
   }
 };
 
-template <PoolInput kInput>
-void pool_input(const PoolTask& task, Range range) {
+template <PoolInput kInput, typename Types>
+void pool_input(const PoolTask<Types>& task, Range range) {
   const PoolGeometry& g = task.geometry;
   if (task.max)
-    walk_pixels(g, g.out_h, g.out_w, range, PoolForwardBody<kInput, true>{task});
+    walk_pixels(g, g.out_h, g.out_w, range, PoolForwardBody<kInput, true, Types>{task});
   else
-    walk_pixels(g, g.out_h, g.out_w, range, PoolForwardBody<kInput, false>{task});
+    walk_pixels(g, g.out_h, g.out_w, range, PoolForwardBody<kInput, false, Types>{task});
 }
 
-inline void pool_forward(const PoolTask& task, Range range) {
+template <typename Types>
+void pool_forward(const PoolTask<Types>& task, Range range) {
   switch (task.input) {
     case PoolInput::direct:
       return pool_input<PoolInput::direct>(task, range);
@@ -183,16 +184,17 @@ inline void pool_forward(const PoolTask& task, Range range) {
   }
 }
 
-template <bool kMax>
-void pool_gather(const PoolBackwardTask& task, Range range) {
+template <bool kMax, typename Types>
+void pool_gather(const PoolBackwardTask<Types>& task, Range range) {
   const PoolGeometry& g = task.geometry;
   if (task.accumulate)
-    walk_pixels(g, g.h, g.w, range, PoolBackwardBody<kMax, true>{task});
+    walk_pixels(g, g.h, g.w, range, PoolBackwardBody<kMax, true, Types>{task});
   else
-    walk_pixels(g, g.h, g.w, range, PoolBackwardBody<kMax, false>{task});
+    walk_pixels(g, g.h, g.w, range, PoolBackwardBody<kMax, false, Types>{task});
 }
 
-inline void pool_backward(const PoolBackwardTask& task, Range range) {
+template <typename Types>
+void pool_backward(const PoolBackwardTask<Types>& task, Range range) {
   task.max ? pool_gather<true>(task, range) : pool_gather<false>(task, range);
 }
 

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/cpu/bf16.h"
+
 namespace lockstep::cpu {
 
 enum class Isa : std::uint8_t { baseline, avx2, avx512 };

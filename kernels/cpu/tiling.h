@@ -23,7 +23,7 @@ struct Tiling {
     width = shape.c * repeat;
     const std::int64_t rows = shape.n * shape.hw;
     units = shape.layout == Layout::nhwc ? (rows + repeat - 1) / repeat : shape.n * (shape.c / 16);
-    parts = part_count(context, rows * shape.c * n_tensors * std::int64_t{sizeof(float)});
+    parts = part_count(context, rows * shape.c * n_tensors * static_cast<std::int64_t>(size_bytes(shape.dtype)));
     if (parts > units) parts = static_cast<int>(units > 0 ? units : 1);
   }
 

@@ -19,6 +19,44 @@ inline void store(void* p, T value) {
   std::memcpy(p, &value, sizeof value);
 }
 
+// bf16 (bf16.h): widened when loaded, rounded when stored.
+template <typename T>
+inline T load(const float* p) {
+  return load<T>(static_cast<const void*>(p));
+}
+template <typename T>
+inline T load(const Bf16* p) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return to_float(*p);
+  } else {
+#if LOCKSTEP_LANES == 16
+    return (Floats)(Ints)_mm512_maskz_slli_epi32(
+        0xffff, _mm512_maskz_cvtepu16_epi32(0xffff, load<__m256i>((const void*)p)), 16);
+#elif LOCKSTEP_LANES == 8
+    return (Floats)_mm256_slli_epi32(_mm256_cvtepu16_epi32(load<__m128i>((const void*)p)), 16);
+#else
+    return (Floats)_mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64((const __m128i*)p));
+#endif
+  }
+}
+inline void store(Bf16* p, float value) { *p = to_bf16(value); }
+inline void store(Bf16* p, Floats value) {
+  const Ints bits = (Ints)value;
+  const Ints rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  const Ints nan = (bits >> 16) | 0x40;
+  const Ints result = value != value ? nan : rounded;
+#if LOCKSTEP_LANES == 16
+  store((void*)p, _mm512_maskz_cvtepi32_epi16(0xffff, (__m512i)result));
+#elif LOCKSTEP_LANES == 8
+  const __m256i v = (__m256i)result;  // signed 16-bit values, so that packing with saturation changes nothing
+  store((void*)p, _mm_packs_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1)));
+#else
+  _mm_storel_epi64((__m128i*)p, _mm_packs_epi32((__m128i)result, (__m128i)result));
+#endif
+}
+inline void store(float* p, float value) { *p = value; }
+inline void store(float* p, Floats value) { store((void*)p, value); }
+
 // The AVX-512 intrinsics are the zero-masked ones with a full mask, which cost nothing: the plain ones draw warnings
 // out of GCC 12's own headers, and __builtin_convertvector makes two halves of each conversion.
 inline Doubles widen_low(Floats v) {

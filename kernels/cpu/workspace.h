@@ -24,9 +24,10 @@ class WorkspacePlan {
   std::size_t end_ = 0, peak_ = 0;
 };
 
-/// A piece of a workspace as fp32.
-inline float* at(void* workspace, std::size_t offset) {
-  return reinterpret_cast<float*>(static_cast<std::byte*>(workspace) + offset);
+/// A piece of a workspace.
+template <typename T = float>
+T* at(void* workspace, std::size_t offset) {
+  return reinterpret_cast<T*>(static_cast<std::byte*>(workspace) + offset);
 }
 
 }  // namespace lockstep::cpu

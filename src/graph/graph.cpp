@@ -39,7 +39,7 @@ TensorId Graph::data_of(ActivationId id, const Node& node) {
 
 TensorId Graph::make_data(ActivationId id, const Node& node) {
   Activation& a = activation(id);
-  a.data = memory_.add(a.name, static_cast<std::size_t>(a.shape.n_elements()) * sizeof(float));
+  a.data = memory_.add(a.name, a.size_bytes());
   memory_.use(a.data, node.forward_moment());
   return a.data;
 }
@@ -48,7 +48,7 @@ Graph::GradientTarget Graph::gradient_target(ActivationId id, const Node& node) 
   Activation& a = activation(id);
   if (!a.needs_gradient) return {};
   const bool first = a.gradient == kNoTensor;
-  if (first) a.gradient = memory_.add("d " + a.name, static_cast<std::size_t>(a.shape.n_elements()) * sizeof(float));
+  if (first) a.gradient = memory_.add("d " + a.name, a.size_bytes());
   memory_.use(a.gradient, node.backward_moment());
   return {a.gradient, first ? GradientMode::overwrite : GradientMode::accumulate};
 }
@@ -75,7 +75,7 @@ void Graph::plan(Backend& backend) {
     nodes_[static_cast<std::size_t>(i)]->forward_moment_ = i;
     nodes_[static_cast<std::size_t>(i)]->backward_moment_ = 2 * n - 1 - i;
   }
-  for (Activation& a : activations_) a.layout = backend.activation_layout(a.shape);
+  for (Activation& a : activations_) a.layout = backend.activation_layout(a.shape, a.dtype);
   for (auto& node : nodes_) node->register_reads(*this);
   for (auto& node : nodes_) node->plan(*this, backend);
   if (training())

@@ -52,6 +52,7 @@ class Node;
 struct Activation {
   std::string name;
   Shape shape;
+  DType dtype = DType::fp32;
   Layout layout = Layout::nhwc;
   bool needs_gradient = true;
   bool wants_statistics = false;  // its producer gives the sums for a batch norm, into `statistics`
@@ -63,10 +64,13 @@ struct Activation {
   Node* owner = nullptr;      // pending: the first consumer
   int n_readers = 0;          // consumers, and pending activations whose residual it is
   TensorId gradient = kNoTensor;
+
+  std::size_t size_bytes() const { return static_cast<std::size_t>(shape.n_elements()) * lockstep::size_bytes(dtype); }
 };
 
 struct GraphOptions {
   Mode mode = Mode::train;
+  DType dtype = DType::fp32;      // of activations; the head behind the last pooling computes in fp32
   std::int64_t batch = 0;         // samples of this rank in one piece
   std::int64_t layout_batch = 0;  // parameter layouts are chosen for this batch, alike on all ranks
   std::int64_t global_rows = 0;   // samples of all ranks in one piece (synchronised batch norm)

@@ -4,12 +4,6 @@
 
 namespace lockstep::graph {
 
-namespace {
-
-std::size_t float_bytes(const Shape& shape) { return static_cast<std::size_t>(shape.n_elements()) * sizeof(float); }
-
-}  // namespace
-
 void InputBinding::plan(Graph& graph, const Node& node) {
   Activation& a = graph.activation(input_);
   if (!a.pending || a.owner != &node) {
@@ -54,7 +48,7 @@ void InputBinding::plan_backward(Graph& graph, const Node& node) {
   memory.use(sums_, now);
   added_ = a.gradient;
   memory.use(added_, now);
-  a.gradient = dz_ = memory.add("dz " + a.name, float_bytes(a.shape));
+  a.gradient = dz_ = memory.add("dz " + a.name, a.size_bytes());
   memory.use(dz_, now);
   if (p.residual_norm) {
     residual_mean_inverse_stddev_ = p.residual_norm->mean_inverse_stddev;

@@ -25,7 +25,7 @@ class BatchNormNode final : public Node {
     synchronize_ = options.synchronize_batch_norm && graph.training();
     const std::int64_t samples = synchronize_ ? options.global_rows : x.shape[0];
     op_ = backend.batch_norm({.x = x.shape,
-                              .dtype = DType::fp32,
+                              .dtype = x.dtype,
                               .layout = x.layout,
                               .n_rows = static_cast<double>(samples * x.shape[1] * x.shape[2]),
                               .epsilon = options.batch_norm_epsilon});
@@ -53,7 +53,7 @@ class BatchNormNode final : public Node {
     MemoryPlan& memory = graph.memory();
     dz_ = z.gradient;
     // In place where nobody else needs dz: it is the residual's gradient, or another norm's, where there is one.
-    x.gradient = z.pending->residual == kNoActivation ? dz_ : memory.add("d " + x.name, float_bytes(x.shape));
+    x.gradient = z.pending->residual == kNoActivation ? dz_ : memory.add("d " + x.name, x.size_bytes());
     dx_ = x.gradient;
     x_ = x.data;
     for (TensorId t : {dz_, dx_, x_, norm_->sums, norm_->mean_inverse_stddev}) memory.use(t, backward_moment());
@@ -115,10 +115,6 @@ class BatchNormNode final : public Node {
   std::vector<ParameterId> parameters() const override { return {gamma_, beta_}; }
 
  private:
-  static std::size_t float_bytes(const Shape& shape) {
-    return static_cast<std::size_t>(shape.n_elements()) * sizeof(float);
-  }
-
   ActivationId raw_;
   NormTensors* norm_;
   ParameterId gamma_, beta_;
@@ -153,6 +149,7 @@ ActivationId batch_norm(Graph& graph, ActivationId x, const std::string& name, d
   const ActivationId z =
       graph.add_activation({.name = name,
                             .shape = shape,
+                            .dtype = graph.activation(x).dtype,
                             .pending = Pending{.raw = x, .norm = norm, .relu = false, .residual_norm = nullptr}});
   norm->applied_in = z;
   graph.add_node<BatchNormNode>(name, x, norm, gamma_id, beta_id, table.running_statistic(name, shape[3]));

@@ -26,7 +26,7 @@ class ConvolutionNode final : public Node {
                                   .window = options_.window,
                                   .stride = options_.stride,
                                   .padding = options_.padding,
-                                  .dtype = DType::fp32,
+                                  .dtype = y.dtype,
                                   .x_layout = x.layout,
                                   .y_layout = y.layout,
                                   .normalization = in_.normalization(),
@@ -109,7 +109,7 @@ ActivationId convolution(Graph& graph, ActivationId x, const std::string& name, 
   const ParameterId id =
       graph.parameters().parameter(name + ".weight", weight, ParameterKind::weight,
                                    {.kind = Initializer::Kind::normal, .value = std::sqrt(2.0 / fan_out)});
-  const ActivationId y = graph.add_activation({.name = name, .shape = out});
+  const ActivationId y = graph.add_activation({.name = name, .shape = out, .dtype = graph.options().dtype});
   graph.add_node<ConvolutionNode>(name, x, y, id, options);
   return y;
 }

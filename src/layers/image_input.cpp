@@ -18,7 +18,7 @@ class ImageInputNode final : public Node {
     Activation& out = graph.activation(out_);
     require(out.layout == Layout::nhwc, ErrorCode::internal, "images are channels-last");
     op_ = backend.image_input({.x = out.shape,
-                               .dtype = DType::fp32,
+                               .dtype = out.dtype,
                                .mean = options_.mean,
                                .stddev = options_.stddev,
                                .crop_padding = graph.training() ? options_.crop_padding : 0,
@@ -53,7 +53,8 @@ ActivationId image_input(Graph& graph, const ImageInputOptions& options, ImageBu
   buffers.images = memory.add("images", static_cast<std::size_t>(shape.n_elements()), true);
   buffers.labels = memory.add("labels", static_cast<std::size_t>(n) * sizeof(std::int32_t), true);
   buffers.sample_ids = memory.add("sample ids", static_cast<std::size_t>(n) * sizeof(std::uint32_t), true);
-  const ActivationId out = graph.add_activation({.name = "input", .shape = shape, .needs_gradient = false});
+  const ActivationId out =
+      graph.add_activation({.name = "input", .shape = shape, .dtype = graph.options().dtype, .needs_gradient = false});
   graph.add_node<ImageInputNode>(out, options, buffers);
   return out;
 }

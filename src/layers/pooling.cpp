@@ -55,7 +55,7 @@ class PoolingNode final : public Node {
 };
 
 ActivationId pool(Graph& graph, ActivationId x, const std::string& name, const Pool2dDescription& description) {
-  const ActivationId y = graph.add_activation({.name = name, .shape = description.y()});
+  const ActivationId y = graph.add_activation({.name = name, .shape = description.y(), .dtype = description.y_dtype});
   graph.add_node<PoolingNode>(name, x, y, description);
   return y;
 }
@@ -69,6 +69,8 @@ ActivationId max_pool(Graph& graph, ActivationId x, const std::string& name, int
                .window = window,
                .stride = stride,
                .padding = padding,
+               .dtype = graph.activation(x).dtype,
+               .y_dtype = graph.activation(x).dtype,
                .normalization = std::nullopt});
 }
 
@@ -79,6 +81,8 @@ ActivationId global_average_pool(Graph& graph, ActivationId x, const std::string
                .window = 0,
                .stride = 1,
                .padding = 0,
+               .dtype = graph.activation(x).dtype,
+               .y_dtype = DType::fp32,
                .normalization = std::nullopt});
 }
 

@@ -88,7 +88,7 @@ checkpoint::StateJson Checkpointing::state(std::int64_t steps_done, std::optiona
   return {{"format_version", checkpoint::kFormatVersion},
           {"layout_version", checkpoint::kLayoutVersion},
           {"model", {{"family", m.family}, {"depth", m.depth}, {"stem", m.stem}, {"classes", m.classes}}},
-          {"precision", "fp32"},
+          {"precision", name(s_.config.precision)},
           {"step", steps_done},
           {"epoch", steps_done / s_.steps_per_epoch},
           {"samples", s_.samples_after(steps_done)},

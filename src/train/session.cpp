@@ -63,7 +63,7 @@ void check_stamp(const checkpoint::StateJson& state, const Config& config, const
             "model.initialize_from={}",
             file, key, before.dump(), now.dump(), key, before.dump(), file);
   };
-  same("precision", state.value("precision", ""), "fp32");  // StepPlan refuses others
+  same("precision", state.value("precision", ""), name(config.precision));
   const nlohmann::json model = state.value("model", nlohmann::json::object());
   same("model.family", model.value("family", ""), config.model.family);
   same("model.depth", model.value("depth", 0), config.model.depth);
@@ -108,6 +108,8 @@ Session::Session(Config given, World& the_world, const SessionOptions& options)
                           .threads = config.cpu.threads,
                           .local_rank = world.local_rank(),
                           .local_size = world.local_size()});
+  if (const std::string warning = backend->check_precision(config.precision); !warning.empty() && leader())
+    log::warning("precision: {}", warning);
   communicator = comm::make_communicator(config.comm, world, batch.order_over_ranks());
   plan = std::make_unique<StepPlan>(config, train_set->info(), batch, *backend,
                                     comm::topology_of(config.comm, world, batch.order_over_ranks()));

@@ -143,8 +143,6 @@ std::vector<comm::Bucket> cut_buckets(const Config& config, const graph::Paramet
 StepPlan::StepPlan(const Config& config, const data::ImageSetInfo& images, const BatchShape& batch, Backend& backend,
                    comm::Topology topology)
     : config_(config), batch_(batch), topology_(std::move(topology)) {
-  require(config.precision == Precision::fp32, ErrorCode::not_supported,
-          "precision: this backend computes in fp32; set precision=fp32");
   const auto add = [&](const BatchShape& shape) {
     for (int piece = 0; piece < shape.pieces; ++piece) {
       const Key key{shape.piece(piece), shape.piece_of_all(piece)};
@@ -183,6 +181,7 @@ PlannedGraph StepPlan::build(graph::Mode mode, std::int64_t batch, std::int64_t 
   PlannedGraph planned;
   planned.graph = std::make_unique<graph::Graph>(
       graph::GraphOptions{.mode = mode,
+                          .dtype = storage_type(config_.precision),
                           .batch = batch,
                           .layout_batch = batch_.largest_piece(),
                           .global_rows = global,

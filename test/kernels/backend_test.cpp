@@ -127,11 +127,12 @@ TEST(CpuBackend, NamesItselfAndItsLibraries) {
 
 TEST(CpuBackend, BlocksOnlyChannelsThatFillBlocks) {
   const auto backend = one_thread();
-  EXPECT_EQ(backend->activation_layout({32, 32, 32, 3}), Layout::nhwc);
-  EXPECT_EQ(backend->activation_layout({32, 32, 32, 40}), Layout::nhwc);
-  EXPECT_EQ(backend->activation_layout({32, 64}), Layout::nhwc);
+  EXPECT_EQ(backend->activation_layout({32, 32, 32, 3}, DType::fp32), Layout::nhwc);
+  EXPECT_EQ(backend->activation_layout({32, 32, 32, 40}, DType::fp32), Layout::nhwc);
+  EXPECT_EQ(backend->activation_layout({32, 64}, DType::fp32), Layout::nhwc);
   const bool avx512 = backend->device().name.find("AVX-512") != std::string::npos;
-  EXPECT_EQ(backend->activation_layout({32, 32, 32, 64}), avx512 ? Layout::nchw16c : Layout::nhwc);
+  EXPECT_EQ(backend->activation_layout({32, 32, 32, 64}, DType::bf16), Layout::nhwc);
+  EXPECT_EQ(backend->activation_layout({32, 32, 32, 64}, DType::fp32), avx512 ? Layout::nchw16c : Layout::nhwc);
 }
 
 // ---------------------------------------------------------------------------------------------------------------

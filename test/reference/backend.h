@@ -24,7 +24,8 @@ class ReferenceBackend final : public Backend {
   void copy_to_host(void* h_target, const void* d_source, std::size_t size_bytes, Stream& stream) override;
   void fill_zero(void* d_target, std::size_t size_bytes, Stream& stream) override;
 
-  Layout activation_layout(const Shape&) const override { return Layout::nhwc; }
+  std::string check_precision(Precision) const override { return {}; }
+  Layout activation_layout(const Shape&, DType) const override { return Layout::nhwc; }
 
   std::unique_ptr<Conv2d> conv2d(const Conv2dDescription& description) override;
   std::unique_ptr<Pool2d> pool2d(const Pool2dDescription& description) override;
