@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/conv2d_amx.h"
 #include "kernels/cpu/conv2d_bare.h"
 #include "kernels/cpu/conv2d_plan.h"
 #include "kernels/cpu/normalization.h"
@@ -27,6 +28,10 @@ NormalizedInput where_z_lies(const Conv2dDescription& d, const CpuOptions& optio
   if (!d.normalization) return NormalizedInput::none;
   if (d.normalization->store) return NormalizedInput::stored;
   return d.inference || options.recompute_normalized ? NormalizedInput::temporary : NormalizedInput::saved;
+}
+
+std::unique_ptr<BareConvolution> make_bare_convolution(const Conv2dDescription& d, const CpuContext& context) {
+  return amx_convolution_fits(d) ? make_amx_convolution(d, context) : make_onednn_convolution(d, context);
 }
 
 Activation activation(const Shape& s, Layout layout, DType dtype) { return {s[0], s[1] * s[2], s[3], layout, dtype}; }
@@ -68,7 +73,7 @@ class CpuConv2d final : public Conv2d {
 CpuConv2d::CpuConv2d(const Conv2dDescription& description, const CpuContext& context, const CpuOptions& options)
     : description_(description),
       context_(context),
-      bare_(make_onednn_convolution(description, context)),
+      bare_(make_bare_convolution(description, context)),
       normalized_(where_z_lies(description, options)),
       x_shape_(activation(description.x, description.x_layout, description.dtype)),
       y_shape_(activation(description.y(), description.y_layout, description.dtype)),
