@@ -426,8 +426,8 @@ TEST(Conv2dDescriptions, WithoutMeaningAreRefused) {
   d.y_layout = Layout::nchw16c;
   refused(d, "a multiple of 16 channels, found 20");
   d = describe({2, 8, 8, 16}, 16, 3, 1, 1);
-  d.dtype = DType::bf16;
-  refused(d, "computes in fp32, bf16 was asked for");
+  d.dtype = DType::fp16;
+  refused(d, "computes in fp32 or bf16, fp16 was asked for");
   d = describe({2, 8, 8, 16}, 16, 3, 1, 1);
   d.weight_layout = make_conv2d(describe({2, 8, 8, 16}, 16, 1, 1, 0), CpuContext{1})->weight_layout();
   refused(d, "weight_layout is of a parameter of sizes (16, 16, 1, 1), the op's weights have (16, 16, 3, 3)");

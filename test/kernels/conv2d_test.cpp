@@ -86,6 +86,52 @@ INSTANTIATE_TEST_SUITE_P(All, Conv2dTest,
                          testing::Combine(testing::Range(0, static_cast<int>(std::size(kCases))),
                                           testing::Range(0, 13)));
 
+/// In bf16: any shape goes through oneDNN, channels in multiples of 32 through own kernels where the processor has AMX.
+const Case kBf16Cases[] = {
+    {{1, 7, 5, 3}, 16, 3, 1, 1, true, false},  // the first layer
+    {{2, 9, 9, 3}, 16, 7, 2, 3, true, false},  // the ImageNet stem
+    {{2, 5, 5, 13}, 7, 3, 1, 1},               // channels that are no multiple of a vector
+    {{2, 6, 6, 32}, 16, 3, 2, 1},
+    {{2, 8, 8, 32}, 64, 3, 1, 1},
+    {{1, 1, 1, 32}, 32, 3, 1, 1},  // one pixel: eight of nine taps in the padding
+    {{5, 3, 3, 96}, 32, 3, 1, 1},  // less than a tile an image
+    {{3, 5, 7, 32}, 32, 3, 2, 1},  // odd sizes, stride 2
+    {{2, 6, 8, 64}, 32, 3, 2, 1},  // even sizes, stride 2
+    {{2, 7, 7, 32}, 64, 1, 2, 0},  // a short cut: pixels that no window sees
+    {{1, 4, 6, 64}, 32, 1, 1, 0},
+    {{2, 9, 9, 32}, 32, 7, 2, 3},     // a border of two
+    {{70, 12, 12, 64}, 32, 3, 1, 1},  // more images than are packed at a time
+};
+
+class Conv2dBf16Test : public testing::TestWithParam<std::tuple<int, int>> {};
+
+TEST_P(Conv2dBf16Test, AgreesWithTheReference) {
+  const auto [case_number, normalization_number] = GetParam();
+  const Case& c = kBf16Cases[case_number];
+  if (c.x[0] > 8 && normalization_number > 1) return;  // the reference takes long
+  Conv2dDescription d = describe(c, all_normalizations()[static_cast<std::size_t>(normalization_number)]);
+  if (d.normalization) d.input_gradient = true;
+  const std::vector<UnitModes> modes = all_modes();
+  reference::ReferenceBackend reference;
+  const UnitInputs inputs =
+      rounded_to_bf16(make_inputs(d, static_cast<std::uint32_t>(case_number * 20 + normalization_number + 400)));
+  const UnitModes& mode = modes[static_cast<std::size_t>(case_number * 5 + normalization_number * 4) % modes.size()];
+  const UnitOutputs expected = run(reference, d, inputs, mode), magnitude = magnitudes(d, inputs, mode);
+  d.dtype = DType::bf16;
+  for (auto& [name, backend] : tested_backends()) {
+    SCOPED_TRACE(std::string(name) + ", x " + d.x.text() + ", y " + d.y().text() + ", window " +
+                 std::to_string(d.window) + ", " + text(d.normalization) + ", " + text(mode));
+    const UnitOutputs actual = run(*backend, d, inputs, mode);
+    expect_within_rounding(actual, expected, magnitude, lengths(d), d.dtype);
+    const UnitOutputs again = run(*tested_backends()[0].backend, d, inputs, mode);
+    EXPECT_EQ(actual.y, again.y) << "the threads do not matter";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Conv2dBf16Test,
+                         testing::Combine(testing::Range(0, static_cast<int>(std::size(kBf16Cases))),
+                                          testing::Range(0, 13)));
+
 TEST(Conv2d, InferenceGivesTheSameOutput) {
   reference::ReferenceBackend reference;
   for (const Case& c : kCases) {

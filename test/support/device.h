@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/backend.h"
+#include "test/support/tensor.h"
 
 namespace lockstep::test {
 
@@ -21,6 +22,19 @@ class Device {
     auto* target = static_cast<T*>(memory(values.size() * sizeof(T)));
     backend_.copy_to_device(target, values.data(), values.size() * sizeof(T), *stream_);
     return target;
+  }
+
+  /// An activation: `values` as fp32 or bf16, or as many of garbage.
+  void* upload_as(DType dtype, const std::vector<float>& values) {
+    if (dtype == DType::bf16) return upload(bf16_bits(values));
+    return upload(values);
+  }
+  void* garbage_as(DType dtype, std::size_t n_elements) {
+    return garbage<unsigned char>(n_elements * size_bytes(dtype));
+  }
+  std::vector<float> download_as(DType dtype, const void* source, std::size_t n_elements) {
+    if (dtype == DType::bf16) return from_bf16_bits(download(static_cast<const std::uint16_t*>(source), n_elements));
+    return download(static_cast<const float*>(source), n_elements);
   }
 
   /// For what an op must overwrite: bytes 0xff, which are NaN in every floating-point type.

@@ -1,6 +1,7 @@
 #include "test/support/tensor.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "lockstep/philox.h"
@@ -53,6 +54,23 @@ std::vector<float> from_layout(const Shape& shape, Layout layout, const std::vec
 }
 
 bool fits(const Shape& shape, Layout layout) { return layout == Layout::nhwc || shape[3] % 16 == 0; }
+
+std::vector<std::uint16_t> bf16_bits(const std::vector<float>& values) {
+  std::vector<std::uint16_t> bits;
+  for (const float value : values) {
+    // 8 significant bits: the rest is rounded as an integer, by the arithmetic of the machine.
+    const int exponent = value == 0 ? 0 : 7 - std::ilogb(value);
+    const auto rounded = static_cast<float>(std::ldexp(std::nearbyint(std::ldexp(double{value}, exponent)), -exponent));
+    bits.push_back(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(rounded) >> 16));
+  }
+  return bits;
+}
+
+std::vector<float> from_bf16_bits(const std::vector<std::uint16_t>& bits) {
+  std::vector<float> values;
+  for (const std::uint16_t b : bits) values.push_back(std::bit_cast<float>(std::uint32_t{b} << 16));
+  return values;
+}
 
 std::vector<float> absolute(std::vector<float> values) {
   for (float& value : values) value = std::abs(value);

@@ -20,6 +20,10 @@ std::vector<float> from_layout(const Shape& shape, Layout layout, const std::vec
 /// True if the layout exists for this shape: channel blocks of 16 need a multiple of 16.
 bool fits(const Shape& shape, Layout layout);
 
+/// bf16 in memory: rounded to the nearest, ties to even; and back.
+std::vector<std::uint16_t> bf16_bits(const std::vector<float>& values);
+std::vector<float> from_bf16_bits(const std::vector<std::uint16_t>& bits);
+
 std::vector<float> absolute(std::vector<float> values);
 std::vector<double> to_double(const std::vector<float>& values);
 

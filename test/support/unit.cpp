@@ -80,24 +80,24 @@ class UnitRun {
   UnitRun(Backend& backend, const Description& d, const UnitInputs& in, const UnitModes& modes)
       : device_(backend), d_(d), in_(in), modes_(modes) {
     forward_.x = activation(in.x);
-    forward_.y = y_ = device_.garbage<float>(static_cast<std::size_t>(d.y().n_elements()));
+    forward_.y = y_ = device_.garbage_as(y_dtype(d), static_cast<std::size_t>(d.y().n_elements()));
     if (d.normalization) {
       forward_.normalization.scale_bias = device_.upload(in.scale_bias);
       forward_.normalization.residual = in.residual.empty() ? nullptr : activation(in.residual);
       if (!in.residual_scale_bias.empty())
         forward_.normalization.residual_scale_bias = device_.upload(in.residual_scale_bias);
-      if (d.normalization->store) forward_.normalization.z = z_ = device_.garbage<float>(in.x.size());
+      if (d.normalization->store) forward_.normalization.z = z_ = device_.garbage_as(d.dtype, in.x.size());
     }
   }
 
   void prepare_backward() {
-    backward_.dy = device_.upload(to_layout(d_.y(), d_.y_layout, in_.dy));
+    backward_.dy = device_.upload_as(y_dtype(d_), to_layout(d_.y(), d_.y_layout, in_.dy));
     backward_.x = forward_.x;
     backward_.normalization = forward_.normalization;
     backward_.dx_mode = modes_.dx;
     if (!d_.normalization) {
       if (modes_.dx == GradientMode::accumulate) dx_ = activation(in_.dx_before);
-      if (modes_.dx == GradientMode::overwrite) dx_ = device_.garbage<float>(in_.x.size());
+      if (modes_.dx == GradientMode::overwrite) dx_ = device_.garbage_as(d_.dtype, in_.x.size());
       backward_.dx = dx_;  // null: skipped
       return;
     }
@@ -105,8 +105,7 @@ class UnitRun {
     gradient.mean_inverse_stddev = device_.upload(in_.mean_inverse_stddev);
     if (modes_.added) gradient.added = activation(in_.added);
     const bool alias = modes_.added && modes_.added_is_dz;
-    gradient.dz = dx_ =
-        alias ? static_cast<float*>(const_cast<void*>(gradient.added)) : device_.garbage<float>(in_.x.size());
+    gradient.dz = dx_ = alias ? const_cast<void*>(gradient.added) : device_.garbage_as(d_.dtype, in_.x.size());
     gradient.sums = sums_ = device_.garbage<double>(in_.mean_inverse_stddev.size());
     if (in_.residual_mean_inverse_stddev.empty()) return;
     gradient.residual_mean_inverse_stddev = device_.upload(in_.residual_mean_inverse_stddev);
@@ -114,12 +113,13 @@ class UnitRun {
   }
 
   void read_forward(UnitOutputs& out) {
-    out.y = from_layout(d_.y(), d_.y_layout, device_.download(y_, static_cast<std::size_t>(d_.y().n_elements())));
-    if (z_) out.z = from_layout(d_.x, d_.x_layout, device_.download(z_, in_.x.size()));
+    out.y = from_layout(d_.y(), d_.y_layout,
+                        device_.download_as(y_dtype(d_), y_, static_cast<std::size_t>(d_.y().n_elements())));
+    if (z_) out.z = from_layout(d_.x, d_.x_layout, device_.download_as(d_.dtype, z_, in_.x.size()));
   }
 
   void read_backward(UnitOutputs& out) {
-    if (dx_) out.dx = from_layout(d_.x, d_.x_layout, device_.download(dx_, in_.x.size()));
+    if (dx_) out.dx = from_layout(d_.x, d_.x_layout, device_.download_as(d_.dtype, dx_, in_.x.size()));
     if (sums_) out.sums = device_.download(sums_, in_.mean_inverse_stddev.size());
     if (residual_sums_) out.residual_sums = device_.download(residual_sums_, in_.mean_inverse_stddev.size());
   }
@@ -129,7 +129,11 @@ class UnitRun {
   typename Op::Backward& backward() { return backward_; }
 
  private:
-  float* activation(const std::vector<float>& nhwc) { return device_.upload(to_layout(d_.x, d_.x_layout, nhwc)); }
+  static DType y_dtype(const Conv2dDescription& d) { return d.dtype; }
+  static DType y_dtype(const Pool2dDescription& d) { return d.y_dtype; }
+  void* activation(const std::vector<float>& nhwc) {
+    return device_.upload_as(d_.dtype, to_layout(d_.x, d_.x_layout, nhwc));
+  }
 
   Device device_;
   const Description& d_;
@@ -137,7 +141,7 @@ class UnitRun {
   const UnitModes& modes_;
   typename Op::Forward forward_;
   typename Op::Backward backward_;
-  float *y_ = nullptr, *z_ = nullptr, *dx_ = nullptr;
+  void *y_ = nullptr, *z_ = nullptr, *dx_ = nullptr;
   double *sums_ = nullptr, *residual_sums_ = nullptr;
 };
 
@@ -241,11 +245,18 @@ UnitLengths lengths(const Pool2dDescription& d) {
   return {taps, taps, 1};
 }
 
+UnitInputs rounded_to_bf16(UnitInputs in) {
+  for (std::vector<float>* values : {&in.x, &in.dy, &in.residual, &in.added, &in.dx_before})
+    *values = from_bf16_bits(bf16_bits(*values));
+  return in;
+}
+
 void expect_within_rounding(const UnitOutputs& actual, const UnitOutputs& expected, const UnitOutputs& magnitude,
-                            const UnitLengths& lengths) {
+                            const UnitLengths& lengths, DType dtype) {
   // What surrounds a sum: scale, bias, residual, added gradient, x_hat, storing: at most 16 roundings. Reductions to
-  // fp64 add the errors of their elements; a square doubles them.
-  constexpr double kAround = 16;
+  // fp64 add the errors of their elements; a square doubles them. In bf16 besides, four roundings to 8 bits: of the
+  // input's z, of the weight, of the data gradient, and of the result.
+  const double kAround = dtype == DType::bf16 ? 16 + 4 * 0x1p-9 / kRoundoff : 16;
   EXPECT_TRUE(within_rounding(actual.y, expected.y, magnitude.y, lengths.n_forward + kAround)) << "y";
   EXPECT_TRUE(within_rounding(actual.z, expected.z, magnitude.z, kAround)) << "z";
   EXPECT_TRUE(

@@ -35,6 +35,9 @@ struct UnitOutputs {
 UnitInputs make_inputs(const Conv2dDescription& description, std::uint32_t stream);
 UnitInputs make_inputs(const Pool2dDescription& description, std::uint32_t stream);
 
+/// Activations and their gradients as bf16 can hold them: a run in bf16 then sees the same numbers.
+UnitInputs rounded_to_bf16(UnitInputs inputs);
+
 /// Forward, then backward unless description.inference. Outputs not asked for stay empty.
 UnitOutputs run(Backend& backend, const Conv2dDescription& description, const UnitInputs& inputs,
                 const UnitModes& modes);
@@ -55,7 +58,7 @@ struct UnitLengths {
 UnitLengths lengths(const Conv2dDescription& description);
 UnitLengths lengths(const Pool2dDescription& description);
 void expect_within_rounding(const UnitOutputs& actual, const UnitOutputs& expected, const UnitOutputs& magnitude,
-                            const UnitLengths& lengths);
+                            const UnitLengths& lengths, DType dtype = DType::fp32);
 
 /// Every normalisation that a description can hold, none first.
 std::vector<std::optional<InputNormalization>> all_normalizations();
