@@ -144,24 +144,26 @@ struct BackwardCase {
   Layout layout = Layout::nhwc;
   bool in_place = false;  // dx is dz
   GradientMode mode = GradientMode::overwrite;
+  DType dtype = DType::fp32;
 };
 
 BackwardOutputs run_backward(Backend& backend, BatchNormDescription d, const Inputs& in, const BackwardCase& c,
                              const std::vector<float>& mean_inverse_stddev, const std::vector<double>& sums,
                              const std::vector<double>& local_sums) {
   d.layout = c.layout;
+  d.dtype = c.dtype;
   Device device(backend);
   const auto op = backend.batch_norm(d);
   const std::size_t channels = in.gamma.size();
-  float* dz = device.upload(to_layout(d.x, c.layout, in.dz));
+  void* dz = device.upload_as(d.dtype, to_layout(d.x, c.layout, in.dz));
   BatchNorm::Backward args;
   args.sums = device.upload(sums);
   args.local_sums = device.upload(local_sums);
   args.dz = dz;
-  args.x = device.upload(to_layout(d.x, c.layout, in.x));
+  args.x = device.upload_as(d.dtype, to_layout(d.x, c.layout, in.x));
   args.gamma = device.upload(in.gamma);
   args.mean_inverse_stddev = device.upload(mean_inverse_stddev);
-  float* dx = c.in_place ? dz : device.garbage<float>(in.dz.size());
+  void* dx = c.in_place ? dz : device.garbage_as(d.dtype, in.dz.size());
   args.dx = dx;
   args.parameter_mode = c.mode;
   const std::vector<float> before(in.before.begin(), in.before.begin() + static_cast<std::ptrdiff_t>(channels));
@@ -174,7 +176,7 @@ BackwardOutputs run_backward(Backend& backend, BatchNormDescription d, const Inp
   }
   op->backward(args, device.op_memory(op->needs()), device.stream());
   BackwardOutputs out;
-  out.dx = from_layout(d.x, c.layout, device.download(dx, in.dz.size()));
+  out.dx = from_layout(d.x, c.layout, device.download_as(d.dtype, dx, in.dz.size()));
   if (args.dgamma) out.dgamma = device.download(args.dgamma, channels);
   if (args.dbeta) out.dbeta = device.download(args.dbeta, channels);
   return out;
@@ -183,7 +185,9 @@ BackwardOutputs run_backward(Backend& backend, BatchNormDescription d, const Inp
 TEST(BatchNorm, BackwardAgreesWithTheReference) {
   reference::ReferenceBackend reference;
   for (const Shape& shape : kCases) {
-    const Inputs in(shape);
+    Inputs in(shape);
+    in.x = from_bf16_bits(bf16_bits(in.x));  // the same numbers in both types
+    in.dz = from_bf16_bits(bf16_bits(in.dz));
     const BatchNormDescription d = describe(shape, 2);  // as if over two ranks: sums of all, local sums of this one
     const Finalized finalized = finalize(reference, describe(shape), in, GradientMode::skip);
     const std::vector<double> sums = to_double(random_normal(2 * shape[3], 8));
@@ -202,19 +206,21 @@ TEST(BatchNorm, BackwardAgreesWithTheReference) {
 
     for (GradientMode mode : {GradientMode::overwrite, GradientMode::accumulate, GradientMode::skip})
       for (bool in_place : {false, true})
-        for (Layout layout : {Layout::nhwc, Layout::nchw16c}) {
+        for (const auto& [layout, dtype] :
+             {std::pair{Layout::nhwc, DType::fp32}, {Layout::nchw16c, DType::fp32}, {Layout::nhwc, DType::bf16}}) {
           if (!fits(shape, layout)) continue;
           const BackwardCase plain{Layout::nhwc, in_place, mode};
           const auto expected = run_backward(reference, d, in, plain, finalized.mean_inverse_stddev, sums, local_sums);
           const auto magnitude =
               run_backward(reference, d, positive, plain, mean_inverse_stddev, negative_sums, positive_local_sums);
           for (auto& [name, backend] : tested_backends()) {
-            SCOPED_TRACE(std::string(name) + ", " + text(layout) + ", x " + shape.text() + ", parameters " +
-                         text(mode) + (in_place ? ", in place" : ""));
-            const auto actual = run_backward(*backend, d, in, {layout, in_place, mode}, finalized.mean_inverse_stddev,
-                                             sums, local_sums);
+            SCOPED_TRACE(std::string(name) + ", " + text(layout) + ", " + std::string(lockstep::name(dtype)) + ", x " +
+                         shape.text() + ", parameters " + text(mode) + (in_place ? ", in place" : ""));
+            const auto actual = run_backward(*backend, d, in, {layout, in_place, mode, dtype},
+                                             finalized.mean_inverse_stddev, sums, local_sums);
             // About ten operations lie behind an element of dx, and one rounding or two behind the sums.
-            EXPECT_TRUE(within_rounding(actual.dx, expected.dx, magnitude.dx, 16)) << "dx";
+            const double stored = dtype == DType::bf16 ? kBf16Roundoff / kRoundoff : 0;
+            EXPECT_TRUE(within_rounding(actual.dx, expected.dx, magnitude.dx, 16 + stored)) << "dx";
             EXPECT_TRUE(within_rounding(actual.dgamma, expected.dgamma, magnitude.dgamma, 4)) << "dgamma";
             EXPECT_TRUE(within_rounding(actual.dbeta, expected.dbeta, magnitude.dbeta, 4)) << "dbeta";
           }

@@ -52,10 +52,9 @@ std::vector<float> run(Backend& backend, const ImageInputDescription& d, const s
   args.images = device.upload(images);
   args.sample_ids = device.upload(sample_ids);
   args.scalars = device.upload(std::vector<StepScalars>{scalars});
-  auto* y = device.garbage<float>(images.size());
-  args.y = y;
+  args.y = device.garbage_as(d.dtype, images.size());
   op->forward(args, device.op_memory(op->needs()), device.stream());
-  return device.download(y, images.size());
+  return device.download_as(d.dtype, args.y, images.size());
 }
 
 std::vector<std::uint32_t> sample_ids(const Shape& shape) {
@@ -78,6 +77,20 @@ TEST(ImageInput, AgreesWithTheReference) {
           ASSERT_NEAR(actual[i], expected[i], 4 * kRoundoff * 7.5) << name << ", x " << c.x.text() << ", " << i;
       }
     }
+}
+
+/// In bf16 it is the same number, rounded once more.
+TEST(ImageInput, InBf16) {
+  for (const Case& c : kCases) {
+    ImageInputDescription d = describe(c);
+    const auto images = random_images(c.x);
+    for (auto& [name, backend] : tested_backends()) {
+      d.dtype = DType::fp32;
+      const auto expected = from_bf16_bits(bf16_bits(run(*backend, d, images, sample_ids(c.x), 5)));
+      d.dtype = DType::bf16;
+      EXPECT_EQ(run(*backend, d, images, sample_ids(c.x), 5), expected) << name << ", x " << c.x.text();
+    }
+  }
 }
 
 /// With mean 0 and deviation 1/255 the output is the byte itself: each pixel carries its own place, and where it went

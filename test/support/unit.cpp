@@ -256,7 +256,7 @@ void expect_within_rounding(const UnitOutputs& actual, const UnitOutputs& expect
   // What surrounds a sum: scale, bias, residual, added gradient, x_hat, storing: at most 16 roundings. Reductions to
   // fp64 add the errors of their elements; a square doubles them. In bf16 besides, four roundings to 8 bits: of the
   // input's z, of the weight, of the data gradient, and of the result.
-  const double kAround = dtype == DType::bf16 ? 16 + 4 * 0x1p-9 / kRoundoff : 16;
+  const double kAround = dtype == DType::bf16 ? 16 + 4 * kBf16Roundoff / kRoundoff : 16;
   EXPECT_TRUE(within_rounding(actual.y, expected.y, magnitude.y, lengths.n_forward + kAround)) << "y";
   EXPECT_TRUE(within_rounding(actual.z, expected.z, magnitude.z, kAround)) << "z";
   EXPECT_TRUE(

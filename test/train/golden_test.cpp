@@ -1,8 +1,6 @@
 // Ten steps of two networks against PyTorch. test/golden/make_golden.py made the figures; initial weights are the same
-// function of the seed in both languages. Training is chaotic, so the bounds are PyTorch's own: what its fp32 runs
-// differ by from its fp64 one.
-// timeout: 400
-// sanitizers: no
+// function of the seed in both languages. Training is chaotic, so the bounds are PyTorch's own: what its runs in fp32,
+// or in bf16, differ by from its fp64 one. timeout: 400 sanitizers: no
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -46,8 +44,9 @@ class Enlarged final : public data::ImageSet {
   mutable std::vector<std::uint8_t> small_;  // the test reads from one thread
 };
 
-Config config_of(const Json& golden) {
+Config config_of(const Json& golden, Precision precision) {
   Config config;
+  config.precision = precision;
   config.run.seed = golden["seed"];
   config.model.depth = golden["depth"];
   config.model.stem = golden["stem"];
@@ -82,17 +81,19 @@ double distance(const Json& first_step, const char* what, const Get& get, double
   return std::sqrt(difference);
 }
 
-class Golden : public testing::TestWithParam<const char*> {};
+class Golden : public testing::TestWithParam<std::tuple<const char*, Precision>> {};
 
 TEST_P(Golden, TenStepsAsInPyTorch) {
-  std::ifstream file(std::string("test/golden/") + GetParam() + ".json");
+  const auto [network, precision] = GetParam();
+  std::ifstream file(std::string("test/golden/") + network + ".json");
   ASSERT_TRUE(file) << "tests run in the repository's root";
   const Json golden = Json::parse(file);
-  const std::vector<double> losses = golden["losses"], spread = golden["spread"];
+  const Json& theirs = golden[std::string(name(precision))];
+  const std::vector<double> losses = golden["losses"], spread = theirs["spread"];
   const Json& first_step = golden["first_step"];
 
   const auto world = comm::single_world();
-  const Config config = config_of(golden);
+  const Config config = config_of(golden, precision);
   const auto communicator = comm::make_communicator(config.comm, *world);
   const auto backend = make_backend({.device = "cpu", .threads = 1});
   test::SmallRun run(config, *backend, *communicator,
@@ -103,23 +104,28 @@ TEST_P(Golden, TenStepsAsInPyTorch) {
   for (std::size_t step = 0; step < losses.size(); ++step) {
     const double loss = run.step(static_cast<std::int64_t>(step));
     const double apart = std::abs(loss / losses[step] - 1);
-    std::printf("step %2zu: loss %.7f, fp64 %.7f, apart %.1e, PyTorch's fp32 %.1e\n", step + 1, loss, losses[step],
-                apart, spread[step]);
-    EXPECT_LT(apart, step == 0 ? 2e-6 : 3 * spread[step]) << "step " << step + 1;
+    std::printf("step %2zu: loss %.7f, fp64 %.7f, apart %.1e, PyTorch's %.1e\n", step + 1, loss, losses[step], apart,
+                spread[step]);
+    EXPECT_LT(apart, step == 0 && precision == Precision::fp32 ? 2e-6 : 3 * spread[step]) << "step " << step + 1;
     if (step > 0) continue;
-    const auto check = [&](const char* what, double fp32_error, const auto& get) {
+    const auto check = [&](const char* what, double theirs_error, const auto& get) {
       double norm = 0;
       const double error = distance(first_step, what, get, norm);
-      std::printf("step  1: %ss %.2e from fp64, PyTorch's fp32 %.2e, norm %.3g\n", what, error, fp32_error, norm);
-      EXPECT_LT(error, 2 * fp32_error) << what;
+      std::printf("step  1: %ss %.2e from fp64, PyTorch's %.2e, norm %.3g\n", what, error, theirs_error, norm);
+      EXPECT_LT(error, 2 * theirs_error) << what;
     };
-    check("gradient", golden["fp32_gradient_error"], [&](const std::string& n) { return run.replica().gradient(n); });
-    check("weight", golden["fp32_weight_error"], [&](const std::string& n) { return run.replica().parameter(n); });
+    check("gradient", theirs["gradient_error"], [&](const std::string& n) { return run.replica().gradient(n); });
+    check("weight", theirs["weight_error"], [&](const std::string& n) { return run.replica().parameter(n); });
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Networks, Golden, testing::Values("resnet18_32", "resnet50_64"),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Networks, Golden,
+                         testing::Combine(testing::Values("resnet18_32", "resnet50_64"),
+                                          testing::Values(Precision::fp32, Precision::bf16)),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + std::string("_") +
+                                  std::string(name(std::get<1>(info.param)));
+                         });
 
 }  // namespace
 }  // namespace lockstep

@@ -51,6 +51,13 @@ check "  2 go on to the end" train 2 "${lars[@]}" run.name=lars
 check "  the bits of one" same lars one
 forget lars
 forget one
+check "bf16: 1 rank" train 1 "${tree[@]}" precision=bf16 run.name=one
+check "  3 ranks" train 3 "${tree[@]}" precision=bf16 run.name=bf16
+check "  the bits of one" same bf16 one
+check "  which fp32 does not continue" refused 1 'was made with precision=.bf16' \
+  train 1 "${tree[@]}" train.epochs=3 run.name=bf16
+forget bf16
+forget one
 
 # Without evaluation the training loss decides which checkpoint is best: it too is the same after stops.
 fast=(train.accumulate=2 cpu.threads=1)

@@ -32,8 +32,9 @@ void forget_peak() {
   std::ofstream("/proc/self/clear_refs") << 5;
 }
 
-void plan_tells_the_peak(World& world, int micro_batches, int steps) {
+void plan_tells_the_peak(World& world, int micro_batches, int steps, Precision precision = Precision::fp32) {
   Config config = test::small_config(32, 32 * world.size());
+  config.precision = precision;
   config.train.micro_batches = micro_batches;
   config.comm.bucket_mb = 25;
   const std::shared_ptr<const data::ImageSet> set = data::make_synthetic_set(1, 2000, 32, 32, 3, 10, "train");
@@ -78,8 +79,9 @@ void plan_tells_the_peak(World& world, int micro_batches, int steps) {
   world.barrier();  // nobody frees what others still sum
 }
 
-void steps_take_no_memory(World& world, int micro_batches) {
+void steps_take_no_memory(World& world, int micro_batches, Precision precision = Precision::fp32) {
   Config config = test::small_config(16, 8 * world.size());
+  config.precision = precision;
   config.train.micro_batches = micro_batches;
   const auto backend = make_backend({.device = "cpu", .threads = 1});
   const auto communicator = comm::make_communicator(config.comm, world);
@@ -116,8 +118,10 @@ int main(int argc, char** argv) {
   } else {
     steps_take_no_memory(*world, 0);
     steps_take_no_memory(*world, 4 * world->size());
+    steps_take_no_memory(*world, 0, Precision::bf16);
     plan_tells_the_peak(*world, 0, 20);
     plan_tells_the_peak(*world, 4 * world->size(), 5);
+    plan_tells_the_peak(*world, 0, 5, Precision::bf16);
   }
   const bool failed = world->any(failures > 0);
   world->barrier();
