@@ -16,6 +16,10 @@ using dnnl::memory;
 
 constexpr std::int64_t kBlock = 32;                           // channels, and positions, of 2 x 2 tiles
 constexpr std::int64_t kPackedBytes = std::int64_t{1} << 20;  // of images packed together: half of a core's L2
+constexpr std::int64_t kTilePair = 2 * amx::kTile;
+// What is multiplied over and over stays in the first-level cache (48 KiB): weights of some chunks of input channels,
+// used for a group of blocks of positions; or positions of x and dy, used for all taps.
+constexpr std::int64_t kWeightPairs = 18, kGroup = 8, kPositionBlocks = 10;
 
 /// Positions (conv2d_amx.h) of images of height x width pixels with a border; `begin` of them lie before the first.
 struct Positions {
@@ -68,15 +72,19 @@ class AmxConvolution final : public BareConvolution {
   };
 
   Product make_product(const Plane& to, const Image& output) const;
-  /// Images from `first` on into positions, plane after plane, with zeros around.
-  void pack(const Bf16* images, const Image& shape, const std::vector<Plane>& planes, std::int64_t first,
-            std::int64_t count, Bf16* to, std::int64_t plane_size) const;
+  /// 32 channels of a plane of images from `first` on into positions, (total, 32), with zeros around.
+  void pack(const Bf16* images, const Image& shape, const Plane& plane, std::int64_t channel, std::int64_t first,
+            std::int64_t count, Bf16* to, std::int64_t total) const;
   void pack_weights(const Product& product, const float* weight, bool over_k, Bf16* to, Range blocks) const;
-  void multiply(const Product& product, const Bf16* packed, std::int64_t plane_size, std::int64_t in_channels,
+  void multiply(const Product& product, const amx::Rows& rows, std::int64_t plane_size, std::int64_t chunks,
                 const Bf16* weights, Bf16* to, const Image& output, std::int64_t images) const;
   void run(const void* from, const Image& input, const std::vector<Plane>& planes, const std::vector<Product>& products,
            const float* weight, bool over_k, void* to, const Image& output, void* workspace) const;
   std::size_t run_bytes(const Image& input, std::size_t n_planes) const;
+  std::int64_t run_at_once(const Image& input, std::size_t n_planes) const;
+  std::int64_t gradient_at_once() const;
+  /// Tiles of x hold pairs of positions: taps an odd distance away want the pairs between.
+  std::int64_t phases() const { return n_taps_ > 1 ? 2 : 1; }
 
   std::int64_t images_at_once(std::int64_t bytes_an_image) const {
     const std::int64_t each = (images_ + parts_ - 1) / parts_;
@@ -87,13 +95,14 @@ class AmxConvolution final : public BareConvolution {
   std::int64_t images_;
   Image x_, y_;
   Positions positions_;
+  bool in_place_;  // x and dy are read where they lie
   int n_taps_, parts_;
   std::vector<Plane> x_planes_, y_planes_{Plane{}};
   std::vector<Product> forward_, data_;
   std::shared_ptr<const OnednnLayout> layout_;
   WorkspaceBytes bytes_;
   struct {
-    std::size_t packed_x = 0, packed_dy = 0, rows = 0, columns = 0;
+    std::size_t packed = 0, rows = 0, columns = 0;
   } weights_at_;
 };
 
@@ -103,14 +112,22 @@ AmxConvolution::AmxConvolution(const Conv2dDescription& d, const CpuContext& con
       x_{d.x[1], d.x[2], d.x[3]},
       y_{d.y()[1], d.y()[2], d.out_channels},
       positions_{y_.height, y_.width, (d.padding + d.stride - 1) / d.stride},
+      in_place_(d.window == 1 && d.stride == 1 && images_ * x_.height * x_.width % kBlock == 0),
       n_taps_(d.window * d.window),
       parts_(static_cast<int>(std::min<std::int64_t>(std::max(1, context.threads), images_))) {
+  if (in_place_) {  // pixels are pixels: as images of one block of positions
+    images_ = images_ * x_.height * x_.width / kBlock;
+    x_ = {1, kBlock, x_.channels};
+    y_ = {1, kBlock, y_.channels};
+    positions_ = {1, kBlock, 0};
+    parts_ = static_cast<int>(std::min<std::int64_t>(std::max(1, context.threads), images_));
+  }
   const memory::dims dims{d.out_channels, d.x[3], d.window, d.window};
   layout_ = as_onednn_layout(d.weight_layout, dims);
   if (!layout_)
     layout_ =
         std::make_shared<OnednnLayout>(memory::desc(dims, memory::data_type::f32, memory::format_tag::oihw),
-                                       memory::desc(dims, memory::data_type::f32, memory::format_tag::OIhw16i16o));
+                                       memory::desc(dims, memory::data_type::f32, memory::format_tag::OIhw16o16i));
   for (std::int64_t row = 0; row < d.stride; ++row)
     for (std::int64_t column = 0; column < d.stride; ++column) x_planes_.push_back({row, column, d.stride});
 
@@ -128,21 +145,18 @@ AmxConvolution::AmxConvolution(const Conv2dDescription& d, const CpuContext& con
     data_[static_cast<std::size_t>(plane)].window.push_back(tap);
   }
   forward_.push_back(std::move(forward));
+  if (d.window == 1) x_planes_.resize(1);  // the others no tap reads
 
   bytes_.forward = run_bytes(x_, x_planes_.size());
   if (d.inference) return;
   if (d.input_gradient) bytes_.data_gradient = run_bytes(y_, 1);
-  const std::int64_t channels = static_cast<std::int64_t>(x_planes_.size()) * x_.channels + y_.channels;
-  const std::int64_t at_once = images_at_once(positions_.image() * channels * 2);
-  const auto total = static_cast<std::size_t>(positions_.total(at_once));
-  const std::size_t x_bytes = x_planes_.size() * total * static_cast<std::size_t>(x_.channels) * sizeof(Bf16);
-  const std::size_t dy_bytes = total * static_cast<std::size_t>(y_.channels) * sizeof(Bf16);
+  const std::int64_t total = positions_.total(gradient_at_once());
+  const auto n_planes = static_cast<std::int64_t>(x_planes_.size());
+  const auto bytes = [](std::int64_t n_elements) { return static_cast<std::size_t>(n_elements) * sizeof(Bf16); };
   WorkspacePlan workspace;
-  weights_at_.packed_x = workspace.take(x_bytes);
-  weights_at_.packed_dy = workspace.take(dy_bytes);
-  // Rows an odd number of cache lines long lie in different sets of the first-level cache.
-  weights_at_.rows = workspace.take(x_bytes + x_planes_.size() * static_cast<std::size_t>(x_.channels) * 256);
-  weights_at_.columns = workspace.take(dy_bytes);
+  weights_at_.packed = workspace.take(in_place_ ? 0 : bytes(parts_ * (total + 1) * kBlock));
+  weights_at_.rows = workspace.take(bytes(total * y_.channels));
+  weights_at_.columns = workspace.take(bytes(n_planes * x_.channels * phases() * total));
   bytes_.weight_gradient = workspace.size_bytes();
 }
 
@@ -157,41 +171,29 @@ AmxConvolution::Product AmxConvolution::make_product(const Plane& to, const Imag
   return product;
 }
 
-void AmxConvolution::pack(const Bf16* images, const Image& shape, const std::vector<Plane>& planes, std::int64_t first,
-                          std::int64_t count, Bf16* to, std::int64_t plane_size) const {
-  const std::int64_t channels = shape.channels, pitch = positions_.pitch() * channels;
-  const auto clear = [](Bf16* begin, const Bf16* end) {
-    std::memset(static_cast<void*>(begin), 0, static_cast<std::size_t>(end - begin) * sizeof(Bf16));
+void AmxConvolution::pack(const Bf16* images, const Image& shape, const Plane& plane, std::int64_t channel,
+                          std::int64_t first, std::int64_t count, Bf16* to, std::int64_t total) const {
+  Bf16* const end = to + total * kBlock;
+  const auto clear = [](Bf16* begin, const Bf16* stop) {
+    std::memset(static_cast<void*>(begin), 0, static_cast<std::size_t>(stop - begin) * sizeof(Bf16));
   };
-  for (const Plane& plane : planes) {
-    Bf16* out = to;
-    Bf16* const end = to + plane_size;
-    clear(out, out + positions_.begin() * channels);
-    out += positions_.begin() * channels;
-    for (std::int64_t n = first; n < first + count; ++n) {
-      const Bf16* image = images + n * shape.n_elements();
-      for (std::int64_t h = 0; h < positions_.height; ++h) {
-        const std::int64_t row = plane.row + h * plane.stride;
-        Bf16* pixel = out + h * pitch;
-        if (row < shape.height) {
-          const Bf16* from = image + (row * shape.width + plane.column) * channels;
-          const std::int64_t columns = (shape.width - plane.column + plane.stride - 1) / plane.stride;
-          const std::int64_t step = plane.stride == 1 ? columns : 1;
-          for (std::int64_t w = 0; w < columns; w += step, pixel += step * channels, from += plane.stride * channels)
-            std::memcpy(static_cast<void*>(pixel), from, static_cast<std::size_t>(step * channels) * sizeof(Bf16));
-        }
-        clear(pixel, out + (h + 1) * pitch);
-      }
-      out += positions_.height * pitch;
-      clear(out, out + positions_.border * pitch);
-      out += positions_.border * pitch;
+  clear(to, to + positions_.begin() * kBlock);
+  to += positions_.begin() * kBlock;
+  const std::int64_t columns = (shape.width - plane.column + plane.stride - 1) / plane.stride;
+  for (std::int64_t n = first; n < first + count; ++n) {
+    const Bf16* image = images + n * shape.n_elements() + channel;
+    for (std::int64_t h = 0; h < positions_.height + positions_.border; ++h, to += positions_.pitch() * kBlock) {
+      const std::int64_t row = plane.row + h * plane.stride;
+      const std::int64_t pixels = h < positions_.height && row < shape.height ? columns : 0;
+      amx::copy_rows(image + (row * shape.width + plane.column) * shape.channels, plane.stride * shape.channels, pixels,
+                     to);
+      clear(to + pixels * kBlock, to + positions_.pitch() * kBlock);
     }
-    clear(out, end);
-    to = end;
   }
+  clear(to, end);
 }
 
-/// Blocks of 32 output channels of the product, each (taps, input channels / 32, two tiles).
+/// Blocks of 32 output channels of the product, each (input channels / 32, taps, two tiles).
 void AmxConvolution::pack_weights(const Product& product, const float* weight, bool over_k, Bf16* to,
                                   Range blocks) const {
   const std::int64_t c_blocks = x_.channels / 16;
@@ -199,10 +201,10 @@ void AmxConvolution::pack_weights(const Product& product, const float* weight, b
     return weight + ((k * c_blocks + c) * n_taps_ + tap) * 256;
   };
   const std::int64_t chunks = (over_k ? y_.channels : x_.channels) / kBlock;
-  to += blocks.begin * static_cast<std::int64_t>(product.window.size()) * chunks * 2 * amx::kTile;
+  to += blocks.begin * static_cast<std::int64_t>(product.window.size()) * chunks * kTilePair;
   for (std::int64_t out = blocks.begin; out < blocks.end; ++out)
-    for (const int tap : product.window)
-      for (std::int64_t chunk = 0; chunk < chunks; ++chunk)
+    for (std::int64_t chunk = 0; chunk < chunks; ++chunk)
+      for (const int tap : product.window)
         for (int half = 0; half < 2; ++half, to += amx::kTile) {
           if (over_k)
             amx::weights_over_k(block(2 * chunk, 2 * out + half, tap), block(2 * chunk + 1, 2 * out + half, tap), to);
@@ -211,45 +213,61 @@ void AmxConvolution::pack_weights(const Product& product, const float* weight, b
         }
 }
 
-/// The output's plane of `images` packed ones.
-void AmxConvolution::multiply(const Product& product, const Bf16* packed, std::int64_t plane_size,
-                              std::int64_t in_channels, const Bf16* weights, Bf16* to, const Image& output,
+/// The output's plane of `images` images, whose first position is rows'.
+void AmxConvolution::multiply(const Product& product, const amx::Rows& rows, std::int64_t plane_size,
+                              std::int64_t chunks, const Bf16* weights, Bf16* to, const Image& output,
                               std::int64_t images) const {
   std::int64_t distances[49];
   for (std::size_t t = 0; t < product.taps.size(); ++t)
-    distances[t] = (product.taps[t].plane * plane_size + product.taps[t].distance * in_channels) *
+    distances[t] = (product.taps[t].plane * plane_size + product.taps[t].distance * rows.row) *
                    static_cast<std::int64_t>(sizeof(Bf16));
   const int n_taps = static_cast<int>(product.taps.size());
-  const std::int64_t chunks = in_channels / kBlock, image = positions_.image(), n_positions = images * image;
-  const Bf16* const first = packed + positions_.begin() * in_channels;
-  alignas(64) float sums[kBlock * kBlock];
-  for (std::int64_t channel = 0; channel < output.channels; channel += kBlock) {
-    std::int64_t n = 0, pixel = 0;  // of the position
-    for (std::int64_t position = 0; position < n_positions; position += kBlock) {
-      amx::row_block(first + position * in_channels, in_channels * static_cast<std::int64_t>(sizeof(Bf16)), distances,
-                     n_taps, chunks, weights, sums);
-      const std::int64_t rows = std::min(kBlock, n_positions - position);
-      for (std::int64_t row = 0; row < rows; ++row) {
+  const std::int64_t image = positions_.image(), n_positions = images * image;
+  const std::int64_t segment = std::max<std::int64_t>(1, kWeightPairs / std::max(1, n_taps));  // chunks
+  alignas(64) float sums[kGroup][kBlock * kBlock];
+  for (std::int64_t group = 0; group < n_positions; group += kGroup * kBlock) {
+    const std::int64_t n_blocks = std::min(kGroup, (n_positions - group + kBlock - 1) / kBlock);
+    const Bf16* columns = weights;
+    for (std::int64_t channel = 0; channel < output.channels; channel += kBlock) {
+      for (std::int64_t chunk = 0; chunk < chunks; chunk += segment) {
+        const std::int64_t n_chunks = std::min(segment, chunks - chunk);
+        for (std::int64_t block = 0; block < n_blocks; ++block)
+          amx::row_block(rows.at(group + block * kBlock, chunk), distances, n_taps, n_chunks, columns, sums[block],
+                         chunk > 0);
+        columns += n_taps * n_chunks * kTilePair;
+      }
+      std::int64_t n = group / image, pixel = group % image;
+      const std::int64_t n_rows = std::min(n_blocks * kBlock, n_positions - group);
+      for (std::int64_t row = 0; row < n_rows; ++row) {
         const std::int32_t at = product.pixels[static_cast<std::size_t>(pixel)];
         if (at >= 0)
-          amx::store_bf16(to + n * output.n_elements() + at * output.channels + channel, sums + row * kBlock);
+          amx::store_bf16(to + n * output.n_elements() + at * output.channels + channel, sums[0] + row * kBlock);
         if (++pixel == image) {
           pixel = 0;
           ++n;
         }
       }
     }
-    weights += n_taps * chunks * 2 * amx::kTile;
   }
 }
 
+std::int64_t AmxConvolution::run_at_once(const Image& input, std::size_t n_planes) const {
+  if (in_place_) return images_;
+  return images_at_once(static_cast<std::int64_t>(n_planes) * positions_.image() * input.channels * 2);
+}
+
+std::int64_t AmxConvolution::gradient_at_once() const {
+  const std::int64_t channels = static_cast<std::int64_t>(x_planes_.size()) * x_.channels + y_.channels;
+  return images_at_once(positions_.image() * channels * 2);
+}
+
 std::size_t AmxConvolution::run_bytes(const Image& input, std::size_t n_planes) const {
-  const std::int64_t an_image = static_cast<std::int64_t>(n_planes) * positions_.image() * input.channels * 2;
-  const std::int64_t total = positions_.total(images_at_once(an_image));
+  const std::int64_t total = positions_.total(run_at_once(input, n_planes));
   WorkspacePlan workspace;
   workspace.take(static_cast<std::size_t>(n_taps_ * x_.channels * y_.channels) * sizeof(Bf16));
-  workspace.take(static_cast<std::size_t>(parts_) * n_planes * static_cast<std::size_t>(total * input.channels) *
-                 sizeof(Bf16));
+  if (!in_place_)
+    workspace.take(static_cast<std::size_t>(parts_) * n_planes * static_cast<std::size_t>(total * input.channels) *
+                   sizeof(Bf16));
   return workspace.size_bytes();
 }
 
@@ -269,19 +287,24 @@ void AmxConvolution::run(const void* from, const Image& input, const std::vector
     for (std::size_t i = 0; i < products.size(); ++i)
       pack_weights(products[i], weight, over_k, weights_of(i), part_of(out_blocks, part, parts_));
   });
-  const auto n_planes = static_cast<std::int64_t>(planes.size());
-  const std::int64_t at_once = images_at_once(n_planes * positions_.image() * input.channels * 2);
-  const std::int64_t plane_size = positions_.total(at_once) * input.channels;
+  const std::int64_t at_once = run_at_once(input, planes.size()), chunks = input.channels / kBlock;
+  const std::int64_t total = positions_.total(at_once), plane_size = chunks * total * kBlock;
   run_parts(parts_, [&](int part) {
     const amx::Tiles tiles;
-    Bf16* const mine = packed + part * n_planes * plane_size;
+    Bf16* const mine = packed + part * static_cast<std::int64_t>(planes.size()) * plane_size;
     const Range images = part_of(images_, part, parts_);
     for (std::int64_t first = images.begin; first < images.end; first += at_once) {
       const std::int64_t count = std::min(at_once, images.end - first);
-      pack(static_cast<const Bf16*>(from), input, planes, first, count, mine, plane_size);
-      amx::memory_fence();
+      amx::Rows rows{static_cast<const Bf16*>(from) + first * input.n_elements(), input.channels, kBlock};
+      if (!in_place_) {
+        Bf16* to_plane = mine;
+        for (const Plane& plane : planes)
+          for (std::int64_t chunk = 0; chunk < chunks; ++chunk, to_plane += total * kBlock)
+            pack(static_cast<const Bf16*>(from), input, plane, chunk * kBlock, first, count, to_plane, total);
+        rows = {mine + positions_.begin() * kBlock, kBlock, total * kBlock};
+      }
       for (std::size_t i = 0; i < products.size(); ++i)
-        multiply(products[i], mine, plane_size, input.channels, weights_of(i),
+        multiply(products[i], rows, plane_size, chunks, weights_of(i),
                  static_cast<Bf16*>(to) + first * output.n_elements(), output, count);
     }
   });
@@ -296,56 +319,72 @@ void AmxConvolution::data_gradient(const void* dy, const float* weight, void* dx
 }
 
 void AmxConvolution::weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate, void* workspace) {
-  Bf16* const packed_x = at<Bf16>(workspace, weights_at_.packed_x);
-  Bf16* const packed_dy = at<Bf16>(workspace, weights_at_.packed_dy);
+  Bf16* const packed = at<Bf16>(workspace, weights_at_.packed);
   Bf16* const rows = at<Bf16>(workspace, weights_at_.rows);
   Bf16* const columns = at<Bf16>(workspace, weights_at_.columns);
-  const auto n_planes = static_cast<std::int64_t>(x_planes_.size());
-  const std::int64_t at_once = images_at_once(positions_.image() * (n_planes * x_.channels + y_.channels) * 2);
-  const std::int64_t c_blocks = x_.channels / 16, k_blocks = y_.channels / 16;
-  const std::int64_t total = positions_.total(at_once), begin = positions_.begin();
-  const std::int64_t row_length = (total + kBlock - 1) / kBlock * kBlock + (total / kBlock % 2 == 0 ? kBlock : 0);
+  const std::int64_t c_chunks = x_.channels / kBlock, k_chunks = y_.channels / kBlock;
+  const std::int64_t x_units = static_cast<std::int64_t>(x_planes_.size()) * c_chunks;
+  const std::int64_t at_once = gradient_at_once(), total = positions_.total(at_once), phases = this->phases();
+  // 16 channels of dy, of x at a phase.
+  const auto rows_of = [&](std::int64_t k) { return rows + k * total * 16; };
+  const auto columns_of = [&](std::int64_t c, std::int64_t phase) {
+    return columns + (c * phases + phase) * total * 16;
+  };
   for (std::int64_t first = 0; first < images_; first += at_once) {
     const std::int64_t count = std::min(at_once, images_ - first), blocks = positions_.blocks(count);
-    pack(static_cast<const Bf16*>(x), x_, x_planes_, first, count, packed_x, total * x_.channels);
-    pack(static_cast<const Bf16*>(dy), y_, y_planes_, first, count, packed_dy, total * y_.channels);
     run_parts(parts_, [&](int part) {
-      for (std::int64_t plane = 0; plane < n_planes; ++plane) {
-        const Bf16* from = packed_x + plane * total * x_.channels;
-        Bf16* to = rows + plane * x_.channels * row_length;
-        const Range range = part_of(total / kBlock + 1, part, parts_);
-        for (std::int64_t block = range.begin; block < range.end; ++block) {
-          const std::int64_t position = std::min(block * kBlock, total - kBlock);  // the last may overlap
-          for (std::int64_t c = 0; c < c_blocks; ++c)
-            amx::transpose_positions(from + position * x_.channels + c * 16, x_.channels,
-                                     to + c * 16 * row_length + position, row_length);
+      Bf16* const mine = packed + part * (total + 1) * kBlock;
+      // 32 channels in positions, the first of them with what taps reach before it.
+      const auto source = [&](const void* images, const Image& shape, const Plane& plane, std::int64_t chunk) {
+        if (in_place_)
+          return amx::Rows{static_cast<const Bf16*>(images) + first * shape.n_elements() + chunk * kBlock,
+                           shape.channels, 0};
+        pack(static_cast<const Bf16*>(images), shape, plane, chunk * kBlock, first, count, mine, total + 1);
+        return amx::Rows{mine, kBlock, 0};
+      };
+      const Range range = part_of(x_units + k_chunks, part, parts_);
+      for (std::int64_t unit = range.begin; unit < range.end; ++unit) {
+        if (unit < x_units) {
+          const amx::Rows from = source(x, x_, x_planes_[static_cast<std::size_t>(unit / c_chunks)], unit % c_chunks);
+          const std::int64_t n_positions = blocks * kBlock + 2 * positions_.begin();
+          for (std::int64_t block = 0; block < n_positions; block += kBlock) {
+            const std::int64_t position = std::min(block, n_positions - kBlock);  // the last may overlap
+            for (std::int64_t half = 0; half < 2; ++half)
+              for (std::int64_t phase = 0; phase < phases; ++phase)
+                amx::pairs_of_positions(from.base + (position + phase) * from.row + half * 16, from.row,
+                                        columns_of(2 * unit + half, phase) + position * 16);
+          }
+        } else {
+          const std::int64_t chunk = unit - x_units;
+          const amx::Rows from = source(dy, y_, y_planes_[0], chunk).at(positions_.begin(), 0);
+          for (std::int64_t block = 0; block < blocks; ++block)
+            for (std::int64_t half = 0; half < 2; ++half)
+              amx::transpose_positions(from.base + block * kBlock * from.row + half * 16, from.row,
+                                       rows_of(2 * chunk + half) + block * amx::kTile);
         }
       }
-      const Range range = part_of(blocks, part, parts_);
-      for (std::int64_t block = range.begin; block < range.end; ++block)
-        for (std::int64_t k = 0; k < k_blocks; ++k)
-          amx::pairs_of_positions(packed_dy + (begin + block * kBlock) * y_.channels + k * 16, y_.channels,
-                                  columns + (k * blocks + block) * amx::kTile);
     });
-    const std::int64_t units = c_blocks / 2 * (k_blocks / 2);
     run_parts(parts_, [&](int part) {
       const amx::Tiles tiles;
-      const Range range = part_of(units, part, parts_);
+      const Range range = part_of(c_chunks * k_chunks, part, parts_);
       for (std::int64_t unit = range.begin; unit < range.end; ++unit) {
-        const std::int64_t c = unit % (c_blocks / 2) * 2, k = unit / (c_blocks / 2) * 2;
-        for (int tap = 0; tap < n_taps_; ++tap) {
-          const Tap& t = forward_[0].taps[static_cast<std::size_t>(tap)];
-          const Bf16* x_row = rows + (t.plane * x_.channels + c * 16) * row_length + begin + t.distance;
-          const Bf16* const row_pair[2] = {x_row, x_row + 16 * row_length};
-          const Bf16* const column_pair[2] = {columns + k * blocks * amx::kTile,
-                                              columns + (k + 1) * blocks * amx::kTile};
-          const auto block = [&](std::int64_t ck, std::int64_t kk) {
-            return dweight + (((k + kk) * c_blocks + c + ck) * n_taps_ + tap) * 256;
-          };
-          float* const sums[4] = {block(0, 0), block(0, 1), block(1, 0), block(1, 1)};
-          amx::weight_block(row_pair, row_length * static_cast<std::int64_t>(sizeof(Bf16)), column_pair, blocks, sums,
-                            accumulate || first > 0);
-        }
+        const std::int64_t c = unit % c_chunks, k = unit / c_chunks;
+        for (std::int64_t block = 0; block < blocks; block += kPositionBlocks)
+          for (int tap = 0; tap < n_taps_; ++tap) {
+            const Tap& t = forward_[0].taps[static_cast<std::size_t>(tap)];
+            const std::int64_t position = positions_.begin() + t.distance + block * kBlock;
+            const std::int64_t channel = 2 * (t.plane * c_chunks + c), pairs = position / 2 * 32;
+            const Bf16* const row_pair[2] = {rows_of(2 * k) + block * amx::kTile,
+                                             rows_of(2 * k + 1) + block * amx::kTile};
+            const Bf16* const column_pair[2] = {columns_of(channel, position % 2) + pairs,
+                                                columns_of(channel + 1, position % 2) + pairs};
+            const auto sums_of = [&](std::int64_t k_half, std::int64_t c_half) {
+              return dweight + (((2 * k + k_half) * 2 * c_chunks + 2 * c + c_half) * n_taps_ + tap) * 256;
+            };
+            float* const sums[4] = {sums_of(0, 0), sums_of(0, 1), sums_of(1, 0), sums_of(1, 1)};
+            amx::weight_block(row_pair, column_pair, std::min(kPositionBlocks, blocks - block), sums,
+                              accumulate || first > 0 || block > 0);
+          }
       }
     });
   }

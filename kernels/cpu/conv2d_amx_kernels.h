@@ -51,59 +51,75 @@ inline void zero_sums() {
   _tile_zero(3);
 }
 
-/// sums (32, 32) of 32 positions by 32 output channels. `rows`: the first position's channels, `row_bytes` apart;
-/// distances (n_taps) in bytes; `columns`: two tiles for each tap and 32 input channels.
-inline void row_block(const Bf16* rows, std::int64_t row_bytes, const std::int64_t* distances, int n_taps,
-                      std::int64_t n_chunks, const Bf16* columns, float* sums) {
-  zero_sums();
-  for (int tap = 0; tap < n_taps; ++tap) {
-    const char* from = reinterpret_cast<const char*>(rows) + distances[tap];
-    for (std::int64_t chunk = 0; chunk < n_chunks; ++chunk, from += 64, columns += 2 * kTile) {
-      _tile_loadd(4, from, row_bytes);
-      _tile_loadd(6, columns, 64);
-      _tile_loadd(5, from + 16 * row_bytes, row_bytes);
-      _tile_loadd(7, columns + kTile, 64);
-      multiply_tiles();
-    }
-  }
+inline void load_sums(const float* const sums[4], std::int64_t row_bytes) {
+  _tile_loadd(0, sums[0], row_bytes);
+  _tile_loadd(1, sums[1], row_bytes);
+  _tile_loadd(2, sums[2], row_bytes);
+  _tile_loadd(3, sums[3], row_bytes);
+}
+inline void store_sums(float* const sums[4], std::int64_t row_bytes) {
   memory_fence();
-  _tile_stored(0, sums, 128);
-  _tile_stored(1, sums + 16, 128);
-  _tile_stored(2, sums + 16 * 32, 128);
-  _tile_stored(3, sums + 16 * 32 + 16, 128);
+  _tile_stored(0, sums[0], row_bytes);
+  _tile_stored(1, sums[1], row_bytes);
+  _tile_stored(2, sums[2], row_bytes);
+  _tile_stored(3, sums[3], row_bytes);
   memory_fence();
 }
 
-/// dweight's blocks (16 c, 16 k), two by two: added to, or overwritten. `rows[i]`: 16 channels of x, (16, row_bytes),
-/// at the tap; `columns[i]`: tiles of dy, one for each 32 positions.
-inline void weight_block(const Bf16* const rows[2], std::int64_t row_bytes, const Bf16* const columns[2],
-                         std::int64_t n_chunks, float* const sums[4], bool add) {
-  memory_fence();
-  if (add) {
-    _tile_loadd(0, sums[0], 64);
-    _tile_loadd(1, sums[1], 64);
-    _tile_loadd(2, sums[2], 64);
-    _tile_loadd(3, sums[3], 64);
-  } else {
-    zero_sums();
+/// Where a product's rows lie: position p's 32 channels of chunk i at base + p * row + i * chunk, in values.
+struct Rows {
+  const Bf16* base = nullptr;
+  std::int64_t row = 0, chunk = 0;
+  Rows at(std::int64_t position, std::int64_t chunks) const {
+    return {base + position * row + chunks * chunk, row, chunk};
   }
+};
+
+/// sums (32, 32) of 32 positions by 32 output channels, added to or overwritten. distances (n_taps) in bytes;
+/// `columns`: two tiles for each chunk of 32 input channels and tap.
+inline void row_block(const Rows& rows, const std::int64_t* distances, int n_taps, std::int64_t n_chunks,
+                      const Bf16* columns, float* sums, bool add) {
+  float* const tiles[4] = {sums, sums + 16, sums + 16 * 32, sums + 16 * 32 + 16};
+  memory_fence();
+  if (add)
+    load_sums(tiles, 128);
+  else
+    zero_sums();
+  const std::int64_t row_bytes = rows.row * static_cast<std::int64_t>(sizeof(Bf16));
+  const char* from = reinterpret_cast<const char*>(rows.base);
+  for (std::int64_t chunk = 0; chunk < n_chunks; ++chunk, from += rows.chunk * static_cast<std::int64_t>(sizeof(Bf16)))
+    for (int tap = 0; tap < n_taps; ++tap, columns += 2 * kTile) {
+      _tile_loadd(4, from + distances[tap], row_bytes);
+      _tile_loadd(6, columns, 64);
+      _tile_loadd(5, from + distances[tap] + 16 * row_bytes, row_bytes);
+      _tile_loadd(7, columns + kTile, 64);
+      multiply_tiles();
+    }
+  store_sums(tiles, 128);
+}
+
+/// dweight's blocks (16 k, 16 c), two by two: added to, or overwritten. rows[i]: tiles of dy, (16 k, 32 positions);
+/// columns[i]: tiles of x, (16 pairs of positions, 16 c, 2); one behind the other.
+inline void weight_block(const Bf16* const rows[2], const Bf16* const columns[2], std::int64_t n_tiles,
+                         float* const sums[4], bool add) {
+  memory_fence();
+  if (add)
+    load_sums(sums, 64);
+  else
+    zero_sums();
   const Bf16 *row0 = rows[0], *row1 = rows[1], *column0 = columns[0], *column1 = columns[1];
-  for (std::int64_t chunk = 0; chunk < n_chunks; ++chunk) {
-    _tile_loadd(4, row0, row_bytes);
+  for (std::int64_t tile = 0; tile < n_tiles; ++tile) {
+    _tile_loadd(4, row0, 64);
     _tile_loadd(6, column0, 64);
-    _tile_loadd(5, row1, row_bytes);
+    _tile_loadd(5, row1, 64);
     _tile_loadd(7, column1, 64);
     multiply_tiles();
-    row0 += 32;
-    row1 += 32;
+    row0 += kTile;
+    row1 += kTile;
     column0 += kTile;
     column1 += kTile;
   }
-  _tile_stored(0, sums[0], 64);
-  _tile_stored(1, sums[1], 64);
-  _tile_stored(2, sums[2], 64);
-  _tile_stored(3, sums[3], 64);
-  memory_fence();
+  store_sums(sums, 64);
 }
 
 // Vector types and shuffles of the compiler, since GCC 12's intrinsics for these draw warnings out of its own headers.
@@ -129,6 +145,11 @@ inline Shorts round_rows(const float* a, const float* b) {
   return (Shorts)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(b), _mm512_loadu_ps(a));
 }
 inline void store(Bf16* to, Ints v) { std::memcpy(static_cast<void*>(to), &v, sizeof v); }
+
+/// n times 32 values, `stride` apart, to n rows one behind the other.
+inline void copy_rows(const Bf16* from, std::int64_t stride, std::int64_t n, Bf16* to) {
+  for (std::int64_t i = 0; i < n; ++i, from += stride, to += 32) std::memcpy(static_cast<void*>(to), from, 64);
+}
 
 /// 32 sums to bf16.
 inline void store_bf16(Bf16* to, const float* sums) { store(to, (Ints)round_rows(sums, sums + 16)); }
@@ -170,27 +191,27 @@ inline void pairs_of_positions(const Bf16* from, std::int64_t stride, Bf16* to) 
   for (int j = 0; j < 16; ++j) store(to + 32 * j, interleave(from + 2 * j * stride, from + (2 * j + 1) * stride));
 }
 
-/// The same as (16 channels, 32 positions), rows `to_stride` apart.
-inline void transpose_positions(const Bf16* from, std::int64_t stride, Bf16* to, std::int64_t to_stride) {
+/// The same as tile of rows: (16 channels, 32 positions).
+inline void transpose_positions(const Bf16* from, std::int64_t stride, Bf16* to) {
   Ints rows[16];
   for (int j = 0; j < 16; ++j) rows[j] = interleave(from + 2 * j * stride, from + (2 * j + 1) * stride);
   transpose(rows);
-  for (int c = 0; c < 16; ++c) store(to + c * to_stride, rows[c]);
+  for (int c = 0; c < 16; ++c) store(to + 32 * c, rows[c]);
 }
 
-/// Two blocks (16 c, 16 k) of fp32 weights, one behind the other in c, as a tile for sums over c: (16 pairs of c, 16 k,
+/// Two blocks (16 k, 16 c) of fp32 weights, one behind the other in k, as a tile for sums over k: (16 pairs of k, 16 c,
 /// 2).
-inline void weights_over_c(const float* block0, const float* block1, Bf16* to) {
+inline void weights_over_k(const float* block0, const float* block1, Bf16* to) {
   for (int j = 0; j < 16; ++j) {
     const float* rows = (j < 8 ? block0 : block1) + 32 * (j % 8);
     store(to + 32 * j, interleave(round_rows(rows, rows + 16)));
   }
 }
 
-/// Two blocks (16 c, 16 k), one behind the other in k, as a tile for sums over k: (16 pairs of k, 16 c, 2).
-inline void weights_over_k(const float* block0, const float* block1, Bf16* to) {
+/// Two blocks (16 k, 16 c), one behind the other in c, as a tile for sums over c: (16 pairs of c, 16 k, 2).
+inline void weights_over_c(const float* block0, const float* block1, Bf16* to) {
   Ints rows[16];
-  for (int c = 0; c < 16; ++c) rows[c] = (Ints)round_rows(block0 + 16 * c, block1 + 16 * c);
+  for (int k = 0; k < 16; ++k) rows[k] = (Ints)round_rows(block0 + 16 * k, block1 + 16 * k);
   transpose(rows);
   for (int j = 0; j < 16; ++j) store(to + 32 * j, rows[j]);
 }
