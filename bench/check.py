@@ -68,12 +68,16 @@ def main():
               ours < 0.6 or over < 0.25, "under 0.6 s, or under 0.25 s over an empty MPI program")
 
         if python:
-            peers = result_of("peers/run.py", "peers",
-                              ["--build", args.build, "--python", python, "--rounds", str(args.rounds)], directory)
-            check("speed beside PyTorch", f"{peers['speed_ratio']:.2f} times", peers["speed_ratio"] >= 1.3,
-                  "at least 1.3 times")
-            check("memory beside PyTorch", f"{peers['memory_ratio']:.2f} times", peers["memory_ratio"] <= 0.5,
-                  "at most half")
+            for work, precision, wanted in (("resnet18", "fp32", 1.3), ("resnet18", "bf16", 2), ("resnet50", "fp32", 1.7),
+                                            ("resnet50", "bf16", 2.5)):
+                peers = result_of("peers/run.py", "peers",
+                                  ["--build", args.build, "--python", python, "--rounds", str(args.rounds), "--work",
+                                   work, "--precision", precision], directory)
+                what = f"{work} {precision} beside PyTorch"
+                check(f"speed of {what}", f"{peers['speed_ratio']:.2f} times", peers["speed_ratio"] >= wanted,
+                      f"at least {wanted} times")
+                check(f"memory of {what}", f"{peers['memory_ratio']:.2f} times", peers["memory_ratio"] <= 0.5,
+                      "at most half")
         else:
             print(f"left out  beside PyTorch: {torch}")
     return 1 if missed else 0

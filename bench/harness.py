@@ -103,7 +103,7 @@ def machine():
         "processor": facts.get("Model name", "unknown"),
         "processors": os.cpu_count(),
         "threads_per_core": facts.get("Thread(s) per core", "?"),
-        "vectors": "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else "SSE",
+        "vectors": "AVX-512 and AMX" if "amx_bf16" in flags else "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else "SSE",
         "l2": facts.get("L2 cache", "?"),
         "l3": facts.get("L3 cache", "?"),
         "memory_gib": round(memory / 2**20, 1),

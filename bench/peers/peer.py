@@ -1,4 +1,4 @@
-"""One rank of the same training in PyTorch: DistributedDataParallel over gloo, ResNet-18 with the CIFAR stem, fp32.
+"""One rank of the same training in PyTorch: DistributedDataParallel over gloo, ResNet-18 or 50, fp32 or bf16 (autocast).
 
 Started by run.py or startup.py, once a rank, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment.
 The batch is drawn once: no time goes into data. Rank 0 prints one line of JSON.
@@ -13,10 +13,11 @@ import torch.distributed
 import torchvision
 
 
-def network():
-    net = torchvision.models.resnet18(num_classes=10)
-    net.conv1 = torch.nn.Conv2d(3, 64, 3, stride=1, padding=1, bias=False)
-    net.maxpool = torch.nn.Identity()
+def network(depth, stem):
+    net = getattr(torchvision.models, f"resnet{depth}")(num_classes=10)
+    if stem == "cifar":
+        net.conv1 = torch.nn.Conv2d(3, 64, 3, stride=1, padding=1, bias=False)
+        net.maxpool = torch.nn.Identity()
     return net
 
 
@@ -29,6 +30,11 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--launched", type=float, required=True, help="Unix time at which the ranks were started")
     parser.add_argument("--layout", choices=("contiguous", "channels_last"), default="contiguous")
+    parser.add_argument("--compile", action="store_true", help="torch.compile")
+    parser.add_argument("--depth", type=int, choices=(18, 34, 50), default=18)
+    parser.add_argument("--stem", choices=("cifar", "imagenet"), default="cifar")
+    parser.add_argument("--image-size", type=int, default=32)
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--batch", type=int, default=32, help="samples a rank")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--warmup", type=int, default=3, help="steps that are not counted")
@@ -40,17 +46,21 @@ def main():
     rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
     torch.manual_seed(rank)
     layout = torch.channels_last if args.layout == "channels_last" else torch.contiguous_format
-    net = torch.nn.parallel.DistributedDataParallel(network().to(memory_format=layout).train())
+    net = network(args.depth, args.stem).to(memory_format=layout).train()
+    net = torch.nn.parallel.DistributedDataParallel(net)
+    if args.compile:
+        net = torch.compile(net)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
     loss_of = torch.nn.CrossEntropyLoss()
-    images = torch.randn(args.batch, 3, 32, 32).contiguous(memory_format=layout)
+    images = torch.randn(args.batch, 3, args.image_size, args.image_size).contiguous(memory_format=layout)
     labels = torch.randint(10, (args.batch,))
 
     ends = []
     begin = time.perf_counter()
     for step in range(args.steps):
         optimizer.zero_grad()
-        loss = loss_of(net(images), labels)
+        with torch.autocast("cpu", torch.bfloat16, enabled=args.precision == "bf16"):
+            loss = loss_of(net(images), labels)
         loss.backward()
         optimizer.step()
         loss.item()
@@ -64,7 +74,7 @@ def main():
     slowest = mine[:args.steps].tolist()
     median = statistics.median(slowest[args.warmup:])
     if rank == 0:
-        print(json.dumps({"layout": args.layout, "median_step_seconds": median,
+        print(json.dumps({"median_step_seconds": median,
                           "samples_per_second": ranks * args.batch / median, "memory_bytes": int(mine[-2]),
                           "launch_to_first_step_seconds": float(mine[-1]), "step_seconds": slowest,
                           "torch": torch.__version__}))

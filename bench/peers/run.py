@@ -1,8 +1,8 @@
-"""ResNet-18 at 32x32, fp32, data parallel: ours beside PyTorch DistributedDataParallel, in turn, on this machine.
+"""ResNet-18 or 50, fp32 or bf16, data parallel: ours beside PyTorch DistributedDataParallel, in turn, on this machine.
 
 Both train on the same machine with as many ranks and threads; a round runs ours, then PyTorch contiguous, then
-PyTorch channels_last. Each round gives the median step after a warm-up; the figures are the medians of the rounds.
-PyTorch counts with the better of its two layouts.
+PyTorch channels_last, with --compile both under torch.compile as well. Each round gives the median step after a
+warm-up; the figures are the medians of the rounds. PyTorch counts with the best of its sides.
 """
 import argparse
 import statistics
@@ -10,7 +10,7 @@ import statistics
 import sides
 from sides import harness
 
-LAYOUTS = ("contiguous", "channels_last")
+LAYOUTS = ["contiguous", "channels_last"]
 
 
 def median(rounds, key):
@@ -28,6 +28,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     sides.add_arguments(parser, steps=20)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--compile", action="store_true", help="PyTorch under torch.compile too")
     parser.add_argument("--name", default="peers", help="of the result files")
     args = parser.parse_args()
     binary = harness.lockstep(args.build)
@@ -36,33 +37,38 @@ def main():
         harness.stop(torch)
 
     machine = harness.machine()
-    rounds = {"lockstep": [], **{layout: [] for layout in LAYOUTS}}
+    theirs = LAYOUTS + ([f"{layout}, compiled" for layout in LAYOUTS] if args.compile else [])
+    rounds = {"lockstep": [], **{side: [] for side in theirs}}
     with harness.scratch() as directory:
         for number in range(args.rounds):
             rounds["lockstep"].append(sides.ours(binary, directory, args))
-            for layout in LAYOUTS:
-                rounds[layout].append(sides.theirs(python, layout, args))
+            for side in theirs:
+                rounds[side].append(sides.theirs(python, side, args))
             print(f"round {number + 1} of {args.rounds}, images/s:", ", ".join(
                 f"{name} {rounds[name][-1]['samples_per_second']:.1f}" for name in rounds), flush=True)
 
-    better = max(LAYOUTS, key=lambda layout: median(rounds[layout], "samples_per_second"))
+    better = max(theirs, key=lambda side: median(rounds[side], "samples_per_second"))
+    work = sides.WORKS[args.work]
     speed = median(rounds["lockstep"], "samples_per_second") / median(rounds[better], "samples_per_second")
     memory = median(rounds["lockstep"], "memory_bytes") / median(rounds[better], "memory_bytes")
     in_turn = [a["samples_per_second"] / b["samples_per_second"] for a, b in zip(rounds["lockstep"], rounds[better])]
     text = (
-        f"ResNet-18, CIFAR stem, 32x32, fp32, SGD with momentum, {args.ranks} ranks x {args.threads} thread(s), batch "
-        f"{args.batch} a rank.\nMedians of {args.rounds} rounds of {args.steps} steps, the first {args.warmup} not "
+        f"ResNet-{work['depth']}, {work['stem']} stem, {work['image_size']}x{work['image_size']}, {args.precision}, SGD "
+        f"with momentum, {args.ranks} rank(s) x {args.threads} thread(s), batch {sides.batch(args)} a rank.\nMedians of {args.rounds} rounds of {args.steps} steps, the first {args.warmup} not "
         "counted; spread: half the distance of the rounds' quartiles.\nMemory: peak of the rank that needs most (VmHWM). "
         "Launch: from the launch to the end of step 1.\n\n"
         + harness.table(["", "images/s", "s/step", "spread", "memory, MB", "launch, s"],
                         [row("Lockstep", rounds["lockstep"]),
-                         *(row(f"PyTorch {torch}, {layout}", rounds[layout]) for layout in LAYOUTS)])
-        + f"\nLockstep trains **{speed:.2f} times** as fast as PyTorch's better layout ({better}; in single rounds "
-        f"{min(in_turn):.2f} to {max(in_turn):.2f}) in **{memory:.2f} times** its memory.\n")
+                         *(row(f"PyTorch {torch}, {side}", rounds[side]) for side in theirs)])
+        + f"\nLockstep trains **{speed:.2f} times** as fast as PyTorch's best ({better}; in single rounds "
+        f"{min(in_turn):.2f} to {max(in_turn):.2f}) in **{memory:.2f} times** its memory.\n"
+        + (f"PyTorch ran with {' '.join(map('='.join, sides.LIMITED.items()))}, since it dies of an illegal instruction "
+           "on this machine without.\n" if sides.limited else ""))
     harness.write_results(args.name, "Beside PyTorch", text,
                           {"machine": machine, "version": harness.version(binary), "torch": torch,
-                           "ranks": args.ranks, "threads": args.threads, "batch_per_rank": args.batch,
-                           "speed_ratio": speed, "memory_ratio": memory, "better_layout": better, "rounds": rounds},
+                           "work": args.work, "precision": args.precision, "ranks": args.ranks,
+                           "threads": args.threads, "batch_per_rank": sides.batch(args), "torch_limited": sides.limited,
+                           "speed_ratio": speed, "memory_ratio": memory, "better_side": better, "rounds": rounds},
                           args.results)
 
 

@@ -1,10 +1,16 @@
 #!/usr/bin/env bash
-# The same training here and in PyTorch, then the time from launch to training.      bench/peers/run.sh BUILD [OPTION...]
-# PYTHON names the interpreter that has torch and torchvision (python3).
+# The same trainings here and in PyTorch, then the time from launch to training.     bench/peers/run.sh BUILD [OPTION...]
+# PYTHON names the interpreter that has torch and torchvision (python3). About an hour.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 build=${1:-build}
 shift || true
 python=${PYTHON:-python3}
-python3 bench/peers/run.py --build "$build" --python "$python" "$@"
+for work in resnet18 resnet50; do
+  for precision in fp32 bf16; do
+    both=(--build "$build" --python "$python" --work "$work" --precision "$precision" "$@")
+    python3 bench/peers/run.py "${both[@]}" --name "${work}_$precision"
+    python3 bench/peers/run.py "${both[@]}" --name "${work}_${precision}_one_rank" --ranks 1 --threads 2 --compile
+  done
+done
 python3 bench/peers/startup.py --build "$build" --python "$python"

@@ -1,6 +1,7 @@
 """The two sides that run.py and startup.py set beside each other, each as one function that runs it once."""
 import json
 import pathlib
+import signal
 import socket
 import statistics
 import subprocess
@@ -11,11 +12,16 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import harness  # noqa: E402
 
 CONFIG = "jobs/configs/resnet18_cifar10.yaml"
+WORKS = {"resnet18": dict(depth=18, stem="cifar", image_size=32, batch=32),
+         "resnet50": dict(depth=50, stem="imagenet", image_size=64, batch=16)}
 
 
 def ours(binary, directory, args):
     """As `lockstep train` is used, with its loader, crop, flip, metrics; only the last step's checkpoint is written."""
-    overrides = ["data.train=synthetic", "data.validation=", f"train.batch_per_rank={args.batch}",
+    work = WORKS[args.work]
+    overrides = ["data.train=synthetic", "data.validation=", f"data.image_size={work['image_size']}",
+                 f"model.depth={work['depth']}", f"model.stem={work['stem']}", f"precision={args.precision}",
+                 f"train.batch_per_rank={batch(args)}",
                  f"train.max_steps={args.steps}", "log.every_steps=1", "checkpoint.every_epochs=0"]
     lines, launched = harness.train(binary, args.ranks, args.threads, CONFIG, overrides, directory)
     steps = harness.steps(lines)
@@ -23,7 +29,7 @@ def ours(binary, directory, args):
     median = statistics.median(seconds[args.warmup:])
     return {
         "median_step_seconds": median,
-        "samples_per_second": args.ranks * args.batch / median,
+        "samples_per_second": args.ranks * batch(args) / median,
         "memory_bytes": steps[-1]["memory_bytes"],
         # Step 1 is told once step 2 was run, so that nobody waits for its loss.
         "launch_to_first_step_seconds": steps[0]["time_unix"] - seconds[1] - launched,
@@ -39,19 +45,39 @@ def free_port():
         return s.getsockname()[1]
 
 
-def theirs(python, layout, args):
-    environment = dict(harness.environment(args.threads), WORLD_SIZE=str(args.ranks), MASTER_ADDR="127.0.0.1",
-                       MASTER_PORT=str(free_port()))
-    launched = time.time()
-    command = [python, str(pathlib.Path(__file__).parent / "peer.py"), "--launched", str(launched), "--layout", layout,
-               "--batch", str(args.batch), "--steps", str(args.steps), "--warmup", str(args.warmup),
-               "--threads", str(args.threads)]
-    ranks = [subprocess.Popen(command, env=dict(environment, RANK=str(rank)), stdout=subprocess.PIPE, text=True)
-             for rank in range(args.ranks)]
-    outputs = [rank.communicate()[0] for rank in ranks]
-    if any(rank.returncode for rank in ranks):
-        harness.stop("PyTorch failed; what it said is above")
-    return json.loads(outputs[0].strip().splitlines()[-1])
+def batch(args):
+    return args.batch or WORKS[args.work]["batch"]
+
+
+# Where a virtual machine shows AMX but not all that belongs to it, PyTorch's oneDNN dies of an illegal instruction; the
+# next lower set is the best it can do there.
+LIMITED = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16"}
+limited = False
+
+
+def theirs(python, side, args):
+    """`side`: a layout, or "LAYOUT, compiled"."""
+    global limited
+    layout, _, compiled = side.partition(", ")
+    work = WORKS[args.work]
+    while True:
+        environment = dict(harness.environment(args.threads), WORLD_SIZE=str(args.ranks), MASTER_ADDR="127.0.0.1",
+                           MASTER_PORT=str(free_port()), **(LIMITED if limited else {}))
+        launched = time.time()
+        command = [python, str(pathlib.Path(__file__).parent / "peer.py"), "--launched", str(launched),
+                   "--layout", layout, *(["--compile"] if compiled else []), "--depth", str(work["depth"]),
+                   "--stem", work["stem"], "--image-size", str(work["image_size"]), "--precision", args.precision,
+                   "--batch", str(batch(args)), "--steps", str(args.steps), "--warmup", str(args.warmup),
+                   "--threads", str(args.threads)]
+        ranks = [subprocess.Popen(command, env=dict(environment, RANK=str(rank)), stdout=subprocess.PIPE, text=True)
+                 for rank in range(args.ranks)]
+        outputs = [rank.communicate()[0] for rank in ranks]
+        if not limited and any(rank.returncode == -signal.SIGILL for rank in ranks):
+            limited = True
+            continue
+        if any(rank.returncode for rank in ranks):
+            harness.stop("PyTorch failed; what it said is above")
+        return json.loads(outputs[0].strip().splitlines()[-1])
 
 
 def add_arguments(parser, steps):
@@ -59,7 +85,9 @@ def add_arguments(parser, steps):
     parser.add_argument("--python", default="python3", help="interpreter with torch and torchvision")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1, help="of a rank")
-    parser.add_argument("--batch", type=int, default=32, help="samples a rank")
+    parser.add_argument("--work", choices=WORKS, default="resnet18", help="ResNet-18 at 32x32, or ResNet-50 at 64x64")
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--batch", type=int, default=0, help="samples a rank; 0: 32 of ResNet-18, 16 of ResNet-50")
     parser.add_argument("--steps", type=int, default=steps, help="of a round")
     parser.add_argument("--warmup", type=int, default=3, help="steps that are not counted")
     parser.add_argument("--results", default=str(harness.RESULTS), help="folder for the result files")

@@ -76,7 +76,7 @@ def main():
     rows = [[names[side], len(s), f"{statistics.median(s):.3f}", f"{min(s):.3f}", f"{max(s):.3f}"]
             for side, s in seconds.items() if s]
     text = (f"Seconds from the launch to the end of step 1, less one median step, {args.ranks} ranks x {args.threads} "
-            f"thread(s); ResNet-18, 32x32, batch {args.batch} a rank.\nLockstep and the empty program were launched in "
+            f"thread(s); ResNet-18, 32x32, batch {sides.batch(args)} a rank.\nLockstep and the empty program were launched in "
             "turn.\n\n" + harness.table(["", "launches", "median, s", "least", "greatest"], rows)
             + f"\nLockstep over the empty program: median **{statistics.median(over):.3f} s**.\n"
             + ("" if python else f"\nPyTorch was not measured: {torch}.\n"))

@@ -25,6 +25,7 @@ struct Planned {
   data::ImageSetInfo images;
   std::unique_ptr<Backend> backend;
   std::unique_ptr<train::StepPlan> plan;
+  std::string precision_warning;  // empty: none
 };
 
 Planned make_plan(const Config& config, const Ranks& ranks, const data::ImageSetInfo& images) {
@@ -32,6 +33,7 @@ Planned make_plan(const Config& config, const Ranks& ranks, const data::ImageSet
   planned.images = images;
   planned.backend = make_backend(
       {.device = config.device, .threads = config.cpu.threads, .local_rank = 0, .local_size = ranks.on_first_node()});
+  planned.precision_warning = planned.backend->check_precision(config.precision);
   const train::BatchShape batch = train::batch_shape(config, 0, ranks.n);
   planned.plan = std::make_unique<train::StepPlan>(
       config, images, batch, *planned.backend,
@@ -93,16 +95,17 @@ nlohmann::ordered_json json_of(const Planned& planned, const Ranks& ranks) {
 std::string text_of(const Config& config, const Planned& planned, const Ranks& ranks) {
   const train::StepPlan& plan = *planned.plan;
   std::string text = fmt::format(
-      "{}-{}, {} parameters; batch {}\n\nMemory of a rank\n{}\nAll-reduce, {:.1f} MiB a step in {} buckets\n",
-      config.model.family, config.model.depth, plan.parameters().n_canonical(), train::batch_text(plan.batch()),
-      train::memory_text(plan.memory()), static_cast<double>(plan.memory().gradients) / (1 << 20),
-      plan.buckets().size());
+      "{}-{}, {} parameters, {}; batch {}\n\nMemory of a rank\n{}\nAll-reduce, {:.1f} MiB a step in {} buckets\n",
+      config.model.family, config.model.depth, plan.parameters().n_canonical(), name(config.precision),
+      train::batch_text(plan.batch()), train::memory_text(plan.memory()),
+      static_cast<double>(plan.memory().gradients) / (1 << 20), plan.buckets().size());
   for (const comm::Bucket& b : plan.buckets())
     text += fmt::format("  {:>9.2f} MiB  {} .. {}\n", static_cast<double>(b.n_elements * sizeof(float)) / (1 << 20),
                         b.first_name, b.last_name);
   text += fmt::format("\nBatch that fits: about {} a {} ({:.1f} GiB for each of {} ranks on its node)\n",
                       batch_that_fits(config, ranks, planned), plan.batch().is_tree ? "micro-batch" : "rank",
                       static_cast<double>(planned.backend->device().memory_bytes) / (1 << 30), ranks.on_first_node());
+  if (!planned.precision_warning.empty()) text += fmt::format("\nPrecision: {}\n", planned.precision_warning);
   return text + fmt::format("\nHow each layer runs on {}\n{}", planned.backend->device().name, choices(plan));
 }
 
