@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/algorithms.h"
 #include "lockstep/event.h"
 #include "lockstep/op.h"
 
@@ -69,6 +70,7 @@ struct BackendOptions {
   int threads = 0;     // cpu: threads of this rank; 0: the cores this process may use, shared by the node's ranks
   int local_rank = 0;  // this rank's number on its node, and how many share the node
   int local_size = 1;
+  std::shared_ptr<Algorithms> algorithms = nullptr;  // null: fixed ones
 };
 std::unique_ptr<Backend> make_backend(const BackendOptions& options);
 

@@ -75,7 +75,8 @@ class HostStream final : public Stream {
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(const BackendOptions& options, const CpuOptions& cpu_options) : options_(cpu_options) {
+  CpuBackend(const BackendOptions& options, const CpuOptions& cpu_options)
+      : options_(cpu_options), algorithms_(options.algorithms) {
     require(options.threads >= 0, ErrorCode::op_description, "threads must not be negative, found {}", options.threads);
     context_.threads = options.threads > 0 ? options.threads : threads_of_this_rank(options.local_size);
     memory_bytes_ = available_memory_bytes() / static_cast<std::size_t>(std::max(1, options.local_size));
@@ -133,7 +134,9 @@ class CpuBackend final : public Backend {
            "fp32, and precision=fp32 is faster";
   }
 
-  std::unique_ptr<Conv2d> conv2d(const Conv2dDescription& d) override { return make_conv2d(d, context_, options_); }
+  std::unique_ptr<Conv2d> conv2d(const Conv2dDescription& d) override {
+    return make_conv2d(d, context_, options_, algorithms_.get());
+  }
   std::unique_ptr<Pool2d> pool2d(const Pool2dDescription& d) override { return make_pool2d(d, context_); }
   std::unique_ptr<BatchNorm> batch_norm(const BatchNormDescription& d) override { return make_batch_norm(d, context_); }
   std::unique_ptr<Matmul> matmul(const MatmulDescription& d) override { return make_matmul(d, context_); }
@@ -154,6 +157,7 @@ class CpuBackend final : public Backend {
  private:
   CpuContext context_;
   CpuOptions options_;
+  std::shared_ptr<Algorithms> algorithms_;
   std::size_t memory_bytes_ = 0;
   std::shared_ptr<std::atomic<std::size_t>> allocated_ = std::make_shared<std::atomic<std::size_t>>(0);
   bool sealed_ = false;

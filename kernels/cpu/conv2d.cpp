@@ -8,7 +8,6 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/conv2d_amx.h"
 #include "kernels/cpu/conv2d_bare.h"
 #include "kernels/cpu/conv2d_plan.h"
 #include "kernels/cpu/normalization.h"
@@ -30,19 +29,16 @@ NormalizedInput where_z_lies(const Conv2dDescription& d, const CpuOptions& optio
   return d.inference || options.recompute_normalized ? NormalizedInput::temporary : NormalizedInput::saved;
 }
 
-std::unique_ptr<BareConvolution> make_bare_convolution(const Conv2dDescription& d, const CpuContext& context) {
-  return amx_convolution_fits(d) ? make_amx_convolution(d, context) : make_onednn_convolution(d, context);
-}
-
 Activation activation(const Shape& s, Layout layout, DType dtype) { return {s[0], s[1] * s[2], s[3], layout, dtype}; }
 
 class CpuConv2d final : public Conv2d {
  public:
-  CpuConv2d(const Conv2dDescription& description, const CpuContext& context, const CpuOptions& options);
+  CpuConv2d(const Conv2dDescription& description, const CpuContext& context, const CpuOptions& options,
+            Algorithms* algorithms);
 
   OpNeeds needs() const override { return needs_; }
   std::string describe() const override;
-  std::shared_ptr<const ParameterLayout> weight_layout() const override { return bare_->weight_layout(); }
+  std::shared_ptr<const ParameterLayout> weight_layout() const override { return forward_->weight_layout(); }
   void forward(const Forward& args, const OpMemory& memory, Stream& stream) override;
   void backward(const Backward& args, const OpMemory& memory, Stream& stream) override;
 
@@ -56,7 +52,7 @@ class CpuConv2d final : public Conv2d {
 
   Conv2dDescription description_;
   CpuContext context_;
-  std::unique_ptr<BareConvolution> bare_;
+  std::unique_ptr<BareConvolution> forward_, data_gradient_, weight_gradient_;  // null: not wanted
   NormalizedInput normalized_;
   Activation x_shape_, y_shape_;
   std::size_t x_bytes_;
@@ -70,16 +66,24 @@ class CpuConv2d final : public Conv2d {
   } backward_at_;
 };
 
-CpuConv2d::CpuConv2d(const Conv2dDescription& description, const CpuContext& context, const CpuOptions& options)
+CpuConv2d::CpuConv2d(const Conv2dDescription& description, const CpuContext& context, const CpuOptions& options,
+                     Algorithms* algorithms)
     : description_(description),
       context_(context),
-      bare_(make_bare_convolution(description, context)),
+      forward_(make_bare_convolution(description, Direction::forward, context, algorithms)),
       normalized_(where_z_lies(description, options)),
       x_shape_(activation(description.x, description.x_layout, description.dtype)),
       y_shape_(activation(description.y(), description.y_layout, description.dtype)),
       x_bytes_(static_cast<std::size_t>(description.x.n_elements()) * size_bytes(description.dtype)) {
   plan_forward();
-  if (!description_.inference) plan_backward();
+  if (!description_.inference) {
+    Conv2dDescription backward = description;
+    backward.weight_layout = forward_->weight_layout();
+    weight_gradient_ = make_bare_convolution(backward, Direction::weight_gradient, context, algorithms);
+    if (description.input_gradient)
+      data_gradient_ = make_bare_convolution(backward, Direction::data_gradient, context, algorithms);
+    plan_backward();
+  }
   if (normalized_ == NormalizedInput::saved) needs_.saved_bytes = x_bytes_;
 }
 
@@ -87,19 +91,19 @@ void CpuConv2d::plan_forward() {
   WorkspacePlan workspace;
   if (normalized_ == NormalizedInput::temporary) forward_at_.z = workspace.take(x_bytes_);
   const std::size_t mark = workspace.mark();
-  forward_at_.bare = workspace.take(bare_->workspace_bytes().forward);
+  forward_at_.bare = workspace.take(forward_->workspace_bytes());
   workspace.rewind(mark);
   if (description_.statistics) forward_at_.sums = workspace.take(channel_sums_workspace_bytes(y_shape_, context_));
   needs_.forward_workspace_bytes = workspace.size_bytes();
 }
 
 void CpuConv2d::plan_backward() {
-  const BareConvolution::WorkspaceBytes bare = bare_->workspace_bytes();
   WorkspacePlan workspace;
   if (normalized_ == NormalizedInput::temporary) backward_at_.z = workspace.take(x_bytes_);
   if (description_.input_gradient) backward_at_.dx = workspace.take(x_bytes_);
   const std::size_t mark = workspace.mark();
-  backward_at_.bare = workspace.take(std::max(bare.weight_gradient, bare.data_gradient));
+  backward_at_.bare = workspace.take(
+      std::max(weight_gradient_->workspace_bytes(), data_gradient_ ? data_gradient_->workspace_bytes() : 0));
   workspace.rewind(mark);
   if (description_.normalization)
     backward_at_.normalize = workspace.take(normalize_backward_workspace_bytes(x_shape_, context_));
@@ -108,9 +112,15 @@ void CpuConv2d::plan_backward() {
 
 std::string CpuConv2d::describe() const {
   const auto layout_name = [](Layout layout) { return layout == Layout::nhwc ? "nhwc" : "nchw16c"; };
-  std::string out = fmt::format("{} {}, {} to {}, weights {}: {}", text(description_), name(description_.dtype),
+  std::string out = fmt::format("{} {}, {} to {}, weights {}: ", text(description_), lockstep::name(description_.dtype),
                                 layout_name(description_.x_layout), layout_name(description_.y_layout),
-                                bare_->weight_layout()->describe(), bare_->describe());
+                                forward_->weight_layout()->describe());
+  const auto add = [&](const char* what, const std::unique_ptr<BareConvolution>& bare) {
+    if (bare) out += fmt::format("{} {}", what, bare->describe());
+  };
+  add("forward", forward_);
+  add("; data gradient", data_gradient_);
+  add("; weight gradient", weight_gradient_);
   switch (normalized_) {
     case NormalizedInput::none:
       break;
@@ -150,7 +160,7 @@ const void* CpuConv2d::input(const void* x, const NormalizationForward& normaliz
 
 void CpuConv2d::forward(const Forward& args, const OpMemory& memory, Stream&) {
   const void* const z = input(args.x, args.normalization, memory, forward_at_.z, true);
-  bare_->forward(z, args.weight, args.y, at<void>(memory.workspace, forward_at_.bare));
+  forward_->forward(z, args.weight, args.y, at<void>(memory.workspace, forward_at_.bare));
   if (description_.statistics)
     channel_sums(y_shape_, args.y, args.statistics, at<void>(memory.workspace, forward_at_.sums), context_);
 }
@@ -162,15 +172,15 @@ void CpuConv2d::backward(const Backward& args, const OpMemory& memory, Stream&) 
   const void* const z =
       input(args.x, args.normalization, memory, backward_at_.z, normalized_ == NormalizedInput::temporary);
   if (args.dweight_mode != GradientMode::skip)
-    bare_->weight_gradient(z, args.dy, args.dweight, args.dweight_mode == GradientMode::accumulate,
-                           at<void>(workspace, backward_at_.bare));
+    weight_gradient_->weight_gradient(z, args.dy, args.dweight, args.dweight_mode == GradientMode::accumulate,
+                                      at<void>(workspace, backward_at_.bare));
   if (description_.input_gradient) input_gradient(args, z, workspace);
 }
 
 void CpuConv2d::input_gradient(const Backward& args, const void* z, void* workspace) {
   const auto data_gradient = [&](void* target) {
     if (target == nullptr) target = at<void>(workspace, backward_at_.dx);
-    bare_->data_gradient(args.dy, args.weight, target, at<void>(workspace, backward_at_.bare));
+    data_gradient_->data_gradient(args.dy, args.weight, target, at<void>(workspace, backward_at_.bare));
     return target;
   };
   if (description_.normalization) {
@@ -193,8 +203,8 @@ void CpuConv2d::input_gradient(const Backward& args, const void* z, void* worksp
 }  // namespace
 
 std::unique_ptr<Conv2d> make_conv2d(const Conv2dDescription& description, const CpuContext& context,
-                                    const CpuOptions& options) {
-  return std::make_unique<CpuConv2d>(description, context, options);
+                                    const CpuOptions& options, Algorithms* algorithms) {
+  return std::make_unique<CpuConv2d>(description, context, options, algorithms);
 }
 
 }  // namespace lockstep::cpu

@@ -44,15 +44,20 @@ struct Tap {
   std::int64_t plane = 0, distance = 0;  // in positions
 };
 
+/// The layout of the weights: (K/16, C/16, R, S, 16 k, 16 c).
+memory::desc tiles_of(const Conv2dDescription& d) {
+  return {{d.out_channels, d.x[3], d.window, d.window}, memory::data_type::f32, memory::format_tag::OIhw16o16i};
+}
+
 std::int64_t floor_divide(std::int64_t a, std::int64_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
 
 class AmxConvolution final : public BareConvolution {
  public:
-  AmxConvolution(const Conv2dDescription& d, const CpuContext& context);
+  AmxConvolution(const Conv2dDescription& d, Direction direction, const CpuContext& context);
 
   std::shared_ptr<const OnednnLayout> weight_layout() const override { return layout_; }
-  WorkspaceBytes workspace_bytes() const override { return bytes_; }
-  std::string describe() const override { return "all directions by own kernels on AMX"; }
+  std::size_t workspace_bytes() const override { return bytes_; }
+  std::string describe() const override { return "own kernels on AMX"; }
 
   void forward(const void* x, const float* weight, void* y, void* workspace) override;
   void weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate, void* workspace) override;
@@ -71,6 +76,7 @@ class AmxConvolution final : public BareConvolution {
     std::vector<std::int32_t> pixels;  // of the output, for each position of an image; -1: none
   };
 
+  void plan_weight_gradient();
   Product make_product(const Plane& to, const Image& output) const;
   /// 32 channels of a plane of images from `first` on into positions, (total, 32), with zeros around.
   void pack(const Bf16* images, const Image& shape, const Plane& plane, std::int64_t channel, std::int64_t first,
@@ -91,7 +97,6 @@ class AmxConvolution final : public BareConvolution {
     return std::clamp<std::int64_t>(kPackedBytes / bytes_an_image, 1, each);
   }
 
-  Conv2dDescription description_;
   std::int64_t images_;
   Image x_, y_;
   Positions positions_;
@@ -100,15 +105,14 @@ class AmxConvolution final : public BareConvolution {
   std::vector<Plane> x_planes_, y_planes_{Plane{}};
   std::vector<Product> forward_, data_;
   std::shared_ptr<const OnednnLayout> layout_;
-  WorkspaceBytes bytes_;
+  std::size_t bytes_ = 0;
   struct {
     std::size_t packed = 0, rows = 0, columns = 0;
   } weights_at_;
 };
 
-AmxConvolution::AmxConvolution(const Conv2dDescription& d, const CpuContext& context)
-    : description_(d),
-      images_(d.x[0]),
+AmxConvolution::AmxConvolution(const Conv2dDescription& d, Direction direction, const CpuContext& context)
+    : images_(d.x[0]),
       x_{d.x[1], d.x[2], d.x[3]},
       y_{d.y()[1], d.y()[2], d.out_channels},
       positions_{y_.height, y_.width, (d.padding + d.stride - 1) / d.stride},
@@ -122,12 +126,11 @@ AmxConvolution::AmxConvolution(const Conv2dDescription& d, const CpuContext& con
     positions_ = {1, kBlock, 0};
     parts_ = static_cast<int>(std::min<std::int64_t>(std::max(1, context.threads), images_));
   }
-  const memory::dims dims{d.out_channels, d.x[3], d.window, d.window};
-  layout_ = as_onednn_layout(d.weight_layout, dims);
-  if (!layout_)
-    layout_ =
-        std::make_shared<OnednnLayout>(memory::desc(dims, memory::data_type::f32, memory::format_tag::oihw),
-                                       memory::desc(dims, memory::data_type::f32, memory::format_tag::OIhw16o16i));
+  layout_ = as_onednn_layout(d.weight_layout, tiles_of(d).get_dims());
+  if (!layout_) {
+    const memory::desc canonical(tiles_of(d).get_dims(), memory::data_type::f32, memory::format_tag::oihw);
+    layout_ = std::make_shared<OnednnLayout>(canonical, tiles_of(d));
+  }
   for (std::int64_t row = 0; row < d.stride; ++row)
     for (std::int64_t column = 0; column < d.stride; ++column) x_planes_.push_back({row, column, d.stride});
 
@@ -147,9 +150,12 @@ AmxConvolution::AmxConvolution(const Conv2dDescription& d, const CpuContext& con
   forward_.push_back(std::move(forward));
   if (d.window == 1) x_planes_.resize(1);  // the others no tap reads
 
-  bytes_.forward = run_bytes(x_, x_planes_.size());
-  if (d.inference) return;
-  if (d.input_gradient) bytes_.data_gradient = run_bytes(y_, 1);
+  if (direction == Direction::forward) bytes_ = run_bytes(x_, x_planes_.size());
+  if (direction == Direction::data_gradient) bytes_ = run_bytes(y_, y_planes_.size());
+  if (direction == Direction::weight_gradient) plan_weight_gradient();
+}
+
+void AmxConvolution::plan_weight_gradient() {
   const std::int64_t total = positions_.total(gradient_at_once());
   const auto n_planes = static_cast<std::int64_t>(x_planes_.size());
   const auto bytes = [](std::int64_t n_elements) { return static_cast<std::size_t>(n_elements) * sizeof(Bf16); };
@@ -157,7 +163,7 @@ AmxConvolution::AmxConvolution(const Conv2dDescription& d, const CpuContext& con
   weights_at_.packed = workspace.take(in_place_ ? 0 : bytes(parts_ * (total + 1) * kBlock));
   weights_at_.rows = workspace.take(bytes(total * y_.channels));
   weights_at_.columns = workspace.take(bytes(n_planes * x_.channels * phases() * total));
-  bytes_.weight_gradient = workspace.size_bytes();
+  bytes_ = workspace.size_bytes();
 }
 
 AmxConvolution::Product AmxConvolution::make_product(const Plane& to, const Image& output) const {
@@ -392,14 +398,18 @@ void AmxConvolution::weight_gradient(const void* x, const void* dy, float* dweig
 
 }  // namespace
 
-bool amx_convolution_fits(const Conv2dDescription& d) {
-  return d.dtype == DType::bf16 && d.x_layout == Layout::nhwc && d.y_layout == Layout::nhwc && d.x[3] % kBlock == 0 &&
-         d.out_channels % kBlock == 0 && d.window % 2 == 1 && d.window <= 7 && d.padding == d.window / 2 &&
-         (d.stride == 1 || d.stride == 2) && amx_is_usable();
+bool amx_convolution_fits(const Conv2dDescription& d, Direction) {
+  if (d.dtype != DType::bf16 || d.x_layout != Layout::nhwc || d.y_layout != Layout::nhwc || d.x[3] % kBlock != 0 ||
+      d.out_channels % kBlock != 0 || d.window % 2 == 0 || d.window > 7 || d.padding != d.window / 2 ||
+      (d.stride != 1 && d.stride != 2) || !amx_is_usable())
+    return false;
+  const auto layout = as_onednn_layout(d.weight_layout, tiles_of(d).get_dims());
+  return !layout || layout->desc() == tiles_of(d);
 }
 
-std::unique_ptr<BareConvolution> make_amx_convolution(const Conv2dDescription& d, const CpuContext& context) {
-  return std::make_unique<AmxConvolution>(d, context);
+std::unique_ptr<BareConvolution> make_amx_convolution(const Conv2dDescription& d, Direction direction,
+                                                      const CpuContext& context) {
+  return std::make_unique<AmxConvolution>(d, direction, context);
 }
 
 }  // namespace lockstep::cpu

@@ -19,9 +19,10 @@
 namespace lockstep::cpu {
 
 /// Whether these kernels can do it here: bf16 in nhwc, channels in multiples of 32, an odd window with padding
-/// window/2, stride 1 or 2, on a processor with AMX.
-bool amx_convolution_fits(const Conv2dDescription& d);
+/// window/2, stride 1 or 2, weights in their layout, on a processor with AMX.
+bool amx_convolution_fits(const Conv2dDescription& d, Direction direction);
 
-std::unique_ptr<BareConvolution> make_amx_convolution(const Conv2dDescription& d, const CpuContext& context);
+std::unique_ptr<BareConvolution> make_amx_convolution(const Conv2dDescription& d, Direction direction,
+                                                      const CpuContext& context);
 
 }  // namespace lockstep::cpu

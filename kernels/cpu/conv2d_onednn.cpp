@@ -7,7 +7,6 @@
 
 #include "kernels/cpu/conv2d_bare.h"
 #include "kernels/cpu/conv2d_plan.h"
-#include "kernels/cpu/conv2d_weights.h"
 #include "kernels/cpu/workspace.h"
 
 namespace lockstep::cpu {
@@ -15,18 +14,22 @@ namespace {
 
 class OnednnConvolution final : public BareConvolution {
  public:
-  OnednnConvolution(const Conv2dDescription& d, const CpuContext& context)
-      : description_(d), context_(context), plan_(plan_convolution(d)) {
+  OnednnConvolution(const Conv2dDescription& d, Direction direction, const CpuContext& context)
+      : direction_(direction), context_(context), plan_(plan_convolution(d, direction)) {
     plan_with_onednn(text(d), [&] {
-      plan_forward();
-      if (d.inference) return;
-      plan_weight_gradient();
-      if (plan_.backward_data) plan_data_gradient();
+      switch (direction) {
+        case Direction::forward:
+          return plan_forward();
+        case Direction::data_gradient:
+          return plan_data_gradient();
+        case Direction::weight_gradient:
+          return plan_weight_gradient();
+      }
     });
   }
 
   std::shared_ptr<const OnednnLayout> weight_layout() const override { return plan_.layout; }
-  WorkspaceBytes workspace_bytes() const override { return bytes_; }
+  std::size_t workspace_bytes() const override { return bytes_; }
   std::string describe() const override;
 
   void forward(const void* x, const float* weight, void* y, void* workspace) override;
@@ -41,93 +44,83 @@ class OnednnConvolution final : public BareConvolution {
   static const void* reordered(PlannedReorder& reorder, const void* source, void* workspace, std::size_t offset,
                                void* scratchpad);
 
-  Conv2dDescription description_;
+  Direction direction_;
   CpuContext context_;
   ConvolutionPlan plan_;
-  WorkspaceBytes bytes_;
-  PlannedPrimitive forward_, backward_data_, backward_weights_;
+  std::size_t bytes_ = 0;
+  PlannedPrimitive primitive_;
   // Each is empty where both sides have one layout.
-  PlannedReorder x_to_inner_, y_from_inner_, dy_to_inner_, dx_from_inner_;
-  PlannedReorder forward_weights_, backward_weights_in_, dweight_out_;
+  PlannedReorder x_to_inner_, y_from_inner_, dy_to_inner_, dx_from_inner_, weights_to_inner_, dweight_from_inner_;
 
-  struct Offsets {
+  struct {
     std::size_t x = 0, y = 0, weights = 0, dweight = 0, inner_dweight = 0, scratchpad = 0;
-  } forward_at_, weights_at_, data_at_;
+  } at_;
 };
 
 void OnednnConvolution::plan_forward() {
   const auto& chosen = plan_.forward;
-  forward_ = PlannedPrimitive(dnnl::convolution_forward(chosen), {{DNNL_ARG_SRC, chosen.src_desc()},
-                                                                  {DNNL_ARG_WEIGHTS, chosen.weights_desc()},
-                                                                  {DNNL_ARG_DST, chosen.dst_desc()},
-                                                                  {DNNL_ARG_SCRATCHPAD, chosen.scratchpad_desc()}});
+  primitive_ = PlannedPrimitive(dnnl::convolution_forward(chosen), {{DNNL_ARG_SRC, chosen.src_desc()},
+                                                                    {DNNL_ARG_WEIGHTS, chosen.weights_desc()},
+                                                                    {DNNL_ARG_DST, chosen.dst_desc()},
+                                                                    {DNNL_ARG_SCRATCHPAD, chosen.scratchpad_desc()}});
   x_to_inner_ = PlannedReorder(plan_.x, plan_.inner_x);
   y_from_inner_ = PlannedReorder(plan_.inner_y, plan_.y);
-  forward_weights_ = PlannedReorder(plan_.layout->desc(), chosen.weights_desc());
+  weights_to_inner_ = PlannedReorder(plan_.layout->desc(), chosen.weights_desc());
   WorkspacePlan workspace;
-  if (x_to_inner_) forward_at_.x = workspace.take(plan_.inner_x.get_size());
-  if (y_from_inner_) forward_at_.y = workspace.take(plan_.inner_y.get_size());
-  if (forward_weights_) forward_at_.weights = workspace.take(chosen.weights_desc().get_size());
-  forward_at_.scratchpad =
-      workspace.take(std::max({chosen.scratchpad_desc().get_size(), x_to_inner_.scratchpad_bytes(),
-                               y_from_inner_.scratchpad_bytes(), forward_weights_.scratchpad_bytes()}));
-  bytes_.forward = workspace.size_bytes();
+  if (x_to_inner_) at_.x = workspace.take(plan_.inner_x.get_size());
+  if (y_from_inner_) at_.y = workspace.take(plan_.inner_y.get_size());
+  if (weights_to_inner_) at_.weights = workspace.take(chosen.weights_desc().get_size());
+  at_.scratchpad = workspace.take(std::max({chosen.scratchpad_desc().get_size(), x_to_inner_.scratchpad_bytes(),
+                                            y_from_inner_.scratchpad_bytes(), weights_to_inner_.scratchpad_bytes()}));
+  bytes_ = workspace.size_bytes();
 }
 
 void OnednnConvolution::plan_weight_gradient() {
-  if (plan_.own_weight_gradient) {
-    bytes_.weight_gradient = weight_gradient_workspace_bytes(description_);
-    return;
-  }
   const auto& chosen = *plan_.backward_weights;
-  backward_weights_ =
+  primitive_ =
       PlannedPrimitive(dnnl::convolution_backward_weights(chosen), {{DNNL_ARG_SRC, chosen.src_desc()},
                                                                     {DNNL_ARG_DIFF_DST, chosen.diff_dst_desc()},
                                                                     {DNNL_ARG_DIFF_WEIGHTS, chosen.diff_weights_desc()},
                                                                     {DNNL_ARG_SCRATCHPAD, chosen.scratchpad_desc()}});
-  dweight_out_ = PlannedReorder(chosen.diff_weights_desc(), plan_.layout->desc());
+  dweight_from_inner_ = PlannedReorder(chosen.diff_weights_desc(), plan_.layout->desc());
+  x_to_inner_ = PlannedReorder(plan_.x, plan_.inner_x);
   dy_to_inner_ = PlannedReorder(plan_.y, plan_.inner_y);
   WorkspacePlan workspace;
-  if (x_to_inner_) weights_at_.x = workspace.take(plan_.inner_x.get_size());
-  if (dy_to_inner_) weights_at_.y = workspace.take(plan_.inner_y.get_size());
-  weights_at_.inner_dweight = workspace.take(chosen.diff_weights_desc().get_size());
-  if (dweight_out_) weights_at_.dweight = workspace.take(plan_.layout->desc().get_size());
-  weights_at_.scratchpad =
-      workspace.take(std::max({chosen.scratchpad_desc().get_size(), dweight_out_.scratchpad_bytes(),
-                               x_to_inner_.scratchpad_bytes(), dy_to_inner_.scratchpad_bytes()}));
-  bytes_.weight_gradient = workspace.size_bytes();
+  if (x_to_inner_) at_.x = workspace.take(plan_.inner_x.get_size());
+  if (dy_to_inner_) at_.y = workspace.take(plan_.inner_y.get_size());
+  at_.inner_dweight = workspace.take(chosen.diff_weights_desc().get_size());
+  if (dweight_from_inner_) at_.dweight = workspace.take(plan_.layout->desc().get_size());
+  at_.scratchpad = workspace.take(std::max({chosen.scratchpad_desc().get_size(), dweight_from_inner_.scratchpad_bytes(),
+                                            x_to_inner_.scratchpad_bytes(), dy_to_inner_.scratchpad_bytes()}));
+  bytes_ = workspace.size_bytes();
 }
 
 void OnednnConvolution::plan_data_gradient() {
   const auto& chosen = *plan_.backward_data;
-  backward_data_ =
+  primitive_ =
       PlannedPrimitive(dnnl::convolution_backward_data(chosen), {{DNNL_ARG_DIFF_DST, chosen.diff_dst_desc()},
                                                                  {DNNL_ARG_WEIGHTS, chosen.weights_desc()},
                                                                  {DNNL_ARG_DIFF_SRC, chosen.diff_src_desc()},
                                                                  {DNNL_ARG_SCRATCHPAD, chosen.scratchpad_desc()}});
-  backward_weights_in_ = PlannedReorder(plan_.layout->desc(), chosen.weights_desc());
+  weights_to_inner_ = PlannedReorder(plan_.layout->desc(), chosen.weights_desc());
   dx_from_inner_ = PlannedReorder(plan_.inner_x, plan_.x);
-  if (!dy_to_inner_) dy_to_inner_ = PlannedReorder(plan_.y, plan_.inner_y);
+  dy_to_inner_ = PlannedReorder(plan_.y, plan_.inner_y);
   WorkspacePlan workspace;
-  if (backward_weights_in_) data_at_.weights = workspace.take(chosen.weights_desc().get_size());
-  if (dy_to_inner_) data_at_.y = workspace.take(plan_.inner_y.get_size());
-  if (dx_from_inner_) data_at_.x = workspace.take(plan_.inner_x.get_size());
-  data_at_.scratchpad =
-      workspace.take(std::max({chosen.scratchpad_desc().get_size(), backward_weights_in_.scratchpad_bytes(),
-                               dx_from_inner_.scratchpad_bytes(), dy_to_inner_.scratchpad_bytes()}));
-  bytes_.data_gradient = workspace.size_bytes();
+  if (weights_to_inner_) at_.weights = workspace.take(chosen.weights_desc().get_size());
+  if (dy_to_inner_) at_.y = workspace.take(plan_.inner_y.get_size());
+  if (dx_from_inner_) at_.x = workspace.take(plan_.inner_x.get_size());
+  at_.scratchpad = workspace.take(std::max({chosen.scratchpad_desc().get_size(), weights_to_inner_.scratchpad_bytes(),
+                                            dx_from_inner_.scratchpad_bytes(), dy_to_inner_.scratchpad_bytes()}));
+  bytes_ = workspace.size_bytes();
 }
 
 std::string OnednnConvolution::describe() const {
-  const auto weights = [](const PlannedReorder& reorder) { return reorder ? " (weights reordered)" : ""; };
-  std::string out = fmt::format("forward {}{}", plan_.forward.impl_info_str(), weights(forward_weights_));
-  if (plan_.backward_data)
-    out += fmt::format(", data gradient {}{}", plan_.backward_data->impl_info_str(), weights(backward_weights_in_));
-  if (plan_.own_weight_gradient) out += ", weight gradient of small images";
-  if (plan_.backward_weights)
-    out += fmt::format(", weight gradient {}{}", plan_.backward_weights->impl_info_str(), weights(dweight_out_));
-  if (x_to_inner_) out += "; x reordered";
-  if (y_from_inner_) out += "; y reordered";
+  std::string out = direction_ == Direction::forward         ? plan_.forward.impl_info_str()
+                    : direction_ == Direction::data_gradient ? plan_.backward_data->impl_info_str()
+                                                             : plan_.backward_weights->impl_info_str();
+  if (weights_to_inner_ || dweight_from_inner_) out += ", weights reordered";
+  if (x_to_inner_ || dx_from_inner_) out += ", x reordered";
+  if (y_from_inner_ || dy_to_inner_) out += ", y reordered";
   return out;
 }
 
@@ -141,54 +134,49 @@ const void* OnednnConvolution::reordered(PlannedReorder& reorder, const void* so
 
 void OnednnConvolution::forward(const void* x, const float* weight, void* y, void* workspace) {
   omp_set_num_threads(context_.threads);
-  void* const scratchpad = at<void>(workspace, forward_at_.scratchpad);
-  void* const inner_y = y_from_inner_ ? at<void>(workspace, forward_at_.y) : y;
-  forward_.execute({{DNNL_ARG_SRC, reordered(x_to_inner_, x, workspace, forward_at_.x, scratchpad)},
-                    {DNNL_ARG_WEIGHTS, reordered(forward_weights_, weight, workspace, forward_at_.weights, scratchpad)},
-                    {DNNL_ARG_DST, inner_y},
-                    {DNNL_ARG_SCRATCHPAD, scratchpad}});
+  void* const scratchpad = at<void>(workspace, at_.scratchpad);
+  void* const inner_y = y_from_inner_ ? at<void>(workspace, at_.y) : y;
+  primitive_.execute({{DNNL_ARG_SRC, reordered(x_to_inner_, x, workspace, at_.x, scratchpad)},
+                      {DNNL_ARG_WEIGHTS, reordered(weights_to_inner_, weight, workspace, at_.weights, scratchpad)},
+                      {DNNL_ARG_DST, inner_y},
+                      {DNNL_ARG_SCRATCHPAD, scratchpad}});
   if (y_from_inner_) y_from_inner_.execute(inner_y, y, scratchpad);
 }
 
 void OnednnConvolution::weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate,
                                         void* workspace) {
   omp_set_num_threads(context_.threads);
-  if (plan_.own_weight_gradient)
-    return cpu::weight_gradient(description_, static_cast<const float*>(x), static_cast<const float*>(dy), dweight,
-                                accumulate, workspace, context_);
-  const Offsets& offsets = weights_at_;
-  void* const scratchpad = at<void>(workspace, offsets.scratchpad);
-  const bool direct = !accumulate && !dweight_out_;
-  float* const inner = direct ? dweight : at(workspace, offsets.inner_dweight);
-  float* const outer = !accumulate ? dweight : at(workspace, dweight_out_ ? offsets.dweight : offsets.inner_dweight);
+  void* const scratchpad = at<void>(workspace, at_.scratchpad);
+  const bool direct = !accumulate && !dweight_from_inner_;
+  float* const inner = direct ? dweight : at(workspace, at_.inner_dweight);
+  float* const outer = !accumulate ? dweight : at(workspace, dweight_from_inner_ ? at_.dweight : at_.inner_dweight);
   // oneDNN does not write all padding of a padded layout, and the gradient of padding must be zero.
   if (plan_.layout->padded()) std::memset(outer, 0, plan_.layout->desc().get_size());
-  backward_weights_.execute({{DNNL_ARG_SRC, reordered(x_to_inner_, x, workspace, offsets.x, scratchpad)},
-                             {DNNL_ARG_DIFF_DST, reordered(dy_to_inner_, dy, workspace, offsets.y, scratchpad)},
-                             {DNNL_ARG_DIFF_WEIGHTS, inner},
-                             {DNNL_ARG_SCRATCHPAD, scratchpad}});
-  if (dweight_out_) dweight_out_.execute(inner, outer, scratchpad);
+  primitive_.execute({{DNNL_ARG_SRC, reordered(x_to_inner_, x, workspace, at_.x, scratchpad)},
+                      {DNNL_ARG_DIFF_DST, reordered(dy_to_inner_, dy, workspace, at_.y, scratchpad)},
+                      {DNNL_ARG_DIFF_WEIGHTS, inner},
+                      {DNNL_ARG_SCRATCHPAD, scratchpad}});
+  if (dweight_from_inner_) dweight_from_inner_.execute(inner, outer, scratchpad);
   if (accumulate) add_into(dweight, outer, plan_.layout->n_elements(), context_);
 }
 
 void OnednnConvolution::data_gradient(const void* dy, const float* weight, void* dx, void* workspace) {
   omp_set_num_threads(context_.threads);
-  const Offsets& offsets = data_at_;
-  void* const scratchpad = at<void>(workspace, offsets.scratchpad);
-  void* const inner_dx = dx_from_inner_ ? at<void>(workspace, offsets.x) : dx;
-  backward_data_.execute(
-      {{DNNL_ARG_DIFF_DST, reordered(dy_to_inner_, dy, workspace, offsets.y, scratchpad)},
-       {DNNL_ARG_WEIGHTS, reordered(backward_weights_in_, weight, workspace, offsets.weights, scratchpad)},
-       {DNNL_ARG_DIFF_SRC, inner_dx},
-       {DNNL_ARG_SCRATCHPAD, scratchpad}});
+  void* const scratchpad = at<void>(workspace, at_.scratchpad);
+  void* const inner_dx = dx_from_inner_ ? at<void>(workspace, at_.x) : dx;
+  primitive_.execute({{DNNL_ARG_DIFF_DST, reordered(dy_to_inner_, dy, workspace, at_.y, scratchpad)},
+                      {DNNL_ARG_WEIGHTS, reordered(weights_to_inner_, weight, workspace, at_.weights, scratchpad)},
+                      {DNNL_ARG_DIFF_SRC, inner_dx},
+                      {DNNL_ARG_SCRATCHPAD, scratchpad}});
   if (dx_from_inner_) dx_from_inner_.execute(inner_dx, dx, scratchpad);
 }
 
 }  // namespace
 
-std::unique_ptr<BareConvolution> make_onednn_convolution(const Conv2dDescription& d, const CpuContext& context) {
+std::unique_ptr<BareConvolution> make_onednn_convolution(const Conv2dDescription& d, Direction direction,
+                                                         const CpuContext& context) {
   omp_set_num_threads(context.threads);  // oneDNN plans for as many
-  return std::make_unique<OnednnConvolution>(d, context);
+  return std::make_unique<OnednnConvolution>(d, direction, context);
 }
 
 }  // namespace lockstep::cpu

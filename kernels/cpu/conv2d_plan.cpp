@@ -2,8 +2,6 @@
 
 #include <string_view>
 
-#include "kernels/cpu/conv2d_weights.h"
-
 namespace lockstep::cpu {
 namespace {
 
@@ -11,24 +9,6 @@ using dnnl::memory;
 using Tag = memory::format_tag;
 
 constexpr std::int64_t kBlock = 16;  // channels of a block of Layout::nchw16c
-
-void check(const Conv2dDescription& d) {
-  require(d.dtype == DType::fp32 || d.dtype == DType::bf16, ErrorCode::not_supported,
-          "{}: the cpu backend computes in fp32 or bf16, {} was asked for", text(d), name(d.dtype));
-  require(d.x.rank() == 4 && d.x.n_elements() > 0 && d.out_channels > 0, ErrorCode::op_description,
-          "{}: x must be (N, H, W, C) and out_channels positive", text(d));
-  require(d.window > 0 && d.stride > 0 && d.padding >= 0, ErrorCode::op_description,
-          "{}: window and stride must be positive, padding {} not negative", text(d), d.padding);
-  const std::int64_t smallest = d.window - 2 * d.padding;
-  require(d.x[1] >= smallest && d.x[2] >= smallest, ErrorCode::op_description,
-          "{}: a window of {} with padding {} needs images of at least {} pixels, found {} x {}", text(d), d.window,
-          d.padding, smallest, d.x[1], d.x[2]);
-  require(d.x_layout == Layout::nhwc || d.x[3] % kBlock == 0, ErrorCode::op_description,
-          "{}: x in channel blocks of {} needs a multiple of {} channels, found {}", text(d), kBlock, kBlock, d.x[3]);
-  require(d.y_layout == Layout::nhwc || d.out_channels % kBlock == 0, ErrorCode::op_description,
-          "{}: y in channel blocks of {} needs a multiple of {} channels, found {}", text(d), kBlock, kBlock,
-          d.out_channels);
-}
 
 memory::desc image(const Shape& s, memory::data_type type, Tag tag) { return {{s[0], s[3], s[1], s[2]}, type, tag}; }
 
@@ -54,8 +34,25 @@ std::string text(const Conv2dDescription& d) {
   return fmt::format("conv2d {} -> {}, {}x{}/{}", d.x.text(), d.out_channels, d.window, d.window, d.stride);
 }
 
-ConvolutionPlan plan_convolution(const Conv2dDescription& d) {
-  check(d);
+void check(const Conv2dDescription& d) {
+  require(d.dtype == DType::fp32 || d.dtype == DType::bf16, ErrorCode::not_supported,
+          "{}: the cpu backend computes in fp32 or bf16, {} was asked for", text(d), name(d.dtype));
+  require(d.x.rank() == 4 && d.x.n_elements() > 0 && d.out_channels > 0, ErrorCode::op_description,
+          "{}: x must be (N, H, W, C) and out_channels positive", text(d));
+  require(d.window > 0 && d.stride > 0 && d.padding >= 0, ErrorCode::op_description,
+          "{}: window and stride must be positive, padding {} not negative", text(d), d.padding);
+  const std::int64_t smallest = d.window - 2 * d.padding;
+  require(d.x[1] >= smallest && d.x[2] >= smallest, ErrorCode::op_description,
+          "{}: a window of {} with padding {} needs images of at least {} pixels, found {} x {}", text(d), d.window,
+          d.padding, smallest, d.x[1], d.x[2]);
+  require(d.x_layout == Layout::nhwc || d.x[3] % kBlock == 0, ErrorCode::op_description,
+          "{}: x in channel blocks of {} needs a multiple of {} channels, found {}", text(d), kBlock, kBlock, d.x[3]);
+  require(d.y_layout == Layout::nhwc || d.out_channels % kBlock == 0, ErrorCode::op_description,
+          "{}: y in channel blocks of {} needs a multiple of {} channels, found {}", text(d), kBlock, kBlock,
+          d.out_channels);
+}
+
+ConvolutionPlan plan_convolution(const Conv2dDescription& d, Direction direction) {
   ConvolutionPlan plan;
   using Type = memory::data_type;
   const Type outer = d.dtype == DType::bf16 ? Type::bf16 : Type::f32;
@@ -85,18 +82,15 @@ ConvolutionPlan plan_convolution(const Conv2dDescription& d) {
       plan.layout =
           std::make_shared<OnednnLayout>(canonical, inner == Type::f32 ? plan.forward.weights_desc() : canonical);
     }
-    if (d.inference) return;
 
-    if (d.input_gradient) {
+    if (direction == Direction::data_gradient) {
       plan.backward_data = choose_weights(plan.layout->desc(), any, [&](const memory::desc& weights, bool allow_empty) {
         return dnnl::convolution_backward_data::primitive_desc(onednn_engine(), algorithm, plan.inner_x, weights,
                                                                plan.inner_y, strides, padding, padding, plan.forward,
                                                                attributes, allow_empty);
       });
     }
-    const memory::desc own(weight_dims, Type::f32, Tag::OIhw16i16o);
-    plan.own_weight_gradient = outer == Type::f32 && plan.layout->desc() == own && weight_gradient_pays(d);
-    if (plan.own_weight_gradient) return;
+    if (direction != Direction::weight_gradient) return;
     plan.backward_weights =
         choose_weights(plan.layout->desc(), any_fp32, [&](const memory::desc& weights, bool allow_empty) {
           return dnnl::convolution_backward_weights::primitive_desc(onednn_engine(), algorithm, plan.inner_x, weights,

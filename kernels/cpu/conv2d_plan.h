@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 
+#include "kernels/cpu/conv2d_bare.h"
 #include "kernels/cpu/onednn.h"
 
 namespace lockstep::cpu {
@@ -23,11 +24,13 @@ struct ConvolutionPlan {
   dnnl::convolution_forward::primitive_desc forward;
   std::optional<dnnl::convolution_backward_data::primitive_desc> backward_data;
   std::optional<dnnl::convolution_backward_weights::primitive_desc> backward_weights;
-  bool own_weight_gradient = false;  // conv2d_weights.h instead of backward_weights
 };
 
-/// Throws Error where the description has no meaning, or oneDNN has nothing for it.
-ConvolutionPlan plan_convolution(const Conv2dDescription& description);
+/// Throws Error where the description has no meaning.
+void check(const Conv2dDescription& description);
+
+/// Backward, the one of the direction. Throws Error where oneDNN has nothing for it.
+ConvolutionPlan plan_convolution(const Conv2dDescription& description, Direction direction);
 
 /// "conv2d (32, 32, 32, 64) -> 128, 3x3/2"
 std::string text(const Conv2dDescription& description);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cassert>
 #include <cstring>
 
 #include "kernels/cpu/parallel.h"
@@ -69,18 +68,30 @@ struct WorkspaceOf {
   std::size_t x, dy;  // offsets
 };
 
-}  // namespace
-
-bool weight_gradient_pays(const Conv2dDescription& d) {
-  return d.x_layout == Layout::nchw16c && d.y_layout == Layout::nchw16c && d.window > 1 &&
-         d.window * d.window <= WeightGradientTask::kMaxTaps && d.y()[1] * d.y()[2] <= kMostPixels;
+/// The layout of dweight, (K/16, C/16, R, S, 16 c, 16 k).
+dnnl::memory::desc blocks_of(const Conv2dDescription& d) {
+  return {
+      {d.out_channels, d.x[3], d.window, d.window}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::OIhw16i16o};
 }
 
-std::size_t weight_gradient_workspace_bytes(const Conv2dDescription& d) { return WorkspaceOf(d).plan.size_bytes(); }
+class WeightGradient final : public BareConvolution {
+ public:
+  WeightGradient(const Conv2dDescription& d, const CpuContext& context)
+      : description_(d), context_(context), layout_(as_onednn_layout(d.weight_layout, blocks_of(d).get_dims())) {}
 
-void weight_gradient(const Conv2dDescription& d, const float* x, const float* dy, float* dweight, bool accumulate,
-                     void* workspace, const CpuContext& context) {
-  assert(weight_gradient_pays(d));
+  std::shared_ptr<const OnednnLayout> weight_layout() const override { return layout_; }
+  std::size_t workspace_bytes() const override { return WorkspaceOf(description_).plan.size_bytes(); }
+  std::string describe() const override { return "own kernel for small images"; }
+  void weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate, void* workspace) override;
+
+ private:
+  Conv2dDescription description_;
+  CpuContext context_;
+  std::shared_ptr<const OnednnLayout> layout_;
+};
+
+void WeightGradient::weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate, void* workspace) {
+  const Conv2dDescription& d = description_;
   const Shape y = d.y();
   const WorkspaceOf offsets(d);
   float* const gathered_x = at(workspace, offsets.x);
@@ -112,12 +123,31 @@ void weight_gradient(const Conv2dDescription& d, const float* x, const float* dy
                                                 on_image(y[2], d.stride, column, d.x[2]), (row * d.x[2] + column) * 16};
   }
   const std::int64_t units = (task.k_blocks + 1) / 2 * task.c_blocks;
-  const int parts = static_cast<int>(std::min<std::int64_t>(std::max(1, context.threads), units));
+  const int parts = static_cast<int>(std::min<std::int64_t>(std::max(1, context_.threads), units));
   run_parts(parts, [&](int part) {
-    gather_blocks(x, gathered_x, task.images, task.c_blocks, task.x_image, part_of(task.c_blocks, part, parts));
-    gather_blocks(dy, gathered_dy, task.images, task.k_blocks, task.dy_image, part_of(task.k_blocks, part, parts));
+    gather_blocks(static_cast<const float*>(x), gathered_x, task.images, task.c_blocks, task.x_image,
+                  part_of(task.c_blocks, part, parts));
+    gather_blocks(static_cast<const float*>(dy), gathered_dy, task.images, task.k_blocks, task.dy_image,
+                  part_of(task.k_blocks, part, parts));
   });
   run_parts(parts, [&](int part) { LOCKSTEP_DISPATCH(weight_gradient)(task, part_of(units, part, parts)); });
+}
+
+}  // namespace
+
+bool weight_gradient_fits(const Conv2dDescription& d, Direction direction) {
+  if (direction != Direction::weight_gradient || d.dtype != DType::fp32 || d.x_layout != Layout::nchw16c ||
+      d.y_layout != Layout::nchw16c || d.window * d.window > WeightGradientTask::kMaxTaps || !d.weight_layout)
+    return false;
+  const dnnl::memory::desc blocks = blocks_of(d);
+  return as_onednn_layout(d.weight_layout, blocks.get_dims())->desc() == blocks;
+}
+
+bool weight_gradient_pays(const Conv2dDescription& d) { return d.window > 1 && d.y()[1] * d.y()[2] <= kMostPixels; }
+
+std::unique_ptr<BareConvolution> make_weight_gradient(const Conv2dDescription& d, Direction,
+                                                      const CpuContext& context) {
+  return std::make_unique<WeightGradient>(d, context);
 }
 
 }  // namespace lockstep::cpu

@@ -2,24 +2,25 @@
 // loads and stores its sums once a row of the image, which is 4 or 8 pixels long here.
 #pragma once
 
-#include <cstddef>
+#include <memory>
 
-#include "kernels/cpu/context.h"
-#include "lockstep/op.h"
+#include "kernels/cpu/conv2d_bare.h"
 
 namespace lockstep::cpu {
 
-/// Whether weight_gradient() is the faster one: both tensors in nchw16c and at most 64 pixels of output. Measured,
-/// batch 32, 1 thread, Sapphire Rapids, oneDNN 3.2's kernel against this one: 4x4x512 21.9 and 12.9 ms, 8x8x256 to 512
-/// with stride 2 14.4 and 8.7 ms, 8x8x256 16.0 and 13.9 ms; 16x16x128 14.2 and 15.3 ms. At the multiply rate, taps that
-/// fall on the padding left out: 9.9, 6.0, 11.9 and 13.1 ms.
+/// The weight gradient of tensors and weights in blocks of 16 channels; larger images are oneDNN's.
+bool weight_gradient_fits(const Conv2dDescription& d, Direction direction);
+
+/// Whether this is the faster one: at most 64 pixels of output. Measured, batch 32, 1 thread, Sapphire Rapids, oneDNN
+/// 3.2's kernel against this one: 4x4x512 21.9 and 12.9 ms, 8x8x256 to 512 with stride 2 14.4 and 8.7 ms, 8x8x256 16.0
+/// and 13.9 ms; 16x16x128 14.2 and 15.3 ms. At the multiply rate, taps that fall on the padding left
+/// out: 9.9, 6.0, 11.9 and 13.1 ms.
 bool weight_gradient_pays(const Conv2dDescription& d);
 
 /// dweight (K/16, C/16, R, S, 16 c, 16 k), overwritten or added to, from x and dy in nchw16c:
 ///   dweight[k,c,r,s] = sum_{n,h,w} dy[n,h,w,k] x[n, h*stride+r-pad, w*stride+s-pad, c]
 /// Each sum runs over images, rows and columns in that order, whatever the number of threads.
-void weight_gradient(const Conv2dDescription& d, const float* x, const float* dy, float* dweight, bool accumulate,
-                     void* workspace, const CpuContext& context);
-std::size_t weight_gradient_workspace_bytes(const Conv2dDescription& d);
+std::unique_ptr<BareConvolution> make_weight_gradient(const Conv2dDescription& d, Direction direction,
+                                                      const CpuContext& context);
 
 }  // namespace lockstep::cpu

@@ -7,6 +7,7 @@
 #include "commands/plan_text.h"
 #include "commands/report.h"
 #include "config/parser.h"
+#include "train/algorithm_store.h"
 #include "train/banner.h"
 #include "train/session.h"
 
@@ -31,10 +32,17 @@ struct Planned {
 Planned make_plan(const Config& config, const Ranks& ranks, const data::ImageSetInfo& images) {
   Planned planned;
   planned.images = images;
-  planned.backend = make_backend(
-      {.device = config.device, .threads = config.cpu.threads, .local_rank = 0, .local_size = ranks.on_first_node()});
+  const auto algorithms = config.reproducible ? nullptr : std::make_shared<Algorithms>();
+  planned.backend = make_backend({.device = config.device,
+                                  .threads = config.cpu.threads,
+                                  .local_rank = 0,
+                                  .local_size = ranks.on_first_node(),
+                                  .algorithms = algorithms});
   planned.precision_warning = planned.backend->check_precision(config.precision);
   const train::BatchShape batch = train::batch_shape(config, 0, ranks.n);
+  if (algorithms)  // what is not remembered runs in a fixed way
+    algorithms->remember(
+        train::AlgorithmStore(train::RunDirectory(config), planned.backend->device(), batch.largest_piece()).load());
   planned.plan = std::make_unique<train::StepPlan>(
       config, images, batch, *planned.backend,
       comm::topology_of(config.comm, comm::supposed_ranks(ranks.n, ranks.nodes), batch.order_over_ranks()));

@@ -12,6 +12,7 @@
 #include "config/parser.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
+#include "train/algorithm_store.h"
 #include "train/metrics.h"
 
 namespace lockstep::train {
@@ -104,21 +105,50 @@ Session::Session(Config given, World& the_world, const SessionOptions& options)
   last_step = steps_per_epoch * config.train.epochs;
   if (config.train.max_steps > 0) last_step = std::min(last_step, config.train.max_steps);
 
-  backend = make_backend({.device = config.device,
-                          .threads = config.cpu.threads,
-                          .local_rank = world.local_rank(),
-                          .local_size = world.local_size()});
-  if (const std::string warning = backend->check_precision(config.precision); !warning.empty() && leader())
-    log::warning("precision: {}", warning);
-  communicator = comm::make_communicator(config.comm, world, batch.order_over_ranks());
-  plan = std::make_unique<StepPlan>(config, train_set->info(), batch, *backend,
-                                    comm::topology_of(config.comm, world, batch.order_over_ranks()));
+  plan_steps(batch, !weights_only);
   check_ranks_agree();
   replica = std::make_unique<Replica>(*plan, *backend, *communicator);
   if (reader_)
     restore(weights_only);
   else
     initialize_weights();
+}
+
+void Session::plan_steps(const BatchShape& batch, bool is_training) {
+  const auto algorithms = config.reproducible ? nullptr : std::make_shared<Algorithms>();
+  backend = make_backend({.device = config.device,
+                          .threads = config.cpu.threads,
+                          .local_rank = world.local_rank(),
+                          .local_size = world.local_size(),
+                          .algorithms = algorithms});
+  if (const std::string warning = backend->check_precision(config.precision); !warning.empty() && leader())
+    log::warning("precision: {}", warning);
+  communicator = comm::make_communicator(config.comm, world, batch.order_over_ranks());
+  const auto make_plan = [&] {
+    plan = std::make_unique<StepPlan>(config, train_set->info(), batch, *backend,
+                                      comm::topology_of(config.comm, world, batch.order_over_ranks()));
+  };
+  if (!algorithms) return make_plan();
+
+  const AlgorithmStore store(run, backend->device(), batch.largest_piece());
+  const auto share = [&](const Algorithms::Choices& choices) {
+    std::string text = nlohmann::json(choices).dump();
+    broadcast_text(world, text);
+    algorithms->remember(nlohmann::json::parse(text).get<Algorithms::Choices>());
+  };
+  share(leader() ? store.load() : Algorithms::Choices());
+  make_plan();
+  if (is_training && AlgorithmStore::is_on() && world.any(!algorithms->is_complete())) {
+    if (leader()) {
+      log::info("timing the ways to compute each layer, once for this processor and batch");
+      algorithms->time_unknown();
+      make_plan();
+      store.save_in_cache(algorithms->choices());
+    }
+    share(algorithms->choices());
+    if (!leader()) make_plan();
+  }
+  if (is_training && leader()) store.save_in_run(algorithms->choices());
 }
 
 void Session::open_data() {

@@ -68,6 +68,8 @@ class Session {
   void restore(bool weights_only);
   void find_best();
   void initialize_weights();
+  /// backend, communicator and plan, by algorithms that are the same on all ranks.
+  void plan_steps(const BatchShape& batch, bool is_training);
   void check_ranks_agree() const;
 
   std::vector<std::string> checkpoints_;        // to begin from; the first good one

@@ -247,18 +247,24 @@ TEST(WeightGradientOfSmallImages, MatchesLoopsInDoubleOnEachInstructionSet) {
         SCOPED_TRACE(shape.x.text() + " on " + std::to_string(static_cast<int>(limit)));
         Conv2dDescription d = shape;
         d.x_layout = d.y_layout = Layout::nchw16c;
+        using dnnl::memory;
+        const memory::dims sizes{d.out_channels, d.x[3], d.window, d.window};
+        d.weight_layout =
+            std::make_shared<OnednnLayout>(memory::desc(sizes, memory::data_type::f32, memory::format_tag::oihw),
+                                           memory::desc(sizes, memory::data_type::f32, memory::format_tag::OIhw16i16o));
+        ASSERT_TRUE(weight_gradient_fits(d, Direction::weight_gradient));
         ASSERT_TRUE(weight_gradient_pays(d));
+        const auto op = make_weight_gradient(d, Direction::weight_gradient, CpuContext{2});
         const auto n_x = static_cast<std::size_t>(d.x.n_elements()), n_y = static_cast<std::size_t>(d.y().n_elements());
         const auto n_weight = static_cast<std::size_t>(d.out_channels * d.x[3] * d.window * d.window);
         const auto x = random_values(n_x, 1), dy = random_values(n_y, 3);
         const Naive want = naive(d, x, std::vector<float>(n_weight), dy);
         Buffer x_memory(relayout(d.x, x, Layout::nhwc, d.x_layout));
         Buffer dy_memory(relayout(d.y(), dy, Layout::nhwc, d.y_layout));
-        Buffer dweight(n_weight), workspace(weight_gradient_workspace_bytes(d) / 4);
+        Buffer dweight(n_weight), workspace(op->workspace_bytes() / 4);
         if (accumulate) dweight.fill(0.5f);
         limit_isa(limit);
-        weight_gradient(d, x_memory.data(), dy_memory.data(), dweight.data(), accumulate, workspace.data(),
-                        CpuContext{2});
+        op->weight_gradient(x_memory.data(), dy_memory.data(), dweight.data(), accumulate, workspace.data());
         limit_isa(Isa::avx512);
         std::vector<float> canonical(n_weight);  // from (K/16, C/16, R, S, 16 c, 16 k)
         const std::int64_t taps = d.window * d.window, channels = d.x[3];
