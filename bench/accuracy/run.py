@@ -4,7 +4,8 @@
     python3 bench/accuracy/run.py --recipe resnet50 --data FOLDER_WITH_TRAIN_AND_VAL --python PYTHON_WITH_TORCH
 
 A recipe is RECIPE.yaml; orders, augmentation and weights are each side's own draws. Finished runs are kept in the
-result file: started again with the same recipe, it goes on with those that are missing. Takes hours.
+result file: started again with the same recipe, it goes on with those that are missing, or writes the table again.
+Takes hours.
 """
 import argparse
 import json
@@ -158,13 +159,13 @@ def main():
             old = json.loads(kept.read_text())
             if all(old.get(key) == value for key, value in settings.items()):
                 data["runs"] = old["runs"]
-        for seed in args.seeds:
-            for side in args.sides:
-                if str(seed) in data["runs"][side]:
-                    continue
-                data["runs"][side][str(seed)] = (ours(binary, made, seed, args, directory) if side == "lockstep"
-                                                 else theirs(python, sources, seed, args))
-                report(recipe, data, args)
+        missing = [(seed, side) for seed in args.seeds for side in args.sides if str(seed) not in data["runs"][side]]
+        for seed, side in missing:
+            data["runs"][side][str(seed)] = (ours(binary, made, seed, args, directory) if side == "lockstep"
+                                             else theirs(python, sources, seed, args))
+            report(recipe, data, args)
+        if not missing:
+            report(recipe, data, args)
 
 
 if __name__ == "__main__":
