@@ -159,7 +159,10 @@ void Session::open_data() {
   require(t.height == v.height && t.width == v.width, ErrorCode::model_mismatch,
           "{} has images of {}x{} pixels, {} of {}x{}", t.path, t.width, t.height, v.path, v.width, v.height);
   // A folder that one split lacks moves the numbers of the classes behind it.
-  const bool both_named = !t.class_names.empty() && !v.class_names.empty();
+  const auto is_named = [](const data::ImageSetInfo& set) {
+    return set.path != "synthetic" && !set.class_names.empty();
+  };
+  const bool both_named = is_named(t) && is_named(v);
   const auto [in_t, in_v] = std::ranges::mismatch(t.class_names, v.class_names);
   const auto name = [](const auto& names, auto at) { return at == names.end() ? "missing" : fmt::format("'{}'", *at); };
   require(!both_named || t.class_names == v.class_names, ErrorCode::model_mismatch,

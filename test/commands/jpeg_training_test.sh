@@ -37,5 +37,5 @@ mv "$work/in/a cat" "$work/in/another cat"
 check "a split of other classes" "$lockstep" data import imagefolder "$work/in" "$work/other.h5" --skip-bad
 check "  is none for this training" refused 2 "class 0 is 'a cat' in the one and 'another cat'" \
   train run.name=none data.validation="$work/other.h5"
-check "synthetic images are cropped too" train run.name=synthetic data.train=synthetic data.validation= train.max_steps=1
+check "synthetic images are cropped too" train run.name=synthetic data.train=synthetic train.max_steps=1
 finish
