@@ -1,0 +1,122 @@
+"""Where a step's time goes: spans of rank 0 of a traced training, by kind, with the floor of the convolutions beside.
+
+The floor is multiplications and additions over the multiply rate that bench/micro measures in registers just before. Ops
+are timed as they stand in the step: a convolution with the normalisation before it and the statistics behind it.
+"""
+import argparse
+import json
+import os
+import pathlib
+import re
+import statistics
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "peers"))
+import harness  # noqa: E402
+import sides  # noqa: E402
+
+REST = "the rest: between ops, and what no span covers"
+
+
+def kind(event):
+    category, name = event["cat"], event["name"]
+    if category in ("forward", "backward"):
+        if re.search(r"conv\d$|downsample\.0$", name):
+            return f"convolutions, {category}, normalisation and statistics with them"
+        if re.search(r"bn\d$|downsample\.1$", name):
+            return f"batch norm, {category}"
+        if name == "input":
+            return "images to numbers: crop, flip, normalisation"
+        return f"pooling, last layer, loss, {category}"
+    if category == "update":
+        return {"gradient norm": "norm of the gradient", "optimizer": "optimizer"}.get(name, "running statistics")
+    return {"data": "waiting for data"}.get(name, "waiting for sums over ranks")
+
+
+def spans(events):
+    """(step, kind -> ms) of each step: spans that hold no others, on the main row."""
+    events.sort(key=lambda e: (e["ts"], -e["dur"]))
+    steps = [e for e in events if e["cat"] == "step"]
+    for step, following in zip(steps, [*steps[1:], None]):
+        end = following["ts"] if following else step["ts"] + step["dur"]
+        inside = [e for e in events if step["ts"] <= e["ts"] < end and e is not step]
+        found = {}
+        for event, then in zip(inside, [*inside[1:], None]):
+            holds = then is not None and then["ts"] < event["ts"] + event["dur"]
+            if not holds:
+                found[kind(event)] = found.get(kind(event), 0) + event["dur"] / 1e3
+        yield step["dur"] / 1e3, found
+
+
+def convolution_flops(binary, overrides):
+    """Of a step of one rank, forward and backward, from the plan's description of each layer."""
+    out = harness.run([binary, "plan", sides.CONFIG, *overrides], "lockstep plan", env=harness.environment(1))
+    found = {"forward": 0.0, "backward": 0.0}
+    shapes = re.findall(r"conv2d \((\d+), (\d+), (\d+), (\d+)\) -> (\d+), (\d+)x\d+/(\d+)", out)
+    for number, shape in enumerate(shapes):
+        n, h, w, c, k, window, stride = map(int, shape)
+        flops = 2.0 * n * -(-h // stride) * -(-w // stride) * c * k * window * window
+        found["forward"] += flops
+        found["backward"] += flops * (2 if number else 1)  # the first needs no gradient of the images
+    return found
+
+
+def multiply_rate(build, args):
+    program = pathlib.Path(build).resolve() / "bench/micro/conv2d"
+    environment = dict(os.environ, LOCKSTEP_BENCH_DTYPE=args.precision, LOCKSTEP_BENCH_THREADS=str(args.threads))
+    # One benchmark: without any the program prints no context.
+    out = harness.run([program, "--benchmark_filter=conv/4x4x1024-256_1x1/forward", "--benchmark_min_time=0.01",
+                       "--benchmark_format=json"], "bench/micro/conv2d", env=environment)
+    return 1e9 * float(json.loads(out)["context"]["multiply rate"].split()[0])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    sides.add_arguments(parser, steps=12)
+    parser.add_argument("--name", default="", help="of the result files; where_WORK_PRECISION")
+    args = parser.parse_args()
+    binary = harness.lockstep(args.build)
+    machine = harness.machine()
+    work = sides.WORKS[args.work]
+    overrides = [f"data.image_size={work['image_size']}", f"model.depth={work['depth']}", f"model.stem={work['stem']}",
+                 "data.train=synthetic", "data.validation=", f"precision={args.precision}",
+                 f"train.batch_per_rank={sides.batch(args)}", f"cpu.threads={args.threads}"]
+    rate = multiply_rate(args.build, args)
+    flops = convolution_flops(binary, overrides)
+    steps = []
+
+    def look(folder):
+        events = json.loads((folder / "trace.json").read_text())["traceEvents"]
+        main = [e for e in events if e["ph"] == "X" and e["pid"] == 0 and e["tid"] == 0 and e["cat"] != "checkpoint"]
+        steps.extend(list(spans(main))[args.warmup:])
+
+    with harness.scratch() as directory:
+        harness.train(binary, args.ranks, args.threads, sides.CONFIG,
+                      [*overrides, f"train.max_steps={args.steps}", "trace=true", "checkpoint.every_epochs=0"], directory,
+                      look=look)
+    # The step of median length speaks for all: medians of parts would not add up.
+    length, parts = sorted(steps, key=lambda step: step[0])[len(steps) // 2]
+    covered = sum(parts.values())
+    floors = {name: 1e3 * flops[direction] / rate for direction in flops for name in parts
+              if name.startswith(f"convolutions, {direction}")}
+    rows = [[name, f"{ms:.1f}", f"{100 * ms / length:.1f} %",
+             f"{floors[name]:.1f}" if name in floors else "", f"{100 * floors[name] / ms:.0f} %" if name in floors else ""]
+            for name, ms in sorted(parts.items(), key=lambda part: -part[1])]
+    rows.append([REST, f"{length - covered:.1f}", f"{100 * (length - covered) / length:.1f} %", "", ""])
+    rows.append(["a step", f"{length:.1f}", "100 %", f"{sum(floors.values()):.1f}",
+                 f"{100 * sum(floors.values()) / length:.0f} %"])
+    text = (f"ResNet-{work['depth']}, {work['stem']} stem, {work['image_size']}x{work['image_size']}, {args.precision}, "
+            f"{args.ranks} rank(s) x {args.threads} thread(s), batch {sides.batch(args)} a rank; rank 0, the step of median "
+            f"length of {len(steps)} ({100 * harness.spread([s[0] for s in steps]):.1f} % spread).\nMultiply rate of a rank, "
+            f"measured in registers: {rate / 1e9:.0f} GFLOP/s. Spans account for {100 * covered / length:.1f} %.\n\n"
+            + harness.table(["", "ms", "share", "floor, ms", "reached"], rows))
+    harness.write_results(args.name or f"where_{args.work}_{args.precision}", "Where a step's time goes", text,
+                          {"machine": machine, "version": harness.version(binary), "ranks": args.ranks,
+                           "threads": args.threads, "batch_per_rank": sides.batch(args), "work": args.work,
+                           "precision": args.precision, "flops_per_second": rate, "convolution_flops": flops,
+                           "steps": [{"ms": ms, "parts": found} for ms, found in steps]}, args.results)
+
+
+if __name__ == "__main__":
+    main()
