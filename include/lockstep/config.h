@@ -99,10 +99,11 @@ struct Config {
   } batch_norm;
 
   struct Comm {
-    std::string backend = "auto";  // auto | shared | mpi
-    double bucket_mb = 25;         // MiB
-    double sleep_ms = 0;           // a test's: each bucket takes so much longer
-    double watchdog_seconds = 60;  // that a rank waits in a collective before it ends the job
+    std::string backend = "auto";    // auto | shared | mpi
+    std::string gradients = "fp32";  // fp32 | bf16: between nodes
+    double bucket_mb = 25;           // MiB
+    double sleep_ms = 0;             // a test's: each bucket takes so much longer
+    double watchdog_seconds = 60;    // that a rank waits in a collective before it ends the job
   } comm;
 
   struct Cpu {

@@ -1,26 +1,14 @@
-// bf16 on the CPU: the upper half of an fp32 number in memory, fp32 in registers, rounded to nearest, ties to even,
-// when stored. A NaN stays one.
+// bf16 on the CPU: bf16 in memory, fp32 in registers.
 #pragma once
 
-#include <bit>
-#include <cstdint>
-
+#include "lockstep/bf16.h"
 #include "lockstep/dtype.h"
 #include "lockstep/error.h"
 
 namespace lockstep::cpu {
 
-struct Bf16 {
-  std::uint16_t bits = 0;
-};
-
-inline float to_float(Bf16 value) { return std::bit_cast<float>(std::uint32_t{value.bits} << 16); }
+using lockstep::to_float;
 inline float to_float(float value) { return value; }
-inline Bf16 to_bf16(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  if (value != value) return {static_cast<std::uint16_t>(bits >> 16 | 0x40)};
-  return {static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
-}
 
 /// What a tensor's elements are in memory.
 template <typename E>

@@ -4,8 +4,23 @@
 
 namespace lockstep::comm {
 
+namespace {
+
+void round_to(Bf16* to, const float* from, std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i) to[i] = to_bf16(from[i]);
+}
+void widen_to(float* to, const Bf16* from, std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i) to[i] = to_float(from[i]);
+}
+
+std::size_t incoming_bytes(int n_nodes, std::size_t chunk_bytes) {
+  return static_cast<std::size_t>(n_nodes) * part_of(chunk_bytes, 1, n_nodes, 0).n_elements;
+}
+
+}  // namespace
+
 Exchange::Exchange(MpiCalls& mpi, const std::vector<int>& leaders, const SumOrder& order, int node, int tag,
-                   std::size_t chunk_bytes)
+                   std::size_t chunk_bytes, DType narrowest_wire)
     : mpi_(mpi),
       leaders_(leaders),
       order_(order),
@@ -13,29 +28,33 @@ Exchange::Exchange(MpiCalls& mpi, const std::vector<int>& leaders, const SumOrde
       n_nodes_(static_cast<int>(leaders.size())),
       tag_(tag),
       requests_(2 * leaders.size()),
-      incoming_(buffer_bytes(n_nodes_, chunk_bytes)),
+      incoming_(incoming_bytes(n_nodes_, chunk_bytes)),
+      rounded_(narrowest_wire == DType::bf16 ? chunk_bytes / sizeof(float) : 0),
+      rounded_incoming_(narrowest_wire == DType::bf16 ? incoming_.size() / sizeof(float) : 0),
       sources_(leaders.size()) {}
 
-std::size_t Exchange::buffer_bytes(int n_nodes, std::size_t chunk_bytes) {
-  return static_cast<std::size_t>(n_nodes) * part_of(chunk_bytes, 1, n_nodes, 0).n_elements;
+std::size_t Exchange::buffer_bytes(int n_nodes, std::size_t chunk_bytes, DType narrowest_wire) {
+  const std::size_t incoming = incoming_bytes(n_nodes, chunk_bytes);
+  return incoming + (narrowest_wire == DType::bf16 ? (incoming + chunk_bytes) / 2 : 0);
 }
 
-void Exchange::start(std::byte* chunk, std::size_t n_elements, DType dtype) {
+void Exchange::start(std::byte* chunk, std::size_t n_elements, DType dtype, DType wire) {
   chunk_ = chunk;
   n_elements_ = n_elements;
   dtype_ = dtype;
-  element_bytes_ = size_bytes(dtype);
-  const std::size_t mine_bytes = part_bytes(node_);
+  wire_ = dtype == DType::fp32 ? wire : dtype;
+  if (is_narrow()) round_to(rounded_.data(), values(0), n_elements);
+  std::byte* const incoming = is_narrow() ? reinterpret_cast<std::byte*>(rounded_incoming_.data()) : incoming_.data();
+  const std::size_t mine_bytes = wire_bytes(node_);
   for (int node = 0; node < n_nodes_; ++node) {
     if (node == node_) continue;
     const auto i = static_cast<std::size_t>(node);
     const int peer = leaders_[i];
     if (mine_bytes > 0) {
-      mpi_.receive(requests_[leaders_.size() + i], MpiGroup::data, peer, tag_, incoming_.data() + i * mine_bytes,
-                   mine_bytes);
+      mpi_.receive(requests_[leaders_.size() + i], MpiGroup::data, peer, tag_, incoming + i * mine_bytes, mine_bytes);
     }
-    if (part_bytes(node) > 0) {
-      mpi_.send(requests_[i], MpiGroup::data, peer, tag_, part_data(node), part_bytes(node));
+    if (wire_bytes(node) > 0) {
+      mpi_.send(requests_[i], MpiGroup::data, peer, tag_, wire_data(node), wire_bytes(node));
     }
   }
   stage_ = Stage::scattering;
@@ -55,18 +74,27 @@ bool Exchange::advance() {
     gather();
     stage_ = Stage::gathering;
   } else {
+    for (int node = 0; is_narrow() && node < n_nodes_; ++node) {
+      if (node != node_) widen_to(values(node), rounded_.data() + part(node).begin, part(node).n_elements);
+    }
     stage_ = Stage::idle;
   }
   return true;
 }
 
 void Exchange::sum_mine() {
-  const std::size_t mine_bytes = part_bytes(node_);
-  if (mine_bytes == 0) return;
+  const auto [begin, n] = part(node_);
+  if (n == 0) return;
+  if (is_narrow()) widen_to(reinterpret_cast<float*>(incoming_.data()), rounded_incoming_.data(), leaders_.size() * n);
+  const std::size_t mine_bytes = n * size_bytes(dtype_);
   for (std::size_t i = 0; i < leaders_.size(); ++i) sources_[i] = incoming_.data() + i * mine_bytes;
-  std::byte* mine = part_data(node_);
+  std::byte* const mine = chunk_ + begin * size_bytes(dtype_);
   sources_[static_cast<std::size_t>(node_)] = mine;
-  sum(sources_, std::array{mine}, mine_bytes / element_bytes_, dtype_, order_);
+  if (is_narrow()) widen_to(values(node_), rounded_.data() + begin, n);  // as the others see theirs
+  sum(sources_, std::array{mine}, n, dtype_, order_);
+  if (!is_narrow()) return;
+  round_to(rounded_.data() + begin, values(node_), n);
+  widen_to(values(node_), rounded_.data() + begin, n);
 }
 
 void Exchange::gather() {
@@ -74,11 +102,11 @@ void Exchange::gather() {
     if (node == node_) continue;
     const auto i = static_cast<std::size_t>(node);
     const int peer = leaders_[i];
-    if (part_bytes(node) > 0) {
-      mpi_.receive(requests_[leaders_.size() + i], MpiGroup::data, peer, tag_ + 1, part_data(node), part_bytes(node));
+    if (wire_bytes(node) > 0) {
+      mpi_.receive(requests_[leaders_.size() + i], MpiGroup::data, peer, tag_ + 1, wire_data(node), wire_bytes(node));
     }
-    if (part_bytes(node_) > 0) {
-      mpi_.send(requests_[i], MpiGroup::data, peer, tag_ + 1, part_data(node_), part_bytes(node_));
+    if (wire_bytes(node_) > 0) {
+      mpi_.send(requests_[i], MpiGroup::data, peer, tag_ + 1, wire_data(node_), wire_bytes(node_));
     }
   }
 }

@@ -90,7 +90,8 @@ HostCommunicator::HostCommunicator(CommunicationThread& thread, World& world, To
   if (topology_.n_nodes() == 1 || topology_.local_rank != 0) return;
   for (int i = 0; i < Topology::kExchangesInFlight; ++i) {
     const int tag = 2 * (number() * Topology::kExchangesInFlight + i);
-    exchanges_.emplace_back(thread_.mpi(), leaders_, topology_.order_of_nodes, topology_.node, tag, chunk_bytes_);
+    exchanges_.emplace_back(thread_.mpi(), leaders_, topology_.order_of_nodes, topology_.node, tag, chunk_bytes_,
+                            topology_.wire);
   }
 }
 
@@ -104,7 +105,8 @@ HostCommunicator::~HostCommunicator() {
 
 std::string HostCommunicator::describe() const {
   const int n_nodes = topology_.n_nodes();
-  const char* order = topology_.is_tree ? ", summed by a fixed tree" : "";
+  const std::string order = fmt::format("{}{}", topology_.is_tree ? ", summed by a fixed tree" : "",
+                                        n_nodes > 1 && topology_.wire == DType::bf16 ? ", gradients in bf16" : "");
   if (n_nodes == 1) return fmt::format("shared memory, {} ranks on 1 node{}", size(), order);
   if (n_nodes == size()) return fmt::format("MPI, {} ranks{}", size(), order);
   return fmt::format("shared memory inside {} nodes, MPI between them, {} ranks{}", n_nodes, size(), order);
@@ -163,6 +165,8 @@ void HostCommunicator::all_reduce_async(const Slice& slice, const Event& ready, 
   require(region != registry_->regions.end(), ErrorCode::internal, "'{}' is not in memory of the communicator", label);
   require(slice.dtype == DType::fp32 || slice.dtype == DType::fp64, ErrorCode::internal,
           "'{}' is {}: sums over ranks are of fp32 or fp64", label, name(slice.dtype));
+  require(slice.wire == DType::fp32 || slice.wire == topology_.wire, ErrorCode::internal,
+          "'{}' is to be sent as {}, the communicator was made for {}", label, name(slice.wire), name(topology_.wire));
   HostEvent* host_done = dynamic_cast<HostEvent*>(&done);
   require(host_done != nullptr, ErrorCode::internal, "'{}': `done` is not an event of this communicator", label);
 
@@ -177,6 +181,7 @@ void HostCommunicator::all_reduce_async(const Slice& slice, const Event& ready, 
   request.stride_bytes = (*region)->stride_bytes();
   request.n_elements = slice.n_elements;
   request.dtype = slice.dtype;
+  request.wire = slice.wire;
   request.ready = &ready;
   request.done = host_done;
   const std::size_t length = std::min(label.size(), kLabelBytes - 1);
@@ -326,7 +331,7 @@ bool HostCommunicator::lead(const Request& request) {
       all_have(&LaneCell::reduced, p.reduced_before + p.started + 1)) {
     const Part part = chunk(request, p.started);
     exchanges_[p.started % Topology::kExchangesInFlight].start(request.at(0, part.begin), part.n_elements,
-                                                               request.dtype);
+                                                               request.dtype, request.wire);
     ++p.started;
     note_progress();
   }

@@ -46,7 +46,7 @@ class HostCommunicator final : public Communicator, private Lane {
     std::byte* slice_of_leader = nullptr;  // in the region of local rank 0 ...
     std::size_t stride_bytes = 0;          // ... and so far on to the next rank's
     std::size_t n_elements = 0;
-    DType dtype = DType::fp32;
+    DType dtype = DType::fp32, wire = DType::fp32;
     const Event* ready = nullptr;
     HostEvent* done = nullptr;
     char label[kLabelBytes] = {};

@@ -16,8 +16,9 @@ std::vector<Bucket> make_buckets(const std::vector<GradientTensor>& tensors, std
     require(tensor.begin >= end, ErrorCode::internal,
             "gradient {} begins at {}, inside the one before it, which ends at {}", tensor.name, tensor.begin, end);
     end = tensor.begin + tensor.n_elements;
-    if (!is_open) {
+    if (!is_open || buckets.back().wire != tensor.wire) {
       buckets.emplace_back();
+      buckets.back().wire = tensor.wire;
       buckets.back().begin = tensor.begin;
       buckets.back().first_name = tensor.name;
       is_open = true;
@@ -58,7 +59,7 @@ void GradientReducer::tensor_done(int index, Stream& stream, const std::function
   if (prepare) prepare(buckets_[i]);
   InFlight& bucket = in_flight_[i];
   bucket.ready->record(stream);
-  const Slice slice{gradients_ + buckets_[i].begin, buckets_[i].n_elements, DType::fp32};
+  const Slice slice{gradients_ + buckets_[i].begin, buckets_[i].n_elements, DType::fp32, buckets_[i].wire};
   communicator_.all_reduce_async(slice, *bucket.ready, *bucket.done, bucket.label);
   ++next_;
 }

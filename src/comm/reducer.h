@@ -1,7 +1,8 @@
 // The gradient reducer: buckets of the gradient arena, all-reduced while backward still runs.
 //
 // Gradients lie in the order in which backward finishes them (DESIGN, decision 4), so a bucket is a contiguous slice.
-// A bucket ends at a tensor's border, when it holds at least bucket_bytes; it starts when its last writer is done.
+// A bucket ends at a tensor's border, when it holds at least bucket_bytes or what follows goes otherwise over the wire;
+// it starts when its last writer is done.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +17,7 @@ namespace lockstep::comm {
 
 struct Bucket {
   std::size_t begin = 0, n_elements = 0;  // fp32, of the gradient arena
+  DType wire = DType::fp32;               // Slice::wire
   int last_tensor = 0;                    // index of the tensor whose gradient completes it
   std::string first_name, last_name;      // for messages
 };
@@ -23,6 +25,7 @@ struct Bucket {
 struct GradientTensor {
   std::string name;
   std::size_t begin = 0, n_elements = 0;  // fp32, of the gradient arena, ascending, without holes but padding
+  DType wire = DType::fp32;
 };
 
 /// Cuts the arena. The batch statistics at its end are simply its last tensors.

@@ -42,7 +42,7 @@ std::size_t Topology::chunk_bytes() const { return std::max(kSmallestChunkBytes,
 
 std::size_t Topology::buffer_bytes() const {
   if (n_nodes() == 1 || local_rank != 0) return 0;
-  return kExchangesInFlight * Exchange::buffer_bytes(n_nodes(), chunk_bytes());
+  return kExchangesInFlight * Exchange::buffer_bytes(n_nodes(), chunk_bytes(), wire);
 }
 
 std::size_t Topology::mapped_peer_bytes(std::size_t region_bytes) const {
@@ -53,7 +53,9 @@ std::size_t Topology::mapped_peer_bytes(std::size_t region_bytes) const {
   return region_bytes + region_bytes * (n - 2) / n;
 }
 
-Topology topology_of(const Config::Comm& config, const RankTable& ranks, const SumOrder& order) {
+namespace {
+
+Topology place(const Config::Comm& config, const RankTable& ranks, const SumOrder& order) {
   if (config.backend == "mpi") return every_rank_a_node(ranks, order);
   require(config.backend == "auto" || config.backend == "shared", ErrorCode::comm_backend,
           "comm.backend is '{}': it takes auto, shared or mpi", config.backend);
@@ -69,6 +71,17 @@ Topology topology_of(const Config::Comm& config, const RankTable& ranks, const S
   out.is_tree = true;
   out.order_in_node = std::move(grouped->inner[static_cast<std::size_t>(out.node)]);
   out.order_of_nodes = std::move(grouped->outer);
+  return out;
+}
+
+}  // namespace
+
+Topology topology_of(const Config::Comm& config, const RankTable& ranks, const SumOrder& order) {
+  require(config.gradients == "fp32" || order.size() == 0, ErrorCode::config_range,
+          "comm.gradients=bf16 rounds what a node sends, so its bits depend on the nodes: set comm.gradients=fp32 with "
+          "train.micro_batches");
+  Topology out = place(config, ranks, order);
+  if (config.gradients == "bf16") out.wire = DType::bf16;
   return out;
 }
 

@@ -15,6 +15,7 @@ struct Topology {
   std::vector<std::vector<int>> nodes{{0}};  // ranks of the world; with comm.backend=mpi each rank is a node of its own
   int node = 0;
   int local_rank = 0;
+  DType wire = DType::fp32;   // the narrowest that slices take between nodes
   bool is_tree = false;       // the two orders are parts of one that was asked for
   SumOrder order_in_node{};   // over this node's ranks
   SumOrder order_of_nodes{};  // over the nodes' sums

@@ -162,6 +162,9 @@ std::vector<Key> comm_and_cpu_keys() {
   return {
       word(KEY(comm.backend), {"auto", "shared", "mpi"},
            {kNone, "", "how ranks sum gradients: shared memory inside a node, or MPI alone"}),
+      word(
+          KEY(comm.gradients), {"fp32", "bf16"},
+          {kLearning, "", "what gradients are between nodes: bf16 is half as much to send, and rounds them to 8 bits"}),
       real(KEY(comm.bucket_mb), kUpToATebibyte,
            {kNone, "MiB", "gradients that are summed at a time, while backward runs"}),
       real(KEY(comm.sleep_ms), kNotNegative, {kNone, "ms", "delay of each bucket, to test the overlap"}),

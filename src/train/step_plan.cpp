@@ -129,12 +129,13 @@ OptimizerDescription describe_optimizer(const Config& config, const graph::Param
           .n_elements = table.n_trainable()};
 }
 
-std::vector<comm::Bucket> cut_buckets(const Config& config, const graph::ParameterTable& table) {
+/// Running statistics always go as fp32: rounded to 8 bits they would be off by as much in evaluation.
+std::vector<comm::Bucket> cut_buckets(const Config& config, const graph::ParameterTable& table, DType wire) {
   std::vector<comm::GradientTensor> tensors;
   for (graph::ParameterId id : table.order())
-    tensors.push_back({.name = table[id].name, .begin = table[id].begin, .n_elements = table[id].n_elements});
+    tensors.push_back({table[id].name, table[id].begin, table[id].n_elements, wire});
   for (const graph::RunningStatistic& s : table.statistics())
-    tensors.push_back({.name = s.name, .begin = s.begin, .n_elements = 2 * static_cast<std::size_t>(s.channels)});
+    tensors.push_back({s.name, s.begin, 2 * static_cast<std::size_t>(s.channels), DType::fp32});
   return comm::make_buckets(tensors, static_cast<std::size_t>(config.comm.bucket_mb * 1024 * 1024));
 }
 
@@ -170,7 +171,7 @@ StepPlan::StepPlan(const Config& config, const data::ImageSetInfo& images, const
     if (!largest_ || g->graph->memory().size_bytes() > largest_->graph->memory().size_bytes()) largest_ = g;
   }
   optimizer_ = describe_optimizer(config, table_);
-  buckets_ = cut_buckets(config, table_);
+  buckets_ = cut_buckets(config, table_, topology_.wire);
   loader_bytes_ = static_cast<std::size_t>(config.data.prefetch + 1) *
                       static_cast<std::size_t>(batch_.largest_piece()) * (images.image_bytes() + 8) +
                   static_cast<std::size_t>(config.data.readers) * images.reader_bytes;

@@ -53,6 +53,17 @@ TEST(Buckets, OneATensorOrOneForAll) {
   EXPECT_TRUE(make_buckets({}, 100).empty());
 }
 
+TEST(Buckets, HoldTensorsOfOneWire) {
+  std::vector<GradientTensor> tensors = tensors_of({1000, 1000, 1000});
+  tensors[0].wire = tensors[1].wire = DType::bf16;
+  const std::vector<Bucket> buckets = make_buckets(tensors, std::size_t{1} << 40);
+  ASSERT_EQ(buckets.size(), 2u);
+  EXPECT_EQ(buckets[0].wire, DType::bf16);
+  EXPECT_EQ(buckets[0].last_tensor, 1);
+  EXPECT_EQ(buckets[1].wire, DType::fp32);
+  EXPECT_EQ(buckets[1].begin, tensors[2].begin);
+}
+
 TEST(Buckets, RefuseTensorsOutOfOrder) { EXPECT_THROW(make_buckets({{"a", 16, 16}, {"b", 0, 16}}, 100), Error); }
 
 TEST(Reducer, SumsEveryTensorEveryStep) {

@@ -59,6 +59,17 @@ check "  which fp32 does not continue" refused 1 'was made with precision=.bf16'
 forget bf16
 forget one
 
+# Rounded between nodes, which a tree is not.
+rounded=(comm.gradients=bf16 log.every_steps=1 train.check_replicas_every_steps=2)
+on_nodes() { LOCKSTEP_RANKS_PER_NODE=2 train 4 "${rounded[@]}" "$@"; }
+check "gradients in bf16 between 2 nodes" on_nodes run.name=one
+check "  are so" grep -q 'gradients in bf16' "$work/one/log.txt"
+check "  once more" on_nodes run.name=again
+check "  the same bits" same again one
+check "  not with micro-batches" refused 2 'bits depend on the nodes' on_nodes train.micro_batches=8 run.name=refused
+forget again
+forget one
+
 # Without evaluation the training loss decides which checkpoint is best: it too is the same after stops.
 fast=(train.accumulate=2 cpu.threads=1)
 check "2 ranks, accumulating" train 2 "${fast[@]}" run.name=first

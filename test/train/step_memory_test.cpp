@@ -36,6 +36,7 @@ void plan_tells_the_peak(World& world, int micro_batches, int steps, Precision p
   Config config = test::small_config(32, 32 * world.size());
   config.precision = precision;
   config.train.micro_batches = micro_batches;
+  if (precision == Precision::bf16) config.comm.gradients = "bf16";
   config.comm.bucket_mb = 25;
   const std::shared_ptr<const data::ImageSet> set = data::make_synthetic_set(1, 2000, 32, 32, 3, 10, "train");
   const auto backend = make_backend({.device = "cpu", .threads = 1});
@@ -115,6 +116,7 @@ int main(int argc, char** argv) {
   const auto world = comm::start_world(&argc, &argv);
   if (world->n_nodes() > 1) {  // where MPI itself takes memory while it sends
     plan_tells_the_peak(*world, 0, 2);
+    plan_tells_the_peak(*world, 0, 2, Precision::bf16);
   } else {
     steps_take_no_memory(*world, 0);
     steps_take_no_memory(*world, 4 * world->size());
