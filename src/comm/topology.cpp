@@ -77,9 +77,6 @@ Topology place(const Config::Comm& config, const RankTable& ranks, const SumOrde
 }  // namespace
 
 Topology topology_of(const Config::Comm& config, const RankTable& ranks, const SumOrder& order) {
-  require(config.gradients == "fp32" || order.size() == 0, ErrorCode::config_range,
-          "comm.gradients=bf16 rounds what a node sends, so its bits depend on the nodes: set comm.gradients=fp32 with "
-          "train.micro_batches");
   Topology out = place(config, ranks, order);
   if (config.gradients == "bf16") out.wire = DType::bf16;
   return out;

@@ -68,6 +68,10 @@ namespace {
 
 /// train.micro_batches: pieces are shares, and ranks take subtrees of them.
 BatchShape micro_batches_shape(const Config& config, int rank, int ranks) {
+  require(config.comm.gradients == "fp32", ErrorCode::config_conflict,
+          "comm.gradients={} rounds what a node sends, so the bits depend on the nodes: set comm.gradients=fp32 with "
+          "train.micro_batches",
+          config.comm.gradients);
   const int n_shares = config.train.micro_batches;
   require(ranks <= n_shares, ErrorCode::config_conflict,
           "train.micro_batches={} gives each of {} ranks less than one: use at most {} ranks, or more micro-batches",

@@ -2,7 +2,6 @@
 // The same on several nodes: pretended ones of two ranks each, the last one perhaps of one.
 #include <cstdlib>
 
-#include "comm/sum_order.h"
 #include "test/comm/collective_tests.h"
 
 namespace lockstep::comm {
@@ -61,17 +60,6 @@ TEST(SeveralNodes, SumsInBf16) {
     const std::string_view bytes(reinterpret_cast<const char*>(values), kElements * sizeof(float));
     const std::vector<std::string> all = test_world->all_gather(bytes);
     for (const std::string& theirs : all) EXPECT_TRUE(theirs == all[0]);
-  }
-}
-
-TEST(SeveralNodes, RoundingInBf16IsNoTree) {
-  Config::Comm config;
-  config.gradients = "bf16";
-  try {
-    make_communicator(config, *test_world, tree_order(test_world->size()));
-    ADD_FAILURE() << "comm.gradients=bf16 with a tree";
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::config_range);
   }
 }
 
