@@ -1,6 +1,8 @@
 // Ten steps of two networks against PyTorch. test/golden/make_golden.py made the figures; initial weights are the same
 // function of the seed in both languages. Training is chaotic, so the bounds are PyTorch's own: what its runs in fp32,
-// or in bf16, differ by from its fp64 one. timeout: 400 sanitizers: no
+// or in bf16, differ by from its fp64 one.
+// timeout: 400
+// sanitizers: no
 #include <gtest/gtest.h>
 
 #include <algorithm>
