@@ -1,5 +1,6 @@
 // What happens when a rank is lost, or the launch is wrong: child programs (this one, with a first argument) are
-// started and their words and exit statuses read. sanitizers: no (starts mpirun)
+// started and their words and exit statuses read.
+// sanitizers: no
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
