@@ -79,9 +79,7 @@ def main():
     binary = harness.lockstep(args.build)
     machine = harness.machine()
     work = sides.WORKS[args.work]
-    overrides = [f"data.image_size={work['image_size']}", f"model.depth={work['depth']}", f"model.stem={work['stem']}",
-                 "data.train=synthetic", "data.validation=", f"precision={args.precision}",
-                 f"train.batch_per_rank={sides.batch(args)}", f"cpu.threads={args.threads}"]
+    overrides = [*sides.overrides_of(args), f"cpu.threads={args.threads}"]
     rate = multiply_rate(args.build, args)
     flops = convolution_flops(binary, overrides)
     steps = []

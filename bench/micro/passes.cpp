@@ -56,6 +56,24 @@ void add_batch_norm(const Shape& shape) {
   });
 }
 
+/// Forward, and backward behind it, of a planned op with its arguments; `Planned` is made of `argument`.
+template <typename Planned, typename Argument>
+void add_both(const std::string& name, const Argument& argument) {
+  add(name + "/forward", [argument](benchmark::State& state) {
+    Planned planned(argument);
+    const auto stream = backend().make_stream();
+    measure(
+        state, [&] { planned.op->forward(planned.forward, planned.memory, *stream); }, 0, planned.forward_bytes);
+  });
+  add(name + "/backward", [argument](benchmark::State& state) {
+    Planned planned(argument);
+    const auto stream = backend().make_stream();
+    planned.op->forward(planned.forward, planned.memory, *stream);
+    measure(
+        state, [&] { planned.op->backward(planned.backward, planned.memory, *stream); }, 0, planned.backward_bytes);
+  });
+}
+
 /// `in_network`: a pending normalisation with ReLU of its input, as behind ResNet-50's first convolution.
 void add_pool(const std::string& name, Pool2dDescription d, bool in_network = false) {
   d.dtype = dtype();
@@ -79,28 +97,16 @@ void add_pool(const std::string& name, Pool2dDescription d, bool in_network = fa
       } else {
         backward.dx = arguments.tensor(n_x);
       }
-      bytes = element_bytes() * static_cast<double>(n_x + n_y);
+      forward_bytes = backward_bytes = element_bytes() * static_cast<double>(n_x + n_y);
     }
     Arguments arguments;
     std::unique_ptr<Pool2d> op;
     OpMemory memory;
     Pool2d::Forward forward;
     Pool2d::Backward backward;
-    double bytes = 0;
+    double forward_bytes = 0, backward_bytes = 0;
   };
-  add(name + "/" + text(d.x) + "/forward", [d](benchmark::State& state) {
-    Planned planned(d);
-    const auto stream = backend().make_stream();
-    measure(
-        state, [&] { planned.op->forward(planned.forward, planned.memory, *stream); }, 0, planned.bytes);
-  });
-  add(name + "/" + text(d.x) + "/backward", [d](benchmark::State& state) {
-    Planned planned(d);
-    const auto stream = backend().make_stream();
-    planned.op->forward(planned.forward, planned.memory, *stream);
-    measure(
-        state, [&] { planned.op->backward(planned.backward, planned.memory, *stream); }, 0, planned.bytes);
-  });
+  add_both<Planned>(name + "/" + text(d.x), d);
 }
 
 void add_loss(std::int64_t classes) {
@@ -116,29 +122,18 @@ void add_loss(std::int64_t classes) {
       forward = {.logits = logits, .labels = labels, .sums = static_cast<LossSums*>(arguments.bytes(sizeof(LossSums)))};
       backward = {
           .logits = logits, .labels = labels, .scalars = scalars, .dlogits = arguments.tensor(kBatch * classes)};
-      bytes = element_bytes() * static_cast<double>(kBatch * classes);
+      forward_bytes = element_bytes() * static_cast<double>(kBatch * classes);
+      backward_bytes = 2 * forward_bytes;
     }
     Arguments arguments;
     std::unique_ptr<SoftmaxCrossEntropy> op;
     OpMemory memory;
     SoftmaxCrossEntropy::Forward forward;
     SoftmaxCrossEntropy::Backward backward;
-    double bytes = 0;
+    double forward_bytes = 0, backward_bytes = 0;
   };
   const std::string name = "cross_entropy/" + std::to_string(kBatch) + "x" + std::to_string(classes);
-  add(name + "/forward", [classes](benchmark::State& state) {
-    Planned planned(classes);
-    const auto stream = backend().make_stream();
-    measure(
-        state, [&] { planned.op->forward(planned.forward, planned.memory, *stream); }, 0, planned.bytes);
-  });
-  add(name + "/backward", [classes](benchmark::State& state) {
-    Planned planned(classes);
-    const auto stream = backend().make_stream();
-    planned.op->forward(planned.forward, planned.memory, *stream);
-    measure(
-        state, [&] { planned.op->backward(planned.backward, planned.memory, *stream); }, 0, 2 * planned.bytes);
-  });
+  add_both<Planned>(name, classes);
 }
 
 void image_input(benchmark::State& state) {

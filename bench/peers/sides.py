@@ -16,13 +16,17 @@ WORKS = {"resnet18": dict(depth=18, stem="cifar", image_size=32, batch=32),
          "resnet50": dict(depth=50, stem="imagenet", image_size=64, batch=16)}
 
 
+def overrides_of(args):
+    """What makes CONFIG the work that was asked for."""
+    work = WORKS[args.work]
+    return ["data.train=synthetic", "data.validation=", f"data.image_size={work['image_size']}",
+            f"model.depth={work['depth']}", f"model.stem={work['stem']}", f"precision={args.precision}",
+            f"train.batch_per_rank={batch(args)}"]
+
+
 def ours(binary, directory, args):
     """As `lockstep train` is used, with its loader, crop, flip, metrics; only the last step's checkpoint is written."""
-    work = WORKS[args.work]
-    overrides = ["data.train=synthetic", "data.validation=", f"data.image_size={work['image_size']}",
-                 f"model.depth={work['depth']}", f"model.stem={work['stem']}", f"precision={args.precision}",
-                 f"train.batch_per_rank={batch(args)}",
-                 f"train.max_steps={args.steps}", "log.every_steps=1", "checkpoint.every_epochs=0"]
+    overrides = [*overrides_of(args), f"train.max_steps={args.steps}", "log.every_steps=1", "checkpoint.every_epochs=0"]
     lines, launched = harness.train(binary, args.ranks, args.threads, CONFIG, overrides, directory)
     steps = harness.steps(lines)
     seconds = [s["step_seconds"] for s in steps]

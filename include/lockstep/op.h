@@ -23,6 +23,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/dtype.h"
@@ -38,6 +39,7 @@ enum class GradientMode : std::uint8_t { skip, overwrite, accumulate };
 /// How an activation lies in memory. Interfaces, tests and files use nhwc;
 /// inside a graph a backend may ask for channel blocks of 16, (N, C/16, H, W, 16).
 enum class Layout : std::uint8_t { nhwc, nchw16c };
+constexpr std::string_view name(Layout layout) { return layout == Layout::nhwc ? "nhwc" : "nchw16c"; }
 
 /// Bytes an op wants besides its arguments. Workspaces live for one call; `saved` from forward to backward.
 struct OpNeeds {

@@ -111,9 +111,8 @@ void CpuConv2d::plan_backward() {
 }
 
 std::string CpuConv2d::describe() const {
-  const auto layout_name = [](Layout layout) { return layout == Layout::nhwc ? "nhwc" : "nchw16c"; };
   std::string out = fmt::format("{} {}, {} to {}, weights {}: ", text(description_), lockstep::name(description_.dtype),
-                                layout_name(description_.x_layout), layout_name(description_.y_layout),
+                                lockstep::name(description_.x_layout), lockstep::name(description_.y_layout),
                                 forward_->weight_layout()->describe());
   const auto add = [&](const char* what, const std::unique_ptr<BareConvolution>& bare) {
     if (bare) out += fmt::format("{} {}", what, bare->describe());

@@ -86,6 +86,16 @@ class AmxConvolution final : public BareConvolution {
                 const Bf16* weights, Bf16* to, const Image& output, std::int64_t images) const;
   void run(const void* from, const Image& input, const std::vector<Plane>& planes, const std::vector<Product>& products,
            const float* weight, bool over_k, void* to, const Image& output, void* workspace) const;
+  /// x and dy of some images as the weight gradient multiplies them: tiles of 16 channels.
+  struct GradientTiles {
+    Bf16 *rows = nullptr, *columns = nullptr;
+    std::int64_t total = 0, phases = 0;
+    Bf16* rows_of(std::int64_t k) const { return rows + k * total * 16; }  // of dy
+    Bf16* columns_of(std::int64_t c, std::int64_t phase) const { return columns + (c * phases + phase) * total * 16; }
+  };
+  void gather(const GradientTiles& tiles, const void* x, const void* dy, std::int64_t first, std::int64_t count,
+              Bf16* packed, Range units) const;
+  void multiply_positions(const GradientTiles& tiles, std::int64_t blocks, float* dweight, bool add, Range units) const;
   std::size_t run_bytes(const Image& input, std::size_t n_planes) const;
   std::int64_t run_at_once(const Image& input, std::size_t n_planes) const;
   std::int64_t gradient_at_once() const;
@@ -324,74 +334,81 @@ void AmxConvolution::data_gradient(const void* dy, const float* weight, void* dx
   run(dy, y_, y_planes_, data_, weight, true, dx, x_, workspace);
 }
 
-void AmxConvolution::weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate, void* workspace) {
-  Bf16* const packed = at<Bf16>(workspace, weights_at_.packed);
-  Bf16* const rows = at<Bf16>(workspace, weights_at_.rows);
-  Bf16* const columns = at<Bf16>(workspace, weights_at_.columns);
-  const std::int64_t c_chunks = x_.channels / kBlock, k_chunks = y_.channels / kBlock;
+/// Units: chunks of 32 channels of x's planes, then of dy. `packed` has room for one.
+void AmxConvolution::gather(const GradientTiles& tiles, const void* x, const void* dy, std::int64_t first,
+                            std::int64_t count, Bf16* packed, Range units) const {
+  const std::int64_t c_chunks = x_.channels / kBlock, blocks = positions_.blocks(count);
   const std::int64_t x_units = static_cast<std::int64_t>(x_planes_.size()) * c_chunks;
-  const std::int64_t at_once = gradient_at_once(), total = positions_.total(at_once), phases = this->phases();
-  // 16 channels of dy, of x at a phase.
-  const auto rows_of = [&](std::int64_t k) { return rows + k * total * 16; };
-  const auto columns_of = [&](std::int64_t c, std::int64_t phase) {
-    return columns + (c * phases + phase) * total * 16;
+  // 32 channels in positions, the first of them with what taps reach before it.
+  const auto source = [&](const void* images, const Image& shape, const Plane& plane, std::int64_t chunk) {
+    if (in_place_)
+      return amx::Rows{static_cast<const Bf16*>(images) + first * shape.n_elements() + chunk * kBlock, shape.channels,
+                       0};
+    pack(static_cast<const Bf16*>(images), shape, plane, chunk * kBlock, first, count, packed, tiles.total + 1);
+    return amx::Rows{packed, kBlock, 0};
   };
-  for (std::int64_t first = 0; first < images_; first += at_once) {
-    const std::int64_t count = std::min(at_once, images_ - first), blocks = positions_.blocks(count);
-    run_parts(parts_, [&](int part) {
-      Bf16* const mine = packed + part * (total + 1) * kBlock;
-      // 32 channels in positions, the first of them with what taps reach before it.
-      const auto source = [&](const void* images, const Image& shape, const Plane& plane, std::int64_t chunk) {
-        if (in_place_)
-          return amx::Rows{static_cast<const Bf16*>(images) + first * shape.n_elements() + chunk * kBlock,
-                           shape.channels, 0};
-        pack(static_cast<const Bf16*>(images), shape, plane, chunk * kBlock, first, count, mine, total + 1);
-        return amx::Rows{mine, kBlock, 0};
-      };
-      const Range range = part_of(x_units + k_chunks, part, parts_);
-      for (std::int64_t unit = range.begin; unit < range.end; ++unit) {
-        if (unit < x_units) {
-          const amx::Rows from = source(x, x_, x_planes_[static_cast<std::size_t>(unit / c_chunks)], unit % c_chunks);
-          const std::int64_t n_positions = blocks * kBlock + 2 * positions_.begin();
-          for (std::int64_t block = 0; block < n_positions; block += kBlock) {
-            const std::int64_t position = std::min(block, n_positions - kBlock);  // the last may overlap
-            for (std::int64_t half = 0; half < 2; ++half)
-              for (std::int64_t phase = 0; phase < phases; ++phase)
-                amx::pairs_of_positions(from.base + (position + phase) * from.row + half * 16, from.row,
-                                        columns_of(2 * unit + half, phase) + position * 16);
-          }
-        } else {
-          const std::int64_t chunk = unit - x_units;
-          const amx::Rows from = source(dy, y_, y_planes_[0], chunk).at(positions_.begin(), 0);
-          for (std::int64_t block = 0; block < blocks; ++block)
-            for (std::int64_t half = 0; half < 2; ++half)
-              amx::transpose_positions(from.base + block * kBlock * from.row + half * 16, from.row,
-                                       rows_of(2 * chunk + half) + block * amx::kTile);
-        }
+  for (std::int64_t unit = units.begin; unit < std::min(units.end, x_units); ++unit) {
+    const amx::Rows from = source(x, x_, x_planes_[static_cast<std::size_t>(unit / c_chunks)], unit % c_chunks);
+    const std::int64_t n_positions = blocks * kBlock + 2 * positions_.begin();
+    for (std::int64_t block = 0; block < n_positions; block += kBlock) {
+      const std::int64_t position = std::min(block, n_positions - kBlock);  // the last may overlap
+      for (std::int64_t half = 0; half < 2; ++half)
+        for (std::int64_t phase = 0; phase < tiles.phases; ++phase)
+          amx::pairs_of_positions(from.base + (position + phase) * from.row + half * 16, from.row,
+                                  tiles.columns_of(2 * unit + half, phase) + position * 16);
+    }
+  }
+  for (std::int64_t chunk = std::max(units.begin, x_units) - x_units; chunk < units.end - x_units; ++chunk) {
+    const amx::Rows from = source(dy, y_, y_planes_[0], chunk).at(positions_.begin(), 0);
+    for (std::int64_t block = 0; block < blocks; ++block)
+      for (std::int64_t half = 0; half < 2; ++half)
+        amx::transpose_positions(from.base + block * kBlock * from.row + half * 16, from.row,
+                                 tiles.rows_of(2 * chunk + half) + block * amx::kTile);
+  }
+}
+
+/// dweight of all taps from so many blocks of positions. Units: 32 input by 32 output channels.
+void AmxConvolution::multiply_positions(const GradientTiles& tiles, std::int64_t blocks, float* dweight, bool add,
+                                        Range units) const {
+  const amx::Tiles registers;
+  const std::int64_t c_chunks = x_.channels / kBlock;
+  for (std::int64_t unit = units.begin; unit < units.end; ++unit) {
+    const std::int64_t c = unit % c_chunks, k = unit / c_chunks;
+    for (std::int64_t block = 0; block < blocks; block += kPositionBlocks)
+      for (int tap = 0; tap < n_taps_; ++tap) {
+        const Tap& t = forward_[0].taps[static_cast<std::size_t>(tap)];
+        const std::int64_t position = positions_.begin() + t.distance + block * kBlock;
+        const std::int64_t channel = 2 * (t.plane * c_chunks + c), pairs = position / 2 * 32;
+        const Bf16* const row_pair[2] = {tiles.rows_of(2 * k) + block * amx::kTile,
+                                         tiles.rows_of(2 * k + 1) + block * amx::kTile};
+        const Bf16* const column_pair[2] = {tiles.columns_of(channel, position % 2) + pairs,
+                                            tiles.columns_of(channel + 1, position % 2) + pairs};
+        const auto sums_of = [&](std::int64_t k_half, std::int64_t c_half) {
+          return dweight + (((2 * k + k_half) * 2 * c_chunks + 2 * c + c_half) * n_taps_ + tap) * 256;
+        };
+        float* const sums[4] = {sums_of(0, 0), sums_of(0, 1), sums_of(1, 0), sums_of(1, 1)};
+        amx::weight_block(row_pair, column_pair, std::min(kPositionBlocks, blocks - block), sums, add || block > 0);
       }
+  }
+}
+
+void AmxConvolution::weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate, void* workspace) {
+  const std::int64_t at_once = gradient_at_once();
+  const std::int64_t c_chunks = x_.channels / kBlock, k_chunks = y_.channels / kBlock;
+  const std::int64_t n_gathered = static_cast<std::int64_t>(x_planes_.size()) * c_chunks + k_chunks;
+  const GradientTiles tiles{.rows = at<Bf16>(workspace, weights_at_.rows),
+                            .columns = at<Bf16>(workspace, weights_at_.columns),
+                            .total = positions_.total(at_once),
+                            .phases = phases()};
+  for (std::int64_t first = 0; first < images_; first += at_once) {
+    const std::int64_t count = std::min(at_once, images_ - first);
+    run_parts(parts_, [&](int part) {
+      Bf16* const mine = at<Bf16>(workspace, weights_at_.packed) + part * (tiles.total + 1) * kBlock;
+      gather(tiles, x, dy, first, count, mine, part_of(n_gathered, part, parts_));
     });
     run_parts(parts_, [&](int part) {
-      const amx::Tiles tiles;
-      const Range range = part_of(c_chunks * k_chunks, part, parts_);
-      for (std::int64_t unit = range.begin; unit < range.end; ++unit) {
-        const std::int64_t c = unit % c_chunks, k = unit / c_chunks;
-        for (std::int64_t block = 0; block < blocks; block += kPositionBlocks)
-          for (int tap = 0; tap < n_taps_; ++tap) {
-            const Tap& t = forward_[0].taps[static_cast<std::size_t>(tap)];
-            const std::int64_t position = positions_.begin() + t.distance + block * kBlock;
-            const std::int64_t channel = 2 * (t.plane * c_chunks + c), pairs = position / 2 * 32;
-            const Bf16* const row_pair[2] = {rows_of(2 * k) + block * amx::kTile,
-                                             rows_of(2 * k + 1) + block * amx::kTile};
-            const Bf16* const column_pair[2] = {columns_of(channel, position % 2) + pairs,
-                                                columns_of(channel + 1, position % 2) + pairs};
-            const auto sums_of = [&](std::int64_t k_half, std::int64_t c_half) {
-              return dweight + (((2 * k + k_half) * 2 * c_chunks + 2 * c + c_half) * n_taps_ + tap) * 256;
-            };
-            float* const sums[4] = {sums_of(0, 0), sums_of(0, 1), sums_of(1, 0), sums_of(1, 1)};
-            amx::weight_block(row_pair, column_pair, std::min(kPositionBlocks, blocks - block), sums,
-                              accumulate || first > 0 || block > 0);
-          }
-      }
+      multiply_positions(tiles, positions_.blocks(count), dweight, accumulate || first > 0,
+                         part_of(c_chunks * k_chunks, part, parts_));
     });
   }
 }

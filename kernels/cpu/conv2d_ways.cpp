@@ -82,10 +82,9 @@ double seconds_of(const Way& way, const Conv2dDescription& d, Direction directio
 
 /// Without the batch: ranks whose batch is a sample shorter do as the others.
 std::string key(const Conv2dDescription& d, Direction direction) {
-  const auto layout_name = [](Layout layout) { return layout == Layout::nhwc ? "nhwc" : "nchw16c"; };
   return fmt::format("conv2d {}x{}x{} -> {}, {}x{}/{}+{}, {}, {} to {}, weights {}, {}", d.x[1], d.x[2], d.x[3],
-                     d.out_channels, d.window, d.window, d.stride, d.padding, name(d.dtype), layout_name(d.x_layout),
-                     layout_name(d.y_layout), d.weight_layout ? d.weight_layout->describe() : "free", name(direction));
+                     d.out_channels, d.window, d.window, d.stride, d.padding, name(d.dtype), name(d.x_layout),
+                     name(d.y_layout), d.weight_layout ? d.weight_layout->describe() : "free", name(direction));
 }
 
 [[noreturn]] void made_for_another(Direction direction) {

@@ -1,8 +1,8 @@
 #include "comm/reducer.h"
 
-#include <chrono>
 #include <utility>
 
+#include "base/clock.h"
 #include "lockstep/error.h"
 
 namespace lockstep::comm {
@@ -67,10 +67,10 @@ void GradientReducer::tensor_done(int index, Stream& stream, const std::function
 double GradientReducer::finish(Stream& stream) {
   require(static_cast<std::size_t>(next_) == buckets_.size(), ErrorCode::internal,
           "only {} of {} buckets were started when the step waited for them", next_, buckets_.size());
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = Clock::now();
   for (const InFlight& bucket : in_flight_) stream.wait(*bucket.done);
   next_ = 0;
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return seconds_since(begin);
 }
 
 }  // namespace lockstep::comm

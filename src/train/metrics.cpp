@@ -3,12 +3,12 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
-#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
@@ -19,8 +19,6 @@ namespace {
 
 // The library writes numbers that are not finite as null.
 using Json = nlohmann::ordered_json;
-
-double now_unix() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 /// The lines of `content` that are whole objects of steps up to `last_step`.
 std::string lines_until(const std::string& content, std::int64_t last_step) {
@@ -47,7 +45,7 @@ Json whole(const std::vector<double>& list) {
 }
 
 Json begin_event(const char* event, std::int64_t step) {
-  return Json{{"event", event}, {"time_unix", now_unix()}, {"step", step}};
+  return Json{{"event", event}, {"time_unix", unix_seconds()}, {"step", step}};
 }
 
 }  // namespace

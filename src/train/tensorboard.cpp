@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <vector>
 
+#include "base/clock.h"
 #include "lockstep/error.h"
 #include "train/event.pb.h"
 
@@ -57,8 +57,6 @@ std::vector<std::string> event_files(const std::string& directory) {
   return paths;
 }
 
-double now_unix() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
-
 /// The data of the record at the begin of `content`; false where it is cut short or damaged.
 bool read_record(std::string_view content, std::string_view& data) {
   if (content.size() < kHeaderBytes) return false;
@@ -104,13 +102,13 @@ EventWriter::EventWriter(const std::string& directory, std::int64_t resume_step)
   if (path_.empty()) {
     std::array<char, 256> host{};
     ::gethostname(host.data(), host.size() - 1);
-    path_ =
-        fmt::format("{}/events.out.tfevents.{:010d}.{}", directory, static_cast<std::int64_t>(now_unix()), host.data());
+    path_ = fmt::format("{}/events.out.tfevents.{:010d}.{}", directory, static_cast<std::int64_t>(unix_seconds()),
+                        host.data());
   }
   file_ = open_file(path_, O_WRONLY | O_APPEND | O_CREAT);
   if (size_bytes > 0) return;
   tensorboard::Event version;
-  version.set_wall_time(now_unix());
+  version.set_wall_time(unix_seconds());
   version.set_file_version("brain.Event:2");
   append(version.SerializeAsString());
 }

@@ -79,7 +79,7 @@ std::vector<float> absolute(std::vector<float> values) {
 
 std::vector<double> to_double(const std::vector<float>& values) { return {values.begin(), values.end()}; }
 
-std::string text(Layout layout) { return layout == Layout::nhwc ? "nhwc" : "nchw16c"; }
+std::string text(Layout layout) { return std::string(name(layout)); }
 
 std::string text(GradientMode mode) {
   return mode == GradientMode::skip ? "skip" : mode == GradientMode::overwrite ? "overwrite" : "accumulate";
