@@ -37,12 +37,27 @@ MPI_CFLAGS  := $(patsubst -I%,-isystem %,$(filter -I%,$(mpi_show))) -DOMPI_SKIP_
 MPI_LIBS    := $(or $(filter-out -lmpi_cxx -lmpicxx -lmpichcxx,$(filter -L% -l% -Wl%,$(mpi_show))),-lmpi)
 HDF5_CFLAGS := $(patsubst -I%,-isystem %,$(call headers,$(HDF5_HOME),hdf5))
 
+# CUDA is built where nvcc is on PATH or CUDA_HOME names it; CUDA=0 leaves it out. The runtime is linked statically, and
+# the libraries are loaded when a device is used, so that the program starts as quickly without one.
+CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null))
+HAS_CUDA  := $(if $(filter 0,$(CUDA)),,$(if $(CUDA_HOME),1))
+ifdef HAS_CUDA
+NVCC         ?= $(CUDA_HOME)/bin/nvcc
+CUDNN_FRONTEND_HOME ?= $(CURDIR)/.deps/cudnn-frontend
+CUDA_CFLAGS  := -DLOCKSTEP_CUDA -isystem $(CUDA_HOME)/include -isystem $(CUDNN_FRONTEND_HOME)/include $(call headers,$(CUDNN_HOME)) $(call headers,$(NCCL_HOME))
+CUDA_LIBS    := $(addprefix -L,$(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib)) -lcudart_static
+cuda_known   := $(patsubst compute_%,%,$(filter compute_%,$(shell $(NVCC) --list-gpu-arch 2>/dev/null)))
+CUDA_ARCH    ?= $(filter 70 75 80 90 100,$(cuda_known))
+NVCC_FLAGS   := -std=c++20 --expt-relaxed-constexpr $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a),code=sm_$(a)) \
+  $(foreach a,$(lastword $(sort $(filter-out 100,$(CUDA_ARCH))) $(filter 100,$(CUDA_ARCH))),-gencode arch=compute_$(a),code=compute_$(a))
+endif
+
 CPPFLAGS := $(CPPFLAGS) -Iinclude -Isrc -I. -I$(BUILD)/generated -MMD -MP $(MPI_CFLAGS) $(HDF5_CFLAGS) \
   $(call headers,$(ONEDNN_HOME),dnnl) $(call headers,$(CLI11_HOME),CLI11) $(call headers,$(YAML_CPP_HOME),yaml-cpp) \
   $(call headers,$(JSON_HOME),nlohmann_json) $(call headers,$(FMT_HOME),fmt) \
   $(call headers,$(SPDLOG_HOME),spdlog) $(if $(SPDLOG_HOME),-DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL) \
   $(call headers,$(JPEG_HOME),libjpeg) $(call headers,$(PROTOBUF_HOME),protobuf) $(call headers,$(XXHASH_HOME),libxxhash)
-LDLIBS := $(LDLIBS) -Wl,--as-needed $(call libraries,$(ONEDNN_HOME),dnnl,-ldnnl) $(call libraries,$(HDF5_HOME),hdf5,-lhdf5) $(MPI_LIBS) \
+LDLIBS := $(LDLIBS) $(CUDA_LIBS) -Wl,--as-needed $(call libraries,$(ONEDNN_HOME),dnnl,-ldnnl) $(call libraries,$(HDF5_HOME),hdf5,-lhdf5) $(MPI_LIBS) \
   $(call libraries,$(YAML_CPP_HOME),yaml-cpp,-lyaml-cpp) $(call libraries,$(SPDLOG_HOME),spdlog,-lspdlog) \
   $(call libraries,$(FMT_HOME),fmt,-lfmt) $(call libraries,$(JPEG_HOME),libjpeg,-ljpeg) \
   $(call libraries,$(PROTOBUF_HOME),protobuf,-lprotobuf) $(call libraries,$(XXHASH_HOME),libxxhash,-lxxhash) -lpthread -ldl -lrt
@@ -69,19 +84,22 @@ KERNEL_OPT     := $(if $(filter release,$(MODE)),-O3) -fno-math-errno -fno-trapp
 WARNINGS ?= $(if $(filter release debug,$(MODE)),-Wall -Wextra -Werror,-w)
 CXXFLAGS := -std=c++20 $(if $(filter-out fuzz,$(MODE)),-fopenmp) $(OPT_$(MODE)) $(WARNINGS) $(CXXFLAGS)
 # $(call flags_for,FILE)
-flags_for = $(CPPFLAGS) $(CXXFLAGS) $(if $(filter kernels/%,$(1)),$(KERNEL_OPT),-ffp-contract=off) $(if $(filter src/comm/%,$(1)),$(if $(filter release,$(MODE)),-O3)) \
+flags_for = $(CPPFLAGS) $(CXXFLAGS) $(if $(filter kernels/cuda/% src/backend_factory.cpp test/%,$(1)),$(CUDA_CFLAGS)) $(if $(filter kernels/%,$(1)),$(KERNEL_OPT),-ffp-contract=off) $(if $(filter src/comm/%,$(1)),$(if $(filter release,$(MODE)),-O3)) \
   $(if $(filter test/%,$(1)),$(GTEST_CFLAGS)) $(if $(filter bench/%,$(1)),$(BENCHMARK_CFLAGS))
 
 # ---- What there is --------------------------------------------------------------------------------------------------
 PROTOS    := $(shell find src -name '*.proto')
 GENERATED := $(PROTOS:src/%.proto=$(BUILD)/generated/%.pb.cc)
-SOURCES   := $(filter-out src/main.cpp,$(shell find src kernels/cpu -name '*.cpp' | sort))
-SUPPORT   := $(filter-out %_test.cpp,$(shell find test/reference test/support -name '*.cpp' 2>/dev/null | sort))
+SOURCES   := $(filter-out src/main.cpp,$(shell find src kernels/cpu $(if $(HAS_CUDA),kernels/cuda) -name '*.cpp' | sort))
+CUDA_SOURCES := $(if $(HAS_CUDA),$(shell find kernels/cuda -name '*.cu' | sort))
+# The CUDA backend's ops compiled for the host (test/support/cuda_on_host), in a namespace of their own.
+ON_HOST   := $(CUDA_SOURCES) $(if $(HAS_CUDA),kernels/cuda/missing.cpp $(wildcard test/support/cuda_on_host/*.cpp))
+SUPPORT   := $(filter-out %_test.cpp test/support/cuda_on_host/%,$(shell find test/reference test/support -name '*.cpp' 2>/dev/null | sort))
 TESTS     := $(shell find test -name '*_test.cpp' | sort)
 BENCHES   := $(shell find bench -name '*.cpp' | sort)
 # Unit tests of one process, which are also run under asan and ubsan.
 UNIT_TESTS := $(if $(TESTS),$(shell grep -LE '^// (ranks:|sanitizers: no)' $(TESTS)))
-OBJECTS   := $(SOURCES:%.cpp=$(BUILD)/%.o) $(GENERATED:.cc=.o)
+OBJECTS   := $(SOURCES:%.cpp=$(BUILD)/%.o) $(GENERATED:.cc=.o) $(CUDA_SOURCES:%=$(BUILD)/%.o)
 FUZZED    := $(filter src/base/% src/config/% src/data/% src/checkpoint/%,$(SOURCES))
 FUZZERS   := $(patsubst test/fuzz/%_test.cpp,$(BUILD)/fuzz/%,$(filter test/fuzz/%,$(TESTS)))
 TEST_PROGRAMS  := $(TESTS:%.cpp=$(BUILD)/%)
@@ -111,7 +129,7 @@ define link
 endef
 
 $(BUILD)/liblockstep.a: $(OBJECTS)
-$(BUILD)/libtest-support.a: $(SUPPORT:%.cpp=$(BUILD)/%.o)
+$(BUILD)/libtest-support.a: $(SUPPORT:%.cpp=$(BUILD)/%.o) $(ON_HOST:%=$(BUILD)/on-host/%.o)
 $(BUILD)/%.a:
 	@rm -f $@ && ar qcs $@ $(filter %.o,$^)
 
@@ -119,6 +137,16 @@ $(BUILD)/%.o: %.cpp $(BUILD)/flags | $(GENERATED)
 	@mkdir -p $(@D)
 	@echo "  compile  $<"
 	@$(CXX) $(call flags_for,$<) $(DEFINES) -c -o $@ $<
+# Registers, spills and shared memory of each kernel go into FILE.resources, which a test reads.
+$(BUILD)/%.cu.o: %.cu $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  compile  $<"
+	@$(NVCC) -ccbin $(CXX) $(NVCC_FLAGS) -O3 -Xcompiler "$(filter-out -std=%,$(CXXFLAGS))" -Xptxas -v $(CUDA_CFLAGS) $(filter-out -MMD -MP,$(CPPFLAGS)) \
+	  -MMD -MP -MF $(@:.o=.d) -c -o $@ $< 2> $(@:.o=.resources) || { cat $(@:.o=.resources); exit 1; }
+$(BUILD)/on-host/%.o: % $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  compile  $< for the host"
+	@$(CXX) -Dcuda=cuda_on_host -include test/support/cuda_on_host/runtime.h $(CUDA_CFLAGS) $(CPPFLAGS) $(CXXFLAGS) -Wno-unknown-pragmas -ffp-contract=off -x c++ -c -o $@ $<
 $(BUILD)/generated/%.pb.o: $(BUILD)/generated/%.pb.cc $(BUILD)/flags
 	@$(CXX) $(CPPFLAGS) $(CXXFLAGS) -w -c -o $@ $<
 $(BUILD)/generated/%.pb.cc: src/%.proto
@@ -126,7 +154,7 @@ $(BUILD)/generated/%.pb.cc: src/%.proto
 	$(PROTOC) -Isrc --cpp_out=$(BUILD)/generated $<
 
 # Files that change only when their content does, so that a new commit compiles one file, and new flags all.
-$(BUILD)/flags: export CONTENT = $(CXX) $(CPPFLAGS) $(CXXFLAGS) $(KERNEL_OPT)
+$(BUILD)/flags: export CONTENT = $(CXX) $(CPPFLAGS) $(CXXFLAGS) $(KERNEL_OPT) $(CUDA_CFLAGS) $(NVCC_FLAGS)
 $(BUILD)/commit: export CONTENT = $(VERSION) $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 $(BUILD)/flags $(BUILD)/commit: always
 	@mkdir -p $(@D); printf '%s\n' "$$CONTENT" | cmp -s - $@ || printf '%s\n' "$$CONTENT" > $@
@@ -143,6 +171,7 @@ compile_commands.json: always
 	  "$${between-}" '$(CURDIR)' '$(f)' '$(subst ",\",$(CXX) $(call flags_for,$(f)) -c -o $(BUILD)/$(f:.cpp=.o) $(f))'; between=','; ) echo ']'; } > $@.new
 	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
 
+-include $(CUDA_SOURCES:%=$(BUILD)/%.d) $(ON_HOST:%=$(BUILD)/on-host/%.d)
 -include $(patsubst %.cpp,$(BUILD)/%.d,src/main.cpp $(SOURCES) $(SUPPORT) $(TESTS) $(BENCHES)) $(GENERATED:.cc=.d)
 
 tests: $(TEST_PROGRAMS) $(BUILD)/test/faults/fault_injection.so

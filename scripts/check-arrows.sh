@@ -36,6 +36,9 @@ find include kernels src -name '*.h' -o -name '*.cpp' -o -name '*.def' -o -name 
     owner["spdlog/"] = "^src/base/"
     owner["google/protobuf/"] = "^src/train/"
     owner["immintrin"] = "^kernels/cpu/|^src/comm/sum"
+    owner["cuda"] = "^kernels/cuda/|^src/comm/nccl"
+    owner["cudnn"] = owner["cublas"] = owner["nvtx3/"] = "^kernels/cuda/"
+    owner["nccl.h"] = "^src/comm/nccl"
     owner["omp.h"] = "^kernels/cpu/"
   }
   function broken(rule) { printf "%s:%s: %s\n    %s\n", file, line, rule, text; count++ }

@@ -1,6 +1,9 @@
 // The one place that names concrete backends.
 #include "base/version.h"
 #include "kernels/cpu/backend.h"
+#ifdef LOCKSTEP_CUDA
+#include "kernels/cuda/backend.h"
+#endif
 #include "lockstep/backend.h"
 #include "lockstep/error.h"
 
@@ -11,11 +14,21 @@ std::string onednn_version();  // kernels/cpu/onednn.cpp; its header needs oneDN
 }
 
 std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
+#ifdef LOCKSTEP_CUDA
+  if (options.device == "cuda" || (options.device == "auto" && cuda::reason_for_no_device().empty()))
+    return cuda::make_backend(options);
+#endif
   require(options.device != "cuda", ErrorCode::not_supported,
           "device: cuda was asked for, but this build has no CUDA backend; use device=cpu or device=auto");
   return cpu::make_backend(options);
 }
 
-std::vector<std::string> backend_libraries() { return {"oneDNN " + cpu::onednn_version()}; }
+std::vector<std::string> backend_libraries() {
+  std::vector<std::string> libraries{"oneDNN " + cpu::onednn_version()};
+#ifdef LOCKSTEP_CUDA
+  for (const std::string& library : cuda::library_versions()) libraries.push_back(library);
+#endif
+  return libraries;
+}
 
 }  // namespace lockstep

@@ -36,6 +36,8 @@ class Backend {
 
   /// `purpose` names the arena in messages. Throws out_of_memory, or internal after seal().
   virtual std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) = 0;
+  /// Of the host, for what is copied to the device and back while both go on (pinned, where there is such a thing).
+  virtual std::unique_ptr<Memory> allocate_host(std::size_t size_bytes, const std::string& purpose) = 0;
   /// From now on an allocation is a bug. unseal() before planning anew (another batch size, evaluation).
   virtual void seal() = 0;
   virtual void unseal() = 0;

@@ -18,6 +18,8 @@ class Event {
   virtual bool is_done() const = 0;
   /// Blocks the calling thread, without spinning, until done.
   virtual void synchronize() const = 0;
+  /// The library's own handle, for those that share it (cudaEvent_t); null: an event of the host's.
+  virtual void* native() const { return nullptr; }
 };
 
 class Stream {
@@ -27,6 +29,8 @@ class Stream {
   virtual void wait(const Event& event) = 0;
   /// Blocks the calling thread until all work given so far is done.
   virtual void synchronize() = 0;
+  /// cudaStream_t; null: work is done when its call returns.
+  virtual void* native() const { return nullptr; }
 };
 
 /// An event between threads of the host: what the cpu backend and host communicators use.

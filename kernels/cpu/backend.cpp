@@ -103,6 +103,9 @@ class CpuBackend final : public Backend {
             gib(size_bytes), gib(held), gib(memory_bytes_));
     return std::make_unique<MappedMemory>(size_bytes, purpose, allocated_);
   }
+  std::unique_ptr<Memory> allocate_host(std::size_t size_bytes, const std::string& purpose) override {
+    return allocate(size_bytes, purpose);
+  }
   void seal() override { sealed_ = true; }
   void unseal() override { sealed_ = false; }
 

@@ -15,6 +15,9 @@ class ReferenceBackend final : public Backend {
   DeviceInfo device() const override;
 
   std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) override;
+  std::unique_ptr<Memory> allocate_host(std::size_t size_bytes, const std::string& purpose) override {
+    return allocate(size_bytes, purpose);
+  }
   void seal() override { sealed_ = true; }
   void unseal() override { sealed_ = false; }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/backend.h"
+#include "test/support/cuda_on_host/backend.h"
 #include "test/support/tensor.h"
 
 namespace lockstep::test {
@@ -73,7 +74,8 @@ class Device {
   std::vector<std::unique_ptr<Memory>> memory_;
 };
 
-/// The backends that the tests of ops go through: the cpu backend with 1 and with 2 threads.
+/// The backends that the tests of ops go through: the cpu backend with 1 and with 2 threads; where there is a CUDA
+/// toolkit, the CUDA backend's kernels on the host; where there is a GPU, the CUDA backend.
 struct NamedBackend {
   const char* name;
   std::unique_ptr<Backend> backend;
@@ -87,6 +89,14 @@ inline std::vector<NamedBackend>& tested_backends() {
       options.threads = threads;
       made.push_back({threads == 1 ? "cpu, 1 thread" : "cpu, 2 threads", make_backend(options)});
     }
+#ifdef LOCKSTEP_CUDA
+    made.push_back({"cuda kernels on the host", make_cuda_on_host_backend()});
+    if (has_cuda_device()) {
+      BackendOptions options;
+      options.device = "cuda";
+      made.push_back({"cuda", make_backend(options)});
+    }
+#endif
     return made;
   }();
   return backends;

@@ -1,0 +1,182 @@
+#include "kernels/cuda/backend.h"
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/stream.h"
+#include "lockstep/error.h"
+
+namespace lockstep::cuda {
+namespace {
+
+constexpr int kLeastForBf16 = 80;  // compute capability
+
+double gib(std::size_t size_bytes) { return static_cast<double>(size_bytes) / (1 << 30); }
+
+class DeviceMemory final : public Memory {
+ public:
+  DeviceMemory(std::size_t size_bytes, const std::string& purpose) : size_bytes_(size_bytes) {
+    const cudaError_t status = cudaMalloc(&data_, std::max<std::size_t>(size_bytes, 1));
+    if (status == cudaErrorMemoryAllocation) {
+      (void)cudaGetLastError();  // it is told here, not by the next call
+      std::size_t free_bytes = 0, total_bytes = 0;
+      LOCKSTEP_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+      fail(ErrorCode::out_of_memory, "{}: {:.3f} GiB are wanted, {:.3f} GiB of the device's {:.3f} GiB are free",
+           purpose, gib(size_bytes), gib(free_bytes), gib(total_bytes));
+    }
+    LOCKSTEP_CUDA_CHECK(status);
+    LOCKSTEP_CUDA_CHECK(cudaMemset(data_, 0, std::max<std::size_t>(size_bytes, 1)));
+    LOCKSTEP_CUDA_CHECK(cudaStreamSynchronize(nullptr));  // other streams do not wait for this one
+  }
+  ~DeviceMemory() override { LOCKSTEP_CUDA_REPORT(cudaFree(data_)); }
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+
+  void* data() const override { return data_; }
+  std::size_t size_bytes() const override { return size_bytes_; }
+
+ private:
+  std::size_t size_bytes_;
+  void* data_ = nullptr;
+};
+
+/// Pinned: copies run beside the host and can be part of a recorded step.
+class PinnedMemory final : public Memory {
+ public:
+  explicit PinnedMemory(std::size_t size_bytes) : size_bytes_(size_bytes) {
+    LOCKSTEP_CUDA_CHECK(cudaHostAlloc(&data_, std::max<std::size_t>(size_bytes, 1), cudaHostAllocDefault));
+    std::memset(data_, 0, size_bytes);
+  }
+  ~PinnedMemory() override { LOCKSTEP_CUDA_REPORT(cudaFreeHost(data_)); }
+  PinnedMemory(const PinnedMemory&) = delete;
+  PinnedMemory& operator=(const PinnedMemory&) = delete;
+
+  void* data() const override { return data_; }
+  std::size_t size_bytes() const override { return size_bytes_; }
+
+ private:
+  std::size_t size_bytes_;
+  void* data_ = nullptr;
+};
+
+int count_devices() {
+  int n = 0;
+  const cudaError_t status = cudaGetDeviceCount(&n);
+  (void)cudaGetLastError();
+  return status == cudaSuccess ? n : 0;
+}
+
+int choose_device(const BackendOptions& options) {
+  const int n = count_devices();
+  // Launchers that give each rank its own device show it as the only one.
+  if (n == 1) return 0;
+  require(options.local_rank < n, ErrorCode::not_supported,
+          "rank {} of this node has no GPU of its own: {} ranks were started here, and {} GPUs are visible. Start at "
+          "most {} ranks on a node, or ask for more GPUs",
+          options.local_rank, options.local_size, n, n);
+  return options.local_rank;
+}
+
+CudaContext make_context(const BackendOptions& options) {
+  const std::string reason = reason_for_no_device();
+  require(reason.empty(), ErrorCode::not_supported, "device: cuda was asked for, but {}; use device=cpu", reason);
+  CudaContext context{.device = choose_device(options)};
+  LOCKSTEP_CUDA_CHECK(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync));
+  LOCKSTEP_CUDA_CHECK(cudaSetDevice(context.device));
+  cudaDeviceProp properties{};
+  LOCKSTEP_CUDA_CHECK(cudaGetDeviceProperties(&properties, context.device));
+  context.multiprocessors = properties.multiProcessorCount;
+  context.compute_capability = 10 * properties.major + properties.minor;
+  return context;
+}
+
+class CudaBackend final : public OpsBackend {
+ public:
+  explicit CudaBackend(const BackendOptions& options) : OpsBackend(make_context(options), options.algorithms) {
+    cudaDeviceProp properties{};
+    LOCKSTEP_CUDA_CHECK(cudaGetDeviceProperties(&properties, context().device));
+    std::size_t free_bytes = 0, total_bytes = 0;
+    LOCKSTEP_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+    info_.name = properties.name;
+    info_.memory_bytes = free_bytes;
+    info_.libraries = library_versions();
+  }
+
+  std::string name() const override { return "cuda"; }
+  DeviceInfo device() const override { return info_; }
+
+  std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) override {
+    require(!sealed_, ErrorCode::internal, "{}: {} bytes were asked for inside a step, where nothing is allocated",
+            purpose, size_bytes);
+    return std::make_unique<DeviceMemory>(size_bytes, purpose);
+  }
+  std::unique_ptr<Memory> allocate_host(std::size_t size_bytes, const std::string& purpose) override {
+    require(!sealed_, ErrorCode::internal, "{}: {} bytes were asked for inside a step, where nothing is allocated",
+            purpose, size_bytes);
+    return std::make_unique<PinnedMemory>(size_bytes);
+  }
+  void seal() override { sealed_ = true; }
+  void unseal() override { sealed_ = false; }
+
+  std::unique_ptr<Stream> make_stream() override { return std::make_unique<CudaStream>(); }
+  std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(); }
+  void copy_to_device(void* d_target, const void* h_source, std::size_t size_bytes, Stream& stream) override {
+    copy(d_target, h_source, size_bytes, stream);
+  }
+  void copy_to_host(void* h_target, const void* d_source, std::size_t size_bytes, Stream& stream) override {
+    copy(h_target, d_source, size_bytes, stream);
+  }
+  void fill_zero(void* d_target, std::size_t size_bytes, Stream& stream) override {
+    if (size_bytes > 0) LOCKSTEP_CUDA_CHECK(cudaMemsetAsync(d_target, 0, size_bytes, native(stream)));
+  }
+
+  std::string check_precision(Precision precision) const override {
+    const int capability = context().compute_capability;
+    require(precision != Precision::bf16 || capability >= kLeastForBf16, ErrorCode::not_supported,
+            "{} (compute capability {}.{}) does not compute in bf16, which begins with 8.0: set precision=fp16",
+            info_.name, capability / 10, capability % 10);
+    if (precision == Precision::tf32 && capability < kLeastForBf16)
+      return "this device has no tf32: it computes in fp32";
+    return "";
+  }
+
+ private:
+  static void copy(void* target, const void* source, std::size_t size_bytes, Stream& stream) {
+    if (size_bytes > 0)
+      LOCKSTEP_CUDA_CHECK(cudaMemcpyAsync(target, source, size_bytes, cudaMemcpyDefault, native(stream)));
+  }
+
+  DeviceInfo info_;
+  bool sealed_ = false;
+};
+
+}  // namespace
+
+std::string reason_for_no_device() {
+  int n = 0;
+  const cudaError_t status = cudaGetDeviceCount(&n);
+  (void)cudaGetLastError();
+  if (status == cudaSuccess && n > 0) return "";
+  if (status == cudaErrorInsufficientDriver) {
+    int driver = 0;
+    cudaDriverGetVersion(&driver);
+    return driver == 0
+               ? "this machine has no NVIDIA driver"
+               : fmt::format("the NVIDIA driver here is of CUDA {}.{}, older than this program's {}.{}", driver / 1000,
+                             driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+  }
+  if (status == cudaErrorNoDevice || status == cudaSuccess) return "this machine has no NVIDIA GPU that it may use";
+  return fmt::format("CUDA says: {}", cudaGetErrorString(status));
+}
+
+std::unique_ptr<Backend> make_backend(const BackendOptions& options) { return std::make_unique<CudaBackend>(options); }
+
+std::vector<std::string> library_versions() {
+  return {fmt::format("CUDA {}.{}", CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10)};
+}
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,40 @@
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/moving_average.h"
+
+namespace lockstep::cuda {
+namespace {
+
+__global__ void move_average(float* running, const float* batch, std::size_t n_elements, float momentum,
+                             const StepScalars* scalars) {
+  if (scalars->is_applied == 0) return;
+  const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
+  for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n_elements; i += stride)
+    running[i] += momentum * (batch[i] - running[i]);
+}
+
+class CudaMovingAverage final : public MovingAverage {
+ public:
+  CudaMovingAverage(const MovingAverageDescription& d, const CudaContext& context)
+      : description_(d), context_(context) {}
+
+  OpNeeds needs() const override { return {}; }
+  std::string describe() const override { return "own kernel"; }
+
+  void apply(const Apply& args, const OpMemory&, Stream& stream) override {
+    const unsigned limit = static_cast<unsigned>(context_.multiprocessors) * 4;
+    launch(move_average, {.blocks = blocks_for(description_.n_elements, 256, limit)}, stream, args.running, args.batch,
+           description_.n_elements, description_.momentum, args.scalars);
+  }
+
+ private:
+  MovingAverageDescription description_;
+  CudaContext context_;
+};
+
+}  // namespace
+
+std::unique_ptr<MovingAverage> make_moving_average(const MovingAverageDescription& d, const CudaContext& context) {
+  return std::make_unique<CudaMovingAverage>(d, context);
+}
+
+}  // namespace lockstep::cuda

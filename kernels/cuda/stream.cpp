@@ -1,0 +1,39 @@
+#include "kernels/cuda/stream.h"
+
+namespace lockstep::cuda {
+
+// Blocking synchronisation: a rank that waits for its device leaves the core to its readers.
+CudaEvent::CudaEvent() {
+  cudaEvent_t event = nullptr;
+  LOCKSTEP_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync));
+  event_ = Handle<EventTraits>(event);
+}
+
+void CudaEvent::record(Stream& stream) { LOCKSTEP_CUDA_CHECK(cudaEventRecord(event_.get(), cuda::native(stream))); }
+
+bool CudaEvent::is_done() const {
+  const cudaError_t status = cudaEventQuery(event_.get());
+  if (status == cudaErrorNotReady) return false;
+  LOCKSTEP_CUDA_CHECK(status);
+  return true;
+}
+
+void CudaEvent::synchronize() const { LOCKSTEP_CUDA_CHECK(cudaEventSynchronize(event_.get())); }
+
+CudaStream::CudaStream(StreamPriority priority) {
+  int least = 0, greatest = 0;
+  LOCKSTEP_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  cudaStream_t stream = nullptr;
+  LOCKSTEP_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
+                                                   priority == StreamPriority::high ? greatest : least));
+  stream_ = Handle<StreamTraits>(stream);
+}
+
+void CudaStream::wait(const Event& event) {
+  if (event.native() == nullptr) return event.synchronize();
+  LOCKSTEP_CUDA_CHECK(cudaStreamWaitEvent(stream_.get(), static_cast<cudaEvent_t>(event.native()), 0));
+}
+
+void CudaStream::synchronize() { LOCKSTEP_CUDA_CHECK(cudaStreamSynchronize(stream_.get())); }
+
+}  // namespace lockstep::cuda

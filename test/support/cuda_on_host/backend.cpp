@@ -1,0 +1,75 @@
+#include "test/support/cuda_on_host/backend.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "kernels/cuda/ops.h"
+#include "lockstep/error.h"
+
+namespace lockstep::test {
+namespace {
+
+class HostMemory final : public Memory {
+ public:
+  explicit HostMemory(std::size_t size_bytes)
+      : size_bytes_(size_bytes), data_(std::aligned_alloc(64, (std::max<std::size_t>(size_bytes, 1) + 63) / 64 * 64)) {
+    require(data_ != nullptr, ErrorCode::out_of_memory, "{} bytes were refused", size_bytes);
+    std::memset(data_, 0, size_bytes);
+  }
+  ~HostMemory() override { std::free(data_); }
+  HostMemory(const HostMemory&) = delete;
+  HostMemory& operator=(const HostMemory&) = delete;
+  void* data() const override { return data_; }
+  std::size_t size_bytes() const override { return size_bytes_; }
+
+ private:
+  std::size_t size_bytes_;
+  void* data_;
+};
+
+class HostStream final : public Stream {
+ public:
+  void wait(const Event& event) override { event.synchronize(); }
+  void synchronize() override {}
+};
+
+class CudaOnHost final : public cuda::OpsBackend {
+ public:
+  // Few multiprocessors, so that loops over what is beyond a grid are run too.
+  CudaOnHost() : OpsBackend({.device = 0, .multiprocessors = 3, .compute_capability = 90}, nullptr) {}
+
+  std::string name() const override { return "cuda"; }
+  DeviceInfo device() const override {
+    return {.name = "CUDA kernels on the host", .memory_bytes = std::size_t{1} << 30, .libraries = {}};
+  }
+  std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) override {
+    require(!sealed_, ErrorCode::internal, "{}: {} bytes were asked for inside a step", purpose, size_bytes);
+    return std::make_unique<HostMemory>(size_bytes);
+  }
+  std::unique_ptr<Memory> allocate_host(std::size_t size_bytes, const std::string& purpose) override {
+    return allocate(size_bytes, purpose);
+  }
+  void seal() override { sealed_ = true; }
+  void unseal() override { sealed_ = false; }
+  std::unique_ptr<Stream> make_stream() override { return std::make_unique<HostStream>(); }
+  std::unique_ptr<Event> make_event() override { return std::make_unique<HostEvent>(); }
+  void copy_to_device(void* target, const void* source, std::size_t size_bytes, Stream&) override {
+    if (size_bytes > 0) std::memmove(target, source, size_bytes);
+  }
+  void copy_to_host(void* target, const void* source, std::size_t size_bytes, Stream&) override {
+    if (size_bytes > 0) std::memmove(target, source, size_bytes);
+  }
+  void fill_zero(void* target, std::size_t size_bytes, Stream&) override {
+    if (size_bytes > 0) std::memset(target, 0, size_bytes);
+  }
+  std::string check_precision(Precision) const override { return ""; }
+
+ private:
+  bool sealed_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cuda_on_host_backend() { return std::make_unique<CudaOnHost>(); }
+
+}  // namespace lockstep::test

@@ -1,0 +1,16 @@
+// A backend whose ops are the CUDA backend's own sources, compiled for the host (runtime.h): for tests.
+#pragma once
+
+#include <memory>
+
+#include "lockstep/backend.h"
+
+namespace lockstep::test {
+
+/// Work is done when its call returns. What cuDNN and cuBLASLt do on a device is done by plain loops in double.
+std::unique_ptr<Backend> make_cuda_on_host_backend();
+
+/// Whether device: cuda can be used here.
+bool has_cuda_device();
+
+}  // namespace lockstep::test

@@ -1,0 +1,216 @@
+#include "test/support/cuda_on_host/runtime.h"
+
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <vector>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace lockstep::cuda_fibers {
+
+Coordinates current;
+
+namespace {
+
+constexpr int kWarp = 32;
+constexpr std::size_t kStackBytes = std::size_t{128} << 10;
+
+[[noreturn]] void give_up(const char* what) {
+  std::fprintf(stderr, "cuda kernels on the host: block %u,%u, thread %u: %s\n", current.block.x, current.block.y,
+               current.thread.x, what);
+  std::abort();
+}
+
+enum class State { ready, at_barrier, at_exchange, done };
+
+struct Fiber {
+  ucontext_t context{};
+  void* stack = nullptr;
+  State state = State::done;
+  std::uint64_t given = 0, received = 0;
+  int source = 0;
+#if defined(__SANITIZE_ADDRESS__)
+  void* fake_stack = nullptr;
+#endif
+};
+
+class Block {
+ public:
+  ~Block() {
+    for (Fiber& fiber : fibers_) munmap(fiber.stack, kStackBytes);
+  }
+
+  void run(unsigned threads, const std::function<void()>& thread) {
+    thread_ = &thread;
+    n_ = threads;
+    while (fibers_.size() < threads) {
+      fibers_.emplace_back();
+      void* stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (stack == MAP_FAILED) give_up("no memory for a stack");
+      fibers_.back().stack = stack;
+    }
+    for (unsigned i = 0; i < n_; ++i) start(i);
+    std::vector<unsigned> ready;
+    while (true) {
+      ready.clear();
+      for (unsigned i = 0; i < n_; ++i)
+        if (fibers_[i].state == State::ready) ready.push_back(i);
+      if (ready.empty()) {
+        if (release()) continue;
+        return;
+      }
+      std::shuffle(ready.begin(), ready.end(), order_);
+      for (unsigned i : ready) enter(i);
+    }
+  }
+
+  void barrier() { leave(State::at_barrier); }
+  std::uint64_t exchange(std::uint64_t mine, int source) {
+    Fiber& fiber = fibers_[running_];
+    fiber.given = mine;
+    fiber.source = source;
+    leave(State::at_exchange);
+    return fiber.received;
+  }
+  void body() {
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(nullptr, &main_stack_, &main_stack_bytes_);
+#endif
+    (*thread_)();
+    leave(State::done);
+  }
+
+ private:
+  static void entry();
+
+  void start(unsigned i) {
+    Fiber& fiber = fibers_[i];
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = fiber.stack;
+    fiber.context.uc_stack.ss_size = kStackBytes;
+    fiber.context.uc_link = nullptr;
+    makecontext(&fiber.context, entry, 0);
+    fiber.state = State::ready;
+  }
+
+  void enter(unsigned i) {
+    running_ = i;
+    current.thread = dim3(i, 0, 0);
+    Fiber& fiber = fibers_[i];
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(&main_fake_stack_, fiber.stack, kStackBytes);
+#endif
+    swapcontext(&main_, &fiber.context);
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(main_fake_stack_, nullptr, nullptr);
+#endif
+  }
+
+  void leave(State state) {
+    Fiber& fiber = fibers_[running_];
+    fiber.state = state;
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(state == State::done ? nullptr : &fiber.fake_stack, main_stack_, main_stack_bytes_);
+#endif
+    swapcontext(&fiber.context, &main_);
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(fiber.fake_stack, nullptr, nullptr);
+#endif
+  }
+
+  /// Lets those go on whose barrier or exchange is complete; false when all are done. As on a device, a thread that has
+  /// ended counts as arrived at a barrier, and must not be missing in an exchange that reads from it.
+  bool release() {
+    bool any = false;
+    for (unsigned first = 0; first < n_; first += kWarp) {
+      const unsigned last = std::min<unsigned>(first + kWarp, n_);
+      bool waits = false, complete = true;
+      for (unsigned i = first; i < last; ++i) {
+        waits |= fibers_[i].state == State::at_exchange;
+        complete &= fibers_[i].state == State::at_exchange || fibers_[i].state == State::done;
+      }
+      if (!waits || !complete) continue;
+      for (unsigned i = first; i < last; ++i) {
+        if (fibers_[i].state != State::at_exchange) continue;
+        const unsigned source = first + static_cast<unsigned>(fibers_[i].source);
+        if (source >= last || fibers_[source].state != State::at_exchange)
+          give_up("a shuffle reads from an ended lane");
+        fibers_[i].received = fibers_[source].given;
+      }
+      for (unsigned i = first; i < last; ++i)
+        if (fibers_[i].state == State::at_exchange) fibers_[i].state = State::ready;
+      any = true;
+    }
+    if (any) return true;
+    bool waits = false, complete = true;
+    for (unsigned i = 0; i < n_; ++i) {
+      waits |= fibers_[i].state == State::at_barrier;
+      complete &= fibers_[i].state == State::at_barrier || fibers_[i].state == State::done;
+    }
+    if (!complete) give_up("some lanes of a warp wait in a shuffle and others at a barrier");
+    if (!waits) return false;
+    for (unsigned i = 0; i < n_; ++i)
+      if (fibers_[i].state == State::at_barrier) fibers_[i].state = State::ready;
+    return true;
+  }
+
+  std::vector<Fiber> fibers_;
+  ucontext_t main_{};
+  const std::function<void()>* thread_ = nullptr;
+  unsigned n_ = 0, running_ = 0;
+  std::mt19937 order_{[] {
+    const char* seed = std::getenv("LOCKSTEP_CUDA_ON_HOST_SEED");
+    return static_cast<std::uint32_t>(seed ? std::strtoul(seed, nullptr, 10) : 1);
+  }()};
+#if defined(__SANITIZE_ADDRESS__)
+  void* main_fake_stack_ = nullptr;
+  const void* main_stack_ = nullptr;
+  std::size_t main_stack_bytes_ = 0;
+#endif
+};
+
+Block& block() {
+  static Block instance;
+  return instance;
+}
+std::vector<unsigned char>& dynamic_shared() {
+  static std::vector<unsigned char> bytes;
+  return bytes;
+}
+
+void Block::entry() { block().body(); }
+
+}  // namespace
+
+void run_grid(const HostGrid& grid, const std::function<void()>& thread) {
+  if (grid.threads == 0 || grid.threads > 1024 || grid.threads % kWarp != 0)
+    give_up("blocks have 32 to 1024 threads, in whole warps");
+  if (grid.shared_bytes > 227 * 1024) give_up("a block has at most 227 KiB of shared memory");
+  current.block_dim = dim3(grid.threads, 1, 1);
+  current.grid_dim = dim3(grid.blocks, grid.blocks_y, 1);
+  for (unsigned y = 0; y < grid.blocks_y; ++y)
+    for (unsigned x = 0; x < grid.blocks; ++x) {
+      current.block = dim3(x, y, 0);
+      // Garbage, NaN in every type: shared memory is not zero on a device.
+      dynamic_shared().assign(grid.shared_bytes + 16, 0xff);
+      block().run(grid.threads, thread);
+    }
+}
+
+void block_barrier() { block().barrier(); }
+std::uint64_t exchange(std::uint64_t mine, int lane) { return block().exchange(mine, lane); }
+int lane() { return static_cast<int>(current.thread.x % kWarp); }
+void* dynamic_shared_memory() {
+  const auto address = reinterpret_cast<std::uintptr_t>(dynamic_shared().data());
+  return reinterpret_cast<void*>((address + 15) / 16 * 16);
+}
+
+}  // namespace lockstep::cuda_fibers

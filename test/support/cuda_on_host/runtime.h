@@ -1,0 +1,98 @@
+// CUDA's words for a host compiler: a kernel becomes a function that run_grid() calls once for each thread of a grid,
+// each in a fiber of its own. Fibers are switched at __syncthreads() and at warp shuffles; in which order they go on
+// from there is shuffled (LOCKSTEP_CUDA_ON_HOST_SEED), so that a missing barrier shows as a wrong result. Blocks run
+// one after another. A barrier that a live thread never reaches ends the program with a sentence. Types and host
+// conversions (uint4, __half) are those of the toolkit's own headers.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <vector_functions.h>
+#include <vector_types.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <type_traits>
+
+// In a host compiler the toolkit's headers define these as nothing.
+#undef __shared__
+#define __shared__ static
+#undef __launch_bounds__
+#define __launch_bounds__(...)
+#ifndef __restrict__
+#define __restrict__
+#endif
+
+namespace lockstep::cuda_fibers {
+
+struct HostGrid {
+  unsigned blocks = 1, blocks_y = 1, threads = 1, shared_bytes = 0;
+};
+
+/// Runs `thread` blocks * blocks_y * threads times.
+void run_grid(const HostGrid& grid, const std::function<void()>& thread);
+
+/// Of the thread that runs.
+struct Coordinates {
+  dim3 thread, block, block_dim, grid_dim;
+};
+extern Coordinates current;
+
+void block_barrier();
+/// Every lane of the warp gives 8 bytes and receives those of `lane` (of its warp).
+std::uint64_t exchange(std::uint64_t mine, int lane);
+/// This thread's number in its warp.
+int lane();
+void* dynamic_shared_memory();
+
+template <typename T>
+T* shared_memory() {
+  return static_cast<T*>(dynamic_shared_memory());
+}
+
+template <typename T>
+T exchange_value(T mine, int source_lane) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 8);
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &mine, sizeof(T));
+  bits = exchange(bits, source_lane);
+  std::memcpy(&mine, &bits, sizeof(T));
+  return mine;
+}
+
+}  // namespace lockstep::cuda_fibers
+
+#define threadIdx (::lockstep::cuda_fibers::current.thread)
+#define blockIdx (::lockstep::cuda_fibers::current.block)
+#define blockDim (::lockstep::cuda_fibers::current.block_dim)
+#define gridDim (::lockstep::cuda_fibers::current.grid_dim)
+
+inline void __syncthreads() { ::lockstep::cuda_fibers::block_barrier(); }
+inline void __syncwarp(unsigned = 0xffffffffu) { ::lockstep::cuda_fibers::exchange(0, 0); }
+template <typename T>
+T __shfl_sync(unsigned, T value, int source) {
+  return ::lockstep::cuda_fibers::exchange_value(value, source & 31);
+}
+template <typename T>
+T __shfl_xor_sync(unsigned, T value, int mask) {
+  return ::lockstep::cuda_fibers::exchange_value(value, ::lockstep::cuda_fibers::lane() ^ mask);
+}
+/// Beyond the warp's end a lane keeps its own value.
+template <typename T>
+T __shfl_down_sync(unsigned, T value, unsigned delta) {
+  const int lane = ::lockstep::cuda_fibers::lane();
+  const int source = lane + static_cast<int>(delta);
+  return ::lockstep::cuda_fibers::exchange_value(value, source < 32 ? source : lane);
+}
+template <typename T>
+T __ldg(const T* place) {
+  return *place;
+}
+inline unsigned atomicAdd(unsigned* place, unsigned value) {
+  const unsigned before = *place;
+  *place += value;
+  return before;
+}
+inline void __threadfence() {}
