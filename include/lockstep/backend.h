@@ -36,7 +36,8 @@ class Backend {
 
   /// `purpose` names the arena in messages. Throws out_of_memory, or internal after seal().
   virtual std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) = 0;
-  /// Of the host, for what is copied to the device and back while both go on (pinned, where there is such a thing).
+  /// Of the host, at any time, for what is copied to the device and back while both go on (pinned, where there is such
+  /// a thing).
   virtual std::unique_ptr<Memory> allocate_host(std::size_t size_bytes, const std::string& purpose) = 0;
   /// From now on an allocation is a bug. unseal() before planning anew (another batch size, evaluation).
   virtual void seal() = 0;
@@ -44,6 +45,7 @@ class Backend {
 
   virtual std::unique_ptr<Stream> make_stream() = 0;
   virtual std::unique_ptr<Event> make_event() = 0;
+  virtual std::unique_ptr<Repetition> make_repetition() = 0;
   /// Between any two places of host and device memory (unified addressing): uploads, and copies inside the device.
   virtual void copy_to_device(void* d_target, const void* h_source, std::size_t size_bytes, Stream& stream) = 0;
   virtual void copy_to_host(void* h_target, const void* d_source, std::size_t size_bytes, Stream& stream) = 0;
@@ -73,6 +75,7 @@ struct BackendOptions {
   int local_rank = 0;  // this rank's number on its node, and how many share the node
   int local_size = 1;
   std::shared_ptr<Algorithms> algorithms = nullptr;  // null: fixed ones
+  bool records_steps = true;                         // cuda: repetitions are recorded as CUDA graphs
 };
 std::unique_ptr<Backend> make_backend(const BackendOptions& options);
 

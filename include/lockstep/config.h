@@ -110,6 +110,10 @@ struct Config {
     int threads = 0;  // 0: auto
   } cpu;
 
+  struct Cuda {
+    bool graph = true;  // a step is recorded and started as one
+  } cuda;
+
   struct Checkpoint {
     int every_epochs = 1;  // 0: only at the end
     std::int64_t every_steps = 0;

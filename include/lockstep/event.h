@@ -33,6 +33,23 @@ class Stream {
   virtual void* native() const { return nullptr; }
 };
 
+/// A part of a step that is the same calls, with the same arguments, each time. A device that can records it and starts
+/// it as one; otherwise the calls are made each time.
+class Repetition {
+ public:
+  virtual ~Repetition() = default;
+  /// True: the caller gives the work to `stream`, then calls end(). False: it was started as a whole.
+  virtual bool begin(Stream& stream) = 0;
+  virtual void end(Stream& stream) = 0;
+};
+
+/// Makes the calls each time.
+class PlainRepetition final : public Repetition {
+ public:
+  bool begin(Stream&) override { return true; }
+  void end(Stream&) override {}
+};
+
 /// An event between threads of the host: what the cpu backend and host communicators use.
 class HostEvent final : public Event {
  public:

@@ -104,13 +104,14 @@ class CpuBackend final : public Backend {
     return std::make_unique<MappedMemory>(size_bytes, purpose, allocated_);
   }
   std::unique_ptr<Memory> allocate_host(std::size_t size_bytes, const std::string& purpose) override {
-    return allocate(size_bytes, purpose);
+    return std::make_unique<MappedMemory>(size_bytes, purpose, allocated_);
   }
   void seal() override { sealed_ = true; }
   void unseal() override { sealed_ = false; }
 
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<HostStream>(); }
   std::unique_ptr<Event> make_event() override { return std::make_unique<HostEvent>(); }
+  std::unique_ptr<Repetition> make_repetition() override { return std::make_unique<PlainRepetition>(); }
   void copy_to_device(void* d_target, const void* h_source, std::size_t size_bytes, Stream&) override {
     if (size_bytes > 0) std::memmove(d_target, h_source, size_bytes);
   }

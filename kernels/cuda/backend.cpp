@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/repetition.h"
 #include "kernels/cuda/stream.h"
 #include "lockstep/error.h"
 
@@ -96,7 +97,8 @@ CudaContext make_context(const BackendOptions& options) {
 
 class CudaBackend final : public OpsBackend {
  public:
-  explicit CudaBackend(const BackendOptions& options) : OpsBackend(make_context(options), options.algorithms) {
+  explicit CudaBackend(const BackendOptions& options)
+      : OpsBackend(make_context(options), options.algorithms), records_steps_(options.records_steps) {
     cudaDeviceProp properties{};
     LOCKSTEP_CUDA_CHECK(cudaGetDeviceProperties(&properties, context().device));
     std::size_t free_bytes = 0, total_bytes = 0;
@@ -114,9 +116,7 @@ class CudaBackend final : public OpsBackend {
             purpose, size_bytes);
     return std::make_unique<DeviceMemory>(size_bytes, purpose);
   }
-  std::unique_ptr<Memory> allocate_host(std::size_t size_bytes, const std::string& purpose) override {
-    require(!sealed_, ErrorCode::internal, "{}: {} bytes were asked for inside a step, where nothing is allocated",
-            purpose, size_bytes);
+  std::unique_ptr<Memory> allocate_host(std::size_t size_bytes, const std::string&) override {
     return std::make_unique<PinnedMemory>(size_bytes);
   }
   void seal() override { sealed_ = true; }
@@ -124,6 +124,10 @@ class CudaBackend final : public OpsBackend {
 
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<CudaStream>(); }
   std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(); }
+  std::unique_ptr<Repetition> make_repetition() override {
+    if (!records_steps_) return std::make_unique<PlainRepetition>();
+    return std::make_unique<RecordedRepetition>();
+  }
   void copy_to_device(void* d_target, const void* h_source, std::size_t size_bytes, Stream& stream) override {
     copy(d_target, h_source, size_bytes, stream);
   }
@@ -145,12 +149,15 @@ class CudaBackend final : public OpsBackend {
   }
 
  private:
-  static void copy(void* target, const void* source, std::size_t size_bytes, Stream& stream) {
-    if (size_bytes > 0)
-      LOCKSTEP_CUDA_CHECK(cudaMemcpyAsync(target, source, size_bytes, cudaMemcpyDefault, native(stream)));
+  /// The writer of checkpoints and others copy in threads of their own, for which CUDA begins with device 0.
+  void copy(void* target, const void* source, std::size_t size_bytes, Stream& stream) const {
+    if (size_bytes == 0) return;
+    LOCKSTEP_CUDA_CHECK(cudaSetDevice(context().device));
+    LOCKSTEP_CUDA_CHECK(cudaMemcpyAsync(target, source, size_bytes, cudaMemcpyDefault, native(stream)));
   }
 
   DeviceInfo info_;
+  bool records_steps_;
   bool sealed_ = false;
 };
 

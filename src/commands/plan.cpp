@@ -94,6 +94,7 @@ nlohmann::ordered_json json_of(const Planned& planned, const Ranks& ranks) {
             {"exchange", m.exchange},
             {"node_buffers", m.node_buffers},
             {"mapped_peers", m.mapped_peers},
+            {"uploads", m.uploads},
             {"loader", m.loader},
             {"checkpoint", m.checkpoint},
             {"total", m.total()}}},

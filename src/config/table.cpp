@@ -173,6 +173,8 @@ std::vector<Key> comm_and_cpu_keys() {
       auto_or_count(KEY(cpu.threads), {Effect::rounding, "threads",
                                        "threads a rank; auto: the cores that it may use, or 1 if reproducible: another "
                                        "number gives other bits"}),
+      truth(KEY(cuda.graph),
+            {kNone, "", "record a step as a CUDA graph and start it as one; false: for debugging. Off with trace"}),
   };
 }
 

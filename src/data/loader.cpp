@@ -1,4 +1,4 @@
-// A ring of prefetch + 1 slots (one is the caller's). Piece k lies in slot k % slots; a reader takes the next piece
+// A ring of prefetch + 2 slots (two are the caller's). Piece k lies in slot k % slots; a reader takes the next piece
 // whose slot is free, reads it without a lock, and says so. What piece k holds is a function of k alone, so the
 // sequence is the same for any number of readers.
 #include "data/loader.h"
@@ -20,9 +20,11 @@ namespace lockstep::data {
 
 struct Loader::State {
   struct Slot {
-    std::vector<std::uint8_t> images;
-    std::vector<std::int32_t> labels;
-    std::vector<std::uint32_t> sample_ids;
+    std::unique_ptr<Memory> memory;
+    std::vector<std::byte> own_memory;  // without a backend
+    std::span<std::uint8_t> images;
+    std::span<std::int32_t> labels;
+    std::span<std::uint32_t> sample_ids;
     Batch batch;
     std::int64_t ready_piece = -1;  // the piece that was read into it last
     std::exception_ptr error;       // or why it could not be read
@@ -43,13 +45,14 @@ struct Loader::State {
   std::vector<Slot> slots;
   std::vector<Order> orders;      // of the epochs that the ring may span; epoch e in orders[e % orders.size()]
   std::int64_t next_piece = 0;    // to be taken by a reader
-  std::int64_t first_in_use = 0;  // the caller's piece, once it has one; all before it are free
+  std::int64_t first_in_use = 0;  // the caller's pieces, once it has some; all before it are free
   std::int64_t n_given = 0;       // pieces given to the caller
   bool stopping = false;
   double wait_seconds = 0;
   std::vector<std::thread> threads;
 
   State(std::shared_ptr<const ImageSet> image_set, const LoaderOptions& wanted);
+  void take_memory(Slot& slot);
   void stop();
   void run_reader();
   void read_piece(std::int64_t piece, Slot& slot);
@@ -75,21 +78,34 @@ Loader::State::State(std::shared_ptr<const ImageSet> image_set, const LoaderOpti
           epoch_samples, set->info().path, o.global_batch);
   n_pieces = o.last_step < 0 ? -1 : std::max<std::int64_t>(0, o.last_step - o.first_step) * o.pieces;
 
-  slots.resize(static_cast<std::size_t>(o.prefetch) + 1);
+  slots.resize(static_cast<std::size_t>(o.prefetch) + 2);
   for (Slot& slot : slots) {
-    slot.images.resize(static_cast<std::size_t>(o.capacity) * set->info().image_bytes());
-    slot.labels.resize(static_cast<std::size_t>(o.capacity));
-    slot.sample_ids.resize(static_cast<std::size_t>(o.capacity));
+    take_memory(slot);
     slot.batch = {0, slot.images, slot.labels, slot.sample_ids};
   }
   const std::int64_t epoch_pieces = epoch_steps * o.pieces;
-  orders.resize(static_cast<std::size_t>((o.prefetch + epoch_pieces - 1) / epoch_pieces) + 1);
+  orders.resize(static_cast<std::size_t>((o.prefetch + epoch_pieces) / epoch_pieces) + 1);
   try {
     for (int i = 0; i < o.readers; ++i) threads.emplace_back([this] { run_reader(); });
   } catch (...) {
     stop();
     throw;
   }
+}
+
+void Loader::State::take_memory(Slot& slot) {
+  const auto n = static_cast<std::size_t>(options.capacity);
+  const std::size_t image_bytes = n * set->info().image_bytes();
+  const std::size_t size_bytes = n * (sizeof(std::int32_t) + sizeof(std::uint32_t)) + image_bytes;
+  if (options.backend != nullptr)
+    slot.memory = options.backend->allocate_host(size_bytes, "batches read ahead");
+  else
+    slot.own_memory.resize(size_bytes);
+  // The widest first, so that each is aligned.
+  auto* at = slot.memory ? static_cast<std::byte*>(slot.memory->data()) : slot.own_memory.data();
+  slot.labels = {reinterpret_cast<std::int32_t*>(at), n};
+  slot.sample_ids = {reinterpret_cast<std::uint32_t*>(at + n * sizeof(std::int32_t)), n};
+  slot.images = {reinterpret_cast<std::uint8_t*>(slot.sample_ids.data() + n), image_bytes};
 }
 
 void Loader::State::stop() {
@@ -167,8 +183,8 @@ void Loader::State::read_piece(std::int64_t piece, Slot& slot) {
   for (std::size_t i = 0; i < n; ++i) {
     const auto position = static_cast<std::size_t>(first) + i;
     const std::uint32_t sample = order ? order[position] : static_cast<std::uint32_t>(position);
-    set->read(sample, static_cast<std::uint32_t>(step / epoch_steps),
-              std::span(slot.images).subspan(i * image_bytes, image_bytes), slot.labels[i]);
+    set->read(sample, static_cast<std::uint32_t>(step / epoch_steps), slot.images.subspan(i * image_bytes, image_bytes),
+              slot.labels[i]);
     slot.sample_ids[i] = static_cast<std::uint32_t>(set->info().first_sample) + sample;
   }
   set->require_unchanged();
@@ -193,7 +209,7 @@ const Batch& Loader::next() {
   const trace::Span span(trace::Kind::wait, "data");
   const Clock::time_point begin = Clock::now();
   std::unique_lock lock(s.mutex);
-  s.first_in_use = s.n_given;
+  s.first_in_use = std::max<std::int64_t>(0, s.n_given - 1);
   s.slot_free.notify_all();
   State::Slot& slot = s.slots[static_cast<std::size_t>(s.n_given) % s.slots.size()];
   s.piece_ready.wait(lock, [&] { return slot.ready_piece == s.n_given; });

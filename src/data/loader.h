@@ -6,6 +6,7 @@
 #include <span>
 
 #include "data/dataset.h"
+#include "lockstep/backend.h"
 
 namespace lockstep::data {
 
@@ -34,6 +35,7 @@ struct LoaderOptions {
   std::int64_t first_step = 0;   // global step to begin at: epoch = step / steps_per_epoch (resuming inside an epoch)
   std::int64_t last_step = -1;   // exclusive; -1: endless
   std::int64_t max_samples = 0;  // an epoch is the first so many of the order; 0: all
+  Backend* backend = nullptr;    // in whose host memory batches lie; null: the process's own
 };
 
 class Loader {
@@ -45,8 +47,8 @@ class Loader {
 
   static std::int64_t steps_per_epoch(std::int64_t n_samples, std::int64_t global_batch, bool drop_last);
 
-  /// The next piece; valid until the call after it. Blocks until it is read; the wait is added to wait_seconds().
-  /// Rethrows what a reader thread met.
+  /// The next piece; valid until the second call after it, since it may still be on its way to a device. Blocks until
+  /// it is read; the wait is added to wait_seconds(). Rethrows what a reader thread met.
   const Batch& next();
   double wait_seconds() const;  // so far
 

@@ -28,7 +28,8 @@ std::string memory_text(const MemoryReport& m) {
   line("exchange", m.exchange, "");
   if (m.node_buffers > 0) line("from other nodes", m.node_buffers, "buffers of sums between nodes");
   line("peers' gradients", m.mapped_peers, "mapped, of the other ranks on the node");
-  line("batches ahead", m.loader, "");
+  line("batches going up", m.uploads, "");
+  line("batches ahead", m.loader, "of the host");
   line("checkpoint", m.checkpoint, "copy that is written while training goes on");
   line("in all", m.total(), "");
   return text;

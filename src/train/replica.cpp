@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 #include "lockstep/error.h"
 #include "lockstep/trace.h"
@@ -33,17 +34,14 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
                                           clip_norm_->needs().forward_workspace_bytes}),
                                 "workspace");
 
-  auto* state = static_cast<StepState*>(optimizer_memory_->data());
-  scalars_ = &state->scalars;
-  norm_ = &state->norm;
-  hash_result_ = &state->hash;
+  state_ = static_cast<StepState*>(optimizer_memory_->data());
   std::byte* exchange = static_cast<std::byte*>(gradients_->data()) + memory.gradients;
   for (PlannedGraph* planned : plan.all()) {
     planned->graph->bind({.parameters = parameter_arena(),
                           .exchange = exchange,
                           .activations = static_cast<std::byte*>(activations_->data()),
                           .workspace = workspace_->data(),
-                          .scalars = scalars_,
+                          .scalars = &state_->scalars,
                           .communicator = &communicator});
   }
   // Every graph has its sums at the same place: the trainer reads one.
@@ -52,6 +50,12 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   reducer_ = std::make_unique<comm::GradientReducer>(communicator, backend, gradient_arena(), plan.buckets());
   sums_ready_ = backend.make_event();
   sums_done_ = communicator.make_event();
+  uploader_ = std::make_unique<Uploader>(backend, plan.upload_samples(), plan.image_bytes());
+  host_memory_ = backend.allocate_host(slots_.size() * sizeof(HostStep), "what steps are given and tell");
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    slots_[i].host = new (static_cast<HostStep*>(host_memory_->data()) + i) HostStep;
+    slots_[i].done = backend.make_event();
+  }
   backend.seal();
 }
 
@@ -64,91 +68,145 @@ float* Replica::optimizer_state() const {
 
 void Replica::begin_step(const StepScalars& scalars, const StepFlags& flags) {
   current_ = 1 - current_;
-  results_[static_cast<std::size_t>(current_)] = {};
-  backend_.copy_to_device(scalars_, &scalars, sizeof(scalars), *stream_);
-  backend_.copy_to_device(&sums_->flags, &flags, sizeof(flags), *stream_);
+  Slot& slot = slots_[static_cast<std::size_t>(current_)];
+  slot.done->synchronize();  // the step before the last has long been read
+  slot.host->scalars = scalars;
+  slot.host->flags = flags;
+  slot.exposed_communication_seconds = 0;
+  backend_.copy_to_device(&state_->scalars, &slot.host->scalars, sizeof(StepScalars), *stream_);
+  backend_.copy_to_device(&sums_->flags, &slot.host->flags, sizeof(StepFlags), *stream_);
 }
 
 void Replica::upload(const PlannedGraph& planned, const data::Batch& batch) {
   const graph::Graph& graph = *planned.graph;
-  const std::int64_t n = graph.options().batch;
-  const auto copy = [&](graph::TensorId tensor, const auto* source, std::size_t per_sample) {
-    backend_.copy_to_device(graph.tensor(tensor), source, static_cast<std::size_t>(n) * per_sample, *stream_);
-  };
-  require(static_cast<std::int64_t>(batch.labels.size()) >= n, ErrorCode::internal,
-          "a batch of {} samples for a step of {}", batch.labels.size(), n);
-  copy(planned.buffers.images, batch.images.data(), batch.images.size() / batch.labels.size());
-  copy(planned.buffers.labels, batch.labels.data(), sizeof(std::int32_t));
-  copy(planned.buffers.sample_ids, batch.sample_ids.data(), sizeof(std::uint32_t));
+  uploader_->upload(batch, graph.options().batch,
+                    {.images = graph.tensor(planned.buffers.images),
+                     .labels = graph.tensor(planned.buffers.labels),
+                     .sample_ids = graph.tensor(planned.buffers.sample_ids)},
+                    *stream_);
 }
 
-void Replica::run_piece(const data::Batch& batch, int piece, std::int64_t global, bool last) {
+Repetition& Replica::repetition(const PieceKey& key) {
+  std::unique_ptr<Repetition>& repetition = repetitions_[key];
+  if (!repetition) {
+    if (communicator_.is_repeatable() || !key.is_last)
+      repetition = backend_.make_repetition();
+    else
+      repetition = std::make_unique<PlainRepetition>();
+  }
+  return *repetition;
+}
+
+void Replica::forward(PlannedGraph& planned, int piece) {
+  const trace::Span span(trace::Kind::forward, "forward");
+  planned.graph->forward(*stream_, piece_sums_->target(piece));
+  piece_sums_->add_loss(piece, *stream_);
+}
+
+void Replica::run_piece(const data::Batch& batch, int piece, std::int64_t global) {
   PlannedGraph& planned = plan_.training(batch.n_samples, global);
-  const graph::ParameterGradients target = piece_sums_->target(piece);
+  upload(planned, batch);
+  Repetition& repeated = repetition({.n_samples = batch.n_samples, .global = global, .piece = piece});
+  if (!repeated.begin(*stream_)) return;
+  forward(planned, piece);
   {
-    const trace::Span span(trace::Kind::forward, "forward");
-    upload(planned, batch);
-    planned.graph->forward(*stream_, target);
-    piece_sums_->add_loss(piece, *stream_);
-  }
-  const trace::Span span(trace::Kind::backward, "backward");
-  if (!last) {
-    planned.graph->backward(*stream_, target, nullptr);
+    const trace::Span span(trace::Kind::backward, "backward");
+    planned.graph->backward(*stream_, piece_sums_->target(piece), nullptr);
     piece_sums_->add_gradients(piece, *stream_);
-    return;
   }
-  int tensor = 0;  // parameters finish in the arena's order
-  const auto done = [&] {
-    reducer_->tensor_done(tensor++, *stream_, [this](const comm::Bucket& b) { piece_sums_->finish(b, *stream_); });
-  };
-  planned.graph->backward(*stream_, target, [&](graph::ParameterId) { done(); });
-  for (std::size_t i = 0; i < parameters().statistics().size(); ++i) done();
+  repeated.end(*stream_);
+}
+
+void Replica::run_last_piece(PlannedGraph& planned, int piece) {
+  forward(planned, piece);
+  {
+    const trace::Span span(trace::Kind::backward, "backward");
+    int tensor = 0;  // parameters finish in the arena's order
+    const auto done = [&] {
+      reducer_->tensor_done(tensor++, *stream_, [this](const comm::Bucket& b) { piece_sums_->finish(b, *stream_); });
+    };
+    planned.graph->backward(*stream_, piece_sums_->target(piece), [&](graph::ParameterId) { done(); });
+    for (std::size_t i = 0; i < parameters().statistics().size(); ++i) done();
+  }
+  reduce();
+}
+
+void Replica::finish_step(const data::Batch& batch, int piece, std::int64_t global) {
+  PlannedGraph& planned = plan_.training(batch.n_samples, global);
+  upload(planned, batch);
+  Repetition& repeated = repetition({.n_samples = batch.n_samples, .global = global, .piece = piece, .is_last = true});
+  if (repeated.begin(*stream_)) {
+    run_last_piece(planned, piece);
+    update();
+    repeated.end(*stream_);
+  }
+  report();
+}
+
+void Replica::finish_without_update(const data::Batch& batch, int piece, std::int64_t global) {
+  PlannedGraph& planned = plan_.training(batch.n_samples, global);
+  upload(planned, batch);
+  run_last_piece(planned, piece);
+  report();
 }
 
 void Replica::reduce() {
-  StepResult& result = results_[static_cast<std::size_t>(current_)];
-  backend_.copy_to_host(&result.local, &sums_->loss, sizeof(LossSums), *stream_);
+  StepReport& report = state_->report;  // addresses on the device
+  backend_.copy_to_device(&report.local, &sums_->loss, sizeof(LossSums), *stream_);
   sums_ready_->record(*stream_);
   communicator_.all_reduce_async({.data = sums_, .n_elements = StepSums::kElements, .dtype = DType::fp64}, *sums_ready_,
                                  *sums_done_, kLossLabel);
   {
     const trace::Span span(trace::Kind::wait, "communication");
-    result.exposed_communication_seconds = reducer_->finish(*stream_);
+    slots_[static_cast<std::size_t>(current_)].exposed_communication_seconds = reducer_->finish(*stream_);
     stream_->wait(*sums_done_);
   }
-  backend_.copy_to_host(&result.sums, &sums_->loss, sizeof(LossSums), *stream_);
-  backend_.copy_to_host(&result.flags, &sums_->flags, sizeof(StepFlags), *stream_);
+  backend_.copy_to_device(&report.sums, sums_, sizeof(StepSums), *stream_);
 }
 
 void Replica::update() {
   const trace::Span update_span(trace::Kind::update, "update");
   const OpMemory memory{workspace_->data(), nullptr};
   const float* gradients = gradient_arena();
-  StepResult& result = results_[static_cast<std::size_t>(current_)];
+  StepScalars* scalars = &state_->scalars;
   // The norm is taken in every step: by it all ranks decide alike, and without the host, whether the step is applied.
   {
     const trace::Span span(trace::Kind::update, "gradient norm");
-    clip_norm_->apply({.gradients = gradients, .sums = &sums_->loss, .scalars = scalars_, .norm = norm_}, memory,
-                      *stream_);
+    clip_norm_->apply(
+        {.gradients = gradients, .sums = &sums_->loss, .scalars = scalars, .norm = &state_->report.gradient_norm},
+        memory, *stream_);
   }
-  backend_.copy_to_host(&result.gradient_norm, norm_, sizeof(double), *stream_);
-  backend_.copy_to_host(&result.is_applied, &scalars_->is_applied, sizeof(result.is_applied), *stream_);
   {
     const trace::Span span(trace::Kind::update, "optimizer");
     optimizer_->apply(
-        {.parameters = parameter_arena(), .gradients = gradients, .state = optimizer_state(), .scalars = scalars_},
+        {.parameters = parameter_arena(), .gradients = gradients, .state = optimizer_state(), .scalars = scalars},
         memory, *stream_);
   }
   const trace::Span span(trace::Kind::update, "running statistics");
   const std::size_t statistics = parameters().n_trainable();
   moving_average_->apply(
-      {.running = parameter_arena() + statistics, .batch = gradients + statistics, .scalars = scalars_}, memory,
+      {.running = parameter_arena() + statistics, .batch = gradients + statistics, .scalars = scalars}, memory,
       *stream_);
 }
 
+/// Sends what the step told on its way to the host.
+void Replica::report() {
+  Slot& slot = slots_[static_cast<std::size_t>(current_)];
+  backend_.copy_to_device(&state_->report.is_applied, &state_->scalars.is_applied, sizeof(std::uint32_t), *stream_);
+  backend_.copy_to_host(&slot.host->report, &state_->report, sizeof(StepReport), *stream_);
+  slot.done->record(*stream_);
+}
+
 StepResult Replica::result(int steps_ago) {
-  if (steps_ago == 0) stream_->synchronize();
-  return results_[static_cast<std::size_t>(steps_ago == 0 ? current_ : 1 - current_)];
+  const Slot& slot = slots_[static_cast<std::size_t>(steps_ago == 0 ? current_ : 1 - current_)];
+  slot.done->synchronize();
+  const StepReport& report = slot.host->report;
+  return {.sums = report.sums.loss,
+          .local = report.local,
+          .flags = report.sums.flags,
+          .gradient_norm = report.gradient_norm,
+          .is_applied = report.is_applied,
+          .exposed_communication_seconds = slot.exposed_communication_seconds};
 }
 
 LossSums Replica::evaluate(const data::Batch& batch) {
@@ -176,9 +234,9 @@ StepSums Replica::sum_over_ranks(const StepSums& mine) {
 }
 
 std::uint64_t Replica::hash() {
-  hash_->apply({.data = parameters_->data(), .hash = hash_result_}, {workspace_->data(), nullptr}, *stream_);
+  hash_->apply({.data = parameters_->data(), .hash = &state_->hash}, {workspace_->data(), nullptr}, *stream_);
   std::uint64_t hash = 0;
-  backend_.copy_to_host(&hash, hash_result_, sizeof(hash), *stream_);
+  backend_.copy_to_host(&hash, &state_->hash, sizeof(hash), *stream_);
   stream_->synchronize();
   return hash;
 }

@@ -1,9 +1,15 @@
 // One rank's copy of the model and all its memory: five arenas, each allocated once, and the step on them.
-// The trainer calls forward/backward for each piece, reduce, update; nothing here knows which backend it runs on.
+// The trainer begins a step and runs its pieces, the last of which ends it; nothing here knows which backend it runs
+// on.
+//
+// The host runs ahead of the device by a step: what a step is given and what it tells lie in two slots of host memory
+// in turn. Between them a piece is the same work each time (Repetition), so that a device can start it as one.
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +21,7 @@
 #include "train/piece_sums.h"
 #include "train/state_tensors.h"
 #include "train/step_plan.h"
+#include "train/uploader.h"
 
 namespace lockstep::train {
 
@@ -32,13 +39,15 @@ class Replica {
   Replica(StepPlan& plan, Backend& backend, Communicator& communicator);
   ~Replica();
 
-  // One training step: begin, each piece, then reduce and update
+  // One training step. `global`: samples of all ranks in pieces of this number.
   void begin_step(const StepScalars& scalars, const StepFlags& flags = {});
-  /// Forward and backward of one piece; buckets start on their way during the last one.
-  void run_piece(const data::Batch& batch, int piece, std::int64_t global, bool last);
-  void reduce();
-  void update();
-  /// Of the step just begun (0) or of the one before it (1): reading one step late never waits for the device.
+  /// Forward and backward of a piece that is not the last.
+  void run_piece(const data::Batch& batch, int piece, std::int64_t global);
+  /// The last piece, during whose backward buckets start on their way; then the sums over ranks, then the update.
+  void finish_step(const data::Batch& batch, int piece, std::int64_t global);
+  /// As finish_step(), but the weights stay as they are: for tests of gradients.
+  void finish_without_update(const data::Batch& batch, int piece, std::int64_t global);
+  /// Of the step just run (0) or of the one before it (1), for which the host has nothing to wait as a rule.
   StepResult result(int steps_ago);
 
   /// Loss sums of this rank's samples with running statistics.
@@ -72,6 +81,19 @@ class Replica {
   float* optimizer_state() const;
   std::vector<float> unpacked(const std::string& name, float* arena) const;
   void upload(const PlannedGraph& planned, const data::Batch& batch);
+  void forward(PlannedGraph& planned, int piece);
+  void run_last_piece(PlannedGraph& planned, int piece);
+  void reduce();
+  void update();
+  void report();
+  /// Of what is given to the stream for a piece: the same key, the same work.
+  struct PieceKey {
+    std::int64_t n_samples = 0, global = 0;
+    int piece = 0;
+    bool is_last = false;
+    auto operator<=>(const PieceKey&) const = default;
+  };
+  Repetition& repetition(const PieceKey& key);
 
   StepPlan& plan_;
   Backend& backend_;
@@ -85,11 +107,23 @@ class Replica {
   std::unique_ptr<PieceSums> piece_sums_;
   std::unique_ptr<comm::GradientReducer> reducer_;
   std::unique_ptr<Event> sums_ready_, sums_done_;
-  StepScalars* scalars_ = nullptr;  // in the backend's memory, as are the next three
-  double* norm_ = nullptr;
-  std::uint64_t* hash_result_ = nullptr;
+  std::unique_ptr<Uploader> uploader_;
+  std::map<PieceKey, std::unique_ptr<Repetition>> repetitions_;
+  StepState* state_ = nullptr;  // in the backend's memory, as are the sums
   StepSums* sums_ = nullptr;
-  std::array<StepResult, 2> results_;
+  /// What a step is given and what it tells, in the host's memory.
+  struct HostStep {
+    StepScalars scalars;
+    StepFlags flags;
+    StepReport report;
+  };
+  struct Slot {
+    HostStep* host = nullptr;
+    std::unique_ptr<Event> done;
+    double exposed_communication_seconds = 0;
+  };
+  std::unique_ptr<Memory> host_memory_;
+  std::array<Slot, 2> slots_;
   int current_ = 0;
 };
 

@@ -120,7 +120,8 @@ void Session::plan_steps(const BatchShape& batch, bool is_training) {
                           .threads = config.cpu.threads,
                           .local_rank = world.local_rank(),
                           .local_size = world.local_size(),
-                          .algorithms = algorithms});
+                          .algorithms = algorithms,
+                          .records_steps = config.cuda.graph && !config.trace});
   if (const std::string warning = backend->check_precision(config.precision); !warning.empty() && leader())
     log::warning("precision: {}", warning);
   communicator = comm::make_communicator(config.comm, world, batch.order_over_ranks());
@@ -362,7 +363,8 @@ std::optional<LossSums> evaluate(Session& session, const data::ImageSet& set, co
                        .readers = config.data.readers,
                        .prefetch = 2,
                        .last_step = steps,
-                       .max_samples = n});
+                       .max_samples = n,
+                       .backend = session.backend.get()});
   ProgressBar bar(title, steps, session.leader() && config.log.progress);
   LossSums all;
   for (std::int64_t step = 0; step < steps; ++step) {

@@ -11,6 +11,7 @@
 #include "lockstep/error.h"
 #include "models/model.h"
 #include "train/state_tensors.h"
+#include "train/uploader.h"
 
 namespace lockstep::train {
 
@@ -176,7 +177,8 @@ StepPlan::StepPlan(const Config& config, const data::ImageSetInfo& images, const
   }
   optimizer_ = describe_optimizer(config, table_);
   buckets_ = cut_buckets(config, table_, topology_.wire);
-  loader_bytes_ = static_cast<std::size_t>(config.data.prefetch + 1) *
+  image_bytes_ = images.image_bytes();
+  loader_bytes_ = static_cast<std::size_t>(config.data.prefetch + 2) *
                       static_cast<std::size_t>(batch_.largest_piece()) * (images.image_bytes() + 8) +
                   static_cast<std::size_t>(config.data.readers) * images.reader_bytes;
 }
@@ -250,6 +252,7 @@ MemoryReport StepPlan::memory() const {
   m.exchange = exchange_bytes_;
   m.node_buffers = topology_.buffer_bytes();
   m.mapped_peers = topology_.mapped_peer_bytes(m.gradients);
+  m.uploads = Uploader::size_bytes(upload_samples(), image_bytes_);
   m.loader = loader_bytes_;
   std::vector<checkpoint::TensorSource> sources;
   for (const StateTensor& tensor : state_tensors(table_, optimizer_)) sources.push_back(source_of(tensor));

@@ -2,6 +2,7 @@
 // `lockstep plan` shows one; a Replica is one with its arenas.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -72,10 +73,18 @@ struct PlannedGraph {
   std::size_t sums_offset = 0;  // of StepSums in exchange memory
 };
 
+/// What a step told. Put together in the backend's memory, and copied to the host as one.
+struct StepReport {
+  StepSums sums;   // over ranks
+  LossSums local;  // this rank's
+  double gradient_norm = 0;
+  std::uint32_t is_applied = 0;  // 0: skipped, on all ranks alike; weights, optimizer and statistics are as before
+};
+
 /// The small things that a step keeps in the backend's memory, at the head of the optimizer's arena.
 struct StepState {
   StepScalars scalars;
-  double norm = 0;
+  StepReport report;
   std::uint64_t hash = 0;
 };
 
@@ -86,11 +95,12 @@ struct MemoryReport {
   std::size_t exchange = 0;      // small sums between ranks, behind the gradients
   std::size_t node_buffers = 0;  // of a node's leader, for what other nodes send
   std::size_t mapped_peers = 0;  // what this rank touches of its node's other ranks' gradients
+  std::size_t uploads = 0;       // batches on their way to the device, in its memory
   std::size_t loader = 0;        // batches read ahead
   std::size_t checkpoint = 0;    // copy of this rank's part that a background thread writes
   std::size_t total() const {
     return parameters + gradients + partial_sums + optimizer + activations + workspace + exchange + node_buffers +
-           mapped_peers + loader + checkpoint;
+           mapped_peers + uploads + loader + checkpoint;
   }
 };
 
@@ -113,6 +123,9 @@ class StepPlan {
   const OptimizerDescription& optimizer() const { return optimizer_; }
   MemoryReport memory() const;
   std::size_t exchange_bytes() const { return exchange_bytes_; }
+  /// Of the largest batch that is uploaded, training or evaluation, and of one of its images.
+  std::int64_t upload_samples() const { return std::max(batch_.largest_piece(), evaluation_batch_); }
+  std::size_t image_bytes() const { return image_bytes_; }
   /// Of a subtree of this rank's pieces: gradients, batch statistics and, at the end, the loss.
   std::size_t partial_sum_bytes() const;
   /// Gradients and batch statistics, cut into buckets.
@@ -135,7 +148,7 @@ class StepPlan {
   OptimizerDescription optimizer_;
   std::vector<comm::Bucket> buckets_;
   std::size_t exchange_bytes_ = 0;
-  std::size_t loader_bytes_ = 0;
+  std::size_t loader_bytes_ = 0, image_bytes_ = 0;
 };
 
 /// Mean and standard deviation in force: of the configuration, else of the file.

@@ -35,7 +35,8 @@ data::LoaderOptions loader_options(const Session& session) {
           .readers = config.data.readers,
           .prefetch = config.data.prefetch,
           .first_step = session.progress.step,
-          .last_step = session.last_step};
+          .last_step = session.last_step,
+          .backend = session.backend.get()};
 }
 
 class Trainer {
@@ -99,10 +100,9 @@ class Trainer {
                         .epoch = static_cast<std::uint32_t>(step / s_.steps_per_epoch),
                         .step = static_cast<std::uint32_t>(step)},
                        flags);
-    for (int piece = 0; piece < shape.pieces; ++piece)
-      replica.run_piece(loader_.next(), piece, shape.piece_of_all(piece), piece + 1 == shape.pieces);
-    replica.reduce();
-    replica.update();
+    const int last = shape.pieces - 1;
+    for (int piece = 0; piece < last; ++piece) replica.run_piece(loader_.next(), piece, shape.piece_of_all(piece));
+    replica.finish_step(loader_.next(), last, shape.piece_of_all(last));
     clock_[step & 1] = recorder_.lap();
     clock_[step & 1].data_wait_seconds = loader_.wait_seconds() - waited;
   }

@@ -200,18 +200,25 @@ TEST(Loader, MaxSamplesTakesTheFirstOfTheOrder) {
   EXPECT_EQ(steps_of(set, options, 7), expected_steps(50, options, 7));
 }
 
-TEST(Loader, ReadsNoFurtherAheadThanPrefetchAndKeepsTheCallersBatch) {
+TEST(Loader, ReadsNoFurtherAheadThanPrefetchAndKeepsTheCallersTwoBatches) {
   const auto set = std::make_shared<MemorySet>(1000);
   LoaderOptions options = options_for(4);
   options.readers = 4;
   options.prefetch = 2;
   Loader loader(set, options);
+  const Batch* last = nullptr;
+  std::vector<std::uint32_t> in_last;
   for (int i = 1; i <= 20; ++i) {
     const Batch& batch = loader.next();
     const std::vector<std::uint32_t> before = checked(batch, set->info(), 4);
     std::this_thread::sleep_for(std::chrono::milliseconds(2));  // readers may overtake, if they can
     EXPECT_EQ(checked(batch, set->info(), 4), before);
-    EXPECT_LE(set->n_reads, (i + 2) * 4);
+    if (last != nullptr) {
+      EXPECT_EQ(checked(*last, set->info(), 4), in_last) << "on its way to a device";
+    }
+    last = &batch;
+    in_last = before;
+    EXPECT_LE(set->n_reads, (std::max(i, 2) + 2) * 4);  // two are the caller's from the start
   }
 }
 

@@ -59,10 +59,13 @@ class SmallRun {
     for (int piece = 0; piece < shape.pieces; ++piece) {
       const data::Share samples = shape.samples(shape.rank, piece);
       fill(number * shape.global_batch + samples.begin, samples.size());
-      replica_.run_piece(batch_, piece, shape.piece_of_all(piece), piece + 1 == shape.pieces);
+      if (piece + 1 < shape.pieces)
+        replica_.run_piece(batch_, piece, shape.piece_of_all(piece));
+      else if (update)
+        replica_.finish_step(batch_, piece, shape.piece_of_all(piece));
+      else
+        replica_.finish_without_update(batch_, piece, shape.piece_of_all(piece));
     }
-    replica_.reduce();
-    if (update) replica_.update();
     result_ = replica_.result(0);
     return result_.sums.loss / result_.sums.samples;
   }

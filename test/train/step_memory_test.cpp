@@ -59,10 +59,10 @@ void plan_tells_the_peak(World& world, int micro_batches, int steps, Precision p
                             .seed = 1});
   for (int step = 0; step < steps; ++step) {
     replica.begin_step({.learning_rate = 0.01f, .loss_weight = 1.0f / static_cast<float>(plan.batch().global_batch)});
-    for (int piece = 0; piece < plan.batch().pieces; ++piece)
-      replica.run_piece(loader.next(), piece, plan.batch().piece_of_all(piece), piece + 1 == plan.batch().pieces);
-    replica.reduce();
-    replica.update();
+    const int last = plan.batch().pieces - 1;
+    for (int piece = 0; piece < last; ++piece)
+      replica.run_piece(loader.next(), piece, plan.batch().piece_of_all(piece));
+    replica.finish_step(loader.next(), last, plan.batch().piece_of_all(last));
     replica.result(0);
   }
   const double grown = static_cast<double>(peak_memory_bytes()) - static_cast<double>(before);

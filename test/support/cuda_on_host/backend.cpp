@@ -46,13 +46,14 @@ class CudaOnHost final : public cuda::OpsBackend {
     require(!sealed_, ErrorCode::internal, "{}: {} bytes were asked for inside a step", purpose, size_bytes);
     return std::make_unique<HostMemory>(size_bytes);
   }
-  std::unique_ptr<Memory> allocate_host(std::size_t size_bytes, const std::string& purpose) override {
-    return allocate(size_bytes, purpose);
+  std::unique_ptr<Memory> allocate_host(std::size_t size_bytes, const std::string&) override {
+    return std::make_unique<HostMemory>(size_bytes);
   }
   void seal() override { sealed_ = true; }
   void unseal() override { sealed_ = false; }
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<HostStream>(); }
   std::unique_ptr<Event> make_event() override { return std::make_unique<HostEvent>(); }
+  std::unique_ptr<Repetition> make_repetition() override { return std::make_unique<PlainRepetition>(); }
   void copy_to_device(void* target, const void* source, std::size_t size_bytes, Stream&) override {
     if (size_bytes > 0) std::memmove(target, source, size_bytes);
   }
