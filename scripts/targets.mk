@@ -48,6 +48,18 @@ bench-peers: $(BUILD)/lockstep
 bench-check: $(BUILD)/lockstep benches
 	@bench/check.sh $(BUILD)
 
+# ---- On a GPU ---------------------------------------------------------------------------------------------------------
+# A folder with everything that a machine with a GPU, CUDA and a C library lacks, packed; then there, in FOLDER/tree:
+# ../run python3 bench/gpu/check.py PART. Here, with a GPU: make gpu-check PART=ops.
+BUNDLE ?= lockstep-bundle
+bundle:
+	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build-bundle CUDA_ARCH=$(or $(CUDA_ARCH_OF_BUNDLE),90) tests build-bundle/lockstep
+	@scripts/bundle.sh build-bundle $(BUNDLE)
+PART ?= ops training ranks speed sanitizer
+gpu-check:
+	@$(MAKE) --no-print-directory -j$(JOBS) tests $(BUILD)/lockstep
+	@$(or $(PYTHON),python3) bench/gpu/check.py $(PART) --build $(BUILD) $(CHECK_OPTIONS)
+
 # ---- Checks ---------------------------------------------------------------------------------------------------------
 check: check-format check-arrows check-tidy
 check-format:
@@ -98,6 +110,8 @@ Targets
   make test            every test, and the unit tests of one process again under the sanitizers
   make test-long       the tests that take many minutes, and are no part of `make test`
   make test-cluster    a training on a small Slurm cluster made on this machine (root)
+  make bundle          a folder, and its archive, that runs on a machine with a GPU but without MPI or HDF5
+  make gpu-check       PART=ops|training|ranks|speed|sanitizer: what only a GPU shows, into bench/results
   make fuzz            the readers of files fuzzed under sanitizers, FUZZ_SECONDS=600 of processor time each (clang)
   make bench           micro and macro benchmarks; bench-peers: beside PyTorch (PYTHON); bench-check: the speeds we hold ourselves to
   make check           format, clang-tidy, the arrows between folders; also check-format, check-tidy, check-arrows
@@ -116,6 +130,8 @@ Variables
   DNNL_ROOT            oneDNN 3.2 or newer; MPI_HOME HDF5_HOME CLI11_HOME YAML_CPP_HOME JSON_HOME FMT_HOME SPDLOG_HOME
                        JPEG_HOME PROTOBUF_HOME XXHASH_HOME GTEST_HOME BENCHMARK_HOME: where the others are, if pkg-config
                        does not know
+  CUDA_HOME            CUDA 12.4 or newer with cuDNN (nvcc on PATH); CUDA=0 leaves it out; CUDNN_HOME, NCCL_HOME,
+                       CUDNN_FRONTEND_HOME; CUDA_ARCH="80 90" the GPUs to compile for (all that nvcc knows)
   PYTHON               the interpreter that has torch and torchvision, for bench-peers (python3)
   JOBS                 compilers at once in quickstart and test (all cores)
 endef
@@ -123,5 +139,5 @@ export HELP
 help:
 	@printf '%s\n' "$$HELP"
 
-.PHONY: train quickstart test test-long test-cluster fuzz bench bench-peers bench-check check check-format check-arrows check-tidy lint \
+.PHONY: train quickstart test test-long test-cluster fuzz bundle gpu-check bench bench-peers bench-check check check-format check-arrows check-tidy lint \
   format deps deps-test install clean help

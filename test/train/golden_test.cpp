@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "comm/world.h"
+#include "test/support/device.h"
 #include "test/train/small_run.h"
 
 namespace lockstep {
@@ -90,14 +91,20 @@ TEST_P(Golden, TenStepsAsInPyTorch) {
   std::ifstream file(std::string("test/golden/") + network + ".json");
   ASSERT_TRUE(file) << "tests run in the repository's root";
   const Json golden = Json::parse(file);
-  const Json& theirs = golden[std::string(name(precision))];
+  const BackendOptions device = test::tested_device();
+  const bool is_of_devices = precision == Precision::tf32 || precision == Precision::fp16;
+  if (is_of_devices && device.device == "cpu") GTEST_SKIP() << "the cpu does not compute in " << name(precision);
+  // PyTorch's tf32 is told from its fp16, which has as many bits.
+  const std::string recorded(name(precision == Precision::tf32 ? Precision::fp16 : precision));
+  if (!golden.contains(recorded)) GTEST_SKIP() << "no figures of PyTorch's in " << recorded << ": make_golden.py makes them";
+  const Json& theirs = golden[recorded];
   const std::vector<double> losses = golden["losses"], spread = theirs["spread"];
   const Json& first_step = golden["first_step"];
 
   const auto world = comm::single_world();
   const Config config = config_of(golden, precision);
+  const auto backend = make_backend(device);
   const auto communicator = comm::make_communicator(config.comm, *world);
-  const auto backend = make_backend({.device = "cpu", .threads = 1});
   test::SmallRun run(config, *backend, *communicator,
                      std::make_shared<Enlarged>(data::open_image_set(config.data.train), golden["scale"]));
   ASSERT_EQ(first_step.size(), run.plan().parameters().parameters().size());
@@ -123,7 +130,8 @@ TEST_P(Golden, TenStepsAsInPyTorch) {
 
 INSTANTIATE_TEST_SUITE_P(Networks, Golden,
                          testing::Combine(testing::Values("resnet18_32", "resnet50_64"),
-                                          testing::Values(Precision::fp32, Precision::bf16)),
+                                          testing::Values(Precision::fp32, Precision::bf16, Precision::tf32,
+                                                          Precision::fp16)),
                          [](const auto& info) {
                            return std::get<0>(info.param) + std::string("_") +
                                   std::string(name(std::get<1>(info.param)));

@@ -7,6 +7,7 @@
 
 #include "lockstep/error.h"
 #include "test/reference/backend.h"
+#include "test/support/device.h"
 #include "test/train/small_run.h"
 #include "train/replica_check.h"
 
@@ -31,7 +32,7 @@ std::vector<float> gradients(const Config& config, Backend& backend, Communicato
 void gradients_agree(World& world) {
   Config config = test::small_config(16, 10);  // 10: shares differ on 3 and 4 ranks
   config.batch_norm.synchronize = true;
-  const auto cpu = make_backend({.device = "cpu", .threads = 1});
+  const auto cpu = make_backend(test::tested_device());
   const auto communicator = comm::make_communicator(config.comm, world);
   const std::vector<float> ours = gradients(config, *cpu, *communicator);
   const auto alone = comm::single_world();
@@ -49,7 +50,7 @@ void replicas_stay_equal(World& world) {
   Config config = test::small_config(8, 10);
   config.train.accumulate = 2;
   config.train.clip_norm = 1.0;
-  const auto cpu = make_backend({.device = "cpu", .threads = 1});
+  const auto cpu = make_backend(test::tested_device());
   const auto communicator = comm::make_communicator(config.comm, world);
   test::SmallRun run(config, *cpu, *communicator);
   const std::uint64_t before = run.replica().hash();
@@ -63,7 +64,7 @@ void replicas_stay_equal(World& world) {
 /// Flags travel with the loss: counts over ranks, of this step alone, while the loss stays what it is without them.
 void flags_are_counted(World& world) {
   const Config config = test::small_config(8, 8);
-  const auto cpu = make_backend({.device = "cpu", .threads = 1});
+  const auto cpu = make_backend(test::tested_device());
   const auto communicator = comm::make_communicator(config.comm, world);
   test::SmallRun run(config, *cpu, *communicator);
   const double ranks = world.size();
@@ -93,7 +94,7 @@ void the_rank_that_differs_is_named(World& world) {
 /// One bit of one weight of one rank.
 void a_flipped_bit_is_found(World& world) {
   const Config config = test::small_config(8, 8);
-  const auto cpu = make_backend({.device = "cpu", .threads = 1});
+  const auto cpu = make_backend(test::tested_device());
   const auto communicator = comm::make_communicator(config.comm, world);
   test::SmallRun run(config, *cpu, *communicator);
   run.step(0);

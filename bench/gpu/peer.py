@@ -1,0 +1,68 @@
+"""One GPU of the same training in PyTorch: ResNet-18 or 50, channels_last, fp32 (tf32), bf16 or fp16 (autocast).
+
+The batch is drawn once: no time goes into data. Prints one line of JSON.
+"""
+import argparse
+import json
+import statistics
+import time
+
+import torch
+import torchvision
+
+
+def network(depth, stem):
+    net = getattr(torchvision.models, f"resnet{depth}")(num_classes=1000 if stem == "imagenet" else 10)
+    if stem == "cifar":
+        net.conv1 = torch.nn.Conv2d(3, 64, 3, stride=1, padding=1, bias=False)
+        net.maxpool = torch.nn.Identity()
+    return net.cuda().to(memory_format=torch.channels_last).train()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mode", choices=("eager", "compile", "graph"), default="eager",
+                        help="graph: torch.compile(mode='max-autotune'), with CUDA graphs")
+    parser.add_argument("--depth", type=int, choices=(18, 34, 50), default=50)
+    parser.add_argument("--stem", choices=("cifar", "imagenet"), default="imagenet")
+    parser.add_argument("--image-size", type=int, default=224)
+    parser.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="fp16")
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--warmup", type=int, default=10)
+    args = parser.parse_args()
+
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    torch.manual_seed(1)
+    net = network(args.depth, args.stem)
+    if args.mode != "eager":
+        net = torch.compile(net, mode="max-autotune" if args.mode == "graph" else "default")
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4, fused=True)
+    scaler = torch.amp.GradScaler("cuda", enabled=args.precision == "fp16")
+    loss_of = torch.nn.CrossEntropyLoss()
+    images = torch.randn(args.batch, 3, args.image_size, args.image_size, device="cuda").contiguous(
+        memory_format=torch.channels_last)
+    labels = torch.randint(10, (args.batch,), device="cuda")
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[args.precision]
+
+    seconds = []
+    for _ in range(args.steps):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", dtype, enabled=args.precision != "fp32"):
+            loss = loss_of(net(images), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begin)
+    median = statistics.median(seconds[args.warmup:])
+    print(json.dumps({"samples_per_second": args.batch / median, "median_step_seconds": median,
+                      "memory_bytes": torch.cuda.max_memory_reserved(), "torch": torch.__version__,
+                      "cudnn": torch.backends.cudnn.version(), "device": torch.cuda.get_device_name()}))
+
+
+if __name__ == "__main__":
+    main()
