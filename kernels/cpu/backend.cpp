@@ -10,6 +10,7 @@
 #include "kernels/cpu/batchnorm.h"
 #include "kernels/cpu/clip_norm.h"
 #include "kernels/cpu/conv2d.h"
+#include "kernels/cpu/conv2d_bare.h"
 #include "kernels/cpu/cross_entropy.h"
 #include "kernels/cpu/hash.h"
 #include "kernels/cpu/image_input.h"
@@ -122,12 +123,8 @@ class CpuBackend final : public Backend {
     if (size_bytes > 0) std::memset(d_target, 0, size_bytes);
   }
 
-  /// Blocks of 16 channels are one AVX-512 register; the measurement is in conv2d_plan.h. In bf16 all fast kernels want
-  /// nhwc.
   Layout activation_layout(const Shape& shape, DType dtype) const override {
-    const bool blocked =
-        dtype == DType::fp32 && shape.rank() == 4 && shape[3] % 16 == 0 && onednn_instructions() == "AVX-512";
-    return blocked ? Layout::nchw16c : Layout::nhwc;
+    return choose_activation_layout(shape, dtype, context_, algorithms_.get());
   }
   std::string check_precision(Precision precision) const override {
     require(precision == Precision::fp32 || precision == Precision::bf16, ErrorCode::not_supported,

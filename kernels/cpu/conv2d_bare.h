@@ -38,6 +38,10 @@ class BareConvolution {
 std::unique_ptr<BareConvolution> make_bare_convolution(const Conv2dDescription& d, Direction direction,
                                                        const CpuContext& context, Algorithms* algorithms);
 
+/// Of activations between convolutions: blocks of 16 channels are one AVX-512 register (measured in conv2d_plan.h);
+/// in bf16 all fast kernels want nhwc. With `algorithms` fp32 is timed, whatever the batch.
+Layout choose_activation_layout(const Shape& shape, DType dtype, const CpuContext& context, Algorithms* algorithms);
+
 std::unique_ptr<BareConvolution> make_onednn_convolution(const Conv2dDescription& d, Direction direction,
                                                          const CpuContext& context);
 

@@ -1,12 +1,15 @@
-// The ways to do a bare convolution, and which one is taken for each direction.
+// The ways to do a bare convolution, which one is taken for each direction, and in which layout a graph's activations
+// lie.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <vector>
 
 #include "kernels/cpu/conv2d_amx.h"
 #include "kernels/cpu/conv2d_bare.h"
+#include "kernels/cpu/conv2d_matmul.h"
 #include "kernels/cpu/conv2d_plan.h"
 #include "kernels/cpu/conv2d_weights.h"
 
@@ -25,13 +28,19 @@ const Way kBlocks{.name = "blocks", .fits = weight_gradient_fits, .make = make_w
 const Way kDirect{.name = "direct",
                   .fits = [](const Conv2dDescription&, Direction) { return true; },
                   .make = make_onednn_convolution};
+const Way kMatmul{.name = "matmul", .fits = matmul_convolution_fits, .make = make_matmul_convolution};
 
 /// In the order of a fixed choice.
 std::vector<const Way*> ways_of(const Conv2dDescription& d, Direction direction) {
-  std::vector<const Way*> ways{&kAmx, &kDirect, &kBlocks};
+  std::vector<const Way*> ways{&kAmx, &kDirect, &kBlocks, &kMatmul};
   if (weight_gradient_pays(d)) std::swap(ways[1], ways[2]);
   std::erase_if(ways, [&](const Way* way) { return !way->fits(d, direction); });
   return ways;
+}
+
+/// The weights' layout that the fixed choice of forward wants.
+std::shared_ptr<const ParameterLayout> first_layout(const Conv2dDescription& d, const CpuContext& context) {
+  return ways_of(d, Direction::forward)[0]->make(d, Direction::forward, context)->weight_layout();
 }
 
 /// 64-byte aligned, of numbers near 1.
@@ -54,30 +63,105 @@ class Buffer {
   void* data_;
 };
 
-double seconds_of(const Way& way, const Conv2dDescription& d, Direction direction, const CpuContext& context) {
-  using Clock = std::chrono::steady_clock;
-  const auto convolution = way.make(d, direction, context);
+/// A way as it is timed.
+struct Candidate {
+  const Way* way;
+  Conv2dDescription description;  // x and y are as large as those of the others
+};
+
+/// As many as make a difference to which way is the fastest.
+Conv2dDescription with_fewer_images(Conv2dDescription d, std::int64_t images_a_thread, const CpuContext& context) {
+  d.x = {std::min(d.x[0], images_a_thread * std::max(1, context.threads)), d.x[1], d.x[2], d.x[3]};
+  return d;
+}
+
+/// Of each, in rounds over all of them: what else the processor does then falls on all alike.
+std::vector<double> seconds_of(const std::vector<Candidate>& candidates, Direction direction,
+                               const CpuContext& context) {
+  struct Trial {
+    std::unique_ptr<BareConvolution> convolution;
+    double seconds = 1e30;
+  };
+  std::vector<Trial> trials;
+  std::size_t weight_bytes = 0, workspace_bytes = 0;
+  for (const Candidate& candidate : candidates) {
+    trials.push_back({candidate.way->make(candidate.description, direction, context)});
+    const BareConvolution& made = *trials.back().convolution;
+    weight_bytes = std::max(weight_bytes, made.weight_layout()->n_elements() * sizeof(float));
+    workspace_bytes = std::max(workspace_bytes, made.workspace_bytes());
+  }
+  const Conv2dDescription& d = candidates[0].description;
   const auto bytes = [&](const Shape& s) { return static_cast<std::size_t>(s.n_elements()) * size_bytes(d.dtype); };
-  const std::size_t weight_bytes = convolution->weight_layout()->n_elements() * sizeof(float);
-  const Buffer x(bytes(d.x)), y(bytes(d.y())), weight(weight_bytes), workspace(convolution->workspace_bytes());
-  const auto run = [&] {
+  const Buffer x(bytes(d.x)), y(bytes(d.y())), weight(weight_bytes), workspace(workspace_bytes);
+  const auto run = [&](BareConvolution& convolution) {
     switch (direction) {
       case Direction::forward:
-        return convolution->forward(x.as(), weight.as<float>(), y.as(), workspace.as());
+        return convolution.forward(x.as(), weight.as<float>(), y.as(), workspace.as());
       case Direction::data_gradient:
-        return convolution->data_gradient(y.as(), weight.as<float>(), x.as(), workspace.as());
+        return convolution.data_gradient(y.as(), weight.as<float>(), x.as(), workspace.as());
       case Direction::weight_gradient:
-        return convolution->weight_gradient(x.as(), y.as(), weight.as<float>(), false, workspace.as());
+        return convolution.weight_gradient(x.as(), y.as(), weight.as<float>(), false, workspace.as());
     }
   };
-  run();  // takes pages and fills caches
+  using Clock = std::chrono::steady_clock;
+  const auto seconds_since = [](Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  };
+  // The first round fills caches. Who is far behind runs no more, and long rounds are fewer.
+  constexpr double kHopeless = 3, kEnoughSeconds = 0.1;
+  const auto begin = Clock::now();
   double least = 1e30;
-  for (int repetition = 0; repetition < 4; ++repetition) {
-    const auto begin = Clock::now();
-    run();
-    least = std::min(least, std::chrono::duration<double>(Clock::now() - begin).count());
+  for (int round = 0; round < 5 && (round < 3 || seconds_since(begin) < kEnoughSeconds); ++round)
+    for (Trial& trial : trials) {
+      if (round > 0 && trial.seconds > kHopeless * least) continue;
+      const auto start = Clock::now();
+      run(*trial.convolution);
+      trial.seconds = std::min(trial.seconds, seconds_since(start));
+      least = std::min(least, trial.seconds);
+    }
+  std::vector<double> seconds;
+  for (const Trial& trial : trials) seconds.push_back(trial.seconds);
+  return seconds;
+}
+
+constexpr Layout kLayouts[] = {Layout::nchw16c, Layout::nhwc};  // of fp32; the first is the fixed choice
+
+/// In each of kLayouts, all directions of a 3x3 convolution of such activations by their fastest ways, with no more
+/// channels than make a difference.
+std::vector<double> seconds_in_layouts(const Shape& shape, const CpuContext& context) {
+  constexpr std::int64_t kImagesAThread = 8, kChannels = 512;
+  const std::int64_t channels = std::min(shape[3], kChannels);
+  std::vector<Conv2dDescription> descriptions;
+  for (const Layout layout : kLayouts) {
+    Conv2dDescription d{.x = {shape[0], shape[1], shape[2], channels}, .out_channels = channels};
+    d = with_fewer_images(std::move(d), kImagesAThread, context);
+    d.x_layout = d.y_layout = layout;
+    d.weight_layout = first_layout(d, context);
+    descriptions.push_back(std::move(d));
   }
-  return least;
+  std::vector<double> seconds(descriptions.size());
+  for (const Direction direction : {Direction::forward, Direction::data_gradient, Direction::weight_gradient}) {
+    std::vector<Candidate> candidates;
+    std::vector<std::size_t> ends;  // of each layout's candidates
+    for (const Conv2dDescription& d : descriptions) {
+      for (const Way* way : ways_of(d, direction)) candidates.push_back({way, d});
+      ends.push_back(candidates.size());
+    }
+    const std::vector<double> found = seconds_of(candidates, direction, context);
+    for (std::size_t i = 0; i < ends.size(); ++i)
+      seconds[i] += *std::min_element(found.begin() + static_cast<std::ptrdiff_t>(i == 0 ? 0 : ends[i - 1]),
+                                      found.begin() + static_cast<std::ptrdiff_t>(ends[i]));
+  }
+  return seconds;
+}
+
+/// What `all` gives, made once when first asked for.
+template <typename All>
+std::function<double(std::size_t)> each_of(const All& all) {
+  return [&all, seconds = std::vector<double>()](std::size_t i) mutable {
+    if (seconds.empty()) seconds = all();
+    return seconds[i];
+  };
 }
 
 /// Without the batch: ranks whose batch is a sample shorter do as the others.
@@ -113,18 +197,42 @@ void BareConvolution::weight_gradient(const void*, const void*, float*, bool, vo
   made_for_another(Direction::weight_gradient);
 }
 
-std::unique_ptr<BareConvolution> make_bare_convolution(const Conv2dDescription& d, Direction direction,
+std::unique_ptr<BareConvolution> make_bare_convolution(const Conv2dDescription& given, Direction direction,
                                                        const CpuContext& context, Algorithms* algorithms) {
-  check(d);
+  check(given);
+  if (!algorithms) return ways_of(given, direction)[0]->make(given, direction, context);
+  Conv2dDescription d = given;
+  // Whichever way is the fastest, weights lie as the first one wants them: a layout that fits a close winner of forward
+  // could rule out the best way of a gradient.
+  if (!d.weight_layout) d.weight_layout = first_layout(d, context);
   const std::vector<const Way*> ways = ways_of(d, direction);
-  std::size_t chosen = 0;
-  if (algorithms) {
-    std::vector<std::string> names;
-    for (const Way* way : ways) names.emplace_back(way->name);
-    chosen = algorithms->choose(key(d, direction), names,
-                                [&](std::size_t i) { return seconds_of(*ways[i], d, direction, context); });
+  constexpr std::int64_t kImagesAThread = 32;
+  const Conv2dDescription timed = with_fewer_images(d, kImagesAThread, context);
+  std::vector<std::string> names;
+  std::vector<Candidate> candidates;
+  for (const Way* way : ways) {
+    names.emplace_back(way->name);
+    candidates.push_back({way, timed});
   }
-  return ways[chosen]->make(d, direction, context);
+  const auto seconds = [&] { return seconds_of(candidates, direction, context); };
+  return ways[algorithms->choose(key(d, direction), names, each_of(seconds))]->make(d, direction, context);
+}
+
+Layout choose_activation_layout(const Shape& shape, DType dtype, const CpuContext& context, Algorithms* algorithms) {
+  const bool has_blocks =
+      dtype == DType::fp32 && shape.rank() == 4 && shape[3] % 16 == 0 && onednn_instructions() == "AVX-512";
+  if (!has_blocks) return Layout::nhwc;
+  if (!algorithms || shape[1] * shape[2] == 1) return kLayouts[0];
+  const std::string key = fmt::format("layout {}x{}x{}, {}", shape[1], shape[2], shape[3], name(dtype));
+  const std::vector<std::string> names{std::string(name(kLayouts[0])), std::string(name(kLayouts[1]))};
+  const auto seconds = [&] {
+    // Between neighbours of different layouts tensors are reordered, so a small gain is none.
+    constexpr double kCostOfChange = 1.1;
+    std::vector<double> found = seconds_in_layouts(shape, context);
+    found[1] *= kCostOfChange;
+    return found;
+  };
+  return kLayouts[algorithms->choose(key, names, each_of(seconds))];
 }
 
 }  // namespace lockstep::cpu

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # timeout: 300
-# Ways of convolutions are timed once, on one rank, and remembered for this run and for others.
+# Ways of convolutions and layouts are timed once, on one rank, and remembered for this run and for others.
 source test/support/check.sh
 
 small=(data.train=synthetic data.image_size=8 data.synthetic_samples=32 train.global_batch=16 train.max_steps=2
@@ -14,6 +14,9 @@ export LOCKSTEP_CACHE=$work/cache
 check "a first run on 2 ranks" train 2 run.name=first
 check "  times" said first
 check "  remembers for itself" grep -q '"blocks"\|"direct"' "$work/first/algorithms.json"
+if grep -q AVX-512 "$work/first/algorithms.json"; then
+  check "  layouts too" grep -q '"layout 8x8x64, fp32": "n' "$work/first/algorithms.json"
+fi
 check "  and for others" cmp "$work/first/algorithms.json" "$work/cache/algorithms.json"
 check "another run" train 2 run.name=second
 check "  times nothing" not said second

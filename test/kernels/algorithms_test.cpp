@@ -46,42 +46,83 @@ TEST(Algorithms, RememberedOnesAreTaken) {
 }
 
 /// Every way of every direction gives the numbers of the fixed one, but for rounding.
-TEST(Algorithms, OfConvolutions) {
-  for (const DType dtype : {DType::fp32, DType::bf16}) {
-    Conv2dDescription d;
-    d.x = {3, 8, 8, 64};
-    d.out_channels = 32;
-    d.window = 3;
-    d.padding = 1;
-    d.input_gradient = true;
-    d.dtype = dtype;
-    const auto timed = std::make_shared<Algorithms>();
-    timed->time_unknown();
-    const auto fixed = make_backend({.device = "cpu", .threads = 2});
-    d.x_layout = d.y_layout = fixed->activation_layout(d.x, dtype);
-    const auto first = make_backend({.device = "cpu", .threads = 2, .algorithms = timed});
-    const std::string chosen = first->conv2d(d)->describe();
-    // With what was found, another backend plans the same, and times nothing.
-    const auto found = std::make_shared<Algorithms>(timed->choices());
-    EXPECT_EQ(make_backend({.device = "cpu", .threads = 2, .algorithms = found})->conv2d(d)->describe(), chosen);
-    EXPECT_TRUE(found->is_complete());
+void expect_ways_agree(const Conv2dDescription& d) {
+  const auto timed = std::make_shared<Algorithms>();
+  timed->time_unknown();
+  const auto fixed = make_backend({.device = "cpu", .threads = 2});
+  const auto first = make_backend({.device = "cpu", .threads = 2, .algorithms = timed});
+  const std::string chosen = first->conv2d(d)->describe();
+  // With what was found, another backend plans the same, and times nothing.
+  const auto found = std::make_shared<Algorithms>(timed->choices());
+  EXPECT_EQ(make_backend({.device = "cpu", .threads = 2, .algorithms = found})->conv2d(d)->describe(), chosen);
+  EXPECT_TRUE(found->is_complete());
 
-    const test::UnitInputs inputs = test::rounded_to_bf16(test::make_inputs(d, 1));
-    const test::UnitOutputs expected = test::run(*fixed, d, inputs, {});
-    // And the other way round in every key.
-    for (const char* way : {"amx", "direct", "blocks"}) {
-      Algorithms::Choices others = timed->choices();
-      for (auto& [key, name] : others) name = way;
-      const auto backend =
-          make_backend({.device = "cpu", .threads = 2, .algorithms = std::make_shared<Algorithms>(others)});
-      SCOPED_TRACE(backend->conv2d(d)->describe());
-      const test::UnitOutputs actual = test::run(*backend, d, inputs, {});
-      test::UnitOutputs magnitude = expected;
-      for (auto* values : {&magnitude.y, &magnitude.dx}) values->assign(values->size(), 30.0f);
-      magnitude.dweight.assign(magnitude.dweight.size(), 100.0f);
-      test::expect_within_rounding(actual, expected, magnitude, test::lengths(d), dtype);
-    }
+  const test::UnitInputs inputs = test::rounded_to_bf16(test::make_inputs(d, 1));
+  const test::UnitOutputs expected = test::run(*fixed, d, inputs, {});
+  // And the other way round in every key.
+  for (const char* way : {"amx", "direct", "blocks", "matmul"}) {
+    Algorithms::Choices others = timed->choices();
+    for (auto& [key, name] : others) name = way;
+    const auto backend =
+        make_backend({.device = "cpu", .threads = 2, .algorithms = std::make_shared<Algorithms>(others)});
+    SCOPED_TRACE(backend->conv2d(d)->describe());
+    const test::UnitOutputs actual = test::run(*backend, d, inputs, {});
+    test::UnitOutputs magnitude = expected;
+    for (auto* values : {&magnitude.y, &magnitude.dx}) values->assign(values->size(), 30.0f);
+    magnitude.dweight.assign(magnitude.dweight.size(), 100.0f);
+    test::expect_within_rounding(actual, expected, magnitude, test::lengths(d), d.dtype);
   }
+}
+
+TEST(Algorithms, OfConvolutions) {
+  for (const DType dtype : {DType::fp32, DType::bf16})
+    for (const Layout layout : {Layout::nhwc, Layout::nchw16c})
+      for (const int stride : {1, 2})
+        for (const int window : {1, 3}) {
+          if (dtype == DType::bf16 && layout != Layout::nhwc) continue;
+          Conv2dDescription d{.x = {3, 8, 7, 64}, .out_channels = 32, .window = window, .stride = stride};
+          d.padding = window / 2;
+          d.dtype = dtype;
+          d.x_layout = d.y_layout = layout;
+          expect_ways_agree(d);
+        }
+}
+
+/// Ways are timed with the parameter as it will lie, which is as the fixed choice of forward wants it.
+TEST(Algorithms, DoNotChangeHowWeightsLie) {
+  Conv2dDescription d{.x = {2, 8, 8, 64}, .out_channels = 32};
+  const std::string fixed = make_backend({.device = "cpu"})->conv2d(d)->weight_layout()->describe();
+  const auto timed = std::make_shared<Algorithms>();
+  timed->time_unknown();
+  (void)make_backend({.device = "cpu", .algorithms = timed})->conv2d(d);
+  Algorithms::Choices choices = timed->choices();
+  for (auto& [key, way] : choices) {
+    EXPECT_NE(key.find("weights " + fixed), std::string::npos) << key;
+    way = "matmul";
+  }
+  const auto others = std::make_shared<Algorithms>(choices);
+  EXPECT_EQ(make_backend({.device = "cpu", .algorithms = others})->conv2d(d)->weight_layout()->describe(), fixed);
+}
+
+TEST(Algorithms, OfLayouts) {
+  const auto fixed = make_backend({.device = "cpu"});
+  if (fixed->activation_layout({2, 8, 8, 64}, DType::fp32) == Layout::nhwc) GTEST_SKIP() << "one layout here";
+  const auto algorithms = std::make_shared<Algorithms>(
+      Algorithms::Choices{{"layout 8x8x64, fp32", "nhwc"}, {"layout 4x4x64, fp32", "nchw16c"}});
+  const auto backend = make_backend({.device = "cpu", .algorithms = algorithms});
+  EXPECT_EQ(backend->activation_layout({2, 8, 8, 64}, DType::fp32), Layout::nhwc);
+  EXPECT_EQ(backend->activation_layout({1, 8, 8, 64}, DType::fp32), Layout::nhwc) << "whatever the batch";
+  EXPECT_EQ(backend->activation_layout({2, 4, 4, 64}, DType::fp32), Layout::nchw16c);
+  EXPECT_EQ(backend->activation_layout({2, 4, 4, 64}, DType::bf16), Layout::nhwc);
+  EXPECT_EQ(backend->activation_layout({2, 4, 4, 24}, DType::fp32), Layout::nhwc);
+  EXPECT_EQ(backend->activation_layout({2, 1, 1, 64}, DType::fp32), Layout::nchw16c) << "a vector is not timed";
+  EXPECT_TRUE(algorithms->is_complete());
+  EXPECT_EQ(backend->activation_layout({2, 6, 6, 64}, DType::fp32), Layout::nchw16c) << "the fixed one";
+  EXPECT_FALSE(algorithms->is_complete());
+  algorithms->time_unknown();
+  const Layout timed = backend->activation_layout({2, 6, 6, 64}, DType::fp32);
+  EXPECT_EQ(algorithms->choices().at("layout 6x6x64, fp32"), name(timed));
+  EXPECT_EQ(algorithms->choices().size(), 3u) << "nothing else is remembered for it";
 }
 
 }  // namespace

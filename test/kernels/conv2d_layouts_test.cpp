@@ -1,5 +1,6 @@
-// The cpu backend's convolution in each pair of layouts and each gradient mode, against loops in double; its parameter
-// layout; and that a step takes nothing of note from the heap. Normalisations and statistics: conv2d_test.cpp.
+// The cpu backend's convolution in each pair of layouts and each gradient mode, against loops in double, also by
+// matmuls; its parameter layout; and that a step takes nothing of note from the heap. Normalisations and statistics:
+// conv2d_test.cpp.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "kernels/cpu/conv2d.h"
+#include "kernels/cpu/conv2d_matmul.h"
 #include "kernels/cpu/conv2d_weights.h"
 #include "kernels/cpu/simd.h"
 #include "lockstep/error.h"
@@ -158,7 +160,7 @@ using Layouts = std::pair<Layout, Layout>;
 
 class Conv2dLayouts : public ::testing::TestWithParam<Layouts> {};
 
-void run_case(Conv2dDescription d, const CpuContext& context) {
+void run_case(Conv2dDescription d, const CpuContext& context, Algorithms* algorithms = nullptr) {
   SCOPED_TRACE(d.x.text() + " to " + d.y().text());
   const Shape in = d.x, out = d.y();
   const auto n_in = static_cast<std::size_t>(in.n_elements()), n_out = static_cast<std::size_t>(out.n_elements());
@@ -166,7 +168,7 @@ void run_case(Conv2dDescription d, const CpuContext& context) {
   const auto x = random_values(n_in, 1), weight = random_values(n_weight, 2), dy = random_values(n_out, 3);
   const Naive want = naive(d, x, weight, dy);
 
-  auto conv = make_conv2d(d, context);
+  auto conv = make_conv2d(d, context, {}, algorithms);
   SCOPED_TRACE(conv->describe());
   EXPECT_EQ(conv->describe().find("ref:"), std::string::npos) << "a reference implementation of oneDNN was chosen";
   const auto layout = conv->weight_layout();
@@ -237,6 +239,56 @@ INSTANTIATE_TEST_SUITE_P(Pairs, Conv2dLayouts,
                                            Layouts{Layout::nchw16c, Layout::nchw16c},
                                            Layouts{Layout::nhwc, Layout::nchw16c},
                                            Layouts{Layout::nchw16c, Layout::nhwc}));
+
+/// Remembers `way` for every choice of this convolution.
+Algorithms remembered(const std::string& way, const Conv2dDescription& d, const CpuContext& context) {
+  Algorithms timed;  // tells the keys
+  timed.time_unknown();
+  (void)make_conv2d(d, context, {}, &timed);
+  Algorithms::Choices choices = timed.choices();
+  for (auto& [key, chosen] : choices) chosen = way;
+  return Algorithms(choices);
+}
+
+TEST(Conv2dByMatmul, MatchesLoopsInDouble) {
+  std::vector<Conv2dDescription> all = cases();
+  all.push_back(describe({3, 17, 13, 40}, 48, 3, 1, 1));  // several chunks of rows, the last one shorter
+  all.push_back(describe({3, 27, 23, 24}, 40, 3, 2, 1));  // the same in planes
+  all.push_back(describe({2, 9, 10, 8}, 24, 2, 3, 0));    // pixels under no window
+  all.push_back(describe({2, 9, 8, 16}, 20, 2, 1, 1));    // an even window
+  all.push_back(describe({5, 6, 6, 128}, 160, 3, 1, 1));  // the weights' gradient tap by tap
+  all.push_back(describe({2, 14, 14, 16}, 32, 3, 1, 2));  // y larger than x
+  for (Conv2dDescription d : all)
+    for (const int threads : {1, 2}) {
+      Algorithms algorithms = remembered("matmul", d, CpuContext{threads});
+      const std::string chosen = make_conv2d(d, CpuContext{threads}, {}, &algorithms)->describe();
+      for (const char* direction : {"forward", "data gradient", "weight gradient"})
+        EXPECT_NE(chosen.find(direction + std::string(" matmul")), std::string::npos) << chosen;
+      run_case(d, CpuContext{threads}, &algorithms);
+    }
+}
+
+TEST(Conv2dByMatmul, TakesWeightsInAnyLayout) {
+  using dnnl::memory;
+  Conv2dDescription d = describe({2, 6, 5, 19}, 24, 3, 2, 1);
+  const memory::dims sizes{d.out_channels, d.x[3], d.window, d.window};
+  const memory::desc canonical(sizes, memory::data_type::f32, memory::format_tag::oihw);
+  for (const auto tag : {memory::format_tag::oihw, memory::format_tag::hwio, memory::format_tag::OIhw16i16o}) {
+    d.weight_layout =
+        std::make_shared<OnednnLayout>(canonical, memory::desc(sizes, memory::data_type::f32, tag));  // the last padded
+    Algorithms algorithms = remembered("matmul", d, CpuContext{1});
+    run_case(d, CpuContext{1}, &algorithms);
+  }
+}
+
+TEST(Conv2dByMatmul, KeepsItsWorkspaceSmall) {
+  const CpuContext context{1};
+  Conv2dDescription d = describe({32, 56, 56, 64}, 64, 3, 1, 1);  // 231 MB of windows
+  d.weight_layout = make_matmul_convolution(d, Direction::forward, context)->weight_layout();
+  for (const Direction direction : {Direction::forward, Direction::data_gradient, Direction::weight_gradient})
+    EXPECT_LT(make_matmul_convolution(d, direction, context)->workspace_bytes(), std::size_t{4} << 20)
+        << name(direction);
+}
 
 TEST(WeightGradientOfSmallImages, MatchesLoopsInDoubleOnEachInstructionSet) {
   for (const Conv2dDescription& shape : {describe({5, 4, 4, 32}, 48, 3, 1, 1), describe({11, 8, 8, 16}, 32, 3, 2, 1),
@@ -327,12 +379,14 @@ struct Step {
   HeapCount heap;
 };
 
-Step normalised_step(const CpuOptions& options, const CpuContext& context, bool store, Layout layout) {
+Step normalised_step(const CpuOptions& options, const CpuContext& context, bool store, Layout layout,
+                     const std::string& way = "") {
   Conv2dDescription d = describe({4, 32, 32, 64}, 64, 3, 1, 1);
   d.x_layout = d.y_layout = layout;
   d.statistics = true;
   d.normalization = InputNormalization{.residual = InputNormalization::Residual::plain, .relu = true, .store = store};
-  auto conv = make_conv2d(d, context, options);
+  Algorithms algorithms = way.empty() ? Algorithms() : remembered(way, d, context);
+  auto conv = make_conv2d(d, context, options, way.empty() ? nullptr : &algorithms);
   const auto n = static_cast<std::size_t>(d.x.n_elements());
   Memory memory(conv->needs());
   EXPECT_EQ(conv->needs().saved_bytes, store || options.recompute_normalized ? 0u : n * 4);
@@ -402,9 +456,10 @@ TEST(Conv2dNormalisedInput, GivesTheSameBitsWhereverItLies) {
 TEST(Conv2dHeap, IsNotGrownByAStep) {
   if (!heap_is_counted()) GTEST_SKIP() << "a sanitizer owns the heap";
   for (const int threads : {1, 2})
-    for (const Layout layout : {Layout::nhwc, Layout::nchw16c})
+    for (const auto& [layout, way] :
+         {std::pair(Layout::nhwc, ""), std::pair(Layout::nchw16c, ""), std::pair(Layout::nhwc, "matmul")})
       for (const bool recompute : {false, true}) {
-        const Step step = normalised_step({.recompute_normalized = recompute}, CpuContext{threads}, false, layout);
+        const Step step = normalised_step({.recompute_normalized = recompute}, CpuContext{threads}, false, layout, way);
         // oneDNN's lists of arguments; a tensor of this step has 1 MiB.
         RecordProperty("largest_bytes", static_cast<int>(step.heap.largest_bytes));
         RecordProperty("n_allocations", static_cast<int>(step.heap.n_allocations));

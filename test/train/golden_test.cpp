@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/file.h"
 #include "comm/world.h"
 #include "test/support/device.h"
 #include "test/train/small_run.h"
@@ -46,6 +46,9 @@ class Enlarged final : public data::ImageSet {
   int scale_;
   mutable std::vector<std::uint8_t> small_;  // the test reads from one thread
 };
+
+/// Tests run in the repository's root.
+Json read_golden(const std::string& network) { return Json::parse(read_file("test/golden/" + network + ".json")); }
 
 Config config_of(const Json& golden, Precision precision) {
   Config config;
@@ -84,19 +87,16 @@ double distance(const Json& first_step, const char* what, const Get& get, double
   return std::sqrt(difference);
 }
 
-class Golden : public testing::TestWithParam<std::tuple<const char*, Precision>> {};
-
-TEST_P(Golden, TenStepsAsInPyTorch) {
-  const auto [network, precision] = GetParam();
-  std::ifstream file(std::string("test/golden/") + network + ".json");
-  ASSERT_TRUE(file) << "tests run in the repository's root";
-  const Json golden = Json::parse(file);
-  const BackendOptions device = test::tested_device();
+void expect_as_in_pytorch(const char* network, Precision precision, std::size_t n_steps,
+                           const std::shared_ptr<Algorithms>& algorithms) {
+  const Json golden = read_golden(network);
+  BackendOptions device = test::tested_device();
+  device.algorithms = algorithms;
   const bool is_of_devices = precision == Precision::tf32 || precision == Precision::fp16;
   if (is_of_devices && device.device == "cpu") GTEST_SKIP() << "the cpu does not compute in " << name(precision);
-  // PyTorch's tf32 is told from its fp16, which has as many bits.
+  // tf32 has as many bits as fp16: its bounds.
   const std::string recorded(name(precision == Precision::tf32 ? Precision::fp16 : precision));
-  if (!golden.contains(recorded)) GTEST_SKIP() << "no figures of PyTorch's in " << recorded << ": make_golden.py makes them";
+  if (!golden.contains(recorded)) GTEST_SKIP() << "no figures of PyTorch's in " << recorded;
   const Json& theirs = golden[recorded];
   const std::vector<double> losses = golden["losses"], spread = theirs["spread"];
   const Json& first_step = golden["first_step"];
@@ -108,9 +108,9 @@ TEST_P(Golden, TenStepsAsInPyTorch) {
   test::SmallRun run(config, *backend, *communicator,
                      std::make_shared<Enlarged>(data::open_image_set(config.data.train), golden["scale"]));
   ASSERT_EQ(first_step.size(), run.plan().parameters().parameters().size());
-  ASSERT_EQ(losses.size(), 10u);
+  ASSERT_GE(losses.size(), n_steps);
 
-  for (std::size_t step = 0; step < losses.size(); ++step) {
+  for (std::size_t step = 0; step < n_steps; ++step) {
     const double loss = run.step(static_cast<std::int64_t>(step));
     const double apart = std::abs(loss / losses[step] - 1);
     std::printf("step %2zu: loss %.7f, fp64 %.7f, apart %.1e, PyTorch's %.1e\n", step + 1, loss, losses[step], apart,
@@ -126,6 +126,41 @@ TEST_P(Golden, TenStepsAsInPyTorch) {
     check("gradient", theirs["gradient_error"], [&](const std::string& n) { return run.replica().gradient(n); });
     check("weight", theirs["weight_error"], [&](const std::string& n) { return run.replica().parameter(n); });
   }
+}
+
+class Golden : public testing::TestWithParam<std::tuple<const char*, Precision>> {};
+
+TEST_P(Golden, TenStepsAsInPyTorch) {
+  expect_as_in_pytorch(std::get<0>(GetParam()), std::get<1>(GetParam()), 10, nullptr);
+}
+
+/// Every second activation's shape in nhwc, where all convolutions are matmuls.
+std::shared_ptr<Algorithms> mixed_layouts(const Json& golden, bool is_first_nhwc) {
+  const auto algorithms = std::make_shared<Algorithms>();
+  algorithms->time_unknown();  // tells the keys
+  const auto world = comm::single_world();
+  const Config config = config_of(golden, Precision::fp32);
+  const auto communicator = comm::make_communicator(config.comm, *world);
+  const auto plan = [&] {
+    const auto backend = make_backend({.device = "cpu", .threads = 1, .algorithms = algorithms});
+    const test::SmallRun run(config, *backend, *communicator,
+                             std::make_shared<Enlarged>(data::open_image_set(config.data.train), golden["scale"]));
+  };
+  plan();
+  Algorithms::Choices choices;
+  for (const auto& [key, way] : algorithms->choices())
+    if (key.starts_with("layout")) choices[key] = (choices.size() % 2 == 0) == is_first_nhwc ? "nhwc" : "nchw16c";
+  algorithms->remember(choices);
+  plan();
+  choices = algorithms->choices();
+  for (auto& [key, way] : choices)
+    if (!key.starts_with("layout")) way = "matmul";
+  return std::make_shared<Algorithms>(choices);
+}
+
+TEST(GoldenWays, MixedLayoutsAndMatmulsGiveTheFirstStepOfPyTorch) {
+  for (const auto& [network, is_first_nhwc] : {std::pair("resnet18_32", true), std::pair("resnet50_64", false)})
+    expect_as_in_pytorch(network, Precision::fp32, 1, mixed_layouts(read_golden(network), is_first_nhwc));
 }
 
 INSTANTIATE_TEST_SUITE_P(Networks, Golden,

@@ -1,0 +1,27 @@
+// Convolution as products of matrices by oneDNN, in nhwc. A row of the left matrix holds what the window covers at one
+// position ("im2col"), gathered some rows at a time, so that they are multiplied while they lie in the cache; of a 1x1
+// window with stride 1 it is the tensor as it lies.
+//
+//   forward          y (N H' W', K)       = x gathered (N H' W', R S C) * w (R S C, K)
+//   data gradient    dx's plane (., C)    = dy gathered (., taps K) * w (taps K, C), for each of stride^2 planes:
+//   pixels
+//                    (row, column) modulo the stride, which the same taps of the window reach
+//   weight gradient  dw's taps (taps C, K) = sum over some rows at a time of x gathered (., taps C)^T * dy (., K)
+//
+// Sums are fp32. Their order depends on the shape and the number of threads.
+#pragma once
+
+#include <memory>
+
+#include "kernels/cpu/conv2d_bare.h"
+
+namespace lockstep::cpu {
+
+/// x and y in nhwc, in fp32, or bf16 where the processor has its instructions; weights in any layout of this backend.
+bool matmul_convolution_fits(const Conv2dDescription& d, Direction direction);
+
+/// Without a layout of weights: (R, S, C, K).
+std::unique_ptr<BareConvolution> make_matmul_convolution(const Conv2dDescription& d, Direction direction,
+                                                         const CpuContext& context);
+
+}  // namespace lockstep::cpu
