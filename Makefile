@@ -41,6 +41,7 @@ HDF5_CFLAGS := $(patsubst -I%,-isystem %,$(call headers,$(HDF5_HOME),hdf5))
 # the libraries are loaded when a device is used, so that the program starts as quickly without one.
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null))
 HAS_CUDA  := $(if $(filter 0,$(CUDA)),,$(if $(CUDA_HOME),1))
+# Under nvcc fmt leaves out `constexpr`, which C++20 then misses: FMT_USE_CONSTEXPR.
 ifdef HAS_CUDA
 NVCC         ?= $(CUDA_HOME)/bin/nvcc
 CUDNN_FRONTEND_HOME ?= $(CURDIR)/.deps/cudnn-frontend
@@ -48,7 +49,7 @@ CUDA_CFLAGS  := -DLOCKSTEP_CUDA -isystem $(CUDA_HOME)/include -isystem $(CUDNN_F
 CUDA_LIBS    := $(addprefix -L,$(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib)) -lcudart_static
 cuda_known   := $(patsubst compute_%,%,$(filter compute_%,$(shell $(NVCC) --list-gpu-arch 2>/dev/null)))
 CUDA_ARCH    ?= $(filter 70 75 80 90 100,$(cuda_known))
-NVCC_FLAGS   := -std=c++20 --expt-relaxed-constexpr $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a),code=sm_$(a)) \
+NVCC_FLAGS   := -std=c++20 --expt-relaxed-constexpr -DFMT_USE_CONSTEXPR=1 $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a),code=sm_$(a)) \
   $(foreach a,$(lastword $(sort $(filter-out 100,$(CUDA_ARCH))) $(filter 100,$(CUDA_ARCH))),-gencode arch=compute_$(a),code=compute_$(a))
 endif
 

@@ -26,9 +26,10 @@ class Device {
     return target;
   }
 
-  /// An activation: `values` as fp32 or bf16, or as many of garbage.
+  /// An activation: `values` as fp32, bf16 or fp16, or as many of garbage.
   void* upload_as(DType dtype, const std::vector<float>& values) {
     if (dtype == DType::bf16) return upload(bf16_bits(values));
+    if (dtype == DType::fp16) return upload(fp16_bits(values));
     return upload(values);
   }
   void* garbage_as(DType dtype, std::size_t n_elements) {
@@ -36,6 +37,7 @@ class Device {
   }
   std::vector<float> download_as(DType dtype, const void* source, std::size_t n_elements) {
     if (dtype == DType::bf16) return from_bf16_bits(download(static_cast<const std::uint16_t*>(source), n_elements));
+    if (dtype == DType::fp16) return from_fp16_bits(download(static_cast<const std::uint16_t*>(source), n_elements));
     return download(static_cast<const float*>(source), n_elements);
   }
 
