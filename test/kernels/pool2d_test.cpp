@@ -86,8 +86,8 @@ TEST_P(Pool2dTest, AgreesWithTheReferenceInBf16) {
       describe(kCases[case_number], all_normalizations()[static_cast<std::size_t>(normalization_number)]);
   if (d.kind == kMax && d.normalization && d.normalization->store) return;
   reference::ReferenceBackend reference;
-  const UnitInputs inputs =
-      rounded_to_bf16(make_inputs(d, static_cast<std::uint32_t>(case_number * 20 + normalization_number + 300)));
+  const UnitInputs inputs = rounded_to(
+      DType::bf16, make_inputs(d, static_cast<std::uint32_t>(case_number * 20 + normalization_number + 300)));
   const UnitModes mode{.added = d.normalization.has_value()};
   const UnitOutputs expected = run(reference, d, inputs, mode), magnitude = magnitudes(d, inputs, mode);
   for (auto& [name, backend] : tested_backends())
