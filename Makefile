@@ -41,6 +41,7 @@ HDF5_CFLAGS := $(patsubst -I%,-isystem %,$(call headers,$(HDF5_HOME),hdf5))
 # the libraries are loaded when a device is used, so that the program starts as quickly without one.
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null))
 HAS_CUDA  := $(if $(filter 0,$(CUDA)),,$(if $(CUDA_HOME),1))
+# Under nvcc fmt leaves out `constexpr`, which C++20 then misses: FMT_USE_CONSTEXPR.
 ifdef HAS_CUDA
 NVCC         ?= $(CUDA_HOME)/bin/nvcc
 CUDNN_FRONTEND_HOME ?= $(CURDIR)/.deps/cudnn-frontend

@@ -458,7 +458,8 @@ class MovingAverage : public Op {
   virtual void apply(const Apply& args, const OpMemory& memory, Stream& stream) = 0;
 };
 
-// 64-bit hash (xxh3) of memory, to compare replicas.
+// 64-bit hash of memory, to compare replicas: equal bytes give equal hashes on one backend. Two backends may hash
+// differently (cpu: xxh3; cuda: kernels/cuda/hash.cu), since the hash of a file is taken on the host.
 struct HashDescription {
   std::size_t size_bytes = 0;
 };

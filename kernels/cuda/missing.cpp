@@ -1,12 +1,6 @@
 // Ops that are not written yet.
 #include "kernels/cuda/batchnorm.h"
-#include "kernels/cuda/clip_norm.h"
-#include "kernels/cuda/cross_entropy.h"
-#include "kernels/cuda/hash.h"
-#include "kernels/cuda/image_input.h"
-#include "kernels/cuda/optimizer.h"
 #include "kernels/cuda/pool2d.h"
-#include "kernels/cuda/tree_sum.h"
 #include "lockstep/error.h"
 
 namespace lockstep::cuda {
@@ -14,27 +8,8 @@ namespace lockstep::cuda {
 std::unique_ptr<BatchNorm> make_batch_norm(const BatchNormDescription&, const CudaContext&) {
   fail(ErrorCode::not_supported, "batch_norm is not written for cuda");
 }
-std::unique_ptr<ClipNorm> make_clip_norm(const ClipNormDescription&, const CudaContext&) {
-  fail(ErrorCode::not_supported, "clip_norm is not written for cuda");
-}
-std::unique_ptr<SoftmaxCrossEntropy> make_softmax_cross_entropy(const SoftmaxCrossEntropyDescription&,
-                                                                const CudaContext&) {
-  fail(ErrorCode::not_supported, "softmax_cross_entropy is not written for cuda");
-}
-std::unique_ptr<Hash> make_hash(const HashDescription&, const CudaContext&) {
-  fail(ErrorCode::not_supported, "hash is not written for cuda");
-}
-std::unique_ptr<ImageInput> make_image_input(const ImageInputDescription&, const CudaContext&) {
-  fail(ErrorCode::not_supported, "image_input is not written for cuda");
-}
-std::unique_ptr<Optimizer> make_optimizer(const OptimizerDescription&, const CudaContext&) {
-  fail(ErrorCode::not_supported, "optimizer is not written for cuda");
-}
 std::unique_ptr<Pool2d> make_pool2d(const Pool2dDescription&, const CudaContext&) {
   fail(ErrorCode::not_supported, "pool2d is not written for cuda");
-}
-std::unique_ptr<TreeSum> make_tree_sum(const TreeSumDescription&, const CudaContext&) {
-  fail(ErrorCode::not_supported, "tree_sum is not written for cuda");
 }
 
 }  // namespace lockstep::cuda

@@ -29,9 +29,10 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   moving_average_ = backend.moving_average(
       {.n_elements = n_statistics, .momentum = static_cast<float>(plan.config().batch_norm.momentum)});
   hash_ = backend.hash({.size_bytes = memory.parameters});
-  workspace_ = backend.allocate(std::max({memory.workspace, optimizer_->needs().forward_workspace_bytes,
-                                          clip_norm_->needs().forward_workspace_bytes}),
-                                "workspace");
+  workspace_ =
+      backend.allocate(std::max({memory.workspace, optimizer_->needs().forward_workspace_bytes,
+                                 clip_norm_->needs().forward_workspace_bytes, hash_->needs().forward_workspace_bytes}),
+                       "workspace");
 
   auto* state = static_cast<StepState*>(optimizer_memory_->data());
   scalars_ = &state->scalars;

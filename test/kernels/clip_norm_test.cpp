@@ -121,6 +121,29 @@ TEST(ClipNorm, LargeGradients) {
     EXPECT_NEAR(run(*backend, kCases[1], gradients).norm, 5e30, 1e-7 * 5e30) << name;  // the inputs are fp32
 }
 
+/// More tensors than fit into the arguments of one kernel, beginning anywhere; and whether the memory can be read by
+/// vectors does not change the order.
+TEST(ClipNorm, ManyTensorsAnywhere) {
+  Case c{{}, 1};
+  std::size_t n = 1;
+  for (std::size_t i = 0; i < 700; ++i) {
+    c.segments.push_back({n, i % 100 == 7 ? 9001 : i % 5 * 3});
+    n += c.segments.back().n_elements + i % 4;
+  }
+  std::vector<float> gradients = random_normal(static_cast<std::int64_t>(n), 5);
+  reference::ReferenceBackend reference;
+  const double expected = run(reference, c, gradients).norm;
+  for (auto& [name, backend] : tested_backends()) {
+    const double norm = run(*backend, c, gradients).norm;
+    EXPECT_NEAR(norm, expected, 1e-11 * expected) << name;  // sums of 67,000 squares in fp64
+    Case shifted = c;
+    for (ParameterSegment& segment : shifted.segments) segment.begin += 3;
+    std::vector<float> behind(3);
+    behind.insert(behind.end(), gradients.begin(), gradients.end());
+    EXPECT_EQ(run(*backend, shifted, behind).norm, norm) << name;
+  }
+}
+
 /// Fixed order: the same bits with 1 and with 2 threads, so that ranks with other threads clip alike.
 TEST(ClipNorm, SameBitsOnAnyNumberOfThreads) {
   const std::vector<float> gradients = random_normal(kElements, 2);

@@ -1,4 +1,4 @@
-// Softmax cross entropy of the cpu backend against the reference; the reference against finite differences.
+// Softmax cross entropy of the backends against the reference; the reference against finite differences.
 #include "test/reference/cross_entropy.h"
 
 #include <gtest/gtest.h>
@@ -21,8 +21,9 @@ struct Case {
   int ignored_every = 0;  // so many labels are negative
 };
 
-const Case kCases[] = {{32, 10, 0},          {1, 10, 0.1f}, {7, 1000, 0.1f, 3}, {5, 13, 0, 20, 3},
-                       {16, 17, 0.3f, 1, 2}, {3, 1, 0},     {2, 2, 0.1f, 100},  {4, 10, 0.1f, 1, 1}};
+const Case kCases[] = {{32, 10, 0},    {1, 10, 0.1f},     {7, 1000, 0.1f, 3},  {5, 13, 0, 20, 3}, {16, 17, 0.3f, 1, 2},
+                       {3, 1, 0},      {2, 2, 0.1f, 100}, {4, 10, 0.1f, 1, 1}, {37, 16, 0.1f},    {5, 2500, 0.2f, 2, 4},
+                       {3, 4099, 0, 2}};
 
 SoftmaxCrossEntropyDescription describe(const Case& c) {
   SoftmaxCrossEntropyDescription d;
@@ -58,7 +59,7 @@ Outputs run(Backend& backend, const SoftmaxCrossEntropyDescription& d, const Inp
   const auto op = backend.softmax_cross_entropy(d);
   const OpMemory memory = device.op_memory(op->needs());
   SoftmaxCrossEntropy::Forward forward;
-  forward.logits = device.upload(in.logits);
+  forward.logits = device.upload_as(d.dtype, in.logits);
   forward.labels = device.upload(in.labels);
   forward.sums = mode == GradientMode::accumulate ? device.upload(std::vector<LossSums>{{100, 10, 1}})
                                                   : device.garbage<LossSums>(1);
@@ -70,10 +71,10 @@ Outputs run(Backend& backend, const SoftmaxCrossEntropyDescription& d, const Inp
   StepScalars scalars;
   scalars.loss_weight = kLossWeight;
   backward.scalars = device.upload(std::vector<StepScalars>{scalars});
-  auto* dlogits = device.garbage<float>(in.logits.size());
+  void* dlogits = device.garbage_as(d.dtype, in.logits.size());
   backward.dlogits = dlogits;
   op->backward(backward, memory, device.stream());
-  return {device.download(forward.sums, 1)[0], device.download(dlogits, in.logits.size())};
+  return {device.download(forward.sums, 1)[0], device.download_as(d.dtype, dlogits, in.logits.size())};
 }
 
 TEST(SoftmaxCrossEntropy, AgreesWithTheReference) {
@@ -94,6 +95,32 @@ TEST(SoftmaxCrossEntropy, AgreesWithTheReference) {
         // softmax and q are at most 1; exp of a logit difference of up to 10 spreads errs by that many roundings.
         for (std::size_t i = 0; i < expected.dlogits.size(); ++i)
           ASSERT_NEAR(actual.dlogits[i], expected.dlogits[i], kLossWeight * kRoundoff * (8 + 10.0 * c.spread)) << i;
+      }
+    }
+}
+
+/// From logits in 16 bits; gradients are rounded to them once.
+TEST(SoftmaxCrossEntropy, InBf16AndFp16) {
+  reference::ReferenceBackend reference;
+  for (const Case& c : kCases)
+    for (const DType dtype : {DType::bf16, DType::fp16}) {
+      Inputs in(c);
+      in.logits = rounded_to(dtype, in.logits);
+      SoftmaxCrossEntropyDescription d = describe(c);
+      const Outputs expected = run(reference, d, in, GradientMode::overwrite);
+      d.dtype = dtype;
+      for (auto& [name, backend] : tested_backends()) {
+        if (backend->name() == "cpu") continue;  // its loss reads fp32
+        SCOPED_TRACE(std::string(name) + ", " + Shape({c.rows, c.classes}).text());
+        const Outputs actual = run(*backend, d, in, GradientMode::overwrite);
+        EXPECT_EQ(actual.sums.correct, expected.sums.correct);
+        EXPECT_NEAR(actual.sums.loss, expected.sums.loss, 1e-5 * std::max(1.0, expected.sums.loss));
+        const double roundoff = dtype == DType::bf16 ? kBf16Roundoff : kFp16Roundoff;
+        for (std::size_t i = 0; i < expected.dlogits.size(); ++i)  // the smallest numbers of fp16 are 2^-24 apart
+          ASSERT_NEAR(
+              actual.dlogits[i], expected.dlogits[i],
+              roundoff * std::abs(expected.dlogits[i]) + 0x1p-25 + kLossWeight * kRoundoff * (8 + 10.0 * c.spread))
+              << i;
       }
     }
 }

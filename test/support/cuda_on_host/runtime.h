@@ -21,6 +21,8 @@
 #define __shared__ static
 #undef __launch_bounds__
 #define __launch_bounds__(...)
+#undef __grid_constant__
+#define __grid_constant__
 #ifndef __restrict__
 #define __restrict__
 #endif

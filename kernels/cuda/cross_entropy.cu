@@ -1,0 +1,255 @@
+// Softmax cross entropy with label smoothing (op.h). A row is a warp's work, or a block's where it is long; forward
+// reads it once and keeps its greatest logit and 1 / sum exp(logit - greatest), which backward needs, so that it reads
+// once too. Rows are then added up by one block, in an order that their number alone decides.
+//
+// Exponentials are fp32, sums of them fp64 from one pack of 16 bytes to the next.
+// Bytes moved: forward one logit, backward one logit and one gradient, for each of rows * classes, and 32 a row between
+// kernels; the floor is without the 32.
+#include "kernels/cuda/cross_entropy.h"
+
+#include "kernels/cuda/block_sum.h"
+#include "kernels/cuda/numbers.h"
+
+namespace lockstep::cuda {
+namespace {
+
+constexpr unsigned kThreads = 256;
+constexpr std::int64_t kLongRow = 2048;  // classes from which a row is a block's work
+
+/// What forward knows of a row, until rows are added up.
+struct RowResult {
+  double loss = 0;
+  double correct = 0;
+};
+
+/// What backward wants of a row.
+struct RowSaved {
+  float greatest = 0;
+  float inverse_sum = 0;
+};
+
+struct Rows {
+  std::int64_t n = 0;
+  std::int64_t classes = 0;
+  float label_smoothing = 0;
+  bool by_packs = false;  // every row begins at 16 bytes
+};
+
+/// Calls f(pack, n, k) for classes [k, k + n) of a row, by a pack where rows are aligned, else one by one.
+template <typename T, unsigned kRowThreads, typename F>
+__device__ void for_classes(const T* row, const Rows& rows, const F& f) {
+  const unsigned thread = threadIdx.x % kRowThreads;
+  if (rows.by_packs) {
+    for (std::int64_t k = std::int64_t{Pack<T>::kSize} * thread; k < rows.classes; k += Pack<T>::kSize * kRowThreads)
+      f(load_pack(row + k), std::integral_constant<int, Pack<T>::kSize>{}, k);
+  } else {
+    for (std::int64_t k = thread; k < rows.classes; k += kRowThreads) {
+      Pack<T> one;
+      one.values[0] = row[k];
+      f(one, std::integral_constant<int, 1>{}, k);
+    }
+  }
+}
+
+struct Greatest {
+  float value = 0;
+  std::int64_t at = 0;  // the first of equals
+};
+__device__ inline Greatest greater(const Greatest& a, const Greatest& b) {
+  return b.value > a.value || (b.value == a.value && b.at < a.at) ? b : a;
+}
+__device__ inline Greatest warp_greatest(Greatest mine) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    const Greatest other{__shfl_xor_sync(kAllLanes, mine.value, distance),
+                         __shfl_xor_sync(kAllLanes, mine.at, distance)};
+    mine = greater(mine, other);
+  }
+  return mine;
+}
+
+template <unsigned kRowThreads>
+__device__ Greatest row_greatest(Greatest mine) {
+  mine = warp_greatest(mine);
+  if constexpr (kRowThreads == 32) return mine;
+  constexpr unsigned kWarps = kThreads / 32;
+  __shared__ float values[kWarps];
+  __shared__ std::int64_t places[kWarps];
+  if (threadIdx.x % 32 == 0) {
+    values[threadIdx.x / 32] = mine.value;
+    places[threadIdx.x / 32] = mine.at;
+  }
+  __syncthreads();
+  return warp_greatest({values[threadIdx.x % kWarps], places[threadIdx.x % kWarps]});
+}
+
+template <unsigned kRowThreads>
+__device__ double row_sum(double mine) {
+  if constexpr (kRowThreads == 32)
+    return warp_sum(mine);
+  else
+    return block_sum<kThreads>(mine);
+}
+
+/// The number of a thread's row.
+template <unsigned kRowThreads>
+__device__ std::int64_t row_number() {
+  return std::int64_t{blockIdx.x} * (kThreads / kRowThreads) + threadIdx.x / kRowThreads;
+}
+
+template <typename T, unsigned kRowThreads>
+__global__ void __launch_bounds__(kThreads)
+    forward_rows(const T* logits, const std::int32_t* labels, Rows rows, RowResult* results, RowSaved* saved) {
+  const std::int64_t number = row_number<kRowThreads>();
+  if (number >= rows.n) return;
+  const T* row = logits + number * rows.classes;
+  const std::int32_t label = labels[number];
+  if (label < 0) return;
+
+  // In one pass: whenever a greater logit comes, what was summed so far is scaled to it.
+  Greatest mine{-INFINITY, rows.classes};
+  double sum = 0, sum_of_logits = 0;
+  const bool smooths = rows.label_smoothing != 0.0f;
+  for_classes<T, kRowThreads>(row, rows, [&](const Pack<T>& pack, auto n, std::int64_t k) {
+    const float before = mine.value;
+#pragma unroll
+    for (int j = 0; j < n; ++j) {
+      const float x = to_float(pack.values[j]);
+      if (x > mine.value) mine = {x, k + j};
+    }
+    if (mine.value > before) sum *= double{expf(before - mine.value)};
+    float of_pack = 0;
+#pragma unroll
+    for (int j = 0; j < n; ++j) of_pack += expf(to_float(pack.values[j]) - mine.value);
+    sum += double{of_pack};
+    if (!smooths) return;
+    float logits_of_pack = 0;
+#pragma unroll
+    for (int j = 0; j < n; ++j) logits_of_pack += to_float(pack.values[j]);
+    sum_of_logits += double{logits_of_pack};
+  });
+  const Greatest greatest = row_greatest<kRowThreads>(mine);
+  if (mine.value < greatest.value) sum *= double{expf(mine.value - greatest.value)};
+  sum = row_sum<kRowThreads>(sum);
+  if (smooths) sum_of_logits = row_sum<kRowThreads>(sum_of_logits);
+  if (threadIdx.x % kRowThreads != 0) return;
+
+  const double log_sum = log(sum) + double{greatest.value};
+  const double smoothing = rows.label_smoothing;
+  double loss = (1.0 - smoothing) * (log_sum - double{to_float(row[label])});
+  if (smooths) loss += smoothing * (log_sum - sum_of_logits / static_cast<double>(rows.classes));
+  results[number] = {loss, greatest.at == label ? 1.0 : 0.0};
+  if (saved) saved[number] = {greatest.value, static_cast<float>(1.0 / sum)};
+}
+
+__global__ void __launch_bounds__(kThreads)
+    add_rows(const RowResult* results, const std::int32_t* labels, std::int64_t n_rows, bool accumulates,
+             LossSums* sums) {
+  LossSums mine;
+  for (std::int64_t row = threadIdx.x; row < n_rows; row += kThreads) {
+    if (labels[row] < 0) continue;
+    mine.loss += results[row].loss;
+    mine.correct += results[row].correct;
+    mine.samples += 1;
+  }
+  const double loss = block_sum<kThreads>(mine.loss), correct = block_sum<kThreads>(mine.correct),
+               samples = block_sum<kThreads>(mine.samples);
+  if (threadIdx.x != 0) return;
+  const LossSums before = accumulates ? *sums : LossSums{};
+  *sums = {before.loss + loss, before.correct + correct, before.samples + samples};
+}
+
+template <typename T, unsigned kRowThreads>
+__global__ void __launch_bounds__(kThreads)
+    backward_rows(const T* logits, const std::int32_t* labels, Rows rows, const RowSaved* saved,
+                  const StepScalars* scalars, T* dlogits) {
+  const std::int64_t number = row_number<kRowThreads>();
+  if (number >= rows.n) return;
+  const T* row = logits + number * rows.classes;
+  T* drow = dlogits + number * rows.classes;
+  const std::int32_t label = labels[number];
+  const bool counts = label >= 0;
+  const RowSaved of_row = counts ? saved[number] : RowSaved{};
+  const float weight = scalars->loss_weight;
+  const float q_other = rows.label_smoothing / static_cast<float>(rows.classes);
+  const float q_label = q_other + (1.0f - rows.label_smoothing);
+  for_classes<T, kRowThreads>(row, rows, [&](const Pack<T>& pack, auto n, std::int64_t k) {
+    Pack<T> gradients;
+#pragma unroll
+    for (int j = 0; j < n; ++j) {
+      const float softmax = expf(to_float(pack.values[j]) - of_row.greatest) * of_row.inverse_sum;
+      const float q = k + j == label ? q_label : q_other;
+      gradients.values[j] = from_float<T>(counts ? weight * (softmax - q) : 0.0f);
+    }
+    if constexpr (n == 1)
+      drow[k] = gradients.values[0];
+    else
+      store_pack(drow + k, gradients);
+  });
+}
+
+class CudaSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
+ public:
+  explicit CudaSoftmaxCrossEntropy(const SoftmaxCrossEntropyDescription& d) : description_(d) {}
+
+  OpNeeds needs() const override {
+    const auto rows = static_cast<std::size_t>(description_.rows);
+    OpNeeds needs;
+    needs.forward_workspace_bytes = rows * sizeof(RowResult);
+    if (!description_.inference) needs.saved_bytes = rows * sizeof(RowSaved);
+    return needs;
+  }
+  std::string describe() const override {
+    return has_long_rows() ? "own kernels: a block for each row" : "own kernels: a warp for each row";
+  }
+
+  void forward(const Forward& args, const OpMemory& memory, Stream& stream) override {
+    auto* results = static_cast<RowResult*>(memory.workspace);
+    auto* saved = description_.inference ? nullptr : static_cast<RowSaved*>(memory.saved);
+    dispatch(description_.dtype, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      launch(has_long_rows() ? forward_rows<T, kThreads> : forward_rows<T, 32>, grid(), stream,
+             static_cast<const T*>(args.logits), args.labels, rows<T>(args.logits, nullptr), results, saved);
+    });
+    if (args.sums_mode == GradientMode::skip) return;
+    launch(add_rows, {.threads = kThreads}, stream, results, args.labels, description_.rows,
+           args.sums_mode == GradientMode::accumulate, args.sums);
+  }
+
+  void backward(const Backward& args, const OpMemory& memory, Stream& stream) override {
+    dispatch(description_.dtype, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      launch(has_long_rows() ? backward_rows<T, kThreads> : backward_rows<T, 32>, grid(), stream,
+             static_cast<const T*>(args.logits), args.labels, rows<T>(args.logits, args.dlogits),
+             static_cast<const RowSaved*>(memory.saved), args.scalars, static_cast<T*>(args.dlogits));
+    });
+  }
+
+ private:
+  bool has_long_rows() const { return description_.classes >= kLongRow; }
+  Grid grid() const {
+    const auto rows = static_cast<std::size_t>(description_.rows), in_block = std::size_t{kThreads / 32};
+    return {.blocks = static_cast<unsigned>(has_long_rows() ? rows : (rows + in_block - 1) / in_block),
+            .threads = kThreads};
+  }
+  template <typename T>
+  Rows rows(const void* logits, const void* dlogits) const {
+    return {.n = description_.rows,
+            .classes = description_.classes,
+            .label_smoothing = description_.label_smoothing,
+            .by_packs = description_.classes % Pack<T>::kSize == 0 && are_aligned(logits, dlogits)};
+  }
+
+  SoftmaxCrossEntropyDescription description_;
+};
+
+}  // namespace
+
+std::unique_ptr<SoftmaxCrossEntropy> make_softmax_cross_entropy(const SoftmaxCrossEntropyDescription& d,
+                                                                const CudaContext&) {
+  require(d.rows > 0 && d.classes > 0, ErrorCode::internal,
+          "the loss wants at least one row and one class; it was given {} and {}", d.rows, d.classes);
+  return std::make_unique<CudaSoftmaxCrossEntropy>(d);
+}
+
+}  // namespace lockstep::cuda

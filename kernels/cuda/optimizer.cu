@@ -1,0 +1,229 @@
+// SGD, AdamW and LARS in one launch over parameters, gradients and state (op.h has the formulas), a block a tile
+// (segments.h). LARS has two before it: sums of squares of tiles in fp64, then each segment's trust ratio, a block a
+// segment, both in an order that depends on the segments alone.
+//
+// Bytes moved an element, each arena read once and written once, which is the floor: SGD 12 (w read and written, g
+// read), with momentum 20, AdamW 28; LARS 8 more, since norms of w and g come first.
+#include "kernels/cuda/optimizer.h"
+
+#include "kernels/cuda/block_sum.h"
+#include "kernels/cuda/segments.h"
+
+namespace lockstep::cuda {
+namespace {
+
+using Kind = OptimizerDescription::Kind;
+
+struct Arenas {
+  float* parameters = nullptr;
+  const float* gradients = nullptr;
+  float* first_state = nullptr;   // velocity or first moment
+  float* second_state = nullptr;  // second moment
+  const StepScalars* scalars = nullptr;
+  bool aligned = false;
+};
+
+/// What a gradient and a weight are multiplied by, in SGD, before they are added.
+struct SgdFactors {
+  float gradient = 1, weight = 0;
+};
+
+struct SgdConstants {
+  float momentum = 0, weight_decay = 0;
+};
+
+enum class Momentum { none, plain, nesterov };
+
+/// `factors` are those of each segment (LARS), or null.
+template <Momentum kMomentum>
+__global__ void __launch_bounds__(kTileThreads) sgd(const __grid_constant__ SegmentTable table, Arenas arenas,
+                                                    SgdConstants constants, const SgdFactors* factors) {
+  if (arenas.scalars->is_applied == 0) return;
+  const Tile tile = find_tile(table);
+  const float learning_rate = arenas.scalars->learning_rate;
+  const SgdFactors factor =
+      factors ? factors[table.first_segment + tile.segment]
+              : SgdFactors{arenas.scalars->clip_coefficient, tile.decays ? constants.weight_decay : 0.0f};
+  for_elements(tile, arenas.aligned, [&](auto width, std::size_t i) {
+    Floats<width> w = load_floats<width>(arenas.parameters + i);
+    const Floats<width> gradients = load_floats<width>(arenas.gradients + i);
+    Floats<width> velocities = {};
+    if constexpr (kMomentum != Momentum::none) velocities = load_floats<width>(arenas.first_state + i);
+#pragma unroll
+    for (int j = 0; j < width; ++j) {
+      float g = gradients.values[j] * factor.gradient + factor.weight * w.values[j];
+      if constexpr (kMomentum != Momentum::none) {
+        float& velocity = velocities.values[j];
+        velocity = constants.momentum * velocity + g;
+        g = kMomentum == Momentum::nesterov ? g + constants.momentum * velocity : velocity;
+      }
+      w.values[j] -= learning_rate * g;
+    }
+    if constexpr (kMomentum != Momentum::none) store_floats(arenas.first_state + i, velocities);
+    store_floats(arenas.parameters + i, w);
+  });
+}
+
+auto sgd_kernel(const OptimizerDescription& d) {
+  if (d.momentum == 0.0f) return sgd<Momentum::none>;
+  return d.nesterov ? sgd<Momentum::nesterov> : sgd<Momentum::plain>;
+}
+
+struct AdamwConstants {
+  double beta1 = 0, beta2 = 0;
+  float weight_decay = 0, epsilon = 0;
+};
+
+__global__ void __launch_bounds__(kTileThreads)
+    adamw(const __grid_constant__ SegmentTable table, Arenas arenas, AdamwConstants constants) {
+  if (arenas.scalars->is_applied == 0) return;
+  const Tile tile = find_tile(table);
+  // Combined in fp64 and rounded once, as PyTorch's are; by one thread, since fp64 is slow on some devices.
+  struct Factors {
+    float keep, root_correction2, step_size;
+  };
+  __shared__ Factors factors;
+  if (threadIdx.x == 0) {
+    const double learning_rate = arenas.scalars->learning_rate;
+    factors.keep = tile.decays ? static_cast<float>(1.0 - learning_rate * constants.weight_decay) : 1.0f;
+    factors.root_correction2 = static_cast<float>(sqrt(double{arenas.scalars->adam_correction2}));
+    factors.step_size = static_cast<float>(learning_rate * arenas.scalars->adam_correction1);
+  }
+  __syncthreads();
+  const Factors f = factors;
+  const float clip_coefficient = arenas.scalars->clip_coefficient;
+  const float one_minus_beta1 = static_cast<float>(1.0 - constants.beta1);
+  const float beta2 = static_cast<float>(constants.beta2);
+  const float one_minus_beta2 = static_cast<float>(1.0 - constants.beta2);
+  for_elements(tile, arenas.aligned, [&](auto width, std::size_t i) {
+    Floats<width> w = load_floats<width>(arenas.parameters + i);
+    const Floats<width> gradients = load_floats<width>(arenas.gradients + i);
+    Floats<width> first = load_floats<width>(arenas.first_state + i);
+    Floats<width> second = load_floats<width>(arenas.second_state + i);
+#pragma unroll
+    for (int j = 0; j < width; ++j) {
+      const float g = gradients.values[j] * clip_coefficient;
+      float& m = first.values[j];
+      float& v = second.values[j];
+      m += one_minus_beta1 * (g - m);
+      v = beta2 * v + (one_minus_beta2 * g) * g;
+      const float denominator = sqrtf(v) * f.root_correction2 + constants.epsilon;
+      w.values[j] = w.values[j] * f.keep - f.step_size * (m / denominator);
+    }
+    store_floats(arenas.first_state + i, first);
+    store_floats(arenas.second_state + i, second);
+    store_floats(arenas.parameters + i, w);
+  });
+}
+
+struct Squares {
+  double parameters = 0, gradients = 0;
+};
+
+__global__ void __launch_bounds__(kTileThreads)
+    sum_squares_of_tiles(const __grid_constant__ SegmentTable table, Arenas arenas, Squares* squares) {
+  if (arenas.scalars->is_applied == 0) return;
+  const Tile tile = find_tile(table);
+  if (!tile.decays) return;
+  const double parameters = block_sum<kTileThreads>(sum_of_squares(arenas.parameters, tile, arenas.aligned));
+  const double gradients = block_sum<kTileThreads>(sum_of_squares(arenas.gradients, tile, arenas.aligned));
+  if (threadIdx.x == 0) squares[table.first_tile + blockIdx.x] = {parameters, gradients};
+}
+
+struct LarsConstants {
+  double trust_coefficient = 0, weight_decay = 0, epsilon = 0;
+};
+
+/// ratio * (clip * g + decay * w) is SGD with both factors times the ratio.
+__global__ void __launch_bounds__(kTileThreads)
+    find_trust_ratios(const __grid_constant__ SegmentTable table, const Squares* squares, LarsConstants constants,
+                      const StepScalars* scalars, SgdFactors* factors) {
+  if (scalars->is_applied == 0) return;
+  const unsigned segment = blockIdx.x;
+  const bool decays = (table.tile[segment] & SegmentTable::kDecays) != 0;
+  const unsigned begin = table.tile[segment] & ~SegmentTable::kDecays;
+  const unsigned n_tiles = (table.n_elements[segment] - 1) / kTileElements + 1;
+  Squares sum;
+  if (decays)
+    for (unsigned i = threadIdx.x; i < n_tiles; i += kTileThreads) {
+      const Squares tile = squares[table.first_tile + begin + i];
+      sum.parameters += tile.parameters;
+      sum.gradients += tile.gradients;
+    }
+  const double clip_coefficient = scalars->clip_coefficient;
+  const double w = sqrt(block_sum<kTileThreads>(sum.parameters));
+  const double g = sqrt(block_sum<kTileThreads>(sum.gradients)) * clip_coefficient;
+  if (threadIdx.x != 0) return;
+  double ratio = 1;
+  if (w > 0 && g > 0) ratio = constants.trust_coefficient * w / (g + constants.weight_decay * w + constants.epsilon);
+  factors[table.first_segment + segment] = {static_cast<float>(ratio * clip_coefficient),
+                                            decays ? static_cast<float>(ratio * constants.weight_decay) : 0.0f};
+}
+
+class CudaOptimizer final : public Optimizer {
+ public:
+  explicit CudaOptimizer(const OptimizerDescription& d) : description_(d), tables_(make_segment_tables(d.segments)) {}
+
+  OpNeeds needs() const override {
+    OpNeeds needs;
+    if (description_.kind == Kind::lars)
+      needs.forward_workspace_bytes =
+          count_tiles(tables_) * sizeof(Squares) + count_segments(tables_) * sizeof(SgdFactors);
+    return needs;
+  }
+
+  std::string describe() const override {
+    const char* what = description_.kind == Kind::sgd     ? "SGD in one pass over"
+                       : description_.kind == Kind::adamw ? "AdamW in one pass over"
+                                                          : "LARS, a pass for norms and one over";
+    return std::string("own kernel: ") + what + " parameters, gradients and state";
+  }
+
+  void apply(const Apply& args, const OpMemory& memory, Stream& stream) override {
+    const OptimizerDescription& d = description_;
+    Arenas arenas{.parameters = args.parameters,
+                  .gradients = args.gradients,
+                  .first_state = args.state,
+                  .second_state = d.n_states() > 1 ? args.state + d.n_elements : nullptr,
+                  .scalars = args.scalars};
+    arenas.aligned =
+        are_aligned(arenas.parameters, arenas.gradients, arenas.first_state, arenas.second_state);
+    const SgdFactors* factors =
+        d.kind == Kind::lars ? find_factors(arenas, static_cast<Squares*>(memory.workspace), stream) : nullptr;
+    for (const SegmentTable& table : tables_) {
+      const Grid grid{.blocks = table.n_tiles, .threads = kTileThreads};
+      if (d.kind == Kind::adamw)
+        launch(adamw, grid, stream, table, arenas,
+               AdamwConstants{d.beta1, d.beta2, d.weight_decay, d.epsilon});
+      else
+        launch(sgd_kernel(d), grid, stream, table, arenas, SgdConstants{d.momentum, d.weight_decay}, factors);
+    }
+  }
+
+ private:
+  const SgdFactors* find_factors(const Arenas& arenas, Squares* squares, Stream& stream) const {
+    auto* factors = reinterpret_cast<SgdFactors*>(squares + count_tiles(tables_));
+    const LarsConstants constants{description_.trust_coefficient, description_.weight_decay, description_.epsilon};
+    for (const SegmentTable& table : tables_) {
+      launch(sum_squares_of_tiles, {.blocks = table.n_tiles, .threads = kTileThreads}, stream, table, arenas, squares);
+      launch(find_trust_ratios, {.blocks = table.n_segments, .threads = kTileThreads}, stream, table, squares,
+             constants, arenas.scalars, factors);
+    }
+    return factors;
+  }
+
+  OptimizerDescription description_;
+  std::vector<SegmentTable> tables_;
+};
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerDescription& d, const CudaContext&) {
+  for (const ParameterSegment& segment : d.segments)
+    require(segment.begin + segment.n_elements <= d.n_elements, ErrorCode::internal,
+            "a parameter at elements {} to {} does not lie in the arena of {}", segment.begin,
+            segment.begin + segment.n_elements, d.n_elements);
+  return std::make_unique<CudaOptimizer>(d);
+}
+
+}  // namespace lockstep::cuda
