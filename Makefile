@@ -48,7 +48,7 @@ CUDA_CFLAGS  := -DLOCKSTEP_CUDA -isystem $(CUDA_HOME)/include -isystem $(CUDNN_F
 CUDA_LIBS    := $(addprefix -L,$(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib)) -lcudart_static
 cuda_known   := $(patsubst compute_%,%,$(filter compute_%,$(shell $(NVCC) --list-gpu-arch 2>/dev/null)))
 CUDA_ARCH    ?= $(filter 70 75 80 90 100,$(cuda_known))
-NVCC_FLAGS   := -std=c++20 --expt-relaxed-constexpr $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a),code=sm_$(a)) \
+NVCC_FLAGS   := -std=c++20 --expt-relaxed-constexpr -DFMT_USE_CONSTEXPR=1 $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a),code=sm_$(a)) \
   $(foreach a,$(lastword $(sort $(filter-out 100,$(CUDA_ARCH))) $(filter 100,$(CUDA_ARCH))),-gencode arch=compute_$(a),code=compute_$(a))
 endif
 

@@ -1,5 +1,4 @@
 // Ops that are not written yet.
-#include "kernels/cuda/batchnorm.h"
 #include "kernels/cuda/clip_norm.h"
 #include "kernels/cuda/conv2d.h"
 #include "kernels/cuda/cross_entropy.h"
@@ -7,15 +6,11 @@
 #include "kernels/cuda/image_input.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/optimizer.h"
-#include "kernels/cuda/pool2d.h"
 #include "kernels/cuda/tree_sum.h"
 #include "lockstep/error.h"
 
 namespace lockstep::cuda {
 
-std::unique_ptr<BatchNorm> make_batch_norm(const BatchNormDescription&, const CudaContext&) {
-  fail(ErrorCode::not_supported, "batch_norm is not written for cuda");
-}
 std::unique_ptr<ClipNorm> make_clip_norm(const ClipNormDescription&, const CudaContext&) {
   fail(ErrorCode::not_supported, "clip_norm is not written for cuda");
 }
@@ -37,9 +32,6 @@ std::unique_ptr<Matmul> make_matmul(const MatmulDescription&, const CudaContext&
 }
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerDescription&, const CudaContext&) {
   fail(ErrorCode::not_supported, "optimizer is not written for cuda");
-}
-std::unique_ptr<Pool2d> make_pool2d(const Pool2dDescription&, const CudaContext&) {
-  fail(ErrorCode::not_supported, "pool2d is not written for cuda");
 }
 std::unique_ptr<TreeSum> make_tree_sum(const TreeSumDescription&, const CudaContext&) {
   fail(ErrorCode::not_supported, "tree_sum is not written for cuda");

@@ -114,7 +114,7 @@ TEST_P(Conv2dBf16Test, AgreesWithTheReference) {
   const std::vector<UnitModes> modes = all_modes();
   reference::ReferenceBackend reference;
   const UnitInputs inputs =
-      rounded_to_bf16(make_inputs(d, static_cast<std::uint32_t>(case_number * 20 + normalization_number + 400)));
+      rounded_to(DType::bf16, make_inputs(d, static_cast<std::uint32_t>(case_number * 20 + normalization_number + 400)));
   const UnitModes& mode = modes[static_cast<std::size_t>(case_number * 5 + normalization_number * 4) % modes.size()];
   const UnitOutputs expected = run(reference, d, inputs, mode), magnitude = magnitudes(d, inputs, mode);
   d.dtype = DType::bf16;

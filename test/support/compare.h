@@ -17,8 +17,8 @@
 
 namespace lockstep::test {
 
-/// Unit roundoff of fp32 and of bf16.
-inline constexpr double kRoundoff = 0x1p-24, kBf16Roundoff = 0x1p-8;
+/// Unit roundoff of fp32, bf16 and fp16.
+inline constexpr double kRoundoff = 0x1p-24, kBf16Roundoff = 0x1p-8, kFp16Roundoff = 0x1p-11;
 
 template <typename A, typename B, typename C>
 testing::AssertionResult within_rounding(const std::vector<A>& actual, const std::vector<B>& expected,

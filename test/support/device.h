@@ -25,9 +25,10 @@ class Device {
     return target;
   }
 
-  /// An activation: `values` as fp32 or bf16, or as many of garbage.
+  /// An activation: `values` as fp32, bf16 or fp16, or as many of garbage.
   void* upload_as(DType dtype, const std::vector<float>& values) {
     if (dtype == DType::bf16) return upload(bf16_bits(values));
+    if (dtype == DType::fp16) return upload(fp16_bits(values));
     return upload(values);
   }
   void* garbage_as(DType dtype, std::size_t n_elements) {
@@ -35,6 +36,7 @@ class Device {
   }
   std::vector<float> download_as(DType dtype, const void* source, std::size_t n_elements) {
     if (dtype == DType::bf16) return from_bf16_bits(download(static_cast<const std::uint16_t*>(source), n_elements));
+    if (dtype == DType::fp16) return from_fp16_bits(download(static_cast<const std::uint16_t*>(source), n_elements));
     return download(static_cast<const float*>(source), n_elements);
   }
 
@@ -73,6 +75,12 @@ class Device {
   std::unique_ptr<Stream> stream_;
   std::vector<std::unique_ptr<Memory>> memory_;
 };
+
+/// The cuda backends compute in nhwc only, the cpu backend not in fp16.
+inline bool computes_in(const Backend& backend, Layout layout) {
+  return layout == Layout::nhwc || backend.name() == "cpu";
+}
+inline bool computes_in(const Backend& backend, DType dtype) { return dtype != DType::fp16 || backend.name() != "cpu"; }
 
 /// The backends that the tests of ops go through: the cpu backend with 1 and with 2 threads; where there is a CUDA
 /// toolkit, the CUDA backend's kernels on the host; where there is a GPU, the CUDA backend.

@@ -72,6 +72,41 @@ std::vector<float> from_bf16_bits(const std::vector<std::uint16_t>& bits) {
   return values;
 }
 
+std::vector<std::uint16_t> fp16_bits(const std::vector<float>& values) {
+  std::vector<std::uint16_t> bits;
+  for (const float value : values) {
+    const double magnitude = std::abs(double{value});
+    int rounded = 0x7e00;  // no number
+    if (magnitude >= 65520) {
+      rounded = 0x7c00;
+    } else if (magnitude >= 0x1p-14) {
+      const int exponent = std::ilogb(magnitude);  // 11 significant bits; a carry moves into the exponent
+      rounded = ((exponent + 14) << 10) + static_cast<int>(std::nearbyint(std::ldexp(magnitude, 10 - exponent)));
+    } else if (magnitude >= 0) {
+      rounded = static_cast<int>(std::nearbyint(std::ldexp(magnitude, 24)));
+    }
+    bits.push_back(static_cast<std::uint16_t>(rounded | (std::signbit(value) ? 0x8000 : 0)));
+  }
+  return bits;
+}
+
+std::vector<float> from_fp16_bits(const std::vector<std::uint16_t>& bits) {
+  std::vector<float> values;
+  for (const std::uint16_t b : bits) {
+    const int exponent = b >> 10 & 31, mantissa = b & 1023;
+    double magnitude = exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
+    if (exponent == 31) magnitude = mantissa == 0 ? INFINITY : NAN;
+    values.push_back(static_cast<float>((b & 0x8000) != 0 ? -magnitude : magnitude));
+  }
+  return values;
+}
+
+std::vector<float> rounded_to(DType dtype, const std::vector<float>& values) {
+  if (dtype == DType::bf16) return from_bf16_bits(bf16_bits(values));
+  if (dtype == DType::fp16) return from_fp16_bits(fp16_bits(values));
+  return values;
+}
+
 std::vector<float> absolute(std::vector<float> values) {
   for (float& value : values) value = std::abs(value);
   return values;

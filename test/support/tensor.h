@@ -23,6 +23,11 @@ bool fits(const Shape& shape, Layout layout);
 /// bf16 in memory: rounded to the nearest, ties to even; and back.
 std::vector<std::uint16_t> bf16_bits(const std::vector<float>& values);
 std::vector<float> from_bf16_bits(const std::vector<std::uint16_t>& bits);
+/// The same in fp16; 65,520 and more is infinite.
+std::vector<std::uint16_t> fp16_bits(const std::vector<float>& values);
+std::vector<float> from_fp16_bits(const std::vector<std::uint16_t>& bits);
+/// As an activation of this type holds them: fp32, bf16 or fp16.
+std::vector<float> rounded_to(DType dtype, const std::vector<float>& values);
 
 std::vector<float> absolute(std::vector<float> values);
 std::vector<double> to_double(const std::vector<float>& values);
