@@ -46,7 +46,8 @@ ifdef HAS_CUDA
 NVCC         ?= $(CUDA_HOME)/bin/nvcc
 CUDNN_FRONTEND_HOME ?= $(CURDIR)/.deps/cudnn-frontend
 CUDA_CFLAGS  := -DLOCKSTEP_CUDA -isystem $(CUDA_HOME)/include -isystem $(CUDNN_FRONTEND_HOME)/include $(call headers,$(CUDNN_HOME)) $(call headers,$(NCCL_HOME))
-CUDA_LIBS    := $(addprefix -L,$(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib)) -lcudart_static
+cuda_folders := $(realpath $(wildcard $(CUDNN_HOME:=/lib64) $(CUDNN_HOME:=/lib) $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib))
+CUDA_LIBS    := $(foreach d,$(cuda_folders),-L$(d) -Wl$(comma)-rpath$(comma)$(d)) -lcudart_static
 cuda_known   := $(patsubst compute_%,%,$(filter compute_%,$(shell $(NVCC) --list-gpu-arch 2>/dev/null)))
 CUDA_ARCH    ?= $(filter 70 75 80 90 100,$(cuda_known))
 NVCC_FLAGS   := -std=c++20 --expt-relaxed-constexpr -DFMT_USE_CONSTEXPR=1 $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a),code=sm_$(a)) \
@@ -94,7 +95,7 @@ GENERATED := $(PROTOS:src/%.proto=$(BUILD)/generated/%.pb.cc)
 SOURCES   := $(filter-out src/main.cpp,$(shell find src kernels/cpu $(if $(HAS_CUDA),kernels/cuda) -name '*.cpp' | sort))
 CUDA_SOURCES := $(if $(HAS_CUDA),$(shell find kernels/cuda -name '*.cu' | sort))
 # The CUDA backend's ops compiled for the host (test/support/cuda_on_host), in a namespace of their own.
-ON_HOST   := $(CUDA_SOURCES) $(if $(HAS_CUDA),kernels/cuda/missing.cpp $(wildcard test/support/cuda_on_host/*.cpp))
+ON_HOST   := $(CUDA_SOURCES) $(if $(HAS_CUDA),$(addprefix kernels/cuda/,conv2d.cpp conv2d_plan.cpp conv2d_bare.cpp matmul.cpp) $(wildcard test/support/cuda_on_host/*.cpp))
 SUPPORT   := $(filter-out %_test.cpp test/support/cuda_on_host/%,$(shell find test/reference test/support -name '*.cpp' 2>/dev/null | sort))
 TESTS     := $(shell find test -name '*_test.cpp' | sort)
 BENCHES   := $(shell find bench -name '*.cpp' | sort)
@@ -113,6 +114,10 @@ $(TEST_PROGRAMS): $(BUILD)/test/%: $(BUILD)/test/%.o $(BUILD)/libtest-support.a 
 	$(link) $(GTEST_LIBS)
 $(BENCH_PROGRAMS): $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/liblockstep.a
 	$(link) $(BENCHMARK_LIBS)
+# Plans for a GPU that is not here (test/cuda/plans_test.sh).
+PLANS := $(if $(HAS_CUDA),$(BUILD)/test/cuda/plans)
+$(PLANS): $(BUILD)/test/cuda/plans.o $(BUILD)/liblockstep.a
+	$(link)
 # libFuzzer brings main(); only the readers are in it, not what needs OpenMP.
 $(FUZZERS): $(BUILD)/fuzz/%: $(BUILD)/test/fuzz/%_test.o $(FUZZED:%.cpp=$(BUILD)/%.o)
 	@mkdir -p $(@D)
@@ -164,6 +169,9 @@ $(BUILD)/src/base/version.o: DEFINES = -DLOCKSTEP_VERSION='"$(VERSION)"' -DLOCKS
   -DLOCKSTEP_COMPILER='"$(shell $(CXX) --version | head -1)"' \
   -DLOCKSTEP_YAML_CPP='"$(or $(shell pkg-config --modversion yaml-cpp 2>/dev/null),unknown)"'
 
+# cudnn-frontend's templates take half as long to compile so, and none of their code runs in a step's inner loops.
+$(BUILD)/kernels/cuda/conv2d_cudnn.o: KERNEL_OPT = -O1
+
 # Its loops vectorise only so; sums and products stay apart (-ffp-contract=off), for the same bits on every machine.
 $(BUILD)/src/graph/normal_fill.o: DEFINES = $(KERNEL_OPT)
 
@@ -172,10 +180,10 @@ compile_commands.json: always
 	  "$${between-}" '$(CURDIR)' '$(f)' '$(subst ",\",$(CXX) $(call flags_for,$(f)) -c -o $(BUILD)/$(f:.cpp=.o) $(f))'; between=','; ) echo ']'; } > $@.new
 	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
 
--include $(CUDA_SOURCES:%=$(BUILD)/%.d) $(ON_HOST:%=$(BUILD)/on-host/%.d)
+-include $(CUDA_SOURCES:%=$(BUILD)/%.d) $(ON_HOST:%=$(BUILD)/on-host/%.d) $(PLANS:=.d)
 -include $(patsubst %.cpp,$(BUILD)/%.d,src/main.cpp $(SOURCES) $(SUPPORT) $(TESTS) $(BENCHES)) $(GENERATED:.cc=.d)
 
-tests: $(TEST_PROGRAMS) $(BUILD)/test/faults/fault_injection.so
+tests: $(TEST_PROGRAMS) $(PLANS) $(BUILD)/test/faults/fault_injection.so
 unit-tests: $(UNIT_TESTS:%.cpp=$(BUILD)/%)
 benches: $(BENCH_PROGRAMS)
 fuzzers: $(FUZZERS)

@@ -2,6 +2,8 @@
 # Installs what building and running Lockstep needs, and only what is missing:
 #   - Debian or Ubuntu, as root: packages, through apt. Elsewhere it says what to run and ends with status 1.
 #   - oneDNN 3.2 or newer: DNNL_ROOT, or pkg-config, or the Python wheels of 2023.2 unpacked into .deps/onednn.
+#   - where there is a CUDA toolkit (nvcc on PATH or CUDA_HOME, unless CUDA=0), cudnn-frontend, which is headers only:
+#     CUDNN_FRONTEND_HOME, or the Python wheel unpacked into .deps/cudnn-frontend.
 # What the variables MPI_HOME, HDF5_HOME ... name is not asked of apt.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -49,6 +51,22 @@ fetch_onednn=
 if ! has_onednn; then
   fetch_onednn=yes
   if ! python3 -m pip --version >/dev/null 2>&1; then missing+=(python3-pip); fi
+fi
+
+# cudnn-frontend
+cuda_home=${CUDA_HOME:-$(nvcc=$(command -v nvcc) && dirname "$(dirname "$nvcc")" || true)}
+frontend=.deps/cudnn-frontend
+has_frontend() {
+  [[ ${CUDA:-} == 0 || -z $cuda_home ]] && return 0
+  [[ -n ${CUDNN_FRONTEND_HOME:-} ]] && { [[ -e $CUDNN_FRONTEND_HOME/include/cudnn_frontend.h ]] && return 0
+    echo "deps: CUDNN_FRONTEND_HOME=$CUDNN_FRONTEND_HOME has no include/cudnn_frontend.h; give the folder that holds include" >&2
+    exit 1; }
+  [[ -e $frontend/include/cudnn_frontend.h ]]
+}
+fetch_frontend=
+if ! has_frontend; then
+  fetch_frontend=yes
+  if [[ -z $fetch_onednn ]] && ! python3 -m pip --version >/dev/null 2>&1; then missing+=(python3-pip); fi
 fi
 
 is_debian() { [[ -e /etc/debian_version ]] && command -v apt-get >/dev/null; }
@@ -102,6 +120,28 @@ SUMS
   )
   rm -rf "$onednn"
   mv "$work/whole" "$onednn"
+fi
+
+# The wheel is for one Python, but its headers are for all.
+if [[ -n $fetch_frontend ]]; then
+  echo "deps: fetching cudnn-frontend 1.32 into $frontend"
+  mkdir -p .deps
+  frontend_work=$(mktemp -d .deps/cudnn-frontend.XXXXXX)
+  trap 'rm -rf "${work:-}" "$frontend_work"' EXIT
+  python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --python-version 3.11 \
+    --platform manylinux_2_28_x86_64 --dest "$frontend_work" nvidia-cudnn-frontend==1.32.0
+  (
+    cd "$frontend_work"
+    sha256sum --quiet --check <<'SUMS'
+c6006556017a4d1c914c52a556c71b1267f2d6a0500f742e7b4edef539878df0  nvidia_cudnn_frontend-1.32.0-cp311-cp311-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl
+SUMS
+    python3 -m zipfile -e ./*.whl wheel
+    mkdir whole
+    mv wheel/include whole/include
+    mv wheel/nvidia_cudnn_frontend-1.32.0.dist-info/licenses whole/licenses
+  )
+  rm -rf "$frontend"
+  mv "$frontend_work/whole" "$frontend"
 fi
 
 if [[ ${1:-} != --quiet ]]; then echo "deps: all there"; fi

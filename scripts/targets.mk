@@ -31,6 +31,10 @@ test-long:
 	@$(MAKE) --no-print-directory -j$(JOBS) tests $(BUILD)/lockstep
 	@scripts/run-tests.sh --long --results $(BUILD)/test-long-results $(BUILD)
 
+# Every graph of cuDNN's that ResNet-18 and ResNet-50 would run on an H200 is planned. GOLDEN=1 writes the table anew.
+test-plans: $(BUILD)/lockstep $(PLANS)
+	@LOCKSTEP=$(abspath $(BUILD)/lockstep) PLANS=all GOLDEN=$(GOLDEN) bash test/cuda/plans_test.sh
+
 test-cluster: $(BUILD)/lockstep
 	@LOCKSTEP=$(abspath $(BUILD)/lockstep) test/cluster/run.sh --results $(BUILD)/test-cluster-results
 
@@ -73,6 +77,7 @@ format:
 	@scripts/check-format.sh --fix
 
 # ---- Dependencies ---------------------------------------------------------------------------------------------------
+export CUDA CUDA_HOME
 export DNNL_ROOT MPI_HOME HDF5_HOME CLI11_HOME YAML_CPP_HOME JSON_HOME FMT_HOME SPDLOG_HOME JPEG_HOME PROTOBUF_HOME \
   XXHASH_HOME GTEST_HOME BENCHMARK_HOME
 deps:
@@ -109,6 +114,7 @@ Targets
   make train           CONFIG=FILE.yaml RANKS=2 OVERRIDES="train.epochs=3 ..."
   make test            every test, and the unit tests of one process again under the sanitizers
   make test-long       the tests that take many minutes, and are no part of `make test`
+  make test-plans      cuDNN's plans for an H200, every one built, on a machine without a GPU
   make test-cluster    a training on a small Slurm cluster made on this machine (root)
   make bundle          a folder, and its archive, that runs on a machine with a GPU but without MPI or HDF5
   make gpu-check       PART=ops|training|ranks|speed|sanitizer: what only a GPU shows, into bench/results
@@ -139,5 +145,5 @@ export HELP
 help:
 	@printf '%s\n' "$$HELP"
 
-.PHONY: train quickstart test test-long test-cluster fuzz bundle gpu-check bench bench-peers bench-check check check-format check-arrows check-tidy lint \
+.PHONY: train quickstart test test-long test-plans test-cluster fuzz bundle gpu-check bench bench-peers bench-check check check-format check-arrows check-tidy lint \
   format deps deps-test install clean help

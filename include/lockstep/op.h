@@ -108,6 +108,7 @@ struct Conv2dDescription {
   int stride = 1;
   int padding = 1;
   DType dtype = DType::fp32;  // of x, y, weights in compute
+  bool tf32 = false;          // fp32 may be rounded to tf32 inside the multiply
   Layout x_layout = Layout::nhwc;
   Layout y_layout = Layout::nhwc;
   std::optional<InputNormalization> normalization{};       // of x
@@ -248,6 +249,7 @@ struct MatmulDescription {
   std::int64_t in_features = 0;
   std::int64_t out_features = 0;
   DType dtype = DType::fp32;
+  bool tf32 = false;  // fp32 may be rounded to tf32 inside the multiply
   bool bias = true;
   bool input_gradient = true;
   bool inference = false;

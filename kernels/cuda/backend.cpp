@@ -6,6 +6,8 @@
 #include <cstdint>
 
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/cudnn.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/repetition.h"
 #include "kernels/cuda/stream.h"
@@ -92,6 +94,7 @@ CudaContext make_context(const BackendOptions& options) {
   LOCKSTEP_CUDA_CHECK(cudaGetDeviceProperties(&properties, context.device));
   context.multiprocessors = properties.multiProcessorCount;
   context.compute_capability = 10 * properties.major + properties.minor;
+  context.device_name = properties.name;
   return context;
 }
 
@@ -183,7 +186,8 @@ std::string reason_for_no_device() {
 std::unique_ptr<Backend> make_backend(const BackendOptions& options) { return std::make_unique<CudaBackend>(options); }
 
 std::vector<std::string> library_versions() {
-  return {fmt::format("CUDA {}.{}", CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10)};
+  return {fmt::format("CUDA {}.{}", CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10),
+          "cuDNN " + cudnn_version_compiled(), "cuBLASLt " + cublaslt_version_compiled()};
 }
 
 }  // namespace lockstep::cuda

@@ -21,14 +21,14 @@ namespace lockstep::cuda {
 
 class OpsBackend : public Backend {
  public:
-  OpsBackend(const CudaContext& context, std::shared_ptr<Algorithms> algorithms)
-      : context_(context), algorithms_(std::move(algorithms)) {}
+  OpsBackend(const CudaContext& context, std::shared_ptr<Algorithms> algorithms, const CudaOptions& options = {})
+      : context_(context), algorithms_(std::move(algorithms)), options_(options) {}
 
   /// cuDNN's fast kernels want channels last.
   Layout activation_layout(const Shape&, DType) const override { return Layout::nhwc; }
 
   std::unique_ptr<Conv2d> conv2d(const Conv2dDescription& d) override {
-    return make_conv2d(d, context_, algorithms_.get());
+    return make_conv2d(d, context_, options_, algorithms_.get());
   }
   std::unique_ptr<Pool2d> pool2d(const Pool2dDescription& d) override { return make_pool2d(d, context_); }
   std::unique_ptr<BatchNorm> batch_norm(const BatchNormDescription& d) override { return make_batch_norm(d, context_); }
@@ -55,6 +55,7 @@ class OpsBackend : public Backend {
  private:
   CudaContext context_;
   std::shared_ptr<Algorithms> algorithms_;
+  CudaOptions options_;
 };
 
 }  // namespace lockstep::cuda

@@ -71,6 +71,7 @@ struct Activation {
 struct GraphOptions {
   Mode mode = Mode::train;
   DType dtype = DType::fp32;      // of activations; the head behind the last pooling computes in fp32
+  bool tf32 = false;              // fp32 may be rounded to tf32 inside of multiplications
   std::int64_t batch = 0;         // samples of this rank in one piece
   std::int64_t layout_batch = 0;  // parameter layouts are chosen for this batch, alike on all ranks
   std::int64_t global_rows = 0;   // samples of all ranks in one piece (synchronised batch norm)

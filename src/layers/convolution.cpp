@@ -27,6 +27,7 @@ class ConvolutionNode final : public Node {
                                   .stride = options_.stride,
                                   .padding = options_.padding,
                                   .dtype = y.dtype,
+                                  .tf32 = graph.options().tf32,
                                   .x_layout = x.layout,
                                   .y_layout = y.layout,
                                   .normalization = in_.normalization(),

@@ -22,6 +22,7 @@ class LinearNode final : public Node {
                                   .in_features = weight[1],
                                   .out_features = weight[0],
                                   .dtype = DType::fp32,
+                                  .tf32 = graph.options().tf32,
                                   .bias = true,
                                   .input_gradient = x.needs_gradient,
                                   .inference = !graph.training(),

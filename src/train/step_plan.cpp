@@ -189,6 +189,7 @@ PlannedGraph StepPlan::build(graph::Mode mode, std::int64_t batch, std::int64_t 
   planned.graph = std::make_unique<graph::Graph>(
       graph::GraphOptions{.mode = mode,
                           .dtype = storage_type(config_.precision),
+                          .tf32 = config_.precision == Precision::tf32,
                           .batch = batch,
                           .layout_batch = batch_.largest_piece(),
                           .global_rows = global,

@@ -57,7 +57,7 @@ void expect_ways_agree(const Conv2dDescription& d) {
   EXPECT_EQ(make_backend({.device = "cpu", .threads = 2, .algorithms = found})->conv2d(d)->describe(), chosen);
   EXPECT_TRUE(found->is_complete());
 
-  const test::UnitInputs inputs = test::rounded_to_bf16(test::make_inputs(d, 1));
+  const test::UnitInputs inputs = test::rounded_to(DType::bf16, test::make_inputs(d, 1));
   const test::UnitOutputs expected = test::run(*fixed, d, inputs, {});
   // And the other way round in every key.
   for (const char* way : {"amx", "direct", "blocks", "matmul"}) {

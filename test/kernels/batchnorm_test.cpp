@@ -1,4 +1,4 @@
-// Batch norm of the cpu backend against the reference; the reference, with the statistics, against finite differences.
+// Batch norm of each backend against the reference; the reference, with the statistics, against finite differences.
 #include "test/reference/batchnorm.h"
 
 #include <gtest/gtest.h>
@@ -186,8 +186,8 @@ TEST(BatchNorm, BackwardAgreesWithTheReference) {
   reference::ReferenceBackend reference;
   for (const Shape& shape : kCases) {
     Inputs in(shape);
-    in.x = from_bf16_bits(bf16_bits(in.x));  // the same numbers in both types
-    in.dz = from_bf16_bits(bf16_bits(in.dz));
+    in.x = rounded_to(DType::bf16, in.x);  // the same numbers in all types
+    in.dz = rounded_to(DType::bf16, in.dz);
     const BatchNormDescription d = describe(shape, 2);  // as if over two ranks: sums of all, local sums of this one
     const Finalized finalized = finalize(reference, describe(shape), in, GradientMode::skip);
     const std::vector<double> sums = to_double(random_normal(2 * shape[3], 8));
@@ -206,20 +206,25 @@ TEST(BatchNorm, BackwardAgreesWithTheReference) {
 
     for (GradientMode mode : {GradientMode::overwrite, GradientMode::accumulate, GradientMode::skip})
       for (bool in_place : {false, true})
-        for (const auto& [layout, dtype] :
-             {std::pair{Layout::nhwc, DType::fp32}, {Layout::nchw16c, DType::fp32}, {Layout::nhwc, DType::bf16}}) {
+        for (const auto& [layout, dtype] : {std::pair{Layout::nhwc, DType::fp32},
+                                            {Layout::nchw16c, DType::fp32},
+                                            {Layout::nhwc, DType::bf16},
+                                            {Layout::nhwc, DType::fp16}}) {
           if (!fits(shape, layout)) continue;
           const BackwardCase plain{Layout::nhwc, in_place, mode};
           const auto expected = run_backward(reference, d, in, plain, finalized.mean_inverse_stddev, sums, local_sums);
           const auto magnitude =
               run_backward(reference, d, positive, plain, mean_inverse_stddev, negative_sums, positive_local_sums);
           for (auto& [name, backend] : tested_backends()) {
+            if (!computes_in(*backend, layout) || !computes_in(*backend, dtype)) continue;
             SCOPED_TRACE(std::string(name) + ", " + text(layout) + ", " + std::string(lockstep::name(dtype)) + ", x " +
                          shape.text() + ", parameters " + text(mode) + (in_place ? ", in place" : ""));
             const auto actual = run_backward(*backend, d, in, {layout, in_place, mode, dtype},
                                              finalized.mean_inverse_stddev, sums, local_sums);
             // About ten operations lie behind an element of dx, and one rounding or two behind the sums.
-            const double stored = dtype == DType::bf16 ? kBf16Roundoff / kRoundoff : 0;
+            const double stored = dtype == DType::bf16   ? kBf16Roundoff / kRoundoff
+                                  : dtype == DType::fp16 ? kFp16Roundoff / kRoundoff
+                                                         : 0;
             EXPECT_TRUE(within_rounding(actual.dx, expected.dx, magnitude.dx, 16 + stored)) << "dx";
             EXPECT_TRUE(within_rounding(actual.dgamma, expected.dgamma, magnitude.dgamma, 4)) << "dgamma";
             EXPECT_TRUE(within_rounding(actual.dbeta, expected.dbeta, magnitude.dbeta, 4)) << "dbeta";

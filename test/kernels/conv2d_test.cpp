@@ -1,5 +1,5 @@
-// Convolution of the cpu backend against the reference, over shapes x normalisations x modes x layouts x threads; the
-// reference against finite differences.
+// Convolution of each backend against the reference, over shapes x normalisations x modes x layouts x threads; the cuda
+// backend's at each level of fusion; the reference against finite differences.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -71,6 +71,7 @@ TEST_P(Conv2dTest, AgreesWithTheReference) {
       for (Layout x_layout : {Layout::nhwc, Layout::nchw16c})
         for (Layout y_layout : {Layout::nhwc, Layout::nchw16c}) {
           if (!fits(d.x, x_layout) || !fits(d.y(), y_layout)) continue;
+          if (!computes_in(*backend, x_layout) || !computes_in(*backend, y_layout)) continue;
           SCOPED_TRACE(std::string(name) + ", " + text(x_layout) + " to " + text(y_layout) + ", x " + d.x.text() +
                        ", y " + d.y().text() + ", window " + std::to_string(d.window) + ", " + text(d.normalization) +
                        ", " + text(mode));
@@ -113,8 +114,8 @@ TEST_P(Conv2dBf16Test, AgreesWithTheReference) {
   if (d.normalization) d.input_gradient = true;
   const std::vector<UnitModes> modes = all_modes();
   reference::ReferenceBackend reference;
-  const UnitInputs inputs =
-      rounded_to_bf16(make_inputs(d, static_cast<std::uint32_t>(case_number * 20 + normalization_number + 400)));
+  const UnitInputs inputs = rounded_to(
+      DType::bf16, make_inputs(d, static_cast<std::uint32_t>(case_number * 20 + normalization_number + 400)));
   const UnitModes& mode = modes[static_cast<std::size_t>(case_number * 5 + normalization_number * 4) % modes.size()];
   const UnitOutputs expected = run(reference, d, inputs, mode), magnitude = magnitudes(d, inputs, mode);
   d.dtype = DType::bf16;
@@ -123,6 +124,7 @@ TEST_P(Conv2dBf16Test, AgreesWithTheReference) {
                  std::to_string(d.window) + ", " + text(d.normalization) + ", " + text(mode));
     const UnitOutputs actual = run(*backend, d, inputs, mode);
     expect_within_rounding(actual, expected, magnitude, lengths(d), d.dtype);
+    if (backend->name() != "cpu") continue;
     const UnitOutputs again = run(*tested_backends()[0].backend, d, inputs, mode);
     EXPECT_EQ(actual.y, again.y) << "the threads do not matter";
   }
@@ -131,6 +133,122 @@ TEST_P(Conv2dBf16Test, AgreesWithTheReference) {
 INSTANTIATE_TEST_SUITE_P(All, Conv2dBf16Test,
                          testing::Combine(testing::Range(0, static_cast<int>(std::size(kBf16Cases))),
                                           testing::Range(0, 13)));
+
+#ifdef LOCKSTEP_CUDA
+/// In fp16, where the cuda backend fuses most: shapes that have every fused graph, some, and none.
+const Case kFp16Cases[] = {
+    {{2, 5, 6, 3}, 16, 3, 1, 1, true, false},  // the first layer: channels are padded to 8
+    {{2, 9, 9, 3}, 16, 7, 2, 3, true, false},  // the ImageNet stem: to 4
+    {{1, 5, 5, 6}, 16, 7, 2, 3, true, false},  // to 8, without a graph for statistics
+    {{2, 5, 5, 13}, 7, 3, 1, 1},               // nothing is fused
+    {{1, 4, 6, 16}, 32, 1, 1, 0},              // everything is
+    {{2, 4, 5, 8}, 16, 3, 1, 1},               // everything but z of a residual
+    {{2, 5, 7, 16}, 8, 3, 2, 1},               // and but gradients that are added
+    {{2, 7, 7, 8}, 24, 1, 2, 0},               // a short cut: pixels that no window sees
+    {{1, 4, 6, 16}, 32, 1, 1, 0, false, true},
+};
+
+std::vector<NamedBackend>& fusing_backends() {
+  static std::vector<NamedBackend> backends = [] {
+    std::vector<NamedBackend> made;
+    for (const char* level : {"passes", "statistics", "chain"})
+      made.push_back({level, make_cuda_on_host_backend(level)});
+    if (!has_cuda_device()) return made;
+    BackendOptions options;
+    options.device = "cuda";
+    made.push_back({"cuda", make_backend(options)});
+    return made;
+  }();
+  return backends;
+}
+
+class Conv2dFp16Test : public testing::TestWithParam<std::tuple<int, int>> {};
+
+TEST_P(Conv2dFp16Test, AgreesWithTheReferenceAtEachLevel) {
+  const auto [case_number, normalization_number] = GetParam();
+  Conv2dDescription d =
+      describe(kFp16Cases[case_number], all_normalizations()[static_cast<std::size_t>(normalization_number)]);
+  if (d.normalization) d.input_gradient = true;
+  reference::ReferenceBackend reference;
+  const UnitInputs inputs = rounded_to(
+      DType::fp16, make_inputs(d, static_cast<std::uint32_t>(case_number * 20 + normalization_number + 700)));
+  const std::vector<UnitModes> modes = all_modes();
+  // Without and with another gradient, beside and in place, meet each case: graphs are chosen by it.
+  for (int turn = 0; turn < 3; ++turn) {
+    const UnitModes& mode = modes[static_cast<std::size_t>(3 * ((case_number + normalization_number) % 9) + turn)];
+    const UnitOutputs expected = run(reference, d, inputs, mode), magnitude = magnitudes(d, inputs, mode);
+    Conv2dDescription planned = d;
+    planned.dtype = DType::fp16;
+    for (auto& [name, backend] : fusing_backends()) {
+      SCOPED_TRACE(std::string(name) + ", x " + d.x.text() + ", y " + d.y().text() + ", window " +
+                   std::to_string(d.window) + ", " + text(d.normalization) + ", " + text(mode));
+      expect_within_rounding(run(*backend, planned, inputs, mode), expected, magnitude, lengths(d), DType::fp16);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Conv2dFp16Test,
+                         testing::Combine(testing::Range(0, static_cast<int>(std::size(kFp16Cases))),
+                                          testing::Range(0, 13)));
+
+/// Without z in memory inference gives the same output too.
+TEST(Conv2dFp16, InferenceGivesTheSameOutputAtEachLevel) {
+  reference::ReferenceBackend reference;
+  for (const Case& c : kFp16Cases)
+    for (const auto& normalization : all_normalizations()) {
+      Conv2dDescription d = describe(c, normalization);
+      d.inference = true;
+      d.statistics = false;
+      const UnitInputs inputs = rounded_to(DType::fp16, make_inputs(d, 950));
+      const UnitOutputs expected = run(reference, d, inputs, {}), magnitude = magnitudes(d, inputs, {});
+      d.dtype = DType::fp16;
+      for (auto& [name, backend] : fusing_backends()) {
+        SCOPED_TRACE(std::string(name) + ", x " + d.x.text() + ", " + text(normalization));
+        expect_within_rounding(run(*backend, d, inputs, {}), expected, magnitude, lengths(d), DType::fp16);
+      }
+    }
+}
+
+/// Levels are timed once, and what was found is taken from then on.
+TEST(Conv2dFp16, TimesItsLevelsOnce) {
+  Conv2dDescription d = describe(kFp16Cases[4], InputNormalization{InputNormalization::Residual::plain, true, true});
+  d.dtype = DType::fp16;
+  const auto timed = std::make_shared<Algorithms>();
+  timed->time_unknown();
+  make_cuda_on_host_backend("", timed)->conv2d(d);
+  ASSERT_EQ(timed->choices().size(), 1u);
+  for (const char* level : {"passes", "statistics", "chain"}) {
+    Algorithms::Choices choices = timed->choices();
+    choices.begin()->second = level;
+    const auto known = std::make_shared<Algorithms>(choices);
+    const std::string text = make_cuda_on_host_backend("", known)->conv2d(d)->describe();
+    EXPECT_NE(text.find(std::string(level) + " (of passes, statistics, chain)"), std::string::npos) << text;
+    EXPECT_TRUE(known->is_complete());
+  }
+}
+
+/// What a level is made of, for a convolution of each kind: the words of `lockstep plan`.
+TEST(Conv2dFp16, SaysWhatIsFused) {
+  const auto backend = make_cuda_on_host_backend();
+  const auto said = [&](const Case& c, const std::optional<InputNormalization>& normalization, const char* words) {
+    Conv2dDescription d = describe(c, normalization);
+    d.dtype = DType::fp16;
+    const std::string text = backend->conv2d(d)->describe();
+    EXPECT_NE(text.find(words), std::string::npos) << text << "\n  should say: " << words;
+  };
+  using Residual = InputNormalization::Residual;
+  const Case &first = kFp16Cases[0], &stem = kFp16Cases[1], &pointwise = kFp16Cases[4], &window = kFp16Cases[5];
+  said(first, std::nullopt, "statistics (of passes, statistics); forward, statistics");
+  said(first, std::nullopt, "channels padded to 8");
+  said(stem, std::nullopt, "channels padded to 4; statistics in a pass");
+  said(pointwise, InputNormalization{Residual::none, true, false}, "norm, weight gradient");
+  said(pointwise, InputNormalization{Residual::none, true, true}, "data gradient + added, norm:");
+  said(pointwise, InputNormalization{Residual::plain, true, true}, "norm + residual, forward, statistics");
+  said(pointwise, InputNormalization{Residual::normalized, true, true}, "data gradient + added, norm + norm:");
+  said(window, InputNormalization{Residual::plain, true, true}, "normalisation in a pass");
+  said(window, InputNormalization{Residual::none, false, false}, "statistics (of passes, statistics)");
+}
+#endif
 
 TEST(Conv2d, InferenceGivesTheSameOutput) {
   reference::ReferenceBackend reference;

@@ -83,6 +83,12 @@ inline BackendOptions tested_device() {
   return {.device = device ? device : "cpu", .threads = 1};
 }
 
+/// The cuda backends compute in nhwc only, the cpu backend not in fp16.
+inline bool computes_in(const Backend& backend, Layout layout) {
+  return layout == Layout::nhwc || backend.name() == "cpu";
+}
+inline bool computes_in(const Backend& backend, DType dtype) { return dtype != DType::fp16 || backend.name() != "cpu"; }
+
 /// The backends that the tests of ops go through: the cpu backend with 1 and with 2 threads; where there is a CUDA
 /// toolkit, the CUDA backend's kernels on the host; where there is a GPU, the CUDA backend.
 struct NamedBackend {

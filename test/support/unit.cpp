@@ -245,9 +245,9 @@ UnitLengths lengths(const Pool2dDescription& d) {
   return {taps, taps, 1};
 }
 
-UnitInputs rounded_to_bf16(UnitInputs in) {
+UnitInputs rounded_to(DType dtype, UnitInputs in) {
   for (std::vector<float>* values : {&in.x, &in.dy, &in.residual, &in.added, &in.dx_before})
-    *values = from_bf16_bits(bf16_bits(*values));
+    *values = rounded_to(dtype, *values);
   return in;
 }
 
@@ -255,8 +255,10 @@ void expect_within_rounding(const UnitOutputs& actual, const UnitOutputs& expect
                             const UnitLengths& lengths, DType dtype) {
   // What surrounds a sum: scale, bias, residual, added gradient, x_hat, storing: at most 16 roundings. Reductions to
   // fp64 add the errors of their elements; a square doubles them. In bf16 besides, four roundings to 8 bits: of the
-  // input's z, of the weight, of the data gradient, and of the result.
-  const double kAround = dtype == DType::bf16 ? 16 + 4 * kBf16Roundoff / kRoundoff : 16;
+  // input's z, of the weight, of the data gradient, and of the result. In fp16 five to 11 bits: of scale and bias too.
+  const double kAround = dtype == DType::bf16   ? 16 + 4 * kBf16Roundoff / kRoundoff
+                         : dtype == DType::fp16 ? 16 + 5 * kFp16Roundoff / kRoundoff
+                                                : 16;
   EXPECT_TRUE(within_rounding(actual.y, expected.y, magnitude.y, lengths.n_forward + kAround)) << "y";
   EXPECT_TRUE(within_rounding(actual.z, expected.z, magnitude.z, kAround)) << "z";
   EXPECT_TRUE(

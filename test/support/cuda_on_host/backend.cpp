@@ -36,7 +36,9 @@ class HostStream final : public Stream {
 class CudaOnHost final : public cuda::OpsBackend {
  public:
   // Few multiprocessors, so that loops over what is beyond a grid are run too.
-  CudaOnHost() : OpsBackend({.device = 0, .multiprocessors = 3, .compute_capability = 90}, nullptr) {}
+  CudaOnHost(const std::string& convolution, std::shared_ptr<Algorithms> algorithms)
+      : OpsBackend({.device = 0, .multiprocessors = 3, .compute_capability = 90}, std::move(algorithms),
+                   {.convolution = convolution}) {}
 
   std::string name() const override { return "cuda"; }
   DeviceInfo device() const override {
@@ -71,6 +73,9 @@ class CudaOnHost final : public cuda::OpsBackend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cuda_on_host_backend() { return std::make_unique<CudaOnHost>(); }
+std::unique_ptr<Backend> make_cuda_on_host_backend(const std::string& convolution,
+                                                   std::shared_ptr<Algorithms> algorithms) {
+  return std::make_unique<CudaOnHost>(convolution, std::move(algorithms));
+}
 
 }  // namespace lockstep::test

@@ -2,13 +2,16 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "lockstep/backend.h"
 
 namespace lockstep::test {
 
 /// Work is done when its call returns. What cuDNN and cuBLASLt do on a device is done by plain loops in double.
-std::unique_ptr<Backend> make_cuda_on_host_backend();
+/// `convolution`: the level of fusion that convolutions are done at (kernels/cuda/conv2d.h); empty: as usual.
+std::unique_ptr<Backend> make_cuda_on_host_backend(const std::string& convolution = "",
+                                                   std::shared_ptr<Algorithms> algorithms = nullptr);
 
 /// Whether device: cuda can be used here.
 bool has_cuda_device();

@@ -1,0 +1,414 @@
+// One unit: cuDNN's graphs, and passes for what they leave out (conv2d_plan.h says which).
+//
+//   forward   weights (and scale, bias) to the graphs' type; z, unless the graph makes it; y; statistics
+//   backward  dweight from z, or from x where z is nowhere; then dz and its sums, in one graph or in two passes
+//   kept      what forward has made for backward: weights and scale, bias in the graphs' type, padded x, z where nobody
+//             else keeps it
+//
+// fp32 (and tf32) weights are read as they are, and dweight is written in place where it is overwritten. In fp16 and
+// bf16 the graphs give dweight in that type; it is then turned into fp32.
+#include "kernels/cuda/conv2d.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/cuda/conv2d_plan.h"
+#include "kernels/cuda/conversions.h"
+#include "kernels/cuda/normalization.h"
+#include "kernels/cuda/timing.h"
+#include "kernels/cuda/workspace.h"
+#include "lockstep/error.h"
+
+namespace lockstep::cuda {
+namespace {
+
+using Residual = InputNormalization::Residual;
+
+Activation activation(const Shape& s, DType dtype) { return {s[0] * s[1] * s[2], s[3], dtype}; }
+std::size_t bytes_of(const Shape& s, DType dtype) {
+  return static_cast<std::size_t>(s.n_elements()) * size_bytes(dtype);
+}
+
+class CudaConv2d final : public Conv2d {
+ public:
+  CudaConv2d(const Conv2dDescription& description, const ConvolutionUnit& unit, Level level, const CudaContext& context,
+             Algorithms* algorithms);
+
+  OpNeeds needs() const override { return needs_; }
+  std::string describe() const override;
+  std::shared_ptr<const ParameterLayout> weight_layout() const override { return layout_; }
+  void forward(const Forward& args, const OpMemory& memory, Stream& stream) override;
+  void backward(const Backward& args, const OpMemory& memory, Stream& stream) override;
+
+  void set_levels(std::string levels) { levels_ = std::move(levels); }
+
+ private:
+  std::unique_ptr<PlannedConvolution> planned(ConvolutionGraph graph, Algorithms* algorithms) const;
+  void plan_kept();
+  void plan_forward();
+  void plan_backward();
+
+  bool narrows() const { return d_.dtype != DType::fp32; }
+  Rows weight_rows() const { return {d_.out_channels * d_.window * d_.window, d_.x[3], unit_.shape.x[3]}; }
+  /// What forward makes for itself and for backward: in `saved`, or for inference in the workspace.
+  void* kept(const OpMemory& memory, std::size_t offset) const {
+    return at(d_.inference ? memory.workspace : memory.saved, offset);
+  }
+  const void* weight(const float* master, const OpMemory& memory) const {
+    return narrows() ? kept(memory, kept_at_.weight) : master;
+  }
+  const void* scale_bias(const float* given, const OpMemory& memory, std::size_t offset) const {
+    return narrows() ? kept(memory, offset) : given;
+  }
+  /// z or padded x, where it lies in memory; else x.
+  void* input(const void* x, const NormalizationForward& normalization, const OpMemory& memory) const;
+
+  void narrow_parameters(const Forward& args, const OpMemory& memory, Stream& stream);
+  void weight_gradient(const Backward& args, const OpMemory& memory, Stream& stream);
+  void fused_gradient(const Backward& args, const OpMemory& memory, Stream& stream);
+  void gradient_in_passes(const Backward& args, const OpMemory& memory, Stream& stream);
+  void plain_gradient(const Backward& args, const OpMemory& memory, Stream& stream);
+
+  Conv2dDescription d_;
+  ConvolutionUnit unit_;
+  Level level_;
+  std::string levels_;
+  CudaContext context_;
+  std::shared_ptr<const ParameterLayout> layout_;
+  std::unique_ptr<PlannedConvolution> forward_, weight_gradient_, data_gradient_, fused_gradient_;  // null: not wanted
+  Activation x_shape_, y_shape_;
+  OpNeeds needs_;
+
+  struct KeptOffsets {
+    std::size_t weight = 0, scale_bias = 0, residual_scale_bias = 0, z = 0;  // z: or padded x
+  } kept_at_;
+  struct ForwardOffsets {
+    std::size_t statistics = 0, graph = 0, sums = 0;
+  } forward_at_;
+  struct BackwardOffsets {
+    std::size_t dweight = 0, weight_graph = 0;
+    std::size_t gamma_beta = 0, sums = 0, unused = 0, fused_graph = 0;  // of the residual behind those of x
+    std::size_t dx = 0, data_graph = 0, normalize = 0;
+  } backward_at_;
+};
+
+CudaConv2d::CudaConv2d(const Conv2dDescription& description, const ConvolutionUnit& unit, Level level,
+                       const CudaContext& context, Algorithms* algorithms)
+    : d_(description),
+      unit_(unit),
+      level_(level),
+      context_(context),
+      x_shape_(activation(description.x, description.dtype)),
+      y_shape_(activation(description.y(), description.dtype)) {
+  layout_ = d_.weight_layout;
+  if (!layout_) layout_ = std::make_shared<KrscLayout>(d_.out_channels, d_.window, d_.x[3]);
+  require(dynamic_cast<const KrscLayout*>(layout_.get()) != nullptr, ErrorCode::internal,
+          "conv2d {}: weights in {} were given to the cuda backend", text(unit_.shape), layout_->describe());
+  forward_ = planned(unit_.forward, algorithms);
+  if (!d_.inference) {
+    weight_gradient_ = planned(unit_.weight_gradient, algorithms);
+    if (d_.input_gradient) data_gradient_ = planned(ConvolutionGraph::data_gradient, algorithms);
+    if (d_.input_gradient && unit_.has_fused_gradient()) fused_gradient_ = planned(unit_.fused_gradient, algorithms);
+  }
+  plan_kept();
+  plan_forward();
+  if (!d_.inference) plan_backward();
+}
+
+std::unique_ptr<PlannedConvolution> CudaConv2d::planned(ConvolutionGraph graph, Algorithms* algorithms) const {
+  auto plan = plan_convolution(graph, unit_.shape, context_, algorithms);
+  require(plan != nullptr, ErrorCode::not_supported, "conv2d {}: {} has no plan for '{}'", text(unit_.shape),
+          convolution_device(context_), cuda::name(graph));
+  return plan;
+}
+
+void CudaConv2d::plan_kept() {
+  WorkspacePlan kept;
+  if (narrows()) {
+    const Rows rows = weight_rows();
+    const std::size_t element = size_bytes(d_.dtype), channels_bytes = 2 * static_cast<std::size_t>(d_.x[3]) * element;
+    kept_at_.weight = kept.take(static_cast<std::size_t>(rows.n_rows * rows.padded) * element);
+    if (unit_.makes_z()) kept_at_.scale_bias = kept.take(channels_bytes);
+    if (unit_.forward == ConvolutionGraph::normalized_residual_forward)
+      kept_at_.residual_scale_bias = kept.take(channels_bytes);
+  }
+  if (unit_.input == ConvolutionInput::saved || unit_.input == ConvolutionInput::temporary ||
+      unit_.input == ConvolutionInput::padded)
+    kept_at_.z = kept.take(bytes_of(unit_.shape.x, d_.dtype));
+  needs_.saved_bytes = kept.size_bytes();
+}
+
+void CudaConv2d::plan_forward() {
+  WorkspacePlan workspace;
+  if (d_.inference) {
+    workspace.take(needs_.saved_bytes);
+    needs_.saved_bytes = 0;
+  }
+  if (unit_.gives_statistics())
+    forward_at_.statistics = workspace.take(2 * static_cast<std::size_t>(d_.out_channels) * sizeof(float));
+  const std::size_t mark = workspace.mark();
+  forward_at_.graph = workspace.take(forward_->workspace_bytes());
+  workspace.rewind(mark);
+  if (d_.statistics && !unit_.gives_statistics())
+    forward_at_.sums = workspace.take(channel_sums_workspace_bytes(y_shape_, context_));
+  needs_.forward_workspace_bytes = workspace.size_bytes();
+}
+
+void CudaConv2d::plan_backward() {
+  const std::size_t c = static_cast<std::size_t>(d_.x[3]);
+  WorkspacePlan workspace;
+  const Rows rows = weight_rows();
+  backward_at_.dweight = workspace.take(static_cast<std::size_t>(rows.n_rows * rows.padded) * size_bytes(d_.dtype));
+  backward_at_.weight_graph = workspace.take(weight_gradient_->workspace_bytes());
+
+  if (fused_gradient_) {
+    workspace.rewind(0);
+    backward_at_.gamma_beta = workspace.take(4 * c * sizeof(float));
+    backward_at_.sums = workspace.take(4 * c * sizeof(float));
+    backward_at_.unused = workspace.take(6 * c * sizeof(float));
+    backward_at_.fused_graph = workspace.take(fused_gradient_->workspace_bytes());
+  }
+  if (data_gradient_) {
+    workspace.rewind(0);
+    backward_at_.dx = workspace.take(bytes_of(d_.x, d_.dtype));
+    const std::size_t mark = workspace.mark();
+    backward_at_.data_graph = workspace.take(data_gradient_->workspace_bytes());
+    workspace.rewind(mark);
+    if (d_.normalization)
+      backward_at_.normalize = workspace.take(normalize_backward_workspace_bytes(x_shape_, context_));
+  }
+  needs_.backward_workspace_bytes = workspace.size_bytes();
+}
+
+std::string CudaConv2d::describe() const {
+  const auto megabytes = [](double moved) { return moved * 1e-6; };
+  const BytesMoved moved = bytes_moved(d_, unit_);
+  std::string out =
+      fmt::format("conv2d {}, {}, weights {}: {} (of {})", text(unit_.shape), text(d_.normalization),
+                  layout_->describe(), cuda::name(level_), levels_.empty() ? cuda::name(level_) : levels_);
+  const auto add = [&](ConvolutionGraph graph, const std::unique_ptr<PlannedConvolution>& plan) {
+    if (plan) out += fmt::format("; {}: {} of {}", cuda::name(graph), plan->plan(), plan->n_plans());
+  };
+  add(unit_.forward, forward_);
+  add(unit_.fused_gradient, fused_gradient_);
+  if (!fused_gradient_) add(ConvolutionGraph::data_gradient, data_gradient_);
+  add(unit_.weight_gradient, weight_gradient_);
+  if (unit_.input == ConvolutionInput::padded) out += fmt::format("; channels padded to {}", unit_.shape.x[3]);
+  if (d_.normalization && !unit_.makes_z()) out += "; normalisation in a pass";
+  if (d_.statistics && !unit_.gives_statistics()) out += "; statistics in a pass";
+  return out + fmt::format("; moves {:.1f} MB forward, {:.1f} MB backward", megabytes(moved.forward),
+                           megabytes(moved.backward));
+}
+
+void* CudaConv2d::input(const void* x, const NormalizationForward& normalization, const OpMemory& memory) const {
+  switch (unit_.input) {
+    case ConvolutionInput::x:
+    case ConvolutionInput::inside:
+      return const_cast<void*>(x);
+    case ConvolutionInput::stored:
+      return normalization.z;
+    case ConvolutionInput::padded:
+    case ConvolutionInput::saved:
+    case ConvolutionInput::temporary:
+      return kept(memory, kept_at_.z);
+  }
+  return nullptr;
+}
+
+void CudaConv2d::narrow_parameters(const Forward& args, const OpMemory& memory, Stream& stream) {
+  if (!narrows()) return;
+  std::array<Narrowing, 3> pieces{{{args.weight, kept(memory, kept_at_.weight), weight_rows()}}};
+  const Rows channels{1, 2 * d_.x[3], 2 * d_.x[3]};
+  if (unit_.makes_z()) pieces[1] = {args.normalization.scale_bias, kept(memory, kept_at_.scale_bias), channels};
+  if (unit_.forward == ConvolutionGraph::normalized_residual_forward)
+    pieces[2] = {args.normalization.residual_scale_bias, kept(memory, kept_at_.residual_scale_bias), channels};
+  narrow(d_.dtype, pieces, context_, stream);
+}
+
+void CudaConv2d::forward(const Forward& args, const OpMemory& memory, Stream& stream) {
+  const NormalizationForward& normalization = args.normalization;
+  narrow_parameters(args, memory, stream);
+  void* const z = input(args.x, normalization, memory);
+  if (unit_.input == ConvolutionInput::padded)
+    pad_rows(d_.dtype, args.x, z, {x_shape_.rows, d_.x[3], unit_.shape.x[3]}, context_, stream);
+  if (d_.normalization && !unit_.makes_z())
+    normalize(x_shape_, *d_.normalization, args.x, normalization, z, context_, stream);
+
+  ConvolutionTensors tensors{.x = unit_.makes_z() ? args.x : z, .weight = weight(args.weight, memory), .y = args.y};
+  if (unit_.gives_statistics()) tensors.statistics = at<float>(memory.workspace, forward_at_.statistics);
+  if (unit_.makes_z()) {
+    tensors.scale_bias = scale_bias(normalization.scale_bias, memory, kept_at_.scale_bias);
+    tensors.residual = normalization.residual;
+    tensors.residual_scale_bias = scale_bias(normalization.residual_scale_bias, memory, kept_at_.residual_scale_bias);
+    tensors.z = z;
+  }
+  forward_->run(tensors, at(memory.workspace, forward_at_.graph), stream);
+
+  if (!d_.statistics) return;
+  if (unit_.gives_statistics())
+    to_double({{{tensors.statistics, args.statistics, 2 * d_.out_channels}}}, context_, stream);
+  else
+    channel_sums(y_shape_, args.y, args.statistics, at(memory.workspace, forward_at_.sums), context_, stream);
+}
+
+void CudaConv2d::backward(const Backward& args, const OpMemory& memory, Stream& stream) {
+  require(!d_.inference, ErrorCode::internal, "conv2d {} was planned for inference, and backward was called",
+          text(unit_.shape));
+  if (args.dweight_mode != GradientMode::skip) weight_gradient(args, memory, stream);
+  if (!d_.input_gradient) return;
+  if (!d_.normalization) return plain_gradient(args, memory, stream);
+  // The graph reads `added` where others write dz: not in place.
+  const bool fits = fused_gradient_ && (args.gradient.added != nullptr) == unit_.fused_gradient_adds() &&
+                    args.gradient.added != args.gradient.dz;
+  return fits ? fused_gradient(args, memory, stream) : gradient_in_passes(args, memory, stream);
+}
+
+void CudaConv2d::weight_gradient(const Backward& args, const OpMemory& memory, Stream& stream) {
+  const bool accumulate = args.dweight_mode == GradientMode::accumulate;
+  const bool in_place = !narrows() && !accumulate;
+  void* const dweight = in_place ? args.dweight : at(memory.workspace, backward_at_.dweight);
+  ConvolutionTensors tensors{.x = input(args.x, args.normalization, memory), .dy = args.dy, .dweight = dweight};
+  if (unit_.input == ConvolutionInput::inside)
+    tensors.scale_bias = scale_bias(args.normalization.scale_bias, memory, kept_at_.scale_bias);
+  weight_gradient_->run(tensors, at(memory.workspace, backward_at_.weight_graph), stream);
+  if (in_place) return;
+  if (narrows())
+    widen(d_.dtype, dweight, args.dweight, weight_rows(), accumulate, context_, stream);
+  else
+    add_into({layout_->n_elements(), DType::fp32}, dweight, args.dweight, context_, stream);
+}
+
+void CudaConv2d::fused_gradient(const Backward& args, const OpMemory& memory, Stream& stream) {
+  const std::int64_t c = d_.x[3];
+  const NormalizationBackward& gradient = args.gradient;
+  auto* const gamma_beta = at<float>(memory.workspace, backward_at_.gamma_beta);
+  auto* const sums = at<float>(memory.workspace, backward_at_.sums);
+  auto* const unused = at<float>(memory.workspace, backward_at_.unused);
+  const bool dual = d_.normalization->residual == Residual::normalized;
+  const std::int64_t residual_c = dual ? c : 0;
+  recover_gamma_beta({{{args.normalization.scale_bias, gradient.mean_inverse_stddev, gamma_beta, c},
+                       {args.normalization.residual_scale_bias, gradient.residual_mean_inverse_stddev,
+                        gamma_beta + 2 * c, residual_c}}},
+                     context_, stream);
+  fused_gradient_->run({.x = args.x,
+                        .weight = weight(args.weight, memory),
+                        .residual = args.normalization.residual,
+                        .dy = args.dy,
+                        .dx = gradient.dz,
+                        .added = gradient.added,
+                        .mean_inverse_stddev = gradient.mean_inverse_stddev,
+                        .gamma_beta = gamma_beta,
+                        .sums = sums,
+                        .unused = unused,
+                        .residual_mean_inverse_stddev = gradient.residual_mean_inverse_stddev,
+                        .residual_gamma_beta = gamma_beta + 2 * c,
+                        .residual_sums = sums + 2 * c,
+                        .residual_unused = unused + 3 * c},
+                       at(memory.workspace, backward_at_.fused_graph), stream);
+  to_double({{{sums, gradient.sums, 2 * c}, {sums + 2 * c, gradient.residual_sums, 2 * residual_c}}}, context_, stream);
+}
+
+void CudaConv2d::gradient_in_passes(const Backward& args, const OpMemory& memory, Stream& stream) {
+  // dz takes the data gradient first, unless another gradient still lies there.
+  void* const target =
+      args.gradient.dz == args.gradient.added ? at(memory.workspace, backward_at_.dx) : args.gradient.dz;
+  data_gradient_->run({.weight = weight(args.weight, memory), .dy = args.dy, .dx = target},
+                      at(memory.workspace, backward_at_.data_graph), stream);
+  // Without a residual the mask follows from x, which is read anyway for the sums.
+  const void* const mask =
+      d_.normalization->residual == Residual::none ? nullptr : input(args.x, args.normalization, memory);
+  normalize_backward(x_shape_, *d_.normalization, args.x, args.normalization, mask, target, args.gradient,
+                     at(memory.workspace, backward_at_.normalize), context_, stream);
+}
+
+void CudaConv2d::plain_gradient(const Backward& args, const OpMemory& memory, Stream& stream) {
+  if (args.dx_mode == GradientMode::skip) return;
+  const bool accumulate = args.dx_mode == GradientMode::accumulate;
+  void* const target = accumulate ? at(memory.workspace, backward_at_.dx) : args.dx;
+  data_gradient_->run({.weight = weight(args.weight, memory), .dy = args.dy, .dx = target},
+                      at(memory.workspace, backward_at_.data_graph), stream);
+  if (accumulate) add_into({static_cast<std::size_t>(d_.x.n_elements()), d_.dtype}, target, args.dx, context_, stream);
+}
+
+/// Seconds of forward and backward.
+double seconds_of(CudaConv2d& convolution, const Conv2dDescription& d, const CudaContext& context) {
+  const auto memory = [&](std::size_t size) { return std::make_unique<TimingMemory>(size, context); };
+  const std::size_t x_bytes = bytes_of(d.x, d.dtype), y_bytes = bytes_of(d.y(), d.dtype);
+  const std::size_t weight_bytes = convolution.weight_layout()->n_elements() * sizeof(float);
+  const std::size_t channels = static_cast<std::size_t>(std::max(d.x[3], d.out_channels));
+  const OpNeeds needs = convolution.needs();
+  const auto x = memory(x_bytes), z = memory(x_bytes), residual = memory(x_bytes), dx = memory(x_bytes),
+             added = memory(x_bytes), y = memory(y_bytes), weight = memory(weight_bytes),
+             dweight = memory(weight_bytes), numbers = memory(2 * channels * sizeof(float)),
+             sums = memory(2 * channels * sizeof(double)), other_sums = memory(2 * channels * sizeof(double)),
+             workspace = memory(std::max(needs.forward_workspace_bytes, needs.backward_workspace_bytes)),
+             saved = memory(needs.saved_bytes);
+  const bool stores = d.normalization && d.normalization->store;
+  const NormalizationForward normalization{.scale_bias = numbers->as<float>(),
+                                           .residual = residual->as(),
+                                           .residual_scale_bias = numbers->as<float>(),
+                                           .z = z->as()};
+  const OpMemory op_memory{workspace->as(), saved->as()};
+  return cuda::seconds_of(
+      [&](Stream& stream) {
+        convolution.forward({.x = x->as(),
+                             .weight = weight->as<float>(),
+                             .y = y->as(),
+                             .statistics = sums->as<double>(),
+                             .normalization = normalization},
+                            op_memory, stream);
+        if (d.inference) return;
+        convolution.backward({.dy = y->as(),
+                              .x = x->as(),
+                              .weight = weight->as<float>(),
+                              .dweight = dweight->as<float>(),
+                              .dx = dx->as(),
+                              .normalization = normalization,
+                              .gradient = {.mean_inverse_stddev = numbers->as<float>(),
+                                           .residual_mean_inverse_stddev = numbers->as<float>(),
+                                           .added = stores ? added->as() : nullptr,
+                                           .dz = dx->as(),
+                                           .sums = sums->as<double>(),
+                                           .residual_sums = other_sums->as<double>()}},
+                             op_memory, stream);
+      },
+      context);
+}
+
+}  // namespace
+
+std::unique_ptr<Conv2d> make_conv2d(const Conv2dDescription& description, const CudaContext& context,
+                                    const CudaOptions& options, Algorithms* algorithms) {
+  check(description);
+  // In the order of a fixed choice.
+  const std::vector<LeveledUnit> units = units_of(description, context, algorithms);
+  std::vector<std::string> names;
+  std::string all;
+  for (const LeveledUnit& unit : units) {
+    names.emplace_back(name(unit.level));
+    all = names.back() + (all.empty() ? "" : ", ") + all;
+  }
+  const auto make = [&](std::size_t i) {
+    return std::make_unique<CudaConv2d>(description, units[i].unit, units[i].level, context, algorithms);
+  };
+  std::size_t chosen = 0;
+  if (!options.convolution.empty()) {
+    const Level wanted = level_of(options.convolution);
+    while (units[chosen].level > wanted) ++chosen;
+  } else if (algorithms && !context.described) {
+    const std::string key =
+        fmt::format("{}, conv2d {}, {}{}{}", convolution_device(context), choice_text(units.back().unit.shape),
+                    text(description.normalization), description.statistics ? ", statistics" : "",
+                    description.inference ? ", inference" : "");
+    chosen = algorithms->choose(key, names, [&](std::size_t i) {
+      const auto convolution = make(i);
+      return seconds_of(*convolution, description, context);
+    });
+  }
+  while (chosen + 1 < units.size() && !can_be_planned(description, units[chosen].unit, context, algorithms)) ++chosen;
+  auto convolution = make(chosen);
+  convolution->set_levels(std::move(all));
+  return convolution;
+}
+
+}  // namespace lockstep::cuda

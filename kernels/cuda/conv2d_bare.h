@@ -1,0 +1,106 @@
+// A convolution's graphs: a bare one in three directions, and those that cuDNN fuses with what stands beside it in a
+// network. The unit that conv2d.cpp makes of them fills the rest with passes.
+//
+// Letters: x (N, H, W, C), weight (K, R, S, C), y (N, H', W', K), all of one type; scale, bias of that type too, since
+// the fused kernels read nothing else; statistics and what normalises x are fp32. Formulas of z, dz and its sums: op.h.
+// A graph writes everything that it names, whatever was there before.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "kernels/cuda/context.h"
+#include "lockstep/algorithms.h"
+#include "lockstep/op.h"
+
+namespace lockstep::cuda {
+
+enum class ConvolutionGraph : std::uint8_t {
+  forward,                                  // x -> y
+  forward_statistics,                       // x -> y, statistics
+  normalized_forward,                       // x -> y, statistics of z = relu(scale x + bias), which stays inside
+  residual_forward,                         // x, residual -> z, y, statistics: z = relu(scale x + bias + r)
+  normalized_residual_forward,              // the same, z = relu((scale x + bias) + (scale2 r + bias2))
+  data_gradient,                            // dy -> dx
+  normalized_data_gradient,                 // dy, x -> dz, sums: dz = relu'(scale x + bias) * data gradient
+  normalized_data_gradient_added,           // the same of data gradient + added
+  residual_data_gradient_added,             // and with the residual in z
+  normalized_residual_data_gradient_added,  // and with a normalised residual: residual_sums too
+  weight_gradient,                          // x, dy -> dweight
+  normalized_weight_gradient,               // dweight of z = relu(scale x + bias), which stays inside
+};
+inline constexpr int kConvolutionGraphs = 12;
+const char* name(ConvolutionGraph graph);
+
+struct ConvolutionShape {
+  Shape x;  // (N, H, W, C)
+  std::int64_t out_channels = 0;
+  int window = 3, stride = 1, padding = 1;
+  DType dtype = DType::fp32;
+  bool tf32 = false;  // fp32 may be multiplied as tf32
+
+  Shape y() const {
+    return {x[0], (x[1] + 2 * padding - window) / stride + 1, (x[2] + 2 * padding - window) / stride + 1, out_channels};
+  }
+};
+/// "(32, 32, 32, 64) -> 128, 3x3/2, fp16"
+std::string text(const ConvolutionShape& shape);
+/// What choices for the shape are remembered under: the batch is the nearest power of two, so that ranks whose batch is
+/// a sample shorter do as the others.
+std::string choice_text(const ConvolutionShape& shape);
+
+/// Null: the graph has no such tensor.
+struct ConvolutionTensors {
+  const void* x = nullptr;
+  const void* weight = nullptr;
+  void* y = nullptr;
+  float* statistics = nullptr;  // (2, K): sum y, sum y^2
+
+  const void* scale_bias = nullptr;  // (2, C)
+  const void* residual = nullptr;
+  const void* residual_scale_bias = nullptr;  // (2, C)
+  void* z = nullptr;
+
+  const void* dy = nullptr;
+  void* dx = nullptr;  // dx or dz
+  const void* added = nullptr;
+  void* dweight = nullptr;
+
+  // Of the batch norm of x, and of the residual's.
+  const float* mean_inverse_stddev = nullptr;           // (2, C)
+  const float* gamma_beta = nullptr;                    // (2, C)
+  float* sums = nullptr;                                // (2, C): sum dz, sum dz * x_hat
+  float* unused = nullptr;                              // (3, C): what the graph writes besides
+  const float* residual_mean_inverse_stddev = nullptr;  // (2, C)
+  const float* residual_gamma_beta = nullptr;           // (2, C)
+  float* residual_sums = nullptr;                       // (2, C)
+  float* residual_unused = nullptr;                     // (3, C)
+};
+
+class PlannedConvolution {
+ public:
+  virtual ~PlannedConvolution() = default;
+  virtual std::size_t workspace_bytes() const = 0;
+  /// The plan's name: engine and knobs.
+  virtual std::string plan() const = 0;
+  /// How many plans there were to choose from.
+  virtual std::size_t n_plans() const = 0;
+  /// `workspace` 64-byte aligned.
+  virtual void run(const ConvolutionTensors& tensors, void* workspace, Stream& stream) = 0;
+};
+
+/// How many plans the graph has for the shape on the device; of some it may turn out later that they do not do.
+std::size_t count_plans(ConvolutionGraph graph, const ConvolutionShape& shape, const CudaContext& context,
+                        const Algorithms* algorithms);
+
+/// Null where the graph has no plan for the shape on the device. Which plan: as `algorithms` remembers or finds to be
+/// the fastest; null: the first of cuDNN's heuristics that gives the same bits in every run.
+std::unique_ptr<PlannedConvolution> plan_convolution(ConvolutionGraph graph, const ConvolutionShape& shape,
+                                                     const CudaContext& context, Algorithms* algorithms);
+
+/// What choices of the device and its libraries are remembered under: "NVIDIA H200, cuDNN 9.19.0".
+std::string convolution_device(const CudaContext& context);
+
+}  // namespace lockstep::cuda

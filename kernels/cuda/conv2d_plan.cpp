@@ -1,0 +1,233 @@
+#include "kernels/cuda/conv2d_plan.h"
+
+#include <algorithm>
+
+#include "lockstep/error.h"
+
+namespace lockstep::cuda {
+namespace {
+
+using Graph = ConvolutionGraph;
+using Residual = InputNormalization::Residual;
+
+ConvolutionShape shape_of(const Conv2dDescription& d) {
+  return {.x = d.x,
+          .out_channels = d.out_channels,
+          .window = d.window,
+          .stride = d.stride,
+          .padding = d.padding,
+          .dtype = d.dtype,
+          .tf32 = d.tf32};
+}
+
+/// Answers whether graphs have plans, for one unit.
+class Plans {
+ public:
+  Plans(const CudaContext& context, const Algorithms* algorithms) : context_(context), algorithms_(algorithms) {}
+  bool has(Graph graph, const ConvolutionShape& shape) const {
+    return count_plans(graph, shape, context_, algorithms_) > 0;
+  }
+
+ private:
+  const CudaContext& context_;
+  const Algorithms* algorithms_;
+};
+
+/// The network's first layer has 3 channels, which tensor cores' loads cannot take. 8 where statistics then come out of
+/// the convolution; else 4, which is all that a bare one wants. (A graph with statistics has no plan for less than 8,
+/// nor for windows of 7.)
+bool wants_padding(const Conv2dDescription& d) {
+  return size_bytes(d.dtype) == 2 && d.x[3] < 8 && !d.normalization && (!d.input_gradient || d.inference);
+}
+ConvolutionShape padded(ConvolutionShape shape, std::int64_t channels) {
+  shape.x = {shape.x[0], shape.x[1], shape.x[2], channels};
+  return shape;
+}
+
+/// The forward graph that makes z itself.
+Graph chained_forward(const InputNormalization& normalization) {
+  switch (normalization.residual) {
+    case Residual::none:
+      return Graph::normalized_forward;
+    case Residual::plain:
+      return Graph::residual_forward;
+    case Residual::normalized:
+      return Graph::normalized_residual_forward;
+  }
+  return Graph::forward;
+}
+
+/// The data gradient that goes back through the normalisation. Where others read z, they leave a gradient to add; with
+/// a residual there is no graph without one.
+Graph chained_gradient(const InputNormalization& normalization) {
+  switch (normalization.residual) {
+    case Residual::none:
+      return normalization.store ? Graph::normalized_data_gradient_added : Graph::normalized_data_gradient;
+    case Residual::plain:
+      return normalization.store ? Graph::residual_data_gradient_added : Graph::data_gradient;
+    case Residual::normalized:
+      return normalization.store ? Graph::normalized_residual_data_gradient_added : Graph::data_gradient;
+  }
+  return Graph::data_gradient;
+}
+
+void chain(ConvolutionUnit& unit, const Conv2dDescription& d, const Plans& plans) {
+  const InputNormalization& normalization = *d.normalization;
+  if (!normalization.relu) return;
+  const Graph forward = chained_forward(normalization), gradient = chained_gradient(normalization);
+  // z without a residual stays inside, which does not do where others read it, or where the weight gradient cannot make
+  // it again.
+  const bool inside = normalization.residual == Residual::none;
+  if (inside ? !normalization.store && plans.has(forward, unit.shape) &&
+                   (d.inference || plans.has(Graph::normalized_weight_gradient, unit.shape))
+             : plans.has(forward, unit.shape)) {
+    unit.forward = forward;
+    if (inside) {
+      unit.input = ConvolutionInput::inside;
+      unit.weight_gradient = Graph::normalized_weight_gradient;
+    }
+  }
+  if (!d.inference && gradient != Graph::data_gradient && plans.has(gradient, unit.shape))
+    unit.fused_gradient = gradient;
+}
+
+}  // namespace
+
+const char* name(Level level) {
+  switch (level) {
+    case Level::passes:
+      return "passes";
+    case Level::statistics:
+      return "statistics";
+    case Level::chain:
+      return "chain";
+  }
+  return "";
+}
+
+Level level_of(const std::string& wanted) {
+  for (Level level : kLevels)
+    if (wanted == name(level)) return level;
+  fail(ErrorCode::usage, "convolutions have the levels passes, statistics and chain, not {}", wanted);
+}
+
+bool ConvolutionUnit::gives_statistics() const { return forward != Graph::forward; }
+bool ConvolutionUnit::makes_z() const { return forward != Graph::forward && forward != Graph::forward_statistics; }
+
+void check(const Conv2dDescription& d) {
+  const std::string what = text(shape_of(d));
+  require(d.dtype == DType::fp32 || d.dtype == DType::fp16 || d.dtype == DType::bf16, ErrorCode::not_supported,
+          "conv2d {}: the cuda backend computes in fp32, fp16 or bf16", what);
+  require(d.x.rank() == 4 && d.x.n_elements() > 0 && d.out_channels > 0, ErrorCode::op_description,
+          "conv2d {}: x must be (N, H, W, C) and out_channels positive", what);
+  require(d.window > 0 && d.stride > 0 && d.padding >= 0, ErrorCode::op_description,
+          "conv2d {}: window and stride must be positive, padding {} not negative", what, d.padding);
+  const std::int64_t smallest = d.window - 2 * d.padding;
+  require(d.x[1] >= smallest && d.x[2] >= smallest, ErrorCode::op_description,
+          "conv2d {}: a window of {} with padding {} needs images of at least {} pixels, found {} x {}", what, d.window,
+          d.padding, smallest, d.x[1], d.x[2]);
+  require(d.x_layout == Layout::nhwc && d.y_layout == Layout::nhwc, ErrorCode::not_supported,
+          "conv2d {}: the cuda backend computes in nhwc", what);
+}
+
+ConvolutionUnit unit_at(Level level, const Conv2dDescription& d, const CudaContext& context,
+                        const Algorithms* algorithms) {
+  const Plans plans(context, algorithms);
+  ConvolutionUnit unit;
+  unit.shape = shape_of(d);
+  if (d.normalization)
+    unit.input = d.normalization->store ? ConvolutionInput::stored
+                 : d.inference          ? ConvolutionInput::temporary
+                                        : ConvolutionInput::saved;
+  if (level == Level::chain && d.normalization) chain(unit, d, plans);
+  const bool wants_statistics = level >= Level::statistics && d.statistics;
+  if (wants_padding(d)) {
+    unit.input = ConvolutionInput::padded;
+    const bool eight = wants_statistics && plans.has(Graph::forward_statistics, padded(unit.shape, 8));
+    unit.shape = padded(unit.shape, eight || d.x[3] > 4 ? 8 : 4);
+  }
+  if (wants_statistics && unit.forward == Graph::forward && plans.has(Graph::forward_statistics, unit.shape))
+    unit.forward = Graph::forward_statistics;
+  return unit;
+}
+
+std::vector<ConvolutionGraph> graphs_of(const Conv2dDescription& d, const ConvolutionUnit& unit) {
+  std::vector<ConvolutionGraph> graphs{unit.forward};
+  if (d.inference) return graphs;
+  graphs.push_back(unit.weight_gradient);
+  if (!d.input_gradient) return graphs;
+  graphs.push_back(Graph::data_gradient);
+  if (unit.has_fused_gradient()) graphs.push_back(unit.fused_gradient);
+  return graphs;
+}
+
+bool can_be_planned(const Conv2dDescription& d, const ConvolutionUnit& unit, const CudaContext& context,
+                    Algorithms* algorithms) {
+  const std::vector<Graph> graphs = graphs_of(d, unit);
+  return std::all_of(graphs.begin(), graphs.end(),
+                     [&](Graph graph) { return plan_convolution(graph, unit.shape, context, algorithms) != nullptr; });
+}
+
+std::vector<LeveledUnit> units_of(const Conv2dDescription& d, const CudaContext& context,
+                                  const Algorithms* algorithms) {
+  std::vector<LeveledUnit> units;
+  for (Level level : kLevels) {
+    const ConvolutionUnit unit = unit_at(level, d, context, algorithms);
+    if (units.empty() || !(unit == units.front().unit)) units.insert(units.begin(), {level, unit});
+  }
+  return units;
+}
+
+BytesMoved bytes_moved(const Conv2dDescription& d, const ConvolutionUnit& unit) {
+  const double element = static_cast<double>(size_bytes(d.dtype));
+  const double x = static_cast<double>(d.x.n_elements()) * element;
+  const double y = static_cast<double>(d.y().n_elements()) * element;
+  const double n_weights = static_cast<double>(d.out_channels * d.window * d.window * unit.shape.x[3]);
+  const double weight = n_weights * element, master = n_weights * sizeof(float);
+  const double cast = d.dtype == DType::fp32 ? 0 : master + weight;  // between fp32 and the graphs' type
+  const double with_residual = d.normalization && d.normalization->residual != Residual::none ? x : 0;
+  const double input = static_cast<double>(unit.shape.x.n_elements()) * element;  // what is convolved
+
+  BytesMoved moved;
+  moved.forward = cast + weight + input + y;
+  if (unit.input == ConvolutionInput::padded) moved.forward += x + input;
+  if (unit.makes_z())
+    moved.forward += with_residual + (unit.input == ConvolutionInput::inside ? 0 : x);
+  else if (d.normalization)
+    moved.forward += x + with_residual + x;
+  if (d.statistics && !unit.gives_statistics()) moved.forward += y;
+  if (d.inference) return moved;
+
+  moved.backward = input + y + weight + cast;  // dweight
+  if (!d.input_gradient) return moved;
+  const double added = d.normalization && d.normalization->store ? x : 0;
+  moved.backward += y + weight + x;                                  // data gradient
+  if (d.normalization) moved.backward += x + with_residual + added;  // mask and x_hat
+  if (d.normalization && !unit.has_fused_gradient())
+    moved.backward += 2 * x + (d.normalization->residual == Residual::normalized ? x : 0);
+  return moved;
+}
+
+std::string text(const std::optional<InputNormalization>& normalization) {
+  if (!normalization) return "plain";
+  static constexpr const char* kResiduals[] = {"normalized", "normalized + residual", "normalized + normalized"};
+  return fmt::format("{}{}{}", kResiduals[static_cast<int>(normalization->residual)],
+                     normalization->relu ? ", relu" : "", normalization->store ? ", stored" : "");
+}
+
+void KrscLayout::pack(std::span<const float> canonical, float* parameter) const {
+  for (std::int64_t k = 0; k < out_channels_; ++k)
+    for (std::int64_t c = 0; c < in_channels_; ++c)
+      for (std::int64_t tap = 0; tap < taps_; ++tap)
+        parameter[(k * taps_ + tap) * in_channels_ + c] =
+            canonical[static_cast<std::size_t>((k * in_channels_ + c) * taps_ + tap)];
+}
+void KrscLayout::unpack(const float* parameter, std::span<float> canonical) const {
+  for (std::int64_t k = 0; k < out_channels_; ++k)
+    for (std::int64_t c = 0; c < in_channels_; ++c)
+      for (std::int64_t tap = 0; tap < taps_; ++tap)
+        canonical[static_cast<std::size_t>((k * in_channels_ + c) * taps_ + tap)] =
+            parameter[(k * taps_ + tap) * in_channels_ + c];
+}
+
+}  // namespace lockstep::cuda

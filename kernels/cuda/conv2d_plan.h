@@ -1,0 +1,90 @@
+// What one convolution's unit is made of at a level: which graphs, what they lack, and where z lies.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/conv2d_bare.h"
+
+namespace lockstep::cuda {
+
+enum class Level : std::uint8_t { passes, statistics, chain };
+inline constexpr std::array kLevels{Level::passes, Level::statistics, Level::chain};
+const char* name(Level level);
+/// Throws usage where no level has the name.
+Level level_of(const std::string& name);
+
+/// What is convolved.
+enum class ConvolutionInput : std::uint8_t {
+  x,          // as it is
+  padded,     // x with more channels, zeros: the kernels' loads want 8 or 16 bytes
+  inside,     // z, which only the graphs see
+  stored,     // z in the caller's memory
+  saved,      // z kept from forward to backward
+  temporary,  // z in the workspace, for inference
+};
+
+struct ConvolutionUnit {
+  ConvolutionShape shape;  // of the graphs: its input may be padded
+  ConvolutionInput input = ConvolutionInput::x;
+  ConvolutionGraph forward = ConvolutionGraph::forward;
+  ConvolutionGraph weight_gradient = ConvolutionGraph::weight_gradient;
+  ConvolutionGraph fused_gradient = ConvolutionGraph::data_gradient;  // data_gradient: there is none
+
+  bool gives_statistics() const;  // forward does, so no pass
+  bool makes_z() const;           // forward does, so no pass
+  bool has_fused_gradient() const { return fused_gradient != ConvolutionGraph::data_gradient; }
+  bool fused_gradient_adds() const { return fused_gradient != ConvolutionGraph::normalized_data_gradient; }
+  bool operator==(const ConvolutionUnit& other) const {
+    return shape.x == other.shape.x && input == other.input && forward == other.forward &&
+           weight_gradient == other.weight_gradient && fused_gradient == other.fused_gradient;
+  }
+};
+
+/// Throws Error where the description has no meaning.
+void check(const Conv2dDescription& description);
+
+/// The unit at a level; a part for which the device has no plan is a pass.
+ConvolutionUnit unit_at(Level level, const Conv2dDescription& description, const CudaContext& context,
+                        const Algorithms* algorithms);
+
+/// All graphs that the unit consists of.
+std::vector<ConvolutionGraph> graphs_of(const Conv2dDescription& description, const ConvolutionUnit& unit);
+/// Whether each has a plan that can be built.
+bool can_be_planned(const Conv2dDescription& description, const ConvolutionUnit& unit, const CudaContext& context,
+                    Algorithms* algorithms);
+
+/// The levels that differ, the last first, each with its unit.
+struct LeveledUnit {
+  Level level;
+  ConvolutionUnit unit;
+};
+std::vector<LeveledUnit> units_of(const Conv2dDescription& description, const CudaContext& context,
+                                  const Algorithms* algorithms);
+
+/// Bytes that forward and backward read and write, each kernel each of its tensors once.
+struct BytesMoved {
+  double forward = 0, backward = 0;
+};
+BytesMoved bytes_moved(const Conv2dDescription& description, const ConvolutionUnit& unit);
+
+/// "normalized plain residual, relu, stored"; "plain": x is convolved as it is.
+std::string text(const std::optional<InputNormalization>& normalization);
+
+/// (K, R, S, C), fp32. Canonical is (K, C, R, S).
+class KrscLayout final : public ParameterLayout {
+ public:
+  KrscLayout(std::int64_t out_channels, int window, std::int64_t in_channels)
+      : out_channels_(out_channels), taps_(std::int64_t{window} * window), in_channels_(in_channels) {}
+  std::size_t n_elements() const override { return static_cast<std::size_t>(out_channels_ * taps_ * in_channels_); }
+  void pack(std::span<const float> canonical, float* parameter) const override;
+  void unpack(const float* parameter, std::span<float> canonical) const override;
+  std::string describe() const override { return "krsc"; }
+
+ private:
+  std::int64_t out_channels_, taps_, in_channels_;
+};
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,28 @@
+// A shared library that is opened when it is first used, so that the program starts without it, and stays open.
+#pragma once
+
+#include <string>
+
+namespace lockstep::cuda {
+
+class Library {
+ public:
+  /// Tries the folders that the loader searches, then lib64 and lib below the environment's CUDNN_HOME and CUDA_HOME.
+  /// Throws not_supported where there is none: `name` ("cuDNN 9"), the file, and what to do.
+  Library(const std::string& name, const std::string& file);
+
+  /// Throws not_supported where this version of the library has no such function.
+  template <typename Function>
+  Function* function(const char* symbol) const {
+    return reinterpret_cast<Function*>(address(symbol));
+  }
+  void* handle() const { return handle_; }
+
+ private:
+  void* address(const char* symbol) const;
+
+  std::string name_, path_;
+  void* handle_ = nullptr;
+};
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,157 @@
+// y (M, out) = x (M, in) * weight^T (in, out) + bias (out), row-major, the weight as it is in files. y is overwritten:
+//   dx = dy * weight,  dweight = dy^T * x,  dbias = sum over rows of dy; each overwritten, added to, or skipped
+// Products sum in fp32; in fp16 and bf16 weight and bias are rounded first, and the rounded weight is kept for
+// backward. dweight and dbias are fp32 at once, whatever the tensors' type.
+#include "kernels/cuda/matmul.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/conversions.h"
+#include "kernels/cuda/matmul_bare.h"
+#include "kernels/cuda/workspace.h"
+#include "lockstep/error.h"
+
+namespace lockstep::cuda {
+namespace {
+
+class RowMajorLayout final : public ParameterLayout {
+ public:
+  explicit RowMajorLayout(std::size_t n_elements) : n_elements_(n_elements) {}
+  std::size_t n_elements() const override { return n_elements_; }
+  void pack(std::span<const float> canonical, float* parameter) const override {
+    std::copy(canonical.begin(), canonical.end(), parameter);
+  }
+  void unpack(const float* parameter, std::span<float> canonical) const override {
+    std::copy_n(parameter, canonical.size(), canonical.begin());
+  }
+  std::string describe() const override { return "canonical"; }
+
+ private:
+  std::size_t n_elements_;
+};
+
+std::string text(const MatmulDescription& d) {
+  return fmt::format("matmul ({}, {}) -> {}{}, {}", d.rows, d.in_features, d.out_features, d.bias ? " with bias" : "",
+                     d.tf32 ? "tf32" : name(d.dtype));
+}
+
+class CudaMatmul final : public Matmul {
+ public:
+  CudaMatmul(const MatmulDescription& description, const CudaContext& context, Algorithms* algorithms);
+
+  OpNeeds needs() const override { return needs_; }
+  std::string describe() const override;
+  std::shared_ptr<const ParameterLayout> weight_layout() const override { return layout_; }
+  void forward(const Forward& args, const OpMemory& memory, Stream& stream) override;
+  void backward(const Backward& args, const OpMemory& memory, Stream& stream) override;
+
+ private:
+  bool narrows() const { return d_.dtype != DType::fp32; }
+  const void* weight(const float* given, const OpMemory& memory) const {
+    return narrows() ? at(d_.inference ? memory.workspace : memory.saved, 0) : static_cast<const void*>(given);
+  }
+
+  MatmulDescription d_;
+  CudaContext context_;
+  std::shared_ptr<const ParameterLayout> layout_;
+  std::unique_ptr<PlannedProduct> forward_, data_gradient_, weight_gradient_;  // null: not wanted
+  OpNeeds needs_;
+  struct Offsets {
+    std::size_t bias = 0, forward = 0;
+  } at_;
+};
+
+CudaMatmul::CudaMatmul(const MatmulDescription& description, const CudaContext& context, Algorithms* algorithms)
+    : d_(description), context_(context), layout_(description.weight_layout) {
+  const MatmulDescription& d = d_;
+  require(d.rows > 0 && d.in_features > 0 && d.out_features > 0, ErrorCode::op_description,
+          "{}: rows, in_features and out_features must be positive", text(d));
+  require(d.dtype == DType::fp32 || d.dtype == DType::fp16 || d.dtype == DType::bf16, ErrorCode::not_supported,
+          "{}: the cuda backend computes in fp32, fp16 or bf16", text(d));
+  const auto n_weights = static_cast<std::size_t>(d.out_features * d.in_features);
+  if (!layout_) layout_ = std::make_shared<RowMajorLayout>(n_weights);
+  require(dynamic_cast<const RowMajorLayout*>(layout_.get()) != nullptr, ErrorCode::internal,
+          "{}: a weight in {} was given to the cuda backend", text(d), layout_->describe());
+  const auto plan = [&](ProductDescription product) {
+    product.dtype = d.dtype;
+    product.tf32 = d.tf32;
+    return plan_product(product, context, algorithms);
+  };
+  forward_ = plan({.rows = d.rows,
+                   .columns = d.out_features,
+                   .inner = d.in_features,
+                   .b_is_transposed = true,
+                   .d_dtype = d.dtype,
+                   .bias = d.bias});
+  WorkspacePlan workspace;
+  const std::size_t element = narrows() ? size_bytes(d.dtype) : 0;
+  if (d.inference)
+    workspace.take(n_weights * element);
+  else
+    needs_.saved_bytes = n_weights * element;
+  at_.bias = workspace.take(static_cast<std::size_t>(d.out_features) * element);
+  at_.forward = workspace.take(forward_->workspace_bytes());
+  needs_.forward_workspace_bytes = workspace.size_bytes();
+  if (d.inference) return;
+  weight_gradient_ = plan({.rows = d.out_features, .columns = d.in_features, .inner = d.rows, .a_is_transposed = true});
+  needs_.backward_workspace_bytes = weight_gradient_->workspace_bytes();
+  if (!d.input_gradient) return;
+  data_gradient_ = plan({.rows = d.rows, .columns = d.in_features, .inner = d.out_features, .d_dtype = d.dtype});
+  needs_.backward_workspace_bytes = std::max(needs_.backward_workspace_bytes, data_gradient_->workspace_bytes());
+}
+
+std::string CudaMatmul::describe() const {
+  std::string out =
+      fmt::format("{}, weights {}: cuBLASLt, forward {}", text(d_), layout_->describe(), forward_->algorithm());
+  if (data_gradient_) out += "; data gradient " + data_gradient_->algorithm();
+  if (weight_gradient_) out += "; weight gradient " + weight_gradient_->algorithm();
+  return out + (d_.bias ? "; bias fused" : "");
+}
+
+void CudaMatmul::forward(const Forward& args, const OpMemory& memory, Stream& stream) {
+  const void* bias = args.bias;
+  if (narrows()) {
+    std::array<Narrowing, 3> pieces{{{args.weight,
+                                      const_cast<void*>(weight(args.weight, memory)),
+                                      {d_.out_features, d_.in_features, d_.in_features}}}};
+    if (d_.bias) {
+      void* const rounded = at(memory.workspace, at_.bias);
+      pieces[1] = {args.bias, rounded, {1, d_.out_features, d_.out_features}};
+      bias = rounded;
+    }
+    narrow(d_.dtype, pieces, context_, stream);
+  }
+  forward_->run({.a = args.x, .b = weight(args.weight, memory), .bias = bias, .d = args.y},
+                at(memory.workspace, at_.forward), stream);
+}
+
+void CudaMatmul::backward(const Backward& args, const OpMemory& memory, Stream& stream) {
+  require(!d_.inference, ErrorCode::internal, "{} was planned for inference, and backward was called", text(d_));
+  if (args.parameter_mode != GradientMode::skip) {
+    const bool accumulate = args.parameter_mode == GradientMode::accumulate;
+    weight_gradient_->run({.a = args.dy, .b = args.x, .d = args.dweight, .accumulate = accumulate}, memory.workspace,
+                          stream);
+    if (d_.bias) sum_columns({d_.rows, d_.out_features, d_.dtype}, args.dy, args.dbias, accumulate, context_, stream);
+  }
+  if (data_gradient_ && args.dx_mode != GradientMode::skip)
+    data_gradient_->run({.a = args.dy,
+                         .b = weight(args.weight, memory),
+                         .d = args.dx,
+                         .accumulate = args.dx_mode == GradientMode::accumulate},
+                        memory.workspace, stream);
+}
+
+}  // namespace
+
+std::string text(const ProductDescription& product) {
+  return fmt::format("{}x{}x{}{}{}, {} to {}{}", product.rows, product.columns, product.inner,
+                     product.a_is_transposed ? ", a^T" : "", product.b_is_transposed ? ", b^T" : "",
+                     product.tf32 ? "tf32" : name(product.dtype), name(product.d_dtype), product.bias ? ", bias" : "");
+}
+
+std::unique_ptr<Matmul> make_matmul(const MatmulDescription& description, const CudaContext& context,
+                                    Algorithms* algorithms) {
+  return std::make_unique<CudaMatmul>(description, context, algorithms);
+}
+
+}  // namespace lockstep::cuda

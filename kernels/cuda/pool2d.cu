@@ -1,0 +1,465 @@
+// Forward applies a pending normalisation while reading, unless it is stored; backward gathers the data gradient and
+// goes back through the normalisation in the same pass. Max: the first of equals in window order (row by row) gets the
+// gradient, and a NaN wins, both as in PyTorch. `saved`: its position in the window, one byte an element of y.
+// Bytes moved, each tensor read or written once (E, F: bytes of x and y; windows that overlap are read again from the
+// caches): forward E + F, E more with a residual, 2E more where z is stored; max F / element size more for `saved`.
+// Backward with a normalisation 2E + F (x, dz, dy) and `saved`, and E each for a residual that is read, a stored z and
+// an added gradient; without one E + F and `saved`, E more to accumulate.
+#include "kernels/cuda/pool2d.h"
+
+#include "kernels/cuda/fast_divide.h"
+#include "kernels/cuda/normalization_kernels.h"
+#include "lockstep/error.h"
+
+namespace lockstep::cuda {
+namespace {
+
+constexpr unsigned kThreads = 128;
+constexpr unsigned kBlocksPerMultiprocessor = 4;  // 128 registers a thread
+
+struct Span {
+  int begin, end;
+};
+
+/// One axis: which pixels lie under which windows.
+struct PoolAxis {
+  int size = 1, out_size = 1, window = 1, stride = 1, padding = 0;
+  FastDivide by_size, by_out_size, by_stride;
+
+  PoolAxis(std::int64_t size, std::int64_t out_size, std::int64_t window, int stride, int padding)
+      : size(static_cast<int>(size)),
+        out_size(static_cast<int>(out_size)),
+        window(static_cast<int>(window)),
+        stride(stride),
+        padding(padding),
+        by_size(static_cast<std::uint32_t>(size)),
+        by_out_size(static_cast<std::uint32_t>(out_size)),
+        by_stride(static_cast<std::uint32_t>(stride)) {}
+
+  /// The window's first pixel, which may be padding.
+  __device__ int begin(int p) const { return p * stride - padding; }
+  __device__ Span pixels_under(int p) const { return {std::max(begin(p), 0), std::min(begin(p) + window, size)}; }
+  __device__ Span windows_over(int pixel) const {
+    const int too_early = pixel + padding - window;  // a window that begins here ends before the pixel
+    const int last = static_cast<int>(by_stride.quotient(static_cast<std::uint32_t>(pixel + padding)));
+    return {too_early < 0 ? 0 : static_cast<int>(by_stride.quotient(static_cast<std::uint32_t>(too_early))) + 1,
+            std::min(last + 1, out_size)};
+  }
+};
+
+struct PoolGeometry {
+  PoolAxis rows, columns;
+
+  struct Pixel {
+    int n, h, w;
+  };
+  /// Pixel number `i` of x, or of y.
+  __device__ Pixel pixel(std::int64_t i) const { return find(i, rows.by_size, columns.by_size); }
+  __device__ Pixel out_pixel(std::int64_t i) const { return find(i, rows.by_out_size, columns.by_out_size); }
+
+  /// Number of pixel (n, h, w) of x, and of (n, p, q) of y.
+  __device__ std::int64_t index(int n, int h, int w) const {
+    return (std::int64_t{n} * rows.size + h) * columns.size + w;
+  }
+  __device__ std::int64_t out_index(int n, int p, int q) const {
+    return (std::int64_t{n} * rows.out_size + p) * columns.out_size + q;
+  }
+
+ private:
+  static __device__ Pixel find(std::int64_t i, const FastDivide& by_rows, const FastDivide& by_columns) {
+    const auto number = static_cast<std::uint32_t>(i);
+    const std::uint32_t row = by_columns.quotient(number), n = by_rows.quotient(row);
+    return {static_cast<int>(n), static_cast<int>(by_rows.remainder(row, n)),
+            static_cast<int>(by_columns.remainder(number, row))};
+  }
+};
+
+/// y or dy: T, or fp32.
+template <typename T, int kN>
+__device__ inline Floats<kN> load_output(const void* y, bool is_fp32, std::int64_t offset) {
+  if (is_fp32) return load_floats<kN>(static_cast<const float*>(y) + offset);
+  return load_floats<kN>(static_cast<const T*>(y) + offset);
+}
+template <typename T, int kN>
+__device__ inline void store_output(void* y, bool is_fp32, std::int64_t offset, const Floats<kN>& values) {
+  if (is_fp32)
+    store_floats(static_cast<float*>(y) + offset, values);
+  else
+    store_floats(static_cast<T*>(y) + offset, values);
+}
+
+/// Positions in windows, a byte each.
+template <int kN>
+struct Bytes {
+  static_assert(kN == 4 || kN == 8);
+  std::uint32_t words[kN / 4];
+  __device__ int operator[](int i) const { return static_cast<int>(words[i / 4] >> (i % 4 * 8) & 0xff); }
+};
+template <>
+struct Bytes<1> {
+  std::uint8_t byte;
+  __device__ int operator[](int) const { return byte; }
+};
+template <int kN>
+__device__ inline Bytes<kN> load_bytes(const std::uint8_t* source) {
+  if constexpr (kN == 1) {
+    return {*source};
+  } else if constexpr (kN == 4) {
+    return {{*reinterpret_cast<const std::uint32_t*>(source)}};
+  } else {
+    const uint2 bits = *reinterpret_cast<const uint2*>(source);
+    return {{bits.x, bits.y}};
+  }
+}
+template <int kN>
+__device__ inline void store_bytes(std::uint8_t* target, const int (&values)[kN]) {
+  if constexpr (kN == 1) {
+    *target = static_cast<std::uint8_t>(values[0]);
+  } else {
+    std::uint32_t words[kN / 4] = {};
+#pragma unroll
+    for (int i = 0; i < kN; ++i) words[i / 4] |= static_cast<std::uint32_t>(values[i]) << (i % 4 * 8);
+    if constexpr (kN == 4)
+      *reinterpret_cast<std::uint32_t*>(target) = words[0];
+    else
+      *reinterpret_cast<uint2*>(target) = make_uint2(words[0], words[1]);
+  }
+}
+
+template <typename T>
+struct PoolTask {
+  std::int64_t rows = 0;  // pixels of y
+  float lower_bound = 0;  // of the normalised input
+  bool y_is_fp32 = false;
+  const T* x = nullptr;
+  const T* residual = nullptr;                 // or null
+  const float* scale_bias = nullptr;           // null: x as it is
+  const float* residual_scale_bias = nullptr;  // or null
+  void* y = nullptr;
+  std::uint8_t* saved = nullptr;  // null: no backward follows
+};
+
+/// The input at a thread's channels of one pixel, normalised on the way: loaded first, computed later.
+template <typename T, int kN>
+struct PoolInput {
+  Vector<T, kN> x, residual;
+
+  __device__ void load(const PoolTask<T>& task, std::int64_t offset) {
+    x = load_vector<kN>(task.x + offset);
+    residual = load_if_any<kN>(task.residual, offset);
+  }
+  __device__ Floats<kN> values(const PoolTask<T>& task, const NormalizationCoefficients<kN>& act) const {
+    Floats<kN> z;
+    if (task.residual != nullptr) {
+#pragma unroll
+      for (int i = 0; i < kN; ++i) z[i] = at_least(task.lower_bound, act(i, x[i], residual[i]));
+    } else {
+#pragma unroll
+      for (int i = 0; i < kN; ++i) z[i] = at_least(task.lower_bound, act(i, x[i]));
+    }
+    return z;
+  }
+};
+
+template <typename T, int kN, bool kMax>
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
+    pool_forward(const PoolTask<T> task, const PoolGeometry geometry, const RowWalk walk) {
+  constexpr int kTaps = 3;  // loaded together: a row of the usual window
+  const RowPlace<kN> place(walk);
+  if (!place.is_inside) return;
+  const NormalizationCoefficients<kN> act(task.scale_bias, task.residual_scale_bias, walk.c, place.channel);
+  for (std::int64_t row = place.row; row < task.rows; row += place.row_step) {
+    const auto [n, p, q] = geometry.out_pixel(row);
+    const Span rows = geometry.rows.pixels_under(p), columns = geometry.columns.pixels_under(q);
+    const int window_begin = geometry.rows.begin(p) * geometry.columns.window + geometry.columns.begin(q);
+    Floats<kN> result;
+    int position[kN];
+#pragma unroll
+    for (int i = 0; i < kN; ++i) {
+      result[i] = kMax ? -INFINITY : 0.0f;
+      position[i] = rows.begin * geometry.columns.window + columns.begin - window_begin;
+    }
+    for (int h = rows.begin; h < rows.end; ++h) {
+      const std::int64_t line = geometry.index(n, h, 0) * walk.c + place.channel;
+      for (int first = columns.begin; first < columns.end; first += kTaps) {
+        PoolInput<T, kN> input[kTaps];
+#pragma unroll
+        for (int k = 0; k < kTaps; ++k)
+          if (first + k < columns.end) input[k].load(task, line + (first + k) * walk.c);
+#pragma unroll
+        for (int k = 0; k < kTaps; ++k) {
+          if (first + k >= columns.end) continue;
+          const Floats<kN> z = input[k].values(task, act);
+          const int here = h * geometry.columns.window + first + k - window_begin;
+#pragma unroll
+          for (int i = 0; i < kN; ++i) {
+            if constexpr (kMax) {
+              const bool is_greater = z[i] > result[i] || z[i] != z[i];
+              result[i] = is_greater ? z[i] : result[i];
+              position[i] = is_greater ? here : position[i];
+            } else {
+              result[i] += z[i];
+            }
+          }
+        }
+      }
+    }
+    if constexpr (!kMax) {
+      const auto count = static_cast<float>((rows.end - rows.begin) * (columns.end - columns.begin));
+#pragma unroll
+      for (int i = 0; i < kN; ++i) result[i] = result[i] / count;
+    }
+    const std::int64_t offset = row * walk.c + place.channel;
+    store_output<T>(task.y, task.y_is_fp32, offset, result);
+    if (kMax && task.saved != nullptr) store_bytes(task.saved + offset, position);
+  }
+}
+
+/// The average over whole images: the block's lanes share an image, whose sums are made as those of a normalisation.
+template <typename T, int kN>
+__global__ void __launch_bounds__(kSumThreads, kSumBlocksPerMultiprocessor)
+    pool_images(const PoolTask<T> task, std::int64_t image_rows, const RowWalk walk) {
+  constexpr int kRows = 2;  // loaded together
+  const RowPlace<kN> place(walk);
+  const NormalizationCoefficients<kN> act(task.scale_bias, task.residual_scale_bias, walk.c,
+                                          place.is_inside ? place.channel : 0);
+  for (std::int64_t n = blockIdx.x; n < task.rows; n += gridDim.x) {
+    ThreadSums<1, kN> sums;
+    std::int64_t row = place.is_inside ? place.lane : image_rows;
+    while (row < image_rows) {
+      for (int run = 0; run < kRowsOfFp32 && row < image_rows; run += kRows) {
+        PoolInput<T, kN> input[kRows];
+#pragma unroll
+        for (int k = 0; k < kRows; ++k) {
+          const std::int64_t at = row + k * walk.lanes;
+          if (at < image_rows) input[k].load(task, (n * image_rows + at) * walk.c + place.channel);
+        }
+#pragma unroll
+        for (int k = 0; k < kRows; ++k) {
+          if (row + k * walk.lanes >= image_rows) continue;
+          const Floats<kN> z = input[k].values(task, act);
+#pragma unroll
+          for (int i = 0; i < kN; ++i) sums.run[0][i] += z[i];
+        }
+        row += kRows * walk.lanes;
+      }
+      sums.flush();
+    }
+    __syncthreads();
+    sums.for_each_total(walk, [&](int, std::int64_t channel, double total) {
+      const Floats<1> average{{static_cast<float>(total / static_cast<double>(image_rows))}};
+      store_output<T>(task.y, task.y_is_fp32, n * walk.c + channel, average);
+    });
+    __syncthreads();  // the next image's sums lie in the same place
+  }
+}
+
+/// The data gradient of a pixel of x, gathered from all windows over it, in their order.
+template <typename T>
+struct PoolGradient {
+  static constexpr int kRowsAtOnce = 1;
+  static constexpr bool kIsGathered = true;
+  PoolGeometry geometry;
+  std::int64_t c;
+  const void* dy;
+  bool dy_is_fp32;
+  const std::uint8_t* saved;  // null: average
+
+  template <int kN>
+  __device__ Floats<kN> load(std::int64_t row, std::int64_t channel, std::int64_t) const {
+    constexpr int kWindows = 2;  // loaded together: those over a pixel in a row, of the usual stride
+    const auto [n, h, w] = geometry.pixel(row);
+    const Span rows = geometry.rows.windows_over(h), columns = geometry.columns.windows_over(w);
+    Floats<kN> gradient{};
+    for (int p = rows.begin; p < rows.end; ++p)
+      for (int first = columns.begin; first < columns.end; first += kWindows) {
+        Floats<kN> dy_values[kWindows];
+        Bytes<kN> positions[kWindows];
+#pragma unroll
+        for (int k = 0; k < kWindows; ++k) {
+          if (first + k >= columns.end) continue;
+          const std::int64_t offset = geometry.out_index(n, p, first + k) * c + channel;
+          dy_values[k] = load_output<T, kN>(dy, dy_is_fp32, offset);
+          positions[k] = saved == nullptr ? Bytes<kN>{} : load_bytes<kN>(saved + offset);
+        }
+#pragma unroll
+        for (int k = 0; k < kWindows; ++k) {
+          const int q = first + k;
+          if (q >= columns.end) continue;
+          if (saved != nullptr) {
+            const int position = (h - geometry.rows.begin(p)) * geometry.columns.window + w - geometry.columns.begin(q);
+#pragma unroll
+            for (int i = 0; i < kN; ++i) gradient[i] += positions[k][i] == position ? dy_values[k][i] : 0.0f;
+          } else {
+            const Span under_rows = geometry.rows.pixels_under(p), under_columns = geometry.columns.pixels_under(q);
+            const int count = (under_rows.end - under_rows.begin) * (under_columns.end - under_columns.begin);
+            const float share = 1.0f / static_cast<float>(count);
+#pragma unroll
+            for (int i = 0; i < kN; ++i) gradient[i] = fmaf(dy_values[k][i], share, gradient[i]);
+          }
+        }
+      }
+    return gradient;
+  }
+};
+
+/// Backward without a normalisation.
+template <typename T, int kN>
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
+    pool_backward(const PoolGradient<T> gradient, T* dx, bool accumulate, std::int64_t rows, const RowWalk walk) {
+  const RowPlace<kN> place(walk);
+  if (!place.is_inside) return;
+  for (std::int64_t row = place.row; row < rows; row += place.row_step) {
+    const std::int64_t offset = row * walk.c + place.channel;
+    Floats<kN> result = gradient.template load<kN>(row, place.channel, offset);
+    if (accumulate) {
+      const Vector<T, kN> before = load_vector<kN>(dx + offset);
+#pragma unroll
+      for (int i = 0; i < kN; ++i) result[i] += before[i];
+    }
+    store_floats(dx + offset, result);
+  }
+}
+
+PoolAxis make_axis(const Pool2dDescription& d, int axis) {
+  if (d.window == 0) return {d.x[axis], 1, d.x[axis], 1, 0};
+  return {d.x[axis], d.y()[axis], d.window, d.stride, d.padding};
+}
+
+class CudaPool2d final : public Pool2d {
+ public:
+  CudaPool2d(const Pool2dDescription& d, const CudaContext& context)
+      : description_(d),
+        context_(context),
+        activation_{d.x[0] * d.x[1] * d.x[2], d.x[3], d.dtype},
+        geometry_{make_axis(d, 1), make_axis(d, 2)},
+        y_pixels_(d.y()[0] * d.y()[1] * d.y()[2]) {}
+
+  OpNeeds needs() const override {
+    OpNeeds needs;
+    if (description_.inference) return needs;
+    if (is_max()) needs.saved_bytes = static_cast<std::size_t>(description_.y().n_elements());
+    if (description_.normalization)
+      needs.backward_workspace_bytes = normalize_backward_workspace_bytes(activation_, context_);
+    return needs;
+  }
+
+  std::string describe() const override {
+    std::string text = is_max() ? "own kernel: max" : "own kernel: average";
+    if (!description_.normalization) return text;
+    text += description_.normalization->store ? ", normalisation a pass" : ", normalisation fused forward";
+    return description_.inference ? text : text + ", backward in one pass";
+  }
+
+  void forward(const Forward& args, const OpMemory& memory, Stream& stream) override {
+    dispatch(description_.dtype, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      constexpr int kPack = Pack<T>::kSize;
+      const PoolTask<T> task = make_task<T>(args, memory, stream);
+      const bool packs = allows_packs<T>(activation_.c, task.x, task.residual, task.y, task.saved);
+      if (description_.window == 0 && !is_max()) {
+        const std::int64_t image_rows = activation_.rows / task.rows;
+        RowWalk walk(image_rows, activation_.c, packs ? kPack : 1, kSumThreads, 1, 1);
+        const std::int64_t limit = std::max<std::int64_t>(block_limit() / walk.grid.blocks_y, 1);
+        walk.grid.blocks = static_cast<unsigned>(std::min(task.rows, limit));
+        launch(packs ? pool_images<T, kPack> : pool_images<T, 1>, walk.grid, stream, task, image_rows, walk);
+        return;
+      }
+      const RowWalk walk(task.rows, activation_.c, packs ? kPack : 1, kThreads, block_limit(), 1);
+      auto* kernel = packs ? (is_max() ? pool_forward<T, kPack, true> : pool_forward<T, kPack, false>)
+                           : (is_max() ? pool_forward<T, 1, true> : pool_forward<T, 1, false>);
+      launch(kernel, walk.grid, stream, task, geometry_, walk);
+    });
+  }
+
+  void backward(const Backward& args, const OpMemory& memory, Stream& stream) override {
+    const bool pending = description_.normalization.has_value();
+    if (!pending && args.dx_mode == GradientMode::skip) return;
+    dispatch(description_.dtype, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      constexpr int kPack = Pack<T>::kSize;
+      const auto* saved = is_max() ? static_cast<const std::uint8_t*>(memory.saved) : nullptr;
+      const PoolGradient<T> gradient{geometry_, activation_.c, args.dy, y_is_fp32(), saved};
+      if (!pending) {
+        const bool packs = allows_packs<T>(activation_.c, args.dy, args.dx, saved);
+        const RowWalk walk(activation_.rows, activation_.c, packs ? kPack : 1, kThreads, block_limit(), 1);
+        launch(packs ? pool_backward<T, kPack> : pool_backward<T, 1>, walk.grid, stream, gradient,
+               static_cast<T*>(args.dx), args.dx_mode == GradientMode::accumulate, activation_.rows, walk);
+        return;
+      }
+      const InputNormalization& normalization = *description_.normalization;
+      const void* z = normalization.store ? args.normalization.z : nullptr;
+      const NormalizeBackwardTask<T> task =
+          make_backward_task<T>(activation_, normalization, args.x, args.normalization, z, args.gradient);
+      const bool packs =
+          allows_packs<T>(activation_.c, args.dy, saved, task.x, task.residual, task.operand, task.added, task.dz);
+      run_normalize_backward(activation_, normalization, task, gradient, packs, args.gradient, memory.workspace,
+                             context_, stream);
+    });
+  }
+
+ private:
+  bool is_max() const { return description_.kind == Pool2dDescription::Kind::max; }
+  bool y_is_fp32() const { return description_.y_dtype == DType::fp32; }
+  unsigned block_limit() const { return static_cast<unsigned>(context_.multiprocessors) * kBlocksPerMultiprocessor; }
+
+  /// What forward reads; a normalisation that is stored has been applied then.
+  template <typename T>
+  PoolTask<T> make_task(const Forward& args, const OpMemory& memory, Stream& stream) const {
+    using Residual = InputNormalization::Residual;
+    PoolTask<T> task;
+    task.rows = y_pixels_;
+    task.lower_bound = lower_bound(false);
+    task.y_is_fp32 = y_is_fp32();
+    task.x = static_cast<const T*>(args.x);
+    task.y = args.y;
+    task.saved = description_.inference || !is_max() ? nullptr : static_cast<std::uint8_t*>(memory.saved);
+    if (!description_.normalization) return task;
+    const InputNormalization& normalization = *description_.normalization;
+    const NormalizationForward& n = args.normalization;
+    if (normalization.store) {
+      normalize(activation_, normalization, args.x, n, n.z, context_, stream);
+      task.x = static_cast<const T*>(n.z);
+      return task;
+    }
+    task.lower_bound = lower_bound(normalization.relu);
+    task.scale_bias = n.scale_bias;
+    if (normalization.residual != Residual::none) task.residual = static_cast<const T*>(n.residual);
+    if (normalization.residual == Residual::normalized) task.residual_scale_bias = n.residual_scale_bias;
+    return task;
+  }
+
+  Pool2dDescription description_;
+  CudaContext context_;
+  Activation activation_;
+  PoolGeometry geometry_;
+  std::int64_t y_pixels_;
+};
+
+}  // namespace
+
+std::unique_ptr<Pool2d> make_pool2d(const Pool2dDescription& d, const CudaContext& context) {
+  constexpr std::int64_t kMostPixels = std::int64_t{1} << 31;  // fast_divide.h
+  dispatch(d.dtype, [](auto*) {});                             // refuses other types
+  require(d.y_dtype == d.dtype || d.y_dtype == DType::fp32, ErrorCode::not_supported,
+          "Pooling gives what it was given, or fp32, not {}.", name(d.y_dtype));
+  require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::internal,
+          "Pooling wants an input (N, H, W, C) that is not empty, not {}.", d.x.text());
+  require(d.x_layout == Layout::nhwc && d.y_layout == Layout::nhwc, ErrorCode::not_supported,
+          "Pooling on the device wants channels last, not {} to {}.", name(d.x_layout), name(d.y_layout));
+  require(d.window == 0 || (d.window > d.padding && d.padding >= 0 && d.stride > 0), ErrorCode::not_supported,
+          "Pooling wants a window greater than its padding and a stride of at least 1; it was given window {}, padding "
+          "{}, stride {}.",
+          d.window, d.padding, d.stride);
+  const Shape y = d.y();
+  require(y[1] > 0 && y[2] > 0, ErrorCode::not_supported, "A pooling window of {} with padding {} does not fit {}.",
+          d.window, d.padding, d.x.text());
+  require(d.x[0] * d.x[1] * d.x[2] < kMostPixels && y[0] * y[1] * y[2] < kMostPixels, ErrorCode::not_supported,
+          "Pooling on the device takes fewer than 2^31 pixels, not {} to {}.", d.x.text(), y.text());
+  const std::int64_t window_elements = d.window == 0 ? d.x[1] * d.x[2] : std::int64_t{d.window} * d.window;
+  require(d.kind == Pool2dDescription::Kind::average || d.inference || window_elements <= 256, ErrorCode::not_supported,
+          "Max pooling trains with windows of up to 256 elements, not {}.", window_elements);
+  return std::make_unique<CudaPool2d>(d, context);
+}
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,48 @@
+// What cuBLASLt does on a device (kernels/cuda/matmul_bare.h), by plain loops in double, rounded once.
+#include "kernels/cuda/matmul_bare.h"
+#include "kernels/cuda/numbers.h"
+
+namespace lockstep::cuda {
+namespace {
+
+class HostProduct final : public PlannedProduct {
+ public:
+  explicit HostProduct(const ProductDescription& d) : d_(d) {}
+  std::size_t workspace_bytes() const override { return 64; }
+  std::string algorithm() const override { return "loops"; }
+
+  void run(const Arguments& args, void*, Stream&) override {
+    dispatch(d_.dtype, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      dispatch(d_.d_dtype, [&](auto* result) { multiply<T>(args, static_cast<decltype(result)>(args.d)); });
+    });
+  }
+
+ private:
+  template <typename T, typename D>
+  void multiply(const Arguments& args, D* d) const {
+    const T* a = static_cast<const T*>(args.a);
+    const T* b = static_cast<const T*>(args.b);
+    for (std::int64_t row = 0; row < d_.rows; ++row)
+      for (std::int64_t column = 0; column < d_.columns; ++column) {
+        double sum = 0;
+        for (std::int64_t i = 0; i < d_.inner; ++i)
+          sum += double{to_float(a[d_.a_is_transposed ? i * d_.rows + row : row * d_.inner + i])} *
+                 double{to_float(b[d_.b_is_transposed ? column * d_.inner + i : i * d_.columns + column])};
+        if (d_.bias) sum += to_float(static_cast<const T*>(args.bias)[column]);
+        D& target = d[row * d_.columns + column];
+        if (args.accumulate) sum += to_float(target);
+        target = from_float<D>(static_cast<float>(sum));
+      }
+  }
+
+  ProductDescription d_;
+};
+
+}  // namespace
+
+std::unique_ptr<PlannedProduct> plan_product(const ProductDescription& product, const CudaContext&, Algorithms*) {
+  return std::make_unique<HostProduct>(product);
+}
+
+}  // namespace lockstep::cuda
