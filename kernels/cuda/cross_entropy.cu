@@ -142,9 +142,8 @@ __global__ void __launch_bounds__(kThreads)
   if (saved) saved[number] = {greatest.value, static_cast<float>(1.0 / sum)};
 }
 
-__global__ void __launch_bounds__(kThreads)
-    add_rows(const RowResult* results, const std::int32_t* labels, std::int64_t n_rows, bool accumulates,
-             LossSums* sums) {
+__global__ void __launch_bounds__(kThreads) add_rows(const RowResult* results, const std::int32_t* labels,
+                                                     std::int64_t n_rows, bool accumulates, LossSums* sums) {
   LossSums mine;
   for (std::int64_t row = threadIdx.x; row < n_rows; row += kThreads) {
     if (labels[row] < 0) continue;

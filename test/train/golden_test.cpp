@@ -88,7 +88,7 @@ double distance(const Json& first_step, const char* what, const Get& get, double
 }
 
 void expect_as_in_pytorch(const char* network, Precision precision, std::size_t n_steps,
-                           const std::shared_ptr<Algorithms>& algorithms) {
+                          const std::shared_ptr<Algorithms>& algorithms) {
   const Json golden = read_golden(network);
   BackendOptions device = test::tested_device();
   device.algorithms = algorithms;

@@ -1,7 +1,8 @@
 // timeout: 400
 // sanitizers: no
-// Whole networks: the cpu backend, which works in passes, against the double-precision reference, which claims every
-// fusion, through the same graph. And what a step must not do: allocate, or depend on memory reuse.
+// Whole networks: the cpu backend, which works in passes, and the CUDA backend's ops on the host, against the
+// double-precision reference, which claims every fusion, through the same graph. And what a step must not do: allocate,
+// or depend on memory reuse.
 #include "train/replica.h"
 
 #include <gtest/gtest.h>
@@ -11,6 +12,7 @@
 #include <limits>
 
 #include "test/reference/backend.h"
+#include "test/support/cuda_on_host/backend.h"
 #include "test/train/small_run.h"
 
 namespace lockstep {
@@ -24,7 +26,15 @@ struct Case {
   std::int64_t batch;
   int accumulate;
   bool synchronize;
+  enum class Device { cpu, cuda_on_host } device = Device::cpu;
 };
+
+std::unique_ptr<Backend> backend_of(Case::Device device) {
+#ifdef LOCKSTEP_CUDA
+  if (device == Case::Device::cuda_on_host) return test::make_cuda_on_host_backend();
+#endif
+  return make_backend({.device = "cpu", .threads = 1});
+}
 
 /// Fifty layers at their initial weights are chaotic: gradients grow block by block, and flipped ReLU decisions move
 /// them by percents whatever the arithmetic (PyTorch's fp32 too). With the last norm of each block at a quarter the
@@ -48,9 +58,9 @@ TEST_P(WholeNetwork, GradientsAgreeWithTheReference) {
   const auto world = comm::single_world();
   const auto communicator = comm::make_communicator(config.comm, *world);
   const auto reference_communicator = comm::make_communicator(config.comm, *world);
-  const auto cpu = make_backend({.device = "cpu", .threads = 1});
+  const auto backend = backend_of(c.device);
   const auto reference = reference::make_reference_backend();
-  test::SmallRun ours(config, *cpu, *communicator);
+  test::SmallRun ours(config, *backend, *communicator);
   test::SmallRun exact(config, *reference, *reference_communicator);
   calm(ours.replica());
   calm(exact.replica());
@@ -79,6 +89,16 @@ INSTANTIATE_TEST_SUITE_P(Networks, WholeNetwork,
                                          Case{"ResNet34Cifar", 34, "cifar", 16, 4, 1, false},
                                          Case{"ResNet50Imagenet", 50, "imagenet", 48, 6, 1, false}),
                          [](const auto& info) { return info.param.name; });
+
+#ifdef LOCKSTEP_CUDA
+constexpr auto kOnHost = Case::Device::cuda_on_host;
+INSTANTIATE_TEST_SUITE_P(CudaOnHost, WholeNetwork,
+                         testing::Values(Case{"ResNet18Cifar", 18, "cifar", 16, 4, 1, false, kOnHost},
+                                         Case{"ResNet18Imagenet", 18, "imagenet", 48, 4, 1, false, kOnHost},
+                                         Case{"ResNet18Pieces", 18, "cifar", 16, 5, 2, true, kOnHost},
+                                         Case{"ResNet50Imagenet", 50, "imagenet", 48, 6, 1, false, kOnHost}),
+                         [](const auto& info) { return info.param.name; });
+#endif
 
 TEST(Replica, OverfitsOneBatch) {
   Config config = test::small_config(8, 16);
