@@ -113,7 +113,7 @@ void Replica::reduce() {
                                  *sums_done_, kLossLabel);
   {
     const trace::Span span(trace::Kind::wait, "communication");
-    result.exposed_communication_seconds = reducer_->finish(*stream_);
+    reducer_->finish(*stream_, current_);
     stream_->wait(*sums_done_);
   }
   backend_.copy_to_host(&result.sums, &sums_->loss, sizeof(LossSums), *stream_);
@@ -148,7 +148,10 @@ void Replica::update() {
 
 StepResult Replica::result(int steps_ago) {
   if (steps_ago == 0) stream_->synchronize();
-  return results_[static_cast<std::size_t>(steps_ago == 0 ? current_ : 1 - current_)];
+  const int slot = steps_ago == 0 ? current_ : 1 - current_;
+  StepResult result = results_[static_cast<std::size_t>(slot)];
+  result.exposed_communication_seconds = reducer_->exposed_seconds(slot);
+  return result;
 }
 
 LossSums Replica::evaluate(const data::Batch& batch) {

@@ -96,8 +96,8 @@ TEST_P(Golden, TenStepsAsInPyTorch) {
 
   const auto world = comm::single_world();
   const Config config = config_of(golden, precision);
-  const auto communicator = comm::make_communicator(config.comm, *world);
   const auto backend = make_backend({.device = "cpu", .threads = 1});
+  const auto communicator = comm::make_communicator(config.comm, *world, *backend);
   test::SmallRun run(config, *backend, *communicator,
                      std::make_shared<Enlarged>(data::open_image_set(config.data.train), golden["scale"]));
   ASSERT_EQ(first_step.size(), run.plan().parameters().parameters().size());
