@@ -45,7 +45,7 @@ HAS_CUDA  := $(if $(filter 0,$(CUDA)),,$(if $(CUDA_HOME),1))
 ifdef HAS_CUDA
 NVCC         ?= $(CUDA_HOME)/bin/nvcc
 CUDNN_FRONTEND_HOME ?= $(CURDIR)/.deps/cudnn-frontend
-CUDA_CFLAGS  := -DLOCKSTEP_CUDA -isystem $(CUDA_HOME)/include -isystem $(CUDNN_FRONTEND_HOME)/include $(call headers,$(CUDNN_HOME)) $(call headers,$(NCCL_HOME))
+CUDA_CFLAGS  := -DLOCKSTEP_CUDA -isystem $(CUDA_HOME)/include -isystem $(CUDNN_FRONTEND_HOME)/include $(call headers,$(CUDNN_HOME)) $(call headers,$(NCCL_HOME)) $(if $(NCCL_HOME),-DLOCKSTEP_NCCL_HOME=$(NCCL_HOME))
 cuda_folders := $(realpath $(wildcard $(CUDNN_HOME:=/lib64) $(CUDNN_HOME:=/lib) $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib))
 CUDA_LIBS    := $(foreach d,$(cuda_folders),-L$(d) -Wl$(comma)-rpath$(comma)$(d)) -lcudart_static
 cuda_known   := $(patsubst compute_%,%,$(filter compute_%,$(shell $(NVCC) --list-gpu-arch 2>/dev/null)))
@@ -86,18 +86,21 @@ KERNEL_OPT     := $(if $(filter release,$(MODE)),-O3) -fno-math-errno -fno-trapp
 WARNINGS ?= $(if $(filter release debug,$(MODE)),-Wall -Wextra -Werror,-w)
 CXXFLAGS := -std=c++20 $(if $(filter-out fuzz,$(MODE)),-fopenmp) $(OPT_$(MODE)) $(WARNINGS) $(CXXFLAGS)
 # $(call flags_for,FILE)
-flags_for = $(CPPFLAGS) $(CXXFLAGS) $(if $(filter kernels/cuda/% src/backend_factory.cpp test/%,$(1)),$(CUDA_CFLAGS)) $(if $(filter kernels/%,$(1)),$(KERNEL_OPT),-ffp-contract=off) $(if $(filter src/comm/%,$(1)),$(if $(filter release,$(MODE)),-O3)) \
+flags_for = $(CPPFLAGS) $(CXXFLAGS) $(if $(filter kernels/cuda/% src/comm/nccl% src/comm/world.cpp src/backend_factory.cpp test/%,$(1)),$(CUDA_CFLAGS)) $(if $(filter kernels/%,$(1)),$(KERNEL_OPT),-ffp-contract=off) $(if $(filter src/comm/%,$(1)),$(if $(filter release,$(MODE)),-O3)) \
   $(if $(filter test/%,$(1)),$(GTEST_CFLAGS)) $(if $(filter bench/%,$(1)),$(BENCHMARK_CFLAGS))
 
 # ---- What there is --------------------------------------------------------------------------------------------------
 PROTOS    := $(shell find src -name '*.proto')
 GENERATED := $(PROTOS:src/%.proto=$(BUILD)/generated/%.pb.cc)
-SOURCES   := $(filter-out src/main.cpp,$(shell find src kernels/cpu $(if $(HAS_CUDA),kernels/cuda) -name '*.cpp' | sort))
+SOURCES   := $(filter-out src/main.cpp $(if $(HAS_CUDA),,src/comm/nccl%),$(shell find src kernels/cpu $(if $(HAS_CUDA),kernels/cuda) -name '*.cpp' | sort))
 CUDA_SOURCES := $(if $(HAS_CUDA),$(shell find kernels/cuda -name '*.cu' | sort))
 # The CUDA backend's ops compiled for the host (test/support/cuda_on_host), in a namespace of their own.
 ON_HOST   := $(CUDA_SOURCES) $(if $(HAS_CUDA),$(addprefix kernels/cuda/,conv2d.cpp conv2d_plan.cpp conv2d_bare.cpp matmul.cpp) $(wildcard test/support/cuda_on_host/*.cpp))
 SUPPORT   := $(filter-out %_test.cpp test/support/cuda_on_host/%,$(shell find test/reference test/support -name '*.cpp' 2>/dev/null | sort))
-TESTS     := $(shell find test -name '*_test.cpp' | sort)
+# Tests of what is built with CUDA alone; libraries that stand for others where there is no GPU.
+CUDA_TESTS := test/comm/nccl% test/kernels/nvml%
+FAKES     := $(if $(HAS_CUDA),$(BUILD)/test/comm/fake_nccl.so $(BUILD)/test/kernels/fake_nvml.so)
+TESTS     := $(filter-out $(if $(HAS_CUDA),,$(CUDA_TESTS)),$(shell find test -name '*_test.cpp' | sort))
 BENCHES   := $(shell find bench -name '*.cpp' | sort)
 # Unit tests of one process, which are also run under asan and ubsan.
 UNIT_TESTS := $(if $(TESTS),$(shell grep -LE '^// (ranks:|sanitizers: no)' $(TESTS)))
@@ -123,11 +126,11 @@ $(FUZZERS): $(BUILD)/fuzz/%: $(BUILD)/test/fuzz/%_test.o $(FUZZED:%.cpp=$(BUILD)
 	@mkdir -p $(@D)
 	@echo "  link     $@"
 	@$(CXX) $(CXXFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) $(LDFLAGS) $(LDLIBS)
-# Wrappers that tests preload.
+# Wrappers that tests preload, and libraries of theirs.
 $(BUILD)/test/%.so: test/%.cpp $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  link     $@"
-	@$(CXX) -std=c++20 -O2 $(WARNINGS) $(CPPFLAGS) -fPIC -shared -o $@ $< -ldl
+	@$(CXX) -std=c++20 -O2 $(WARNINGS) $(CPPFLAGS) $(CUDA_CFLAGS) -fPIC -shared -o $@ $< -ldl -lpthread
 # The files' own order of linking: the program, what it uses, and what that uses.
 define link
 @echo "  link     $@"
@@ -183,8 +186,8 @@ compile_commands.json: always
 -include $(CUDA_SOURCES:%=$(BUILD)/%.d) $(ON_HOST:%=$(BUILD)/on-host/%.d) $(PLANS:=.d)
 -include $(patsubst %.cpp,$(BUILD)/%.d,src/main.cpp $(SOURCES) $(SUPPORT) $(TESTS) $(BENCHES)) $(GENERATED:.cc=.d)
 
-tests: $(TEST_PROGRAMS) $(PLANS) $(BUILD)/test/faults/fault_injection.so
-unit-tests: $(UNIT_TESTS:%.cpp=$(BUILD)/%)
+tests: $(TEST_PROGRAMS) $(PLANS) $(BUILD)/test/faults/fault_injection.so $(FAKES)
+unit-tests: $(UNIT_TESTS:%.cpp=$(BUILD)/%) $(BUILD)/test/faults/fault_injection.so $(FAKES)
 benches: $(BENCH_PROGRAMS)
 fuzzers: $(FUZZERS)
 

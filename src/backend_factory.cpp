@@ -3,9 +3,11 @@
 #include "kernels/cpu/backend.h"
 #ifdef LOCKSTEP_CUDA
 #include "kernels/cuda/backend.h"
+#include "kernels/cuda/gpu_report.h"
 #endif
 #include "lockstep/backend.h"
 #include "lockstep/error.h"
+#include "lockstep/gpu_report.h"
 
 namespace lockstep {
 
@@ -21,6 +23,22 @@ std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
   require(options.device != "cuda", ErrorCode::not_supported,
           "device: cuda was asked for, but this build has no CUDA backend; use device=cpu or device=auto");
   return cpu::make_backend(options);
+}
+
+bool GpuReport::is_usable() const {
+  bool usable = problem.empty() && !gpus.empty();
+  for (const Library& library : libraries) usable = usable && (!library.version.empty() || !library.is_needed);
+  return usable;
+}
+
+GpuReport gpu_report() {
+#ifdef LOCKSTEP_CUDA
+  return cuda::gpu_report();
+#else
+  GpuReport report;
+  report.problem = "this build has no CUDA backend: it was made where nvcc was not on PATH, or with CUDA=0";
+  return report;
+#endif
 }
 
 std::vector<std::string> backend_libraries() {

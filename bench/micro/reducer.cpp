@@ -125,7 +125,7 @@ double copy_bandwidth_of_all(World& world) {
 }
 
 int run(World& world, int argc, char** argv) {
-  const auto communicator = comm::make_communicator({}, world);
+  const auto communicator = comm::make_communicator({}, world, backend());
   const Ranks ranks{world, *communicator, copy_bandwidth_of_all(world)};
   for (const std::size_t size : {64 << 10, 1 << 20, 16 << 20, 128 << 20}) add_sum(ranks, size);
   for (const std::size_t size : {4 << 10, 64 << 10, 1 << 20, 16 << 20, 128 << 20}) add_all_reduce(ranks, size);

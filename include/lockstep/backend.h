@@ -3,8 +3,11 @@
 // (not_supported) with a sentence when the device cannot do it. Only src/backend_factory.cpp names concrete backends.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +29,16 @@ struct DeviceInfo {
   std::string name;                    // "AMD EPYC 9554, 2 threads, AVX-512"
   std::size_t memory_bytes = 0;        // that a rank may use
   std::vector<std::string> libraries;  // "oneDNN 3.2.0"
+  std::string uuid{};                  // of a device; ranks with the same one share it. Empty: the processor's cores
+};
+
+/// Where allocate()'s memory is: the host's, which ranks of a node can map and sum by themselves, or a device's.
+enum class MemorySpace : std::uint8_t { host, device };
+
+/// What a device's driver tells of it, all its users together; empty where it does not.
+struct DeviceUsage {
+  std::optional<std::size_t> memory_bytes;
+  std::optional<double> utilisation;  // part of the last second or so in which it computed, 0 to 1
 };
 
 class Backend {
@@ -33,23 +46,34 @@ class Backend {
   virtual ~Backend() = default;
   virtual std::string name() const = 0;  // "cpu"
   virtual DeviceInfo device() const = 0;
+  virtual MemorySpace memory_space() const { return MemorySpace::host; }
+  virtual DeviceUsage usage() { return {}; }
+  /// A further thread that calls this backend, its streams or events does this first (it chooses the device).
+  virtual void enter_thread() {}
 
   /// `purpose` names the arena in messages. Throws out_of_memory, or internal after seal().
   virtual std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) = 0;
   /// Of the host, at any time, for what is copied to the device and back while both go on (pinned, where there is such
   /// a thing).
   virtual std::unique_ptr<Memory> allocate_host(std::size_t size_bytes, const std::string& purpose) = 0;
+  /// Makes host memory of others such memory for as long as the result lives; null where there is no difference.
+  virtual std::unique_ptr<Memory> pin_host(void* /*h_data*/, std::size_t /*size_bytes*/) { return nullptr; }
   /// From now on an allocation is a bug. unseal() before planning anew (another batch size, evaluation).
   virtual void seal() = 0;
   virtual void unseal() = 0;
 
-  virtual std::unique_ptr<Stream> make_stream() = 0;
+  virtual std::unique_ptr<Stream> make_stream(StreamPriority priority) = 0;
+  std::unique_ptr<Stream> make_stream() { return make_stream(StreamPriority::normal); }
   virtual std::unique_ptr<Event> make_event() = 0;
   virtual std::unique_ptr<Repetition> make_repetition() = 0;
+  /// One for Event::seconds_since, which costs a little more.
+  virtual std::unique_ptr<Event> make_timing_event() { return make_event(); }
   /// Between any two places of host and device memory (unified addressing): uploads, and copies inside the device.
   virtual void copy_to_device(void* d_target, const void* h_source, std::size_t size_bytes, Stream& stream) = 0;
   virtual void copy_to_host(void* h_target, const void* d_source, std::size_t size_bytes, Stream& stream) = 0;
   virtual void fill_zero(void* d_target, std::size_t size_bytes, Stream& stream) = 0;
+  /// Adds one to a counter in allocate_host() memory when `stream` comes here: how far it is, for the watchdog.
+  virtual void count(std::uint64_t* h_counter, Stream& /*stream*/) { std::atomic_ref(*h_counter).fetch_add(1); }
 
   /// The layout in which an activation of this shape is fastest inside a graph.
   virtual Layout activation_layout(const Shape& shape, DType dtype) const = 0;
@@ -65,6 +89,7 @@ class Backend {
   virtual std::unique_ptr<Optimizer> optimizer(const OptimizerDescription&) = 0;
   virtual std::unique_ptr<ClipNorm> clip_norm(const ClipNormDescription&) = 0;
   virtual std::unique_ptr<TreeSum> tree_sum(const TreeSumDescription&) = 0;
+  virtual std::unique_ptr<Convert> convert(const ConvertDescription&) = 0;
   virtual std::unique_ptr<MovingAverage> moving_average(const MovingAverageDescription&) = 0;
   virtual std::unique_ptr<Hash> hash(const HashDescription&) = 0;
 };

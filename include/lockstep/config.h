@@ -99,7 +99,7 @@ struct Config {
   } batch_norm;
 
   struct Comm {
-    std::string backend = "auto";    // auto | shared | mpi
+    std::string backend = "auto";    // auto | nccl | staged | shared | mpi
     std::string gradients = "fp32";  // fp32 | bf16: between nodes
     double bucket_mb = 25;           // MiB
     double sleep_ms = 0;             // a test's: each bucket takes so much longer

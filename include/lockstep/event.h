@@ -3,6 +3,8 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <memory>
 
 namespace lockstep {
@@ -18,9 +20,14 @@ class Event {
   virtual bool is_done() const = 0;
   /// Blocks the calling thread, without spinning, until done.
   virtual void synchronize() const = 0;
+  /// Of Backend::make_timing_event(), both done: what lies between the moments at which they were reached.
+  virtual double seconds_since(const Event& earlier) const = 0;
   /// The library's own handle, for those that share it (cudaEvent_t); null: an event of the host's.
   virtual void* native() const { return nullptr; }
 };
+
+/// Work of a stream of high priority goes first where both have some that is ready.
+enum class StreamPriority : std::uint8_t { normal, high };
 
 class Stream {
  public:
@@ -59,12 +66,17 @@ class HostEvent final : public Event {
   /// Before work is handed to another thread.
   void begin() { done_.store(false, std::memory_order_release); }
   void complete() {
+    reached_ = std::chrono::steady_clock::now();
     done_.store(true, std::memory_order_release);
     done_.notify_all();
+  }
+  double seconds_since(const Event& earlier) const override {
+    return std::chrono::duration<double>(reached_ - dynamic_cast<const HostEvent&>(earlier).reached_).count();
   }
 
  private:
   std::atomic<bool> done_{true};
+  std::chrono::steady_clock::time_point reached_;
 };
 
 }  // namespace lockstep

@@ -442,6 +442,22 @@ class TreeSum : public Op {
   virtual void apply(const Apply& args, const OpMemory& memory, Stream& stream) = 0;
 };
 
+// target = source, elementwise, rounded to nearest, ties to even: fp32 to bf16, or bf16 to fp32.
+struct ConvertDescription {
+  DType from = DType::fp32;
+  DType to = DType::bf16;
+};
+
+class Convert : public Op {
+ public:
+  struct Apply {
+    const void* source = nullptr;
+    void* target = nullptr;  // does not overlap
+    std::size_t n_elements = 0;
+  };
+  virtual void apply(const Apply& args, const OpMemory& memory, Stream& stream) = 0;
+};
+
 // running += momentum * (batch - running), elementwise: running statistics, once a step that is applied.
 struct MovingAverageDescription {
   std::size_t n_elements = 0;

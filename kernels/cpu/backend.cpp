@@ -11,6 +11,7 @@
 #include "kernels/cpu/clip_norm.h"
 #include "kernels/cpu/conv2d.h"
 #include "kernels/cpu/conv2d_bare.h"
+#include "kernels/cpu/convert.h"
 #include "kernels/cpu/cross_entropy.h"
 #include "kernels/cpu/hash.h"
 #include "kernels/cpu/image_input.h"
@@ -110,7 +111,7 @@ class CpuBackend final : public Backend {
   void seal() override { sealed_ = true; }
   void unseal() override { sealed_ = false; }
 
-  std::unique_ptr<Stream> make_stream() override { return std::make_unique<HostStream>(); }
+  std::unique_ptr<Stream> make_stream(StreamPriority) override { return std::make_unique<HostStream>(); }
   std::unique_ptr<Event> make_event() override { return std::make_unique<HostEvent>(); }
   std::unique_ptr<Repetition> make_repetition() override { return std::make_unique<PlainRepetition>(); }
   void copy_to_device(void* d_target, const void* h_source, std::size_t size_bytes, Stream&) override {
@@ -150,6 +151,7 @@ class CpuBackend final : public Backend {
   std::unique_ptr<Optimizer> optimizer(const OptimizerDescription& d) override { return make_optimizer(d, context_); }
   std::unique_ptr<ClipNorm> clip_norm(const ClipNormDescription& d) override { return make_clip_norm(d, context_); }
   std::unique_ptr<TreeSum> tree_sum(const TreeSumDescription& d) override { return make_tree_sum(d, context_); }
+  std::unique_ptr<Convert> convert(const ConvertDescription& d) override { return make_convert(d, context_); }
   std::unique_ptr<MovingAverage> moving_average(const MovingAverageDescription& d) override {
     return make_moving_average(d, context_);
   }

@@ -6,8 +6,11 @@
 #include <cstdint>
 
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/count.h"
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/cudnn.h"
+#include "kernels/cuda/gpu_report.h"
+#include "kernels/cuda/nvml.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/repetition.h"
 #include "kernels/cuda/stream.h"
@@ -66,6 +69,26 @@ class PinnedMemory final : public Memory {
   void* data_ = nullptr;
 };
 
+/// Memory of others, pinned in this process.
+class PinnedByUs final : public Memory {
+ public:
+  PinnedByUs(void* data, std::size_t size_bytes) : size_bytes_(size_bytes), data_(data) {
+    if (size_bytes > 0) LOCKSTEP_CUDA_CHECK(cudaHostRegister(data, size_bytes, cudaHostRegisterDefault));
+  }
+  ~PinnedByUs() override {
+    if (size_bytes_ > 0) LOCKSTEP_CUDA_REPORT(cudaHostUnregister(data_));
+  }
+  PinnedByUs(const PinnedByUs&) = delete;
+  PinnedByUs& operator=(const PinnedByUs&) = delete;
+
+  void* data() const override { return data_; }
+  std::size_t size_bytes() const override { return size_bytes_; }
+
+ private:
+  std::size_t size_bytes_;
+  void* data_;
+};
+
 int count_devices() {
   int n = 0;
   const cudaError_t status = cudaGetDeviceCount(&n);
@@ -87,6 +110,12 @@ int choose_device(const BackendOptions& options) {
 CudaContext make_context(const BackendOptions& options) {
   const std::string reason = reason_for_no_device();
   require(reason.empty(), ErrorCode::not_supported, "device: cuda was asked for, but {}; use device=cpu", reason);
+  // With device: auto too: who has a GPU wants it used, and does not want to learn from the speed that it is not.
+  for (const GpuReport::Library& library : libraries())
+    require(!library.version.empty(), ErrorCode::not_supported,
+            "this machine has a GPU, but not all that computing on it needs: {}. Install {}, put its folder on "
+            "LD_LIBRARY_PATH, or set device=cpu",
+            library.problem, library.name);
   CudaContext context{.device = choose_device(options)};
   LOCKSTEP_CUDA_CHECK(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync));
   LOCKSTEP_CUDA_CHECK(cudaSetDevice(context.device));
@@ -109,10 +138,18 @@ class CudaBackend final : public OpsBackend {
     info_.name = properties.name;
     info_.memory_bytes = free_bytes;
     info_.libraries = library_versions();
+    info_.uuid = uuid_of(context().device);
+    pci_bus_ = pci_bus_of(context().device);
   }
 
   std::string name() const override { return "cuda"; }
   DeviceInfo device() const override { return info_; }
+  DeviceUsage usage() override {
+    if (const Nvml* nvml = Nvml::get()) return nvml->usage(pci_bus_);
+    std::size_t free_bytes = 0, total_bytes = 0;
+    LOCKSTEP_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+    return {.memory_bytes = total_bytes - free_bytes, .utilisation = std::nullopt};
+  }
 
   std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) override {
     require(!sealed_, ErrorCode::internal, "{}: {} bytes were asked for inside a step, where nothing is allocated",
@@ -125,12 +162,21 @@ class CudaBackend final : public OpsBackend {
   void seal() override { sealed_ = true; }
   void unseal() override { sealed_ = false; }
 
-  std::unique_ptr<Stream> make_stream() override { return std::make_unique<CudaStream>(); }
+  MemorySpace memory_space() const override { return MemorySpace::device; }
+  void enter_thread() override { LOCKSTEP_CUDA_CHECK(cudaSetDevice(context().device)); }
+  std::unique_ptr<Memory> pin_host(void* h_data, std::size_t size_bytes) override {
+    return std::make_unique<PinnedByUs>(h_data, size_bytes);
+  }
+  std::unique_ptr<Stream> make_stream(StreamPriority priority) override {
+    return std::make_unique<CudaStream>(priority);
+  }
   std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(); }
   std::unique_ptr<Repetition> make_repetition() override {
     if (!records_steps_) return std::make_unique<PlainRepetition>();
     return std::make_unique<RecordedRepetition>();
   }
+  std::unique_ptr<Event> make_timing_event() override { return std::make_unique<CudaEvent>(EventUse::timing); }
+  void count(std::uint64_t* h_counter, Stream& stream) override { add_one(h_counter, stream); }
   void copy_to_device(void* d_target, const void* h_source, std::size_t size_bytes, Stream& stream) override {
     copy(d_target, h_source, size_bytes, stream);
   }
@@ -161,6 +207,7 @@ class CudaBackend final : public OpsBackend {
 
   DeviceInfo info_;
   bool records_steps_;
+  std::string pci_bus_;
   bool sealed_ = false;
 };
 

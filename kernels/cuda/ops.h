@@ -7,6 +7,7 @@
 #include "kernels/cuda/batchnorm.h"
 #include "kernels/cuda/clip_norm.h"
 #include "kernels/cuda/conv2d.h"
+#include "kernels/cuda/convert.h"
 #include "kernels/cuda/cross_entropy.h"
 #include "kernels/cuda/hash.h"
 #include "kernels/cuda/image_input.h"
@@ -44,6 +45,7 @@ class OpsBackend : public Backend {
   std::unique_ptr<Optimizer> optimizer(const OptimizerDescription& d) override { return make_optimizer(d, context_); }
   std::unique_ptr<ClipNorm> clip_norm(const ClipNormDescription& d) override { return make_clip_norm(d, context_); }
   std::unique_ptr<TreeSum> tree_sum(const TreeSumDescription& d) override { return make_tree_sum(d, context_); }
+  std::unique_ptr<Convert> convert(const ConvertDescription& d) override { return make_convert(d, context_); }
   std::unique_ptr<MovingAverage> moving_average(const MovingAverageDescription& d) override {
     return make_moving_average(d, context_);
   }

@@ -3,13 +3,28 @@
 namespace lockstep::cuda {
 
 // Blocking synchronisation: a rank that waits for its device leaves the core to its readers.
-CudaEvent::CudaEvent() {
+CudaEvent::CudaEvent(EventUse use) : use_(use) {
   cudaEvent_t event = nullptr;
-  LOCKSTEP_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync));
+  const unsigned timing = use == EventUse::timing ? cudaEventDefault : cudaEventDisableTiming;
+  LOCKSTEP_CUDA_CHECK(cudaEventCreateWithFlags(&event, timing | cudaEventBlockingSync));
   event_ = Handle<EventTraits>(event);
 }
 
-void CudaEvent::record(Stream& stream) { LOCKSTEP_CUDA_CHECK(cudaEventRecord(event_.get(), cuda::native(stream))); }
+void CudaEvent::record(Stream& stream) {
+  unsigned flags = cudaEventRecordDefault;
+  if (use_ == EventUse::timing) {  // of a recorded step they are read by the host: external nodes, not just an order
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    LOCKSTEP_CUDA_CHECK(cudaStreamIsCapturing(cuda::native(stream), &capture));
+    if (capture == cudaStreamCaptureStatusActive) flags = cudaEventRecordExternal;
+  }
+  LOCKSTEP_CUDA_CHECK(cudaEventRecordWithFlags(event_.get(), cuda::native(stream), flags));
+}
+
+double CudaEvent::seconds_since(const Event& earlier) const {
+  float milliseconds = 0;
+  LOCKSTEP_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(earlier.native()), event_.get()));
+  return 1e-3 * static_cast<double>(milliseconds);
+}
 
 bool CudaEvent::is_done() const {
   const cudaError_t status = cudaEventQuery(event_.get());

@@ -20,19 +20,21 @@ struct EventTraits {
   static void close(Type event) { LOCKSTEP_CUDA_REPORT(cudaEventDestroy(event)); }
 };
 
+enum class EventUse : std::uint8_t { order, timing };
+
 class CudaEvent final : public Event {
  public:
-  CudaEvent();
+  explicit CudaEvent(EventUse use = EventUse::order);
   void record(Stream& stream) override;
   bool is_done() const override;
   void synchronize() const override;
+  double seconds_since(const Event& earlier) const override;
   void* native() const override { return event_.get(); }
 
  private:
+  EventUse use_;
   Handle<EventTraits> event_;
 };
-
-enum class StreamPriority { normal, high };
 
 class CudaStream final : public Stream {
  public:

@@ -47,13 +47,15 @@ int pretended_ranks_per_node() {
 
 }  // namespace
 
-void Lane::enter(std::string_view label) {
+void Lane::enter(std::string_view label) { enter(label, board_->mine().lanes[number_].begun.load() + 1); }
+
+void Lane::enter(std::string_view label, std::uint64_t sequence) {
   LaneCell& cell = board_->mine().lanes[number_];
   const std::size_t length = std::min(label.size(), kLabelBytes - 1);
   std::memcpy(label_, label.data(), length);
   label_[length] = '\0';
   std::memcpy(cell.label, label_, length + 1);
-  waiting_ = {steady_clock::now(), true, cell.begun.load() + 1, {label_, length}};
+  waiting_ = {steady_clock::now(), true, sequence, {label_, length}};
   cell.begun.store(waiting_.sequence);
 }
 
@@ -201,6 +203,7 @@ void CommunicationThread::look_around() {
     MpiCalls::abort(kExitFailed);
   }
   const std::lock_guard lock(lanes_mutex_);
+  for (Lane* lane : lanes_) lane->look();
   watch_->look(lanes_);
 }
 

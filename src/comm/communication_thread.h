@@ -35,6 +35,9 @@ class Lane {
   /// repeatedly.
   virtual Told give_up(const std::exception_ptr& reason) = 0;
 
+  /// About every 100 ms: a lane whose collectives run on a device sees how far that is. Throws what ends the job.
+  virtual void look() {}
+
   int number() const { return number_; }
   /// The collective that this rank is in, if is_on: it may be waiting for others.
   struct Waiting {
@@ -49,6 +52,8 @@ class Lane {
   friend class CommunicationThread;
   /// This rank has come to its next collective: noted on the board, and watched until leave().
   void enter(std::string_view label);
+  /// The same where collectives are not seen one by one: this is the so many-th, from 1.
+  void enter(std::string_view label, std::uint64_t sequence);
   void leave() { waiting_.is_on = false; }
   /// From inside an awaited predicate that did some work although it is not yet true.
   void note_progress() { moved_ = true; }

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "base/clock.h"
 #include "lockstep/error.h"
 
 namespace lockstep::comm {
@@ -39,6 +38,7 @@ GradientReducer::GradientReducer(Communicator& communicator, Backend& backend, f
     in_flight_.push_back(
         {backend.make_event(), communicator.make_event(), fmt::format("bucket {} of {}", i + 1, buckets_.size())});
   }
+  for (Wait& wait : waits_) wait = {backend.make_timing_event(), backend.make_timing_event()};
 }
 
 GradientReducer::~GradientReducer() {
@@ -64,13 +64,20 @@ void GradientReducer::tensor_done(int index, Stream& stream, const std::function
   ++next_;
 }
 
-double GradientReducer::finish(Stream& stream) {
+void GradientReducer::finish(Stream& stream, int slot) {
   require(static_cast<std::size_t>(next_) == buckets_.size(), ErrorCode::internal,
           "only {} of {} buckets were started when the step waited for them", next_, buckets_.size());
-  const auto begin = Clock::now();
+  const Wait& wait = waits_[static_cast<std::size_t>(slot)];
+  wait.begin->record(stream);
   for (const InFlight& bucket : in_flight_) stream.wait(*bucket.done);
+  wait.end->record(stream);
   next_ = 0;
-  return seconds_since(begin);
+}
+
+double GradientReducer::exposed_seconds(int slot) const {
+  const Wait& wait = waits_[static_cast<std::size_t>(slot)];
+  wait.end->synchronize();
+  return wait.end->seconds_since(*wait.begin);
 }
 
 }  // namespace lockstep::comm

@@ -5,6 +5,7 @@
 // it starts when its last writer is done.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -43,8 +44,11 @@ class GradientReducer {
   /// Tensor `index` (in order) is complete on `stream`: starts the bucket that it completes, if any, after `prepare`
   /// has given the stream what is still to be done with it.
   void tensor_done(int index, Stream& stream, const std::function<void(const Bucket&)>& prepare = {});
-  /// Makes `stream` wait for all buckets of this step; seconds waited (exposed communication).
-  double finish(Stream& stream);
+  /// Makes `stream` wait for all buckets of this step. `slot`, 0 or 1: which of two steps exposed_seconds() tells of.
+  void finish(Stream& stream, int slot = 0);
+  /// How long the stream of that finish() had nothing to do but wait for buckets: exposed communication. Blocks the
+  /// caller until the stream has done with it.
+  double exposed_seconds(int slot = 0) const;
 
   const std::vector<Bucket>& buckets() const { return buckets_; }
 
@@ -53,10 +57,14 @@ class GradientReducer {
     std::unique_ptr<Event> ready, done;
     std::string label;
   };
+  struct Wait {
+    std::unique_ptr<Event> begin, end;
+  };
   Communicator& communicator_;
   float* gradients_;
   std::vector<Bucket> buckets_;
   std::vector<InFlight> in_flight_;
+  std::array<Wait, 2> waits_;
   int next_ = 0;
 };
 

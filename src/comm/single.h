@@ -33,13 +33,19 @@ class SingleWorld final : public World {
 
 class SingleCommunicator final : public Communicator {
  public:
+  explicit SingleCommunicator(Backend& backend) : backend_(backend), stream_(backend.make_stream()) {}
   std::string describe() const override { return "none, 1 rank"; }
   int rank() const override { return 0; }
   int size() const override { return 1; }
   std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) override;
-  /// Waits for `ready` in the caller; done when it returns.
+  /// Done when `ready` is; a backend without queues waits for that in the caller.
   void all_reduce_async(const Slice& slice, const Event& ready, Event& done, const std::string& label) override;
-  std::unique_ptr<Event> make_event() override { return std::make_unique<HostEvent>(); }
+  std::unique_ptr<Event> make_event() override { return backend_.make_event(); }
+  bool is_repeatable() const override { return true; }
+
+ private:
+  Backend& backend_;
+  std::unique_ptr<Stream> stream_;
 };
 
 /// This machine's name without its domain.

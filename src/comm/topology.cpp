@@ -1,10 +1,14 @@
 #include "comm/topology.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
+#include <string_view>
 #include <utility>
 
+#include "comm/device_exchange.h"
 #include "comm/exchange.h"
+#include "comm/staged_communicator.h"
 #include "comm/sum_order.h"
 #include "lockstep/error.h"
 
@@ -38,14 +42,40 @@ std::optional<GroupedOrder> group_by_node(const SumOrder& order, const RankTable
 
 }  // namespace
 
+Transport transport_of(const Config::Comm& config, int n_ranks, MemorySpace space) {
+  const std::string& backend = config.backend;
+  constexpr std::array<std::string_view, 5> kBackends{"auto", "nccl", "staged", "shared", "mpi"};
+  require(std::ranges::find(kBackends, backend) != kBackends.end(), ErrorCode::comm_backend,
+          "comm.backend is '{}': it takes auto, nccl, staged, shared or mpi", backend);
+  if (space == MemorySpace::host) {
+    require(backend != "nccl", ErrorCode::comm_backend,
+            "comm.backend=nccl sums on GPUs, but the step is computed by the processor: set device=cuda, or "
+            "comm.backend=auto");
+    return backend == "staged" ? Transport::staged : Transport::host;
+  }
+  if (n_ranks == 1) return Transport::host;  // nothing is summed
+  if (backend == "auto" || backend == "nccl") return Transport::nccl;
+  return Transport::staged;
+}
+
+int Topology::n_ranks() const {
+  std::size_t n = 0;
+  for (const std::vector<int>& of_node : nodes) n += of_node.size();
+  return static_cast<int>(n);
+}
+
 std::size_t Topology::chunk_bytes() const { return std::max(kSmallestChunkBytes, kPartOfChunkBytes * nodes.size()); }
 
 std::size_t Topology::buffer_bytes() const {
-  if (n_nodes() == 1 || local_rank != 0) return 0;
-  return kExchangesInFlight * Exchange::buffer_bytes(n_nodes(), chunk_bytes(), wire);
+  if (transport == Transport::nccl) return is_exchanged() ? DeviceExchange::buffer_bytes(n_ranks(), wire) : 0;
+  const std::size_t ring_bytes = transport == Transport::staged ? StagedCommunicator::kRingBytes : 0;
+  if (n_nodes() == 1 || local_rank != 0) return ring_bytes;
+  return ring_bytes + kExchangesInFlight * Exchange::buffer_bytes(n_nodes(), chunk_bytes(), wire);
 }
 
 std::size_t Topology::mapped_peer_bytes(std::size_t region_bytes) const {
+  if (transport == Transport::nccl) return 0;
+  if (transport == Transport::staged) region_bytes = StagedCommunicator::kRingBytes;
   const auto n = static_cast<std::size_t>(local_size());
   // Each of n ranks reads its 1/n of the other ranks' regions, and on one node writes the sum there. On several nodes
   // the sum is in the leader's region, all of which the others copy.
@@ -55,11 +85,17 @@ std::size_t Topology::mapped_peer_bytes(std::size_t region_bytes) const {
 
 namespace {
 
+/// The order is over all ranks, wherever they are.
+Topology place_devices(const RankTable& ranks, const SumOrder& order) {
+  Topology out{.nodes = ranks.nodes, .node = ranks.mine().node, .local_rank = ranks.mine().local_rank};
+  out.is_tree = order.size() > 0;
+  out.order_of_nodes = out.is_tree ? order : sequential_order(ranks.size());
+  return out;
+}
+
 Topology place(const Config::Comm& config, const RankTable& ranks, const SumOrder& order) {
   if (config.backend == "mpi") return every_rank_a_node(ranks, order);
-  require(config.backend == "auto" || config.backend == "shared", ErrorCode::comm_backend,
-          "comm.backend is '{}': it takes auto, shared or mpi", config.backend);
-  require(config.backend == "auto" || ranks.n_nodes() == 1, ErrorCode::comm_backend,
+  require(config.backend != "shared" || ranks.n_nodes() == 1, ErrorCode::comm_backend,
           "comm.backend=shared wants all ranks on one node, but they are on {}: use comm.backend=auto",
           ranks.n_nodes());
   Topology out{.nodes = ranks.nodes, .node = ranks.mine().node, .local_rank = ranks.mine().local_rank};
@@ -76,8 +112,10 @@ Topology place(const Config::Comm& config, const RankTable& ranks, const SumOrde
 
 }  // namespace
 
-Topology topology_of(const Config::Comm& config, const RankTable& ranks, const SumOrder& order) {
-  Topology out = place(config, ranks, order);
+Topology topology_of(const Config::Comm& config, const RankTable& ranks, const SumOrder& order, MemorySpace space) {
+  const Transport transport = transport_of(config, ranks.size(), space);
+  Topology out = transport == Transport::nccl ? place_devices(ranks, order) : place(config, ranks, order);
+  out.transport = transport;
   if (config.gradients == "bf16") out.wire = DType::bf16;
   return out;
 }

@@ -1,8 +1,10 @@
-// Which ranks sum through shared memory, and which by MPI between such groups: comm.backend and the nodes decide. What
-// that takes of memory follows, so that `lockstep plan` can tell it of ranks that do not run.
+// Which ranks sum through shared memory, and which by MPI between such groups, or whether devices do it by NCCL:
+// comm.backend, the nodes and where the gradients lie decide. What that takes of memory follows, so that
+// `lockstep plan` can tell it of ranks that do not run.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "comm/ranks.h"
@@ -11,7 +13,11 @@
 
 namespace lockstep::comm {
 
+/// host: gradients lie in the host's memory, and are summed there. staged: a device's are copied there and back.
+enum class Transport : std::uint8_t { host, staged, nccl };
+
 struct Topology {
+  Transport transport = Transport::host;
   std::vector<std::vector<int>> nodes{{0}};  // ranks of the world; with comm.backend=mpi each rank is a node of its own
   int node = 0;
   int local_rank = 0;
@@ -20,8 +26,12 @@ struct Topology {
   SumOrder order_in_node{};   // over this node's ranks
   SumOrder order_of_nodes{};  // over the nodes' sums
 
+  int n_ranks() const;
   int n_nodes() const { return static_cast<int>(nodes.size()); }
   int local_size() const { return static_cast<int>(nodes[static_cast<std::size_t>(node)].size()); }
+
+  /// nccl: slices, or those of a narrow wire, are summed in an order of ours (device_exchange.h), not in NCCL's.
+  bool is_exchanged() const { return is_tree || (wire != DType::fp32 && n_nodes() > 1); }
 
   /// Between nodes a slice is cut into chunks of this size, so many of which are under way at once.
   static constexpr int kExchangesInFlight = 3;
@@ -33,8 +43,12 @@ struct Topology {
   std::size_t mapped_peer_bytes(std::size_t region_bytes) const;
 };
 
+Transport transport_of(const Config::Comm& config, int n_ranks, MemorySpace space);
+
 /// Nodes as they are; with comm.backend=mpi, or where nodes do not fit the order, every rank as a node of its own.
-Topology topology_of(const Config::Comm& config, const RankTable& ranks, const SumOrder& order);
+/// `space`: of the gradients, Backend::memory_space().
+Topology topology_of(const Config::Comm& config, const RankTable& ranks, const SumOrder& order,
+                     MemorySpace space = MemorySpace::host);
 
 /// Rank 0 of ranks that do not run, in equal blocks on nodes; the first nodes have the rank more.
 RankTable supposed_ranks(int ranks, int nodes);

@@ -10,8 +10,12 @@
 #include "comm/control_lane.h"
 #include "comm/host_communicator.h"
 #include "comm/launch.h"
+#ifdef LOCKSTEP_CUDA
+#include "comm/nccl_communicator.h"
+#endif
 #include "comm/single.h"
 #include "comm/sleeping_communicator.h"
+#include "comm/staged_communicator.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 
@@ -75,21 +79,51 @@ std::unique_ptr<World> start_world(int* argc, char*** argv, double watchdog_seco
 
 std::unique_ptr<World> single_world() { return std::make_unique<SingleWorld>(); }
 
-Topology topology_of(const Config::Comm& config, World& world, const SumOrder& order) {
+Topology topology_of(const Config::Comm& config, World& world, const SumOrder& order, MemorySpace space) {
   MpiWorld* mpi_world = dynamic_cast<MpiWorld*>(&world);
-  return mpi_world != nullptr ? topology_of(config, mpi_world->thread().ranks(), order) : Topology{};
+  return mpi_world != nullptr ? topology_of(config, mpi_world->thread().ranks(), order, space) : Topology{};
 }
 
-std::unique_ptr<Communicator> make_communicator(const Config::Comm& config, World& world, const SumOrder& order) {
+namespace {
+
+std::unique_ptr<Communicator> make_by(const Config::Comm& config, MpiWorld& world, Backend& backend,
+                                      const SumOrder& order) {
+  const Topology topology = topology_of(config, world, order, backend.memory_space());
+  if (world.size() == 1 && backend.memory_space() == MemorySpace::device)
+    return std::make_unique<SingleCommunicator>(backend);
+  if (topology.transport == Transport::nccl) {
+#ifdef LOCKSTEP_CUDA
+    return make_nccl_communicator(world.thread(), world, backend, topology);
+#else
+    fail(ErrorCode::not_supported, "this build has no NCCL: set comm.backend=staged");
+#endif
+  }
+  auto host = std::make_unique<HostCommunicator>(world.thread(), world, topology);
+  if (topology.transport == Transport::host) return host;
+  return std::make_unique<StagedCommunicator>(std::move(host), world, backend);
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_communicator(const Config::Comm& config, World& world, Backend& backend,
+                                                const SumOrder& order) {
   std::unique_ptr<Communicator> out;
   if (MpiWorld* mpi_world = dynamic_cast<MpiWorld*>(&world)) {
-    out = std::make_unique<HostCommunicator>(mpi_world->thread(), world, topology_of(config, world, order));
+    out = make_by(config, *mpi_world, backend, order);
   } else {
     require(world.size() == 1, ErrorCode::internal, "a communicator is made of a world of start_world()");
-    out = std::make_unique<SingleCommunicator>();
+    out = std::make_unique<SingleCommunicator>(backend);
   }
   if (config.sleep_ms > 0) out = std::make_unique<SleepingCommunicator>(std::move(out), config.sleep_ms);
   return out;
+}
+
+std::string describe_nccl() {
+#ifdef LOCKSTEP_CUDA
+  return nccl_library_text();
+#else
+  return "this build has no NCCL";
+#endif
 }
 
 }  // namespace lockstep::comm

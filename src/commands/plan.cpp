@@ -43,9 +43,10 @@ Planned make_plan(const Config& config, const Ranks& ranks, const data::ImageSet
   if (algorithms)  // what is not remembered runs in a fixed way
     algorithms->remember(
         train::AlgorithmStore(train::RunDirectory(config), planned.backend->device(), batch.largest_piece()).load());
-  planned.plan = std::make_unique<train::StepPlan>(
-      config, images, batch, *planned.backend,
-      comm::topology_of(config.comm, comm::supposed_ranks(ranks.n, ranks.nodes), batch.order_over_ranks()));
+  planned.plan =
+      std::make_unique<train::StepPlan>(config, images, batch, *planned.backend,
+                                        comm::topology_of(config.comm, comm::supposed_ranks(ranks.n, ranks.nodes),
+                                                          batch.order_over_ranks(), planned.backend->memory_space()));
   return planned;
 }
 

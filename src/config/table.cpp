@@ -160,8 +160,10 @@ std::vector<Key> evaluation_and_batch_norm_keys() {
 
 std::vector<Key> comm_and_cpu_keys() {
   return {
-      word(KEY(comm.backend), {"auto", "shared", "mpi"},
-           {kNone, "", "how ranks sum gradients: shared memory inside a node, or MPI alone"}),
+      word(KEY(comm.backend), {"auto", "nccl", "staged", "shared", "mpi"},
+           {kNone, "",
+            "how ranks sum gradients. auto: GPUs by NCCL, processors by shared memory inside a node and MPI between "
+            "nodes; staged: GPUs by way of the processors' memory; shared, mpi: that alone"}),
       word(
           KEY(comm.gradients), {"fp32", "bf16"},
           {kLearning, "", "what gradients are between nodes: bf16 is half as much to send, and rounds them to 8 bits"}),

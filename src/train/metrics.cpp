@@ -119,6 +119,10 @@ void Metrics::step(const StepRecord& r) {
                    {"data_wait_seconds", r.per_rank.data_wait_seconds},
                    {"memory_bytes", whole(r.per_rank.memory_bytes)},
                    {"utilisation", r.per_rank.utilisation}}}});
+  if (!r.per_rank.host_memory_bytes.empty()) {
+    object["per_rank"]["host_memory_bytes"] = whole(r.per_rank.host_memory_bytes);
+    object["per_rank"]["cpu_utilisation"] = r.per_rank.cpu_utilisation;
+  }
   state_->write(object);
   state_->write_scalars(object, {{"train/loss", r.loss},
                                  {"train/accuracy", r.accuracy},

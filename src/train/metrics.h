@@ -11,7 +11,9 @@
 namespace lockstep::train {
 
 struct PerRank {
-  std::vector<double> loss, data_wait_seconds, memory_bytes, utilisation;  // utilisation: CPU seconds over elapsed
+  // Of the device where it tells them, else of the process: its greatest memory so far; CPU seconds over elapsed.
+  std::vector<double> loss, data_wait_seconds, memory_bytes, utilisation;
+  std::vector<double> host_memory_bytes, cpu_utilisation;  // of the process beside a device; else empty
 };
 
 struct StepRecord {

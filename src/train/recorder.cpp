@@ -80,11 +80,18 @@ void Recorder::step(std::int64_t step, const StepResult& result, double learning
 
 void Recorder::write_step(std::int64_t step, const StepResult& result, double learning_rate, const StepClock& clock) {
   struct Mine {
-    double loss, data_wait, memory, utilisation, exposed, waited;
+    double loss, data_wait, exposed, waited, host_memory, cpu, device_memory, device;  // the device's: -1 where unknown
   };
-  const Mine mine{mean(result.local.loss, result.local.samples), clock.data_wait_seconds,
-                  static_cast<double>(peak_memory_bytes()),      clock.cpu_seconds / clock.seconds,
-                  result.exposed_communication_seconds,          waited_seconds_ / interval_seconds_};
+  const DeviceUsage usage = session_.backend->usage();
+  device_memory_ = std::max(device_memory_, usage.memory_bytes ? static_cast<double>(*usage.memory_bytes) : -1.0);
+  const Mine mine{.loss = mean(result.local.loss, result.local.samples),
+                  .data_wait = clock.data_wait_seconds,
+                  .exposed = result.exposed_communication_seconds,
+                  .waited = waited_seconds_ / interval_seconds_,
+                  .host_memory = static_cast<double>(peak_memory_bytes()),
+                  .cpu = clock.cpu_seconds / clock.seconds,
+                  .device_memory = device_memory_,
+                  .device = usage.utilisation.value_or(-1)};
   waited_seconds_ = interval_seconds_ = 0;
   const std::vector<std::string> all = session_.world.all_gather(
       std::string(reinterpret_cast<const char*>(&mine), sizeof(mine)) + session_.world.host());
@@ -105,9 +112,13 @@ void Recorder::write_step(std::int64_t step, const StepResult& result, double le
     waits.push_back(m.waited);
     record.per_rank.loss.push_back(m.loss);
     record.per_rank.data_wait_seconds.push_back(m.data_wait);
-    record.per_rank.memory_bytes.push_back(m.memory);
-    record.per_rank.utilisation.push_back(m.utilisation);
-    record.memory_bytes = std::max(record.memory_bytes, m.memory);
+    record.per_rank.memory_bytes.push_back(m.device_memory >= 0 ? m.device_memory : m.host_memory);
+    record.per_rank.utilisation.push_back(m.device >= 0 ? m.device : m.cpu);
+    if (m.device_memory >= 0 || m.device >= 0) {
+      record.per_rank.host_memory_bytes.push_back(m.host_memory);
+      record.per_rank.cpu_utilisation.push_back(m.cpu);
+    }
+    record.memory_bytes = std::max(record.memory_bytes, record.per_rank.memory_bytes.back());
     record.data_wait_seconds = std::max(record.data_wait_seconds, m.data_wait);
     record.exposed_communication_seconds = std::max(record.exposed_communication_seconds, m.exposed);
   }

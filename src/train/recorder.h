@@ -51,6 +51,7 @@ class Recorder {
   Clock::time_point begin_, step_begin_, epoch_begin_;
   double waited_seconds_ = 0, interval_seconds_ = 0;  // since the step logged before: for sums over ranks, of all
   std::optional<Clock::time_point> last_warning_;     // of a slow rank
+  double device_memory_ = -1;                         // bytes, the most that was seen; -1: not known
   double cpu_seconds_ = 0, paused_seconds_ = 0, epoch_paused_seconds_ = 0;
   std::int64_t trained_samples_ = 0, skipped_steps_ = 0;
   LossSums epoch_sums_, last_epoch_sums_;

@@ -73,7 +73,6 @@ void Replica::begin_step(const StepScalars& scalars, const StepFlags& flags) {
   slot.done->synchronize();  // the step before the last has long been read
   slot.host->scalars = scalars;
   slot.host->flags = flags;
-  slot.exposed_communication_seconds = 0;
   backend_.copy_to_device(&state_->scalars, &slot.host->scalars, sizeof(StepScalars), *stream_);
   backend_.copy_to_device(&sums_->flags, &slot.host->flags, sizeof(StepFlags), *stream_);
 }
@@ -135,7 +134,7 @@ void Replica::run_last_piece(PlannedGraph& planned, int piece) {
 void Replica::finish_step(const data::Batch& batch, int piece, std::int64_t global) {
   PlannedGraph& planned = plan_.training(batch.n_samples, global);
   upload(planned, batch);
-  Repetition& repeated = repetition({.n_samples = batch.n_samples, .global = global, .piece = piece, .is_last = true});
+  Repetition& repeated = repetition({.n_samples = batch.n_samples, .global = global, .piece = piece, .is_last = true, .slot = current_});
   if (repeated.begin(*stream_)) {
     run_last_piece(planned, piece);
     update();
@@ -159,7 +158,7 @@ void Replica::reduce() {
                                  *sums_done_, kLossLabel);
   {
     const trace::Span span(trace::Kind::wait, "communication");
-    slots_[static_cast<std::size_t>(current_)].exposed_communication_seconds = reducer_->finish(*stream_);
+    reducer_->finish(*stream_, current_);
     stream_->wait(*sums_done_);
   }
   backend_.copy_to_device(&report.sums, sums_, sizeof(StepSums), *stream_);
@@ -199,7 +198,8 @@ void Replica::report() {
 }
 
 StepResult Replica::result(int steps_ago) {
-  const Slot& slot = slots_[static_cast<std::size_t>(steps_ago == 0 ? current_ : 1 - current_)];
+  const int slot_number = steps_ago == 0 ? current_ : 1 - current_;
+  const Slot& slot = slots_[static_cast<std::size_t>(slot_number)];
   slot.done->synchronize();
   const StepReport& report = slot.host->report;
   return {.sums = report.sums.loss,
@@ -207,7 +207,7 @@ StepResult Replica::result(int steps_ago) {
           .flags = report.sums.flags,
           .gradient_norm = report.gradient_norm,
           .is_applied = report.is_applied,
-          .exposed_communication_seconds = slot.exposed_communication_seconds};
+          .exposed_communication_seconds = reducer_->exposed_seconds(slot_number)};
 }
 
 LossSums Replica::evaluate(const data::Batch& batch) {

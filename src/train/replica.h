@@ -91,6 +91,7 @@ class Replica {
     std::int64_t n_samples = 0, global = 0;
     int piece = 0;
     bool is_last = false;
+    int slot = 0;  // of the last piece, which measures time by the slot's events
     auto operator<=>(const PieceKey&) const = default;
   };
   Repetition& repetition(const PieceKey& key);
@@ -120,7 +121,6 @@ class Replica {
   struct Slot {
     HostStep* host = nullptr;
     std::unique_ptr<Event> done;
-    double exposed_communication_seconds = 0;
   };
   std::unique_ptr<Memory> host_memory_;
   std::array<Slot, 2> slots_;

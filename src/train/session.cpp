@@ -124,10 +124,11 @@ void Session::plan_steps(const BatchShape& batch, bool is_training) {
                           .records_steps = config.cuda.graph && !config.trace});
   if (const std::string warning = backend->check_precision(config.precision); !warning.empty() && leader())
     log::warning("precision: {}", warning);
-  communicator = comm::make_communicator(config.comm, world, batch.order_over_ranks());
+  communicator = comm::make_communicator(config.comm, world, *backend, batch.order_over_ranks());
   const auto make_plan = [&] {
-    plan = std::make_unique<StepPlan>(config, train_set->info(), batch, *backend,
-                                      comm::topology_of(config.comm, world, batch.order_over_ranks()));
+    plan = std::make_unique<StepPlan>(
+        config, train_set->info(), batch, *backend,
+        comm::topology_of(config.comm, world, batch.order_over_ranks(), backend->memory_space()));
   };
   if (!algorithms) return make_plan();
 

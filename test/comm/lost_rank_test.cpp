@@ -3,15 +3,12 @@
 // sanitizers: no
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <string>
 #include <thread>
 #include <vector>
@@ -20,47 +17,11 @@
 #include "comm/world.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
+#include "test/comm/children.h"
 #include "test/reference/backend.h"
 
 namespace lockstep::comm {
 namespace {
-
-struct Outcome {
-  std::string text;
-  int exit_status = -1;
-  double seconds = 0;
-};
-
-Outcome run_command(const std::string& command) {
-  Outcome out;
-  const auto begin = std::chrono::steady_clock::now();
-  FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
-  if (pipe == nullptr) return out;
-  char buffer[4096];
-  while (const std::size_t n = std::fread(buffer, 1, sizeof(buffer), pipe)) out.text.append(buffer, n);
-  const int status = ::pclose(pipe);
-  out.exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  return out;
-}
-
-std::string self() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
-
-Outcome run_ranks(int ranks, const std::string& environment, const std::string& program) {
-  // `timeout` ends what would hang for ever if the test fails.
-  return run_command("env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 " + environment +
-                     " timeout -s KILL 60 mpirun --oversubscribe --bind-to none -n " + std::to_string(ranks) + " " +
-                     program);
-}
-
-/// mpirun that does not end the others itself when a rank dies, so that Lockstep has to; it then returns 0, and each
-/// rank's own status is printed: "status 1 of rank 0".
-Outcome run_ranks_left_alone(int ranks, const std::string& environment, const std::string& behaviour) {
-  return run_ranks(ranks, "OMPI_MCA_orte_enable_recovery=1 " + environment,
-                   "sh -c '" + self() + " --child " + behaviour + "; echo status $? of rank $OMPI_COMM_WORLD_RANK'");
-}
-
-bool says(const Outcome& outcome, const std::string& text) { return outcome.text.find(text) != std::string::npos; }
 
 // All-reduces of a killed rank's peers: an event cannot throw, so the communication thread ends the process.
 TEST(LostRank, KilledBetweenSums) {
@@ -185,7 +146,7 @@ TEST(Launch, ManyWorldsOfOneAreRefused) {
 
 struct Sums {
   explicit Sums(World& world)
-      : communicator(make_communicator({}, world)),
+      : communicator(make_communicator({}, world, backend)),
         memory(communicator->allocate(1 << 20, "sums")),
         done(communicator->make_event()) {}
   void run(int first, int last) {
@@ -195,6 +156,7 @@ struct Sums {
       done->synchronize();
     }
   }
+  reference::ReferenceBackend backend;
   HostEvent ready;
   std::unique_ptr<Communicator> communicator;
   std::unique_ptr<Memory> memory;
@@ -226,9 +188,9 @@ void behave(const std::string& how, World& world) {
     world.any(false);
   } else if (how == "throws") {
     const std::vector<GradientTensor> tensors = {{"a", 0, 1000000}, {"b", 1000000, 1000000}};
-    auto communicator = make_communicator({}, world);
-    auto memory = communicator->allocate(8000000, "gradients");
     reference::ReferenceBackend backend;
+    auto communicator = make_communicator({}, world, backend);
+    auto memory = communicator->allocate(8000000, "gradients");
     auto stream = backend.make_stream();
     GradientReducer reducer(*communicator, backend, static_cast<float*>(memory->data()), make_buckets(tensors, 1));
     reducer.tensor_done(0, *stream);

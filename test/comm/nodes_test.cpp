@@ -6,6 +6,10 @@
 
 namespace lockstep::comm {
 
+INSTANTIATE_TEST_SUITE_P(Backends, AnyBackend,
+                         ::testing::Values(Tested{"auto", test_backend}, Tested{"mpi", test_backend},
+                                           Tested{"staged", test_backend}));
+
 TEST(SeveralNodes, Places) {
   EXPECT_EQ(test_world->n_nodes(), (test_world->size() + 1) / 2);
   EXPECT_EQ(test_world->node(), test_world->rank() / 2);
@@ -18,7 +22,7 @@ TEST(SeveralNodes, SharedBackendIsRefused) {
   Config::Comm config;
   config.backend = "shared";
   try {
-    make_communicator(config, *test_world);
+    make_communicator(config, *test_world, test_backend());
     ADD_FAILURE() << "comm.backend=shared on several nodes";
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::comm_backend);
@@ -28,7 +32,7 @@ TEST(SeveralNodes, SharedBackendIsRefused) {
 TEST(SeveralNodes, SaysWhatItUses) {
   const std::string nodes = std::to_string(test_world->n_nodes());
   EXPECT_EQ(
-      make_communicator({}, *test_world)->describe(),
+      make_communicator({}, *test_world, test_backend())->describe(),
       "shared memory inside " + nodes + " nodes, MPI between them, " + std::to_string(test_world->size()) + " ranks");
 }
 
@@ -36,7 +40,7 @@ TEST(SeveralNodes, SaysWhatItUses) {
 TEST(SeveralNodes, SumsInBf16) {
   Config::Comm config;
   config.gradients = "bf16";
-  const auto communicator = make_communicator(config, *test_world);
+  const auto communicator = make_communicator(config, *test_world, test_backend());
   EXPECT_TRUE(communicator->describe().ends_with("gradients in bf16"));
   constexpr std::size_t kElements = 700'001;  // several chunks, the last one short
   const auto memory = communicator->allocate(kElements * sizeof(float), "test");

@@ -14,6 +14,12 @@ namespace lockstep::comm {
 /// The world of this test program, from its main().
 inline World* test_world = nullptr;
 
+/// Of every rank; its memory is the host's.
+inline Backend& test_backend() {
+  static const std::unique_ptr<Backend> backend = make_backend({.device = "cpu", .threads = 1});
+  return *backend;
+}
+
 /// Starts the world, runs all tests on every rank, and fails on every rank when one failed on any.
 inline int run_tests_in_world(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);

@@ -4,6 +4,10 @@
 
 namespace lockstep::comm {
 
+INSTANTIATE_TEST_SUITE_P(Backends, AnyBackend,
+                         ::testing::Values(Tested{"auto", test_backend}, Tested{"mpi", test_backend},
+                                           Tested{"staged", test_backend}));
+
 TEST(OneNode, Places) {
   EXPECT_EQ(test_world->n_nodes(), 1);
   EXPECT_EQ(test_world->node(), 0);
@@ -15,18 +19,18 @@ TEST(OneNode, Places) {
 TEST(OneNode, SharedBackendIsGranted) {
   Config::Comm config;
   config.backend = "shared";
-  const auto c = make_communicator(config, *test_world);
+  const auto c = make_communicator(config, *test_world, test_backend());
   if (test_world->size() > 1) {
     EXPECT_EQ(c->describe(), "shared memory, " + std::to_string(test_world->size()) + " ranks on 1 node");
     config.backend = "mpi";
-    EXPECT_EQ(make_communicator(config, *test_world)->describe(),
+    EXPECT_EQ(make_communicator(config, *test_world, test_backend())->describe(),
               "MPI, " + std::to_string(test_world->size()) + " ranks");
   }
 }
 
 // The sum is in the order of ranks, to the bit.
 TEST(OneNode, OrderOfSummation) {
-  const auto c = make_communicator({}, *test_world);
+  const auto c = make_communicator({}, *test_world, test_backend());
   constexpr std::size_t kElements = 10007;
   const auto memory = c->allocate(kElements * sizeof(float), "a test");
   float* data = static_cast<float*>(memory->data());

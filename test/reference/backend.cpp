@@ -48,7 +48,7 @@ std::unique_ptr<Memory> ReferenceBackend::allocate(std::size_t size_bytes, const
   return std::make_unique<HostMemory>(size_bytes);
 }
 
-std::unique_ptr<Stream> ReferenceBackend::make_stream() { return std::make_unique<HostStream>(); }
+std::unique_ptr<Stream> ReferenceBackend::make_stream(StreamPriority) { return std::make_unique<HostStream>(); }
 std::unique_ptr<Event> ReferenceBackend::make_event() { return std::make_unique<HostEvent>(); }
 
 void ReferenceBackend::copy_to_device(void* d_target, const void* h_source, std::size_t size_bytes, Stream&) {
@@ -74,6 +74,7 @@ std::unique_ptr<ImageInput> ReferenceBackend::image_input(const ImageInputDescri
 std::unique_ptr<Optimizer> ReferenceBackend::optimizer(const OptimizerDescription& d) { return make_optimizer(d); }
 std::unique_ptr<ClipNorm> ReferenceBackend::clip_norm(const ClipNormDescription& d) { return make_clip_norm(d); }
 std::unique_ptr<TreeSum> ReferenceBackend::tree_sum(const TreeSumDescription& d) { return make_tree_sum(d); }
+std::unique_ptr<Convert> ReferenceBackend::convert(const ConvertDescription& d) { return make_convert(d); }
 std::unique_ptr<MovingAverage> ReferenceBackend::moving_average(const MovingAverageDescription& d) {
   return make_moving_average(d);
 }

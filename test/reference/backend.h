@@ -21,7 +21,8 @@ class ReferenceBackend final : public Backend {
   void seal() override { sealed_ = true; }
   void unseal() override { sealed_ = false; }
 
-  std::unique_ptr<Stream> make_stream() override;
+  using Backend::make_stream;
+  std::unique_ptr<Stream> make_stream(StreamPriority) override;
   std::unique_ptr<Event> make_event() override;
   std::unique_ptr<Repetition> make_repetition() override { return std::make_unique<PlainRepetition>(); }
   void copy_to_device(void* d_target, const void* h_source, std::size_t size_bytes, Stream& stream) override;
@@ -41,6 +42,7 @@ class ReferenceBackend final : public Backend {
   std::unique_ptr<Optimizer> optimizer(const OptimizerDescription& description) override;
   std::unique_ptr<ClipNorm> clip_norm(const ClipNormDescription& description) override;
   std::unique_ptr<TreeSum> tree_sum(const TreeSumDescription& description) override;
+  std::unique_ptr<Convert> convert(const ConvertDescription& description) override;
   std::unique_ptr<MovingAverage> moving_average(const MovingAverageDescription& description) override;
   std::unique_ptr<Hash> hash(const HashDescription& description) override;
 

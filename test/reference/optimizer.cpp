@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lockstep/bf16.h"
+
 namespace lockstep::reference {
 namespace {
 
@@ -107,6 +109,25 @@ class ReferenceTreeSum final : public TreeSum {
   }
 };
 
+class ReferenceConvert final : public Convert {
+ public:
+  explicit ReferenceConvert(const ConvertDescription& d) : d_(d) {}
+  OpNeeds needs() const override { return {}; }
+  std::string describe() const override { return "reference"; }
+
+  void apply(const Apply& args, const OpMemory&, Stream&) override {
+    for (std::size_t i = 0; i < args.n_elements; ++i) {
+      if (d_.to == DType::bf16)
+        static_cast<Bf16*>(args.target)[i] = to_bf16(static_cast<const float*>(args.source)[i]);
+      else
+        static_cast<float*>(args.target)[i] = to_float(static_cast<const Bf16*>(args.source)[i]);
+    }
+  }
+
+ private:
+  ConvertDescription d_;
+};
+
 class ReferenceMovingAverage final : public MovingAverage {
  public:
   explicit ReferenceMovingAverage(const MovingAverageDescription& d) : d_(d) {}
@@ -148,6 +169,9 @@ std::unique_ptr<ClipNorm> make_clip_norm(const ClipNormDescription& description)
 std::unique_ptr<TreeSum> make_tree_sum(const TreeSumDescription& d) {
   if (d.dtype == DType::fp64) return std::make_unique<ReferenceTreeSum<double>>();
   return std::make_unique<ReferenceTreeSum<float>>();
+}
+std::unique_ptr<Convert> make_convert(const ConvertDescription& description) {
+  return std::make_unique<ReferenceConvert>(description);
 }
 std::unique_ptr<MovingAverage> make_moving_average(const MovingAverageDescription& description) {
   return std::make_unique<ReferenceMovingAverage>(description);

@@ -104,7 +104,7 @@ void expect_as_in_pytorch(const char* network, Precision precision, std::size_t 
   const auto world = comm::single_world();
   const Config config = config_of(golden, precision);
   const auto backend = make_backend(device);
-  const auto communicator = comm::make_communicator(config.comm, *world);
+  const auto communicator = comm::make_communicator(config.comm, *world, *backend);
   test::SmallRun run(config, *backend, *communicator,
                      std::make_shared<Enlarged>(data::open_image_set(config.data.train), golden["scale"]));
   ASSERT_EQ(first_step.size(), run.plan().parameters().parameters().size());
@@ -140,9 +140,9 @@ std::shared_ptr<Algorithms> mixed_layouts(const Json& golden, bool is_first_nhwc
   algorithms->time_unknown();  // tells the keys
   const auto world = comm::single_world();
   const Config config = config_of(golden, Precision::fp32);
-  const auto communicator = comm::make_communicator(config.comm, *world);
   const auto plan = [&] {
     const auto backend = make_backend({.device = "cpu", .threads = 1, .algorithms = algorithms});
+    const auto communicator = comm::make_communicator(config.comm, *world, *backend);
     const test::SmallRun run(config, *backend, *communicator,
                              std::make_shared<Enlarged>(data::open_image_set(config.data.train), golden["scale"]));
   };

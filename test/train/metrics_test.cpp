@@ -35,7 +35,7 @@ StepRecord a_step(std::int64_t step) {
   r.exposed_communication_seconds = 0.02;
   r.memory_bytes = 123456789012.0;
   r.ranks = 2;
-  r.per_rank = {{1.0, 3.0}, {0.01, 0.0}, {123456789012.0, 5.0}, {0.9, 0.8}};
+  r.per_rank = {{1.0, 3.0}, {0.01, 0.0}, {123456789012.0, 5.0}, {0.9, 0.8}, {}, {}};
   return r;
 }
 

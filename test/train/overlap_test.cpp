@@ -28,8 +28,8 @@ int main(int argc, char** argv) {
   sleepy.comm.sleep_ms = 20;
   const auto backend = make_backend({.device = "cpu", .threads = 1}),
              other = make_backend({.device = "cpu", .threads = 1});
-  const auto communicator = comm::make_communicator(config.comm, *world);
-  const auto sleepy_communicator = comm::make_communicator(sleepy.comm, *world);
+  const auto communicator = comm::make_communicator(config.comm, *world, *backend);
+  const auto sleepy_communicator = comm::make_communicator(sleepy.comm, *world, *other);
   test::SmallRun plain(config, *backend, *communicator), slow(sleepy, *other, *sleepy_communicator);
   std::vector<double> plain_seconds, slow_seconds;
   const auto timed = [&](test::SmallRun& run, int step, std::vector<double>& seconds) {

@@ -33,13 +33,13 @@ void gradients_agree(World& world) {
   Config config = test::small_config(16, 10);  // 10: shares differ on 3 and 4 ranks
   config.batch_norm.synchronize = true;
   const auto cpu = make_backend(test::tested_device());
-  const auto communicator = comm::make_communicator(config.comm, world);
+  const auto communicator = comm::make_communicator(config.comm, world, *cpu);
   const std::vector<float> ours = gradients(config, *cpu, *communicator);
   const auto alone = comm::single_world();
-  const auto alone_communicator = comm::make_communicator(config.comm, *alone);
+  const auto alone_communicator = comm::make_communicator(config.comm, *alone, *cpu);
   const std::vector<float> one_rank = gradients(config, *cpu, *alone_communicator);
   const auto exact_backend = reference::make_reference_backend();
-  const auto exact_communicator = comm::make_communicator(config.comm, *alone);
+  const auto exact_communicator = comm::make_communicator(config.comm, *alone, *exact_backend);
   const std::vector<float> exact = gradients(config, *exact_backend, *exact_communicator);
   const double error = test::relative_distance(ours, exact), error_of_one = test::relative_distance(one_rank, exact);
   if (world.rank() == 0) std::printf("%d ranks: error %.2e, one rank %.2e\n", world.size(), error, error_of_one);
@@ -51,7 +51,7 @@ void replicas_stay_equal(World& world) {
   config.train.accumulate = 2;
   config.train.clip_norm = 1.0;
   const auto cpu = make_backend(test::tested_device());
-  const auto communicator = comm::make_communicator(config.comm, world);
+  const auto communicator = comm::make_communicator(config.comm, world, *cpu);
   test::SmallRun run(config, *cpu, *communicator);
   const std::uint64_t before = run.replica().hash();
   for (int step = 0; step < 50; ++step) run.step(step);
@@ -65,7 +65,7 @@ void replicas_stay_equal(World& world) {
 void flags_are_counted(World& world) {
   const Config config = test::small_config(8, 8);
   const auto cpu = make_backend(test::tested_device());
-  const auto communicator = comm::make_communicator(config.comm, world);
+  const auto communicator = comm::make_communicator(config.comm, world, *cpu);
   test::SmallRun run(config, *cpu, *communicator);
   const double ranks = world.size();
   const double is_last = world.rank() + 1 == world.size() ? 1 : 0;
@@ -95,7 +95,7 @@ void the_rank_that_differs_is_named(World& world) {
 void a_flipped_bit_is_found(World& world) {
   const Config config = test::small_config(8, 8);
   const auto cpu = make_backend(test::tested_device());
-  const auto communicator = comm::make_communicator(config.comm, world);
+  const auto communicator = comm::make_communicator(config.comm, world, *cpu);
   test::SmallRun run(config, *cpu, *communicator);
   run.step(0);
   train::require_equal_replicas(world, run.replica().hash(), 1);

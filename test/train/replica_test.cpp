@@ -56,10 +56,10 @@ TEST_P(WholeNetwork, GradientsAgreeWithTheReference) {
   config.train.accumulate = c.accumulate;
   config.batch_norm.synchronize = c.synchronize;
   const auto world = comm::single_world();
-  const auto communicator = comm::make_communicator(config.comm, *world);
-  const auto reference_communicator = comm::make_communicator(config.comm, *world);
   const auto backend = backend_of(c.device);
   const auto reference = reference::make_reference_backend();
+  const auto communicator = comm::make_communicator(config.comm, *world, *backend);
+  const auto reference_communicator = comm::make_communicator(config.comm, *world, *reference);
   test::SmallRun ours(config, *backend, *communicator);
   test::SmallRun exact(config, *reference, *reference_communicator);
   calm(ours.replica());
@@ -107,8 +107,8 @@ TEST(Replica, OverfitsOneBatch) {
   config.optimizer.learning_rate = 0.05;
   config.data.synthetic_samples = 16;
   const auto world = comm::single_world();
-  const auto communicator = comm::make_communicator(config.comm, *world);
   const auto cpu = make_backend({.device = "cpu", .threads = 1});
+  const auto communicator = comm::make_communicator(config.comm, *world, *cpu);
   test::SmallRun run(config, *cpu, *communicator);
   const double first = run.step(0);
   double last = first;
@@ -124,8 +124,8 @@ TEST(Replica, ClippingBoundsTheUpdate) {
   config.optimizer.learning_rate = 1;
   config.train.clip_norm = 0.25;
   const auto world = comm::single_world();
-  const auto communicator = comm::make_communicator(config.comm, *world);
   const auto cpu = make_backend({.device = "cpu", .threads = 1});
+  const auto communicator = comm::make_communicator(config.comm, *world, *cpu);
   test::SmallRun run(config, *cpu, *communicator);
   const std::vector<float> before = run.all_weights();
   run.step(0);
@@ -150,8 +150,8 @@ TEST(Replica, ASkippedStepChangesNothing) {
   Config config = test::small_config(8, 8);
   config.train.clip_norm = 1;
   const auto world = comm::single_world();
-  const auto communicator = comm::make_communicator(config.comm, *world);
   const auto cpu = make_backend({.device = "cpu", .threads = 1});
+  const auto communicator = comm::make_communicator(config.comm, *world, *cpu);
   test::SmallRun run(config, *cpu, *communicator);
   run.step(0);
   EXPECT_EQ(run.result().is_applied, 1u);
@@ -184,8 +184,8 @@ void expect_loss_to_fall(const std::string& optimizer, double learning_rate,
   config.data.augment = {};
   config.data.synthetic_samples = 16;
   const auto world = comm::single_world();
-  const auto communicator = comm::make_communicator(config.comm, *world);
   const auto cpu = make_backend({.device = "cpu", .threads = 1});
+  const auto communicator = comm::make_communicator(config.comm, *world, *cpu);
   test::SmallRun run(config, *cpu, *communicator);
   if (look) look(run);
   const double first = run.step(0);

@@ -41,7 +41,7 @@ void plan_tells_the_peak(World& world, int micro_batches, int steps, Precision p
   const std::shared_ptr<const data::ImageSet> set = data::make_synthetic_set(1, 2000, 32, 32, 3, 10, "train");
   const auto backend = make_backend({.device = "cpu", .threads = 1});
   const HeapWatch watch;
-  const auto communicator = comm::make_communicator(config.comm, world);
+  const auto communicator = comm::make_communicator(config.comm, world, *backend);
   const std::int64_t communicator_bytes = watch.count().held_bytes;
   train::StepPlan plan(config, set->info(), train::batch_shape(config, world.rank(), world.size()), *backend,
                        comm::topology_of(config.comm, world));
@@ -85,7 +85,7 @@ void steps_take_no_memory(World& world, int micro_batches, Precision precision =
   config.precision = precision;
   config.train.micro_batches = micro_batches;
   const auto backend = make_backend({.device = "cpu", .threads = 1});
-  const auto communicator = comm::make_communicator(config.comm, world);
+  const auto communicator = comm::make_communicator(config.comm, world, *backend);
   test::SmallRun run(config, *backend, *communicator);
   for (int step = 0; step < 3; ++step) run.step(step);
   world.barrier();

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "kernels/cuda/count.h"
 #include "kernels/cuda/ops.h"
 #include "lockstep/error.h"
 
@@ -53,7 +54,7 @@ class CudaOnHost final : public cuda::OpsBackend {
   }
   void seal() override { sealed_ = true; }
   void unseal() override { sealed_ = false; }
-  std::unique_ptr<Stream> make_stream() override { return std::make_unique<HostStream>(); }
+  std::unique_ptr<Stream> make_stream(StreamPriority) override { return std::make_unique<HostStream>(); }
   std::unique_ptr<Event> make_event() override { return std::make_unique<HostEvent>(); }
   std::unique_ptr<Repetition> make_repetition() override { return std::make_unique<PlainRepetition>(); }
   void copy_to_device(void* target, const void* source, std::size_t size_bytes, Stream&) override {
@@ -65,6 +66,7 @@ class CudaOnHost final : public cuda::OpsBackend {
   void fill_zero(void* target, std::size_t size_bytes, Stream&) override {
     if (size_bytes > 0) std::memset(target, 0, size_bytes);
   }
+  void count(std::uint64_t* counter, Stream& stream) override { cuda::add_one(counter, stream); }
   std::string check_precision(Precision) const override { return ""; }
 
  private:

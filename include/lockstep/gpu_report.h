@@ -1,0 +1,44 @@
+// What `lockstep gpu-info` tells of this machine's GPUs.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/backend.h"
+
+namespace lockstep {
+
+struct GpuReport {
+  struct Gpu {
+    std::string name, uuid, pci_bus;
+    std::string compute_capability;  // "9.0"
+    int multiprocessors = 0;
+    double clock_mhz = 0;  // the highest
+    std::size_t memory_bytes = 0;
+    DeviceUsage usage;
+    std::optional<int> nvlinks;  // active ones; empty: not told
+  };
+  struct Library {
+    std::string name;
+    std::string version;  // empty: it cannot be loaded, and `problem` says why
+    std::string problem;
+    bool is_needed = true;  // by every training on a GPU
+  };
+
+  std::string problem;                       // why no GPU can be used, as a part of a sentence; empty: one can
+  std::string driver;                        // "580.65.06"; empty: not told
+  std::string driver_cuda, built_with_cuda;  // "13.0"
+  std::vector<Gpu> gpus;
+  std::vector<std::vector<bool>> reaches;  // [a][b]: a can read and write b's memory
+  std::vector<Library> libraries;
+
+  /// True where a training on a GPU can begin.
+  bool is_usable() const;
+};
+
+/// From src/backend_factory.cpp. Throws nothing because of a missing driver, device or library.
+GpuReport gpu_report();
+
+}  // namespace lockstep

@@ -1,0 +1,44 @@
+#include "kernels/cpu/convert.h"
+
+#include "kernels/cpu/parallel.h"
+#include "lockstep/bf16.h"
+#include "lockstep/error.h"
+
+namespace lockstep::cpu {
+namespace {
+
+void convert_one(float from, Bf16& to) { to = to_bf16(from); }
+void convert_one(Bf16 from, float& to) { to = to_float(from); }
+
+template <typename From, typename To>
+class CpuConvert final : public Convert {
+ public:
+  explicit CpuConvert(const CpuContext& context) : context_(context) {}
+
+  OpNeeds needs() const override { return {}; }
+  std::string describe() const override { return "own kernel"; }
+
+  void apply(const Apply& args, const OpMemory&, Stream&) override {
+    const From* source = static_cast<const From*>(args.source);
+    To* target = static_cast<To*>(args.target);
+    const auto n = static_cast<std::int64_t>(args.n_elements);
+    const int parts = part_count(context_, n * static_cast<std::int64_t>(sizeof(From) + sizeof(To)));
+    run_parts(parts, [&](int part) {
+      const Range range = part_of(n, part, parts);
+      for (std::int64_t i = range.begin; i < range.end; ++i) convert_one(source[i], target[i]);
+    });
+  }
+
+ private:
+  CpuContext context_;
+};
+
+}  // namespace
+
+std::unique_ptr<Convert> make_convert(const ConvertDescription& d, const CpuContext& context) {
+  if (d.from == DType::fp32 && d.to == DType::bf16) return std::make_unique<CpuConvert<float, Bf16>>(context);
+  if (d.from == DType::bf16 && d.to == DType::fp32) return std::make_unique<CpuConvert<Bf16, float>>(context);
+  fail(ErrorCode::not_supported, "{} to {}: fp32 and bf16 are converted into each other", name(d.from), name(d.to));
+}
+
+}  // namespace lockstep::cpu

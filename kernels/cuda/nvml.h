@@ -1,0 +1,40 @@
+// NVML, the driver's library that tells how a GPU is used: loaded when it is asked for, with declarations of our own,
+// since a toolkit need not have its header. Nothing fails without it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lockstep/backend.h"
+
+namespace lockstep::cuda {
+
+class Nvml {
+ public:
+  /// Null where there is none, or it cannot start; loaded once.
+  static const Nvml* get();
+  /// Why get() gives null, in words; empty: it does not.
+  static const std::string& problem();
+
+  std::string driver_version() const;
+  // Of the device with this PCI address, "0000:18:00.0", which is the same whatever CUDA_VISIBLE_DEVICES says.
+  DeviceUsage usage(const std::string& pci_bus) const;
+  /// Active NVLinks; empty: not told.
+  std::optional<int> nvlinks(const std::string& pci_bus) const;
+
+ private:
+  struct Functions;
+  struct Loaded {
+    std::unique_ptr<const Nvml> nvml;
+    std::string problem;
+  };
+  static const Loaded& loaded();
+  explicit Nvml(const Functions& functions) : functions_(functions) {}
+  static std::string load(Functions& functions);
+  void* device(const std::string& pci_bus) const;
+
+  const Functions& functions_;
+};
+
+}  // namespace lockstep::cuda

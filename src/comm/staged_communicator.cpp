@@ -1,0 +1,187 @@
+#include "comm/staged_communicator.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <utility>
+
+#include "base/failure.h"
+#include "base/signals_blocked.h"
+#include "lockstep/error.h"
+#include "lockstep/log.h"
+
+namespace lockstep::comm {
+
+class StagedCommunicator::Worker {
+ public:
+  Worker(std::unique_ptr<Communicator> inner, World& world, Backend& backend)
+      : inner_(std::move(inner)),
+        world_(world),
+        backend_(backend),
+        ring_(inner_->allocate(kRingBytes, "the ring between device and host")),
+        pinned_(backend.pin_host(ring_->data(), kRingBytes)),
+        down_(backend.make_stream()),
+        up_(backend.make_stream()) {
+    for (std::size_t i = 0; i < kSlots; ++i)
+      slots_[i] = {static_cast<std::byte*>(ring_->data()) + i * kChunkBytes, backend.make_event(), inner_->make_event(),
+                   backend.make_event()};
+  }
+
+  std::string describe() const { return inner_->describe(); }
+
+  void post(const Slice& slice, const Event& ready, HostEvent& done, const std::string& label) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return n_requests_ < kQueueLength; });
+    Request& request = queue_[(first_ + n_requests_) % kQueueLength];
+    request.slice = slice;
+    request.ready = &ready;
+    request.done = &done;
+    request.label.assign(label);  // no memory is taken once it is as long as the longest
+    done.begin();
+    ++n_requests_;
+    changed_.notify_all();
+  }
+
+  /// False where requests are left, since an exception ends the step: the thread goes on with them, until the process
+  /// ends.
+  bool stop() {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    changed_.notify_all();
+    return n_requests_ == 0;
+  }
+
+  void run() {
+    pthread_setname_np(pthread_self(), "staging");
+    try {
+      backend_.enter_thread();
+      while (Request* request = next()) {
+        all_reduce(*request);
+        HostEvent* done = request->done;
+        {
+          const std::lock_guard lock(mutex_);
+          first_ = (first_ + 1) % kQueueLength;
+          --n_requests_;
+          changed_.notify_all();
+        }
+        done->complete();
+      }
+    } catch (const std::exception& error) {
+      end_job(error);
+    }
+  }
+
+ private:
+  static constexpr std::size_t kQueueLength = 256;
+
+  struct Request {
+    Slice slice;
+    const Event* ready = nullptr;
+    HostEvent* done = nullptr;
+    std::string label;
+  };
+
+  /// Room for one chunk in the ring, and what has happened to it.
+  struct Slot {
+    std::byte* data = nullptr;
+    std::unique_ptr<Event> came, summed, left;
+  };
+
+  Request* next() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return stop_ || n_requests_ > 0; });
+    return n_requests_ > 0 ? &queue_[first_] : nullptr;
+  }
+
+  void all_reduce(const Request& request) {
+    request.ready->synchronize();
+    const Slice& slice = request.slice;
+    const std::size_t element_bytes = size_bytes(slice.dtype), length = kChunkBytes / element_bytes;
+    const std::size_t n_chunks = (slice.n_elements + length - 1) / length;
+    const auto chunk = [&](std::size_t i) {
+      Slice of = slice;
+      of.data = static_cast<std::byte*>(slice.data) + i * kChunkBytes;
+      of.n_elements = std::min(length, slice.n_elements - i * length);
+      return of;
+    };
+    for (std::size_t i = 0; i < n_chunks + 2; ++i) {
+      if (i < n_chunks) fetch(chunk(i), slots_[i % kSlots]);
+      if (i >= 1 && i - 1 < n_chunks) sum(chunk(i - 1), slots_[(i - 1) % kSlots], request.label);
+      if (i >= 2) give_back(chunk(i - 2), slots_[(i - 2) % kSlots]);
+    }
+    if (n_chunks > 0) slots_[(n_chunks - 1) % kSlots].left->synchronize();
+  }
+
+  void fetch(const Slice& chunk, Slot& slot) {
+    slot.left->synchronize();  // what was there before
+    backend_.copy_to_host(slot.data, chunk.data, chunk.n_elements * size_bytes(chunk.dtype), *down_);
+    slot.came->record(*down_);
+  }
+
+  void sum(Slice chunk, Slot& slot, const std::string& label) {
+    slot.came->synchronize();
+    chunk.data = slot.data;
+    inner_->all_reduce_async(chunk, at_once_, *slot.summed, label);
+  }
+
+  void give_back(const Slice& chunk, Slot& slot) {
+    slot.summed->synchronize();
+    backend_.copy_to_device(chunk.data, slot.data, chunk.n_elements * size_bytes(chunk.dtype), *up_);
+    slot.left->record(*up_);
+  }
+
+  /// An event cannot tell of it: nobody would learn that what it stands for has not come.
+  void end_job(const std::exception& error) {
+    const auto* known = dynamic_cast<const Error*>(&error);
+    const bool is_consequence =
+        known && (known->code() == ErrorCode::comm_rank_lost || known->code() == ErrorCode::comm_rank_died);
+    if (!is_consequence || world_.is_first_to_speak()) log::error("{}", error.what());
+    note_failure();
+    world_.abort(kExitFailed);
+  }
+
+  std::unique_ptr<Communicator> inner_;
+  World& world_;
+  Backend& backend_;
+  std::unique_ptr<Memory> ring_, pinned_;
+  std::unique_ptr<Stream> down_, up_;  // to the host, to the device: both ways at once
+  std::array<Slot, kSlots> slots_;
+  const HostEvent at_once_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::array<Request, kQueueLength> queue_;
+  std::size_t first_ = 0, n_requests_ = 0;
+  bool stop_ = false;
+};
+
+StagedCommunicator::StagedCommunicator(std::unique_ptr<Communicator> inner, World& world, Backend& backend)
+    : world_(world), backend_(backend), worker_(std::make_shared<Worker>(std::move(inner), world, backend)) {
+  const SignalsBlocked blocked;
+  thread_ = std::thread([worker = worker_] { worker->run(); });
+}
+
+StagedCommunicator::~StagedCommunicator() {
+  if (worker_->stop())
+    thread_.join();
+  else
+    thread_.detach();
+}
+
+std::string StagedCommunicator::describe() const {
+  return fmt::format("by way of the host's memory: {}", worker_->describe());
+}
+
+void StagedCommunicator::all_reduce_async(const Slice& slice, const Event& ready, Event& done,
+                                          const std::string& label) {
+  regions_.check(slice, label);
+  HostEvent* host_done = dynamic_cast<HostEvent*>(&done);
+  require(host_done != nullptr, ErrorCode::internal, "'{}': `done` is not an event of this communicator", label);
+  worker_->post(slice, ready, *host_done, label);
+}
+
+}  // namespace lockstep::comm

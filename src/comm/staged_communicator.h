@@ -1,0 +1,48 @@
+// Sums of a device's memory by way of the host's: for machines where NCCL cannot be used.
+//
+// A thread of its own takes requests in order. It waits for `ready`, cuts the slice into chunks and gives each to the
+// host communicator in a slot of a small pinned ring: chunk i+1 is copied to the host and chunk i-1 back while chunk i
+// is summed. Only the contracts of Backend and Communicator are used.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "comm/regions.h"
+#include "lockstep/communicator.h"
+
+namespace lockstep::comm {
+
+class StagedCommunicator final : public Communicator {
+ public:
+  static constexpr std::size_t kSlots = 4;
+  static constexpr std::size_t kChunkBytes = std::size_t{4} << 20;
+  static constexpr std::size_t kRingBytes = kSlots * kChunkBytes;
+
+  /// Collective. `inner` sums host memory.
+  StagedCommunicator(std::unique_ptr<Communicator> inner, World& world, Backend& backend);
+  ~StagedCommunicator() override;
+
+  std::string describe() const override;
+  int rank() const override { return world_.rank(); }
+  int size() const override { return world_.size(); }
+  std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) override {
+    return regions_.allocate(world_, backend_, size_bytes, purpose);
+  }
+  void all_reduce_async(const Slice& slice, const Event& ready, Event& done, const std::string& label) override;
+  /// One of the host's: a stream that waits for it blocks its caller.
+  std::unique_ptr<Event> make_event() override { return std::make_unique<HostEvent>(); }
+
+ private:
+  class Worker;
+
+  World& world_;
+  Backend& backend_;
+  Regions regions_;
+  std::shared_ptr<Worker> worker_;
+  std::thread thread_;
+};
+
+}  // namespace lockstep::comm

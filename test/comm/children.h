@@ -1,0 +1,54 @@
+// Tests whose ranks are lost: this program is started again as several ranks, with `--child BEHAVIOUR`, and their words
+// and exit statuses are read.
+#pragma once
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+
+namespace lockstep::comm {
+
+struct Outcome {
+  std::string text;
+  int exit_status = -1;
+  double seconds = 0;
+};
+
+inline Outcome run_command(const std::string& command) {
+  Outcome out;
+  const auto begin = std::chrono::steady_clock::now();
+  FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
+  if (pipe == nullptr) return out;
+  char buffer[4096];
+  while (const std::size_t n = std::fread(buffer, 1, sizeof(buffer), pipe)) out.text.append(buffer, n);
+  const int status = ::pclose(pipe);
+  out.exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return out;
+}
+
+inline std::string self() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
+
+inline Outcome run_ranks(int ranks, const std::string& environment, const std::string& program) {
+  // `timeout` ends what would hang for ever if the test fails.
+  return run_command("env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 " + environment +
+                     " timeout -s KILL 60 mpirun --oversubscribe --bind-to none -n " + std::to_string(ranks) + " " +
+                     program);
+}
+
+/// mpirun that does not end the others itself when a rank dies, so that Lockstep has to; it then returns 0, and each
+/// rank's own status is printed: "status 1 of rank 0".
+inline Outcome run_ranks_left_alone(int ranks, const std::string& environment, const std::string& behaviour) {
+  return run_ranks(ranks, "OMPI_MCA_orte_enable_recovery=1 " + environment,
+                   "sh -c '" + self() + " --child " + behaviour + "; echo status $? of rank $OMPI_COMM_WORLD_RANK'");
+}
+
+inline bool says(const Outcome& outcome, const std::string& text) {
+  return outcome.text.find(text) != std::string::npos;
+}
+
+}  // namespace lockstep::comm

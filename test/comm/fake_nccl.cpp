@@ -1,0 +1,316 @@
+// A libnccl.so.2 for machines without GPUs: tests make a link to it in a folder that NCCL_HOME names. Ranks are
+// processes of one machine; what they exchange goes through a shared segment whose name is in the unique id. Streams
+// are test::WorkQueue. As with a communicator that does not block, some calls return ncclInProgress, and give their
+// work to the stream later, from another thread.
+//
+//   FAKE_NCCL_VERSION       what ncclGetVersion tells, else that of nccl.h
+//   FAKE_NCCL_LOG           a file to which each rank appends what is called besides sums
+//   FAKE_NCCL_ERROR_AFTER   after so many sums a rank finds that another is gone, and its sums do not end any more
+#include <fcntl.h>
+#include <nccl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "test/support/work_queue.h"
+
+namespace {
+
+constexpr int kMostRanks = 8;
+constexpr std::size_t kAreaBytes = std::size_t{1} << 20;
+constexpr std::size_t kBoxBytes = std::size_t{1} << 16;
+
+/// One message on its way between two ranks.
+struct Box {
+  std::atomic<std::uint64_t> sent, taken;
+  std::size_t size_bytes;
+  unsigned char data[kBoxBytes];
+};
+
+/// Zeros at first.
+struct Shared {
+  std::atomic<int> n_opened, n_arrived, generation;
+  Box boxes[kMostRanks][kMostRanks];  // from, to
+  unsigned char areas[kMostRanks][kAreaBytes];
+};
+
+std::string variable(const char* name) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? "" : text;
+}
+
+void pause_a_little() { std::this_thread::sleep_for(std::chrono::microseconds(50)); }
+
+}  // namespace
+
+struct ncclComm {
+  Shared* shared = nullptr;
+  int rank = 0, size = 1;
+  std::atomic<int> state{ncclSuccess};
+  std::atomic<bool> is_aborted{false};
+  std::atomic<int> n_users{0};  // threads and pieces of work that know it
+  int n_calls = 0, n_sums = 0, n_registered = 0;
+
+  void log(const std::string& text) const {
+    const std::string path = variable("FAKE_NCCL_LOG");
+    if (path.empty()) return;
+    const std::string line = "rank " + std::to_string(rank) + " " + text + "\n";
+    const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+    if (::write(file, line.data(), line.size()) < 0) std::perror("FAKE_NCCL_LOG");
+    ::close(file);
+  }
+
+  /// False once it was aborted.
+  bool barrier() {
+    const int generation = shared->generation.load();
+    if (shared->n_arrived.fetch_add(1) + 1 == size) {
+      shared->n_arrived.store(0);
+      shared->generation.fetch_add(1);
+      return true;
+    }
+    while (shared->generation.load() == generation) {
+      if (is_aborted.load()) return false;
+      pause_a_little();
+    }
+    return true;
+  }
+
+  template <typename T>
+  void all_reduce(T* data, std::size_t n) {
+    const std::size_t length = kAreaBytes / sizeof(T);
+    for (std::size_t begin = 0; begin < n; begin += length) {
+      const std::size_t now = std::min(length, n - begin);
+      std::memcpy(shared->areas[rank], data + begin, now * sizeof(T));
+      if (!barrier()) return;
+      for (std::size_t i = 0; i < now; ++i) {
+        T sum = 0;
+        for (int r = 0; r < size; ++r) sum += reinterpret_cast<const T*>(shared->areas[r])[i];
+        data[begin + i] = sum;
+      }
+      if (!barrier()) return;
+    }
+  }
+};
+
+namespace {
+
+struct Transfer {
+  bool is_send = false;
+  int peer = 0;
+  unsigned char* data = nullptr;
+  std::size_t size_bytes = 0;
+};
+
+void run_transfers(ncclComm& comm, std::vector<Transfer> transfers) {
+  while (!transfers.empty()) {
+    bool moved = false;
+    std::set<std::pair<bool, int>> seen;  // only the first of each direction and peer goes on
+    for (Transfer& t : transfers) {
+      if (!seen.emplace(t.is_send, t.peer).second) continue;
+      Box& box = t.is_send ? comm.shared->boxes[comm.rank][t.peer] : comm.shared->boxes[t.peer][comm.rank];
+      const bool is_full = box.sent.load() != box.taken.load();
+      if (is_full == t.is_send) continue;
+      const std::size_t now = t.is_send ? std::min(kBoxBytes, t.size_bytes) : box.size_bytes;
+      if (t.is_send) {
+        std::memcpy(box.data, t.data, now);
+        box.size_bytes = now;
+        box.sent.fetch_add(1);
+      } else {
+        std::memcpy(t.data, box.data, now);
+        box.taken.fetch_add(1);
+      }
+      t.data += now;
+      t.size_bytes -= now;
+      moved = true;
+    }
+    std::erase_if(transfers, [](const Transfer& t) { return t.size_bytes == 0; });
+    if (comm.is_aborted.load()) return;
+    if (!moved) pause_a_little();
+  }
+}
+
+struct Group {
+  int depth = 0;
+  ncclComm* comm = nullptr;
+  lockstep::test::WorkQueue* queue = nullptr;
+  std::vector<Transfer> transfers;
+};
+thread_local Group group;
+
+lockstep::test::WorkQueue* queue_of(cudaStream_t stream) {
+  return reinterpret_cast<lockstep::test::WorkQueue*>(stream);
+}
+
+/// Gives the work to its stream now; or, for every eighth call, a little later.
+ncclResult_t issue(ncclComm& comm, lockstep::test::WorkQueue& queue, std::function<void()> work) {
+  comm.n_users.fetch_add(1);
+  const auto put = [&comm, &queue, work = std::move(work)] {
+    queue.put([&comm, work] {
+      work();
+      comm.n_users.fetch_sub(1);
+    });
+  };
+  if (comm.n_calls++ % 8 != 0) {
+    put();
+    return ncclSuccess;
+  }
+  comm.state.store(ncclInProgress);
+  comm.n_users.fetch_add(1);
+  std::thread([&comm, put] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    put();
+    int expected = ncclInProgress;
+    comm.state.compare_exchange_strong(expected, ncclSuccess);
+    comm.n_users.fetch_sub(1);
+  }).detach();
+  return ncclInProgress;
+}
+
+ncclResult_t add_transfer(const Transfer& transfer, ncclComm_t comm, cudaStream_t stream) {
+  if (group.depth == 0) return ncclInvalidUsage;
+  group.comm = comm;
+  group.queue = queue_of(stream);
+  group.transfers.push_back(transfer);
+  return ncclSuccess;
+}
+
+void end(ncclComm* comm) {
+  while (comm->n_users.load() > 0) pause_a_little();
+  ::munmap(comm->shared, sizeof(Shared));
+  delete comm;
+}
+
+}  // namespace
+
+extern "C" {
+
+ncclResult_t ncclGetVersion(int* version) {
+  const std::string text = variable("FAKE_NCCL_VERSION");
+  *version = text.empty() ? NCCL_VERSION_CODE : std::atoi(text.c_str());
+  return ncclSuccess;
+}
+
+const char* ncclGetErrorString(ncclResult_t result) {
+  return result == ncclRemoteError ? "remote process exited or there was a network error" : "an error of the fake NCCL";
+}
+const char* ncclGetLastError(ncclComm_t) { return "told by the fake NCCL"; }
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  static std::atomic<int> n_made{0};
+  std::snprintf(id->internal, sizeof(id->internal), "/fake-nccl.%d.%d", ::getpid(), n_made.fetch_add(1));
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* out, int size, ncclUniqueId id, int rank, ncclConfig_t* config) {
+  if (size > kMostRanks || config->blocking != 0) return ncclInvalidArgument;
+  auto* comm = new ncclComm;
+  comm->rank = rank;
+  comm->size = size;
+  comm->state.store(ncclInProgress);
+  comm->n_users.store(1);
+  *out = comm;
+  std::thread([comm, name = std::string(id.internal)] {
+    const int file = ::shm_open(name.c_str(), O_RDWR | O_CREAT, 0600);
+    if (file < 0 || ::ftruncate(file, sizeof(Shared)) != 0) std::abort();
+    void* memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (memory == MAP_FAILED) std::abort();
+    ::close(file);
+    comm->shared = static_cast<Shared*>(memory);
+    if (comm->shared->n_opened.fetch_add(1) + 1 == comm->size) ::shm_unlink(name.c_str());
+    comm->barrier();
+    comm->log("init");
+    comm->state.store(ncclSuccess);
+    comm->n_users.fetch_sub(1);
+  }).detach();
+  return ncclInProgress;
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  comm->log("finalize, " + std::to_string(comm->n_registered) + " registered");
+  return ncclSuccess;
+}
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  comm->log("destroy");
+  end(comm);
+  return ncclSuccess;
+}
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  comm->log("abort");
+  comm->is_aborted.store(true);
+  end(comm);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
+  *state = static_cast<ncclResult_t>(comm->state.load());
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommRegister(ncclComm_t comm, void* memory, size_t size_bytes, void** handle) {
+  comm->log("register " + std::to_string(size_bytes));
+  ++comm->n_registered;
+  *handle = memory;
+  return ncclSuccess;
+}
+ncclResult_t ncclCommDeregister(ncclComm_t comm, void*) {
+  comm->log("deregister");
+  --comm->n_registered;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclAllReduce(const void* source, void* target, size_t n, ncclDataType_t type, ncclRedOp_t op,
+                           ncclComm_t comm, cudaStream_t stream) {
+  if (source != target || op != ncclSum || (type != ncclFloat32 && type != ncclFloat64)) return ncclInvalidArgument;
+  const std::string limit = variable("FAKE_NCCL_ERROR_AFTER");
+  if (!limit.empty() && ++comm->n_sums > std::atoi(limit.c_str())) {
+    comm->state.store(ncclRemoteError);
+    comm->n_users.fetch_add(1);
+    queue_of(stream)->put([comm] {
+      while (!comm->is_aborted.load()) pause_a_little();
+      comm->n_users.fetch_sub(1);
+    });
+    return ncclSuccess;
+  }
+  return issue(*comm, *queue_of(stream), [comm, target, n, type] {
+    if (type == ncclFloat32)
+      comm->all_reduce(static_cast<float*>(target), n);
+    else
+      comm->all_reduce(static_cast<double*>(target), n);
+  });
+}
+
+ncclResult_t ncclSend(const void* data, size_t n, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+  if (type != ncclUint8) return ncclInvalidArgument;
+  auto* bytes = static_cast<unsigned char*>(const_cast<void*>(data));
+  return add_transfer({true, peer, bytes, n}, comm, stream);
+}
+ncclResult_t ncclRecv(void* data, size_t n, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+  if (type != ncclUint8) return ncclInvalidArgument;
+  return add_transfer({false, peer, static_cast<unsigned char*>(data), n}, comm, stream);
+}
+
+ncclResult_t ncclGroupStart() {
+  ++group.depth;
+  return ncclSuccess;
+}
+ncclResult_t ncclGroupEnd() {
+  if (--group.depth > 0) return ncclSuccess;
+  Group whole = std::exchange(group, Group{});
+  if (whole.transfers.empty()) return ncclSuccess;
+  return issue(*whole.comm, *whole.queue,
+               [comm = whole.comm, transfers = std::move(whole.transfers)] { run_transfers(*comm, transfers); });
+}
+
+}  // extern "C"

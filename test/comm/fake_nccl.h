@@ -1,0 +1,37 @@
+// Makes test/comm/fake_nccl.cpp the NCCL of this process.
+#pragma once
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+namespace lockstep::comm {
+
+/// BUILD/test, where this process's program is in a folder.
+inline std::filesystem::path folder_of_tests() {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path();
+}
+
+/// A new folder that, as NCCL_HOME, gives this library; removed with the object.
+class NcclHome {
+ public:
+  explicit NcclHome(const std::filesystem::path& library = folder_of_tests() / "comm" / "fake_nccl.so")
+      : path_(std::filesystem::temp_directory_path() / ("nccl-home." + std::to_string(::getpid()))) {
+    std::filesystem::create_directories(path_ / "lib");
+    std::filesystem::remove(path_ / "lib" / "libnccl.so.2");
+    std::filesystem::create_symlink(library, path_ / "lib" / "libnccl.so.2");
+    ::setenv("NCCL_HOME", path_.c_str(), 1);
+  }
+  ~NcclHome() { std::filesystem::remove_all(path_); }
+  NcclHome(const NcclHome&) = delete;
+  NcclHome& operator=(const NcclHome&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace lockstep::comm

@@ -1,0 +1,156 @@
+// ranks: 2 3
+// timeout: 300
+// The communicator of GPUs, with an NCCL of the tests' own (fake_nccl.cpp) on a stand-in for a device whose streams are
+// queues: what it gives to which stream, in which order, and that sums are right, also by a tree and in bf16.
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "test/comm/collective_tests.h"
+#include "test/comm/fake_nccl.h"
+#include "test/support/recording_backend.h"
+
+namespace lockstep::comm {
+namespace {
+
+test::RecordingBackend& device() {
+  static test::RecordingBackend backend(test_backend(), "GPU-" + std::to_string(test_world->rank()));
+  return backend;
+}
+
+std::unique_ptr<Communicator> communicator(const SumOrder& order = {}, const Config::Comm& config = {}) {
+  return make_communicator(config, *test_world, device(), order);
+}
+
+Backend& device_as_backend() { return device(); }
+
+/// A done `ready` of the device's.
+const Event& ready_event() {
+  static const std::unique_ptr<Event> event = device().make_event();
+  return *event;
+}
+
+}  // namespace
+
+INSTANTIATE_TEST_SUITE_P(Nccl, AnyBackend, ::testing::Values(Tested{"nccl", device_as_backend}));
+
+TEST(Nccl, IsWhatAutoGivesForADevice) {
+  const auto c = communicator();
+  EXPECT_EQ(c->describe(), "NCCL 2.28.9, " + std::to_string(test_world->size()) + " ranks on 1 node");
+  EXPECT_EQ(c->rank(), test_world->rank());
+  EXPECT_EQ(c->size(), test_world->size());
+}
+
+TEST(Nccl, SumsFp32ByATree) { test_sums<float>(*communicator(tree_order(test_world->size())), DType::fp32); }
+TEST(Nccl, SumsFp64ByATree) { test_sums<double>(*communicator(tree_order(test_world->size())), DType::fp64); }
+
+// The tree and no other: the bits of comm::sum, also where a slice is more than a chunk of the exchange.
+TEST(Nccl, SumsByTheTreeThatItWasGiven) {
+  const int size = test_world->size();
+  for (const SumOrder& order : {tree_order(size), sequential_order(size)}) {
+    const auto c = communicator(order);
+    EXPECT_TRUE(c->describe().ends_with("summed by a fixed tree"));
+    constexpr std::size_t kElements = 4'300'001;
+    const auto memory = c->allocate(kElements * sizeof(float), "a test");
+    float* data = static_cast<float*>(memory->data());
+    for (std::size_t i = 0; i < kElements; ++i) data[i] = static_cast<float>(value(c->rank(), i));
+    const auto done = c->make_event();
+    c->all_reduce_async({data, kElements, DType::fp32}, ready_event(), *done, "by a tree");
+    done->synchronize();
+    std::vector<std::vector<float>> values(static_cast<std::size_t>(size), std::vector<float>(kElements));
+    std::vector<const std::byte*> sources;
+    for (int r = 0; r < size; ++r) {
+      std::vector<float>& of_rank = values[static_cast<std::size_t>(r)];
+      for (std::size_t i = 0; i < kElements; ++i) of_rank[i] = static_cast<float>(value(r, i));
+      sources.push_back(reinterpret_cast<const std::byte*>(of_rank.data()));
+    }
+    std::vector<float> expected(kElements);
+    sum(sources, std::vector{reinterpret_cast<std::byte*>(expected.data())}, kElements, DType::fp32, order);
+    EXPECT_EQ(std::memcmp(expected.data(), data, kElements * sizeof(float)), 0);
+    test_world->barrier();
+  }
+}
+
+// Work of the compute stream that comes late is waited for, and what follows waits for the sum: nothing is done by the
+// host in between.
+TEST(Nccl, StartsAfterReadyAndIsOverBeforeWhatWaits) {
+  const auto c = communicator();
+  constexpr std::size_t kElements = 100'003;
+  const auto memory = c->allocate(kElements * sizeof(float), "a test");
+  float* data = static_cast<float*>(memory->data());
+  const auto host = device().allocate_host(kElements * sizeof(float), "a test");
+  float* result = static_cast<float*>(host->data());
+  std::vector<float> values(kElements, 1.0f);
+  const auto stream = device().make_stream();
+  const auto ready = device().make_event(), done = c->make_event();
+  device().slow_down(10);
+  device().recording().clear();
+  device().copy_to_device(data, values.data(), kElements * sizeof(float), *stream);
+  ready->record(*stream);
+  c->all_reduce_async({data, kElements, DType::fp32}, *ready, *done, "late");
+  EXPECT_FALSE(done->is_done());
+  stream->wait(*done);
+  device().copy_to_host(result, data, kElements * sizeof(float), *stream);
+  EXPECT_FALSE(done->is_done()) << "the host has waited";
+  stream->synchronize();
+  device().slow_down(0);
+  EXPECT_EQ(std::count(result, result + kElements, static_cast<float>(c->size())), static_cast<long>(kElements));
+
+  const int compute = test::RecordingBackend::number_of(*stream);
+  std::vector<std::string> of_communication;
+  for (const test::Call& call : device().recording().calls())
+    if (call.stream >= 0 && call.stream != compute) of_communication.push_back(call.what);
+  EXPECT_EQ(of_communication, (std::vector<std::string>{"wait", "count", "count", "record"}));
+  test_world->barrier();
+}
+
+TEST(Nccl, RefusesForeignMemoryAndTypes) {
+  const auto c = communicator();
+  std::vector<float> foreign(8);
+  const auto done = c->make_event();
+  EXPECT_THROW(c->all_reduce_async({foreign.data(), 8, DType::fp32}, ready_event(), *done, "foreign"), Error);
+  const auto memory = c->allocate(32, "a test");
+  EXPECT_THROW(c->all_reduce_async({memory->data(), 9, DType::fp32}, ready_event(), *done, "too long"), Error);
+  EXPECT_THROW(c->all_reduce_async({memory->data(), 8, DType::int32}, ready_event(), *done, "integers"), Error);
+  EXPECT_TRUE(done->is_done());
+}
+
+TEST(Nccl, RanksOnOneDeviceAreRefused) {
+  test::RecordingBackend shared(test_backend(), "GPU-of-all");
+  try {
+    make_communicator({}, *test_world, shared);
+    ADD_FAILURE() << "two ranks on one device";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::comm_backend);
+    const std::string text = error.what();
+    EXPECT_NE(text.find("ranks 0 and 1 are on one GPU (GPU-of-all on " + test_world->host()), std::string::npos)
+        << text;
+    EXPECT_NE(text.find("set comm.backend=staged"), std::string::npos) << text;
+  }
+}
+
+// Registered once, told again before it is given back; the communicator ends in good order.
+TEST(Nccl, MemoryIsRegisteredAndTheEndIsInOrder) {
+  const std::string log =
+      (std::filesystem::temp_directory_path() / ("nccl-log." + std::to_string(::getpid()))).string();
+  ::setenv("FAKE_NCCL_LOG", log.c_str(), 1);
+  {
+    const auto c = communicator();
+    const auto memory = c->allocate(12345, "a test");
+    test_world->barrier();
+  }
+  ::unsetenv("FAKE_NCCL_LOG");
+  std::ifstream file(log);
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  std::filesystem::remove(log);
+  const std::string rank = "rank " + std::to_string(test_world->rank()) + " ";
+  EXPECT_EQ(text, rank + "init\n" + rank + "register 12345\n" + rank + "deregister\n" + rank +
+                      "finalize, 0 registered\n" + rank + "destroy\n");
+}
+
+}  // namespace lockstep::comm
+
+int main(int argc, char** argv) {
+  const lockstep::comm::NcclHome fake;
+  return lockstep::comm::run_tests_in_world(argc, argv);
+}

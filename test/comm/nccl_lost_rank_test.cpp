@@ -1,0 +1,170 @@
+// What happens when a rank is lost while GPUs sum by NCCL (fake_nccl.cpp): who is missing is named, NCCL is aborted,
+// and the job ends.
+// sanitizers: no
+#include <gtest/gtest.h>
+#include <sys/prctl.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+
+#include "comm/world.h"
+#include "lockstep/error.h"
+#include "lockstep/log.h"
+#include "test/comm/children.h"
+#include "test/comm/fake_nccl.h"
+#include "test/support/recording_backend.h"
+
+namespace lockstep::comm {
+namespace {
+
+/// What NCCL was told, on all ranks.
+std::string words_to_nccl(const std::string& log) {
+  std::ifstream file(log);
+  return {(std::istreambuf_iterator<char>(file)), {}};
+}
+
+class NcclLostRank : public ::testing::Test {
+ protected:
+  ~NcclLostRank() override { std::filesystem::remove(log_); }
+  const std::string log_ =
+      (std::filesystem::temp_directory_path() / ("nccl-log." + std::to_string(::getpid()))).string();
+  const std::string environment_ = "FAKE_NCCL_LOG=" + log_ + " ";
+};
+
+TEST_F(NcclLostRank, ThatDoesNotComeIsNamedWithTheBucket) {
+  const Outcome o = run_ranks_left_alone(2, environment_ + "WATCHDOG_SECONDS=2", "elsewhere");
+  EXPECT_TRUE(says(o, "rank 0 (")) << o.text;
+  EXPECT_TRUE(says(o, "in 'bucket 2 of 9, 3.8 MiB'")) << o.text;
+  EXPECT_TRUE(says(o, "for rank 1 (")) << o.text;
+  EXPECT_TRUE(says(o, "its last was 'bucket 1 of 9, 3.8 MiB', collective 2")) << o.text;
+  EXPECT_TRUE(says(o, "status 1 of rank")) << o.text;
+  EXPECT_LT(o.seconds, 30) << o.text;
+  EXPECT_NE(words_to_nccl(log_).find("rank 0 abort"), std::string::npos) << words_to_nccl(log_);
+}
+
+TEST_F(NcclLostRank, ThatIsKilledIsNamedAtOnce) {
+  const Outcome o = run_ranks_left_alone(3, environment_, "killed");
+  EXPECT_TRUE(says(o, "rank 1 (")) << o.text;
+  EXPECT_TRUE(says(o, "has died")) << o.text;
+  EXPECT_TRUE(says(o, "'bucket 3 of 9, 3.8 MiB'")) << o.text;
+  EXPECT_LT(o.seconds, 20) << o.text;
+}
+
+TEST_F(NcclLostRank, ThatDoesNotComeToTheStartIsNamed) {
+  const Outcome o = run_ranks_left_alone(2, environment_ + "WATCHDOG_SECONDS=2", "no-start");
+  EXPECT_TRUE(says(o, "for rank 1 (")) << o.text;
+  EXPECT_LT(o.seconds, 30) << o.text;
+}
+
+TEST_F(NcclLostRank, ErrorsThatNcclFindsByItselfEndTheJob) {
+  const Outcome o = run_ranks_left_alone(2, environment_ + "FAKE_NCCL_ERROR_AFTER=3", "all-sums");
+  EXPECT_TRUE(says(o, "reports 'remote process exited or there was a network error'")) << o.text;
+  EXPECT_TRUE(says(o, "told by the fake NCCL")) << o.text;
+  EXPECT_TRUE(says(o, "status 1 of rank")) << o.text;
+  EXPECT_LT(o.seconds, 20) << o.text;
+  EXPECT_NE(words_to_nccl(log_).find("abort"), std::string::npos) << words_to_nccl(log_);
+}
+
+// On the way out of an exception NCCL is aborted, not ended in good order, which would wait for the others.
+TEST_F(NcclLostRank, ExceptionWithSumsInFlight) {
+  const Outcome o = run_ranks_left_alone(2, environment_, "throws");
+  EXPECT_TRUE(says(o, "caught internal: thrown in a step")) << o.text;
+  EXPECT_TRUE(says(o, "status 1 of rank")) << o.text;
+  EXPECT_LT(o.seconds, 20) << o.text;
+  EXPECT_NE(words_to_nccl(log_).find("rank 1 abort"), std::string::npos) << words_to_nccl(log_);
+  EXPECT_EQ(words_to_nccl(log_).find("finalize"), std::string::npos) << words_to_nccl(log_);
+}
+
+// ---- What the children do
+
+struct Device {
+  explicit Device(World& world)
+      : cpu(make_backend({.device = "cpu", .threads = 1})),
+        backend(*cpu, "GPU-" + std::to_string(world.rank())),
+        ready(backend.make_event()),
+        stream(backend.make_stream()) {}
+  std::unique_ptr<Backend> cpu;
+  test::RecordingBackend backend;
+  std::unique_ptr<Event> ready;
+  std::unique_ptr<Stream> stream;
+};
+
+struct Sums {
+  Sums(World& world, Device& of)
+      : device(of),
+        communicator(make_communicator({}, world, of.backend)),
+        memory(communicator->allocate(4'000'000, "sums")),
+        done(communicator->make_event()) {}
+  void issue(int number) {
+    communicator->all_reduce_async({memory->data(), 1'000'000, DType::fp32}, *device.ready, *done,
+                                   "bucket " + std::to_string(number) + " of 9");
+    device.stream->wait(*done);
+  }
+  void run(int first, int last) {
+    for (int i = first; i <= last; ++i) {
+      issue(i);
+      device.stream->synchronize();
+      std::this_thread::sleep_for(std::chrono::milliseconds(250));  // the watchdog looks every 100 ms
+    }
+  }
+  Device& device;
+  std::unique_ptr<Communicator> communicator;
+  std::unique_ptr<Memory> memory;
+  std::unique_ptr<Event> done;
+};
+
+void behave(const std::string& how, World& world) {
+  const int last = world.size() - 1;
+  Device device(world);
+  if (how == "no-start") {
+    if (world.rank() == last) std::this_thread::sleep_for(std::chrono::seconds(40));
+    const Sums sums(world, device);
+  } else if (how == "elsewhere") {
+    Sums sums(world, device);
+    sums.run(1, 1);
+    if (world.rank() == last) std::this_thread::sleep_for(std::chrono::seconds(40));
+    sums.run(2, 9);
+  } else if (how == "killed") {
+    Sums sums(world, device);
+    sums.run(1, 2);
+    if (world.rank() == 1) ::raise(SIGKILL);
+    sums.run(3, 9);
+  } else if (how == "all-sums") {
+    Sums sums(world, device);
+    sums.run(1, 9);
+  } else if (how == "throws") {
+    Sums sums(world, device);
+    sums.issue(1);
+    if (world.rank() == 1) fail(ErrorCode::internal, "thrown in a step");
+    sums.run(2, 9);
+  }
+}
+
+int child(int argc, char** argv) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const NcclHome fake;
+  std::unique_ptr<World> world;
+  try {
+    const char* limit = std::getenv("WATCHDOG_SECONDS");
+    world = start_world(&argc, &argv, limit != nullptr ? std::atof(limit) : 60);
+    behave(argv[2], *world);
+    return 0;
+  } catch (const Error& e) {
+    log::error("caught {}: {}", entry(e.code()).code, e.what());
+    if (world) world->abort(kExitFailed);
+    return kExitFailed;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::comm
+
+int main(int argc, char** argv) {
+  if (argc == 3 && std::string(argv[1]) == "--child") return lockstep::comm::child(argc, argv);
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

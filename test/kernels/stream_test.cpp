@@ -1,0 +1,61 @@
+// What the streams, timing events and counters of every backend promise.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "test/reference/backend.h"
+#include "test/support/device.h"
+
+namespace lockstep::test {
+namespace {
+
+TEST(Stream, HasPriorities) {
+  for (auto& [name, backend] : tested_backends())
+    for (const StreamPriority priority : {StreamPriority::normal, StreamPriority::high}) {
+      const auto stream = backend->make_stream(priority);
+      const auto event = backend->make_event();
+      event->record(*stream);
+      stream->synchronize();
+      EXPECT_TRUE(event->is_done()) << name;
+    }
+}
+
+TEST(TimingEvent, TellsWhatLiesBetween) {
+  for (auto& [name, backend] : tested_backends()) {
+    const auto stream = backend->make_stream();
+    const auto before = backend->make_timing_event(), after = backend->make_timing_event();
+    before->record(*stream);
+    before->synchronize();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    after->record(*stream);
+    after->synchronize();
+    EXPECT_GE(after->seconds_since(*before), 0.019) << name;
+    EXPECT_LT(after->seconds_since(*before), 10) << name;
+    EXPECT_EQ(before->seconds_since(*before), 0) << name;
+  }
+}
+
+TEST(Counter, IsRaisedInTheOrderOfTheStream) {
+  for (auto& [name, backend] : tested_backends()) {
+    const auto stream = backend->make_stream();
+    const auto memory = backend->allocate_host(2 * sizeof(std::uint64_t), "a test");
+    auto* counters = static_cast<std::uint64_t*>(memory->data());
+    for (int i = 0; i < 5; ++i) backend->count(counters, *stream);
+    backend->count(counters + 1, *stream);
+    stream->synchronize();
+    EXPECT_EQ(counters[0], 5u) << name;
+    EXPECT_EQ(counters[1], 1u) << name;
+  }
+}
+
+TEST(HostMemory, OfOthersIsPinnedWhereThatMeansAnything) {
+  for (auto& [name, backend] : tested_backends()) {
+    std::vector<char> pages(1 << 20);
+    const auto pinned = backend->pin_host(pages.data(), pages.size());
+    EXPECT_EQ(pinned != nullptr, backend->memory_space() == MemorySpace::device) << name;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::test
