@@ -8,6 +8,11 @@
 //                    (row, column) modulo the stride, which the same taps of the window reach
 //   weight gradient  dw's taps (taps C, K) = sum over some rows at a time of x gathered (., taps C)^T * dy (., K)
 //
+// Measured, fp32, 1 thread, Sapphire Rapids, oneDNN 3.2's convolution in nhwc against this, forward, data and weight
+// gradient: few pixels and many weights gain, 8x8x256 to 512 with stride 2, batch 32: 16.0 to 12.4, 20.0 to 14.0, 21.9
+// to 13.7 ms; 2x2x512, batch 16: 9.0 to 5.7, 12.5 to 7.7, 13.4 to 6.6 ms. Large images lose to the gathering:
+// 32x32x64, batch 32: 18.9 to 22.3, 19.1 to 23.5, 22.3 to 29.9 ms.
+//
 // Sums are fp32. Their order depends on the shape and the number of threads.
 #pragma once
 
