@@ -22,7 +22,7 @@ namespace {
 using Residual = InputNormalization::Residual;
 using test::Device;
 
-constexpr CudaContext kContext{.device = 0, .multiprocessors = 3, .compute_capability = 90};
+const CudaContext kContext{.device = 0, .multiprocessors = 3, .compute_capability = 90};
 
 struct Case {
   Activation shape;

@@ -66,6 +66,7 @@ class RecordingBackend final : public Backend {
   using Backend::make_stream;
   std::unique_ptr<Stream> make_stream(StreamPriority priority) override;
   std::unique_ptr<Event> make_event() override;
+  std::unique_ptr<Repetition> make_repetition() override { return std::make_unique<PlainRepetition>(); }
   void copy_to_device(void* d_target, const void* h_source, std::size_t size_bytes, Stream& stream) override;
   void copy_to_host(void* h_target, const void* d_source, std::size_t size_bytes, Stream& stream) override;
   void fill_zero(void* d_target, std::size_t size_bytes, Stream& stream) override;
