@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 
 #include "commands/commands.h"
@@ -52,6 +53,7 @@ std::string shape_text(const data::ImageSetInfo& info) {
 struct ImportArguments {
   std::string kind;
   data::ImageFolderOptions options;
+  std::optional<std::uint64_t> chunk_bytes;
   std::string store = "auto";
   std::string statistics_from;
 };
@@ -65,6 +67,8 @@ data::ImageStorage storage_of(const std::string& word) {
 int run_import(ImportArguments arguments) {
   data::ImageFolderOptions& options = arguments.options;
   options.storage = storage_of(arguments.store);
+  data::Placement& placement = options.placement;
+  placement.chunk_bytes = arguments.chunk_bytes.value_or(std::max(placement.chunk_bytes, placement.alignment_bytes));
   if (!arguments.statistics_from.empty()) {
     const data::ImageFile train = data::open_image_file(data::InputFile(arguments.statistics_from));
     options.mean = train.info.mean;
@@ -142,9 +146,17 @@ void add_import(CLI::App& data, Run& run) {
       ->check(CLI::IsMember({"auto", "decoded", "jpeg"}))
       ->capture_default_str();
   app->add_flag("--skip-bad", options.skip_bad, "JPEG files: leave out what cannot be decoded instead of ending");
-  app->add_option("--alignment", options.alignment_bytes,
-                  "data of so many bytes and more begin at a multiple of it: the stripe (chunk size) of the file "
-                  "system; 0: anywhere")
+  app->add_option(
+         "--chunk", arguments->chunk_bytes,
+         "images lie in chunks (of HDF5) of so many bytes at most, each of as many whole images as fit, one at "
+         "least; JPEG bytes in chunks of so many; 0: contiguous (default: 512KiB, or --alignment where that is "
+         "more)")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(std::uint64_t{0}, data::kMostChunkBytes, ""))
+      ->type_name("BYTES");
+  app->add_option("--alignment", options.placement.alignment_bytes,
+                  "each chunk, and other data of so many bytes, begins at a multiple of it: the stripe (chunk size) of "
+                  "the file system; 0: anywhere")
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::Validator(
           [](const std::string& text) {
@@ -180,6 +192,16 @@ std::string sizes_text(const data::JpegIndex& index) {
                      index.greatest_width);
 }
 
+/// "contiguous from byte 4096", "295 chunks of 510 KiB, 170 images each"
+std::string storage_text(const data::ImageFile& layout) {
+  const data::StoredBytes& images = layout.images;
+  if (!images.chunked()) return fmt::format("contiguous from byte {}", images.offsets[0]);
+  const double kib = static_cast<double>(images.chunk_bytes) / 1024;
+  const std::string each =
+      layout.jpeg ? "" : fmt::format(", {} images each", images.chunk_bytes / layout.info.image_bytes());
+  return fmt::format("{} chunks of {:.5g} KiB{}", images.offsets.size(), kib, each);
+}
+
 int run_info(const FileArguments& arguments) {
   const data::InputFile file(arguments.file);
   const data::ImageFile layout = data::open_image_file(file);
@@ -201,7 +223,9 @@ int run_info(const FileArguments& arguments) {
                        {"std", info.stddev},
                        {"source", layout.source},
                        {"size_bytes", file.size_bytes()},
-                       {"images_offset_bytes", layout.images.offset},
+                       {"images_offset_bytes", layout.images.offsets[0]},
+                       {"chunk_bytes", layout.images.chunked() ? layout.images.chunk_bytes : 0},
+                       {"chunks", layout.images.chunked() ? layout.images.offsets.size() : 0},
                        {"images_xxh3", layout.images_xxh3},
                        {"labels_xxh3", layout.labels_xxh3},
                        {"sealed", layout.sealed}};
@@ -219,6 +243,7 @@ int run_info(const FileArguments& arguments) {
   line("std", fmt::format("{:.6f}", fmt::join(info.stddev, ", ")));
   line("source", layout.source);
   line("size", fmt::format("{} ({} bytes)", size_text(static_cast<double>(file.size_bytes())), file.size_bytes()));
+  line("storage", storage_text(layout));
   line("sealed", layout.sealed ? "yes: length and metadata agree with the seal" : "no: made by another program");
   report(arguments.json, object, text);
   return kExitDone;

@@ -87,8 +87,7 @@ class Import {
   }
 
   ImportResult run() {
-    ImageFileWriter writer(options_.output, options_.replace, n_wanted_, kSide, kSide, kChannels,
-                           options_.alignment_bytes);
+    ImageFileWriter writer(options_.output, options_.replace, n_wanted_, kSide, kSide, kChannels, options_.placement);
     std::vector<std::uint8_t> images;
     std::vector<std::int32_t> labels;
     std::vector<std::uint8_t> records(kPieceRecords * kRecord);
@@ -172,7 +171,7 @@ class Import {
 ImportResult import_cifar10(const ImportOptions& options, const ImportProgress& progress) {
   require(options.split == "train" || options.split == "test", ErrorCode::usage,
           "--split of CIFAR-10 is train or test, not '{}'", options.split);
-  check_statistics_given(options);
+  check_options(options);
   return Import(options, progress).run();
 }
 

@@ -31,12 +31,18 @@ struct SampleFile {
     labels = {labels.begin() + start, labels.begin() + last};
   }
 
-  /// Bytes [offset, offset + target.size()) of /images, which are of this sample.
-  void read(std::int64_t sample, std::uint64_t offset, std::span<std::uint8_t> target) const {
-    offset += layout.images.offset;
-    const InputFile::Outcome outcome = file.try_read(offset, std::as_writable_bytes(target));
-    if (outcome != InputFile::Outcome::complete)
-      file.fail_read(outcome, errno, offset, target.size(), fmt::format("sample {}", info.first_sample + sample));
+  /// Bytes [begin, begin + target.size()) of /images, which are of this sample.
+  void read(std::int64_t sample, std::uint64_t begin, std::span<std::uint8_t> target) const {
+    while (!target.empty()) {
+      const ByteRange piece = layout.images.piece(begin, target.size());
+      const InputFile::Outcome outcome =
+          file.try_read(piece.offset, std::as_writable_bytes(target.first(piece.size_bytes)));
+      if (outcome != InputFile::Outcome::complete)
+        file.fail_read(outcome, errno, piece.offset, piece.size_bytes,
+                       fmt::format("sample {}", info.first_sample + sample));
+      target = target.subspan(piece.size_bytes);
+      begin += piece.size_bytes;
+    }
   }
 };
 

@@ -1,9 +1,10 @@
 // A data set of labelled images in one HDF5 file: metadata through HDF5, samples by pread at the offsets it tells.
 //
 // File layout (readable with plain h5py; documented in data/README.md):
-//   /images  (n, H, W, C) uint8, contiguous     /labels (n) int32, contiguous       (format 1: decoded)
+//   /images  (n, H, W, C) uint8     /labels (n) int32       (format 1: decoded)
 //   /images  (bytes) uint8: JPEG images behind each other, the i-th from byte offsets[i] to offsets[i + 1]
 //   /offsets (n + 1) uint64   /sizes (n, 2) int32: height, width   /labels as above   (format 2: JPEG)
+//   /images contiguous or in chunks of whole images (JPEG: of bytes), never compressed; the others contiguous
 //   attributes of the root: format="lockstep-images", format_version, split, classes, mean (C), std (C) (of values in
 //   [0, 1]), class_names (variable-length strings), source, images_xxh3, labels_xxh3 (16 hex digits)
 //   Before HDF5's data a 4 KiB user block with the seal (seal.h); files of other programs need none.

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -12,12 +13,24 @@
 
 namespace lockstep::data {
 
-/// A contiguous data set in a file: its bytes are [offset, offset + size_bytes).
+/// A data set in a file. Contiguous: its bytes are [offset, offset + size_bytes). In chunks of whole rows (indices of
+/// the first dimension): chunk_offsets() says where each begins.
 struct DatasetPlace {
   std::string type;  // "uint8", "int32", ...: little-endian
   std::vector<std::uint64_t> dims;
-  std::uint64_t offset = 0;  // from the file's beginning
   std::uint64_t size_bytes = 0;
+  std::uint64_t offset = 0;       // from the file's beginning; contiguous
+  std::uint64_t chunk_rows = 0;   // 0: contiguous
+  std::uint64_t chunk_bytes = 0;  // of chunk_rows rows
+};
+
+enum class Layouts { contiguous, contiguous_or_chunked };
+
+/// How data are laid out in a new file.
+struct Placement {
+  /// Data sets of so many bytes and more, and every chunk, begin at a multiple of it. A power of two, or 0: anywhere.
+  std::uint64_t alignment_bytes = 0;
+  std::uint64_t chunk_bytes = 0;  // 0: contiguous
 };
 
 class Hdf5Reader {
@@ -26,8 +39,13 @@ class Hdf5Reader {
   explicit Hdf5Reader(const std::string& path);
   ~Hdf5Reader();
 
-  /// Throws unless it exists, lies in this file and is contiguous (not chunked, compressed, external or virtual).
-  DatasetPlace dataset(const std::string& name) const;
+  /// Throws unless it exists, lies in this file and is contiguous, or in chunks of whole rows where `layouts` allows
+  /// them (not compressed, external or virtual).
+  DatasetPlace dataset(const std::string& name, Layouts layouts = Layouts::contiguous) const;
+  /// Says where chunk i of this data set begins in the file; throws when it was never written. HDF5 goes through all
+  /// chunks before it, at up to 0.1 us each.
+  std::function<std::uint64_t(std::uint64_t chunk)> chunk_offsets(const std::string& name,
+                                                                  const DatasetPlace& place) const;
 
   // Attributes of the root group; each throws data_format when it is absent or of another kind.
   bool has_attribute(const std::string& name) const;
@@ -43,15 +61,16 @@ class Hdf5Reader {
 
 class Hdf5Writer {
  public:
-  /// A new file that begins with a user block of so many zero bytes (0, or a power of two from 512). What has as many
-  /// bytes as the alignment, or more, begins at a multiple of it in the file, and the user block is as long at least;
-  /// 0: anywhere. A power of two.
-  Hdf5Writer(const std::string& path, std::uint64_t user_block_bytes, std::uint64_t alignment_bytes = 0);
+  /// A new file that begins with a user block of so many zero bytes (0, or a power of two from 512), which is as long
+  /// as the alignment at least. placement.chunk_bytes: of the data sets that will be chunked, or 0.
+  Hdf5Writer(const std::string& path, std::uint64_t user_block_bytes, const Placement& placement = {});
   ~Hdf5Writer();
 
-  /// Contiguous, allocated at once, without times, so that equal content gives equal files.
-  void create_dataset(const std::string& name, const std::string& type, const std::vector<std::uint64_t>& dims);
-  /// Rows [first, first + n) along the first dimension.
+  /// Without times, so that equal content gives equal files. chunk_rows 0: contiguous, allocated at once.
+  void create_dataset(const std::string& name, const std::string& type, const std::vector<std::uint64_t>& dims,
+                      std::uint64_t chunk_rows = 0);
+  /// Rows [first, first + n) along the first dimension. Of a chunked data set (uint8 only) all rows must come, in
+  /// order.
   void write_rows(const std::string& name, std::uint64_t first, std::uint64_t n, const void* rows);
 
   void attribute(const std::string& name, const std::string& text);

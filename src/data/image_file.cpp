@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 
-#include "data/hdf5_file.h"
 #include "data/jpeg.h"
 #include "data/limited_child.h"
 #include "lockstep/error.h"
@@ -16,6 +15,8 @@ namespace {
 constexpr std::int64_t kMaxSide = 1 << 16;  // pixels
 constexpr std::int64_t kMaxChannels = 1024;
 constexpr std::int64_t kMaxClasses = 1 << 24;
+/// Of a file without a seal: HDF5 is asked for each, which takes up to a second for so many.
+constexpr std::uint64_t kMaxForeignChunks = 4096;
 
 /// HDF5 allows its signature at 0 and at every power of two from 512 on.
 bool has_hdf5_signature(const InputFile& file) {
@@ -57,9 +58,56 @@ void check_kind(bool good, const InputFile& file, const std::string& name, const
           shape_text(place.dims));
 }
 
+[[noreturn]] void fail_seal(const InputFile& file) {
+  fail(ErrorCode::data_damaged, "{}: its first block and its HDF5 metadata disagree about where the images lie",
+       file.path());
+}
+
+/// The number of chunks; throws where the file has no room for them.
+std::uint64_t count_chunks(const InputFile& file, const DatasetPlace& images) {
+  const std::uint64_t n = StoredBytes::n_chunks(images.size_bytes, images.chunk_bytes);
+  require(n <= file.size_bytes() / images.chunk_bytes, ErrorCode::data_truncated,
+          "{} is cut short: '/images' has {} chunks of {} bytes, but the file has {} bytes", file.path(), n,
+          images.chunk_bytes, file.size_bytes());
+  return n;
+}
+
+/// Where the images lie, each chunk inside the file. `known`: see read_metadata().
+StoredBytes locate(const InputFile& file, const Hdf5Reader& hdf5, const DatasetPlace& images,
+                   const StoredBytes* known) {
+  if (images.chunk_rows == 0) {
+    check_inside(file, "images", images);
+    return StoredBytes::contiguous({images.offset, images.size_bytes});
+  }
+  const std::uint64_t n = count_chunks(file, images);
+  const auto offset_of = hdf5.chunk_offsets("images", images);
+  if (known) {
+    if (known->size_bytes != images.size_bytes || known->chunk_bytes != images.chunk_bytes ||
+        known->offsets.size() != n)
+      fail_seal(file);
+    for (const std::uint64_t chunk : {std::uint64_t{0}, std::uint64_t{1}, n - 1})
+      if (chunk < n && offset_of(chunk) != known->offsets[chunk]) fail_seal(file);
+    return *known;
+  }
+  require(n <= kMaxForeignChunks, ErrorCode::data_format,
+          "{}: '/images' lies in {} chunks; without the seal of `lockstep data import` at most {} can be found in "
+          "sensible time: use larger chunks, or none",
+          file.path(), n, kMaxForeignChunks);
+  StoredBytes out{images.size_bytes, images.chunk_bytes, {}};
+  for (std::uint64_t chunk = 0; chunk < n; ++chunk) {
+    out.offsets.push_back(offset_of(chunk));
+    require(out.offsets.back() <= file.size_bytes() && images.chunk_bytes <= file.size_bytes() - out.offsets.back(),
+            ErrorCode::data_truncated,
+            "{} is cut short: chunk {} of '/images' needs {} bytes from byte {}, but the file has {}", file.path(),
+            chunk, images.chunk_bytes, out.offsets.back(), file.size_bytes());
+  }
+  return out;
+}
+
 /// Types, shapes and bytes of what a file of decoded images holds; fills the sizes of `out`.
-void take_decoded(const InputFile& file, const Hdf5Reader& hdf5, std::uint64_t n_labels, ImageFile& out) {
-  const DatasetPlace images = hdf5.dataset("images");
+void take_decoded(const InputFile& file, const Hdf5Reader& hdf5, std::uint64_t n_labels, const StoredBytes* known,
+                  ImageFile& out) {
+  const DatasetPlace images = hdf5.dataset("images", Layouts::contiguous_or_chunked);
   check_kind(images.type == "uint8" && images.dims.size() == 4, file, "images",
              "uint8 (samples, height, width, channels)", images);
   require(images.dims[0] == n_labels, ErrorCode::data_format, "{} holds {} images but {} labels", file.path(),
@@ -68,8 +116,7 @@ void take_decoded(const InputFile& file, const Hdf5Reader& hdf5, std::uint64_t n
               sensible(images.dims[3], kMaxChannels),
           ErrorCode::data_format, "{}: images of shape {} x {} x {} are not sensible", file.path(), images.dims[1],
           images.dims[2], images.dims[3]);
-  check_inside(file, "images", images);
-  out.images = {images.offset, images.size_bytes};
+  out.images = locate(file, hdf5, images, known);
   out.info.height = static_cast<int>(images.dims[1]);
   out.info.width = static_cast<int>(images.dims[2]);
   out.info.channels = static_cast<int>(images.dims[3]);
@@ -109,17 +156,18 @@ void check_jpeg_index(const InputFile& file, ImageFile& out) {
   out.info.width = one_size ? index.least_width : 0;
 }
 
-void take_jpeg(const InputFile& file, const Hdf5Reader& hdf5, std::uint64_t n_labels, ImageFile& out) {
-  const DatasetPlace images = hdf5.dataset("images"), offsets = hdf5.dataset("offsets"), sizes = hdf5.dataset("sizes");
+void take_jpeg(const InputFile& file, const Hdf5Reader& hdf5, std::uint64_t n_labels, const StoredBytes* known,
+               ImageFile& out) {
+  const DatasetPlace images = hdf5.dataset("images", Layouts::contiguous_or_chunked);
+  const DatasetPlace offsets = hdf5.dataset("offsets"), sizes = hdf5.dataset("sizes");
   check_kind(images.type == "uint8" && images.dims.size() == 1, file, "images", "uint8 (bytes)", images);
   check_kind(offsets.type == "uint64" && offsets.dims.size() == 1 && offsets.dims[0] == n_labels + 1, file, "offsets",
              "uint64 (samples + 1)", offsets);
   check_kind(sizes.type == "int32" && sizes.dims.size() == 2 && sizes.dims[0] == n_labels && sizes.dims[1] == 2, file,
              "sizes", "int32 (samples, 2)", sizes);
-  check_inside(file, "images", images);
   check_inside(file, "offsets", offsets);
   check_inside(file, "sizes", sizes);
-  out.images = {images.offset, images.size_bytes};
+  out.images = locate(file, hdf5, images, known);
   out.jpeg.emplace();
   out.jpeg->offsets = {offsets.offset, offsets.size_bytes};
   out.jpeg->sizes = {sizes.offset, sizes.size_bytes};
@@ -128,7 +176,8 @@ void take_jpeg(const InputFile& file, const Hdf5Reader& hdf5, std::uint64_t n_la
 }
 
 /// Labels, and images in either form.
-void take_datasets(const InputFile& file, const Hdf5Reader& hdf5, std::int64_t version, ImageFile& out) {
+void take_datasets(const InputFile& file, const Hdf5Reader& hdf5, std::int64_t version, const StoredBytes* known,
+                   ImageFile& out) {
   const DatasetPlace labels = hdf5.dataset("labels");
   check_kind(labels.type == "int32" && labels.dims.size() == 1, file, "labels", "int32 (samples)", labels);
   require(labels.dims[0] > 0, ErrorCode::data_empty, "{} holds no samples", file.path());
@@ -138,14 +187,26 @@ void take_datasets(const InputFile& file, const Hdf5Reader& hdf5, std::int64_t v
   out.labels = {labels.offset, labels.size_bytes};
   out.info.n_samples = static_cast<std::int64_t>(labels.dims[0]);
   if (version == kJpegFormatVersion)
-    take_jpeg(file, hdf5, labels.dims[0], out);
+    take_jpeg(file, hdf5, labels.dims[0], known, out);
   else
-    take_decoded(file, hdf5, labels.dims[0], out);
+    take_decoded(file, hdf5, labels.dims[0], known, out);
 }
 
 }  // namespace
 
-ImageFile read_metadata(const InputFile& file) {
+StoredBytes locate_in_a_row(const InputFile& file) {
+  const Hdf5Reader hdf5(file.path());
+  const DatasetPlace place = hdf5.dataset("images", Layouts::contiguous_or_chunked);
+  if (place.chunk_rows == 0) return locate(file, hdf5, place, nullptr);
+  const std::uint64_t n = count_chunks(file, place);
+  require(n >= 2, ErrorCode::internal, "{}: images in {} chunks", file.path(), n);
+  const auto offset_of = hdf5.chunk_offsets("images", place);
+  const std::uint64_t second = offset_of(1);
+  return StoredBytes::in_a_row(place.size_bytes, place.chunk_bytes, offset_of(0), second,
+                               n > 2 ? offset_of(2) - second : place.chunk_bytes);
+}
+
+ImageFile read_metadata(const InputFile& file, const StoredBytes* images) {
   const std::string& path = file.path();
   const Hdf5Reader hdf5(path);
   require(hdf5.has_attribute("format") && hdf5.text("format") == kImageFormat, ErrorCode::data_format,
@@ -157,7 +218,7 @@ ImageFile read_metadata(const InputFile& file) {
   ImageFile out;
   ImageSetInfo& info = out.info;
   info.path = path;
-  take_datasets(file, hdf5, version, out);
+  take_datasets(file, hdf5, version, images, out);
   const std::int64_t classes = hdf5.integer("classes");
   require(classes >= 1 && classes <= kMaxClasses, ErrorCode::data_format, "{}: {} classes are not sensible", path,
           classes);
@@ -181,9 +242,8 @@ ImageFile open_image_file(const InputFile& file) {
   require(file.size_bytes() > 0, ErrorCode::data_truncated, "{} is empty (0 bytes)", file.path());
   const std::optional<Seal> seal = check_seal(file);
   if (seal) {
-    ImageFile out = read_metadata(file);
-    require(out.images == seal->images && out.labels == seal->labels, ErrorCode::data_damaged,
-            "{}: its first block and its HDF5 metadata disagree about where the images lie", file.path());
+    ImageFile out = read_metadata(file, &seal->images);
+    if (out.images != seal->images || out.labels != seal->labels) fail_seal(file);
     out.sealed = true;
     return out;
   }
@@ -215,18 +275,21 @@ std::vector<std::uint64_t> read_offsets(const InputFile& file, const ImageFile& 
 std::vector<std::string> verify_image_file(const InputFile& file, const ImageFile& layout,
                                            const std::function<void(std::uint64_t)>& progress) {
   std::vector<std::string> damaged;
-  const auto compare = [&](const char* name, const ByteRange& range, const std::string& stored) {
+  const auto compare = [&](const char* name, const StoredBytes& place, const std::string& stored) {
     if (stored.empty()) {
       damaged.push_back(fmt::format("{0}: '/{1}' cannot be checked: the file carries no {1}_xxh3", file.path(), name));
       return;
     }
-    const std::string found = hash_text(hash_range(file, range, fmt::format("/{}", name), progress));
-    if (found != stored)
-      damaged.push_back(fmt::format("{}: '/{}' (bytes {} to {}) is damaged: its xxh3 is {}, but {} was stored",
-                                    file.path(), name, range.offset, range.end(), found, stored));
+    const std::string found = hash_text(hash_stored(file, place, fmt::format("/{}", name), progress));
+    if (found == stored) return;
+    const std::string where =
+        place.chunked() ? fmt::format("{} chunks of {} bytes", place.offsets.size(), place.chunk_bytes)
+                        : fmt::format("bytes {} to {}", place.offsets[0], place.offsets[0] + place.size_bytes);
+    damaged.push_back(fmt::format("{}: '/{}' ({}) is damaged: its xxh3 is {}, but {} was stored", file.path(), name,
+                                  where, found, stored));
   };
   compare("images", layout.images, layout.images_xxh3);
-  compare("labels", layout.labels, layout.labels_xxh3);
+  compare("labels", StoredBytes::contiguous(layout.labels), layout.labels_xxh3);
   return damaged;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "data/dataset.h"
+#include "data/hdf5_file.h"
 #include "data/seal.h"
 
 namespace lockstep::data {
@@ -18,9 +19,10 @@ namespace lockstep::data {
 inline constexpr char kImageFormat[] = "lockstep-images";
 inline constexpr std::int64_t kImageFormatVersion = 1;  // decoded
 inline constexpr std::int64_t kJpegFormatVersion = 2;
-/// Data of so many bytes and more begin at a multiple of it: the stripe of BeeGFS, so that the parts that ranks read
-/// lie on as few storage targets as they can.
-inline constexpr std::uint64_t kDefaultAlignmentBytes = 512u << 10;
+/// The stripe of BeeGFS: a chunk, and so each decoded image that is not larger, lies in one stripe, on one storage
+/// target.
+inline constexpr Placement kDefaultPlacement{.alignment_bytes = 512u << 10, .chunk_bytes = 512u << 10};
+inline constexpr std::uint64_t kMostChunkBytes = 1u << 30;
 
 /// Of a file that holds JPEG bytes.
 struct JpegIndex {
@@ -34,7 +36,8 @@ struct JpegIndex {
 struct ImageFile {
   ImageSetInfo info;              // of JPEG images of several sizes: height and width 0
   std::optional<JpegIndex> jpeg;  // nothing: decoded
-  ByteRange images, labels;
+  StoredBytes images;
+  ByteRange labels;
   std::string source;                    // where the images came from; may be empty
   std::string images_xxh3, labels_xxh3;  // 16 hex digits; empty: the file carries none
   bool sealed = false;                   // written by import, its metadata checked by digest
@@ -43,8 +46,11 @@ struct ImageFile {
 /// Throws an Error with a sentence for whatever is not so (data_*). A sealed file is checked by its digest before
 /// HDF5 opens it, a foreign one in a limited child process.
 ImageFile open_image_file(const InputFile& file);
-/// The same through HDF5 in this process, for a file that was just written by it.
-ImageFile read_metadata(const InputFile& file);
+/// The same through HDF5 in this process, for a file that was just written by it. `images`: where they are known to
+/// lie, so that HDF5 is not asked for each chunk, which takes it a time that grows with the square of their number.
+ImageFile read_metadata(const InputFile& file, const StoredBytes* images = nullptr);
+/// Where the images lie in a file of ImageFileWriter, of whose chunks HDF5 is asked for a few only.
+StoredBytes locate_in_a_row(const InputFile& file);
 
 /// Every label, each checked against `classes`: throws data_label naming the sample and the value.
 std::vector<std::int32_t> read_labels(const InputFile& file, const ImageFile& layout);
@@ -59,12 +65,12 @@ std::vector<std::string> verify_image_file(const InputFile& file, const ImageFil
 /// Writes an image set under a temporary name; the file gets its own name in finish(). Equal content gives equal bytes.
 class ImageFileWriter {
  public:
-  /// Decoded images of one size.
+  /// Decoded images of one size: a chunk holds as many as fit into placement.chunk_bytes, one at least.
   ImageFileWriter(const std::string& path, bool replace, std::int64_t n_samples, int height, int width, int channels,
-                  std::uint64_t alignment_bytes = kDefaultAlignmentBytes);
-  /// JPEG images, of so many bytes together.
+                  const Placement& placement = kDefaultPlacement);
+  /// JPEG images, of so many bytes together: a chunk has placement.chunk_bytes of them.
   ImageFileWriter(const std::string& path, bool replace, std::int64_t n_samples, std::uint64_t jpeg_bytes,
-                  std::uint64_t alignment_bytes = kDefaultAlignmentBytes);
+                  const Placement& placement = kDefaultPlacement);
   ~ImageFileWriter();
 
   /// The next samples; images (n, H, W, C), as many labels.

@@ -1,10 +1,34 @@
 #include <xxhash.h>
 
-#include "data/hdf5_file.h"
+#include <algorithm>
+
 #include "data/image_file.h"
+#include "data/stored_bytes.h"
 #include "lockstep/error.h"
 
 namespace lockstep::data {
+namespace {
+
+/// What is chunked and aligned of a file with so many bytes of images: where they all fit into a chunk, no chunks;
+/// where they are shorter than the alignment, none, since it would only make the file longer. `unit_bytes` are not cut.
+Placement placement_of(const Placement& wanted, std::uint64_t unit_bytes, std::uint64_t all_bytes) {
+  Placement out = wanted;
+  if (out.chunk_bytes > 0) out.chunk_bytes = std::max(wanted.chunk_bytes / unit_bytes, std::uint64_t{1}) * unit_bytes;
+  if (out.chunk_bytes >= all_bytes || out.chunk_bytes > kMostChunkBytes) out.chunk_bytes = 0;
+  if (all_bytes < out.alignment_bytes) out.alignment_bytes = 0;
+  return out;
+}
+
+/// Reads back what was written in chunks: HDF5 said of a few only where they lie.
+void check_chunks(const InputFile& file, const StoredBytes& images, std::uint64_t images_hash) {
+  const bool inside = std::ranges::all_of(images.offsets, [&](std::uint64_t offset) {
+    return offset <= file.size_bytes() && images.chunk_bytes <= file.size_bytes() - offset;
+  });
+  require(inside && hash_stored(file, images, "its images") == images_hash, ErrorCode::library,
+          "{}: this HDF5 puts chunks where they were not expected; --chunk 0 makes none", file.path());
+}
+
+}  // namespace
 
 struct ImageFileWriter::State {
   struct HashFree {
@@ -14,6 +38,7 @@ struct ImageFileWriter::State {
 
   PendingFile pending;
   std::string path;
+  Placement placement;
   Hdf5Writer hdf5;
   std::uint64_t n_samples = 0, n_written = 0;
   std::uint64_t image_bytes = 0;  // decoded: of one
@@ -25,11 +50,11 @@ struct ImageFileWriter::State {
   std::vector<std::uint64_t> offsets;  // (n_written + 1)
   std::vector<std::int32_t> sizes;     // (n_written, 2)
 
-  /// Where all images together are shorter than the alignment, it would only make the file longer.
-  State(const std::string& target, bool replace, std::int64_t n, std::uint64_t all_bytes, std::uint64_t alignment_bytes)
+  State(const std::string& target, bool replace, std::int64_t n, const Placement& place)
       : pending(target, replace),
         path(target),
-        hdf5(pending.temporary_path(), kSealBytes, all_bytes < alignment_bytes ? 0 : alignment_bytes) {
+        placement(place),
+        hdf5(pending.temporary_path(), kSealBytes, placement) {
     require(n > 0, ErrorCode::data_empty, "an image set without samples is not written to {}", path);
     n_samples = static_cast<std::uint64_t>(n);
     XXH3_64bits_reset(images_hash.get());
@@ -47,26 +72,28 @@ struct ImageFileWriter::State {
 };
 
 ImageFileWriter::ImageFileWriter(const std::string& path, bool replace, std::int64_t n_samples, int height, int width,
-                                 int channels, std::uint64_t alignment_bytes)
-    : state_(std::make_unique<State>(path, replace, n_samples,
-                                     static_cast<std::uint64_t>(n_samples) * height * width * channels,
-                                     alignment_bytes)) {
+                                 int channels, const Placement& placement) {
+  const std::uint64_t image_bytes = static_cast<std::uint64_t>(height) * width * channels;
+  state_ = std::make_unique<State>(
+      path, replace, n_samples,
+      placement_of(placement, image_bytes, static_cast<std::uint64_t>(n_samples) * image_bytes));
   State& s = *state_;
-  s.image_bytes = static_cast<std::uint64_t>(height) * width * channels;
+  s.image_bytes = image_bytes;
   s.channels = static_cast<std::size_t>(channels);
   const auto dim = [](int d) { return static_cast<std::uint64_t>(d); };
-  s.hdf5.create_dataset("images", "uint8", {s.n_samples, dim(height), dim(width), dim(channels)});
+  s.hdf5.create_dataset("images", "uint8", {s.n_samples, dim(height), dim(width), dim(channels)},
+                        s.placement.chunk_bytes / image_bytes);
   s.hdf5.create_dataset("labels", "int32", {s.n_samples});
 }
 
 ImageFileWriter::ImageFileWriter(const std::string& path, bool replace, std::int64_t n_samples,
-                                 std::uint64_t jpeg_bytes, std::uint64_t alignment_bytes)
-    : state_(std::make_unique<State>(path, replace, n_samples, jpeg_bytes, alignment_bytes)) {
+                                 std::uint64_t jpeg_bytes, const Placement& placement)
+    : state_(std::make_unique<State>(path, replace, n_samples, placement_of(placement, 1, jpeg_bytes))) {
   State& s = *state_;
   require(jpeg_bytes > 0, ErrorCode::internal, "{}: JPEG images of no bytes", path);
   s.jpeg_bytes = jpeg_bytes;
   s.offsets.push_back(0);
-  s.hdf5.create_dataset("images", "uint8", {jpeg_bytes});
+  s.hdf5.create_dataset("images", "uint8", {jpeg_bytes}, s.placement.chunk_bytes);
   s.hdf5.create_dataset("labels", "int32", {s.n_samples});
   s.hdf5.create_dataset("offsets", "uint64", {s.n_samples + 1});
   s.hdf5.create_dataset("sizes", "int32", {s.n_samples, 2});
@@ -116,8 +143,9 @@ void ImageFileWriter::finish(const ImageSetInfo& info, const std::string& source
   s.hdf5.close();
 
   const InputFile written(s.pending.temporary_path());
-  const ImageFile layout = read_metadata(written);
-  write_seal(s.pending.temporary_path(), {layout.images, layout.labels});
+  const StoredBytes images = locate_in_a_row(written);
+  if (s.placement.chunk_bytes > 0) check_chunks(written, images, XXH3_64bits_digest(s.images_hash.get()));
+  write_seal(s.pending.temporary_path(), {images, read_metadata(written, &images).labels});
   s.pending.publish();
 }
 

@@ -334,9 +334,9 @@ class Import {
     info.class_names = source_.classes;
     set_statistics(options_, sums_, info);
     ImageFileWriter writer =
-        decoded_ ? ImageFileWriter(options_.output, options_.replace, n, first.height, first.width, 3,
-                                   options_.alignment_bytes)
-                 : ImageFileWriter(options_.output, options_.replace, n, jpeg_bytes_, options_.alignment_bytes);
+        decoded_
+            ? ImageFileWriter(options_.output, options_.replace, n, first.height, first.width, 3, options_.placement)
+            : ImageFileWriter(options_.output, options_.replace, n, jpeg_bytes_, options_.placement);
     FileDecoder decoder;
     std::size_t n_written = 0;
     for (const SourceFile& examined : source_.files) {
@@ -381,7 +381,7 @@ class Import {
 
 ImportResult import_from(const ImageFolderOptions& options, const ImportProgress& progress,
                          Source (*list)(const ImportOptions&)) {
-  check_statistics_given(options);
+  check_options(options);
   PendingFile(options.output, options.replace);  // throws where the output cannot be made, before the long pass
   return Import(options, progress, list(options)).run();
 }

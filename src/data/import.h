@@ -20,7 +20,7 @@ struct ImportOptions {
   std::int64_t limit = 0;           // the first so many samples; 0: all
   std::vector<float> mean, stddev;  // of values in [0, 1]; empty: of the images that are imported
   bool replace = false;             // an existing output
-  std::uint64_t alignment_bytes = kDefaultAlignmentBytes;  // where data begin in the file; a power of two, or 0
+  Placement placement = kDefaultPlacement;
 };
 
 struct ImportResult {
@@ -72,8 +72,8 @@ class ChannelSums {
   std::uint64_t n_pixels_ = 0;
 };
 
-/// Throws usage unless mean and std have three values each, or none.
-void check_statistics_given(const ImportOptions& options);
+/// Throws usage unless mean and std have three values each, or none, and chunks are no smaller than the alignment.
+void check_options(const ImportOptions& options);
 /// Mean and std as given, else of the sums. Throws data_source where an std is 0.
 void set_statistics(const ImportOptions& options, const ChannelSums& sums, ImageSetInfo& info);
 

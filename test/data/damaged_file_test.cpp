@@ -1,6 +1,7 @@
 // Damaged metadata: whatever byte is wrong, opening the file is an Error or a success, never a crash or a wrong image.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <random>
@@ -20,11 +21,15 @@ constexpr int kFlips = 50;  // a fork takes a tenth of a second there
 constexpr int kFlips = 200;
 #endif
 
+/// Contiguous, and in 8 chunks without gaps.
+constexpr Placement kPlacements[] = {kDefaultPlacement, {.alignment_bytes = 0, .chunk_bytes = 180}};
+
 /// Positions outside images and labels.
 std::vector<std::size_t> metadata_bytes(std::size_t file_bytes, const ImageFile& layout, std::size_t from) {
   std::vector<std::size_t> out;
   for (std::size_t i = from; i < file_bytes; ++i)
-    if (!(i >= layout.images.offset && i < layout.images.end()) &&
+    if (std::ranges::none_of(layout.images.offsets,
+                             [&](std::uint64_t o) { return i >= o && i < o + layout.images.chunk_bytes; }) &&
         !(i >= layout.labels.offset && i < layout.labels.end()))
       out.push_back(i);
   return out;
@@ -46,51 +51,109 @@ bool reads(const std::string& path) {
 TEST(DamagedFile, EveryFlipBehindTheSealIsSeenBeforeHdf5OpensIt) {
   TemporaryFolder folder;
   const std::string path = folder / "set.h5";
-  write_test_set(path);
-  const std::string whole = read_all(path);
-  const auto places = metadata_bytes(whole.size(), open_image_file(InputFile(path)), kSealBytes);
   std::mt19937 random(1);
-  for (int i = 0; i < kFlips; ++i) {
-    std::string damaged = whole;
-    damaged[places[random() % places.size()]] ^= static_cast<char>(1 << random() % 8);
-    write_all(path, damaged);
-    EXPECT_ERROR(ErrorCode::data_damaged, "metadata of the file is damaged", open_image_set(path));
+  for (const Placement& placement : kPlacements) {
+    write_test_set(path, {}, {}, placement);
+    const std::string whole = read_all(path);
+    const auto places = metadata_bytes(whole.size(), open_image_file(InputFile(path)), kSealBytes);
+    for (int i = 0; i < kFlips; ++i) {
+      std::string damaged = whole;
+      damaged[places[random() % places.size()]] ^= static_cast<char>(1 << random() % 8);
+      write_all(path, damaged);
+      EXPECT_ERROR(ErrorCode::data_damaged, "metadata of the file is damaged", open_image_set(path));
+    }
   }
 }
 
 TEST(DamagedFile, EveryFlipInTheSealIsAnErrorOrHarmless) {
   TemporaryFolder folder;
   const std::string path = folder / "set.h5";
-  write_test_set(path);
-  const std::string whole = read_all(path);
-  for (std::size_t i = 0; i < 96; ++i) {
-    std::string damaged = whole;
-    damaged[i] ^= 0x10;
-    write_all(path, damaged);
-    // Without its magic the file is a foreign one; behind byte 80 the block is empty.
-    EXPECT_EQ(reads(path), i < 16 || i >= 80) << "byte " << i;
+  for (const Placement& placement : kPlacements) {
+    write_test_set(path, {}, {}, placement);
+    const std::size_t block_bytes = open_image_file(InputFile(path)).images.chunked() ? 232 : 80;
+    const std::string whole = read_all(path);
+    for (std::size_t i = 0; i < block_bytes + 16; ++i) {
+      std::string damaged = whole;
+      damaged[i] ^= 0x10;
+      write_all(path, damaged);
+      // Without its magic the file is a foreign one; behind its own checksum the block is empty.
+      EXPECT_EQ(reads(path), i < 16 || i >= block_bytes) << "byte " << i;
+    }
   }
+}
+
+// Alignment leaves room between the chunks, and the names of 444 classes go there (HDF5 1.10.8).
+TEST(DamagedFile, MetadataBetweenChunksIsSealedToo) {
+  TemporaryFolder folder;
+  const std::string path = folder / "set.h5";
+  write_test_set(path, {.n_samples = 183, .height = 33, .width = 10, .classes = 444}, {},
+                 {.alignment_bytes = 32768, .chunk_bytes = 40645});
+  const ImageFile layout = open_image_file(InputFile(path));
+  ASSERT_EQ(layout.images.offsets.size(), 5u);
+  const std::string whole = read_all(path);
+  std::vector<std::size_t> used;
+  for (const std::uint64_t offset : layout.images.offsets)
+    for (std::size_t i = offset + layout.images.chunk_bytes; i < whole.size() && i % 32768 != 0; ++i)
+      if (whole[i] != 0) used.push_back(i);
+  for (std::size_t i = 0; i < used.size(); i += 97) {
+    std::string damaged = whole;
+    damaged[used[i]] ^= 1;
+    write_all(path, damaged);
+    EXPECT_ERROR(ErrorCode::data_damaged, "metadata of the file is damaged", open_image_set(path));
+  }
+}
+
+TEST(DamagedFile, AChunkedFileThatIsCutShortIsSaid) {
+  TemporaryFolder folder;
+  const std::string path = folder / "set.h5";
+  write_test_set(path, {}, {}, kPlacements[1]);
+  const std::string whole = read_all(path);
+  for (std::size_t size = 80; size < whole.size(); size += size < 240 ? 1 : 61) {
+    write_all(path, whole.substr(0, size));
+    EXPECT_ERROR(ErrorCode::data_truncated, "is cut short", open_image_set(path));
+  }
+}
+
+// The seal is right and the metadata is sound, but they are not of one file.
+TEST(DamagedFile, ASealOfOtherChunksIsRefused) {
+  TemporaryFolder folder;
+  const std::string path = folder / "set.h5";
+  write_test_set(path, {}, {}, kPlacements[1]);
+  const ImageFile layout = open_image_file(InputFile(path));
+  const auto refused = [&](const StoredBytes& images) {
+    write_seal(path, {images, layout.labels});
+    EXPECT_ERROR(ErrorCode::data_damaged, "disagree about where the images lie", open_image_set(path));
+  };
+  StoredBytes images = layout.images;
+  images.offsets.pop_back();
+  images.size_bytes = 7 * 180;
+  refused(images);
+  refused({1380, 1380, {layout.images.offsets[1]}});
+  images = StoredBytes::in_a_row(1380, 180, layout.images.offsets[0], layout.images.offsets[1] + 1, 180);
+  refused(images);
 }
 
 TEST(DamagedFile, FlipsInAForeignFileNeverCrash) {
   TemporaryFolder folder;
   const std::string path = folder / "set.h5";
-  write_test_set(path);
-  const ImageFile layout = open_image_file(InputFile(path));
-  std::string whole = read_all(path);
-  whole[0] = 'x';  // no seal any more: HDF5 itself has to find out
-  const auto places = metadata_bytes(whole.size(), layout, kSealBytes);
   std::mt19937 random(2);
-  int n_errors = 0;
-  for (int i = 0; i < kFlips; ++i) {
-    std::string damaged = whole;
-    damaged[places[random() % places.size()]] ^= static_cast<char>(1 << random() % 8);
-    write_all(path, damaged);
-    n_errors += !reads(path);
+  for (const Placement& placement : kPlacements) {
+    write_test_set(path, {}, {}, placement);
+    const ImageFile layout = open_image_file(InputFile(path));
+    std::string whole = read_all(path);
+    whole[0] = 'x';  // no seal any more: HDF5 itself has to find out
+    const auto places = metadata_bytes(whole.size(), layout, kSealBytes);
+    int n_errors = 0;
+    for (int i = 0; i < kFlips; ++i) {
+      std::string damaged = whole;
+      damaged[places[random() % places.size()]] ^= static_cast<char>(1 << random() % 8);
+      write_all(path, damaged);
+      n_errors += !reads(path);
+    }
+    EXPECT_GT(n_errors, 0);
+    write_all(path, whole);
+    EXPECT_TRUE(reads(path));
   }
-  EXPECT_GT(n_errors, 0);
-  write_all(path, whole);
-  EXPECT_TRUE(reads(path));
 }
 
 TEST(LimitedChild, TellsHowTheCheckEnded) {

@@ -3,7 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
+#include <cstring>
 #include <filesystem>
+#include <thread>
 
 #include "data/file.h"
 #include "data/hdf5_file.h"
@@ -34,6 +38,8 @@ struct Foreign {
   std::vector<float> mean = {0.5f, 0.5f, 0.5f}, stddev = {0.25f, 0.25f, 0.25f};
   std::vector<std::string> class_names = {};
   bool images = true, statistics = true;
+  std::uint64_t chunk_rows = 0;     // images in a chunk; 0: contiguous
+  std::uint64_t n_written = ~0ull;  // images
 };
 
 std::string write_foreign(const TemporaryFolder& folder, const Foreign& f) {
@@ -42,8 +48,8 @@ std::string write_foreign(const TemporaryFolder& folder, const Foreign& f) {
   std::uint64_t image_bytes = 1;
   for (std::size_t i = 1; i < f.image_dims.size(); ++i) image_bytes *= f.image_dims[i];
   if (f.images) {
-    hdf5.create_dataset("images", f.image_type, f.image_dims);
-    for (std::uint64_t i = 0; i < f.image_dims[0] && f.image_type == "uint8"; ++i)
+    hdf5.create_dataset("images", f.image_type, f.image_dims, f.chunk_rows);
+    for (std::uint64_t i = 0; i < std::min(f.n_written, f.image_dims[0]) && f.image_type == "uint8"; ++i)
       hdf5.write_rows("images", i, 1, test_image(static_cast<std::int64_t>(i), image_bytes).data());
   }
   hdf5.create_dataset("labels", f.label_type, {f.n_labels});
@@ -84,9 +90,90 @@ TEST(ImageSet, GivesBackWhatWasWritten) {
 
 TEST(ImageSet, SameContentSameBytes) {
   TemporaryFolder folder;
-  write_test_set(folder / "a.h5");
-  write_test_set(folder / "b.h5");
-  EXPECT_EQ(read_all(folder / "a.h5"), read_all(folder / "b.h5"));
+  for (const Placement& placement : {kDefaultPlacement, Placement{.alignment_bytes = 512, .chunk_bytes = 600}}) {
+    write_test_set(folder / "a.h5", {}, {}, placement);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // HDF5 notes times in seconds, unless told not to
+    write_test_set(folder / "b.h5", {}, {}, placement);
+    EXPECT_TRUE(read_all(folder / "a.h5") == read_all(folder / "b.h5"));
+  }
+}
+
+// An image has 60 bytes, all 23 have 1380.
+TEST(ImageSet, InChunksItHoldsTheSame) {
+  TemporaryFolder folder;
+  const std::string path = folder / "set.h5";
+  write_test_set(path, {}, {}, {});
+  const ImageFile contiguous = open_image_file(InputFile(path));
+  EXPECT_FALSE(contiguous.images.chunked());
+  struct Case {
+    std::uint64_t alignment_bytes, chunk_bytes, images_in_a_chunk, n_chunks;
+  };
+  for (const Case& c : {Case{0, 1, 1, 23},
+                        {0, 60, 1, 23},
+                        {0, 179, 2, 12},
+                        {0, 690, 11, 3},
+                        {0, 720, 12, 2},
+                        {64, 70, 1, 23},
+                        {512, 600, 10, 3},
+                        {4096, 4096, 0, 1},
+                        {512, 1379, 22, 2},
+                        {512, 1380, 0, 1}}) {
+    SCOPED_TRACE(fmt::format("alignment {}, chunk {}", c.alignment_bytes, c.chunk_bytes));
+    write_test_set(path, {}, {}, {.alignment_bytes = c.alignment_bytes, .chunk_bytes = c.chunk_bytes});
+    const InputFile file(path);
+    const ImageFile layout = open_image_file(file);
+    EXPECT_TRUE(layout.sealed);
+    EXPECT_EQ(layout.images.chunked(), c.n_chunks > 1);
+    ASSERT_EQ(layout.images.offsets.size(), c.n_chunks);
+    EXPECT_EQ(layout.images.chunk_bytes, c.n_chunks > 1 ? 60 * c.images_in_a_chunk : 1380);
+    for (const std::uint64_t offset : layout.images.offsets)
+      EXPECT_TRUE(c.n_chunks == 1 || c.alignment_bytes == 0 || offset % c.alignment_bytes == 0) << offset;
+    EXPECT_EQ(layout.images_xxh3, contiguous.images_xxh3);
+    EXPECT_TRUE(verify_image_file(file, layout, {}).empty());
+    expect_samples(*open_image_set(path));
+    expect_samples(*open_image_set(path, 11, 20), 11);
+    // HDF5 says the same of every chunk as the seal does.
+    std::string unsealed = read_all(path);
+    unsealed[0] = 'x';
+    write_all(path, unsealed);
+    EXPECT_EQ(open_image_file(InputFile(path)).images, layout.images);
+  }
+}
+
+// Were HDF5 asked for every chunk, this would take ten minutes.
+TEST(ImageSet, ManyChunksOpenAtOnce) {
+  TemporaryFolder folder;
+  const std::string path = folder / "set.h5";
+  write_test_set(path, {.n_samples = 100'000, .height = 1, .width = 1}, {}, {.alignment_bytes = 0, .chunk_bytes = 3});
+  const auto set = open_image_set(path);
+  EXPECT_EQ(open_image_file(InputFile(path)).images.offsets.size(), 100'000u);
+  expect_samples(*set);
+}
+
+TEST(ImageSet, VerifyFindsADamagedChunk) {
+  TemporaryFolder folder;
+  const std::string path = folder / "set.h5";
+  write_test_set(path, {}, {}, {.alignment_bytes = 512, .chunk_bytes = 512});
+  const InputFile file(path);
+  const ImageFile layout = open_image_file(file);
+  const std::byte changed[1] = {std::byte{static_cast<unsigned char>(test_byte(17, 3) ^ 1)}};
+  write_at(path, layout.images.piece(17 * 60 + 3, 1).offset, changed);
+  const auto damaged = verify_image_file(file, open_image_file(file), {});
+  ASSERT_EQ(damaged.size(), 1u);
+  EXPECT_NE(damaged[0].find("'/images' (3 chunks of 480 bytes) is damaged"), std::string::npos) << damaged[0];
+}
+
+TEST(StoredBytes, PiecesEndWhereTheFileHasAGap) {
+  // Bytes 0 to 4 at 100, 5 to 9 at 40, 10 to 14 behind them, 15 and 16 at 60.
+  const StoredBytes stored{17, 5, {100, 40, 45, 60}};
+  EXPECT_EQ(stored.piece(0, 17), (ByteRange{100, 5}));
+  EXPECT_EQ(stored.piece(3, 1), (ByteRange{103, 1}));
+  EXPECT_EQ(stored.piece(5, 12), (ByteRange{40, 10}));
+  EXPECT_EQ(stored.piece(9, 6), (ByteRange{44, 6}));
+  EXPECT_EQ(stored.piece(9, 7), (ByteRange{44, 6}));
+  EXPECT_EQ(stored.piece(15, 2), (ByteRange{60, 2}));
+  EXPECT_EQ(StoredBytes::contiguous({7, 50}).piece(20, 30), (ByteRange{27, 30}));
+  EXPECT_EQ(StoredBytes::in_a_row(17, 5, 100, 40, 5), (StoredBytes{17, 5, {100, 40, 45, 50}}));
 }
 
 TEST(ImageSet, OpensARange) {
@@ -163,7 +250,7 @@ TEST(ImageSet, AFileThatShrinksWhileOpenIsNamed) {
   const std::string path = folder / "set.h5";
   write_test_set(path);
   const auto set = open_image_set(path);
-  const std::uint64_t images = open_image_file(InputFile(path)).images.offset;
+  const std::uint64_t images = open_image_file(InputFile(path)).images.offsets[0];
   fs::resize_file(path, images + 10 * set->info().image_bytes() + 1);
   std::vector<std::uint8_t> image(set->info().image_bytes());
   std::int32_t label = 0;
@@ -188,7 +275,7 @@ TEST(ImageSet, VerifyFindsADamagedImageAndLabel) {
   const InputFile file(path);
   const ImageFile layout = open_image_file(file);
   const std::byte changed[1] = {std::byte{static_cast<unsigned char>(test_byte(3, 0) ^ 1)}};
-  write_at(path, layout.images.offset + 3 * layout.info.image_bytes(), changed);
+  write_at(path, layout.images.offsets[0] + 3 * layout.info.image_bytes(), changed);
   auto damaged = verify_image_file(file, open_image_file(file), {});
   ASSERT_EQ(damaged.size(), 1u);
   EXPECT_NE(damaged[0].find("'/images'"), std::string::npos) << damaged[0];
@@ -208,6 +295,47 @@ TEST(ForeignFile, IsReadWhenItHasTheLayout) {
   expect_samples(*open_image_set(path));
   ASSERT_EQ(verify_image_file(file, layout, {}).size(), 2u);
   EXPECT_NE(verify_image_file(file, layout, {})[0].find("carries no images_xxh3"), std::string::npos);
+}
+
+TEST(ForeignFile, IsReadInChunks) {
+  TemporaryFolder folder;
+  for (const std::uint64_t chunk_rows : {1, 2, 3, 4}) {
+    const std::string path = write_foreign(folder, {.chunk_rows = chunk_rows});
+    const ImageFile layout = open_image_file(InputFile(path));
+    EXPECT_EQ(layout.images.offsets.size(), (4 + chunk_rows - 1) / chunk_rows);
+    EXPECT_EQ(layout.images.chunk_bytes, 12 * chunk_rows);
+    expect_samples(*open_image_set(path));
+  }
+}
+
+TEST(ForeignFile, ChunksThatAreNotThereAreNamed) {
+  TemporaryFolder folder;
+  const auto bad = ErrorCode::data_format;
+  EXPECT_ERROR(bad, "chunk 1 of '/images' was never written",
+               open_image_set(write_foreign(folder, {.chunk_rows = 2, .n_written = 2})));
+  EXPECT_ERROR(
+      bad, "lies in 5000 chunks",
+      open_image_set(write_foreign(folder, {.image_dims = {5000, 1, 1, 3}, .n_labels = 5000, .chunk_rows = 1})));
+
+  // The index of this version of the file format is a tree without checksums.
+  const std::string path = write_foreign(folder, {.chunk_rows = 1});
+  const std::string whole = read_all(path);
+  const std::uint64_t third = open_image_file(InputFile(path)).images.offsets[2];
+  std::size_t at = 0, n_found = 0;
+  for (std::size_t i = 0; i + 8 <= whole.size(); ++i)
+    if (std::memcmp(whole.data() + i, &third, 8) == 0) at = i, ++n_found;
+  ASSERT_EQ(n_found, 1u);
+  const auto size = static_cast<std::uint64_t>(whole.size());
+  for (const std::uint64_t offset : {size - 11, size, std::uint64_t{1} << 40, ~std::uint64_t{12}}) {
+    std::string damaged = whole;
+    std::memcpy(damaged.data() + at, &offset, 8);
+    write_all(path, damaged);
+    EXPECT_ERROR(ErrorCode::data_truncated, "is cut short: chunk 2 of '/images' needs 12 bytes", open_image_set(path));
+  }
+  std::string other_place = whole;  // no harm: another image is shown
+  std::memcpy(other_place.data() + at, "\0\0\0\0\0\0\0\0", 8);
+  write_all(path, other_place);
+  EXPECT_EQ(open_image_set(path)->info().n_samples, 4);
 }
 
 TEST(ForeignFile, TruncatedIsSaid) {

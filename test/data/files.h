@@ -54,8 +54,9 @@ struct TestSet {
 };
 
 /// A sealed image set of test_byte() and test_label(); `labels` replaces the latter when given.
-inline void write_test_set(const std::string& path, const TestSet& set = {}, std::vector<std::int32_t> labels = {}) {
-  ImageFileWriter writer(path, true, set.n_samples, set.height, set.width, set.channels);
+inline void write_test_set(const std::string& path, const TestSet& set = {}, std::vector<std::int32_t> labels = {},
+                           const Placement& placement = kDefaultPlacement) {
+  ImageFileWriter writer(path, true, set.n_samples, set.height, set.width, set.channels, placement);
   const std::size_t image_bytes = static_cast<std::size_t>(set.height) * set.width * set.channels;
   for (std::int64_t i = 0; i < set.n_samples; ++i) {
     const std::int32_t label = labels.empty() ? test_label(i, set.classes) : labels[static_cast<std::size_t>(i)];

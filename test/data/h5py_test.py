@@ -1,5 +1,5 @@
-"""An imported image set is read by plain h5py, a set that h5py wrote is read by lockstep, and a chunked or linked one is
-refused with a sentence.
+"""An imported image set is read by plain h5py, a set that h5py wrote is read by lockstep, and a compressed or linked one
+is refused with a sentence.
 
 The program is $LOCKSTEP, or build/lockstep. Without h5py the test is skipped (exit status 77).
 """
@@ -81,6 +81,35 @@ def check_import(folder):
     lockstep("data", "verify", path)
 
 
+def check_chunked_import(folder):
+    images, labels = make_batches(folder)
+    path = folder / "train.h5"
+    for chunk, alignment, rows in (("30000", "4KiB", 9), ("3KiB", 0, 1), ("64KiB", "64KiB", 21)):
+        lockstep("data", "import", "cifar10", folder, path, "--chunk", chunk, "--alignment", alignment, "--force")
+        with h5py.File(path) as file:
+            assert file["images"].chunks == (rows, 32, 32, 3) and file["labels"].chunks is None
+            assert file["images"].compression is None
+            assert np.array_equal(file["images"][:], images) and np.array_equal(file["labels"][:], labels)
+        info = json.loads(lockstep("data", "info", path, "--json")[0])
+        assert info["chunk_bytes"] == rows * 3072 and info["chunks"] == -(-RECORDS // rows) and info["sealed"] is True
+        if alignment:
+            assert info["images_offset_bytes"] % 4096 == 0
+        lockstep("data", "verify", path)
+    out, _ = lockstep("data", "info", path)
+    assert "2 chunks of 63 KiB, 21 images each" in out, out
+
+    # All in one chunk: contiguous, as with --chunk 0.
+    lockstep("data", "import", "cifar10", folder, path, "--force")
+    lockstep("data", "import", "cifar10", folder, folder / "contiguous.h5", "--chunk", 0)
+    assert path.read_bytes() == (folder / "contiguous.h5").read_bytes()
+    assert json.loads(lockstep("data", "info", path, "--json")[0])["chunks"] == 0
+    # A larger alignment alone takes larger chunks with it.
+    lockstep("data", "import", "cifar10", folder, path, "--alignment", "1MiB", "--force")
+    _, error = lockstep("data", "import", "cifar10", folder, path, "--chunk", "64KiB", "--force", status=2)
+    assert "--chunk 65536 is smaller than --alignment 524288" in error, error
+    lockstep("data", "import", "cifar10", folder, path, "--chunk", "2GiB", "--force", status=2)
+
+
 def check_jpeg_import(folder):
     """JPEG files as their bytes, which plain h5py cuts apart again. The images are those of the fuzzer's corpus."""
     corpus = ROOT / "test" / "fuzz" / "corpus" / "jpeg"
@@ -113,10 +142,10 @@ def check_jpeg_import(folder):
     assert "is no image" in lockstep("data", "info", folder / "foreign.h5", status=1)[1]
 
 
-def write_by_h5py(path, **images_options):
-    with h5py.File(path, "w") as file:
+def write_by_h5py(path, user_block=0, label_chunks=None, **images_options):
+    with h5py.File(path, "w", userblock_size=user_block) as file:
         file.create_dataset("images", data=np.arange(6 * 4 * 5 * 3, dtype=np.uint8).reshape(6, 4, 5, 3), **images_options)
-        file.create_dataset("labels", data=np.array([0, 1, 2, 2, 1, 0], dtype=np.int32))
+        file.create_dataset("labels", data=np.array([0, 1, 2, 2, 1, 0], dtype=np.int32), chunks=label_chunks)
         file.attrs.update(format="lockstep-images", format_version=1, classes=3, mean=[0.5] * 3, std=[0.25] * 3)
 
 
@@ -127,8 +156,28 @@ def check_foreign(folder):
     assert info["samples"] == 6 and info["width"] == 5 and info["sealed"] is False
     assert info["samples_per_class"] == [2, 2, 2] and info["mean"] == [0.5] * 3
 
+    # Chunks of whole images, whatever the index and wherever HDF5's data begin in the file.
+    images = np.arange(6 * 4 * 5 * 3, dtype=np.uint8)
+    for options in ({"chunks": (2, 4, 5, 3)}, {"chunks": (4, 4, 5, 3)}, {"chunks": (2, 4, 5, 3), "user_block": 4096},
+                    {"chunks": (2, 4, 5, 3), "maxshape": (None, 4, 5, 3)}, {"chunks": (8, 4, 5, 3), "maxshape": (9, 4, 5, 3)}):
+        write_by_h5py(path, **options)
+        info = json.loads(lockstep("data", "info", path, "--json")[0])
+        rows = options["chunks"][0]
+        assert info["chunk_bytes"] == rows * 60 and info["chunks"] == -(-6 // rows), info
+        with h5py.File(path) as file:
+            first = file["images"].id.get_chunk_info(0).byte_offset
+        begin = info["images_offset_bytes"]
+        assert begin in (first, first + options.get("user_block", 0))
+        assert path.read_bytes()[begin : begin + min(rows, 6) * 60] == images[: rows * 60].tobytes()
+
     write_by_h5py(path, chunks=(2, 4, 5, 3), compression="gzip")
-    assert "must be contiguous" in lockstep("data", "info", path, status=1)[1]
+    assert "is compressed" in lockstep("data", "info", path, status=1)[1]
+    write_by_h5py(path, chunks=(2, 4, 5, 3), fletcher32=True)
+    assert "another filter" in lockstep("data", "info", path, status=1)[1]
+    write_by_h5py(path, chunks=(2, 2, 5, 3))
+    assert "must hold whole images of (4, 5, 3)" in lockstep("data", "info", path, status=1)[1]
+    write_by_h5py(path, label_chunks=(2,))
+    assert "'/labels' is stored in chunks; it is read in place, so it must be contiguous" in lockstep("data", "info", path, status=1)[1]
 
     write_by_h5py(folder / "other.h5")
     with h5py.File(path, "w") as file:
@@ -170,6 +219,8 @@ def check_samples():
 
 with tempfile.TemporaryDirectory() as temporary:
     check_import(Path(temporary))
+with tempfile.TemporaryDirectory() as temporary:
+    check_chunked_import(Path(temporary))
 with tempfile.TemporaryDirectory() as temporary:
     check_jpeg_import(Path(temporary))
 with tempfile.TemporaryDirectory() as temporary:

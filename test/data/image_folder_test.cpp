@@ -202,7 +202,7 @@ TEST_F(ImageFolder, ADamagedImageNamesFileAndSample) {
   const InputFile file(options().output);
   const ImageFile layout = open_image_file(file);
   const std::uint64_t third = read_offsets(file, layout)[3];
-  write_at(options().output, layout.images.offset + third, std::as_bytes(std::span("no JPEG any more")));
+  write_at(options().output, layout.images.offsets[0] + third, std::as_bytes(std::span("no JPEG any more")));
   const auto set = open_image_set(options().output, 2, 5);
   std::vector<std::uint8_t> image(set->info().image_bytes());
   std::int32_t label = 0;
@@ -213,15 +213,38 @@ TEST_F(ImageFolder, ADamagedImageNamesFileAndSample) {
   EXPECT_EQ(verify_image_file(InputFile(options().output), layout, {}).size(), 1u);
 }
 
+// Chunks of 100 bytes: every image lies in several, with gaps between them or without.
+TEST_F(ImageFolder, JpegBytesInChunksGiveTheSameImages) {
+  put_classes();
+  ImageFolderOptions o = options(ImageStorage::jpeg);
+  o.placement.chunk_bytes = 0;
+  import_image_folder(o, {});
+  const auto images = images_of(*open_image_set(o.output));
+  const std::string xxh3 = open_image_file(InputFile(o.output)).images_xxh3;
+  for (const std::uint64_t alignment_bytes : {0, 64, 4}) {
+    o.placement = {.alignment_bytes = alignment_bytes, .chunk_bytes = 100};
+    import_image_folder(o, {});
+    const InputFile file(o.output);
+    const ImageFile layout = open_image_file(file);
+    EXPECT_TRUE(layout.jpeg && layout.images.chunked());
+    EXPECT_EQ(layout.images_xxh3, xxh3);
+    EXPECT_TRUE(verify_image_file(file, layout, {}).empty());
+    EXPECT_EQ(images_of(*open_image_set(o.output)), images);
+    EXPECT_EQ(images_of(*open_image_set(o.output, 1, 3)), (std::vector{images[1], images[2]}));
+  }
+  o.placement = {.alignment_bytes = 128, .chunk_bytes = 100};
+  EXPECT_ERROR(ErrorCode::usage, "smaller than --alignment", import_image_folder(o, {}));
+}
+
 TEST_F(ImageFolder, LargeDataBeginAtMultiplesOfTheAlignment) {
   constexpr std::uint64_t kAlignment = 64 << 10;
   for (int i = 0; i < 6; ++i) put("in/a/" + std::to_string(i) + ".jpg", smooth_jpeg(128, 128, i));
   for (const ImageStorage storage : {ImageStorage::decoded, ImageStorage::jpeg}) {
     ImageFolderOptions o = options(storage);
-    o.alignment_bytes = storage == ImageStorage::decoded ? kAlignment : 4096;
+    o.placement.alignment_bytes = storage == ImageStorage::decoded ? kAlignment : 4096;
     import_image_folder(o, {});
     const InputFile file(o.output);
-    EXPECT_EQ(open_image_file(file).images.offset % o.alignment_bytes, 0u);
+    EXPECT_EQ(open_image_file(file).images.offsets[0] % o.placement.alignment_bytes, 0u);
   }
 }
 

@@ -102,9 +102,17 @@ inline Hdf5Id a_data_set(hid_t file, const std::string& name, hid_t wanted_type,
     case 4:
       H5Pset_layout(creation.get(), H5D_COMPACT);
       break;
-    case 5:
-      H5Pset_chunk(creation.get(), static_cast<int>(dims.size()), std::vector<hsize_t>(dims.size(), 1).data());
+    case 5: {  // chunks of one element, or of whole rows; the index of the latter is an array, or there is none
+      std::vector<hsize_t> chunk(dims.size(), 1);
+      if (const std::uint8_t rows = in.below(4); rows > 0) {
+        chunk = dims;
+        chunk[0] = rows;
+        if (in.below(2) == 0) H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_INCR);
+        if (in.below(4) == 3) H5Pset_fletcher32(creation.get());
+      }
+      H5Pset_chunk(creation.get(), static_cast<int>(chunk.size()), chunk.data());
       break;
+    }
     case 6:
       H5Pset_external(creation.get(), "/dev/null", 0, H5F_UNLIMITED);
       break;

@@ -1,6 +1,6 @@
 // Fuzz target: image sets. Input: a first byte, 0: a recipe (hdf5_recipe.h) of the HDF5 part of decoded images, 4: of
-// JPEG images, either sealed as import does; else a good file whose seal has other numbers in it, sealed again, and
-// other bytes in its labels.
+// JPEG images, either sealed as import does; else a good file, 5: in chunks, whose seal has other numbers in it, sealed
+// again, and other bytes in its labels.
 #include "data/image_file.h"
 
 #include <xxhash.h>
@@ -14,7 +14,7 @@ namespace {
 using namespace lockstep;
 using namespace lockstep::fuzz;
 
-constexpr std::size_t kBlockFields = 10, kBlockHashAt = 72;  // u64 words of the seal (data/seal.h)
+constexpr std::uint8_t kBlockFields = 10, kChunkedBlockFields = 29;  // u64 words of the seal (data/seal.h)
 
 /// `good` writes what a good file has.
 template <typename Good>
@@ -106,15 +106,11 @@ void make_hdf5_part(const std::string& path, Input& in, bool jpeg) {
 
 /// Where the data sets lie, where that can be sealed; else nowhere, which the reader must notice.
 data::Seal places_in(const std::string& path) {
-  const data::Seal nowhere{{data::kSealBytes, 0}, {data::kSealBytes, 0}};
+  const data::Seal nowhere{data::StoredBytes::contiguous({data::kSealBytes, 0}), {data::kSealBytes, 0}};
   try {
-    const data::Hdf5Reader reader(path);
-    const data::DatasetPlace images = reader.dataset("images"), labels = reader.dataset("labels");
-    const std::uint64_t length = std::filesystem::file_size(path);
-    for (const data::DatasetPlace* place : {&images, &labels})
-      if (place->offset < data::kSealBytes || place->offset > length || place->size_bytes > length - place->offset)
-        return nowhere;
-    return {{images.offset, images.size_bytes}, {labels.offset, labels.size_bytes}};
+    const data::StoredBytes images = data::locate_in_a_row(data::InputFile(path));
+    const data::DatasetPlace labels = data::Hdf5Reader(path).dataset("labels");
+    return {images, {labels.offset, labels.size_bytes}};
   } catch (const Error&) {
     return nowhere;
   }
@@ -133,37 +129,37 @@ void read_all_of(const std::string& path) {
   });
 }
 
-const std::string& good_file() {
-  static const std::string bytes = [] {
-    const ScratchFile file(".good.h5");
-    data::ImageFileWriter writer(file.path(), true, 3, 2, 2, 3);
-    const std::vector<std::uint8_t> images(3 * 12, 7);
-    const std::vector<std::int32_t> labels{0, 1, 1};
-    writer.append(images, labels);
-    data::ImageSetInfo info;
-    info.split = "test";
-    info.classes = 2;
-    info.class_names = {"cat", "dog"};
-    info.mean = info.stddev = {0.5f, 0.5f, 0.5f};
-    writer.finish(info, "a fuzzer");
-    std::ifstream in(file.path(), std::ios::binary);
-    return std::string{std::istreambuf_iterator<char>(in), {}};
-  }();
-  return bytes;
+std::string make_good_file(std::uint64_t chunk_bytes) {
+  const ScratchFile file(".good.h5");
+  data::ImageFileWriter writer(file.path(), true, 3, 2, 2, 3, {.alignment_bytes = 0, .chunk_bytes = chunk_bytes});
+  const std::vector<std::uint8_t> images(3 * 12, 7);
+  const std::vector<std::int32_t> labels{0, 1, 1};
+  writer.append(images, labels);
+  data::ImageSetInfo info;
+  info.split = "test";
+  info.classes = 2;
+  info.class_names = {"cat", "dog"};
+  info.mean = info.stddev = {0.5f, 0.5f, 0.5f};
+  writer.finish(info, "a fuzzer");
+  std::ifstream in(file.path(), std::ios::binary);
+  return std::string{std::istreambuf_iterator<char>(in), {}};
 }
 
 /// The words of the seal behind its magic are replaced where the input says so, and hashed again.
-std::string other_seal(Input& in) {
-  std::string bytes = good_file();
+std::string other_seal(Input& in, bool chunked) {
+  static const std::string contiguous_file = make_good_file(0), chunked_file = make_good_file(12);
+  std::string bytes = chunked ? chunked_file : contiguous_file;
+  const std::uint8_t n_fields = chunked ? kChunkedBlockFields : kBlockFields;
+  const std::size_t hash_at = 8 * (n_fields - 1u);
   std::uint64_t labels_offset = 0;
   std::memcpy(&labels_offset, bytes.data() + 48, sizeof labels_offset);
   for (std::uint8_t n = in.below(8); n > 0; --n) {
-    const std::size_t word = 2 + in.below(kBlockFields - 2);
+    const std::size_t word = 2u + in.below(static_cast<std::uint8_t>(n_fields - 2));
     const auto value = in.take<std::uint64_t>();
     std::memcpy(bytes.data() + 8 * word, &value, sizeof value);
   }
-  const std::uint64_t hash = XXH3_64bits(bytes.data(), kBlockHashAt);
-  if (in.below(8) != 7) std::memcpy(bytes.data() + kBlockHashAt, &hash, sizeof hash);
+  const std::uint64_t hash = XXH3_64bits(bytes.data(), hash_at);
+  if (in.below(8) != 7) std::memcpy(bytes.data() + hash_at, &hash, sizeof hash);
   const std::string labels = in.text(12);
   std::memcpy(bytes.data() + labels_offset, labels.data(), labels.size());
   if (in.below(4) == 3) bytes.resize(in.take<std::uint16_t>() % (bytes.size() + 64));
@@ -177,7 +173,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Input in(data, size);
   const std::uint8_t kind = in.below(8);
   if (kind != 0 && kind != 4) {
-    const std::string bytes = other_seal(in);
+    const std::string bytes = other_seal(in, kind == 5);
     if (bytes.size() >= 16) file.write(bytes);  // shorter has no magic and goes to the limited child
     if (bytes.size() >= 16) read_all_of(file.path());
     return 0;
