@@ -134,7 +134,8 @@ void Replica::run_last_piece(PlannedGraph& planned, int piece) {
 void Replica::finish_step(const data::Batch& batch, int piece, std::int64_t global) {
   PlannedGraph& planned = plan_.training(batch.n_samples, global);
   upload(planned, batch);
-  Repetition& repeated = repetition({.n_samples = batch.n_samples, .global = global, .piece = piece, .is_last = true, .slot = current_});
+  Repetition& repeated =
+      repetition({.n_samples = batch.n_samples, .global = global, .piece = piece, .is_last = true, .slot = current_});
   if (repeated.begin(*stream_)) {
     run_last_piece(planned, piece);
     update();
