@@ -1,0 +1,195 @@
+// What of each convolution of ResNet-18 and ResNet-50 cuDNN has plans for on an H200, on a machine without one: a line
+// for each convolution that differs, from the models' own graph, and the graphs that the cuda backend would make of it.
+// With --all every graph is built, else the first of each kind. Ends with 1 where a graph that cuDNN offers plans for
+// cannot be built.
+//
+//   plans DEVICE_DESCRIPTION.json [--all]      (test/cuda/plans_test.sh runs it, with a driver that is made up)
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "graph/graph.h"
+#include "kernels/cuda/conv2d_plan.h"
+#include "kernels/cuda/cudnn.h"
+#include "kernels/cuda/ops.h"
+#include "layers/layers.h"
+#include "lockstep/config.h"
+#include "lockstep/error.h"
+#include "models/model.h"
+
+namespace lockstep::cuda {
+namespace {
+
+/// Takes the place of a convolution in the models' graph.
+class NoConvolution final : public Conv2d {
+ public:
+  explicit NoConvolution(const Conv2dDescription& d) : layout_(d.weight_layout) {
+    if (!layout_) layout_ = std::make_shared<KrscLayout>(d.out_channels, d.window, d.x[3]);
+  }
+  OpNeeds needs() const override { return {}; }
+  std::string describe() const override { return "none"; }
+  std::shared_ptr<const ParameterLayout> weight_layout() const override { return layout_; }
+  void forward(const Forward&, const OpMemory&, Stream&) override {}
+  void backward(const Backward&, const OpMemory&, Stream&) override {}
+
+ private:
+  std::shared_ptr<const ParameterLayout> layout_;
+};
+
+/// Plans for the device described; notes the convolutions that it is asked for.
+class Notes final : public OpsBackend {
+ public:
+  explicit Notes(const CudaContext& context) : OpsBackend(context, nullptr) {}
+
+  struct Convolution {
+    Conv2dDescription description;
+    int n_layers = 1;
+  };
+  std::vector<Convolution> convolutions;
+
+  std::unique_ptr<Conv2d> conv2d(const Conv2dDescription& d) override {
+    if (!d.weight_layout) return std::make_unique<NoConvolution>(d);  // asked for its layout only
+    const auto key = [](const Conv2dDescription& c) {
+      return fmt::format("{} {} {} {} {} {}", c.x.text(), c.out_channels, c.window, c.stride, text(c.normalization),
+                         c.input_gradient);
+    };
+    const auto known = std::find_if(convolutions.begin(), convolutions.end(),
+                                    [&](const Convolution& c) { return key(c.description) == key(d); });
+    if (known != convolutions.end())
+      ++known->n_layers;
+    else
+      convolutions.push_back({d});
+    return std::make_unique<NoConvolution>(d);
+  }
+
+  std::string name() const override { return "cuda"; }
+  DeviceInfo device() const override { return {}; }
+  std::unique_ptr<Memory> allocate(std::size_t, const std::string&) override { return nullptr; }
+  std::unique_ptr<Memory> allocate_host(std::size_t, const std::string&) override { return nullptr; }
+  void seal() override {}
+  void unseal() override {}
+  std::unique_ptr<Stream> make_stream(StreamPriority) override { return nullptr; }
+  std::unique_ptr<Event> make_event() override { return nullptr; }
+  std::unique_ptr<Repetition> make_repetition() override { return std::make_unique<PlainRepetition>(); }
+  void copy_to_device(void*, const void*, std::size_t, Stream&) override {}
+  void copy_to_host(void*, const void*, std::size_t, Stream&) override {}
+  void fill_zero(void*, std::size_t, Stream&) override {}
+  std::string check_precision(Precision) const override { return ""; }
+};
+
+struct Network {
+  const char* name;
+  int depth;
+  const char* stem;
+  int image, classes;
+  std::int64_t batch;
+};
+constexpr Network kNetworks[] = {{"resnet18 at 32", 18, "cifar", 32, 10, 512},
+                                 {"resnet50 at 224", 50, "imagenet", 224, 1000, 256}};
+
+std::vector<Notes::Convolution> convolutions_of(const Network& network, Precision precision,
+                                                const CudaContext& context) {
+  Notes notes(context);
+  graph::ParameterTable parameters;
+  graph::Graph graph({.dtype = storage_type(precision),
+                      .tf32 = precision == Precision::tf32,
+                      .batch = network.batch,
+                      .layout_batch = network.batch,
+                      .global_rows = network.batch},
+                     parameters);
+  layers::ImageBuffers buffers;
+  const auto images = layers::image_input(
+      graph, {.height = network.image, .width = network.image, .channels = 3, .mean = {0, 0, 0}, .stddev = {1, 1, 1}},
+      buffers);
+  Config::Model model;
+  model.depth = network.depth;
+  model.stem = network.stem;
+  model.classes = network.classes;
+  const auto logits = models::build(graph, images, model);
+  layers::cross_entropy(graph, logits, buffers, 0.0f, graph.add_exchange(sizeof(LossSums)));
+  graph.plan(notes);
+  return notes.convolutions;
+}
+
+class Table {
+ public:
+  Table(const CudaContext& context, bool build_all) : context_(context), build_all_(build_all) {}
+
+  void add(const Network& network, Precision precision) {
+    for (const auto& [description, n_layers] : convolutions_of(network, precision, context_)) {
+      const std::vector<LeveledUnit> units = units_of(description, context_, nullptr);
+      const LeveledUnit& unit = units.front();
+      std::string line = fmt::format("{}: {} x {}, {}: {}", network.name, n_layers, text(unit.unit.shape),
+                                     text(description.normalization), name(unit.level));
+      for (const ConvolutionGraph graph : graphs_of(description, unit.unit)) {
+        // The bare data gradient stands in where a fused one does not fit, and needs no word then.
+        if (graph == ConvolutionGraph::data_gradient && unit.unit.has_fused_gradient()) continue;
+        line += fmt::format("; {}: {}", name(graph), count_plans(graph, unit.unit.shape, context_, nullptr));
+      }
+      for (const LeveledUnit& leveled : units)
+        for (const ConvolutionGraph graph : graphs_of(description, leveled.unit)) build(graph, leveled.unit.shape);
+      std::printf("%s\n", line.c_str());
+      std::fflush(stdout);
+    }
+  }
+  bool all_built() const { return n_failed_ == 0; }
+  void summarize() const { std::fprintf(stderr, "%d graphs built, %d failed\n", n_built_, n_failed_); }
+
+ private:
+  void build(ConvolutionGraph graph, const ConvolutionShape& shape) {
+    const std::string_view precision = shape.tf32 ? "tf32" : lockstep::name(shape.dtype);
+    const std::string key = fmt::format("{}, {}", name(graph), build_all_ ? text(shape) : std::string(precision));
+    if (!built_.insert(key).second) return;
+    const auto begin = std::chrono::steady_clock::now();
+    const auto plan = plan_convolution(graph, shape, context_, nullptr);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    ++(plan ? n_built_ : n_failed_);
+    std::fprintf(
+        stderr, "%5.1f s  %s, %s: %s\n", seconds, name(graph), text(shape).c_str(),
+        plan ? fmt::format("{}, workspace {} bytes", plan->plan(), plan->workspace_bytes()).c_str() : "FAILED");
+  }
+
+  CudaContext context_;
+  bool build_all_;
+  std::set<std::string> built_;
+  int n_built_ = 0, n_failed_ = 0;
+};
+
+int run(int argc, char** argv) {
+  if (argc < 2) {
+    std::fprintf(stderr, "usage: plans DEVICE_DESCRIPTION.json [--all]\n");
+    return 2;
+  }
+  const auto described = std::make_shared<DeviceDescription>(read_device_description(argv[1]));
+  const CudaContext context{.multiprocessors = described->multiprocessors,
+                            .compute_capability = described->compute_capability,
+                            .device_name = described->name,
+                            .described = described};
+  if (argc > 2 && std::strcmp(argv[2], "--version") == 0) {
+    std::printf("%s\n", cudnn_version().c_str());
+    return 0;
+  }
+  Table table(context, argc > 2 && std::strcmp(argv[2], "--all") == 0);
+  std::printf("# Graphs of each convolution on %s, and how many plans each has.\n",
+              convolution_device(context).c_str());
+  for (const Network& network : kNetworks)
+    for (const Precision precision : {Precision::fp16, Precision::bf16, Precision::tf32, Precision::fp32})
+      table.add(network, precision);
+  table.summarize();
+  return table.all_built() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace lockstep::cuda
+
+int main(int argc, char** argv) {
+  try {
+    return lockstep::cuda::run(argc, argv);
+  } catch (const lockstep::Error& error) {
+    std::fprintf(stderr, "plans: %s\n", error.what());
+    return error.code() == lockstep::ErrorCode::not_supported ? 77 : 1;
+  }
+}

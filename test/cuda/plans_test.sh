@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# timeout: 300
+# Which graphs each convolution of ResNet-18 and ResNet-50 gets from cuDNN on an H200, by building plans on a machine
+# without a GPU, compared with test/golden/cuda_plans_VERSION.txt. After a change that is meant, write it anew:
+#   make test-plans GOLDEN=1
+# PLANS=all builds every plan instead of one of each kind (make test-plans); GOLDEN=1 writes the table.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+skip() { echo "skipped: $1"; exit 77; }
+plans=${LOCKSTEP:?the program, beside which test/cuda/plans lies}
+plans=${plans%/lockstep}/test/cuda/plans
+[[ -x $plans ]] || skip "this build has no CUDA (make with nvcc on PATH or CUDA_HOME)"
+cuda=${CUDA_HOME:-$(nvcc=$(command -v nvcc) && dirname "$(dirname "$nvcc")")} || skip "there is no CUDA toolkit"
+stub=$cuda/lib64/stubs/libcuda.so
+[[ -e $stub ]] || skip "the CUDA toolkit has no $stub"
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/plans.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+
+# The driver that is made up: what driver.c answers, and "stub library" for all else.
+cp test/cuda/driver.c "$work/driver.c"
+grep -oE '^int cu[A-Za-z0-9_]+' test/cuda/driver.c | cut -d' ' -f2 | sort >"$work/answered"
+nm -D --defined-only "$stub" | awk '$3 ~ /^cu/ {print $3}' | sort | comm -23 - "$work/answered" |
+  sed 's/.*/int &(void) { return 34; }/' >>"$work/driver.c"
+gcc -w -shared -fPIC -Wl,-soname,libcuda.so.1 "$work/driver.c" -o "$work/libcuda.so.1"
+runtime=$(basename "$(find "$cuda/lib64/" -name 'libcudart.so.[0-9]*' | sort | head -1)")
+gcc -w -shared -fPIC -I"$cuda/include" -Wl,-soname,"$runtime" test/cuda/runtime.c -o "$work/$runtime"
+export LD_LIBRARY_PATH=$work${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+
+status=0
+version=$("$plans" test/cuda/h200_device_properties.json --version) || status=$?
+if [[ $status == 77 ]]; then skip "cuDNN cannot be loaded"; elif [[ $status != 0 ]]; then exit 1; fi
+golden=test/golden/cuda_plans_${version%.*}.txt
+"$plans" test/cuda/h200_device_properties.json ${PLANS:+--"$PLANS"} >"$work/table"
+if [[ ${GOLDEN:-} == 1 ]]; then
+  cp "$work/table" "$golden"
+  echo "wrote $golden"
+  exit 0
+fi
+[[ -e $golden ]] || skip "there is no table of cuDNN ${version%.*} yet: make test-plans GOLDEN=1 writes $golden"
+diff -u "$golden" "$work/table"
+echo "$(grep -vc '^#' "$golden") convolutions have the graphs of $golden"

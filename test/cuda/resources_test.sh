@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# No kernel spills registers to memory: what ptxas said while compiling (BUILD/kernels/cuda/*.resources).
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+build=${LOCKSTEP:?the program, beside which kernels/cuda lies}
+shopt -s nullglob
+resources=("${build%/lockstep}"/kernels/cuda/*.resources)
+if ((${#resources[@]} == 0)); then
+  echo "skipped: this build has no CUDA (make with nvcc on PATH or CUDA_HOME)"
+  exit 77
+fi
+
+# Lines as: Compiling entry function 'NAME' for 'sm_90' / 0 bytes stack frame, 8 bytes spill stores, 8 bytes spill loads
+awk '
+  /Compiling entry function/ { kernel = $0; sub(/^[^\x27]*/, "", kernel); n++ }
+  /bytes spill stores/ {
+    spills = $0; sub(/^.*frame, /, "", spills)
+    if (spills !~ /^0 bytes spill stores, 0 bytes spill loads/) { printf "%s: %s: %s\n", FILENAME, kernel, spills; bad++ }
+  }
+  END {
+    if (n == 0) { print "no kernel in these files: does nvcc run with -Xptxas -v?"; exit 1 }
+    printf "%d kernels, %d spill\n", n, bad
+    exit bad > 0
+  }' "${resources[@]}"
