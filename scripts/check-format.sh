@@ -6,7 +6,7 @@ if ! command -v clang-format >/dev/null; then
   echo "check-format: clang-format is missing; make deps-test installs it" >&2
   exit 77
 fi
-mapfile -t files < <(git ls-files --cached --others --exclude-standard '*.cpp' '*.h')
+mapfile -t files < <(git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.cu')
 if [[ ${1:-} == --fix ]]; then
   clang-format -i "${files[@]}"
 else

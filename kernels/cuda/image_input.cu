@@ -51,8 +51,7 @@ __device__ inline Placement draw(const Images& images, std::uint32_t sample, std
 /// Block (x, y): packs x, x + blocks, ... of images y, y + blocks_y, ... A pack is kWidth values of an image, which may
 /// go on in the next row.
 template <typename T, int kWidth>
-__global__ void __launch_bounds__(kThreads)
-    normalize(const __grid_constant__ Images images, ImageInput::Forward args) {
+__global__ void __launch_bounds__(kThreads) normalize(const __grid_constant__ Images images, ImageInput::Forward args) {
   const int image_elements = images.height * images.width * images.channels;
   __shared__ Placement shared_placement;
   for (int n = static_cast<int>(blockIdx.y); n < images.n; n += static_cast<int>(gridDim.y)) {
@@ -122,9 +121,8 @@ class CudaImageInput final : public ImageInput {
       const bool by_packs = values % Pack<T>::kSize == 0 && are_aligned(args.y);
       const std::size_t packs = by_packs ? values / Pack<T>::kSize : values;
       const unsigned n = std::min(static_cast<unsigned>(images_.n), kMostBlocksY);
-      const Grid grid{.blocks = blocks_for(packs, kThreads, std::max(limit_ / n, 1u)),
-                      .threads = kThreads,
-                      .blocks_y = n};
+      const Grid grid{
+          .blocks = blocks_for(packs, kThreads, std::max(limit_ / n, 1u)), .threads = kThreads, .blocks_y = n};
       launch(by_packs ? normalize<T, Pack<T>::kSize> : normalize<T, 1>, grid, stream, images_, args);
     });
   }
@@ -140,8 +138,8 @@ class CudaImageInput final : public ImageInput {
 }  // namespace
 
 std::unique_ptr<ImageInput> make_image_input(const ImageInputDescription& d, const CudaContext& context) {
-  require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::internal,
-          "image input wants images (N, H, W, C), not {}", d.x.text());
+  require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::internal, "image input wants images (N, H, W, C), not {}",
+          d.x.text());
   const std::size_t channels = static_cast<std::size_t>(d.x[3]);
   require(channels <= Images::kMostChannels, ErrorCode::not_supported,
           "image input takes at most {} channels on the device, not {}", Images::kMostChannels, channels);

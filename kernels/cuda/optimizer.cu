@@ -36,8 +36,8 @@ enum class Momentum { none, plain, nesterov };
 
 /// `factors` are those of each segment (LARS), or null.
 template <Momentum kMomentum>
-__global__ void __launch_bounds__(kTileThreads) sgd(const __grid_constant__ SegmentTable table, Arenas arenas,
-                                                    SgdConstants constants, const SgdFactors* factors) {
+__global__ void __launch_bounds__(kTileThreads)
+    sgd(const __grid_constant__ SegmentTable table, Arenas arenas, SgdConstants constants, const SgdFactors* factors) {
   if (arenas.scalars->is_applied == 0) return;
   const Tile tile = find_tile(table);
   const float learning_rate = arenas.scalars->learning_rate;
@@ -186,15 +186,13 @@ class CudaOptimizer final : public Optimizer {
                   .first_state = args.state,
                   .second_state = d.n_states() > 1 ? args.state + d.n_elements : nullptr,
                   .scalars = args.scalars};
-    arenas.aligned =
-        are_aligned(arenas.parameters, arenas.gradients, arenas.first_state, arenas.second_state);
+    arenas.aligned = are_aligned(arenas.parameters, arenas.gradients, arenas.first_state, arenas.second_state);
     const SgdFactors* factors =
         d.kind == Kind::lars ? find_factors(arenas, static_cast<Squares*>(memory.workspace), stream) : nullptr;
     for (const SegmentTable& table : tables_) {
       const Grid grid{.blocks = table.n_tiles, .threads = kTileThreads};
       if (d.kind == Kind::adamw)
-        launch(adamw, grid, stream, table, arenas,
-               AdamwConstants{d.beta1, d.beta2, d.weight_decay, d.epsilon});
+        launch(adamw, grid, stream, table, arenas, AdamwConstants{d.beta1, d.beta2, d.weight_decay, d.epsilon});
       else
         launch(sgd_kernel(d), grid, stream, table, arenas, SgdConstants{d.momentum, d.weight_decay}, factors);
     }

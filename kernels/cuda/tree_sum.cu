@@ -24,8 +24,7 @@ struct Sources {
 
 /// Elements by Pack<T>; pointers are aligned to 16 bytes.
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    add_packs(const __grid_constant__ Sources<T> sources, std::size_t n_packs) {
+__global__ void __launch_bounds__(kThreads) add_packs(const __grid_constant__ Sources<T> sources, std::size_t n_packs) {
   const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
   for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n_packs; i += stride) {
     Pack<T> total = load_pack(sources.value + i * Pack<T>::kSize);

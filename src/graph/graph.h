@@ -86,6 +86,7 @@ struct Bindings {
   std::byte* activations = nullptr;
   void* workspace = nullptr;
   StepScalars* scalars = nullptr;
+  const LossScale* loss_scale = nullptr;  // null: gradients are not scaled
   Communicator* communicator = nullptr;
 };
 

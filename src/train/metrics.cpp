@@ -119,6 +119,7 @@ void Metrics::step(const StepRecord& r) {
                    {"data_wait_seconds", r.per_rank.data_wait_seconds},
                    {"memory_bytes", whole(r.per_rank.memory_bytes)},
                    {"utilisation", r.per_rank.utilisation}}}});
+  if (r.loss_scale) object["loss_scale"] = *r.loss_scale;
   state_->write(object);
   state_->write_scalars(object, {{"train/loss", r.loss},
                                  {"train/accuracy", r.accuracy},
@@ -129,6 +130,7 @@ void Metrics::step(const StepRecord& r) {
                                  {"performance/data_wait_seconds", r.data_wait_seconds},
                                  {"performance/exposed_communication_seconds", r.exposed_communication_seconds},
                                  {"performance/memory_bytes", r.memory_bytes}});
+  if (r.loss_scale) state_->write_scalars(object, {{"train/loss_scale", *r.loss_scale}});
 }
 
 void Metrics::epoch(const EpochRecord& r) {

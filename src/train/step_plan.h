@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -74,7 +75,8 @@ struct PlannedGraph {
 
 /// The small things that a step keeps in the backend's memory, at the head of the optimizer's arena.
 struct StepState {
-  StepScalars scalars;
+  StepScalars scalars;  // new in each step
+  LossScale loss_scale;
   double norm = 0;
   std::uint64_t hash = 0;
 };
@@ -111,6 +113,8 @@ class StepPlan {
   const BatchShape& batch() const { return batch_; }
   const Config& config() const { return config_; }
   const OptimizerDescription& optimizer() const { return optimizer_; }
+  /// Nothing: gradients are not scaled.
+  const std::optional<LossScaling>& loss_scaling() const { return loss_scaling_; }
   MemoryReport memory() const;
   std::size_t exchange_bytes() const { return exchange_bytes_; }
   /// Of a subtree of this rank's pieces: gradients, batch statistics and, at the end, the loss.
@@ -133,6 +137,7 @@ class StepPlan {
   PlannedGraph evaluation_;
   const PlannedGraph* largest_ = nullptr;
   OptimizerDescription optimizer_;
+  std::optional<LossScaling> loss_scaling_;
   std::vector<comm::Bucket> buckets_;
   std::size_t exchange_bytes_ = 0;
   std::size_t loader_bytes_ = 0;
