@@ -61,6 +61,12 @@ struct Config {
     int max_skipped_in_a_row = 10;
   } train;
 
+  struct LossScale {
+    std::string kind = "auto";  // auto | dynamic | constant | none
+    double initial = 65536;
+    int growth_steps = 2000;
+  } loss_scale;
+
   struct Optimizer {
     std::string kind = "sgd";  // sgd | adamw | lars
     double learning_rate = 0.1;

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "lockstep/dtype.h"
+#include "lockstep/loss_scale.h"
 #include "lockstep/shape.h"
 
 namespace lockstep {
@@ -286,7 +287,7 @@ class Matmul : public Op {
 struct StepScalars {
   float learning_rate = 0;
   float loss_weight = 0;       // 1 / samples of the global batch: gradients are then summed over ranks
-  float clip_coefficient = 1;  // written by ClipNorm on the device, read by the optimizer
+  float clip_coefficient = 1;  // written by ClipNorm on the device, read by the optimizer; has 1 / loss scale in it
   float loss_limit = std::numeric_limits<float>::infinity();  // a mean loss above it is a spike: the step is skipped
   std::uint32_t is_applied = 1;  // 0: the step is skipped; written by ClipNorm on the device, obeyed by what updates
   float adam_correction1 = 1;    // 1 / (1 - beta1^t)
@@ -304,7 +305,7 @@ struct LossSums {
 
 // Softmax cross entropy with label smoothing e over K classes:
 //   loss_n = -sum_k q_k log softmax(logits_n)_k,  q_k = (1-e) [k == label] + e / K
-// A negative label is not counted and gives no gradient. dlogits = loss_weight * (softmax - q).
+// A negative label is not counted and gives no gradient. dlogits = loss_scale * loss_weight * (softmax - q).
 struct SoftmaxCrossEntropyDescription {
   std::int64_t rows = 0;
   std::int64_t classes = 0;
@@ -325,7 +326,8 @@ class SoftmaxCrossEntropy : public Op {
     const void* logits = nullptr;
     const std::int32_t* labels = nullptr;
     const StepScalars* scalars = nullptr;
-    void* dlogits = nullptr;  // overwritten
+    const LossScale* loss_scale = nullptr;  // null: 1
+    void* dlogits = nullptr;                // overwritten
   };
   virtual void forward(const Forward& args, const OpMemory& memory, Stream& stream) = 0;
   virtual void backward(const Backward& args, const OpMemory& memory, Stream& stream) = 0;
@@ -408,18 +410,23 @@ class Optimizer : public Op {
 // Global norm of the gradients and the clipping coefficient min(1, max_norm / (norm + 1e-6)), as in PyTorch.
 // The norm is over segments in order, each summed in fp64 in a fixed order. max_norm 0: coefficient 1.
 // Decides on the device whether the step is applied: norm and mean loss are finite, the loss at most the limit.
+//
+// With a loss scale: the norm is that of gradients / scale, the coefficient is divided by the scale, so that gradients
+// times it are what they are without, and the scale becomes that of the next step (loss_scale.h).
 struct ClipNormDescription {
   std::vector<ParameterSegment> segments{};
   float max_norm = 0;
+  LossScaling loss_scaling{};  // for Apply::loss_scale
 };
 
 class ClipNorm : public Op {
  public:
   struct Apply {
     const float* gradients = nullptr;
-    const LossSums* sums = nullptr;  // of the step
-    StepScalars* scalars = nullptr;  // clip_coefficient and is_applied are written
-    double* norm = nullptr;          // written
+    const LossSums* sums = nullptr;   // of the step
+    StepScalars* scalars = nullptr;   // clip_coefficient and is_applied are written
+    LossScale* loss_scale = nullptr;  // that of the gradients on entry, of the next step's on return; null: 1
+    double* norm = nullptr;           // written
   };
   virtual void apply(const Apply& args, const OpMemory& memory, Stream& stream) = 0;
 };

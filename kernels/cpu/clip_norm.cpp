@@ -16,6 +16,7 @@ class CpuClipNorm final : public ClipNorm {
  public:
   CpuClipNorm(const ClipNormDescription& d, const CpuContext& context)
       : max_norm_(d.max_norm),
+        loss_scaling_(d.loss_scaling),
         pieces_(cut_into_pieces(d.segments)),
         parts_(part_count(context, static_cast<std::int64_t>(total_elements(pieces_) * sizeof(float)))) {}
 
@@ -37,20 +38,23 @@ class CpuClipNorm final : public ClipNorm {
     });
     double total = 0;
     for (std::size_t i = 0; i < pieces_.size(); ++i) total += sums[i];
-    const double norm = std::sqrt(total);
+    const double scale = args.loss_scale ? args.loss_scale->scale : 1.0f;
+    const double norm = std::sqrt(total) / scale;
     *args.norm = norm;
     double coefficient = 1;
     if (max_norm_ > 0) {
       coefficient = max_norm_ / (norm + 1e-6);
       if (coefficient > 1) coefficient = 1;
     }
-    args.scalars->clip_coefficient = static_cast<float>(coefficient);
+    args.scalars->clip_coefficient = static_cast<float>(coefficient / scale);
     const double loss = args.sums->loss / args.sums->samples;
     args.scalars->is_applied = std::isfinite(norm) && std::isfinite(loss) && loss <= args.scalars->loss_limit ? 1 : 0;
+    if (args.loss_scale) *args.loss_scale = next_loss_scale(*args.loss_scale, loss_scaling_, std::isfinite(norm));
   }
 
  private:
   double max_norm_;
+  LossScaling loss_scaling_;
   std::vector<ParameterSegment> pieces_;
   int parts_;
 };

@@ -46,7 +46,8 @@ class CpuSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
 
   void backward(const Backward& args, const OpMemory&, Stream&) override {
     const std::int64_t classes = description_.classes;
-    const double weight = args.scalars->loss_weight;
+    const double scale = args.loss_scale ? args.loss_scale->scale : 1.0f;
+    const double weight = args.scalars->loss_weight * scale;
     const double smoothing = description_.label_smoothing;
     const double q_other = smoothing / static_cast<double>(classes);
     for_rows([&](std::int64_t row) {

@@ -22,29 +22,31 @@ __global__ void __launch_bounds__(kTileThreads)
   if (threadIdx.x == 0) sums[table.first_tile + blockIdx.x] = sum;
 }
 
-__global__ void __launch_bounds__(kFinishThreads)
-    finish_norm(const double* tiles, unsigned n_tiles, double max_norm, ClipNorm::Apply args) {
+__global__ void __launch_bounds__(kFinishThreads) finish_norm(const double* tiles, unsigned n_tiles, double max_norm,
+                                                              LossScaling loss_scaling, ClipNorm::Apply args) {
   double sum = 0;
   for (unsigned i = threadIdx.x; i < n_tiles; i += kFinishThreads) sum += tiles[i];
   sum = block_sum<kFinishThreads>(sum);
   if (threadIdx.x != 0) return;
-  const double norm = sqrt(sum);
+  const double scale = args.loss_scale ? args.loss_scale->scale : 1.0f;
+  const double norm = sqrt(sum) / scale;
   *args.norm = norm;
   double coefficient = 1;
   if (max_norm > 0) {
     coefficient = max_norm / (norm + 1e-6);
     if (coefficient > 1) coefficient = 1;
   }
-  args.scalars->clip_coefficient = static_cast<float>(coefficient);
+  args.scalars->clip_coefficient = static_cast<float>(coefficient / scale);
   const double loss = args.sums->loss / args.sums->samples;
   const bool is_applied = std::isfinite(norm) && std::isfinite(loss) && loss <= double{args.scalars->loss_limit};
   args.scalars->is_applied = is_applied ? 1 : 0;
+  if (args.loss_scale) *args.loss_scale = next_loss_scale(*args.loss_scale, loss_scaling, std::isfinite(norm));
 }
 
 class CudaClipNorm final : public ClipNorm {
  public:
   explicit CudaClipNorm(const ClipNormDescription& d)
-      : max_norm_(d.max_norm), tables_(make_segment_tables(d.segments)) {}
+      : max_norm_(d.max_norm), loss_scaling_(d.loss_scaling), tables_(make_segment_tables(d.segments)) {}
 
   OpNeeds needs() const override {
     OpNeeds needs;
@@ -58,11 +60,13 @@ class CudaClipNorm final : public ClipNorm {
     for (const SegmentTable& table : tables_)
       launch(sum_squares_of_tiles, {.blocks = table.n_tiles, .threads = kTileThreads}, stream, table, args.gradients,
              are_aligned(args.gradients), sums);
-    launch(finish_norm, {.threads = kFinishThreads}, stream, sums, count_tiles(tables_), max_norm_, args);
+    launch(finish_norm, {.threads = kFinishThreads}, stream, sums, count_tiles(tables_), max_norm_, loss_scaling_,
+           args);
   }
 
  private:
   double max_norm_;
+  LossScaling loss_scaling_;
   std::vector<SegmentTable> tables_;
 };
 

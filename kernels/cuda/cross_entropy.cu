@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(kThreads) add_rows(const RowResult* results, c
 template <typename T, unsigned kRowThreads>
 __global__ void __launch_bounds__(kThreads)
     backward_rows(const T* logits, const std::int32_t* labels, Rows rows, const RowSaved* saved,
-                  const StepScalars* scalars, T* dlogits) {
+                  const StepScalars* scalars, const LossScale* loss_scale, T* dlogits) {
   const std::int64_t number = row_number<kRowThreads>();
   if (number >= rows.n) return;
   const T* row = logits + number * rows.classes;
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kThreads)
   const std::int32_t label = labels[number];
   const bool counts = label >= 0;
   const RowSaved of_row = counts ? saved[number] : RowSaved{};
-  const float weight = scalars->loss_weight;
+  const float weight = scalars->loss_weight * (loss_scale ? loss_scale->scale : 1.0f);
   const float q_other = rows.label_smoothing / static_cast<float>(rows.classes);
   const float q_label = q_other + (1.0f - rows.label_smoothing);
   for_classes<T, kRowThreads>(row, rows, [&](const Pack<T>& pack, auto n, std::int64_t k) {
@@ -220,7 +220,7 @@ class CudaSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
       using T = std::remove_pointer_t<decltype(type)>;
       launch(has_long_rows() ? backward_rows<T, kThreads> : backward_rows<T, 32>, grid(), stream,
              static_cast<const T*>(args.logits), args.labels, rows<T>(args.logits, args.dlogits),
-             static_cast<const RowSaved*>(memory.saved), args.scalars, static_cast<T*>(args.dlogits));
+             static_cast<const RowSaved*>(memory.saved), args.scalars, args.loss_scale, static_cast<T*>(args.dlogits));
     });
   }
 

@@ -46,7 +46,8 @@ struct TensorTarget {
 
 /// What is not a tensor, as JSON. Keys: format_version, model (family, depth, stem, classes), precision, step, epoch,
 /// samples, global_batch, seed, steps_per_epoch, configuration (what the learning depends on), epoch_sums
-/// (loss, correct, samples of the epoch so far), quality (of this checkpoint: greater is better; null: not measured).
+/// (loss, correct, samples of the epoch so far), quality (of this checkpoint: greater is better; null: not measured),
+/// and where gradients are scaled loss_scale (scale, good_steps).
 using StateJson = nlohmann::json;
 
 /// Collective. Writes to a temporary name beside `path`, syncs, renames, syncs the directory. Each rank writes 1/size

@@ -108,6 +108,19 @@ std::vector<Key> train_keys() {
   };
 }
 
+std::vector<Key> loss_scale_keys() {
+  const Range scales{.low = 1, .high = 1e38, .takes = "1 to 1e38"};
+  return {
+      word(KEY(loss_scale.kind), {"auto", "dynamic", "constant", "none"},
+           {kLearning, "",
+            "gradients are computed times a number, so that small ones are not lost in fp16; dynamic: half of it, and "
+            "the step is skipped, where they overflow; auto: dynamic in fp16, else none"}),
+      real(KEY(loss_scale.initial), scales, {kLearning, "", "that number in step 0; best a power of two"}),
+      integer(KEY(loss_scale.growth_steps), 1,
+              {kLearning, "steps", "dynamic: twice of it after so many steps without overflow, up to 16777216"}),
+  };
+}
+
 std::vector<Key> optimizer_keys() {
   return {
       word(KEY(optimizer.kind), {"sgd", "adamw", "lars"}, {kLearning, "", "rule of the update"}),
@@ -245,8 +258,8 @@ std::string lower(std::string text) {
 const std::vector<Key>& table() {
   static const std::vector<Key> keys = [] {
     std::vector<Key> all;
-    for (auto part : {run_and_device_keys, model_keys, data_keys, train_keys, optimizer_keys, schedule_keys,
-                      evaluation_and_batch_norm_keys, comm_and_cpu_keys, checkpoint_and_log_keys}) {
+    for (auto part : {run_and_device_keys, model_keys, data_keys, train_keys, loss_scale_keys, optimizer_keys,
+                      schedule_keys, evaluation_and_batch_norm_keys, comm_and_cpu_keys, checkpoint_and_log_keys}) {
       for (Key& key : part()) all.push_back(std::move(key));
     }
     return all;
@@ -270,12 +283,14 @@ const std::string& nearest_key(std::string_view given) {
   std::string name(given);
   std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
   // What other programs call it, where no spelling is near.
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kElsewhere{
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 8> kElsewhere{
       {{"lr", "optimizer.learning_rate"},
        {"batch_size", "train.global_batch"},
        {"wd", "optimizer.weight_decay"},
        {"num_workers", "data.readers"},
        {"num_classes", "model.classes"},
+       {"init_scale", "loss_scale.initial"},
+       {"growth_interval", "loss_scale.growth_steps"},
        {"resume", "checkpoint.resume_from"}}};
   for (const auto& [other, ours] : kElsewhere) {
     if (last_part(name) == other) return find_key(ours)->name;

@@ -87,6 +87,7 @@ struct Bindings {
   std::byte* activations = nullptr;
   void* workspace = nullptr;
   StepScalars* scalars = nullptr;
+  const LossScale* loss_scale = nullptr;  // null: gradients are not scaled
   Communicator* communicator = nullptr;
 };
 

@@ -40,6 +40,7 @@ class CrossEntropyNode final : public Node {
     op_->backward({.logits = run.tensor(x_),
                    .labels = run.tensor<const std::int32_t>(labels_),
                    .scalars = run.at.scalars,
+                   .loss_scale = run.at.loss_scale,
                    .dlogits = run.tensor(dx_)},
                   memory(run), run.stream);
   }

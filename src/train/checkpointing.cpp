@@ -85,19 +85,25 @@ void Checkpointing::save(std::int64_t steps_done, std::optional<double> quality)
 checkpoint::StateJson Checkpointing::state(std::int64_t steps_done, std::optional<double> quality) const {
   const LossSums& sums = recorder_.epoch_so_far();
   const Config::Model& m = s_.config.model;
-  return {{"format_version", checkpoint::kFormatVersion},
-          {"layout_version", checkpoint::kLayoutVersion},
-          {"model", {{"family", m.family}, {"depth", m.depth}, {"stem", m.stem}, {"classes", m.classes}}},
-          {"precision", name(s_.config.precision)},
-          {"step", steps_done},
-          {"epoch", steps_done / s_.steps_per_epoch},
-          {"samples", s_.samples_after(steps_done)},
-          {"global_batch", s_.config.train.global_batch},
-          {"seed", s_.config.run.seed},
-          {"steps_per_epoch", s_.steps_per_epoch},
-          {"configuration", config::learning_yaml(s_.config)},
-          {"epoch_sums", {sums.loss, sums.correct, sums.samples}},
-          {"quality", quality ? checkpoint::StateJson(*quality) : checkpoint::StateJson()}};
+  checkpoint::StateJson json{
+      {"format_version", checkpoint::kFormatVersion},
+      {"layout_version", checkpoint::kLayoutVersion},
+      {"model", {{"family", m.family}, {"depth", m.depth}, {"stem", m.stem}, {"classes", m.classes}}},
+      {"precision", name(s_.config.precision)},
+      {"step", steps_done},
+      {"epoch", steps_done / s_.steps_per_epoch},
+      {"samples", s_.samples_after(steps_done)},
+      {"global_batch", s_.config.train.global_batch},
+      {"seed", s_.config.run.seed},
+      {"steps_per_epoch", s_.steps_per_epoch},
+      {"configuration", config::learning_yaml(s_.config)},
+      {"epoch_sums", {sums.loss, sums.correct, sums.samples}},
+      {"quality", quality ? checkpoint::StateJson(*quality) : checkpoint::StateJson()}};
+  if (s_.plan->loss_scaling()) {
+    const LossScale loss_scale = s_.replica->loss_scale();
+    json["loss_scale"] = {{"scale", loss_scale.scale}, {"good_steps", loss_scale.good_steps}};
+  }
+  return json;
 }
 
 bool Checkpointing::note_best(std::optional<double> quality) {

@@ -123,6 +123,7 @@ void Metrics::step(const StepRecord& r) {
     object["per_rank"]["host_memory_bytes"] = whole(r.per_rank.host_memory_bytes);
     object["per_rank"]["cpu_utilisation"] = r.per_rank.cpu_utilisation;
   }
+  if (r.loss_scale) object["loss_scale"] = *r.loss_scale;
   state_->write(object);
   state_->write_scalars(object, {{"train/loss", r.loss},
                                  {"train/accuracy", r.accuracy},
@@ -133,6 +134,7 @@ void Metrics::step(const StepRecord& r) {
                                  {"performance/data_wait_seconds", r.data_wait_seconds},
                                  {"performance/exposed_communication_seconds", r.exposed_communication_seconds},
                                  {"performance/memory_bytes", r.memory_bytes}});
+  if (r.loss_scale) state_->write_scalars(object, {{"train/loss_scale", *r.loss_scale}});
 }
 
 void Metrics::epoch(const EpochRecord& r) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,8 @@ struct StepRecord {
                samples = 0;       // samples so far, of all ranks; step and epoch count finished ones from 1
   double loss = 0, accuracy = 0;  // means over all ranks' samples
   double learning_rate = 0, gradient_norm = 0;
-  std::int64_t skipped_steps = 0;  // since this start of the run: loss or gradient not finite, or a spike
+  std::int64_t skipped_steps = 0;      // since this start of the run: loss or gradient not finite, or a spike
+  std::optional<double> loss_scale{};  // of the step; nothing: gradients are not scaled
   double step_seconds = 0, samples_per_second = 0, data_wait_seconds = 0, exposed_communication_seconds = 0;
   double memory_bytes = 0;
   int ranks = 1;

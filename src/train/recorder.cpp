@@ -103,6 +103,7 @@ void Recorder::write_step(std::int64_t step, const StepResult& result, double le
   record.learning_rate = learning_rate;
   record.gradient_norm = result.gradient_norm;
   record.skipped_steps = skipped_steps_;
+  if (session_.plan->loss_scaling()) record.loss_scale = result.loss_scale.scale;
   record.step_seconds = clock.seconds;
   record.samples_per_second = result.sums.samples / clock.seconds;
   record.ranks = session_.world.size();

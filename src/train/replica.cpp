@@ -24,8 +24,9 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   optimizer_memory_ = backend.allocate(memory.optimizer, "optimizer state");
   activations_ = backend.allocate(memory.activations, "activations");
   optimizer_ = backend.optimizer(plan.optimizer());
-  clip_norm_ = backend.clip_norm(
-      {.segments = plan.optimizer().segments, .max_norm = static_cast<float>(plan.config().train.clip_norm)});
+  clip_norm_ = backend.clip_norm({.segments = plan.optimizer().segments,
+                                  .max_norm = static_cast<float>(plan.config().train.clip_norm),
+                                  .loss_scaling = plan.loss_scaling().value_or(LossScaling{})});
   std::size_t n_statistics = table.n_total() - table.n_trainable();
   moving_average_ = backend.moving_average(
       {.n_elements = n_statistics, .momentum = static_cast<float>(plan.config().batch_norm.momentum)});
@@ -36,6 +37,8 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
                        "workspace");
 
   state_ = static_cast<StepState*>(optimizer_memory_->data());
+  if (plan.loss_scaling()) loss_scale_ = &state_->loss_scale;
+  set_loss_scale({.scale = static_cast<float>(plan.config().loss_scale.initial)});
   std::byte* exchange = static_cast<std::byte*>(gradients_->data()) + memory.gradients;
   for (PlannedGraph* planned : plan.all()) {
     planned->graph->bind({.parameters = parameter_arena(),
@@ -43,6 +46,7 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
                           .activations = static_cast<std::byte*>(activations_->data()),
                           .workspace = workspace_->data(),
                           .scalars = &state_->scalars,
+                          .loss_scale = loss_scale_,
                           .communicator = &communicator});
   }
   // Every graph has its sums at the same place: the trainer reads one.
@@ -173,9 +177,15 @@ void Replica::update() {
   // The norm is taken in every step: by it all ranks decide alike, and without the host, whether the step is applied.
   {
     const trace::Span span(trace::Kind::update, "gradient norm");
-    clip_norm_->apply(
-        {.gradients = gradients, .sums = &sums_->loss, .scalars = scalars, .norm = &state_->report.gradient_norm},
-        memory, *stream_);
+    StepReport& report = state_->report;  // addresses on the device
+    if (loss_scale_) backend_.copy_to_device(&report.loss_scale, loss_scale_, sizeof(LossScale), *stream_);
+    clip_norm_->apply({.gradients = gradients,
+                       .sums = &sums_->loss,
+                       .scalars = scalars,
+                       .loss_scale = loss_scale_,
+                       .norm = &report.gradient_norm},
+                      memory, *stream_);
+    if (loss_scale_) backend_.copy_to_device(&report.next_loss_scale, loss_scale_, sizeof(LossScale), *stream_);
   }
   {
     const trace::Span span(trace::Kind::update, "optimizer");
@@ -208,6 +218,8 @@ StepResult Replica::result(int steps_ago) {
           .flags = report.sums.flags,
           .gradient_norm = report.gradient_norm,
           .is_applied = report.is_applied,
+          .loss_scale = report.loss_scale,
+          .next_loss_scale = report.next_loss_scale,
           .exposed_communication_seconds = reducer_->exposed_seconds(slot_number)};
 }
 
@@ -233,6 +245,20 @@ StepSums Replica::sum_over_ranks(const StepSums& mine) {
   backend_.copy_to_host(&sums, sums_, sizeof(StepSums), *stream_);
   stream_->synchronize();
   return sums;
+}
+
+LossScale Replica::loss_scale() const {
+  LossScale loss_scale;
+  if (!loss_scale_) return loss_scale;
+  backend_.copy_to_host(&loss_scale, loss_scale_, sizeof(loss_scale), *stream_);
+  stream_->synchronize();
+  return loss_scale;
+}
+
+void Replica::set_loss_scale(const LossScale& loss_scale) {
+  if (!loss_scale_) return;
+  backend_.copy_to_device(loss_scale_, &loss_scale, sizeof(loss_scale), *stream_);
+  stream_->synchronize();
 }
 
 std::uint64_t Replica::hash() {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <compare>
 #include <cstdint>
 #include <map>
@@ -31,7 +32,13 @@ struct StepResult {
   StepFlags flags;  // ranks that said so
   double gradient_norm = 0;
   std::uint32_t is_applied = 0;  // 0: skipped, on all ranks alike; weights, optimizer and statistics are as before
+  LossScale loss_scale, next_loss_scale;  // of this step, and of the one after it
   double exposed_communication_seconds = 0;
+
+  /// Skipped for nothing but a loss scale that was too great: it is less now.
+  bool only_overflowed() const {
+    return is_applied == 0 && next_loss_scale.scale < loss_scale.scale && std::isfinite(sums.loss);
+  }
 };
 
 class Replica {
@@ -58,13 +65,16 @@ class Replica {
   // State
   /// Collective. Weights from Philox: the same on any number of ranks.
   void initialize(std::uint32_t seed);
+  /// Kept from step to step, as weights are; where gradients are not scaled 1, and setting it does nothing.
+  LossScale loss_scale() const;
+  void set_loss_scale(const LossScale& loss_scale);
   /// Hash of parameters and running statistics: equal on all ranks, or something is wrong.
   std::uint64_t hash();
   std::vector<checkpoint::TensorSource> sources() const;
   std::vector<checkpoint::TensorTarget> targets();
   /// Parameters and running statistics under torchvision's names.
   std::vector<checkpoint::NamedTensor> named_tensors(std::int64_t step) const;
-  /// Canonical gradient of a parameter after reduce(), for tests.
+  /// Canonical gradient of a parameter after reduce(), times the loss scale, for tests.
   std::vector<float> gradient(const std::string& name) const;
   std::vector<float> parameter(const std::string& name) const;
   /// Weights from `tensors`; a head of another size keeps its initial values and is named in the result.
@@ -110,7 +120,8 @@ class Replica {
   std::unique_ptr<Event> sums_ready_, sums_done_;
   std::unique_ptr<Uploader> uploader_;
   std::map<PieceKey, std::unique_ptr<Repetition>> repetitions_;
-  StepState* state_ = nullptr;  // in the backend's memory, as are the sums
+  StepState* state_ = nullptr;       // in the backend's memory, as are the next two
+  LossScale* loss_scale_ = nullptr;  // null: gradients are not scaled
   StepSums* sums_ = nullptr;
   /// What a step is given and what it tells, in the host's memory.
   struct HostStep {

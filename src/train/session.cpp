@@ -1,6 +1,7 @@
 #include "train/session.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -279,10 +280,22 @@ void Session::restore(bool weights_only) {
   if (const auto sums = state.value("epoch_sums", std::vector<double>()); sums.size() == 3)
     progress.epoch_sums = {.loss = sums[0], .correct = sums[1], .samples = sums[2]};
   progress.is_measured = state.value("quality", nlohmann::json()).is_number();
+  if (!weights_only) restore_loss_scale(state);
   if (!weights_only) find_best();
   resumed_from = reader_->path();
   reader_.reset();
   checkpoints_.clear();
+}
+
+/// A checkpoint of a run without it leaves it as it begins.
+void Session::restore_loss_scale(const checkpoint::StateJson& state) {
+  if (!state.contains("loss_scale")) return;
+  const nlohmann::json& stored = state.at("loss_scale");
+  const LossScale loss_scale{.scale = stored.at("scale").get<float>(),
+                             .good_steps = stored.at("good_steps").get<std::uint32_t>()};
+  require(std::isfinite(loss_scale.scale) && loss_scale.scale > 0, ErrorCode::checkpoint_damaged,
+          "{} has a loss scale of {}, which is not possible", reader_->path(), loss_scale.scale);
+  replica->set_loss_scale(loss_scale);
 }
 
 /// A checkpoint tells its own quality, not the best so far: that would depend on where a run was stopped.

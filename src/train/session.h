@@ -66,6 +66,7 @@ class Session {
   void open_data();
   void check_unchanged(const std::string& before, const SessionOptions& options);
   void restore(bool weights_only);
+  void restore_loss_scale(const checkpoint::StateJson& state);
   void find_best();
   void initialize_weights();
   /// backend, communicator and plan, by algorithms that are the same on all ranks.

@@ -134,6 +134,16 @@ OptimizerDescription describe_optimizer(const Config& config, const graph::Param
           .n_elements = table.n_trainable()};
 }
 
+std::optional<LossScaling> describe_loss_scaling(const Config& config) {
+  const Config::LossScale& c = config.loss_scale;
+  const std::string kind = c.kind != "auto" ? c.kind : config.precision == Precision::fp16 ? "dynamic" : "none";
+  if (kind == "none") return std::nullopt;
+  LossScaling scaling;
+  scaling.growth_steps = kind == "constant" ? 0 : static_cast<std::uint32_t>(c.growth_steps);
+  scaling.greatest = std::max(scaling.greatest, static_cast<float>(c.initial));
+  return scaling;
+}
+
 /// Running statistics always go as fp32: rounded to 8 bits they would be off by as much in evaluation.
 std::vector<comm::Bucket> cut_buckets(const Config& config, const graph::ParameterTable& table, DType wire) {
   std::vector<comm::GradientTensor> tensors;
@@ -176,6 +186,7 @@ StepPlan::StepPlan(const Config& config, const data::ImageSetInfo& images, const
     if (!largest_ || g->graph->memory().size_bytes() > largest_->graph->memory().size_bytes()) largest_ = g;
   }
   optimizer_ = describe_optimizer(config, table_);
+  loss_scaling_ = describe_loss_scaling(config);
   buckets_ = cut_buckets(config, table_, topology_.wire);
   image_bytes_ = images.image_bytes();
   loader_bytes_ = static_cast<std::size_t>(config.data.prefetch + 2) *

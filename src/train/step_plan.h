@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -79,11 +80,13 @@ struct StepReport {
   LossSums local;  // this rank's
   double gradient_norm = 0;
   std::uint32_t is_applied = 0;  // 0: skipped, on all ranks alike; weights, optimizer and statistics are as before
+  LossScale loss_scale, next_loss_scale;  // in force in this step, and in the one after it
 };
 
 /// The small things that a step keeps in the backend's memory, at the head of the optimizer's arena.
 struct StepState {
-  StepScalars scalars;
+  StepScalars scalars;  // new in each step
+  LossScale loss_scale;
   StepReport report;
   std::uint64_t hash = 0;
 };
@@ -121,6 +124,8 @@ class StepPlan {
   const BatchShape& batch() const { return batch_; }
   const Config& config() const { return config_; }
   const OptimizerDescription& optimizer() const { return optimizer_; }
+  /// Nothing: gradients are not scaled.
+  const std::optional<LossScaling>& loss_scaling() const { return loss_scaling_; }
   MemoryReport memory() const;
   std::size_t exchange_bytes() const { return exchange_bytes_; }
   /// Of the largest batch that is uploaded, training or evaluation, and of one of its images.
@@ -146,6 +151,7 @@ class StepPlan {
   PlannedGraph evaluation_;
   const PlannedGraph* largest_ = nullptr;
   OptimizerDescription optimizer_;
+  std::optional<LossScaling> loss_scaling_;
   std::vector<comm::Bucket> buckets_;
   std::size_t exchange_bytes_ = 0;
   std::size_t loader_bytes_ = 0, image_bytes_ = 0;

@@ -116,9 +116,10 @@ class Trainer {
     if (result.is_applied) {
       skipped_in_a_row_ = 0;
       spike_limit_.add(result.sums.loss / result.sums.samples);
-    } else {
+    } else if (!result.only_overflowed()) {
       note_skipped(step, result);
     }
+    note_loss_scale(step, result);
     recorder_.step(step, result, learning_rate(step), clock_[step & 1]);
     checkpointing_.hear(step, result.flags);
   }
@@ -133,6 +134,14 @@ class Trainer {
     require(skipped_in_a_row_ <= limit, ErrorCode::steps_skipped,
             "{}; it is the {}. in a row, and train.max_skipped_in_a_row is {}", what, skipped_in_a_row_, limit);
     if (s_.leader()) log::warning("{}; {} in a row", what, skipped_in_a_row_);
+  }
+
+  /// A scale that is searched for skips steps, above all the first ones: that is its way, and counts as no failure.
+  void note_loss_scale(std::int64_t step, const StepResult& result) const {
+    const float before = result.loss_scale.scale, after = result.next_loss_scale.scale;
+    if (after == before || !s_.leader()) return;
+    log::info("step {} {}: the loss scale goes from {:g} to {:g}", step + 1,
+              result.is_applied ? "was applied" : "was skipped, since its gradients overflowed", before, after);
   }
 
   bool evaluates_after(std::int64_t step) const {

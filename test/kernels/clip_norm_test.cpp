@@ -1,4 +1,5 @@
 // Global gradient norm and clipping coefficient of the cpu backend against the reference.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -23,13 +24,16 @@ constexpr std::int64_t kElements = 20657;
 struct Outputs {
   StepScalars scalars;
   double norm = 0;
+  LossScale loss_scale{};
 };
 
 constexpr LossSums kSums{.loss = 12, .correct = 0, .samples = 4};
 
 Outputs run(Backend& backend, const Case& c, const std::vector<float>& gradients, const LossSums& sums = kSums,
-            float loss_limit = std::numeric_limits<float>::infinity()) {
+            float loss_limit = std::numeric_limits<float>::infinity(), const LossScale* loss_scale = nullptr,
+            const LossScaling& loss_scaling = {}) {
   ClipNormDescription d;
+  d.loss_scaling = loss_scaling;
   d.segments = c.segments;
   d.max_norm = c.max_norm;
   Device device(backend);
@@ -45,8 +49,11 @@ Outputs run(Backend& backend, const Case& c, const std::vector<float>& gradients
   args.sums = device.upload(std::vector<LossSums>{sums});
   args.scalars = device.upload(std::vector<StepScalars>{scalars});
   args.norm = device.garbage<double>(1);
+  if (loss_scale) args.loss_scale = device.upload(std::vector<LossScale>{*loss_scale});
   op->apply(args, device.op_memory(op->needs()), device.stream());
-  return {device.download(args.scalars, 1)[0], device.download(args.norm, 1)[0]};
+  Outputs out{device.download(args.scalars, 1)[0], device.download(args.norm, 1)[0]};
+  if (loss_scale) out.loss_scale = device.download(args.loss_scale, 1)[0];
+  return out;
 }
 
 TEST(ClipNorm, AgreesWithTheReference) {
@@ -110,6 +117,70 @@ TEST(ClipNorm, DecidesWhetherTheStepIsApplied) {
   expect_everywhere(0, 1, std::numeric_limits<double>::infinity(), kInfinity);
   expect_everywhere(1, 1, 12, 3);
   expect_everywhere(0, 1, 12, 2.9f);
+}
+
+std::vector<std::pair<std::string, Backend*>> all_backends(Backend& reference) {
+  std::vector<std::pair<std::string, Backend*>> all{{"reference", &reference}};
+  for (auto& [name, backend] : tested_backends()) all.emplace_back(name, backend.get());
+  return all;
+}
+
+/// Gradients times a power of two give the same norm to the bit, and the same gradients after clipping.
+TEST(ClipNorm, TakesTheLossScaleOut) {
+  const std::vector<float> gradients = random_normal(kElements, 1);
+  std::vector<float> scaled = gradients;
+  for (float& g : scaled) g *= 65536;
+  const LossScale loss_scale{.scale = 65536, .good_steps = 3};
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  reference::ReferenceBackend reference;
+  for (const Case& c : kCases)
+    for (const auto& [name, backend] : all_backends(reference)) {
+      const Outputs plain = run(*backend, c, gradients);
+      const Outputs out = run(*backend, c, scaled, kSums, kInfinity, &loss_scale);
+      EXPECT_EQ(out.norm, plain.norm) << name;
+      EXPECT_EQ(65536 * out.scalars.clip_coefficient, plain.scalars.clip_coefficient) << name;
+      EXPECT_EQ(out.scalars.is_applied, 1u) << name;
+      EXPECT_EQ(out.loss_scale.scale, 65536.0f) << name;
+      EXPECT_EQ(out.loss_scale.good_steps, 4u) << name;
+    }
+}
+
+/// Half of it after an overflow, twice after as many good steps in a row as were asked for, within bounds.
+TEST(ClipNorm, ChangesTheLossScale) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  struct Row {
+    LossScale before;
+    float gradient;
+    double loss;
+    LossScale after;
+    std::uint32_t is_applied;
+  };
+  const Row rows[] = {{{1024, 0}, 1, 12, {1024, 1}, 1},        {{1024, 4}, 1, 12, {2048, 0}, 1},
+                      {{4096, 4}, 1, 12, {6000, 0}, 1},                                              // the greatest
+                      {{1024, 4}, kInfinity, 12, {512, 0}, 0},                                       // an overflow
+                      {{1024, 0}, kNan, 12, {512, 0}, 0},      {{6, 2}, -kInfinity, 12, {4, 0}, 0},  // the least
+                      {{1024, 2}, 1, kNan, {1024, 3}, 0},   // a loss that is no number is not of its making
+                      {{1024, 4}, 1, 1000, {2048, 0}, 0}};  // nor is a spike
+  const LossScaling scaling{.growth_steps = 5, .least = 4, .greatest = 6000};
+  const LossScaling constant{.growth_steps = 0};
+  reference::ReferenceBackend reference;
+  for (const Row& row : rows)
+    for (const auto& [name, backend] : all_backends(reference)) {
+      std::vector<float> gradients = random_normal(kElements, 3);
+      gradients[20000] = row.gradient;
+      const LossSums sums{.loss = row.loss, .correct = 0, .samples = 4};
+      const auto after = [&](const LossScaling& s) {
+        return run(*backend, kCases[0], gradients, sums, 100, &row.before, s);
+      };
+      const Outputs out = after(scaling), kept = after(constant);
+      const std::string place = fmt::format("{}, {} {}, gradient {}, loss {}", name, row.before.scale,
+                                            row.before.good_steps, row.gradient, row.loss);
+      EXPECT_EQ(out.loss_scale.scale, row.after.scale) << place;
+      EXPECT_EQ(out.loss_scale.good_steps, row.after.good_steps) << place;
+      EXPECT_EQ(out.scalars.is_applied, row.is_applied) << place;
+      EXPECT_EQ(kept.loss_scale.scale, row.before.scale) << place;
+      EXPECT_EQ(kept.scalars.is_applied, row.is_applied) << place;
+    }
 }
 
 /// 1e30 squared overflows fp32: the squares must be fp64.

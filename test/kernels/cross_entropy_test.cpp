@@ -54,7 +54,8 @@ struct Outputs {
 
 constexpr float kLossWeight = 1.0f / 48;
 
-Outputs run(Backend& backend, const SoftmaxCrossEntropyDescription& d, const Inputs& in, GradientMode mode) {
+Outputs run(Backend& backend, const SoftmaxCrossEntropyDescription& d, const Inputs& in, GradientMode mode,
+            float loss_scale = 0) {
   Device device(backend);
   const auto op = backend.softmax_cross_entropy(d);
   const OpMemory memory = device.op_memory(op->needs());
@@ -71,6 +72,7 @@ Outputs run(Backend& backend, const SoftmaxCrossEntropyDescription& d, const Inp
   StepScalars scalars;
   scalars.loss_weight = kLossWeight;
   backward.scalars = device.upload(std::vector<StepScalars>{scalars});
+  if (loss_scale > 0) backward.loss_scale = device.upload(std::vector<LossScale>{{.scale = loss_scale}});
   void* dlogits = device.garbage_as(d.dtype, in.logits.size());
   backward.dlogits = dlogits;
   op->backward(backward, memory, device.stream());
@@ -135,6 +137,18 @@ TEST(SoftmaxCrossEntropy, IgnoredLabels) {
     EXPECT_EQ(out.sums.correct, 0.0) << name;
     for (float d : out.dlogits) EXPECT_EQ(d, 0.0f) << name;
   }
+}
+
+/// A power of two changes no bit but the exponent's; the loss is not scaled.
+TEST(SoftmaxCrossEntropy, LossScale) {
+  for (const Case& c : kCases)
+    for (auto& [name, backend] : tested_backends()) {
+      const Outputs plain = run(*backend, describe(c), Inputs(c), GradientMode::overwrite);
+      const Outputs scaled = run(*backend, describe(c), Inputs(c), GradientMode::overwrite, 65536);
+      EXPECT_EQ(scaled.sums.loss, plain.sums.loss) << name;
+      for (std::size_t i = 0; i < plain.dlogits.size(); ++i)
+        ASSERT_EQ(scaled.dlogits[i], 65536 * plain.dlogits[i]) << name << ", " << i;
+    }
 }
 
 /// Of equal logits the first counts as the prediction.

@@ -133,7 +133,8 @@ TEST(Simd, OptimizersAndNormsAreTheSame) {
             const auto clip = make_clip_norm({.segments = d.segments, .max_norm = 3}, {1});
             std::vector<char> workspace(clip->needs().forward_workspace_bytes);
             const LossSums sums{.loss = 1, .samples = 1};
-            clip->apply({g.data(), &sums, &scalars, &norm}, {workspace.data(), nullptr}, stream);
+            clip->apply({.gradients = g.data(), .sums = &sums, .scalars = &scalars, .norm = &norm},
+                        {workspace.data(), nullptr}, stream);
             EXPECT_GT(norm, 3);
             std::vector<float> parameters = w, state(2 * n);
             const auto op = make_optimizer(d, {1});

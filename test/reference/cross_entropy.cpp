@@ -79,7 +79,8 @@ class ReferenceSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
     put(a.sums->samples, sums.samples, a.sums_mode);
   }
   void backward(const Backward& a, const OpMemory&, Stream&) override {
-    softmax_cross_entropy_backward(d_, static_cast<const float*>(a.logits), a.labels, a.scalars->loss_weight,
+    const double scale = a.loss_scale ? a.loss_scale->scale : 1.0f;
+    softmax_cross_entropy_backward(d_, static_cast<const float*>(a.logits), a.labels, scale * a.scalars->loss_weight,
                                    static_cast<float*>(a.dlogits));
   }
 

@@ -81,15 +81,27 @@ class ReferenceClipNorm final : public ClipNorm {
     for (const ParameterSegment& segment : d_.segments)
       for (std::size_t i = segment.begin; i < segment.begin + segment.n_elements; ++i)
         sum += double{args.gradients[i]} * args.gradients[i];
-    *args.norm = std::sqrt(sum);
+    const double scale = args.loss_scale ? args.loss_scale->scale : 1.0f;
+    *args.norm = std::sqrt(sum) / scale;
     const double coefficient = d_.max_norm > 0 ? std::min(1.0, d_.max_norm / (*args.norm + 1e-6)) : 1.0;
-    args.scalars->clip_coefficient = static_cast<float>(coefficient);
+    args.scalars->clip_coefficient = static_cast<float>(coefficient / scale);
     const double loss = args.sums->loss / args.sums->samples;
     const bool is_finite = std::isfinite(*args.norm) && std::isfinite(loss);
     args.scalars->is_applied = is_finite && !(loss > args.scalars->loss_limit) ? 1 : 0;
+    if (args.loss_scale) change(*args.loss_scale, std::isfinite(*args.norm));
   }
 
  private:
+  /// torch.amp.GradScaler.update, with bounds.
+  void change(LossScale& loss_scale, bool is_finite) const {
+    const LossScaling& s = d_.loss_scaling;
+    if (s.growth_steps == 0) return;
+    loss_scale.good_steps = is_finite ? loss_scale.good_steps + 1 : 0;
+    if (!is_finite) loss_scale.scale = std::max(s.least, loss_scale.scale * s.backoff);
+    if (loss_scale.good_steps < s.growth_steps) return;
+    loss_scale = {.scale = std::min(s.greatest, loss_scale.scale * s.growth), .good_steps = 0};
+  }
+
   ClipNormDescription d_;
 };
 

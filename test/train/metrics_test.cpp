@@ -98,6 +98,13 @@ TEST_F(MetricsTest, AStepHasTheseKeys) {
   EXPECT_TRUE(line["memory_bytes"].is_number_integer());
 }
 
+TEST_F(MetricsTest, AStepHasItsLossScaleWhereThereIsOne) {
+  StepRecord record = a_step(4);
+  record.loss_scale = 65536;
+  Metrics(options()).step(record);
+  EXPECT_EQ(lines().at(0).at("loss_scale"), 65536.0);
+}
+
 TEST_F(MetricsTest, OtherEventsNameThemselves) {
   Metrics metrics(options());
   write_run(metrics, 3, 3);

@@ -1,0 +1,37 @@
+// Loss scaling (Micikevicius et al., "Mixed Precision Training", 2018, section 3.2): the loss, and so every gradient,
+// is multiplied by a number, so that small gradients are not rounded to zero in fp16, and divided by it before the
+// update. The number follows what gradients allow, as in torch.amp.GradScaler. Powers of two change no bit of what does
+// not overflow or underflow.
+#pragma once
+
+#include <cstdint>
+
+namespace lockstep {
+
+/// Kept from step to step, in the backend's memory and in checkpoints.
+struct LossScale {
+  float scale = 1;
+  std::uint32_t good_steps = 0;  // since it changed, or since a gradient overflowed
+};
+
+struct LossScaling {
+  std::uint32_t growth_steps = 2000;  // greater after so many good steps in a row; 0: constant
+  float growth = 2;
+  float backoff = 0.5f;  // times this where a gradient is infinite or no number
+  float least = 1;
+  float greatest = 0x1p24f;
+};
+
+/// After a step whose gradients were finite, or not.
+constexpr LossScale next_loss_scale(const LossScale& now, const LossScaling& scaling, bool is_finite) {
+  if (scaling.growth_steps == 0) return now;
+  if (!is_finite) {
+    const float less = now.scale * scaling.backoff;
+    return {less < scaling.least ? scaling.least : less, 0};
+  }
+  if (now.good_steps + 1 < scaling.growth_steps) return {now.scale, now.good_steps + 1};
+  const float more = now.scale * scaling.growth;
+  return {more > scaling.greatest ? scaling.greatest : more, 0};
+}
+
+}  // namespace lockstep
