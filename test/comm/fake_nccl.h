@@ -18,7 +18,8 @@ inline std::filesystem::path folder_of_tests() {
 class NcclHome {
  public:
   explicit NcclHome(const std::filesystem::path& library = folder_of_tests() / "comm" / "fake_nccl.so")
-      : path_(std::filesystem::temp_directory_path() / ("nccl-home." + std::to_string(::getpid()))) {
+      : path_(std::filesystem::temp_directory_path() /
+              ("nccl-home." + std::to_string(::getpid()) + "." + std::to_string(n_made++))) {
     std::filesystem::create_directories(path_ / "lib");
     std::filesystem::remove(path_ / "lib" / "libnccl.so.2");
     std::filesystem::create_symlink(library, path_ / "lib" / "libnccl.so.2");
@@ -31,6 +32,7 @@ class NcclHome {
   const std::filesystem::path& path() const { return path_; }
 
  private:
+  static inline int n_made = 0;  // a library stays the one of its path
   std::filesystem::path path_;
 };
 

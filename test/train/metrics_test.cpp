@@ -98,6 +98,16 @@ TEST_F(MetricsTest, AStepHasTheseKeys) {
   EXPECT_TRUE(line["memory_bytes"].is_number_integer());
 }
 
+TEST_F(MetricsTest, ADevicesRanksTellOfTheirProcessesToo) {
+  StepRecord record = a_step(4);
+  record.per_rank.host_memory_bytes = {1e9, 2e9};
+  record.per_rank.cpu_utilisation = {1.5, 0.5};
+  Metrics(options()).step(record);
+  const Json per_rank = lines().at(0)["per_rank"];
+  EXPECT_EQ(per_rank["host_memory_bytes"], Json::parse("[1000000000, 2000000000]"));
+  EXPECT_EQ(per_rank["cpu_utilisation"], Json::parse("[1.5, 0.5]"));
+}
+
 TEST_F(MetricsTest, OtherEventsNameThemselves) {
   Metrics metrics(options());
   write_run(metrics, 3, 3);

@@ -1,0 +1,39 @@
+// ranks: 3 4
+// GPUs of several nodes (pretended ones of two ranks each) that sum by NCCL: fp32 as ever, and what goes over the wire
+// in bf16 by an exchange of ours.
+#include <cstdlib>
+
+#include "test/comm/collective_tests.h"
+#include "test/comm/fake_nccl.h"
+#include "test/support/recording_backend.h"
+
+namespace lockstep::comm {
+namespace {
+
+Backend& device() {
+  static test::RecordingBackend backend(test_backend(), "GPU-" + std::to_string(test_world->rank()));
+  return backend;
+}
+
+}  // namespace
+
+INSTANTIATE_TEST_SUITE_P(OnNodes, AnyBackend, ::testing::Values(Tested{"nccl", device}, Tested{"staged", device}));
+
+TEST(NcclOnNodes, SaysWhatItUses) {
+  EXPECT_EQ(make_communicator({}, *test_world, device())->describe(),
+            "NCCL 2.28.9, " + std::to_string(test_world->size()) + " ranks on 2 nodes");
+}
+
+TEST(NcclOnNodes, SumsInBf16) {
+  Config::Comm config;
+  config.gradients = "bf16";
+  test_sums_in_bf16(*make_communicator(config, *test_world, device()));
+}
+
+}  // namespace lockstep::comm
+
+int main(int argc, char** argv) {
+  ::setenv("LOCKSTEP_RANKS_PER_NODE", "2", 1);
+  const lockstep::comm::NcclHome fake;
+  return lockstep::comm::run_tests_in_world(argc, argv);
+}
