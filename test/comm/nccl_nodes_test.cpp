@@ -17,7 +17,7 @@ Backend& device() {
 
 }  // namespace
 
-INSTANTIATE_TEST_SUITE_P(OnNodes, AnyBackend, ::testing::Values(Tested{"nccl", device}, Tested{"staged", device}));
+INSTANTIATE_TEST_SUITE_P(OnNodes, AnyBackend, ::testing::Values(Tested{"nccl", device}));
 
 TEST(NcclOnNodes, SaysWhatItUses) {
   EXPECT_EQ(make_communicator({}, *test_world, device())->describe(),
