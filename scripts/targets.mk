@@ -18,12 +18,13 @@ quickstart:
 	@LOCKSTEP=$(BUILD)/lockstep scripts/quickstart.sh $(RANKS) $(OVERRIDES)
 
 # ---- Tests ----------------------------------------------------------------------------------------------------------
-# The unit tests of one process run a second time, built with the address and undefined behaviour sanitizers together.
+# The unit tests of one process run a second time, built with the address and undefined behaviour sanitizers together;
+# what is compiled for GPUs is the same there, so that one kind of them is enough.
 # Results: $(BUILD)/test-results, which .ci/run adds up.
 SANITIZED := $(if $(filter release,$(MODE)),$(BUILD)-asan-ubsan)
 test:
 	@$(MAKE) --no-print-directory -j$(JOBS) tests $(BUILD)/lockstep
-	@$(if $(SANITIZED),$(MAKE) --no-print-directory -j$(JOBS) MODE=asan-ubsan BUILD=$(SANITIZED) unit-tests)
+	@$(if $(SANITIZED),$(MAKE) --no-print-directory -j$(JOBS) MODE=asan-ubsan BUILD=$(SANITIZED) CUDA_ARCH=90 unit-tests)
 	@scripts/run-tests.sh --results $(BUILD)/test-results $(BUILD) $(SANITIZED)
 
 # What takes too long for every change: tests whose header says `long: yes`.
