@@ -139,15 +139,17 @@ TEST(SoftmaxCrossEntropy, IgnoredLabels) {
   }
 }
 
-/// A power of two changes no bit but the exponent's; the loss is not scaled.
+/// A power of two changes no bit but the exponent's, where the smaller one is not denormal; the loss is not scaled.
 TEST(SoftmaxCrossEntropy, LossScale) {
   for (const Case& c : kCases)
     for (auto& [name, backend] : tested_backends()) {
       const Outputs plain = run(*backend, describe(c), Inputs(c), GradientMode::overwrite);
       const Outputs scaled = run(*backend, describe(c), Inputs(c), GradientMode::overwrite, 65536);
       EXPECT_EQ(scaled.sums.loss, plain.sums.loss) << name;
-      for (std::size_t i = 0; i < plain.dlogits.size(); ++i)
+      for (std::size_t i = 0; i < plain.dlogits.size(); ++i) {
+        if (std::fpclassify(plain.dlogits[i]) == FP_SUBNORMAL) continue;
         ASSERT_EQ(scaled.dlogits[i], 65536 * plain.dlogits[i]) << name << ", " << i;
+      }
     }
 }
 
