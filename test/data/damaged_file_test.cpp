@@ -16,9 +16,9 @@ namespace lockstep::data {
 namespace {
 
 #ifdef __SANITIZE_ADDRESS__
-constexpr int kFlips = 50;  // a fork takes a tenth of a second there
+constexpr int kFlips = 25;  // a fork takes a tenth of a second there
 #else
-constexpr int kFlips = 200;
+constexpr int kFlips = 100;
 #endif
 
 /// Contiguous, and in 8 chunks without gaps.

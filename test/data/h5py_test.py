@@ -1,3 +1,4 @@
+# timeout: 300
 """An imported image set is read by plain h5py, a set that h5py wrote is read by lockstep, and a compressed or linked one
 is refused with a sentence.
 
