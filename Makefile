@@ -178,10 +178,12 @@ $(BUILD)/kernels/cuda/conv2d_cudnn.o: KERNEL_OPT = -O1
 # Its loops vectorise only so; sums and products stay apart (-ffp-contract=off), for the same bits on every machine.
 $(BUILD)/src/graph/normal_fill.o: DEFINES = $(KERNEL_OPT)
 
+# Written by Make itself: the list is longer than a shell takes as one argument.
 compile_commands.json: always
-	@{ echo '['; $(foreach f,src/main.cpp $(SOURCES) $(SUPPORT) $(TESTS) $(BENCHES),printf '%s{"directory": "%s", "file": "%s", "command": "%s"}\n' \
-	  "$${between-}" '$(CURDIR)' '$(f)' '$(subst ",\",$(CXX) $(call flags_for,$(f)) -c -o $(BUILD)/$(f:.cpp=.o) $(f))'; between=','; ) echo ']'; } > $@.new
-	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+	$(shell mkdir -p $(BUILD))$(file >$(BUILD)/$@.new,[)$(foreach f,src/main.cpp $(SOURCES) $(SUPPORT) $(TESTS) $(BENCHES),$(file \
+	  >>$(BUILD)/$@.new,$(if $(filter-out src/main.cpp,$f),$(comma)){"directory": "$(CURDIR)"$(comma) "file": "$f"$(comma) "command": \
+	  "$(subst ",\",$(CXX) $(call flags_for,$f) -c -o $(BUILD)/$(f:.cpp=.o) $f)"}))$(file >>$(BUILD)/$@.new,])
+	@if cmp -s $(BUILD)/$@.new $@; then rm $(BUILD)/$@.new; else mv $(BUILD)/$@.new $@; fi
 
 -include $(CUDA_SOURCES:%=$(BUILD)/%.d) $(ON_HOST:%=$(BUILD)/on-host/%.d) $(PLANS:=.d)
 -include $(patsubst %.cpp,$(BUILD)/%.d,src/main.cpp $(SOURCES) $(SUPPORT) $(TESTS) $(BENCHES)) $(GENERATED:.cc=.d)
