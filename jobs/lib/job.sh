@@ -1,0 +1,129 @@
+# What all job scripts share: environment, checks, launch, signals, and what follows from how the run ended.
+#
+#   source "$home/jobs/lib/job.sh"; launch train "$configs/NAME.yaml" [KEY=VALUE]...
+#
+# `launch` starts one rank a task on what Slurm gave, on 3 nodes as on 8, and ends the script. The run is named like the
+# job and lies in ${LOCKSTEP_RUNS:-runs}; OVERRIDES come last, so they win. Signals to the batch shell: USR2 (--signal, time
+# is nearly up) and TERM (scancel, preemption) save and stop; with LOCKSTEP_REQUEUE=1 the job then queues itself again. INT
+# saves and stops for good. README.md beside has the variables.
+
+jobs=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+export LOCKSTEP_HOME=${jobs%/*}
+configs=$jobs/configs
+# shellcheck source=jobs/lib/checks.sh
+source "$jobs/lib/checks.sh"
+
+say() { echo "== $*"; }
+
+job_state() { scontrol show job -o "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/.* JobState=\([A-Z_]*\).*/\1/p'; }
+# Changes whenever the program writes RUN/status, so that a start that wrote none is not judged by the one before.
+status_file() { stat -c '%i %.9Y' "$run/status" 2>/dev/null; }
+newest_checkpoint() { readlink "$run/checkpoints/latest" 2>/dev/null; }
+
+launch() { # COMMAND CONFIGURATION [ARGUMENT]...
+  local command=$1 words=("${@:2}") ranks per_node asked='' pid='' before before_checkpoint status
+  local overrides
+  read -rd '' -a overrides <<<"${OVERRIDES:-}"
+  words+=(run.name="${SLURM_JOB_NAME:-$(directive job-name "$0")}" run.directory="${LOCKSTEP_RUNS:-runs}" device=cuda
+    "${overrides[@]}")
+  run=$(setting run.directory runs "${words[@]}")/$(setting run.name - "${words[@]}")
+  if [[ -n ${LOCKSTEP_CHECK:-} ]]; then # jobs/check.sh asks what would be started
+    printf '%s\0' "$command" "${words[@]}"
+    exit 0
+  fi
+  require_slurm "$command" "${words[@]}"
+
+  trap 'asked=USR2; forward' USR2
+  trap 'asked=TERM; forward' TERM
+  trap 'asked=INT; forward' INT
+  per_node=${SLURM_NTASKS_PER_NODE:-}
+  ranks=${SLURM_NTASKS:-1}
+  if [[ -n $per_node ]]; then ranks=$((SLURM_JOB_NUM_NODES * per_node)); fi
+  say "$(date '+%F %T') job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)):" \
+    "$ranks ranks on $SLURM_JOB_NUM_NODES nodes, $SLURM_JOB_NODELIST; $run"
+  prepare "$command" "${words[@]}"
+
+  # sbatch's --cpus-per-task is not a step's by itself, and --export=NONE would keep the environment from the ranks.
+  export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1} SLURM_EXPORT_ENV=ALL
+  local line=(srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$ranks" "$lockstep" "$command" "${words[@]}")
+  # shellcheck disable=SC2206
+  [[ $LOCKSTEP_LAUNCHER == srun ]] ||
+    line=("$LOCKSTEP_HOME/scripts/launch" $mpirun -n "$ranks" "$lockstep" "$command" "${words[@]}")
+  say "${line[@]}"
+  before=$(status_file)
+  before_checkpoint=$(newest_checkpoint)
+  if [[ -z $asked ]]; then
+    "${line[@]}" &
+    pid=$!
+    if [[ -n $asked ]]; then forward; fi # it came between the two
+    while kill -0 $pid 2>/dev/null; do wait $pid; done # `wait` returns at each signal that is trapped
+    wait $pid
+    status=$?
+  else
+    status=75
+  fi
+  finish "$command" "$status"
+}
+
+# Both srun and scripts/launch pass USR2 on to all ranks, and wait for them.
+forward() {
+  say "$(date '+%F %T') signal $asked: the ranks are told to save and stop"
+  if [[ -n $pid ]]; then kill -USR2 "$pid" 2>/dev/null; fi
+}
+
+require_slurm() { # COMMAND WORD...
+  if [[ -n ${SLURM_JOB_ID:-} ]]; then return; fi
+  local nodes per_node
+  nodes=$(directive nodes "$0")
+  per_node=$(directive ntasks-per-node "$0")
+  find_program
+  problem "$0 is a batch script, and this is no job of Slurm (SLURM_JOB_ID is not set)" \
+    "sbatch $0; or, on a machine without Slurm:
+    $LOCKSTEP_HOME/scripts/launch mpirun --bind-to none -n $((${nodes##*-} * per_node)) ${lockstep:-lockstep} $*"
+  exit 2
+}
+
+# What would waste the allocation is said before anything is started on it.
+prepare() { # COMMAND WORD...
+  if [[ -n ${LOCKSTEP_SITE:-} ]]; then use_site "$LOCKSTEP_SITE"; fi
+  use_modules
+  find_program
+  check_launcher
+  check_overrides
+  check_data_variable "$2"
+  if [[ $(setting device cuda "$@") != cpu && -n $per_node ]]; then check_gpus "${SLURM_GPUS_ON_NODE:-0}" "$per_node"; fi
+  local nodes=()
+  if ((SLURM_JOB_NUM_NODES > 1)); then nodes=(--nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --cpus-per-task=1); fi
+  if ((n_problems == 0)); then check_nodes "$run" "${nodes[@]}"; fi
+  if ((n_problems > 0)); then
+    say "nothing was started (problems: $n_problems); jobs/check.sh tells them before a job is queued"
+    exit 2
+  fi
+}
+
+# RUN/status says how the run ended: mpirun's exit status does not always.
+finish() { # COMMAND STATUS-OF-THE-LAUNCHER
+  local status=$2 outcome='' lost=''
+  if [[ $1 != train ]]; then exit "$status"; fi
+  if [[ $(status_file) != "$before" ]]; then outcome=$(<"$run/status"); fi
+  if [[ -z $outcome && -n $asked ]]; then outcome=stopped; fi # before the program had begun
+  # A node or the network was lost, or all ranks were killed: nothing is wrong with the training.
+  if [[ $outcome == failed ]] && tail -1 "$run/log.txt" 2>/dev/null | grep -qE '\[(comm_rank_lost|comm_rank_died|comm_mpi)\]'; then lost=yes; fi
+  if [[ $outcome == running ]]; then lost=yes; fi
+  say "$(date '+%F %T') the launcher ended with $status; $run/status: ${outcome:-not written}"
+  if [[ $outcome == done ]]; then exit 0; fi
+  if [[ $outcome == stopped || -n $lost ]]; then
+    if [[ $outcome == stopped || $status == 0 ]]; then status=75; fi
+    # The same loss again and again is not mended by queueing: a start must have been told to stop, or have got on.
+    if [[ ${LOCKSTEP_REQUEUE:-0} == 1 && $asked != INT ]] && [[ -n $asked || $(newest_checkpoint) != "$before_checkpoint" ]] &&
+      [[ $(job_state) != CANCELLED ]]; then
+      if scontrol requeue "$SLURM_JOB_ID"; then
+        say "queued again; it will go on from ${run}/checkpoints/$(newest_checkpoint)"
+        exit 0
+      fi
+      say "the job cannot be queued again (see above)"
+    fi
+    say "the same script goes on from $run/checkpoints/$(newest_checkpoint): sbatch it again"
+  fi
+  exit "$((status > 0 ? status : 1))"
+}

@@ -1,0 +1,9 @@
+#!/bin/bash
+#SBATCH --job-name=resnet50-2gpu
+#SBATCH --nodes=1 --ntasks-per-node=2 --gpus-per-node=2 --cpus-per-task=8 --time=24:00:00
+#SBATCH --output=%x-%j.log --open-mode=append --signal=B:USR2@120 --requeue
+# ResNet-50 on ImageNet, 2 GPUs of one node.   sbatch --export=ALL,OVERRIDES="train.epochs=3" jobs/resnet50_2gpu.sh
+
+home=${LOCKSTEP_HOME:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}
+source "$home/jobs/lib/job.sh" || { echo "no jobs/lib in $home: export LOCKSTEP_HOME, the folder with jobs/" >&2; exit 2; }
+launch train "$configs/resnet50_imagenet.yaml"

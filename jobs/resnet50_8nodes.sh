@@ -1,0 +1,9 @@
+#!/bin/bash
+#SBATCH --job-name=resnet50-8nodes
+#SBATCH --nodes=8 --ntasks-per-node=4 --gpus-per-node=4 --cpus-per-task=8 --time=24:00:00
+#SBATCH --output=%x-%j.log --open-mode=append --signal=B:USR2@120 --requeue
+# ResNet-50 on ImageNet, 8 nodes of 4 GPUs.   sbatch --export=ALL,OVERRIDES="train.epochs=3" jobs/resnet50_8nodes.sh
+
+home=${LOCKSTEP_HOME:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}
+source "$home/jobs/lib/job.sh" || { echo "no jobs/lib in $home: export LOCKSTEP_HOME, the folder with jobs/" >&2; exit 2; }
+launch train "$configs/resnet50_imagenet.yaml"
