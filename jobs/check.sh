@@ -82,7 +82,7 @@ check_resources() { # SCRIPT
   largest=$(sinfo -h ${partition:+-p "$partition"} -o %G | grep -oE 'gpu:([A-Za-z][^:,(]*:)?[0-9]+' | sed 's/.*://' | sort -n | tail -1)
   ((${gpus:-0} <= ${largest:-0})) || problem "$1 wants $gpus GPUs on a node, the nodes of ${partition:-the default partition} have ${largest:-0}" \
     "another script of jobs/, another partition, or sbatch --gpus-per-node=${largest:-0} --ntasks-per-node=${largest:-1} --nodes=N"
-  check_gpus "${gpus:-0}" "$(directive ntasks-per-node "$1")"
+  check_gpus "${gpus:-0}" "$(ranks_on_node "$1")"
   if ((n_problems > problems_before)); then return; fi
   said=$(sbatch --test-only "$1" 2>&1) && return
   said=$(grep -v 'to start at' <<<"$said" | tail -1 | sed -E 's/^(sbatch: error|allocation failure): //')
@@ -106,7 +106,7 @@ check_configuration() { # SCRIPT
   check_data_variable "${words[1]}"
   if ((n_problems > problems_before)) || [[ -z $lockstep ]]; then return; fi
   nodes=$(directive nodes "$1")
-  per_node=$(directive ntasks-per-node "$1")
+  per_node=$(ranks_on_node "$1")
   ranks=$((${nodes##*-} * ${per_node:-1}))
   device=$(setting device cuda "${words[@]}")
   # `plan` takes the configuration alone.

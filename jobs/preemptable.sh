@@ -1,9 +1,10 @@
 #!/bin/bash
 #SBATCH --job-name=preemptable
-#SBATCH --nodes=1-8 --ntasks-per-node=4 --gpus-per-node=4 --cpus-per-task=8 --time=04:00:00
+#SBATCH --nodes=1-8 --gpus-per-node=4 --exclusive --time=04:00:00
 #SBATCH --output=%x-%j.log --open-mode=append --signal=B:USR2@120 --requeue
 # ResNet-50 on ImageNet on 1 to 8 nodes of 4 GPUs, as many as there are. Told to stop by preemption or by the end of its
 # time, it saves and queues itself again, and goes on where it was with the nodes it is given then.
+# One rank a GPU. Not --ntasks-per-node: Slurm then gives a range only the nodes that the tasks of its lower end need.
 export LOCKSTEP_REQUEUE=1
 
 home=${LOCKSTEP_HOME:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}

@@ -12,6 +12,14 @@ directive() { # NAME SCRIPT
   sed -n 's/^#SBATCH//p' "$2" | grep -oE -- "--$1[= ][^ ]+" | tail -1 | sed -E "s/^--$1[= ]//"
 }
 
+# One a task where the script says how many, else one a GPU.
+ranks_on_node() { # SCRIPT
+  local tasks gpus
+  tasks=$(directive ntasks-per-node "$1")
+  gpus=$(directive gpus-per-node "$1")
+  echo "${tasks:-${gpus##*:}}"
+}
+
 # The last KEY=VALUE of the arguments, with ${NAME} filled in as the program does.
 setting() { # KEY DEFAULT ARGUMENT...
   local key=$1 value=$2 word

@@ -21,8 +21,7 @@ status_file() { stat -c '%i %.9Y' "$run/status" 2>/dev/null; }
 newest_checkpoint() { readlink "$run/checkpoints/latest" 2>/dev/null; }
 
 launch() { # COMMAND CONFIGURATION [ARGUMENT]...
-  local command=$1 words=("${@:2}") ranks per_node asked='' pid='' before before_checkpoint status
-  local overrides
+  local command=$1 words=("${@:2}") overrides ranks per_node block_term asked='' pid='' before before_checkpoint status
   read -rd '' -a overrides <<<"${OVERRIDES:-}"
   words+=(run.name="${SLURM_JOB_NAME:-$(directive job-name "$0")}" run.directory="${LOCKSTEP_RUNS:-runs}" device=cuda
     "${overrides[@]}")
@@ -36,19 +35,20 @@ launch() { # COMMAND CONFIGURATION [ARGUMENT]...
   trap 'asked=USR2; forward' USR2
   trap 'asked=TERM; forward' TERM
   trap 'asked=INT; forward' INT
-  per_node=${SLURM_NTASKS_PER_NODE:-}
-  ranks=${SLURM_NTASKS:-1}
-  if [[ -n $per_node ]]; then ranks=$((SLURM_JOB_NUM_NODES * per_node)); fi
+  per_node=${SLURM_GPUS_PER_NODE:-${SLURM_GPUS_ON_NODE:-1}} # may be TYPE:N
+  per_node=${SLURM_NTASKS_PER_NODE:-${per_node##*:}}
+  ranks=$((SLURM_JOB_NUM_NODES * per_node))
   say "$(date '+%F %T') job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)):" \
     "$ranks ranks on $SLURM_JOB_NUM_NODES nodes, $SLURM_JOB_NODELIST; $run"
   prepare "$command" "${words[@]}"
+  set_for_launcher
 
-  # sbatch's --cpus-per-task is not a step's by itself, and --export=NONE would keep the environment from the ranks.
-  export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1} SLURM_EXPORT_ENV=ALL
-  local line=(srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$ranks" "$lockstep" "$command" "${words[@]}")
-  # shellcheck disable=SC2206
-  [[ $LOCKSTEP_LAUNCHER == srun ]] ||
-    line=("$LOCKSTEP_HOME/scripts/launch" $mpirun -n "$ranks" "$lockstep" "$command" "${words[@]}")
+  local line=(srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$ranks" --ntasks-per-node="$per_node")
+  if [[ $LOCKSTEP_LAUNCHER == mpirun ]]; then
+    # shellcheck disable=SC2206
+    line=("$LOCKSTEP_HOME/scripts/launch" "${block_term[@]}" $mpirun -n "$ranks" --map-by "ppr:$per_node:node")
+  fi
+  line+=("$lockstep" "$command" "${words[@]}")
   say "${line[@]}"
   before=$(status_file)
   before_checkpoint=$(newest_checkpoint)
@@ -65,6 +65,19 @@ launch() { # COMMAND CONFIGURATION [ARGUMENT]...
   finish "$command" "$status"
 }
 
+# sbatch's --cpus-per-task is not a step's by itself, and --export=NONE would keep the environment from the ranks.
+# scancel sends TERM to every process of the job, so to mpirun and its daemons too, which kill their ranks a second later.
+# They get it blocked: ranks are started with a clean mask, get it themselves, and have Slurm's KillWait to save.
+set_for_launcher() {
+  export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-$((SLURM_CPUS_ON_NODE > per_node ? SLURM_CPUS_ON_NODE / per_node : 1))}
+  export SLURM_EXPORT_ENV=ALL
+  block_term=()
+  if [[ $LOCKSTEP_LAUNCHER == mpirun ]] && env --block-signal=TERM true 2>/dev/null; then # coreutils 8.31
+    block_term=(env --block-signal=TERM)
+    export OMPI_MCA_orte_launch_agent=${OMPI_MCA_orte_launch_agent:-env --block-signal=TERM orted}
+  fi
+}
+
 # Both srun and scripts/launch pass USR2 on to all ranks, and wait for them.
 forward() {
   say "$(date '+%F %T') signal $asked: the ranks are told to save and stop"
@@ -75,7 +88,7 @@ require_slurm() { # COMMAND WORD...
   if [[ -n ${SLURM_JOB_ID:-} ]]; then return; fi
   local nodes per_node
   nodes=$(directive nodes "$0")
-  per_node=$(directive ntasks-per-node "$0")
+  per_node=$(ranks_on_node "$0")
   find_program
   problem "$0 is a batch script, and this is no job of Slurm (SLURM_JOB_ID is not set)" \
     "sbatch $0; or, on a machine without Slurm:
@@ -91,7 +104,7 @@ prepare() { # COMMAND WORD...
   check_launcher
   check_overrides
   check_data_variable "$2"
-  if [[ $(setting device cuda "$@") != cpu && -n $per_node ]]; then check_gpus "${SLURM_GPUS_ON_NODE:-0}" "$per_node"; fi
+  if [[ $(setting device cuda "$@") != cpu ]]; then check_gpus "${SLURM_GPUS_ON_NODE:-0}" "$per_node"; fi
   local nodes=()
   if ((SLURM_JOB_NUM_NODES > 1)); then nodes=(--nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --cpus-per-task=1); fi
   if ((n_problems == 0)); then check_nodes "$run" "${nodes[@]}"; fi
@@ -116,7 +129,7 @@ finish() { # COMMAND STATUS-OF-THE-LAUNCHER
     if [[ $outcome == stopped || $status == 0 ]]; then status=75; fi
     # The same loss again and again is not mended by queueing: a start must have been told to stop, or have got on.
     if [[ ${LOCKSTEP_REQUEUE:-0} == 1 && $asked != INT ]] && [[ -n $asked || $(newest_checkpoint) != "$before_checkpoint" ]] &&
-      [[ $(job_state) != CANCELLED ]]; then
+      [[ $(job_state) == RUNNING ]]; then # COMPLETING: scancel, or preempted without a grace time, when Slurm itself queues it
       if scontrol requeue "$SLURM_JOB_ID"; then
         say "queued again; it will go on from ${run}/checkpoints/$(newest_checkpoint)"
         exit 0
