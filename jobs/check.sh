@@ -119,7 +119,7 @@ check_configuration() { # SCRIPT
   # On a login node without GPUs the processor plans; it has no fp16 and no tf32.
   case $(setting precision - "${plan[@]}") in fp16 | tf32) plan+=(precision=fp32) ;; esac
   said=$("$lockstep" plan "${plan[@]}" device=cpu --ranks "$ranks" 2>&1) || problem "$(refusal <<<"$said")" "$(remedy <<<"$said")"
-  validation=$(setting data.validation "$(sed -nE 's/.*\bvalidation: *([^,} ]+).*/\1/p' "${words[1]}" | tail -1)" "${words[@]}")
+  validation=$(setting data.validation "$(sed -nE 's/.*\bvalidation: *((\$\{\w+\})?[^,} ]*).*/\1/p' "${words[1]}" | tail -1)" "${words[@]}")
   validation=$(setting x "$validation")
   [[ -z $validation || $validation == synthetic || -r $validation ]] ||
     problem "the validation set $validation cannot be read" "data/README.md says how it is made; relative paths begin at the folder that sbatch is called in"
