@@ -40,8 +40,9 @@ known_to_sbatch=(ACCOUNT ARRAY_INX BATCH CLUSTERS CLUSTER_CONSTRAINT COMMENT CON
   WAIT WAIT_ALL_NODES WAIT4SWITCH WCKEY)
 
 # Sources the site file, so that what it exports holds from here on.
-use_site() { # FILE
+use_site() { # FILE or NAME
   local file=$1 name said
+  if [[ $file != */* ]]; then file=$LOCKSTEP_HOME/modules/site/$file.sh; fi # a name, as the modulefile takes it
   if [[ ! -r $file ]]; then
     problem "the site file $file cannot be read" \
       "source one of $LOCKSTEP_HOME/modules/site/*.sh in this shell, or a copy of example.sh; it sets LOCKSTEP_SITE"

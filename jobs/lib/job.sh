@@ -5,7 +5,7 @@
 # `launch` starts one rank a task on what Slurm gave, on 3 nodes as on 8, and ends the script. The run is named like the
 # job and lies in ${LOCKSTEP_RUNS:-runs}; OVERRIDES come last, so they win. Signals to the batch shell: USR2 (--signal, time
 # is nearly up) and TERM (scancel, preemption) save and stop; with LOCKSTEP_REQUEUE=1 the job then queues itself again. INT
-# saves and stops for good. README.md beside has the variables.
+# saves and stops for good. A job that lost a node is queued again in any case. ../README.md has the variables.
 
 jobs=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export LOCKSTEP_HOME=${jobs%/*}
@@ -116,27 +116,42 @@ prepare() { # COMMAND WORD...
 
 # RUN/status says how the run ended: mpirun's exit status does not always.
 finish() { # COMMAND STATUS-OF-THE-LAUNCHER
-  local status=$2 outcome='' lost=''
+  local status=$2 outcome=''
   if [[ $1 != train ]]; then exit "$status"; fi
   if [[ $(status_file) != "$before" ]]; then outcome=$(<"$run/status"); fi
-  if [[ -z $outcome && -n $asked ]]; then outcome=stopped; fi # before the program had begun
-  # A node or the network was lost, or all ranks were killed: nothing is wrong with the training.
-  if [[ $outcome == failed ]] && tail -1 "$run/log.txt" 2>/dev/null | grep -qE '\[(comm_rank_lost|comm_rank_died|comm_mpi)\]'; then lost=yes; fi
-  if [[ $outcome == running ]]; then lost=yes; fi
   say "$(date '+%F %T') the launcher ended with $status; $run/status: ${outcome:-not written}"
-  if [[ $outcome == done ]]; then exit 0; fi
-  if [[ $outcome == stopped || -n $lost ]]; then
-    if [[ $outcome == stopped || $status == 0 ]]; then status=75; fi
-    # The same loss again and again is not mended by queueing: a start must have been told to stop, or have got on.
-    if [[ ${LOCKSTEP_REQUEUE:-0} == 1 && $asked != INT ]] && [[ -n $asked || $(newest_checkpoint) != "$before_checkpoint" ]] &&
-      [[ $(job_state) == RUNNING ]]; then # COMPLETING: scancel, or preempted without a grace time, when Slurm itself queues it
-      if scontrol requeue "$SLURM_JOB_ID"; then
-        say "queued again; it will go on from ${run}/checkpoints/$(newest_checkpoint)"
-        exit 0
-      fi
-      say "the job cannot be queued again (see above)"
-    fi
-    say "the same script goes on from $run/checkpoints/$(newest_checkpoint): sbatch it again"
-  fi
+  if [[ -z $outcome && -n $asked ]]; then outcome=stopped; fi # before the program had begun
+  # All ranks were killed, or a rank was lost with its node or the network: nothing is wrong with the training.
+  if [[ $outcome == running ]] || { [[ $outcome == failed ]] &&
+    tail -1 "$run/log.txt" 2>/dev/null | grep -qE '\[(comm_rank_lost|comm_rank_died|comm_mpi)\]'; }; then outcome=lost; fi
+  case $outcome in
+    done) exit 0 ;;
+    stopped) queue_again_if "${LOCKSTEP_REQUEUE:-0}"; status=75 ;;
+    lost)
+      if [[ -n $asked ]]; then queue_again_if "${LOCKSTEP_REQUEUE:-0}"; else queue_again_if "$(queueing_helps)"; fi ;;
+    *) exit "$((status > 0 ? status : 1))" ;;
+  esac
+  say "the same script goes on from $(continues_from): sbatch it again"
   exit "$((status > 0 ? status : 1))"
+}
+continues_from() {
+  local newest
+  newest=$(newest_checkpoint)
+  echo "${newest:+$run/checkpoints/}${newest:-the beginning}"
+}
+
+# 1 where a start that was lost had got on, or a node no longer answers. What is lost again and again for another reason
+# (memory) is not mended by queueing.
+queueing_helps() {
+  if [[ $(newest_checkpoint) != "$before_checkpoint" ]]; then echo 1; return; fi
+  if timeout 60 srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --cpus-per-task=1 \
+    --mpi=none true >/dev/null 2>&1; then echo 0; else echo 1; fi
+}
+
+queue_again_if() { # 1: yes
+  # A state other than RUNNING (COMPLETING): scancel, or preempted without a grace time, when Slurm itself queues the job.
+  if [[ $1 != 1 || $asked == INT || $(job_state) != RUNNING ]]; then return; fi
+  if ! scontrol requeue "$SLURM_JOB_ID"; then say "the job cannot be queued again (see above)"; return; fi
+  say "queued again; it will go on from $(continues_from)"
+  exit 0
 }

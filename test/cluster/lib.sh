@@ -21,7 +21,7 @@ check() { # SENTENCE COMMAND...
 # A cluster in place of the one before. Leaves its programs' environment in this shell.
 cluster_up() { # OPTION-OF-mini-slurm...
   "$cluster" down >/dev/null 2>&1
-  if ! timeout 120 "$cluster" up --subnet "$subnet" --kill-wait 5 "$@" 2>"$work/up.log"; then
+  if ! timeout 120 "$cluster" up --subnet "$subnet" "$@" 2>"$work/up.log"; then
     cat "$work/up.log"
     check "the cluster came up" false
     finish

@@ -76,7 +76,7 @@ crash() {
   submit --ntasks-per-node=1 --nodelist=node1,node2 "$repository/jobs/resnet50_2nodes.sh"
   until_true 60 test -e "$work/jobs/runs/$name/checkpoints/step-00000004.h5"
   "$cluster" crash node2
-  check "a node crashed: the job is queued again" until_true 90 has_restarted "$job" 1
+  check "a node crashed: the job is queued again" until_true 120 has_restarted "$job" 1
   scontrol update jobid="$job" ReqNodeList= # the user had asked for the node that is gone
   start_again_now "$job"
   until_true 120 is_over "$job"
