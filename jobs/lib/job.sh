@@ -128,7 +128,7 @@ finish() { # COMMAND STATUS-OF-THE-LAUNCHER
     done) exit 0 ;;
     stopped) queue_again_if "${LOCKSTEP_REQUEUE:-0}"; status=75 ;;
     lost)
-      if [[ -n $asked ]]; then queue_again_if "${LOCKSTEP_REQUEUE:-0}"; else queue_again_if "$(queueing_helps)"; fi ;;
+      if [[ -n $asked ]]; then queue_again_if "${LOCKSTEP_REQUEUE:-0}"; else after_loss; fi ;;
     *) exit "$((status > 0 ? status : 1))" ;;
   esac
   say "the same script goes on from $(continues_from): sbatch it again"
@@ -140,17 +140,29 @@ continues_from() {
   echo "${newest:+$run/checkpoints/}${newest:-the beginning}"
 }
 
-# 1 where a start that was lost had got on, or a node no longer answers. What is lost again and again for another reason
-# (memory) is not mended by queueing.
-queueing_helps() {
-  if [[ $(newest_checkpoint) != "$before_checkpoint" ]]; then echo 1; return; fi
-  if timeout 60 srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --cpus-per-task=1 \
-    --mpi=none true >/dev/null 2>&1; then echo 0; else echo 1; fi
+# A start that was lost though nobody asked is queued again where it had got on: what is lost again and again for want of
+# memory is not mended by that. With a node that no longer answers Slurm does so, when it has seen it (SlurmdTimeout): Slurm
+# 22.05 loses the job's GPUs where the job itself is faster.
+after_loss() {
+  local limit
+  if timeout 30 srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --cpus-per-task=1 \
+    --mpi=none true >/dev/null 2>&1; then
+    if [[ $(newest_checkpoint) != "$before_checkpoint" ]]; then queue_again_if 1; fi
+    return
+  fi
+  limit=$(scontrol show config | sed -n 's/^SlurmdTimeout *= *\([0-9]*\).*/\1/p')
+  say "$(date '+%F %T') a node does not answer: waiting until Slurm queues the job again (SlurmdTimeout is ${limit:=300} s)"
+  limit=$((SECONDS + limit + 60))
+  while ((SECONDS < limit)) && [[ $(job_state) == RUNNING ]]; do sleep 2; done
+  queue_again_if 1
 }
 
 queue_again_if() { # 1: yes
-  # A state other than RUNNING (COMPLETING): scancel, or preempted without a grace time, when Slurm itself queues the job.
-  if [[ $1 != 1 || $asked == INT || $(job_state) != RUNNING ]]; then return; fi
+  if [[ $1 != 1 || $asked == INT ]]; then return; fi
+  if [[ $(job_state) != RUNNING ]]; then # COMPLETING: scancel; or preemption without a grace time, a node that is down
+    say "Slurm itself ends this job or queues it again"
+    exit 75
+  fi
   if ! scontrol requeue "$SLURM_JOB_ID"; then say "the job cannot be queued again (see above)"; return; fi
   say "queued again; it will go on from $(continues_from)"
   exit 0

@@ -15,6 +15,19 @@ check() { # SENTENCE COMMAND...
   else
     echo "FAILED  $1"
     ((failed += 1))
+    return 1
+  fi
+}
+
+# The command ends so and says that; a problem (1) comes with its remedy.
+says() { # STATUS REGULAR-EXPRESSION COMMAND...
+  local said status
+  said=$("${@:3}" 2>&1)
+  status=$?
+  if [[ $status != "$1" ]] || ! grep -qE -- "$2" <<<"$said" || { [[ $1 == 1 ]] && ! grep -q 'remedy: .' <<<"$said"; }; then
+    echo "exit status $status (wanted $1); wanted \"$2\", found:"
+    sed 's/^/    | /' <<<"$said" | tail -30
+    return 1
   fi
 }
 

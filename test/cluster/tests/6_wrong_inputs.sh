@@ -1,14 +1,4 @@
 # Each wrong input gets its sentence, from jobs/check.sh before anything is queued, and from the job in its first seconds.
-says() { # STATUS REGULAR-EXPRESSION COMMAND...
-  local said status
-  said=$("${@:3}" 2>&1)
-  status=$?
-  if [[ $status != "$1" ]] || ! grep -qE -- "$2" <<<"$said" || { [[ $1 == 1 ]] && ! grep -q 'remedy: .' <<<"$said"; }; then
-    echo "exit status $status (wanted $1); wanted \"$2\", found:"
-    sed 's/^/    | /' <<<"$said" | tail -30
-    return 1
-  fi
-}
 # The job ends soon, with 2, says it, and has trained nothing.
 job_says() { # REGULAR-EXPRESSION SBATCH-OPTION... SCRIPT
   submit "${@:2}" && until_true 60 is_over "$job" && has_state "$job" FAILED && [[ $(field "$job" ExitCode) == 2:0 ]] &&
@@ -81,8 +71,6 @@ eight_nodes
 printf '#!/bin/bash\n[[ $(hostname) != node2 || $1 != --version ]] || { echo "lockstep 0.0.1 (0123456)"; exit 0; }\nexec %q "$@"\n' \
   "$LOCKSTEP" >"$work/two-builds"
 chmod +x "$work/two-builds"
-"$cluster" restore node2 2>/dev/null
-"$cluster" restore node8 2>/dev/null
 before_queueing
 cd "$repository" || finish
 in_jobs

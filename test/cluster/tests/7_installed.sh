@@ -1,0 +1,33 @@
+# The day of a user of an installation: make install, module load, check.sh, sbatch, the memory report.
+installed() {
+  local init variables=(BUILD="$(dirname "$LOCKSTEP")")
+  "$LOCKSTEP" --version | grep -q '^  CUDA' || variables+=(CUDA=0) # not to be built anew
+  check "make install" make --no-print-directory "${variables[@]}" PREFIX="$work/opt" install
+  for init in /usr/share/modules/init/bash /usr/share/lmod/lmod/init/bash; do if [[ -r $init ]]; then break; fi; done
+  if [[ ! -r $init ]]; then
+    echo "skipped: there is no command \`module\`; make deps-test installs it"
+    ((skipped += 1))
+    return
+  fi
+  cd "$work/jobs" || return
+  rm -rf runs
+  unset LOCKSTEP LOCKSTEP_HOME LOCKSTEP_DATA LOCKSTEP_LAUNCHER SBATCH_PARTITION
+  export LOCKSTEP_SITE=mini-slurm
+  set +u # the start-up files of modules use what is not set
+  source "$init"
+  module use "$work/opt/modulefiles"
+  check "module load lockstep" module load lockstep
+  set -u
+  check "it sets LOCKSTEP_HOME" test "$LOCKSTEP_HOME" = "$work/opt/share/lockstep"
+  check "it sets what the site's file says" test "$SBATCH_PARTITION $LOCKSTEP_LAUNCHER" = "main mpirun"
+  check "lockstep is on PATH" test "$(command -v lockstep)" = "$work/opt/bin/lockstep"
+  export OVERRIDES="$short $steps_4 log.usage_seconds=1"
+  check "check.sh of the installation" says 0 'all is well' "$LOCKSTEP_HOME/jobs/check.sh" --allocate "$LOCKSTEP_HOME/jobs/resnet18_2gpu.sh"
+  check "resnet18_2gpu.sh of the installation: completed" run_to_end "$LOCKSTEP_HOME/jobs/resnet18_2gpu.sh"
+  check "it ran the installed program" in_log "$job" " $work/opt/bin/lockstep train $LOCKSTEP_HOME/jobs/configs/"
+  check "lockstep report memory" says 0 '^\[process_log - .*\] Peak = [1-9][0-9]* MiB, Avg = [0-9.]+ MiB' \
+    bash -c 'lockstep report memory runs/resnet18-2gpu/usage/*.csv'
+  cd "$repository" || return
+}
+eight_nodes
+installed
