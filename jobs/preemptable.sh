@@ -1,5 +1,5 @@
 #!/bin/bash
-#SBATCH --job-name=preemptable
+#SBATCH --job-name=resnet50-preemptable
 #SBATCH --nodes=1-8 --gpus-per-node=4 --exclusive --time=04:00:00
 #SBATCH --output=%x-%j.log --open-mode=append --signal=B:USR2@120 --requeue
 # ResNet-50 on ImageNet on 1 to 8 nodes of 4 GPUs, as many as there are. Told to stop by preemption or by the end of its

@@ -1,7 +1,7 @@
 # One preemptable run: 8 nodes, told to stop; 7, since one crashed, preempted; 3, to its end. Its weights equal, byte by byte,
 # those of a run that nobody stopped, on 2 ranks of one node: so each step had the same samples.
 fewer_nodes() {
-  local name=preemptable reference=resnet50-2gpu urgent
+  local name=resnet50-preemptable reference=resnet50-2gpu urgent
   rm -rf "$work/jobs/runs/$reference"
   # 133 samples: drop_last leaves 128, 8 steps an epoch.
   export OVERRIDES="$short data.synthetic_samples=133 train.global_batch=16 train.epochs=5 evaluation.every_epochs=0

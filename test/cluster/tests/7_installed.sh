@@ -21,12 +21,18 @@ installed() {
   check "it sets LOCKSTEP_HOME" test "$LOCKSTEP_HOME" = "$work/opt/share/lockstep"
   check "it sets what the site's file says" test "$SBATCH_PARTITION $LOCKSTEP_LAUNCHER" = "main mpirun"
   check "lockstep is on PATH" test "$(command -v lockstep)" = "$work/opt/bin/lockstep"
-  export OVERRIDES="$short $steps_4 log.usage_seconds=1"
+  # A module that jobs load, as a site's MPI would be.
+  mkdir -p "$work/modules"
+  printf '#%%Module1.0\nsetenv LOCKSTEP_TEST_MODULE loaded\n' >"$work/modules/site-mpi"
+  module use "$work/modules"
+  export LOCKSTEP_MODULES=site-mpi
+  export OVERRIDES="$short $steps_4 log.usage_seconds=1 run.name=\${LOCKSTEP_TEST_MODULE}"
   check "check.sh of the installation" says 0 'all is well' "$LOCKSTEP_HOME/jobs/check.sh" --allocate "$LOCKSTEP_HOME/jobs/resnet18_2gpu.sh"
   check "resnet18_2gpu.sh of the installation: completed" run_to_end "$LOCKSTEP_HOME/jobs/resnet18_2gpu.sh"
+  check "it had loaded the site's module, whose variable names the run" test "$(status_of loaded)" = done
   check "it ran the installed program" in_log "$job" " $work/opt/bin/lockstep train $LOCKSTEP_HOME/jobs/configs/"
   check "lockstep report memory" says 0 '^\[process_log - .*\] Peak = [1-9][0-9]* MiB, Avg = [0-9.]+ MiB' \
-    bash -c 'lockstep report memory runs/resnet18-2gpu/usage/*.csv'
+    bash -c 'lockstep report memory runs/loaded/usage/*.csv'
   cd "$repository" || return
 }
 eight_nodes
