@@ -8,7 +8,6 @@
 # have the same build. Exit status: 0 all is well, 1 something is wrong, 2 wrong usage.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-export LOCKSTEP_HOME=${LOCKSTEP_HOME:-${here%/*}}
 # shellcheck source=jobs/lib/checks.sh
 source "$here/lib/checks.sh"
 
@@ -44,15 +43,22 @@ check_site() {
   local before after
   if [[ -z $site ]]; then
     problem "no site file is given (LOCKSTEP_SITE is not set)" \
-      "source one of $LOCKSTEP_HOME/modules/site/*.sh in this shell, or a copy of example.sh"
+      "source one of ${here%/*}/modules/site/*.sh in this shell, or a copy of example.sh"
     return
   fi
-  before=$(export -p | grep -E ' (SBATCH_|LOCKSTEP_(SITE|LAUNCHER))')
+  before=$(export -p | grep -E ' (SBATCH|LOCKSTEP)_')
   use_site "$site"
-  after=$(export -p | grep -E ' (SBATCH_|LOCKSTEP_(SITE|LAUNCHER))')
+  after=$(export -p | grep -E ' (SBATCH|LOCKSTEP)_')
   [[ $before == "$after" ]] || to_source=$site
 }
 to_source=
+
+# A job's script is a copy in Slurm's spool: it finds the rest by LOCKSTEP_HOME, or in the folder that sbatch is called in.
+check_home() {
+  [[ -e ${LOCKSTEP_HOME:-.}/jobs/lib/job.sh ]] || problem "${LOCKSTEP_HOME:-LOCKSTEP_HOME is not set, and $PWD} has no jobs/lib/job.sh" \
+    "export LOCKSTEP_HOME=${here%/*}, in the site file or this shell"
+  export LOCKSTEP_HOME=${LOCKSTEP_HOME:-${here%/*}}
+}
 
 check_slurm() { # whether there is one to ask
   command -v sbatch >/dev/null ||
@@ -147,6 +153,7 @@ check_allocation() { # SCRIPT: its nodes, for some seconds
 }
 
 part "site file ${site:-}" check_site
+part "LOCKSTEP_HOME" check_home
 part "modules ${LOCKSTEP_MODULES:-(none)}" use_modules
 lockstep='' version='' partition='' run=''
 part "program" find_program

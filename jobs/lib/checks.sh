@@ -1,6 +1,7 @@
 # What a site, a job and its nodes must have, asked before GPU-minutes are spent. Sourced by job.sh, inside a job, and by
 # ../check.sh, before anything is queued. Each finding is a sentence with its remedy; n_problems counts them.
 
+home_of_checks=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 n_problems=0
 problem() { # SENTENCE REMEDY
   n_problems=$((n_problems + 1))
@@ -42,10 +43,10 @@ known_to_sbatch=(ACCOUNT ARRAY_INX BATCH CLUSTERS CLUSTER_CONSTRAINT COMMENT CON
 # Sources the site file, so that what it exports holds from here on.
 use_site() { # FILE or NAME
   local file=$1 name said
-  if [[ $file != */* ]]; then file=$LOCKSTEP_HOME/modules/site/$file.sh; fi # a name, as the modulefile takes it
+  if [[ $file != */* ]]; then file=$home_of_checks/modules/site/$file.sh; fi # a name, as the modulefile takes it
   if [[ ! -r $file ]]; then
     problem "the site file $file cannot be read" \
-      "source one of $LOCKSTEP_HOME/modules/site/*.sh in this shell, or a copy of example.sh; it sets LOCKSTEP_SITE"
+      "source one of $home_of_checks/modules/site/*.sh in this shell, or a copy of example.sh; it sets LOCKSTEP_SITE"
     return
   fi
   if ! said=$(bash -uc 'source "$1"' bash "$file" 2>&1); then

@@ -40,6 +40,10 @@ before_queueing() {
   check "check.sh: overrides that the parser refuses" says 1 'no key train.epoch; the nearest is train.epochs' \
     env OVERRIDES="$short train.epoch=3" "$ask" "$script"
   check "check.sh: a list that sbatch --export cut" says 1 'OVERRIDES ends inside a list' env OVERRIDES="$short data.augment=[crop" "$ask" "$script"
+  echo 'export LOCKSTEP_LAUNCHER=mpirun' >"$site"
+  check "check.sh: LOCKSTEP_HOME is not set" says 1 'LOCKSTEP_HOME is not set, and .* has no jobs/lib/job.sh' \
+    env -u LOCKSTEP_HOME "$ask" "$site" "$script"
+  check "check.sh: LOCKSTEP_HOME without jobs" says 1 '^problem: / has no jobs/lib/job.sh' env LOCKSTEP_HOME=/ "$ask" "$site" "$script"
   check "check.sh: a run directory that cannot be made" says 1 'run directory .* cannot be made' env LOCKSTEP_RUNS=/proc/runs "$ask" "$script"
   check "check.sh: a run directory that nodes do not see" says 1 'node2 does not see the run directory /dev/shm' \
     env LOCKSTEP_RUNS=/dev/shm "$ask" --allocate "$repository/jobs/resnet50_2nodes.sh"
