@@ -22,6 +22,10 @@ newest_checkpoint() { readlink "$run/checkpoints/latest" 2>/dev/null; }
 
 launch() { # COMMAND CONFIGURATION [ARGUMENT]...
   local command=$1 words=("${@:2}") overrides ranks per_node block_term asked='' pid='' before before_checkpoint status
+  if [[ -z ${LOCKSTEP_CHECK:-} && -n ${SLURM_JOB_ID:-} ]]; then # first, since what follows names their variables
+    if [[ -n ${LOCKSTEP_SITE:-} ]]; then use_site "$LOCKSTEP_SITE"; fi
+    use_modules
+  fi
   read -rd '' -a overrides <<<"${OVERRIDES:-}"
   words+=(run.name="${SLURM_JOB_NAME:-$(directive job-name "$0")}" run.directory="${LOCKSTEP_RUNS:-runs}" device=cuda
     "${overrides[@]}")
@@ -98,8 +102,6 @@ require_slurm() { # COMMAND WORD...
 
 # What would waste the allocation is said before anything is started on it.
 prepare() { # COMMAND WORD...
-  if [[ -n ${LOCKSTEP_SITE:-} ]]; then use_site "$LOCKSTEP_SITE"; fi
-  use_modules
   find_program
   check_launcher
   check_overrides

@@ -1,6 +1,7 @@
 # The day of a user of an installation: make install, module load, check.sh, sbatch, the memory report.
 installed() {
-  local init variables=(BUILD="$(dirname "$LOCKSTEP")")
+  local init build=${LOCKSTEP%/*}
+  local variables=(BUILD="${build#"$repository"/}")
   "$LOCKSTEP" --version | grep -q '^  CUDA' || variables+=(CUDA=0) # not to be built anew
   check "make install" make --no-print-directory "${variables[@]}" PREFIX="$work/opt" install
   for init in /usr/share/modules/init/bash /usr/share/lmod/lmod/init/bash; do if [[ -r $init ]]; then break; fi; done
