@@ -22,6 +22,9 @@ newest_checkpoint() { readlink "$run/checkpoints/latest" 2>/dev/null; }
 
 launch() { # COMMAND CONFIGURATION [ARGUMENT]...
   local command=$1 words=("${@:2}") overrides ranks per_node block_term asked='' pid='' before before_checkpoint status
+  trap 'asked=USR2; forward' USR2
+  trap 'asked=TERM; forward' TERM
+  trap 'asked=INT; forward' INT
   if [[ -z ${LOCKSTEP_CHECK:-} && -n ${SLURM_JOB_ID:-} ]]; then # first, since what follows names their variables
     if [[ -n ${LOCKSTEP_SITE:-} ]]; then use_site "$LOCKSTEP_SITE"; fi
     use_modules
@@ -36,9 +39,6 @@ launch() { # COMMAND CONFIGURATION [ARGUMENT]...
   fi
   require_slurm "$command" "${words[@]}"
 
-  trap 'asked=USR2; forward' USR2
-  trap 'asked=TERM; forward' TERM
-  trap 'asked=INT; forward' INT
   per_node=${SLURM_GPUS_PER_NODE:-${SLURM_GPUS_ON_NODE:-1}} # may be TYPE:N
   per_node=${SLURM_NTASKS_PER_NODE:-${per_node##*:}}
   ranks=$((SLURM_JOB_NUM_NODES * per_node))
