@@ -80,11 +80,9 @@ check_partition() { # SCRIPT
 
 # What the script asks for a node and what the partition's nodes have; then Slurm itself is asked.
 check_resources() { # SCRIPT
-  local gpus nodes said largest
-  if ((n_problems > problems_before)); then return; fi
+  local gpus said largest
   gpus=$(directive gpus-per-node "$1")
   gpus=${gpus##*:}
-  nodes=$(directive nodes "$1")
   largest=$(sinfo -h ${partition:+-p "$partition"} -o %G | grep -oE 'gpu:([A-Za-z][^:,(]*:)?[0-9]+' | sed 's/.*://' | sort -n | tail -1)
   ((${gpus:-0} <= ${largest:-0})) || problem "$1 wants $gpus GPUs on a node, the nodes of ${partition:-the default partition} have ${largest:-0}" \
     "another script of jobs/, another partition, or sbatch --gpus-per-node=${largest:-0} --ntasks-per-node=${largest:-1} --nodes=N"
@@ -101,7 +99,7 @@ check_resources() { # SCRIPT
 
 # What the script would start, as its own `launch` tells it, read by the program's own parser on this machine.
 check_configuration() { # SCRIPT
-  local words=() word nodes per_node ranks said validation device version_said
+  local words=() word nodes per_node ranks said validation device
   check_overrides
   mapfile -d '' -t words < <(LOCKSTEP_CHECK=1 bash "$1")
   if ((${#words[@]} < 2)); then
@@ -165,7 +163,7 @@ if ((n_problems == problems_before)); then
   for script in "${scripts[@]}"; do
     problems_before=$n_problems
     part "$script: partition" check_partition "$script"
-    part "$script: nodes, GPUs and time" check_resources "$script"
+    if ((n_problems == problems_before)); then part "$script: nodes, GPUs and time" check_resources "$script"; fi
     problems_before=$n_problems
     part "$script: configuration, overrides and data" check_configuration "$script"
     problems_before=$n_problems
