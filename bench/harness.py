@@ -92,7 +92,9 @@ def spread(values):
 def machine():
     """What lscpu and the kernel say, and the load before anything was started."""
     facts = {}
-    listing = subprocess.run(["lscpu"], capture_output=True, text=True, env=dict(os.environ, LC_ALL="C")).stdout
+    listing = ""
+    if shutil.which("lscpu"):
+        listing = subprocess.run(["lscpu"], capture_output=True, text=True, env=dict(os.environ, LC_ALL="C")).stdout
     for line in listing.splitlines():
         key, _, value = line.partition(":")
         facts[key.strip()] = value.strip()
@@ -129,11 +131,12 @@ def table(header, rows):
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines) + "\n"
 
 
-def write_results(name, title, text, data, folder=RESULTS):
-    """NAME.md for people, NAME.json with every single figure; the text is also printed."""
+def write_results(name, title, text, data, folder=RESULTS, show=True):
+    """NAME.md for people, NAME.json with every single figure; the text is also printed, unless it is not to be shown."""
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     page = f"# {title}\n\n{text}\n{machine_text(data['machine'])}\n"
     (folder / f"{name}.md").write_text(page)
     (folder / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n")
-    print(f"{page}\n{folder / name}.md and .json")
+    if show:
+        print(f"{page}\n{folder / name}.md and .json")

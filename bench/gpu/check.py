@@ -8,7 +8,9 @@
   speed      beside PyTorch on the same GPU
   sanitizer  compute-sanitizer's memcheck and racecheck on the kernels' tests
 
-What was done with the same commit is kept: started again, a part goes on with what is missing or failed.
+What passed with the same commit is kept in the report: started again, a part goes on with what is missing, then with what
+failed. Exit status 0: all of the parts was done and nothing failed; 1: something failed; 75: the time was over, and the
+same command goes on.
 """
 import argparse
 import json
@@ -16,15 +18,20 @@ import os
 import pathlib
 import re
 import shutil
+import signal
+import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import harness  # noqa: E402
 
-PART_SECONDS = 450  # nothing new is begun after that
-NOT_RUN = "not run"
+PART_SECONDS = 450  # nothing new is begun after that ...
+GRACE = 1.04        # ... and what runs is ended after so many times as long
+PASSED, FAILED, NOT_RUN, CUT_SHORT = "passed", "failed", "not run", "cut short"
+EXIT_NOT_OVER = 75
 NETWORKS = ("resnet18_32", "resnet50_64")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 # What is timed: the smallest ratio to PyTorch's best that we hold ourselves to.
@@ -38,17 +45,28 @@ SMALL = ["data.train=synthetic", "data.validation=", "data.image_size=32", "data
          "train.global_batch=64", "train.max_steps=8", "log.every_steps=1", "checkpoint.every_epochs=0", "log.progress=false",
          "log.tensorboard=false"]
 CONFIG = "jobs/configs/resnet18_cifar10.yaml"
+# Tests of kernels that use no device.
+ON_THE_HOST = ("algorithms_test", "conv2d_layouts_test", "cuda_normalization_test", "normalization_test", "nvml_test",
+               "simd_test")
 
 
 class Item:
-    """One thing to check: `work(context)` returns (passed, figures or a sentence); it raises Skip with a reason."""
+    """One thing to check: `work(context)` returns (passed, figures or a sentence)."""
 
     def __init__(self, name, work):
         self.name, self.work = name, work
 
 
 class Skip(Exception):
-    pass
+    """It cannot be run here, and why."""
+
+
+class Failure(Exception):
+    """What was wrong."""
+
+
+class CutShort(Exception):
+    """The part's time was over while it ran."""
 
 
 class Context:
@@ -56,25 +74,96 @@ class Context:
         self.args = args
         self.build = pathlib.Path(args.build).resolve()
         self.binary = self.build / "lockstep"
-        self.deadline = time.monotonic() + PART_SECONDS
+        self.results = pathlib.Path(args.results).resolve()
+        self.report = {"parts": {}, "figures": {}}
+        self.begin_part()
+
+    def begin_part(self):
+        self.begin = time.monotonic()
+
+    def seconds(self):
+        return time.monotonic() - self.begin
 
     def run(self, command, limit=400, **environment):
-        """Status and output of a command; 124 where it took longer than what is left."""
-        left = max(10, min(limit, self.deadline + 25 - time.monotonic()))
+        """Status and output of a command; a failure where it took longer than `limit` seconds."""
+        left = GRACE * self.args.seconds - self.seconds()
+        if left <= 0:
+            raise CutShort
         print("  $", " ".join(map(str, command)), flush=True)
-        try:
-            done = subprocess.run([str(c) for c in command], cwd=harness.ROOT, stdout=subprocess.PIPE,
-                                  stderr=subprocess.STDOUT, text=True, timeout=left,
-                                  env=dict(harness.environment(4), **environment))
-        except subprocess.TimeoutExpired as late:
-            output = late.stdout or b""
-            return 124, output.decode(errors="replace") if isinstance(output, bytes) else output
-        return done.returncode, done.stdout
+        # Of several GPUs one, and nothing is timed but for `speed`, which names a cache of its own.
+        gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+        settings = dict(harness.environment(4), CUDA_VISIBLE_DEVICES=gpu, LOCKSTEP_CACHE="none")
+        settings.update(environment)
+        # Not a pipe: a child that outlives the command would hold it open.
+        with tempfile.TemporaryFile("w+", errors="replace") as said:
+            child = subprocess.Popen([str(c) for c in command], cwd=harness.ROOT, stdout=said, stderr=subprocess.STDOUT,
+                                     stdin=subprocess.DEVNULL, env=settings, start_new_session=True)
+            try:
+                status = child.wait(min(limit, left))
+            except subprocess.TimeoutExpired:
+                status = None
+            finally:
+                end_group(child)
+            said.seek(0)
+            output = said.read()
+        if status is None and left < limit:
+            raise CutShort
+        if status is None:
+            raise Failure(f"it did not end within {limit} s: {tail(output)}")
+        return status, output
 
     def train(self, folder, name, overrides, ranks=1, **environment):
         launch = harness.mpirun(ranks) if ranks > 1 else []
         return self.run([*launch, self.binary, "train", CONFIG, *SMALL, *overrides, f"run.directory={folder}",
                          f"run.name={name}"], **environment)
+
+    def figure(self, key, measure):
+        """What measure() returns, which is called once for a report: a part that was cut short goes on behind it."""
+        figures = self.report["figures"]
+        if key not in figures:
+            figures[key] = measure()
+            self.save()
+        return figures[key]
+
+    def forget_figures(self, prefix):
+        self.report["figures"] = {k: v for k, v in self.report["figures"].items() if not k.startswith(prefix)}
+
+    def name(self):
+        gpu = re.sub("^nvidia ", "", self.report["gpu"]["name"].lower())
+        return re.sub(r"[^a-z0-9]+", "-", gpu).strip("-")
+
+    def save(self):
+        """After each step: whatever ends this process, the next one goes on from here."""
+        self.results.mkdir(parents=True, exist_ok=True)
+        new = self.results / f".{self.name()}.json.new"
+        new.write_text(json.dumps(self.report, indent=1) + "\n")
+        new.replace(self.results / f"{self.name()}.json")
+
+    def take_up(self):
+        """What an earlier run with the same commit on the same GPU left."""
+        try:
+            before = json.loads((self.results / f"{self.name()}.json").read_text())
+            if before["version"]["commit"] == self.report["version"]["commit"]:
+                self.report["parts"], self.report["figures"] = before["parts"], before["figures"]
+        except (OSError, ValueError, KeyError):
+            pass  # there is none
+
+
+def end_group(child):
+    """Ends a command and what it started: mpirun its ranks, torch.compile its compilers."""
+    def tell(what):
+        try:
+            os.killpg(child.pid, what)
+        except ProcessLookupError:
+            pass
+    if child.poll() is None:
+        tell(signal.SIGTERM)
+        try:
+            child.wait(5)
+        except subprocess.TimeoutExpired:
+            pass
+    tell(signal.SIGKILL)
+    child.wait()
 
 
 def tail(output):
@@ -82,17 +171,28 @@ def tail(output):
 
 
 def test_item(program, *options, **environment):
+    """A test program; one that only skips tests was not run."""
     def work(context):
         status, output = context.run([context.build / program, "--gtest_brief=1", *options], **environment)
-        ran = re.search(r"\[==========\] (\d+) tests?", output)
-        if status == 0 and ran and int(ran.group(1)) == 0:
-            raise Skip("no such test")
-        return status == 0, f"{ran.group(1)} tests" if status == 0 and ran else tail(output)
+        n_passed, n_skipped = (int((re.findall(rf"\[  {what} *\] (\d+) test", output) or [0])[-1])
+                               for what in ("PASSED", "SKIPPED"))
+        if status:
+            return False, tail(output)
+        if n_passed == 0:
+            raise Skip(tail(output))
+        # golden_test: how far each step is from PyTorch's fp64 one, and PyTorch's own runs from each other
+        apart = [float(ours) / float(theirs) for ours, theirs in re.findall(r"apart ([\d.e+-]+), PyTorch's ([\d.e+-]+)", output)]
+        return True, (f"{n_passed} tests" + (f", {n_skipped} not for this device" if n_skipped else "") +
+                      (f"; at most {max(apart):.2f} times PyTorch's own spread away" if apart else ""))
     return work
 
 
 def kernel_tests(context):
-    return sorted(p.relative_to(context.build) for p in (context.build / "test/kernels").glob("*_test"))
+    tests = sorted(p.relative_to(context.build) for p in (context.build / "test/kernels").glob("*_test")
+                   if p.name not in ON_THE_HOST)
+    if not tests:
+        harness.stop(f"{context.build / 'test/kernels'} holds no tests; `make tests` builds them, or --build names the folder")
+    return tests
 
 
 def ops(context):
@@ -107,7 +207,9 @@ def same_bits(first, second):
                 status, output = context.train(folder, name, overrides, ranks, **environment)
                 if status:
                     return False, tail(output)
-            files = [next(pathlib.Path(folder, name, "checkpoints").glob("step-*.h5")) for name in ("a", "b")]
+            files = [path for name in ("a", "b") for path in pathlib.Path(folder, name, "checkpoints").glob("step-*.h5")]
+            if len(files) != 2:
+                raise Failure(f"each of both trainings writes one checkpoint; found {len(files)}")
             status, output = context.run([context.binary, "checkpoint", "diff", *files])
             return status == 0, "the same bits" if status == 0 else tail(output)
     return work
@@ -127,9 +229,11 @@ def training(context):
 
 def nccl(work):
     def checked(context):
-        home = os.environ.get("NCCL_HOME", "")
-        if not home:
+        if not os.environ.get("NCCL_HOME"):
             raise Skip("NCCL_HOME names no NCCL 2.30 or newer, which several ranks on one GPU need")
+        found = re.match(r"NCCL (\d+)\.(\d+)", context.report["gpu"]["nccl"])
+        if not found or tuple(map(int, found.groups())) < (2, 30):
+            raise Skip(f"several ranks on one GPU need NCCL 2.30 or newer in NCCL_HOME: {context.report['gpu']['nccl']}")
         return work(context)
     return checked
 
@@ -155,119 +259,176 @@ def ours(context, work):
                  f"data.synthetic_samples={2 * work['batch']}", f"model.depth={work['depth']}",
                  f"model.classes={1000 if work['stem'] == 'imagenet' else 10}", f"model.stem={work['stem']}",
                  f"precision={work['precision']}", f"train.global_batch={work['batch']}", "train.epochs=20",
-                 "train.max_steps=40", "log.every_steps=1", "checkpoint.every_epochs=0", "data.augment=[]"]
+                 "train.max_steps=40", "log.every_steps=1", "checkpoint.every_epochs=0", "data.augment=[]",
+                 "data.readers=8", "data.prefetch=8"]  # noise of 224 x 224 is slower to make than to train on
     with harness.scratch() as folder:
         status, output = context.run([context.binary, "train", CONFIG, *overrides, f"run.directory={folder}", "run.name=speed",
-                                      "log.progress=false", "log.tensorboard=false"])
+                                      "log.progress=false", "log.tensorboard=false"],
+                                     LOCKSTEP_CACHE=str(context.build / "gpu-check-cache"))
         if status:
-            return None, tail(output)
+            raise Failure(tail(output))
         lines = [json.loads(line) for line in pathlib.Path(folder, "speed/metrics.jsonl").read_text().splitlines()]
-        seconds = sorted(line["step_seconds"] for line in harness.steps(lines)[10:])
-        return {"samples_per_second": work["batch"] / seconds[len(seconds) // 2],
-                "memory_bytes": harness.steps(lines)[-1]["memory_bytes"]}, ""
+    steps = harness.steps(lines)[10:]
+    if len(steps) < 10:
+        raise Failure(f"metrics.jsonl tells of {len(steps)} steps after the first 10; 30 were to be run")
+    return {"samples_per_second": work["batch"] / statistics.median(step["step_seconds"] for step in steps),
+            "memory_bytes": steps[-1]["memory_bytes"],
+            "data_wait": sum(step["data_wait_seconds"] for step in steps) / sum(step["step_seconds"] for step in steps)}
+
+
+def theirs(context, python, mode, work):
+    """PyTorch's figures, or what was the problem."""
+    try:
+        status, output = context.run(
+            [python, pathlib.Path(__file__).parent / "peer.py", "--mode", mode, "--depth", work["depth"], "--stem",
+             work["stem"], "--image-size", work["image_size"], "--precision", work["precision"], "--batch", work["batch"]],
+            limit=240)
+        return json.loads(output.strip().splitlines()[-1]) if status == 0 else {"problem": tail(output)}
+    except (Failure, ValueError, IndexError) as problem:
+        return {"problem": str(problem)}
 
 
 def speed(context):
-    def measure(work):
+    def measure(name, work):
         def checked(context):
             python, version = harness.torch_python(context.args.python)
-            mine, why = ours(context, work)
-            if mine is None:
-                return False, why
+            # Ours before and after the others: clocks and temperature move.
+            first = context.figure(f"{name}: ours, first", lambda: ours(context, work))
             if not python:
-                return False, f"ours {mine['samples_per_second']:.0f} images/s; {version}"
-            theirs = {}
-            for mode in ("eager", "compile", "graph"):
-                status, output = context.run(
-                    [python, pathlib.Path(__file__).parent / "peer.py", "--mode", mode, "--depth", work["depth"], "--stem",
-                     work["stem"], "--image-size", work["image_size"], "--precision", work["precision"], "--batch",
-                     work["batch"]], limit=200)
-                if status == 0:
-                    theirs[mode] = json.loads(output.strip().splitlines()[-1])
-            if not theirs:
-                return False, f"ours {mine['samples_per_second']:.0f} images/s; PyTorch failed: {tail(output)}"
-            again, _ = ours(context, work)  # after the others: clocks and temperature have moved
-            figure = max(x["samples_per_second"] for x in (mine, again or mine))
-            mode, best = max(theirs.items(), key=lambda side: side[1]["samples_per_second"])
-            ratio = figure / best["samples_per_second"]
-            return ratio >= work["least"], (f"{figure:.0f} images/s, PyTorch {best['torch']} {best['samples_per_second']:.0f} "
+                raise Skip(f"ours {first['samples_per_second']:.0f} images/s; {version}")
+            modes = {mode: context.figure(f"{name}: PyTorch, {mode}", lambda mode=mode: theirs(context, python, mode, work))
+                     for mode in ("eager", "compile", "graph")}
+            again = context.figure(f"{name}: ours, again", lambda: ours(context, work))
+            mine = (first["samples_per_second"] + again["samples_per_second"]) / 2
+            problems = "".join(f"; {mode}: {x['problem']}" for mode, x in modes.items() if "problem" in x)
+            good = {mode: x for mode, x in modes.items() if "problem" not in x}
+            if not good:
+                raise Failure(f"ours {mine:.0f} images/s; PyTorch failed{problems}")
+            mode, best = max(good.items(), key=lambda side: side[1]["samples_per_second"])
+            ratio = mine / best["samples_per_second"]
+            return ratio >= work["least"], (f"{mine:.0f} images/s, PyTorch {best['torch']} {best['samples_per_second']:.0f} "
                                             f"({mode}): {ratio:.2f} times, {work['least']} wanted; memory "
-                                            f"{mine['memory_bytes'] / best['memory_bytes']:.2f} times")
+                                            f"{first['memory_bytes'] / best['memory_bytes']:.2f} times; "
+                                            f"{100 * again['data_wait']:.1f} % of our steps waited for data{problems}")
         return checked
-    return [Item(name, measure(work)) for name, work in SPEEDS.items()]
+    return [Item(name, measure(name, work)) for name, work in SPEEDS.items()]
+
+
+def compute_sanitizer():
+    beside = pathlib.Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin/compute-sanitizer"
+    return shutil.which("compute-sanitizer") or (str(beside) if beside.exists() else None)
 
 
 def sanitizer(context):
     def check(tool, test):
         def work(context):
-            program = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-            if not pathlib.Path(program).exists():
-                raise Skip("compute-sanitizer is not installed")
+            program = compute_sanitizer()
+            if not program:
+                raise Skip("compute-sanitizer is neither on PATH nor in CUDA_HOME/bin")
             status, output = context.run([program, "--tool", tool, "--error-exitcode", "9", context.build / test,
                                           "--gtest_brief=1"], LOCKSTEP_TEST_DEVICE="cuda")
             summary = re.findall(r"=+ ((?:ERROR|RACECHECK) SUMMARY.*)", output)
-            return status == 0, summary[-1] if summary else tail(output)
+            return status == 0 and bool(summary), summary[-1] if summary and status in (0, 9) else tail(output)
         return work
-    return [Item(f"{tool}: {test.name}", check(tool, test)) for tool in ("memcheck", "racecheck")
-            for test in kernel_tests(context)]
+    # Races inside cuDNN and cuBLASLt are not ours to find.
+    return [Item(f"{tool}: {test.name}", check(tool, test)) for tool in ("memcheck", "racecheck") for test in kernel_tests(context)
+            if tool == "memcheck" or not test.name.startswith(("conv2d", "matmul"))]
 
 
 PARTS = {"ops": ops, "training": training, "ranks": ranks, "speed": speed, "sanitizer": sanitizer}
 
 
 def gpu(context):
-    """What `lockstep gpu-info` says of device 0."""
+    """What `lockstep gpu-info` says of the first GPU and its libraries, and why none can be used, or None."""
     done = subprocess.run([context.binary, "gpu-info", "--json"], capture_output=True, text=True, cwd=harness.ROOT)
     try:
-        return json.loads(done.stdout)["devices"][0]
-    except (ValueError, KeyError, IndexError):
-        harness.stop("this machine has no GPU that Lockstep can use: " + (done.stderr or done.stdout).strip())
+        found = json.loads(done.stdout)
+    except ValueError:
+        harness.stop(f"`{context.binary} gpu-info --json` ended with status {done.returncode} and no answer: {tail(done.stderr)}")
+    if not found["usable"]:
+        problems = [found["problem"]] + [library["problem"] for library in found["libraries"].values()]
+        return {}, "this machine has no GPU that Lockstep can use: " + "; ".join(p for p in problems if p)
+    return {**found["gpus"][0], **{key: found[key] for key in ("driver", "built_with_cuda", "libraries", "nccl")}}, None
 
 
-def write(report, folder):
-    name = re.sub(r"[^a-z0-9]+", "-", report["gpu"]["name"].lower()).strip("-")
+def write(context, show=True):
+    report = context.report
     lines = []
     for part in PARTS:
         found = report["parts"].get(part, {})
-        counts = [sum(r["status"] == s for r in found.values()) for s in ("passed", "failed", NOT_RUN)]
-        lines += [f"## {part}: {counts[0]} passed, {counts[1]} failed, {counts[2]} not run" if found else f"## {part}: {NOT_RUN}",
-                  ""]
+        counts = ", ".join(f"{n} {status}" for status in (PASSED, FAILED, NOT_RUN, CUT_SHORT)
+                           if (n := sum(r["status"] == status for r in found.values())) or status in (PASSED, FAILED))
+        lines += [f"## {part}: {counts if found else NOT_RUN}", ""]
         if found:
-            lines += [harness.table(["", "", "seconds", ""], [[item, r["status"], f"{r['seconds']:.0f}",
-                                                             r["text"].replace("\n", "<br>")] for item, r in found.items()])]
+            lines += [harness.table(["", "", "seconds", ""], [
+                [item, r["status"], f"{r['seconds']:.0f}", r["text"].replace("|", "\\|").replace("\n", "<br>")]
+                for item, r in found.items()])]
     device = report["gpu"]
-    text = f"{device['name']}, {device.get('memory_bytes', 0) / 2**30:.0f} GiB. Made by `make gpu-check`.\n\n" + "\n".join(lines)
-    harness.write_results(name, f"On {device['name']}", text, report, folder)
+    libraries = ", ".join(f"{name} {library['version']}" for name, library in device["libraries"].items())
+    text = (f"{device['name']}, {device['memory_bytes'] / 2**30:.0f} GiB; driver {device['driver']}, {libraries}, "
+            f"{device['nccl']}. Lockstep {report['version']['commit']}. Made by `make gpu-check`.\n\n" + "\n".join(lines))
+    harness.write_results(context.name(), f"On {device['name']}", text, report, context.results, show)
 
 
-def run_part(part, context, report):
-    done = report["parts"].setdefault(part, {})
-    for item in PARTS[part](context):
-        if done.get(item.name, {}).get("status") == "passed":
-            continue
-        if time.monotonic() > context.deadline:
-            print(f"{part}: {PART_SECONDS} s are over; the same command goes on from here")
+def check(item, context, is_first):
+    """(status, text)"""
+    n_figures = len(context.report["figures"])
+    try:
+        passed, text = item.work(context)
+        return PASSED if passed else FAILED, text
+    except Skip as reason:
+        return NOT_RUN, str(reason)
+    except Failure as failure:
+        return FAILED, str(failure)
+    except CutShort:
+        # What had a part for itself and did not get on would never be done.
+        if is_first and len(context.report["figures"]) == n_figures:
+            return FAILED, f"it takes longer than the {context.args.seconds:.0f} s of a part"
+        return CUT_SHORT, "the part's time was over; the same command takes it up again"
+    except Exception as error:  # noqa: BLE001  what nobody thought of is a failed item, and not the end of the part
+        return FAILED, f"{type(error).__name__}: {error}"
+
+
+def run_part(part, context):
+    """True when nothing is left to do."""
+    items = PARTS[part](context)
+    before = context.report["parts"].get(part, {})
+    done = {item.name: before[item.name] for item in items if item.name in before}
+    context.report["parts"][part] = done
+    context.begin_part()
+
+    def status_of(item):
+        return done.get(item.name, {}).get("status")
+
+    todo = [item for item in items if status_of(item) != PASSED]
+    todo.sort(key=lambda item: status_of(item) == FAILED)  # at last: they may fail again, and take the time of others
+    for number, item in enumerate(todo):
+        if context.seconds() > context.args.seconds:
+            print(f"{part}: {context.args.seconds:.0f} s are over; the same command goes on from here")
             return False
+        if status_of(item) == FAILED:
+            context.forget_figures(item.name + ": ")
         print(f"{part}: {item.name}", flush=True)
         begin = time.monotonic()
-        try:
-            passed, text = item.work(context)
-            status = "passed" if passed else "failed"
-        except Skip as reason:
-            status, text = NOT_RUN, str(reason)
+        status, text = check(item, context, number == 0)
         done[item.name] = {"status": status, "seconds": time.monotonic() - begin, "text": text}
         print(f"  {status}: {text}", flush=True)
-        write_json(report, context)
-    return True
+        context.report["parts"][part] = {i.name: done[i.name] for i in items if i.name in done}
+        context.save()
+        write(context, show=False)
+    return all(status_of(item) != CUT_SHORT for item in items)
 
 
-def state_file(context):
-    return pathlib.Path(context.args.results) / ".gpu-check.json"
-
-
-def write_json(report, context):
-    state_file(context).parent.mkdir(parents=True, exist_ok=True)
-    state_file(context).write_text(json.dumps(report))
+def say_what_would_run(context, problem):
+    """The dry run: what is here, and each item."""
+    _, torch = harness.torch_python(context.args.python)
+    print(f"GPU: {problem or context.report['gpu']['name']}")
+    print(f"NCCL_HOME: {os.environ.get('NCCL_HOME') or 'not set, so `ranks` would stand as not run'}")
+    print(f"PyTorch: {torch}")
+    print(f"compute-sanitizer: {compute_sanitizer() or 'not installed, so `sanitizer` would stand as not run'}")
+    for part in context.args.parts:
+        for item in PARTS[part](context):
+            print(f"{part}: {item.name}")
 
 
 def main():
@@ -276,29 +437,26 @@ def main():
     parser.add_argument("--build", default="build", help="folder with the program and its tests")
     parser.add_argument("--python", default=os.environ.get("PYTHON", "python3"), help="interpreter with torch, for `speed`")
     parser.add_argument("--results", default=str(harness.RESULTS), help="folder for the report")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be run")
+    parser.add_argument("--seconds", type=float, default=PART_SECONDS, help="of a part; nothing new is begun after that")
+    parser.add_argument("--dry-run", action="store_true", help="say what is here and what would be run")
     parser.add_argument("--fresh", action="store_true", help="forget what was done before")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal; the same command goes on"))  # and ends its children
     context = Context(args)
     if not context.binary.exists():
         harness.stop(f"{context.binary} is missing; `make` builds it, or --build names the folder")
+    context.report["gpu"], problem = gpu(context)
     if args.dry_run:
-        for part in args.parts:
-            for item in PARTS[part](context):
-                print(f"{part}: {item.name}")
-        return
-    report = {"gpu": gpu(context), "machine": harness.machine(), "version": harness.version(context.binary), "parts": {}}
-    if state_file(context).exists() and not args.fresh:
-        before = json.loads(state_file(context).read_text())
-        if before["version"]["commit"] == report["version"]["commit"] and before["gpu"]["name"] == report["gpu"]["name"]:
-            report["parts"] = before["parts"]
-    finished = True
-    for part in args.parts:
-        context.deadline = time.monotonic() + PART_SECONDS
-        finished &= run_part(part, context, report)
-    write(report, args.results)
-    failed = [item for part in args.parts for item, r in report["parts"][part].items() if r["status"] == "failed"]
-    sys.exit(1 if failed or not finished else 0)
+        return say_what_would_run(context, problem)
+    if problem:
+        harness.stop(problem)
+    context.report.update(machine=harness.machine(), version=harness.version(context.binary))
+    if not args.fresh:
+        context.take_up()
+    is_over = [run_part(part, context) for part in args.parts]
+    write(context)
+    failed = [item for part in args.parts for item, r in context.report["parts"][part].items() if r["status"] == FAILED]
+    sys.exit(EXIT_NOT_OVER if not all(is_over) else 1 if failed else 0)
 
 
 if __name__ == "__main__":

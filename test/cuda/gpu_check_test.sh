@@ -1,0 +1,190 @@
+#!/usr/bin/env bash
+# timeout: 300
+# bench/gpu/check.py where there is no GPU: its arguments and its dry run as they are; its parts with stand-ins for the
+# program, its tests, PyTorch and compute-sanitizer, which say what those say: how output is read, what the report holds,
+# and how a part that was cut short is taken up again. Overrides of trainings are given to the real program.
+source test/support/check.sh
+
+python=$(command -v python3) || { echo "skipped: there is no python3"; exit 77; }
+unset NCCL_HOME CUDA_VISIBLE_DEVICES PYTHON
+export CUDA_HOME=$work/no-cuda REAL=$lockstep FAKES=$work/fakes PATH=$work/bin:$PATH
+build=$work/build report=$work/results/h200-imagined.json
+mkdir -p "$FAKES" "$work/bin" "$build/test/kernels" "$build/test/train"
+program() { mkdir -p "$(dirname "$1")" && cat >"$1" && chmod 755 "$1"; }
+gpu_check() { "$python" bench/gpu/check.py "$@" --build "$build" --results "$work/results" --python torch-python; }
+has() { grep -Eq -- "$1" "$2" || { cat "$2"; return 1; }; }
+# entry PART ITEM STATUS [PATTERN]: what the report says of an item
+entry() {
+  "$python" - "$report" "$@" <<'PYTHON'
+import json, re, sys
+item = json.load(open(sys.argv[1]))["parts"][sys.argv[2]].get(sys.argv[3], {"status": "missing", "text": ""})
+assert item["status"] == sys.argv[4] and re.search(sys.argv[5] if len(sys.argv) > 5 else "", item["text"]), item
+PYTHON
+}
+
+# ---- Without a GPU, and with wrong arguments
+"$lockstep" gpu-info >"$work/gpu" 2>&1 || true
+check "a part that there is not" refused 2 "invalid choice: 'opps'.*'ops', 'training'" gpu_check opps
+check "no part" refused 2 'required: PART' gpu_check
+check "a build that there is not" refused 1 'build/lockstep is missing; `make` builds it, or --build' gpu_check ops
+ln -s "$lockstep" "$build/lockstep"
+check "a build without tests" refused 1 'holds no tests; `make tests` builds them' gpu_check ops --dry-run
+for test in pool2d optimizer conv2d; do program "$build/test/kernels/${test}_test" </dev/null; done
+program "$build/test/kernels/simd_test" </dev/null
+if grep -q '^No GPU' "$work/gpu"; then
+  check "no GPU: one sentence" refused 1 '^check.py: this machine has no GPU that Lockstep can use: .+' gpu_check ops
+  check "  and no more" test "$(gpu_check ops 2>&1 | wc -l)" = 1
+  check "  and no report" test ! -e "$work/results"
+fi
+gpu_check ops training ranks speed sanitizer --dry-run >"$work/dry" 2>&1
+check "the dry run succeeds" test $? = 0
+told=$work/dry
+check "  says what is missing" has 'compute-sanitizer: not installed' "$work/dry"
+check "  and NCCL" has 'NCCL_HOME: not set, so `ranks` would stand as not run' "$work/dry"
+check "  and PyTorch" has 'PyTorch: torch-python is no program; PYTHON=' "$work/dry"
+check "  names every item" test "$(grep -cE '^(ops|training|ranks|speed|sanitizer): ' "$work/dry")" = 30
+check "  tests of a device alone" test "$(grep -c 'simd_test' "$work/dry")" = 0
+check "  races in kernels of ours alone" test "$(grep -c 'racecheck: conv2d_test' "$work/dry")" = 0
+told=$work/.check
+
+# ---- Stand-ins. The program tells of a GPU in the words of the real one, and takes a training's overrides as that does.
+rm "$build/lockstep"
+program "$build/lockstep" <<'SH'
+#!/usr/bin/env bash
+case $1 in
+  gpu-info)
+    "$REAL" gpu-info --json | python3 -c '
+import json, os, sys
+found = json.load(sys.stdin)
+gpu = {"name": "NVIDIA H200 (imagined)", "memory_bytes": 150754820096}
+found.update(usable=True, problem="", driver="580.1", gpus=[gpu], nccl=os.environ.get("NCCL_TEXT", "NCCL 2.30.7 (x)"))
+print(json.dumps(found))' ;;
+  train)
+    shift
+    for word; do case $word in run.directory=*) folder=${word#*=} ;; run.name=*) name=${word#*=} ;; esac; done
+    "$REAL" plan "$@" device=cpu precision=fp32 >/dev/null || exit
+    mkdir -p "$folder/$name/checkpoints"
+    if [[ $* == *precision=tf32*cuda.graph=false* ]]; then echo other; else echo same; fi >"$folder/$name/checkpoints/step-8.h5"
+    for step in {1..40}; do
+      echo '{"event": "step", "step_seconds": 0.1, "data_wait_seconds": 0.001, "memory_bytes": 1000}'
+    done >"$folder/$name/metrics.jsonl" ;;
+  checkpoint) cmp "$3" "$4" ;;
+  *) exec "$REAL" "$@" ;;
+esac
+SH
+gtest() { # gtest NAME PASSED SKIPPED FAILED
+  program "$build/test/$1" <<SH
+#!/usr/bin/env bash
+echo "$1 \$LOCKSTEP_TEST_DEVICE \$LOCKSTEP_CACHE \$*" >>"$FAKES/log"
+while [[ -e $FAKES/slow && $1 == kernels/pool2d_test ]]; do sleep 0.1; done
+echo '[==========] 9 tests from 1 test suite ran. (1 ms total)'
+[[ $1 == *golden* ]] && echo "step  2: loss 2.1, fp64 2.0, apart 1.5e-03, PyTorch's 1.0e-03"
+(($2)) && echo '[  PASSED  ] $2 tests.'
+(($3)) && echo 'it wants another machine' && echo '[  SKIPPED ] $3 tests.'
+(($4)) && echo '[  FAILED  ] $4 tests, listed below:' && exit 1
+exit 0
+SH
+}
+gtest kernels/optimizer_test 7 2 0
+gtest kernels/pool2d_test 3 0 0
+gtest kernels/conv2d_test 0 9 0
+gtest train/golden_test 1 0 0
+gtest train/ranks_test 1 0 0
+
+# ---- Reports, and parts that are taken up again
+touch "$FAKES/slow"
+check "a part that is cut short says so" refused 75 'pool2d_test' gpu_check ops --seconds 3
+check "  with what was done in the report" entry ops optimizer_test passed '^7 tests, 2 not for this device$'
+check "  a test that only skips was not run" entry ops conv2d_test 'not run' 'it wants another machine'
+check "  and what was not" entry ops pool2d_test 'cut short' 'takes it up again'
+check "  what took a part for itself has failed" refused 1 'takes longer than the 1 s of a part' bash -c "
+  rm '$FAKES/log'; rm -r '$build/test/kernels/conv2d_test'
+  '$python' bench/gpu/check.py ops --build '$build' --results '$work/results' --seconds 1"
+check "  and what had passed did not run again" bash -c "! grep optimizer '$FAKES/log'"
+"$python" bench/gpu/check.py ops --build "$build" --results "$work/results" >"$work/ended" 2>&1 &
+ended=$!
+while ! grep -q 'pool2d' "$work/ended" && kill -0 $ended; do sleep 0.1; done
+sleep 0.3
+kill -TERM $ended
+wait $ended
+check "a signal ends it with a sentence" has 'ended by a signal; the same command goes on' "$work/ended"
+check "  and what it had started" bash -c "! pgrep -f '$build/test/kernels/[p]ool2d_test'"
+rm "$FAKES/slow"
+check "the same command goes on to the end" gpu_check ops
+check "  on the device, without timed plans" has '^kernels/pool2d_test cuda none --gtest_brief=1$' "$FAKES/log"
+check "  and the page tells all" has '^## ops: 2 passed, 0 failed$' "$work/results/h200-imagined.md"
+check "  with the GPU and its libraries" has '^NVIDIA H200 \(imagined\), 140 GiB; driver 580.1, ' "$work/results/h200-imagined.md"
+
+check "training: one differs" refused 1 'fp16: a recorded step' gpu_check training
+check "  equal bits" entry training 'fp16: a recorded step gives the bits of one that is not' passed 'the same bits'
+check "  other bits" entry training 'tf32: a recorded step gives the bits of one that is not' failed 'differ'
+check "  golden curves" entry training 'resnet50_64, fp16, as PyTorch'"'"'s fp64' passed '1.50 times'
+check "  each by its name" has 'train/golden_test cuda none .*--gtest_filter=\*resnet50_64_tf32' "$FAKES/log"
+
+check "ranks without NCCL_HOME" gpu_check ranks
+check "  stand as not run" entry ranks '8 ranks agree with one' 'not run' 'NCCL_HOME names no NCCL 2.30'
+export NCCL_HOME=$work NCCL_TEXT='NCCL 2.28.9 (old)'
+check "  with one that is too old" gpu_check ranks
+check "  too" entry ranks '8 ranks agree with one' 'not run' '2.30 or newer in NCCL_HOME: NCCL 2.28.9'
+unset NCCL_TEXT
+program "$work/bin/mpirun" <<'SH'
+#!/usr/bin/env bash
+while [[ $1 == -* ]]; do case $1 in -n | --bind-to) shift 2 ;; *) shift ;; esac; done
+[[ $NCCL_MULTI_RANK_GPU_ENABLE == 1 ]] && exec "$@"
+SH
+check "  run with a new one" env MPIRUN=mpirun "$python" bench/gpu/check.py ranks --build "$build" --results "$work/results"
+check "  agree" entry ranks '8 ranks agree with one' passed
+check "  give the same bits" entry ranks 'train.micro_batches: 4 ranks give the bits of one' passed
+
+check "speed without PyTorch" gpu_check speed
+check "  tells ours" entry speed 'ResNet-50, 224x224, batch 256, fp16' 'not run' 'ours 2560 images/s; torch-python is no program'
+program "$work/bin/torch-python" <<'SH'
+#!/usr/bin/env bash
+[[ $1 == -c ]] && { echo 2.15.0; exit; }
+case $* in
+  *graph*) echo 'out of memory' >&2; exit 1 ;;
+  *"--mode compile"*"batch 256"*) speed=2000 ;;
+  *"--precision bf16 --batch 512"*) speed=1e6 ;;
+  *) speed=1000 ;;
+esac
+echo "a warning"
+echo "{\"samples_per_second\": $speed, \"memory_bytes\": 2000, \"torch\": \"2.15.0\"}"
+SH
+check "speed beside PyTorch: too slow is a failure" refused 1 'speed' gpu_check speed
+check "  against its best" entry speed 'ResNet-50, 224x224, batch 256, bf16' passed \
+  '^2560 images/s, PyTorch 2.15.0 2000 \(compile\): 1.28 times, 1.2 wanted; memory 0.50 times; 1.0 % of our steps waited for data; graph: out of memory$'
+check "  1.28 times is less than 1.5" entry speed 'ResNet-50, 224x224, batch 256, fp16' failed '1.28 times, 1.5 wanted'
+check "  slower" entry speed 'ResNet-18, 32x32, batch 512, bf16' failed '0.01 times'
+
+check "no sanitizer" gpu_check sanitizer
+check "  stands as not run" entry sanitizer 'memcheck: pool2d_test' 'not run' 'compute-sanitizer is neither on PATH'
+program "$work/bin/compute-sanitizer" <<'SH'
+#!/usr/bin/env bash
+# --tool TOOL --error-exitcode 9 PROGRAM ...
+echo "========= COMPUTE-SANITIZER"
+case "$2 $5" in
+  *racecheck*pool2d*) echo "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)"; exit "$4" ;;
+  *racecheck*) echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)" ;;
+  *pool2d*) echo "========= ERROR SUMMARY: 0 errors" ;;
+  *) echo "========= Target application terminated before first instrumented API call" ;;
+esac
+SH
+check "a sanitizer that finds something" refused 1 'sanitizer' gpu_check sanitizer
+check "  an error" entry sanitizer 'racecheck: pool2d_test' failed '1 hazard'
+check "  none" entry sanitizer 'racecheck: optimizer_test' passed '0 hazards'
+check "  memcheck" entry sanitizer 'memcheck: pool2d_test' passed 'ERROR SUMMARY: 0 errors'
+check "  one that saw no kernel is no success" entry sanitizer 'memcheck: optimizer_test' failed 'terminated before'
+
+check "parts of other calls are kept" has '^## training: 11 passed, 1 failed$' "$work/results/h200-imagined.md"
+printf '{"version": {"commi' >"$report"
+rm "$FAKES/log"
+check "a report that breaks off is begun anew" gpu_check ops
+check "  from the beginning" has 'optimizer_test' "$FAKES/log"
+sed -i 's/"commit": "[^"]*"/"commit": "another"/' "$report"
+rm "$FAKES/log"
+check "and one of another commit" gpu_check ops
+check "  too" has 'optimizer_test' "$FAKES/log"
+rm "$FAKES/log"
+check "or when told to" gpu_check ops --fresh
+check "  likewise" has 'optimizer_test' "$FAKES/log"
+finish
