@@ -47,17 +47,21 @@ int pretended_ranks_per_node() {
 
 }  // namespace
 
-void Lane::enter(std::string_view label) { enter(label, board_->mine().lanes[number_].begun.load() + 1); }
+void Lane::enter(std::string_view label) {
+  enter(label, board_->mine().lanes[number_].begun.load() + 1 - n_before_);
+}
 
-void Lane::enter(std::string_view label, std::uint64_t sequence) {
+void Lane::enter(std::string_view label, std::uint64_t number) {
   LaneCell& cell = board_->mine().lanes[number_];
   const std::size_t length = std::min(label.size(), kLabelBytes - 1);
   std::memcpy(label_, label.data(), length);
   label_[length] = '\0';
   std::memcpy(cell.label, label_, length + 1);
-  waiting_ = {steady_clock::now(), true, sequence, {label_, length}};
+  waiting_ = {steady_clock::now(), true, n_before_ + number, {label_, length}};
   cell.begun.store(waiting_.sequence);
 }
+
+void Lane::end_at(std::uint64_t number) { board_->mine().lanes[number_].begun.store(n_before_ + number); }
 
 CommunicationThread::CommunicationThread(int* argc, char*** argv, const Launch& launch, double watchdog_seconds) {
   std::promise<void> started;
@@ -149,6 +153,7 @@ void CommunicationThread::add(Lane& lane) {
   require(number < kMaxLanes, ErrorCode::internal, "more than {} communicators at a time", kMaxLanes - 1);
   lane.number_ = number;
   lane.board_ = board_.get();
+  lane.n_before_ = board_->mine().lanes[number].begun.load();
   lanes_.push_back(&lane);
 }
 

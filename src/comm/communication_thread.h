@@ -52,9 +52,12 @@ class Lane {
   friend class CommunicationThread;
   /// This rank has come to its next collective: noted on the board, and watched until leave().
   void enter(std::string_view label);
-  /// The same where collectives are not seen one by one: this is the so many-th, from 1.
-  void enter(std::string_view label, std::uint64_t sequence);
+  /// The same where collectives are not seen one by one: this is the so many-th of the lane, from 1.
+  void enter(std::string_view label, std::uint64_t number);
   void leave() { waiting_.is_on = false; }
+  /// Such a lane, once it is removed: so many collectives it had, the same on all ranks. The next lane of its number
+  /// counts on from there, and where ranks did not agree it would wait for what has been.
+  void end_at(std::uint64_t number);
   /// From inside an awaited predicate that did some work although it is not yet true.
   void note_progress() { moved_ = true; }
 
@@ -63,6 +66,7 @@ class Lane {
 
  private:
   int number_ = 0;
+  std::uint64_t n_before_ = 0;  // collectives of the lanes that had this number before
   Waiting waiting_;
   char label_[kLabelBytes] = {};
   bool moved_ = false;

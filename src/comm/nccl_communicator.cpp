@@ -149,7 +149,7 @@ class NcclCommunicator final : public Communicator, private Lane, private Peers 
     try {
       start();
     } catch (...) {
-      thread_.remove(*this);
+      remove();
       throw;
     }
   }
@@ -158,11 +158,12 @@ class NcclCommunicator final : public Communicator, private Lane, private Peers 
     if (std::uncaught_exceptions() == exceptions_at_start_ && !thread_.has_failed()) {
       try {
         comm_->finish();
+        stream_->synchronize();  // the counters too
       } catch (const std::exception& error) {
         log::error("the end of NCCL's communicator: {}", error.what());
       }
     }
-    thread_.remove(*this);
+    remove();
   }
 
   std::string describe() const override {
@@ -204,6 +205,12 @@ class NcclCommunicator final : public Communicator, private Lane, private Peers 
   };
   Counters& counters() const { return *static_cast<Counters*>(counters_->data()); }
   static std::uint64_t read(std::uint64_t& counter) { return std::atomic_ref(counter).load(std::memory_order_acquire); }
+
+  /// The communication thread looked every now and then, and saw other collectives as the last than other ranks did.
+  void remove() {
+    thread_.remove(*this);
+    end_at(1 + read(counters().ended));
+  }
 
   void start() {
     const auto agree = [this](const auto& step) {

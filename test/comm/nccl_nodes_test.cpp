@@ -1,6 +1,7 @@
 // ranks: 3 4
 // GPUs of several nodes (pretended ones of two ranks each) that sum by NCCL: fp32 as ever, and what goes over the wire
-// in bf16 by an exchange of ours.
+// in bf16 by an exchange of ours. Then by way of the host's memory: what NCCL's communicators left on the board must not
+// confuse those that come to their lanes.
 #include <cstdlib>
 
 #include "test/comm/collective_tests.h"
@@ -17,7 +18,7 @@ Backend& device() {
 
 }  // namespace
 
-INSTANTIATE_TEST_SUITE_P(OnNodes, AnyBackend, ::testing::Values(Tested{"nccl", device}));
+INSTANTIATE_TEST_SUITE_P(OnNodes, AnyBackend, ::testing::Values(Tested{"nccl", device}, Tested{"staged", device}));
 
 TEST(NcclOnNodes, SaysWhatItUses) {
   EXPECT_EQ(make_communicator({}, *test_world, device())->describe(),
