@@ -122,8 +122,8 @@ def machine_text(m):
             f"load before: {m['load_before']}; {m['date']}.")
 
 
-def version(binary):
-    return json.loads(run([binary, "--version", "--json"], "lockstep --version"))
+def version(binary, launcher=()):
+    return json.loads(run([*launcher, binary, "--version", "--json"], "lockstep --version"))
 
 
 def table(header, rows):

@@ -1,20 +1,26 @@
 #!/usr/bin/env bash
-# Makes a folder that runs where there is a C library, and for CUDA its libraries and driver, but no MPI, HDF5 or network:
+# Makes a folder that runs where there is a C library, as new as this machine's, and for CUDA its libraries and driver, but
+# no MPI, HDF5 or network:
 #
 #   scripts/bundle.sh BUILD FOLDER     also packed as FOLDER.tar.xz
 #
 #   FOLDER/run COMMAND...   with the libraries of the folder: `run lockstep ...`, `run mpirun -n 2 lockstep ...`
-#   FOLDER/bin, lib         programs and libraries, stripped       FOLDER/openmpi, pmix   their plugins
+#   FOLDER/bin, lib         programs and libraries, stripped       FOLDER/openmpi   its plugins and messages
 #   FOLDER/tree             tests, golden files, configurations, samples and bench/, as they lie in the source tree
+#
+# In FOLDER/tree, `python3 bench/gpu/check.py PART` finds ../run by itself, so that other programs keep their libraries.
+# test/cuda/bundle_test.sh tries an archive where the system's copies are hidden.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1 out=$2
 mpirun=$(readlink -f "$(command -v "${MPIRUN:-mpirun}")")
+ompi_info=$(dirname "$(command -v "${MPIRUN:-mpirun}")")/ompi_info
+[[ -x $ompi_info ]] || { echo "bundle: Open MPI is wanted, and there is no $ompi_info; MPI_HOME names one" >&2; exit 1; }
 
 # What every machine has, or what belongs to its driver and its CUDA.
 belongs_to_the_machine() {
   case ${1##*/} in
-    ld-linux* | libc.so* | libm.so* | libdl.so* | libpthread.so* | librt.so* | libresolv.so* | libutil.so* | \
+    ld-linux* | libc.so* | libm.so* | libdl.so* | libpthread.so* | librt.so* | libresolv.so* | libutil.so* | libmvec.so* | \
       libcuda.so* | libcudart.so* | libcudnn*.so* | libcublas*.so* | libnvrtc*.so* | libnccl.so* | libnvidia*.so*) return 0 ;;
   esac
   return 1
@@ -29,48 +35,38 @@ add_libraries() {
 }
 
 rm -rf "$out" "$out.tar.xz"
-mkdir -p "$out"/{bin,lib,openmpi,pmix,tree}
+mkdir -p "$out"/{bin,lib,openmpi,tree}
 
 install -m 755 "$build/lockstep" "$out/bin/lockstep"
 install -m 755 "$mpirun" "$out/bin/mpirun"
 add_libraries "$build/lockstep" "$mpirun"
 
-# Open MPI finds its plugins and messages below OPAL_PREFIX. Those of networks that need libraries of their own stay out:
+# Open MPI finds its plugins and messages below OPAL_PREFIX. Those of networks that need libraries of their own stay out, since
 # the ranks of a bundle run on one machine.
-libraries=$(dirname "$(ldd "$build/lockstep" | awk '$1 ~ /^libmpi[.]so/ {print $3}')")
-real=$(dirname "$(readlink -f "$libraries/libmpi.so")")
-for plugins in "$real"/openmpi "$real"/openmpi3 "$real"/openmpi/lib/openmpi3 "$real"/openmpi/lib/openmpi; do
-  [[ -e $plugins/mca_btl_self.so ]] && break
-done
-[[ -e $plugins/mca_btl_self.so ]] || { echo "bundle: Open MPI's plugins are not beside $real/libmpi.so" >&2; exit 1; }
-mkdir -p "$out/openmpi/lib/${plugins##*/}" "$out/openmpi/share/openmpi"
-for plugin in "$plugins"/*.so; do
+place() { "$ompi_info" --parsable --path "$1" | sed 's/^path:[a-z]*://'; }
+relative() { OPAL_PREFIX=/prefix place "$1" | sed 's@^/prefix/@@'; }
+plugins=$(place pkglibdir) messages=$(place pkgdatadir)
+to=$out/openmpi/$(relative pkglibdir)
+mkdir -p "$to" "$out/openmpi/$(relative pkgdatadir)"
+for plugin in "$plugins"/mca_*.so; do
   ldd "$plugin" | grep -qE 'libfabric|libucp|libpsm|libibverbs|librdmacm|libmca_common_(ofi|ucx|verbs)|libflux' && continue
-  install -m 644 "$plugin" "$out/openmpi/lib/${plugins##*/}/"
+  install -m 644 "$plugin" "$to/"
   add_libraries "$plugin"
 done
-for help in /usr/share/openmpi "$(dirname "$(dirname "$mpirun")")/share/openmpi"; do
-  [[ -d $help ]] && cp -n "$help"/help-*.txt "$out/openmpi/share/openmpi/"
-done
-pmix=$(find "$real" "$libraries" -maxdepth 4 -name 'mca_bfrops_v20.so' -path '*pmix*' 2>/dev/null | head -1)
-if [[ -n $pmix ]]; then
-  mkdir -p "$out/pmix/lib/pmix"
-  for plugin in "$(dirname "$pmix")"/*.so; do
-    install -m 644 "$plugin" "$out/pmix/lib/pmix/"
-    add_libraries "$plugin"
-  done
-fi
+[[ -e $to/mca_btl_self.so ]] || { echo "bundle: Open MPI's plugins are not in $plugins" >&2; exit 1; }
+cp "$messages"/help-*.txt "$out/openmpi/$(relative pkgdatadir)/"
 
 # Tests run in the root of a source tree.
 tree=$out/tree
 mkdir -p "$tree/build"
 cp -r jobs data bench "$tree/"
 rm -rf "$tree/bench/results"
-(cd test && find . -name '*.json' -o -name '*.txt' -o -name '*.py' -o -name '*.sh' | cpio --quiet -pdm "$OLDPWD/$tree/test")
+find "$tree" -name __pycache__ -prune -exec rm -r {} +
+find test \( -name '*.json' -o -name '*.txt' -o -name '*.py' -o -name '*.sh' \) -exec cp --parents {} "$tree/" \;
 mkdir -p "$tree/scripts" && cp scripts/launch scripts/run-tests.sh "$tree/scripts/"
 ln -s ../../bin/lockstep "$tree/build/lockstep"
 for test in kernels/ train/golden train/replica train/ranks comm/; do
-  for program in "$build/test/$test"*_test; do
+  for program in "$build/test/$test"*_test "$build/test/$test"*.so; do
     [[ -x $program ]] || continue
     install -D -m 755 "$program" "$tree/build/${program#"$build/"}"
     add_libraries "$program"
@@ -78,19 +74,22 @@ for test in kernels/ train/golden train/replica train/ranks comm/; do
 done
 
 find "$out" -type f \( -name '*.so*' -o -perm -100 \) -exec sh -c \
-  'head -c 4 "$1" | grep -q ELF && strip --strip-unneeded "$1"' sh {} \;
+  'if head -c 4 "$1" | grep -q ELF; then strip --strip-unneeded "$1"; fi' sh {} \;
 
 cat > "$out/run" <<'RUN'
 #!/bin/sh
 # run COMMAND ARGUMENT...: with the libraries, plugins and programs of this folder.
 here=$(cd "$(dirname "$0")" && pwd)
 export PATH="$here/bin:$PATH" LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-export OPAL_PREFIX="$here/openmpi" PMIX_INSTALL_PREFIX="$here/pmix" OMPI_MCA_plm=isolated OMPI_MCA_plm_rsh_agent=:
-[ "$(id -u)" = 0 ] && export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+# Ranks on this machine alone: by shared memory, without ssh, and not as another Open MPI's settings say.
+export OPAL_PREFIX="$here/openmpi" OMPI_MCA_plm=isolated OMPI_MCA_btl=self,vader OMPI_MCA_mca_base_param_files=none
+if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
 exec "$@"
 RUN
 chmod 755 "$out/run"
 
-tar -C "$(dirname "$out")" -cf - "$(basename "$out")" | xz -T0 -9 > "$out.tar.xz"
+# Tests hold the same code over and over: the dictionary spans them all.
+tar -C "$(dirname "$out")" -cf - "$(basename "$out")" | xz --lzma2=preset=6,dict=256MiB > "$out.tar.xz"
 size=$(stat -c %s "$out.tar.xz")
 echo "$out.tar.xz: $((size / 1000000)) MB"
+[[ $size -lt 60000000 ]] || { echo "bundle: that is more than 60 MB" >&2; exit 1; }

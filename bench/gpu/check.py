@@ -74,6 +74,8 @@ class Context:
         self.args = args
         self.build = pathlib.Path(args.build).resolve()
         self.binary = self.build / "lockstep"
+        run = harness.ROOT.parent / "run"  # of a bundle (scripts/bundle.sh): with its libraries and its mpirun
+        self.launcher = [str(run)] if os.access(run, os.X_OK) and (harness.ROOT.parent / "openmpi").exists() else []
         self.results = pathlib.Path(args.results).resolve()
         self.report = {"parts": {}, "figures": {}}
         self.begin_part()
@@ -84,8 +86,9 @@ class Context:
     def seconds(self):
         return time.monotonic() - self.begin
 
-    def run(self, command, limit=400, **environment):
+    def run(self, command, limit=400, launcher=None, **environment):
         """Status and output of a command; a failure where it took longer than `limit` seconds."""
+        command = [*(self.launcher if launcher is None else launcher), *command]
         left = GRACE * self.args.seconds - self.seconds()
         if left <= 0:
             raise CutShort
@@ -282,7 +285,7 @@ def theirs(context, python, mode, work):
         status, output = context.run(
             [python, pathlib.Path(__file__).parent / "peer.py", "--mode", mode, "--depth", work["depth"], "--stem",
              work["stem"], "--image-size", work["image_size"], "--precision", work["precision"], "--batch", work["batch"]],
-            limit=240)
+            limit=240, launcher=[])
         return json.loads(output.strip().splitlines()[-1]) if status == 0 else {"problem": tail(output)}
     except (Failure, ValueError, IndexError) as problem:
         return {"problem": str(problem)}
@@ -340,7 +343,7 @@ PARTS = {"ops": ops, "training": training, "ranks": ranks, "speed": speed, "sani
 
 def gpu(context):
     """What `lockstep gpu-info` says of the first GPU and its libraries, and why none can be used, or None."""
-    done = subprocess.run([context.binary, "gpu-info", "--json"], capture_output=True, text=True, cwd=harness.ROOT)
+    done = subprocess.run([*context.launcher, context.binary, "gpu-info", "--json"], capture_output=True, text=True, cwd=harness.ROOT)
     try:
         found = json.loads(done.stdout)
     except ValueError:
@@ -450,7 +453,7 @@ def main():
         return say_what_would_run(context, problem)
     if problem:
         harness.stop(problem)
-    context.report.update(machine=harness.machine(), version=harness.version(context.binary))
+    context.report.update(machine=harness.machine(), version=harness.version(context.binary, context.launcher))
     if not args.fresh:
         context.take_up()
     is_over = [run_part(part, context) for part in args.parts]
