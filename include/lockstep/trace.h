@@ -1,6 +1,7 @@
 // What each thread did when, for RUN/trace.json. Off, a span costs a branch. On, it costs two readings of the clock and
 // a copy of 64 bytes into the ring of its thread, whose memory was taken before: nothing is allocated in a step. A full
-// ring loses its oldest events, and counts them. Times are of the host: work that a device runs later is not seen.
+// ring loses its oldest events, and counts them. Times are of the host: work that a device runs later is not seen. A
+// profiler that was attached gets the same spans, and can tell which of them gave a device its work.
 #pragma once
 
 #include <atomic>
@@ -29,7 +30,16 @@ static_assert(sizeof(Event) == 64);
 /// The events of one thread, or of one ordered stream of work; inside a row they nest.
 class Row;
 
+/// Spans are recorded, or given to a profiler.
 inline std::atomic<bool> is_on{false};
+
+/// Ranges of a profiler: what pop() ends is the calling thread's last one.
+struct Profiler {
+  void (*push)(const char* name) = nullptr;
+  void (*pop)() = nullptr;
+};
+/// Once, before the spans that it is to see.
+void attach(const Profiler& profiler);
 
 /// Once, before the threads and communicators that are to be seen: from now on each row keeps `events_per_row`. The
 /// calling thread's row is "main".
@@ -49,7 +59,7 @@ class ThreadRow {
   ThreadRow& operator=(const ThreadRow&) = delete;
 };
 
-/// From its construction to its end, in the calling thread's row, if it has one.
+/// From its construction to its end, in the calling thread's row, if it has one, and in the profiler, if there is one.
 class Span {
  public:
   /// `name` outlives it.
@@ -58,7 +68,7 @@ class Span {
       begin(kind, name, number);
   }
   ~Span() {
-    if (row_ != nullptr) [[unlikely]]
+    if (is_open_) [[unlikely]]
       end();
   }
   Span(const Span&) = delete;
@@ -68,6 +78,7 @@ class Span {
   void begin(Kind kind, std::string_view name, std::int64_t number);
   void end() const;
 
+  bool is_open_ = false, is_pushed_ = false;
   Row* row_ = nullptr;
   std::string_view name_;
   std::int64_t number_ = -1;

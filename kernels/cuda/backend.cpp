@@ -11,6 +11,7 @@
 #include "kernels/cuda/cudnn.h"
 #include "kernels/cuda/gpu_report.h"
 #include "kernels/cuda/nvml.h"
+#include "kernels/cuda/nvtx.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/repetition.h"
 #include "kernels/cuda/stream.h"
@@ -230,7 +231,10 @@ std::string reason_for_no_device() {
   return fmt::format("CUDA says: {}", cudaGetErrorString(status));
 }
 
-std::unique_ptr<Backend> make_backend(const BackendOptions& options) { return std::make_unique<CudaBackend>(options); }
+std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
+  attach_profiler();
+  return std::make_unique<CudaBackend>(options);
+}
 
 std::vector<std::string> library_versions() {
   return {fmt::format("CUDA {}.{}", CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10),

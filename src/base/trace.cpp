@@ -1,6 +1,7 @@
 #include "lockstep/trace.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -50,6 +51,10 @@ Registry& registry() {
 }
 thread_local Row* this_threads_row = nullptr;
 
+std::atomic<bool> is_recording{false};
+Profiler profiler;                       // read where has_profiler was seen
+std::atomic<bool> has_profiler{false};
+
 Row* add_row_locked(const std::string& name) {
   Registry& r = registry();
   r.rows.push_back(std::make_unique<Row>(name, r.events_per_row));
@@ -94,11 +99,19 @@ void start(std::size_t events_per_row) {
   registry().events_per_row = events_per_row;
   this_threads_row = add_row_locked("main");
   this_threads_row->has_thread = true;
+  is_recording.store(true);
+  is_on.store(true);
+}
+
+void attach(const Profiler& its_ranges) {
+  if (has_profiler.load()) return;
+  profiler = its_ranges;
+  has_profiler.store(true);
   is_on.store(true);
 }
 
 Row* add_row(const std::string& name) {
-  if (!is_on.load()) return nullptr;
+  if (!is_recording.load()) return nullptr;
   const std::lock_guard lock(registry().mutex);
   return add_row_locked(name);
 }
@@ -109,7 +122,7 @@ void record(Row* row, Kind kind, std::string_view name, Clock::time_point begin,
 }
 
 ThreadRow::ThreadRow(const std::string& name) {
-  if (!is_on.load()) return;
+  if (!is_recording.load()) return;
   Registry& r = registry();
   const std::lock_guard lock(r.mutex);
   const auto free =
@@ -126,14 +139,28 @@ ThreadRow::~ThreadRow() {
 }
 
 void Span::begin(Kind kind, std::string_view name, std::int64_t number) {
+  is_open_ = true;
   row_ = this_threads_row;
   name_ = name;
   number_ = number;
   kind_ = kind;
+  is_pushed_ = has_profiler.load();
+  if (is_pushed_) {
+    char text[64];
+    const auto length = static_cast<int>(std::min<std::size_t>(name.size(), 40));
+    if (number < 0)
+      std::snprintf(text, sizeof(text), "%.*s", length, name.data());
+    else
+      std::snprintf(text, sizeof(text), "%.*s %lld", length, name.data(), static_cast<long long>(number));
+    profiler.push(text);
+  }
   begin_ = Clock::now();
 }
 
-void Span::end() const { row_->add(make_event(kind_, name_, number_, begin_, Clock::now())); }
+void Span::end() const {
+  if (row_ != nullptr) row_->add(make_event(kind_, name_, number_, begin_, Clock::now()));
+  if (is_pushed_) profiler.pop();
+}
 
 std::vector<RowEvents> events() {
   const std::lock_guard lock(registry().mutex);

@@ -26,6 +26,7 @@
 #include "lockstep/error.h"
 #include "lockstep/handle.h"
 #include "lockstep/log.h"
+#include "lockstep/trace.h"
 
 namespace lockstep::comm {
 namespace {
@@ -189,6 +190,7 @@ class NcclCommunicator final : public Communicator, private Lane, private Peers 
     require(slice.wire == DType::fp32 || slice.wire == topology_.wire, ErrorCode::internal,
             "'{}' is to be sent as {}, the communicator was made for {}", label, name(slice.wire),
             name(topology_.wire));
+    const trace::Span span(trace::Kind::all_reduce, label);  // for a profiler: these kernels are this bucket's
     note(label, slice.n_elements * size_bytes(slice.dtype));
     stream_->wait(ready);
     backend_.count(&counters().begun, *stream_);
