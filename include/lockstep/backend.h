@@ -30,6 +30,7 @@ struct DeviceInfo {
   std::size_t memory_bytes = 0;        // that a rank may use
   std::vector<std::string> libraries;  // "oneDNN 3.2.0"
   std::string uuid{};                  // of a device; ranks with the same one share it. Empty: the processor's cores
+  std::string pci_bus{};               // of a device, "0000:18:00.0"
 };
 
 /// Where allocate()'s memory is: the host's, which ranks of a node can map and sum by themselves, or a device's.
@@ -39,6 +40,8 @@ enum class MemorySpace : std::uint8_t { host, device };
 struct DeviceUsage {
   std::optional<std::size_t> memory_bytes;
   std::optional<double> utilisation;  // part of the last second or so in which it computed, 0 to 1
+  std::optional<std::size_t> memory_total_bytes{};
+  std::optional<int> index{};  // its number on the node, as nvidia-smi counts
 };
 
 class Backend {
@@ -48,6 +51,8 @@ class Backend {
   virtual DeviceInfo device() const = 0;
   virtual MemorySpace memory_space() const { return MemorySpace::host; }
   virtual DeviceUsage usage() { return {}; }
+  /// Of another rank's device on this node, by DeviceInfo::pci_bus; from any thread.
+  virtual DeviceUsage usage_of(const std::string& /*pci_bus*/) { return {}; }
   /// A further thread that calls this backend, its streams or events does this first (it chooses the device).
   virtual void enter_thread() {}
 

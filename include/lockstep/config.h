@@ -136,6 +136,7 @@ struct Config {
     double slow_rank_percent = 20;  // of a step that others wait for one rank; 0: not looked at
     bool tensorboard = true;
     bool progress = true;
+    double usage_seconds = 0;  // RUN/usage/: memory and utilisation so often; 0: never
   } log;
 
   bool reproducible = false;

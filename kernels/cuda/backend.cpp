@@ -140,16 +140,20 @@ class CudaBackend final : public OpsBackend {
     info_.memory_bytes = free_bytes;
     info_.libraries = library_versions();
     info_.uuid = uuid_of(context().device);
-    pci_bus_ = pci_bus_of(context().device);
+    info_.pci_bus = pci_bus_of(context().device);
   }
 
   std::string name() const override { return "cuda"; }
   DeviceInfo device() const override { return info_; }
   DeviceUsage usage() override {
-    if (const Nvml* nvml = Nvml::get()) return nvml->usage(pci_bus_);
+    if (const Nvml* nvml = Nvml::get()) return nvml->usage(info_.pci_bus);
     std::size_t free_bytes = 0, total_bytes = 0;
     LOCKSTEP_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
     return {.memory_bytes = total_bytes - free_bytes, .utilisation = std::nullopt};
+  }
+  DeviceUsage usage_of(const std::string& pci_bus) override {
+    const Nvml* nvml = Nvml::get();
+    return nvml != nullptr ? nvml->usage(pci_bus) : DeviceUsage{};
   }
 
   std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) override {
@@ -208,7 +212,6 @@ class CudaBackend final : public OpsBackend {
 
   DeviceInfo info_;
   bool records_steps_;
-  std::string pci_bus_;
   bool sealed_ = false;
 };
 

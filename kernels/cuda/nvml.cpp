@@ -27,6 +27,7 @@ struct Nvml::Functions {
   NvmlReturn (*driver_version)(char* text, unsigned length) = nullptr;
   NvmlReturn (*device_by_pci)(const char* pci_bus, void** device) = nullptr;
   NvmlReturn (*memory)(void* device, NvmlMemory* memory) = nullptr;
+  NvmlReturn (*index)(void* device, unsigned* index) = nullptr;
   NvmlReturn (*utilization)(void* device, NvmlUtilization* utilization) = nullptr;
   NvmlReturn (*link_state)(void* device, unsigned link, unsigned* is_active) = nullptr;
 };
@@ -44,6 +45,7 @@ std::string Nvml::load(Functions& functions) {
   find(functions.driver_version, "nvmlSystemGetDriverVersion");
   find(functions.device_by_pci, "nvmlDeviceGetHandleByPciBusId_v2");
   find(functions.memory, "nvmlDeviceGetMemoryInfo");
+  find(functions.index, "nvmlDeviceGetIndex");
   find(functions.utilization, "nvmlDeviceGetUtilizationRates");
   find(functions.link_state, "nvmlDeviceGetNvLinkState");
   if (!missing.empty()) return fmt::format("{} lacks {}", kLibrary, missing);
@@ -80,7 +82,12 @@ DeviceUsage Nvml::usage(const std::string& pci_bus) const {
   void* const of = device(pci_bus);
   if (of == nullptr) return usage;
   NvmlMemory memory{};
-  if (functions_.memory(of, &memory) == 0) usage.memory_bytes = memory.used;
+  if (functions_.memory(of, &memory) == 0) {
+    usage.memory_bytes = memory.used;
+    usage.memory_total_bytes = memory.total;
+  }
+  unsigned index = 0;
+  if (functions_.index(of, &index) == 0) usage.index = static_cast<int>(index);
   NvmlUtilization utilization{};  // a part of a GPU (MIG) does not tell
   if (functions_.utilization(of, &utilization) == 0) usage.utilisation = 0.01 * utilization.gpu;
   return usage;

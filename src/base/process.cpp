@@ -6,7 +6,9 @@
 
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <fstream>
+#include <sstream>
 
 namespace lockstep {
 
@@ -52,5 +54,32 @@ int n_usable_processors() {
 }
 
 int n_processors() { return static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)); }
+
+std::optional<ProcessFacts> process_facts(long pid) {
+  std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  std::getline(in, text);
+  const auto name_end = text.rfind(')');  // a name may hold blanks and brackets
+  if (name_end == std::string::npos) return std::nullopt;
+  std::istringstream fields(text.substr(name_end + 1));
+  std::string state, skipped;
+  fields >> state;
+  if (state == "Z" || state == "X") return std::nullopt;
+  unsigned long long user = 0, system = 0, virtual_bytes = 0, resident_pages = 0;
+  ProcessFacts facts;
+  for (int field = 4; field < 14; ++field) fields >> skipped;
+  fields >> user >> system;
+  for (int field = 16; field < 22; ++field) fields >> skipped;
+  fields >> facts.start_ticks >> virtual_bytes >> resident_pages;
+  if (fields.fail()) return std::nullopt;
+  const auto ticks_per_second = static_cast<double>(sysconf(_SC_CLK_TCK));
+  timespec now{};
+  ::clock_gettime(CLOCK_BOOTTIME, &now);
+  facts.age_seconds = static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) -
+                      static_cast<double>(facts.start_ticks) / ticks_per_second;
+  facts.cpu_seconds = static_cast<double>(user + system) / ticks_per_second;
+  facts.resident_bytes = resident_pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  return facts;
+}
 
 }  // namespace lockstep

@@ -22,6 +22,7 @@
 #include "train/session.h"
 #include "train/trace_file.h"
 #include "train/trainer.h"
+#include "train/usage_log.h"
 
 namespace lockstep::commands {
 
@@ -78,7 +79,10 @@ int run_training(const TrainArguments& given, const Arguments& program) {
   if (is_leader) run.write_file("config.yaml", config::to_yaml(session.config));
   world.barrier();
   train::write_banner(session);
+  std::optional<train::UsageLog> usage;
+  if (config.log.usage_seconds > 0) usage.emplace(world, train::usage_log_options(session));
   const int status = train::train(session, lock);
+  usage.reset();
   if (trace) trace->write();
   if (is_leader && status == kExitDone) log::info("done: {} steps; {}", session.last_step, run.path());
   return status;

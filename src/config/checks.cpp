@@ -57,6 +57,13 @@ void check_run(const Config& c, const Origins& origins) {
   check_checkpoint_name(c.checkpoint.name, origins);
 }
 
+void check_log(const Config& c, const Origins& origins) {
+  constexpr double kLeastSeconds = 0.1;
+  require(c.log.usage_seconds == 0 || c.log.usage_seconds >= kLeastSeconds, ErrorCode::config_range,
+          "{}log.usage_seconds: wanted 0 (never), or {} or more, found {}", places(origins, {"log.usage_seconds"}),
+          kLeastSeconds, c.log.usage_seconds);
+}
+
 void check_data(const Config& c, const Origins& origins) {
   require((c.data.start == 0 && c.data.end == 0) || c.data.end > c.data.start, ErrorCode::config_conflict,
           "{}data.end must be greater than data.start (0 and 0: all samples), found start {} and end {}",
@@ -140,6 +147,7 @@ void check(const Config& config, const Origins& origins) {
   check_training(config, origins);
   check_micro_batches(config, origins);
   check_schedule(config, origins);
+  check_log(config, origins);
 }
 
 }  // namespace lockstep::config

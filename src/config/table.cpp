@@ -216,6 +216,10 @@ std::vector<Key> checkpoint_and_log_keys() {
       real(KEY(log.slow_rank_percent), kNotNegative,
            {kNone, "%", "warn of a rank that others wait for during so much of their time; 0: never"}),
       truth(KEY(log.progress), {kNone, "", "show a progress bar on a terminal"}),
+      real(KEY(log.usage_seconds), Range{.high = 86400, .takes = "0, or 0.1 to 86400"},
+           {kNone, "s",
+            "write memory and utilisation of each GPU and process into RUN/usage/*.csv so often; 0: never, 5 is usual; "
+            "`lockstep report memory` reads them"}),
       truth(KEY(reproducible),
             {kLearning, "",
              "threads and algorithms are fixed: the same bits on as many ranks, and with train.micro_batches on any "

@@ -13,6 +13,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/process.h"
 #include "base/signals_blocked.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
@@ -49,19 +50,8 @@ struct Holder {
 
 /// When a process began; 0 where there is none, or only its remains.
 unsigned long long process_start(long pid) {
-  std::ifstream in(fmt::format("/proc/{}/stat", pid));
-  std::string text;
-  std::getline(in, text);
-  const auto name_end = text.rfind(')');
-  if (name_end == std::string::npos) return 0;
-  std::istringstream fields(text.substr(name_end + 1));
-  std::string state, skipped;
-  fields >> state;
-  if (state == "Z" || state == "X") return 0;
-  for (int field = 4; field < 22; ++field) fields >> skipped;
-  unsigned long long start = 0;
-  fields >> start;
-  return start;
+  const auto facts = process_facts(pid);
+  return facts ? facts->start_ticks : 0;
 }
 
 std::string environment(const char* name) {

@@ -1,4 +1,4 @@
-// A libnvidia-ml.so.1 of the tests: one GPU, at 0000:18:00.0.
+// A libnvidia-ml.so.1 of the tests: one GPU, at 0000:18:00.0, the node's number 2.
 #include <cstdlib>
 #include <cstring>
 
@@ -18,6 +18,10 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char* pci_bus, void** device) {
 int nvmlDeviceGetMemoryInfo(void*, void* memory) {
   const unsigned long long total_free_used[3] = {80ull << 30, 50ull << 30, 30ull << 30};
   std::memcpy(memory, total_free_used, sizeof(total_free_used));
+  return 0;
+}
+int nvmlDeviceGetIndex(void*, unsigned* index) {
+  *index = 2;
   return 0;
 }
 int nvmlDeviceGetUtilizationRates(void*, void* utilization) {

@@ -20,6 +20,8 @@ TEST(Nvml, TellsMemoryAndUtilisation) {
   EXPECT_EQ(nvml->driver_version(), "580.65.06");
   const DeviceUsage usage = nvml->usage(kGpu);
   EXPECT_EQ(usage.memory_bytes, std::size_t{30} << 30);
+  EXPECT_EQ(usage.memory_total_bytes, std::size_t{80} << 30);
+  EXPECT_EQ(usage.index, 2);
   EXPECT_DOUBLE_EQ(usage.utilisation.value_or(-1), 0.87);
   EXPECT_EQ(nvml->nvlinks(kGpu), 4);
 }

@@ -1,0 +1,66 @@
+// What the GPUs and processes of each node use beside the run: CSV files in RUN/usage, a line every so many seconds.
+//
+//   gpu_memory_log_HOST.csv   time_unix,gpu,memory_used_mib,memory_total_mib,utilisation_percent
+//   process_log_HOST.csv      time_unix,rank,pid,cpu_percent,rss_mib
+//
+// gpu: the number that nvidia-smi shows; all users of the GPU together. cpu_percent: 100 is one processor; since the
+// line before, in the first since the process began. What is not told is empty. `lockstep report memory` reads them. A
+// thread of each node's first rank writes them for all ranks of the node, and makes no MPI calls. That a file cannot be
+// written ends the log, not the run.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/communicator.h"
+#include "train/session.h"
+
+namespace lockstep::train {
+
+struct UsageLogOptions {
+  std::string directory;  // "RUN/usage"
+  double interval_seconds = 5;
+  std::string pci_bus;  // of this rank's GPU; empty: it computes on the processor
+  /// Of a GPU of this node, from any thread.
+  std::function<DeviceUsage(const std::string& pci_bus)> usage_of;
+};
+UsageLogOptions usage_log_options(Session& session);
+
+class UsageLog {
+ public:
+  /// Collective.
+  UsageLog(World& world, UsageLogOptions options);
+  ~UsageLog();
+  UsageLog(const UsageLog&) = delete;
+  UsageLog& operator=(const UsageLog&) = delete;
+
+ private:
+  struct Process {
+    int rank = 0;
+    long pid = 0;
+    unsigned long long start_ticks = 0;
+    double cpu_seconds = 0, age_seconds = 0;  // at the line before
+  };
+
+  void find_gpus(std::vector<std::string> pci_buses);
+  void run();
+  void log_gpus(double time_unix);
+  void log_processes(double time_unix);
+  void warn(const std::string& what) const;
+
+  UsageLogOptions options_;
+  bool is_leader_;
+  std::string suffix_;  // "HOST.csv"
+  std::vector<Process> processes_;
+  std::vector<std::string> gpus_;  // PCI addresses
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_over_ = false;
+  std::thread thread_;
+};
+
+}  // namespace lockstep::train
