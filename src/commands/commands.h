@@ -23,6 +23,8 @@ void add_evaluate(CLI::App& app, Run& run, const Arguments& arguments);
 void add_plan(CLI::App& app, Run& run, const Arguments& arguments);
 void add_data(CLI::App& app, Run& run);
 void add_checkpoint(CLI::App& app, Run& run);
+void add_report(CLI::App& app, Run& run);
+void add_completion(CLI::App& app, Run& run);
 void add_gpu_info(CLI::App& app, Run& run);
 void add_help(CLI::App& app, Run& run);
 

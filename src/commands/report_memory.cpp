@@ -1,0 +1,214 @@
+// lockstep report memory FILE...: peak, mean and mode of the memory that GPUs and processes used, from the CSV files of
+// RUN/usage (src/train/usage_log.h), or from those that nvidia-smi wrote beside a run.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/file.h"
+#include "commands/commands.h"
+#include "commands/report.h"
+
+namespace lockstep::commands {
+namespace {
+
+constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 30;
+
+std::string_view trimmed(std::string_view text) {
+  const auto begin = text.find_first_not_of(" \t\r");
+  return begin == std::string_view::npos ? "" : text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
+}
+
+std::vector<std::string_view> fields_of(std::string_view line) {
+  std::vector<std::string_view> fields;
+  for (std::size_t begin = 0; begin <= line.size();) {
+    const std::size_t end = std::min(line.find(',', begin), line.size());
+    fields.push_back(trimmed(line.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return fields;
+}
+
+/// A line in a message: not all of a long one, and no bytes that a terminal would take for orders.
+std::string shown(std::string_view line) {
+  std::string text(line.substr(0, 120));
+  std::ranges::replace_if(
+      text, [](unsigned char c) { return c < 0x20 || c >= 0x7f; }, '?');
+  return text;
+}
+
+/// All of the text as a number; its unit, " MiB", may stand behind it.
+template <typename T>
+std::optional<T> number(std::string_view text) {
+  if (text.ends_with("MiB")) text = trimmed(text.substr(0, text.size() - 3));
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || !(value >= 0 && value < T(1 << 30)))
+    return std::nullopt;
+  return value;
+}
+
+/// Which column tells whose memory a line is of, and which how much. Names are ours, or nvidia-smi's, with or without
+/// "[MiB]" behind them.
+struct Columns {
+  std::size_t number = 0, memory = 0;
+  bool is_of_processes = false;
+};
+
+Columns columns_of(const std::string& path, std::string_view header) {
+  const std::vector<std::string_view> names = fields_of(header);
+  const auto find = [&](std::initializer_list<std::string_view> wanted) -> std::optional<std::size_t> {
+    for (std::size_t i = 0; i < names.size(); ++i)
+      if (std::ranges::find(wanted, trimmed(names[i].substr(0, names[i].find('[')))) != wanted.end()) return i;
+    return std::nullopt;
+  };
+  const auto gpu = find({"gpu", "index"}), rank = find({"rank"});
+  const auto of_gpu = find({"memory_used_mib", "memory.used"}), of_process = find({"rss_mib"});
+  if (gpu && of_gpu) return {.number = *gpu, .memory = *of_gpu};
+  require(
+      rank && of_process, ErrorCode::usage_log,
+      "{}:1: wanted the names of columns, with gpu or index and memory_used_mib or memory.used, or rank and rss_mib, "
+      "found \"{}\"",
+      path, shown(header));
+  return {.number = *rank, .memory = *of_process, .is_of_processes = true};
+}
+
+struct Use {
+  int number = 0;  // of the GPU, or rank
+  std::size_t samples = 0;
+  double peak_mib = 0, mean_mib = 0, mode_mib = 0;
+};
+
+struct Log {
+  std::string path, name;  // "gpu_memory_log"
+  bool is_of_processes = false;
+  std::vector<Use> uses{};
+};
+
+/// `counts`: how often each amount was found, in ascending order.
+Use use_of(int number, const std::map<double, std::size_t>& counts) {
+  Use use{.number = number, .peak_mib = counts.rbegin()->first};
+  std::size_t most = 0;
+  for (const auto& [mib, count] : counts) {
+    use.mean_mib += mib * static_cast<double>(count);
+    use.samples += count;
+    if (count <= most) continue;  // the smallest of those that are as frequent
+    most = count;
+    use.mode_mib = mib;
+  }
+  use.mean_mib /= static_cast<double>(use.samples);
+  return use;
+}
+
+/// The file's name without ".csv", and without the host in names of ours.
+std::string name_of(const std::string& path) {
+  std::string stem = std::filesystem::path(path).stem().string();
+  for (const std::string_view ours : {"gpu_memory_log", "process_log"})
+    if (stem.starts_with(std::string(ours) + "_")) return std::string(ours);
+  return stem;
+}
+
+Log read_log(const std::string& path) {
+  std::string text;
+  try {
+    text = read_file(path, kMostBytes);
+  } catch (const Error& e) {
+    fail(ErrorCode::usage_log, "{}", e.what());
+  }
+  text.resize(text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n'));  // an unfinished line is being written
+  require(!trimmed(text).empty(), ErrorCode::usage_log,
+          "{}: wanted a line of column names and lines of figures, found "
+          "nothing",
+          path);
+  Log log{.path = path, .name = name_of(path)};
+  std::map<int, std::map<double, std::size_t>> counts;
+  std::string_view rest = text, header;
+  Columns columns;
+  for (int line_number = 1; !rest.empty(); ++line_number) {
+    const std::size_t end = std::min(rest.find('\n'), rest.size());
+    const std::string_view line = trimmed(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    if (line_number == 1) {
+      header = line;
+      columns = columns_of(path, header);
+      log.is_of_processes = columns.is_of_processes;
+      continue;
+    }
+    if (line.empty() || line == header) continue;  // a header again: a second run of nvidia-smi into the same file
+    const std::vector<std::string_view> fields = fields_of(line);
+    const bool is_whole = fields.size() > std::max(columns.number, columns.memory);
+    const auto whose = is_whole ? number<int>(fields[columns.number]) : std::nullopt;
+    const auto mib = is_whole ? number<double>(fields[columns.memory]) : std::nullopt;
+    require(whose && mib, ErrorCode::usage_log,
+            "{}:{}: wanted the columns {} with the number of a {} and MiB, found \"{}\"", path, line_number,
+            shown(header), columns.is_of_processes ? "rank" : "GPU", shown(line));
+    ++counts[*whose][*mib];
+  }
+  require(!counts.empty(), ErrorCode::usage_log, "{}: wanted lines of figures below the column names, found none",
+          path);
+  for (const auto& [whose, of_it] : counts) log.uses.push_back(use_of(whose, of_it));
+  return log;
+}
+
+nlohmann::ordered_json json_of(const std::vector<Log>& logs) {
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  for (const Log& log : logs)
+    for (const Use& use : log.uses)
+      all.push_back({{"file", log.path},
+                     {"name", log.name},
+                     {log.is_of_processes ? "rank" : "gpu", use.number},
+                     {"samples", use.samples},
+                     {"peak_mib", use.peak_mib},
+                     {"mean_mib", use.mean_mib},
+                     {"mode_mib", use.mode_mib}});
+  return {{"memory", all}};
+}
+
+std::string text_of(const std::vector<Log>& logs) {
+  std::string text;
+  for (const Log& log : logs) {
+    if (logs.size() > 1) text += log.path + "\n";
+    for (const Use& use : log.uses)
+      text += fmt::format("[{} - {} {}] Peak = {:.10g} MiB, Avg = {:.2f} MiB, Mode = {:.10g} MiB\n", log.name,
+                          log.is_of_processes ? "rank" : "GPU", use.number, use.peak_mib, use.mean_mib, use.mode_mib);
+  }
+  return text;
+}
+
+}  // namespace
+
+void add_report(CLI::App& app, Run& run) {
+  CLI::App* group = app.add_subcommand("report", "figures from the files that a run wrote");
+  group->require_subcommand(1);
+  struct Given {
+    std::vector<std::string> files;
+    std::string json;
+  };
+  auto given = std::make_shared<Given>();
+  CLI::App* command = group->add_subcommand("memory", "peak, mean and mode of the memory that GPUs and processes used");
+  command
+      ->add_option("FILE", given->files,
+                   "files of RUN/usage, which log.usage_seconds makes, or of `nvidia-smi "
+                   "--query-gpu=timestamp,index,memory.used --format=csv -l 5`")
+      ->required();
+  command->footer(
+      "Mode is the amount found most often; of several found as often, the smallest. A last line without its end is\n"
+      "left out: it is being written.");
+  add_json(*command, given->json);
+  command->callback([given, &run] {
+    run = [given] {
+      std::vector<Log> logs;
+      for (const std::string& path : given->files) logs.push_back(read_log(path));
+      report(given->json, json_of(logs), text_of(logs));
+      return kExitDone;
+    };
+  });
+}
+
+}  // namespace lockstep::commands

@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# lockstep completion bash: what the shell offers, by its own variables, and in a real interactive shell.
+source test/support/check.sh
+"$lockstep" completion bash >"$work/script"
+check "the script is bash" bash -n "$work/script"
+check "it is registered for lockstep" bash -c "source '$work/script'; complete -p lockstep | grep -q -- '-F _lockstep lockstep'"
+check "another shell is refused" refused 2 'SHELL: .*not in \{bash\}' "$lockstep" completion fish
+
+mkdir -p "$work/here/folder"
+touch "$work/here/one.yaml" "$work/here/two.yml" "$work/here/other.txt" "$work/here/train.h5" "$work/here/folder/x.yaml"
+# offers LINE REPLIES: the replies, in any order, with the cursor at the line's end
+offers() {
+  local got
+  got=$(cd "$work/here" && COMP_LINE=$1 bash -c "source '$work/script'; COMP_WORDBREAKS=\${WORDBREAKS-\$' \\t\\n\"'\\''><=;|&(:'}
+    COMP_POINT=\${#COMP_LINE}; _lockstep; echo \${COMPREPLY[@]}" | tr ' ' '\n' | sort | xargs)
+  if [[ $got == "$(tr ' ' '\n' <<<"$2" | sort | xargs)" ]]; then good "offers: $1|"; else bad "offers: $1|"; echo "  got: $got"; fi
+}
+offers 'lockstep tr' 'train'
+offers 'lockstep ' "$("$lockstep" trian 2>&1 | sed -n 's/.*wanted one of //p' | tr -d ,)"
+offers 'lockstep --v' '--version'
+offers 'lockstep data ' 'import info verify'
+offers 'lockstep checkpoint ver' 'verify'
+offers 'lockstep train --' '--help --fresh --allow-change --dry-run'
+offers 'lockstep train optimizer.k' 'optimizer.kind='
+offers 'lockstep train trace' 'trace='
+offers 'lockstep train one.yaml optimizer.kind=' 'sgd adamw lars'
+offers 'lockstep train one.yaml optimizer.kind=a' 'adamw'
+offers 'lockstep train one.yaml trace=' 'true false'
+offers 'lockstep train model.depth=' '18 34 50'
+offers 'lockstep train cpu.threads=' 'auto'
+offers 'lockstep train data.augment=' '[crop] [flip] [resized_crop]'
+offers 'lockstep train run.seed=' ''
+offers 'lockstep train data.train=tr' 'train.h5'
+offers 'lockstep plan t' 'two.yml train.epochs= train.max_steps= train.global_batch= train.batch_per_rank= train.accumulate=
+  train.micro_batches= train.label_smoothing= train.clip_norm= train.check_replicas_every_steps= train.spike_z_score=
+  train.max_skipped_in_a_row= trace='
+offers 'lockstep plan fo' 'folder'
+offers 'lockstep plan folder/' 'folder/x.yaml'
+offers 'lockstep plan one.yaml --ranks ' ''
+offers 'lockstep plan one.yaml --ranks 4 --no' '--nodes'
+offers 'lockstep train one.yaml --allow-change optimizer.ki' 'optimizer.kind'
+offers 'lockstep train --allow-change optimizer.kind o' 'one.yaml optimizer.kind= optimizer.learning_rate=
+  optimizer.momentum= optimizer.nesterov= optimizer.weight_decay= optimizer.decay_norms_and_biases= optimizer.beta1=
+  optimizer.beta2= optimizer.epsilon= optimizer.trust_coefficient='
+offers 'lockstep evaluate one.yaml --checkpoint tra' 'train.h5'
+offers 'lockstep evaluate one.yaml --json=tra' 'train.h5'
+offers 'lockstep data import ' 'cifar10 imagefolder tiny-imagenet'
+offers 'lockstep data import cifar10 fol' 'folder'
+offers 'lockstep data import cifar10 . out.h5 --split ' 'train val test'
+offers 'lockstep report ' 'memory'
+offers 'lockstep report memory one.yaml oth' 'other.txt'
+offers 'lockstep completion ' 'bash'
+offers 'lockstep help con' 'config'
+offers 'lockstep nonsense x' ''
+# A shell in which = ends no word replaces the whole of key=value.
+WORDBREAKS=' ' offers 'lockstep train optimizer.kind=a' 'optimizer.kind=adamw'
+
+# Every key of the table is offered, and every word that a key takes is taken.
+check "all keys" diff <("$lockstep" help config | grep -oE '^[* ] [a-z0-9_.]+ ' | tr -d '* ' | grep -v '^key$' | sort) \
+  <(bash -c "source '$work/script'; printf '%s\n' \$_lockstep_keys" | sort)
+each_word() {
+  local key word
+  source "$work/script"
+  for key in $_lockstep_keys; do
+    _lockstep_key "$key"
+    [[ $kind == FILE ]] && continue
+    for word in $kind; do
+      "$lockstep" plan "$key=$word" 2>&1 | grep -q 'config_range\|config_type' &&
+        ! "$lockstep" plan "$key=$word" 2>&1 | grep -q 'data.train: wanted the path' && echo "$key=$word is refused" && return 1
+    done
+  done
+  return 0
+}
+check "all words are taken" each_word
+
+# As typed: readline puts the reply behind the = without repeating the key.
+typed() { # typed KEYS LINE: the line that bash -i then runs
+  (cd "$work/here" && printf '%b\n' "PS1=; lockstep() { printf '<%s>' \"\$@\"; }; source '$work/script'\n$1\nexit\n" |
+    script -qec "bash --norc --noprofile -i" /dev/null 2>&1 | tr -d '\r' | grep -F -- "$2")
+}
+if command -v script >/dev/null; then
+  check "typed: lockstep tr TAB" typed 'lockstep tr\tx' '<train><x>'
+  check "typed: optimizer.kind=ad TAB" typed 'lockstep train optimizer.kind=ad\t x' '<train><optimizer.kind=adamw><x>'
+  check "typed: a key gets = and no blank" typed 'lockstep train optimizer.ki\tsgd' '<train><optimizer.kind=sgd>'
+fi
+finish
