@@ -23,7 +23,8 @@ for row in "${commands[@]}"; do
   command -v "$command" >/dev/null || [[ -x /usr/sbin/$command ]] || missing+=("$package")
 done
 compgen -G "/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-*" >/dev/null || missing+=(libclang-rt-14-dev)
-[[ -e /etc/profile.d/modules.sh ]] || missing+=(environment-modules)
+# Debian's package of it would remove Lmod's.
+[[ -e /etc/profile.d/modules.sh || -e /etc/profile.d/lmod.sh ]] || missing+=(environment-modules)
 python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
 
 if ((${#missing[@]})); then
@@ -34,6 +35,35 @@ if ((${#missing[@]})); then
     echo "deps-test: missing, so some tests will be skipped: ${missing[*]}" >&2
     echo "On Debian or Ubuntu, as root: apt-get install -y --no-install-recommends ${missing[*]}" >&2
   fi
+fi
+
+# Lmod lies beside environment-modules, unpacked, since either of the two packages removes the other. The places in its
+# scripts are those of this folder.
+lmod=$(realpath -m .deps/lmod)
+lmod_is_there() { grep -qs "$lmod/usr/bin/lua" "$lmod/usr/share/lmod/lmod/libexec/lmod"; }
+unpack_lmod() {
+  local work package packages
+  work=$(mktemp -d "$lmod.XXXXXX") || return
+  packages=$(apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces \
+    --no-enhances lmod 2>/dev/null | grep -E '^(lmod|lua)')
+  (
+    set -e
+    cd "$work"
+    chmod 777 . # apt fetches as a user of its own
+    apt-get download -qq $packages
+    mkdir whole
+    for package in *.deb; do dpkg -x "$package" whole; done
+    grep -rlIE '/usr/(share/lmod|share/lua|bin/lua|lib/[a-z0-9_-]+/lua)' whole/usr/share/lmod |
+      xargs sed -i -E "s#/usr/(share/lmod|share/lua|bin/lua|lib/[a-z0-9_-]+/lua)#$lmod/usr/\1#g"
+  ) >&2 && rm -rf "$lmod" && mv "$work/whole" "$lmod"
+  rm -rf "$work"
+  lmod_is_there
+}
+if [[ -e /etc/debian_version ]] && ! lmod_is_there; then
+  echo "deps-test: unpacking Lmod into .deps/lmod"
+  mkdir -p .deps
+  if ! apt-cache show lmod >/dev/null 2>&1 && [[ $(id -u) == 0 ]]; then apt-get update -qq -o DPkg::Lock::Timeout=300; fi
+  unpack_lmod || echo "deps-test: Lmod could not be unpacked: its test will be skipped" >&2
 fi
 
 python=.deps/python/bin/python

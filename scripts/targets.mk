@@ -79,6 +79,7 @@ format:
 
 # ---- Dependencies ---------------------------------------------------------------------------------------------------
 export CUDA CUDA_HOME
+export MODULE_PREREQS
 export DNNL_ROOT MPI_HOME HDF5_HOME CLI11_HOME YAML_CPP_HOME JSON_HOME FMT_HOME SPDLOG_HOME JPEG_HOME PROTOBUF_HOME \
   XXHASH_HOME GTEST_HOME BENCHMARK_HOME
 deps:
@@ -91,19 +92,32 @@ deps-test:
 BUNDLED := $(filter $(CURDIR)/.deps/%,$(ONEDNN_HOME))
 INSTALLED_LDLIBS = $(if $(BUNDLED),$(subst -Wl$(comma)-rpath$(comma)$(ONEDNN_HOME)/lib64,,$(subst -Wl$(comma)-rpath$(comma)$(ONEDNN_HOME)/lib ,-Wl$(comma)-rpath$(comma)'$$ORIGIN/../lib/lockstep' ,$(LDLIBS))),$(LDLIBS))
 SHARE = $(DESTDIR)$(PREFIX)/share/lockstep
+COMPLETION = $(DESTDIR)$(PREFIX)/share/bash-completion/completions/lockstep
+MODULEFILES = $(DESTDIR)$(PREFIX)/modulefiles/lockstep
+INSTALLED_FILES := LICENSE CHANGELOG.md README.md scripts/launch \
+  $(shell find jobs modules/site data/samples -name '*.sh' -o -name '*.md' -o -name '*.h5' 2>/dev/null | sort)
+INSTALLED_CONFIGS := $(shell find jobs/configs -name '*.yaml' | sort)
 
+# What a user needs beside the program lies as in the repository: LOCKSTEP_HOME is SHARE there, the root here. Paths below
+# data/ become paths below LOCKSTEP_DATA in configurations.
 install: $(BUILD)/lockstep
 	@mkdir -p $(BUILD)/install
 	@$(CXX) $(CXXFLAGS) -o $(BUILD)/install/lockstep $(BUILD)/src/main.o $(BUILD)/liblockstep.a $(LDFLAGS) $(INSTALLED_LDLIBS)
 	@install -D -m 755 $(BUILD)/install/lockstep $(DESTDIR)$(PREFIX)/bin/lockstep
 	@$(if $(BUNDLED),install -D -m 755 $(ONEDNN_HOME)/lib/libdnnl.so.3 $(DESTDIR)$(PREFIX)/lib/lockstep/libdnnl.so.3)
-	@install -d $(SHARE)/configs $(SHARE)/data/samples
-	@for config in jobs/configs/*.yaml; do sed 's#: data/#: $${LOCKSTEP_DATA}/#' $$config > $(SHARE)/configs/$${config##*/}; done
-	@install -m 644 data/samples/*.h5 $(SHARE)/data/samples/
-	@install -m 644 LICENSE CHANGELOG.md README.md $(SHARE)/
-	@echo "Installed $(DESTDIR)$(PREFIX)/bin/lockstep. Its configurations name their data below LOCKSTEP_DATA:"
-	@echo "  export LOCKSTEP_DATA=$(PREFIX)/share/lockstep/data"
-	@echo "  $(notdir $(MPIRUN)) -n 2 lockstep train $(PREFIX)/share/lockstep/configs/quickstart.yaml"
+	@$(foreach file,$(INSTALLED_FILES),install -D -m $(if $(shell test -x $(file) && echo yes),755,644) $(file) $(SHARE)/$(file) &&) true
+	@$(foreach file,$(INSTALLED_CONFIGS),install -d $(SHARE)/$(dir $(file)) && sed 's#: data/#: $${LOCKSTEP_DATA}/#' $(file) > $(SHARE)/$(file) &&) true
+	@install -D -m 644 $(BUILD)/lockstep.bash $(COMPLETION)
+	@modules/write-modulefiles.sh $(MODULEFILES) $(PREFIX) $(VERSION) $(if $(HAS_CUDA),cuda)
+	@echo "Installed $(DESTDIR)$(PREFIX)/bin/lockstep, and modulefiles beside it. To use it:"
+	@echo "  module use $(PREFIX)/modulefiles && module load lockstep"
+	@echo "  $(notdir $(MPIRUN)) -n 2 lockstep train $(PREFIX)/share/lockstep/jobs/configs/quickstart.yaml"
+	@echo "Without modules: export PATH=$(PREFIX)/bin:\$$PATH LOCKSTEP_HOME=$(PREFIX)/share/lockstep LOCKSTEP_DATA=$(PREFIX)/share/lockstep/data"
+$(BUILD)/lockstep.bash: $(BUILD)/lockstep
+	@$< completion bash > $@
+uninstall:
+	rm -rf $(DESTDIR)$(PREFIX)/bin/lockstep $(DESTDIR)$(PREFIX)/lib/lockstep $(SHARE) $(COMPLETION) \
+	  $(MODULEFILES)/$(VERSION) $(MODULEFILES)/$(VERSION).lua
 
 clean:
 	rm -rf $(BUILD) $(SANITIZED) $(if $(filter build,$(BUILD)),$(addprefix build-,$(MODES))) compile_commands.json
@@ -126,7 +140,8 @@ Targets
   make lint            clang-tidy and arrows
   make deps            installs what building needs (apt as root; else says what to run)
   make deps-test       installs what only tests need
-  make install         PREFIX=/usr/local DESTDIR=
+  make install         PREFIX=/usr/local DESTDIR= MODULE_PREREQS="gcc openmpi": program, jobs, configurations, modulefiles, whose
+                       prerequisites are those modules; make uninstall
   make tests           builds the tests; build/test/FOLDER/NAME_test is one of them
   make clean           removes the build folders, not .deps
 
@@ -147,4 +162,4 @@ help:
 	@printf '%s\n' "$$HELP"
 
 .PHONY: train quickstart test test-long test-plans test-cluster fuzz bundle gpu-check bench bench-peers bench-check check check-format check-arrows check-tidy lint \
-  format deps deps-test install clean help
+  format deps deps-test install uninstall clean help
