@@ -4,6 +4,7 @@
 #ifdef LOCKSTEP_CUDA
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/gpu_report.h"
+#include "kernels/cuda/planning_backend.h"
 #endif
 #include "lockstep/backend.h"
 #include "lockstep/error.h"
@@ -23,6 +24,23 @@ std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
   require(options.device != "cuda", ErrorCode::not_supported,
           "device: cuda was asked for, but this build has no CUDA backend; use device=cpu or device=auto");
   return cpu::make_backend(options);
+}
+
+std::unique_ptr<Backend> make_planning_backend(const std::string& device) {
+#ifdef LOCKSTEP_CUDA
+  return cuda::make_planning_backend(device);
+#else
+  fail(ErrorCode::not_supported,
+       "--device {}: this build has no CUDA backend (it was made where nvcc was not on PATH, or with CUDA=0)", device);
+#endif
+}
+
+std::string known_devices() {
+#ifdef LOCKSTEP_CUDA
+  return cuda::known_devices();
+#else
+  return "none in this build, which has no CUDA backend";
+#endif
 }
 
 bool GpuReport::is_usable() const {

@@ -108,5 +108,11 @@ struct BackendOptions {
   bool records_steps = true;                         // cuda: repetitions are recorded as CUDA graphs
 };
 std::unique_ptr<Backend> make_backend(const BackendOptions& options);
+/// Of a GPU that need not be here: ops are planned for it and cannot run. `device`: a known one ("h200"), or a file
+/// with a description as cuDNN writes it (*.json). Throws usage where it is neither, not_supported in a build without
+/// CUDA.
+std::unique_ptr<Backend> make_planning_backend(const std::string& device);
+/// The known ones, as a sentence names them.
+std::string known_devices();
 
 }  // namespace lockstep

@@ -11,6 +11,8 @@
 namespace lockstep {
 
 struct Config {
+  static constexpr int kAuto = -1;  // train/batch_fit.h finds the number
+
   struct Run {
     std::string name = "run";
     std::string directory = "runs";
@@ -51,8 +53,8 @@ struct Config {
     int epochs = 3;
     std::int64_t max_steps = 0;       // 0: no limit
     std::int64_t global_batch = 128;  // 0: batch_per_rank holds
-    std::int64_t batch_per_rank = 0;  // 0: global_batch holds
-    int accumulate = 1;               // micro-batches a rank a step
+    std::int64_t batch_per_rank = 0;  // 0: global_batch holds; kAuto: what fits
+    int accumulate = 1;               // micro-batches a rank a step; kAuto: as few as fit
     int micro_batches = 0;            // of all ranks a step, summed by one fixed tree; 0: off
     double label_smoothing = 0.0;
     double clip_norm = 0.0;                         // 0: none

@@ -193,13 +193,7 @@ class CudaBackend final : public OpsBackend {
   }
 
   std::string check_precision(Precision precision) const override {
-    const int capability = context().compute_capability;
-    require(precision != Precision::bf16 || capability >= kLeastForBf16, ErrorCode::not_supported,
-            "{} (compute capability {}.{}) does not compute in bf16, which begins with 8.0: set precision=fp16",
-            info_.name, capability / 10, capability % 10);
-    if (precision == Precision::tf32 && capability < kLeastForBf16)
-      return "this device has no tf32: it computes in fp32";
-    return "";
+    return cuda::check_precision(precision, info_.name, context().compute_capability);
   }
 
  private:
@@ -232,6 +226,14 @@ std::string reason_for_no_device() {
   }
   if (status == cudaErrorNoDevice || status == cudaSuccess) return "this machine has no NVIDIA GPU that it may use";
   return fmt::format("CUDA says: {}", cudaGetErrorString(status));
+}
+
+std::string check_precision(Precision precision, const std::string& device, int capability) {
+  require(precision != Precision::bf16 || capability >= kLeastForBf16, ErrorCode::not_supported,
+          "{} (compute capability {}.{}) does not compute in bf16, which begins with 8.0: set precision=fp16", device,
+          capability / 10, capability % 10);
+  if (precision == Precision::tf32 && capability < kLeastForBf16) return "this device has no tf32: it computes in fp32";
+  return "";
 }
 
 std::unique_ptr<Backend> make_backend(const BackendOptions& options) {

@@ -2,8 +2,8 @@
 //
 //   forward   weights (and scale, bias) to the graphs' type; z, unless the graph makes it; y; statistics
 //   backward  dweight from z, or from x where z is nowhere; then dz and its sums, in one graph or in two passes
-//   kept      what forward has made for backward: weights and scale, bias in the graphs' type, padded x, z where nobody
-//             else keeps it
+//   kept      what forward has made for backward: weights and scale, bias in the graphs' type, x padded or in blocks, z
+//             where nobody else keeps it
 //
 // fp32 (and tf32) weights are read as they are, and dweight is written in place where it is overwritten. In fp16 and
 // bf16 the graphs give dweight in that type; it is then turned into fp32.
@@ -49,7 +49,14 @@ class CudaConv2d final : public Conv2d {
   void plan_backward();
 
   bool narrows() const { return d_.dtype != DType::fp32; }
+  bool is_in_blocks() const { return unit_.input == ConvolutionInput::blocks; }
+  PixelBlocks blocks() const { return pixel_blocks(d_.x, d_.out_channels, d_.window, d_.padding); }
   Rows weight_rows() const { return {d_.out_channels * d_.window * d_.window, d_.x[3], unit_.shape.x[3]}; }
+  /// Of the graphs' weights and their gradient, in the graphs' type.
+  std::size_t weight_bytes() const {
+    return static_cast<std::size_t>(d_.out_channels * unit_.shape.window * unit_.shape.window * unit_.shape.x[3]) *
+           size_bytes(d_.dtype);
+  }
   /// What forward makes for itself and for backward: in `saved`, or for inference in the workspace.
   void* kept(const OpMemory& memory, std::size_t offset) const {
     return at(d_.inference ? memory.workspace : memory.saved, offset);
@@ -60,7 +67,7 @@ class CudaConv2d final : public Conv2d {
   const void* scale_bias(const float* given, const OpMemory& memory, std::size_t offset) const {
     return narrows() ? kept(memory, offset) : given;
   }
-  /// z or padded x, where it lies in memory; else x.
+  /// z, or x padded or in blocks, where it lies in memory; else x.
   void* input(const void* x, const NormalizationForward& normalization, const OpMemory& memory) const;
 
   void narrow_parameters(const Forward& args, const OpMemory& memory, Stream& stream);
@@ -80,7 +87,7 @@ class CudaConv2d final : public Conv2d {
   OpNeeds needs_;
 
   struct KeptOffsets {
-    std::size_t weight = 0, scale_bias = 0, residual_scale_bias = 0, z = 0;  // z: or padded x
+    std::size_t weight = 0, scale_bias = 0, residual_scale_bias = 0, z = 0;  // z: or x padded or in blocks
   } kept_at_;
   struct ForwardOffsets {
     std::size_t statistics = 0, graph = 0, sums = 0;
@@ -125,15 +132,13 @@ std::unique_ptr<PlannedConvolution> CudaConv2d::planned(ConvolutionGraph graph, 
 void CudaConv2d::plan_kept() {
   WorkspacePlan kept;
   if (narrows()) {
-    const Rows rows = weight_rows();
     const std::size_t element = size_bytes(d_.dtype), channels_bytes = 2 * static_cast<std::size_t>(d_.x[3]) * element;
-    kept_at_.weight = kept.take(static_cast<std::size_t>(rows.n_rows * rows.padded) * element);
+    kept_at_.weight = kept.take(weight_bytes());
     if (unit_.makes_z()) kept_at_.scale_bias = kept.take(channels_bytes);
     if (unit_.forward == ConvolutionGraph::normalized_residual_forward)
       kept_at_.residual_scale_bias = kept.take(channels_bytes);
   }
-  if (unit_.input == ConvolutionInput::saved || unit_.input == ConvolutionInput::temporary ||
-      unit_.input == ConvolutionInput::padded)
+  if (unit_.input == ConvolutionInput::saved || unit_.input == ConvolutionInput::temporary || unit_.has_own_input())
     kept_at_.z = kept.take(bytes_of(unit_.shape.x, d_.dtype));
   needs_.saved_bytes = kept.size_bytes();
 }
@@ -157,8 +162,7 @@ void CudaConv2d::plan_forward() {
 void CudaConv2d::plan_backward() {
   const std::size_t c = static_cast<std::size_t>(d_.x[3]);
   WorkspacePlan workspace;
-  const Rows rows = weight_rows();
-  backward_at_.dweight = workspace.take(static_cast<std::size_t>(rows.n_rows * rows.padded) * size_bytes(d_.dtype));
+  backward_at_.dweight = workspace.take(weight_bytes());
   backward_at_.weight_graph = workspace.take(weight_gradient_->workspace_bytes());
 
   if (fused_gradient_) {
@@ -194,6 +198,7 @@ std::string CudaConv2d::describe() const {
   if (!fused_gradient_) add(ConvolutionGraph::data_gradient, data_gradient_);
   add(unit_.weight_gradient, weight_gradient_);
   if (unit_.input == ConvolutionInput::padded) out += fmt::format("; channels padded to {}", unit_.shape.x[3]);
+  if (is_in_blocks()) out += "; x in blocks of 2x2 pixels";
   if (d_.normalization && !unit_.makes_z()) out += "; normalisation in a pass";
   if (d_.statistics && !unit_.gives_statistics()) out += "; statistics in a pass";
   return out + fmt::format("; moves {:.1f} MB forward, {:.1f} MB backward", megabytes(moved.forward),
@@ -208,6 +213,7 @@ void* CudaConv2d::input(const void* x, const NormalizationForward& normalization
     case ConvolutionInput::stored:
       return normalization.z;
     case ConvolutionInput::padded:
+    case ConvolutionInput::blocks:
     case ConvolutionInput::saved:
     case ConvolutionInput::temporary:
       return kept(memory, kept_at_.z);
@@ -217,6 +223,8 @@ void* CudaConv2d::input(const void* x, const NormalizationForward& normalization
 
 void CudaConv2d::narrow_parameters(const Forward& args, const OpMemory& memory, Stream& stream) {
   if (!narrows()) return;
+  if (is_in_blocks())
+    return narrow_to_blocks(d_.dtype, args.weight, kept(memory, kept_at_.weight), blocks(), context_, stream);
   std::array<Narrowing, 3> pieces{{{args.weight, kept(memory, kept_at_.weight), weight_rows()}}};
   const Rows channels{1, 2 * d_.x[3], 2 * d_.x[3]};
   if (unit_.makes_z()) pieces[1] = {args.normalization.scale_bias, kept(memory, kept_at_.scale_bias), channels};
@@ -231,6 +239,7 @@ void CudaConv2d::forward(const Forward& args, const OpMemory& memory, Stream& st
   void* const z = input(args.x, normalization, memory);
   if (unit_.input == ConvolutionInput::padded)
     pad_rows(d_.dtype, args.x, z, {x_shape_.rows, d_.x[3], unit_.shape.x[3]}, context_, stream);
+  if (is_in_blocks()) to_blocks(d_.dtype, args.x, z, blocks(), context_, stream);
   if (d_.normalization && !unit_.makes_z())
     normalize(x_shape_, *d_.normalization, args.x, normalization, z, context_, stream);
 
@@ -272,7 +281,9 @@ void CudaConv2d::weight_gradient(const Backward& args, const OpMemory& memory, S
     tensors.scale_bias = scale_bias(args.normalization.scale_bias, memory, kept_at_.scale_bias);
   weight_gradient_->run(tensors, at(memory.workspace, backward_at_.weight_graph), stream);
   if (in_place) return;
-  if (narrows())
+  if (is_in_blocks())
+    widen_from_blocks(d_.dtype, dweight, args.dweight, blocks(), accumulate, context_, stream);
+  else if (narrows())
     widen(d_.dtype, dweight, args.dweight, weight_rows(), accumulate, context_, stream);
   else
     add_into({layout_->n_elements(), DType::fp32}, dweight, args.dweight, context_, stream);

@@ -17,6 +17,7 @@
 #include <map>
 
 #include "kernels/cuda/conv2d_bare.h"
+#include "kernels/cuda/conv2d_supposed.h"
 #include "kernels/cuda/cudnn.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/cuda/timing.h"
@@ -512,18 +513,26 @@ std::size_t choose_by_time(const std::shared_ptr<PlanList>& list, Kind kind, con
 
 }  // namespace
 
+namespace {
+/// Known by its figures alone.
+bool is_supposed(const CudaContext& context) { return context.described && context.described->json.empty(); }
+}  // namespace
+
 std::string convolution_device(const CudaContext& context) {
+  if (is_supposed(context)) return context.device_name;
   return fmt::format("{}, cuDNN {}", context.described ? context.described->name : context.device_name,
                      cudnn_version());
 }
 
 std::size_t count_plans(ConvolutionGraph graph, const ConvolutionShape& shape, const CudaContext& context,
                         const Algorithms* algorithms) {
+  if (is_supposed(context)) return is_supposed_to_have(graph, shape, context.compute_capability) ? 1 : 0;
   return plans_of(graph, shape, context, algorithms == nullptr)->names.size();
 }
 
 std::unique_ptr<PlannedConvolution> plan_convolution(ConvolutionGraph graph, const ConvolutionShape& shape,
                                                      const CudaContext& context, Algorithms* algorithms) {
+  if (is_supposed(context)) return suppose_convolution(graph, shape, context);
   const auto list = plans_of(graph, shape, context, algorithms == nullptr);
   if (list->names.empty()) return nullptr;
   const auto planned = [&](std::size_t i) { return std::make_unique<CudnnConvolution>(list, i, shape, context); };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/conversions.h"
 #include "lockstep/error.h"
 
 namespace lockstep::cuda {
@@ -33,14 +34,22 @@ class Plans {
   const Algorithms* algorithms_;
 };
 
-/// The network's first layer has 3 channels, which tensor cores' loads cannot take. 8 where statistics then come out of
-/// the convolution; else 4, which is all that a bare one wants. (A graph with statistics has no plan for less than 8,
-/// nor for windows of 7.)
+/// The network's first layer has 3 channels, which tensor cores' loads cannot take. Where statistics then come out of
+/// the convolution, 8, or for a stride of 2 blocks of 2 x 2 pixels (a graph with statistics has no plan for less than 8
+/// channels, nor for windows of 7, which become 4); else 4, which is all that a bare one wants.
 bool wants_padding(const Conv2dDescription& d) {
   return size_bytes(d.dtype) == 2 && d.x[3] < 8 && !d.normalization && (!d.input_gradient || d.inference);
 }
 ConvolutionShape padded(ConvolutionShape shape, std::int64_t channels) {
   shape.x = {shape.x[0], shape.x[1], shape.x[2], channels};
+  return shape;
+}
+ConvolutionShape in_blocks(ConvolutionShape shape) {
+  const PixelBlocks of = pixel_blocks(shape.x, shape.out_channels, shape.window, shape.padding);
+  shape.x = of.blocks;
+  shape.window = of.block_window;
+  shape.stride = 1;
+  shape.padding = 0;
   return shape;
 }
 
@@ -142,9 +151,13 @@ ConvolutionUnit unit_at(Level level, const Conv2dDescription& d, const CudaConte
   if (level == Level::chain && d.normalization) chain(unit, d, plans);
   const bool wants_statistics = level >= Level::statistics && d.statistics;
   if (wants_padding(d)) {
-    unit.input = ConvolutionInput::padded;
-    const bool eight = wants_statistics && plans.has(Graph::forward_statistics, padded(unit.shape, 8));
-    unit.shape = padded(unit.shape, eight || d.x[3] > 4 ? 8 : 4);
+    const auto gives_statistics = [&](const ConvolutionShape& shape) {
+      return wants_statistics && plans.has(Graph::forward_statistics, shape);
+    };
+    const bool blocks = d.stride == 2 && d.window > 1 && gives_statistics(in_blocks(unit.shape));
+    unit.input = blocks ? ConvolutionInput::blocks : ConvolutionInput::padded;
+    const bool eight = d.x[3] > 4 || gives_statistics(padded(unit.shape, 8));
+    unit.shape = blocks ? in_blocks(unit.shape) : padded(unit.shape, eight ? 8 : 4);
   }
   if (wants_statistics && unit.forward == Graph::forward && plans.has(Graph::forward_statistics, unit.shape))
     unit.forward = Graph::forward_statistics;
@@ -182,7 +195,8 @@ BytesMoved bytes_moved(const Conv2dDescription& d, const ConvolutionUnit& unit) 
   const double element = static_cast<double>(size_bytes(d.dtype));
   const double x = static_cast<double>(d.x.n_elements()) * element;
   const double y = static_cast<double>(d.y().n_elements()) * element;
-  const double n_weights = static_cast<double>(d.out_channels * d.window * d.window * unit.shape.x[3]);
+  const double n_weights =
+      static_cast<double>(d.out_channels * unit.shape.window * unit.shape.window * unit.shape.x[3]);
   const double weight = n_weights * element, master = n_weights * sizeof(float);
   const double cast = d.dtype == DType::fp32 ? 0 : master + weight;  // between fp32 and the graphs' type
   const double with_residual = d.normalization && d.normalization->residual != Residual::none ? x : 0;
@@ -190,7 +204,7 @@ BytesMoved bytes_moved(const Conv2dDescription& d, const ConvolutionUnit& unit) 
 
   BytesMoved moved;
   moved.forward = cast + weight + input + y;
-  if (unit.input == ConvolutionInput::padded) moved.forward += x + input;
+  if (unit.has_own_input()) moved.forward += x + input;
   if (unit.makes_z())
     moved.forward += with_residual + (unit.input == ConvolutionInput::inside ? 0 : x);
   else if (d.normalization)

@@ -20,6 +20,7 @@ Level level_of(const std::string& name);
 enum class ConvolutionInput : std::uint8_t {
   x,          // as it is
   padded,     // x with more channels, zeros: the kernels' loads want 8 or 16 bytes
+  blocks,     // x as blocks of 2 x 2 pixels (conversions.h), for a window of stride 2 over few channels
   inside,     // z, which only the graphs see
   stored,     // z in the caller's memory
   saved,      // z kept from forward to backward
@@ -27,12 +28,14 @@ enum class ConvolutionInput : std::uint8_t {
 };
 
 struct ConvolutionUnit {
-  ConvolutionShape shape;  // of the graphs: its input may be padded
+  ConvolutionShape shape;  // of the graphs: its input may be padded, or in blocks
   ConvolutionInput input = ConvolutionInput::x;
   ConvolutionGraph forward = ConvolutionGraph::forward;
   ConvolutionGraph weight_gradient = ConvolutionGraph::weight_gradient;
   ConvolutionGraph fused_gradient = ConvolutionGraph::data_gradient;  // data_gradient: there is none
 
+  /// x is copied into another form.
+  bool has_own_input() const { return input == ConvolutionInput::padded || input == ConvolutionInput::blocks; }
   bool gives_statistics() const;  // forward does, so no pass
   bool makes_z() const;           // forward does, so no pass
   bool has_fused_gradient() const { return fused_gradient != ConvolutionGraph::data_gradient; }

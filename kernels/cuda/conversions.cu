@@ -99,6 +99,65 @@ __global__ void pad_each_row(const T* source, T* target, std::int64_t n_rows, in
   }
 }
 
+// ---- Blocks of 2 x 2 pixels -----------------------------------------------------------------------------------------
+
+/// What the kernels know of PixelBlocks. A block's channel is (row in block, column in block, channel of x).
+struct BlockSizes {
+  int height, width, channels;                    // of x
+  int block_height, block_width, block_channels;  // of the blocks
+  int window, block_window, before, shift;
+};
+
+/// A thread eight channels of a block, which it stores at once.
+template <typename T>
+__global__ void pixels_to_blocks(const T* x, T* blocks, std::int64_t n_packs, BlockSizes s) {
+  const int packs = s.block_channels / 8;
+  for (std::int64_t i = first_item(); i < n_packs; i += item_stride()) {
+    const std::int64_t block = i / packs, block_row = block / s.block_width;
+    const int first = static_cast<int>(i % packs) * 8;
+    const int top = 2 * (static_cast<int>(block_row % s.block_height) - s.before);
+    const int left = 2 * (static_cast<int>(block % s.block_width) - s.before);
+    const std::int64_t image = block_row / s.block_height;
+    Pack<T> out;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const int place = (first + j) / s.channels, row = top + place / 2, column = left + place % 2;
+      const bool is_pixel = place < 4 && row >= 0 && row < s.height && column >= 0 && column < s.width;
+      out.values[j] = is_pixel
+                          ? x[((image * s.height + row) * s.width + column) * s.channels + (first + j) % s.channels]
+                          : from_float<T>(0.0f);
+    }
+    store_pack(blocks + 8 * i, out);
+  }
+}
+
+template <typename T>
+__global__ void window_to_blocks(const float* source, T* target, std::int64_t n, BlockSizes s) {
+  for (std::int64_t i = first_item(); i < n; i += item_stride()) {
+    const int d = static_cast<int>(i % s.block_channels), place = d / s.channels;
+    const std::int64_t tap = i / s.block_channels, block_row = tap / s.block_window;
+    const int row = 2 * static_cast<int>(block_row % s.block_window) + place / 2 - s.shift;
+    const int column = 2 * static_cast<int>(tap % s.block_window) + place % 2 - s.shift;
+    const bool is_pixel = place < 4 && row >= 0 && row < s.window && column >= 0 && column < s.window;
+    const std::int64_t k = block_row / s.block_window;
+    target[i] = from_float<T>(
+        is_pixel ? source[((k * s.window + row) * s.window + column) * s.channels + d % s.channels] : 0.0f);
+  }
+}
+
+template <typename T, bool kAccumulate>
+__global__ void window_from_blocks(const T* source, float* target, std::int64_t n, BlockSizes s) {
+  for (std::int64_t i = first_item(); i < n; i += item_stride()) {
+    const std::int64_t tap = i / s.channels, window_row = tap / s.window, k = window_row / s.window;
+    const int row = static_cast<int>(window_row % s.window) + s.shift;
+    const int column = static_cast<int>(tap % s.window) + s.shift;
+    const int d = (2 * (row % 2) + column % 2) * s.channels + static_cast<int>(i % s.channels);
+    const float value =
+        to_float(source[((k * s.block_window + row / 2) * s.block_window + column / 2) * s.block_channels + d]);
+    target[i] = kAccumulate ? target[i] + value : value;
+  }
+}
+
 // ---- Numbers for each channel ---------------------------------------------------------------------------------------
 
 __global__ void sums_to_double(DoubleSums a, DoubleSums b) {
@@ -202,6 +261,72 @@ void pad_rows(DType dtype, const void* source, void* target, const Rows& rows, c
     as(static_cast<Half*>(nullptr));
   else
     as(static_cast<Bfloat16*>(nullptr));
+}
+
+PixelBlocks pixel_blocks(const Shape& x, std::int64_t out_channels, int window, int padding) {
+  PixelBlocks of{.x = x, .out_channels = out_channels, .window = window, .padding = padding};
+  of.block_window = (window + of.shift() + 1) / 2;
+  const auto n_blocks = [&](std::int64_t size) { return (size + 2 * padding - window) / 2 + of.block_window; };
+  of.blocks = {x[0], n_blocks(x[1]), n_blocks(x[2]), (4 * x[3] + 7) / 8 * 8};
+  return of;
+}
+
+namespace {
+
+BlockSizes sizes_of(const PixelBlocks& of) {
+  const auto number = [](std::int64_t value) { return static_cast<int>(value); };
+  return {.height = number(of.x[1]),
+          .width = number(of.x[2]),
+          .channels = number(of.x[3]),
+          .block_height = number(of.blocks[1]),
+          .block_width = number(of.blocks[2]),
+          .block_channels = number(of.blocks[3]),
+          .window = of.window,
+          .block_window = of.block_window,
+          .before = of.before(),
+          .shift = of.shift()};
+}
+std::int64_t block_weights(const PixelBlocks& of) {
+  return of.out_channels * of.block_window * of.block_window * of.blocks[3];
+}
+Grid grid_of(std::int64_t n, const CudaContext& context) {
+  return {.blocks = blocks_for(static_cast<std::size_t>(n), kThreads, most_blocks(context)), .threads = kThreads};
+}
+/// f of a null pointer to fp16's or bf16's type.
+template <typename F>
+void for_half(DType dtype, F&& f) {
+  dtype == DType::fp16 ? f(static_cast<Half*>(nullptr)) : f(static_cast<Bfloat16*>(nullptr));
+}
+
+}  // namespace
+
+void to_blocks(DType dtype, const void* x, void* blocks, const PixelBlocks& of, const CudaContext& context,
+               Stream& stream) {
+  const std::int64_t n_packs = of.blocks.n_elements() / 8;
+  for_half(dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    launch(pixels_to_blocks<T>, grid_of(n_packs, context), stream, static_cast<const T*>(x), static_cast<T*>(blocks),
+           n_packs, sizes_of(of));
+  });
+}
+
+void narrow_to_blocks(DType dtype, const float* source, void* target, const PixelBlocks& of, const CudaContext& context,
+                      Stream& stream) {
+  for_half(dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    launch(window_to_blocks<T>, grid_of(block_weights(of), context), stream, source, static_cast<T*>(target),
+           block_weights(of), sizes_of(of));
+  });
+}
+
+void widen_from_blocks(DType dtype, const void* source, float* target, const PixelBlocks& of, bool accumulate,
+                       const CudaContext& context, Stream& stream) {
+  const std::int64_t n = of.out_channels * of.window * of.window * of.x[3];
+  for_half(dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const auto kernel = accumulate ? window_from_blocks<T, true> : window_from_blocks<T, false>;
+    launch(kernel, grid_of(n, context), stream, static_cast<const T*>(source), target, n, sizes_of(of));
+  });
 }
 
 void to_double(const std::array<DoubleSums, 2>& pieces, const CudaContext& context, Stream& stream) {

@@ -33,6 +33,31 @@ void widen(DType dtype, const void* source, float* target, const Rows& rows, boo
 void pad_rows(DType dtype, const void* source, void* target, const Rows& rows, const CudaContext& context,
               Stream& stream);
 
+/// A convolution of stride 2 as one of stride 1 over blocks of 2 x 2 pixels, whose channels lie one behind the other
+/// (space to depth): few channels become enough for tensor cores, and a window of 7 becomes one of 4. What is outside
+/// of the images is among the blocks, as zeros, so that the block convolution has no padding.
+struct PixelBlocks {
+  Shape x;                        // (N, H, W, C) pixels
+  std::int64_t out_channels = 0;  // K
+  int window = 0;                 // R, of pixels
+  int padding = 0;                // of pixels
+  Shape blocks{};                 // (N, H', W', D) blocks; D >= 4 C, a multiple of 8, zeros behind the 4 C
+  int block_window = 0;           // R'
+  int before() const { return (padding + 1) / 2; }      // blocks in front of the images
+  int shift() const { return 2 * before() - padding; }  // pixels in front of the window in its first block
+};
+PixelBlocks pixel_blocks(const Shape& x, std::int64_t out_channels, int window, int padding);
+
+/// blocks = x
+void to_blocks(DType dtype, const void* x, void* blocks, const PixelBlocks& of, const CudaContext& context,
+               Stream& stream);
+/// target (K, R', R', D) of fp16 or bf16 = source (K, R, R, C) of fp32: a window's pixels where its blocks have them.
+void narrow_to_blocks(DType dtype, const float* source, void* target, const PixelBlocks& of, const CudaContext& context,
+                      Stream& stream);
+/// target (K, R, R, C) of fp32, overwritten or added to, from source (K, R', R', D).
+void widen_from_blocks(DType dtype, const void* source, float* target, const PixelBlocks& of, bool accumulate,
+                       const CudaContext& context, Stream& stream);
+
 /// target (n) = source (n)
 struct DoubleSums {
   const float* source = nullptr;

@@ -56,4 +56,11 @@ void check_world_size(const Launch& launch, int size) {
       launch.launcher, launch.expected_size, size);
 }
 
+void check_builds_agree(World& world, const std::string& mine) {
+  const std::vector<std::string> builds = world.all_gather(mine), hosts = world.all_gather(world.host());
+  for (std::size_t r = 1; r < builds.size(); ++r)
+    require(builds[r] == builds[0], ErrorCode::comm_builds, "rank {} on {} runs lockstep {}, rank 0 on {} lockstep {}",
+            r, hosts[r], builds[r], hosts[0], builds[0]);
+}
+
 }  // namespace lockstep::comm

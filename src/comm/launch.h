@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "lockstep/communicator.h"
+
 namespace lockstep::comm {
 
 struct Launch {
@@ -18,5 +20,8 @@ Launch inspect_launch();
 
 /// After MPI_Init: throws comm_launch when the size of the world contradicts the launcher.
 void check_world_size(const Launch& launch, int size);
+
+/// Collective: throws comm_builds, on all ranks, where a rank's build (version, commit, compiler) is not rank 0's.
+void check_builds_agree(World& world, const std::string& mine);
 
 }  // namespace lockstep::comm

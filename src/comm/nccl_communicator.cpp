@@ -22,6 +22,7 @@
 #include "base/outcome.h"
 #include "comm/device_exchange.h"
 #include "comm/nccl_library.h"
+#include "comm/nccl_log.h"
 #include "comm/regions.h"
 #include "lockstep/error.h"
 #include "lockstep/handle.h"
@@ -168,10 +169,11 @@ class NcclCommunicator final : public Communicator, private Lane, private Peers 
   }
 
   std::string describe() const override {
-    return fmt::format("NCCL {}, {} ranks on {} node{}{}{}", nccl_version_text(nccl().version), size(),
+    return fmt::format("NCCL {}, {} ranks on {} node{}{}{}{}{}", nccl_version_text(nccl().version), size(),
                        topology_.n_nodes(), topology_.n_nodes() == 1 ? "" : "s",
                        topology_.is_tree ? ", summed by a fixed tree" : "",
-                       topology_.n_nodes() > 1 && topology_.wire == DType::bf16 ? ", gradients in bf16" : "");
+                       topology_.n_nodes() > 1 && topology_.wire == DType::bf16 ? ", gradients in bf16" : "",
+                       network_.empty() ? "" : ", ", network_);
   }
   int rank() const override { return world_.rank(); }
   int size() const override { return world_.size(); }
@@ -215,6 +217,7 @@ class NcclCommunicator final : public Communicator, private Lane, private Peers 
   }
 
   void start() {
+    const NcclLog log;
     const auto agree = [this](const auto& step) {
       return all_agree([this](const std::string& text) { return world_.all_gather(text); }, name_in_messages(world_),
                        step);
@@ -236,6 +239,7 @@ class NcclCommunicator final : public Communicator, private Lane, private Peers 
       is_starting_.store(false);
       return "";
     });
+    network_ = log.network();
   }
 
   /// Copies go the faster where NCCL knows the memory; where it cannot, it does without.
@@ -345,6 +349,7 @@ class NcclCommunicator final : public Communicator, private Lane, private Peers 
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Memory> counters_;
   std::unique_ptr<DeviceExchange> exchange_;
+  std::string network_;  // that NCCL uses; empty: not known
 
   std::shared_ptr<Comm> comm_;
   std::atomic<bool> is_starting_{false};

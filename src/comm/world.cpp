@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/version.h"
 #include "comm/communication_thread.h"
 #include "comm/control_lane.h"
 #include "comm/host_communicator.h"
@@ -74,7 +75,9 @@ class MpiWorld final : public World {
 std::unique_ptr<World> start_world(int* argc, char*** argv, double watchdog_seconds) {
   const Launch launch = inspect_launch();
   if (launch.alone) return single_world();
-  return std::make_unique<MpiWorld>(argc, argv, launch, watchdog_seconds);
+  auto world = std::make_unique<MpiWorld>(argc, argv, launch, watchdog_seconds);
+  check_builds_agree(*world, fmt::format("{} ({}), {}", version(), commit(), compiler()));
+  return world;
 }
 
 std::unique_ptr<World> single_world() { return std::make_unique<SingleWorld>(); }

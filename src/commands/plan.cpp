@@ -9,6 +9,7 @@
 #include "config/parser.h"
 #include "train/algorithm_store.h"
 #include "train/banner.h"
+#include "train/batch_fit.h"
 #include "train/session.h"
 
 namespace lockstep::commands {
@@ -16,6 +17,7 @@ namespace lockstep::commands {
 namespace {
 
 constexpr int kMaxRanks = 1 << 20;
+constexpr std::int64_t kMostSamples = 1 << 20;  // of a rank at once
 
 struct Ranks {
   int n = 1, nodes = 1;
@@ -23,48 +25,50 @@ struct Ranks {
 };
 
 struct Planned {
+  Config config;  // with numbers for what is auto
   data::ImageSetInfo images;
   std::unique_ptr<Backend> backend;
   std::unique_ptr<train::StepPlan> plan;
+  std::int64_t fits = 0;          // samples of a rank, or micro-batch, at once
   std::string precision_warning;  // empty: none
 };
 
-Planned make_plan(const Config& config, const Ranks& ranks, const data::ImageSetInfo& images) {
+/// `device`: one that need not be here; empty: the configuration's.
+std::unique_ptr<Backend> backend_of(const Config& config, const Ranks& ranks, const std::string& device,
+                                    std::shared_ptr<Algorithms> algorithms) {
+  if (!device.empty()) return make_planning_backend(device);
+  return make_backend({.device = config.device,
+                       .threads = config.cpu.threads,
+                       .local_rank = 0,
+                       .local_size = ranks.on_first_node(),
+                       .algorithms = std::move(algorithms)});
+}
+
+Planned make_plan(const Config& given, const Ranks& ranks, const data::ImageSetInfo& images,
+                  const std::string& device) {
   Planned planned;
+  planned.config = given;
   planned.images = images;
+  Config& config = planned.config;
+  const auto topology = [&](const SumOrder& order) {
+    return comm::topology_of(config.comm, comm::supposed_ranks(ranks.n, ranks.nodes), order,
+                             planned.backend->memory_space());
+  };
   const auto algorithms = config.reproducible ? nullptr : std::make_shared<Algorithms>();
-  planned.backend = make_backend({.device = config.device,
-                                  .threads = config.cpu.threads,
-                                  .local_rank = 0,
-                                  .local_size = ranks.on_first_node(),
-                                  .algorithms = algorithms});
+  planned.backend = backend_of(config, ranks, device, algorithms);
   planned.precision_warning = planned.backend->check_precision(config.precision);
+  // In the fixed ways: what is planned for the sake of its size is no way to remember.
+  const auto planner = backend_of(config, ranks, device, nullptr);
+  planned.fits = train::batch_that_fits(config, images, ranks.n, *planner, topology({}),
+                                        planned.backend->device().memory_bytes, kMostSamples);
+  train::resolve_batch(config, ranks.n, planned.fits, images.n_samples);
   const train::BatchShape batch = train::batch_shape(config, 0, ranks.n);
   if (algorithms)  // what is not remembered runs in a fixed way
     algorithms->remember(
         train::AlgorithmStore(train::RunDirectory(config), planned.backend->device(), batch.largest_piece()).load());
   planned.plan =
-      std::make_unique<train::StepPlan>(config, images, batch, *planned.backend,
-                                        comm::topology_of(config.comm, comm::supposed_ranks(ranks.n, ranks.nodes),
-                                                          batch.order_over_ranks(), planned.backend->memory_space()));
+      std::make_unique<train::StepPlan>(config, images, batch, *planned.backend, topology(batch.order_over_ranks()));
   return planned;
-}
-
-/// The largest batch a rank, or micro-batch, whose step fits into its share of the memory: activations and workspace
-/// grow with it.
-std::int64_t batch_that_fits(const Config& config, const Ranks& ranks, const Planned& planned) {
-  const auto total_of = [&](std::int64_t batch) {
-    Config other = config;
-    other.train.batch_per_rank = config.train.micro_batches > 0 ? 0 : batch;
-    other.train.global_batch = config.train.micro_batches * batch;
-    return make_plan(other, ranks, planned.images).plan->memory().total();
-  };
-  const std::int64_t small = 8, large = 16;
-  const double fixed_and_small = static_cast<double>(total_of(small));
-  const double per_sample =
-      (static_cast<double>(total_of(large)) - fixed_and_small) / static_cast<double>(large - small);
-  const double room = static_cast<double>(planned.backend->device().memory_bytes) - fixed_and_small;
-  return std::max<std::int64_t>(0, small + static_cast<std::int64_t>(room / std::max(1.0, per_sample)));
 }
 
 std::string choices(const train::StepPlan& plan) {
@@ -82,7 +86,10 @@ nlohmann::ordered_json json_of(const Planned& planned, const Ranks& ranks) {
   return {{"ranks", ranks.n},
           {"nodes", ranks.nodes},
           {"batch_per_rank", planned.plan->batch().largest_piece()},
+          {"accumulate", planned.plan->batch().is_tree ? 1 : planned.plan->batch().pieces},
           {"global_batch", planned.plan->batch().global_batch},
+          {"batch_that_fits", planned.fits},
+          {"device", planned.backend->device().name},
           {"parameters", planned.plan->parameters().n_canonical()},
           {"memory_bytes",
            {{"parameters", m.parameters},
@@ -102,7 +109,8 @@ nlohmann::ordered_json json_of(const Planned& planned, const Ranks& ranks) {
           {"buckets", buckets}};
 }
 
-std::string text_of(const Config& config, const Planned& planned, const Ranks& ranks) {
+std::string text_of(const Planned& planned, const Ranks& ranks) {
+  const Config& config = planned.config;
   const train::StepPlan& plan = *planned.plan;
   std::string text = fmt::format(
       "{}-{}, {} parameters, {}; batch {}\n\nMemory of a rank\n{}\nAll-reduce, {:.1f} MiB a step in {} buckets\n",
@@ -112,8 +120,8 @@ std::string text_of(const Config& config, const Planned& planned, const Ranks& r
   for (const comm::Bucket& b : plan.buckets())
     text += fmt::format("  {:>9.2f} MiB  {} .. {}\n", static_cast<double>(b.n_elements * sizeof(float)) / (1 << 20),
                         b.first_name, b.last_name);
-  text += fmt::format("\nBatch that fits: about {} a {} ({:.1f} GiB for each of {} ranks on its node)\n",
-                      batch_that_fits(config, ranks, planned), plan.batch().is_tree ? "micro-batch" : "rank",
+  text += fmt::format("\nBatch that fits: {} a {} (in {:.0f} % of {:.1f} GiB for each of {} ranks on its node)\n",
+                      planned.fits, plan.batch().is_tree ? "micro-batch" : "rank", 100 * train::kUsableMemory,
                       static_cast<double>(planned.backend->device().memory_bytes) / (1 << 30), ranks.on_first_node());
   if (!planned.precision_warning.empty()) text += fmt::format("\nPrecision: {}\n", planned.precision_warning);
   return text + fmt::format("\nHow each layer runs on {}\n{}", planned.backend->device().name, choices(plan));
@@ -121,17 +129,17 @@ std::string text_of(const Config& config, const Planned& planned, const Ranks& r
 
 }  // namespace
 
-PlanReport plan_report(const Config& config, int n_ranks, int nodes) {
+PlanReport plan_report(const Config& config, int n_ranks, int nodes, const std::string& device) {
   require(nodes <= n_ranks, ErrorCode::usage, "{} nodes are more than the {} ranks", nodes, n_ranks);
   const Ranks ranks{.n = n_ranks, .nodes = nodes};
-  const Planned planned = make_plan(config, ranks, train::open_train_set(config)->info());
-  return {.text = text_of(config, planned, ranks), .json = json_of(planned, ranks)};
+  const Planned planned = make_plan(config, ranks, train::open_train_set(config)->info(), device);
+  return {.text = text_of(planned, ranks), .json = json_of(planned, ranks)};
 }
 
 void add_plan(CLI::App& app, Run& run, const Arguments&) {
   struct Given {
     std::vector<std::string> configuration;
-    std::string json;
+    std::string json, device;
     int ranks = 1, nodes = 1;
   };
   auto given = std::make_shared<Given>();
@@ -143,10 +151,16 @@ void add_plan(CLI::App& app, Run& run, const Arguments&) {
   command->add_option("--nodes", given->nodes, "nodes that the ranks are on, in equal blocks")
       ->check(CLI::Range(1, kMaxRanks))
       ->capture_default_str();
+  command
+      ->add_option("--device", given->device,
+                   fmt::format("plan for a GPU that need not be here: {}, or a file FILE.json as cuDNN describes one",
+                               known_devices()))
+      ->type_name("NAME");
   add_json(*command, given->json);
   command->callback([given, &run] {
     run = [given] {
-      const PlanReport plan = plan_report(config::parse(given->configuration), given->ranks, given->nodes);
+      const PlanReport plan =
+          plan_report(config::parse(given->configuration), given->ranks, given->nodes, given->device);
       report(given->json, plan.json, plan.text);
       return 0;
     };

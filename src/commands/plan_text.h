@@ -14,7 +14,8 @@ struct PlanReport {
   nlohmann::ordered_json json;
 };
 
-/// For rank 0 of `ranks`, in equal blocks on `nodes`.
-PlanReport plan_report(const Config& config, int ranks, int nodes);
+/// For rank 0 of `ranks`, in equal blocks on `nodes`. `device`: one that need not be here (make_planning_backend);
+/// empty: the configuration's.
+PlanReport plan_report(const Config& config, int ranks, int nodes, const std::string& device = "");
 
 }  // namespace lockstep::commands

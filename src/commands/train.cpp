@@ -70,6 +70,7 @@ int run_training(const TrainArguments& given, const Arguments& program) {
   std::vector<std::string> notes;
   if (is_leader) notes = begin_run(run, given.fresh);
   on_failure([run] { run.write_status("failed"); });
+  run.check_is_shared(world);
   world.barrier();
   if (is_leader || config.log.all_ranks) log::open_file(run.file("log.txt"));
   std::optional<train::TraceFile> trace;

@@ -80,7 +80,7 @@ void check_data(const Config& c, const Origins& origins) {
 }
 
 void check_training(const Config& c, const Origins& origins) {
-  require(c.train.global_batch > 0 || c.train.batch_per_rank > 0, ErrorCode::config_conflict,
+  require(c.train.global_batch > 0 || c.train.batch_per_rank != 0, ErrorCode::config_conflict,
           "{}one of train.global_batch and train.batch_per_rank must be 1 or more, found 0 for both",
           places(origins, {"train.global_batch", "train.batch_per_rank"}));
   require(c.train.global_batch == 0 || c.train.global_batch >= c.train.accumulate, ErrorCode::config_conflict,
@@ -111,7 +111,7 @@ void check_micro_batches(const Config& c, const Origins& origins) {
           "{}train.micro_batches must divide train.global_batch, found {} and {}; {} would do",
           places(origins, {"train.micro_batches", "train.global_batch"}), m, c.train.global_batch,
           greatest_divisor_up_to(c.train.global_batch, m));
-  require(c.train.accumulate == 1, ErrorCode::config_conflict,
+  require(c.train.accumulate == 1 || c.train.accumulate == Config::kAuto, ErrorCode::config_conflict,
           "{}train.micro_batches already has each rank run its micro-batches one after another: set train.accumulate "
           "to 1, found {}",
           places(origins, {"train.micro_batches", "train.accumulate"}), c.train.accumulate);

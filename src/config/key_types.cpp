@@ -12,7 +12,6 @@ namespace lockstep::config {
 namespace {
 
 constexpr int kMaxChannels = 4;
-constexpr int kMaxCount = 1024;  // threads; OpenMP has no message for more than the system gives, it crashes
 
 /// All of `text` as a number; empty where it is none. Independent of the locale.
 template <typename T>
@@ -201,21 +200,24 @@ Key auto_or_list(std::string name, Field<std::vector<double>> field, Range range
   return key;
 }
 
-Key auto_or_count(std::string name, Field<int> field, About about) {
-  Key key = row(std::move(name), "one of", fmt::format("auto | 1 to {}", kMaxCount), std::move(about));
-  key.set = [field](Config& config, const Value& value) {
-    if (value.is_list || (value.text != "auto" && !is_whole_number(value.text))) return Fit::wrong_type;
-    const auto parsed = value.text == "auto" ? std::optional<int>(0) : number<int>(value.text);
-    if (!parsed || *parsed < 0 || *parsed > kMaxCount || (*parsed == 0 && value.text != "auto"))
-      return Fit::out_of_range;
-    field(config) = *parsed;
+template <typename T>
+Key auto_or_integer(std::string name, Field<T> field, T auto_value, std::int64_t low, std::int64_t high, About about) {
+  Key key = row(std::move(name), "one of", fmt::format("auto | {} to {}", low, high), std::move(about));
+  key.set = [field, auto_value, low, high](Config& config, const Value& value) {
+    const bool is_auto = !value.is_list && value.text == "auto";
+    if (value.is_list || (!is_auto && !is_whole_number(value.text))) return Fit::wrong_type;
+    const auto parsed = is_auto ? std::nullopt : number<std::int64_t>(value.text);
+    if (!is_auto && (!parsed || *parsed < low || *parsed > high)) return Fit::out_of_range;
+    field(config) = is_auto ? auto_value : static_cast<T>(*parsed);
     return Fit::good;
   };
-  key.get = [field](const Config& config) {
-    const int count = value_of(field, config);
-    return count == 0 ? "auto" : fmt::format("{}", count);
+  key.get = [field, auto_value](const Config& config) {
+    const T count = value_of(field, config);
+    return count == auto_value ? "auto" : fmt::format("{}", count);
   };
   return key;
 }
+template Key auto_or_integer(std::string, Field<int>, int, std::int64_t, std::int64_t, About);
+template Key auto_or_integer(std::string, Field<std::int64_t>, std::int64_t, std::int64_t, std::int64_t, About);
 
 }  // namespace lockstep::config

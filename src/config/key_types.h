@@ -49,7 +49,8 @@ Key path(std::string name, Field<std::string> field, About about);
 Key words(std::string name, Field<std::vector<std::string>> field, std::vector<std::string> words, About about);
 /// `auto` (an empty list), or one number a channel.
 Key auto_or_list(std::string name, Field<std::vector<double>> field, Range range, About about);
-/// `auto` (0), or a number from 1 to 1024.
-Key auto_or_count(std::string name, Field<int> field, About about);
+/// `auto` (stored as `auto_value`, below `low`), or a number from `low` to `high`. T: int or std::int64_t.
+template <typename T>
+Key auto_or_integer(std::string name, Field<T> field, T auto_value, std::int64_t low, std::int64_t high, About about);
 
 }  // namespace lockstep::config

@@ -184,7 +184,7 @@ void apply(const Setting& setting, Config& config) {
           "{}: {}: wanted {}, found {}", setting.place, setting.key, wanted(*key), shown(setting.value));
   // Of these two the later given holds.
   if (key->name == "train.global_batch" && config.train.global_batch > 0) config.train.batch_per_rank = 0;
-  if (key->name == "train.batch_per_rank" && config.train.batch_per_rank > 0) config.train.global_batch = 0;
+  if (key->name == "train.batch_per_rank" && config.train.batch_per_rank != 0) config.train.global_batch = 0;
 }
 
 bool is_learned(const Key& key, const Config& config) {

@@ -20,6 +20,7 @@ namespace {
 
 constexpr Effect kLearning = Effect::learning;
 constexpr Effect kNone = Effect::none;
+constexpr int kMaxThreads = 1024;  // OpenMP has no message for more than the system gives, it crashes
 const Range kUpToATebibyte{.high = 1 << 20, .low_excluded = true, .takes = "greater than 0, up to 1048576"};
 
 std::vector<Key> run_and_device_keys() {
@@ -83,11 +84,15 @@ std::vector<Key> train_keys() {
       integer(KEY(train.max_steps), 0, {kNone, "steps", "stop after so many, counted from step 0; 0: no limit"}),
       integer(KEY(train.global_batch), 0,
               {kLearning, "samples", "samples a step, all ranks together; 0: train.batch_per_rank holds"}, kMaxSamples),
-      integer(
-          KEY(train.batch_per_rank), 0,
-          {kNone, "samples", "samples a rank and micro-batch; the later given of this and train.global_batch holds"},
-          kMaxSamples),
-      integer(KEY(train.accumulate), 1, {kNone, "", "micro-batches a rank and step, one after another"}, 65536),
+      auto_or_integer<std::int64_t>(
+          KEY(train.batch_per_rank), Config::kAuto, 0, kMaxSamples,
+          {kNone, "samples",
+           "samples a rank and micro-batch; the later given of this and train.global_batch holds; auto: the most that "
+           "fit into 90 % of the device's memory"}),
+      auto_or_integer<int>(KEY(train.accumulate), Config::kAuto, 1, 65536,
+                           {kNone, "",
+                            "micro-batches a rank and step, one after another; auto: as few as fit, none larger than "
+                            "train.batch_per_rank"}),
       integer(KEY(train.micro_batches), 0,
               {kLearning, "",
                "cut the global batch into so many, on any number of ranks up to that, summed in one fixed order: with "
@@ -185,9 +190,10 @@ std::vector<Key> comm_and_cpu_keys() {
       real(KEY(comm.sleep_ms), kNotNegative, {kNone, "ms", "delay of each bucket, to test the overlap"}),
       real(KEY(comm.watchdog_seconds), kPositive,
            {kNone, "s", "a rank that is missing from a collective for so long ends the job, and is named"}),
-      auto_or_count(KEY(cpu.threads), {Effect::rounding, "threads",
-                                       "threads a rank; auto: the cores that it may use, or 1 if reproducible: another "
-                                       "number gives other bits"}),
+      auto_or_integer<int>(
+          KEY(cpu.threads), 0, 1, kMaxThreads,
+          {Effect::rounding, "threads",
+           "threads a rank; auto: the cores that it may use, or 1 if reproducible: another number gives other bits"}),
       truth(KEY(cuda.graph),
             {kNone, "", "record a step as a CUDA graph and start it as one; false: for debugging. Off with trace"}),
   };

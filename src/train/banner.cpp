@@ -1,6 +1,11 @@
 #include "train/banner.h"
 
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <map>
+#include <string_view>
 
 #include "base/process.h"
 #include "base/version.h"
@@ -11,6 +16,18 @@ namespace lockstep::train {
 namespace {
 
 double mib(std::size_t size_bytes) { return static_cast<double>(size_bytes) / (1 << 20); }
+
+/// What a site or user told NCCL and Open MPI of the network: "NCCL_SOCKET_IFNAME=eth0".
+std::vector<std::string> network_settings() {
+  std::vector<std::string> found;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view setting(*entry);
+    for (const std::string_view prefix : {"NCCL_", "OMPI_MCA_btl", "OMPI_MCA_pml", "UCX_"})
+      if (setting.starts_with(prefix) && !setting.starts_with("NCCL_HOME=")) found.emplace_back(setting);
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
 
 }  // namespace
 
@@ -78,6 +95,8 @@ void write_banner(Session& s) {
   log::info("batch: {}; {} steps an epoch, {} steps", batch_text(s.plan->batch()), s.steps_per_epoch, s.last_step);
   log::info("communication: {}; {} bucket{} of up to {:g} MiB", s.communicator->describe(), s.plan->buckets().size(),
             s.plan->buckets().size() == 1 ? "" : "s", s.config.comm.bucket_mb);
+  if (const auto settings = network_settings(); s.world.size() > 1 && !settings.empty())
+    log::info("network settings: {}", fmt::join(settings, " "));
   log::info("memory of rank 0:\n{}", memory_text(s.plan->memory()));
   for (const std::string& note : s.notes) log::info("{}", note);
   if (!s.resumed_from.empty()) log::info("continues from {} (step {})", s.resumed_from, s.progress.step);

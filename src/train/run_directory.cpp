@@ -1,8 +1,12 @@
 #include "train/run_directory.h"
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <iterator>
+#include <thread>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "lockstep/error.h"
 #include "train/run_lock.h"
@@ -12,6 +16,10 @@ namespace lockstep::train {
 namespace fs = std::filesystem;
 
 namespace {
+
+// Two seconds, in which a network file system must show a new file to other nodes that list its directory.
+constexpr int kLooks = 20;
+constexpr std::chrono::milliseconds kBetweenLooks{100};
 
 void fill(std::string& name, const std::string& field, const std::string& value) {
   for (std::size_t at = name.find(field); at != std::string::npos; at = name.find(field, at + value.size()))
@@ -38,6 +46,32 @@ void RunDirectory::create() const {
   std::error_code error;
   fs::create_directories(checkpoints(), error);
   require(!error, ErrorCode::run_directory, "the run directory {} cannot be made: {}", path_, error.message());
+}
+
+void RunDirectory::check_is_shared(World& world) const {
+  if (world.n_nodes() == 1) return;
+  // Of a name that nobody has asked for before: file systems remember for seconds that a name was not there.
+  std::string token =
+      fmt::format("{}.{}", fs::path(path_).filename().string(), Clock::now().time_since_epoch().count());
+  token = world.all_gather(token).front();
+  const std::string probe = file(".seen-" + token);
+  if (world.rank() == 0) write_file(".seen-" + token, token);
+  world.barrier();
+  bool is_seen = fs::exists(probe);
+  for (int i = 0; i < kLooks && !is_seen; ++i) {
+    std::this_thread::sleep_for(kBetweenLooks);
+    std::error_code error;
+    (void)std::distance(fs::directory_iterator(path_, error), {});  // what some file systems look anew for
+    is_seen = fs::exists(probe);
+  }
+  const std::vector<std::string> blind = world.all_gather(is_seen ? "" : world.host());
+  std::error_code gone;
+  if (world.rank() == 0) fs::remove(probe, gone);
+  const auto found = std::find_if(blind.begin(), blind.end(), [](const std::string& host) { return !host.empty(); });
+  if (found == blind.end()) return;
+  fail(ErrorCode::run_not_shared,
+       "{} is not the same directory on {} as where rank 0 is: what rank 0 writes there is not seen",
+       fs::absolute(path_).lexically_normal().string(), *found);
 }
 
 std::string RunDirectory::set_aside() const {

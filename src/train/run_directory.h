@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "lockstep/communicator.h"
 #include "lockstep/config.h"
 
 namespace lockstep::train {
@@ -21,6 +22,8 @@ class RunDirectory {
 
   // Rank 0 only
   void create() const;
+  /// Collective, once it was made: throws run_not_shared on all ranks where a node does not see what rank 0 wrote.
+  void check_is_shared(World& world) const;
   /// Moves an existing run out of the way, to RUN.1, RUN.2, ..., but for the lock that this job holds; the new name,
   /// empty when there was none.
   std::string set_aside() const;

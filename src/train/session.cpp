@@ -14,6 +14,7 @@
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "train/algorithm_store.h"
+#include "train/batch_fit.h"
 #include "train/metrics.h"
 
 namespace lockstep::train {
@@ -96,7 +97,8 @@ Session::Session(Config given, World& the_world, const SessionOptions& options)
   const bool weights_only = !options.checkpoint.empty();
   if (open_next_checkpoint() && !weights_only) continue_from(reader_->state(), options);
   open_data();
-  const BatchShape batch = batch_shape(config, world.rank(), world.size());
+  open_backend();
+  const BatchShape batch = divide_batch();
   config.train.global_batch = batch.global_batch;
   const std::int64_t n = train_set->info().n_samples;
   require(batch.global_batch <= n, ErrorCode::data_range,
@@ -115,16 +117,39 @@ Session::Session(Config given, World& the_world, const SessionOptions& options)
     initialize_weights();
 }
 
-void Session::plan_steps(const BatchShape& batch, bool is_training) {
-  const auto algorithms = config.reproducible ? nullptr : std::make_shared<Algorithms>();
+void Session::open_backend() {
+  if (!config.reproducible) algorithms_ = std::make_shared<Algorithms>();
   backend = make_backend({.device = config.device,
                           .threads = config.cpu.threads,
                           .local_rank = world.local_rank(),
                           .local_size = world.local_size(),
-                          .algorithms = algorithms,
+                          .algorithms = algorithms_,
                           .records_steps = config.cuda.graph && !config.trace});
   if (const std::string warning = backend->check_precision(config.precision); !warning.empty() && leader())
     log::warning("precision: {}", warning);
+}
+
+BatchShape Session::divide_batch() {
+  if (wants_fit(config)) {
+    const std::int64_t n = train_set->info().n_samples, limit = n / world.size();
+    // By the fixed ways: what is planned here for the sake of its size is not to be timed.
+    const auto planner = make_backend({.device = config.device,
+                                       .threads = config.cpu.threads,
+                                       .local_rank = world.local_rank(),
+                                       .local_size = world.local_size()});
+    const comm::Topology topology = comm::topology_of(config.comm, world, {}, planner->memory_space());
+    std::int64_t fits = batch_that_fits(config, train_set->info(), world.size(), *planner, topology,
+                                        backend->device().memory_bytes, limit);
+    for (const std::string& other : world.all_gather(std::to_string(fits))) fits = std::min(fits, std::stol(other));
+    resolve_batch(config, world.size(), fits, n);
+    notes.push_back(fmt::format("{} samples of a rank at once fit into {:.0f} % of {:.1f} GiB", fits,
+                                100 * kUsableMemory, static_cast<double>(backend->device().memory_bytes) / (1 << 30)));
+  }
+  return batch_shape(config, world.rank(), world.size());
+}
+
+void Session::plan_steps(const BatchShape& batch, bool is_training) {
+  const auto& algorithms = algorithms_;
   communicator = comm::make_communicator(config.comm, world, *backend, batch.order_over_ranks());
   const auto make_plan = [&] {
     plan = std::make_unique<StepPlan>(
@@ -213,7 +238,7 @@ void Session::continue_from(const checkpoint::StateJson& state, const SessionOpt
   const auto batch = state.at("global_batch").get<std::int64_t>();
   const std::int64_t asked = asked_global_batch(config, world.size());
   // train.global_batch is compared below; what the share of a rank gives on other ranks is no mistake.
-  if (asked != batch && config.train.global_batch == 0)
+  if (asked > 0 && asked != batch && config.train.global_batch == 0)
     notes.push_back(
         fmt::format("the global batch stays {}, that of the run's first step; train.batch_per_rank would "
                     "make it {}",

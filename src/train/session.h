@@ -71,8 +71,12 @@ class Session {
   void initialize_weights();
   /// backend, communicator and plan, by algorithms that are the same on all ranks.
   void plan_steps(const BatchShape& batch, bool is_training);
+  void open_backend();
+  /// The batch of this run on these ranks, with numbers for what is auto.
+  BatchShape divide_batch();
   void check_ranks_agree() const;
 
+  std::shared_ptr<Algorithms> algorithms_;      // null: fixed ones
   std::vector<std::string> checkpoints_;        // to begin from; the first good one
   std::unique_ptr<checkpoint::Reader> reader_;  // of the first of them
 };

@@ -88,7 +88,8 @@ BatchShape micro_batches_shape(const Config& config, int rank, int ranks) {
 
 std::int64_t asked_global_batch(const Config& config, int ranks) {
   const Config::Train& t = config.train;
-  return t.global_batch > 0 ? t.global_batch : t.batch_per_rank * ranks * t.accumulate;
+  if (t.global_batch > 0) return t.global_batch;
+  return std::max<std::int64_t>(0, t.batch_per_rank) * ranks * std::max(1, t.accumulate);
 }
 
 BatchShape batch_shape(const Config& config, int rank, int ranks) {

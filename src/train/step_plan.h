@@ -46,7 +46,7 @@ struct BatchShape {
   SumOrder order_over_ranks() const;  // empty: none is asked for
 };
 
-/// train.global_batch, or what train.batch_per_rank makes of it on so many ranks.
+/// train.global_batch, or what train.batch_per_rank makes of it on so many ranks; 0: that is auto, and not known yet.
 std::int64_t asked_global_batch(const Config& config, int ranks);
 /// Resolves train.global_batch / batch_per_rank for so many ranks; throws where it cannot be divided.
 BatchShape batch_shape(const Config& config, int rank, int ranks);

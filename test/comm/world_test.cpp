@@ -1,5 +1,6 @@
 // ranks: 1 2 3 4
 // World and communicators of ranks on one node.
+#include "comm/launch.h"
 #include "test/comm/collective_tests.h"
 
 namespace lockstep::comm {
@@ -41,6 +42,20 @@ TEST(OneNode, OrderOfSummation) {
   const std::vector<float> expected = expected_sum<float>(c->size(), kElements);
   EXPECT_EQ(std::memcmp(expected.data(), data, kElements * sizeof(float)), 0);
   test_world->barrier();
+}
+
+TEST(Builds, AreComparedAtTheStart) {
+  check_builds_agree(*test_world, "0.1.0 (abc)");
+  if (test_world->size() == 1) return;
+  const bool is_last = test_world->rank() == test_world->size() - 1;
+  try {
+    check_builds_agree(*test_world, is_last ? "0.1.0 (def)" : "0.1.0 (abc)");
+    ADD_FAILURE() << "two builds were taken for one";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::comm_builds);
+    EXPECT_EQ(error.what(), fmt::format("rank {} on {} runs lockstep 0.1.0 (def), rank 0 on {} lockstep 0.1.0 (abc)",
+                                        test_world->size() - 1, test_world->host(), test_world->host()));
+  }
 }
 
 }  // namespace lockstep::comm

@@ -208,6 +208,11 @@ TEST_F(ParserTest, OfTheTwoBatchesTheLaterGivenHolds) {
   EXPECT_EQ(parse({both, "train.global_batch=96"}).train.global_batch, 96);
   EXPECT_EQ(parse({both, "train.global_batch=96"}).train.batch_per_rank, 0);
   EXPECT_EQ(parse({"train.batch_per_rank=8"}).train.global_batch, 0);
+  EXPECT_EQ(parse({"train.batch_per_rank=auto"}).train.global_batch, 0);
+  EXPECT_EQ(parse({"train.batch_per_rank=auto"}).train.batch_per_rank, Config::kAuto);
+  EXPECT_EQ(parse({"train.accumulate=auto"}).train.accumulate, Config::kAuto);
+  EXPECT_EQ(parse({file(to_yaml(parse({"train.batch_per_rank=auto"})), "auto.yaml")}).train.batch_per_rank,
+            Config::kAuto);
   EXPECT_EQ(parse({"train.global_batch=64", "train.batch_per_rank=0"}).train.global_batch, 64);
 }
 

@@ -13,6 +13,7 @@
 
 #include "graph/graph.h"
 #include "kernels/cuda/conv2d_plan.h"
+#include "kernels/cuda/conv2d_supposed.h"
 #include "kernels/cuda/cudnn.h"
 #include "kernels/cuda/ops.h"
 #include "layers/layers.h"
@@ -129,6 +130,7 @@ class Table {
         if (graph == ConvolutionGraph::data_gradient && unit.unit.has_fused_gradient()) continue;
         line += fmt::format("; {}: {}", name(graph), count_plans(graph, unit.unit.shape, context_, nullptr));
       }
+      compare_with_rules(unit.unit.shape);
       for (const LeveledUnit& leveled : units)
         for (const ConvolutionGraph graph : graphs_of(description, leveled.unit)) build(graph, leveled.unit.shape);
       std::printf("%s\n", line.c_str());
@@ -139,6 +141,18 @@ class Table {
   void summarize() const { std::fprintf(stderr, "%d graphs built, %d failed\n", n_built_, n_failed_); }
 
  private:
+  /// What `lockstep plan --device` supposes without cuDNN.
+  void compare_with_rules(const ConvolutionShape& shape) {
+    for (int i = 0; i < kConvolutionGraphs; ++i) {
+      const auto graph = static_cast<ConvolutionGraph>(i);
+      const bool supposed = is_supposed_to_have(graph, shape, context_.compute_capability);
+      if (supposed == count_plans(graph, shape, context_, nullptr) > 0) continue;
+      ++n_failed_;
+      std::fprintf(stderr, "%s, %s: conv2d_supposed.cpp says that there is %s plan, cuDNN that there is %s\n",
+                   name(graph), text(shape).c_str(), supposed ? "a" : "no", supposed ? "none" : "one");
+    }
+  }
+
   void build(ConvolutionGraph graph, const ConvolutionShape& shape) {
     const std::string_view precision = shape.tf32 ? "tf32" : lockstep::name(shape.dtype);
     const std::string key = fmt::format("{}, {}", name(graph), build_all_ ? text(shape) : std::string(precision));

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/cuda/conv2d_bare.h"
+#include "kernels/cuda/conv2d_supposed.h"
 #include "kernels/cuda/numbers.h"
 
 namespace lockstep::cuda {
@@ -213,34 +214,16 @@ class HostConvolution final : public PlannedConvolution {
   Index c_, k_, taps_, n_x_, n_y_, n_weight_;
 };
 
-bool has_plan(Graph graph, const ConvolutionShape& s) {
-  if (graph == Graph::forward || graph == Graph::data_gradient || graph == Graph::weight_gradient) return true;
-  if (s.dtype != DType::fp16 || s.x[3] % 8 != 0 || s.out_channels % 8 != 0) return false;
-  switch (graph) {
-    case Graph::forward_statistics:
-    case Graph::normalized_forward:
-      return s.window < 7;
-    case Graph::residual_forward:
-    case Graph::normalized_residual_forward:
-      return s.window == 1 && s.stride == 1;
-    case Graph::normalized_data_gradient_added:
-    case Graph::residual_data_gradient_added:
-    case Graph::normalized_residual_data_gradient_added:
-      return s.stride == 1;
-    default:
-      return true;
-  }
-}
-
 }  // namespace
 
-std::size_t count_plans(ConvolutionGraph graph, const ConvolutionShape& shape, const CudaContext&, const Algorithms*) {
-  return has_plan(graph, shape) ? 1 : 0;
+std::size_t count_plans(ConvolutionGraph graph, const ConvolutionShape& shape, const CudaContext& context,
+                        const Algorithms*) {
+  return is_supposed_to_have(graph, shape, context.compute_capability) ? 1 : 0;
 }
 
 std::unique_ptr<PlannedConvolution> plan_convolution(ConvolutionGraph graph, const ConvolutionShape& shape,
-                                                     const CudaContext&, Algorithms*) {
-  if (!has_plan(graph, shape)) return nullptr;
+                                                     const CudaContext& context, Algorithms*) {
+  if (!is_supposed_to_have(graph, shape, context.compute_capability)) return nullptr;
   return std::make_unique<HostConvolution>(graph, shape);
 }
 

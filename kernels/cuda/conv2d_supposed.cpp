@@ -1,0 +1,54 @@
+#include "kernels/cuda/conv2d_supposed.h"
+
+#include "lockstep/error.h"
+
+namespace lockstep::cuda {
+namespace {
+
+constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
+constexpr int kLeastForFusion = 80;  // cuDNN compiles fused kernels from here on
+
+class SupposedConvolution final : public PlannedConvolution {
+ public:
+  explicit SupposedConvolution(std::string what) : what_(std::move(what)) {}
+  std::size_t workspace_bytes() const override { return kWorkspaceBytes; }
+  std::string plan() const override { return "chosen on the device"; }
+  std::size_t n_plans() const override { return 1; }
+  void run(const ConvolutionTensors&, void*, Stream&) override {
+    fail(ErrorCode::internal, "the convolution {} was planned for a device that is not here", what_);
+  }
+
+ private:
+  std::string what_;
+};
+
+}  // namespace
+
+bool is_supposed_to_have(ConvolutionGraph graph, const ConvolutionShape& shape, int compute_capability) {
+  using Graph = ConvolutionGraph;
+  if (graph == Graph::forward || graph == Graph::data_gradient || graph == Graph::weight_gradient) return true;
+  if (shape.dtype != DType::fp16 || compute_capability < kLeastForFusion) return false;
+  const bool has_channels = shape.x[3] % 8 == 0 && shape.out_channels % 8 == 0;
+  switch (graph) {
+    case Graph::residual_forward:
+    case Graph::normalized_residual_forward:
+      return has_channels && shape.window == 1 && shape.stride == 1;
+    case Graph::normalized_data_gradient_added:
+    case Graph::residual_data_gradient_added:
+    case Graph::normalized_residual_data_gradient_added:
+      return has_channels && shape.stride == 1;
+    case Graph::forward_statistics:
+    case Graph::normalized_forward:
+      return has_channels && shape.window < 7;
+    default:
+      return has_channels;
+  }
+}
+
+std::unique_ptr<PlannedConvolution> suppose_convolution(ConvolutionGraph graph, const ConvolutionShape& shape,
+                                                        const CudaContext& context) {
+  if (!is_supposed_to_have(graph, shape, context.compute_capability)) return nullptr;
+  return std::make_unique<SupposedConvolution>(text(shape));
+}
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,17 @@
+// Which graphs of a convolution have plans on a GPU that is not here, where cuDNN cannot be asked either: rules taken
+// from what it answered (test/golden/cuda_plans_*.txt; test/cuda/plans.cpp compares them with cuDNN).
+#pragma once
+
+#include <memory>
+
+#include "kernels/cuda/conv2d_bare.h"
+
+namespace lockstep::cuda {
+
+bool is_supposed_to_have(ConvolutionGraph graph, const ConvolutionShape& shape, int compute_capability);
+
+/// Has a workspace as large as a plan without timing may want, and cannot run.
+std::unique_ptr<PlannedConvolution> suppose_convolution(ConvolutionGraph graph, const ConvolutionShape& shape,
+                                                        const CudaContext& context);
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,67 @@
+#include "train/batch_fit.h"
+
+#include <algorithm>
+
+#include "lockstep/error.h"
+#include "train/step_plan.h"
+
+namespace lockstep::train {
+
+namespace {
+
+constexpr std::int64_t kMultiple = 8;  // of samples: the granularity of tensor cores and of vectors
+
+std::int64_t rounded(std::int64_t batch) { return batch < kMultiple ? batch : batch / kMultiple * kMultiple; }
+std::int64_t quotient_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+std::int64_t batch_that_fits(const Config& config, const data::ImageSetInfo& images, int ranks, Backend& backend,
+                             const comm::Topology& topology, std::size_t memory_bytes, std::int64_t limit) {
+  const double room = kUsableMemory * static_cast<double>(memory_bytes);
+  const auto total_of = [&](std::int64_t batch) {
+    Config other = config;
+    other.train.accumulate = 1;
+    other.train.batch_per_rank = config.train.micro_batches > 0 ? 0 : batch;
+    other.train.global_batch = config.train.micro_batches * batch;
+    const StepPlan plan(other, images, batch_shape(other, 0, ranks), backend, topology);
+    return static_cast<double>(plan.memory().total());
+  };
+  limit = std::max<std::int64_t>(1, limit);
+  // Activations grow with the batch, all else stays: a straight line through two of them, and then its proof.
+  const std::int64_t small = std::min<std::int64_t>(8, limit), large = 2 * small;
+  const double fixed_and_small = total_of(small);
+  const double per_sample = std::max(1.0, (total_of(large) - fixed_and_small) / static_cast<double>(large - small));
+  const double more = (room - fixed_and_small) / per_sample;
+  std::int64_t batch = more > static_cast<double>(limit) ? limit : small + static_cast<std::int64_t>(more);
+  batch = rounded(std::clamp<std::int64_t>(batch, 1, limit));
+  while (batch > 1 && total_of(batch) > room) batch = rounded(std::min(batch - 1, batch * 19 / 20));
+  require(
+      batch > 1 || total_of(1) <= room, ErrorCode::out_of_memory,
+      "a step with one sample a rank takes {:.2f} GiB, and a rank on {} may use {:.2f} GiB ({:.0f} % of what it has)",
+      total_of(1) / (1 << 30), backend.device().name, room / (1 << 30), 100 * kUsableMemory);
+  return batch;
+}
+
+bool wants_fit(const Config& config) {
+  const Config::Train& t = config.train;
+  return (t.batch_per_rank == Config::kAuto && t.global_batch == 0) || t.accumulate == Config::kAuto;
+}
+
+void resolve_batch(Config& config, int ranks, std::int64_t fits, std::int64_t n_samples) {
+  Config::Train& t = config.train;
+  if (t.accumulate == Config::kAuto) {
+    const std::int64_t most = t.batch_per_rank > 0 ? t.batch_per_rank : fits;
+    const bool is_free = t.global_batch > 0 && t.micro_batches == 0;
+    t.accumulate = is_free ? static_cast<int>(quotient_up(quotient_up(t.global_batch, ranks), most)) : 1;
+  }
+  if (t.batch_per_rank != Config::kAuto) return;
+  t.batch_per_rank = 0;
+  if (t.global_batch > 0) return;
+  const std::int64_t of_data = n_samples / (std::int64_t{ranks} * t.accumulate);
+  require(of_data > 0, ErrorCode::data_range, "{} samples are fewer than the {} ranks x {} accumulated", n_samples,
+          ranks, t.accumulate);
+  t.batch_per_rank = rounded(std::min(fits, of_data));
+}
+
+}  // namespace lockstep::train

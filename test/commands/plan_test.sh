@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# lockstep plan: what `auto` becomes, and plans for GPUs that are not here.
+. test/support/check.sh
+
+quick=(jobs/configs/resnet18_cifar10.yaml data.train=synthetic data.validation=synthetic cpu.threads=1)
+value() { # KEY FILE
+  python3 -c "import json, sys; print(json.load(open(sys.argv[2]))[sys.argv[1]])" "$@"
+}
+
+"$lockstep" plan "${quick[@]}" train.batch_per_rank=auto --ranks 2 --json="$work/auto.json" >/dev/null
+batch=$(value batch_per_rank "$work/auto.json")
+check "batch_per_rank=auto is what fits, or the data set's share" test "$batch" -gt 100 -a "$batch" -le 5000
+check "and the global batch follows" test "$(value global_batch "$work/auto.json")" = $((2 * batch))
+"$lockstep" plan "${quick[@]}" train.accumulate=auto --ranks 2 --json="$work/accumulate.json" >/dev/null
+check "accumulate=auto is 1 where the share fits" test "$(value accumulate "$work/accumulate.json")" = 1
+
+for hardware in jobs/configs/hardware/*.yaml; do
+  check "$hardware is read" "$lockstep" plan "${quick[@]}" "$hardware" precision=fp32 device=cpu train.global_batch=64 --ranks 2 \
+    --json="$work/hardware.json"
+done
+
+if "$lockstep" plan "${quick[@]}" --device h200 2>&1 | grep -q 'has no CUDA backend'; then
+  check "without CUDA that is a sentence" test ! -e "$work/none"
+  finish
+fi
+net=(jobs/configs/resnet50_imagenet.yaml data.train=synthetic data.validation=synthetic)
+"$lockstep" plan "${net[@]}" precision=fp16 train.batch_per_rank=256 --ranks 8 --device h200 >"$work/h200" 2>&1
+check "an H200 that is not here is planned for" grep -q '^How each layer runs on NVIDIA H200' "$work/h200"
+check "with convolutions in the full chain" grep -q 'chain' "$work/h200"
+"$lockstep" plan "${net[@]}" precision=fp16 train.batch_per_rank=auto --device t4 --json="$work/t4.json" >/dev/null
+"$lockstep" plan "${net[@]}" precision=fp16 train.batch_per_rank=auto --device a100 --json="$work/a100.json" >/dev/null
+check "an A100 holds five times what a T4 does" test "$(value batch_per_rank "$work/a100.json")" -gt \
+  $((5 * $(value batch_per_rank "$work/t4.json")))
+"$lockstep" plan "${net[@]}" precision=fp16 train.global_batch=4096 train.accumulate=auto --device t4 --json="$work/t4.json" >/dev/null
+check "accumulate=auto divides what a T4 cannot hold" test "$(value accumulate "$work/t4.json")" -gt 10
+"$lockstep" plan "${net[@]}" precision=fp32 --device test/cuda/h200_device_properties.json >"$work/file" 2>&1
+check "a description as a file" grep -q '^How each layer runs on NVIDIA H200' "$work/file"
+"$lockstep" plan "${net[@]}" precision=bf16 --device t4 >"$work/bf16" 2>&1
+check "bf16 on a T4 is refused" test $? = 2
+check "in a sentence" grep -q 'does not compute in bf16' "$work/bf16"
+"$lockstep" plan "${net[@]}" --device h2000 >"$work/unknown" 2>&1
+check "an unknown GPU is refused" test $? = 2
+check "with the known ones" grep -q 'wanted one of t4, .*h200' "$work/unknown"
+finish

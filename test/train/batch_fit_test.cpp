@@ -1,0 +1,109 @@
+// What `auto` makes of train.batch_per_rank and train.accumulate.
+#include "train/batch_fit.h"
+
+#include <gtest/gtest.h>
+
+#include "lockstep/error.h"
+#include "test/train/small_run.h"
+
+namespace lockstep::train {
+namespace {
+
+/// On the processor, as if it had so much memory.
+std::int64_t fits(const Config& config, std::size_t memory_bytes, std::int64_t limit = 1 << 20) {
+  const auto set = data::make_synthetic_set(1, 64, 32, 32, 3, 10, "train");
+  const auto backend = make_backend({.device = "cpu", .threads = 1});
+  return batch_that_fits(config, set->info(), 1, *backend, {}, memory_bytes, limit);
+}
+
+double planned_bytes(std::int64_t batch) {
+  const auto set = data::make_synthetic_set(1, 64, 32, 32, 3, 10, "train");
+  const auto backend = make_backend({.device = "cpu", .threads = 1});
+  const Config config = test::small_config(32, batch);
+  return static_cast<double>(StepPlan(config, set->info(), batch_shape(config, 0, 1), *backend, {}).memory().total());
+}
+
+constexpr std::size_t kMib = std::size_t{1} << 20;
+
+Config resolved(const Config& given, int ranks, std::int64_t fits, std::int64_t n_samples) {
+  Config config = given;
+  resolve_batch(config, ranks, fits, n_samples);
+  return config;
+}
+
+TEST(BatchFit, FindsTheLargestMultipleOfEight) {
+  for (const std::size_t mib : {300, 777, 2000}) {
+    const std::int64_t found = fits(test::small_config(32, 16), mib * kMib);
+    const double room = kUsableMemory * static_cast<double>(mib * kMib);
+    EXPECT_EQ(found % 8, 0) << found;
+    EXPECT_LE(planned_bytes(found), room) << found;
+    EXPECT_GT(planned_bytes(found + 16), room) << found;
+  }
+}
+
+TEST(BatchFit, StopsAtTheLimit) {
+  EXPECT_EQ(fits(test::small_config(32, 16), 4096 * kMib, 37), 32);
+  EXPECT_EQ(fits(test::small_config(32, 16), 4096 * kMib, 5), 5);
+}
+
+TEST(BatchFit, OneSampleThatDoesNotFitIsTold) {
+  try {
+    fits(test::small_config(32, 16), 16 * kMib);
+    ADD_FAILURE() << "it was said to fit";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::out_of_memory);
+  }
+}
+
+TEST(ResolveBatch, AsFewMicroBatchesAsFit) {
+  Config config;
+  config.train.global_batch = 1000;
+  config.train.accumulate = Config::kAuto;
+  EXPECT_TRUE(wants_fit(config));
+  EXPECT_EQ(resolved(config, 1, 1000, 5000).train.accumulate, 1);
+  EXPECT_EQ(resolved(config, 1, 999, 5000).train.accumulate, 2);
+  EXPECT_EQ(resolved(config, 3, 100, 5000).train.accumulate, 4);  // shares of 334, 333, 333
+  EXPECT_EQ(resolved(config, 3, 100, 5000).train.global_batch, 1000);
+}
+
+TEST(ResolveBatch, NoneIsLargerThanTheBatchOfARank) {
+  Config config;  // as after a resume: the run's global batch, and what was asked of a rank
+  config.train.global_batch = 1024;
+  config.train.batch_per_rank = 128;
+  config.train.accumulate = Config::kAuto;
+  EXPECT_EQ(resolved(config, 8, 4096, 5000).train.accumulate, 1);
+  EXPECT_EQ(resolved(config, 3, 4096, 5000).train.accumulate, 3);
+}
+
+TEST(ResolveBatch, TheBatchOfARankMakesTheGlobalOne) {
+  Config config;
+  config.train.global_batch = 0;
+  config.train.batch_per_rank = Config::kAuto;
+  EXPECT_TRUE(wants_fit(config));
+  Config got = resolved(config, 4, 200, 5000);
+  EXPECT_EQ(got.train.batch_per_rank, 200);
+  EXPECT_EQ(asked_global_batch(got, 4), 800);
+  got = resolved(config, 4, 2000, 5000);  // the data set is smaller: 1250 a rank
+  EXPECT_EQ(got.train.batch_per_rank, 1248);
+  config.train.accumulate = 2;
+  EXPECT_EQ(asked_global_batch(resolved(config, 4, 100, 5000), 4), 800);
+  config.train.accumulate = Config::kAuto;
+  EXPECT_EQ(resolved(config, 4, 100, 5000).train.accumulate, 1);
+}
+
+TEST(ResolveBatch, NumbersStay) {
+  Config config;
+  EXPECT_FALSE(wants_fit(config));
+  EXPECT_EQ(resolved(config, 4, 8, 5000).train.accumulate, 1);
+  EXPECT_EQ(resolved(config, 4, 8, 5000).train.global_batch, config.train.global_batch);
+}
+
+TEST(ResolveBatch, FewerSamplesThanRanks) {
+  Config config;
+  config.train.global_batch = 0;
+  config.train.batch_per_rank = Config::kAuto;
+  EXPECT_THROW(resolved(config, 8, 100, 7), Error);
+}
+
+}  // namespace
+}  // namespace lockstep::train

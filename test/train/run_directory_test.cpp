@@ -1,0 +1,63 @@
+// ranks: 3
+// A run directory must be the same on all nodes: 3 ranks on two pretended ones.
+#include "train/run_directory.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "test/comm/test_world.h"
+
+namespace lockstep::train {
+namespace {
+
+namespace fs = std::filesystem;
+using comm::test_world;
+
+/// Of this test's ranks, made by rank 0.
+Config config_in(const std::string& place) {
+  const char* parent = std::getenv("TMPDIR");
+  Config config;
+  config.run.directory =
+      test_world->all_gather(fmt::format("{}/run_directory_test.{}", parent ? parent : "/tmp", ::getpid()))[0];
+  config.run.name = place;
+  return config;
+}
+
+TEST(RunDirectory, SeenByAllNodesIsGood) {
+  const RunDirectory run(config_in("run"));
+  if (test_world->rank() == 0) run.create();
+  test_world->barrier();
+  run.check_is_shared(*test_world);
+  test_world->barrier();
+  int files = 0;
+  for (const auto& entry : fs::directory_iterator(run.path())) files += entry.is_regular_file() ? 1 : 0;
+  EXPECT_EQ(files, 0) << "the probe was left behind";
+  test_world->barrier();
+  if (test_world->rank() == 0) fs::remove_all(fs::path(run.path()).parent_path());
+}
+
+TEST(RunDirectory, OfANodeAloneIsRefused) {
+  const RunDirectory run(config_in(fmt::format("of node {}", test_world->node())));
+  if (test_world->local_rank() == 0) run.create();
+  test_world->barrier();
+  try {
+    run.check_is_shared(*test_world);
+    ADD_FAILURE() << "two directories were taken for one";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::run_not_shared);
+    EXPECT_NE(std::string(error.what()).find("what rank 0 writes there is not seen"), std::string::npos);
+  }
+  test_world->barrier();
+  if (test_world->rank() == 0) fs::remove_all(fs::path(run.path()).parent_path());
+}
+
+}  // namespace
+}  // namespace lockstep::train
+
+int main(int argc, char** argv) {
+  ::setenv("LOCKSTEP_RANKS_PER_NODE", "2", 1);
+  return lockstep::comm::run_tests_in_world(argc, argv);
+}
