@@ -51,7 +51,8 @@ DeviceDescription describe(const std::string& device) {
   return {.name = known->title,
           .compute_capability = known->compute_capability,
           .multiprocessors = known->multiprocessors,
-          .memory_bytes = static_cast<std::size_t>((known->gib - kContextGib) * (1 << 30))};
+          .memory_bytes = static_cast<std::size_t>((known->gib - kContextGib) * (1 << 30)),
+          .json = {}};
 }
 
 class PlanningBackend final : public OpsBackend {
@@ -65,7 +66,7 @@ class PlanningBackend final : public OpsBackend {
         device_(std::move(device)) {}
 
   std::string name() const override { return "cuda"; }
-  DeviceInfo device() const override { return {.name = device_->name, .memory_bytes = device_->memory_bytes}; }
+  DeviceInfo device() const override { return {.name = device_->name, .memory_bytes = device_->memory_bytes, .libraries = {}}; }
   MemorySpace memory_space() const override { return MemorySpace::device; }
   std::string check_precision(Precision precision) const override {
     return cuda::check_precision(precision, device_->name, device_->compute_capability);
