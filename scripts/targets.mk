@@ -130,7 +130,7 @@ Targets
   make test            every test, and the unit tests of one process again under the sanitizers
   make test-long       the tests that take many minutes, and are no part of `make test`
   make test-plans      cuDNN's plans for an H200, every one built, on a machine without a GPU
-  make test-cluster    a training on a small Slurm cluster made on this machine (root)
+  make test-cluster    job scripts, stops, crashes and wrong inputs on a small Slurm cluster made on this machine (root)
   make bundle          a folder, and its archive, that runs on a machine with a GPU but without MPI or HDF5
   make gpu-check       PART=ops|training|ranks|speed|sanitizer: what only a GPU shows, into bench/results
   make fuzz            the readers of files fuzzed under sanitizers, FUZZ_SECONDS=600 of processor time each (clang)

@@ -1,10 +1,7 @@
 #include "kernels/cuda/planning_backend.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cctype>
-#include <vector>
 
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/device_description.h"
@@ -95,9 +92,9 @@ std::unique_ptr<Backend> make_planning_backend(const std::string& device) {
 }
 
 std::string known_devices() {
-  std::vector<std::string> names;
-  for (const KnownDevice& known : kKnown) names.emplace_back(known.name);
-  return fmt::format("{}", fmt::join(names, ", "));
+  std::string names;
+  for (const KnownDevice& known : kKnown) names += (names.empty() ? "" : ", ") + std::string(known.name);
+  return names;
 }
 
 }  // namespace lockstep::cuda
