@@ -100,7 +100,7 @@ INSTALLED_CONFIGS := $(shell find jobs/configs -name '*.yaml' | sort)
 
 # What a user needs beside the program lies as in the repository: LOCKSTEP_HOME is SHARE there, the root here. Paths below
 # data/ become paths below LOCKSTEP_DATA in configurations.
-install: $(BUILD)/lockstep
+install: $(BUILD)/lockstep $(BUILD)/lockstep.bash
 	@mkdir -p $(BUILD)/install
 	@$(CXX) $(CXXFLAGS) -o $(BUILD)/install/lockstep $(BUILD)/src/main.o $(BUILD)/liblockstep.a $(LDFLAGS) $(INSTALLED_LDLIBS)
 	@install -D -m 755 $(BUILD)/install/lockstep $(DESTDIR)$(PREFIX)/bin/lockstep

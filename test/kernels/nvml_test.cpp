@@ -5,8 +5,13 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+
+#include "comm/world.h"
+#include "train/usage_log.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -35,6 +40,27 @@ TEST(Nvml, WhatIsNotToldIsEmpty) {
   EXPECT_TRUE(nvml->usage(kGpu).memory_bytes);
   EXPECT_FALSE(nvml->usage(kGpu).utilisation);
   ::unsetenv("FAKE_NVML_MIG");
+}
+
+TEST(Nvml, IsWrittenDownBesideARun) {
+  const Nvml* nvml = Nvml::get();
+  ASSERT_NE(nvml, nullptr);
+  const auto folder = std::filesystem::temp_directory_path() / ("usage." + std::to_string(::getpid()));
+  const auto world = comm::single_world();
+  const auto file = folder / ("gpu_memory_log_" + world->host() + ".csv");
+  {
+    const train::UsageLog log(*world, {.directory = folder.string(),
+                                       .interval_seconds = 0.1,
+                                       .pci_bus = kGpu,
+                                       .usage_of = [&](const std::string& pci_bus) { return nvml->usage(pci_bus); }});
+    for (int i = 0; i < 3000 && !std::filesystem::exists(file); ++i) ::usleep(10000);
+  }
+  std::ifstream in(file);
+  std::string header, line;
+  std::getline(in, header);
+  std::getline(in, line);
+  EXPECT_EQ(line.substr(std::min(line.find(','), line.size())), ",2,30720,81920,87") << header;
+  std::filesystem::remove_all(folder);
 }
 
 // In processes of their own, since a library is loaded once.

@@ -6,8 +6,8 @@ source test/support/check.sh
 build=$(dirname "$lockstep")
 version=$(sed -n 's/^VERSION := //p' Makefile)
 prefix=$work/opt/lockstep
-# By hand the program may have been built without CUDA where there is CUDA; then it must not be built anew.
-variables=(BUILD="$build")
+# As it was named when it was built. By hand the program may have been built without CUDA where there is CUDA; then it must not be built anew.
+variables=(BUILD="${build#"$PWD"/}")
 "$lockstep" --version | grep -q '^  CUDA' || variables+=(CUDA=0)
 install() { make --no-print-directory "${variables[@]}" "$@" install; }
 

@@ -165,7 +165,8 @@ def main():
         assert "CUDA=0" in install and not any("cuda" in argument for argument in install), install
         planned = destinations(make(*install, dry_run=True), prefix)
         cuda = "CUDA" in subprocess.run([LOCKSTEP, "--version"], capture_output=True, text=True, check=True).stdout
-        make(f"BUILD={LOCKSTEP.parent}", f"PREFIX={prefix}", "install", *([] if cuda else ["CUDA=0"]))
+        build = os.path.relpath(LOCKSTEP.parent, ROOT)
+        make(f"BUILD={build}", f"PREFIX={prefix}", "install", *([] if cuda else ["CUDA=0"]))
         installed = files_below(prefix)
         bundled = {"lib/lockstep/libdnnl.so.3"}  # oneDNN out of .deps; Spack's stays where it is
         assert len(installed) > 10, installed
