@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # lockstep plan: what `auto` becomes, and plans for GPUs that are not here.
 . test/support/check.sh
+export LOCKSTEP_DATA=$work # which nothing is read from
 
 quick=(jobs/configs/resnet18_cifar10.yaml data.train=synthetic data.validation=synthetic cpu.threads=1)
 value() { # KEY FILE

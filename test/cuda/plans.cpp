@@ -146,7 +146,7 @@ class Table {
     for (int i = 0; i < kConvolutionGraphs; ++i) {
       const auto graph = static_cast<ConvolutionGraph>(i);
       const bool supposed = is_supposed_to_have(graph, shape, context_.compute_capability);
-      if (supposed == count_plans(graph, shape, context_, nullptr) > 0) continue;
+      if (supposed == (count_plans(graph, shape, context_, nullptr) > 0)) continue;
       ++n_failed_;
       std::fprintf(stderr, "%s, %s: conv2d_supposed.cpp says that there is %s plan, cuDNN that there is %s\n",
                    name(graph), text(shape).c_str(), supposed ? "a" : "no", supposed ? "none" : "one");
