@@ -139,17 +139,18 @@ INSTANTIATE_TEST_SUITE_P(All, Conv2dBf16Test,
 const Case kFp16Cases[] = {
     {{2, 5, 6, 3}, 16, 3, 1, 1, true, false},  // the first layer: channels are padded to 8
     {{2, 9, 9, 3}, 16, 7, 2, 3, true, false},  // the ImageNet stem: to 4, or in blocks of 2x2 pixels
-    {{2, 8, 12, 3}, 8, 7, 2, 3, true, false},  // of even size
     {{1, 5, 5, 6}, 16, 7, 2, 3, true, false},  // to 8, or to 24 in blocks
+    {{2, 5, 5, 13}, 7, 3, 1, 1},               // nothing is fused
+    {{1, 4, 6, 16}, 32, 1, 1, 0},              // everything is
+    {{2, 4, 5, 8}, 16, 3, 1, 1},               // everything but z of a residual
+    {{2, 5, 7, 16}, 8, 3, 2, 1},               // and but gradients that are added
+    {{2, 7, 7, 8}, 24, 1, 2, 0},               // a short cut: pixels that no window sees
+    {{1, 4, 6, 16}, 32, 1, 1, 0, false, true},
+    // In blocks of 2x2 pixels:
+    {{2, 8, 12, 3}, 8, 7, 2, 3, true, false},  // of even size
     {{2, 6, 7, 1}, 8, 5, 2, 2, true, false},   // an even border: a window begins with a block
     {{1, 9, 6, 3}, 8, 4, 2, 0, true, false},   // none, and a window of whole blocks
     {{1, 8, 7, 2}, 8, 3, 2, 1, true, false},
-    {{2, 5, 5, 13}, 7, 3, 1, 1},   // nothing is fused
-    {{1, 4, 6, 16}, 32, 1, 1, 0},  // everything is
-    {{2, 4, 5, 8}, 16, 3, 1, 1},   // everything but z of a residual
-    {{2, 5, 7, 16}, 8, 3, 2, 1},   // and but gradients that are added
-    {{2, 7, 7, 8}, 24, 1, 2, 0},   // a short cut: pixels that no window sees
-    {{1, 4, 6, 16}, 32, 1, 1, 0, false, true},
 };
 
 std::vector<NamedBackend>& fusing_backends() {
@@ -244,7 +245,8 @@ TEST(Conv2dFp16, SaysWhatIsFused) {
   const Case &first = kFp16Cases[0], &stem = kFp16Cases[1], &pointwise = kFp16Cases[4], &window = kFp16Cases[5];
   said(first, std::nullopt, "statistics (of passes, statistics); forward, statistics");
   said(first, std::nullopt, "channels padded to 8");
-  said(stem, std::nullopt, "channels padded to 4; statistics in a pass");
+  said(stem, std::nullopt, "statistics (of passes, statistics); forward, statistics");
+  said(stem, std::nullopt, "x in blocks of 2x2 pixels");
   said(pointwise, InputNormalization{Residual::none, true, false}, "norm, weight gradient");
   said(pointwise, InputNormalization{Residual::none, true, true}, "data gradient + added, norm:");
   said(pointwise, InputNormalization{Residual::plain, true, true}, "norm + residual, forward, statistics");

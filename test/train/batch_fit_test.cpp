@@ -86,7 +86,7 @@ TEST(ResolveBatch, TheBatchOfARankMakesTheGlobalOne) {
   got = resolved(config, 4, 2000, 5000);  // the data set is smaller: 1250 a rank
   EXPECT_EQ(got.train.batch_per_rank, 1248);
   config.train.accumulate = 2;
-  EXPECT_EQ(asked_global_batch(resolved(config, 4, 100, 5000), 4), 800);
+  EXPECT_EQ(asked_global_batch(resolved(config, 4, 200, 5000), 4), 1600);
   config.train.accumulate = Config::kAuto;
   EXPECT_EQ(resolved(config, 4, 100, 5000).train.accumulate, 1);
 }
