@@ -350,21 +350,28 @@ std::shared_ptr<fe::DeviceProperties> properties_of(const DeviceDescription& des
   return properties;
 }
 
+/// The frontend counts plans that were deselected with the others, and refuses them only when they are to be built.
+class SelectiveGraph final : public Graph {
+ public:
+  bool offers(std::int64_t plan) { return plans.check_support_at_index(plan).is_good(); }
+};
+
 /// A graph with cuDNN's list of plans for it, of which some are built.
 struct PlanList {
-  Graph graph;
+  SelectiveGraph graph;
   std::vector<Role> roles;
-  std::vector<std::string> names;  // of the plans; none: there is no plan
+  std::vector<std::string> names;     // of the plans; none: there is no plan
+  std::vector<std::int64_t> numbers;  // the graph's own of them
   std::map<std::size_t, bool> built;
 
   bool build(std::size_t i) {
     const auto known = built.find(i);
     if (known != built.end()) return known->second;
-    return built[i] = graph.build_plan_at_index(static_cast<std::int64_t>(i)).is_good();
+    return built[i] = graph.build_plan_at_index(numbers[i]).is_good();
   }
   std::int64_t workspace_bytes(std::size_t i) const {
     std::int64_t size_bytes = 0;
-    LOCKSTEP_CUDA_CHECK(graph.get_workspace_size_plan_at_index(static_cast<std::int64_t>(i), size_bytes));
+    LOCKSTEP_CUDA_CHECK(graph.get_workspace_size_plan_at_index(numbers[i], size_bytes));
     return size_bytes;
   }
 };
@@ -381,7 +388,7 @@ std::vector<fe::NumericalNote_t> unwanted_notes(const ConvolutionShape& shape, b
 std::shared_ptr<PlanList> ask(Kind kind, const ConvolutionShape& shape, const CudaContext& context,
                               bool deterministic) {
   auto list = std::make_shared<PlanList>();
-  Graph& graph = list->graph;
+  SelectiveGraph& graph = list->graph;
   graph.set_io_data_type(type_of(shape.dtype))
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT);
@@ -396,6 +403,8 @@ std::shared_ptr<PlanList> ask(Kind kind, const ConvolutionShape& shape, const Cu
   graph.deselect_numeric_notes(unwanted_notes(shape, deterministic));
   if (graph.check_support().is_bad()) return list;
   for (std::int64_t i = 0; i < graph.get_execution_plan_count(); ++i) {
+    if (!graph.offers(i)) continue;
+    list->numbers.push_back(i);
     list->names.emplace_back();
     LOCKSTEP_CUDA_CHECK(graph.get_plan_name_at_index(i, list->names.back()));
   }
@@ -434,7 +443,7 @@ class CudnnConvolution final : public PlannedConvolution {
     for (std::size_t i = 0; i < list_->roles.size(); ++i) pointers[i] = pointer_of(list_->roles[i], tensors, shape_);
     set_stream(handle_, native(stream));
     LOCKSTEP_CUDA_CHECK(list_->graph.execute_plan_at_index(
-        handle_, pointers.data(), static_cast<int>(list_->roles.size()), workspace, static_cast<std::int64_t>(index_)));
+        handle_, pointers.data(), static_cast<int>(list_->roles.size()), workspace, list_->numbers[index_]));
   }
 
  private:

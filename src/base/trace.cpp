@@ -52,7 +52,7 @@ Registry& registry() {
 thread_local Row* this_threads_row = nullptr;
 
 std::atomic<bool> is_recording{false};
-Profiler profiler;                       // read where has_profiler was seen
+Profiler profiler;  // read where has_profiler was seen
 std::atomic<bool> has_profiler{false};
 
 Row* add_row_locked(const std::string& name) {

@@ -47,9 +47,7 @@ int pretended_ranks_per_node() {
 
 }  // namespace
 
-void Lane::enter(std::string_view label) {
-  enter(label, board_->mine().lanes[number_].begun.load() + 1 - n_before_);
-}
+void Lane::enter(std::string_view label) { enter(label, board_->mine().lanes[number_].begun.load() + 1 - n_before_); }
 
 void Lane::enter(std::string_view label, std::uint64_t number) {
   LaneCell& cell = board_->mine().lanes[number_];

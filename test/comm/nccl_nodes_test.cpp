@@ -1,7 +1,7 @@
 // ranks: 3 4
 // GPUs of several nodes (pretended ones of two ranks each) that sum by NCCL: fp32 as ever, and what goes over the wire
-// in bf16 by an exchange of ours. Then by way of the host's memory: what NCCL's communicators left on the board must not
-// confuse those that come to their lanes.
+// in bf16 by an exchange of ours. Then by way of the host's memory: what NCCL's communicators left on the board must
+// not confuse those that come to their lanes.
 #include <cstdlib>
 
 #include "test/comm/collective_tests.h"

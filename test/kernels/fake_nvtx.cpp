@@ -1,5 +1,5 @@
-// What a profiler puts behind NVTX: writes each range that begins or ends into the file FAKE_NVTX_LOG, with the number of
-// ranges that its thread is in.
+// What a profiler puts behind NVTX: writes each range that begins or ends into the file FAKE_NVTX_LOG, with the number
+// of ranges that its thread is in.
 #include <nvtx3/nvToolsExt.h>
 
 #include <cstdio>
