@@ -55,7 +55,8 @@ bench-check: $(BUILD)/lockstep benches
 
 # ---- On a GPU ---------------------------------------------------------------------------------------------------------
 # A folder with everything that a machine with a GPU, CUDA and a C library lacks, packed; then there, in FOLDER/tree:
-# ../run python3 bench/gpu/check.py PART. Here, with a GPU: make gpu-check PART=ops.
+# python3 bench/gpu/check.py PART. Here, with a GPU: make gpu-check PART=ops. test/cuda/bundle_test.sh, which `make test-long`
+# runs, tries the archive where the system's copies are hidden (root).
 BUNDLE ?= lockstep-bundle
 bundle:
 	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build-bundle CUDA_ARCH=$(or $(CUDA_ARCH_OF_BUNDLE),90) tests build-bundle/lockstep
@@ -131,7 +132,7 @@ Targets
   make test-long       the tests that take many minutes, and are no part of `make test`
   make test-plans      cuDNN's plans for an H200, every one built, on a machine without a GPU
   make test-cluster    job scripts, stops, crashes and wrong inputs on a small Slurm cluster made on this machine (root)
-  make bundle          a folder, and its archive, that runs on a machine with a GPU but without MPI or HDF5
+  make bundle          a folder, and its archive, that runs on a machine with a GPU but without MPI or HDF5; test-long tries it
   make gpu-check       PART=ops|training|ranks|speed|sanitizer: what only a GPU shows, into bench/results
   make fuzz            the readers of files fuzzed under sanitizers, FUZZ_SECONDS=600 of processor time each (clang)
   make bench           micro and macro benchmarks; bench-peers: beside PyTorch (PYTHON); bench-check: the speeds we hold ourselves to

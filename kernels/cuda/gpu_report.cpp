@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/library.h"
 #include "kernels/cuda/nvml.h"
 
 namespace lockstep::cuda {
@@ -18,12 +19,12 @@ std::string dotted(std::size_t version) {
 
 GpuReport::Library probe(const std::string& name, const std::string& file, const char* version_function) {
   GpuReport::Library library{.name = name, .version = "", .problem = ""};
-  void* handle = ::dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL);  // kept: those who use it load it again
-  if (handle == nullptr) {
-    library.problem = fmt::format("{} cannot be loaded ({})", file, ::dlerror());
+  const OpenedLibrary opened = open_library(file);  // where those who use it look too
+  if (opened.handle == nullptr) {
+    library.problem = fmt::format("{} cannot be loaded ({})", file, opened.reason);
     return library;
   }
-  const auto version = reinterpret_cast<std::size_t (*)()>(::dlsym(handle, version_function));
+  const auto version = reinterpret_cast<std::size_t (*)()>(::dlsym(opened.handle, version_function));
   if (version != nullptr)
     library.version = dotted(version());
   else
