@@ -145,7 +145,8 @@ void describe(const CLI::App& app, const std::string& path, const std::string& a
     for (const std::string& name : option->get_lnames()) {
       append(options, "--" + name);
       if (takes_value)
-        lists.values += "    " + in_quotes(path + " --" + name) + ") kind=" + in_quotes(kind_of(*option)) + " ;;\n";
+        lists.values += fmt::format("    {}) kind={} ;;\n", in_quotes(fmt::format("{} --{}", path, name)),
+                                    in_quotes(kind_of(*option)));
     }
   }
   lists.commands += "    " + in_quotes(path) + ")\n      commands=" + in_quotes(commands) +

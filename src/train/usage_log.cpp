@@ -89,7 +89,7 @@ UsageLog::~UsageLog() {
 /// Those that the driver tells of: a launcher may show each rank its own GPU alone, and then the driver too.
 void UsageLog::find_gpus(std::vector<std::string> pci_buses) {
   std::ranges::sort(pci_buses);
-  pci_buses.erase(std::ranges::unique(pci_buses).begin(), pci_buses.end());
+  pci_buses.erase(std::unique(pci_buses.begin(), pci_buses.end()), pci_buses.end());
   std::string missing;
   for (const std::string& pci_bus : pci_buses) {
     if (options_.usage_of(pci_bus).memory_bytes)
