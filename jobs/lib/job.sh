@@ -165,7 +165,8 @@ queue_again_if() { # 1: yes
     say "Slurm itself ends this job or queues it again"
     exit 75
   fi
-  if ! scontrol requeue "$SLURM_JOB_ID"; then say "the job cannot be queued again (see above)"; return; fi
-  say "queued again; it will go on from $(continues_from)"
-  exit 0
+  trap '' TERM # Slurm ends this script as soon as it is told
+  say "to be queued again; goes on from $(continues_from)"
+  if scontrol requeue "$SLURM_JOB_ID"; then exit 0; fi
+  say "the job cannot be queued again (see above)"
 }

@@ -74,7 +74,7 @@ show_log() { # JOB: where something went wrong
   echo "job $1: $(field "$1" JobState); the end of its log:"
   sed 's/^/    | /' "$(log_of "$1")" 2>/dev/null | tail -40
 }
-log_of() { local log=$work/jobs/*-$1.log; echo $log; } # JOB
+log_of() { field "$1" StdOut; }                        # JOB
 in_log() { grep -qE -- "$2" "$(log_of "$1")"; }        # JOB EXTENDED-REGULAR-EXPRESSION
 
 # Submitted from $work/jobs, as a user would from a folder of his own. Leaves the number in $job.
