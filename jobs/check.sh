@@ -84,7 +84,8 @@ check_resources() { # SCRIPT
   gpus=$(directive gpus-per-node "$1")
   gpus=${gpus##*:}
   largest=$(sinfo -h ${partition:+-p "$partition"} -o %G | grep -oE 'gpu:([A-Za-z][^:,(]*:)?[0-9]+' | sed 's/.*://' | sort -n | tail -1)
-  ((${gpus:-0} <= ${largest:-0})) || problem "$1 wants $gpus GPUs on a node, the nodes of ${partition:-the default partition} have ${largest:-0}" \
+  ((${gpus:-0} <= ${largest:-0})) ||
+    problem "$1 wants $gpus GPUs on a node, the nodes of ${partition:-the default partition} have ${largest:-0}" \
     "another script of jobs/, another partition, or sbatch --gpus-per-node=${largest:-0} --ntasks-per-node=${largest:-1} --nodes=N"
   check_gpus "${gpus:-0}" "$(ranks_on_node "$1")"
   if ((n_problems > problems_before)); then return; fi
@@ -126,7 +127,8 @@ check_configuration() { # SCRIPT
   validation=$(setting data.validation "$(sed -nE 's/.*\bvalidation: *((\$\{\w+\})?[^,} ]*).*/\1/p' "${words[1]}" | tail -1)" "${words[@]}")
   validation=$(setting x "$validation")
   [[ -z $validation || $validation == synthetic || -r $validation ]] ||
-    problem "the validation set $validation cannot be read" "data/README.md says how it is made; relative paths begin at the folder that sbatch is called in"
+    problem "the validation set $validation cannot be read" \
+      "data/README.md says how it is made; relative paths begin at the folder that sbatch is called in"
 }
 refusal() { sed -n 's/^lockstep: error: //p' | head -1; }
 remedy() { sed -n 's/^ *remedy: //p' | head -1; }
