@@ -165,7 +165,6 @@ queue_again_if() { # 1: yes
     say "Slurm itself ends this job or queues it again"
     exit 75
   fi
-  trap '' TERM # Slurm ends this script as soon as it is told
   say "to be queued again; goes on from $(continues_from)"
   if scontrol requeue "$SLURM_JOB_ID"; then exit 0; fi
   say "the job cannot be queued again (see above)"

@@ -71,7 +71,7 @@ has_state() { [[ $(field "$1" JobState) == "$2" ]]; } # JOB STATE
 has_restarted() { [[ $(field "$1" Restarts) -ge $2 ]]; } # JOB TIMES
 
 show_log() { # JOB: where something went wrong
-  echo "job $1: $(field "$1" JobState); the end of its log:"
+  echo "job $1: $(field "$1" JobState), exit code $(field "$1" ExitCode), reason $(field "$1" Reason); the end of its log:"
   sed 's/^/    | /' "$(log_of "$1")" 2>/dev/null | tail -40
 }
 log_of() { field "$1" StdOut; }                        # JOB
