@@ -63,7 +63,9 @@ class PlanningBackend final : public OpsBackend {
         device_(std::move(device)) {}
 
   std::string name() const override { return "cuda"; }
-  DeviceInfo device() const override { return {.name = device_->name, .memory_bytes = device_->memory_bytes, .libraries = {}}; }
+  DeviceInfo device() const override {
+    return {.name = device_->name, .memory_bytes = device_->memory_bytes, .libraries = {}};
+  }
   MemorySpace memory_space() const override { return MemorySpace::device; }
   std::string check_precision(Precision precision) const override {
     return cuda::check_precision(precision, device_->name, device_->compute_capability);
