@@ -5,7 +5,7 @@
   ops        every op's tests, which run on the device where there is one
   training   ten steps of ResNet-18 and 50 against PyTorch's fp64 ones; a step recorded and not: the same bits
   ranks      2, 4 and 8 NCCL ranks on the one GPU against one; the same bits on any number of ranks (NCCL_HOME: NCCL 2.30)
-  speed      beside PyTorch on the same GPU
+  speed      beside PyTorch on the same GPU; the share of each class of work in a step, and the bytes/s that it moves
   sanitizer  compute-sanitizer's memcheck and racecheck on the kernels' tests
 
 What passed with the same commit is kept in the report: started again, a part goes on with what is missing, then with what
@@ -257,19 +257,27 @@ def ranks(context):
                          nccl(same_bits((tree, 1, {}), (tree, n, SHARED_GPU)))) for n in (2, 4, 8)]
 
 
-def ours(context, work):
-    overrides = ["data.train=synthetic", "data.validation=", f"data.image_size={work['image_size']}", "device=cuda",
+def speed_overrides(work):
+    return ["data.train=synthetic", "data.validation=", f"data.image_size={work['image_size']}", "device=cuda",
                  f"data.synthetic_samples={2 * work['batch']}", f"model.depth={work['depth']}",
                  f"model.classes={1000 if work['stem'] == 'imagenet' else 10}", f"model.stem={work['stem']}",
                  f"precision={work['precision']}", f"train.global_batch={work['batch']}", "train.epochs=20",
                  "train.max_steps=40", "log.every_steps=1", "checkpoint.every_epochs=0", "data.augment=[]",
                  "data.readers=8", "data.prefetch=8"]  # noise of 224 x 224 is slower to make than to train on
+
+
+def timed_training(context, work, folder, *more):
+    """With ways that are timed, which a cache of the build keeps."""
+    status, output = context.run([context.binary, "train", CONFIG, *speed_overrides(work), f"run.directory={folder}",
+                                  "run.name=speed", "log.progress=false", "log.tensorboard=false", *more],
+                                 LOCKSTEP_CACHE=str(context.build / "gpu-check-cache"))
+    if status:
+        raise Failure(tail(output))
+
+
+def ours(context, work):
     with harness.scratch() as folder:
-        status, output = context.run([context.binary, "train", CONFIG, *overrides, f"run.directory={folder}", "run.name=speed",
-                                      "log.progress=false", "log.tensorboard=false"],
-                                     LOCKSTEP_CACHE=str(context.build / "gpu-check-cache"))
-        if status:
-            raise Failure(tail(output))
+        timed_training(context, work, folder)
         lines = [json.loads(line) for line in pathlib.Path(folder, "speed/metrics.jsonl").read_text().splitlines()]
     steps = harness.steps(lines)[10:]
     if len(steps) < 10:
@@ -277,6 +285,72 @@ def ours(context, work):
     return {"samples_per_second": work["batch"] / statistics.median(step["step_seconds"] for step in steps),
             "memory_bytes": steps[-1]["memory_bytes"],
             "data_wait": sum(step["data_wait_seconds"] for step in steps) / sum(step["step_seconds"] for step in steps)}
+
+
+KINDS = (("conv2d", "convolutions with what is fused into them"), ("matmul", "linear"))
+
+
+def kind_of(name, description):
+    """The class of a layer of `lockstep plan`, from its name and from how it runs."""
+    last = name.split(".")[-1] if not name.endswith("downsample.1") else "bn"
+    for word, kind in KINDS:
+        if description.startswith(word):
+            return kind
+    return "batch norm" if last.startswith("bn") else "pooling" if "pool" in last else last
+
+
+def layers_of(plan):
+    """{layer: (class, MB moved forward, MB moved backward)} of what `lockstep plan` prints; 0: it does not say."""
+    layers, told = {}, False
+    for line in plan.splitlines():
+        told = told or line.startswith("How each layer runs")
+        found = re.match(r"  (\S+) +(\S.*)", line)
+        if told and found:
+            moved = re.search(r"moves ([\d.]+) MB forward, ([\d.]+) MB backward", found[2])
+            layers[found[1]] = (kind_of(*found.groups()), *(map(float, moved.groups()) if moved else (0.0, 0.0)))
+    return layers
+
+
+def device_spans(events):
+    """{(category, name): median seconds} of the row `device`, of its later half."""
+    rows = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e.get("name") == "thread_name"}
+    spans = {}
+    for e in events:
+        if e.get("ph") == "X" and rows.get((e["pid"], e["tid"])) == "device":
+            spans.setdefault((e["cat"], e["name"]), []).append(e["dur"] * 1e-6)
+    return {key: statistics.median(seconds[len(seconds) // 2:]) for key, seconds in spans.items()}
+
+
+def copy_rate(context, python):
+    """Bytes/s that the device reads and writes when it copies, by PyTorch; None where that fails."""
+    status, output = context.run([python, pathlib.Path(__file__).parent / "peer.py", "--mode", "copy"], limit=120, launcher=[])
+    try:
+        return json.loads(output.strip().splitlines()[-1])["copy_bytes_per_second"] if status == 0 else None
+    except (ValueError, IndexError, KeyError):
+        return None
+
+
+def where_time_goes(context, work):
+    """Share of a step's time on the device by class of work, and the bytes/s of the convolutions' units."""
+    with harness.scratch() as folder:
+        timed_training(context, work, folder, "trace=true", "train.max_steps=24")
+        events = json.loads(pathlib.Path(folder, "speed/trace.json").read_text())["traceEvents"]
+    status, plan = context.run([context.binary, "plan", CONFIG, *speed_overrides(work)],
+                               LOCKSTEP_CACHE=str(context.build / "gpu-check-cache"))
+    if status:
+        raise Failure(tail(plan))
+    layers, spans = layers_of(plan), device_spans(events)
+    if not spans:
+        raise Failure("trace.json has no row `device`")
+    shares, moved, moving = {}, 0.0, 0.0
+    for (category, name), seconds in spans.items():
+        kind, *megabytes = layers.get(name, (name, 0.0, 0.0))
+        kind = f"{kind}, {category}" if name in layers else f"{category}: {name}"
+        shares[kind] = shares.get(kind, 0.0) + seconds
+        if megabytes[category == "backward"] > 0:
+            moved += 1e6 * megabytes[category == "backward"]
+            moving += seconds
+    return {"seconds": shares, "bytes_per_second": moved / moving if moving else 0.0}
 
 
 def theirs(context, python, mode, work):
@@ -314,7 +388,24 @@ def speed(context):
                                             f"{first['memory_bytes'] / best['memory_bytes']:.2f} times; "
                                             f"{100 * again['data_wait']:.1f} % of our steps waited for data{problems}")
         return checked
-    return [Item(name, measure(name, work)) for name, work in SPEEDS.items()]
+
+    def split(work):
+        def checked(context):
+            found = where_time_goes(context, work)
+            python, version = harness.torch_python(context.args.python)
+            rate = context.figure("copy rate", lambda: copy_rate(context, python)) if python else None
+            step = sum(found["seconds"].values())
+            parts = sorted(found["seconds"].items(), key=lambda part: -part[1])
+            text = ", ".join(f"{kind} {100 * seconds / step:.1f} %" for kind, seconds in parts)
+            of_rate = f", {100 * found['bytes_per_second'] / rate:.0f} % of the {rate * 1e-9:.0f} of a copy" if rate else ""
+            text = (f"{1e3 * step:.2f} ms of a step that is not recorded: {text}; convolutions move "
+                    f"{found['bytes_per_second'] * 1e-9:.0f} GB/s{of_rate}")
+            if not python:
+                raise Skip(f"{text}; what a copy moves PyTorch tells: {version}")
+            return True, text
+        return checked
+    return [item for name, work in SPEEDS.items()
+            for item in (Item(name, measure(name, work)), Item(f"{name}: where the time goes", split(work)))]
 
 
 def compute_sanitizer():

@@ -20,10 +20,25 @@ def network(depth, stem):
     return net.cuda().to(memory_format=torch.channels_last).train()
 
 
+def copy_rate():
+    n_bytes = 2**30
+    source = torch.ones(n_bytes, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    seconds = []
+    for _ in range(20):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        target.copy_(source)
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begin)
+    return 2 * n_bytes / statistics.median(seconds)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mode", choices=("eager", "compile", "graph"), default="eager",
-                        help="graph: torch.compile(mode='reduce-overhead'), which records CUDA graphs")
+    parser.add_argument("--mode", choices=("eager", "compile", "graph", "copy"), default="eager",
+                        help="graph: torch.compile(mode='reduce-overhead'), which records CUDA graphs; copy: no training, "
+                             "the bytes/s that the device reads and writes when it copies")
     parser.add_argument("--depth", type=int, choices=(18, 34, 50), default=50)
     parser.add_argument("--stem", choices=("cifar", "imagenet"), default="imagenet")
     parser.add_argument("--image-size", type=int, default=224)
@@ -34,6 +49,9 @@ def main():
     parser.add_argument("--warmup", type=int, default=10)
     args = parser.parse_args()
 
+    if args.mode == "copy":
+        print(json.dumps({"copy_bytes_per_second": copy_rate(), "torch": torch.__version__}))
+        return
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.manual_seed(1)

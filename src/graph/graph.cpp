@@ -110,7 +110,9 @@ void Graph::forward(Stream& stream, const ParameterGradients& gradients) {
   const Run run{bindings_, memory_, stream, gradients};
   for (auto& node : nodes_) {
     const trace::Span span(trace::Kind::forward, node->name());
+    if (observer_) observer_->begin(trace::Kind::forward, node->name());
     node->forward(run);
+    if (observer_) observer_->end();
   }
 }
 
@@ -120,7 +122,9 @@ void Graph::backward(Stream& stream, const ParameterGradients& gradients,
   for (std::size_t i = nodes_.size(); i-- > 0;) {
     {
       const trace::Span span(trace::Kind::backward, nodes_[i]->name());
+      if (observer_) observer_->begin(trace::Kind::backward, nodes_[i]->name());
       nodes_[i]->backward(run);
+      if (observer_) observer_->end();
     }
     if (done)
       for (ParameterId id : finished_[i]) done(id);

@@ -22,6 +22,7 @@
 #include "graph/parameters.h"
 #include "lockstep/backend.h"
 #include "lockstep/communicator.h"
+#include "lockstep/trace.h"
 
 namespace lockstep::graph {
 
@@ -113,6 +114,15 @@ struct Run {
 
 class Graph;
 
+/// Is told of each piece of work around its being given to the stream.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  /// `name` lives as long as the graph.
+  virtual void begin(trace::Kind kind, const std::string& name) = 0;
+  virtual void end() = 0;
+};
+
 class Node {
  public:
   explicit Node(std::string name) : name_(std::move(name)) {}
@@ -189,6 +199,8 @@ class Graph {
   const std::vector<std::unique_ptr<Node>>& nodes() const { return nodes_; }
 
   // Running
+  /// Null: nobody.
+  void set_observer(Observer* observer) { observer_ = observer; }
   void bind(const Bindings& bindings);
   const Bindings& bindings() const { return bindings_; }
   template <typename T = void>
@@ -208,6 +220,7 @@ class Graph {
   std::vector<std::vector<ParameterId>> finished_;  // by each node's backward
   MemoryPlan memory_;
   std::size_t workspace_bytes_ = 0, exchange_bytes_ = 0;
+  Observer* observer_ = nullptr;
   Bindings bindings_;
 };
 

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <new>
 
 #include "lockstep/error.h"
+#include "lockstep/log.h"
 #include "lockstep/trace.h"
 
 namespace lockstep::train {
@@ -12,6 +14,7 @@ namespace lockstep::train {
 namespace {
 
 const std::string kLossLabel = "loss", kEvaluationLabel = "evaluation";
+const std::string kNormSpan = "gradient norm", kOptimizerSpan = "optimizer", kStatisticsSpan = "running statistics";
 
 }  // namespace
 
@@ -62,9 +65,24 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
     slots_[i].done = backend.make_event();
   }
   backend.seal();
+  device_trace_ = DeviceTrace::make(backend, *stream_);
+  for (PlannedGraph* planned : plan.all()) planned->graph->set_observer(device_trace_.get());
 }
 
-Replica::~Replica() { backend_.unseal(); }
+Replica::~Replica() {
+  if (device_trace_) {
+    for (PlannedGraph* planned : plan_.all()) planned->graph->set_observer(nullptr);
+    try {
+      if (std::uncaught_exceptions() == 0) {
+        stream_->synchronize();
+        device_trace_->flush();
+      }
+    } catch (const std::exception& error) {
+      log::error("the end of the device's trace: {}", error.what());
+    }
+  }
+  backend_.unseal();
+}
 
 float* Replica::optimizer_state() const {
   return reinterpret_cast<float*>(static_cast<std::byte*>(optimizer_memory_->data()) +
@@ -75,6 +93,7 @@ void Replica::begin_step(const StepScalars& scalars, const StepFlags& flags) {
   current_ = 1 - current_;
   Slot& slot = slots_[static_cast<std::size_t>(current_)];
   slot.done->synchronize();  // the step before the last has long been read
+  if (device_trace_) device_trace_->begin_step(current_);
   slot.host->scalars = scalars;
   slot.host->flags = flags;
   backend_.copy_to_device(&state_->scalars, &slot.host->scalars, sizeof(StepScalars), *stream_);
@@ -169,14 +188,21 @@ void Replica::reduce() {
   backend_.copy_to_device(&report.sums, sums_, sizeof(StepSums), *stream_);
 }
 
+template <typename Work>
+void Replica::traced(const std::string& name, const Work& work) {
+  const trace::Span span(trace::Kind::update, name);
+  if (device_trace_) device_trace_->begin(trace::Kind::update, name);
+  work();
+  if (device_trace_) device_trace_->end();
+}
+
 void Replica::update() {
   const trace::Span update_span(trace::Kind::update, "update");
   const OpMemory memory{workspace_->data(), nullptr};
   const float* gradients = gradient_arena();
   StepScalars* scalars = &state_->scalars;
   // The norm is taken in every step: by it all ranks decide alike, and without the host, whether the step is applied.
-  {
-    const trace::Span span(trace::Kind::update, "gradient norm");
+  traced(kNormSpan, [&] {
     StepReport& report = state_->report;  // addresses on the device
     if (loss_scale_) backend_.copy_to_device(&report.loss_scale, loss_scale_, sizeof(LossScale), *stream_);
     clip_norm_->apply({.gradients = gradients,
@@ -186,18 +212,18 @@ void Replica::update() {
                        .norm = &report.gradient_norm},
                       memory, *stream_);
     if (loss_scale_) backend_.copy_to_device(&report.next_loss_scale, loss_scale_, sizeof(LossScale), *stream_);
-  }
-  {
-    const trace::Span span(trace::Kind::update, "optimizer");
+  });
+  traced(kOptimizerSpan, [&] {
     optimizer_->apply(
         {.parameters = parameter_arena(), .gradients = gradients, .state = optimizer_state(), .scalars = scalars},
         memory, *stream_);
-  }
-  const trace::Span span(trace::Kind::update, "running statistics");
-  const std::size_t statistics = parameters().n_trainable();
-  moving_average_->apply(
-      {.running = parameter_arena() + statistics, .batch = gradients + statistics, .scalars = scalars}, memory,
-      *stream_);
+  });
+  traced(kStatisticsSpan, [&] {
+    const std::size_t statistics = parameters().n_trainable();
+    moving_average_->apply(
+        {.running = parameter_arena() + statistics, .batch = gradients + statistics, .scalars = scalars}, memory,
+        *stream_);
+  });
 }
 
 /// Sends what the step told on its way to the host.
@@ -212,6 +238,7 @@ StepResult Replica::result(int steps_ago) {
   const int slot_number = steps_ago == 0 ? current_ : 1 - current_;
   const Slot& slot = slots_[static_cast<std::size_t>(slot_number)];
   slot.done->synchronize();
+  if (device_trace_ && steps_ago == 0) device_trace_->flush();
   const StepReport& report = slot.host->report;
   return {.sums = report.sums.loss,
           .local = report.local,
@@ -232,6 +259,7 @@ LossSums Replica::evaluate(const data::Batch& batch) {
   LossSums sums;
   backend_.copy_to_host(&sums, &sums_->loss, sizeof(LossSums), *stream_);
   stream_->synchronize();
+  if (device_trace_) device_trace_->flush();
   return sums;
 }
 

@@ -19,6 +19,7 @@
 #include "checkpoint/safetensors.h"
 #include "comm/reducer.h"
 #include "data/loader.h"
+#include "train/device_trace.h"
 #include "train/piece_sums.h"
 #include "train/state_tensors.h"
 #include "train/step_plan.h"
@@ -95,6 +96,9 @@ class Replica {
   void run_last_piece(PlannedGraph& planned, int piece);
   void reduce();
   void update();
+  /// A part of the update, for the trace.
+  template <typename Work>
+  void traced(const std::string& name, const Work& work);
   void report();
   /// Of what is given to the stream for a piece: the same key, the same work.
   struct PieceKey {
@@ -136,6 +140,7 @@ class Replica {
   std::unique_ptr<Memory> host_memory_;
   std::array<Slot, 2> slots_;
   int current_ = 0;
+  std::unique_ptr<DeviceTrace> device_trace_;  // null: none is taken
 };
 
 }  // namespace lockstep::train

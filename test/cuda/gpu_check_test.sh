@@ -42,7 +42,7 @@ told=$work/dry
 check "  says what is missing" has 'compute-sanitizer: not installed' "$work/dry"
 check "  and NCCL" has 'NCCL_HOME: not set, so `ranks` would stand as not run' "$work/dry"
 check "  and PyTorch" has 'PyTorch: torch-python is no program; PYTHON=' "$work/dry"
-check "  names every item" test "$(grep -cE '^(ops|training|ranks|speed|sanitizer): ' "$work/dry")" = 30
+check "  names every item" test "$(grep -cE '^(ops|training|ranks|speed|sanitizer): ' "$work/dry")" = 34
 check "  tests of a device alone" test "$(grep -c 'simd_test' "$work/dry")" = 0
 check "  races in kernels of ours alone" test "$(grep -c 'racecheck: conv2d_test' "$work/dry")" = 0
 told=$work/.check
@@ -67,7 +67,22 @@ print(json.dumps(found))' ;;
     if [[ $* == *precision=tf32*cuda.graph=false* ]]; then echo other; else echo same; fi >"$folder/$name/checkpoints/step-8.h5"
     for step in {1..40}; do
       echo '{"event": "step", "step_seconds": 0.1, "data_wait_seconds": 0.001, "memory_bytes": 1000}'
-    done >"$folder/$name/metrics.jsonl" ;;
+    done >"$folder/$name/metrics.jsonl"
+    if [[ $* == *trace=true* ]]; then python3 - >"$folder/$name/trace.json" <<'PYTHON'
+import json
+events = [{"name": "thread_name", "ph": "M", "pid": 0, "tid": tid, "args": {"name": name}} for tid, name in enumerate(("main", "device"))]
+for step in range(6):
+    for tid in 0, 1:  # the host's spans are others
+        for cat, name, us in (("forward", "conv1", 100), ("backward", "conv1", 200), ("forward", "fc", 20), ("update", "optimizer", 80)):
+            events.append({"name": name, "cat": cat, "ph": "X", "pid": 0, "tid": tid, "ts": 0, "dur": us * (1 if tid else 9) + (step < 3)})
+print(json.dumps({"traceEvents": events}))
+PYTHON
+    fi ;;
+  plan)
+    words=()
+    for word in "${@:2}"; do [[ $word == device=cuda ]] || words+=("$word"); done
+    # A build without CUDA knows of no H200.
+    "$REAL" plan "${words[@]}" --device h200 2>/dev/null || exec "$REAL" plan "${words[@]}" device=cpu precision=fp32 ;;
   checkpoint) cmp "$3" "$4" ;;
   *) exec "$REAL" "$@" ;;
 esac
@@ -141,6 +156,7 @@ check "  tells ours" entry speed 'ResNet-50, 224x224, batch 256, fp16' 'not run'
 program "$work/bin/torch-python" <<'SH'
 #!/usr/bin/env bash
 [[ $1 == -c ]] && { echo 2.15.0; exit; }
+[[ $* == *"--mode copy"* ]] && { echo '{"copy_bytes_per_second": 4e12}'; exit; }
 case $* in
   *graph*) echo 'out of memory' >&2; exit 1 ;;
   *"--mode compile"*"batch 256"*) speed=2000 ;;
@@ -154,6 +170,10 @@ check "speed beside PyTorch: too slow is a failure" refused 1 'speed' gpu_check 
 check "  against its best" entry speed 'ResNet-50, 224x224, batch 256, bf16' passed \
   '^2560 images/s, PyTorch 2.15.0 2000 \(compile\): 1.28 times, 1.2 wanted; memory 0.50 times; 1.0 % of our steps waited for data; graph: out of memory$'
 check "  1.28 times is less than 1.5" entry speed 'ResNet-50, 224x224, batch 256, fp16' failed '1.28 times, 1.5 wanted'
+if "$lockstep" plan data.train=synthetic --device h200 >/dev/null 2>&1; then
+  check "  where the time goes" entry speed 'ResNet-50, 224x224, batch 256, fp16: where the time goes' passed \
+    '^0.40 ms of a step that is not recorded: convolutions with what is fused into them, backward 50.0 %, .* forward 25.0 %, update: optimizer 20.0 %, linear, forward 5.0 %; convolutions move 40[0-9]+ GB/s, 1[0-9]+ % of the 4000 of a copy$'
+fi
 check "  slower" entry speed 'ResNet-18, 32x32, batch 512, bf16' failed '0.01 times'
 
 check "no sanitizer" gpu_check sanitizer
