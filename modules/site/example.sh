@@ -8,7 +8,7 @@ export LOCKSTEP_HOME=${LOCKSTEP_HOME:-$(realpath "${LOCKSTEP_SITE%/*}/../..")} #
 
 # Slurm. The environment wins over a script's #SBATCH lines, and sbatch's own options over both.
 export SBATCH_PARTITION=gpu   # `sinfo` lists them
-export SBATCH_ACCOUNT=project # what the hours are taken from; `sacctmgr show associations user=$USER`
+export SBATCH_ACCOUNT=project # what the hours are taken from; `sacctmgr show associations user=$(id -un)`
 #export SBATCH_QOS=normal
 #export SBATCH_CONSTRAINT=a100
 
@@ -18,7 +18,7 @@ export LOCKSTEP_MODULES="openmpi/4.1 hdf5/1.14"
 
 # Where files are. All nodes must see these folders.
 export LOCKSTEP_DATA=/scratch/shared/lockstep-data # configurations name their data below it; data/README.md
-export LOCKSTEP_RUNS=/scratch/$USER/runs           # runs; otherwise runs/ in the folder that sbatch is called in
+export LOCKSTEP_RUNS=/scratch/$(id -un)/runs      # runs; otherwise runs/ in the folder that sbatch is called in
 #export LOCKSTEP=/opt/lockstep/bin/lockstep        # the program; otherwise LOCKSTEP_HOME/build/lockstep, then the one on PATH
 #export LOCKSTEP_CACHE=$HOME/.cache/lockstep       # timings of convolutions, kept between runs
 
