@@ -6,6 +6,7 @@
 # SITE.sh is a file of modules/site (default: $LOCKSTEP_SITE), JOB.sh a script with #SBATCH lines (default:
 # resnet18_2gpu.sh). --allocate also asks Slurm for the job's nodes for a moment: whether they see the run directory, and
 # have the same build. Exit status: 0 all is well, 1 something is wrong, 2 wrong usage.
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # called as `sh check.sh`
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=jobs/lib/checks.sh
@@ -49,7 +50,7 @@ check_site() {
   before=$(export -p | grep -E ' (SBATCH|LOCKSTEP)_')
   use_site "$site"
   after=$(export -p | grep -E ' (SBATCH|LOCKSTEP)_')
-  [[ $before == "$after" ]] || to_source=$site
+  [[ $before == "$after" ]] || to_source=${LOCKSTEP_SITE:-$site}
 }
 to_source=
 
@@ -81,8 +82,7 @@ check_partition() { # SCRIPT
 # What the script asks for a node and what the partition's nodes have; then Slurm itself is asked.
 check_resources() { # SCRIPT
   local gpus said largest
-  gpus=$(directive gpus-per-node "$1")
-  gpus=${gpus##*:}
+  gpus=$(gpus_on_node "$1")
   largest=$(sinfo -h ${partition:+-p "$partition"} -o %G | grep -oE 'gpu:([A-Za-z][^:,(]*:)?[0-9]+' | sed 's/.*://' | sort -n | tail -1)
   ((${gpus:-0} <= ${largest:-0})) ||
     problem "$1 wants $gpus GPUs on a node, the nodes of ${partition:-the default partition} have ${largest:-0}" \
@@ -93,7 +93,8 @@ check_resources() { # SCRIPT
   said=$(grep -v 'to start at' <<<"$said" | tail -1 | sed -E 's/^(sbatch: error|allocation failure): //')
   case $said in
     *[Aa]ccount*) problem "Slurm refuses the account '${SBATCH_ACCOUNT:-$(directive account "$1")}': $said" \
-      "SBATCH_ACCOUNT in the site file; \`sacctmgr show associations user=$USER\` lists yours" ;;
+      "SBATCH_ACCOUNT in the site file; \`sacctmgr show associations user=$(id -un)\` lists yours" ;;
+    *'line breaks'*) problem "$1 has DOS line ends (CR LF), which sbatch refuses" "dos2unix $1, or: sed -i 's/\\r\$//' $1" ;;
     *) problem "Slurm refuses $1: $said" "\`sinfo -o '%P %D %c %m %G %l'\` says how many nodes, cores, memory, GPUs and hours there are" ;;
   esac
 }
@@ -110,25 +111,31 @@ check_configuration() { # SCRIPT
   run=$(setting run.directory runs "${words[@]}")/$(setting run.name - "${words[@]}")
   check_data_variable "${words[1]}"
   if ((n_problems > problems_before)) || [[ -z $lockstep ]]; then return; fi
-  nodes=$(directive nodes "$1")
+  nodes=$(nodes_of "$1")
   per_node=$(ranks_on_node "$1")
-  ranks=$((${nodes##*-} * ${per_node:-1}))
+  ranks=$((nodes * ${per_node:-1}))
   device=$(setting device cuda "${words[@]}")
   # `plan` takes the configuration alone.
   local plan=("${words[1]}")
-  for word in "${words[@]:2}"; do if [[ $word == *=* || $word == *.yaml ]] && [[ $word != -* ]]; then plan+=("$word"); fi; done
+  for word in "${words[@]:2}"; do if [[ $word == *=* || $word == *.y?(a)ml ]] && [[ $word != -* ]]; then plan+=("$word"); fi; done
   if [[ $device == cuda ]] && "$lockstep" plan "${plan[@]}" --ranks "$ranks" 2>&1 | grep -q 'this build has no CUDA'; then
     problem "$lockstep is built without CUDA, and the job wants GPUs (device=cuda)" \
       "build it where nvcc is on PATH, name another in LOCKSTEP, or OVERRIDES=device=cpu"
   fi
   # On a login node without GPUs the processor plans; it has no fp16 and no tf32.
   case $(setting precision - "${plan[@]}") in fp16 | tf32) plan+=(precision=fp32) ;; esac
-  said=$("$lockstep" plan "${plan[@]}" device=cpu --ranks "$ranks" 2>&1) || problem "$(refusal <<<"$said")" "$(remedy <<<"$said")"
+  # Whether a step fits this machine's memory says nothing of the job's GPUs.
+  said=$("$lockstep" plan "${plan[@]}" device=cpu --ranks "$ranks" --nodes "$nodes" 2>&1) ||
+    { [[ $device != cpu ]] && grep -q '\[out_of_memory\]' <<<"$said"; } || problem "$(refusal <<<"$said")" "$(remedy <<<"$said")"
   validation=$(setting data.validation "$(sed -nE 's/.*\bvalidation: *((\$\{\w+\})?[^,} ]*).*/\1/p' "${words[1]}" | tail -1)" "${words[@]}")
   validation=$(setting x "$validation")
-  [[ -z $validation || $validation == synthetic || -r $validation ]] ||
+  if [[ -z $validation || $validation == synthetic ]]; then return; fi
+  if [[ ! -r $validation ]]; then
     problem "the validation set $validation cannot be read" \
       "data/README.md says how it is made; relative paths begin at the folder that sbatch is called in"
+  else
+    said=$("$lockstep" data info "$validation" 2>&1) || problem "data.validation: $(refusal <<<"$said")" "$(remedy <<<"$said")"
+  fi
 }
 refusal() { sed -n 's/^lockstep: error: //p' | head -1; }
 remedy() { sed -n 's/^ *remedy: //p' | head -1; }
@@ -145,9 +152,9 @@ check_run_directory() {
 
 check_allocation() { # SCRIPT: its nodes, for some seconds
   local nodes gpus
-  nodes=$(directive nodes "$1")
-  gpus=$(directive gpus-per-node "$1")
-  check_nodes "$run" --immediate=60 --time=5 --nodes="${nodes##*-}" --ntasks="${nodes##*-}" --job-name=lockstep-check \
+  nodes=$(nodes_of "$1")
+  gpus=$(gpus_on_node "$1")
+  check_nodes "$run" --immediate=60 --time=5 --nodes="$nodes" --ntasks="$nodes" --job-name=lockstep-check \
     ${partition:+--partition="$partition"} ${SBATCH_ACCOUNT:+--account="$SBATCH_ACCOUNT"} ${SBATCH_QOS:+--qos="$SBATCH_QOS"} \
     ${gpus:+--gpus-per-node="$gpus"}
 }

@@ -8,17 +8,35 @@ problem() { # SENTENCE REMEDY
   printf 'problem: %s\n  remedy: %s\n' "$1" "$2"
 }
 
-# Value of an option in a script's #SBATCH lines; the last, as for sbatch.
+# Value of an option in a script's #SBATCH lines, by its long or its short name; the last, as for sbatch.
 directive() { # NAME SCRIPT
-  sed -n 's/^#SBATCH//p' "$2" | grep -oE -- "--$1[= ][^ ]+" | tail -1 | sed -E "s/^--$1[= ]//"
+  local short=''
+  case $1 in nodes) short=N ;; job-name) short=J ;; partition) short=p ;; account) short=A ;; esac
+  tr -d '\r' <"$2" | sed -n 's/^#SBATCH//p' | grep -oE -- " (--$1[= ]|${short:+-$short ?|}NONE)[^ ]+" | tail -1 |
+    sed -E "s/^ (--$1[= ]|-${short:-NONE} ?)//"
+}
+
+# The upper end of a range: 8 of 1-8.
+nodes_of() { # SCRIPT
+  local nodes
+  nodes=$(directive nodes "$1")
+  nodes=${nodes##*-}
+  if [[ $nodes =~ ^[0-9]+$ ]]; then echo "$nodes"; else echo 1; fi
+}
+
+gpus_on_node() { # SCRIPT: N of --gpus-per-node=[TYPE:]N or --gres=gpu:[TYPE:]N, or nothing
+  local gpus
+  gpus=$(directive gpus-per-node "$1")
+  if [[ -z $gpus ]]; then gpus=$(directive gres "$1" | grep -oE 'gpu(:[^,]+)?' | head -1); fi
+  gpus=${gpus##*:}
+  echo "${gpus/gpu/1}"
 }
 
 # One a task where the script says how many, else one a GPU.
 ranks_on_node() { # SCRIPT
-  local tasks gpus
+  local tasks
   tasks=$(directive ntasks-per-node "$1")
-  gpus=$(directive gpus-per-node "$1")
-  echo "${tasks:-${gpus##*:}}"
+  echo "${tasks:-$(gpus_on_node "$1")}"
 }
 
 # The last KEY=VALUE of the arguments, with ${NAME} filled in as the program does.
@@ -43,7 +61,8 @@ known_to_sbatch=(ACCOUNT ARRAY_INX BATCH CLUSTERS CLUSTER_CONSTRAINT COMMENT CON
 # Sources the site file, so that what it exports holds from here on.
 use_site() { # FILE or NAME
   local file=$1 name said
-  if [[ $file != */* ]]; then file=$home_of_checks/modules/site/$file.sh; fi # a name, as the modulefile takes it
+  if [[ $file != */* && ! -f $file ]]; then file=$home_of_checks/modules/site/${file%.sh}.sh; fi # a name, as the modulefile takes it
+  if [[ $file != */* ]]; then file=./$file; fi # `source` would look on PATH
   if [[ ! -r $file ]]; then
     problem "the site file $file cannot be read" \
       "source one of $home_of_checks/modules/site/*.sh in this shell, or a copy of example.sh; it sets LOCKSTEP_SITE"
@@ -136,12 +155,18 @@ check_launcher() {
 
 # ---- What the job is given --------------------------------------------------------------------------------------------
 # `sbatch --export=ALL,OVERRIDES="data.augment=[crop,flip]"` splits at the comma.
+# Other words than key=value are files: what is behind a blank in a value would be taken for one.
 check_overrides() {
-  local open close
+  local open close word words
   open=$(tr -dc '[' <<<"${OVERRIDES:-}")
   close=$(tr -dc ']' <<<"${OVERRIDES:-}")
   [[ ${#open} == "${#close}" ]] || problem "OVERRIDES ends inside a list: $OVERRIDES" \
     "sbatch --export splits at commas: export OVERRIDES='...' in the shell, then sbatch --export=ALL"
+  read -rd '' -a words <<<"${OVERRIDES:-}"
+  for word in "${words[@]}"; do
+    [[ $word == *=* || -f $word ]] || problem "OVERRIDES has the word '$word', which is neither key=value nor a YAML file" \
+      "write key=value without blanks; a value with blanks goes into a YAML file that OVERRIDES names, or is \${NAME} of an exported variable"
+  done
 }
 
 check_data_variable() { # CONFIGURATION

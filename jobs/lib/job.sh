@@ -91,12 +91,12 @@ forward() {
 require_slurm() { # COMMAND WORD...
   if [[ -n ${SLURM_JOB_ID:-} ]]; then return; fi
   local nodes per_node
-  nodes=$(directive nodes "$0")
+  nodes=$(nodes_of "$0")
   per_node=$(ranks_on_node "$0")
   find_program
   problem "$0 is a batch script, and this is no job of Slurm (SLURM_JOB_ID is not set)" \
     "sbatch $0; or, on a machine without Slurm:
-    $LOCKSTEP_HOME/scripts/launch mpirun --bind-to none -n $((${nodes##*-} * per_node)) ${lockstep:-lockstep} $*"
+    $LOCKSTEP_HOME/scripts/launch mpirun --bind-to none -n $((nodes * ${per_node:-1})) ${lockstep:-lockstep} $*"
   exit 2
 }
 
