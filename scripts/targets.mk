@@ -95,7 +95,7 @@ INSTALLED_LDLIBS = $(if $(BUNDLED),$(subst -Wl$(comma)-rpath$(comma)$(ONEDNN_HOM
 SHARE = $(DESTDIR)$(PREFIX)/share/lockstep
 COMPLETION = $(DESTDIR)$(PREFIX)/share/bash-completion/completions/lockstep
 MODULEFILES = $(DESTDIR)$(PREFIX)/modulefiles/lockstep
-INSTALLED_FILES := LICENSE CHANGELOG.md README.md scripts/launch \
+INSTALLED_FILES := LICENSE CHANGELOG.md README.md TROUBLESHOOTING.md data/README.md modules/README.md scripts/launch \
   $(shell find jobs modules/site data/samples -name '*.sh' -o -name '*.md' -o -name '*.h5' 2>/dev/null | sort)
 INSTALLED_CONFIGS := $(shell find jobs/configs -name '*.yaml' | sort)
 

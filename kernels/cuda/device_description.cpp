@@ -1,5 +1,7 @@
 #include "kernels/cuda/device_description.h"
 
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -10,7 +12,8 @@ namespace lockstep::cuda {
 
 DeviceDescription read_device_description(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  require(file.good(), ErrorCode::data_source, "{}: the description of a GPU cannot be opened", path);
+  require(file.good(), ErrorCode::usage, "{}: the description of a GPU cannot be opened: {}", path,
+          std::strerror(errno));
   DeviceDescription description;
   description.json.assign(std::istreambuf_iterator<char>(file), {});
   try {
@@ -20,7 +23,7 @@ DeviceDescription read_device_description(const std::string& path) {
     description.multiprocessors = keys.at("multiProcessorCount").get<int>();
     description.memory_bytes = keys.at("totalGlobalMem").get<std::size_t>();
   } catch (const nlohmann::json::exception& error) {
-    fail(ErrorCode::data_source, "{}: this is no description of a GPU as cuDNN writes it: {}", path, error.what());
+    fail(ErrorCode::usage, "{}: this is no description of a GPU as cuDNN writes it: {}", path, error.what());
   }
   return description;
 }

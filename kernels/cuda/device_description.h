@@ -15,7 +15,7 @@ struct DeviceDescription {
   std::string json;  // as cuDNN reads it; empty: it is not asked, and plans are supposed (conv2d_supposed.h)
 };
 
-/// Throws data_source where the file cannot be read or lacks a key.
+/// Throws usage where the file cannot be read or lacks a key.
 DeviceDescription read_device_description(const std::string& path);
 
 }  // namespace lockstep::cuda

@@ -31,6 +31,8 @@ struct Planned {
   std::unique_ptr<train::StepPlan> plan;
   std::int64_t fits = 0;          // samples of a rank, or micro-batch, at once
   std::string precision_warning;  // empty: none
+
+  bool step_fits() const { return plan->batch().largest_piece() <= fits; }
 };
 
 /// `device`: one that need not be here; empty: the configuration's.
@@ -89,6 +91,7 @@ nlohmann::ordered_json json_of(const Planned& planned, const Ranks& ranks) {
           {"accumulate", planned.plan->batch().is_tree ? 1 : planned.plan->batch().pieces},
           {"global_batch", planned.plan->batch().global_batch},
           {"batch_that_fits", planned.fits},
+          {"fits", planned.step_fits()},
           {"device", planned.backend->device().name},
           {"parameters", planned.plan->parameters().n_canonical()},
           {"memory_bytes",
@@ -120,9 +123,16 @@ std::string text_of(const Planned& planned, const Ranks& ranks) {
   for (const comm::Bucket& b : plan.buckets())
     text += fmt::format("  {:>9.2f} MiB  {} .. {}\n", static_cast<double>(b.n_elements * sizeof(float)) / (1 << 20),
                         b.first_name, b.last_name);
-  text += fmt::format("\nBatch that fits: {} a {} (in {:.0f} % of {:.1f} GiB for each of {} ranks on its node)\n",
-                      planned.fits, plan.batch().is_tree ? "micro-batch" : "rank", 100 * train::kUsableMemory,
-                      static_cast<double>(planned.backend->device().memory_bytes) / (1 << 30), ranks.on_first_node());
+  const int on_node = ranks.on_first_node();
+  text += fmt::format("\nBatch that fits: {} a {} (in {:.0f} % of {:.1f} GiB for {} on its node)\n", planned.fits,
+                      plan.batch().is_tree ? "micro-batch" : "rank", 100 * train::kUsableMemory,
+                      static_cast<double>(planned.backend->device().memory_bytes) / (1 << 30),
+                      on_node == 1 ? "the one rank" : fmt::format("each of {} ranks", on_node));
+  if (!planned.step_fits())
+    text += fmt::format(
+        "This step does NOT fit: {} samples of a rank at once. Lower train.global_batch, or set "
+        "train.accumulate=auto\n",
+        plan.batch().largest_piece());
   if (!planned.precision_warning.empty()) text += fmt::format("\nPrecision: {}\n", planned.precision_warning);
   return text + fmt::format("\nHow each layer runs on {}\n{}", planned.backend->device().name, choices(plan));
 }

@@ -36,11 +36,7 @@ std::int64_t batch_that_fits(const Config& config, const data::ImageSetInfo& ima
   std::int64_t batch = more > static_cast<double>(limit) ? limit : small + static_cast<std::int64_t>(more);
   batch = rounded(std::clamp<std::int64_t>(batch, 1, limit));
   while (batch > 1 && total_of(batch) > room) batch = rounded(std::min(batch - 1, batch * 19 / 20));
-  require(
-      batch > 1 || total_of(1) <= room, ErrorCode::out_of_memory,
-      "a step with one sample a rank takes {:.2f} GiB, and a rank on {} may use {:.2f} GiB ({:.0f} % of what it has)",
-      total_of(1) / (1 << 30), backend.device().name, room / (1 << 30), 100 * kUsableMemory);
-  return batch;
+  return batch > 1 || total_of(1) <= room ? batch : 0;
 }
 
 bool wants_fit(const Config& config) {
@@ -50,6 +46,8 @@ bool wants_fit(const Config& config) {
 
 void resolve_batch(Config& config, int ranks, std::int64_t fits, std::int64_t n_samples) {
   Config::Train& t = config.train;
+  require(fits > 0 || !wants_fit(config), ErrorCode::out_of_memory,
+          "not even a step with one sample a rank fits into {:.0f} % of the device's memory", 100 * kUsableMemory);
   if (t.accumulate == Config::kAuto) {
     const std::int64_t most = t.batch_per_rank > 0 ? t.batch_per_rank : fits;
     const bool is_free = t.global_batch > 0 && t.micro_batches == 0;

@@ -15,7 +15,7 @@ namespace lockstep::train {
 inline constexpr double kUsableMemory = 0.9;
 
 /// The largest number of samples that a rank may run at once, so that its step fits into that part of `memory_bytes`
-/// (DeviceInfo's); a multiple of 8 from 8 on. At most `limit`. Throws out_of_memory where a single one does not fit.
+/// (DeviceInfo's); a multiple of 8 from 8 on. At most `limit`; 0 where a single one does not fit.
 std::int64_t batch_that_fits(const Config& config, const data::ImageSetInfo& images, int ranks, Backend& backend,
                              const comm::Topology& topology, std::size_t memory_bytes, std::int64_t limit);
 
@@ -26,7 +26,8 @@ bool wants_fit(const Config& config);
 ///
 /// accumulate: as few as make each micro-batch fit, and not larger than a train.batch_per_rank that is a number (a run
 /// that goes on with fewer ranks keeps its global batch, so that each has more to do); 1 where train.batch_per_rank
-/// makes the global batch. batch_per_rank: `fits`, but not so much that the global batch is larger than the data set.
+/// makes the global batch. Throws out_of_memory where nothing fits. batch_per_rank: `fits`, but not so much that the
+/// global batch is larger than the data set.
 void resolve_batch(Config& config, int ranks, std::int64_t fits, std::int64_t n_samples);
 
 }  // namespace lockstep::train

@@ -34,6 +34,11 @@ check "an A100 holds five times what a T4 does" test "$(value batch_per_rank "$w
   $((5 * $(value batch_per_rank "$work/t4.json")))
 "$lockstep" plan "${net[@]}" precision=fp16 train.global_batch=4096 train.accumulate=auto --device t4 --json="$work/t4.json" >/dev/null
 check "accumulate=auto divides what a T4 cannot hold" test "$(value accumulate "$work/t4.json")" -gt 10
+"$lockstep" plan "${net[@]}" precision=fp16 train.global_batch=4096 --device t4 >"$work/large" 2>&1
+check "a step that does not fit is told" grep -q '^This step does NOT fit: 4096 samples' "$work/large"
+"$lockstep" plan "${net[@]}" --device nosuch.json >"$work/nosuch" 2>&1
+check "no such description" test $? = 2
+check "with the reason" grep -q 'nosuch.json: .* No such file' "$work/nosuch"
 "$lockstep" plan "${net[@]}" precision=fp32 --device test/cuda/h200_device_properties.json >"$work/file" 2>&1
 check "a description as a file" grep -q '^How each layer runs on NVIDIA H200' "$work/file"
 "$lockstep" plan "${net[@]}" precision=bf16 --device t4 >"$work/bf16" 2>&1

@@ -47,8 +47,12 @@ TEST(BatchFit, StopsAtTheLimit) {
 }
 
 TEST(BatchFit, OneSampleThatDoesNotFitIsTold) {
+  EXPECT_EQ(fits(test::small_config(32, 16), 16 * kMib), 0);
+  Config config;
+  EXPECT_EQ(resolved(config, 1, 0, 100).train.accumulate, 1) << "what is not asked for is no error";
+  config.train.accumulate = Config::kAuto;
   try {
-    fits(test::small_config(32, 16), 16 * kMib);
+    resolved(config, 1, 0, 100);
     ADD_FAILURE() << "it was said to fit";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::out_of_memory);
