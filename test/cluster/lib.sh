@@ -86,8 +86,10 @@ run_to_end() { # SBATCH-OPTION... SCRIPT
   show_log "$job"
   return 1
 }
-start_again_now() { # JOB: what was queued again waits for two minutes otherwise
-  until_true 60 has_state "$1" PENDING && scontrol update jobid="$1" StartTime=now
+# What was queued again waits for two minutes otherwise. Not at once: a node that has just ended a job takes what comes in
+# the same second for that start of it ("Job 1 already killed, do not launch batch job"), and Slurm fails the job.
+start_again_now() { # JOB
+  until_true 60 has_state "$1" PENDING && sleep 3 && scontrol update jobid="$1" StartTime=now
 }
 
 # ---- Runs -------------------------------------------------------------------------------------------------------------
