@@ -6,6 +6,6 @@
 #   CHECKPOINT=runs/resnet50-4gpu/checkpoints/best sbatch jobs/evaluate.sh
 
 home=${LOCKSTEP_HOME:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}
-source "$home/jobs/lib/job.sh" || { echo "no jobs/lib in $home, or this is not bash: export LOCKSTEP_HOME, the folder with jobs/" >&2; exit 2; }
+source "$home/jobs/lib/job.sh" || { echo "no jobs/lib in $home: export LOCKSTEP_HOME, the folder with jobs/; and use bash, not sh" >&2; exit 2; }
 launch evaluate "${CONFIG:-$configs/resnet50_imagenet.yaml}" \
   --checkpoint "${CHECKPOINT:-${LOCKSTEP_RUNS:-runs}/resnet50-4gpu/checkpoints/best}"

@@ -8,5 +8,5 @@
 export LOCKSTEP_REQUEUE=1
 
 home=${LOCKSTEP_HOME:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}
-source "$home/jobs/lib/job.sh" || { echo "no jobs/lib in $home, or this is not bash: export LOCKSTEP_HOME, the folder with jobs/" >&2; exit 2; }
+source "$home/jobs/lib/job.sh" || { echo "no jobs/lib in $home: export LOCKSTEP_HOME, the folder with jobs/; and use bash, not sh" >&2; exit 2; }
 launch train "$configs/resnet50_imagenet.yaml" checkpoint.every_minutes=15 train.accumulate=auto

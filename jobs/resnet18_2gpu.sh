@@ -5,5 +5,5 @@
 # ResNet-18 on CIFAR-10, 2 GPUs, 3 epochs: minutes that show that a cluster works. data/get_cifar10.sh makes the data.
 
 home=${LOCKSTEP_HOME:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}
-source "$home/jobs/lib/job.sh" || { echo "no jobs/lib in $home, or this is not bash: export LOCKSTEP_HOME, the folder with jobs/" >&2; exit 2; }
+source "$home/jobs/lib/job.sh" || { echo "no jobs/lib in $home: export LOCKSTEP_HOME, the folder with jobs/; and use bash, not sh" >&2; exit 2; }
 launch train "$configs/resnet18_cifar10.yaml" train.epochs=3
