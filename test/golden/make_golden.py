@@ -1,6 +1,6 @@
 """Makes the golden files of the training tests with PyTorch: python make_golden.py [NAME...] [--only PRECISION] (torch,
 torchvision, h5py, numpy). --only makes the figures of one precision anew, and leaves all others in the file as they are.
-On processors whose AMX is hidden in part, oneDNN wants ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16.
+fp16 wants a processor with AVX-512 FP16, and where AMX is hidden in part ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16.
 
 For each network: the loss of ten steps in fp64, and for step 1 the gradient and the updated weights of every tensor at
 64 fixed places in fp64. For fp32, bf16 and fp16 (autocast; fp16 with a loss scale) each what PyTorch's own runs in it are away from that (layouts x
@@ -38,6 +38,35 @@ CASES = [
 ]
 
 
+class HalfConvolution(torch.autograd.Function):
+    """PyTorch's convolution in fp16 with another gradient: its own falls back to a naive loop on CPUs (seconds a layer).
+    The products of fp16 values summed in fp32 and rounded to fp16 once, as on a GPU."""
+
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float16)
+    def forward(ctx, x, weight, stride, padding):
+        ctx.save_for_backward(x, weight)
+        ctx.where = (stride, padding)
+        return torch.nn.functional.conv2d(x, weight, None, stride, padding)
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cpu")
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+        stride, padding = ctx.where
+        dx, dw, _ = torch.ops.aten.convolution_backward(gradient.float(), x.float(), weight.float(), None, stride, padding,
+                                                        [1, 1], False, [0, 0], 1, [ctx.needs_input_grad[0], True, False])
+        return None if dx is None else dx.half(), dw.half(), None, None
+
+
+def in_half(net):
+    """The net with HalfConvolution in place of each of its convolutions (none has a bias)."""
+    for m in net.modules():
+        if isinstance(m, torch.nn.Conv2d):
+            m.forward = lambda x, m=m: HalfConvolution.apply(x, m.weight, m.stride, m.padding)
+    return net
+
+
 def places(n):
     return [(i * 2654435761) % n for i in range(min(PLACES, n))]
 
@@ -47,6 +76,8 @@ def run(case, precision, layout, threads, reverse=False):
     dtype = torch.float64 if precision == "fp64" else torch.float32
     net = networks.make(case["depth"], case["stem"], case["classes"], case["zero_gamma"], case["seed"], dtype)
     net = net.to(memory_format=layout).train()
+    if precision == "fp16":
+        in_half(net)
     optimizer = torch.optim.SGD(net.parameters(), SETTINGS["learning_rate"], SETTINGS["momentum"],
                                 weight_decay=SETTINGS["weight_decay"])
     loss_of = torch.nn.CrossEntropyLoss(label_smoothing=case["label_smoothing"])
