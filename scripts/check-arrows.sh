@@ -3,12 +3,31 @@
 #
 #   main -> commands -> train -> models -> layers -> graph -> include      left may include any right
 #   comm, data, checkpoint, config, base -> include                        commands and train include these too
-#   kernels/* -> include, their own folder, nothing else
+#   kernels/* -> include, their own folder, nothing else; kernels/*/base -> include and itself
+#   each op of a backend has its twin: kernels/X/OP.* and kernels/X/OP_PART.* only where all backends have an OP.h
 #   only src/backend_factory.cpp includes kernels/; include/ has no vendor's header
 #
 # scripts/check-arrows.sh [ROOT]
 set -uo pipefail
 cd "${1:-$(dirname "$0")/..}"
+
+has_twin() { # NAME: NAME.h, or OP.h where NAME is OP_PART, is in every backend
+  local op=$1 backend missing
+  while :; do
+    missing=
+    for backend in kernels/*/; do [[ -e $backend$op.h ]] || missing=1; done
+    [[ $missing ]] || return 0
+    [[ $op == *_* ]] || return 1
+    op=${op%_*}
+  done
+}
+status=0
+for file in kernels/*/*.*; do
+  name=${file##*/}
+  has_twin "${name%%.*}" && continue
+  echo "$file: no such op in every backend; what only ops need is in ${file%/*}/base"
+  status=1
+done
 
 find include kernels src -name '*.h' -o -name '*.cpp' -o -name '*.def' -o -name '*.cu' -o -name '*.cuh' | sort |
   xargs grep -nHE '^[[:space:]]*#[[:space:]]*include[[:space:]]*["<]' /dev/null |
@@ -58,6 +77,8 @@ find include kernels src -name '*.h' -o -name '*.cpp' -o -name '*.def' -o -name 
     } else if (at[1] == "kernels") {
       if (text ~ /"/ && header !~ /^lockstep\// && index(header, "kernels/" at[2] "/") != 1)
         broken("kernels/" at[2] " includes only include/ and itself")
+      else if (text ~ /"/ && at[3] == "base" && header ~ /^kernels/ && index(header, "kernels/" at[2] "/base/") != 1)
+        broken("kernels/" at[2] "/base stands below the ops")
     } else if (at[1] == "src" && text ~ /"/) {
       if (header ~ /^kernels\//) {
         if (file != "src/backend_factory.cpp") broken("only src/backend_factory.cpp names a backend")
@@ -74,4 +95,5 @@ find include kernels src -name '*.h' -o -name '*.cpp' -o -name '*.def' -o -name 
   END {
     if (count) { printf "check-arrows: %d includes break the rules at the top of scripts/check-arrows.sh\n", count; exit 1 }
     printf "check-arrows: %d includes obey\n", NR
-  }'
+  }' || status=1
+exit $status

@@ -3,8 +3,8 @@
 #include "kernels/cpu/backend.h"
 #ifdef LOCKSTEP_CUDA
 #include "kernels/cuda/backend.h"
-#include "kernels/cuda/gpu_report.h"
-#include "kernels/cuda/planning_backend.h"
+#include "kernels/cuda/backend_gpu_report.h"
+#include "kernels/cuda/backend_planning.h"
 #endif
 #include "lockstep/backend.h"
 #include "lockstep/error.h"
@@ -13,7 +13,7 @@
 namespace lockstep {
 
 namespace cpu {
-std::string onednn_version();  // kernels/cpu/onednn.cpp; its header needs oneDNN's own
+std::string onednn_version();  // kernels/cpu/base/onednn.cpp; its header needs oneDNN's own
 }
 
 std::unique_ptr<Backend> make_backend(const BackendOptions& options) {

@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "kernels/cpu/base/machine.h"
+#include "kernels/cpu/base/onednn.h"
 #include "kernels/cpu/batchnorm.h"
 #include "kernels/cpu/clip_norm.h"
 #include "kernels/cpu/conv2d.h"
@@ -15,10 +17,8 @@
 #include "kernels/cpu/cross_entropy.h"
 #include "kernels/cpu/hash.h"
 #include "kernels/cpu/image_input.h"
-#include "kernels/cpu/machine.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/moving_average.h"
-#include "kernels/cpu/onednn.h"
 #include "kernels/cpu/optimizer.h"
 #include "kernels/cpu/pool2d.h"
 #include "kernels/cpu/tree_sum.h"

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "kernels/cpu/simd.h"
-#include "kernels/cpu/tiling.h"
+#include "kernels/cpu/base/simd.h"
+#include "kernels/cpu/normalization_tiling.h"
 #include "lockstep/error.h"
 
 namespace lockstep::cpu {
@@ -22,7 +22,7 @@ struct BatchNormBackwardTask {
 }  // namespace lockstep::cpu
 
 #define LOCKSTEP_KERNELS "kernels/cpu/batchnorm_kernels.h"
-#include "kernels/cpu/each_isa.h"
+#include "kernels/cpu/base/each_isa.h"
 
 namespace lockstep::cpu {
 namespace {

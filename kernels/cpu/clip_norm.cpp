@@ -2,12 +2,12 @@
 
 #include <cmath>
 
-#include "kernels/cpu/parallel.h"
-#include "kernels/cpu/pieces.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/base/parallel.h"
+#include "kernels/cpu/base/pieces.h"
+#include "kernels/cpu/base/simd.h"
 
 #define LOCKSTEP_KERNELS "kernels/cpu/clip_norm_kernels.h"
-#include "kernels/cpu/each_isa.h"
+#include "kernels/cpu/base/each_isa.h"
 
 namespace lockstep::cpu {
 namespace {

@@ -8,10 +8,10 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/base/workspace.h"
 #include "kernels/cpu/conv2d_bare.h"
 #include "kernels/cpu/conv2d_plan.h"
 #include "kernels/cpu/normalization.h"
-#include "kernels/cpu/workspace.h"
 
 namespace lockstep::cpu {
 namespace {

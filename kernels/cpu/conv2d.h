@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "kernels/cpu/context.h"
+#include "kernels/cpu/base/context.h"
 #include "lockstep/algorithms.h"
 #include "lockstep/op.h"
 

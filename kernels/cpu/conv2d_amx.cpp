@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/cpu/amx.h"
+#include "kernels/cpu/base/amx.h"
+#include "kernels/cpu/base/parallel.h"
+#include "kernels/cpu/base/workspace.h"
 #include "kernels/cpu/conv2d_amx_kernels.h"
 #include "kernels/cpu/conv2d_plan.h"
-#include "kernels/cpu/parallel.h"
-#include "kernels/cpu/workspace.h"
 
 namespace lockstep::cpu {
 namespace {

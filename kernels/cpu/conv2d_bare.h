@@ -6,8 +6,8 @@
 #include <memory>
 #include <string>
 
-#include "kernels/cpu/context.h"
-#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/base/context.h"
+#include "kernels/cpu/base/onednn.h"
 #include "lockstep/algorithms.h"
 #include "lockstep/op.h"
 

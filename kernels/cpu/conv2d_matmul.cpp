@@ -6,10 +6,10 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels/cpu/base/parallel.h"
+#include "kernels/cpu/base/workspace.h"
 #include "kernels/cpu/conv2d_plan.h"
 #include "kernels/cpu/conv2d_rows.h"
-#include "kernels/cpu/parallel.h"
-#include "kernels/cpu/workspace.h"
 
 namespace lockstep::cpu {
 namespace {

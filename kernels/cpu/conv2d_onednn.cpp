@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cpu/base/workspace.h"
 #include "kernels/cpu/conv2d_bare.h"
 #include "kernels/cpu/conv2d_plan.h"
-#include "kernels/cpu/workspace.h"
 
 namespace lockstep::cpu {
 namespace {

@@ -9,8 +9,8 @@
 #include <memory>
 #include <optional>
 
+#include "kernels/cpu/base/onednn.h"
 #include "kernels/cpu/conv2d_bare.h"
-#include "kernels/cpu/onednn.h"
 
 namespace lockstep::cpu {
 

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/base/parallel.h"
 
 namespace lockstep::cpu {
 

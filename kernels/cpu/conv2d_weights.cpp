@@ -4,9 +4,9 @@
 #include <array>
 #include <cstring>
 
-#include "kernels/cpu/parallel.h"
-#include "kernels/cpu/simd.h"
-#include "kernels/cpu/workspace.h"
+#include "kernels/cpu/base/parallel.h"
+#include "kernels/cpu/base/simd.h"
+#include "kernels/cpu/base/workspace.h"
 
 namespace lockstep::cpu {
 
@@ -35,7 +35,7 @@ struct WeightGradientTask {
 }  // namespace lockstep::cpu
 
 #define LOCKSTEP_KERNELS "kernels/cpu/conv2d_weights_kernels.h"
-#include "kernels/cpu/each_isa.h"
+#include "kernels/cpu/base/each_isa.h"
 
 namespace lockstep::cpu {
 namespace {

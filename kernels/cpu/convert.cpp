@@ -1,6 +1,6 @@
 #include "kernels/cpu/convert.h"
 
-#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/base/parallel.h"
 #include "lockstep/bf16.h"
 #include "lockstep/error.h"
 

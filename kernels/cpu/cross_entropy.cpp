@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/base/parallel.h"
 #include "lockstep/error.h"
 
 namespace lockstep::cpu {

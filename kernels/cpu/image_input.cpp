@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/cpu/bf16.h"
-#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/base/bf16.h"
+#include "kernels/cpu/base/parallel.h"
 #include "lockstep/error.h"
 #include "lockstep/philox.h"
 

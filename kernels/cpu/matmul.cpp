@@ -8,8 +8,8 @@
 #include <cstring>
 #include <optional>
 
-#include "kernels/cpu/onednn.h"
-#include "kernels/cpu/workspace.h"
+#include "kernels/cpu/base/onednn.h"
+#include "kernels/cpu/base/workspace.h"
 
 namespace lockstep::cpu {
 namespace {

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cassert>
 
-#include "kernels/cpu/simd.h"
-#include "kernels/cpu/tiling.h"
+#include "kernels/cpu/base/simd.h"
+#include "kernels/cpu/normalization_tiling.h"
 
 namespace lockstep::cpu {
 
-/// What the kernels read, coefficients already repeated (tiling.h).
+/// What the kernels read, coefficients already repeated (normalization_tiling.h).
 template <typename E>
 struct NormalizeTask {
   InputNormalization::Residual residual_kind = InputNormalization::Residual::none;
@@ -33,7 +33,7 @@ struct NormalizeBackwardTask {
 }  // namespace lockstep::cpu
 
 #define LOCKSTEP_KERNELS "kernels/cpu/normalization_kernels.h"
-#include "kernels/cpu/each_isa.h"
+#include "kernels/cpu/base/each_isa.h"
 
 namespace lockstep::cpu {
 namespace {

@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cpu/context.h"
+#include "kernels/cpu/base/context.h"
 #include "lockstep/op.h"
 
 namespace lockstep::cpu {

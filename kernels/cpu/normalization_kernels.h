@@ -1,6 +1,6 @@
 // Kernels of normalization.cpp for one instruction set (each_isa.h).
 
-#include "kernels/cpu/tiles.h"
+#include "kernels/cpu/normalization_tiles.h"
 
 namespace lockstep::cpu::LOCKSTEP_ISA {
 

@@ -4,9 +4,9 @@
 
 #include <cmath>
 
-#include "kernels/cpu/parallel.h"
-#include "kernels/cpu/pieces.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/base/parallel.h"
+#include "kernels/cpu/base/pieces.h"
+#include "kernels/cpu/base/simd.h"
 #include "lockstep/error.h"
 
 namespace lockstep::cpu {
@@ -34,7 +34,7 @@ struct AdamwTask {
 }  // namespace lockstep::cpu
 
 #define LOCKSTEP_KERNELS "kernels/cpu/optimizer_kernels.h"
-#include "kernels/cpu/each_isa.h"
+#include "kernels/cpu/base/each_isa.h"
 
 namespace lockstep::cpu {
 namespace {

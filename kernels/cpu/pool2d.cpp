@@ -4,9 +4,9 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/cpu/base/parallel.h"
+#include "kernels/cpu/base/simd.h"
 #include "kernels/cpu/normalization.h"
-#include "kernels/cpu/parallel.h"
-#include "kernels/cpu/simd.h"
 #include "lockstep/error.h"
 
 namespace lockstep::cpu {
@@ -72,7 +72,7 @@ struct PoolBackwardTask {
 }  // namespace lockstep::cpu
 
 #define LOCKSTEP_KERNELS "kernels/cpu/pool2d_kernels.h"
-#include "kernels/cpu/each_isa.h"
+#include "kernels/cpu/base/each_isa.h"
 
 namespace lockstep::cpu {
 namespace {

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstring>
 
-#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/base/parallel.h"
 #include "lockstep/error.h"
 
 namespace lockstep::cpu {

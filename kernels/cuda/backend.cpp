@@ -5,16 +5,16 @@
 #include <atomic>
 #include <cstdint>
 
-#include "kernels/cuda/check.h"
-#include "kernels/cuda/count.h"
-#include "kernels/cuda/cublaslt.h"
-#include "kernels/cuda/cudnn.h"
-#include "kernels/cuda/gpu_report.h"
-#include "kernels/cuda/nvml.h"
-#include "kernels/cuda/nvtx.h"
-#include "kernels/cuda/ops.h"
-#include "kernels/cuda/repetition.h"
-#include "kernels/cuda/stream.h"
+#include "kernels/cuda/backend_gpu_report.h"
+#include "kernels/cuda/backend_ops.h"
+#include "kernels/cuda/base/check.h"
+#include "kernels/cuda/base/count.h"
+#include "kernels/cuda/base/cublaslt.h"
+#include "kernels/cuda/base/cudnn.h"
+#include "kernels/cuda/base/nvml.h"
+#include "kernels/cuda/base/nvtx.h"
+#include "kernels/cuda/base/repetition.h"
+#include "kernels/cuda/base/stream.h"
 #include "lockstep/error.h"
 
 namespace lockstep::cuda {

@@ -2,8 +2,8 @@
 // coefficients of its channels again, from some 40 bytes each. Finalize moves those alone.
 #include <cmath>
 
+#include "kernels/cuda/base/rows.h"
 #include "kernels/cuda/batchnorm.h"
-#include "kernels/cuda/rows.h"
 #include "lockstep/error.h"
 
 namespace lockstep::cuda {

@@ -6,8 +6,8 @@
 
 #include <cmath>
 
-#include "kernels/cuda/block_sum.h"
-#include "kernels/cuda/segments.h"
+#include "kernels/cuda/base/block_sum.h"
+#include "kernels/cuda/base/segments.h"
 
 namespace lockstep::cuda {
 namespace {

@@ -12,11 +12,11 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/cuda/base/conversions.h"
+#include "kernels/cuda/base/timing.h"
+#include "kernels/cuda/base/workspace.h"
 #include "kernels/cuda/conv2d_plan.h"
-#include "kernels/cuda/conversions.h"
 #include "kernels/cuda/normalization.h"
-#include "kernels/cuda/timing.h"
-#include "kernels/cuda/workspace.h"
 #include "lockstep/error.h"
 
 namespace lockstep::cuda {

@@ -11,7 +11,7 @@
 
 #include <memory>
 
-#include "kernels/cuda/context.h"
+#include "kernels/cuda/base/context.h"
 #include "lockstep/algorithms.h"
 #include "lockstep/op.h"
 

@@ -16,11 +16,11 @@
 #include <limits>
 #include <map>
 
+#include "kernels/cuda/base/cudnn.h"
+#include "kernels/cuda/base/stream.h"
+#include "kernels/cuda/base/timing.h"
 #include "kernels/cuda/conv2d_bare.h"
 #include "kernels/cuda/conv2d_supposed.h"
-#include "kernels/cuda/cudnn.h"
-#include "kernels/cuda/stream.h"
-#include "kernels/cuda/timing.h"
 #include "lockstep/error.h"
 
 namespace lockstep::cuda {

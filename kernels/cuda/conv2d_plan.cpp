@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/conversions.h"
+#include "kernels/cuda/base/conversions.h"
 #include "lockstep/error.h"
 
 namespace lockstep::cuda {

@@ -1,6 +1,6 @@
+#include "kernels/cuda/base/launch.h"
+#include "kernels/cuda/base/numbers.h"
 #include "kernels/cuda/convert.h"
-#include "kernels/cuda/launch.h"
-#include "kernels/cuda/numbers.h"
 #include "lockstep/error.h"
 
 namespace lockstep::cuda {

@@ -7,8 +7,8 @@
 // kernels; the floor is without the 32.
 #include "kernels/cuda/cross_entropy.h"
 
-#include "kernels/cuda/block_sum.h"
-#include "kernels/cuda/numbers.h"
+#include "kernels/cuda/base/block_sum.h"
+#include "kernels/cuda/base/numbers.h"
 
 namespace lockstep::cuda {
 namespace {

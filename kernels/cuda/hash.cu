@@ -8,8 +8,8 @@
 // Bytes moved: each read once, which is the floor.
 #include "kernels/cuda/hash.h"
 
-#include "kernels/cuda/block_sum.h"
-#include "kernels/cuda/numbers.h"
+#include "kernels/cuda/base/block_sum.h"
+#include "kernels/cuda/base/numbers.h"
 
 namespace lockstep::cuda {
 namespace {

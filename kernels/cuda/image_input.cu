@@ -7,8 +7,8 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/launch.h"
-#include "kernels/cuda/numbers.h"
+#include "kernels/cuda/base/launch.h"
+#include "kernels/cuda/base/numbers.h"
 #include "lockstep/philox.h"
 
 namespace lockstep::cuda {

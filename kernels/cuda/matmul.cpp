@@ -6,9 +6,9 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/conversions.h"
+#include "kernels/cuda/base/conversions.h"
+#include "kernels/cuda/base/workspace.h"
 #include "kernels/cuda/matmul_bare.h"
-#include "kernels/cuda/workspace.h"
 #include "lockstep/error.h"
 
 namespace lockstep::cuda {

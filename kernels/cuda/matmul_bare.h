@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "kernels/cuda/context.h"
+#include "kernels/cuda/base/context.h"
 #include "lockstep/algorithms.h"
 #include "lockstep/op.h"
 

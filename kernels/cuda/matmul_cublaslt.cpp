@@ -3,10 +3,10 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/base/cublaslt.h"
+#include "kernels/cuda/base/stream.h"
+#include "kernels/cuda/base/timing.h"
 #include "kernels/cuda/matmul_bare.h"
-#include "kernels/cuda/stream.h"
-#include "kernels/cuda/timing.h"
 #include "lockstep/error.h"
 #include "lockstep/handle.h"
 

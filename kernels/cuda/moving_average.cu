@@ -1,4 +1,4 @@
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/base/launch.h"
 #include "kernels/cuda/moving_average.h"
 
 namespace lockstep::cuda {

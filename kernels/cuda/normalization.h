@@ -13,7 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/context.h"
+#include "kernels/cuda/base/context.h"
 #include "lockstep/op.h"
 
 namespace lockstep::cuda {

@@ -2,8 +2,8 @@
 // gradient, so that pooling (pool2d.cu) goes back through it in one pass.
 #pragma once
 
+#include "kernels/cuda/base/rows.h"
 #include "kernels/cuda/normalization.h"
-#include "kernels/cuda/rows.h"
 
 namespace lockstep::cuda {
 

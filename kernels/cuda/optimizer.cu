@@ -6,8 +6,8 @@
 // read), with momentum 20, AdamW 28; LARS 8 more, since norms of w and g come first.
 #include "kernels/cuda/optimizer.h"
 
-#include "kernels/cuda/block_sum.h"
-#include "kernels/cuda/segments.h"
+#include "kernels/cuda/base/block_sum.h"
+#include "kernels/cuda/base/segments.h"
 
 namespace lockstep::cuda {
 namespace {

@@ -7,7 +7,7 @@
 // an added gradient; without one E + F and `saved`, E more to accumulate.
 #include "kernels/cuda/pool2d.h"
 
-#include "kernels/cuda/fast_divide.h"
+#include "kernels/cuda/base/fast_divide.h"
 #include "kernels/cuda/normalization_kernels.h"
 #include "lockstep/error.h"
 

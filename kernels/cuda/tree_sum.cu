@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/launch.h"
-#include "kernels/cuda/numbers.h"
+#include "kernels/cuda/base/launch.h"
+#include "kernels/cuda/base/numbers.h"
 
 namespace lockstep::cuda {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "kernels/cuda/context.h"
+#include "kernels/cuda/base/context.h"
 #include "lockstep/op.h"
 
 namespace lockstep::cuda {

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "kernels/cuda/backend_planning.h"
+#include "kernels/cuda/base/cudnn.h"
 #include "kernels/cuda/conv2d_plan.h"
 #include "kernels/cuda/conv2d_supposed.h"
-#include "kernels/cuda/cudnn.h"
-#include "kernels/cuda/ops.h"
 #include "layers/layers.h"
 #include "lockstep/config.h"
 #include "lockstep/error.h"
@@ -41,9 +41,9 @@ class NoConvolution final : public Conv2d {
 };
 
 /// Plans for the device described; notes the convolutions that it is asked for.
-class Notes final : public OpsBackend {
+class Notes final : public PlanningBackend {
  public:
-  explicit Notes(const CudaContext& context) : OpsBackend(context, nullptr) {}
+  using PlanningBackend::PlanningBackend;
 
   struct Convolution {
     Conv2dDescription description;
@@ -65,20 +65,6 @@ class Notes final : public OpsBackend {
       convolutions.push_back({d});
     return std::make_unique<NoConvolution>(d);
   }
-
-  std::string name() const override { return "cuda"; }
-  DeviceInfo device() const override { return {}; }
-  std::unique_ptr<Memory> allocate(std::size_t, const std::string&) override { return nullptr; }
-  std::unique_ptr<Memory> allocate_host(std::size_t, const std::string&) override { return nullptr; }
-  void seal() override {}
-  void unseal() override {}
-  std::unique_ptr<Stream> make_stream(StreamPriority) override { return nullptr; }
-  std::unique_ptr<Event> make_event() override { return nullptr; }
-  std::unique_ptr<Repetition> make_repetition() override { return std::make_unique<PlainRepetition>(); }
-  void copy_to_device(void*, const void*, std::size_t, Stream&) override {}
-  void copy_to_host(void*, const void*, std::size_t, Stream&) override {}
-  void fill_zero(void*, std::size_t, Stream&) override {}
-  std::string check_precision(Precision) const override { return ""; }
 };
 
 struct Network {
@@ -93,7 +79,7 @@ constexpr Network kNetworks[] = {{"resnet18 at 32", 18, "cifar", 32, 10, 512},
 
 std::vector<Notes::Convolution> convolutions_of(const Network& network, Precision precision,
                                                 const CudaContext& context) {
-  Notes notes(context);
+  Notes notes(context.described);
   graph::ParameterTable parameters;
   graph::Graph graph({.dtype = storage_type(precision),
                       .tf32 = precision == Precision::tf32,

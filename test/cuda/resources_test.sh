@@ -5,7 +5,7 @@ cd "$(dirname "$0")/../.."
 
 build=${LOCKSTEP:?the program, beside which kernels/cuda lies}
 shopt -s nullglob
-resources=("${build%/lockstep}"/kernels/cuda/*.resources)
+mapfile -t resources < <(find "${build%/lockstep}/kernels/cuda" -name "*.resources" | sort)
 if ((${#resources[@]} == 0)); then
   echo "skipped: this build has no CUDA (make with nvcc on PATH or CUDA_HOME)"
   exit 77

@@ -13,7 +13,7 @@
 #include <numeric>
 #include <vector>
 
-#include "kernels/cpu/machine.h"
+#include "kernels/cpu/base/machine.h"
 #include "lockstep/error.h"
 #include "lockstep/philox.h"
 

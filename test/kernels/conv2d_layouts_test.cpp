@@ -9,10 +9,10 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/cpu/base/simd.h"
 #include "kernels/cpu/conv2d.h"
 #include "kernels/cpu/conv2d_matmul.h"
 #include "kernels/cpu/conv2d_weights.h"
-#include "kernels/cpu/simd.h"
 #include "lockstep/error.h"
 #include "lockstep/event.h"
 #include "lockstep/philox.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/base/simd.h"
 #include "lockstep/philox.h"
 
 namespace lockstep::cpu {

@@ -1,6 +1,6 @@
 // What the driver's library tells of a GPU, by one of the tests' own (fake_nvml.cpp): this program starts itself again
 // with it on LD_LIBRARY_PATH.
-#include "kernels/cuda/nvml.h"
+#include "kernels/cuda/base/nvml.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // Spans as a profiler sees them, by one of the tests' own (fake_nvtx.cpp): this program starts itself again under it.
-#include "kernels/cuda/nvtx.h"
+#include "kernels/cuda/base/nvtx.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

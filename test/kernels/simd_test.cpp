@@ -1,6 +1,6 @@
 // Each op with kernels of its own gives the same on every instruction set that this processor has, up to rounding:
 // the other tests only see the best one. The passes of a normalisation are in normalization_test.cpp.
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/base/simd.h"
 
 #include <gtest/gtest.h>
 

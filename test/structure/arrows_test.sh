@@ -27,5 +27,19 @@ breach src/train/plan.cpp '<oneapi/dnnl/dnnl.hpp>'
 breach src/commands/train.cpp '<yaml-cpp/yaml.h>'
 breach src/config/parser.cpp '<CLI/CLI.hpp>'
 breach kernels/cpu/conv2d.cpp '"base/file.h"'
+breach kernels/cpu/base/amx.h '"kernels/cpu/conv2d.h"'
 breach include/lockstep/op.h '"graph/graph.h"'
 breach include/lockstep/op.h '<dnnl.hpp>'
+
+# An op that only one backend has; and no breach where both have it.
+root=$TMPDIR/twins
+mkdir -p "$root"/{include,src,kernels/{cpu,cuda}}
+touch "$root"/kernels/{cpu,cuda}/pool2d.h "$root"/kernels/cuda/pool2d_plan.cpp
+echo '#include "lockstep/op.h"' >"$root/src/main.cpp"
+scripts/check-arrows.sh "$root"
+touch "$root"/kernels/cuda/attention.cu
+if scripts/check-arrows.sh "$root" >"$TMPDIR/out"; then
+  echo "the check let pass an op without its twin"
+  exit 1
+fi
+grep -q "^kernels/cuda/attention.cu:" "$TMPDIR/out"

@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "kernels/cuda/count.h"
-#include "kernels/cuda/ops.h"
+#include "kernels/cuda/backend_ops.h"
+#include "kernels/cuda/base/count.h"
 #include "lockstep/error.h"
 
 namespace lockstep::test {

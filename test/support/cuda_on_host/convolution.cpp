@@ -4,9 +4,9 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/cuda/base/numbers.h"
 #include "kernels/cuda/conv2d_bare.h"
 #include "kernels/cuda/conv2d_supposed.h"
-#include "kernels/cuda/numbers.h"
 
 namespace lockstep::cuda {
 namespace {

@@ -1,6 +1,6 @@
 // What cuBLASLt does on a device (kernels/cuda/matmul_bare.h), by plain loops in double, rounded once.
+#include "kernels/cuda/base/numbers.h"
 #include "kernels/cuda/matmul_bare.h"
-#include "kernels/cuda/numbers.h"
 
 namespace lockstep::cuda {
 namespace {

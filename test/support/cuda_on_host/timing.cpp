@@ -1,4 +1,4 @@
-#include "kernels/cuda/timing.h"
+#include "kernels/cuda/base/timing.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,0 +1,36 @@
+// Compiles the file that LOCKSTEP_KERNELS names three times: namespaces avx512, avx2 and baseline (x86-64), each with
+// vector types of its width (vectors.h). Included once by a .cpp, outside of any namespace, after all other headers:
+// what is included in between would be compiled for the wrong processor. That file has no include guard and puts its
+// kernels into namespace lockstep::cpu::LOCKSTEP_ISA.
+//
+// Why not target_clones: GCC lowers vector types before it clones, so every clone would get SSE code.
+#ifndef LOCKSTEP_KERNELS
+#error "define LOCKSTEP_KERNELS before including each_isa.h"
+#endif
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c,bmi,bmi2,lzcnt,popcnt,prefer-vector-width=512")
+#define LOCKSTEP_ISA avx512
+#define LOCKSTEP_LANES 16
+#include "kernels/cpu/base/vectors.h"
+#include LOCKSTEP_KERNELS
+#undef LOCKSTEP_ISA
+#undef LOCKSTEP_LANES
+#pragma GCC pop_options
+
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c,bmi,bmi2,lzcnt,popcnt")
+#define LOCKSTEP_ISA avx2
+#define LOCKSTEP_LANES 8
+#include "kernels/cpu/base/vectors.h"
+#include LOCKSTEP_KERNELS
+#undef LOCKSTEP_ISA
+#undef LOCKSTEP_LANES
+#pragma GCC pop_options
+
+#define LOCKSTEP_ISA baseline
+#define LOCKSTEP_LANES 4
+#include "kernels/cpu/base/vectors.h"
+#include LOCKSTEP_KERNELS
+#undef LOCKSTEP_ISA
+#undef LOCKSTEP_LANES

@@ -1,0 +1,125 @@
+#include "kernels/cpu/base/machine.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <sstream>
+#include <string_view>
+
+namespace lockstep::cpu {
+namespace {
+
+/// Cores in the affinity mask of a process; 0: unknown. Masks of up to 8192 cores.
+int core_count(pid_t process) {
+  constexpr int kMost = 8192;
+  cpu_set_t* const mask = CPU_ALLOC(kMost);
+  const std::size_t size_bytes = CPU_ALLOC_SIZE(kMost);
+  const int count = sched_getaffinity(process, size_bytes, mask) == 0 ? CPU_COUNT_S(size_bytes, mask) : 0;
+  CPU_FREE(mask);
+  return count;
+}
+
+struct ProcessInfo {
+  std::string command;
+  pid_t parent = 0;
+};
+
+/// /proc/PID/stat: "PID (COMMAND) STATE PARENT ..."; the command may hold anything, so it ends at the last ")".
+std::optional<ProcessInfo> process_info(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::string line;
+  if (!std::getline(file, line)) return std::nullopt;
+  const std::size_t open = line.find('('), close = line.rfind(')');
+  if (open == std::string::npos || close == std::string::npos) return std::nullopt;
+  ProcessInfo info;
+  info.command = line.substr(open + 1, close - open - 1);
+  char state = 0;
+  std::istringstream rest(line.substr(close + 1));
+  rest >> state >> info.parent;
+  return info;
+}
+
+/// Cores of the process that started the node's ranks; where no launcher is known, all cores of the machine.
+int launcher_core_count() {
+  constexpr std::array<std::string_view, 7> kLaunchers{"mpirun",     "mpiexec",         "orted",  "prted",
+                                                       "slurmstepd", "hydra_pmi_proxy", "prterun"};
+  pid_t process = getppid();
+  while (process > 1) {
+    const auto info = process_info(process);
+    if (!info) break;
+    if (std::find(kLaunchers.begin(), kLaunchers.end(), info->command) != kLaunchers.end()) {
+      const int count = core_count(process);
+      if (count > 0) return count;
+      break;
+    }
+    process = info->parent;
+  }
+  return static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+std::size_t read_number(const std::string& path, std::size_t otherwise) {
+  std::ifstream file(path);
+  std::size_t value = 0;
+  return file >> value ? value : otherwise;  // "max" is no number
+}
+
+/// What the control groups (version 2) of this process leave, from its own up to the root.
+std::size_t control_group_bytes() {
+  std::size_t least = std::numeric_limits<std::size_t>::max();
+  std::ifstream file("/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("0::", 0) != 0) continue;
+    std::string group = line.substr(3);
+    while (true) {
+      const std::string folder = "/sys/fs/cgroup" + group;
+      const std::size_t limit = read_number(folder + "/memory.max", std::numeric_limits<std::size_t>::max());
+      if (limit != std::numeric_limits<std::size_t>::max()) {
+        const std::size_t used = read_number(folder + "/memory.current", 0);
+        least = std::min(least, limit > used ? limit - used : 0);
+      }
+      if (group.empty() || group == "/") break;
+      group.erase(group.rfind('/'));
+    }
+  }
+  return least;
+}
+
+}  // namespace
+
+int threads_of_rank(int cores, int launcher_cores, int local_size) {
+  const bool own = cores < launcher_cores;
+  return std::max(1, own ? cores : cores / std::max(1, local_size));
+}
+
+int threads_of_this_rank(int local_size) {
+  return threads_of_rank(std::max(1, core_count(0)), launcher_core_count(), local_size);
+}
+
+std::size_t available_memory_bytes() {
+  std::size_t available = std::numeric_limits<std::size_t>::max();
+  std::ifstream file("/proc/meminfo");
+  for (std::string line; std::getline(file, line);) {
+    std::size_t kib = 0;
+    std::string key;
+    std::istringstream(line) >> key >> kib;
+    if (key == "MemAvailable:") available = kib * 1024;
+  }
+  return std::min(available, control_group_bytes());
+}
+
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("model name", 0) != 0) continue;
+    const std::size_t colon = line.find(':');
+    if (colon != std::string::npos && colon + 2 < line.size()) return line.substr(colon + 2);
+  }
+  return "unknown processor";
+}
+
+}  // namespace lockstep::cpu

@@ -1,0 +1,37 @@
+// Threads of one op: work is cut into a fixed number of parts, so results do not depend on timing.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cpu/base/context.h"
+
+namespace lockstep::cpu {
+
+/// Parts for work over `size_bytes`: one a thread, fewer where starting a thread costs more than its share saves.
+inline int part_count(const CpuContext& context, std::int64_t size_bytes) {
+  constexpr std::int64_t kBytesPerPart = 128 * 1024;
+  const std::int64_t useful = std::max<std::int64_t>(1, size_bytes / kBytesPerPart);
+  return static_cast<int>(std::min<std::int64_t>(std::max(1, context.threads), useful));
+}
+
+struct Range {
+  std::int64_t begin = 0, end = 0;
+};
+/// Part `part` of [0, count) in `parts` pieces that differ by at most one.
+inline Range part_of(std::int64_t count, int part, int parts) {
+  return {count * part / parts, count * (part + 1) / parts};
+}
+
+/// Calls work(part) for each part in [0, parts), each on a thread of its own.
+template <typename Work>
+void run_parts(int parts, const Work& work) {
+  if (parts == 1) {
+    work(0);
+    return;
+  }
+#pragma omp parallel for num_threads(parts) schedule(static, 1)
+  for (int part = 0; part < parts; ++part) work(part);
+}
+
+}  // namespace lockstep::cpu

@@ -1,0 +1,107 @@
+#include "kernels/cuda/backend_gpu_report.h"
+
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include "kernels/cuda/backend.h"
+#include "kernels/cuda/base/check.h"
+#include "kernels/cuda/base/library.h"
+#include "kernels/cuda/base/nvml.h"
+
+namespace lockstep::cuda {
+namespace {
+
+/// "9.13.0" of 91300.
+std::string dotted(std::size_t version) {
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+GpuReport::Library probe(const std::string& name, const std::string& file, const char* version_function) {
+  GpuReport::Library library{.name = name, .version = "", .problem = ""};
+  const OpenedLibrary opened = open_library(file);  // where those who use it look too
+  if (opened.handle == nullptr) {
+    library.problem = fmt::format("{} cannot be loaded ({})", file, opened.reason);
+    return library;
+  }
+  const auto version = reinterpret_cast<std::size_t (*)()>(::dlsym(opened.handle, version_function));
+  if (version != nullptr)
+    library.version = dotted(version());
+  else
+    library.problem = fmt::format("{} lacks {}", file, version_function);
+  return library;
+}
+
+int attribute(cudaDeviceAttr which, int device) {
+  int value = 0;
+  LOCKSTEP_CUDA_CHECK(cudaDeviceGetAttribute(&value, which, device));
+  return value;
+}
+
+GpuReport::Gpu describe(int device) {
+  cudaDeviceProp properties{};
+  LOCKSTEP_CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
+  GpuReport::Gpu gpu;
+  gpu.name = properties.name;
+  gpu.uuid = uuid_of(device);
+  gpu.pci_bus = pci_bus_of(device);
+  gpu.compute_capability = fmt::format("{}.{}", properties.major, properties.minor);
+  gpu.multiprocessors = properties.multiProcessorCount;
+  gpu.clock_mhz = 1e-3 * attribute(cudaDevAttrClockRate, device);
+  gpu.memory_bytes = properties.totalGlobalMem;
+  if (const Nvml* nvml = Nvml::get()) {
+    gpu.usage = nvml->usage(gpu.pci_bus);
+    gpu.nvlinks = nvml->nvlinks(gpu.pci_bus);
+  }
+  return gpu;
+}
+
+std::string cuda_version(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+
+}  // namespace
+
+std::string uuid_of(int device) {
+  cudaDeviceProp properties{};
+  LOCKSTEP_CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
+  std::string text = "GPU-";
+  for (int i = 0; i < 16; ++i)
+    text += fmt::format("{}{:02x}", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+                        static_cast<unsigned char>(properties.uuid.bytes[i]));
+  return text;
+}
+
+std::string pci_bus_of(int device) {
+  char text[32] = {};
+  LOCKSTEP_CUDA_CHECK(cudaDeviceGetPCIBusId(text, sizeof(text), device));
+  return text;
+}
+
+std::vector<GpuReport::Library> libraries() {
+  return {probe("cuDNN", "libcudnn.so.9", "cudnnGetVersion"),
+          probe("cuBLASLt", fmt::format("libcublasLt.so.{}", CUDART_VERSION / 1000), "cublasLtGetVersion")};
+}
+
+GpuReport gpu_report() {
+  GpuReport report;
+  report.built_with_cuda = cuda_version(CUDART_VERSION);
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0) report.driver_cuda = cuda_version(driver);
+  if (const Nvml* nvml = Nvml::get()) report.driver = nvml->driver_version();
+  report.libraries = libraries();
+  report.problem = reason_for_no_device();
+  if (!report.problem.empty()) return report;
+  int n = 0;
+  LOCKSTEP_CUDA_CHECK(cudaGetDeviceCount(&n));
+  for (int a = 0; a < n; ++a) {
+    report.gpus.push_back(describe(a));
+    report.reaches.emplace_back();
+    for (int b = 0; b < n; ++b) {
+      int can = a == b ? 1 : 0;
+      if (a != b) LOCKSTEP_CUDA_CHECK(cudaDeviceCanAccessPeer(&can, a, b));
+      report.reaches.back().push_back(can != 0);
+    }
+  }
+  return report;
+}
+
+}  // namespace lockstep::cuda

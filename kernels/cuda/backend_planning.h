@@ -1,0 +1,41 @@
+// A backend for a GPU that is not here: its ops tell what they need and how they would run, and cannot run.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kernels/cuda/backend_ops.h"
+
+namespace lockstep::cuda {
+
+class PlanningBackend : public OpsBackend {
+ public:
+  explicit PlanningBackend(std::shared_ptr<const DeviceDescription> device);
+
+  std::string name() const override { return "cuda"; }
+  DeviceInfo device() const override;
+  MemorySpace memory_space() const override { return MemorySpace::device; }
+  std::string check_precision(Precision precision) const override;
+
+  std::unique_ptr<Memory> allocate(std::size_t, const std::string&) override { not_here(); }
+  std::unique_ptr<Memory> allocate_host(std::size_t, const std::string&) override { not_here(); }
+  void seal() override {}
+  void unseal() override {}
+  std::unique_ptr<Stream> make_stream(StreamPriority) override { not_here(); }
+  std::unique_ptr<Event> make_event() override { not_here(); }
+  std::unique_ptr<Repetition> make_repetition() override { not_here(); }
+  void copy_to_device(void*, const void*, std::size_t, Stream&) override { not_here(); }
+  void copy_to_host(void*, const void*, std::size_t, Stream&) override { not_here(); }
+  void fill_zero(void*, std::size_t, Stream&) override { not_here(); }
+
+ private:
+  [[noreturn]] void not_here() const;
+};
+
+/// One of the known GPUs by its short name, or FILE.json (device_description.h). Throws usage where it is neither.
+std::unique_ptr<Backend> make_planning_backend(const std::string& device);
+
+/// "t4, v100, ..."
+std::string known_devices();
+
+}  // namespace lockstep::cuda

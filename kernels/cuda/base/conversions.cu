@@ -1,0 +1,324 @@
+#include "kernels/cuda/base/conversions.h"
+
+#include "kernels/cuda/base/launch.h"
+#include "kernels/cuda/base/numbers.h"
+
+namespace lockstep::cuda {
+namespace {
+
+constexpr unsigned kThreads = 256;
+
+/// A thread an item, up to eight blocks a multiprocessor.
+Grid grid_of(std::int64_t items, const CudaContext& context) {
+  const auto most = static_cast<unsigned>(context.multiprocessors) * 8;
+  return {.blocks = blocks_for(static_cast<std::size_t>(items), kThreads, most), .threads = kThreads};
+}
+
+/// f of a null pointer to fp16's or bf16's type.
+template <typename F>
+void for_half(DType dtype, F&& f) {
+  dtype == DType::fp16 ? f(static_cast<Half*>(nullptr)) : f(static_cast<Bfloat16*>(nullptr));
+}
+
+/// The first of this thread's items, and the distance to the next.
+__device__ inline std::int64_t first_item() { return std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; }
+__device__ inline std::int64_t item_stride() { return std::int64_t{gridDim.x} * blockDim.x; }
+
+// ---- fp32 to fp16 or bf16 -------------------------------------------------------------------------------------------
+
+struct Pieces {
+  Narrowing piece[3];
+};
+
+/// Eight numbers at a time: two loads and a store of 16 bytes.
+template <typename T>
+__device__ void narrow_packs(const Narrowing& piece) {
+  const std::int64_t n_packs = piece.rows.n_rows * piece.rows.length / Pack<T>::kSize;
+  T* target = static_cast<T*>(piece.target);
+  for (std::int64_t i = first_item(); i < n_packs; i += item_stride()) {
+    const Pack<float> low = load_pack(piece.source + 8 * i), high = load_pack(piece.source + 8 * i + 4);
+    Pack<T> out;
+    for (int j = 0; j < 4; ++j) {
+      out.values[j] = from_float<T>(low.values[j]);
+      out.values[4 + j] = from_float<T>(high.values[j]);
+    }
+    store_pack(target + 8 * i, out);
+  }
+}
+template <typename T>
+__device__ void narrow_rows(const Narrowing& piece) {
+  const Rows rows = piece.rows;
+  T* target = static_cast<T*>(piece.target);
+  for (std::int64_t i = first_item(); i < rows.n_rows * rows.padded; i += item_stride()) {
+    const std::int64_t row = i / rows.padded, column = i % rows.padded;
+    target[i] = from_float<T>(column < rows.length ? piece.source[row * rows.length + column] : 0.0f);
+  }
+}
+__host__ __device__ inline bool is_whole_packs(const Rows& rows, const void* a, const void* b) {
+  return rows.length == rows.padded && rows.n_rows * rows.length % 8 == 0 &&
+         (reinterpret_cast<std::uintptr_t>(a) | reinterpret_cast<std::uintptr_t>(b)) % 16 == 0;
+}
+
+template <typename T>
+__global__ void narrow_pieces(Pieces pieces) {
+  for (const Narrowing& piece : pieces.piece) {
+    if (is_whole_packs(piece.rows, piece.source, piece.target))
+      narrow_packs<T>(piece);
+    else
+      narrow_rows<T>(piece);
+  }
+}
+
+// ---- fp16 or bf16 to fp32 -------------------------------------------------------------------------------------------
+
+template <typename T, bool kAccumulate>
+__global__ void widen_packs(const T* source, float* target, std::int64_t n_packs) {
+  for (std::int64_t i = first_item(); i < n_packs; i += item_stride()) {
+    const Pack<T> in = load_pack(source + 8 * i);
+    for (int half = 0; half < 2; ++half) {
+      Pack<float> out;
+      if (kAccumulate) out = load_pack(target + 8 * i + 4 * half);
+      for (int j = 0; j < 4; ++j) {
+        const float value = to_float(in.values[4 * half + j]);
+        out.values[j] = kAccumulate ? out.values[j] + value : value;
+      }
+      store_pack(target + 8 * i + 4 * half, out);
+    }
+  }
+}
+template <typename T, bool kAccumulate>
+__global__ void widen_rows(const T* source, float* target, Rows rows) {
+  for (std::int64_t i = first_item(); i < rows.n_rows * rows.length; i += item_stride()) {
+    const std::int64_t row = i / rows.length, column = i % rows.length;
+    const float value = to_float(source[row * rows.padded + column]);
+    target[i] = kAccumulate ? target[i] + value : value;
+  }
+}
+
+/// A thread a row, which it stores at once.
+template <typename T, int kPadded>
+__global__ void pad_each_row(const T* source, T* target, std::int64_t n_rows, int length) {
+  struct alignas(kPadded * sizeof(T)) Row {
+    T values[kPadded];
+  };
+  for (std::int64_t row = first_item(); row < n_rows; row += item_stride()) {
+    Row out;
+#pragma unroll
+    for (int i = 0; i < kPadded; ++i) out.values[i] = i < length ? source[row * length + i] : from_float<T>(0.0f);
+    reinterpret_cast<Row*>(target)[row] = out;
+  }
+}
+
+// ---- Blocks of 2 x 2 pixels -----------------------------------------------------------------------------------------
+
+/// What the kernels know of PixelBlocks. A block's channel is (row in block, column in block, channel of x).
+struct BlockSizes {
+  int height, width, channels;                    // of x
+  int block_height, block_width, block_channels;  // of the blocks
+  int window, block_window, before, shift;
+};
+
+/// A thread eight channels of a block, which it stores at once.
+template <typename T>
+__global__ void pixels_to_blocks(const T* x, T* blocks, std::int64_t n_packs, BlockSizes s) {
+  const int packs = s.block_channels / 8;
+  for (std::int64_t i = first_item(); i < n_packs; i += item_stride()) {
+    const std::int64_t block = i / packs, block_row = block / s.block_width;
+    const int first = static_cast<int>(i % packs) * 8;
+    const int top = 2 * (static_cast<int>(block_row % s.block_height) - s.before);
+    const int left = 2 * (static_cast<int>(block % s.block_width) - s.before);
+    const std::int64_t image = block_row / s.block_height;
+    Pack<T> out;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const int place = (first + j) / s.channels, row = top + place / 2, column = left + place % 2;
+      const bool is_pixel = place < 4 && row >= 0 && row < s.height && column >= 0 && column < s.width;
+      out.values[j] = is_pixel
+                          ? x[((image * s.height + row) * s.width + column) * s.channels + (first + j) % s.channels]
+                          : from_float<T>(0.0f);
+    }
+    store_pack(blocks + 8 * i, out);
+  }
+}
+
+template <typename T>
+__global__ void window_to_blocks(const float* source, T* target, std::int64_t n, BlockSizes s) {
+  for (std::int64_t i = first_item(); i < n; i += item_stride()) {
+    const int d = static_cast<int>(i % s.block_channels), place = d / s.channels;
+    const std::int64_t tap = i / s.block_channels, block_row = tap / s.block_window;
+    const int row = 2 * static_cast<int>(block_row % s.block_window) + place / 2 - s.shift;
+    const int column = 2 * static_cast<int>(tap % s.block_window) + place % 2 - s.shift;
+    const bool is_pixel = place < 4 && row >= 0 && row < s.window && column >= 0 && column < s.window;
+    const std::int64_t k = block_row / s.block_window;
+    target[i] = from_float<T>(
+        is_pixel ? source[((k * s.window + row) * s.window + column) * s.channels + d % s.channels] : 0.0f);
+  }
+}
+
+template <typename T, bool kAccumulate>
+__global__ void window_from_blocks(const T* source, float* target, std::int64_t n, BlockSizes s) {
+  for (std::int64_t i = first_item(); i < n; i += item_stride()) {
+    const std::int64_t tap = i / s.channels, window_row = tap / s.window, k = window_row / s.window;
+    const int row = static_cast<int>(window_row % s.window) + s.shift;
+    const int column = static_cast<int>(tap % s.window) + s.shift;
+    const int d = (2 * (row % 2) + column % 2) * s.channels + static_cast<int>(i % s.channels);
+    const float value =
+        to_float(source[((k * s.block_window + row / 2) * s.block_window + column / 2) * s.block_channels + d]);
+    target[i] = kAccumulate ? target[i] + value : value;
+  }
+}
+
+// ---- Numbers for each channel ---------------------------------------------------------------------------------------
+
+__global__ void sums_to_double(DoubleSums a, DoubleSums b) {
+  for (std::int64_t i = first_item(); i < a.n; i += item_stride()) a.target[i] = a.source[i];
+  for (std::int64_t i = first_item(); i < b.n; i += item_stride()) b.target[i] = b.source[i];
+}
+
+/// scale = gamma / stddev, bias = beta - mean * scale
+__device__ void recover(const GammaBeta& norm) {
+  for (std::int64_t c = first_item(); c < norm.channels; c += item_stride()) {
+    const float scale = norm.scale_bias[c], bias = norm.scale_bias[norm.channels + c];
+    norm.gamma_beta[c] = scale / norm.mean_inverse_stddev[norm.channels + c];
+    norm.gamma_beta[norm.channels + c] = bias + norm.mean_inverse_stddev[c] * scale;
+  }
+}
+__global__ void recover_both(GammaBeta a, GammaBeta b) {
+  recover(a);
+  recover(b);
+}
+
+constexpr int kColumns = 32;  // of a block; its other dimension are groups of rows
+
+/// Each thread sums every eighth row of a column; eight such sums are then added in order.
+template <typename T>
+__global__ void add_columns(const T* values, float* sums, std::int64_t n_rows, std::int64_t n_columns,
+                            bool accumulate) {
+  __shared__ float partial[kThreads];
+  const unsigned group = threadIdx.x / kColumns, n_groups = kThreads / kColumns;
+  const std::int64_t column = std::int64_t{blockIdx.x} * kColumns + threadIdx.x % kColumns;
+  float sum = 0;
+  if (column < n_columns)
+    for (std::int64_t row = group; row < n_rows; row += n_groups) sum += to_float(values[row * n_columns + column]);
+  partial[threadIdx.x] = sum;
+  __syncthreads();
+  if (group != 0 || column >= n_columns) return;
+  for (unsigned i = 1; i < n_groups; ++i) sum += partial[i * kColumns + threadIdx.x];
+  sums[column] = accumulate ? sums[column] + sum : sum;
+}
+
+}  // namespace
+
+void narrow(DType dtype, const std::array<Narrowing, 3>& pieces, const CudaContext& context, Stream& stream) {
+  std::int64_t items = 0;
+  for (const Narrowing& piece : pieces) {
+    const bool packs = is_whole_packs(piece.rows, piece.source, piece.target);
+    items = std::max(items, piece.rows.n_rows * piece.rows.padded / (packs ? 8 : 1));
+  }
+  for_half(dtype, [&](auto* type) {
+    launch(narrow_pieces<std::remove_pointer_t<decltype(type)>>, grid_of(items, context), stream,
+           Pieces{{pieces[0], pieces[1], pieces[2]}});
+  });
+}
+
+void widen(DType dtype, const void* source, float* target, const Rows& rows, bool accumulate,
+           const CudaContext& context, Stream& stream) {
+  const std::int64_t n = rows.n_rows * rows.length;
+  for_half(dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const T* typed = static_cast<const T*>(source);
+    if (is_whole_packs(rows, source, target))
+      launch(accumulate ? widen_packs<T, true> : widen_packs<T, false>, grid_of(n / 8, context), stream, typed, target,
+             n / 8);
+    else
+      launch(accumulate ? widen_rows<T, true> : widen_rows<T, false>, grid_of(n, context), stream, typed, target, rows);
+  });
+}
+
+void pad_rows(DType dtype, const void* source, void* target, const Rows& rows, const CudaContext& context,
+              Stream& stream) {
+  for_half(dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    launch(rows.padded == 4 ? pad_each_row<T, 4> : pad_each_row<T, 8>, grid_of(rows.n_rows, context), stream,
+           static_cast<const T*>(source), static_cast<T*>(target), rows.n_rows, static_cast<int>(rows.length));
+  });
+}
+
+PixelBlocks pixel_blocks(const Shape& x, std::int64_t out_channels, int window, int padding) {
+  PixelBlocks of{.x = x, .out_channels = out_channels, .window = window, .padding = padding};
+  of.block_window = (window + of.shift() + 1) / 2;
+  const auto n_blocks = [&](std::int64_t size) { return (size + 2 * padding - window) / 2 + of.block_window; };
+  of.blocks = {x[0], n_blocks(x[1]), n_blocks(x[2]), (4 * x[3] + 7) / 8 * 8};
+  return of;
+}
+
+namespace {
+
+BlockSizes sizes_of(const PixelBlocks& of) {
+  const auto number = [](std::int64_t value) { return static_cast<int>(value); };
+  return {.height = number(of.x[1]),
+          .width = number(of.x[2]),
+          .channels = number(of.x[3]),
+          .block_height = number(of.blocks[1]),
+          .block_width = number(of.blocks[2]),
+          .block_channels = number(of.blocks[3]),
+          .window = of.window,
+          .block_window = of.block_window,
+          .before = of.before(),
+          .shift = of.shift()};
+}
+std::int64_t block_weights(const PixelBlocks& of) {
+  return of.out_channels * of.block_window * of.block_window * of.blocks[3];
+}
+
+}  // namespace
+
+void to_blocks(DType dtype, const void* x, void* blocks, const PixelBlocks& of, const CudaContext& context,
+               Stream& stream) {
+  const std::int64_t n_packs = of.blocks.n_elements() / 8;
+  for_half(dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    launch(pixels_to_blocks<T>, grid_of(n_packs, context), stream, static_cast<const T*>(x), static_cast<T*>(blocks),
+           n_packs, sizes_of(of));
+  });
+}
+
+void narrow_to_blocks(DType dtype, const float* source, void* target, const PixelBlocks& of, const CudaContext& context,
+                      Stream& stream) {
+  for_half(dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    launch(window_to_blocks<T>, grid_of(block_weights(of), context), stream, source, static_cast<T*>(target),
+           block_weights(of), sizes_of(of));
+  });
+}
+
+void widen_from_blocks(DType dtype, const void* source, float* target, const PixelBlocks& of, bool accumulate,
+                       const CudaContext& context, Stream& stream) {
+  const std::int64_t n = of.out_channels * of.window * of.window * of.x[3];
+  for_half(dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    launch(accumulate ? window_from_blocks<T, true> : window_from_blocks<T, false>, grid_of(n, context), stream,
+           static_cast<const T*>(source), target, n, sizes_of(of));
+  });
+}
+
+void to_double(const std::array<DoubleSums, 2>& pieces, const CudaContext& context, Stream& stream) {
+  launch(sums_to_double, grid_of(std::max(pieces[0].n, pieces[1].n), context), stream, pieces[0], pieces[1]);
+}
+
+void recover_gamma_beta(const std::array<GammaBeta, 2>& pieces, const CudaContext& context, Stream& stream) {
+  launch(recover_both, grid_of(std::max(pieces[0].channels, pieces[1].channels), context), stream, pieces[0],
+         pieces[1]);
+}
+
+void sum_columns(const ColumnSums& shape, const void* values, float* sums, bool accumulate, const CudaContext&,
+                 Stream& stream) {
+  const Grid grid{.blocks = static_cast<unsigned>((shape.n_columns + kColumns - 1) / kColumns), .threads = kThreads};
+  dispatch(shape.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    launch(add_columns<T>, grid, stream, static_cast<const T*>(values), sums, shape.n_rows, shape.n_columns,
+           accumulate);
+  });
+}
+
+}  // namespace lockstep::cuda

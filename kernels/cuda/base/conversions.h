@@ -1,0 +1,87 @@
+// Small kernels between what parameters and sums are kept in (fp32, fp64) and what libraries' kernels read and write.
+// Each is one launch; pieces that are not wanted have n_rows 0.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "kernels/cuda/base/context.h"
+#include "lockstep/op.h"
+
+namespace lockstep::cuda {
+
+/// A matrix of which one form has longer rows than the other: what is behind is zero.
+struct Rows {
+  std::int64_t n_rows = 0;
+  std::int64_t length = 0;  // of a row
+  std::int64_t padded = 0;  // of a row of the longer form; at least `length`
+};
+
+/// target (n_rows, padded) of fp16 or bf16 = source (n_rows, length) of fp32.
+struct Narrowing {
+  const float* source = nullptr;
+  void* target = nullptr;
+  Rows rows;
+};
+void narrow(DType dtype, const std::array<Narrowing, 3>& pieces, const CudaContext& context, Stream& stream);
+
+/// target (n_rows, length) of fp32, overwritten or added to, from source (n_rows, padded) of fp16 or bf16.
+void widen(DType dtype, const void* source, float* target, const Rows& rows, bool accumulate,
+           const CudaContext& context, Stream& stream);
+
+/// target (n_rows, padded) = source (n_rows, length), both fp16 or bf16; `padded` 4 or 8.
+void pad_rows(DType dtype, const void* source, void* target, const Rows& rows, const CudaContext& context,
+              Stream& stream);
+
+/// A convolution of stride 2 as one of stride 1 over blocks of 2 x 2 pixels, whose channels lie one behind the other
+/// (space to depth): few channels become enough for tensor cores, and a window of 7 becomes one of 4. What is outside
+/// of the images is among the blocks, as zeros, so that the block convolution has no padding.
+struct PixelBlocks {
+  Shape x;                        // (N, H, W, C) pixels
+  std::int64_t out_channels = 0;  // K
+  int window = 0;                 // R, of pixels
+  int padding = 0;                // of pixels
+  Shape blocks{};                 // (N, H', W', D) blocks; D >= 4 C, a multiple of 8, zeros behind the 4 C
+  int block_window = 0;           // R'
+  int before() const { return (padding + 1) / 2; }      // blocks in front of the images
+  int shift() const { return 2 * before() - padding; }  // pixels in front of the window in its first block
+};
+PixelBlocks pixel_blocks(const Shape& x, std::int64_t out_channels, int window, int padding);
+
+/// blocks = x
+void to_blocks(DType dtype, const void* x, void* blocks, const PixelBlocks& of, const CudaContext& context,
+               Stream& stream);
+/// target (K, R', R', D) of fp16 or bf16 = source (K, R, R, C) of fp32: a window's pixels where its blocks have them.
+void narrow_to_blocks(DType dtype, const float* source, void* target, const PixelBlocks& of, const CudaContext& context,
+                      Stream& stream);
+/// target (K, R, R, C) of fp32, overwritten or added to, from source (K, R', R', D).
+void widen_from_blocks(DType dtype, const void* source, float* target, const PixelBlocks& of, bool accumulate,
+                       const CudaContext& context, Stream& stream);
+
+/// target (n) = source (n)
+struct DoubleSums {
+  const float* source = nullptr;
+  double* target = nullptr;
+  std::int64_t n = 0;
+};
+void to_double(const std::array<DoubleSums, 2>& pieces, const CudaContext& context, Stream& stream);
+
+/// What a batch norm was made with, from what it made: gamma_beta (2, C) of scale_bias (2, C) and
+/// mean_inverse_stddev (2, C).
+struct GammaBeta {
+  const float* scale_bias = nullptr;
+  const float* mean_inverse_stddev = nullptr;
+  float* gamma_beta = nullptr;
+  std::int64_t channels = 0;
+};
+void recover_gamma_beta(const std::array<GammaBeta, 2>& pieces, const CudaContext& context, Stream& stream);
+
+/// sums (n_columns), overwritten or added to: over the rows of `values` (n_rows, n_columns).
+struct ColumnSums {
+  std::int64_t n_rows = 0, n_columns = 0;
+  DType dtype = DType::fp32;
+};
+void sum_columns(const ColumnSums& shape, const void* values, float* sums, bool accumulate, const CudaContext& context,
+                 Stream& stream);
+
+}  // namespace lockstep::cuda

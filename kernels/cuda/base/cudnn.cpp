@@ -1,0 +1,65 @@
+#include "kernels/cuda/base/cudnn.h"
+
+#include <map>
+
+#include "kernels/cuda/base/library.h"
+#include "lockstep/error.h"
+
+// What cudnn-frontend looks its functions up in, where it is compiled for loading at run time.
+namespace cudnn_frontend {
+void* cudnn_dlhandle = nullptr;
+}
+
+namespace lockstep::cuda {
+namespace {
+
+constexpr std::size_t kOldest = 90800;  // plans from the description of a device begin with it
+
+struct Functions {
+  Functions() {
+    require(version() >= kOldest && version() / 10000 == CUDNN_MAJOR, ErrorCode::not_supported,
+            "this program was built for cuDNN {}, {} or newer, and found {}: load another module of it",
+            cudnn_version_compiled(), text_of(kOldest), text_of(version()));
+    cudnn_frontend::cudnn_dlhandle = library.handle();
+  }
+  static std::string text_of(std::size_t version) {
+    return fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
+  }
+
+  Library library{"cuDNN " + std::to_string(CUDNN_MAJOR), "libcudnn.so." + std::to_string(CUDNN_MAJOR)};
+  decltype(&cudnnGetVersion) version = library.function<decltype(cudnnGetVersion)>("cudnnGetVersion");
+  decltype(&cudnnGetErrorString) text = library.function<decltype(cudnnGetErrorString)>("cudnnGetErrorString");
+  decltype(&cudnnCreate) create = library.function<decltype(cudnnCreate)>("cudnnCreate");
+  decltype(&cudnnSetStream) set_stream = library.function<decltype(cudnnSetStream)>("cudnnSetStream");
+};
+
+const Functions& functions() {
+  static const Functions instance;
+  return instance;
+}
+
+}  // namespace
+
+std::string cudnn_version() { return Functions::text_of(functions().version()); }
+std::string cudnn_version_compiled() { return Functions::text_of(CUDNN_VERSION); }
+void* cudnn_library() { return functions().library.handle(); }
+
+cudnnHandle_t cudnn_handle(int device) {
+  static std::map<int, cudnnHandle_t> handles;  // to the end of the process, which destroys contexts in its own order
+  cudnnHandle_t& handle = handles[device];
+  if (!handle) {
+    LOCKSTEP_CUDA_CHECK(cudaSetDevice(device));
+    LOCKSTEP_CUDA_CHECK(functions().create(&handle));
+  }
+  return handle;
+}
+
+void set_stream(cudnnHandle_t handle, cudaStream_t stream) {
+  LOCKSTEP_CUDA_CHECK(functions().set_stream(handle, stream));
+}
+
+void check(cudnnStatus_t status, const Place& place) {
+  if (status != CUDNN_STATUS_SUCCESS) throw_failure("cuDNN", status, functions().text(status), place);
+}
+
+}  // namespace lockstep::cuda

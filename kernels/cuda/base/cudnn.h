@@ -1,0 +1,32 @@
+// cuDNN for the ops that use it: loaded when first used (the program starts without it), a handle for each device, and
+// its part of check.h.
+#pragma once
+
+#if !__has_include(<cudnn.h>)
+#error \
+    "cuDNN 9's headers are missing: give CUDNN_HOME=FOLDER (with include and lib), or build without CUDA: make CUDA=0"
+#endif
+#include <cudnn.h>
+
+#include <string>
+
+#include "kernels/cuda/base/check.h"
+
+namespace lockstep::cuda {
+
+/// "9.19.0": of the library, which is loaded for it.
+std::string cudnn_version();
+/// "9.19.0": of the headers that this program was compiled with. Loads nothing.
+std::string cudnn_version_compiled();
+
+/// The library's own handle, for those that look up its functions themselves.
+void* cudnn_library();
+
+/// This device's, made when first asked for. Used by one thread at a time.
+cudnnHandle_t cudnn_handle(int device);
+/// Work that is given to the handle from now on runs on `stream`.
+void set_stream(cudnnHandle_t handle, cudaStream_t stream);
+
+void check(cudnnStatus_t status, const Place& place);
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,57 @@
+// The one way to start a kernel: launch(kernel, Grid, stream, arguments...).
+//
+// The same sources compile twice. nvcc makes device code of them; a host compiler, in the tests, makes functions that
+// run with a fiber a thread (test/support/cuda_on_host), so that their arithmetic, indexing and barriers are checked on
+// machines without a GPU. For that, kernels keep to: static __shared__ arrays, or shared_memory<T>() for a size known
+// at launch; __syncthreads(); __shfl_*_sync() with all lanes of a warp; no atomics on floating-point numbers (their
+// order would change the bits from run to run).
+#pragma once
+
+#include "lockstep/event.h"
+
+#ifdef __CUDACC__
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/base/check.h"
+#include "kernels/cuda/base/stream.h"
+#endif  // else the command line includes test/support/cuda_on_host/runtime.h
+
+namespace lockstep::cuda {
+
+struct Grid {
+  unsigned blocks = 1;
+  unsigned threads = 256;  // of a block; a multiple of 32
+  unsigned blocks_y = 1;
+  unsigned shared_bytes = 0;  // shared_memory<T>()
+};
+
+#ifdef __CUDACC__
+template <typename... Parameters, typename... Arguments>
+void launch(void (*kernel)(Parameters...), const Grid& grid, Stream& stream, Arguments... arguments) {
+  if (grid.blocks == 0 || grid.blocks_y == 0) return;
+  kernel<<<dim3(grid.blocks, grid.blocks_y), grid.threads, grid.shared_bytes, native(stream)>>>(
+      static_cast<Parameters>(arguments)...);
+  LOCKSTEP_CUDA_CHECK(cudaGetLastError());
+}
+
+template <typename T>
+__device__ T* shared_memory() {
+  extern __shared__ __align__(16) unsigned char dynamic_shared_memory[];
+  return reinterpret_cast<T*>(dynamic_shared_memory);
+}
+#else
+template <typename... Parameters, typename... Arguments>
+void launch(void (*kernel)(Parameters...), const Grid& grid, Stream&, Arguments... arguments) {
+  cuda_fibers::run_grid({grid.blocks, grid.blocks_y, grid.threads, grid.shared_bytes},
+                        [&] { kernel(static_cast<Parameters>(arguments)...); });
+}
+using cuda_fibers::shared_memory;
+#endif
+
+/// Blocks of `threads` that give each of `n` items a thread, at most `limit`: kernels loop over what is beyond.
+inline unsigned blocks_for(std::size_t n, unsigned threads, unsigned limit) {
+  const std::size_t blocks = (n + threads - 1) / threads;
+  return static_cast<unsigned>(blocks < limit ? blocks : limit);
+}
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,27 @@
+// A repeated part of a step as a CUDA graph: made eagerly at first (libraries load their kernels then), captured at the
+// third time, one launch from then on. Capture is local to the thread: readers and the checkpoint writer go on.
+#pragma once
+
+#include "kernels/cuda/base/stream.h"
+
+namespace lockstep::cuda {
+
+struct GraphTraits {
+  using Type = cudaGraphExec_t;
+  static Type null() { return nullptr; }
+  static void close(Type graph) { LOCKSTEP_CUDA_REPORT(cudaGraphExecDestroy(graph)); }
+};
+
+class RecordedRepetition final : public Repetition {
+ public:
+  bool begin(Stream& stream) override;
+  void end(Stream& stream) override;
+
+ private:
+  static constexpr int kEagerRuns = 2;
+  Handle<GraphTraits> graph_;
+  int eager_runs_ = 0;
+  bool is_capturing_ = false;
+};
+
+}  // namespace lockstep::cuda

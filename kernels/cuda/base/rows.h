@@ -1,0 +1,165 @@
+// How passes walk an activation, rows of C channels: a thread keeps a few neighbouring channels, whose coefficients and
+// sums stay in its registers, and goes from row to row. Neighbouring threads have neighbouring channels, then rows, so
+// that a warp reads whole lines of memory.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "kernels/cuda/base/context.h"
+#include "kernels/cuda/base/launch.h"
+#include "kernels/cuda/base/numbers.h"
+
+namespace lockstep::cuda {
+
+/// kN neighbouring numbers as they lie in memory, until they are used: one pack (16 bytes), or one number where the
+/// number of channels or a pointer does not allow that.
+template <typename T, int kN>
+struct Vector {
+  static_assert(kN == Pack<T>::kSize);
+  std::uint32_t words[4];
+
+  __device__ float operator[](int i) const {
+    if constexpr (sizeof(T) == 4) {
+      return std::bit_cast<float>(words[i]);
+    } else {
+      const std::uint32_t word = words[i / 2];
+      if constexpr (std::is_same_v<T, Bfloat16>)
+        return std::bit_cast<float>(i % 2 == 0 ? word << 16 : word & 0xffff0000u);
+      else
+        return to_float(std::bit_cast<Half>(static_cast<std::uint16_t>(i % 2 == 0 ? word : word >> 16)));
+    }
+  }
+};
+template <typename T>
+struct Vector<T, 1> {
+  T value;
+  __device__ float operator[](int) const { return to_float(value); }
+};
+
+template <int kN, typename T>
+__device__ inline Vector<T, kN> load_vector(const T* source) {
+  if constexpr (kN == 1) {
+    return {*source};
+  } else {
+    const uint4 bits = *reinterpret_cast<const uint4*>(source);
+    return {{bits.x, bits.y, bits.z, bits.w}};
+  }
+}
+
+/// Zeros where there is no such tensor.
+template <int kN, typename T>
+__device__ inline Vector<T, kN> load_if_any(const T* tensor, std::int64_t offset) {
+  if (tensor == nullptr) return {};
+  return load_vector<kN>(tensor + offset);
+}
+
+/// kN numbers in registers.
+template <int kN>
+struct Floats {
+  float values[kN];
+  __device__ float& operator[](int i) { return values[i]; }
+  __device__ float operator[](int i) const { return values[i]; }
+};
+
+template <int kN, typename T>
+__device__ inline Floats<kN> load_floats(const T* source) {
+  constexpr int kStep = kN == 1 ? 1 : Pack<T>::kSize;
+  Floats<kN> floats;
+#pragma unroll
+  for (int first = 0; first < kN; first += kStep) {
+    const Vector<T, kStep> part = load_vector<kStep>(source + first);
+#pragma unroll
+    for (int i = 0; i < kStep; ++i) floats[first + i] = part[i];
+  }
+  return floats;
+}
+
+/// Two numbers of 16 bits, rounded to the nearest, as a word.
+template <typename T>
+__device__ inline std::uint32_t pack_two(float low, float high) {
+  std::uint32_t word;
+  if constexpr (std::is_same_v<T, Bfloat16>) {
+    const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
+    memcpy(&word, &two, sizeof(word));
+  } else {
+    const __half2 two = __floats2half2_rn(low, high);
+    memcpy(&word, &two, sizeof(word));
+  }
+  return word;
+}
+
+template <typename T, int kN>
+__device__ inline void store_floats(T* target, const Floats<kN>& floats) {
+  if constexpr (kN == 1) {
+    *target = from_float<T>(floats[0]);
+  } else {
+    constexpr int kStep = Pack<T>::kSize;
+#pragma unroll
+    for (int first = 0; first < kN; first += kStep) {
+      std::uint32_t words[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if constexpr (sizeof(T) == 4)
+          words[i] = std::bit_cast<std::uint32_t>(floats[first + i]);
+        else
+          words[i] = pack_two<T>(floats[first + 2 * i], floats[first + 2 * i + 1]);
+      }
+      *reinterpret_cast<uint4*>(target + first) = make_uint4(words[0], words[1], words[2], words[3]);
+    }
+  }
+}
+
+/// A block is `columns` vectors wide and `lanes` rows high; blockIdx.y counts what does not fit its width, and blocks
+/// take turns along the rows.
+struct RowWalk {
+  std::int64_t c = 0;
+  unsigned columns = 1;
+  unsigned lanes = 1;
+  Grid grid;
+
+  static constexpr unsigned kMaxColumns = 32;
+
+  /// Of `rows`, with at most `limit` blocks where one row of blocks allows it; each lane gets `least_rows` or more of
+  /// them as long as there are enough.
+  RowWalk(std::int64_t rows, std::int64_t c, int vector_size, unsigned threads, unsigned limit, unsigned least_rows)
+      : c(c) {
+    const auto vectors = static_cast<unsigned>(c / vector_size);
+    const unsigned tiles = (vectors + kMaxColumns - 1) / kMaxColumns;
+    columns = (vectors + tiles - 1) / tiles;
+    lanes = threads / columns;
+    grid.threads = threads;
+    grid.blocks_y = tiles;
+    grid.blocks = blocks_for(static_cast<std::size_t>(rows), lanes * least_rows, std::max(limit / tiles, 1u));
+  }
+};
+
+/// The place of a thread in it: its first channel, its first row, and the rows from one to its next.
+template <int kN>
+struct RowPlace {
+  std::int64_t channel;
+  std::int64_t row;
+  std::int64_t row_step;
+  unsigned column, lane;
+  bool is_inside;  // threads beyond the width or the channels only come to barriers
+
+  __device__ explicit RowPlace(const RowWalk& walk)
+      : column(threadIdx.x % walk.columns), lane(threadIdx.x / walk.columns) {
+    channel = (std::int64_t{blockIdx.y} * walk.columns + column) * kN;
+    row = std::int64_t{blockIdx.x} * walk.lanes + lane;
+    row_step = std::int64_t{gridDim.x} * walk.lanes;
+    is_inside = lane < walk.lanes && channel < walk.c;
+  }
+};
+
+/// Numbers a thread takes at a time: a pack where channels and pointers allow it.
+template <typename T, typename... Pointers>
+bool allows_packs(std::int64_t c, const Pointers*... pointers) {
+  return c % Pack<T>::kSize == 0 && are_aligned(pointers...);
+}
+
+}  // namespace lockstep::cuda

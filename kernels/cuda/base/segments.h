@@ -1,0 +1,152 @@
+// Parameter segments as a kernel argument. A block does one tile, at most kTileElements of one segment, and finds it by
+// its number in the table. The table travels in the launch, so that an op needs no memory of its own: up to 320
+// segments a launch (ResNet-50 has 161), more in further launches.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "kernels/cuda/base/launch.h"
+#include "kernels/cuda/base/numbers.h"
+#include "lockstep/op.h"
+
+namespace lockstep::cuda {
+
+inline constexpr unsigned kTileElements = 4096, kTileThreads = 256;
+
+struct SegmentTable {
+  static constexpr unsigned kCapacity = 320;
+  static constexpr std::uint32_t kDecays = 0x80000000u;
+
+  std::uint64_t base = 0;           // elements: of the arena, where this table begins
+  std::uint32_t first_tile = 0;     // tiles and segments of the tables before this one
+  std::uint32_t first_segment = 0;  //
+  std::uint32_t n_tiles = 0;
+  std::uint32_t n_segments = 0;
+  std::uint32_t begin[kCapacity] = {};  // elements behind `base`
+  std::uint32_t n_elements[kCapacity] = {};
+  std::uint32_t tile[kCapacity] = {};  // the segment's first of this table; its highest bit: it decays
+};
+static_assert(sizeof(SegmentTable) <= 3968, "arguments of a kernel have 4 KiB, and others come beside the table");
+
+struct Tile {
+  std::size_t begin = 0;  // elements of the arena
+  unsigned n_elements = 0;
+  unsigned segment = 0;  // of this table
+  bool decays = false;
+};
+
+/// Of this block.
+__device__ inline Tile find_tile(const SegmentTable& table) {
+  unsigned low = 0, high = table.n_segments;  // the last segment whose first tile is not behind this one
+  while (high - low > 1) {
+    const unsigned middle = (low + high) / 2;
+    if ((table.tile[middle] & ~SegmentTable::kDecays) <= blockIdx.x)
+      low = middle;
+    else
+      high = middle;
+  }
+  const unsigned done = (blockIdx.x - (table.tile[low] & ~SegmentTable::kDecays)) * kTileElements;
+  const unsigned left = table.n_elements[low] - done;
+  return {.begin = table.base + table.begin[low] + done,
+          .n_elements = left < kTileElements ? left : kTileElements,
+          .segment = low,
+          .decays = (table.tile[low] & SegmentTable::kDecays) != 0};
+}
+
+/// Calls f(width, i) for elements [i, i + width) of the tile, each once: by fours where the arenas (`are_aligned`) and
+/// the segment begin at 16 bytes, else, and for the last few, one by one.
+template <typename F>
+__device__ void for_elements(const Tile& tile, bool are_aligned, const F& f) {
+  unsigned done = 0;
+  if (are_aligned && tile.begin % 4 == 0) {
+    done = tile.n_elements / 4 * 4;
+    for (unsigned i = 4 * threadIdx.x; i < done; i += 4 * blockDim.x)
+      f(std::integral_constant<int, 4>{}, tile.begin + i);
+  }
+  for (unsigned i = done + threadIdx.x; i < tile.n_elements; i += blockDim.x)
+    f(std::integral_constant<int, 1>{}, tile.begin + i);
+}
+
+template <int kWidth>
+struct Floats {
+  alignas(4 * kWidth) float values[kWidth];
+};
+template <int kWidth>
+__device__ Floats<kWidth> load_floats(const float* source) {
+  Floats<kWidth> floats;
+  if constexpr (kWidth == 4) {
+    const uint4 bits = *reinterpret_cast<const uint4*>(source);
+    memcpy(&floats, &bits, sizeof(bits));
+  } else {
+    floats.values[0] = *source;
+  }
+  return floats;
+}
+template <int kWidth>
+__device__ void store_floats(float* target, const Floats<kWidth>& floats) {
+  if constexpr (kWidth == 4) {
+    uint4 bits;
+    memcpy(&bits, &floats, sizeof(bits));
+    *reinterpret_cast<uint4*>(target) = bits;
+  } else {
+    *target = floats.values[0];
+  }
+}
+
+/// This thread's part of the sum of squares over a tile. Threads take fours in turn whether or not they can be read at
+/// once, so that the order is the same.
+__device__ inline double sum_of_squares(const float* x, const Tile& tile, bool are_aligned) {
+  const bool by_fours = are_aligned && tile.begin % 4 == 0;
+  double sum = 0;
+  for (unsigned i = 4 * threadIdx.x; i < tile.n_elements; i += 4 * kTileThreads) {
+    Floats<4> four = {};
+    const float* source = x + tile.begin + i;
+    const unsigned n = tile.n_elements - i;
+    if (by_fours && n >= 4) {
+      four = load_floats<4>(source);
+    } else {
+#pragma unroll
+      for (unsigned j = 0; j < 4; ++j)
+        if (j < n) four.values[j] = source[j];
+    }
+#pragma unroll
+    for (float value : four.values) sum += double{value} * value;
+  }
+  return sum;
+}
+
+inline std::vector<SegmentTable> make_segment_tables(std::span<const ParameterSegment> segments) {
+  constexpr std::size_t kLimit = 0xffffffffu;
+  std::vector<SegmentTable> tables;
+  std::uint32_t n_tiles = 0, n_segments = 0;
+  for (const ParameterSegment& segment : segments) {
+    require(segment.n_elements <= kLimit, ErrorCode::not_supported,
+            "a parameter of {} elements; at most {} are possible", segment.n_elements, kLimit);
+    if (segment.n_elements == 0) continue;
+    const bool fits = !tables.empty() && tables.back().n_segments < SegmentTable::kCapacity &&
+                      segment.begin >= tables.back().base && segment.begin - tables.back().base <= kLimit;
+    if (!fits) tables.push_back({.base = segment.begin, .first_tile = n_tiles, .first_segment = n_segments});
+    SegmentTable& table = tables.back();
+    table.begin[table.n_segments] = static_cast<std::uint32_t>(segment.begin - table.base);
+    table.n_elements[table.n_segments] = static_cast<std::uint32_t>(segment.n_elements);
+    table.tile[table.n_segments] = table.n_tiles | (segment.decay ? SegmentTable::kDecays : 0);
+    const auto tiles = static_cast<std::uint32_t>((segment.n_elements + kTileElements - 1) / kTileElements);
+    table.n_tiles += tiles;
+    table.n_segments += 1;
+    n_tiles += tiles;
+    n_segments += 1;
+  }
+  return tables;
+}
+
+inline std::size_t count_tiles(std::span<const SegmentTable> tables) {
+  return tables.empty() ? 0 : std::size_t{tables.back().first_tile} + tables.back().n_tiles;
+}
+inline std::size_t count_segments(std::span<const SegmentTable> tables) {
+  return tables.empty() ? 0 : std::size_t{tables.back().first_segment} + tables.back().n_segments;
+}
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,54 @@
+#include "kernels/cuda/base/stream.h"
+
+namespace lockstep::cuda {
+
+// Blocking synchronisation: a rank that waits for its device leaves the core to its readers.
+CudaEvent::CudaEvent(EventUse use) : use_(use) {
+  cudaEvent_t event = nullptr;
+  const unsigned timing = use == EventUse::timing ? cudaEventDefault : cudaEventDisableTiming;
+  LOCKSTEP_CUDA_CHECK(cudaEventCreateWithFlags(&event, timing | cudaEventBlockingSync));
+  event_ = Handle<EventTraits>(event);
+}
+
+void CudaEvent::record(Stream& stream) {
+  unsigned flags = cudaEventRecordDefault;
+  if (use_ == EventUse::timing) {  // of a recorded step they are read by the host: external nodes, not just an order
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    LOCKSTEP_CUDA_CHECK(cudaStreamIsCapturing(cuda::native(stream), &capture));
+    if (capture == cudaStreamCaptureStatusActive) flags = cudaEventRecordExternal;
+  }
+  LOCKSTEP_CUDA_CHECK(cudaEventRecordWithFlags(event_.get(), cuda::native(stream), flags));
+}
+
+double CudaEvent::seconds_since(const Event& earlier) const {
+  float milliseconds = 0;
+  LOCKSTEP_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(earlier.native()), event_.get()));
+  return 1e-3 * static_cast<double>(milliseconds);
+}
+
+bool CudaEvent::is_done() const {
+  const cudaError_t status = cudaEventQuery(event_.get());
+  if (status == cudaErrorNotReady) return false;
+  LOCKSTEP_CUDA_CHECK(status);
+  return true;
+}
+
+void CudaEvent::synchronize() const { LOCKSTEP_CUDA_CHECK(cudaEventSynchronize(event_.get())); }
+
+CudaStream::CudaStream(StreamPriority priority) {
+  int least = 0, greatest = 0;
+  LOCKSTEP_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  cudaStream_t stream = nullptr;
+  LOCKSTEP_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
+                                                   priority == StreamPriority::high ? greatest : least));
+  stream_ = Handle<StreamTraits>(stream);
+}
+
+void CudaStream::wait(const Event& event) {
+  if (event.native() == nullptr) return event.synchronize();
+  LOCKSTEP_CUDA_CHECK(cudaStreamWaitEvent(stream_.get(), static_cast<cudaEvent_t>(event.native()), 0));
+}
+
+void CudaStream::synchronize() { LOCKSTEP_CUDA_CHECK(cudaStreamSynchronize(stream_.get())); }
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,53 @@
+// CUDA's streams and events behind the contract of lockstep/event.h.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/base/check.h"
+#include "lockstep/event.h"
+#include "lockstep/handle.h"
+
+namespace lockstep::cuda {
+
+struct StreamTraits {
+  using Type = cudaStream_t;
+  static Type null() { return nullptr; }
+  static void close(Type stream) { LOCKSTEP_CUDA_REPORT(cudaStreamDestroy(stream)); }
+};
+struct EventTraits {
+  using Type = cudaEvent_t;
+  static Type null() { return nullptr; }
+  static void close(Type event) { LOCKSTEP_CUDA_REPORT(cudaEventDestroy(event)); }
+};
+
+enum class EventUse : std::uint8_t { order, timing };
+
+class CudaEvent final : public Event {
+ public:
+  explicit CudaEvent(EventUse use = EventUse::order);
+  void record(Stream& stream) override;
+  bool is_done() const override;
+  void synchronize() const override;
+  double seconds_since(const Event& earlier) const override;
+  void* native() const override { return event_.get(); }
+
+ private:
+  EventUse use_;
+  Handle<EventTraits> event_;
+};
+
+class CudaStream final : public Stream {
+ public:
+  explicit CudaStream(StreamPriority priority = StreamPriority::normal);
+  /// An event of the host's (a host communicator's) blocks the caller.
+  void wait(const Event& event) override;
+  void synchronize() override;
+  void* native() const override { return stream_.get(); }
+
+ private:
+  Handle<StreamTraits> stream_;
+};
+
+inline cudaStream_t native(const Stream& stream) { return static_cast<cudaStream_t>(stream.native()); }
+
+}  // namespace lockstep::cuda

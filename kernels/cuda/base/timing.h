@@ -1,0 +1,32 @@
+// Memory and a clock to time ways with. Outside of steps: this allocates and waits.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+
+#include "kernels/cuda/base/context.h"
+#include "lockstep/event.h"
+
+namespace lockstep::cuda {
+
+/// Of numbers near 1 or 0.01, whatever their type. Throws out_of_memory.
+class TimingMemory {
+ public:
+  TimingMemory(std::size_t size_bytes, const CudaContext& context);
+  ~TimingMemory();
+  TimingMemory(const TimingMemory&) = delete;
+  TimingMemory& operator=(const TimingMemory&) = delete;
+
+  template <typename T = void>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+
+ private:
+  void* data_ = nullptr;
+};
+
+/// The least of a few runs. A run that takes more than twice `best` is not repeated.
+double seconds_of(const std::function<void(Stream&)>& run, const CudaContext& context, double best = 1e30);
+
+}  // namespace lockstep::cuda
