@@ -1,7 +1,7 @@
 // Ten steps of two networks against PyTorch. test/golden/make_golden.py made the figures; initial weights are the same
 // function of the seed in both languages. Training is chaotic, so the bounds are PyTorch's own: what its runs in fp32,
 // or in bf16, differ by from its fp64 one.
-// timeout: 400
+// timeout: 600
 // sanitizers: no
 #include <gtest/gtest.h>
 
@@ -88,22 +88,15 @@ double distance(const Json& first_step, const char* what, const Get& get, double
 }
 
 void expect_as_in_pytorch(const char* network, Precision precision, std::size_t n_steps,
-                          const std::shared_ptr<Algorithms>& algorithms) {
+                          const std::unique_ptr<Backend>& backend) {
   const Json golden = read_golden(network);
-  BackendOptions device = test::tested_device();
-  device.algorithms = algorithms;
-  const bool is_of_devices = precision == Precision::tf32 || precision == Precision::fp16;
-  if (is_of_devices && device.device == "cpu") GTEST_SKIP() << "the cpu does not compute in " << name(precision);
   // tf32 has as many bits as fp16: its bounds.
-  const std::string recorded(name(precision == Precision::tf32 ? Precision::fp16 : precision));
-  if (!golden.contains(recorded)) GTEST_SKIP() << "no figures of PyTorch's in " << recorded;
-  const Json& theirs = golden[recorded];
+  const Json& theirs = golden.at(std::string(name(precision == Precision::tf32 ? Precision::fp16 : precision)));
   const std::vector<double> losses = golden["losses"], spread = theirs["spread"];
   const Json& first_step = golden["first_step"];
 
   const auto world = comm::single_world();
   const Config config = config_of(golden, precision);
-  const auto backend = make_backend(device);
   const auto communicator = comm::make_communicator(config.comm, *world, *backend);
   test::SmallRun run(config, *backend, *communicator,
                      std::make_shared<Enlarged>(data::open_image_set(config.data.train), golden["scale"]));
@@ -123,7 +116,11 @@ void expect_as_in_pytorch(const char* network, Precision precision, std::size_t 
       std::printf("step  1: %ss %.2e from fp64, PyTorch's %.2e, norm %.3g\n", what, error, theirs_error, norm);
       EXPECT_LT(error, 2 * theirs_error) << what;
     };
-    check("gradient", theirs["gradient_error"], [&](const std::string& n) { return run.replica().gradient(n); });
+    check("gradient", theirs["gradient_error"], [&](const std::string& n) {
+      std::vector<float> values = run.replica().gradient(n);
+      for (float& value : values) value /= run.replica().loss_scale().scale;
+      return values;
+    });
     check("weight", theirs["weight_error"], [&](const std::string& n) { return run.replica().parameter(n); });
   }
 }
@@ -131,8 +128,21 @@ void expect_as_in_pytorch(const char* network, Precision precision, std::size_t 
 class Golden : public testing::TestWithParam<std::tuple<const char*, Precision>> {};
 
 TEST_P(Golden, TenStepsAsInPyTorch) {
-  expect_as_in_pytorch(std::get<0>(GetParam()), std::get<1>(GetParam()), 10, nullptr);
+  const auto [network, precision] = GetParam();
+  const BackendOptions device = test::tested_device();
+  const bool is_of_devices = precision == Precision::tf32 || precision == Precision::fp16;
+  if (is_of_devices && device.device == "cpu") GTEST_SKIP() << "the cpu does not compute in " << name(precision);
+  expect_as_in_pytorch(network, precision, 10, make_backend(device));
 }
+
+#ifdef LOCKSTEP_CUDA
+/// The CUDA kernels, compiled for the host, with plain loops in place of cuDNN's: the levels, passes and loss scale.
+TEST(GoldenOnHost, TheFirstStepInHalfPrecisionAsInPyTorch) {
+  for (const Precision precision : {Precision::fp16, Precision::bf16})
+    for (const char* network : {"resnet18_32", "resnet50_64"})
+      expect_as_in_pytorch(network, precision, 1, test::make_cuda_on_host_backend());
+}
+#endif
 
 /// Every second activation's shape in nhwc, where all convolutions are matmuls.
 std::shared_ptr<Algorithms> mixed_layouts(const Json& golden, bool is_first_nhwc) {
@@ -160,7 +170,10 @@ std::shared_ptr<Algorithms> mixed_layouts(const Json& golden, bool is_first_nhwc
 
 TEST(GoldenWays, MixedLayoutsAndMatmulsGiveTheFirstStepOfPyTorch) {
   for (const auto& [network, is_first_nhwc] : {std::pair("resnet18_32", true), std::pair("resnet50_64", false)})
-    expect_as_in_pytorch(network, Precision::fp32, 1, mixed_layouts(read_golden(network), is_first_nhwc));
+    expect_as_in_pytorch(
+        network, Precision::fp32, 1,
+        make_backend(
+            {.device = "cpu", .threads = 1, .algorithms = mixed_layouts(read_golden(network), is_first_nhwc)}));
 }
 
 INSTANTIATE_TEST_SUITE_P(Networks, Golden,

@@ -35,6 +35,24 @@ void write(DType dtype, Numbers& values, void* target) {
   });
 }
 
+// Nearly all of the time of whole networks is here. Sanitizers run before the functions that choose a clone.
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define FOR_EACH_PROCESSOR __attribute__((target_clones("default", "arch=haswell", "arch=skylake-avx512")))
+#else
+#define FOR_EACH_PROCESSOR
+#endif
+
+FOR_EACH_PROCESSOR double dot(const double* a, const double* b, Index n) {
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (Index i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+FOR_EACH_PROCESSOR void add_product(double factor, const double* values, double* sums, Index n) {
+#pragma omp simd
+  for (Index i = 0; i < n; ++i) sums[i] += factor * values[i];
+}
+
 /// Calls f(pixel of x, pixel of y, r, s) for all pairs that a tap of the window joins.
 template <typename F>
 void for_each_pair(const ConvolutionShape& s, F&& f) {
@@ -117,13 +135,9 @@ class HostConvolution final : public PlannedConvolution {
     const Numbers weight = read(s_.dtype, t.weight, n_weight_);
     Numbers y(static_cast<std::size_t>(n_y_));
     for_each_pair(s_, [&](Index x_row, Index y_row, Index tap) {
-      for (Index k = 0; k < k_; ++k) {
-        const double* w = weight.data() + (k * taps_ + tap) * c_;
-        const double* from = z.data() + x_row * c_;
-        double sum = 0;
-        for (Index c = 0; c < c_; ++c) sum += from[c] * w[c];
-        y[static_cast<std::size_t>(y_row * k_ + k)] += sum;
-      }
+      for (Index k = 0; k < k_; ++k)
+        y[static_cast<std::size_t>(y_row * k_ + k)] +=
+            dot(z.data() + x_row * c_, weight.data() + (k * taps_ + tap) * c_, c_);
     });
     if (graph_ != Graph::forward) {
       Numbers sums(static_cast<std::size_t>(2 * k_));
@@ -141,12 +155,9 @@ class HostConvolution final : public PlannedConvolution {
     const Numbers weight = read(s_.dtype, t.weight, n_weight_), dy = read(s_.dtype, t.dy, n_y_);
     Numbers dx(static_cast<std::size_t>(n_x_));
     for_each_pair(s_, [&](Index x_row, Index y_row, Index tap) {
-      for (Index k = 0; k < k_; ++k) {
-        const double* w = weight.data() + (k * taps_ + tap) * c_;
-        const double gradient = dy[static_cast<std::size_t>(y_row * k_ + k)];
-        double* to = dx.data() + x_row * c_;
-        for (Index c = 0; c < c_; ++c) to[c] += gradient * w[c];
-      }
+      for (Index k = 0; k < k_; ++k)
+        add_product(dy[static_cast<std::size_t>(y_row * k_ + k)], weight.data() + (k * taps_ + tap) * c_,
+                    dx.data() + x_row * c_, c_);
     });
     return dx;
   }
@@ -155,11 +166,9 @@ class HostConvolution final : public PlannedConvolution {
     const Numbers dy = read(s_.dtype, t.dy, n_y_);
     Numbers dweight(static_cast<std::size_t>(n_weight_));
     for_each_pair(s_, [&](Index x_row, Index y_row, Index tap) {
-      for (Index k = 0; k < k_; ++k) {
-        const double gradient = dy[static_cast<std::size_t>(y_row * k_ + k)];
-        double* to = dweight.data() + (k * taps_ + tap) * c_;
-        for (Index c = 0; c < c_; ++c) to[c] += gradient * z[static_cast<std::size_t>(x_row * c_ + c)];
-      }
+      for (Index k = 0; k < k_; ++k)
+        add_product(dy[static_cast<std::size_t>(y_row * k_ + k)], z.data() + x_row * c_,
+                    dweight.data() + (k * taps_ + tap) * c_, c_);
     });
     write(s_.dtype, dweight, t.dweight);
   }
