@@ -1,5 +1,6 @@
 #include "comm/launch.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "lockstep/error.h"
@@ -57,10 +58,13 @@ void check_world_size(const Launch& launch, int size) {
 }
 
 void check_builds_agree(World& world, const std::string& mine) {
-  const std::vector<std::string> builds = world.all_gather(mine), hosts = world.all_gather(world.host());
-  for (std::size_t r = 1; r < builds.size(); ++r)
-    require(builds[r] == builds[0], ErrorCode::comm_builds, "rank {} on {} runs lockstep {}, rank 0 on {} lockstep {}",
-            r, hosts[r], builds[r], hosts[0], builds[0]);
+  const std::vector<std::string> builds = world.all_gather(mine);
+  const auto other = std::find_if(builds.begin(), builds.end(), [&](const auto& build) { return build != builds[0]; });
+  if (other == builds.end()) return;  // on all ranks alike
+  const std::vector<std::string> hosts = world.all_gather(world.host());
+  const auto rank = static_cast<std::size_t>(other - builds.begin());
+  fail(ErrorCode::comm_builds, "rank {} on {} runs lockstep {}, rank 0 on {} lockstep {}", rank, hosts[rank], *other,
+       hosts[0], builds[0]);
 }
 
 }  // namespace lockstep::comm

@@ -108,24 +108,14 @@ void Graph::bind(const Bindings& bindings) {
 
 void Graph::forward(Stream& stream, const ParameterGradients& gradients) {
   const Run run{bindings_, memory_, stream, gradients};
-  for (auto& node : nodes_) {
-    const trace::Span span(trace::Kind::forward, node->name());
-    if (observer_) observer_->begin(trace::Kind::forward, node->name());
-    node->forward(run);
-    if (observer_) observer_->end();
-  }
+  for (auto& node : nodes_) observed(observer_, trace::Kind::forward, node->name(), [&] { node->forward(run); });
 }
 
 void Graph::backward(Stream& stream, const ParameterGradients& gradients,
                      const std::function<void(ParameterId)>& done) {
   const Run run{bindings_, memory_, stream, gradients};
   for (std::size_t i = nodes_.size(); i-- > 0;) {
-    {
-      const trace::Span span(trace::Kind::backward, nodes_[i]->name());
-      if (observer_) observer_->begin(trace::Kind::backward, nodes_[i]->name());
-      nodes_[i]->backward(run);
-      if (observer_) observer_->end();
-    }
+    observed(observer_, trace::Kind::backward, nodes_[i]->name(), [&] { nodes_[i]->backward(run); });
     if (done)
       for (ParameterId id : finished_[i]) done(id);
   }

@@ -123,6 +123,15 @@ class Observer {
   virtual void end() = 0;
 };
 
+/// Gives `work` to the stream, under a span of the trace, and of the observer where there is one.
+template <typename Work>
+void observed(Observer* observer, trace::Kind kind, const std::string& name, const Work& work) {
+  const trace::Span span(kind, name);
+  if (observer) observer->begin(kind, name);
+  work();
+  if (observer) observer->end();
+}
+
 class Node {
  public:
   explicit Node(std::string name) : name_(std::move(name)) {}

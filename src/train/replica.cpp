@@ -69,20 +69,7 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   for (PlannedGraph* planned : plan.all()) planned->graph->set_observer(device_trace_.get());
 }
 
-Replica::~Replica() {
-  if (device_trace_) {
-    for (PlannedGraph* planned : plan_.all()) planned->graph->set_observer(nullptr);
-    try {
-      if (std::uncaught_exceptions() == 0) {
-        stream_->synchronize();
-        device_trace_->flush();
-      }
-    } catch (const std::exception& error) {
-      log::error("the end of the device's trace: {}", error.what());
-    }
-  }
-  backend_.unseal();
-}
+Replica::~Replica() { backend_.unseal(); }
 
 float* Replica::optimizer_state() const {
   return reinterpret_cast<float*>(static_cast<std::byte*>(optimizer_memory_->data()) +
@@ -188,21 +175,16 @@ void Replica::reduce() {
   backend_.copy_to_device(&report.sums, sums_, sizeof(StepSums), *stream_);
 }
 
-template <typename Work>
-void Replica::traced(const std::string& name, const Work& work) {
-  const trace::Span span(trace::Kind::update, name);
-  if (device_trace_) device_trace_->begin(trace::Kind::update, name);
-  work();
-  if (device_trace_) device_trace_->end();
-}
-
 void Replica::update() {
   const trace::Span update_span(trace::Kind::update, "update");
   const OpMemory memory{workspace_->data(), nullptr};
   const float* gradients = gradient_arena();
   StepScalars* scalars = &state_->scalars;
+  const auto part = [&](const std::string& name, const auto& work) {
+    graph::observed(device_trace_.get(), trace::Kind::update, name, work);
+  };
   // The norm is taken in every step: by it all ranks decide alike, and without the host, whether the step is applied.
-  traced(kNormSpan, [&] {
+  part(kNormSpan, [&] {
     StepReport& report = state_->report;  // addresses on the device
     if (loss_scale_) backend_.copy_to_device(&report.loss_scale, loss_scale_, sizeof(LossScale), *stream_);
     clip_norm_->apply({.gradients = gradients,
@@ -213,12 +195,12 @@ void Replica::update() {
                       memory, *stream_);
     if (loss_scale_) backend_.copy_to_device(&report.next_loss_scale, loss_scale_, sizeof(LossScale), *stream_);
   });
-  traced(kOptimizerSpan, [&] {
+  part(kOptimizerSpan, [&] {
     optimizer_->apply(
         {.parameters = parameter_arena(), .gradients = gradients, .state = optimizer_state(), .scalars = scalars},
         memory, *stream_);
   });
-  traced(kStatisticsSpan, [&] {
+  part(kStatisticsSpan, [&] {
     const std::size_t statistics = parameters().n_trainable();
     moving_average_->apply(
         {.running = parameter_arena() + statistics, .batch = gradients + statistics, .scalars = scalars}, memory,

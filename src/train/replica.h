@@ -96,9 +96,6 @@ class Replica {
   void run_last_piece(PlannedGraph& planned, int piece);
   void reduce();
   void update();
-  /// A part of the update, for the trace.
-  template <typename Work>
-  void traced(const std::string& name, const Work& work);
   void report();
   /// Of what is given to the stream for a piece: the same key, the same work.
   struct PieceKey {

@@ -45,6 +45,13 @@ void check_fits(const data::ImageSetInfo& set, const Config& config) {
           set.channels);
 }
 
+BackendOptions device_of(const Config& config, const World& world) {
+  return {.device = config.device,
+          .threads = config.cpu.threads,
+          .local_rank = world.local_rank(),
+          .local_size = world.local_size()};
+}
+
 void broadcast_text(World& world, std::string& text) {
   std::uint64_t length = text.size();
   world.broadcast(std::as_writable_bytes(std::span(&length, 1)), 0);
@@ -119,12 +126,10 @@ Session::Session(Config given, World& the_world, const SessionOptions& options)
 
 void Session::open_backend() {
   if (!config.reproducible) algorithms_ = std::make_shared<Algorithms>();
-  backend = make_backend({.device = config.device,
-                          .threads = config.cpu.threads,
-                          .local_rank = world.local_rank(),
-                          .local_size = world.local_size(),
-                          .algorithms = algorithms_,
-                          .records_steps = config.cuda.graph && !config.trace});
+  BackendOptions options = device_of(config, world);
+  options.algorithms = algorithms_;
+  options.records_steps = config.cuda.graph && !config.trace;
+  backend = make_backend(options);
   if (const std::string warning = backend->check_precision(config.precision); !warning.empty() && leader())
     log::warning("precision: {}", warning);
 }
@@ -133,10 +138,7 @@ BatchShape Session::divide_batch() {
   if (wants_fit(config)) {
     const std::int64_t n = train_set->info().n_samples, limit = n / world.size();
     // By the fixed ways: what is planned here for the sake of its size is not to be timed.
-    const auto planner = make_backend({.device = config.device,
-                                       .threads = config.cpu.threads,
-                                       .local_rank = world.local_rank(),
-                                       .local_size = world.local_size()});
+    const auto planner = make_backend(device_of(config, world));
     const comm::Topology topology = comm::topology_of(config.comm, world, {}, planner->memory_space());
     std::int64_t fits = batch_that_fits(config, train_set->info(), world.size(), *planner, topology,
                                         backend->device().memory_bytes, limit);
@@ -149,34 +151,33 @@ BatchShape Session::divide_batch() {
 }
 
 void Session::plan_steps(const BatchShape& batch, bool is_training) {
-  const auto& algorithms = algorithms_;
   communicator = comm::make_communicator(config.comm, world, *backend, batch.order_over_ranks());
   const auto make_plan = [&] {
     plan = std::make_unique<StepPlan>(
         config, train_set->info(), batch, *backend,
         comm::topology_of(config.comm, world, batch.order_over_ranks(), backend->memory_space()));
   };
-  if (!algorithms) return make_plan();
+  if (!algorithms_) return make_plan();
 
   const AlgorithmStore store(run, backend->device(), batch.largest_piece());
   const auto share = [&](const Algorithms::Choices& choices) {
     std::string text = nlohmann::json(choices).dump();
     broadcast_text(world, text);
-    algorithms->remember(nlohmann::json::parse(text).get<Algorithms::Choices>());
+    algorithms_->remember(nlohmann::json::parse(text).get<Algorithms::Choices>());
   };
   share(leader() ? store.load() : Algorithms::Choices());
   make_plan();
-  if (is_training && AlgorithmStore::is_on() && world.any(!algorithms->is_complete())) {
+  if (is_training && AlgorithmStore::is_on() && world.any(!algorithms_->is_complete())) {
     if (leader()) {
       log::info("timing the ways to compute each layer, once for this processor and batch");
-      algorithms->time_unknown();
+      algorithms_->time_unknown();
       make_plan();
-      store.save_in_cache(algorithms->choices());
+      store.save_in_cache(algorithms_->choices());
     }
-    share(algorithms->choices());
+    share(algorithms_->choices());
     if (!leader()) make_plan();
   }
-  if (is_training && leader()) store.save_in_run(algorithms->choices());
+  if (is_training && leader()) store.save_in_run(algorithms_->choices());
 }
 
 void Session::open_data() {
