@@ -287,15 +287,13 @@ def ours(context, work):
             "data_wait": sum(step["data_wait_seconds"] for step in steps) / sum(step["step_seconds"] for step in steps)}
 
 
-KINDS = (("conv2d", "convolutions with what is fused into them"), ("matmul", "linear"))
-
-
 def kind_of(name, description):
     """The class of a layer of `lockstep plan`, from its name and from how it runs."""
     last = name.split(".")[-1] if not name.endswith("downsample.1") else "bn"
-    for word, kind in KINDS:
-        if description.startswith(word):
-            return kind
+    if description.startswith("conv2d"):
+        return "convolutions with what is fused into them"
+    if description.startswith("matmul"):
+        return "linear"
     return "batch norm" if last.startswith("bn") else "pooling" if "pool" in last else last
 
 
@@ -321,13 +319,19 @@ def device_spans(events):
     return {key: statistics.median(seconds[len(seconds) // 2:]) for key, seconds in spans.items()}
 
 
-def copy_rate(context, python):
-    """Bytes/s that the device reads and writes when it copies, by PyTorch; None where that fails."""
-    status, output = context.run([python, pathlib.Path(__file__).parent / "peer.py", "--mode", "copy"], limit=120, launcher=[])
+def peer(context, python, mode, *options, limit=240):
+    """What bench/gpu/peer.py found with PyTorch, or {"problem": why it did not}."""
     try:
-        return json.loads(output.strip().splitlines()[-1])["copy_bytes_per_second"] if status == 0 else None
-    except (ValueError, IndexError, KeyError):
-        return None
+        status, output = context.run([python, pathlib.Path(__file__).parent / "peer.py", "--mode", mode, *options],
+                                     limit=limit, launcher=[])
+        return json.loads(output.strip().splitlines()[-1]) if status == 0 else {"problem": tail(output)}
+    except (Failure, ValueError, IndexError) as problem:
+        return {"problem": str(problem)}
+
+
+def copy_rate(context, python):
+    """Bytes/s that the device reads and writes when it copies; None where that fails."""
+    return peer(context, python, "copy", limit=120).get("copy_bytes_per_second")
 
 
 def where_time_goes(context, work):
@@ -354,15 +358,8 @@ def where_time_goes(context, work):
 
 
 def theirs(context, python, mode, work):
-    """PyTorch's figures, or what was the problem."""
-    try:
-        status, output = context.run(
-            [python, pathlib.Path(__file__).parent / "peer.py", "--mode", mode, "--depth", work["depth"], "--stem",
-             work["stem"], "--image-size", work["image_size"], "--precision", work["precision"], "--batch", work["batch"]],
-            limit=240, launcher=[])
-        return json.loads(output.strip().splitlines()[-1]) if status == 0 else {"problem": tail(output)}
-    except (Failure, ValueError, IndexError) as problem:
-        return {"problem": str(problem)}
+    return peer(context, python, mode, "--depth", work["depth"], "--stem", work["stem"], "--image-size", work["image_size"],
+                "--precision", work["precision"], "--batch", work["batch"])
 
 
 def speed(context):
