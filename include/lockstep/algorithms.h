@@ -7,6 +7,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 
 namespace lockstep {
 
@@ -19,21 +20,29 @@ class Algorithms {
 
   void remember(Choices known) { choices_ = std::move(known); }
 
-  /// From now on what is not remembered is timed; else the first way is taken, and the table is not complete.
-  void time_unknown() {
+  /// From now on what is not remembered is timed, and `after_each` way called; else the first way is taken, and the
+  /// table is not complete.
+  void time_unknown(std::function<void()> after_each = {}) {
     times_ = true;
     is_complete_ = true;
+    after_each_ = std::move(after_each);
+  }
+  void time_no_more() {
+    times_ = false;
+    after_each_ = {};
   }
   bool is_complete() const { return is_complete_; }
   const Choices& choices() const { return choices_; }
 
-  /// The index of one of `ways`. `seconds(i)` runs and times one.
+  /// The index of one of `ways`. `seconds(i)` runs and times one; one that throws Error cannot be had here, which the
+  /// log's file is told. If none can, the first, which is not remembered.
   std::size_t choose(const std::string& key, std::span<const std::string> ways,
                      const std::function<double(std::size_t)>& seconds);
 
  private:
   Choices choices_;
   bool times_ = false, is_complete_ = true;
+  std::function<void()> after_each_;
 };
 
 }  // namespace lockstep

@@ -118,8 +118,9 @@ CudaContext make_context(const BackendOptions& options) {
             "LD_LIBRARY_PATH, or set device=cpu",
             library.problem, library.name);
   CudaContext context{.device = choose_device(options)};
-  LOCKSTEP_CUDA_CHECK(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync));
+  // In this order: flags are of the current device, which is 0 before another was set.
   LOCKSTEP_CUDA_CHECK(cudaSetDevice(context.device));
+  LOCKSTEP_CUDA_CHECK(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync));
   cudaDeviceProp properties{};
   LOCKSTEP_CUDA_CHECK(cudaGetDeviceProperties(&properties, context.device));
   context.multiprocessors = properties.multiProcessorCount;

@@ -411,13 +411,14 @@ std::shared_ptr<PlanList> ask(Kind kind, const ConvolutionShape& shape, const Cu
   return list;
 }
 
+/// `anew`: without the plans that were built so far, which take memory of the device.
 std::shared_ptr<PlanList> plans_of(Kind kind, const ConvolutionShape& shape, const CudaContext& context,
-                                   bool deterministic) {
+                                   bool deterministic, bool anew = false) {
   static std::map<std::string, std::shared_ptr<PlanList>> known;  // layers of one shape share their plans
   const std::string key = fmt::format("{}, {}, {}, {}, {}", context.device, convolution_device(context), name(kind),
                                       text(shape), deterministic);
   auto& list = known[key];
-  if (!list) {
+  if (!list || anew) {
     cudnn_library();
     list = ask(kind, shape, context, deterministic);
   }
@@ -542,11 +543,12 @@ std::size_t count_plans(ConvolutionGraph graph, const ConvolutionShape& shape, c
 std::unique_ptr<PlannedConvolution> plan_convolution(ConvolutionGraph graph, const ConvolutionShape& shape,
                                                      const CudaContext& context, Algorithms* algorithms) {
   if (is_supposed(context)) return suppose_convolution(graph, shape, context);
-  const auto list = plans_of(graph, shape, context, algorithms == nullptr);
+  auto list = plans_of(graph, shape, context, algorithms == nullptr);
   if (list->names.empty()) return nullptr;
   const auto planned = [&](std::size_t i) { return std::make_unique<CudnnConvolution>(list, i, shape, context); };
   if (algorithms && !context.described) {
     const std::size_t chosen = choose_by_time(list, graph, shape, context, *algorithms);
+    if (list->built.size() > 1) list = plans_of(graph, shape, context, false, true);
     if (list->build(chosen)) return planned(chosen);
   }
   std::unique_ptr<CudnnConvolution> large;  // the first of those that take much workspace

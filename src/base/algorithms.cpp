@@ -1,6 +1,11 @@
 #include "lockstep/algorithms.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "lockstep/error.h"
+#include "lockstep/log.h"
 
 namespace lockstep {
 
@@ -16,13 +21,19 @@ std::size_t Algorithms::choose(const std::string& key, std::span<const std::stri
     return 0;
   }
   std::size_t best = 0;
-  double least = seconds(0);
-  for (std::size_t i = 1; i < ways.size(); ++i)
-    if (const double found = seconds(i); found < least) {
-      least = found;
-      best = i;
+  double least = std::numeric_limits<double>::infinity();
+  for (std::size_t i = 0; i < ways.size(); ++i) {
+    try {
+      if (const double found = seconds(i); found < least) {
+        least = found;
+        best = i;
+      }
+    } catch (const Error& error) {
+      log::write_to_file(log::Level::info, fmt::format("{}: {} cannot be had: {}", key, ways[i], error.what()));
     }
-  choices_[key] = ways[best];
+    if (after_each_) after_each_();
+  }
+  if (std::isfinite(least)) choices_[key] = ways[best];
   return best;
 }
 

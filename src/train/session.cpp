@@ -16,6 +16,7 @@
 #include "train/algorithm_store.h"
 #include "train/batch_fit.h"
 #include "train/metrics.h"
+#include "train/way_timing.h"
 
 namespace lockstep::train {
 
@@ -168,12 +169,9 @@ void Session::plan_steps(const BatchShape& batch, bool is_training) {
   share(leader() ? store.load() : Algorithms::Choices());
   make_plan();
   if (is_training && AlgorithmStore::is_on() && world.any(!algorithms_->is_complete())) {
-    if (leader()) {
-      log::info("timing the ways to compute each layer, once for this processor and batch");
-      algorithms_->time_unknown();
-      make_plan();
-      store.save_in_cache(algorithms_->choices());
-    }
+    if (leader()) log::info("timing the ways to compute each layer, once for this device and batch");
+    time_ways(world, *algorithms_, make_plan,
+              [&](const Algorithms::Choices& choices) { store.save_in_cache(choices); });
     share(algorithms_->choices());
     if (!leader()) make_plan();
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/backend.h"
+#include "lockstep/error.h"
 #include "test/support/unit.h"
 
 namespace lockstep {
@@ -43,6 +44,25 @@ TEST(Algorithms, RememberedOnesAreTaken) {
   EXPECT_TRUE(algorithms.is_complete());
   EXPECT_EQ(algorithms.choose("b", kWays, never), 0u) << "a way that does not exist here is none";
   EXPECT_FALSE(algorithms.is_complete());
+}
+
+TEST(Algorithms, WaysThatFailAreNotTaken) {
+  Algorithms algorithms;
+  int n_called = 0;
+  algorithms.time_unknown([&] { ++n_called; });
+  const auto only_the_last = [](std::size_t i) -> double {
+    if (i < 2) fail(ErrorCode::out_of_memory, "no memory for its workspace");
+    return 5;
+  };
+  EXPECT_EQ(algorithms.choose("a", kWays, only_the_last), 2u);
+  EXPECT_EQ(algorithms.choices().at("a"), "middling");
+  const auto none = [](std::size_t) -> double { fail(ErrorCode::out_of_memory, "no memory for its workspace"); };
+  EXPECT_EQ(algorithms.choose("b", kWays, none), 0u);
+  EXPECT_FALSE(algorithms.choices().contains("b")) << "another start may find one";
+  EXPECT_EQ(n_called, 6);
+  algorithms.time_no_more();
+  EXPECT_EQ(algorithms.choose("b", kWays, only_the_last), 0u);
+  EXPECT_EQ(n_called, 6);
 }
 
 /// Every way of every direction gives the numbers of the fixed one, but for rounding.

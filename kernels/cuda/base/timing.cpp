@@ -27,7 +27,7 @@ Handle<EventTraits> timing_event() {
 
 }  // namespace
 
-double seconds_of(const std::function<void(Stream&)>& run, const CudaContext& context, double best) {
+double seconds_of(const std::function<void(Stream&)>& run, const CudaContext& context, double best) try {
   LOCKSTEP_CUDA_CHECK(cudaSetDevice(context.device));
   CudaStream stream;
   const Handle<EventTraits> begin = timing_event(), end = timing_event();
@@ -46,6 +46,9 @@ double seconds_of(const std::function<void(Stream&)>& run, const CudaContext& co
   constexpr int kRepetitions = 4;
   for (int i = 0; i < kRepetitions && least < 2 * best; ++i) least = std::min(least, once());
   return least;
+} catch (...) {
+  (void)cudaGetLastError();  // the way that failed is left, and its error with it
+  throw;
 }
 
 }  // namespace lockstep::cuda

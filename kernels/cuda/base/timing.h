@@ -26,7 +26,8 @@ class TimingMemory {
   void* data_ = nullptr;
 };
 
-/// The least of a few runs. A run that takes more than twice `best` is not repeated.
+/// The least of a few runs. Throws what a run throws, and leaves no error of CUDA's behind. A run that takes more than
+/// twice `best` is not repeated.
 double seconds_of(const std::function<void(Stream&)>& run, const CudaContext& context, double best = 1e30);
 
 }  // namespace lockstep::cuda
