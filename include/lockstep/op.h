@@ -449,7 +449,7 @@ class TreeSum : public Op {
   virtual void apply(const Apply& args, const OpMemory& memory, Stream& stream) = 0;
 };
 
-// target = source, elementwise, rounded to nearest, ties to even: fp32 to bf16, or bf16 to fp32.
+// target = source, elementwise, rounded to nearest, ties to even: fp32 to bf16 or fp16, or back.
 struct ConvertDescription {
   DType from = DType::fp32;
   DType to = DType::bf16;

@@ -3,12 +3,17 @@
 #include "kernels/cpu/base/parallel.h"
 #include "lockstep/bf16.h"
 #include "lockstep/error.h"
+#include "lockstep/fp16.h"
 
 namespace lockstep::cpu {
 namespace {
 
 void convert_one(float from, Bf16& to) { to = to_bf16(from); }
-void convert_one(Bf16 from, float& to) { to = to_float(from); }
+void convert_one(float from, Fp16& to) { to = to_fp16(from); }
+template <typename Half>
+void convert_one(Half from, float& to) {
+  to = to_float(from);
+}
 
 template <typename From, typename To>
 class CpuConvert final : public Convert {
@@ -38,7 +43,10 @@ class CpuConvert final : public Convert {
 std::unique_ptr<Convert> make_convert(const ConvertDescription& d, const CpuContext& context) {
   if (d.from == DType::fp32 && d.to == DType::bf16) return std::make_unique<CpuConvert<float, Bf16>>(context);
   if (d.from == DType::bf16 && d.to == DType::fp32) return std::make_unique<CpuConvert<Bf16, float>>(context);
-  fail(ErrorCode::not_supported, "{} to {}: fp32 and bf16 are converted into each other", name(d.from), name(d.to));
+  if (d.from == DType::fp32 && d.to == DType::fp16) return std::make_unique<CpuConvert<float, Fp16>>(context);
+  if (d.from == DType::fp16 && d.to == DType::fp32) return std::make_unique<CpuConvert<Fp16, float>>(context);
+  fail(ErrorCode::not_supported, "{} to {}: fp32 and bf16 or fp16 are converted into each other", name(d.from),
+       name(d.to));
 }
 
 }  // namespace lockstep::cpu

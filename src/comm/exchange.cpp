@@ -2,15 +2,25 @@
 
 #include <array>
 
+#include "lockstep/bf16.h"
+#include "lockstep/fp16.h"
+
 namespace lockstep::comm {
 
 namespace {
 
-void round_to(Bf16* to, const float* from, std::size_t n) {
-  for (std::size_t i = 0; i < n; ++i) to[i] = to_bf16(from[i]);
+// Of 16 bits: bf16 or fp16.
+void round_to(std::uint16_t* to, const float* from, std::size_t n, DType wire) {
+  if (wire == DType::bf16)
+    for (std::size_t i = 0; i < n; ++i) to[i] = to_bf16(from[i]).bits;
+  else
+    for (std::size_t i = 0; i < n; ++i) to[i] = to_fp16(from[i]).bits;
 }
-void widen_to(float* to, const Bf16* from, std::size_t n) {
-  for (std::size_t i = 0; i < n; ++i) to[i] = to_float(from[i]);
+void widen_to(float* to, const std::uint16_t* from, std::size_t n, DType wire) {
+  if (wire == DType::bf16)
+    for (std::size_t i = 0; i < n; ++i) to[i] = to_float(Bf16{from[i]});
+  else
+    for (std::size_t i = 0; i < n; ++i) to[i] = to_float(Fp16{from[i]});
 }
 
 std::size_t incoming_bytes(int n_nodes, std::size_t chunk_bytes) {
@@ -29,13 +39,13 @@ Exchange::Exchange(MpiCalls& mpi, const std::vector<int>& leaders, const SumOrde
       tag_(tag),
       requests_(2 * leaders.size()),
       incoming_(incoming_bytes(n_nodes_, chunk_bytes)),
-      rounded_(narrowest_wire == DType::bf16 ? chunk_bytes / sizeof(float) : 0),
-      rounded_incoming_(narrowest_wire == DType::bf16 ? incoming_.size() / sizeof(float) : 0),
+      rounded_(narrowest_wire == DType::fp32 ? 0 : chunk_bytes / sizeof(float)),
+      rounded_incoming_(narrowest_wire == DType::fp32 ? 0 : incoming_.size() / sizeof(float)),
       sources_(leaders.size()) {}
 
 std::size_t Exchange::buffer_bytes(int n_nodes, std::size_t chunk_bytes, DType narrowest_wire) {
   const std::size_t incoming = incoming_bytes(n_nodes, chunk_bytes);
-  return incoming + (narrowest_wire == DType::bf16 ? (incoming + chunk_bytes) / 2 : 0);
+  return incoming + (narrowest_wire == DType::fp32 ? 0 : (incoming + chunk_bytes) / 2);
 }
 
 void Exchange::start(std::byte* chunk, std::size_t n_elements, DType dtype, DType wire) {
@@ -43,7 +53,7 @@ void Exchange::start(std::byte* chunk, std::size_t n_elements, DType dtype, DTyp
   n_elements_ = n_elements;
   dtype_ = dtype;
   wire_ = dtype == DType::fp32 ? wire : dtype;
-  if (is_narrow()) round_to(rounded_.data(), values(0), n_elements);
+  if (is_narrow()) round_to(rounded_.data(), values(0), n_elements, wire_);
   std::byte* const incoming = is_narrow() ? reinterpret_cast<std::byte*>(rounded_incoming_.data()) : incoming_.data();
   const std::size_t mine_bytes = wire_bytes(node_);
   for (int node = 0; node < n_nodes_; ++node) {
@@ -75,7 +85,7 @@ bool Exchange::advance() {
     stage_ = Stage::gathering;
   } else {
     for (int node = 0; is_narrow() && node < n_nodes_; ++node) {
-      if (node != node_) widen_to(values(node), rounded_.data() + part(node).begin, part(node).n_elements);
+      if (node != node_) widen_to(values(node), rounded_.data() + part(node).begin, part(node).n_elements, wire_);
     }
     stage_ = Stage::idle;
   }
@@ -85,16 +95,17 @@ bool Exchange::advance() {
 void Exchange::sum_mine() {
   const auto [begin, n] = part(node_);
   if (n == 0) return;
-  if (is_narrow()) widen_to(reinterpret_cast<float*>(incoming_.data()), rounded_incoming_.data(), leaders_.size() * n);
+  if (is_narrow())
+    widen_to(reinterpret_cast<float*>(incoming_.data()), rounded_incoming_.data(), leaders_.size() * n, wire_);
   const std::size_t mine_bytes = n * size_bytes(dtype_);
   for (std::size_t i = 0; i < leaders_.size(); ++i) sources_[i] = incoming_.data() + i * mine_bytes;
   std::byte* const mine = chunk_ + begin * size_bytes(dtype_);
   sources_[static_cast<std::size_t>(node_)] = mine;
-  if (is_narrow()) widen_to(values(node_), rounded_.data() + begin, n);  // as the others see theirs
+  if (is_narrow()) widen_to(values(node_), rounded_.data() + begin, n, wire_);  // as the others see theirs
   sum(sources_, std::array{mine}, n, dtype_, order_);
   if (!is_narrow()) return;
-  round_to(rounded_.data() + begin, values(node_), n);
-  widen_to(values(node_), rounded_.data() + begin, n);
+  round_to(rounded_.data() + begin, values(node_), n, wire_);
+  widen_to(values(node_), rounded_.data() + begin, n, wire_);
 }
 
 void Exchange::gather() {

@@ -1,7 +1,7 @@
 // The sum of one chunk over nodes, made by the nodes' leaders with MPI: every leader sends each other one the part of
 // the chunk that is theirs to sum, sums its own part in the order of nodes that it was given, and sends the result to
-// all. Each part is so summed by one rank, in one order: the same bits everywhere and in every run. In bf16 on the wire
-// all that is sent was rounded before, the result also where it stays; sums are fp32.
+// all. Each part is so summed by one rank, in one order: the same bits everywhere and in every run. In bf16 or fp16 on
+// the wire all that is sent was rounded before, the result also where it stays; sums are fp32.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,6 @@
 
 #include "comm/mpi_calls.h"
 #include "comm/sum.h"
-#include "lockstep/bf16.h"
 #include "lockstep/dtype.h"
 
 namespace lockstep::comm {
@@ -56,9 +55,9 @@ class Exchange {
   std::byte* chunk_ = nullptr;
   std::size_t n_elements_ = 0;
   DType dtype_ = DType::fp32, wire_ = DType::fp32;
-  std::vector<MpiRequest> requests_;              // (2, nodes): sends, receives
-  std::vector<std::byte> incoming_;               // (nodes, part): my part of the others' chunks
-  std::vector<Bf16> rounded_, rounded_incoming_;  // chunk_ and incoming_ as they go over the wire
+  std::vector<MpiRequest> requests_;                       // (2, nodes): sends, receives
+  std::vector<std::byte> incoming_;                        // (nodes, part): my part of the others' chunks
+  std::vector<std::uint16_t> rounded_, rounded_incoming_;  // chunk_ and incoming_ as they go over the wire
   std::vector<const std::byte*> sources_;
 };
 

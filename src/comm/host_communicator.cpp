@@ -105,8 +105,9 @@ HostCommunicator::~HostCommunicator() {
 
 std::string HostCommunicator::describe() const {
   const int n_nodes = topology_.n_nodes();
-  const std::string order = fmt::format("{}{}", topology_.is_tree ? ", summed by a fixed tree" : "",
-                                        n_nodes > 1 && topology_.wire == DType::bf16 ? ", gradients in bf16" : "");
+  const std::string order = fmt::format(
+      "{}{}", topology_.is_tree ? ", summed by a fixed tree" : "",
+      n_nodes > 1 && topology_.wire != DType::fp32 ? fmt::format(", gradients in {}", name(topology_.wire)) : "");
   if (n_nodes == 1) return fmt::format("shared memory, {} ranks on 1 node{}", size(), order);
   if (n_nodes == size()) return fmt::format("MPI, {} ranks{}", size(), order);
   return fmt::format("shared memory inside {} nodes, MPI between them, {} ranks{}", n_nodes, size(), order);

@@ -172,7 +172,9 @@ class NcclCommunicator final : public Communicator, private Lane, private Peers 
     return fmt::format("NCCL {}, {} ranks on {} node{}{}{}{}{}", nccl_version_text(nccl().version), size(),
                        topology_.n_nodes(), topology_.n_nodes() == 1 ? "" : "s",
                        topology_.is_tree ? ", summed by a fixed tree" : "",
-                       topology_.n_nodes() > 1 && topology_.wire == DType::bf16 ? ", gradients in bf16" : "",
+                       topology_.n_nodes() > 1 && topology_.wire != DType::fp32
+                           ? fmt::format(", gradients in {}", name(topology_.wire))
+                           : "",
                        network_.empty() ? "" : ", ", network_);
   }
   int rank() const override { return world_.rank(); }

@@ -116,7 +116,7 @@ Topology topology_of(const Config::Comm& config, const RankTable& ranks, const S
   const Transport transport = transport_of(config, ranks.size(), space);
   Topology out = transport == Transport::nccl ? place_devices(ranks, order) : place(config, ranks, order);
   out.transport = transport;
-  if (config.gradients == "bf16") out.wire = DType::bf16;
+  if (config.gradients != "fp32") out.wire = config.gradients == "bf16" ? DType::bf16 : DType::fp16;
   return out;
 }
 

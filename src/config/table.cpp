@@ -183,8 +183,10 @@ std::vector<Key> comm_and_cpu_keys() {
             "how ranks sum gradients. auto: GPUs by NCCL, processors by shared memory inside a node and MPI between "
             "nodes; staged: GPUs by way of the processors' memory; shared, mpi: that alone"}),
       word(
-          KEY(comm.gradients), {"fp32", "bf16"},
-          {kLearning, "", "what gradients are between nodes: bf16 is half as much to send, and rounds them to 8 bits"}),
+          KEY(comm.gradients), {"fp32", "bf16", "fp16"},
+          {kLearning, "",
+           "what gradients are between nodes: bf16 and fp16 are half as much to send, and round them to 8 and 11 bits; "
+           "in fp16 a gradient beyond 65504 is infinite, and the step is not applied"}),
       real(KEY(comm.bucket_mb), kUpToATebibyte,
            {kNone, "MiB", "gradients that are summed at a time, while backward runs"}),
       real(KEY(comm.sleep_ms), kNotNegative, {kNone, "ms", "delay of each bucket, to test the overlap"}),

@@ -131,16 +131,21 @@ inline void test_many_slices(Communicator& communicator) {
 }
 
 /// On several nodes. What they send is rounded, and the sum of all: the same bits on every rank, within two roundings
-/// to 8 bits.
-inline void test_sums_in_bf16(Communicator& communicator) {
-  EXPECT_TRUE(communicator.describe().ends_with("gradients in bf16"));
+/// to 8 or 11 bits.
+inline void test_sums_in(DType narrow, Backend& backend) {
+  Config::Comm config;
+  config.gradients = name(narrow);
+  const auto made = make_communicator(config, *test_world, backend);
+  Communicator& communicator = *made;
+  EXPECT_TRUE(communicator.describe().ends_with(", gradients in " + config.gradients)) << communicator.describe();
+  const double rounding = narrow == DType::bf16 ? 0x1p-8 : 0x1p-11;
   constexpr std::size_t kElements = 700'001;  // several chunks of the host's, the last one short
   const auto memory = communicator.allocate(kElements * sizeof(float), "test");
   auto* const values = static_cast<float*>(memory->data());
   const auto of_rank = [](int rank, std::size_t i) {
     return static_cast<float>(i % 1013) / 1013.0f + 0.1f * static_cast<float>(rank);
   };
-  for (const DType wire : {DType::bf16, DType::fp32}) {
+  for (const DType wire : {narrow, DType::fp32}) {
     for (std::size_t i = 0; i < kElements; ++i) values[i] = of_rank(test_world->rank(), i);
     const auto done = communicator.make_event();
     communicator.all_reduce_async({values, kElements, DType::fp32, wire}, at_once, *done, "sum");
@@ -151,8 +156,8 @@ inline void test_sums_in_bf16(Communicator& communicator) {
       for (int rank = 0; rank < test_world->size(); ++rank) sum += of_rank(rank, i);
       furthest = std::max(furthest, std::abs(values[i] / sum - 1));
     }
-    EXPECT_LT(furthest, wire == DType::bf16 ? 2 * 0x1p-8 : 1e-6);
-    EXPECT_EQ(furthest > 0x1p-10, wire == DType::bf16) << "rounded or not";
+    EXPECT_LT(furthest, wire == narrow ? 2 * rounding : 1e-6);
+    EXPECT_EQ(furthest > rounding / 4, wire == narrow) << "rounded or not";
     EXPECT_TRUE(same_on_all_ranks(values, kElements * sizeof(float)));
   }
 }

@@ -1,7 +1,7 @@
 // ranks: 3 4
 // GPUs of several nodes (pretended ones of two ranks each) that sum by NCCL: fp32 as ever, and what goes over the wire
-// in bf16 by an exchange of ours. Then by way of the host's memory: what NCCL's communicators left on the board must
-// not confuse those that come to their lanes.
+// in bf16 and fp16 by an exchange of ours. Then by way of the host's memory: what NCCL's communicators left on the
+// board must not confuse those that come to their lanes.
 #include <cstdlib>
 
 #include "test/comm/collective_tests.h"
@@ -25,11 +25,8 @@ TEST(NcclOnNodes, SaysWhatItUses) {
             "NCCL 2.28.9, " + std::to_string(test_world->size()) + " ranks on 2 nodes");
 }
 
-TEST(NcclOnNodes, SumsInBf16) {
-  Config::Comm config;
-  config.gradients = "bf16";
-  test_sums_in_bf16(*make_communicator(config, *test_world, device()));
-}
+TEST(NcclOnNodes, SumsInBf16) { test_sums_in(DType::bf16, device()); }
+TEST(NcclOnNodes, SumsInFp16) { test_sums_in(DType::fp16, device()); }
 
 }  // namespace lockstep::comm
 

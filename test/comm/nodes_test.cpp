@@ -36,11 +36,8 @@ TEST(SeveralNodes, SaysWhatItUses) {
       "shared memory inside " + nodes + " nodes, MPI between them, " + std::to_string(test_world->size()) + " ranks");
 }
 
-TEST(SeveralNodes, SumsInBf16) {
-  Config::Comm config;
-  config.gradients = "bf16";
-  test_sums_in_bf16(*make_communicator(config, *test_world, test_backend()));
-}
+TEST(SeveralNodes, SumsInBf16) { test_sums_in(DType::bf16, test_backend()); }
+TEST(SeveralNodes, SumsInFp16) { test_sums_in(DType::fp16, test_backend()); }
 
 }  // namespace lockstep::comm
 

@@ -1,4 +1,4 @@
-// Numbers in another type: every backend rounds as lockstep/bf16.h does, to the bit.
+// Numbers in another type: every backend rounds as lockstep/bf16.h and fp16.h do, to the bit.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -26,6 +26,8 @@ std::vector<To> run(Backend& backend, const ConvertDescription& d, const std::ve
 }
 
 constexpr ConvertDescription kNarrow{.from = DType::fp32, .to = DType::bf16};
+constexpr ConvertDescription kToHalf{.from = DType::fp32, .to = DType::fp16};
+constexpr ConvertDescription kFromHalf{.from = DType::fp16, .to = DType::fp32};
 constexpr ConvertDescription kWide{.from = DType::bf16, .to = DType::fp32};
 
 TEST(Convert, RoundsToNearestEven) {
@@ -39,13 +41,24 @@ TEST(Convert, RoundsToNearestEven) {
                             1e-45f,
                             1 + 0x1p-8f,            // a tie: to the even one, 1
                             1 + 0x1p-7f + 0x1p-8f,  // a tie: to the even one above
-                            1 + 0x1p-8f + 0x1p-20f};
+                            1 + 0x1p-8f + 0x1p-20f,
+                            65504.0f,
+                            65519.99f,            // fp16: the greatest
+                            65520.0f,             // fp16: infinite
+                            0x1p-14f - 0x1p-25f,  // fp16: a tie between a subnormal and a normal number
+                            0x1.8p-24f,           // fp16: a tie between subnormal numbers
+                            0x1p-25f,             // fp16: a tie, to 0
+                            -0x1.000002p-25f};
   for (const float normal : random_normal(70001, 3)) values.push_back(normal);
+  for (const float normal : random_normal(1001, 4)) values.push_back(normal * 0x1p-16f);
   for (auto& [name, backend] : tested_backends()) {
     const auto bits = run<std::uint16_t>(*backend, kNarrow, values);
     for (std::size_t i = 0; i < values.size(); ++i) ASSERT_EQ(bits[i], to_bf16(values[i]).bits) << name << ", " << i;
     const auto back = run<float>(*backend, kWide, bits);
     for (std::size_t i = 0; i < values.size(); ++i) ASSERT_EQ(back[i], to_float(Bf16{bits[i]})) << name << ", " << i;
+    const auto half = run<std::uint16_t>(*backend, kToHalf, values), expected = fp16_bits(values);
+    for (std::size_t i = 0; i < values.size(); ++i) ASSERT_EQ(half[i], expected[i]) << name << ", " << values[i];
+    EXPECT_EQ(run<float>(*backend, kFromHalf, half), from_fp16_bits(half)) << name;
   }
 }
 
@@ -53,6 +66,8 @@ TEST(Convert, KeepsNaN) {
   for (auto& [name, backend] : tested_backends()) {
     const auto bits = run<std::uint16_t>(*backend, kNarrow, std::vector<float>{std::nanf("1")});
     EXPECT_TRUE(std::isnan(run<float>(*backend, kWide, bits)[0])) << name;
+    const auto half = run<std::uint16_t>(*backend, kToHalf, std::vector<float>{std::nanf("1")});
+    EXPECT_TRUE(std::isnan(run<float>(*backend, kFromHalf, half)[0])) << name;
   }
 }
 
