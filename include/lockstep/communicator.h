@@ -25,7 +25,7 @@ struct Slice {
   std::size_t n_elements = 0;
   DType dtype = DType::fp32;  // fp32 or fp64
   DType wire = DType::fp32;   // of an fp32 slice between nodes: fp32, or bf16 or fp16, to which each node's sum and the
-                             // sum of all are rounded; they are added in fp32
+                              // sum of all are rounded; they are added in fp32
 };
 
 /// The order of a sum: a binary tree over sources in turn, written as what a machine with a stack does. Source s is

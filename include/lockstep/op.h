@@ -243,7 +243,14 @@ class BatchNorm : public Op {
 };
 
 // ---------------------------------------------------------------------------------------------------------------
-// Matmul with bias: y (M, out) = x (M, in) * weight^T (in, out) + bias (out)
+// Matmul with bias and activation: y (M, out) = f(z), z = x (M, in) * weight^T (in, out) + bias (out)
+//   dz = f'(z) * dy;  dx = dz * weight,  dweight = dz^T * x,  dbias = sum over rows of dz
+
+/// relu: max(z, 0). gelu: z/2 (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3))) (Hendrycks and Gimpel, 2016), as GPT-2's.
+enum class ActivationFunction : std::uint8_t { none, relu, gelu };
+constexpr std::string_view name(ActivationFunction function) {
+  return function == ActivationFunction::none ? "none" : function == ActivationFunction::relu ? "relu" : "gelu";
+}
 
 struct MatmulDescription {
   std::int64_t rows = 0;  // M
@@ -252,6 +259,7 @@ struct MatmulDescription {
   DType dtype = DType::fp32;
   bool tf32 = false;  // fp32 may be rounded to tf32 inside the multiply
   bool bias = true;
+  ActivationFunction activation = ActivationFunction::none;
   bool input_gradient = true;
   bool inference = false;
   std::shared_ptr<const ParameterLayout> weight_layout{};  // null: the op's choice; canonical (out, in)
@@ -268,6 +276,7 @@ class Matmul : public Op {
   struct Backward {
     const void* dy = nullptr;
     const void* x = nullptr;
+    const void* y = nullptr;  // of forward, with relu; else not read
     const float* weight = nullptr;
     void* dx = nullptr;
     GradientMode dx_mode = GradientMode::overwrite;

@@ -1,14 +1,17 @@
-// y (M, out) = x (M, in) * weight^T (in, out) + bias (out), all fp32, row-major but the weight, which lies as oneDNN
-// wants. y is overwritten; nothing is kept for backward:
-//   dx = dy * weight,  dweight = dy^T * x,  dbias = sum over rows of dy; each overwritten, added to, or skipped
+// y (M, out) = f(z), z = x (M, in) * weight^T (in, out) + bias (out), all fp32, row-major but the weight, which lies as
+// oneDNN wants. y is overwritten; with gelu z is kept for backward:
+//   dz = f'(z) dy,  dx = dz * weight,  dweight = dz^T * x,  dbias = sum over rows of dz; each overwritten, added to, or
+//   skipped
 #include "kernels/cpu/matmul.h"
 
 #include <omp.h>
 
+#include <cmath>
 #include <cstring>
 #include <optional>
 
 #include "kernels/cpu/base/onednn.h"
+#include "kernels/cpu/base/parallel.h"
 #include "kernels/cpu/base/workspace.h"
 
 namespace lockstep::cpu {
@@ -28,6 +31,19 @@ memory::desc matrix(std::int64_t rows, std::int64_t columns, Tag tag = Tag::ab) 
   return {{rows, columns}, memory::data_type::f32, tag};
 }
 
+constexpr float kSqrt2OverPi = 0.7978845608028654f, kCubic = 0.044715f;
+
+float activated(ActivationFunction function, float z) {
+  if (function == ActivationFunction::relu) return std::max(z, 0.0f);
+  return 0.5f * z * (1 + std::tanh(kSqrt2OverPi * (z + kCubic * z * z * z)));
+}
+/// `z`: with relu y does as well.
+float derivative(ActivationFunction function, float z) {
+  if (function == ActivationFunction::relu) return z > 0 ? 1.0f : 0.0f;
+  const float t = std::tanh(kSqrt2OverPi * (z + kCubic * z * z * z));
+  return 0.5f * (1 + t) + 0.5f * z * (1 - t * t) * kSqrt2OverPi * (1 + 3 * kCubic * z * z);
+}
+
 class CpuMatmul final : public Matmul {
  public:
   CpuMatmul(const MatmulDescription& description, const CpuContext& context);
@@ -42,8 +58,12 @@ class CpuMatmul final : public Matmul {
   void choose();
   void plan_forward();
   void plan_backward();
-  void parameter_gradient(const Backward& args, void* workspace);
-  void data_gradient(const Backward& args, void* workspace);
+  bool keeps_z() const { return description_.activation == ActivationFunction::gelu && !description_.inference; }
+  /// Calls f(i) for each element of y.
+  template <typename F>
+  void for_each_of_y(const F& f) const;
+  void parameter_gradient(const Backward& args, const float* dz, void* workspace);
+  void data_gradient(const Backward& args, const float* dz, void* workspace);
 
   MatmulDescription description_;
   CpuContext context_;
@@ -59,6 +79,7 @@ class CpuMatmul final : public Matmul {
 
   struct Offsets {
     std::size_t forward_weights = 0, forward_scratchpad = 0;
+    std::size_t dz = 0;
     std::size_t inner_dweight = 0, dweight = 0, dbias = 0, weight_scratchpad = 0;
     std::size_t data_weights = 0, dx = 0, data_scratchpad = 0;
   } at_;
@@ -121,10 +142,13 @@ void CpuMatmul::plan_forward() {
   if (forward_weights_) at_.forward_weights = workspace.take(forward_choice_.weights_desc().get_size());
   at_.forward_scratchpad = workspace.take(std::max(scratchpad.get_size(), forward_weights_.scratchpad_bytes()));
   needs_.forward_workspace_bytes = workspace.size_bytes();
+  if (keeps_z()) needs_.saved_bytes = y_.get_size();
 }
 
 void CpuMatmul::plan_backward() {
   WorkspacePlan workspace;
+  if (description_.activation != ActivationFunction::none) at_.dz = workspace.take(y_.get_size());
+  const std::size_t behind_dz = workspace.mark();
   const memory::desc dweight = weight_choice_->diff_weights_desc(), scratchpad = weight_choice_->scratchpad_desc();
   weight_ =
       PlannedPrimitive(dnnl::inner_product_backward_weights(*weight_choice_), {{DNNL_ARG_SRC, x_},
@@ -139,7 +163,7 @@ void CpuMatmul::plan_backward() {
   at_.weight_scratchpad = workspace.take(std::max(scratchpad.get_size(), dweight_out_.scratchpad_bytes()));
 
   if (data_choice_) {
-    workspace.rewind(0);
+    workspace.rewind(behind_dz);
     const memory::desc weights = data_choice_->weights_desc(), data_scratchpad = data_choice_->scratchpad_desc();
     data_ =
         PlannedPrimitive(dnnl::inner_product_backward_data(*data_choice_), {{DNNL_ARG_DIFF_DST, y_},
@@ -161,7 +185,10 @@ std::string CpuMatmul::describe() const {
   if (data_choice_) out += fmt::format(", data gradient {}{}", data_choice_->impl_info_str(), reordered(data_weights_));
   if (weight_choice_)
     out += fmt::format(", weight gradient {}{}", weight_choice_->impl_info_str(), reordered(dweight_out_));
-  return out + (description_.bias ? "; bias fused" : "");
+  if (description_.bias) out += "; bias fused";
+  if (description_.activation != ActivationFunction::none)
+    out += fmt::format("; {} by a pass", name(description_.activation));
+  return out;
 }
 
 void CpuMatmul::forward(const Forward& args, const OpMemory& memory, Stream&) {
@@ -173,22 +200,44 @@ void CpuMatmul::forward(const Forward& args, const OpMemory& memory, Stream&) {
     forward_weights_.execute(weights, inner, scratchpad);
     weights = inner;
   }
+  float* const y = static_cast<float*>(args.y);
+  float* const z = keeps_z() ? at(memory.saved, 0) : y;
   forward_.execute({{DNNL_ARG_SRC, args.x},
                     {DNNL_ARG_WEIGHTS, weights},
                     {DNNL_ARG_BIAS, args.bias},
-                    {DNNL_ARG_DST, args.y},
+                    {DNNL_ARG_DST, z},
                     {DNNL_ARG_SCRATCHPAD, scratchpad}});
+  const ActivationFunction function = description_.activation;
+  if (function != ActivationFunction::none) for_each_of_y([&](std::int64_t i) { y[i] = activated(function, z[i]); });
+}
+
+template <typename F>
+void CpuMatmul::for_each_of_y(const F& f) const {
+  const std::int64_t n = description_.rows * description_.out_features;
+  const int parts = part_count(context_, n * static_cast<std::int64_t>(sizeof(float)));
+  run_parts(parts, [&](int part) {
+    const Range range = part_of(n, part, parts);
+    for (std::int64_t i = range.begin; i < range.end; ++i) f(i);
+  });
 }
 
 void CpuMatmul::backward(const Backward& args, const OpMemory& memory, Stream&) {
   require(!description_.inference, ErrorCode::internal, "{} was planned for inference, and backward was called",
           text(description_));
   omp_set_num_threads(context_.threads);
-  if (args.parameter_mode != GradientMode::skip) parameter_gradient(args, memory.workspace);
-  if (data_choice_ && args.dx_mode != GradientMode::skip) data_gradient(args, memory.workspace);
+  const float* dz = static_cast<const float*>(args.dy);
+  if (description_.activation != ActivationFunction::none) {
+    const float* const dy = dz;
+    const float* const z = keeps_z() ? at(memory.saved, 0) : static_cast<const float*>(args.y);
+    float* const made = at(memory.workspace, at_.dz);
+    for_each_of_y([&](std::int64_t i) { made[i] = dy[i] * derivative(description_.activation, z[i]); });
+    dz = made;
+  }
+  if (args.parameter_mode != GradientMode::skip) parameter_gradient(args, dz, memory.workspace);
+  if (data_choice_ && args.dx_mode != GradientMode::skip) data_gradient(args, dz, memory.workspace);
 }
 
-void CpuMatmul::parameter_gradient(const Backward& args, void* workspace) {
+void CpuMatmul::parameter_gradient(const Backward& args, const float* dz, void* workspace) {
   const bool accumulate = args.parameter_mode == GradientMode::accumulate;
   float* const scratchpad = at(workspace, at_.weight_scratchpad);
   float* const dbias = accumulate ? at(workspace, at_.dbias) : args.dbias;
@@ -196,7 +245,7 @@ void CpuMatmul::parameter_gradient(const Backward& args, void* workspace) {
   float* const inner = !accumulate && !dweight_out_ ? args.dweight : at(workspace, at_.inner_dweight);
   if (layout_->padded()) std::memset(dweight, 0, layout_->desc().get_size());  // the gradient of padding is zero
   weight_.execute({{DNNL_ARG_SRC, args.x},
-                   {DNNL_ARG_DIFF_DST, args.dy},
+                   {DNNL_ARG_DIFF_DST, dz},
                    {DNNL_ARG_DIFF_WEIGHTS, inner},
                    {DNNL_ARG_DIFF_BIAS, dbias},
                    {DNNL_ARG_SCRATCHPAD, scratchpad}});
@@ -206,7 +255,7 @@ void CpuMatmul::parameter_gradient(const Backward& args, void* workspace) {
   if (description_.bias) add_into(args.dbias, dbias, static_cast<std::size_t>(description_.out_features), context_);
 }
 
-void CpuMatmul::data_gradient(const Backward& args, void* workspace) {
+void CpuMatmul::data_gradient(const Backward& args, const float* dz, void* workspace) {
   const bool accumulate = args.dx_mode == GradientMode::accumulate;
   float* const scratchpad = at(workspace, at_.data_scratchpad);
   const float* weights = args.weight;
@@ -216,7 +265,7 @@ void CpuMatmul::data_gradient(const Backward& args, void* workspace) {
     weights = inner;
   }
   float* const dx = accumulate ? at(workspace, at_.dx) : static_cast<float*>(args.dx);
-  data_.execute({{DNNL_ARG_DIFF_DST, args.dy},
+  data_.execute({{DNNL_ARG_DIFF_DST, dz},
                  {DNNL_ARG_WEIGHTS, weights},
                  {DNNL_ARG_DIFF_SRC, dx},
                  {DNNL_ARG_SCRATCHPAD, scratchpad}});

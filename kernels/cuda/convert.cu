@@ -38,7 +38,8 @@ std::unique_ptr<Convert> make_convert(const ConvertDescription& d, const CudaCon
   if (d.from == DType::bf16 && d.to == DType::fp32) return std::make_unique<CudaConvert<Bfloat16, float>>(context);
   if (d.from == DType::fp32 && d.to == DType::fp16) return std::make_unique<CudaConvert<float, Half>>(context);
   if (d.from == DType::fp16 && d.to == DType::fp32) return std::make_unique<CudaConvert<Half, float>>(context);
-  fail(ErrorCode::not_supported, "{} to {}: fp32 and bf16 or fp16 are converted into each other", name(d.from), name(d.to));
+  fail(ErrorCode::not_supported, "{} to {}: fp32 and bf16 or fp16 are converted into each other", name(d.from),
+       name(d.to));
 }
 
 }  // namespace lockstep::cuda

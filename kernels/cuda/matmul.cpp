@@ -1,5 +1,8 @@
-// y (M, out) = x (M, in) * weight^T (in, out) + bias (out), row-major, the weight as it is in files. y is overwritten:
-//   dx = dy * weight,  dweight = dy^T * x,  dbias = sum over rows of dy; each overwritten, added to, or skipped
+// y (M, out) = f(z), z = x (M, in) * weight^T (in, out) + bias (out), row-major, the weight as it is in files. y is
+// overwritten; with gelu z is kept for backward:
+//   dz = f'(z) dy,  dx = dz * weight,  dweight = dz^T * x,  dbias = sum over rows of dz; each overwritten, added to, or
+//   skipped
+// f is cuBLASLt's epilogue where it has a kernel with one, else a pass.
 // Products sum in fp32; in fp16 and bf16 weight and bias are rounded first, and the rounded weight is kept for
 // backward. dweight and dbias are fp32 at once, whatever the tensors' type.
 #include "kernels/cuda/matmul.h"
@@ -8,6 +11,7 @@
 
 #include "kernels/cuda/base/conversions.h"
 #include "kernels/cuda/base/workspace.h"
+#include "kernels/cuda/matmul_activation.h"
 #include "kernels/cuda/matmul_bare.h"
 #include "lockstep/error.h"
 
@@ -47,6 +51,8 @@ class CudaMatmul final : public Matmul {
 
  private:
   bool narrows() const { return d_.dtype != DType::fp32; }
+  bool has_activation() const { return d_.activation != ActivationFunction::none; }
+  bool keeps_z() const { return d_.activation == ActivationFunction::gelu && !d_.inference; }
   const void* weight(const float* given, const OpMemory& memory) const {
     return narrows() ? at(d_.inference ? memory.workspace : memory.saved, 0) : static_cast<const void*>(given);
   }
@@ -58,6 +64,8 @@ class CudaMatmul final : public Matmul {
   OpNeeds needs_;
   struct Offsets {
     std::size_t bias = 0, forward = 0;
+    std::size_t z = 0;  // in what is saved
+    std::size_t dz = 0, backward = 0;
   } at_;
 };
 
@@ -82,22 +90,30 @@ CudaMatmul::CudaMatmul(const MatmulDescription& description, const CudaContext& 
                    .inner = d.in_features,
                    .b_is_transposed = true,
                    .d_dtype = d.dtype,
-                   .bias = d.bias});
-  WorkspacePlan workspace;
+                   .bias = d.bias,
+                   .activation = d.activation,
+                   .keeps_z = keeps_z()});
+  WorkspacePlan workspace, saved;
   const std::size_t element = narrows() ? size_bytes(d.dtype) : 0;
   if (d.inference)
     workspace.take(n_weights * element);
   else
-    needs_.saved_bytes = n_weights * element;
+    saved.take(n_weights * element);
+  const auto y_bytes = static_cast<std::size_t>(d.rows * d.out_features) * size_bytes(d.dtype);
+  if (keeps_z()) at_.z = saved.take(y_bytes);
+  needs_.saved_bytes = saved.size_bytes();
   at_.bias = workspace.take(static_cast<std::size_t>(d.out_features) * element);
   at_.forward = workspace.take(forward_->workspace_bytes());
   needs_.forward_workspace_bytes = workspace.size_bytes();
   if (d.inference) return;
   weight_gradient_ = plan({.rows = d.out_features, .columns = d.in_features, .inner = d.rows, .a_is_transposed = true});
-  needs_.backward_workspace_bytes = weight_gradient_->workspace_bytes();
-  if (!d.input_gradient) return;
-  data_gradient_ = plan({.rows = d.rows, .columns = d.in_features, .inner = d.out_features, .d_dtype = d.dtype});
-  needs_.backward_workspace_bytes = std::max(needs_.backward_workspace_bytes, data_gradient_->workspace_bytes());
+  if (d.input_gradient)
+    data_gradient_ = plan({.rows = d.rows, .columns = d.in_features, .inner = d.out_features, .d_dtype = d.dtype});
+  WorkspacePlan backward;
+  if (has_activation()) at_.dz = backward.take(y_bytes);
+  at_.backward = backward.take(
+      std::max(weight_gradient_->workspace_bytes(), data_gradient_ ? data_gradient_->workspace_bytes() : 0));
+  needs_.backward_workspace_bytes = backward.size_bytes();
 }
 
 std::string CudaMatmul::describe() const {
@@ -105,7 +121,10 @@ std::string CudaMatmul::describe() const {
       fmt::format("{}, weights {}: cuBLASLt, forward {}", text(d_), layout_->describe(), forward_->algorithm());
   if (data_gradient_) out += "; data gradient " + data_gradient_->algorithm();
   if (weight_gradient_) out += "; weight gradient " + weight_gradient_->algorithm();
-  return out + (d_.bias ? "; bias fused" : "");
+  if (d_.bias) out += "; bias fused";
+  if (has_activation())
+    out += fmt::format("; {} {}", name(d_.activation), forward_->activates() ? "fused" : "by a pass");
+  return out;
 }
 
 void CudaMatmul::forward(const Forward& args, const OpMemory& memory, Stream& stream) {
@@ -121,24 +140,34 @@ void CudaMatmul::forward(const Forward& args, const OpMemory& memory, Stream& st
     }
     narrow(d_.dtype, pieces, context_, stream);
   }
-  forward_->run({.a = args.x, .b = weight(args.weight, memory), .bias = bias, .d = args.y},
+  const bool is_pass = has_activation() && !forward_->activates();
+  void* const z = keeps_z() ? at(memory.saved, at_.z) : args.y;
+  forward_->run({.a = args.x, .b = weight(args.weight, memory), .bias = bias, .d = is_pass ? z : args.y, .z = z},
                 at(memory.workspace, at_.forward), stream);
+  if (is_pass) activate(d_.activation, d_.dtype, z, args.y, d_.rows * d_.out_features, context_, stream);
 }
 
 void CudaMatmul::backward(const Backward& args, const OpMemory& memory, Stream& stream) {
   require(!d_.inference, ErrorCode::internal, "{} was planned for inference, and backward was called", text(d_));
+  const void* dz = args.dy;
+  if (has_activation()) {
+    void* const made = at(memory.workspace, at_.dz);
+    activation_gradient(d_.activation, d_.dtype, keeps_z() ? at(memory.saved, at_.z) : args.y, args.dy, made,
+                        d_.rows * d_.out_features, context_, stream);
+    dz = made;
+  }
+  void* const workspace = at(memory.workspace, at_.backward);
   if (args.parameter_mode != GradientMode::skip) {
     const bool accumulate = args.parameter_mode == GradientMode::accumulate;
-    weight_gradient_->run({.a = args.dy, .b = args.x, .d = args.dweight, .accumulate = accumulate}, memory.workspace,
-                          stream);
-    if (d_.bias) sum_columns({d_.rows, d_.out_features, d_.dtype}, args.dy, args.dbias, accumulate, context_, stream);
+    weight_gradient_->run({.a = dz, .b = args.x, .d = args.dweight, .accumulate = accumulate}, workspace, stream);
+    if (d_.bias) sum_columns({d_.rows, d_.out_features, d_.dtype}, dz, args.dbias, accumulate, context_, stream);
   }
   if (data_gradient_ && args.dx_mode != GradientMode::skip)
-    data_gradient_->run({.a = args.dy,
+    data_gradient_->run({.a = dz,
                          .b = weight(args.weight, memory),
                          .d = args.dx,
                          .accumulate = args.dx_mode == GradientMode::accumulate},
-                        memory.workspace, stream);
+                        workspace, stream);
 }
 
 }  // namespace
@@ -146,7 +175,10 @@ void CudaMatmul::backward(const Backward& args, const OpMemory& memory, Stream& 
 std::string text(const ProductDescription& product) {
   return fmt::format("{}x{}x{}{}{}, {} to {}{}", product.rows, product.columns, product.inner,
                      product.a_is_transposed ? ", a^T" : "", product.b_is_transposed ? ", b^T" : "",
-                     product.tf32 ? "tf32" : name(product.dtype), name(product.d_dtype), product.bias ? ", bias" : "");
+                     product.tf32 ? "tf32" : name(product.dtype), name(product.d_dtype), product.bias ? ", bias" : "") +
+         (product.activation == ActivationFunction::none
+              ? ""
+              : fmt::format(", {}{}", name(product.activation), product.keeps_z ? " and z" : ""));
 }
 
 std::unique_ptr<Matmul> make_matmul(const MatmulDescription& description, const CudaContext& context,

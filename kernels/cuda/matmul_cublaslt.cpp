@@ -56,6 +56,7 @@ class CublasLtProduct final : public PlannedProduct {
   CublasLtProduct(const ProductDescription& description, const CudaContext& context);
 
   std::size_t workspace_bytes() const override { return kWorkspaceBytes; }
+  bool activates() const override { return epilogue_activates_; }
   std::string algorithm() const override {
     return candidates_.empty() ? "chosen on the device" : names_[chosen_] + fmt::format(" of {}", names_.size());
   }
@@ -68,6 +69,8 @@ class CublasLtProduct final : public PlannedProduct {
   void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
     LOCKSTEP_CUDA_CHECK(cublaslt().set_product(product_.get(), attribute, &value, sizeof value));
   }
+  cublasLtEpilogue_t epilogue() const;
+  /// The algorithms for the product as it is set; none: there are none.
   void ask();
   std::string name_of(const cublasLtMatmulAlgo_t& algorithm) const;
 
@@ -79,6 +82,7 @@ class CublasLtProduct final : public PlannedProduct {
   std::vector<cublasLtMatmulHeuristicResult_t> candidates_;
   std::vector<std::string> names_;
   std::size_t chosen_ = 0;
+  bool epilogue_activates_ = false;
 };
 
 CublasLtProduct::CublasLtProduct(const ProductDescription& description, const CudaContext& context)
@@ -92,11 +96,32 @@ CublasLtProduct::CublasLtProduct(const ProductDescription& description, const Cu
   // The first operand is b.
   set(CUBLASLT_MATMUL_DESC_TRANSA, d_.b_is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(CUBLASLT_MATMUL_DESC_TRANSB, d_.a_is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
-  if (d_.bias) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
   b_ = d_.b_is_transposed ? make_layout(d_.dtype, d_.inner, d_.columns) : make_layout(d_.dtype, d_.columns, d_.inner);
   a_ = d_.a_is_transposed ? make_layout(d_.dtype, d_.rows, d_.inner) : make_layout(d_.dtype, d_.inner, d_.rows);
   result_ = make_layout(d_.d_dtype, d_.columns, d_.rows);
+  // What gelu keeps wants rows of 16 bytes.
+  epilogue_activates_ = d_.activation != ActivationFunction::none && (!d_.keeps_z || d_.columns % 8 == 0);
+  set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue());
+  if (epilogue_activates_ && d_.keeps_z) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, d_.columns);
   ask();
+  if (candidates_.empty() && epilogue_activates_) {
+    epilogue_activates_ = false;
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue());
+    ask();
+  }
+  require(!candidates_.empty(), ErrorCode::not_supported, "cuBLASLt {} has no algorithm for the product {}",
+          cublaslt_version(), text(d_));
+  for (const auto& candidate : candidates_) names_.push_back(name_of(candidate.algo));
+}
+
+cublasLtEpilogue_t CublasLtProduct::epilogue() const {
+  const auto either = [&](cublasLtEpilogue_t plain, cublasLtEpilogue_t with_bias) {
+    return d_.bias ? with_bias : plain;
+  };
+  if (!epilogue_activates_) return either(CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS);
+  if (d_.activation == ActivationFunction::relu) return either(CUBLASLT_EPILOGUE_RELU, CUBLASLT_EPILOGUE_RELU_BIAS);
+  return d_.keeps_z ? either(CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS)
+                    : either(CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU_BIAS);
 }
 
 void CublasLtProduct::ask() {
@@ -121,9 +146,6 @@ void CublasLtProduct::ask() {
     LOCKSTEP_CUDA_CHECK(status);
   candidates_.resize(static_cast<std::size_t>(found));
   std::erase_if(candidates_, [](const auto& candidate) { return candidate.state != CUBLAS_STATUS_SUCCESS; });
-  require(!candidates_.empty(), ErrorCode::not_supported, "cuBLASLt {} has no algorithm for the product {}",
-          cublaslt_version(), text(d_));
-  for (const auto& candidate : candidates_) names_.push_back(name_of(candidate.algo));
 }
 
 std::string CublasLtProduct::name_of(const cublasLtMatmulAlgo_t& algorithm) const {
@@ -145,7 +167,7 @@ std::string CublasLtProduct::name_of(const cublasLtMatmulAlgo_t& algorithm) cons
 
 void CublasLtProduct::choose(Algorithms& algorithms) {
   if (candidates_.empty()) return;
-  std::vector<std::unique_ptr<TimingMemory>> memory;  // a, b, bias, d, workspace
+  std::vector<std::unique_ptr<TimingMemory>> memory;  // a, b, bias, d, z, workspace
   double best = std::numeric_limits<double>::infinity();
   const auto bytes = [](std::int64_t rows, std::int64_t columns, DType dtype) {
     return static_cast<std::size_t>(rows * columns) * size_bytes(dtype);
@@ -154,13 +176,13 @@ void CublasLtProduct::choose(Algorithms& algorithms) {
       fmt::format("{}, cuBLASLt {}, {}", context_.device_name, cublaslt_version(), text(d_)), names_,
       [&](std::size_t i) {
         if (memory.empty())
-          for (const std::size_t size :
-               {bytes(d_.rows, d_.inner, d_.dtype), bytes(d_.inner, d_.columns, d_.dtype),
-                bytes(1, d_.columns, d_.dtype), bytes(d_.rows, d_.columns, d_.d_dtype), kWorkspaceBytes})
+          for (const std::size_t size : {bytes(d_.rows, d_.inner, d_.dtype), bytes(d_.inner, d_.columns, d_.dtype),
+                                         bytes(1, d_.columns, d_.dtype), bytes(d_.rows, d_.columns, d_.d_dtype),
+                                         d_.keeps_z ? bytes(d_.rows, d_.columns, d_.d_dtype) : 0, kWorkspaceBytes})
             memory.push_back(std::make_unique<TimingMemory>(size, context_));
         chosen_ = i;
-        const Arguments args{memory[0]->as(), memory[1]->as(), memory[2]->as(), memory[3]->as()};
-        const double seconds = seconds_of([&](Stream& stream) { run(args, memory[4]->as(), stream); }, context_, best);
+        const Arguments args{memory[0]->as(), memory[1]->as(), memory[2]->as(), memory[3]->as(), memory[4]->as()};
+        const double seconds = seconds_of([&](Stream& stream) { run(args, memory[5]->as(), stream); }, context_, best);
         best = std::min(best, seconds);
         return seconds;
       });
@@ -170,6 +192,7 @@ void CublasLtProduct::run(const Arguments& args, void* workspace, Stream& stream
   require(handle_ != nullptr, ErrorCode::internal, "the product {} was planned for a device that is not here",
           text(d_));
   if (d_.bias) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias);
+  if (epilogue_activates_ && d_.keeps_z) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, args.z);
   const float one = 1, beta = args.accumulate ? 1.0f : 0.0f;
   LOCKSTEP_CUDA_CHECK(cublaslt().multiply(handle_, product_.get(), &one, args.b, b_.get(), args.a, a_.get(), &beta,
                                           args.d, result_.get(), args.d, result_.get(), &candidates_[chosen_].algo,

@@ -1,9 +1,31 @@
 #include "test/reference/matmul.h"
 
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
 #include "test/reference/identity_layout.h"
 #include "test/reference/normalization.h"
 
 namespace lockstep::reference {
+
+namespace {
+
+constexpr double kSqrt2OverPi = 0.79788456080286535588, kCubic = 0.044715;
+
+double activated(ActivationFunction function, double z) {
+  if (function == ActivationFunction::none) return z;
+  if (function == ActivationFunction::relu) return std::max(z, 0.0);
+  return 0.5 * z * (1 + std::tanh(kSqrt2OverPi * (z + kCubic * z * z * z)));
+}
+double derivative(ActivationFunction function, double z) {
+  if (function == ActivationFunction::none) return 1;
+  if (function == ActivationFunction::relu) return z > 0 ? 1 : 0;
+  const double t = std::tanh(kSqrt2OverPi * (z + kCubic * z * z * z));
+  return 0.5 * (1 + t) + 0.5 * z * (1 - t * t) * kSqrt2OverPi * (1 + 3 * kCubic * z * z);
+}
+
+}  // namespace
 
 template <typename T>
 void matmul_forward(const MatmulDescription& d, const MatmulForward<T>& args) {
@@ -12,28 +34,31 @@ void matmul_forward(const MatmulDescription& d, const MatmulForward<T>& args) {
       double sum = d.bias ? double{args.bias[o]} : 0.0;
       for (Index i = 0; i < d.in_features; ++i)
         sum += double{args.x[m * d.in_features + i]} * args.weight[o * d.in_features + i];
-      args.y[m * d.out_features + o] = static_cast<T>(sum);
+      args.y[m * d.out_features + o] = static_cast<T>(activated(d.activation, sum));
+      if (args.z) args.z[m * d.out_features + o] = static_cast<T>(sum);
     }
 }
 
 template <typename T>
 void matmul_backward(const MatmulDescription& d, const MatmulBackward<T>& args) {
   const bool input_gradient = d.input_gradient && args.dx_mode != GradientMode::skip;
+  std::vector<double> dz(static_cast<std::size_t>(d.rows * d.out_features));
+  for (std::size_t i = 0; i < dz.size(); ++i) dz[i] = args.dy[i] * (args.z ? derivative(d.activation, args.z[i]) : 1);
+  const auto dz_at = [&](Index m, Index o) { return dz[static_cast<std::size_t>(m * d.out_features + o)]; };
   for (Index m = 0; input_gradient && m < d.rows; ++m)
     for (Index i = 0; i < d.in_features; ++i) {
       double sum = 0;
-      for (Index o = 0; o < d.out_features; ++o)
-        sum += double{args.dy[m * d.out_features + o]} * args.weight[o * d.in_features + i];
+      for (Index o = 0; o < d.out_features; ++o) sum += dz_at(m, o) * args.weight[o * d.in_features + i];
       put(args.dx[m * d.in_features + i], sum, args.dx_mode);
     }
   if (args.parameter_mode == GradientMode::skip) return;
   for (Index o = 0; o < d.out_features; ++o) {
     double dbias = 0;
-    for (Index m = 0; m < d.rows; ++m) dbias += args.dy[m * d.out_features + o];
+    for (Index m = 0; m < d.rows; ++m) dbias += dz_at(m, o);
     if (d.bias) put(args.dbias[o], dbias, args.parameter_mode);
     for (Index i = 0; i < d.in_features; ++i) {
       double sum = 0;
-      for (Index m = 0; m < d.rows; ++m) sum += double{args.dy[m * d.out_features + o]} * args.x[m * d.in_features + i];
+      for (Index m = 0; m < d.rows; ++m) sum += dz_at(m, o) * args.x[m * d.in_features + i];
       put(args.dweight[o * d.in_features + i], sum, args.parameter_mode);
     }
   }
@@ -52,15 +77,20 @@ class ReferenceMatmul final : public Matmul {
       : d_(d), layout_(identity_layout(d.weight_layout, d.out_features * d.in_features)) {
     require(d.dtype == DType::fp32, ErrorCode::not_supported, "the reference matmul wants fp32");
   }
-  OpNeeds needs() const override { return {}; }
+  OpNeeds needs() const override {
+    const bool keeps_z = d_.activation != ActivationFunction::none && !d_.inference;
+    return {.saved_bytes = keeps_z ? static_cast<std::size_t>(d_.rows * d_.out_features) * sizeof(float) : 0};
+  }
   std::string describe() const override { return "reference: all fused"; }
   std::shared_ptr<const ParameterLayout> weight_layout() const override { return layout_; }
-  void forward(const Forward& a, const OpMemory&, Stream&) override {
-    matmul_forward<float>(d_, {static_cast<const float*>(a.x), a.weight, a.bias, static_cast<float*>(a.y)});
+  void forward(const Forward& a, const OpMemory& memory, Stream&) override {
+    matmul_forward<float>(d_, {static_cast<const float*>(a.x), a.weight, a.bias, static_cast<float*>(a.y),
+                               static_cast<float*>(memory.saved)});
   }
-  void backward(const Backward& a, const OpMemory&, Stream&) override {
+  void backward(const Backward& a, const OpMemory& memory, Stream&) override {
     matmul_backward<float>(d_, {static_cast<const float*>(a.dy), static_cast<const float*>(a.x), a.weight,
-                                static_cast<float*>(a.dx), a.dx_mode, a.dweight, a.dbias, a.parameter_mode});
+                                static_cast<const float*>(memory.saved), static_cast<float*>(a.dx), a.dx_mode,
+                                a.dweight, a.dbias, a.parameter_mode});
   }
 
  private:

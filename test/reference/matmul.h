@@ -1,4 +1,5 @@
-// Matmul with bias, straight from the formula of op.h: y (M, out) = x (M, in) * weight (out, in)^T + bias (out).
+// Matmul with bias and activation, straight from the formula of op.h: y (M, out) = f(z), z = x (M, in) * weight (out,
+// in)^T + bias (out).
 #pragma once
 
 #include <memory>
@@ -13,6 +14,7 @@ struct MatmulForward {
   const T* weight = nullptr;  // (out, in)
   const T* bias = nullptr;
   T* y = nullptr;
+  T* z = nullptr;  // for backward; null: not kept
 };
 
 template <typename T>
@@ -20,6 +22,7 @@ struct MatmulBackward {
   const T* dy = nullptr;
   const T* x = nullptr;
   const T* weight = nullptr;
+  const T* z = nullptr;  // read where there is an activation
   T* dx = nullptr;
   GradientMode dx_mode = GradientMode::overwrite;
   T* dweight = nullptr;

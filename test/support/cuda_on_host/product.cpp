@@ -1,4 +1,7 @@
 // What cuBLASLt does on a device (kernels/cuda/matmul_bare.h), by plain loops in double, rounded once.
+#include <algorithm>
+#include <cmath>
+
 #include "kernels/cuda/base/numbers.h"
 #include "kernels/cuda/matmul_bare.h"
 
@@ -10,6 +13,8 @@ class HostProduct final : public PlannedProduct {
   explicit HostProduct(const ProductDescription& d) : d_(d) {}
   std::size_t workspace_bytes() const override { return 64; }
   std::string algorithm() const override { return "loops"; }
+  /// As if cuBLASLt had no kernel for some: the caller's pass is tested too.
+  bool activates() const override { return d_.activation != ActivationFunction::none && d_.columns % 8 == 0; }
 
   void run(const Arguments& args, void*, Stream&) override {
     dispatch(d_.dtype, [&](auto* type) {
@@ -30,6 +35,13 @@ class HostProduct final : public PlannedProduct {
           sum += double{to_float(a[d_.a_is_transposed ? i * d_.rows + row : row * d_.inner + i])} *
                  double{to_float(b[d_.b_is_transposed ? column * d_.inner + i : i * d_.columns + column])};
         if (d_.bias) sum += to_float(static_cast<const T*>(args.bias)[column]);
+        if (activates()) {
+          if (d_.keeps_z) static_cast<D*>(args.z)[row * d_.columns + column] = from_float<D>(static_cast<float>(sum));
+          if (d_.activation == ActivationFunction::relu)
+            sum = std::max(sum, 0.0);
+          else
+            sum *= 0.5 * (1 + std::tanh(0.79788456080286535588 * (sum + 0.044715 * sum * sum * sum)));
+        }
         D& target = d[row * d_.columns + column];
         if (args.accumulate) sum += to_float(target);
         target = from_float<D>(static_cast<float>(sum));
