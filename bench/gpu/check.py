@@ -298,14 +298,18 @@ def kind_of(name, description):
 
 
 def layers_of(plan):
-    """{layer: (class, MB moved forward, MB moved backward)} of what `lockstep plan` prints; 0: it does not say."""
+    """{layer: (class, MB moved forward, MB moved backward, MB that fusion saves)} of what `lockstep plan` prints; 0: it
+    does not say."""
     layers, told = {}, False
     for line in plan.splitlines():
         told = told or line.startswith("How each layer runs")
         found = re.match(r"  (\S+) +(\S.*)", line)
         if told and found:
             moved = re.search(r"moves ([\d.]+) MB forward, ([\d.]+) MB backward", found[2])
-            layers[found[1]] = (kind_of(*found.groups()), *(map(float, moved.groups()) if moved else (0.0, 0.0)))
+            forward, backward = map(float, moved.groups()) if moved else (0.0, 0.0)
+            passes = re.search(r"\(by passes ([\d.]+) and ([\d.]+)\)", found[2])
+            saved = sum(map(float, passes.groups())) - forward - backward if passes else 0.0
+            layers[found[1]] = (kind_of(*found.groups()), forward, backward, saved)
     return layers
 
 
@@ -348,13 +352,15 @@ def where_time_goes(context, work):
         raise Failure("trace.json has no row `device`")
     shares, moved, moving = {}, 0.0, 0.0
     for (category, name), seconds in spans.items():
-        kind, *megabytes = layers.get(name, (name, 0.0, 0.0))
+        kind, *megabytes, _ = layers.get(name, (name, 0.0, 0.0, 0.0))
         kind = f"{kind}, {category}" if name in layers else f"{category}: {name}"
         shares[kind] = shares.get(kind, 0.0) + seconds
         if megabytes[category == "backward"] > 0:
             moved += 1e6 * megabytes[category == "backward"]
             moving += seconds
-    return {"seconds": shares, "bytes_per_second": moved / moving if moving else 0.0}
+    return {"seconds": shares, "bytes_per_second": moved / moving if moving else 0.0,
+            "moved_megabytes": sum(forward + backward for _, forward, backward, _ in layers.values()),
+            "saved_megabytes": sum(layer[3] for layer in layers.values())}
 
 
 def theirs(context, python, mode, work):
@@ -396,7 +402,8 @@ def speed(context):
             text = ", ".join(f"{kind} {100 * seconds / step:.1f} %" for kind, seconds in parts)
             of_rate = f", {100 * found['bytes_per_second'] / rate:.0f} % of the {rate * 1e-9:.0f} of a copy" if rate else ""
             text = (f"{1e3 * step:.2f} ms of a step that is not recorded: {text}; convolutions move "
-                    f"{found['bytes_per_second'] * 1e-9:.0f} GB/s{of_rate}")
+                    f"{found['bytes_per_second'] * 1e-9:.0f} GB/s{of_rate}, {found['moved_megabytes']:.0f} MB a step; fusion "
+                    f"saves {found['saved_megabytes']:.0f} MB")
             if not python:
                 raise Skip(f"{text}; what a copy moves PyTorch tells: {version}")
             return True, text

@@ -40,7 +40,11 @@ class CudaConv2d final : public Conv2d {
   void forward(const Forward& args, const OpMemory& memory, Stream& stream) override;
   void backward(const Backward& args, const OpMemory& memory, Stream& stream) override;
 
-  void set_levels(std::string levels) { levels_ = std::move(levels); }
+  /// For describe(): what there was to choose from, and what passes alone would move.
+  void set_alternatives(std::string levels, const BytesMoved& by_passes) {
+    levels_ = std::move(levels);
+    by_passes_ = by_passes;
+  }
 
  private:
   std::unique_ptr<PlannedConvolution> planned(ConvolutionGraph graph, Algorithms* algorithms) const;
@@ -80,6 +84,7 @@ class CudaConv2d final : public Conv2d {
   ConvolutionUnit unit_;
   Level level_;
   std::string levels_;
+  BytesMoved by_passes_;
   CudaContext context_;
   std::shared_ptr<const ParameterLayout> layout_;
   std::unique_ptr<PlannedConvolution> forward_, weight_gradient_, data_gradient_, fused_gradient_;  // null: not wanted
@@ -201,8 +206,11 @@ std::string CudaConv2d::describe() const {
   if (is_in_blocks()) out += "; x in blocks of 2x2 pixels";
   if (d_.normalization && !unit_.makes_z()) out += "; normalisation in a pass";
   if (d_.statistics && !unit_.gives_statistics()) out += "; statistics in a pass";
-  return out + fmt::format("; moves {:.1f} MB forward, {:.1f} MB backward", megabytes(moved.forward),
-                           megabytes(moved.backward));
+  out +=
+      fmt::format("; moves {:.1f} MB forward, {:.1f} MB backward", megabytes(moved.forward), megabytes(moved.backward));
+  if (level_ != Level::passes)
+    out += fmt::format(" (by passes {:.1f} and {:.1f})", megabytes(by_passes_.forward), megabytes(by_passes_.backward));
+  return out;
 }
 
 void* CudaConv2d::input(const void* x, const NormalizationForward& normalization, const OpMemory& memory) const {
@@ -418,7 +426,7 @@ std::unique_ptr<Conv2d> make_conv2d(const Conv2dDescription& description, const 
   }
   while (chosen + 1 < units.size() && !can_be_planned(description, units[chosen].unit, context, algorithms)) ++chosen;
   auto convolution = make(chosen);
-  convolution->set_levels(std::move(all));
+  convolution->set_alternatives(std::move(all), bytes_moved(description, units.back().unit));
   return convolution;
 }
 
