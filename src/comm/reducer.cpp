@@ -1,5 +1,7 @@
 #include "comm/reducer.h"
 
+#include <exception>
+#include <span>
 #include <utility>
 
 #include "lockstep/error.h"
@@ -41,9 +43,22 @@ GradientReducer::GradientReducer(Communicator& communicator, Backend& backend, f
   for (Wait& wait : waits_) wait = {backend.make_timing_event(), backend.make_timing_event()};
 }
 
+namespace {
+
+bool is_known_to_be_done(const Event& event) noexcept {
+  try {
+    return event.is_done();
+  } catch (const std::exception&) {
+    return false;  // the device has failed, or ended in the middle of recording
+  }
+}
+
+}  // namespace
+
+// After finish() the communicator holds none. A step that was recorded has ended so too, and its events tell nothing.
 GradientReducer::~GradientReducer() {
-  for (InFlight& bucket : in_flight_) {
-    if (bucket.done->is_done()) continue;
+  for (InFlight& bucket : std::span(in_flight_).first(static_cast<std::size_t>(next_))) {
+    if (is_known_to_be_done(*bucket.done)) continue;
     // Left to the process, which is about to end.
     (void)bucket.ready.release();
     (void)bucket.done.release();

@@ -1,5 +1,7 @@
 #include "kernels/cuda/base/stream.h"
 
+#include "lockstep/error.h"
+
 namespace lockstep::cuda {
 
 // Blocking synchronisation: a rank that waits for its device leaves the core to its readers.
@@ -26,14 +28,23 @@ double CudaEvent::seconds_since(const Event& earlier) const {
   return 1e-3 * static_cast<double>(milliseconds);
 }
 
+// Recorded last for a graph, an event is a place in that graph and no point of a stream. Nothing of it is pending, so
+// whoever asks may go on; but the host cannot wait for it, and would read what is not there yet.
 bool CudaEvent::is_done() const {
   const cudaError_t status = cudaEventQuery(event_.get());
+  if (status != cudaSuccess) (void)cudaGetLastError();  // it is told here, not by the next launch
   if (status == cudaErrorNotReady) return false;
-  LOCKSTEP_CUDA_CHECK(status);
+  if (status != cudaErrorCapturedEvent) LOCKSTEP_CUDA_CHECK(status);
   return true;
 }
 
-void CudaEvent::synchronize() const { LOCKSTEP_CUDA_CHECK(cudaEventSynchronize(event_.get())); }
+void CudaEvent::synchronize() const {
+  const cudaError_t status = cudaEventSynchronize(event_.get());
+  if (status != cudaSuccess) (void)cudaGetLastError();
+  require(status != cudaErrorCapturedEvent, ErrorCode::internal,
+          "the host waits for an event that a recorded step holds: only a stream can");
+  LOCKSTEP_CUDA_CHECK(status);
+}
 
 CudaStream::CudaStream(StreamPriority priority) {
   int least = 0, greatest = 0;
