@@ -99,7 +99,8 @@ void Replica::upload(const PlannedGraph& planned, const data::Batch& batch) {
 Repetition& Replica::repetition(const PieceKey& key) {
   std::unique_ptr<Repetition>& repetition = repetitions_[key];
   if (!repetition) {
-    if (communicator_.is_repeatable() || !key.is_last)
+    const bool has_sums = key.is_last || plan_.config().batch_norm.synchronize;
+    if (communicator_.is_repeatable() || !has_sums)
       repetition = backend_.make_repetition();
     else
       repetition = std::make_unique<PlainRepetition>();
