@@ -18,6 +18,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <memory>
 #include <set>
 #include <string>
 #include <thread>
@@ -156,24 +158,19 @@ lockstep::test::WorkQueue* queue_of(cudaStream_t stream) {
 /// Gives the work to its stream now; or, for every eighth call, a little later.
 ncclResult_t issue(ncclComm& comm, lockstep::test::WorkQueue& queue, std::function<void()> work) {
   comm.n_users.fetch_add(1);
-  const auto put = [&comm, &queue, work = std::move(work)] {
-    queue.put([&comm, work] {
-      work();
-      comm.n_users.fetch_sub(1);
-    });
-  };
+  // As long as the work may run, which it does more than once where its stream is recorded.
+  const std::shared_ptr<ncclComm> user(&comm, [](ncclComm* of) { of->n_users.fetch_sub(1); });
+  const auto put = [user, &queue, work = std::move(work)] { queue.put([user, work] { work(); }); };
   if (comm.n_calls++ % 8 != 0) {
     put();
     return ncclSuccess;
   }
   comm.state.store(ncclInProgress);
-  comm.n_users.fetch_add(1);
   std::thread([&comm, put] {
     std::this_thread::sleep_for(std::chrono::milliseconds(3));
     put();
     int expected = ncclInProgress;
     comm.state.compare_exchange_strong(expected, ncclSuccess);
-    comm.n_users.fetch_sub(1);
   }).detach();
   return ncclInProgress;
 }

@@ -1,161 +1,15 @@
 #include "test/support/recording_backend.h"
 
-#include <fmt/format.h>
-#include <omp.h>
-
-#include <chrono>
-#include <condition_variable>
+#include <atomic>
 #include <cstring>
-#include <deque>
-#include <thread>
 #include <utility>
-
-#include "lockstep/error.h"
+#include <vector>
 
 namespace lockstep::test {
 
-void Recording::add(Call call) {
-  const std::lock_guard lock(mutex_);
-  calls_.push_back(std::move(call));
-}
-
-std::vector<Call> Recording::calls() const {
-  const std::lock_guard lock(mutex_);
-  return calls_;
-}
-
-void Recording::clear() {
-  const std::lock_guard lock(mutex_);
-  calls_.clear();
-}
-
-std::string Recording::text() const {
-  std::string out;
-  for (const Call& call : calls())
-    out +=
-        fmt::format("{} stream {} event {} {} {}\n", call.what, call.stream, call.event, call.target, call.size_bytes);
-  return out;
-}
-
-// ---- Streams and events
-
-class RecordingBackend::QueuedEvent final : public Event {
- public:
-  /// What one record() stands for; later ones make new ones.
-  struct Point {
-    HostEvent reached;
-  };
-
-  QueuedEvent(RecordingBackend& backend, int number) : backend_(backend), number_(number) {}
-
-  void record(Stream& stream) override;
-  bool is_done() const override { return point()->reached.is_done(); }
-  void synchronize() const override {
-    backend_.recording_.add({.what = "synchronize", .event = number_});
-    point()->reached.synchronize();
-  }
-  double seconds_since(const Event& earlier) const override {
-    return point()->reached.seconds_since(dynamic_cast<const QueuedEvent&>(earlier).point()->reached);
-  }
-  void* native() const override { return const_cast<QueuedEvent*>(this); }
-
-  int number() const { return number_; }
-  std::shared_ptr<Point> point() const {
-    const std::lock_guard lock(mutex_);
-    return point_;
-  }
-
- private:
-  RecordingBackend& backend_;
-  int number_;
-  mutable std::mutex mutex_;
-  std::shared_ptr<Point> point_ = std::make_shared<Point>();
-};
-
-class RecordingBackend::QueuedStream final : public Stream, public WorkQueue {
- public:
-  QueuedStream(RecordingBackend& backend, int number)
-      : backend_(backend), number_(number), thread_([this] { run(); }) {}
-  ~QueuedStream() override {
-    {
-      const std::lock_guard lock(backend_.mutex_);
-      backend_.streams_.erase(this);
-    }
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
-      changed_.notify_all();
-    }
-    thread_.join();
-  }
-
-  void wait(const Event& event) override {
-    if (event.native() == nullptr) return event.synchronize();
-    const auto& queued = dynamic_cast<const QueuedEvent&>(event);
-    backend_.recording_.add({.what = "wait", .stream = number_, .event = queued.number()});
-    put([point = queued.point()] { point->reached.synchronize(); });
-  }
-  void synchronize() override {
-    backend_.recording_.add({.what = "synchronize", .stream = number_});
-    drain();
-  }
-  void* native() const override { return static_cast<WorkQueue*>(const_cast<QueuedStream*>(this)); }
-
-  void put(std::function<void()> work) override {
-    const std::lock_guard lock(mutex_);
-    work_.push_back(std::move(work));
-    changed_.notify_all();
-  }
-  void drain() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return work_.empty() && !is_busy_; });
-  }
-  int number() const { return number_; }
-
- private:
-  void run() {
-    omp_set_num_threads(1);
-    std::unique_lock lock(mutex_);
-    while (true) {
-      changed_.wait(lock, [this] { return stop_ || !work_.empty(); });
-      if (work_.empty()) return;
-      const std::function<void()> work = std::move(work_.front());
-      work_.pop_front();
-      is_busy_ = true;
-      lock.unlock();
-      if (const double ms = backend_.sleep_ms_; ms > 0)
-        std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(ms));
-      work();
-      lock.lock();
-      is_busy_ = false;
-      changed_.notify_all();
-    }
-  }
-
-  RecordingBackend& backend_;
-  int number_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> work_;
-  bool is_busy_ = false, stop_ = false;
-  std::thread thread_;
-};
-
-void RecordingBackend::QueuedEvent::record(Stream& stream) {
-  auto& queued = dynamic_cast<QueuedStream&>(stream);
-  backend_.recording_.add({.what = "record", .stream = queued.number(), .event = number_});
-  auto point = std::make_shared<Point>();
-  point->reached.begin();
-  {
-    const std::lock_guard lock(mutex_);
-    point_ = point;
-  }
-  queued.put([point] { point->reached.complete(); });
-}
-
 void RecordingBackend::run(const std::string& what, Stream& stream, std::function<void(Stream& inner)> work) {
   auto& queued = dynamic_cast<QueuedStream&>(stream);
-  recording_.add({.what = what, .stream = queued.number()});
+  queues_.recording.add({.what = what, .stream = queued.number()});
   queued.put([this, work = std::move(work)] {
     const std::lock_guard lock(inner_mutex_);
     work(*inner_stream_);
@@ -172,7 +26,8 @@ class RecordingBackend::DeviceMemory final : public Memory {
     backend_.device_[static_cast<std::byte*>(memory_->data())] = memory_->size_bytes();
   }
   ~DeviceMemory() override {
-    backend_.synchronize_all();
+    backend_.queues_.note_while_capturing();
+    backend_.queues_.synchronize_all();
     const std::lock_guard lock(backend_.mutex_);
     backend_.device_.erase(static_cast<std::byte*>(memory_->data()));
   }
@@ -195,7 +50,8 @@ class RecordingBackend::PinnedMemory final : public Memory {
     backend_.pinned_[static_cast<std::byte*>(data_)] = size_bytes_;
   }
   ~PinnedMemory() override {
-    backend_.synchronize_all();
+    backend_.queues_.note_while_capturing();
+    backend_.queues_.synchronize_all();
     const std::lock_guard lock(backend_.mutex_);
     backend_.pinned_.erase(static_cast<std::byte*>(data_));
   }
@@ -211,8 +67,8 @@ class RecordingBackend::PinnedMemory final : public Memory {
   std::size_t size_bytes_;
 };
 
-RecordingBackend::RecordingBackend(Backend& inner, std::string uuid)
-    : inner_(inner), uuid_(std::move(uuid)), inner_stream_(inner.make_stream()) {}
+RecordingBackend::RecordingBackend(Backend& inner, std::string uuid, Repetitions repetitions)
+    : inner_(inner), uuid_(std::move(uuid)), inner_stream_(inner.make_stream()), repetitions_(repetitions) {}
 
 RecordingBackend::~RecordingBackend() = default;
 
@@ -222,7 +78,7 @@ int RecordingBackend::number_of(const Event& event) {
 }
 int RecordingBackend::number_of(const Stream& stream) { return dynamic_cast<const QueuedStream&>(stream).number(); }
 
-void RecordingBackend::slow_down(double milliseconds) { sleep_ms_ = milliseconds; }
+void RecordingBackend::slow_down(double milliseconds) { queues_.sleep_ms = milliseconds; }
 
 DeviceInfo RecordingBackend::device() const {
   DeviceInfo info = inner_.device();
@@ -231,37 +87,41 @@ DeviceInfo RecordingBackend::device() const {
 }
 
 std::unique_ptr<Memory> RecordingBackend::allocate(std::size_t size_bytes, const std::string& purpose) {
-  recording_.add({.what = "allocate", .size_bytes = size_bytes});
+  queues_.recording.add({.what = "allocate", .size_bytes = size_bytes});
+  queues_.refuse_while_capturing();
   return std::make_unique<DeviceMemory>(*this, inner_.allocate(size_bytes, purpose));
 }
 std::unique_ptr<Memory> RecordingBackend::allocate_host(std::size_t size_bytes, const std::string& purpose) {
-  recording_.add({.what = "allocate_host", .size_bytes = size_bytes});
+  queues_.recording.add({.what = "allocate_host", .size_bytes = size_bytes});
+  queues_.refuse_while_capturing();
   std::unique_ptr<Memory> memory = inner_.allocate_host(size_bytes, purpose);
   void* data = memory->data();
   return std::make_unique<PinnedMemory>(*this, std::move(memory), data, size_bytes);
 }
 std::unique_ptr<Memory> RecordingBackend::pin_host(void* h_data, std::size_t size_bytes) {
-  recording_.add({.what = "pin_host", .size_bytes = size_bytes});
+  queues_.recording.add({.what = "pin_host", .size_bytes = size_bytes});
+  queues_.refuse_while_capturing();
   return std::make_unique<PinnedMemory>(*this, nullptr, h_data, size_bytes);
 }
 void RecordingBackend::seal() {
-  recording_.add({.what = "seal"});
+  queues_.recording.add({.what = "seal"});
   inner_.seal();
 }
 void RecordingBackend::unseal() {
-  recording_.add({.what = "unseal"});
+  queues_.recording.add({.what = "unseal"});
   inner_.unseal();
 }
 
-std::unique_ptr<Stream> RecordingBackend::make_stream(StreamPriority) {
-  const std::lock_guard lock(mutex_);
-  auto stream = std::make_unique<QueuedStream>(*this, n_streams_++);
-  streams_.insert(stream.get());
-  return stream;
-}
+std::unique_ptr<Stream> RecordingBackend::make_stream(StreamPriority) { return queues_.make_stream(); }
 std::unique_ptr<Event> RecordingBackend::make_event() {
-  const std::lock_guard lock(mutex_);
-  return std::make_unique<QueuedEvent>(*this, n_events_++);
+  return std::make_unique<QueuedEvent>(queues_, EventUse::order);
+}
+std::unique_ptr<Event> RecordingBackend::make_timing_event() {
+  return std::make_unique<QueuedEvent>(queues_, EventUse::timing);
+}
+std::unique_ptr<Repetition> RecordingBackend::make_repetition() {
+  if (repetitions_ == Repetitions::plain) return std::make_unique<PlainRepetition>();
+  return std::make_unique<QueuedRepetition>(queues_);
 }
 
 namespace {
@@ -283,23 +143,16 @@ bool RecordingBackend::is_device(const void* place) const {
   return holds(device_, place, 1);
 }
 
-void RecordingBackend::synchronize_all() {
-  std::set<QueuedStream*> streams;
-  {
-    const std::lock_guard lock(mutex_);
-    streams = streams_;
-  }
-  for (QueuedStream* stream : streams) stream->drain();
-}
-
 void RecordingBackend::copy_to_device(void* d_target, const void* h_source, std::size_t size_bytes, Stream& stream) {
   auto& queued = dynamic_cast<QueuedStream&>(stream);
-  recording_.add({.what = "copy_to_device", .stream = queued.number(), .target = d_target, .size_bytes = size_bytes});
+  queues_.recording.add(
+      {.what = "copy_to_device", .stream = queued.number(), .target = d_target, .size_bytes = size_bytes});
   if (size_bytes == 0) return;
   if (is_pinned(h_source, size_bytes) || is_device(h_source)) {
     queued.put([=] { std::memmove(d_target, h_source, size_bytes); });
     return;
   }
+  queued.refuse_if_captured();
   const auto* begin = static_cast<const std::byte*>(h_source);
   queued.put([d_target, bytes = std::vector<std::byte>(begin, begin + size_bytes)] {
     std::memcpy(d_target, bytes.data(), bytes.size());
@@ -308,15 +161,18 @@ void RecordingBackend::copy_to_device(void* d_target, const void* h_source, std:
 
 void RecordingBackend::copy_to_host(void* h_target, const void* d_source, std::size_t size_bytes, Stream& stream) {
   auto& queued = dynamic_cast<QueuedStream&>(stream);
-  recording_.add({.what = "copy_to_host", .stream = queued.number(), .target = h_target, .size_bytes = size_bytes});
+  queues_.recording.add(
+      {.what = "copy_to_host", .stream = queued.number(), .target = h_target, .size_bytes = size_bytes});
   if (size_bytes == 0) return;
+  const bool is_awaited = !is_pinned(h_target, size_bytes) && !is_device(h_target);
+  if (is_awaited) queued.refuse_if_captured();
   queued.put([=] { std::memmove(h_target, d_source, size_bytes); });
-  if (!is_pinned(h_target, size_bytes) && !is_device(h_target)) queued.drain();
+  if (is_awaited) queued.drain();
 }
 
 void RecordingBackend::fill_zero(void* d_target, std::size_t size_bytes, Stream& stream) {
   auto& queued = dynamic_cast<QueuedStream&>(stream);
-  recording_.add({.what = "fill_zero", .stream = queued.number(), .target = d_target, .size_bytes = size_bytes});
+  queues_.recording.add({.what = "fill_zero", .stream = queued.number(), .target = d_target, .size_bytes = size_bytes});
   queued.put([=] {
     if (size_bytes > 0) std::memset(d_target, 0, size_bytes);
   });
@@ -324,7 +180,7 @@ void RecordingBackend::fill_zero(void* d_target, std::size_t size_bytes, Stream&
 
 void RecordingBackend::count(std::uint64_t* h_counter, Stream& stream) {
   auto& queued = dynamic_cast<QueuedStream&>(stream);
-  recording_.add({.what = "count", .stream = queued.number(), .target = h_counter});
+  queues_.recording.add({.what = "count", .stream = queued.number(), .target = h_counter});
   queued.put([h_counter] { std::atomic_ref(*h_counter).fetch_add(1); });
 }
 

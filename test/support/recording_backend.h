@@ -4,51 +4,31 @@
 // It behaves as CUDA does where tests can see it. Work runs when its stream comes to it, which may be long after the
 // call. A stream waits for what an event was recorded at last when wait() was called. Host memory that is not pinned is
 // copied from before the call returns, and into before it returns. To give memory back waits for all streams. So a wait
-// or an event that is missing shows as a wrong result, and the order itself stands in the record.
+// or an event that is missing shows as a wrong result, and the order itself stands in the record. Repetitions are
+// plain, or are recorded and started as a whole (queued_streams.h).
 #pragma once
 
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
-#include <vector>
 
 #include "lockstep/backend.h"
-#include "test/support/work_queue.h"
+#include "test/support/queued_streams.h"
+#include "test/support/recording.h"
 
 namespace lockstep::test {
 
-/// Streams and events are numbered as they were made, from 0; -1: none, or one of the host's.
-struct Call {
-  std::string what;  // "record", "wait", "copy_to_device", "conv2d.backward", "allocate", "seal" ...
-  int stream = -1;
-  int event = -1;
-  const void* target = nullptr;  // of copies and fills
-  std::size_t size_bytes = 0;
-};
-
-class Recording {
- public:
-  void add(Call call);
-  std::vector<Call> calls() const;
-  void clear();
-  /// One call a line, for messages.
-  std::string text() const;
-
- private:
-  mutable std::mutex mutex_;
-  std::vector<Call> calls_;
-};
+enum class Repetitions : std::uint8_t { plain, recorded };
 
 class RecordingBackend final : public Backend {
  public:
   /// `inner` works in the threads of the streams, one call at a time. `uuid`: DeviceInfo::uuid.
-  explicit RecordingBackend(Backend& inner, std::string uuid = "");
+  explicit RecordingBackend(Backend& inner, std::string uuid = "", Repetitions repetitions = Repetitions::plain);
   ~RecordingBackend() override;
 
-  Recording& recording() { return recording_; }
+  Recording& recording() { return queues_.recording; }
   /// Call::event of an event; -1: the host's. Call::stream of a stream.
   static int number_of(const Event& event);
   static int number_of(const Stream& stream);
@@ -66,7 +46,8 @@ class RecordingBackend final : public Backend {
   using Backend::make_stream;
   std::unique_ptr<Stream> make_stream(StreamPriority priority) override;
   std::unique_ptr<Event> make_event() override;
-  std::unique_ptr<Repetition> make_repetition() override { return std::make_unique<PlainRepetition>(); }
+  std::unique_ptr<Event> make_timing_event() override;
+  std::unique_ptr<Repetition> make_repetition() override;
   void copy_to_device(void* d_target, const void* h_source, std::size_t size_bytes, Stream& stream) override;
   void copy_to_host(void* h_target, const void* d_source, std::size_t size_bytes, Stream& stream) override;
   void fill_zero(void* d_target, std::size_t size_bytes, Stream& stream) override;
@@ -90,8 +71,6 @@ class RecordingBackend final : public Backend {
   std::unique_ptr<Hash> hash(const HashDescription&) override;
 
   // For its parts
-  class QueuedStream;
-  class QueuedEvent;
   void run(const std::string& what, Stream& stream, std::function<void(Stream& inner)> work);
 
  private:
@@ -100,18 +79,15 @@ class RecordingBackend final : public Backend {
 
   bool is_pinned(const void* place, std::size_t size_bytes) const;
   bool is_device(const void* place) const;
-  void synchronize_all();
 
   Backend& inner_;
   const std::string uuid_;
   std::unique_ptr<Stream> inner_stream_;
   std::mutex inner_mutex_;
-  Recording recording_;
+  const Repetitions repetitions_;
+  QueuedDevice queues_;
   mutable std::mutex mutex_;
-  std::set<QueuedStream*> streams_;
   std::map<const std::byte*, std::size_t> pinned_, device_;  // begin, bytes
-  int n_streams_ = 0, n_events_ = 0;
-  std::atomic<double> sleep_ms_{0};
 };
 
 }  // namespace lockstep::test

@@ -45,8 +45,16 @@ class SmallRun {
   /// One step on samples step*batch, step*batch+1, ... of the set; the loss, a mean over all ranks' samples.
   double step(std::int64_t number, bool update = true, const train::StepFlags& flags = {},
               float loss_limit = std::numeric_limits<float>::infinity()) {
+    start(number, update, flags, loss_limit);
+    result_ = replica_.result(0);
+    return result_.sums.loss / result_.sums.samples;
+  }
+
+  /// Without reading its result.
+  void start(std::int64_t number, bool update = true, const train::StepFlags& flags = {},
+             float loss_limit = std::numeric_limits<float>::infinity()) {
     const Config& config = plan_.config();
-    const train::BatchShape& shape = plan_.batch();
+    const train::BatchShape shape = shape_of(number);
     replica_.begin_step(
         {.learning_rate = static_cast<float>(config.optimizer.learning_rate),
          .loss_weight = 1.0f / static_cast<float>(shape.global_batch),
@@ -58,7 +66,7 @@ class SmallRun {
         flags);
     for (int piece = 0; piece < shape.pieces; ++piece) {
       const data::Share samples = shape.samples(shape.rank, piece);
-      fill(number * shape.global_batch + samples.begin, samples.size());
+      fill(number * plan_.batch().global_batch + samples.begin, samples.size());
       if (piece + 1 < shape.pieces)
         replica_.run_piece(batch_, piece, shape.piece_of_all(piece));
       else if (update)
@@ -66,8 +74,6 @@ class SmallRun {
       else
         replica_.finish_without_update(batch_, piece, shape.piece_of_all(piece));
     }
-    result_ = replica_.result(0);
-    return result_.sums.loss / result_.sums.samples;
   }
 
   train::Replica& replica() { return replica_; }
@@ -83,6 +89,15 @@ class SmallRun {
   }
 
  private:
+  /// Without data.drop_last the last step of an epoch takes what is left.
+  train::BatchShape shape_of(std::int64_t step) const {
+    train::BatchShape shape = plan_.batch();
+    const std::int64_t n = set_->info().n_samples, tail = n % shape.global_batch;
+    const bool is_last = (step + 1) % (n / shape.global_batch + 1) == 0;
+    if (!plan_.config().data.drop_last && tail > 0 && is_last) shape.global_batch = tail;
+    return shape;
+  }
+
   template <typename Get>
   std::vector<float> all(const Get& get) const {
     std::vector<float> out;

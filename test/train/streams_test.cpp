@@ -3,10 +3,13 @@
 // sanitizers: no
 // A whole training on a stand-in for a device whose streams are queues (test/support/recording_backend.h): the same
 // bits as on the backend behind it, where each call is over when it returns. So no copy, op or sum is without the event
-// that it must wait for, by whichever communicator ranks sum. And the order of a step's calls, and that nothing is
-// allocated between them.
+// that it must wait for, by whichever communicator ranks sum, whether steps are made call by call or recorded and
+// started as a whole. And the order of a step's calls, that nothing is allocated between them, and that the host waits
+// for none of them: not to decide on a loss scale either.
 #include <algorithm>
 #include <cstdio>
+#include <functional>
+#include <set>
 
 #include "test/comm/fake_nccl.h"
 #include "test/support/recording_backend.h"
@@ -22,73 +25,116 @@ void check(bool holds, int rank, const std::string& what) {
   std::printf("rank %d: %s\n", rank, what.c_str());
 }
 
-constexpr int kSteps = 2;
+using test::Repetitions;
+constexpr Repetitions kRepetitions[] = {Repetitions::plain, Repetitions::recorded};
+const char* text_of(Repetitions of) { return of == Repetitions::plain ? "call by call" : "recorded"; }
 
-Config config_of(World& world, const std::string& backend) {
+/// What is trained, and how long: until each kind of piece was run, recorded and started again (QueuedRepetition),
+/// where they are.
+struct Training {
+  const char* name;
+  int steps;
+  void (*change)(Config&);
+};
+// Sums by a tree; then sums in the middle of each piece, of which ranks run three, and every third step is short.
+const Training kTrainings[] = {
+    {"micro-batches", 6, [](Config& config) { config.train.micro_batches = 4; }},
+    {"synchronised norms", 9,
+     [](Config& config) {
+       config.train.accumulate = 3;
+       config.batch_norm.synchronize = true;
+       config.data.drop_last = false;
+       config.data.synthetic_samples = 22;
+     }},
+};
+
+Config config_of(World& world, const std::string& backend, const Training& training = kTrainings[0]) {
   Config config = test::small_config(8, 8);
-  config.comm.backend = backend;
-  config.train.micro_batches = 4;  // sums by a tree: the same bits whoever sums
+  config.comm.backend = world.size() == 1 ? "auto" : backend;
   config.optimizer.momentum = 0.9;
-  if (world.size() == 1) config.comm.backend = "auto";
+  training.change(config);
   return config;
 }
 
-std::vector<float> weights_after(test::SmallRun& run) {
-  for (int step = 0; step < kSteps; ++step) run.step(step);
-  return run.all_weights();
+std::unique_ptr<Communicator> communicator_of(const Config& config, World& world, Backend& backend) {
+  return comm::make_communicator(config.comm, world, backend,
+                                 train::batch_shape(config, world.rank(), world.size()).order_over_ranks());
 }
 
-void the_bits_are_the_same(World& world) {
-  const auto cpu = make_backend({.device = "cpu", .threads = 1});
-  const Config plain = config_of(world, "auto");
-  const SumOrder order = train::batch_shape(plain, world.rank(), world.size()).order_over_ranks();
-  const auto host_communicator = comm::make_communicator(plain.comm, world, *cpu, order);
-  std::vector<float> expected;
+std::unique_ptr<Backend> cpu() { return make_backend({.device = "cpu", .threads = 1}); }
+std::string uuid_of(World& world) { return "GPU-" + std::to_string(world.rank()); }
+
+/// Of what a device would refuse.
+void check_refusals(test::RecordingBackend& device, World& world, const std::string& name) {
+  for (const test::Call& call : device.recording().calls())
+    check(!call.what.starts_with("refused"), world.rank(), name + ": " + call.what);
+}
+
+struct Trained {
+  std::vector<double> losses, norms;
+  std::vector<float> weights;
+  bool operator==(const Trained&) const = default;
+};
+
+Trained train(test::SmallRun& run, int steps) {
+  Trained out;
+  for (int step = 0; step < steps; ++step) {
+    out.losses.push_back(run.step(step));
+    out.norms.push_back(run.result().gradient_norm);
+  }
+  out.weights = run.all_weights();
+  return out;
+}
+
+void the_bits_are_the_same(World& world, const Training& training) {
+  const auto host = cpu();
+  const Config plain = config_of(world, "auto", training);
+  const auto host_communicator = communicator_of(plain, world, *host);
+  Trained expected;
   {
-    test::SmallRun run(plain, *cpu, *host_communicator);
-    expected = weights_after(run);
+    test::SmallRun run(plain, *host, *host_communicator);
+    expected = train(run, training.steps);
     world.barrier();
   }
   struct Case {
     const char* backend;
     double slowness_ms;  // of each piece of work
+    Repetitions repetitions;
   };
 #ifdef LOCKSTEP_CUDA
-  const std::vector<Case> cases{{"nccl", 0}, {"nccl", 0.1}, {"staged", 0}};
+  const std::vector<Case> cases{{"nccl", 0, Repetitions::plain},      {"nccl", 0.1, Repetitions::plain},
+                                {"staged", 0, Repetitions::plain},    {"nccl", 0, Repetitions::recorded},
+                                {"nccl", 0.1, Repetitions::recorded}, {"staged", 0, Repetitions::recorded}};
 #else
-  const std::vector<Case> cases{{"staged", 0}, {"staged", 0.1}};
+  const std::vector<Case> cases{
+      {"staged", 0, Repetitions::plain}, {"staged", 0.1, Repetitions::plain}, {"staged", 0, Repetitions::recorded}};
 #endif
   for (const Case& c : cases) {
-    const auto inner = make_backend({.device = "cpu", .threads = 1});
-    test::RecordingBackend device(*inner, "GPU-" + std::to_string(world.rank()));
-    const Config config = config_of(world, c.backend);
-    const auto communicator = comm::make_communicator(config.comm, world, device, order);
-    test::SmallRun run(config, device, *communicator);
-    device.slow_down(c.slowness_ms);
-    const bool same = weights_after(run) == expected;
-    device.slow_down(0);
-    check(same, world.rank(), "other weights by " + communicator->describe());
+    const auto inner = cpu();
+    test::RecordingBackend device(*inner, uuid_of(world), c.repetitions);
+    const Config config = config_of(world, c.backend, training);
+    const auto communicator = communicator_of(config, world, device);
+    const std::string name =
+        fmt::format("{}, {}, by {}", training.name, text_of(c.repetitions), communicator->describe());
+    {
+      test::SmallRun run(config, device, *communicator);
+      device.slow_down(c.slowness_ms);
+      const bool same = train(run, training.steps) == expected;
+      device.slow_down(0);
+      check(same, world.rank(), "other losses or weights: " + name);
+    }
+    check_refusals(device, world, name);
     world.barrier();
   }
 }
 
-void calls_are_in_order(World& world) {
-  const auto inner = make_backend({.device = "cpu", .threads = 1});
-  test::RecordingBackend device(*inner, "GPU-" + std::to_string(world.rank()));
-  const Config config = config_of(world, "auto");
-  const auto communicator = comm::make_communicator(config.comm, world, device);
-  test::SmallRun run(config, device, *communicator);
-  device.recording().clear();
-  run.step(0);
-  const std::vector<test::Call> calls = device.recording().calls();
-  const auto count = [&](const std::string& what) {
-    return std::ranges::count_if(calls, [&](const test::Call& call) { return call.what == what; });
-  };
-  check(count("allocate") + count("allocate_host") + count("seal") + count("unseal") == 0, world.rank(),
-        "a step allocates");
-  const auto place = [&](const std::string& what) {
-    return std::ranges::find_if(calls, [&](const test::Call& call) { return call.what == what; });
-  };
+std::ptrdiff_t count(const std::vector<test::Call>& calls, const std::string& what) {
+  return std::ranges::count(calls, what, &test::Call::what);
+}
+
+/// Of a step whose last piece is made call by call, as it is too when it is recorded.
+void check_order(const std::vector<test::Call>& calls, test::SmallRun& run, World& world) {
+  const auto place = [&](const std::string& what) { return std::ranges::find(calls, what, &test::Call::what); };
   const auto optimizer = place("optimizer.apply"), norm = place("clip_norm.apply");
   check(optimizer != calls.end() && norm < optimizer, world.rank(), "the norm is not taken before the update");
   // Before the norm the compute stream waits for the batch, for as many sums as there are buckets, and for the loss.
@@ -107,6 +153,114 @@ void calls_are_in_order(World& world) {
                                return call.what == "conv2d.backward";
                              }).base();
   check(first_sum < last_backward, world.rank(), "sums begin when the backward pass is over");
+}
+
+/// The host waits for nothing that it gave the device in this step, and reads nothing but the step's report.
+void check_waits_of_host(const std::vector<test::Call>& calls, World& world) {
+  check(count(calls, "copy_to_host") == 1, world.rank(), "a step copies more to the host than its report");
+  const int compute = std::ranges::find(calls, "copy_to_host", &test::Call::what)->stream;
+  std::set<int> given;  // events
+  for (const test::Call& call : calls) {
+    if (call.what == "record" && call.stream == compute) given.insert(call.event);
+    check(call.what != "synchronize" || (call.stream < 0 && !given.contains(call.event)), world.rank(),
+          fmt::format("the host waits in a step, for stream {}, event {}", call.stream, call.event));
+  }
+}
+
+std::vector<test::Call> calls_of_step(int step, test::SmallRun& run, test::RecordingBackend& device, World& world) {
+  device.recording().clear();
+  run.start(step);
+  std::vector<test::Call> calls = device.recording().calls();
+  (void)run.replica().result(0);
+  check(count(calls, "allocate") + count(calls, "allocate_host") + count(calls, "seal") + count(calls, "unseal") == 0,
+        world.rank(), "a step allocates");
+  return calls;
+}
+
+void calls_are_in_order(World& world, Repetitions repetitions) {
+  const auto inner = cpu();
+  test::RecordingBackend device(*inner, uuid_of(world), repetitions);
+  const Config config = config_of(world, "auto");
+  const auto communicator = comm::make_communicator(config.comm, world, device);
+  test::SmallRun run(config, device, *communicator);
+  const bool is_recorded = repetitions == Repetitions::recorded;
+  const auto pieces = run.plan().batch().pieces;
+  for (int step = 0; step < 6; ++step) {  // two eager ones, two that are recorded, two that are started
+    const std::vector<test::Call> calls = calls_of_step(step, run, device, world);
+    check_waits_of_host(calls, world);
+    if (is_recorded && step >= 4) {
+      check(count(calls, "launch") == pieces, world.rank(), fmt::format("{} starts", count(calls, "launch")));
+      check(count(calls, "conv2d.backward") == 0, world.rank(), "ops of a step that was recorded");
+    } else {
+      check(count(calls, "begin_capture") > 0 || !is_recorded || step < 1, world.rank(), "nothing is recorded");
+      check_order(calls, run, world);
+    }
+  }
+  world.barrier();
+}
+
+struct Scaled {
+  std::vector<train::StepResult> results;
+  std::vector<float> weights_before, weights;
+};
+
+constexpr int kTooGreatAt = 6;
+constexpr float kTooGreat = 1e38f;  // for fp32 too
+
+/// The scale is too great in one step. The host begins the step after it before it hears of that.
+Scaled train_scaled(test::SmallRun& run, const std::function<void(int step)>& before_step) {
+  train::Replica& replica = run.replica();
+  Scaled out;
+  for (int step = 0; step < kTooGreatAt; ++step) {
+    run.step(step);
+    out.results.push_back(run.result());
+  }
+  out.weights_before = run.all_weights();
+  replica.set_loss_scale({.scale = kTooGreat});
+  before_step(kTooGreatAt);
+  run.start(kTooGreatAt);
+  before_step(kTooGreatAt + 1);
+  run.start(kTooGreatAt + 1);
+  out.results.push_back(replica.result(1));
+  out.results.push_back(replica.result(0));
+  out.weights = run.all_weights();
+  return out;
+}
+
+void the_device_decides_on_the_loss_scale(World& world, Repetitions repetitions) {
+  Config config = config_of(world, "auto");
+  config.loss_scale.kind = "dynamic";
+  config.loss_scale.initial = 1024;
+  const auto host = cpu();
+  const auto host_communicator = communicator_of(config, world, *host);
+  test::SmallRun expected_run(config, *host, *host_communicator);
+  const Scaled expected = train_scaled(expected_run, [](int) {});
+  const auto inner = cpu();
+  test::RecordingBackend device(*inner, uuid_of(world), repetitions);
+  {
+    const auto communicator = communicator_of(config, world, device);
+    test::SmallRun run(config, device, *communicator);
+    std::vector<test::Call> calls;
+    const Scaled trained = train_scaled(run, [&](int step) {
+      if (step != kTooGreatAt) calls = device.recording().calls();
+      device.recording().clear();
+    });
+    check_waits_of_host(calls, world);
+    check(trained.weights == expected.weights, world.rank(), "other weights than without streams");
+    for (std::size_t i = 0; i < trained.results.size(); ++i) {
+      const train::StepResult &a = trained.results[i], &b = expected.results[i];
+      const bool is_great = i == kTooGreatAt;
+      check(a.is_applied == b.is_applied && a.loss_scale.scale == b.loss_scale.scale &&
+                a.next_loss_scale.scale == b.next_loss_scale.scale,
+            world.rank(), fmt::format("step {} was decided otherwise than without streams", i));
+      if (i <= kTooGreatAt) check(a.only_overflowed() == is_great, world.rank(), fmt::format("step {}: skipped?", i));
+    }
+    check(trained.results[kTooGreatAt + 1].loss_scale.scale == kTooGreat / 2, world.rank(),
+          "the step after an overflow does not take half its scale");
+    if (trained.results[kTooGreatAt + 1].is_applied == 0)
+      check(trained.weights == trained.weights_before, world.rank(), "a step that was skipped changes weights");
+  }
+  check_refusals(device, world, fmt::format("loss scale, {}", text_of(repetitions)));
   world.barrier();
 }
 
@@ -117,11 +271,14 @@ int main(int argc, char** argv) {
   using namespace lockstep;  // NOLINT
   const comm::NcclHome fake;
   const auto world = comm::start_world(&argc, &argv);
-  the_bits_are_the_same(*world);
+  for (const Training& training : kTrainings) the_bits_are_the_same(*world, training);
+  for (const test::Repetitions repetitions : kRepetitions) {
 #ifdef LOCKSTEP_CUDA
-  calls_are_in_order(*world);
+    calls_are_in_order(*world, repetitions);
 #else
-  if (world->size() == 1) calls_are_in_order(*world);
+    if (world->size() == 1) calls_are_in_order(*world, repetitions);
 #endif
+    the_device_decides_on_the_loss_scale(*world, repetitions);
+  }
   return world->any(has_failed) ? 1 : 0;
 }

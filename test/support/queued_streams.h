@@ -1,0 +1,185 @@
+// Streams that are queues with a thread each, their events, and the recording of what is repeated, as CUDA has them.
+//
+// While a stream is captured (QueuedRepetition), what it is given is kept instead of run, and so is what a stream is
+// given that waits for one of its events: a branch. Each start of what was recorded then runs every branch on a thread
+// of its own, in the order that the recorded events make and no other. What CUDA refuses is refused with CUDA's word
+// for it, as an Error and in the record ("refused ..."):
+//   cudaErrorCapturedEvent              the host asks for, or a stream outside waits for, an event recorded last here
+//   cudaErrorStreamCaptureIsolation     a captured stream waits for what was recorded outside
+//   cudaErrorStreamCaptureMerge         ... or in another capture
+//   cudaErrorStreamCaptureUnjoined      work of a branch is left that the first stream does not wait for at the end
+//   cudaErrorStreamCaptureUnsupported   the host waits for a captured stream, takes or gives back memory, or copies
+//                                       from or to memory that is not pinned
+// and so is a wait for an event of the host's, which a repetition would not make again.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/event.h"
+#include "test/support/recording.h"
+#include "test/support/work_queue.h"
+
+namespace lockstep::test {
+
+class QueuedStream;
+
+/// What streams and events of a device have in common.
+struct QueuedDevice {
+  Recording recording;
+  std::atomic<double> sleep_ms{0};  // before each piece of work of every stream
+  std::mutex mutex;
+  std::set<QueuedStream*> streams;
+  int n_streams = 0, n_events = 0;
+
+  std::unique_ptr<QueuedStream> make_stream();
+  int next_event();
+  void synchronize_all();
+  [[noreturn]] void refuse(const std::string& word);
+  /// Of a call that waits for the whole device; in a destructor it is noted alone.
+  void refuse_while_capturing();
+  void note_while_capturing();
+};
+
+class Capture;
+
+/// What one Event::record() stands for; later ones make new ones.
+struct Point {
+  HostEvent reached{};
+  // In a capture:
+  std::shared_ptr<Capture> capture{};
+  std::size_t number = 0;
+  std::vector<std::size_t> covers{};  // pieces of work of each branch that come before
+};
+
+/// What is given to streams between begin() and end() of a repetition.
+class Capture {
+ public:
+  explicit Capture(QueuedStream& first) { enter(first, {}); }
+
+  /// Makes `stream` a branch, which begins behind so much work of the others.
+  std::size_t enter(QueuedStream& stream, const std::vector<std::size_t>& covers);
+  void add_work(std::size_t branch, std::function<void()> work);
+  void add_wait(std::size_t branch, const Point& point);
+  /// Fills in what is the point's of a capture.
+  void add_record(std::size_t branch, Point& point);
+  /// The streams are as before. False: a branch is not joined.
+  bool end();
+  bool is_over() const { return is_over_; }
+
+  std::size_t n_branches() const { return branches_.size(); }
+  /// Gives one run to `streams`, one for each branch.
+  void launch(const std::vector<QueuedStream*>& streams) const;
+
+ private:
+  using Run = std::vector<HostEvent>;  // of each number of a Point
+  struct Branch {
+    QueuedStream* stream;
+    std::vector<std::function<void(Run&)>> steps;
+    std::vector<std::size_t> covers;
+    std::size_t n_work = 0;
+  };
+  std::vector<std::size_t> covers(std::size_t branch) const;
+
+  std::vector<Branch> branches_;
+  std::size_t n_points_ = 0;
+  bool is_over_ = false;
+};
+
+enum class EventUse : std::uint8_t { order, timing };
+
+class QueuedEvent final : public Event {
+ public:
+  QueuedEvent(QueuedDevice& device, EventUse use) : device_(device), use_(use), number_(device.next_event()) {}
+
+  void record(Stream& stream) override;
+  bool is_done() const override { return asked()->reached.is_done(); }
+  void synchronize() const override;
+  double seconds_since(const Event& earlier) const override;
+  void* native() const override { return const_cast<QueuedEvent*>(this); }
+
+  int number() const { return number_; }
+  std::shared_ptr<Point> point() const { return state_->get(); }
+
+ private:
+  /// The newest point; outlives the event where a recorded step holds it.
+  class State {
+   public:
+    std::shared_ptr<Point> get() const;
+    void set(std::shared_ptr<Point> point);
+
+   private:
+    mutable std::mutex mutex_;
+    std::shared_ptr<Point> point_ = std::make_shared<Point>();
+  };
+  /// For the host.
+  std::shared_ptr<Point> asked() const;
+
+  QueuedDevice& device_;
+  EventUse use_;
+  int number_;
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+class QueuedStream final : public Stream, public WorkQueue {
+ public:
+  QueuedStream(QueuedDevice& device, int number);
+  ~QueuedStream() override;
+
+  void wait(const Event& event) override;
+  void synchronize() override;
+  void* native() const override { return static_cast<WorkQueue*>(const_cast<QueuedStream*>(this)); }
+  void put(std::function<void()> work) override;
+  /// Of what is not recorded.
+  void drain();
+  int number() const { return number_; }
+
+  const std::shared_ptr<Capture>& capture() const { return capture_; }
+  std::size_t branch() const { return branch_; }
+  void set_capture(std::shared_ptr<Capture> capture, std::size_t branch);
+  /// Of a copy from or to host memory that is not pinned.
+  void refuse_if_captured() const;
+
+ private:
+  void run();
+
+  QueuedDevice& device_;
+  int number_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> work_;
+  std::shared_ptr<Capture> capture_;  // null: work is run
+  std::size_t branch_ = 0;
+  bool is_busy_ = false, stop_ = false;
+  std::thread thread_;
+};
+
+/// As kernels/cuda/base/repetition.h, with one run that is not recorded.
+class QueuedRepetition final : public Repetition {
+ public:
+  explicit QueuedRepetition(QueuedDevice& device) : device_(device) {}
+  ~QueuedRepetition() override;
+  bool begin(Stream& stream) override;
+  void end(Stream& stream) override;
+
+ private:
+  /// False: a branch is not joined.
+  bool end_capture();
+  void launch(QueuedStream& stream);
+
+  static constexpr int kEagerRuns = 1;
+  QueuedDevice& device_;
+  std::shared_ptr<Capture> recorded_, capturing_;
+  std::vector<std::unique_ptr<QueuedStream>> branches_;  // but the first, which is the stream of begin()
+  int eager_runs_ = 0;
+};
+
+}  // namespace lockstep::test

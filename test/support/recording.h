@@ -1,0 +1,33 @@
+// The record of every call that a stand-in for a device was given, in the order in which they were made.
+#pragma once
+
+#include <cstddef>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace lockstep::test {
+
+/// Streams and events are numbered as they were made, from 0; -1: none, or one of the host's.
+struct Call {
+  std::string what;  // "record", "wait", "copy_to_device", "conv2d.backward", "allocate", "seal", "launch" ...
+  int stream = -1;
+  int event = -1;
+  const void* target = nullptr;  // of copies and fills
+  std::size_t size_bytes = 0;
+};
+
+class Recording {
+ public:
+  void add(Call call);
+  std::vector<Call> calls() const;
+  void clear();
+  /// One call a line, for messages.
+  std::string text() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<Call> calls_;
+};
+
+}  // namespace lockstep::test
