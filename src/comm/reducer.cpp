@@ -79,12 +79,13 @@ void GradientReducer::tensor_done(int index, Stream& stream, const std::function
   ++next_;
 }
 
-void GradientReducer::finish(Stream& stream, int slot) {
+void GradientReducer::finish(Stream& stream, int slot, const Event* other) {
   require(static_cast<std::size_t>(next_) == buckets_.size(), ErrorCode::internal,
           "only {} of {} buckets were started when the step waited for them", next_, buckets_.size());
   const Wait& wait = waits_[static_cast<std::size_t>(slot)];
   wait.begin->record(stream);
   for (const InFlight& bucket : in_flight_) stream.wait(*bucket.done);
+  if (other != nullptr) stream.wait(*other);
   wait.end->record(stream);
   next_ = 0;
 }

@@ -170,8 +170,7 @@ void Replica::reduce() {
                                  *sums_done_, kLossLabel);
   {
     const trace::Span span(trace::Kind::wait, "communication");
-    reducer_->finish(*stream_, current_);
-    stream_->wait(*sums_done_);
+    reducer_->finish(*stream_, current_, sums_done_.get());
   }
   backend_.copy_to_device(&report.sums, sums_, sizeof(StepSums), *stream_);
 }
