@@ -1,5 +1,5 @@
 // ranks: 1 2
-// timeout: 300
+// timeout: 600
 // sanitizers: no
 // A whole training on a stand-in for a device whose streams are queues (test/support/recording_backend.h): the same
 // bits as on the backend behind it, where each call is over when it returns. So no copy, op or sum is without the event
