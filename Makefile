@@ -98,7 +98,7 @@ CUDA_SOURCES := $(if $(HAS_CUDA),$(shell find kernels/cuda -name '*.cu' | sort))
 ON_HOST   := $(CUDA_SOURCES) $(if $(HAS_CUDA),$(addprefix kernels/cuda/,conv2d.cpp conv2d_plan.cpp conv2d_bare.cpp conv2d_supposed.cpp matmul.cpp) $(wildcard test/support/cuda_on_host/*.cpp))
 SUPPORT   := $(filter-out %_test.cpp test/support/cuda_on_host/%,$(shell find test/reference test/support -name '*.cpp' 2>/dev/null | sort))
 # Tests of what is built with CUDA alone; libraries that stand for others where there is no GPU.
-CUDA_TESTS := test/comm/nccl% test/kernels/cuda_stream% test/kernels/nvml% test/kernels/nvtx%
+CUDA_TESTS := test/comm/nccl% test/kernels/cuda_on_host% test/kernels/cuda_stream% test/kernels/nvml% test/kernels/nvtx%
 FAKES     := $(if $(HAS_CUDA),$(BUILD)/test/comm/fake_nccl.so $(BUILD)/test/kernels/fake_nvml.so $(BUILD)/test/kernels/fake_nvtx.so)
 TESTS     := $(filter-out $(if $(HAS_CUDA),,$(CUDA_TESTS)),$(shell find test -name '*_test.cpp' | sort))
 BENCHES   := $(shell find bench -name '*.cpp' | sort)

@@ -46,8 +46,8 @@ SMALL = ["data.train=synthetic", "data.validation=", "data.image_size=32", "data
          "log.tensorboard=false"]
 CONFIG = "jobs/configs/resnet18_cifar10.yaml"
 # Tests of kernels that use no device.
-ON_THE_HOST = ("algorithms_test", "conv2d_layouts_test", "cuda_normalization_test", "normalization_test", "nvml_test",
-               "nvtx_test", "simd_test")
+ON_THE_HOST = ("algorithms_test", "conv2d_layouts_test", "cuda_normalization_test", "cuda_on_host_test",
+               "normalization_test", "nvml_test", "nvtx_test", "simd_test")
 
 
 class Item:

@@ -4,10 +4,13 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <numeric>
 #include <random>
+#include <span>
 #include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -58,18 +61,12 @@ class Block {
       fibers_.back().stack = stack;
     }
     for (unsigned i = 0; i < n_; ++i) start(i);
-    std::vector<unsigned> ready;
-    while (true) {
-      ready.clear();
-      for (unsigned i = 0; i < n_; ++i)
-        if (fibers_[i].state == State::ready) ready.push_back(i);
-      if (ready.empty()) {
-        if (release()) continue;
-        return;
-      }
-      std::shuffle(ready.begin(), ready.end(), order_);
-      for (unsigned i : ready) enter(i);
-    }
+    std::vector<unsigned> warps(n_ / kWarp);
+    for (unsigned i = 0; i < warps.size(); ++i) warps[i] = i * kWarp;
+    do {
+      std::shuffle(warps.begin(), warps.end(), order_);
+      for (unsigned first : warps) run_warp(first);
+    } while (release_barrier());
   }
 
   void barrier() { leave(State::at_barrier); }
@@ -126,40 +123,45 @@ class Block {
 #endif
   }
 
-  /// Lets those go on whose barrier or exchange is complete; false when all are done. As on a device, a thread that has
-  /// ended counts as arrived at a barrier, and must not be missing in an exchange that reads from it.
-  bool release() {
+  /// Until each of its threads waits at a barrier or has ended, while the other warps stand still: the furthest that a
+  /// warp can get ahead of them, so that what only a missing barrier would hold back is done too early.
+  void run_warp(unsigned first) {
+    std::array<unsigned, kWarp> lanes;
+    std::iota(lanes.begin(), lanes.end(), first);
+    do {
+      std::shuffle(lanes.begin(), lanes.end(), order_);
+      for (unsigned i : lanes)
+        if (fibers_[i].state == State::ready) enter(i);
+    } while (release_exchange(first));
+  }
+
+  /// Lets a warp go on whose exchange is complete; false when none of its threads waits in one. As on a device, a
+  /// thread that has ended must not be missing in an exchange that reads from it.
+  bool release_exchange(unsigned first) {
+    const std::span warp(&fibers_[first], kWarp);
+    const auto are_any = [&](State state) { return std::ranges::count(warp, state, &Fiber::state) > 0; };
+    if (!are_any(State::at_exchange)) return false;
+    if (are_any(State::at_barrier)) give_up("some lanes of a warp wait in a shuffle and others at a barrier");
+    for (Fiber& fiber : warp) {
+      if (fiber.state != State::at_exchange) continue;
+      const Fiber& source = warp[static_cast<std::size_t>(fiber.source)];
+      if (source.state != State::at_exchange) give_up("a shuffle reads from an ended lane");
+      fiber.received = source.given;
+    }
+    for (Fiber& fiber : warp)
+      if (fiber.state == State::at_exchange) fiber.state = State::ready;
+    return true;
+  }
+
+  /// False when all are done: a thread that has ended counts as arrived at a barrier.
+  bool release_barrier() {
     bool any = false;
-    for (unsigned first = 0; first < n_; first += kWarp) {
-      const unsigned last = std::min<unsigned>(first + kWarp, n_);
-      bool waits = false, complete = true;
-      for (unsigned i = first; i < last; ++i) {
-        waits |= fibers_[i].state == State::at_exchange;
-        complete &= fibers_[i].state == State::at_exchange || fibers_[i].state == State::done;
-      }
-      if (!waits || !complete) continue;
-      for (unsigned i = first; i < last; ++i) {
-        if (fibers_[i].state != State::at_exchange) continue;
-        const unsigned source = first + static_cast<unsigned>(fibers_[i].source);
-        if (source >= last || fibers_[source].state != State::at_exchange)
-          give_up("a shuffle reads from an ended lane");
-        fibers_[i].received = fibers_[source].given;
-      }
-      for (unsigned i = first; i < last; ++i)
-        if (fibers_[i].state == State::at_exchange) fibers_[i].state = State::ready;
+    for (unsigned i = 0; i < n_; ++i) {
+      if (fibers_[i].state != State::at_barrier) continue;
+      fibers_[i].state = State::ready;
       any = true;
     }
-    if (any) return true;
-    bool waits = false, complete = true;
-    for (unsigned i = 0; i < n_; ++i) {
-      waits |= fibers_[i].state == State::at_barrier;
-      complete &= fibers_[i].state == State::at_barrier || fibers_[i].state == State::done;
-    }
-    if (!complete) give_up("some lanes of a warp wait in a shuffle and others at a barrier");
-    if (!waits) return false;
-    for (unsigned i = 0; i < n_; ++i)
-      if (fibers_[i].state == State::at_barrier) fibers_[i].state = State::ready;
-    return true;
+    return any;
   }
 
   std::vector<Fiber> fibers_;

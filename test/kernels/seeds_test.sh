@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# The CUDA kernels on the host with other orders of warps and lanes than the one that every test runs with: those that
+# share memory between the threads of a block, where the tests are short.
+source test/support/check.sh
+
+tests=$(dirname "$lockstep")/test/kernels
+[[ -e $tests/cuda_on_host_test ]] || { echo "skipped: $tests has no tests of a build with CUDA"; exit 77; }
+for test in cuda_on_host cross_entropy hash image_input normalization_unit pool2d tree_sum; do
+  for seed in 2 3; do
+    check "$test with seed $seed" env LOCKSTEP_CUDA_ON_HOST_SEED=$seed "$tests/${test}_test" --gtest_brief=1
+  done
+done
+finish
