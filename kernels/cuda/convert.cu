@@ -6,11 +6,39 @@
 namespace lockstep::cuda {
 namespace {
 
+constexpr int kWidth = 8;  // numbers a thread at a time: 16 bytes of the narrower type
+
+template <typename T>
+__device__ void load(float (&values)[kWidth], const T* source) {
+#pragma unroll
+  for (int i = 0; i < kWidth; i += Pack<T>::kSize) {
+    const Pack<T> pack = load_pack(source + i);
+#pragma unroll
+    for (int j = 0; j < Pack<T>::kSize; ++j) values[i + j] = to_float(pack.values[j]);
+  }
+}
+template <typename T>
+__device__ void store(T* target, const float (&values)[kWidth]) {
+#pragma unroll
+  for (int i = 0; i < kWidth; i += Pack<T>::kSize) {
+    Pack<T> pack;
+#pragma unroll
+    for (int j = 0; j < Pack<T>::kSize; ++j) pack.values[j] = from_float<T>(values[i + j]);
+    store_pack(target + i, pack);
+  }
+}
+
+/// The first `n_packed` by eights, a multiple of kWidth; the others one by one.
 template <typename From, typename To>
-__global__ void convert(const From* source, To* target, std::size_t n_elements) {
+__global__ void convert(const From* source, To* target, std::size_t n_packed, std::size_t n_elements) {
+  const std::size_t first = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
-  for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n_elements; i += stride)
-    target[i] = from_float<To>(to_float(source[i]));
+  for (std::size_t i = first * kWidth; i < n_packed; i += stride * kWidth) {
+    float values[kWidth];
+    load(values, source + i);
+    store(target + i, values);
+  }
+  for (std::size_t i = n_packed + first; i < n_elements; i += stride) target[i] = from_float<To>(to_float(source[i]));
 }
 
 template <typename From, typename To>
@@ -23,8 +51,12 @@ class CudaConvert final : public Convert {
 
   void apply(const Apply& args, const OpMemory&, Stream& stream) override {
     const unsigned limit = static_cast<unsigned>(context_.multiprocessors) * 8;
-    launch(convert<From, To>, {.blocks = blocks_for(args.n_elements, 256, limit)}, stream,
-           static_cast<const From*>(args.source), static_cast<To*>(args.target), args.n_elements);
+    const auto* source = static_cast<const From*>(args.source);
+    auto* target = static_cast<To*>(args.target);
+    const std::size_t n_packed = are_aligned(source, target) ? args.n_elements / kWidth * kWidth : 0;
+    const std::size_t n_items = n_packed / kWidth + (args.n_elements - n_packed);
+    launch(convert<From, To>, {.blocks = blocks_for(n_items, 256, limit)}, stream, source, target, n_packed,
+           args.n_elements);
   }
 
  private:

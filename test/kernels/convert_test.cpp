@@ -62,6 +62,26 @@ TEST(Convert, RoundsToNearestEven) {
   }
 }
 
+// Tails of every length, and places that are not aligned to 16 bytes; what lies beside is left alone.
+TEST(Convert, AnyLengthAtAnyPlace) {
+  constexpr std::size_t kSize = 48;
+  const std::vector<float> values = random_normal(kSize, 4);
+  for (auto& [name, backend] : tested_backends())
+    for (std::size_t begin = 0; begin < 3; ++begin)
+      for (std::size_t n = 0; n <= 19; ++n) {
+        Device device(*backend);
+        const float* source = device.upload(values);
+        std::uint16_t* target = device.upload(std::vector<std::uint16_t>(kSize, 7));
+        const auto op = backend->convert(kNarrow);
+        op->apply({.source = source + 4 * begin, .target = target + begin, .n_elements = n},
+                  device.op_memory(op->needs()), device.stream());
+        const std::vector<std::uint16_t> bits = device.download(target, kSize);
+        for (std::size_t i = 0; i < kSize; ++i)
+          ASSERT_EQ(bits[i], i >= begin && i < begin + n ? to_bf16(values[i + 3 * begin]).bits : 7)
+              << name << ", " << n << " from " << begin << ", " << i;
+      }
+}
+
 TEST(Convert, KeepsNaN) {
   for (auto& [name, backend] : tested_backends()) {
     const auto bits = run<std::uint16_t>(*backend, kNarrow, std::vector<float>{std::nanf("1")});
