@@ -150,7 +150,7 @@ $(BUILD)/%.o: %.cpp $(BUILD)/flags | $(GENERATED)
 $(BUILD)/%.cu.o: %.cu $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  compile  $<"
-	@$(NVCC) -ccbin $(CXX) $(NVCC_FLAGS) -O3 -Xcompiler "$(filter-out -std=%,$(CXXFLAGS))" -Xptxas -v $(CUDA_CFLAGS) $(filter-out -MMD -MP,$(CPPFLAGS)) \
+	@$(NVCC) -ccbin $(CXX) $(NVCC_FLAGS) $(if $(filter -Werror,$(WARNINGS)),-Werror all-warnings -Wno-deprecated-gpu-targets) -O3 -Xcompiler "$(filter-out -std=%,$(CXXFLAGS))" -Xptxas -v $(CUDA_CFLAGS) $(filter-out -MMD -MP,$(CPPFLAGS)) \
 	  -MMD -MP -MF $(@:.o=.d) -c -o $@ $< 2> $(@:.o=.resources) || { cat $(@:.o=.resources); exit 1; }
 $(BUILD)/on-host/%.o: % $(BUILD)/flags
 	@mkdir -p $(@D)
