@@ -48,4 +48,8 @@ std::string choice_text(const ConvolutionShape& shape) {
   return text(alike);
 }
 
+bool ends_in_reductions(ConvolutionGraph graph, const ConvolutionShape& shape) {
+  return graph == ConvolutionGraph::forward_statistics && shape.dtype != DType::fp16;
+}
+
 }  // namespace lockstep::cuda

@@ -51,6 +51,10 @@ std::string text(const ConvolutionShape& shape);
 /// a sample shorter do as the others.
 std::string choice_text(const ConvolutionShape& shape);
 
+/// Whether the graph is a convolution that ends in reductions: statistics in other types than fp16, which is all that
+/// cuDNN's engines for them take. It compiles a kernel in the way of GPUs of compute capability 8.
+bool ends_in_reductions(ConvolutionGraph graph, const ConvolutionShape& shape);
+
 /// Null: the graph has no such tensor.
 struct ConvolutionTensors {
   const void* x = nullptr;

@@ -2,9 +2,10 @@
 // compile.
 //
 // Which graphs have plans, found by trying with cuDNN 9.19 for an H200 (test/golden/cuda_plans_*.txt): in fp16 nearly
-// all; in bf16 and fp32 the bare ones. What its engines insist on: scale and bias of the tensors' type and in the order
-// MUL, ADD, RELU_FWD; statistics beside a normalisation; the recomputed z of a gradient as SUB, MUL, MUL, ADD; the
-// residual as second operand of its ADD; all coefficients of dbn_weight as outputs.
+// all; in bf16 and tf32 the bare ones and statistics, which are reductions there; in fp32 the bare ones. What its
+// engines insist on: scale and bias of the tensors' type and in the order MUL, ADD, RELU_FWD; statistics beside a
+// normalisation; the recomputed z of a gradient as SUB, MUL, MUL, ADD; the residual as second operand of its ADD; all
+// coefficients of dbn_weight as outputs.
 #define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
 #if !__has_include(<cudnn_frontend.h>)
 #error "cudnn-frontend's headers are missing: `make deps` fetches them, or build without CUDA: make CUDA=0"
@@ -162,7 +163,8 @@ void* pointer_of(Role role, const ConvolutionTensors& t, const ConvolutionShape&
 /// Writes one graph down, a line or two for each part of it.
 class GraphWriter {
  public:
-  GraphWriter(Graph& graph, const ConvolutionShape& shape) : graph_(graph), shape_(shape), io_(type_of(shape.dtype)) {}
+  GraphWriter(Graph& graph, const ConvolutionShape& shape, bool deterministic)
+      : graph_(graph), shape_(shape), io_(type_of(shape.dtype)), deterministic_(deterministic) {}
 
   void write(Kind kind);
   /// Of the tensors that are no graph's own, in ascending order.
@@ -228,13 +230,22 @@ class GraphWriter {
     return z;
   }
 
-  void convolve(const Tensor& z, bool statistics) {
+  void convolve(const Tensor& z, Kind kind) {
     Tensor y = graph_.conv_fprop(z, weight(), window<fe::graph::Conv_fprop_attributes>());
     output(y, Role::y, dims_of(shape_.y()), io_);
-    if (!statistics) return;
+    if (kind == Kind::forward) return;
+    if (ends_in_reductions(kind, shape_)) {  // of y as it is stored, or as it was before: cuDNN does not say
+      sum_of(y, Role::sum);
+      return sum_of(pointwise(PointwiseMode_t::MUL, y, y), Role::square_sum);
+    }
     auto [sum, square_sum] = graph_.genstats(y, fe::graph::Genstats_attributes());
     float_output(sum, Role::sum, shape_.out_channels);
     float_output(square_sum, Role::square_sum, shape_.out_channels);
+  }
+  void sum_of(const Tensor& t, Role role) {
+    const auto attributes =
+        fe::graph::Reduction_attributes().set_mode(fe::ReductionMode_t::ADD).set_is_deterministic(deterministic_);
+    float_output(graph_.reduction(t, attributes), role, shape_.out_channels);
   }
 
   /// A batch norm's input and coefficients, and its output made again from them.
@@ -287,25 +298,25 @@ class GraphWriter {
   Graph& graph_;
   ConvolutionShape shape_;
   fe::DataType_t io_;
+  bool deterministic_;
   std::vector<Role> roles_;
 };
 
 void GraphWriter::write(Kind kind) {
   switch (kind) {
     case Kind::forward:
-      return convolve(x_like(Role::x), false);
     case Kind::forward_statistics:
-      return convolve(x_like(Role::x), true);
+      return convolve(x_like(Role::x), kind);
     case Kind::normalized_forward:
-      return convolve(normalized_x(), true);
+      return convolve(normalized_x(), kind);
     case Kind::residual_forward: {
       const Tensor bn = scaled_x();
-      return convolve(stored_z(pointwise(PointwiseMode_t::ADD, bn, x_like(Role::residual))), true);
+      return convolve(stored_z(pointwise(PointwiseMode_t::ADD, bn, x_like(Role::residual))), kind);
     }
     case Kind::normalized_residual_forward: {
       const Tensor bn = scaled_x();
       const Tensor other = scaled(x_like(Role::residual), Role::residual_scale, Role::residual_bias);
-      return convolve(stored_z(pointwise(PointwiseMode_t::ADD, bn, other)), true);
+      return convolve(stored_z(pointwise(PointwiseMode_t::ADD, bn, other)), kind);
     }
     case Kind::data_gradient:
       return output(data_gradient(), Role::dx, dims_of(shape_.x), io_);
@@ -362,6 +373,7 @@ struct PlanList {
   std::vector<Role> roles;
   std::vector<std::string> names;     // of the plans; none: there is no plan
   std::vector<std::int64_t> numbers;  // the graph's own of them
+  bool has_reductions = false;
   std::map<std::size_t, bool> built;
 
   bool build(std::size_t i) {
@@ -393,9 +405,10 @@ std::shared_ptr<PlanList> ask(Kind kind, const ConvolutionShape& shape, const Cu
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT);
   if (context.described) graph.set_device_properties(properties_of(*context.described));
-  GraphWriter writer(graph, shape);
+  GraphWriter writer(graph, shape, deterministic);
   writer.write(kind);
   list->roles = writer.roles();
+  list->has_reductions = ends_in_reductions(kind, shape);
   LOCKSTEP_CUDA_CHECK(graph.validate());
   const cudnnHandle_t handle = context.described ? nullptr : cudnn_handle(context.device);
   if (graph.build_operation_graph(handle).is_bad()) return list;
@@ -443,6 +456,9 @@ class CudnnConvolution final : public PlannedConvolution {
     std::array<void*, static_cast<std::size_t>(Role::residual_unused_c)> pointers;
     for (std::size_t i = 0; i < list_->roles.size(); ++i) pointers[i] = pointer_of(list_->roles[i], tensors, shape_);
     set_stream(handle_, native(stream));
+    if (list_->has_reductions)  // which may add to what is there
+      LOCKSTEP_CUDA_CHECK(cudaMemsetAsync(
+          tensors.statistics, 0, 2 * static_cast<std::size_t>(shape_.out_channels) * sizeof(float), native(stream)));
     LOCKSTEP_CUDA_CHECK(list_->graph.execute_plan_at_index(
         handle_, pointers.data(), static_cast<int>(list_->roles.size()), workspace, list_->numbers[index_]));
   }
@@ -546,7 +562,8 @@ std::unique_ptr<PlannedConvolution> plan_convolution(ConvolutionGraph graph, con
   auto list = plans_of(graph, shape, context, algorithms == nullptr);
   if (list->names.empty()) return nullptr;
   const auto planned = [&](std::size_t i) { return std::make_unique<CudnnConvolution>(list, i, shape, context); };
-  if (algorithms && !context.described) {
+  // Of plans with reductions, which cuDNN compiles for seconds each, the first is taken.
+  if (algorithms && !context.described && !list->has_reductions) {
     const std::size_t chosen = choose_by_time(list, graph, shape, context, *algorithms);
     if (list->built.size() > 1) list = plans_of(graph, shape, context, false, true);
     if (list->build(chosen)) return planned(chosen);

@@ -27,8 +27,10 @@ class SupposedConvolution final : public PlannedConvolution {
 bool is_supposed_to_have(ConvolutionGraph graph, const ConvolutionShape& shape, int compute_capability) {
   using Graph = ConvolutionGraph;
   if (graph == Graph::forward || graph == Graph::data_gradient || graph == Graph::weight_gradient) return true;
-  if (shape.dtype != DType::fp16 || compute_capability < kLeastForFusion) return false;
+  if (compute_capability < kLeastForFusion) return false;
   const bool has_channels = shape.x[3] % 8 == 0 && shape.out_channels % 8 == 0;
+  if (ends_in_reductions(graph, shape)) return shape.tf32 || (shape.dtype == DType::bf16 && has_channels);
+  if (shape.dtype != DType::fp16) return false;
   switch (graph) {
     case Graph::residual_forward:
     case Graph::normalized_residual_forward:

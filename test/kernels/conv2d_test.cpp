@@ -135,7 +135,7 @@ INSTANTIATE_TEST_SUITE_P(All, Conv2dBf16Test,
                                           testing::Range(0, 13)));
 
 #ifdef LOCKSTEP_CUDA
-/// In fp16, where the cuda backend fuses most: shapes that have every fused graph, some, and none.
+/// In fp16, where the cuda backend fuses most, and in bf16: shapes that have every fused graph, some, and none.
 const Case kFp16Cases[] = {
     {{2, 5, 6, 3}, 16, 3, 1, 1, true, false},  // the first layer: channels are padded to 8
     {{2, 9, 9, 3}, 16, 7, 2, 3, true, false},  // the ImageNet stem: to 4, or in blocks of 2x2 pixels
@@ -167,33 +167,34 @@ std::vector<NamedBackend>& fusing_backends() {
   return backends;
 }
 
-class Conv2dFp16Test : public testing::TestWithParam<std::tuple<int, int>> {};
+class Conv2dLevelsTest : public testing::TestWithParam<std::tuple<DType, int, int>> {};
 
-TEST_P(Conv2dFp16Test, AgreesWithTheReferenceAtEachLevel) {
-  const auto [case_number, normalization_number] = GetParam();
+TEST_P(Conv2dLevelsTest, AgreeWithTheReference) {
+  const auto [dtype, case_number, normalization_number] = GetParam();
   Conv2dDescription d =
       describe(kFp16Cases[case_number], all_normalizations()[static_cast<std::size_t>(normalization_number)]);
   if (d.normalization) d.input_gradient = true;
   reference::ReferenceBackend reference;
-  const UnitInputs inputs = rounded_to(
-      DType::fp16, make_inputs(d, static_cast<std::uint32_t>(case_number * 20 + normalization_number + 700)));
+  const UnitInputs inputs =
+      rounded_to(dtype, make_inputs(d, static_cast<std::uint32_t>(case_number * 20 + normalization_number + 700)));
   const std::vector<UnitModes> modes = all_modes();
   // Without and with another gradient, beside and in place, meet each case: graphs are chosen by it.
   for (int turn = 0; turn < 3; ++turn) {
     const UnitModes& mode = modes[static_cast<std::size_t>(3 * ((case_number + normalization_number) % 9) + turn)];
     const UnitOutputs expected = run(reference, d, inputs, mode), magnitude = magnitudes(d, inputs, mode);
     Conv2dDescription planned = d;
-    planned.dtype = DType::fp16;
+    planned.dtype = dtype;
     for (auto& [name, backend] : fusing_backends()) {
       SCOPED_TRACE(std::string(name) + ", x " + d.x.text() + ", y " + d.y().text() + ", window " +
                    std::to_string(d.window) + ", " + text(d.normalization) + ", " + text(mode));
-      expect_within_rounding(run(*backend, planned, inputs, mode), expected, magnitude, lengths(d), DType::fp16);
+      expect_within_rounding(run(*backend, planned, inputs, mode), expected, magnitude, lengths(d), dtype);
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Conv2dFp16Test,
-                         testing::Combine(testing::Range(0, static_cast<int>(std::size(kFp16Cases))),
+INSTANTIATE_TEST_SUITE_P(All, Conv2dLevelsTest,
+                         testing::Combine(testing::Values(DType::fp16, DType::bf16),
+                                          testing::Range(0, static_cast<int>(std::size(kFp16Cases))),
                                           testing::Range(0, 13)));
 
 /// Without z in memory inference gives the same output too.
@@ -253,6 +254,16 @@ TEST(Conv2dFp16, SaysWhatIsFused) {
   said(pointwise, InputNormalization{Residual::normalized, true, true}, "data gradient + added, norm + norm:");
   said(window, InputNormalization{Residual::plain, true, true}, "normalisation in a pass");
   said(window, InputNormalization{Residual::none, false, false}, "statistics (of passes, statistics)");
+}
+
+/// Statistics in bf16 are of cuDNN's compiled kernels, which only timing may choose.
+TEST(Conv2dBf16, StatisticsInAPassUnlessTimed) {
+  Conv2dDescription d = describe(kFp16Cases[5], std::nullopt);
+  d.dtype = DType::bf16;
+  const std::string untimed = make_cuda_on_host_backend()->conv2d(d)->describe();
+  EXPECT_NE(untimed.find("passes (of passes, statistics); forward:"), std::string::npos) << untimed;
+  const std::string wanted = make_cuda_on_host_backend("statistics")->conv2d(d)->describe();
+  EXPECT_NE(wanted.find("statistics (of passes, statistics); forward, statistics:"), std::string::npos) << wanted;
 }
 #endif
 

@@ -139,6 +139,7 @@ class HostConvolution final : public PlannedConvolution {
         y[static_cast<std::size_t>(y_row * k_ + k)] +=
             dot(z.data() + x_row * c_, weight.data() + (k * taps_ + tap) * c_, c_);
     });
+    if (ends_in_reductions(graph_, s_)) write(s_.dtype, y, t.y);  // they are of y as it is stored
     if (graph_ != Graph::forward) {
       Numbers sums(static_cast<std::size_t>(2 * k_));
       for (std::size_t i = 0; i < y.size(); ++i) {
