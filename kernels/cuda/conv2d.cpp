@@ -405,29 +405,34 @@ std::unique_ptr<Conv2d> make_conv2d(const Conv2dDescription& description, const 
   const auto make = [&](std::size_t i) {
     return std::make_unique<CudaConv2d>(description, units[i].unit, units[i].level, context, algorithms);
   };
+  const ConvolutionUnit passes = units.back().unit;
   std::size_t chosen = 0;
   if (!options.convolution.empty()) {
     const Level wanted = level_of(options.convolution);
     while (units[chosen].level > wanted) ++chosen;
   } else {
-    const ConvolutionShape shape = units.back().unit.shape;  // of passes
     // What cuDNN compiles for older GPUs comes last: only timing shows whether it is faster than a pass.
     std::stable_partition(units.begin(), units.end(), [](const LeveledUnit& unit) {
       return !ends_in_reductions(unit.unit.forward, unit.unit.shape);
     });
     if (algorithms && !context.described) {
-      const std::string key = fmt::format("{}, conv2d {}, {}{}{}", convolution_device(context), choice_text(shape),
-                                          text(description.normalization), description.statistics ? ", statistics" : "",
-                                          description.inference ? ", inference" : "");
+      const std::string key =
+          fmt::format("{}, conv2d {}, {}{}{}", convolution_device(context), choice_text(passes.shape),
+                      text(description.normalization), description.statistics ? ", statistics" : "",
+                      description.inference ? ", inference" : "");
       std::vector<std::string> names;
       for (const LeveledUnit& unit : units) names.emplace_back(name(unit.level));
       chosen =
           algorithms->choose(key, names, [&](std::size_t i) { return seconds_of(*make(i), description, context); });
     }
   }
-  while (chosen + 1 < units.size() && !can_be_planned(description, units[chosen].unit, context, algorithms)) ++chosen;
-  auto convolution = make(chosen);
-  convolution->set_alternatives(std::move(all), bytes_moved(description, units.back().unit));
+  const auto is_possible = [&](const LeveledUnit& unit) {
+    return unit.level == Level::passes || can_be_planned(description, unit.unit, context, algorithms);
+  };
+  auto taken = std::find_if(units.begin() + static_cast<std::ptrdiff_t>(chosen), units.end(), is_possible);
+  if (taken == units.end()) taken = std::ranges::find_if(units, is_possible);
+  auto convolution = make(static_cast<std::size_t>(taken - units.begin()));
+  convolution->set_alternatives(std::move(all), bytes_moved(description, passes));
   return convolution;
 }
 

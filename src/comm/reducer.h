@@ -44,7 +44,8 @@ class GradientReducer {
   /// Tensor `index` (in order) is complete on `stream`: starts the bucket that it completes, if any, after `prepare`
   /// has given the stream what is still to be done with it.
   void tensor_done(int index, Stream& stream, const std::function<void(const Bucket&)>& prepare = {});
-  /// Makes `stream` wait for all buckets of this step, and for `other`. `slot`, 0 or 1: which of two steps exposed_seconds() tells of.
+  /// Makes `stream` wait for all buckets of this step, and for `other`. `slot`, 0 or 1: which of two steps
+  /// exposed_seconds() tells of.
   void finish(Stream& stream, int slot = 0, const Event* other = nullptr);
   /// How long the stream of that finish() had nothing to do but wait for buckets: exposed communication. Blocks the
   /// caller until the stream has done with it.
