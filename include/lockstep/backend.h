@@ -44,6 +44,11 @@ struct DeviceUsage {
   std::optional<int> index{};  // its number on the node, as nvidia-smi counts
 };
 
+/// How far a stream is; in allocate_host() memory, zero at first (Backend::count).
+struct Progress {
+  std::uint64_t count = 0, what = 0;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -77,8 +82,12 @@ class Backend {
   virtual void copy_to_device(void* d_target, const void* h_source, std::size_t size_bytes, Stream& stream) = 0;
   virtual void copy_to_host(void* h_target, const void* d_source, std::size_t size_bytes, Stream& stream) = 0;
   virtual void fill_zero(void* d_target, std::size_t size_bytes, Stream& stream) = 0;
-  /// Adds one to a counter in allocate_host() memory when `stream` comes here: how far it is, for the watchdog.
-  virtual void count(std::uint64_t* h_counter, Stream& /*stream*/) { std::atomic_ref(*h_counter).fetch_add(1); }
+  /// When `stream` comes here: `what` is written, then one is added to the count. For the watchdog, also of steps that
+  /// are recorded once and repeated.
+  virtual void count(Progress* h_progress, std::uint64_t what, Stream& /*stream*/) {
+    std::atomic_ref(h_progress->what).store(what);
+    std::atomic_ref(h_progress->count).fetch_add(1);
+  }
 
   /// The layout in which an activation of this shape is fastest inside a graph.
   virtual Layout activation_layout(const Shape& shape, DType dtype) const = 0;

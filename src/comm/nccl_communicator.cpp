@@ -8,11 +8,11 @@
 #include "comm/nccl_communicator.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <future>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -195,19 +195,19 @@ class NcclCommunicator final : public Communicator, private Lane, private Peers 
             "'{}' is to be sent as {}, the communicator was made for {}", label, name(slice.wire),
             name(topology_.wire));
     const trace::Span span(trace::Kind::all_reduce, label);  // for a profiler: these kernels are this bucket's
-    note(label, slice.n_elements * size_bytes(slice.dtype));
+    const std::uint64_t number = note(label, slice.n_elements * size_bytes(slice.dtype));
     stream_->wait(ready);
-    backend_.count(&counters().begun, *stream_);
+    backend_.count(&counters().begun, number, *stream_);
     if (slice.n_elements > 0) sum(slice);
-    backend_.count(&counters().ended, *stream_);
+    backend_.count(&counters().ended, number, *stream_);
     done.record(*stream_);
   }
 
  private:
   /// Raised by the stream, each in a line of its own; read by the communication thread.
   struct Counters {
-    alignas(64) std::uint64_t begun;
-    alignas(64) std::uint64_t ended;
+    alignas(64) Progress begun;
+    alignas(64) Progress ended;
   };
   Counters& counters() const { return *static_cast<Counters*>(counters_->data()); }
   static std::uint64_t read(std::uint64_t& counter) { return std::atomic_ref(counter).load(std::memory_order_acquire); }
@@ -215,7 +215,7 @@ class NcclCommunicator final : public Communicator, private Lane, private Peers 
   /// The communication thread looked every now and then, and saw other collectives as the last than other ranks did.
   void remove() {
     thread_.remove(*this);
-    end_at(1 + read(counters().ended));
+    end_at(1 + read(counters().ended.count));
   }
 
   void start() {
@@ -284,31 +284,28 @@ class NcclCommunicator final : public Communicator, private Lane, private Peers 
 
   // ---- What the watchdog knows
 
-  /// Before the collective is given to the stream.
-  void note(const std::string& label, std::size_t size_bytes) {
+  /// Before the collective is given to the stream, or recorded: a number for its label, the same for the same.
+  std::uint64_t note(const std::string& label, std::size_t size_bytes) {
     const std::lock_guard lock(labels_mutex_);
-    Label& of = labels_[issued_++ % kLabels];
-    const std::size_t length = std::min(label.size(), kLabelBytes - 1);
-    std::memcpy(of.text, label.data(), length);
-    of.text[length] = '\0';
-    of.size_bytes = size_bytes;
+    ++issued_;
+    const auto known = numbers_.find({label, size_bytes});
+    if (known != numbers_.end()) return known->second;
+    labels_.push_back(fmt::format("{}, {:.1f} MiB", label, static_cast<double>(size_bytes) / (1 << 20)));
+    return numbers_[{label, size_bytes}] = labels_.size() - 1;
   }
 
-  /// Of the `number`-th collective, from 1; a recorded step issues its own but once.
   std::string label_of(std::uint64_t number) {
     const std::lock_guard lock(labels_mutex_);
-    if (number > issued_ || number + kLabels <= issued_) return fmt::format("collective {}", number);
-    const Label& of = labels_[(number - 1) % kLabels];
-    return fmt::format("{}, {:.1f} MiB", of.text, static_cast<double>(of.size_bytes) / (1 << 20));
+    return labels_.at(number);
   }
 
   void look() override {
-    const std::uint64_t ended = read(counters().ended), begun = read(counters().begun);
+    const std::uint64_t ended = read(counters().ended.count), begun = read(counters().begun.count);
     // Starting is the first of this lane's kind, so the n-th collective is its (n+1)-th.
     if (is_starting_.load())
       come_to("the start of NCCL", 1);
     else if (begun > 0)
-      come_to(label_of(begun), begun + 1);
+      come_to(label_of(read(counters().begun.what)), begun + 1);
     if (begun == ended && !is_starting_.load()) leave();
     if (const auto error = comm_->error()) fail_by(error->first, error->second);
   }
@@ -327,7 +324,7 @@ class NcclCommunicator final : public Communicator, private Lane, private Peers 
   }
 
   Told give_up(const std::exception_ptr&) override {
-    const bool is_waited_for = read(counters().ended) < std::max(read(counters().begun), n_issued());
+    const bool is_waited_for = read(counters().ended.count) < std::max(read(counters().begun.count), n_issued());
     comm_->abort();
     return is_waited_for ? Told::event : Told::nobody;
   }
@@ -336,12 +333,6 @@ class NcclCommunicator final : public Communicator, private Lane, private Peers 
     const std::lock_guard lock(labels_mutex_);
     return issued_;
   }
-
-  static constexpr std::size_t kLabels = 1024;
-  struct Label {
-    char text[kLabelBytes] = {};
-    std::size_t size_bytes = 0;
-  };
 
   CommunicationThread& thread_;
   World& world_;
@@ -359,7 +350,8 @@ class NcclCommunicator final : public Communicator, private Lane, private Peers 
   const int exceptions_at_start_ = std::uncaught_exceptions();
 
   std::mutex labels_mutex_;
-  std::array<Label, kLabels> labels_;
+  std::map<std::pair<std::string, std::size_t>, std::uint64_t> numbers_;  // by label and bytes
+  std::vector<std::string> labels_;                                       // by number; as many as there are buckets
   std::uint64_t issued_ = 0;
 };
 

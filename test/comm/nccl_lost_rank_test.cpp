@@ -46,6 +46,15 @@ TEST_F(NcclLostRank, ThatDoesNotComeIsNamedWithTheBucket) {
   EXPECT_NE(words_to_nccl(log_).find("rank 0 abort"), std::string::npos) << words_to_nccl(log_);
 }
 
+// The host gives a recorded step's sums to the stream but once: the stream tells which it has come to.
+TEST_F(NcclLostRank, ThatDoesNotComeToARecordedStepIsNamedWithTheBucket) {
+  const Outcome o = run_ranks_left_alone(2, environment_ + "WATCHDOG_SECONDS=2", "recorded");
+  EXPECT_TRUE(says(o, "in 'bucket 1 of 9, 3.8 MiB' (collective 17 of its kind)")) << o.text;
+  EXPECT_TRUE(says(o, "its last was 'bucket 3 of 9, 3.8 MiB', collective 16")) << o.text;
+  EXPECT_TRUE(says(o, "status 1 of rank")) << o.text;
+  EXPECT_LT(o.seconds, 30) << o.text;
+}
+
 TEST_F(NcclLostRank, ThatIsKilledIsNamedAtOnce) {
   const Outcome o = run_ranks_left_alone(3, environment_, "killed");
   EXPECT_TRUE(says(o, "rank 1 (")) << o.text;
@@ -84,7 +93,7 @@ TEST_F(NcclLostRank, ExceptionWithSumsInFlight) {
 struct Device {
   explicit Device(World& world)
       : cpu(make_backend({.device = "cpu", .threads = 1})),
-        backend(*cpu, "GPU-" + std::to_string(world.rank())),
+        backend(*cpu, "GPU-" + std::to_string(world.rank()), test::Repetitions::recorded),
         ready(backend.make_event()),
         stream(backend.make_stream()) {}
   std::unique_ptr<Backend> cpu;
@@ -128,6 +137,21 @@ void behave(const std::string& how, World& world) {
     sums.run(1, 1);
     if (world.rank() == last) std::this_thread::sleep_for(std::chrono::seconds(40));
     sums.run(2, 9);
+  } else if (how == "recorded") {
+    Sums sums(world, device);
+    const auto step = device.backend.make_repetition();
+    for (int i = 0; i < 6; ++i) {
+      if (i == 5 && world.rank() == last) std::this_thread::sleep_for(std::chrono::seconds(40));
+      if (step->begin(*device.stream)) {
+        for (int bucket = 1; bucket <= 3; ++bucket) {
+          device.ready->record(*device.stream);
+          sums.issue(bucket);
+        }
+        step->end(*device.stream);
+      }
+      device.stream->synchronize();
+      std::this_thread::sleep_for(std::chrono::milliseconds(250));
+    }
   } else if (how == "killed") {
     Sums sums(world, device);
     sums.run(1, 2);

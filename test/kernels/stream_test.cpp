@@ -39,13 +39,15 @@ TEST(TimingEvent, TellsWhatLiesBetween) {
 TEST(Counter, IsRaisedInTheOrderOfTheStream) {
   for (auto& [name, backend] : tested_backends()) {
     const auto stream = backend->make_stream();
-    const auto memory = backend->allocate_host(2 * sizeof(std::uint64_t), "a test");
-    auto* counters = static_cast<std::uint64_t*>(memory->data());
-    for (int i = 0; i < 5; ++i) backend->count(counters, *stream);
-    backend->count(counters + 1, *stream);
+    const auto memory = backend->allocate_host(2 * sizeof(Progress), "a test");
+    auto* told = static_cast<Progress*>(memory->data());
+    for (std::uint64_t i = 0; i < 5; ++i) backend->count(told, 10 + i, *stream);
+    backend->count(told + 1, 7, *stream);
     stream->synchronize();
-    EXPECT_EQ(counters[0], 5u) << name;
-    EXPECT_EQ(counters[1], 1u) << name;
+    EXPECT_EQ(told[0].count, 5u) << name;
+    EXPECT_EQ(told[0].what, 14u) << name;
+    EXPECT_EQ(told[1].count, 1u) << name;
+    EXPECT_EQ(told[1].what, 7u) << name;
   }
 }
 

@@ -178,10 +178,10 @@ void RecordingBackend::fill_zero(void* d_target, std::size_t size_bytes, Stream&
   });
 }
 
-void RecordingBackend::count(std::uint64_t* h_counter, Stream& stream) {
+void RecordingBackend::count(Progress* h_progress, std::uint64_t what, Stream& stream) {
   auto& queued = dynamic_cast<QueuedStream&>(stream);
-  queues_.recording.add({.what = "count", .stream = queued.number(), .target = h_counter});
-  queued.put([h_counter] { std::atomic_ref(*h_counter).fetch_add(1); });
+  queues_.recording.add({.what = "count", .stream = queued.number(), .target = h_progress});
+  queued.put([=, this, &stream] { Backend::count(h_progress, what, stream); });
 }
 
 // ---- Ops: the inner backend's, when the stream comes to them

@@ -4,15 +4,19 @@
 namespace lockstep::cuda {
 namespace {
 
-/// The only writer: calls of one counter are given to one stream.
-__global__ void count(volatile std::uint64_t* h_counter) {
-  if (threadIdx.x == 0) *h_counter = *h_counter + 1;
+/// The only writer: calls for one Progress are given to one stream. Who reads the new count reads the new `what` too,
+/// or a later one.
+__global__ void tell(volatile std::uint64_t* h_count, volatile std::uint64_t* h_what, std::uint64_t what) {
+  if (threadIdx.x != 0) return;
+  *h_what = what;
+  __threadfence_system();
+  *h_count = *h_count + 1;
 }
 
 }  // namespace
 
-void add_one(std::uint64_t* h_counter, Stream& stream) {
-  launch(count, {.blocks = 1, .threads = 32}, stream, h_counter);
+void count(Progress* h_progress, std::uint64_t what, Stream& stream) {
+  launch(tell, {.blocks = 1, .threads = 32}, stream, &h_progress->count, &h_progress->what, what);
 }
 
 }  // namespace lockstep::cuda

@@ -1,12 +1,12 @@
-// A counter in pinned memory that a stream raises when it comes there. Contract: lockstep/backend.h, Backend::count.
+// What a stream tells in pinned memory when it comes there. Contract: lockstep/backend.h, Backend::count.
 #pragma once
 
 #include <cstdint>
 
-#include "lockstep/event.h"
+#include "lockstep/backend.h"
 
 namespace lockstep::cuda {
 
-void add_one(std::uint64_t* h_counter, Stream& stream);
+void count(Progress* h_progress, std::uint64_t what, Stream& stream);
 
 }  // namespace lockstep::cuda

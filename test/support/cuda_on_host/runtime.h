@@ -100,3 +100,4 @@ inline unsigned atomicAdd(unsigned* place, unsigned value) {
   return before;
 }
 inline void __threadfence() {}
+inline void __threadfence_system() {}
