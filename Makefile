@@ -50,6 +50,9 @@ cuda_folders := $(realpath $(wildcard $(CUDNN_HOME:=/lib64) $(CUDNN_HOME:=/lib) 
 CUDA_LIBS    := $(foreach d,$(cuda_folders),-L$(d) -Wl$(comma)-rpath$(comma)$(d)) -lcudart_static
 cuda_known   := $(patsubst compute_%,%,$(filter compute_%,$(shell $(NVCC) --list-gpu-arch 2>/dev/null)))
 CUDA_ARCH    ?= $(filter 70 75 80 90 100,$(cuda_known))
+$(if $(shell command -v $(NVCC) 2>/dev/null),,$(error there is no compiler $(NVCC): CUDA_HOME names the CUDA toolkit, CUDA=0 builds without))
+cuda_unknown := $(if $(cuda_known),$(filter-out $(cuda_known),$(CUDA_ARCH)))
+$(if $(cuda_unknown),$(error CUDA_ARCH=$(CUDA_ARCH): $(NVCC) knows $(cuda_known), as in CUDA_ARCH="80 90"))
 NVCC_FLAGS   := -std=c++20 --expt-relaxed-constexpr -DFMT_USE_CONSTEXPR=1 $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a),code=sm_$(a)) \
   $(foreach a,$(lastword $(sort $(filter-out 100,$(CUDA_ARCH))) $(filter 100,$(CUDA_ARCH))),-gencode arch=compute_$(a),code=compute_$(a))
 endif

@@ -12,10 +12,19 @@
 # test/cuda/bundle_test.sh tries an archive where the system's copies are hidden.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-build=$1 out=$2
+if (($# != 2)) || [[ -z $1 || -z $2 ]]; then
+  echo "usage: scripts/bundle.sh BUILD FOLDER" >&2
+  exit 2
+fi
+build=$1 out=${2%/}
+stop() { echo "bundle: $1" >&2; exit 1; }
+[[ -x $build/lockstep ]] || stop "$build holds no program; \`make bundle\` builds it"
+command -v "${MPIRUN:-mpirun}" >/dev/null || stop "Open MPI is wanted, and there is no ${MPIRUN:-mpirun}; MPI_HOME names one"
+# What is there is replaced, if it is a bundle.
+[[ ! -e $out || -x $out/run && -d $out/openmpi ]] || stop "$out is there and no bundle; name another folder, or remove it"
 mpirun=$(readlink -f "$(command -v "${MPIRUN:-mpirun}")")
 ompi_info=$(dirname "$(command -v "${MPIRUN:-mpirun}")")/ompi_info
-[[ -x $ompi_info ]] || { echo "bundle: Open MPI is wanted, and there is no $ompi_info; MPI_HOME names one" >&2; exit 1; }
+[[ -x $ompi_info ]] || stop "Open MPI is wanted, and there is no $ompi_info; MPI_HOME names one"
 
 # What every machine has, or what belongs to its driver and its CUDA.
 belongs_to_the_machine() {
@@ -35,7 +44,7 @@ add_libraries() {
 }
 
 rm -rf "$out" "$out.tar.xz"
-mkdir -p "$out"/{bin,lib,openmpi,tree}
+mkdir -p "$out"/{bin,lib,openmpi,tree} || stop "$out cannot be made"
 
 install -m 755 "$build/lockstep" "$out/bin/lockstep"
 install -m 755 "$mpirun" "$out/bin/mpirun"
@@ -53,7 +62,7 @@ for plugin in "$plugins"/mca_*.so; do
   install -m 644 "$plugin" "$to/"
   add_libraries "$plugin"
 done
-[[ -e $to/mca_btl_self.so ]] || { echo "bundle: Open MPI's plugins are not in $plugins" >&2; exit 1; }
+[[ -e $to/mca_btl_self.so ]] || stop "Open MPI's plugins are not in $plugins"
 cp "$messages"/help-*.txt "$out/openmpi/$(relative pkgdatadir)/"
 
 # Tests run in the root of a source tree.
@@ -92,4 +101,4 @@ chmod 755 "$out/run"
 tar -C "$(dirname "$out")" -cf - "$(basename "$out")" | xz --lzma2=preset=6,dict=256MiB > "$out.tar.xz"
 size=$(stat -c %s "$out.tar.xz")
 echo "$out.tar.xz: $((size / 1000000)) MB"
-[[ $size -lt 60000000 ]] || { echo "bundle: that is more than 60 MB" >&2; exit 1; }
+[[ $size -lt 60000000 ]] || stop "that is more than 60 MB"

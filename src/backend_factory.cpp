@@ -16,9 +16,17 @@ namespace cpu {
 std::string onednn_version();  // kernels/cpu/base/onednn.cpp; its header needs oneDNN's own
 }
 
+std::string reason_for_no_gpu() {
+#ifdef LOCKSTEP_CUDA
+  return cuda::reason_for_no_device();
+#else
+  return "this build has no CUDA backend";
+#endif
+}
+
 std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
 #ifdef LOCKSTEP_CUDA
-  if (options.device == "cuda" || (options.device == "auto" && cuda::reason_for_no_device().empty()))
+  if (options.device == "cuda" || (options.device == "auto" && reason_for_no_gpu().empty()))
     return cuda::make_backend(options);
 #endif
   require(options.device != "cuda", ErrorCode::not_supported,

@@ -9,8 +9,8 @@
   sanitizer  compute-sanitizer's memcheck and racecheck on the kernels' tests
 
 What passed with the same commit is kept in the report: started again, a part goes on with what is missing, then with what
-failed. Exit status 0: all of the parts was done and nothing failed; 1: something failed; 75: the time was over, and the
-same command goes on.
+failed. Exit status 0: nothing failed, and what could not be run here stands as not run, with the reason; 1: something failed;
+75: the time was over, and the same command goes on.
 """
 import argparse
 import json
@@ -148,7 +148,7 @@ class Context:
             before = json.loads((self.results / f"{self.name()}.json").read_text())
             if before["version"]["commit"] == self.report["version"]["commit"]:
                 self.report["parts"], self.report["figures"] = before["parts"], before["figures"]
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, TypeError):
             pass  # there is none
 
 
@@ -540,7 +540,8 @@ def main():
     parser.add_argument("--dry-run", action="store_true", help="say what is here and what would be run")
     parser.add_argument("--fresh", action="store_true", help="forget what was done before")
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal; the same command goes on"))  # and ends its children
+    for number in (signal.SIGTERM, signal.SIGINT):  # what runs is ended too
+        signal.signal(number, lambda *_: sys.exit("ended by a signal; the same command goes on"))
     context = Context(args)
     if not context.binary.exists():
         harness.stop(f"{context.binary} is missing; `make` builds it, or --build names the folder")
@@ -549,12 +550,21 @@ def main():
         return say_what_would_run(context, problem)
     if problem:
         harness.stop(problem)
+    try:
+        context.results.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=context.results):
+            pass
+    except OSError as reason:
+        harness.stop(f"the report cannot be written: {reason}; --results names another folder")
     context.report.update(machine=harness.machine(), version=harness.version(context.binary, context.launcher))
     if not args.fresh:
         context.take_up()
     is_over = [run_part(part, context) for part in args.parts]
     write(context)
     failed = [item for part in args.parts for item, r in context.report["parts"][part].items() if r["status"] == FAILED]
+    for part in args.parts:
+        found = [r["status"] for r in context.report["parts"][part].values()]
+        print(f"{part}: " + ", ".join(f"{found.count(status)} {status}" for status in (PASSED, FAILED, NOT_RUN, CUT_SHORT)))
     sys.exit(EXIT_NOT_OVER if not all(is_over) else 1 if failed else 0)
 
 

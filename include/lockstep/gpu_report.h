@@ -38,7 +38,10 @@ struct GpuReport {
   bool is_usable() const;
 };
 
-/// From src/backend_factory.cpp. Throws nothing because of a missing driver, device or library.
+// From src/backend_factory.cpp.
+/// Throws nothing because of a missing driver, device or library.
 GpuReport gpu_report();
+/// Why device: auto takes the processor, as a part of a sentence; empty: it takes a GPU.
+std::string reason_for_no_gpu();
 
 }  // namespace lockstep

@@ -196,7 +196,9 @@ std::string CudaConv2d::describe() const {
       fmt::format("conv2d {}, {}, weights {}: {} (of {})", text(unit_.shape), text(d_.normalization),
                   layout_->describe(), cuda::name(level_), levels_.empty() ? cuda::name(level_) : levels_);
   const auto add = [&](ConvolutionGraph graph, const std::unique_ptr<PlannedConvolution>& plan) {
-    if (plan) out += fmt::format("; {}: {} of {}", cuda::name(graph), plan->plan(), plan->n_plans());
+    if (!plan) return;
+    out += fmt::format("; {}: {}", cuda::name(graph), plan->plan());
+    if (plan->n_plans() > 1) out += fmt::format(" of {}", plan->n_plans());
   };
   add(unit_.forward, forward_);
   add(unit_.fused_gradient, fused_gradient_);

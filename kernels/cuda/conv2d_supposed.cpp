@@ -12,7 +12,7 @@ class SupposedConvolution final : public PlannedConvolution {
  public:
   explicit SupposedConvolution(std::string what) : what_(std::move(what)) {}
   std::size_t workspace_bytes() const override { return kWorkspaceBytes; }
-  std::string plan() const override { return "chosen on the device"; }
+  std::string plan() const override { return "a plan that the device chooses"; }
   std::size_t n_plans() const override { return 1; }
   void run(const ConvolutionTensors&, void*, Stream&) override {
     fail(ErrorCode::internal, "the convolution {} was planned for a device that is not here", what_);

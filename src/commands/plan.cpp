@@ -38,7 +38,11 @@ struct Planned {
 /// `device`: one that need not be here; empty: the configuration's.
 std::unique_ptr<Backend> backend_of(const Config& config, const Ranks& ranks, const std::string& device,
                                     std::shared_ptr<Algorithms> algorithms) {
-  if (!device.empty()) return make_planning_backend(device);
+  if (!device.empty()) {
+    require(config.device != "cpu", ErrorCode::config_conflict,
+            "--device {} plans for a GPU, and the configuration says device=cpu: leave one of them out", device);
+    return make_planning_backend(device);
+  }
   return make_backend({.device = config.device,
                        .threads = config.cpu.threads,
                        .local_rank = 0,

@@ -9,6 +9,7 @@
 
 #include "base/process.h"
 #include "base/version.h"
+#include "lockstep/gpu_report.h"
 #include "lockstep/log.h"
 
 namespace lockstep::train {
@@ -84,6 +85,8 @@ void write_banner(Session& s) {
           "`mpirun --bind-to none`, or give each rank more with --map-by",
           r, field[4]);
   }
+  if (s.config.device == "auto" && s.backend->memory_space() == MemorySpace::host)
+    log::info("device: the processor, since {}", reason_for_no_gpu());
   const data::ImageSetInfo& images = s.train_set->info();
   log::info("data: {} ({} samples of {}x{}x{}, {} classes){}", images.path, images.n_samples, images.height,
             images.width, images.channels, images.classes,

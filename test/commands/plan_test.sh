@@ -41,6 +41,16 @@ check "no such description" test $? = 2
 check "with the reason" grep -q 'nosuch.json: .* No such file' "$work/nosuch"
 "$lockstep" plan "${net[@]}" precision=fp32 --device test/cuda/h200_device_properties.json >"$work/file" 2>&1
 check "a description as a file" grep -q '^How each layer runs on NVIDIA H200' "$work/file"
+mkdir "$work/folder.json"
+described() { sed "s/\"$1\": *[^,}]*/\"$1\": $2/" test/cuda/h200_device_properties.json >"$work/odd.json"; }
+check "a folder is no description of a GPU" refused 2 'folder.json: .* this is no file' "$lockstep" plan "${net[@]}" --device "$work/folder.json"
+described totalGlobalMem -5
+check "  nor are impossible values" refused 2 'totalGlobalMem of a GPU is from' "$lockstep" plan "${net[@]}" --device "$work/odd.json"
+described multiProcessorCount 0
+check "  of any kind" refused 2 'multiProcessorCount of a GPU is from 1' "$lockstep" plan "${net[@]}" --device "$work/odd.json"
+described deviceVer 20
+check "  that can be seen" refused 2 'deviceVer of a GPU is from' "$lockstep" plan "${net[@]}" --device "$work/odd.json"
+check "device=cpu is not planned for a GPU" refused 2 'says device=cpu' "$lockstep" plan "${net[@]}" device=cpu --device h200
 "$lockstep" plan "${net[@]}" precision=bf16 --device t4 >"$work/bf16" 2>&1
 check "bf16 on a T4 is refused" test $? = 2
 check "in a sentence" grep -q 'does not compute in bf16' "$work/bf16"

@@ -124,7 +124,17 @@ kill -TERM $ended
 wait $ended
 check "a signal ends it with a sentence" has 'ended by a signal; the same command goes on' "$work/ended"
 check "  and what it had started" bash -c "! pgrep -f '$build/test/kernels/[p]ool2d_test'"
+"$python" bench/gpu/check.py ops --build "$build" --results "$work/results" --fresh >"$work/ended" 2>&1 &
+ended=$!
+while ! grep -q 'pool2d' "$work/ended" && kill -0 $ended; do sleep 0.1; done
+kill -INT $ended
+wait $ended
+check "  so does Ctrl-C" has '^ended by a signal; the same command goes on$' "$work/ended"
+check "  and no more" bash -c "! grep Traceback '$work/ended'"
 rm "$FAKES/slow"
+touch "$work/file"
+check "a report that cannot be written is said at once" refused 1 'the report cannot be written: .*--results' \
+  "$python" bench/gpu/check.py ops --build "$build" --results "$work/file"
 check "the same command goes on to the end" gpu_check ops
 check "  on the device, without timed plans" has '^kernels/pool2d_test cuda none --gtest_brief=1$' "$FAKES/log"
 check "  and the page tells all" has '^## ops: 2 passed, 0 failed$' "$work/results/h200-imagined.md"

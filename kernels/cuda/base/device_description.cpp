@@ -1,7 +1,9 @@
 #include "kernels/cuda/base/device_description.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -10,21 +12,42 @@
 
 namespace lockstep::cuda {
 
+constexpr std::uintmax_t kMostBytes = 1 << 20;
+
 DeviceDescription read_device_description(const std::string& path) {
+  std::error_code error;
+  const bool is_file = std::filesystem::is_regular_file(path, error);
+  require(is_file && std::filesystem::file_size(path, error) <= kMostBytes, ErrorCode::usage,
+          "{}: the description of a GPU is wanted, and this is {}", path,
+          error     ? error.message()
+          : is_file ? "a file of more than a megabyte"
+                    : "no file");
   std::ifstream file(path, std::ios::binary);
   require(file.good(), ErrorCode::usage, "{}: the description of a GPU cannot be opened: {}", path,
           std::strerror(errno));
   DeviceDescription description;
   description.json.assign(std::istreambuf_iterator<char>(file), {});
+  double memory_bytes = 0;
   try {
     const nlohmann::json keys = nlohmann::json::parse(description.json);
     description.name = keys.at("deviceName").get<std::string>();
     description.compute_capability = keys.at("deviceVer").get<int>() / 10;
     description.multiprocessors = keys.at("multiProcessorCount").get<int>();
-    description.memory_bytes = keys.at("totalGlobalMem").get<std::size_t>();
+    memory_bytes = keys.at("totalGlobalMem").get<double>();
   } catch (const nlohmann::json::exception& error) {
     fail(ErrorCode::usage, "{}: this is no description of a GPU as cuDNN writes it: {}", path, error.what());
   }
+  const auto in_range = [&](const char* key, double value, double least, double greatest) {
+    require(value >= least && value <= greatest, ErrorCode::usage, "{}: {} of a GPU is from {} to {}, not {}", path,
+            key, least, greatest, value);
+  };
+  in_range("deviceVer", 10 * description.compute_capability, 500, 5000);
+  in_range("multiProcessorCount", description.multiprocessors, 1, 10000);
+  in_range("totalGlobalMem", memory_bytes, 1 << 28, 0x1p50);
+  require(
+      description.name.size() <= 200 && std::ranges::none_of(description.name, [](unsigned char c) { return c < ' '; }),
+      ErrorCode::usage, "{}: deviceName is no name of a GPU", path);
+  description.memory_bytes = static_cast<std::size_t>(memory_bytes);
   return description;
 }
 
