@@ -60,10 +60,12 @@ bench-check: $(BUILD)/lockstep benches
 BUNDLE ?= lockstep-bundle
 bundle:
 	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build-bundle CUDA_ARCH=$(or $(CUDA_ARCH_OF_BUNDLE),90) tests build-bundle/lockstep
-	@scripts/bundle.sh build-bundle $(BUNDLE)
+	@scripts/bundle.sh build-bundle "$(BUNDLE)"
 PART ?= ops training ranks speed sanitizer
 gpu-check:
-	@$(MAKE) --no-print-directory -j$(JOBS) tests $(BUILD)/lockstep
+	@$(MAKE) --no-print-directory -j$(JOBS) $(BUILD)/lockstep
+	@$(if $(findstring --dry-run,$(CHECK_OPTIONS)),:,$(BUILD)/lockstep gpu-info)
+	@$(MAKE) --no-print-directory -j$(JOBS) tests
 	@$(or $(PYTHON),python3) bench/gpu/check.py $(PART) --build $(BUILD) $(CHECK_OPTIONS)
 
 # ---- Checks ---------------------------------------------------------------------------------------------------------

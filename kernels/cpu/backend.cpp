@@ -129,7 +129,8 @@ class CpuBackend final : public Backend {
   }
   std::string check_precision(Precision precision) const override {
     require(precision == Precision::fp32 || precision == Precision::bf16, ErrorCode::not_supported,
-            "the cpu backend computes in fp32 or bf16, {} was asked for: set precision=fp32 or precision=bf16",
+            "the cpu backend computes in fp32 or bf16, {} was asked for: set precision=fp32 or precision=bf16; GPUs "
+            "compute in it (`lockstep gpu-info` tells of those here, `plan --device h200` plans for one that is not)",
             lockstep::name(precision));
     if (precision == Precision::fp32 || onednn_has(dnnl::cpu_isa::avx512_core_bf16)) return "";
     return "this processor has no instructions for bf16: activations are bf16 in memory, but convolutions compute in "

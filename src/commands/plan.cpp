@@ -120,10 +120,14 @@ std::string text_of(const Planned& planned, const Ranks& ranks) {
   const Config& config = planned.config;
   const train::StepPlan& plan = *planned.plan;
   std::string text = fmt::format(
-      "{}-{}, {} parameters, {}; batch {}\n\nMemory of a rank\n{}\nAll-reduce, {:.1f} MiB a step in {} buckets\n",
+      "{}-{}, {} parameters, {}; batch {}\n\nMemory of a rank\n{}\nAll-reduce, {:.1f} MiB a step{} in {} buckets\n",
       config.model.family, config.model.depth, plan.parameters().n_canonical(), name(config.precision),
       train::batch_text(plan.batch()), train::memory_text(plan.memory()),
-      static_cast<double>(plan.memory().gradients) / (1 << 20), plan.buckets().size());
+      static_cast<double>(plan.memory().gradients) / (1 << 20),
+      config.comm.gradients == "fp32" || ranks.nodes == 1
+          ? ""
+          : fmt::format(" (between nodes half of it, in {})", config.comm.gradients),
+      plan.buckets().size());
   for (const comm::Bucket& b : plan.buckets())
     text += fmt::format("  {:>9.2f} MiB  {} .. {}\n", static_cast<double>(b.n_elements * sizeof(float)) / (1 << 20),
                         b.first_name, b.last_name);

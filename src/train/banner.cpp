@@ -44,11 +44,11 @@ std::string memory_text(const MemoryReport& m) {
   line("activations", m.activations, fmt::format("{:.1f} MiB without reuse", mib(m.activations_without_reuse)));
   line("workspace", m.workspace, "");
   line("exchange", m.exchange, "");
-  if (m.node_buffers > 0) line("from other nodes", m.node_buffers, "buffers of sums between nodes");
+  if (m.node_buffers > 0) line("sums under way", m.node_buffers, "buffers for what nodes send each other");
   line("peers' gradients", m.mapped_peers, "mapped, of the other ranks on the node");
   line("batches going up", m.uploads, "");
   line("batches ahead", m.loader, "of the host");
-  line("checkpoint", m.checkpoint, "copy that is written while training goes on");
+  line("checkpoint", m.checkpoint, "of the host: the copy that is written while training goes on");
   line("in all", m.total(), "");
   return text;
 }
