@@ -288,10 +288,9 @@ class NcclCommunicator final : public Communicator, private Lane, private Peers 
   std::uint64_t note(const std::string& label, std::size_t size_bytes) {
     const std::lock_guard lock(labels_mutex_);
     ++issued_;
-    const auto known = numbers_.find({label, size_bytes});
-    if (known != numbers_.end()) return known->second;
-    labels_.push_back(fmt::format("{}, {:.1f} MiB", label, static_cast<double>(size_bytes) / (1 << 20)));
-    return numbers_[{label, size_bytes}] = labels_.size() - 1;
+    const auto [number, is_new] = numbers_.try_emplace({label, size_bytes}, labels_.size());
+    if (is_new) labels_.push_back(fmt::format("{}, {:.1f} MiB", label, static_cast<double>(size_bytes) / (1 << 20)));
+    return number->second;
   }
 
   std::string label_of(std::uint64_t number) {
