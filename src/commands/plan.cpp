@@ -32,7 +32,7 @@ struct Planned {
   std::int64_t fits = 0;          // samples of a rank, or micro-batch, at once
   std::string precision_warning;  // empty: none
 
-  bool step_fits() const { return plan->batch().largest_piece() <= fits; }
+  bool step_fits() const { return plan->batch().largest_micro_batch() <= fits; }
 };
 
 /// `device`: one that need not be here; empty: the configuration's.
@@ -71,7 +71,8 @@ Planned make_plan(const Config& given, const Ranks& ranks, const data::ImageSetI
   const train::BatchShape batch = train::batch_shape(config, 0, ranks.n);
   if (algorithms)  // what is not remembered runs in a fixed way
     algorithms->remember(
-        train::AlgorithmStore(train::RunDirectory(config), planned.backend->device(), batch.largest_piece()).load());
+        train::AlgorithmStore(train::RunDirectory(config), planned.backend->device(), batch.largest_micro_batch())
+            .load());
   planned.plan =
       std::make_unique<train::StepPlan>(config, images, batch, *planned.backend, topology(batch.order_over_ranks()));
   return planned;
@@ -91,8 +92,8 @@ nlohmann::ordered_json json_of(const Planned& planned, const Ranks& ranks) {
     buckets.push_back({{"first", b.first_name}, {"last", b.last_name}, {"size_bytes", b.n_elements * sizeof(float)}});
   return {{"ranks", ranks.n},
           {"nodes", ranks.nodes},
-          {"batch_per_rank", planned.plan->batch().largest_piece()},
-          {"accumulate", planned.plan->batch().is_tree ? 1 : planned.plan->batch().pieces},
+          {"batch_per_rank", planned.plan->batch().largest_micro_batch()},
+          {"accumulate", planned.plan->batch().is_tree ? 1 : planned.plan->batch().n_micro_batches},
           {"global_batch", planned.plan->batch().global_batch},
           {"batch_that_fits", planned.fits},
           {"fits", planned.step_fits()},
@@ -140,7 +141,7 @@ std::string text_of(const Planned& planned, const Ranks& ranks) {
     text += fmt::format(
         "This step does NOT fit: {} samples of a rank at once. Lower train.global_batch, or set "
         "train.accumulate=auto\n",
-        plan.batch().largest_piece());
+        plan.batch().largest_micro_batch());
   if (!planned.precision_warning.empty()) text += fmt::format("\nPrecision: {}\n", planned.precision_warning);
   return text + fmt::format("\nHow each layer runs on {}\n{}", planned.backend->device().name, choices(plan));
 }

@@ -1,6 +1,6 @@
-// A ring of prefetch + 2 slots (two are the caller's). Piece k lies in slot k % slots; a reader takes the next piece
-// whose slot is free, reads it without a lock, and says so. What piece k holds is a function of k alone, so the
-// sequence is the same for any number of readers.
+// A ring of prefetch + 2 slots (two are the caller's). Micro-batch k lies in slot k % slots; a reader takes the next
+// micro-batch whose slot is free, reads it without a lock, and says so. What micro-batch k holds is a function of k
+// alone, so the sequence is the same for any number of readers.
 #include "data/loader.h"
 
 #include <algorithm>
@@ -26,8 +26,8 @@ struct Loader::State {
     std::span<std::int32_t> labels;
     std::span<std::uint32_t> sample_ids;
     Batch batch;
-    std::int64_t ready_piece = -1;  // the piece that was read into it last
-    std::exception_ptr error;       // or why it could not be read
+    std::int64_t ready_micro_batch = -1;  // the micro-batch that was read into it last
+    std::exception_ptr error;             // or why it could not be read
   };
   struct Order {
     std::int64_t epoch = -1;
@@ -38,15 +38,15 @@ struct Loader::State {
   std::shared_ptr<const ImageSet> set;
   LoaderOptions options;
   std::int64_t epoch_samples = 0, epoch_steps = 0;
-  std::int64_t n_pieces = 0;  // in all; -1: endless
+  std::int64_t n_micro_batches = 0;  // in all; -1: endless
 
   std::mutex mutex;
-  std::condition_variable slot_free, piece_ready, order_ready;
+  std::condition_variable slot_free, micro_batch_ready, order_ready;
   std::vector<Slot> slots;
-  std::vector<Order> orders;      // of the epochs that the ring may span; epoch e in orders[e % orders.size()]
-  std::int64_t next_piece = 0;    // to be taken by a reader
-  std::int64_t first_in_use = 0;  // the caller's pieces, once it has some; all before it are free
-  std::int64_t n_given = 0;       // pieces given to the caller
+  std::vector<Order> orders;          // of the epochs that the ring may span; epoch e in orders[e % orders.size()]
+  std::int64_t next_micro_batch = 0;  // to be taken by a reader
+  std::int64_t first_in_use = 0;      // the caller's micro-batches, once it has some; all before it are free
+  std::int64_t n_given = 0;           // micro-batches given to the caller
   bool stopping = false;
   double wait_seconds = 0;
   std::vector<std::thread> threads;
@@ -55,20 +55,22 @@ struct Loader::State {
   void take_memory(Slot& slot);
   void stop();
   void run_reader();
-  void read_piece(std::int64_t piece, Slot& slot);
+  void read_micro_batch(std::int64_t micro_batch, Slot& slot);
   const std::uint32_t* order_of(std::int64_t epoch);
 };
 
 Loader::State::State(std::shared_ptr<const ImageSet> image_set, const LoaderOptions& wanted)
     : set(std::move(image_set)), options(wanted) {
   const LoaderOptions& o = options;
-  require(o.global_batch > 0 && o.pieces > 0 && o.rank >= 0 && o.n_shares > 0 && o.rank + o.n_shares <= o.size &&
-              o.readers > 0 && o.prefetch > 0 && o.first_step >= 0 && o.max_samples >= 0,
+  require(o.global_batch > 0 && o.n_micro_batches > 0 && o.rank >= 0 && o.n_shards > 0 &&
+              o.rank + o.n_shards <= o.size && o.readers > 0 && o.prefetch > 0 && o.first_step >= 0 &&
+              o.max_samples >= 0,
           ErrorCode::internal, "the loader was given impossible options");
-  const std::int64_t share = shares_of(o.global_batch, o.rank, o.n_shares, o.size).size();
-  require(o.capacity >= (share + o.pieces - 1) / o.pieces, ErrorCode::internal,
-          "a capacity of {} samples does not hold a piece of a global batch of {} on {} ranks in {} pieces", o.capacity,
-          o.global_batch, o.size, o.pieces);
+  const std::int64_t shard = shards_of(o.global_batch, o.rank, o.n_shards, o.size).size();
+  require(
+      o.capacity >= (shard + o.n_micro_batches - 1) / o.n_micro_batches, ErrorCode::internal,
+      "a capacity of {} samples does not hold a micro-batch of a global batch of {} on {} ranks in {} micro-batches",
+      o.capacity, o.global_batch, o.size, o.n_micro_batches);
   const std::int64_t n = set->info().n_samples;
   epoch_samples = o.max_samples > 0 ? std::min(o.max_samples, n) : n;
   epoch_steps = steps_per_epoch(epoch_samples, o.global_batch, o.drop_last);
@@ -76,15 +78,15 @@ Loader::State::State(std::shared_ptr<const ImageSet> image_set, const LoaderOpti
           "{} samples of {} do not fill one global batch of {}: use a smaller train.global_batch, or data.drop_last: "
           "false",
           epoch_samples, set->info().path, o.global_batch);
-  n_pieces = o.last_step < 0 ? -1 : std::max<std::int64_t>(0, o.last_step - o.first_step) * o.pieces;
+  n_micro_batches = o.last_step < 0 ? -1 : std::max<std::int64_t>(0, o.last_step - o.first_step) * o.n_micro_batches;
 
   slots.resize(static_cast<std::size_t>(o.prefetch) + 2);
   for (Slot& slot : slots) {
     take_memory(slot);
     slot.batch = {0, slot.images, slot.labels, slot.sample_ids};
   }
-  const std::int64_t epoch_pieces = epoch_steps * o.pieces;
-  orders.resize(static_cast<std::size_t>((o.prefetch + epoch_pieces) / epoch_pieces) + 1);
+  const std::int64_t epoch_micro_batches = epoch_steps * o.n_micro_batches;
+  orders.resize(static_cast<std::size_t>((o.prefetch + epoch_micro_batches) / epoch_micro_batches) + 1);
   try {
     for (int i = 0; i < o.readers; ++i) threads.emplace_back([this] { run_reader(); });
   } catch (...) {
@@ -123,21 +125,23 @@ void Loader::State::run_reader() {
   std::unique_lock lock(mutex);
   const auto n_slots = static_cast<std::int64_t>(slots.size());
   while (true) {
-    slot_free.wait(lock, [&] { return stopping || next_piece == n_pieces || next_piece < first_in_use + n_slots; });
-    if (stopping || next_piece == n_pieces) return;
-    const std::int64_t piece = next_piece++;
-    Slot& slot = slots[static_cast<std::size_t>(piece % n_slots)];
+    slot_free.wait(lock, [&] {
+      return stopping || next_micro_batch == n_micro_batches || next_micro_batch < first_in_use + n_slots;
+    });
+    if (stopping || next_micro_batch == n_micro_batches) return;
+    const std::int64_t micro_batch = next_micro_batch++;
+    Slot& slot = slots[static_cast<std::size_t>(micro_batch % n_slots)];
     lock.unlock();
     std::exception_ptr error;
     try {
-      read_piece(piece, slot);
+      read_micro_batch(micro_batch, slot);
     } catch (...) {
       error = std::current_exception();
     }
     lock.lock();
     slot.error = error;
-    slot.ready_piece = piece;
-    piece_ready.notify_all();
+    slot.ready_micro_batch = micro_batch;
+    micro_batch_ready.notify_all();
   }
 }
 
@@ -169,13 +173,14 @@ const std::uint32_t* Loader::State::order_of(std::int64_t epoch) {
   return order.samples.data();
 }
 
-void Loader::State::read_piece(std::int64_t piece, Slot& slot) {
-  const std::int64_t step = options.first_step + piece / options.pieces;
+void Loader::State::read_micro_batch(std::int64_t micro_batch, Slot& slot) {
+  const std::int64_t step = options.first_step + micro_batch / options.n_micro_batches;
   const trace::Span span(trace::Kind::read, "read for step", step + 1);
   const std::int64_t begin = step % epoch_steps * options.global_batch;
   const std::int64_t batch = std::min(options.global_batch, epoch_samples - begin);
-  const Share mine = shares_of(batch, options.rank, options.n_shares, options.size);
-  const Share cut = share_of(mine.size(), static_cast<int>(piece % options.pieces), options.pieces);
+  const Shard mine = shards_of(batch, options.rank, options.n_shards, options.size);
+  const Shard cut =
+      shard_of(mine.size(), static_cast<int>(micro_batch % options.n_micro_batches), options.n_micro_batches);
   const std::int64_t first = begin + mine.begin + cut.begin;
   const auto n = static_cast<std::size_t>(cut.size());
   const std::uint32_t* order = n > 0 ? order_of(step / epoch_steps) : nullptr;
@@ -205,14 +210,15 @@ std::int64_t Loader::steps_per_epoch(std::int64_t n_samples, std::int64_t global
 
 const Batch& Loader::next() {
   State& s = *state_;
-  require(s.n_given != s.n_pieces, ErrorCode::internal, "the loader was asked for more than its {} pieces", s.n_pieces);
+  require(s.n_given != s.n_micro_batches, ErrorCode::internal,
+          "the loader was asked for more than its {} micro-batches", s.n_micro_batches);
   const trace::Span span(trace::Kind::wait, "data");
   const Clock::time_point begin = Clock::now();
   std::unique_lock lock(s.mutex);
   s.first_in_use = std::max<std::int64_t>(0, s.n_given - 1);
   s.slot_free.notify_all();
   State::Slot& slot = s.slots[static_cast<std::size_t>(s.n_given) % s.slots.size()];
-  s.piece_ready.wait(lock, [&] { return slot.ready_piece == s.n_given; });
+  s.micro_batch_ready.wait(lock, [&] { return slot.ready_micro_batch == s.n_given; });
   s.wait_seconds += seconds_since(begin);
   if (slot.error) std::rethrow_exception(slot.error);
   ++s.n_given;

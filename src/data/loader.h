@@ -10,7 +10,7 @@
 
 namespace lockstep::data {
 
-/// One rank's piece of a global batch, in host memory.
+/// One rank's micro-batch of a global batch, in host memory.
 struct Batch {
   std::int64_t n_samples = 0;                 // this rank's, may be less than the capacity at an epoch's end
   std::span<const std::uint8_t> images;       // (capacity, H, W, C); beyond n_samples zero
@@ -19,19 +19,20 @@ struct Batch {
 };
 
 /// What the loader gives: for each (epoch, step) in turn the samples at positions
-/// [step * global_batch, min((step+1) * global_batch, n)) of the epoch's order, of which this rank takes its share;
-/// with `pieces` > 1 (accumulation) the share is cut again into that many consecutive pieces, next() giving one each.
+/// [step * global_batch, min((step+1) * global_batch, n)) of the epoch's order, of which this rank takes its shard;
+/// with n_micro_batches > 1 (accumulation) the shard is cut again into that many consecutive micro-batches, next()
+/// giving one each.
 struct LoaderOptions {
   std::int64_t global_batch = 0;
-  std::int64_t capacity = 0;  // samples of the largest piece
-  int pieces = 1;
+  std::int64_t capacity = 0;  // samples of the largest micro-batch
+  int n_micro_batches = 1;
   int rank = 0, size = 1;
-  int n_shares = 1;  // `rank` and `size` count shares of the global batch, of which this rank takes so many
+  int n_shards = 1;  // `rank` and `size` count shards of the global batch, of which this rank takes so many
   std::uint32_t seed = 0;
   bool shuffle = true;
   bool drop_last = true;         // a last batch smaller than global_batch is left out of the epoch
   int readers = 1;               // threads
-  int prefetch = 3;              // pieces ready ahead
+  int prefetch = 3;              // micro-batches ready ahead
   std::int64_t first_step = 0;   // global step to begin at: epoch = step / steps_per_epoch (resuming inside an epoch)
   std::int64_t last_step = -1;   // exclusive; -1: endless
   std::int64_t max_samples = 0;  // an epoch is the first so many of the order; 0: all
@@ -47,8 +48,8 @@ class Loader {
 
   static std::int64_t steps_per_epoch(std::int64_t n_samples, std::int64_t global_batch, bool drop_last);
 
-  /// The next piece; valid until the second call after it, since it may still be on its way to a device. Blocks until
-  /// it is read; the wait is added to wait_seconds(). Rethrows what a reader thread met.
+  /// The next micro-batch; valid until the second call after it, since it may still be on its way to a device. Blocks
+  /// until it is read; the wait is added to wait_seconds(). Rethrows what a reader thread met.
   const Batch& next();
   double wait_seconds() const;  // so far
 

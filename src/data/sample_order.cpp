@@ -24,16 +24,16 @@ std::vector<std::uint32_t> epoch_order(std::uint32_t seed, std::uint32_t epoch, 
   return order;
 }
 
-Share share_of(std::int64_t batch, int rank, int size) {
-  require(batch >= 0 && size > 0 && rank >= 0 && rank < size, ErrorCode::internal, "no share {} of {} in {} samples",
+Shard shard_of(std::int64_t batch, int rank, int size) {
+  require(batch >= 0 && size > 0 && rank >= 0 && rank < size, ErrorCode::internal, "no shard {} of {} in {} samples",
           rank, size, batch);
   const std::int64_t base = batch / size, more = batch % size;
   const std::int64_t begin = rank * base + std::min<std::int64_t>(rank, more);
   return {begin, begin + base + (rank < more ? 1 : 0)};
 }
 
-Share shares_of(std::int64_t batch, int first, int n_shares, int size) {
-  return {share_of(batch, first, size).begin, share_of(batch, first + n_shares - 1, size).end};
+Shard shards_of(std::int64_t batch, int first, int n_shards, int size) {
+  return {shard_of(batch, first, size).begin, shard_of(batch, first + n_shards - 1, size).end};
 }
 
 }  // namespace lockstep::data

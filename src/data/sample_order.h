@@ -11,14 +11,14 @@ namespace lockstep::data {
 /// The identity without shuffle.
 std::vector<std::uint32_t> epoch_order(std::uint32_t seed, std::uint32_t epoch, std::int64_t n_samples, bool shuffle);
 
-/// One rank's contiguous share [begin, end) of a global batch of `batch` samples: shares differ by at most one,
-/// the first batch % size ranks have one more, and the shares of all ranks tile [0, batch).
-struct Share {
+/// One rank's contiguous shard [begin, end) of a global batch of `batch` samples: shards differ by at most one,
+/// the first batch % size ranks have one more, and the shards of all ranks tile [0, batch).
+struct Shard {
   std::int64_t begin = 0, end = 0;
   std::int64_t size() const { return end - begin; }
 };
-Share share_of(std::int64_t batch, int rank, int size);
+Shard shard_of(std::int64_t batch, int rank, int size);
 /// Shares [first, first + n_shares) of `size` as one.
-Share shares_of(std::int64_t batch, int first, int n_shares, int size);
+Shard shards_of(std::int64_t batch, int first, int n_shards, int size);
 
 }  // namespace lockstep::data

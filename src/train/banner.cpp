@@ -56,10 +56,10 @@ std::string memory_text(const MemoryReport& m) {
 std::string batch_text(const BatchShape& batch) {
   if (!batch.is_tree)
     return fmt::format("{} in all = {} rank{} x {} x {} accumulated", batch.global_batch, batch.ranks,
-                       batch.ranks == 1 ? "" : "s", batch.largest_piece(), batch.pieces);
-  const int most = batch.shares_of(0), least = batch.shares_of(batch.ranks - 1);
-  return fmt::format("{} in all = {} micro-batches x {}, {} a rank", batch.global_batch, batch.n_shares(),
-                     batch.largest_piece(),
+                       batch.ranks == 1 ? "" : "s", batch.largest_micro_batch(), batch.n_micro_batches);
+  const int most = batch.shards_of(0), least = batch.shards_of(batch.ranks - 1);
+  return fmt::format("{} in all = {} micro-batches x {}, {} a rank", batch.global_batch, batch.n_shards(),
+                     batch.largest_micro_batch(),
                      most == least ? fmt::to_string(most) : fmt::format("{} to {}", least, most));
 }
 

@@ -34,18 +34,18 @@ bool Checkpointing::due_after(std::int64_t step) const {
   return clock_says_due_ || s_.is_due(step + 1, c.every_steps, c.every_epochs);
 }
 
-void Checkpointing::say(std::int64_t step, StepFlags& flags) {
-  said_step_ = step;
+void Checkpointing::write_flags(std::int64_t step, StepFlags& flags) {
+  written_step_ = step;
   const double minutes = s_.config.checkpoint.every_minutes;
   flags.save_due = s_.leader() && minutes > 0 && seconds_since(last_save_) >= 60 * minutes;
   flags.saver_done = saver_.phase_is_done();
 }
 
-void Checkpointing::hear(std::int64_t step, const StepFlags& flags) {
+void Checkpointing::read_flags(std::int64_t step, const StepFlags& flags) {
   if (flags.save_due > 0) clock_says_due_ = true;
   if (!saver_.is_running() || step <= phase_step_ || flags.saver_done < s_.world.size()) return;
   if (const auto outcome = saver_.advance()) conclude(*outcome);
-  phase_step_ = said_step_;
+  phase_step_ = written_step_;
 }
 
 void Checkpointing::save(std::int64_t steps_done, std::optional<double> quality) {
@@ -57,7 +57,7 @@ void Checkpointing::save(std::int64_t steps_done, std::optional<double> quality)
     wait();
   }
   const Clock::time_point begin = Clock::now();
-  const Progress before = s_.progress;
+  const RunProgress before = s_.progress;
   const bool is_best = note_best(quality);
   running_ = {.step = steps_done, .is_best = is_best, .before = before, .begin = begin};
   const std::string path = s_.run.checkpoint(steps_done, s_.steps_per_epoch), directory = s_.run.checkpoints();
@@ -76,7 +76,7 @@ void Checkpointing::save(std::int64_t steps_done, std::optional<double> quality)
                       warn_if_it_fails([&] { checkpoint::prune(directory, retention); });
                     }});
   s_.progress.step = steps_done;
-  phase_step_ = said_step_;
+  phase_step_ = written_step_;
   clock_says_due_ = false;
   last_save_ = begin;
   running_.blocked_seconds = seconds_since(begin);

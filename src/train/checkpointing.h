@@ -24,9 +24,9 @@ class Checkpointing {
   /// By steps, epochs or rank 0's clock, and at the end of the run. The same on all ranks.
   bool due_after(std::int64_t step) const;
   /// What this rank says in the flags of a step that begins.
-  void say(std::int64_t step, StepFlags& flags);
+  void write_flags(std::int64_t step, StepFlags& flags);
   /// What all ranks said in the flags of a step that is over. Collective when all have finished a phase.
-  void hear(std::int64_t step, const StepFlags& flags);
+  void read_flags(std::int64_t step, const StepFlags& flags);
 
   /// Collective; training stands still for the copy, and before it for a save that still runs. `quality`: greater is
   /// better; none where nothing was measured.
@@ -38,7 +38,7 @@ class Checkpointing {
   struct Running {
     std::int64_t step = 0;
     bool is_best = false;
-    Progress before;  // the best so far without it
+    RunProgress before;  // the best so far without it
     Clock::time_point begin;
     double blocked_seconds = 0;  // for the copy, and where training had to wait for the end
   };
@@ -53,8 +53,8 @@ class Checkpointing {
   const RunLock& lock_;
   checkpoint::BackgroundSaver saver_;
   Running running_;
-  std::int64_t said_step_ = -1;   // the last one whose flags were given
-  std::int64_t phase_step_ = -1;  // flags of steps up to this one are about an earlier phase
+  std::int64_t written_step_ = -1;  // the last one whose flags were given
+  std::int64_t phase_step_ = -1;    // flags of steps up to this one are about an earlier phase
   bool clock_says_due_ = false;
   Clock::time_point last_save_ = Clock::now();
   std::string last_good_;            // empty: none yet

@@ -54,7 +54,7 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   }
   // Every graph has its sums at the same place: the trainer reads one.
   sums_ = reinterpret_cast<StepSums*>(exchange + plan.largest().sums_offset);
-  piece_sums_ = std::make_unique<PieceSums>(plan, backend, gradient_arena(), &sums_->loss);
+  accumulator_ = std::make_unique<GradientAccumulator>(plan, backend, gradient_arena(), &sums_->loss);
   reducer_ = std::make_unique<comm::GradientReducer>(communicator, backend, gradient_arena(), plan.buckets());
   sums_ready_ = backend.make_event();
   sums_done_ = communicator.make_event();
@@ -96,7 +96,7 @@ void Replica::upload(const PlannedGraph& planned, const data::Batch& batch) {
                     *stream_);
 }
 
-Repetition& Replica::repetition(const PieceKey& key) {
+Repetition& Replica::repetition(const MicroBatchKey& key) {
   std::unique_ptr<Repetition>& repetition = repetitions_[key];
   if (!repetition) {
     const bool has_sums = key.is_last || plan_.config().batch_norm.synchronize;
@@ -108,57 +108,57 @@ Repetition& Replica::repetition(const PieceKey& key) {
   return *repetition;
 }
 
-void Replica::forward(PlannedGraph& planned, int piece) {
+void Replica::forward(PlannedGraph& planned, int micro_batch) {
   const trace::Span span(trace::Kind::forward, "forward");
-  planned.graph->forward(*stream_, piece_sums_->target(piece));
-  piece_sums_->add_loss(piece, *stream_);
+  planned.graph->forward(*stream_, accumulator_->target(micro_batch));
+  accumulator_->add_loss(micro_batch, *stream_);
 }
 
-void Replica::run_piece(const data::Batch& batch, int piece, std::int64_t global) {
+void Replica::run_micro_batch(const data::Batch& batch, int micro_batch, std::int64_t global) {
   PlannedGraph& planned = plan_.training(batch.n_samples, global);
   upload(planned, batch);
-  Repetition& repeated = repetition({.n_samples = batch.n_samples, .global = global, .piece = piece});
+  Repetition& repeated = repetition({.n_samples = batch.n_samples, .global = global, .micro_batch = micro_batch});
   if (!repeated.begin(*stream_)) return;
-  forward(planned, piece);
+  forward(planned, micro_batch);
   {
     const trace::Span span(trace::Kind::backward, "backward");
-    planned.graph->backward(*stream_, piece_sums_->target(piece), nullptr);
-    piece_sums_->add_gradients(piece, *stream_);
+    planned.graph->backward(*stream_, accumulator_->target(micro_batch), nullptr);
+    accumulator_->add_gradients(micro_batch, *stream_);
   }
   repeated.end(*stream_);
 }
 
-void Replica::run_last_piece(PlannedGraph& planned, int piece) {
-  forward(planned, piece);
+void Replica::run_last_micro_batch(PlannedGraph& planned, int micro_batch) {
+  forward(planned, micro_batch);
   {
     const trace::Span span(trace::Kind::backward, "backward");
     int tensor = 0;  // parameters finish in the arena's order
     const auto done = [&] {
-      reducer_->tensor_done(tensor++, *stream_, [this](const comm::Bucket& b) { piece_sums_->finish(b, *stream_); });
+      reducer_->tensor_done(tensor++, *stream_, [this](const comm::Bucket& b) { accumulator_->finish(b, *stream_); });
     };
-    planned.graph->backward(*stream_, piece_sums_->target(piece), [&](graph::ParameterId) { done(); });
+    planned.graph->backward(*stream_, accumulator_->target(micro_batch), [&](graph::ParameterId) { done(); });
     for (std::size_t i = 0; i < parameters().statistics().size(); ++i) done();
   }
   reduce();
 }
 
-void Replica::finish_step(const data::Batch& batch, int piece, std::int64_t global) {
+void Replica::finish_step(const data::Batch& batch, int micro_batch, std::int64_t global) {
   PlannedGraph& planned = plan_.training(batch.n_samples, global);
   upload(planned, batch);
-  Repetition& repeated =
-      repetition({.n_samples = batch.n_samples, .global = global, .piece = piece, .is_last = true, .slot = current_});
+  Repetition& repeated = repetition(
+      {.n_samples = batch.n_samples, .global = global, .micro_batch = micro_batch, .is_last = true, .slot = current_});
   if (repeated.begin(*stream_)) {
-    run_last_piece(planned, piece);
+    run_last_micro_batch(planned, micro_batch);
     update();
     repeated.end(*stream_);
   }
   report();
 }
 
-void Replica::finish_without_update(const data::Batch& batch, int piece, std::int64_t global) {
+void Replica::finish_without_update(const data::Batch& batch, int micro_batch, std::int64_t global) {
   PlannedGraph& planned = plan_.training(batch.n_samples, global);
   upload(planned, batch);
-  run_last_piece(planned, piece);
+  run_last_micro_batch(planned, micro_batch);
   report();
 }
 

@@ -1,9 +1,9 @@
 // One rank's copy of the model and all its memory: five arenas, each allocated once, and the step on them.
-// The trainer begins a step and runs its pieces, the last of which ends it; nothing here knows which backend it runs
-// on.
+// The trainer begins a step and runs its micro-batches, the last of which ends it; nothing here knows which backend it
+// runs on.
 //
 // The host runs ahead of the device by a step: what a step is given and what it tells lie in two slots of host memory
-// in turn. Between them a piece is the same work each time (Repetition), so that a device can start it as one.
+// in turn. Between them a micro-batch is the same work each time (Repetition), so that a device can start it as one.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@
 #include "comm/reducer.h"
 #include "data/loader.h"
 #include "train/device_trace.h"
-#include "train/piece_sums.h"
+#include "train/gradient_accumulator.h"
 #include "train/state_tensors.h"
 #include "train/step_plan.h"
 #include "train/uploader.h"
@@ -47,14 +47,14 @@ class Replica {
   Replica(StepPlan& plan, Backend& backend, Communicator& communicator);
   ~Replica();
 
-  // One training step. `global`: samples of all ranks in pieces of this number.
+  // One training step. `global`: samples of all ranks in micro-batches of this number.
   void begin_step(const StepScalars& scalars, const StepFlags& flags = {});
-  /// Forward and backward of a piece that is not the last.
-  void run_piece(const data::Batch& batch, int piece, std::int64_t global);
-  /// The last piece, during whose backward buckets start on their way; then the sums over ranks, then the update.
-  void finish_step(const data::Batch& batch, int piece, std::int64_t global);
+  /// Forward and backward of a micro-batch that is not the last.
+  void run_micro_batch(const data::Batch& batch, int micro_batch, std::int64_t global);
+  /// The last micro-batch, during whose backward buckets start on their way; then the sums over ranks, then the update.
+  void finish_step(const data::Batch& batch, int micro_batch, std::int64_t global);
   /// As finish_step(), but the weights stay as they are: for tests of gradients.
-  void finish_without_update(const data::Batch& batch, int piece, std::int64_t global);
+  void finish_without_update(const data::Batch& batch, int micro_batch, std::int64_t global);
   /// Of the step just run (0) or of the one before it (1), for which the host has nothing to wait as a rule.
   StepResult result(int steps_ago);
 
@@ -92,20 +92,20 @@ class Replica {
   float* optimizer_state() const;
   std::vector<float> unpacked(const std::string& name, float* arena) const;
   void upload(const PlannedGraph& planned, const data::Batch& batch);
-  void forward(PlannedGraph& planned, int piece);
-  void run_last_piece(PlannedGraph& planned, int piece);
+  void forward(PlannedGraph& planned, int micro_batch);
+  void run_last_micro_batch(PlannedGraph& planned, int micro_batch);
   void reduce();
   void update();
   void report();
-  /// Of what is given to the stream for a piece: the same key, the same work.
-  struct PieceKey {
+  /// Of what is given to the stream for a micro-batch: the same key, the same work.
+  struct MicroBatchKey {
     std::int64_t n_samples = 0, global = 0;
-    int piece = 0;
+    int micro_batch = 0;
     bool is_last = false;
-    int slot = 0;  // of the last piece, which measures time by the slot's events
-    auto operator<=>(const PieceKey&) const = default;
+    int slot = 0;  // of the last micro-batch, which measures time by the slot's events
+    auto operator<=>(const MicroBatchKey&) const = default;
   };
-  Repetition& repetition(const PieceKey& key);
+  Repetition& repetition(const MicroBatchKey& key);
 
   StepPlan& plan_;
   Backend& backend_;
@@ -116,11 +116,11 @@ class Replica {
   std::unique_ptr<ClipNorm> clip_norm_;
   std::unique_ptr<MovingAverage> moving_average_;
   std::unique_ptr<Hash> hash_;
-  std::unique_ptr<PieceSums> piece_sums_;
+  std::unique_ptr<GradientAccumulator> accumulator_;
   std::unique_ptr<comm::GradientReducer> reducer_;
   std::unique_ptr<Event> sums_ready_, sums_done_;
   std::unique_ptr<Uploader> uploader_;
-  std::map<PieceKey, std::unique_ptr<Repetition>> repetitions_;
+  std::map<MicroBatchKey, std::unique_ptr<Repetition>> repetitions_;
   StepState* state_ = nullptr;       // in the backend's memory, as are the next two
   LossScale* loss_scale_ = nullptr;  // null: gradients are not scaled
   StepSums* sums_ = nullptr;

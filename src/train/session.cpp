@@ -14,9 +14,9 @@
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "train/algorithm_store.h"
+#include "train/autotune.h"
 #include "train/batch_fit.h"
 #include "train/metrics.h"
-#include "train/way_timing.h"
 
 namespace lockstep::train {
 
@@ -138,7 +138,7 @@ void Session::open_backend() {
 BatchShape Session::divide_batch() {
   if (wants_fit(config)) {
     const std::int64_t n = train_set->info().n_samples, limit = n / world.size();
-    // By the fixed ways: what is planned here for the sake of its size is not to be timed.
+    // By fixed algorithms: what is planned here only for its size needs no timing.
     const auto planner = make_backend(device_of(config, world));
     const comm::Topology topology = comm::topology_of(config.comm, world, {}, planner->memory_space());
     std::int64_t fits = batch_that_fits(config, train_set->info(), world.size(), *planner, topology,
@@ -160,19 +160,18 @@ void Session::plan_steps(const BatchShape& batch, bool is_training) {
   };
   if (!algorithms_) return make_plan();
 
-  const AlgorithmStore store(run, backend->device(), batch.largest_piece());
-  const auto share = [&](const Algorithms::Choices& choices) {
+  const AlgorithmStore store(run, backend->device(), batch.largest_micro_batch());
+  const auto send = [&](const Algorithms::Choices& choices) {
     std::string text = nlohmann::json(choices).dump();
     broadcast_text(world, text);
     algorithms_->remember(nlohmann::json::parse(text).get<Algorithms::Choices>());
   };
-  share(leader() ? store.load() : Algorithms::Choices());
+  send(leader() ? store.load() : Algorithms::Choices());
   make_plan();
   if (is_training && AlgorithmStore::is_on() && world.any(!algorithms_->is_complete())) {
-    if (leader()) log::info("timing the ways to compute each layer, once for this device and batch");
-    time_ways(world, *algorithms_, make_plan,
-              [&](const Algorithms::Choices& choices) { store.save_in_cache(choices); });
-    share(algorithms_->choices());
+    if (leader()) log::info("timing the algorithms of each layer, once for this device and batch");
+    autotune(world, *algorithms_, make_plan, [&](const Algorithms::Choices& choices) { store.save_in_cache(choices); });
+    send(algorithms_->choices());
     if (!leader()) make_plan();
   }
   if (is_training && leader()) store.save_in_run(algorithms_->choices());
@@ -236,7 +235,8 @@ void Session::continue_from(const checkpoint::StateJson& state, const SessionOpt
   check_stamp(state, config, file);
   const auto batch = state.at("global_batch").get<std::int64_t>();
   const std::int64_t asked = asked_global_batch(config, world.size());
-  // train.global_batch is compared below; what the share of a rank gives on other ranks is no mistake.
+  // train.global_batch is compared below; what train.batch_per_rank makes of it on another number of ranks is no
+  // mistake.
   if (asked > 0 && asked != batch && config.train.global_batch == 0)
     notes.push_back(
         fmt::format("the global batch stays {}, that of the run's first step; train.batch_per_rank would "

@@ -19,7 +19,7 @@
 namespace lockstep::train {
 
 /// Where a run stands. Steps and epochs count finished ones.
-struct Progress {
+struct RunProgress {
   std::int64_t step = 0;
   double best = 0;  // validation accuracy, or minus the loss without labels to count
   bool has_best = false;
@@ -44,7 +44,7 @@ class Session {
   std::unique_ptr<Communicator> communicator;
   std::unique_ptr<StepPlan> plan;
   std::unique_ptr<Replica> replica;
-  Progress progress;
+  RunProgress progress;
   std::int64_t steps_per_epoch = 0, last_step = 0;
   std::string resumed_from;        // empty: a new run
   std::vector<std::string> notes;  // what the user should hear of how it began; the banner says it

@@ -15,48 +15,48 @@
 
 namespace lockstep::train {
 
-int BatchShape::shares_of(int of_rank) const {
+int BatchShape::shards_of(int of_rank) const {
   const auto r = static_cast<std::size_t>(of_rank);
-  return first_share[r + 1] - first_share[r];
+  return first_shard[r + 1] - first_shard[r];
 }
 
-data::Share BatchShape::samples(int of_rank, int piece) const {
-  const int first = first_share[static_cast<std::size_t>(of_rank)];
-  if (is_tree) return data::share_of(global_batch, first + piece, n_shares());
-  const data::Share share = data::share_of(global_batch, first, n_shares());
-  const data::Share cut = data::share_of(share.size(), piece, pieces);
-  return {share.begin + cut.begin, share.begin + cut.end};
+data::Shard BatchShape::samples(int of_rank, int micro_batch) const {
+  const int first = first_shard[static_cast<std::size_t>(of_rank)];
+  if (is_tree) return data::shard_of(global_batch, first + micro_batch, n_shards());
+  const data::Shard shard = data::shard_of(global_batch, first, n_shards());
+  const data::Shard cut = data::shard_of(shard.size(), micro_batch, n_micro_batches);
+  return {shard.begin + cut.begin, shard.begin + cut.end};
 }
 
-std::int64_t BatchShape::piece_of_all(int number) const {
-  if (is_tree) return piece(number);
+std::int64_t BatchShape::global_micro_batch_size(int number) const {
+  if (is_tree) return micro_batch_size(number);
   std::int64_t sum = 0;
   for (int r = 0; r < ranks; ++r) sum += samples(r, number).size();
   return sum;
 }
 
-// The first ranks and the first pieces have the sample more, the last ones the sample less (data::share_of).
-std::int64_t BatchShape::largest_piece() const { return samples(0, 0).size(); }
-std::int64_t BatchShape::smallest_piece() const {
-  return samples(ranks - 1, is_tree ? shares_of(ranks - 1) - 1 : pieces - 1).size();
+// The first ranks and the first micro-batches have the sample more, the last ones the sample less (data::shard_of).
+std::int64_t BatchShape::largest_micro_batch() const { return samples(0, 0).size(); }
+std::int64_t BatchShape::smallest_micro_batch() const {
+  return samples(ranks - 1, is_tree ? shards_of(ranks - 1) - 1 : n_micro_batches - 1).size();
 }
 
 namespace {
 
-/// The tree over all pieces, taken apart at ranks.
+/// The tree over all micro-batches, taken apart at ranks.
 comm::GroupedOrder order_of(const BatchShape& shape) {
   std::vector<int> sizes;
-  for (int r = 0; r < shape.ranks; ++r) sizes.push_back(shape.shares_of(r));
-  std::optional<comm::GroupedOrder> order = comm::group(comm::tree_order(shape.n_shares()), sizes);
-  require(order.has_value(), ErrorCode::internal, "the pieces of a rank are no subtree");
+  for (int r = 0; r < shape.ranks; ++r) sizes.push_back(shape.shards_of(r));
+  std::optional<comm::GroupedOrder> order = comm::group(comm::tree_order(shape.n_shards()), sizes);
+  require(order.has_value(), ErrorCode::internal, "the micro-batches of a rank are no subtree");
   return std::move(*order);
 }
 
-/// Sums of subtrees that wait for their other half, at most, before the last piece.
+/// Sums of subtrees that wait for their other half, at most, before the last micro-batch.
 int most_open_sums(const SumOrder& order) {
   int open = 0, most = 0;
-  for (std::size_t piece = 0; piece + 1 < order.merges.size(); ++piece)
-    most = std::max(most, open += 1 - order.merges[piece]);
+  for (std::size_t micro_batch = 0; micro_batch + 1 < order.merges.size(); ++micro_batch)
+    most = std::max(most, open += 1 - order.merges[micro_batch]);
   return most;
 }
 
@@ -67,20 +67,20 @@ SumOrder BatchShape::order_over_ranks() const { return is_tree ? order_of(*this)
 
 namespace {
 
-/// train.micro_batches: pieces are shares, and ranks take subtrees of them.
-BatchShape micro_batches_shape(const Config& config, int rank, int ranks) {
+/// train.micro_batches: micro-batches are shards, and ranks take subtrees of them.
+BatchShape tree_shape(const Config& config, int rank, int ranks) {
   require(config.comm.gradients == "fp32", ErrorCode::config_conflict,
           "comm.gradients={} rounds what a node sends, so the bits depend on the nodes: set comm.gradients=fp32 with "
           "train.micro_batches",
           config.comm.gradients);
-  const int n_shares = config.train.micro_batches;
-  require(ranks <= n_shares, ErrorCode::config_conflict,
+  const int n_shards = config.train.micro_batches;
+  require(ranks <= n_shards, ErrorCode::config_conflict,
           "train.micro_batches={} gives each of {} ranks less than one: use at most {} ranks, or more micro-batches",
-          n_shares, ranks, n_shares);
+          n_shards, ranks, n_shards);
   BatchShape shape{.global_batch = config.train.global_batch, .rank = rank, .ranks = ranks, .is_tree = true};
-  shape.first_share = {0};
-  for (const int size : comm::subtree_sizes(n_shares, ranks)) shape.first_share.push_back(shape.n_shares() + size);
-  shape.pieces = shape.shares_of(rank);
+  shape.first_shard = {0};
+  for (const int size : comm::subtree_sizes(n_shards, ranks)) shape.first_shard.push_back(shape.n_shards() + size);
+  shape.n_micro_batches = shape.shards_of(rank);
   return shape;
 }
 
@@ -93,15 +93,19 @@ std::int64_t asked_global_batch(const Config& config, int ranks) {
 }
 
 BatchShape batch_shape(const Config& config, int rank, int ranks) {
-  if (config.train.micro_batches > 0) return micro_batches_shape(config, rank, ranks);
-  const int pieces = config.train.accumulate;
-  BatchShape shape{.global_batch = asked_global_batch(config, ranks), .rank = rank, .ranks = ranks, .pieces = pieces};
-  shape.first_share.resize(static_cast<std::size_t>(ranks) + 1);
-  std::iota(shape.first_share.begin(), shape.first_share.end(), 0);
-  require(shape.smallest_piece() >= 1, ErrorCode::config_conflict,
-          "a global batch of {} samples cannot be divided over {} ranks x {} accumulated pieces: use at most {} ranks, "
+  if (config.train.micro_batches > 0) return tree_shape(config, rank, ranks);
+  const int n_micro_batches = config.train.accumulate;
+  BatchShape shape{.global_batch = asked_global_batch(config, ranks),
+                   .rank = rank,
+                   .ranks = ranks,
+                   .n_micro_batches = n_micro_batches};
+  shape.first_shard.resize(static_cast<std::size_t>(ranks) + 1);
+  std::iota(shape.first_shard.begin(), shape.first_shard.end(), 0);
+  require(shape.smallest_micro_batch() >= 1, ErrorCode::config_conflict,
+          "a global batch of {} samples cannot be divided over {} ranks x {} accumulated micro-batches: use at most {} "
+          "ranks, "
           "or a larger train.global_batch",
-          shape.global_batch, ranks, pieces, std::max<std::int64_t>(1, shape.global_batch / pieces));
+          shape.global_batch, ranks, n_micro_batches, std::max<std::int64_t>(1, shape.global_batch / n_micro_batches));
   return shape;
 }
 
@@ -161,8 +165,8 @@ StepPlan::StepPlan(const Config& config, const data::ImageSetInfo& images, const
                    comm::Topology topology)
     : config_(config), batch_(batch), topology_(std::move(topology)) {
   const auto add = [&](const BatchShape& shape) {
-    for (int piece = 0; piece < shape.pieces; ++piece) {
-      const Key key{shape.piece(piece), shape.piece_of_all(piece)};
+    for (int micro_batch = 0; micro_batch < shape.n_micro_batches; ++micro_batch) {
+      const Key key{shape.micro_batch_size(micro_batch), shape.global_micro_batch_size(micro_batch)};
       if (!training_.contains(key)) training_[key] = build(graph::Mode::train, key.first, key.second, images, backend);
     }
   };
@@ -171,15 +175,15 @@ StepPlan::StepPlan(const Config& config, const data::ImageSetInfo& images, const
   if (tail_batch > 0) {
     BatchShape tail = batch_;
     tail.global_batch = tail_batch;
-    require(tail.smallest_piece() >= 1, ErrorCode::config_conflict,
+    require(tail.smallest_micro_batch() >= 1, ErrorCode::config_conflict,
             "data.drop_last=false leaves a last batch of {} samples, fewer than the {} micro-batches of all ranks: set "
             "data.drop_last=true, or another train.global_batch",
-            tail_batch, tail.pieces_of_all());
+            tail_batch, tail.micro_batches_of_all());
     add(tail);
   }
   if (!config.data.validation.empty()) {
     const std::int64_t given = config.evaluation.batch_per_rank;
-    evaluation_batch_ = given > 0 ? given : batch.largest_piece();
+    evaluation_batch_ = given > 0 ? given : batch.largest_micro_batch();
     evaluation_ = build(graph::Mode::inference, evaluation_batch_, evaluation_batch_ * batch.ranks, images, backend);
   }
   for (PlannedGraph* g : all()) {
@@ -191,7 +195,7 @@ StepPlan::StepPlan(const Config& config, const data::ImageSetInfo& images, const
   buckets_ = cut_buckets(config, table_, topology_.wire);
   image_bytes_ = images.image_bytes();
   loader_bytes_ = static_cast<std::size_t>(config.data.prefetch + 2) *
-                      static_cast<std::size_t>(batch_.largest_piece()) * (images.image_bytes() + 8) +
+                      static_cast<std::size_t>(batch_.largest_micro_batch()) * (images.image_bytes() + 8) +
                   static_cast<std::size_t>(config.data.readers) * images.reader_bytes;
 }
 
@@ -203,9 +207,9 @@ PlannedGraph StepPlan::build(graph::Mode mode, std::int64_t batch, std::int64_t 
                           .dtype = storage_type(config_.precision),
                           .tf32 = config_.precision == Precision::tf32,
                           .batch = batch,
-                          .layout_batch = batch_.largest_piece(),
+                          .layout_batch = batch_.largest_micro_batch(),
                           .global_rows = global,
-                          .micro_batches = batch_.pieces_of_all(),
+                          .micro_batches = batch_.micro_batches_of_all(),
                           .synchronize_batch_norm = config_.batch_norm.synchronize,
                           .batch_norm_epsilon = static_cast<float>(config_.batch_norm.epsilon)},
       table_);

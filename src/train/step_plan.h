@@ -21,28 +21,28 @@
 
 namespace lockstep::train {
 
-/// How a global batch is divided: over ranks, then over the pieces that a rank runs one after another.
+/// How a global batch is divided: over ranks, then over the micro-batches that a rank runs one after another.
 ///
-/// train.accumulate: each rank's share is cut into as many pieces. train.micro_batches: the global batch is cut into
-/// shares, each one piece whatever the number of ranks, and a rank takes a subtree of the tree by which they are
-/// summed.
+/// train.accumulate: each rank's shard is cut into as many micro-batches. train.micro_batches: the global batch is cut
+/// into shards, each one micro-batch whatever the number of ranks, and a rank takes a subtree of the tree by which they
+/// are summed.
 struct BatchShape {
   std::int64_t global_batch = 0;
-  int rank = 0, ranks = 1, pieces = 1;  // pieces of this rank
-  bool is_tree = false;                 // train.micro_batches
-  std::vector<int> first_share{};       // of each rank, and behind the last one's
+  int rank = 0, ranks = 1, n_micro_batches = 1;  // micro-batches of this rank
+  bool is_tree = false;                          // train.micro_batches
+  std::vector<int> first_shard{};                // of each rank, and behind the last one's
 
-  int n_shares() const { return first_share.back(); }
-  int shares_of(int of_rank) const;
-  int pieces_of_all() const { return is_tree ? n_shares() : ranks * pieces; }
-  data::Share samples(int of_rank, int piece) const;                             // of the global batch
-  std::int64_t piece(int number) const { return samples(rank, number).size(); }  // of this rank
-  /// Samples that share statistics where ranks synchronise them: of all ranks' pieces of this number.
-  std::int64_t piece_of_all(int number) const;
-  std::int64_t largest_piece() const;  // over ranks and pieces
-  std::int64_t smallest_piece() const;
+  int n_shards() const { return first_shard.back(); }
+  int shards_of(int of_rank) const;
+  int micro_batches_of_all() const { return is_tree ? n_shards() : ranks * n_micro_batches; }
+  data::Shard samples(int of_rank, int micro_batch) const;                                  // of the global batch
+  std::int64_t micro_batch_size(int number) const { return samples(rank, number).size(); }  // of this rank
+  /// Samples of all ranks in micro-batch `number`: they share statistics where ranks synchronise them.
+  std::int64_t global_micro_batch_size(int number) const;
+  std::int64_t largest_micro_batch() const;  // over ranks and micro-batches
+  std::int64_t smallest_micro_batch() const;
 
-  SumOrder order_in_rank() const;     // over this rank's pieces; is_tree
+  SumOrder order_in_rank() const;     // over this rank's micro-batches; is_tree
   SumOrder order_over_ranks() const;  // empty: none is asked for
 };
 
@@ -113,7 +113,7 @@ class StepPlan {
   StepPlan(const Config& config, const data::ImageSetInfo& images, const BatchShape& batch, Backend& backend,
            comm::Topology topology);
 
-  /// The training graph for a piece of `batch` samples, `global` over all ranks.
+  /// The training graph for a micro-batch of `batch` samples, `global` over all ranks.
   PlannedGraph& training(std::int64_t batch, std::int64_t global);
   /// Samples a rank takes through the evaluation graph at once; 0 without one.
   std::int64_t evaluation_batch() const { return evaluation_batch_; }
@@ -129,16 +129,16 @@ class StepPlan {
   MemoryReport memory() const;
   std::size_t exchange_bytes() const { return exchange_bytes_; }
   /// Of the largest batch that is uploaded, training or evaluation, and of one of its images.
-  std::int64_t upload_samples() const { return std::max(batch_.largest_piece(), evaluation_batch_); }
+  std::int64_t upload_samples() const { return std::max(batch_.largest_micro_batch(), evaluation_batch_); }
   std::size_t image_bytes() const { return image_bytes_; }
-  /// Of a subtree of this rank's pieces: gradients, batch statistics and, at the end, the loss.
+  /// Of a subtree of this rank's micro-batches: gradients, batch statistics and, at the end, the loss.
   std::size_t partial_sum_bytes() const;
   /// Gradients and batch statistics, cut into buckets.
   const std::vector<comm::Bucket>& buckets() const { return buckets_; }
   std::vector<PlannedGraph*> all();
 
  private:
-  using Key = std::pair<std::int64_t, std::int64_t>;  // samples of this rank's piece, of all ranks'
+  using Key = std::pair<std::int64_t, std::int64_t>;  // samples of this rank's micro-batch, of all ranks'
   PlannedGraph build(graph::Mode mode, std::int64_t batch, std::int64_t global, const data::ImageSetInfo& images,
                      Backend& backend);
 

@@ -24,11 +24,11 @@ data::LoaderOptions loader_options(const Session& session) {
   const Config& config = session.config;
   const BatchShape& batch = session.plan->batch();
   return {.global_batch = config.train.global_batch,
-          .capacity = batch.largest_piece(),
-          .pieces = batch.pieces,
-          .rank = batch.first_share[static_cast<std::size_t>(batch.rank)],
-          .size = batch.n_shares(),
-          .n_shares = batch.shares_of(batch.rank),
+          .capacity = batch.largest_micro_batch(),
+          .n_micro_batches = batch.n_micro_batches,
+          .rank = batch.first_shard[static_cast<std::size_t>(batch.rank)],
+          .size = batch.n_shards(),
+          .n_shards = batch.shards_of(batch.rank),
           .seed = config.run.seed,
           .shuffle = config.data.shuffle,
           .drop_last = config.data.drop_last,
@@ -91,7 +91,7 @@ class Trainer {
     const double t = static_cast<double>(step + 1), waited = loader_.wait_seconds();
     Replica& replica = *s_.replica;
     StepFlags flags{.stop_requests = stop_requested() ? 1.0 : 0.0};
-    checkpointing_.say(step, flags);
+    checkpointing_.write_flags(step, flags);
     replica.begin_step({.learning_rate = static_cast<float>(learning_rate(step)),
                         .loss_weight = static_cast<float>(1.0 / static_cast<double>(shape.global_batch)),
                         .loss_limit = spike_limit_.value(),
@@ -100,9 +100,10 @@ class Trainer {
                         .epoch = static_cast<std::uint32_t>(step / s_.steps_per_epoch),
                         .step = static_cast<std::uint32_t>(step)},
                        flags);
-    const int last = shape.pieces - 1;
-    for (int piece = 0; piece < last; ++piece) replica.run_piece(loader_.next(), piece, shape.piece_of_all(piece));
-    replica.finish_step(loader_.next(), last, shape.piece_of_all(last));
+    const int last = shape.n_micro_batches - 1;
+    for (int micro_batch = 0; micro_batch < last; ++micro_batch)
+      replica.run_micro_batch(loader_.next(), micro_batch, shape.global_micro_batch_size(micro_batch));
+    replica.finish_step(loader_.next(), last, shape.global_micro_batch_size(last));
     clock_[step & 1] = recorder_.lap();
     clock_[step & 1].data_wait_seconds = loader_.wait_seconds() - waited;
   }
@@ -121,7 +122,7 @@ class Trainer {
     }
     note_loss_scale(step, result);
     recorder_.step(step, result, learning_rate(step), clock_[step & 1]);
-    checkpointing_.hear(step, result.flags);
+    checkpointing_.read_flags(step, result.flags);
   }
 
   /// The device has skipped it, on all ranks alike.

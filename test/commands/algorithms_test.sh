@@ -7,7 +7,7 @@ small=(data.train=synthetic data.image_size=8 data.synthetic_samples=32 train.gl
   train.epochs=1 cpu.threads=1 log.every_steps=1 log.tensorboard=false log.progress=false run.directory="$work")
 train() { mpirun --oversubscribe --bind-to none -n "$1" "$lockstep" train "${small[@]}" "${@:2}"; }
 not() { ! "$@"; }
-said() { grep -q 'timing the ways' "$work/$1/log.txt"; }
+said() { grep -q 'timing the algorithms' "$work/$1/log.txt"; }
 bits() { cmp "$work/$1/checkpoints/step-00000002.h5" "$work/$2/checkpoints/step-00000002.h5"; }
 export LOCKSTEP_CACHE=$work/cache
 
@@ -32,7 +32,7 @@ check "  is told" grep -q 'algorithms.json cannot be read' "$work/damaged/log.tx
 check "  and written anew" python3 -m json.tool "$work/cache/algorithms.json" "$work/readable"
 rm -r "$work/first/checkpoints" "$work/cache"
 check "the same run again, without cache" train 2 run.name=first
-check "  takes its own" test "$(grep -c "timing the ways" "$work/first/log.txt")" == 1
+check "  takes its own" test "$(grep -c "timing the algorithms" "$work/first/log.txt")" == 1
 LOCKSTEP_CACHE=/proc/none check "a cache that cannot be written ends nothing" train 1 run.name=readonly
 check "  is told" grep -q 'not remembered for other runs' "$work/readonly/log.txt"
 LOCKSTEP_CACHE=none check "no cache" train 1 run.name=none

@@ -1,4 +1,5 @@
-// The loader: its sequence is that of the global order for any number of ranks, pieces, readers and resumed steps.
+// The loader: its sequence is that of the global order for any number of ranks, micro-batches, readers and resumed
+// steps.
 #include "data/loader.h"
 
 #include <gtest/gtest.h>
@@ -59,13 +60,13 @@ class MemorySet : public ImageSet {
   std::int64_t bad_sample_;
 };
 
-LoaderOptions options_for(std::int64_t global_batch, int size = 1, int pieces = 1) {
+LoaderOptions options_for(std::int64_t global_batch, int size = 1, int n_micro_batches = 1) {
   LoaderOptions options;
   options.global_batch = global_batch;
   options.size = size;
-  options.pieces = pieces;
-  const std::int64_t share = (global_batch + size - 1) / size;
-  options.capacity = (share + pieces - 1) / pieces;
+  options.n_micro_batches = n_micro_batches;
+  const std::int64_t shard = (global_batch + size - 1) / size;
+  options.capacity = (shard + n_micro_batches - 1) / n_micro_batches;
   options.seed = 5;
   return options;
 }
@@ -92,7 +93,7 @@ std::vector<std::vector<std::uint32_t>> steps_of(const std::shared_ptr<const Ima
   Loader loader(set, options);
   std::vector<std::vector<std::uint32_t>> out(static_cast<std::size_t>(n_steps));
   for (auto& step : out)
-    for (int piece = 0; piece < options.pieces; ++piece) {
+    for (int micro_batch = 0; micro_batch < options.n_micro_batches; ++micro_batch) {
       const auto ids = checked(loader.next(), set->info(), options.capacity);
       step.insert(step.end(), ids.begin(), ids.end());
     }
@@ -128,9 +129,9 @@ TEST(Loader, GivesTheGlobalOrderOnAnyNumberOfRanksPiecesAndReaders) {
   for (const bool drop_last : {true, false})
     for (const bool shuffle : {true, false})
       for (int size = 1; size <= 7; ++size)
-        for (const int pieces : {1, 2, 3})
+        for (const int n_micro_batches : {1, 2, 3})
           for (const int readers : {1, 4}) {
-            LoaderOptions options = options_for(10, size, pieces);
+            LoaderOptions options = options_for(10, size, n_micro_batches);
             options.drop_last = drop_last;
             options.shuffle = shuffle;
             options.readers = readers;
@@ -142,7 +143,7 @@ TEST(Loader, GivesTheGlobalOrderOnAnyNumberOfRanksPiecesAndReaders) {
                 together[i].insert(together[i].end(), mine[i].begin(), mine[i].end());
             }
             ASSERT_EQ(together, expected_steps(53, options, 13))
-                << size << " ranks, " << pieces << " pieces, " << readers << " readers";
+                << size << " ranks, " << n_micro_batches << " micro-batches, " << readers << " readers";
           }
 }
 
@@ -262,7 +263,7 @@ TEST(Loader, RefusesWhatCannotBe) {
   Loader loader(set, options);
   loader.next();
   loader.next();
-  EXPECT_ERROR(ErrorCode::internal, "more than its 2 pieces", loader.next());
+  EXPECT_ERROR(ErrorCode::internal, "more than its 2 micro-batches", loader.next());
 }
 
 TEST(Loader, MakesNoAllocationBesideTheOrderOfAnEpoch) {

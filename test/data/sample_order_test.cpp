@@ -1,4 +1,4 @@
-// The order of samples: a permutation that depends on seed and epoch alone, and shares that tile it.
+// The order of samples: a permutation that depends on seed and epoch alone, and shards that tile it.
 #include "data/sample_order.h"
 
 #include <gtest/gtest.h>
@@ -62,15 +62,15 @@ TEST(EpochOrder, IsUniform) {
   EXPECT_EQ(n_orders, 24);
 }
 
-TEST(ShareOf, TilesTheBatchWithSharesThatDifferByOneAtMost) {
+TEST(ShardOf, TilesTheBatchWithShardsThatDifferByOneAtMost) {
   for (int size = 1; size <= 9; ++size)
     for (std::int64_t batch = 0; batch <= 40; ++batch) {
       std::int64_t end = 0;
       for (int rank = 0; rank < size; ++rank) {
-        const Share share = share_of(batch, rank, size);
-        EXPECT_EQ(share.begin, end);
-        EXPECT_EQ(share.size(), batch / size + (rank < batch % size ? 1 : 0));
-        end = share.end;
+        const Shard shard = shard_of(batch, rank, size);
+        EXPECT_EQ(shard.begin, end);
+        EXPECT_EQ(shard.size(), batch / size + (rank < batch % size ? 1 : 0));
+        end = shard.end;
       }
       EXPECT_EQ(end, batch);
     }

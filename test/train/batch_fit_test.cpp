@@ -66,7 +66,7 @@ TEST(ResolveBatch, AsFewMicroBatchesAsFit) {
   EXPECT_TRUE(wants_fit(config));
   EXPECT_EQ(resolved(config, 1, 1000, 5000).train.accumulate, 1);
   EXPECT_EQ(resolved(config, 1, 999, 5000).train.accumulate, 2);
-  EXPECT_EQ(resolved(config, 3, 100, 5000).train.accumulate, 4);  // shares of 334, 333, 333
+  EXPECT_EQ(resolved(config, 3, 100, 5000).train.accumulate, 4);  // shards of 334, 333, 333
   EXPECT_EQ(resolved(config, 3, 100, 5000).train.global_batch, 1000);
 }
 

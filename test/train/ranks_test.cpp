@@ -30,7 +30,7 @@ std::vector<float> gradients(const Config& config, Backend& backend, Communicato
 
 /// The greatest allowed is twice the error that one rank has against double precision: the issue is rounding alone.
 void gradients_agree(World& world) {
-  Config config = test::small_config(16, 10);  // 10: shares differ on 3 and 4 ranks
+  Config config = test::small_config(16, 10);  // 10: shards differ on 3 and 4 ranks
   config.batch_norm.synchronize = true;
   const auto cpu = make_backend(test::tested_device());
   const auto communicator = comm::make_communicator(config.comm, world, *cpu);

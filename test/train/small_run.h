@@ -64,15 +64,15 @@ class SmallRun {
          .epoch = 0,
          .step = static_cast<std::uint32_t>(number)},
         flags);
-    for (int piece = 0; piece < shape.pieces; ++piece) {
-      const data::Share samples = shape.samples(shape.rank, piece);
+    for (int micro_batch = 0; micro_batch < shape.n_micro_batches; ++micro_batch) {
+      const data::Shard samples = shape.samples(shape.rank, micro_batch);
       fill(number * plan_.batch().global_batch + samples.begin, samples.size());
-      if (piece + 1 < shape.pieces)
-        replica_.run_piece(batch_, piece, shape.piece_of_all(piece));
+      if (micro_batch + 1 < shape.n_micro_batches)
+        replica_.run_micro_batch(batch_, micro_batch, shape.global_micro_batch_size(micro_batch));
       else if (update)
-        replica_.finish_step(batch_, piece, shape.piece_of_all(piece));
+        replica_.finish_step(batch_, micro_batch, shape.global_micro_batch_size(micro_batch));
       else
-        replica_.finish_without_update(batch_, piece, shape.piece_of_all(piece));
+        replica_.finish_without_update(batch_, micro_batch, shape.global_micro_batch_size(micro_batch));
     }
   }
 

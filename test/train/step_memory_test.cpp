@@ -51,18 +51,18 @@ void plan_tells_the_peak(World& world, int micro_batches, int steps, Precision p
   replica.initialize(1);
   const checkpoint::BackgroundSaver saver(replica.sources(), world);
   data::Loader loader(set, {.global_batch = plan.batch().global_batch,
-                            .capacity = plan.batch().largest_piece(),
-                            .pieces = plan.batch().pieces,
-                            .rank = plan.batch().first_share[static_cast<std::size_t>(world.rank())],
-                            .size = plan.batch().n_shares(),
-                            .n_shares = plan.batch().shares_of(world.rank()),
+                            .capacity = plan.batch().largest_micro_batch(),
+                            .n_micro_batches = plan.batch().n_micro_batches,
+                            .rank = plan.batch().first_shard[static_cast<std::size_t>(world.rank())],
+                            .size = plan.batch().n_shards(),
+                            .n_shards = plan.batch().shards_of(world.rank()),
                             .seed = 1});
   for (int step = 0; step < steps; ++step) {
     replica.begin_step({.learning_rate = 0.01f, .loss_weight = 1.0f / static_cast<float>(plan.batch().global_batch)});
-    const int last = plan.batch().pieces - 1;
-    for (int piece = 0; piece < last; ++piece)
-      replica.run_piece(loader.next(), piece, plan.batch().piece_of_all(piece));
-    replica.finish_step(loader.next(), last, plan.batch().piece_of_all(last));
+    const int last = plan.batch().n_micro_batches - 1;
+    for (int micro_batch = 0; micro_batch < last; ++micro_batch)
+      replica.run_micro_batch(loader.next(), micro_batch, plan.batch().global_micro_batch_size(micro_batch));
+    replica.finish_step(loader.next(), last, plan.batch().global_micro_batch_size(last));
     replica.result(0);
   }
   const double grown = static_cast<double>(peak_memory_bytes()) - static_cast<double>(before);

@@ -29,14 +29,14 @@ using test::Repetitions;
 constexpr Repetitions kRepetitions[] = {Repetitions::plain, Repetitions::recorded};
 const char* text_of(Repetitions of) { return of == Repetitions::plain ? "call by call" : "recorded"; }
 
-/// What is trained, and how long: until each kind of piece was run, recorded and started again (QueuedRepetition),
-/// where they are.
+/// What is trained, and how long: until each kind of micro-batch was run, recorded and started again
+/// (QueuedRepetition), where they are.
 struct Training {
   const char* name;
   int steps;
   void (*change)(Config&);
 };
-// Sums by a tree; then sums in the middle of each piece, of which ranks run three, and every third step is short.
+// Sums by a tree; then sums in the middle of each micro-batch, of which ranks run three, and every third step is short.
 const Training kTrainings[] = {
     {"micro-batches", 6, [](Config& config) { config.train.micro_batches = 4; }},
     {"synchronised norms", 9,
@@ -98,7 +98,7 @@ void the_bits_are_the_same(World& world, const Training& training) {
   }
   struct Case {
     const char* backend;
-    double slowness_ms;  // of each piece of work
+    double slowness_ms;  // of each operation
     Repetitions repetitions;
   };
 #ifdef LOCKSTEP_CUDA
@@ -132,7 +132,7 @@ std::ptrdiff_t count(const std::vector<test::Call>& calls, const std::string& wh
   return std::ranges::count(calls, what, &test::Call::what);
 }
 
-/// Of a step whose last piece is made call by call, as it is too when it is recorded.
+/// Of a step whose last micro-batch is made call by call, as it is too when it is recorded.
 void check_order(const std::vector<test::Call>& calls, test::SmallRun& run, World& world) {
   const auto place = [&](const std::string& what) { return std::ranges::find(calls, what, &test::Call::what); };
   const auto optimizer = place("optimizer.apply"), norm = place("clip_norm.apply");
@@ -142,9 +142,9 @@ void check_order(const std::vector<test::Call>& calls, test::SmallRun& run, Worl
   const auto waits = std::count_if(
       calls.begin(), norm, [&](const test::Call& call) { return call.what == "wait" && call.stream == compute; });
   const auto sums = static_cast<std::ptrdiff_t>(run.plan().buckets().size()) + 1;
-  check(waits == sums + run.plan().batch().pieces, world.rank(),
+  check(waits == sums + run.plan().batch().n_micro_batches, world.rank(),
         fmt::format("the update comes after {} waits, for {} sums and {} batches", waits, sums,
-                    run.plan().batch().pieces));
+                    run.plan().batch().n_micro_batches));
   // The first sum is given away while ops of the backward pass are still to come.
   const auto backward = place("conv2d.backward");
   const auto first_sum =
@@ -184,12 +184,12 @@ void calls_are_in_order(World& world, Repetitions repetitions) {
   const auto communicator = comm::make_communicator(config.comm, world, device);
   test::SmallRun run(config, device, *communicator);
   const bool is_recorded = repetitions == Repetitions::recorded;
-  const auto pieces = run.plan().batch().pieces;
+  const auto n_micro_batches = run.plan().batch().n_micro_batches;
   for (int step = 0; step < 6; ++step) {  // two eager ones, two that are recorded, two that are started
     const std::vector<test::Call> calls = calls_of_step(step, run, device, world);
     check_waits_of_host(calls, world);
     if (is_recorded && step >= 4) {
-      check(count(calls, "launch") == pieces, world.rank(), fmt::format("{} starts", count(calls, "launch")));
+      check(count(calls, "launch") == n_micro_batches, world.rank(), fmt::format("{} starts", count(calls, "launch")));
       check(count(calls, "conv2d.backward") == 0, world.rank(), "ops of a step that was recorded");
     } else {
       check(count(calls, "begin_capture") > 0 || !is_recorded || step < 1, world.rank(), "nothing is recorded");

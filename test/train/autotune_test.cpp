@@ -1,11 +1,11 @@
 // ranks: 2
-// Rank 0 times ways for longer than the watchdog waits: the other rank is told that it is at work.
+// Rank 0 times algorithms for longer than the watchdog waits; the broadcasts show the other rank that it is at work.
 #include <chrono>
 #include <cstdio>
 #include <thread>
 
 #include "comm/world.h"
-#include "train/way_timing.h"
+#include "train/autotune.h"
 
 int main(int argc, char** argv) {
   using namespace lockstep;  // NOLINT
@@ -13,14 +13,14 @@ int main(int argc, char** argv) {
   const auto world = comm::start_world(&argc, &argv, kWatchdogSeconds);
   Algorithms algorithms;
   int n_saved = 0;
-  const std::vector<std::string> ways{"one", "two", "three", "four", "five", "six", "seven", "eight"};
+  const std::vector<std::string> names{"one", "two", "three", "four", "five", "six", "seven", "eight"};
   const auto plan = [&] {
-    algorithms.choose("an op", ways, [](std::size_t i) {
+    algorithms.choose("an op", names, [](std::size_t i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(500));
       return i == 5 ? 1.0 : 2.0;
     });
   };
-  train::time_ways(*world, algorithms, plan, [&](const Algorithms::Choices&) { ++n_saved; });
+  train::autotune(*world, algorithms, plan, [&](const Algorithms::Choices&) { ++n_saved; });
   const bool is_leader = world->rank() == 0;
   bool failed = n_saved != (is_leader ? 1 : 0);
   failed =

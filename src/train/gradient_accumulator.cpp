@@ -1,4 +1,4 @@
-#include "train/piece_sums.h"
+#include "train/gradient_accumulator.h"
 
 #include <cstddef>
 
@@ -11,7 +11,7 @@ constexpr std::size_t kLossElements = sizeof(LossSums) / sizeof(double);
 
 }  // namespace
 
-PieceSums::PieceSums(const StepPlan& plan, Backend& backend, float* gradients, LossSums* loss)
+GradientAccumulator::GradientAccumulator(const StepPlan& plan, Backend& backend, float* gradients, LossSums* loss)
     : is_tree_(plan.batch().is_tree), n_elements_(plan.parameters().n_total()), result_{gradients, loss} {
   if (!is_tree_) return;
   memory_ = backend.allocate(plan.memory().partial_sums, "partial sums of gradients");
@@ -24,39 +24,39 @@ PieceSums::PieceSums(const StepPlan& plan, Backend& backend, float* gradients, L
   };
   std::size_t n_open = 0;
   const std::vector<int> merges = plan.batch().order_in_rank().merges;
-  for (std::size_t piece = 0; piece < merges.size(); ++piece) {
-    const auto n_merged = static_cast<std::size_t>(merges[piece]);
+  for (std::size_t micro_batch = 0; micro_batch < merges.size(); ++micro_batch) {
+    const auto n_merged = static_cast<std::size_t>(merges[micro_batch]);
     Leaf leaf;
     for (std::size_t i = n_open - n_merged; i < n_open; ++i) {
       leaf.open_gradients.push_back(buffer(i).gradients);
       leaf.open_losses.push_back(buffer(i).loss);
     }
     n_open -= n_merged;
-    leaf.sum = piece + 1 == merges.size() ? result_ : buffer(n_open++);
+    leaf.sum = micro_batch + 1 == merges.size() ? result_ : buffer(n_open++);
     leaves_.push_back(std::move(leaf));
   }
 }
 
-graph::ParameterGradients PieceSums::target(int piece) const {
-  if (!is_tree_) return {result_.gradients, piece == 0 ? GradientMode::overwrite : GradientMode::accumulate};
+graph::ParameterGradients GradientAccumulator::target(int micro_batch) const {
+  if (!is_tree_) return {result_.gradients, micro_batch == 0 ? GradientMode::overwrite : GradientMode::accumulate};
   // One that is added to nothing goes where its sum goes.
-  const Leaf& leaf = leaves_[static_cast<std::size_t>(piece)];
+  const Leaf& leaf = leaves_[static_cast<std::size_t>(micro_batch)];
   return {leaf.open_gradients.empty() ? leaf.sum.gradients : result_.gradients, GradientMode::overwrite};
 }
 
-void PieceSums::add_loss(int piece, Stream& stream) {
+void GradientAccumulator::add_loss(int micro_batch, Stream& stream) {
   if (!is_tree_) return;
-  const Leaf& leaf = leaves_[static_cast<std::size_t>(piece)];
+  const Leaf& leaf = leaves_[static_cast<std::size_t>(micro_batch)];
   sum_losses_->apply(
       {.value = result_.loss, .open = leaf.open_losses, .target = leaf.sum.loss, .n_elements = kLossElements}, {},
       stream);
 }
 
-void PieceSums::add_gradients(int piece, Stream& stream) {
+void GradientAccumulator::add_gradients(int micro_batch, Stream& stream) {
   if (!is_tree_) return;
-  const Leaf& leaf = leaves_[static_cast<std::size_t>(piece)];
+  const Leaf& leaf = leaves_[static_cast<std::size_t>(micro_batch)];
   if (leaf.open_gradients.empty()) return;
-  const trace::Span span(trace::Kind::backward, "sum of pieces");
+  const trace::Span span(trace::Kind::backward, "sum of micro-batches");
   sum_gradients_->apply({.value = result_.gradients,
                          .open = leaf.open_gradients,
                          .target = leaf.sum.gradients,
@@ -64,9 +64,9 @@ void PieceSums::add_gradients(int piece, Stream& stream) {
                         {}, stream);
 }
 
-void PieceSums::finish(const comm::Bucket& bucket, Stream& stream) {
+void GradientAccumulator::finish(const comm::Bucket& bucket, Stream& stream) {
   if (!is_tree_) return;
-  const trace::Span span(trace::Kind::backward, "sum of pieces");
+  const trace::Span span(trace::Kind::backward, "sum of micro-batches");
   sum_gradients_->apply({.value = result_.gradients,
                          .open = leaves_.back().open_gradients,
                          .target = result_.gradients,

@@ -1,0 +1,17 @@
+// Autotuning: rank 0 times the algorithms of each layer (lockstep/algorithms.h), which takes minutes on a device with
+// hundreds of plans. The other ranks wait in short broadcasts, so that the watchdog sees rank 0 at work.
+#pragma once
+
+#include <functional>
+
+#include "lockstep/algorithms.h"
+#include "lockstep/communicator.h"
+
+namespace lockstep::train {
+
+/// Collective. On rank 0, `plan` asks for the algorithms, and `save` is called every 10 s with the choices made so far,
+/// and at the end. On other ranks neither is called. Throws what `plan` throws.
+void autotune(World& world, Algorithms& algorithms, const std::function<void()>& plan,
+              const std::function<void(const Algorithms::Choices&)>& save);
+
+}  // namespace lockstep::train
