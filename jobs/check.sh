@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Says what is wrong with a site and a job before anything is queued, each with its remedy.
+# Checks a site file and jobs before anything is submitted, and prints each problem with its remedy.
 #
-#   jobs/check.sh [--allocate] [SITE.sh] [JOB.sh]...     [key=value overrides in OVERRIDES, as for sbatch]
+#   jobs/check.sh [--allocate] [SITE.sh] [JOB.sh]...     key=value overrides are read from OVERRIDES, as by sbatch
 #
-# SITE.sh is a file of modules/site (default: $LOCKSTEP_SITE), JOB.sh a script with #SBATCH lines (default:
-# resnet18_2gpu.sh). --allocate also asks Slurm for the job's nodes for a moment: whether they see the run directory, and
-# have the same build. Exit status: 0 all is well, 1 something is wrong, 2 wrong usage.
-[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # called as `sh check.sh`
+# SITE.sh is a file of modules/site (default: $LOCKSTEP_SITE), and JOB.sh is a script with #SBATCH lines (default:
+# resnet18_2gpu.sh). --allocate also allocates the nodes of the job for some seconds, to check that they see the run
+# directory and have the same build. Exit status: 0 if there is no problem, 1 if there is one, 2 for wrong usage.
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # if it was called as `sh check.sh`
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=jobs/lib/checks.sh
@@ -21,8 +21,8 @@ for argument in "$@"; do
     *)
       if grep -qs '^#SBATCH' "$argument"; then
         scripts+=("$argument")
-      elif [[ $(realpath -m "$argument") == "$here"/* ]]; then # running it as a site file would be no good
-        echo "jobs/check.sh: $argument is no job script: it is not there, or has no #SBATCH line" >&2
+      elif [[ $(realpath -m "$argument") == "$here"/* ]]; then # do not run a job script as a site file
+        echo "jobs/check.sh: $argument is not a job script: it does not exist or has no #SBATCH line" >&2
         exit 2
       else
         site=$argument
@@ -32,7 +32,7 @@ for argument in "$@"; do
 done
 ((${#scripts[@]})) || scripts=("$here/resnet18_2gpu.sh")
 
-# part NAME COMMAND...: one line, unless the command finds a problem
+# part NAME COMMAND...: prints one line unless the command finds a problem
 part() {
   local n=$n_problems
   "${@:2}"
@@ -44,7 +44,7 @@ check_site() {
   local before after
   if [[ -z $site ]]; then
     problem "no site file is given (LOCKSTEP_SITE is not set)" \
-      "source one of ${here%/*}/modules/site/*.sh in this shell, or a copy of example.sh"
+      "source one of ${here%/*}/modules/site/*.sh, or your copy of example.sh, in this shell"
     return
   fi
   before=$(export -p | grep -E ' (SBATCH|LOCKSTEP)_')
@@ -54,17 +54,18 @@ check_site() {
 }
 to_source=
 
-# A job's script is a copy in Slurm's spool: it finds the rest by LOCKSTEP_HOME, or in the folder that sbatch is called in.
+# Slurm runs a copy of the job script in its spool folder. The copy finds the other files through LOCKSTEP_HOME, or in the
+# folder in which sbatch was called.
 check_home() {
   [[ -e ${LOCKSTEP_HOME:-.}/jobs/lib/job.sh ]] || problem "${LOCKSTEP_HOME:-LOCKSTEP_HOME is not set, and $PWD} has no jobs/lib/job.sh" \
-    "export LOCKSTEP_HOME=${here%/*}, in the site file or this shell"
+    "export LOCKSTEP_HOME=${here%/*} in the site file or in this shell"
   export LOCKSTEP_HOME=${LOCKSTEP_HOME:-${here%/*}}
 }
 
-check_slurm() { # whether there is one to ask
+check_slurm() { # is there a Slurm that answers?
   command -v sbatch >/dev/null ||
-    problem "there is no sbatch on PATH on $(hostname)" "log in to a node of a Slurm cluster; without Slurm: make train, or mpirun by hand"
-  timeout 30 sinfo -h >/dev/null 2>&1 || problem "Slurm does not answer: $(timeout 30 sinfo -h 2>&1 | head -1)" "scontrol ping; ask the centre"
+    problem "there is no sbatch on PATH on $(hostname)" "log in to a node of a Slurm cluster; without Slurm, use make train, or mpirun by hand"
+  timeout 30 sinfo -h >/dev/null 2>&1 || problem "Slurm does not answer: $(timeout 30 sinfo -h 2>&1 | head -1)" "try scontrol ping, and ask the staff of the cluster"
 }
 
 check_partition() { # SCRIPT
@@ -73,39 +74,39 @@ check_partition() { # SCRIPT
   all=$(sinfo -h -o %R | sort -u | xargs)
   if [[ -n $partition ]]; then
     [[ " $all " == *" $partition "* ]] || problem "there is no partition $partition here" \
-      "SBATCH_PARTITION in the site file, or sbatch --partition: one of $all"
+      "set SBATCH_PARTITION in the site file, or use sbatch --partition; the partitions are: $all"
   elif ! sinfo -h -o %P | grep -q '\*$'; then
-    problem "no partition is given, and this Slurm has none by default" "SBATCH_PARTITION in the site file: one of $all"
+    problem "no partition is given, and this Slurm has no default partition" "set SBATCH_PARTITION in the site file; the partitions are: $all"
   fi
 }
 
-# What the script asks for a node and what the partition's nodes have; then Slurm itself is asked.
+# Compares the GPUs that the script requests with those of the partition's nodes, and then asks Slurm itself.
 check_resources() { # SCRIPT
-  local gpus said largest
+  local gpus answer largest
   gpus=$(gpus_on_node "$1")
   largest=$(sinfo -h ${partition:+-p "$partition"} -o %G | grep -oE 'gpu:([A-Za-z][^:,(]*:)?[0-9]+' | sed 's/.*://' | sort -n | tail -1)
   ((${gpus:-0} <= ${largest:-0})) ||
-    problem "$1 wants $gpus GPUs on a node, the nodes of ${partition:-the default partition} have ${largest:-0}" \
-    "another script of jobs/, another partition, or sbatch --gpus-per-node=${largest:-0} --ntasks-per-node=${largest:-1} --nodes=N"
+    problem "$1 requests $gpus GPUs per node, but the nodes of ${partition:-the default partition} have ${largest:-0}" \
+    "use another script of jobs/, another partition, or sbatch --gpus-per-node=${largest:-0} --ntasks-per-node=${largest:-1} --nodes=N"
   check_gpus "${gpus:-0}" "$(ranks_on_node "$1")"
   if ((n_problems > problems_before)); then return; fi
-  said=$(sbatch --test-only "$1" 2>&1) && return
-  said=$(grep -v 'to start at' <<<"$said" | tail -1 | sed -E 's/^(sbatch: error|allocation failure): //')
-  case $said in
-    *[Aa]ccount*) problem "Slurm refuses the account '${SBATCH_ACCOUNT:-$(directive account "$1")}': $said" \
-      "SBATCH_ACCOUNT in the site file; \`sacctmgr show associations user=$(id -un)\` lists yours" ;;
-    *'line breaks'*) problem "$1 has DOS line ends (CR LF), which sbatch refuses" "dos2unix $1, or: sed -i 's/\\r\$//' $1" ;;
-    *) problem "Slurm refuses $1: $said" "\`sinfo -o '%P %D %c %m %G %l'\` says how many nodes, cores, memory, GPUs and hours there are" ;;
+  answer=$(sbatch --test-only "$1" 2>&1) && return
+  answer=$(grep -v 'to start at' <<<"$answer" | tail -1 | sed -E 's/^(sbatch: error|allocation failure): //')
+  case $answer in
+    *[Aa]ccount*) problem "Slurm refuses the account '${SBATCH_ACCOUNT:-$(directive account "$1")}': $answer" \
+      "set SBATCH_ACCOUNT in the site file; \`sacctmgr show associations user=$(id -un)\` lists your accounts" ;;
+    *'line breaks'*) problem "$1 has DOS line ends (CR LF), which sbatch refuses" "convert it with: dos2unix $1, or: sed -i 's/\\r\$//' $1" ;;
+    *) problem "Slurm refuses $1: $answer" "\`sinfo -o '%P %D %c %m %G %l'\` lists the nodes, cores, memory, GPUs and hours of each partition" ;;
   esac
 }
 
-# What the script would start, as its own `launch` tells it, read by the program's own parser on this machine.
+# Asks the script's own `launch` for the command that it would start, and lets the program's parser read the configuration.
 check_configuration() { # SCRIPT
-  local words=() word nodes per_node ranks said validation device
+  local words=() word nodes per_node ranks answer validation device
   check_overrides
   mapfile -d '' -t words < <(LOCKSTEP_CHECK=1 bash "$1")
   if ((${#words[@]} < 2)); then
-    problem "$1 does not say what it would start" "a job script ends with a line such as: launch train \"\$configs/NAME.yaml\""
+    problem "$1 does not start anything" "end the job script with a line such as: launch train \"\$configs/NAME.yaml\""
     return
   fi
   run=$(setting run.directory runs "${words[@]}")/$(setting run.name - "${words[@]}")
@@ -115,26 +116,26 @@ check_configuration() { # SCRIPT
   per_node=$(ranks_on_node "$1")
   ranks=$((nodes * ${per_node:-1}))
   device=$(setting device cuda "${words[@]}")
-  # `plan` takes the configuration alone.
+  # `plan` accepts only the configuration.
   local plan=("${words[1]}")
   for word in "${words[@]:2}"; do if [[ $word == *=* || $word == *.y?(a)ml ]] && [[ $word != -* ]]; then plan+=("$word"); fi; done
   if [[ $device == cuda ]] && "$lockstep" plan "${plan[@]}" --ranks "$ranks" 2>&1 | grep -q 'this build has no CUDA'; then
-    problem "$lockstep is built without CUDA, and the job wants GPUs (device=cuda)" \
-      "build it where nvcc is on PATH, name another in LOCKSTEP, or OVERRIDES=device=cpu"
+    problem "$lockstep is built without CUDA, but the job uses GPUs (device=cuda)" \
+      "build it where nvcc is on PATH, name another program in LOCKSTEP, or use OVERRIDES=device=cpu"
   fi
-  # On a login node without GPUs the processor plans; it has no fp16 and no tf32.
+  # A login node without GPUs plans for the processor, which has neither fp16 nor tf32.
   case $(setting precision - "${plan[@]}") in fp16 | tf32) plan+=(precision=fp32) ;; esac
-  # Whether a step fits this machine's memory says nothing of the job's GPUs.
-  said=$("$lockstep" plan "${plan[@]}" device=cpu --ranks "$ranks" --nodes "$nodes" 2>&1) ||
-    { [[ $device != cpu ]] && grep -q '\[out_of_memory\]' <<<"$said"; } || problem "$(refusal <<<"$said")" "$(remedy <<<"$said")"
+  # The memory of this machine says nothing about the memory of the job's GPUs.
+  answer=$("$lockstep" plan "${plan[@]}" device=cpu --ranks "$ranks" --nodes "$nodes" 2>&1) ||
+    { [[ $device != cpu ]] && grep -q '\[out_of_memory\]' <<<"$answer"; } || problem "$(refusal <<<"$answer")" "$(remedy <<<"$answer")"
   validation=$(setting data.validation "$(sed -nE 's/.*\bvalidation: *((\$\{\w+\})?[^,} ]*).*/\1/p' "${words[1]}" | tail -1)" "${words[@]}")
   validation=$(setting x "$validation")
   if [[ -z $validation || $validation == synthetic ]]; then return; fi
   if [[ ! -r $validation ]]; then
     problem "the validation set $validation cannot be read" \
-      "data/README.md says how it is made; relative paths begin at the folder that sbatch is called in"
+      "docs/data.md explains how to make it; relative paths start at the folder in which sbatch is called"
   else
-    said=$("$lockstep" data info "$validation" 2>&1) || problem "data.validation: $(refusal <<<"$said")" "$(remedy <<<"$said")"
+    answer=$("$lockstep" data info "$validation" 2>&1) || problem "data.validation: $(refusal <<<"$answer")" "$(remedy <<<"$answer")"
   fi
 }
 refusal() { sed -n 's/^lockstep: error: //p' | head -1; }
@@ -146,11 +147,11 @@ check_run_directory() {
   kind=$(stat -f -c %T "$(dirname "$run")" 2>/dev/null || stat -f -c %T .)
   case $kind in
     tmpfs | overlayfs | ext2/ext3 | btrfs) [[ -n $allocate ]] ||
-      note "$run lies on a local file system ($kind); whether nodes see it, --allocate tries" ;;
+      note "$run is on a local file system ($kind); use --allocate to check that the nodes see it" ;;
   esac
 }
 
-check_allocation() { # SCRIPT: its nodes, for some seconds
+check_allocation() { # SCRIPT: allocates its nodes for some seconds
   local nodes gpus
   nodes=$(nodes_of "$1")
   gpus=$(gpus_on_node "$1")
@@ -182,6 +183,6 @@ if ((n_problems == problems_before)); then
     fi
   done
 fi
-if [[ -n $to_source ]]; then note "this shell has other settings than the site file: source $to_source before sbatch"; fi
+if [[ -n $to_source ]]; then note "the settings of this shell differ from the site file: source $to_source before sbatch"; fi
 if ((n_problems > 0)); then echo "problems: $n_problems"; exit 1; fi
-echo "all is well: sbatch ${scripts[0]}"
+echo "no problems found; submit the job with: sbatch ${scripts[0]}"

@@ -2,10 +2,10 @@
 #SBATCH --job-name=evaluate
 #SBATCH --nodes=1 --ntasks-per-node=4 --gpus-per-node=4 --cpus-per-task=8 --time=00:30:00
 #SBATCH --output=%x-%j.log --open-mode=append --signal=B:USR2@120 --requeue
-# Loss and accuracy of CHECKPOINT with CONFIG on its validation set, 4 GPUs of one node.
+# Loss and accuracy of CHECKPOINT on the validation set of CONFIG, on 4 GPUs of one node.
 #   CHECKPOINT=runs/resnet50-4gpu/checkpoints/best sbatch jobs/evaluate.sh
 
 home=${LOCKSTEP_HOME:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}
-source "$home/jobs/lib/job.sh" || { echo "no jobs/lib in $home: export LOCKSTEP_HOME, the folder with jobs/; and use bash, not sh" >&2; exit 2; }
+source "$home/jobs/lib/job.sh" || { echo "no jobs/lib in $home: export LOCKSTEP_HOME as the folder that contains jobs/, and use bash, not sh" >&2; exit 2; }
 launch evaluate "${CONFIG:-$configs/resnet50_imagenet.yaml}" \
   --checkpoint "${CHECKPOINT:-${LOCKSTEP_RUNS:-runs}/resnet50-4gpu/checkpoints/best}"

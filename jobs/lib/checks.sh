@@ -1,5 +1,6 @@
-# What a site, a job and its nodes must have, asked before GPU-minutes are spent. Sourced by job.sh, inside a job, and by
-# ../check.sh, before anything is queued. Each finding is a sentence with its remedy; n_problems counts them.
+# Checks of the site file, the job and its nodes, made before GPU time is spent. job.sh sources this file inside a job;
+# ../check.sh sources it before a job is submitted. Each problem is printed as one sentence with its remedy, and n_problems
+# counts them.
 
 home_of_checks=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 n_problems=0
@@ -8,7 +9,8 @@ problem() { # SENTENCE REMEDY
   printf 'problem: %s\n  remedy: %s\n' "$1" "$2"
 }
 
-# Value of an option in a script's #SBATCH lines, by its long or its short name; the last, as for sbatch.
+# Prints the value of an option in the #SBATCH lines of a script. The option may have its long or its short name there; the
+# last occurrence wins, as it does for sbatch.
 directive() { # NAME SCRIPT
   local short=''
   case $1 in nodes) short=N ;; job-name) short=J ;; partition) short=p ;; account) short=A ;; esac
@@ -16,7 +18,7 @@ directive() { # NAME SCRIPT
     sed -E "s/^ (--$1[= ]|-${short:-NONE} ?)//"
 }
 
-# The upper end of a range: 8 of 1-8.
+# Prints the number of nodes; for a range its upper end (1-8 gives 8).
 nodes_of() { # SCRIPT
   local nodes
   nodes=$(directive nodes "$1")
@@ -24,7 +26,7 @@ nodes_of() { # SCRIPT
   if [[ $nodes =~ ^[0-9]+$ ]]; then echo "$nodes"; else echo 1; fi
 }
 
-gpus_on_node() { # SCRIPT: N of --gpus-per-node=[TYPE:]N or --gres=gpu:[TYPE:]N, or nothing
+gpus_on_node() { # SCRIPT: prints N of --gpus-per-node=[TYPE:]N or --gres=gpu:[TYPE:]N, or nothing
   local gpus
   gpus=$(directive gpus-per-node "$1")
   if [[ -z $gpus ]]; then gpus=$(directive gres "$1" | grep -oE 'gpu(:[^,]+)?' | head -1); fi
@@ -32,14 +34,14 @@ gpus_on_node() { # SCRIPT: N of --gpus-per-node=[TYPE:]N or --gres=gpu:[TYPE:]N,
   echo "${gpus/gpu/1}"
 }
 
-# One a task where the script says how many, else one a GPU.
+# One rank per task if the script sets --ntasks-per-node, otherwise one rank per GPU.
 ranks_on_node() { # SCRIPT
   local tasks
   tasks=$(directive ntasks-per-node "$1")
   echo "${tasks:-$(gpus_on_node "$1")}"
 }
 
-# The last KEY=VALUE of the arguments, with ${NAME} filled in as the program does.
+# Prints VALUE of the last KEY=VALUE among the arguments. ${NAME} is replaced as the program replaces it.
 setting() { # KEY DEFAULT ARGUMENT...
   local key=$1 value=$2 word
   for word in "${@:3}"; do [[ $word != "$key="* ]] || value=${word#*=}; done
@@ -58,26 +60,26 @@ known_to_sbatch=(ACCOUNT ARRAY_INX BATCH CLUSTERS CLUSTER_CONSTRAINT COMMENT CON
   OVERCOMMIT PARTITION POWER PROFILE QOS REQ_SWITCH REQUEUE RESERVATION SIGNAL SPREAD_JOB THREAD_SPEC TIMELIMIT USE_MIN_NODES
   WAIT WAIT_ALL_NODES WAIT4SWITCH WCKEY)
 
-# Sources the site file, so that what it exports holds from here on.
+# Sources the site file into this shell.
 use_site() { # FILE or NAME
-  local file=$1 name said
-  if [[ $file != */* && ! -f $file ]]; then file=$home_of_checks/modules/site/${file%.sh}.sh; fi # a name, as the modulefile takes it
-  if [[ $file != */* ]]; then file=./$file; fi # `source` would look on PATH
+  local file=$1 name output
+  if [[ $file != */* && ! -f $file ]]; then file=$home_of_checks/modules/site/${file%.sh}.sh; fi # a name, which the modulefile accepts too
+  if [[ $file != */* ]]; then file=./$file; fi # `source` would search PATH otherwise
   if [[ ! -r $file ]]; then
     problem "the site file $file cannot be read" \
-      "source one of $home_of_checks/modules/site/*.sh in this shell, or a copy of example.sh; it sets LOCKSTEP_SITE"
+      "source one of $home_of_checks/modules/site/*.sh, or your copy of example.sh, in this shell; it sets LOCKSTEP_SITE"
     return
   fi
-  if ! said=$(bash -uc 'source "$1"' bash "$file" 2>&1); then
-    problem "the site file $file fails: ${said##*$'\n'}" "correct that line: set the variable that it uses, or give a default"
+  if ! output=$(bash -uc 'source "$1"' bash "$file" 2>&1); then
+    problem "the site file $file fails: ${output##*$'\n'}" "correct that line: set the variable that it uses, or give a default value"
     return
   fi
   for name in $(sed -nE 's/^ *(export +)?([A-Za-z_][A-Za-z0-9_]*)=.*/\2/p' "$file" | sort -u); do
     case $name in
       LOCKSTEP*) [[ " ${known_to_lockstep[*]} " == *" $name "* ]] || problem "$file sets $name, which nothing reads" \
-        "correct the name; known are ${known_to_lockstep[*]}" ;;
+        "correct the name; these names are known: ${known_to_lockstep[*]}" ;;
       SBATCH_*) [[ " ${known_to_sbatch[*]} " == *" ${name#SBATCH_} "* ]] || problem "$file sets $name, which sbatch does not read" \
-        "correct the name; \`man sbatch\` lists them under INPUT ENVIRONMENT VARIABLES" ;;
+        "correct the name; \`man sbatch\` lists the names under INPUT ENVIRONMENT VARIABLES" ;;
     esac
   done
   # shellcheck disable=SC1090
@@ -85,7 +87,7 @@ use_site() { # FILE or NAME
 }
 
 # ---- Modules, program, launcher ---------------------------------------------------------------------------------------
-define_module() { # the command `module`, which a script does not have unless its shell's start-up files were read
+define_module() { # defines the command `module`, which a script lacks if its shell has not read the start-up files
   local init
   if declare -F module >/dev/null; then return 0; fi
   for init in "${MODULESHOME:-/nowhere}/init/bash" /etc/profile.d/{lmod,modules,z00_lmod,00-modulepath}.sh; do
@@ -101,35 +103,35 @@ use_modules() {
   if [[ -z ${LOCKSTEP_MODULES:-} ]]; then return; fi
   if ! define_module; then
     problem "LOCKSTEP_MODULES names modules ($LOCKSTEP_MODULES), but there is no command \`module\` on $(hostname)" \
-      "set MODULESHOME in the site file, source the module system's start-up file there, or empty LOCKSTEP_MODULES"
+      "set MODULESHOME in the site file, source the start-up file of the module system there, or make LOCKSTEP_MODULES empty"
     return
   fi
   for name in $LOCKSTEP_MODULES; do
     if ! module is-avail "$name" >/dev/null 2>&1; then
       problem "the module $name is missing on $(hostname)" \
-        "\`module avail ${name%%/*}\` lists what there is; correct LOCKSTEP_MODULES in the site file, or \`module use\` its folder there"
+        "\`module avail ${name%%/*}\` lists the modules; correct LOCKSTEP_MODULES in the site file, or add the module's folder there with \`module use\`"
     elif ! module load "$name" >/dev/null 2>&1; then
       problem "the module $name cannot be loaded: $(module load "$name" 2>&1 | grep . | head -1)" \
-        "\`module load $name\` by hand; correct LOCKSTEP_MODULES in the site file"
+        "try \`module load $name\` by hand, and correct LOCKSTEP_MODULES in the site file"
     fi
   done
 }
 
-# Leaves the program in $lockstep and its first line of --version in $version.
+# Sets $lockstep to the program and $version to the first line of its --version.
 find_program() {
-  local said
+  local output
   version=
   lockstep=${LOCKSTEP:-$LOCKSTEP_HOME/build/lockstep}
   if [[ -z ${LOCKSTEP:-} && ! -e $lockstep ]]; then lockstep=$(command -v lockstep) || lockstep=; fi
   if [[ -z $lockstep || ! -x $lockstep ]]; then
-    problem "the program is missing: wanted ${LOCKSTEP:-$LOCKSTEP_HOME/build/lockstep, or lockstep on PATH}" \
-      "\`make\` in the repository, \`module load lockstep\`, or LOCKSTEP=/path/of/lockstep"
-  elif ! said=$("$lockstep" --version 2>&1); then
-    problem "$lockstep does not start on $(hostname): ${said%%$'\n'*}" \
-      "load what it was built with (LOCKSTEP_MODULES in the site file); \`ldd $lockstep\` names a library that is missing"
+    problem "the program is missing: expected ${LOCKSTEP:-$LOCKSTEP_HOME/build/lockstep, or lockstep on PATH}" \
+      "run \`make\` in the repository, or \`module load lockstep\`, or set LOCKSTEP=/path/of/lockstep"
+  elif ! output=$("$lockstep" --version 2>&1); then
+    problem "$lockstep does not start on $(hostname): ${output%%$'\n'*}" \
+      "load the modules that it was built with (LOCKSTEP_MODULES in the site file); \`ldd $lockstep\` names missing libraries"
     lockstep=
   else
-    version=${said%%$'\n'*}
+    version=${output%%$'\n'*}
   fi
 }
 
@@ -139,79 +141,80 @@ check_launcher() {
       local types=${SLURM_MPI_TYPE:=pmix}
       export SLURM_MPI_TYPE
       srun --mpi=list 2>&1 | tr -s '[:space:],()' '\n' | grep -qx "$types" ||
-        problem "this Slurm cannot start MPI by $types: \`srun --mpi=list\` says $(srun --mpi=list 2>&1 | tail -n +2 | xargs)" \
-          "LOCKSTEP_LAUNCHER=mpirun in the site file, or SLURM_MPI_TYPE= one of those that your MPI was built for"
+        problem "this Slurm cannot start MPI by $types: \`srun --mpi=list\` prints $(srun --mpi=list 2>&1 | tail -n +2 | xargs)" \
+          "set LOCKSTEP_LAUNCHER=mpirun in the site file, or set SLURM_MPI_TYPE to a type that your MPI supports"
       ;;
     mpirun)
       mpirun=${LOCKSTEP_MPIRUN:-mpirun --bind-to none}
       command -v "${mpirun%% *}" >/dev/null || problem "LOCKSTEP_LAUNCHER=mpirun, but ${mpirun%% *} is not on PATH on $(hostname)" \
-        "name the MPI's module in LOCKSTEP_MODULES, or the whole path in LOCKSTEP_MPIRUN"
-      [[ -x $LOCKSTEP_HOME/scripts/launch ]] || problem "$LOCKSTEP_HOME/scripts/launch is missing, which stops mpirun in good order" \
-        "set LOCKSTEP_HOME to a whole copy of the repository, or to PREFIX/share/lockstep of an installation"
+        "add the module of the MPI to LOCKSTEP_MODULES, or give the full path in LOCKSTEP_MPIRUN"
+      [[ -x $LOCKSTEP_HOME/scripts/launch ]] || problem "$LOCKSTEP_HOME/scripts/launch is missing; without it mpirun kills its ranks before they have saved" \
+        "set LOCKSTEP_HOME to a complete copy of the repository, or to PREFIX/share/lockstep of an installation"
       ;;
-    *) problem "LOCKSTEP_LAUNCHER=$LOCKSTEP_LAUNCHER is no launcher" "LOCKSTEP_LAUNCHER=srun or LOCKSTEP_LAUNCHER=mpirun in the site file" ;;
+    *) problem "LOCKSTEP_LAUNCHER=$LOCKSTEP_LAUNCHER is not a launcher" "set LOCKSTEP_LAUNCHER to srun or mpirun in the site file" ;;
   esac
 }
 
-# ---- What the job is given --------------------------------------------------------------------------------------------
+# ---- The arguments of the job --------------------------------------------------------------------------------------------
 # `sbatch --export=ALL,OVERRIDES="data.augment=[crop,flip]"` splits at the comma.
-# Other words than key=value are files: what is behind a blank in a value would be taken for one.
+# A word that is not key=value is the name of a YAML file, so a value that contains a blank is misread as two words.
 check_overrides() {
   local open close word words
   open=$(tr -dc '[' <<<"${OVERRIDES:-}")
   close=$(tr -dc ']' <<<"${OVERRIDES:-}")
   [[ ${#open} == "${#close}" ]] || problem "OVERRIDES ends inside a list: $OVERRIDES" \
-    "sbatch --export splits at commas: export OVERRIDES='...' in the shell, then sbatch --export=ALL"
+    "sbatch --export splits at commas: run export OVERRIDES='...' in the shell, then sbatch --export=ALL"
   read -rd '' -a words <<<"${OVERRIDES:-}"
   for word in "${words[@]}"; do
     [[ $word == *=* || -f $word ]] || problem "OVERRIDES has the word '$word', which is neither key=value nor a YAML file" \
-      "write key=value without blanks; a value with blanks goes into a YAML file that OVERRIDES names, or is \${NAME} of an exported variable"
+      "write key=value without blanks; put a value with blanks into a YAML file and name the file in OVERRIDES, or write \${NAME} of an exported variable"
   done
 }
 
 check_data_variable() { # CONFIGURATION
   if [[ -n ${LOCKSTEP_DATA:-} ]] || ! grep -q '\${LOCKSTEP_DATA}' "$1"; then return; fi
-  problem "$1 names its data below \${LOCKSTEP_DATA}, which is not set" \
-    "export LOCKSTEP_DATA=FOLDER, in the site file or the shell; data/README.md says what it holds"
+  problem "$1 names data below \${LOCKSTEP_DATA}, which is not set" \
+    "export LOCKSTEP_DATA=FOLDER in the site file or the shell; docs/data.md describes its content"
 }
 
-check_gpus() { # GPUS-A-NODE RANKS-A-NODE
-  (($1 >= $2)) || problem "$2 ranks a node are wanted, but there are $1 GPUs on one" \
-    "--gpus-per-node=$2, or --ntasks-per-node=$1 with as many nodes more, or OVERRIDES=device=cpu to train without"
+check_gpus() { # GPUS-PER-NODE RANKS-PER-NODE
+  (($1 >= $2)) || problem "the job starts $2 ranks per node, but has only $1 GPUs per node" \
+    "use --gpus-per-node=$2, or --ntasks-per-node=$1 and more nodes, or OVERRIDES=device=cpu to train without GPUs"
 }
 
-# ---- What each node sees ----------------------------------------------------------------------------------------------
-# One line a node: its name, whether it sees the token in the run directory, and its program's version.
+# ---- The nodes of the job ----------------------------------------------------------------------------------------------
+# Prints one line per node: its name, whether it sees the token in the run directory, and the version of its program.
 look_on_node='if [[ -e $1 ]]; then seen=yes; else seen=no; fi
 printf "node %s %s %s\n" "$(hostname)" "$seen" "$("$2" --version 2>&1 | head -1)"'
 
-check_nodes() { # RUN [SRUN-OPTION...]: RUN can be written; other nodes, with options, see it and have the same build
-  local run=$1 token said node seen text other
+# Checks that RUN can be written here. With SRUN-OPTIONs, also checks that the other nodes see it and have the same build.
+check_nodes() { # RUN [SRUN-OPTION...]
+  local run=$1 token output node seen text other
   if ! mkdir -p "$run" 2>/dev/null || ! token=$(mktemp "$run/.seen.XXXXXX" 2>/dev/null); then
-    problem "the run directory $run cannot be made or written on $(hostname)" \
-      "LOCKSTEP_RUNS=FOLDER in the site file, or OVERRIDES=run.directory=FOLDER: one on the file system that all nodes share"
+    problem "the run directory $run cannot be created or written on $(hostname)" \
+      "set LOCKSTEP_RUNS=FOLDER in the site file, or OVERRIDES=run.directory=FOLDER; the folder must be on a file system that all nodes share"
     return
   fi
   token=$(realpath "$token")
-  if (($# == 1)); then # this node alone
+  if (($# == 1)); then # only this node
     rm -f "$token"
-    rmdir "$run" 2>/dev/null # where it is still empty
+    rmdir "$run" 2>/dev/null # if it is still empty
     return
   fi
-  said=$(timeout 120 srun "${@:2}" --ntasks-per-node=1 --mpi=none bash -c "$look_on_node" bash "$token" "$lockstep" 2>&1)
+  output=$(timeout 120 srun "${@:2}" --ntasks-per-node=1 --mpi=none bash -c "$look_on_node" bash "$token" "$lockstep" 2>&1)
   rm -f "$token"
-  rmdir "$run" 2>/dev/null # where it is still empty
-  if ! grep -q '^node ' <<<"$said"; then
-    problem "no command could be started on the nodes: $(head -1 <<<"$said")" "\`srun ${*:2} hostname\` by hand; sinfo names nodes that are down"
+  rmdir "$run" 2>/dev/null # if it is still empty
+  if ! grep -q '^node ' <<<"$output"; then
+    problem "no command could be started on the nodes: $(head -1 <<<"$output")" "try \`srun ${*:2} hostname\` by hand; sinfo lists nodes that are down"
     return
   fi
   while read -r _ node seen text; do
     [[ $seen == yes ]] || problem "$node does not see the run directory $(realpath -m "$run")" \
-      "LOCKSTEP_RUNS=FOLDER in the site file, or OVERRIDES=run.directory=FOLDER: one on the file system that all nodes share"
+      "set LOCKSTEP_RUNS=FOLDER in the site file, or OVERRIDES=run.directory=FOLDER; the folder must be on a file system that all nodes share"
     if [[ -n $version && $text != "$version" ]]; then
       other=${text:-nothing}
       problem "$lockstep differs: $version on $(hostname), $other on $node" \
         "install the same build on all nodes, or in a folder that they share"
     fi
-  done < <(grep '^node ' <<<"$said" | sort -V)
+  done < <(grep '^node ' <<<"$output" | sort -V)
 }

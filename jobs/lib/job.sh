@@ -1,11 +1,12 @@
-# What all job scripts share: environment, checks, launch, signals, and what follows from how the run ended.
+# Shared by all job scripts: the environment, the checks, the launch, the signals, and what to do when the run ends.
 #
 #   source "$home/jobs/lib/job.sh"; launch train "$configs/NAME.yaml" [KEY=VALUE]...
 #
-# `launch` starts one rank a task on what Slurm gave, on 3 nodes as on 8, and ends the script. The run is named like the
-# job and lies in ${LOCKSTEP_RUNS:-runs}; OVERRIDES come last, so they win. Signals to the batch shell: USR2 (--signal, time
-# is nearly up) and TERM (scancel, preemption) save and stop; with LOCKSTEP_REQUEUE=1 the job then queues itself again. INT
-# saves and stops for good. A job that lost a node is queued again in any case. ../README.md has the variables.
+# `launch` starts one rank per task on the nodes that Slurm granted, however many there are, and then ends the script. The
+# run has the name of the job and is written to ${LOCKSTEP_RUNS:-runs}. OVERRIDES come last, so they win.
+# Signals to the batch shell: after USR2 (sent by --signal when the time is nearly up) and TERM (scancel, preemption) the
+# ranks save and stop, and with LOCKSTEP_REQUEUE=1 the job requeues itself. After INT they save and stop, and the job is not
+# requeued. A job that lost a node is always requeued. docs/clusters.md describes the variables.
 
 jobs=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export LOCKSTEP_HOME=${jobs%/*}
@@ -13,19 +14,19 @@ configs=$jobs/configs
 # shellcheck source=jobs/lib/checks.sh
 source "$jobs/lib/checks.sh"
 
-say() { echo "== $*"; }
+report() { echo "== $*"; }
 
 job_state() { scontrol show job -o "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/.* JobState=\([A-Z_]*\).*/\1/p'; }
-# Changes whenever the program writes RUN/status, so that a start that wrote none is not judged by the one before.
+# Changes whenever the program writes RUN/status. A start that wrote no status is thus not judged by an earlier one.
 status_file() { stat -c '%i %.9Y' "$run/status" 2>/dev/null; }
 newest_checkpoint() { readlink "$run/checkpoints/latest" 2>/dev/null; }
 
 launch() { # COMMAND CONFIGURATION [ARGUMENT]...
-  local command=$1 words=("${@:2}") overrides ranks per_node block_term asked='' pid='' before before_checkpoint status
-  trap 'asked=USR2; forward' USR2
-  trap 'asked=TERM; forward' TERM
-  trap 'asked=INT; forward' INT
-  if [[ -z ${LOCKSTEP_CHECK:-} && -n ${SLURM_JOB_ID:-} ]]; then # first, since what follows names their variables
+  local command=$1 words=("${@:2}") overrides ranks per_node block_term received='' pid='' before before_checkpoint status
+  trap 'received=USR2; forward' USR2
+  trap 'received=TERM; forward' TERM
+  trap 'received=INT; forward' INT
+  if [[ -z ${LOCKSTEP_CHECK:-} && -n ${SLURM_JOB_ID:-} ]]; then # first, because the lines below use their variables
     if [[ -n ${LOCKSTEP_SITE:-} ]]; then use_site "$LOCKSTEP_SITE"; fi
     use_modules
   fi
@@ -33,16 +34,16 @@ launch() { # COMMAND CONFIGURATION [ARGUMENT]...
   words+=(run.name="${SLURM_JOB_NAME:-$(directive job-name "$0")}" run.directory="${LOCKSTEP_RUNS:-runs}" device=cuda
     "${overrides[@]}")
   run=$(setting run.directory runs "${words[@]}")/$(setting run.name - "${words[@]}")
-  if [[ -n ${LOCKSTEP_CHECK:-} ]]; then # jobs/check.sh asks what would be started
+  if [[ -n ${LOCKSTEP_CHECK:-} ]]; then # jobs/check.sh asks which command would be started
     printf '%s\0' "$command" "${words[@]}"
     exit 0
   fi
   require_slurm "$command" "${words[@]}"
 
-  per_node=${SLURM_GPUS_PER_NODE:-${SLURM_GPUS_ON_NODE:-1}} # may be TYPE:N
+  per_node=${SLURM_GPUS_PER_NODE:-${SLURM_GPUS_ON_NODE:-1}} # may have the form TYPE:N
   per_node=${SLURM_NTASKS_PER_NODE:-${per_node##*:}}
   ranks=$((SLURM_JOB_NUM_NODES * per_node))
-  say "$(date '+%F %T') job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)):" \
+  report "$(date '+%F %T') job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)):" \
     "$ranks ranks on $SLURM_JOB_NUM_NODES nodes, $SLURM_JOB_NODELIST; $run"
   prepare "$command" "${words[@]}"
   set_for_launcher
@@ -53,14 +54,14 @@ launch() { # COMMAND CONFIGURATION [ARGUMENT]...
     line=("$LOCKSTEP_HOME/scripts/launch" "${block_term[@]}" $mpirun -n "$ranks" --map-by "ppr:$per_node:node")
   fi
   line+=("$lockstep" "$command" "${words[@]}")
-  say "${line[@]}"
+  report "${line[@]}"
   before=$(status_file)
   before_checkpoint=$(newest_checkpoint)
-  if [[ -z $asked ]]; then
+  if [[ -z $received ]]; then
     "${line[@]}" &
     pid=$!
-    if [[ -n $asked ]]; then forward; fi # it came between the two
-    while kill -0 $pid 2>/dev/null; do wait $pid; done # `wait` returns at each signal that is trapped
+    if [[ -n $received ]]; then forward; fi # the signal arrived before the launcher had started
+    while kill -0 $pid 2>/dev/null; do wait $pid; done # `wait` returns at each trapped signal
     wait $pid
     status=$?
   else
@@ -69,9 +70,10 @@ launch() { # COMMAND CONFIGURATION [ARGUMENT]...
   finish "$command" "$status"
 }
 
-# sbatch's --cpus-per-task is not a step's by itself, and --export=NONE would keep the environment from the ranks.
-# scancel sends TERM to every process of the job, so to mpirun and its daemons too, which kill their ranks a second later.
-# They get it blocked: ranks are started with a clean mask, get it themselves, and have Slurm's KillWait to save.
+# srun does not inherit sbatch's --cpus-per-task, and --export=NONE would keep the environment from the ranks.
+# scancel sends TERM to every process of the job. mpirun and its daemons would react by killing their ranks one second
+# later, so TERM is blocked for them. The ranks start with a clean mask, receive TERM themselves, and have Slurm's KillWait
+# to save.
 set_for_launcher() {
   export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-$((SLURM_CPUS_ON_NODE > per_node ? SLURM_CPUS_ON_NODE / per_node : 1))}
   export SLURM_EXPORT_ENV=ALL
@@ -82,9 +84,9 @@ set_for_launcher() {
   fi
 }
 
-# Both srun and scripts/launch pass USR2 on to all ranks, and wait for them.
+# Both srun and scripts/launch pass USR2 on to all ranks and wait for them.
 forward() {
-  say "$(date '+%F %T') signal $asked: the ranks are told to save and stop"
+  report "$(date '+%F %T') received SIG$received: the ranks save and stop"
   if [[ -n $pid ]]; then kill -USR2 "$pid" 2>/dev/null; fi
 }
 
@@ -94,13 +96,13 @@ require_slurm() { # COMMAND WORD...
   nodes=$(nodes_of "$0")
   per_node=$(ranks_on_node "$0")
   find_program
-  problem "$0 is a batch script, and this is no job of Slurm (SLURM_JOB_ID is not set)" \
-    "sbatch $0; or, on a machine without Slurm:
+  problem "$0 is a batch script and was started outside a Slurm job (SLURM_JOB_ID is not set)" \
+    "submit it with: sbatch $0; or, on a machine without Slurm, run:
     $LOCKSTEP_HOME/scripts/launch mpirun --bind-to none -n $((nodes * ${per_node:-1})) ${lockstep:-lockstep} $*"
   exit 2
 }
 
-# What would waste the allocation is said before anything is started on it.
+# Reports problems before anything is started, so that they do not waste the allocation.
 prepare() { # COMMAND WORD...
   find_program
   check_launcher
@@ -111,61 +113,62 @@ prepare() { # COMMAND WORD...
   if ((SLURM_JOB_NUM_NODES > 1)); then nodes=(--nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --cpus-per-task=1); fi
   if ((n_problems == 0)); then check_nodes "$run" "${nodes[@]}"; fi
   if ((n_problems > 0)); then
-    say "nothing was started (problems: $n_problems); jobs/check.sh tells them before a job is queued"
+    report "nothing was started (problems: $n_problems); jobs/check.sh finds them before a job is submitted"
     exit 2
   fi
 }
 
-# RUN/status says how the run ended: mpirun's exit status does not always.
+# RUN/status records how the run ended; the exit status of mpirun is not reliable.
 finish() { # COMMAND STATUS-OF-THE-LAUNCHER
   local status=$2 outcome=''
   if [[ $1 != train ]]; then exit "$status"; fi
   if [[ $(status_file) != "$before" ]]; then outcome=$(<"$run/status"); fi
-  say "$(date '+%F %T') the launcher ended with $status; $run/status: ${outcome:-not written}"
-  if [[ -z $outcome && -n $asked ]]; then outcome=stopped; fi # before the program had begun
-  # All ranks were killed, or a rank was lost with its node or the network: nothing is wrong with the training.
+  report "$(date '+%F %T') the launcher exited with $status; $run/status: ${outcome:-not written}"
+  if [[ -z $outcome && -n $received ]]; then outcome=stopped; fi # the program had not started yet
+  # All ranks were killed, or a rank was lost because of its node or the network. The training itself is not at fault.
   if [[ $outcome == running ]] || { [[ $outcome == failed ]] &&
     tail -1 "$run/log.txt" 2>/dev/null | grep -qE '\[(comm_rank_lost|comm_rank_died|comm_mpi)\]'; }; then outcome=lost; fi
   case $outcome in
     done) exit 0 ;;
-    stopped) queue_again_if "${LOCKSTEP_REQUEUE:-0}"; status=75 ;;
+    stopped) requeue_if "${LOCKSTEP_REQUEUE:-0}"; status=75 ;;
     lost)
-      if [[ -n $asked ]]; then queue_again_if "${LOCKSTEP_REQUEUE:-0}"; else after_loss; fi ;;
+      if [[ -n $received ]]; then requeue_if "${LOCKSTEP_REQUEUE:-0}"; else after_loss; fi ;;
     *) exit "$((status > 0 ? status : 1))" ;;
   esac
-  say "the same script goes on from $(continues_from): sbatch it again"
+  report "submit the same script again to resume from $(resumes_from)"
   exit "$((status > 0 ? status : 1))"
 }
-continues_from() {
+resumes_from() {
   local newest
   newest=$(newest_checkpoint)
-  echo "${newest:+$run/checkpoints/}${newest:-the beginning}"
+  echo "${newest:+$run/checkpoints/}${newest:-step 0}"
 }
 
-# A start that was lost though nobody asked is queued again where it had got on: what is lost again and again for want of
-# memory is not mended by that. With a node that no longer answers Slurm does so, when it has seen it (SlurmdTimeout): Slurm
-# 22.05 loses the job's GPUs where the job itself is faster.
+# Called when the ranks were lost without a signal to the job. If all nodes answer, the job is requeued only if this start
+# has written a checkpoint: otherwise the next start would probably fail in the same way, for example for lack of memory. If
+# a node does not answer, Slurm requeues the job itself once it has noticed (SlurmdTimeout). The job waits for that, because
+# Slurm 22.05 loses the job's GPUs if the job requeues itself first.
 after_loss() {
   local limit
   if timeout 30 srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --cpus-per-task=1 \
     --mpi=none true >/dev/null 2>&1; then
-    if [[ $(newest_checkpoint) != "$before_checkpoint" ]]; then queue_again_if 1; fi
+    if [[ $(newest_checkpoint) != "$before_checkpoint" ]]; then requeue_if 1; fi
     return
   fi
   limit=$(scontrol show config | sed -n 's/^SlurmdTimeout *= *\([0-9]*\).*/\1/p')
-  say "$(date '+%F %T') a node does not answer: waiting until Slurm queues the job again (SlurmdTimeout is ${limit:=300} s)"
+  report "$(date '+%F %T') a node does not answer: waiting for Slurm to requeue the job (SlurmdTimeout is ${limit:=300} s)"
   limit=$((SECONDS + limit + 60))
   while ((SECONDS < limit)) && [[ $(job_state) == RUNNING ]]; do sleep 2; done
-  queue_again_if 1
+  requeue_if 1
 }
 
-queue_again_if() { # 1: yes
-  if [[ $1 != 1 || $asked == INT ]]; then return; fi
-  if [[ $(job_state) != RUNNING ]]; then # COMPLETING: scancel; or preemption without a grace time, a node that is down
-    say "Slurm itself ends this job or queues it again"
+requeue_if() { # 1: yes
+  if [[ $1 != 1 || $received == INT ]]; then return; fi
+  if [[ $(job_state) != RUNNING ]]; then # COMPLETING: scancel, preemption without a grace time, or a node that is down
+    report "Slurm itself ends or requeues this job"
     exit 75
   fi
-  say "to be queued again; goes on from $(continues_from)"
+  report "requeueing the job; it resumes from $(resumes_from)"
   if scontrol requeue "$SLURM_JOB_ID"; then exit 0; fi
-  say "the job cannot be queued again (see above)"
+  report "the job could not be requeued (see above)"
 }

@@ -1,4 +1,4 @@
-# What the tests of the cluster share. Sourced by run.sh, which sets repository, work, cluster and LOCKSTEP.
+# Shared by the tests of the cluster. Sourced by run.sh, which sets repository, work, cluster and LOCKSTEP.
 
 passed=0 failed=0 skipped=0
 finish() {
@@ -19,19 +19,19 @@ check() { # SENTENCE COMMAND...
   fi
 }
 
-# The command ends so and says that; a problem (1) comes with its remedy.
-says() { # STATUS REGULAR-EXPRESSION COMMAND...
-  local said status
-  said=$("${@:3}" 2>&1)
+# The command ends with STATUS, and its output matches; a problem (status 1) is printed with its remedy.
+reports() { # STATUS REGULAR-EXPRESSION COMMAND...
+  local output status
+  output=$("${@:3}" 2>&1)
   status=$?
-  if [[ $status != "$1" ]] || ! grep -qE -- "$2" <<<"$said" || { [[ $1 == 1 ]] && ! grep -q 'remedy: .' <<<"$said"; }; then
-    echo "exit status $status (wanted $1); wanted \"$2\", found:"
-    sed 's/^/    | /' <<<"$said" | tail -30
+  if [[ $status != "$1" ]] || ! grep -qE -- "$2" <<<"$output" || { [[ $1 == 1 ]] && ! grep -q 'remedy: .' <<<"$output"; }; then
+    echo "exit status $status (expected $1); expected \"$2\", found:"
+    sed 's/^/    | /' <<<"$output" | tail -30
     return 1
   fi
 }
 
-# A cluster in place of the one before. Leaves its programs' environment in this shell.
+# Replaces the cluster by a new one, and exports the environment of its programs in this shell.
 cluster_up() { # OPTION-OF-mini-slurm...
   "$cluster" down >/dev/null 2>&1
   if ! timeout 120 "$cluster" up --subnet "$subnet" "$@" 2>"$work/up.log"; then
@@ -42,7 +42,7 @@ cluster_up() { # OPTION-OF-mini-slurm...
   eval "$("$cluster" env)"
 }
 
-# The cluster that job scripts are tried on; stays for the tests that follow.
+# The cluster on which the job scripts are tested; it stays for the tests that follow.
 has_eight=
 eight_nodes() {
   if [[ -n $has_eight ]]; then return; fi
@@ -59,7 +59,7 @@ eight_nodes() {
 
 # ---- Jobs -------------------------------------------------------------------------------------------------------------
 field() { scontrol show job -o "$1" | tr ' ' '\n' | sed -n "s/^$2=//p" | head -1; } # JOB NAME
-until_true() { # SECONDS COMMAND...: whether it came true in time
+until_true() { # SECONDS COMMAND...: whether it becomes true in time
   local limit=$((SECONDS + $1))
   until "${@:2}"; do
     ((SECONDS < limit)) || return 1
@@ -70,14 +70,14 @@ is_over() { case $(field "$1" JobState) in COMPLETED | FAILED | CANCELLED | TIME
 has_state() { [[ $(field "$1" JobState) == "$2" ]]; } # JOB STATE
 has_restarted() { [[ $(field "$1" Restarts) -ge $2 ]]; } # JOB TIMES
 
-show_log() { # JOB: where something went wrong
+show_log() { # JOB: after a failure
   echo "job $1: $(field "$1" JobState), exit code $(field "$1" ExitCode), reason $(field "$1" Reason); the end of its log:"
   sed 's/^/    | /' "$(log_of "$1")" 2>/dev/null | tail -40
 }
 log_of() { field "$1" StdOut; }                        # JOB
 in_log() { grep -qE -- "$2" "$(log_of "$1")"; }        # JOB EXTENDED-REGULAR-EXPRESSION
 
-# Submitted from $work/jobs, as a user would from a folder of his own. Leaves the number in $job.
+# Submits from $work/jobs, as a user does from a folder of their own. Sets $job to the number of the job.
 submit() { # SBATCH-OPTION... SCRIPT
   job=$(cd "$work/jobs" && sbatch --parsable "$@")
 }
@@ -86,22 +86,22 @@ run_to_end() { # SBATCH-OPTION... SCRIPT
   show_log "$job"
   return 1
 }
-# What was queued again waits for two minutes otherwise. Not at once: a node that has just ended a job takes what comes in
-# the same second for that start of it ("Job 1 already killed, do not launch batch job"), and Slurm fails the job.
+# Otherwise a requeued job waits for two minutes. It must not start at once either: a node that has just ended the job takes
+# a start in the same second for the old one ("Job 1 already killed, do not launch batch job"), and Slurm fails the job.
 start_again_now() { # JOB
   until_true 60 has_state "$1" PENDING && sleep 3 && scontrol update jobid="$1" StartTime=now
 }
 
 # ---- Runs -------------------------------------------------------------------------------------------------------------
 status_of() { cat "$work/jobs/runs/$1/status" 2>/dev/null; }
-# event KEY of each line of that event
+# Prints KEY of each event of this kind.
 values() { # RUN EVENT KEY
   sed -n "/\"event\": *\"$2\"/s/.*\"$3\": *\([0-9][-+.0-9eE]*\).*/\1/p" "$work/jobs/runs/$1/metrics.jsonl"
 }
 steps_trained() { values "$1" step step | tail -1; }
 has_step() { [[ $(steps_trained "$1") -ge $2 ]]; } 2>/dev/null # RUN STEP
-# Steps 1 to N, each once, after each as many samples as the global batch makes; epochs of as many as drop_last leaves.
-each_sample_once() { # RUN STEPS GLOBAL-BATCH SAMPLES-AN-EPOCH
+# Each of the steps 1 to N was done once and took one global batch; each epoch had as many samples as drop_last leaves.
+each_sample_once() { # RUN STEPS GLOBAL-BATCH SAMPLES-PER-EPOCH
   paste <(values "$1" step step) <(values "$1" step samples) | awk -v n="$2" -v batch="$3" '
     $1 != NR || $2 != NR * batch {bad = 1; print "        line " NR ": step " $1 ", " $2 " samples"}
     END {exit bad || NR != n}' &&

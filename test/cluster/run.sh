@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Trainings and job scripts on a small Slurm cluster of this machine (README.md): the tests of tests/*.sh, in order.
+# Runs tests/*.sh in order: trainings and job scripts on a small Slurm cluster on this machine (README.md).
 #
 #   test/cluster/run.sh [--results FILE] [--only NAME]...        needs root; LOCKSTEP is the program
 #
-# Where the cluster cannot be made the test is skipped and counted. The last line is the sum. CLUSTER_SUBNET is the network
-# (10.78.0): two runs at once need two.
+# If the cluster cannot be created, the test is skipped and counted. The last line is the sum. CLUSTER_SUBNET is the network
+# (default 10.78.0); two runs at the same time need two networks.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 repository=$PWD
@@ -27,14 +27,14 @@ source test/cluster/lib.sh
 for command in slurmctld slurmd sbatch munged ip unshare; do
   command -v "$command" >/dev/null || [[ -x /usr/sbin/$command ]] || skip "$command is missing; make deps-test installs it"
 done
-unshare --net --uts --ipc --mount --pid --fork true 2>/dev/null || skip "this machine lets nobody make namespaces"
+unshare --net --uts --ipc --mount --pid --fork true 2>/dev/null || skip "namespaces cannot be created on this machine"
 probe=lockstep$((RANDOM % 1000))
-ip link add "$probe" type bridge 2>/dev/null || skip "this machine lets nobody make a network bridge"
+ip link add "$probe" type bridge 2>/dev/null || skip "a network bridge cannot be created on this machine"
 ip link del "$probe"
 
-# Nodes see the same files as we do, but for /dev/shm. A folder of our own, so that two runs do not meet.
+# The nodes see the files of this machine except /dev/shm. Each run has a folder of its own, so two runs do not collide.
 work=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-cluster.XXXXXX")
-chmod 755 "$work" # munge asks that all can reach its socket
+chmod 755 "$work" # munge requires that everybody can reach its socket
 mkdir -p "$work/jobs" "$work/data"
 export MINI_SLURM_DIR=$work/slurm
 clean_up() {
@@ -43,7 +43,7 @@ clean_up() {
 }
 trap clean_up EXIT
 trap 'exit 130' INT TERM
-# What the shell that calls has set is not what is tested.
+# The environment of the calling shell must not influence the tests.
 for name in $(compgen -e | grep -E '^(LOCKSTEP_|OVERRIDES$|SBATCH_|SLURM_)'); do unset "$name"; done
 
 job=

@@ -1,5 +1,5 @@
-# A training on 2 nodes x 2 ranks, compared with the same training of 4 ranks on one node. mpirun inside the allocation takes
-# hosts and slots from Slurm.
+# Compares a training on 2 nodes x 2 ranks with the same training of 4 ranks on one node. mpirun takes the hosts and slots
+# from Slurm's allocation.
 two_nodes() {
   local overrides=(run.directory="$work/jobs/runs" data.train=synthetic data.validation=synthetic data.synthetic_samples=256
     train.global_batch=32 train.max_steps=8 batch_norm.synchronize=true schedule.steps=100 optimizer.learning_rate=0.005
@@ -7,21 +7,21 @@ two_nodes() {
   cat >"$work/two_nodes.sh" <<JOB
 #!/bin/bash
 #SBATCH --ntasks-per-node=2 --time=10 --output=%x-%j.log
-# 4 ranks with a joint batch, so that what is learned does not depend on where they are.
+# 4 ranks with one batch, so the result does not depend on the placement of the ranks.
 mpirun --bind-to none "$LOCKSTEP" train "$repository/jobs/configs/quickstart.yaml" ${overrides[*]} run.name=\$SLURM_JOB_NAME
 JOB
   cluster_up --nodes 2 --gpus 0 --cpus 4
   check "2 nodes x 2 ranks: the job completed" run_to_end --job-name=two-nodes --nodes=2 "$work/two_nodes.sh"
-  check "2 nodes x 2 ranks: RUN/status says done" test "$(status_of two-nodes)" = done
+  check "2 nodes x 2 ranks: RUN/status is done" test "$(status_of two-nodes)" = done
   check "the log names 4 ranks on node1 and node2" log_shows_the_nodes
-  check "a checkpoint of step 8 is there" test -s "$work/jobs/runs/two-nodes/checkpoints/latest"
+  check "there is a checkpoint of step 8" test -s "$work/jobs/runs/two-nodes/checkpoints/latest"
   check "the checkpoint is sound" "$LOCKSTEP" checkpoint verify "$work/jobs/runs/two-nodes/checkpoints/latest"
   check "1 node x 4 ranks: the job completed" run_to_end --job-name=one-node --nodes=1 --ntasks-per-node=4 "$work/two_nodes.sh"
   check "losses of two nodes agree with those of one" losses_agree
 }
 log_shows_the_nodes() { in_log "$job" node1 && in_log "$job" node2 && in_log "$job" '\b4 ranks\b'; }
-# Sums are taken in another order. Before the first update only their rounding differs; steps of training magnify it
-# (about tenfold each), which a small learning rate and 8 steps keep below a per cent.
+# The sums are made in another order. Before the first update only their rounding differs; each training step magnifies the
+# difference about tenfold, which a small learning rate and 8 steps keep below one per cent.
 losses_agree() {
   paste <(values two-nodes step loss) <(values one-node step loss) | awk '
     NF != 2 {bad = 1; next}

@@ -1,5 +1,5 @@
-# Each script of jobs/ once, as a user submits it from a folder of his own, shortened by OVERRIDES. 8 nodes with 8 GPUs without
-# a driver: device=cpu. Ranks are few, since they share this machine's cores.
+# Runs each script of jobs/ once, as a user submits it from a folder of their own, shortened by OVERRIDES. The 8 nodes have
+# 8 GPUs each, but no driver, so device=cpu. There are few ranks, since they share the cores of this machine.
 job_test() { # RUN RANKS NODES SBATCH-OPTION... SCRIPT
   local sentence="${*: -1}: $2 ranks on $3 nodes by ${LOCKSTEP_LAUNCHER}, completed, RUN/status done"
   check "$sentence" job_is_done "$1" "$2" "$3" "${@:4:$#-4}" "$repository/jobs/${*: -1}"
@@ -17,11 +17,11 @@ jobs_once() {
   export OVERRIDES="$short $steps_4"
   job_test resnet18-2gpu 2 1 resnet18_2gpu.sh
   job_test resnet50-1gpu 1 1 resnet50_1gpu.sh
-  # Without commas on the command line; the later of the two wins.
+  # Without commas, on the command line; the later of the two values wins.
   unset OVERRIDES
   job_test resnet50-2gpu 2 1 --export=ALL,OVERRIDES="$short $steps_4 optimizer.learning_rate=0.0625" resnet50_2gpu.sh
   check "OVERRIDES of --export=ALL,OVERRIDES=... arrived" grep -q 'learning_rate: 0.0625' "$work/jobs/runs/resnet50-2gpu/config.yaml"
-  # With commas by an exported variable.
+  # With commas, in an exported variable.
   export OVERRIDES="$short $steps_4 data.augment=[flip,crop]"
   LOCKSTEP_LAUNCHER=srun job_test resnet50-4gpu 4 1 resnet50_4gpu.sh
   check "OVERRIDES with a list arrived" grep -q 'augment: \[flip, crop\]' "$work/jobs/runs/resnet50-4gpu/config.yaml"

@@ -1,29 +1,30 @@
-# One preemptable run: 8 nodes, told to stop; 7, since one crashed, preempted; 3, to its end. Its weights equal, byte by byte,
-# those of a run that nobody stopped, on 2 ranks of one node: so each step had the same samples.
+# One preemptable run: on 8 nodes until it is stopped, on 7 nodes (one has crashed) until it is preempted, and on 3 nodes to
+# its end. Its weights are equal, byte by byte, to those of an uninterrupted run on 2 ranks of one node, so each step had the
+# same samples.
 fewer_nodes() {
   local name=resnet50-preemptable reference=resnet50-2gpu urgent
   rm -rf "$work/jobs/runs/$reference"
-  # 133 samples: drop_last leaves 128, 8 steps an epoch.
+  # Of 133 samples drop_last leaves 128, which makes 8 steps per epoch.
   export OVERRIDES="$short data.synthetic_samples=133 train.global_batch=16 train.epochs=5 evaluation.every_epochs=0
     evaluation.max_samples=16 reproducible=true train.micro_batches=8 optimizer.learning_rate=0.01 checkpoint.every_epochs=0"
   submit --partition=low --nodes=3-8 --gpus-per-node=1 "$repository/jobs/preemptable.sh"
   until_true 60 has_step $name 3
   scancel --batch --signal=USR2 "$job"
-  check "preemptable.sh on 8 nodes, told to stop: queued again" until_true 60 has_restarted "$job" 1
+  check "preemptable.sh on 8 nodes, stopped: requeued" until_true 60 has_restarted "$job" 1
   "$cluster" crash node8
   scontrol update nodename=node8 state=down reason=crashed
   start_again_now "$job"
   until_true 60 has_step $name $(($(steps_trained $name) + 4))
-  # The job that is worth more has all nodes for a moment.
+  # A job of higher priority gets all nodes for a moment.
   urgent=$(sbatch --parsable --partition=urgent --nodes=7 --exclusive --output=/dev/null --wrap true)
-  check "on 7 nodes, preempted: queued again" until_true 90 has_restarted "$job" 2
+  check "on 7 nodes, preempted: requeued" until_true 90 has_restarted "$job" 2
   until_true 60 is_over "$urgent"
   scontrol update nodename=node[4-7] state=drain reason=test
   start_again_now "$job"
   until_true 180 is_over "$job"
   check "on 3 nodes: completed" has_state "$job" COMPLETED || show_log "$job"
   check "it was on 8, then 7, then 3 nodes" test "$(values $name step ranks | uniq | xargs)" = "8 7 3"
-  check "each sample that drop_last leaves is seen once an epoch" each_sample_once $name 40 16 128
+  check "each sample that drop_last leaves is seen once per epoch" each_sample_once $name 40 16 128
   scontrol update nodename=node[4-7] state=resume
   check "the same training on 2 ranks, never stopped" run_to_end "$repository/jobs/resnet50_2gpu.sh"
   check "both have the same weights, byte by byte" "$LOCKSTEP" checkpoint diff "$work/jobs/runs/$name/checkpoints/latest" \
