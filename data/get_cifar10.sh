@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Fetches CIFAR-10 (binary version, 162 MB), checks it, and makes data/cifar10/cifar10_{train,test}.h5.
+# Downloads CIFAR-10 (binary version, 162 MB), checks it, and makes data/cifar10/cifar10_{train,test}.h5.
 #
-#   data/get_cifar10.sh [FOLDER]       FOLDER: data/cifar10 unless given; LOCKSTEP: the program, build/lockstep
+#   data/get_cifar10.sh [FOLDER]       FOLDER defaults to data/cifar10; LOCKSTEP is the program, by default build/lockstep
 #
-# An archive or data set that is there already is checked and kept. CIFAR10_URL names a mirror.
+# An archive or data set that exists already is checked and kept. CIFAR10_URL may name a mirror.
 set -euo pipefail
 repository=$(cd "$(dirname "$0")/.." && pwd)
 folder=${1:-$repository/data/cifar10}
@@ -13,26 +13,26 @@ sha256=c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd
 archive=$folder/cifar-10-binary.tar.gz
 
 if [[ ! -x $lockstep ]] && ! command -v "$lockstep" >/dev/null; then
-  echo "get_cifar10.sh: $lockstep is not there; build it with make, or set LOCKSTEP" >&2
+  echo "get_cifar10.sh: $lockstep does not exist; build it with make, or set LOCKSTEP" >&2
   exit 1
 fi
 is_whole() { [[ -e $1 ]] && echo "$sha256  $1" | sha256sum --status --check; }
 
 mkdir -p "$folder"
 if ! is_whole "$archive"; then
-  echo "get_cifar10.sh: fetching $url"
+  echo "get_cifar10.sh: downloading $url"
   if command -v curl >/dev/null; then
     curl --fail --location --retry 3 --continue-at - --output "$archive.part" "$url"
   elif command -v wget >/dev/null; then
     wget --tries=3 --continue --output-document="$archive.part" "$url"
   else
-    echo "get_cifar10.sh: neither curl nor wget is there; fetch $url to $archive yourself and run this again" >&2
+    echo "get_cifar10.sh: neither curl nor wget is installed; download $url to $archive yourself and run this script again" >&2
     exit 1
   fi
   if ! is_whole "$archive.part"; then
     found=$(sha256sum "$archive.part" | cut -d' ' -f1)
     rm -f "$archive.part"
-    echo "get_cifar10.sh: $url gave a file with sha256 $found, wanted $sha256; it was removed, try again" >&2
+    echo "get_cifar10.sh: $url returned a file with sha256 $found, expected $sha256; it was removed; try again" >&2
     exit 1
   fi
   mv "$archive.part" "$archive"
@@ -51,4 +51,4 @@ if [[ ! -e $folder/cifar10_test.h5 ]]; then
 fi
 "$lockstep" data verify "$folder/cifar10_train.h5"
 "$lockstep" data verify "$folder/cifar10_test.h5"
-echo "Ready: lockstep train jobs/configs/resnet18_cifar10.yaml"
+echo "Ready. Train with: lockstep train jobs/configs/resnet18_cifar10.yaml"

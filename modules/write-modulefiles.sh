@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# Writes the modulefiles of an installation: VERSION in Tcl, for environment-modules, and VERSION.lua, which Lmod takes
-# first. `make install` calls it.
+# Writes the modulefiles of an installation: VERSION in Tcl for environment-modules, and VERSION.lua, which Lmod prefers.
+# `make install` calls this script.
 #
 #   modules/write-modulefiles.sh FOLDER PREFIX VERSION [cuda]
 #
-# FOLDER   where they are written, PREFIX/modulefiles/lockstep (below DESTDIR while packaging)
-# PREFIX   where the program will be
-# cuda     where the program was built with CUDA
-# MODULE_PREREQS="gcc openmpi hdf5 cuda" (environment): modules that must be loaded before, by the site's names; none
+# FOLDER   the folder for the modulefiles, PREFIX/modulefiles/lockstep (below DESTDIR while packaging)
+# PREFIX   the prefix of the installation
+# cuda     given if the program was built with CUDA
+# MODULE_PREREQS="gcc openmpi hdf5 cuda" (environment): modules that must be loaded first, with the site's names; default none
 set -euo pipefail
 usage="usage: write-modulefiles.sh FOLDER PREFIX VERSION [cuda]"
 folder=${1:?$usage} prefix=${2:?$usage} version=${3:?$usage} cuda=${4:-}
 read -ra prereqs <<<"${MODULE_PREREQS:-}"
 
-# Both languages would read these characters in a path or a name of a module as their own.
+# Other characters in a path or in the name of a module may have a meaning in Tcl or Lua.
 for word in "$prefix" "$version" "${prereqs[@]}"; do
   if [[ ! $word =~ ^[A-Za-z0-9_./+~:@-]+$ ]]; then
-    echo "write-modulefiles.sh: wanted letters, digits and _./+~:@- alone in PREFIX, VERSION and MODULE_PREREQS, found \"$word\"" >&2
+    echo "write-modulefiles.sh: expected only letters, digits and _./+~:@- in PREFIX, VERSION and MODULE_PREREQS, found \"$word\"" >&2
     exit 2
   fi
 done
@@ -27,11 +27,11 @@ what="Trains ResNets data-parallel with MPI, $devices"
 help="Lockstep $version in $prefix
 $what.
 
-  lockstep --help                 the commands; lockstep help config: every key of a configuration
-  \$LOCKSTEP_HOME/jobs             job scripts, with their configurations in jobs/configs; see jobs/README.md
-  \$LOCKSTEP_DATA                  where those find their data; the samples of $prefix unless you set it before
-  LOCKSTEP_SITE=NAME or FILE      before loading: what it exports (partition, account, MPI of Slurm, network) is set too;
-                                  NAME is \$LOCKSTEP_HOME/modules/site/NAME.sh
+  lockstep --help                 lists the commands; lockstep help config: every key of a configuration
+  \$LOCKSTEP_HOME/jobs             job scripts and their configurations (jobs/configs); see docs/clusters.md
+  \$LOCKSTEP_DATA                  the folder with their data; the samples of $prefix unless you set it before
+  LOCKSTEP_SITE=NAME or FILE      if set before loading: the module also sets what this site file exports (partition,
+                                  account, MPI of Slurm, network); NAME means \$LOCKSTEP_HOME/modules/site/NAME.sh
   source <(lockstep completion bash)   completes commands, options and keys"
 
 mkdir -p "$folder"
@@ -53,7 +53,7 @@ TCL
   for name in "${prereqs[@]}"; do echo "prereq $name"; done
   cat <<'TCL'
 
-# Before the site's file, which may use it, and after, so that it cannot name another installation.
+# Set before the site file, which may use it, and again after it, so that the site file cannot name another installation.
 setenv LOCKSTEP_HOME $home
 if {[info exists ::env(LOCKSTEP_SITE)] && $::env(LOCKSTEP_SITE) ne ""} {
   set site $::env(LOCKSTEP_SITE)
@@ -62,19 +62,19 @@ if {[info exists ::env(LOCKSTEP_SITE)] && $::env(LOCKSTEP_SITE) ne ""} {
     set is_name 1
   }
   if {[file isfile $site]} {
-    # Jobs source it by its path, and so it stays when the module is unloaded. A path that the file itself made of the name
-    # would be taken for a list by source-sh, and lose a folder that occurs in it twice.
+    # Jobs source the site file by its path, so the path stays when the module is unloaded. It is set here because source-sh
+    # would treat a path that the file itself exports as a list, and drop a folder that occurs in it twice.
     if {[info exists is_name]} {
       setenv LOCKSTEP_SITE $site
     }
     source-sh bash $site
   } elseif {[module-info mode load]} {
-    puts stderr "lockstep: LOCKSTEP_SITE names $site, and there is no such file: give the path of a site's file, or a name of $home/modules/site, or unset it"
+    puts stderr "lockstep: LOCKSTEP_SITE names $site, but there is no such file: give the path of a site file or the name of a file in $home/modules/site, or unset LOCKSTEP_SITE"
     break
   }
 }
 setenv LOCKSTEP_HOME $home
-# Your own stays, and is not taken away by unloading.
+# A value that the user has set stays, also after unloading.
 if {![info exists ::env(LOCKSTEP_DATA)] || $::env(LOCKSTEP_DATA) eq $data} {
   setenv LOCKSTEP_DATA $data
 }
@@ -99,25 +99,25 @@ LUA
   for name in "${prereqs[@]}"; do echo "prereq(\"$name\")"; done
   cat <<'LUA'
 
--- Before the site's file, which may use it, and after, so that it cannot name another installation.
+-- Set before the site file, which may use it, and again after it, so that the site file cannot name another installation.
 setenv("LOCKSTEP_HOME", home)
 local site = os.getenv("LOCKSTEP_SITE") or ""
 if site ~= "" then
   if not site:find("/", 1, true) then
     site = pathJoin(home, "modules/site", site .. ".sh")
     if isFile(site) then
-      setenv("LOCKSTEP_SITE", site) -- jobs source it by its path, and so it stays when the module is unloaded
+      setenv("LOCKSTEP_SITE", site) -- jobs source it by its path, which stays when the module is unloaded
     end
   end
   if isFile(site) then
     source_sh("bash", site)
   elseif mode() == "load" then
-    LmodError("LOCKSTEP_SITE names " .. site .. ", and there is no such file: give the path of a site's file, or a name of " ..
-      home .. "/modules/site, or unset it")
+    LmodError("LOCKSTEP_SITE names " .. site .. ", but there is no such file: give the path of a site file or the name of a file in " ..
+      home .. "/modules/site, or unset LOCKSTEP_SITE")
   end
 end
 setenv("LOCKSTEP_HOME", home)
--- Your own stays, and is not taken away by unloading.
+-- A value that the user has set stays, also after unloading.
 if (os.getenv("LOCKSTEP_DATA") or data) == data then
   setenv("LOCKSTEP_DATA", data)
 end

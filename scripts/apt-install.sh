@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs Debian packages, as root and without questions. The lists are fetched only when a package is not found
-# with those that are there, which is so on a fresh machine and after a mirror has moved on.
+# Installs Debian packages as root, without asking questions. The package lists are updated only if the installation fails
+# without it, which happens on a fresh machine and after the mirror has changed.
 set -euo pipefail
 export DEBIAN_FRONTEND=noninteractive
 install() {

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Makes a folder that runs where there is a C library, as new as this machine's, and for CUDA its libraries and driver, but
-# no MPI, HDF5 or network:
+# Makes a folder that runs on a machine without MPI, HDF5 or network. That machine needs a C library as new as the one here,
+# and for CUDA the driver and the libraries of CUDA.
 #
-#   scripts/bundle.sh BUILD FOLDER     also packed as FOLDER.tar.xz
+#   scripts/bundle.sh BUILD FOLDER     writes FOLDER and FOLDER.tar.xz
 #
-#   FOLDER/run COMMAND...   with the libraries of the folder: `run lockstep ...`, `run mpirun -n 2 lockstep ...`
-#   FOLDER/bin, lib         programs and libraries, stripped       FOLDER/openmpi   its plugins and messages
-#   FOLDER/tree             tests, golden files, configurations, samples and bench/, as they lie in the source tree
+#   FOLDER/run COMMAND...   runs COMMAND with the libraries of the folder: `run lockstep ...`, `run mpirun -n 2 lockstep ...`
+#   FOLDER/bin, lib         programs and libraries, stripped       FOLDER/openmpi   plugins and messages of Open MPI
+#   FOLDER/tree             tests, golden files, configurations, samples and bench/, with the layout of the source tree
 #
-# In FOLDER/tree, `python3 bench/gpu/check.py PART` finds ../run by itself, so that other programs keep their libraries.
-# test/cuda/bundle_test.sh tries an archive where the system's copies are hidden.
+# In FOLDER/tree, `python3 bench/gpu/check.py PART` finds ../run, so other programs keep their own libraries.
+# test/cuda/bundle_test.sh tests an archive with the libraries of the system hidden.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if (($# != 2)) || [[ -z $1 || -z $2 ]]; then
@@ -18,15 +18,15 @@ if (($# != 2)) || [[ -z $1 || -z $2 ]]; then
 fi
 build=$1 out=${2%/}
 stop() { echo "bundle: $1" >&2; exit 1; }
-[[ -x $build/lockstep ]] || stop "$build holds no program; \`make bundle\` builds it"
-command -v "${MPIRUN:-mpirun}" >/dev/null || stop "Open MPI is wanted, and there is no ${MPIRUN:-mpirun}; MPI_HOME names one"
-# What is there is replaced, if it is a bundle.
-[[ ! -e $out || -x $out/run && -d $out/openmpi ]] || stop "$out is there and no bundle; name another folder, or remove it"
+[[ -x $build/lockstep ]] || stop "$build contains no program; \`make bundle\` builds it"
+command -v "${MPIRUN:-mpirun}" >/dev/null || stop "Open MPI is required, but there is no ${MPIRUN:-mpirun}; set MPI_HOME"
+# An existing folder is replaced only if it is a bundle.
+[[ ! -e $out || -x $out/run && -d $out/openmpi ]] || stop "$out exists and is not a bundle; name another folder, or remove it"
 mpirun=$(readlink -f "$(command -v "${MPIRUN:-mpirun}")")
 ompi_info=$(dirname "$(command -v "${MPIRUN:-mpirun}")")/ompi_info
-[[ -x $ompi_info ]] || stop "Open MPI is wanted, and there is no $ompi_info; MPI_HOME names one"
+[[ -x $ompi_info ]] || stop "Open MPI is required, but there is no $ompi_info; set MPI_HOME"
 
-# What every machine has, or what belongs to its driver and its CUDA.
+# Libraries that every machine has, or that belong to its driver and its CUDA.
 belongs_to_the_machine() {
   case ${1##*/} in
     ld-linux* | libc.so* | libm.so* | libdl.so* | libpthread.so* | librt.so* | libresolv.so* | libutil.so* | libmvec.so* | \
@@ -35,7 +35,7 @@ belongs_to_the_machine() {
   return 1
 }
 
-# add_libraries FILE...: what they are linked with, into lib.
+# add_libraries FILE...: copies the libraries that they are linked with into lib.
 add_libraries() {
   ldd "$@" 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u | while read -r library; do
     belongs_to_the_machine "$library" || [[ -e $out/lib/${library##*/} ]] ||
@@ -44,14 +44,14 @@ add_libraries() {
 }
 
 rm -rf "$out" "$out.tar.xz"
-mkdir -p "$out"/{bin,lib,openmpi,tree} || stop "$out cannot be made"
+mkdir -p "$out"/{bin,lib,openmpi,tree} || stop "$out cannot be created"
 
 install -m 755 "$build/lockstep" "$out/bin/lockstep"
 install -m 755 "$mpirun" "$out/bin/mpirun"
 add_libraries "$build/lockstep" "$mpirun"
 
-# Open MPI finds its plugins and messages below OPAL_PREFIX. Those of networks that need libraries of their own stay out, since
-# the ranks of a bundle run on one machine.
+# Open MPI finds its plugins and messages below OPAL_PREFIX. Plugins for networks that need further libraries are left out,
+# since the ranks of a bundle run on one machine.
 place() { "$ompi_info" --parsable --path "$1" | sed 's/^path:[a-z]*://'; }
 relative() { OPAL_PREFIX=/prefix place "$1" | sed 's@^/prefix/@@'; }
 plugins=$(place pkglibdir) messages=$(place pkgdatadir)
@@ -90,14 +90,14 @@ cat > "$out/run" <<'RUN'
 # run COMMAND ARGUMENT...: with the libraries, plugins and programs of this folder.
 here=$(cd "$(dirname "$0")" && pwd)
 export PATH="$here/bin:$PATH" LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-# Ranks on this machine alone: by shared memory, without ssh, and not as another Open MPI's settings say.
+# All ranks run on this machine: shared memory, no ssh, and no settings of another Open MPI.
 export OPAL_PREFIX="$here/openmpi" OMPI_MCA_plm=isolated OMPI_MCA_btl=self,vader OMPI_MCA_mca_base_param_files=none
 if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
 exec "$@"
 RUN
 chmod 755 "$out/run"
 
-# Tests hold the same code over and over: the dictionary spans them all.
+# The tests contain the same code many times, so the dictionary is large enough to span all of them.
 tar -C "$(dirname "$out")" -cf - "$(basename "$out")" | xz --lzma2=preset=6,dict=256MiB > "$out.tar.xz"
 size=$(stat -c %s "$out.tar.xz")
 echo "$out.tar.xz: $((size / 1000000)) MB"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs what only tests and checks need: clang-format and clang-tidy, clang with libFuzzer, Slurm for `make test-cluster`, and into
-# .deps/python the Python packages that read our files as others do. A test whose tool is missing is skipped and
-# counted, so nothing here is fatal. PyTorch (several GB) is not among it: what was made with it is committed.
+# Installs what only tests and checks need: clang-format, clang-tidy, clang with libFuzzer, Slurm for `make test-cluster`, and,
+# in .deps/python, the Python packages with which tests read the files of Lockstep. A test whose tool is missing is skipped
+# and counted, so a failure here is not fatal. PyTorch (several GB) is not installed: the files made with it are committed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,7 +23,7 @@ for row in "${commands[@]}"; do
   command -v "$command" >/dev/null || [[ -x /usr/sbin/$command ]] || missing+=("$package")
 done
 compgen -G "/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-*" >/dev/null || missing+=(libclang-rt-14-dev)
-# Debian's package of it would remove Lmod's.
+# Debian's environment-modules would remove its package of Lmod.
 [[ -e /etc/profile.d/modules.sh || -e /etc/profile.d/lmod.sh ]] || missing+=(environment-modules)
 python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
 
@@ -37,8 +37,8 @@ if ((${#missing[@]})); then
   fi
 fi
 
-# Lmod lies beside environment-modules, unpacked, since either of the two packages removes the other. The places in its
-# scripts are those of this folder.
+# Lmod is unpacked beside environment-modules, since each of the two packages removes the other. The paths in its scripts are
+# changed to this folder.
 lmod=$(realpath -m .deps/lmod)
 lmod_is_there() { grep -qs "$lmod/usr/bin/lua" "$lmod/usr/share/lmod/lmod/libexec/lmod"; }
 unpack_lmod() {
@@ -49,7 +49,7 @@ unpack_lmod() {
   (
     set -e
     cd "$work"
-    chmod 777 . # apt fetches as a user of its own
+    chmod 777 . # apt downloads as a different user
     apt-get download -qq $packages
     mkdir whole
     for package in *.deb; do dpkg -x "$package" whole; done
@@ -63,7 +63,7 @@ if [[ -e /etc/debian_version ]] && ! lmod_is_there; then
   echo "deps-test: unpacking Lmod into .deps/lmod"
   mkdir -p .deps
   if ! apt-cache show lmod >/dev/null 2>&1 && [[ $(id -u) == 0 ]]; then apt-get update -qq -o DPkg::Lock::Timeout=300; fi
-  unpack_lmod || echo "deps-test: Lmod could not be unpacked: its test will be skipped" >&2
+  unpack_lmod || echo "deps-test: Lmod could not be unpacked; its test will be skipped" >&2
 fi
 
 python=.deps/python/bin/python

@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# Installs what building and running Lockstep needs, and only what is missing:
-#   - Debian or Ubuntu, as root: packages, through apt. Elsewhere it says what to run and ends with status 1.
+# Installs the dependencies of building and running Lockstep that are missing:
+#   - On Debian and Ubuntu, as root: packages, with apt. Elsewhere it prints the commands to run and exits with status 1.
 #   - oneDNN 3.2 or newer: DNNL_ROOT, or pkg-config, or the Python wheels of 2023.2 unpacked into .deps/onednn.
-#   - where there is a CUDA toolkit (nvcc on PATH or CUDA_HOME, unless CUDA=0), cudnn-frontend, which is headers only:
+#   - If there is a CUDA toolkit (nvcc on PATH or CUDA_HOME, unless CUDA=0), cudnn-frontend, which consists of headers only:
 #     CUDNN_FRONTEND_HOME, or the Python wheel unpacked into .deps/cudnn-frontend.
-# What the variables MPI_HOME, HDF5_HOME ... name is not asked of apt.
+# Packages whose place is given by MPI_HOME, HDF5_HOME and so on are not installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# package of Debian | variable that replaces it | a test that it is there
+# Debian package | variable that replaces it | test for its presence
 packages=(
   "g++||command -v ${CXX:-g++}"
   "make||command -v make"
   "pkg-config||command -v pkg-config"
   "libopenmpi-dev|MPI_HOME|command -v ${MPICXX:-mpicxx}"
   "openmpi-bin|MPI_HOME|command -v ${MPIRUN:-mpirun}"
-  "openssh-client|MPI_HOME|command -v ssh || command -v rsh" # without either Open MPI 4.1 starts nothing, even on one machine
+  "openssh-client|MPI_HOME|command -v ssh || command -v rsh" # Open MPI 4.1 starts nothing without one of them, even on one machine
   "libhdf5-dev|HDF5_HOME|pkg-config --exists hdf5"
   "libcli11-dev|CLI11_HOME|header CLI/CLI.hpp"
   "libyaml-cpp-dev|YAML_CPP_HOME|pkg-config --exists yaml-cpp"
@@ -42,7 +42,7 @@ done
 onednn=.deps/onednn
 has_onednn() {
   [[ -n ${DNNL_ROOT:-} ]] && { [[ -e $DNNL_ROOT/include/oneapi/dnnl/dnnl.hpp ]] && return 0
-    echo "deps: DNNL_ROOT=$DNNL_ROOT has no include/oneapi/dnnl/dnnl.hpp; give the folder that holds include and lib" >&2
+    echo "deps: DNNL_ROOT=$DNNL_ROOT has no include/oneapi/dnnl/dnnl.hpp; give the folder that contains include and lib" >&2
     exit 1; }
   pkg-config --atleast-version=3.2 dnnl 2>/dev/null && return 0
   [[ -e $onednn/include/oneapi/dnnl/dnnl.hpp && -e $onednn/lib/libdnnl.so ]]
@@ -59,7 +59,7 @@ frontend=.deps/cudnn-frontend
 has_frontend() {
   [[ ${CUDA:-} == 0 || -z $cuda_home ]] && return 0
   [[ -n ${CUDNN_FRONTEND_HOME:-} ]] && { [[ -e $CUDNN_FRONTEND_HOME/include/cudnn_frontend.h ]] && return 0
-    echo "deps: CUDNN_FRONTEND_HOME=$CUDNN_FRONTEND_HOME has no include/cudnn_frontend.h; give the folder that holds include" >&2
+    echo "deps: CUDNN_FRONTEND_HOME=$CUDNN_FRONTEND_HOME has no include/cudnn_frontend.h; give the folder that contains include" >&2
     exit 1; }
   [[ -e $frontend/include/cudnn_frontend.h ]]
 }
@@ -79,21 +79,21 @@ if ((${#missing[@]})); then
 deps: missing: ${missing[*]}
 On Debian or Ubuntu, as root (then run make again):
   apt-get update && apt-get install -y --no-install-recommends ${missing[*]}
-On a cluster, the modules of these names, as its site calls them:
+On a cluster, load the modules with these names (the site may name them differently):
   module load gcc openmpi hdf5 cli11 yaml-cpp nlohmann-json fmt spdlog libjpeg-turbo protobuf xxhash googletest google-benchmark onednn
 With Spack:
   spack install openmpi hdf5 cli11 yaml-cpp nlohmann-json fmt spdlog libjpeg-turbo protobuf xxhash googletest benchmark onednn@3.2:
   spack load openmpi hdf5 cli11 yaml-cpp nlohmann-json fmt spdlog libjpeg-turbo protobuf xxhash googletest benchmark onednn
-A library somewhere else is named on the command line: make HDF5_HOME=/opt/hdf5 DNNL_ROOT=/opt/onednn ('make help' has all).
+If a library is installed elsewhere, give its place: make HDF5_HOME=/opt/hdf5 DNNL_ROOT=/opt/onednn ('make help' lists all variables).
 TEXT
     exit 1
   fi
 fi
 
-# Debian 12 has oneDNN 2.6, whose interface is an older one. The wheels hold Intel's own build for GCC's OpenMP.
+# Debian 12 has oneDNN 2.6, which has an older interface. The wheels contain Intel's build for GCC's OpenMP.
 if [[ -n $fetch_onednn ]]; then
   if [[ $(uname -m) != x86_64 ]]; then
-    echo "deps: oneDNN 3.2 or newer is missing, and its wheels are for x86-64 only: build it and give DNNL_ROOT=FOLDER" >&2
+    echo "deps: oneDNN 3.2 or newer is missing, and its wheels are for x86-64 only: build oneDNN and set DNNL_ROOT=FOLDER" >&2
     exit 1
   fi
   echo "deps: fetching oneDNN 3.2 into $onednn"
@@ -111,7 +111,7 @@ SUMS
     for wheel in *.whl; do python3 -m zipfile -e "$wheel" wheels; done
     mkdir -p whole/lib whole/share
     mv wheels/onednn_devel_cpu_gomp-2023.2.0.data/data/include whole/include
-    # A wheel has no links: the library lies in it three times.
+    # A wheel cannot contain links, so it contains the library three times.
     mv wheels/onednn_cpu_gomp-2023.2.0.data/data/lib/libdnnl.so.3.2 whole/lib/
     ln -s libdnnl.so.3.2 whole/lib/libdnnl.so.3
     ln -s libdnnl.so.3 whole/lib/libdnnl.so
@@ -122,7 +122,7 @@ SUMS
   mv "$work/whole" "$onednn"
 fi
 
-# The wheel is for one Python, but its headers are for all.
+# The wheel is for one version of Python, but its headers do not depend on it.
 if [[ -n $fetch_frontend ]]; then
   echo "deps: fetching cudnn-frontend 1.32 into $frontend"
   mkdir -p .deps
@@ -144,4 +144,4 @@ SUMS
   mv "$frontend_work/whole" "$frontend"
 fi
 
-if [[ ${1:-} != --quiet ]]; then echo "deps: all there"; fi
+if [[ ${1:-} != --quiet ]]; then echo "deps: everything is installed"; fi

@@ -1,4 +1,4 @@
-# A Slurm cluster whose MPI knows nothing of Slurm's PMIx: Open MPI's mpirun inside the allocation. example.sh explains.
+# A Slurm cluster whose MPI does not support Slurm's PMIx: Open MPI's mpirun inside the allocation. See example.sh.
 export LOCKSTEP_SITE=$(realpath "${BASH_SOURCE[0]:-$0}")
 export LOCKSTEP_HOME=${LOCKSTEP_HOME:-$(realpath "${LOCKSTEP_SITE%/*}/../..")}
 export LOCKSTEP_LAUNCHER=mpirun

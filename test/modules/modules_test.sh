@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # timeout: 300
-# `make install` and its modulefiles, by the real environment-modules and the real Lmod: what is installed, and what loading,
-# unloading, a second version, a missing prerequisite and a site's file do. A module system that is missing is skipped.
+# Tests `make install`, and its modulefiles with the real environment-modules and the real Lmod: the installed files, loading,
+# unloading, a second version, a missing prerequisite and a site file. A module system that is missing is skipped.
 source test/support/check.sh
 build=$(dirname "$lockstep")
 version=$(sed -n 's/^VERSION := //p' Makefile)
 prefix=$work/opt/lockstep
-# As it was named when it was built. By hand the program may have been built without CUDA where there is CUDA; then it must not be built anew.
+# The folder and the CUDA option with which the program was built: `make install` must not rebuild it.
 variables=(BUILD="${build#"$PWD"/}")
 "$lockstep" --version | grep -q '^  CUDA' || variables+=(CUDA=0)
 install() { make --no-print-directory "${variables[@]}" "$@" install; }
@@ -16,18 +16,18 @@ check "make install" install PREFIX="$prefix"
 check "the program runs" bash -c "'$prefix/bin/lockstep' --version | grep -q '^lockstep $version '"
 check "make install with DESTDIR" install PREFIX=/opt/lockstep DESTDIR="$work/stage"
 check "  the same files" diff <(cd "$prefix" && find . -type f | sort) <(cd "$work/stage/opt/lockstep" && find . -type f | sort)
-check "  and none names DESTDIR" bash -c "! grep -rlF '$work/stage' '$work/stage'"
+check "  no file contains DESTDIR" bash -c "! grep -rlF '$work/stage' '$work/stage'"
 share=$prefix/share/lockstep
-for file in README.md scripts/launch data/samples/cifar10_train.h5 $(find jobs -name '*.sh' -o -name '*.yaml'); do
+for file in README.md docs/troubleshooting.md docs/pictures/trace.svg scripts/launch data/samples/cifar10_train.h5 $(find jobs -name '*.sh' -o -name '*.yaml'); do
   check "installs $file" test -s "$share/$file"
 done
-check "scripts can be started" test -x "$share/scripts/launch"
+check "scripts are executable" test -x "$share/scripts/launch"
 check "configurations name their data below LOCKSTEP_DATA" grep -qF 'train: ${LOCKSTEP_DATA}/samples/cifar10_train.h5' \
   "$share/jobs/configs/quickstart.yaml"
 check "the completion" cmp "$prefix/share/bash-completion/completions/lockstep" <("$lockstep" completion bash)
 check "make uninstall" make --no-print-directory "${variables[@]}" PREFIX=/opt/lockstep DESTDIR="$work/stage" uninstall
 check "  leaves no file" test -z "$(find "$work/stage" -type f)"
-check "a prefix that no modulefile can name" refused 2 'wanted letters, digits .*found "/opt/my programs"' \
+check "a prefix that no modulefile can name" refused 2 'expected only letters, digits .*found "/opt/my programs"' \
   modules/write-modulefiles.sh "$work/nowhere" "/opt/my programs" "$version"
 
 # ---- Modulefiles --------------------------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ session() {
   env -i HOME="$work/home" USER=user TERM=dumb PATH=/usr/local/bin:/usr/bin:/bin LMOD_PAGER=none MODULES_PAGER= \
     bash -c "source '$init'; export MODULEPATH='$folder/..:$work/other'; $1"
 }
-# What a user sees of the environment, without what the module systems note for themselves.
+# The environment as a user sees it, without the internal variables of the module systems.
 seen='env | grep -Ev "^(_|SHLVL|LOADEDMODULES|_LMFILES_|__MODULES_.*|__LMOD_.*|LMOD_.*|_ModuleTable.*|BASH_FUNC.*)=|^[ }]" | sort'
 load="module load lockstep/$version"
 says() { session "$2" >"$work/said" 2>&1; grep -Eq -- "$1" <(tr '\n' ' ' <"$work/said") || { cat "$work/said"; return 1; }; }
@@ -67,7 +67,7 @@ try_modules() { # NAME INIT
   check "$name: LOCKSTEP_DATA" says "^$share/data $" "$load; echo \$LOCKSTEP_DATA"
   check "$name: a configuration finds its data" says "Memory of a rank" "$load; lockstep plan \
     \$LOCKSTEP_HOME/jobs/configs/quickstart.yaml device=cpu"
-  check "$name: your LOCKSTEP_DATA stays" says '^/mine /mine $' \
+  check "$name: LOCKSTEP_DATA of the user stays" says '^/mine /mine $' \
     "export LOCKSTEP_DATA=/mine; $load; echo \$LOCKSTEP_DATA; module unload lockstep; echo \$LOCKSTEP_DATA"
   check "$name: unloading restores everything" session \
     "$seen >$work/before; $load; $seen >$work/loaded; module unload lockstep; $seen >$work/after
@@ -78,19 +78,19 @@ try_modules() { # NAME INIT
     "$(session 'module -t avail lockstep' 2>&1 | grep -c '^lockstep/.*[0-9]')" = 3
   check "$name: a prerequisite that is missing is named" says "some-compiler.* status 1 none" \
     "export MODULEPATH=$folder/..; module load lockstep/8.8.8; echo status \$? \${LOCKSTEP_HOME:-none}"
-  check "$name: and one that is loaded lets it load" says "^$share $" \
+  check "$name: it loads once the prerequisites are loaded" says "^$share $" \
     "module load some-compiler/1.0 some-mpi/1.0; module load lockstep/8.8.8; echo \$LOCKSTEP_HOME"
-  check "$name: a site's file" says "^gpu pmix $share $share $" "export LOCKSTEP_SITE=$work/site.sh; $load
+  check "$name: a site file" says "^gpu pmix $share $share $" "export LOCKSTEP_SITE=$work/site.sh; $load
     echo \$SBATCH_PARTITION \$SLURM_MPI_TYPE \$USED_HOME \$LOCKSTEP_HOME"
-  check "$name: what it exported goes too" session "export LOCKSTEP_SITE=$work/site.sh; $seen >$work/before; $load
+  check "$name: unloading removes what it exported" session "export LOCKSTEP_SITE=$work/site.sh; $seen >$work/before; $load
     module unload lockstep; $seen >$work/after; diff $work/before $work/after"
   check "$name: a site by its name" says "^project7 /scratch/data $share/modules/site/our-site.sh $" \
     "export LOCKSTEP_SITE=our-site; $load; echo \$SBATCH_ACCOUNT \$LOCKSTEP_DATA \$LOCKSTEP_SITE"
-  check "$name: and all of that goes" says "^gone $" "export LOCKSTEP_SITE=our-site; $load; module unload lockstep
+  check "$name: unloading removes its variables" says "^gone $" "export LOCKSTEP_SITE=our-site; $load; module unload lockstep
     env | grep -E '^(LOCKSTEP_(HOME|DATA)|SBATCH_ACCOUNT)=' || echo gone"
-  check "$name: but the site, by its path" says "^$share/modules/site/our-site.sh $" \
+  check "$name: but the path of the site file stays" says "^$share/modules/site/our-site.sh $" \
     "export LOCKSTEP_SITE=our-site; $load; module unload lockstep; echo \$LOCKSTEP_SITE"
-  check "$name: a site that is not there" says "there is no such *file: give the path of a site's file.* status 1 none" \
+  check "$name: a site that does not exist" says "there is no such *file: give the path of a site file.* status 1 none" \
     "export LOCKSTEP_SITE=nowhere; $load; echo status \$? \${LOCKSTEP_HOME:-none}"
 }
 
@@ -98,7 +98,7 @@ n_skipped=0
 environment_modules=/usr/share/modules/init/bash
 if [[ -e $environment_modules ]]; then
   try_modules environment-modules "$environment_modules"
-  check "environment-modules: a second version is refused" says "conflict.* status 1 lockstep/$version $" \
+  check "environment-modules: a second version is rejected" says "conflict.* status 1 lockstep/$version $" \
     "$load; module load lockstep/9.9.9; echo status \$? \$LOADEDMODULES"
 else
   echo "skipped: environment-modules is missing; make deps-test"
@@ -111,9 +111,9 @@ for init in "$PWD/.deps/lmod/usr/share/lmod/lmod/init/bash" /usr/share/lmod/lmod
 done
 if [[ -n $lmod ]]; then
   try_modules Lmod "$lmod"
-  check "Lmod: a second version takes the place of the first" says "^lockstep/9.9.9 $" "$load; module load lockstep/9.9.9 2>/dev/null
+  check "Lmod: a second version replaces the first" says "^lockstep/9.9.9 $" "$load; module load lockstep/9.9.9 2>/dev/null
     echo \$LOADEDMODULES"
-  check "Lmod: or is refused" says "status 1 lockstep/$version $" "export LMOD_DISABLE_SAME_NAME_AUTOSWAP=yes
+  check "Lmod: or is rejected" says "status 1 lockstep/$version $" "export LMOD_DISABLE_SAME_NAME_AUTOSWAP=yes
     $load; module load lockstep/9.9.9; echo status \$? \$LOADEDMODULES"
   rm "$folder"/*.lua
   check "Lmod: reads the modulefile in Tcl too" says "^$share $" "$load; echo \$LOCKSTEP_HOME"
