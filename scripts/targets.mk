@@ -97,8 +97,8 @@ INSTALLED_LDLIBS = $(if $(BUNDLED),$(subst -Wl$(comma)-rpath$(comma)$(ONEDNN_HOM
 SHARE = $(DESTDIR)$(PREFIX)/share/lockstep
 COMPLETION = $(DESTDIR)$(PREFIX)/share/bash-completion/completions/lockstep
 MODULEFILES = $(DESTDIR)$(PREFIX)/modulefiles/lockstep
-INSTALLED_FILES := LICENSE CHANGELOG.md README.md TROUBLESHOOTING.md data/README.md modules/README.md scripts/launch \
-  $(shell find jobs modules/site data/samples -name '*.sh' -o -name '*.md' -o -name '*.h5' 2>/dev/null | sort)
+INSTALLED_FILES := LICENSE CHANGELOG.md README.md data/README.md modules/README.md scripts/launch \
+  $(shell find docs jobs modules/site data/samples -name '*.sh' -o -name '*.md' -o -name '*.svg' -o -name '*.h5' 2>/dev/null | sort)
 INSTALLED_CONFIGS := $(shell find jobs/configs -name '*.yaml' | sort)
 
 # What a user needs beside the program lies as in the repository: LOCKSTEP_HOME is SHARE there, the root here. Paths below
