@@ -1,6 +1,6 @@
 """Draws some steps of a RUN/trace.json as an SVG: a row for each rank's thread, spans in the colour of their kind.
 
-    python3 bench/macro/trace_picture.py runs/NAME/trace.json --steps 5 6 > bench/results/trace.svg
+    python3 bench/macro/trace_picture.py runs/NAME/trace.json --steps 5 6 > docs/pictures/trace.svg
 """
 import argparse
 import collections
