@@ -1,6 +1,6 @@
-"""The speeds that we hold ourselves to: prints one line each, and ends with status 1 if one was missed.
+"""Checks the speeds that must not get worse: prints one line for each, and exits with status 1 if one was missed.
 
-They depend on the machine and on its load, so they are no part of `make test`.
+The speeds depend on the machine and its load, so they are not part of `make test`.
 """
 import argparse
 import json
@@ -15,7 +15,7 @@ BENCH = pathlib.Path(__file__).resolve().parent
 
 
 def result_of(script, name, arguments, directory):
-    """What a benchmark script left in NAME.json; its table goes to standard error."""
+    """Runs a benchmark script and returns the content of its NAME.json; its table goes to standard error."""
     done = subprocess.run([sys.executable, BENCH / script, *arguments, "--results", directory], stdout=subprocess.PIPE,
                           text=True)
     print(done.stdout, file=sys.stderr)
@@ -25,7 +25,7 @@ def result_of(script, name, arguments, directory):
 
 
 def checkpoint_speed(build, directory):
-    """MB/s of two ranks that save together, and of dd with fsync in the same directory: medians of turns."""
+    """MB/s of two ranks that save together, and of dd with fsync in the same directory: medians of alternating runs."""
     out = harness.run([*harness.mpirun(2), pathlib.Path(build).resolve() / "bench/macro/save", directory, "400", "7"],
                       "bench/macro/save", env=harness.environment(1))
     rates = json.loads(out)
@@ -36,7 +36,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default="build", help="folder with the program lockstep and the benchmarks")
     parser.add_argument("--python", default="python3", help="interpreter with torch and torchvision")
-    parser.add_argument("--rounds", type=int, default=5, help="beside PyTorch")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds beside PyTorch")
     args = parser.parse_args()
     harness.lockstep(args.build)
     python, torch = harness.torch_python(args.python)
@@ -46,17 +46,17 @@ def main():
     def check(what, found, holds, wanted):
         nonlocal missed
         missed += not holds
-        print(f"{'ok    ' if holds else 'MISSED'}  {what}: {found}; wanted {wanted}", flush=True)
+        print(f"{'ok    ' if holds else 'MISSED'}  {what}: {found}; required: {wanted}", flush=True)
 
     with harness.scratch() as directory:
         for fed in result_of("macro/loader.py", "loader", ["--build", args.build], directory)["rows"]:
-            check("the loader alone over what a step of 2 ranks takes", f"{fed['times']:.1f} times", fed["times"] >= 3,
+            check("speed of the loader alone, relative to the demand of 2 ranks", f"{fed['times']:.1f} times", fed["times"] >= 3,
                   "at least 3 times")
-            check("waiting for data, of a step of 2 ranks", f"{100 * fed['wait_share']:.2f} %", fed["wait_share"] < 0.01,
+            check("share of a step of 2 ranks that waits for data", f"{100 * fed['wait_share']:.2f} %", fed["wait_share"] < 0.01,
                   "under 1 %")
         _, two = result_of("macro/steps.py", "steps", ["--build", args.build], directory)["steps"]
         share = two["exposed_communication_seconds"] / two["step_seconds"]
-        check("exposed communication, of a step of 2 ranks", f"{100 * share:.1f} %", share <= 0.10, "at most 10 %")
+        check("share of a step of 2 ranks that is exposed communication", f"{100 * share:.1f} %", share <= 0.10, "at most 10 %")
 
         saved, raw = checkpoint_speed(args.build, directory)
         check("a checkpoint of 2 ranks beside dd with fsync", f"{saved:.0f} MB/s of {raw:.0f} MB/s", saved >= 0.8 * raw,
@@ -79,7 +79,7 @@ def main():
                 check(f"memory of {what}", f"{peers['memory_ratio']:.2f} times", peers["memory_ratio"] <= 0.5,
                       "at most half")
         else:
-            print(f"left out  beside PyTorch: {torch}")
+            print(f"skipped  comparison with PyTorch: {torch}")
     return 1 if missed else 0
 
 

@@ -1,4 +1,4 @@
-"""What the benchmark scripts share: launching, reading metrics, medians, the machine's description, result files."""
+"""Shared by the benchmark scripts: launching, reading metrics, medians, the description of the machine, result files."""
 import json
 import os
 import pathlib
@@ -14,7 +14,7 @@ RESULTS = ROOT / "bench" / "results"
 
 
 def stop(sentence):
-    """Ends the script with one sentence for its user."""
+    """Ends the script with one sentence for the user."""
     sys.exit(f"{pathlib.Path(sys.argv[0]).name}: {sentence}")
 
 
@@ -26,15 +26,15 @@ def lockstep(build):
 
 
 def torch_python(python):
-    """The interpreter for PyTorch, or None and why not."""
+    """The interpreter for PyTorch and the version of torch, or None and the reason."""
     found = shutil.which(python)
     if not found:
-        return None, f"{python} is no program; PYTHON=... names the Python that has torch and torchvision"
+        return None, f"{python} is not a program; set PYTHON=... to a Python with torch and torchvision"
     check = subprocess.run([found, "-c", "import torch, torchvision; print(torch.__version__)"], capture_output=True,
                            text=True)
     if check.returncode:
         return None, (f"{found} has no torch and torchvision; install them (pip install torch torchvision), or "
-                      "give PYTHON=... an interpreter that has them")
+                      "set PYTHON=... to an interpreter that has them")
     return found, check.stdout.strip()
 
 
@@ -43,13 +43,13 @@ def mpirun(ranks):
 
 
 def environment(threads):
-    """Open MPI starts nothing as root unless told; libraries must not take more threads than a rank has."""
+    """Allows Open MPI to run as root, and limits the threads of libraries to those of a rank."""
     return dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                 OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads))
 
 
 def run(command, what, **options):
-    """The process's standard output; a failure ends the script with the end of what it said."""
+    """Returns the standard output of the process. A failure ends the script and prints the end of its output."""
     done = subprocess.run([str(c) for c in command], capture_output=True, text=True, cwd=ROOT, **options)
     if done.returncode:
         print((done.stdout + done.stderr)[-3000:], file=sys.stderr)
@@ -58,8 +58,8 @@ def run(command, what, **options):
 
 
 def train(binary, ranks, threads, config, overrides, directory, command=None, look=None):
-    """One training; its metrics.jsonl as a list, and the time (Unix, seconds) at which it was launched. `look` is called
-    with the run directory before that is removed."""
+    """Runs one training. Returns its metrics.jsonl as a list, and the Unix time in seconds at which it was launched. `look`
+    is called with the run directory before that is removed."""
     name = f"run-{time.time_ns()}"
     launch = [*(command or mpirun(ranks)), binary, "train", config, *overrides, f"cpu.threads={threads}",
               f"run.directory={directory}", f"run.name={name}", "log.progress=false", "log.tensorboard=false"]
@@ -82,7 +82,7 @@ def scratch():
 
 
 def spread(values):
-    """Half the distance between the quartiles, relative to the median: what a repetition may differ by."""
+    """Half the distance between the quartiles, relative to the median: by how much a repetition typically differs."""
     if len(values) < 2:
         return 0.0
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -90,7 +90,7 @@ def spread(values):
 
 
 def machine():
-    """What lscpu and the kernel say, and the load before anything was started."""
+    """The machine according to lscpu and the kernel, and its load before anything was started."""
     facts = {}
     listing = ""
     if shutil.which("lscpu"):
@@ -117,7 +117,7 @@ def machine():
 
 
 def machine_text(m):
-    return (f"{m['processor']}, {m['processors']} processors ({m['threads_per_core']} thread(s) a core), {m['vectors']}, "
+    return (f"{m['processor']}, {m['processors']} processors ({m['threads_per_core']} thread(s) per core), {m['vectors']}, "
             f"L2 {m['l2']}, L3 {m['l3']}, {m['memory_gib']} GiB, virtual: {m['virtual']}, Linux {m['kernel']}; "
             f"load before: {m['load_before']}; {m['date']}.")
 
@@ -132,7 +132,7 @@ def table(header, rows):
 
 
 def write_results(name, title, text, data, folder=RESULTS, show=True):
-    """NAME.md for people, NAME.json with every single figure; the text is also printed, unless it is not to be shown."""
+    """Writes NAME.md for people and NAME.json with every single figure, and prints the text if `show` is true."""
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     page = f"# {title}\n\n{text}\n{machine_text(data['machine'])}\n"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# `make bench`: single ops, the sums of two ranks, whole steps; some minutes.      bench/run.sh BUILD
-# LOCKSTEP_BENCH_THREADS, LOCKSTEP_BENCH_DTYPE: threads of the single ops (1), and their activations (fp32). Whole steps
-# go to BUILD/bench/results, not into the repository.
+# `make bench`: measures single ops, sums of two ranks, and whole steps in some minutes.      bench/run.sh BUILD
+# LOCKSTEP_BENCH_THREADS (default 1) and LOCKSTEP_BENCH_DTYPE (default fp32) are the threads and the activation type of the
+# single ops. The results of whole steps are written to BUILD/bench/results, not to the repository.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:-build}
@@ -11,6 +11,6 @@ for program in conv2d passes loader trace; do
   echo
 done
 "${MPIRUN:-mpirun}" --oversubscribe --bind-to none -n 2 "$build/bench/micro/reducer" --benchmark_counters_tabular=true \
-  --benchmark_color=false  # mpirun lends ranks a terminal
+  --benchmark_color=false  # mpirun gives its ranks a terminal, which would turn colours on
 echo
 python3 bench/macro/steps.py --build "$build" --results "$build/bench/results"

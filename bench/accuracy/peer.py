@@ -19,7 +19,7 @@ def read_batch(path, limit):
 
 
 def read_folder(path, limit):
-    """The same of class folders of images of one size."""
+    """The same from class folders with images of one size."""
     folder = torchvision.datasets.ImageFolder(path)
     images = np.stack([np.asarray(folder.loader(file)) for file, _ in folder.samples[:limit]])
     return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(), torch.tensor(folder.targets[:limit])
@@ -28,7 +28,7 @@ def read_folder(path, limit):
 def resnet18():
     net = torchvision.models.resnet18(num_classes=10)
     net.conv1 = torch.nn.Conv2d(3, 64, 3, stride=1, padding=1, bias=False)
-    torch.nn.init.kaiming_normal_(net.conv1.weight, mode="fan_out", nonlinearity="relu")  # as torchvision's others
+    torch.nn.init.kaiming_normal_(net.conv1.weight, mode="fan_out", nonlinearity="relu")  # as torchvision does for its other convolutions
     net.maxpool = torch.nn.Identity()
     return net
 
@@ -42,7 +42,7 @@ RECIPES = {
 
 
 def augmented(images):
-    """Random crop of the image padded with zero bytes, and flip, each sample by itself."""
+    """A random crop of the image padded with zero bytes, and a random flip, for each sample separately."""
     size = images.shape[-1]
     padded = torch.nn.functional.pad(images, (PADDING,) * 4)
     out = torch.empty_like(images)

@@ -1,11 +1,11 @@
-"""Does it learn as well? The same training, ours beside PyTorch, several seeds each.
+"""Compares the accuracy of a training with that of PyTorch, with several seeds each.
 
     python3 bench/accuracy/run.py --data cifar-10-batches-bin --python PYTHON_WITH_TORCH
     python3 bench/accuracy/run.py --recipe resnet50 --data FOLDER_WITH_TRAIN_AND_VAL --python PYTHON_WITH_TORCH
 
-A recipe is RECIPE.yaml; orders, augmentation and weights are each side's own draws. Finished runs are kept in the
-result file: started again with the same recipe, it goes on with those that are missing, or writes the table again.
-Takes hours.
+A recipe is RECIPE.yaml. Each side draws its own order of samples, augmentation and initial weights. Finished runs are kept
+in the result file. If the script is started again with the same recipe, it does the missing runs, or writes the table again
+if none is missing. Takes hours.
 """
 import argparse
 import json
@@ -19,7 +19,7 @@ import harness  # noqa: E402
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 SIDES = {"lockstep": "Lockstep", "pytorch": "PyTorch"}
-# What is compared, after the last epoch: its heading and how it is written.
+# The figures that are compared after the last epoch: heading and format.
 FIGURES = {"train_loss": ("training loss", "{:.4f}".format),
            "train_accuracy": ("training accuracy, %", lambda a: f"{100 * a:.2f}"),
            "accuracy": ("test accuracy, %", lambda a: f"{100 * a:.2f}")}
@@ -41,7 +41,7 @@ RECIPES = {
 
 
 def import_data(binary, recipe, sources, args, directory):
-    """A data set of each source."""
+    """Makes a data set from each source."""
     made = {}
     for split, source in sources.items():
         made[split] = pathlib.Path(directory) / f"{split}.h5"
@@ -77,7 +77,7 @@ def theirs(python, sources, seed, args):
 
 
 def compare(figure, runs):
-    """Rows of the table, and what the means differ by, once each side has a standard error."""
+    """Returns the rows of the table and, once both sides have a standard error, the difference of the means."""
     name, text = FIGURES[figure]
     rows, mean, error = [], {}, {}
     for side, title in SIDES.items():
@@ -127,11 +127,11 @@ def main():
     parser.add_argument("--python", default="python3", help="interpreter with torch and torchvision")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
-    parser.add_argument("--epochs", type=int, help="the recipe's unless given")
+    parser.add_argument("--epochs", type=int, help="default: that of the recipe")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--train-limit", type=int, default=0, help="the first so many images; 0: all")
+    parser.add_argument("--train-limit", type=int, default=0, help="number of images to use, from the first; 0: all")
     parser.add_argument("--test-limit", type=int, default=0)
-    parser.add_argument("--name", help="of the result files; the recipe's unless given")
+    parser.add_argument("--name", help="name of the result files; default: that of the recipe")
     parser.add_argument("--results", default=str(harness.RESULTS), help="folder for the result files")
     args = parser.parse_args()
     recipe = RECIPES[args.recipe]
@@ -141,7 +141,7 @@ def main():
     sources = {split: args.data.resolve() / name for split, name in recipe["sources"].items()}
     for source in sources.values():
         if not source.exists():
-            harness.stop(f"{source} is missing; see --help for what --data names")
+            harness.stop(f"{source} is missing; see --help for the content of --data")
     python, torch = harness.torch_python(args.python)
     if not python and "pytorch" in args.sides:
         harness.stop(torch)

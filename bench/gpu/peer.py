@@ -1,6 +1,6 @@
 """One GPU of the same training in PyTorch: ResNet-18 or 50, channels_last, fp32 (tf32), bf16 or fp16 (autocast).
 
-The batch is drawn once: no time goes into data. Steps are timed in rounds, inside which the host waits for nothing.
+The batch is drawn once, so no time is spent on data. Steps are timed in rounds, within which the host does not wait.
 Prints one line of JSON.
 """
 import argparse
@@ -37,8 +37,8 @@ def copy_rate():
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mode", choices=("eager", "compile", "graph", "copy"), default="eager",
-                        help="graph: torch.compile(mode='reduce-overhead'), which records CUDA graphs; copy: no training, "
-                             "the bytes/s that the device reads and writes when it copies")
+                        help="graph: torch.compile(mode='reduce-overhead'), which captures CUDA graphs; copy: no training, "
+                             "prints the bytes/s that the device reads and writes when it copies")
     parser.add_argument("--depth", type=int, choices=(18, 34, 50), default=50)
     parser.add_argument("--stem", choices=("cifar", "imagenet"), default="imagenet")
     parser.add_argument("--image-size", type=int, default=224)

@@ -1,6 +1,7 @@
-"""Does the loader feed? One reader thread alone, beside what the steps of 2 ranks take and how long they wait for data.
+"""Is the loader fast enough? Compares one reader thread alone with the demand of 2 ranks, and measures their wait for data.
 
-ResNet-18 on the committed images of CIFAR-10; with --jpeg, ResNet-50 on random crops of that set of JPEG images too.
+Uses ResNet-18 on the committed images of CIFAR-10 and, with --jpeg, also ResNet-50 on random crops of that set of JPEG
+images.
 """
 import argparse
 import json
@@ -16,7 +17,7 @@ CONFIG = "jobs/configs/resnet18_cifar10.yaml"
 
 
 def alone(build, path, cropped):
-    """Samples a second of the loader."""
+    """Samples per second of the loader."""
     name = "loader/file/resized_crop" if cropped else "loader/file"
     out = harness.run([pathlib.Path(build).resolve() / "bench/micro/loader", path, f"--benchmark_filter=^{name}/real_time$",
                        "--benchmark_format=json", "--benchmark_min_time=1"], "bench/micro/loader")
@@ -41,22 +42,22 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default="build", help="folder with the program lockstep and the benchmarks")
     parser.add_argument("--jpeg", type=pathlib.Path, help="an imported set of JPEG images of one size, --store jpeg")
-    parser.add_argument("--steps", type=int, default=20, help="counted")
-    parser.add_argument("--warmup", type=int, default=3, help="steps before those")
-    parser.add_argument("--name", default="loader", help="of the result files")
+    parser.add_argument("--steps", type=int, default=20, help="steps that are counted")
+    parser.add_argument("--warmup", type=int, default=3, help="steps before the counted ones")
+    parser.add_argument("--name", default="loader", help="name of the result files")
     parser.add_argument("--results", default=str(harness.RESULTS), help="folder for the result files")
     args = parser.parse_args()
     binary = harness.lockstep(args.build)
     machine = harness.machine()
     with harness.scratch() as directory:
-        rows = [measure(binary, "ResNet-18, batch 32 a rank, decoded images of 32x32",
+        rows = [measure(binary, "ResNet-18, batch 32 per rank, decoded images of 32x32",
                         harness.ROOT / "data/samples/cifar10_train.h5", 32, False, [], args, directory)]
         if args.jpeg:
             path = args.jpeg.resolve()
             info = json.loads(harness.run([binary, "data", "info", path, "--json"], "lockstep data info"))
             if info["encoding"] != "jpeg" or not info["height"]:
-                harness.stop(f"{path} is no set of JPEG images of one size")
-            title = f"ResNet-50, batch 16 a rank, random crops of JPEG images of {info['height']}x{info['width']}"
+                harness.stop(f"{path} is not a set of JPEG images of one size")
+            title = f"ResNet-50, batch 16 per rank, random crops of JPEG images of {info['height']}x{info['width']}"
             model = ["model.depth=50", "model.stem=imagenet", f"model.classes={info['classes']}"]
             rows.append(measure(binary, title, path, 16, True, model, args, directory))
     cells = [[row["what"], f"{row['loader_samples_per_second']:,.0f}", f"{row['samples_per_second']:.1f}",
@@ -64,9 +65,9 @@ def main():
              for row in rows]
     text = (f"One reader thread alone, and {RANKS} ranks x 1 thread that train, one reader each; fp32, medians of {args.steps} "
             "steps.\n\n"
-            + harness.table(["", "loader alone, images/s", "the steps take, images/s", "times", "wait of a step, ms",
-                             "of the step, %"], cells))
-    harness.write_results(args.name, "The loader feeds", text,
+            + harness.table(["", "loader alone, images/s", "demand of the steps, images/s", "ratio", "wait per step, ms",
+                             "share of the step, %"], cells))
+    harness.write_results(args.name, "Speed of the loader", text,
                           {"machine": machine, "version": harness.version(binary), "rows": rows}, args.results)
 
 

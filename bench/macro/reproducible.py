@@ -1,5 +1,6 @@
-"""What the same bits on any number of ranks cost: steps with `train.micro_batches=M reproducible=true` against the fast
-mode on as many ranks, whose micro-batches are as large (`train.accumulate=M/N`), one after the other in each round.
+"""The cost of bitwise identical results on any number of ranks: compares `train.micro_batches=M reproducible=true` with the
+fast mode on the same number of ranks and with micro-batches of the same size (`train.accumulate=M/N`). Both run one after
+the other in each round.
 """
 import argparse
 import pathlib
@@ -24,14 +25,14 @@ def main():
     parser.add_argument("--build", default="build", help="folder with the program lockstep")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--micro-batches", type=int, default=4, help="M; ranks divide it")
-    parser.add_argument("--samples", type=int, default=16, help="of a micro-batch")
-    parser.add_argument("--steps", type=int, default=6, help="counted, of each side and round")
-    parser.add_argument("--warmup", type=int, default=1, help="steps before those")
+    parser.add_argument("--samples", type=int, default=16, help="samples of a micro-batch")
+    parser.add_argument("--steps", type=int, default=6, help="steps that are counted, per side and round")
+    parser.add_argument("--warmup", type=int, default=1, help="steps before the counted ones")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--results", default=str(harness.RESULTS), help="folder for the result files")
     args = parser.parse_args()
     if any(args.micro_batches % ranks for ranks in args.ranks):
-        harness.stop("--ranks must divide --micro-batches: the fast mode accumulates as many on each rank")
+        harness.stop("--ranks must divide --micro-batches, since the fast mode accumulates the same number on each rank")
     binary = harness.lockstep(args.build)
     machine = harness.machine()
     found = []
@@ -47,10 +48,10 @@ def main():
     rows = [[f["ranks"], *(f"{1e3 * statistics.median(r[side] for r in f['rounds']):.0f}"
                            for side in ("fast", "reproducible")), f"{f['ratio']:.3f}", f"{100 * f['spread']:.1f} %"]
             for f in found]
-    text = (f"ResNet-18, CIFAR stem, 32x32, fp32, {args.micro_batches} micro-batches of {args.samples} samples, 1 thread a "
-            f"rank; the ratio is the median of {args.rounds} rounds, each of {args.steps} steps a side.\n\n"
-            + harness.table(["ranks", "fast, ms a step", "reproducible, ms a step", "ratio", "spread"], rows))
-    harness.write_results("reproducible", "The cost of the same bits on any number of ranks", text,
+    text = (f"ResNet-18, CIFAR stem, 32x32, fp32, {args.micro_batches} micro-batches of {args.samples} samples, 1 thread per "
+            f"rank; the ratio is the median of {args.rounds} rounds, each of {args.steps} steps per side.\n\n"
+            + harness.table(["ranks", "fast, ms per step", "reproducible, ms per step", "ratio", "spread"], rows))
+    harness.write_results("reproducible", "The cost of bitwise identical results on any number of ranks", text,
                           {"machine": machine, "version": harness.version(binary), "micro_batches": args.micro_batches,
                            "samples_per_micro_batch": args.samples, "found": found}, args.results)
 

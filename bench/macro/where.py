@@ -1,7 +1,8 @@
-"""Where a step's time goes: spans of rank 0 of a traced training, by kind, with the floor of the convolutions beside.
+"""Where the time of a step goes: the spans of rank 0 of a traced training, by kind, with the least time of the convolutions.
 
-The floor is multiplications and additions over the multiply rate that bench/micro measures in registers just before. Ops
-are timed as they stand in the step: a convolution with the normalisation before it and the statistics behind it.
+The least time (floor) is the number of multiplications and additions over the multiply rate that bench/micro measures in
+registers just before. Ops are timed as they run in the step: a convolution includes the normalisation of its input and the
+statistics of its output.
 """
 import argparse
 import json
@@ -35,7 +36,7 @@ def kind(event):
 
 
 def spans(events):
-    """(step, kind -> ms) of each step: spans that hold no others, on the main row."""
+    """(step, kind -> ms) of each step: the spans of the main row that contain no other span."""
     events.sort(key=lambda e: (e["ts"], -e["dur"]))
     steps = [e for e in events if e["cat"] == "step"]
     for step, following in zip(steps, [*steps[1:], None]):
@@ -50,7 +51,7 @@ def spans(events):
 
 
 def convolution_flops(binary, overrides):
-    """Of a step of one rank, forward and backward, from the plan's description of each layer."""
+    """Operations of a step of one rank, forward and backward, from the plan's description of each layer."""
     out = harness.run([binary, "plan", sides.CONFIG, *overrides], "lockstep plan", env=harness.environment(1))
     found = {"forward": 0.0, "backward": 0.0}
     shapes = re.findall(r"conv2d \((\d+), (\d+), (\d+), (\d+)\) -> (\d+), (\d+)x\d+/(\d+)", out)
@@ -65,7 +66,7 @@ def convolution_flops(binary, overrides):
 def multiply_rate(build, args):
     program = pathlib.Path(build).resolve() / "bench/micro/conv2d"
     environment = dict(os.environ, LOCKSTEP_BENCH_DTYPE=args.precision, LOCKSTEP_BENCH_THREADS=str(args.threads))
-    # One benchmark: without any the program prints no context.
+    # One benchmark is enough; without any the program prints no context.
     out = harness.run([program, "--benchmark_filter=conv/4x4x1024-256_1x1/forward", "--benchmark_min_time=0.01",
                        "--benchmark_format=json"], "bench/micro/conv2d", env=environment)
     return 1e9 * float(json.loads(out)["context"]["multiply rate"].split()[0])
@@ -74,7 +75,7 @@ def multiply_rate(build, args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     sides.add_arguments(parser, steps=12)
-    parser.add_argument("--name", default="", help="of the result files; where_WORK_PRECISION")
+    parser.add_argument("--name", default="", help="name of the result files; by default where_WORK_PRECISION")
     args = parser.parse_args()
     binary = harness.lockstep(args.build)
     machine = harness.machine()
@@ -93,7 +94,7 @@ def main():
         harness.train(binary, args.ranks, args.threads, sides.CONFIG,
                       [*overrides, f"train.max_steps={args.steps}", "trace=true", "checkpoint.every_epochs=0"], directory,
                       look=look)
-    # The step of median length speaks for all: medians of parts would not add up.
+    # The parts of one step, that of median length: medians of the parts would not add up.
     length, parts = sorted(steps, key=lambda step: step[0])[len(steps) // 2]
     covered = sum(parts.values())
     floors = {name: 1e3 * flops[direction] / rate for direction in flops for name in parts
@@ -105,11 +106,11 @@ def main():
     rows.append(["a step", f"{length:.1f}", "100 %", f"{sum(floors.values()):.1f}",
                  f"{100 * sum(floors.values()) / length:.0f} %"])
     text = (f"ResNet-{work['depth']}, {work['stem']} stem, {work['image_size']}x{work['image_size']}, {args.precision}, "
-            f"{args.ranks} rank(s) x {args.threads} thread(s), batch {sides.batch(args)} a rank; rank 0, the step of median "
+            f"{args.ranks} rank(s) x {args.threads} thread(s), batch {sides.batch(args)} per rank; rank 0, the step of median "
             f"length of {len(steps)} ({100 * harness.spread([s[0] for s in steps]):.1f} % spread).\nMultiply rate of a rank, "
             f"measured in registers: {rate / 1e9:.0f} GFLOP/s. Spans account for {100 * covered / length:.1f} %.\n\n"
             + harness.table(["", "ms", "share", "floor, ms", "reached"], rows))
-    harness.write_results(args.name or f"where_{args.work}_{args.precision}", "Where a step's time goes", text,
+    harness.write_results(args.name or f"where_{args.work}_{args.precision}", "Where the time of a step goes", text,
                           {"machine": machine, "version": harness.version(binary), "ranks": args.ranks,
                            "threads": args.threads, "batch_per_rank": sides.batch(args), "work": args.work,
                            "precision": args.precision, "flops_per_second": rate, "convolution_flops": flops,

@@ -1,7 +1,7 @@
 """One rank of the same training in PyTorch: DistributedDataParallel over gloo, ResNet-18 or 50, fp32 or bf16 (autocast).
 
-Started by run.py or startup.py, once a rank, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment.
-The batch is drawn once: no time goes into data. Rank 0 prints one line of JSON.
+Started by run.py or startup.py, once per rank, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment.
+The batch is drawn once, so no time is spent on data. Rank 0 prints one line of JSON.
 """
 import argparse
 import json
@@ -35,7 +35,7 @@ def main():
     parser.add_argument("--stem", choices=("cifar", "imagenet"), default="cifar")
     parser.add_argument("--image-size", type=int, default=32)
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
-    parser.add_argument("--batch", type=int, default=32, help="samples a rank")
+    parser.add_argument("--batch", type=int, default=32, help="samples per rank")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--warmup", type=int, default=3, help="steps that are not counted")
     parser.add_argument("--threads", type=int, default=1)
@@ -68,7 +68,7 @@ def main():
         if step == 0:
             first_end = time.time() - args.launched
     seconds = [b - a for a, b in zip([begin] + ends, ends)]
-    # A step of all ranks takes as long as that of the slowest.
+    # A step of all ranks takes as long as that of the slowest rank.
     mine = torch.tensor([*seconds, float(peak_memory_bytes()), first_end], dtype=torch.float64)
     torch.distributed.all_reduce(mine, op=torch.distributed.ReduceOp.MAX)
     slowest = mine[:args.steps].tolist()

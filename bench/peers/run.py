@@ -1,8 +1,8 @@
-"""ResNet-18 or 50, fp32 or bf16, data parallel: ours beside PyTorch DistributedDataParallel, in turn, on this machine.
+"""Compares Lockstep with PyTorch DistributedDataParallel: ResNet-18 or 50, fp32 or bf16, on this machine.
 
-Both train on the same machine with as many ranks and threads; a round runs ours, then PyTorch contiguous, then
-PyTorch channels_last, with --compile both under torch.compile as well. Each round gives the median step after a
-warm-up; the figures are the medians of the rounds. PyTorch counts with the best of its sides.
+Both train with the same number of ranks and threads. A round runs Lockstep, then PyTorch contiguous, then PyTorch
+channels_last, and with --compile both under torch.compile as well. Each round gives the median step after a warm-up; the
+figures are the medians of the rounds. PyTorch counts with the best of its variants.
 """
 import argparse
 import statistics
@@ -18,7 +18,7 @@ def median(rounds, key):
 
 
 def shortest(rounds, args):
-    """The shortest step: what a side takes while nothing else uses the machine's caches and memory."""
+    """The shortest step of all rounds, which other users of the machine disturbed least."""
     return min(min(r["step_seconds"][args.warmup:]) for r in rounds)
 
 
@@ -34,8 +34,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     sides.add_arguments(parser, steps=20)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--compile", action="store_true", help="PyTorch under torch.compile too")
-    parser.add_argument("--name", default="peers", help="of the result files")
+    parser.add_argument("--compile", action="store_true", help="also run PyTorch under torch.compile")
+    parser.add_argument("--name", default="peers", help="name of the result files")
     args = parser.parse_args()
     binary = harness.lockstep(args.build)
     python, torch = harness.torch_python(args.python)
@@ -61,8 +61,8 @@ def main():
     in_turn = [a["samples_per_second"] / b["samples_per_second"] for a, b in zip(rounds["lockstep"], rounds[better])]
     text = (
         f"ResNet-{work['depth']}, {work['stem']} stem, {work['image_size']}x{work['image_size']}, {args.precision}, SGD "
-        f"with momentum, {args.ranks} rank(s) x {args.threads} thread(s), batch {sides.batch(args)} a rank.\nMedians of {args.rounds} rounds of {args.steps} steps, the first {args.warmup} not "
-        "counted; spread: half the distance of the rounds' quartiles.\nMemory: peak of the rank that needs most (VmHWM). "
+        f"with momentum, {args.ranks} rank(s) x {args.threads} thread(s), batch {sides.batch(args)} per rank.\nMedians of {args.rounds} rounds of {args.steps} steps, the first {args.warmup} not "
+        "counted; spread: half the distance between the quartiles of the rounds.\nMemory: peak of the rank that needs most (VmHWM). "
         "Launch: from the launch to the end of step 1.\n\n"
         + harness.table(["", "images/s", "s/step", "spread", "shortest, s", "memory, MB", "launch, s"],
                         [row("Lockstep", rounds["lockstep"], args),
@@ -70,8 +70,8 @@ def main():
         + f"\nLockstep trains **{speed:.2f} times** as fast as PyTorch's best ({better}; in single rounds "
         f"{min(in_turn):.2f} to {max(in_turn):.2f}; by the shortest step of each side {undisturbed:.2f}) in **{memory:.2f} "
         "times** its memory.\n"
-        + (f"PyTorch ran with {' '.join(map('='.join, sides.LIMITED.items()))}, since it dies of an illegal instruction "
-           "on this machine without.\n" if sides.limited else ""))
+        + (f"PyTorch ran with {' '.join(map('='.join, sides.LIMITED.items()))}, since without it PyTorch ends with an illegal "
+           "instruction on this machine.\n" if sides.limited else ""))
     harness.write_results(args.name, "Beside PyTorch", text,
                           {"machine": machine, "version": harness.version(binary), "torch": torch,
                            "work": args.work, "precision": args.precision, "ranks": args.ranks,

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The same trainings here and in PyTorch, then the time from launch to training.     bench/peers/run.sh BUILD [OPTION...]
-# PYTHON names the interpreter that has torch and torchvision (python3). About an hour.
+# Compares trainings with PyTorch, and measures the start-up time. About an hour.     bench/peers/run.sh BUILD [OPTION...]
+# PYTHON is an interpreter with torch and torchvision (default: python3).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 build=${1:-build}

@@ -1,4 +1,4 @@
-"""The two sides that run.py and startup.py set beside each other, each as one function that runs it once."""
+"""The two sides that run.py and startup.py compare; each is one function that runs it once."""
 import json
 import pathlib
 import signal
@@ -17,7 +17,7 @@ WORKS = {"resnet18": dict(depth=18, stem="cifar", image_size=32, batch=32),
 
 
 def overrides_of(args):
-    """What makes CONFIG the work that was asked for."""
+    """The overrides that turn CONFIG into the requested work."""
     work = WORKS[args.work]
     return ["data.train=synthetic", "data.validation=", f"data.image_size={work['image_size']}",
             f"model.depth={work['depth']}", f"model.stem={work['stem']}", f"precision={args.precision}",
@@ -25,7 +25,7 @@ def overrides_of(args):
 
 
 def ours(binary, directory, args):
-    """As `lockstep train` is used, with its loader, crop, flip, metrics; only the last step's checkpoint is written."""
+    """Runs the normal `lockstep train`, with loader, crop, flip and metrics. Only the checkpoint of the last step is written."""
     overrides = [*overrides_of(args), f"train.max_steps={args.steps}", "log.every_steps=1", "checkpoint.every_epochs=0"]
     lines, launched = harness.train(binary, args.ranks, args.threads, CONFIG, overrides, directory)
     steps = harness.steps(lines)
@@ -35,7 +35,7 @@ def ours(binary, directory, args):
         "median_step_seconds": median,
         "samples_per_second": args.ranks * batch(args) / median,
         "memory_bytes": steps[-1]["memory_bytes"],
-        # Step 1 is told once step 2 was run, so that nobody waits for its loss.
+        # Step 1 is reported when step 2 has run, since the loss is read one step late.
         "launch_to_first_step_seconds": steps[0]["time_unix"] - seconds[1] - launched,
         "exposed_communication_seconds": statistics.median(s["exposed_communication_seconds"] for s in steps),
         "data_wait_seconds": statistics.median(s["data_wait_seconds"] for s in steps),
@@ -53,8 +53,8 @@ def batch(args):
     return args.batch or WORKS[args.work]["batch"]
 
 
-# Where a virtual machine shows AMX but not all that belongs to it, PyTorch's oneDNN dies of an illegal instruction; the
-# next lower set is the best it can do there.
+# If a virtual machine shows AMX but not everything that belongs to it, PyTorch's oneDNN ends with an illegal instruction.
+# The next lower instruction set is the best that it can use there.
 LIMITED = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16"}
 limited = False
 
@@ -80,7 +80,7 @@ def theirs(python, side, args):
             limited = True
             continue
         if any(rank.returncode for rank in ranks):
-            harness.stop("PyTorch failed; what it said is above")
+            harness.stop("PyTorch failed; its output is above")
         return json.loads(outputs[0].strip().splitlines()[-1])
 
 
@@ -88,10 +88,10 @@ def add_arguments(parser, steps):
     parser.add_argument("--build", default="build", help="folder with the program lockstep")
     parser.add_argument("--python", default="python3", help="interpreter with torch and torchvision")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--threads", type=int, default=1, help="of a rank")
+    parser.add_argument("--threads", type=int, default=1, help="threads of a rank")
     parser.add_argument("--work", choices=WORKS, default="resnet18", help="ResNet-18 at 32x32, or ResNet-50 at 64x64")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
-    parser.add_argument("--batch", type=int, default=0, help="samples a rank; 0: 32 of ResNet-18, 16 of ResNet-50")
-    parser.add_argument("--steps", type=int, default=steps, help="of a round")
+    parser.add_argument("--batch", type=int, default=0, help="samples per rank; 0: 32 for ResNet-18, 16 for ResNet-50")
+    parser.add_argument("--steps", type=int, default=steps, help="steps of a round")
     parser.add_argument("--warmup", type=int, default=3, help="steps that are not counted")
     parser.add_argument("--results", default=str(harness.RESULTS), help="folder for the result files")

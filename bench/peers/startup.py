@@ -1,7 +1,7 @@
-"""How long until training goes: launch to the end of step 1, less one median step.
+"""Start-up time: from the launch to the end of step 1, less one median step.
 
-Ours in turn with an MPI program that does nothing (MPI_Init, barrier, MPI_Finalize), launched in the same way: what
-ours takes longer is its own. PyTorch as well, where the interpreter has it.
+Lockstep alternates with an empty MPI program (MPI_Init, barrier, MPI_Finalize) that is launched in the same way; the
+difference is the start-up of Lockstep itself. PyTorch is measured too if the interpreter has it.
 """
 import argparse
 import statistics
@@ -13,7 +13,7 @@ import time
 import sides
 from sides import harness
 
-# Rank 0 tells the time when all ranks are there.
+# Rank 0 prints the time when all ranks have arrived.
 EMPTY = r"""
 #include <mpi.h>
 #include <stdio.h>
@@ -39,7 +39,7 @@ def build_empty(directory):
     try:
         harness.run([compiler, "-O2", "-o", program, source], compiler)
     except FileNotFoundError:
-        harness.stop(f"{compiler} is missing; MPICC=... names MPI's C compiler")
+        harness.stop(f"{compiler} is missing; set MPICC=... to the C compiler of MPI")
     return program
 
 
@@ -54,7 +54,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     sides.add_arguments(parser, steps=8)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--peer-rounds", type=int, default=3, help="of PyTorch; 0: none")
+    parser.add_argument("--peer-rounds", type=int, default=3, help="rounds of PyTorch; 0: none")
     args = parser.parse_args()
     binary = harness.lockstep(args.build)
     python, torch = harness.torch_python(args.python)
@@ -71,13 +71,13 @@ def main():
             seconds["pytorch"].append(startup(sides.theirs(python, "contiguous", args)))
 
     over = [a - b for a, b in zip(seconds["lockstep"], seconds["empty"])]
-    names = {"lockstep": "Lockstep", "empty": "an empty MPI program, until all ranks are there",
+    names = {"lockstep": "Lockstep", "empty": "an empty MPI program, until all ranks have arrived",
              "pytorch": f"PyTorch {torch}"}
     rows = [[names[side], len(s), f"{statistics.median(s):.3f}", f"{min(s):.3f}", f"{max(s):.3f}"]
             for side, s in seconds.items() if s]
     text = (f"Seconds from the launch to the end of step 1, less one median step, {args.ranks} ranks x {args.threads} "
-            f"thread(s); ResNet-18, 32x32, batch {sides.batch(args)} a rank.\nLockstep and the empty program were launched in "
-            "turn.\n\n" + harness.table(["", "launches", "median, s", "least", "greatest"], rows)
+            f"thread(s); ResNet-18, 32x32, batch {sides.batch(args)} per rank.\nLockstep and the empty program were launched "
+            "alternately.\n\n" + harness.table(["", "launches", "median, s", "least", "greatest"], rows)
             + f"\nLockstep over the empty program: median **{statistics.median(over):.3f} s**.\n"
             + ("" if python else f"\nPyTorch was not measured: {torch}.\n"))
     harness.write_results("startup", "From launch to training", text,
