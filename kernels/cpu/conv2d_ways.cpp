@@ -108,11 +108,11 @@ std::vector<double> seconds_of(const std::vector<Candidate>& candidates, Directi
     return std::chrono::duration<double>(Clock::now() - begin).count();
   };
   // The first round fills caches. Who is far behind runs no more, and long rounds are fewer.
-  constexpr int kLeastRounds = 3, kMostRounds = 10;
+  constexpr int kLeastRounds = 3, kMaxRounds = 10;
   constexpr double kHopeless = 3, kEnoughSeconds = 0.06;
   const auto begin = Clock::now();
   double least = 1e30;
-  for (int round = 0; round < kMostRounds && (round < kLeastRounds || seconds_since(begin) < kEnoughSeconds); ++round)
+  for (int round = 0; round < kMaxRounds && (round < kLeastRounds || seconds_since(begin) < kEnoughSeconds); ++round)
     for (Trial& trial : trials) {
       if (round > 0 && trial.seconds > kHopeless * least) continue;
       const auto start = Clock::now();

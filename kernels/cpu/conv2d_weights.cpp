@@ -40,7 +40,7 @@ struct WeightGradientTask {
 namespace lockstep::cpu {
 namespace {
 
-constexpr std::int64_t kMostPixels = 64;  // of an output image
+constexpr std::int64_t kMaxPixels = 64;  // of an output image
 
 /// From [image][block][pixels][16] to [block][image][pixels][16]. In nchw16c the same block of different images lies
 /// multiples of 4 KiB apart for these sizes, so a few images would use up all ways of their sets in the first-level
@@ -143,7 +143,7 @@ bool weight_gradient_fits(const Conv2dDescription& d, Direction direction) {
   return as_onednn_layout(d.weight_layout, blocks.get_dims())->desc() == blocks;
 }
 
-bool weight_gradient_pays(const Conv2dDescription& d) { return d.window > 1 && d.y()[1] * d.y()[2] <= kMostPixels; }
+bool weight_gradient_pays(const Conv2dDescription& d) { return d.window > 1 && d.y()[1] * d.y()[2] <= kMaxPixels; }
 
 std::unique_ptr<BareConvolution> make_weight_gradient(const Conv2dDescription& d, Direction,
                                                       const CpuContext& context) {

@@ -15,16 +15,16 @@ namespace lockstep::cuda {
 namespace {
 
 constexpr unsigned kThreads = 256;
-constexpr unsigned kMostBlocksY = 65535;
+constexpr unsigned kMaxBlocksY = 65535;
 
 struct Images {
-  static constexpr int kMostChannels = 64;
+  static constexpr int kMaxChannels = 64;
   int n = 0, height = 0, width = 0, channels = 0;
   int crop_padding = 0;
   bool flip = false;
   std::uint32_t seed = 0;
-  float scale[kMostChannels] = {};
-  float shift[kMostChannels] = {};
+  float scale[kMaxChannels] = {};
+  float shift[kMaxChannels] = {};
 };
 
 /// Where an output image lies in its padded source.
@@ -120,7 +120,7 @@ class CudaImageInput final : public ImageInput {
       const std::size_t values = image_elements(description_.x);
       const bool by_packs = values % Pack<T>::kSize == 0 && are_aligned(args.y);
       const std::size_t packs = by_packs ? values / Pack<T>::kSize : values;
-      const unsigned n = std::min(static_cast<unsigned>(images_.n), kMostBlocksY);
+      const unsigned n = std::min(static_cast<unsigned>(images_.n), kMaxBlocksY);
       const Grid grid{
           .blocks = blocks_for(packs, kThreads, std::max(limit_ / n, 1u)), .threads = kThreads, .blocks_y = n};
       launch(by_packs ? normalize<T, Pack<T>::kSize> : normalize<T, 1>, grid, stream, images_, args);
@@ -141,8 +141,8 @@ std::unique_ptr<ImageInput> make_image_input(const ImageInputDescription& d, con
   require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::internal, "image input wants images (N, H, W, C), not {}",
           d.x.text());
   const std::size_t channels = static_cast<std::size_t>(d.x[3]);
-  require(channels <= Images::kMostChannels, ErrorCode::not_supported,
-          "image input takes at most {} channels on the device, not {}", Images::kMostChannels, channels);
+  require(channels <= Images::kMaxChannels, ErrorCode::not_supported,
+          "image input takes at most {} channels on the device, not {}", Images::kMaxChannels, channels);
   require(CudaImageInput::image_elements(d.x) < (std::size_t{1} << 30), ErrorCode::not_supported,
           "image input takes images of less than 2^30 values on the device, not {}", d.x.text());
   require(d.mean.size() == channels && d.stddev.size() == channels, ErrorCode::internal,

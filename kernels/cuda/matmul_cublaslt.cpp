@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;  // what NVIDIA recommends for Hopper
 constexpr std::uint32_t kAlignment = 16;                        // bytes that pointers are sure to be aligned to
-constexpr int kMostAlgorithms = 16;
+constexpr int kMaxAlgorithms = 16;
 
 struct ProductTraits {
   using Type = cublasLtMatmulDesc_t;
@@ -135,11 +135,11 @@ void CublasLtProduct::ask() {
   for (const auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                                CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
     prefer(attribute, kAlignment);
-  candidates_.resize(kMostAlgorithms);
+  candidates_.resize(kMaxAlgorithms);
   int found = 0;
   const cublasStatus_t status =
       cublaslt().heuristics(handle_, product_.get(), b_.get(), a_.get(), result_.get(), result_.get(), preference.get(),
-                            kMostAlgorithms, candidates_.data(), &found);
+                            kMaxAlgorithms, candidates_.data(), &found);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED)
     found = 0;
   else

@@ -439,7 +439,7 @@ class CudaPool2d final : public Pool2d {
 }  // namespace
 
 std::unique_ptr<Pool2d> make_pool2d(const Pool2dDescription& d, const CudaContext& context) {
-  constexpr std::int64_t kMostPixels = std::int64_t{1} << 31;  // fast_divide.h
+  constexpr std::int64_t kMaxPixels = std::int64_t{1} << 31;  // fast_divide.h
   dispatch(d.dtype, [](auto*) {});                             // refuses other types
   require(d.y_dtype == d.dtype || d.y_dtype == DType::fp32, ErrorCode::not_supported,
           "Pooling gives what it was given, or fp32, not {}.", name(d.y_dtype));
@@ -454,7 +454,7 @@ std::unique_ptr<Pool2d> make_pool2d(const Pool2dDescription& d, const CudaContex
   const Shape y = d.y();
   require(y[1] > 0 && y[2] > 0, ErrorCode::not_supported, "A pooling window of {} with padding {} does not fit {}.",
           d.window, d.padding, d.x.text());
-  require(d.x[0] * d.x[1] * d.x[2] < kMostPixels && y[0] * y[1] * y[2] < kMostPixels, ErrorCode::not_supported,
+  require(d.x[0] * d.x[1] * d.x[2] < kMaxPixels && y[0] * y[1] * y[2] < kMaxPixels, ErrorCode::not_supported,
           "Pooling on the device takes fewer than 2^31 pixels, not {} to {}.", d.x.text(), y.text());
   const std::int64_t window_elements = d.window == 0 ? d.x[1] * d.x[2] : std::int64_t{d.window} * d.window;
   require(d.kind == Pool2dDescription::Kind::average || d.inference || window_elements <= 256, ErrorCode::not_supported,

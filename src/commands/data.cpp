@@ -152,7 +152,7 @@ void add_import(CLI::App& data, Run& run) {
          "least; JPEG bytes in chunks of so many; 0: contiguous (default: 512KiB, or --alignment where that is "
          "more)")
       ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::Range(std::uint64_t{0}, data::kMostChunkBytes, ""))
+      ->check(CLI::Range(std::uint64_t{0}, data::kMaxChunkBytes, ""))
       ->type_name("BYTES");
   app->add_option("--alignment", options.placement.alignment_bytes,
                   "each chunk, and other data of so many bytes, begins at a multiple of it: the stripe (chunk size) of "

@@ -17,7 +17,7 @@ namespace lockstep::commands {
 namespace {
 
 constexpr int kMaxRanks = 1 << 20;
-constexpr std::int64_t kMostSamples = 1 << 20;  // of a rank at once
+constexpr std::int64_t kMaxSamples = 1 << 20;  // of a rank at once
 
 struct Ranks {
   int n = 1, nodes = 1;
@@ -66,7 +66,7 @@ Planned make_plan(const Config& given, const Ranks& ranks, const data::ImageSetI
   // In the fixed ways: what is planned for the sake of its size is no way to remember.
   const auto planner = backend_of(config, ranks, device, nullptr);
   planned.fits = train::batch_that_fits(config, images, ranks.n, *planner, topology({}),
-                                        planned.backend->device().memory_bytes, kMostSamples);
+                                        planned.backend->device().memory_bytes, kMaxSamples);
   train::resolve_batch(config, ranks.n, planned.fits, images.n_samples);
   const train::BatchShape batch = train::batch_shape(config, 0, ranks.n);
   if (algorithms)  // what is not remembered runs in a fixed way

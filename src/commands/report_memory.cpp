@@ -18,7 +18,7 @@
 namespace lockstep::commands {
 namespace {
 
-constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 30;
+constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 30;
 
 std::string_view trimmed(std::string_view text) {
   const auto begin = text.find_first_not_of(" \t\r");
@@ -117,7 +117,7 @@ std::string name_of(const std::string& path) {
 Log read_log(const std::string& path) {
   std::string text;
   try {
-    text = read_file(path, kMostBytes);
+    text = read_file(path, kMaxBytes);
   } catch (const Error& e) {
     fail(ErrorCode::usage_log, "{}", e.what());
   }

@@ -22,7 +22,7 @@ inline constexpr std::int64_t kJpegFormatVersion = 2;
 /// The stripe of BeeGFS: a chunk, and so each decoded image that is not larger, lies in one stripe, on one storage
 /// target.
 inline constexpr Placement kDefaultPlacement{.alignment_bytes = 512u << 10, .chunk_bytes = 512u << 10};
-inline constexpr std::uint64_t kMostChunkBytes = 1u << 30;
+inline constexpr std::uint64_t kMaxChunkBytes = 1u << 30;
 
 /// Of a file that holds JPEG bytes.
 struct JpegIndex {

@@ -14,7 +14,7 @@ namespace {
 Placement placement_of(const Placement& wanted, std::uint64_t unit_bytes, std::uint64_t all_bytes) {
   Placement out = wanted;
   if (out.chunk_bytes > 0) out.chunk_bytes = std::max(wanted.chunk_bytes / unit_bytes, std::uint64_t{1}) * unit_bytes;
-  if (out.chunk_bytes >= all_bytes || out.chunk_bytes > kMostChunkBytes) out.chunk_bytes = 0;
+  if (out.chunk_bytes >= all_bytes || out.chunk_bytes > kMaxChunkBytes) out.chunk_bytes = 0;
   if (all_bytes < out.alignment_bytes) out.alignment_bytes = 0;
   return out;
 }

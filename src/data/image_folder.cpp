@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kMostDecodedBytes = 512u << 20;  // that are stored decoded unasked
+constexpr std::uint64_t kMaxDecodedBytes = 512u << 20;  // that are stored decoded unasked
 constexpr std::size_t kFilesAnUpdate = 256;
 constexpr std::size_t kListedBad = 20;  // of the bad files, in the message
 
@@ -311,7 +311,7 @@ class Import {
             first.path, first.width, first.height, differs->path, differs->width, differs->height);
     const bool automatic = options_.storage == ImageStorage::automatic;
     decoded_ =
-        options_.storage == ImageStorage::decoded || (automatic && one_size && decoded_bytes <= kMostDecodedBytes);
+        options_.storage == ImageStorage::decoded || (automatic && one_size && decoded_bytes <= kMaxDecodedBytes);
     const char* why = !automatic  ? "as asked"
                       : decoded_  ? "one size and small; --store jpeg keeps the JPEG bytes"
                       : !one_size ? "of several sizes"

@@ -18,7 +18,7 @@ constexpr char kMagic[16] = "LOCKSTEP-IMAGES";
 constexpr std::uint64_t kContiguousVersion = 1, kChunkedVersion = 2;
 constexpr std::uint64_t kMaxMetadataBytes = 1u << 30;  // 16 bytes a JPEG image are among it
 constexpr std::size_t kPieceBytes = 4u << 20;
-constexpr std::size_t kMostBreaks = 16;
+constexpr std::size_t kMaxBreaks = 16;
 
 /// The block's fields, in the order of the file; its own xxh3 follows.
 struct Block {
@@ -28,7 +28,7 @@ struct Block {
   std::uint64_t metadata_xxh3;
   // kChunkedVersion
   std::uint64_t chunk_bytes, second_offset, stride;
-  std::array<std::uint64_t, kMostBreaks> breaks;
+  std::array<std::uint64_t, kMaxBreaks> breaks;
 };
 static_assert(sizeof(Block) == 224 && offsetof(Block, chunk_bytes) == 72, "the block has no padding");
 
@@ -128,8 +128,8 @@ std::uint64_t hash_metadata(const InputFile& file, const Block& block) {
 
 /// The chunks from the third on before which the file has something else: alignment leaves room there, and HDF5 may put
 /// metadata into it. What is all zeros is nothing.
-std::array<std::uint64_t, kMostBreaks> find_breaks(const InputFile& file, const StoredBytes& images) {
-  std::array<std::uint64_t, kMostBreaks> breaks{};
+std::array<std::uint64_t, kMaxBreaks> find_breaks(const InputFile& file, const StoredBytes& images) {
+  std::array<std::uint64_t, kMaxBreaks> breaks{};
   std::size_t n_breaks = 0;
   std::vector<std::byte> gap;
   for (std::size_t i = 2; i < images.offsets.size(); ++i) {
@@ -137,9 +137,9 @@ std::array<std::uint64_t, kMostBreaks> find_breaks(const InputFile& file, const 
     gap.resize(images.offsets[i] - end);
     file.read(end, gap, "what lies between its images");
     if (std::ranges::all_of(gap, [](std::byte b) { return b == std::byte{0}; })) continue;
-    require(n_breaks < kMostBreaks, ErrorCode::library,
+    require(n_breaks < kMaxBreaks, ErrorCode::library,
             "{}: this HDF5 puts metadata between more than {} of the chunks; --chunk 0 makes none", file.path(),
-            kMostBreaks);
+            kMaxBreaks);
     breaks[n_breaks++] = i;
   }
   return breaks;

@@ -30,7 +30,7 @@
 
 namespace {
 
-constexpr int kMostRanks = 8;
+constexpr int kMaxRanks = 8;
 constexpr std::size_t kAreaBytes = std::size_t{1} << 20;
 constexpr std::size_t kBoxBytes = std::size_t{1} << 16;
 
@@ -44,8 +44,8 @@ struct Box {
 /// Zeros at first.
 struct Shared {
   std::atomic<int> n_opened, n_arrived, generation;
-  Box boxes[kMostRanks][kMostRanks];  // from, to
-  unsigned char areas[kMostRanks][kAreaBytes];
+  Box boxes[kMaxRanks][kMaxRanks];  // from, to
+  unsigned char areas[kMaxRanks][kAreaBytes];
 };
 
 std::string variable(const char* name) {
@@ -211,7 +211,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* out, int size, ncclUniqueId id, int rank, ncclConfig_t* config) {
-  if (size > kMostRanks || config->blocking != 0) return ncclInvalidArgument;
+  if (size > kMaxRanks || config->blocking != 0) return ncclInvalidArgument;
   auto* comm = new ncclComm;
   comm->rank = rank;
   comm->size = size;

@@ -10,11 +10,11 @@ namespace {
 using namespace lockstep;
 
 /// Larger images are bounded too (kMaxJpegPixels), but take too long for a fuzzer.
-constexpr std::int64_t kMostPixels = 1 << 20;
+constexpr std::int64_t kMaxPixels = 1 << 20;
 
 bool decode(data::JpegDecoder& decoder, std::span<const std::uint8_t> bytes, int eighths) {
   if (!decoder.open(bytes)) return false;
-  if (std::int64_t{decoder.width()} * decoder.height() > kMostPixels) return false;
+  if (std::int64_t{decoder.width()} * decoder.height() > kMaxPixels) return false;
   if (!decoder.start(eighths)) return false;
   std::vector<std::uint8_t> rgb(std::size_t{3} * decoder.decoded_width() * decoder.decoded_height());
   return decoder.read_pixels(rgb);

@@ -16,9 +16,9 @@ namespace {
 
 /// Cores in the affinity mask of a process; 0: unknown. Masks of up to 8192 cores.
 int core_count(pid_t process) {
-  constexpr int kMost = 8192;
-  cpu_set_t* const mask = CPU_ALLOC(kMost);
-  const std::size_t size_bytes = CPU_ALLOC_SIZE(kMost);
+  constexpr int kMaxCpus = 8192;
+  cpu_set_t* const mask = CPU_ALLOC(kMaxCpus);
+  const std::size_t size_bytes = CPU_ALLOC_SIZE(kMaxCpus);
   const int count = sched_getaffinity(process, size_bytes, mask) == 0 ? CPU_COUNT_S(size_bytes, mask) : 0;
   CPU_FREE(mask);
   return count;

@@ -12,12 +12,12 @@
 
 namespace lockstep::cuda {
 
-constexpr std::uintmax_t kMostBytes = 1 << 20;
+constexpr std::uintmax_t kMaxBytes = 1 << 20;
 
 DeviceDescription read_device_description(const std::string& path) {
   std::error_code error;
   const bool is_file = std::filesystem::is_regular_file(path, error);
-  require(is_file && std::filesystem::file_size(path, error) <= kMostBytes, ErrorCode::usage,
+  require(is_file && std::filesystem::file_size(path, error) <= kMaxBytes, ErrorCode::usage,
           "{}: the description of a GPU is wanted, and this is {}", path,
           error     ? error.message()
           : is_file ? "a file of more than a megabyte"

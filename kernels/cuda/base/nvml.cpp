@@ -16,7 +16,7 @@ struct NvmlMemory {
 struct NvmlUtilization {
   unsigned gpu, memory;  // percent of the last sample period
 };
-constexpr unsigned kMostLinks = 36;
+constexpr unsigned kMaxLinks = 36;
 constexpr const char* kLibrary = "libnvidia-ml.so.1";
 
 }  // namespace
@@ -97,7 +97,7 @@ std::optional<int> Nvml::nvlinks(const std::string& pci_bus) const {
   void* const of = device(pci_bus);
   if (of == nullptr) return std::nullopt;
   std::optional<int> n_active;
-  for (unsigned link = 0; link < kMostLinks; ++link) {
+  for (unsigned link = 0; link < kMaxLinks; ++link) {
     unsigned is_active = 0;
     if (functions_.link_state(of, link, &is_active) != 0) break;
     n_active = n_active.value_or(0) + (is_active != 0 ? 1 : 0);
