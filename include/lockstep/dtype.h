@@ -8,14 +8,12 @@
 
 namespace lockstep {
 
-enum class DType : std::uint8_t { fp32, fp64, bf16, fp16, int32, int64, uint8, uint64 };
+enum class DType : std::uint8_t { fp32, fp64, bf16, fp16, int32, uint8 };
 
 /// Bytes of one element.
 constexpr std::size_t size_bytes(DType type) {
   switch (type) {
     case DType::fp64:
-    case DType::int64:
-    case DType::uint64:
       return 8;
     case DType::fp32:
     case DType::int32:
@@ -41,12 +39,8 @@ constexpr std::string_view name(DType type) {
       return "fp16";
     case DType::int32:
       return "int32";
-    case DType::int64:
-      return "int64";
     case DType::uint8:
       return "uint8";
-    case DType::uint64:
-      return "uint64";
   }
   return "?";
 }
