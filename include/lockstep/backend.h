@@ -61,16 +61,16 @@ class Backend {
   /// A further thread that calls this backend, its streams or events does this first (it chooses the device).
   virtual void enter_thread() {}
 
-  /// `purpose` names the arena in messages. Throws out_of_memory, or internal after seal().
+  /// `purpose` names the arena in messages. Throws out_of_memory, or internal after freeze().
   virtual std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) = 0;
   /// Of the host, at any time, for what is copied to the device and back while both go on (pinned, where there is such
   /// a thing).
   virtual std::unique_ptr<Memory> allocate_host(std::size_t size_bytes, const std::string& purpose) = 0;
   /// Makes host memory of others such memory for as long as the result lives; null where there is no difference.
   virtual std::unique_ptr<Memory> pin_host(void* /*h_data*/, std::size_t /*size_bytes*/) { return nullptr; }
-  /// From now on an allocation is a bug. unseal() before planning anew (another batch size, evaluation).
-  virtual void seal() = 0;
-  virtual void unseal() = 0;
+  /// After freeze() an allocation is a bug and throws; unfreeze() allows allocations again, to plan another step.
+  virtual void freeze() = 0;
+  virtual void unfreeze() = 0;
 
   virtual std::unique_ptr<Stream> make_stream(StreamPriority priority) = 0;
   std::unique_ptr<Stream> make_stream() { return make_stream(StreamPriority::normal); }

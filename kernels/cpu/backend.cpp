@@ -96,7 +96,7 @@ class CpuBackend final : public Backend {
   }
 
   std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) override {
-    require(!sealed_, ErrorCode::internal, "{}: {} bytes were asked for inside a step, where nothing is allocated",
+    require(!frozen_, ErrorCode::internal, "{}: {} bytes were asked for inside a step, where nothing is allocated",
             purpose, size_bytes);
     // Pages come when touched, so the system would agree to too much and end the process in the first step.
     const std::size_t held = *allocated_;
@@ -108,8 +108,8 @@ class CpuBackend final : public Backend {
   std::unique_ptr<Memory> allocate_host(std::size_t size_bytes, const std::string& purpose) override {
     return std::make_unique<MappedMemory>(size_bytes, purpose, allocated_);
   }
-  void seal() override { sealed_ = true; }
-  void unseal() override { sealed_ = false; }
+  void freeze() override { frozen_ = true; }
+  void unfreeze() override { frozen_ = false; }
 
   std::unique_ptr<Stream> make_stream(StreamPriority) override { return std::make_unique<HostStream>(); }
   std::unique_ptr<Event> make_event() override { return std::make_unique<HostEvent>(); }
@@ -164,7 +164,7 @@ class CpuBackend final : public Backend {
   std::shared_ptr<Algorithms> algorithms_;
   std::size_t memory_bytes_ = 0;
   std::shared_ptr<std::atomic<std::size_t>> allocated_ = std::make_shared<std::atomic<std::size_t>>(0);
-  bool sealed_ = false;
+  bool frozen_ = false;
 };
 
 }  // namespace

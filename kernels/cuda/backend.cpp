@@ -158,15 +158,15 @@ class CudaBackend final : public OpsBackend {
   }
 
   std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) override {
-    require(!sealed_, ErrorCode::internal, "{}: {} bytes were asked for inside a step, where nothing is allocated",
+    require(!frozen_, ErrorCode::internal, "{}: {} bytes were asked for inside a step, where nothing is allocated",
             purpose, size_bytes);
     return std::make_unique<DeviceMemory>(size_bytes, purpose);
   }
   std::unique_ptr<Memory> allocate_host(std::size_t size_bytes, const std::string&) override {
     return std::make_unique<PinnedMemory>(size_bytes);
   }
-  void seal() override { sealed_ = true; }
-  void unseal() override { sealed_ = false; }
+  void freeze() override { frozen_ = true; }
+  void unfreeze() override { frozen_ = false; }
 
   MemorySpace memory_space() const override { return MemorySpace::device; }
   void enter_thread() override { LOCKSTEP_CUDA_CHECK(cudaSetDevice(context().device)); }
@@ -209,7 +209,7 @@ class CudaBackend final : public OpsBackend {
 
   DeviceInfo info_;
   bool records_steps_;
-  bool sealed_ = false;
+  bool frozen_ = false;
 };
 
 }  // namespace

@@ -19,8 +19,8 @@ class PlanningBackend : public OpsBackend {
 
   std::unique_ptr<Memory> allocate(std::size_t, const std::string&) override { not_here(); }
   std::unique_ptr<Memory> allocate_host(std::size_t, const std::string&) override { not_here(); }
-  void seal() override {}
-  void unseal() override {}
+  void freeze() override {}
+  void unfreeze() override {}
   std::unique_ptr<Stream> make_stream(StreamPriority) override { not_here(); }
   std::unique_ptr<Event> make_event() override { not_here(); }
   std::unique_ptr<Repetition> make_repetition() override { not_here(); }

@@ -64,12 +64,12 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
     slots_[i].host = new (static_cast<HostStep*>(host_memory_->data()) + i) HostStep;
     slots_[i].done = backend.make_event();
   }
-  backend.seal();
+  backend.freeze();
   device_trace_ = DeviceTrace::make(backend, *stream_);
   for (PlannedGraph* planned : plan.all()) planned->graph->set_observer(device_trace_.get());
 }
 
-Replica::~Replica() { backend_.unseal(); }
+Replica::~Replica() { backend_.unfreeze(); }
 
 float* Replica::optimizer_state() const {
   return reinterpret_cast<float*>(static_cast<std::byte*>(optimizer_memory_->data()) +

@@ -183,7 +183,7 @@ TEST_F(ReducerOrder, ExposedTimeIsTheStreams) {
 TEST_F(ReducerOrder, NothingIsAllocatedInAStep) {
   GradientReducer reducer(communicator_, backend_, gradients(), buckets());
   const auto stream = backend_.make_stream();
-  backend_.seal();
+  backend_.freeze();
   backend_.recording().clear();
   for (int step = 0; step < 3; ++step) {
     for (int t = 0; t < 7; ++t) reducer.tensor_done(t, *stream);
@@ -191,7 +191,7 @@ TEST_F(ReducerOrder, NothingIsAllocatedInAStep) {
   }
   for (const test::Call& call : backend_.recording().calls()) EXPECT_NE(call.what, "allocate");
   EXPECT_THROW(backend_.allocate(64, "a test"), Error);
-  backend_.unseal();
+  backend_.unfreeze();
 }
 
 }  // namespace

@@ -51,9 +51,9 @@ TEST(CpuMemory, IsZeroAlignedAndOfTheSizeAskedFor) {
 
 TEST(CpuMemory, IsRefusedWhileSealedAndWhereItDoesNotFit) {
   const auto backend = one_thread();
-  backend->seal();
+  backend->freeze();
   EXPECT_EQ(code_of([&] { (void)backend->allocate(64, "gradients"); }), ErrorCode::internal);
-  backend->unseal();
+  backend->unfreeze();
   const auto held = backend->allocate(64, "gradients");
   // Pages come when touched: what the machine does not have must be refused here, not in the first step.
   const std::size_t all = backend->device().memory_bytes;

@@ -44,7 +44,7 @@ class HostStream final : public Stream {
 DeviceInfo ReferenceBackend::device() const { return {"naive double precision", std::size_t{1} << 40, {}}; }
 
 std::unique_ptr<Memory> ReferenceBackend::allocate(std::size_t size_bytes, const std::string& purpose) {
-  require(!sealed_, ErrorCode::internal, "an allocation of {} bytes for {} inside the step", size_bytes, purpose);
+  require(!frozen_, ErrorCode::internal, "an allocation of {} bytes for {} inside the step", size_bytes, purpose);
   return std::make_unique<HostMemory>(size_bytes);
 }
 

@@ -18,8 +18,8 @@ class ReferenceBackend final : public Backend {
   std::unique_ptr<Memory> allocate_host(std::size_t size_bytes, const std::string& purpose) override {
     return allocate(size_bytes, purpose);
   }
-  void seal() override { sealed_ = true; }
-  void unseal() override { sealed_ = false; }
+  void freeze() override { frozen_ = true; }
+  void unfreeze() override { frozen_ = false; }
 
   using Backend::make_stream;
   std::unique_ptr<Stream> make_stream(StreamPriority) override;
@@ -47,7 +47,7 @@ class ReferenceBackend final : public Backend {
   std::unique_ptr<Hash> hash(const HashDescription& description) override;
 
  private:
-  bool sealed_ = false;
+  bool frozen_ = false;
 };
 
 std::unique_ptr<Backend> make_reference_backend();

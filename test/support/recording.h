@@ -10,7 +10,7 @@ namespace lockstep::test {
 
 /// Streams and events are numbered as they were made, from 0; -1: none, or one of the host's.
 struct Call {
-  std::string what;  // "record", "wait", "copy_to_device", "conv2d.backward", "allocate", "seal", "launch" ...
+  std::string what;  // "record", "wait", "copy_to_device", "conv2d.backward", "allocate", "freeze", "launch" ...
   int stream = -1;
   int event = -1;
   const void* target = nullptr;  // of copies and fills

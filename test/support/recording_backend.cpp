@@ -103,13 +103,13 @@ std::unique_ptr<Memory> RecordingBackend::pin_host(void* h_data, std::size_t siz
   queues_.refuse_while_capturing();
   return std::make_unique<PinnedMemory>(*this, nullptr, h_data, size_bytes);
 }
-void RecordingBackend::seal() {
-  queues_.recording.add({.what = "seal"});
-  inner_.seal();
+void RecordingBackend::freeze() {
+  queues_.recording.add({.what = "freeze"});
+  inner_.freeze();
 }
-void RecordingBackend::unseal() {
-  queues_.recording.add({.what = "unseal"});
-  inner_.unseal();
+void RecordingBackend::unfreeze() {
+  queues_.recording.add({.what = "unfreeze"});
+  inner_.unfreeze();
 }
 
 std::unique_ptr<Stream> RecordingBackend::make_stream(StreamPriority) { return queues_.make_stream(); }

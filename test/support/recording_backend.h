@@ -41,8 +41,8 @@ class RecordingBackend final : public Backend {
   std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) override;
   std::unique_ptr<Memory> allocate_host(std::size_t size_bytes, const std::string& purpose) override;
   std::unique_ptr<Memory> pin_host(void* h_data, std::size_t size_bytes) override;
-  void seal() override;
-  void unseal() override;
+  void freeze() override;
+  void unfreeze() override;
   using Backend::make_stream;
   std::unique_ptr<Stream> make_stream(StreamPriority priority) override;
   std::unique_ptr<Event> make_event() override;

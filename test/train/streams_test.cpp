@@ -172,7 +172,7 @@ std::vector<test::Call> calls_of_step(int step, test::SmallRun& run, test::Recor
   run.start(step);
   std::vector<test::Call> calls = device.recording().calls();
   (void)run.replica().result(0);
-  check(count(calls, "allocate") + count(calls, "allocate_host") + count(calls, "seal") + count(calls, "unseal") == 0,
+  check(count(calls, "allocate") + count(calls, "allocate_host") + count(calls, "freeze") + count(calls, "unfreeze") == 0,
         world.rank(), "a step allocates");
   return calls;
 }

@@ -46,14 +46,14 @@ class CudaOnHost final : public cuda::OpsBackend {
     return {.name = "CUDA kernels on the host", .memory_bytes = std::size_t{1} << 30, .libraries = {}};
   }
   std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) override {
-    require(!sealed_, ErrorCode::internal, "{}: {} bytes were asked for inside a step", purpose, size_bytes);
+    require(!frozen_, ErrorCode::internal, "{}: {} bytes were asked for inside a step", purpose, size_bytes);
     return std::make_unique<HostMemory>(size_bytes);
   }
   std::unique_ptr<Memory> allocate_host(std::size_t size_bytes, const std::string&) override {
     return std::make_unique<HostMemory>(size_bytes);
   }
-  void seal() override { sealed_ = true; }
-  void unseal() override { sealed_ = false; }
+  void freeze() override { frozen_ = true; }
+  void unfreeze() override { frozen_ = false; }
   std::unique_ptr<Stream> make_stream(StreamPriority) override { return std::make_unique<HostStream>(); }
   std::unique_ptr<Event> make_event() override { return std::make_unique<HostEvent>(); }
   std::unique_ptr<Repetition> make_repetition() override { return std::make_unique<PlainRepetition>(); }
@@ -70,7 +70,7 @@ class CudaOnHost final : public cuda::OpsBackend {
   std::string check_precision(Precision) const override { return ""; }
 
  private:
-  bool sealed_ = false;
+  bool frozen_ = false;
 };
 
 }  // namespace
