@@ -45,7 +45,7 @@ struct DeviceUsage {
 };
 
 /// How far a stream is; in allocate_host() memory, zero at first (Backend::count).
-struct Progress {
+struct StreamProgress {
   std::uint64_t count = 0, what = 0;
 };
 
@@ -84,7 +84,7 @@ class Backend {
   virtual void fill_zero(void* d_target, std::size_t size_bytes, Stream& stream) = 0;
   /// When `stream` comes here: `what` is written, then one is added to the count. For the watchdog, also of steps that
   /// are recorded once and repeated.
-  virtual void count(Progress* h_progress, std::uint64_t what, Stream& /*stream*/) {
+  virtual void count(StreamProgress* h_progress, std::uint64_t what, Stream& /*stream*/) {
     std::atomic_ref(h_progress->what).store(what);
     std::atomic_ref(h_progress->count).fetch_add(1);
   }

@@ -182,7 +182,7 @@ class CudaBackend final : public OpsBackend {
     return std::make_unique<RecordedRepetition>();
   }
   std::unique_ptr<Event> make_timing_event() override { return std::make_unique<CudaEvent>(EventUse::timing); }
-  void count(Progress* h_progress, std::uint64_t what, Stream& stream) override {
+  void count(StreamProgress* h_progress, std::uint64_t what, Stream& stream) override {
     cuda::count(h_progress, what, stream);
   }
   void copy_to_device(void* d_target, const void* h_source, std::size_t size_bytes, Stream& stream) override {

@@ -206,8 +206,8 @@ class NcclCommunicator final : public Communicator, private Lane, private Peers 
  private:
   /// Raised by the stream, each in a line of its own; read by the communication thread.
   struct Counters {
-    alignas(64) Progress begun;
-    alignas(64) Progress ended;
+    alignas(64) StreamProgress begun;
+    alignas(64) StreamProgress ended;
   };
   Counters& counters() const { return *static_cast<Counters*>(counters_->data()); }
   static std::uint64_t read(std::uint64_t& counter) { return std::atomic_ref(counter).load(std::memory_order_acquire); }

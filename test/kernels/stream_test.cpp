@@ -39,8 +39,8 @@ TEST(TimingEvent, TellsWhatLiesBetween) {
 TEST(Counter, IsRaisedInTheOrderOfTheStream) {
   for (auto& [name, backend] : tested_backends()) {
     const auto stream = backend->make_stream();
-    const auto memory = backend->allocate_host(2 * sizeof(Progress), "a test");
-    auto* told = static_cast<Progress*>(memory->data());
+    const auto memory = backend->allocate_host(2 * sizeof(StreamProgress), "a test");
+    auto* told = static_cast<StreamProgress*>(memory->data());
     for (std::uint64_t i = 0; i < 5; ++i) backend->count(told, 10 + i, *stream);
     backend->count(told + 1, 7, *stream);
     stream->synchronize();

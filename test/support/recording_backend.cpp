@@ -178,7 +178,7 @@ void RecordingBackend::fill_zero(void* d_target, std::size_t size_bytes, Stream&
   });
 }
 
-void RecordingBackend::count(Progress* h_progress, std::uint64_t what, Stream& stream) {
+void RecordingBackend::count(StreamProgress* h_progress, std::uint64_t what, Stream& stream) {
   auto& queued = dynamic_cast<QueuedStream&>(stream);
   queues_.recording.add({.what = "count", .stream = queued.number(), .target = h_progress});
   queued.put([=, this, &stream] { Backend::count(h_progress, what, stream); });

@@ -4,7 +4,7 @@
 namespace lockstep::cuda {
 namespace {
 
-/// The only writer: calls for one Progress are given to one stream. Who reads the new count reads the new `what` too,
+/// The only writer: calls for one StreamProgress are given to one stream. Who reads the new count reads the new `what` too,
 /// or a later one.
 __global__ void tell(volatile std::uint64_t* h_count, volatile std::uint64_t* h_what, std::uint64_t what) {
   if (threadIdx.x != 0) return;
@@ -15,7 +15,7 @@ __global__ void tell(volatile std::uint64_t* h_count, volatile std::uint64_t* h_
 
 }  // namespace
 
-void count(Progress* h_progress, std::uint64_t what, Stream& stream) {
+void count(StreamProgress* h_progress, std::uint64_t what, Stream& stream) {
   launch(tell, {.blocks = 1, .threads = 32}, stream, &h_progress->count, &h_progress->what, what);
 }
 

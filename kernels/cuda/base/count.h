@@ -7,6 +7,6 @@
 
 namespace lockstep::cuda {
 
-void count(Progress* h_progress, std::uint64_t what, Stream& stream);
+void count(StreamProgress* h_progress, std::uint64_t what, Stream& stream);
 
 }  // namespace lockstep::cuda

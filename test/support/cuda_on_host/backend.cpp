@@ -66,7 +66,7 @@ class CudaOnHost final : public cuda::OpsBackend {
   void fill_zero(void* target, std::size_t size_bytes, Stream&) override {
     if (size_bytes > 0) std::memset(target, 0, size_bytes);
   }
-  void count(Progress* progress, std::uint64_t what, Stream& stream) override { cuda::count(progress, what, stream); }
+  void count(StreamProgress* progress, std::uint64_t what, Stream& stream) override { cuda::count(progress, what, stream); }
   std::string check_precision(Precision) const override { return ""; }
 
  private:
