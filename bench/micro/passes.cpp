@@ -206,13 +206,13 @@ void hash(benchmark::State& state) {
 }
 
 // A leaf of the tree over 4 micro-batches: what it holds, one open sum, and where that goes.
-void tree_sum(benchmark::State& state) {
+void ordered_sum(benchmark::State& state) {
   Arguments arguments;
-  const auto op = backend().tree_sum({});
+  const auto op = backend().ordered_sum({});
   const OpMemory memory = arguments.memory_of(*op);
   const auto stream = backend().make_stream();
   const std::array<const void*, 1> open{arguments.make(kParameters)};
-  const TreeSum::Apply args{.value = arguments.make(kParameters),
+  const OrderedSum::Apply args{.value = arguments.make(kParameters),
                             .open = open,
                             .target = arguments.make(kParameters),
                             .n_elements = kParameters};
@@ -310,7 +310,7 @@ int main(int argc, char** argv) {
       [](benchmark::State& state) { optimizer(state, {.kind = OptimizerDescription::Kind::lars, .momentum = 0.9f}); });
   add("clip_norm/11.2M", clip_norm);
   add("moving_average/9600", moving_average);
-  add("tree_sum/11.2M", tree_sum);
+  add("ordered_sum/11.2M", ordered_sum);
   add("hash/11.2M", hash);
   return run_all(argc, argv);
 }

@@ -102,7 +102,7 @@ class Backend {
   virtual std::unique_ptr<ImageInput> image_input(const ImageInputDescription&) = 0;
   virtual std::unique_ptr<Optimizer> optimizer(const OptimizerDescription&) = 0;
   virtual std::unique_ptr<ClipNorm> clip_norm(const ClipNormDescription&) = 0;
-  virtual std::unique_ptr<TreeSum> tree_sum(const TreeSumDescription&) = 0;
+  virtual std::unique_ptr<OrderedSum> ordered_sum(const OrderedSumDescription&) = 0;
   virtual std::unique_ptr<Convert> convert(const ConvertDescription&) = 0;
   virtual std::unique_ptr<MovingAverage> moving_average(const MovingAverageDescription&) = 0;
   virtual std::unique_ptr<Hash> hash(const HashDescription&) = 0;

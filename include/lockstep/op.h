@@ -442,11 +442,11 @@ class ClipNorm : public Op {
 
 // One leaf of a sum by a binary tree: target = open[0] + (open[1] + ... (open[n-1] + value)), elementwise, each
 // addition rounded once. `open` are sums of subtrees that wait for their other half, the outermost first; none: a copy.
-struct TreeSumDescription {
+struct OrderedSumDescription {
   DType dtype = DType::fp32;  // fp32 or fp64
 };
 
-class TreeSum : public Op {
+class OrderedSum : public Op {
  public:
   struct Apply {
     const void* value = nullptr;

@@ -21,7 +21,7 @@
 #include "kernels/cpu/moving_average.h"
 #include "kernels/cpu/optimizer.h"
 #include "kernels/cpu/pool2d.h"
-#include "kernels/cpu/tree_sum.h"
+#include "kernels/cpu/ordered_sum.h"
 #include "lockstep/error.h"
 
 namespace lockstep::cpu {
@@ -151,7 +151,7 @@ class CpuBackend final : public Backend {
   }
   std::unique_ptr<Optimizer> optimizer(const OptimizerDescription& d) override { return make_optimizer(d, context_); }
   std::unique_ptr<ClipNorm> clip_norm(const ClipNormDescription& d) override { return make_clip_norm(d, context_); }
-  std::unique_ptr<TreeSum> tree_sum(const TreeSumDescription& d) override { return make_tree_sum(d, context_); }
+  std::unique_ptr<OrderedSum> ordered_sum(const OrderedSumDescription& d) override { return make_ordered_sum(d, context_); }
   std::unique_ptr<Convert> convert(const ConvertDescription& d) override { return make_convert(d, context_); }
   std::unique_ptr<MovingAverage> moving_average(const MovingAverageDescription& d) override {
     return make_moving_average(d, context_);

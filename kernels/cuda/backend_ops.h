@@ -15,7 +15,7 @@
 #include "kernels/cuda/moving_average.h"
 #include "kernels/cuda/optimizer.h"
 #include "kernels/cuda/pool2d.h"
-#include "kernels/cuda/tree_sum.h"
+#include "kernels/cuda/ordered_sum.h"
 #include "lockstep/backend.h"
 
 namespace lockstep::cuda {
@@ -44,7 +44,7 @@ class OpsBackend : public Backend {
   }
   std::unique_ptr<Optimizer> optimizer(const OptimizerDescription& d) override { return make_optimizer(d, context_); }
   std::unique_ptr<ClipNorm> clip_norm(const ClipNormDescription& d) override { return make_clip_norm(d, context_); }
-  std::unique_ptr<TreeSum> tree_sum(const TreeSumDescription& d) override { return make_tree_sum(d, context_); }
+  std::unique_ptr<OrderedSum> ordered_sum(const OrderedSumDescription& d) override { return make_ordered_sum(d, context_); }
   std::unique_ptr<Convert> convert(const ConvertDescription& d) override { return make_convert(d, context_); }
   std::unique_ptr<MovingAverage> moving_average(const MovingAverageDescription& d) override {
     return make_moving_average(d, context_);

@@ -17,8 +17,8 @@ DeviceExchange::DeviceExchange(Backend& backend, int rank, const SumOrder& order
     : order_(order),
       rank_(rank),
       n_ranks_(order.size()),
-      sum_fp32_(backend.tree_sum({.dtype = DType::fp32})),
-      sum_fp64_(backend.tree_sum({.dtype = DType::fp64})),
+      sum_fp32_(backend.ordered_sum({.dtype = DType::fp32})),
+      sum_fp64_(backend.ordered_sum({.dtype = DType::fp64})),
       incoming_(backend.allocate(incoming_bytes(n_ranks_), "parts of other ranks")) {
   transfers_.reserve(2 * static_cast<std::size_t>(n_ranks_));
   open_.reserve(static_cast<std::size_t>(n_ranks_));
@@ -109,7 +109,7 @@ void DeviceExchange::scatter(const Chunk& chunk, Peers& peers, Stream& stream) {
 void DeviceExchange::sum_mine(const Chunk& chunk, Stream& stream) {
   const Part mine = part(chunk, rank_);
   if (mine.n_elements == 0) return;
-  TreeSum& sum = chunk.dtype == DType::fp64 ? *sum_fp64_ : *sum_fp32_;
+  OrderedSum& sum = chunk.dtype == DType::fp64 ? *sum_fp64_ : *sum_fp32_;
   open_.clear();
   for (int source = 0; source < n_ranks_; ++source) {
     std::byte* const value = source == rank_ ? values(chunk, source) : incoming(chunk, source);

@@ -1,6 +1,6 @@
 // The sum of a slice of device memory over ranks, in an order of ours: the fixed tree of reproducible runs, or what
 // goes over the wire in bf16 and is added in fp32. Each chunk of the slice is cut into a part a rank; every rank sends
-// each other one its part, adds its own part of all in that order with the backend's TreeSum, and sends the sum to all:
+// each other one its part, adds its own part of all in that order with the backend's OrderedSum, and sends the sum to all:
 // the same bits on every rank and in every run. Traffic: each rank sends and receives 2 (n-1)/n of the slice, as with a
 // ring. All work is given to one stream; the host waits for nothing.
 #pragma once
@@ -68,7 +68,7 @@ class DeviceExchange {
   const SumOrder order_;
   const int rank_;
   const int n_ranks_;
-  std::unique_ptr<TreeSum> sum_fp32_, sum_fp64_;
+  std::unique_ptr<OrderedSum> sum_fp32_, sum_fp64_;
   std::unique_ptr<Convert> narrow_, widen_;
   std::unique_ptr<Memory> incoming_;          // (ranks, part): my part of the others' chunks
   std::unique_ptr<Memory> rounded_;           // bf16, a chunk as it goes over the wire

@@ -44,7 +44,7 @@ class GradientAccumulator {
   std::size_t n_elements_;
   Buffer result_;
   std::unique_ptr<Memory> memory_;
-  std::unique_ptr<TreeSum> sum_gradients_, sum_losses_;
+  std::unique_ptr<OrderedSum> sum_gradients_, sum_losses_;
   std::vector<Leaf> leaves_;  // of each micro-batch
 };
 

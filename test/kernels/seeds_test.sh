@@ -5,7 +5,7 @@ source test/support/check.sh
 
 tests=$(dirname "$lockstep")/test/kernels
 [[ -e $tests/cuda_on_host_test ]] || { echo "skipped: $tests has no tests of a build with CUDA"; exit 77; }
-for test in cuda_on_host cross_entropy hash image_input normalization_unit pool2d tree_sum; do
+for test in cuda_on_host cross_entropy hash image_input normalization_unit pool2d ordered_sum; do
   for seed in 2 3; do
     check "$test with seed $seed" env LOCKSTEP_CUDA_ON_HOST_SEED=$seed "$tests/${test}_test" --gtest_brief=1
   done

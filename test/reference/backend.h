@@ -41,7 +41,7 @@ class ReferenceBackend final : public Backend {
   std::unique_ptr<ImageInput> image_input(const ImageInputDescription& description) override;
   std::unique_ptr<Optimizer> optimizer(const OptimizerDescription& description) override;
   std::unique_ptr<ClipNorm> clip_norm(const ClipNormDescription& description) override;
-  std::unique_ptr<TreeSum> tree_sum(const TreeSumDescription& description) override;
+  std::unique_ptr<OrderedSum> ordered_sum(const OrderedSumDescription& description) override;
   std::unique_ptr<Convert> convert(const ConvertDescription& description) override;
   std::unique_ptr<MovingAverage> moving_average(const MovingAverageDescription& description) override;
   std::unique_ptr<Hash> hash(const HashDescription& description) override;

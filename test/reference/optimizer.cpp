@@ -107,7 +107,7 @@ class ReferenceClipNorm final : public ClipNorm {
 
 /// In the type of the sum and not in double: the order of rounded additions is what it is for.
 template <typename T>
-class ReferenceTreeSum final : public TreeSum {
+class ReferenceOrderedSum final : public OrderedSum {
  public:
   OpNeeds needs() const override { return {}; }
   std::string describe() const override { return "reference"; }
@@ -178,9 +178,9 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerDescription& descriptio
 std::unique_ptr<ClipNorm> make_clip_norm(const ClipNormDescription& description) {
   return std::make_unique<ReferenceClipNorm>(description);
 }
-std::unique_ptr<TreeSum> make_tree_sum(const TreeSumDescription& d) {
-  if (d.dtype == DType::fp64) return std::make_unique<ReferenceTreeSum<double>>();
-  return std::make_unique<ReferenceTreeSum<float>>();
+std::unique_ptr<OrderedSum> make_ordered_sum(const OrderedSumDescription& d) {
+  if (d.dtype == DType::fp64) return std::make_unique<ReferenceOrderedSum<double>>();
+  return std::make_unique<ReferenceOrderedSum<float>>();
 }
 std::unique_ptr<Convert> make_convert(const ConvertDescription& description) {
   return std::make_unique<ReferenceConvert>(description);

@@ -269,11 +269,11 @@ class RecordedHash final : public Recorded<Hash> {
   using Recorded::Recorded;
   LOCKSTEP_RECORDED("hash.apply", apply, Apply)
 };
-class RecordedTreeSum final : public Recorded<TreeSum> {
+class RecordedOrderedSum final : public Recorded<OrderedSum> {
  public:
   using Recorded::Recorded;
   void apply(const Apply& args, const OpMemory& memory, Stream& stream) override {
-    backend_.run("tree_sum.apply", stream,
+    backend_.run("ordered_sum.apply", stream,
                  [op = inner_, args, memory, open = std::vector(args.open.begin(), args.open.end())](Stream& s) {
                    Apply copy = args;
                    copy.open = open;
@@ -308,8 +308,8 @@ std::unique_ptr<Optimizer> RecordingBackend::optimizer(const OptimizerDescriptio
 std::unique_ptr<ClipNorm> RecordingBackend::clip_norm(const ClipNormDescription& d) {
   return std::make_unique<RecordedClipNorm>(*this, inner_.clip_norm(d));
 }
-std::unique_ptr<TreeSum> RecordingBackend::tree_sum(const TreeSumDescription& d) {
-  return std::make_unique<RecordedTreeSum>(*this, inner_.tree_sum(d));
+std::unique_ptr<OrderedSum> RecordingBackend::ordered_sum(const OrderedSumDescription& d) {
+  return std::make_unique<RecordedOrderedSum>(*this, inner_.ordered_sum(d));
 }
 std::unique_ptr<Convert> RecordingBackend::convert(const ConvertDescription& d) {
   return std::make_unique<RecordedConvert>(*this, inner_.convert(d));

@@ -1,7 +1,7 @@
 // A leaf of a sum by a tree: each thread adds one place of all sources, from the innermost sum outwards.
 //
 // Bytes moved: every source read once and the target written once, which is the floor; a copy onto itself moves none.
-#include "kernels/cuda/tree_sum.h"
+#include "kernels/cuda/ordered_sum.h"
 
 #include <algorithm>
 
@@ -49,9 +49,9 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename T>
-class CudaTreeSum final : public TreeSum {
+class CudaOrderedSum final : public OrderedSum {
  public:
-  explicit CudaTreeSum(const CudaContext& context) : limit_(static_cast<unsigned>(context.multiprocessors) * 8) {}
+  explicit CudaOrderedSum(const CudaContext& context) : limit_(static_cast<unsigned>(context.multiprocessors) * 8) {}
 
   OpNeeds needs() const override { return {}; }
   std::string describe() const override { return "own kernel: each element read and written once"; }
@@ -81,11 +81,11 @@ class CudaTreeSum final : public TreeSum {
 
 }  // namespace
 
-std::unique_ptr<TreeSum> make_tree_sum(const TreeSumDescription& d, const CudaContext& context) {
-  if (d.dtype == DType::fp64) return std::make_unique<CudaTreeSum<double>>(context);
+std::unique_ptr<OrderedSum> make_ordered_sum(const OrderedSumDescription& d, const CudaContext& context) {
+  if (d.dtype == DType::fp64) return std::make_unique<CudaOrderedSum<double>>(context);
   require(d.dtype == DType::fp32, ErrorCode::not_supported, "sums by a tree are of fp32 or fp64, not {}",
           name(d.dtype));
-  return std::make_unique<CudaTreeSum<float>>(context);
+  return std::make_unique<CudaOrderedSum<float>>(context);
 }
 
 }  // namespace lockstep::cuda

@@ -8,6 +8,6 @@
 
 namespace lockstep::cpu {
 
-std::unique_ptr<TreeSum> make_tree_sum(const TreeSumDescription& description, const CpuContext& context);
+std::unique_ptr<OrderedSum> make_ordered_sum(const OrderedSumDescription& description, const CpuContext& context);
 
 }  // namespace lockstep::cpu

@@ -1,4 +1,4 @@
-#include "kernels/cpu/tree_sum.h"
+#include "kernels/cpu/ordered_sum.h"
 
 #include <algorithm>
 #include <array>
@@ -11,9 +11,9 @@ namespace lockstep::cpu {
 namespace {
 
 template <typename T>
-class CpuTreeSum final : public TreeSum {
+class CpuOrderedSum final : public OrderedSum {
  public:
-  explicit CpuTreeSum(const CpuContext& context) : context_(context) {}
+  explicit CpuOrderedSum(const CpuContext& context) : context_(context) {}
 
   OpNeeds needs() const override { return {}; }
   std::string describe() const override { return "own kernel: each element read and written once"; }
@@ -48,11 +48,11 @@ class CpuTreeSum final : public TreeSum {
 
 }  // namespace
 
-std::unique_ptr<TreeSum> make_tree_sum(const TreeSumDescription& d, const CpuContext& context) {
-  if (d.dtype == DType::fp64) return std::make_unique<CpuTreeSum<double>>(context);
+std::unique_ptr<OrderedSum> make_ordered_sum(const OrderedSumDescription& d, const CpuContext& context) {
+  if (d.dtype == DType::fp64) return std::make_unique<CpuOrderedSum<double>>(context);
   require(d.dtype == DType::fp32, ErrorCode::not_supported, "sums by a tree are of fp32 or fp64, not {}",
           name(d.dtype));
-  return std::make_unique<CpuTreeSum<float>>(context);
+  return std::make_unique<CpuOrderedSum<float>>(context);
 }
 
 }  // namespace lockstep::cpu
