@@ -103,7 +103,7 @@ class Backend {
   virtual std::unique_ptr<Optimizer> optimizer(const OptimizerDescription&) = 0;
   virtual std::unique_ptr<ClipNorm> clip_norm(const ClipNormDescription&) = 0;
   virtual std::unique_ptr<OrderedSum> ordered_sum(const OrderedSumDescription&) = 0;
-  virtual std::unique_ptr<Convert> convert(const ConvertDescription&) = 0;
+  virtual std::unique_ptr<Cast> cast(const CastDescription&) = 0;
   virtual std::unique_ptr<MovingAverage> moving_average(const MovingAverageDescription&) = 0;
   virtual std::unique_ptr<Hash> hash(const HashDescription&) = 0;
 };

@@ -459,12 +459,12 @@ class OrderedSum : public Op {
 };
 
 // target = source, elementwise, rounded to nearest, ties to even: fp32 to bf16 or fp16, or back.
-struct ConvertDescription {
+struct CastDescription {
   DType from = DType::fp32;
   DType to = DType::bf16;
 };
 
-class Convert : public Op {
+class Cast : public Op {
  public:
   struct Apply {
     const void* source = nullptr;

@@ -13,7 +13,7 @@
 #include "kernels/cpu/clip_norm.h"
 #include "kernels/cpu/conv2d.h"
 #include "kernels/cpu/conv2d_bare.h"
-#include "kernels/cpu/convert.h"
+#include "kernels/cpu/cast.h"
 #include "kernels/cpu/cross_entropy.h"
 #include "kernels/cpu/hash.h"
 #include "kernels/cpu/image_input.h"
@@ -152,7 +152,7 @@ class CpuBackend final : public Backend {
   std::unique_ptr<Optimizer> optimizer(const OptimizerDescription& d) override { return make_optimizer(d, context_); }
   std::unique_ptr<ClipNorm> clip_norm(const ClipNormDescription& d) override { return make_clip_norm(d, context_); }
   std::unique_ptr<OrderedSum> ordered_sum(const OrderedSumDescription& d) override { return make_ordered_sum(d, context_); }
-  std::unique_ptr<Convert> convert(const ConvertDescription& d) override { return make_convert(d, context_); }
+  std::unique_ptr<Cast> cast(const CastDescription& d) override { return make_cast(d, context_); }
   std::unique_ptr<MovingAverage> moving_average(const MovingAverageDescription& d) override {
     return make_moving_average(d, context_);
   }

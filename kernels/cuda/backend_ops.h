@@ -7,7 +7,7 @@
 #include "kernels/cuda/batchnorm.h"
 #include "kernels/cuda/clip_norm.h"
 #include "kernels/cuda/conv2d.h"
-#include "kernels/cuda/convert.h"
+#include "kernels/cuda/cast.h"
 #include "kernels/cuda/cross_entropy.h"
 #include "kernels/cuda/hash.h"
 #include "kernels/cuda/image_input.h"
@@ -45,7 +45,7 @@ class OpsBackend : public Backend {
   std::unique_ptr<Optimizer> optimizer(const OptimizerDescription& d) override { return make_optimizer(d, context_); }
   std::unique_ptr<ClipNorm> clip_norm(const ClipNormDescription& d) override { return make_clip_norm(d, context_); }
   std::unique_ptr<OrderedSum> ordered_sum(const OrderedSumDescription& d) override { return make_ordered_sum(d, context_); }
-  std::unique_ptr<Convert> convert(const ConvertDescription& d) override { return make_convert(d, context_); }
+  std::unique_ptr<Cast> cast(const CastDescription& d) override { return make_cast(d, context_); }
   std::unique_ptr<MovingAverage> moving_average(const MovingAverageDescription& d) override {
     return make_moving_average(d, context_);
   }

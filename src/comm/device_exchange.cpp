@@ -23,8 +23,8 @@ DeviceExchange::DeviceExchange(Backend& backend, int rank, const SumOrder& order
   transfers_.reserve(2 * static_cast<std::size_t>(n_ranks_));
   open_.reserve(static_cast<std::size_t>(n_ranks_));
   if (narrowest_wire == DType::fp32) return;
-  narrow_ = backend.convert({.from = DType::fp32, .to = narrowest_wire});
-  widen_ = backend.convert({.from = narrowest_wire, .to = DType::fp32});
+  narrow_ = backend.cast({.from = DType::fp32, .to = narrowest_wire});
+  widen_ = backend.cast({.from = narrowest_wire, .to = DType::fp32});
   rounded_ = backend.allocate(kChunkBytes / 2, "rounded gradients");
   rounded_incoming_ = backend.allocate(incoming_bytes(n_ranks_) / 2, "rounded parts of other ranks");
 }

@@ -69,7 +69,7 @@ class DeviceExchange {
   const int rank_;
   const int n_ranks_;
   std::unique_ptr<OrderedSum> sum_fp32_, sum_fp64_;
-  std::unique_ptr<Convert> narrow_, widen_;
+  std::unique_ptr<Cast> narrow_, widen_;
   std::unique_ptr<Memory> incoming_;          // (ranks, part): my part of the others' chunks
   std::unique_ptr<Memory> rounded_;           // bf16, a chunk as it goes over the wire
   std::unique_ptr<Memory> rounded_incoming_;  // bf16, of incoming_

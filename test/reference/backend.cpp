@@ -74,7 +74,7 @@ std::unique_ptr<ImageInput> ReferenceBackend::image_input(const ImageInputDescri
 std::unique_ptr<Optimizer> ReferenceBackend::optimizer(const OptimizerDescription& d) { return make_optimizer(d); }
 std::unique_ptr<ClipNorm> ReferenceBackend::clip_norm(const ClipNormDescription& d) { return make_clip_norm(d); }
 std::unique_ptr<OrderedSum> ReferenceBackend::ordered_sum(const OrderedSumDescription& d) { return make_ordered_sum(d); }
-std::unique_ptr<Convert> ReferenceBackend::convert(const ConvertDescription& d) { return make_convert(d); }
+std::unique_ptr<Cast> ReferenceBackend::cast(const CastDescription& d) { return make_cast(d); }
 std::unique_ptr<MovingAverage> ReferenceBackend::moving_average(const MovingAverageDescription& d) {
   return make_moving_average(d);
 }

@@ -42,7 +42,7 @@ class ReferenceBackend final : public Backend {
   std::unique_ptr<Optimizer> optimizer(const OptimizerDescription& description) override;
   std::unique_ptr<ClipNorm> clip_norm(const ClipNormDescription& description) override;
   std::unique_ptr<OrderedSum> ordered_sum(const OrderedSumDescription& description) override;
-  std::unique_ptr<Convert> convert(const ConvertDescription& description) override;
+  std::unique_ptr<Cast> cast(const CastDescription& description) override;
   std::unique_ptr<MovingAverage> moving_average(const MovingAverageDescription& description) override;
   std::unique_ptr<Hash> hash(const HashDescription& description) override;
 

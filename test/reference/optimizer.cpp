@@ -121,9 +121,9 @@ class ReferenceOrderedSum final : public OrderedSum {
   }
 };
 
-class ReferenceConvert final : public Convert {
+class ReferenceCast final : public Cast {
  public:
-  explicit ReferenceConvert(const ConvertDescription& d) : d_(d) {}
+  explicit ReferenceCast(const CastDescription& d) : d_(d) {}
   OpNeeds needs() const override { return {}; }
   std::string describe() const override { return "reference"; }
 
@@ -137,7 +137,7 @@ class ReferenceConvert final : public Convert {
   }
 
  private:
-  ConvertDescription d_;
+  CastDescription d_;
 };
 
 class ReferenceMovingAverage final : public MovingAverage {
@@ -182,8 +182,8 @@ std::unique_ptr<OrderedSum> make_ordered_sum(const OrderedSumDescription& d) {
   if (d.dtype == DType::fp64) return std::make_unique<ReferenceOrderedSum<double>>();
   return std::make_unique<ReferenceOrderedSum<float>>();
 }
-std::unique_ptr<Convert> make_convert(const ConvertDescription& description) {
-  return std::make_unique<ReferenceConvert>(description);
+std::unique_ptr<Cast> make_cast(const CastDescription& description) {
+  return std::make_unique<ReferenceCast>(description);
 }
 std::unique_ptr<MovingAverage> make_moving_average(const MovingAverageDescription& description) {
   return std::make_unique<ReferenceMovingAverage>(description);

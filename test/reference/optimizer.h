@@ -11,7 +11,7 @@ namespace lockstep::reference {
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerDescription& description);
 std::unique_ptr<ClipNorm> make_clip_norm(const ClipNormDescription& description);
 std::unique_ptr<OrderedSum> make_ordered_sum(const OrderedSumDescription& description);
-std::unique_ptr<Convert> make_convert(const ConvertDescription& description);
+std::unique_ptr<Cast> make_cast(const CastDescription& description);
 std::unique_ptr<MovingAverage> make_moving_average(const MovingAverageDescription& description);
 std::unique_ptr<Hash> make_hash(const HashDescription& description);
 

@@ -254,10 +254,10 @@ class RecordedClipNorm final : public Recorded<ClipNorm> {
   using Recorded::Recorded;
   LOCKSTEP_RECORDED("clip_norm.apply", apply, Apply)
 };
-class RecordedConvert final : public Recorded<Convert> {
+class RecordedCast final : public Recorded<Cast> {
  public:
   using Recorded::Recorded;
-  LOCKSTEP_RECORDED("convert.apply", apply, Apply)
+  LOCKSTEP_RECORDED("cast.apply", apply, Apply)
 };
 class RecordedMovingAverage final : public Recorded<MovingAverage> {
  public:
@@ -311,8 +311,8 @@ std::unique_ptr<ClipNorm> RecordingBackend::clip_norm(const ClipNormDescription&
 std::unique_ptr<OrderedSum> RecordingBackend::ordered_sum(const OrderedSumDescription& d) {
   return std::make_unique<RecordedOrderedSum>(*this, inner_.ordered_sum(d));
 }
-std::unique_ptr<Convert> RecordingBackend::convert(const ConvertDescription& d) {
-  return std::make_unique<RecordedConvert>(*this, inner_.convert(d));
+std::unique_ptr<Cast> RecordingBackend::cast(const CastDescription& d) {
+  return std::make_unique<RecordedCast>(*this, inner_.cast(d));
 }
 std::unique_ptr<MovingAverage> RecordingBackend::moving_average(const MovingAverageDescription& d) {
   return std::make_unique<RecordedMovingAverage>(*this, inner_.moving_average(d));

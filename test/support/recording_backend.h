@@ -66,7 +66,7 @@ class RecordingBackend final : public Backend {
   std::unique_ptr<Optimizer> optimizer(const OptimizerDescription&) override;
   std::unique_ptr<ClipNorm> clip_norm(const ClipNormDescription&) override;
   std::unique_ptr<OrderedSum> ordered_sum(const OrderedSumDescription&) override;
-  std::unique_ptr<Convert> convert(const ConvertDescription&) override;
+  std::unique_ptr<Cast> cast(const CastDescription&) override;
   std::unique_ptr<MovingAverage> moving_average(const MovingAverageDescription&) override;
   std::unique_ptr<Hash> hash(const HashDescription&) override;
 

@@ -15,22 +15,22 @@ namespace lockstep::test {
 namespace {
 
 template <typename To, typename From>
-std::vector<To> run(Backend& backend, const ConvertDescription& d, const std::vector<From>& values) {
+std::vector<To> run(Backend& backend, const CastDescription& d, const std::vector<From>& values) {
   Device device(backend);
   const From* source = device.upload(values);
   To* target = device.garbage<To>(values.size());
-  const auto op = backend.convert(d);
+  const auto op = backend.cast(d);
   op->apply({.source = source, .target = target, .n_elements = values.size()}, device.op_memory(op->needs()),
             device.stream());
   return device.download(target, values.size());
 }
 
-constexpr ConvertDescription kNarrow{.from = DType::fp32, .to = DType::bf16};
-constexpr ConvertDescription kToHalf{.from = DType::fp32, .to = DType::fp16};
-constexpr ConvertDescription kFromHalf{.from = DType::fp16, .to = DType::fp32};
-constexpr ConvertDescription kWide{.from = DType::bf16, .to = DType::fp32};
+constexpr CastDescription kNarrow{.from = DType::fp32, .to = DType::bf16};
+constexpr CastDescription kToHalf{.from = DType::fp32, .to = DType::fp16};
+constexpr CastDescription kFromHalf{.from = DType::fp16, .to = DType::fp32};
+constexpr CastDescription kWide{.from = DType::bf16, .to = DType::fp32};
 
-TEST(Convert, RoundsToNearestEven) {
+TEST(Cast, RoundsToNearestEven) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   std::vector<float> values{0.0f,
                             -0.0f,
@@ -63,7 +63,7 @@ TEST(Convert, RoundsToNearestEven) {
 }
 
 // Tails of every length, and places that are not aligned to 16 bytes; what lies beside is left alone.
-TEST(Convert, AnyLengthAtAnyPlace) {
+TEST(Cast, AnyLengthAtAnyPlace) {
   constexpr std::size_t kSize = 48;
   const std::vector<float> values = random_normal(kSize, 4);
   for (auto& [name, backend] : tested_backends())
@@ -72,7 +72,7 @@ TEST(Convert, AnyLengthAtAnyPlace) {
         Device device(*backend);
         const float* source = device.upload(values);
         std::uint16_t* target = device.upload(std::vector<std::uint16_t>(kSize, 7));
-        const auto op = backend->convert(kNarrow);
+        const auto op = backend->cast(kNarrow);
         op->apply({.source = source + 4 * begin, .target = target + begin, .n_elements = n},
                   device.op_memory(op->needs()), device.stream());
         const std::vector<std::uint16_t> bits = device.download(target, kSize);
@@ -82,7 +82,7 @@ TEST(Convert, AnyLengthAtAnyPlace) {
       }
 }
 
-TEST(Convert, KeepsNaN) {
+TEST(Cast, KeepsNaN) {
   for (auto& [name, backend] : tested_backends()) {
     const auto bits = run<std::uint16_t>(*backend, kNarrow, std::vector<float>{std::nanf("1")});
     EXPECT_TRUE(std::isnan(run<float>(*backend, kWide, bits)[0])) << name;
@@ -91,9 +91,9 @@ TEST(Convert, KeepsNaN) {
   }
 }
 
-TEST(Convert, RefusesOtherTypes) {
+TEST(Cast, RefusesOtherTypes) {
   for (auto& [name, backend] : tested_backends())
-    EXPECT_THROW(backend->convert({.from = DType::fp64, .to = DType::fp32}), Error) << name;
+    EXPECT_THROW(backend->cast({.from = DType::fp64, .to = DType::fp32}), Error) << name;
 }
 
 }  // namespace

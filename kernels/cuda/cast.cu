@@ -1,6 +1,6 @@
 #include "kernels/cuda/base/launch.h"
 #include "kernels/cuda/base/numbers.h"
-#include "kernels/cuda/convert.h"
+#include "kernels/cuda/cast.h"
 #include "lockstep/error.h"
 
 namespace lockstep::cuda {
@@ -30,7 +30,7 @@ __device__ void store(T* target, const float (&values)[kWidth]) {
 
 /// The first `n_packed` by eights, a multiple of kWidth; the others one by one.
 template <typename From, typename To>
-__global__ void convert(const From* source, To* target, std::size_t n_packed, std::size_t n_elements) {
+__global__ void cast(const From* source, To* target, std::size_t n_packed, std::size_t n_elements) {
   const std::size_t first = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
   for (std::size_t i = first * kWidth; i < n_packed; i += stride * kWidth) {
@@ -42,9 +42,9 @@ __global__ void convert(const From* source, To* target, std::size_t n_packed, st
 }
 
 template <typename From, typename To>
-class CudaConvert final : public Convert {
+class CudaCast final : public Cast {
  public:
-  explicit CudaConvert(const CudaContext& context) : context_(context) {}
+  explicit CudaCast(const CudaContext& context) : context_(context) {}
 
   OpNeeds needs() const override { return {}; }
   std::string describe() const override { return "own kernel"; }
@@ -55,7 +55,7 @@ class CudaConvert final : public Convert {
     auto* target = static_cast<To*>(args.target);
     const std::size_t n_packed = are_aligned(source, target) ? args.n_elements / kWidth * kWidth : 0;
     const std::size_t n_items = n_packed / kWidth + (args.n_elements - n_packed);
-    launch(convert<From, To>, {.blocks = blocks_for(n_items, 256, limit)}, stream, source, target, n_packed,
+    launch(cast<From, To>, {.blocks = blocks_for(n_items, 256, limit)}, stream, source, target, n_packed,
            args.n_elements);
   }
 
@@ -65,11 +65,11 @@ class CudaConvert final : public Convert {
 
 }  // namespace
 
-std::unique_ptr<Convert> make_convert(const ConvertDescription& d, const CudaContext& context) {
-  if (d.from == DType::fp32 && d.to == DType::bf16) return std::make_unique<CudaConvert<float, Bfloat16>>(context);
-  if (d.from == DType::bf16 && d.to == DType::fp32) return std::make_unique<CudaConvert<Bfloat16, float>>(context);
-  if (d.from == DType::fp32 && d.to == DType::fp16) return std::make_unique<CudaConvert<float, Half>>(context);
-  if (d.from == DType::fp16 && d.to == DType::fp32) return std::make_unique<CudaConvert<Half, float>>(context);
+std::unique_ptr<Cast> make_cast(const CastDescription& d, const CudaContext& context) {
+  if (d.from == DType::fp32 && d.to == DType::bf16) return std::make_unique<CudaCast<float, Bfloat16>>(context);
+  if (d.from == DType::bf16 && d.to == DType::fp32) return std::make_unique<CudaCast<Bfloat16, float>>(context);
+  if (d.from == DType::fp32 && d.to == DType::fp16) return std::make_unique<CudaCast<float, Half>>(context);
+  if (d.from == DType::fp16 && d.to == DType::fp32) return std::make_unique<CudaCast<Half, float>>(context);
   fail(ErrorCode::not_supported, "{} to {}: fp32 and bf16 or fp16 are converted into each other", name(d.from),
        name(d.to));
 }

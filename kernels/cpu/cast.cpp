@@ -1,4 +1,4 @@
-#include "kernels/cpu/convert.h"
+#include "kernels/cpu/cast.h"
 
 #include "kernels/cpu/base/parallel.h"
 #include "lockstep/bf16.h"
@@ -16,9 +16,9 @@ void convert_one(Half from, float& to) {
 }
 
 template <typename From, typename To>
-class CpuConvert final : public Convert {
+class CpuCast final : public Cast {
  public:
-  explicit CpuConvert(const CpuContext& context) : context_(context) {}
+  explicit CpuCast(const CpuContext& context) : context_(context) {}
 
   OpNeeds needs() const override { return {}; }
   std::string describe() const override { return "own kernel"; }
@@ -40,11 +40,11 @@ class CpuConvert final : public Convert {
 
 }  // namespace
 
-std::unique_ptr<Convert> make_convert(const ConvertDescription& d, const CpuContext& context) {
-  if (d.from == DType::fp32 && d.to == DType::bf16) return std::make_unique<CpuConvert<float, Bf16>>(context);
-  if (d.from == DType::bf16 && d.to == DType::fp32) return std::make_unique<CpuConvert<Bf16, float>>(context);
-  if (d.from == DType::fp32 && d.to == DType::fp16) return std::make_unique<CpuConvert<float, Fp16>>(context);
-  if (d.from == DType::fp16 && d.to == DType::fp32) return std::make_unique<CpuConvert<Fp16, float>>(context);
+std::unique_ptr<Cast> make_cast(const CastDescription& d, const CpuContext& context) {
+  if (d.from == DType::fp32 && d.to == DType::bf16) return std::make_unique<CpuCast<float, Bf16>>(context);
+  if (d.from == DType::bf16 && d.to == DType::fp32) return std::make_unique<CpuCast<Bf16, float>>(context);
+  if (d.from == DType::fp32 && d.to == DType::fp16) return std::make_unique<CpuCast<float, Fp16>>(context);
+  if (d.from == DType::fp16 && d.to == DType::fp32) return std::make_unique<CpuCast<Fp16, float>>(context);
   fail(ErrorCode::not_supported, "{} to {}: fp32 and bf16 or fp16 are converted into each other", name(d.from),
        name(d.to));
 }
