@@ -75,7 +75,7 @@ class Backend {
   virtual std::unique_ptr<Stream> make_stream(StreamPriority priority) = 0;
   std::unique_ptr<Stream> make_stream() { return make_stream(StreamPriority::normal); }
   virtual std::unique_ptr<Event> make_event() = 0;
-  virtual std::unique_ptr<Repetition> make_repetition() = 0;
+  virtual std::unique_ptr<CapturedGraph> make_captured_graph() = 0;
   /// One for Event::seconds_since, which costs a little more.
   virtual std::unique_ptr<Event> make_timing_event() { return make_event(); }
   /// Between any two places of host and device memory (unified addressing): uploads, and copies inside the device.
@@ -114,7 +114,7 @@ struct BackendOptions {
   int local_rank = 0;  // this rank's number on its node, and how many share the node
   int local_size = 1;
   std::shared_ptr<Algorithms> algorithms = nullptr;  // null: fixed ones
-  bool records_steps = true;                         // cuda: repetitions are recorded as CUDA graphs
+  bool records_steps = true;                         // cuda: repeated parts of a step are captured as CUDA graphs
 };
 std::unique_ptr<Backend> make_backend(const BackendOptions& options);
 /// Of a GPU that need not be here: ops are planned for it and cannot run. `device`: a known one ("h200"), or a file

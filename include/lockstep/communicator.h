@@ -50,7 +50,7 @@ class Communicator {
   /// Starts when `ready` is done; `done` is begun before the call returns and done afterwards. Issued from one
   /// thread, in the same order with the same sizes on every rank. `label` names it in messages ("bucket 3 of 9").
   virtual void all_reduce_async(const Slice& slice, const Event& ready, Event& done, const std::string& label) = 0;
-  /// Whether a sum is work of streams alone, which a Repetition may hold; else each takes a call.
+  /// Whether a sum is work of streams alone, which a CapturedGraph may hold; else each takes a call.
   virtual bool is_repeatable() const { return false; }
   /// An event that fits `done`.
   virtual std::unique_ptr<Event> make_event() = 0;

@@ -40,18 +40,18 @@ class Stream {
   virtual void* native() const { return nullptr; }
 };
 
-/// A part of a step that is the same calls, with the same arguments, each time. A device that can records it and starts
-/// it as one; otherwise the calls are made each time.
-class Repetition {
+/// A part of a step that gives the same work to a stream each time. A device that can captures the work as a graph and
+/// then launches the graph as a whole. Elsewhere the calls are made each time.
+class CapturedGraph {
  public:
-  virtual ~Repetition() = default;
-  /// True: the caller gives the work to `stream`, then calls end(). False: it was started as a whole.
+  virtual ~CapturedGraph() = default;
+  /// True: the caller gives the work to `stream` and then calls end(). False: the graph was launched.
   virtual bool begin(Stream& stream) = 0;
   virtual void end(Stream& stream) = 0;
 };
 
-/// Makes the calls each time.
-class PlainRepetition final : public Repetition {
+/// Captures nothing: the calls are made each time.
+class EagerGraph final : public CapturedGraph {
  public:
   bool begin(Stream&) override { return true; }
   void end(Stream&) override {}

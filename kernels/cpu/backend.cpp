@@ -113,7 +113,7 @@ class CpuBackend final : public Backend {
 
   std::unique_ptr<Stream> make_stream(StreamPriority) override { return std::make_unique<HostStream>(); }
   std::unique_ptr<Event> make_event() override { return std::make_unique<HostEvent>(); }
-  std::unique_ptr<Repetition> make_repetition() override { return std::make_unique<PlainRepetition>(); }
+  std::unique_ptr<CapturedGraph> make_captured_graph() override { return std::make_unique<EagerGraph>(); }
   void copy_to_device(void* d_target, const void* h_source, std::size_t size_bytes, Stream&) override {
     if (size_bytes > 0) std::memmove(d_target, h_source, size_bytes);
   }

@@ -13,7 +13,7 @@
 #include "kernels/cuda/base/cudnn.h"
 #include "kernels/cuda/base/nvml.h"
 #include "kernels/cuda/base/nvtx.h"
-#include "kernels/cuda/base/repetition.h"
+#include "kernels/cuda/base/captured_graph.h"
 #include "kernels/cuda/base/stream.h"
 #include "lockstep/error.h"
 
@@ -177,9 +177,9 @@ class CudaBackend final : public OpsBackend {
     return std::make_unique<CudaStream>(priority);
   }
   std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(); }
-  std::unique_ptr<Repetition> make_repetition() override {
-    if (!records_steps_) return std::make_unique<PlainRepetition>();
-    return std::make_unique<RecordedRepetition>();
+  std::unique_ptr<CapturedGraph> make_captured_graph() override {
+    if (!records_steps_) return std::make_unique<EagerGraph>();
+    return std::make_unique<CudaGraph>();
   }
   std::unique_ptr<Event> make_timing_event() override { return std::make_unique<CudaEvent>(EventUse::timing); }
   void count(StreamProgress* h_progress, std::uint64_t what, Stream& stream) override {

@@ -96,16 +96,16 @@ void Replica::upload(const PlannedGraph& planned, const data::Batch& batch) {
                     *stream_);
 }
 
-Repetition& Replica::repetition(const MicroBatchKey& key) {
-  std::unique_ptr<Repetition>& repetition = repetitions_[key];
-  if (!repetition) {
+CapturedGraph& Replica::captured_graph(const MicroBatchKey& key) {
+  std::unique_ptr<CapturedGraph>& graph = captured_graphs_[key];
+  if (!graph) {
     const bool has_sums = key.is_last || plan_.config().batch_norm.synchronize;
     if (communicator_.is_repeatable() || !has_sums)
-      repetition = backend_.make_repetition();
+      graph = backend_.make_captured_graph();
     else
-      repetition = std::make_unique<PlainRepetition>();
+      graph = std::make_unique<EagerGraph>();
   }
-  return *repetition;
+  return *graph;
 }
 
 void Replica::forward(PlannedGraph& planned, int micro_batch) {
@@ -117,7 +117,8 @@ void Replica::forward(PlannedGraph& planned, int micro_batch) {
 void Replica::run_micro_batch(const data::Batch& batch, int micro_batch, std::int64_t global) {
   PlannedGraph& planned = plan_.training(batch.n_samples, global);
   upload(planned, batch);
-  Repetition& repeated = repetition({.n_samples = batch.n_samples, .global = global, .micro_batch = micro_batch});
+  CapturedGraph& repeated =
+      captured_graph({.n_samples = batch.n_samples, .global = global, .micro_batch = micro_batch});
   if (!repeated.begin(*stream_)) return;
   forward(planned, micro_batch);
   {
@@ -145,7 +146,7 @@ void Replica::run_last_micro_batch(PlannedGraph& planned, int micro_batch) {
 void Replica::finish_step(const data::Batch& batch, int micro_batch, std::int64_t global) {
   PlannedGraph& planned = plan_.training(batch.n_samples, global);
   upload(planned, batch);
-  Repetition& repeated = repetition(
+  CapturedGraph& repeated = captured_graph(
       {.n_samples = batch.n_samples, .global = global, .micro_batch = micro_batch, .is_last = true, .slot = current_});
   if (repeated.begin(*stream_)) {
     run_last_micro_batch(planned, micro_batch);

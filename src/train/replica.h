@@ -3,7 +3,7 @@
 // runs on.
 //
 // The host runs ahead of the device by a step: what a step is given and what it tells lie in two slots of host memory
-// in turn. Between them a micro-batch is the same work each time (Repetition), so that a device can start it as one.
+// in turn. Between them a micro-batch is the same work each time (CapturedGraph), so that a device can start it as one.
 #pragma once
 
 #include <array>
@@ -105,7 +105,7 @@ class Replica {
     int slot = 0;  // of the last micro-batch, which measures time by the slot's events
     auto operator<=>(const MicroBatchKey&) const = default;
   };
-  Repetition& repetition(const MicroBatchKey& key);
+  CapturedGraph& captured_graph(const MicroBatchKey& key);
 
   StepPlan& plan_;
   Backend& backend_;
@@ -120,7 +120,7 @@ class Replica {
   std::unique_ptr<comm::GradientReducer> reducer_;
   std::unique_ptr<Event> sums_ready_, sums_done_;
   std::unique_ptr<Uploader> uploader_;
-  std::map<MicroBatchKey, std::unique_ptr<Repetition>> repetitions_;
+  std::map<MicroBatchKey, std::unique_ptr<CapturedGraph>> captured_graphs_;
   StepState* state_ = nullptr;       // in the backend's memory, as are the next two
   LossScale* loss_scale_ = nullptr;  // null: gradients are not scaled
   StepSums* sums_ = nullptr;

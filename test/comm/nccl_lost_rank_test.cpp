@@ -93,7 +93,7 @@ TEST_F(NcclLostRank, ExceptionWithSumsInFlight) {
 struct Device {
   explicit Device(World& world)
       : cpu(make_backend({.device = "cpu", .threads = 1})),
-        backend(*cpu, "GPU-" + std::to_string(world.rank()), test::Repetitions::recorded),
+        backend(*cpu, "GPU-" + std::to_string(world.rank()), test::GraphCapture::on),
         ready(backend.make_event()),
         stream(backend.make_stream()) {}
   std::unique_ptr<Backend> cpu;
@@ -139,7 +139,7 @@ void behave(const std::string& how, World& world) {
     sums.run(2, 9);
   } else if (how == "recorded") {
     Sums sums(world, device);
-    const auto step = device.backend.make_repetition();
+    const auto step = device.backend.make_captured_graph();
     for (int i = 0; i < 6; ++i) {
       if (i == 5 && world.rank() == last) std::this_thread::sleep_for(std::chrono::seconds(40));
       if (step->begin(*device.stream)) {

@@ -95,9 +95,9 @@ void Capture::launch(const std::vector<QueuedStream*>& streams) const {
     for (const auto& step : branches_[i].steps) streams[i]->put([run, step] { step(*run); });
 }
 
-bool QueuedRepetition::begin(Stream& stream) {
+bool QueuedGraph::begin(Stream& stream) {
   auto& queued = dynamic_cast<QueuedStream&>(stream);
-  require(!capturing_, ErrorCode::internal, "a repetition was begun twice");
+  require(!capturing_, ErrorCode::internal, "a graph was begun again while it was captured");
   if (recorded_) {
     launch(queued);
     return false;
@@ -110,7 +110,7 @@ bool QueuedRepetition::begin(Stream& stream) {
   return true;
 }
 
-void QueuedRepetition::end(Stream& stream) {
+void QueuedGraph::end(Stream& stream) {
   if (!capturing_) return;
   auto& queued = dynamic_cast<QueuedStream&>(stream);
   device_.recording.add({.what = "end_capture", .stream = queued.number()});
@@ -120,16 +120,16 @@ void QueuedRepetition::end(Stream& stream) {
   launch(queued);
 }
 
-bool QueuedRepetition::end_capture() {
+bool QueuedGraph::end_capture() {
   --captures_of_this_thread;
   return std::exchange(capturing_, nullptr)->end();
 }
 
-QueuedRepetition::~QueuedRepetition() {
+QueuedGraph::~QueuedGraph() {
   if (capturing_) (void)end_capture();  // an error ended what was recorded
 }
 
-void QueuedRepetition::launch(QueuedStream& stream) {
+void QueuedGraph::launch(QueuedStream& stream) {
   device_.recording.add({.what = "launch", .stream = stream.number()});
   std::vector<QueuedStream*> streams{&stream};
   for (const auto& branch : branches_) streams.push_back(branch.get());

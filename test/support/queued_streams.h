@@ -1,6 +1,6 @@
 // Streams that are queues with a thread each, their events, and the recording of what is repeated, as CUDA has them.
 //
-// While a stream is captured (QueuedRepetition), what it is given is kept instead of run, and so is what a stream is
+// While a stream is captured (QueuedGraph), what it is given is kept instead of run, and so is what a stream is
 // given that waits for one of its events: a branch. Each start of what was recorded then runs every branch on a thread
 // of its own, in the order that the recorded events make and no other. What CUDA refuses is refused with CUDA's word
 // for it, as an Error and in the record ("refused ..."):
@@ -10,7 +10,7 @@
 //   cudaErrorStreamCaptureUnjoined      work of a branch is left that the first stream does not wait for at the end
 //   cudaErrorStreamCaptureUnsupported   the host waits for a captured stream, takes or gives back memory, or copies
 //                                       from or to memory that is not pinned
-// and so is a wait for an event of the host's, which a repetition would not make again.
+// and so is a wait for an event of the host's, which a launched graph would not make again.
 #pragma once
 
 #include <atomic>
@@ -60,7 +60,7 @@ struct Point {
   std::vector<std::size_t> covers{};  // pieces of work of each branch that come before
 };
 
-/// What is given to streams between begin() and end() of a repetition.
+/// What is given to streams between begin() and end() of a captured graph.
 class Capture {
  public:
   explicit Capture(QueuedStream& first) { enter(first, {}); }
@@ -162,11 +162,11 @@ class QueuedStream final : public Stream, public WorkQueue {
   std::thread thread_;
 };
 
-/// As kernels/cuda/base/repetition.h, with one run that is not recorded.
-class QueuedRepetition final : public Repetition {
+/// As kernels/cuda/base/captured_graph.h, with one run that is not recorded.
+class QueuedGraph final : public CapturedGraph {
  public:
-  explicit QueuedRepetition(QueuedDevice& device) : device_(device) {}
-  ~QueuedRepetition() override;
+  explicit QueuedGraph(QueuedDevice& device) : device_(device) {}
+  ~QueuedGraph() override;
   bool begin(Stream& stream) override;
   void end(Stream& stream) override;
 

@@ -1,5 +1,5 @@
-// Repetitions of the stand-in for a device: run as often as they are started, by the order of recorded events, and what
-// CUDA refuses in between.
+// Captured graphs of the stand-in for a device: each launch runs their work in the order of the captured events. And what
+// CUDA refuses during capture.
 #include "test/support/queued_streams.h"
 
 #include <gtest/gtest.h>
@@ -15,14 +15,14 @@
 namespace lockstep::test {
 namespace {
 
-class QueuedRepetitions : public testing::Test {
+class QueuedGraphs : public testing::Test {
  protected:
-  QueuedRepetitions() {
-    EXPECT_TRUE(repetition_.begin(*stream_));  // the eager run
-    repetition_.end(*stream_);
+  QueuedGraphs() {
+    EXPECT_TRUE(graph_.begin(*stream_));  // the eager run
+    graph_.end(*stream_);
   }
-  void begin() { EXPECT_TRUE(repetition_.begin(*stream_)); }
-  void end() { repetition_.end(*stream_); }
+  void begin() { EXPECT_TRUE(graph_.begin(*stream_)); }
+  void end() { graph_.end(*stream_); }
   template <typename Call>
   void expect_refused(const std::string& word, const Call& call) {
     EXPECT_THROW(call(), Error) << word;
@@ -32,10 +32,10 @@ class QueuedRepetitions : public testing::Test {
   QueuedDevice device_;
   std::unique_ptr<QueuedStream> stream_ = device_.make_stream(), other_ = device_.make_stream();
   QueuedEvent event_{device_, EventUse::order}, joined_{device_, EventUse::order};
-  QueuedRepetition repetition_{device_};
+  QueuedGraph graph_{device_};
 };
 
-TEST_F(QueuedRepetitions, RunByTheOrderOfTheirEvents) {
+TEST_F(QueuedGraphs, RunByTheOrderOfTheirEvents) {
   device_.sleep_ms = 1;
   std::vector<int> order;
   begin();
@@ -48,7 +48,7 @@ TEST_F(QueuedRepetitions, RunByTheOrderOfTheirEvents) {
   stream_->put([&] { order.push_back(3); });
   EXPECT_TRUE(order.empty());
   end();
-  EXPECT_FALSE(repetition_.begin(*stream_));
+  EXPECT_FALSE(graph_.begin(*stream_));
   stream_->synchronize();
   EXPECT_EQ(order, (std::vector{1, 2, 3, 1, 2, 3}));
   other_->put([&] { order.push_back(4); });  // at once again
@@ -56,7 +56,7 @@ TEST_F(QueuedRepetitions, RunByTheOrderOfTheirEvents) {
   EXPECT_EQ(order.back(), 4);
 }
 
-TEST_F(QueuedRepetitions, TheHostAsksForNothingRecorded) {
+TEST_F(QueuedGraphs, TheHostAsksForNothingRecorded) {
   begin();
   event_.record(*stream_);
   expect_refused("cudaErrorCapturedEvent", [&] { (void)event_.is_done(); });
@@ -74,7 +74,7 @@ TEST_F(QueuedRepetitions, TheHostAsksForNothingRecorded) {
   EXPECT_TRUE(event_.is_done());
 }
 
-TEST_F(QueuedRepetitions, EventsOfTimeAreRecordedByEachRun) {
+TEST_F(QueuedGraphs, EventsOfTimeAreRecordedByEachRun) {
   QueuedEvent begun(device_, EventUse::timing), ended(device_, EventUse::timing);
   begin();
   begun.record(*stream_);
@@ -85,7 +85,7 @@ TEST_F(QueuedRepetitions, EventsOfTimeAreRecordedByEachRun) {
   EXPECT_GE(ended.seconds_since(begun), 0.002);
 }
 
-TEST_F(QueuedRepetitions, DoNotWaitForWhatIsOutside) {
+TEST_F(QueuedGraphs, DoNotWaitForWhatIsOutside) {
   event_.record(*other_);
   HostEvent of_host;
   begin();
@@ -94,8 +94,8 @@ TEST_F(QueuedRepetitions, DoNotWaitForWhatIsOutside) {
   end();
 }
 
-TEST_F(QueuedRepetitions, DoNotMixWithAnother) {
-  QueuedRepetition another(device_);
+TEST_F(QueuedGraphs, DoNotMixWithAnother) {
+  QueuedGraph another(device_);
   EXPECT_TRUE(another.begin(*other_));
   begin();
   EXPECT_TRUE(another.begin(*other_));
@@ -105,7 +105,7 @@ TEST_F(QueuedRepetitions, DoNotMixWithAnother) {
   end();
 }
 
-TEST_F(QueuedRepetitions, JoinTheirBranches) {
+TEST_F(QueuedGraphs, JoinTheirBranches) {
   begin();
   event_.record(*stream_);
   other_->wait(event_);

@@ -67,8 +67,8 @@ class RecordingBackend::PinnedMemory final : public Memory {
   std::size_t size_bytes_;
 };
 
-RecordingBackend::RecordingBackend(Backend& inner, std::string uuid, Repetitions repetitions)
-    : inner_(inner), uuid_(std::move(uuid)), inner_stream_(inner.make_stream()), repetitions_(repetitions) {}
+RecordingBackend::RecordingBackend(Backend& inner, std::string uuid, GraphCapture graph_capture)
+    : inner_(inner), uuid_(std::move(uuid)), inner_stream_(inner.make_stream()), graph_capture_(graph_capture) {}
 
 RecordingBackend::~RecordingBackend() = default;
 
@@ -119,9 +119,9 @@ std::unique_ptr<Event> RecordingBackend::make_event() {
 std::unique_ptr<Event> RecordingBackend::make_timing_event() {
   return std::make_unique<QueuedEvent>(queues_, EventUse::timing);
 }
-std::unique_ptr<Repetition> RecordingBackend::make_repetition() {
-  if (repetitions_ == Repetitions::plain) return std::make_unique<PlainRepetition>();
-  return std::make_unique<QueuedRepetition>(queues_);
+std::unique_ptr<CapturedGraph> RecordingBackend::make_captured_graph() {
+  if (graph_capture_ == GraphCapture::off) return std::make_unique<EagerGraph>();
+  return std::make_unique<QueuedGraph>(queues_);
 }
 
 namespace {

@@ -4,8 +4,8 @@
 // It behaves as CUDA does where tests can see it. Work runs when its stream comes to it, which may be long after the
 // call. A stream waits for what an event was recorded at last when wait() was called. Host memory that is not pinned is
 // copied from before the call returns, and into before it returns. To give memory back waits for all streams. So a wait
-// or an event that is missing shows as a wrong result, and the order itself stands in the record. Repetitions are
-// plain, or are recorded and started as a whole (queued_streams.h).
+// or an event that is missing shows as a wrong result, and the order itself stands in the record. Parts of
+// a step are run call by call, or captured and launched as a whole (queued_streams.h).
 #pragma once
 
 #include <functional>
@@ -20,12 +20,12 @@
 
 namespace lockstep::test {
 
-enum class Repetitions : std::uint8_t { plain, recorded };
+enum class GraphCapture : std::uint8_t { off, on };
 
 class RecordingBackend final : public Backend {
  public:
   /// `inner` works in the threads of the streams, one call at a time. `uuid`: DeviceInfo::uuid.
-  explicit RecordingBackend(Backend& inner, std::string uuid = "", Repetitions repetitions = Repetitions::plain);
+  explicit RecordingBackend(Backend& inner, std::string uuid = "", GraphCapture graph_capture = GraphCapture::off);
   ~RecordingBackend() override;
 
   Recording& recording() { return queues_.recording; }
@@ -47,7 +47,7 @@ class RecordingBackend final : public Backend {
   std::unique_ptr<Stream> make_stream(StreamPriority priority) override;
   std::unique_ptr<Event> make_event() override;
   std::unique_ptr<Event> make_timing_event() override;
-  std::unique_ptr<Repetition> make_repetition() override;
+  std::unique_ptr<CapturedGraph> make_captured_graph() override;
   void copy_to_device(void* d_target, const void* h_source, std::size_t size_bytes, Stream& stream) override;
   void copy_to_host(void* h_target, const void* d_source, std::size_t size_bytes, Stream& stream) override;
   void fill_zero(void* d_target, std::size_t size_bytes, Stream& stream) override;
@@ -84,7 +84,7 @@ class RecordingBackend final : public Backend {
   const std::string uuid_;
   std::unique_ptr<Stream> inner_stream_;
   std::mutex inner_mutex_;
-  const Repetitions repetitions_;
+  const GraphCapture graph_capture_;
   QueuedDevice queues_;
   mutable std::mutex mutex_;
   std::map<const std::byte*, std::size_t> pinned_, device_;  // begin, bytes

@@ -3,7 +3,7 @@
 // sanitizers: no
 // A whole training on a stand-in for a device whose streams are queues (test/support/recording_backend.h): the same
 // bits as on the backend behind it, where each call is over when it returns. So no copy, op or sum is without the event
-// that it must wait for, by whichever communicator ranks sum, whether steps are made call by call or recorded and
+// that it must wait for, by whichever communicator ranks sum, whether steps are made call by call or captured and
 // started as a whole. And the order of a step's calls, that nothing is allocated between them, and that the host waits
 // for none of them: not to decide on a loss scale either.
 #include <algorithm>
@@ -25,12 +25,12 @@ void check(bool holds, int rank, const std::string& what) {
   std::printf("rank %d: %s\n", rank, what.c_str());
 }
 
-using test::Repetitions;
-constexpr Repetitions kRepetitions[] = {Repetitions::plain, Repetitions::recorded};
-const char* text_of(Repetitions of) { return of == Repetitions::plain ? "call by call" : "recorded"; }
+using test::GraphCapture;
+constexpr GraphCapture kCaptures[] = {GraphCapture::off, GraphCapture::on};
+const char* text_of(GraphCapture capture) { return capture == GraphCapture::off ? "call by call" : "captured"; }
 
-/// What is trained, and how long: until each kind of micro-batch was run, recorded and started again
-/// (QueuedRepetition), where they are.
+/// What is trained, and how long: until each kind of micro-batch was run, captured and launched again
+/// (QueuedGraph), where they are.
 struct Training {
   const char* name;
   int steps;
@@ -99,23 +99,22 @@ void the_bits_are_the_same(World& world, const Training& training) {
   struct Case {
     const char* backend;
     double slowness_ms;  // of each operation
-    Repetitions repetitions;
+    GraphCapture capture;
   };
 #ifdef LOCKSTEP_CUDA
-  const std::vector<Case> cases{{"nccl", 0, Repetitions::plain},      {"nccl", 0.1, Repetitions::plain},
-                                {"staged", 0, Repetitions::plain},    {"nccl", 0, Repetitions::recorded},
-                                {"nccl", 0.1, Repetitions::recorded}, {"staged", 0, Repetitions::recorded}};
+  const std::vector<Case> cases{{"nccl", 0, GraphCapture::off},   {"nccl", 0.1, GraphCapture::off},
+                                {"staged", 0, GraphCapture::off}, {"nccl", 0, GraphCapture::on},
+                                {"nccl", 0.1, GraphCapture::on},  {"staged", 0, GraphCapture::on}};
 #else
   const std::vector<Case> cases{
-      {"staged", 0, Repetitions::plain}, {"staged", 0.1, Repetitions::plain}, {"staged", 0, Repetitions::recorded}};
+      {"staged", 0, GraphCapture::off}, {"staged", 0.1, GraphCapture::off}, {"staged", 0, GraphCapture::on}};
 #endif
   for (const Case& c : cases) {
     const auto inner = cpu();
-    test::RecordingBackend device(*inner, uuid_of(world), c.repetitions);
+    test::RecordingBackend device(*inner, uuid_of(world), c.capture);
     const Config config = config_of(world, c.backend, training);
     const auto communicator = communicator_of(config, world, device);
-    const std::string name =
-        fmt::format("{}, {}, by {}", training.name, text_of(c.repetitions), communicator->describe());
+    const std::string name = fmt::format("{}, {}, by {}", training.name, text_of(c.capture), communicator->describe());
     {
       test::SmallRun run(config, device, *communicator);
       device.slow_down(c.slowness_ms);
@@ -132,7 +131,7 @@ std::ptrdiff_t count(const std::vector<test::Call>& calls, const std::string& wh
   return std::ranges::count(calls, what, &test::Call::what);
 }
 
-/// Of a step whose last micro-batch is made call by call, as it is too when it is recorded.
+/// Of a step whose last micro-batch is made call by call, as it is too when it is captured.
 void check_order(const std::vector<test::Call>& calls, test::SmallRun& run, World& world) {
   const auto place = [&](const std::string& what) { return std::ranges::find(calls, what, &test::Call::what); };
   const auto optimizer = place("optimizer.apply"), norm = place("clip_norm.apply");
@@ -172,27 +171,28 @@ std::vector<test::Call> calls_of_step(int step, test::SmallRun& run, test::Recor
   run.start(step);
   std::vector<test::Call> calls = device.recording().calls();
   (void)run.replica().result(0);
-  check(count(calls, "allocate") + count(calls, "allocate_host") + count(calls, "freeze") + count(calls, "unfreeze") == 0,
-        world.rank(), "a step allocates");
+  check(
+      count(calls, "allocate") + count(calls, "allocate_host") + count(calls, "freeze") + count(calls, "unfreeze") == 0,
+      world.rank(), "a step allocates");
   return calls;
 }
 
-void calls_are_in_order(World& world, Repetitions repetitions) {
+void calls_are_in_order(World& world, GraphCapture capture) {
   const auto inner = cpu();
-  test::RecordingBackend device(*inner, uuid_of(world), repetitions);
+  test::RecordingBackend device(*inner, uuid_of(world), capture);
   const Config config = config_of(world, "auto");
   const auto communicator = comm::make_communicator(config.comm, world, device);
   test::SmallRun run(config, device, *communicator);
-  const bool is_recorded = repetitions == Repetitions::recorded;
+  const bool is_captured = capture == GraphCapture::on;
   const auto n_micro_batches = run.plan().batch().n_micro_batches;
-  for (int step = 0; step < 6; ++step) {  // two eager ones, two that are recorded, two that are started
+  for (int step = 0; step < 6; ++step) {  // two eager ones, two that are captured, two that are launched
     const std::vector<test::Call> calls = calls_of_step(step, run, device, world);
     check_waits_of_host(calls, world);
-    if (is_recorded && step >= 4) {
+    if (is_captured && step >= 4) {
       check(count(calls, "launch") == n_micro_batches, world.rank(), fmt::format("{} starts", count(calls, "launch")));
-      check(count(calls, "conv2d.backward") == 0, world.rank(), "ops of a step that was recorded");
+      check(count(calls, "conv2d.backward") == 0, world.rank(), "ops of a step that was captured");
     } else {
-      check(count(calls, "begin_capture") > 0 || !is_recorded || step < 1, world.rank(), "nothing is recorded");
+      check(count(calls, "begin_capture") > 0 || !is_captured || step < 1, world.rank(), "nothing is captured");
       check_order(calls, run, world);
     }
   }
@@ -227,7 +227,7 @@ Scaled train_scaled(test::SmallRun& run, const std::function<void(int step)>& be
   return out;
 }
 
-void the_device_decides_on_the_loss_scale(World& world, Repetitions repetitions) {
+void the_device_decides_on_the_loss_scale(World& world, GraphCapture capture) {
   Config config = config_of(world, "auto");
   config.loss_scale.kind = "dynamic";
   config.loss_scale.initial = 1024;
@@ -236,7 +236,7 @@ void the_device_decides_on_the_loss_scale(World& world, Repetitions repetitions)
   test::SmallRun expected_run(config, *host, *host_communicator);
   const Scaled expected = train_scaled(expected_run, [](int) {});
   const auto inner = cpu();
-  test::RecordingBackend device(*inner, uuid_of(world), repetitions);
+  test::RecordingBackend device(*inner, uuid_of(world), capture);
   {
     const auto communicator = communicator_of(config, world, device);
     test::SmallRun run(config, device, *communicator);
@@ -260,7 +260,7 @@ void the_device_decides_on_the_loss_scale(World& world, Repetitions repetitions)
     if (trained.results[kTooGreatAt + 1].is_applied == 0)
       check(trained.weights == trained.weights_before, world.rank(), "a step that was skipped changes weights");
   }
-  check_refusals(device, world, fmt::format("loss scale, {}", text_of(repetitions)));
+  check_refusals(device, world, fmt::format("loss scale, {}", text_of(capture)));
   world.barrier();
 }
 
@@ -272,13 +272,13 @@ int main(int argc, char** argv) {
   const comm::NcclHome fake;
   const auto world = comm::start_world(&argc, &argv);
   for (const Training& training : kTrainings) the_bits_are_the_same(*world, training);
-  for (const test::Repetitions repetitions : kRepetitions) {
+  for (const GraphCapture capture : kCaptures) {
 #ifdef LOCKSTEP_CUDA
-    calls_are_in_order(*world, repetitions);
+    calls_are_in_order(*world, capture);
 #else
-    if (world->size() == 1) calls_are_in_order(*world, repetitions);
+    if (world->size() == 1) calls_are_in_order(*world, capture);
 #endif
-    the_device_decides_on_the_loss_scale(*world, repetitions);
+    the_device_decides_on_the_loss_scale(*world, capture);
   }
   return world->any(has_failed) ? 1 : 0;
 }

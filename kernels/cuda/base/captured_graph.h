@@ -1,5 +1,5 @@
-// A repeated part of a step as a CUDA graph: made eagerly at first (libraries load their kernels then), captured at the
-// third time, one launch from then on. Capture is local to the thread: readers and the checkpoint writer go on.
+// A repeated part of a step as a CUDA graph: run eagerly at first (libraries load their kernels then), captured at the
+// third time, one launch from then on. Capture is local to the thread: readers and the checkpoint writer are not affected.
 #pragma once
 
 #include "kernels/cuda/base/stream.h"
@@ -12,7 +12,7 @@ struct GraphTraits {
   static void close(Type graph) { LOCKSTEP_CUDA_REPORT(cudaGraphExecDestroy(graph)); }
 };
 
-class RecordedRepetition final : public Repetition {
+class CudaGraph final : public CapturedGraph {
  public:
   bool begin(Stream& stream) override;
   void end(Stream& stream) override;

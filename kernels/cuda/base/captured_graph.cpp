@@ -1,11 +1,11 @@
-#include "kernels/cuda/base/repetition.h"
+#include "kernels/cuda/base/captured_graph.h"
 
 #include "lockstep/error.h"
 
 namespace lockstep::cuda {
 
-bool RecordedRepetition::begin(Stream& stream) {
-  require(!is_capturing_, ErrorCode::internal, "a repetition was begun twice: an error ended it while it was recorded");
+bool CudaGraph::begin(Stream& stream) {
+  require(!is_capturing_, ErrorCode::internal, "a graph was begun again while it was captured: an error ended the capture");
   if (graph_) {
     LOCKSTEP_CUDA_CHECK(cudaGraphLaunch(graph_.get(), native(stream)));
     return false;
@@ -19,7 +19,7 @@ bool RecordedRepetition::begin(Stream& stream) {
   return true;
 }
 
-void RecordedRepetition::end(Stream& stream) {
+void CudaGraph::end(Stream& stream) {
   if (!is_capturing_) return;
   is_capturing_ = false;
   cudaGraph_t graph = nullptr;
