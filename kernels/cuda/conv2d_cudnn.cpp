@@ -21,7 +21,7 @@
 #include "kernels/cuda/base/stream.h"
 #include "kernels/cuda/base/timing.h"
 #include "kernels/cuda/conv2d_bare.h"
-#include "kernels/cuda/conv2d_supposed.h"
+#include "kernels/cuda/conv2d_offline.h"
 #include "lockstep/error.h"
 
 namespace lockstep::cuda {
@@ -541,24 +541,24 @@ std::size_t choose_by_time(const std::shared_ptr<PlanList>& list, Kind kind, con
 
 namespace {
 /// Known by its figures alone.
-bool is_supposed(const CudaContext& context) { return context.described && context.described->json.empty(); }
+bool is_offline(const CudaContext& context) { return context.described && context.described->json.empty(); }
 }  // namespace
 
 std::string convolution_device(const CudaContext& context) {
-  if (is_supposed(context)) return context.device_name;
+  if (is_offline(context)) return context.device_name;
   return fmt::format("{}, cuDNN {}", context.described ? context.described->name : context.device_name,
                      cudnn_version());
 }
 
 std::size_t count_plans(ConvolutionGraph graph, const ConvolutionShape& shape, const CudaContext& context,
                         const Algorithms* algorithms) {
-  if (is_supposed(context)) return is_supposed_to_have(graph, shape, context.compute_capability) ? 1 : 0;
+  if (is_offline(context)) return has_plan_offline(graph, shape, context.compute_capability) ? 1 : 0;
   return plans_of(graph, shape, context, algorithms == nullptr)->names.size();
 }
 
 std::unique_ptr<PlannedConvolution> plan_convolution(ConvolutionGraph graph, const ConvolutionShape& shape,
                                                      const CudaContext& context, Algorithms* algorithms) {
-  if (is_supposed(context)) return suppose_convolution(graph, shape, context);
+  if (is_offline(context)) return plan_offline(graph, shape, context);
   auto list = plans_of(graph, shape, context, algorithms == nullptr);
   if (list->names.empty()) return nullptr;
   const auto planned = [&](std::size_t i) { return std::make_unique<CudnnConvolution>(list, i, shape, context); };

@@ -15,7 +15,7 @@
 #include "kernels/cuda/backend_planning.h"
 #include "kernels/cuda/base/cudnn.h"
 #include "kernels/cuda/conv2d_plan.h"
-#include "kernels/cuda/conv2d_supposed.h"
+#include "kernels/cuda/conv2d_offline.h"
 #include "layers/layers.h"
 #include "lockstep/algorithms.h"
 #include "lockstep/config.h"
@@ -128,15 +128,15 @@ class Table {
   void summarize() const { std::fprintf(stderr, "%d graphs built, %d failed\n", n_built_, n_failed_); }
 
  private:
-  /// What `lockstep plan --device` supposes without cuDNN.
+  /// What `lockstep plan --device` assumes offline, without cuDNN.
   void compare_with_rules(const ConvolutionShape& shape) {
     for (int i = 0; i < kConvolutionGraphs; ++i) {
       const auto graph = static_cast<ConvolutionGraph>(i);
-      const bool supposed = is_supposed_to_have(graph, shape, context_.compute_capability);
-      if (supposed == (count_plans(graph, shape, context_, nullptr) > 0)) continue;
+      const bool offline = has_plan_offline(graph, shape, context_.compute_capability);
+      if (offline == (count_plans(graph, shape, context_, nullptr) > 0)) continue;
       ++n_failed_;
-      std::fprintf(stderr, "%s, %s: conv2d_supposed.cpp says that there is %s plan, cuDNN that there is %s\n",
-                   name(graph), text(shape).c_str(), supposed ? "a" : "no", supposed ? "none" : "one");
+      std::fprintf(stderr, "%s, %s: conv2d_offline.cpp says that there is %s plan, cuDNN that there is %s\n",
+                   name(graph), text(shape).c_str(), offline ? "a" : "no", offline ? "none" : "one");
     }
   }
 

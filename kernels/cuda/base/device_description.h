@@ -12,7 +12,7 @@ struct DeviceDescription {
   int compute_capability = 0;  // 90
   int multiprocessors = 0;
   std::size_t memory_bytes = 0;
-  std::string json;  // as cuDNN reads it; empty: it is not asked, and plans are supposed (conv2d_supposed.h)
+  std::string json;  // as cuDNN reads it; empty: it is not asked, and plans are guessed offline (conv2d_offline.h)
 };
 
 /// Throws usage where the file cannot be read or lacks a key.

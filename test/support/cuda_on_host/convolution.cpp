@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/base/numbers.h"
 #include "kernels/cuda/conv2d_bare.h"
-#include "kernels/cuda/conv2d_supposed.h"
+#include "kernels/cuda/conv2d_offline.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -228,12 +228,12 @@ class HostConvolution final : public PlannedConvolution {
 
 std::size_t count_plans(ConvolutionGraph graph, const ConvolutionShape& shape, const CudaContext& context,
                         const Algorithms*) {
-  return is_supposed_to_have(graph, shape, context.compute_capability) ? 1 : 0;
+  return has_plan_offline(graph, shape, context.compute_capability) ? 1 : 0;
 }
 
 std::unique_ptr<PlannedConvolution> plan_convolution(ConvolutionGraph graph, const ConvolutionShape& shape,
                                                      const CudaContext& context, Algorithms*) {
-  if (!is_supposed_to_have(graph, shape, context.compute_capability)) return nullptr;
+  if (!has_plan_offline(graph, shape, context.compute_capability)) return nullptr;
   return std::make_unique<HostConvolution>(graph, shape);
 }
 

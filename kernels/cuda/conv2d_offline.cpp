@@ -1,4 +1,4 @@
-#include "kernels/cuda/conv2d_supposed.h"
+#include "kernels/cuda/conv2d_offline.h"
 
 #include "lockstep/error.h"
 
@@ -8,9 +8,9 @@ namespace {
 constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
 constexpr int kLeastForFusion = 80;  // cuDNN compiles fused kernels from here on
 
-class SupposedConvolution final : public PlannedConvolution {
+class OfflineConvolution final : public PlannedConvolution {
  public:
-  explicit SupposedConvolution(std::string what) : what_(std::move(what)) {}
+  explicit OfflineConvolution(std::string what) : what_(std::move(what)) {}
   std::size_t workspace_bytes() const override { return kWorkspaceBytes; }
   std::string plan() const override { return "a plan that the device chooses"; }
   std::size_t n_plans() const override { return 1; }
@@ -24,7 +24,7 @@ class SupposedConvolution final : public PlannedConvolution {
 
 }  // namespace
 
-bool is_supposed_to_have(ConvolutionGraph graph, const ConvolutionShape& shape, int compute_capability) {
+bool has_plan_offline(ConvolutionGraph graph, const ConvolutionShape& shape, int compute_capability) {
   using Graph = ConvolutionGraph;
   if (graph == Graph::forward || graph == Graph::data_gradient || graph == Graph::weight_gradient) return true;
   if (compute_capability < kLeastForFusion) return false;
@@ -47,10 +47,10 @@ bool is_supposed_to_have(ConvolutionGraph graph, const ConvolutionShape& shape, 
   }
 }
 
-std::unique_ptr<PlannedConvolution> suppose_convolution(ConvolutionGraph graph, const ConvolutionShape& shape,
+std::unique_ptr<PlannedConvolution> plan_offline(ConvolutionGraph graph, const ConvolutionShape& shape,
                                                         const CudaContext& context) {
-  if (!is_supposed_to_have(graph, shape, context.compute_capability)) return nullptr;
-  return std::make_unique<SupposedConvolution>(text(shape));
+  if (!has_plan_offline(graph, shape, context.compute_capability)) return nullptr;
+  return std::make_unique<OfflineConvolution>(text(shape));
 }
 
 }  // namespace lockstep::cuda

@@ -8,10 +8,10 @@
 
 namespace lockstep::cuda {
 
-bool is_supposed_to_have(ConvolutionGraph graph, const ConvolutionShape& shape, int compute_capability);
+bool has_plan_offline(ConvolutionGraph graph, const ConvolutionShape& shape, int compute_capability);
 
 /// Has a workspace as large as a plan without timing may want, and cannot run.
-std::unique_ptr<PlannedConvolution> suppose_convolution(ConvolutionGraph graph, const ConvolutionShape& shape,
+std::unique_ptr<PlannedConvolution> plan_offline(ConvolutionGraph graph, const ConvolutionShape& shape,
                                                         const CudaContext& context);
 
 }  // namespace lockstep::cuda
