@@ -1,5 +1,6 @@
-// Which of several ways an op runs, chosen by timing once for all: what is remembered is taken, what nobody remembers
-// is timed on one rank, and all ranks plan with its choices. Without a table a backend takes its first way.
+// Which of its algorithms an op uses. The choice is made by timing, once for all ranks: a remembered choice is used,
+// an unknown one is timed on one rank, and all ranks plan with that rank's choices. Without a table a backend uses its
+// first algorithm.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +21,8 @@ class Algorithms {
 
   void remember(Choices known) { choices_ = std::move(known); }
 
-  /// From now on what is not remembered is timed, and `after_each` way called; else the first way is taken, and the
-  /// table is not complete.
+  /// From now on an unknown choice is timed, and `after_each` is called after each algorithm. Otherwise the first
+  /// algorithm is used, and the table is not complete.
   void time_unknown(std::function<void()> after_each = {}) {
     times_ = true;
     is_complete_ = true;
@@ -34,9 +35,9 @@ class Algorithms {
   bool is_complete() const { return is_complete_; }
   const Choices& choices() const { return choices_; }
 
-  /// The index of one of `ways`. `seconds(i)` runs and times one; one that throws Error cannot be had here, which the
-  /// log's file is told. If none can, the first, which is not remembered.
-  std::size_t choose(const std::string& key, std::span<const std::string> ways,
+  /// The index of one of `names`. `seconds(i)` runs and times algorithm i. One that throws Error is not available here,
+  /// which is written to the log. If none is available, the result is the first, which is not remembered.
+  std::size_t choose(const std::string& key, std::span<const std::string> names,
                      const std::function<double(std::size_t)>& seconds);
 
  private:

@@ -10,18 +10,18 @@
 #include "kernels/cpu/base/machine.h"
 #include "kernels/cpu/base/onednn.h"
 #include "kernels/cpu/batchnorm.h"
+#include "kernels/cpu/cast.h"
 #include "kernels/cpu/clip_norm.h"
 #include "kernels/cpu/conv2d.h"
 #include "kernels/cpu/conv2d_bare.h"
-#include "kernels/cpu/cast.h"
 #include "kernels/cpu/cross_entropy.h"
 #include "kernels/cpu/hash.h"
 #include "kernels/cpu/image_input.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/moving_average.h"
 #include "kernels/cpu/optimizer.h"
-#include "kernels/cpu/pool2d.h"
 #include "kernels/cpu/ordered_sum.h"
+#include "kernels/cpu/pool2d.h"
 #include "lockstep/error.h"
 
 namespace lockstep::cpu {
@@ -36,7 +36,7 @@ class MappedMemory final : public Memory {
  public:
   MappedMemory(std::size_t size_bytes, const std::string& purpose, std::shared_ptr<std::atomic<std::size_t>> allocated)
       : size_bytes_(size_bytes), allocated_(std::move(allocated)) {
-    // Huge pages need their alignment; small pieces take no more than they need.
+    // Huge pages need their alignment; small allocations take no more than they need.
     const std::size_t alignment = size_bytes >= kHugePage ? kHugePage : 0;
     mapped_bytes_ = std::max<std::size_t>(size_bytes, 1) + alignment;
     mapped_ = mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -151,7 +151,9 @@ class CpuBackend final : public Backend {
   }
   std::unique_ptr<Optimizer> optimizer(const OptimizerDescription& d) override { return make_optimizer(d, context_); }
   std::unique_ptr<ClipNorm> clip_norm(const ClipNormDescription& d) override { return make_clip_norm(d, context_); }
-  std::unique_ptr<OrderedSum> ordered_sum(const OrderedSumDescription& d) override { return make_ordered_sum(d, context_); }
+  std::unique_ptr<OrderedSum> ordered_sum(const OrderedSumDescription& d) override {
+    return make_ordered_sum(d, context_);
+  }
   std::unique_ptr<Cast> cast(const CastDescription& d) override { return make_cast(d, context_); }
   std::unique_ptr<MovingAverage> moving_average(const MovingAverageDescription& d) override {
     return make_moving_average(d, context_);

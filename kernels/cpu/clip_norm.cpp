@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "kernels/cpu/base/parallel.h"
-#include "kernels/cpu/base/pieces.h"
+#include "kernels/cpu/base/segment_blocks.h"
 #include "kernels/cpu/base/simd.h"
 
 #define LOCKSTEP_KERNELS "kernels/cpu/clip_norm_kernels.h"
@@ -17,12 +17,12 @@ class CpuClipNorm final : public ClipNorm {
   CpuClipNorm(const ClipNormDescription& d, const CpuContext& context)
       : max_norm_(d.max_norm),
         loss_scaling_(d.loss_scaling),
-        pieces_(cut_into_pieces(d.segments)),
-        parts_(part_count(context, static_cast<std::int64_t>(total_elements(pieces_) * sizeof(float)))) {}
+        blocks_(cut_into_blocks(d.segments)),
+        parts_(part_count(context, static_cast<std::int64_t>(total_elements(blocks_) * sizeof(float)))) {}
 
   OpNeeds needs() const override {
     OpNeeds needs;
-    needs.forward_workspace_bytes = pieces_.size() * sizeof(double);
+    needs.forward_workspace_bytes = blocks_.size() * sizeof(double);
     return needs;
   }
   std::string describe() const override { return "own kernel: sums of squares in fp64"; }
@@ -30,14 +30,14 @@ class CpuClipNorm final : public ClipNorm {
   void apply(const Apply& args, const OpMemory& memory, Stream&) override {
     double* sums = static_cast<double*>(memory.workspace);
     run_parts(parts_, [&](int part) {
-      const Range range = part_of(static_cast<std::int64_t>(pieces_.size()), part, parts_);
+      const Range range = part_of(static_cast<std::int64_t>(blocks_.size()), part, parts_);
       for (std::int64_t i = range.begin; i < range.end; ++i) {
-        const ParameterSegment& piece = pieces_[static_cast<std::size_t>(i)];
-        sums[i] = LOCKSTEP_DISPATCH(sum_of_squares)(args.gradients + piece.begin, piece.n_elements);
+        const ParameterSegment& block = blocks_[static_cast<std::size_t>(i)];
+        sums[i] = LOCKSTEP_DISPATCH(sum_of_squares)(args.gradients + block.begin, block.n_elements);
       }
     });
     double total = 0;
-    for (std::size_t i = 0; i < pieces_.size(); ++i) total += sums[i];
+    for (std::size_t i = 0; i < blocks_.size(); ++i) total += sums[i];
     const double scale = args.loss_scale ? args.loss_scale->scale : 1.0f;
     const double norm = std::sqrt(total) / scale;
     *args.norm = norm;
@@ -55,7 +55,7 @@ class CpuClipNorm final : public ClipNorm {
  private:
   double max_norm_;
   LossScaling loss_scaling_;
-  std::vector<ParameterSegment> pieces_;
+  std::vector<ParameterSegment> blocks_;
   int parts_;
 };
 

@@ -1,5 +1,5 @@
-// Convolution on the CPU: a bare one, in one of several ways for each direction, between passes. Contract and formulas:
-// lockstep/op.h, Conv2d. Null algorithms: a fixed way.
+// Convolution on the CPU: a bare one, by one of several algorithms for each direction, between passes. Contract and
+// formulas: lockstep/op.h, Conv2d. Null algorithms: a fixed one.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// The ways to do a bare convolution, which one is taken for each direction, and in which layout a graph's activations
-// lie.
+// The algorithms of a bare convolution, which of them is used for each direction, and the layout of a graph's
+// activations.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -16,31 +16,31 @@
 namespace lockstep::cpu {
 namespace {
 
-struct Way {
+struct ConvolutionAlgorithm {
   const char* name;
   bool (*fits)(const Conv2dDescription&, Direction);
   std::unique_ptr<BareConvolution> (*make)(const Conv2dDescription&, Direction, const CpuContext&);
 };
 
 // Names are part of what is remembered on disk: kernels that change their speed get another.
-const Way kAmx{.name = "amx", .fits = amx_convolution_fits, .make = make_amx_convolution};
-const Way kBlocks{.name = "blocks", .fits = weight_gradient_fits, .make = make_weight_gradient};
-const Way kDirect{.name = "direct",
-                  .fits = [](const Conv2dDescription&, Direction) { return true; },
-                  .make = make_onednn_convolution};
-const Way kMatmul{.name = "matmul", .fits = matmul_convolution_fits, .make = make_matmul_convolution};
+const ConvolutionAlgorithm kAmx{.name = "amx", .fits = amx_convolution_fits, .make = make_amx_convolution};
+const ConvolutionAlgorithm kBlocks{.name = "blocks", .fits = weight_gradient_fits, .make = make_weight_gradient};
+const ConvolutionAlgorithm kDirect{.name = "direct",
+                                   .fits = [](const Conv2dDescription&, Direction) { return true; },
+                                   .make = make_onednn_convolution};
+const ConvolutionAlgorithm kMatmul{.name = "matmul", .fits = matmul_convolution_fits, .make = make_matmul_convolution};
 
 /// In the order of a fixed choice.
-std::vector<const Way*> ways_of(const Conv2dDescription& d, Direction direction) {
-  std::vector<const Way*> ways{&kAmx, &kDirect, &kBlocks, &kMatmul};
-  if (weight_gradient_pays(d)) std::swap(ways[1], ways[2]);
-  std::erase_if(ways, [&](const Way* way) { return !way->fits(d, direction); });
-  return ways;
+std::vector<const ConvolutionAlgorithm*> algorithms_of(const Conv2dDescription& d, Direction direction) {
+  std::vector<const ConvolutionAlgorithm*> fitting{&kAmx, &kDirect, &kBlocks, &kMatmul};
+  if (weight_gradient_pays(d)) std::swap(fitting[1], fitting[2]);
+  std::erase_if(fitting, [&](const ConvolutionAlgorithm* algorithm) { return !algorithm->fits(d, direction); });
+  return fitting;
 }
 
 /// The weights' layout that the fixed choice of forward wants.
 std::shared_ptr<const ParameterLayout> first_layout(const Conv2dDescription& d, const CpuContext& context) {
-  return ways_of(d, Direction::forward)[0]->make(d, Direction::forward, context)->weight_layout();
+  return algorithms_of(d, Direction::forward)[0]->make(d, Direction::forward, context)->weight_layout();
 }
 
 /// 64-byte aligned, of numbers near 1.
@@ -63,13 +63,13 @@ class Buffer {
   void* data_;
 };
 
-/// A way as it is timed.
+/// An algorithm as it is timed.
 struct Candidate {
-  const Way* way;
+  const ConvolutionAlgorithm* algorithm;
   Conv2dDescription description;  // x and y are as large as those of the others
 };
 
-/// As many as make a difference to which way is the fastest.
+/// As many as make a difference to which algorithm is the fastest.
 Conv2dDescription with_fewer_images(Conv2dDescription d, std::int64_t images_a_thread, const CpuContext& context) {
   d.x = {std::min(d.x[0], images_a_thread * std::max(1, context.threads)), d.x[1], d.x[2], d.x[3]};
   return d;
@@ -85,7 +85,7 @@ std::vector<double> seconds_of(const std::vector<Candidate>& candidates, Directi
   std::vector<Trial> trials;
   std::size_t weight_bytes = 0, workspace_bytes = 0;
   for (const Candidate& candidate : candidates) {
-    trials.push_back({candidate.way->make(candidate.description, direction, context)});
+    trials.push_back({candidate.algorithm->make(candidate.description, direction, context)});
     const BareConvolution& made = *trials.back().convolution;
     weight_bytes = std::max(weight_bytes, made.weight_layout()->n_elements() * sizeof(float));
     workspace_bytes = std::max(workspace_bytes, made.workspace_bytes());
@@ -127,8 +127,8 @@ std::vector<double> seconds_of(const std::vector<Candidate>& candidates, Directi
 
 constexpr Layout kLayouts[] = {Layout::nchw16c, Layout::nhwc};  // of fp32; the first is the fixed choice
 
-/// In each of kLayouts, all directions of a 3x3 convolution of such activations by their fastest ways, with no more
-/// channels than make a difference.
+/// In each of kLayouts, all directions of a 3x3 convolution of such activations by their fastest algorithms, with no
+/// more channels than make a difference.
 std::vector<double> seconds_in_layouts(const Shape& shape, const CpuContext& context) {
   constexpr std::int64_t kImagesAThread = 8, kChannels = 512;
   const std::int64_t channels = std::min(shape[3], kChannels);
@@ -145,7 +145,7 @@ std::vector<double> seconds_in_layouts(const Shape& shape, const CpuContext& con
     std::vector<Candidate> candidates;
     std::vector<std::size_t> ends;  // of each layout's candidates
     for (const Conv2dDescription& d : descriptions) {
-      for (const Way* way : ways_of(d, direction)) candidates.push_back({way, d});
+      for (const ConvolutionAlgorithm* algorithm : algorithms_of(d, direction)) candidates.push_back({algorithm, d});
       ends.push_back(candidates.size());
     }
     const std::vector<double> found = seconds_of(candidates, direction, context);
@@ -201,22 +201,22 @@ void BareConvolution::weight_gradient(const void*, const void*, float*, bool, vo
 std::unique_ptr<BareConvolution> make_bare_convolution(const Conv2dDescription& given, Direction direction,
                                                        const CpuContext& context, Algorithms* algorithms) {
   check(given);
-  if (!algorithms) return ways_of(given, direction)[0]->make(given, direction, context);
+  if (!algorithms) return algorithms_of(given, direction)[0]->make(given, direction, context);
   Conv2dDescription d = given;
-  // Whichever way is the fastest, weights lie as the first one wants them: a layout that fits a close winner of forward
-  // could rule out the best way of a gradient.
+  // Whichever algorithm is the fastest, weights lie as the first one wants them: a layout that fits a close winner of
+  // forward could rule out the best algorithm of a gradient.
   if (!d.weight_layout) d.weight_layout = first_layout(d, context);
-  const std::vector<const Way*> ways = ways_of(d, direction);
+  const std::vector<const ConvolutionAlgorithm*> fitting = algorithms_of(d, direction);
   constexpr std::int64_t kImagesAThread = 32;
   const Conv2dDescription timed = with_fewer_images(d, kImagesAThread, context);
   std::vector<std::string> names;
   std::vector<Candidate> candidates;
-  for (const Way* way : ways) {
-    names.emplace_back(way->name);
-    candidates.push_back({way, timed});
+  for (const ConvolutionAlgorithm* algorithm : fitting) {
+    names.emplace_back(algorithm->name);
+    candidates.push_back({algorithm, timed});
   }
   const auto seconds = [&] { return seconds_of(candidates, direction, context); };
-  return ways[algorithms->choose(key(d, direction), names, each_of(seconds))]->make(d, direction, context);
+  return fitting[algorithms->choose(key(d, direction), names, each_of(seconds))]->make(d, direction, context);
 }
 
 Layout choose_activation_layout(const Shape& shape, DType dtype, const CpuContext& context, Algorithms* algorithms) {

@@ -1,5 +1,5 @@
 // A bare convolution, without the passes that conv2d.cpp puts around it: three directions, in the caller's layouts.
-// There are several ways to do each (conv2d_ways.cpp).
+// There are several algorithms for each (conv2d_algorithms.cpp).
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,7 @@ class BareConvolution {
   virtual void weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate, void* workspace);
 };
 
-/// One that fits: the way that `algorithms` remembers or finds to be the fastest; null: the first.
+/// One that fits: the algorithm that `algorithms` remembers or finds to be the fastest; null: the first.
 std::unique_ptr<BareConvolution> make_bare_convolution(const Conv2dDescription& d, Direction direction,
                                                        const CpuContext& context, Algorithms* algorithms);
 

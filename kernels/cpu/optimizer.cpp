@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "kernels/cpu/base/parallel.h"
-#include "kernels/cpu/base/pieces.h"
+#include "kernels/cpu/base/segment_blocks.h"
 #include "kernels/cpu/base/simd.h"
 #include "lockstep/error.h"
 
@@ -43,12 +43,12 @@ class CpuOptimizer final : public Optimizer {
  public:
   CpuOptimizer(const OptimizerDescription& d, const CpuContext& context)
       : description_(d),
-        pieces_(cut_into_pieces(d.segments)),
-        parts_(part_count(context, static_cast<std::int64_t>(total_elements(pieces_) * 3 * sizeof(float)))) {}
+        blocks_(cut_into_blocks(d.segments)),
+        parts_(part_count(context, static_cast<std::int64_t>(total_elements(blocks_) * 3 * sizeof(float)))) {}
 
   OpNeeds needs() const override {
     OpNeeds needs;
-    if (description_.kind == Kind::lars) needs.forward_workspace_bytes = pieces_.size() * sizeof(PieceNorms);
+    if (description_.kind == Kind::lars) needs.forward_workspace_bytes = blocks_.size() * sizeof(BlockNorms);
     return needs;
   }
 
@@ -67,22 +67,22 @@ class CpuOptimizer final : public Optimizer {
       case Kind::adamw:
         return apply_adamw(args);
       case Kind::lars:
-        return apply_lars(args, static_cast<PieceNorms*>(memory.workspace));
+        return apply_lars(args, static_cast<BlockNorms*>(memory.workspace));
     }
   }
 
  private:
   using Kind = OptimizerDescription::Kind;
-  struct PieceNorms {
+  struct BlockNorms {
     double parameters = 0, gradients = 0;  // sums of squares
-    double trust_ratio = 1;                // of the piece's segment
+    double trust_ratio = 1;                // of the block's segment
   };
 
-  /// Calls work(index) for all pieces, shared among the threads.
+  /// Calls work(index) for all blocks, which the threads share.
   template <typename Work>
-  void for_pieces(const Work& work) const {
+  void for_blocks(const Work& work) const {
     run_parts(parts_, [&](int part) {
-      const Range range = part_of(static_cast<std::int64_t>(pieces_.size()), part, parts_);
+      const Range range = part_of(static_cast<std::int64_t>(blocks_.size()), part, parts_);
       for (std::int64_t i = range.begin; i < range.end; ++i) work(static_cast<std::size_t>(i));
     });
   }
@@ -102,40 +102,40 @@ class CpuOptimizer final : public Optimizer {
     const SgdTask decayed = sgd_task(args);
     SgdTask plain = decayed;
     plain.weight_decay = 0;
-    for_pieces([&](std::size_t i) {
-      const ParameterSegment& piece = pieces_[i];
-      LOCKSTEP_DISPATCH(sgd)(piece.decay ? decayed : plain, piece.begin, piece.begin + piece.n_elements);
+    for_blocks([&](std::size_t i) {
+      const ParameterSegment& block = blocks_[i];
+      LOCKSTEP_DISPATCH(sgd)(block.decay ? decayed : plain, block.begin, block.begin + block.n_elements);
     });
   }
 
   // ratio * (clip * g + decay * w) is SGD with both coefficients times the ratio.
-  void apply_lars(const Apply& args, PieceNorms* norms) const {
-    for_pieces([&](std::size_t i) {
-      const ParameterSegment& piece = pieces_[i];
+  void apply_lars(const Apply& args, BlockNorms* norms) const {
+    for_blocks([&](std::size_t i) {
+      const ParameterSegment& block = blocks_[i];
       norms[i] = {};
-      if (!piece.decay) return;
-      norms[i].parameters = LOCKSTEP_DISPATCH(sum_of_squares)(args.parameters + piece.begin, piece.n_elements);
-      norms[i].gradients = LOCKSTEP_DISPATCH(sum_of_squares)(args.gradients + piece.begin, piece.n_elements);
+      if (!block.decay) return;
+      norms[i].parameters = LOCKSTEP_DISPATCH(sum_of_squares)(args.parameters + block.begin, block.n_elements);
+      norms[i].gradients = LOCKSTEP_DISPATCH(sum_of_squares)(args.gradients + block.begin, block.n_elements);
     });
     set_trust_ratios(norms, args.scalars->clip_coefficient);
     const SgdTask task = sgd_task(args);
-    for_pieces([&](std::size_t i) {
-      const ParameterSegment& piece = pieces_[i];
+    for_blocks([&](std::size_t i) {
+      const ParameterSegment& block = blocks_[i];
       SgdTask scaled = task;
       scaled.clip_coefficient = static_cast<float>(norms[i].trust_ratio * task.clip_coefficient);
-      scaled.weight_decay = piece.decay ? static_cast<float>(norms[i].trust_ratio * task.weight_decay) : 0.0f;
-      LOCKSTEP_DISPATCH(sgd)(scaled, piece.begin, piece.begin + piece.n_elements);
+      scaled.weight_decay = block.decay ? static_cast<float>(norms[i].trust_ratio * task.weight_decay) : 0.0f;
+      LOCKSTEP_DISPATCH(sgd)(scaled, block.begin, block.begin + block.n_elements);
     });
   }
 
-  /// On one thread: sums over each segment's pieces, which lie one after another, in their order.
-  void set_trust_ratios(PieceNorms* norms, double clip_coefficient) const {
+  /// On one thread: sums over each segment's blocks, which lie one after another, in their order.
+  void set_trust_ratios(BlockNorms* norms, double clip_coefficient) const {
     const OptimizerDescription& d = description_;
     std::size_t begin = 0;
     for (const ParameterSegment& segment : d.segments) {
       std::size_t end = begin;
-      PieceNorms total;
-      for (; end < pieces_.size() && pieces_[end].begin < segment.begin + segment.n_elements; ++end) {
+      BlockNorms total;
+      for (; end < blocks_.size() && blocks_[end].begin < segment.begin + segment.n_elements; ++end) {
         total.parameters += norms[end].parameters;
         total.gradients += norms[end].gradients;
       }
@@ -167,14 +167,14 @@ class CpuOptimizer final : public Optimizer {
                       .clip_coefficient = s.clip_coefficient};
     AdamwTask plain = decayed;
     plain.keep = 1;
-    for_pieces([&](std::size_t i) {
-      const ParameterSegment& piece = pieces_[i];
-      LOCKSTEP_DISPATCH(adamw)(piece.decay ? decayed : plain, piece.begin, piece.begin + piece.n_elements);
+    for_blocks([&](std::size_t i) {
+      const ParameterSegment& block = blocks_[i];
+      LOCKSTEP_DISPATCH(adamw)(block.decay ? decayed : plain, block.begin, block.begin + block.n_elements);
     });
   }
 
   OptimizerDescription description_;
-  std::vector<ParameterSegment> pieces_;
+  std::vector<ParameterSegment> blocks_;
   int parts_;
 };
 

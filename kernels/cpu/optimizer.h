@@ -1,4 +1,4 @@
-// SGD, AdamW and LARS over the whole parameter arena in one pass (op.h has the formulas), segments in pieces over
+// SGD, AdamW and LARS over the whole parameter arena in one pass (op.h has the formulas), segments in blocks over
 // threads; LARS takes its norms in a pass before that.
 #pragma once
 

@@ -7,13 +7,13 @@
 
 #include "kernels/cuda/backend_gpu_report.h"
 #include "kernels/cuda/backend_ops.h"
+#include "kernels/cuda/base/captured_graph.h"
 #include "kernels/cuda/base/check.h"
 #include "kernels/cuda/base/count.h"
 #include "kernels/cuda/base/cublaslt.h"
 #include "kernels/cuda/base/cudnn.h"
 #include "kernels/cuda/base/nvml.h"
 #include "kernels/cuda/base/nvtx.h"
-#include "kernels/cuda/base/captured_graph.h"
 #include "kernels/cuda/base/stream.h"
 #include "lockstep/error.h"
 

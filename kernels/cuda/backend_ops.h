@@ -5,17 +5,17 @@
 #include <utility>
 
 #include "kernels/cuda/batchnorm.h"
+#include "kernels/cuda/cast.h"
 #include "kernels/cuda/clip_norm.h"
 #include "kernels/cuda/conv2d.h"
-#include "kernels/cuda/cast.h"
 #include "kernels/cuda/cross_entropy.h"
 #include "kernels/cuda/hash.h"
 #include "kernels/cuda/image_input.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/moving_average.h"
 #include "kernels/cuda/optimizer.h"
-#include "kernels/cuda/pool2d.h"
 #include "kernels/cuda/ordered_sum.h"
+#include "kernels/cuda/pool2d.h"
 #include "lockstep/backend.h"
 
 namespace lockstep::cuda {
@@ -44,7 +44,9 @@ class OpsBackend : public Backend {
   }
   std::unique_ptr<Optimizer> optimizer(const OptimizerDescription& d) override { return make_optimizer(d, context_); }
   std::unique_ptr<ClipNorm> clip_norm(const ClipNormDescription& d) override { return make_clip_norm(d, context_); }
-  std::unique_ptr<OrderedSum> ordered_sum(const OrderedSumDescription& d) override { return make_ordered_sum(d, context_); }
+  std::unique_ptr<OrderedSum> ordered_sum(const OrderedSumDescription& d) override {
+    return make_ordered_sum(d, context_);
+  }
   std::unique_ptr<Cast> cast(const CastDescription& d) override { return make_cast(d, context_); }
   std::unique_ptr<MovingAverage> moving_average(const MovingAverageDescription& d) override {
     return make_moving_average(d, context_);

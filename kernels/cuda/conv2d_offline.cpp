@@ -48,7 +48,7 @@ bool has_plan_offline(ConvolutionGraph graph, const ConvolutionShape& shape, int
 }
 
 std::unique_ptr<PlannedConvolution> plan_offline(ConvolutionGraph graph, const ConvolutionShape& shape,
-                                                        const CudaContext& context) {
+                                                 const CudaContext& context) {
   if (!has_plan_offline(graph, shape, context.compute_capability)) return nullptr;
   return std::make_unique<OfflineConvolution>(text(shape));
 }

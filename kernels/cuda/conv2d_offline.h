@@ -12,6 +12,6 @@ bool has_plan_offline(ConvolutionGraph graph, const ConvolutionShape& shape, int
 
 /// Has a workspace as large as a plan without timing may want, and cannot run.
 std::unique_ptr<PlannedConvolution> plan_offline(ConvolutionGraph graph, const ConvolutionShape& shape,
-                                                        const CudaContext& context);
+                                                 const CudaContext& context);
 
 }  // namespace lockstep::cuda

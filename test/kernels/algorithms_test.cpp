@@ -1,4 +1,4 @@
-// Ways of an op: what is remembered is taken, what is not is timed once, and without a table the first way is taken.
+// Algorithms of an op: a remembered choice is used, others are timed once, and without a table the first is used.
 #include "lockstep/algorithms.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-const std::vector<std::string> kWays{"slow", "fast", "middling"};
+const std::vector<std::string> kNames{"slow", "fast", "middling"};
 
 TEST(Algorithms, UnknownOnesAreTimedOnce) {
   const std::vector<double> seconds{3, 1, 2};
@@ -23,14 +23,14 @@ TEST(Algorithms, UnknownOnesAreTimedOnce) {
     return seconds[i];
   };
   Algorithms algorithms;
-  EXPECT_EQ(algorithms.choose("a", kWays, time), 0u) << "the first while nothing is timed";
+  EXPECT_EQ(algorithms.choose("a", kNames, time), 0u) << "the first while nothing is timed";
   EXPECT_EQ(n_timed, 0);
   EXPECT_FALSE(algorithms.is_complete());
   algorithms.time_unknown();
   EXPECT_TRUE(algorithms.is_complete());
-  EXPECT_EQ(algorithms.choose("a", kWays, time), 1u);
+  EXPECT_EQ(algorithms.choose("a", kNames, time), 1u);
   EXPECT_EQ(n_timed, 3);
-  EXPECT_EQ(algorithms.choose("a", kWays, time), 1u);
+  EXPECT_EQ(algorithms.choose("a", kNames, time), 1u);
   EXPECT_EQ(n_timed, 3) << "remembered";
   EXPECT_EQ(algorithms.choices(), (Algorithms::Choices{{"a", "fast"}}));
 }
@@ -38,15 +38,15 @@ TEST(Algorithms, UnknownOnesAreTimedOnce) {
 TEST(Algorithms, RememberedOnesAreTaken) {
   Algorithms algorithms({{"a", "middling"}, {"b", "gone"}});
   const auto never = [](std::size_t) -> double { throw std::logic_error("timed"); };
-  EXPECT_EQ(algorithms.choose("a", kWays, never), 2u);
+  EXPECT_EQ(algorithms.choose("a", kNames, never), 2u);
   EXPECT_TRUE(algorithms.is_complete());
-  EXPECT_EQ(algorithms.choose("one way", std::vector<std::string>{"only"}, never), 0u);
+  EXPECT_EQ(algorithms.choose("one algorithm", std::vector<std::string>{"only"}, never), 0u);
   EXPECT_TRUE(algorithms.is_complete());
-  EXPECT_EQ(algorithms.choose("b", kWays, never), 0u) << "a way that does not exist here is none";
+  EXPECT_EQ(algorithms.choose("b", kNames, never), 0u) << "an algorithm that does not exist here is ignored";
   EXPECT_FALSE(algorithms.is_complete());
 }
 
-TEST(Algorithms, WaysThatFailAreNotTaken) {
+TEST(Algorithms, AlgorithmsThatFailAreNotUsed) {
   Algorithms algorithms;
   int n_called = 0;
   algorithms.time_unknown([&] { ++n_called; });
@@ -54,18 +54,18 @@ TEST(Algorithms, WaysThatFailAreNotTaken) {
     if (i < 2) fail(ErrorCode::out_of_memory, "no memory for its workspace");
     return 5;
   };
-  EXPECT_EQ(algorithms.choose("a", kWays, only_the_last), 2u);
+  EXPECT_EQ(algorithms.choose("a", kNames, only_the_last), 2u);
   EXPECT_EQ(algorithms.choices().at("a"), "middling");
   const auto none = [](std::size_t) -> double { fail(ErrorCode::out_of_memory, "no memory for its workspace"); };
-  EXPECT_EQ(algorithms.choose("b", kWays, none), 0u);
+  EXPECT_EQ(algorithms.choose("b", kNames, none), 0u);
   EXPECT_FALSE(algorithms.choices().contains("b")) << "another start may find one";
   EXPECT_EQ(n_called, 6);
   algorithms.time_no_more();
-  EXPECT_EQ(algorithms.choose("b", kWays, only_the_last), 0u);
+  EXPECT_EQ(algorithms.choose("b", kNames, only_the_last), 0u);
   EXPECT_EQ(n_called, 6);
 }
 
-/// Every way of every direction gives the numbers of the fixed one, but for rounding.
+/// Every algorithm of every direction gives the numbers of the fixed one, but for rounding.
 void expect_ways_agree(const Conv2dDescription& d) {
   const auto timed = std::make_shared<Algorithms>();
   timed->time_unknown();
@@ -80,9 +80,9 @@ void expect_ways_agree(const Conv2dDescription& d) {
   const test::UnitInputs inputs = test::rounded_to(DType::bf16, test::make_inputs(d, 1));
   const test::UnitOutputs expected = test::run(*fixed, d, inputs, {});
   // And the other way round in every key.
-  for (const char* way : {"amx", "direct", "blocks", "matmul"}) {
+  for (const char* algorithm : {"amx", "direct", "blocks", "matmul"}) {
     Algorithms::Choices others = timed->choices();
-    for (auto& [key, name] : others) name = way;
+    for (auto& [key, name] : others) name = algorithm;
     const auto backend =
         make_backend({.device = "cpu", .threads = 2, .algorithms = std::make_shared<Algorithms>(others)});
     SCOPED_TRACE(backend->conv2d(d)->describe());
@@ -108,7 +108,7 @@ TEST(Algorithms, OfConvolutions) {
         }
 }
 
-/// Ways are timed with the parameter as it will lie, which is as the fixed choice of forward wants it.
+/// Algorithms are timed with the parameter as it will lie, which is as the fixed choice of forward wants it.
 TEST(Algorithms, DoNotChangeHowWeightsLie) {
   Conv2dDescription d{.x = {2, 8, 8, 64}, .out_channels = 32};
   const std::string fixed = make_backend({.device = "cpu"})->conv2d(d)->weight_layout()->describe();
@@ -116,9 +116,9 @@ TEST(Algorithms, DoNotChangeHowWeightsLie) {
   timed->time_unknown();
   (void)make_backend({.device = "cpu", .algorithms = timed})->conv2d(d);
   Algorithms::Choices choices = timed->choices();
-  for (auto& [key, way] : choices) {
+  for (auto& [key, algorithm] : choices) {
     EXPECT_NE(key.find("weights " + fixed), std::string::npos) << key;
-    way = "matmul";
+    algorithm = "matmul";
   }
   const auto others = std::make_shared<Algorithms>(choices);
   EXPECT_EQ(make_backend({.device = "cpu", .algorithms = others})->conv2d(d)->weight_layout()->describe(), fixed);

@@ -240,13 +240,13 @@ INSTANTIATE_TEST_SUITE_P(Pairs, Conv2dLayouts,
                                            Layouts{Layout::nhwc, Layout::nchw16c},
                                            Layouts{Layout::nchw16c, Layout::nhwc}));
 
-/// Remembers `way` for every choice of this convolution.
-Algorithms remembered(const std::string& way, const Conv2dDescription& d, const CpuContext& context) {
+/// Remembers `algorithm` for every choice of this convolution.
+Algorithms remembered(const std::string& algorithm, const Conv2dDescription& d, const CpuContext& context) {
   Algorithms timed;  // tells the keys
   timed.time_unknown();
   (void)make_conv2d(d, context, {}, &timed);
   Algorithms::Choices choices = timed.choices();
-  for (auto& [key, chosen] : choices) chosen = way;
+  for (auto& [key, chosen] : choices) chosen = algorithm;
   return Algorithms(choices);
 }
 
@@ -380,13 +380,13 @@ struct Step {
 };
 
 Step normalised_step(const CpuOptions& options, const CpuContext& context, bool store, Layout layout,
-                     const std::string& way = "") {
+                     const std::string& algorithm = "") {
   Conv2dDescription d = describe({4, 32, 32, 64}, 64, 3, 1, 1);
   d.x_layout = d.y_layout = layout;
   d.statistics = true;
   d.normalization = InputNormalization{.residual = InputNormalization::Residual::plain, .relu = true, .store = store};
-  Algorithms algorithms = way.empty() ? Algorithms() : remembered(way, d, context);
-  auto conv = make_conv2d(d, context, options, way.empty() ? nullptr : &algorithms);
+  Algorithms algorithms = algorithm.empty() ? Algorithms() : remembered(algorithm, d, context);
+  auto conv = make_conv2d(d, context, options, algorithm.empty() ? nullptr : &algorithms);
   const auto n = static_cast<std::size_t>(d.x.n_elements());
   Memory memory(conv->needs());
   EXPECT_EQ(conv->needs().saved_bytes, store || options.recompute_normalized ? 0u : n * 4);
@@ -456,10 +456,11 @@ TEST(Conv2dNormalisedInput, GivesTheSameBitsWhereverItLies) {
 TEST(Conv2dHeap, IsNotGrownByAStep) {
   if (!heap_is_counted()) GTEST_SKIP() << "a sanitizer owns the heap";
   for (const int threads : {1, 2})
-    for (const auto& [layout, way] :
+    for (const auto& [layout, algorithm] :
          {std::pair(Layout::nhwc, ""), std::pair(Layout::nchw16c, ""), std::pair(Layout::nhwc, "matmul")})
       for (const bool recompute : {false, true}) {
-        const Step step = normalised_step({.recompute_normalized = recompute}, CpuContext{threads}, false, layout, way);
+        const Step step =
+            normalised_step({.recompute_normalized = recompute}, CpuContext{threads}, false, layout, algorithm);
         // oneDNN's lists of arguments; a tensor of this step has 1 MiB.
         RecordProperty("largest_bytes", static_cast<int>(step.heap.largest_bytes));
         RecordProperty("n_allocations", static_cast<int>(step.heap.n_allocations));

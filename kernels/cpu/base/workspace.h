@@ -15,7 +15,7 @@ class WorkspacePlan {
     peak_ = std::max(peak_, end_);
     return offset;
   }
-  /// Pieces taken since `mark` are done with; their place is taken again.
+  /// Memory taken since `mark` are done with; their place is taken again.
   std::size_t mark() const { return end_; }
   void rewind(std::size_t mark) { end_ = mark; }
   std::size_t size_bytes() const { return peak_; }

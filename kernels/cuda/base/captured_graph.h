@@ -1,5 +1,6 @@
 // A repeated part of a step as a CUDA graph: run eagerly at first (libraries load their kernels then), captured at the
-// third time, one launch from then on. Capture is local to the thread: readers and the checkpoint writer are not affected.
+// third time, one launch from then on. Capture is local to the thread: readers and the checkpoint writer are not
+// affected.
 #pragma once
 
 #include "kernels/cuda/base/stream.h"

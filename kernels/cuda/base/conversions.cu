@@ -26,17 +26,17 @@ __device__ inline std::int64_t item_stride() { return std::int64_t{gridDim.x} * 
 
 // ---- fp32 to fp16 or bf16 -------------------------------------------------------------------------------------------
 
-struct Pieces {
-  Narrowing piece[3];
+struct NarrowParts {
+  Narrowing parts[3];
 };
 
 /// Eight numbers at a time: two loads and a store of 16 bytes.
 template <typename T>
-__device__ void narrow_packs(const Narrowing& piece) {
-  const std::int64_t n_packs = piece.rows.n_rows * piece.rows.length / Pack<T>::kSize;
-  T* target = static_cast<T*>(piece.target);
+__device__ void narrow_packs(const Narrowing& part) {
+  const std::int64_t n_packs = part.rows.n_rows * part.rows.length / Pack<T>::kSize;
+  T* target = static_cast<T*>(part.target);
   for (std::int64_t i = first_item(); i < n_packs; i += item_stride()) {
-    const Pack<float> low = load_pack(piece.source + 8 * i), high = load_pack(piece.source + 8 * i + 4);
+    const Pack<float> low = load_pack(part.source + 8 * i), high = load_pack(part.source + 8 * i + 4);
     Pack<T> out;
     for (int j = 0; j < 4; ++j) {
       out.values[j] = from_float<T>(low.values[j]);
@@ -46,12 +46,12 @@ __device__ void narrow_packs(const Narrowing& piece) {
   }
 }
 template <typename T>
-__device__ void narrow_rows(const Narrowing& piece) {
-  const Rows rows = piece.rows;
-  T* target = static_cast<T*>(piece.target);
+__device__ void narrow_rows(const Narrowing& part) {
+  const Rows rows = part.rows;
+  T* target = static_cast<T*>(part.target);
   for (std::int64_t i = first_item(); i < rows.n_rows * rows.padded; i += item_stride()) {
     const std::int64_t row = i / rows.padded, column = i % rows.padded;
-    target[i] = from_float<T>(column < rows.length ? piece.source[row * rows.length + column] : 0.0f);
+    target[i] = from_float<T>(column < rows.length ? part.source[row * rows.length + column] : 0.0f);
   }
 }
 __host__ __device__ inline bool is_whole_packs(const Rows& rows, const void* a, const void* b) {
@@ -60,12 +60,12 @@ __host__ __device__ inline bool is_whole_packs(const Rows& rows, const void* a, 
 }
 
 template <typename T>
-__global__ void narrow_pieces(Pieces pieces) {
-  for (const Narrowing& piece : pieces.piece) {
-    if (is_whole_packs(piece.rows, piece.source, piece.target))
-      narrow_packs<T>(piece);
+__global__ void narrow_parts(NarrowParts parts) {
+  for (const Narrowing& part : parts.parts) {
+    if (is_whole_packs(part.rows, part.source, part.target))
+      narrow_packs<T>(part);
     else
-      narrow_rows<T>(piece);
+      narrow_rows<T>(part);
   }
 }
 
@@ -209,15 +209,15 @@ __global__ void add_columns(const T* values, float* sums, std::int64_t n_rows, s
 
 }  // namespace
 
-void narrow(DType dtype, const std::array<Narrowing, 3>& pieces, const CudaContext& context, Stream& stream) {
+void narrow(DType dtype, const std::array<Narrowing, 3>& parts, const CudaContext& context, Stream& stream) {
   std::int64_t items = 0;
-  for (const Narrowing& piece : pieces) {
-    const bool packs = is_whole_packs(piece.rows, piece.source, piece.target);
-    items = std::max(items, piece.rows.n_rows * piece.rows.padded / (packs ? 8 : 1));
+  for (const Narrowing& part : parts) {
+    const bool packs = is_whole_packs(part.rows, part.source, part.target);
+    items = std::max(items, part.rows.n_rows * part.rows.padded / (packs ? 8 : 1));
   }
   for_half(dtype, [&](auto* type) {
-    launch(narrow_pieces<std::remove_pointer_t<decltype(type)>>, grid_of(items, context), stream,
-           Pieces{{pieces[0], pieces[1], pieces[2]}});
+    launch(narrow_parts<std::remove_pointer_t<decltype(type)>>, grid_of(items, context), stream,
+           NarrowParts{{parts[0], parts[1], parts[2]}});
   });
 }
 
@@ -302,13 +302,12 @@ void widen_from_blocks(DType dtype, const void* source, float* target, const Pix
   });
 }
 
-void to_double(const std::array<DoubleSums, 2>& pieces, const CudaContext& context, Stream& stream) {
-  launch(sums_to_double, grid_of(std::max(pieces[0].n, pieces[1].n), context), stream, pieces[0], pieces[1]);
+void to_double(const std::array<DoubleSums, 2>& parts, const CudaContext& context, Stream& stream) {
+  launch(sums_to_double, grid_of(std::max(parts[0].n, parts[1].n), context), stream, parts[0], parts[1]);
 }
 
-void recover_gamma_beta(const std::array<GammaBeta, 2>& pieces, const CudaContext& context, Stream& stream) {
-  launch(recover_both, grid_of(std::max(pieces[0].channels, pieces[1].channels), context), stream, pieces[0],
-         pieces[1]);
+void recover_gamma_beta(const std::array<GammaBeta, 2>& parts, const CudaContext& context, Stream& stream) {
+  launch(recover_both, grid_of(std::max(parts[0].channels, parts[1].channels), context), stream, parts[0], parts[1]);
 }
 
 void sum_columns(const ColumnSums& shape, const void* values, float* sums, bool accumulate, const CudaContext&,

@@ -1,5 +1,5 @@
 // Small kernels between what parameters and sums are kept in (fp32, fp64) and what libraries' kernels read and write.
-// Each is one launch; pieces that are not wanted have n_rows 0.
+// Each is one launch; parts that are not wanted have n_rows 0.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ struct Narrowing {
   void* target = nullptr;
   Rows rows;
 };
-void narrow(DType dtype, const std::array<Narrowing, 3>& pieces, const CudaContext& context, Stream& stream);
+void narrow(DType dtype, const std::array<Narrowing, 3>& parts, const CudaContext& context, Stream& stream);
 
 /// target (n_rows, length) of fp32, overwritten or added to, from source (n_rows, padded) of fp16 or bf16.
 void widen(DType dtype, const void* source, float* target, const Rows& rows, bool accumulate,
@@ -64,7 +64,7 @@ struct DoubleSums {
   double* target = nullptr;
   std::int64_t n = 0;
 };
-void to_double(const std::array<DoubleSums, 2>& pieces, const CudaContext& context, Stream& stream);
+void to_double(const std::array<DoubleSums, 2>& parts, const CudaContext& context, Stream& stream);
 
 /// What a batch norm was made with, from what it made: gamma_beta (2, C) of scale_bias (2, C) and
 /// mean_inverse_stddev (2, C).
@@ -74,7 +74,7 @@ struct GammaBeta {
   float* gamma_beta = nullptr;
   std::int64_t channels = 0;
 };
-void recover_gamma_beta(const std::array<GammaBeta, 2>& pieces, const CudaContext& context, Stream& stream);
+void recover_gamma_beta(const std::array<GammaBeta, 2>& parts, const CudaContext& context, Stream& stream);
 
 /// sums (n_columns), overwritten or added to: over the rows of `values` (n_rows, n_columns).
 struct ColumnSums {

@@ -47,7 +47,7 @@ double seconds_of(const std::function<void(Stream&)>& run, const CudaContext& co
   for (int i = 0; i < kRepetitions && least < 2 * best; ++i) least = std::min(least, once());
   return least;
 } catch (...) {
-  (void)cudaGetLastError();  // the way that failed is left, and its error with it
+  (void)cudaGetLastError();  // the error of the algorithm that failed is cleared
   throw;
 }
 

@@ -1,4 +1,4 @@
-// Memory and a clock to time ways with. Outside of steps: this allocates and waits.
+// Memory and a clock to time algorithms with. Outside of steps: this allocates and waits.
 #pragma once
 
 #include <cstddef>

@@ -1,0 +1,29 @@
+// Parameter segments cut into blocks, which threads share. The cut depends on the segments alone.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "lockstep/op.h"
+
+namespace lockstep::cpu {
+
+/// Of at most 16,384 elements: 64 KiB of each arena.
+inline std::vector<ParameterSegment> cut_into_blocks(std::span<const ParameterSegment> segments) {
+  constexpr std::size_t kBlockElements = 16384;
+  std::vector<ParameterSegment> blocks;
+  for (const ParameterSegment& segment : segments)
+    for (std::size_t done = 0; done < segment.n_elements; done += kBlockElements)
+      blocks.push_back({segment.begin + done, std::min(kBlockElements, segment.n_elements - done), segment.decay});
+  return blocks;
+}
+
+inline std::size_t total_elements(std::span<const ParameterSegment> blocks) {
+  std::size_t total = 0;
+  for (const ParameterSegment& block : blocks) total += block.n_elements;
+  return total;
+}
+
+}  // namespace lockstep::cpu
