@@ -40,7 +40,7 @@ int launched_rank() {
 /// first of its node speaks, at once, since mpirun ends the others within two seconds.
 void let_others_speak(ErrorCode code, int rank, int status) {
   World* world = current_world().get();
-  if (code == ErrorCode::comm_rank_died && world != nullptr && world->is_first_to_speak()) return;
+  if (code == ErrorCode::comm_rank_died && world != nullptr && world->is_first_to_report()) return;
   const bool is_consequence = code == ErrorCode::comm_rank_lost || code == ErrorCode::comm_rank_died;
   if (rank == 0 && !is_consequence) return;
   const timespec pause = is_consequence ? timespec{3, 0} : timespec{1, 500'000'000};

@@ -1,9 +1,9 @@
 // What ranks exchange.
 //
-// Communicator: sums over all ranks, inside the step. One static schedule of all-reduces is issued in the same order
-// on every rank, from one thread. The memory it works on is taken once from allocate(), so that ranks of a node can
-// map each other's and sum in place.
-// World: everything before, between and after steps: small, blocking, host memory.
+// Communicator: sums over all ranks, inside the step. All-reduces follow one static schedule: every rank issues the
+// same ones in the same order, from one thread. Their memory is allocated once by allocate(), so that the ranks of a
+// node can map each other's memory and sum in place. World: everything that is exchanged before, between and after
+// steps. Its calls are small and blocking, and work on host memory.
 #pragma once
 
 #include <cstddef>
@@ -21,15 +21,17 @@
 namespace lockstep {
 
 struct Slice {
-  void* data = nullptr;  // inside Communicator::allocate()'s memory
+  void* data = nullptr;  // inside memory of Communicator::allocate()
   std::size_t n_elements = 0;
   DType dtype = DType::fp32;  // fp32 or fp64
-  DType wire = DType::fp32;   // of an fp32 slice between nodes: fp32, or bf16 or fp16, to which each node's sum and the
-                              // sum of all are rounded; they are added in fp32
+  // The type in which an fp32 slice travels between nodes: fp32, bf16 or fp16. The sum of each node and the total are
+  // rounded to it; additions are always in fp32.
+  DType wire = DType::fp32;
 };
 
-/// The order of a sum: a binary tree over sources in turn, written as what a machine with a stack does. Source s is
-/// pushed, then merges[s] times the two on top are replaced by lower + upper. {0, 1, 0, 2} is (0 + 1) + (2 + 3).
+/// The order of a sum: a binary tree over the sources, which are visited in turn, written as a program for a stack
+/// machine. Source s is pushed, and then the top two entries are replaced by lower + upper, merges[s] times.
+/// {0, 1, 0, 2} means (0 + 1) + (2 + 3).
 struct SumOrder {
   std::vector<int> merges;
   int size() const { return static_cast<int>(merges.size()); }
@@ -45,14 +47,16 @@ class Communicator {
   /// Zero-filled, 4096-byte aligned. Collective over all ranks; every rank asks for the same size.
   virtual std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) = 0;
 
-  /// Replaces `slice` by its sum over all ranks, the same bits on every rank and in every run with as many ranks;
-  /// where the communicator was made with a SumOrder, by that tree and no other.
-  /// Starts when `ready` is done; `done` is begun before the call returns and done afterwards. Issued from one
-  /// thread, in the same order with the same sizes on every rank. `label` names it in messages ("bucket 3 of 9").
+  /// Replaces `slice` by its sum over all ranks. The result has the same bits on every rank, and in every run with the
+  /// same number of ranks. A communicator that was made with a SumOrder adds in exactly that order.
+  /// The sum starts when `ready` is done. `done` is marked as pending before the call returns and completes with the
+  /// sum. Every rank issues the same all-reduces in the same order, from one thread. `label` names this one in messages
+  /// ("bucket 3 of 9").
   virtual void all_reduce_async(const Slice& slice, const Event& ready, Event& done, const std::string& label) = 0;
-  /// Whether a sum is work of streams alone, which a CapturedGraph may hold; else each takes a call.
-  virtual bool is_repeatable() const { return false; }
-  /// An event that fits `done`.
+  /// True if an all-reduce is nothing but work on streams, so that it can be captured in a graph. Otherwise the host
+  /// must call all_reduce_async() in every step.
+  virtual bool is_capturable() const { return false; }
+  /// An event that can be passed as `done`.
   virtual std::unique_ptr<Event> make_event() = 0;
 };
 
@@ -67,16 +71,18 @@ class World {
   virtual int n_nodes() const = 0;
   virtual const std::string& host() const = 0;
 
-  // Collective, called by one thread of each rank in the same order. None spins; each throws Error when a rank is lost.
+  // Collectives, called by one thread of each rank in the same order. They sleep while they wait, and throw Error when
+  // a rank is lost.
   virtual void barrier() = 0;
   virtual void broadcast(std::span<std::byte> data, int root) = 0;
   /// Every rank's bytes, in the order of ranks, on every rank; lengths may differ.
   virtual std::vector<std::string> all_gather(std::string_view mine) = 0;
-  /// True on every rank if true on any; a rank that failed says so here before all of them throw.
+  /// True on every rank if true on any. A rank that failed can report it this way, so that all ranks throw together.
   virtual bool any(bool mine) = 0;
 
-  /// True for the first rank of the node that asks: what all see alike, that another rank has died, is said once.
-  virtual bool is_first_to_speak() = 0;
+  /// True for the first rank of the node that asks. When all ranks see the same failure, such as the death of a peer,
+  /// only this one prints it.
+  virtual bool is_first_to_report() = 0;
   /// Ends all ranks of the job with this exit status; does not return.
   [[noreturn]] virtual void abort(int exit_status) = 0;
 };

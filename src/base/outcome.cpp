@@ -40,4 +40,8 @@ std::vector<std::string> all_agree(const std::function<std::vector<std::string>(
   return results_in(std::move(all));
 }
 
+std::vector<std::string> all_agree(World& world, const std::function<std::string()>& work) {
+  return all_agree([&world](const std::string& mine) { return world.all_gather(mine); }, name_in_messages(world), work);
+}
+
 }  // namespace lockstep

@@ -25,5 +25,7 @@ std::vector<std::string> results_in(std::vector<std::string> outcomes);
 /// none waits for it for ever. `gather` is an all_gather of texts.
 std::vector<std::string> all_agree(const std::function<std::vector<std::string>(const std::string& mine)>& gather,
                                    const std::string& who, const std::function<std::string()>& work);
+/// The same over the ranks of `world`.
+std::vector<std::string> all_agree(World& world, const std::function<std::string()>& work);
 
 }  // namespace lockstep

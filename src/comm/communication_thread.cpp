@@ -14,8 +14,8 @@
 #include "base/failure.h"
 #include "base/outcome.h"
 #include "base/signals_blocked.h"
-#include "comm/single.h"
-#include "comm/watch.h"
+#include "comm/single_rank.h"
+#include "comm/watchdog.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 
@@ -27,44 +27,46 @@ using namespace std::chrono_literals;
 
 constexpr auto kShortestPause = 20us;
 constexpr auto kLongestPause = 200us;
-constexpr auto kLookEvery = 100ms;  // liveness of peers, questions of other nodes
-constexpr auto kTimeToEnd = 10s;    // for main, once it was told that the job is lost
-constexpr auto kTimeToAbort = 5s;   // for MPI_Abort, which may hang when peers are gone
+constexpr auto kCheckInterval = 100ms;  // for the liveness of peers and the queries of other nodes
+constexpr auto kShutdownTimeout = 10s;  // for main, after it was notified that the job is lost
+constexpr auto kAbortTimeout = 5s;      // for MPI_Abort, which may hang when peers are gone
 
-/// Whatever happens to MPI, this process ends.
+/// Ends this process even if MPI hangs.
 void end_process_soon(int exit_status) {
   std::thread([exit_status] {
-    std::this_thread::sleep_for(kTimeToAbort);
+    std::this_thread::sleep_for(kAbortTimeout);
     _exit(exit_status);
   }).detach();
 }
 
-/// LOCKSTEP_RANKS_PER_NODE cuts a node into pretended ones, so that tests need one machine only.
-int pretended_ranks_per_node() {
+/// LOCKSTEP_RANKS_PER_NODE splits a node into simulated nodes, so that tests need only one machine.
+int simulated_ranks_per_node() {
   const char* text = std::getenv("LOCKSTEP_RANKS_PER_NODE");
   return text == nullptr ? 0 : std::max(0, std::atoi(text));
 }
 
 }  // namespace
 
-void Lane::enter(std::string_view label) { enter(label, board_->mine().lanes[number_].begun.load() + 1 - n_before_); }
-
-void Lane::enter(std::string_view label, std::uint64_t number) {
-  LaneCell& cell = board_->mine().lanes[number_];
-  const std::size_t length = std::min(label.size(), kLabelBytes - 1);
-  std::memcpy(label_, label.data(), length);
-  label_[length] = '\0';
-  std::memcpy(cell.label, label_, length + 1);
-  waiting_ = {steady_clock::now(), true, n_before_ + number, {label_, length}};
-  cell.begun.store(waiting_.sequence);
+void Channel::enter(std::string_view label) {
+  enter(label, table_->mine().channels[number_].begun.load() + 1 - n_before_);
 }
 
-void Lane::end_at(std::uint64_t number) { board_->mine().lanes[number_].begun.store(n_before_ + number); }
+void Channel::enter(std::string_view label, std::uint64_t number) {
+  ChannelProgress& progress = table_->mine().channels[number_];
+  const std::string_view kept = copy_label(label, label_);
+  copy_label(kept, progress.label);
+  waiting_ = {steady_clock::now(), true, n_before_ + number, kept};
+  progress.begun.store(waiting_.sequence);
+}
+
+void Channel::set_n_collectives(std::uint64_t number) {
+  table_->mine().channels[number_].begun.store(n_before_ + number);
+}
 
 CommunicationThread::CommunicationThread(int* argc, char*** argv, const Launch& launch, double watchdog_seconds) {
   std::promise<void> started;
   std::future<void> result = started.get_future();
-  std::optional<SignalsBlocked> blocked(std::in_place);  // MPI's own threads inherit this too
+  std::optional<SignalsBlocked> blocked(std::in_place);  // inherited by the threads that MPI starts
   thread_ = std::thread([this, argc, argv, &launch, watchdog_seconds, &started] {
     pthread_setname_np(pthread_self(), "communication");
     ::prctl(PR_SET_TIMERSLACK, 1000UL);  // ns; the default of 50 us would more than double the shortest pause
@@ -72,11 +74,11 @@ CommunicationThread::CommunicationThread(int* argc, char*** argv, const Launch& 
       start(argc, argv, launch, watchdog_seconds);
     } catch (...) {
       started.set_exception(std::current_exception());
-      return;  // without MPI_Finalize, which would wait for ranks that may be well
+      return;  // without MPI_Finalize, which would wait for ranks that have not failed
     }
     started.set_value();
     run();
-    watch_.reset();
+    watchdog_.reset();
     mpi_.reset();
   });
   blocked.reset();
@@ -84,29 +86,29 @@ CommunicationThread::CommunicationThread(int* argc, char*** argv, const Launch& 
     result.get();
   } catch (...) {
     thread_.join();
-    mpi_.release();  // NOLINT: see above; the process is about to end
+    mpi_.release();  // NOLINT: no MPI_Finalize, see above; the process is about to end
     throw;
   }
 }
 
 CommunicationThread::~CommunicationThread() {
-  board_->mine().has_left.store(1);
+  table_->mine().has_left.store(1);
   stop_.store(true);
-  ring();
+  wake();
   thread_.join();
 }
 
 void CommunicationThread::start(int* argc, char*** argv, const Launch& launch, double watchdog_seconds) {
   mpi_ = std::make_unique<MpiCalls>(argc, argv);
   check_world_size(launch, mpi_->size());
-  make_tables();
+  make_rank_table();
   log::configure(ranks_.rank, ranks_.size(), ranks_.mine().host, false);
-  make_board();
-  watch_ = std::make_unique<Watch>(*board_, *mpi_, ranks_, watchdog_seconds);
+  make_progress_table();
+  watchdog_ = std::make_unique<Watchdog>(*table_, *mpi_, ranks_, watchdog_seconds);
 }
 
-void CommunicationThread::make_tables() {
-  const int leader = mpi_->node_leader(pretended_ranks_per_node());
+void CommunicationThread::make_rank_table() {
+  const int leader = mpi_->node_leader(simulated_ranks_per_node());
   const std::vector<std::string> rows = mpi_->all_gather(fmt::format("{} {}", leader, host_name()));
   ranks_.rank = mpi_->rank();
   std::vector<int> node_of_leader(rows.size(), -1);
@@ -124,7 +126,7 @@ void CommunicationThread::make_tables() {
   }
 }
 
-void CommunicationThread::make_board() {
+void CommunicationThread::make_progress_table() {
   const auto agree = [this](const auto& step) {
     return all_agree([this](const std::string& text) { return mpi_->all_gather(text); },
                      ranks_.name(ranks_.rank) + ": ", step);
@@ -132,47 +134,48 @@ void CommunicationThread::make_board() {
   const int local_size = static_cast<int>(ranks_.my_node().size());
   const std::vector<std::string> paths = agree([&]() -> std::string {
     if (!ranks_.is_leader()) return "";
-    board_ = std::make_unique<Board>(Board::create(local_size));
-    return board_->path();
+    table_ = std::make_unique<ProgressTable>(ProgressTable::create(local_size));
+    return table_->path();
   });
   agree([&]() -> std::string {
     if (ranks_.is_leader()) return "";
     const std::string& path = paths[static_cast<std::size_t>(ranks_.my_node()[0])];
-    board_ = std::make_unique<Board>(Board::open(path, ranks_.mine().local_rank, local_size));
+    table_ = std::make_unique<ProgressTable>(ProgressTable::open(path, ranks_.mine().local_rank, local_size));
     return "";
   });
-  board_->unlink();
+  table_->unlink();
 }
 
-void CommunicationThread::add(Lane& lane) {
-  const std::lock_guard lock(lanes_mutex_);
+void CommunicationThread::add(Channel& channel) {
+  const std::lock_guard lock(channels_mutex_);
   int number = 0;
-  while (std::any_of(lanes_.begin(), lanes_.end(), [&](const Lane* l) { return l->number_ == number; })) ++number;
-  require(number < kMaxLanes, ErrorCode::internal, "more than {} communicators at a time", kMaxLanes - 1);
-  lane.number_ = number;
-  lane.board_ = board_.get();
-  lane.n_before_ = board_->mine().lanes[number].begun.load();
-  lanes_.push_back(&lane);
+  while (std::any_of(channels_.begin(), channels_.end(), [&](const Channel* c) { return c->number_ == number; }))
+    ++number;
+  require(number < kMaxChannels, ErrorCode::internal, "more than {} communicators at the same time", kMaxChannels - 1);
+  channel.number_ = number;
+  channel.table_ = table_.get();
+  channel.n_before_ = table_->mine().channels[number].begun.load();
+  channels_.push_back(&channel);
 }
 
-void CommunicationThread::remove(Lane& lane) {
-  const std::lock_guard lock(lanes_mutex_);
-  std::erase(lanes_, &lane);
+void CommunicationThread::remove(Channel& channel) {
+  const std::lock_guard lock(channels_mutex_);
+  std::erase(channels_, &channel);
 }
 
 void CommunicationThread::run() {
   while (!stop_.load()) {
     if (abort_status_.load() != kNoAbort) MpiCalls::abort(abort_status_.load());
-    const std::uint32_t seen = board_->doorbell();
+    const std::uint32_t seen = table_->doorbell();
     bool must_poll = false;
-    bool moved = false;
+    bool progressed = false;
     try {
-      moved = step_lanes(must_poll);
-      if (steady_clock::now() >= next_look_) look_around();
+      progressed = step_channels(must_poll);
+      if (steady_clock::now() >= next_check_) check_health();
     } catch (...) {
-      give_up(std::current_exception());
+      fail_job(std::current_exception());
     }
-    if (moved) {
+    if (progressed) {
       pause_ = kShortestPause;
     } else {
       sleep(seen, must_poll);
@@ -180,66 +183,66 @@ void CommunicationThread::run() {
   }
 }
 
-bool CommunicationThread::step_lanes(bool& must_poll) {
-  const std::lock_guard lock(lanes_mutex_);
+bool CommunicationThread::step_channels(bool& must_poll) {
+  const std::lock_guard lock(channels_mutex_);
   if (has_failed_.load()) {
-    tell_lanes();  // of what was posted since
+    cancel_channels();  // with what was posted after the failure
     return false;
   }
-  bool moved = false;
-  for (Lane* lane : lanes_) {
-    lane->moved_ = false;
-    const bool went_on = lane->routine_.step();
-    moved = moved || went_on || lane->moved_;
-    must_poll = must_poll || (!lane->routine_.is_over() && lane->routine_.wake() == Wake::poll);
+  bool progressed = false;
+  for (Channel* channel : channels_) {
+    channel->made_progress_ = false;
+    const bool was_resumed = channel->coroutine_.step();
+    progressed = progressed || was_resumed || channel->made_progress_;
+    must_poll = must_poll || (!channel->coroutine_.is_done() && channel->coroutine_.wake_on() == WakeOn::poll);
   }
-  return moved;
+  return progressed;
 }
 
-void CommunicationThread::look_around() {
-  next_look_ = steady_clock::now() + kLookEvery;
+void CommunicationThread::check_health() {
+  next_check_ = steady_clock::now() + kCheckInterval;
   if (has_failed_.load()) {
     if (steady_clock::now() < end_by_) return;
-    log::error("the job was lost and did not end by itself within {} s", kTimeToEnd.count());
+    log::error("the job is lost and did not end within {} s; aborting it", kShutdownTimeout.count());
     note_failure();
     end_process_soon(kExitFailed);
     MpiCalls::abort(kExitFailed);
   }
-  const std::lock_guard lock(lanes_mutex_);
-  for (Lane* lane : lanes_) lane->look();
-  watch_->look(lanes_);
+  const std::lock_guard lock(channels_mutex_);
+  for (Channel* channel : channels_) channel->check_device();
+  watchdog_->check(channels_);
 }
 
 void CommunicationThread::sleep(std::uint32_t seen, bool must_poll) {
-  const bool was_rung = board_->wait(seen, must_poll ? pause_ : std::chrono::nanoseconds(kLookEvery));
-  pause_ = was_rung ? kShortestPause : std::min<std::chrono::nanoseconds>(pause_ * 3 / 2, kLongestPause);
+  const bool was_woken = table_->wait(seen, must_poll ? pause_ : std::chrono::nanoseconds(kCheckInterval));
+  pause_ = was_woken ? kShortestPause : std::min<std::chrono::nanoseconds>(pause_ * 3 / 2, kLongestPause);
 }
 
-void CommunicationThread::give_up(const std::exception_ptr& reason) {
+void CommunicationThread::fail_job(const std::exception_ptr& reason) {
   {
     const std::lock_guard lock(failure_mutex_);
     failure_ = reason;
   }
-  end_by_ = steady_clock::now() + kTimeToEnd;
+  end_by_ = steady_clock::now() + kShutdownTimeout;
   has_failed_.store(true);
-  const std::lock_guard lock(lanes_mutex_);
-  tell_lanes();
+  const std::lock_guard lock(channels_mutex_);
+  cancel_channels();
 }
 
-void CommunicationThread::tell_lanes() {
-  bool somebody_waits_for_a_sum = false;
-  for (Lane* lane : lanes_) {
-    switch (lane->give_up(failure_)) {
-      case Lane::Told::caller:
+void CommunicationThread::cancel_channels() {
+  bool only_an_event_waits = false;
+  for (Channel* channel : channels_) {
+    switch (channel->cancel(failure_)) {
+      case Channel::Listener::caller:
         return;  // it throws, and main ends the job
-      case Lane::Told::nobody:
+      case Channel::Listener::nobody:
         break;
-      case Lane::Told::event:
-        somebody_waits_for_a_sum = true;
+      case Channel::Listener::event:
+        only_an_event_waits = true;
     }
   }
-  if (!somebody_waits_for_a_sum) return;
-  if (board_->is_first_to_speak()) {
+  if (!only_an_event_waits) return;
+  if (table_->is_first_to_report()) {
     try {
       std::rethrow_exception(failure_);
     } catch (const std::exception& e) {
@@ -247,7 +250,7 @@ void CommunicationThread::tell_lanes() {
     }
     note_failure();
   }
-  board_->mine().has_spoken.store(1);
+  table_->mine().has_reported.store(1);
   end_process_soon(kExitFailed);
   std::fflush(nullptr);
   MpiCalls::abort(kExitFailed);
@@ -261,10 +264,10 @@ void CommunicationThread::throw_if_failed() {
 
 void CommunicationThread::abort(int exit_status) {
   std::fflush(nullptr);
-  board_->mine().has_spoken.store(1);
+  table_->mine().has_reported.store(1);
   end_process_soon(exit_status);
   abort_status_.store(exit_status);
-  ring();
+  wake();
   while (true) ::pause();
 }
 

@@ -1,8 +1,9 @@
-// The communication thread of a rank: it makes all MPI calls, sums, and watches.
+// The communication thread of a rank: it makes all MPI calls, computes sums, and runs the watchdog.
 //
-// It runs lanes in turn. A lane is one ordered stream of collectives; lanes do not wait for each other. When no lane
-// can go on the thread sleeps on the board's doorbell: until it is rung, or, while something must be polled, for 20 us
-// growing to 200 us. So it takes no core from the work.
+// It serves several channels in turn. A channel is one ordered stream of collectives; channels do not wait for each
+// other. When no channel can proceed, the thread sleeps on its doorbell in the progress table until it is woken. While
+// something must be polled, it sleeps for at most 20 us at first, growing to 200 us. It thus takes no core away from
+// the computation.
 #pragma once
 
 #include <atomic>
@@ -16,33 +17,35 @@
 #include <thread>
 #include <vector>
 
-#include "comm/board.h"
+#include "comm/coroutine.h"
 #include "comm/launch.h"
 #include "comm/mpi_calls.h"
+#include "comm/progress_table.h"
 #include "comm/ranks.h"
-#include "comm/routine.h"
 
 namespace lockstep::comm {
 
-class Watch;
+class Watchdog;
 
-class Lane {
+class Channel {
  public:
-  virtual ~Lane() = default;
-  /// Who learns that the job is lost: a caller that will throw, nobody now, or only an event, which cannot say it.
-  enum class Told : std::uint8_t { caller, nobody, event };
-  /// Gives up what was posted to this lane (a peer is lost, MPI failed). On the communication thread, perhaps
-  /// repeatedly.
-  virtual Told give_up(const std::exception_ptr& reason) = 0;
+  virtual ~Channel() = default;
+  /// Who learns from a channel that the job is lost: a caller, which will throw; nobody, since nobody waits; or only an
+  /// event, which cannot report an error.
+  enum class Listener : std::uint8_t { caller, nobody, event };
+  /// Cancels what was posted to this channel, because a peer is lost or MPI failed. Called on the communication thread,
+  /// possibly repeatedly.
+  virtual Listener cancel(const std::exception_ptr& reason) = 0;
 
-  /// About every 100 ms: a lane whose collectives run on a device sees how far that is. Throws what ends the job.
-  virtual void look() {}
+  /// Called about every 100 ms. A channel whose collectives run on a device looks up their progress. What it throws
+  /// ends the job.
+  virtual void check_device() {}
 
   int number() const { return number_; }
-  /// The collective that this rank is in, if is_on: it may be waiting for others.
+  /// The collective that this rank is in, if is_active. It may be waiting for other ranks.
   struct Waiting {
     std::chrono::steady_clock::time_point since;
-    bool is_on = false;
+    bool is_active = false;
     std::uint64_t sequence = 0;  // from 1
     std::string_view label;
   };
@@ -50,46 +53,48 @@ class Lane {
 
  protected:
   friend class CommunicationThread;
-  /// This rank has come to its next collective: noted on the board, and watched until leave().
+  /// This rank has reached its next collective: publishes it in the progress table. The watchdog watches it until
+  /// leave().
   void enter(std::string_view label);
-  /// The same where collectives are not seen one by one: this is the so many-th of the lane, from 1.
+  /// The same for a channel that does not see each of its collectives: this is its `number`-th, from 1.
   void enter(std::string_view label, std::uint64_t number);
-  void leave() { waiting_.is_on = false; }
-  /// Such a lane, once it is removed: so many collectives it had, the same on all ranks. The next lane of its number
-  /// counts on from there, and where ranks did not agree it would wait for what has been.
-  void end_at(std::uint64_t number);
-  /// From inside an awaited predicate that did some work although it is not yet true.
-  void note_progress() { moved_ = true; }
+  void leave() { waiting_.is_active = false; }
+  /// For such a channel, once it is removed: sets how many collectives it had, which is the same on all ranks. The next
+  /// channel with its number counts on from there. If ranks disagreed, it would wait for collectives of the past.
+  void set_n_collectives(std::uint64_t number);
+  /// Called by an awaited condition that did some work although it does not hold yet.
+  void note_progress() { made_progress_ = true; }
 
-  Routine routine_;
-  Board* board_ = nullptr;
+  Coroutine coroutine_;
+  ProgressTable* table_ = nullptr;
 
  private:
   int number_ = 0;
-  std::uint64_t n_before_ = 0;  // collectives of the lanes that had this number before
+  std::uint64_t n_before_ = 0;  // collectives of earlier channels with this number
   Waiting waiting_;
   char label_[kLabelBytes] = {};
-  bool moved_ = false;
+  bool made_progress_ = false;
 };
 
 class CommunicationThread {
  public:
-  /// Starts MPI, the tables and the board, on the new thread; throws what that throws.
+  /// Starts the thread and, on it, MPI, the rank table and the progress table. Rethrows what they throw.
   CommunicationThread(int* argc, char*** argv, const Launch& launch, double watchdog_seconds);
-  /// Stops the thread, with MPI_Finalize on it. All ranks must have agreed to end (a barrier).
+  /// Calls MPI_Finalize on the thread and stops it. All ranks must have agreed to end (a barrier).
   ~CommunicationThread();
 
   const RankTable& ranks() const { return ranks_; }
-  Board& board() { return *board_; }
+  ProgressTable& progress_table() { return *table_; }
   MpiCalls& mpi() { return *mpi_; }
 
-  /// Adds a lane (kept by the caller), numbered alike on all ranks as they add and remove in the same order.
-  void add(Lane& lane);
-  void remove(Lane& lane);
-  /// After something was posted to a lane.
-  void ring() { board_->ring(board_->local_rank()); }
+  /// Adds a channel, which the caller keeps. It gets the same number on all ranks, because all add and remove their
+  /// channels in the same order.
+  void add(Channel& channel);
+  void remove(Channel& channel);
+  /// Call it after something was posted to a channel.
+  void wake() { table_->wake(table_->local_rank()); }
 
-  /// Throws the reason once a lane was given up.
+  /// Throws the reason if the job is lost.
   void throw_if_failed();
   bool has_failed() const { return has_failed_.load(); }
 
@@ -98,33 +103,33 @@ class CommunicationThread {
 
  private:
   void start(int* argc, char*** argv, const Launch& launch, double watchdog_seconds);
-  void make_tables();
-  void make_board();
+  void make_rank_table();
+  void make_progress_table();
   void run();
-  /// One turn of all lanes; true when any of them went on.
-  bool step_lanes(bool& must_poll);
-  void look_around();
-  void give_up(const std::exception_ptr& reason);
-  void tell_lanes();
+  /// Lets each channel proceed once; true if any of them did.
+  bool step_channels(bool& must_poll);
+  void check_health();
+  void fail_job(const std::exception_ptr& reason);
+  void cancel_channels();
   void sleep(std::uint32_t seen, bool must_poll);
 
   static constexpr int kNoAbort = -1;
 
   std::unique_ptr<MpiCalls> mpi_;
-  std::unique_ptr<Board> board_;
-  std::unique_ptr<Watch> watch_;
+  std::unique_ptr<ProgressTable> table_;
+  std::unique_ptr<Watchdog> watchdog_;
   RankTable ranks_;
 
-  std::mutex lanes_mutex_;  // held while lanes run
-  std::vector<Lane*> lanes_;
+  std::mutex channels_mutex_;  // held while channels run
+  std::vector<Channel*> channels_;
 
   std::chrono::nanoseconds pause_{0};
-  std::chrono::steady_clock::time_point next_look_;
+  std::chrono::steady_clock::time_point next_check_;
   std::atomic<bool> stop_{false};
   std::atomic<bool> has_failed_{false};
   std::mutex failure_mutex_;
   std::exception_ptr failure_;
-  std::chrono::steady_clock::time_point end_by_;  // after a failure: main has until then to end the job
+  std::chrono::steady_clock::time_point end_by_;  // after a failure, main must have ended the job by then
   std::atomic<int> abort_status_{kNoAbort};
   std::thread thread_;
 };

@@ -5,13 +5,6 @@
 #include "lockstep/bf16.h"
 
 namespace lockstep::comm {
-namespace {
-
-std::size_t incoming_bytes(int n_ranks) {
-  return static_cast<std::size_t>(n_ranks) * part_of(DeviceExchange::kChunkBytes, 1, n_ranks, 0).n_elements;
-}
-
-}  // namespace
 
 DeviceExchange::DeviceExchange(Backend& backend, int rank, const SumOrder& order, DType narrowest_wire)
     : order_(order),
@@ -19,95 +12,96 @@ DeviceExchange::DeviceExchange(Backend& backend, int rank, const SumOrder& order
       n_ranks_(order.size()),
       sum_fp32_(backend.ordered_sum({.dtype = DType::fp32})),
       sum_fp64_(backend.ordered_sum({.dtype = DType::fp64})),
-      incoming_(backend.allocate(incoming_bytes(n_ranks_), "parts of other ranks")) {
+      incoming_(backend.allocate(incoming_shards_bytes(kChunkBytes, n_ranks_), "shards of other ranks")) {
   transfers_.reserve(2 * static_cast<std::size_t>(n_ranks_));
   open_.reserve(static_cast<std::size_t>(n_ranks_));
   if (narrowest_wire == DType::fp32) return;
   narrow_ = backend.cast({.from = DType::fp32, .to = narrowest_wire});
   widen_ = backend.cast({.from = narrowest_wire, .to = DType::fp32});
   rounded_ = backend.allocate(kChunkBytes / 2, "rounded gradients");
-  rounded_incoming_ = backend.allocate(incoming_bytes(n_ranks_) / 2, "rounded parts of other ranks");
+  rounded_incoming_ =
+      backend.allocate(incoming_shards_bytes(kChunkBytes, n_ranks_) / 2, "rounded shards of other ranks");
 }
 
 std::size_t DeviceExchange::buffer_bytes(int n_ranks, DType narrowest_wire) {
-  const std::size_t incoming = incoming_bytes(n_ranks);
+  const std::size_t incoming = incoming_shards_bytes(kChunkBytes, n_ranks);
   return incoming + (narrowest_wire == DType::fp32 ? 0 : (incoming + kChunkBytes) / 2);
 }
 
-void DeviceExchange::all_reduce(const Slice& slice, Peers& peers, Stream& stream) {
+void DeviceExchange::all_reduce(const Slice& slice, PointToPoint& network, Stream& stream) {
   const std::size_t length = kChunkBytes / size_bytes(slice.dtype);
   for (std::size_t begin = 0; begin < slice.n_elements; begin += length) {
     const Chunk chunk{.data = static_cast<std::byte*>(slice.data) + begin * size_bytes(slice.dtype),
                       .n_elements = std::min(length, slice.n_elements - begin),
                       .dtype = slice.dtype,
                       .wire = slice.dtype == DType::fp32 ? slice.wire : slice.dtype};
-    scatter(chunk, peers, stream);
-    sum_mine(chunk, stream);
-    gather(chunk, peers, stream);
+    scatter(chunk, network, stream);
+    sum_my_shard(chunk, stream);
+    gather(chunk, network, stream);
   }
 }
 
-Part DeviceExchange::part(const Chunk& chunk, int rank) const {
-  return part_of(chunk.n_elements, size_bytes(chunk.dtype), n_ranks_, rank);
+Range DeviceExchange::shard(const Chunk& chunk, int rank) const {
+  return shard_of(chunk.n_elements, size_bytes(chunk.dtype), n_ranks_, rank);
 }
 
 std::byte* DeviceExchange::values(const Chunk& chunk, int rank) const {
-  return chunk.data + part(chunk, rank).begin * size_bytes(chunk.dtype);
+  return chunk.data + shard(chunk, rank).begin * size_bytes(chunk.dtype);
 }
 
 std::byte* DeviceExchange::wire_data(const Chunk& chunk, int rank) const {
   if (!chunk.is_narrow()) return values(chunk, rank);
-  return static_cast<std::byte*>(rounded_->data()) + part(chunk, rank).begin * size_bytes(chunk.wire);
+  return static_cast<std::byte*>(rounded_->data()) + shard(chunk, rank).begin * size_bytes(chunk.wire);
 }
 
-/// The others' places for my part, close together.
+/// Where the copy of my shard from `rank` is received. The copies are adjacent.
 std::byte* DeviceExchange::incoming(const Chunk& chunk, int rank) const {
   return static_cast<std::byte*>(incoming_->data()) +
-         static_cast<std::size_t>(rank) * part(chunk, rank_).n_elements * size_bytes(chunk.dtype);
+         static_cast<std::size_t>(rank) * shard(chunk, rank_).n_elements * size_bytes(chunk.dtype);
 }
 
-void DeviceExchange::narrow(const Chunk& chunk, Part part, Stream& stream) {
-  if (part.n_elements == 0) return;
-  narrow_->apply({.source = reinterpret_cast<const float*>(chunk.data) + part.begin,
-                  .target = static_cast<Bf16*>(rounded_->data()) + part.begin,
-                  .n_elements = part.n_elements},
+void DeviceExchange::narrow(const Chunk& chunk, Range range, Stream& stream) {
+  if (range.n_elements == 0) return;
+  narrow_->apply({.source = reinterpret_cast<const float*>(chunk.data) + range.begin,
+                  .target = static_cast<Bf16*>(rounded_->data()) + range.begin,
+                  .n_elements = range.n_elements},
                  {}, stream);
 }
 
-void DeviceExchange::widen(const Chunk& chunk, Part part, Stream& stream) {
-  if (part.n_elements == 0) return;
-  widen_->apply({.source = static_cast<const Bf16*>(rounded_->data()) + part.begin,
-                 .target = reinterpret_cast<float*>(chunk.data) + part.begin,
-                 .n_elements = part.n_elements},
+void DeviceExchange::widen(const Chunk& chunk, Range range, Stream& stream) {
+  if (range.n_elements == 0) return;
+  widen_->apply({.source = static_cast<const Bf16*>(rounded_->data()) + range.begin,
+                 .target = reinterpret_cast<float*>(chunk.data) + range.begin,
+                 .n_elements = range.n_elements},
                 {}, stream);
 }
 
-void DeviceExchange::scatter(const Chunk& chunk, Peers& peers, Stream& stream) {
-  const std::size_t n_mine = part(chunk, rank_).n_elements, mine_bytes = n_mine * size_bytes(chunk.wire);
+void DeviceExchange::scatter(const Chunk& chunk, PointToPoint& network, Stream& stream) {
+  const std::size_t n_mine = shard(chunk, rank_).n_elements, mine_bytes = n_mine * size_bytes(chunk.wire);
   std::byte* const arriving = chunk.is_narrow() ? static_cast<std::byte*>(rounded_incoming_->data())
                                                 : static_cast<std::byte*>(incoming_->data());
   if (chunk.is_narrow()) narrow(chunk, {0, chunk.n_elements}, stream);
   transfers_.clear();
   for (int peer = 0; peer < n_ranks_; ++peer) {
     if (peer == rank_) continue;
-    const std::size_t theirs_bytes = part(chunk, peer).n_elements * size_bytes(chunk.wire);
+    const std::size_t theirs_bytes = shard(chunk, peer).n_elements * size_bytes(chunk.wire);
     if (theirs_bytes > 0) transfers_.push_back({Transfer::Direction::send, peer, wire_data(chunk, peer), theirs_bytes});
     if (mine_bytes > 0)
       transfers_.push_back(
           {Transfer::Direction::receive, peer, arriving + static_cast<std::size_t>(peer) * mine_bytes, mine_bytes});
   }
-  peers.transfer(transfers_, stream);
+  network.transfer(transfers_, stream);
   if (!chunk.is_narrow() || n_mine == 0) return;
-  // My own place among them holds whatever it held, and is not read.
+  // One cast widens all of them. The slot of this rank contains old data, which is not read.
   widen_->apply({.source = rounded_incoming_->data(),
                  .target = incoming_->data(),
                  .n_elements = static_cast<std::size_t>(n_ranks_) * n_mine},
                 {}, stream);
-  widen(chunk, part(chunk, rank_), stream);  // as the others see theirs
+  widen(chunk, shard(chunk, rank_), stream);  // rounded like the shards that were received
 }
 
-void DeviceExchange::sum_mine(const Chunk& chunk, Stream& stream) {
-  const Part mine = part(chunk, rank_);
+void DeviceExchange::sum_my_shard(const Chunk& chunk, Stream& stream) {
+  const Range mine = shard(chunk, rank_);
   if (mine.n_elements == 0) return;
   OrderedSum& sum = chunk.dtype == DType::fp64 ? *sum_fp64_ : *sum_fp32_;
   open_.clear();
@@ -119,7 +113,7 @@ void DeviceExchange::sum_mine(const Chunk& chunk, Stream& stream) {
       open_.push_back(value);
       continue;
     }
-    // Where a value lay there is room for the sum that it goes into; the last one is the result.
+    // A sum overwrites its last source; the final one is the result.
     std::byte* const target = is_last ? values(chunk, rank_) : value;
     sum.apply({.value = value,
                .open = std::span<const void* const>(open_).last(n_merged),
@@ -134,19 +128,19 @@ void DeviceExchange::sum_mine(const Chunk& chunk, Stream& stream) {
   widen(chunk, mine, stream);
 }
 
-void DeviceExchange::gather(const Chunk& chunk, Peers& peers, Stream& stream) {
-  const std::size_t mine_bytes = part(chunk, rank_).n_elements * size_bytes(chunk.wire);
+void DeviceExchange::gather(const Chunk& chunk, PointToPoint& network, Stream& stream) {
+  const std::size_t mine_bytes = shard(chunk, rank_).n_elements * size_bytes(chunk.wire);
   transfers_.clear();
   for (int peer = 0; peer < n_ranks_; ++peer) {
     if (peer == rank_) continue;
-    const std::size_t theirs_bytes = part(chunk, peer).n_elements * size_bytes(chunk.wire);
+    const std::size_t theirs_bytes = shard(chunk, peer).n_elements * size_bytes(chunk.wire);
     if (mine_bytes > 0) transfers_.push_back({Transfer::Direction::send, peer, wire_data(chunk, rank_), mine_bytes});
     if (theirs_bytes > 0)
       transfers_.push_back({Transfer::Direction::receive, peer, wire_data(chunk, peer), theirs_bytes});
   }
-  peers.transfer(transfers_, stream);
+  network.transfer(transfers_, stream);
   if (!chunk.is_narrow()) return;
-  const Part mine = part(chunk, rank_);
+  const Range mine = shard(chunk, rank_);
   widen(chunk, {0, mine.begin}, stream);
   const std::size_t behind = mine.begin + mine.n_elements;
   widen(chunk, {behind, chunk.n_elements - behind}, stream);

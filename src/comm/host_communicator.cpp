@@ -9,18 +9,19 @@
 #include <utility>
 
 #include "base/outcome.h"
+#include "comm/communicator_memory.h"
 #include "lockstep/error.h"
 
 namespace lockstep::comm {
 namespace {
 
 constexpr std::size_t kPageBytes = 4096;
-constexpr std::size_t kWorkBytes = std::size_t{1} << 20;  // summed before other lanes have their turn
+constexpr std::size_t kWorkBytes = std::size_t{1} << 20;  // summed before the other channels are served
 constexpr std::size_t kLargestRegionBytes = std::size_t{1} << 46;
 
 }  // namespace
 
-/// One rank's view of an allocation: the regions of all local ranks, its own in the middle.
+/// One rank's view of an allocation: it maps the regions of all local ranks, one of which is its own.
 class HostCommunicator::Region final : public Memory {
  public:
   Region(std::shared_ptr<Registry> registry, int local_rank, std::size_t size_bytes)
@@ -33,7 +34,7 @@ class HostCommunicator::Region final : public Memory {
   ~Region() override {
     std::erase(registry_->regions, this);
     if (registry_->is_busy()) {
-      // An exception has ended the step, and soon the process: until then nobody may write to memory that is gone.
+      // An exception has ended the step and will soon end the process. Until then others may still write here.
       segment_.leave_mapped();
     } else if (private_ != nullptr) {
       ::munmap(private_, stride_bytes_);
@@ -59,9 +60,9 @@ class HostCommunicator::Region final : public Memory {
   }
   void unlink() { segment_.unlink(); }
 
-  void take_private(const std::string& purpose) {
+  void map_private(const std::string& purpose) {
     void* memory = ::mmap(nullptr, stride_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    require(memory != MAP_FAILED, ErrorCode::out_of_memory, "{} bytes for {} cannot be had: {}", size_bytes_, purpose,
+    require(memory != MAP_FAILED, ErrorCode::out_of_memory, "cannot allocate {} bytes for {}: {}", size_bytes_, purpose,
             std::strerror(errno));
     private_ = static_cast<std::byte*>(memory);
   }
@@ -72,7 +73,7 @@ class HostCommunicator::Region final : public Memory {
   std::size_t size_bytes_;
   std::size_t stride_bytes_;
   SharedSegment segment_;
-  std::byte* private_ = nullptr;  // a rank that shares with nobody
+  std::byte* private_ = nullptr;  // of the only rank of a node
 };
 
 HostCommunicator::HostCommunicator(CommunicationThread& thread, World& world, Topology topology)
@@ -85,7 +86,7 @@ HostCommunicator::HostCommunicator(CommunicationThread& thread, World& world, To
       targets_(static_cast<std::size_t>(topology_.local_size())) {
   for (const std::vector<int>& node : topology_.nodes) leaders_.push_back(node[0]);
   registry_->communicator = this;
-  routine_ = topology_.n_nodes() == 1 ? run_on_one_node() : run_between_nodes();
+  coroutine_ = topology_.n_nodes() == 1 ? run_on_one_node() : run_between_nodes();
   thread_.add(*this);
   if (topology_.n_nodes() == 1 || topology_.local_rank != 0) return;
   for (int i = 0; i < Topology::kExchangesInFlight; ++i) {
@@ -99,18 +100,16 @@ HostCommunicator::~HostCommunicator() {
   thread_.remove(*this);
   registry_->was_left_busy = has_request();
   registry_->communicator = nullptr;
-  // Receives of an unfinished exchange may still be filled: their buffers are left to the process.
-  if (registry_->was_left_busy) new std::vector<Exchange>(std::move(exchanges_));
+  // MPI may still write to the receive buffers of an unfinished exchange, so they are never freed.
+  if (registry_->was_left_busy) new std::vector<NodeExchange>(std::move(exchanges_));
 }
 
 std::string HostCommunicator::describe() const {
   const int n_nodes = topology_.n_nodes();
-  const std::string order = fmt::format(
-      "{}{}", topology_.is_tree ? ", summed by a fixed tree" : "",
-      n_nodes > 1 && topology_.wire != DType::fp32 ? fmt::format(", gradients in {}", name(topology_.wire)) : "");
+  const std::string order = topology_.describe_order_and_wire();
   if (n_nodes == 1) return fmt::format("shared memory, {} ranks on 1 node{}", size(), order);
   if (n_nodes == size()) return fmt::format("MPI, {} ranks{}", size(), order);
-  return fmt::format("shared memory inside {} nodes, MPI between them, {} ranks{}", n_nodes, size(), order);
+  return fmt::format("shared memory within {} nodes, MPI between them, {} ranks{}", n_nodes, size(), order);
 }
 
 int HostCommunicator::rank() const { return world_.rank(); }
@@ -124,29 +123,25 @@ std::unique_ptr<HostCommunicator::Region> HostCommunicator::map_region(std::size
                                                                        const std::string& purpose) {
   const int local_size = topology_.local_size();
   const bool is_leader = topology_.local_rank == 0;
-  const auto agree = [this](const auto& step) {
-    return all_agree([this](const std::string& text) { return world_.all_gather(text); },
-                     thread_.ranks().name(world_.rank()) + ": ", step);
-  };
   std::unique_ptr<Region> region;
-  const std::vector<std::string> paths = agree([&]() -> std::string {
+  const std::vector<std::string> paths = all_agree(world_, [&]() -> std::string {
     require(size_bytes < kLargestRegionBytes, ErrorCode::comm_shared_memory,
-            "{} bytes a rank are wanted for {}: no machine has them", size_bytes, purpose);
+            "{} bytes per rank are needed for {}, which is more than any machine has", size_bytes, purpose);
     region = std::make_unique<Region>(registry_, topology_.local_rank, size_bytes);
     if (local_size == 1) {
-      region->take_private(purpose);
+      region->map_private(purpose);
       return std::to_string(size_bytes);
     }
     return std::to_string(size_bytes) + (is_leader ? region->create(local_size, purpose) : "");
   });
   const std::string wanted = std::to_string(size_bytes);
   const std::string& of_leader = paths[static_cast<std::size_t>(leaders_[static_cast<std::size_t>(topology_.node)])];
-  agree([&]() -> std::string {
+  all_agree(world_, [&]() -> std::string {
     for (int r = 0; r < size(); ++r) {
       const std::string theirs =
           paths[static_cast<std::size_t>(r)].substr(0, paths[static_cast<std::size_t>(r)].find('/'));
-      require(theirs == wanted, ErrorCode::internal, "{} bytes for {} here, but {} on rank {}", wanted, purpose, theirs,
-              r);
+      require(theirs == wanted, ErrorCode::internal, "this rank allocates {} bytes for {}, but rank {} allocates {}",
+              wanted, purpose, r, theirs);
     }
     if (local_size > 1) region->open(of_leader.substr(wanted.size()), local_size, purpose);
     return "";
@@ -157,19 +152,14 @@ std::unique_ptr<HostCommunicator::Region> HostCommunicator::map_region(std::size
 
 void HostCommunicator::all_reduce_async(const Slice& slice, const Event& ready, Event& done, const std::string& label) {
   thread_.throw_if_failed();
-  const std::size_t slice_bytes = slice.n_elements * size_bytes(slice.dtype);
-  const std::byte* data = static_cast<const std::byte*>(slice.data);
-  const auto region = std::find_if(registry_->regions.begin(), registry_->regions.end(), [&](const Region* r) {
-    const std::byte* begin = static_cast<const std::byte*>(r->data());
-    return data >= begin && data + slice_bytes <= begin + r->size_bytes();
-  });
-  require(region != registry_->regions.end(), ErrorCode::internal, "'{}' is not in memory of the communicator", label);
-  require(slice.dtype == DType::fp32 || slice.dtype == DType::fp64, ErrorCode::internal,
-          "'{}' is {}: sums over ranks are of fp32 or fp64", label, name(slice.dtype));
-  require(slice.wire == DType::fp32 || slice.wire == topology_.wire, ErrorCode::internal,
-          "'{}' is to be sent as {}, the communicator was made for {}", label, name(slice.wire), name(topology_.wire));
-  HostEvent* host_done = dynamic_cast<HostEvent*>(&done);
-  require(host_done != nullptr, ErrorCode::internal, "'{}': `done` is not an event of this communicator", label);
+  const auto found = std::find_if(registry_->regions.begin(), registry_->regions.end(),
+                                  [&](const Region* region) { return contains(*region, slice); });
+  require(found != registry_->regions.end(), ErrorCode::internal, "'{}' is outside the memory of the communicator",
+          label);
+  check_dtype(slice, label);
+  check_wire(slice, topology_.wire, label);
+  HostEvent& host_done = host_event(done, label);
+  const Region& region = **found;
 
   const std::uint64_t tail = tail_.load(std::memory_order_relaxed);
   while (tail - head_.load(std::memory_order_acquire) == kQueueLength) {
@@ -177,44 +167,44 @@ void HostCommunicator::all_reduce_async(const Slice& slice, const Event& ready, 
     thread_.throw_if_failed();
   }
   Request& request = queue_[tail % kQueueLength];
-  const auto offset = static_cast<std::size_t>(data - static_cast<const std::byte*>((*region)->data()));
-  request.slice_of_leader = (*region)->first() + offset;
-  request.stride_bytes = (*region)->stride_bytes();
+  const auto offset = static_cast<const std::byte*>(slice.data) - static_cast<const std::byte*>(region.data());
+  request.slice_of_leader = region.first() + offset;
+  request.stride_bytes = region.stride_bytes();
   request.n_elements = slice.n_elements;
   request.dtype = slice.dtype;
   request.wire = slice.wire;
   request.ready = &ready;
-  request.done = host_done;
-  const std::size_t length = std::min(label.size(), kLabelBytes - 1);
-  std::memcpy(request.label, label.data(), length);
-  request.label[length] = '\0';
-  host_done->begin();
+  request.done = &host_done;
+  copy_label(label, request.label);
+  host_done.begin();
   tail_.store(tail + 1, std::memory_order_release);
-  thread_.ring();
+  thread_.wake();
 }
 
-Lane::Told HostCommunicator::give_up(const std::exception_ptr&) { return has_request() ? Told::event : Told::nobody; }
-
-LaneCell& HostCommunicator::cell(int local_rank) const {
-  // With comm.backend=mpi a rank is alone in its topology, though not on its board.
-  RankCell& of_rank = topology_.local_size() == 1 ? board_->mine() : board_->cell(local_rank);
-  return of_rank.lanes[number()];
+Channel::Listener HostCommunicator::cancel(const std::exception_ptr&) {
+  return has_request() ? Listener::event : Listener::nobody;
 }
 
-bool HostCommunicator::all_have(std::atomic<std::uint64_t> LaneCell::*counter, std::uint64_t wanted) const {
+ChannelProgress& HostCommunicator::progress(int local_rank) const {
+  // With comm.backend=mpi a rank is alone on its node of the topology, but not in its progress table.
+  RankEntry& entry = topology_.local_size() == 1 ? table_->mine() : table_->entry(local_rank);
+  return entry.channels[number()];
+}
+
+bool HostCommunicator::all_reached(std::atomic<std::uint64_t> ChannelProgress::*counter, std::uint64_t wanted) const {
   for (int r = 0; r < topology_.local_size(); ++r) {
-    if ((cell(r).*counter).load(std::memory_order_acquire) < wanted) return false;
+    if ((progress(r).*counter).load(std::memory_order_acquire) < wanted) return false;
   }
   return true;
 }
 
-void HostCommunicator::come_to(const Request& request) {
+void HostCommunicator::arrive_at(const Request& request) {
   enter(request.label);
-  board_->ring_others();
+  table_->wake_others();
 }
 
-/// The first part of an all-reduce: this rank has come to it, and waited for the others.
-void HostCommunicator::note_all_came() const {
+/// The first part of an all-reduce, in which this rank has waited for the others to reach it.
+void HostCommunicator::trace_arrival() const {
   if (trace_row_ != nullptr)
     trace::record(trace_row_, trace::Kind::wait, "other ranks", waiting().since, trace::Clock::now());
 }
@@ -236,26 +226,26 @@ void HostCommunicator::sum_local(const Request& request, std::size_t begin, std:
       topology_.order_in_node);
 }
 
-Routine HostCommunicator::run_on_one_node() {
+Coroutine HostCommunicator::run_on_one_node() {
   while (true) {
-    co_await until([this] { return has_request(); }, Wake::bell);
+    co_await until([this] { return has_request(); }, WakeOn::doorbell);
     Request& request = front();
-    co_await until([&request] { return request.ready->is_done(); }, Wake::poll);
-    come_to(request);
+    co_await until([&request] { return request.ready->is_done(); }, WakeOn::poll);
+    arrive_at(request);
     const std::uint64_t sequence = waiting().sequence;
-    co_await until([this, sequence] { return all_have(&LaneCell::begun, sequence); }, Wake::bell);
-    note_all_came();
+    co_await until([this, sequence] { return all_reached(&ChannelProgress::begun, sequence); }, WakeOn::doorbell);
+    trace_arrival();
 
     const std::size_t element_bytes = size_bytes(request.dtype);
-    const Part part = part_of(request.n_elements, element_bytes, topology_.local_size(), topology_.local_rank);
+    const Range shard = shard_of(request.n_elements, element_bytes, topology_.local_size(), topology_.local_rank);
     const std::size_t work = kWorkBytes / element_bytes;
-    for (std::size_t at = 0; at < part.n_elements; at += work) {
-      sum_local(request, part.begin + at, std::min(work, part.n_elements - at), topology_.local_size());
+    for (std::size_t at = 0; at < shard.n_elements; at += work) {
+      sum_local(request, shard.begin + at, std::min(work, shard.n_elements - at), topology_.local_size());
       co_await yield();
     }
-    const std::uint64_t reduced = mine().reduced.fetch_add(1) + 1;
-    board_->ring_others();
-    co_await until([this, reduced] { return all_have(&LaneCell::reduced, reduced); }, Wake::bell);
+    const std::uint64_t reduced = my_progress().reduced.fetch_add(1) + 1;
+    table_->wake_others();
+    co_await until([this, reduced] { return all_reached(&ChannelProgress::reduced, reduced); }, WakeOn::doorbell);
     finish(request);
   }
 }
@@ -264,87 +254,87 @@ std::size_t HostCommunicator::n_chunks(const Request& request) const {
   return (request.n_elements * size_bytes(request.dtype) + chunk_bytes_ - 1) / chunk_bytes_;
 }
 
-Part HostCommunicator::chunk(const Request& request, std::size_t index) const {
+Range HostCommunicator::chunk(const Request& request, std::size_t index) const {
   const std::size_t length = chunk_bytes_ / size_bytes(request.dtype);
   return {index * length, std::min(length, request.n_elements - index * length)};
 }
 
-void HostCommunicator::sum_my_part_of_chunk(const Request& request, std::size_t index) {
+void HostCommunicator::sum_my_shard(const Request& request, std::size_t index) {
   if (topology_.local_size() > 1) {
-    const Part c = chunk(request, index);
-    const Part part = part_of(c.n_elements, size_bytes(request.dtype), topology_.local_size(), topology_.local_rank);
-    sum_local(request, c.begin + part.begin, part.n_elements, 1);
+    const Range c = chunk(request, index);
+    const Range shard = shard_of(c.n_elements, size_bytes(request.dtype), topology_.local_size(), topology_.local_rank);
+    sum_local(request, c.begin + shard.begin, shard.n_elements, 1);
   }
-  mine().reduced.fetch_add(1);
+  my_progress().reduced.fetch_add(1);
 }
 
-Routine HostCommunicator::run_between_nodes() {
+Coroutine HostCommunicator::run_between_nodes() {
   const bool is_leader = topology_.local_rank == 0;
   while (true) {
-    co_await until([this] { return has_request(); }, Wake::bell);
+    co_await until([this] { return has_request(); }, WakeOn::doorbell);
     Request& request = front();
-    co_await until([&request] { return request.ready->is_done(); }, Wake::poll);
-    come_to(request);
+    co_await until([&request] { return request.ready->is_done(); }, WakeOn::poll);
+    arrive_at(request);
     const std::uint64_t sequence = waiting().sequence;
-    co_await until([this, sequence] { return all_have(&LaneCell::begun, sequence); }, Wake::bell);
-    note_all_came();
+    co_await until([this, sequence] { return all_reached(&ChannelProgress::begun, sequence); }, WakeOn::doorbell);
+    trace_arrival();
 
-    const std::size_t chunks = n_chunks(request);
+    const std::size_t n = n_chunks(request);
     if (is_leader) {
-      progress_ = {0, 0, 0, mine().reduced.load()};
-      co_await until([this, &request] { return lead(request); }, Wake::poll);
+      pipeline_ = {0, 0, 0, my_progress().reduced.load()};
+      co_await until([this, &request] { return advance_chunks(request); }, WakeOn::poll);
     } else {
-      for (std::size_t c = 0; c < chunks; ++c) {
-        sum_my_part_of_chunk(request, c);
-        board_->ring(0);
+      for (std::size_t c = 0; c < n; ++c) {
+        sum_my_shard(request, c);
+        table_->wake(0);
         co_await yield();
       }
-      for (std::size_t c = 0; c < chunks; ++c) {
-        const std::uint64_t wanted = mine().gathered.load() + 1;
-        co_await until([this, wanted] { return cell(0).gathered.load(std::memory_order_acquire) >= wanted; },
-                       Wake::bell);
-        const Part part = chunk(request, c);
-        std::memcpy(request.at(topology_.local_rank, part.begin), request.at(0, part.begin),
-                    part.n_elements * size_bytes(request.dtype));
-        mine().gathered.store(wanted);
+      for (std::size_t c = 0; c < n; ++c) {
+        const std::uint64_t wanted = my_progress().gathered.load() + 1;
+        co_await until([this, wanted] { return progress(0).gathered.load(std::memory_order_acquire) >= wanted; },
+                       WakeOn::doorbell);
+        const Range range = chunk(request, c);
+        std::memcpy(request.at(topology_.local_rank, range.begin), request.at(0, range.begin),
+                    range.n_elements * size_bytes(request.dtype));
+        my_progress().gathered.store(wanted);
         co_await yield();
       }
     }
-    const std::uint64_t copied = mine().copied.fetch_add(1) + 1;
+    const std::uint64_t copied = my_progress().copied.fetch_add(1) + 1;
     if (is_leader) {
-      // Others read the leader's region until they have copied: before that its owner may not write there again.
-      co_await until([this, copied] { return all_have(&LaneCell::copied, copied); }, Wake::bell);
+      // The others read the leader's region until they have copied it. Its owner may not write there before.
+      co_await until([this, copied] { return all_reached(&ChannelProgress::copied, copied); }, WakeOn::doorbell);
     } else {
-      board_->ring(0);
+      table_->wake(0);
     }
     finish(request);
   }
 }
 
-bool HostCommunicator::lead(const Request& request) {
-  const std::size_t chunks = n_chunks(request);
-  auto& p = progress_;
-  if (p.summed < chunks) {
-    sum_my_part_of_chunk(request, p.summed++);
+bool HostCommunicator::advance_chunks(const Request& request) {
+  const std::size_t n = n_chunks(request);
+  auto& p = pipeline_;
+  if (p.n_summed < n) {
+    sum_my_shard(request, p.n_summed++);
     note_progress();
   }
-  if (p.started < chunks && p.started - p.finished < Topology::kExchangesInFlight &&
-      all_have(&LaneCell::reduced, p.reduced_before + p.started + 1)) {
-    const Part part = chunk(request, p.started);
-    exchanges_[p.started % Topology::kExchangesInFlight].start(request.at(0, part.begin), part.n_elements,
-                                                               request.dtype, request.wire);
-    ++p.started;
+  if (p.n_started < n && p.n_started - p.n_finished < Topology::kExchangesInFlight &&
+      all_reached(&ChannelProgress::reduced, p.reduced_before + p.n_started + 1)) {
+    const Range range = chunk(request, p.n_started);
+    exchanges_[p.n_started % Topology::kExchangesInFlight].start(request.at(0, range.begin), range.n_elements,
+                                                                 request.dtype, request.wire);
+    ++p.n_started;
     note_progress();
   }
-  for (std::size_t i = p.finished; i < p.started; ++i) {
+  for (std::size_t i = p.n_finished; i < p.n_started; ++i) {
     if (exchanges_[i % Topology::kExchangesInFlight].advance()) note_progress();
   }
-  while (p.finished < p.started && exchanges_[p.finished % Topology::kExchangesInFlight].is_idle()) {
-    ++p.finished;
-    mine().gathered.fetch_add(1);
-    if (topology_.local_size() > 1) board_->ring_others();
+  while (p.n_finished < p.n_started && exchanges_[p.n_finished % Topology::kExchangesInFlight].is_idle()) {
+    ++p.n_finished;
+    my_progress().gathered.fetch_add(1);
+    if (topology_.local_size() > 1) table_->wake_others();
   }
-  return p.finished == chunks;
+  return p.n_finished == n;
 }
 
 }  // namespace lockstep::comm

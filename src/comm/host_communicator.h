@@ -1,11 +1,11 @@
-// The communicator of host memory: sums in shared memory inside a node, by MPI between the leaders of nodes.
+// The communicator for host memory. It sums in shared memory within a node, and with MPI between the leaders of nodes.
 //
-// All memory of allocate() is one shared file a node, which each of its ranks maps whole: R regions, one a rank, at
-// equal offsets. An all-reduce on one node of R ranks: each waits until all have come, sums its 1/R of the slice in
-// the order of ranks, or by a tree that is given, and writes the sum into all R regions; it is over when all have done.
-// Traffic: each rank reads and writes the slice once.
-//   On several nodes a slice is cut into chunks that follow each other as in a pipe: each rank sums its part of a chunk
-// into the leader's region, leaders exchange it (exchange.h), every rank copies the result from its leader.
+// The memory of an allocate() call is one shared file per node, which each of its R ranks maps as a whole: R regions at
+// equal distances, one per rank. In an all-reduce on one node, each rank waits until all have reached it, sums its 1/R
+// of the slice over all regions, in the order of ranks or in a given tree order, and writes the total to all regions.
+// The all-reduce is complete when all ranks have done so. Each rank reads and writes the slice once.
+//   On several nodes, the slice is cut into chunks that are pipelined: each rank sums its shard of a chunk into the
+// leader's region, the leaders exchange the chunk (node_exchange.h), and every rank copies the total from its leader.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "comm/communication_thread.h"
-#include "comm/exchange.h"
+#include "comm/node_exchange.h"
 #include "comm/sum.h"
 #include "comm/topology.h"
 #include "lockstep/communicator.h"
@@ -25,7 +25,7 @@
 
 namespace lockstep::comm {
 
-class HostCommunicator final : public Communicator, private Lane {
+class HostCommunicator final : public Communicator, private Channel {
  public:
   HostCommunicator(CommunicationThread& thread, World& world, Topology topology);
   ~HostCommunicator() override;
@@ -40,11 +40,11 @@ class HostCommunicator final : public Communicator, private Lane {
  private:
   static constexpr std::size_t kQueueLength = 256;
 
-  class Region;  // what allocate() returned
+  class Region;  // the Memory that allocate() returns
 
   struct Request {
-    std::byte* slice_of_leader = nullptr;  // in the region of local rank 0 ...
-    std::size_t stride_bytes = 0;          // ... and so far on to the next rank's
+    std::byte* slice_of_leader = nullptr;  // in the region of local rank 0
+    std::size_t stride_bytes = 0;          // from one rank's region to the next
     std::size_t n_elements = 0;
     DType dtype = DType::fp32, wire = DType::fp32;
     const Event* ready = nullptr;
@@ -56,27 +56,28 @@ class HostCommunicator final : public Communicator, private Lane {
     }
   };
 
-  Told give_up(const std::exception_ptr& reason) override;
+  Listener cancel(const std::exception_ptr& reason) override;
   std::unique_ptr<Region> map_region(std::size_t size_bytes, const std::string& purpose);
 
-  // On the communication thread.
-  Routine run_on_one_node();
-  Routine run_between_nodes();
+  // What follows runs on the communication thread.
+  Coroutine run_on_one_node();
+  Coroutine run_between_nodes();
   bool has_request() const { return head_.load(std::memory_order_acquire) != tail_.load(std::memory_order_acquire); }
   Request& front() { return queue_[head_.load(std::memory_order_relaxed) % kQueueLength]; }
-  void come_to(const Request& request);
+  void arrive_at(const Request& request);
   void finish(Request& request);
-  void note_all_came() const;
-  LaneCell& cell(int local_rank) const;
-  LaneCell& mine() const { return cell(topology_.local_rank); }
-  bool all_have(std::atomic<std::uint64_t> LaneCell::*counter, std::uint64_t wanted) const;
-  /// The sum over local ranks of elements [begin, begin + n_elements), into the regions of the first `n_targets` ranks.
+  void trace_arrival() const;
+  ChannelProgress& progress(int local_rank) const;
+  ChannelProgress& my_progress() const { return progress(topology_.local_rank); }
+  /// True if the counter of every local rank is at least `wanted`.
+  bool all_reached(std::atomic<std::uint64_t> ChannelProgress::*counter, std::uint64_t wanted) const;
+  /// Sums elements [begin, begin + n_elements) over the local ranks, into the regions of the first `n_targets` of them.
   void sum_local(const Request& request, std::size_t begin, std::size_t n_elements, int n_targets);
-  Part chunk(const Request& request, std::size_t index) const;
+  Range chunk(const Request& request, std::size_t index) const;
   std::size_t n_chunks(const Request& request) const;
-  void sum_my_part_of_chunk(const Request& request, std::size_t index);
-  /// A leader's part of run_between_nodes: goes on with whatever can; true when all chunks are gathered.
-  bool lead(const Request& request);
+  void sum_my_shard(const Request& request, std::size_t index);
+  /// The leader's part of run_between_nodes: advances every chunk that can proceed. True when all chunks are gathered.
+  bool advance_chunks(const Request& request);
 
   trace::Row* const trace_row_ = trace::add_row("communication");
   CommunicationThread& thread_;
@@ -84,23 +85,24 @@ class HostCommunicator final : public Communicator, private Lane {
   const Topology topology_;
   std::vector<int> leaders_;
   const std::size_t chunk_bytes_;
+  /// Outlives the communicator while there are regions.
   struct Registry {
     std::vector<const Region*> regions;
-    const HostCommunicator* communicator = nullptr;  // null once it is gone
+    const HostCommunicator* communicator = nullptr;  // null once it is destroyed
     bool was_left_busy = false;
     /// Sums are in flight: the communication thread, MPI and peers may still write to the memory.
     bool is_busy() const { return communicator != nullptr ? communicator->has_request() : was_left_busy; }
   };
   std::shared_ptr<Registry> registry_;
 
-  std::array<Request, kQueueLength> queue_;  // one thread puts in, the communication thread takes out
+  std::array<Request, kQueueLength> queue_;  // filled by the issuing thread, emptied by the communication thread
   std::atomic<std::uint64_t> head_{0}, tail_{0};
 
-  std::vector<Exchange> exchanges_;  // of a leader
+  std::vector<NodeExchange> exchanges_;  // leaders only
   struct {
-    std::size_t summed = 0, started = 0, finished = 0;  // chunks
+    std::size_t n_summed = 0, n_started = 0, n_finished = 0;  // chunks of the current request
     std::uint64_t reduced_before = 0;
-  } progress_;
+  } pipeline_;
   std::vector<const std::byte*> sources_;
   std::vector<std::byte*> targets_;
 };

@@ -15,8 +15,8 @@ int number_of(const char* name) {
   return text == nullptr ? 0 : std::atoi(text);
 }
 
-/// Tasks of the Slurm step that this process is one of; 0 outside a step. A batch script and a shell of salloc have
-/// SLURM_NTASKS (of the job) but no step: what is started there without srun is one process.
+/// The number of tasks of the Slurm step that this process belongs to; 0 outside a step. Batch scripts and shells of
+/// salloc have SLURM_NTASKS (of the job) but no step: what they start without srun is one process.
 int slurm_step_tasks() {
   if (!is_set("SLURM_STEP_ID") || !is_set("SLURM_PROCID")) return 0;
   const int tasks = number_of("SLURM_STEP_NUM_TASKS");
@@ -29,7 +29,8 @@ Launch inspect_launch() {
   const int step_tasks = slurm_step_tasks();
   Launch launch;
   if (is_set("OMPI_COMM_WORLD_SIZE")) {
-    // Before Slurm's: mpirun starts its daemons by srun, so its ranks see a step's variables that are not theirs.
+    // Checked before Slurm's variables: mpirun starts its daemons with srun, whose ranks then inherit the variables of
+    // a step that is not theirs.
     launch.launcher = "mpirun";
     launch.expected_size = number_of("OMPI_COMM_WORLD_SIZE");
   } else if (is_set("PMIX_RANK") || is_set("PMIX_NAMESPACE")) {
@@ -40,7 +41,7 @@ Launch inspect_launch() {
     launch.expected_size = number_of("PMI_SIZE") > 0 ? number_of("PMI_SIZE") : step_tasks;
   } else {
     require(step_tasks <= 1, ErrorCode::comm_launch,
-            "srun started {} tasks but gave them no common MPI world (neither PMIX_RANK nor PMI_RANK is set): use "
+            "srun started {} tasks without a common MPI world (neither PMIX_RANK nor PMI_RANK is set). Use "
             "`srun --mpi=pmix lockstep ...`, or `mpirun lockstep ...` inside the allocation",
             step_tasks);
     return launch;
@@ -52,19 +53,20 @@ Launch inspect_launch() {
 void check_world_size(const Launch& launch, int size) {
   require(
       launch.expected_size == 0 || launch.expected_size == size, ErrorCode::comm_launch,
-      "{} started {} ranks, but the MPI library that Lockstep is built with sees a world of {}: it does not belong "
-      "to this launcher. Use the mpirun of `lockstep --version`'s MPI, or `srun --mpi=pmix` with an MPI that has PMIx",
+      "{} started {} ranks, but the MPI library that Lockstep was built with reports a world of {}, so the launcher "
+      "belongs to a different MPI. Use the mpirun of the MPI that `lockstep --version` reports, or `srun --mpi=pmix` "
+      "with an MPI library that supports PMIx",
       launch.launcher, launch.expected_size, size);
 }
 
 void check_builds_agree(World& world, const std::string& mine) {
   const std::vector<std::string> builds = world.all_gather(mine);
   const auto other = std::find_if(builds.begin(), builds.end(), [&](const auto& build) { return build != builds[0]; });
-  if (other == builds.end()) return;  // on all ranks alike
+  if (other == builds.end()) return;  // all ranks see the same builds and return together
   const std::vector<std::string> hosts = world.all_gather(world.host());
   const auto rank = static_cast<std::size_t>(other - builds.begin());
-  fail(ErrorCode::comm_builds, "rank {} on {} runs lockstep {}, rank 0 on {} lockstep {}", rank, hosts[rank], *other,
-       hosts[0], builds[0]);
+  fail(ErrorCode::comm_builds, "rank {} on {} runs lockstep {}, but rank 0 on {} runs lockstep {}", rank, hosts[rank],
+       *other, hosts[0], builds[0]);
 }
 
 }  // namespace lockstep::comm

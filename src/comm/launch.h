@@ -1,5 +1,5 @@
-// How this process was launched, told by the environment before MPI_Init: Open MPI 4.1 ends inside it when srun gave
-// no PMI, and other libraries then make N worlds of one (DESIGN, decision 11).
+// How this process was launched, according to the environment, before MPI_Init is called. Without PMI, Open MPI 4.1
+// exits inside MPI_Init, and other MPI libraries start N worlds of one rank each (DESIGN, decision 11).
 #pragma once
 
 #include <string>
@@ -9,19 +9,20 @@
 namespace lockstep::comm {
 
 struct Launch {
-  bool alone = true;      // one process: MPI is not started
-  int expected_size = 0;  // ranks that the launcher says there are; 0: it does not say
-  std::string launcher;   // for messages: "mpirun", "srun"
+  bool alone = true;      // only one process: MPI is not needed
+  int expected_size = 0;  // number of ranks according to the launcher; 0: unknown
+  std::string launcher;   // "mpirun" or "srun", for messages
 };
 
 /// Reads the variables of Slurm, PMI, PMIx and Open MPI.
-/// Throws comm_launch for a Slurm step of several tasks that were not given a common MPI world.
+/// Throws comm_launch if this is one of several tasks of a Slurm step that have no common MPI world.
 Launch inspect_launch();
 
-/// After MPI_Init: throws comm_launch when the size of the world contradicts the launcher.
+/// Called after MPI_Init. Throws comm_launch if the size of the world contradicts the launcher.
 void check_world_size(const Launch& launch, int size);
 
-/// Collective: throws comm_builds, on all ranks, where a rank's build (version, commit, compiler) is not rank 0's.
+/// Collective. Throws comm_builds on all ranks if a rank's build (version, commit, compiler) differs from that of rank
+/// 0.
 void check_builds_agree(World& world, const std::string& mine);
 
 }  // namespace lockstep::comm

@@ -42,11 +42,11 @@ void store(MpiRequest& request, MPI_Request value) {
 
 int count_of(std::size_t size_bytes) {
   require(size_bytes <= static_cast<std::size_t>(std::numeric_limits<int>::max()), ErrorCode::internal,
-          "a message of {} bytes is more than MPI's count holds", size_bytes);
+          "a message of {} bytes exceeds the range of MPI's counts", size_bytes);
   return static_cast<int>(size_bytes);
 }
 
-// One set a process, as MPI itself has one world.
+// Global, because a process has only one MPI_COMM_WORLD.
 std::array<MPI_Comm, 3> groups = {MPI_COMM_NULL, MPI_COMM_NULL, MPI_COMM_NULL};
 MPI_Comm handle_of(MpiGroup group) { return groups[static_cast<std::size_t>(group)]; }
 
@@ -55,17 +55,18 @@ MPI_Comm handle_of(MpiGroup group) { return groups[static_cast<std::size_t>(grou
 MpiCalls::MpiCalls(int* argc, char*** argv) {
   int initialized = 0;
   MPI_Initialized(&initialized);
-  require(initialized == 0, ErrorCode::internal, "MPI was started twice in one process");
-  int given = MPI_THREAD_SINGLE;
-  check(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &given), "MPI_Init_thread");
+  require(initialized == 0, ErrorCode::internal, "MPI_Init was called twice in one process");
+  int provided = MPI_THREAD_SINGLE;
+  check(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
-  if (given < MPI_THREAD_SERIALIZED) {
+  if (provided < MPI_THREAD_SERIALIZED) {
     MPI_Finalize();
     fail(ErrorCode::comm_mpi,
-         "MPI_THREAD_SERIALIZED was asked for, but this MPI library gives only thread level {}: use one that is built "
-         "with threads",
-         given);
+         "Lockstep needs MPI_THREAD_SERIALIZED, but this MPI library provides only {}: use an MPI library that was "
+         "built "
+         "with thread support",
+         provided == MPI_THREAD_SINGLE ? "MPI_THREAD_SINGLE" : "MPI_THREAD_FUNNELED");
   }
   check(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
   check(MPI_Comm_size(MPI_COMM_WORLD, &size_), "MPI_Comm_size");
@@ -156,11 +157,11 @@ void MpiCalls::all_gather(MpiRequest& request, const void* mine, std::span<const
 bool MpiCalls::test(MpiRequest& request, int* from) {
   if (!request.active) return true;
   MPI_Request r = load(request);
-  int over = 0;
+  int is_complete = 0;
   MPI_Status status;
-  check(MPI_Test(&r, &over, &status), "MPI_Test");
+  check(MPI_Test(&r, &is_complete, &status), "MPI_Test");
   store(request, r);
-  if (over == 0) return false;
+  if (is_complete == 0) return false;
   request.active = false;
   if (from != nullptr) *from = status.MPI_SOURCE;
   return true;

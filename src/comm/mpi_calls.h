@@ -1,5 +1,5 @@
-// All that Lockstep asks of MPI, without its header. Every call is made by the thread that constructed the object
-// (the communication thread); nothing here but what is named "start-up" blocks. Failures are Errors (comm_mpi).
+// All MPI calls that Lockstep makes, without the header of MPI. They are made by the thread that constructed the
+// object, which is the communication thread. Only the calls named "start-up" block. Failures throw Error (comm_mpi).
 #pragma once
 
 #include <cstddef>
@@ -9,20 +9,20 @@
 
 namespace lockstep::comm {
 
-/// A started operation. Its memory is the caller's and must stay where it is until test() is true.
+/// A pending operation. Its buffers belong to the caller and must stay in place until test() returns true.
 struct MpiRequest {
   alignas(8) std::byte storage[8];
   bool active = false;
 };
 
-/// Separate communicators of all ranks, so that no traffic can meet another's.
-enum class MpiGroup : unsigned char { control, data, watch };
+/// Each is an MPI communicator of all ranks, so that messages of one kind cannot be matched with those of another.
+enum class MpiGroup : unsigned char { control, data, watchdog };
 
 class MpiCalls {
  public:
-  /// MPI_Init_thread with MPI_THREAD_SERIALIZED; what was given is checked.
+  /// Calls MPI_Init_thread with MPI_THREAD_SERIALIZED and checks the level that is provided.
   MpiCalls(int* argc, char*** argv);
-  /// MPI_Finalize.
+  /// Calls MPI_Finalize.
   ~MpiCalls();
   MpiCalls(const MpiCalls&) = delete;
   MpiCalls& operator=(const MpiCalls&) = delete;
@@ -32,24 +32,26 @@ class MpiCalls {
 
   // Start-up: collective and blocking.
 
-  /// The lowest rank among those that share this rank's memory; `ranks_per_node` > 0 cuts nodes into pretended ones.
+  /// The lowest rank of this rank's node (the ranks that share memory). `ranks_per_node` > 0 splits nodes into
+  /// simulated ones.
   int node_leader(int ranks_per_node);
   std::vector<std::string> all_gather(const std::string& mine);
 
-  // Point to point, between ranks of the world.
+  // Point-to-point messages between ranks of the world.
   static constexpr int kAnyRank = -1;
   void send(MpiRequest& request, MpiGroup group, int to, int tag, const void* data, std::size_t size_bytes);
   void receive(MpiRequest& request, MpiGroup group, int from, int tag, void* data, std::size_t size_bytes);
 
-  // Collective over all ranks, in the control group.
+  // Collectives over all ranks, on the control communicator.
   void broadcast(MpiRequest& request, void* data, std::size_t size_bytes, int root);
   void all_gather(MpiRequest& request, const void* mine, std::size_t size_bytes, void* all);
   void all_gather(MpiRequest& request, const void* mine, std::span<const int> sizes_bytes,
                   std::span<const int> begins_bytes, void* all);
 
-  /// True once the operation is over, and for a request that was never started. `from`: the sender of a message.
+  /// True once the operation is complete, and for a request that was never started. `from` is set to the sender of a
+  /// message.
   bool test(MpiRequest& request, int* from = nullptr);
-  /// Takes back a receive that nothing will answer.
+  /// Cancels a receive that no message will match.
   void cancel(MpiRequest& request);
 
   [[noreturn]] static void abort(int exit_status);

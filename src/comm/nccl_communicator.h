@@ -1,4 +1,4 @@
-// Sums of device memory by NCCL, on a stream of its own. See nccl_communicator.cpp.
+// Sums device memory with NCCL, on a stream of its own. See nccl_communicator.cpp.
 #pragma once
 
 #include <memory>
@@ -10,11 +10,11 @@
 
 namespace lockstep::comm {
 
-/// Collective. Throws not_supported where NCCL is missing or too old, comm_backend where two ranks share a device.
+/// Collective. Throws not_supported if NCCL is missing or too old, and comm_backend if two ranks share a device.
 std::unique_ptr<Communicator> make_nccl_communicator(CommunicationThread& thread, World& world, Backend& backend,
                                                      const Topology& topology);
 
-/// "NCCL 2.28.9 (/usr/lib/libnccl.so.2)", or in a sentence why there is none.
+/// "NCCL 2.28.9 (/usr/lib/libnccl.so.2)", or a sentence that says why there is none.
 std::string nccl_library_text();
 
 }  // namespace lockstep::comm

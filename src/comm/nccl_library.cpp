@@ -8,49 +8,48 @@
 
 #include "lockstep/error.h"
 
-#define LOCKSTEP_TEXT_OF(words) #words
-#define LOCKSTEP_TEXT(words) LOCKSTEP_TEXT_OF(words)
+#define LOCKSTEP_STRINGIFY(tokens) #tokens
+#define LOCKSTEP_STRING(tokens) LOCKSTEP_STRINGIFY(tokens)
 
 namespace lockstep::comm {
 namespace {
 
 constexpr const char* kName = "libnccl.so.2";
 constexpr const char* kRemedy =
-    "install NCCL 2.20 or newer and set NCCL_HOME to where it is, or set comm.backend=staged, which sums by way of the "
-    "host's memory";
+    "install NCCL 2.20 or newer and set NCCL_HOME to its folder, or set comm.backend=staged, which sums in host memory";
 
 struct Search {
   std::vector<std::string> paths;
   std::string where;  // for messages
 };
 
-Search places() {
-  const auto of = [](const std::string& home) {
+Search search_paths() {
+  const auto in_folder = [](const std::string& home) {
     return std::vector<std::string>{home + "/lib/" + kName, home + "/lib64/" + kName, home + "/" + kName};
   };
   const char* home = std::getenv("NCCL_HOME");
-  if (home != nullptr && *home != '\0') return {of(home), fmt::format("NCCL_HOME={}", home)};
-  Search search{{}, "the system's libraries"};
+  if (home != nullptr && *home != '\0') return {in_folder(home), fmt::format("NCCL_HOME={}", home)};
+  Search search{{}, "the system's library path"};
 #ifdef LOCKSTEP_NCCL_HOME
-  search.paths = of(LOCKSTEP_TEXT(LOCKSTEP_NCCL_HOME));
+  search.paths = in_folder(LOCKSTEP_STRING(LOCKSTEP_NCCL_HOME));
 #endif
   search.paths.emplace_back(kName);
   return search;
 }
 
 NcclLibrary load() {
-  const Search search = places();
+  const Search search = search_paths();
   NcclLibrary library;
   void* handle = nullptr;
   std::string reason;
   for (const std::string& path : search.paths) {
-    handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed: it has threads and memory of its own
+    handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed, because it has its own threads and memory
     library.path = path;
     if (handle != nullptr) break;
     if (reason.empty()) reason = ::dlerror();
   }
   require(handle != nullptr, ErrorCode::not_supported,
-          "ranks on GPUs sum by NCCL, and {} cannot be loaded from {} ({}): {}", kName, search.where, reason, kRemedy);
+          "ranks on GPUs need NCCL, but {} cannot be loaded from {} ({}): {}", kName, search.where, reason, kRemedy);
   std::string missing;
   const auto find = [&](auto& function, const char* name) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(handle, name));
@@ -61,40 +60,40 @@ NcclLibrary load() {
 #undef LOCKSTEP_NCCL_FIND
   if (library.ncclGetVersion != nullptr) (void)library.ncclGetVersion(&library.version);
   require(library.version >= kOldestNccl, ErrorCode::not_supported,
-          "{} is NCCL {}, and 2.20 is the oldest that will do: {}", library.path,
-          library.version > 0 ? nccl_version_text(library.version) : "of no version", kRemedy);
-  require(missing.empty(), ErrorCode::not_supported, "{} is NCCL {} but lacks {}: {}", library.path,
+          "{} is NCCL {}, but Lockstep needs 2.20 or newer: {}", library.path,
+          library.version > 0 ? nccl_version_text(library.version) : "of unknown version", kRemedy);
+  require(missing.empty(), ErrorCode::not_supported, "{} is NCCL {}, but it has no function {}: {}", library.path,
           nccl_version_text(library.version), missing, kRemedy);
   return library;
 }
 
-std::string text_of(ncclResult_t status, const NcclPlace& place) {
+std::string text_of(ncclResult_t status, const NcclCall& call) {
   return fmt::format("NCCL reported {} ({}) for {} at {}:{}; {}", static_cast<int>(status),
-                     nccl().ncclGetErrorString(status), place.statement, place.file, place.line,
+                     nccl().ncclGetErrorString(status), call.statement, call.file, call.line,
                      nccl().ncclGetLastError(nullptr));
 }
 
 }  // namespace
 
 const NcclLibrary& nccl() {
-  static const NcclLibrary library = load();  // again with the next call where it failed
+  static const NcclLibrary library = load();  // retried by the next call if it throws
   return library;
 }
 
 std::string nccl_version_text(int version) {
-  const int unit = version < 10000 ? 1000 : 10000;  // 2.8 was 2800, 2.9 is 20900
+  const int unit = version < 10000 ? 1000 : 10000;  // 2800 is 2.8, 20900 is 2.9
   return fmt::format("{}.{}.{}", version / unit, version % unit / 100, version % 100);
 }
 
-void throw_nccl_failure(ncclResult_t status, const NcclPlace& place) {
-  throw Error(ErrorCode::library, text_of(status, place));
+void throw_nccl_failure(ncclResult_t status, const NcclCall& call) {
+  throw Error(ErrorCode::library, text_of(status, call));
 }
 
-void report_nccl_failure(ncclResult_t status, const NcclPlace& place) noexcept {
+void report_nccl_failure(ncclResult_t status, const NcclCall& call) noexcept {
   try {
-    std::fprintf(stderr, "%s\n", text_of(status, place).c_str());
+    std::fprintf(stderr, "%s\n", text_of(status, call).c_str());
   } catch (...) {
-    std::fputs("NCCL reported an error, and there is no memory to say which\n", stderr);
+    std::fputs("NCCL reported an error, but there is not enough memory to print it\n", stderr);
   }
 }
 

@@ -1,7 +1,8 @@
-// NCCL, loaded when a communicator wants it: the program starts without it. Only src/comm/nccl* know its header.
+// NCCL, which is loaded when a communicator needs it, so that the program starts without it. Only src/comm/nccl*
+// include its header.
 //
-// Where it is looked for: $NCCL_HOME (lib, lib64, or the folder itself) and nowhere else if that is set; then where
-// NCCL_HOME was when the program was built; then wherever the system finds libnccl.so.2.
+// If NCCL_HOME is set, only that folder is searched: its lib, its lib64, and the folder itself. Otherwise the NCCL_HOME
+// of the build is searched in the same way, and then the system's library path for libnccl.so.2.
 #pragma once
 
 #include <nccl.h>
@@ -20,38 +21,39 @@ inline constexpr int kOldestNccl = 22000;  // 2.20
 // clang-format on
 
 struct NcclLibrary {
-  std::string path;  // as it was found
+  std::string path;  // where it was found
   int version = 0;   // 22809
 #define LOCKSTEP_NCCL_MEMBER(function) decltype(&::function) function = nullptr;
   LOCKSTEP_NCCL_FUNCTIONS(LOCKSTEP_NCCL_MEMBER)
 #undef LOCKSTEP_NCCL_MEMBER
 };
 
-/// Loads it the first time, for good. Throws not_supported with the remedy where it is missing or too old.
+/// Loads NCCL on the first call and keeps it loaded. Throws not_supported, with the remedy, if it is missing or too
+/// old.
 const NcclLibrary& nccl();
 
 /// "2.28.9"
 std::string nccl_version_text(int version);
 
-struct NcclPlace {
+struct NcclCall {
   const char* statement;
   const char* file;
   int line;
 };
-[[noreturn]] void throw_nccl_failure(ncclResult_t status, const NcclPlace& place);
-void report_nccl_failure(ncclResult_t status, const NcclPlace& place) noexcept;
+[[noreturn]] void throw_nccl_failure(ncclResult_t status, const NcclCall& call);
+void report_nccl_failure(ncclResult_t status, const NcclCall& call) noexcept;
 
-/// ncclInProgress is no failure: the call goes on beside its caller.
-inline void check_nccl(ncclResult_t status, const NcclPlace& place) {
-  if (status != ncclSuccess && status != ncclInProgress) throw_nccl_failure(status, place);
+/// ncclInProgress is not a failure: the call continues in the background.
+inline void check_nccl(ncclResult_t status, const NcclCall& call) {
+  if (status != ncclSuccess && status != ncclInProgress) throw_nccl_failure(status, call);
 }
-inline void check_nccl_reporting(ncclResult_t status, const NcclPlace& place) noexcept {
-  if (status != ncclSuccess && status != ncclInProgress) report_nccl_failure(status, place);
+inline void check_nccl_reporting(ncclResult_t status, const NcclCall& call) noexcept {
+  if (status != ncclSuccess && status != ncclInProgress) report_nccl_failure(status, call);
 }
 
 }  // namespace lockstep::comm
 
 #define LOCKSTEP_NCCL_CHECK(statement) \
-  ::lockstep::comm::check_nccl((statement), ::lockstep::comm::NcclPlace{#statement, __FILE__, __LINE__})
+  ::lockstep::comm::check_nccl((statement), ::lockstep::comm::NcclCall{#statement, __FILE__, __LINE__})
 #define LOCKSTEP_NCCL_REPORT(statement) \
-  ::lockstep::comm::check_nccl_reporting((statement), ::lockstep::comm::NcclPlace{#statement, __FILE__, __LINE__})
+  ::lockstep::comm::check_nccl_reporting((statement), ::lockstep::comm::NcclCall{#statement, __FILE__, __LINE__})

@@ -1,5 +1,5 @@
-// Which network NCCL found, which it tells in its log alone: while a communicator starts, the log goes to a file that
-// is read and removed. Where NCCL_DEBUG is set the user reads it, and it is left as it is.
+// Finds out which network NCCL uses. NCCL only reports that in its log. While a communicator starts, the log is
+// therefore redirected to a file, which is read and removed. If the user has set NCCL_DEBUG, the log is left alone.
 #pragma once
 
 #include <string>
@@ -8,21 +8,21 @@ namespace lockstep::comm {
 
 class NcclLog {
  public:
-  /// Before NCCL is used for the first time in this process, which is when it reads where its log goes.
+  /// Must be constructed before NCCL is first used in this process, since NCCL then reads where its log goes.
   NcclLog();
   ~NcclLog();
   NcclLog(const NcclLog&) = delete;
   NcclLog& operator=(const NcclLog&) = delete;
 
-  /// "network IB (mlx5_0:1/RoCE, out of band eth0:10.0.0.5<0>)"; empty where it is not known.
+  /// "network IB (mlx5_0:1/RoCE, out of band eth0:10.0.0.5<0>)"; empty if unknown.
   std::string network() const;
 
  private:
-  std::string path_;            // empty: it is the user's
-  bool chooses_parts_ = false;  // NCCL_DEBUG_SUBSYS
+  std::string path_;              // empty: the log is left alone
+  bool sets_subsystems_ = false;  // whether NCCL_DEBUG_SUBSYS was set here
 };
 
-/// Of a log's text.
+/// The same for the text of a log.
 std::string network_in_nccl_log(const std::string& text);
 
 }  // namespace lockstep::comm

@@ -11,11 +11,11 @@ namespace lockstep::comm {
 std::vector<Bucket> make_buckets(const std::vector<GradientTensor>& tensors, std::size_t bucket_bytes) {
   std::vector<Bucket> buckets;
   bool is_open = false;
-  std::size_t end = 0;  // of the last tensor
+  std::size_t end = 0;  // of the previous tensor
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const GradientTensor& tensor = tensors[i];
-    require(tensor.begin >= end, ErrorCode::internal,
-            "gradient {} begins at {}, inside the one before it, which ends at {}", tensor.name, tensor.begin, end);
+    require(tensor.begin >= end, ErrorCode::internal, "gradient {} begins at {}, but the previous one ends at {}",
+            tensor.name, tensor.begin, end);
     end = tensor.begin + tensor.n_elements;
     if (!is_open || buckets.back().wire != tensor.wire) {
       buckets.emplace_back();
@@ -49,17 +49,18 @@ bool is_known_to_be_done(const Event& event) noexcept {
   try {
     return event.is_done();
   } catch (const std::exception&) {
-    return false;  // the device has failed, or ended in the middle of recording
+    return false;  // the device has failed, or an exception interrupted a graph capture
   }
 }
 
 }  // namespace
 
-// After finish() the communicator holds none. A step that was recorded has ended so too, and its events tell nothing.
+// After finish() the communicator uses none of them, and next_ is 0. This includes captured steps, whose events cannot
+// be queried.
 GradientReducer::~GradientReducer() {
   for (InFlight& bucket : std::span(in_flight_).first(static_cast<std::size_t>(next_))) {
     if (is_known_to_be_done(*bucket.done)) continue;
-    // Left to the process, which is about to end.
+    // Leaked on purpose; the process is about to end.
     (void)bucket.ready.release();
     (void)bucket.done.release();
   }
@@ -69,8 +70,8 @@ void GradientReducer::tensor_done(int index, Stream& stream, const std::function
   const auto i = static_cast<std::size_t>(next_);
   if (i == buckets_.size() || index < buckets_[i].last_tensor) return;
   require(index == buckets_[i].last_tensor, ErrorCode::internal,
-          "gradient {} is done before {}, which completes {}: gradients are out of order", index, buckets_[i].last_name,
-          in_flight_[i].label);
+          "gradient {} is complete before {}, the last one of {}: gradients are out of order", index,
+          buckets_[i].last_name, in_flight_[i].label);
   if (prepare) prepare(buckets_[i]);
   InFlight& bucket = in_flight_[i];
   bucket.ready->record(stream);
@@ -81,7 +82,7 @@ void GradientReducer::tensor_done(int index, Stream& stream, const std::function
 
 void GradientReducer::finish(Stream& stream, int slot, const Event* other) {
   require(static_cast<std::size_t>(next_) == buckets_.size(), ErrorCode::internal,
-          "only {} of {} buckets were started when the step waited for them", next_, buckets_.size());
+          "the step waits for its buckets, but only {} of {} were started", next_, buckets_.size());
   const Wait& wait = waits_[static_cast<std::size_t>(slot)];
   wait.begin->record(stream);
   for (const InFlight& bucket : in_flight_) stream.wait(*bucket.done);

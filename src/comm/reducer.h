@@ -1,8 +1,8 @@
-// The gradient reducer: buckets of the gradient arena, all-reduced while backward still runs.
+// The gradient reducer: all-reduces buckets of the gradient arena while the backward pass is still running.
 //
-// Gradients lie in the order in which backward finishes them (DESIGN, decision 4), so a bucket is a contiguous slice.
-// A bucket ends at a tensor's border, when it holds at least bucket_bytes or what follows goes otherwise over the wire;
-// it starts when its last writer is done.
+// Gradients are stored in the order in which the backward pass finishes them (DESIGN, decision 4), so a bucket is a
+// contiguous slice. It ends at the boundary of a tensor, as soon as it holds at least bucket_bytes or the next tensor
+// has another wire type. Its all-reduce starts when its last writer is done.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@
 namespace lockstep::comm {
 
 struct Bucket {
-  std::size_t begin = 0, n_elements = 0;  // fp32, of the gradient arena
+  std::size_t begin = 0, n_elements = 0;  // fp32 elements of the gradient arena
   DType wire = DType::fp32;               // Slice::wire
   int last_tensor = 0;                    // index of the tensor whose gradient completes it
   std::string first_name, last_name;      // for messages
@@ -25,30 +25,32 @@ struct Bucket {
 
 struct GradientTensor {
   std::string name;
-  std::size_t begin = 0, n_elements = 0;  // fp32, of the gradient arena, ascending, without holes but padding
+  std::size_t begin = 0,
+              n_elements = 0;  // fp32 elements of the gradient arena; ascending, with only padding between tensors
   DType wire = DType::fp32;
 };
 
-/// Cuts the arena. The batch statistics at its end are simply its last tensors.
+/// Cuts the arena into buckets. The batch statistics at its end count as tensors too.
 std::vector<Bucket> make_buckets(const std::vector<GradientTensor>& tensors, std::size_t bucket_bytes);
 
 class GradientReducer {
  public:
   GradientReducer(Communicator& communicator, Backend& backend, float* gradients, std::vector<Bucket> buckets);
 
-  /// Buckets still in flight (an exception ends the step) keep their events: the communicator works on them.
+  /// If buckets are in flight, because an exception ends the step, their events are not destroyed: the communicator
+  /// still uses them.
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
-  /// Tensor `index` (in order) is complete on `stream`: starts the bucket that it completes, if any, after `prepare`
-  /// has given the stream what is still to be done with it.
+  /// The work queued on `stream` so far completes tensor `index`; tensors complete in order. If it is the last one of a
+  /// bucket, `prepare` may queue more work on that bucket, and then its all-reduce is started.
   void tensor_done(int index, Stream& stream, const std::function<void(const Bucket&)>& prepare = {});
-  /// Makes `stream` wait for all buckets of this step, and for `other`. `slot`, 0 or 1: which of two steps
-  /// exposed_seconds() tells of.
+  /// Makes `stream` wait for all buckets of this step and for `other`. The wait is timed in `slot` (0 or 1), so that
+  /// one step can be timed while the time of the previous one is read.
   void finish(Stream& stream, int slot = 0, const Event* other = nullptr);
-  /// How long the stream of that finish() had nothing to do but wait for buckets: exposed communication. Blocks the
-  /// caller until the stream has done with it.
+  /// The exposed communication: how long the stream of the last finish() with this slot only waited. Blocks the caller
+  /// until that wait is over.
   double exposed_seconds(int slot = 0) const;
 
   const std::vector<Bucket>& buckets() const { return buckets_; }

@@ -27,11 +27,11 @@ std::string directory() {
   if (::access("/dev/shm", W_OK | X_OK) == 0) return "/dev/shm";
   const char* temporary = std::getenv("TMPDIR");
   std::string out = temporary != nullptr ? temporary : "/tmp";
-  log::warning("/dev/shm cannot be written here: memory shared between ranks lies in {}, which may be slow", out);
+  log::warning("/dev/shm is not writable: memory shared between ranks is placed in {}, which may be slow", out);
   return out;
 }
 
-/// Free bytes of the file system that holds `path`; the largest number where it does not say.
+/// The free bytes of the file system that holds `path`; SIZE_MAX if it does not report them.
 std::size_t free_bytes(const std::string& path) {
   struct statvfs status;
   if (::statvfs(path.c_str(), &status) != 0 || status.f_blocks == 0) return SIZE_MAX;
@@ -40,14 +40,12 @@ std::size_t free_bytes(const std::string& path) {
 
 [[noreturn]] void no_space(const std::string& path, std::size_t wanted, const std::string& purpose) {
   fail(ErrorCode::comm_shared_memory,
-       "{} of memory shared between the ranks of a node are wanted for {}, but {} has {} free: enlarge it (`mount -o "
+       "the ranks of a node need {} of shared memory for {}, but {} has only {} free: enlarge it (`mount -o "
        "remount,size=... /dev/shm`, `docker run --shm-size=...`), remove old files from it, or set comm.backend=mpi",
        mebibytes(wanted), purpose, path, mebibytes(free_bytes(path)));
 }
 
 }  // namespace
-
-void DescriptorTraits::close(int descriptor) { ::close(descriptor); }
 
 SharedSegment SharedSegment::create(std::size_t size_bytes, const std::string& purpose) {
   const std::string where = directory();
@@ -63,7 +61,7 @@ SharedSegment SharedSegment::create(std::size_t size_bytes, const std::string& p
   }
   require(static_cast<bool>(out.descriptor_), ErrorCode::comm_shared_memory, "cannot create {} for {}: {}", out.path_,
           purpose, std::strerror(errno));
-  out.named_ = true;
+  out.has_name_ = true;
   if (::ftruncate(out.descriptor(), static_cast<off_t>(size_bytes)) != 0) no_space(where, size_bytes, purpose);
   out.map(size_bytes);
   return out;
@@ -75,8 +73,8 @@ SharedSegment SharedSegment::open(const std::string& path, std::size_t size_byte
   out.path_ = path;
   out.descriptor_ = Descriptor(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   require(static_cast<bool>(out.descriptor_), ErrorCode::comm_shared_memory,
-          "cannot open {}, which another rank of this node made for {}: {}. Ranks of one node must see one /dev/shm "
-          "(containers: share it, or set comm.backend=mpi)",
+          "cannot open {}, which another rank of this node created for {}: {}. All ranks of a node must see the same "
+          "/dev/shm: share it between containers, or set comm.backend=mpi",
           path, purpose, std::strerror(errno));
   out.map(size_bytes);
   return out;
@@ -90,7 +88,7 @@ SharedSegment& SharedSegment::operator=(SharedSegment&& other) noexcept {
   std::swap(size_bytes_, other.size_bytes_);
   std::swap(path_, other.path_);
   std::swap(purpose_, other.purpose_);
-  std::swap(named_, other.named_);
+  std::swap(has_name_, other.has_name_);
   return *this;
 }
 
@@ -118,8 +116,8 @@ void SharedSegment::reserve(std::size_t begin_bytes, std::size_t size_bytes) con
 }
 
 void SharedSegment::unlink() {
-  if (named_) ::unlink(path_.c_str());
-  named_ = false;
+  if (has_name_) ::unlink(path_.c_str());
+  has_name_ = false;
 }
 
 }  // namespace lockstep::comm

@@ -1,27 +1,21 @@
 // A file in memory (/dev/shm) that the ranks of a node map together.
 //
-// One rank creates it, the others open it, every rank reserves and so first touches its own part (its pages then lie in
-// its own NUMA domain), and the creator removes the name once all have mapped: nothing is left behind by a crash later.
+// One rank creates it and the others open it. Every rank reserves its own part, which touches the pages first and so
+// places them in the NUMA domain of that rank. The creator removes the name once all ranks have mapped the file, so
+// that a later crash leaves nothing behind.
 #pragma once
 
 #include <cstddef>
 #include <string>
 
-#include "lockstep/handle.h"
+#include "base/file.h"
 
 namespace lockstep::comm {
 
-struct DescriptorTraits {
-  using Type = int;
-  static Type null() { return -1; }
-  static void close(Type descriptor);
-};
-using Descriptor = Handle<DescriptorTraits>;
-
 class SharedSegment {
  public:
-  /// In /dev/shm, or in TMPDIR with a warning where there is none. Sized but not reserved. `purpose` is for messages.
-  /// Throws comm_shared_memory where less is free than wanted.
+  /// Creates it in /dev/shm or, with a warning, in TMPDIR if /dev/shm is not writable. The file gets its size, but no
+  /// memory is reserved yet. `purpose` is used in messages. Throws comm_shared_memory if not enough memory is free.
   static SharedSegment create(std::size_t size_bytes, const std::string& purpose);
   static SharedSegment open(const std::string& path, std::size_t size_bytes, const std::string& purpose);
   SharedSegment() = default;
@@ -29,11 +23,11 @@ class SharedSegment {
   SharedSegment& operator=(SharedSegment&& other) noexcept;
   ~SharedSegment();
 
-  /// Takes the memory now, zero-filled: without it a full /dev/shm would end the process by SIGBUS at some later write.
+  /// Allocates the memory now, zero-filled. Otherwise a full /dev/shm would cause a SIGBUS at some later write.
   void reserve(std::size_t begin_bytes, std::size_t size_bytes) const;
-  /// Removes the name; the memory stays while it is mapped.
+  /// Removes the name. The memory exists as long as it is mapped.
   void unlink();
-  /// Never unmapped: somebody may still write there.
+  /// Leaves the memory mapped for good, because somebody may still write to it.
   void leave_mapped() { data_ = nullptr; }
 
   std::byte* data() const { return data_; }
@@ -48,7 +42,7 @@ class SharedSegment {
   std::size_t size_bytes_ = 0;
   std::string path_;
   std::string purpose_;
-  bool named_ = false;  // this rank created the name and has not removed it
+  bool has_name_ = false;  // this rank created the name and has not removed it
 };
 
 }  // namespace lockstep::comm

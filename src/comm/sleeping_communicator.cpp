@@ -1,12 +1,14 @@
 #include "comm/sleeping_communicator.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
-#include "lockstep/error.h"
+#include "comm/communicator_memory.h"
 
 namespace lockstep::comm {
 namespace {
-constexpr std::size_t kAwakeBytes = std::size_t{64} << 10;  // statistics and flags are not slowed down
+constexpr std::size_t kUndelayedBytes = std::size_t{64} << 10;  // so that statistics and flags are not delayed
 }
 
 SleepingCommunicator::SleepingCommunicator(std::unique_ptr<Communicator> inner, double sleep_ms)
@@ -22,14 +24,13 @@ SleepingCommunicator::~SleepingCommunicator() {
 }
 
 std::string SleepingCommunicator::describe() const {
-  return fmt::format("{}, and a sleep of {} ms each", inner_->describe(), sleep_.count());
+  return fmt::format("{}, each all-reduce delayed by {} ms", inner_->describe(), sleep_.count());
 }
 
 void SleepingCommunicator::all_reduce_async(const Slice& slice, const Event& ready, Event& done,
                                             const std::string& label) {
-  HostEvent* host_done = dynamic_cast<HostEvent*>(&done);
-  require(host_done != nullptr, ErrorCode::internal, "'{}': `done` is not an event of this communicator", label);
-  Pending pending{nullptr, host_done, slice.n_elements * size_bytes(slice.dtype) > kAwakeBytes};
+  HostEvent& host_done = host_event(done, label);
+  Pending pending{nullptr, &host_done, slice.n_elements * size_bytes(slice.dtype) > kUndelayedBytes};
   {
     const std::lock_guard lock(mutex_);
     if (!spare_events_.empty()) {
@@ -39,7 +40,7 @@ void SleepingCommunicator::all_reduce_async(const Slice& slice, const Event& rea
   }
   if (pending.inner_done == nullptr) pending.inner_done = inner_->make_event();
   inner_->all_reduce_async(slice, ready, *pending.inner_done, label);
-  host_done->begin();
+  host_done.begin();
   {
     const std::lock_guard lock(mutex_);
     pending_.push_back(std::move(pending));

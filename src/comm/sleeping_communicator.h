@@ -1,5 +1,5 @@
-// A communicator that is slower than it is: each all-reduce of more than 64 KiB takes a given time longer. What a step
-// grows by, against the sum of the sleeps, shows how much of the communication lies under the backward pass.
+// A communicator that makes each all-reduce of more than 64 KiB slower by a given time (comm.sleep_ms). If the
+// communication overlaps with the backward pass, a step becomes slower by less than the sum of the delays.
 #pragma once
 
 #include <chrono>

@@ -22,10 +22,10 @@ class StagedCommunicator::Worker {
       : inner_(std::move(inner)),
         world_(world),
         backend_(backend),
-        ring_(inner_->allocate(kRingBytes, "the ring between device and host")),
+        ring_(inner_->allocate(kRingBytes, "the ring buffer between device and host")),
         pinned_(backend.pin_host(ring_->data(), kRingBytes)),
-        down_(backend.make_stream()),
-        up_(backend.make_stream()) {
+        to_host_(backend.make_stream()),
+        to_device_(backend.make_stream()) {
     for (std::size_t i = 0; i < kSlots; ++i)
       slots_[i] = {static_cast<std::byte*>(ring_->data()) + i * kChunkBytes, backend.make_event(), inner_->make_event(),
                    backend.make_event()};
@@ -40,14 +40,14 @@ class StagedCommunicator::Worker {
     request.slice = slice;
     request.ready = &ready;
     request.done = &done;
-    request.label.assign(label);  // no memory is taken once it is as long as the longest
+    request.label.assign(label);  // allocates nothing once it has held the longest label
     done.begin();
     ++n_requests_;
     changed_.notify_all();
   }
 
-  /// False where requests are left, since an exception ends the step: the thread goes on with them, until the process
-  /// ends.
+  /// Returns false if requests are left, which happens when an exception ends the step. The thread then goes on with
+  /// them until the process ends.
   bool stop() {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -85,10 +85,10 @@ class StagedCommunicator::Worker {
     std::string label;
   };
 
-  /// Room for one chunk in the ring, and what has happened to it.
+  /// Space for one chunk in the ring, with events for the stages that the chunk passes through.
   struct Slot {
     std::byte* data = nullptr;
-    std::unique_ptr<Event> came, summed, left;
+    std::unique_ptr<Event> fetched, summed, returned;
   };
 
   Request* next() {
@@ -111,35 +111,35 @@ class StagedCommunicator::Worker {
     for (std::size_t i = 0; i < n_chunks + 2; ++i) {
       if (i < n_chunks) fetch(chunk(i), slots_[i % kSlots]);
       if (i >= 1 && i - 1 < n_chunks) sum(chunk(i - 1), slots_[(i - 1) % kSlots], request.label);
-      if (i >= 2) give_back(chunk(i - 2), slots_[(i - 2) % kSlots]);
+      if (i >= 2) return_chunk(chunk(i - 2), slots_[(i - 2) % kSlots]);
     }
-    if (n_chunks > 0) slots_[(n_chunks - 1) % kSlots].left->synchronize();
+    if (n_chunks > 0) slots_[(n_chunks - 1) % kSlots].returned->synchronize();
   }
 
   void fetch(const Slice& chunk, Slot& slot) {
-    slot.left->synchronize();  // what was there before
-    backend_.copy_to_host(slot.data, chunk.data, chunk.n_elements * size_bytes(chunk.dtype), *down_);
-    slot.came->record(*down_);
+    slot.returned->synchronize();  // the previous chunk in this slot
+    backend_.copy_to_host(slot.data, chunk.data, chunk.n_elements * size_bytes(chunk.dtype), *to_host_);
+    slot.fetched->record(*to_host_);
   }
 
   void sum(Slice chunk, Slot& slot, const std::string& label) {
-    slot.came->synchronize();
+    slot.fetched->synchronize();
     chunk.data = slot.data;
-    inner_->all_reduce_async(chunk, at_once_, *slot.summed, label);
+    inner_->all_reduce_async(chunk, ready_, *slot.summed, label);
   }
 
-  void give_back(const Slice& chunk, Slot& slot) {
+  void return_chunk(const Slice& chunk, Slot& slot) {
     slot.summed->synchronize();
-    backend_.copy_to_device(chunk.data, slot.data, chunk.n_elements * size_bytes(chunk.dtype), *up_);
-    slot.left->record(*up_);
+    backend_.copy_to_device(chunk.data, slot.data, chunk.n_elements * size_bytes(chunk.dtype), *to_device_);
+    slot.returned->record(*to_device_);
   }
 
-  /// An event cannot tell of it: nobody would learn that what it stands for has not come.
+  /// Ends the job, because an event cannot report an error: whoever waits for it would not learn of the failure.
   void end_job(const std::exception& error) {
     const auto* known = dynamic_cast<const Error*>(&error);
     const bool is_consequence =
         known && (known->code() == ErrorCode::comm_rank_lost || known->code() == ErrorCode::comm_rank_died);
-    if (!is_consequence || world_.is_first_to_speak()) log::error("{}", error.what());
+    if (!is_consequence || world_.is_first_to_report()) log::error("{}", error.what());
     note_failure();
     world_.abort(kExitFailed);
   }
@@ -148,9 +148,9 @@ class StagedCommunicator::Worker {
   World& world_;
   Backend& backend_;
   std::unique_ptr<Memory> ring_, pinned_;
-  std::unique_ptr<Stream> down_, up_;  // to the host, to the device: both ways at once
+  std::unique_ptr<Stream> to_host_, to_device_;  // one per direction, so that copies overlap
   std::array<Slot, kSlots> slots_;
-  const HostEvent at_once_;
+  const HostEvent ready_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -173,15 +173,14 @@ StagedCommunicator::~StagedCommunicator() {
 }
 
 std::string StagedCommunicator::describe() const {
-  return fmt::format("by way of the host's memory: {}", worker_->describe());
+  return fmt::format("staged through host memory: {}", worker_->describe());
 }
 
 void StagedCommunicator::all_reduce_async(const Slice& slice, const Event& ready, Event& done,
                                           const std::string& label) {
-  regions_.check(slice, label);
-  HostEvent* host_done = dynamic_cast<HostEvent*>(&done);
-  require(host_done != nullptr, ErrorCode::internal, "'{}': `done` is not an event of this communicator", label);
-  worker_->post(slice, ready, *host_done, label);
+  memory_.check_contains(slice, label);
+  check_dtype(slice, label);
+  worker_->post(slice, ready, host_event(done, label), label);
 }
 
 }  // namespace lockstep::comm

@@ -1,8 +1,8 @@
-// Sums of a device's memory by way of the host's: for machines where NCCL cannot be used.
+// Sums device memory by staging it through host memory, for machines where NCCL cannot be used.
 //
-// A thread of its own takes requests in order. It waits for `ready`, cuts the slice into chunks and gives each to the
-// host communicator in a slot of a small pinned ring: chunk i+1 is copied to the host and chunk i-1 back while chunk i
-// is summed. Only the contracts of Backend and Communicator are used.
+// A thread of its own processes the requests in order. It waits for `ready`, cuts the slice into chunks, and passes
+// each chunk to the host communicator in a slot of a small pinned ring buffer: chunk i+1 is copied to the host and
+// chunk i-1 back to the device while chunk i is summed. Only the contracts of Backend and Communicator are used.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 #include <string>
 #include <thread>
 
-#include "comm/regions.h"
+#include "comm/communicator_memory.h"
 #include "lockstep/communicator.h"
 
 namespace lockstep::comm {
@@ -21,7 +21,7 @@ class StagedCommunicator final : public Communicator {
   static constexpr std::size_t kChunkBytes = std::size_t{4} << 20;
   static constexpr std::size_t kRingBytes = kSlots * kChunkBytes;
 
-  /// Collective. `inner` sums host memory.
+  /// Collective. `inner` is the communicator for host memory.
   StagedCommunicator(std::unique_ptr<Communicator> inner, World& world, Backend& backend);
   ~StagedCommunicator() override;
 
@@ -29,10 +29,10 @@ class StagedCommunicator final : public Communicator {
   int rank() const override { return world_.rank(); }
   int size() const override { return world_.size(); }
   std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) override {
-    return regions_.allocate(world_, backend_, size_bytes, purpose);
+    return memory_.allocate(world_, backend_, size_bytes, purpose);
   }
   void all_reduce_async(const Slice& slice, const Event& ready, Event& done, const std::string& label) override;
-  /// One of the host's: a stream that waits for it blocks its caller.
+  /// A host event: a stream that waits for it blocks its caller.
   std::unique_ptr<Event> make_event() override { return std::make_unique<HostEvent>(); }
 
  private:
@@ -40,7 +40,7 @@ class StagedCommunicator final : public Communicator {
 
   World& world_;
   Backend& backend_;
-  Regions regions_;
+  CommunicatorMemory memory_;
   std::shared_ptr<Worker> worker_;
   std::thread thread_;
 };

@@ -9,10 +9,10 @@
 namespace lockstep::comm {
 namespace {
 
-constexpr std::size_t kBlockBytes = 4096;  // stays in the first-level cache while it is summed and written out
-constexpr int kMaxOpenSums = 32;           // a tree of depth 32 has more leaves than there are ranks
+constexpr std::size_t kBlockBytes = 4096;  // stays in the L1 cache while it is summed and written out
+constexpr int kMaxOpenSums = 32;           // enough for any number of ranks: a tree of depth 32 has 2^32 leaves
 
-/// Two ranks, in place: the common case, each value read and written once.
+/// The common case of two ranks, in place. Each value is read and written once.
 template <typename T>
 void sum_pair(T* __restrict a, T* __restrict b, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) {
@@ -31,7 +31,8 @@ template <typename T>
 void sum_blocks(std::span<const std::byte* const> sources, std::span<std::byte* const> targets, std::size_t n,
                 const SumOrder& order) {
   constexpr std::size_t kBlock = kBlockBytes / sizeof(T);
-  alignas(64) std::array<std::array<T, kBlock>, kMaxOpenSums> open;  // sums of subtrees that wait for their other half
+  alignas(64) std::array<std::array<T, kBlock>, kMaxOpenSums>
+      open;  // sums of subtrees whose other half is still missing
   for (std::size_t begin = 0; begin < n; begin += kBlock) {
     const std::size_t length = std::min(kBlock, n - begin);
     std::size_t n_open = 0;
@@ -66,17 +67,21 @@ void sum(std::span<const std::byte* const> sources, std::span<std::byte* const> 
   if (dtype == DType::fp32) {
     sum_typed<float>(sources, targets, n_elements, order);
   } else {
-    require(dtype == DType::fp64, ErrorCode::internal, "sums over ranks are of fp32 or fp64, not {}", name(dtype));
+    require(dtype == DType::fp64, ErrorCode::internal, "ranks can sum fp32 and fp64, not {}", name(dtype));
     sum_typed<double>(sources, targets, n_elements, order);
   }
 }
 
-Part part_of(std::size_t n_elements, std::size_t element_bytes, int n_parts, int index) {
+Range shard_of(std::size_t n_elements, std::size_t element_bytes, int n_shards, int index) {
   const std::size_t line = 64 / element_bytes;
-  const auto parts = static_cast<std::size_t>(n_parts);
-  const std::size_t length = ((n_elements + parts - 1) / parts + line - 1) / line * line;
+  const auto n = static_cast<std::size_t>(n_shards);
+  const std::size_t length = ((n_elements + n - 1) / n + line - 1) / line * line;
   const std::size_t begin = std::min(n_elements, static_cast<std::size_t>(index) * length);
   return {begin, std::min(length, n_elements - begin)};
+}
+
+std::size_t incoming_shards_bytes(std::size_t chunk_bytes, int n_ranks) {
+  return static_cast<std::size_t>(n_ranks) * shard_of(chunk_bytes, 1, n_ranks, 0).n_elements;
 }
 
 }  // namespace lockstep::comm

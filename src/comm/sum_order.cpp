@@ -35,7 +35,7 @@ std::vector<int> subtree_sizes(int n_leaves, int n_subtrees) {
   };
   std::vector<Subtree> subtrees{{n_leaves, 0}};
   while (subtrees.size() < static_cast<std::size_t>(n_subtrees)) {
-    // Level by level, from the last one: the first keeps most.
+    // Cut level by level, and within a level from the last subtree to the first, so that the first stays the largest.
     auto cut = subtrees.end();
     for (auto it = subtrees.begin(); it != subtrees.end(); ++it) {
       if (it->n_leaves > 1 && (cut == subtrees.end() || it->depth <= cut->depth)) cut = it;
@@ -51,12 +51,12 @@ std::vector<int> subtree_sizes(int n_leaves, int n_subtrees) {
 
 std::optional<GroupedOrder> group(const SumOrder& order, std::span<const int> sizes) {
   require(std::accumulate(sizes.begin(), sizes.end(), 0) == order.size(), ErrorCode::internal,
-          "groups of an order of {} sources have another number of them", order.size());
+          "the sizes of the groups do not add up to the {} sources of the order", order.size());
   GroupedOrder grouped;
   auto source = order.merges.begin();
   for (const int size : sizes) {
     SumOrder inner;
-    int open = 0;  // sums of this group that wait
+    int open = 0;  // partial sums of this group on the stack
     for (int i = 0; i < size; ++i, ++source) {
       const bool is_last = i + 1 == size;
       if (is_last ? *source < open : *source > open) return std::nullopt;

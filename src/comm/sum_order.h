@@ -1,7 +1,9 @@
-// The fixed binary tree by which micro-batches are summed, whatever the number of ranks (DESIGN, decision 8).
+// The order in which the gradients of micro-batches are summed: a binary tree that does not depend on the number of
+// ranks (DESIGN, decision 8).
 //
-// Over n leaves: cut in the middle, the first half the greater one, and so on. A rank takes a whole subtree, so what is
-// left to be summed over ranks is the top of the same tree, and the same again over nodes whose ranks are a subtree.
+// The tree over n leaves is cut in the middle, where the first half is the larger one if n is odd; each half is cut in
+// the same way. A rank owns a whole subtree. The sum over ranks is therefore the top of the same tree, and so is the
+// sum over nodes if the ranks of each node own a whole subtree.
 #pragma once
 
 #include <optional>
@@ -12,18 +14,18 @@
 
 namespace lockstep::comm {
 
-/// The tree over so many leaves.
+/// The tree over n leaves.
 SumOrder tree_order(int n_leaves);
-/// Leaves of each of `n_subtrees` subtrees that tile the tree, as equal as whole subtrees can be; the first has most.
-/// n_subtrees is at most n_leaves.
+/// The numbers of leaves of `n_subtrees` subtrees that tile the tree. They are as equal as whole subtrees can be; the
+/// first one is the largest. n_subtrees is at most n_leaves.
 std::vector<int> subtree_sizes(int n_leaves, int n_subtrees);
 
-/// An order taken apart at consecutive groups of its sources, each of which it sums by itself.
+/// An order split at consecutive groups of its sources: each group is summed by itself, and then the groups are summed.
 struct GroupedOrder {
-  std::vector<SumOrder> inner;  // of each group
+  std::vector<SumOrder> inner;  // within each group
   SumOrder outer;               // over groups
 };
-/// None where a group is not a whole subtree.
+/// No value if a group is not a whole subtree.
 std::optional<GroupedOrder> group(const SumOrder& order, std::span<const int> sizes);
 
 /// One source after another: ((0 + 1) + 2) + 3.

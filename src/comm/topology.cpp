@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "comm/device_exchange.h"
-#include "comm/exchange.h"
+#include "comm/node_exchange.h"
 #include "comm/staged_communicator.h"
 #include "comm/sum_order.h"
 #include "lockstep/error.h"
@@ -16,9 +16,9 @@ namespace lockstep::comm {
 namespace {
 
 constexpr std::size_t kSmallestChunkBytes = std::size_t{1} << 20;
-constexpr std::size_t kPartOfChunkBytes = std::size_t{64} << 10;  // that a leader sends to another, at least
+constexpr std::size_t kSmallestShardBytes = std::size_t{64} << 10;  // the smallest shard that a leader sends to another
 
-Topology every_rank_a_node(const RankTable& ranks, const SumOrder& order) {
+Topology one_rank_per_node(const RankTable& ranks, const SumOrder& order) {
   Topology out{.nodes = {}, .node = ranks.rank};
   for (int r = 0; r < ranks.size(); ++r) out.nodes.push_back({r});
   out.is_tree = order.size() > 0;
@@ -27,7 +27,7 @@ Topology every_rank_a_node(const RankTable& ranks, const SumOrder& order) {
   return out;
 }
 
-/// The order taken apart at nodes; none where the ranks of some node are no subtree of it.
+/// Splits the order at nodes. No value if the ranks of some node are no subtree of it.
 std::optional<GroupedOrder> group_by_node(const SumOrder& order, const RankTable& ranks) {
   std::vector<int> sizes;
   int next = 0;
@@ -46,46 +46,50 @@ Transport transport_of(const Config::Comm& config, int n_ranks, MemorySpace spac
   const std::string& backend = config.backend;
   constexpr std::array<std::string_view, 5> kBackends{"auto", "nccl", "staged", "shared", "mpi"};
   require(std::ranges::find(kBackends, backend) != kBackends.end(), ErrorCode::comm_backend,
-          "comm.backend is '{}': it takes auto, nccl, staged, shared or mpi", backend);
+          "comm.backend is '{}'; it must be auto, nccl, staged, shared or mpi", backend);
   if (space == MemorySpace::host) {
     require(backend != "nccl", ErrorCode::comm_backend,
-            "comm.backend=nccl sums on GPUs, but the step is computed by the processor: set device=cuda, or "
-            "comm.backend=auto");
+            "comm.backend=nccl sums on GPUs, but this run computes on the CPU: set device=cuda or comm.backend=auto");
     return backend == "staged" ? Transport::staged : Transport::host;
   }
-  if (n_ranks == 1) return Transport::host;  // nothing is summed
+  if (n_ranks == 1) return Transport::host;  // there is nothing to sum
   if (backend == "auto" || backend == "nccl") return Transport::nccl;
   return Transport::staged;
 }
 
 int Topology::n_ranks() const {
   std::size_t n = 0;
-  for (const std::vector<int>& of_node : nodes) n += of_node.size();
+  for (const std::vector<int>& node_ranks : nodes) n += node_ranks.size();
   return static_cast<int>(n);
 }
 
-std::size_t Topology::chunk_bytes() const { return std::max(kSmallestChunkBytes, kPartOfChunkBytes * nodes.size()); }
+std::size_t Topology::chunk_bytes() const { return std::max(kSmallestChunkBytes, kSmallestShardBytes * nodes.size()); }
 
 std::size_t Topology::buffer_bytes() const {
-  if (transport == Transport::nccl) return is_exchanged() ? DeviceExchange::buffer_bytes(n_ranks(), wire) : 0;
+  if (transport == Transport::nccl) return uses_device_exchange() ? DeviceExchange::buffer_bytes(n_ranks(), wire) : 0;
   const std::size_t ring_bytes = transport == Transport::staged ? StagedCommunicator::kRingBytes : 0;
   if (n_nodes() == 1 || local_rank != 0) return ring_bytes;
-  return ring_bytes + kExchangesInFlight * Exchange::buffer_bytes(n_nodes(), chunk_bytes(), wire);
+  return ring_bytes + kExchangesInFlight * NodeExchange::buffer_bytes(n_nodes(), chunk_bytes(), wire);
 }
 
 std::size_t Topology::mapped_peer_bytes(std::size_t region_bytes) const {
   if (transport == Transport::nccl) return 0;
   if (transport == Transport::staged) region_bytes = StagedCommunicator::kRingBytes;
   const auto n = static_cast<std::size_t>(local_size());
-  // Each of n ranks reads its 1/n of the other ranks' regions, and on one node writes the sum there. On several nodes
-  // the sum is in the leader's region, all of which the others copy.
+  // Each of n ranks reads its 1/n of the other ranks' regions; on one node it also writes the total there. On several
+  // nodes the total is in the leader's region, which the others copy as a whole.
   if (n_nodes() == 1 || local_rank == 0) return region_bytes * (n - 1) / n;
   return region_bytes + region_bytes * (n - 2) / n;
 }
 
+std::string Topology::describe_order_and_wire() const {
+  return fmt::format("{}{}", is_tree ? ", fixed tree order" : "",
+                     n_nodes() > 1 && wire != DType::fp32 ? fmt::format(", gradients sent as {}", name(wire)) : "");
+}
+
 namespace {
 
-/// The order is over all ranks, wherever they are.
+/// The order is over all ranks, whatever their nodes.
 Topology place_devices(const RankTable& ranks, const SumOrder& order) {
   Topology out{.nodes = ranks.nodes, .node = ranks.mine().node, .local_rank = ranks.mine().local_rank};
   out.is_tree = order.size() > 0;
@@ -94,16 +98,16 @@ Topology place_devices(const RankTable& ranks, const SumOrder& order) {
 }
 
 Topology place(const Config::Comm& config, const RankTable& ranks, const SumOrder& order) {
-  if (config.backend == "mpi") return every_rank_a_node(ranks, order);
+  if (config.backend == "mpi") return one_rank_per_node(ranks, order);
   require(config.backend != "shared" || ranks.n_nodes() == 1, ErrorCode::comm_backend,
-          "comm.backend=shared wants all ranks on one node, but they are on {}: use comm.backend=auto",
+          "comm.backend=shared requires all ranks on one node, but they are on {} nodes: set comm.backend=auto",
           ranks.n_nodes());
   Topology out{.nodes = ranks.nodes, .node = ranks.mine().node, .local_rank = ranks.mine().local_rank};
   out.order_in_node = sequential_order(out.local_size());
   out.order_of_nodes = sequential_order(out.n_nodes());
   if (order.size() == 0) return out;
   std::optional<GroupedOrder> grouped = group_by_node(order, ranks);
-  if (!grouped) return every_rank_a_node(ranks, order);
+  if (!grouped) return one_rank_per_node(ranks, order);
   out.is_tree = true;
   out.order_in_node = std::move(grouped->inner[static_cast<std::size_t>(out.node)]);
   out.order_of_nodes = std::move(grouped->outer);
@@ -120,7 +124,7 @@ Topology topology_of(const Config::Comm& config, const RankTable& ranks, const S
   return out;
 }
 
-RankTable supposed_ranks(int ranks, int nodes) {
+RankTable planned_ranks(int ranks, int nodes) {
   RankTable table;
   table.nodes.resize(static_cast<std::size_t>(nodes));
   for (int node = 0; node < nodes; ++node) {

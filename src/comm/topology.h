@@ -1,10 +1,11 @@
-// Which ranks sum through shared memory, and which by MPI between such groups, or whether devices do it by NCCL:
-// comm.backend, the nodes and where the gradients lie decide. What that takes of memory follows, so that
-// `lockstep plan` can tell it of ranks that do not run.
+// How ranks sum: which of them share memory, which exchange by MPI, or whether NCCL sums on the devices. This follows
+// from comm.backend, the nodes, and where the gradients are. The memory that it takes can be derived without running
+// the ranks, which `lockstep plan` does.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "comm/ranks.h"
@@ -13,44 +14,50 @@
 
 namespace lockstep::comm {
 
-/// host: gradients lie in the host's memory, and are summed there. staged: a device's are copied there and back.
+/// host: gradients are in host memory and are summed there. staged: those of a device are copied to the host, summed
+/// there and copied back. nccl: those of a device are summed by NCCL.
 enum class Transport : std::uint8_t { host, staged, nccl };
 
 struct Topology {
   Transport transport = Transport::host;
-  std::vector<std::vector<int>> nodes{{0}};  // ranks of the world; with comm.backend=mpi each rank is a node of its own
+  std::vector<std::vector<int>> nodes{{0}};  // ranks of the world; with comm.backend=mpi, one rank per node
   int node = 0;
   int local_rank = 0;
-  DType wire = DType::fp32;   // the narrowest that slices take between nodes
-  bool is_tree = false;       // the two orders are parts of one that was asked for
-  SumOrder order_in_node{};   // over this node's ranks
-  SumOrder order_of_nodes{};  // over the nodes' sums
+  DType wire = DType::fp32;   // the narrowest type in which slices travel between nodes
+  bool is_tree = false;       // the two orders are parts of the requested tree order
+  SumOrder order_in_node{};   // over the ranks of this node
+  SumOrder order_of_nodes{};  // over the sums of the nodes
 
   int n_ranks() const;
   int n_nodes() const { return static_cast<int>(nodes.size()); }
   int local_size() const { return static_cast<int>(nodes[static_cast<std::size_t>(node)].size()); }
 
-  /// nccl: slices, or those of a narrow wire, are summed in an order of ours (device_exchange.h), not in NCCL's.
-  bool is_exchanged() const { return is_tree || (wire != DType::fp32 && n_nodes() > 1); }
+  /// For nccl: some slices, or all, are summed in an order that Lockstep chooses (device_exchange.h).
+  bool uses_device_exchange() const { return is_tree || (wire != DType::fp32 && n_nodes() > 1); }
 
-  /// Between nodes a slice is cut into chunks of this size, so many of which are under way at once.
+  /// Between nodes a slice is cut into chunks of chunk_bytes(). At most kExchangesInFlight of them are exchanged at the
+  /// same time.
   static constexpr int kExchangesInFlight = 3;
   std::size_t chunk_bytes() const;
 
-  /// Of a node's leader: for what other nodes send.
+  /// The buffers that this rank's communicator allocates: for what other ranks send, and the ring of a staged one.
   std::size_t buffer_bytes() const;
-  /// What a rank touches of other ranks' regions when it sums all `region_bytes` of its own.
+  /// How much of the other ranks' regions this rank maps and touches while it sums `region_bytes` of its own.
   std::size_t mapped_peer_bytes(std::size_t region_bytes) const;
+
+  /// ", fixed tree order, gradients sent as bf16" for Communicator::describe(); empty for the defaults.
+  std::string describe_order_and_wire() const;
 };
 
 Transport transport_of(const Config::Comm& config, int n_ranks, MemorySpace space);
 
-/// Nodes as they are; with comm.backend=mpi, or where nodes do not fit the order, every rank as a node of its own.
-/// `space`: of the gradients, Backend::memory_space().
+/// Uses the nodes of the rank table. With comm.backend=mpi, or if the ranks of a node are no subtree of the order,
+/// every rank becomes a node of its own. `space`: where the gradients are, Backend::memory_space().
 Topology topology_of(const Config::Comm& config, const RankTable& ranks, const SumOrder& order,
                      MemorySpace space = MemorySpace::host);
 
-/// Rank 0 of ranks that do not run, in equal blocks on nodes; the first nodes have the rank more.
-RankTable supposed_ranks(int ranks, int nodes);
+/// The table of rank 0 for ranks that do not run, in equal consecutive blocks on nodes. If the ranks cannot be divided
+/// evenly, the first nodes have one more.
+RankTable planned_ranks(int ranks, int nodes);
 
 }  // namespace lockstep::comm

@@ -8,13 +8,13 @@
 
 #include "base/version.h"
 #include "comm/communication_thread.h"
-#include "comm/control_lane.h"
+#include "comm/control_channel.h"
 #include "comm/host_communicator.h"
 #include "comm/launch.h"
 #ifdef LOCKSTEP_CUDA
 #include "comm/nccl_communicator.h"
 #endif
-#include "comm/single.h"
+#include "comm/single_rank.h"
 #include "comm/sleeping_communicator.h"
 #include "comm/staged_communicator.h"
 #include "lockstep/error.h"
@@ -28,8 +28,8 @@ class MpiWorld final : public World {
   MpiWorld(int* argc, char*** argv, const Launch& launch, double watchdog_seconds)
       : thread_(argc, argv, launch, watchdog_seconds), control_(thread_) {}
 
-  /// MPI_Finalize waits for all ranks, so all agree first. A rank that leaves because of an exception, or after one,
-  /// cannot: it ends the job (main, which knows the message, does so before it comes here).
+  /// MPI_Finalize waits for all ranks, so they first agree to end. A rank that is here because of an exception cannot
+  /// agree, and ends the job instead. (Usually main has printed the message and ended the job before.)
   ~MpiWorld() override {
     if (thread_.has_failed() || std::uncaught_exceptions() > exceptions_at_start_) abort(kExitFailed);
     try {
@@ -57,7 +57,7 @@ class MpiWorld final : public World {
     const std::vector<std::string> all = control_.all_gather(mine ? "1" : "0", "any");
     return std::find(all.begin(), all.end(), "1") != all.end();
   }
-  bool is_first_to_speak() override { return thread_.board().is_first_to_speak(); }
+  bool is_first_to_report() override { return thread_.progress_table().is_first_to_report(); }
   [[noreturn]] void abort(int exit_status) override { thread_.abort(exit_status); }
 
   CommunicationThread& thread() { return thread_; }
@@ -67,7 +67,7 @@ class MpiWorld final : public World {
 
   const int exceptions_at_start_ = std::uncaught_exceptions();
   CommunicationThread thread_;
-  ControlLane control_;
+  ControlChannel control_;
 };
 
 }  // namespace
@@ -80,7 +80,7 @@ std::unique_ptr<World> start_world(int* argc, char*** argv, double watchdog_seco
   return world;
 }
 
-std::unique_ptr<World> single_world() { return std::make_unique<SingleWorld>(); }
+std::unique_ptr<World> single_world() { return std::make_unique<SingleRankWorld>(); }
 
 Topology topology_of(const Config::Comm& config, World& world, const SumOrder& order, MemorySpace space) {
   MpiWorld* mpi_world = dynamic_cast<MpiWorld*>(&world);
@@ -89,16 +89,16 @@ Topology topology_of(const Config::Comm& config, World& world, const SumOrder& o
 
 namespace {
 
-std::unique_ptr<Communicator> make_by(const Config::Comm& config, MpiWorld& world, Backend& backend,
-                                      const SumOrder& order) {
+std::unique_ptr<Communicator> make_mpi_communicator(const Config::Comm& config, MpiWorld& world, Backend& backend,
+                                                    const SumOrder& order) {
   const Topology topology = topology_of(config, world, order, backend.memory_space());
   if (world.size() == 1 && backend.memory_space() == MemorySpace::device)
-    return std::make_unique<SingleCommunicator>(backend);
+    return std::make_unique<SingleRankCommunicator>(backend);
   if (topology.transport == Transport::nccl) {
 #ifdef LOCKSTEP_CUDA
     return make_nccl_communicator(world.thread(), world, backend, topology);
 #else
-    fail(ErrorCode::not_supported, "this build has no NCCL: set comm.backend=staged");
+    fail(ErrorCode::not_supported, "this program was built without NCCL: set comm.backend=staged");
 #endif
   }
   auto host = std::make_unique<HostCommunicator>(world.thread(), world, topology);
@@ -112,10 +112,11 @@ std::unique_ptr<Communicator> make_communicator(const Config::Comm& config, Worl
                                                 const SumOrder& order) {
   std::unique_ptr<Communicator> out;
   if (MpiWorld* mpi_world = dynamic_cast<MpiWorld*>(&world)) {
-    out = make_by(config, *mpi_world, backend, order);
+    out = make_mpi_communicator(config, *mpi_world, backend, order);
   } else {
-    require(world.size() == 1, ErrorCode::internal, "a communicator is made of a world of start_world()");
-    out = std::make_unique<SingleCommunicator>(backend);
+    require(world.size() == 1, ErrorCode::internal,
+            "make_communicator() needs a world of start_world() or single_world()");
+    out = std::make_unique<SingleRankCommunicator>(backend);
   }
   if (config.sleep_ms > 0) out = std::make_unique<SleepingCommunicator>(std::move(out), config.sleep_ms);
   return out;
@@ -125,7 +126,7 @@ std::string describe_nccl() {
 #ifdef LOCKSTEP_CUDA
   return nccl_library_text();
 #else
-  return "this build has no NCCL";
+  return "this program was built without NCCL";
 #endif
 }
 

@@ -1,4 +1,4 @@
-// Start of MPI, the communication thread, and the choice of a communicator.
+// Starts MPI and the communication thread, and chooses a communicator.
 #pragma once
 
 #include <memory>
@@ -10,25 +10,25 @@
 
 namespace lockstep::comm {
 
-/// Checks the launch (Slurm's and PMI's variables before MPI_Init, the size after it), starts MPI (SERIALIZED) and the
-/// communication thread, which makes all MPI calls from here on. Commands of one process never call it.
-/// `watchdog_seconds`: comm.watchdog_seconds.
+/// Checks how the process was launched: the variables of Slurm and PMI before MPI_Init, and the size of the world after
+/// it. Starts the communication thread, which initializes MPI (MPI_THREAD_SERIALIZED) and makes all MPI calls. Commands
+/// that run in one process do not call this. `watchdog_seconds`: comm.watchdog_seconds.
 std::unique_ptr<World> start_world(int* argc, char*** argv, double watchdog_seconds = Config::Comm{}.watchdog_seconds);
 
-/// comm.backend: auto | nccl | staged | shared | mpi; comm.sleep_ms wraps it. Which of them sum, and where their memory
-/// is, follows from the backend's memory space. The world must be one of start_world(). `order`: the tree over ranks by
-/// which they must sum; empty: the communicator's choice.
+/// comm.backend: auto | nccl | staged | shared | mpi; comm.sleep_ms adds a delay to it. `auto` depends on the memory
+/// space of the backend. The world must come from start_world() or single_world(). `order`: the tree order over ranks
+/// in which to sum; empty: the communicator chooses one.
 std::unique_ptr<Communicator> make_communicator(const Config::Comm& config, World& world, Backend& backend,
                                                 const SumOrder& order = {});
 
-/// How the communicator of make_communicator() sums. `space`: the backend's.
+/// The topology that make_communicator() would use. `space`: the memory space of the backend.
 Topology topology_of(const Config::Comm& config, World& world, const SumOrder& order = {},
                      MemorySpace space = MemorySpace::host);
 
-/// The NCCL that ranks on GPUs would sum by: its version and place, or in a sentence why there is none.
+/// The version and path of the NCCL library that ranks on GPUs would use, or a sentence that says why there is none.
 std::string describe_nccl();
 
-/// A world of one rank without MPI, and its communicator (sums of one are no work): tests and single-process commands.
+/// A world of one rank without MPI, for commands that run in one process, and for tests. Sums of one rank are no work.
 std::unique_ptr<World> single_world();
 
 }  // namespace lockstep::comm

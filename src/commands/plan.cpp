@@ -57,7 +57,7 @@ Planned make_plan(const Config& given, const Ranks& ranks, const data::ImageSetI
   planned.images = images;
   Config& config = planned.config;
   const auto topology = [&](const SumOrder& order) {
-    return comm::topology_of(config.comm, comm::supposed_ranks(ranks.n, ranks.nodes), order,
+    return comm::topology_of(config.comm, comm::planned_ranks(ranks.n, ranks.nodes), order,
                              planned.backend->memory_space());
   };
   const auto algorithms = config.reproducible ? nullptr : std::make_shared<Algorithms>();

@@ -100,7 +100,7 @@ CapturedGraph& Replica::captured_graph(const MicroBatchKey& key) {
   std::unique_ptr<CapturedGraph>& graph = captured_graphs_[key];
   if (!graph) {
     const bool has_sums = key.is_last || plan_.config().batch_norm.synchronize;
-    if (communicator_.is_repeatable() || !has_sums)
+    if (communicator_.is_capturable() || !has_sums)
       graph = backend_.make_captured_graph();
     else
       graph = std::make_unique<EagerGraph>();

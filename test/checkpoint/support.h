@@ -74,7 +74,7 @@ class ThreadWorld final : public World {
       if (text == "1") return true;
     return false;
   }
-  bool is_first_to_speak() override { return rank_ == 0; }
+  bool is_first_to_report() override { return rank_ == 0; }
   [[noreturn]] void abort(int) override { std::abort(); }
 
  private:

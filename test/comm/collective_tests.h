@@ -137,7 +137,7 @@ inline void test_sums_in(DType narrow, Backend& backend) {
   config.gradients = name(narrow);
   const auto made = make_communicator(config, *test_world, backend);
   Communicator& communicator = *made;
-  EXPECT_TRUE(communicator.describe().ends_with(", gradients in " + config.gradients)) << communicator.describe();
+  EXPECT_TRUE(communicator.describe().ends_with(", gradients sent as " + config.gradients)) << communicator.describe();
   const double rounding = narrow == DType::bf16 ? 0x1p-8 : 0x1p-11;
   constexpr std::size_t kElements = 700'001;  // several chunks of the host's, the last one short
   const auto memory = communicator.allocate(kElements * sizeof(float), "test");

@@ -49,7 +49,7 @@ TEST(Nccl, SumsByTheTreeThatItWasGiven) {
   const int size = test_world->size();
   for (const SumOrder& order : {tree_order(size), sequential_order(size)}) {
     const auto c = communicator(order);
-    EXPECT_TRUE(c->describe().ends_with("summed by a fixed tree"));
+    EXPECT_TRUE(c->describe().ends_with(", fixed tree order"));
     constexpr std::size_t kElements = 4'300'001;
     const auto memory = c->allocate(kElements * sizeof(float), "a test");
     float* data = static_cast<float*>(memory->data());
@@ -123,7 +123,7 @@ TEST(Nccl, RanksOnOneDeviceAreRefused) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::comm_backend);
     const std::string text = error.what();
-    EXPECT_NE(text.find("ranks 0 and 1 are on one GPU (GPU-of-all on " + test_world->host()), std::string::npos)
+    EXPECT_NE(text.find("ranks 0 and 1 use the same GPU (GPU-of-all on " + test_world->host()), std::string::npos)
         << text;
     EXPECT_NE(text.find("set comm.backend=staged"), std::string::npos) << text;
   }

@@ -35,12 +35,12 @@ TEST(NcclLibrary, IsAskedForUntilThereIsOne) {
   {
     const NcclHome another(folder_of_tests() / "faults" / "fault_injection.so");
     reason = reason_for_none();
-    EXPECT_TRUE(holds(reason, "libnccl.so.2 is NCCL of no version, and 2.20 is the oldest that will do")) << reason;
+    EXPECT_TRUE(holds(reason, "libnccl.so.2 is NCCL of unknown version, but Lockstep needs 2.20 or newer")) << reason;
   }
   const NcclHome fake;
   ::setenv("FAKE_NCCL_VERSION", "21903", 1);
   reason = reason_for_none();
-  EXPECT_TRUE(holds(reason, "libnccl.so.2 is NCCL 2.19.3, and 2.20 is the oldest that will do")) << reason;
+  EXPECT_TRUE(holds(reason, "libnccl.so.2 is NCCL 2.19.3, but Lockstep needs 2.20 or newer")) << reason;
 
   ::setenv("FAKE_NCCL_VERSION", "22105", 1);
   EXPECT_EQ(nccl().version, 22105);

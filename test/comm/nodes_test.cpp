@@ -33,7 +33,7 @@ TEST(SeveralNodes, SaysWhatItUses) {
   const std::string nodes = std::to_string(test_world->n_nodes());
   EXPECT_EQ(
       make_communicator({}, *test_world, test_backend())->describe(),
-      "shared memory inside " + nodes + " nodes, MPI between them, " + std::to_string(test_world->size()) + " ranks");
+      "shared memory within " + nodes + " nodes, MPI between them, " + std::to_string(test_world->size()) + " ranks");
 }
 
 TEST(SeveralNodes, SumsInBf16) { test_sums_in(DType::bf16, test_backend()); }

@@ -1,5 +1,5 @@
 // ranks: 2 3
-// The communicator that sums by way of the host's memory: on a stand-in for a device, whose streams are queues of their
+// The communicator that sums staged through host memory: on a stand-in for a device, whose streams are queues of their
 // own, and what it does with them.
 #include "comm/staged_communicator.h"
 
@@ -26,10 +26,10 @@ TEST(Staged, SaysWhatItUses) {
   config.backend = "staged";
   const std::string ranks = std::to_string(test_world->size());
   EXPECT_EQ(make_communicator(config, *test_world, device())->describe(),
-            "by way of the host's memory: shared memory, " + ranks + " ranks on 1 node");
+            "staged through host memory: shared memory, " + ranks + " ranks on 1 node");
   config.backend = "mpi";
   EXPECT_EQ(make_communicator(config, *test_world, device())->describe(),
-            "by way of the host's memory: MPI, " + ranks + " ranks");
+            "staged through host memory: MPI, " + ranks + " ranks");
 }
 
 // The ring is pinned, and smaller than the slice: each chunk is copied out, summed, copied back.

@@ -124,7 +124,7 @@ TEST(PartOf, PartsTileWithoutOverlapOnCacheLines) {
            {std::size_t{0}, std::size_t{1}, std::size_t{16}, std::size_t{17}, std::size_t{1000}, std::size_t{100003}}) {
         std::size_t end = 0;
         for (int i = 0; i < parts; ++i) {
-          const Part part = part_of(n, element_bytes, parts, i);
+          const Range part = shard_of(n, element_bytes, parts, i);
           EXPECT_EQ(part.begin, end);
           if (part.n_elements > 0) {
             EXPECT_EQ(part.begin * element_bytes % 64, 0u);

@@ -53,8 +53,9 @@ TEST(Builds, AreComparedAtTheStart) {
     ADD_FAILURE() << "two builds were taken for one";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::comm_builds);
-    EXPECT_EQ(error.what(), fmt::format("rank {} on {} runs lockstep 0.1.0 (def), rank 0 on {} lockstep 0.1.0 (abc)",
-                                        test_world->size() - 1, test_world->host(), test_world->host()));
+    EXPECT_EQ(error.what(),
+              fmt::format("rank {} on {} runs lockstep 0.1.0 (def), but rank 0 on {} runs lockstep 0.1.0 (abc)",
+                          test_world->size() - 1, test_world->host(), test_world->host()));
   }
 }
 

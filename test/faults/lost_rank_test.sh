@@ -20,7 +20,7 @@ lost() {
   wait $job 2>/dev/null
   says "with status 1" "status 1 of rank [^$1]"  # the first ends the job, and with it the others
   says "the rank and what was waited for are named" \
-    "rank $1 \\(?.*has died: its process is gone while rank [0-2] .* was in '(bucket [0-9]+ of [0-9]+|loss|barrier|all_gather|any|broadcast)'"
+    "rank $1 on .* has died: its process ended while rank [0-2] on .* was in '(bucket [0-9]+ of [0-9]+|loss|barrier|all_gather|any|broadcast)'"
   status_is failed
 }
 goes_on() {
@@ -64,7 +64,7 @@ start ordinary 3 "${large[@]}"
 check "$name: begins" wait_for 60 saved
 kill -KILL "$(rank 1)"
 ends "ends" 137 60
-says "the rank is named" 'rank 1 .*has died'
+says "the rank is named" 'rank 1 on .* has died'
 status_is failed
 goes_on "${large[@]}"
 
@@ -74,7 +74,7 @@ check "$name: begins" wait_for 60 saved
 stopped=$(rank 1)
 kill -STOP "$stopped"
 ends "ends" 1 60
-says "the rank and what was waited for are named" "has waited [0-9]+ s in '(bucket|loss|all_gather|any|barrier)[^']*' .* for rank 1 .*no sign of life"
+says "the rank and what was waited for are named" "has waited [0-9]+ s in '(bucket|loss|all_gather|any|barrier)[^']*' .* for rank 1 on .* has not responded"
 status_is failed
 goes_on
 

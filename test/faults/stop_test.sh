@@ -134,7 +134,7 @@ kill -STOP "$stopped"
 kill -USR2 "$(rank 0)"
 ends "ends when a rank does not answer" 1 60
 kill -KILL "$stopped" 2>/dev/null
-says "names it" 'for rank 1 .*no sign of life'
+says "names it" 'for rank 1 on .* has not responded'
 status_is failed
 
 finish

@@ -26,11 +26,11 @@ for n in 2 3 4 8; do
 done
 pretend() { LOCKSTEP_RANKS_PER_NODE=$1 train "$2" "${tree[@]}" run.name=nodes; }
 check "4 ranks on 2 nodes" pretend 2 4
-check "  sum in their node first" grep -q 'shared memory inside 2 nodes.*fixed tree' "$work/nodes/log.txt"
+check "  sum in their node first" grep -q 'shared memory within 2 nodes.*fixed tree' "$work/nodes/log.txt"
 check "  the bits of one" same nodes one
 forget nodes
 check "6 ranks on nodes of 4, which are no subtrees" pretend 4 6
-check "  sum by MPI alone" grep -q 'MPI, 6 ranks, summed by a fixed tree' "$work/nodes/log.txt"
+check "  sum by MPI alone" grep -q 'MPI, 6 ranks, fixed tree order' "$work/nodes/log.txt"
 check "  the bits of one" same nodes one
 forget nodes
 check "stops on 4 ranks, inside an epoch" train 4 "${tree[@]}" run.name=stopped train.max_steps=2
@@ -63,7 +63,7 @@ forget one
 rounded=(comm.gradients=bf16 log.every_steps=1 train.check_replicas_every_steps=2)
 on_nodes() { LOCKSTEP_RANKS_PER_NODE=2 train 4 "${rounded[@]}" "$@"; }
 check "gradients in bf16 between 2 nodes" on_nodes run.name=one
-check "  are so" grep -q 'gradients in bf16' "$work/one/log.txt"
+check "  are so" grep -q 'gradients sent as bf16' "$work/one/log.txt"
 check "  once more" on_nodes run.name=again
 check "  the same bits" same again one
 check "  not with micro-batches" refused 2 'bits depend on the nodes' train 1 "${rounded[@]}" train.micro_batches=8 run.name=no

@@ -37,7 +37,7 @@ class SmallRun {
                        data::make_synthetic_set(config.run.seed, config.data.synthetic_samples, config.data.image_size,
                                                 config.data.image_size, 3, config.model.classes, "train"))),
         plan_(config, set_->info(), train::batch_shape(config, communicator.rank(), communicator.size()), backend,
-              comm::topology_of(config.comm, comm::supposed_ranks(communicator.size(), 1), {}, backend.memory_space())),
+              comm::topology_of(config.comm, comm::planned_ranks(communicator.size(), 1), {}, backend.memory_space())),
         replica_(plan_, backend, communicator) {
     replica_.initialize(config.run.seed);
   }

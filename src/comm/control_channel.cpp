@@ -1,4 +1,4 @@
-#include "comm/control_lane.h"
+#include "comm/control_channel.h"
 
 #include <algorithm>
 #include <limits>
@@ -8,21 +8,21 @@
 
 namespace lockstep::comm {
 namespace {
-constexpr std::size_t kBroadcastPieceBytes = std::size_t{64} << 20;  // MPI's counts are ints
+constexpr std::size_t kBroadcastChunkBytes = std::size_t{64} << 20;  // MPI's counts are ints
 }
 
-ControlLane::ControlLane(CommunicationThread& thread) : thread_(thread) {
+ControlChannel::ControlChannel(CommunicationThread& thread) : thread_(thread) {
   const auto n = static_cast<std::size_t>(thread.ranks().size());
   headers_.resize(n);
   sizes_bytes_.resize(n);
   begins_bytes_.resize(n);
-  routine_ = run();
+  coroutine_ = run();
   thread_.add(*this);
 }
 
-ControlLane::~ControlLane() { thread_.remove(*this); }
+ControlChannel::~ControlChannel() { thread_.remove(*this); }
 
-void ControlLane::broadcast(std::span<std::byte> data, int root, std::string_view label) {
+void ControlChannel::broadcast(std::span<std::byte> data, int root, std::string_view label) {
   require(root >= 0 && root < thread_.ranks().size(), ErrorCode::internal, "broadcast from rank {} of {}", root,
           thread_.ranks().size());
   Call call;
@@ -33,7 +33,7 @@ void ControlLane::broadcast(std::span<std::byte> data, int root, std::string_vie
   post_and_wait(call);
 }
 
-std::vector<std::string> ControlLane::all_gather(std::string_view mine, std::string_view label) {
+std::vector<std::string> ControlChannel::all_gather(std::string_view mine, std::string_view label) {
   std::vector<std::string> all(headers_.size());
   Call call;
   call.label = label;
@@ -43,42 +43,43 @@ std::vector<std::string> ControlLane::all_gather(std::string_view mine, std::str
   return all;
 }
 
-void ControlLane::post_and_wait(Call& call) {
+void ControlChannel::post_and_wait(Call& call) {
   const trace::Span span(trace::Kind::wait, call.label);
   thread_.throw_if_failed();
   {
     std::unique_lock lock(mutex_);
-    require(call_.load() == nullptr, ErrorCode::internal, "two threads of a rank are in World calls at once");
+    require(call_.load() == nullptr, ErrorCode::internal,
+            "two threads of a rank are in calls of World at the same time");
     call_.store(&call);
-    thread_.ring();
-    over_.wait(lock, [&call] { return call.is_over; });
+    thread_.wake();
+    done_.wait(lock, [&call] { return call.is_done; });
   }
   if (call.exception) std::rethrow_exception(call.exception);
 }
 
-void ControlLane::finish() {
+void ControlChannel::finish() {
   const std::lock_guard lock(mutex_);
-  call_.load()->is_over = true;
+  call_.load()->is_done = true;
   call_.store(nullptr);
-  over_.notify_all();
+  done_.notify_all();
 }
 
-Lane::Told ControlLane::give_up(const std::exception_ptr& reason) {
-  if (call_.load() == nullptr) return was_told_ ? Told::caller : Told::nobody;
+Channel::Listener ControlChannel::cancel(const std::exception_ptr& reason) {
+  if (call_.load() == nullptr) return has_notified_caller_ ? Listener::caller : Listener::nobody;
   call_.load()->exception = reason;
   finish();
-  was_told_ = true;
-  return Told::caller;
+  has_notified_caller_ = true;
+  return Listener::caller;
 }
 
-// Both throw alike on all ranks, as all see the same headers.
-
-void ControlLane::check_headers(const Call& call) const {
+/// All ranks see the same headers, so either all of them throw or none does.
+void ControlChannel::check_headers(const Call& call) const {
   for (std::size_t i = 0; i < headers_.size(); ++i) {
     const Header& theirs = headers_[i];
     const int rank = static_cast<int>(i);
     require(std::string_view(theirs.label) == std::string_view(headers_[0].label), ErrorCode::comm_rank_lost,
-            "{} is in '{}' while {} is in '{}': ranks have gone different ways (one may have failed without saying so)",
+            "{} is in '{}' while {} is in '{}': the ranks no longer make the same calls (one may have failed without "
+            "reporting it)",
             thread_.ranks().name(0), headers_[0].label, thread_.ranks().name(rank), theirs.label);
     require(!call.is_broadcast || (theirs.root == headers_[0].root && theirs.size_bytes == headers_[0].size_bytes),
             ErrorCode::internal, "broadcast of {} bytes from rank {} on {}, but of {} bytes from rank {} on {}",
@@ -87,7 +88,7 @@ void ControlLane::check_headers(const Call& call) const {
   }
 }
 
-std::size_t ControlLane::place_parts() {
+std::size_t ControlChannel::place_results() {
   std::int64_t total = 0;
   for (std::size_t i = 0; i < headers_.size(); ++i) {
     begins_bytes_[i] = static_cast<int>(total);
@@ -98,28 +99,28 @@ std::size_t ControlLane::place_parts() {
   return static_cast<std::size_t>(total);
 }
 
-Routine ControlLane::run() {
+Coroutine ControlChannel::run() {
   MpiCalls& mpi = thread_.mpi();
-  const auto is_over = [this, &mpi] { return mpi.test(request_); };
+  const auto is_done = [this, &mpi] { return mpi.test(request_); };
   while (true) {
-    co_await until([this] { return call_.load() != nullptr; }, Wake::bell);
+    co_await until([this] { return call_.load() != nullptr; }, WakeOn::doorbell);
     Call& call = *call_.load();
     enter(call.label);
     header_ = {static_cast<std::int64_t>(call.is_broadcast ? call.data.size() : call.mine.size()), call.root, {}};
     call.label.copy(header_.label, sizeof(header_.label) - 1);
     mpi.all_gather(request_, &header_, sizeof(Header), headers_.data());
-    co_await until(is_over, Wake::poll);
+    co_await until(is_done, WakeOn::poll);
     check_headers(call);
     if (call.is_broadcast) {
-      for (std::size_t begin = 0; begin < call.data.size(); begin += kBroadcastPieceBytes) {
-        const std::size_t length = std::min(kBroadcastPieceBytes, call.data.size() - begin);
+      for (std::size_t begin = 0; begin < call.data.size(); begin += kBroadcastChunkBytes) {
+        const std::size_t length = std::min(kBroadcastChunkBytes, call.data.size() - begin);
         mpi.broadcast(request_, call.data.data() + begin, length, call.root);
-        co_await until(is_over, Wake::poll);
+        co_await until(is_done, WakeOn::poll);
       }
-    } else if (const std::size_t total = place_parts(); total > 0) {
+    } else if (const std::size_t total = place_results(); total > 0) {
       received_.resize(total);
       mpi.all_gather(request_, call.mine.data(), sizes_bytes_, begins_bytes_, received_.data());
-      co_await until(is_over, Wake::poll);
+      co_await until(is_done, WakeOn::poll);
       for (std::size_t i = 0; i < headers_.size(); ++i) {
         (*call.all)[i].assign(received_, static_cast<std::size_t>(begins_bytes_[i]),
                               static_cast<std::size_t>(sizes_bytes_[i]));

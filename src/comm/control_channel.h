@@ -1,4 +1,4 @@
-// The World's collectives on the communication thread: one at a time, while its caller sleeps.
+// The collectives of World. They run on the communication thread, one at a time, while their caller sleeps.
 #pragma once
 
 #include <condition_variable>
@@ -15,16 +15,16 @@
 
 namespace lockstep::comm {
 
-class ControlLane final : public Lane {
+class ControlChannel final : public Channel {
  public:
-  explicit ControlLane(CommunicationThread& thread);
-  ~ControlLane() override;
+  explicit ControlChannel(CommunicationThread& thread);
+  ~ControlChannel() override;
 
-  // Each throws what ended it on the communication thread. `label` is for messages.
+  // Both rethrow the error that ended the call on the communication thread. `label` is used in messages.
   void broadcast(std::span<std::byte> data, int root, std::string_view label);
   std::vector<std::string> all_gather(std::string_view mine, std::string_view label);
 
-  Told give_up(const std::exception_ptr& reason) override;
+  Listener cancel(const std::exception_ptr& reason) override;
 
  private:
   struct Call {
@@ -35,10 +35,10 @@ class ControlLane final : public Lane {
     std::string_view mine;                    // all_gather ...
     std::vector<std::string>* all = nullptr;  // ... and its result
     std::exception_ptr exception;
-    bool is_over = false;
+    bool is_done = false;
   };
 
-  /// What each call tells the others first, so that ranks that are in different calls are found out.
+  /// Each call first exchanges this with the other ranks. Ranks that are in different calls are detected this way.
   struct Header {
     std::int64_t size_bytes = 0;
     std::int64_t root = 0;
@@ -46,20 +46,20 @@ class ControlLane final : public Lane {
   };
 
   void check_headers(const Call& call) const;
-  /// Where each rank's part of an all_gather begins; all bytes.
-  std::size_t place_parts();
+  /// Determines where each rank's bytes begin in the result of an all_gather. Returns the total size.
+  std::size_t place_results();
   void post_and_wait(Call& call);
   void finish();
-  Routine run();
+  Coroutine run();
 
   CommunicationThread& thread_;
   std::mutex mutex_;
-  std::condition_variable over_;
+  std::condition_variable done_;
   std::atomic<Call*> call_{nullptr};
 
-  // What MPI works on while a call runs.
-  bool was_told_ = false;  // of a failure
+  bool has_notified_caller_ = false;  // of a failure
 
+  // The memory that MPI works on while a call runs.
   MpiRequest request_;
   Header header_;
   std::vector<Header> headers_;

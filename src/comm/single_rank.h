@@ -1,4 +1,4 @@
-// The world of one rank and its communicator: no MPI, no thread; a sum of one is no work.
+// The world of one rank and its communicator. There is no MPI and no thread, and a sum over one rank is no work.
 #pragma once
 
 #include <memory>
@@ -10,9 +10,9 @@
 
 namespace lockstep::comm {
 
-class SingleWorld final : public World {
+class SingleRankWorld final : public World {
  public:
-  SingleWorld();
+  SingleRankWorld();
   int rank() const override { return 0; }
   int size() const override { return 1; }
   int local_rank() const override { return 0; }
@@ -24,31 +24,31 @@ class SingleWorld final : public World {
   void broadcast(std::span<std::byte> data, int root) override;
   std::vector<std::string> all_gather(std::string_view mine) override { return {std::string(mine)}; }
   bool any(bool mine) override { return mine; }
-  bool is_first_to_speak() override { return true; }
+  bool is_first_to_report() override { return true; }
   [[noreturn]] void abort(int exit_status) override;
 
  private:
   std::string host_;
 };
 
-class SingleCommunicator final : public Communicator {
+class SingleRankCommunicator final : public Communicator {
  public:
-  explicit SingleCommunicator(Backend& backend) : backend_(backend), stream_(backend.make_stream()) {}
+  explicit SingleRankCommunicator(Backend& backend) : backend_(backend), stream_(backend.make_stream()) {}
   std::string describe() const override { return "none, 1 rank"; }
   int rank() const override { return 0; }
   int size() const override { return 1; }
   std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) override;
-  /// Done when `ready` is; a backend without queues waits for that in the caller.
+  /// `done` completes when `ready` does. With a backend without queues the caller blocks until then.
   void all_reduce_async(const Slice& slice, const Event& ready, Event& done, const std::string& label) override;
   std::unique_ptr<Event> make_event() override { return backend_.make_event(); }
-  bool is_repeatable() const override { return true; }
+  bool is_capturable() const override { return true; }
 
  private:
   Backend& backend_;
   std::unique_ptr<Stream> stream_;
 };
 
-/// This machine's name without its domain.
+/// The name of this machine without its domain.
 std::string host_name();
 
 }  // namespace lockstep::comm

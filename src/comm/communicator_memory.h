@@ -1,0 +1,41 @@
+// The memory that a communicator allocates from a backend (see Communicator::allocate()), and the checks of the
+// arguments of all_reduce_async() that communicators have in common. A failed check throws Error (internal).
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/communicator.h"
+
+namespace lockstep::comm {
+
+/// Zero-filled, 4096-byte aligned.
+std::unique_ptr<Memory> allocate_aligned(Backend& backend, std::size_t size_bytes, const std::string& purpose);
+
+/// True if all of the slice is in `memory`.
+bool contains(const Memory& memory, const Slice& slice);
+/// Checks that ranks can sum the type of the slice.
+void check_dtype(const Slice& slice, const std::string& label);
+/// Checks that the communicator was made for Slice::wire. `wire` is the narrowest type that it sends.
+void check_wire(const Slice& slice, DType wire, const std::string& label);
+/// Checks that `done` is an event between threads of the host.
+HostEvent& host_event(Event& done, const std::string& label);
+
+class CommunicatorMemory {
+ public:
+  /// Collective. `attach` is called with the new memory, if given. What it returns is released just before the memory.
+  std::unique_ptr<Memory> allocate(World& world, Backend& backend, std::size_t size_bytes, const std::string& purpose,
+                                   const std::function<std::shared_ptr<void>(const Memory&)>& attach = {});
+
+  /// Checks that the slice is in memory of allocate().
+  void check_contains(const Slice& slice, const std::string& label) const;
+
+ private:
+  class Region;
+  std::shared_ptr<std::vector<const Memory*>> regions_ = std::make_shared<std::vector<const Memory*>>();
+};
+
+}  // namespace lockstep::comm
