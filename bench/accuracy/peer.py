@@ -3,11 +3,15 @@ import argparse
 import json
 import math
 import pathlib
+import sys
 import time
 
 import numpy as np
 import torch
 import torchvision
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from torch_networks import network  # noqa: E402
 
 PADDING = 4
 
@@ -25,19 +29,11 @@ def read_folder(path, limit):
     return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(), torch.tensor(folder.targets[:limit])
 
 
-def resnet18():
-    net = torchvision.models.resnet18(num_classes=10)
-    net.conv1 = torch.nn.Conv2d(3, 64, 3, stride=1, padding=1, bias=False)
-    torch.nn.init.kaiming_normal_(net.conv1.weight, mode="fan_out", nonlinearity="relu")  # as torchvision does for its other convolutions
-    net.maxpool = torch.nn.Identity()
-    return net
-
-
 RECIPES = {
-    "resnet18": dict(read=read_batch, network=resnet18, batch=128, learning_rate=0.1, weight_decay=5e-4),
-    "resnet50": dict(read=read_folder, batch=16,
-                     network=lambda: torchvision.models.resnet50(num_classes=20, zero_init_residual=True),
-                     learning_rate=0.01, weight_decay=1e-4),
+    "resnet18": dict(read=read_batch, network=lambda: network(18, "cifar", classes=10), batch=128, learning_rate=0.1,
+                     weight_decay=5e-4),
+    "resnet50": dict(read=read_folder, network=lambda: network(50, "imagenet", classes=20, zero_init_residual=True),
+                     batch=16, learning_rate=0.01, weight_decay=1e-4),
 }
 
 

@@ -5,19 +5,15 @@ Prints one line of JSON.
 """
 import argparse
 import json
+import pathlib
 import statistics
+import sys
 import time
 
 import torch
-import torchvision
 
-
-def network(depth, stem):
-    net = getattr(torchvision.models, f"resnet{depth}")(num_classes=1000 if stem == "imagenet" else 10)
-    if stem == "cifar":
-        net.conv1 = torch.nn.Conv2d(3, 64, 3, stride=1, padding=1, bias=False)
-        net.maxpool = torch.nn.Identity()
-    return net.cuda().to(memory_format=torch.channels_last).train()
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from torch_networks import network  # noqa: E402
 
 
 def copy_rate():
@@ -55,7 +51,8 @@ def main():
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.manual_seed(1)
-    net = network(args.depth, args.stem)
+    net = network(args.depth, args.stem, classes=1000 if args.stem == "imagenet" else 10)
+    net = net.cuda().to(memory_format=torch.channels_last).train()
     if args.mode != "eager":
         net = torch.compile(net, mode="reduce-overhead" if args.mode == "graph" else "default")
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4, fused=True)

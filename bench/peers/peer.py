@@ -5,20 +5,16 @@ The batch is drawn once, so no time is spent on data. Rank 0 prints one line of 
 """
 import argparse
 import json
+import pathlib
 import statistics
+import sys
 import time
 
 import torch
 import torch.distributed
-import torchvision
 
-
-def network(depth, stem):
-    net = getattr(torchvision.models, f"resnet{depth}")(num_classes=10)
-    if stem == "cifar":
-        net.conv1 = torch.nn.Conv2d(3, 64, 3, stride=1, padding=1, bias=False)
-        net.maxpool = torch.nn.Identity()
-    return net
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from torch_networks import network  # noqa: E402
 
 
 def peak_memory_bytes():
@@ -46,7 +42,7 @@ def main():
     rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
     torch.manual_seed(rank)
     layout = torch.channels_last if args.layout == "channels_last" else torch.contiguous_format
-    net = network(args.depth, args.stem).to(memory_format=layout).train()
+    net = network(args.depth, args.stem, classes=10).to(memory_format=layout).train()
     net = torch.nn.parallel.DistributedDataParallel(net)
     if args.compile:
         net = torch.compile(net)
