@@ -1,4 +1,4 @@
-// The program: one command, and one place where an error becomes a message and an exit status.
+// Runs one command. This is the only place where an error becomes a message and an exit status.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -27,7 +27,7 @@ namespace {
 
 using namespace lockstep;
 
-/// The rank that a launcher gave, before there is a world; 0 without one.
+/// The rank according to the launcher, for errors before the world has started; 0 without a launcher.
 int launched_rank() {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
     if (const char* rank = std::getenv(name)) return std::atoi(rank);
@@ -35,10 +35,11 @@ int launched_rank() {
   return 0;
 }
 
-/// Most errors meet all ranks alike, and one message is enough: rank 0 speaks first and ends the job, which a signal
-/// tells the others. A rank that only lost another gives that one time to say why; of one that died without a word the
-/// first of its node speaks, at once, since mpirun ends the others within two seconds.
-void let_others_speak(ErrorCode code, int rank, int status) {
+/// Decides when this rank prints its error. Most errors occur on all ranks, and one message is enough: rank 0 prints it
+/// first and ends the job, and the other ranks learn that by a signal while they wait here. A rank that only lost a
+/// peer gives that peer time to print the reason. If the peer died without reporting an error, the first rank of its
+/// node prints the message immediately, because mpirun ends the other ranks within two seconds.
+void let_others_report_first(ErrorCode code, int rank, int status) {
   World* world = current_world().get();
   if (code == ErrorCode::comm_rank_died && world != nullptr && world->is_first_to_report()) return;
   const bool is_consequence = code == ErrorCode::comm_rank_lost || code == ErrorCode::comm_rank_died;
@@ -47,13 +48,13 @@ void let_others_speak(ErrorCode code, int rank, int status) {
   if (::nanosleep(&pause, nullptr) != 0 && errno == EINTR) ::_exit(status);
 }
 
-/// Says what happened and gives the exit status; in a world of several ranks ends them all and does not return.
-int tell(ErrorCode code, const std::string& message) {
+/// Prints the error and returns the exit status. In a world of several ranks it ends all of them and does not return.
+int report(ErrorCode code, const std::string& message) {
   const ErrorEntry& row = entry(code);
   World* world = current_world().get();
   const bool has_peers = world != nullptr && world->size() > 1;
   log::set_progress_line("");
-  let_others_speak(code, world != nullptr ? world->rank() : launched_rank(), row.exit_status);
+  let_others_report_first(code, world != nullptr ? world->rank() : launched_rank(), row.exit_status);
   const std::string who = has_peers ? fmt::format("rank {} on {}", world->rank(), world->host()) : "error";
   fmt::print(stderr, "lockstep: {}: {}\n  remedy: {}\n  [{}]\n", who, message, row.remedy, row.code);
   log::write_to_file(log::Level::error, fmt::format("{} [{}]", message, row.code));
@@ -75,32 +76,33 @@ void print_version(bool as_json) {
   }
 }
 
-/// What CLI11 said, and where the help on it is; or which commands there are, where the first words name none.
-std::string usage_problem(const CLI::App& app, const std::vector<std::string>& words, const std::string& said) {
+/// The message of CLI11 with a reference to the help of the command, or a list of the commands if there is no such one.
+std::string usage_problem(const CLI::App& app, const std::vector<std::string>& arguments, const std::string& message) {
   const CLI::App* at = &app;
   std::string path = "lockstep";
-  for (const std::string& word : words) {
+  for (const std::string& word : arguments) {
     const auto commands = at->get_subcommands([](const CLI::App*) { return true; });
     if (commands.empty() || word.starts_with('-')) break;
     const auto found = std::ranges::find(commands, word, &CLI::App::get_name);
     if (found == commands.end()) {
       std::vector<std::string> names;
       for (const CLI::App* command : commands) names.push_back(command->get_name());
-      return fmt::format("there is no command `{} {}`; wanted one of {}", path, word, fmt::join(names, ", "));
+      return fmt::format("there is no command `{} {}`; the commands are {}", path, word, fmt::join(names, ", "));
     }
     at = *found;
     path += " " + word;
   }
-  return at == &app ? said : fmt::format("{}; see `{} --help`", said, path);
+  return at == &app ? message : fmt::format("{}; see `{} --help`", message, path);
 }
 
 int run_program(int argc, char** argv) {
-  CLI::App app("Lockstep trains networks data-parallel on an HPC cluster.", "lockstep");
+  CLI::App app("Lockstep trains neural networks data-parallel on an HPC cluster.", "lockstep");
   bool wants_version = false, wants_json = false;
-  app.add_flag("--version", wants_version, "this program, its compiler and its libraries");
-  app.add_flag("--json", wants_json, "with --version: as one JSON object")->needs("--version");
+  app.add_flag("--version", wants_version, "print the versions of this program, its compiler and its libraries");
+  app.add_flag("--json", wants_json, "print the versions as one JSON object")->needs("--version");
   app.require_subcommand(0, 1);
-  app.footer("`lockstep COMMAND --help` explains a command, `lockstep help config` every key of a configuration.");
+  app.footer(
+      "`lockstep COMMAND --help` explains a command; `lockstep help config` explains every key of a configuration.");
 
   commands::Run run;
   const commands::Arguments arguments{&argc, &argv};
@@ -134,13 +136,13 @@ int main(int argc, char** argv) {
   try {
     status = run_program(argc, argv);
   } catch (const Error& e) {
-    status = tell(e.code(), e.what());
+    status = report(e.code(), e.what());
   } catch (const std::bad_alloc&) {
-    status = tell(ErrorCode::out_of_memory, "the system gave no more memory");
+    status = report(ErrorCode::out_of_memory, "the system is out of memory");
   } catch (const std::filesystem::filesystem_error& e) {
-    status = tell(ErrorCode::system_call, e.what());
+    status = report(ErrorCode::system_call, e.what());
   } catch (const std::exception& e) {
-    status = tell(ErrorCode::internal, e.what());
+    status = report(ErrorCode::internal, e.what());
   }
   current_world().reset();
   return status;

@@ -16,7 +16,7 @@ offers() {
   if [[ $got == "$(tr ' ' '\n' <<<"$2" | sort | xargs)" ]]; then good "offers: $1|"; else bad "offers: $1|"; echo "  got: $got"; fi
 }
 offers 'lockstep tr' 'train'
-offers 'lockstep ' "$("$lockstep" trian 2>&1 | sed -n 's/.*wanted one of //p' | tr -d ,)"
+offers 'lockstep ' "$("$lockstep" trian 2>&1 | sed -n 's/.*the commands are //p' | tr -d ,)"
 offers 'lockstep --v' '--version'
 offers 'lockstep data ' 'import info verify'
 offers 'lockstep checkpoint ver' 'verify'
