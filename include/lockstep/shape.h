@@ -25,6 +25,13 @@ class Shape {
     for (int i = 0; i < rank_; ++i) n *= (*this)[i];
     return n;
   }
+  /// The same shape with dimension `i` replaced; -1 is the last one.
+  Shape with_dimension(int i, std::int64_t n) const {
+    Shape out = *this;
+    out.dims_.at(static_cast<std::size_t>(i < 0 ? rank_ + i : i)) = n;
+    return out;
+  }
+  std::int64_t last() const { return (*this)[rank_ - 1]; }
   bool operator==(const Shape&) const = default;
 
   /// "(32, 8, 8, 256)"

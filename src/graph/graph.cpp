@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "lockstep/error.h"
-#include "lockstep/trace.h"
 
 namespace lockstep::graph {
 
@@ -12,51 +11,67 @@ ActivationId Graph::add_activation(Activation activation) {
   return static_cast<ActivationId>(activations_.size()) - 1;
 }
 
-NormTensors* Graph::add_norm() {
-  norms_.push_back(std::make_unique<NormTensors>());
-  return norms_.back().get();
+void Graph::add(std::unique_ptr<Node> node) {
+  for (const ActivationId id : node->outputs()) activation(id).producer = node.get();
+  nodes_.push_back(std::move(node));
 }
 
-void Graph::read(ActivationId id, Node& reader) {
+void Graph::recompute(int first, int last) {
+  require(0 <= first && first <= last && last < n_nodes(), ErrorCode::internal,
+          "recompute: nodes {} to {} of a graph of {}", first, last, n_nodes());
+  for (const Block& block : recomputed_)
+    require(last < block.first || block.last < first, ErrorCode::internal,
+            "recompute: nodes {} to {} overlap {} to {}", first, last, block.first, block.last);
+  for (int number = first; number <= last; ++number)
+    require(node(number).recomputation() != Recomputation::forbidden, ErrorCode::internal,
+            "recompute: {} cannot run twice in a step", node(number).name());
+  recomputed_.push_back({first, last});
+}
+
+void Graph::count_reader(ActivationId id, Node& reader) {
   Activation& a = activation(id);
   ++a.n_readers;
   if (!a.pending || a.owner) return;
   a.owner = &reader;
-  // Applying it reads its residual; a residual with a norm of its own is raw and read by nobody else.
-  if (a.pending->residual != kNoActivation && !a.pending->residual_norm) {
-    require(!activation(a.pending->residual).pending || activation(a.pending->residual).owner, ErrorCode::internal,
-            "{}: its residual {} is read before a layer applied it", a.name, activation(a.pending->residual).name);
-    read(a.pending->residual, reader);
+  for (const ActivationId other : a.pending->reads()) {
+    require(!activation(other).pending || activation(other).owner, ErrorCode::internal,
+            "{}: it reads {} before a layer applied that", a.name, activation(other).name);
+    count_reader(other, reader);
   }
 }
 
-TensorId Graph::data_of(ActivationId id, const Node& node) {
+TensorId Graph::data_of(ActivationId id, Node& node) {
   const Activation& a = activation(id);
-  require(a.data != kNoTensor, ErrorCode::internal, "{} reads {}, which nobody stored", node.name(), a.name);
-  memory_.use(a.data, node.forward_moment());
+  require(a.data != kNoTensor, ErrorCode::internal, "{} reads {}, which no node has stored", node.name(), a.name);
+  node.reads(Phase::forward, a.data);
   return a.data;
 }
 
-TensorId Graph::make_data(ActivationId id, const Node& node) {
+TensorId Graph::make_data(ActivationId id, Node& node) {
   Activation& a = activation(id);
   a.data = memory_.add(a.name, a.size_bytes());
-  memory_.use(a.data, node.forward_moment());
+  node.writes(Phase::forward, a.data);
   return a.data;
 }
 
-Graph::GradientTarget Graph::gradient_target(ActivationId id, const Node& node) {
+Graph::GradientTarget Graph::gradient_target(ActivationId id, Node& node) {
   Activation& a = activation(id);
   if (!a.needs_gradient) return {};
-  const bool first = a.gradient == kNoTensor;
-  if (first) a.gradient = memory_.add("d " + a.name, a.size_bytes());
-  memory_.use(a.gradient, node.backward_moment());
-  return {a.gradient, first ? GradientMode::overwrite : GradientMode::accumulate};
+  if (a.gradient != kNoTensor) {
+    node.updates(Phase::backward, a.gradient);
+    return {a.gradient, GradientMode::accumulate};
+  }
+  a.gradient = memory_.add("d " + a.name, a.size_bytes());
+  node.writes(Phase::backward, a.gradient);
+  return {a.gradient, GradientMode::overwrite};
 }
 
-TensorId Graph::gradient_of(ActivationId id, const Node& node) {
-  const TensorId gradient = activation(id).gradient;
-  memory_.use(gradient, node.backward_moment());
-  return gradient;
+TensorId Graph::gradient_of(ActivationId id, Node& node) {
+  const Activation& a = activation(id);
+  require(a.gradient != kNoTensor, ErrorCode::internal, "{}: no node gives a gradient to its output {}", node.name(),
+          a.name);
+  node.reads(Phase::backward, a.gradient);
+  return a.gradient;
 }
 
 void Graph::choose_layout(ParameterId id, const std::function<std::shared_ptr<const ParameterLayout>()>& choose) {
@@ -69,36 +84,134 @@ std::size_t Graph::add_exchange(std::size_t size_bytes) {
   return offset;
 }
 
-void Graph::plan(Backend& backend) {
-  const int n = static_cast<int>(nodes_.size());
-  for (int i = 0; i < n; ++i) {
-    nodes_[static_cast<std::size_t>(i)]->forward_moment_ = i;
-    nodes_[static_cast<std::size_t>(i)]->backward_moment_ = 2 * n - 1 - i;
+// A pending activation always gets a gradient: what is pending may have parameters of its own, and may read an
+// activation that needs one.
+void Graph::find_gradients() {
+  for (auto& node : nodes_) {
+    bool is_needed = std::ranges::any_of(node->inputs(), [&](ActivationId id) { return activation(id).needs_gradient; });
+    for (const ParameterUse* use : node->parameters()) is_needed |= use->exists() && parameters_[use->id()].trainable;
+    for (const ActivationId id : node->outputs())
+      activation(id).needs_gradient = is_needed || activation(id).pending != nullptr;
   }
+}
+
+/// A node without outputs, such as a loss, is where gradients begin.
+bool Graph::has_backward(const Node& node) const {
+  if (!training()) return false;
+  return node.outputs().empty() ||
+         std::ranges::any_of(node.outputs(), [&](ActivationId id) { return activation(id).needs_gradient; });
+}
+
+void Graph::list_order() {
+  std::vector<bool> with_backward;
+  for (const auto& node : nodes_) with_backward.push_back(has_backward(*node));
+  order_ = ExecutionOrder(with_backward);
+  if (!training()) return;
+  for (const Block& block : recomputed_) {
+    std::vector<int> repeated;
+    for (int number = block.first; number <= block.last; ++number)
+      if (node(number).recomputation() == Recomputation::repeat) repeated.push_back(number);
+    order_.recompute(repeated, block.last);
+  }
+}
+
+void Graph::plan(Backend& backend) {
+  find_gradients();
+  list_order();
   for (Activation& a : activations_) a.layout = backend.activation_layout(a.shape, a.dtype);
-  for (auto& node : nodes_) node->register_reads(*this);
+  for (auto& node : nodes_)
+    for (const ActivationId id : node->inputs()) count_reader(id, *node);
   for (auto& node : nodes_) node->plan(*this, backend);
-  if (training())
-    for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node) (*node)->plan_backward(*this);
+  for (const Entry& entry : order_.entries())
+    if (entry.phase == Phase::backward) node(entry.node).plan_backward(*this);
+  plan_op_memory();
+  drop_useless_recomputation();
+  plan_liveness();
+  if (training()) plan_parameter_writers();
+}
+
+void Graph::plan_op_memory() {
   for (auto& node : nodes_) {
     const Op* op = node->op();
     if (!op) continue;
     const OpNeeds needs = op->needs();
     workspace_bytes_ = std::max({workspace_bytes_, needs.forward_workspace_bytes,
                                  training() ? needs.backward_workspace_bytes : std::size_t{0}});
-    if (training() && needs.saved_bytes > 0) {
-      node->saved_ = memory_.add(node->name() + " saved", needs.saved_bytes);
-      memory_.use(node->saved_, node->forward_moment());
-      memory_.use(node->saved_, node->backward_moment());
+    if (!training() || needs.saved_bytes == 0) continue;
+    node->saved_ = memory_.add(node->name() + " saved", needs.saved_bytes);
+    node->writes(Phase::forward, node->saved_);
+    if (has_backward(*node)) node->reads(Phase::backward, node->saved_);
+  }
+}
+
+namespace {
+
+Phase pass_of(Phase phase) { return phase == Phase::recompute ? Phase::forward : phase; }
+
+}  // namespace
+
+/// Nodes at the end of a recomputed block may write only what the next block has read already.
+void Graph::drop_useless_recomputation() {
+  std::vector<bool> is_read(memory_.tensors().size());  // later, before it is written again
+  for (std::size_t position = order_.entries().size(); position-- > 0;) {
+    const Entry entry = order_.entries()[position];
+    const auto touched = [&](const auto& visit) {
+      for (const Node::TensorAccess& a : node(entry.node).accesses_)
+        if (a.phase == pass_of(entry.phase)) visit(a, static_cast<std::size_t>(a.tensor));
+    };
+    bool is_useful = entry.phase != Phase::recompute;
+    touched([&](const auto& a, std::size_t tensor) { is_useful |= a.access != Access::read && is_read[tensor]; });
+    if (!is_useful) {
+      order_.erase(position);
+      continue;
     }
+    touched([&](const auto& a, std::size_t tensor) { is_read[tensor] = is_read[tensor] && a.access != Access::write; });
+    touched([&](const auto& a, std::size_t tensor) { is_read[tensor] = is_read[tensor] || a.access != Access::write; });
+  }
+}
+
+void Graph::plan_liveness() {
+  for (std::size_t i = 0; i < order_.entries().size(); ++i) {
+    const Entry& entry = order_.entries()[i];
+    const auto report = [&](bool is_write) {
+      for (const Node::TensorAccess& a : node(entry.node).accesses_)
+        if (a.phase == pass_of(entry.phase) && (a.access == Access::write) == is_write)
+          memory_.access(a.tensor, static_cast<int>(i), a.access);
+    };
+    report(false);
+    report(true);
   }
   memory_.place();
-  for (auto& node : nodes_) finished_.push_back(node->parameters());
-  if (!training() || parameters_.fixed()) return;
-  std::vector<ParameterId> order;  // in which backward finishes their gradients
-  for (auto ids = finished_.rbegin(); ids != finished_.rend(); ++ids)
-    order.insert(order.end(), ids->begin(), ids->end());
-  parameters_.fix_order(order);
+}
+
+void Graph::plan_parameter_writers() {
+  finished_.resize(nodes_.size());
+  std::vector<ParameterUse*> last(parameters_.parameters().size(), nullptr);
+  const auto trained_by = [&](int number) {
+    std::vector<ParameterUse*> uses = node(number).parameters();
+    std::erase_if(uses, [&](const ParameterUse* use) { return !use->exists() || !parameters_[use->id()].trainable; });
+    return uses;
+  };
+  for (const Entry& entry : order_.entries()) {
+    if (entry.phase != Phase::backward) continue;
+    for (ParameterUse* use : trained_by(entry.node)) {
+      ParameterUse*& before = last[static_cast<std::size_t>(use->id())];
+      use->is_first_writer_ = before == nullptr;
+      if (before) before->is_last_writer_ = false;
+      before = use;
+    }
+  }
+  std::vector<ParameterId> order;  // in which backward finishes the gradients
+  for (const Entry& entry : order_.entries()) {
+    if (entry.phase != Phase::backward) continue;
+    for (const ParameterUse* use : trained_by(entry.node))
+      if (use->is_last_writer_) finished_[static_cast<std::size_t>(entry.node)].push_back(use->id());
+    const auto& finished = finished_[static_cast<std::size_t>(entry.node)];
+    order.insert(order.end(), finished.begin(), finished.end());
+  }
+  if (!parameters_.fixed()) return parameters_.fix_order(order);
+  require(order == parameters_.order(), ErrorCode::internal,
+          "two graphs of one model finish their gradients in different orders");
 }
 
 void Graph::bind(const Bindings& bindings) {
@@ -106,19 +219,26 @@ void Graph::bind(const Bindings& bindings) {
   for (auto& node : nodes_) node->bind(*this, bindings_);
 }
 
+void Graph::run(std::span<const Entry> entries, const Run& run, const std::function<void(ParameterId)>& done) {
+  for (const Entry& entry : entries) {
+    Node& current = node(entry.node);
+    const bool is_backward = entry.phase == Phase::backward;
+    observed(observer_, is_backward ? trace::Kind::backward : trace::Kind::forward, current.name(),
+             [&] { is_backward ? current.backward(run) : current.forward(run); });
+    if (!is_backward || !done) continue;
+    for (const ParameterId id : finished_[static_cast<std::size_t>(entry.node)]) done(id);
+  }
+}
+
 void Graph::forward(Stream& stream, const ParameterGradients& gradients) {
-  const Run run{bindings_, memory_, stream, gradients};
-  for (auto& node : nodes_) observed(observer_, trace::Kind::forward, node->name(), [&] { node->forward(run); });
+  const Run micro_batch{bindings_, memory_, parameters_, stream, gradients};
+  run(std::span(order_.entries()).first(order_.n_forward()), micro_batch, nullptr);
 }
 
 void Graph::backward(Stream& stream, const ParameterGradients& gradients,
                      const std::function<void(ParameterId)>& done) {
-  const Run run{bindings_, memory_, stream, gradients};
-  for (std::size_t i = nodes_.size(); i-- > 0;) {
-    observed(observer_, trace::Kind::backward, nodes_[i]->name(), [&] { nodes_[i]->backward(run); });
-    if (done)
-      for (ParameterId id : finished_[i]) done(id);
-  }
+  const Run micro_batch{bindings_, memory_, parameters_, stream, gradients};
+  run(std::span(order_.entries()).subspan(order_.n_forward()), micro_batch, done);
 }
 
 }  // namespace lockstep::graph

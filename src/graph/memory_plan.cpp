@@ -4,6 +4,8 @@
 #include <numeric>
 #include <utility>
 
+#include "lockstep/error.h"
+
 namespace lockstep::graph {
 
 TensorId MemoryPlan::add(std::string name, std::size_t size_bytes, bool persistent) {
@@ -11,21 +13,26 @@ TensorId MemoryPlan::add(std::string name, std::size_t size_bytes, bool persiste
   return static_cast<TensorId>(tensors_.size()) - 1;
 }
 
-void MemoryPlan::use(TensorId tensor, int moment) {
+void MemoryPlan::access(TensorId tensor, int position, Access access) {
   if (tensor == kNoTensor) return;
   TensorInfo& t = tensors_[static_cast<std::size_t>(tensor)];
-  t.first_use = t.first_use < 0 ? moment : std::min(t.first_use, moment);
-  t.last_use = std::max(t.last_use, moment);
+  const bool is_current = !t.live.empty() && (access != Access::write || t.live.back().last == position);
+  if (is_current) {
+    t.live.back().last = position;
+    return;
+  }
+  require(access == Access::write || t.persistent, ErrorCode::internal,
+          "the tensor {} is read at position {} of the step, before anything has written it", t.name, position);
+  t.live.push_back({position, position});
 }
-
-namespace {
 
 bool alive_together(const TensorInfo& a, const TensorInfo& b) {
   if (a.persistent || b.persistent) return true;
-  return a.first_use <= b.last_use && b.first_use <= a.last_use;
+  for (const LiveInterval& x : a.live)
+    for (const LiveInterval& y : b.live)
+      if (x.first <= y.last && y.first <= x.last) return true;
+  return false;
 }
-
-}  // namespace
 
 void MemoryPlan::place() {
   std::vector<std::size_t> order(tensors_.size());
@@ -36,7 +43,7 @@ void MemoryPlan::place() {
   std::vector<const TensorInfo*> placed;  // ascending by offset
   for (std::size_t i : order) {
     TensorInfo& t = tensors_[i];
-    if ((t.first_use < 0 && !t.persistent) || t.size_bytes == 0) continue;
+    if ((t.live.empty() && !t.persistent) || t.size_bytes == 0) continue;
     std::size_t offset = 0;
     for (const TensorInfo* other : placed) {
       if (!alive_together(t, *other)) continue;

@@ -1,8 +1,12 @@
-// Liveness and the activation arena: every tensor of the step has a first and a last moment of use; tensors that never
-// live together may share memory.
+// Liveness and the activation arena: tensors that are never alive together may share memory.
+//
+// The graph reports every access in the order of the execution list. A write overwrites all of a tensor, so it begins a
+// new live interval; a read or an update extends the current one. A tensor that is recomputed therefore has several
+// intervals, and between them its memory serves other tensors.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -16,29 +20,41 @@ constexpr std::size_t aligned(std::size_t size_bytes) {
   return (size_bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
 }
 
+/// write: overwrites all of it. update: reads it and writes it, for example accumulates into it.
+enum class Access : std::uint8_t { read, write, update };
+
+/// Positions in the execution order, from a write to the last access before the next write.
+struct LiveInterval {
+  int first = 0, last = 0;
+};
+
 struct TensorInfo {
   std::string name;
   std::size_t size_bytes = 0;
-  int first_use = -1, last_use = -1;  // moments of the step; -1: never used
-  bool persistent = false;            // lives from before the step to after it
-  std::size_t offset = 0;             // in the arena, set by place()
+  bool persistent = false;           // lives from before the step to after it
+  std::vector<LiveInterval> live{};  // ascending; empty: never used
+  std::size_t offset = 0;            // in the arena, set by place()
 };
 
 class MemoryPlan {
  public:
   TensorId add(std::string name, std::size_t size_bytes, bool persistent = false);
-  void use(TensorId tensor, int moment);
+  /// Positions do not descend from call to call. Within one position, reads come before writes.
+  void access(TensorId tensor, int position, Access access);
   /// Chooses offsets: largest first, each at the lowest free place among those alive at the same time.
   void place();
 
   const TensorInfo& info(TensorId tensor) const { return tensors_[static_cast<std::size_t>(tensor)]; }
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
   std::size_t size_bytes() const { return size_bytes_; }                 // with reuse
-  std::size_t size_bytes_without_reuse() const { return total_bytes_; }  // every tensor its own place
+  std::size_t size_bytes_without_reuse() const { return total_bytes_; }  // every tensor at a place of its own
 
  private:
   std::vector<TensorInfo> tensors_;
   std::size_t size_bytes_ = 0, total_bytes_ = 0;
 };
+
+/// Whether the two tensors must not share memory.
+bool alive_together(const TensorInfo& a, const TensorInfo& b);
 
 }  // namespace lockstep::graph

@@ -1,6 +1,8 @@
 #include "graph/parameters.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "graph/memory_plan.h"
 #include "graph/normal_fill.h"
@@ -13,19 +15,50 @@ namespace {
 
 std::size_t aligned_elements(std::size_t n) { return aligned(n * sizeof(float)) / sizeof(float); }
 
+std::vector<ParameterPart> parts_of(const ParameterDescription& d) {
+  if (d.parts.empty()) return {{.name = d.name, .shape = d.shape}};
+  std::vector<ParameterPart> out;
+  std::int64_t n_rows = 0;
+  const std::int64_t row = d.shape.n_elements() / d.shape[0];
+  for (const NamedRows& rows : d.parts) {
+    out.push_back({.name = rows.name,
+                   .shape = d.shape.with_dimension(0, rows.n_rows),
+                   .begin = static_cast<std::size_t>(n_rows * row)});
+    n_rows += rows.n_rows;
+  }
+  require(n_rows == d.shape[0], ErrorCode::internal, "the parts of parameter {} have {} rows together, it has {}",
+          d.name, n_rows, d.shape[0]);
+  return out;
+}
+
+bool same(const std::vector<ParameterPart>& a, const std::vector<ParameterPart>& b) {
+  return std::ranges::equal(a, b, [](const ParameterPart& x, const ParameterPart& y) {
+    return x.name == y.name && x.shape == y.shape;
+  });
+}
+
 }  // namespace
 
-ParameterId ParameterTable::parameter(const std::string& name, const Shape& shape, ParameterKind kind,
-                                      const Initializer& initial) {
-  if (const auto found = by_name_.find(name); found != by_name_.end()) {
-    require((*this)[found->second].shape == shape, ErrorCode::internal, "parameter {} has two shapes: {} and {}", name,
-            (*this)[found->second].shape.text(), shape.text());
+ParameterId ParameterTable::parameter(const ParameterDescription& description) {
+  const ParameterDescription& d = description;
+  std::vector<ParameterPart> parts = parts_of(d);
+  if (const auto found = by_name_.find(d.name); found != by_name_.end()) {
+    const Parameter& known = (*this)[found->second];
+    require(known.shape == d.shape, ErrorCode::internal, "parameter {} has two shapes: {} and {}", d.name,
+            known.shape.text(), d.shape.text());
+    require(known.trainable == d.trainable && same(known.parts, parts), ErrorCode::internal,
+            "parameter {} is described differently by two layers that share it", d.name);
     return found->second;
   }
-  require(!fixed_, ErrorCode::internal, "parameter {} appears after the arenas were laid out", name);
+  require(!fixed_, ErrorCode::internal, "parameter {} appears after the arenas were laid out", d.name);
   const auto id = static_cast<ParameterId>(parameters_.size());
-  parameters_.push_back({.name = name, .shape = shape, .kind = kind, .initial = initial, .layout = nullptr});
-  by_name_[name] = id;
+  parameters_.push_back({.name = d.name,
+                         .shape = d.shape,
+                         .kind = d.kind,
+                         .initial = d.initial,
+                         .trainable = d.trainable,
+                         .parts = std::move(parts)});
+  by_name_[d.name] = id;
   return id;
 }
 
@@ -44,21 +77,25 @@ void ParameterTable::set_layout(ParameterId id, std::shared_ptr<const ParameterL
 }
 
 void ParameterTable::fix_order(const std::vector<ParameterId>& finished) {
-  require(!fixed_ && finished.size() == parameters_.size(), ErrorCode::internal,
-          "backward finishes {} of {} parameters", finished.size(), parameters_.size());
+  const auto n_trainable = std::ranges::count(parameters_, true, &Parameter::trainable);
+  require(!fixed_ && std::ssize(finished) == n_trainable, ErrorCode::internal, "backward finishes {} of {} parameters",
+          finished.size(), n_trainable);
   order_ = finished;
   std::size_t end = 0;
-  for (ParameterId id : order_) {
-    Parameter& p = parameters_[static_cast<std::size_t>(id)];
+  const auto place = [&end](Parameter& p) {
     p.n_elements = p.layout ? p.layout->n_elements() : static_cast<std::size_t>(p.shape.n_elements());
     p.begin = end;
     end += aligned_elements(p.n_elements);
-  }
+  };
+  for (ParameterId id : order_) place(parameters_[static_cast<std::size_t>(id)]);
   n_trainable_ = end;
   for (RunningStatistic& s : statistics_) {
     s.begin = end;
     end += aligned_elements(2 * static_cast<std::size_t>(s.channels));
   }
+  n_gradients_ = end;
+  for (Parameter& p : parameters_)
+    if (!p.trainable) place(p);
   n_total_ = end;
   fixed_ = true;
 }
@@ -82,28 +119,34 @@ std::vector<ParameterSegment> ParameterTable::segments(bool decay_norms_and_bias
 
 std::string ParameterTable::description() const {
   std::string out;
-  for (ParameterId id : order_) {
-    const Parameter& p = (*this)[id];
-    out += fmt::format("{} {} {} {}\n", p.name, p.shape.text(), p.n_elements,
-                       p.layout ? p.layout->describe() : "canonical");
-  }
+  const auto add = [&out](const Parameter& p) {
+    out += fmt::format("{} {} {} {}{}\n", p.name, p.shape.text(), p.n_elements,
+                       p.layout ? p.layout->describe() : "canonical", p.trainable ? "" : " frozen");
+  };
+  for (ParameterId id : order_) add((*this)[id]);
+  for (const Parameter& p : parameters_)
+    if (!p.trainable) add(p);
   return out;
 }
 
 std::vector<float> ParameterTable::initial_values(const Parameter& parameter, std::uint32_t seed) const {
   std::vector<float> values(static_cast<std::size_t>(parameter.shape.n_elements()));
-  const Philox random(seed, RandomPurpose::weights, name_hash(parameter.name), 0);
-  switch (parameter.initial.kind) {
-    case Initializer::Kind::constant:
-      std::fill(values.begin(), values.end(), static_cast<float>(parameter.initial.value));
-      break;
-    case Initializer::Kind::normal:
-      fill_normal(random, parameter.initial.value, values);
-      break;
-    case Initializer::Kind::uniform:
-      for (std::size_t i = 0; i < values.size(); ++i)
-        values[i] = static_cast<float>(parameter.initial.value * (2.0 * random.uniform(i) - 1.0));
-      break;
+  const double value = parameter.initial.value;
+  for (const ParameterPart& part : parameter.parts) {
+    const std::span<float> own = std::span(values).subspan(part.begin, part.n_elements());
+    const Philox random(seed, RandomPurpose::weights, name_hash(part.name), 0);
+    switch (parameter.initial.kind) {
+      case Initializer::Kind::constant:
+        std::ranges::fill(own, static_cast<float>(value));
+        break;
+      case Initializer::Kind::normal:
+        fill_normal(random, value, own);
+        break;
+      case Initializer::Kind::uniform:
+        for (std::size_t i = 0; i < own.size(); ++i)
+          own[i] = static_cast<float>(value * (2.0 * random.uniform(i) - 1.0));
+        break;
+    }
   }
   return values;
 }
@@ -124,6 +167,35 @@ void unpack(const Parameter& parameter, std::span<const float> packed, std::span
     parameter.layout->unpack(packed.data(), canonical);
   else
     std::copy_n(packed.begin(), canonical.size(), canonical.begin());
+}
+
+void pack_part(const Parameter& parameter, const ParameterPart& part, std::span<const float> canonical,
+               std::span<float> packed) {
+  require(canonical.size() == part.n_elements(), ErrorCode::internal, "{} has {} elements, got {}", part.name,
+          part.n_elements(), canonical.size());
+  if (!parameter.layout) {
+    std::ranges::copy(canonical, packed.subspan(part.begin).begin());
+    return;
+  }
+  std::vector<float> whole(static_cast<std::size_t>(parameter.shape.n_elements()));
+  unpack(parameter, packed, whole);
+  std::ranges::copy(canonical, std::span(whole).subspan(part.begin).begin());
+  parameter.layout->pack(whole, packed.data());
+}
+
+void unpack_part(const Parameter& parameter, const ParameterPart& part, std::span<const float> packed,
+                 std::span<float> canonical) {
+  require(canonical.size() == part.n_elements(), ErrorCode::internal, "{} has {} elements, room for {}", part.name,
+          part.n_elements(), canonical.size());
+  if (canonical.size() == static_cast<std::size_t>(parameter.shape.n_elements()))
+    return unpack(parameter, packed, canonical);
+  if (!parameter.layout) {
+    std::ranges::copy(packed.subspan(part.begin, canonical.size()), canonical.begin());
+    return;
+  }
+  std::vector<float> whole(static_cast<std::size_t>(parameter.shape.n_elements()));
+  unpack(parameter, packed, whole);
+  std::ranges::copy(std::span(whole).subspan(part.begin, canonical.size()), canonical.begin());
 }
 
 }  // namespace lockstep::graph

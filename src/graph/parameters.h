@@ -1,13 +1,16 @@
 // Parameters and running statistics: names, canonical shapes, initial values, and their places in the arenas.
 //
-// The parameter arena, the gradient arena and each state of the optimizer have the same order and offsets:
-//   [parameters, in the order in which backward finishes their gradients][running / batch statistics of the norms]
-// so a gradient bucket is a contiguous slice, and the statistics ride in the last one (DESIGN, decisions 4 and 6).
+// The parameter arena is
+//   [trainable, in the order in which backward finishes their gradients][statistics of the norms][frozen]
+// The gradient arena is the first two, and each state of the optimizer is the first one, with the same offsets. A
+// gradient bucket is therefore a contiguous slice, and the statistics are sent with the last one (DESIGN, decisions 4
+// and 6). Frozen parameters have no gradient and no optimizer state, so they come last and take no memory in the
+// other arenas.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -18,6 +21,7 @@
 namespace lockstep::graph {
 
 using ParameterId = int;
+inline constexpr ParameterId kNoParameter = -1;
 
 enum class ParameterKind : std::uint8_t { weight, bias, norm };
 
@@ -28,16 +32,41 @@ struct Initializer {
   double value = 0;  // the constant, the standard deviation, or the bound of (-value, value)
 };
 
-struct Parameter {
-  std::string name;  // torchvision's
-  Shape shape;       // canonical
+/// Rows of a parameter that files store as a tensor of its own: q, k and v of one matrix, for example.
+struct NamedRows {
+  std::string name;
+  std::int64_t n_rows = 0;  // of dimension 0
+};
+
+struct ParameterDescription {
+  std::string name;
+  Shape shape;  // canonical
   ParameterKind kind = ParameterKind::weight;
   Initializer initial{};
+  bool trainable = true;           // false: frozen
+  std::vector<NamedRows> parts{};  // together all rows, in order; empty: files store it as one tensor, under its name
+};
+
+/// A tensor of files: a parameter, or some of its rows.
+struct ParameterPart {
+  std::string name;
+  Shape shape;
+  std::size_t begin = 0;  // elements of the canonical parameter in front of it
+  std::size_t n_elements() const { return static_cast<std::size_t>(shape.n_elements()); }
+};
+
+struct Parameter {
+  std::string name;
+  Shape shape;  // canonical
+  ParameterKind kind = ParameterKind::weight;
+  Initializer initial{};
+  bool trainable = true;
+  std::vector<ParameterPart> parts{};               // at least one
   std::shared_ptr<const ParameterLayout> layout{};  // null: canonical
   std::size_t begin = 0, n_elements = 0;            // in the arena; n_elements as the layout has it
 };
 
-/// Mean and variance of one batch norm, (2, C).
+/// Mean and variance of one norm, (2, C).
 struct RunningStatistic {
   std::string name;  // of the norm: "layer1.0.bn1"
   std::int64_t channels = 0;
@@ -46,11 +75,13 @@ struct RunningStatistic {
 
 class ParameterTable {
  public:
-  /// The parameter of this name, added if new; a different shape under the same name is an internal error.
-  ParameterId parameter(const std::string& name, const Shape& shape, ParameterKind kind, const Initializer& initial);
+  /// The parameter of this name, added if new. Layers that give the same name share it (tied weights). A different
+  /// description under the same name is an internal error.
+  ParameterId parameter(const ParameterDescription& description);
   int running_statistic(const std::string& name, std::int64_t channels);
 
-  /// Fixes the arena's order; afterwards nothing can be added. `finished`: ids in the order of their gradients.
+  /// Fixes the arena's order; afterwards nothing can be added. `finished`: the trainable ones, in the order in which
+  /// backward finishes their gradients.
   void fix_order(const std::vector<ParameterId>& finished);
   bool fixed() const { return fixed_; }
 
@@ -58,18 +89,20 @@ class ParameterTable {
   void set_layout(ParameterId id, std::shared_ptr<const ParameterLayout> layout);
   const RunningStatistic& statistic(int id) const { return statistics_[static_cast<std::size_t>(id)]; }
   const std::vector<Parameter>& parameters() const { return parameters_; }  // in the order they were added (forward)
-  const std::vector<ParameterId>& order() const { return order_; }          // in the arena's order
+  const std::vector<ParameterId>& order() const { return order_; }          // the trainable ones, in the arena's order
   const std::vector<RunningStatistic>& statistics() const { return statistics_; }
 
-  std::size_t n_trainable() const { return n_trainable_; }  // elements, padding included
-  std::size_t n_total() const { return n_total_; }          // with statistics
+  // Elements of the arenas, padding included
+  std::size_t n_trainable() const { return n_trainable_; }  // of an optimizer state
+  std::size_t n_gradients() const { return n_gradients_; }  // of the gradient arena: trainable ones and statistics
+  std::size_t n_total() const { return n_total_; }          // of the parameter arena: with frozen ones
   std::int64_t n_canonical() const;                         // elements of all parameters, without padding
-  /// For optimizer and norm: in the arena's order. `decay_norms_and_biases` false: weights alone decay.
+  /// For optimizer and norm: in the arena's order. `decay_norms_and_biases` false: only weights decay.
   std::vector<ParameterSegment> segments(bool decay_norms_and_biases) const;
-  /// Of names, shapes and layouts: equal on all ranks, or they cannot work together.
+  /// Names, shapes and layouts. Ranks can work together only if theirs are equal.
   std::string description() const;
 
-  /// Canonical. A function of (seed, name) alone.
+  /// Canonical. A function of (seed, names of the parts) alone.
   std::vector<float> initial_values(const Parameter& parameter, std::uint32_t seed) const;
 
  private:
@@ -77,12 +110,18 @@ class ParameterTable {
   std::vector<RunningStatistic> statistics_;
   std::unordered_map<std::string, int> by_name_, statistic_by_name_;
   std::vector<ParameterId> order_;
-  std::size_t n_trainable_ = 0, n_total_ = 0;
+  std::size_t n_trainable_ = 0, n_gradients_ = 0, n_total_ = 0;
   bool fixed_ = false;
 };
 
 /// Canonical <-> packed form of one parameter (host memory). Packed has n_elements values.
 std::vector<float> pack(const Parameter& parameter, std::span<const float> canonical);
 void unpack(const Parameter& parameter, std::span<const float> packed, std::span<float> canonical);
+
+/// The same for one part. pack_part leaves the other parts of `packed` as they are.
+void pack_part(const Parameter& parameter, const ParameterPart& part, std::span<const float> canonical,
+               std::span<float> packed);
+void unpack_part(const Parameter& parameter, const ParameterPart& part, std::span<const float> packed,
+                 std::span<float> canonical);
 
 }  // namespace lockstep::graph

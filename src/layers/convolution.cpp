@@ -1,7 +1,7 @@
 #include <cmath>
 
-#include "graph/input_binding.h"
 #include "layers/layers.h"
+#include "layers/pending_normalization.h"
 
 namespace lockstep::layers {
 
@@ -9,13 +9,13 @@ namespace {
 
 using namespace graph;  // NOLINT(google-build-using-namespace): a node speaks of little else
 
-class ConvolutionNode final : public Node {
+class ConvolutionNode final : public Node, public StatisticsProducer {
  public:
   ConvolutionNode(std::string name, ActivationId in, ActivationId out, ParameterId weight,
                   const ConvolutionOptions& options)
-      : Node(std::move(name)), in_(in), out_(out), weight_(weight), options_(options) {}
+      : Node(std::move(name), {in}, {out}), in_(in), out_(out), weight_(weight), options_(options) {}
 
-  void register_reads(Graph& graph) override { graph.read(in_.id(), *this); }
+  void give_statistics(TensorId statistics) override { statistics_ = statistics; }
 
   void plan(Graph& graph, Backend& backend) override {
     in_.plan(graph, *this);
@@ -31,22 +31,19 @@ class ConvolutionNode final : public Node {
                                   .x_layout = x.layout,
                                   .y_layout = y.layout,
                                   .normalization = in_.normalization(),
-                                  .statistics = graph.training() && y.wants_statistics,
+                                  .statistics = statistics_ != kNoTensor,
                                   .input_gradient = x.needs_gradient,
                                   .inference = !graph.training(),
                                   .weight_layout = nullptr};
-    graph.choose_layout(weight_, [&] {
+    graph.choose_layout(weight_.id(), [&] {
       Conv2dDescription alike = description;
       alike.x = {graph.options().layout_batch, x.shape[1], x.shape[2], x.shape[3]};
       return backend.conv2d(alike)->weight_layout();
     });
-    description.weight_layout = graph.parameters()[weight_].layout;
+    description.weight_layout = graph.parameters()[weight_.id()].layout;
     op_ = backend.conv2d(description);
     y_ = graph.make_data(out_, *this);
-    if (description.statistics) {
-      statistics_ = y.statistics;
-      graph.memory().use(statistics_, forward_moment());
-    }
+    writes(Phase::forward, statistics_);
   }
 
   void plan_backward(Graph& graph) override {
@@ -54,14 +51,9 @@ class ConvolutionNode final : public Node {
     dy_ = graph.gradient_of(out_, *this);
   }
 
-  void bind(const Graph& graph, const Bindings& at) override {
-    weights_ = at.parameters + graph.parameters()[weight_].begin;
-    dweights_begin_ = graph.parameters()[weight_].begin;
-  }
-
   void forward(const Run& run) override {
     op_->forward({.x = in_.x(run),
-                  .weight = weights_,
+                  .weight = weight_.values(run),
                   .y = run.tensor(y_),
                   .statistics = run.tensor<double>(statistics_),
                   .normalization = in_.forward_args(run)},
@@ -71,9 +63,9 @@ class ConvolutionNode final : public Node {
   void backward(const Run& run) override {
     op_->backward({.dy = run.tensor(dy_),
                    .x = in_.x(run),
-                   .weight = weights_,
-                   .dweight = run.gradients.arena + dweights_begin_,
-                   .dweight_mode = run.gradients.mode,
+                   .weight = weight_.values(run),
+                   .dweight = weight_.gradient(run),
+                   .dweight_mode = weight_.mode(run),
                    .dx = in_.dx(run),
                    .dx_mode = in_.dx_mode(),
                    .normalization = in_.forward_args(run),
@@ -82,16 +74,14 @@ class ConvolutionNode final : public Node {
   }
 
   const Op* op() const override { return op_.get(); }
-  std::vector<ParameterId> parameters() const override { return {weight_}; }
+  std::vector<ParameterUse*> parameters() override { return {&weight_}; }
 
  private:
-  InputBinding in_;
+  NormalizedInput in_;
   ActivationId out_;
-  ParameterId weight_;
+  ParameterUse weight_;
   ConvolutionOptions options_;
   std::unique_ptr<Conv2d> op_;
-  const float* weights_ = nullptr;
-  std::size_t dweights_begin_ = 0;  // in the gradients' arena
   TensorId y_ = kNoTensor, dy_ = kNoTensor, statistics_ = kNoTensor;
 };
 
@@ -107,9 +97,12 @@ ActivationId convolution(Graph& graph, ActivationId x, const std::string& name, 
                         .y();
   const Shape weight{options.out_channels, in[3], options.window, options.window};
   const double fan_out = static_cast<double>(options.out_channels) * options.window * options.window;
-  const ParameterId id =
-      graph.parameters().parameter(name + ".weight", weight, ParameterKind::weight,
-                                   {.kind = Initializer::Kind::normal, .value = std::sqrt(2.0 / fan_out)});
+  const ParameterId id = graph.parameters().parameter(
+      {.name = name + ".weight",
+       .shape = weight,
+       .kind = ParameterKind::weight,
+       .initial = {.kind = Initializer::Kind::normal, .value = std::sqrt(2.0 / fan_out)},
+       .trainable = options.trainable});
   const ActivationId y = graph.add_activation({.name = name, .shape = out, .dtype = graph.options().dtype});
   graph.add_node<ConvolutionNode>(name, x, y, id, options);
   return y;

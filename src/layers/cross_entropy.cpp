@@ -9,14 +9,12 @@ using namespace graph;  // NOLINT(google-build-using-namespace): a node speaks o
 class CrossEntropyNode final : public Node {
  public:
   CrossEntropyNode(ActivationId logits, TensorId labels, float label_smoothing, std::size_t offset)
-      : Node("loss"), logits_(logits), labels_(labels), label_smoothing_(label_smoothing), offset_(offset) {}
-
-  void register_reads(Graph& graph) override { graph.read(logits_, *this); }
+      : Node("loss", {logits}, {}), logits_(logits), labels_(labels), label_smoothing_(label_smoothing), offset_(offset) {}
 
   void plan(Graph& graph, Backend& backend) override {
     const Shape shape = graph.activation(logits_).shape;
-    op_ = backend.softmax_cross_entropy({.rows = shape[0],
-                                         .classes = shape[1],
+    op_ = backend.softmax_cross_entropy({.rows = shape.n_elements() / shape.last(),
+                                         .classes = shape.last(),
                                          .label_smoothing = graph.training() ? label_smoothing_ : 0.0f,
                                          .dtype = DType::fp32,
                                          .inference = !graph.training()});
@@ -25,7 +23,7 @@ class CrossEntropyNode final : public Node {
 
   void plan_backward(Graph& graph) override {
     dx_ = graph.gradient_target(logits_, *this).tensor;
-    graph.memory().use(x_, backward_moment());
+    reads(Phase::backward, x_);
   }
 
   void forward(const Run& run) override {
@@ -46,6 +44,8 @@ class CrossEntropyNode final : public Node {
   }
 
   const Op* op() const override { return op_.get(); }
+  /// It adds to the sums of the step.
+  Recomputation recomputation() const override { return Recomputation::forbidden; }
 
  private:
   ActivationId logits_;

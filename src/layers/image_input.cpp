@@ -10,9 +10,7 @@ using namespace graph;  // NOLINT(google-build-using-namespace): a node speaks o
 class ImageInputNode final : public Node {
  public:
   ImageInputNode(ActivationId out, const ImageInputOptions& options, const ImageBuffers& buffers)
-      : Node("input"), out_(out), options_(options), buffers_(buffers) {}
-
-  void register_reads(Graph&) override {}
+      : Node("input", {}, {out}), out_(out), options_(options), buffers_(buffers) {}
 
   void plan(Graph& graph, Backend& backend) override {
     Activation& out = graph.activation(out_);
@@ -54,7 +52,7 @@ ActivationId image_input(Graph& graph, const ImageInputOptions& options, ImageBu
   buffers.labels = memory.add("labels", static_cast<std::size_t>(n) * sizeof(std::int32_t), true);
   buffers.sample_ids = memory.add("sample ids", static_cast<std::size_t>(n) * sizeof(std::uint32_t), true);
   const ActivationId out =
-      graph.add_activation({.name = "input", .shape = shape, .dtype = graph.options().dtype, .needs_gradient = false});
+      graph.add_activation({.name = "input", .shape = shape, .dtype = graph.options().dtype});
   graph.add_node<ImageInputNode>(out, options, buffers);
   return out;
 }

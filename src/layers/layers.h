@@ -3,7 +3,9 @@
 // To add a layer: a file beside these with its Node, a line here.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "graph/graph.h"
 
@@ -30,12 +32,21 @@ ActivationId image_input(Graph& graph, const ImageInputOptions& options, ImageBu
 struct ConvolutionOptions {
   std::int64_t out_channels = 0;
   int window = 3, stride = 1, padding = 1;
+  bool trainable = true;  // false: frozen
 };
 /// No bias: a batch norm follows. Weights: normal, variance 2 / (K * R * S) (He et al. 2015, fan out).
 ActivationId convolution(Graph& graph, ActivationId x, const std::string& name, const ConvolutionOptions& options);
 
-/// Returns a pending activation: normalised, not yet applied. `gamma`: initial scale, 1 or 0.
-ActivationId batch_norm(Graph& graph, ActivationId x, const std::string& name, double gamma = 1.0);
+struct BatchNormOptions {
+  float epsilon = 1e-5f;
+  bool synchronize = false;       // batch statistics are those of all ranks' micro-batches of one number
+  std::int64_t global_batch = 0;  // synchronize: samples of those micro-batches together
+  int micro_batches = 1;          // of all ranks in a step: running statistics are updated from the mean over them
+  double gamma = 1;               // initial scale
+  bool trainable = true;
+};
+/// Returns a pending activation: normalised, not yet applied. `x` is the output of a convolution.
+ActivationId batch_norm(Graph& graph, ActivationId x, const std::string& name, const BatchNormOptions& options);
 /// ReLU of a pending activation: becomes part of it.
 ActivationId relu(Graph& graph, ActivationId x);
 /// a + b, `a` pending without ReLU; becomes part of it. `b` is another one, or anything applied before.
@@ -44,10 +55,19 @@ ActivationId add(Graph& graph, ActivationId a, ActivationId b);
 ActivationId max_pool(Graph& graph, ActivationId x, const std::string& name, int window, int stride, int padding);
 ActivationId global_average_pool(Graph& graph, ActivationId x, const std::string& name);
 
-/// y = x W^T + b; weights and bias uniform in +-1/sqrt(in) (torch.nn.Linear).
-ActivationId linear(Graph& graph, ActivationId x, const std::string& name, std::int64_t out_features);
+struct LinearOptions {
+  std::int64_t out_features = 0;
+  bool bias = true;
+  ActivationFunction activation = ActivationFunction::none;  // applied to the result, by the same op
+  std::string weight{};                                      // another layer's weight, shared; empty: NAME.weight
+  std::vector<graph::NamedRows> parts{};  // layers that files hold instead of this one: names, and rows of each
+  std::optional<graph::Initializer> initial{};  // empty: uniform in +-1/sqrt(in), as torch.nn.Linear
+  bool trainable = true;
+};
+/// y = f(x W^T + b), over the last dimension of x, in the type of x.
+ActivationId linear(Graph& graph, ActivationId x, const std::string& name, const LinearOptions& options);
 
-/// The loss of (N, classes) logits; its LossSums over samples lie `sums_offset` bytes into exchange memory.
+/// The loss of (..., classes) logits; its LossSums over samples lie `sums_offset` bytes into exchange memory.
 void cross_entropy(Graph& graph, ActivationId logits, const ImageBuffers& buffers, float label_smoothing,
                    std::size_t sums_offset);
 

@@ -10,29 +10,29 @@ using namespace graph;  // NOLINT(google-build-using-namespace): a node speaks o
 
 class LinearNode final : public Node {
  public:
-  LinearNode(std::string name, ActivationId in, ActivationId out, ParameterId weight, ParameterId bias)
-      : Node(std::move(name)), in_(in), out_(out), weight_(weight), bias_(bias) {}
-
-  void register_reads(Graph& graph) override { graph.read(in_, *this); }
+  LinearNode(std::string name, ActivationId in, ActivationId out, ParameterId weight, ParameterId bias,
+             ActivationFunction activation)
+      : Node(std::move(name), {in}, {out}), in_(in), out_(out), weight_(weight), bias_(bias), activation_(activation) {}
 
   void plan(Graph& graph, Backend& backend) override {
     const Activation& x = graph.activation(in_);
-    const Shape weight = graph.parameters()[weight_].shape;
+    const Shape weight = graph.parameters()[weight_.id()].shape;
     MatmulDescription description{.rows = x.shape.n_elements() / weight[1],
                                   .in_features = weight[1],
                                   .out_features = weight[0],
-                                  .dtype = DType::fp32,
+                                  .dtype = x.dtype,
                                   .tf32 = graph.options().tf32,
-                                  .bias = true,
+                                  .bias = bias_.exists(),
+                                  .activation = activation_,
                                   .input_gradient = x.needs_gradient,
                                   .inference = !graph.training(),
                                   .weight_layout = nullptr};
-    graph.choose_layout(weight_, [&] {
+    graph.choose_layout(weight_.id(), [&] {
       MatmulDescription alike = description;
       alike.rows = description.rows / graph.options().batch * graph.options().layout_batch;
       return backend.matmul(alike)->weight_layout();
     });
-    description.weight_layout = graph.parameters()[weight_].layout;
+    description.weight_layout = graph.parameters()[weight_.id()].layout;
     op_ = backend.matmul(description);
     x_ = graph.data_of(in_, *this);
     y_ = graph.make_data(out_, *this);
@@ -41,60 +41,73 @@ class LinearNode final : public Node {
   void plan_backward(Graph& graph) override {
     dx_ = graph.gradient_target(in_, *this);
     dy_ = graph.gradient_of(out_, *this);
-    graph.memory().use(x_, backward_moment());
-  }
-
-  void bind(const Graph& graph, const Bindings& at) override {
-    const ParameterTable& table = graph.parameters();
-    weights_ = at.parameters + table[weight_].begin;
-    biases_ = at.parameters + table[bias_].begin;
-    dweights_begin_ = table[weight_].begin;
-    dbiases_begin_ = table[bias_].begin;
+    reads(Phase::backward, x_);
+    if (activation_ == ActivationFunction::relu) reads(Phase::backward, y_);
   }
 
   void forward(const Run& run) override {
-    op_->forward({.x = run.tensor(x_), .weight = weights_, .bias = biases_, .y = run.tensor(y_)}, memory(run),
-                 run.stream);
+    op_->forward(
+        {.x = run.tensor(x_), .weight = weight_.values(run), .bias = bias_.values(run), .y = run.tensor(y_)},
+        memory(run), run.stream);
   }
 
   void backward(const Run& run) override {
     op_->backward({.dy = run.tensor(dy_),
                    .x = run.tensor(x_),
-                   .weight = weights_,
+                   .y = run.tensor(y_),
+                   .weight = weight_.values(run),
                    .dx = run.tensor(dx_.tensor),
                    .dx_mode = dx_.mode,
-                   .dweight = run.gradients.arena + dweights_begin_,
-                   .dbias = run.gradients.arena + dbiases_begin_,
-                   .parameter_mode = run.gradients.mode},
+                   .dweight = weight_.gradient(run),
+                   .dbias = bias_.gradient(run),
+                   .parameter_mode = weight_.mode(run)},
                   memory(run), run.stream);
   }
 
   const Op* op() const override { return op_.get(); }
-  std::vector<ParameterId> parameters() const override { return {bias_, weight_}; }
+  std::vector<ParameterUse*> parameters() override { return {&bias_, &weight_}; }
 
  private:
   ActivationId in_, out_;
-  ParameterId weight_, bias_;
+  ParameterUse weight_, bias_;
+  ActivationFunction activation_;
   std::unique_ptr<Matmul> op_;
   TensorId x_ = kNoTensor, y_ = kNoTensor, dy_ = kNoTensor;
   Graph::GradientTarget dx_;
-  const float *weights_ = nullptr, *biases_ = nullptr;
-  std::size_t dweights_begin_ = 0, dbiases_begin_ = 0;  // in the gradients' arena
 };
+
+/// The names of the layers that files hold, as those of their tensors.
+std::vector<NamedRows> with_suffix(std::vector<NamedRows> parts, const char* suffix) {
+  for (NamedRows& part : parts) part.name += suffix;
+  return parts;
+}
 
 }  // namespace
 
-ActivationId linear(Graph& graph, ActivationId x, const std::string& name, std::int64_t out_features) {
+ActivationId linear(Graph& graph, ActivationId x, const std::string& name, const LinearOptions& options) {
   const Shape in = graph.activation(x).shape;
-  const std::int64_t in_features = in.n_elements() / in[0];
-  const Initializer initial{.kind = Initializer::Kind::uniform,
-                            .value = 1.0 / std::sqrt(static_cast<double>(in_features))};
+  const Initializer initial =
+      options.initial.value_or(Initializer{.kind = Initializer::Kind::uniform,
+                                           .value = 1.0 / std::sqrt(static_cast<double>(in.last()))});
   ParameterTable& table = graph.parameters();
   const ParameterId weight =
-      table.parameter(name + ".weight", {out_features, in_features}, ParameterKind::weight, initial);
-  const ParameterId bias = table.parameter(name + ".bias", {out_features}, ParameterKind::bias, initial);
-  const ActivationId y = graph.add_activation({.name = name, .shape = {in[0], out_features}});
-  graph.add_node<LinearNode>(name, x, y, weight, bias);
+      table.parameter({.name = options.weight.empty() ? name + ".weight" : options.weight,
+                       .shape = {options.out_features, in.last()},
+                       .kind = ParameterKind::weight,
+                       .initial = initial,
+                       .trainable = options.trainable,
+                       .parts = with_suffix(options.parts, ".weight")});
+  const ParameterId bias = !options.bias ? kNoParameter
+                                         : table.parameter({.name = name + ".bias",
+                                                            .shape = {options.out_features},
+                                                            .kind = ParameterKind::bias,
+                                                            .initial = initial,
+                                                            .trainable = options.trainable,
+                                                            .parts = with_suffix(options.parts, ".bias")});
+  const ActivationId y = graph.add_activation({.name = name,
+                                               .shape = in.with_dimension(-1, options.out_features),
+                                               .dtype = graph.activation(x).dtype});
+  graph.add_node<LinearNode>(name, x, y, weight, bias, options.activation);
   return y;
 }
 

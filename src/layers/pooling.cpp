@@ -1,5 +1,5 @@
-#include "graph/input_binding.h"
 #include "layers/layers.h"
+#include "layers/pending_normalization.h"
 
 namespace lockstep::layers {
 
@@ -10,9 +10,7 @@ using namespace graph;  // NOLINT(google-build-using-namespace): a node speaks o
 class PoolingNode final : public Node {
  public:
   PoolingNode(std::string name, ActivationId in, ActivationId out, const Pool2dDescription& description)
-      : Node(std::move(name)), in_(in), out_(out), description_(description) {}
-
-  void register_reads(Graph& graph) override { graph.read(in_.id(), *this); }
+      : Node(std::move(name), {in}, {out}), in_(in), out_(out), description_(description) {}
 
   void plan(Graph& graph, Backend& backend) override {
     in_.plan(graph, *this);
@@ -47,7 +45,7 @@ class PoolingNode final : public Node {
   const Op* op() const override { return op_.get(); }
 
  private:
-  InputBinding in_;
+  NormalizedInput in_;
   ActivationId out_;
   Pool2dDescription description_;
   std::unique_ptr<Pool2d> op_;

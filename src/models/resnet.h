@@ -3,12 +3,14 @@
 #pragma once
 
 #include "graph/graph.h"
+#include "layers/layers.h"
 #include "lockstep/config.h"
 
 namespace lockstep::models {
 
-/// images (N, H, W, 3), normalised -> logits (N, classes).
+/// images (N, H, W, 3), normalised -> logits (N, 1, 1, classes).
 /// stem imagenet: 7x7 stride 2 and max pooling; cifar: 3x3 stride 1.
-graph::ActivationId resnet(graph::Graph& graph, graph::ActivationId images, const Config::Model& model);
+graph::ActivationId resnet(graph::Graph& graph, graph::ActivationId images, const Config::Model& model,
+                           const layers::BatchNormOptions& batch_norm);
 
 }  // namespace lockstep::models

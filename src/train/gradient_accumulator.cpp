@@ -12,7 +12,7 @@ constexpr std::size_t kLossElements = sizeof(LossSums) / sizeof(double);
 }  // namespace
 
 GradientAccumulator::GradientAccumulator(const StepPlan& plan, Backend& backend, float* gradients, LossSums* loss)
-    : is_tree_(plan.batch().is_tree), n_elements_(plan.parameters().n_total()), result_{gradients, loss} {
+    : is_tree_(plan.batch().is_tree), n_elements_(plan.parameters().n_gradients()), result_{gradients, loss} {
   if (!is_tree_) return;
   memory_ = backend.allocate(plan.memory().partial_sums, "partial sums of gradients");
   sum_gradients_ = backend.ordered_sum({.dtype = DType::fp32});

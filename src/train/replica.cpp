@@ -30,7 +30,7 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   clip_norm_ = backend.clip_norm({.segments = plan.optimizer().segments,
                                   .max_norm = static_cast<float>(plan.config().train.clip_norm),
                                   .loss_scaling = plan.loss_scaling().value_or(LossScaling{})});
-  std::size_t n_statistics = table.n_total() - table.n_trainable();
+  const std::size_t n_statistics = table.n_gradients() - table.n_trainable();
   moving_average_ = backend.moving_average(
       {.n_elements = n_statistics, .momentum = static_cast<float>(plan.config().batch_norm.momentum)});
   hash_ = backend.hash({.size_bytes = memory.parameters});
@@ -297,23 +297,39 @@ void Replica::write(float* at, const graph::Parameter* parameter, std::span<cons
   stream_->synchronize();
 }
 
+void Replica::write(const StateTensor& tensor, std::span<const float> canonical) {
+  float* const at = place_of(tensor);
+  if (!tensor.parameter || tensor.parameter->parts.size() == 1) return write(at, tensor.parameter, canonical);
+  std::vector<float> packed(tensor.n_elements);  // with the other parts
+  backend_.copy_to_host(packed.data(), at, packed.size() * sizeof(float), *stream_);
+  stream_->synchronize();
+  graph::pack_part(*tensor.parameter, *tensor.part, canonical, packed);
+  backend_.copy_to_device(at, packed.data(), packed.size() * sizeof(float), *stream_);
+  stream_->synchronize();
+}
+
 // Drawing 11 million normals takes a rank longer than all else before step 0, so ranks divide the tensors: each draws
-// its own into the gradients' memory, and the sum over ranks, where the others have zeros, is exact.
+// its own into the gradients' memory, and the sum over ranks, where the others have zeros, is exact. Frozen parameters
+// have no gradients, so every rank draws all of those.
 void Replica::initialize(std::uint32_t seed) {
   const graph::ParameterTable& table = parameters();
   const std::int64_t n_canonical = table.n_canonical();
-  std::vector<const graph::Parameter*> mine;
+  std::vector<const graph::Parameter*> mine, frozen;
   std::int64_t begin = 0;
   for (const graph::Parameter& p : table.parameters()) {
+    if (!p.trainable) frozen.push_back(&p);
+    if (!p.trainable) continue;
     const std::int64_t middle = begin + p.shape.n_elements() / 2;
     if (middle * communicator_.size() / n_canonical == communicator_.rank()) mine.push_back(&p);
     begin += p.shape.n_elements();
   }
-  backend_.fill_zero(gradient_arena(), table.n_total() * sizeof(float), *stream_);
+  backend_.fill_zero(gradient_arena(), table.n_gradients() * sizeof(float), *stream_);
   stream_->synchronize();
 #pragma omp parallel for schedule(dynamic, 1)
   for (const graph::Parameter* p : mine) write(gradient_arena() + p->begin, p, table.initial_values(*p, seed));
-  const std::size_t n_tensors = table.parameters().size() + table.statistics().size();
+#pragma omp parallel for schedule(dynamic, 1)
+  for (const graph::Parameter* p : frozen) write(parameter_arena() + p->begin, p, table.initial_values(*p, seed));
+  const std::size_t n_tensors = table.order().size() + table.statistics().size();
   for (std::size_t i = 0; i < n_tensors; ++i) reducer_->tensor_done(static_cast<int>(i), *stream_);
   reducer_->finish(*stream_);
   backend_.copy_to_device(parameter_arena(), gradient_arena(), table.n_trainable() * sizeof(float), *stream_);
@@ -321,7 +337,7 @@ void Replica::initialize(std::uint32_t seed) {
   for (const StateTensor& tensor : tensors()) {
     if (!tensor.path.starts_with("/statistics/")) continue;
     const float value = tensor.path.ends_with(".running_var") ? 1.0f : 0.0f;
-    write(place_of(tensor), nullptr, std::vector<float>(tensor.n_elements, value));
+    write(tensor, std::vector<float>(tensor.n_elements, value));
   }
 }
 
@@ -341,7 +357,7 @@ std::vector<checkpoint::TensorTarget> Replica::targets() {
   std::vector<checkpoint::TensorTarget> out;
   for (const StateTensor& tensor : tensors())
     out.push_back({.path = tensor.path, .shape = tensor.shape, .write = [this, tensor](std::span<const float> values) {
-                     write(place_of(tensor), tensor.parameter, values);
+                     write(tensor, values);
                    }});
   return out;
 }

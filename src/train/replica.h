@@ -87,6 +87,7 @@ class Replica {
   std::vector<StateTensor> tensors() const;
   float* place_of(const StateTensor& tensor) const;
   void write(float* at, const graph::Parameter* parameter, std::span<const float> canonical);
+  void write(const StateTensor& tensor, std::span<const float> canonical);
   float* parameter_arena() const { return static_cast<float*>(parameters_->data()); }
   float* gradient_arena() const { return static_cast<float*>(gradients_->data()); }
   float* optimizer_state() const;

@@ -14,13 +14,17 @@ std::vector<std::string> state_names(const OptimizerDescription& optimizer) {
 std::vector<StateTensor> state_tensors(const graph::ParameterTable& table, const OptimizerDescription& optimizer) {
   std::vector<StateTensor> out;
   const auto add = [&](const std::string& group, StateTensor::Arena arena, std::size_t arena_begin) {
-    for (const graph::Parameter& p : table.parameters())
-      out.push_back({.path = group + p.name,
-                     .shape = p.shape,
-                     .parameter = p.layout ? &p : nullptr,
-                     .arena = arena,
-                     .begin = arena_begin + p.begin,
-                     .n_elements = p.n_elements});
+    for (const graph::Parameter& p : table.parameters()) {
+      if (arena == StateTensor::Arena::optimizer && !p.trainable) continue;
+      for (const graph::ParameterPart& part : p.parts)
+        out.push_back({.path = group + part.name,
+                       .shape = part.shape,
+                       .parameter = p.layout ? &p : nullptr,
+                       .part = p.layout ? &part : nullptr,
+                       .arena = arena,
+                       .begin = arena_begin + p.begin + (p.layout ? 0 : part.begin),
+                       .n_elements = p.layout ? p.n_elements : part.n_elements()});
+    }
   };
   add("/parameters/", StateTensor::Arena::parameters, 0);
   const std::vector<std::string> states = state_names(optimizer);
@@ -42,8 +46,9 @@ checkpoint::TensorSource source_of(const StateTensor& tensor) {
   checkpoint::TensorSource source{.path = tensor.path, .shape = tensor.shape, .read = {}};
   if (!tensor.parameter) return source;
   source.n_stored = tensor.n_elements;
-  source.unpack = [parameter = tensor.parameter](std::span<const float> stored, std::span<float> canonical) {
-    graph::unpack(*parameter, stored, canonical);
+  source.unpack = [parameter = tensor.parameter, part = tensor.part](std::span<const float> stored,
+                                                                     std::span<float> canonical) {
+    graph::unpack_part(*parameter, *part, stored, canonical);
   };
   return source;
 }

@@ -17,11 +17,12 @@ struct StateTensor {
   std::string path;  // "/optimizer/momentum/conv1.weight"
   Shape shape;
   const graph::Parameter* parameter = nullptr;  // whose layout it has; null: canonical already
+  const graph::ParameterPart* part = nullptr;   // of `parameter`; what is stored is the whole parameter
   Arena arena = Arena::parameters;
   std::size_t begin = 0, n_elements = 0;  // in the arena (of the optimizer: in its states), as it is stored
 };
 
-/// Parameters, then each state of the optimizer, then running statistics. They point into `table`.
+/// Parameters, then each state of the optimizer (of trainable ones), then running statistics. They point into `table`.
 std::vector<StateTensor> state_tensors(const graph::ParameterTable& table, const OptimizerDescription& optimizer);
 
 /// For a checkpoint; whoever has the memory adds `read`.

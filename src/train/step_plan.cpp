@@ -207,11 +207,7 @@ PlannedGraph StepPlan::build(graph::Mode mode, std::int64_t batch, std::int64_t 
                           .dtype = storage_type(config_.precision),
                           .tf32 = config_.precision == Precision::tf32,
                           .batch = batch,
-                          .layout_batch = batch_.largest_micro_batch(),
-                          .global_rows = global,
-                          .micro_batches = batch_.micro_batches_of_all(),
-                          .synchronize_batch_norm = config_.batch_norm.synchronize,
-                          .batch_norm_epsilon = static_cast<float>(config_.batch_norm.epsilon)},
+                          .layout_batch = batch_.largest_micro_batch()},
       table_);
   const auto wanted = [&](const char* what) {
     return std::find(config_.data.augment.begin(), config_.data.augment.end(), what) != config_.data.augment.end();
@@ -228,7 +224,11 @@ PlannedGraph StepPlan::build(graph::Mode mode, std::int64_t batch, std::int64_t 
                                                          .flip = wanted("flip"),
                                                          .seed = config_.run.seed},
                                                         planned.buffers);
-  const graph::ActivationId logits = models::build(graph, input, config_.model);
+  const graph::ActivationId logits = models::build(graph, input, config_.model,
+                                                   {.epsilon = static_cast<float>(config_.batch_norm.epsilon),
+                                                    .synchronize = config_.batch_norm.synchronize,
+                                                    .global_batch = global,
+                                                    .micro_batches = batch_.micro_batches_of_all()});
   planned.sums_offset = graph.add_exchange(sizeof(StepSums));
   layers::cross_entropy(graph, logits, planned.buffers, static_cast<float>(config_.train.label_smoothing),
                         planned.sums_offset + offsetof(StepSums, loss));
@@ -246,13 +246,13 @@ std::vector<PlannedGraph*> StepPlan::all() {
 }
 
 std::size_t StepPlan::partial_sum_bytes() const {
-  return table_.n_total() * sizeof(float) + graph::aligned(sizeof(LossSums));
+  return table_.n_gradients() * sizeof(float) + graph::aligned(sizeof(LossSums));
 }
 
 MemoryReport StepPlan::memory() const {
   MemoryReport m;
   m.parameters = table_.n_total() * sizeof(float);
-  m.gradients = table_.n_total() * sizeof(float);
+  m.gradients = table_.n_gradients() * sizeof(float);
   if (batch_.is_tree) {
     const int n_partial_sums = most_open_sums(batch_.order_in_rank());
     m.partial_sums = static_cast<std::size_t>(n_partial_sums) * partial_sum_bytes();

@@ -85,8 +85,7 @@ std::vector<Notes::Convolution> convolutions_of(const Network& network, Precisio
   graph::Graph graph({.dtype = storage_type(precision),
                       .tf32 = precision == Precision::tf32,
                       .batch = network.batch,
-                      .layout_batch = network.batch,
-                      .global_rows = network.batch},
+                      .layout_batch = network.batch},
                      parameters);
   layers::ImageBuffers buffers;
   const auto images = layers::image_input(
@@ -96,7 +95,7 @@ std::vector<Notes::Convolution> convolutions_of(const Network& network, Precisio
   model.depth = network.depth;
   model.stem = network.stem;
   model.classes = network.classes;
-  const auto logits = models::build(graph, images, model);
+  const auto logits = models::build(graph, images, model, {});
   layers::cross_entropy(graph, logits, buffers, 0.0f, graph.add_exchange(sizeof(LossSums)));
   graph.plan(notes);
   return notes.convolutions;

@@ -1,60 +1,61 @@
-#include "graph/input_binding.h"
+#include "layers/pending_normalization.h"
 
 #include "lockstep/error.h"
 
-namespace lockstep::graph {
+namespace lockstep::layers {
 
-void InputBinding::plan(Graph& graph, const Node& node) {
-  Activation& a = graph.activation(input_);
-  if (!a.pending || a.owner != &node) {
+using namespace graph;  // NOLINT(google-build-using-namespace): tensors and activations are its subject
+
+PendingNormalization* pending_normalization(Graph& graph, ActivationId id) {
+  return dynamic_cast<PendingNormalization*>(graph.activation(id).pending.get());
+}
+
+void NormalizedInput::plan(Graph& graph, Node& node) {
+  const Activation& a = graph.activation(input_);
+  const PendingNormalization* p = pending_normalization(graph, input_);
+  if (!p || a.owner != &node) {
     x_ = graph.data_of(input_, node);
     return;
   }
-  const Pending& p = *a.pending;
-  const int now = node.forward_moment();
-  MemoryPlan& memory = graph.memory();
   normalization_ =
-      InputNormalization{.residual = InputNormalization::Residual::none, .relu = p.relu, .store = a.n_readers > 1};
-  x_ = graph.data_of(p.raw, node);
-  scale_bias_ = p.norm->scale_bias;
-  memory.use(scale_bias_, now);
-  if (p.residual != kNoActivation) {
-    residual_ = graph.data_of(p.residual, node);
+      InputNormalization{.residual = InputNormalization::Residual::none, .relu = p->relu, .store = a.n_readers > 1};
+  x_ = graph.data_of(p->raw, node);
+  scale_bias_ = p->norm->scale_bias;
+  node.reads(Phase::forward, scale_bias_);
+  if (p->residual != kNoActivation) {
+    residual_ = graph.data_of(p->residual, node);
     normalization_->residual = InputNormalization::Residual::plain;
   }
-  if (p.residual_norm) {
-    residual_scale_bias_ = p.residual_norm->scale_bias;
-    memory.use(residual_scale_bias_, now);
+  if (p->residual_norm) {
+    residual_scale_bias_ = p->residual_norm->scale_bias;
+    node.reads(Phase::forward, residual_scale_bias_);
     normalization_->residual = InputNormalization::Residual::normalized;
   }
   if (normalization_->store) z_ = graph.make_data(input_, node);
 }
 
-void InputBinding::plan_backward(Graph& graph, const Node& node) {
+void NormalizedInput::plan_backward(Graph& graph, Node& node) {
   Activation& a = graph.activation(input_);
   MemoryPlan& memory = graph.memory();
-  const int now = node.backward_moment();
-  memory.use(x_, now);
+  node.reads(Phase::backward, x_);
   if (!normalization_) {
     dx_ = graph.gradient_target(input_, node);
     return;
   }
-  const Pending& p = *a.pending;
-  for (TensorId t : {z_, residual_, scale_bias_, residual_scale_bias_}) memory.use(t, now);
-  const std::size_t sums_bytes = 2 * static_cast<std::size_t>(a.shape[3]) * sizeof(double);
+  const PendingNormalization& p = *pending_normalization(graph, input_);
   mean_inverse_stddev_ = p.norm->mean_inverse_stddev;
-  memory.use(mean_inverse_stddev_, now);
-  p.norm->sums = sums_ = memory.add(a.name + " sums", sums_bytes);
-  memory.use(sums_, now);
   added_ = a.gradient;
-  memory.use(added_, now);
+  for (TensorId t : {z_, residual_, scale_bias_, residual_scale_bias_, mean_inverse_stddev_, added_})
+    node.reads(Phase::backward, t);
+  const std::size_t sums_bytes = 2 * static_cast<std::size_t>(a.shape[3]) * sizeof(double);
+  p.norm->sums = sums_ = memory.add(a.name + " sums", sums_bytes);
   a.gradient = dz_ = memory.add("dz " + a.name, a.size_bytes());
-  memory.use(dz_, now);
+  for (TensorId t : {sums_, dz_}) node.writes(Phase::backward, t);
   if (p.residual_norm) {
     residual_mean_inverse_stddev_ = p.residual_norm->mean_inverse_stddev;
-    memory.use(residual_mean_inverse_stddev_, now);
+    node.reads(Phase::backward, residual_mean_inverse_stddev_);
     p.residual_norm->sums = residual_sums_ = memory.add(a.name + " residual sums", sums_bytes);
-    memory.use(residual_sums_, now);
+    node.writes(Phase::backward, residual_sums_);
   } else if (p.residual != kNoActivation) {
     // The gradient of a plain residual is dz itself: no copy. Later contributions are added to it, which is safe
     // because the norm's backward, the other reader of dz, runs directly after this node.
@@ -66,14 +67,14 @@ void InputBinding::plan_backward(Graph& graph, const Node& node) {
   }
 }
 
-NormalizationForward InputBinding::forward_args(const Run& run) const {
+NormalizationForward NormalizedInput::forward_args(const Run& run) const {
   return {.scale_bias = run.tensor<const float>(scale_bias_),
           .residual = run.tensor(residual_),
           .residual_scale_bias = run.tensor<const float>(residual_scale_bias_),
           .z = run.tensor(z_)};
 }
 
-NormalizationBackward InputBinding::backward_args(const Run& run) const {
+NormalizationBackward NormalizedInput::backward_args(const Run& run) const {
   return {.mean_inverse_stddev = run.tensor<const float>(mean_inverse_stddev_),
           .residual_mean_inverse_stddev = run.tensor<const float>(residual_mean_inverse_stddev_),
           .added = run.tensor(added_),
@@ -82,4 +83,4 @@ NormalizationBackward InputBinding::backward_args(const Run& run) const {
           .residual_sums = run.tensor<double>(residual_sums_)};
 }
 
-}  // namespace lockstep::graph
+}  // namespace lockstep::layers

@@ -1,0 +1,147 @@
+// A node of the graph: one planned op with its tensors and parameters.
+//
+// A node declares what it touches: its inputs and outputs (constructor), the tensors that it reads and writes in each
+// phase (reads(), writes(), updates() while planning), and the parameters it uses. From these the graph derives
+// liveness, the memory plan, and which node is the first and the last to write the gradient of a parameter.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "graph/execution_order.h"
+#include "graph/memory_plan.h"
+#include "graph/parameters.h"
+#include "graph/pending.h"
+#include "lockstep/backend.h"
+#include "lockstep/communicator.h"
+
+namespace lockstep::graph {
+
+class Graph;
+
+/// Where the step's memory lies. One allocation each; `exchange` is the communicator's.
+struct Bindings {
+  float* parameters = nullptr;
+  std::byte* exchange = nullptr;  // small sums between ranks
+  std::byte* activations = nullptr;
+  void* workspace = nullptr;
+  StepScalars* scalars = nullptr;
+  const LossScale* loss_scale = nullptr;  // null: gradients are not scaled
+  Communicator* communicator = nullptr;
+};
+
+/// Where a micro-batch leaves the gradients of parameters and its batch statistics: an arena with the parameters'
+/// offsets.
+struct ParameterGradients {
+  float* arena = nullptr;
+  GradientMode mode = GradientMode::overwrite;
+};
+
+/// One micro-batch being run.
+struct Run {
+  const Bindings& at;
+  const MemoryPlan& plan;
+  const ParameterTable& parameters;
+  Stream& stream;
+  ParameterGradients gradients;
+
+  template <typename T = void>
+  T* tensor(TensorId id) const {
+    return id == kNoTensor ? nullptr : reinterpret_cast<T*>(at.activations + plan.info(id).offset);
+  }
+  /// Mean and variance of a norm, (2, C): the running ones, and where those of this micro-batch go.
+  float* running_statistic(int id) const { return at.parameters + parameters.statistic(id).begin; }
+  float* batch_statistic(int id) const { return gradients.arena + parameters.statistic(id).begin; }
+};
+
+/// How one node uses one parameter. This is the only place that knows where a parameter and its gradient lie.
+///
+/// Several nodes may use the same parameter. The first of them to run backward overwrites the gradient (or adds to it,
+/// when the micro-batch accumulates), the others add to it, and the last one finishes it.
+class ParameterUse {
+ public:
+  /// Without a parameter (a bias that does not exist) all pointers are null.
+  explicit ParameterUse(ParameterId id = kNoParameter) : id_(id) {}
+
+  ParameterId id() const { return id_; }
+  bool exists() const { return id_ != kNoParameter; }
+  const float* values(const Run& run) const { return exists() ? run.at.parameters + run.parameters[id_].begin : nullptr; }
+  /// Null where the parameter is frozen.
+  float* gradient(const Run& run) const {
+    return is_trained(run) ? run.gradients.arena + run.parameters[id_].begin : nullptr;
+  }
+  GradientMode mode(const Run& run) const {
+    if (!is_trained(run)) return GradientMode::skip;
+    return is_first_writer_ ? run.gradients.mode : GradientMode::accumulate;
+  }
+
+ private:
+  friend class Graph;
+  bool is_trained(const Run& run) const { return exists() && run.parameters[id_].trainable; }
+
+  ParameterId id_;
+  bool is_first_writer_ = true, is_last_writer_ = true;  // of the gradient; set by Graph::plan
+};
+
+/// What recomputing a block does with a node of it.
+enum class Recomputation : std::uint8_t {
+  repeat,    // forward() runs again; it gives the same bits and has no effect besides the tensors that it writes
+  keep,      // forward() does not run again; what it wrote stays in memory until backward
+  forbidden  // the node cannot be part of a recomputed block
+};
+
+class Node {
+ public:
+  Node(std::string name, std::vector<ActivationId> inputs, std::vector<ActivationId> outputs)
+      : name_(std::move(name)), inputs_(std::move(inputs)), outputs_(std::move(outputs)) {}
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+  virtual ~Node() = default;
+
+  /// Makes its op and the tensors of the forward pass.
+  virtual void plan(Graph& graph, Backend& backend) = 0;
+  /// In reverse order: makes the gradients of its inputs; those of its outputs exist. Not called where no output needs
+  /// a gradient.
+  virtual void plan_backward(Graph&) {}
+  /// The arenas are known: makes events of the communicator.
+  virtual void bind(const Graph&, const Bindings&) {}
+  virtual void forward(const Run& run) = 0;
+  virtual void backward(const Run&) {}
+  virtual const Op* op() const { return nullptr; }
+  /// The parameters that it uses, in the order in which backward() completes their gradients.
+  virtual std::vector<ParameterUse*> parameters() { return {}; }
+  virtual Recomputation recomputation() const { return Recomputation::repeat; }
+
+  const std::string& name() const { return name_; }
+  const std::vector<ActivationId>& inputs() const { return inputs_; }
+  const std::vector<ActivationId>& outputs() const { return outputs_; }
+
+  /// Phase forward or backward. Without a tensor (kNoTensor) they do nothing.
+  void reads(Phase phase, TensorId tensor) { access(phase, tensor, Access::read); }
+  void writes(Phase phase, TensorId tensor) { access(phase, tensor, Access::write); }
+  void updates(Phase phase, TensorId tensor) { access(phase, tensor, Access::update); }
+
+ protected:
+  OpMemory memory(const Run& run) const { return {run.at.workspace, run.tensor(saved_)}; }
+
+ private:
+  friend class Graph;
+  struct TensorAccess {
+    Phase phase = Phase::forward;
+    TensorId tensor = kNoTensor;
+    Access access = Access::read;
+  };
+  void access(Phase phase, TensorId tensor, Access access) {
+    if (tensor != kNoTensor) accesses_.push_back({phase, tensor, access});
+  }
+
+  std::string name_;
+  std::vector<ActivationId> inputs_, outputs_;
+  std::vector<TensorAccess> accesses_;
+  TensorId saved_ = kNoTensor;
+};
+
+}  // namespace lockstep::graph

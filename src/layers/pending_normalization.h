@@ -1,0 +1,87 @@
+// A batch norm, and perhaps a residual and ReLU, that are still to be applied to a raw tensor (lockstep/op.h, "pending
+// normalisation"), so that each convolution with its neighbours is one op, fused as far as a backend can.
+//
+// The convolution before the norm gives the sums of its output (StatisticsProducer), the norm's own node turns them
+// into scale and bias, and the first convolution or pooling that reads the result applies them (NormalizedInput).
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace lockstep::layers {
+
+/// The tensors of one batch norm that its neighbours read and write.
+struct NormTensors {
+  graph::TensorId statistics = graph::kNoTensor;           // (2, C) fp64, by the producer of the raw activation
+  graph::TensorId scale_bias = graph::kNoTensor;           // (2, C)
+  graph::TensorId mean_inverse_stddev = graph::kNoTensor;  // (2, C)
+  graph::TensorId sums = graph::kNoTensor;                 // (2, C) fp64, by the owner in backward
+  graph::ActivationId applied_in = graph::kNoActivation;   // the pending activation it is part of
+};
+
+class PendingNormalization final : public graph::Pending {
+ public:
+  PendingNormalization(graph::ActivationId raw_, std::shared_ptr<NormTensors> norm_)
+      : raw(raw_), norm(std::move(norm_)) {}
+  /// A residual with a norm of its own is raw, and nothing else reads it.
+  std::vector<graph::ActivationId> reads() const override {
+    if (residual == graph::kNoActivation || residual_norm) return {};
+    return {residual};
+  }
+
+  graph::ActivationId raw;
+  std::shared_ptr<NormTensors> norm;
+  bool relu = false;
+  graph::ActivationId residual = graph::kNoActivation;
+  std::shared_ptr<NormTensors> residual_norm{};  // null: the residual is a plain or stored activation
+};
+
+/// Null where the activation is plain.
+PendingNormalization* pending_normalization(graph::Graph& graph, graph::ActivationId id);
+
+/// ReLU, or the addition of `b`, becomes part of what is pending in `x` or `a`; false where it cannot.
+bool extend_with_relu(graph::Graph& graph, graph::ActivationId x);
+bool extend_with_residual(graph::Graph& graph, graph::ActivationId a, graph::ActivationId b);
+
+/// A node that can give the sums of its output that a batch norm needs.
+class StatisticsProducer {
+ public:
+  virtual ~StatisticsProducer() = default;
+  /// (2, C) fp64: sum and sum of squares per channel, overwritten in forward.
+  virtual void give_statistics(graph::TensorId statistics) = 0;
+};
+
+/// How a convolution or pooling reads its input: plain, or a pending normalisation of which it is the owner. Keeps the
+/// tensors and turns them into the arguments of the op.
+class NormalizedInput {
+ public:
+  explicit NormalizedInput(graph::ActivationId input) : input_(input) {}
+
+  graph::ActivationId id() const { return input_; }
+  /// Forward tensors; then normalization() is what the op's description needs.
+  void plan(graph::Graph& graph, graph::Node& node);
+  const std::optional<InputNormalization>& normalization() const { return normalization_; }
+  /// Backward tensors: the gradient of the input, through the normalisation where there is one.
+  void plan_backward(graph::Graph& graph, graph::Node& node);
+
+  const void* x(const graph::Run& run) const { return run.tensor(x_); }
+  NormalizationForward forward_args(const graph::Run& run) const;
+  NormalizationBackward backward_args(const graph::Run& run) const;
+  void* dx(const graph::Run& run) const { return run.tensor(dx_.tensor); }
+  GradientMode dx_mode() const { return dx_.mode; }
+
+ private:
+  graph::ActivationId input_;
+  std::optional<InputNormalization> normalization_;
+  graph::TensorId x_ = graph::kNoTensor, z_ = graph::kNoTensor, residual_ = graph::kNoTensor;
+  graph::TensorId scale_bias_ = graph::kNoTensor, residual_scale_bias_ = graph::kNoTensor;
+  graph::TensorId mean_inverse_stddev_ = graph::kNoTensor, residual_mean_inverse_stddev_ = graph::kNoTensor;
+  graph::TensorId added_ = graph::kNoTensor, dz_ = graph::kNoTensor;
+  graph::TensorId sums_ = graph::kNoTensor, residual_sums_ = graph::kNoTensor;
+  graph::Graph::GradientTarget dx_;
+};
+
+}  // namespace lockstep::layers
