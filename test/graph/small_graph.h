@@ -1,0 +1,174 @@
+// A graph with memory of its own on a backend whose memory is the host's: an input, layers, and a loss that is the
+// weighted sum of the output, sum_i r_i y_i, so that the gradient of the output is r.
+#pragma once
+
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+#include "layers/layers.h"
+#include "lockstep/backend.h"
+#include "test/support/tensor.h"
+
+namespace lockstep::test {
+
+/// As tensors of this type hold them.
+inline std::vector<std::byte> bytes_of(DType dtype, const std::vector<float>& values) {
+  std::vector<std::byte> out(values.size() * size_bytes(dtype));
+  if (dtype == DType::fp32)
+    std::memcpy(out.data(), values.data(), out.size());
+  else
+    std::memcpy(out.data(), bf16_bits(values).data(), out.size());
+  return out;
+}
+
+inline std::vector<float> values_of(DType dtype, const void* data, std::size_t n) {
+  if (dtype == DType::fp32) return {static_cast<const float*>(data), static_cast<const float*>(data) + n};
+  const auto* bits = static_cast<const std::uint16_t*>(data);
+  return from_bf16_bits({bits, bits + n});
+}
+
+/// Its output is given: a persistent tensor.
+class GivenNode final : public graph::Node {
+ public:
+  GivenNode(graph::ActivationId out, std::vector<std::byte> values)
+      : Node("given", {}, {out}), out_(out), values_(std::move(values)) {}
+  void plan(graph::Graph& graph, Backend&) override { y_ = graph.make_data(out_, *this); }
+  void forward(const graph::Run& run) override { std::memcpy(run.tensor(y_), values_.data(), values_.size()); }
+
+ private:
+  graph::ActivationId out_;
+  std::vector<std::byte> values_;
+  graph::TensorId y_ = graph::kNoTensor;
+};
+
+/// Keeps its input where a test can read it, and gives it the gradient r.
+class ProbeNode final : public graph::Node {
+ public:
+  explicit ProbeNode(graph::ActivationId in) : Node("probe", {in}, {}), in_(in) {}
+  void plan(graph::Graph& graph, Backend&) override {
+    const graph::Activation& x = graph.activation(in_);
+    dtype_ = x.dtype;
+    n_ = static_cast<std::size_t>(x.shape.n_elements());
+    r_ = bytes_of(dtype_, random_normal(x.shape.n_elements(), 99));
+    x_ = graph.data_of(in_, *this);
+  }
+  void plan_backward(graph::Graph& graph) override { dx_ = graph.gradient_target(in_, *this).tensor; }
+  void forward(const graph::Run& run) override { output = values_of(dtype_, run.tensor(x_), n_); }
+  void backward(const graph::Run& run) override {
+    if (dx_ != graph::kNoTensor) std::memcpy(run.tensor(dx_), r_.data(), r_.size());
+  }
+  graph::Recomputation recomputation() const override { return graph::Recomputation::forbidden; }
+  std::vector<float> weights() const { return values_of(dtype_, r_.data(), n_); }
+
+  std::vector<float> output;
+
+ private:
+  graph::ActivationId in_;
+  DType dtype_ = DType::fp32;
+  std::size_t n_ = 0;
+  std::vector<std::byte> r_;
+  graph::TensorId x_ = graph::kNoTensor, dx_ = graph::kNoTensor;
+};
+
+class SmallGraph {
+ public:
+  /// From the input to the output, whose gradient is r.
+  using Build = std::function<graph::ActivationId(graph::Graph&, graph::ActivationId)>;
+
+  SmallGraph(Backend& backend, const Shape& input, const Build& build, DType dtype = DType::fp32,
+             graph::Mode mode = graph::Mode::train)
+      : backend_(backend), stream_(backend.make_stream()) {
+    graph_ = std::make_unique<graph::Graph>(
+        graph::GraphOptions{.mode = mode, .dtype = dtype, .batch = input[0], .layout_batch = input[0]}, table_);
+    const graph::ActivationId x = graph_->add_activation({.name = "given", .shape = input, .dtype = dtype});
+    input_ = rounded_to(dtype, random_normal(input.n_elements(), 7));
+    graph_->add_node<GivenNode>(x, bytes_of(dtype, input_));
+    probe_ = &graph_->add_node<ProbeNode>(build(*graph_, x));
+    graph_->plan(backend);
+    const auto floats = [&](std::size_t n) { return backend.allocate(std::max<std::size_t>(n, 1) * sizeof(float), "test"); };
+    parameters_ = floats(table_.n_total());
+    gradients_ = floats(table_.n_gradients());
+    activations_ = backend.allocate(std::max<std::size_t>(graph_->memory().size_bytes(), 64), "test");
+    workspace_ = backend.allocate(std::max<std::size_t>(graph_->workspace_bytes(), 64), "test");
+    exchange_ = backend.allocate(std::max<std::size_t>(graph_->exchange_bytes(), 64), "test");
+    std::memset(activations_->data(), 0xff, activations_->size_bytes());  // NaN: nothing is read before it is written
+    graph_->bind({.parameters = arena(*parameters_),
+                  .exchange = static_cast<std::byte*>(exchange_->data()),
+                  .activations = static_cast<std::byte*>(activations_->data()),
+                  .workspace = workspace_->data()});
+    for (const graph::Parameter& p : table_.parameters()) set(p.name, table_.initial_values(p, 3));
+    for (const graph::RunningStatistic& s : table_.statistics())
+      for (std::int64_t c = 0; c < s.channels; ++c) {
+        arena(*parameters_)[s.begin + static_cast<std::size_t>(c)] = 0.1f;
+        arena(*parameters_)[s.begin + static_cast<std::size_t>(s.channels + c)] = 0.5f;
+      }
+  }
+
+  void set(const std::string& name, const std::vector<float>& canonical) {
+    const graph::Parameter& p = parameter(name);
+    const std::vector<float> packed = graph::pack(p, canonical);
+    std::memcpy(arena(*parameters_) + p.begin, packed.data(), packed.size() * sizeof(float));
+  }
+  std::vector<float> get(const std::string& name) const { return unpacked(name, *parameters_); }
+  std::vector<float> gradient(const std::string& name) const { return unpacked(name, *gradients_); }
+
+  /// sum_i r_i y_i, in double.
+  double forward() {
+    graph_->forward(*stream_, {arena(*gradients_), GradientMode::overwrite});
+    stream_->synchronize();
+    const std::vector<float> r = probe_->weights();
+    double loss = 0;
+    for (std::size_t i = 0; i < r.size(); ++i) loss += double{r[i]} * probe_->output[i];
+    return loss;
+  }
+  /// One micro-batch: forward and backward. The names of the parameters in the order in which they are finished.
+  std::vector<std::string> run(GradientMode mode = GradientMode::overwrite) {
+    std::vector<std::string> finished;
+    const graph::ParameterGradients gradients{arena(*gradients_), mode};
+    graph_->forward(*stream_, gradients);
+    graph_->backward(*stream_, gradients,
+                     [&](graph::ParameterId id) { finished.push_back(table_[id].name); });
+    stream_->synchronize();
+    return finished;
+  }
+
+  graph::Graph& graph() { return *graph_; }
+  const graph::ParameterTable& table() const { return table_; }
+  const std::vector<float>& input() const { return input_; }
+  const std::vector<float>& output() const { return probe_->output; }
+  std::vector<float> output_gradient() const { return probe_->weights(); }
+  /// All of it, statistics included.
+  std::vector<float> gradient_arena() const {
+    return {arena(*gradients_), arena(*gradients_) + table_.n_gradients()};
+  }
+  void fill_gradients(float value) { std::fill_n(arena(*gradients_), table_.n_gradients(), value); }
+
+ private:
+  static float* arena(const Memory& memory) { return static_cast<float*>(memory.data()); }
+  const graph::Parameter& parameter(const std::string& name) const {
+    for (const graph::Parameter& p : table_.parameters())
+      if (p.name == name) return p;
+    throw std::runtime_error("no parameter " + name);
+  }
+  std::vector<float> unpacked(const std::string& name, const Memory& memory) const {
+    const graph::Parameter& p = parameter(name);
+    std::vector<float> out(static_cast<std::size_t>(p.shape.n_elements()));
+    graph::unpack(p, {arena(memory) + p.begin, p.n_elements}, out);
+    return out;
+  }
+
+  Backend& backend_;
+  std::unique_ptr<Stream> stream_;
+  graph::ParameterTable table_;
+  std::unique_ptr<graph::Graph> graph_;
+  ProbeNode* probe_ = nullptr;
+  std::vector<float> input_;
+  std::unique_ptr<Memory> parameters_, gradients_, activations_, workspace_, exchange_;
+};
+
+}  // namespace lockstep::test
