@@ -20,8 +20,8 @@ void Graph::recompute(int first, int last) {
   require(0 <= first && first <= last && last < n_nodes(), ErrorCode::internal,
           "recompute: nodes {} to {} of a graph of {}", first, last, n_nodes());
   for (const Block& block : recomputed_)
-    require(last < block.first || block.last < first, ErrorCode::internal,
-            "recompute: nodes {} to {} overlap {} to {}", first, last, block.first, block.last);
+    require(last < block.first || block.last < first, ErrorCode::internal, "recompute: nodes {} to {} overlap {} to {}",
+            first, last, block.first, block.last);
   for (int number = first; number <= last; ++number)
     require(node(number).recomputation() != Recomputation::forbidden, ErrorCode::internal,
             "recompute: {} cannot run twice in a step", node(number).name());
@@ -88,7 +88,8 @@ std::size_t Graph::add_exchange(std::size_t size_bytes) {
 // activation that needs one.
 void Graph::find_gradients() {
   for (auto& node : nodes_) {
-    bool is_needed = std::ranges::any_of(node->inputs(), [&](ActivationId id) { return activation(id).needs_gradient; });
+    bool is_needed =
+        std::ranges::any_of(node->inputs(), [&](ActivationId id) { return activation(id).needs_gradient; });
     for (const ParameterUse* use : node->parameters()) is_needed |= use->exists() && parameters_[use->id()].trainable;
     for (const ActivationId id : node->outputs())
       activation(id).needs_gradient = is_needed || activation(id).pending != nullptr;

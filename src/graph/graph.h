@@ -3,7 +3,8 @@
 // 1. Models build a Graph out of layers: each layer adds a Node and returns activations. There is no memory yet, and
 //    there are no ops.
 // 2. plan(): the execution order is listed, consumers are counted, layouts are chosen, every node makes its op,
-//    gradients are wired in reverse order, and tensors are placed. From then on the step is static (DESIGN, decision 2).
+//    gradients are wired in reverse order, and tensors are placed. From then on the step is static (DESIGN, decision
+//    2).
 // 3. bind() sets the arenas; forward() and backward() run the ops.
 //
 // An activation is either *plain* (a tensor in memory) or *pending* (pending.h).

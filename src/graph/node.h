@@ -68,7 +68,9 @@ class ParameterUse {
 
   ParameterId id() const { return id_; }
   bool exists() const { return id_ != kNoParameter; }
-  const float* values(const Run& run) const { return exists() ? run.at.parameters + run.parameters[id_].begin : nullptr; }
+  const float* values(const Run& run) const {
+    return exists() ? run.at.parameters + run.parameters[id_].begin : nullptr;
+  }
   /// Null where the parameter is frozen.
   float* gradient(const Run& run) const {
     return is_trained(run) ? run.gradients.arena + run.parameters[id_].begin : nullptr;

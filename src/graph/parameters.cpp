@@ -32,9 +32,8 @@ std::vector<ParameterPart> parts_of(const ParameterDescription& d) {
 }
 
 bool same(const std::vector<ParameterPart>& a, const std::vector<ParameterPart>& b) {
-  return std::ranges::equal(a, b, [](const ParameterPart& x, const ParameterPart& y) {
-    return x.name == y.name && x.shape == y.shape;
-  });
+  return std::ranges::equal(
+      a, b, [](const ParameterPart& x, const ParameterPart& y) { return x.name == y.name && x.shape == y.shape; });
 }
 
 }  // namespace

@@ -137,26 +137,21 @@ ActivationId batch_norm(Graph& graph, ActivationId x, const std::string& name, c
   const Shape shape = raw.shape;
   const Shape channels{shape[3]};
   ParameterTable& table = graph.parameters();
-  const ParameterId gamma =
-      table.parameter({.name = name + ".weight",
-                       .shape = channels,
-                       .kind = ParameterKind::norm,
-                       .initial = {.kind = Initializer::Kind::constant, .value = options.gamma},
-                       .trainable = options.trainable});
-  const ParameterId beta = table.parameter({.name = name + ".bias",
-                                            .shape = channels,
-                                            .kind = ParameterKind::norm,
-                                            .trainable = options.trainable});
+  const ParameterId gamma = table.parameter({.name = name + ".weight",
+                                             .shape = channels,
+                                             .kind = ParameterKind::norm,
+                                             .initial = {.kind = Initializer::Kind::constant, .value = options.gamma},
+                                             .trainable = options.trainable});
+  const ParameterId beta = table.parameter(
+      {.name = name + ".bias", .shape = channels, .kind = ParameterKind::norm, .trainable = options.trainable});
   const auto norm = std::make_shared<NormTensors>();
   if (graph.training()) {
     norm->statistics =
         graph.memory().add(name + " statistics", 2 * static_cast<std::size_t>(shape[3]) * sizeof(double));
     producer->give_statistics(norm->statistics);
   }
-  const ActivationId z = graph.add_activation({.name = name,
-                                               .shape = shape,
-                                               .dtype = raw.dtype,
-                                               .pending = std::make_shared<PendingNormalization>(x, norm)});
+  const ActivationId z = graph.add_activation(
+      {.name = name, .shape = shape, .dtype = raw.dtype, .pending = std::make_shared<PendingNormalization>(x, norm)});
   norm->applied_in = z;
   graph.add_node<BatchNormNode>(name, x, z, norm, gamma, beta, table.running_statistic(name, shape[3]), options);
   return z;

@@ -97,12 +97,12 @@ ActivationId convolution(Graph& graph, ActivationId x, const std::string& name, 
                         .y();
   const Shape weight{options.out_channels, in[3], options.window, options.window};
   const double fan_out = static_cast<double>(options.out_channels) * options.window * options.window;
-  const ParameterId id = graph.parameters().parameter(
-      {.name = name + ".weight",
-       .shape = weight,
-       .kind = ParameterKind::weight,
-       .initial = {.kind = Initializer::Kind::normal, .value = std::sqrt(2.0 / fan_out)},
-       .trainable = options.trainable});
+  const ParameterId id =
+      graph.parameters().parameter({.name = name + ".weight",
+                                    .shape = weight,
+                                    .kind = ParameterKind::weight,
+                                    .initial = {.kind = Initializer::Kind::normal, .value = std::sqrt(2.0 / fan_out)},
+                                    .trainable = options.trainable});
   const ActivationId y = graph.add_activation({.name = name, .shape = out, .dtype = graph.options().dtype});
   graph.add_node<ConvolutionNode>(name, x, y, id, options);
   return y;

@@ -9,7 +9,11 @@ using namespace graph;  // NOLINT(google-build-using-namespace): a node speaks o
 class CrossEntropyNode final : public Node {
  public:
   CrossEntropyNode(ActivationId logits, TensorId labels, float label_smoothing, std::size_t offset)
-      : Node("loss", {logits}, {}), logits_(logits), labels_(labels), label_smoothing_(label_smoothing), offset_(offset) {}
+      : Node("loss", {logits}, {}),
+        logits_(logits),
+        labels_(labels),
+        label_smoothing_(label_smoothing),
+        offset_(offset) {}
 
   void plan(Graph& graph, Backend& backend) override {
     const Shape shape = graph.activation(logits_).shape;

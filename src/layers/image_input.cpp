@@ -51,8 +51,7 @@ ActivationId image_input(Graph& graph, const ImageInputOptions& options, ImageBu
   buffers.images = memory.add("images", static_cast<std::size_t>(shape.n_elements()), true);
   buffers.labels = memory.add("labels", static_cast<std::size_t>(n) * sizeof(std::int32_t), true);
   buffers.sample_ids = memory.add("sample ids", static_cast<std::size_t>(n) * sizeof(std::uint32_t), true);
-  const ActivationId out =
-      graph.add_activation({.name = "input", .shape = shape, .dtype = graph.options().dtype});
+  const ActivationId out = graph.add_activation({.name = "input", .shape = shape, .dtype = graph.options().dtype});
   graph.add_node<ImageInputNode>(out, options, buffers);
   return out;
 }

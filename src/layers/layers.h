@@ -60,7 +60,7 @@ struct LinearOptions {
   bool bias = true;
   ActivationFunction activation = ActivationFunction::none;  // applied to the result, by the same op
   std::string weight{};                                      // another layer's weight, shared; empty: NAME.weight
-  std::vector<graph::NamedRows> parts{};  // layers that files hold instead of this one: names, and rows of each
+  std::vector<graph::NamedRows> parts{};        // layers that files hold instead of this one: names, and rows of each
   std::optional<graph::Initializer> initial{};  // empty: uniform in +-1/sqrt(in), as torch.nn.Linear
   bool trainable = true;
 };

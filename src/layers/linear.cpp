@@ -46,9 +46,8 @@ class LinearNode final : public Node {
   }
 
   void forward(const Run& run) override {
-    op_->forward(
-        {.x = run.tensor(x_), .weight = weight_.values(run), .bias = bias_.values(run), .y = run.tensor(y_)},
-        memory(run), run.stream);
+    op_->forward({.x = run.tensor(x_), .weight = weight_.values(run), .bias = bias_.values(run), .y = run.tensor(y_)},
+                 memory(run), run.stream);
   }
 
   void backward(const Run& run) override {
@@ -86,17 +85,15 @@ std::vector<NamedRows> with_suffix(std::vector<NamedRows> parts, const char* suf
 
 ActivationId linear(Graph& graph, ActivationId x, const std::string& name, const LinearOptions& options) {
   const Shape in = graph.activation(x).shape;
-  const Initializer initial =
-      options.initial.value_or(Initializer{.kind = Initializer::Kind::uniform,
-                                           .value = 1.0 / std::sqrt(static_cast<double>(in.last()))});
+  const Initializer initial = options.initial.value_or(
+      Initializer{.kind = Initializer::Kind::uniform, .value = 1.0 / std::sqrt(static_cast<double>(in.last()))});
   ParameterTable& table = graph.parameters();
-  const ParameterId weight =
-      table.parameter({.name = options.weight.empty() ? name + ".weight" : options.weight,
-                       .shape = {options.out_features, in.last()},
-                       .kind = ParameterKind::weight,
-                       .initial = initial,
-                       .trainable = options.trainable,
-                       .parts = with_suffix(options.parts, ".weight")});
+  const ParameterId weight = table.parameter({.name = options.weight.empty() ? name + ".weight" : options.weight,
+                                              .shape = {options.out_features, in.last()},
+                                              .kind = ParameterKind::weight,
+                                              .initial = initial,
+                                              .trainable = options.trainable,
+                                              .parts = with_suffix(options.parts, ".weight")});
   const ParameterId bias = !options.bias ? kNoParameter
                                          : table.parameter({.name = name + ".bias",
                                                             .shape = {options.out_features},
@@ -104,9 +101,8 @@ ActivationId linear(Graph& graph, ActivationId x, const std::string& name, const
                                                             .initial = initial,
                                                             .trainable = options.trainable,
                                                             .parts = with_suffix(options.parts, ".bias")});
-  const ActivationId y = graph.add_activation({.name = name,
-                                               .shape = in.with_dimension(-1, options.out_features),
-                                               .dtype = graph.activation(x).dtype});
+  const ActivationId y = graph.add_activation(
+      {.name = name, .shape = in.with_dimension(-1, options.out_features), .dtype = graph.activation(x).dtype});
   graph.add_node<LinearNode>(name, x, y, weight, bias, options.activation);
   return y;
 }

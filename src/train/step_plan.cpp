@@ -202,13 +202,12 @@ StepPlan::StepPlan(const Config& config, const data::ImageSetInfo& images, const
 PlannedGraph StepPlan::build(graph::Mode mode, std::int64_t batch, std::int64_t global,
                              const data::ImageSetInfo& images, Backend& backend) {
   PlannedGraph planned;
-  planned.graph = std::make_unique<graph::Graph>(
-      graph::GraphOptions{.mode = mode,
-                          .dtype = storage_type(config_.precision),
-                          .tf32 = config_.precision == Precision::tf32,
-                          .batch = batch,
-                          .layout_batch = batch_.largest_micro_batch()},
-      table_);
+  planned.graph = std::make_unique<graph::Graph>(graph::GraphOptions{.mode = mode,
+                                                                     .dtype = storage_type(config_.precision),
+                                                                     .tf32 = config_.precision == Precision::tf32,
+                                                                     .batch = batch,
+                                                                     .layout_batch = batch_.largest_micro_batch()},
+                                                 table_);
   const auto wanted = [&](const char* what) {
     return std::find(config_.data.augment.begin(), config_.data.augment.end(), what) != config_.data.augment.end();
   };

@@ -50,11 +50,8 @@ void expect_near(const std::vector<float>& actual, const Matrix& expected, doubl
 TEST(ExecutionOrder, RunsForwardThenBackward) {
   const ExecutionOrder order({true, false, true});
   EXPECT_EQ(order.n_forward(), 3u);
-  const std::vector<Entry> expected{{0, Phase::forward},
-                                    {1, Phase::forward},
-                                    {2, Phase::forward},
-                                    {2, Phase::backward},
-                                    {0, Phase::backward}};
+  const std::vector<Entry> expected{
+      {0, Phase::forward}, {1, Phase::forward}, {2, Phase::forward}, {2, Phase::backward}, {0, Phase::backward}};
   EXPECT_EQ(order.entries(), expected);
 }
 
@@ -62,11 +59,8 @@ TEST(ExecutionOrder, RecomputesABlockDirectlyBeforeItsBackward) {
   ExecutionOrder order({false, true, true, true});
   order.recompute({1, 2}, 2);
   const std::vector<Entry> backward(order.entries().begin() + 4, order.entries().end());
-  const std::vector<Entry> expected{{3, Phase::backward},
-                                    {1, Phase::recompute},
-                                    {2, Phase::recompute},
-                                    {2, Phase::backward},
-                                    {1, Phase::backward}};
+  const std::vector<Entry> expected{
+      {3, Phase::backward}, {1, Phase::recompute}, {2, Phase::recompute}, {2, Phase::backward}, {1, Phase::backward}};
   EXPECT_EQ(backward, expected);
 }
 
@@ -187,8 +181,8 @@ class TransposedLayout final : public ParameterLayout {
 TEST(ParameterParts, StartAsTheTensorsOfTheirNames) {
   ParameterTable table;
   const Initializer normal{.kind = Initializer::Kind::normal, .value = 0.02};
-  const ParameterId qkv = table.parameter(
-      {.name = "qkv", .shape = {10, 4}, .initial = normal, .parts = {{"q", 6}, {"k", 2}, {"v", 2}}});
+  const ParameterId qkv =
+      table.parameter({.name = "qkv", .shape = {10, 4}, .initial = normal, .parts = {{"q", 6}, {"k", 2}, {"v", 2}}});
   const ParameterId q = table.parameter({.name = "q", .shape = {6, 4}, .initial = normal});
   const ParameterId v = table.parameter({.name = "v", .shape = {2, 4}, .initial = normal});
   const std::vector<float> whole = table.initial_values(table[qkv], 5);
@@ -219,7 +213,8 @@ TEST(ParameterParts, ArePackedAndUnpackedOneByOne) {
     for (const ParameterPart& part : p.parts) {
       std::vector<float> values(part.n_elements());
       unpack_part(p, part, packed, values);
-      EXPECT_TRUE(std::equal(values.begin(), values.end(), canonical.begin() + static_cast<std::ptrdiff_t>(part.begin)));
+      EXPECT_TRUE(
+          std::equal(values.begin(), values.end(), canonical.begin() + static_cast<std::ptrdiff_t>(part.begin)));
     }
   }
 }

@@ -90,7 +90,9 @@ class SmallGraph {
     graph_->add_node<GivenNode>(x, bytes_of(dtype, input_));
     probe_ = &graph_->add_node<ProbeNode>(build(*graph_, x));
     graph_->plan(backend);
-    const auto floats = [&](std::size_t n) { return backend.allocate(std::max<std::size_t>(n, 1) * sizeof(float), "test"); };
+    const auto floats = [&](std::size_t n) {
+      return backend.allocate(std::max<std::size_t>(n, 1) * sizeof(float), "test");
+    };
     parameters_ = floats(table_.n_total());
     gradients_ = floats(table_.n_gradients());
     activations_ = backend.allocate(std::max<std::size_t>(graph_->memory().size_bytes(), 64), "test");
@@ -131,8 +133,7 @@ class SmallGraph {
     std::vector<std::string> finished;
     const graph::ParameterGradients gradients{arena(*gradients_), mode};
     graph_->forward(*stream_, gradients);
-    graph_->backward(*stream_, gradients,
-                     [&](graph::ParameterId id) { finished.push_back(table_[id].name); });
+    graph_->backward(*stream_, gradients, [&](graph::ParameterId id) { finished.push_back(table_[id].name); });
     stream_->synchronize();
     return finished;
   }
@@ -143,9 +144,7 @@ class SmallGraph {
   const std::vector<float>& output() const { return probe_->output; }
   std::vector<float> output_gradient() const { return probe_->weights(); }
   /// All of it, statistics included.
-  std::vector<float> gradient_arena() const {
-    return {arena(*gradients_), arena(*gradients_) + table_.n_gradients()};
-  }
+  std::vector<float> gradient_arena() const { return {arena(*gradients_), arena(*gradients_) + table_.n_gradients()}; }
   void fill_gradients(float value) { std::fill_n(arena(*gradients_), table_.n_gradients(), value); }
 
  private:
