@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The sources as .clang-format says (clang-format 14). `--fix` rewrites them.
+# Checks that the sources are formatted with .clang-format (clang-format 14). `--fix` formats them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if ! command -v clang-format >/dev/null; then
@@ -11,5 +11,5 @@ if [[ ${1:-} == --fix ]]; then
   clang-format -i "${files[@]}"
 else
   clang-format --dry-run -Werror "${files[@]}"
-  echo "check-format: ${#files[@]} files are as .clang-format says"
+  echo "check-format: ${#files[@]} files are formatted"
 fi

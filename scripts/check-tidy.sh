@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# clang-tidy (.clang-tidy says which checks) on src and kernels, or on the files given.
+# Runs clang-tidy, with the checks of .clang-tidy, on src and kernels or on the given files.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if ! command -v clang-tidy >/dev/null; then
@@ -11,7 +11,7 @@ if (($#)); then
 else
   mapfile -t files < <(find src kernels -name '*.cpp' | sort)
 fi
-# clang reads GCC's commands but not each of its flags, and Debian's clang has no OpenMP runtime of its own to link.
+# clang reads GCC's commands, but does not know all of its flags.
 printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" \
   clang-tidy -p . --quiet --extra-arg=-Wno-unknown-warning-option --extra-arg=-Wno-unknown-pragmas \
   --extra-arg=-include --extra-arg=scripts/source_location_for_clang.h 2>&1 |

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs each fuzzer of BUILD/fuzz for so many seconds of processor time, on one core, from the files of test/fuzz/corpus and
-# what earlier runs found in BUILD/corpus. Status 1 if one found something.
+# Runs each fuzzer of BUILD/fuzz for SECONDS of processor time on one core, starting from the files of test/fuzz/corpus and
+# from the inputs that earlier runs left in BUILD/corpus. Exit status 1 if a fuzzer found something.
 #
 #   scripts/fuzz.sh BUILD SECONDS [READER...]
 set -uo pipefail
@@ -20,17 +20,17 @@ for reader in "${readers[@]}"; do
   echo "fuzz: $reader, $seconds s"
   {
     (
-      ulimit -S -t "$seconds"  # ends it by SIGXCPU
+      ulimit -S -t "$seconds"  # SIGXCPU ends the fuzzer
       exec nice "$build/fuzz/$reader" -timeout=60 -max_len=4096 -rss_limit_mb=4096 \
         -artifact_prefix="$build/findings/$reader-" "$corpus" "test/fuzz/corpus/$reader"
     ) >"$build/$reader.log" 2>&1
     status=$?
-  } 2>/dev/null  # bash's own word about the signal
+  } 2>/dev/null  # hides bash's message about the signal
   if [[ $status == $((128 + $(kill -l XCPU))) ]]; then
     echo "  inputs: $(grep -oE '^#[0-9]+' "$build/$reader.log" | tail -1 | tr -d '#') or more"
   else
     tail -50 "$build/$reader.log"
-    echo "fuzz: $reader FAILED; its input is in $build/findings, the whole log in $build/$reader.log"
+    echo "fuzz: $reader FAILED; the input is in $build/findings, and the whole log is $build/$reader.log"
     failed=1
   fi
 done
