@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # timeout: 200
-# A data file that is written to, or cut, while it is in use; a sector that cannot be read: named, and ended cleanly.
+# A data file that is overwritten or truncated while it is in use, and a sector that cannot be read. The file is named, and
+# the run ends cleanly.
 source test/faults/common.sh
 
 wrapper=$(dirname "$lockstep")/test/faults/fault_injection.so
@@ -24,12 +25,12 @@ ends "ends" 1 60
 says "the file is named" 'images.h5 (has changed from [0-9]+ to 200000 bytes|shrank from [0-9]+ to 200000 bytes)'
 status_is failed
 
-# A new version that gets the name by rename does no harm: the one that was opened stays what it is.
+# Replacing the file by rename is harmless, because the open file stays unchanged.
 fresh
 start replaced 2 "${cifar[@]}" train.max_steps=40
 begun
 cp "$file" "$file.new" && mv "$file.new" "$file"
-ends "a file that is replaced by rename does no harm" 0 90
+ends "replacing the file by rename is harmless" 0 90
 status_is done
 
 fresh
@@ -39,7 +40,7 @@ start unreadable 2 "${cifar[@]}"
 begun
 touch "$work/fails"
 ends "ends" 1 60
-says "file, sample and place are named" 'images.h5: reading sample [0-9]+ \([0-9]+ bytes at offset [0-9]+\) failed: Input/output error'
+says "file, sample and offset are named" 'images.h5: reading sample [0-9]+ \([0-9]+ bytes at offset [0-9]+\) failed: Input/output error'
 status_is failed
 
 finish

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # timeout: 200
-# A bit of one rank's weights flips while it trains: found before the next checkpoint is written, the rank named, the job
-# ended; no checkpoint holds it, and the same command continues to the bits of a run that nothing happened to.
+# A bit of one rank's weights flips during training. This is detected before the next checkpoint is written, the rank is
+# named, and the job ends. No checkpoint contains the flipped bit, and the same command resumes and ends with the bits of an
+# undisturbed run.
 source test/faults/common.sh
 
 wrapper=$(dirname "$lockstep")/test/faults/fault_injection.so
@@ -21,14 +22,14 @@ start flipped 3 "${keys[@]}"
 ends "ends" 1 90
 says "a bit was flipped" 'fault_injection: flipped a bit'
 says "the rank is named" 'after step [0-9]+ the weights of rank 1 on .* differ from those of rank 0'
-says "with its code" '\[replicas_differ\]'
+says "the error code is printed" '\[replicas_differ\]'
 status_is failed
-check "flipped: no checkpoint is written from it" same_as_undisturbed
-check "flipped: it was found before the last" test ! -e "$work/flipped/checkpoints/step-00000016.h5"
+check "flipped: no checkpoint contains it" same_as_undisturbed
+check "flipped: it was detected before the last checkpoint" test ! -e "$work/flipped/checkpoints/step-00000016.h5"
 command_of=("${ordinary[@]}")
-check "flipped: the same command continues" launch 3 run.name=flipped "${keys[@]}"
+check "flipped: the same command resumes" launch 3 run.name=flipped "${keys[@]}"
 status_is done
-check "flipped: to the bits of the undisturbed run" same_as_undisturbed
-check "flipped: all of them" test -e "$work/flipped/checkpoints/step-00000016.h5"
+check "flipped: the checkpoints equal those of the undisturbed run" same_as_undisturbed
+check "flipped: the last checkpoint is there" test -e "$work/flipped/checkpoints/step-00000016.h5"
 
 finish

@@ -1,20 +1,24 @@
-// LD_PRELOAD: makes calls on files below a path fail, or ends the process at one of them, or at a place of the step.
-// Variables:
+// A library for LD_PRELOAD that makes file operations fail, kills the process at one of them or in a phase of the step,
+// or corrupts a value. Environment variables:
 //
-//   FAULT_PATH    calls on files whose path holds this count (not set: none do)
-//   FAULT_CALLS   "pwrite,fsync": these calls alone; else open (for writing), write, pwrite, fsync, ftruncate, rename,
-//                 symlink, unlink. Hit only where they are named: pread; `forward` and `backward`, which are oneDNN's
-//                 executions of a training step's forward primitives and of those for gradients; `sum`, which is
-//                 MPI_Isend of 4 KiB or more, as in a sum between nodes. KILL alone makes sense of the last three,
-//                 FLIP of forward, NAN of backward
-//   FAULT_FIRST   number of the first call that is hit, from 1; FAULT_COUNT: how many (1; 0: all from there on)
-//   FAULT_ERROR   ENOSPC, EDQUOT, EIO, EROFS; KILL: the process says where, and ends, before the call; REMOVE:
-//                 FAULT_PATH, a folder, is removed before the call; FLIP: the last bit of a weight, NAN: a value
-//                 of the gradient that it is given, before the call
-//   FAULT_RANK    only on this rank of an mpirun
-//   FAULT_WHEN    only once this file exists
+//   FAULT_PATH    only operations on files whose path contains this count; if it is not set, none do
+//   FAULT_CALLS   the calls that count, such as "pwrite,fsync"; by default open (for writing), write, pwrite, fsync,
+//   ftruncate,
+//                 rename, symlink and unlink. These count only if they are named: pread; `forward` and `backward`,
+//                 which are oneDNN's executions of the forward primitives and of the gradients of a training step;
+//                 `sum`, which is MPI_Isend of 4 KiB or more, as in a sum between nodes. KILL is useful with all three,
+//                 FLIP only with `forward`, NAN only with `backward`
+//   FAULT_FIRST   the number of the first call that is hit, from 1
+//   FAULT_COUNT   the number of calls that are hit (by default 1; 0: all further ones)
+//   FAULT_ERROR   ENOSPC, EDQUOT, EIO or EROFS: the call fails with this error. Before the call, KILL reports it and
+//   kills the
+//                 process, REMOVE removes the folder FAULT_PATH, FLIP flips the last bit of a weight, and NAN replaces
+//                 a value of the incoming gradient
+//   FAULT_RANK    only this rank of an mpirun is affected
+//   FAULT_WHEN    only while this file exists
 //
-// fault_reload() reads them again and counts from 1. What the C library does inside stdio is not seen.
+// fault_reload() reads the variables again and restarts the count. Calls inside stdio of the C library are not
+// intercepted.
 #include <dlfcn.h>
 #include <dnnl.h>
 #include <fcntl.h>
@@ -38,7 +42,7 @@ namespace {
 struct Fault {
   std::string path, calls, error, when;
   long first = 1, count = 1;
-  bool is_on = false;
+  bool is_enabled = false;
 };
 
 std::string variable(const char* name, const char* otherwise = "") {
@@ -54,7 +58,7 @@ Fault read_fault() {
   f.first = std::atol(variable("FAULT_FIRST", "1").c_str());
   f.count = std::atol(variable("FAULT_COUNT", "1").c_str());
   const std::string rank = variable("FAULT_RANK");
-  f.is_on = rank.empty() || rank == variable("OMPI_COMM_WORLD_RANK");
+  f.is_enabled = rank.empty() || rank == variable("OMPI_COMM_WORLD_RANK");
   return f;
 }
 
@@ -68,10 +72,10 @@ thread_local bool inside = false;
 
 bool is_named(const char* call) { return fault().calls.find("," + std::string(call) + ",") != std::string::npos; }
 
-/// True where this one, of the calls that count, must fail; errno is set.
+/// Counts a call. Returns true, with errno set, if it must fail.
 bool hits(const char* call) {
   const Fault& f = fault();
-  if (!f.is_on || inside) return false;
+  if (!f.is_enabled || inside) return false;
   if (!f.when.empty() && ::access(f.when.c_str(), F_OK) != 0) return false;
   const long number = ++n_calls;
   if (number < f.first || (f.count > 0 && number >= f.first + f.count)) return false;
@@ -113,7 +117,7 @@ int open_next(const char* name, const char* path, int flags, mode_t mode) {
   return next<int (*)(const char*, int, ...)>(name)(path, flags, mode);
 }
 
-/// "forward" or "backward"; null for what is no part of a training step (reorders, evaluation).
+/// "forward" or "backward"; null for primitives outside of training steps (reorders, evaluation).
 const char* phase_of(const_dnnl_primitive_t primitive) {
   const_dnnl_primitive_desc_t description = nullptr;
   dnnl_prop_kind_t kind = dnnl_prop_kind_undef;
@@ -131,7 +135,7 @@ const char* phase_of(const_dnnl_primitive_t primitive) {
   }
 }
 
-/// Null where the primitive has no such argument.
+/// Null if the primitive has no such argument.
 void* data_of(int argument, int n_arguments, const dnnl_exec_arg_t* arguments) {
   void* data = nullptr;
   for (const dnnl_exec_arg_t* a = arguments; a != arguments + n_arguments; ++a)
@@ -140,7 +144,7 @@ void* data_of(int argument, int n_arguments, const dnnl_exec_arg_t* arguments) {
   return data;
 }
 
-void spoil(int n_arguments, const dnnl_exec_arg_t* arguments) {
+void corrupt(int n_arguments, const dnnl_exec_arg_t* arguments) {
   auto* weight = static_cast<unsigned char*>(data_of(DNNL_ARG_WEIGHTS, n_arguments, arguments));
   auto* gradient = static_cast<float*>(data_of(DNNL_ARG_DIFF_DST, n_arguments, arguments));
   if (fault().error == "FLIP" && weight != nullptr) {
@@ -212,7 +216,7 @@ dnnl_status_t dnnl_primitive_execute(const_dnnl_primitive_t primitive, dnnl_stre
                                      const dnnl_exec_arg_t* arguments) {
   if (is_named("forward") || is_named("backward")) {
     const char* phase = phase_of(primitive);
-    if (phase != nullptr && is_named(phase) && hits(phase)) spoil(n_arguments, arguments);
+    if (phase != nullptr && is_named(phase) && hits(phase)) corrupt(n_arguments, arguments);
   }
   return next<decltype(&dnnl_primitive_execute)>("dnnl_primitive_execute")(primitive, stream, n_arguments, arguments);
 }

@@ -1,6 +1,7 @@
 // timeout: 120
 // sanitizers: no
-// A run whose newest checkpoint is of a format to come: it is named, not called damaged, and the one before is used.
+// The newest checkpoint of a run has a future format. The log names the file and its format, does not call it damaged,
+// and the checkpoint before it is used.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -17,28 +18,28 @@ namespace {
 
 class FutureFormat : public ::testing::Test {
  protected:
-  /// Its exit status; what it said is in said_.
+  /// Returns the exit status. The output is in output_.
   int train(int max_steps) {
     const char* program = std::getenv("LOCKSTEP");
-    const std::string told = scratch_.file("told");
+    const std::string path = scratch_.file("path");
     const int status = std::system(
         fmt::format("{} train jobs/configs/quickstart.yaml data.train=synthetic data.validation= data.image_size=8 "
                     "data.synthetic_samples=48 train.global_batch=12 train.epochs=5 checkpoint.every_epochs=0 "
                     "checkpoint.every_steps=2 cpu.threads=1 log.progress=false log.tensorboard=false run.directory={} "
                     "run.name=run train.max_steps={} >{} 2>&1",
-                    program != nullptr ? program : "build/lockstep", scratch_.path(), max_steps, told)
+                    program != nullptr ? program : "build/lockstep", scratch_.path(), max_steps, path)
             .c_str());
-    said_ = read_file(told);
+    output_ = read_file(path);
     return WEXITSTATUS(status);
   }
   std::string checkpoint(int step) const { return scratch_.file(fmt::format("run/checkpoints/step-{:08d}.h5", step)); }
 
   ScratchDirectory scratch_;
-  std::string said_;
+  std::string output_;
 };
 
-TEST_F(FutureFormat, IsNamedAndTheCheckpointBeforeIsUsed) {
-  ASSERT_EQ(train(4), 0) << said_;
+TEST_F(FutureFormat, IsReportedAndSkipped) {
+  ASSERT_EQ(train(4), 0) << output_;
   // Its header is whole: the version at byte 8, and the hash of all before it in its last 8 bytes.
   std::string bytes = read_file(checkpoint(4));
   bytes[8] = kFormatVersion + 1;
@@ -47,7 +48,7 @@ TEST_F(FutureFormat, IsNamedAndTheCheckpointBeforeIsUsed) {
   std::ofstream(checkpoint(4), std::ios::binary) << bytes;
   ASSERT_EQ(verify(checkpoint(4)).code, ErrorCode::checkpoint_version) << verify(checkpoint(4)).sentence;
 
-  ASSERT_EQ(train(5), 0) << said_;
+  ASSERT_EQ(train(5), 0) << output_;
   const std::string log = read_file(scratch_.file("run/log.txt"));
   EXPECT_NE(log.find(fmt::format("{} has format {}, this program reads format {}", checkpoint(4), kFormatVersion + 1,
                                  kFormatVersion)),

@@ -1,7 +1,8 @@
 // timeout: 240
 // sanitizers: no
-// A save of two ranks is killed before each of its system calls in turn, or meets a full disk, a quota, a failing or a
-// read-only disk there: at every point the newest named checkpoint is whole, and the next save succeeds.
+// A save of two ranks is killed before each of its system calls in turn, or the call fails because of a full disk, a
+// quota, an I/O error or a read-only file system. In each case the newest checkpoint with a final name is intact, and
+// the next save succeeds.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -19,8 +20,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The save of a run: written by two ranks' threads, linked, and the older ones pruned.
-std::vector<std::string> save_as_a_run_does(const std::string& directory, std::int64_t step) {
+/// Saves like a run: two threads as ranks write the file, the link is updated, and older files are pruned. Returns the
+/// error of each rank.
+std::vector<std::string> save_like_run(const std::string& directory, std::int64_t step) {
   const std::string path = fmt::format("{}/step-{}.h5", directory, step);
   std::vector<std::string> errors(2);
   on_ranks(2, [&](World& world) {
@@ -35,7 +37,8 @@ std::vector<std::string> save_as_a_run_does(const std::string& directory, std::i
   return errors;
 }
 
-/// In a child: the save of `step`, where call number `k` meets `error`; once more if it failed. What wait() gave.
+/// Saves `step` in a child process, where call number `k` fails with `error`. If the save fails, saves once more.
+/// Returns the status of waitpid().
 int save_in_child(const std::string& directory, std::int64_t step, int k, const char* error) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -43,11 +46,11 @@ int save_in_child(const std::string& directory, std::int64_t step, int k, const 
     ::setenv("FAULT_FIRST", std::to_string(k).c_str(), 1);
     ::setenv("FAULT_ERROR", error, 1);
     reinterpret_cast<void (*)()>(::dlsym(RTLD_DEFAULT, "fault_reload"))();
-    auto errors = save_as_a_run_does(directory, step);
+    auto errors = save_like_run(directory, step);
     if (errors[0].empty() && errors[1].empty()) ::_exit(0);
     if (errors[0] != errors[1]) ::_exit(4);  // ranks must agree
     if (!newest_first(directory).paths.size()) ::_exit(5);
-    errors = save_as_a_run_does(directory, step + 1);
+    errors = save_like_run(directory, step + 1);
     ::_exit(errors[0].empty() ? 3 : 6);
   }
   int status = 0;
@@ -58,11 +61,11 @@ int save_in_child(const std::string& directory, std::int64_t step, int k, const 
 class PowerCut : public ::testing::Test {
  protected:
   void SetUp() override {
-    on_ranks(1, [&](World&) { save_as_a_run_does(scratch_.path(), 10); });
+    on_ranks(1, [&](World&) { save_like_run(scratch_.path(), 10); });
   }
 
-  /// Every file with a name is whole, and so is what `latest` names.
-  void expect_whole(std::int64_t at_least, const std::string& when) {
+  /// Every file with a final name is intact, and so is the target of `latest`.
+  void expect_intact(std::int64_t at_least, const std::string& when) {
     const Candidates found = newest_first(scratch_.path());
     ASSERT_FALSE(found.paths.empty()) << when;
     EXPECT_EQ(found.n_bad, 0) << when;
@@ -74,7 +77,7 @@ class PowerCut : public ::testing::Test {
   ScratchDirectory scratch_;
 };
 
-TEST_F(PowerCut, AtEachCallTheNewestIsWholeAndTheRunContinues) {
+TEST_F(PowerCut, LeavesNewestCheckpointIntactAtEachCall) {
   std::int64_t step = 10;
   int k = 1;
   for (; k < 200; ++k) {
@@ -85,19 +88,19 @@ TEST_F(PowerCut, AtEachCallTheNewestIsWholeAndTheRunContinues) {
       break;
     }
     ASSERT_EQ(WTERMSIG(status), SIGKILL) << when;
-    expect_whole(step, when);
-    // What the next start of the run does.
+    expect_intact(step, when);
+    // The next start of the run does this.
     remove_partials(scratch_.path());
     step += 2;
-    for (const std::string& error : save_as_a_run_does(scratch_.path(), step)) EXPECT_EQ(error, "") << when;
-    expect_whole(step, when + ", continued");
+    for (const std::string& error : save_like_run(scratch_.path(), step)) EXPECT_EQ(error, "") << when;
+    expect_intact(step, when + ", resumed");
     ASSERT_FALSE(HasFailure());
   }
-  EXPECT_GT(k, 20);  // a save has about 30 calls: the wrapper is in use
+  EXPECT_GT(k, 20);  // a save makes about 30 calls, so the wrapper was active
   EXPECT_LT(k, 200);
 }
 
-TEST_F(PowerCut, AtEachCallAnErrorOfTheSystemLosesNothing) {
+TEST_F(PowerCut, LosesNothingOnSystemErrorAtEachCall) {
   constexpr std::array<const char*, 4> kErrors{"ENOSPC", "EDQUOT", "EIO", "EROFS"};
   std::int64_t step = 10;
   int n_failed = 0;
@@ -110,7 +113,7 @@ TEST_F(PowerCut, AtEachCallAnErrorOfTheSystemLosesNothing) {
     ASSERT_TRUE(WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 3) << when << ": " << WEXITSTATUS(status);
     n_failed += WEXITSTATUS(status) == 3;
     step += 2;
-    expect_whole(step - 1, when);
+    expect_intact(step - 1, when);
     ASSERT_FALSE(HasFailure());
   }
   EXPECT_GT(n_failed, 10);

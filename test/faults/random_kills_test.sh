@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # timeout: 3000
 # long: yes
-# Ranks killed and runs stopped at random moments, thirty times over: in the end the bits of a run that nobody disturbed.
+# Ranks are killed and runs are stopped at random moments, up to thirty times. The final checkpoint equals that of an
+# undisturbed run.
 source test/faults/common.sh
 
 RANDOM=${SEED:-1}
@@ -10,7 +11,7 @@ check "undisturbed: trains" launch 3 run.name=undisturbed "${keys[@]}"
 
 for round in $(seq 30); do
   start disturbed 3 "${keys[@]}"
-  # Three times of four once this start has made a step: metrics.jsonl still holds those of the one before.
+  # In three of four rounds, waits for a step of this start. metrics.jsonl still has the steps of the previous one.
   ((RANDOM % 4 == 0)) || wait_for 60 grep -q '| step ' "$out"
   sleep "$(printf '0.%03d' $((RANDOM % 1000)))"
   sleep $((RANDOM % 3))
@@ -23,8 +24,8 @@ for round in $(seq 30); do
   if grep -qx done "$work/disturbed/status"; then break; fi
 done
 name=disturbed
-check "comes to its end" launch 3 run.name=disturbed "${keys[@]}"
+check "the run ends" launch 3 run.name=disturbed "${keys[@]}"
 status_is done
-check "with the bits of an undisturbed run" cmp "$work/undisturbed/checkpoints/step-00000400.h5" \
+check "with the bits of the undisturbed run" cmp "$work/undisturbed/checkpoints/step-00000400.h5" \
   "$work/disturbed/checkpoints/step-00000400.h5"
 finish

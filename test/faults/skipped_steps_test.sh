@@ -1,34 +1,34 @@
 #!/usr/bin/env bash
 # timeout: 200
-# Losses and gradients that are no numbers, and spikes of the loss: the step is skipped on all ranks alike, counted and
-# logged; too many in a row end the run.
+# Losses and gradients that are not finite, and spikes of the loss. All ranks skip the step, which is counted and logged. Too
+# many skipped steps in a row end the run.
 source test/faults/common.sh
 
-# The first update leaves weights of 1e30: from then on no loss is finite.
+# The first update makes weights of 1e30, and after that no loss is finite.
 start diverged 2 optimizer.learning_rate=1e30 schedule.kind=constant schedule.warmup_epochs=0 train.max_skipped_in_a_row=3 \
   train.check_replicas_every_steps=1
 ends "too many in a row end the run" 1 90
 says "each is logged" 'step [0-9]+ was skipped: loss -?(nan|inf).* 3 in a row'
 says "the reason is named" 'it is the 4. in a row, and train.max_skipped_in_a_row is 3'
-says "with its code" '\[steps_skipped\]'
+says "the error code is printed" '\[steps_skipped\]'
 status_is failed
 
-# Losses of small batches scatter: many lie above their mean by a standard deviation.
+# Losses of small batches vary: many are more than a standard deviation above their mean.
 start spikes 2 train.spike_z_score=0.5 train.max_skipped_in_a_row=1000 train.max_steps=60 train.check_replicas_every_steps=5 \
   optimizer.learning_rate=0.001
-ends "a run with spikes comes to its end, all ranks alike" 0 120
+ends "a run with spikes ends normally, with equal ranks" 0 120
 says "spikes are skipped" 'step [0-9]+ was skipped: loss [0-9.]+, gradient norm [0-9.]+'
 status_is done
 check "spikes: they are counted" grep -Eq '"skipped_steps": [1-9]' "$work/spikes/metrics.json"
 check "spikes: none of the first 20" bash -c "! grep -E '\"step\":20,' '$work/spikes/metrics.jsonl' | grep -vq '\"skipped_steps\":0'"
 
-# A gradient of one rank is none, once: no rank applies that step, and all go on with equal weights.
+# One rank gets a NaN in a gradient once. No rank applies that step, and all continue with equal weights.
 wrapper=$(dirname "$lockstep")/test/faults/fault_injection.so
 command_of=(env LD_PRELOAD="$wrapper" FAULT_CALLS=backward FAULT_ERROR=NAN FAULT_RANK=1 FAULT_FIRST=100 "${command_of[@]}")
 start gradient 2 train.max_steps=8 train.check_replicas_every_steps=1 optimizer.learning_rate=0.001
-ends "a run with one bad gradient comes to its end, all ranks alike" 0 90
-says "a gradient was spoilt" 'fault_injection: put a NaN'
-says "the step is skipped, whose loss is a number" 'step [0-9]+ was skipped: loss [0-9.]+, gradient norm -?nan'
-check "gradient: it is counted, and no other" grep -Eq '"skipped_steps": 1\b' "$work/gradient/metrics.json"
+ends "a run with one bad gradient ends normally, with equal ranks" 0 90
+says "a gradient was changed" 'fault_injection: put a NaN'
+says "the step is skipped although its loss is finite" 'step [0-9]+ was skipped: loss [0-9.]+, gradient norm -?nan'
+check "gradient: only this step is counted" grep -Eq '"skipped_steps": 1\b' "$work/gradient/metrics.json"
 
 finish

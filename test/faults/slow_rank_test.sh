@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # timeout: 120
-# A rank that is held up again and again is named in the log, with the part of their time that the others wait for it.
+# A rank that is delayed repeatedly is named in the log, with the fraction of time that the other ranks wait for it.
 source test/faults/common.sh
 
-start held-up 3 log.every_steps=5 log.slow_rank_percent=30 train.max_steps=40
-check "held-up: begins" wait_for 60 step_is 1
+start delayed 3 log.every_steps=5 log.slow_rank_percent=30 train.max_steps=40
+check "delayed: starts" wait_for 60 step_is 1
 slow=$(rank 2)
 for _ in $(seq 60); do
   kill -STOP "$slow" 2>/dev/null || break
@@ -14,8 +14,8 @@ for _ in $(seq 60); do
   if grep -q 'is slow' "$out"; then break; fi
 done
 kill -CONT "$slow" 2>/dev/null
-ends "comes to its end" 0 90
+ends "ends normally" 0 90
 says "the rank is named, once a minute at most" 'rank 2 on .* is slow: .* the other ranks have spent [0-9]+ % of their time'
-check "held-up: nobody else is" bash -c "! grep 'is slow' '$out' | grep -vq 'rank 2 on'"
+check "delayed: no other rank is named" bash -c "! grep 'is slow' '$out' | grep -vq 'rank 2 on'"
 
 finish
