@@ -108,7 +108,7 @@ BENCHES   := $(shell find bench -name '*.cpp' | sort)
 # Unit tests of one process, which are also run under asan and ubsan.
 UNIT_TESTS := $(if $(TESTS),$(shell grep -LE '^// (ranks:|sanitizers: no)' $(TESTS)))
 OBJECTS   := $(SOURCES:%.cpp=$(BUILD)/%.o) $(GENERATED:.cc=.o) $(CUDA_SOURCES:%=$(BUILD)/%.o)
-FUZZED    := $(filter src/base/% src/config/% src/data/% src/checkpoint/%,$(SOURCES))
+FUZZED    := $(filter src/base/% src/config/% src/data/% src/checkpoint/% src/models/resnet_table.cpp,$(SOURCES))
 FUZZERS   := $(patsubst test/fuzz/%_test.cpp,$(BUILD)/fuzz/%,$(filter test/fuzz/%,$(TESTS)))
 TEST_PROGRAMS  := $(TESTS:%.cpp=$(BUILD)/%)
 BENCH_PROGRAMS := $(BENCHES:%.cpp=$(BUILD)/%)

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -19,8 +18,5 @@ inline constexpr char kStatistics[] = "/statistics/";
 std::vector<NamedTensor> to_torchvision(LoadedFile file, std::int64_t step);
 /// The inverse: names ending in running_mean and running_var become statistics; num_batches_tracked is left out.
 LoadedFile from_torchvision(std::vector<NamedTensor> tensors);
-
-/// state.model (family, depth, stem, classes) from names and shapes of a ResNet; throws saying what does not fit one.
-nlohmann::json infer_model(const std::vector<NamedTensor>& tensors, const std::string& source);
 
 }  // namespace lockstep::checkpoint

@@ -15,6 +15,7 @@
 #include "commands/commands.h"
 #include "commands/report.h"
 #include "lockstep/error.h"
+#include "models/resnet_table.h"
 
 namespace lockstep::commands {
 namespace {
@@ -119,20 +120,23 @@ int import_file(const std::string& source, const std::string& target, bool repla
   require(replace || !std::filesystem::exists(target), ErrorCode::data_exists, "{} exists already; --force replaces it",
           target);
   std::vector<checkpoint::NamedTensor> tensors = checkpoint::read_safetensors(source);
-  const checkpoint::StateJson state = {{"model", checkpoint::infer_model(tensors, source)},
-                                       {"precision", "fp32"},
-                                       {"step", 0},
-                                       {"epoch", 0},
-                                       {"samples", 0}};
+  models::TensorShapes shapes;
+  for (const checkpoint::NamedTensor& tensor : tensors) shapes[tensor.name] = tensor.shape;
+  const Config::Model model = models::infer_resnet(shapes, source);
+  const checkpoint::StateJson state = {
+      {"model", {{"family", model.family}, {"depth", model.depth}, {"stem", model.stem}, {"classes", model.classes}}},
+      {"precision", "fp32"},
+      {"step", 0},
+      {"epoch", 0},
+      {"samples", 0}};
   const checkpoint::LoadedFile file = checkpoint::from_torchvision(std::move(tensors));
   std::vector<checkpoint::TensorSource> sources;
   for (const checkpoint::LoadedTensor& tensor : file.tensors)
     sources.push_back({tensor.path, tensor.shape,
                        [&tensor](std::span<float> out) { std::ranges::copy(tensor.values, out.begin()); }});
   checkpoint::save(target, sources, state, *comm::single_world());
-  const auto& model = state["model"];
-  fmt::print("{}: {} tensors; {}-{}, stem {}, {} classes\n", target, sources.size(), text_of(model["family"]),
-             text_of(model["depth"]), text_of(model["stem"]), text_of(model["classes"]));
+  fmt::print("{}: {} tensors; {}-{}, stem {}, {} classes\n", target, sources.size(), model.family, model.depth,
+             model.stem, model.classes);
   return kExitDone;
 }
 

@@ -1,9 +1,7 @@
 #include "models/resnet.h"
 
-#include <array>
-
 #include "layers/layers.h"
-#include "lockstep/error.h"
+#include "models/resnet_table.h"
 
 namespace lockstep::models {
 
@@ -11,23 +9,6 @@ namespace {
 
 using graph::ActivationId;
 using graph::Graph;
-
-struct Table {
-  int depth;
-  std::array<int, 4> blocks;  // of the four stages, which have 64, 128, 256 and 512 channels
-  bool bottleneck;            // 1x1, 3x3, 1x1 with four times the channels; else 3x3, 3x3
-};
-constexpr std::array<Table, 3> kTables{{
-    {18, {2, 2, 2, 2}, false},
-    {34, {3, 4, 6, 3}, false},
-    {50, {3, 4, 6, 3}, true},
-}};
-
-const Table& table_of(int depth) {
-  for (const Table& t : kTables)
-    if (t.depth == depth) return t;
-  fail(ErrorCode::not_supported, "model.depth: 18, 34 and 50 are known, not {}", depth);
-}
 
 struct Block {
   std::string name;  // "layer2.0"
@@ -79,7 +60,7 @@ ActivationId resnet(Graph& graph, ActivationId images, const Config::Model& mode
                     const layers::BatchNormOptions& batch_norm) {
   layers::BatchNormOptions last_batch_norm = batch_norm;
   last_batch_norm.gamma = model.zero_gamma ? 0.0 : 1.0;
-  const Table& table = table_of(model.depth);
+  const ResnetDepth& table = resnet_depth(model.depth);
   const bool imagenet = model.stem == "imagenet";
   ActivationId x = layers::convolution(
       graph, images, "conv1",

@@ -1,0 +1,30 @@
+// What is known of each ResNet, once: the table of depths, and the model that tensors with torchvision's names are of.
+// Source: He et al., "Deep residual learning for image recognition", 2015, table 1.
+#pragma once
+
+#include <array>
+#include <map>
+#include <string>
+
+#include "lockstep/config.h"
+#include "lockstep/shape.h"
+
+namespace lockstep::models {
+
+struct ResnetDepth {
+  int depth = 0;
+  std::array<int, 4> blocks{};  // of the four stages, whose channels double from stage to stage
+  bool bottleneck = false;      // 1x1, 3x3, 1x1 with four times the channels; else 3x3, 3x3
+};
+
+/// Throws not_supported for an unknown depth.
+const ResnetDepth& resnet_depth(int depth);
+
+/// Shapes of tensors by torchvision's names: "layer1.0.conv1.weight".
+using TensorShapes = std::map<std::string, Shape>;
+
+/// The family, depth, stem and classes of the ResNet that has these tensors. Throws checkpoint_mismatch, saying what of
+/// `source` does not match one.
+Config::Model infer_resnet(const TensorShapes& tensors, const std::string& source);
+
+}  // namespace lockstep::models
