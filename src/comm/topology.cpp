@@ -40,8 +40,6 @@ std::optional<GroupedOrder> group_by_node(const SumOrder& order, const RankTable
   return group(order, sizes);
 }
 
-}  // namespace
-
 Transport transport_of(const Config::Comm& config, int n_ranks, MemorySpace space) {
   const std::string& backend = config.backend;
   constexpr std::array<std::string_view, 5> kBackends{"auto", "nccl", "staged", "shared", "mpi"};
@@ -56,6 +54,8 @@ Transport transport_of(const Config::Comm& config, int n_ranks, MemorySpace spac
   if (backend == "auto" || backend == "nccl") return Transport::nccl;
   return Transport::staged;
 }
+
+}  // namespace
 
 int Topology::n_ranks() const {
   std::size_t n = 0;

@@ -49,8 +49,6 @@ struct Topology {
   std::string describe_order_and_wire() const;
 };
 
-Transport transport_of(const Config::Comm& config, int n_ranks, MemorySpace space);
-
 /// Uses the nodes of the rank table. With comm.backend=mpi, or if the ranks of a node are no subtree of the order,
 /// every rank becomes a node of its own. `space`: where the gradients are, Backend::memory_space().
 Topology topology_of(const Config::Comm& config, const RankTable& ranks, const SumOrder& order,

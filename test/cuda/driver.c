@@ -1,6 +1,6 @@
-// The part of the CUDA driver that cuDNN asks while it builds plans, answered for an H200 on a machine without a GPU:
-// cuDNN then compiles and chooses kernels as there, but nothing can be run. Every other function of the driver, which
-// plans_test.sh takes from the toolkit's stub, answers 34 (stub library).
+// A fake CUDA driver: the functions that cuDNN calls while it builds plans, with the answers of an H200, for machines
+// without a GPU. cuDNN then compiles and chooses kernels as on an H200, but nothing can be run. For every other
+// function of the driver, plans_test.sh adds one that returns 34 (stub library).
 #include <stddef.h>
 
 enum {
@@ -30,11 +30,11 @@ int cuDriverGetVersion(int* version) {
   return 0;
 }
 int cuGetErrorName(int error, const char** text) {
-  *text = "made up";
+  *text = "an error of the fake driver";
   return 0;
 }
 int cuGetErrorString(int error, const char** text) {
-  *text = "made up";
+  *text = "an error of the fake driver";
   return 0;
 }
 
@@ -149,7 +149,7 @@ int cuKernelGetAttribute(int* value, int attribute, void* kernel, int device) {
 }
 int cuKernelSetAttribute(int attribute, int value, void* kernel, int device) { return 0; }
 int cuFuncGetAttribute(int* value, int attribute, void* function) {
-  *value = attribute == 0 ? 1024 : (attribute == 4 ? 64 : 0);  // most threads, registers
+  *value = attribute == 0 ? 1024 : (attribute == 4 ? 64 : 0);  // maximum threads per block, number of registers
   return 0;
 }
 int cuFuncSetAttribute(void* function, int attribute, int value) { return 0; }

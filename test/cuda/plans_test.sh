@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # timeout: 300
-# Which graphs each convolution of ResNet-18 and ResNet-50 gets from cuDNN on an H200, by building plans on a machine
-# without a GPU, compared with test/golden/cuda_plans_VERSION.txt. After a change that is meant, write it anew:
+# Builds the cuDNN plans of all convolutions of ResNet-18 and ResNet-50 for an H200, on a machine without a GPU, and compares
+# the graphs that they use with test/golden/cuda_plans_VERSION.txt. After an intended change, update the file with
 #   make test-plans GOLDEN=1
-# PLANS=all builds every plan instead of one of each kind (make test-plans); GOLDEN=1 writes the table.
+# PLANS=all (make test-plans) builds every plan instead of one of each kind. GOLDEN=1 writes the table.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 skip() { echo "skipped: $1"; exit 77; }
-plans=${LOCKSTEP:?the program, beside which test/cuda/plans lies}
+plans=${LOCKSTEP:?the path of the program; test/cuda/plans is next to it}
 plans=${plans%/lockstep}/test/cuda/plans
 [[ -x $plans ]] || skip "this build has no CUDA (make with nvcc on PATH or CUDA_HOME)"
 cuda=${CUDA_HOME:-$(nvcc=$(command -v nvcc) && dirname "$(dirname "$nvcc")")} || skip "there is no CUDA toolkit"
@@ -18,7 +18,7 @@ stub=$cuda/lib64/stubs/libcuda.so
 work=$(mktemp -d "${TMPDIR:-/tmp}/plans.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
-# The driver that is made up: what driver.c answers, and "stub library" for all else.
+# The fake driver: the functions of driver.c, and for all others one that returns "stub library".
 cp test/cuda/driver.c "$work/driver.c"
 grep -oE '^int cu[A-Za-z0-9_]+' test/cuda/driver.c | cut -d' ' -f2 | sort >"$work/answered"
 nm -D --defined-only "$stub" | awk '$3 ~ /^cu/ {print $3}' | sort | comm -23 - "$work/answered" |

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# No kernel spills registers to memory: what ptxas said while compiling (BUILD/kernels/cuda/*.resources).
+# No kernel spills registers to memory, according to the output of ptxas (BUILD/kernels/cuda/*.resources).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-build=${LOCKSTEP:?the program, beside which kernels/cuda lies}
+build=${LOCKSTEP:?the path of the program; kernels/cuda is next to it}
 shopt -s nullglob
 mapfile -t resources < <(find "${build%/lockstep}/kernels/cuda" -name "*.resources" | sort)
 if ((${#resources[@]} == 0)); then
@@ -11,7 +11,7 @@ if ((${#resources[@]} == 0)); then
   exit 77
 fi
 
-# Lines as: Compiling entry function 'NAME' for 'sm_90' / 0 bytes stack frame, 8 bytes spill stores, 8 bytes spill loads
+# The lines have this format: Compiling entry function 'NAME' for 'sm_90' / 0 bytes stack frame, 8 bytes spill stores, 8 bytes spill loads
 awk '
   /Compiling entry function/ { kernel = $0; sub(/^[^\x27]*/, "", kernel); n++ }
   /bytes spill stores/ {

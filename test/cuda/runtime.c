@@ -1,5 +1,5 @@
-// The part of the CUDA runtime that cudnn-frontend asks while it makes plans, answered for an H200 on a machine without
-// a GPU; it stands in the place of libcudart.so (plans_test.sh). cuDNN itself asks the driver (driver.c).
+// A fake CUDA runtime, which replaces libcudart.so in plans_test.sh: the functions that cudnn-frontend calls while it
+// builds plans, with the answers of an H200. cuDNN itself calls the driver (driver.c).
 #include <cuda_runtime_api.h>
 #include <string.h>
 
@@ -37,5 +37,5 @@ cudaError_t cudaDeviceGetAttribute(int* value, enum cudaDeviceAttr attribute, in
 }
 const char* cudaGetErrorString(cudaError_t error) {
   (void)error;
-  return "made up";
+  return "an error of the fake runtime";
 }
