@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Which folder may include which, and which file a vendor's header. Prints each line that breaks a rule.
 #
-#   main -> commands -> train -> models -> layers -> graph -> include      left may include any right
-#   comm, data, checkpoint, config, base -> include                        commands and train include these too
+#   main -> commands -> train -> tasks -> models -> layers -> graph -> include      left may include any right
+#   comm, data, checkpoint, config, base -> include                        commands and train include these too,
+#                                                                          tasks include data and base
 #   kernels/* -> include, their own folder, nothing else; kernels/*/base -> include and itself
 #   each op of a backend has its twin: kernels/X/OP.* and kernels/X/OP_PART.* only where all backends have an OP.h
 #   only src/backend_factory.cpp includes kernels/; include/ has no vendor's header
@@ -34,10 +35,11 @@ find include kernels src -name '*.h' -o -name '*.cpp' -o -name '*.def' -o -name 
   awk -F: '
   BEGIN {
     # From each folder of src, the folders of src that it may include besides its own.
-    may["main"] = " commands train models layers graph comm data checkpoint config base "
+    may["main"] = " commands train tasks models layers graph comm data checkpoint config base "
     may["backend_factory"] = " base "
-    may["commands"] = " train models layers graph comm data checkpoint config base "
-    may["train"] = " models layers graph comm data checkpoint config base "
+    may["commands"] = " train tasks models layers graph comm data checkpoint config base "
+    may["train"] = " tasks models layers graph comm data checkpoint config base "
+    may["tasks"] = " models layers graph data base "
     may["models"] = " layers graph "
     may["layers"] = " graph "
     may["graph"] = " "

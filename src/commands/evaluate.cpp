@@ -1,4 +1,4 @@
-// lockstep evaluate: loss and accuracy of a checkpoint on the validation set, each sample counted once.
+// lockstep evaluate: the task's measures of a checkpoint on the validation set, each sample counted once.
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <memory>
@@ -13,6 +13,7 @@
 #include "data/hdf5_version.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
+#include "train/evaluation.h"
 #include "train/session.h"
 
 namespace lockstep::commands {
@@ -32,23 +33,26 @@ int run_evaluation(const EvaluateArguments& given, const Arguments& program) {
   log::configure(world.rank(), world.size(), world.host(), config.log.all_ranks);
   train::Session session(config, world, {.allow_change = {}, .checkpoint = given.checkpoint});
   const Clock::time_point begin = Clock::now();
-  const LossSums sums = train::evaluate(session, *session.validation_set, "evaluation").value();
+  const tasks::Task& task = *session.task;
+  const LossSums sums = train::evaluate(session, task.validation_set(), "evaluation").value();
   const double seconds = seconds_since(begin);
   if (!session.leader()) return 0;
-  const double loss = sums.loss / sums.samples, accuracy = sums.correct / sums.samples;
-  const nlohmann::ordered_json object = {{"event", "evaluation"},
-                                         {"checkpoint", given.checkpoint},
-                                         {"step", session.progress.step},
-                                         {"samples", static_cast<std::int64_t>(sums.samples)},
-                                         {"loss", loss},
-                                         {"accuracy", accuracy},
-                                         {"seconds", seconds},
-                                         {"samples_per_second", sums.samples / seconds},
-                                         {"ranks", world.size()}};
+  const tasks::CountUnit& unit = task.count_unit();
+  const auto count = static_cast<std::int64_t>(sums.samples);
+  const double rate = sums.samples / seconds;
+  nlohmann::ordered_json object = {
+      {"event", "evaluation"}, {"checkpoint", given.checkpoint}, {"step", session.progress.step}, {"samples", count}};
+  std::string measures;
+  for (const tasks::Measure& measure : task.measures()) {
+    const double value = measure.of(sums);
+    object[measure.key] = value;
+    measures +=
+        fmt::format("{}{} {}", measures.empty() ? "" : ", ", measure.key, measure.text(value, measure.result_digits));
+  }
+  object.update({{"seconds", seconds}, {unit.rate_key, rate}, {"ranks", world.size()}});
   report(given.json, object,
-         fmt::format("{} (step {}) on {}: loss {:.4f}, accuracy {:.2f}% of {} samples, {:.1f} img/s\n",
-                     given.checkpoint, session.progress.step, session.validation_set->info().path, loss, 100 * accuracy,
-                     static_cast<std::int64_t>(sums.samples), sums.samples / seconds));
+         fmt::format("{} (step {}) on {}: {} of {} {}, {:.1f} {}\n", given.checkpoint, session.progress.step,
+                     task.validation_set()->info().path, measures, count, unit.name, rate, unit.rate_unit));
   return 0;
 }
 

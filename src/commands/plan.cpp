@@ -7,10 +7,10 @@
 #include "commands/plan_text.h"
 #include "commands/report.h"
 #include "config/parser.h"
+#include "tasks/task.h"
 #include "train/algorithm_store.h"
 #include "train/banner.h"
 #include "train/batch_fit.h"
-#include "train/session.h"
 
 namespace lockstep::commands {
 
@@ -25,8 +25,8 @@ struct Ranks {
 };
 
 struct Planned {
-  Config config;  // with numbers for what is auto
-  data::ImageSetInfo images;
+  Config config;                      // `auto` is replaced by numbers
+  std::unique_ptr<tasks::Task> task;  // with its train set open
   std::unique_ptr<Backend> backend;
   std::unique_ptr<train::StepPlan> plan;
   std::int64_t fits = 0;          // samples of a rank, or micro-batch, at once
@@ -50,11 +50,11 @@ std::unique_ptr<Backend> backend_of(const Config& config, const Ranks& ranks, co
                        .algorithms = std::move(algorithms)});
 }
 
-Planned make_plan(const Config& given, const Ranks& ranks, const data::ImageSetInfo& images,
-                  const std::string& device) {
+Planned make_plan(const Config& given, const Ranks& ranks, const std::string& device) {
   Planned planned;
   planned.config = given;
-  planned.images = images;
+  planned.task = tasks::make_task(given);
+  planned.task->open_train_set();
   Config& config = planned.config;
   const auto topology = [&](const SumOrder& order) {
     return comm::topology_of(config.comm, comm::planned_ranks(ranks.n, ranks.nodes), order,
@@ -63,18 +63,18 @@ Planned make_plan(const Config& given, const Ranks& ranks, const data::ImageSetI
   const auto algorithms = config.reproducible ? nullptr : std::make_shared<Algorithms>();
   planned.backend = backend_of(config, ranks, device, algorithms);
   planned.precision_warning = planned.backend->check_precision(config.precision);
-  // In the fixed ways: what is planned for the sake of its size is no way to remember.
+  // By fixed algorithms: what is planned only for its size is not to be remembered.
   const auto planner = backend_of(config, ranks, device, nullptr);
-  planned.fits = train::batch_that_fits(config, images, ranks.n, *planner, topology({}),
+  planned.fits = train::batch_that_fits(config, *planned.task, ranks.n, *planner, topology({}),
                                         planned.backend->device().memory_bytes, kMaxSamples);
-  train::resolve_batch(config, ranks.n, planned.fits, images.n_samples);
+  train::resolve_batch(config, ranks.n, planned.fits, planned.task->train_set()->info().n_samples);
   const train::BatchShape batch = train::batch_shape(config, 0, ranks.n);
-  if (algorithms)  // what is not remembered runs in a fixed way
+  if (algorithms)  // a layer of which nothing is remembered runs by a fixed algorithm
     algorithms->remember(
         train::AlgorithmStore(train::RunDirectory(config), planned.backend->device(), batch.largest_micro_batch())
             .load());
-  planned.plan =
-      std::make_unique<train::StepPlan>(config, images, batch, *planned.backend, topology(batch.order_over_ranks()));
+  planned.plan = std::make_unique<train::StepPlan>(config, *planned.task, batch, *planned.backend,
+                                                   topology(batch.order_over_ranks()));
   return planned;
 }
 
@@ -121,8 +121,8 @@ std::string text_of(const Planned& planned, const Ranks& ranks) {
   const Config& config = planned.config;
   const train::StepPlan& plan = *planned.plan;
   std::string text = fmt::format(
-      "{}-{}, {} parameters, {}; batch {}\n\nMemory of a rank\n{}\nAll-reduce, {:.1f} MiB a step{} in {} buckets\n",
-      config.model.family, config.model.depth, plan.parameters().n_canonical(), name(config.precision),
+      "{}, {} parameters, {}; batch {}\n\nMemory of a rank\n{}\nAll-reduce, {:.1f} MiB a step{} in {} buckets\n",
+      planned.task->model_name().title, plan.parameters().n_canonical(), name(config.precision),
       train::batch_text(plan.batch()), train::memory_text(plan.memory()),
       static_cast<double>(plan.memory().gradients) / (1 << 20),
       config.comm.gradients == "fp32" || ranks.nodes == 1
@@ -151,7 +151,7 @@ std::string text_of(const Planned& planned, const Ranks& ranks) {
 PlanReport plan_report(const Config& config, int n_ranks, int nodes, const std::string& device) {
   require(nodes <= n_ranks, ErrorCode::usage, "{} nodes are more than the {} ranks", nodes, n_ranks);
   const Ranks ranks{.n = n_ranks, .nodes = nodes};
-  const Planned planned = make_plan(config, ranks, train::open_train_set(config)->info(), device);
+  const Planned planned = make_plan(config, ranks, device);
   return {.text = text_of(planned, ranks), .json = json_of(planned, ranks)};
 }
 

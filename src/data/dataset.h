@@ -1,62 +1,50 @@
-// A data set of labelled images in one HDF5 file: metadata through HDF5, samples by pread at the offsets it tells.
-//
-// File layout (readable with plain h5py; documented in data/README.md):
-//   /images  (n, H, W, C) uint8     /labels (n) int32       (format 1: decoded)
-//   /images  (bytes) uint8: JPEG images behind each other, the i-th from byte offsets[i] to offsets[i + 1]
-//   /offsets (n + 1) uint64   /sizes (n, 2) int32: height, width   /labels as above   (format 2: JPEG)
-//   /images contiguous or in chunks of whole images (JPEG: of bytes), never compressed; the others contiguous
-//   attributes of the root: format="lockstep-images", format_version, split, classes, mean (C), std (C) (of values in
-//   [0, 1]), class_names (variable-length strings), source, images_xxh3, labels_xxh3 (16 hex digits)
-//   Before HDF5's data a 4 KiB user block with the seal (seal.h); files of other programs need none.
+// A data set as the training program sees it: numbered samples, each made of named fields of fixed shape. What the
+// fields mean is known to the data set and to the task that trains on it (tasks/task.h), and to nobody between them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "data/image_shape.h"
+#include "lockstep/dtype.h"
+#include "lockstep/shape.h"
 
 namespace lockstep::data {
 
-struct ImageSetInfo {
-  std::string path;  // or "synthetic"
-  std::string split;
-  std::int64_t n_samples = 0;
-  std::int64_t first_sample = 0;            // position in the file of sample 0 (data.start)
-  int height = 0, width = 0, channels = 0;  // pixels
-  int classes = 0;
-  std::vector<float> mean, stddev;  // (C), of values in [0, 1]
-  std::vector<std::string> class_names;
-  std::size_t reader_bytes = 0;  // at most, what each thread that reads holds besides the images it gives
+struct Field {
+  std::string name;               // "image"
+  DType dtype = DType::uint8;     // of its elements
+  Shape shape{};                  // of one sample; no dimensions: one element
+  std::uint8_t padding_byte = 0;  // fills the places of a batch that no sample has
 
-  std::size_t image_bytes() const { return static_cast<std::size_t>(height) * width * channels; }
+  std::size_t size_bytes() const { return static_cast<std::size_t>(shape.n_elements()) * lockstep::size_bytes(dtype); }
 };
 
-class ImageSet {
+/// Bytes of one sample, all fields together.
+inline std::size_t sample_bytes(std::span<const Field> fields) {
+  std::size_t sum = 0;
+  for (const Field& field : fields) sum += field.size_bytes();
+  return sum;
+}
+
+struct DatasetInfo {
+  std::string path;  // or "synthetic"
+  std::int64_t n_samples = 0;
+  std::size_t reader_bytes = 0;  // at most, what each thread that reads holds besides the fields it fills
+};
+
+class Dataset {
  public:
-  virtual ~ImageSet() = default;
-  virtual const ImageSetInfo& info() const = 0;
-  /// Thread-safe; memory is taken only by the first reads. What is random of the image is drawn for this epoch. Throws
-  /// Error when the file cannot give it (shrunk, unreadable, no image) or a label is out of range.
-  virtual void read(std::int64_t sample, std::uint32_t epoch, std::span<std::uint8_t> image,
-                    std::int32_t& label) const = 0;
-  /// Asked after each batch. Throws data_changed when what lies behind the set is no longer what was opened.
+  virtual ~Dataset() = default;
+  virtual const DatasetInfo& info() const = 0;
+  virtual std::vector<Field> fields() const = 0;
+  /// Fills `targets`, one for each of fields() and of its size. Random choices are drawn for this epoch. Thread-safe;
+  /// only the first reads take memory. Throws Error when the sample cannot be given (a file that shrank, a bad image).
+  virtual void read(std::int64_t sample, std::uint32_t epoch, std::span<const std::span<std::byte>> targets) const = 0;
+  /// Called after each batch. Throws data_changed when the files behind the set are no longer what was opened.
   virtual void require_unchanged() const {}
 };
-
-/// Opens and checks a file: every size against the file's length, every label against `classes`.
-/// [start, end) is a range of its samples; end 0: up to the last. Sample 0 of the set is then `start` of the file.
-std::unique_ptr<ImageSet> open_image_set(const std::string& path, std::int64_t start = 0, std::int64_t end = 0,
-                                         const ImageShaping& shaping = {});
-
-/// `set`, its images shaped; `set` itself where that changes nothing.
-std::unique_ptr<ImageSet> shape_image_set(std::unique_ptr<ImageSet> set, const ImageShaping& shaping);
-
-/// Images and labels made from Philox(seed, synthetic, sample): no file. Each class has a pattern of its own under
-/// noise, so that training on it can be seen to learn.
-std::unique_ptr<ImageSet> make_synthetic_set(std::uint32_t seed, std::int64_t n_samples, int height, int width,
-                                             int channels, int classes, const std::string& split);
 
 }  // namespace lockstep::data

@@ -1,5 +1,5 @@
 // The HDF5 file of an image set: how it is written, and what must hold before a sample of it is read.
-// The layout stands in dataset.h.
+// The layout is documented in image_set.h.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "data/dataset.h"
+#include "data/image_set.h"
 #include "data/hdf5_file.h"
 #include "data/seal.h"
 

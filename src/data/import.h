@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "data/dataset.h"
+#include "data/image_set.h"
 #include "data/image_file.h"
 
 namespace lockstep::data {

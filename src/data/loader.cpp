@@ -1,6 +1,6 @@
-// A ring of prefetch + 2 slots (two are the caller's). Micro-batch k lies in slot k % slots; a reader takes the next
-// micro-batch whose slot is free, reads it without a lock, and says so. What micro-batch k holds is a function of k
-// alone, so the sequence is the same for any number of readers.
+// A ring of prefetch + 2 slots, of which two are the caller's. Micro-batch k lies in slot k % slots. A reader takes the
+// next micro-batch whose slot is free, reads it without a lock, and then marks it as ready. What micro-batch k holds is
+// a function of k alone, so the sequence is the same for any number of readers.
 #include "data/loader.h"
 
 #include <algorithm>
@@ -17,14 +17,18 @@
 #include "lockstep/trace.h"
 
 namespace lockstep::data {
+namespace {
+
+constexpr int kCallersSlots = 2;
+
+}  // namespace
 
 struct Loader::State {
   struct Slot {
     std::unique_ptr<Memory> memory;
-    std::vector<std::byte> own_memory;  // without a backend
-    std::span<std::uint8_t> images;
-    std::span<std::int32_t> labels;
-    std::span<std::uint32_t> sample_ids;
+    std::vector<std::byte> own_memory;         // without a backend
+    std::vector<std::span<std::byte>> fields;  // (capacity, shape)
+    std::vector<std::span<std::byte>> sample;  // the places of one sample in them
     Batch batch;
     std::int64_t ready_micro_batch = -1;  // the micro-batch that was read into it last
     std::exception_ptr error;             // or why it could not be read
@@ -35,7 +39,8 @@ struct Loader::State {
     std::vector<std::uint32_t> samples;
   };
 
-  std::shared_ptr<const ImageSet> set;
+  std::shared_ptr<const Dataset> set;
+  std::vector<Field> fields;
   LoaderOptions options;
   std::int64_t epoch_samples = 0, epoch_steps = 0;
   std::int64_t n_micro_batches = 0;  // in all; -1: endless
@@ -51,7 +56,7 @@ struct Loader::State {
   double wait_seconds = 0;
   std::vector<std::thread> threads;
 
-  State(std::shared_ptr<const ImageSet> image_set, const LoaderOptions& wanted);
+  State(std::shared_ptr<const Dataset> dataset, const LoaderOptions& wanted);
   void take_memory(Slot& slot);
   void stop();
   void run_reader();
@@ -59,18 +64,17 @@ struct Loader::State {
   const std::uint32_t* order_of(std::int64_t epoch);
 };
 
-Loader::State::State(std::shared_ptr<const ImageSet> image_set, const LoaderOptions& wanted)
-    : set(std::move(image_set)), options(wanted) {
+Loader::State::State(std::shared_ptr<const Dataset> dataset, const LoaderOptions& wanted)
+    : set(std::move(dataset)), fields(set->fields()), options(wanted) {
   const LoaderOptions& o = options;
-  require(o.global_batch > 0 && o.n_micro_batches > 0 && o.rank >= 0 && o.n_shards > 0 &&
-              o.rank + o.n_shards <= o.size && o.readers > 0 && o.prefetch > 0 && o.first_step >= 0 &&
+  require(o.global_batch > 0 && o.n_micro_batches > 0 && o.first_shard >= 0 && o.n_shards > 0 &&
+              o.first_shard + o.n_shards <= o.total_shards && o.readers > 0 && o.prefetch > 0 && o.first_step >= 0 &&
               o.max_samples >= 0,
           ErrorCode::internal, "the loader was given impossible options");
-  const std::int64_t shard = shards_of(o.global_batch, o.rank, o.n_shards, o.size).size();
-  require(
-      o.capacity >= (shard + o.n_micro_batches - 1) / o.n_micro_batches, ErrorCode::internal,
-      "a capacity of {} samples does not hold a micro-batch of a global batch of {} on {} ranks in {} micro-batches",
-      o.capacity, o.global_batch, o.size, o.n_micro_batches);
+  const std::int64_t n_mine = shards_of(o.global_batch, o.first_shard, o.n_shards, o.total_shards).size();
+  require(o.capacity >= (n_mine + o.n_micro_batches - 1) / o.n_micro_batches, ErrorCode::internal,
+          "a capacity of {} samples does not hold one of {} micro-batches of {} samples", o.capacity, o.n_micro_batches,
+          n_mine);
   const std::int64_t n = set->info().n_samples;
   epoch_samples = o.max_samples > 0 ? std::min(o.max_samples, n) : n;
   epoch_steps = steps_per_epoch(epoch_samples, o.global_batch, o.drop_last);
@@ -80,11 +84,8 @@ Loader::State::State(std::shared_ptr<const ImageSet> image_set, const LoaderOpti
           epoch_samples, set->info().path, o.global_batch);
   n_micro_batches = o.last_step < 0 ? -1 : std::max<std::int64_t>(0, o.last_step - o.first_step) * o.n_micro_batches;
 
-  slots.resize(static_cast<std::size_t>(o.prefetch) + 2);
-  for (Slot& slot : slots) {
-    take_memory(slot);
-    slot.batch = {0, slot.images, slot.labels, slot.sample_ids};
-  }
+  slots.resize(static_cast<std::size_t>(o.prefetch + kCallersSlots));
+  for (Slot& slot : slots) take_memory(slot);
   const std::int64_t epoch_micro_batches = epoch_steps * o.n_micro_batches;
   orders.resize(static_cast<std::size_t>((o.prefetch + epoch_micro_batches) / epoch_micro_batches) + 1);
   try {
@@ -96,18 +97,24 @@ Loader::State::State(std::shared_ptr<const ImageSet> image_set, const LoaderOpti
 }
 
 void Loader::State::take_memory(Slot& slot) {
-  const auto n = static_cast<std::size_t>(options.capacity);
-  const std::size_t image_bytes = n * set->info().image_bytes();
-  const std::size_t size_bytes = n * (sizeof(std::int32_t) + sizeof(std::uint32_t)) + image_bytes;
+  const auto capacity = static_cast<std::size_t>(options.capacity);
+  const std::size_t size_bytes = capacity * sample_bytes(fields);
   if (options.backend != nullptr)
     slot.memory = options.backend->allocate_host(size_bytes, "batches read ahead");
   else
     slot.own_memory.resize(size_bytes);
-  // The widest first, so that each is aligned.
-  auto* at = slot.memory ? static_cast<std::byte*>(slot.memory->data()) : slot.own_memory.data();
-  slot.labels = {reinterpret_cast<std::int32_t*>(at), n};
-  slot.sample_ids = {reinterpret_cast<std::uint32_t*>(at + n * sizeof(std::int32_t)), n};
-  slot.images = {reinterpret_cast<std::uint8_t*>(slot.sample_ids.data() + n), image_bytes};
+  std::byte* at = slot.memory ? static_cast<std::byte*>(slot.memory->data()) : slot.own_memory.data();
+  slot.fields.resize(fields.size());
+  slot.sample.resize(fields.size());
+  slot.batch.fields.resize(fields.size());
+  // Fields with the widest elements come first, so that each is aligned without padding.
+  for (const std::size_t width : {8, 4, 2, 1})
+    for (std::size_t i = 0; i < fields.size(); ++i) {
+      if (lockstep::size_bytes(fields[i].dtype) != width) continue;
+      slot.fields[i] = {at, capacity * fields[i].size_bytes()};
+      slot.batch.fields[i] = slot.fields[i];
+      at += slot.fields[i].size();
+    }
 }
 
 void Loader::State::stop() {
@@ -178,34 +185,38 @@ void Loader::State::read_micro_batch(std::int64_t micro_batch, Slot& slot) {
   const trace::Span span(trace::Kind::read, "read for step", step + 1);
   const std::int64_t begin = step % epoch_steps * options.global_batch;
   const std::int64_t batch = std::min(options.global_batch, epoch_samples - begin);
-  const Shard mine = shards_of(batch, options.rank, options.n_shards, options.size);
-  const Shard cut =
-      shard_of(mine.size(), static_cast<int>(micro_batch % options.n_micro_batches), options.n_micro_batches);
-  const std::int64_t first = begin + mine.begin + cut.begin;
-  const auto n = static_cast<std::size_t>(cut.size());
+  const Shard mine = shards_of(batch, options.first_shard, options.n_shards, options.total_shards);
+  const int number = static_cast<int>(micro_batch % options.n_micro_batches);
+  const Shard part = shard_of(mine.size(), number, options.n_micro_batches);
+  const std::int64_t first = begin + mine.begin + part.begin;
+  const auto n = static_cast<std::size_t>(part.size());
   const std::uint32_t* order = n > 0 ? order_of(step / epoch_steps) : nullptr;
-  const std::size_t image_bytes = set->info().image_bytes();
   for (std::size_t i = 0; i < n; ++i) {
     const auto position = static_cast<std::size_t>(first) + i;
     const std::uint32_t sample = order ? order[position] : static_cast<std::uint32_t>(position);
-    set->read(sample, static_cast<std::uint32_t>(step / epoch_steps), slot.images.subspan(i * image_bytes, image_bytes),
-              slot.labels[i]);
-    slot.sample_ids[i] = static_cast<std::uint32_t>(set->info().first_sample) + sample;
+    for (std::size_t f = 0; f < fields.size(); ++f) {
+      const std::size_t size_bytes = fields[f].size_bytes();
+      slot.sample[f] = slot.fields[f].subspan(i * size_bytes, size_bytes);
+    }
+    set->read(sample, static_cast<std::uint32_t>(step / epoch_steps), slot.sample);
   }
   set->require_unchanged();
-  std::fill(slot.images.begin() + static_cast<std::ptrdiff_t>(n * image_bytes), slot.images.end(), std::uint8_t{0});
-  std::fill(slot.labels.begin() + static_cast<std::ptrdiff_t>(n), slot.labels.end(), -1);
-  std::fill(slot.sample_ids.begin() + static_cast<std::ptrdiff_t>(n), slot.sample_ids.end(), 0u);
-  slot.batch.n_samples = cut.size();
+  for (std::size_t f = 0; f < fields.size(); ++f)
+    std::ranges::fill(slot.fields[f].subspan(n * fields[f].size_bytes()), std::byte{fields[f].padding_byte});
+  slot.batch.n_samples = part.size();
 }
 
-Loader::Loader(std::shared_ptr<const ImageSet> set, const LoaderOptions& options)
+Loader::Loader(std::shared_ptr<const Dataset> set, const LoaderOptions& options)
     : state_(std::make_unique<State>(std::move(set), options)) {}
 
 Loader::~Loader() { state_->stop(); }
 
 std::int64_t Loader::steps_per_epoch(std::int64_t n_samples, std::int64_t global_batch, bool drop_last) {
   return drop_last ? n_samples / global_batch : (n_samples + global_batch - 1) / global_batch;
+}
+
+std::size_t Loader::buffer_bytes(std::span<const Field> fields, std::int64_t capacity, int prefetch) {
+  return static_cast<std::size_t>(prefetch + kCallersSlots) * static_cast<std::size_t>(capacity) * sample_bytes(fields);
 }
 
 const Batch& Loader::next() {

@@ -62,9 +62,9 @@ class CrossEntropyNode final : public Node {
 
 }  // namespace
 
-void cross_entropy(Graph& graph, ActivationId logits, const ImageBuffers& buffers, float label_smoothing,
+void cross_entropy(Graph& graph, ActivationId logits, graph::TensorId labels, float label_smoothing,
                    std::size_t sums_offset) {
-  graph.add_node<CrossEntropyNode>(logits, buffers.labels, label_smoothing, sums_offset);
+  graph.add_node<CrossEntropyNode>(logits, labels, label_smoothing, sums_offset);
 }
 
 }  // namespace lockstep::layers

@@ -9,8 +9,8 @@ using namespace graph;  // NOLINT(google-build-using-namespace): a node speaks o
 
 class ImageInputNode final : public Node {
  public:
-  ImageInputNode(ActivationId out, const ImageInputOptions& options, const ImageBuffers& buffers)
-      : Node("input", {}, {out}), out_(out), options_(options), buffers_(buffers) {}
+  ImageInputNode(ActivationId out, const ImageInputOptions& options, TensorId images, TensorId sample_ids)
+      : Node("input", {}, {out}), out_(out), options_(options), images_(images), sample_ids_(sample_ids) {}
 
   void plan(Graph& graph, Backend& backend) override {
     Activation& out = graph.activation(out_);
@@ -26,8 +26,8 @@ class ImageInputNode final : public Node {
   }
 
   void forward(const Run& run) override {
-    op_->forward({.images = run.tensor<const std::uint8_t>(buffers_.images),
-                  .sample_ids = run.tensor<const std::uint32_t>(buffers_.sample_ids),
+    op_->forward({.images = run.tensor<const std::uint8_t>(images_),
+                  .sample_ids = run.tensor<const std::uint32_t>(sample_ids_),
                   .scalars = run.at.scalars,
                   .y = run.tensor(y_)},
                  memory(run), run.stream);
@@ -37,22 +37,18 @@ class ImageInputNode final : public Node {
  private:
   ActivationId out_;
   ImageInputOptions options_;
-  ImageBuffers buffers_;
+  TensorId images_, sample_ids_;
   std::unique_ptr<ImageInput> op_;
   TensorId y_ = kNoTensor;
 };
 
 }  // namespace
 
-ActivationId image_input(Graph& graph, const ImageInputOptions& options, ImageBuffers& buffers) {
-  const std::int64_t n = graph.options().batch;
-  const Shape shape{n, options.height, options.width, options.channels};
-  MemoryPlan& memory = graph.memory();
-  buffers.images = memory.add("images", static_cast<std::size_t>(shape.n_elements()), true);
-  buffers.labels = memory.add("labels", static_cast<std::size_t>(n) * sizeof(std::int32_t), true);
-  buffers.sample_ids = memory.add("sample ids", static_cast<std::size_t>(n) * sizeof(std::uint32_t), true);
+ActivationId image_input(Graph& graph, const ImageInputOptions& options, graph::TensorId images,
+                         graph::TensorId sample_ids) {
+  const Shape shape{graph.options().batch, options.height, options.width, options.channels};
   const ActivationId out = graph.add_activation({.name = "input", .shape = shape, .dtype = graph.options().dtype});
-  graph.add_node<ImageInputNode>(out, options, buffers);
+  graph.add_node<ImageInputNode>(out, options, images, sample_ids);
   return out;
 }
 

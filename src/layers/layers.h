@@ -14,12 +14,6 @@ namespace lockstep::layers {
 using graph::ActivationId;
 using graph::Graph;
 
-/// uint8 images (N, H, W, C) to normalised (N, H, W, C), cropped and flipped. The buffers that a step's data goes to.
-struct ImageBuffers {
-  graph::TensorId images = graph::kNoTensor;      // (N, H, W, C) uint8
-  graph::TensorId labels = graph::kNoTensor;      // (N) int32
-  graph::TensorId sample_ids = graph::kNoTensor;  // (N) uint32
-};
 struct ImageInputOptions {
   int height = 0, width = 0, channels = 0;  // pixels
   std::vector<float> mean, stddev;
@@ -27,7 +21,9 @@ struct ImageInputOptions {
   bool flip = false;
   std::uint32_t seed = 0;
 };
-ActivationId image_input(Graph& graph, const ImageInputOptions& options, ImageBuffers& buffers);
+/// Images (N, H, W, C) uint8 to normalised ones (N, H, W, C), cropped and flipped. `sample_ids`: (N) uint32.
+ActivationId image_input(Graph& graph, const ImageInputOptions& options, graph::TensorId images,
+                         graph::TensorId sample_ids);
 
 struct ConvolutionOptions {
   std::int64_t out_channels = 0;
@@ -67,8 +63,8 @@ struct LinearOptions {
 /// y = f(x W^T + b), over the last dimension of x, in the type of x.
 ActivationId linear(Graph& graph, ActivationId x, const std::string& name, const LinearOptions& options);
 
-/// The loss of (..., classes) logits; its LossSums over samples lie `sums_offset` bytes into exchange memory.
-void cross_entropy(Graph& graph, ActivationId logits, const ImageBuffers& buffers, float label_smoothing,
+/// The loss of (..., classes) logits by `labels`, (...) int32. Its LossSums lie `sums_offset` bytes into exchange memory.
+void cross_entropy(Graph& graph, ActivationId logits, graph::TensorId labels, float label_smoothing,
                    std::size_t sums_offset);
 
 }  // namespace lockstep::layers

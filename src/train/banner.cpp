@@ -18,7 +18,7 @@ namespace {
 
 double mib(std::size_t size_bytes) { return static_cast<double>(size_bytes) / (1 << 20); }
 
-/// What a site or user told NCCL and Open MPI of the network: "NCCL_SOCKET_IFNAME=eth0".
+/// The settings of a site or user for NCCL's and Open MPI's network: "NCCL_SOCKET_IFNAME=eth0".
 std::vector<std::string> network_settings() {
   std::vector<std::string> found;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -87,14 +87,14 @@ void write_banner(Session& s) {
   }
   if (s.config.device == "auto" && s.backend->memory_space() == MemorySpace::host)
     log::info("device: the processor, since {}", reason_for_no_gpu());
-  const data::ImageSetInfo& images = s.train_set->info();
-  log::info("data: {} ({} samples of {}x{}x{}, {} classes){}", images.path, images.n_samples, images.height,
-            images.width, images.channels, images.classes,
-            s.validation_set ? fmt::format("; validation: {} ({} samples)", s.validation_set->info().path,
-                                           s.validation_set->info().n_samples)
-                             : "");
-  log::info("model: {}-{} ({} stem, {} classes), {} parameters", s.config.model.family, s.config.model.depth,
-            s.config.model.stem, s.config.model.classes, s.plan->parameters().n_canonical());
+  const data::DatasetInfo& train_set = s.task->train_set()->info();
+  std::string data =
+      fmt::format("data: {} ({} samples of {})", train_set.path, train_set.n_samples, s.task->describe_samples());
+  if (const auto set = s.task->validation_set())
+    data += fmt::format("; validation: {} ({} samples)", set->info().path, set->info().n_samples);
+  log::info("{}", data);
+  const tasks::ModelName model = s.task->model_name();
+  log::info("model: {} ({}), {} parameters", model.title, model.details, s.plan->parameters().n_canonical());
   log::info("batch: {}; {} steps an epoch, {} steps", batch_text(s.plan->batch()), s.steps_per_epoch, s.last_step);
   log::info("communication: {}; {} bucket{} of up to {:g} MiB", s.communicator->describe(), s.plan->buckets().size(),
             s.plan->buckets().size() == 1 ? "" : "s", s.config.comm.bucket_mb);
@@ -102,7 +102,7 @@ void write_banner(Session& s) {
     log::info("network settings: {}", fmt::join(settings, " "));
   log::info("memory of rank 0:\n{}", memory_text(s.plan->memory()));
   for (const std::string& note : s.notes) log::info("{}", note);
-  if (!s.resumed_from.empty()) log::info("continues from {} (step {})", s.resumed_from, s.progress.step);
+  if (!s.resumed_from.empty()) log::info("resumed from {} (step {})", s.resumed_from, s.progress.step);
 }
 
 }  // namespace lockstep::train

@@ -1,4 +1,4 @@
-// What a run or a plan tells before the first step: ranks, hosts, processors, batch, communication, memory.
+// What a run or a plan reports before the first step: ranks, hosts, processors, batch, communication, memory.
 #pragma once
 
 #include <string>

@@ -16,7 +16,7 @@ std::int64_t quotient_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / 
 
 }  // namespace
 
-std::int64_t batch_that_fits(const Config& config, const data::ImageSetInfo& images, int ranks, Backend& backend,
+std::int64_t batch_that_fits(const Config& config, const tasks::Task& task, int ranks, Backend& backend,
                              const comm::Topology& topology, std::size_t memory_bytes, std::int64_t limit) {
   const double room = kUsableMemory * static_cast<double>(memory_bytes);
   const auto total_of = [&](std::int64_t batch) {
@@ -24,7 +24,7 @@ std::int64_t batch_that_fits(const Config& config, const data::ImageSetInfo& ima
     other.train.accumulate = 1;
     other.train.batch_per_rank = config.train.micro_batches > 0 ? 0 : batch;
     other.train.global_batch = config.train.micro_batches * batch;
-    const StepPlan plan(other, images, batch_shape(other, 0, ranks), backend, topology);
+    const StepPlan plan(other, task, batch_shape(other, 0, ranks), backend, topology);
     return static_cast<double>(plan.memory().total());
   };
   limit = std::max<std::int64_t>(1, limit);

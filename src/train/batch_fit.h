@@ -5,9 +5,9 @@
 #include <cstdint>
 
 #include "comm/topology.h"
-#include "data/dataset.h"
 #include "lockstep/backend.h"
 #include "lockstep/config.h"
+#include "tasks/task.h"
 
 namespace lockstep::train {
 
@@ -16,7 +16,7 @@ inline constexpr double kUsableMemory = 0.9;
 
 /// The largest number of samples that a rank may run at once, so that its step fits into that part of `memory_bytes`
 /// (DeviceInfo's); a multiple of 8 from 8 on. At most `limit`; 0 where a single one does not fit.
-std::int64_t batch_that_fits(const Config& config, const data::ImageSetInfo& images, int ranks, Backend& backend,
+std::int64_t batch_that_fits(const Config& config, const tasks::Task& task, int ranks, Backend& backend,
                              const comm::Topology& topology, std::size_t memory_bytes, std::int64_t limit);
 
 /// Whether train.batch_per_rank or train.accumulate asks for what fits.

@@ -10,7 +10,7 @@
 namespace lockstep::train {
 namespace {
 
-/// The checkpoint itself has its name: what fails here does not undo it.
+/// The checkpoint already has its name. A failure here does not undo it.
 template <typename Work>
 void warn_if_it_fails(Work work) {
   try {
@@ -83,22 +83,19 @@ void Checkpointing::save(std::int64_t steps_done, std::optional<double> quality)
 }
 
 checkpoint::StateJson Checkpointing::state(std::int64_t steps_done, std::optional<double> quality) const {
-  const LossSums& sums = recorder_.epoch_so_far();
-  const Config::Model& m = s_.config.model;
-  checkpoint::StateJson json{
-      {"format_version", checkpoint::kFormatVersion},
-      {"layout_version", checkpoint::kLayoutVersion},
-      {"model", {{"family", m.family}, {"depth", m.depth}, {"stem", m.stem}, {"classes", m.classes}}},
-      {"precision", name(s_.config.precision)},
-      {"step", steps_done},
-      {"epoch", steps_done / s_.steps_per_epoch},
-      {"samples", s_.samples_after(steps_done)},
-      {"global_batch", s_.config.train.global_batch},
-      {"seed", s_.config.run.seed},
-      {"steps_per_epoch", s_.steps_per_epoch},
-      {"configuration", config::learning_yaml(s_.config)},
-      {"epoch_sums", {sums.loss, sums.correct, sums.samples}},
-      {"quality", quality ? checkpoint::StateJson(*quality) : checkpoint::StateJson()}};
+  checkpoint::StateJson json{{"format_version", checkpoint::kFormatVersion},
+                             {"layout_version", checkpoint::kLayoutVersion},
+                             {"model", checkpoint::StateJson(s_.task->model_stamp())},
+                             {"precision", name(s_.config.precision)},
+                             {"step", steps_done},
+                             {"epoch", steps_done / s_.steps_per_epoch},
+                             {"samples", s_.samples_after(steps_done)},
+                             {"global_batch", s_.config.train.global_batch},
+                             {"seed", s_.config.run.seed},
+                             {"steps_per_epoch", s_.steps_per_epoch},
+                             {"configuration", config::learning_yaml(s_.config)},
+                             {"epoch_sums", numbers_of(recorder_.epoch_so_far())},
+                             {"quality", quality ? checkpoint::StateJson(*quality) : checkpoint::StateJson()}};
   if (s_.plan->loss_scaling()) {
     const LossScale loss_scale = s_.replica->loss_scale();
     json["loss_scale"] = {{"scale", loss_scale.scale}, {"good_steps", loss_scale.good_steps}};
@@ -135,8 +132,8 @@ void Checkpointing::conclude(const checkpoint::BackgroundSaver::Outcome& outcome
   }
   if (s_.leader())
     log::error(
-        "the checkpoint of step {} was not written: {}; the last good one is {}; it is tried again when the "
-        "next is due",
+        "the checkpoint of step {} was not written: {}; the last good one is {}; the next one is tried when it is "
+        "due",
         running_.step, outcome.error->what(), last_good_.empty() ? "none yet" : last_good_);
 }
 

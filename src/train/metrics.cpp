@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
+#include <cctype>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -52,10 +53,12 @@ Json begin_event(const char* event, std::int64_t step) {
 
 struct Metrics::State {
   std::string directory, jsonl_path;
+  Naming naming;
   Descriptor jsonl;
   std::unique_ptr<EventWriter> tensorboard;
 
-  explicit State(const Options& options) : directory(options.directory), jsonl_path(directory + "/metrics.jsonl") {
+  explicit State(const Options& options)
+      : directory(options.directory), jsonl_path(directory + "/metrics.jsonl"), naming(options.naming) {
     std::filesystem::create_directories(directory);
     const bool is_fresh = options.resume_step < 0;
     if (is_fresh) {
@@ -71,7 +74,7 @@ struct Metrics::State {
 
   bool was_refused = false;
 
-  /// A full disk costs figures, not the run: said once, until it can be written again.
+  /// A full disk costs figures, not the run. One warning is given until the files can be written again.
   template <typename Work>
   void write_or_warn(Work work) {
     try {
@@ -86,9 +89,23 @@ struct Metrics::State {
     write_or_warn([&] { write_fully(jsonl.get(), object.dump() + "\n", jsonl_path); });
   }
 
-  void write_scalars(const Json& object, std::initializer_list<EventWriter::Scalar> scalars) {
+  /// Adds one key for each measure.
+  void add(Json& object, const std::string& prefix, const std::vector<double>& values) const {
+    for (std::size_t i = 0; i < values.size(); ++i) object[prefix + naming.measures[i].key] = values[i];
+  }
+
+  /// Figures for TensorBoard, under "GROUP/NAME".
+  struct Scalars {
+    std::vector<std::pair<std::string, double>> tagged;
+    void add(const std::string& tag, double value) { tagged.emplace_back(tag, value); }
+  };
+  void add(Scalars& scalars, const std::string& group, const std::vector<double>& values) const {
+    for (std::size_t i = 0; i < values.size(); ++i) scalars.add(group + naming.measures[i].key, values[i]);
+  }
+  void write_scalars(const Json& object, const Scalars& scalars) {
     if (!tensorboard) return;
-    write_or_warn([&] { tensorboard->write(object["step"], object["time_unix"], {scalars.begin(), scalars.size()}); });
+    const std::vector<EventWriter::Scalar> views(scalars.tagged.begin(), scalars.tagged.end());
+    write_or_warn([&] { tensorboard->write(object["step"], object["time_unix"], views); });
   }
 };
 
@@ -100,16 +117,15 @@ Metrics::~Metrics() = default;
 
 void Metrics::step(const StepRecord& r) {
   if (!state_) return;
+  const std::string& rate_key = state_->naming.unit.rate_key;
   Json object = begin_event("step", r.step);
-  object.update({{"epoch", r.epoch},
-                 {"samples", r.samples},
-                 {"loss", r.loss},
-                 {"accuracy", r.accuracy},
-                 {"learning_rate", r.learning_rate},
+  object.update({{"epoch", r.epoch}, {"samples", r.samples}});
+  state_->add(object, "", r.measures);
+  object.update({{"learning_rate", r.learning_rate},
                  {"gradient_norm", r.gradient_norm},
                  {"skipped_steps", r.skipped_steps},
                  {"step_seconds", r.step_seconds},
-                 {"samples_per_second", r.samples_per_second},
+                 {rate_key, r.rate},
                  {"data_wait_seconds", r.data_wait_seconds},
                  {"exposed_communication_seconds", r.exposed_communication_seconds},
                  {"memory_bytes", whole(r.memory_bytes)},
@@ -125,48 +141,44 @@ void Metrics::step(const StepRecord& r) {
   }
   if (r.loss_scale) object["loss_scale"] = *r.loss_scale;
   state_->write(object);
-  state_->write_scalars(object, {{"train/loss", r.loss},
-                                 {"train/accuracy", r.accuracy},
-                                 {"train/learning_rate", r.learning_rate},
-                                 {"train/gradient_norm", r.gradient_norm},
-                                 {"performance/step_seconds", r.step_seconds},
-                                 {"performance/samples_per_second", r.samples_per_second},
-                                 {"performance/data_wait_seconds", r.data_wait_seconds},
-                                 {"performance/exposed_communication_seconds", r.exposed_communication_seconds},
-                                 {"performance/memory_bytes", r.memory_bytes}});
-  if (r.loss_scale) state_->write_scalars(object, {{"train/loss_scale", *r.loss_scale}});
+  State::Scalars scalars;
+  state_->add(scalars, "train/", r.measures);
+  scalars.add("train/learning_rate", r.learning_rate);
+  scalars.add("train/gradient_norm", r.gradient_norm);
+  scalars.add("performance/step_seconds", r.step_seconds);
+  scalars.add("performance/" + rate_key, r.rate);
+  scalars.add("performance/data_wait_seconds", r.data_wait_seconds);
+  scalars.add("performance/exposed_communication_seconds", r.exposed_communication_seconds);
+  scalars.add("performance/memory_bytes", r.memory_bytes);
+  state_->write_scalars(object, scalars);
+  if (r.loss_scale) state_->write_scalars(object, {{{"train/loss_scale", *r.loss_scale}}});
 }
 
 void Metrics::epoch(const EpochRecord& r) {
   if (!state_) return;
+  const std::string& rate_key = state_->naming.unit.rate_key;
   Json object = begin_event("epoch", r.step);
-  object.update({{"epoch", r.epoch},
-                 {"samples", r.samples},
-                 {"loss", r.train_loss},
-                 {"accuracy", r.train_accuracy},
-                 {"learning_rate", r.learning_rate},
-                 {"samples_per_second", r.samples_per_second},
-                 {"epoch_seconds", r.epoch_seconds}});
-  if (r.evaluated) {
-    object.update({{"validation_loss", r.validation_loss}, {"validation_accuracy", r.validation_accuracy}});
-  }
+  object.update({{"epoch", r.epoch}, {"samples", r.samples}});
+  state_->add(object, "", r.train);
+  object.update({{"learning_rate", r.learning_rate}, {rate_key, r.rate}, {"epoch_seconds", r.epoch_seconds}});
+  state_->add(object, "validation_", r.validation);
   state_->write(object);
-  state_->write_scalars(object, {{"epoch/loss", r.train_loss},
-                                 {"epoch/accuracy", r.train_accuracy},
-                                 {"epoch/samples_per_second", r.samples_per_second}});
+  State::Scalars scalars;
+  state_->add(scalars, "epoch/", r.train);
+  scalars.add("epoch/" + rate_key, r.rate);
+  state_->write_scalars(object, scalars);
 }
 
 void Metrics::evaluation(const EvaluationRecord& r) {
   if (!state_) return;
   Json object = begin_event("evaluation", r.step);
-  object.update({{"epoch", r.epoch},
-                 {"samples", r.samples},
-                 {"loss", r.loss},
-                 {"accuracy", r.accuracy},
-                 {"evaluation_seconds", r.seconds},
-                 {"samples_per_second", r.samples_per_second}});
+  object.update({{"epoch", r.epoch}, {"samples", r.samples}});
+  state_->add(object, "", r.measures);
+  object.update({{"evaluation_seconds", r.seconds}, {state_->naming.unit.rate_key, r.rate}});
   state_->write(object);
-  state_->write_scalars(object, {{"validation/loss", r.loss}, {"validation/accuracy", r.accuracy}});
+  State::Scalars scalars;
+  state_->add(scalars, "validation/", r.measures);
+  state_->write_scalars(object, scalars);
 }
 
 void Metrics::checkpoint(const CheckpointRecord& r) {
@@ -181,31 +193,33 @@ void Metrics::checkpoint(const CheckpointRecord& r) {
 
 void Metrics::summary(const Summary& r) {
   if (!state_) return;
-  const Json object{{"status", r.status},
-                    {"steps", r.steps},
-                    {"epochs", r.epochs},
-                    {"samples", r.samples},
-                    {"skipped_steps", r.skipped_steps},
-                    {"final_loss", r.final_loss},
-                    {"final_accuracy", r.final_accuracy},
-                    {"best_loss", r.best_loss},
-                    {"best_accuracy", r.best_accuracy},
-                    {"samples_per_second", r.samples_per_second},
-                    {"seconds", r.seconds},
-                    {"ranks", r.ranks},
-                    {"versions", Json::parse(versions_json())}};
+  Json object{{"status", r.status},
+              {"steps", r.steps},
+              {"epochs", r.epochs},
+              {"samples", r.samples},
+              {"skipped_steps", r.skipped_steps}};
+  state_->add(object, "final_", r.final_measures);
+  state_->add(object, "best_", r.best_measures);
+  object.update({{state_->naming.unit.rate_key, r.rate},
+                 {"seconds", r.seconds},
+                 {"ranks", r.ranks},
+                 {"versions", Json::parse(versions_json())}});
   replace_file(state_->directory + "/metrics.json", object.dump(2) + "\n");
 }
 
-std::string epoch_line(const EpochRecord& r) {
-  const std::string head = fmt::format("Epoch [{}/{}] LR: {:.6f} | ", r.epoch, r.epochs, r.learning_rate);
-  const std::string tail = fmt::format("Throughput: {:.1f} img/s", r.samples_per_second);
-  if (!r.evaluated) {
-    return fmt::format("{}Loss (train): {:.3f} | Accuracy (train): {:.2f}% | {}", head, r.train_loss,
-                       100 * r.train_accuracy, tail);
+std::string epoch_line(const EpochRecord& r, const Naming& naming) {
+  std::string line = fmt::format("Epoch [{}/{}] LR: {:.6f} | ", r.epoch, r.epochs, r.learning_rate);
+  const bool evaluated = !r.validation.empty();
+  for (std::size_t i = 0; i < r.train.size(); ++i) {
+    const tasks::Measure& measure = naming.measures[i];
+    std::string label = measure.key;
+    label[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(label[0])));
+    line += fmt::format("{} ({}): {}", label, evaluated ? "train, val" : "train",
+                        measure.text(r.train[i], measure.epoch_digits));
+    if (evaluated) line += ", " + measure.text(r.validation[i], measure.epoch_digits);
+    line += " | ";
   }
-  return fmt::format("{}Loss (train, val): {:.3f}, {:.3f} | Accuracy (train, val): {:.2f}%, {:.2f}% | {}", head,
-                     r.train_loss, r.validation_loss, 100 * r.train_accuracy, 100 * r.validation_accuracy, tail);
+  return line + fmt::format("Throughput: {:.1f} {}", r.rate, naming.unit.rate_unit);
 }
 
 }  // namespace lockstep::train

@@ -1,30 +1,35 @@
-// What a run writes for people and programs: metrics.jsonl (one object a logged step, epoch, evaluation, checkpoint),
-// metrics.json (the summary), TensorBoard event files, the epoch line of the log, the progress bar. Rank 0 only.
-// Keys and their units: DESIGN, "A run directory".
+// What a run writes for people and programs: metrics.jsonl (one object per logged step, epoch, evaluation and
+// checkpoint), metrics.json (the summary), TensorBoard event files, the epoch line of the log, the progress bar. Rank 0
+// only. Keys and their units: docs/using.md. Which figures are reported of a result, and their names, is the task's
+// business: a record has one value for each of its measures.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "tasks/task.h"
+
 namespace lockstep::train {
 
+/// Of each rank: memory and utilisation of the device where its driver reports them, otherwise of the process (its
+/// greatest memory so far; CPU seconds per second).
 struct PerRank {
-  // Of the device where it tells them, else of the process: its greatest memory so far; CPU seconds over elapsed.
   std::vector<double> loss, data_wait_seconds, memory_bytes, utilisation;
   std::vector<double> host_memory_bytes, cpu_utilisation;  // of the process beside a device; else empty
 };
 
 struct StepRecord {
-  std::int64_t step = 0, epoch = 0,
-               samples = 0;       // samples so far, of all ranks; step and epoch count finished ones from 1
-  double loss = 0, accuracy = 0;  // means over all ranks' samples
+  std::int64_t step = 0, epoch = 0;  // finished ones, counted from 1
+  std::int64_t samples = 0;          // so far, of all ranks
+  std::vector<double> measures{};    // over all ranks
   double learning_rate = 0, gradient_norm = 0;
   std::int64_t skipped_steps = 0;      // since this start of the run: loss or gradient not finite, or a spike
   std::optional<double> loss_scale{};  // of the step; nothing: gradients are not scaled
-  double step_seconds = 0, samples_per_second = 0, data_wait_seconds = 0, exposed_communication_seconds = 0;
+  double step_seconds = 0, rate = 0, data_wait_seconds = 0, exposed_communication_seconds = 0;
   double memory_bytes = 0;
   int ranks = 1;
   PerRank per_rank{};
@@ -32,38 +37,46 @@ struct StepRecord {
 
 struct EpochRecord {
   std::int64_t step = 0, epoch = 0, epochs = 0, samples = 0;
-  double learning_rate = 0, train_loss = 0, train_accuracy = 0;  // accuracies in [0, 1]
-  bool evaluated = false;
-  double validation_loss = 0, validation_accuracy = 0;
-  double samples_per_second = 0, epoch_seconds = 0;
+  double learning_rate = 0;
+  std::vector<double> train{}, validation{};  // measures; validation: empty where it was not evaluated
+  double rate = 0, epoch_seconds = 0;
 };
 
 struct EvaluationRecord {
   std::int64_t step = 0, epoch = 0, samples = 0;  // samples: evaluated
-  double loss = 0, accuracy = 0, seconds = 0, samples_per_second = 0;
+  std::vector<double> measures{};
+  double seconds = 0, rate = 0;
 };
 
 struct CheckpointRecord {
   std::int64_t step = 0;
   std::string path;
-  double seconds = 0, blocked_seconds = 0, size_bytes = 0;  // from the copy to the name; of it, training stood still
+  double seconds = 0, blocked_seconds = 0, size_bytes = 0;  // from the copy to the rename; part of it training waited
 };
 
 struct Summary {
   std::string status;  // done | stopped | failed
   std::int64_t steps = 0, epochs = 0, samples = 0, skipped_steps = 0;
-  double final_loss = 0, final_accuracy = 0, best_loss = 0, best_accuracy = 0;  // validation, else training
-  double samples_per_second = 0, seconds = 0;
+  std::vector<double> final_measures{}, best_measures{};  // of validation, else of training
+  double rate = 0, seconds = 0;
   int ranks = 1;
 };
+
+/// How a task's figures are named.
+struct Naming {
+  std::span<const tasks::Measure> measures;
+  tasks::CountUnit unit;
+};
+inline Naming naming_of(const tasks::Task& task) { return {task.measures(), task.count_unit()}; }
 
 class Metrics {
  public:
   struct Options {
-    std::string directory;          // RUN
-    std::int64_t resume_step = -1;  // lines and events beyond it are cut; -1: a fresh run, files are replaced
+    std::string directory;  // RUN
+    Naming naming{};
+    std::int64_t resume_step = -1;  // lines and events beyond it are removed; -1: a fresh run, files are replaced
     bool tensorboard = true;
-    bool enabled = true;  // false: other ranks than 0; every call does nothing
+    bool enabled = true;  // false, on ranks other than 0: every call does nothing
   };
   explicit Metrics(const Options& options);
   ~Metrics();
@@ -78,9 +91,9 @@ class Metrics {
   std::unique_ptr<State> state_;
 };
 
-/// "Epoch [3/3] LR: 0.001000 | Loss (train, val): 5.149, 5.664 | Accuracy (train, val): 2.16%, 0.98% | Throughput:
-/// 704.9 img/s"
-std::string epoch_line(const EpochRecord& record);
+/// For images: "Epoch [3/3] LR: 0.001000 | Loss (train, val): 5.149, 5.664 | Accuracy (train, val): 2.16%, 0.98% |
+/// Throughput: 704.9 img/s"
+std::string epoch_line(const EpochRecord& record, const Naming& naming);
 
 /// A bar on the terminal's last line with steps, it/s and ETA; nothing where standard error is no terminal.
 class ProgressBar {

@@ -1,5 +1,5 @@
-// What the trainer tells while it runs: log lines, metrics, the progress bar, the epoch's means. Keeps the loop
-// readable.
+// What the trainer reports while it runs: log lines, metrics, the progress bar, and the sums of the epoch. Keeps the
+// training loop readable.
 #pragma once
 
 #include <memory>
@@ -12,10 +12,10 @@
 
 namespace lockstep::train {
 
-/// What one step took on this rank.
+/// The time that one step took on this rank.
 struct StepClock {
   double seconds = 0;            // end to end, waiting included
-  double data_wait_seconds = 0;  // of it, for the loader
+  double data_wait_seconds = 0;  // part of it: waiting for the loader
   double cpu_seconds = 0;        // of all threads
 };
 
@@ -24,11 +24,11 @@ class Recorder {
   explicit Recorder(Session& session);
 
   bool logs(std::int64_t step) const;
-  /// A step was given to the device: takes the time since the one before.
+  /// A step was given to the device: the time since the step before it.
   StepClock lap();
-  /// Its result is known (perhaps a step later). Collective on logged steps.
+  /// The result of a step is known (perhaps one step later). Collective on logged steps.
   void step(std::int64_t step, const StepResult& result, double learning_rate, const StepClock& clock);
-  /// What comes between steps (evaluation, checkpoints) is over: the next step begins now.
+  /// Evaluation and checkpoints between steps are over: the next step begins now.
   void restart_clock();
   void epoch(std::int64_t step, double learning_rate, const LossSums* validation);
   void evaluation(std::int64_t step, const LossSums& sums, double seconds);
@@ -42,22 +42,27 @@ class Recorder {
 
  private:
   void write_step(std::int64_t step, const StepResult& result, double learning_rate, const StepClock& clock);
-
-  void warn_of(const SlowRank& slow, const std::string& host);
+  void gather_ranks(StepRecord& record, const StepResult& result, const StepClock& clock);
+  void warn_of_slow_rank();
+  std::vector<double> measures_of(const LossSums& sums) const;
+  std::string text_of(const std::vector<double>& measures, int tasks::Measure::*digits) const;
 
   Session& session_;
+  const Naming naming_;
   Metrics metrics_;
   std::unique_ptr<ProgressBar> bar_;
   Clock::time_point begin_, step_begin_, epoch_begin_;
-  double waited_seconds_ = 0, interval_seconds_ = 0;  // since the step logged before: for sums over ranks, of all
+  double waited_seconds_ = 0, interval_seconds_ = 0;  // since the last logged step: waiting for sums over ranks, of all
+  std::vector<double> waits_;                         // of each rank, up to the last logged step: part of its time
+  std::vector<std::string> hosts_;                    // of each rank
   std::optional<Clock::time_point> last_warning_;     // of a slow rank
-  double device_memory_ = -1;                         // bytes, the most that was seen; -1: not known
+  double device_memory_ = -1;                         // bytes, the greatest that was seen; -1: not known
   double cpu_seconds_ = 0, paused_seconds_ = 0, epoch_paused_seconds_ = 0;
   std::int64_t trained_samples_ = 0, skipped_steps_ = 0;
   LossSums epoch_sums_, last_epoch_sums_;
-  double resumed_samples_ = 0;  // of epoch_sums_, taken before this run was continued
-  double best_accuracy_ = 0, best_loss_ = 0, final_accuracy_ = 0, final_loss_ = 0;
-  bool has_best_ = false;
+  double resumed_count_ = 0;  // of epoch_sums_: counted before this run was resumed
+  LossSums final_sums_;       // of the last evaluation or step
+  std::vector<double> best_;  // measures of evaluations, each the best on its own; empty: there was none
 };
 
 }  // namespace lockstep::train

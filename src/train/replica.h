@@ -1,9 +1,12 @@
-// One rank's copy of the model and all its memory: five arenas, each allocated once, and the step on them.
-// The trainer begins a step and runs its micro-batches, the last of which ends it; nothing here knows which backend it
-// runs on.
+// One rank's copy of the model and all its memory: five arenas, each allocated once, and the step on them. Nothing here
+// knows which backend it runs on, or what is trained.
 //
-// The host runs ahead of the device by a step: what a step is given and what it tells lie in two slots of host memory
-// in turn. Between them a micro-batch is the same work each time (CapturedGraph), so that a device can start it as one.
+// A step is written as
+//     begin_step(); for each micro-batch { forward(); backward(); } reduce(); update();
+// The host runs ahead of the device by one step: what a step is given and what it reports lie in two slots of host
+// memory in turn. Apart from these a micro-batch is the same work each time, with everything that follows the last one
+// in the step. So a device can capture it as a graph (CapturedGraph) in the first calls. Later, forward() launches the
+// graph, and the calls after it, up to the next micro-batch, have nothing left to do.
 #pragma once
 
 #include <array>
@@ -25,18 +28,22 @@
 #include "train/step_plan.h"
 #include "train/uploader.h"
 
+namespace lockstep::test {
+class ReplicaProbe;  // reads gradients
+}
+
 namespace lockstep::train {
 
-/// What one step told: over all ranks' samples, and this rank's own.
+/// The result of one step: over all ranks' samples, and this rank's own.
 struct StepResult {
   LossSums sums, local;
-  StepFlags flags;  // ranks that said so
+  StepFlags flags;  // the number of ranks that set each
   double gradient_norm = 0;
   std::uint32_t is_applied = 0;  // 0: skipped, on all ranks alike; weights, optimizer and statistics are as before
   LossScale loss_scale, next_loss_scale;  // of this step, and of the one after it
   double exposed_communication_seconds = 0;
 
-  /// Skipped for nothing but a loss scale that was too great: it is less now.
+  /// The step was skipped for no other reason than a loss scale that was too great. The scale is smaller now.
   bool only_overflowed() const {
     return is_applied == 0 && next_loss_scale.scale < loss_scale.scale && std::isfinite(sums.loss);
   }
@@ -47,17 +54,22 @@ class Replica {
   Replica(StepPlan& plan, Backend& backend, Communicator& communicator);
   ~Replica();
 
-  // One training step. `global`: samples of all ranks in micro-batches of this number.
-  void begin_step(const StepScalars& scalars, const StepFlags& flags = {});
-  /// Forward and backward of a micro-batch that is not the last.
-  void run_micro_batch(const data::Batch& batch, int micro_batch, std::int64_t global);
-  /// The last micro-batch, during whose backward buckets start on their way; then the sums over ranks, then the update.
-  void finish_step(const data::Batch& batch, int micro_batch, std::int64_t global);
-  /// As finish_step(), but the weights stay as they are: for tests of gradients.
-  void finish_without_update(const data::Batch& batch, int micro_batch, std::int64_t global);
-  /// Of the step just run (0) or of the one before it (1), for which the host has nothing to wait as a rule.
+  // One training step, in this order
+  /// `shape`: of the step's batch; its last micro-batch is the last of the step.
+  void begin_step(const BatchShape& shape, const StepScalars& scalars, const StepFlags& flags = {});
+  /// Of the next micro-batch.
+  void forward(const data::Batch& batch);
+  /// In the last micro-batch, the sums of gradients over ranks begin while the backward pass still runs.
+  void backward();
+  /// The sums over ranks of the loss, and the end of those of the gradients.
+  void reduce();
+  /// The norm of the gradients, by which the device decides whether the step is applied; then weights, optimizer state
+  /// and running statistics.
+  void update();
+  /// Of the last step (0), or of the one before it (1), for which the host usually does not have to wait.
   StepResult result(int steps_ago);
 
+  // Evaluation
   /// Loss sums of this rank's samples with running statistics.
   LossSums evaluate(const data::Batch& batch);
   /// Between steps: sums over ranks.
@@ -66,7 +78,7 @@ class Replica {
   // State
   /// Collective. Weights from Philox: the same on any number of ranks.
   void initialize(std::uint32_t seed);
-  /// Kept from step to step, as weights are; where gradients are not scaled 1, and setting it does nothing.
+  /// Kept from step to step, as weights are. It is 1 where gradients are not scaled, and setting it then does nothing.
   LossScale loss_scale() const;
   void set_loss_scale(const LossScale& loss_scale);
   /// Hash of parameters and running statistics: equal on all ranks, or something is wrong.
@@ -75,15 +87,15 @@ class Replica {
   std::vector<checkpoint::TensorTarget> targets();
   /// Parameters and running statistics under torchvision's names.
   std::vector<checkpoint::NamedTensor> named_tensors(std::int64_t step) const;
-  /// Canonical gradient of a parameter after reduce(), times the loss scale, for tests.
-  std::vector<float> gradient(const std::string& name) const;
-  std::vector<float> parameter(const std::string& name) const;
-  /// Weights from `tensors`; a head of another size keeps its initial values and is named in the result.
+  /// Weights from `tensors`. A head of another shape keeps its initial values; the result has a sentence on each such
+  /// tensor.
   std::vector<std::string> load_named(const std::vector<checkpoint::NamedTensor>& tensors);
 
   const graph::ParameterTable& parameters() const { return plan_.parameters(); }
 
  private:
+  friend class test::ReplicaProbe;
+
   std::vector<StateTensor> tensors() const;
   float* place_of(const StateTensor& tensor) const;
   void write(float* at, const graph::Parameter* parameter, std::span<const float> canonical);
@@ -91,22 +103,20 @@ class Replica {
   float* parameter_arena() const { return static_cast<float*>(parameters_->data()); }
   float* gradient_arena() const { return static_cast<float*>(gradients_->data()); }
   float* optimizer_state() const;
-  std::vector<float> unpacked(const std::string& name, float* arena) const;
   void upload(const PlannedGraph& planned, const data::Batch& batch);
-  void forward(PlannedGraph& planned, int micro_batch);
-  void run_last_micro_batch(PlannedGraph& planned, int micro_batch);
-  void reduce();
-  void update();
+  void backward_of_last();
+  void apply_update();
+  void end_capture();
   void report();
-  /// Of what is given to the stream for a micro-batch: the same key, the same work.
+  /// What decides which work a micro-batch gives to the stream: equal keys, equal work.
   struct MicroBatchKey {
     std::int64_t n_samples = 0, global = 0;
-    int micro_batch = 0;
+    int number = 0;
     bool is_last = false;
     int slot = 0;  // of the last micro-batch, which measures time by the slot's events
     auto operator<=>(const MicroBatchKey&) const = default;
   };
-  CapturedGraph& captured_graph(const MicroBatchKey& key);
+  CapturedGraph& captured_graph(const MicroBatchKey& key, const PlannedGraph& planned);
 
   StepPlan& plan_;
   Backend& backend_;
@@ -125,7 +135,7 @@ class Replica {
   StepState* state_ = nullptr;       // in the backend's memory, as are the next two
   LossScale* loss_scale_ = nullptr;  // null: gradients are not scaled
   StepSums* sums_ = nullptr;
-  /// What a step is given and what it tells, in the host's memory.
+  /// What a step is given and what it reports, in the host's memory.
   struct HostStep {
     StepScalars scalars;
     StepFlags flags;
@@ -137,8 +147,18 @@ class Replica {
   };
   std::unique_ptr<Memory> host_memory_;
   std::array<Slot, 2> slots_;
-  int current_ = 0;
-  std::unique_ptr<DeviceTrace> device_trace_;  // null: none is taken
+  int current_ = 0;  // slot
+  /// The step being run, and the micro-batch in it.
+  struct Running {
+    BatchShape shape;
+    int micro_batch = -1;
+    PlannedGraph* planned = nullptr;
+    CapturedGraph* capturing = nullptr;  // null: the work of this micro-batch was launched as a whole
+    bool is_last() const { return micro_batch + 1 == shape.n_micro_batches; }
+  };
+  Running running_;
+  std::vector<void*> upload_targets_;          // one for each field
+  std::unique_ptr<DeviceTrace> device_trace_;  // null: no trace is taken
 };
 
 }  // namespace lockstep::train

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "lockstep/error.h"
+#include "tasks/task.h"
 #include "train/run_lock.h"
 
 namespace lockstep::train {
@@ -29,7 +30,7 @@ void fill(std::string& name, const std::string& field, const std::string& value)
 }  // namespace
 
 RunDirectory::RunDirectory(const Config& config) : path_(config.run.path()), name_template_(config.checkpoint.name) {
-  fill(name_template_, "{model}", config.model.family + std::to_string(config.model.depth));
+  fill(name_template_, "{model}", tasks::make_task(config)->model_name().file_name);
   fill(name_template_, "{start}", std::to_string(config.data.start));
   fill(name_template_, "{end}", std::to_string(config.data.end));
 }

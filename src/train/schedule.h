@@ -1,4 +1,4 @@
-// Learning rate as a function of the step: constant, step, cosine, polynomial, with linear warm-up by epochs or steps.
+// The learning rate as a function of the step: constant, step, cosine or polynomial, after a linear warm-up.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace lockstep::train {
 
-/// A pure function of the step, so that a resumed run has the rates of one that was never stopped. With s the step from
-/// 0, W the warm-up and L the length in steps (schedule.steps, else epochs x steps an epoch), lr and final as
+/// A pure function of the step, so that a resumed run has the rates of a run that was never stopped. With s the step
+/// from 0, W the warm-up and L the length in steps (schedule.steps, else epochs x steps per epoch), lr and final as
 /// configured:
 ///   warm-up, s < W:  lr * (s+1) / W
 ///   t = (s - W) / (L - W), from 0 to 1, and 1 beyond the end
@@ -22,7 +22,6 @@ class Schedule {
   /// Throws Error (config_conflict) where the warm-up is longer than the schedule.
   Schedule(const Config::Schedule& config, double learning_rate, std::int64_t steps_per_epoch, std::int64_t epochs);
   double learning_rate(std::int64_t step) const;  // of step 0, 1, ...
-  std::int64_t length() const { return length_; }
 
  private:
   Config::Schedule config_;

@@ -4,60 +4,49 @@
 #include "lockstep/error.h"
 
 namespace lockstep::train {
-namespace {
 
-struct Sizes {
-  std::size_t images, labels, sample_ids;
-  std::size_t buffer() const { return graph::aligned(images) + graph::aligned(labels) + graph::aligned(sample_ids); }
-};
-
-Sizes sizes_of(std::int64_t n, std::size_t image_bytes) {
-  const auto count = static_cast<std::size_t>(n);
-  return {count * image_bytes, count * sizeof(std::int32_t), count * sizeof(std::uint32_t)};
+std::size_t Uploader::size_bytes(std::int64_t capacity, std::span<const data::Field> fields) {
+  std::size_t buffer_bytes = 0;
+  for (const data::Field& field : fields)
+    buffer_bytes += graph::aligned(static_cast<std::size_t>(capacity) * field.size_bytes());
+  return 2 * buffer_bytes;
 }
 
-}  // namespace
-
-std::size_t Uploader::size_bytes(std::int64_t capacity, std::size_t image_bytes) {
-  return 2 * sizes_of(capacity, image_bytes).buffer();
-}
-
-Uploader::Uploader(Backend& backend, std::int64_t capacity, std::size_t image_bytes)
+Uploader::Uploader(Backend& backend, std::int64_t capacity, std::span<const data::Field> fields)
     : backend_(backend),
       capacity_(capacity),
-      image_bytes_(image_bytes),
-      memory_(backend.allocate(size_bytes(capacity, image_bytes), "batches")),
+      memory_(backend.allocate(size_bytes(capacity, fields), "batches")),
       stream_(backend.make_stream()) {
-  const Sizes sizes = sizes_of(capacity, image_bytes);
+  for (const data::Field& field : fields) field_bytes_.push_back(field.size_bytes());
   auto* at = static_cast<std::byte*>(memory_->data());
   for (Buffer& buffer : buffers_) {
-    buffer.place.images = at;
-    buffer.place.labels = at += graph::aligned(sizes.images);
-    buffer.place.sample_ids = at += graph::aligned(sizes.labels);
-    at += graph::aligned(sizes.sample_ids);
+    for (const std::size_t sample_bytes : field_bytes_) {
+      buffer.fields.push_back(at);
+      at += graph::aligned(static_cast<std::size_t>(capacity) * sample_bytes);
+    }
     buffer.filled = backend.make_event();
     buffer.read = backend.make_event();
   }
 }
 
-void Uploader::upload(const data::Batch& batch, std::int64_t n, const Place& target, Stream& stream) {
-  require(static_cast<std::int64_t>(batch.labels.size()) >= n && n <= capacity_, ErrorCode::internal,
-          "a batch of {} samples for a step of {}, and buffers of {}", batch.labels.size(), n, capacity_);
-  const Sizes sizes = sizes_of(n, image_bytes_);
+void Uploader::upload(const data::Batch& batch, std::int64_t n, std::span<void* const> targets, Stream& stream) {
+  const auto n_samples = static_cast<std::size_t>(n);
+  require(n <= capacity_ && batch.fields.size() == field_bytes_.size() && targets.size() == field_bytes_.size() &&
+              batch.fields[0].size() >= n_samples * field_bytes_[0],
+          ErrorCode::internal, "a batch of {} fields does not fit a step of {} samples, or buffers of {}",
+          batch.fields.size(), n, capacity_);
   const Buffer& before = buffers_[static_cast<std::size_t>(current_)];
   current_ = 1 - current_;
   Buffer& buffer = buffers_[static_cast<std::size_t>(current_)];
   stream_->wait(*buffer.read);
-  backend_.copy_to_device(buffer.place.images, batch.images.data(), sizes.images, *stream_);
-  backend_.copy_to_device(buffer.place.labels, batch.labels.data(), sizes.labels, *stream_);
-  backend_.copy_to_device(buffer.place.sample_ids, batch.sample_ids.data(), sizes.sample_ids, *stream_);
+  for (std::size_t i = 0; i < field_bytes_.size(); ++i)
+    backend_.copy_to_device(buffer.fields[i], batch.fields[i].data(), n_samples * field_bytes_[i], *stream_);
   buffer.filled->record(*stream_);
   stream.wait(*buffer.filled);
-  backend_.copy_to_device(target.images, buffer.place.images, sizes.images, stream);
-  backend_.copy_to_device(target.labels, buffer.place.labels, sizes.labels, stream);
-  backend_.copy_to_device(target.sample_ids, buffer.place.sample_ids, sizes.sample_ids, stream);
+  for (std::size_t i = 0; i < field_bytes_.size(); ++i)
+    backend_.copy_to_device(targets[i], buffer.fields[i], n_samples * field_bytes_[i], stream);
   buffer.read->record(stream);
-  // The batch before this one may now be read over.
+  // The caller may now overwrite the batch before this one.
   before.filled->synchronize();
 }
 

@@ -1,12 +1,14 @@
-// Batches on their way to the device: on a stream of their own, into two buffers in turn, so that one travels while the
-// step before it computes. From there the step copies them to where its graph reads them, which is the same place each
-// time (a recorded step has no other).
+// Batches on their way to the device. They travel on a stream of their own, into two buffers in turn, so that one batch
+// travels while the step before it computes. From there the step copies them to where its graph reads them, which is
+// the same place each time, as a captured step needs it.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "data/loader.h"
 #include "lockstep/backend.h"
@@ -16,28 +18,23 @@ namespace lockstep::train {
 class Uploader {
  public:
   /// For batches of at most `capacity` samples. Takes its memory at once.
-  Uploader(Backend& backend, std::int64_t capacity, std::size_t image_bytes);
+  Uploader(Backend& backend, std::int64_t capacity, std::span<const data::Field> fields);
   /// Device memory of both buffers.
-  static std::size_t size_bytes(std::int64_t capacity, std::size_t image_bytes);
+  static std::size_t size_bytes(std::int64_t capacity, std::span<const data::Field> fields);
 
-  struct Place {
-    void* images = nullptr;
-    void* labels = nullptr;
-    void* sample_ids = nullptr;
-  };
-  /// Begins to copy the first `n` samples of `batch`, and copies them on to `target` in `stream`. The batch's memory
-  /// must stay as it is until the call after this one returns.
-  void upload(const data::Batch& batch, std::int64_t n, const Place& target, Stream& stream);
+  /// Begins to copy the first `n` samples of `batch`, and copies them on to `targets`, one for each field, in `stream`.
+  /// The batch's memory must stay as it is until the next call returns.
+  void upload(const data::Batch& batch, std::int64_t n, std::span<void* const> targets, Stream& stream);
 
  private:
   struct Buffer {
-    Place place;
+    std::vector<void*> fields;
     std::unique_ptr<Event> filled, read;
   };
 
   Backend& backend_;
   std::int64_t capacity_;
-  std::size_t image_bytes_;
+  std::vector<std::size_t> field_bytes_;  // of one sample
   std::unique_ptr<Memory> memory_;
   std::unique_ptr<Stream> stream_;
   std::array<Buffer, 2> buffers_;

@@ -87,16 +87,20 @@ std::vector<Notes::Convolution> convolutions_of(const Network& network, Precisio
                       .batch = network.batch,
                       .layout_batch = network.batch},
                      parameters);
-  layers::ImageBuffers buffers;
+  const auto n = static_cast<std::size_t>(network.batch);
+  const graph::TensorId pixels =
+      graph.memory().add("image", n * 3 * static_cast<std::size_t>(network.image * network.image), true);
+  const graph::TensorId labels = graph.memory().add("label", n * sizeof(std::int32_t), true);
+  const graph::TensorId sample_ids = graph.memory().add("sample_id", n * sizeof(std::uint32_t), true);
   const auto images = layers::image_input(
       graph, {.height = network.image, .width = network.image, .channels = 3, .mean = {0, 0, 0}, .stddev = {1, 1, 1}},
-      buffers);
+      pixels, sample_ids);
   Config::Model model;
   model.depth = network.depth;
   model.stem = network.stem;
   model.classes = network.classes;
   const auto logits = models::build(graph, images, model, {});
-  layers::cross_entropy(graph, logits, buffers, 0.0f, graph.add_exchange(sizeof(LossSums)));
+  layers::cross_entropy(graph, logits, labels, 0.0f, graph.add_exchange(sizeof(LossSums)));
   graph.plan(notes);
   return notes.convolutions;
 }

@@ -56,7 +56,7 @@ class Cifar10 : public ::testing::Test {
 void expect_record(const ImageSet& set, std::int64_t sample, std::size_t record) {
   std::vector<std::uint8_t> image(set.info().image_bytes());
   std::int32_t label = -1;
-  set.read(sample, 0, image, label);
+  set.read_image(sample, 0, image, label);
   EXPECT_EQ(label, static_cast<std::int32_t>(record % 10));
   for (std::size_t i = 0; i < 1024; ++i)
     for (std::size_t c = 0; c < 3; ++c) ASSERT_EQ(image[i * 3 + c], record_byte(record, c, i)) << "sample " << sample;

@@ -7,8 +7,8 @@
 #include <random>
 #include <vector>
 
-#include "data/dataset.h"
 #include "data/hdf5_file.h"
+#include "data/image_set.h"
 #include "data/limited_child.h"
 #include "test/data/files.h"
 
@@ -41,7 +41,7 @@ bool reads(const std::string& path) {
     const auto set = open_image_set(path);
     std::vector<std::uint8_t> image(set->info().image_bytes());
     std::int32_t label = 0;
-    for (std::int64_t i = 0; i < set->info().n_samples; ++i) set->read(i, 0, image, label);
+    for (std::int64_t i = 0; i < set->info().n_samples; ++i) set->read_image(i, 0, image, label);
     return true;
   } catch (const Error&) {
     return false;

@@ -41,7 +41,7 @@ class ImageFolder : public testing::Test {
     for (std::int64_t i = 0; i < set.info().n_samples; ++i) {
       out.emplace_back(set.info().image_bytes());
       std::int32_t label = 0;
-      set.read(i, epoch, out.back(), label);
+      set.read_image(i, epoch, out.back(), label);
       out.back().push_back(static_cast<std::uint8_t>(label));
     }
     return out;
@@ -206,9 +206,9 @@ TEST_F(ImageFolder, ADamagedImageNamesFileAndSample) {
   const auto set = open_image_set(options().output, 2, 5);
   std::vector<std::uint8_t> image(set->info().image_bytes());
   std::int32_t label = 0;
-  set->read(0, 0, image, label);
-  EXPECT_ERROR(ErrorCode::data_image, "out.h5: sample 3 cannot be decoded", set->read(1, 0, image, label));
-  set->read(2, 0, image, label);
+  set->read_image(0, 0, image, label);
+  EXPECT_ERROR(ErrorCode::data_image, "out.h5: sample 3 cannot be decoded", set->read_image(1, 0, image, label));
+  set->read_image(2, 0, image, label);
   EXPECT_EQ(label, 2);
   EXPECT_EQ(verify_image_file(InputFile(options().output), layout, {}).size(), 1u);
 }

@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <new>
 #include <thread>
 #include <vector>
 
+#include "data/image_set.h"
 #include "data/sample_order.h"
 #include "test/data/files.h"
 
@@ -45,7 +47,8 @@ class MemorySet : public ImageSet {
     info_.classes = 7;
   }
   const ImageSetInfo& info() const override { return info_; }
-  void read(std::int64_t sample, std::uint32_t, std::span<std::uint8_t> image, std::int32_t& label) const override {
+  void read_image(std::int64_t sample, std::uint32_t, std::span<std::uint8_t> image,
+                  std::int32_t& label) const override {
     require(sample != bad_sample_, ErrorCode::data_unreadable, "sample {} is bad", sample);
     if (delay_milliseconds > 0) std::this_thread::sleep_for(std::chrono::milliseconds(delay_milliseconds));
     for (std::size_t i = 0; i < image.size(); ++i) image[i] = test_byte(info_.first_sample + sample, i);
@@ -63,7 +66,7 @@ class MemorySet : public ImageSet {
 LoaderOptions options_for(std::int64_t global_batch, int size = 1, int n_micro_batches = 1) {
   LoaderOptions options;
   options.global_batch = global_batch;
-  options.size = size;
+  options.total_shards = size;
   options.n_micro_batches = n_micro_batches;
   const std::int64_t shard = (global_batch + size - 1) / size;
   options.capacity = (shard + n_micro_batches - 1) / n_micro_batches;
@@ -71,20 +74,29 @@ LoaderOptions options_for(std::int64_t global_batch, int size = 1, int n_micro_b
   return options;
 }
 
+template <typename T>
+std::span<const T> field(const Batch& batch, std::size_t i) {
+  return {reinterpret_cast<const T*>(batch.fields[i].data()), batch.fields[i].size() / sizeof(T)};
+}
+
 /// Checks the batch against the set and what lies beyond n_samples; gives its sample ids.
 std::vector<std::uint32_t> checked(const Batch& batch, const ImageSetInfo& info, std::int64_t capacity) {
   const auto n = static_cast<std::size_t>(batch.n_samples);
-  EXPECT_EQ(batch.labels.size(), static_cast<std::size_t>(capacity));
-  EXPECT_EQ(batch.sample_ids.size(), static_cast<std::size_t>(capacity));
-  EXPECT_EQ(batch.images.size(), static_cast<std::size_t>(capacity) * info.image_bytes());
-  for (std::size_t i = 0; i < batch.labels.size(); ++i) {
-    const auto image = batch.images.subspan(i * info.image_bytes(), info.image_bytes());
+  const auto images = field<std::uint8_t>(batch, 0);
+  const auto labels = field<std::int32_t>(batch, 1);
+  const auto sample_ids = field<std::uint32_t>(batch, 2);
+  EXPECT_EQ(labels.size(), static_cast<std::size_t>(capacity));
+  EXPECT_EQ(sample_ids.size(), static_cast<std::size_t>(capacity));
+  EXPECT_EQ(images.size(), static_cast<std::size_t>(capacity) * info.image_bytes());
+  for (std::size_t i = 0; i < labels.size(); ++i) {
+    const auto image = images.subspan(i * info.image_bytes(), info.image_bytes());
     std::vector<std::uint8_t> expected(info.image_bytes(), 0);
-    if (i < n) expected = test_image(batch.sample_ids[i], info.image_bytes());
+    if (i < n) expected = test_image(sample_ids[i], info.image_bytes());
     EXPECT_TRUE(std::equal(image.begin(), image.end(), expected.begin())) << "image " << i << " of " << n;
-    EXPECT_EQ(batch.labels[i], i < n ? test_label(batch.sample_ids[i], info.classes) : -1);
+    EXPECT_EQ(labels[i], i < n ? test_label(sample_ids[i], info.classes) : -1);
+    EXPECT_TRUE(i < n || sample_ids[i] == 0);
   }
-  return {batch.sample_ids.begin(), batch.sample_ids.begin() + batch.n_samples};
+  return {sample_ids.begin(), sample_ids.begin() + batch.n_samples};
 }
 
 /// Sample ids of `n_steps` steps of one rank, a vector a step.
@@ -137,7 +149,7 @@ TEST(Loader, GivesTheGlobalOrderOnAnyNumberOfRanksPiecesAndReaders) {
             options.readers = readers;
             std::vector<std::vector<std::uint32_t>> together(13);
             for (int rank = 0; rank < size; ++rank) {
-              options.rank = rank;
+              options.first_shard = rank;
               const auto mine = steps_of(set, options, 13);
               for (std::size_t i = 0; i < mine.size(); ++i)
                 together[i].insert(together[i].end(), mine[i].begin(), mine[i].end());
@@ -155,7 +167,7 @@ TEST(Loader, SeesEachSampleOnceAnEpochWhenResumedOnOtherRanks) {
   for (const auto& [size, n_steps] : {std::pair{2, 3}, {7, 4}, {1, 1}, {3, 5}}) {
     for (int rank = 0; rank < size; ++rank) {
       LoaderOptions options = options_for(kBatch, size);
-      options.rank = rank;
+      options.first_shard = rank;
       options.drop_last = false;
       options.first_step = step;
       options.last_step = step + n_steps;
@@ -174,7 +186,7 @@ TEST(Loader, EvaluationCountsEachSampleOnceWithMoreRanksThanTheTailHasSamples) {
   int n_empty = 0;
   for (int rank = 0; rank < 5; ++rank) {
     LoaderOptions options = options_for(8, 5);
-    options.rank = rank;
+    options.first_shard = rank;
     options.shuffle = options.drop_last = false;
     const auto steps = steps_of(set, options, 3);
     for (const auto& ids : steps)
@@ -264,6 +276,59 @@ TEST(Loader, RefusesWhatCannotBe) {
   loader.next();
   loader.next();
   EXPECT_ERROR(ErrorCode::internal, "more than its 2 micro-batches", loader.next());
+}
+
+/// Sequences of numbers and a mask: nothing that the loader could know.
+class SequenceSet final : public Dataset {
+ public:
+  SequenceSet() {
+    info_.path = "sequences";
+    info_.n_samples = 10;
+  }
+  const DatasetInfo& info() const override { return info_; }
+  std::vector<Field> fields() const override {
+    return {{.name = "mask", .dtype = DType::uint8, .shape = {5}, .padding_byte = 7},
+            {.name = "tokens", .dtype = DType::int32, .shape = {5}},
+            {.name = "weight", .dtype = DType::fp64, .shape = {}, .padding_byte = 0xff}};
+  }
+  void read(std::int64_t sample, std::uint32_t epoch, std::span<const std::span<std::byte>> targets) const override {
+    std::ranges::fill(targets[0], static_cast<std::byte>(sample));
+    auto* tokens = reinterpret_cast<std::int32_t*>(targets[1].data());
+    for (int i = 0; i < 5; ++i) tokens[i] = static_cast<std::int32_t>(100 * sample + 10 * epoch) + i;
+    *reinterpret_cast<double*>(targets[2].data()) = static_cast<double>(sample) / 2;
+  }
+
+ private:
+  DatasetInfo info_;
+};
+
+TEST(Loader, KnowsNothingOfASetButItsFields) {
+  LoaderOptions options = options_for(4);
+  options.shuffle = options.drop_last = false;
+  Loader loader(std::make_shared<SequenceSet>(), options);
+  EXPECT_EQ(Loader::buffer_bytes(SequenceSet().fields(), 4, 3), 5u * 4 * (5 + 20 + 8));
+  for (std::int64_t step = 0; step < 6; ++step) {
+    const Batch& batch = loader.next();
+    const auto mask = field<std::uint8_t>(batch, 0);
+    const auto tokens = field<std::int32_t>(batch, 1);
+    const auto weights = field<double>(batch, 2);
+    ASSERT_EQ(mask.size(), 20u);
+    ASSERT_EQ(tokens.size(), 20u);
+    ASSERT_EQ(weights.size(), 4u);
+    EXPECT_EQ(batch.n_samples, step % 3 == 2 ? 2 : 4);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(weights.data()) % alignof(double), 0u);
+    for (std::size_t i = 0; i < 4; ++i) {
+      const bool is_there = static_cast<std::int64_t>(i) < batch.n_samples;
+      const auto sample = static_cast<int>(step % 3 * 4) + static_cast<int>(i);
+      EXPECT_EQ(mask[5 * i + 4], is_there ? sample : 7);
+      EXPECT_EQ(tokens[5 * i + 3], is_there ? 100 * sample + 10 * (step / 3) + 3 : 0);
+      if (is_there) {
+        EXPECT_EQ(weights[i], sample / 2.0);
+      } else {
+        EXPECT_TRUE(std::isnan(weights[i]));  // every bit is set
+      }
+    }
+  }
 }
 
 TEST(Loader, MakesNoAllocationBesideTheOrderOfAnEpoch) {

@@ -43,7 +43,7 @@ says "  a file with a flipped bit is named, with the tensor" 'step-00000008.h5 i
 says "  a cut file is named" 'step-00000006.h5 is cut'
 says "  an empty file is named" 'empty.h5 is empty'
 says "  a foreign file is named" 'foreign.h5 is not a checkpoint'
-says "  the one before is used" 'continues from .*step-00000004.h5'
+says "  the one before is used" 'resumed from .*step-00000004.h5'
 check "  all of them are in RUN/log.txt too" \
   is_in_the_log '00000008.h5 is damaged' '00000006.h5 is cut' 'empty.h5 is empty' 'foreign.h5 is not'
 check "  the file of an interrupted save is removed" test ! -e "$work/damaged/checkpoints/step-00000009.h5.partial"
@@ -73,7 +73,7 @@ open EROFS Read-only file system
 fsync EIO Input/output error
 FAULTS
 check "the same command resumes" run 0 2 run.name=full train.max_steps=6
-says "  from the last good one" 'continues from .*step-00000004.h5'
+says "  from the last good one" 'resumed from .*step-00000004.h5'
 
 with FAULT_CALLS=pwrite FAULT_ERROR=REMOVE FAULT_RANK=0 FAULT_PATH="$work/gone/checkpoints"
 check "the directory is removed while saving: training goes on" run 0 2 run.name=gone train.max_steps=4

@@ -54,7 +54,7 @@ TEST_F(FutureFormat, IsReportedAndSkipped) {
                                  kFormatVersion)),
             std::string::npos)
       << log;
-  EXPECT_NE(log.find(fmt::format("continues from {} (step 2)", checkpoint(2))), std::string::npos) << log;
+  EXPECT_NE(log.find(fmt::format("resumed from {} (step 2)", checkpoint(2))), std::string::npos) << log;
 }
 
 }  // namespace

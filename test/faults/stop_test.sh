@@ -86,7 +86,7 @@ stopped_while_evaluating() { # NAME SIGNAL STEPS: stopped after step 2 of STEPS
   ends "stops when signalled while evaluating" 75 60
   status_is stopped
   saved
-  says "the evaluation is given up" 'the evaluation after step 2 was given up'
+  says "the evaluation is interrupted" 'the evaluation after step 2 was interrupted'
   check "$name: it is not reported" test "$(evaluations)" = 0
 }
 check "undisturbed: trains" launch 2 run.name=undisturbed "${long[@]}" train.max_steps=2
@@ -102,7 +102,7 @@ check "$name: it is not evaluated again" test "$(evaluations)" = 1
 stopped_while_evaluating evaluating TERM 1000
 start evaluating 2 "${long[@]}" train.max_steps=3
 ends "the same command resumes" 0 60
-check "$name: and evaluates what was given up" test "$(evaluations)" = 2
+check "$name: and repeats the interrupted evaluation" test "$(evaluations)" = 2
 
 # While starting. Nothing was trained, so nothing is saved; the same command starts the run.
 catches_sigterm() { # tests bit 14 of the signals that rank 1 catches

@@ -9,18 +9,22 @@
 namespace lockstep::train {
 namespace {
 
+std::unique_ptr<tasks::Task> a_task(const Config& config) {
+  return tasks::make_image_classification(config, data::make_synthetic_set(1, 64, 32, 32, 3, 10, "train"), nullptr);
+}
+
 /// On the processor, as if it had so much memory.
 std::int64_t fits(const Config& config, std::size_t memory_bytes, std::int64_t limit = 1 << 20) {
-  const auto set = data::make_synthetic_set(1, 64, 32, 32, 3, 10, "train");
+  const auto task = a_task(config);
   const auto backend = make_backend({.device = "cpu", .threads = 1});
-  return batch_that_fits(config, set->info(), 1, *backend, {}, memory_bytes, limit);
+  return batch_that_fits(config, *task, 1, *backend, {}, memory_bytes, limit);
 }
 
 double planned_bytes(std::int64_t batch) {
-  const auto set = data::make_synthetic_set(1, 64, 32, 32, 3, 10, "train");
   const auto backend = make_backend({.device = "cpu", .threads = 1});
   const Config config = test::small_config(32, batch);
-  return static_cast<double>(StepPlan(config, set->info(), batch_shape(config, 0, 1), *backend, {}).memory().total());
+  const auto task = a_task(config);
+  return static_cast<double>(StepPlan(config, *task, batch_shape(config, 0, 1), *backend, {}).memory().total());
 }
 
 constexpr std::size_t kMib = std::size_t{1} << 20;

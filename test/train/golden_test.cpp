@@ -29,9 +29,9 @@ class Enlarged final : public data::ImageSet {
     info_.width *= scale;
   }
   const data::ImageSetInfo& info() const override { return info_; }
-  void read(std::int64_t sample, std::uint32_t epoch, std::span<std::uint8_t> image,
-            std::int32_t& label) const override {
-    set_->read(sample, epoch, small_, label);
+  void read_image(std::int64_t sample, std::uint32_t epoch, std::span<std::uint8_t> image,
+                  std::int32_t& label) const override {
+    set_->read_image(sample, epoch, small_, label);
     const int small_width = info_.width / scale_;
     auto out = image.begin();
     for (int h = 0; h < info_.height; ++h)
@@ -117,11 +117,12 @@ void expect_as_in_pytorch(const char* network, Precision precision, std::size_t 
       EXPECT_LT(error, 2 * theirs_error) << what;
     };
     check("gradient", theirs["gradient_error"], [&](const std::string& n) {
-      std::vector<float> values = run.replica().gradient(n);
+      std::vector<float> values = test::ReplicaProbe::gradient(run.replica(), n);
       for (float& value : values) value /= run.replica().loss_scale().scale;
       return values;
     });
-    check("weight", theirs["weight_error"], [&](const std::string& n) { return run.replica().parameter(n); });
+    check("weight", theirs["weight_error"],
+          [&](const std::string& n) { return test::ReplicaProbe::parameter(run.replica(), n); });
   }
 }
 

@@ -19,7 +19,7 @@ for optimizer in sgd lars; do
   check "  says no scale" is "$(scales plain)" 'none none none none none none '
   check "  with a scale that grows" train run.name=scaled optimizer.kind=$optimizer "${growing[@]}"
   check "  which is told" is "$(scales scaled)" '1024 1024 2048 2048 4096 4096 '
-  check "  and logged" grep -q 'step 4 was applied: the loss scale goes from 2048 to 4096' "$work/scaled/log.txt"
+  check "  and logged" grep -q 'step 4 was applied: the loss scale changes from 2048 to 4096' "$work/scaled/log.txt"
   check "  the same bits" same scaled plain
   check "  constant" train run.name=constant optimizer.kind=$optimizer loss_scale.kind=constant loss_scale.initial=32
   check "  which stays" is "$(scales constant)" '32 32 32 32 32 32 '
@@ -34,7 +34,7 @@ done
 
 # 1e38 is more than gradients of fp32 bear: a step is skipped and tells half of it, which is no failed step.
 check "begins too great" train run.name=great loss_scale.kind=dynamic loss_scale.initial=1e38 data.image_size=8 train.global_batch=4 train.max_skipped_in_a_row=0
-check "  skips" grep -q 'step 1 was skipped, since its gradients overflowed: the loss scale goes from 1e+38 to 5e+37' \
+check "  skips" grep -q 'step 1 was skipped, since its gradients overflowed: the loss scale changes from 1e+38 to 5e+37' \
   "$work/great/log.txt"
 check "  counts" grep -Eq '"skipped_steps": [1-9]' "$work/great/metrics.json"
 check "a constant one that is too great is a failure" refused 1 'train.max_skipped_in_a_row' \

@@ -19,18 +19,23 @@ namespace {
 
 using Json = nlohmann::json;
 
+/// Of images.
+Naming naming() {
+  static const std::unique_ptr<tasks::Task> task = tasks::make_task(Config{});
+  return naming_of(*task);
+}
+
 StepRecord a_step(std::int64_t step) {
   StepRecord r;
   r.step = step;
   r.epoch = 1;
   r.samples = 128 * step;
-  r.loss = 2.0 / static_cast<double>(step);
-  r.accuracy = 0.25;
+  r.measures = {2.0 / static_cast<double>(step), 0.25};
   r.learning_rate = 0.1;
   r.gradient_norm = 1.5;
   r.skipped_steps = 2;
   r.step_seconds = 0.5;
-  r.samples_per_second = 256;
+  r.rate = 256;
   r.data_wait_seconds = 0.01;
   r.exposed_communication_seconds = 0.02;
   r.memory_bytes = 123456789012.0;
@@ -44,14 +49,9 @@ void write_run(Metrics& metrics, std::int64_t first, std::int64_t last) {
   for (std::int64_t step = first; step <= last; ++step) {
     metrics.step(a_step(step));
     if (step % 3 != 0) continue;
-    metrics.evaluation({.step = step,
-                        .epoch = step / 3,
-                        .samples = 500,
-                        .loss = 1.25,
-                        .accuracy = 0.5,
-                        .seconds = 2,
-                        .samples_per_second = 250});
-    metrics.epoch({.step = step, .epoch = step / 3, .epochs = 2, .samples = 384, .train_loss = 1.5});
+    metrics.evaluation(
+        {.step = step, .epoch = step / 3, .samples = 500, .measures = {1.25, 0.5}, .seconds = 2, .rate = 250});
+    metrics.epoch({.step = step, .epoch = step / 3, .epochs = 2, .samples = 384, .train = {1.5, 0.0}});
     metrics.checkpoint({.step = step, .path = "step.h5", .seconds = 0.5, .size_bytes = 45e6});
   }
 }
@@ -66,7 +66,8 @@ class MetricsTest : public ::testing::Test {
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
   Metrics::Options options(std::int64_t resume_step = -1) const {
-    return {.directory = directory_, .resume_step = resume_step, .tensorboard = true, .enabled = true};
+    return {
+        .directory = directory_, .naming = naming(), .resume_step = resume_step, .tensorboard = true, .enabled = true};
   }
   std::vector<Json> lines() const {
     std::vector<Json> all;
@@ -118,8 +119,7 @@ TEST_F(MetricsTest, ADevicesRanksTellOfTheirProcessesToo) {
 TEST_F(MetricsTest, OtherEventsNameThemselves) {
   Metrics metrics(options());
   write_run(metrics, 3, 3);
-  metrics.epoch(
-      {.step = 6, .epoch = 2, .epochs = 2, .evaluated = true, .validation_loss = 3, .validation_accuracy = 0.5});
+  metrics.epoch({.step = 6, .epoch = 2, .epochs = 2, .train = {1.0, 0.75}, .validation = {3, 0.5}});
   const auto all = lines();
   ASSERT_EQ(all.size(), 5u);
   EXPECT_EQ(all[1]["event"], "evaluation");
@@ -131,12 +131,14 @@ TEST_F(MetricsTest, OtherEventsNameThemselves) {
   EXPECT_FALSE(all[2].contains("validation_loss"));
   EXPECT_EQ(all[3]["event"], "checkpoint");
   EXPECT_EQ(all[3]["size_bytes"], 45000000);
+  EXPECT_EQ(all[4]["accuracy"], 0.75);
   EXPECT_EQ(all[4]["validation_loss"], 3.0);
+  EXPECT_EQ(all[4]["validation_accuracy"], 0.5);
 }
 
 TEST_F(MetricsTest, NumbersThatAreNotFiniteAreNull) {
   StepRecord record = a_step(1);
-  record.loss = std::numeric_limits<double>::quiet_NaN();
+  record.measures[0] = std::numeric_limits<double>::quiet_NaN();
   record.gradient_norm = std::numeric_limits<double>::infinity();
   record.memory_bytes = -std::numeric_limits<double>::infinity();
   record.per_rank.loss = {std::numeric_limits<double>::quiet_NaN(), 1.0};
@@ -235,8 +237,9 @@ TEST_F(MetricsTest, SummaryHoldsResultAndVersions) {
   metrics.summary({.status = "stopped",
                    .steps = 7,
                    .skipped_steps = 3,
-                   .final_loss = NAN,
-                   .best_accuracy = 0.5,
+                   .final_measures = {NAN, 0.25},
+                   .best_measures = {1.5, 0.5},
+                   .rate = 100,
                    .seconds = 12,
                    .ranks = 4});
   const Json summary = Json::parse(read_file(directory_ + "/metrics.json"));
@@ -244,6 +247,9 @@ TEST_F(MetricsTest, SummaryHoldsResultAndVersions) {
   EXPECT_EQ(summary["steps"], 7);
   EXPECT_EQ(summary["skipped_steps"], 3);
   EXPECT_TRUE(summary["final_loss"].is_null());
+  EXPECT_EQ(summary["final_accuracy"], 0.25);
+  EXPECT_EQ(summary["best_loss"], 1.5);
+  EXPECT_EQ(summary["samples_per_second"], 100.0);
   EXPECT_EQ(summary["best_accuracy"], 0.5);
   EXPECT_EQ(summary["ranks"], 4);
   for (const char* key : {"version", "commit", "compiler"}) {
@@ -266,18 +272,36 @@ TEST(EpochLine, WithAndWithoutEvaluation) {
                      .epochs = 3,
                      .samples = 1,
                      .learning_rate = 0.001,
-                     .train_loss = 5.149,
-                     .train_accuracy = 0.0216,
-                     .evaluated = true,
-                     .validation_loss = 5.664,
-                     .validation_accuracy = 0.0098,
-                     .samples_per_second = 704.9};
-  EXPECT_EQ(epoch_line(record),
+                     .train = {5.149, 0.0216},
+                     .validation = {5.664, 0.0098},
+                     .rate = 704.9};
+  EXPECT_EQ(epoch_line(record, naming()),
             "Epoch [3/3] LR: 0.001000 | Loss (train, val): 5.149, 5.664 | Accuracy (train, val): 2.16%, 0.98% | "
             "Throughput: 704.9 img/s");
-  record.evaluated = false;
-  EXPECT_EQ(epoch_line(record),
+  record.validation = {};
+  EXPECT_EQ(epoch_line(record, naming()),
             "Epoch [3/3] LR: 0.001000 | Loss (train): 5.149 | Accuracy (train): 2.16% | Throughput: 704.9 img/s");
+}
+
+/// A task names its figures: here one with another measure and another unit.
+TEST_F(MetricsTest, FiguresAreNamedByTheTask) {
+  const tasks::Measure measures[] = {
+      tasks::loss_measure(),
+      {.key = "perplexity", .unit = "", .epoch_digits = 1, .of = [](const LossSums& s) { return std::exp(s.loss); }}};
+  Metrics::Options other = options();
+  other.naming = {measures, {.name = "tokens", .rate_key = "tokens_per_second", .rate_unit = "tok/s"}};
+  Metrics metrics(other);
+  metrics.step(a_step(4));
+  metrics.summary({.status = "done", .final_measures = {2, 7.4}, .best_measures = {1, 2.7}, .rate = 9});
+  const Json line = lines().at(0);
+  EXPECT_EQ(line["perplexity"], 0.25);
+  EXPECT_EQ(line["tokens_per_second"], 256.0);
+  EXPECT_FALSE(line.contains("accuracy") || line.contains("samples_per_second"));
+  const Json summary = Json::parse(read_file(directory_ + "/metrics.json"));
+  EXPECT_EQ(summary["best_perplexity"], 2.7);
+  EXPECT_EQ(summary["tokens_per_second"], 9.0);
+  EXPECT_EQ(epoch_line({.epoch = 1, .epochs = 2, .train = {1.5, 4.48}, .rate = 10}, other.naming),
+            "Epoch [1/2] LR: 0.000000 | Loss (train): 1.500 | Perplexity (train): 4.5 | Throughput: 10.0 tok/s");
 }
 
 TEST(Progress, TextFitsTheTerminal) {
@@ -311,10 +335,10 @@ TEST(Progress, NothingWhereThereIsNoTerminal) {
 /// Stopped after step 5, resumed at 3.
 int write_interrupted_run(const std::string& directory) {
   {
-    Metrics metrics({.directory = directory});
+    Metrics metrics({.directory = directory, .naming = naming()});
     write_run(metrics, 1, 5);
   }
-  Metrics metrics({.directory = directory, .resume_step = 3});
+  Metrics metrics({.directory = directory, .naming = naming(), .resume_step = 3});
   write_run(metrics, 4, 6);
   return 0;
 }

@@ -24,7 +24,7 @@ void check(bool good, int rank, const std::string& what) {
 
 std::vector<float> gradients(const Config& config, Backend& backend, Communicator& communicator) {
   test::SmallRun run(config, backend, communicator);
-  run.step(0, false);
+  run.step(0);
   return run.all_gradients();
 }
 
@@ -63,17 +63,18 @@ void replicas_stay_equal(World& world) {
 
 /// Flags travel with the loss: counts over ranks, of this step alone, while the loss stays what it is without them.
 void flags_are_counted(World& world) {
-  const Config config = test::small_config(8, 8);
+  Config config = test::small_config(8, 8);
+  config.optimizer.learning_rate = 0;  // each step begins with the same weights
   const auto cpu = make_backend(test::tested_device());
   const auto communicator = comm::make_communicator(config.comm, world, *cpu);
   test::SmallRun run(config, *cpu, *communicator);
   const double ranks = world.size();
   const double is_last = world.rank() + 1 == world.size() ? 1 : 0;
-  const double loss = run.step(0, false, {.stop_requests = is_last, .save_due = 1 - is_last, .saver_done = 1});
+  const double loss = run.step(0, {.stop_requests = is_last, .save_due = 1 - is_last, .saver_done = 1});
   const train::StepFlags first = run.result().flags;
   check(first.stop_requests == 1 && first.save_due == ranks - 1 && first.saver_done == ranks, world.rank(),
         "the flags of a step are not the counts of ranks");
-  check(run.step(0, false, {.save_due = 1}) == loss, world.rank(), "flags change the loss");
+  check(run.step(0, {.save_due = 1}) == loss, world.rank(), "flags change the loss");
   const train::StepFlags second = run.result().flags;
   check(second.stop_requests == 0 && second.save_due == ranks && second.saver_done == 0, world.rank(),
         "flags of the step before are left");

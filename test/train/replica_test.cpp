@@ -156,7 +156,7 @@ TEST(Replica, ASkippedStepChangesNothing) {
   run.step(0);
   EXPECT_EQ(run.result().is_applied, 1u);
   const auto before = whole_state(run.replica());
-  run.step(1, true, {}, 0.01f);  // its loss is above the limit
+  run.step(1, {}, 0.01f);  // its loss is above the limit
   EXPECT_EQ(run.result().is_applied, 0u);
   EXPECT_TRUE(std::isfinite(run.result().gradient_norm));
   EXPECT_EQ(whole_state(run.replica()), before);

@@ -20,10 +20,14 @@ Config::Schedule of_kind(const std::string& kind) {
 }
 
 TEST(Schedule, LengthIsGivenOrFromEpochs) {
-  Config::Schedule config = of_kind("cosine");
-  EXPECT_EQ(Schedule(config, 0.1, 10, 3).length(), 30);
-  config.steps = 17;
-  EXPECT_EQ(Schedule(config, 0.1, 10, 3).length(), 17);
+  Config::Schedule config = of_kind("cosine");  // which reaches half of its rate in the middle, and 0 at the end
+  const Schedule from_epochs(config, 0.1, 10, 3);
+  EXPECT_NEAR(from_epochs.learning_rate(15), 0.05, kRounding);
+  EXPECT_NEAR(from_epochs.learning_rate(30), 0.0, kRounding);
+  config.steps = 18;
+  const Schedule given(config, 0.1, 10, 3);
+  EXPECT_NEAR(given.learning_rate(9), 0.05, kRounding);
+  EXPECT_NEAR(given.learning_rate(18), 0.0, kRounding);
 }
 
 TEST(Schedule, ConstantStays) {

@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "comm/world.h"
-#include "data/dataset.h"
 #include "lockstep/backend.h"
+#include "lockstep/error.h"
+#include "tasks/image_classification/task.h"
 #include "train/replica.h"
 #include "train/step_plan.h"
+#include "train/step_scalars.h"
 
 namespace lockstep::test {
 
@@ -28,52 +30,76 @@ inline Config small_config(int image_size, std::int64_t global_batch) {
   return config;
 }
 
+/// Reads what only tests look at: the gradients of the last step, over all ranks, times the loss scale.
+class ReplicaProbe {
+ public:
+  static std::vector<float> gradient(const train::Replica& replica, const std::string& name) {
+    return unpacked(replica, name, replica.gradient_arena());
+  }
+  static std::vector<float> parameter(const train::Replica& replica, const std::string& name) {
+    return unpacked(replica, name, replica.parameter_arena());
+  }
+
+ private:
+  static std::vector<float> unpacked(const train::Replica& replica, const std::string& name, const float* arena) {
+    for (const graph::Parameter& p : replica.parameters().parameters()) {
+      if (p.name != name) continue;
+      std::vector<float> stored(p.n_elements), values(static_cast<std::size_t>(p.shape.n_elements()));
+      replica.backend_.copy_to_host(stored.data(), arena + p.begin, stored.size() * sizeof(float), *replica.stream_);
+      replica.stream_->synchronize();
+      graph::unpack(p, stored, values);
+      return values;
+    }
+    fail(ErrorCode::internal, "there is no parameter {}", name);
+  }
+};
+
+/// A set of images by the configuration.
+inline std::shared_ptr<const data::ImageSet> synthetic_set(const Config& config) {
+  return data::make_synthetic_set(config.run.seed, config.data.synthetic_samples, config.data.image_size,
+                                  config.data.image_size, 3, config.model.classes, "train");
+}
+
 class SmallRun {
  public:
   SmallRun(const Config& config, Backend& backend, Communicator& communicator,
            std::shared_ptr<const data::ImageSet> set = nullptr)
-      : set_(set ? std::move(set)
-                 : std::shared_ptr<const data::ImageSet>(
-                       data::make_synthetic_set(config.run.seed, config.data.synthetic_samples, config.data.image_size,
-                                                config.data.image_size, 3, config.model.classes, "train"))),
-        plan_(config, set_->info(), train::batch_shape(config, communicator.rank(), communicator.size()), backend,
+      : set_(set ? std::move(set) : synthetic_set(config)),
+        task_(tasks::make_image_classification(config, set_, nullptr)),
+        plan_(config, *task_, train::batch_shape(config, communicator.rank(), communicator.size()), backend,
               comm::topology_of(config.comm, comm::planned_ranks(communicator.size(), 1), {}, backend.memory_space())),
         replica_(plan_, backend, communicator) {
     replica_.initialize(config.run.seed);
   }
 
   /// One step on samples step*batch, step*batch+1, ... of the set; the loss, a mean over all ranks' samples.
-  double step(std::int64_t number, bool update = true, const train::StepFlags& flags = {},
+  double step(std::int64_t number, const train::StepFlags& flags = {},
               float loss_limit = std::numeric_limits<float>::infinity()) {
-    start(number, update, flags, loss_limit);
+    start(number, flags, loss_limit);
     result_ = replica_.result(0);
     return result_.sums.loss / result_.sums.samples;
   }
 
   /// Without reading its result.
-  void start(std::int64_t number, bool update = true, const train::StepFlags& flags = {},
+  void start(std::int64_t number, const train::StepFlags& flags = {},
              float loss_limit = std::numeric_limits<float>::infinity()) {
     const Config& config = plan_.config();
     const train::BatchShape shape = shape_of(number);
-    replica_.begin_step(
-        {.learning_rate = static_cast<float>(config.optimizer.learning_rate),
-         .loss_weight = 1.0f / static_cast<float>(shape.global_batch),
-         .loss_limit = loss_limit,
-         .adam_correction1 = static_cast<float>(1 / (1 - std::pow(config.optimizer.beta1, number + 1.0))),
-         .adam_correction2 = static_cast<float>(1 / (1 - std::pow(config.optimizer.beta2, number + 1.0))),
-         .epoch = 0,
-         .step = static_cast<std::uint32_t>(number)},
-        flags);
-    for (int micro_batch = 0; micro_batch < shape.n_micro_batches; ++micro_batch) {
-      const data::Shard samples = shape.samples(shape.rank, micro_batch);
+    replica_.begin_step(shape,
+                        train::make_step_scalars({.step = number,
+                                                  .nominal_count = task_->nominal_count(shape.global_batch),
+                                                  .learning_rate = config.optimizer.learning_rate,
+                                                  .loss_limit = loss_limit},
+                                                 config.optimizer),
+                        flags);
+    for (int i = 0; i < shape.n_micro_batches; ++i) {
+      const data::Shard samples = shape.samples(shape.rank, i);
       fill(number * plan_.batch().global_batch + samples.begin, samples.size());
-      if (micro_batch + 1 < shape.n_micro_batches)
-        replica_.run_micro_batch(batch_, micro_batch, shape.global_micro_batch_size(micro_batch));
-      else if (update)
-        replica_.finish_step(batch_, micro_batch, shape.global_micro_batch_size(micro_batch));
-      else
-        replica_.finish_without_update(batch_, micro_batch, shape.global_micro_batch_size(micro_batch));
+      replica_.forward(batch_);
+      replica_.backward();
     }
+    replica_.reduce();
+    replica_.update();
   }
 
   train::Replica& replica() { return replica_; }
@@ -82,10 +108,10 @@ class SmallRun {
 
   /// All gradients, or all weights, in the table's order.
   std::vector<float> all_gradients() const {
-    return all([&](const std::string& n) { return replica_.gradient(n); });
+    return all([&](const std::string& n) { return ReplicaProbe::gradient(replica_, n); });
   }
   std::vector<float> all_weights() const {
-    return all([&](const std::string& n) { return replica_.parameter(n); });
+    return all([&](const std::string& n) { return ReplicaProbe::parameter(replica_, n); });
   }
 
  private:
@@ -109,25 +135,27 @@ class SmallRun {
   }
 
   void fill(std::int64_t first, std::int64_t n) {
-    const std::size_t bytes = set_->info().image_bytes();
-    images_.resize(static_cast<std::size_t>(n) * bytes);
-    labels_.resize(static_cast<std::size_t>(n));
-    ids_.resize(static_cast<std::size_t>(n));
-    for (std::int64_t i = 0; i < n; ++i) {
-      const std::int64_t sample = (first + i) % set_->info().n_samples;
-      const auto at = static_cast<std::size_t>(i);
-      set_->read(sample, 0, std::span(images_).subspan(at * bytes, bytes), labels_[at]);
-      ids_[at] = static_cast<std::uint32_t>(sample);
+    const std::vector<data::Field> fields = set_->fields();
+    memory_.resize(fields.size());
+    batch_ = {.n_samples = n, .fields = {}};
+    for (std::size_t f = 0; f < fields.size(); ++f) {
+      memory_[f].resize(static_cast<std::size_t>(n) * fields[f].size_bytes());
+      batch_.fields.emplace_back(memory_[f]);
     }
-    batch_ = {.n_samples = n, .images = images_, .labels = labels_, .sample_ids = ids_};
+    std::vector<std::span<std::byte>> sample(fields.size());
+    for (std::int64_t i = 0; i < n; ++i) {
+      for (std::size_t f = 0; f < fields.size(); ++f)
+        sample[f] =
+            std::span(memory_[f]).subspan(static_cast<std::size_t>(i) * fields[f].size_bytes(), fields[f].size_bytes());
+      set_->read((first + i) % set_->info().n_samples, 0, sample);
+    }
   }
 
   std::shared_ptr<const data::ImageSet> set_;
+  std::unique_ptr<tasks::Task> task_;
   train::StepPlan plan_;
   train::Replica replica_;
-  std::vector<std::uint8_t> images_;
-  std::vector<std::int32_t> labels_;
-  std::vector<std::uint32_t> ids_;
+  std::vector<std::vector<std::byte>> memory_;  // of each field
   data::Batch batch_;
   train::StepResult result_;
 };

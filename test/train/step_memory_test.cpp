@@ -43,7 +43,8 @@ void plan_tells_the_peak(World& world, int micro_batches, int steps, Precision p
   const HeapWatch watch;
   const auto communicator = comm::make_communicator(config.comm, world, *backend);
   const std::int64_t communicator_bytes = watch.count().held_bytes;
-  train::StepPlan plan(config, set->info(), train::batch_shape(config, world.rank(), world.size()), *backend,
+  const auto task = tasks::make_image_classification(config, set, nullptr);
+  train::StepPlan plan(config, *task, train::batch_shape(config, world.rank(), world.size()), *backend,
                        comm::topology_of(config.comm, world));
   forget_peak();
   const std::uint64_t before = resident_memory_bytes();
@@ -53,16 +54,22 @@ void plan_tells_the_peak(World& world, int micro_batches, int steps, Precision p
   data::Loader loader(set, {.global_batch = plan.batch().global_batch,
                             .capacity = plan.batch().largest_micro_batch(),
                             .n_micro_batches = plan.batch().n_micro_batches,
-                            .rank = plan.batch().first_shard[static_cast<std::size_t>(world.rank())],
-                            .size = plan.batch().n_shards(),
+                            .first_shard = plan.batch().first_shard[static_cast<std::size_t>(world.rank())],
                             .n_shards = plan.batch().shards_of(world.rank()),
+                            .total_shards = plan.batch().n_shards(),
                             .seed = 1});
   for (int step = 0; step < steps; ++step) {
-    replica.begin_step({.learning_rate = 0.01f, .loss_weight = 1.0f / static_cast<float>(plan.batch().global_batch)});
-    const int last = plan.batch().n_micro_batches - 1;
-    for (int micro_batch = 0; micro_batch < last; ++micro_batch)
-      replica.run_micro_batch(loader.next(), micro_batch, plan.batch().global_micro_batch_size(micro_batch));
-    replica.finish_step(loader.next(), last, plan.batch().global_micro_batch_size(last));
+    replica.begin_step(
+        plan.batch(),
+        train::make_step_scalars(
+            {.step = step, .nominal_count = static_cast<double>(plan.batch().global_batch), .learning_rate = 0.01},
+            config.optimizer));
+    for (int i = 0; i < plan.batch().n_micro_batches; ++i) {
+      replica.forward(loader.next());
+      replica.backward();
+    }
+    replica.reduce();
+    replica.update();
     replica.result(0);
   }
   const double grown = static_cast<double>(peak_memory_bytes()) - static_cast<double>(before);

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "data/dataset.h"
+#include "data/image_set.h"
 #include "test/data/files.h"
 
 namespace lockstep::data {
@@ -13,7 +13,7 @@ namespace {
 std::vector<std::uint8_t> image_of(const ImageSet& set, std::int64_t sample) {
   std::vector<std::uint8_t> image(set.info().image_bytes());
   std::int32_t label = -1;
-  set.read(sample, 0, image, label);
+  set.read_image(sample, 0, image, label);
   EXPECT_EQ(label, sample % set.info().classes);
   return image;
 }

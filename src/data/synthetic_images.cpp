@@ -3,7 +3,7 @@
 // network can learn it, and nothing is stored but the grids. The label of sample i is i % classes.
 #include <algorithm>
 
-#include "data/dataset.h"
+#include "data/image_set.h"
 #include "lockstep/error.h"
 #include "lockstep/philox.h"
 
@@ -49,7 +49,8 @@ class SyntheticSet : public ImageSet {
 
   const ImageSetInfo& info() const override { return info_; }
 
-  void read(std::int64_t sample, std::uint32_t, std::span<std::uint8_t> image, std::int32_t& label) const override {
+  void read_image(std::int64_t sample, std::uint32_t, std::span<std::uint8_t> image,
+                  std::int32_t& label) const override {
     require(sample >= 0 && sample < info_.n_samples && image.size() == info_.image_bytes(), ErrorCode::internal,
             "sample {} of {} was asked for with {} bytes", sample, info_.n_samples, image.size());
     label = static_cast<std::int32_t>(sample % info_.classes);

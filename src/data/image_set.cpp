@@ -1,8 +1,9 @@
-#include "data/dataset.h"
+#include "data/image_set.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <mutex>
 
 #include "data/file.h"
@@ -57,7 +58,8 @@ class DecodedSet final : public ImageSet {
   explicit DecodedSet(SampleFile file) : file_(std::move(file)) {}
   const ImageSetInfo& info() const override { return file_.info; }
 
-  void read(std::int64_t sample, std::uint32_t, std::span<std::uint8_t> image, std::int32_t& label) const override {
+  void read_image(std::int64_t sample, std::uint32_t, std::span<std::uint8_t> image,
+                  std::int32_t& label) const override {
     check_asked(file_.info, sample, image);
     file_.read(sample, static_cast<std::uint64_t>(file_.info.first_sample + sample) * image.size(), image);
     label = file_.labels[static_cast<std::size_t>(sample)];
@@ -141,13 +143,13 @@ class ShapedSet final : public ImageSet {
   }
   const ImageSetInfo& info() const override { return info_; }
 
-  void read(std::int64_t sample, std::uint32_t epoch, std::span<std::uint8_t> image,
-            std::int32_t& label) const override {
+  void read_image(std::int64_t sample, std::uint32_t epoch, std::span<std::uint8_t> image,
+                  std::int32_t& label) const override {
     check_asked(info_, sample, image);
     const ImageSetInfo& stored = set_->info();
     auto buffers = pool_.lend();
     buffers->pixels.resize(stored.image_bytes());
-    set_->read(sample, epoch, buffers->pixels, label);
+    set_->read_image(sample, epoch, buffers->pixels, label);
     const PixelView view{buffers->pixels.data(), stored.height, stored.width, stored.channels,
                          std::ptrdiff_t{stored.width} * stored.channels};
     const Box box = box_of(shaping_, stored.height, stored.width, id_of(info_, sample), epoch);
@@ -183,8 +185,8 @@ class JpegSet final : public ImageSet {
   }
   const ImageSetInfo& info() const override { return file_.info; }
 
-  void read(std::int64_t sample, std::uint32_t epoch, std::span<std::uint8_t> image,
-            std::int32_t& label) const override {
+  void read_image(std::int64_t sample, std::uint32_t epoch, std::span<std::uint8_t> image,
+                  std::int32_t& label) const override {
     check_asked(file_.info, sample, image);
     auto buffers = pool_.lend();
     const auto at = static_cast<std::size_t>(sample);
@@ -259,6 +261,23 @@ ImageShaping resolved(const ImageSetInfo& stored, ImageShaping shaping) {
 }
 
 }  // namespace
+
+std::vector<Field> ImageSet::fields() const {
+  const ImageSetInfo& set = info();
+  constexpr std::uint8_t kNoLabelByte = 0xff;  // -1, byte by byte
+  return {{.name = kImageField, .dtype = DType::uint8, .shape = {set.height, set.width, set.channels}},
+          {.name = kLabelField, .dtype = DType::int32, .shape = {}, .padding_byte = kNoLabelByte},
+          {.name = kSampleIdField, .dtype = DType::int32, .shape = {}}};
+}
+
+void ImageSet::read(std::int64_t sample, std::uint32_t epoch, std::span<const std::span<std::byte>> targets) const {
+  const std::span<std::byte> image = targets[0];
+  std::int32_t label = 0;
+  read_image(sample, epoch, {reinterpret_cast<std::uint8_t*>(image.data()), image.size()}, label);
+  const std::uint32_t id = id_of(info(), sample);
+  std::memcpy(targets[1].data(), &label, sizeof(label));
+  std::memcpy(targets[2].data(), &id, sizeof(id));
+}
 
 std::unique_ptr<ImageSet> shape_image_set(std::unique_ptr<ImageSet> set, const ImageShaping& shaping) {
   const ImageShaping wanted = resolved(set->info(), shaping);

@@ -1,5 +1,5 @@
 // Image sets in files: what was written is read; what is damaged, foreign or absurd gets a sentence.
-#include "data/dataset.h"
+#include "data/image_set.h"
 
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ void expect_samples(const ImageSet& set, std::int64_t first = 0) {
   std::vector<std::uint8_t> image(set.info().image_bytes());
   for (std::int64_t i = 0; i < set.info().n_samples; ++i) {
     std::int32_t label = -1;
-    set.read(i, 0, image, label);
+    set.read_image(i, 0, image, label);
     EXPECT_EQ(image, test_image(first + i, image.size())) << "sample " << i;
     EXPECT_EQ(label, test_label(first + i, set.info().classes));
   }
@@ -254,10 +254,10 @@ TEST(ImageSet, AFileThatShrinksWhileOpenIsNamed) {
   fs::resize_file(path, images + 10 * set->info().image_bytes() + 1);
   std::vector<std::uint8_t> image(set->info().image_bytes());
   std::int32_t label = 0;
-  set->read(9, 0, image, label);
+  set->read_image(9, 0, image, label);
   EXPECT_EQ(image, test_image(9, image.size()));
-  EXPECT_ERROR(ErrorCode::data_truncated, "shrank", set->read(10, 0, image, label));
-  EXPECT_ERROR(ErrorCode::data_truncated, "sample 22", set->read(22, 0, image, label));
+  EXPECT_ERROR(ErrorCode::data_truncated, "shrank", set->read_image(10, 0, image, label));
+  EXPECT_ERROR(ErrorCode::data_truncated, "sample 22", set->read_image(22, 0, image, label));
 }
 
 TEST(InputFile, NamesWhatCouldNotBeRead) {

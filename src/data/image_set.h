@@ -1,0 +1,63 @@
+// A data set of labelled images in one HDF5 file: metadata through HDF5, samples by pread at the offsets it tells.
+//
+// File layout (readable with plain h5py; documented in data/README.md):
+//   /images  (n, H, W, C) uint8     /labels (n) int32       (format 1: decoded)
+//   /images  (bytes) uint8: JPEG images behind each other, the i-th from byte offsets[i] to offsets[i + 1]
+//   /offsets (n + 1) uint64   /sizes (n, 2) int32: height, width   /labels as above   (format 2: JPEG)
+//   /images contiguous or in chunks of whole images (JPEG: of bytes), never compressed; the others contiguous
+//   attributes of the root: format="lockstep-images", format_version, split, classes, mean (C), std (C) (of values in
+//   [0, 1]), class_names (variable-length strings), source, images_xxh3, labels_xxh3 (16 hex digits)
+//   Before HDF5's data a 4 KiB user block with the seal (seal.h); files of other programs need none.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/dataset.h"
+#include "data/image_shape.h"
+
+namespace lockstep::data {
+
+struct ImageSetInfo : DatasetInfo {
+  std::string split;
+  std::int64_t first_sample = 0;            // position in the file of sample 0 (data.start)
+  int height = 0, width = 0, channels = 0;  // pixels
+  int classes = 0;
+  std::vector<float> mean, stddev;  // (C), of values in [0, 1]
+  std::vector<std::string> class_names;
+
+  std::size_t image_bytes() const { return static_cast<std::size_t>(height) * width * channels; }
+};
+
+inline constexpr char kImageField[] = "image";         // (H, W, C) uint8
+inline constexpr char kLabelField[] = "label";         // int32; -1: the sample has no label and is not counted
+inline constexpr char kSampleIdField[] = "sample_id";  // position in the file: the bits of an unsigned number, as int32
+
+class ImageSet : public Dataset {
+ public:
+  const ImageSetInfo& info() const override = 0;
+  /// Image, label and sample id, in this order.
+  std::vector<Field> fields() const final;
+  void read(std::int64_t sample, std::uint32_t epoch, std::span<const std::span<std::byte>> targets) const final;
+  /// As read(), without the sample id.
+  virtual void read_image(std::int64_t sample, std::uint32_t epoch, std::span<std::uint8_t> image,
+                          std::int32_t& label) const = 0;
+};
+
+/// Opens and checks a file: every size against the file's length, every label against `classes`.
+/// [start, end) is a range of its samples; end 0: up to the last. Sample 0 of the set is then `start` of the file.
+std::unique_ptr<ImageSet> open_image_set(const std::string& path, std::int64_t start = 0, std::int64_t end = 0,
+                                         const ImageShaping& shaping = {});
+
+/// `set`, its images shaped; `set` itself where that changes nothing.
+std::unique_ptr<ImageSet> shape_image_set(std::unique_ptr<ImageSet> set, const ImageShaping& shaping);
+
+/// Images and labels made from Philox(seed, synthetic, sample): no file. Each class has a pattern of its own under
+/// noise, so that training on it can be seen to learn.
+std::unique_ptr<ImageSet> make_synthetic_set(std::uint32_t seed, std::int64_t n_samples, int height, int width,
+                                             int channels, int classes, const std::string& split);
+
+}  // namespace lockstep::data

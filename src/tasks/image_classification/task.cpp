@@ -1,0 +1,182 @@
+#include "tasks/image_classification/task.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "layers/layers.h"
+#include "lockstep/error.h"
+#include "models/model.h"
+
+namespace lockstep::tasks {
+namespace {
+
+constexpr int kSyntheticSize = 32;  // pixels
+constexpr int kChannels = 3;        // that the models take
+
+enum class Split { train, validation };
+
+bool augments_by(const Config& config, const char* what) {
+  return std::ranges::find(config.data.augment, what) != config.data.augment.end();
+}
+
+std::shared_ptr<const data::ImageSet> open_set(const Config& config, Split split) {
+  const Config::Data& d = config.data;
+  const bool is_train = split == Split::train;
+  const std::string& path = is_train ? d.train : d.validation;
+  const data::ImageShaping shaping{.image_size = d.image_size,
+                                   .resized_crop = is_train && augments_by(config, "resized_crop"),
+                                   .seed = config.run.seed};
+  if (path != "synthetic") return data::open_image_set(path, is_train ? d.start : 0, is_train ? d.end : 0, shaping);
+  const std::int64_t n = is_train ? d.synthetic_samples : std::max<std::int64_t>(1, d.synthetic_samples / 10);
+  const int size = d.image_size > 0 ? d.image_size : kSyntheticSize;
+  return data::shape_image_set(data::make_synthetic_set(config.run.seed, n, size, size, kChannels, config.model.classes,
+                                                        is_train ? "train" : "test"),
+                               shaping);
+}
+
+void check_fits_model(const data::ImageSetInfo& set, const Config::Model& model) {
+  require(set.classes <= model.classes, ErrorCode::model_mismatch,
+          "{} has {} classes, the model {}: set model.classes={}", set.path, set.classes, model.classes, set.classes);
+  require(set.channels == kChannels, ErrorCode::model_mismatch, "{} has images of {} channels; the models take {}",
+          set.path, set.channels, kChannels);
+}
+
+/// Sizes must be the same. So must be the names of classes: a folder that one split lacks moves the numbers of the
+/// classes after it.
+void check_fit_together(const data::ImageSetInfo& train, const data::ImageSetInfo& validation) {
+  require(train.height == validation.height && train.width == validation.width, ErrorCode::model_mismatch,
+          "{} has images of {}x{} pixels, {} of {}x{}", train.path, train.width, train.height, validation.path,
+          validation.width, validation.height);
+  const auto is_named = [](const data::ImageSetInfo& set) {
+    return set.path != "synthetic" && !set.class_names.empty();
+  };
+  const bool both_named = is_named(train) && is_named(validation);
+  const auto [in_train, in_validation] = std::ranges::mismatch(train.class_names, validation.class_names);
+  const auto name = [](const auto& names, auto at) { return at == names.end() ? "missing" : fmt::format("'{}'", *at); };
+  require(!both_named || train.class_names == validation.class_names, ErrorCode::model_mismatch,
+          "{} and {} number different classes: class {} is {} in the one and {} in the other", train.path,
+          validation.path, in_train - train.class_names.begin(), name(train.class_names, in_train),
+          name(validation.class_names, in_validation));
+}
+
+/// As configured, otherwise as the train set says.
+std::vector<float> channel_values(const std::vector<double>& configured, const std::vector<float>& of_set,
+                                  const char* key, const data::ImageSetInfo& set) {
+  if (configured.empty()) return of_set;
+  require(configured.size() == static_cast<std::size_t>(set.channels), ErrorCode::config_range,
+          "{}: {} values were given, the images of {} have {} channels", key, configured.size(), set.path,
+          set.channels);
+  return {configured.begin(), configured.end()};
+}
+
+const Measure& accuracy_measure() {
+  static const Measure accuracy{.key = "accuracy",
+                                .unit = "%",
+                                .scale = 100,
+                                .step_digits = 1,
+                                .epoch_digits = 2,
+                                .result_digits = 2,
+                                .greater_is_better = true,
+                                .of = [](const LossSums& sums) { return mean(sums.correct, sums.samples); }};
+  return accuracy;
+}
+
+class ImageClassification final : public Task {
+ public:
+  explicit ImageClassification(const Config& config) : config_(config) {}
+  ImageClassification(const Config& config, std::shared_ptr<const data::ImageSet> train,
+                      std::shared_ptr<const data::ImageSet> validation)
+      : config_(config), train_set_(std::move(train)), validation_set_(std::move(validation)) {
+    check();
+  }
+
+  void open_train_set() override {
+    require(!config_.data.train.empty(), ErrorCode::config_range,
+            "data.train: wanted the path of a data set, or synthetic, found nothing");
+    train_set_ = open_set(config_, Split::train);
+    check();
+  }
+  void open_validation_set() override {
+    if (config_.data.validation.empty()) return;
+    validation_set_ = open_set(config_, Split::validation);
+    check();
+  }
+  std::shared_ptr<const data::Dataset> train_set() const override { return train_set_; }
+  std::shared_ptr<const data::Dataset> validation_set() const override { return validation_set_; }
+  std::string describe_samples() const override {
+    const data::ImageSetInfo& set = train_set_->info();
+    return fmt::format("{}x{}x{}, {} classes", set.height, set.width, set.channels, set.classes);
+  }
+
+  double nominal_count(std::int64_t n_samples) const override { return static_cast<double>(n_samples); }
+  float statistics_momentum() const override { return static_cast<float>(config_.batch_norm.momentum); }
+
+  /// image -> normalised input -> model -> logits, label -> cross entropy
+  void wire(graph::Graph& graph, const Wiring& wiring) const override {
+    const data::ImageSetInfo& set = train_set_->info();
+    const graph::ActivationId input =
+        layers::image_input(graph,
+                            {.height = set.height,
+                             .width = set.width,
+                             .channels = set.channels,
+                             .mean = channel_values(config_.data.mean, set.mean, "data.mean", set),
+                             .stddev = channel_values(config_.data.std, set.stddev, "data.std", set),
+                             .crop_padding = augments_by(config_, "crop") ? config_.data.crop_padding : 0,
+                             .flip = augments_by(config_, "flip"),
+                             .seed = config_.run.seed},
+                            wiring.fields.at(data::kImageField), wiring.fields.at(data::kSampleIdField));
+    const graph::ActivationId logits = models::build(graph, input, config_.model,
+                                                     {.epsilon = static_cast<float>(config_.batch_norm.epsilon),
+                                                      .synchronize = config_.batch_norm.synchronize,
+                                                      .global_batch = wiring.global_batch,
+                                                      .micro_batches = wiring.micro_batches});
+    layers::cross_entropy(graph, logits, wiring.fields.at(data::kLabelField),
+                          static_cast<float>(config_.train.label_smoothing), wiring.sums_offset);
+  }
+
+  std::span<const Measure> measures() const override {
+    static const Measure measures[] = {loss_measure(), accuracy_measure()};
+    return measures;
+  }
+  const CountUnit& count_unit() const override {
+    static const CountUnit unit{.name = "samples", .rate_key = "samples_per_second", .rate_unit = "img/s"};
+    return unit;
+  }
+  double quality(const LossSums& evaluation) const override { return accuracy_measure().of(evaluation); }
+
+  ModelName model_name() const override {
+    const Config::Model& m = config_.model;
+    return {.file_name = fmt::format("{}{}", m.family, m.depth),
+            .title = fmt::format("{}-{}", m.family, m.depth),
+            .details = fmt::format("{} stem, {} classes", m.stem, m.classes)};
+  }
+  nlohmann::ordered_json model_stamp() const override {
+    const Config::Model& m = config_.model;
+    return {{"family", m.family}, {"depth", m.depth}, {"stem", m.stem}, {"classes", m.classes}};
+  }
+  bool is_head(const std::string& parameter) const override { return parameter.starts_with("fc."); }
+
+ private:
+  void check() const {
+    if (train_set_) check_fits_model(train_set_->info(), config_.model);
+    if (validation_set_) check_fits_model(validation_set_->info(), config_.model);
+    if (train_set_ && validation_set_) check_fit_together(train_set_->info(), validation_set_->info());
+  }
+
+  Config config_;
+  std::shared_ptr<const data::ImageSet> train_set_, validation_set_;
+};
+
+}  // namespace
+
+std::unique_ptr<Task> make_image_classification(const Config& config) {
+  return std::make_unique<ImageClassification>(config);
+}
+
+std::unique_ptr<Task> make_image_classification(const Config& config, std::shared_ptr<const data::ImageSet> train,
+                                                std::shared_ptr<const data::ImageSet> validation) {
+  return std::make_unique<ImageClassification>(config, std::move(train), std::move(validation));
+}
+
+}  // namespace lockstep::tasks

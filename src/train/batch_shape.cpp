@@ -1,0 +1,98 @@
+#include "train/batch_shape.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "comm/sum_order.h"
+#include "lockstep/error.h"
+
+namespace lockstep::train {
+
+int BatchShape::shards_of(int of_rank) const {
+  const auto r = static_cast<std::size_t>(of_rank);
+  return first_shard[r + 1] - first_shard[r];
+}
+
+data::Shard BatchShape::samples(int of_rank, int micro_batch) const {
+  const int first = first_shard[static_cast<std::size_t>(of_rank)];
+  if (is_tree) return data::shard_of(global_batch, first + micro_batch, n_shards());
+  const data::Shard shard = data::shard_of(global_batch, first, n_shards());
+  const data::Shard part = data::shard_of(shard.size(), micro_batch, n_micro_batches);
+  return {shard.begin + part.begin, shard.begin + part.end};
+}
+
+std::int64_t BatchShape::global_micro_batch_size(int number) const {
+  if (is_tree) return micro_batch_size(number);
+  std::int64_t sum = 0;
+  for (int r = 0; r < ranks; ++r) sum += samples(r, number).size();
+  return sum;
+}
+
+// The first ranks and the first micro-batches are the largest, the last ones the smallest (data::shard_of).
+std::int64_t BatchShape::largest_micro_batch() const { return samples(0, 0).size(); }
+std::int64_t BatchShape::smallest_micro_batch() const {
+  return samples(ranks - 1, is_tree ? shards_of(ranks - 1) - 1 : n_micro_batches - 1).size();
+}
+
+namespace {
+
+/// The tree over all micro-batches, divided at ranks.
+comm::GroupedOrder order_of(const BatchShape& shape) {
+  std::vector<int> sizes;
+  for (int r = 0; r < shape.ranks; ++r) sizes.push_back(shape.shards_of(r));
+  std::optional<comm::GroupedOrder> order = comm::group(comm::tree_order(shape.n_shards()), sizes);
+  require(order.has_value(), ErrorCode::internal, "the micro-batches of a rank are no subtree");
+  return std::move(*order);
+}
+
+}  // namespace
+
+SumOrder BatchShape::order_in_rank() const { return order_of(*this).inner[static_cast<std::size_t>(rank)]; }
+SumOrder BatchShape::order_over_ranks() const { return is_tree ? order_of(*this).outer : SumOrder{}; }
+
+namespace {
+
+/// train.micro_batches: micro-batches are shards, and ranks take subtrees of them.
+BatchShape tree_shape(const Config& config, int rank, int ranks) {
+  require(config.comm.gradients == "fp32", ErrorCode::config_conflict,
+          "comm.gradients={} rounds what a node sends, so the bits depend on the nodes: set comm.gradients=fp32 with "
+          "train.micro_batches",
+          config.comm.gradients);
+  const int n_shards = config.train.micro_batches;
+  require(ranks <= n_shards, ErrorCode::config_conflict,
+          "train.micro_batches={} gives each of {} ranks less than one: use at most {} ranks, or more micro-batches",
+          n_shards, ranks, n_shards);
+  BatchShape shape{.global_batch = config.train.global_batch, .rank = rank, .ranks = ranks, .is_tree = true};
+  shape.first_shard = {0};
+  for (const int size : comm::subtree_sizes(n_shards, ranks)) shape.first_shard.push_back(shape.n_shards() + size);
+  shape.n_micro_batches = shape.shards_of(rank);
+  return shape;
+}
+
+}  // namespace
+
+std::int64_t asked_global_batch(const Config& config, int ranks) {
+  const Config::Train& t = config.train;
+  if (t.global_batch > 0) return t.global_batch;
+  return std::max<std::int64_t>(0, t.batch_per_rank) * ranks * std::max(1, t.accumulate);
+}
+
+BatchShape batch_shape(const Config& config, int rank, int ranks) {
+  if (config.train.micro_batches > 0) return tree_shape(config, rank, ranks);
+  const int n_micro_batches = config.train.accumulate;
+  BatchShape shape{.global_batch = asked_global_batch(config, ranks),
+                   .rank = rank,
+                   .ranks = ranks,
+                   .n_micro_batches = n_micro_batches};
+  shape.first_shard.resize(static_cast<std::size_t>(ranks) + 1);
+  std::iota(shape.first_shard.begin(), shape.first_shard.end(), 0);
+  require(shape.smallest_micro_batch() >= 1, ErrorCode::config_conflict,
+          "a global batch of {} samples cannot be divided over {} ranks x {} accumulated micro-batches: use at "
+          "most {} ranks, or a larger train.global_batch",
+          shape.global_batch, ranks, n_micro_batches, std::max<std::int64_t>(1, shape.global_batch / n_micro_batches));
+  return shape;
+}
+
+}  // namespace lockstep::train

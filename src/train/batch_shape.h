@@ -1,0 +1,45 @@
+// How a global batch is divided over ranks and micro-batches.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "data/sample_order.h"
+#include "lockstep/communicator.h"
+#include "lockstep/config.h"
+
+namespace lockstep::train {
+
+/// The global batch is divided over ranks, and then over the micro-batches that a rank runs one after another.
+///
+/// train.accumulate: a rank has one shard, divided into as many micro-batches.
+/// train.micro_batches: each shard is one micro-batch, whatever the number of ranks. A rank has several shards, a
+/// subtree of the binary tree that sums them.
+struct BatchShape {
+  std::int64_t global_batch = 0;
+  int rank = 0, ranks = 1, n_micro_batches = 1;  // micro-batches of this rank
+  bool is_tree = false;                          // train.micro_batches
+  std::vector<int> first_shard{};                // of each rank; the last element is n_shards()
+
+  int n_shards() const { return first_shard.back(); }
+  int shards_of(int of_rank) const;
+  int micro_batches_of_all() const { return is_tree ? n_shards() : ranks * n_micro_batches; }
+  /// Of the global batch.
+  data::Shard samples(int of_rank, int micro_batch) const;
+  /// Samples in this rank's micro-batch `number`.
+  std::int64_t micro_batch_size(int number) const { return samples(rank, number).size(); }
+  /// Samples of all ranks in micro-batch `number`, over which synchronised statistics are taken.
+  std::int64_t global_micro_batch_size(int number) const;
+  std::int64_t largest_micro_batch() const;  // over ranks and micro-batches
+  std::int64_t smallest_micro_batch() const;
+
+  SumOrder order_in_rank() const;     // over this rank's micro-batches; is_tree
+  SumOrder order_over_ranks() const;  // empty: any order will do
+};
+
+/// train.global_batch, or what train.batch_per_rank makes of it on so many ranks. 0: it is auto and not known yet.
+std::int64_t asked_global_batch(const Config& config, int ranks);
+/// Throws config_conflict where the batch cannot be divided.
+BatchShape batch_shape(const Config& config, int rank, int ranks);
+
+}  // namespace lockstep::train

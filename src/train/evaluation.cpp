@@ -1,0 +1,80 @@
+#include "train/evaluation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/stop_signal.h"
+#include "data/loader.h"
+#include "lockstep/log.h"
+#include "lockstep/trace.h"
+
+namespace lockstep::train {
+
+std::optional<LossSums> evaluate(Session& session, std::shared_ptr<const data::Dataset> set, const std::string& title,
+                                 const std::function<bool()>& stops) {
+  const Config& config = session.config;
+  std::int64_t n = set->info().n_samples;
+  if (config.evaluation.max_samples > 0) n = std::min(n, config.evaluation.max_samples);
+  const std::int64_t batch = session.plan->evaluation_batch() * session.world.size();
+  const std::int64_t steps = (n + batch - 1) / batch;
+  data::Loader loader(std::move(set), {.global_batch = batch,
+                                       .capacity = session.plan->evaluation_batch(),
+                                       .first_shard = session.world.rank(),
+                                       .total_shards = session.world.size(),
+                                       .seed = config.run.seed,
+                                       .shuffle = false,
+                                       .drop_last = false,
+                                       .readers = config.data.readers,
+                                       .prefetch = 2,
+                                       .last_step = steps,
+                                       .max_samples = n,
+                                       .backend = session.backend.get()});
+  ProgressBar bar(title, steps, session.leader() && config.log.progress);
+  LossSums all;
+  for (std::int64_t step = 0; step < steps; ++step) {
+    const LossSums mine = session.replica->evaluate(loader.next());
+    const StepSums sums =
+        session.replica->sum_over_ranks({.loss = mine, .flags = {.stop_requests = stops() ? 1.0 : 0.0}});
+    if (sums.flags.stop_requests > 0) return std::nullopt;
+    add(all, sums.loss);
+    bar.update(step + 1, "");
+  }
+  return all;
+}
+
+bool Validation::is_due_after(std::int64_t step) const {
+  const Config::Evaluation& e = session_.config.evaluation;
+  return session_.task->validation_set() && session_.is_due(step + 1, e.every_steps, e.every_epochs);
+}
+
+bool Validation::is_owed() const {
+  const std::int64_t done = session_.progress.step;
+  return done > 0 && done <= session_.last_step && is_due_after(done - 1) && !session_.progress.is_measured;
+}
+
+bool Validation::run(std::int64_t steps_done) {
+  const trace::Span span(trace::Kind::evaluation, "evaluation after step", steps_done);
+  recorder_.restart_clock();
+  const Clock::time_point begin = Clock::now();
+  const std::optional<LossSums> sums =
+      evaluate(session_, session_.task->validation_set(), "evaluation", stop_requested);
+  if (!sums) {
+    if (session_.leader())
+      log::warning("a signal asked the run to stop: the evaluation after step {} was interrupted", steps_done);
+    return false;
+  }
+  sums_ = *sums;
+  recorder_.evaluation(steps_done, sums_, seconds_since(begin));
+  return true;
+}
+
+std::optional<double> Validation::quality(bool evaluated) const {
+  const bool has_set = session_.task->validation_set() != nullptr;
+  if (has_set && !evaluated) return std::nullopt;
+  const LossSums& sums = has_set ? sums_ : recorder_.epoch_sums();
+  if (sums.samples <= 0) return std::nullopt;
+  return has_set ? session_.task->quality(sums) : -tasks::loss_measure().of(sums);
+}
+
+}  // namespace lockstep::train

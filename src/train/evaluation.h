@@ -1,0 +1,41 @@
+// Evaluation: the loss sums over a data set, and the evaluations of a training run.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "train/recorder.h"
+#include "train/session.h"
+
+namespace lockstep::train {
+
+/// Loss sums over the first evaluation.max_samples (0: all) of a set, each counted once, over all ranks. Nothing when
+/// `stops` is true on any rank. Collective.
+std::optional<LossSums> evaluate(
+    Session& session, std::shared_ptr<const data::Dataset> set, const std::string& title,
+    const std::function<bool()>& stops = [] { return false; });
+
+/// The evaluations of a run on the validation set, if it has one.
+class Validation {
+ public:
+  Validation(Session& session, Recorder& recorder) : session_(session), recorder_(recorder) {}
+
+  bool is_due_after(std::int64_t step) const;
+  /// The run resumes from a checkpoint without a quality: a stop came before or during the evaluation that was due.
+  bool is_owed() const;
+  /// Collective. False on all ranks when a stop request on any rank interrupted it.
+  bool run(std::int64_t steps_done);
+  /// Of the last run().
+  const LossSums& sums() const { return sums_; }
+  /// Greater is better: of the evaluation that was just run; without a validation set, minus the training loss. Nothing
+  /// where it was not measured.
+  std::optional<double> quality(bool evaluated) const;
+
+ private:
+  Session& session_;
+  Recorder& recorder_;
+  LossSums sums_;
+};
+
+}  // namespace lockstep::train

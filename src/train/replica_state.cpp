@@ -1,0 +1,127 @@
+// The state of a replica: initial weights, and what checkpoints and exported models read and write.
+#include <algorithm>
+
+#include "lockstep/error.h"
+#include "lockstep/log.h"
+#include "train/replica.h"
+
+namespace lockstep::train {
+
+std::vector<StateTensor> Replica::tensors() const { return state_tensors(parameters(), plan_.optimizer()); }
+
+float* Replica::place_of(const StateTensor& tensor) const {
+  return (tensor.arena == StateTensor::Arena::parameters ? parameter_arena() : optimizer_state()) + tensor.begin;
+}
+
+/// `parameter` null: canonical.
+void Replica::write(float* at, const graph::Parameter* parameter, std::span<const float> canonical) {
+  if (!parameter) {
+    backend_.copy_to_device(at, canonical.data(), canonical.size_bytes(), *stream_);
+  } else {
+    const std::vector<float> packed = graph::pack(*parameter, canonical);
+    backend_.copy_to_device(at, packed.data(), packed.size() * sizeof(float), *stream_);
+  }
+  stream_->synchronize();
+}
+
+void Replica::write(const StateTensor& tensor, std::span<const float> canonical) {
+  float* const at = place_of(tensor);
+  if (!tensor.parameter || tensor.parameter->parts.size() == 1) return write(at, tensor.parameter, canonical);
+  std::vector<float> packed(tensor.n_elements);  // with the other parts
+  backend_.copy_to_host(packed.data(), at, packed.size() * sizeof(float), *stream_);
+  stream_->synchronize();
+  graph::pack_part(*tensor.parameter, *tensor.part, canonical, packed);
+  backend_.copy_to_device(at, packed.data(), packed.size() * sizeof(float), *stream_);
+  stream_->synchronize();
+}
+
+// Drawing 11 million normals takes longer than everything else before step 0, so ranks divide the tensors. Each rank
+// draws its own into the gradients' memory. The sum over ranks, of which all others have zeros there, is exact. Frozen
+// parameters have no gradients, so every rank draws all of those.
+void Replica::initialize(std::uint32_t seed) {
+  const graph::ParameterTable& table = parameters();
+  const std::int64_t n_canonical = table.n_canonical();
+  std::vector<const graph::Parameter*> mine, frozen;
+  std::int64_t begin = 0;
+  for (const graph::Parameter& p : table.parameters()) {
+    if (!p.trainable) frozen.push_back(&p);
+    if (!p.trainable) continue;
+    const std::int64_t middle = begin + p.shape.n_elements() / 2;
+    if (middle * communicator_.size() / n_canonical == communicator_.rank()) mine.push_back(&p);
+    begin += p.shape.n_elements();
+  }
+  backend_.fill_zero(gradient_arena(), table.n_gradients() * sizeof(float), *stream_);
+  stream_->synchronize();
+#pragma omp parallel for schedule(dynamic, 1)
+  for (const graph::Parameter* p : mine) write(gradient_arena() + p->begin, p, table.initial_values(*p, seed));
+#pragma omp parallel for schedule(dynamic, 1)
+  for (const graph::Parameter* p : frozen) write(parameter_arena() + p->begin, p, table.initial_values(*p, seed));
+  const std::size_t n_tensors = table.order().size() + table.statistics().size();
+  for (std::size_t i = 0; i < n_tensors; ++i) reducer_->tensor_done(static_cast<int>(i), *stream_);
+  reducer_->finish(*stream_);
+  backend_.copy_to_device(parameter_arena(), gradient_arena(), table.n_trainable() * sizeof(float), *stream_);
+
+  for (const StateTensor& tensor : tensors()) {
+    if (!tensor.path.starts_with("/statistics/")) continue;
+    const float value = tensor.path.ends_with(".running_var") ? 1.0f : 0.0f;
+    write(tensor, std::vector<float>(tensor.n_elements, value));
+  }
+}
+
+std::vector<checkpoint::TensorSource> Replica::sources() const {
+  std::vector<checkpoint::TensorSource> out;
+  for (const StateTensor& tensor : tensors()) {
+    out.push_back(source_of(tensor));
+    out.back().read = [this, tensor](std::span<float> stored) {
+      backend_.copy_to_host(stored.data(), place_of(tensor), stored.size_bytes(), *stream_);
+      stream_->synchronize();
+    };
+  }
+  return out;
+}
+
+std::vector<checkpoint::TensorTarget> Replica::targets() {
+  std::vector<checkpoint::TensorTarget> out;
+  for (const StateTensor& tensor : tensors())
+    out.push_back({.path = tensor.path, .shape = tensor.shape, .write = [this, tensor](std::span<const float> values) {
+                     write(tensor, values);
+                   }});
+  return out;
+}
+
+std::vector<checkpoint::NamedTensor> Replica::named_tensors(std::int64_t step) const {
+  std::vector<checkpoint::NamedTensor> out;
+  const auto group_of = [](const std::string& path) { return path.substr(0, path.find('/', 1) + 1); };
+  for (const checkpoint::TensorSource& source : sources()) {
+    const std::string group = group_of(source.path);
+    if (group == "/optimizer/") continue;
+    out.push_back({.name = source.path.substr(group.size()),
+                   .shape = source.shape,
+                   .values = checkpoint::read_canonical(source)});
+  }
+  for (const graph::RunningStatistic& s : parameters().statistics())
+    out.push_back({.name = s.name + ".num_batches_tracked", .shape = {}, .values = {static_cast<float>(step)}});
+  return out;
+}
+
+std::vector<std::string> Replica::load_named(const std::vector<checkpoint::NamedTensor>& tensors) {
+  std::vector<std::string> kept;
+  for (checkpoint::TensorTarget& target : targets()) {
+    if (target.path.starts_with("/optimizer/")) continue;
+    const std::string name = target.path.substr(target.path.find('/', 1) + 1);
+    const auto found = std::find_if(tensors.begin(), tensors.end(), [&](const auto& t) { return t.name == name; });
+    require(found != tensors.end(), ErrorCode::checkpoint_mismatch,
+            "model.initialize_from: the file has no tensor {} of shape {}", name, target.shape.text());
+    if (found->shape == target.shape) {
+      target.write(found->values);
+    } else {
+      require(plan_.task().is_head(name), ErrorCode::checkpoint_mismatch,
+              "model.initialize_from: {} is {} in the file and {} in the model", name, found->shape.text(),
+              target.shape.text());
+      kept.push_back(fmt::format("{} is {} in the file, {} here", name, found->shape.text(), target.shape.text()));
+    }
+  }
+  return kept;
+}
+
+}  // namespace lockstep::train

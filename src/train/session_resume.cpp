@@ -1,0 +1,196 @@
+// The state that a session begins from: the newest good checkpoint of the run, the one that was asked for, or initial
+// weights.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/safetensors.h"
+#include "config/parser.h"
+#include "lockstep/error.h"
+#include "lockstep/log.h"
+#include "train/broadcast.h"
+#include "train/session.h"
+
+namespace lockstep::train {
+namespace {
+
+/// A run can resume from a checkpoint with this layout of the tensors, this precision, this model, and more than
+/// weights.
+void check_stamp(const checkpoint::StateJson& state, const Config& config, const tasks::Task& task,
+                 const std::string& file) {
+  require(state.contains("global_batch"), ErrorCode::checkpoint_mismatch,
+          "{} holds only weights, and no run can resume from it: start a new run with model.initialize_from={}", file,
+          file);
+  const int layout = state.value("layout_version", 1);
+  require(layout == checkpoint::kLayoutVersion, ErrorCode::checkpoint_version,
+          "{} has tensors of layout {}; this program resumes from layout {}", file, layout, checkpoint::kLayoutVersion);
+  const auto same = [&](const std::string& key, const nlohmann::json& before, const nlohmann::json& now) {
+    require(before == now, ErrorCode::checkpoint_mismatch,
+            "{} was made with {}={}, the configuration has {}: set {}={}, or start a new run with "
+            "model.initialize_from={}",
+            file, key, before.dump(), now.dump(), key, before.dump(), file);
+  };
+  same("precision", state.value("precision", ""), name(config.precision));
+  const nlohmann::json model = state.value("model", nlohmann::json::object());
+  const nlohmann::ordered_json stamp = task.model_stamp();
+  for (const auto& [key, now] : stamp.items())
+    same("model." + key, model.value(key, nlohmann::json()), nlohmann::json(now));
+}
+
+}  // namespace
+
+void Session::find_checkpoints(const SessionOptions& options) {
+  if (!options.checkpoint.empty()) {
+    checkpoints_ = {options.checkpoint};
+  } else if (!config.checkpoint.resume_from.empty()) {
+    checkpoints_ = {config.checkpoint.resume_from};
+  } else {
+    nlohmann::json found;
+    if (leader()) {
+      const checkpoint::Candidates candidates = checkpoint::newest_first(run.checkpoints());
+      found = {{"paths", candidates.paths}, {"n_bad", candidates.n_bad}};
+    }
+    std::string text = found.dump();
+    broadcast_text(world, text);
+    found = nlohmann::json::parse(text);
+    checkpoints_ = found.at("paths").get<std::vector<std::string>>();
+    if (checkpoints_.empty() && found.at("n_bad") > 0) fail_without_good_checkpoint();
+  }
+  std::ranges::reverse(checkpoints_);
+}
+
+void Session::fail_without_good_checkpoint() const {
+  fail(ErrorCode::checkpoint_damaged,
+       "{} has no good checkpoint: `--fresh` starts over and moves them to another place", run.checkpoints());
+}
+
+/// Opens the next of checkpoints_ with reader_; false where there is none left.
+bool Session::open_next_checkpoint() {
+  reader_.reset();
+  if (checkpoints_.empty()) return false;
+  reader_ = std::make_unique<checkpoint::Reader>(checkpoints_.back());
+  checkpoints_.pop_back();
+  return true;
+}
+
+void Session::resume_from(const checkpoint::StateJson& state, const SessionOptions& options) {
+  const std::string& file = reader_->path();
+  check_stamp(state, config, *task, file);
+  const auto batch = state.at("global_batch").get<std::int64_t>();
+  const std::int64_t asked = asked_global_batch(config, world.size());
+  // A train.global_batch must be the same. What train.batch_per_rank makes of it may differ: the number of ranks may.
+  if (asked > 0 && asked != batch && config.train.global_batch == 0)
+    notes.push_back(fmt::format(
+        "the global batch stays {}, as in the run's first step; train.batch_per_rank would make it {}", batch, asked));
+  require(config.train.global_batch == 0 || config.train.global_batch == batch, ErrorCode::resume_changed,
+          "{} is of a run with a global batch of {} samples, which it keeps: set train.global_batch={} instead of {}, "
+          "or start a new run with model.initialize_from={}",
+          file, batch, batch, config.train.global_batch, file);
+  config.train.global_batch = batch;
+  const std::string before = run.read_file("config.yaml");
+  check_unchanged(before.empty() ? state.value("configuration", "") : before, options);
+}
+
+void Session::check_unchanged(const std::string& before, const SessionOptions& options) {
+  if (before.empty()) return;
+  std::string text;
+  for (const config::Difference& d : config::learning_differences(before, config)) {
+    const auto& allowed = options.allow_change;
+    const bool is_allowed =
+        d.key == "train.epochs" || std::find(allowed.begin(), allowed.end(), d.key) != allowed.end();
+    const bool changes_schedule = d.key == "train.epochs" || d.key.starts_with("schedule.");
+    if (is_allowed)
+      notes.push_back(fmt::format("{} changes from {} to {}{}", d.key, d.before, d.now,
+                                  changes_schedule ? ", and the schedule with it" : ""));
+    if (!is_allowed) text += fmt::format("\n  {}: {} before, {} now", d.key, d.before, d.now);
+  }
+  require(text.empty(), ErrorCode::resume_changed, "{} cannot be resumed with other settings of what is learned:{}",
+          reader_->path(), text);
+}
+
+/// Tensors are checked as they are read, so that the file is read only once. A file that turns out to be damaged, on
+/// any rank, is named, and the checkpoint before it is used.
+void Session::restore(bool weights_only) {
+  std::vector<checkpoint::TensorTarget> targets = replica->targets();
+  if (weights_only) std::erase_if(targets, [](const auto& t) { return t.path.starts_with("/optimizer/"); });
+  while (true) {
+    std::optional<Error> error;
+    try {
+      reader_->load(targets);
+    } catch (const Error& e) {
+      error = e;
+    }
+    if (!world.any(error.has_value())) break;
+    if (error) log::warning("Checkpoint skipped: {}", error->what());
+    const std::string bad = reader_->path();
+    const bool is_given = weights_only || !config.checkpoint.resume_from.empty();
+    if (checkpoints_.empty() && error && is_given) throw *error;
+    if (checkpoints_.empty() && !is_given) fail_without_good_checkpoint();
+    require(open_next_checkpoint(), ErrorCode::checkpoint_damaged, "another rank could not read {}", bad);
+    check_stamp(reader_->state(), config, *task, reader_->path());
+    require(reader_->state().at("global_batch") == config.train.global_batch, ErrorCode::checkpoint_damaged,
+            "{} is damaged, and {}, the one before, is of a run with another global batch: move one of them away", bad,
+            reader_->path());
+  }
+  const checkpoint::StateJson& state = reader_->state();
+  progress.step = state.at("step").get<std::int64_t>();
+  progress.epoch_sums = loss_sums(state.value("epoch_sums", std::vector<double>()));
+  progress.is_measured = state.value("quality", nlohmann::json()).is_number();
+  if (!weights_only) restore_loss_scale(state);
+  if (!weights_only) find_best();
+  resumed_from = reader_->path();
+  reader_.reset();
+  checkpoints_.clear();
+}
+
+/// A checkpoint of a run without a loss scale leaves the initial one.
+void Session::restore_loss_scale(const checkpoint::StateJson& state) {
+  if (!state.contains("loss_scale")) return;
+  const nlohmann::json& stored = state.at("loss_scale");
+  const LossScale loss_scale{.scale = stored.at("scale").get<float>(),
+                             .good_steps = stored.at("good_steps").get<std::uint32_t>()};
+  require(std::isfinite(loss_scale.scale) && loss_scale.scale > 0, ErrorCode::checkpoint_damaged,
+          "{} has a loss scale of {}, which is not possible", reader_->path(), loss_scale.scale);
+  replica->set_loss_scale(loss_scale);
+}
+
+/// A checkpoint records its own quality and not the best so far, which would depend on where a run was stopped.
+void Session::find_best() {
+  const std::string best = run.checkpoints() + "/best";
+  std::string text;
+  if (leader() && std::filesystem::exists(best)) {
+    try {
+      text = checkpoint::Reader(best).state().value("quality", nlohmann::json()).dump();
+    } catch (const Error& error) {
+      log::warning("the best checkpoint so far is not known: {}", error.what());
+    }
+  }
+  broadcast_text(world, text);
+  const nlohmann::json quality = text.empty() ? nlohmann::json() : nlohmann::json::parse(text);
+  progress.has_best = quality.is_number();
+  if (progress.has_best) progress.best = quality.get<double>();
+}
+
+void Session::initialize_weights() {
+  replica->initialize(config.run.seed);
+  const std::string& source = config.model.initialize_from;
+  if (source.empty()) return;
+  std::vector<checkpoint::NamedTensor> tensors;
+  if (source.ends_with(".safetensors")) {
+    tensors = checkpoint::read_safetensors(source);
+  } else {
+    for (checkpoint::LoadedTensor& t : checkpoint::load_all(source).tensors) {
+      const std::size_t name = t.path.find('/', 1) + 1;
+      if (!t.path.starts_with("/optimizer/"))
+        tensors.push_back({.name = t.path.substr(name), .shape = t.shape, .values = std::move(t.values)});
+    }
+  }
+  const std::vector<std::string> kept = replica->load_named(tensors);
+  notes.push_back(fmt::format("weights from {}", source));
+  for (const std::string& line : kept) notes.push_back(fmt::format("the head starts from new values: {}", line));
+}
+
+}  // namespace lockstep::train

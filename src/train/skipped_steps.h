@@ -1,0 +1,32 @@
+// The steps that the device skipped: which losses count as spikes, how many steps may be skipped in a row, and what the
+// log says of skipped steps and of the loss scale.
+#pragma once
+
+#include <cstdint>
+
+#include "lockstep/config.h"
+#include "train/replica.h"
+#include "train/spike_limit.h"
+
+namespace lockstep::train {
+
+class SkippedSteps {
+ public:
+  /// `logs`: this rank writes the messages.
+  SkippedSteps(const Config::Train& config, bool logs) : config_(config), logs_(logs), spikes_(config.spike_z_score) {}
+
+  /// A step with a greater mean loss is skipped.
+  float loss_limit() const { return spikes_.value(); }
+  /// The result of a step. Throws steps_skipped after more than train.max_skipped_in_a_row.
+  void add(std::int64_t step, const StepResult& result, double learning_rate);
+
+ private:
+  void add_skipped(std::int64_t step, const StepResult& result, double learning_rate);
+
+  Config::Train config_;
+  bool logs_;
+  SpikeLimit spikes_;
+  int n_in_a_row_ = 0;
+};
+
+}  // namespace lockstep::train

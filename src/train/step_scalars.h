@@ -1,0 +1,23 @@
+// The scalars of a step: all that changes from step to step and that the ops of the step read from the device. This is
+// the only place where they are made.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "lockstep/config.h"
+#include "lockstep/op.h"
+
+namespace lockstep::train {
+
+struct StepInputs {
+  std::int64_t step = 0;  // from 0
+  std::int64_t epoch = 0;
+  double nominal_count = 0;  // of samples or tokens of all ranks, if each has a label (tasks::Task::nominal_count)
+  double learning_rate = 0;
+  float loss_limit = std::numeric_limits<float>::infinity();  // a mean loss above it is a spike
+};
+
+StepScalars make_step_scalars(const StepInputs& inputs, const Config::Optimizer& optimizer);
+
+}  // namespace lockstep::train

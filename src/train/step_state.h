@@ -1,0 +1,61 @@
+// What a step is given, keeps and reports, as plain structs that are copied between host, device and ranks.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "lockstep/loss_scale.h"
+#include "lockstep/op.h"
+
+namespace lockstep::train {
+
+/// What ranks let each other know in every step. A rank writes its own flags (0 or 1) before the step; all ranks read
+/// the same sums, the number of ranks that set each flag, with the step's result.
+struct StepFlags {
+  double stop_requests = 0;  // a signal asked this rank to stop
+  double save_due = 0;       // a checkpoint is due by the clock, which rank 0 alone looks at
+  double saver_done = 0;     // the background writer has finished its phase
+};
+
+/// As numbers, in the order in which checkpoints have them.
+inline std::array<double, 3> numbers_of(const LossSums& sums) { return {sums.loss, sums.correct, sums.samples}; }
+/// Zero where `numbers` are not those of numbers_of().
+inline LossSums loss_sums(std::span<const double> numbers) {
+  if (numbers.size() != 3) return {};
+  return {.loss = numbers[0], .correct = numbers[1], .samples = numbers[2]};
+}
+
+inline void add(LossSums& total, const LossSums& more) {
+  total.loss += more.loss;
+  total.correct += more.correct;
+  total.samples += more.samples;
+}
+
+/// What is summed over ranks once per step besides gradients: in exchange memory, by one all-reduce of doubles.
+struct StepSums {
+  LossSums loss;
+  StepFlags flags;
+  static constexpr std::size_t kElements = (sizeof(LossSums) + sizeof(StepFlags)) / sizeof(double);
+};
+static_assert(sizeof(StepSums) == StepSums::kElements * sizeof(double));
+
+/// The result of a step. It is put together in the backend's memory, and copied to the host as one.
+struct StepReport {
+  StepSums sums;   // over ranks
+  LossSums local;  // this rank's
+  double gradient_norm = 0;
+  std::uint32_t is_applied = 0;  // 0: skipped, on all ranks alike; weights, optimizer and statistics are as before
+  LossScale loss_scale, next_loss_scale;  // in force in this step, and in the one after it
+};
+
+/// The small things that a step keeps in the backend's memory, at the head of the optimizer's arena.
+struct StepState {
+  StepScalars scalars;  // new in each step
+  LossScale loss_scale;
+  StepReport report;
+  std::uint64_t hash = 0;
+};
+
+}  // namespace lockstep::train
