@@ -27,7 +27,7 @@ struct EvaluateArguments {
 
 int run_evaluation(const EvaluateArguments& given, const Arguments& program) {
   const Config config = config::parse(given.configuration);
-  require(!config.data.validation.empty(), ErrorCode::usage, "data.validation names no set to evaluate on");
+  require(!config.data.validation.empty(), ErrorCode::usage, "data.validation names no data set to evaluate on");
   data::hdf5_version();  // as in train: before MPI
   World& world = *(current_world() = comm::start_world(program.argc, program.argv, config.comm.watchdog_seconds));
   log::configure(world.rank(), world.size(), world.host(), config.log.all_ranks);
@@ -60,7 +60,7 @@ int run_evaluation(const EvaluateArguments& given, const Arguments& program) {
 
 void add_evaluate(CLI::App& app, Run& run, const Arguments& program) {
   auto given = std::make_shared<EvaluateArguments>();
-  CLI::App* command = app.add_subcommand("evaluate", "loss and accuracy of a checkpoint on data.validation");
+  CLI::App* command = app.add_subcommand("evaluate", "evaluate a checkpoint on data.validation");
   command->add_option("CONFIG", given->configuration, "YAML files and key=value overrides; the later wins")->required();
   command->add_option("--checkpoint", given->checkpoint, "the checkpoint to evaluate")->required();
   add_json(*command, given->json);

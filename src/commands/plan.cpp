@@ -1,4 +1,4 @@
-// lockstep plan: memory per rank by kind, buckets, bytes per all-reduce, the batch that fits. No training.
+// lockstep plan: memory per rank by kind, buckets, bytes per all-reduce, and the batch that fits. Trains nothing.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
@@ -35,7 +35,7 @@ struct Planned {
   bool step_fits() const { return plan->batch().largest_micro_batch() <= fits; }
 };
 
-/// `device`: one that need not be here; empty: the configuration's.
+/// `device`: a GPU that need not exist on this machine; empty: the device of the configuration.
 std::unique_ptr<Backend> backend_of(const Config& config, const Ranks& ranks, const std::string& device,
                                     std::shared_ptr<Algorithms> algorithms) {
   if (!device.empty()) {
@@ -121,7 +121,7 @@ std::string text_of(const Planned& planned, const Ranks& ranks) {
   const Config& config = planned.config;
   const train::StepPlan& plan = *planned.plan;
   std::string text = fmt::format(
-      "{}, {} parameters, {}; batch {}\n\nMemory of a rank\n{}\nAll-reduce, {:.1f} MiB a step{} in {} buckets\n",
+      "{}, {} parameters, {}; batch {}\n\nMemory of a rank\n{}\nAll-reduce, {:.1f} MiB per step{} in {} buckets\n",
       planned.task->model_name().title, plan.parameters().n_canonical(), name(config.precision),
       train::batch_text(plan.batch()), train::memory_text(plan.memory()),
       static_cast<double>(plan.memory().gradients) / (1 << 20),
@@ -133,7 +133,7 @@ std::string text_of(const Planned& planned, const Ranks& ranks) {
     text += fmt::format("  {:>9.2f} MiB  {} .. {}\n", static_cast<double>(b.n_elements * sizeof(float)) / (1 << 20),
                         b.first_name, b.last_name);
   const int on_node = ranks.on_first_node();
-  text += fmt::format("\nBatch that fits: {} a {} (in {:.0f} % of {:.1f} GiB for {} on its node)\n", planned.fits,
+  text += fmt::format("\nBatch that fits: {} per {} (in {:.0f} % of {:.1f} GiB for {} on its node)\n", planned.fits,
                       plan.batch().is_tree ? "micro-batch" : "rank", 100 * train::kUsableMemory,
                       static_cast<double>(planned.backend->device().memory_bytes) / (1 << 30),
                       on_node == 1 ? "the one rank" : fmt::format("each of {} ranks", on_node));
@@ -162,7 +162,7 @@ void add_plan(CLI::App& app, Run& run, const Arguments&) {
     int ranks = 1, nodes = 1;
   };
   auto given = std::make_shared<Given>();
-  CLI::App* command = app.add_subcommand("plan", "what a step will hold and move; nothing is trained");
+  CLI::App* command = app.add_subcommand("plan", "print what a step allocates and communicates; trains nothing");
   command->add_option("CONFIG", given->configuration, "YAML files and key=value overrides; the later wins")->required();
   command->add_option("--ranks", given->ranks, "ranks to plan for")
       ->check(CLI::Range(1, kMaxRanks))
@@ -171,9 +171,11 @@ void add_plan(CLI::App& app, Run& run, const Arguments&) {
       ->check(CLI::Range(1, kMaxRanks))
       ->capture_default_str();
   command
-      ->add_option("--device", given->device,
-                   fmt::format("plan for a GPU that need not be here: {}, or a file FILE.json as cuDNN describes one",
-                               known_devices()))
+      ->add_option(
+          "--device", given->device,
+          fmt::format(
+              "plan for a GPU that this machine need not have: {}, or a file FILE.json with cuDNN's description of one",
+              known_devices()))
       ->type_name("NAME");
   add_json(*command, given->json);
   command->callback([given, &run] {

@@ -1,4 +1,4 @@
-// What a step will hold and move, without taking its memory.
+// What a step will allocate and communicate, without taking its memory.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -14,8 +14,8 @@ struct PlanReport {
   nlohmann::ordered_json json;
 };
 
-/// For rank 0 of `ranks`, in equal blocks on `nodes`. `device`: one that need not be here (make_planning_backend);
-/// empty: the configuration's.
+/// For rank 0 of `ranks`, in equal blocks on `nodes`. `device`: a GPU that need not exist here (make_planning_backend);
+/// empty: the device of the configuration.
 PlanReport plan_report(const Config& config, int ranks, int nodes, const std::string& device = "");
 
 }  // namespace lockstep::commands

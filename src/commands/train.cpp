@@ -1,4 +1,4 @@
-// lockstep train: from a configuration to a trained model; continues by itself from the newest good checkpoint.
+// lockstep train: from a configuration to a trained model. Resumes automatically from the newest good checkpoint.
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <optional>
@@ -35,8 +35,8 @@ struct TrainArguments {
   bool dry_run = false;
 };
 
-/// The directory is this job's from here on, and so are its status and its log: also where the start fails. Gives what
-/// the user should hear of it.
+/// From here on the directory belongs to this job, with its status and its log, also if the start fails. Gives notes
+/// for the banner.
 std::vector<std::string> begin_run(const train::RunDirectory& run, bool fresh) {
   std::vector<std::string> notes;
   if (fresh)
@@ -55,7 +55,7 @@ int run_training(const TrainArguments& given, const Arguments& program) {
     require(config::find_key(key) != nullptr, ErrorCode::config_unknown_key,
             "--allow-change: there is no key {}; the nearest is {}", key, config::nearest_key(key));
   catch_stop_signals();
-  data::hdf5_version();  // HDF5 starts before MPI: a parallel build of it would else make MPI calls of its own
+  data::hdf5_version();  // HDF5 starts before MPI: otherwise a parallel build of it makes MPI calls of its own
   World& world = *(current_world() = comm::start_world(program.argc, program.argv, config.comm.watchdog_seconds));
   log::configure(world.rank(), world.size(), world.host(), config.log.all_ranks);
   if (given.dry_run) {
@@ -93,15 +93,15 @@ int run_training(const TrainArguments& given, const Arguments& program) {
 
 void add_train(CLI::App& app, Run& run, const Arguments& program) {
   auto given = std::make_shared<TrainArguments>();
-  CLI::App* command = app.add_subcommand("train", "train a model; continues a run that is there already");
+  CLI::App* command = app.add_subcommand("train", "train a model; resumes a run that already exists");
   command->add_option("CONFIG", given->configuration, "YAML files and key=value overrides; the later wins")->required();
-  command->add_flag("--fresh", given->fresh, "start over; a run that is there already is moved aside");
+  command->add_flag("--fresh", given->fresh, "start over; a run that already exists is moved aside");
   command
       ->add_option("--allow-change", given->session.allow_change,
-                   "a key that may differ from the run that is continued")
+                   "a key that may differ from that of the run that is resumed")
       ->type_name("KEY")
       ->allow_extra_args(false);
-  command->add_flag("--dry-run", given->dry_run, "check the configuration and say what the step needs");
+  command->add_flag("--dry-run", given->dry_run, "check the configuration and print what a step needs");
   command->callback([given, &run, program] { run = [given, program] { return run_training(*given, program); }; });
 }
 

@@ -14,7 +14,7 @@
 namespace lockstep::data {
 namespace {
 
-/// A file, and the range of its samples that a set is of. Labels are held in memory, checked when the file is opened.
+/// A file and a range of its samples. Labels are held in memory, and are checked when the file is opened.
 struct SampleFile {
   InputFile file;
   ImageFile layout;
@@ -32,7 +32,7 @@ struct SampleFile {
     labels = {labels.begin() + start, labels.begin() + last};
   }
 
-  /// Bytes [begin, begin + target.size()) of /images, which are of this sample.
+  /// Bytes [begin, begin + target.size()) of /images, which belong to this sample.
   void read(std::int64_t sample, std::uint64_t begin, std::span<std::uint8_t> target) const {
     while (!target.empty()) {
       const ByteRange piece = layout.images.piece(begin, target.size());
@@ -52,7 +52,7 @@ void check_asked(const ImageSetInfo& info, std::int64_t sample, std::span<const 
           "sample {} of {} was asked for with {} bytes", sample, info.n_samples, image.size());
 }
 
-/// Decoded images: one is one pread, wherever it lies.
+/// Decoded images: each is read by one pread, wherever it lies.
 class DecodedSet final : public ImageSet {
  public:
   explicit DecodedSet(SampleFile file) : file_(std::move(file)) {}
@@ -70,7 +70,7 @@ class DecodedSet final : public ImageSet {
   SampleFile file_;
 };
 
-/// Lends each reader an object of its own while it reads: there are as many as there were reads at a time.
+/// Lends each reader an object of its own while it reads. There are as many objects as there were simultaneous reads.
 template <typename T>
 class Pool {
  public:
@@ -79,7 +79,7 @@ class Pool {
     Loan(Pool& pool, std::unique_ptr<T> object) : pool_(pool), object_(std::move(object)) {}
     ~Loan() {
       const std::lock_guard lock(pool_.mutex_);
-      pool_.free_.push_back(std::move(object_));  // there is room: lend() saw to it
+      pool_.free_.push_back(std::move(object_));  // lend() has reserved the room
     }
     Loan(const Loan&) = delete;
     Loan& operator=(const Loan&) = delete;
@@ -108,13 +108,13 @@ class Pool {
   std::size_t n_objects_ = 0;
 };
 
-/// The part of an image of this sample that is shown in this epoch.
+/// The part of a sample's image that is used in this epoch.
 Box box_of(const ImageShaping& shaping, int height, int width, std::uint32_t sample_id, std::uint32_t epoch) {
   return shaping.resized_crop ? random_box(height, width, shaping.seed, sample_id, epoch)
                               : centre_box(height, width, shaping.image_size);
 }
 
-/// Resizes the box as `size` x `size`. A random crop is cut off first, so that nothing beside it counts.
+/// Resizes the box to `size` x `size`. A random crop is cut out first, so that nothing beside it has an influence.
 void resize_box(Resizer& resizer, PixelView image, Box box, bool cut, int size, std::span<std::uint8_t> out) {
   if (cut) {
     const int left = static_cast<int>(box.left), top = static_cast<int>(box.top);
@@ -168,10 +168,10 @@ class ShapedSet final : public ImageSet {
   mutable Pool<Buffers> pool_;
 };
 
-/// JPEG images: read, decoded to a size not below what is needed, shaped.
+/// JPEG images: read, decoded to a size that is not below the needed one, and shaped.
 class JpegSet final : public ImageSet {
  public:
-  /// shaping.image_size 0: all images have the size in `info`, and are given so.
+  /// shaping.image_size 0: all images have the size in `info` and keep it.
   JpegSet(SampleFile file, const ImageShaping& shaping)
       : file_(std::move(file)), offsets_(read_offsets(file_.file, file_.layout)), shaping_(shaping) {
     ImageSetInfo& info = file_.info;
@@ -225,8 +225,8 @@ class JpegSet final : public ImageSet {
   void read_shaped(std::int64_t sample, std::uint32_t epoch, Buffers& buffers, std::span<std::uint8_t> image) const {
     JpegDecoder& decoder = buffers.decoder;
     const Box box = box_of(shaping_, decoder.height(), decoder.width(), id_of(file_.info, sample), epoch);
-    // Inverse transforms to 1, 2, 4 and 8 eighths are the ones that libjpeg-turbo has vector instructions for. Resizing
-    // must still halve the sizes at least: what the transforms drop is sharper than what antialiasing does.
+    // libjpeg-turbo has vector instructions for inverse transforms to 1, 2, 4 and 8 eighths. Resizing must still at
+    // least halve the size, since the transforms drop details more sharply than antialiasing does.
     const double side = std::min(box.right - box.left, box.bottom - box.top);
     int eighths = 1;
     while (eighths < 8 && side * eighths < 2 * 8.0 * shaping_.image_size) eighths *= 2;
@@ -247,8 +247,8 @@ class JpegSet final : public ImageSet {
   mutable Pool<Buffers> pool_;
 };
 
-/// image_size 0 where images are given as they are stored: that is so too for a set whose images all have the wanted
-/// size already, unless crops of them are wanted.
+/// image_size is 0 if images are given as they are stored, also because all of them already have the wanted size and no
+/// crops are asked for.
 ImageShaping resolved(const ImageSetInfo& stored, ImageShaping shaping) {
   require(shaping.image_size > 0 || stored.height > 0, ErrorCode::data_size,
           "the images of {} have several sizes: set data.image_size", stored.path);

@@ -1,8 +1,9 @@
-// A data set of labelled images in one HDF5 file: metadata through HDF5, samples by pread at the offsets it tells.
+// Data sets of labelled images: in one HDF5 file, or synthetic. Metadata is read through HDF5, samples by pread at the
+// offsets that HDF5 reports.
 //
 // File layout (readable with plain h5py; documented in data/README.md):
 //   /images  (n, H, W, C) uint8     /labels (n) int32       (format 1: decoded)
-//   /images  (bytes) uint8: JPEG images behind each other, the i-th from byte offsets[i] to offsets[i + 1]
+//   /images  (bytes) uint8: JPEG images one after another, the i-th from byte offsets[i] to offsets[i + 1]
 //   /offsets (n + 1) uint64   /sizes (n, 2) int32: height, width   /labels as above   (format 2: JPEG)
 //   /images contiguous or in chunks of whole images (JPEG: of bytes), never compressed; the others contiguous
 //   attributes of the root: format="lockstep-images", format_version, split, classes, mean (C), std (C) (of values in
@@ -48,15 +49,15 @@ class ImageSet : public Dataset {
 };
 
 /// Opens and checks a file: every size against the file's length, every label against `classes`.
-/// [start, end) is a range of its samples; end 0: up to the last. Sample 0 of the set is then `start` of the file.
+/// [start, end) is a range of its samples; end 0: to the last. Sample 0 of the set is sample `start` of the file.
 std::unique_ptr<ImageSet> open_image_set(const std::string& path, std::int64_t start = 0, std::int64_t end = 0,
                                          const ImageShaping& shaping = {});
 
-/// `set`, its images shaped; `set` itself where that changes nothing.
+/// `set` with its images shaped; `set` itself if that changes nothing.
 std::unique_ptr<ImageSet> shape_image_set(std::unique_ptr<ImageSet> set, const ImageShaping& shaping);
 
-/// Images and labels made from Philox(seed, synthetic, sample): no file. Each class has a pattern of its own under
-/// noise, so that training on it can be seen to learn.
+/// Images and labels made from Philox(seed, synthetic, sample), without a file. Each class has a pattern of its own
+/// under noise, so that a network can learn it.
 std::unique_ptr<ImageSet> make_synthetic_set(std::uint32_t seed, std::int64_t n_samples, int height, int width,
                                              int channels, int classes, const std::string& split);
 

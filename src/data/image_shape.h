@@ -1,9 +1,10 @@
-// What a network is fed from images of other sizes: a part of the image, resized to a square. Which part is a function
-// of the sample and the epoch, so it depends on neither ranks nor threads nor history.
-//   training with resized_crop: a random part (Szegedy et al., "Going deeper with convolutions", 2015), drawn as
+// How images of any size become the input of a network: a part of the image is resized to a square. The part is a
+// function of the sample and the epoch, so it depends on neither ranks nor threads nor history.
+//   in training with resized_crop: a random part (Szegedy et al., "Going deeper with convolutions", 2015), drawn as
 //     torchvision's RandomResizedCrop does: area uniform in 0.08 to 1 of the image's, log of width / height uniform in
 //     log(3/4) to log(4/3), 10 tries, then the largest centred part whose ratio is allowed
-//   else: the shorter side to image_size * 256 / 224, then the centre, as torchvision's references evaluate
+//   otherwise: the shorter side becomes image_size * 256 / 224, then the centre is taken, as torchvision's reference
+//     scripts do for evaluation
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ struct ImageShaping {
 
 /// Whole corners.
 Box random_box(int height, int width, std::uint32_t seed, std::uint32_t sample_id, std::uint32_t epoch);
-/// Whole corners only where the sizes divide.
+/// Whole corners only if the sizes divide.
 Box centre_box(int height, int width, int image_size);
 
 }  // namespace lockstep::data

@@ -1,4 +1,4 @@
-// What the imports of image sets share.
+// What the imports of image sets have in common.
 #pragma once
 
 #include <array>
@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "data/image_set.h"
 #include "data/image_file.h"
+#include "data/image_set.h"
 
 namespace lockstep::data {
 

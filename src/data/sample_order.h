@@ -1,4 +1,4 @@
-// The global order of samples: a function of (seed, epoch, position), never of ranks (DESIGN, decision 7).
+// The global order of samples: a function of (seed, epoch, position), and never of the number of ranks.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@ namespace lockstep::data {
 /// The identity without shuffle.
 std::vector<std::uint32_t> epoch_order(std::uint32_t seed, std::uint32_t epoch, std::int64_t n_samples, bool shuffle);
 
-/// One rank's contiguous shard [begin, end) of a global batch of `batch` samples: shards differ by at most one,
-/// the first batch % size ranks have one more, and the shards of all ranks tile [0, batch).
+/// A contiguous part [begin, end) of a global batch. Its size differs by at most one between shards: the first
+/// batch % size shards have one sample more. All shards together tile [0, batch).
 struct Shard {
   std::int64_t begin = 0, end = 0;
   std::int64_t size() const { return end - begin; }
 };
 Shard shard_of(std::int64_t batch, int rank, int size);
-/// Shares [first, first + n_shares) of `size` as one.
+/// Shards [first, first + n_shards) of `size` as one.
 Shard shards_of(std::int64_t batch, int first, int n_shards, int size);
 
 }  // namespace lockstep::data

@@ -1,6 +1,7 @@
-// The synthetic set: image = (pattern + noise) / 2. The pattern is an 8 x 8 grid of random bytes a class and channel,
-// stretched over the image, the same for all splits; the noise is uniform bytes of the sample and the split. So a
-// network can learn it, and nothing is stored but the grids. The label of sample i is i % classes.
+// The synthetic set: image = (pattern + noise) / 2. The pattern is an 8 x 8 grid of random bytes for each class and
+// channel, stretched over the image, and the same for all splits. The noise consists of uniform bytes that depend on
+// the sample and the split. So a network can learn the set, and only the grids are stored. The label of sample i is i %
+// classes.
 #include <algorithm>
 
 #include "data/image_set.h"
@@ -13,7 +14,7 @@ namespace {
 constexpr int kGrid = 8;
 constexpr std::uint32_t kPatternEpoch = 0xffffffffu;  // the counter's epoch is free here: the split's hash, or this
 
-/// Bytes of a Philox stream in order, sixteen a block.
+/// Bytes of a Philox stream in order, sixteen per block.
 class ByteStream {
  public:
   explicit ByteStream(const Philox& philox) : philox_(philox) {}

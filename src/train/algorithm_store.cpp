@@ -34,9 +34,9 @@ Json read(const std::string& path) {
   try {
     Json found = Json::parse(read_file(path));
     if (found.is_object()) return found;
-    log::warning("{} is not what this program wrote there; what it held is chosen anew", path);
+    log::warning("{} was not written by this program; algorithms are chosen again", path);
   } catch (const std::exception& error) {
-    log::warning("{} cannot be read, what it held is chosen anew: {}", path, error.what());
+    log::warning("{} cannot be read, so algorithms are chosen again: {}", path, error.what());
   }
   return Json::object();
 }
@@ -44,12 +44,12 @@ Json read(const std::string& path) {
 Algorithms::Choices choices_in(const Json& file, const std::string& machine) {
   Algorithms::Choices choices;
   if (file.contains(machine) && file[machine].is_object())
-    for (const auto& [key, way] : file[machine].items())
-      if (way.is_string()) choices[key] = way.get<std::string>();
+    for (const auto& [key, algorithm] : file[machine].items())
+      if (algorithm.is_string()) choices[key] = algorithm.get<std::string>();
   return choices;
 }
 
-/// Other machines' choices stay.
+/// The choices for other machines stay.
 void save(const std::string& path, const std::string& machine, const Algorithms::Choices& choices) {
   Json file = read(path);
   if (choices_in(file, machine) == choices) return;
@@ -83,7 +83,7 @@ void AlgorithmStore::save_in_cache(const Algorithms::Choices& choices) const {
     std::filesystem::create_directories(std::filesystem::path(cache_).parent_path());
     save(cache_, machine_, choices);
   } catch (const std::exception& error) {
-    log::warning("what was timed is not remembered for other runs: {}", error.what());
+    log::warning("the chosen algorithms are not stored for other runs: {}", error.what());
   }
 }
 

@@ -1,6 +1,6 @@
-// Where choices by timing (lockstep/algorithms.h) are remembered: RUN/algorithms.json, so that a resumed run takes the
-// same ones and gives the same bits; and for other runs ${LOCKSTEP_CACHE:-~/.cache/lockstep}/algorithms.json. Both hold
-// choices by machine: processor, threads, libraries, program, batch.
+// Where the choices of autotuning (lockstep/algorithms.h) are stored. RUN/algorithms.json is for the run itself:
+// resumed, it uses the same algorithms and gives the same bits. ${LOCKSTEP_CACHE:-~/.cache/lockstep}/algorithms.json is
+// for other runs. Both store choices per machine: processor, threads, libraries, program and batch.
 #pragma once
 
 #include <string>
@@ -15,15 +15,17 @@ class AlgorithmStore {
  public:
   AlgorithmStore(const RunDirectory& run, const DeviceInfo& device, std::int64_t batch);
 
-  /// False with LOCKSTEP_CACHE=none: nothing is timed then, and what is not remembered runs in a fixed way.
+  /// False with LOCKSTEP_CACHE=none: nothing is timed then, and a layer without a stored choice runs by a fixed
+  /// algorithm.
   static bool is_on();
 
   // Rank 0 only
-  /// The run's, and what it lacks from the cache. A file that cannot be read is told, and counts as empty.
+  /// The choices of the run; those that it lacks come from the cache. A file that cannot be read counts as empty, with
+  /// a warning.
   Algorithms::Choices load() const;
   /// Throws Error (system_call).
   void save_in_run(const Algorithms::Choices& choices) const;
-  /// A cache that cannot be written is told, no more.
+  /// A cache that cannot be written leads only to a warning.
   void save_in_cache(const Algorithms::Choices& choices) const;
 
  private:

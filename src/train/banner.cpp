@@ -58,7 +58,7 @@ std::string batch_text(const BatchShape& batch) {
     return fmt::format("{} in all = {} rank{} x {} x {} accumulated", batch.global_batch, batch.ranks,
                        batch.ranks == 1 ? "" : "s", batch.largest_micro_batch(), batch.n_micro_batches);
   const int most = batch.shards_of(0), least = batch.shards_of(batch.ranks - 1);
-  return fmt::format("{} in all = {} micro-batches x {}, {} a rank", batch.global_batch, batch.n_shards(),
+  return fmt::format("{} in all = {} micro-batches x {}, {} per rank", batch.global_batch, batch.n_shards(),
                      batch.largest_micro_batch(),
                      most == least ? fmt::to_string(most) : fmt::format("{} to {}", least, most));
 }
@@ -81,7 +81,7 @@ void write_banner(Session& s) {
     log::info("  rank {}: {} | {} | processors {}", r, field[0], field[1], field[2]);
     if (std::stoi(field[3]) == 1 && std::stoi(field[4]) > s.world.local_size())
       log::warning(
-          "rank {} may use one processor of {}: its helper threads share it with the step; start with "
+          "rank {} may use one processor of {}, and its helper threads share it with the step: start with "
           "`mpirun --bind-to none`, or give each rank more with --map-by",
           r, field[4]);
   }
@@ -95,7 +95,7 @@ void write_banner(Session& s) {
   log::info("{}", data);
   const tasks::ModelName model = s.task->model_name();
   log::info("model: {} ({}), {} parameters", model.title, model.details, s.plan->parameters().n_canonical());
-  log::info("batch: {}; {} steps an epoch, {} steps", batch_text(s.plan->batch()), s.steps_per_epoch, s.last_step);
+  log::info("batch: {}; {} steps per epoch, {} steps", batch_text(s.plan->batch()), s.steps_per_epoch, s.last_step);
   log::info("communication: {}; {} bucket{} of up to {:g} MiB", s.communicator->describe(), s.plan->buckets().size(),
             s.plan->buckets().size() == 1 ? "" : "s", s.config.comm.bucket_mb);
   if (const auto settings = network_settings(); s.world.size() > 1 && !settings.empty())

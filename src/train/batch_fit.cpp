@@ -28,7 +28,8 @@ std::int64_t batch_that_fits(const Config& config, const tasks::Task& task, int 
     return static_cast<double>(plan.memory().total());
   };
   limit = std::max<std::int64_t>(1, limit);
-  // Activations grow with the batch, all else stays: a straight line through two of them, and then its proof.
+  // Activations grow with the batch and nothing else does: a straight line through two batches gives a first estimate,
+  // which is then checked.
   const std::int64_t small = std::min<std::int64_t>(8, limit), large = 2 * small;
   const double fixed_and_small = total_of(small);
   const double per_sample = std::max(1.0, (total_of(large) - fixed_and_small) / static_cast<double>(large - small));
@@ -47,7 +48,7 @@ bool wants_fit(const Config& config) {
 void resolve_batch(Config& config, int ranks, std::int64_t fits, std::int64_t n_samples) {
   Config::Train& t = config.train;
   require(fits > 0 || !wants_fit(config), ErrorCode::out_of_memory,
-          "not even a step with one sample a rank fits into {:.0f} % of the device's memory", 100 * kUsableMemory);
+          "not even a step with one sample per rank fits into {:.0f} % of the device's memory", 100 * kUsableMemory);
   if (t.accumulate == Config::kAuto) {
     const std::int64_t most = t.batch_per_rank > 0 ? t.batch_per_rank : fits;
     const bool is_free = t.global_batch > 0 && t.micro_batches == 0;

@@ -1,5 +1,5 @@
-// train.batch_per_rank: auto and train.accumulate: auto. What fits is found as `lockstep plan` knows it: by planning
-// the step for a batch, without memory or a run.
+// train.batch_per_rank: auto and train.accumulate: auto. The batch that fits is found as `lockstep plan` does it: by
+// planning the step for a batch, without taking memory and without running anything.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,23 @@
 
 namespace lockstep::train {
 
-/// Of the device's memory. The rest is for what is not planned: the libraries' own, and their ways once timed.
+/// Part of the device's memory. The rest is for what is not planned: the libraries themselves and their algorithms.
 inline constexpr double kUsableMemory = 0.9;
 
-/// The largest number of samples that a rank may run at once, so that its step fits into that part of `memory_bytes`
-/// (DeviceInfo's); a multiple of 8 from 8 on. At most `limit`; 0 where a single one does not fit.
+/// The largest number of samples that a rank may run at once, such that its step fits into that part of `memory_bytes`
+/// (DeviceInfo's). A multiple of 8 from 8 on, and at most `limit`; 0 if not even one sample fits.
 std::int64_t batch_that_fits(const Config& config, const tasks::Task& task, int ranks, Backend& backend,
                              const comm::Topology& topology, std::size_t memory_bytes, std::int64_t limit);
 
 /// Whether train.batch_per_rank or train.accumulate asks for what fits.
 bool wants_fit(const Config& config);
 
-/// Puts numbers in the places of both `auto`s, for so many ranks, where `fits` samples fit at once.
+/// Replaces both `auto`s by numbers, for so many ranks, if `fits` samples fit at once.
 ///
-/// accumulate: as few as make each micro-batch fit, and not larger than a train.batch_per_rank that is a number (a run
-/// that goes on with fewer ranks keeps its global batch, so that each has more to do); 1 where train.batch_per_rank
-/// makes the global batch. Throws out_of_memory where nothing fits. batch_per_rank: `fits`, but not so much that the
-/// global batch is larger than the data set.
+/// accumulate: the smallest number such that each micro-batch fits and is not larger than a train.batch_per_rank that
+/// is given as a number. (A run that is resumed on fewer ranks keeps its global batch, so each rank has more to do.) It
+/// is 1 if train.batch_per_rank determines the global batch. Throws out_of_memory if nothing fits. batch_per_rank:
+/// `fits`, or less if the global batch would be larger than the data set.
 void resolve_batch(Config& config, int ranks, std::int64_t fits, std::int64_t n_samples);
 
 }  // namespace lockstep::train

@@ -16,8 +16,8 @@ std::unique_ptr<DeviceTrace> DeviceTrace::make(Backend& backend, Stream& stream)
 
 DeviceTrace::DeviceTrace(Backend& backend, Stream& stream, trace::Row* row)
     : backend_(backend), stream_(stream), row_(row), origin_(backend.make_timing_event()) {
-  // An event is reached after it was recorded. Of some on an idle stream the one that was reached the soonest tells
-  // best when the origin was; what is left is a little too early.
+  // An event is reached some time after it was recorded. Of several events on an idle stream, the one that was reached
+  // soonest gives the best time of the origin, which is still a little early.
   const auto event = backend.make_timing_event();
   for (int i = 0; i < kRounds; ++i) {
     lockstep::Event& reached = i == 0 ? *origin_ : *event;

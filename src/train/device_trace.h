@@ -1,6 +1,7 @@
-// The row "device" of trace.json: when a device with streams of its own did what the host's spans gave it, a span for
-// each layer's forward and backward and each part of the update. Events of the compute stream stand between them; they
-// are read when their step is over, and put on the host's clock by moments at which the stream was idle.
+// The row "device" of trace.json: when a device with streams of its own executed the work that it was given, with a
+// span for each layer's forward and backward pass and each part of the update. Events of the compute stream separate
+// the spans. They are read when their step is over, and converted to the host's clock at moments when the stream is
+// idle.
 #pragma once
 
 #include <array>
@@ -16,12 +17,12 @@ namespace lockstep::train {
 
 class DeviceTrace final : public graph::Observer {
  public:
-  /// Null where no trace is taken, or work is over when its call returns, so that the host's spans tell it all.
+  /// Null if no trace is taken, or if work is over when its call returns, so that the host's spans show everything.
   static std::unique_ptr<DeviceTrace> make(Backend& backend, Stream& stream);
 
-  /// The step that begins, after the one before the last was waited for, whose spans are recorded now.
+  /// A step begins in `slot`. The step that used the slot before is over, and its spans are recorded now.
   void begin_step(int slot);
-  /// Once the stream is idle: records what is left.
+  /// The stream is idle: records all remaining spans.
   void flush();
 
   void begin(trace::Kind kind, const std::string& name) override;
@@ -36,7 +37,7 @@ class DeviceTrace final : public graph::Observer {
     std::unique_ptr<lockstep::Event> begin, end;
   };
   struct Slot {
-    std::vector<Span> spans;  // made when first wanted, and kept
+    std::vector<Span> spans;  // created when first needed, and reused
     std::size_t n_used = 0;
   };
   void record(Slot& slot);

@@ -1,10 +1,10 @@
-// The micro-batches that a rank runs in a step, made one gradient and one loss.
+// The sum of the gradients and losses of the micro-batches that a rank runs in a step.
 //
-// With train.accumulate the ops add each micro-batch to the ones before. With train.micro_batches the order must not
-// depend on which rank runs which micro-batch, so each micro-batch is summed by the fixed tree (comm/sum_order.h): it
-// writes its gradients to a buffer of its own, and sums of subtrees that wait for their other half are kept in
-// log2(micro-batches) more of them. What comes out of the last micro-batch lies in the communicator's arena, where the
-// same tree goes on over ranks.
+// With train.accumulate, the ops add each micro-batch to the ones before it. With train.micro_batches, the order of the
+// sum must not depend on which rank runs which micro-batch, so a fixed tree is used (comm/sum_order.h). Each
+// micro-batch writes its gradients to a buffer of its own, and up to log2(micro-batches) more buffers keep the sums of
+// subtrees that wait for their other half. The result of the last micro-batch lies in the communicator's memory, where
+// the same tree continues over ranks.
 #pragma once
 
 #include <memory>
@@ -17,16 +17,16 @@ namespace lockstep::train {
 
 class GradientAccumulator {
  public:
-  /// `gradients` and `loss`: where the sums end, in the communicator's memory.
+  /// `gradients` and `loss`: where the sums go, in the communicator's memory.
   GradientAccumulator(const StepPlan& plan, Backend& backend, float* gradients, LossSums* loss);
 
-  /// Where micro-batch number `micro_batch` of the step leaves its gradients.
+  /// Where micro-batch number `micro_batch` of the step writes its gradients.
   graph::ParameterGradients target(int micro_batch) const;
-  /// The loss of the micro-batch lies in `loss`, where its forward pass put it.
+  /// After the forward pass, which leaves the loss of the micro-batch in `loss`.
   void add_loss(int micro_batch, Stream& stream);
-  /// All gradients of a micro-batch are there; not for the last one.
+  /// After the backward pass of a micro-batch that is not the last.
   void add_gradients(int micro_batch, Stream& stream);
-  /// Those of the last micro-batch, a bucket at a time.
+  /// During the backward pass of the last micro-batch: once for each bucket that is complete.
   void finish(const comm::Bucket& bucket, Stream& stream);
 
  private:
@@ -34,7 +34,7 @@ class GradientAccumulator {
     float* gradients;
     LossSums* loss;
   };
-  /// What one micro-batch is added to, and where the sum goes.
+  /// The sums that one micro-batch is added to, and where the result goes.
   struct Leaf {
     std::vector<const void*> open_gradients, open_losses;  // the outermost first
     Buffer sum;

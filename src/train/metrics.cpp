@@ -21,12 +21,12 @@ namespace {
 // The library writes numbers that are not finite as null.
 using Json = nlohmann::ordered_json;
 
-/// The lines of `content` that are whole objects of steps up to `last_step`.
+/// The lines of `content` that are complete objects of steps up to `last_step`.
 std::string lines_until(const std::string& content, std::int64_t last_step) {
   std::string kept;
   for (std::size_t begin = 0; begin < content.size();) {
     const std::size_t end = content.find('\n', begin);
-    if (end == std::string::npos) break;  // a line that was cut short
+    if (end == std::string::npos) break;  // a truncated line
     const std::string line = content.substr(begin, end + 1 - begin);
     const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
     const bool has_step = object.is_object() && object.contains("step") && object["step"].is_number_integer();
@@ -74,14 +74,14 @@ struct Metrics::State {
 
   bool was_refused = false;
 
-  /// A full disk costs figures, not the run. One warning is given until the files can be written again.
+  /// A full disk loses metrics and does not end the run. There is one warning until the files can be written again.
   template <typename Work>
   void write_or_warn(Work work) {
     try {
       work();
       was_refused = false;
     } catch (const Error& error) {
-      if (!std::exchange(was_refused, true)) log::warning("figures are lost: {}", error.what());
+      if (!std::exchange(was_refused, true)) log::warning("metrics are lost: {}", error.what());
     }
   }
 

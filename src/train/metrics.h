@@ -95,7 +95,7 @@ class Metrics {
 /// Throughput: 704.9 img/s"
 std::string epoch_line(const EpochRecord& record, const Naming& naming);
 
-/// A bar on the terminal's last line with steps, it/s and ETA; nothing where standard error is no terminal.
+/// A bar on the terminal's last line with steps, it/s and ETA. Shows nothing if standard error is not a terminal.
 class ProgressBar {
  public:
   ProgressBar(const std::string& title, std::int64_t total, bool enabled);
@@ -107,8 +107,8 @@ class ProgressBar {
   std::unique_ptr<State> state_;
 };
 
-/// The bar's text, at most `width` characters: "title [====>    ] 12/50  3.2 it/s  ETA 00:12  note". A total of ten
-/// million or more (bytes) is shown in percent. A rate of 0 is not known yet.
+/// The bar's text, at most `width` characters: "title [====>    ] 12/50  3.2 it/s  ETA 00:12  note". If the total is
+/// ten million or more (bytes), progress is shown in percent. A rate of 0 is unknown.
 std::string progress_text(const std::string& title, std::int64_t done, std::int64_t total, double per_second,
                           const std::string& note, int width);
 

@@ -59,7 +59,7 @@ std::string progress_text(const std::string& title, std::int64_t done, std::int6
 struct ProgressBar::State {
   std::string title;
   std::int64_t total;
-  std::int64_t first_done = -1;  // at the first update: what a resumed run did before does not count for the rate
+  std::int64_t first_done = -1;  // at the first update: steps before a resume do not count for the rate
   Clock::time_point begin, drawn;
 };
 

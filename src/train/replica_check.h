@@ -1,4 +1,4 @@
-// All ranks hold the same bits, or the one that differs is named.
+// Checks that all ranks hold the same bits, and names the rank that differs.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace lockstep::train {
 
-/// Collective. Throws replicas_differ on every rank, naming the rank and host whose hash differs from most others'.
+/// Collective. Throws replicas_differ on every rank, naming the rank and host whose hash differs from that of most.
 void require_equal_replicas(World& world, std::uint64_t hash, std::int64_t steps_done);
 
 }  // namespace lockstep::train

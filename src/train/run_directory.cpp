@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Two seconds, in which a network file system must show a new file to other nodes that list its directory.
+// For two seconds: a network file system must show a new file to other nodes that list its directory in this time.
 constexpr int kLooks = 20;
 constexpr std::chrono::milliseconds kBetweenLooks{100};
 
@@ -51,7 +51,7 @@ void RunDirectory::create() const {
 
 void RunDirectory::check_is_shared(World& world) const {
   if (world.n_nodes() == 1) return;
-  // Of a name that nobody has asked for before: file systems remember for seconds that a name was not there.
+  // The name is new each time, since file systems remember for seconds that a name was not there.
   std::string token =
       fmt::format("{}.{}", fs::path(path_).filename().string(), Clock::now().time_since_epoch().count());
   token = world.all_gather(token).front();
@@ -62,7 +62,7 @@ void RunDirectory::check_is_shared(World& world) const {
   for (int i = 0; i < kLooks && !is_seen; ++i) {
     std::this_thread::sleep_for(kBetweenLooks);
     std::error_code error;
-    (void)std::distance(fs::directory_iterator(path_, error), {});  // what some file systems look anew for
+    (void)std::distance(fs::directory_iterator(path_, error), {});  // makes some file systems look again
     is_seen = fs::exists(probe);
   }
   const std::vector<std::string> blind = world.all_gather(is_seen ? "" : world.host());
@@ -71,7 +71,7 @@ void RunDirectory::check_is_shared(World& world) const {
   const auto found = std::find_if(blind.begin(), blind.end(), [](const std::string& host) { return !host.empty(); });
   if (found == blind.end()) return;
   fail(ErrorCode::run_not_shared,
-       "{} is not the same directory on {} as where rank 0 is: what rank 0 writes there is not seen",
+       "{} on {} is not the directory that rank 0 has under this name: it does not contain what rank 0 writes",
        fs::absolute(path_).lexically_normal().string(), *found);
 }
 
@@ -84,7 +84,7 @@ std::string RunDirectory::set_aside() const {
   std::error_code error;
   fs::rename(path_, target, error);
   require(!error, ErrorCode::run_directory, "{} cannot be moved to {}: {}", path_, target, error.message());
-  // A link, and not a rename, fails where another job was faster in the new directory.
+  // A link, unlike a rename, fails if another job has already locked the new directory.
   const fs::path lock_moved = fs::path(target) / RunLock::kFileName;
   fs::create_directories(path_, error);
   if (fs::exists(lock_moved)) fs::create_hard_link(lock_moved, lock, error);

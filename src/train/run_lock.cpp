@@ -24,7 +24,7 @@ namespace {
 using std::chrono::steady_clock;
 namespace fs = std::filesystem;
 
-/// What the file says, one "key value" a line, always as long: it is renewed in place.
+/// The content of the file: one "key value" per line, always of the same length, since it is renewed in place.
 struct Holder {
   std::string host, job = "-";
   long pid = 0;
@@ -48,7 +48,7 @@ struct Holder {
   }
 };
 
-/// When a process began; 0 where there is none, or only its remains.
+/// When a process began; 0 if it does not exist, or only as a zombie.
 unsigned long long process_start(long pid) {
   const auto facts = process_facts(pid);
   return facts ? facts->start_ticks : 0;
@@ -68,7 +68,7 @@ Holder myself(const std::string& host) {
           .since_unix = std::time(nullptr)};
 }
 
-/// False where the text is not a whole lock: somebody is just writing it, or it is damaged.
+/// False if the text is not a complete lock: another job is just writing it, or it is damaged.
 bool parse(const std::string& text, Holder& holder) {
   std::istringstream in(text);
   std::string key[7];
@@ -77,7 +77,7 @@ bool parse(const std::string& text, Holder& holder) {
   return !in.fail() && key[0] == "host" && key[6] == "heartbeat";
 }
 
-/// Empty where there is none.
+/// Empty if there is none.
 std::string content_of(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   std::ostringstream text;
@@ -93,7 +93,7 @@ std::string this_host() {
 
 }  // namespace
 
-/// What rank 0 found: "held", "wait", or a sentence about the holder.
+/// What rank 0 found: "held", "wait", or a phrase that names the holder.
 struct RunLock::Attempt {
   static constexpr const char* kHeld = "held";
   static constexpr const char* kWait = "wait";
@@ -102,7 +102,7 @@ struct RunLock::Attempt {
 
 RunLock::RunLock(const std::string& directory, World& world, const Timing& timing)
     : directory_(directory), path_(directory + "/" + kFileName), timing_(timing) {
-  // In short turns: no rank waits for long in a collective while rank 0 looks at the lock.
+  // In short turns, so that no rank waits for long in a collective while rank 0 looks at the lock.
   while (true) {
     const Attempt mine = world.rank() == 0 ? try_once() : Attempt{};
     const std::string outcome = world.all_gather(mine.outcome)[0];
@@ -123,7 +123,7 @@ RunLock::~RunLock() {
   end_.notify_all();
   if (heartbeat_.joinable()) heartbeat_.join();
   if (is_held()) ::unlink(path_.c_str());
-  ::rmdir(directory_.c_str());  // refused where there is something in it
+  ::rmdir(directory_.c_str());  // fails if there is something in it
 }
 
 bool RunLock::is_held() const {
@@ -134,9 +134,9 @@ bool RunLock::is_held() const {
 }
 
 void RunLock::require_held() const {
-  // Where the lock is gone with its directory, nobody else has it.
+  // If the lock disappeared together with its directory, no other job has it.
   require(is_held() || !fs::exists(path_), ErrorCode::run_locked,
-          "{} was taken over by another job while this one stood still", directory_);
+          "{} was taken over by another job while this job was suspended", directory_);
 }
 
 RunLock::Attempt RunLock::try_once() {
@@ -163,7 +163,7 @@ RunLock::Attempt RunLock::try_once() {
     is_stale = true;
   }
   if (!is_stale) {
-    const std::string who = is_known ? holder.sentence() : "somebody who is not named in its lock";
+    const std::string who = is_known ? holder.sentence() : "a job that is not named in its lock";
     if (watched_.empty()) {
       log::info("{} is in use by {}: waiting up to {:g} s for a sign of life", directory_, who, timing_.stale.count());
       watched_ = seen + " ";  // never empty
@@ -173,12 +173,13 @@ RunLock::Attempt RunLock::try_once() {
     if (steady_clock::now() - watched_since_ < timing_.stale) return {Attempt::kWait};
   }
   if (take_over(seen))
-    log::info("{} was left locked by {}, which is gone: going on", directory_,
+    log::info("{} was left locked by {}, which is gone: taking the lock over", directory_,
               is_known ? holder.sentence() : "a job that is not named in the lock");
   return {Attempt::kWait};  // O_EXCL decides who has it
 }
 
-/// Removes the lock that was seen. Two may try: only what was seen is removed, another's new lock is put back.
+/// Removes the lock that was seen. Two jobs may try this at once: only the lock that was seen is removed, and the new
+/// lock of another job is put back.
 bool RunLock::take_over(const std::string& seen) {
   const std::string aside = fmt::format("{}.{}.{}", path_, this_host(), ::getpid());
   if (::rename(path_.c_str(), aside.c_str()) != 0) return false;
@@ -195,7 +196,7 @@ void RunLock::beat() {
   while (!end_.wait_for(lock, timing_.heartbeat, [this] { return ends_; })) {
     ++me.heartbeat;
     const std::string text = me.text();
-    // A full disk or a lost server is met by what must be written; the lock then only looks old.
+    // A full disk or a lost server will be reported by the next important write. Here the lock only looks old.
     [[maybe_unused]] const ssize_t n = ::pwrite(file_.get(), text.data(), text.size(), 0);
     ::fdatasync(file_.get());
   }

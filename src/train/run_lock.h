@@ -1,7 +1,8 @@
-// One job writes to a run directory at a time. RUN/lock is made with O_EXCL, since file locks reach no other node on
-// some cluster file systems, and holds host, process, its start, the Slurm job and a heartbeat that rank 0's helper
-// thread renews. A lock is taken over when its process is gone from this host, when it is of this very Slurm job before
-// a restart, or when its heartbeat has stood still for a minute, watched by our own clock.
+// Only one job at a time writes to a run directory. RUN/lock is created with O_EXCL, since file locks do not reach
+// other nodes on some cluster file systems. It holds the host, the process and its start time, the Slurm job, and a
+// heartbeat that a helper thread of rank 0 renews. A lock is taken over when its process no longer exists on this host,
+// when it belongs to this Slurm job before a restart, or when its heartbeat has not changed for a minute by our own
+// clock.
 #pragma once
 
 #include <chrono>
@@ -21,15 +22,16 @@ class RunLock {
   struct Timing {
     std::chrono::duration<double> heartbeat{5}, stale{60};
   };
-  /// Collective: makes the directory where it is missing, and throws on all ranks, naming the holder (run_locked).
+  /// Collective: creates the directory if it is missing. If another job holds the lock, throws run_locked on all ranks,
+  /// naming the holder.
   RunLock(const std::string& directory, World& world) : RunLock(directory, world, Timing{}) {}
   RunLock(const std::string& directory, World& world, const Timing& timing);
-  /// Removes the lock, and the directory if nothing was written to it.
+  /// Removes the lock, and the directory if it is empty.
   ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
-  /// Rank 0. Throws where somebody else took it over, which can only be when this job stood still for long.
+  /// Rank 0. Throws if another job took the lock over, which happens only if this job was suspended for long.
   void require_held() const;
 
   static constexpr const char* kFileName = "lock";
@@ -43,7 +45,7 @@ class RunLock {
 
   std::string directory_, path_;
   Timing timing_;
-  std::string watched_;  // the lock that may be stale, as it was when first seen so
+  std::string watched_;  // a lock that may be stale, as it was when first seen
   std::chrono::steady_clock::time_point watched_since_;
 
   Descriptor file_;  // null on other ranks

@@ -1,5 +1,5 @@
-// Which rank the others wait for. Of a step a rank spends some part in waiting for sums over ranks: all of them end
-// that wait together, so the one that waits least came last, and by so much the others wait for it.
+// Which rank the others wait for. In each step a rank spends some time waiting for sums over ranks. All ranks end that
+// wait together, so the rank that waits least came last, and the others wait for it by the difference.
 #pragma once
 
 #include <optional>
@@ -9,10 +9,11 @@ namespace lockstep::train {
 
 struct SlowRank {
   int rank = 0;
-  double waited_for = 0;  // part of the others' time, their mean, 0 to 1
+  double waited_for = 0;  // part of the other ranks' time, on average, 0 to 1
 };
 
-/// `waits`: each rank's part of its time in which it waited. The slowest, if it is waited for during more than `limit`.
+/// `waits`: the part of its time in which each rank waited. Gives the slowest rank, if the others wait for it during
+/// more than `limit` of their time.
 std::optional<SlowRank> find_slow_rank(std::span<const double> waits, double limit);
 
 }  // namespace lockstep::train

@@ -8,7 +8,7 @@
 namespace lockstep::train {
 
 float SpikeLimit::value() const {
-  if (z_ == 0 || n_ < kFewest) return std::numeric_limits<float>::infinity();
+  if (z_ == 0 || n_ < kMinLosses) return std::numeric_limits<float>::infinity();
   const std::span<const double> known(losses_.data(), std::min(n_, kWindow));
   const auto count = static_cast<double>(known.size());
   double mean = 0, variance = 0;

@@ -1,7 +1,7 @@
-// What counts as a spike of the loss: more than z standard deviations above the mean of the last losses. The standard
-// deviation is taken as at least 1 % of the mean, so that a loss that hardly moves makes no spikes. Host only: losses
-// that are known go in, the limit goes into the step's scalars. Not in checkpoints: a resumed run begins with an empty
-// window.
+// A loss is a spike when it lies more than z standard deviations above the mean of the last losses. The standard
+// deviation is taken as at least 1 % of the mean, so that a loss that hardly changes has no spikes. This is done on the
+// host: known losses go in, and the limit becomes part of the next step's scalars. It is not part of checkpoints, so a
+// resumed run starts with an empty window.
 #pragma once
 
 #include <array>
@@ -11,20 +11,20 @@ namespace lockstep::train {
 
 class SpikeLimit {
  public:
-  static constexpr std::size_t kWindow = 50;  // losses
-  static constexpr std::size_t kFewest = 20;  // before that no loss is a spike
+  static constexpr std::size_t kWindow = 50;     // losses
+  static constexpr std::size_t kMinLosses = 20;  // with fewer, no loss is a spike
 
   /// z 0: never a spike.
   explicit SpikeLimit(double z) : z_(z) {}
   /// The mean loss of a step that was applied.
   void add(double loss) { losses_[n_++ % kWindow] = loss; }
-  /// The greatest loss that is no spike; infinity as long as none is.
+  /// The greatest loss that is not a spike; infinity while the window is too small.
   float value() const;
 
  private:
   double z_;
   std::array<double, kWindow> losses_{};
-  std::size_t n_ = 0;  // that were added
+  std::size_t n_ = 0;  // losses that were added
 };
 
 }  // namespace lockstep::train

@@ -1,4 +1,4 @@
-// The tensors that a checkpoint holds: their names, their shapes, and where each lies in a replica's arenas.
+// The tensors of a checkpoint: their names, their shapes, and where each lies in a replica's arenas.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,11 @@ struct StateTensor {
   std::size_t begin = 0, n_elements = 0;  // in the arena (of the optimizer: in its states), as it is stored
 };
 
-/// Parameters, then each state of the optimizer (of trainable ones), then running statistics. They point into `table`.
+/// Parameters, then each state of the optimizer (of trainable ones), then running statistics. The result points into
+/// `table`.
 std::vector<StateTensor> state_tensors(const graph::ParameterTable& table, const OptimizerDescription& optimizer);
 
-/// For a checkpoint; whoever has the memory adds `read`.
+/// For a checkpoint, without `read`, which the owner of the memory adds.
 checkpoint::TensorSource source_of(const StateTensor& tensor);
 
 }  // namespace lockstep::train

@@ -57,7 +57,7 @@ std::vector<std::string> event_files(const std::string& directory) {
   return paths;
 }
 
-/// The data of the record at the begin of `content`; false where it is cut short or damaged.
+/// The data of the record at the beginning of `content`; false if it is truncated or damaged.
 bool read_record(std::string_view content, std::string_view& data) {
   if (content.size() < kHeaderBytes) return false;
   const auto length = little_endian<std::uint64_t>(content);

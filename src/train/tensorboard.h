@@ -1,4 +1,4 @@
-// TensorBoard event files: records of TFRecord framing, each a protobuf Event with the scalars of one step.
+// TensorBoard event files: records in TFRecord framing, each of which is a protobuf Event with the scalars of one step.
 //   record: length (8 bytes, little-endian), masked CRC-32C of it (4), data, masked CRC-32C of the data (4)
 // Source: tensorflow/core/lib/io/record_writer.h; CRC-32C (Castagnoli): RFC 3720, appendix B.4.
 #pragma once
@@ -17,11 +17,11 @@ class EventWriter {
  public:
   using Scalar = std::pair<std::string_view, double>;  // tag, value
 
-  /// Writes into `directory` (made when missing). resume_step < 0: event files there are removed. Else events of later
-  /// steps, and a damaged end, are cut off, and writing continues in the last file.
+  /// Writes into `directory`, which is created if missing. resume_step < 0: event files there are removed. Otherwise
+  /// events of later steps and a damaged end are removed, and writing continues in the last file.
   EventWriter(const std::string& directory, std::int64_t resume_step);
 
-  /// One event, written whole.
+  /// One event, in a single write.
   void write(std::int64_t step, double time_unix, std::span<const Scalar> scalars);
 
  private:
@@ -33,7 +33,7 @@ class EventWriter {
 
 std::uint32_t crc32c(std::string_view data);
 
-/// Bytes from the begin of an event file up to the first event of a step beyond `last_step`, or the first damaged
+/// Bytes from the beginning of an event file to the first event of a step after `last_step`, or to the first damaged
 /// record.
 std::size_t events_until(std::string_view content, std::int64_t last_step);
 

@@ -25,7 +25,7 @@ namespace {
 using trace::Clock;
 using Microseconds = std::chrono::duration<double, std::micro>;
 
-/// Of all ranks together some 4 million, which Perfetto still opens; a ring of 65,536 holds some 250 steps of
+/// All ranks together have about 4 million, which Perfetto still opens. A ring of 65,536 holds about 250 steps of
 /// ResNet-50.
 std::size_t events_per_row(int ranks) { return std::clamp<std::size_t>(4'000'000 / ranks, 4096, 65536); }
 
@@ -40,7 +40,7 @@ std::vector<T> gather(World& world, const T& mine) {
 
 std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }
 
-/// Appends to a file in large pieces.
+/// Appends to a file in large blocks.
 class Output {
  public:
   explicit Output(std::string path) : path_(std::move(path)), file_(open_file(path_, O_WRONLY | O_CREAT | O_TRUNC)) {}
@@ -81,7 +81,7 @@ ClockOffset measure_clock_offset(World& world) {
   if (mine.node == first.node) return result;
   Microseconds lower = Microseconds::min(), upper = Microseconds::max();
   for (const Times& times : all) {
-    if (times.node != mine.node) continue;  // ranks of a node have one clock
+    if (times.node != mine.node) continue;  // ranks of a node share a clock
     for (int round = 0; round < kRounds; ++round) {
       lower = std::max<Microseconds>(lower, times.came[round] - first.left[round]);
       upper = std::min<Microseconds>(upper, times.left[round] - first.came[round]);
@@ -92,7 +92,7 @@ ClockOffset measure_clock_offset(World& world) {
   return result;
 }
 
-/// What rank 0 needs to know of each rank's part.
+/// What rank 0 needs to know about each rank's part.
 struct TraceFile::Part {
   bool is_written = false;
   std::uint64_t n_events = 0, n_dropped = 0;
@@ -143,7 +143,7 @@ TraceFile::Part TraceFile::write_part(const std::vector<trace::RowEvents>& rows,
       for (const trace::Event& e : r.events) {
         const std::string name = e.number < 0 ? std::string(e.name) : fmt::format("{} {}", e.name, e.number);
         const Microseconds begin = on_rank_0(e.begin) - zero, end = on_rank_0(e.end) - zero;
-        // Both ends to the nanosecond, and the length from them: what nested stays nested.
+        // Both ends are rounded to the nanosecond and the length follows from them, so that nested spans stay nested.
         const double ts = std::round(begin.count() * 1e3) / 1e3, until = std::round(end.count() * 1e3) / 1e3;
         out.write(",\n{{\"name\":{},\"cat\":\"{}\",\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f}}}",
                   quoted(name), trace::name(e.kind), rank, row, ts, until - ts);

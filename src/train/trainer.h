@@ -6,8 +6,8 @@
 
 namespace lockstep::train {
 
-/// Trains from session.progress to session.last_step; writes RUN/, which `lock` must hold. Collective. Returns the exit
-/// status.
+/// Collective. Trains from session.progress to session.last_step and writes to RUN/, for which `lock` is held. Gives
+/// the exit status.
 int train(Session& session, const RunLock& lock);
 
 }  // namespace lockstep::train

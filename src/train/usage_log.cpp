@@ -22,8 +22,8 @@ namespace {
 
 long mib(std::size_t size_bytes) { return std::lround(static_cast<double>(size_bytes) / (1 << 20)); }
 
-/// Lines at the end of a CSV file, whose header is written where it is new. Of a line that a killed run or a full disk
-/// left unfinished nothing remains.
+/// Appends lines to a CSV file, and writes the header of a new one. Removes a line that a killed run or a full disk
+/// left unfinished.
 void append(const std::string& path, const std::string& header, const std::string& lines) {
   const Descriptor file = open_file(path, O_RDWR | O_CREAT | O_APPEND);
   const ::off_t size = ::lseek(file.get(), 0, SEEK_END);
@@ -69,7 +69,7 @@ UsageLog::UsageLog(World& world, UsageLogOptions options)
     if (pci_bus != "-") pci_buses.push_back(pci_bus);
   }
   if (world.local_rank() != 0) return;
-  if (is_host_of_others) suffix_ += fmt::format("_node{}", world.node());  // containers may all have one name
+  if (is_host_of_others) suffix_ += fmt::format("_node{}", world.node());  // containers may all have the same name
   suffix_ += ".csv";
   find_gpus(std::move(pci_buses));
   const SignalsBlocked blocked;
@@ -86,7 +86,7 @@ UsageLog::~UsageLog() {
   thread_.join();
 }
 
-/// Those that the driver tells of: a launcher may show each rank its own GPU alone, and then the driver too.
+/// The GPUs that the driver reports: a launcher may show each rank only its own GPU, and then the driver does too.
 void UsageLog::find_gpus(std::vector<std::string> pci_buses) {
   std::ranges::sort(pci_buses);
   pci_buses.erase(std::unique(pci_buses.begin(), pci_buses.end()), pci_buses.end());
@@ -99,7 +99,7 @@ void UsageLog::find_gpus(std::vector<std::string> pci_buses) {
   }
   if (!missing.empty())
     warn(
-        fmt::format("the driver (NVML) tells this node's first rank nothing of the GPU at {}, which is missing from "
+        fmt::format("the driver (NVML) does not report the GPU at {} to this node's first rank, so it is missing from "
                     "gpu_memory_log_{}: start ranks so that each sees all GPUs of its node",
                     missing, suffix_));
 }
@@ -108,7 +108,7 @@ void UsageLog::warn(const std::string& what) const {
   const std::string line = "log.usage_seconds: " + what;
   if (is_leader_)
     log::warning("{}", line);
-  else  // the log is rank 0's, and what is told here concerns another node
+  else  // the log is rank 0's, and this concerns another node
     fmt::print(stderr, "lockstep: warning: {}\n", line);
 }
 
@@ -123,7 +123,7 @@ void UsageLog::run() {
       log_processes(now);
     } while (!changed_.wait_for(lock, interval, [this] { return is_over_; }));
   } catch (const std::exception& e) {  // a full disk, above all
-    warn(fmt::format("the use of memory is written down no more: {}", e.what()));
+    warn(fmt::format("the log of memory use has ended: {}", e.what()));
   }
 }
 

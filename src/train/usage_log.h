@@ -1,12 +1,13 @@
-// What the GPUs and processes of each node use beside the run: CSV files in RUN/usage, a line every so many seconds.
+// What the GPUs and processes of each node use during the run: CSV files in RUN/usage, with a line every so many
+// seconds.
 //
 //   gpu_memory_log_HOST.csv   time_unix,gpu,memory_used_mib,memory_total_mib,utilisation_percent
 //   process_log_HOST.csv      time_unix,rank,pid,cpu_percent,rss_mib
 //
-// gpu: the number that nvidia-smi shows; all users of the GPU together. cpu_percent: 100 is one processor; since the
-// line before, in the first since the process began. What is not told is empty. `lockstep report memory` reads them. A
-// thread of each node's first rank writes them for all ranks of the node, and makes no MPI calls. That a file cannot be
-// written ends the log, not the run.
+// gpu: the number that nvidia-smi shows; the figures are those of all users of the GPU together. cpu_percent: 100 is
+// one processor; since the previous line, or in the first line since the process began. Unknown figures are empty.
+// `lockstep report memory` reads the files. A thread of each node's first rank writes them for all ranks of the node,
+// and makes no MPI calls. If a file cannot be written, the log ends and the run continues.
 #pragma once
 
 #include <condition_variable>
@@ -24,7 +25,7 @@ namespace lockstep::train {
 struct UsageLogOptions {
   std::string directory;  // "RUN/usage"
   double interval_seconds = 5;
-  std::string pci_bus;  // of this rank's GPU; empty: it computes on the processor
+  std::string pci_bus;  // of this rank's GPU; empty: the rank computes on the processor
   /// Of a GPU of this node, from any thread.
   std::function<DeviceUsage(const std::string& pci_bus)> usage_of;
 };
@@ -43,7 +44,7 @@ class UsageLog {
     int rank = 0;
     long pid = 0;
     unsigned long long start_ticks = 0;
-    double cpu_seconds = 0, age_seconds = 0;  // at the line before
+    double cpu_seconds = 0, age_seconds = 0;  // at the previous line
   };
 
   void find_gpus(std::vector<std::string> pci_buses);

@@ -34,7 +34,7 @@ rm -r "$work/first/checkpoints" "$work/cache"
 check "the same run again, without cache" train 2 run.name=first
 check "  takes its own" test "$(grep -c "timing the algorithms" "$work/first/log.txt")" == 1
 LOCKSTEP_CACHE=/proc/none check "a cache that cannot be written ends nothing" train 1 run.name=readonly
-check "  is told" grep -q 'not remembered for other runs' "$work/readonly/log.txt"
+check "  is told" grep -q 'not stored for other runs' "$work/readonly/log.txt"
 LOCKSTEP_CACHE=none check "no cache" train 1 run.name=none
 check "  times nothing" not said none
 check "reproducible" train 1 run.name=reproducible reproducible=true

@@ -1,4 +1,4 @@
-// What `auto` makes of train.batch_per_rank and train.accumulate.
+// The values that `auto` gives train.batch_per_rank and train.accumulate.
 #include "train/batch_fit.h"
 
 #include <gtest/gtest.h>
@@ -50,14 +50,14 @@ TEST(BatchFit, StopsAtTheLimit) {
   EXPECT_EQ(fits(test::small_config(32, 16), 4096 * kMib, 5), 5);
 }
 
-TEST(BatchFit, OneSampleThatDoesNotFitIsTold) {
+TEST(BatchFit, OneSampleThatDoesNotFitIsReported) {
   EXPECT_EQ(fits(test::small_config(32, 16), 16 * kMib), 0);
   Config config;
   EXPECT_EQ(resolved(config, 1, 0, 100).train.accumulate, 1) << "what is not asked for is no error";
   config.train.accumulate = Config::kAuto;
   try {
     resolved(config, 1, 0, 100);
-    ADD_FAILURE() << "it was said to fit";
+    ADD_FAILURE() << "it was reported to fit";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::out_of_memory);
   }

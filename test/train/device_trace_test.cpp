@@ -31,7 +31,7 @@ TEST(DeviceTrace, TellsWhenTheDeviceDidEachPieceOfAStep) {
     const auto communicator = comm::make_communicator(config.comm, *world, device);
     test::SmallRun run(config, device, *communicator);
     n_entries = run.plan().largest().graph->order().entries().size();
-    device.slow_down(0.2);  // the host is far ahead, and its own spans would tell nothing
+    device.slow_down(0.2);  // the host is far ahead, and its own spans would show nothing
     for (int step = 0; step < kSteps; ++step) run.step(step);
   }
   const trace::Clock::time_point end = trace::Clock::now();
@@ -47,7 +47,7 @@ TEST(DeviceTrace, TellsWhenTheDeviceDidEachPieceOfAStep) {
     seconds += std::chrono::duration<double>(span.end - span.begin).count();
   }
   EXPECT_LE(last, end);
-  EXPECT_GT(seconds, 1e-4 * static_cast<double>(spans.size())) << "each piece of work takes 0.2 ms";
+  EXPECT_GT(seconds, 1e-4 * static_cast<double>(spans.size())) << "each operation takes 0.2 ms";
   const auto count = [&](trace::Kind kind, const std::string& name) {
     return std::ranges::count_if(spans, [&](const trace::Event& e) { return e.kind == kind && e.name == name; });
   };

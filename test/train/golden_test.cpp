@@ -1,6 +1,6 @@
-// Ten steps of two networks against PyTorch. test/golden/make_golden.py made the figures; initial weights are the same
-// function of the seed in both languages. Training is chaotic, so the bounds are PyTorch's own: what its runs in fp32,
-// or in bf16, differ by from its fp64 one.
+// Ten steps of two networks against PyTorch. test/golden/make_golden.py made the figures. Initial weights are the same
+// function of the seed in both languages. Training is chaotic, so the bounds are PyTorch's own: the differences between
+// its runs in fp32, or in bf16, and its run in fp64.
 // timeout: 600
 // sanitizers: no
 #include <gtest/gtest.h>
@@ -148,7 +148,7 @@ TEST(GoldenOnHost, TheFirstStepInHalfPrecisionAsInPyTorch) {
 /// Every second activation's shape in nhwc, where all convolutions are matmuls.
 std::shared_ptr<Algorithms> mixed_layouts(const Json& golden, bool is_first_nhwc) {
   const auto algorithms = std::make_shared<Algorithms>();
-  algorithms->time_unknown();  // tells the keys
+  algorithms->time_unknown();  // collects the keys
   const auto world = comm::single_world();
   const Config config = config_of(golden, Precision::fp32);
   const auto plan = [&] {
@@ -159,17 +159,17 @@ std::shared_ptr<Algorithms> mixed_layouts(const Json& golden, bool is_first_nhwc
   };
   plan();
   Algorithms::Choices choices;
-  for (const auto& [key, way] : algorithms->choices())
+  for (const auto& [key, algorithm] : algorithms->choices())
     if (key.starts_with("layout")) choices[key] = (choices.size() % 2 == 0) == is_first_nhwc ? "nhwc" : "nchw16c";
   algorithms->remember(choices);
   plan();
   choices = algorithms->choices();
-  for (auto& [key, way] : choices)
-    if (!key.starts_with("layout")) way = "matmul";
+  for (auto& [key, algorithm] : choices)
+    if (!key.starts_with("layout")) algorithm = "matmul";
   return std::make_shared<Algorithms>(choices);
 }
 
-TEST(GoldenWays, MixedLayoutsAndMatmulsGiveTheFirstStepOfPyTorch) {
+TEST(GoldenAlgorithms, MixedLayoutsAndMatmulsGiveTheFirstStepOfPyTorch) {
   for (const auto& [network, is_first_nhwc] : {std::pair("resnet18_32", true), std::pair("resnet50_64", false)})
     expect_as_in_pytorch(
         network, Precision::fp32, 1,

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # timeout: 300
-# Loss scaling in whole trainings. In fp32 a power of two changes no bit of the gradients, once it is taken out again:
-# so what is trained must be the same with it as without, whatever becomes of the scale on the way.
+# Loss scaling in whole training runs. In fp32, a power of two that is multiplied in and divided out changes no bit of the
+# gradients. So the trained weights must be the same with a loss scale as without one, however the scale changes.
 source test/support/check.sh
 
 small=(data.train=synthetic data.image_size=16 data.synthetic_samples=96 data.augment=[crop,flip] train.global_batch=16
@@ -16,9 +16,9 @@ growing=(loss_scale.kind=dynamic loss_scale.initial=1024 loss_scale.growth_steps
 
 for optimizer in sgd lars; do
   check "$optimizer" train run.name=plain optimizer.kind=$optimizer
-  check "  says no scale" is "$(scales plain)" 'none none none none none none '
+  check "  reports no scale" is "$(scales plain)" 'none none none none none none '
   check "  with a scale that grows" train run.name=scaled optimizer.kind=$optimizer "${growing[@]}"
-  check "  which is told" is "$(scales scaled)" '1024 1024 2048 2048 4096 4096 '
+  check "  which is reported" is "$(scales scaled)" '1024 1024 2048 2048 4096 4096 '
   check "  and logged" grep -q 'step 4 was applied: the loss scale changes from 2048 to 4096' "$work/scaled/log.txt"
   check "  the same bits" same scaled plain
   check "  constant" train run.name=constant optimizer.kind=$optimizer loss_scale.kind=constant loss_scale.initial=32
@@ -26,13 +26,13 @@ for optimizer in sgd lars; do
   check "  the same bits" same constant plain
   [[ $optimizer == lars ]] || rm -r "$work/plain" "$work/constant"
   check "  stops after 3 steps" train run.name=stopped optimizer.kind=$optimizer "${growing[@]}" train.max_steps=3
-  check "  goes on" train run.name=stopped optimizer.kind=$optimizer "${growing[@]}"
+  check "  resumes" train run.name=stopped optimizer.kind=$optimizer "${growing[@]}"
   check "  from the scale and the steps that it had" is "$(scales stopped)" '1024 1024 2048 2048 4096 4096 '
   check "  the same file" cmp "$(file stopped 6)" "$(file scaled 6)"
   rm -r "$work/stopped" "$work/scaled"
 done
 
-# 1e38 is more than gradients of fp32 bear: a step is skipped and tells half of it, which is no failed step.
+# 1e38 overflows fp32 gradients: the step is skipped and the scale is halved, which does not count as a failed step.
 check "begins too great" train run.name=great loss_scale.kind=dynamic loss_scale.initial=1e38 data.image_size=8 train.global_batch=4 train.max_skipped_in_a_row=0
 check "  skips" grep -q 'step 1 was skipped, since its gradients overflowed: the loss scale changes from 1e+38 to 5e+37' \
   "$work/great/log.txt"

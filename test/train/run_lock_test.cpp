@@ -29,7 +29,7 @@ class RunLockTest : public ::testing::Test {
   }
   void TearDown() override { fs::remove_all(run_); }
 
-  /// Empty where the lock was had, else what was said.
+  /// Empty if the lock was obtained, otherwise the message.
   std::string refusal() {
     try {
       const RunLock lock(run_, *world_, {.heartbeat = Seconds(0.05), .stale = Seconds(0.5)});
@@ -105,11 +105,11 @@ TEST_F(RunLockTest, OfAnotherHostTheHeartbeatDecides) {
   const auto begin = std::chrono::steady_clock::now();
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(refusal(), "");
-  const std::string said = ::testing::internal::GetCapturedStderr();
+  const std::string output = ::testing::internal::GetCapturedStderr();
   EXPECT_GE(std::chrono::steady_clock::now() - begin, Seconds(0.5));
-  EXPECT_NE(said.find("is in use by process 77 on elsewhere (Slurm job 42)"), std::string::npos) << said;
-  EXPECT_NE(said.find("waiting up to 0.5 s for a sign of life"), std::string::npos) << said;
-  EXPECT_NE(said.find("was left locked by process 77 on elsewhere"), std::string::npos) << said;
+  EXPECT_NE(output.find("is in use by process 77 on elsewhere (Slurm job 42)"), std::string::npos) << output;
+  EXPECT_NE(output.find("waiting up to 0.5 s for a sign of life"), std::string::npos) << output;
+  EXPECT_NE(output.find("was left locked by process 77 on elsewhere"), std::string::npos) << output;
 }
 
 TEST_F(RunLockTest, ALockThatCannotBeReadIsWatchedToo) {

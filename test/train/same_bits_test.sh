@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # timeout: 600
-# The same bits (DESIGN, decision 8): with train.micro_batches and reproducible on any number of ranks, stopped and
-# continued on others too; without, on the same number of ranks. All that could differ is in use: batch norm,
-# augmentation, label smoothing, clipping, a short last batch, several buckets, evaluation.
+# The same bits. With train.micro_batches and reproducible: on any number of ranks, also when a run is stopped and resumed
+# on another number. Without train.micro_batches: on the same number of ranks. Everything that could differ is in use:
+# batch norm, augmentation, label smoothing, clipping, a short last batch, several buckets, evaluation.
 source test/support/check.sh
 
-# 3 steps an epoch, the last of 8 samples; what is left of a run is its last checkpoint.
+# 3 steps per epoch, the last of 8 samples. Each run keeps only its last checkpoint.
 small=(data.train=synthetic data.image_size=32 data.synthetic_samples=40 data.augment=[crop,flip] data.drop_last=false
   train.global_batch=16 train.epochs=2 train.label_smoothing=0.1 train.clip_norm=0.5 optimizer.learning_rate=0.02
   schedule.warmup_steps=2 comm.bucket_mb=4 checkpoint.keep=1 log.every_steps=1 log.tensorboard=false log.progress=false
@@ -34,9 +34,9 @@ check "  sum by MPI alone" grep -q 'MPI, 6 ranks, fixed tree order' "$work/nodes
 check "  the bits of one" same nodes one
 forget nodes
 check "stops on 4 ranks, inside an epoch" train 4 "${tree[@]}" run.name=stopped train.max_steps=2
-check "  goes on, on 2" train 2 "${tree[@]}" run.name=stopped train.max_steps=4
+check "  resumes on 2" train 2 "${tree[@]}" run.name=stopped train.max_steps=4
 check "  and on 8 to the end" train 8 "${tree[@]}" run.name=stopped
-check "  the bits of one piece" same stopped one
+check "  the bits of the uninterrupted run" same stopped one
 check "another number of them is refused on resume" refused 2 'train.micro_batches: 8 before, 4 now' \
   train 1 "${tree[@]}" train.micro_batches=4 train.epochs=3 run.name=stopped
 check "another number of threads too" refused 2 'cpu.threads: 1 before, 2 now' \
@@ -47,7 +47,7 @@ forget one
 lars=("${tree[@]}" optimizer.kind=lars optimizer.learning_rate=5 optimizer.nesterov=true)
 check "LARS, whose norms are of whole tensors: 1 rank" train 1 "${lars[@]}" run.name=one
 check "  3 ranks stop" train 3 "${lars[@]}" run.name=lars train.max_steps=2
-check "  2 go on to the end" train 2 "${lars[@]}" run.name=lars
+check "  2 resume to the end" train 2 "${lars[@]}" run.name=lars
 check "  the bits of one" same lars one
 forget lars
 forget one
@@ -77,7 +77,7 @@ check "  once more" train 2 "${fast[@]}" run.name=again
 check "  the same bits" same again first
 forget again
 for stop in 1 2 4 5; do check "  stops at step $stop" train 2 "${fast[@]}" run.name=stops train.max_steps=$stop; done
-check "  goes on to the end" train 2 "${fast[@]}" run.name=stops
+check "  resumes to the end" train 2 "${fast[@]}" run.name=stops
 check "  the same bits" same stops first
 
 finish

@@ -13,7 +13,7 @@ constexpr float kNone = std::numeric_limits<float>::infinity();
 
 TEST(SpikeLimit, ThereIsNoneUntilEnoughLossesAreKnown) {
   SpikeLimit limit(3);
-  for (std::size_t i = 0; i + 1 < SpikeLimit::kFewest; ++i) limit.add(2);
+  for (std::size_t i = 0; i + 1 < SpikeLimit::kMinLosses; ++i) limit.add(2);
   EXPECT_EQ(limit.value(), kNone);
   limit.add(2);
   EXPECT_LT(limit.value(), kNone);

@@ -127,7 +127,7 @@ TEST_F(UsageLogTest, NamesAGpuThatTheDriverTellsNothingOf) {
   options_.pci_bus = "0000:18:00.0";
   ::testing::internal::CaptureStderr();
   log(0, path("process_log_"), 2);
-  EXPECT_NE(::testing::internal::GetCapturedStderr().find("nothing of the GPU at 0000:18:00.0"), std::string::npos);
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find("does not report the GPU at 0000:18:00.0"), std::string::npos);
   EXPECT_FALSE(fs::exists(path("gpu_memory_log_")));
 }
 
@@ -158,10 +158,10 @@ TEST_F(UsageLogTest, WhatCannotBeWrittenIsSaidOnceAndEndsTheLog) {
     const UsageLog log(*world_, options_);
     std::this_thread::sleep_for(std::chrono::milliseconds(350));
   }
-  const std::string said = ::testing::internal::GetCapturedStderr();
-  const auto at = said.find("log.usage_seconds: the use of memory is written down no more: ");
-  EXPECT_NE(at, std::string::npos) << said;
-  EXPECT_EQ(said.find("log.usage_seconds", at + 1), std::string::npos) << said;
+  const std::string output = ::testing::internal::GetCapturedStderr();
+  const auto at = output.find("log.usage_seconds: the log of memory use has ended: ");
+  EXPECT_NE(at, std::string::npos) << output;
+  EXPECT_EQ(output.find("log.usage_seconds", at + 1), std::string::npos) << output;
 }
 
 TEST(ProcessFacts, OfThisProcessAndOfNone) {

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # timeout: 300
-# log.usage_seconds in trainings: the files of each node, continued by the run that goes on, read by `lockstep report memory`;
+# log.usage_seconds in training runs: the files of each node, extended when the run is resumed, read by `lockstep report memory`;
 # a full disk ends the log alone.
 source test/support/check.sh
 host=$(hostname)
 small=(jobs/configs/quickstart.yaml data.train=synthetic data.validation= data.image_size=8 data.synthetic_samples=480
   train.global_batch=12 train.epochs=1 evaluation.every_epochs=0 device=cpu cpu.threads=1 log.progress=false
   log.tensorboard=false log.slow_rank_percent=0 comm.watchdog_seconds=600 run.directory="$work")
-# train RANKS ARGUMENTS...: what it said is in $work/log
+# train RANKS ARGUMENTS...: its output is in $work/log
 train() {
   mpirun --oversubscribe --bind-to none -n "$1" "$lockstep" train "${small[@]}" "${@:2}" >"$work/log" 2>&1 </dev/null
   local status=$?
@@ -28,7 +28,7 @@ check "of two processes" test "$(sed 1d "$usage/process_log_$host.csv" | cut -d,
 lines=$(wc -l <"$usage/process_log_$host.csv")
 cp "$usage/process_log_$host.csv" "$work/before"
 printf '1700000000.000,0,' >>"$usage/process_log_$host.csv" # as a run that was killed while it wrote leaves it
-check "continues" train 2 run.name=run log.usage_seconds=0.1 train.max_steps=8
+check "resumes" train 2 run.name=run log.usage_seconds=0.1 train.max_steps=8
 check "  behind the lines that were there" cmp "$work/before" <(head -"$lines" "$usage/process_log_$host.csv")
 check "  with new ones" test "$(wc -l <"$usage/process_log_$host.csv")" -gt "$lines"
 check "  of four processes in all" test "$(sed 1d "$usage/process_log_$host.csv" | cut -d, -f3 | sort -u | wc -l)" = 4
@@ -37,7 +37,7 @@ check "report memory reads it" bash -c "'$lockstep' report memory '$usage/proces
   grep -Eqx '\[process_log - rank 1\] Peak = [1-9][0-9]* MiB, Avg = [0-9]+\.[0-9]{2} MiB, Mode = [1-9][0-9]* MiB' '$work/report'"
 check "  of each rank" test "$(wc -l <"$work/report")" = 2
 
-# Pretended nodes have one name: their files are told apart.
+# Simulated nodes have the same name; their files differ.
 export LOCKSTEP_RANKS_PER_NODE=2
 check "trains on 2 pretended nodes" train 3 run.name=nodes log.usage_seconds=0.1 train.max_steps=3
 unset LOCKSTEP_RANKS_PER_NODE
@@ -45,12 +45,12 @@ of_node() { sed 1d "$work/nodes/usage/process_log_${host}_node$1.csv" | cut -d, 
 check "the first writes ranks 0 and 1" test "$(of_node 0)" = "0 1"
 check "the second rank 2" test "$(of_node 1)" = 2
 
-# A full disk: said once, and the training goes on to its end.
+# A full disk: reported once, and the training run continues to its end.
 export FAULT_PATH=$work/full/usage FAULT_CALLS=write FAULT_ERROR=ENOSPC FAULT_COUNT=0
 LD_PRELOAD=$(dirname "$lockstep")/test/faults/fault_injection.so check "trains while the disk is full" \
   train 2 run.name=full log.usage_seconds=0.1 train.max_steps=4
 unset FAULT_PATH FAULT_CALLS FAULT_ERROR FAULT_COUNT
-check "  says so once" test "$(grep -c 'log.usage_seconds: .*No space left on device' "$work/log")" = 1
+check "  is reported once" test "$(grep -c 'log.usage_seconds: .*No space left on device' "$work/log")" = 1
 check "  and is done" grep -qx done "$work/full/status"
 
 check "too often is refused" refused 2 'log.usage_seconds: wanted 0 \(never\), or 0.1 or more, found 0.01' \
