@@ -295,7 +295,8 @@ class Matmul : public Op {
 
 struct StepScalars {
   float learning_rate = 0;
-  float loss_weight = 0;       // 1 / samples of the global batch: gradients are then summed over ranks
+  double nominal_count = 1;    // of the step, if every sample is counted (LossSums): what loss_weight assumes
+  float loss_weight = 0;       // 1 / nominal_count: gradients are then summed over ranks
   float clip_coefficient = 1;  // written by ClipNorm on the device, read by the optimizer; has 1 / loss scale in it
   float loss_limit = std::numeric_limits<float>::infinity();  // a mean loss above it is a spike: the step is skipped
   std::uint32_t is_applied = 1;  // 0: the step is skipped; written by ClipNorm on the device, obeyed by what updates
@@ -309,7 +310,7 @@ struct StepScalars {
 struct LossSums {
   double loss = 0;     // sum over samples, not weighted
   double correct = 0;  // samples whose greatest logit is the label's; the first of equals
-  double samples = 0;  // samples counted (label >= 0)
+  double count = 0;    // samples that were counted (label >= 0)
 };
 
 // Softmax cross entropy with label smoothing e over K classes:
@@ -419,6 +420,10 @@ class Optimizer : public Op {
 // Global norm of the gradients and the clipping coefficient min(1, max_norm / (norm + 1e-6)), as in PyTorch.
 // The norm is over segments in order, each summed in fp64 in a fixed order. max_norm 0: coefficient 1.
 // Decides on the device whether the step is applied: norm and mean loss are finite, the loss at most the limit.
+//
+// The loss is a mean over the samples that the step counts on all ranks, and their number is known only now. Gradients
+// come with the weight 1 / nominal_count. The norm and the coefficient are multiplied by nominal_count / count, which is
+// exactly 1 if every sample is counted. A step that counts nothing has no mean loss and is not applied.
 //
 // With a loss scale: the norm is that of gradients / scale, the coefficient is divided by the scale, so that gradients
 // times it are what they are without, and the scale becomes that of the next step (loss_scale.h).

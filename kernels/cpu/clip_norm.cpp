@@ -39,17 +39,19 @@ class CpuClipNorm final : public ClipNorm {
     double total = 0;
     for (std::size_t i = 0; i < blocks_.size(); ++i) total += sums[i];
     const double scale = args.loss_scale ? args.loss_scale->scale : 1.0f;
-    const double norm = std::sqrt(total) / scale;
+    const double correction = args.scalars->nominal_count / args.sums->count;
+    const double unscaled_norm = std::sqrt(total) / scale;
+    const double norm = unscaled_norm * correction;
     *args.norm = norm;
     double coefficient = 1;
     if (max_norm_ > 0) {
       coefficient = max_norm_ / (norm + 1e-6);
       if (coefficient > 1) coefficient = 1;
     }
-    args.scalars->clip_coefficient = static_cast<float>(coefficient / scale);
-    const double loss = args.sums->loss / args.sums->samples;
+    args.scalars->clip_coefficient = static_cast<float>(coefficient * correction / scale);
+    const double loss = args.sums->loss / args.sums->count;
     args.scalars->is_applied = std::isfinite(norm) && std::isfinite(loss) && loss <= args.scalars->loss_limit ? 1 : 0;
-    if (args.loss_scale) *args.loss_scale = next_loss_scale(*args.loss_scale, loss_scaling_, std::isfinite(norm));
+    if (args.loss_scale) *args.loss_scale = next_loss_scale(*args.loss_scale, loss_scaling_, std::isfinite(unscaled_norm));
   }
 
  private:

@@ -39,7 +39,7 @@ class CpuSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
       if (args.labels[row] < 0) continue;
       sums.loss += results[row].loss;
       sums.correct += results[row].correct;
-      sums.samples += 1;
+      sums.count += 1;
     }
     if (args.sums_mode != GradientMode::skip) *args.sums = sums;
   }

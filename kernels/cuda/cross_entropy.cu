@@ -149,13 +149,13 @@ __global__ void __launch_bounds__(kThreads) add_rows(const RowResult* results, c
     if (labels[row] < 0) continue;
     mine.loss += results[row].loss;
     mine.correct += results[row].correct;
-    mine.samples += 1;
+    mine.count += 1;
   }
   const double loss = block_sum<kThreads>(mine.loss), correct = block_sum<kThreads>(mine.correct),
-               samples = block_sum<kThreads>(mine.samples);
+               count = block_sum<kThreads>(mine.count);
   if (threadIdx.x != 0) return;
   const LossSums before = accumulates ? *sums : LossSums{};
-  *sums = {before.loss + loss, before.correct + correct, before.samples + samples};
+  *sums = {before.loss + loss, before.correct + correct, before.count + count};
 }
 
 template <typename T, unsigned kRowThreads>

@@ -38,10 +38,10 @@ int run_evaluation(const EvaluateArguments& given, const Arguments& program) {
   const double seconds = seconds_since(begin);
   if (!session.leader()) return 0;
   const tasks::CountUnit& unit = task.count_unit();
-  const auto count = static_cast<std::int64_t>(sums.samples);
-  const double rate = sums.samples / seconds;
+  const auto count = static_cast<std::int64_t>(sums.count);
+  const double rate = sums.count / seconds;
   nlohmann::ordered_json object = {
-      {"event", "evaluation"}, {"checkpoint", given.checkpoint}, {"step", session.progress.step}, {"samples", count}};
+      {"event", "evaluation"}, {"checkpoint", given.checkpoint}, {"step", session.progress.step}, {unit.name, count}};
   std::string measures;
   for (const tasks::Measure& measure : task.measures()) {
     const double value = measure.of(sums);

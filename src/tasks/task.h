@@ -35,7 +35,7 @@ struct Measure {
 
 /// What LossSums counts, over which the loss is a mean.
 struct CountUnit {
-  std::string name;       // "samples", in text
+  std::string name;       // "samples", in metrics.jsonl and in the log
   std::string rate_key;   // "samples_per_second", in metrics.jsonl and --json
   std::string rate_unit;  // "img/s", in the log
 };

@@ -73,7 +73,7 @@ std::optional<double> Validation::quality(bool evaluated) const {
   const bool has_set = session_.task->validation_set() != nullptr;
   if (has_set && !evaluated) return std::nullopt;
   const LossSums& sums = has_set ? sums_ : recorder_.epoch_sums();
-  if (sums.samples <= 0) return std::nullopt;
+  if (sums.count <= 0) return std::nullopt;
   return has_set ? session_.task->quality(sums) : -tasks::loss_measure().of(sums);
 }
 

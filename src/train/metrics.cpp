@@ -158,7 +158,7 @@ void Metrics::epoch(const EpochRecord& r) {
   if (!state_) return;
   const std::string& rate_key = state_->naming.unit.rate_key;
   Json object = begin_event("epoch", r.step);
-  object.update({{"epoch", r.epoch}, {"samples", r.samples}});
+  object.update({{"epoch", r.epoch}, {state_->naming.unit.name, r.count}});
   state_->add(object, "", r.train);
   object.update({{"learning_rate", r.learning_rate}, {rate_key, r.rate}, {"epoch_seconds", r.epoch_seconds}});
   state_->add(object, "validation_", r.validation);
@@ -172,7 +172,7 @@ void Metrics::epoch(const EpochRecord& r) {
 void Metrics::evaluation(const EvaluationRecord& r) {
   if (!state_) return;
   Json object = begin_event("evaluation", r.step);
-  object.update({{"epoch", r.epoch}, {"samples", r.samples}});
+  object.update({{"epoch", r.epoch}, {state_->naming.unit.name, r.count}});
   state_->add(object, "", r.measures);
   object.update({{"evaluation_seconds", r.seconds}, {state_->naming.unit.rate_key, r.rate}});
   state_->write(object);
@@ -196,7 +196,7 @@ void Metrics::summary(const Summary& r) {
   Json object{{"status", r.status},
               {"steps", r.steps},
               {"epochs", r.epochs},
-              {"samples", r.samples},
+              {state_->naming.unit.name, r.count},
               {"skipped_steps", r.skipped_steps}};
   state_->add(object, "final_", r.final_measures);
   state_->add(object, "best_", r.best_measures);

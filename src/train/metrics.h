@@ -36,14 +36,16 @@ struct StepRecord {
 };
 
 struct EpochRecord {
-  std::int64_t step = 0, epoch = 0, epochs = 0, samples = 0;
+  std::int64_t step = 0, epoch = 0, epochs = 0;
+  std::int64_t count = 0;  // in the task's unit
   double learning_rate = 0;
   std::vector<double> train{}, validation{};  // measures; validation: empty where it was not evaluated
   double rate = 0, epoch_seconds = 0;
 };
 
 struct EvaluationRecord {
-  std::int64_t step = 0, epoch = 0, samples = 0;  // samples: evaluated
+  std::int64_t step = 0, epoch = 0;
+  std::int64_t count = 0;  // in the task's unit
   std::vector<double> measures{};
   double seconds = 0, rate = 0;
 };
@@ -56,7 +58,8 @@ struct CheckpointRecord {
 
 struct Summary {
   std::string status;  // done | stopped | failed
-  std::int64_t steps = 0, epochs = 0, samples = 0, skipped_steps = 0;
+  std::int64_t steps = 0, epochs = 0, skipped_steps = 0;
+  std::int64_t count = 0;                                 // that were trained on, in the task's unit
   std::vector<double> final_measures{}, best_measures{};  // of validation, else of training
   double rate = 0, seconds = 0;
   int ranks = 1;
@@ -91,8 +94,8 @@ class Metrics {
   std::unique_ptr<State> state_;
 };
 
-/// For images: "Epoch [3/3] LR: 0.001000 | Loss (train, val): 5.149, 5.664 | Accuracy (train, val): 2.16%, 0.98% |
-/// Throughput: 704.9 img/s"
+/// "Epoch [3/3] LR: 0.001000 | Loss (train, val): 5.149, 5.664 | Throughput: 704.9 tok/s", with each measure of the
+/// task as the loss is here.
 std::string epoch_line(const EpochRecord& record, const Naming& naming);
 
 /// A bar on the terminal's last line with steps, it/s and ETA. Shows nothing if standard error is not a terminal.

@@ -38,7 +38,7 @@ Recorder::Recorder(Session& session)
       epoch_begin_(begin_),
       cpu_seconds_(cpu_seconds()) {
   epoch_sums_ = session.progress.epoch_sums;
-  resumed_count_ = epoch_sums_.samples;
+  resumed_count_ = epoch_sums_.count;
   bar_ = std::make_unique<ProgressBar>("training", session.last_step, session.leader() && session.config.log.progress);
 }
 
@@ -68,7 +68,7 @@ std::vector<double> Recorder::measures_of(const LossSums& sums) const {
   return values;
 }
 
-/// "loss 1.2345 | accuracy 56.7%"
+/// "loss 1.2345 | perplexity 3.4"
 std::string Recorder::text_of(const std::vector<double>& measures, int tasks::Measure::*digits) const {
   std::string text;
   for (std::size_t i = 0; i < measures.size(); ++i) {
@@ -83,7 +83,7 @@ void Recorder::step(std::int64_t step, const StepResult& result, double learning
     add(epoch_sums_, result.sums);
   else
     ++skipped_steps_;
-  trained_samples_ += static_cast<std::int64_t>(result.sums.samples);
+  trained_count_ += static_cast<std::int64_t>(result.sums.count);
   waited_seconds_ += result.exposed_communication_seconds;
   interval_seconds_ += clock.seconds;
   final_sums_ = result.sums;
@@ -101,7 +101,7 @@ void Recorder::write_step(std::int64_t step, const StepResult& result, double le
   record.skipped_steps = skipped_steps_;
   if (session_.plan->loss_scaling()) record.loss_scale = result.loss_scale.scale;
   record.step_seconds = clock.seconds;
-  record.rate = result.sums.samples / clock.seconds;
+  record.rate = result.sums.count / clock.seconds;
   record.ranks = session_.world.size();
   gather_ranks(record, result, clock);
   metrics_.step(record);
@@ -170,12 +170,12 @@ void Recorder::epoch(std::int64_t step, double learning_rate, const LossSums* va
   EpochRecord record{.step = step + 1,
                      .epoch = (step + 1) / session_.steps_per_epoch,
                      .epochs = session_.config.train.epochs,
-                     .samples = static_cast<std::int64_t>(epoch_sums_.samples),
+                     .count = static_cast<std::int64_t>(epoch_sums_.count),
                      .learning_rate = learning_rate,
                      .train = measures_of(epoch_sums_)};
   if (validation) record.validation = measures_of(*validation);
   record.epoch_seconds = seconds_since(epoch_begin_);
-  record.rate = (epoch_sums_.samples - resumed_count_) / std::max(1e-9, record.epoch_seconds - epoch_paused_seconds_);
+  record.rate = (epoch_sums_.count - resumed_count_) / std::max(1e-9, record.epoch_seconds - epoch_paused_seconds_);
   metrics_.epoch(record);
   log::info("{}", epoch_line(record, naming_));
   last_epoch_sums_ = epoch_sums_;
@@ -193,11 +193,11 @@ void Recorder::evaluation(std::int64_t step, const LossSums& sums, double second
     const bool is_better = naming_.measures[i].greater_is_better ? measures[i] > best_[i] : measures[i] < best_[i];
     if (is_better) best_[i] = measures[i];
   }
-  const auto count = static_cast<std::int64_t>(sums.samples);
-  const double rate = sums.samples / seconds;
+  const auto count = static_cast<std::int64_t>(sums.count);
+  const double rate = sums.count / seconds;
   metrics_.evaluation({.step = step,
                        .epoch = step / session_.steps_per_epoch,
-                       .samples = count,
+                       .count = count,
                        .measures = measures,
                        .seconds = seconds,
                        .rate = rate});
@@ -220,11 +220,11 @@ void Recorder::finish(const std::string& status, std::int64_t step) {
   metrics_.summary({.status = status,
                     .steps = step,
                     .epochs = step / session_.steps_per_epoch,
-                    .samples = trained_samples_,
+                    .count = trained_count_,
                     .skipped_steps = skipped_steps_,
                     .final_measures = final_measures,
                     .best_measures = best_.empty() ? final_measures : best_,
-                    .rate = static_cast<double>(trained_samples_) / std::max(1e-9, seconds - paused_seconds_),
+                    .rate = static_cast<double>(trained_count_) / std::max(1e-9, seconds - paused_seconds_),
                     .seconds = seconds,
                     .ranks = session_.world.size()});
 }

@@ -58,7 +58,7 @@ class Recorder {
   std::optional<Clock::time_point> last_warning_;     // of a slow rank
   double device_memory_ = -1;                         // bytes, the greatest that was seen; -1: not known
   double cpu_seconds_ = 0, paused_seconds_ = 0, epoch_paused_seconds_ = 0;
-  std::int64_t trained_samples_ = 0, skipped_steps_ = 0;
+  std::int64_t trained_count_ = 0, skipped_steps_ = 0;
   LossSums epoch_sums_, last_epoch_sums_;
   double resumed_count_ = 0;  // of epoch_sums_: counted before this run was resumed
   LossSums final_sums_;       // of the last evaluation or step

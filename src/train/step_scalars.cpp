@@ -8,6 +8,7 @@ StepScalars make_step_scalars(const StepInputs& inputs, const Config::Optimizer&
   const double t = static_cast<double>(inputs.step + 1);
   const auto correction = [t](double beta) { return static_cast<float>(1.0 / (1.0 - std::pow(beta, t))); };
   return {.learning_rate = static_cast<float>(inputs.learning_rate),
+          .nominal_count = inputs.nominal_count,
           .loss_weight = static_cast<float>(1.0 / inputs.nominal_count),
           .loss_limit = inputs.loss_limit,
           .adam_correction1 = correction(optimizer.beta1),

@@ -20,17 +20,17 @@ struct StepFlags {
 };
 
 /// As numbers, in the order in which checkpoints have them.
-inline std::array<double, 3> numbers_of(const LossSums& sums) { return {sums.loss, sums.correct, sums.samples}; }
+inline std::array<double, 3> numbers_of(const LossSums& sums) { return {sums.loss, sums.correct, sums.count}; }
 /// Zero where `numbers` are not those of numbers_of().
 inline LossSums loss_sums(std::span<const double> numbers) {
   if (numbers.size() != 3) return {};
-  return {.loss = numbers[0], .correct = numbers[1], .samples = numbers[2]};
+  return {.loss = numbers[0], .correct = numbers[1], .count = numbers[2]};
 }
 
 inline void add(LossSums& total, const LossSums& more) {
   total.loss += more.loss;
   total.correct += more.correct;
-  total.samples += more.samples;
+  total.count += more.count;
 }
 
 /// What is summed over ranks once per step besides gradients: in exchange memory, by one all-reduce of doubles.

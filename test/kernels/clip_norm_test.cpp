@@ -27,11 +27,11 @@ struct Outputs {
   LossScale loss_scale{};
 };
 
-constexpr LossSums kSums{.loss = 12, .correct = 0, .samples = 4};
+constexpr LossSums kSums{.loss = 12, .correct = 0, .count = 4};
 
 Outputs run(Backend& backend, const Case& c, const std::vector<float>& gradients, const LossSums& sums = kSums,
             float loss_limit = std::numeric_limits<float>::infinity(), const LossScale* loss_scale = nullptr,
-            const LossScaling& loss_scaling = {}) {
+            const LossScaling& loss_scaling = {}, double nominal_count = kSums.count) {
   ClipNormDescription d;
   d.loss_scaling = loss_scaling;
   d.segments = c.segments;
@@ -42,6 +42,7 @@ Outputs run(Backend& backend, const Case& c, const std::vector<float>& gradients
   scalars.learning_rate = 0.125f;
   scalars.clip_coefficient = -1;
   scalars.loss_limit = loss_limit;
+  scalars.nominal_count = nominal_count;
   scalars.is_applied = 17;
   scalars.step = 42;
   ClipNorm::Apply args;
@@ -99,7 +100,7 @@ TEST(ClipNorm, DecidesWhetherTheStepIsApplied) {
   const auto applied = [&](Backend& backend, const Case& c, float gradient, double loss, float limit) {
     std::vector<float> gradients = random_normal(kElements, 3);
     gradients[20000] = gradient;
-    return run(backend, c, gradients, {.loss = loss, .correct = 0, .samples = 4}, limit).scalars.is_applied;
+    return run(backend, c, gradients, {.loss = loss, .correct = 0, .count = 4}, limit).scalars.is_applied;
   };
   const auto expect_everywhere = [&](std::uint32_t expected, float gradient, double loss, float limit) {
     for (const Case& c : {kCases[0], kCases[1]}) {
@@ -145,6 +146,41 @@ TEST(ClipNorm, TakesTheLossScaleOut) {
     }
 }
 
+/// The gradients of a step that counts 4 samples and was weighted for 16 are four times as large, before and after
+/// clipping; the loss is a mean over the 4.
+TEST(ClipNorm, PutsTheNumberOfCountedSamplesRight) {
+  const std::vector<float> gradients = random_normal(kElements, 1);
+  std::vector<float> larger = gradients;
+  for (float& g : larger) g *= 4;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  reference::ReferenceBackend reference;
+  for (const Case& c : kCases)
+    for (const auto& [name, backend] : all_backends(reference)) {
+      const Outputs expected = run(*backend, c, larger);
+      const Outputs out = run(*backend, c, gradients, kSums, kInfinity, nullptr, {}, 16);
+      EXPECT_EQ(out.norm, expected.norm) << name;  // powers of two change no bit
+      EXPECT_EQ(out.scalars.clip_coefficient, 4 * expected.scalars.clip_coefficient) << name;
+      EXPECT_EQ(out.scalars.is_applied, 1u) << name;
+      EXPECT_EQ(run(*backend, c, gradients, kSums, 2.9f, nullptr, {}, 16).scalars.is_applied, 0u) << name;
+      EXPECT_EQ(run(*backend, c, gradients, kSums, 3, nullptr, {}, 16).scalars.is_applied, 1u) << name;
+    }
+}
+
+/// Nothing to learn from: not applied, and the loss scale takes it for no overflow.
+TEST(ClipNorm, AStepWithoutCountedSamplesIsNotApplied) {
+  const LossSums nothing{};
+  const LossScale loss_scale{.scale = 1024, .good_steps = 3};
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  reference::ReferenceBackend reference;
+  for (const auto& [name, backend] : all_backends(reference))
+    for (const Case& c : {kCases[0], kCases[1]}) {
+      const Outputs out = run(*backend, c, std::vector<float>(kElements), nothing, kInfinity, &loss_scale);
+      EXPECT_EQ(out.scalars.is_applied, 0u) << name;
+      EXPECT_EQ(out.loss_scale.scale, 1024.0f) << name;
+      EXPECT_EQ(out.loss_scale.good_steps, 4u) << name;
+    }
+}
+
 /// Half of it after an overflow, twice after as many good steps in a row as were asked for, within bounds.
 TEST(ClipNorm, ChangesTheLossScale) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
@@ -168,7 +204,7 @@ TEST(ClipNorm, ChangesTheLossScale) {
     for (const auto& [name, backend] : all_backends(reference)) {
       std::vector<float> gradients = random_normal(kElements, 3);
       gradients[20000] = row.gradient;
-      const LossSums sums{.loss = row.loss, .correct = 0, .samples = 4};
+      const LossSums sums{.loss = row.loss, .correct = 0, .count = 4};
       const auto after = [&](const LossScaling& s) {
         return run(*backend, kCases[0], gradients, sums, 100, &row.before, s);
       };

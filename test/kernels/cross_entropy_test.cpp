@@ -89,7 +89,7 @@ TEST(SoftmaxCrossEntropy, AgreesWithTheReference) {
         SCOPED_TRACE(std::string(name) + ", " + Shape({c.rows, c.classes}).text() + ", " + text(mode));
         const Outputs actual = run(*backend, describe(c), in, mode);
         EXPECT_EQ(actual.sums.correct, expected.sums.correct);
-        EXPECT_EQ(actual.sums.samples, expected.sums.samples);
+        EXPECT_EQ(actual.sums.count, expected.sums.count);
         // Each row: logits - maximum is rounded (a relative 2^-24 of up to 6 spreads), exp and log err by an ulp or
         // two, and with smoothing all classes add up.
         const double scale = static_cast<double>(c.rows) * (6.0 * c.spread + std::log(static_cast<double>(c.classes)));
@@ -133,7 +133,7 @@ TEST(SoftmaxCrossEntropy, IgnoredLabels) {
   for (auto& [name, backend] : tested_backends()) {
     const Outputs out = run(*backend, describe(c), Inputs(c), GradientMode::overwrite);
     EXPECT_EQ(out.sums.loss, 0.0) << name;
-    EXPECT_EQ(out.sums.samples, 0.0) << name;
+    EXPECT_EQ(out.sums.count, 0.0) << name;
     EXPECT_EQ(out.sums.correct, 0.0) << name;
     for (float d : out.dlogits) EXPECT_EQ(d, 0.0f) << name;
   }
@@ -188,6 +188,38 @@ TEST(SoftmaxCrossEntropy, AgreesWithFiniteDifferences) {
       return reference::softmax_cross_entropy_forward(describe(c), logits.data(), in.labels.data()).loss;
     }));
   }
+}
+
+/// What an update takes, dlogits times the coefficient of ClipNorm, is the gradient of the mean over the samples that
+/// have a label, whatever number the weight 1 / 48 assumes.
+TEST(SoftmaxCrossEntropy, WithClipNormItIsTheGradientOfTheMeanLoss) {
+  reference::ReferenceBackend reference;
+  std::vector<Backend*> backends{&reference};
+  for (auto& [name, backend] : tested_backends()) backends.push_back(backend.get());
+  for (const Case& c : {kCases[3], kCases[4], kCases[9], kCases[10], kCases[0]})
+    for (Backend* backend : backends) {
+      SCOPED_TRACE(backend->name() + ", " + Shape({c.rows, c.classes}).text());
+      const Inputs in(c);
+      const Outputs out = run(*backend, describe(c), in, GradientMode::overwrite);
+      Device device(*backend);
+      const auto clip_norm = backend->clip_norm({.segments = {{.begin = 0, .n_elements = out.dlogits.size()}}});
+      StepScalars scalars;
+      scalars.nominal_count = 48;
+      ClipNorm::Apply args;
+      args.gradients = device.upload(out.dlogits);
+      args.sums = device.upload(std::vector<LossSums>{out.sums});
+      args.scalars = device.upload(std::vector<StepScalars>{scalars});
+      args.norm = device.garbage<double>(1);
+      clip_norm->apply(args, device.op_memory(clip_norm->needs()), device.stream());
+      const double coefficient = device.download(args.scalars, 1)[0].clip_coefficient;
+      std::vector<double> logits = to_double(in.logits), gradient;
+      for (const float d : out.dlogits) gradient.push_back(coefficient * d);
+      const auto mean_loss = [&] {
+        const LossSums sums = reference::softmax_cross_entropy_forward(describe(c), logits.data(), in.labels.data());
+        return sums.loss / sums.count;
+      };
+      EXPECT_TRUE(gradient_matches(logits, gradient, mean_loss, 2e-6));  // rounding to fp32, and of exponentials
+    }
 }
 
 }  // namespace

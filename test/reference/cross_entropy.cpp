@@ -37,7 +37,7 @@ LossSums softmax_cross_entropy_forward(const SoftmaxCrossEntropyDescription& d, 
     const std::vector<double> log_p = log_softmax(x, d.classes);
     for (Index k = 0; k < d.classes; ++k) sums.loss -= target(d, k, labels[row]) * log_p[static_cast<std::size_t>(k)];
     sums.correct += std::max_element(x, x + d.classes) - x == labels[row] ? 1 : 0;
-    sums.samples += 1;
+    sums.count += 1;
   }
   return sums;
 }
@@ -76,7 +76,7 @@ class ReferenceSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
     const LossSums sums = softmax_cross_entropy_forward(d_, static_cast<const float*>(a.logits), a.labels);
     put(a.sums->loss, sums.loss, a.sums_mode);
     put(a.sums->correct, sums.correct, a.sums_mode);
-    put(a.sums->samples, sums.samples, a.sums_mode);
+    put(a.sums->count, sums.count, a.sums_mode);
   }
   void backward(const Backward& a, const OpMemory&, Stream&) override {
     const double scale = a.loss_scale ? a.loss_scale->scale : 1.0f;

@@ -50,8 +50,8 @@ void write_run(Metrics& metrics, std::int64_t first, std::int64_t last) {
     metrics.step(a_step(step));
     if (step % 3 != 0) continue;
     metrics.evaluation(
-        {.step = step, .epoch = step / 3, .samples = 500, .measures = {1.25, 0.5}, .seconds = 2, .rate = 250});
-    metrics.epoch({.step = step, .epoch = step / 3, .epochs = 2, .samples = 384, .train = {1.5, 0.0}});
+        {.step = step, .epoch = step / 3, .count = 500, .measures = {1.25, 0.5}, .seconds = 2, .rate = 250});
+    metrics.epoch({.step = step, .epoch = step / 3, .epochs = 2, .count = 384, .train = {1.5, 0.0}});
     metrics.checkpoint({.step = step, .path = "step.h5", .seconds = 0.5, .size_bytes = 45e6});
   }
 }
@@ -270,7 +270,7 @@ TEST(EpochLine, WithAndWithoutEvaluation) {
   EpochRecord record{.step = 1,
                      .epoch = 3,
                      .epochs = 3,
-                     .samples = 1,
+                     .count = 1,
                      .learning_rate = 0.001,
                      .train = {5.149, 0.0216},
                      .validation = {5.664, 0.0098},
@@ -292,13 +292,14 @@ TEST_F(MetricsTest, FiguresAreNamedByTheTask) {
   other.naming = {measures, {.name = "tokens", .rate_key = "tokens_per_second", .rate_unit = "tok/s"}};
   Metrics metrics(other);
   metrics.step(a_step(4));
-  metrics.summary({.status = "done", .final_measures = {2, 7.4}, .best_measures = {1, 2.7}, .rate = 9});
+  metrics.summary({.status = "done", .count = 77, .final_measures = {2, 7.4}, .best_measures = {1, 2.7}, .rate = 9});
   const Json line = lines().at(0);
   EXPECT_EQ(line["perplexity"], 0.25);
   EXPECT_EQ(line["tokens_per_second"], 256.0);
   EXPECT_FALSE(line.contains("accuracy") || line.contains("samples_per_second"));
   const Json summary = Json::parse(read_file(directory_ + "/metrics.json"));
   EXPECT_EQ(summary["best_perplexity"], 2.7);
+  EXPECT_EQ(summary["tokens"], 77);
   EXPECT_EQ(summary["tokens_per_second"], 9.0);
   EXPECT_EQ(epoch_line({.epoch = 1, .epochs = 2, .train = {1.5, 4.48}, .rate = 10}, other.naming),
             "Epoch [1/2] LR: 0.000000 | Loss (train): 1.500 | Perplexity (train): 4.5 | Throughput: 10.0 tok/s");

@@ -77,7 +77,7 @@ class SmallRun {
               float loss_limit = std::numeric_limits<float>::infinity()) {
     start(number, flags, loss_limit);
     result_ = replica_.result(0);
-    return result_.sums.loss / result_.sums.samples;
+    return result_.sums.loss / result_.sums.count;
   }
 
   /// Without reading its result.

@@ -78,7 +78,7 @@ const Measure& accuracy_measure() {
                                 .epoch_digits = 2,
                                 .result_digits = 2,
                                 .greater_is_better = true,
-                                .of = [](const LossSums& sums) { return mean(sums.correct, sums.samples); }};
+                                .of = [](const LossSums& sums) { return mean(sums.correct, sums.count); }};
   return accuracy;
 }
 
