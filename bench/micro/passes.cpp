@@ -213,9 +213,9 @@ void ordered_sum(benchmark::State& state) {
   const auto stream = backend().make_stream();
   const std::array<const void*, 1> open{arguments.make(kParameters)};
   const OrderedSum::Apply args{.value = arguments.make(kParameters),
-                            .open = open,
-                            .target = arguments.make(kParameters),
-                            .n_elements = kParameters};
+                               .open = open,
+                               .target = arguments.make(kParameters),
+                               .n_elements = kParameters};
   measure(
       state, [&] { op->apply(args, memory, *stream); }, 0, 3 * kFloatBytes * kParameters);
 }

@@ -422,8 +422,8 @@ class Optimizer : public Op {
 // Decides on the device whether the step is applied: norm and mean loss are finite, the loss at most the limit.
 //
 // The loss is a mean over the samples that the step counts on all ranks, and their number is known only now. Gradients
-// come with the weight 1 / nominal_count. The norm and the coefficient are multiplied by nominal_count / count, which is
-// exactly 1 if every sample is counted. A step that counts nothing has no mean loss and is not applied.
+// come with the weight 1 / nominal_count. The norm and the coefficient are multiplied by nominal_count / count, which
+// is exactly 1 if every sample is counted. A step that counts nothing has no mean loss and is not applied.
 //
 // With a loss scale: the norm is that of gradients / scale, the coefficient is divided by the scale, so that gradients
 // times it are what they are without, and the scale becomes that of the next step (loss_scale.h).

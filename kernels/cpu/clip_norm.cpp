@@ -51,7 +51,8 @@ class CpuClipNorm final : public ClipNorm {
     args.scalars->clip_coefficient = static_cast<float>(coefficient * correction / scale);
     const double loss = args.sums->loss / args.sums->count;
     args.scalars->is_applied = std::isfinite(norm) && std::isfinite(loss) && loss <= args.scalars->loss_limit ? 1 : 0;
-    if (args.loss_scale) *args.loss_scale = next_loss_scale(*args.loss_scale, loss_scaling_, std::isfinite(unscaled_norm));
+    if (args.loss_scale)
+      *args.loss_scale = next_loss_scale(*args.loss_scale, loss_scaling_, std::isfinite(unscaled_norm));
   }
 
  private:

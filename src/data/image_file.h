@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "data/image_set.h"
 #include "data/hdf5_file.h"
+#include "data/image_set.h"
 #include "data/seal.h"
 
 namespace lockstep::data {

@@ -63,7 +63,8 @@ struct LinearOptions {
 /// y = f(x W^T + b), over the last dimension of x, in the type of x.
 ActivationId linear(Graph& graph, ActivationId x, const std::string& name, const LinearOptions& options);
 
-/// The loss of (..., classes) logits by `labels`, (...) int32. Its LossSums lie `sums_offset` bytes into exchange memory.
+/// The loss of (..., classes) logits by `labels`, (...) int32. Its LossSums lie `sums_offset` bytes into exchange
+/// memory.
 void cross_entropy(Graph& graph, ActivationId logits, graph::TensorId labels, float label_smoothing,
                    std::size_t sums_offset);
 

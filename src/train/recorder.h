@@ -38,7 +38,7 @@ class Recorder {
   /// Zero at an epoch's end.
   const LossSums& epoch_so_far() const { return epoch_sums_; }
   /// Of the epoch so far, or of the one that just ended.
-  const LossSums& epoch_sums() const { return epoch_sums_.samples > 0 ? epoch_sums_ : last_epoch_sums_; }
+  const LossSums& epoch_sums() const { return epoch_sums_.count > 0 ? epoch_sums_ : last_epoch_sums_; }
 
  private:
   void write_step(std::int64_t step, const StepResult& result, double learning_rate, const StepClock& clock);

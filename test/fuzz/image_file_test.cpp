@@ -5,8 +5,8 @@
 
 #include <xxhash.h>
 
-#include "data/image_set.h"
 #include "data/hdf5_file.h"
+#include "data/image_set.h"
 #include "test/fuzz/hdf5_recipe.h"
 
 namespace {
@@ -125,7 +125,8 @@ void read_all_of(const std::string& path) {
     const auto set = data::open_image_set(path, 0, 0, {.image_size = layout.jpeg ? 4 : 0});
     std::vector<std::uint8_t> image(set->info().image_bytes());
     std::int32_t label = 0;
-    for (const std::int64_t sample : {std::int64_t{0}, set->info().n_samples - 1}) set->read_image(sample, 0, image, label);
+    for (const std::int64_t sample : {std::int64_t{0}, set->info().n_samples - 1})
+      set->read_image(sample, 0, image, label);
   });
 }
 

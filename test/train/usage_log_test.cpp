@@ -127,7 +127,8 @@ TEST_F(UsageLogTest, NamesAGpuThatTheDriverTellsNothingOf) {
   options_.pci_bus = "0000:18:00.0";
   ::testing::internal::CaptureStderr();
   log(0, path("process_log_"), 2);
-  EXPECT_NE(::testing::internal::GetCapturedStderr().find("does not report the GPU at 0000:18:00.0"), std::string::npos);
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find("does not report the GPU at 0000:18:00.0"),
+            std::string::npos);
   EXPECT_FALSE(fs::exists(path("gpu_memory_log_")));
 }
 
