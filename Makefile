@@ -98,7 +98,8 @@ GENERATED := $(PROTOS:src/%.proto=$(BUILD)/generated/%.pb.cc)
 SOURCES   := $(filter-out src/main.cpp $(if $(HAS_CUDA),,src/comm/nccl%),$(shell find src kernels/cpu $(if $(HAS_CUDA),kernels/cuda) -name '*.cpp' | sort))
 CUDA_SOURCES := $(if $(HAS_CUDA),$(shell find kernels/cuda -name '*.cu' | sort))
 # The CUDA backend's ops compiled for the host (test/support/cuda_on_host), in a namespace of their own.
-ON_HOST   := $(CUDA_SOURCES) $(if $(HAS_CUDA),$(addprefix kernels/cuda/,conv2d.cpp conv2d_plan.cpp conv2d_bare.cpp conv2d_offline.cpp matmul.cpp) $(wildcard test/support/cuda_on_host/*.cpp))
+# All but what is itself the device's: the backend, and what calls cuDNN and cuBLASLt.
+ON_HOST   := $(CUDA_SOURCES) $(if $(HAS_CUDA),$(filter-out kernels/cuda/backend% %_cudnn.cpp %_cublaslt.cpp,$(wildcard kernels/cuda/*.cpp)) $(wildcard test/support/cuda_on_host/*.cpp))
 SUPPORT   := $(filter-out %_test.cpp test/support/cuda_on_host/%,$(shell find test/reference test/support -name '*.cpp' 2>/dev/null | sort))
 # Tests of what is built with CUDA alone; libraries that stand for others where there is no GPU.
 CUDA_TESTS := test/comm/nccl% test/kernels/cuda_on_host% test/kernels/cuda_stream% test/kernels/nvml% test/kernels/nvtx%

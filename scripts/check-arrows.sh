@@ -5,18 +5,18 @@
 #   comm, data, checkpoint, config, base -> include                        commands and train include these too,
 #                                                                          tasks include data and base
 #   kernels/* -> include, their own folder, nothing else; kernels/*/base -> include and itself
-#   each op of a backend has its twin: kernels/X/OP.* and kernels/X/OP_PART.* only where all backends have an OP.h
+#   each op of a backend has its twin: kernels/X/OP.* and kernels/X/OP_PART.* only where all backends have an OP.*
 #   only src/backend_factory.cpp includes kernels/; include/ has no vendor's header
 #
 # scripts/check-arrows.sh [ROOT]
 set -uo pipefail
 cd "${1:-$(dirname "$0")/..}"
 
-has_twin() { # NAME: NAME.h, or OP.h where NAME is OP_PART, is in every backend
+has_twin() { # NAME: a file NAME.*, or OP.* where NAME is OP_PART, is in every backend
   local op=$1 backend missing
   while :; do
     missing=
-    for backend in kernels/*/; do [[ -e $backend$op.h ]] || missing=1; done
+    for backend in kernels/*/; do compgen -G "$backend$op.*" >/dev/null || missing=1; done
     [[ $missing ]] || return 0
     [[ $op == *_* ]] || return 1
     op=${op%_*}

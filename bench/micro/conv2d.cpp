@@ -1,5 +1,6 @@
 // The convolutions of ResNet-18 at 32x32 and some of ResNet-50's, batch 32: the convolution alone, in each direction,
 // and the unit as it stands in the network (a pending normalisation with ReLU of its input, statistics of its output).
+#include "lockstep/ops/conv2d.h"
 #include "bench/micro/support.h"
 
 namespace lockstep::bench {
@@ -29,7 +30,7 @@ struct Unit {
     d.statistics = in_network;
     d.input_gradient = c.channels > 3;
     if (normalized) d.normalization = InputNormalization{};
-    op = backend().conv2d(d);
+    op = backend().make(d);
     memory = arguments.memory_of(*op);
     const std::int64_t n_x = d.x.n_elements(), n_y = d.y().n_elements();
     const auto n_weight = static_cast<std::int64_t>(op->weight_layout()->n_elements());

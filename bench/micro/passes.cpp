@@ -3,6 +3,16 @@
 #include <array>
 
 #include "bench/micro/support.h"
+#include "lockstep/ops/batch_norm.h"
+#include "lockstep/ops/clip_norm.h"
+#include "lockstep/ops/cross_entropy.h"
+#include "lockstep/ops/hash.h"
+#include "lockstep/ops/image_input.h"
+#include "lockstep/ops/matmul.h"
+#include "lockstep/ops/moving_average.h"
+#include "lockstep/ops/optimizer.h"
+#include "lockstep/ops/ordered_sum.h"
+#include "lockstep/ops/pool2d.h"
 
 namespace lockstep::bench {
 namespace {
@@ -15,10 +25,10 @@ std::string text(const Shape& s) {
 
 void add_batch_norm(const Shape& shape) {
   const auto plan = [shape] {
-    return backend().batch_norm({.x = shape,
-                                 .dtype = dtype(),
-                                 .layout = activation_layout(shape),
-                                 .n_rows = static_cast<double>(shape[0] * shape[1] * shape[2])});
+    return backend().make(BatchNormDescription{.x = shape,
+                                               .dtype = dtype(),
+                                               .layout = activation_layout(shape),
+                                               .n_rows = static_cast<double>(shape[0] * shape[1] * shape[2])});
   };
   const std::int64_t n = shape.n_elements(), channels = shape[3];
   add("batch_norm/" + text(shape) + "/finalize", [=](benchmark::State& state) {
@@ -82,7 +92,7 @@ void add_pool(const std::string& name, Pool2dDescription d, bool in_network = fa
   d.y_layout = d.window == 0 ? Layout::nhwc : activation_layout(d.y());
   if (in_network) d.normalization = InputNormalization{};
   struct Planned {
-    explicit Planned(const Pool2dDescription& d) : op(backend().pool2d(d)), memory(arguments.memory_of(*op)) {
+    explicit Planned(const Pool2dDescription& d) : op(backend().make(d)), memory(arguments.memory_of(*op)) {
       const std::int64_t n_x = d.x.n_elements(), n_y = d.y().n_elements();
       forward.x = backward.x = arguments.tensor(n_x);
       const bool is_head = d.window == 0;  // which computes in fp32
@@ -112,8 +122,7 @@ void add_pool(const std::string& name, Pool2dDescription d, bool in_network = fa
 void add_loss(std::int64_t classes) {
   struct Planned {
     explicit Planned(std::int64_t classes)
-        : op(backend().softmax_cross_entropy(
-              {.rows = kBatch, .classes = classes, .label_smoothing = 0.1f, .dtype = dtype()})),
+        : op(backend().make(SoftmaxCrossEntropyDescription{.rows = kBatch, .classes = classes, .label_smoothing = 0.1f, .dtype = dtype()})),
           memory(arguments.memory_of(*op)) {
       const void* logits = arguments.tensor(kBatch * classes);
       const auto* labels = arguments.make<std::int32_t>(kBatch);
@@ -139,13 +148,13 @@ void add_loss(std::int64_t classes) {
 void image_input(benchmark::State& state) {
   Arguments arguments;
   const Shape shape{kBatch, 32, 32, 3};
-  const auto op = backend().image_input({.x = shape,
-                                         .dtype = dtype(),
-                                         .mean = {0.5f, 0.5f, 0.5f},
-                                         .stddev = {0.2f, 0.2f, 0.2f},
-                                         .crop_padding = 4,
-                                         .flip = true,
-                                         .seed = 1});
+  const auto op = backend().make(ImageInputDescription{.x = shape,
+                                                       .dtype = dtype(),
+                                                       .mean = {0.5f, 0.5f, 0.5f},
+                                                       .stddev = {0.2f, 0.2f, 0.2f},
+                                                       .crop_padding = 4,
+                                                       .flip = true,
+                                                       .seed = 1});
   const OpMemory memory = arguments.memory_of(*op);
   const auto stream = backend().make_stream();
   auto* ids = arguments.make<std::uint32_t>(kBatch);
@@ -166,7 +175,7 @@ void optimizer(benchmark::State& state, OptimizerDescription d) {
   d.segments = {{.begin = 0, .n_elements = kParameters}};
   d.n_elements = kParameters;
   d.weight_decay = 5e-4f;
-  const auto op = backend().optimizer(d);
+  const auto op = backend().make(d);
   const OpMemory memory = arguments.memory_of(*op);
   const auto stream = backend().make_stream();
   auto* scalars = static_cast<StepScalars*>(arguments.bytes(sizeof(StepScalars)));
@@ -182,7 +191,8 @@ void optimizer(benchmark::State& state, OptimizerDescription d) {
 
 void clip_norm(benchmark::State& state) {
   Arguments arguments;
-  const auto op = backend().clip_norm({.segments = {{.begin = 0, .n_elements = kParameters}}, .max_norm = 1});
+  const auto op =
+      backend().make(ClipNormDescription{.segments = {{.begin = 0, .n_elements = kParameters}}, .max_norm = 1});
   const OpMemory memory = arguments.memory_of(*op);
   const auto stream = backend().make_stream();
   auto* scalars = static_cast<StepScalars*>(arguments.bytes(sizeof(StepScalars)));
@@ -197,7 +207,7 @@ void clip_norm(benchmark::State& state) {
 
 void hash(benchmark::State& state) {
   Arguments arguments;
-  const auto op = backend().hash({.size_bytes = 4 * kParameters});
+  const auto op = backend().make(HashDescription{.size_bytes = 4 * kParameters});
   const OpMemory memory = arguments.memory_of(*op);
   const auto stream = backend().make_stream();
   const Hash::Apply args{.data = arguments.make(kParameters), .hash = arguments.make<std::uint64_t>(1)};
@@ -208,7 +218,7 @@ void hash(benchmark::State& state) {
 // A leaf of the tree over 4 micro-batches: what it holds, one open sum, and where that goes.
 void ordered_sum(benchmark::State& state) {
   Arguments arguments;
-  const auto op = backend().ordered_sum({});
+  const auto op = backend().make(OrderedSumDescription{});
   const OpMemory memory = arguments.memory_of(*op);
   const auto stream = backend().make_stream();
   const std::array<const void*, 1> open{arguments.make(kParameters)};
@@ -223,7 +233,7 @@ void ordered_sum(benchmark::State& state) {
 void moving_average(benchmark::State& state) {
   constexpr std::int64_t kStatistics = 9600;  // of ResNet-18: means and variances
   Arguments arguments;
-  const auto op = backend().moving_average({.n_elements = kStatistics});
+  const auto op = backend().make(MovingAverageDescription{.n_elements = kStatistics});
   const OpMemory memory = arguments.memory_of(*op);
   const auto stream = backend().make_stream();
   auto* scalars = static_cast<StepScalars*>(arguments.bytes(sizeof(StepScalars)));
@@ -237,7 +247,8 @@ void moving_average(benchmark::State& state) {
 void add_matmul(std::int64_t in, std::int64_t out) {
   struct Planned {
     Planned(std::int64_t in, std::int64_t out)
-        : op(backend().matmul({.rows = kBatch, .in_features = in, .out_features = out, .dtype = dtype()})),
+        : op(backend().make(
+              MatmulDescription{.rows = kBatch, .in_features = in, .out_features = out, .dtype = dtype()})),
           memory(arguments.memory_of(*op)) {
       const auto n_weight = static_cast<std::int64_t>(op->weight_layout()->n_elements());
       forward = {.x = arguments.tensor(kBatch * in),

@@ -1,6 +1,5 @@
-// The narrow waist between the training program and a device: memory, streams, events, and one factory an op.
-// A factory checks its description, chooses an algorithm, and returns a planned op (op.h); it throws Error
-// (not_supported) with a sentence when the device cannot do it. Only src/backend_factory.cpp names concrete backends.
+// The narrow waist between the training program and a device: memory, streams, events, and make(), which plans the op
+// of a description (op.h). Only src/backend_factory.cpp names concrete backends.
 #pragma once
 
 #include <atomic>
@@ -9,11 +8,15 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <typeinfo>
 #include <vector>
 
 #include "lockstep/algorithms.h"
+#include "lockstep/dtype.h"
 #include "lockstep/event.h"
 #include "lockstep/op.h"
+#include "lockstep/op_table.h"
+#include "lockstep/shape.h"
 
 namespace lockstep {
 
@@ -94,18 +97,16 @@ class Backend {
   /// Throws not_supported where the device cannot compute in it. What a user should hear of it; empty: nothing.
   virtual std::string check_precision(Precision precision) const = 0;
 
-  virtual std::unique_ptr<Conv2d> conv2d(const Conv2dDescription&) = 0;
-  virtual std::unique_ptr<Pool2d> pool2d(const Pool2dDescription&) = 0;
-  virtual std::unique_ptr<BatchNorm> batch_norm(const BatchNormDescription&) = 0;
-  virtual std::unique_ptr<Matmul> matmul(const MatmulDescription&) = 0;
-  virtual std::unique_ptr<SoftmaxCrossEntropy> softmax_cross_entropy(const SoftmaxCrossEntropyDescription&) = 0;
-  virtual std::unique_ptr<ImageInput> image_input(const ImageInputDescription&) = 0;
-  virtual std::unique_ptr<Optimizer> optimizer(const OptimizerDescription&) = 0;
-  virtual std::unique_ptr<ClipNorm> clip_norm(const ClipNormDescription&) = 0;
-  virtual std::unique_ptr<OrderedSum> ordered_sum(const OrderedSumDescription&) = 0;
-  virtual std::unique_ptr<Cast> cast(const CastDescription&) = 0;
-  virtual std::unique_ptr<MovingAverage> moving_average(const MovingAverageDescription&) = 0;
-  virtual std::unique_ptr<Hash> hash(const HashDescription&) = 0;
+  /// Plans the op of a description: make(Conv2dDescription{...}) checks the description, chooses an algorithm and
+  /// returns a Conv2d. Throws op_description for an impossible description, and not_supported, with a sentence, where
+  /// the device or the backend cannot do it.
+  template <typename Description>
+  std::unique_ptr<typename Description::Op> make(const Description& description) {
+    std::unique_ptr<Op> op = make_op({typeid(Description), Description::kName, &description});
+    return std::unique_ptr<typename Description::Op>(static_cast<typename Description::Op*>(op.release()));
+  }
+  /// For make(): finds the description's row in the backend's table (op_table.h). The result is a Description::Op.
+  virtual std::unique_ptr<Op> make_op(const OpRequest& request) = 0;
 };
 
 struct BackendOptions {

@@ -5,7 +5,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string_view>
 
 namespace lockstep {
 
@@ -26,6 +28,14 @@ class Event {
   virtual void* native() const { return nullptr; }
 };
 
+/// Work that a host thread does later, in the order in which it was given.
+class HostQueue {
+ public:
+  virtual ~HostQueue() = default;
+  /// `what` names the work, such as "conv2d.forward"; `work` is given the stream on which it runs.
+  virtual void enqueue(std::string_view what, std::function<void(Stream&)> work) = 0;
+};
+
 /// Work of a stream of high priority goes first where both have some that is ready.
 enum class StreamPriority : std::uint8_t { normal, high };
 
@@ -38,6 +48,8 @@ class Stream {
   virtual void synchronize() = 0;
   /// cudaStream_t; null: work is done when its call returns.
   virtual void* native() const { return nullptr; }
+  /// Where calls of ops wait for a host thread that makes them later; null: calls reach the backend at once.
+  virtual HostQueue* host_queue() { return nullptr; }
 };
 
 /// A part of a step that gives the same work to a stream each time. A device that can captures the work as a graph and

@@ -9,20 +9,21 @@
 
 #include "kernels/cpu/base/machine.h"
 #include "kernels/cpu/base/onednn.h"
-#include "kernels/cpu/batchnorm.h"
-#include "kernels/cpu/cast.h"
-#include "kernels/cpu/clip_norm.h"
-#include "kernels/cpu/conv2d.h"
 #include "kernels/cpu/conv2d_bare.h"
-#include "kernels/cpu/cross_entropy.h"
-#include "kernels/cpu/hash.h"
-#include "kernels/cpu/image_input.h"
-#include "kernels/cpu/matmul.h"
-#include "kernels/cpu/moving_average.h"
-#include "kernels/cpu/optimizer.h"
-#include "kernels/cpu/ordered_sum.h"
-#include "kernels/cpu/pool2d.h"
+#include "kernels/cpu/ops.h"
 #include "lockstep/error.h"
+#include "lockstep/ops/batch_norm.h"
+#include "lockstep/ops/cast.h"
+#include "lockstep/ops/clip_norm.h"
+#include "lockstep/ops/conv2d.h"
+#include "lockstep/ops/cross_entropy.h"
+#include "lockstep/ops/hash.h"
+#include "lockstep/ops/image_input.h"
+#include "lockstep/ops/matmul.h"
+#include "lockstep/ops/moving_average.h"
+#include "lockstep/ops/optimizer.h"
+#include "lockstep/ops/ordered_sum.h"
+#include "lockstep/ops/pool2d.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -77,11 +78,12 @@ class HostStream final : public Stream {
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(const BackendOptions& options, const CpuOptions& cpu_options)
-      : options_(cpu_options), algorithms_(options.algorithms) {
+  CpuBackend(const BackendOptions& options, const CpuOptions& cpu_options) : algorithms_(options.algorithms) {
     require(options.threads >= 0, ErrorCode::op_description, "threads must not be negative, found {}", options.threads);
     context_.threads = options.threads > 0 ? options.threads : threads_of_this_rank(options.local_size);
     memory_bytes_ = available_memory_bytes() / static_cast<std::size_t>(std::max(1, options.local_size));
+    context_.options = cpu_options;
+    context_.algorithms = algorithms_.get();
     omp_set_num_threads(context_.threads);
   }
 
@@ -137,32 +139,10 @@ class CpuBackend final : public Backend {
            "fp32, and precision=fp32 is faster";
   }
 
-  std::unique_ptr<Conv2d> conv2d(const Conv2dDescription& d) override {
-    return make_conv2d(d, context_, options_, algorithms_.get());
-  }
-  std::unique_ptr<Pool2d> pool2d(const Pool2dDescription& d) override { return make_pool2d(d, context_); }
-  std::unique_ptr<BatchNorm> batch_norm(const BatchNormDescription& d) override { return make_batch_norm(d, context_); }
-  std::unique_ptr<Matmul> matmul(const MatmulDescription& d) override { return make_matmul(d, context_); }
-  std::unique_ptr<SoftmaxCrossEntropy> softmax_cross_entropy(const SoftmaxCrossEntropyDescription& d) override {
-    return make_softmax_cross_entropy(d, context_);
-  }
-  std::unique_ptr<ImageInput> image_input(const ImageInputDescription& d) override {
-    return make_image_input(d, context_);
-  }
-  std::unique_ptr<Optimizer> optimizer(const OptimizerDescription& d) override { return make_optimizer(d, context_); }
-  std::unique_ptr<ClipNorm> clip_norm(const ClipNormDescription& d) override { return make_clip_norm(d, context_); }
-  std::unique_ptr<OrderedSum> ordered_sum(const OrderedSumDescription& d) override {
-    return make_ordered_sum(d, context_);
-  }
-  std::unique_ptr<Cast> cast(const CastDescription& d) override { return make_cast(d, context_); }
-  std::unique_ptr<MovingAverage> moving_average(const MovingAverageDescription& d) override {
-    return make_moving_average(d, context_);
-  }
-  std::unique_ptr<Hash> hash(const HashDescription& d) override { return make_hash(d, context_); }
+  std::unique_ptr<Op> make_op(const OpRequest& request) override { return cpu::make_op(request, context_); }
 
  private:
   CpuContext context_;
-  CpuOptions options_;
   std::shared_ptr<Algorithms> algorithms_;
   std::size_t memory_bytes_ = 0;
   std::shared_ptr<std::atomic<std::size_t>> allocated_ = std::make_shared<std::atomic<std::size_t>>(0);

@@ -1,9 +1,12 @@
-#include "kernels/cpu/cast.h"
+// Numbers in another type. Contract: lockstep/ops/cast.h.
+#include <memory>
 
+#include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/parallel.h"
 #include "lockstep/bf16.h"
 #include "lockstep/error.h"
 #include "lockstep/fp16.h"
+#include "lockstep/ops/cast.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -23,7 +26,7 @@ class CpuCast final : public Cast {
   OpNeeds needs() const override { return {}; }
   std::string describe() const override { return "own kernel"; }
 
-  void apply(const Apply& args, const OpMemory&, Stream&) override {
+  void run_apply(const Apply& args, const OpMemory&, Stream&) override {
     const From* source = static_cast<const From*>(args.source);
     To* target = static_cast<To*>(args.target);
     const auto n = static_cast<std::int64_t>(args.n_elements);

@@ -1,10 +1,13 @@
-#include "kernels/cpu/clip_norm.h"
-
+// The global norm of the gradients in fp64, the same bits on any number of threads, the clipping coefficient,
+// and whether the step is applied.
 #include <cmath>
+#include <memory>
 
+#include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/parallel.h"
 #include "kernels/cpu/base/segment_blocks.h"
 #include "kernels/cpu/base/simd.h"
+#include "lockstep/ops/clip_norm.h"
 
 #define LOCKSTEP_KERNELS "kernels/cpu/clip_norm_kernels.h"
 #include "kernels/cpu/base/each_isa.h"
@@ -27,7 +30,7 @@ class CpuClipNorm final : public ClipNorm {
   }
   std::string describe() const override { return "own kernel: sums of squares in fp64"; }
 
-  void apply(const Apply& args, const OpMemory& memory, Stream&) override {
+  void run_apply(const Apply& args, const OpMemory& memory, Stream&) override {
     double* sums = static_cast<double*>(memory.workspace);
     run_parts(parts_, [&](int part) {
       const Range range = part_of(static_cast<std::int64_t>(blocks_.size()), part, parts_);

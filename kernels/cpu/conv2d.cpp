@@ -4,14 +4,14 @@
 //   forward   z: into normalization.z (`store`), `saved`, or the workspace; y: overwritten; statistics from y
 //   backward  dweight from z and dy, then the data gradient, then normalize_backward makes dz and sums of it
 //   kept      z in `saved` when nobody stores it, unless CpuOptions::recompute_normalized
-#include "kernels/cpu/conv2d.h"
-
 #include <algorithm>
+#include <memory>
 
 #include "kernels/cpu/base/workspace.h"
 #include "kernels/cpu/conv2d_bare.h"
 #include "kernels/cpu/conv2d_plan.h"
 #include "kernels/cpu/normalization.h"
+#include "lockstep/ops/conv2d.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -33,14 +33,13 @@ Activation activation(const Shape& s, Layout layout, DType dtype) { return {s[0]
 
 class CpuConv2d final : public Conv2d {
  public:
-  CpuConv2d(const Conv2dDescription& description, const CpuContext& context, const CpuOptions& options,
-            Algorithms* algorithms);
+  CpuConv2d(const Conv2dDescription& description, const CpuContext& context);
 
   OpNeeds needs() const override { return needs_; }
   std::string describe() const override;
   std::shared_ptr<const ParameterLayout> weight_layout() const override { return forward_->weight_layout(); }
-  void forward(const Forward& args, const OpMemory& memory, Stream& stream) override;
-  void backward(const Backward& args, const OpMemory& memory, Stream& stream) override;
+  void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) override;
+  void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) override;
 
  private:
   void plan_forward();
@@ -66,12 +65,11 @@ class CpuConv2d final : public Conv2d {
   } backward_at_;
 };
 
-CpuConv2d::CpuConv2d(const Conv2dDescription& description, const CpuContext& context, const CpuOptions& options,
-                     Algorithms* algorithms)
+CpuConv2d::CpuConv2d(const Conv2dDescription& description, const CpuContext& context)
     : description_(description),
       context_(context),
-      forward_(make_bare_convolution(description, Direction::forward, context, algorithms)),
-      normalized_(where_z_lies(description, options)),
+      forward_(make_bare_convolution(description, Direction::forward, context, context.algorithms)),
+      normalized_(where_z_lies(description, context.options)),
       x_shape_(activation(description.x, description.x_layout, description.dtype)),
       y_shape_(activation(description.y(), description.y_layout, description.dtype)),
       x_bytes_(static_cast<std::size_t>(description.x.n_elements()) * size_bytes(description.dtype)) {
@@ -79,9 +77,9 @@ CpuConv2d::CpuConv2d(const Conv2dDescription& description, const CpuContext& con
   if (!description_.inference) {
     Conv2dDescription backward = description;
     backward.weight_layout = forward_->weight_layout();
-    weight_gradient_ = make_bare_convolution(backward, Direction::weight_gradient, context, algorithms);
+    weight_gradient_ = make_bare_convolution(backward, Direction::weight_gradient, context, context.algorithms);
     if (description.input_gradient)
-      data_gradient_ = make_bare_convolution(backward, Direction::data_gradient, context, algorithms);
+      data_gradient_ = make_bare_convolution(backward, Direction::data_gradient, context, context.algorithms);
     plan_backward();
   }
   if (normalized_ == NormalizedInput::saved) needs_.saved_bytes = x_bytes_;
@@ -157,14 +155,14 @@ const void* CpuConv2d::input(const void* x, const NormalizationForward& normaliz
   return z;
 }
 
-void CpuConv2d::forward(const Forward& args, const OpMemory& memory, Stream&) {
+void CpuConv2d::run_forward(const Forward& args, const OpMemory& memory, Stream&) {
   const void* const z = input(args.x, args.normalization, memory, forward_at_.z, true);
   forward_->forward(z, args.weight, args.y, at<void>(memory.workspace, forward_at_.bare));
   if (description_.statistics)
     channel_sums(y_shape_, args.y, args.statistics, at<void>(memory.workspace, forward_at_.sums), context_);
 }
 
-void CpuConv2d::backward(const Backward& args, const OpMemory& memory, Stream&) {
+void CpuConv2d::run_backward(const Backward& args, const OpMemory& memory, Stream&) {
   require(!description_.inference, ErrorCode::internal, "{} was planned for inference, and backward was called",
           text(description_));
   void* const workspace = memory.workspace;
@@ -201,9 +199,8 @@ void CpuConv2d::input_gradient(const Backward& args, const void* z, void* worksp
 
 }  // namespace
 
-std::unique_ptr<Conv2d> make_conv2d(const Conv2dDescription& description, const CpuContext& context,
-                                    const CpuOptions& options, Algorithms* algorithms) {
-  return std::make_unique<CpuConv2d>(description, context, options, algorithms);
+std::unique_ptr<Conv2d> make_conv2d(const Conv2dDescription& description, const CpuContext& context) {
+  return std::make_unique<CpuConv2d>(description, context);
 }
 
 }  // namespace lockstep::cpu

@@ -12,6 +12,7 @@
 #include "kernels/cpu/conv2d_matmul.h"
 #include "kernels/cpu/conv2d_plan.h"
 #include "kernels/cpu/conv2d_weights.h"
+#include "lockstep/ops/conv2d.h"
 
 namespace lockstep::cpu {
 namespace {

@@ -9,7 +9,7 @@
 #include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/onednn.h"
 #include "lockstep/algorithms.h"
-#include "lockstep/op.h"
+#include "lockstep/ops/conv2d.h"
 
 namespace lockstep::cpu {
 

@@ -19,6 +19,7 @@
 #include <memory>
 
 #include "kernels/cpu/conv2d_bare.h"
+#include "lockstep/ops/conv2d.h"
 
 namespace lockstep::cpu {
 

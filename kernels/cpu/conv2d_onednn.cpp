@@ -8,6 +8,7 @@
 #include "kernels/cpu/base/workspace.h"
 #include "kernels/cpu/conv2d_bare.h"
 #include "kernels/cpu/conv2d_plan.h"
+#include "lockstep/ops/conv2d.h"
 
 namespace lockstep::cpu {
 namespace {

@@ -11,6 +11,7 @@
 
 #include "kernels/cpu/base/onednn.h"
 #include "kernels/cpu/conv2d_bare.h"
+#include "lockstep/ops/conv2d.h"
 
 namespace lockstep::cpu {
 

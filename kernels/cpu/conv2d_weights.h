@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "kernels/cpu/conv2d_bare.h"
+#include "lockstep/ops/conv2d.h"
 
 namespace lockstep::cpu {
 

@@ -1,9 +1,12 @@
-#include "kernels/cpu/cross_entropy.h"
-
+// Softmax cross entropy with label smoothing (lockstep/ops/cross_entropy.h), each row in fp64, rows summed in their
+// order.
 #include <cmath>
+#include <memory>
 
+#include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/parallel.h"
 #include "lockstep/error.h"
+#include "lockstep/ops/cross_entropy.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -28,7 +31,7 @@ class CpuSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
   }
   std::string describe() const override { return "own kernel: each row in fp64"; }
 
-  void forward(const Forward& args, const OpMemory& memory, Stream&) override {
+  void run_forward(const Forward& args, const OpMemory& memory, Stream&) override {
     const float* logits = static_cast<const float*>(args.logits);
     RowResult* results = static_cast<RowResult*>(memory.workspace);
     for_rows([&](std::int64_t row) {
@@ -44,7 +47,7 @@ class CpuSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
     if (args.sums_mode != GradientMode::skip) *args.sums = sums;
   }
 
-  void backward(const Backward& args, const OpMemory&, Stream&) override {
+  void run_backward(const Backward& args, const OpMemory&, Stream&) override {
     const std::int64_t classes = description_.classes;
     const double scale = args.loss_scale ? args.loss_scale->scale : 1.0f;
     const double weight = args.scalars->loss_weight * scale;

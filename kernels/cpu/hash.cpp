@@ -1,7 +1,11 @@
-#include "kernels/cpu/hash.h"
-
+// xxh3 of memory, to compare replicas.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
+
+#include <memory>
+
+#include "kernels/cpu/base/context.h"
+#include "lockstep/ops/hash.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -13,7 +17,9 @@ class CpuHash final : public Hash {
   OpNeeds needs() const override { return {}; }
   std::string describe() const override { return "xxh3, 64 bits"; }
 
-  void apply(const Apply& args, const OpMemory&, Stream&) override { *args.hash = XXH3_64bits(args.data, size_bytes_); }
+  void run_apply(const Apply& args, const OpMemory&, Stream&) override {
+    *args.hash = XXH3_64bits(args.data, size_bytes_);
+  }
 
  private:
   std::size_t size_bytes_;

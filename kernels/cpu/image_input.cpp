@@ -1,11 +1,14 @@
-#include "kernels/cpu/image_input.h"
-
+// uint8 images to normalised fp32, cropped and flipped by counter-based draws (lockstep/ops/image_input.h).
+// Each value is looked up in a table of 256 a channel, (v / 255 - mean) / stddev computed in fp64 and rounded once.
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "kernels/cpu/base/bf16.h"
+#include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/parallel.h"
 #include "lockstep/error.h"
+#include "lockstep/ops/image_input.h"
 #include "lockstep/philox.h"
 
 namespace lockstep::cpu {
@@ -40,7 +43,7 @@ class CpuImageInput final : public ImageInput {
     return text;
   }
 
-  void forward(const Forward& args, const OpMemory&, Stream&) override {
+  void run_forward(const Forward& args, const OpMemory&, Stream&) override {
     const std::int64_t image = description_.x[1] * description_.x[2] * description_.x[3];
     run_parts(parts_, [&](int part) {
       const Range range = part_of(description_.x[0], part, parts_);

@@ -2,17 +2,19 @@
 // oneDNN wants. y is overwritten; with gelu z is kept for backward:
 //   dz = f'(z) dy,  dx = dz * weight,  dweight = dz^T * x,  dbias = sum over rows of dz; each overwritten, added to, or
 //   skipped
-#include "kernels/cpu/matmul.h"
 
 #include <omp.h>
 
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <optional>
 
+#include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/onednn.h"
 #include "kernels/cpu/base/parallel.h"
 #include "kernels/cpu/base/workspace.h"
+#include "lockstep/ops/matmul.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -51,8 +53,8 @@ class CpuMatmul final : public Matmul {
   OpNeeds needs() const override { return needs_; }
   std::string describe() const override;
   std::shared_ptr<const ParameterLayout> weight_layout() const override { return layout_; }
-  void forward(const Forward& args, const OpMemory& memory, Stream& stream) override;
-  void backward(const Backward& args, const OpMemory& memory, Stream& stream) override;
+  void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) override;
+  void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) override;
 
  private:
   void choose();
@@ -191,7 +193,7 @@ std::string CpuMatmul::describe() const {
   return out;
 }
 
-void CpuMatmul::forward(const Forward& args, const OpMemory& memory, Stream&) {
+void CpuMatmul::run_forward(const Forward& args, const OpMemory& memory, Stream&) {
   omp_set_num_threads(context_.threads);
   float* const scratchpad = at(memory.workspace, at_.forward_scratchpad);
   const float* weights = args.weight;
@@ -221,7 +223,7 @@ void CpuMatmul::for_each_of_y(const F& f) const {
   });
 }
 
-void CpuMatmul::backward(const Backward& args, const OpMemory& memory, Stream&) {
+void CpuMatmul::run_backward(const Backward& args, const OpMemory& memory, Stream&) {
   require(!description_.inference, ErrorCode::internal, "{} was planned for inference, and backward was called",
           text(description_));
   omp_set_num_threads(context_.threads);

@@ -1,4 +1,8 @@
-#include "kernels/cpu/moving_average.h"
+// Running statistics, once a step (lockstep/ops/moving_average.h).
+#include <memory>
+
+#include "kernels/cpu/base/context.h"
+#include "lockstep/ops/moving_average.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -10,7 +14,7 @@ class CpuMovingAverage final : public MovingAverage {
   OpNeeds needs() const override { return {}; }
   std::string describe() const override { return "own kernel"; }
 
-  void apply(const Apply& args, const OpMemory&, Stream&) override {
+  void run_apply(const Apply& args, const OpMemory&, Stream&) override {
     if (args.scalars->is_applied == 0) return;
     const float momentum = description_.momentum;
     for (std::size_t i = 0; i < description_.n_elements; ++i)

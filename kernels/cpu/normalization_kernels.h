@@ -1,6 +1,7 @@
 // Kernels of normalization.cpp for one instruction set (each_isa.h).
 
 #include "kernels/cpu/normalization_tiles.h"
+#include "lockstep/ops/normalization.h"
 
 namespace lockstep::cpu::LOCKSTEP_ISA {
 

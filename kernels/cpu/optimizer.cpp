@@ -1,13 +1,16 @@
-#include "kernels/cpu/optimizer.h"
-
+// SGD, AdamW and LARS over the whole parameter arena in one pass (lockstep/ops/optimizer.h has the formulas), segments
+// in blocks over threads; LARS takes its norms in a pass before that.
 #include <fmt/format.h>
 
 #include <cmath>
+#include <memory>
 
+#include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/parallel.h"
 #include "kernels/cpu/base/segment_blocks.h"
 #include "kernels/cpu/base/simd.h"
 #include "lockstep/error.h"
+#include "lockstep/ops/optimizer.h"
 
 namespace lockstep::cpu {
 
@@ -59,7 +62,7 @@ class CpuOptimizer final : public Optimizer {
     return fmt::format("own kernel: {} parameters, gradients and state", what);
   }
 
-  void apply(const Apply& args, const OpMemory& memory, Stream&) override {
+  void run_apply(const Apply& args, const OpMemory& memory, Stream&) override {
     if (args.scalars->is_applied == 0) return;
     switch (description_.kind) {
       case Kind::sgd:

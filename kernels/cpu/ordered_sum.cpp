@@ -1,11 +1,13 @@
-#include "kernels/cpu/ordered_sum.h"
-
+// One leaf of a sum by a binary tree (lockstep/ops/ordered_sum.h).
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <memory>
 
+#include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/parallel.h"
 #include "lockstep/error.h"
+#include "lockstep/ops/ordered_sum.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -18,7 +20,7 @@ class CpuOrderedSum final : public OrderedSum {
   OpNeeds needs() const override { return {}; }
   std::string describe() const override { return "own kernel: each element read and written once"; }
 
-  void apply(const Apply& args, const OpMemory&, Stream&) override {
+  void run_apply(const Apply& args, const OpMemory&, Stream&) override {
     const auto blocks = static_cast<std::int64_t>((args.n_elements + kBlock - 1) / kBlock);
     const int parts = part_count(context_, blocks * kBlockBytes);
     run_parts(parts, [&](int part) {
@@ -36,8 +38,8 @@ class CpuOrderedSum final : public OrderedSum {
     const std::size_t begin = args.begin + done, n = std::min(kBlock, args.n_elements - done);
     alignas(64) std::array<T, kBlock> total;
     std::memcpy(total.data(), static_cast<const T*>(args.value) + begin, n * sizeof(T));
-    for (auto open = args.open.rbegin(); open != args.open.rend(); ++open) {
-      const T* other = static_cast<const T*>(*open) + begin;
+    for (std::size_t s = args.open.size(); s-- > 0;) {
+      const T* other = static_cast<const T*>(args.open[s]) + begin;
       for (std::size_t i = 0; i < n; ++i) total[i] += other[i];
     }
     std::memcpy(static_cast<T*>(args.target) + begin, total.data(), n * sizeof(T));
@@ -50,8 +52,7 @@ class CpuOrderedSum final : public OrderedSum {
 
 std::unique_ptr<OrderedSum> make_ordered_sum(const OrderedSumDescription& d, const CpuContext& context) {
   if (d.dtype == DType::fp64) return std::make_unique<CpuOrderedSum<double>>(context);
-  require(d.dtype == DType::fp32, ErrorCode::not_supported, "sums by a tree are of fp32 or fp64, not {}",
-          name(d.dtype));
+  require(d.dtype == DType::fp32, ErrorCode::not_supported, "an ordered sum is of fp32 or fp64, not {}", name(d.dtype));
   return std::make_unique<CpuOrderedSum<float>>(context);
 }
 

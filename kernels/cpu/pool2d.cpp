@@ -1,13 +1,19 @@
-#include "kernels/cpu/pool2d.h"
-
+// Max and average pooling, global average among it, with a pending normalisation of the input.
+// Forward applies it while reading; backward gathers the data gradient, then goes back through it in a second pass.
+// Max: the first of equals in window order (row by row) gets the gradient, and a NaN wins, both as in PyTorch.
+// `saved`: its position in the window, one byte an element of y. Averages are summed in fp64.
+// x and y may lie in different layouts.
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <vector>
 
+#include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/parallel.h"
 #include "kernels/cpu/base/simd.h"
 #include "kernels/cpu/normalization.h"
 #include "lockstep/error.h"
+#include "lockstep/ops/pool2d.h"
 
 namespace lockstep::cpu {
 
@@ -138,7 +144,7 @@ class CpuPool2d final : public Pool2d {
     return description_.inference ? text : text + ", backward in two passes";
   }
 
-  void forward(const Forward& args, const OpMemory& memory, Stream&) override {
+  void run_forward(const Forward& args, const OpMemory& memory, Stream&) override {
     PoolTask<Types> task{.geometry = geometry_, .max = max_, .x = static_cast<const X*>(args.x)};
     task.y = static_cast<Y*>(args.y);
     task.saved = description_.inference ? nullptr : static_cast<std::uint8_t*>(memory.saved);
@@ -150,7 +156,7 @@ class CpuPool2d final : public Pool2d {
   }
 
   // With a normalisation: the data gradient into dz (onto `added` where they are one), then back through it.
-  void backward(const Backward& args, const OpMemory& memory, Stream&) override {
+  void run_backward(const Backward& args, const OpMemory& memory, Stream&) override {
     const bool pending = description_.normalization.has_value();
     if (!pending && args.dx_mode == GradientMode::skip) return;
     NormalizationBackward gradient = args.gradient;

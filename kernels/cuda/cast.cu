@@ -1,7 +1,11 @@
+// Numbers in another type, on the device. Contract: lockstep/ops/cast.h.
+#include <memory>
+
+#include "kernels/cuda/base/context.h"
 #include "kernels/cuda/base/launch.h"
 #include "kernels/cuda/base/numbers.h"
-#include "kernels/cuda/cast.h"
 #include "lockstep/error.h"
+#include "lockstep/ops/cast.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -49,7 +53,7 @@ class CudaCast final : public Cast {
   OpNeeds needs() const override { return {}; }
   std::string describe() const override { return "own kernel"; }
 
-  void apply(const Apply& args, const OpMemory&, Stream& stream) override {
+  void run_apply(const Apply& args, const OpMemory&, Stream& stream) override {
     const unsigned limit = static_cast<unsigned>(context_.multiprocessors) * 8;
     const auto* source = static_cast<const From*>(args.source);
     auto* target = static_cast<To*>(args.target);

@@ -2,12 +2,14 @@
 // block adds these up. The order of additions depends on the segments alone: the same bits on every device.
 //
 // Bytes moved: 4 an element, read once, and 8 a tile of 4,096, written and read. That is the floor.
-#include "kernels/cuda/clip_norm.h"
 
 #include <cmath>
+#include <memory>
 
 #include "kernels/cuda/base/block_sum.h"
+#include "kernels/cuda/base/context.h"
 #include "kernels/cuda/base/segments.h"
+#include "lockstep/ops/clip_norm.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -57,7 +59,7 @@ class CudaClipNorm final : public ClipNorm {
   }
   std::string describe() const override { return "own kernels: sums of squares in fp64"; }
 
-  void apply(const Apply& args, const OpMemory& memory, Stream& stream) override {
+  void run_apply(const Apply& args, const OpMemory& memory, Stream& stream) override {
     auto* sums = static_cast<double*>(memory.workspace);
     for (const SegmentTable& table : tables_)
       launch(sum_squares_of_tiles, {.blocks = table.n_tiles, .threads = kTileThreads}, stream, table, args.gradients,

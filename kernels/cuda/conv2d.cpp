@@ -7,10 +7,9 @@
 //
 // fp32 (and tf32) weights are read as they are, and dweight is written in place where it is overwritten. In fp16 and
 // bf16 the graphs give dweight in that type; it is then turned into fp32.
-#include "kernels/cuda/conv2d.h"
-
 #include <algorithm>
 #include <limits>
+#include <memory>
 
 #include "kernels/cuda/base/conversions.h"
 #include "kernels/cuda/base/timing.h"
@@ -37,8 +36,8 @@ class CudaConv2d final : public Conv2d {
   OpNeeds needs() const override { return needs_; }
   std::string describe() const override;
   std::shared_ptr<const ParameterLayout> weight_layout() const override { return layout_; }
-  void forward(const Forward& args, const OpMemory& memory, Stream& stream) override;
-  void backward(const Backward& args, const OpMemory& memory, Stream& stream) override;
+  void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) override;
+  void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) override;
 
   /// For describe(): what there was to choose from, and what passes alone would move.
   void set_alternatives(std::string levels, const BytesMoved& by_passes) {
@@ -243,7 +242,7 @@ void CudaConv2d::narrow_parameters(const Forward& args, const OpMemory& memory, 
   narrow(d_.dtype, pieces, context_, stream);
 }
 
-void CudaConv2d::forward(const Forward& args, const OpMemory& memory, Stream& stream) {
+void CudaConv2d::run_forward(const Forward& args, const OpMemory& memory, Stream& stream) {
   const NormalizationForward& normalization = args.normalization;
   narrow_parameters(args, memory, stream);
   void* const z = input(args.x, normalization, memory);
@@ -270,7 +269,7 @@ void CudaConv2d::forward(const Forward& args, const OpMemory& memory, Stream& st
     channel_sums(y_shape_, args.y, args.statistics, at(memory.workspace, forward_at_.sums), context_, stream);
 }
 
-void CudaConv2d::backward(const Backward& args, const OpMemory& memory, Stream& stream) {
+void CudaConv2d::run_backward(const Backward& args, const OpMemory& memory, Stream& stream) {
   require(!d_.inference, ErrorCode::internal, "conv2d {} was planned for inference, and backward was called",
           text(unit_.shape));
   if (args.dweight_mode != GradientMode::skip) weight_gradient(args, memory, stream);
@@ -398,8 +397,8 @@ double seconds_of(CudaConv2d& convolution, const Conv2dDescription& d, const Cud
 
 }  // namespace
 
-std::unique_ptr<Conv2d> make_conv2d(const Conv2dDescription& description, const CudaContext& context,
-                                    const CudaOptions& options, Algorithms* algorithms) {
+std::unique_ptr<Conv2d> make_conv2d(const Conv2dDescription& description, const CudaContext& context) {
+  Algorithms* const algorithms = context.algorithms;
   check(description);
   std::vector<LeveledUnit> units = units_of(description, context, algorithms);
   std::string all;
@@ -409,8 +408,8 @@ std::unique_ptr<Conv2d> make_conv2d(const Conv2dDescription& description, const 
   };
   const ConvolutionUnit passes = units.back().unit;
   std::size_t chosen = 0;
-  if (!options.convolution.empty()) {
-    const Level wanted = level_of(options.convolution);
+  if (!context.options.convolution.empty()) {
+    const Level wanted = level_of(context.options.convolution);
     while (units[chosen].level > wanted) ++chosen;
   } else {
     // What cuDNN compiles for older GPUs comes last: only timing shows whether it is faster than a pass.

@@ -2,7 +2,8 @@
 // network. The unit that conv2d.cpp makes of them fills the rest with passes.
 //
 // Letters: x (N, H, W, C), weight (K, R, S, C), y (N, H', W', K), all of one type; scale, bias of that type too, since
-// the fused kernels read nothing else; statistics and what normalises x are fp32. Formulas of z, dz and its sums: op.h.
+// the fused kernels read nothing else; statistics and what normalises x are fp32. Formulas of z, dz and its sums:
+// lockstep/ops/normalization.h.
 // A graph writes everything that it names, whatever was there before.
 #pragma once
 
@@ -13,7 +14,9 @@
 
 #include "kernels/cuda/base/context.h"
 #include "lockstep/algorithms.h"
-#include "lockstep/op.h"
+#include "lockstep/dtype.h"
+#include "lockstep/event.h"
+#include "lockstep/shape.h"
 
 namespace lockstep::cuda {
 

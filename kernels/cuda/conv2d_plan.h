@@ -1,4 +1,11 @@
 // What one convolution's unit is made of at a level: which graphs, what they lack, and where z lies.
+//
+// How much of a unit is fused is its level; each has what those before it have:
+//   passes      a bare convolution in three directions; normalisation, statistics and gradients of both in passes
+//   statistics  y's statistics come out of the forward convolution
+//   chain       z is made inside of the forward convolution and of the weight gradient, and is stored only where others
+//               read it; dz and its sums come out of the data gradient
+// The level is the fastest by `algorithms`; null: the last that has plans.
 #pragma once
 
 #include <array>
@@ -7,6 +14,7 @@
 #include <vector>
 
 #include "kernels/cuda/conv2d_bare.h"
+#include "lockstep/ops/conv2d.h"
 
 namespace lockstep::cuda {
 

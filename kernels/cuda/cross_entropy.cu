@@ -1,14 +1,17 @@
-// Softmax cross entropy with label smoothing (op.h). A row is a warp's work, or a block's where it is long; forward
-// reads it once and keeps its greatest logit and 1 / sum exp(logit - greatest), which backward needs, so that it reads
-// once too. Rows are then added up by one block, in an order that their number alone decides.
+// Softmax cross entropy with label smoothing (lockstep/ops/cross_entropy.h). A row is a warp's work, or a block's where
+// it is long; forward reads it once and keeps its greatest logit and 1 / sum exp(logit - greatest), which backward
+// needs, so that it reads once too. Rows are then added up by one block, in an order that their number alone decides.
 //
 // Exponentials are fp32, sums of them fp64 from one pack of 16 bytes to the next.
 // Bytes moved: forward one logit, backward one logit and one gradient, for each of rows * classes, and 32 a row between
 // kernels; the floor is without the 32.
-#include "kernels/cuda/cross_entropy.h"
+
+#include <memory>
 
 #include "kernels/cuda/base/block_sum.h"
+#include "kernels/cuda/base/context.h"
 #include "kernels/cuda/base/numbers.h"
+#include "lockstep/ops/cross_entropy.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -202,7 +205,7 @@ class CudaSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
     return has_long_rows() ? "own kernels: a block for each row" : "own kernels: a warp for each row";
   }
 
-  void forward(const Forward& args, const OpMemory& memory, Stream& stream) override {
+  void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) override {
     auto* results = static_cast<RowResult*>(memory.workspace);
     auto* saved = description_.inference ? nullptr : static_cast<RowSaved*>(memory.saved);
     dispatch(description_.dtype, [&](auto* type) {
@@ -215,7 +218,7 @@ class CudaSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
            args.sums_mode == GradientMode::accumulate, args.sums);
   }
 
-  void backward(const Backward& args, const OpMemory& memory, Stream& stream) override {
+  void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) override {
     dispatch(description_.dtype, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
       launch(has_long_rows() ? backward_rows<T, kThreads> : backward_rows<T, 32>, grid(), stream,

@@ -1,4 +1,5 @@
-// The device's hash of memory (op.h, Hash): with words w_i of 8 little-endian bytes, the last one filled with zeros,
+// The device's hash of memory (lockstep/ops/hash.h): with words w_i of 8 little-endian bytes, the last one filled with
+// zeros,
 //     hash = mix(size_bytes * g + sum_i mix(w_i + (i + 1) * g))     modulo 2^64, g = 2^64 / golden ratio
 // and mix the finalizer of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014,
 // figure 15), a bijection that changes half of the bits for each that changes. The sum is of integers: its order, and
@@ -6,10 +7,13 @@
 // cpu backend takes, is a chain over all memory that a device would follow on one thread.
 //
 // Bytes moved: each read once, which is the floor.
-#include "kernels/cuda/hash.h"
+
+#include <memory>
 
 #include "kernels/cuda/base/block_sum.h"
+#include "kernels/cuda/base/context.h"
 #include "kernels/cuda/base/numbers.h"
+#include "lockstep/ops/hash.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -67,7 +71,7 @@ class CudaHash final : public Hash {
   }
   std::string describe() const override { return "own kernels: sum of mixed words, 64 bits"; }
 
-  void apply(const Apply& args, const OpMemory& memory, Stream& stream) override {
+  void run_apply(const Apply& args, const OpMemory& memory, Stream& stream) override {
     auto* sums = static_cast<std::uint64_t*>(memory.workspace);
     const std::size_t n_pairs = are_aligned(args.data) ? size_bytes_ / 16 : 0;
     launch(hash_words, {.blocks = blocks_, .threads = kThreads}, stream, static_cast<const unsigned char*>(args.data),

@@ -1,14 +1,16 @@
-// uint8 images to the network's input: crop, flip and normalisation in one kernel (op.h). The draws of an image are
-// Philox's, the same numbers as on every backend; each block computes those of its image again.
+// uint8 images to the network's input: crop, flip and normalisation in one kernel (lockstep/ops/image_input.h). The
+// draws of an image are Philox's, the same numbers as on every backend; each block computes those of its image again.
 // A value is scale * byte + shift with scale = 1 / (255 stddev), shift = -mean / stddev from fp64.
 //
 // Bytes moved a value: 1 read and size_bytes(dtype) written, which is the floor.
-#include "kernels/cuda/image_input.h"
 
 #include <algorithm>
+#include <memory>
 
+#include "kernels/cuda/base/context.h"
 #include "kernels/cuda/base/launch.h"
 #include "kernels/cuda/base/numbers.h"
+#include "lockstep/ops/image_input.h"
 #include "lockstep/philox.h"
 
 namespace lockstep::cuda {
@@ -114,7 +116,7 @@ class CudaImageInput final : public ImageInput {
     return text;
   }
 
-  void forward(const Forward& args, const OpMemory&, Stream& stream) override {
+  void run_forward(const Forward& args, const OpMemory&, Stream& stream) override {
     dispatch(description_.dtype, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
       const std::size_t values = image_elements(description_.x);

@@ -5,15 +5,17 @@
 // f is cuBLASLt's epilogue where it has a kernel with one, else a pass.
 // Products sum in fp32; in fp16 and bf16 weight and bias are rounded first, and the rounded weight is kept for
 // backward. dweight and dbias are fp32 at once, whatever the tensors' type.
-#include "kernels/cuda/matmul.h"
 
 #include <algorithm>
+#include <memory>
 
+#include "kernels/cuda/base/context.h"
 #include "kernels/cuda/base/conversions.h"
 #include "kernels/cuda/base/workspace.h"
 #include "kernels/cuda/matmul_activation.h"
 #include "kernels/cuda/matmul_bare.h"
 #include "lockstep/error.h"
+#include "lockstep/ops/matmul.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -41,13 +43,13 @@ std::string text(const MatmulDescription& d) {
 
 class CudaMatmul final : public Matmul {
  public:
-  CudaMatmul(const MatmulDescription& description, const CudaContext& context, Algorithms* algorithms);
+  CudaMatmul(const MatmulDescription& description, const CudaContext& context);
 
   OpNeeds needs() const override { return needs_; }
   std::string describe() const override;
   std::shared_ptr<const ParameterLayout> weight_layout() const override { return layout_; }
-  void forward(const Forward& args, const OpMemory& memory, Stream& stream) override;
-  void backward(const Backward& args, const OpMemory& memory, Stream& stream) override;
+  void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) override;
+  void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) override;
 
  private:
   bool narrows() const { return d_.dtype != DType::fp32; }
@@ -69,7 +71,7 @@ class CudaMatmul final : public Matmul {
   } at_;
 };
 
-CudaMatmul::CudaMatmul(const MatmulDescription& description, const CudaContext& context, Algorithms* algorithms)
+CudaMatmul::CudaMatmul(const MatmulDescription& description, const CudaContext& context)
     : d_(description), context_(context), layout_(description.weight_layout) {
   const MatmulDescription& d = d_;
   require(d.rows > 0 && d.in_features > 0 && d.out_features > 0, ErrorCode::op_description,
@@ -83,7 +85,7 @@ CudaMatmul::CudaMatmul(const MatmulDescription& description, const CudaContext& 
   const auto plan = [&](ProductDescription product) {
     product.dtype = d.dtype;
     product.tf32 = d.tf32;
-    return plan_product(product, context, algorithms);
+    return plan_product(product, context, context.algorithms);
   };
   forward_ = plan({.rows = d.rows,
                    .columns = d.out_features,
@@ -127,7 +129,7 @@ std::string CudaMatmul::describe() const {
   return out;
 }
 
-void CudaMatmul::forward(const Forward& args, const OpMemory& memory, Stream& stream) {
+void CudaMatmul::run_forward(const Forward& args, const OpMemory& memory, Stream& stream) {
   const void* bias = args.bias;
   if (narrows()) {
     std::array<Narrowing, 3> pieces{{{args.weight,
@@ -147,7 +149,7 @@ void CudaMatmul::forward(const Forward& args, const OpMemory& memory, Stream& st
   if (is_pass) activate(d_.activation, d_.dtype, z, args.y, d_.rows * d_.out_features, context_, stream);
 }
 
-void CudaMatmul::backward(const Backward& args, const OpMemory& memory, Stream& stream) {
+void CudaMatmul::run_backward(const Backward& args, const OpMemory& memory, Stream& stream) {
   require(!d_.inference, ErrorCode::internal, "{} was planned for inference, and backward was called", text(d_));
   const void* dz = args.dy;
   if (has_activation()) {
@@ -181,9 +183,8 @@ std::string text(const ProductDescription& product) {
               : fmt::format(", {}{}", name(product.activation), product.keeps_z ? " and z" : ""));
 }
 
-std::unique_ptr<Matmul> make_matmul(const MatmulDescription& description, const CudaContext& context,
-                                    Algorithms* algorithms) {
-  return std::make_unique<CudaMatmul>(description, context, algorithms);
+std::unique_ptr<Matmul> make_matmul(const MatmulDescription& description, const CudaContext& context) {
+  return std::make_unique<CudaMatmul>(description, context);
 }
 
 }  // namespace lockstep::cuda

@@ -4,8 +4,9 @@
 #include <cstdint>
 
 #include "kernels/cuda/base/context.h"
+#include "lockstep/dtype.h"
 #include "lockstep/event.h"
-#include "lockstep/op.h"
+#include "lockstep/ops/activation_function.h"
 
 namespace lockstep::cuda {
 

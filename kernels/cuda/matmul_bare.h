@@ -8,7 +8,9 @@
 
 #include "kernels/cuda/base/context.h"
 #include "lockstep/algorithms.h"
-#include "lockstep/op.h"
+#include "lockstep/dtype.h"
+#include "lockstep/event.h"
+#include "lockstep/ops/activation_function.h"
 
 namespace lockstep::cuda {
 

@@ -9,6 +9,7 @@
 #include "kernels/cuda/matmul_bare.h"
 #include "lockstep/error.h"
 #include "lockstep/handle.h"
+#include "lockstep/ops/activation_function.h"
 
 namespace lockstep::cuda {
 namespace {

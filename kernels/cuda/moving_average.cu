@@ -1,5 +1,9 @@
+// Running statistics on the device. Contract: lockstep/ops/moving_average.h.
+#include <memory>
+
+#include "kernels/cuda/base/context.h"
 #include "kernels/cuda/base/launch.h"
-#include "kernels/cuda/moving_average.h"
+#include "lockstep/ops/moving_average.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -20,7 +24,7 @@ class CudaMovingAverage final : public MovingAverage {
   OpNeeds needs() const override { return {}; }
   std::string describe() const override { return "own kernel"; }
 
-  void apply(const Apply& args, const OpMemory&, Stream& stream) override {
+  void run_apply(const Apply& args, const OpMemory&, Stream& stream) override {
     const unsigned limit = static_cast<unsigned>(context_.multiprocessors) * 4;
     launch(move_average, {.blocks = blocks_for(description_.n_elements, 256, limit)}, stream, args.running, args.batch,
            description_.n_elements, description_.momentum, args.scalars);

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/base/rows.h"
 #include "kernels/cuda/normalization.h"
+#include "lockstep/ops/normalization.h"
 
 namespace lockstep::cuda {
 

@@ -1,13 +1,16 @@
-// SGD, AdamW and LARS in one launch over parameters, gradients and state (op.h has the formulas), a block a tile
-// (segments.h). LARS has two before it: sums of squares of tiles in fp64, then each segment's trust ratio, a block a
-// segment, both in an order that depends on the segments alone.
+// SGD, AdamW and LARS in one launch over parameters, gradients and state (lockstep/ops/optimizer.h has the formulas), a
+// block a tile (segments.h). LARS has two before it: sums of squares of tiles in fp64, then each segment's trust ratio,
+// a block a segment, both in an order that depends on the segments alone.
 //
 // Bytes moved an element, each arena read once and written once, which is the floor: SGD 12 (w read and written, g
 // read), with momentum 20, AdamW 28; LARS 8 more, since norms of w and g come first.
-#include "kernels/cuda/optimizer.h"
+
+#include <memory>
 
 #include "kernels/cuda/base/block_sum.h"
+#include "kernels/cuda/base/context.h"
 #include "kernels/cuda/base/segments.h"
+#include "lockstep/ops/optimizer.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -179,7 +182,7 @@ class CudaOptimizer final : public Optimizer {
     return std::string("own kernel: ") + what + " parameters, gradients and state";
   }
 
-  void apply(const Apply& args, const OpMemory& memory, Stream& stream) override {
+  void run_apply(const Apply& args, const OpMemory& memory, Stream& stream) override {
     const OptimizerDescription& d = description_;
     Arenas arenas{.parameters = args.parameters,
                   .gradients = args.gradients,

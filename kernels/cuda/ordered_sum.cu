@@ -1,12 +1,14 @@
 // A leaf of a sum by a tree: each thread adds one place of all sources, from the innermost sum outwards.
 //
 // Bytes moved: every source read once and the target written once, which is the floor; a copy onto itself moves none.
-#include "kernels/cuda/ordered_sum.h"
 
 #include <algorithm>
+#include <memory>
 
+#include "kernels/cuda/base/context.h"
 #include "kernels/cuda/base/launch.h"
 #include "kernels/cuda/base/numbers.h"
+#include "lockstep/ops/ordered_sum.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -15,9 +17,8 @@ constexpr unsigned kThreads = 256;
 
 template <typename T>
 struct Sources {
-  static constexpr std::size_t kCapacity = 64;  // the depth of a tree: no number of pieces needs more
   const T* value = nullptr;
-  const T* open[kCapacity] = {};
+  const T* open[OrderedSum::Open::kMax] = {};
   int n_open = 0;
   T* target = nullptr;
 };
@@ -56,10 +57,8 @@ class CudaOrderedSum final : public OrderedSum {
   OpNeeds needs() const override { return {}; }
   std::string describe() const override { return "own kernel: each element read and written once"; }
 
-  void apply(const Apply& args, const OpMemory&, Stream& stream) override {
+  void run_apply(const Apply& args, const OpMemory&, Stream& stream) override {
     if (args.open.empty() && args.target == args.value) return;
-    require(args.open.size() <= Sources<T>::kCapacity, ErrorCode::internal, "a sum by a tree of depth {}",
-            args.open.size());
     Sources<T> sources{.value = static_cast<const T*>(args.value) + args.begin,
                        .n_open = static_cast<int>(args.open.size()),
                        .target = static_cast<T*>(args.target) + args.begin};
@@ -83,8 +82,7 @@ class CudaOrderedSum final : public OrderedSum {
 
 std::unique_ptr<OrderedSum> make_ordered_sum(const OrderedSumDescription& d, const CudaContext& context) {
   if (d.dtype == DType::fp64) return std::make_unique<CudaOrderedSum<double>>(context);
-  require(d.dtype == DType::fp32, ErrorCode::not_supported, "sums by a tree are of fp32 or fp64, not {}",
-          name(d.dtype));
+  require(d.dtype == DType::fp32, ErrorCode::not_supported, "an ordered sum is of fp32 or fp64, not {}", name(d.dtype));
   return std::make_unique<CudaOrderedSum<float>>(context);
 }
 

@@ -5,11 +5,14 @@
 // caches): forward E + F, E more with a residual, 2E more where z is stored; max F / element size more for `saved`.
 // Backward with a normalisation 2E + F (x, dz, dy) and `saved`, and E each for a residual that is read, a stored z and
 // an added gradient; without one E + F and `saved`, E more to accumulate.
-#include "kernels/cuda/pool2d.h"
 
+#include <memory>
+
+#include "kernels/cuda/base/context.h"
 #include "kernels/cuda/base/fast_divide.h"
 #include "kernels/cuda/normalization_kernels.h"
 #include "lockstep/error.h"
+#include "lockstep/ops/pool2d.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -351,7 +354,7 @@ class CudaPool2d final : public Pool2d {
     return description_.inference ? text : text + ", backward in one pass";
   }
 
-  void forward(const Forward& args, const OpMemory& memory, Stream& stream) override {
+  void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) override {
     dispatch(description_.dtype, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
       constexpr int kPack = Pack<T>::kSize;
@@ -372,7 +375,7 @@ class CudaPool2d final : public Pool2d {
     });
   }
 
-  void backward(const Backward& args, const OpMemory& memory, Stream& stream) override {
+  void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) override {
     const bool pending = description_.normalization.has_value();
     if (!pending && args.dx_mode == GradientMode::skip) return;
     dispatch(description_.dtype, [&](auto* type) {
@@ -440,7 +443,7 @@ class CudaPool2d final : public Pool2d {
 
 std::unique_ptr<Pool2d> make_pool2d(const Pool2dDescription& d, const CudaContext& context) {
   constexpr std::int64_t kMaxPixels = std::int64_t{1} << 31;  // fast_divide.h
-  dispatch(d.dtype, [](auto*) {});                             // refuses other types
+  dispatch(d.dtype, [](auto*) {});                            // refuses other types
   require(d.y_dtype == d.dtype || d.y_dtype == DType::fp32, ErrorCode::not_supported,
           "Pooling gives what it was given, or fp32, not {}.", name(d.y_dtype));
   require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::internal,

@@ -10,14 +10,14 @@ DeviceExchange::DeviceExchange(Backend& backend, int rank, const SumOrder& order
     : order_(order),
       rank_(rank),
       n_ranks_(order.size()),
-      sum_fp32_(backend.ordered_sum({.dtype = DType::fp32})),
-      sum_fp64_(backend.ordered_sum({.dtype = DType::fp64})),
+      sum_fp32_(backend.make(OrderedSumDescription{.dtype = DType::fp32})),
+      sum_fp64_(backend.make(OrderedSumDescription{.dtype = DType::fp64})),
       incoming_(backend.allocate(incoming_shards_bytes(kChunkBytes, n_ranks_), "shards of other ranks")) {
   transfers_.reserve(2 * static_cast<std::size_t>(n_ranks_));
   open_.reserve(static_cast<std::size_t>(n_ranks_));
   if (narrowest_wire == DType::fp32) return;
-  narrow_ = backend.cast({.from = DType::fp32, .to = narrowest_wire});
-  widen_ = backend.cast({.from = narrowest_wire, .to = DType::fp32});
+  narrow_ = backend.make(CastDescription{.from = DType::fp32, .to = narrowest_wire});
+  widen_ = backend.make(CastDescription{.from = narrowest_wire, .to = DType::fp32});
   rounded_ = backend.allocate(kChunkBytes / 2, "rounded gradients");
   rounded_incoming_ =
       backend.allocate(incoming_shards_bytes(kChunkBytes, n_ranks_) / 2, "rounded shards of other ranks");

@@ -14,6 +14,8 @@
 
 #include "comm/sum.h"
 #include "lockstep/communicator.h"
+#include "lockstep/ops/cast.h"
+#include "lockstep/ops/ordered_sum.h"
 
 namespace lockstep::comm {
 

@@ -13,6 +13,7 @@
 #include "data/hdf5_version.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
+#include "lockstep/ops/step_scalars.h"
 #include "train/evaluation.h"
 #include "train/session.h"
 

@@ -17,6 +17,8 @@
 #include "graph/pending.h"
 #include "lockstep/backend.h"
 #include "lockstep/communicator.h"
+#include "lockstep/loss_scale.h"
+#include "lockstep/ops/step_scalars.h"
 
 namespace lockstep::graph {
 

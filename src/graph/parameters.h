@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "lockstep/op.h"
+#include "lockstep/ops/parameter_segment.h"
 #include "lockstep/shape.h"
 
 namespace lockstep::graph {

@@ -1,5 +1,6 @@
 // Batch norm makes a pending activation, which ReLU and an addition extend. The norm's own node finalises the sums
 // that the convolution before it gave, and in backward turns dz and its sums into the gradient of the raw activation.
+#include "lockstep/ops/batch_norm.h"
 #include "graph/exchange_sum.h"
 #include "layers/layers.h"
 #include "layers/pending_normalization.h"
@@ -29,11 +30,11 @@ class BatchNormNode final : public Node {
     const auto c = static_cast<std::size_t>(channels_);
     synchronize_ = options_.synchronize && graph.training();
     const std::int64_t samples = synchronize_ ? options_.global_batch : x.shape[0];
-    op_ = backend.batch_norm({.x = x.shape,
-                              .dtype = x.dtype,
-                              .layout = x.layout,
-                              .n_rows = static_cast<double>(samples * x.shape[1] * x.shape[2]),
-                              .epsilon = options_.epsilon});
+    op_ = backend.make(BatchNormDescription{.x = x.shape,
+                                            .dtype = x.dtype,
+                                            .layout = x.layout,
+                                            .n_rows = static_cast<double>(samples * x.shape[1] * x.shape[2]),
+                                            .epsilon = options_.epsilon});
     MemoryPlan& memory = graph.memory();
     norm_->scale_bias = memory.add(name() + " scale, bias", 2 * c * sizeof(float));
     writes(Phase::forward, norm_->scale_bias);

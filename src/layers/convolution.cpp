@@ -2,6 +2,7 @@
 
 #include "layers/layers.h"
 #include "layers/pending_normalization.h"
+#include "lockstep/ops/conv2d.h"
 
 namespace lockstep::layers {
 
@@ -38,10 +39,10 @@ class ConvolutionNode final : public Node, public StatisticsProducer {
     graph.choose_layout(weight_.id(), [&] {
       Conv2dDescription alike = description;
       alike.x = {graph.options().layout_batch, x.shape[1], x.shape[2], x.shape[3]};
-      return backend.conv2d(alike)->weight_layout();
+      return backend.make(alike)->weight_layout();
     });
     description.weight_layout = graph.parameters()[weight_.id()].layout;
-    op_ = backend.conv2d(description);
+    op_ = backend.make(description);
     y_ = graph.make_data(out_, *this);
     writes(Phase::forward, statistics_);
   }

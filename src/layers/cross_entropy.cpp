@@ -1,3 +1,4 @@
+#include "lockstep/ops/cross_entropy.h"
 #include "layers/layers.h"
 
 namespace lockstep::layers {
@@ -17,11 +18,11 @@ class CrossEntropyNode final : public Node {
 
   void plan(Graph& graph, Backend& backend) override {
     const Shape shape = graph.activation(logits_).shape;
-    op_ = backend.softmax_cross_entropy({.rows = shape.n_elements() / shape.last(),
-                                         .classes = shape.last(),
-                                         .label_smoothing = graph.training() ? label_smoothing_ : 0.0f,
-                                         .dtype = DType::fp32,
-                                         .inference = !graph.training()});
+    op_ = backend.make(SoftmaxCrossEntropyDescription{.rows = shape.n_elements() / shape.last(),
+                                                      .classes = shape.last(),
+                                                      .label_smoothing = graph.training() ? label_smoothing_ : 0.0f,
+                                                      .dtype = DType::fp32,
+                                                      .inference = !graph.training()});
     x_ = graph.data_of(logits_, *this);
   }
 

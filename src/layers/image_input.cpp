@@ -1,3 +1,4 @@
+#include "lockstep/ops/image_input.h"
 #include "layers/layers.h"
 #include "lockstep/error.h"
 
@@ -15,13 +16,13 @@ class ImageInputNode final : public Node {
   void plan(Graph& graph, Backend& backend) override {
     Activation& out = graph.activation(out_);
     require(out.layout == Layout::nhwc, ErrorCode::internal, "images are channels-last");
-    op_ = backend.image_input({.x = out.shape,
-                               .dtype = out.dtype,
-                               .mean = options_.mean,
-                               .stddev = options_.stddev,
-                               .crop_padding = graph.training() ? options_.crop_padding : 0,
-                               .flip = graph.training() && options_.flip,
-                               .seed = options_.seed});
+    op_ = backend.make(ImageInputDescription{.x = out.shape,
+                                             .dtype = out.dtype,
+                                             .mean = options_.mean,
+                                             .stddev = options_.stddev,
+                                             .crop_padding = graph.training() ? options_.crop_padding : 0,
+                                             .flip = graph.training() && options_.flip,
+                                             .seed = options_.seed});
     y_ = graph.make_data(out_, *this);
   }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "lockstep/ops/activation_function.h"
 
 namespace lockstep::layers {
 

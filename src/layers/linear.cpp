@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "layers/layers.h"
+#include "lockstep/ops/matmul.h"
 
 namespace lockstep::layers {
 
@@ -30,10 +31,10 @@ class LinearNode final : public Node {
     graph.choose_layout(weight_.id(), [&] {
       MatmulDescription alike = description;
       alike.rows = description.rows / graph.options().batch * graph.options().layout_batch;
-      return backend.matmul(alike)->weight_layout();
+      return backend.make(alike)->weight_layout();
     });
     description.weight_layout = graph.parameters()[weight_.id()].layout;
-    op_ = backend.matmul(description);
+    op_ = backend.make(description);
     x_ = graph.data_of(in_, *this);
     y_ = graph.make_data(out_, *this);
   }

@@ -1,6 +1,7 @@
 #include "layers/pending_normalization.h"
 
 #include "lockstep/error.h"
+#include "lockstep/ops/normalization.h"
 
 namespace lockstep::layers {
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "lockstep/ops/normalization.h"
 
 namespace lockstep::layers {
 

@@ -1,5 +1,6 @@
 #include "layers/layers.h"
 #include "layers/pending_normalization.h"
+#include "lockstep/ops/pool2d.h"
 
 namespace lockstep::layers {
 
@@ -18,7 +19,7 @@ class PoolingNode final : public Node {
     description_.y_layout = graph.activation(out_).layout;
     description_.normalization = in_.normalization();
     description_.inference = !graph.training();
-    op_ = backend.pool2d(description_);
+    op_ = backend.make(description_);
     y_ = graph.make_data(out_, *this);
   }
 

@@ -5,6 +5,7 @@
 #include "checkpoint/checkpoint.h"
 #include "config/parser.h"
 #include "lockstep/log.h"
+#include "lockstep/ops/step_scalars.h"
 #include "lockstep/trace.h"
 
 namespace lockstep::train {

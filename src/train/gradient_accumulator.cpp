@@ -15,8 +15,8 @@ GradientAccumulator::GradientAccumulator(const StepPlan& plan, Backend& backend,
     : is_tree_(plan.batch().is_tree), n_elements_(plan.parameters().n_gradients()), result_{gradients, loss} {
   if (!is_tree_) return;
   memory_ = backend.allocate(plan.memory().partial_sums, "partial sums of gradients");
-  sum_gradients_ = backend.ordered_sum({.dtype = DType::fp32});
-  sum_losses_ = backend.ordered_sum({.dtype = DType::fp64});
+  sum_gradients_ = backend.make(OrderedSumDescription{.dtype = DType::fp32});
+  sum_losses_ = backend.make(OrderedSumDescription{.dtype = DType::fp64});
   const auto buffer = [&](std::size_t number) {
     std::byte* begin = static_cast<std::byte*>(memory_->data()) + number * plan.partial_sum_bytes();
     return Buffer{reinterpret_cast<float*>(begin),

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "comm/reducer.h"
+#include "lockstep/ops/ordered_sum.h"
+#include "lockstep/ops/step_scalars.h"
 #include "train/step_plan.h"
 
 namespace lockstep::train {

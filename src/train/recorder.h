@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/clock.h"
+#include "lockstep/ops/step_scalars.h"
 #include "train/metrics.h"
 #include "train/session.h"
 #include "train/slow_rank.h"

@@ -26,13 +26,14 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   gradients_ = communicator.allocate(memory.gradients + plan.exchange_bytes(), "gradients");
   optimizer_memory_ = backend.allocate(memory.optimizer, "optimizer state");
   activations_ = backend.allocate(memory.activations, "activations");
-  optimizer_ = backend.optimizer(plan.optimizer());
-  clip_norm_ = backend.clip_norm({.segments = plan.optimizer().segments,
-                                  .max_norm = static_cast<float>(plan.config().train.clip_norm),
-                                  .loss_scaling = plan.loss_scaling().value_or(LossScaling{})});
+  optimizer_ = backend.make(plan.optimizer());
+  clip_norm_ = backend.make(ClipNormDescription{.segments = plan.optimizer().segments,
+                                                .max_norm = static_cast<float>(plan.config().train.clip_norm),
+                                                .loss_scaling = plan.loss_scaling().value_or(LossScaling{})});
   const std::size_t n_statistics = table.n_gradients() - table.n_trainable();
-  moving_average_ = backend.moving_average({.n_elements = n_statistics, .momentum = plan.task().statistics_momentum()});
-  hash_ = backend.hash({.size_bytes = memory.parameters});
+  moving_average_ = backend.make(
+      MovingAverageDescription{.n_elements = n_statistics, .momentum = plan.task().statistics_momentum()});
+  hash_ = backend.make(HashDescription{.size_bytes = memory.parameters});
   workspace_ =
       backend.allocate(std::max({memory.workspace, optimizer_->needs().forward_workspace_bytes,
                                  clip_norm_->needs().forward_workspace_bytes, hash_->needs().forward_workspace_bytes}),

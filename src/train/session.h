@@ -10,6 +10,7 @@
 #include "data/loader.h"
 #include "lockstep/communicator.h"
 #include "lockstep/config.h"
+#include "lockstep/ops/step_scalars.h"
 #include "tasks/task.h"
 #include "train/replica.h"
 #include "train/run_directory.h"

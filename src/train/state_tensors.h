@@ -7,7 +7,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "graph/parameters.h"
-#include "lockstep/op.h"
+#include "lockstep/ops/optimizer.h"
 
 namespace lockstep::train {
 

@@ -16,6 +16,7 @@
 #include "data/dataset.h"
 #include "graph/graph.h"
 #include "lockstep/config.h"
+#include "lockstep/ops/optimizer.h"
 #include "tasks/task.h"
 #include "train/batch_shape.h"
 #include "train/step_state.h"

@@ -20,6 +20,8 @@
 #include "lockstep/algorithms.h"
 #include "lockstep/config.h"
 #include "lockstep/error.h"
+#include "lockstep/ops/conv2d.h"
+#include "lockstep/ops/step_scalars.h"
 #include "models/model.h"
 
 namespace lockstep::cuda {
@@ -34,8 +36,8 @@ class NoConvolution final : public Conv2d {
   OpNeeds needs() const override { return {}; }
   std::string describe() const override { return "none"; }
   std::shared_ptr<const ParameterLayout> weight_layout() const override { return layout_; }
-  void forward(const Forward&, const OpMemory&, Stream&) override {}
-  void backward(const Backward&, const OpMemory&, Stream&) override {}
+  void run_forward(const Forward&, const OpMemory&, Stream&) override {}
+  void run_backward(const Backward&, const OpMemory&, Stream&) override {}
 
  private:
   std::shared_ptr<const ParameterLayout> layout_;
@@ -52,7 +54,9 @@ class Notes final : public PlanningBackend {
   };
   std::vector<Convolution> convolutions;
 
-  std::unique_ptr<Conv2d> conv2d(const Conv2dDescription& d) override {
+  std::unique_ptr<Op> make_op(const OpRequest& request) override {
+    if (request.type != typeid(Conv2dDescription)) return PlanningBackend::make_op(request);
+    const auto& d = *static_cast<const Conv2dDescription*>(request.description);
     if (!d.weight_layout) return std::make_unique<NoConvolution>(d);  // asked for its layout only
     const auto key = [](const Conv2dDescription& c) {
       return fmt::format("{} {} {} {} {} {}", c.x.text(), c.out_channels, c.window, c.stride, text(c.normalization),

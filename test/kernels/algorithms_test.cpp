@@ -8,6 +8,7 @@
 
 #include "lockstep/backend.h"
 #include "lockstep/error.h"
+#include "lockstep/ops/conv2d.h"
 #include "test/support/unit.h"
 
 namespace lockstep {
@@ -71,10 +72,10 @@ void expect_ways_agree(const Conv2dDescription& d) {
   timed->time_unknown();
   const auto fixed = make_backend({.device = "cpu", .threads = 2});
   const auto first = make_backend({.device = "cpu", .threads = 2, .algorithms = timed});
-  const std::string chosen = first->conv2d(d)->describe();
+  const std::string chosen = first->make(d)->describe();
   // With what was found, another backend plans the same, and times nothing.
   const auto found = std::make_shared<Algorithms>(timed->choices());
-  EXPECT_EQ(make_backend({.device = "cpu", .threads = 2, .algorithms = found})->conv2d(d)->describe(), chosen);
+  EXPECT_EQ(make_backend({.device = "cpu", .threads = 2, .algorithms = found})->make(d)->describe(), chosen);
   EXPECT_TRUE(found->is_complete());
 
   const test::UnitInputs inputs = test::rounded_to(DType::bf16, test::make_inputs(d, 1));
@@ -85,7 +86,7 @@ void expect_ways_agree(const Conv2dDescription& d) {
     for (auto& [key, name] : others) name = algorithm;
     const auto backend =
         make_backend({.device = "cpu", .threads = 2, .algorithms = std::make_shared<Algorithms>(others)});
-    SCOPED_TRACE(backend->conv2d(d)->describe());
+    SCOPED_TRACE(backend->make(d)->describe());
     const test::UnitOutputs actual = test::run(*backend, d, inputs, {});
     test::UnitOutputs magnitude = expected;
     for (auto* values : {&magnitude.y, &magnitude.dx}) values->assign(values->size(), 30.0f);
@@ -111,17 +112,17 @@ TEST(Algorithms, OfConvolutions) {
 /// Algorithms are timed with the parameter as it will lie, which is as the fixed choice of forward wants it.
 TEST(Algorithms, DoNotChangeHowWeightsLie) {
   Conv2dDescription d{.x = {2, 8, 8, 64}, .out_channels = 32};
-  const std::string fixed = make_backend({.device = "cpu"})->conv2d(d)->weight_layout()->describe();
+  const std::string fixed = make_backend({.device = "cpu"})->make(d)->weight_layout()->describe();
   const auto timed = std::make_shared<Algorithms>();
   timed->time_unknown();
-  (void)make_backend({.device = "cpu", .algorithms = timed})->conv2d(d);
+  (void)make_backend({.device = "cpu", .algorithms = timed})->make(d);
   Algorithms::Choices choices = timed->choices();
   for (auto& [key, algorithm] : choices) {
     EXPECT_NE(key.find("weights " + fixed), std::string::npos) << key;
     algorithm = "matmul";
   }
   const auto others = std::make_shared<Algorithms>(choices);
-  EXPECT_EQ(make_backend({.device = "cpu", .algorithms = others})->conv2d(d)->weight_layout()->describe(), fixed);
+  EXPECT_EQ(make_backend({.device = "cpu", .algorithms = others})->make(d)->weight_layout()->describe(), fixed);
 }
 
 TEST(Algorithms, OfLayouts) {

@@ -15,6 +15,7 @@
 
 #include "kernels/cpu/base/machine.h"
 #include "lockstep/error.h"
+#include "lockstep/ops/matmul.h"
 #include "lockstep/philox.h"
 
 namespace lockstep::cpu {
@@ -180,7 +181,7 @@ TEST_P(CpuMatmulModes, MatchLoopsInDouble) {
   BackendOptions options;
   options.threads = threads;
   const auto backend = cpu::make_backend(options);
-  const auto op = backend->matmul(d);
+  const auto op = backend->make(d);
   SCOPED_TRACE(op->describe());
   EXPECT_EQ(op->describe().find("ref:"), std::string::npos);
   const std::int64_t rows = d.rows, in = d.in_features, out = d.out_features;
@@ -269,13 +270,13 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(CpuMatmul, RefusesWhatHasNoMeaning) {
   const auto backend = one_thread();
-  EXPECT_EQ(code_of([&] { (void)backend->matmul(matmul(0, 4, 4, true, true)); }), ErrorCode::op_description);
+  EXPECT_EQ(code_of([&] { (void)backend->make(matmul(0, 4, 4, true, true)); }), ErrorCode::op_description);
   MatmulDescription d = matmul(4, 4, 4, true, true);
   d.dtype = DType::fp16;
-  EXPECT_EQ(code_of([&] { (void)backend->matmul(d); }), ErrorCode::not_supported);
+  EXPECT_EQ(code_of([&] { (void)backend->make(d); }), ErrorCode::not_supported);
   d.dtype = DType::fp32;
-  d.weight_layout = backend->matmul(matmul(4, 5, 4, true, true))->weight_layout();
-  EXPECT_EQ(code_of([&] { (void)backend->matmul(d); }), ErrorCode::op_description);
+  d.weight_layout = backend->make(matmul(4, 5, 4, true, true))->weight_layout();
+  EXPECT_EQ(code_of([&] { (void)backend->make(d); }), ErrorCode::op_description);
 }
 
 }  // namespace

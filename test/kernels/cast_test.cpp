@@ -7,6 +7,7 @@
 
 #include "lockstep/bf16.h"
 #include "lockstep/error.h"
+#include "lockstep/ops/cast.h"
 #include "test/reference/backend.h"
 #include "test/support/device.h"
 #include "test/support/tensor.h"
@@ -19,7 +20,7 @@ std::vector<To> run(Backend& backend, const CastDescription& d, const std::vecto
   Device device(backend);
   const From* source = device.upload(values);
   To* target = device.garbage<To>(values.size());
-  const auto op = backend.cast(d);
+  const auto op = backend.make(d);
   op->apply({.source = source, .target = target, .n_elements = values.size()}, device.op_memory(op->needs()),
             device.stream());
   return device.download(target, values.size());
@@ -72,7 +73,7 @@ TEST(Cast, AnyLengthAtAnyPlace) {
         Device device(*backend);
         const float* source = device.upload(values);
         std::uint16_t* target = device.upload(std::vector<std::uint16_t>(kSize, 7));
-        const auto op = backend->cast(kNarrow);
+        const auto op = backend->make(kNarrow);
         op->apply({.source = source + 4 * begin, .target = target + begin, .n_elements = n},
                   device.op_memory(op->needs()), device.stream());
         const std::vector<std::uint16_t> bits = device.download(target, kSize);
@@ -93,7 +94,7 @@ TEST(Cast, KeepsNaN) {
 
 TEST(Cast, RefusesOtherTypes) {
   for (auto& [name, backend] : tested_backends())
-    EXPECT_THROW(backend->cast({.from = DType::fp64, .to = DType::fp32}), Error) << name;
+    EXPECT_THROW(backend->make(CastDescription{.from = DType::fp64, .to = DType::fp32}), Error) << name;
 }
 
 }  // namespace

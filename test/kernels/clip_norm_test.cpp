@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "lockstep/ops/clip_norm.h"
 #include "test/reference/backend.h"
 #include "test/support/device.h"
 #include "test/support/tensor.h"
@@ -37,7 +38,7 @@ Outputs run(Backend& backend, const Case& c, const std::vector<float>& gradients
   d.segments = c.segments;
   d.max_norm = c.max_norm;
   Device device(backend);
-  const auto op = backend.clip_norm(d);
+  const auto op = backend.make(d);
   StepScalars scalars;
   scalars.learning_rate = 0.125f;
   scalars.clip_coefficient = -1;

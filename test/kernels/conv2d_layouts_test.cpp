@@ -10,15 +10,17 @@
 #include <vector>
 
 #include "kernels/cpu/base/simd.h"
-#include "kernels/cpu/conv2d.h"
 #include "kernels/cpu/conv2d_matmul.h"
 #include "kernels/cpu/conv2d_weights.h"
 #include "lockstep/error.h"
 #include "lockstep/event.h"
+#include "lockstep/ops/conv2d.h"
 #include "lockstep/philox.h"
 #include "test/support/heap_count.h"
 
 namespace lockstep::cpu {
+
+std::unique_ptr<Conv2d> make_conv2d(const Conv2dDescription&, const CpuContext&);  // conv2d.cpp
 namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -168,7 +170,7 @@ void run_case(Conv2dDescription d, const CpuContext& context, Algorithms* algori
   const auto x = random_values(n_in, 1), weight = random_values(n_weight, 2), dy = random_values(n_out, 3);
   const Naive want = naive(d, x, weight, dy);
 
-  auto conv = make_conv2d(d, context, {}, algorithms);
+  auto conv = make_conv2d(d, {.threads = context.threads, .algorithms = algorithms});
   SCOPED_TRACE(conv->describe());
   EXPECT_EQ(conv->describe().find("ref:"), std::string::npos) << "a reference implementation of oneDNN was chosen";
   const auto layout = conv->weight_layout();
@@ -244,7 +246,7 @@ INSTANTIATE_TEST_SUITE_P(Pairs, Conv2dLayouts,
 Algorithms remembered(const std::string& algorithm, const Conv2dDescription& d, const CpuContext& context) {
   Algorithms timed;  // tells the keys
   timed.time_unknown();
-  (void)make_conv2d(d, context, {}, &timed);
+  (void)make_conv2d(d, {.threads = context.threads, .algorithms = &timed});
   Algorithms::Choices choices = timed.choices();
   for (auto& [key, chosen] : choices) chosen = algorithm;
   return Algorithms(choices);
@@ -261,7 +263,7 @@ TEST(Conv2dByMatmul, MatchesLoopsInDouble) {
   for (Conv2dDescription d : all)
     for (const int threads : {1, 2}) {
       Algorithms algorithms = remembered("matmul", d, CpuContext{threads});
-      const std::string chosen = make_conv2d(d, CpuContext{threads}, {}, &algorithms)->describe();
+      const std::string chosen = make_conv2d(d, {.threads = threads, .algorithms = &algorithms})->describe();
       for (const char* direction : {"forward", "data gradient", "weight gradient"})
         EXPECT_NE(chosen.find(direction + std::string(" matmul")), std::string::npos) << chosen;
       run_case(d, CpuContext{threads}, &algorithms);
@@ -386,7 +388,8 @@ Step normalised_step(const CpuOptions& options, const CpuContext& context, bool 
   d.statistics = true;
   d.normalization = InputNormalization{.residual = InputNormalization::Residual::plain, .relu = true, .store = store};
   Algorithms algorithms = algorithm.empty() ? Algorithms() : remembered(algorithm, d, context);
-  auto conv = make_conv2d(d, context, options, algorithm.empty() ? nullptr : &algorithms);
+  auto conv = make_conv2d(
+      d, {.threads = context.threads, .options = options, .algorithms = algorithm.empty() ? nullptr : &algorithms});
   const auto n = static_cast<std::size_t>(d.x.n_elements());
   Memory memory(conv->needs());
   EXPECT_EQ(conv->needs().saved_bytes, store || options.recompute_normalized ? 0u : n * 4);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <tuple>
 
+#include "lockstep/ops/conv2d.h"
 #include "test/reference/backend.h"
 #include "test/support/device.h"
 #include "test/support/double_unit.h"
@@ -221,13 +222,13 @@ TEST(Conv2dFp16, TimesItsLevelsOnce) {
   d.dtype = DType::fp16;
   const auto timed = std::make_shared<Algorithms>();
   timed->time_unknown();
-  make_cuda_on_host_backend("", timed)->conv2d(d);
+  make_cuda_on_host_backend("", timed)->make(d);
   ASSERT_EQ(timed->choices().size(), 1u);
   for (const char* level : {"passes", "statistics", "chain"}) {
     Algorithms::Choices choices = timed->choices();
     choices.begin()->second = level;
     const auto known = std::make_shared<Algorithms>(choices);
-    const std::string text = make_cuda_on_host_backend("", known)->conv2d(d)->describe();
+    const std::string text = make_cuda_on_host_backend("", known)->make(d)->describe();
     EXPECT_NE(text.find(std::string(level) + " (of passes, statistics, chain)"), std::string::npos) << text;
     EXPECT_TRUE(known->is_complete());
   }
@@ -239,7 +240,7 @@ TEST(Conv2dFp16, SaysWhatIsFused) {
   const auto said = [&](const Case& c, const std::optional<InputNormalization>& normalization, const char* words) {
     Conv2dDescription d = describe(c, normalization);
     d.dtype = DType::fp16;
-    const std::string text = backend->conv2d(d)->describe();
+    const std::string text = backend->make(d)->describe();
     EXPECT_NE(text.find(words), std::string::npos) << text << "\n  should say: " << words;
   };
   using Residual = InputNormalization::Residual;
@@ -260,9 +261,9 @@ TEST(Conv2dFp16, SaysWhatIsFused) {
 TEST(Conv2dBf16, StatisticsInAPassUnlessTimed) {
   Conv2dDescription d = describe(kFp16Cases[5], std::nullopt);
   d.dtype = DType::bf16;
-  const std::string untimed = make_cuda_on_host_backend()->conv2d(d)->describe();
+  const std::string untimed = make_cuda_on_host_backend()->make(d)->describe();
   EXPECT_NE(untimed.find("passes (of passes, statistics); forward:"), std::string::npos) << untimed;
-  const std::string wanted = make_cuda_on_host_backend("statistics")->conv2d(d)->describe();
+  const std::string wanted = make_cuda_on_host_backend("statistics")->make(d)->describe();
   EXPECT_NE(wanted.find("statistics (of passes, statistics); forward, statistics:"), std::string::npos) << wanted;
 }
 #endif
@@ -297,7 +298,7 @@ TEST(Conv2d, TakesTheWeightLayoutOfAnotherOp) {
     for (auto& [name, backend] : tested_backends()) {
       SCOPED_TRACE(std::string(name) + ", x " + c.x.text());
       Conv2dDescription planned = evaluation;
-      planned.weight_layout = backend->conv2d(training)->weight_layout();
+      planned.weight_layout = backend->make(training)->weight_layout();
       expect_within_rounding(run(*backend, planned, inputs, {}), expected, magnitude, lengths(evaluation));
     }
   }
@@ -306,7 +307,7 @@ TEST(Conv2d, TakesTheWeightLayoutOfAnotherOp) {
 TEST(Conv2d, WeightsSurviveTheirLayout) {
   for (const Case& c : kCases)
     for (auto& [name, backend] : tested_backends()) {
-      const auto layout = backend->conv2d(describe(c, std::nullopt))->weight_layout();
+      const auto layout = backend->make(describe(c, std::nullopt))->weight_layout();
       const std::vector<float> weight = random_normal(c.out_channels * c.x[3] * c.window * c.window, 902);
       std::vector<float> packed(layout->n_elements(), NAN);
       std::vector<float> unpacked(weight.size(), NAN);

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "lockstep/ops/cross_entropy.h"
 #include "test/reference/backend.h"
 #include "test/support/compare.h"
 #include "test/support/device.h"
@@ -57,7 +58,7 @@ constexpr float kLossWeight = 1.0f / 48;
 Outputs run(Backend& backend, const SoftmaxCrossEntropyDescription& d, const Inputs& in, GradientMode mode,
             float loss_scale = 0) {
   Device device(backend);
-  const auto op = backend.softmax_cross_entropy(d);
+  const auto op = backend.make(d);
   const OpMemory memory = device.op_memory(op->needs());
   SoftmaxCrossEntropy::Forward forward;
   forward.logits = device.upload_as(d.dtype, in.logits);

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/ops/normalization.h"
 #include "test/support/compare.h"
 #include "test/support/device.h"
 #include "test/support/tensor.h"

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lockstep/ops/hash.h"
 #include "test/reference/backend.h"
 #include "test/support/device.h"
 #include "test/support/tensor.h"
@@ -15,7 +16,7 @@ std::uint64_t run(Backend& backend, const std::vector<float>& data, std::size_t 
   HashDescription d;
   d.size_bytes = size_bytes;
   Device device(backend);
-  const auto op = backend.hash(d);
+  const auto op = backend.make(d);
   Hash::Apply args;
   args.data = device.upload(data);
   args.hash = device.garbage<std::uint64_t>(1);

@@ -1,9 +1,11 @@
-// Image input: crops and flips are exactly the draws that op.h promises; values against the reference.
+// Image input: crops and flips are exactly the draws that lockstep/ops/image_input.h promises; values against the
+// reference.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <set>
 
+#include "lockstep/ops/image_input.h"
 #include "lockstep/philox.h"
 #include "test/reference/backend.h"
 #include "test/reference/image_input.h"
@@ -46,7 +48,7 @@ std::vector<std::uint8_t> random_images(const Shape& shape) {
 std::vector<float> run(Backend& backend, const ImageInputDescription& d, const std::vector<std::uint8_t>& images,
                        const std::vector<std::uint32_t>& sample_ids, std::uint32_t epoch) {
   Device device(backend);
-  const auto op = backend.image_input(d);
+  const auto op = backend.make(d);
   StepScalars scalars;
   scalars.epoch = epoch;
   ImageInput::Forward args;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lockstep/ops/matmul.h"
 #include "test/reference/backend.h"
 #include "test/support/compare.h"
 #include "test/support/device.h"
@@ -82,7 +83,7 @@ float* gradient(Device& device, GradientMode mode, const std::vector<float>& bef
 Outputs run(Backend& backend, const MatmulDescription& d, const Inputs& in, GradientMode dx_mode,
             GradientMode parameter_mode) {
   Device device(backend);
-  const auto op = backend.matmul(d);
+  const auto op = backend.make(d);
   const OpMemory memory = device.op_memory(op->needs());
   const auto layout = op->weight_layout();
   std::vector<float> packed(layout->n_elements());
@@ -163,7 +164,7 @@ TEST(Matmul, TakesTheWeightLayoutOfAnotherOp) {
     const Outputs magnitude = run(reference, d, in.positive(), {}, {});
     for (auto& [name, backend] : tested_backends()) {
       MatmulDescription planned = d;
-      planned.weight_layout = backend->matmul(describe(c))->weight_layout();
+      planned.weight_layout = backend->make(describe(c))->weight_layout();
       // As many roundings as terms, and the bias.
       EXPECT_TRUE(within_rounding(run(*backend, planned, in, {}, {}).y, expected.y, magnitude.y,
                                   static_cast<double>(c.in_features) + 4))
@@ -175,7 +176,7 @@ TEST(Matmul, TakesTheWeightLayoutOfAnotherOp) {
 TEST(Matmul, WeightsSurviveTheirLayout) {
   for (const Case& c : kCases)
     for (auto& [name, backend] : tested_backends()) {
-      const auto layout = backend->matmul(describe(c))->weight_layout();
+      const auto layout = backend->make(describe(c))->weight_layout();
       const Inputs in(c);
       std::vector<float> packed(layout->n_elements(), NAN);
       std::vector<float> unpacked(in.weight.size(), NAN);

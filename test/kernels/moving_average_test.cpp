@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "lockstep/ops/moving_average.h"
 #include "test/reference/backend.h"
 #include "test/support/compare.h"
 #include "test/support/device.h"
@@ -17,7 +18,7 @@ std::vector<float> run(Backend& backend, std::size_t n_elements, float momentum,
   d.n_elements = n_elements;
   d.momentum = momentum;
   Device device(backend);
-  const auto op = backend.moving_average(d);
+  const auto op = backend.make(d);
   MovingAverage::Apply args;
   args.running = device.upload(before);
   args.batch = device.upload(batch);

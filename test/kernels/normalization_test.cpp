@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/cpu/base/simd.h"
+#include "lockstep/ops/normalization.h"
 #include "lockstep/philox.h"
 
 namespace lockstep::cpu {

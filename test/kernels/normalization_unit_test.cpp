@@ -6,8 +6,10 @@
 
 #include <string>
 
+#include "lockstep/ops/batch_norm.h"
+#include "lockstep/ops/conv2d.h"
 #include "test/reference/backend.h"
-#include "test/reference/batchnorm.h"
+#include "test/reference/batch_norm.h"
 #include "test/reference/conv2d.h"
 #include "test/support/compare.h"
 #include "test/support/device.h"
@@ -86,7 +88,7 @@ struct Outputs {
 /// A convolution of a backend with its weights and their gradient.
 struct PlannedConv {
   PlannedConv(Device& device, const Conv2dDescription& d, const std::vector<float>& canonical)
-      : op(device.backend().conv2d(d)),
+      : op(device.backend().make(d)),
         memory(device.op_memory(op->needs())),
         n_canonical(canonical.size()),
         layout(op->weight_layout()) {
@@ -119,7 +121,7 @@ class Chain {
         d2_(second_conv(c, layout)),
         conv1_(device_, first_conv(layout), in.weight1),
         conv2_(device_, d2_, in.weight2),
-        batch_norm_(backend.batch_norm(norm(layout))),
+        batch_norm_(backend.make(norm(layout))),
         norm_memory_(device_.op_memory(batch_norm_->needs())),
         middle_(device_.garbage<float>(in.residual.size())),
         y_(device_.garbage<float>(in.dy.size())),

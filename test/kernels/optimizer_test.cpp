@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 
+#include "lockstep/ops/optimizer.h"
 #include "test/reference/backend.h"
 #include "test/support/compare.h"
 #include "test/support/device.h"
@@ -151,7 +152,7 @@ Outputs run(Backend& backend, const Case& c, const std::vector<float>& initial, 
             int n_steps = kSteps) {
   const OptimizerDescription d = describe(c);
   Device device(backend);
-  const auto op = backend.optimizer(d);
+  const auto op = backend.make(d);
   const OpMemory memory = device.op_memory(op->needs());
   const std::size_t n_state = static_cast<std::size_t>(d.n_states()) * kElements;
   Optimizer::Apply args;
@@ -255,7 +256,7 @@ TEST(Optimizer, LarsSumsALargeTensor) {
   std::vector<float> first;
   for (auto& [name, backend] : tested_backends()) {
     Device device(*backend);
-    const auto op = backend->optimizer({.kind = kLars, .segments = {{0, n, true}}, .n_elements = n});
+    const auto op = backend->make(OptimizerDescription{.kind = kLars, .segments = {{0, n, true}}, .n_elements = n});
     const Optimizer::Apply args{.parameters = device.upload(weights),
                                 .gradients = device.upload(gradients),
                                 .scalars = device.upload(std::vector<StepScalars>{{.learning_rate = 8}})};
@@ -284,12 +285,12 @@ TEST(Optimizer, ManyTensorsAnywhere) {
     for (const std::size_t offset : {0u, 1u}) {
       const auto apply = [&](Backend& backend) {
         Device device(backend);
-        const auto op = backend.optimizer({.kind = kind,
-                                           .momentum = 0.9f,
-                                           .weight_decay = 0.1f,
-                                           .trust_coefficient = 0.5f,
-                                           .segments = segments,
-                                           .n_elements = n});
+        const auto op = backend.make(OptimizerDescription{.kind = kind,
+                                                          .momentum = 0.9f,
+                                                          .weight_decay = 0.1f,
+                                                          .trust_coefficient = 0.5f,
+                                                          .segments = segments,
+                                                          .n_elements = n});
         const StepScalars scalars{.learning_rate = 0.5f, .adam_correction1 = 10, .adam_correction2 = 1000};
         float* parameters = device.upload(weights);
         op->apply({.parameters = parameters + offset,

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/error.h"
+#include "lockstep/ops/ordered_sum.h"
 #include "test/reference/backend.h"
 #include "test/support/device.h"
 #include "test/support/tensor.h"
@@ -24,7 +25,7 @@ std::vector<T> run(Backend& backend, DType dtype, std::int64_t n_elements, int n
   const std::vector<const void*> open(sums.begin(), sums.end());
   const auto n = static_cast<std::size_t>(n_elements);
   T* target = where == Target::separate ? device.garbage<T>(n) : where == Target::value ? value : sums.at(0);
-  const auto op = backend.ordered_sum({.dtype = dtype});
+  const auto op = backend.make(OrderedSumDescription{.dtype = dtype});
   // In two calls, as buckets are.
   for (const auto& [begin, end] : {std::pair(std::size_t{0}, n / 3), std::pair(n / 3, n)})
     op->apply({.value = value, .open = open, .target = target, .begin = begin, .n_elements = end - begin},
@@ -57,14 +58,15 @@ TEST(OrderedSum, AddsFromTheInnermostOutwards) {
     // 1 + (-1e8 + 1e8) is 1; (1 - 1e8) + 1e8 is 0 in fp32.
     float* value = device.upload(std::vector<float>{1e8f});
     const std::vector<const void*> open{device.upload(std::vector<float>{1}), device.upload(std::vector<float>{-1e8f})};
-    const auto op = backend->ordered_sum({});
+    const auto op = backend->make(OrderedSumDescription{});
     op->apply({.value = value, .open = open, .target = value, .n_elements = 1}, {}, device.stream());
     EXPECT_EQ(device.download(value, 1), std::vector<float>{1}) << name;
   }
 }
 
 TEST(OrderedSum, RefusesOtherTypes) {
-  for (auto& [name, backend] : tested_backends()) EXPECT_THROW(backend->ordered_sum({.dtype = DType::int32}), Error);
+  for (auto& [name, backend] : tested_backends())
+    EXPECT_THROW(backend->make(OrderedSumDescription{.dtype = DType::int32}), Error);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <tuple>
 
+#include "lockstep/ops/pool2d.h"
 #include "test/reference/backend.h"
 #include "test/support/device.h"
 #include "test/support/double_unit.h"

@@ -8,11 +8,12 @@
 #include <functional>
 #include <vector>
 
-#include "kernels/cpu/batchnorm.h"
-#include "kernels/cpu/clip_norm.h"
-#include "kernels/cpu/optimizer.h"
-#include "kernels/cpu/pool2d.h"
+#include "kernels/cpu/backend.h"
 #include "lockstep/event.h"
+#include "lockstep/ops/batch_norm.h"
+#include "lockstep/ops/clip_norm.h"
+#include "lockstep/ops/optimizer.h"
+#include "lockstep/ops/pool2d.h"
 #include "lockstep/philox.h"
 
 namespace lockstep::cpu {
@@ -24,6 +25,12 @@ class NoStream final : public Stream {
   void wait(const Event&) override {}
   void synchronize() override {}
 };
+
+template <typename Description>
+auto plan(const Description& description) {
+  static const std::unique_ptr<Backend> backend = make_backend({.device = "cpu", .threads = 1});
+  return backend->make(description);
+}
 
 std::vector<float> random_values(std::size_t n, std::uint32_t stream) {
   const Philox philox(9, RandomPurpose::synthetic, stream, 0);
@@ -64,7 +71,7 @@ TEST(Simd, PoolingIsTheSame) {
         expect_same_everywhere(
             [&] {
               NoStream stream;
-              const auto op = make_pool2d(d, {1});
+              const auto op = plan(d);
               std::vector<char> workspace(op->needs().backward_workspace_bytes), saved(op->needs().saved_bytes);
               const OpMemory memory{workspace.data(), saved.data()};
               std::vector<float> y(n_y), dx(n_x);
@@ -97,7 +104,7 @@ TEST(Simd, BatchNormBackwardIsTheSame) {
     expect_same_everywhere(
         [&] {
           NoStream stream;
-          const auto op = make_batch_norm(d, {1});
+          const auto op = plan(d);
           std::vector<char> workspace(op->needs().backward_workspace_bytes);
           std::vector<float> dx(n), dgamma(n_channels), dbeta(n_channels);
           op->backward({.sums = sums.data(),
@@ -130,14 +137,14 @@ TEST(Simd, OptimizersAndNormsAreTheSame) {
             NoStream stream;
             StepScalars scalars{.learning_rate = 0.1f, .adam_correction1 = 10, .adam_correction2 = 1000};
             double norm = 0;
-            const auto clip = make_clip_norm({.segments = d.segments, .max_norm = 3}, {1});
+            const auto clip = plan(ClipNormDescription{.segments = d.segments, .max_norm = 3});
             std::vector<char> workspace(clip->needs().forward_workspace_bytes);
             const LossSums sums{.loss = 1, .samples = 1};
             clip->apply({.gradients = g.data(), .sums = &sums, .scalars = &scalars, .norm = &norm},
                         {workspace.data(), nullptr}, stream);
             EXPECT_GT(norm, 3);
             std::vector<float> parameters = w, state(2 * n);
-            const auto op = make_optimizer(d, {1});
+            const auto op = plan(d);
             std::vector<char> norms(op->needs().forward_workspace_bytes);
             op->apply({parameters.data(), g.data(), state.data(), &scalars}, {norms.data(), nullptr}, stream);
             EXPECT_EQ(parameters[20], w[20]);  // between segments

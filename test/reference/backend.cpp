@@ -4,13 +4,7 @@
 #include <new>
 
 #include "lockstep/error.h"
-#include "test/reference/batchnorm.h"
-#include "test/reference/conv2d.h"
-#include "test/reference/cross_entropy.h"
-#include "test/reference/image_input.h"
-#include "test/reference/matmul.h"
-#include "test/reference/optimizer.h"
-#include "test/reference/pool2d.h"
+#include "test/reference/ops.h"
 
 namespace lockstep::reference {
 namespace {
@@ -61,24 +55,7 @@ void ReferenceBackend::fill_zero(void* d_target, std::size_t size_bytes, Stream&
   if (size_bytes > 0) std::memset(d_target, 0, size_bytes);
 }
 
-std::unique_ptr<Conv2d> ReferenceBackend::conv2d(const Conv2dDescription& d) { return make_conv2d(d); }
-std::unique_ptr<Pool2d> ReferenceBackend::pool2d(const Pool2dDescription& d) { return make_pool2d(d); }
-std::unique_ptr<BatchNorm> ReferenceBackend::batch_norm(const BatchNormDescription& d) { return make_batch_norm(d); }
-std::unique_ptr<Matmul> ReferenceBackend::matmul(const MatmulDescription& d) { return make_matmul(d); }
-std::unique_ptr<SoftmaxCrossEntropy> ReferenceBackend::softmax_cross_entropy(const SoftmaxCrossEntropyDescription& d) {
-  return make_softmax_cross_entropy(d);
-}
-std::unique_ptr<ImageInput> ReferenceBackend::image_input(const ImageInputDescription& d) {
-  return make_image_input(d);
-}
-std::unique_ptr<Optimizer> ReferenceBackend::optimizer(const OptimizerDescription& d) { return make_optimizer(d); }
-std::unique_ptr<ClipNorm> ReferenceBackend::clip_norm(const ClipNormDescription& d) { return make_clip_norm(d); }
-std::unique_ptr<OrderedSum> ReferenceBackend::ordered_sum(const OrderedSumDescription& d) { return make_ordered_sum(d); }
-std::unique_ptr<Cast> ReferenceBackend::cast(const CastDescription& d) { return make_cast(d); }
-std::unique_ptr<MovingAverage> ReferenceBackend::moving_average(const MovingAverageDescription& d) {
-  return make_moving_average(d);
-}
-std::unique_ptr<Hash> ReferenceBackend::hash(const HashDescription& d) { return make_hash(d); }
+std::unique_ptr<Op> ReferenceBackend::make_op(const OpRequest& request) { return reference::make_op(request); }
 
 std::unique_ptr<Backend> make_reference_backend() { return std::make_unique<ReferenceBackend>(); }
 

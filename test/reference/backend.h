@@ -1,11 +1,23 @@
-// Every op computed naively, in double inside, from the formulas of op.h; nhwc and canonical weights only. It claims
-// all fusions: nothing is saved between passes, no workspace is used. What other backends are compared with, and the
-// backend that fuses everything where a test runs one graph on several.
+// Every op computed naively, in double inside, from the formulas of lockstep/ops/; nhwc and canonical weights only. It
+// claims all fusions: nothing is saved between passes, no workspace is used. What other backends are compared with, and
+// the backend that fuses everything where a test runs one graph on several.
 #pragma once
 
 #include <memory>
 
 #include "lockstep/backend.h"
+#include "lockstep/ops/batch_norm.h"
+#include "lockstep/ops/cast.h"
+#include "lockstep/ops/clip_norm.h"
+#include "lockstep/ops/conv2d.h"
+#include "lockstep/ops/cross_entropy.h"
+#include "lockstep/ops/hash.h"
+#include "lockstep/ops/image_input.h"
+#include "lockstep/ops/matmul.h"
+#include "lockstep/ops/moving_average.h"
+#include "lockstep/ops/optimizer.h"
+#include "lockstep/ops/ordered_sum.h"
+#include "lockstep/ops/pool2d.h"
 
 namespace lockstep::reference {
 
@@ -32,19 +44,7 @@ class ReferenceBackend final : public Backend {
   std::string check_precision(Precision) const override { return {}; }
   Layout activation_layout(const Shape&, DType) const override { return Layout::nhwc; }
 
-  std::unique_ptr<Conv2d> conv2d(const Conv2dDescription& description) override;
-  std::unique_ptr<Pool2d> pool2d(const Pool2dDescription& description) override;
-  std::unique_ptr<BatchNorm> batch_norm(const BatchNormDescription& description) override;
-  std::unique_ptr<Matmul> matmul(const MatmulDescription& description) override;
-  std::unique_ptr<SoftmaxCrossEntropy> softmax_cross_entropy(
-      const SoftmaxCrossEntropyDescription& description) override;
-  std::unique_ptr<ImageInput> image_input(const ImageInputDescription& description) override;
-  std::unique_ptr<Optimizer> optimizer(const OptimizerDescription& description) override;
-  std::unique_ptr<ClipNorm> clip_norm(const ClipNormDescription& description) override;
-  std::unique_ptr<OrderedSum> ordered_sum(const OrderedSumDescription& description) override;
-  std::unique_ptr<Cast> cast(const CastDescription& description) override;
-  std::unique_ptr<MovingAverage> moving_average(const MovingAverageDescription& description) override;
-  std::unique_ptr<Hash> hash(const HashDescription& description) override;
+  std::unique_ptr<Op> make_op(const OpRequest& request) override;
 
  private:
   bool frozen_ = false;

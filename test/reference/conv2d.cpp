@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "test/reference/identity_layout.h"
+#include "test/reference/ops.h"
 
 namespace lockstep::reference {
 namespace {
@@ -160,11 +161,11 @@ class ReferenceConv2d final : public Conv2d {
   std::string describe() const override { return "reference: all fused"; }
   std::shared_ptr<const ParameterLayout> weight_layout() const override { return layout_; }
 
-  void forward(const Forward& args, const OpMemory&, Stream&) override {
+  void run_forward(const Forward& args, const OpMemory&, Stream&) override {
     conv2d_forward<float>(d_, {static_cast<const float*>(args.x), args.weight, static_cast<float*>(args.y),
                                args.statistics, typed(args.normalization)});
   }
-  void backward(const Backward& args, const OpMemory&, Stream&) override {
+  void run_backward(const Backward& args, const OpMemory&, Stream&) override {
     conv2d_backward<float>(d_, {static_cast<const float*>(args.dy), static_cast<const float*>(args.x), args.weight,
                                 args.dweight, args.dweight_mode, static_cast<float*>(args.dx), args.dx_mode,
                                 typed(args.normalization), typed(args.gradient)});
@@ -177,7 +178,7 @@ class ReferenceConv2d final : public Conv2d {
 
 }  // namespace
 
-std::unique_ptr<Conv2d> make_conv2d(const Conv2dDescription& description) {
+std::unique_ptr<Conv2d> make_conv2d(const Conv2dDescription& description, const Context&) {
   return std::make_unique<ReferenceConv2d>(description);
 }
 

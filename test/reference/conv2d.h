@@ -1,9 +1,8 @@
-// Convolution with a pending normalisation of its input, straight from the formulas of op.h. Weights (K, C, R, S).
+// Convolution with a pending normalisation of its input, straight from the formulas of lockstep/ops/conv2d.h. Weights
+// (K, C, R, S).
 #pragma once
 
-#include <memory>
-
-#include "lockstep/op.h"
+#include "lockstep/ops/conv2d.h"
 #include "test/reference/normalization.h"
 
 namespace lockstep::reference {
@@ -35,7 +34,5 @@ template <typename T>
 void conv2d_forward(const Conv2dDescription& d, const Conv2dForward<T>& args);
 template <typename T>
 void conv2d_backward(const Conv2dDescription& d, const Conv2dBackward<T>& args);
-
-std::unique_ptr<Conv2d> make_conv2d(const Conv2dDescription& description);
 
 }  // namespace lockstep::reference

@@ -6,6 +6,7 @@
 
 #include "lockstep/error.h"
 #include "test/reference/normalization.h"
+#include "test/reference/ops.h"
 
 namespace lockstep::reference {
 namespace {
@@ -72,13 +73,13 @@ class ReferenceSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
   }
   OpNeeds needs() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }
-  void forward(const Forward& a, const OpMemory&, Stream&) override {
+  void run_forward(const Forward& a, const OpMemory&, Stream&) override {
     const LossSums sums = softmax_cross_entropy_forward(d_, static_cast<const float*>(a.logits), a.labels);
     put(a.sums->loss, sums.loss, a.sums_mode);
     put(a.sums->correct, sums.correct, a.sums_mode);
     put(a.sums->count, sums.count, a.sums_mode);
   }
-  void backward(const Backward& a, const OpMemory&, Stream&) override {
+  void run_backward(const Backward& a, const OpMemory&, Stream&) override {
     const double scale = a.loss_scale ? a.loss_scale->scale : 1.0f;
     softmax_cross_entropy_backward(d_, static_cast<const float*>(a.logits), a.labels, scale * a.scalars->loss_weight,
                                    static_cast<float*>(a.dlogits));
@@ -90,7 +91,8 @@ class ReferenceSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
 
 }  // namespace
 
-std::unique_ptr<SoftmaxCrossEntropy> make_softmax_cross_entropy(const SoftmaxCrossEntropyDescription& description) {
+std::unique_ptr<SoftmaxCrossEntropy> make_softmax_cross_entropy(const SoftmaxCrossEntropyDescription& description,
+                                                                const Context&) {
   return std::make_unique<ReferenceSoftmaxCrossEntropy>(description);
 }
 

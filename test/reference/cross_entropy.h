@@ -1,9 +1,7 @@
-// Softmax cross entropy with label smoothing, straight from the formulas of op.h.
+// Softmax cross entropy with label smoothing, straight from the formulas of lockstep/ops/cross_entropy.h.
 #pragma once
 
-#include <memory>
-
-#include "lockstep/op.h"
+#include "lockstep/ops/cross_entropy.h"
 
 namespace lockstep::reference {
 
@@ -15,7 +13,5 @@ LossSums softmax_cross_entropy_forward(const SoftmaxCrossEntropyDescription& d, 
 template <typename T>
 void softmax_cross_entropy_backward(const SoftmaxCrossEntropyDescription& d, const T* logits,
                                     const std::int32_t* labels, double loss_weight, T* dlogits);
-
-std::unique_ptr<SoftmaxCrossEntropy> make_softmax_cross_entropy(const SoftmaxCrossEntropyDescription& description);
 
 }  // namespace lockstep::reference

@@ -3,6 +3,7 @@
 #include "lockstep/error.h"
 #include "lockstep/philox.h"
 #include "test/reference/normalization.h"
+#include "test/reference/ops.h"
 
 namespace lockstep::reference {
 
@@ -30,7 +31,7 @@ class ReferenceImageInput final : public ImageInput {
   OpNeeds needs() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }
 
-  void forward(const Forward& args, const OpMemory&, Stream&) override {
+  void run_forward(const Forward& args, const OpMemory&, Stream&) override {
     auto* y = static_cast<float*>(args.y);
     for (Index n = 0; n < d_.x[0]; ++n) {
       const Augmentation drawn = draw_augmentation(d_, args.sample_ids[n], args.scalars->epoch);
@@ -55,7 +56,7 @@ class ReferenceImageInput final : public ImageInput {
 
 }  // namespace
 
-std::unique_ptr<ImageInput> make_image_input(const ImageInputDescription& description) {
+std::unique_ptr<ImageInput> make_image_input(const ImageInputDescription& description, const Context&) {
   return std::make_unique<ReferenceImageInput>(description);
 }
 

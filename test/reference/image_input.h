@@ -1,9 +1,7 @@
-// Bytes to the network's input: crop, flip, normalisation, straight from the description in op.h.
+// Bytes to the network's input: crop, flip, normalisation, straight from the description in lockstep/ops/image_input.h.
 #pragma once
 
-#include <memory>
-
-#include "lockstep/op.h"
+#include "lockstep/ops/image_input.h"
 
 namespace lockstep::reference {
 
@@ -14,7 +12,5 @@ struct Augmentation {
   bool flip = false;
 };
 Augmentation draw_augmentation(const ImageInputDescription& d, std::uint32_t sample, std::uint32_t epoch);
-
-std::unique_ptr<ImageInput> make_image_input(const ImageInputDescription& description);
 
 }  // namespace lockstep::reference

@@ -6,6 +6,7 @@
 
 #include "test/reference/identity_layout.h"
 #include "test/reference/normalization.h"
+#include "test/reference/ops.h"
 
 namespace lockstep::reference {
 
@@ -83,11 +84,11 @@ class ReferenceMatmul final : public Matmul {
   }
   std::string describe() const override { return "reference: all fused"; }
   std::shared_ptr<const ParameterLayout> weight_layout() const override { return layout_; }
-  void forward(const Forward& a, const OpMemory& memory, Stream&) override {
+  void run_forward(const Forward& a, const OpMemory& memory, Stream&) override {
     matmul_forward<float>(d_, {static_cast<const float*>(a.x), a.weight, a.bias, static_cast<float*>(a.y),
                                static_cast<float*>(memory.saved)});
   }
-  void backward(const Backward& a, const OpMemory& memory, Stream&) override {
+  void run_backward(const Backward& a, const OpMemory& memory, Stream&) override {
     matmul_backward<float>(d_, {static_cast<const float*>(a.dy), static_cast<const float*>(a.x), a.weight,
                                 static_cast<const float*>(memory.saved), static_cast<float*>(a.dx), a.dx_mode,
                                 a.dweight, a.dbias, a.parameter_mode});
@@ -100,7 +101,7 @@ class ReferenceMatmul final : public Matmul {
 
 }  // namespace
 
-std::unique_ptr<Matmul> make_matmul(const MatmulDescription& description) {
+std::unique_ptr<Matmul> make_matmul(const MatmulDescription& description, const Context&) {
   return std::make_unique<ReferenceMatmul>(description);
 }
 

@@ -1,10 +1,8 @@
-// Matmul with bias and activation, straight from the formula of op.h: y (M, out) = f(z), z = x (M, in) * weight (out,
-// in)^T + bias (out).
+// Matmul with bias and activation, straight from the formula of lockstep/ops/matmul.h: y (M, out) = f(z), z = x (M, in)
+// * weight (out, in)^T + bias (out).
 #pragma once
 
-#include <memory>
-
-#include "lockstep/op.h"
+#include "lockstep/ops/matmul.h"
 
 namespace lockstep::reference {
 
@@ -35,7 +33,5 @@ template <typename T>
 void matmul_forward(const MatmulDescription& d, const MatmulForward<T>& args);
 template <typename T>
 void matmul_backward(const MatmulDescription& d, const MatmulBackward<T>& args);
-
-std::unique_ptr<Matmul> make_matmul(const MatmulDescription& description);
 
 }  // namespace lockstep::reference

@@ -1,4 +1,4 @@
-// The input of a convolution or pooling: x itself, or a pending normalisation of x (op.h, "Pending normalisation"),
+// The input of a convolution or pooling: x itself, or a pending normalisation of x (lockstep/ops/normalization.h),
 // evaluated wherever the loops read it, and the end of backward through it. `T` is the type that is stored
 // (float: the ReferenceBackend; double: finite differences); every value in between is double.
 // All activations are (rows, C), a row being a pixel in nhwc.
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/op.h"
+#include "lockstep/ops/normalization.h"
 
 namespace lockstep::reference {
 

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "lockstep/error.h"
+#include "test/reference/ops.h"
 
 namespace lockstep::reference {
 namespace {
@@ -109,11 +110,11 @@ class ReferencePool2d final : public Pool2d {
   }
   OpNeeds needs() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }
-  void forward(const Forward& args, const OpMemory&, Stream&) override {
+  void run_forward(const Forward& args, const OpMemory&, Stream&) override {
     pool2d_forward<float>(d_,
                           {static_cast<const float*>(args.x), static_cast<float*>(args.y), typed(args.normalization)});
   }
-  void backward(const Backward& args, const OpMemory&, Stream&) override {
+  void run_backward(const Backward& args, const OpMemory&, Stream&) override {
     pool2d_backward<float>(
         d_, {static_cast<const float*>(args.dy), static_cast<const float*>(args.x), static_cast<float*>(args.dx),
              args.dx_mode, typed(args.normalization), typed(args.gradient)});
@@ -125,7 +126,7 @@ class ReferencePool2d final : public Pool2d {
 
 }  // namespace
 
-std::unique_ptr<Pool2d> make_pool2d(const Pool2dDescription& description) {
+std::unique_ptr<Pool2d> make_pool2d(const Pool2dDescription& description, const Context&) {
   return std::make_unique<ReferencePool2d>(description);
 }
 

@@ -1,10 +1,9 @@
-// Max and average pooling with a pending normalisation of the input, straight from the formulas of op.h.
-// The gradient of a maximum goes to the first of equals, the window read row by row (as in PyTorch).
+// Max and average pooling with a pending normalisation of the input, straight from the formulas of
+// lockstep/ops/pool2d.h. The gradient of a maximum goes to the first of equals, the window read row by row (as in
+// PyTorch).
 #pragma once
 
-#include <memory>
-
-#include "lockstep/op.h"
+#include "lockstep/ops/pool2d.h"
 #include "test/reference/normalization.h"
 
 namespace lockstep::reference {
@@ -31,7 +30,5 @@ template <typename T>
 void pool2d_forward(const Pool2dDescription& d, const Pool2dForward<T>& args);
 template <typename T>
 void pool2d_backward(const Pool2dDescription& d, const Pool2dBackward<T>& args);
-
-std::unique_ptr<Pool2d> make_pool2d(const Pool2dDescription& description);
 
 }  // namespace lockstep::reference

@@ -34,7 +34,7 @@ breach include/lockstep/op.h '<dnnl.hpp>'
 # An op that only one backend has; and no breach where both have it.
 root=$TMPDIR/twins
 mkdir -p "$root"/{include,src,kernels/{cpu,cuda}}
-touch "$root"/kernels/{cpu,cuda}/pool2d.h "$root"/kernels/cuda/pool2d_plan.cpp
+touch "$root"/kernels/cpu/pool2d.cpp "$root"/kernels/cuda/{pool2d.cu,pool2d_plan.cpp}
 echo '#include "lockstep/op.h"' >"$root/src/main.cpp"
 scripts/check-arrows.sh "$root"
 touch "$root"/kernels/cuda/attention.cu

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "lockstep/ops/conv2d.h"
 #include "test/reference/conv2d.h"
 #include "test/reference/pool2d.h"
 #include "test/support/finite_difference.h"

@@ -245,6 +245,14 @@ void QueuedStream::put(std::function<void()> work) {
   changed_.notify_all();
 }
 
+void QueuedStream::enqueue(std::string_view what, std::function<void(Stream&)> work) {
+  device_.recording.add({.what = std::string(what), .stream = number_});
+  put([&device = device_, work = std::move(work)] {
+    const std::lock_guard lock(device.op_mutex);
+    work(*device.op_stream);
+  });
+}
+
 void QueuedStream::drain() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return work_.empty() && !is_busy_; });

@@ -39,6 +39,8 @@ struct QueuedDevice {
   std::mutex mutex;
   std::set<QueuedStream*> streams;
   int n_streams = 0, n_events = 0;
+  Stream* op_stream = nullptr;  // on which calls of ops run, one at a time
+  std::mutex op_mutex;
 
   std::unique_ptr<QueuedStream> make_stream();
   int next_event();
@@ -129,7 +131,7 @@ class QueuedEvent final : public Event {
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
-class QueuedStream final : public Stream, public WorkQueue {
+class QueuedStream final : public Stream, public WorkQueue, public HostQueue {
  public:
   QueuedStream(QueuedDevice& device, int number);
   ~QueuedStream() override;
@@ -138,6 +140,9 @@ class QueuedStream final : public Stream, public WorkQueue {
   void synchronize() override;
   void* native() const override { return static_cast<WorkQueue*>(const_cast<QueuedStream*>(this)); }
   void put(std::function<void()> work) override;
+  HostQueue* host_queue() override { return this; }
+  /// A call of an op, which is recorded now and made when the stream comes to it.
+  void enqueue(std::string_view what, std::function<void(Stream&)> work) override;
   /// Of what is not recorded.
   void drain();
   int number() const { return number_; }

@@ -7,15 +7,6 @@
 
 namespace lockstep::test {
 
-void RecordingBackend::run(const std::string& what, Stream& stream, std::function<void(Stream& inner)> work) {
-  auto& queued = dynamic_cast<QueuedStream&>(stream);
-  queues_.recording.add({.what = what, .stream = queued.number()});
-  queued.put([this, work = std::move(work)] {
-    const std::lock_guard lock(inner_mutex_);
-    work(*inner_stream_);
-  });
-}
-
 // ---- Memory
 
 class RecordingBackend::DeviceMemory final : public Memory {
@@ -68,7 +59,9 @@ class RecordingBackend::PinnedMemory final : public Memory {
 };
 
 RecordingBackend::RecordingBackend(Backend& inner, std::string uuid, GraphCapture graph_capture)
-    : inner_(inner), uuid_(std::move(uuid)), inner_stream_(inner.make_stream()), graph_capture_(graph_capture) {}
+    : inner_(inner), uuid_(std::move(uuid)), inner_stream_(inner.make_stream()), graph_capture_(graph_capture) {
+  queues_.op_stream = inner_stream_.get();
+}
 
 RecordingBackend::~RecordingBackend() = default;
 
@@ -182,143 +175,6 @@ void RecordingBackend::count(StreamProgress* h_progress, std::uint64_t what, Str
   auto& queued = dynamic_cast<QueuedStream&>(stream);
   queues_.recording.add({.what = "count", .stream = queued.number(), .target = h_progress});
   queued.put([=, this, &stream] { Backend::count(h_progress, what, stream); });
-}
-
-// ---- Ops: the inner backend's, when the stream comes to them
-
-namespace {
-
-template <typename Op>
-class Recorded : public Op {
- public:
-  Recorded(RecordingBackend& backend, std::unique_ptr<Op> inner) : backend_(backend), inner_(std::move(inner)) {}
-  OpNeeds needs() const override { return inner_->needs(); }
-  std::string describe() const override { return inner_->describe(); }
-
- protected:
-  RecordingBackend& backend_;
-  std::shared_ptr<Op> inner_;
-};
-
-// A method of an op: its arguments are copied, since they are the caller's.
-#define LOCKSTEP_RECORDED(NAME, METHOD, ARGUMENTS)                                                       \
-  void METHOD(const ARGUMENTS& args, const OpMemory& memory, Stream& stream) override {                  \
-    backend_.run(NAME, stream, [op = inner_, args, memory](Stream& s) { op->METHOD(args, memory, s); }); \
-  }
-
-class RecordedConv2d final : public Recorded<Conv2d> {
- public:
-  using Recorded::Recorded;
-  std::shared_ptr<const ParameterLayout> weight_layout() const override { return inner_->weight_layout(); }
-  LOCKSTEP_RECORDED("conv2d.forward", forward, Forward)
-  LOCKSTEP_RECORDED("conv2d.backward", backward, Backward)
-};
-class RecordedPool2d final : public Recorded<Pool2d> {
- public:
-  using Recorded::Recorded;
-  LOCKSTEP_RECORDED("pool2d.forward", forward, Forward)
-  LOCKSTEP_RECORDED("pool2d.backward", backward, Backward)
-};
-class RecordedBatchNorm final : public Recorded<BatchNorm> {
- public:
-  using Recorded::Recorded;
-  LOCKSTEP_RECORDED("batch_norm.finalize", finalize, Finalize)
-  LOCKSTEP_RECORDED("batch_norm.finalize_inference", finalize_inference, FinalizeInference)
-  LOCKSTEP_RECORDED("batch_norm.backward", backward, Backward)
-};
-class RecordedMatmul final : public Recorded<Matmul> {
- public:
-  using Recorded::Recorded;
-  std::shared_ptr<const ParameterLayout> weight_layout() const override { return inner_->weight_layout(); }
-  LOCKSTEP_RECORDED("matmul.forward", forward, Forward)
-  LOCKSTEP_RECORDED("matmul.backward", backward, Backward)
-};
-class RecordedCrossEntropy final : public Recorded<SoftmaxCrossEntropy> {
- public:
-  using Recorded::Recorded;
-  LOCKSTEP_RECORDED("cross_entropy.forward", forward, Forward)
-  LOCKSTEP_RECORDED("cross_entropy.backward", backward, Backward)
-};
-class RecordedImageInput final : public Recorded<ImageInput> {
- public:
-  using Recorded::Recorded;
-  LOCKSTEP_RECORDED("image_input.forward", forward, Forward)
-};
-class RecordedOptimizer final : public Recorded<Optimizer> {
- public:
-  using Recorded::Recorded;
-  LOCKSTEP_RECORDED("optimizer.apply", apply, Apply)
-};
-class RecordedClipNorm final : public Recorded<ClipNorm> {
- public:
-  using Recorded::Recorded;
-  LOCKSTEP_RECORDED("clip_norm.apply", apply, Apply)
-};
-class RecordedCast final : public Recorded<Cast> {
- public:
-  using Recorded::Recorded;
-  LOCKSTEP_RECORDED("cast.apply", apply, Apply)
-};
-class RecordedMovingAverage final : public Recorded<MovingAverage> {
- public:
-  using Recorded::Recorded;
-  LOCKSTEP_RECORDED("moving_average.apply", apply, Apply)
-};
-class RecordedHash final : public Recorded<Hash> {
- public:
-  using Recorded::Recorded;
-  LOCKSTEP_RECORDED("hash.apply", apply, Apply)
-};
-class RecordedOrderedSum final : public Recorded<OrderedSum> {
- public:
-  using Recorded::Recorded;
-  void apply(const Apply& args, const OpMemory& memory, Stream& stream) override {
-    backend_.run("ordered_sum.apply", stream,
-                 [op = inner_, args, memory, open = std::vector(args.open.begin(), args.open.end())](Stream& s) {
-                   Apply copy = args;
-                   copy.open = open;
-                   op->apply(copy, memory, s);
-                 });
-  }
-};
-
-}  // namespace
-
-std::unique_ptr<Conv2d> RecordingBackend::conv2d(const Conv2dDescription& d) {
-  return std::make_unique<RecordedConv2d>(*this, inner_.conv2d(d));
-}
-std::unique_ptr<Pool2d> RecordingBackend::pool2d(const Pool2dDescription& d) {
-  return std::make_unique<RecordedPool2d>(*this, inner_.pool2d(d));
-}
-std::unique_ptr<BatchNorm> RecordingBackend::batch_norm(const BatchNormDescription& d) {
-  return std::make_unique<RecordedBatchNorm>(*this, inner_.batch_norm(d));
-}
-std::unique_ptr<Matmul> RecordingBackend::matmul(const MatmulDescription& d) {
-  return std::make_unique<RecordedMatmul>(*this, inner_.matmul(d));
-}
-std::unique_ptr<SoftmaxCrossEntropy> RecordingBackend::softmax_cross_entropy(const SoftmaxCrossEntropyDescription& d) {
-  return std::make_unique<RecordedCrossEntropy>(*this, inner_.softmax_cross_entropy(d));
-}
-std::unique_ptr<ImageInput> RecordingBackend::image_input(const ImageInputDescription& d) {
-  return std::make_unique<RecordedImageInput>(*this, inner_.image_input(d));
-}
-std::unique_ptr<Optimizer> RecordingBackend::optimizer(const OptimizerDescription& d) {
-  return std::make_unique<RecordedOptimizer>(*this, inner_.optimizer(d));
-}
-std::unique_ptr<ClipNorm> RecordingBackend::clip_norm(const ClipNormDescription& d) {
-  return std::make_unique<RecordedClipNorm>(*this, inner_.clip_norm(d));
-}
-std::unique_ptr<OrderedSum> RecordingBackend::ordered_sum(const OrderedSumDescription& d) {
-  return std::make_unique<RecordedOrderedSum>(*this, inner_.ordered_sum(d));
-}
-std::unique_ptr<Cast> RecordingBackend::cast(const CastDescription& d) {
-  return std::make_unique<RecordedCast>(*this, inner_.cast(d));
-}
-std::unique_ptr<MovingAverage> RecordingBackend::moving_average(const MovingAverageDescription& d) {
-  return std::make_unique<RecordedMovingAverage>(*this, inner_.moving_average(d));
-}
-std::unique_ptr<Hash> RecordingBackend::hash(const HashDescription& d) {
-  return std::make_unique<RecordedHash>(*this, inner_.hash(d));
 }
 
 }  // namespace lockstep::test

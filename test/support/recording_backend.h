@@ -8,13 +8,24 @@
 // a step are run call by call, or captured and launched as a whole (queued_streams.h).
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 
 #include "lockstep/backend.h"
+#include "lockstep/ops/batch_norm.h"
+#include "lockstep/ops/cast.h"
+#include "lockstep/ops/clip_norm.h"
+#include "lockstep/ops/conv2d.h"
+#include "lockstep/ops/cross_entropy.h"
+#include "lockstep/ops/hash.h"
+#include "lockstep/ops/image_input.h"
+#include "lockstep/ops/matmul.h"
+#include "lockstep/ops/moving_average.h"
+#include "lockstep/ops/optimizer.h"
+#include "lockstep/ops/ordered_sum.h"
+#include "lockstep/ops/pool2d.h"
 #include "test/support/queued_streams.h"
 #include "test/support/recording.h"
 
@@ -57,21 +68,8 @@ class RecordingBackend final : public Backend {
   }
   std::string check_precision(Precision precision) const override { return inner_.check_precision(precision); }
 
-  std::unique_ptr<Conv2d> conv2d(const Conv2dDescription&) override;
-  std::unique_ptr<Pool2d> pool2d(const Pool2dDescription&) override;
-  std::unique_ptr<BatchNorm> batch_norm(const BatchNormDescription&) override;
-  std::unique_ptr<Matmul> matmul(const MatmulDescription&) override;
-  std::unique_ptr<SoftmaxCrossEntropy> softmax_cross_entropy(const SoftmaxCrossEntropyDescription&) override;
-  std::unique_ptr<ImageInput> image_input(const ImageInputDescription&) override;
-  std::unique_ptr<Optimizer> optimizer(const OptimizerDescription&) override;
-  std::unique_ptr<ClipNorm> clip_norm(const ClipNormDescription&) override;
-  std::unique_ptr<OrderedSum> ordered_sum(const OrderedSumDescription&) override;
-  std::unique_ptr<Cast> cast(const CastDescription&) override;
-  std::unique_ptr<MovingAverage> moving_average(const MovingAverageDescription&) override;
-  std::unique_ptr<Hash> hash(const HashDescription&) override;
-
-  // For its parts
-  void run(const std::string& what, Stream& stream, std::function<void(Stream& inner)> work);
+  /// The inner backend's op itself: its calls go through the queue of the stream that they are given.
+  std::unique_ptr<Op> make_op(const OpRequest& request) override { return inner_.make_op(request); }
 
  private:
   class PinnedMemory;
@@ -83,7 +81,6 @@ class RecordingBackend final : public Backend {
   Backend& inner_;
   const std::string uuid_;
   std::unique_ptr<Stream> inner_stream_;
-  std::mutex inner_mutex_;
   const GraphCapture graph_capture_;
   QueuedDevice queues_;
   mutable std::mutex mutex_;

@@ -162,7 +162,7 @@ UnitInputs make_inputs(const Pool2dDescription& d, std::uint32_t stream) {
 UnitOutputs run(Backend& backend, const Conv2dDescription& d, const UnitInputs& in, const UnitModes& modes) {
   UnitRun<Conv2d, Conv2dDescription> unit(backend, d, in, modes);
   Device& device = unit.device();
-  const auto op = backend.conv2d(d);
+  const auto op = backend.make(d);
   const OpMemory memory = device.op_memory(op->needs());
   const auto layout = op->weight_layout();
   std::vector<float> packed(layout->n_elements());
@@ -199,7 +199,7 @@ UnitOutputs run(Backend& backend, const Conv2dDescription& d, const UnitInputs& 
 
 UnitOutputs run(Backend& backend, const Pool2dDescription& d, const UnitInputs& in, const UnitModes& modes) {
   UnitRun<Pool2d, Pool2dDescription> unit(backend, d, in, modes);
-  const auto op = backend.pool2d(d);
+  const auto op = backend.make(d);
   const OpMemory memory = unit.device().op_memory(op->needs());
   op->forward(unit.forward(), memory, unit.device().stream());
   UnitOutputs out;

@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "lockstep/backend.h"
-#include "lockstep/op.h"
+#include "lockstep/ops/conv2d.h"
+#include "lockstep/ops/pool2d.h"
 
 namespace lockstep::test {
 

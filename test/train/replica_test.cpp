@@ -11,6 +11,7 @@
 #include <functional>
 #include <limits>
 
+#include "lockstep/ops/parameter_segment.h"
 #include "test/reference/backend.h"
 #include "test/support/cuda_on_host/backend.h"
 #include "test/train/small_run.h"

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/cpu/base/context.h"
+#include "lockstep/dtype.h"
 #include "lockstep/error.h"
 #include "lockstep/op.h"
 

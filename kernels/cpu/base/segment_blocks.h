@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "lockstep/op.h"
+#include "lockstep/ops/parameter_segment.h"
 
 namespace lockstep::cpu {
 

@@ -6,7 +6,16 @@
 
 #include "kernels/cuda/base/device_description.h"
 
+namespace lockstep {
+class Algorithms;
+}
+
 namespace lockstep::cuda {
+
+struct CudaOptions {
+  /// How much of a convolution's unit is fused (conv2d_plan.h): a level's name; empty: each convolution's fastest.
+  std::string convolution{};
+};
 
 struct CudaContext {
   int device = 0;
@@ -15,11 +24,8 @@ struct CudaContext {
   std::string device_name{};
   /// Ops are planned for the device described, on a machine without it, and cannot run; null: for `device`.
   std::shared_ptr<const DeviceDescription> described{};
-};
-
-struct CudaOptions {
-  /// How much of a convolution's unit is fused (conv2d.h): a level's name; empty: each convolution's fastest.
-  std::string convolution{};
+  CudaOptions options{};
+  Algorithms* algorithms = nullptr;  // of ops that have several; null: a fixed one
 };
 
 }  // namespace lockstep::cuda

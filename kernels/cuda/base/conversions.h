@@ -6,7 +6,9 @@
 #include <cstdint>
 
 #include "kernels/cuda/base/context.h"
-#include "lockstep/op.h"
+#include "lockstep/dtype.h"
+#include "lockstep/event.h"
+#include "lockstep/shape.h"
 
 namespace lockstep::cuda {
 

@@ -10,7 +10,7 @@
 
 #include "kernels/cuda/base/launch.h"
 #include "kernels/cuda/base/numbers.h"
-#include "lockstep/op.h"
+#include "lockstep/ops/parameter_segment.h"
 
 namespace lockstep::cuda {
 

@@ -38,8 +38,9 @@ class CudaOnHost final : public cuda::OpsBackend {
  public:
   // Few multiprocessors, so that loops over what is beyond a grid are run too.
   CudaOnHost(const std::string& convolution, std::shared_ptr<Algorithms> algorithms)
-      : OpsBackend({.device = 0, .multiprocessors = 3, .compute_capability = 90}, std::move(algorithms),
-                   {.convolution = convolution}) {}
+      : OpsBackend(
+            {.device = 0, .multiprocessors = 3, .compute_capability = 90, .options = {.convolution = convolution}},
+            std::move(algorithms)) {}
 
   std::string name() const override { return "cuda"; }
   DeviceInfo device() const override {
@@ -66,7 +67,9 @@ class CudaOnHost final : public cuda::OpsBackend {
   void fill_zero(void* target, std::size_t size_bytes, Stream&) override {
     if (size_bytes > 0) std::memset(target, 0, size_bytes);
   }
-  void count(StreamProgress* progress, std::uint64_t what, Stream& stream) override { cuda::count(progress, what, stream); }
+  void count(StreamProgress* progress, std::uint64_t what, Stream& stream) override {
+    cuda::count(progress, what, stream);
+  }
   std::string check_precision(Precision) const override { return ""; }
 
  private:

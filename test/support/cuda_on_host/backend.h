@@ -9,7 +9,7 @@
 namespace lockstep::test {
 
 /// Work is done when its call returns. What cuDNN and cuBLASLt do on a device is done by plain loops in double.
-/// `convolution`: the level of fusion that convolutions are done at (kernels/cuda/conv2d.h); empty: as usual.
+/// `convolution`: the level of fusion that convolutions are done at (kernels/cuda/conv2d_plan.h); empty: as usual.
 std::unique_ptr<Backend> make_cuda_on_host_backend(const std::string& convolution = "",
                                                    std::shared_ptr<Algorithms> algorithms = nullptr);
 

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/base/numbers.h"
 #include "kernels/cuda/matmul_bare.h"
+#include "lockstep/ops/activation_function.h"
 
 namespace lockstep::cuda {
 namespace {

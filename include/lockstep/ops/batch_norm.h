@@ -1,0 +1,74 @@
+// Batch norm, divided so that its parts can be fused with the neighbouring convolutions. The producer of x gives the
+// sums, which may be all-reduced over ranks in between; `finalize` makes scale and bias; the consumer applies them
+// (normalization.h). Formulas: Ioffe and Szegedy, "Batch Normalization", 2015, algorithm 1. The variance is biased in
+// the scale and unbiased in batch_statistics, as in PyTorch.
+// Planning throws op_description for impossible shapes.
+#pragma once
+
+#include "lockstep/dtype.h"
+#include "lockstep/op.h"
+#include "lockstep/shape.h"
+
+namespace lockstep {
+
+class BatchNorm;
+
+struct BatchNormDescription {
+  using Op = BatchNorm;
+  static constexpr std::string_view kName = "batch_norm";
+
+  Shape x;  // (N, H, W, C)
+  DType dtype = DType::fp32;
+  Layout layout = Layout::nhwc;
+  double n_rows = 0;  // elements per channel that the sums cover: N*H*W, of all ranks if synchronised
+  float epsilon = 1e-5f;
+};
+
+class BatchNorm : public Op {
+ public:
+  struct Finalize {
+    const double* statistics = nullptr;    // (2, C): sum x, sum x^2
+    const float* gamma = nullptr;          // (C)
+    const float* beta = nullptr;           // (C)
+    float* scale_bias = nullptr;           // (2, C), overwritten: gamma / stddev, beta - mean * gamma / stddev
+    float* mean_inverse_stddev = nullptr;  // (2, C), overwritten
+    float* batch_statistics = nullptr;     // (2, C): weight * (mean, unbiased variance); null: not wanted
+    float batch_statistics_weight = 1.0f;  // 1 / (ranks * micro-batches)
+    GradientMode batch_statistics_mode = GradientMode::overwrite;
+  };
+  struct FinalizeInference {
+    const float* running_mean = nullptr;      // (C)
+    const float* running_variance = nullptr;  // (C)
+    const float* gamma = nullptr;
+    const float* beta = nullptr;
+    float* scale_bias = nullptr;  // (2, C), overwritten
+  };
+  struct Backward {
+    const double* sums = nullptr;        // (2, C): sum dz, sum dz * x_hat over n_rows rows
+    const double* local_sums = nullptr;  // the same over this rank's rows only; equal to `sums` unless synchronised
+    const void* dz = nullptr;
+    const void* x = nullptr;
+    const float* gamma = nullptr;
+    const float* mean_inverse_stddev = nullptr;  // (2, C)
+    void* dx = nullptr;                          // overwritten; may be dz
+    float* dgamma = nullptr;                     // from local_sums, so that the sum over ranks is the gradient
+    float* dbeta = nullptr;
+    GradientMode parameter_mode = GradientMode::overwrite;
+  };
+  void finalize(const Finalize& args, const OpMemory& memory, Stream& stream) {
+    submit("batch_norm.finalize", &BatchNorm::run_finalize, args, memory, stream);
+  }
+  void finalize_inference(const FinalizeInference& args, const OpMemory& memory, Stream& stream) {
+    submit("batch_norm.finalize_inference", &BatchNorm::run_finalize_inference, args, memory, stream);
+  }
+  void backward(const Backward& args, const OpMemory& memory, Stream& stream) {
+    submit("batch_norm.backward", &BatchNorm::run_backward, args, memory, stream);
+  }
+
+ private:
+  virtual void run_finalize(const Finalize& args, const OpMemory& memory, Stream& stream) = 0;
+  virtual void run_finalize_inference(const FinalizeInference& args, const OpMemory& memory, Stream& stream) = 0;
+  virtual void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) = 0;
+};
+
+}  // namespace lockstep

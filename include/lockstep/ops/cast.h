@@ -1,0 +1,37 @@
+// target = source, elementwise, rounded to nearest, ties to even: fp32 to bf16 or fp16, or back.
+// Planning throws not_supported for other pairs of types.
+#pragma once
+
+#include <cstddef>
+
+#include "lockstep/dtype.h"
+#include "lockstep/op.h"
+
+namespace lockstep {
+
+class Cast;
+
+struct CastDescription {
+  using Op = Cast;
+  static constexpr std::string_view kName = "cast";
+
+  DType from = DType::fp32;
+  DType to = DType::bf16;
+};
+
+class Cast : public Op {
+ public:
+  struct Apply {
+    const void* source = nullptr;
+    void* target = nullptr;  // does not overlap
+    std::size_t n_elements = 0;
+  };
+  void apply(const Apply& args, const OpMemory& memory, Stream& stream) {
+    submit("cast.apply", &Cast::run_apply, args, memory, stream);
+  }
+
+ private:
+  virtual void run_apply(const Apply& args, const OpMemory& memory, Stream& stream) = 0;
+};
+
+}  // namespace lockstep

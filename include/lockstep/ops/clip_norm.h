@@ -1,0 +1,50 @@
+// Global norm of the gradients and the clipping coefficient min(1, max_norm / (norm + 1e-6)), as in PyTorch.
+// The norm is over segments in order, each summed in fp64 in a fixed order. max_norm 0: coefficient 1.
+// Decides on the device whether the step is applied: norm and mean loss are finite, the loss at most the limit.
+//
+// The loss is a mean over the samples that the step counts on all ranks, and their number is known only now. Gradients
+// come with the weight 1 / nominal_count. The norm and the coefficient are multiplied by nominal_count / count, which
+// is exactly 1 if every sample is counted. A step that counts nothing has no mean loss and is not applied.
+//
+// With a loss scale, the norm is that of gradients / scale, the coefficient is divided by the scale, so that gradients
+// times it are what they are without, and the scale becomes that of the next step (loss_scale.h).
+#pragma once
+
+#include <vector>
+
+#include "lockstep/loss_scale.h"
+#include "lockstep/op.h"
+#include "lockstep/ops/parameter_segment.h"
+#include "lockstep/ops/step_scalars.h"
+
+namespace lockstep {
+
+class ClipNorm;
+
+struct ClipNormDescription {
+  using Op = ClipNorm;
+  static constexpr std::string_view kName = "clip_norm";
+
+  std::vector<ParameterSegment> segments{};
+  float max_norm = 0;
+  LossScaling loss_scaling{};  // for Apply::loss_scale
+};
+
+class ClipNorm : public Op {
+ public:
+  struct Apply {
+    const float* gradients = nullptr;
+    const LossSums* sums = nullptr;   // of the step
+    StepScalars* scalars = nullptr;   // clip_coefficient and is_applied are written
+    LossScale* loss_scale = nullptr;  // that of the gradients on entry, of the next step's on return; null: 1
+    double* norm = nullptr;           // written
+  };
+  void apply(const Apply& args, const OpMemory& memory, Stream& stream) {
+    submit("clip_norm.apply", &ClipNorm::run_apply, args, memory, stream);
+  }
+
+ private:
+  virtual void run_apply(const Apply& args, const OpMemory& memory, Stream& stream) = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,79 @@
+// Convolution (cross-correlation) without bias, of x or of a pending normalisation z of x (normalization.h):
+//     y[n,h,w,k] = sum_{r,s,c} z[n, h*stride+r-padding, w*stride+s-padding, c] * weight[k,c,r,s]
+// Shapes: x (N, H, W, C), y (N, H', W', K), the weight (K, C, R, S) in canonical form and as weight_layout() says in
+// memory. Optionally the forward pass sums y and y^2 per output channel, which the next batch norm needs.
+// Planning throws op_description for impossible shapes, and not_supported for types and layouts that the backend does
+// not have.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "lockstep/dtype.h"
+#include "lockstep/op.h"
+#include "lockstep/ops/normalization.h"
+#include "lockstep/shape.h"
+
+namespace lockstep {
+
+class Conv2d;
+
+struct Conv2dDescription {
+  using Op = Conv2d;
+  static constexpr std::string_view kName = "conv2d";
+
+  Shape x;  // (N, H, W, C)
+  std::int64_t out_channels = 0;
+  int window = 3;  // R = S
+  int stride = 1;
+  int padding = 1;
+  DType dtype = DType::fp32;  // of x, y, weights in compute
+  bool tf32 = false;          // fp32 may be rounded to tf32 inside the multiply
+  Layout x_layout = Layout::nhwc;
+  Layout y_layout = Layout::nhwc;
+  std::optional<InputNormalization> normalization{};       // of x
+  bool statistics = false;                                 // of y: sum and sum of squares per output channel
+  bool input_gradient = true;                              // false: the network's first layer
+  bool inference = false;                                  // backward is never called
+  std::shared_ptr<const ParameterLayout> weight_layout{};  // null: the op's choice
+
+  /// (N, H', W', K)
+  Shape y() const {
+    return {x[0], (x[1] + 2 * padding - window) / stride + 1, (x[2] + 2 * padding - window) / stride + 1, out_channels};
+  }
+};
+
+class Conv2d : public Op {
+ public:
+  struct Forward {
+    const void* x = nullptr;
+    const float* weight = nullptr;  // in weight_layout()
+    void* y = nullptr;
+    double* statistics = nullptr;  // (2, K), overwritten: sum y, sum y^2
+    NormalizationForward normalization;
+  };
+  struct Backward {
+    const void* dy = nullptr;
+    const void* x = nullptr;  // as in forward
+    const float* weight = nullptr;
+    float* dweight = nullptr;  // in weight_layout()
+    GradientMode dweight_mode = GradientMode::overwrite;
+    void* dx = nullptr;  // only without normalisation; with it NormalizationBackward::dz
+    GradientMode dx_mode = GradientMode::overwrite;
+    NormalizationForward normalization;  // the same pointers as in forward; z holds what forward stored
+    NormalizationBackward gradient;
+  };
+  virtual std::shared_ptr<const ParameterLayout> weight_layout() const = 0;
+  void forward(const Forward& args, const OpMemory& memory, Stream& stream) {
+    submit("conv2d.forward", &Conv2d::run_forward, args, memory, stream);
+  }
+  void backward(const Backward& args, const OpMemory& memory, Stream& stream) {
+    submit("conv2d.backward", &Conv2d::run_backward, args, memory, stream);
+  }
+
+ private:
+  virtual void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) = 0;
+  virtual void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,55 @@
+// Softmax cross entropy with label smoothing e over K classes (Szegedy et al., "Rethinking the Inception Architecture
+// for Computer Vision", 2016, section 7), as in PyTorch:
+//     loss_n = -sum_k q_k log softmax(logits_n)_k,  q_k = (1-e) [k == label] + e / K
+//     dlogits = loss_scale * loss_weight * (softmax - q)
+// A negative label is not counted and has no gradient. Planning throws op_description for impossible sizes.
+#pragma once
+
+#include "lockstep/dtype.h"
+#include "lockstep/loss_scale.h"
+#include "lockstep/op.h"
+#include "lockstep/ops/step_scalars.h"
+
+namespace lockstep {
+
+class SoftmaxCrossEntropy;
+
+struct SoftmaxCrossEntropyDescription {
+  using Op = SoftmaxCrossEntropy;
+  static constexpr std::string_view kName = "cross_entropy";
+
+  std::int64_t rows = 0;
+  std::int64_t classes = 0;
+  float label_smoothing = 0;
+  DType dtype = DType::fp32;
+  bool inference = false;
+};
+
+class SoftmaxCrossEntropy : public Op {
+ public:
+  struct Forward {
+    const void* logits = nullptr;          // (rows, classes)
+    const std::int32_t* labels = nullptr;  // (rows)
+    LossSums* sums = nullptr;
+    GradientMode sums_mode = GradientMode::overwrite;
+  };
+  struct Backward {
+    const void* logits = nullptr;
+    const std::int32_t* labels = nullptr;
+    const StepScalars* scalars = nullptr;
+    const LossScale* loss_scale = nullptr;  // null: 1
+    void* dlogits = nullptr;                // overwritten
+  };
+  void forward(const Forward& args, const OpMemory& memory, Stream& stream) {
+    submit("cross_entropy.forward", &SoftmaxCrossEntropy::run_forward, args, memory, stream);
+  }
+  void backward(const Backward& args, const OpMemory& memory, Stream& stream) {
+    submit("cross_entropy.backward", &SoftmaxCrossEntropy::run_backward, args, memory, stream);
+  }
+
+ private:
+  virtual void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) = 0;
+  virtual void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) = 0;
+};
+
+}  // namespace lockstep

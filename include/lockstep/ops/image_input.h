@@ -1,0 +1,48 @@
+// uint8 images to the network's input: random crop from an image padded with zero bytes, horizontal flip,
+// (x / 255 - mean) / stddev. Padded pixels are (0 - mean) / stddev, as in torchvision's ToTensor and Normalize applied
+// to padded bytes of value 0. Each draw is Philox(seed, crop or flip, sample, epoch): block 0 gives the row (number 0)
+// and the column (number 1) in [0, 2*padding], and the flip (lowest bit).
+// Planning throws op_description where mean and stddev do not fit the channels.
+#pragma once
+
+#include <vector>
+
+#include "lockstep/dtype.h"
+#include "lockstep/op.h"
+#include "lockstep/ops/step_scalars.h"
+#include "lockstep/shape.h"
+
+namespace lockstep {
+
+class ImageInput;
+
+struct ImageInputDescription {
+  using Op = ImageInput;
+  static constexpr std::string_view kName = "image_input";
+
+  Shape x;  // (N, H, W, C) uint8 in, the same in dtype out
+  DType dtype = DType::fp32;
+  std::vector<float> mean{};    // (C), of values in [0, 1]
+  std::vector<float> stddev{};  // (C)
+  int crop_padding = 0;         // 0: no crop
+  bool flip = false;
+  std::uint32_t seed = 0;
+};
+
+class ImageInput : public Op {
+ public:
+  struct Forward {
+    const std::uint8_t* images = nullptr;       // (N, H, W, C)
+    const std::uint32_t* sample_ids = nullptr;  // (N), position in the file
+    const StepScalars* scalars = nullptr;       // epoch
+    void* y = nullptr;                          // (N, H, W, C)
+  };
+  void forward(const Forward& args, const OpMemory& memory, Stream& stream) {
+    submit("image_input.forward", &ImageInput::run_forward, args, memory, stream);
+  }
+
+ private:
+  virtual void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,65 @@
+// Matmul with bias and activation: y (M, out) = f(z), z = x (M, in) * weight^T (in, out) + bias (out)
+//     dz = f'(z) * dy;  dx = dz * weight,  dweight = dz^T * x,  dbias = sum over rows of dz
+// The weight is (out, in) in canonical form and as weight_layout() says in memory.
+// Planning throws op_description for sizes below 1, and not_supported for types that the backend does not have.
+#pragma once
+
+#include <memory>
+
+#include "lockstep/dtype.h"
+#include "lockstep/op.h"
+#include "lockstep/ops/activation_function.h"
+
+namespace lockstep {
+
+class Matmul;
+
+struct MatmulDescription {
+  using Op = Matmul;
+  static constexpr std::string_view kName = "matmul";
+
+  std::int64_t rows = 0;  // M
+  std::int64_t in_features = 0;
+  std::int64_t out_features = 0;
+  DType dtype = DType::fp32;
+  bool tf32 = false;  // fp32 may be rounded to tf32 inside the multiply
+  bool bias = true;
+  ActivationFunction activation = ActivationFunction::none;
+  bool input_gradient = true;
+  bool inference = false;
+  std::shared_ptr<const ParameterLayout> weight_layout{};  // null: the op's choice; canonical (out, in)
+};
+
+class Matmul : public Op {
+ public:
+  struct Forward {
+    const void* x = nullptr;  // (M, in)
+    const float* weight = nullptr;
+    const float* bias = nullptr;  // (out)
+    void* y = nullptr;            // (M, out), overwritten
+  };
+  struct Backward {
+    const void* dy = nullptr;
+    const void* x = nullptr;
+    const void* y = nullptr;  // of forward, with relu; else not read
+    const float* weight = nullptr;
+    void* dx = nullptr;
+    GradientMode dx_mode = GradientMode::overwrite;
+    float* dweight = nullptr;
+    float* dbias = nullptr;
+    GradientMode parameter_mode = GradientMode::overwrite;
+  };
+  virtual std::shared_ptr<const ParameterLayout> weight_layout() const = 0;
+  void forward(const Forward& args, const OpMemory& memory, Stream& stream) {
+    submit("matmul.forward", &Matmul::run_forward, args, memory, stream);
+  }
+  void backward(const Backward& args, const OpMemory& memory, Stream& stream) {
+    submit("matmul.backward", &Matmul::run_backward, args, memory, stream);
+  }
+
+ private:
+  virtual void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) = 0;
+  virtual void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,40 @@
+// A pending normalisation: the end of a batch norm, computed inside the convolution or pooling that reads its result.
+//     z = act(scale * x + bias)                                   residual none
+//     z = act(scale * x + bias + r)                               residual plain
+//     z = act((scale * x + bias) + (scale2 * r + bias2))          residual normalized
+// with act = ReLU or identity, and scale, bias (C) as BatchNorm::finalize made them. Its backward pass computes
+//     dz   = act'(z) * (data gradient + added)          the gradient before the activation
+//     sums = (sum dz, sum dz * x_hat), x_hat = (x - mean) * inverse_stddev, over all rows, per channel
+// and BatchNorm::backward turns dz and the (possibly all-reduced) sums into dx. The gradient of a plain residual is dz
+// itself. What a cuDNN graph can do in one kernel is one op; a backend that cannot fuse does it in several passes and
+// says so in Op::describe().
+#pragma once
+
+#include <cstdint>
+
+namespace lockstep {
+
+struct InputNormalization {
+  enum class Residual : std::uint8_t { none, plain, normalized };
+  Residual residual = Residual::none;
+  bool relu = true;
+  bool store = false;  // z has other readers too: write it to NormalizationForward::z
+};
+
+struct NormalizationForward {
+  const float* scale_bias = nullptr;           // (2, C): scale, then bias
+  const void* residual = nullptr;              // shape of x
+  const float* residual_scale_bias = nullptr;  // (2, C), residual normalized
+  void* z = nullptr;                           // shape of x, written if `store`
+};
+
+struct NormalizationBackward {
+  const float* mean_inverse_stddev = nullptr;           // (2, C): mean, then 1 / sqrt(variance + epsilon)
+  const float* residual_mean_inverse_stddev = nullptr;  // (2, C), residual normalized
+  const void* added = nullptr;                          // shape of x or null: another gradient of z
+  void* dz = nullptr;                                   // shape of x, overwritten; may be `added`
+  double* sums = nullptr;                               // (2, C), overwritten: sum dz, sum dz * x_hat
+  double* residual_sums = nullptr;                      // (2, C), residual normalized: sum dz, sum dz * r_hat
+};
+
+}  // namespace lockstep

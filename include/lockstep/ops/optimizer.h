@@ -1,0 +1,59 @@
+// The update of all parameters. g is the gradient times StepScalars::clip_coefficient.
+// SGD as in PyTorch: g += decay*w; v = momentum*v + g (first step: v = g); g = nesterov ? g + momentum*v : v; w -= lr*g
+// AdamW as in PyTorch (decoupled decay): w *= 1 - lr*decay; m, v moments; w -= lr * m*c1 / (sqrt(v*c2) + epsilon)
+// LARS (You, Gitman and Ginsburg, "Large Batch Training of Convolutional Networks", 2017, algorithm 1): SGD, its
+//     g + decay*w times the trust ratio  trust_coefficient * |w| / (|g| + decay*|w| + epsilon)
+// of each segment that decays, Euclidean norms, g clipped; ratio 1 where |w| or |g| is 0. As in PyTorch's
+// implementations the learning rate stays outside of the momentum; the paper has it inside, which differs where it
+// changes. Norms are in fp64, in a fixed order.
+// A skipped step (StepScalars::is_applied 0) leaves parameters and state as they are; the next step's correction counts
+// it.
+#pragma once
+
+#include <vector>
+
+#include "lockstep/op.h"
+#include "lockstep/ops/parameter_segment.h"
+#include "lockstep/ops/step_scalars.h"
+
+namespace lockstep {
+
+class Optimizer;
+
+struct OptimizerDescription {
+  using Op = Optimizer;
+  static constexpr std::string_view kName = "optimizer";
+
+  enum class Kind : std::uint8_t { sgd, adamw, lars };
+  Kind kind = Kind::sgd;
+  float momentum = 0;
+  bool nesterov = false;
+  float weight_decay = 0;
+  double beta1 = 0.9;  // double, since AdamW takes 1 - beta
+  double beta2 = 0.999;
+  float epsilon = 1e-8f;
+  float trust_coefficient = 0.001f;
+  std::vector<ParameterSegment> segments{};
+  std::size_t n_elements = 0;  // of the parameter arena
+
+  /// fp32 values per element of the parameter arena: 0, 1 (momentum) or 2 (moments), one after the other.
+  int n_states() const { return kind == Kind::adamw ? 2 : (momentum != 0.0f ? 1 : 0); }
+};
+
+class Optimizer : public Op {
+ public:
+  struct Apply {
+    float* parameters = nullptr;
+    const float* gradients = nullptr;
+    float* state = nullptr;  // zero before step 0; (n_states, n_elements)
+    const StepScalars* scalars = nullptr;
+  };
+  void apply(const Apply& args, const OpMemory& memory, Stream& stream) {
+    submit("optimizer.apply", &Optimizer::run_apply, args, memory, stream);
+  }
+
+ private:
+  virtual void run_apply(const Apply& args, const OpMemory& memory, Stream& stream) = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,63 @@
+// One leaf of a sum in the order of a fixed binary tree, so that the sum has the same bits on any number of ranks:
+//     target = open[0] + (open[1] + ... (open[n-1] + value))
+// elementwise, each addition rounded once. `open` are sums of subtrees that wait for their other half, the outermost
+// first. Without any, the op is a copy.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <ranges>
+
+#include "lockstep/dtype.h"
+#include "lockstep/error.h"
+#include "lockstep/op.h"
+
+namespace lockstep {
+
+class OrderedSum;
+
+struct OrderedSumDescription {
+  using Op = OrderedSum;
+  static constexpr std::string_view kName = "ordered_sum";
+
+  DType dtype = DType::fp32;  // fp32 or fp64
+};
+
+class OrderedSum : public Op {
+ public:
+  /// A list of pointers inside the arguments, since these are copied where a stream has a queue.
+  class Open {
+   public:
+    static constexpr std::size_t kMax = 64;  // the depth of the tree; no number of leaves needs more
+    Open() = default;
+    /// Of any range of pointers. Throws internal where it is longer than kMax.
+    template <std::ranges::contiguous_range Pointers>
+    Open(const Pointers& pointers) : size_(std::ranges::size(pointers)) {
+      require(size_ <= kMax, ErrorCode::internal, "an ordered sum over a tree of depth {}", size_);
+      std::ranges::copy(pointers, pointers_.begin());
+    }
+    std::size_t size() const { return size_; }
+    bool empty() const { return size_ == 0; }
+    const void* operator[](std::size_t i) const { return pointers_[i]; }
+
+   private:
+    std::array<const void*, kMax> pointers_{};
+    std::size_t size_ = 0;
+  };
+
+  struct Apply {
+    const void* value = nullptr;
+    Open open{};
+    void* target = nullptr;  // may be `value` or one of `open`
+    std::size_t begin = 0;   // elements [begin, begin + n_elements) of each
+    std::size_t n_elements = 0;
+  };
+  void apply(const Apply& args, const OpMemory& memory, Stream& stream) {
+    submit("ordered_sum.apply", &OrderedSum::run_apply, args, memory, stream);
+  }
+
+ private:
+  virtual void run_apply(const Apply& args, const OpMemory& memory, Stream& stream) = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,30 @@
+// What changes from step to step: one struct in the backend's memory, never kernel arguments, so that a step can be
+// captured once. And the sums that a step reports.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+namespace lockstep {
+
+struct StepScalars {
+  float learning_rate = 0;
+  double nominal_count = 1;    // of the step, if every sample is counted (LossSums): what loss_weight assumes
+  float loss_weight = 0;       // 1 / nominal_count: gradients are then summed over ranks
+  float clip_coefficient = 1;  // written by ClipNorm on the device, read by the optimizer; has 1 / loss scale in it
+  float loss_limit = std::numeric_limits<float>::infinity();  // a mean loss above it is a spike: the step is skipped
+  std::uint32_t is_applied = 1;  // 0: the step is skipped; written by ClipNorm on the device, obeyed by what updates
+  float adam_correction1 = 1;    // 1 / (1 - beta1^t)
+  float adam_correction2 = 1;    // 1 / (1 - beta2^t)
+  std::uint32_t epoch = 0;
+  std::uint32_t step = 0;
+};
+
+/// What a step reports, summed over ranks by the trainer. In exchange memory (communicator.h).
+struct LossSums {
+  double loss = 0;     // sum over samples, not weighted
+  double correct = 0;  // samples whose greatest logit is the label's; the first of equals
+  double count = 0;    // samples that were counted (label >= 0)
+};
+
+}  // namespace lockstep

@@ -1,0 +1,141 @@
+// Batch norm's own parts (lockstep/ops/batch_norm.h): statistics to scale and bias, and dz with its sums to dx.
+// Its sums and its application are passes of the neighbouring ops (normalization.h).
+#include <cmath>
+#include <memory>
+
+#include "kernels/cpu/base/context.h"
+#include "kernels/cpu/base/simd.h"
+#include "kernels/cpu/normalization_tiling.h"
+#include "lockstep/error.h"
+#include "lockstep/ops/batch_norm.h"
+
+namespace lockstep::cpu {
+
+template <typename E>
+struct BatchNormBackwardTask {
+  const float* dz_factor = nullptr;  // (width), like the three below
+  const float* x_factor = nullptr;
+  const float* mean = nullptr;
+  const float* constant = nullptr;
+  const E* dz = nullptr;
+  const E* x = nullptr;
+  E* dx = nullptr;
+};
+
+}  // namespace lockstep::cpu
+
+#define LOCKSTEP_KERNELS "kernels/cpu/batch_norm_kernels.h"
+#include "kernels/cpu/base/each_isa.h"
+
+namespace lockstep::cpu {
+namespace {
+
+constexpr int kBackwardTensors = 3;
+constexpr int kCoefficients = 4;
+
+class CpuBatchNorm final : public BatchNorm {
+ public:
+  CpuBatchNorm(const BatchNormDescription& d, const CpuContext& context)
+      : description_(d),
+        channels_(d.x[3]),
+        tiling_({d.x[0], d.x[1] * d.x[2], d.x[3], d.layout, d.dtype}, context, kBackwardTensors) {}
+
+  OpNeeds needs() const override {
+    OpNeeds needs;
+    needs.backward_workspace_bytes = static_cast<std::size_t>(kCoefficients * tiling_.width) * sizeof(float);
+    return needs;
+  }
+
+  std::string describe() const override {
+    return "own kernels: scale and bias in fp64; backward one pass over dz and x";
+  }
+
+  void run_finalize(const Finalize& args, const OpMemory&, Stream&) override {
+    const std::int64_t n_channels = channels_;
+    const double n = description_.n_rows;
+    for (std::int64_t c = 0; c < n_channels; ++c) {
+      const double mean = args.statistics[c] / n;
+      const double deviations = args.statistics[n_channels + c] - mean * args.statistics[c];  // sum (x - mean)^2
+      const double variance = deviations < 0 ? 0 : deviations / n;  // rounding may make it negative; a NaN stays
+      const double inverse_stddev = 1.0 / std::sqrt(variance + description_.epsilon);
+      const double scale = args.gamma[c] * inverse_stddev;
+      args.scale_bias[c] = static_cast<float>(scale);
+      args.scale_bias[n_channels + c] = static_cast<float>(args.beta[c] - mean * scale);
+      args.mean_inverse_stddev[c] = static_cast<float>(mean);
+      args.mean_inverse_stddev[n_channels + c] = static_cast<float>(inverse_stddev);
+      if (args.batch_statistics == nullptr || args.batch_statistics_mode == GradientMode::skip) continue;
+      const double weight = args.batch_statistics_weight;
+      const double unbiased = n > 1 ? variance * n / (n - 1.0) : variance;
+      put(args.batch_statistics[c], weight * mean, args.batch_statistics_mode);
+      put(args.batch_statistics[n_channels + c], weight * unbiased, args.batch_statistics_mode);
+    }
+  }
+
+  void run_finalize_inference(const FinalizeInference& args, const OpMemory&, Stream&) override {
+    for (std::int64_t c = 0; c < channels_; ++c) {
+      const double variance = args.running_variance[c];
+      const double scale = args.gamma[c] / std::sqrt(variance + description_.epsilon);
+      args.scale_bias[c] = static_cast<float>(scale);
+      args.scale_bias[channels_ + c] = static_cast<float>(args.beta[c] - args.running_mean[c] * scale);
+    }
+  }
+
+  // dx = gamma * inverse_stddev * (dz - sum dz / n - x_hat * sum(dz * x_hat) / n)
+  void run_backward(const Backward& args, const OpMemory& memory, Stream&) override {
+    const std::int64_t width = tiling_.width;
+    float* dz_factor = static_cast<float*>(memory.workspace);
+    float* x_factor = dz_factor + width;
+    float* mean = x_factor + width;
+    float* constant = mean + width;
+    for (std::int64_t i = 0; i < width; ++i) {
+      const std::int64_t c = i % channels_;
+      const double inverse_stddev = args.mean_inverse_stddev[channels_ + c];
+      const double scale = args.gamma[c] * inverse_stddev;
+      dz_factor[i] = static_cast<float>(scale);
+      x_factor[i] = static_cast<float>(-scale * inverse_stddev * args.sums[channels_ + c] / description_.n_rows);
+      mean[i] = args.mean_inverse_stddev[c];
+      constant[i] = static_cast<float>(-scale * args.sums[c] / description_.n_rows);
+    }
+    if (args.parameter_mode != GradientMode::skip) {
+      for (std::int64_t c = 0; c < channels_; ++c) {
+        put(args.dbeta[c], args.local_sums[c], args.parameter_mode);
+        put(args.dgamma[c], args.local_sums[channels_ + c], args.parameter_mode);
+      }
+    }
+    with_elements(description_.dtype, [&](auto element) {
+      using E = decltype(element);
+      const BatchNormBackwardTask<E> task{.dz_factor = dz_factor,
+                                          .x_factor = x_factor,
+                                          .mean = mean,
+                                          .constant = constant,
+                                          .dz = static_cast<const E*>(args.dz),
+                                          .x = static_cast<const E*>(args.x),
+                                          .dx = static_cast<E*>(args.dx)};
+      run_parts(tiling_.parts, [&](int part) {
+        LOCKSTEP_DISPATCH(batch_norm_backward<E>)(task, tiling_, part_of(tiling_.units, part, tiling_.parts));
+      });
+    });
+  }
+
+ private:
+  static void put(float& target, double value, GradientMode mode) {
+    target = static_cast<float>(mode == GradientMode::accumulate ? target + value : value);
+  }
+
+  BatchNormDescription description_;
+  std::int64_t channels_;
+  Tiling tiling_;
+};
+
+}  // namespace
+
+std::unique_ptr<BatchNorm> make_batch_norm(const BatchNormDescription& d, const CpuContext& context) {
+  require_float_or_bf16(d.dtype, "Batch norm");
+  require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::internal,
+          "Batch norm wants an input (N, H, W, C) that is not empty, not {}.", d.x.text());
+  require(d.layout == Layout::nhwc || d.x[3] % 16 == 0, ErrorCode::internal,
+          "Batch norm wants channel blocks of 16, but {} has {} channels.", d.x.text(), d.x[3]);
+  return std::make_unique<CpuBatchNorm>(d, context);
+}
+
+}  // namespace lockstep::cpu

@@ -1,0 +1,167 @@
+// Bytes moved by backward: dz and x read, dx written, each once (3E, E bytes of the activation); every block makes the
+// coefficients of its channels again, from some 40 bytes each. Finalize moves those alone.
+#include <cmath>
+#include <memory>
+
+#include "kernels/cuda/base/context.h"
+#include "kernels/cuda/base/rows.h"
+#include "lockstep/error.h"
+#include "lockstep/ops/batch_norm.h"
+
+namespace lockstep::cuda {
+namespace {
+
+constexpr unsigned kThreads = 256;
+constexpr unsigned kBlocksPerMultiprocessor = 3;
+constexpr unsigned kLeastRows = 2;
+
+__device__ void put(float& target, double value, GradientMode mode) {
+  target = static_cast<float>(mode == GradientMode::accumulate ? target + value : value);
+}
+
+__global__ void finalize_channels(const BatchNorm::Finalize args, std::int64_t n_channels, double n, double epsilon) {
+  const std::int64_t c = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (c >= n_channels) return;
+  const double mean = args.statistics[c] / n;
+  const double deviations = args.statistics[n_channels + c] - mean * args.statistics[c];  // sum (x - mean)^2
+  const double variance = deviations < 0 ? 0 : deviations / n;  // rounding may make it negative; a NaN stays
+  const double inverse_stddev = 1.0 / sqrt(variance + epsilon);
+  const double scale = args.gamma[c] * inverse_stddev;
+  args.scale_bias[c] = static_cast<float>(scale);
+  args.scale_bias[n_channels + c] = static_cast<float>(args.beta[c] - mean * scale);
+  args.mean_inverse_stddev[c] = static_cast<float>(mean);
+  args.mean_inverse_stddev[n_channels + c] = static_cast<float>(inverse_stddev);
+  if (args.batch_statistics == nullptr || args.batch_statistics_mode == GradientMode::skip) return;
+  const double weight = args.batch_statistics_weight;
+  const double unbiased = n > 1 ? variance * n / (n - 1.0) : variance;
+  put(args.batch_statistics[c], weight * mean, args.batch_statistics_mode);
+  put(args.batch_statistics[n_channels + c], weight * unbiased, args.batch_statistics_mode);
+}
+
+__global__ void finalize_channels_for_inference(const BatchNorm::FinalizeInference args, std::int64_t n_channels,
+                                                double epsilon) {
+  const std::int64_t c = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (c >= n_channels) return;
+  const double scale = args.gamma[c] / sqrt(args.running_variance[c] + epsilon);
+  args.scale_bias[c] = static_cast<float>(scale);
+  args.scale_bias[n_channels + c] = static_cast<float>(args.beta[c] - args.running_mean[c] * scale);
+}
+
+/// dx = gamma * inverse_stddev * (dz - sum dz / n - x_hat * sum(dz * x_hat) / n)
+///    = dz_factor * dz + (x_factor * (x - mean) + constant)
+/// Subtracting the mean first keeps the rounding of x_factor from being multiplied by it. The factors are made in fp64,
+/// once for each channel of the block.
+template <typename T, int kN>
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
+    batch_norm_backward(const BatchNorm::Backward args, std::int64_t rows, double n, const RowWalk walk) {
+  constexpr int kRows = 2;  // loaded together
+  constexpr unsigned kMaxWidth = RowWalk::kMaxColumns * kN;
+  __shared__ float dz_factors[kMaxWidth], x_factors[kMaxWidth], means[kMaxWidth], constants[kMaxWidth];
+  const unsigned width = walk.columns * kN;
+  for (unsigned j = threadIdx.x; j < width; j += blockDim.x) {
+    const std::int64_t c = std::int64_t{blockIdx.y} * width + j;
+    if (c >= walk.c) continue;
+    const double inverse_stddev = args.mean_inverse_stddev[walk.c + c];
+    const double scale = args.gamma[c] * inverse_stddev;
+    dz_factors[j] = static_cast<float>(scale);
+    x_factors[j] = static_cast<float>(-scale * inverse_stddev * args.sums[walk.c + c] / n);
+    means[j] = args.mean_inverse_stddev[c];
+    constants[j] = static_cast<float>(-scale * args.sums[c] / n);
+    if (blockIdx.x != 0 || args.parameter_mode == GradientMode::skip) continue;
+    put(args.dbeta[c], args.local_sums[c], args.parameter_mode);
+    put(args.dgamma[c], args.local_sums[walk.c + c], args.parameter_mode);
+  }
+  __syncthreads();
+  const RowPlace<kN> place(walk);
+  if (!place.is_inside) return;
+  float dz_factor[kN], x_factor[kN], mean[kN], constant[kN];
+#pragma unroll
+  for (int i = 0; i < kN; ++i) {
+    const unsigned j = place.column * kN + i;
+    dz_factor[i] = dz_factors[j];
+    x_factor[i] = x_factors[j];
+    mean[i] = means[j];
+    constant[i] = constants[j];
+  }
+  const T* dz = static_cast<const T*>(args.dz);
+  const T* x = static_cast<const T*>(args.x);
+  T* dx = static_cast<T*>(args.dx);
+  for (std::int64_t row = place.row; row < rows; row += kRows * place.row_step) {
+    Vector<T, kN> dz_values[kRows], x_values[kRows];
+#pragma unroll
+    for (int k = 0; k < kRows; ++k) {
+      const std::int64_t at = row + k * place.row_step, offset = at * walk.c + place.channel;
+      if (at >= rows) continue;
+      dz_values[k] = load_vector<kN>(dz + offset);
+      x_values[k] = load_vector<kN>(x + offset);
+    }
+#pragma unroll
+    for (int k = 0; k < kRows; ++k) {
+      const std::int64_t at = row + k * place.row_step;
+      if (at >= rows) continue;
+      Floats<kN> result;
+#pragma unroll
+      for (int i = 0; i < kN; ++i)
+        result[i] = fmaf(dz_factor[i], dz_values[k][i], fmaf(x_factor[i], x_values[k][i] - mean[i], constant[i]));
+      store_floats(dx + at * walk.c + place.channel, result);
+    }
+  }
+}
+
+class CudaBatchNorm final : public BatchNorm {
+ public:
+  CudaBatchNorm(const BatchNormDescription& d, const CudaContext& context)
+      : description_(d), context_(context), rows_(d.x[0] * d.x[1] * d.x[2]), channels_(d.x[3]) {}
+
+  OpNeeds needs() const override { return {}; }
+
+  std::string describe() const override {
+    return "own kernels: scale and bias in fp64; backward one pass over dz and x";
+  }
+
+  void run_finalize(const Finalize& args, const OpMemory&, Stream& stream) override {
+    launch(finalize_channels, channel_grid(), stream, args, channels_, description_.n_rows, epsilon());
+  }
+
+  void run_finalize_inference(const FinalizeInference& args, const OpMemory&, Stream& stream) override {
+    launch(finalize_channels_for_inference, channel_grid(), stream, args, channels_, epsilon());
+  }
+
+  void run_backward(const Backward& args, const OpMemory&, Stream& stream) override {
+    dispatch(description_.dtype, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      constexpr int kPack = Pack<T>::kSize;
+      const bool packs = allows_packs<T>(channels_, args.dz, args.x, args.dx);
+      const RowWalk walk(rows_, channels_, packs ? kPack : 1, kThreads,
+                         static_cast<unsigned>(context_.multiprocessors) * kBlocksPerMultiprocessor, kLeastRows);
+      launch(packs ? batch_norm_backward<T, kPack> : batch_norm_backward<T, 1>, walk.grid, stream, args, rows_,
+             description_.n_rows, walk);
+    });
+  }
+
+ private:
+  Grid channel_grid() const {
+    constexpr unsigned kChannelThreads = 64;
+    return {.blocks = static_cast<unsigned>((channels_ + kChannelThreads - 1) / kChannelThreads),
+            .threads = kChannelThreads};
+  }
+  double epsilon() const { return description_.epsilon; }
+
+  BatchNormDescription description_;
+  CudaContext context_;
+  std::int64_t rows_;
+  std::int64_t channels_;
+};
+
+}  // namespace
+
+std::unique_ptr<BatchNorm> make_batch_norm(const BatchNormDescription& d, const CudaContext& context) {
+  dispatch(d.dtype, [](auto*) {});  // refuses other types
+  require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::internal,
+          "Batch norm wants an input (N, H, W, C) that is not empty, not {}.", d.x.text());
+  require(d.layout == Layout::nhwc, ErrorCode::not_supported, "Batch norm on the device wants channels last, not {}.",
+          name(d.layout));
+  return std::make_unique<CudaBatchNorm>(d, context);
+}
+
+}  // namespace lockstep::cuda

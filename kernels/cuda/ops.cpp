@@ -1,0 +1,58 @@
+// The table of this backend's ops. To add an op, include its header, declare the factory that its file defines, and add
+// a row.
+#include "kernels/cuda/ops.h"
+
+#include "lockstep/ops/batch_norm.h"
+#include "lockstep/ops/cast.h"
+#include "lockstep/ops/clip_norm.h"
+#include "lockstep/ops/conv2d.h"
+#include "lockstep/ops/cross_entropy.h"
+#include "lockstep/ops/hash.h"
+#include "lockstep/ops/image_input.h"
+#include "lockstep/ops/matmul.h"
+#include "lockstep/ops/moving_average.h"
+#include "lockstep/ops/optimizer.h"
+#include "lockstep/ops/ordered_sum.h"
+#include "lockstep/ops/pool2d.h"
+
+namespace lockstep::cuda {
+
+template <typename Description>
+using Factory = std::unique_ptr<typename Description::Op>(const Description&, const CudaContext&);
+Factory<BatchNormDescription> make_batch_norm;
+Factory<CastDescription> make_cast;
+Factory<ClipNormDescription> make_clip_norm;
+Factory<Conv2dDescription> make_conv2d;
+Factory<SoftmaxCrossEntropyDescription> make_softmax_cross_entropy;
+Factory<HashDescription> make_hash;
+Factory<ImageInputDescription> make_image_input;
+Factory<MatmulDescription> make_matmul;
+Factory<MovingAverageDescription> make_moving_average;
+Factory<OptimizerDescription> make_optimizer;
+Factory<OrderedSumDescription> make_ordered_sum;
+Factory<Pool2dDescription> make_pool2d;
+
+namespace {
+
+constexpr OpRow<CudaContext> kOps[] = {
+    op_row<make_batch_norm>(),
+    op_row<make_cast>(),
+    op_row<make_clip_norm>(),
+    op_row<make_conv2d>(),
+    op_row<make_softmax_cross_entropy>(),
+    op_row<make_hash>(),
+    op_row<make_image_input>(),
+    op_row<make_matmul>(),
+    op_row<make_moving_average>(),
+    op_row<make_optimizer>(),
+    op_row<make_ordered_sum>(),
+    op_row<make_pool2d>(),
+};
+
+}  // namespace
+
+std::unique_ptr<Op> make_op(const OpRequest& request, const CudaContext& context) {
+  return lockstep::make_op<CudaContext>(kOps, request, context, "cuda");
+}
+
+}  // namespace lockstep::cuda

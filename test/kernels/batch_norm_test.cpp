@@ -1,0 +1,273 @@
+// Batch norm of each backend against the reference; the reference, with the statistics, against finite differences.
+#include "test/reference/batch_norm.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "lockstep/ops/batch_norm.h"
+#include "test/reference/backend.h"
+#include "test/support/compare.h"
+#include "test/support/device.h"
+#include "test/support/finite_difference.h"
+#include "test/support/tensor.h"
+
+namespace lockstep::test {
+namespace {
+
+const Shape kCases[] = {{2, 8, 8, 16}, {1, 7, 5, 3}, {3, 3, 3, 13}, {1, 2, 1, 64}, {5, 4, 4, 33}, {2, 1, 1, 48}};
+
+BatchNormDescription describe(const Shape& x, double ranks = 1) {
+  BatchNormDescription d;
+  d.x = x;
+  d.n_rows = ranks * static_cast<double>(x[0] * x[1] * x[2]);
+  return d;
+}
+
+/// x with means and deviations that differ from channel to channel.
+struct Inputs {
+  explicit Inputs(const Shape& shape)
+      : x(random_normal(shape.n_elements(), 1)),
+        dz(random_normal(shape.n_elements(), 2)),
+        gamma(random_uniform(shape[3], 3, -1.5, 1.5)),
+        beta(random_normal(shape[3], 4)),
+        before(random_normal(2 * shape[3], 5)),
+        statistics(static_cast<std::size_t>(2 * shape[3])) {
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const std::size_t c = i % gamma.size();
+      x[i] = x[i] * (0.5f + static_cast<float>(c % 5)) + static_cast<float>(c % 3);
+    }
+    reference::batch_norm_statistics(shape, x.data(), statistics.data());
+  }
+  std::vector<float> x, dz, gamma, beta, before;
+  std::vector<double> statistics;
+};
+
+struct Finalized {
+  std::vector<float> scale_bias, mean_inverse_stddev, batch_statistics;
+};
+
+Finalized finalize(Backend& backend, const BatchNormDescription& d, const Inputs& in, GradientMode mode) {
+  Device device(backend);
+  const auto op = backend.make(d);
+  const std::size_t n = in.statistics.size();
+  BatchNorm::Finalize args;
+  args.statistics = device.upload(in.statistics);
+  args.gamma = device.upload(in.gamma);
+  args.beta = device.upload(in.beta);
+  args.scale_bias = device.garbage<float>(n);
+  args.mean_inverse_stddev = device.garbage<float>(n);
+  args.batch_statistics_weight = 0.25f;
+  args.batch_statistics_mode = mode;
+  if (mode == GradientMode::overwrite) args.batch_statistics = device.garbage<float>(n);
+  if (mode == GradientMode::accumulate) args.batch_statistics = device.upload(in.before);
+  op->finalize(args, device.op_memory(op->needs()), device.stream());
+  Finalized out{device.download(args.scale_bias, n), device.download(args.mean_inverse_stddev, n), {}};
+  if (args.batch_statistics) out.batch_statistics = device.download(args.batch_statistics, n);
+  return out;
+}
+
+TEST(BatchNorm, FinalizeAgreesWithTheReference) {
+  reference::ReferenceBackend reference;
+  for (const Shape& shape : kCases)
+    for (GradientMode mode : {GradientMode::skip, GradientMode::overwrite, GradientMode::accumulate}) {
+      const Inputs in(shape);
+      const BatchNormDescription d = describe(shape);
+      const Finalized expected = finalize(reference, d, in, mode);
+      for (auto& [name, backend] : tested_backends()) {
+        SCOPED_TRACE(std::string(name) + ", x " + shape.text() + ", batch statistics " + text(mode));
+        const Finalized actual = finalize(*backend, d, in, mode);
+        // A few roundings each; bias is a difference, hence measured against the greatest of the channels.
+        EXPECT_TRUE(near(actual.scale_bias, expected.scale_bias, 1e-6));
+        EXPECT_TRUE(near(actual.mean_inverse_stddev, expected.mean_inverse_stddev, 1e-6));
+        EXPECT_TRUE(near(actual.batch_statistics, expected.batch_statistics, 1e-6));
+      }
+    }
+}
+
+/// A channel that is constant has variance 0, which rounding must not make negative: 1 / sqrt(epsilon), never NaN.
+TEST(BatchNorm, ConstantChannel) {
+  const Shape shape{3, 5, 7, 16};
+  Inputs in(shape);
+  for (float& x : in.x) x = 1000.1f;
+  reference::batch_norm_statistics(shape, in.x.data(), in.statistics.data());
+  for (auto& [name, backend] : tested_backends()) {
+    const Finalized out = finalize(*backend, describe(shape), in, GradientMode::overwrite);
+    // Cancellation in fp64 leaves about 1000^2 * 2^-52 = 2e-10 of variance beside epsilon = 1e-5.
+    for (std::size_t c = 16; c < 32; ++c) EXPECT_NEAR(out.mean_inverse_stddev[c], 316.2278f, 0.1f) << name;
+    for (std::size_t c = 16; c < 32; ++c) EXPECT_NEAR(out.batch_statistics[c], 0.0f, 1e-6f) << name;
+  }
+}
+
+/// Means that are large beside the deviation: the variance comes from fp64 sums, so that 1e3 beside 1 costs nothing.
+TEST(BatchNorm, LargeMean) {
+  const Shape shape{4, 8, 8, 16};
+  Inputs in(shape);
+  for (float& x : in.x) x += 1000.0f;
+  reference::batch_norm_statistics(shape, in.x.data(), in.statistics.data());
+  reference::ReferenceBackend reference;
+  const Finalized expected = finalize(reference, describe(shape), in, GradientMode::overwrite);
+  for (auto& [name, backend] : tested_backends()) {
+    const Finalized actual = finalize(*backend, describe(shape), in, GradientMode::overwrite);
+    EXPECT_TRUE(near(actual.mean_inverse_stddev, expected.mean_inverse_stddev, 1e-6)) << name;
+    EXPECT_TRUE(near(actual.scale_bias, expected.scale_bias, 1e-6)) << name;
+  }
+}
+
+TEST(BatchNorm, FinalizeInferenceAgreesWithTheReference) {
+  const auto run = [](Backend& backend, const Shape& shape, const Inputs& in) {
+    Device device(backend);
+    const auto op = backend.make(describe(shape));
+    const std::size_t n = in.statistics.size();
+    BatchNorm::FinalizeInference args;
+    args.running_mean = device.upload(random_normal(shape[3], 6));
+    args.running_variance = device.upload(random_uniform(shape[3], 7, 0.0, 4.0));
+    args.gamma = device.upload(in.gamma);
+    args.beta = device.upload(in.beta);
+    args.scale_bias = device.garbage<float>(n);
+    op->finalize_inference(args, device.op_memory(op->needs()), device.stream());
+    return device.download(args.scale_bias, n);
+  };
+  reference::ReferenceBackend reference;
+  for (const Shape& shape : kCases)
+    for (auto& [name, backend] : tested_backends()) {
+      const Inputs in(shape);
+      // A few roundings, against the greatest of the channels.
+      EXPECT_TRUE(near(run(*backend, shape, in), run(reference, shape, in), 1e-6)) << name << ", x " << shape.text();
+    }
+}
+
+struct BackwardOutputs {
+  std::vector<float> dx, dgamma, dbeta;
+};
+
+struct BackwardCase {
+  Layout layout = Layout::nhwc;
+  bool in_place = false;  // dx is dz
+  GradientMode mode = GradientMode::overwrite;
+  DType dtype = DType::fp32;
+};
+
+BackwardOutputs run_backward(Backend& backend, BatchNormDescription d, const Inputs& in, const BackwardCase& c,
+                             const std::vector<float>& mean_inverse_stddev, const std::vector<double>& sums,
+                             const std::vector<double>& local_sums) {
+  d.layout = c.layout;
+  d.dtype = c.dtype;
+  Device device(backend);
+  const auto op = backend.make(d);
+  const std::size_t channels = in.gamma.size();
+  void* dz = device.upload_as(d.dtype, to_layout(d.x, c.layout, in.dz));
+  BatchNorm::Backward args;
+  args.sums = device.upload(sums);
+  args.local_sums = device.upload(local_sums);
+  args.dz = dz;
+  args.x = device.upload_as(d.dtype, to_layout(d.x, c.layout, in.x));
+  args.gamma = device.upload(in.gamma);
+  args.mean_inverse_stddev = device.upload(mean_inverse_stddev);
+  void* dx = c.in_place ? dz : device.garbage_as(d.dtype, in.dz.size());
+  args.dx = dx;
+  args.parameter_mode = c.mode;
+  const std::vector<float> before(in.before.begin(), in.before.begin() + static_cast<std::ptrdiff_t>(channels));
+  if (c.mode == GradientMode::overwrite) {
+    args.dgamma = device.garbage<float>(channels);
+    args.dbeta = device.garbage<float>(channels);
+  } else if (c.mode == GradientMode::accumulate) {
+    args.dgamma = device.upload(before);
+    args.dbeta = device.upload(before);
+  }
+  op->backward(args, device.op_memory(op->needs()), device.stream());
+  BackwardOutputs out;
+  out.dx = from_layout(d.x, c.layout, device.download_as(d.dtype, dx, in.dz.size()));
+  if (args.dgamma) out.dgamma = device.download(args.dgamma, channels);
+  if (args.dbeta) out.dbeta = device.download(args.dbeta, channels);
+  return out;
+}
+
+TEST(BatchNorm, BackwardAgreesWithTheReference) {
+  reference::ReferenceBackend reference;
+  for (const Shape& shape : kCases) {
+    Inputs in(shape);
+    in.x = rounded_to(DType::bf16, in.x);  // the same numbers in all types
+    in.dz = rounded_to(DType::bf16, in.dz);
+    const BatchNormDescription d = describe(shape, 2);  // as if over two ranks: sums of all, local sums of this one
+    const Finalized finalized = finalize(reference, describe(shape), in, GradientMode::skip);
+    const std::vector<double> sums = to_double(random_normal(2 * shape[3], 8));
+    const std::vector<double> local_sums = to_double(random_normal(2 * shape[3], 9));
+    // gamma * inverse_stddev * (dz - sum dz / n - x_hat * sum / n) over absolute values bounds its terms.
+    Inputs positive = in;
+    positive.x = absolute(in.x);
+    positive.dz = absolute(in.dz);
+    positive.gamma = absolute(in.gamma);
+    positive.before = absolute(in.before);
+    std::vector<float> mean_inverse_stddev = absolute(finalized.mean_inverse_stddev);
+    std::vector<double> negative_sums = sums, positive_local_sums = local_sums;
+    for (std::size_t c = 0; c < in.gamma.size(); ++c) mean_inverse_stddev[c] *= -1;
+    for (double& sum : negative_sums) sum = -std::abs(sum);
+    for (double& sum : positive_local_sums) sum = std::abs(sum);
+
+    for (GradientMode mode : {GradientMode::overwrite, GradientMode::accumulate, GradientMode::skip})
+      for (bool in_place : {false, true})
+        for (const auto& [layout, dtype] : {std::pair{Layout::nhwc, DType::fp32},
+                                            {Layout::nchw16c, DType::fp32},
+                                            {Layout::nhwc, DType::bf16},
+                                            {Layout::nhwc, DType::fp16}}) {
+          if (!fits(shape, layout)) continue;
+          const BackwardCase plain{Layout::nhwc, in_place, mode};
+          const auto expected = run_backward(reference, d, in, plain, finalized.mean_inverse_stddev, sums, local_sums);
+          const auto magnitude =
+              run_backward(reference, d, positive, plain, mean_inverse_stddev, negative_sums, positive_local_sums);
+          for (auto& [name, backend] : tested_backends()) {
+            if (!computes_in(*backend, layout) || !computes_in(*backend, dtype)) continue;
+            SCOPED_TRACE(std::string(name) + ", " + text(layout) + ", " + std::string(lockstep::name(dtype)) + ", x " +
+                         shape.text() + ", parameters " + text(mode) + (in_place ? ", in place" : ""));
+            const auto actual = run_backward(*backend, d, in, {layout, in_place, mode, dtype},
+                                             finalized.mean_inverse_stddev, sums, local_sums);
+            // About ten operations lie behind an element of dx, and one rounding or two behind the sums.
+            const double stored = dtype == DType::bf16   ? kBf16Roundoff / kRoundoff
+                                  : dtype == DType::fp16 ? kFp16Roundoff / kRoundoff
+                                                         : 0;
+            EXPECT_TRUE(within_rounding(actual.dx, expected.dx, magnitude.dx, 16 + stored)) << "dx";
+            EXPECT_TRUE(within_rounding(actual.dgamma, expected.dgamma, magnitude.dgamma, 4)) << "dgamma";
+            EXPECT_TRUE(within_rounding(actual.dbeta, expected.dbeta, magnitude.dbeta, 4)) << "dbeta";
+          }
+        }
+  }
+}
+
+/// The whole of it in double: statistics, finalize, scale and bias; loss = <dz, scale * x + bias>.
+TEST(BatchNorm, AgreesWithFiniteDifferences) {
+  for (const Shape& shape : kCases) {
+    SCOPED_TRACE(shape.text());
+    const Inputs in(shape);
+    const BatchNormDescription d = describe(shape);
+    const auto channels = static_cast<std::size_t>(shape[3]);
+    std::vector<double> x = to_double(in.x), gamma = to_double(in.gamma), beta = to_double(in.beta);
+    const std::vector<double> dz = to_double(in.dz);
+    std::vector<double> scale_bias(2 * channels), mean_inverse_stddev(2 * channels), statistics(2 * channels);
+    const auto loss = [&] {
+      reference::batch_norm_statistics(shape, x.data(), statistics.data());
+      reference::batch_norm_finalize<double>(
+          d, {statistics.data(), gamma.data(), beta.data(), scale_bias.data(), mean_inverse_stddev.data(), nullptr});
+      double sum = 0;
+      for (std::size_t i = 0; i < x.size(); ++i)
+        sum += dz[i] * (scale_bias[i % channels] * x[i] + scale_bias[channels + i % channels]);
+      return sum;
+    };
+    loss();
+    std::vector<double> sums(2 * channels), dx(x.size()), dgamma(channels), dbeta(channels);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const std::size_t c = i % channels;
+      sums[c] += dz[i];
+      sums[channels + c] += dz[i] * (x[i] - mean_inverse_stddev[c]) * mean_inverse_stddev[channels + c];
+    }
+    reference::batch_norm_backward<double>(d, {sums.data(), sums.data(), dz.data(), x.data(), gamma.data(),
+                                               mean_inverse_stddev.data(), dx.data(), dgamma.data(), dbeta.data()});
+    // Two rows a channel may lie close together: the third derivative grows with the inverse of the deviation.
+    EXPECT_TRUE(gradient_matches(x, dx, loss, 1e-6)) << "dx";
+    EXPECT_TRUE(gradient_matches(gamma, dgamma, loss, 1e-6)) << "dgamma";
+    EXPECT_TRUE(gradient_matches(beta, dbeta, loss, 1e-6)) << "dbeta";
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::test

@@ -1,0 +1,16 @@
+// The table of the reference's ops (ops.cpp).
+#pragma once
+
+#include <memory>
+
+#include "lockstep/op_table.h"
+
+namespace lockstep::reference {
+
+/// The reference needs to know nothing of the machine.
+struct Context {};
+
+/// Throws not_supported where there is no such op.
+std::unique_ptr<Op> make_op(const OpRequest& request);
+
+}  // namespace lockstep::reference
