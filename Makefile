@@ -17,13 +17,14 @@ $(MAKECMDGOALS): one-by-one ; @:
 one-by-one: ; @set -e; for goal in $(MAKECMDGOALS); do $(MAKE) --no-print-directory $$goal; done
 else
 
-all: $(BUILD)/lockstep compile_commands.json
+all: $(OUT)/lockstep compile_commands.json
 
 # ---- Where things are: NAME_HOME (or DNNL_ROOT) when given, else pkg-config, else the compiler's own paths ----------
 # $(call headers,HOME,package) and $(call libraries,HOME,package,flags when there is no package)
 headers   = $(if $(1),-isystem $(1)/include,$(shell pkg-config --cflags $(2) 2>/dev/null))
 libraries = $(if $(1),$(foreach d,lib lib64,-L$(1)/$(d) -Wl$(comma)-rpath$(comma)$(1)/$(d)) $(3),$(or $(shell pkg-config --libs $(2) 2>/dev/null),$(3)))
 comma := ,
+space := $() $()
 
 CXX      := $(if $(filter default,$(origin CXX)),$(if $(filter fuzz,$(MODE)),clang++,g++),$(CXX))
 MPICXX   ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/)mpicxx
@@ -71,6 +72,15 @@ GTEST_LIBS   := $(call libraries,$(GTEST_HOME),gtest_main,-lgtest_main -lgtest)
 BENCHMARK_CFLAGS := $(call headers,$(BENCHMARK_HOME),benchmark)
 BENCHMARK_LIBS   := $(call libraries,$(BENCHMARK_HOME),benchmark,-lbenchmark)
 
+# OUT holds what is linked: the program, the tests, and the objects of CUDA kernels. Everything else is in BUILD, so that tests,
+# whose kernels are compiled for one architecture only (TEST_CUDA_ARCH, in TEST_OUT), share it with the program for all of them.
+OUT            ?= $(BUILD)
+TEST_CUDA_ARCH ?= $(or $(filter 90,$(CUDA_ARCH)),$(lastword $(CUDA_ARCH)))
+ifeq ($(TEST_CUDA_ARCH),all)
+override TEST_CUDA_ARCH := $(CUDA_ARCH)
+endif
+TEST_OUT       := $(if $(filter-out $(TEST_CUDA_ARCH),$(CUDA_ARCH)),$(BUILD)/sm_$(subst $(space),_,$(strip $(TEST_CUDA_ARCH))),$(BUILD))
+
 # ---- Compiler flags -------------------------------------------------------------------------------------------------
 # x86-64 without more: the binary runs anywhere, and kernels choose their instruction set when they run. Outside of
 # kernels a*b+c is rounded twice everywhere, so that results do not depend on what the compiler happened to fuse.
@@ -84,12 +94,14 @@ OPT_asan-ubsan := $(OPT_asan) -fsanitize=undefined -fno-sanitize-recover=undefin
 OPT_tsan       := -O1 -g1 -fno-omit-frame-pointer -fsanitize=thread
 OPT_fuzz       := $(OPT_asan) -fsanitize=undefined,fuzzer-no-link -fno-sanitize-recover=undefined -DLOCKSTEP_FUZZ \
   -include scripts/source_location_for_clang.h
+# Of what only tests hold the compiler takes the longest; -O1 saves a tenth of that.
+TEST_OPT       := $(if $(filter release,$(MODE)),-O1)
 KERNEL_OPT     := $(if $(filter release,$(MODE)),-O3) -fno-math-errno -fno-trapping-math
 # The sanitizers' code defeats GCC's own analysis: its warnings are taken from the other modes.
 WARNINGS ?= $(if $(filter release debug,$(MODE)),-Wall -Wextra -Werror,-w)
 CXXFLAGS := -std=c++20 $(if $(filter-out fuzz,$(MODE)),-fopenmp) $(OPT_$(MODE)) $(WARNINGS) $(CXXFLAGS)
 # $(call flags_for,FILE)
-flags_for = $(CPPFLAGS) $(CXXFLAGS) $(if $(filter kernels/cuda/% src/comm/nccl% src/comm/world.cpp src/backend_factory.cpp test/%,$(1)),$(CUDA_CFLAGS)) $(if $(filter kernels/%,$(1)),$(KERNEL_OPT),-ffp-contract=off) $(if $(filter src/comm/%,$(1)),$(if $(filter release,$(MODE)),-O3)) \
+flags_for = $(CPPFLAGS) $(CXXFLAGS) $(if $(filter test/%,$(filter-out test/reference/%,$(1))),$(TEST_OPT)) $(if $(filter kernels/cuda/% src/comm/nccl% src/comm/world.cpp src/backend_factory.cpp test/%,$(1)),$(CUDA_CFLAGS)) $(if $(filter kernels/%,$(1)),$(KERNEL_OPT),-ffp-contract=off) $(if $(filter src/comm/%,$(1)),$(if $(filter release,$(MODE)),-O3)) \
   $(if $(filter test/%,$(1)),$(GTEST_CFLAGS)) $(if $(filter bench/%,$(1)),$(BENCHMARK_CFLAGS))
 
 # ---- What there is --------------------------------------------------------------------------------------------------
@@ -100,30 +112,48 @@ CUDA_SOURCES := $(if $(HAS_CUDA),$(shell find kernels/cuda -name '*.cu' | sort))
 # The CUDA backend's ops compiled for the host (test/support/cuda_on_host), in a namespace of their own.
 # All but what is itself the device's: the backend, and what calls cuDNN and cuBLASLt.
 ON_HOST   := $(CUDA_SOURCES) $(if $(HAS_CUDA),$(filter-out kernels/cuda/backend% %_cudnn.cpp %_cublaslt.cpp,$(wildcard kernels/cuda/*.cpp)) $(wildcard test/support/cuda_on_host/*.cpp))
-SUPPORT   := $(filter-out %_test.cpp test/support/cuda_on_host/%,$(shell find test/reference test/support -name '*.cpp' 2>/dev/null | sort))
+SUPPORT   := $(filter-out %_test.cpp test/support/program.cpp test/support/cuda_on_host/%,$(shell find test/reference test/support -name '*.cpp' 2>/dev/null | sort))
 # Tests of what is built with CUDA alone; libraries that stand for others where there is no GPU.
 CUDA_TESTS := test/comm/nccl% test/kernels/cuda_on_host% test/kernels/cuda_stream% test/kernels/nvml% test/kernels/nvtx%
-FAKES     := $(if $(HAS_CUDA),$(BUILD)/test/comm/fake_nccl.so $(BUILD)/test/kernels/fake_nvml.so $(BUILD)/test/kernels/fake_nvtx.so)
+FAKES     := $(if $(HAS_CUDA),$(OUT)/test/comm/fake_nccl.so $(OUT)/test/kernels/fake_nvml.so $(OUT)/test/kernels/fake_nvtx.so) \
+  $(OUT)/test/faults/fault_injection.so
 TESTS     := $(filter-out $(if $(HAS_CUDA),,$(CUDA_TESTS)),$(shell find test -name '*_test.cpp' | sort))
-BENCHES   := $(shell find bench -name '*.cpp' | sort)
-# Unit tests of one process, which are also run under asan and ubsan.
+# Unit tests of one process: all that a build for the sanitizers holds (UNIT_TESTS_ONLY=1).
 UNIT_TESTS := $(if $(TESTS),$(shell grep -LE '^// (ranks:|sanitizers: no)' $(TESTS)))
-OBJECTS   := $(SOURCES:%.cpp=$(BUILD)/%.o) $(GENERATED:.cc=.o) $(CUDA_SOURCES:%=$(BUILD)/%.o)
+TESTED    := $(if $(UNIT_TESTS_ONLY),$(UNIT_TESTS),$(TESTS)) $(if $(UNIT_TESTS_ONLY),,test/comm/collective_tests.cpp)
+SCRIPTS   := $(shell find test -name '*_test.sh' -o -name '*_test.py' | sort)
+BENCHES   := $(shell find bench -name '*.cpp' | sort)
+# A build for the sanitizers takes the CUDA backend, which never runs there, from the release build: RELEASE and RELEASE_OUT.
+RELEASE     ?= $(BUILD)
+RELEASE_OUT ?= $(OUT)
+OBJECTS   := $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out kernels/cuda/%,$(SOURCES))) $(GENERATED:.cc=.o) \
+  $(patsubst %.cpp,$(RELEASE)/%.o,$(filter kernels/cuda/%,$(SOURCES))) $(CUDA_SOURCES:%=$(RELEASE_OUT)/%.o)
 FUZZED    := $(filter src/base/% src/config/% src/data/% src/checkpoint/% src/models/resnet_table.cpp,$(SOURCES))
 FUZZERS   := $(patsubst test/fuzz/%_test.cpp,$(BUILD)/fuzz/%,$(filter test/fuzz/%,$(TESTS)))
-TEST_PROGRAMS  := $(TESTS:%.cpp=$(BUILD)/%)
-BENCH_PROGRAMS := $(BENCHES:%.cpp=$(BUILD)/%)
+# One program per folder of tests, OUT/test/FOLDER_test, and one per source that cannot share it, OUT/test/FOLDER/NAME_test.
+OWN_PROGRAM    := $(if $(TESTED),$(shell grep -lE '^// program: own' $(TESTED)))
+TEST_PROGRAMS  := $(patsubst test/%/,$(OUT)/test/%_test,$(sort $(dir $(filter-out $(OWN_PROGRAM),$(TESTED)))))
+OWN_PROGRAMS   := $(OWN_PROGRAM:%.cpp=$(OUT)/%)
+BENCH_PROGRAMS := $(BENCHES:%.cpp=$(OUT)/%)
 
 # ---- Rules ----------------------------------------------------------------------------------------------------------
-$(BUILD)/lockstep: $(BUILD)/src/main.o $(BUILD)/liblockstep.a
+$(OUT)/lockstep: $(BUILD)/src/main.o $(OUT)/liblockstep.a
 	$(link)
-$(TEST_PROGRAMS): $(BUILD)/test/%: $(BUILD)/test/%.o $(BUILD)/libtest-support.a $(BUILD)/liblockstep.a
+$(OWN_PROGRAMS): $(OUT)/%: $(BUILD)/%.o $(BUILD)/test/support/program.o $(BUILD)/libtest-support.a $(OUT)/liblockstep.a
 	$(link) $(GTEST_LIBS)
-$(BENCH_PROGRAMS): $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/liblockstep.a
+objects_of_tests = $(patsubst %.cpp,$(BUILD)/%.o,$(filter test/$(1)/%,$(filter-out $(OWN_PROGRAM),$(TESTED))))
+.SECONDEXPANSION:
+$(TEST_PROGRAMS): $(OUT)/test/%_test: $$(call objects_of_tests,$$*) $(BUILD)/test/support/program.o $(BUILD)/libtest-support.a $(OUT)/liblockstep.a
+	$(link) $(GTEST_LIBS)
+# Every test and how it is run, for scripts/run-tests.sh and others.
+$(OUT)/test/list: $(TESTED) $(SCRIPTS) scripts/list-tests.sh
+	@mkdir -p $(@D)
+	@scripts/list-tests.sh $(filter %_test.cpp,$(TESTED)) $(SCRIPTS) > $@
+$(BENCH_PROGRAMS): $(OUT)/bench/%: $(BUILD)/bench/%.o $(OUT)/liblockstep.a
 	$(link) $(BENCHMARK_LIBS)
 # Plans for a GPU that is not here (test/cuda/plans_test.sh).
-PLANS := $(if $(HAS_CUDA),$(BUILD)/test/cuda/plans)
-$(PLANS): $(BUILD)/test/cuda/plans.o $(BUILD)/liblockstep.a
+PLANS := $(if $(HAS_CUDA),$(OUT)/test/cuda/plans)
+$(PLANS): $(BUILD)/test/cuda/plans.o $(OUT)/liblockstep.a
 	$(link)
 # libFuzzer brings main(); only the readers are in it, not what needs OpenMP.
 $(FUZZERS): $(BUILD)/fuzz/%: $(BUILD)/test/fuzz/%_test.o $(FUZZED:%.cpp=$(BUILD)/%.o)
@@ -131,27 +161,32 @@ $(FUZZERS): $(BUILD)/fuzz/%: $(BUILD)/test/fuzz/%_test.o $(FUZZED:%.cpp=$(BUILD)
 	@echo "  link     $@"
 	@$(CXX) $(CXXFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) $(LDFLAGS) $(LDLIBS)
 # Wrappers that tests preload, and libraries of theirs.
-$(BUILD)/test/%.so: test/%.cpp $(BUILD)/flags
+$(OUT)/test/%.so: test/%.cpp $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  link     $@"
-	@$(CXX) -std=c++20 -O2 $(WARNINGS) $(CPPFLAGS) $(CUDA_CFLAGS) -fPIC -shared -o $@ $< -ldl -lpthread
+	@$(CXX) -std=c++20 -O2 $(WARNINGS) $(CPPFLAGS) $(CUDA_CFLAGS) -fPIC -shared $(SO_FLAGS) -o $@ $< -ldl -lpthread
+# The name of the driver's library, so that it is loaded in that one's place.
+$(OUT)/test/kernels/fake_nvml.so: SO_FLAGS = -Wl,-soname,libnvidia-ml.so.1
 # The files' own order of linking: the program, what it uses, and what that uses.
 define link
+@mkdir -p $(@D)
 @echo "  link     $@"
 @$(CXX) $(CXXFLAGS) -o $@ $(filter %.o %.a,$^) $(LDFLAGS) $(LDLIBS)
 endef
 
-$(BUILD)/liblockstep.a: $(OBJECTS)
+# Thin archives: they name the objects, which are not copied.
+$(OUT)/liblockstep.a: $(OBJECTS)
 $(BUILD)/libtest-support.a: $(SUPPORT:%.cpp=$(BUILD)/%.o) $(ON_HOST:%=$(BUILD)/on-host/%.o)
 $(BUILD)/%.a:
-	@rm -f $@ && ar qcs $@ $(filter %.o,$^)
+	@mkdir -p $(@D)
+	@rm -f $@ && ar qcsT $@ $(filter %.o,$^)
 
 $(BUILD)/%.o: %.cpp $(BUILD)/flags | $(GENERATED)
 	@mkdir -p $(@D)
 	@echo "  compile  $<"
 	@$(CXX) $(call flags_for,$<) $(DEFINES) -c -o $@ $<
 # Registers, spills and shared memory of each kernel go into FILE.resources, which a test reads.
-$(BUILD)/%.cu.o: %.cu $(BUILD)/flags
+$(OUT)/%.cu.o: %.cu $(OUT)/cuda-flags
 	@mkdir -p $(@D)
 	@echo "  compile  $<"
 	@$(NVCC) -ccbin $(CXX) $(NVCC_FLAGS) $(if $(filter -Werror,$(WARNINGS)),-Werror all-warnings -Wno-deprecated-gpu-targets) -O3 -Xcompiler "$(filter-out -std=%,$(CXXFLAGS))" -Xptxas -v $(CUDA_CFLAGS) $(filter-out -MMD -MP,$(CPPFLAGS)) \
@@ -167,9 +202,10 @@ $(BUILD)/generated/%.pb.cc: src/%.proto
 	$(PROTOC) -Isrc --cpp_out=$(BUILD)/generated $<
 
 # Files that change only when their content does, so that a new commit compiles one file, and new flags all.
-$(BUILD)/flags: export CONTENT = $(CXX) $(CPPFLAGS) $(CXXFLAGS) $(KERNEL_OPT) $(CUDA_CFLAGS) $(NVCC_FLAGS)
+$(BUILD)/flags: export CONTENT = $(CXX) $(CPPFLAGS) $(CXXFLAGS) $(KERNEL_OPT) $(TEST_OPT) $(CUDA_CFLAGS)
+$(OUT)/cuda-flags: export CONTENT = $(CXX) $(CPPFLAGS) $(CXXFLAGS) $(CUDA_CFLAGS) $(NVCC_FLAGS)
 $(BUILD)/commit: export CONTENT = $(VERSION) $(shell git describe --always --dirty 2>/dev/null || echo unknown)
-$(BUILD)/flags $(BUILD)/commit: always
+$(BUILD)/flags $(BUILD)/commit $(if $(HAS_CUDA),$(OUT)/cuda-flags): always
 	@mkdir -p $(@D); printf '%s\n' "$$CONTENT" | cmp -s - $@ || printf '%s\n' "$$CONTENT" > $@
 $(BUILD)/src/base/version.o: $(BUILD)/commit
 $(BUILD)/src/base/version.o: DEFINES = -DLOCKSTEP_VERSION='"$(VERSION)"' -DLOCKSTEP_COMMIT='"$(word 2,$(shell cat $(BUILD)/commit))"' \
@@ -184,22 +220,25 @@ $(BUILD)/src/graph/normal_fill.o: DEFINES = $(KERNEL_OPT)
 
 # Written by Make itself: the list is longer than a shell takes as one argument.
 compile_commands.json: always
-	$(shell mkdir -p $(BUILD))$(file >$(BUILD)/$@.new,[)$(foreach f,src/main.cpp $(SOURCES) $(SUPPORT) $(TESTS) $(BENCHES),$(file \
+	$(shell mkdir -p $(BUILD))$(file >$(BUILD)/$@.new,[)$(foreach f,src/main.cpp $(SOURCES) $(SUPPORT) $(TESTS) test/support/program.cpp $(BENCHES),$(file \
 	  >>$(BUILD)/$@.new,$(if $(filter-out src/main.cpp,$f),$(comma)){"directory": "$(CURDIR)"$(comma) "file": "$f"$(comma) "command": \
 	  "$(subst ",\",$(CXX) $(call flags_for,$f) -c -o $(BUILD)/$(f:.cpp=.o) $f)"}))$(file >>$(BUILD)/$@.new,])
 	@if cmp -s $(BUILD)/$@.new $@; then rm $(BUILD)/$@.new; else mv $(BUILD)/$@.new $@; fi
 
--include $(CUDA_SOURCES:%=$(BUILD)/%.d) $(ON_HOST:%=$(BUILD)/on-host/%.d) $(PLANS:=.d)
--include $(patsubst %.cpp,$(BUILD)/%.d,src/main.cpp $(SOURCES) $(SUPPORT) $(TESTS) $(BENCHES)) $(GENERATED:.cc=.d)
+-include $(CUDA_SOURCES:%=$(OUT)/%.d) $(ON_HOST:%=$(BUILD)/on-host/%.d) $(PLANS:=.d)
+-include $(patsubst %.cpp,$(BUILD)/%.d,src/main.cpp $(SOURCES) $(SUPPORT) $(TESTED) test/support/program.cpp $(BENCHES)) $(GENERATED:.cc=.d)
 
-tests: $(TEST_PROGRAMS) $(PLANS) $(BUILD)/test/faults/fault_injection.so $(FAKES)
-unit-tests: $(UNIT_TESTS:%.cpp=$(BUILD)/%) $(BUILD)/test/faults/fault_injection.so $(FAKES)
+# In TEST_OUT, by a Make of its own.
+tests:
+	@$(MAKE) --no-print-directory OUT=$(TEST_OUT) CUDA_ARCH="$(TEST_CUDA_ARCH)" tests-here
+tests-here: $(TEST_PROGRAMS) $(OWN_PROGRAMS) $(FAKES) $(OUT)/test/list $(if $(UNIT_TESTS_ONLY),,$(OUT)/lockstep $(PLANS))
+cuda-objects: $(filter $(RELEASE)/kernels/cuda/% $(RELEASE_OUT)/kernels/cuda/%,$(OBJECTS))
 benches: $(BENCH_PROGRAMS)
 fuzzers: $(FUZZERS)
 
 include scripts/targets.mk
 
-.PHONY: all tests unit-tests benches fuzzers always
+.PHONY: all tests tests-here cuda-objects benches fuzzers always
 .DELETE_ON_ERROR:
 .SECONDARY:
 endif

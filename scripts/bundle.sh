@@ -72,15 +72,14 @@ cp -r jobs data bench "$tree/"
 rm -rf "$tree/bench/results"
 find "$tree" -name __pycache__ -prune -exec rm -r {} +
 find test \( -name '*.json' -o -name '*.txt' -o -name '*.py' -o -name '*.sh' \) -exec cp --parents {} "$tree/" \;
-mkdir -p "$tree/scripts" && cp scripts/launch scripts/run-tests.sh "$tree/scripts/"
+mkdir -p "$tree/scripts" && cp scripts/launch "$tree/scripts/"
 ln -s ../../bin/lockstep "$tree/build/lockstep"
-for test in kernels/ train/golden train/replica train/ranks comm/; do
-  for program in "$build/test/$test"*_test "$build/test/$test"*.so; do
-    [[ -x $program ]] || continue
-    install -D -m 755 "$program" "$tree/build/${program#"$build/"}"
-    add_libraries "$program"
-  done
+for program in "$build"/test/{kernels,train,comm}_test "$build"/test/{kernels,comm}/*.so; do
+  [[ -x $program ]] || continue
+  install -D -m 755 "$program" "$tree/build/${program#"$build/"}"
+  add_libraries "$program"
 done
+cp "$build/test/list" "$tree/build/test/"
 
 find "$out" -type f \( -name '*.so*' -o -perm -100 \) -exec sh -c \
   'if head -c 4 "$1" | grep -q ELF; then strip --strip-unneeded "$1"; fi' sh {} \;

@@ -18,23 +18,33 @@ quickstart:
 	@LOCKSTEP=$(BUILD)/lockstep scripts/quickstart.sh $(RANKS) $(OVERRIDES)
 
 # ---- Tests ----------------------------------------------------------------------------------------------------------
-# The unit tests of one process run a second time, built with the address and undefined behaviour sanitizers together;
-# what is compiled for GPUs is the same there, so that one kind of them is enough.
-# Results: $(BUILD)/test-results, which .ci/run adds up.
-SANITIZED := $(if $(filter release,$(MODE)),$(BUILD)-asan-ubsan)
+# ONLY=PATTERN runs the tests whose name matches the regular expression; TIMINGS=FILE gets the time of each, slowest first.
+# Results: $(BUILD)/*-results, which .ci/run adds up.
+ONLY    ?=
+TIMINGS ?=
+RUN_TESTS = scripts/run-tests.sh $(if $(ONLY),--only "$(ONLY)") $(if $(TIMINGS),--timings "$(TIMINGS)")
 test:
-	@$(MAKE) --no-print-directory -j$(JOBS) tests $(BUILD)/lockstep
-	@$(if $(SANITIZED),$(MAKE) --no-print-directory -j$(JOBS) MODE=asan-ubsan BUILD=$(SANITIZED) CUDA_ARCH=90 unit-tests)
-	@scripts/run-tests.sh --results $(BUILD)/test-results $(BUILD) $(SANITIZED)
+	@$(MAKE) --no-print-directory -j$(JOBS) tests
+	@$(RUN_TESTS) --results $(BUILD)/test-results $(TEST_OUT)
+
+# The unit tests of one process, built with the address and undefined behaviour sanitizers together. The CUDA backend, which
+# cannot run there, is that of the other tests; the kernels compiled for the host are built with the sanitizers.
+SANITIZED := $(BUILD)-asan-ubsan
+for_tests := OUT=$(TEST_OUT) CUDA_ARCH="$(TEST_CUDA_ARCH)"
+test-sanitized:
+	@$(if $(HAS_CUDA),$(MAKE) --no-print-directory -j$(JOBS) $(for_tests) cuda-objects)
+	@$(MAKE) --no-print-directory -j$(JOBS) MODE=asan-ubsan BUILD=$(SANITIZED) OUT=$(SANITIZED) CUDA_ARCH="$(TEST_CUDA_ARCH)" \
+	  RELEASE=$(BUILD) RELEASE_OUT=$(TEST_OUT) UNIT_TESTS_ONLY=1 tests-here
+	@$(RUN_TESTS) --sanitized --results $(BUILD)/test-sanitized-results $(SANITIZED)
 
 # What takes too long for every change: tests whose header says `long: yes`.
 test-long:
-	@$(MAKE) --no-print-directory -j$(JOBS) tests $(BUILD)/lockstep
-	@scripts/run-tests.sh --long --results $(BUILD)/test-long-results $(BUILD)
+	@$(MAKE) --no-print-directory -j$(JOBS) tests
+	@$(RUN_TESTS) --long --results $(BUILD)/test-long-results $(TEST_OUT)
 
 # Every graph of cuDNN's that ResNet-18 and ResNet-50 would run on an H200 is planned. GOLDEN=1 writes the table anew.
-test-plans: $(BUILD)/lockstep $(PLANS)
-	@LOCKSTEP=$(abspath $(BUILD)/lockstep) PLANS=all GOLDEN=$(GOLDEN) bash test/cuda/plans_test.sh
+test-plans: tests
+	@LOCKSTEP=$(abspath $(TEST_OUT)/lockstep) PLANS=all GOLDEN=$(GOLDEN) bash test/cuda/plans_test.sh
 
 test-cluster: $(BUILD)/lockstep
 	@LOCKSTEP=$(abspath $(BUILD)/lockstep) test/cluster/run.sh --results $(BUILD)/test-cluster-results
@@ -59,13 +69,13 @@ bench-check: $(BUILD)/lockstep benches
 # runs, tries the archive where the system's copies are hidden (root).
 BUNDLE ?= lockstep-bundle
 bundle:
-	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build-bundle CUDA_ARCH=$(or $(CUDA_ARCH_OF_BUNDLE),90) tests build-bundle/lockstep
+	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build-bundle CUDA_ARCH=$(or $(CUDA_ARCH_OF_BUNDLE),90) tests
 	@scripts/bundle.sh build-bundle "$(BUNDLE)"
 PART ?= ops training ranks speed sanitizer
 gpu-check:
 	@$(MAKE) --no-print-directory -j$(JOBS) $(BUILD)/lockstep
 	@$(if $(findstring --dry-run,$(CHECK_OPTIONS)),:,$(BUILD)/lockstep gpu-info)
-	@$(MAKE) --no-print-directory -j$(JOBS) tests
+	@$(MAKE) --no-print-directory -j$(JOBS) TEST_CUDA_ARCH=all tests
 	@$(or $(PYTHON),python3) bench/gpu/check.py $(PART) --build $(BUILD) $(CHECK_OPTIONS)
 
 # ---- Checks ---------------------------------------------------------------------------------------------------------
@@ -103,9 +113,9 @@ INSTALLED_CONFIGS := $(shell find jobs/configs -name '*.yaml' | sort)
 
 # What a user needs beside the program lies as in the repository: LOCKSTEP_HOME is SHARE there, the root here. Paths below
 # data/ become paths below LOCKSTEP_DATA in configurations.
-install: $(BUILD)/lockstep $(BUILD)/lockstep.bash
+install: $(OUT)/lockstep $(BUILD)/lockstep.bash
 	@mkdir -p $(BUILD)/install
-	@$(CXX) $(CXXFLAGS) -o $(BUILD)/install/lockstep $(BUILD)/src/main.o $(BUILD)/liblockstep.a $(LDFLAGS) $(INSTALLED_LDLIBS)
+	@$(CXX) $(CXXFLAGS) -o $(BUILD)/install/lockstep $(BUILD)/src/main.o $(OUT)/liblockstep.a $(LDFLAGS) $(INSTALLED_LDLIBS)
 	@install -D -m 755 $(BUILD)/install/lockstep $(DESTDIR)$(PREFIX)/bin/lockstep
 	@$(if $(BUNDLED),install -D -m 755 $(ONEDNN_HOME)/lib/libdnnl.so.3 $(DESTDIR)$(PREFIX)/lib/lockstep/libdnnl.so.3)
 	@$(foreach file,$(INSTALLED_FILES),install -D -m $(if $(shell test -x $(file) && echo yes),755,644) $(file) $(SHARE)/$(file) &&) true
@@ -116,7 +126,7 @@ install: $(BUILD)/lockstep $(BUILD)/lockstep.bash
 	@echo "  module use $(PREFIX)/modulefiles && module load lockstep"
 	@echo "  $(notdir $(MPIRUN)) -n 2 lockstep train $(PREFIX)/share/lockstep/jobs/configs/quickstart.yaml"
 	@echo "Without modules: export PATH=$(PREFIX)/bin:\$$PATH LOCKSTEP_HOME=$(PREFIX)/share/lockstep LOCKSTEP_DATA=$(PREFIX)/share/lockstep/data"
-$(BUILD)/lockstep.bash: $(BUILD)/lockstep
+$(BUILD)/lockstep.bash: $(OUT)/lockstep
 	@$< completion bash > $@
 uninstall:
 	rm -rf $(DESTDIR)$(PREFIX)/bin/lockstep $(DESTDIR)$(PREFIX)/lib/lockstep $(SHARE) $(COMPLETION) \
@@ -130,8 +140,9 @@ Targets
   make                 builds build/lockstep
   make quickstart      installs what is missing, builds, trains ResNet-18 on 2 ranks for a few minutes, evaluates
   make train           CONFIG=FILE.yaml RANKS=2 OVERRIDES="train.epochs=3 ..."
-  make test            every test, and the unit tests of one process again under the sanitizers
-  make test-long       the tests that take many minutes, and are no part of `make test`
+  make test            builds and runs the tests; ONLY=PATTERN those with such a name, TIMINGS=FILE gets their times
+  make test-sanitized  the unit tests of one process, built with the address and undefined behaviour sanitizers
+  make test-long       the tests that take many minutes and are not part of `make test`
   make test-plans      cuDNN's plans for an H200, every one built, on a machine without a GPU
   make test-cluster    job scripts, stops, crashes and wrong inputs on a small Slurm cluster made on this machine (root)
   make bundle          a folder, and its archive, that runs on a machine with a GPU but without MPI or HDF5; test-long tries it
@@ -145,7 +156,7 @@ Targets
   make deps-test       installs what only tests need
   make install         PREFIX=/usr/local DESTDIR= MODULE_PREREQS="gcc openmpi": program, jobs, configurations, modulefiles, whose
                        prerequisites are those modules; make uninstall
-  make tests           builds the tests; build/test/FOLDER/NAME_test is one of them
+  make tests           builds the tests: one program per folder of test/
   make clean           removes the build folders, not .deps
 
 Variables
@@ -156,7 +167,8 @@ Variables
                        JPEG_HOME PROTOBUF_HOME XXHASH_HOME GTEST_HOME BENCHMARK_HOME: where the others are, if pkg-config
                        does not know
   CUDA_HOME            CUDA 12.4 or newer with cuDNN (nvcc on PATH); CUDA=0 leaves it out; CUDNN_HOME, NCCL_HOME,
-                       CUDNN_FRONTEND_HOME; CUDA_ARCH="80 90" the GPUs to compile for (all that nvcc knows)
+                       CUDNN_FRONTEND_HOME; CUDA_ARCH="80 90" the GPUs to compile for (all that nvcc knows);
+                       TEST_CUDA_ARCH: those that tests are compiled for (90; `all`: CUDA_ARCH)
   PYTHON               the interpreter that has torch and torchvision, for bench-peers (python3)
   JOBS                 compilers at once in quickstart and test (all cores)
 endef
@@ -164,5 +176,5 @@ export HELP
 help:
 	@printf '%s\n' "$$HELP"
 
-.PHONY: train quickstart test test-long test-plans test-cluster fuzz bundle gpu-check bench bench-peers bench-check check check-format check-arrows check-tidy lint \
+.PHONY: train quickstart test test-sanitized test-long test-plans test-cluster fuzz bundle gpu-check bench bench-peers bench-check check check-format check-arrows check-tidy lint \
   format deps deps-test install uninstall clean help

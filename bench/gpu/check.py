@@ -191,15 +191,18 @@ def test_item(program, *options, **environment):
 
 
 def kernel_tests(context):
-    tests = sorted(p.relative_to(context.build) for p in (context.build / "test/kernels").glob("*_test")
-                   if p.name not in ON_THE_HOST)
+    """{name: [program, option]} of each test of kernels, from the list of tests (scripts/list-tests.sh)."""
+    listed = context.build / "test/list"
+    rows = [line.split("\t") for line in listed.read_text().splitlines()] if listed.exists() else []
+    tests = {pathlib.Path(row[0]).name: [f"test/{row[1]}", f"--gtest_filter={row[2]}"]
+             for row in rows if row[0].startswith("kernels/") and row[9].endswith(".cpp")}
     if not tests:
-        harness.stop(f"{context.build / 'test/kernels'} holds no tests; `make tests` builds them, or --build names the folder")
-    return tests
+        harness.stop(f"{listed} names no tests; `make tests` builds them, or --build names the folder")
+    return {name: tests[name] for name in sorted(tests) if name not in ON_THE_HOST}
 
 
 def ops(context):
-    return [Item(test.name, test_item(test, LOCKSTEP_TEST_DEVICE="cuda")) for test in kernel_tests(context)]
+    return [Item(name, test_item(*test, LOCKSTEP_TEST_DEVICE="cuda")) for name, test in kernel_tests(context).items()]
 
 
 def same_bits(first, second):
@@ -220,7 +223,7 @@ def same_bits(first, second):
 
 def training(context):
     items = [Item(f"{network}, {precision}, as PyTorch's fp64",
-                  test_item("test/train/golden_test", f"--gtest_filter=*{network}_{precision}", LOCKSTEP_TEST_DEVICE="cuda"))
+                  test_item("test/train_test", f"--gtest_filter=*{network}_{precision}", LOCKSTEP_TEST_DEVICE="cuda"))
              for network in NETWORKS for precision in PRECISIONS]
     fixed = ["reproducible=true"]
     items += [Item(f"{precision}: a recorded step gives the bits of one that is not",
@@ -247,7 +250,7 @@ SHARED_GPU = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 def ranks(context):
     def agree(n):
         def work(context):
-            status, output = context.run([*harness.mpirun(n), context.build / "test/train/ranks_test"],
+            status, output = context.run([*harness.mpirun(n), context.build / "test/train_test", "--gtest_filter=Ranks.*"],
                                          LOCKSTEP_TEST_DEVICE="cuda", **SHARED_GPU)
             return status == 0, tail(output)
         return nccl(work)
@@ -425,13 +428,13 @@ def sanitizer(context):
                 raise Skip("compute-sanitizer is neither on PATH nor in CUDA_HOME/bin")
             # Races inside cuDNN and cuBLASLt are not ours to find: kernels whose mangled name holds our namespace.
             ours = ["--kernel-name", "kns=lockstep"] if tool == "racecheck" else []
-            status, output = context.run([program, "--tool", tool, "--error-exitcode", "9", *ours, context.build / test,
-                                          "--gtest_brief=1"], LOCKSTEP_TEST_DEVICE="cuda")
+            status, output = context.run([program, "--tool", tool, "--error-exitcode", "9", *ours, context.build / test[0],
+                                          *test[1:], "--gtest_brief=1"], LOCKSTEP_TEST_DEVICE="cuda")
             summary = re.findall(r"=+ ((?:ERROR|RACECHECK) SUMMARY.*)", output)
             return status == 0 and bool(summary), summary[-1] if summary and status in (0, 9) else tail(output)
         return work
-    return [Item(f"{tool}: {test.name}", check(tool, test)) for tool in ("memcheck", "racecheck")
-            for test in kernel_tests(context)]
+    return [Item(f"{tool}: {name}", check(tool, test)) for tool in ("memcheck", "racecheck")
+            for name, test in kernel_tests(context).items()]
 
 
 PARTS = {"ops": ops, "training": training, "ranks": ranks, "speed": speed, "sanitizer": sanitizer}

@@ -12,6 +12,7 @@
 
 #include "base/file.h"
 #include "lockstep/error.h"
+#include "test/support/program.h"
 
 namespace lockstep {
 namespace {
@@ -90,7 +91,7 @@ TEST(Log, ProgressLineStaysLastOnATerminal) {
   const pid_t child = ::forkpty(&terminal, nullptr, nullptr, nullptr);
   ASSERT_GE(child, 0);
   if (child == 0) {
-    ::execl("/proc/self/exe", "log_test", "--progress-child", nullptr);
+    ::execl("/proc/self/exe", "base_test", "--progress-child", nullptr);
     ::_exit(1);
   }
   std::string text;
@@ -105,7 +106,7 @@ TEST(Log, ProgressLineStaysLastOnATerminal) {
   EXPECT_TRUE(matches(text, erase + "50 %" + erase + kTime + "line\r\n50 %" + erase)) << ::testing::PrintToString(text);
 }
 
-int progress_child() {
+int progress_child(int, char**) {
   log::configure(0, 1, "node1", false);
   log::set_progress_line("50 %");
   log::set_progress_line("50 %");  // unchanged: not drawn again
@@ -114,11 +115,7 @@ int progress_child() {
   return 0;
 }
 
+const test::Role role("progress-child", progress_child);
+
 }  // namespace
 }  // namespace lockstep
-
-int main(int argc, char** argv) {
-  if (argc == 2 && std::string(argv[1]) == "--progress-child") return lockstep::progress_child();
-  ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}

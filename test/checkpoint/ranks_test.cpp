@@ -8,12 +8,12 @@
 #include "checkpoint/checkpoint.h"
 #include "comm/world.h"
 #include "test/checkpoint/support.h"
+#include "test/comm/test_world.h"
 
 namespace lockstep::checkpoint::test {
-
-World* test_world = nullptr;
-
 namespace {
+
+using comm::test_world;
 
 /// A directory that all ranks know; rank 0 makes and removes it.
 class SharedDirectory : public ::testing::Test {
@@ -58,11 +58,3 @@ TEST_F(SharedDirectory, AFailingRankFailsAll) {
 
 }  // namespace
 }  // namespace lockstep::checkpoint::test
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  const auto world = lockstep::comm::start_world(&argc, &argv);
-  lockstep::checkpoint::test::test_world = world.get();
-  const int status = RUN_ALL_TESTS();
-  return world->any(status != 0) ? 1 : 0;
-}

@@ -116,6 +116,36 @@ TEST(Safetensors, AFailingWriteLeavesNothing) {
   EXPECT_EQ(scratch.n_entries(), 0u);
 }
 
+/// Names and shapes of what infer_model looks at.
+std::vector<NamedTensor> resnet(std::int64_t window, std::vector<int> blocks, bool bottleneck,
+                                std::int64_t width = 64) {
+  std::vector<NamedTensor> out = {tensor("conv1.weight", {64, 3, window, window}), tensor("fc.weight", {10, 4})};
+  for (std::size_t stage = 0; stage < blocks.size(); ++stage)
+    for (int block = 0; block < blocks[stage]; ++block) {
+      const std::string name = fmt::format("layer{}.{}", stage + 1, block);
+      out.push_back(tensor(name + ".conv1.weight", {1, 1, 1, 1}));
+      out.push_back({name + ".conv2.weight", {width, 64, 3, 3}, {}});
+      if (bottleneck) out.push_back(tensor(name + ".conv3.weight", {1, 1, 1, 1}));
+    }
+  return out;
+}
+
+TEST(Torchvision, ModelIsInferred) {
+  const auto model = [](int depth, const char* stem) {
+    return nlohmann::json{{"family", "resnet"}, {"depth", depth}, {"stem", stem}, {"classes", 10}};
+  };
+  EXPECT_EQ(infer_model(resnet(3, {2, 2, 2, 2}, false), "f"), model(18, "cifar"));
+  EXPECT_EQ(infer_model(resnet(7, {3, 4, 6, 3}, false), "f"), model(34, "imagenet"));
+  EXPECT_EQ(infer_model(resnet(7, {3, 4, 6, 3}, true), "f"), model(50, "imagenet"));
+  const auto refused = [](const std::vector<NamedTensor>& tensors) {
+    return error_of([&] { infer_model(tensors, "f"); });
+  };
+  EXPECT_NE(refused({}).find("conv1.weight is missing"), std::string::npos);
+  EXPECT_NE(refused(resnet(5, {2, 2, 2, 2}, false)).find("window"), std::string::npos);
+  EXPECT_NE(refused(resnet(7, {3, 4, 23, 3}, true)).find("23"), std::string::npos);
+  EXPECT_NE(refused(resnet(7, {3, 4, 6, 3}, true, 128)).find("(128, 64, 3, 3)"), std::string::npos);
+}
+
 TEST(Torchvision, ExportAndImportKeepTheBytes) {
   ScratchDirectory scratch;
   save_alone(scratch.file("a.h5"), small_model(), small_state());

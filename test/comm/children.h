@@ -1,5 +1,5 @@
-// Tests whose ranks are lost: this program is started again as several ranks, with `--child BEHAVIOUR`, and their words
-// and exit statuses are read.
+// Tests whose ranks are lost: this program is started again as several ranks, in a role (test/support/program.h), and
+// their words and exit statuses are read.
 #pragma once
 
 #include <sys/wait.h>
@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <filesystem>
 #include <string>
+
+#include "test/support/program.h"
 
 namespace lockstep::comm {
 
@@ -31,7 +33,7 @@ inline Outcome run_command(const std::string& command) {
   return out;
 }
 
-inline std::string self() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
+using test::self;
 
 inline Outcome run_ranks(int ranks, const std::string& environment, const std::string& program) {
   // `timeout` ends what would hang for ever if the test fails.
@@ -42,9 +44,9 @@ inline Outcome run_ranks(int ranks, const std::string& environment, const std::s
 
 /// mpirun that does not end the others itself when a rank dies, so that Lockstep has to; it then returns 0, and each
 /// rank's own status is printed: "status 1 of rank 0".
-inline Outcome run_ranks_left_alone(int ranks, const std::string& environment, const std::string& behaviour) {
+inline Outcome run_ranks_left_alone(int ranks, const std::string& environment, const std::string& role) {
   return run_ranks(ranks, "OMPI_MCA_orte_enable_recovery=1 " + environment,
-                   "sh -c '" + self() + " --child " + behaviour + "; echo status $? of rank $OMPI_COMM_WORLD_RANK'");
+                   "sh -c '" + self() + " " + role + "; echo status $? of rank $OMPI_COMM_WORLD_RANK'");
 }
 
 inline bool says(const Outcome& outcome, const std::string& text) {

@@ -7,12 +7,11 @@
 #include <filesystem>
 #include <string>
 
+#include "test/support/program.h"
+
 namespace lockstep::comm {
 
-/// BUILD/test, where this process's program is in a folder.
-inline std::filesystem::path folder_of_tests() {
-  return std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path();
-}
+using test::folder_of_tests;
 
 /// A new folder that, as NCCL_HOME, gives this library; removed with the object.
 class NcclHome {

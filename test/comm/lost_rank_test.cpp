@@ -1,4 +1,4 @@
-// What happens when a rank is lost, or the launch is wrong: child programs (this one, with a first argument) are
+// What happens when a rank is lost, or the launch is wrong: child programs (this one, in the role --lost-rank) are
 // started and their words and exit statuses read.
 // sanitizers: no
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ namespace {
 
 // All-reduces of a killed rank's peers: an event cannot throw, so the communication thread ends the process.
 TEST(LostRank, KilledBetweenSums) {
-  const Outcome o = run_ranks_left_alone(3, "", "killed-in-sums");
+  const Outcome o = run_ranks_left_alone(3, "", "--lost-rank killed-in-sums");
   EXPECT_TRUE(says(o, "rank 1 on ")) << o.text;
   EXPECT_TRUE(says(o, "has died")) << o.text;
   EXPECT_TRUE(says(o, "'bucket 4 of 9'")) << o.text;
@@ -35,7 +35,7 @@ TEST(LostRank, KilledBetweenSums) {
 
 // World calls throw Error, and main says it.
 TEST(LostRank, KilledBeforeABarrier) {
-  const Outcome o = run_ranks_left_alone(3, "", "killed-before-barrier");
+  const Outcome o = run_ranks_left_alone(3, "", "--lost-rank killed-before-barrier");
   EXPECT_TRUE(says(o, "caught comm_rank_died: rank 1 on ")) << o.text;
   EXPECT_TRUE(says(o, "'barrier'")) << o.text;
   EXPECT_TRUE(says(o, "status 1 of rank")) << o.text;
@@ -43,7 +43,7 @@ TEST(LostRank, KilledBeforeABarrier) {
 }
 
 TEST(LostRank, StoppedRankIsNamedAfterTheLimit) {
-  const Outcome o = run_ranks_left_alone(2, "WATCHDOG_SECONDS=4", "stopped");
+  const Outcome o = run_ranks_left_alone(2, "WATCHDOG_SECONDS=4", "--lost-rank stopped");
   EXPECT_TRUE(says(o, "rank 0 on ")) << o.text;
   EXPECT_TRUE(says(o, "for rank 1 on ")) << o.text;
   EXPECT_TRUE(says(o, "has not responded for")) << o.text;
@@ -52,7 +52,7 @@ TEST(LostRank, StoppedRankIsNamedAfterTheLimit) {
 }
 
 TEST(LostRank, RankThatGoesElsewhereIsNamedWithItsLastCollective) {
-  const Outcome o = run_ranks_left_alone(2, "WATCHDOG_SECONDS=2", "elsewhere");
+  const Outcome o = run_ranks_left_alone(2, "WATCHDOG_SECONDS=2", "--lost-rank elsewhere");
   EXPECT_TRUE(says(o, "in 'bucket 2 of 9'")) << o.text;
   EXPECT_TRUE(says(o, "for rank 1 on ")) << o.text;
   EXPECT_TRUE(says(o, "its last was 'bucket 1 of 9', collective 1")) << o.text;
@@ -62,7 +62,8 @@ TEST(LostRank, RankThatGoesElsewhereIsNamedWithItsLastCollective) {
 
 // Two pretended nodes: rank 0 learns by control messages that it is rank 3 of the other node who is missing.
 TEST(LostRank, MissingRankOfAnotherNodeIsNamed) {
-  const Outcome o = run_ranks_left_alone(4, "LOCKSTEP_RANKS_PER_NODE=2 WATCHDOG_SECONDS=3", "elsewhere-last");
+  const Outcome o =
+      run_ranks_left_alone(4, "LOCKSTEP_RANKS_PER_NODE=2 WATCHDOG_SECONDS=3", "--lost-rank elsewhere-last");
   EXPECT_TRUE(says(o, "for rank 3 on ")) << o.text;
   EXPECT_TRUE(says(o, "its last was 'bucket 1 of 9', collective 1")) << o.text;
   EXPECT_TRUE(says(o, "status 1 of rank")) << o.text;
@@ -71,7 +72,7 @@ TEST(LostRank, MissingRankOfAnotherNodeIsNamed) {
 
 // One rank returns from main's work while the others go on: not mistaken for their collective.
 TEST(LostRank, LeavingEarlyIsFoundOut) {
-  const Outcome o = run_ranks_left_alone(3, "", "leaves-early");
+  const Outcome o = run_ranks_left_alone(3, "", "--lost-rank leaves-early");
   EXPECT_TRUE(says(o, "is in 'end of the run'")) << o.text;
   EXPECT_TRUE(says(o, "the ranks no longer make the same calls")) << o.text;
   EXPECT_TRUE(says(o, "status 1 of rank")) << o.text;
@@ -81,7 +82,7 @@ TEST(LostRank, LeavingEarlyIsFoundOut) {
 // An exception passes through a step with sums in flight, towards main: its message must come out.
 TEST(LostRank, ExceptionWithSumsInFlight) {
   for (const char* environment : {"", "LOCKSTEP_RANKS_PER_NODE=2"}) {
-    const Outcome o = run_ranks_left_alone(3, environment, "throws");
+    const Outcome o = run_ranks_left_alone(3, environment, "--lost-rank throws");
     EXPECT_TRUE(says(o, "caught internal: thrown in a step")) << o.text;
     EXPECT_FALSE(says(o, "status 139")) << o.text;
     EXPECT_TRUE(says(o, "status 1 of rank")) << o.text;
@@ -91,7 +92,7 @@ TEST(LostRank, ExceptionWithSumsInFlight) {
 
 // As it is on a cluster: mpirun ends the others by itself, and says so.
 TEST(LostRank, KilledUnderAnOrdinaryMpirun) {
-  const Outcome o = run_ranks(3, "", self() + " --child killed-in-sums");
+  const Outcome o = run_ranks(3, "", self() + " --lost-rank killed-in-sums");
   EXPECT_NE(o.exit_status, 0) << o.text;
   EXPECT_TRUE(says(o, "rank 1 on ")) << o.text;
   EXPECT_TRUE(says(o, "has died")) << o.text;
@@ -99,7 +100,7 @@ TEST(LostRank, KilledUnderAnOrdinaryMpirun) {
 }
 
 TEST(LostRank, AbortEndsAllRanksWithItsStatus) {
-  const Outcome o = run_ranks(3, "", self() + " --child abort");
+  const Outcome o = run_ranks(3, "", self() + " --lost-rank abort");
   EXPECT_EQ(o.exit_status, 3) << o.text;
   EXPECT_LT(o.seconds, 10) << o.text;
 }
@@ -111,7 +112,7 @@ std::string clean_environment(const std::string& variables) {
                            "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMIX_NAMESPACE", "PMI_RANK", "PMI_SIZE", "PMI_FD"}) {
     out += std::string(" -u ") + name;
   }
-  return out + " " + variables + " " + self() + " --child start";
+  return out + " " + variables + " " + self() + " --lost-rank start";
 }
 
 TEST(Launch, SlurmStepWithoutPmiIsRefused) {
@@ -222,11 +223,7 @@ int child(int argc, char** argv) {
   }
 }
 
+const test::Role role("lost-rank", child);
+
 }  // namespace
 }  // namespace lockstep::comm
-
-int main(int argc, char** argv) {
-  if (argc == 3 && std::string(argv[1]) == "--child") return lockstep::comm::child(argc, argv);
-  ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}

@@ -1,5 +1,6 @@
 // ranks: 2 3
 // timeout: 300
+// also: Nccl/AnyBackend.*:World.*
 // The communicator of GPUs, with an NCCL of the tests' own (fake_nccl.cpp) on a stand-in for a device whose streams are
 // queues: what it gives to which stream, in which order, and that sums are right, also by a tree and in bf16.
 #include <filesystem>
@@ -14,6 +15,7 @@ namespace lockstep::comm {
 namespace {
 
 test::RecordingBackend& device() {
+  static const NcclHome fake;
   static test::RecordingBackend backend(test_backend(), "GPU-" + std::to_string(test_world->rank()));
   return backend;
 }
@@ -149,8 +151,3 @@ TEST(Nccl, MemoryIsRegisteredAndTheEndIsInOrder) {
 }
 
 }  // namespace lockstep::comm
-
-int main(int argc, char** argv) {
-  const lockstep::comm::NcclHome fake;
-  return lockstep::comm::run_tests_in_world(argc, argv);
-}

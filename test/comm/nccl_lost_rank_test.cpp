@@ -36,7 +36,7 @@ class NcclLostRank : public ::testing::Test {
 };
 
 TEST_F(NcclLostRank, ThatDoesNotComeIsNamedWithTheBucket) {
-  const Outcome o = run_ranks_left_alone(2, environment_ + "WATCHDOG_SECONDS=2", "elsewhere");
+  const Outcome o = run_ranks_left_alone(2, environment_ + "WATCHDOG_SECONDS=2", "--nccl-lost-rank elsewhere");
   EXPECT_TRUE(says(o, "rank 0 on ")) << o.text;
   EXPECT_TRUE(says(o, "in 'bucket 2 of 9, 3.8 MiB'")) << o.text;
   EXPECT_TRUE(says(o, "for rank 1 on ")) << o.text;
@@ -48,7 +48,7 @@ TEST_F(NcclLostRank, ThatDoesNotComeIsNamedWithTheBucket) {
 
 // The host gives a recorded step's sums to the stream but once: the stream tells which it has come to.
 TEST_F(NcclLostRank, ThatDoesNotComeToARecordedStepIsNamedWithTheBucket) {
-  const Outcome o = run_ranks_left_alone(2, environment_ + "WATCHDOG_SECONDS=2", "recorded");
+  const Outcome o = run_ranks_left_alone(2, environment_ + "WATCHDOG_SECONDS=2", "--nccl-lost-rank recorded");
   EXPECT_TRUE(says(o, "in 'bucket 1 of 9, 3.8 MiB' (collective 17)")) << o.text;
   EXPECT_TRUE(says(o, "its last was 'bucket 3 of 9, 3.8 MiB', collective 16")) << o.text;
   EXPECT_TRUE(says(o, "status 1 of rank")) << o.text;
@@ -56,7 +56,7 @@ TEST_F(NcclLostRank, ThatDoesNotComeToARecordedStepIsNamedWithTheBucket) {
 }
 
 TEST_F(NcclLostRank, ThatIsKilledIsNamedAtOnce) {
-  const Outcome o = run_ranks_left_alone(3, environment_, "killed");
+  const Outcome o = run_ranks_left_alone(3, environment_, "--nccl-lost-rank killed");
   EXPECT_TRUE(says(o, "rank 1 on ")) << o.text;
   EXPECT_TRUE(says(o, "has died")) << o.text;
   EXPECT_TRUE(says(o, "'bucket 3 of 9, 3.8 MiB'")) << o.text;
@@ -64,13 +64,13 @@ TEST_F(NcclLostRank, ThatIsKilledIsNamedAtOnce) {
 }
 
 TEST_F(NcclLostRank, ThatDoesNotComeToTheStartIsNamed) {
-  const Outcome o = run_ranks_left_alone(2, environment_ + "WATCHDOG_SECONDS=2", "no-start");
+  const Outcome o = run_ranks_left_alone(2, environment_ + "WATCHDOG_SECONDS=2", "--nccl-lost-rank no-start");
   EXPECT_TRUE(says(o, "for rank 1 on ")) << o.text;
   EXPECT_LT(o.seconds, 30) << o.text;
 }
 
 TEST_F(NcclLostRank, ErrorsThatNcclFindsByItselfEndTheJob) {
-  const Outcome o = run_ranks_left_alone(2, environment_ + "FAKE_NCCL_ERROR_AFTER=3", "all-sums");
+  const Outcome o = run_ranks_left_alone(2, environment_ + "FAKE_NCCL_ERROR_AFTER=3", "--nccl-lost-rank all-sums");
   EXPECT_TRUE(says(o, "NCCL reported 'remote process exited or there was a network error' on rank")) << o.text;
   EXPECT_TRUE(says(o, "told by the fake NCCL")) << o.text;
   EXPECT_TRUE(says(o, "status 1 of rank")) << o.text;
@@ -80,7 +80,7 @@ TEST_F(NcclLostRank, ErrorsThatNcclFindsByItselfEndTheJob) {
 
 // On the way out of an exception NCCL is aborted, not ended in good order, which would wait for the others.
 TEST_F(NcclLostRank, ExceptionWithSumsInFlight) {
-  const Outcome o = run_ranks_left_alone(2, environment_, "throws");
+  const Outcome o = run_ranks_left_alone(2, environment_, "--nccl-lost-rank throws");
   EXPECT_TRUE(says(o, "caught internal: thrown in a step")) << o.text;
   EXPECT_TRUE(says(o, "status 1 of rank")) << o.text;
   EXPECT_LT(o.seconds, 20) << o.text;
@@ -184,11 +184,7 @@ int child(int argc, char** argv) {
   }
 }
 
+const test::Role role("nccl-lost-rank", child);
+
 }  // namespace
 }  // namespace lockstep::comm
-
-int main(int argc, char** argv) {
-  if (argc == 3 && std::string(argv[1]) == "--child") return lockstep::comm::child(argc, argv);
-  ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}

@@ -1,4 +1,6 @@
 // ranks: 3 4
+// environment: LOCKSTEP_RANKS_PER_NODE=2
+// also: OnNodes/AnyBackend.*:World.*
 // GPUs of several nodes (pretended ones of two ranks each) that sum by NCCL: fp32 as ever, and what goes over the wire
 // in bf16 and fp16 by an exchange of ours. Then by way of the host's memory: what NCCL's communicators left on the
 // board must not confuse those that come to their lanes.
@@ -12,6 +14,7 @@ namespace lockstep::comm {
 namespace {
 
 Backend& device() {
+  static const NcclHome fake;
   static test::RecordingBackend backend(test_backend(), "GPU-" + std::to_string(test_world->rank()));
   return backend;
 }
@@ -29,9 +32,3 @@ TEST(NcclOnNodes, SumsInBf16) { test_sums_in(DType::bf16, device()); }
 TEST(NcclOnNodes, SumsInFp16) { test_sums_in(DType::fp16, device()); }
 
 }  // namespace lockstep::comm
-
-int main(int argc, char** argv) {
-  ::setenv("LOCKSTEP_RANKS_PER_NODE", "2", 1);
-  const lockstep::comm::NcclHome fake;
-  return lockstep::comm::run_tests_in_world(argc, argv);
-}

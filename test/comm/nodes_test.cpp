@@ -1,4 +1,6 @@
 // ranks: 3 4 5
+// environment: LOCKSTEP_RANKS_PER_NODE=2
+// also: SeveralNodes/AnyBackend.*:World.*
 // The same on several nodes: pretended ones of two ranks each, the last one perhaps of one.
 #include <cstdlib>
 
@@ -6,7 +8,7 @@
 
 namespace lockstep::comm {
 
-INSTANTIATE_TEST_SUITE_P(Backends, AnyBackend,
+INSTANTIATE_TEST_SUITE_P(SeveralNodes, AnyBackend,
                          ::testing::Values(Tested{"auto", test_backend}, Tested{"mpi", test_backend},
                                            Tested{"staged", test_backend}));
 
@@ -40,8 +42,3 @@ TEST(SeveralNodes, SumsInBf16) { test_sums_in(DType::bf16, test_backend()); }
 TEST(SeveralNodes, SumsInFp16) { test_sums_in(DType::fp16, test_backend()); }
 
 }  // namespace lockstep::comm
-
-int main(int argc, char** argv) {
-  ::setenv("LOCKSTEP_RANKS_PER_NODE", "2", 1);
-  return lockstep::comm::run_tests_in_world(argc, argv);
-}

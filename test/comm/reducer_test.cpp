@@ -134,5 +134,3 @@ TEST(Reducer, CommunicationLiesUnderTheBackwardPass) {
 }
 
 }  // namespace lockstep::comm
-
-int main(int argc, char** argv) { return lockstep::comm::run_tests_in_world(argc, argv); }

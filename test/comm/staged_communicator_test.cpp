@@ -1,4 +1,5 @@
 // ranks: 2 3
+// also: OfADevice/AnyBackend.*:World.*
 // The communicator that sums staged through host memory: on a stand-in for a device, whose streams are queues of their
 // own, and what it does with them.
 #include "comm/staged_communicator.h"
@@ -102,5 +103,3 @@ TEST(Staged, RanksThatAskForDifferentSizesAreFoundOut) {
 }
 
 }  // namespace lockstep::comm
-
-int main(int argc, char** argv) { return lockstep::comm::run_tests_in_world(argc, argv); }

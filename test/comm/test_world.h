@@ -1,4 +1,5 @@
-// The main() of a test program that runs on several ranks: every rank runs the same tests in one world.
+// The world of a test that runs on several ranks. Every rank runs the same tests in one world, which starts when the
+// first test uses it: `mpirun -n 3 build/test/comm_test --gtest_filter='World.*'`.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,42 +9,54 @@
 #include "comm/world.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
+#include "test/support/program.h"
 
 namespace lockstep::comm {
 
-/// The world of this test program, from its main().
-inline World* test_world = nullptr;
+class TestWorld {
+ public:
+  World& operator*() { return get(); }
+  World* operator->() { return &get(); }
+  bool has_started() const { return world_ != nullptr; }
+
+  /// Rank 0 reports the tests, the others only what fails. The program fails on every rank when a test failed on any.
+  void start(double watchdog_seconds = Config::Comm{}.watchdog_seconds) {
+    int argc = 0;
+    char** argv = nullptr;
+    world_ = start_world(&argc, &argv, watchdog_seconds);
+    test::at_end = [this](int status) {
+      const bool any_failed = world_->any(status != 0);
+      world_.reset();
+      return any_failed ? 1 : 0;
+    };
+    if (world_->rank() == 0) return;
+    auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
+    delete listeners.Release(listeners.default_result_printer());
+    struct Failures final : ::testing::EmptyTestEventListener {
+      void OnTestPartResult(const ::testing::TestPartResult& result) override {
+        if (result.failed()) {
+          log::error("{}:{}: {}", result.file_name() ? result.file_name() : "?", result.line_number(),
+                     result.summary());
+        }
+      }
+    };
+    listeners.Append(new Failures);
+  }
+
+ private:
+  World& get() {
+    if (!world_) start();
+    return *world_;
+  }
+  std::unique_ptr<World> world_;
+};
+
+inline TestWorld test_world;
 
 /// Of every rank; its memory is the host's.
 inline Backend& test_backend() {
   static const std::unique_ptr<Backend> backend = make_backend({.device = "cpu", .threads = 1});
   return *backend;
-}
-
-/// Starts the world, runs all tests on every rank, and fails on every rank when one failed on any.
-inline int run_tests_in_world(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  try {
-    const std::unique_ptr<World> world = start_world(&argc, &argv);
-    test_world = world.get();
-    if (world->rank() != 0) {
-      auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
-      delete listeners.Release(listeners.default_result_printer());
-      struct Failures final : ::testing::EmptyTestEventListener {
-        void OnTestPartResult(const ::testing::TestPartResult& result) override {
-          if (result.failed()) {
-            log::error("{}:{}: {}", result.file_name() ? result.file_name() : "?", result.line_number(),
-                       result.summary());
-          }
-        }
-      };
-      listeners.Append(new Failures);
-    }
-    return world->any(RUN_ALL_TESTS() != 0) ? 1 : 0;
-  } catch (const std::exception& e) {
-    log::error("{}", e.what());
-    return 1;
-  }
 }
 
 inline const HostEvent at_once;  // a `ready` that is done; it must live as long as the all-reduce

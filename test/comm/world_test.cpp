@@ -1,11 +1,12 @@
 // ranks: 1 2 3 4
+// also: OneNode/AnyBackend.*:World.*
 // World and communicators of ranks on one node.
 #include "comm/launch.h"
 #include "test/comm/collective_tests.h"
 
 namespace lockstep::comm {
 
-INSTANTIATE_TEST_SUITE_P(Backends, AnyBackend,
+INSTANTIATE_TEST_SUITE_P(OneNode, AnyBackend,
                          ::testing::Values(Tested{"auto", test_backend}, Tested{"mpi", test_backend},
                                            Tested{"staged", test_backend}));
 
@@ -60,5 +61,3 @@ TEST(Builds, AreComparedAtTheStart) {
 }
 
 }  // namespace lockstep::comm
-
-int main(int argc, char** argv) { return lockstep::comm::run_tests_in_world(argc, argv); }

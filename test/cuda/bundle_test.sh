@@ -59,14 +59,14 @@ check "quickstart trains on 2 ranks" holds 'done: 4 steps' run mpirun --oversubs
   jobs/configs/quickstart.yaml device=cpu cpu.threads=1 train.max_steps=4 log.progress=false run.directory=/tmp/runs
 check "  in every format" test -s "$root/tmp/runs/quickstart/model.safetensors"
 check "the checkpoint is whole" run lockstep checkpoint verify /tmp/runs/quickstart/checkpoints/step-00000004.h5
-check "a test of kernels" holds 'PASSED  \] [1-9]' run build/test/kernels/ordered_sum_test
-check "a test of ranks" holds 'PASSED  \] [1-9]' run mpirun --oversubscribe --bind-to none -n 3 build/test/comm/world_test
-if [[ -x $root/moved/elsewhere/tree/build/test/comm/nccl_nodes_test ]]; then
+check "a test of kernels" holds 'PASSED  \] [1-9]' run build/test/kernels_test --gtest_filter='OrderedSum*'
+check "a test of ranks" holds 'PASSED  \] [1-9]' run mpirun --oversubscribe --bind-to none -n 3 build/test/comm_test --gtest_filter='World.*'
+if [[ -e $root/moved/elsewhere/tree/build/test/comm/fake_nccl.so ]]; then
   check "NCCL from NCCL_HOME" holds 'PASSED  \] [1-9]' \
-    run mpirun --oversubscribe --bind-to none -n 3 build/test/comm/nccl_nodes_test --gtest_filter='*SumsInBf16'
+    run mpirun --oversubscribe --bind-to none -x LOCKSTEP_RANKS_PER_NODE=2 -n 3 build/test/comm_test --gtest_filter='NcclOnNodes.SumsInBf16'
 fi
 check "the first step of a golden curve" holds 'PASSED  \] [1-9]' \
-  run build/test/train/golden_test --gtest_filter='*resnet18_32_fp32'
+  run build/test/train_test --gtest_filter='*resnet18_32_fp32'
 
 # With Python, which gpu-check wants.
 python=$(python3 -c 'import sys; print(sys.executable)') || { finish; exit; }

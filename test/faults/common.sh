@@ -29,7 +29,7 @@ ranks_of() { # prints the processes of the ranks below mpirun
 rank() { # rank NUMBER: prints its process
   local process
   for process in $(ranks_of $job); do
-    if tr '\0' '\n' <"/proc/$process/environ" 2>/dev/null | grep -qx "OMPI_COMM_WORLD_RANK=$1"; then echo "$process"; fi
+    if grep -qxz "OMPI_COMM_WORLD_RANK=$1" "/proc/$process/environ" 2>/dev/null; then echo "$process"; fi
   done
 }
 step_is() { [[ $(grep -c '"event":"step"' "$work/$name/metrics.jsonl" 2>/dev/null) -ge $1 ]]; }

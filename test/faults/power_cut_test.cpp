@@ -1,5 +1,6 @@
 // timeout: 240
 // sanitizers: no
+// environment: LD_PRELOAD={test}/faults/fault_injection.so
 // A save of two ranks is killed before each of its system calls in turn, or the call fails because of a full disk, a
 // quota, an I/O error or a read-only file system. In each case the newest checkpoint with a final name is intact, and
 // the next save succeeds.
@@ -61,6 +62,8 @@ int save_in_child(const std::string& directory, std::int64_t step, int k, const 
 class PowerCut : public ::testing::Test {
  protected:
   void SetUp() override {
+    ASSERT_NE(::dlsym(RTLD_DEFAULT, "fault_reload"), nullptr)
+        << "LD_PRELOAD must name build/test/faults/fault_injection.so";
     on_ranks(1, [&](World&) { save_like_run(scratch_.path(), 10); });
   }
 
@@ -121,18 +124,3 @@ TEST_F(PowerCut, LosesNothingOnSystemErrorAtEachCall) {
 
 }  // namespace
 }  // namespace lockstep::checkpoint::test
-
-int main(int argc, char** argv) {
-  if (::dlsym(RTLD_DEFAULT, "fault_reload") == nullptr) {
-    const auto wrapper = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "fault_injection.so";
-    if (::getenv("LD_PRELOAD") != nullptr || !std::filesystem::exists(wrapper)) {
-      fmt::print("{} cannot be loaded\n", wrapper.string());
-      return 1;
-    }
-    ::setenv("LD_PRELOAD", wrapper.c_str(), 1);
-    ::execv("/proc/self/exe", argv);
-    return 1;
-  }
-  ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}

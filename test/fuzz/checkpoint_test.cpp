@@ -1,3 +1,4 @@
+// also: Corpus.checkpoint
 // Fuzz target: checkpoints. Input: a recipe (hdf5_recipe.h) of the HDF5 part, which gets its checksums and user block
 // as a save gives them; at its end, other bytes for the user block, hashed again.
 #include "checkpoint/checkpoint.h"
@@ -119,7 +120,7 @@ void seal(std::string& bytes, Input& in) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(checkpoint) {
   static const ScratchFile file(".h5");
   Input in(data, size);
   {
@@ -147,5 +148,3 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   no_crash([&] { checkpoint::compare(file.path(), file.path()); });
   return 0;
 }
-
-REPLAY_CORPUS(checkpoint)

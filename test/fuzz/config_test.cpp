@@ -1,3 +1,4 @@
+// also: Corpus.config
 // Fuzz target: configuration files and overrides. Input: the YAML file; behind each byte 0 an override.
 // What parses must be written so that it parses to the same again, and must not differ from itself on resume.
 #include "config/parser.h"
@@ -24,7 +25,7 @@ void expect(bool holds, const char* what) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(config) {
   static const fuzz::ScratchFile file(".yaml");
   static const fuzz::ScratchFile again(".again.yaml");
   const std::string all(reinterpret_cast<const char*>(data), size);
@@ -52,5 +53,3 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   });
   return 0;
 }
-
-REPLAY_CORPUS(config)

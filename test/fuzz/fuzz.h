@@ -1,5 +1,5 @@
-// What the fuzz targets share. A target is LLVMFuzzerTestOneInput(). `make fuzz` links it with libFuzzer; built as the
-// other tests are, it runs every file of its corpus (REPLAY_CORPUS).
+// What the fuzz targets share. FUZZ_TARGET(reader) begins the function that reads one input. `make fuzz` links it with
+// libFuzzer; built as the other tests are, it is the test Corpus.reader, which runs every file of the corpus.
 #pragma once
 
 #include <unistd.h>
@@ -22,8 +22,6 @@
 #ifndef LOCKSTEP_FUZZ
 #include <gtest/gtest.h>
 #endif
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 
 namespace lockstep::fuzz {
 
@@ -85,20 +83,27 @@ void no_crash(What what) {
 }  // namespace lockstep::fuzz
 
 #ifdef LOCKSTEP_FUZZ
-#define REPLAY_CORPUS(reader)
+#define FUZZ_TARGET(reader) extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size)
 #else
-#define REPLAY_CORPUS(reader)                                                                                  \
-  TEST(Corpus, reader) {                                                                                       \
-    std::vector<std::filesystem::path> files;                                                                  \
-    for (const auto& entry : std::filesystem::directory_iterator("test/fuzz/corpus/" #reader))                 \
-      files.push_back(entry.path());                                                                           \
-    ASSERT_GE(files.size(), 5u);                                                                               \
-    std::ranges::sort(files);                                                                                  \
-    for (const auto& file : files) {                                                                           \
-      std::fprintf(stderr, "%s\n", file.c_str()); /* the last one named is the one that ended it */            \
-      std::ifstream in(file, std::ios::binary);                                                                \
-      const std::string bytes{std::istreambuf_iterator<char>(in), {}};                                         \
-      EXPECT_EQ(LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()), 0); \
-    }                                                                                                          \
+namespace lockstep::fuzz {
+
+inline void replay_corpus(const std::string& folder, int (*target)(const std::uint8_t* data, std::size_t size)) {
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) files.push_back(entry.path());
+  ASSERT_GE(files.size(), 5u);
+  std::ranges::sort(files);
+  for (const auto& file : files) {
+    std::fprintf(stderr, "%s\n", file.c_str());  // if the program ends here, the last line names the file
+    std::ifstream in(file, std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+    EXPECT_EQ(target(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()), 0);
   }
+}
+
+}  // namespace lockstep::fuzz
+
+#define FUZZ_TARGET(reader)                                                                           \
+  static int read_##reader(const std::uint8_t* data, std::size_t size);                               \
+  TEST(Corpus, reader) { lockstep::fuzz::replay_corpus("test/fuzz/corpus/" #reader, read_##reader); } \
+  static int read_##reader(const std::uint8_t* data, std::size_t size)
 #endif

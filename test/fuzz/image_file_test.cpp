@@ -1,3 +1,4 @@
+// also: Corpus.image_file
 // Fuzz target: image sets. Input: a first byte, 0: a recipe (hdf5_recipe.h) of the HDF5 part of decoded images, 4: of
 // JPEG images, either sealed as import does; else a good file, 5: in chunks, whose seal has other numbers in it, sealed
 // again, and other bytes in its labels.
@@ -169,7 +170,7 @@ std::string other_seal(Input& in, bool chunked) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(image_file) {
   static const ScratchFile file(".h5");
   Input in(data, size);
   const std::uint8_t kind = in.below(8);
@@ -188,5 +189,3 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   read_all_of(file.path());
   return 0;
 }
-
-REPLAY_CORPUS(image_file)

@@ -1,3 +1,4 @@
+// also: Corpus.jpeg
 // Fuzz target: JPEG images. Input: a first byte, the size to decode to; then the file. A good image is decoded after
 // each: whatever the other did may not be left in the decoder.
 #include "data/jpeg.h"
@@ -22,7 +23,7 @@ bool decode(data::JpegDecoder& decoder, std::span<const std::uint8_t> bytes, int
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(jpeg) {
   static const std::string good = data::smooth_jpeg(9, 7);
   static data::JpegDecoder decoder;
   if (size == 0) return 0;
@@ -33,5 +34,3 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   });
   return 0;
 }
-
-REPLAY_CORPUS(jpeg)

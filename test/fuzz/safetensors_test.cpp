@@ -1,10 +1,10 @@
+// also: Corpus.safetensors
 // Fuzz target: .safetensors files. Input: 0, a JSON header, 0, the data: the header's length is put before it, since
 // a fuzzer finds no lengths; or any other first byte and then the file as it is.
 #include "checkpoint/safetensors.h"
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/torchvision.h"
-#include "models/resnet_table.h"
 #include "test/fuzz/fuzz.h"
 
 namespace {
@@ -21,20 +21,16 @@ std::string file_of(std::string_view input) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+FUZZ_TARGET(safetensors) {
   using namespace lockstep;
   static const fuzz::ScratchFile file(".safetensors");
   file.write(file_of({reinterpret_cast<const char*>(data), size}));
   fuzz::no_crash([&] {
     std::vector<checkpoint::NamedTensor> tensors = checkpoint::read_safetensors(file.path());
-    models::TensorShapes shapes;
-    for (const checkpoint::NamedTensor& tensor : tensors) shapes[tensor.name] = tensor.shape;
-    fuzz::no_crash([&] { models::infer_resnet(shapes, file.path()); });
+    fuzz::no_crash([&] { checkpoint::infer_model(tensors, file.path()); });
     for (const checkpoint::NamedTensor& tensor : tensors)
       if (static_cast<std::size_t>(tensor.shape.n_elements()) != tensor.values.size()) std::abort();
     checkpoint::from_torchvision(std::move(tensors));
   });
   return 0;
 }
-
-REPLAY_CORPUS(safetensors)

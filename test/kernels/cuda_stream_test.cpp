@@ -1,3 +1,4 @@
+// program: own
 // Events of the CUDA backend that were recorded last for a graph, against a runtime that answers as CUDA does for them.
 // The functions below take the place of the toolkit's library in this program.
 #include "kernels/cuda/base/stream.h"

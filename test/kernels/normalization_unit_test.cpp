@@ -1,3 +1,4 @@
+// sanitizers: -*FiniteDifferences
 // The parts of a normalisation together, as a network uses them: a convolution gives its output's statistics,
 // finalize makes scale and bias, the next convolution applies them with ReLU and a residual, backward brings dz and
 // the reductions back, and batch norm's backward ends in the first convolution. The cpu backend against the reference,

@@ -1,7 +1,8 @@
-// What the driver's library tells of a GPU, by one of the tests' own (fake_nvml.cpp): this program starts itself again
-// with it on LD_LIBRARY_PATH.
+// What the driver's library tells of a GPU. The library is one of the tests' own (fake_nvml.cpp) with the driver's
+// name: once it is loaded, it is the one that the program finds.
 #include "kernels/cuda/base/nvml.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include <fstream>
 
 #include "comm/world.h"
+#include "test/support/program.h"
 #include "train/usage_log.h"
 
 namespace lockstep::cuda {
@@ -18,7 +20,16 @@ namespace {
 
 constexpr const char* kGpu = "0000:18:00.0";
 
-TEST(Nvml, TellsMemoryAndUtilisation) {
+bool load_fake() {
+  return ::dlopen((test::folder_of_tests() / "kernels/fake_nvml.so").c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr;
+}
+
+class NvmlTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { ASSERT_TRUE(load_fake()) << ::dlerror(); }
+};
+
+TEST_F(NvmlTest, TellsMemoryAndUtilisation) {
   const Nvml* nvml = Nvml::get();
   ASSERT_NE(nvml, nullptr) << Nvml::problem();
   EXPECT_EQ(Nvml::problem(), "");
@@ -31,7 +42,7 @@ TEST(Nvml, TellsMemoryAndUtilisation) {
   EXPECT_EQ(nvml->nvlinks(kGpu), 4);
 }
 
-TEST(Nvml, WhatIsNotToldIsEmpty) {
+TEST_F(NvmlTest, WhatIsNotToldIsEmpty) {
   const Nvml* nvml = Nvml::get();
   ASSERT_NE(nvml, nullptr);
   EXPECT_FALSE(nvml->usage("0000:99:00.0").memory_bytes);
@@ -42,7 +53,7 @@ TEST(Nvml, WhatIsNotToldIsEmpty) {
   ::unsetenv("FAKE_NVML_MIG");
 }
 
-TEST(Nvml, IsWrittenDownBesideARun) {
+TEST_F(NvmlTest, IsWrittenDownBesideARun) {
   const Nvml* nvml = Nvml::get();
   ASSERT_NE(nvml, nullptr);
   const auto folder = std::filesystem::temp_directory_path() / ("usage." + std::to_string(::getpid()));
@@ -64,44 +75,26 @@ TEST(Nvml, IsWrittenDownBesideARun) {
 }
 
 // In processes of their own, since a library is loaded once.
-int without_library() {
+int without_library(int, char**) {
   if (Nvml::get() == nullptr && Nvml::problem().find("libnvidia-ml.so.1 cannot be loaded") == 0) return 0;
   return Nvml::get() != nullptr ? 77 : 1;  // this machine has one
 }
-int that_refuses() { return Nvml::get() == nullptr && Nvml::problem() == "NVML says: Driver Not Loaded" ? 0 : 1; }
+int that_refuses(int, char**) {
+  return load_fake() && Nvml::get() == nullptr && Nvml::problem() == "NVML says: Driver Not Loaded" ? 0 : 1;
+}
+
+const test::Role roles[] = {{"without-nvml", without_library}, {"nvml-that-refuses", that_refuses}};
 
 int status_of(const std::string& environment, const std::string& argument) {
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
-  const int status = std::system(("env " + environment + " " + self + " " + argument).c_str());
+  const int status = std::system((environment + " " + test::self() + " " + argument).c_str());
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-TEST(Nvml, MayBeMissing) {
-  const int status = status_of("-u LD_LIBRARY_PATH", "--without-library");
+TEST_F(NvmlTest, MayBeMissing) {
+  const int status = status_of("", "--without-nvml");
   EXPECT_TRUE(status == 0 || status == 77) << status;
 }
-TEST(Nvml, MayRefuse) { EXPECT_EQ(status_of("FAKE_NVML_REFUSES=1", "--that-refuses"), 0); }
+TEST_F(NvmlTest, MayRefuse) { EXPECT_EQ(status_of("FAKE_NVML_REFUSES=1", "--nvml-that-refuses"), 0); }
 
 }  // namespace
 }  // namespace lockstep::cuda
-
-int main(int argc, char** argv) {
-  using namespace lockstep::cuda;  // NOLINT
-  const std::string argument = argc > 1 ? argv[1] : "";
-  if (argument == "--without-library") return without_library();
-  if (argument == "--that-refuses") return that_refuses();
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe");
-  const auto folder = std::filesystem::temp_directory_path() / ("nvml." + std::to_string(::getpid()));
-  if (std::getenv("NVML_TEST_HAS_LIBRARY") == nullptr) {
-    std::filesystem::create_directories(folder);
-    std::filesystem::create_symlink(self.parent_path() / "fake_nvml.so", folder / "libnvidia-ml.so.1");
-    ::setenv("LD_LIBRARY_PATH", folder.c_str(), 1);
-    ::setenv("NVML_TEST_HAS_LIBRARY", "1", 1);
-    ::execv(self.c_str(), argv);
-    return 1;
-  }
-  ::testing::InitGoogleTest(&argc, argv);
-  const int status = RUN_ALL_TESTS();
-  std::filesystem::remove_all(folder);
-  return status;
-}

@@ -7,7 +7,11 @@ build=$(dirname "$lockstep")
 version=$(sed -n 's/^VERSION := //p' Makefile)
 prefix=$work/opt/lockstep
 # The folder and the CUDA option with which the program was built: `make install` must not rebuild it.
-variables=(BUILD="${build#"$PWD"/}")
+build=${build#"$PWD"/}
+case $build in
+  */sm_*) variables=(BUILD="${build%/*}" OUT="$build" CUDA_ARCH="$(tr _ ' ' <<<"${build##*/sm_}")") ;;
+  *) variables=(BUILD="$build") ;;
+esac
 "$lockstep" --version | grep -q '^  CUDA' || variables+=(CUDA=0)
 install() { make --no-print-directory "${variables[@]}" "$@" install; }
 

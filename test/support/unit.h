@@ -63,6 +63,12 @@ void expect_within_rounding(const UnitOutputs& actual, const UnitOutputs& expect
 
 /// Every normalisation that a description can hold, none first.
 std::vector<std::optional<InputNormalization>> all_normalizations();
+/// Programs with sanitizers are several times slower: their tests take every third normalisation.
+#ifdef __SANITIZE_ADDRESS__
+inline constexpr int kNormalizationStep = 3;
+#else
+inline constexpr int kNormalizationStep = 1;
+#endif
 /// Every combination of modes.
 std::vector<UnitModes> all_modes();
 

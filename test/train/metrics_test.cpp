@@ -1,5 +1,5 @@
 // What a run leaves for programs and people: metrics.jsonl, metrics.json, event files, the epoch line, the progress
-// bar. `metrics_test --write-run DIRECTORY` makes the run that tensorboard_test.py reads with TensorBoard's own reader.
+// bar. `train_test --write-run DIRECTORY` makes the run that tensorboard_test.py reads with TensorBoard's own reader.
 #include "train/metrics.h"
 
 #include <gtest/gtest.h>
@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "test/support/program.h"
 #include "train/tensorboard.h"
 
 namespace lockstep::train {
@@ -334,7 +335,8 @@ TEST(Progress, NothingWhereThereIsNoTerminal) {
 }
 
 /// Stopped after step 5, resumed at 3.
-int write_interrupted_run(const std::string& directory) {
+int write_interrupted_run(int, char** argv) {
+  const std::string directory = argv[2];
   {
     Metrics metrics({.directory = directory, .naming = naming()});
     write_run(metrics, 1, 5);
@@ -344,11 +346,7 @@ int write_interrupted_run(const std::string& directory) {
   return 0;
 }
 
+const test::Role role("write-run", write_interrupted_run);
+
 }  // namespace
 }  // namespace lockstep::train
-
-int main(int argc, char** argv) {
-  if (argc == 3 && std::string(argv[1]) == "--write-run") return lockstep::train::write_interrupted_run(argv[2]);
-  ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "lockstep/error.h"
+#include "test/comm/test_world.h"
 #include "test/reference/backend.h"
 #include "test/support/device.h"
 #include "test/train/small_run.h"
@@ -14,13 +15,9 @@
 namespace lockstep {
 namespace {
 
-int failures = 0;
+using comm::test_world;
 
-void check(bool good, int rank, const std::string& what) {
-  if (good) return;
-  ++failures;
-  std::printf("rank %d: FAILED: %s\n", rank, what.c_str());
-}
+void check(bool good, int rank, const std::string& what) { EXPECT_TRUE(good) << "rank " << rank << ": " << what; }
 
 std::vector<float> gradients(const Config& config, Backend& backend, Communicator& communicator) {
   test::SmallRun run(config, backend, communicator);
@@ -179,19 +176,12 @@ void a_flipped_bit_is_found(World& world) {
   check(last < 2 || message.find(name) != std::string::npos, world.rank(), "not named: " + message);
 }
 
+TEST(Ranks, GradientsAgree) { gradients_agree(*test_world); }
+TEST(Ranks, UnlabelledSamplesAreLeftOut) { unlabelled_samples_are_left_out(*test_world); }
+TEST(Ranks, FlagsAreCounted) { flags_are_counted(*test_world); }
+TEST(Ranks, ReplicasStayEqual) { replicas_stay_equal(*test_world); }
+TEST(Ranks, TheRankThatDiffersIsNamed) { the_rank_that_differs_is_named(*test_world); }
+TEST(Ranks, AFlippedBitIsFound) { a_flipped_bit_is_found(*test_world); }
+
 }  // namespace
 }  // namespace lockstep
-
-int main(int argc, char** argv) {
-  using namespace lockstep;  // NOLINT
-  const auto world = comm::start_world(&argc, &argv);
-  gradients_agree(*world);
-  unlabelled_samples_are_left_out(*world);
-  flags_are_counted(*world);
-  replicas_stay_equal(*world);
-  the_rank_that_differs_is_named(*world);
-  a_flipped_bit_is_found(*world);
-  const bool failed = world->any(failures > 0);
-  world->barrier();
-  return failed ? 1 : 0;
-}

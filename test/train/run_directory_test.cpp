@@ -1,4 +1,5 @@
 // ranks: 3
+// environment: LOCKSTEP_RANKS_PER_NODE=2
 // A run directory must be the same on all nodes: 3 ranks on two pretended ones.
 #include "train/run_directory.h"
 
@@ -56,8 +57,3 @@ TEST(RunDirectory, OfANodeAloneIsRefused) {
 
 }  // namespace
 }  // namespace lockstep::train
-
-int main(int argc, char** argv) {
-  ::setenv("LOCKSTEP_RANKS_PER_NODE", "2", 1);
-  return lockstep::comm::run_tests_in_world(argc, argv);
-}

@@ -1,6 +1,7 @@
 // ranks: 1 2 4
 // timeout: 400
 // sanitizers: no
+// environment: LOCKSTEP_RANKS_PER_NODE=2
 // Memory is what was planned: nothing of size is taken from the heap inside a step, the sealed backend refuses, and
 // what steps add to the process is within 5 % of the plan. 4 ranks are on two pretended nodes.
 #include <malloc.h>
@@ -12,19 +13,16 @@
 #include "checkpoint/background_saver.h"
 #include "data/loader.h"
 #include "lockstep/error.h"
+#include "test/comm/test_world.h"
 #include "test/support/heap_count.h"
 #include "test/train/small_run.h"
 
 namespace lockstep {
 namespace {
 
-int failures = 0;
+using comm::test_world;
 
-void check(bool good, int rank, const std::string& what) {
-  if (good) return;
-  ++failures;
-  std::printf("rank %d: FAILED: %s\n", rank, what.c_str());
-}
+void check(bool good, int rank, const std::string& what) { EXPECT_TRUE(good) << "rank " << rank << ": " << what; }
 
 /// VmHWM begins anew, and what was freed before is the system's again.
 void forget_peak() {
@@ -114,25 +112,25 @@ void steps_take_no_memory(World& world, int micro_batches, Precision precision =
   world.barrier();
 }
 
+// Between nodes MPI itself takes memory while it sends.
+TEST(StepMemory, StepsAllocateNothing) {
+  if (test_world->n_nodes() > 1) GTEST_SKIP() << "several nodes";
+  steps_take_no_memory(*test_world, 0);
+  steps_take_no_memory(*test_world, 4 * test_world->size());
+  steps_take_no_memory(*test_world, 0, Precision::bf16);
+}
+
+TEST(StepMemory, ThePlanPredictsThePeak) {
+  if (test_world->n_nodes() > 1) {
+    plan_tells_the_peak(*test_world, 0, 2);
+    plan_tells_the_peak(*test_world, 0, 2, Precision::bf16);
+  } else {
+    plan_tells_the_peak(*test_world, 0, 20);
+    plan_tells_the_peak(*test_world, 4 * test_world->size(), 5);
+    plan_tells_the_peak(*test_world, 0, 5, Precision::bf16);
+  }
+  test_world->barrier();
+}
+
 }  // namespace
 }  // namespace lockstep
-
-int main(int argc, char** argv) {
-  using namespace lockstep;  // NOLINT
-  ::setenv("LOCKSTEP_RANKS_PER_NODE", "2", 1);
-  const auto world = comm::start_world(&argc, &argv);
-  if (world->n_nodes() > 1) {  // where MPI itself takes memory while it sends
-    plan_tells_the_peak(*world, 0, 2);
-    plan_tells_the_peak(*world, 0, 2, Precision::bf16);
-  } else {
-    steps_take_no_memory(*world, 0);
-    steps_take_no_memory(*world, 4 * world->size());
-    steps_take_no_memory(*world, 0, Precision::bf16);
-    plan_tells_the_peak(*world, 0, 20);
-    plan_tells_the_peak(*world, 4 * world->size(), 5);
-    plan_tells_the_peak(*world, 0, 5, Precision::bf16);
-  }
-  const bool failed = world->any(failures > 0);
-  world->barrier();
-  return failed ? 1 : 0;
-}

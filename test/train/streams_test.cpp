@@ -12,18 +12,16 @@
 #include <set>
 
 #include "test/comm/fake_nccl.h"
+#include "test/comm/test_world.h"
 #include "test/support/recording_backend.h"
 #include "test/train/small_run.h"
 
 namespace lockstep {
 namespace {
 
-bool has_failed = false;
-void check(bool holds, int rank, const std::string& what) {
-  if (holds) return;
-  has_failed = true;
-  std::printf("rank %d: %s\n", rank, what.c_str());
-}
+using comm::test_world;
+
+void check(bool holds, int rank, const std::string& what) { EXPECT_TRUE(holds) << "rank " << rank << ": " << what; }
 
 using test::GraphCapture;
 constexpr GraphCapture kCaptures[] = {GraphCapture::off, GraphCapture::on};
@@ -264,21 +262,25 @@ void the_device_decides_on_the_loss_scale(World& world, GraphCapture capture) {
   world.barrier();
 }
 
+class Streams : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { static const comm::NcclHome fake; }
+};
+
+TEST_F(Streams, TheBitsAreTheSame) {
+  for (const Training& training : kTrainings) the_bits_are_the_same(*test_world, training);
+}
+
+TEST_F(Streams, CallsAreInOrder) {
+#ifndef LOCKSTEP_CUDA
+  if (test_world->size() > 1) GTEST_SKIP() << "ranks of a device sum by NCCL, which a build without CUDA lacks";
+#endif
+  for (const GraphCapture capture : kCaptures) calls_are_in_order(*test_world, capture);
+}
+
+TEST_F(Streams, TheDeviceDecidesOnTheLossScale) {
+  for (const GraphCapture capture : kCaptures) the_device_decides_on_the_loss_scale(*test_world, capture);
+}
+
 }  // namespace
 }  // namespace lockstep
-
-int main(int argc, char** argv) {
-  using namespace lockstep;  // NOLINT
-  const comm::NcclHome fake;
-  const auto world = comm::start_world(&argc, &argv);
-  for (const Training& training : kTrainings) the_bits_are_the_same(*world, training);
-  for (const GraphCapture capture : kCaptures) {
-#ifdef LOCKSTEP_CUDA
-    calls_are_in_order(*world, capture);
-#else
-    if (world->size() == 1) calls_are_in_order(*world, capture);
-#endif
-    the_device_decides_on_the_loss_scale(*world, capture);
-  }
-  return world->any(has_failed) ? 1 : 0;
-}

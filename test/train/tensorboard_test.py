@@ -45,7 +45,7 @@ def check(accumulator, tag, steps, values):
 
 def main():
     build = os.path.dirname(os.environ.get("LOCKSTEP", "build/lockstep"))
-    program = os.path.join(build, "test/train/metrics_test")
+    program = os.path.join(build, "test/train_test")
     with tempfile.TemporaryDirectory() as directory:
         subprocess.run([program, "--write-run", directory], check=True)
         accumulator = EventAccumulator(os.path.join(directory, "tensorboard"))
