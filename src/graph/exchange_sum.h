@@ -1,5 +1,5 @@
-// A small sum over ranks in the middle of a step (statistics of a synchronised batch norm): an entry of the static
-// schedule of collectives. The local values are copied to exchange memory and stay as they are.
+// A small sum over ranks in the middle of a step, for example of the statistics of a synchronised batch norm. It is one
+// entry of the static schedule of collectives. The local values are copied to exchange memory and are not changed.
 #pragma once
 
 #include <memory>
@@ -23,7 +23,7 @@ class ExchangeSum {
     ready_ = backend_->make_event();
     done_ = at.communicator->make_event();
   }
-  /// The sum over ranks of `local` (n doubles), in exchange memory; work given to the stream later may read it.
+  /// The sum over ranks of `local` (n doubles), in exchange memory. Work that is queued on the stream later may read it.
   const double* sum(const Run& run, const double* local) {
     auto* slot = reinterpret_cast<double*>(run.at.exchange + offset_);
     backend_->copy_to_device(slot, local, n_ * sizeof(double), run.stream);

@@ -10,10 +10,10 @@ namespace lockstep::graph {
 
 namespace {
 
-constexpr int kLanes = 256;  // blocks in flight: their numbers stay in the first-level cache
+constexpr int kLanes = 256;  // blocks that are computed at once; their numbers stay in the first-level cache
 
 /// log(u) for normal u > 0. u = 2^e m, m in [sqrt(1/2), sqrt(2)); log m = 2 atanh(s), s = (m-1)/(m+1), |s| < 0.1716:
-/// the first term left out of the series is below 1e-17 of the sum.
+/// the first omitted term of the series is below 1e-17 of the sum.
 inline double log_of(double u) {
   std::uint64_t bits;
   std::memcpy(&bits, &u, sizeof(bits));
@@ -44,7 +44,7 @@ struct SineCosine {
 
 /// For 0 <= x < 2 pi: reduced to |r| <= pi/4 (Cody and Waite), then Taylor's series to 1e-17.
 inline SineCosine sine_cosine(double x) {
-  // x is not negative: adding a half and cutting off rounds, and vectorises.
+  // Since x is not negative, adding a half and truncating rounds it, and this can be vectorised.
   const auto quadrant =
       static_cast<std::int32_t>(x * 0.63661977236758134308 + 0.5);  // NOLINT(bugprone-incorrect-roundings)
   const auto q = static_cast<double>(quadrant);
@@ -72,7 +72,7 @@ inline SineCosine sine_cosine(double x) {
   return {(quadrant & 2) != 0 ? -a : a, ((quadrant + 1) & 2) != 0 ? -b : b};
 }
 
-/// kLanes blocks of normals; no fused multiply-add anywhere, so all instruction sets give the same bits.
+/// kLanes blocks of normal numbers. There is no fused multiply-add, so all instruction sets give the same bits.
 __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"))) void normal_lanes(
     const std::uint32_t* __restrict words, double scale, float* __restrict out) {
   for (int i = 0; i < kLanes; ++i) {

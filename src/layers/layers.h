@@ -1,6 +1,6 @@
-// The layers that models are made of. Each function adds a node to the graph and returns the activation it gives;
-// parameters are named as in torchvision and initialised as its resnet does. No backend is named here.
-// To add a layer: a file beside these with its Node, a line here.
+// The layers that models are made of. Each function adds a node to the graph and returns its output. Convolution, batch
+// norm and linear name and initialise their parameters as torchvision's resnet does. No backend is named here.
+// To add a layer, add a file with its Node to this folder and declare its function here.
 #pragma once
 
 #include <optional>
@@ -31,7 +31,7 @@ struct ConvolutionOptions {
   int window = 3, stride = 1, padding = 1;
   bool trainable = true;  // false: frozen
 };
-/// No bias: a batch norm follows. Weights: normal, variance 2 / (K * R * S) (He et al. 2015, fan out).
+/// It has no bias, since a batch norm follows. Weights: normal, variance 2 / (K * R * S) (He et al. 2015, fan out).
 ActivationId convolution(Graph& graph, ActivationId x, const std::string& name, const ConvolutionOptions& options);
 
 struct BatchNormOptions {

@@ -1,5 +1,5 @@
-// From a configuration's model.family to the function that wires it. To add a family: a file beside resnet, a line
-// here.
+// Finds the function that wires a model by the configuration's model.family. To add a family, add a file beside resnet
+// and a line in model.cpp.
 #pragma once
 
 #include "graph/graph.h"
