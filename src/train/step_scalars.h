@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "lockstep/config.h"
-#include "lockstep/op.h"
+#include "lockstep/ops/step_scalars.h"
 
 namespace lockstep::train {
 
