@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "checkpoint/torchvision.h"
+#include "models/resnet_table.h"
 #include "test/checkpoint/support.h"
 
 namespace lockstep::checkpoint::test {
@@ -128,6 +129,13 @@ std::vector<NamedTensor> resnet(std::int64_t window, std::vector<int> blocks, bo
       if (bottleneck) out.push_back(tensor(name + ".conv3.weight", {1, 1, 1, 1}));
     }
   return out;
+}
+
+nlohmann::json infer_model(const std::vector<NamedTensor>& tensors, const std::string& source) {
+  models::TensorShapes shapes;
+  for (const NamedTensor& tensor : tensors) shapes[tensor.name] = tensor.shape;
+  const Config::Model model = models::infer_resnet(shapes, source);
+  return {{"family", model.family}, {"depth", model.depth}, {"stem", model.stem}, {"classes", model.classes}};
 }
 
 TEST(Torchvision, ModelIsInferred) {

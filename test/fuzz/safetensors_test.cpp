@@ -5,6 +5,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/torchvision.h"
+#include "models/resnet_table.h"
 #include "test/fuzz/fuzz.h"
 
 namespace {
@@ -27,7 +28,9 @@ FUZZ_TARGET(safetensors) {
   file.write(file_of({reinterpret_cast<const char*>(data), size}));
   fuzz::no_crash([&] {
     std::vector<checkpoint::NamedTensor> tensors = checkpoint::read_safetensors(file.path());
-    fuzz::no_crash([&] { checkpoint::infer_model(tensors, file.path()); });
+    models::TensorShapes shapes;
+    for (const checkpoint::NamedTensor& tensor : tensors) shapes[tensor.name] = tensor.shape;
+    fuzz::no_crash([&] { models::infer_resnet(shapes, file.path()); });
     for (const checkpoint::NamedTensor& tensor : tensors)
       if (static_cast<std::size_t>(tensor.shape.n_elements()) != tensor.values.size()) std::abort();
     checkpoint::from_torchvision(std::move(tensors));

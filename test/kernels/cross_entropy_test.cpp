@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "lockstep/ops/clip_norm.h"
 #include "lockstep/ops/cross_entropy.h"
 #include "test/reference/backend.h"
 #include "test/support/compare.h"
@@ -203,7 +204,7 @@ TEST(SoftmaxCrossEntropy, WithClipNormItIsTheGradientOfTheMeanLoss) {
       const Inputs in(c);
       const Outputs out = run(*backend, describe(c), in, GradientMode::overwrite);
       Device device(*backend);
-      const auto clip_norm = backend->clip_norm({.segments = {{.begin = 0, .n_elements = out.dlogits.size()}}});
+      const auto clip_norm = backend->make(ClipNormDescription{.segments = {{.begin = 0, .n_elements = out.dlogits.size()}}});
       StepScalars scalars;
       scalars.nominal_count = 48;
       ClipNorm::Apply args;

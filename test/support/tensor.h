@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/dtype.h"
 #include "lockstep/op.h"
+#include "lockstep/shape.h"
 
 namespace lockstep::test {
 
