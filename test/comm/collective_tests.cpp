@@ -1,4 +1,4 @@
-// The tests of AnyBackend, and those of every world, which each test of several ranks runs (`also:` in its header).
+// The tests of AnyCommunicator and of World. The tests on several ranks run them too (`also:` in their headers).
 #include "test/comm/collective_tests.h"
 
 #include <chrono>
@@ -6,22 +6,22 @@
 
 namespace lockstep::comm {
 
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(AnyBackend);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(AnyCommunicator);
 
-TEST_P(AnyBackend, SumsFp32) { test_sums<float>(*communicator(), DType::fp32); }
-TEST_P(AnyBackend, SumsFp64) { test_sums<double>(*communicator(), DType::fp64); }
-TEST_P(AnyBackend, ManySlicesInFlight) { test_many_slices(*communicator()); }
+TEST_P(AnyCommunicator, SumsFp32) { test_sums<float>(*communicator(), DType::fp32); }
+TEST_P(AnyCommunicator, SumsFp64) { test_sums<double>(*communicator(), DType::fp64); }
+TEST_P(AnyCommunicator, SumsManySlicesInFlight) { test_many_slices(*communicator()); }
 
-TEST_P(AnyBackend, TheSameBitsInEveryRun) {
+TEST_P(AnyCommunicator, GivesSameBitsInEveryRun) {
   const auto c = communicator();
   constexpr std::size_t kElements = 700001;
-  const auto memory = c->allocate(kElements * sizeof(float), "a test");
+  const auto memory = c->allocate(kElements * sizeof(float), "test");
   float* data = static_cast<float*>(memory->data());
   const auto done = c->make_event();
   std::vector<float> first;
   for (int round = 0; round < 5; ++round) {
     for (std::size_t i = 0; i < kElements; ++i) data[i] = static_cast<float>(value(c->rank(), i));
-    c->all_reduce_async({data, kElements, DType::fp32}, at_once, *done, "again");
+    c->all_reduce_async({data, kElements, DType::fp32}, ready_now, *done, "repeated");
     done->synchronize();
     if (round == 0) first.assign(data, data + kElements);
     EXPECT_EQ(std::memcmp(first.data(), data, kElements * sizeof(float)), 0) << "round " << round;
@@ -29,16 +29,16 @@ TEST_P(AnyBackend, TheSameBitsInEveryRun) {
   test_world->barrier();
 }
 
-TEST_P(AnyBackend, SumsByTheTreeThatItWasGiven) {
+TEST_P(AnyCommunicator, SumsInGivenTreeOrder) {
   const int size = test_world->size();
   for (const SumOrder& order : {tree_order(size), sequential_order(size)}) {
     const auto c = communicator(0, order);
     constexpr std::size_t kElements = 300001;
-    const auto memory = c->allocate(kElements * sizeof(float), "a test");
+    const auto memory = c->allocate(kElements * sizeof(float), "test");
     float* data = static_cast<float*>(memory->data());
     for (std::size_t i = 0; i < kElements; ++i) data[i] = static_cast<float>(value(c->rank(), i));
     const auto done = c->make_event();
-    c->all_reduce_async({data, kElements, DType::fp32}, at_once, *done, "by a tree");
+    c->all_reduce_async({data, kElements, DType::fp32}, ready_now, *done, "in tree order");
     done->synchronize();
 
     std::vector<std::vector<float>> values(static_cast<std::size_t>(size), std::vector<float>(kElements));
@@ -55,17 +55,17 @@ TEST_P(AnyBackend, SumsByTheTreeThatItWasGiven) {
   }
 }
 
-TEST_P(AnyBackend, StartsWhenReady) {
+TEST_P(AnyCommunicator, StartsWhenReady) {
   const auto c = communicator();
-  // Where sums are given to a stream, or there are none, an event of the host's is waited for in the caller.
+  // If sums are queued on a stream, or there is only one rank, the caller itself waits for a host event.
   if (test_world->size() == 1 || c->make_event()->native() != nullptr) return;
-  const auto memory = c->allocate(64, "a test");
+  const auto memory = c->allocate(64, "test");
   float* data = static_cast<float*>(memory->data());
   HostEvent ready;
   ready.begin();
   const auto done = c->make_event();
-  c->all_reduce_async({data, 4, DType::fp32}, ready, *done, "held back");
-  // World calls go on meanwhile, and nothing is summed.
+  c->all_reduce_async({data, 4, DType::fp32}, ready, *done, "delayed");
+  // Calls of World proceed in the meantime, and nothing is summed.
   for (int i = 0; i < 3; ++i) test_world->barrier();
   EXPECT_FALSE(done->is_done());
   data[0] = 2;
@@ -75,11 +75,11 @@ TEST_P(AnyBackend, StartsWhenReady) {
   test_world->barrier();
 }
 
-TEST_P(AnyBackend, TwoCommunicatorsAtOnce) {
+TEST_P(AnyCommunicator, SupportsTwoCommunicators) {
   const auto a = communicator();
   const auto b = communicator();
-  const auto memory_a = a->allocate(4000, "a test");
-  const auto memory_b = b->allocate(4000, "a test");
+  const auto memory_a = a->allocate(4000, "test");
+  const auto memory_b = b->allocate(4000, "test");
   float* x = static_cast<float*>(memory_a->data());
   float* y = static_cast<float*>(memory_b->data());
   const auto done_a = a->make_event();
@@ -87,10 +87,10 @@ TEST_P(AnyBackend, TwoCommunicatorsAtOnce) {
   for (int i = 0; i < 20; ++i) {
     std::fill(x, x + 1000, 1.0f);
     std::fill(y, y + 1000, 2.0f);
-    // Not in one order on all ranks: communicators do not wait for each other.
-    if ((test_world->rank() + i) % 2 == 0) a->all_reduce_async({x, 1000, DType::fp32}, at_once, *done_a, "a");
-    b->all_reduce_async({y, 1000, DType::fp32}, at_once, *done_b, "b");
-    if ((test_world->rank() + i) % 2 != 0) a->all_reduce_async({x, 1000, DType::fp32}, at_once, *done_a, "a");
+    // The order differs between ranks, because communicators do not wait for each other.
+    if ((test_world->rank() + i) % 2 == 0) a->all_reduce_async({x, 1000, DType::fp32}, ready_now, *done_a, "a");
+    b->all_reduce_async({y, 1000, DType::fp32}, ready_now, *done_b, "b");
+    if ((test_world->rank() + i) % 2 != 0) a->all_reduce_async({x, 1000, DType::fp32}, ready_now, *done_a, "a");
     done_a->synchronize();
     done_b->synchronize();
     ASSERT_EQ(x[999], static_cast<float>(a->size()));
@@ -99,22 +99,22 @@ TEST_P(AnyBackend, TwoCommunicatorsAtOnce) {
   test_world->barrier();
 }
 
-TEST_P(AnyBackend, SleepsButNotForSmallSlices) {
+TEST_P(AnyCommunicator, DelaysOnlyLargeSlices) {
   const auto c = communicator(20);
-  const auto memory = c->allocate(std::size_t{1} << 20, "a test");
+  const auto memory = c->allocate(std::size_t{1} << 20, "test");
   float* data = static_cast<float*>(memory->data());
   const auto done = c->make_event();
   std::fill(data, data + 20000, 1.0f);
   const auto begin = std::chrono::steady_clock::now();
-  c->all_reduce_async({data, 20000, DType::fp32}, at_once, *done, "large");
+  c->all_reduce_async({data, 20000, DType::fp32}, ready_now, *done, "large");
   done->synchronize();
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(20));
   EXPECT_EQ(data[19999], static_cast<float>(c->size()));
-  // The fastest of several: a loaded machine may hold back one of them, but not all.
+  // The fastest of several: a loaded machine may delay some of them, but not all.
   auto fastest = std::chrono::steady_clock::duration::max();
   for (int i = 0; i < 20; ++i) {
     const auto start = std::chrono::steady_clock::now();
-    c->all_reduce_async({data, 1000, DType::fp32}, at_once, *done, "small");
+    c->all_reduce_async({data, 1000, DType::fp32}, ready_now, *done, "small");
     done->synchronize();
     fastest = std::min(fastest, std::chrono::steady_clock::now() - start);
   }
@@ -122,28 +122,28 @@ TEST_P(AnyBackend, SleepsButNotForSmallSlices) {
   test_world->barrier();
 }
 
-TEST_P(AnyBackend, MemoryThatNobodyHas) {
+TEST_P(AnyCommunicator, RejectsImpossibleAllocation) {
   const auto c = communicator();
-  EXPECT_THROW(c->allocate(std::size_t{1} << 46, "a test"), Error);
-  // Nothing is left half-made: the next one works.
-  const auto memory = c->allocate(1000, "a test");
+  EXPECT_THROW(c->allocate(std::size_t{1} << 46, "test"), Error);
+  // Nothing of the failed allocation is left: the next one works.
+  const auto memory = c->allocate(1000, "test");
   static_cast<char*>(memory->data())[999] = 1;
   test_world->barrier();
 }
 
-TEST_P(AnyBackend, RefusesForeignMemory) {
-  if (test_world->size() == 1) return;  // sums of one look at nothing
+TEST_P(AnyCommunicator, RejectsForeignMemoryAndTypes) {
+  if (test_world->size() == 1) return;  // the communicator of one rank checks nothing
   const auto c = communicator();
   std::vector<float> foreign(8);
   const auto done = c->make_event();
-  EXPECT_THROW(c->all_reduce_async({foreign.data(), 8, DType::fp32}, at_once, *done, "foreign"), Error);
-  const auto memory = c->allocate(32, "a test");
-  EXPECT_THROW(c->all_reduce_async({memory->data(), 9, DType::fp32}, at_once, *done, "too long"), Error);
-  EXPECT_THROW(c->all_reduce_async({memory->data(), 8, DType::int32}, at_once, *done, "integers"), Error);
+  EXPECT_THROW(c->all_reduce_async({foreign.data(), 8, DType::fp32}, ready_now, *done, "foreign"), Error);
+  const auto memory = c->allocate(32, "test");
+  EXPECT_THROW(c->all_reduce_async({memory->data(), 9, DType::fp32}, ready_now, *done, "too long"), Error);
+  EXPECT_THROW(c->all_reduce_async({memory->data(), 8, DType::int32}, ready_now, *done, "integers"), Error);
   EXPECT_TRUE(done->is_done());
 }
 
-TEST(World, GathersTextsOfDifferentLengths) {
+TEST(World, GathersStringsOfDifferentLengths) {
   const auto text = [](int rank) {
     return rank == 1 ? std::string()
                      : std::string(static_cast<std::size_t>(rank) * 1000 + 3, static_cast<char>('a' + rank));
@@ -153,7 +153,7 @@ TEST(World, GathersTextsOfDifferentLengths) {
     ASSERT_EQ(all.size(), static_cast<std::size_t>(test_world->size()));
     for (int r = 0; r < test_world->size(); ++r) EXPECT_EQ(all[static_cast<std::size_t>(r)], text(r));
   }
-  for (const std::string& nothing : test_world->all_gather("")) EXPECT_EQ(nothing, "");
+  for (const std::string& text_of_rank : test_world->all_gather("")) EXPECT_EQ(text_of_rank, "");
 }
 
 TEST(World, BroadcastsFromEveryRoot) {
@@ -171,14 +171,13 @@ TEST(World, AnyIsTrueOnAllRanks) {
   for (int r = 0; r < test_world->size(); ++r) EXPECT_TRUE(test_world->any(test_world->rank() == r));
 }
 
-TEST(World, NoRankPassesABarrierBeforeAllCame) {
+TEST(World, BarrierWaitsForAllRanks) {
   const int late = test_world->size() - 1;
-  std::int64_t came = 0;
   if (test_world->rank() == late) std::this_thread::sleep_for(std::chrono::milliseconds(150));
-  came = std::chrono::system_clock::now().time_since_epoch().count();
+  const std::int64_t reached = std::chrono::system_clock::now().time_since_epoch().count();
   test_world->barrier();
   const std::int64_t left = std::chrono::system_clock::now().time_since_epoch().count();
-  for (const std::string& of_rank : test_world->all_gather(std::to_string(came))) EXPECT_GE(left, std::stoll(of_rank));
+  for (const std::string& time : test_world->all_gather(std::to_string(reached))) EXPECT_GE(left, std::stoll(time));
 }
 
 }  // namespace lockstep::comm

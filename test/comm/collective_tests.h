@@ -1,5 +1,5 @@
-// What holds for every communicator on any number of ranks. A test source includes this and instantiates AnyBackend
-// with the values of comm.backend and the backends that it tests.
+// The tests that every communicator must pass on any number of ranks. A test program includes this file, instantiates
+// AnyCommunicator with the values of comm.backend and the backends to test, and starts its world.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +21,8 @@
 
 namespace lockstep::comm {
 
-/// Value of one rank at one index: of very different sizes, so that another order of summation gives other bits.
+/// The value of one rank at one index. The magnitudes differ widely, so that another order of summation gives other
+/// bits.
 inline double value(int rank, std::size_t i) {
   const double x = static_cast<double>((i * 2654435761u + static_cast<std::size_t>(rank) * 40503u) % 10007) - 5003;
   return x * (rank % 2 == 0 ? 1.0 : 1e-3) + 1.0 / static_cast<double>(rank + 3);
@@ -36,7 +37,7 @@ std::vector<T> expected_sum(int ranks, std::size_t n) {
   return out;
 }
 
-/// All ranks have these bytes.
+/// True if these bytes are the same on all ranks.
 inline bool same_on_all_ranks(const void* data, std::size_t size_bytes) {
   const std::vector<std::string> all =
       test_world->all_gather(std::string_view(static_cast<const char*>(data), size_bytes));
@@ -47,11 +48,11 @@ template <typename T>
 void test_sums(Communicator& communicator, DType dtype) {
   const int rank = communicator.rank();
   const int size = communicator.size();
-  // Odd sizes: less than a rank's share of a cache line, and around the lengths at which work and chunks are cut.
+  // Odd sizes: shorter than one cache line per rank, and around the lengths of blocks and chunks.
   for (const std::size_t n : {std::size_t{0}, std::size_t{1}, std::size_t{3}, std::size_t{17}, std::size_t{1000},
                               std::size_t{262143}, std::size_t{262145}, std::size_t{1000003}}) {
     const std::size_t offset = 5;
-    const auto memory = communicator.allocate((n + 2 * offset) * sizeof(T), "a test");
+    const auto memory = communicator.allocate((n + 2 * offset) * sizeof(T), "test");
     T* data = static_cast<T*>(memory->data());
     ASSERT_EQ(reinterpret_cast<std::uintptr_t>(data) % 4096, 0u);
     for (std::size_t i = 0; i < n + 2 * offset; ++i) ASSERT_EQ(data[i], T{0});
@@ -70,26 +71,26 @@ void test_sums(Communicator& communicator, DType dtype) {
       worst =
           std::max(worst, std::abs(static_cast<double>(data[offset + i]) - static_cast<double>(expected[i])) / scale);
     }
-    // Orders differ by where the ranks lie: each of size-1 additions rounds by half a unit of the largest partial sum.
+    // The order depends on the nodes of the ranks. Each of size-1 additions rounds by half a unit of the largest sum.
     EXPECT_LE(worst, size * static_cast<double>(std::numeric_limits<T>::epsilon())) << n << " elements";
     EXPECT_TRUE(same_on_all_ranks(data + offset, n * sizeof(T))) << n << " elements";
     for (std::size_t i = 0; i < offset; ++i) {
       ASSERT_EQ(data[i], T(rank)) << "written before the slice";
-      ASSERT_EQ(data[offset + n + i], T(rank)) << "written behind the slice";
+      ASSERT_EQ(data[offset + n + i], T(rank)) << "written after the slice";
     }
-    test_world->barrier();  // before anyone gives the memory back
+    test_world->barrier();  // before any rank frees the memory
   }
 }
 
-/// Several hundred slices of different sizes at once, over several rounds, in two allocations and both types.
+/// Hundreds of slices of different sizes in flight, over several rounds, in two allocations and both types.
 inline void test_many_slices(Communicator& communicator) {
   constexpr std::size_t kSlices = 300;  // more than the queue holds
   constexpr int kRounds = 5;
   const auto length = [](std::size_t s) { return 1 + s * 37 % 4099; };
   std::size_t total = 0;
   for (std::size_t s = 0; s < kSlices; ++s) total += length(s);
-  const auto singles = communicator.allocate(total * sizeof(float), "a test");
-  const auto doubles = communicator.allocate(total * sizeof(double), "a test");
+  const auto singles = communicator.allocate(total * sizeof(float), "test");
+  const auto doubles = communicator.allocate(total * sizeof(double), "test");
   float* f = static_cast<float*>(singles->data());
   double* d = static_cast<double*>(doubles->data());
   std::vector<std::unique_ptr<Event>> done;
@@ -128,50 +129,50 @@ inline void test_many_slices(Communicator& communicator) {
   test_world->barrier();
 }
 
-/// On several nodes. What they send is rounded, and the sum of all: the same bits on every rank, within two roundings
-/// to 8 or 11 bits.
-inline void test_sums_in(DType narrow, Backend& backend) {
+/// For several nodes. What they send is rounded, and so is the total. All ranks get the same bits, with an error of at
+/// most two roundings to 8 or 11 bits.
+inline void test_wire_type(DType narrow, Backend& backend) {
   Config::Comm config;
   config.gradients = name(narrow);
   const auto made = make_communicator(config, *test_world, backend);
   Communicator& communicator = *made;
   EXPECT_TRUE(communicator.describe().ends_with(", gradients sent as " + config.gradients)) << communicator.describe();
   const double rounding = narrow == DType::bf16 ? 0x1p-8 : 0x1p-11;
-  constexpr std::size_t kElements = 700'001;  // several chunks of the host's, the last one short
+  constexpr std::size_t kElements = 700'001;  // several chunks of the host communicator; the last one is shorter
   const auto memory = communicator.allocate(kElements * sizeof(float), "test");
   auto* const values = static_cast<float*>(memory->data());
-  const auto of_rank = [](int rank, std::size_t i) {
+  const auto value_of = [](int rank, std::size_t i) {
     return static_cast<float>(i % 1013) / 1013.0f + 0.1f * static_cast<float>(rank);
   };
   for (const DType wire : {narrow, DType::fp32}) {
-    for (std::size_t i = 0; i < kElements; ++i) values[i] = of_rank(test_world->rank(), i);
+    for (std::size_t i = 0; i < kElements; ++i) values[i] = value_of(test_world->rank(), i);
     const auto done = communicator.make_event();
-    communicator.all_reduce_async({values, kElements, DType::fp32, wire}, at_once, *done, "sum");
+    communicator.all_reduce_async({values, kElements, DType::fp32, wire}, ready_now, *done, "sum");
     done->synchronize();
-    double furthest = 0;
+    double max_error = 0;
     for (std::size_t i = 0; i < kElements; ++i) {
       double sum = 0;
-      for (int rank = 0; rank < test_world->size(); ++rank) sum += of_rank(rank, i);
-      furthest = std::max(furthest, std::abs(values[i] / sum - 1));
+      for (int rank = 0; rank < test_world->size(); ++rank) sum += value_of(rank, i);
+      max_error = std::max(max_error, std::abs(values[i] / sum - 1));
     }
-    EXPECT_LT(furthest, wire == narrow ? 2 * rounding : 1e-6);
-    EXPECT_EQ(furthest > rounding / 4, wire == narrow) << "rounded or not";
+    EXPECT_LT(max_error, wire == narrow ? 2 * rounding : 1e-6);
+    EXPECT_EQ(max_error > rounding / 4, wire == narrow) << "rounded if and only if a narrow wire type is used";
     EXPECT_TRUE(same_on_all_ranks(values, kElements * sizeof(float)));
   }
 }
 
-struct Tested {
-  std::string name;     // comm.backend
-  Backend& (*where)();  // whose memory is summed
+struct CommunicatorCase {
+  std::string name;       // comm.backend
+  Backend& (*backend)();  // whose memory is summed
 };
 
-class AnyBackend : public ::testing::TestWithParam<Tested> {
+class AnyCommunicator : public ::testing::TestWithParam<CommunicatorCase> {
  protected:
   std::unique_ptr<Communicator> communicator(double sleep_ms = 0, const SumOrder& order = {}) {
     Config::Comm config;
     config.backend = GetParam().name;
     config.sleep_ms = sleep_ms;
-    return make_communicator(config, *test_world, GetParam().where(), order);
+    return make_communicator(config, *test_world, GetParam().backend(), order);
   }
 };
 

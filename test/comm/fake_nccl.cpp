@@ -1,11 +1,11 @@
-// A libnccl.so.2 for machines without GPUs: tests make a link to it in a folder that NCCL_HOME names. Ranks are
-// processes of one machine; what they exchange goes through a shared segment whose name is in the unique id. Streams
-// are test::WorkQueue. As with a communicator that does not block, some calls return ncclInProgress, and give their
-// work to the stream later, from another thread.
+// A libnccl.so.2 for machines without GPUs. Tests create a link to it in a folder and set NCCL_HOME to that folder.
+// Ranks are processes of one machine, which exchange data through a shared segment whose name is in the unique id.
+// Streams are test::WorkQueue. As with a non-blocking NCCL communicator, some calls return ncclInProgress and queue
+// their work later, from another thread.
 //
-//   FAKE_NCCL_VERSION       what ncclGetVersion tells, else that of nccl.h
-//   FAKE_NCCL_LOG           a file to which each rank appends what is called besides sums
-//   FAKE_NCCL_ERROR_AFTER   after so many sums a rank finds that another is gone, and its sums do not end any more
+//   FAKE_NCCL_VERSION       the version that ncclGetVersion returns; by default that of nccl.h
+//   FAKE_NCCL_LOG           a file to which each rank appends its calls other than sums
+//   FAKE_NCCL_ERROR_AFTER   after this many sums, a rank reports that another one is lost, and its sums never complete
 #include <fcntl.h>
 #include <nccl.h>
 #include <sys/mman.h>
@@ -34,14 +34,14 @@ constexpr int kMaxRanks = 8;
 constexpr std::size_t kAreaBytes = std::size_t{1} << 20;
 constexpr std::size_t kBoxBytes = std::size_t{1} << 16;
 
-/// One message on its way between two ranks.
+/// A message in transit between two ranks.
 struct Box {
   std::atomic<std::uint64_t> sent, taken;
   std::size_t size_bytes;
   unsigned char data[kBoxBytes];
 };
 
-/// Zeros at first.
+/// Zero-filled at the start.
 struct Shared {
   std::atomic<int> n_opened, n_arrived, generation;
   Box boxes[kMaxRanks][kMaxRanks];  // from, to
@@ -53,7 +53,7 @@ std::string variable(const char* name) {
   return text == nullptr ? "" : text;
 }
 
-void pause_a_little() { std::this_thread::sleep_for(std::chrono::microseconds(50)); }
+void short_pause() { std::this_thread::sleep_for(std::chrono::microseconds(50)); }
 
 }  // namespace
 
@@ -62,7 +62,7 @@ struct ncclComm {
   int rank = 0, size = 1;
   std::atomic<int> state{ncclSuccess};
   std::atomic<bool> is_aborted{false};
-  std::atomic<int> n_users{0};  // threads and pieces of work that know it
+  std::atomic<int> n_users{0};  // threads and queued work that refer to it
   int n_calls = 0, n_sums = 0, n_registered = 0;
 
   void log(const std::string& text) const {
@@ -74,7 +74,7 @@ struct ncclComm {
     ::close(file);
   }
 
-  /// False once it was aborted.
+  /// Returns false if the communicator was aborted.
   bool barrier() {
     const int generation = shared->generation.load();
     if (shared->n_arrived.fetch_add(1) + 1 == size) {
@@ -84,7 +84,7 @@ struct ncclComm {
     }
     while (shared->generation.load() == generation) {
       if (is_aborted.load()) return false;
-      pause_a_little();
+      short_pause();
     }
     return true;
   }
@@ -118,7 +118,7 @@ struct Transfer {
 void run_transfers(ncclComm& comm, std::vector<Transfer> transfers) {
   while (!transfers.empty()) {
     bool moved = false;
-    std::set<std::pair<bool, int>> seen;  // only the first of each direction and peer goes on
+    std::set<std::pair<bool, int>> seen;  // only the first transfer of each direction and peer proceeds
     for (Transfer& t : transfers) {
       if (!seen.emplace(t.is_send, t.peer).second) continue;
       Box& box = t.is_send ? comm.shared->boxes[comm.rank][t.peer] : comm.shared->boxes[t.peer][comm.rank];
@@ -139,7 +139,7 @@ void run_transfers(ncclComm& comm, std::vector<Transfer> transfers) {
     }
     std::erase_if(transfers, [](const Transfer& t) { return t.size_bytes == 0; });
     if (comm.is_aborted.load()) return;
-    if (!moved) pause_a_little();
+    if (!moved) short_pause();
   }
 }
 
@@ -155,10 +155,10 @@ lockstep::test::WorkQueue* queue_of(cudaStream_t stream) {
   return reinterpret_cast<lockstep::test::WorkQueue*>(stream);
 }
 
-/// Gives the work to its stream now; or, for every eighth call, a little later.
+/// Queues the work now or, for every eighth call, a little later.
 ncclResult_t issue(ncclComm& comm, lockstep::test::WorkQueue& queue, std::function<void()> work) {
   comm.n_users.fetch_add(1);
-  // As long as the work may run, which it does more than once where its stream is recorded.
+  // Held as long as the work may run; in a captured stream it runs more than once.
   const std::shared_ptr<ncclComm> user(&comm, [](ncclComm* of) { of->n_users.fetch_sub(1); });
   const auto put = [user, &queue, work = std::move(work)] { queue.put([user, work] { work(); }); };
   if (comm.n_calls++ % 8 != 0) {
@@ -184,7 +184,7 @@ ncclResult_t add_transfer(const Transfer& transfer, ncclComm_t comm, cudaStream_
 }
 
 void end(ncclComm* comm) {
-  while (comm->n_users.load() > 0) pause_a_little();
+  while (comm->n_users.load() > 0) short_pause();
   ::munmap(comm->shared, sizeof(Shared));
   delete comm;
 }
@@ -202,7 +202,7 @@ ncclResult_t ncclGetVersion(int* version) {
 const char* ncclGetErrorString(ncclResult_t result) {
   return result == ncclRemoteError ? "remote process exited or there was a network error" : "an error of the fake NCCL";
 }
-const char* ncclGetLastError(ncclComm_t) { return "told by the fake NCCL"; }
+const char* ncclGetLastError(ncclComm_t) { return "reported by the fake NCCL"; }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   static std::atomic<int> n_made{0};
@@ -275,7 +275,7 @@ ncclResult_t ncclAllReduce(const void* source, void* target, size_t n, ncclDataT
     comm->state.store(ncclRemoteError);
     comm->n_users.fetch_add(1);
     queue_of(stream)->put([comm] {
-      while (!comm->is_aborted.load()) pause_a_little();
+      while (!comm->is_aborted.load()) short_pause();
       comm->n_users.fetch_sub(1);
     });
     return ncclSuccess;

@@ -13,7 +13,7 @@ namespace lockstep::comm {
 
 using test::folder_of_tests;
 
-/// A new folder that, as NCCL_HOME, gives this library; removed with the object.
+/// Creates a folder that contains this library and sets NCCL_HOME to it. The destructor removes the folder.
 class NcclHome {
  public:
   explicit NcclHome(const std::filesystem::path& library = folder_of_tests() / "comm" / "fake_nccl.so")
@@ -31,7 +31,7 @@ class NcclHome {
   const std::filesystem::path& path() const { return path_; }
 
  private:
-  static inline int n_made = 0;  // a library stays the one of its path
+  static inline int n_made = 0;  // a new path each time, because a loaded library is identified by its path
   std::filesystem::path path_;
 };
 

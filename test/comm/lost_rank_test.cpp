@@ -1,5 +1,4 @@
-// What happens when a rank is lost, or the launch is wrong: child programs (this one, in the role --lost-rank) are
-// started and their words and exit statuses read.
+// A rank that is lost, and a wrong launch. The tests start this program again as several ranks, see children.h.
 // sanitizers: no
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
@@ -23,90 +22,90 @@
 namespace lockstep::comm {
 namespace {
 
-// All-reduces of a killed rank's peers: an event cannot throw, so the communication thread ends the process.
-TEST(LostRank, KilledBetweenSums) {
-  const Outcome o = run_ranks_left_alone(3, "", "--lost-rank killed-in-sums");
-  EXPECT_TRUE(says(o, "rank 1 on ")) << o.text;
-  EXPECT_TRUE(says(o, "has died")) << o.text;
-  EXPECT_TRUE(says(o, "'bucket 4 of 9'")) << o.text;
-  EXPECT_TRUE(says(o, "status 1 of rank")) << o.text;
-  EXPECT_LT(o.seconds, 20) << o.text;
+// The peers of a killed rank wait for an event, which cannot throw. The communication thread ends their processes.
+TEST(LostRank, ReportsRankKilledBetweenAllReduces) {
+  const Outcome o = run_ranks_with_recovery(3, "", "--lost-rank killed-in-all-reduces");
+  EXPECT_TRUE(contains(o, "rank 1 on ")) << o.output;
+  EXPECT_TRUE(contains(o, "has died: its process ended")) << o.output;
+  EXPECT_TRUE(contains(o, "'bucket 4 of 9'")) << o.output;
+  EXPECT_TRUE(contains(o, "status 1 of rank")) << o.output;
+  EXPECT_LT(o.seconds, 20) << o.output;
 }
 
-// World calls throw Error, and main says it.
-TEST(LostRank, KilledBeforeABarrier) {
-  const Outcome o = run_ranks_left_alone(3, "", "--lost-rank killed-before-barrier");
-  EXPECT_TRUE(says(o, "caught comm_rank_died: rank 1 on ")) << o.text;
-  EXPECT_TRUE(says(o, "'barrier'")) << o.text;
-  EXPECT_TRUE(says(o, "status 1 of rank")) << o.text;
-  EXPECT_LT(o.seconds, 20) << o.text;
+// Calls of World throw Error, and main prints it.
+TEST(LostRank, ReportsRankKilledBeforeBarrier) {
+  const Outcome o = run_ranks_with_recovery(3, "", "--lost-rank killed-before-barrier");
+  EXPECT_TRUE(contains(o, "caught comm_rank_died: rank 1 on ")) << o.output;
+  EXPECT_TRUE(contains(o, "'barrier'")) << o.output;
+  EXPECT_TRUE(contains(o, "status 1 of rank")) << o.output;
+  EXPECT_LT(o.seconds, 20) << o.output;
 }
 
-TEST(LostRank, StoppedRankIsNamedAfterTheLimit) {
-  const Outcome o = run_ranks_left_alone(2, "WATCHDOG_SECONDS=4", "--lost-rank stopped");
-  EXPECT_TRUE(says(o, "rank 0 on ")) << o.text;
-  EXPECT_TRUE(says(o, "for rank 1 on ")) << o.text;
-  EXPECT_TRUE(says(o, "has not responded for")) << o.text;
-  EXPECT_TRUE(says(o, "status 1 of rank")) << o.text;
-  EXPECT_LT(o.seconds, 30) << o.text;
+TEST(LostRank, ReportsStoppedRankAfterTimeLimit) {
+  const Outcome o = run_ranks_with_recovery(2, "WATCHDOG_SECONDS=4", "--lost-rank stopped");
+  EXPECT_TRUE(contains(o, "rank 0 on ")) << o.output;
+  EXPECT_TRUE(contains(o, "for rank 1 on ")) << o.output;
+  EXPECT_TRUE(contains(o, "has not responded for")) << o.output;
+  EXPECT_TRUE(contains(o, "status 1 of rank")) << o.output;
+  EXPECT_LT(o.seconds, 30) << o.output;
 }
 
-TEST(LostRank, RankThatGoesElsewhereIsNamedWithItsLastCollective) {
-  const Outcome o = run_ranks_left_alone(2, "WATCHDOG_SECONDS=2", "--lost-rank elsewhere");
-  EXPECT_TRUE(says(o, "in 'bucket 2 of 9'")) << o.text;
-  EXPECT_TRUE(says(o, "for rank 1 on ")) << o.text;
-  EXPECT_TRUE(says(o, "its last was 'bucket 1 of 9', collective 1")) << o.text;
-  EXPECT_TRUE(says(o, "status 1 of rank")) << o.text;
-  EXPECT_LT(o.seconds, 20) << o.text;
+TEST(LostRank, ReportsLastCollectiveOfMissingRank) {
+  const Outcome o = run_ranks_with_recovery(2, "WATCHDOG_SECONDS=2", "--lost-rank missing");
+  EXPECT_TRUE(contains(o, "in 'bucket 2 of 9'")) << o.output;
+  EXPECT_TRUE(contains(o, "for rank 1 on ")) << o.output;
+  EXPECT_TRUE(contains(o, "its last was 'bucket 1 of 9', collective 1")) << o.output;
+  EXPECT_TRUE(contains(o, "status 1 of rank")) << o.output;
+  EXPECT_LT(o.seconds, 20) << o.output;
 }
 
-// Two pretended nodes: rank 0 learns by control messages that it is rank 3 of the other node who is missing.
-TEST(LostRank, MissingRankOfAnotherNodeIsNamed) {
+// There are two simulated nodes. Rank 0 learns by control messages that rank 3 of the other node is missing.
+TEST(LostRank, ReportsMissingRankOfAnotherNode) {
   const Outcome o =
-      run_ranks_left_alone(4, "LOCKSTEP_RANKS_PER_NODE=2 WATCHDOG_SECONDS=3", "--lost-rank elsewhere-last");
-  EXPECT_TRUE(says(o, "for rank 3 on ")) << o.text;
-  EXPECT_TRUE(says(o, "its last was 'bucket 1 of 9', collective 1")) << o.text;
-  EXPECT_TRUE(says(o, "status 1 of rank")) << o.text;
-  EXPECT_LT(o.seconds, 20) << o.text;
+      run_ranks_with_recovery(4, "LOCKSTEP_RANKS_PER_NODE=2 WATCHDOG_SECONDS=3", "--lost-rank missing-last");
+  EXPECT_TRUE(contains(o, "for rank 3 on ")) << o.output;
+  EXPECT_TRUE(contains(o, "its last was 'bucket 1 of 9', collective 1")) << o.output;
+  EXPECT_TRUE(contains(o, "status 1 of rank")) << o.output;
+  EXPECT_LT(o.seconds, 20) << o.output;
 }
 
-// One rank returns from main's work while the others go on: not mistaken for their collective.
-TEST(LostRank, LeavingEarlyIsFoundOut) {
-  const Outcome o = run_ranks_left_alone(3, "", "--lost-rank leaves-early");
-  EXPECT_TRUE(says(o, "is in 'end of the run'")) << o.text;
-  EXPECT_TRUE(says(o, "the ranks no longer make the same calls")) << o.text;
-  EXPECT_TRUE(says(o, "status 1 of rank")) << o.text;
-  EXPECT_LT(o.seconds, 20) << o.text;
+// One rank is at the end of main while the others are still in a collective. The two calls are not confused.
+TEST(LostRank, DetectsRankThatLeavesEarly) {
+  const Outcome o = run_ranks_with_recovery(3, "", "--lost-rank leaves-early");
+  EXPECT_TRUE(contains(o, "is in 'end of the run'")) << o.output;
+  EXPECT_TRUE(contains(o, "the ranks no longer make the same calls")) << o.output;
+  EXPECT_TRUE(contains(o, "status 1 of rank")) << o.output;
+  EXPECT_LT(o.seconds, 20) << o.output;
 }
 
-// An exception passes through a step with sums in flight, towards main: its message must come out.
-TEST(LostRank, ExceptionWithSumsInFlight) {
+// An exception ends a step while all-reduces are in flight. Its message must be printed.
+TEST(LostRank, PrintsExceptionThrownWithAllReducesInFlight) {
   for (const char* environment : {"", "LOCKSTEP_RANKS_PER_NODE=2"}) {
-    const Outcome o = run_ranks_left_alone(3, environment, "--lost-rank throws");
-    EXPECT_TRUE(says(o, "caught internal: thrown in a step")) << o.text;
-    EXPECT_FALSE(says(o, "status 139")) << o.text;
-    EXPECT_TRUE(says(o, "status 1 of rank")) << o.text;
-    EXPECT_LT(o.seconds, 20) << o.text;
+    const Outcome o = run_ranks_with_recovery(3, environment, "--lost-rank throws");
+    EXPECT_TRUE(contains(o, "caught internal: thrown in a step")) << o.output;
+    EXPECT_FALSE(contains(o, "status 139")) << o.output;
+    EXPECT_TRUE(contains(o, "status 1 of rank")) << o.output;
+    EXPECT_LT(o.seconds, 20) << o.output;
   }
 }
 
-// As it is on a cluster: mpirun ends the others by itself, and says so.
-TEST(LostRank, KilledUnderAnOrdinaryMpirun) {
-  const Outcome o = run_ranks(3, "", self() + " --lost-rank killed-in-sums");
-  EXPECT_NE(o.exit_status, 0) << o.text;
-  EXPECT_TRUE(says(o, "rank 1 on ")) << o.text;
-  EXPECT_TRUE(says(o, "has died")) << o.text;
-  EXPECT_LT(o.seconds, 20) << o.text;
+// As on a cluster, mpirun ends the other ranks by itself.
+TEST(LostRank, ReportsKilledRankUnderOrdinaryMpirun) {
+  const Outcome o = run_ranks(3, "", self() + " --lost-rank killed-in-all-reduces");
+  EXPECT_NE(o.exit_status, 0) << o.output;
+  EXPECT_TRUE(contains(o, "rank 1 on ")) << o.output;
+  EXPECT_TRUE(contains(o, "has died: its process ended")) << o.output;
+  EXPECT_LT(o.seconds, 20) << o.output;
 }
 
-TEST(LostRank, AbortEndsAllRanksWithItsStatus) {
+TEST(LostRank, AbortEndsAllRanksWithGivenStatus) {
   const Outcome o = run_ranks(3, "", self() + " --lost-rank abort");
-  EXPECT_EQ(o.exit_status, 3) << o.text;
-  EXPECT_LT(o.seconds, 10) << o.text;
+  EXPECT_EQ(o.exit_status, 3) << o.output;
+  EXPECT_LT(o.seconds, 10) << o.output;
 }
 
-/// The environment of a process that nobody launched, and then these variables.
-std::string clean_environment(const std::string& variables) {
+/// A command that starts this program as a child without the variables of any launcher, but with these variables.
+std::string launch_command(const std::string& variables) {
   std::string out = "env";
   for (const char* name : {"SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS",
                            "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMIX_NAMESPACE", "PMI_RANK", "PMI_SIZE", "PMI_FD"}) {
@@ -115,40 +114,39 @@ std::string clean_environment(const std::string& variables) {
   return out + " " + variables + " " + self() + " --lost-rank start";
 }
 
-TEST(Launch, SlurmStepWithoutPmiIsRefused) {
-  const Outcome o = run_command(clean_environment("SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=4"));
-  EXPECT_TRUE(says(o, "caught comm_launch: srun started 4 tasks")) << o.text;
-  EXPECT_TRUE(says(o, "srun --mpi=pmix")) << o.text;
+TEST(Launch, RejectsSlurmStepWithoutPmi) {
+  const Outcome o = run_command(launch_command("SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=4"));
+  EXPECT_TRUE(contains(o, "caught comm_launch: srun started 4 tasks")) << o.output;
+  EXPECT_TRUE(contains(o, "srun --mpi=pmix")) << o.output;
   EXPECT_EQ(o.exit_status, 1);
-  const Outcome older = run_command(clean_environment("SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_NTASKS=2"));
-  EXPECT_TRUE(says(older, "caught comm_launch: srun started 2 tasks")) << older.text;
+  const Outcome older = run_command(launch_command("SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_NTASKS=2"));
+  EXPECT_TRUE(contains(older, "caught comm_launch: srun started 2 tasks")) << older.output;
 }
 
-TEST(Launch, OneProcessNeedsNoMpi) {
+TEST(Launch, RunsOneProcessWithoutMpi) {
   for (const char* environment : {"", "SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1",
                                   "SLURM_PROCID=0 SLURM_NTASKS=8",  // a batch script: no step
                                   "SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 PMIX_RANK=0"}) {
-    const Outcome o = run_command(clean_environment(environment));
-    EXPECT_TRUE(says(o, "world of 1")) << environment << ": " << o.text;
+    const Outcome o = run_command(launch_command(environment));
+    EXPECT_TRUE(contains(o, "world of 1")) << environment << ": " << o.output;
     EXPECT_EQ(o.exit_status, 0) << environment;
   }
 }
 
-// A launcher of another MPI: every process finds itself alone.
-TEST(Launch, ManyWorldsOfOneAreRefused) {
+// The launcher belongs to another MPI, so every process finds itself in a world of one rank.
+TEST(Launch, RejectsWorldsOfOneRankEach) {
   const Outcome o =
-      run_command(clean_environment("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PMI_RANK=0 PMI_SIZE=4"));
-  EXPECT_TRUE(says(o, "caught comm_launch: the launcher started 4 ranks")) << o.text;
+      run_command(launch_command("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PMI_RANK=0 PMI_SIZE=4"));
+  EXPECT_TRUE(contains(o, "caught comm_launch: the launcher started 4 ranks")) << o.output;
   EXPECT_EQ(o.exit_status, 1);
 }
 
-// ---- What the children do
-// ---------------------------------------------------------------------------------------------
+// ---- The behavior of the children
 
-struct Sums {
-  explicit Sums(World& world)
+struct AllReduces {
+  explicit AllReduces(World& world)
       : communicator(make_communicator({}, world, backend)),
-        memory(communicator->allocate(1 << 20, "sums")),
+        memory(communicator->allocate(1 << 20, "all-reduces")),
         done(communicator->make_event()) {}
   void run(int first, int last) {
     for (int i = first; i <= last; ++i) {
@@ -164,30 +162,30 @@ struct Sums {
   std::unique_ptr<Event> done;
 };
 
-void behave(const std::string& how, World& world) {
+void behave(const std::string& behavior, World& world) {
   const int last = world.size() - 1;
-  if (how == "start") {
+  if (behavior == "start") {
     std::printf("world of %d\n", world.size());
-  } else if (how == "abort") {
+  } else if (behavior == "abort") {
     if (world.rank() == 1) world.abort(3);
     world.barrier();
-  } else if (how == "killed-before-barrier") {
+  } else if (behavior == "killed-before-barrier") {
     if (world.rank() == 1) ::raise(SIGKILL);
     world.barrier();
-  } else if (how == "killed-in-sums") {
-    Sums sums(world);
-    sums.run(1, 3);
+  } else if (behavior == "killed-in-all-reduces") {
+    AllReduces all_reduces(world);
+    all_reduces.run(1, 3);
     if (world.rank() == 1) ::raise(SIGKILL);
-    sums.run(4, 9);
-  } else if (how == "stopped") {
-    Sums sums(world);
+    all_reduces.run(4, 9);
+  } else if (behavior == "stopped") {
+    AllReduces all_reduces(world);
     if (world.rank() == 1) ::raise(SIGSTOP);
-    sums.run(1, 9);
-  } else if (how == "leaves-early") {
+    all_reduces.run(1, 9);
+  } else if (behavior == "leaves-early") {
     if (world.rank() == 1) return;
     world.any(false);
     world.any(false);
-  } else if (how == "throws") {
+  } else if (behavior == "throws") {
     const std::vector<GradientTensor> tensors = {{"a", 0, 1000000}, {"b", 1000000, 1000000}};
     reference::ReferenceBackend backend;
     auto communicator = make_communicator({}, world, backend);
@@ -199,16 +197,16 @@ void behave(const std::string& how, World& world) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     if (world.rank() == 1) fail(ErrorCode::internal, "thrown in a step");
     reducer.finish(*stream);
-  } else if (how == "elsewhere" || how == "elsewhere-last") {
-    Sums sums(world);
-    sums.run(1, 1);
+  } else if (behavior == "missing" || behavior == "missing-last") {
+    AllReduces all_reduces(world);
+    all_reduces.run(1, 1);
     if (world.rank() == last) std::this_thread::sleep_for(std::chrono::seconds(40));
-    sums.run(2, 9);
+    all_reduces.run(2, 9);
   }
 }
 
 int child(int argc, char** argv) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a stopped one is not left behind
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // so that a stopped child does not survive the test
   std::unique_ptr<World> world;
   try {
     const char* limit = std::getenv("WATCHDOG_SECONDS");
@@ -216,7 +214,8 @@ int child(int argc, char** argv) {
     behave(argv[2], *world);
     return 0;
   } catch (const Error& e) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // main is busy, the communication thread goes on
+    std::this_thread::sleep_for(
+        std::chrono::milliseconds(200));  // the communication thread continues while main is busy
     log::error("caught {}: {}", entry(e.code()).code, e.what());
     if (world) world->abort(kExitFailed);
     return kExitFailed;

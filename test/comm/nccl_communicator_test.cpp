@@ -1,8 +1,8 @@
 // ranks: 2 3
 // timeout: 300
-// also: Nccl/AnyBackend.*:World.*
-// The communicator of GPUs, with an NCCL of the tests' own (fake_nccl.cpp) on a stand-in for a device whose streams are
-// queues: what it gives to which stream, in which order, and that sums are right, also by a tree and in bf16.
+// also: Nccl/AnyCommunicator.*:World.*
+// The NCCL communicator, with a fake NCCL (fake_nccl.cpp) and a stand-in for a device whose streams are queues: what it
+// queues on which stream and in which order, and that sums are right, also in a tree order and with a narrow wire type.
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -26,7 +26,7 @@ std::unique_ptr<Communicator> communicator(const SumOrder& order = {}, const Con
 
 Backend& device_as_backend() { return device(); }
 
-/// A done `ready` of the device's.
+/// A device event that is done.
 const Event& ready_event() {
   static const std::unique_ptr<Event> event = device().make_event();
   return *event;
@@ -34,30 +34,30 @@ const Event& ready_event() {
 
 }  // namespace
 
-INSTANTIATE_TEST_SUITE_P(Nccl, AnyBackend, ::testing::Values(Tested{"nccl", device_as_backend}));
+INSTANTIATE_TEST_SUITE_P(Nccl, AnyCommunicator, ::testing::Values(CommunicatorCase{"nccl", device_as_backend}));
 
-TEST(Nccl, IsWhatAutoGivesForADevice) {
+TEST(Nccl, IsDefaultForDevices) {
   const auto c = communicator();
   EXPECT_EQ(c->describe(), "NCCL 2.28.9, " + std::to_string(test_world->size()) + " ranks on 1 node");
   EXPECT_EQ(c->rank(), test_world->rank());
   EXPECT_EQ(c->size(), test_world->size());
 }
 
-TEST(Nccl, SumsFp32ByATree) { test_sums<float>(*communicator(tree_order(test_world->size())), DType::fp32); }
-TEST(Nccl, SumsFp64ByATree) { test_sums<double>(*communicator(tree_order(test_world->size())), DType::fp64); }
+TEST(Nccl, SumsFp32InTreeOrder) { test_sums<float>(*communicator(tree_order(test_world->size())), DType::fp32); }
+TEST(Nccl, SumsFp64InTreeOrder) { test_sums<double>(*communicator(tree_order(test_world->size())), DType::fp64); }
 
-// The tree and no other: the bits of comm::sum, also where a slice is more than a chunk of the exchange.
-TEST(Nccl, SumsByTheTreeThatItWasGiven) {
+// The result has the bits of comm::sum, also if a slice is longer than a chunk of the exchange.
+TEST(Nccl, SumsInGivenTreeOrder) {
   const int size = test_world->size();
   for (const SumOrder& order : {tree_order(size), sequential_order(size)}) {
     const auto c = communicator(order);
     EXPECT_TRUE(c->describe().ends_with(", fixed tree order"));
     constexpr std::size_t kElements = 4'300'001;
-    const auto memory = c->allocate(kElements * sizeof(float), "a test");
+    const auto memory = c->allocate(kElements * sizeof(float), "test");
     float* data = static_cast<float*>(memory->data());
     for (std::size_t i = 0; i < kElements; ++i) data[i] = static_cast<float>(value(c->rank(), i));
     const auto done = c->make_event();
-    c->all_reduce_async({data, kElements, DType::fp32}, ready_event(), *done, "by a tree");
+    c->all_reduce_async({data, kElements, DType::fp32}, ready_event(), *done, "in tree order");
     done->synchronize();
     std::vector<std::vector<float>> values(static_cast<std::size_t>(size), std::vector<float>(kElements));
     std::vector<const std::byte*> sources;
@@ -73,14 +73,14 @@ TEST(Nccl, SumsByTheTreeThatItWasGiven) {
   }
 }
 
-// Work of the compute stream that comes late is waited for, and what follows waits for the sum: nothing is done by the
-// host in between.
-TEST(Nccl, StartsAfterReadyAndIsOverBeforeWhatWaits) {
+// The sum waits for late work of the compute stream, and later work waits for the sum, without the host waiting for
+// either.
+TEST(Nccl, RunsBetweenReadyAndWaitingWork) {
   const auto c = communicator();
   constexpr std::size_t kElements = 100'003;
-  const auto memory = c->allocate(kElements * sizeof(float), "a test");
+  const auto memory = c->allocate(kElements * sizeof(float), "test");
   float* data = static_cast<float*>(memory->data());
-  const auto host = device().allocate_host(kElements * sizeof(float), "a test");
+  const auto host = device().allocate_host(kElements * sizeof(float), "test");
   float* result = static_cast<float*>(host->data());
   std::vector<float> values(kElements, 1.0f);
   const auto stream = device().make_stream();
@@ -93,52 +93,52 @@ TEST(Nccl, StartsAfterReadyAndIsOverBeforeWhatWaits) {
   EXPECT_FALSE(done->is_done());
   stream->wait(*done);
   device().copy_to_host(result, data, kElements * sizeof(float), *stream);
-  EXPECT_FALSE(done->is_done()) << "the host has waited";
+  EXPECT_FALSE(done->is_done()) << "the host waited";
   stream->synchronize();
   device().slow_down(0);
   EXPECT_EQ(std::count(result, result + kElements, static_cast<float>(c->size())), static_cast<long>(kElements));
 
   const int compute = test::RecordingBackend::number_of(*stream);
-  std::vector<std::string> of_communication;
+  std::vector<std::string> communication_calls;
   for (const test::Call& call : device().recording().calls())
-    if (call.stream >= 0 && call.stream != compute) of_communication.push_back(call.what);
-  EXPECT_EQ(of_communication, (std::vector<std::string>{"wait", "count", "count", "record"}));
+    if (call.stream >= 0 && call.stream != compute) communication_calls.push_back(call.what);
+  EXPECT_EQ(communication_calls, (std::vector<std::string>{"wait", "count", "count", "record"}));
   test_world->barrier();
 }
 
-TEST(Nccl, RefusesForeignMemoryAndTypes) {
+TEST(Nccl, RejectsForeignMemoryAndTypes) {
   const auto c = communicator();
   std::vector<float> foreign(8);
   const auto done = c->make_event();
   EXPECT_THROW(c->all_reduce_async({foreign.data(), 8, DType::fp32}, ready_event(), *done, "foreign"), Error);
-  const auto memory = c->allocate(32, "a test");
+  const auto memory = c->allocate(32, "test");
   EXPECT_THROW(c->all_reduce_async({memory->data(), 9, DType::fp32}, ready_event(), *done, "too long"), Error);
   EXPECT_THROW(c->all_reduce_async({memory->data(), 8, DType::int32}, ready_event(), *done, "integers"), Error);
   EXPECT_TRUE(done->is_done());
 }
 
-TEST(Nccl, RanksOnOneDeviceAreRefused) {
-  test::RecordingBackend shared(test_backend(), "GPU-of-all");
+TEST(Nccl, RejectsRanksOnOneDevice) {
+  test::RecordingBackend shared(test_backend(), "GPU-shared");
   try {
     make_communicator({}, *test_world, shared);
-    ADD_FAILURE() << "two ranks on one device";
+    ADD_FAILURE() << "two ranks on one device were accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::comm_backend);
     const std::string text = error.what();
-    EXPECT_NE(text.find("ranks 0 and 1 use the same GPU (GPU-of-all on " + test_world->host()), std::string::npos)
+    EXPECT_NE(text.find("ranks 0 and 1 use the same GPU (GPU-shared on " + test_world->host()), std::string::npos)
         << text;
     EXPECT_NE(text.find("set comm.backend=staged"), std::string::npos) << text;
   }
 }
 
-// Registered once, told again before it is given back; the communicator ends in good order.
-TEST(Nccl, MemoryIsRegisteredAndTheEndIsInOrder) {
+// Memory is registered once and deregistered before it is freed. The communicator is finalized before it is destroyed.
+TEST(Nccl, RegistersMemoryAndFinalizes) {
   const std::string log =
       (std::filesystem::temp_directory_path() / ("nccl-log." + std::to_string(::getpid()))).string();
   ::setenv("FAKE_NCCL_LOG", log.c_str(), 1);
   {
     const auto c = communicator();
-    const auto memory = c->allocate(12345, "a test");
+    const auto memory = c->allocate(12345, "test");
     test_world->barrier();
   }
   ::unsetenv("FAKE_NCCL_LOG");

@@ -1,4 +1,4 @@
-// What NCCL's log tells of the network, in the formats of its releases.
+// Reading the network from NCCL's log, in the formats of its releases.
 #include "comm/nccl_log.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace lockstep::comm {
 namespace {
 
-TEST(NcclLog, TheNetworkAndItsDevices) {
+TEST(NcclLog, FindsNetworkAndDevices) {
   EXPECT_EQ(network_in_nccl_log("node1:7:7 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.5<0>\n"
                                 "node1:7:9 [0] NCCL INFO NET/IB : No device found.\n"
                                 "node1:7:9 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.5<0> \n"
@@ -24,7 +24,7 @@ TEST(NcclLog, TheNetworkAndItsDevices) {
   EXPECT_EQ(network_in_nccl_log("n:7:9 [0] NCCL INFO comm 0x1 rank 0 nRanks 2\n"), "");
 }
 
-TEST(NcclLog, IsReadFromWhereNcclIsTold) {
+TEST(NcclLog, RedirectsLogAndReadsIt) {
   ::unsetenv("NCCL_DEBUG");
   ::unsetenv("NCCL_DEBUG_FILE");
   std::string path;
@@ -39,7 +39,7 @@ TEST(NcclLog, IsReadFromWhereNcclIsTold) {
   EXPECT_EQ(std::getenv("NCCL_DEBUG"), nullptr);
 }
 
-TEST(NcclLog, TheUsersOwnIsLeftAlone) {
+TEST(NcclLog, KeepsSettingsOfUser) {
   ::setenv("NCCL_DEBUG", "WARN", 1);
   {
     const NcclLog log;

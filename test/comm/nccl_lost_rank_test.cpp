@@ -1,5 +1,5 @@
-// What happens when a rank is lost while GPUs sum by NCCL (fake_nccl.cpp): who is missing is named, NCCL is aborted,
-// and the job ends.
+// A rank is lost while GPUs sum with NCCL (fake_nccl.cpp). The missing rank is reported, NCCL is aborted, and the job
+// ends.
 // sanitizers: no
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
@@ -21,8 +21,8 @@
 namespace lockstep::comm {
 namespace {
 
-/// What NCCL was told, on all ranks.
-std::string words_to_nccl(const std::string& log) {
+/// The calls of NCCL that the ranks made.
+std::string nccl_calls(const std::string& log) {
   std::ifstream file(log);
   return {(std::istreambuf_iterator<char>(file)), {}};
 }
@@ -35,60 +35,62 @@ class NcclLostRank : public ::testing::Test {
   const std::string environment_ = "FAKE_NCCL_LOG=" + log_ + " ";
 };
 
-TEST_F(NcclLostRank, ThatDoesNotComeIsNamedWithTheBucket) {
-  const Outcome o = run_ranks_left_alone(2, environment_ + "WATCHDOG_SECONDS=2", "--nccl-lost-rank elsewhere");
-  EXPECT_TRUE(says(o, "rank 0 on ")) << o.text;
-  EXPECT_TRUE(says(o, "in 'bucket 2 of 9, 3.8 MiB'")) << o.text;
-  EXPECT_TRUE(says(o, "for rank 1 on ")) << o.text;
-  EXPECT_TRUE(says(o, "its last was 'bucket 1 of 9, 3.8 MiB', collective 2")) << o.text;
-  EXPECT_TRUE(says(o, "status 1 of rank")) << o.text;
-  EXPECT_LT(o.seconds, 30) << o.text;
-  EXPECT_NE(words_to_nccl(log_).find("rank 0 abort"), std::string::npos) << words_to_nccl(log_);
+TEST_F(NcclLostRank, ReportsMissingRankWithBucket) {
+  const Outcome o = run_ranks_with_recovery(2, environment_ + "WATCHDOG_SECONDS=2", "--nccl-lost-rank missing");
+  EXPECT_TRUE(contains(o, "rank 0 on ")) << o.output;
+  EXPECT_TRUE(contains(o, "in 'bucket 2 of 9, 3.8 MiB'")) << o.output;
+  EXPECT_TRUE(contains(o, "for rank 1 on ")) << o.output;
+  EXPECT_TRUE(contains(o, "its last was 'bucket 1 of 9, 3.8 MiB', collective 2")) << o.output;
+  EXPECT_TRUE(contains(o, "status 1 of rank")) << o.output;
+  EXPECT_LT(o.seconds, 30) << o.output;
+  EXPECT_NE(nccl_calls(log_).find("rank 0 abort"), std::string::npos) << nccl_calls(log_);
 }
 
-// The host gives a recorded step's sums to the stream but once: the stream tells which it has come to.
-TEST_F(NcclLostRank, ThatDoesNotComeToARecordedStepIsNamedWithTheBucket) {
-  const Outcome o = run_ranks_left_alone(2, environment_ + "WATCHDOG_SECONDS=2", "--nccl-lost-rank recorded");
-  EXPECT_TRUE(says(o, "in 'bucket 1 of 9, 3.8 MiB' (collective 17)")) << o.text;
-  EXPECT_TRUE(says(o, "its last was 'bucket 3 of 9, 3.8 MiB', collective 16")) << o.text;
-  EXPECT_TRUE(says(o, "status 1 of rank")) << o.text;
-  EXPECT_LT(o.seconds, 30) << o.text;
+// The host queues the all-reduces of a captured step only once. The stream reports which one it has reached.
+TEST_F(NcclLostRank, ReportsMissingRankWithBucketOfCapturedStep) {
+  const Outcome o = run_ranks_with_recovery(2, environment_ + "WATCHDOG_SECONDS=2", "--nccl-lost-rank captured");
+  EXPECT_TRUE(contains(o, "in 'bucket 1 of 9, 3.8 MiB' (collective 17)")) << o.output;
+  EXPECT_TRUE(contains(o, "its last was 'bucket 3 of 9, 3.8 MiB', collective 16")) << o.output;
+  EXPECT_TRUE(contains(o, "status 1 of rank")) << o.output;
+  EXPECT_LT(o.seconds, 30) << o.output;
 }
 
-TEST_F(NcclLostRank, ThatIsKilledIsNamedAtOnce) {
-  const Outcome o = run_ranks_left_alone(3, environment_, "--nccl-lost-rank killed");
-  EXPECT_TRUE(says(o, "rank 1 on ")) << o.text;
-  EXPECT_TRUE(says(o, "has died")) << o.text;
-  EXPECT_TRUE(says(o, "'bucket 3 of 9, 3.8 MiB'")) << o.text;
-  EXPECT_LT(o.seconds, 20) << o.text;
+TEST_F(NcclLostRank, ReportsKilledRankImmediately) {
+  const Outcome o = run_ranks_with_recovery(3, environment_, "--nccl-lost-rank killed");
+  EXPECT_TRUE(contains(o, "rank 1 on ")) << o.output;
+  EXPECT_TRUE(contains(o, "has died: its process ended")) << o.output;
+  EXPECT_TRUE(contains(o, "'bucket 3 of 9, 3.8 MiB'")) << o.output;
+  EXPECT_LT(o.seconds, 20) << o.output;
 }
 
-TEST_F(NcclLostRank, ThatDoesNotComeToTheStartIsNamed) {
-  const Outcome o = run_ranks_left_alone(2, environment_ + "WATCHDOG_SECONDS=2", "--nccl-lost-rank no-start");
-  EXPECT_TRUE(says(o, "for rank 1 on ")) << o.text;
-  EXPECT_LT(o.seconds, 30) << o.text;
+TEST_F(NcclLostRank, ReportsRankMissingFromStart) {
+  const Outcome o =
+      run_ranks_with_recovery(2, environment_ + "WATCHDOG_SECONDS=2", "--nccl-lost-rank missing-at-start");
+  EXPECT_TRUE(contains(o, "for rank 1 on ")) << o.output;
+  EXPECT_LT(o.seconds, 30) << o.output;
 }
 
-TEST_F(NcclLostRank, ErrorsThatNcclFindsByItselfEndTheJob) {
-  const Outcome o = run_ranks_left_alone(2, environment_ + "FAKE_NCCL_ERROR_AFTER=3", "--nccl-lost-rank all-sums");
-  EXPECT_TRUE(says(o, "NCCL reported 'remote process exited or there was a network error' on rank")) << o.text;
-  EXPECT_TRUE(says(o, "told by the fake NCCL")) << o.text;
-  EXPECT_TRUE(says(o, "status 1 of rank")) << o.text;
-  EXPECT_LT(o.seconds, 20) << o.text;
-  EXPECT_NE(words_to_nccl(log_).find("abort"), std::string::npos) << words_to_nccl(log_);
+TEST_F(NcclLostRank, EndsJobOnAsynchronousNcclError) {
+  const Outcome o =
+      run_ranks_with_recovery(2, environment_ + "FAKE_NCCL_ERROR_AFTER=3", "--nccl-lost-rank all-buckets");
+  EXPECT_TRUE(contains(o, "NCCL reported 'remote process exited or there was a network error' on rank")) << o.output;
+  EXPECT_TRUE(contains(o, "reported by the fake NCCL")) << o.output;
+  EXPECT_TRUE(contains(o, "status 1 of rank")) << o.output;
+  EXPECT_LT(o.seconds, 20) << o.output;
+  EXPECT_NE(nccl_calls(log_).find("abort"), std::string::npos) << nccl_calls(log_);
 }
 
-// On the way out of an exception NCCL is aborted, not ended in good order, which would wait for the others.
-TEST_F(NcclLostRank, ExceptionWithSumsInFlight) {
-  const Outcome o = run_ranks_left_alone(2, environment_, "--nccl-lost-rank throws");
-  EXPECT_TRUE(says(o, "caught internal: thrown in a step")) << o.text;
-  EXPECT_TRUE(says(o, "status 1 of rank")) << o.text;
-  EXPECT_LT(o.seconds, 20) << o.text;
-  EXPECT_NE(words_to_nccl(log_).find("rank 1 abort"), std::string::npos) << words_to_nccl(log_);
-  EXPECT_EQ(words_to_nccl(log_).find("finalize"), std::string::npos) << words_to_nccl(log_);
+// When an exception ends the job, NCCL is aborted. Finalizing it would wait for the other ranks.
+TEST_F(NcclLostRank, AbortsNcclOnExceptionWithAllReducesInFlight) {
+  const Outcome o = run_ranks_with_recovery(2, environment_, "--nccl-lost-rank throws");
+  EXPECT_TRUE(contains(o, "caught internal: thrown in a step")) << o.output;
+  EXPECT_TRUE(contains(o, "status 1 of rank")) << o.output;
+  EXPECT_LT(o.seconds, 20) << o.output;
+  EXPECT_NE(nccl_calls(log_).find("rank 1 abort"), std::string::npos) << nccl_calls(log_);
+  EXPECT_EQ(nccl_calls(log_).find("finalize"), std::string::npos) << nccl_calls(log_);
 }
 
-// ---- What the children do
+// ---- The behavior of the children
 
 struct Device {
   explicit Device(World& world)
@@ -102,11 +104,11 @@ struct Device {
   std::unique_ptr<Stream> stream;
 };
 
-struct Sums {
-  Sums(World& world, Device& of)
+struct AllReduces {
+  AllReduces(World& world, Device& of)
       : device(of),
         communicator(make_communicator({}, world, of.backend)),
-        memory(communicator->allocate(4'000'000, "sums")),
+        memory(communicator->allocate(4'000'000, "all-reduces")),
         done(communicator->make_event()) {}
   void issue(int number) {
     communicator->all_reduce_async({memory->data(), 1'000'000, DType::fp32}, *device.ready, *done,
@@ -117,7 +119,7 @@ struct Sums {
     for (int i = first; i <= last; ++i) {
       issue(i);
       device.stream->synchronize();
-      std::this_thread::sleep_for(std::chrono::milliseconds(250));  // the watchdog looks every 100 ms
+      std::this_thread::sleep_for(std::chrono::milliseconds(250));  // the watchdog checks every 100 ms
     }
   }
   Device& device;
@@ -126,45 +128,45 @@ struct Sums {
   std::unique_ptr<Event> done;
 };
 
-void behave(const std::string& how, World& world) {
+void behave(const std::string& behavior, World& world) {
   const int last = world.size() - 1;
   Device device(world);
-  if (how == "no-start") {
+  if (behavior == "missing-at-start") {
     if (world.rank() == last) std::this_thread::sleep_for(std::chrono::seconds(40));
-    const Sums sums(world, device);
-  } else if (how == "elsewhere") {
-    Sums sums(world, device);
-    sums.run(1, 1);
+    const AllReduces all_reduces(world, device);
+  } else if (behavior == "missing") {
+    AllReduces all_reduces(world, device);
+    all_reduces.run(1, 1);
     if (world.rank() == last) std::this_thread::sleep_for(std::chrono::seconds(40));
-    sums.run(2, 9);
-  } else if (how == "recorded") {
-    Sums sums(world, device);
+    all_reduces.run(2, 9);
+  } else if (behavior == "captured") {
+    AllReduces all_reduces(world, device);
     const auto step = device.backend.make_captured_graph();
     for (int i = 0; i < 6; ++i) {
       if (i == 5 && world.rank() == last) std::this_thread::sleep_for(std::chrono::seconds(40));
       if (step->begin(*device.stream)) {
         for (int bucket = 1; bucket <= 3; ++bucket) {
           device.ready->record(*device.stream);
-          sums.issue(bucket);
+          all_reduces.issue(bucket);
         }
         step->end(*device.stream);
       }
       device.stream->synchronize();
       std::this_thread::sleep_for(std::chrono::milliseconds(250));
     }
-  } else if (how == "killed") {
-    Sums sums(world, device);
-    sums.run(1, 2);
+  } else if (behavior == "killed") {
+    AllReduces all_reduces(world, device);
+    all_reduces.run(1, 2);
     if (world.rank() == 1) ::raise(SIGKILL);
-    sums.run(3, 9);
-  } else if (how == "all-sums") {
-    Sums sums(world, device);
-    sums.run(1, 9);
-  } else if (how == "throws") {
-    Sums sums(world, device);
-    sums.issue(1);
+    all_reduces.run(3, 9);
+  } else if (behavior == "all-buckets") {
+    AllReduces all_reduces(world, device);
+    all_reduces.run(1, 9);
+  } else if (behavior == "throws") {
+    AllReduces all_reduces(world, device);
+    all_reduces.issue(1);
     if (world.rank() == 1) fail(ErrorCode::internal, "thrown in a step");
-    sums.run(2, 9);
+    all_reduces.run(2, 9);
   }
 }
 

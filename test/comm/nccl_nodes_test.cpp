@@ -1,9 +1,9 @@
 // ranks: 3 4
 // environment: LOCKSTEP_RANKS_PER_NODE=2
-// also: OnNodes/AnyBackend.*:World.*
-// GPUs of several nodes (pretended ones of two ranks each) that sum by NCCL: fp32 as ever, and what goes over the wire
-// in bf16 and fp16 by an exchange of ours. Then by way of the host's memory: what NCCL's communicators left on the
-// board must not confuse those that come to their lanes.
+// also: OnNodes/AnyCommunicator.*:World.*
+// GPUs on several nodes sum with NCCL. The nodes are simulated and have two ranks each. fp32 is summed by NCCL;
+// gradients that travel in bf16 and fp16 are summed by DeviceExchange. The last tests stage through host memory: what
+// the NCCL communicators left in the progress table must not confuse the communicators that reuse their channels.
 #include <cstdlib>
 
 #include "test/comm/collective_tests.h"
@@ -21,14 +21,15 @@ Backend& device() {
 
 }  // namespace
 
-INSTANTIATE_TEST_SUITE_P(OnNodes, AnyBackend, ::testing::Values(Tested{"nccl", device}, Tested{"staged", device}));
+INSTANTIATE_TEST_SUITE_P(OnNodes, AnyCommunicator,
+                         ::testing::Values(CommunicatorCase{"nccl", device}, CommunicatorCase{"staged", device}));
 
-TEST(NcclOnNodes, SaysWhatItUses) {
+TEST(NcclOnNodes, DescribesCommunicator) {
   EXPECT_EQ(make_communicator({}, *test_world, device())->describe(),
             "NCCL 2.28.9, " + std::to_string(test_world->size()) + " ranks on 2 nodes");
 }
 
-TEST(NcclOnNodes, SumsInBf16) { test_sums_in(DType::bf16, device()); }
-TEST(NcclOnNodes, SumsInFp16) { test_sums_in(DType::fp16, device()); }
+TEST(NcclOnNodes, SumsInBf16) { test_wire_type(DType::bf16, device()); }
+TEST(NcclOnNodes, SumsInFp16) { test_wire_type(DType::fp16, device()); }
 
 }  // namespace lockstep::comm

@@ -1,6 +1,5 @@
-// Bucket readiness and the order of streams and events, as recorded on a stand-in for a device: a bucket's all-reduce
-// is issued when its last writer was given to the stream and `ready` recorded behind it, and what follows finish() in
-// the stream comes behind every bucket's sum.
+// The order of streams and events, as recorded on a stand-in for a device. The all-reduce of a bucket is issued after
+// its last writer was queued and `ready` was recorded behind it. What is queued after finish() runs after all buckets.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,17 +15,17 @@ namespace {
 
 constexpr std::size_t kElements = 64;  // of each tensor
 
-/// Puts what is issued into the record of the backend, and keeps which events were meant.
-class NotedCommunicator final : public Communicator {
+/// Keeps a list of the all-reduces: their events, and their positions in the recording of the backend.
+class TracingCommunicator final : public Communicator {
  public:
   struct Issued {
-    std::size_t at = 0;  // so many calls were in the record before
+    std::size_t position = 0;  // the number of calls recorded before it
     int ready = -1, done = -1;
     Slice slice;
     std::string label;
   };
 
-  NotedCommunicator(std::unique_ptr<Communicator> inner, test::RecordingBackend& backend)
+  TracingCommunicator(std::unique_ptr<Communicator> inner, test::RecordingBackend& backend)
       : inner_(std::move(inner)), backend_(backend) {}
   std::string describe() const override { return inner_->describe(); }
   int rank() const override { return inner_->rank(); }
@@ -55,15 +54,15 @@ class ReducerOrder : public ::testing::Test {
     memory_ = communicator_.allocate(7 * kElements * sizeof(float), "gradients");
   }
   float* gradients() const { return static_cast<float*>(memory_->data()); }
-  /// Three tensors a bucket, the last one alone.
+  /// Three tensors per bucket; the last tensor has its own.
   std::vector<Bucket> buckets() const { return make_buckets(tensors_, 2 * kElements * sizeof(float) + 1); }
 
-  /// What the backward pass does for a tensor: a writer on the stream.
+  /// Stands for the kernel of the backward pass that writes the gradient of a tensor.
   void write(std::size_t tensor, Stream& stream) {
     backend_.fill_zero(gradients() + tensor * kElements, kElements * sizeof(float), stream);
   }
 
-  /// The place of the last such call among the first `end`; `end` where there is none.
+  /// The position of the last matching call among the first `end`; `end` if there is none.
   template <typename Predicate>
   std::size_t last_before(const std::vector<test::Call>& calls, std::size_t end, Predicate matches) const {
     for (std::size_t i = end; i-- > 0;)
@@ -74,12 +73,12 @@ class ReducerOrder : public ::testing::Test {
   const std::unique_ptr<Backend> cpu_ = make_backend({.device = "cpu", .threads = 1});
   test::RecordingBackend backend_{*cpu_};
   const std::unique_ptr<World> world_ = single_world();
-  NotedCommunicator communicator_{make_communicator({}, *world_, backend_), backend_};
+  TracingCommunicator communicator_{make_communicator({}, *world_, backend_), backend_};
   std::vector<GradientTensor> tensors_;
   std::unique_ptr<Memory> memory_;
 };
 
-TEST_F(ReducerOrder, ABucketIsIssuedBehindItsLastWriter) {
+TEST_F(ReducerOrder, IssuesBucketAfterItsLastWriter) {
   GradientReducer reducer(communicator_, backend_, gradients(), buckets());
   ASSERT_EQ(reducer.buckets().size(), 3u);
   const auto stream = backend_.make_stream();
@@ -95,29 +94,29 @@ TEST_F(ReducerOrder, ABucketIsIssuedBehindItsLastWriter) {
     const std::vector<test::Call> calls = backend_.recording().calls();
     ASSERT_EQ(communicator_.issued.size(), 3u);
     for (std::size_t b = 0; b < 3; ++b) {
-      const NotedCommunicator::Issued& issued = communicator_.issued[b];
+      const TracingCommunicator::Issued& issued = communicator_.issued[b];
       const Bucket& bucket = reducer.buckets()[b];
       EXPECT_EQ(issued.label, "bucket " + std::to_string(b + 1) + " of 3");
       EXPECT_EQ(issued.slice.data, gradients() + bucket.begin);
       EXPECT_EQ(issued.slice.n_elements, bucket.n_elements);
-      const std::size_t recorded = last_before(calls, issued.at, [&](const test::Call& call) {
+      const std::size_t recorded = last_before(calls, issued.position, [&](const test::Call& call) {
         return call.what == "record" && call.event == issued.ready && call.stream == compute;
       });
-      ASSERT_LT(recorded, issued.at) << "issued before `ready` was recorded\n" << backend_.recording().text();
+      ASSERT_LT(recorded, issued.position) << "issued before `ready` was recorded\n" << backend_.recording().text();
       const float* last = gradients() + static_cast<std::size_t>(bucket.last_tensor) * kElements;
       const auto is_last_writer = [&](const test::Call& call) {
         return call.what == "fill_zero" && call.target == last && call.stream == compute;
       };
       const std::size_t written = last_before(calls, calls.size(), is_last_writer);
       EXPECT_LT(written, recorded) << "`ready` was recorded before the last writer\n" << backend_.recording().text();
-      // And at once: nothing of the next tensor lies between.
+      // Nothing of the next tensor is in between.
       EXPECT_EQ(recorded, written + 1);
-      EXPECT_EQ(issued.at, recorded + 1);
+      EXPECT_EQ(issued.position, recorded + 1);
     }
   }
 }
 
-TEST_F(ReducerOrder, WhatIsStillToBeDoneWithABucketComesBeforeReady) {
+TEST_F(ReducerOrder, RunsPreparationOfBucketBeforeReady) {
   GradientReducer reducer(communicator_, backend_, gradients(), buckets());
   const auto stream = backend_.make_stream();
   backend_.recording().clear();
@@ -126,11 +125,11 @@ TEST_F(ReducerOrder, WhatIsStillToBeDoneWithABucketComesBeforeReady) {
       backend_.fill_zero(gradients() + bucket.begin, bucket.n_elements * sizeof(float), *stream);
     });
   const std::vector<test::Call> calls = backend_.recording().calls();
-  for (const NotedCommunicator::Issued& issued : communicator_.issued) {
-    ASSERT_GE(issued.at, 2u);
-    EXPECT_EQ(calls[issued.at - 1].what, "record");
-    EXPECT_EQ(calls[issued.at - 2].what, "fill_zero");
-    EXPECT_EQ(calls[issued.at - 2].target, issued.slice.data);
+  for (const TracingCommunicator::Issued& issued : communicator_.issued) {
+    ASSERT_GE(issued.position, 2u);
+    EXPECT_EQ(calls[issued.position - 1].what, "record");
+    EXPECT_EQ(calls[issued.position - 2].what, "fill_zero");
+    EXPECT_EQ(calls[issued.position - 2].target, issued.slice.data);
   }
   reducer.finish(*stream);
 }
@@ -142,24 +141,25 @@ TEST_F(ReducerOrder, FinishMakesTheStreamWaitForEveryBucket) {
   for (int t = 0; t < 7; ++t) reducer.tensor_done(t, *stream);
   backend_.recording().clear();
   reducer.finish(*stream);
-  backend_.fill_zero(gradients(), sizeof(float), *stream);  // what the optimizer does
+  backend_.fill_zero(gradients(), sizeof(float), *stream);  // stands for the optimizer
   const std::vector<test::Call> calls = backend_.recording().calls();
   std::vector<int> waited, done;
   for (const test::Call& call : calls) {
     if (call.what == "fill_zero") break;
     if (call.what == "wait" && call.stream == compute) waited.push_back(call.event);
   }
-  for (const NotedCommunicator::Issued& issued : communicator_.issued) done.push_back(issued.done);
+  for (const TracingCommunicator::Issued& issued : communicator_.issued) done.push_back(issued.done);
   EXPECT_EQ(waited, done);
   EXPECT_EQ(std::ranges::count(done, -1), 0);
-  EXPECT_EQ(calls.front().what, "record");  // of the time, before and behind the waits
+  EXPECT_EQ(calls.front().what, "record");  // timing events before and after the waits
   EXPECT_EQ(calls[calls.size() - 2].what, "record");
   EXPECT_TRUE(std::ranges::none_of(calls, [](const test::Call& call) { return call.what == "synchronize"; }))
-      << "the host waits";
+      << "the host waited";
 }
 
-// The time is the stream's: a compute stream that is late itself has not waited, however long the host was ahead.
-TEST_F(ReducerOrder, ExposedTimeIsTheStreams) {
+// Exposed communication is measured on the stream. A compute stream that is busy has not waited, however far the host
+// is ahead.
+TEST_F(ReducerOrder, MeasuresExposedTimeOnStream) {
   GradientReducer reducer(communicator_, backend_, gradients(), buckets());
   const auto stream = backend_.make_stream();
   backend_.slow_down(20);
@@ -170,17 +170,17 @@ TEST_F(ReducerOrder, ExposedTimeIsTheStreams) {
   reducer.finish(*stream);
   const double exposed = reducer.exposed_seconds();
   backend_.slow_down(0);
-  // begin | three waits, each with what the other stream does for the last bucket | end
+  // begin | three waits, including the work of the other stream for the last bucket | end
   EXPECT_GE(exposed, 0.06);
   EXPECT_LT(exposed, 7 * 0.02 + 1.0);
   for (std::size_t t = 0; t < 7; ++t) reducer.tensor_done(static_cast<int>(t), *stream);
   stream->synchronize();
   reducer.finish(*stream, 1);
-  EXPECT_LT(reducer.exposed_seconds(1), exposed) << "nothing was left to wait for";
-  EXPECT_EQ(reducer.exposed_seconds(0), exposed) << "the step before is still known";
+  EXPECT_LT(reducer.exposed_seconds(1), exposed) << "there was nothing to wait for";
+  EXPECT_EQ(reducer.exposed_seconds(0), exposed) << "the time of the previous step is still available";
 }
 
-TEST_F(ReducerOrder, NothingIsAllocatedInAStep) {
+TEST_F(ReducerOrder, AllocatesNothingInStep) {
   GradientReducer reducer(communicator_, backend_, gradients(), buckets());
   const auto stream = backend_.make_stream();
   backend_.freeze();
@@ -190,7 +190,7 @@ TEST_F(ReducerOrder, NothingIsAllocatedInAStep) {
     reducer.finish(*stream, step % 2);
   }
   for (const test::Call& call : backend_.recording().calls()) EXPECT_NE(call.what, "allocate");
-  EXPECT_THROW(backend_.allocate(64, "a test"), Error);
+  EXPECT_THROW(backend_.allocate(64, "test"), Error);
   backend_.unfreeze();
 }
 

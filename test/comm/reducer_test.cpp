@@ -1,5 +1,5 @@
 // ranks: 1 2 3
-// Buckets, and the reducer that sums them while backward runs.
+// Buckets, and the reducer that all-reduces them during the backward pass.
 #include "comm/reducer.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace lockstep::comm {
 namespace {
 
-/// Tensors of these lengths, each begun at a multiple of 16 elements.
+/// Tensors of these lengths. Each begins at a multiple of 16 elements.
 std::vector<GradientTensor> tensors_of(const std::vector<std::size_t>& lengths) {
   std::vector<GradientTensor> out;
   std::size_t begin = 0;
@@ -31,7 +31,7 @@ std::size_t end_of(const std::vector<GradientTensor>& tensors) {
 
 }  // namespace
 
-TEST(Buckets, EndAtTensorsBorders) {
+TEST(Buckets, EndAtTensorBoundaries) {
   const std::vector<GradientTensor> tensors = tensors_of({100, 3, 1000, 7, 20, 500, 1});
   const std::vector<Bucket> buckets = make_buckets(tensors, 400 * sizeof(float));
   ASSERT_EQ(buckets.size(), 3u);
@@ -46,14 +46,14 @@ TEST(Buckets, EndAtTensorsBorders) {
   EXPECT_EQ(buckets[2].begin + buckets[2].n_elements, end_of(tensors));
 }
 
-TEST(Buckets, OneATensorOrOneForAll) {
+TEST(Buckets, RangeFromOnePerTensorToOneForAll) {
   const std::vector<GradientTensor> tensors = tensors_of({5, 6, 7});
   EXPECT_EQ(make_buckets(tensors, 1).size(), 3u);
   EXPECT_EQ(make_buckets(tensors, std::size_t{1} << 40).size(), 1u);
   EXPECT_TRUE(make_buckets({}, 100).empty());
 }
 
-TEST(Buckets, HoldTensorsOfOneWire) {
+TEST(Buckets, DoNotMixWireTypes) {
   std::vector<GradientTensor> tensors = tensors_of({1000, 1000, 1000});
   tensors[0].wire = tensors[1].wire = DType::bf16;
   const std::vector<Bucket> buckets = make_buckets(tensors, std::size_t{1} << 40);
@@ -64,9 +64,9 @@ TEST(Buckets, HoldTensorsOfOneWire) {
   EXPECT_EQ(buckets[1].begin, tensors[2].begin);
 }
 
-TEST(Buckets, RefuseTensorsOutOfOrder) { EXPECT_THROW(make_buckets({{"a", 16, 16}, {"b", 0, 16}}, 100), Error); }
+TEST(Buckets, RejectTensorsOutOfOrder) { EXPECT_THROW(make_buckets({{"a", 16, 16}, {"b", 0, 16}}, 100), Error); }
 
-TEST(Reducer, SumsEveryTensorEveryStep) {
+TEST(Reducer, SumsEveryTensorInEveryStep) {
   const std::vector<GradientTensor> tensors = tensors_of({1000, 3, 70000, 64, 20000, 9});
   const auto communicator = make_communicator({}, *test_world, test_backend());
   const auto memory = communicator->allocate(end_of(tensors) * sizeof(float), "gradients");
@@ -93,7 +93,7 @@ TEST(Reducer, SumsEveryTensorEveryStep) {
   test_world->barrier();
 }
 
-TEST(Reducer, RefusesAStepThatIsNotWhole) {
+TEST(Reducer, RejectsIncompleteStep) {
   const std::vector<GradientTensor> tensors = tensors_of({100, 100, 100});
   const auto communicator = make_communicator({}, *test_world, test_backend());
   const auto memory = communicator->allocate(end_of(tensors) * sizeof(float), "gradients");
@@ -109,9 +109,9 @@ TEST(Reducer, RefusesAStepThatIsNotWhole) {
   test_world->barrier();
 }
 
-// Eight buckets that sleep 20 ms each under a backward pass that takes 30 ms a tensor: all but the last are hidden. The
-// bound is half of the sleeps, so that a loaded machine does not matter.
-TEST(Reducer, CommunicationLiesUnderTheBackwardPass) {
+// Eight buckets are delayed by 20 ms each, during a backward pass that takes 30 ms per tensor. All delays but the last
+// are hidden. The bound is half of their sum, so that a loaded machine does not fail the test.
+TEST(Reducer, OverlapsCommunicationWithBackwardPass) {
   const std::vector<GradientTensor> tensors = tensors_of(std::vector<std::size_t>(8, 20000));
   Config::Comm config;
   config.sleep_ms = 20;

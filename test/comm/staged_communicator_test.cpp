@@ -1,7 +1,6 @@
 // ranks: 2 3
-// also: OfADevice/AnyBackend.*:World.*
-// The communicator that sums staged through host memory: on a stand-in for a device, whose streams are queues of their
-// own, and what it does with them.
+// also: Device/AnyCommunicator.*:World.*
+// The staged communicator, on a stand-in for a device whose streams are queues: its results, and what it queues.
 #include "comm/staged_communicator.h"
 
 #include "test/comm/collective_tests.h"
@@ -18,11 +17,12 @@ Backend& device_as_backend() { return device(); }
 
 }  // namespace
 
-INSTANTIATE_TEST_SUITE_P(OfADevice, AnyBackend,
-                         ::testing::Values(Tested{"staged", device_as_backend}, Tested{"shared", device_as_backend},
-                                           Tested{"mpi", device_as_backend}));
+INSTANTIATE_TEST_SUITE_P(Device, AnyCommunicator,
+                         ::testing::Values(CommunicatorCase{"staged", device_as_backend},
+                                           CommunicatorCase{"shared", device_as_backend},
+                                           CommunicatorCase{"mpi", device_as_backend}));
 
-TEST(Staged, SaysWhatItUses) {
+TEST(Staged, DescribesCommunicator) {
   Config::Comm config;
   config.backend = "staged";
   const std::string ranks = std::to_string(test_world->size());
@@ -33,13 +33,13 @@ TEST(Staged, SaysWhatItUses) {
             "staged through host memory: MPI, " + ranks + " ranks");
 }
 
-// The ring is pinned, and smaller than the slice: each chunk is copied out, summed, copied back.
-TEST(Staged, CopiesChunkByChunkOnStreamsOfItsOwn) {
+// The ring is pinned and smaller than the slice. Each chunk is copied to the host, summed, and copied back.
+TEST(Staged, CopiesChunksOnSeparateStreams) {
   Config::Comm config;
   config.backend = "staged";
   const auto c = make_communicator(config, *test_world, device());
   constexpr std::size_t kElements = (StagedCommunicator::kRingBytes + StagedCommunicator::kChunkBytes / 2) / 4;
-  const auto memory = c->allocate(kElements * sizeof(float), "a test");
+  const auto memory = c->allocate(kElements * sizeof(float), "test");
   float* data = static_cast<float*>(memory->data());
   std::fill(data, data + kElements, 1.0f);
   const auto stream = device().make_stream();
@@ -68,20 +68,20 @@ TEST(Staged, CopiesChunkByChunkOnStreamsOfItsOwn) {
   test_world->barrier();
 }
 
-// Copies that are late are waited for, in both directions, also where the ring is used again.
+// The communicator waits for slow copies in both directions, also when it reuses a slot of the ring.
 TEST(Staged, WaitsForSlowCopies) {
   Config::Comm config;
   config.backend = "staged";
   const auto c = make_communicator(config, *test_world, device());
   constexpr std::size_t kElements = 2 * StagedCommunicator::kRingBytes / sizeof(float);
-  const auto memory = c->allocate(kElements * sizeof(float), "a test");
+  const auto memory = c->allocate(kElements * sizeof(float), "test");
   float* data = static_cast<float*>(memory->data());
   const auto done = c->make_event();
   device().slow_down(5);
   for (int round = 1; round <= 2; ++round) {
     for (std::size_t i = 0; i < kElements; ++i)
       data[i] = static_cast<float>(round + c->rank()) + static_cast<float>(i % 7);
-    c->all_reduce_async({data, kElements, DType::fp32}, at_once, *done, "slow");
+    c->all_reduce_async({data, kElements, DType::fp32}, ready_now, *done, "slow");
     done->synchronize();
     const int n = c->size();
     std::size_t wrong = 0;
@@ -94,11 +94,11 @@ TEST(Staged, WaitsForSlowCopies) {
   test_world->barrier();
 }
 
-TEST(Staged, RanksThatAskForDifferentSizesAreFoundOut) {
+TEST(Staged, RejectsAllocationsOfDifferentSizes) {
   Config::Comm config;
   config.backend = "staged";
   const auto c = make_communicator(config, *test_world, device());
-  EXPECT_THROW(c->allocate(1000 + static_cast<std::size_t>(c->rank()), "a test"), Error);
+  EXPECT_THROW(c->allocate(1000 + static_cast<std::size_t>(c->rank()), "test"), Error);
   test_world->barrier();
 }
 

@@ -28,7 +28,7 @@ void test_order(DType dtype, int ranks, std::size_t n) {
     sources.push_back(reinterpret_cast<const std::byte*>(of_rank.data()));
     targets.push_back(reinterpret_cast<std::byte*>(of_rank.data()));
   }
-  // Into the last one only: the other sources stay.
+  // With a separate target, the sources stay unchanged.
   std::vector<T> before = values[0];
   std::vector<T> separate(n);
   sum(sources, std::vector{reinterpret_cast<std::byte*>(separate.data())}, n, dtype, sequential_order(ranks));
@@ -38,7 +38,7 @@ void test_order(DType dtype, int ranks, std::size_t n) {
   for (const auto& of_rank : values) EXPECT_EQ(of_rank, expected) << ranks << " ranks, " << n;
 }
 
-TEST(Sum, InTheOrderOfRanksToTheBit) {
+TEST(Sum, GivesBitsOfSequentialSum) {
   for (const int ranks : {1, 2, 3, 5, 8}) {
     for (const std::size_t n :
          {std::size_t{0}, std::size_t{1}, std::size_t{15}, std::size_t{1023}, std::size_t{1025}, std::size_t{5000}}) {
@@ -48,7 +48,7 @@ TEST(Sum, InTheOrderOfRanksToTheBit) {
   }
 }
 
-/// The sum of leaves [begin, end) of the tree, as its definition says.
+/// The sum of leaves [begin, end) according to the definition of the tree.
 float sum_of_tree(const std::vector<float>& leaves, std::size_t begin, std::size_t end) {
   if (end - begin == 1) return leaves[begin];
   const std::size_t middle = end - (end - begin) / 2;
@@ -69,20 +69,20 @@ float sum_by(const SumOrder& order, const std::vector<float>& values) {
   return total;
 }
 
-TEST(SumOrder, TreeToTheBit) {
+TEST(SumOrder, GivesBitsOfTreeSum) {
   EXPECT_EQ(tree_order(4).merges, (std::vector<int>{0, 1, 0, 2}));
   EXPECT_EQ(tree_order(5).merges, (std::vector<int>{0, 1, 1, 0, 2}));
-  int n_otherwise = 0;
+  int n_different = 0;
   for (int n = 1; n <= 40; ++n) {
     const std::vector<float> values = uneven_values(n);
     const float total = sum_by(tree_order(n), values);
     EXPECT_EQ(total, sum_of_tree(values, 0, values.size())) << n << " leaves";
-    n_otherwise += total != sum_by(sequential_order(n), values);
+    n_different += total != sum_by(sequential_order(n), values);
   }
-  EXPECT_GT(n_otherwise, 3);  // these values tell orders apart
+  EXPECT_GT(n_different, 3);  // these values distinguish the orders
 }
 
-TEST(SumOrder, SubtreesOfRanksGiveTheSameBits) {
+TEST(SumOrder, GivesSameBitsForAnyNumberOfRanks) {
   EXPECT_EQ(subtree_sizes(8, 3), (std::vector<int>{4, 2, 2}));
   EXPECT_EQ(subtree_sizes(8, 5), (std::vector<int>{2, 2, 2, 1, 1}));
   EXPECT_EQ(subtree_sizes(12, 4), (std::vector<int>{3, 3, 3, 3}));
@@ -104,32 +104,32 @@ TEST(SumOrder, SubtreesOfRanksGiveTheSameBits) {
   }
 }
 
-TEST(SumOrder, GroupsThatAreNoSubtreesAreRefused) {
+TEST(SumOrder, RejectsGroupsThatAreNoSubtrees) {
   EXPECT_FALSE(group(tree_order(8), std::vector<int>{3, 3, 2}));
   EXPECT_FALSE(group(tree_order(4), std::vector<int>{1, 2, 1}));
   EXPECT_TRUE(group(tree_order(4), std::vector<int>{1, 1, 2}));
 }
 
-TEST(Sum, RefusesOtherTypes) {
+TEST(Sum, RejectsOtherTypes) {
   std::int32_t x = 1;
   std::byte* data = reinterpret_cast<std::byte*>(&x);
   EXPECT_THROW(sum(std::vector<const std::byte*>{data}, std::vector{data}, 1, DType::int32, sequential_order(1)),
                Error);
 }
 
-TEST(PartOf, PartsTileWithoutOverlapOnCacheLines) {
+TEST(ShardOf, ShardsTileWithoutOverlapOnCacheLines) {
   for (const std::size_t element_bytes : {std::size_t{1}, std::size_t{4}, std::size_t{8}}) {
-    for (const int parts : {1, 2, 3, 7, 64}) {
+    for (const int n_shards : {1, 2, 3, 7, 64}) {
       for (const std::size_t n :
            {std::size_t{0}, std::size_t{1}, std::size_t{16}, std::size_t{17}, std::size_t{1000}, std::size_t{100003}}) {
         std::size_t end = 0;
-        for (int i = 0; i < parts; ++i) {
-          const Range part = shard_of(n, element_bytes, parts, i);
-          EXPECT_EQ(part.begin, end);
-          if (part.n_elements > 0) {
-            EXPECT_EQ(part.begin * element_bytes % 64, 0u);
+        for (int i = 0; i < n_shards; ++i) {
+          const Range shard = shard_of(n, element_bytes, n_shards, i);
+          EXPECT_EQ(shard.begin, end);
+          if (shard.n_elements > 0) {
+            EXPECT_EQ(shard.begin * element_bytes % 64, 0u);
           }
-          end = part.begin + part.n_elements;
+          end = shard.begin + shard.n_elements;
         }
         EXPECT_EQ(end, n);
       }

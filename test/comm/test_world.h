@@ -19,7 +19,7 @@ class TestWorld {
   World* operator->() { return &get(); }
   bool has_started() const { return world_ != nullptr; }
 
-  /// Rank 0 reports the tests, the others only what fails. The program fails on every rank when a test failed on any.
+  /// Rank 0 prints all results, the other ranks only failures. The program fails on every rank if a test failed on any.
   void start(double watchdog_seconds = Config::Comm{}.watchdog_seconds) {
     int argc = 0;
     char** argv = nullptr;
@@ -53,12 +53,12 @@ class TestWorld {
 
 inline TestWorld test_world;
 
-/// Of every rank; its memory is the host's.
+/// The CPU backend of this rank.
 inline Backend& test_backend() {
   static const std::unique_ptr<Backend> backend = make_backend({.device = "cpu", .threads = 1});
   return *backend;
 }
 
-inline const HostEvent at_once;  // a `ready` that is done; it must live as long as the all-reduce
+inline const HostEvent ready_now;  // a `ready` event that is always done
 
 }  // namespace lockstep::comm

@@ -1,16 +1,17 @@
 // ranks: 1 2 3 4
-// also: OneNode/AnyBackend.*:World.*
-// World and communicators of ranks on one node.
+// also: OneNode/AnyCommunicator.*:World.*
+// The world, and communicators between ranks on one node.
 #include "comm/launch.h"
 #include "test/comm/collective_tests.h"
 
 namespace lockstep::comm {
 
-INSTANTIATE_TEST_SUITE_P(OneNode, AnyBackend,
-                         ::testing::Values(Tested{"auto", test_backend}, Tested{"mpi", test_backend},
-                                           Tested{"staged", test_backend}));
+INSTANTIATE_TEST_SUITE_P(OneNode, AnyCommunicator,
+                         ::testing::Values(CommunicatorCase{"auto", test_backend},
+                                           CommunicatorCase{"mpi", test_backend},
+                                           CommunicatorCase{"staged", test_backend}));
 
-TEST(OneNode, Places) {
+TEST(OneNode, ReportsNodeAndLocalRank) {
   EXPECT_EQ(test_world->n_nodes(), 1);
   EXPECT_EQ(test_world->node(), 0);
   EXPECT_EQ(test_world->local_rank(), test_world->rank());
@@ -18,7 +19,7 @@ TEST(OneNode, Places) {
   EXPECT_FALSE(test_world->host().empty());
 }
 
-TEST(OneNode, SharedBackendIsGranted) {
+TEST(OneNode, AllowsSharedAndMpi) {
   Config::Comm config;
   config.backend = "shared";
   const auto c = make_communicator(config, *test_world, test_backend());
@@ -30,28 +31,28 @@ TEST(OneNode, SharedBackendIsGranted) {
   }
 }
 
-// The sum is in the order of ranks, to the bit.
-TEST(OneNode, OrderOfSummation) {
+// The sum has exactly the bits of a sum in the order of ranks.
+TEST(OneNode, SumsInOrderOfRanks) {
   const auto c = make_communicator({}, *test_world, test_backend());
   constexpr std::size_t kElements = 10007;
-  const auto memory = c->allocate(kElements * sizeof(float), "a test");
+  const auto memory = c->allocate(kElements * sizeof(float), "test");
   float* data = static_cast<float*>(memory->data());
   for (std::size_t i = 0; i < kElements; ++i) data[i] = static_cast<float>(value(c->rank(), i));
   const auto done = c->make_event();
-  c->all_reduce_async({data, kElements, DType::fp32}, at_once, *done, "ordered");
+  c->all_reduce_async({data, kElements, DType::fp32}, ready_now, *done, "ordered");
   done->synchronize();
   const std::vector<float> expected = expected_sum<float>(c->size(), kElements);
   EXPECT_EQ(std::memcmp(expected.data(), data, kElements * sizeof(float)), 0);
   test_world->barrier();
 }
 
-TEST(Builds, AreComparedAtTheStart) {
+TEST(OneNode, RejectsDifferentBuilds) {
   check_builds_agree(*test_world, "0.1.0 (abc)");
   if (test_world->size() == 1) return;
   const bool is_last = test_world->rank() == test_world->size() - 1;
   try {
     check_builds_agree(*test_world, is_last ? "0.1.0 (def)" : "0.1.0 (abc)");
-    ADD_FAILURE() << "two builds were taken for one";
+    ADD_FAILURE() << "two different builds were accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::comm_builds);
     EXPECT_EQ(error.what(),
