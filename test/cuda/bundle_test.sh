@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
 # long: yes
 # timeout: 900
-# An archive of `make bundle`, unpacked where nothing else is: a root of its own with the C library, a shell and a few tools,
-# then with Python besides. bundle_test.sh [ARCHIVE], lockstep-bundle.tar.xz unless given; root, for the chroot.
+# Tests an archive of `make bundle` in a root folder that contains nothing but the C library, a shell and a few tools, and
+# later Python.     bundle_test.sh [ARCHIVE], by default lockstep-bundle.tar.xz. It needs root, for chroot.
 source test/support/check.sh
 skip() { echo "skipped: $1"; exit 77; }
 archive=${1:-lockstep-bundle.tar.xz}
-[[ -e $archive ]] || skip "there is no $archive; \`make bundle\` makes it"
-[[ $(id -u) == 0 ]] || skip "only root may change the root folder"
-unshare --mount true 2>/dev/null || skip "this machine allows no mount namespaces"
+[[ -e $archive ]] || skip "there is no $archive; \`make bundle\` creates it"
+[[ $(id -u) == 0 ]] || skip "the test needs root for chroot"
+unshare --mount true 2>/dev/null || skip "mount namespaces cannot be created on this machine"
 
 root=$work/root
 mkdir -p "$root"/{proc,dev,tmp,etc,bin,usr,moved/elsewhere}
 tar -xf "$archive" -C "$root/moved/elsewhere" --strip-components=1
 
-# add PROGRAM...: with the libraries that it is linked with
+# add PROGRAM...: copies programs with the libraries that they are linked with
 add() {
   local file
   for file; do
@@ -24,7 +24,7 @@ add() {
     done
   done
 }
-# The C library's other parts, which are loaded by name.
+# Other parts of the C library, which are loaded by name.
 libraries=$(dirname "$(ldd /bin/bash | awk '$1 == "libc.so.6" {print $3}')")
 for part in m pthread dl rt resolv util mvec; do
   file=$(find -L "$libraries" -maxdepth 1 -name "lib$part.so.[0-9]") && [[ -n $file ]] &&
@@ -33,7 +33,7 @@ done
 add bash cat dirname env id mkdir rm sleep
 ln -s bash "$root/bin/sh"
 
-# inside COMMAND...: in that root, with the machine's /dev and /proc
+# inside COMMAND...: runs it in that root, with /dev and /proc of the machine
 inside() {
   env -i PATH=/bin HOME=/tmp TMPDIR=/tmp OMP_WAIT_POLICY=passive LOCKSTEP_CACHE=none unshare --mount bash -c '
     PATH=/usr/sbin:/usr/bin:/sbin:/bin
@@ -41,9 +41,9 @@ inside() {
     exec chroot "$root" /bin/bash -c "export PATH=/bin; cd /moved/elsewhere/tree && exec \"\$@\"" bash "$@"' bash "$root" "$@"
 }
 run() { inside ../run "$@"; }
-# holds PATTERN COMMAND...: it succeeds and says so
+# holds PATTERN COMMAND...: it succeeds and its output matches
 holds() { "${@:2}" >"$work/.held" 2>&1 || { cat "$work/.held"; return 1; }; grep -Eq -- "$1" "$work/.held" || { cat "$work/.held"; return 1; }; }
-# Of the bundle's libraries none is the machine's: what runs below runs on the bundle's.
+# Checks that no library of the bundle is also elsewhere in the root, so that programs really use those of the bundle.
 hidden() {
   local library
   for library in "$root"/moved/elsewhere/lib/*; do
@@ -52,13 +52,13 @@ hidden() {
   done
 }
 
-check "no library of the machine's stands for one of the bundle's" hidden
-check "the program tells its version" holds 'Open MPI v4' run lockstep --version
-check "it tells why it has no GPU, or which" holds 'GPU' bash -c "$(declare -f run inside); root=$root; run lockstep gpu-info || true"
+check "the libraries come from the bundle only" hidden
+check "the program prints its version" holds 'Open MPI v4' run lockstep --version
+check "it reports its GPU, or why there is none" holds 'GPU' bash -c "$(declare -f run inside); root=$root; run lockstep gpu-info || true"
 check "quickstart trains on 2 ranks" holds 'done: 4 steps' run mpirun --oversubscribe --bind-to none -n 2 lockstep train \
   jobs/configs/quickstart.yaml device=cpu cpu.threads=1 train.max_steps=4 log.progress=false run.directory=/tmp/runs
 check "  in every format" test -s "$root/tmp/runs/quickstart/model.safetensors"
-check "the checkpoint is whole" run lockstep checkpoint verify /tmp/runs/quickstart/checkpoints/step-00000004.h5
+check "the checkpoint is intact" run lockstep checkpoint verify /tmp/runs/quickstart/checkpoints/step-00000004.h5
 check "a test of kernels" holds 'PASSED  \] [1-9]' run build/test/kernels_test --gtest_filter='OrderedSum*'
 check "a test of ranks" holds 'PASSED  \] [1-9]' run mpirun --oversubscribe --bind-to none -n 3 build/test/comm_test --gtest_filter='World.*'
 if [[ -e $root/moved/elsewhere/tree/build/test/comm/fake_nccl.so ]]; then
@@ -68,7 +68,7 @@ fi
 check "the first step of a golden curve" holds 'PASSED  \] [1-9]' \
   run build/test/train_test --gtest_filter='*resnet18_32_fp32'
 
-# With Python, which gpu-check wants.
+# With Python, which gpu-check needs.
 python=$(python3 -c 'import sys; print(sys.executable)') || { finish; exit; }
 add "$python" lscpu
 mv "$root/bin/$(basename "$python")" "$root/bin/python3" 2>/dev/null || true
@@ -79,9 +79,9 @@ mv "$root/bin/$(basename "$python")" "$root/bin/python3" 2>/dev/null || true
     find "$root$stdlib" -name '*.so' -exec ldd {} + 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u |
       while read -r library; do mkdir -p "$root$(dirname "$library")" && cp -nL "$library" "$root$library"; done
   done
-check "the dry run of gpu-check" holds '^ranks: 8 ranks agree with one' \
+check "the dry run of gpu-check" holds '^ranks: 8 ranks agree with one rank' \
   inside python3 bench/gpu/check.py ops training ranks speed sanitizer --dry-run
-check "  has the bundle's tests" holds '^ops: conv2d_test' inside python3 bench/gpu/check.py ops --dry-run
-check "  and takes its libraries for them" holds '^(GPU: [A-Z]|GPU: this machine has no GPU that Lockstep can use: )' \
+check "  lists the tests of the bundle" holds '^ops: conv2d_test' inside python3 bench/gpu/check.py ops --dry-run
+check "  uses the libraries of the bundle" holds '^(GPU: [A-Z]|GPU: this machine has no GPU that Lockstep can use: )' \
   inside python3 bench/gpu/check.py ops --dry-run
 finish

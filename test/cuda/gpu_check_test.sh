@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # timeout: 300
-# bench/gpu/check.py where there is no GPU: its arguments and its dry run as they are; its parts with stand-ins for the
-# program, its tests, PyTorch and compute-sanitizer, which say what those say: how output is read, what the report holds,
-# and how a part that was cut short is taken up again. Overrides of trainings are given to the real program.
+# bench/gpu/check.py on a machine without a GPU. Arguments and the dry run are tested as they are. The parts run with stand-ins
+# for the program, its tests, PyTorch and compute-sanitizer, which print what those print. This tests how the output is read,
+# what the report contains, and how a part that was cut short is resumed. The overrides of trainings go to the real program.
 source test/support/check.sh
 
 python=$(command -v python3) || { echo "skipped: there is no python3"; exit 77; }
@@ -13,7 +13,7 @@ mkdir -p "$FAKES" "$work/bin" "$build/test"
 program() { mkdir -p "$(dirname "$1")" && cat >"$1" && chmod 755 "$1"; }
 gpu_check() { "$python" bench/gpu/check.py "$@" --build "$build" --results "$work/results" --python torch-python; }
 has() { grep -Eq -- "$1" "$2" || { cat "$2"; return 1; }; }
-# entry PART ITEM STATUS [PATTERN]: what the report says of an item
+# entry PART CHECK STATUS [PATTERN]: the report has this status and text for the check
 entry() {
   "$python" - "$report" "$@" <<'PYTHON'
 import json, re, sys
@@ -24,9 +24,9 @@ PYTHON
 
 # ---- Without a GPU, and with wrong arguments
 "$lockstep" gpu-info >"$work/gpu" 2>&1 || true
-check "a part that there is not" refused 2 "invalid choice: 'opps'.*'ops', 'training'" gpu_check opps
+check "an unknown part" refused 2 "invalid choice: 'opps'.*'ops', 'training'" gpu_check opps
 check "no part" refused 2 'required: PART' gpu_check
-check "a build that there is not" refused 1 'build/lockstep is missing; `make` builds it, or --build' gpu_check ops
+check "no build" refused 1 'build/lockstep is missing; `make` builds it, or --build' gpu_check ops
 ln -s "$lockstep" "$build/lockstep"
 check "a build without tests" refused 1 'names no tests; `make tests` builds them' gpu_check ops --dry-run
 list_tests() { # list_tests NAME...: as scripts/list-tests.sh does
@@ -37,22 +37,22 @@ list_tests() { # list_tests NAME...: as scripts/list-tests.sh does
 }
 list_tests kernels/{pool2d,optimizer,conv2d,simd}_test
 if grep -q '^No GPU' "$work/gpu"; then
-  check "no GPU: one sentence" refused 1 '^check.py: this machine has no GPU that Lockstep can use: .+' gpu_check ops
-  check "  and no more" test "$(gpu_check ops 2>&1 | wc -l)" = 1
+  check "no GPU: one message" refused 1 '^check.py: this machine has no GPU that Lockstep can use: .+' gpu_check ops
+  check "  and nothing else" test "$(gpu_check ops 2>&1 | wc -l)" = 1
   check "  and no report" test ! -e "$work/results"
 fi
 gpu_check ops training ranks speed sanitizer --dry-run >"$work/dry" 2>&1
 check "the dry run succeeds" test $? = 0
 told=$work/dry
-check "  says what is missing" has 'compute-sanitizer: not installed' "$work/dry"
-check "  and NCCL" has 'NCCL_HOME: not set, so `ranks` would stand as not run' "$work/dry"
-check "  and PyTorch" has 'PyTorch: torch-python is no program; PYTHON=' "$work/dry"
-check "  names every item" test "$(grep -cE '^(ops|training|ranks|speed|sanitizer): ' "$work/dry")" = 35
-check "  tests of a device alone" test "$(grep -c 'simd_test' "$work/dry")" = 0
-check "  races where vendors' kernels run too" has 'racecheck: conv2d_test' "$work/dry"
+check "  it reports that compute-sanitizer is missing" has 'compute-sanitizer: not installed' "$work/dry"
+check "  and NCCL" has 'NCCL_HOME: not set, so `ranks` would not run' "$work/dry"
+check "  and PyTorch" has 'PyTorch: torch-python is not a program; ' "$work/dry"
+check "  it lists every check" test "$(grep -cE '^(ops|training|ranks|speed|sanitizer): ' "$work/dry")" = 35
+check "  only tests that use a device" test "$(grep -c 'simd_test' "$work/dry")" = 0
+check "  racecheck also for tests that run kernels of vendors" has 'racecheck: conv2d_test' "$work/dry"
 told=$work/.check
 
-# ---- Stand-ins. The program tells of a GPU in the words of the real one, and takes a training's overrides as that does.
+# ---- Stand-ins. The program describes a GPU in the format of the real one, and checks the overrides of a training like it.
 rm "$build/lockstep"
 program "$build/lockstep" <<'SH'
 #!/usr/bin/env bash
@@ -66,7 +66,7 @@ found.update(usable=True, problem="", driver="580.1", gpus=[gpu], nccl=os.enviro
 print(json.dumps(found))' ;;
   train)
     shift
-    for word; do case $word in run.directory=*) folder=${word#*=} ;; run.name=*) name=${word#*=} ;; esac; done
+    for argument; do case $argument in run.directory=*) folder=${argument#*=} ;; run.name=*) name=${argument#*=} ;; esac; done
     "$REAL" plan "$@" device=cpu precision=fp32 >/dev/null || exit
     mkdir -p "$folder/$name/checkpoints"
     if [[ $* == *precision=tf32*cuda.graph=false* ]]; then echo other; else echo same; fi >"$folder/$name/checkpoints/step-8.h5"
@@ -77,17 +77,17 @@ print(json.dumps(found))' ;;
 import json
 events = [{"name": "thread_name", "ph": "M", "pid": 0, "tid": tid, "args": {"name": name}} for tid, name in enumerate(("main", "device"))]
 for step in range(6):
-    for tid in 0, 1:  # the host's spans are others
+    for tid in 0, 1:  # the spans of the host differ from those of the device
         for cat, name, us in (("forward", "conv1", 100), ("backward", "conv1", 200), ("forward", "fc", 20), ("update", "optimizer", 80)):
             events.append({"name": name, "cat": cat, "ph": "X", "pid": 0, "tid": tid, "ts": 0, "dur": us * (1 if tid else 9) + (step < 3)})
 print(json.dumps({"traceEvents": events}))
 PYTHON
     fi ;;
   plan)
-    words=()
-    for word in "${@:2}"; do [[ $word == device=cuda ]] || words+=("$word"); done
-    # A build without CUDA knows of no H200.
-    "$REAL" plan "${words[@]}" --device h200 2>/dev/null || exec "$REAL" plan "${words[@]}" device=cpu precision=fp32 ;;
+    arguments=()
+    for argument in "${@:2}"; do [[ $argument == device=cuda ]] || arguments+=("$argument"); done
+    # A build without CUDA does not know the H200.
+    "$REAL" plan "${arguments[@]}" --device h200 2>/dev/null || exec "$REAL" plan "${arguments[@]}" device=cpu precision=fp32 ;;
   checkpoint) cmp "$3" "$4" ;;
   *) exec "$REAL" "$@" ;;
 esac
@@ -105,68 +105,68 @@ esac
 echo '[==========] 9 tests from 1 test suite ran. (1 ms total)'
 [[ $* == *resnet* ]] && echo "step  2: loss 2.1, fp64 2.0, apart 1.5e-03, PyTorch's 1.0e-03"
 ((passed)) && echo "[  PASSED  ] $passed tests."
-((skipped)) && echo 'it wants another machine' && echo "[  SKIPPED ] $skipped tests."
+((skipped)) && echo 'it needs another machine' && echo "[  SKIPPED ] $skipped tests."
 exit 0
 SH
 cp "$build/test/kernels_test" "$build/test/train_test"
 
-# ---- Reports, and parts that are taken up again
+# ---- Reports, and parts that are resumed
 touch "$FAKES/slow"
-check "a part that is cut short says so" refused 75 'pool2d_test' gpu_check ops --seconds 3
-check "  with what was done in the report" entry ops optimizer_test passed '^7 tests, 2 not for this device$'
-check "  a test that only skips was not run" entry ops conv2d_test 'not run' 'it wants another machine'
-check "  and what was not" entry ops pool2d_test 'cut short' 'takes it up again'
-check "  what took a part for itself has failed" refused 1 'takes longer than the 1 s of a part' bash -c "
+check "a part that is cut short reports it" refused 75 'pool2d_test' gpu_check ops --seconds 3
+check "  the report has the finished checks" entry ops optimizer_test passed '^7 tests, 2 skipped on this device$'
+check "  a test that only skips counts as not run" entry ops conv2d_test 'not run' 'it needs another machine'
+check "  and the interrupted one" entry ops pool2d_test 'cut short' 'rerun the command to resume'
+check "  a check that needs more than a whole part fails" refused 1 'takes longer than the 1 s of a part' bash -c "
   rm '$FAKES/log'; sed -i /conv2d/d '$build/test/list'
   '$python' bench/gpu/check.py ops --build '$build' --results '$work/results' --seconds 1"
-check "  and what had passed did not run again" bash -c "! grep optimizer '$FAKES/log'"
+check "  and checks that had passed are not repeated" bash -c "! grep optimizer '$FAKES/log'"
 "$python" bench/gpu/check.py ops --build "$build" --results "$work/results" >"$work/ended" 2>&1 &
 ended=$!
 while ! grep -q 'pool2d' "$work/ended" && kill -0 $ended; do sleep 0.1; done
 sleep 0.3
 kill -TERM $ended
 wait $ended
-check "a signal ends it with a sentence" has 'ended by a signal; the same command goes on' "$work/ended"
-check "  and what it had started" bash -c "! pgrep -f '$build/test/[k]ernels_test'"
+check "a signal ends it with a message" has 'ended by a signal; rerun the command to resume' "$work/ended"
+check "  and ends the running command" bash -c "! pgrep -f '$build/test/[k]ernels_test'"
 "$python" bench/gpu/check.py ops --build "$build" --results "$work/results" --fresh >"$work/ended" 2>&1 &
 ended=$!
 while ! grep -q 'pool2d' "$work/ended" && kill -0 $ended; do sleep 0.1; done
 kill -INT $ended
 wait $ended
-check "  so does Ctrl-C" has '^ended by a signal; the same command goes on$' "$work/ended"
-check "  and no more" bash -c "! grep Traceback '$work/ended'"
+check "  so does Ctrl-C" has '^ended by a signal; rerun the command to resume$' "$work/ended"
+check "  and nothing else" bash -c "! grep Traceback '$work/ended'"
 rm "$FAKES/slow"
 touch "$work/file"
-check "a report that cannot be written is said at once" refused 1 'the report cannot be written: .*--results' \
+check "a report that cannot be written is an immediate error" refused 1 'the report cannot be written: .*--results' \
   "$python" bench/gpu/check.py ops --build "$build" --results "$work/file"
-check "the same command goes on to the end" gpu_check ops
-check "  on the device, without timed plans" has '^kernels_test cuda none --gtest_brief=1 --gtest_filter=pool2d_test' "$FAKES/log"
-check "  and the page tells all" has '^## ops: 2 passed, 0 failed$' "$work/results/h200-imagined.md"
+check "the same command resumes and finishes" gpu_check ops
+check "  on the device, without autotuning" has '^kernels_test cuda none --gtest_brief=1 --gtest_filter=pool2d_test' "$FAKES/log"
+check "  and the page has all results" has '^## ops: 2 passed, 0 failed$' "$work/results/h200-imagined.md"
 check "  with the GPU and its libraries" has '^NVIDIA H200 \(imagined\), 140 GiB; driver 580.1, ' "$work/results/h200-imagined.md"
 
-check "training: one differs" refused 1 'fp16: a recorded step' gpu_check training
-check "  equal bits" entry training 'fp16: a recorded step gives the bits of one that is not' passed 'the same bits'
-check "  other bits" entry training 'tf32: a recorded step gives the bits of one that is not' failed 'differ'
-check "  golden curves" entry training 'resnet50_64, fp16, as PyTorch'"'"'s fp64' passed '1.50 times'
-check "  each by its name" has 'train_test cuda none .*--gtest_filter=\*resnet50_64_tf32' "$FAKES/log"
+check "training: one differs" refused 1 'fp16: captured and uncaptured steps' gpu_check training
+check "  equal bits" entry training 'fp16: captured and uncaptured steps give the same bits' passed 'the same bits'
+check "  other bits" entry training 'tf32: captured and uncaptured steps give the same bits' failed 'differ'
+check "  golden curves" entry training 'resnet50_64, fp16, compared with PyTorch in fp64' passed '1.50 times'
+check "  each is selected by its name" has 'train_test cuda none .*--gtest_filter=\*resnet50_64_tf32' "$FAKES/log"
 
 check "ranks without NCCL_HOME" gpu_check ranks
-check "  stand as not run" entry ranks '8 ranks agree with one' 'not run' 'NCCL_HOME names no NCCL 2.30'
+check "  do not run" entry ranks '8 ranks agree with one rank' 'not run' 'but NCCL_HOME is not set'
 export NCCL_HOME=$work NCCL_TEXT='NCCL 2.28.9 (old)'
-check "  with one that is too old" gpu_check ranks
-check "  too" entry ranks '8 ranks agree with one' 'not run' '2.30 or newer in NCCL_HOME: NCCL 2.28.9'
+check "ranks with an old NCCL" gpu_check ranks
+check "  do not run either" entry ranks '8 ranks agree with one rank' 'not run' 'but NCCL_HOME has NCCL 2.28.9'
 unset NCCL_TEXT
 program "$work/bin/mpirun" <<'SH'
 #!/usr/bin/env bash
 while [[ $1 == -* ]]; do case $1 in -n | --bind-to) shift 2 ;; *) shift ;; esac; done
 [[ $NCCL_MULTI_RANK_GPU_ENABLE == 1 ]] && exec "$@"
 SH
-check "  run with a new one" env MPIRUN=mpirun "$python" bench/gpu/check.py ranks --build "$build" --results "$work/results"
-check "  agree" entry ranks '8 ranks agree with one' passed
-check "  give the same bits" entry ranks 'train.micro_batches: 4 ranks give the bits of one' passed
+check "ranks with a new NCCL" env MPIRUN=mpirun "$python" bench/gpu/check.py ranks --build "$build" --results "$work/results"
+check "  agree" entry ranks '8 ranks agree with one rank' passed
+check "  give the same bits" entry ranks 'train.micro_batches: 4 ranks give the same bits as one' passed
 
 check "speed without PyTorch" gpu_check speed
-check "  tells ours" entry speed 'ResNet-50, 224x224, batch 256, fp16' 'not run' 'ours 2560 images/s; torch-python is no program'
+check "  reports that of Lockstep" entry speed 'ResNet-50, 224x224, batch 256, fp16' 'not run' 'Lockstep 2560 images/s; torch-python is not a program'
 program "$work/bin/torch-python" <<'SH'
 #!/usr/bin/env bash
 [[ $1 == -c ]] && { echo 2.15.0; exit; }
@@ -180,18 +180,18 @@ esac
 echo "a warning"
 echo "{\"samples_per_second\": $speed, \"memory_bytes\": 2000, \"torch\": \"2.15.0\"}"
 SH
-check "speed beside PyTorch: too slow is a failure" refused 1 'speed' gpu_check speed
-check "  against its best" entry speed 'ResNet-50, 224x224, batch 256, bf16' passed \
-  '^2560 images/s, PyTorch 2.15.0 2000 \(compile\): 1.28 times, 1.2 wanted; memory 0.50 times; 1.0 % of our steps waited for data; graph: out of memory$'
-check "  1.28 times is less than 1.5" entry speed 'ResNet-50, 224x224, batch 256, fp16' failed '1.28 times, 1.5 wanted'
+check "speed compared with PyTorch: a slow training is a failure" refused 1 'speed' gpu_check speed
+check "  compared with the best of PyTorch" entry speed 'ResNet-50, 224x224, batch 256, bf16' passed \
+  '^2560 images/s, PyTorch 2.15.0 2000 \(compile\): 1.28 times, 1.2 required; memory 0.50 times; 1.0 % of the time spent waiting for data; graph: out of memory$'
+check "  1.28 times is less than 1.5" entry speed 'ResNet-50, 224x224, batch 256, fp16' failed '1.28 times, 1.5 required'
 if "$lockstep" plan data.train=synthetic --device h200 >/dev/null 2>&1; then
   check "  where the time goes" entry speed 'ResNet-50, 224x224, batch 256, fp16: where the time goes' passed \
-    '^0.40 ms of a step that is not recorded: convolutions with what is fused into them, backward 50.0 %, .* forward 25.0 %, update: optimizer 20.0 %, linear, forward 5.0 %; convolutions move 40[0-9]+ GB/s, 1[0-9]+ % of the 4000 of a copy, [1-9][0-9]+ MB a step; fusion saves [1-9][0-9]+ MB$'
+    '^0.40 ms per uncaptured step: convolutions with fused ops, backward 50.0 %, .* forward 25.0 %, update: optimizer 20.0 %, linear, forward 5.0 %; convolutions move 40[0-9]+ GB/s, 1[0-9]+ % of the 4000 GB/s of a copy, [1-9][0-9]+ MB per step; fusion saves [1-9][0-9]+ MB$'
 fi
 check "  slower" entry speed 'ResNet-18, 32x32, batch 512, bf16' failed '0.01 times'
 
 check "no sanitizer" gpu_check sanitizer
-check "  stands as not run" entry sanitizer 'memcheck: pool2d_test' 'not run' 'compute-sanitizer is neither on PATH'
+check "  does not run" entry sanitizer 'memcheck: pool2d_test' 'not run' 'compute-sanitizer is neither on PATH'
 program "$work/bin/compute-sanitizer" <<'SH'
 #!/usr/bin/env bash
 # --tool TOOL --error-exitcode 9 [--kernel-name FILTER] PROGRAM ...
@@ -204,22 +204,22 @@ case "$*" in
   *) echo "========= Target application terminated before first instrumented API call" ;;
 esac
 SH
-check "a sanitizer that finds something" refused 1 'sanitizer' gpu_check sanitizer
+check "a sanitizer that finds an error" refused 1 'sanitizer' gpu_check sanitizer
 check "  an error" entry sanitizer 'racecheck: pool2d_test' failed '1 hazard'
 check "  none" entry sanitizer 'racecheck: optimizer_test' passed '0 hazards'
 check "  memcheck" entry sanitizer 'memcheck: pool2d_test' passed 'ERROR SUMMARY: 0 errors'
-check "  one that saw no kernel is no success" entry sanitizer 'memcheck: optimizer_test' failed 'terminated before'
+check "  a sanitizer that saw no kernel is a failure" entry sanitizer 'memcheck: optimizer_test' failed 'terminated before'
 
 check "parts of other calls are kept" has '^## training: 11 passed, 1 failed$' "$work/results/h200-imagined.md"
 printf '{"version": {"commi' >"$report"
 rm "$FAKES/log"
-check "a report that breaks off is begun anew" gpu_check ops
-check "  from the beginning" has 'optimizer_test' "$FAKES/log"
+check "a truncated report is ignored" gpu_check ops
+check "  and all checks run again" has 'optimizer_test' "$FAKES/log"
 sed -i 's/"commit": "[^"]*"/"commit": "another"/' "$report"
 rm "$FAKES/log"
-check "and one of another commit" gpu_check ops
-check "  too" has 'optimizer_test' "$FAKES/log"
+check "so is a report of another commit" gpu_check ops
+check "  and all checks run again" has 'optimizer_test' "$FAKES/log"
 rm "$FAKES/log"
-check "or when told to" gpu_check ops --fresh
-check "  likewise" has 'optimizer_test' "$FAKES/log"
+check "--fresh ignores the report" gpu_check ops --fresh
+check "  and all checks run again" has 'optimizer_test' "$FAKES/log"
 finish

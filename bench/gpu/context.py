@@ -1,0 +1,166 @@
+"""The report of the GPU checks, and running commands for them. check.py has the rest."""
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import harness  # noqa: E402
+
+GRACE = 1.04        # a running check is ended after this multiple of it
+PASSED, FAILED, NOT_RUN, CUT_SHORT = "passed", "failed", "not run", "cut short"
+SMALL = ["data.train=synthetic", "data.validation=", "data.image_size=32", "data.synthetic_samples=512", "device=cuda",
+         "train.global_batch=64", "train.max_steps=8", "log.every_steps=1", "checkpoint.every_epochs=0", "log.progress=false",
+         "log.tensorboard=false"]
+CONFIG = "jobs/configs/resnet18_cifar10.yaml"
+
+
+class Item:
+    """One check: `work(context)` returns (passed, text)."""
+
+    def __init__(self, name, work):
+        self.name, self.work = name, work
+
+
+class Skip(Exception):
+    """The check cannot run here; the message says why."""
+
+
+class Failure(Exception):
+    """The check failed; the message says why."""
+
+
+class CutShort(Exception):
+    """The time of the part was up while the check ran."""
+
+
+class Context:
+    def __init__(self, args):
+        self.args = args
+        self.build = pathlib.Path(args.build).resolve()
+        self.binary = self.build / "lockstep"
+        run = harness.ROOT.parent / "run"  # exists in a bundle (scripts/bundle.sh): runs programs with its libraries and mpirun
+        self.launcher = [str(run)] if os.access(run, os.X_OK) and (harness.ROOT.parent / "openmpi").exists() else []
+        self.results = pathlib.Path(args.results).resolve()
+        self.report = {"parts": {}, "figures": {}}
+        self.begin_part()
+
+    def begin_part(self):
+        self.begin = time.monotonic()
+
+    def seconds(self):
+        return time.monotonic() - self.begin
+
+    def run(self, command, limit=400, launcher=None, **environment):
+        """Returns the status and output of a command. Raises Failure if it takes longer than `limit` seconds."""
+        command = [*(self.launcher if launcher is None else launcher), *command]
+        left = GRACE * self.args.seconds - self.seconds()
+        if left <= 0:
+            raise CutShort
+        print("  $", " ".join(map(str, command)), flush=True)
+        # One GPU is used. Algorithms are not timed, except in `speed`, which sets its own cache.
+        gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+        settings = dict(harness.environment(4), CUDA_VISIBLE_DEVICES=gpu, LOCKSTEP_CACHE="none")
+        settings.update(environment)
+        # A file instead of a pipe, because a child that outlives the command would keep the pipe open.
+        with tempfile.TemporaryFile("w+", errors="replace") as captured:
+            child = subprocess.Popen([str(c) for c in command], cwd=harness.ROOT, stdout=captured, stderr=subprocess.STDOUT,
+                                     stdin=subprocess.DEVNULL, env=settings, start_new_session=True)
+            try:
+                status = child.wait(min(limit, left))
+            except subprocess.TimeoutExpired:
+                status = None
+            finally:
+                end_group(child)
+            captured.seek(0)
+            output = captured.read()
+        if status is None and left < limit:
+            raise CutShort
+        if status is None:
+            raise Failure(f"the command did not end within {limit} s: {tail(output)}")
+        return status, output
+
+    def train(self, folder, name, overrides, ranks=1, **environment):
+        launch = harness.mpirun(ranks) if ranks > 1 else []
+        return self.run([*launch, self.binary, "train", CONFIG, *SMALL, *overrides, f"run.directory={folder}",
+                         f"run.name={name}"], **environment)
+
+    def figure(self, key, measure):
+        """Returns measure(), which is called only once per report, so that a part that was cut short does not repeat it."""
+        figures = self.report["figures"]
+        if key not in figures:
+            figures[key] = measure()
+            self.save()
+        return figures[key]
+
+    def forget_figures(self, prefix):
+        self.report["figures"] = {k: v for k, v in self.report["figures"].items() if not k.startswith(prefix)}
+
+    def name(self):
+        gpu = re.sub("^nvidia ", "", self.report["gpu"]["name"].lower())
+        return re.sub(r"[^a-z0-9]+", "-", gpu).strip("-")
+
+    def save(self):
+        """Called after each check, so that the next process can resume whatever ends this one."""
+        self.results.mkdir(parents=True, exist_ok=True)
+        new = self.results / f".{self.name()}.json.new"
+        new.write_text(json.dumps(self.report, indent=1) + "\n")
+        new.replace(self.results / f"{self.name()}.json")
+
+    def load(self):
+        """Loads the report of an earlier run with the same commit on the same GPU, if there is one."""
+        try:
+            before = json.loads((self.results / f"{self.name()}.json").read_text())
+            if before["version"]["commit"] == self.report["version"]["commit"]:
+                self.report["parts"], self.report["figures"] = before["parts"], before["figures"]
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # there is no usable report
+
+
+def end_group(child):
+    """Ends a command and its children, such as the ranks of mpirun and the compilers of torch.compile."""
+    def send(what):
+        try:
+            os.killpg(child.pid, what)
+        except ProcessLookupError:
+            pass
+    if child.poll() is None:
+        send(signal.SIGTERM)
+        try:
+            child.wait(5)
+        except subprocess.TimeoutExpired:
+            pass
+    send(signal.SIGKILL)
+    child.wait()
+
+
+def tail(output):
+    return "\n".join(output.strip().splitlines()[-6:])
+
+
+def counts_of(found):
+    """"2 passed, 0 failed, 1 not run" of a part's items."""
+    return ", ".join(f"{n} {status}" for status in (PASSED, FAILED, NOT_RUN, CUT_SHORT)
+                     if (n := sum(r["status"] == status for r in found.values())) or status in (PASSED, FAILED))
+
+
+def write(context, parts, show=True):
+    report = context.report
+    lines = []
+    for part in parts:
+        found = report["parts"].get(part, {})
+        lines += [f"## {part}: {counts_of(found) if found else NOT_RUN}", ""]
+        if found:
+            lines += [harness.table(["", "", "seconds", ""], [
+                [item, r["status"], f"{r['seconds']:.0f}", r["text"].replace("|", "\\|").replace("\n", "<br>")]
+                for item, r in found.items()])]
+    device = report["gpu"]
+    libraries = ", ".join(f"{name} {library['version']}" for name, library in device["libraries"].items())
+    text = (f"{device['name']}, {device['memory_bytes'] / 2**30:.0f} GiB; driver {device['driver']}, {libraries}, "
+            f"{device['nccl']}. Lockstep {report['version']['commit']}. Made by `make gpu-check`.\n\n" + "\n".join(lines))
+    harness.write_results(context.name(), f"On {device['name']}", text, report, context.results, show)

@@ -1,0 +1,125 @@
+"""The checks of the parts ops, training, ranks and sanitizer."""
+import os
+import pathlib
+import re
+import shutil
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import harness  # noqa: E402
+from context import Failure, Item, Skip, tail  # noqa: E402
+
+NETWORKS = ("resnet18_32", "resnet50_64")
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+# Tests of kernels that do not use a device.
+ON_THE_HOST = ("algorithms_test", "conv2d_layouts_test", "cuda_normalization_test", "cuda_on_host_test",
+               "normalization_test", "nvml_test", "nvtx_test", "simd_test")
+
+
+def test_item(program, *options, **environment):
+    """A check that runs a test program. If the program only skips tests, the check counts as not run."""
+    def work(context):
+        status, output = context.run([context.build / program, "--gtest_brief=1", *options], **environment)
+        n_passed, n_skipped = (int((re.findall(rf"\[  {what} *\] (\d+) test", output) or [0])[-1])
+                               for what in ("PASSED", "SKIPPED"))
+        if status:
+            return False, tail(output)
+        if n_passed == 0:
+            raise Skip(tail(output))
+        # golden_test prints the distance of each step from PyTorch in fp64, and that between runs of PyTorch.
+        apart = [float(ours) / float(theirs) for ours, theirs in re.findall(r"apart ([\d.e+-]+), PyTorch's ([\d.e+-]+)", output)]
+        return True, (f"{n_passed} tests" + (f", {n_skipped} skipped on this device" if n_skipped else "") +
+                      (f"; the distance is at most {max(apart):.2f} times the spread of PyTorch" if apart else ""))
+    return work
+
+
+def kernel_tests(context):
+    """{name: [program, option]} of each test of kernels, from the list of tests (scripts/list-tests.sh)."""
+    listed = context.build / "test/list"
+    rows = [line.split("\t") for line in listed.read_text().splitlines()] if listed.exists() else []
+    tests = {pathlib.Path(row[0]).name: [f"test/{row[1]}", f"--gtest_filter={row[2]}"]
+             for row in rows if row[0].startswith("kernels/") and row[9].endswith(".cpp")}
+    if not tests:
+        harness.stop(f"{listed} names no tests; `make tests` builds them, or --build names the folder")
+    return {name: tests[name] for name in sorted(tests) if name not in ON_THE_HOST}
+
+
+def ops(context):
+    return [Item(name, test_item(*test, LOCKSTEP_TEST_DEVICE="cuda")) for name, test in kernel_tests(context).items()]
+
+
+def same_bits(first, second):
+    """A check that two trainings write checkpoints whose tensors are equal byte by byte."""
+    def work(context):
+        with harness.scratch() as folder:
+            for name, (overrides, ranks, environment) in (("a", first), ("b", second)):
+                status, output = context.train(folder, name, overrides, ranks, **environment)
+                if status:
+                    return False, tail(output)
+            files = [path for name in ("a", "b") for path in pathlib.Path(folder, name, "checkpoints").glob("step-*.h5")]
+            if len(files) != 2:
+                raise Failure(f"expected one checkpoint of each training, found {len(files)}")
+            status, output = context.run([context.binary, "checkpoint", "diff", *files])
+            return status == 0, "the same bits" if status == 0 else tail(output)
+    return work
+
+
+def training(context):
+    items = [Item(f"{network}, {precision}, compared with PyTorch in fp64",
+                  test_item("test/train_test", f"--gtest_filter=*{network}_{precision}", LOCKSTEP_TEST_DEVICE="cuda"))
+             for network in NETWORKS for precision in PRECISIONS]
+    fixed = ["reproducible=true"]
+    items += [Item(f"{precision}: captured and uncaptured steps give the same bits",
+                   same_bits((fixed + [f"precision={precision}"], 1, {}),
+                             (fixed + [f"precision={precision}", "cuda.graph=false"], 1, {})))
+              for precision in PRECISIONS]
+    return items
+
+
+def nccl(work):
+    def checked(context):
+        if not os.environ.get("NCCL_HOME"):
+            raise Skip("several ranks on one GPU need NCCL 2.30 or newer, but NCCL_HOME is not set")
+        found = re.match(r"NCCL (\d+)\.(\d+)", context.report["gpu"]["nccl"])
+        if not found or tuple(map(int, found.groups())) < (2, 30):
+            raise Skip(f"several ranks on one GPU need NCCL 2.30 or newer, but NCCL_HOME has {context.report['gpu']['nccl']}")
+        return work(context)
+    return checked
+
+
+SHARED_GPU = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+
+
+def ranks(context):
+    def agree(n):
+        def work(context):
+            status, output = context.run([*harness.mpirun(n), context.build / "test/train_test", "--gtest_filter=Ranks.*"],
+                                         LOCKSTEP_TEST_DEVICE="cuda", **SHARED_GPU)
+            return status == 0, tail(output)
+        return nccl(work)
+    tree = ["reproducible=true", "train.micro_batches=8", "precision=fp16"]
+    items = [Item(f"{n} ranks agree with one rank", agree(n)) for n in (2, 4, 8)]
+    return items + [Item(f"train.micro_batches: {n} ranks give the same bits as one",
+                         nccl(same_bits((tree, 1, {}), (tree, n, SHARED_GPU)))) for n in (2, 4, 8)]
+
+
+def compute_sanitizer():
+    beside = pathlib.Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin/compute-sanitizer"
+    return shutil.which("compute-sanitizer") or (str(beside) if beside.exists() else None)
+
+
+def sanitizer(context):
+    def check(tool, test):
+        def work(context):
+            program = compute_sanitizer()
+            if not program:
+                raise Skip("compute-sanitizer is neither on PATH nor in CUDA_HOME/bin")
+            # Races inside cuDNN and cuBLASLt are out of scope: only kernels of our namespace are checked.
+            options = ["--kernel-name", "kns=lockstep"] if tool == "racecheck" else []
+            status, output = context.run([program, "--tool", tool, "--error-exitcode", "9", *options, context.build / test[0],
+                                          *test[1:], "--gtest_brief=1"], LOCKSTEP_TEST_DEVICE="cuda")
+            summary = re.findall(r"=+ ((?:ERROR|RACECHECK) SUMMARY.*)", output)
+            return status == 0 and bool(summary), summary[-1] if summary and status in (0, 9) else tail(output)
+        return work
+    return [Item(f"{tool}: {name}", check(tool, test)) for tool in ("memcheck", "racecheck")
+            for name, test in kernel_tests(context).items()]

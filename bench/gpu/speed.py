@@ -1,0 +1,173 @@
+"""The checks of the part speed: comparisons with PyTorch, and where the time of a step goes."""
+import json
+import pathlib
+import re
+import statistics
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import harness  # noqa: E402
+from context import CONFIG, Failure, Item, Skip, tail  # noqa: E402
+
+# The trainings that are timed, with the smallest acceptable ratio to the best of PyTorch.
+SPEEDS = {
+    "ResNet-50, 224x224, batch 256, fp16": dict(depth=50, stem="imagenet", image_size=224, batch=256, precision="fp16", min_ratio=1.5),
+    "ResNet-50, 224x224, batch 256, bf16": dict(depth=50, stem="imagenet", image_size=224, batch=256, precision="bf16", min_ratio=1.2),
+    "ResNet-18, 32x32, batch 512, fp16": dict(depth=18, stem="cifar", image_size=32, batch=512, precision="fp16", min_ratio=1.5),
+    "ResNet-18, 32x32, batch 512, bf16": dict(depth=18, stem="cifar", image_size=32, batch=512, precision="bf16", min_ratio=1.5),
+}
+
+
+def speed_overrides(work):
+    return ["data.train=synthetic", "data.validation=", f"data.image_size={work['image_size']}", "device=cuda",
+                 f"data.synthetic_samples={2 * work['batch']}", f"model.depth={work['depth']}",
+                 f"model.classes={1000 if work['stem'] == 'imagenet' else 10}", f"model.stem={work['stem']}",
+                 f"precision={work['precision']}", f"train.global_batch={work['batch']}", "train.epochs=20",
+                 "train.max_steps=40", "log.every_steps=1", "checkpoint.every_epochs=0", "data.augment=[]",
+                 "data.readers=8", "data.prefetch=8"]  # drawing synthetic 224x224 images takes longer than training on them
+
+
+def timed_training(context, work, folder, *more):
+    """Trains with autotuned algorithms, which are cached in the build folder."""
+    status, output = context.run([context.binary, "train", CONFIG, *speed_overrides(work), f"run.directory={folder}",
+                                  "run.name=speed", "log.progress=false", "log.tensorboard=false", *more],
+                                 LOCKSTEP_CACHE=str(context.build / "gpu-check-cache"))
+    if status:
+        raise Failure(tail(output))
+
+
+def run_lockstep(context, work):
+    with harness.scratch() as folder:
+        timed_training(context, work, folder)
+        lines = [json.loads(line) for line in pathlib.Path(folder, "speed/metrics.jsonl").read_text().splitlines()]
+    steps = harness.steps(lines)[10:]
+    if len(steps) < 10:
+        raise Failure(f"metrics.jsonl has {len(steps)} steps after the first 10; expected 30")
+    return {"samples_per_second": work["batch"] / statistics.median(step["step_seconds"] for step in steps),
+            "memory_bytes": steps[-1]["memory_bytes"],
+            "data_wait": sum(step["data_wait_seconds"] for step in steps) / sum(step["step_seconds"] for step in steps)}
+
+
+def kind_of(name, description):
+    """The class of a layer, from its name and description in the output of `lockstep plan`."""
+    last = name.split(".")[-1] if not name.endswith("downsample.1") else "bn"
+    if description.startswith("conv2d"):
+        return "convolutions with fused ops"
+    if description.startswith("matmul"):
+        return "linear"
+    return "batch norm" if last.startswith("bn") else "pooling" if "pool" in last else last
+
+
+def layers_of(plan):
+    """{layer: (class, MB moved forward, MB moved backward, MB saved by fusion)} from the output of `lockstep plan`; 0 if
+    unknown."""
+    layers, in_table = {}, False
+    for line in plan.splitlines():
+        in_table = in_table or line.startswith("How each layer runs")
+        found = re.match(r"  (\S+) +(\S.*)", line)
+        if in_table and found:
+            moved = re.search(r"moves ([\d.]+) MB forward, ([\d.]+) MB backward", found[2])
+            forward, backward = map(float, moved.groups()) if moved else (0.0, 0.0)
+            passes = re.search(r"\(by passes ([\d.]+) and ([\d.]+)\)", found[2])
+            saved = sum(map(float, passes.groups())) - forward - backward if passes else 0.0
+            layers[found[1]] = (kind_of(*found.groups()), forward, backward, saved)
+    return layers
+
+
+def device_spans(events):
+    """{(category, name): median seconds} of the spans in the later half of the row `device`."""
+    rows = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e.get("name") == "thread_name"}
+    spans = {}
+    for e in events:
+        if e.get("ph") == "X" and rows.get((e["pid"], e["tid"])) == "device":
+            spans.setdefault((e["cat"], e["name"]), []).append(e["dur"] * 1e-6)
+    return {key: statistics.median(seconds[len(seconds) // 2:]) for key, seconds in spans.items()}
+
+
+def peer(context, python, mode, *options, limit=240):
+    """The result of bench/gpu/peer.py with PyTorch, or {"problem": the reason why there is none}."""
+    try:
+        status, output = context.run([python, pathlib.Path(__file__).parent / "peer.py", "--mode", mode, *options],
+                                     limit=limit, launcher=[])
+        return json.loads(output.strip().splitlines()[-1]) if status == 0 else {"problem": tail(output)}
+    except (Failure, ValueError, IndexError) as problem:
+        return {"problem": str(problem)}
+
+
+def copy_rate(context, python):
+    """Bytes/s that the device reads and writes when it copies; None if that fails."""
+    return peer(context, python, "copy", limit=120).get("copy_bytes_per_second")
+
+
+def where_time_goes(context, work):
+    """The seconds of a step on the device by class of work, and the bytes/s of the convolutions."""
+    with harness.scratch() as folder:
+        timed_training(context, work, folder, "trace=true", "train.max_steps=24")
+        events = json.loads(pathlib.Path(folder, "speed/trace.json").read_text())["traceEvents"]
+    status, plan = context.run([context.binary, "plan", CONFIG, *speed_overrides(work)],
+                               LOCKSTEP_CACHE=str(context.build / "gpu-check-cache"))
+    if status:
+        raise Failure(tail(plan))
+    layers, spans = layers_of(plan), device_spans(events)
+    if not spans:
+        raise Failure("trace.json has no row `device`")
+    shares, moved, moving = {}, 0.0, 0.0
+    for (category, name), seconds in spans.items():
+        kind, *megabytes, _ = layers.get(name, (name, 0.0, 0.0, 0.0))
+        kind = f"{kind}, {category}" if name in layers else f"{category}: {name}"
+        shares[kind] = shares.get(kind, 0.0) + seconds
+        if megabytes[category == "backward"] > 0:
+            moved += 1e6 * megabytes[category == "backward"]
+            moving += seconds
+    return {"seconds": shares, "bytes_per_second": moved / moving if moving else 0.0,
+            "moved_megabytes": sum(forward + backward for _, forward, backward, _ in layers.values()),
+            "saved_megabytes": sum(layer[3] for layer in layers.values())}
+
+
+def run_pytorch(context, python, mode, work):
+    return peer(context, python, mode, "--depth", work["depth"], "--stem", work["stem"], "--image-size", work["image_size"],
+                "--precision", work["precision"], "--batch", work["batch"])
+
+
+def speed(context):
+    def measure(name, work):
+        def checked(context):
+            python, version = harness.torch_python(context.args.python)
+            # Lockstep runs before and after PyTorch, because clocks and temperature drift.
+            first = context.figure(f"{name}: Lockstep, first", lambda: run_lockstep(context, work))
+            if not python:
+                raise Skip(f"Lockstep {first['samples_per_second']:.0f} images/s; {version}")
+            modes = {mode: context.figure(f"{name}: PyTorch, {mode}", lambda mode=mode: run_pytorch(context, python, mode, work))
+                     for mode in ("eager", "compile", "graph")}
+            again = context.figure(f"{name}: Lockstep, again", lambda: run_lockstep(context, work))
+            mine = (first["samples_per_second"] + again["samples_per_second"]) / 2
+            problems = "".join(f"; {mode}: {x['problem']}" for mode, x in modes.items() if "problem" in x)
+            good = {mode: x for mode, x in modes.items() if "problem" not in x}
+            if not good:
+                raise Failure(f"Lockstep {mine:.0f} images/s; PyTorch failed{problems}")
+            mode, best = max(good.items(), key=lambda side: side[1]["samples_per_second"])
+            ratio = mine / best["samples_per_second"]
+            return ratio >= work["min_ratio"], (f"{mine:.0f} images/s, PyTorch {best['torch']} {best['samples_per_second']:.0f} "
+                                            f"({mode}): {ratio:.2f} times, {work['min_ratio']} required; memory "
+                                            f"{first['memory_bytes'] / best['memory_bytes']:.2f} times; "
+                                            f"{100 * again['data_wait']:.1f} % of the time spent waiting for data{problems}")
+        return checked
+
+    def split(work):
+        def checked(context):
+            found = where_time_goes(context, work)
+            python, version = harness.torch_python(context.args.python)
+            rate = context.figure("copy rate", lambda: copy_rate(context, python)) if python else None
+            step = sum(found["seconds"].values())
+            parts = sorted(found["seconds"].items(), key=lambda part: -part[1])
+            text = ", ".join(f"{kind} {100 * seconds / step:.1f} %" for kind, seconds in parts)
+            of_rate = f", {100 * found['bytes_per_second'] / rate:.0f} % of the {rate * 1e-9:.0f} GB/s of a copy" if rate else ""
+            text = (f"{1e3 * step:.2f} ms per uncaptured step: {text}; convolutions move "
+                    f"{found['bytes_per_second'] * 1e-9:.0f} GB/s{of_rate}, {found['moved_megabytes']:.0f} MB per step; fusion "
+                    f"saves {found['saved_megabytes']:.0f} MB")
+            if not python:
+                raise Skip(f"{text}; the rate of a copy is unknown: {version}")
+            return True, text
+        return checked
+    return [item for name, work in SPEEDS.items()
+            for item in (Item(name, measure(name, work)), Item(f"{name}: where the time goes", split(work)))]
