@@ -18,14 +18,14 @@
 
 namespace lockstep::tasks {
 
-/// A figure that is reported of the sums over a step, an epoch or an evaluation.
+/// A figure that is computed from the sums over a step, an epoch or an evaluation, and reported.
 struct Measure {
   std::string key;        // "accuracy": in metrics.jsonl, in TensorBoard, in --json and in the log
-  std::string unit;       // in the log, behind the figure: "%"
-  double scale = 1;       // of the figure in the log
-  int step_digits = 4;    // behind the decimal point, in the log's lines of steps,
-  int epoch_digits = 3;   // of epochs,
-  int result_digits = 4;  // and of evaluations
+  std::string unit;       // in the log, after the figure: "%"
+  double scale = 1;       // the log multiplies the figure by it
+  int step_digits = 4;    // digits after the decimal point in the log: of a step,
+  int epoch_digits = 3;   // of an epoch,
+  int result_digits = 4;  // and of an evaluation
   bool greater_is_better = false;
   double (*of)(const LossSums& sums) = nullptr;
 
@@ -33,7 +33,7 @@ struct Measure {
   std::string text(double value, int digits) const;
 };
 
-/// What LossSums counts, over which the loss is a mean.
+/// What LossSums counts: the loss is a mean over these.
 struct CountUnit {
   std::string name;       // "samples", in metrics.jsonl and in the log
   std::string rate_key;   // "samples_per_second", in metrics.jsonl and --json
@@ -48,9 +48,9 @@ struct ModelName {
 
 /// What a task needs to wire a graph, besides the graph's own options.
 struct Wiring {
-  /// Of each field, by its name: the tensor to which a batch is copied, (batch, shape of a sample).
+  /// For each field, by name: the tensor to which a batch is copied, (batch, shape of a sample).
   std::map<std::string, graph::TensorId> fields;
-  std::size_t sums_offset = 0;    // of the LossSums that the loss leaves in exchange memory, in bytes
+  std::size_t sums_offset = 0;    // bytes: where in exchange memory the loss writes its LossSums
   std::int64_t global_batch = 0;  // samples of all ranks in the micro-batch
   int micro_batches = 1;          // of all ranks in a step
 };
@@ -60,9 +60,9 @@ class Task {
   virtual ~Task() = default;
 
   // Data
-  /// Opens data.train. Throws where it is not as the model needs it.
+  /// Opens data.train. Throws if it does not fit the model.
   virtual void open_train_set() = 0;
-  /// Opens data.validation, where it names a set; after open_train_set(). Throws where the two do not fit each other.
+  /// Opens data.validation, if it names a set; after open_train_set(). Throws if the two sets do not fit each other.
   virtual void open_validation_set() = 0;
   virtual std::shared_ptr<const data::Dataset> train_set() const = 0;
   virtual std::shared_ptr<const data::Dataset> validation_set() const = 0;  // null: there is none
@@ -72,10 +72,11 @@ class Task {
   // Graph
   /// Adds the nodes from the fields to the loss.
   virtual void wire(graph::Graph& graph, const Wiring& wiring) const = 0;
-  /// What LossSums counts in a step of so many samples if every one counts. The loss of each is weighted by its
-  /// inverse, and the step's true count, where it is another, is put right when it is known on the device (ClipNorm).
+  /// The count of LossSums in a step of so many samples if every sample, or every token, is counted. The loss is
+  /// weighted by the inverse of this number. If the actual count differs, ClipNorm corrects the gradients on the
+  /// device.
   virtual double nominal_count(std::int64_t n_samples) const = 0;
-  /// By how much a step moves the running statistics towards those of its batch.
+  /// The weight with which the statistics of a step enter the running statistics.
   virtual float statistics_momentum() const = 0;
 
   // Results
@@ -87,9 +88,9 @@ class Task {
 
   // Model
   virtual ModelName model_name() const = 0;
-  /// The keys of `model.` that a checkpoint records, and that must be the same where a run is resumed from one.
+  /// The keys of `model.` that a checkpoint records. They must be unchanged when a run is resumed from it.
   virtual nlohmann::ordered_json model_stamp() const = 0;
-  /// A parameter of the head may have another shape in model.initialize_from: it then keeps its initial values.
+  /// A parameter of the head may have another shape in model.initialize_from; then it keeps its initial values.
   virtual bool is_head(const std::string& parameter) const = 0;
 };
 
@@ -98,7 +99,7 @@ std::unique_ptr<Task> make_task(const Config& config);
 
 /// The mean loss over what was counted, a measure that every task has.
 const Measure& loss_measure();
-/// 0 where nothing was counted.
+/// 0 if nothing was counted.
 double mean(double sum, double count);
 
 }  // namespace lockstep::tasks

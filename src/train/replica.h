@@ -3,10 +3,10 @@
 //
 // A step is written as
 //     begin_step(); for each micro-batch { forward(); backward(); } reduce(); update();
-// The host runs ahead of the device by one step: what a step is given and what it reports lie in two slots of host
-// memory in turn. Apart from these a micro-batch is the same work each time, with everything that follows the last one
-// in the step. So a device can capture it as a graph (CapturedGraph) in the first calls. Later, forward() launches the
-// graph, and the calls after it, up to the next micro-batch, have nothing left to do.
+// The host runs ahead of the device by one step, so the inputs and results of steps use two slots of host memory in
+// turn. Otherwise each micro-batch is the same work in every step. The work of the last one includes reduce() and
+// update(). So a device can capture it as a graph (CapturedGraph) in the first calls. Later, forward() launches the
+// graph, and the calls up to the next micro-batch do nothing.
 #pragma once
 
 #include <array>

@@ -85,8 +85,8 @@ class Trainer {
     checkpointing_.read_flags(step, result.flags);
   }
 
-  /// False when a signal asked the run to stop before its first step. An evaluation that was due when the run was
-  /// stopped the last time is made up for.
+  /// False if a signal asked the run to stop before its first step. Repeats an evaluation that was interrupted when the
+  /// run was stopped the last time.
   bool start(std::int64_t first) {
     const bool owes_evaluation = validation_.is_owed();
     const bool is_over = first >= s_.last_step && !owes_evaluation;
