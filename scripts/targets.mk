@@ -42,6 +42,12 @@ test-long:
 	@$(MAKE) --no-print-directory -j$(JOBS) tests
 	@$(RUN_TESTS) --long --results $(BUILD)/test-long-results $(TEST_OUT)
 
+# One-line faults, each of which the tests must catch (test/mutations).
+test-mutations:
+	@$(MAKE) --no-print-directory -j$(JOBS) tests
+	@python3 test/mutations/run.py --build $(TEST_OUT) --results test/mutations/results.md --make '$(MAKE) BUILD=$(BUILD) $(for_tests) \
+	  ONEDNN_HOME=$(ONEDNN_HOME) CUDNN_FRONTEND_HOME=$(CUDNN_FRONTEND_HOME)'
+
 # Every graph of cuDNN's that ResNet-18 and ResNet-50 would run on an H200 is planned. GOLDEN=1 writes the table anew.
 test-plans: tests
 	@LOCKSTEP=$(abspath $(TEST_OUT)/lockstep) PLANS=all GOLDEN=$(GOLDEN) bash test/cuda/plans_test.sh
@@ -143,6 +149,7 @@ Targets
   make test            builds and runs the tests; ONLY=PATTERN those with such a name, TIMINGS=FILE gets their times
   make test-sanitized  the unit tests of one process, built with the address and undefined behaviour sanitizers
   make test-long       the tests that take many minutes and are not part of `make test`
+  make test-mutations  applies one-line faults, one at a time, and shows that the tests catch each of them
   make test-plans      cuDNN's plans for an H200, every one built, on a machine without a GPU
   make test-cluster    job scripts, stops, crashes and wrong inputs on a small Slurm cluster made on this machine (root)
   make bundle          a folder, and its archive, that runs on a machine with a GPU but without MPI or HDF5; test-long tries it
@@ -176,5 +183,5 @@ export HELP
 help:
 	@printf '%s\n' "$$HELP"
 
-.PHONY: train quickstart test test-sanitized test-long test-plans test-cluster fuzz bundle gpu-check bench bench-peers bench-check check check-format check-arrows check-tidy lint \
+.PHONY: train quickstart test test-sanitized test-long test-mutations test-plans test-cluster fuzz bundle gpu-check bench bench-peers bench-check check check-format check-arrows check-tidy lint \
   format deps deps-test install uninstall clean help

@@ -122,5 +122,22 @@ TEST_F(PowerCut, LosesNothingOnSystemErrorAtEachCall) {
   EXPECT_GT(n_failed, 10);
 }
 
+// What was written outlives a process that is killed, so the tests above would not notice a sync that is missing. Here
+// each sync fails once: all of them are made, and a file has its name only after everything in it was synced.
+TEST_F(PowerCut, EverySyncIsMadeAndComesBeforeTheName) {
+  // The part of each of the two ranks, the metadata, the header; then the directory, after the file and after the link.
+  constexpr int kSyncsOfTheFile = 4, kSyncs = kSyncsOfTheFile + 2;
+  ::setenv("FAULT_CALLS", "fsync", 1);
+  std::int64_t step = 10;
+  for (int k = 1; k <= kSyncs + 1; ++k, step += 2) {
+    const std::string when = fmt::format("sync {} fails", k);
+    const int status = save_in_child(scratch_.path(), step + 1, k, "EIO");
+    EXPECT_TRUE(WIFEXITED(status)) << when;
+    EXPECT_EQ(WEXITSTATUS(status), k <= kSyncs ? 3 : 0) << when;
+    EXPECT_EQ(fs::exists(scratch_.file(fmt::format("step-{}.h5", step + 1))), k > kSyncsOfTheFile) << when;
+  }
+  ::unsetenv("FAULT_CALLS");
+}
+
 }  // namespace
 }  // namespace lockstep::checkpoint::test
