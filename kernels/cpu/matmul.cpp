@@ -1,15 +1,15 @@
 // y (M, out) = f(z), z = x (M, in) * weight^T (in, out) + bias (out), all fp32, row-major but the weight, which lies as
-// oneDNN wants. y is overwritten; with gelu z is kept for backward:
+// oneDNN wants. y is overwritten; with an activation other than relu z is kept for backward:
 //   dz = f'(z) dy,  dx = dz * weight,  dweight = dz^T * x,  dbias = sum over rows of dz; each overwritten, added to, or
 //   skipped
 
 #include <omp.h>
 
-#include <cmath>
 #include <cstring>
 #include <memory>
 #include <optional>
 
+#include "kernels/cpu/activation.h"
 #include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/onednn.h"
 #include "kernels/cpu/base/parallel.h"
@@ -33,19 +33,6 @@ memory::desc matrix(std::int64_t rows, std::int64_t columns, Tag tag = Tag::ab) 
   return {{rows, columns}, memory::data_type::f32, tag};
 }
 
-constexpr float kSqrt2OverPi = 0.7978845608028654f, kCubic = 0.044715f;
-
-float activated(ActivationFunction function, float z) {
-  if (function == ActivationFunction::relu) return std::max(z, 0.0f);
-  return 0.5f * z * (1 + std::tanh(kSqrt2OverPi * (z + kCubic * z * z * z)));
-}
-/// `z`: with relu y does as well.
-float derivative(ActivationFunction function, float z) {
-  if (function == ActivationFunction::relu) return z > 0 ? 1.0f : 0.0f;
-  const float t = std::tanh(kSqrt2OverPi * (z + kCubic * z * z * z));
-  return 0.5f * (1 + t) + 0.5f * z * (1 - t * t) * kSqrt2OverPi * (1 + 3 * kCubic * z * z);
-}
-
 class CpuMatmul final : public Matmul {
  public:
   CpuMatmul(const MatmulDescription& description, const CpuContext& context);
@@ -60,10 +47,10 @@ class CpuMatmul final : public Matmul {
   void choose();
   void plan_forward();
   void plan_backward();
-  bool keeps_z() const { return description_.activation == ActivationFunction::gelu && !description_.inference; }
-  /// Calls f(i) for each element of y.
-  template <typename F>
-  void for_each_of_y(const F& f) const;
+  bool has_activation() const { return description_.activation != ActivationFunction::none; }
+  bool keeps_z() const {
+    return has_activation() && description_.activation != ActivationFunction::relu && !description_.inference;
+  }
   void parameter_gradient(const Backward& args, const float* dz, void* workspace);
   void data_gradient(const Backward& args, const float* dz, void* workspace);
 
@@ -209,18 +196,8 @@ void CpuMatmul::run_forward(const Forward& args, const OpMemory& memory, Stream&
                     {DNNL_ARG_BIAS, args.bias},
                     {DNNL_ARG_DST, z},
                     {DNNL_ARG_SCRATCHPAD, scratchpad}});
-  const ActivationFunction function = description_.activation;
-  if (function != ActivationFunction::none) for_each_of_y([&](std::int64_t i) { y[i] = activated(function, z[i]); });
-}
-
-template <typename F>
-void CpuMatmul::for_each_of_y(const F& f) const {
-  const std::int64_t n = description_.rows * description_.out_features;
-  const int parts = part_count(context_, n * static_cast<std::int64_t>(sizeof(float)));
-  run_parts(parts, [&](int part) {
-    const Range range = part_of(n, part, parts);
-    for (std::int64_t i = range.begin; i < range.end; ++i) f(i);
-  });
+  const MatmulDescription& d = description_;
+  if (has_activation()) activate(d.activation, d.dtype, z, y, d.rows * d.out_features, context_);
 }
 
 void CpuMatmul::run_backward(const Backward& args, const OpMemory& memory, Stream&) {
@@ -228,11 +205,11 @@ void CpuMatmul::run_backward(const Backward& args, const OpMemory& memory, Strea
           text(description_));
   omp_set_num_threads(context_.threads);
   const float* dz = static_cast<const float*>(args.dy);
-  if (description_.activation != ActivationFunction::none) {
-    const float* const dy = dz;
+  if (has_activation()) {
+    const MatmulDescription& d = description_;
     const float* const z = keeps_z() ? at(memory.saved, 0) : static_cast<const float*>(args.y);
     float* const made = at(memory.workspace, at_.dz);
-    for_each_of_y([&](std::int64_t i) { made[i] = dy[i] * derivative(description_.activation, z[i]); });
+    activation_gradient(d.activation, d.dtype, z, args.dy, made, false, d.rows * d.out_features, context_);
     dz = made;
   }
   if (args.parameter_mode != GradientMode::skip) parameter_gradient(args, dz, memory.workspace);

@@ -9,10 +9,10 @@
 #include <algorithm>
 #include <memory>
 
+#include "kernels/cuda/activation.h"
 #include "kernels/cuda/base/context.h"
 #include "kernels/cuda/base/conversions.h"
 #include "kernels/cuda/base/workspace.h"
-#include "kernels/cuda/matmul_activation.h"
 #include "kernels/cuda/matmul_bare.h"
 #include "lockstep/error.h"
 #include "lockstep/ops/matmul.h"
@@ -54,7 +54,7 @@ class CudaMatmul final : public Matmul {
  private:
   bool narrows() const { return d_.dtype != DType::fp32; }
   bool has_activation() const { return d_.activation != ActivationFunction::none; }
-  bool keeps_z() const { return d_.activation == ActivationFunction::gelu && !d_.inference; }
+  bool keeps_z() const { return has_activation() && d_.activation != ActivationFunction::relu && !d_.inference; }
   const void* weight(const float* given, const OpMemory& memory) const {
     return narrows() ? at(d_.inference ? memory.workspace : memory.saved, 0) : static_cast<const void*>(given);
   }
@@ -154,7 +154,7 @@ void CudaMatmul::run_backward(const Backward& args, const OpMemory& memory, Stre
   const void* dz = args.dy;
   if (has_activation()) {
     void* const made = at(memory.workspace, at_.dz);
-    activation_gradient(d_.activation, d_.dtype, keeps_z() ? at(memory.saved, at_.z) : args.y, args.dy, made,
+    activation_gradient(d_.activation, d_.dtype, keeps_z() ? at(memory.saved, at_.z) : args.y, args.dy, made, false,
                         d_.rows * d_.out_features, context_, stream);
     dz = made;
   }

@@ -101,7 +101,8 @@ CublasLtProduct::CublasLtProduct(const ProductDescription& description, const Cu
   a_ = d_.a_is_transposed ? make_layout(d_.dtype, d_.rows, d_.inner) : make_layout(d_.dtype, d_.inner, d_.rows);
   result_ = make_layout(d_.d_dtype, d_.columns, d_.rows);
   // What gelu keeps wants rows of 16 bytes.
-  epilogue_activates_ = d_.activation != ActivationFunction::none && (!d_.keeps_z || d_.columns % 8 == 0);
+  const bool has_epilogue = d_.activation == ActivationFunction::relu || d_.activation == ActivationFunction::gelu;
+  epilogue_activates_ = has_epilogue && (!d_.keeps_z || d_.columns % 8 == 0);
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue());
   if (epilogue_activates_ && d_.keeps_z) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, d_.columns);
   ask();

@@ -4,29 +4,12 @@
 #include <cmath>
 #include <vector>
 
+#include "test/reference/activation.h"
 #include "test/reference/identity_layout.h"
 #include "test/reference/normalization.h"
 #include "test/reference/ops.h"
 
 namespace lockstep::reference {
-
-namespace {
-
-constexpr double kSqrt2OverPi = 0.79788456080286535588, kCubic = 0.044715;
-
-double activated(ActivationFunction function, double z) {
-  if (function == ActivationFunction::none) return z;
-  if (function == ActivationFunction::relu) return std::max(z, 0.0);
-  return 0.5 * z * (1 + std::tanh(kSqrt2OverPi * (z + kCubic * z * z * z)));
-}
-double derivative(ActivationFunction function, double z) {
-  if (function == ActivationFunction::none) return 1;
-  if (function == ActivationFunction::relu) return z > 0 ? 1 : 0;
-  const double t = std::tanh(kSqrt2OverPi * (z + kCubic * z * z * z));
-  return 0.5 * (1 + t) + 0.5 * z * (1 - t * t) * kSqrt2OverPi * (1 + 3 * kCubic * z * z);
-}
-
-}  // namespace
 
 template <typename T>
 void matmul_forward(const MatmulDescription& d, const MatmulForward<T>& args) {
@@ -35,7 +18,7 @@ void matmul_forward(const MatmulDescription& d, const MatmulForward<T>& args) {
       double sum = d.bias ? double{args.bias[o]} : 0.0;
       for (Index i = 0; i < d.in_features; ++i)
         sum += double{args.x[m * d.in_features + i]} * args.weight[o * d.in_features + i];
-      args.y[m * d.out_features + o] = static_cast<T>(activated(d.activation, sum));
+      args.y[m * d.out_features + o] = static_cast<T>(activation(d.activation, sum));
       if (args.z) args.z[m * d.out_features + o] = static_cast<T>(sum);
     }
 }
@@ -44,7 +27,8 @@ template <typename T>
 void matmul_backward(const MatmulDescription& d, const MatmulBackward<T>& args) {
   const bool input_gradient = d.input_gradient && args.dx_mode != GradientMode::skip;
   std::vector<double> dz(static_cast<std::size_t>(d.rows * d.out_features));
-  for (std::size_t i = 0; i < dz.size(); ++i) dz[i] = args.dy[i] * (args.z ? derivative(d.activation, args.z[i]) : 1);
+  for (std::size_t i = 0; i < dz.size(); ++i)
+    dz[i] = args.dy[i] * (args.z ? activation_derivative(d.activation, args.z[i]) : 1);
   const auto dz_at = [&](Index m, Index o) { return dz[static_cast<std::size_t>(m * d.out_features + o)]; };
   for (Index m = 0; input_gradient && m < d.rows; ++m)
     for (Index i = 0; i < d.in_features; ++i) {

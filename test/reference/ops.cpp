@@ -2,6 +2,7 @@
 // add a row.
 #include "test/reference/ops.h"
 
+#include "lockstep/ops/activation.h"
 #include "lockstep/ops/batch_norm.h"
 #include "lockstep/ops/cast.h"
 #include "lockstep/ops/clip_norm.h"
@@ -19,11 +20,11 @@ namespace lockstep::reference {
 
 template <typename Description>
 using Factory = std::unique_ptr<typename Description::Op>(const Description&, const Context&);
+Factory<ActivationDescription> make_activation;
 Factory<BatchNormDescription> make_batch_norm;
 Factory<CastDescription> make_cast;
 Factory<ClipNormDescription> make_clip_norm;
 Factory<Conv2dDescription> make_conv2d;
-Factory<SoftmaxCrossEntropyDescription> make_softmax_cross_entropy;
 Factory<HashDescription> make_hash;
 Factory<ImageInputDescription> make_image_input;
 Factory<MatmulDescription> make_matmul;
@@ -31,15 +32,18 @@ Factory<MovingAverageDescription> make_moving_average;
 Factory<OptimizerDescription> make_optimizer;
 Factory<OrderedSumDescription> make_ordered_sum;
 Factory<Pool2dDescription> make_pool2d;
+Factory<SoftmaxCrossEntropyDescription> make_softmax_cross_entropy;
 
 namespace {
 
+// One row per line.
+// clang-format off
 constexpr OpRow<Context> kOps[] = {
+    op_row<make_activation>(),
     op_row<make_batch_norm>(),
     op_row<make_cast>(),
     op_row<make_clip_norm>(),
     op_row<make_conv2d>(),
-    op_row<make_softmax_cross_entropy>(),
     op_row<make_hash>(),
     op_row<make_image_input>(),
     op_row<make_matmul>(),
@@ -47,7 +51,9 @@ constexpr OpRow<Context> kOps[] = {
     op_row<make_optimizer>(),
     op_row<make_ordered_sum>(),
     op_row<make_pool2d>(),
+    op_row<make_softmax_cross_entropy>(),
 };
+// clang-format on
 
 }  // namespace
 

@@ -15,7 +15,10 @@ class HostProduct final : public PlannedProduct {
   std::size_t workspace_bytes() const override { return 64; }
   std::string algorithm() const override { return "loops"; }
   /// As if cuBLASLt had no kernel for some: the caller's pass is tested too.
-  bool activates() const override { return d_.activation != ActivationFunction::none && d_.columns % 8 == 0; }
+  bool activates() const override {
+    return (d_.activation == ActivationFunction::relu || d_.activation == ActivationFunction::gelu) &&
+           d_.columns % 8 == 0;
+  }
 
   void run(const Arguments& args, void*, Stream&) override {
     dispatch(d_.dtype, [&](auto* type) {

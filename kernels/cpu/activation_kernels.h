@@ -1,0 +1,79 @@
+// Kernels of activation.cpp for one instruction set (each_isa.h).
+// gelu is x * sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)), since (1 + tanh(u)) / 2 = sigmoid(2u).
+
+namespace lockstep::cpu::LOCKSTEP_ISA {
+
+/// e^x to 2 units in the last place for |x| <= 87, and e^87 or e^-87 beyond. x = k ln 2 + r, |r| <= ln 2 / 2; a
+/// polynomial for e^r (Taylor's, whose error of r^8 / 8! is 5e-9 at most), and k added to the exponent.
+template <typename T>
+inline T exponential(T x) {
+  constexpr float kLimit = 87.0f, kLog2E = 1.44269504088896341f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: the sum's lowest bit is a whole number
+  x = x > T{} + kLimit ? T{} + kLimit : x;
+  x = x < T{} - kLimit ? T{} - kLimit : x;
+  const T shifted = x * kLog2E + kRound;
+  const T k = shifted - kRound;
+  const T r = x - k * kLn2High - k * kLn2Low;
+  T p = T{} + 1.0f / 5040;
+  for (const float coefficient : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f})
+    p = p * r + coefficient;
+  using Integers = typename Lanes<T>::Integers;
+  Integers bits;
+  std::memcpy(&bits, &shifted, sizeof bits);
+  bits = (bits + 127) << 23;  // the upper bits of `shifted` fall out
+  T power;
+  std::memcpy(&power, &bits, sizeof power);
+  return p * power;
+}
+
+template <typename T>
+inline T sigmoid(T x) {
+  return 1.0f / (1.0f + exponential(-x));
+}
+
+struct Relu {
+  template <typename T>
+  static T value(T x) {
+    return relu(x);
+  }
+  template <typename T>
+  static T derivative(T x) {
+    return x > T{} ? T{} + 1.0f : T{};
+  }
+};
+struct Gelu {
+  static constexpr float kTwoSqrt2OverPi = 1.5957691216057308f, kCubic = 0.044715f;
+  template <typename T>
+  static T value(T x) {
+    return x * sigmoid(kTwoSqrt2OverPi * (x + kCubic * x * x * x));
+  }
+  template <typename T>
+  static T derivative(T x) {
+    const T s = sigmoid(kTwoSqrt2OverPi * (x + kCubic * x * x * x));
+    return s + x * s * (1.0f - s) * (kTwoSqrt2OverPi * (1.0f + 3.0f * kCubic * x * x));
+  }
+};
+
+/// Elements [i, i + lanes of T).
+template <typename F, typename T, typename E>
+inline void activate_at(const ActivationTask<E>& task, std::int64_t i) {
+  const T x = load<T>(task.x + i);
+  if (task.dy == nullptr) return store(task.out + i, F::value(x));
+  const T dx = F::derivative(x) * load<T>(task.dy + i);
+  store(task.out + i, task.accumulate ? load<T>(task.out + i) + dx : dx);
+}
+
+template <typename F, typename E>
+void activate_all(const ActivationTask<E>& task, Range range) {
+  std::int64_t i = range.begin;
+  for (; i + kLanes <= range.end; i += kLanes) activate_at<F, Floats>(task, i);
+  for (; i < range.end; ++i) activate_at<F, float>(task, i);
+}
+
+template <typename E>
+void activation_pass(const ActivationTask<E>& task, Range range) {
+  if (task.function == ActivationFunction::relu) return activate_all<Relu>(task, range);
+  activate_all<Gelu>(task, range);
+}
+
+}  // namespace lockstep::cpu::LOCKSTEP_ISA
