@@ -3,6 +3,7 @@
 #include "test/reference/ops.h"
 
 #include "lockstep/ops/activation.h"
+#include "lockstep/ops/add.h"
 #include "lockstep/ops/batch_norm.h"
 #include "lockstep/ops/cast.h"
 #include "lockstep/ops/clip_norm.h"
@@ -21,6 +22,7 @@ namespace lockstep::reference {
 template <typename Description>
 using Factory = std::unique_ptr<typename Description::Op>(const Description&, const Context&);
 Factory<ActivationDescription> make_activation;
+Factory<AddDescription> make_add;
 Factory<BatchNormDescription> make_batch_norm;
 Factory<CastDescription> make_cast;
 Factory<ClipNormDescription> make_clip_norm;
@@ -40,6 +42,7 @@ namespace {
 // clang-format off
 constexpr OpRow<Context> kOps[] = {
     op_row<make_activation>(),
+    op_row<make_add>(),
     op_row<make_batch_norm>(),
     op_row<make_cast>(),
     op_row<make_clip_norm>(),

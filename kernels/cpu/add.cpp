@@ -1,0 +1,68 @@
+// y = a + b and its gradients (lockstep/ops/add.h): each tensor is read or written once. Elements are divided among
+// threads.
+#include <cstring>
+#include <memory>
+
+#include "kernels/cpu/base/bf16.h"
+#include "kernels/cpu/base/context.h"
+#include "kernels/cpu/base/parallel.h"
+#include "kernels/cpu/base/simd.h"
+#include "lockstep/ops/add.h"
+
+#define LOCKSTEP_KERNELS "kernels/cpu/add_kernels.h"
+#include "kernels/cpu/base/each_isa.h"
+
+namespace lockstep::cpu {
+namespace {
+
+class CpuAdd final : public Add {
+ public:
+  CpuAdd(const AddDescription& d, const CpuContext& context) : d_(d), context_(context) {}
+
+  OpNeeds needs() const override { return {}; }
+  std::string describe() const override { return "own kernel, one pass"; }
+
+  void run_forward(const Forward& args, const OpMemory&, Stream&) override { add(args.a, args.b, args.y); }
+
+  void run_backward(const Backward& args, const OpMemory&, Stream&) override {
+    pass_on(args.dy, args.da, args.da_mode);
+    pass_on(args.dy, args.db, args.db_mode);
+  }
+
+ private:
+  void add(const void* a, const void* b, void* sum) const {
+    const int parts = part_count(context_, 3 * d_.n_elements * static_cast<std::int64_t>(size_bytes(d_.dtype)));
+    with_elements(d_.dtype, [&](auto element) {
+      using E = decltype(element);
+      run_parts(parts, [&](int part) {
+        LOCKSTEP_DISPATCH(add_elements<E>)
+        (static_cast<const E*>(a), static_cast<const E*>(b), static_cast<E*>(sum), part_of(d_.n_elements, part, parts));
+      });
+    });
+  }
+
+  void pass_on(const void* dy, void* gradient, GradientMode mode) const {
+    if (mode == GradientMode::accumulate) return add(gradient, dy, gradient);
+    if (mode == GradientMode::skip || gradient == dy) return;
+    const auto n_bytes = d_.n_elements * static_cast<std::int64_t>(size_bytes(d_.dtype));
+    const int parts = part_count(context_, 2 * n_bytes);
+    run_parts(parts, [&](int part) {
+      const Range range = part_of(n_bytes, part, parts);
+      std::memcpy(static_cast<std::byte*>(gradient) + range.begin, static_cast<const std::byte*>(dy) + range.begin,
+                  static_cast<std::size_t>(range.end - range.begin));
+    });
+  }
+
+  AddDescription d_;
+  CpuContext context_;
+};
+
+}  // namespace
+
+std::unique_ptr<Add> make_add(const AddDescription& d, const CpuContext& context) {
+  require(d.n_elements > 0, ErrorCode::op_description, "a sum of two tensors of {} elements", d.n_elements);
+  require_float_or_bf16(d.dtype, "A sum of two tensors");
+  return std::make_unique<CpuAdd>(d, context);
+}
+
+}  // namespace lockstep::cpu
