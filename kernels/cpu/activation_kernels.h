@@ -1,5 +1,6 @@
 // Kernels of activation.cpp for one instruction set (each_isa.h).
-// gelu is x * sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)), since (1 + tanh(u)) / 2 = sigmoid(2u).
+// relu apart, f(x) = x * sigmoid(g(x)): silu has g(x) = x, and gelu g(x) = 2 sqrt(2/pi) (x + 0.044715 x^3), since
+// (1 + tanh(u)) / 2 = sigmoid(2u).
 
 namespace lockstep::cpu::LOCKSTEP_ISA {
 
@@ -41,6 +42,17 @@ struct Relu {
     return x > T{} ? T{} + 1.0f : T{};
   }
 };
+struct Silu {
+  template <typename T>
+  static T value(T x) {
+    return x * sigmoid(x);
+  }
+  template <typename T>
+  static T derivative(T x) {
+    const T s = sigmoid(x);
+    return s + x * s * (1.0f - s);
+  }
+};
 struct Gelu {
   static constexpr float kTwoSqrt2OverPi = 1.5957691216057308f, kCubic = 0.044715f;
   template <typename T>
@@ -73,7 +85,8 @@ void activate_all(const ActivationTask<E>& task, Range range) {
 template <typename E>
 void activation_pass(const ActivationTask<E>& task, Range range) {
   if (task.function == ActivationFunction::relu) return activate_all<Relu>(task, range);
-  activate_all<Gelu>(task, range);
+  if (task.function == ActivationFunction::gelu) return activate_all<Gelu>(task, range);
+  activate_all<Silu>(task, range);
 }
 
 }  // namespace lockstep::cpu::LOCKSTEP_ISA

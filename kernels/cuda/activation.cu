@@ -12,9 +12,18 @@
 namespace lockstep::cuda {
 namespace {
 
+__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
 struct Relu {
   static __device__ float value(float x) { return x < 0 ? 0.0f : x; }
   static __device__ float derivative(float x) { return x > 0 ? 1.0f : 0.0f; }
+};
+struct Silu {
+  static __device__ float value(float x) { return x * sigmoid(x); }
+  static __device__ float derivative(float x) {
+    const float s = sigmoid(x);
+    return s + x * s * (1 - s);
+  }
 };
 struct Gelu {
   static __device__ float inner(float x) { return 0.7978845608028654f * (x + 0.044715f * x * x * x); }
@@ -58,7 +67,9 @@ void run(ActivationFunction function, DType dtype, const void* x, const void* dy
     const std::int64_t n_packs = are_aligned(x, dy, out) ? n / Pack<T>::kSize : 0;
     const auto n_items = static_cast<std::size_t>(n_packs + n - n_packs * Pack<T>::kSize);
     const unsigned limit = static_cast<unsigned>(context.multiprocessors) * 8;
-    const auto kernel = function == ActivationFunction::relu ? activation_pass<Relu, T> : activation_pass<Gelu, T>;
+    const auto kernel = function == ActivationFunction::relu   ? activation_pass<Relu, T>
+                        : function == ActivationFunction::gelu ? activation_pass<Gelu, T>
+                                                               : activation_pass<Silu, T>;
     launch(kernel, {.blocks = blocks_for(n_items, 256, limit)}, stream, static_cast<const T*>(x),
            static_cast<const T*>(dy), static_cast<T*>(out), accumulate, n_packs, n);
   });

@@ -13,7 +13,8 @@
 namespace lockstep::test {
 namespace {
 
-constexpr ActivationFunction kFunctions[] = {ActivationFunction::relu, ActivationFunction::gelu};
+constexpr ActivationFunction kFunctions[] = {ActivationFunction::relu, ActivationFunction::gelu,
+                                             ActivationFunction::silu};
 constexpr std::int64_t kSizes[] = {1, 16, 37, 5000, 100003};  // one, a vector, a vector and a rest, many, two threads
 constexpr DType kTypes[] = {DType::fp32, DType::bf16, DType::fp16};
 
