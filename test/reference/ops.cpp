@@ -16,6 +16,7 @@
 #include "lockstep/ops/optimizer.h"
 #include "lockstep/ops/ordered_sum.h"
 #include "lockstep/ops/pool2d.h"
+#include "lockstep/ops/rms_norm.h"
 
 namespace lockstep::reference {
 
@@ -34,6 +35,7 @@ Factory<MovingAverageDescription> make_moving_average;
 Factory<OptimizerDescription> make_optimizer;
 Factory<OrderedSumDescription> make_ordered_sum;
 Factory<Pool2dDescription> make_pool2d;
+Factory<RmsNormDescription> make_rms_norm;
 Factory<SoftmaxCrossEntropyDescription> make_softmax_cross_entropy;
 
 namespace {
@@ -54,6 +56,7 @@ constexpr OpRow<Context> kOps[] = {
     op_row<make_optimizer>(),
     op_row<make_ordered_sum>(),
     op_row<make_pool2d>(),
+    op_row<make_rms_norm>(),
     op_row<make_softmax_cross_entropy>(),
 };
 // clang-format on
