@@ -1,4 +1,4 @@
-// Matmul with bias of the cpu backend against the reference; the reference against finite differences.
+// Matmul with bias and activation of the backends against the reference; the reference against finite differences.
 #include "test/reference/matmul.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ struct Case {
   bool input_gradient = true;
   ActivationFunction activation = ActivationFunction::none;
 };
-constexpr auto kRelu = ActivationFunction::relu, kGelu = ActivationFunction::gelu;
+constexpr auto kRelu = ActivationFunction::relu, kGelu = ActivationFunction::gelu, kSilu = ActivationFunction::silu;
 
 const Case kCases[] = {{32, 512, 10},
                        {1, 512, 10},
@@ -38,7 +38,9 @@ const Case kCases[] = {{32, 512, 10},
                        {7, 13, 5, true, true, kGelu},
                        {16, 48, 64, false, true, kGelu},
                        {32, 64, 24, true, true, kGelu},
-                       {9, 31, 10, true, false, kGelu}};
+                       {9, 31, 10, true, false, kGelu},
+                       {7, 13, 5, true, true, kSilu},
+                       {16, 48, 64, false, true, kSilu}};
 
 MatmulDescription describe(const Case& c) {
   MatmulDescription d;
@@ -75,9 +77,12 @@ struct Outputs {
 };
 
 /// Null where a gradient is skipped.
-float* gradient(Device& device, GradientMode mode, const std::vector<float>& before) {
+void* gradient(Device& device, DType dtype, GradientMode mode, const std::vector<float>& before) {
   if (mode == GradientMode::skip) return nullptr;
-  return mode == GradientMode::accumulate ? device.upload(before) : device.garbage<float>(before.size());
+  return mode == GradientMode::accumulate ? device.upload_as(dtype, before) : device.garbage_as(dtype, before.size());
+}
+float* gradient(Device& device, GradientMode mode, const std::vector<float>& before) {
+  return static_cast<float*>(gradient(device, DType::fp32, mode, before));
 }
 
 Outputs run(Backend& backend, const MatmulDescription& d, const Inputs& in, GradientMode dx_mode,
@@ -89,30 +94,30 @@ Outputs run(Backend& backend, const MatmulDescription& d, const Inputs& in, Grad
   std::vector<float> packed(layout->n_elements());
   layout->pack(in.weight, packed.data());
   Matmul::Forward forward;
-  forward.x = device.upload(in.x);
+  forward.x = device.upload_as(d.dtype, in.x);
   forward.weight = device.upload(packed);
   forward.bias = d.bias ? device.upload(in.bias) : nullptr;
-  auto* y = device.garbage<float>(in.dy.size());
+  void* const y = device.garbage_as(d.dtype, in.dy.size());
   forward.y = y;
   op->forward(forward, memory, device.stream());
   Outputs out;
-  out.y = device.download(y, in.dy.size());
+  out.y = device.download_as(d.dtype, y, in.dy.size());
   if (d.inference) return out;
 
   Matmul::Backward backward;
-  backward.dy = device.upload(in.dy);
+  backward.dy = device.upload_as(d.dtype, in.dy);
   backward.x = forward.x;
   backward.y = forward.y;
   backward.weight = forward.weight;
   backward.dx_mode = dx_mode;
   backward.parameter_mode = parameter_mode;
-  float* dx = d.input_gradient ? gradient(device, dx_mode, in.dx_before) : nullptr;
+  void* const dx = d.input_gradient ? gradient(device, d.dtype, dx_mode, in.dx_before) : nullptr;
   backward.dx = dx;
   layout->pack(in.dweight_before, packed.data());
   backward.dweight = gradient(device, parameter_mode, packed);
   backward.dbias = d.bias ? gradient(device, parameter_mode, in.dbias_before) : nullptr;
   op->backward(backward, memory, device.stream());
-  if (dx) out.dx = device.download(dx, in.x.size());
+  if (dx) out.dx = device.download_as(d.dtype, dx, in.x.size());
   if (backward.dbias) out.dbias = device.download(backward.dbias, in.bias.size());
   if (!backward.dweight) return out;
   out.dweight.resize(in.weight.size());
@@ -147,6 +152,38 @@ TEST(Matmul, AgreesWithTheReference) {
           EXPECT_TRUE(within_rounding(actual.dweight, expected.dweight, magnitude.dweight, length(c.rows)))
               << "dweight";
           EXPECT_TRUE(within_rounding(actual.dbias, expected.dbias, magnitude.dbias, length(c.rows))) << "dbias";
+        }
+      }
+}
+
+/// x, y and their gradients in 16 bits, sums in fp32. The ops round the weight and the bias; z and dz of an activation
+/// are rounded, and so is dx before it is added to another.
+TEST(Matmul, InBf16AndFp16) {
+  reference::ReferenceBackend reference;
+  for (const Case& c : kCases)
+    for (const DType dtype : {DType::bf16, DType::fp16})
+      for (const GradientMode mode : {GradientMode::overwrite, GradientMode::accumulate}) {
+        Inputs in(c);
+        for (auto* values : {&in.x, &in.weight, &in.bias, &in.dy, &in.dx_before}) *values = rounded_to(dtype, *values);
+        MatmulDescription d = describe(c);
+        const Outputs expected = run(reference, d, in, mode, mode);
+        const Outputs magnitude = run(reference, d, in.positive(), mode, mode);
+        d.dtype = dtype;
+        const double of_type = (dtype == DType::bf16 ? kBf16Roundoff : kFp16Roundoff) / kRoundoff;
+        for (auto& [name, backend] : tested_backends()) {
+          if (!computes_in(*backend, dtype)) continue;
+          SCOPED_TRACE(std::string(name) + ", " + Shape({c.rows, c.in_features, c.out_features}).text() + ", " +
+                       std::string(lockstep::name(dtype)) + ", " + text(mode));
+          const Outputs actual = run(*backend, d, in, mode, mode);
+          const bool is_curved = c.activation != ActivationFunction::none;
+          const auto n = [](std::int64_t terms) { return static_cast<double>(terms) + 4; };
+          const double of_gradients = is_curved ? 3 * of_type : 0;
+          EXPECT_TRUE(within_rounding(actual.y, expected.y, magnitude.y, n(c.in_features) + 3 * of_type)) << "y";
+          EXPECT_TRUE(within_rounding(actual.dx, expected.dx, magnitude.dx, n(c.out_features) + 3 * of_type)) << "dx";
+          EXPECT_TRUE(within_rounding(actual.dweight, expected.dweight, magnitude.dweight, n(c.rows) + of_gradients))
+              << "dweight";
+          EXPECT_TRUE(within_rounding(actual.dbias, expected.dbias, magnitude.dbias, n(c.rows) + of_gradients))
+              << "dbias";
         }
       }
 }
