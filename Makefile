@@ -107,6 +107,7 @@ flags_for = $(CPPFLAGS) $(CXXFLAGS) $(if $(filter test/%,$(filter-out test/refer
 # ---- What there is --------------------------------------------------------------------------------------------------
 PROTOS    := $(shell find src -name '*.proto')
 GENERATED := $(PROTOS:src/%.proto=$(BUILD)/generated/%.pb.cc)
+EMBEDDED  := $(BUILD)/generated/commands/completion.bash.inc
 SOURCES   := $(filter-out src/main.cpp $(if $(HAS_CUDA),,src/comm/nccl%),$(shell find src kernels/cpu $(if $(HAS_CUDA),kernels/cuda) -name '*.cpp' | sort))
 CUDA_SOURCES := $(if $(HAS_CUDA),$(shell find kernels/cuda -name '*.cu' | sort))
 # The CUDA backend's ops compiled for the host (test/support/cuda_on_host), in a namespace of their own.
@@ -128,7 +129,7 @@ RELEASE     ?= $(BUILD)
 RELEASE_OUT ?= $(OUT)
 OBJECTS   := $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out kernels/cuda/%,$(SOURCES))) $(GENERATED:.cc=.o) \
   $(patsubst %.cpp,$(RELEASE)/%.o,$(filter kernels/cuda/%,$(SOURCES))) $(CUDA_SOURCES:%=$(RELEASE_OUT)/%.o)
-FUZZED    := $(filter src/base/% src/config/% src/data/% src/checkpoint/% src/models/resnet_table.cpp,$(SOURCES))
+FUZZED    := $(filter src/base/% src/config/% src/hdf5/% src/data/% src/checkpoint/% src/models/resnet_table.cpp,$(SOURCES))
 FUZZERS   := $(patsubst test/fuzz/%_test.cpp,$(BUILD)/fuzz/%,$(filter test/fuzz/%,$(TESTS)))
 # One program per folder of tests, OUT/test/FOLDER_test, and one per source that cannot share it, OUT/test/FOLDER/NAME_test.
 OWN_PROGRAM    := $(if $(TESTED),$(shell grep -lE '^// program: own' $(TESTED)))
@@ -181,7 +182,7 @@ $(BUILD)/%.a:
 	@mkdir -p $(@D)
 	@rm -f $@ && ar qcsT $@ $(filter %.o,$^)
 
-$(BUILD)/%.o: %.cpp $(BUILD)/flags | $(GENERATED)
+$(BUILD)/%.o: %.cpp $(BUILD)/flags | $(GENERATED) $(EMBEDDED)
 	@mkdir -p $(@D)
 	@echo "  compile  $<"
 	@$(CXX) $(call flags_for,$<) $(DEFINES) -c -o $@ $<
@@ -197,6 +198,9 @@ $(BUILD)/on-host/%.o: % $(BUILD)/flags
 	@$(CXX) -Dcuda=cuda_on_host -include test/support/cuda_on_host/runtime.h $(CUDA_CFLAGS) $(CPPFLAGS) $(CXXFLAGS) -Wno-unknown-pragmas -ffp-contract=off -x c++ -c -o $@ $<
 $(BUILD)/generated/%.pb.o: $(BUILD)/generated/%.pb.cc $(BUILD)/flags
 	@$(CXX) $(CPPFLAGS) $(CXXFLAGS) -w -c -o $@ $<
+# The script that `lockstep completion bash` prints, as a C++ string.
+$(BUILD)/generated/commands/completion.bash.inc: src/commands/completion.bash
+	@mkdir -p $(@D) && { printf 'R"bash('; cat $<; printf ')bash"\n'; } > $@
 $(BUILD)/generated/%.pb.cc: src/%.proto
 	@mkdir -p $(BUILD)/generated
 	$(PROTOC) -Isrc --cpp_out=$(BUILD)/generated $<

@@ -90,7 +90,7 @@ check-format:
 	@scripts/check-format.sh
 check-arrows:
 	@scripts/check-arrows.sh
-check-tidy: compile_commands.json $(GENERATED)
+check-tidy: compile_commands.json $(GENERATED) $(EMBEDDED)
 	@scripts/check-tidy.sh
 lint: check-arrows check-tidy
 format:
@@ -119,21 +119,19 @@ INSTALLED_CONFIGS := $(shell find jobs/configs -name '*.yaml' | sort)
 
 # What a user needs beside the program lies as in the repository: LOCKSTEP_HOME is SHARE there, the root here. Paths below
 # data/ become paths below LOCKSTEP_DATA in configurations.
-install: $(OUT)/lockstep $(BUILD)/lockstep.bash
+install: $(OUT)/lockstep
 	@mkdir -p $(BUILD)/install
 	@$(CXX) $(CXXFLAGS) -o $(BUILD)/install/lockstep $(BUILD)/src/main.o $(OUT)/liblockstep.a $(LDFLAGS) $(INSTALLED_LDLIBS)
 	@install -D -m 755 $(BUILD)/install/lockstep $(DESTDIR)$(PREFIX)/bin/lockstep
 	@$(if $(BUNDLED),install -D -m 755 $(ONEDNN_HOME)/lib/libdnnl.so.3 $(DESTDIR)$(PREFIX)/lib/lockstep/libdnnl.so.3)
 	@$(foreach file,$(INSTALLED_FILES),install -D -m $(if $(shell test -x $(file) && echo yes),755,644) $(file) $(SHARE)/$(file) &&) true
 	@$(foreach file,$(INSTALLED_CONFIGS),install -d $(SHARE)/$(dir $(file)) && sed 's#: data/#: $${LOCKSTEP_DATA}/#' $(file) > $(SHARE)/$(file) &&) true
-	@install -D -m 644 $(BUILD)/lockstep.bash $(COMPLETION)
+	@install -D -m 644 src/commands/completion.bash $(COMPLETION)
 	@modules/write-modulefiles.sh $(MODULEFILES) $(PREFIX) $(VERSION) $(if $(HAS_CUDA),cuda)
 	@echo "Installed $(DESTDIR)$(PREFIX)/bin/lockstep, and modulefiles beside it. To use it:"
 	@echo "  module use $(PREFIX)/modulefiles && module load lockstep"
 	@echo "  $(notdir $(MPIRUN)) -n 2 lockstep train $(PREFIX)/share/lockstep/jobs/configs/quickstart.yaml"
 	@echo "Without modules: export PATH=$(PREFIX)/bin:\$$PATH LOCKSTEP_HOME=$(PREFIX)/share/lockstep LOCKSTEP_DATA=$(PREFIX)/share/lockstep/data"
-$(BUILD)/lockstep.bash: $(OUT)/lockstep
-	@$< completion bash > $@
 uninstall:
 	rm -rf $(DESTDIR)$(PREFIX)/bin/lockstep $(DESTDIR)$(PREFIX)/lib/lockstep $(SHARE) $(COMPLETION) \
 	  $(MODULEFILES)/$(VERSION) $(MODULEFILES)/$(VERSION).lua

@@ -27,7 +27,7 @@ void check_checkpoint_name(const std::string& name, const Origins& origins) {
   const std::string place = places(origins, {"checkpoint.name"});
   require(!name.empty() && name.find('/') == std::string::npos && !name.starts_with('.') && name.size() <= 150,
           ErrorCode::config_range,
-          "{}checkpoint.name: wanted a file name of at most 150 characters, such as \"step-{{step}}\", found \"{}\"",
+          "{}checkpoint.name: expected a file name of at most 150 characters, such as \"step-{{step}}\", found \"{}\"",
           place, name);
   constexpr std::array<std::string_view, 5> kFields{"step", "epoch", "model", "start", "end"};
   for (std::size_t open = name.find_first_of("{}"); open != std::string::npos; open = name.find_first_of("{}", open)) {
@@ -40,7 +40,7 @@ void check_checkpoint_name(const std::string& name, const Origins& origins) {
   }
   require(name.find("{step}") != std::string::npos || name.find("{epoch}") != std::string::npos,
           ErrorCode::config_range,
-          "{}checkpoint.name: wanted {{step}} or {{epoch}} in it, else all checkpoints of a run have one name, found "
+          "{}checkpoint.name: expected {{step}} or {{epoch}} in it, else all checkpoints of a run have one name, found "
           "\"{}\"",
           place, name);
 }
@@ -49,10 +49,10 @@ void check_run(const Config& c, const Origins& origins) {
   require(!c.run.name.empty() && c.run.name != "." && c.run.name.front() != '/' &&
               c.run.name.find("..") == std::string::npos,
           ErrorCode::config_range,
-          "{}run.name: wanted a name of the run's directory, relative to run.directory, found \"{}\"",
+          "{}run.name: expected a name of the run's directory, relative to run.directory, found \"{}\"",
           places(origins, {"run.name"}), c.run.name);
   require(!c.run.directory.empty(), ErrorCode::config_range,
-          "{}run.directory: wanted a path, found nothing; `.` is the working directory",
+          "{}run.directory: expected a path, found nothing; `.` is the working directory",
           places(origins, {"run.directory"}));
   check_checkpoint_name(c.checkpoint.name, origins);
 }
@@ -60,7 +60,7 @@ void check_run(const Config& c, const Origins& origins) {
 void check_log(const Config& c, const Origins& origins) {
   constexpr double kLeastSeconds = 0.1;
   require(c.log.usage_seconds == 0 || c.log.usage_seconds >= kLeastSeconds, ErrorCode::config_range,
-          "{}log.usage_seconds: wanted 0 (never), or {} or more, found {}", places(origins, {"log.usage_seconds"}),
+          "{}log.usage_seconds: expected 0 (never), or {} or more, found {}", places(origins, {"log.usage_seconds"}),
           kLeastSeconds, c.log.usage_seconds);
 }
 

@@ -11,12 +11,12 @@ namespace lockstep::config {
 std::string help_text() {
   const Config defaults;
   struct Row {
-    std::string key, value, unit, takes, meaning;
+    std::string key, value, unit, accepts, meaning;
   };
-  std::vector<Row> rows{{"key", "default", "unit", "takes", "meaning"}};
+  std::vector<Row> rows{{"key", "default", "unit", "accepts", "meaning"}};
   for (const Key& key : table()) {
     rows.push_back({(key.effect == Effect::learning ? "* " : "  ") + key.name, key.get(defaults), key.unit,
-                    key.takes.empty() ? key.type : key.takes, key.meaning});
+                    key.accepts.empty() ? key.type : key.accepts, key.meaning});
   }
   rows.front().key = "  key";
   const auto width = [&](std::string Row::*column) {
@@ -25,20 +25,23 @@ std::string help_text() {
     return widest;
   };
   const std::size_t key = width(&Row::key), value = width(&Row::value), unit = width(&Row::unit);
-  const std::size_t takes = width(&Row::takes);
+  const std::size_t accepts = width(&Row::accepts);
 
   std::string text =
-      "Every key of a configuration. In a file: `train: {epochs: 3}`; behind it on the command line: train.epochs=3.\n"
-      "Several files may be given; the later given wins. ${NAME} in a value is the environment's.\n"
-      "* changes what is learned: when a run is resumed it must stay, unless named with --allow-change.\n\n";
+      "All configuration keys. In a file, write `train: {epochs: 3}`; on the command line, after the files,\n"
+      "train.epochs=3. If several files are given, a later file overrides an earlier one. ${NAME} in a value is "
+      "replaced\n"
+      "by the environment variable of that name.\n"
+      "Keys with * affect what is learned. They must not change when a run is resumed, unless they are named with\n"
+      "--allow-change.\n\n";
   std::string group_before;
   for (const Row& row : rows) {
     const std::string group = row.key.substr(0, row.key.find('.')).substr(2);
     const bool is_grouped = row.key.find('.') != std::string::npos;
     if (is_grouped ? group != group_before : !group_before.empty()) text += "\n";
     group_before = is_grouped ? group : "";
-    text += fmt::format("{:{}}  {:{}}  {:{}}  {:{}}  {}\n", row.key, key, row.value, value, row.unit, unit, row.takes,
-                        takes, row.meaning);
+    text += fmt::format("{:{}}  {:{}}  {:{}}  {:{}}  {}\n", row.key, key, row.value, value, row.unit, unit, row.accepts,
+                        accepts, row.meaning);
   }
   return text;
 }

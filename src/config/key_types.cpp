@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kMaxChannels = 4;
 
-/// All of `text` as a number; empty where it is none. Independent of the locale.
+/// The whole text as a number; empty if it is not one. Independent of the locale.
 template <typename T>
 std::optional<T> number(std::string_view text) {
   if (text.starts_with('+')) text.remove_prefix(1);
@@ -44,7 +44,7 @@ const T& value_of(Field<T> field, const Config& config) {
   return field(const_cast<Config&>(config));
 }
 
-/// The shortest text that is read back as the same number; "1.0e-08", since YAML 1.1 takes "1e-08" for a text.
+/// The shortest text that is read back as the same number: "1.0e-08", since YAML 1.1 reads "1e-08" as a string.
 std::string shortest(double value) {
   std::string text = fmt::format("{}", value);
   const auto exponent = text.find('e');
@@ -52,11 +52,11 @@ std::string shortest(double value) {
   return text;
 }
 
-Key row(std::string name, std::string type, std::string takes, About about) {
+Key row(std::string name, std::string type, std::string accepts, About about) {
   Key key;
   key.name = std::move(name);
   key.type = std::move(type);
-  key.takes = std::move(takes);
+  key.accepts = std::move(accepts);
   key.effect = about.effect;
   key.unit = std::move(about.unit);
   key.meaning = std::move(about.meaning);
@@ -91,7 +91,7 @@ template Key integer(std::string, Field<std::int64_t>, std::int64_t, About, std:
 template Key integer(std::string, Field<std::uint32_t>, std::int64_t, About, std::int64_t);
 
 Key real(std::string name, Field<double> field, Range range, About about) {
-  Key key = row(std::move(name), "a number,", range.takes, std::move(about));
+  Key key = row(std::move(name), "a number,", range.accepts, std::move(about));
   key.set = [field, range](Config& config, const Value& value) {
     return value.is_list ? Fit::wrong_type : parse_real(value.text, range, field(config));
   };
@@ -100,45 +100,47 @@ Key real(std::string name, Field<double> field, Range range, About about) {
 }
 
 template <typename T>
-Key choice(std::string name, Field<T> field, std::vector<std::pair<std::string, T>> words, About about) {
-  std::string takes;
-  for (const auto& [word, meant] : words) takes += (takes.empty() ? "" : " | ") + word;
-  Key key = row(std::move(name), "one of", takes, std::move(about));
-  key.set = [field, words](Config& config, const Value& value) {
+Key choice_of(std::string name, Field<T> field, std::vector<std::pair<std::string, T>> choices, About about) {
+  std::vector<std::string> words;
+  for (const auto& [word, meant] : choices) words.push_back(word);
+  Key key = row(std::move(name), "one of", fmt::format("{}", fmt::join(words, " | ")), std::move(about));
+  key.choices = std::move(words);
+  key.set = [field, choices](Config& config, const Value& value) {
     if (value.is_list) return Fit::wrong_type;
-    for (const auto& [word, meant] : words) {
+    for (const auto& [word, meant] : choices) {
       if (word != value.text) continue;
       field(config) = meant;
       return Fit::good;
     }
     return Fit::out_of_range;
   };
-  key.get = [field, words](const Config& config) -> std::string {
-    for (const auto& [word, meant] : words) {
+  key.get = [field, choices](const Config& config) -> std::string {
+    for (const auto& [word, meant] : choices) {
       if (meant == value_of(field, config)) return word;
     }
     return "?";
   };
   return key;
 }
-template Key choice(std::string, Field<bool>, std::vector<std::pair<std::string, bool>>, About);
-template Key choice(std::string, Field<int>, std::vector<std::pair<std::string, int>>, About);
-template Key choice(std::string, Field<Precision>, std::vector<std::pair<std::string, Precision>>, About);
+template Key choice_of(std::string, Field<bool>, std::vector<std::pair<std::string, bool>>, About);
+template Key choice_of(std::string, Field<int>, std::vector<std::pair<std::string, int>>, About);
+template Key choice_of(std::string, Field<Precision>, std::vector<std::pair<std::string, Precision>>, About);
 
-Key word(std::string name, Field<std::string> field, const std::vector<std::string>& words, About about) {
+Key choice(std::string name, Field<std::string> field, const std::vector<std::string>& choices, About about) {
   std::vector<std::pair<std::string, std::string>> pairs;
-  for (const std::string& w : words) pairs.emplace_back(w, w);
-  return choice(std::move(name), field, std::move(pairs), std::move(about));
+  for (const std::string& word : choices) pairs.emplace_back(word, word);
+  return choice_of(std::move(name), field, std::move(pairs), std::move(about));
 }
 
-Key truth(std::string name, Field<bool> field, About about) {
+Key boolean(std::string name, Field<bool> field, About about) {
   Key key = row(std::move(name), "one of", "true | false", std::move(about));
+  key.choices = {"true", "false"};
   key.set = [field](Config& config, const Value& value) {
     const std::string given = value.is_list ? "" : lower(value.text);
-    const bool yes = given == "true" || given == "yes" || given == "on";
-    const bool no = given == "false" || given == "no" || given == "off";
-    if (!yes && !no) return Fit::wrong_type;
-    field(config) = yes;
+    const bool is_true = given == "true" || given == "yes" || given == "on";
+    const bool is_false = given == "false" || given == "no" || given == "off";
+    if (!is_true && !is_false) return Fit::wrong_type;
+    field(config) = is_true;
     return Fit::good;
   };
   key.get = [field](const Config& config) { return value_of(field, config) ? "true" : "false"; };
@@ -163,12 +165,15 @@ Key path(std::string name, Field<std::string> field, About about) {
   return key;
 }
 
-Key words(std::string name, Field<std::vector<std::string>> field, std::vector<std::string> words, About about) {
-  Key key = row(std::move(name), "a list of", fmt::format("some of [{}]", fmt::join(words, ", ")), std::move(about));
-  key.set = [field, words](Config& config, const Value& value) {
+Key list_of_choices(std::string name, Field<std::vector<std::string>> field, std::vector<std::string> choices,
+                    About about) {
+  Key key = row(std::move(name), "a list of", fmt::format("some of [{}]", fmt::join(choices, ", ")), std::move(about));
+  key.choices = choices;
+  key.is_list = true;
+  key.set = [field, choices](Config& config, const Value& value) {
     if (!value.is_list && !value.text.empty()) return Fit::wrong_type;
     for (auto item = value.items.begin(); item != value.items.end(); ++item) {
-      const bool is_known = std::find(words.begin(), words.end(), *item) != words.end();
+      const bool is_known = std::find(choices.begin(), choices.end(), *item) != choices.end();
       const bool is_repeated = std::find(value.items.begin(), item, *item) != item;
       if (!is_known || is_repeated) return Fit::out_of_range;
     }
@@ -180,7 +185,8 @@ Key words(std::string name, Field<std::vector<std::string>> field, std::vector<s
 }
 
 Key auto_or_list(std::string name, Field<std::vector<double>> field, Range range, About about) {
-  Key key = row(std::move(name), "one of", "auto | [" + range.takes + ", ...]", std::move(about));
+  Key key = row(std::move(name), "one of", "auto | [" + range.accepts + ", ...]", std::move(about));
+  key.choices = {"auto"};
   key.set = [field, range](Config& config, const Value& value) {
     if (!value.is_list && value.text != "auto") return Fit::wrong_type;
     std::vector<double> parsed;
@@ -203,6 +209,7 @@ Key auto_or_list(std::string name, Field<std::vector<double>> field, Range range
 template <typename T>
 Key auto_or_integer(std::string name, Field<T> field, T auto_value, std::int64_t low, std::int64_t high, About about) {
   Key key = row(std::move(name), "one of", fmt::format("auto | {} to {}", low, high), std::move(about));
+  key.choices = {"auto"};
   key.set = [field, auto_value, low, high](Config& config, const Value& value) {
     const bool is_auto = !value.is_list && value.text == "auto";
     if (value.is_list || (!is_auto && !is_whole_number(value.text))) return Fit::wrong_type;

@@ -1,4 +1,4 @@
-// Makers of table rows, one for each type of value. `field` names a member of a Config.
+// Functions that make table rows, one per type of value. `field` refers to a member of a Config.
 #pragma once
 
 #include <cstdint>
@@ -20,34 +20,35 @@ struct About {
   std::string meaning;
 };
 
-/// Bounds of a number; `takes` says the same in words.
+/// Bounds of a number. `accepts` describes them in words.
 struct Range {
   double low = 0;
   double high = std::numeric_limits<double>::infinity();
   bool low_excluded = false;
   bool high_excluded = false;
-  std::string takes;
+  std::string accepts;
 };
-inline const Range kNotNegative{.takes = "0 or more"};
-inline const Range kPositive{.low_excluded = true, .takes = "greater than 0"};
-inline const Range kBelowOne{.high = 1, .high_excluded = true, .takes = "0 to below 1"};
-inline const Range kUpToOne{.high = 1, .low_excluded = true, .takes = "greater than 0, up to 1"};
+inline const Range kNotNegative{.accepts = "0 or more"};
+inline const Range kPositive{.low_excluded = true, .accepts = "greater than 0"};
+inline const Range kBelowOne{.high = 1, .high_excluded = true, .accepts = "0 to below 1"};
+inline const Range kUpToOne{.high = 1, .low_excluded = true, .accepts = "greater than 0, up to 1"};
 
-/// T: int, std::int64_t or std::uint32_t; no upper bound but that of T unless given.
+/// T: int, std::int64_t or std::uint32_t. The default upper bound is that of T.
 template <typename T>
 Key integer(std::string name, Field<T> field, std::int64_t low, About about,
             std::int64_t high = std::numeric_limits<std::int64_t>::max());
 Key real(std::string name, Field<double> field, Range range, About about);
 /// Words that stand for values. T: bool, int or Precision.
 template <typename T>
-Key choice(std::string name, Field<T> field, std::vector<std::pair<std::string, T>> words, About about);
-Key word(std::string name, Field<std::string> field, const std::vector<std::string>& words, About about);
-Key truth(std::string name, Field<bool> field, About about);
+Key choice_of(std::string name, Field<T> field, std::vector<std::pair<std::string, T>> choices, About about);
+Key choice(std::string name, Field<std::string> field, const std::vector<std::string>& choices, About about);
+Key boolean(std::string name, Field<bool> field, About about);
 Key text(std::string name, Field<std::string> field, About about);
 Key path(std::string name, Field<std::string> field, About about);
-/// Some of `words`, each at most once.
-Key words(std::string name, Field<std::vector<std::string>> field, std::vector<std::string> words, About about);
-/// `auto` (an empty list), or one number a channel.
+/// A list of some of the choices, each at most once.
+Key list_of_choices(std::string name, Field<std::vector<std::string>> field, std::vector<std::string> choices,
+                    About about);
+/// `auto` (an empty list), or one number per channel.
 Key auto_or_list(std::string name, Field<std::vector<double>> field, Range range, About about);
 /// `auto` (stored as `auto_value`, below `low`), or a number from `low` to `high`. T: int or std::int64_t.
 template <typename T>

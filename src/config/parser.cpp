@@ -62,7 +62,7 @@ std::string expand_variables(std::string_view text, const std::string& place, co
     if (end == std::string_view::npos) break;
     const std::string name(text.substr(begin + kOpen.size(), end - begin - kOpen.size()));
     require(is_variable_name(name), ErrorCode::config_environment,
-            "{}: {}: wanted the name of an environment variable in ${{...}}, found ${{{}}}", place, key, name);
+            "{}: {}: expected the name of an environment variable in ${{...}}, found ${{{}}}", place, key, name);
     const char* value = std::getenv(name.c_str());
     require(value != nullptr, ErrorCode::config_environment, "{}: {}: ${{{}}} is not set in the environment", place,
             key, name);
@@ -73,7 +73,7 @@ std::string expand_variables(std::string_view text, const std::string& place, co
   return out += text;
 }
 
-std::string wanted(const Key& key) { return key.takes.empty() ? key.type : key.type + " " + key.takes; }
+std::string expected(const Key& key) { return key.accepts.empty() ? key.type : key.type + " " + key.accepts; }
 
 std::string shown(const Value& value) {
   if (value.is_list) return fmt::format("[{}]", fmt::join(value.items, ", "));
@@ -84,7 +84,7 @@ std::string shown(const Value& value) {
 YAML::Node load_yaml(const std::string& text, const std::string& source) {
   try {
     const auto documents = YAML::LoadAll(hide_variables(text));
-    require(documents.size() <= 1, ErrorCode::config_syntax, "{}: wanted one YAML document, found {} (`---`)", source,
+    require(documents.size() <= 1, ErrorCode::config_syntax, "{}: expected one YAML document, found {} (`---`)", source,
             documents.size());
     return documents.empty() ? YAML::Node() : documents.front();
   } catch (const YAML::Exception& e) {
@@ -102,28 +102,28 @@ class Flattener {
   void group(const YAML::Node& node, const std::string& prefix, int depth) {
     for (const auto& entry : node) {
       const std::string place = place_of(entry.first);
-      require(entry.first.IsScalar(), ErrorCode::config_syntax, "{}: wanted `key: value`, found a key that is no name",
-              place);
+      require(entry.first.IsScalar(), ErrorCode::config_syntax,
+              "{}: expected `key: value`, found a key that is no name", place);
       entry_of(prefix + entry.first.Scalar(), entry.second, place, depth);
     }
   }
 
   void entry_of(const std::string& key, const YAML::Node& node, const std::string& place, int depth) {
     if (is_group(key) && !node.IsMap()) {
-      require(node.IsNull(), ErrorCode::config_type, "{}: {} is a group of keys: wanted `{}: {{key: value}}`", place,
+      require(node.IsNull(), ErrorCode::config_type, "{}: {} is a group of keys: expected `{}: {{key: value}}`", place,
               key, key);
       return;  // a group whose keys are all commented out
     }
     if (const Key* known = find_key(key); known != nullptr && node.IsMap()) {
-      fail(ErrorCode::config_type, "{}: {}: wanted {}, found a group of keys; a text that holds `: ` needs quotes",
-           place, key, wanted(*known));
+      fail(ErrorCode::config_type, "{}: {}: expected {}, found a group of keys; a text that holds `: ` needs quotes",
+           place, key, expected(*known));
     }
     if (node.IsMap() && depth < kMaxDepth) return group(node, key + ".", depth + 1);
     Setting setting{key, {}, place};
     if (node.IsSequence()) {
       setting.value.is_list = true;
       for (const auto& item : node) {
-        require(item.IsScalar(), ErrorCode::config_type, "{}: {}: wanted a list of plain values", place, key);
+        require(item.IsScalar(), ErrorCode::config_type, "{}: {}: expected a list of plain values", place, key);
         setting.value.items.push_back(expand_variables(item.Scalar(), place, key));
       }
     } else if (node.IsScalar()) {
@@ -144,7 +144,7 @@ class Flattener {
 void add_text(const std::string& text, const std::string& source, std::vector<Setting>& out) {
   const YAML::Node root = load_yaml(text, source);
   if (root.IsNull()) return;
-  require(root.IsMap(), ErrorCode::config_syntax, "{}: wanted lines of `key: value`, found {}", source,
+  require(root.IsMap(), ErrorCode::config_syntax, "{}: expected lines of `key: value`, found {}", source,
           root.IsSequence() ? "a list" : "a plain text");
   Flattener(source, out).group(root, "", 0);
 }
@@ -181,7 +181,7 @@ void apply(const Setting& setting, Config& config) {
           setting.key, nearest_key(setting.key));
   const Fit fit = key->set(config, setting.value);
   require(fit == Fit::good, fit == Fit::wrong_type ? ErrorCode::config_type : ErrorCode::config_range,
-          "{}: {}: wanted {}, found {}", setting.place, setting.key, wanted(*key), shown(setting.value));
+          "{}: {}: expected {}, found {}", setting.place, setting.key, expected(*key), shown(setting.value));
   // Of these two the later given holds.
   if (key->name == "train.global_batch" && config.train.global_batch > 0) config.train.batch_per_rank = 0;
   if (key->name == "train.batch_per_rank" && config.train.batch_per_rank != 0) config.train.global_batch = 0;

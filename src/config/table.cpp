@@ -20,221 +20,254 @@ namespace {
 
 constexpr Effect kLearning = Effect::learning;
 constexpr Effect kNone = Effect::none;
-constexpr int kMaxThreads = 1024;  // OpenMP has no message for more than the system gives, it crashes
-const Range kUpToATebibyte{.high = 1 << 20, .low_excluded = true, .takes = "greater than 0, up to 1048576"};
+constexpr int kMaxThreads = 1024;  // OpenMP crashes without a message if the system provides fewer threads
+const Range kUpToATebibyte{.high = 1 << 20, .low_excluded = true, .accepts = "greater than 0, up to 1048576"};
 
 std::vector<Key> run_and_device_keys() {
   return {
-      text(KEY(run.name), {kNone, "", "name of the run; its directory is run.directory/run.name"}),
-      path(KEY(run.directory), {kNone, "", "where run directories lie"}),
-      integer(KEY(run.seed), 0, {kLearning, "", "seed of all random numbers: weights, order, augmentation"},
+      text(KEY(run.name), {kNone, "", "Name of the run. Its directory is run.directory/run.name."}),
+      path(KEY(run.directory), {kNone, "", "Directory that contains the run directories."}),
+      integer(KEY(run.seed), 0,
+              {kLearning, "", "Seed of all random numbers: initial weights, order of samples, augmentation."},
               kMaxSamples),
-      word(KEY(device), {"auto", "cpu", "cuda"}, {kNone, "", "what computes the step"}),
-      choice<Precision>(
+      choice(KEY(device), {"auto", "cpu", "cuda"}, {kNone, "", "Device that computes the step."}),
+      choice_of<Precision>(
           KEY(precision),
           {{"fp32", Precision::fp32}, {"tf32", Precision::tf32}, {"bf16", Precision::bf16}, {"fp16", Precision::fp16}},
-          {kLearning, "", "what the step computes in"}),
+          {kLearning, "", "Precision of the computation."}),
   };
 }
 
 std::vector<Key> model_keys() {
   return {
-      word(KEY(model.family), {"resnet"}, {kLearning, "", "kind of network"}),
-      choice<int>(KEY(model.depth), {{"18", 18}, {"34", 34}, {"50", 50}}, {kLearning, "layers", "ResNet-18, 34 or 50"}),
-      word(KEY(model.stem), {"cifar", "imagenet"},
-           {kLearning, "", "first layers: 3x3 for small images, or 7x7 with stride 2 and pooling"}),
-      integer(KEY(model.classes), 1, {kLearning, "classes", "outputs of the last layer"}),
-      truth(KEY(model.zero_gamma), {kLearning, "", "the last batch norm of each block starts at 0"}),
+      choice(KEY(model.family), {"resnet"}, {kLearning, "", "Family of the model."}),
+      choice_of<int>(KEY(model.depth), {{"18", 18}, {"34", 34}, {"50", 50}},
+                     {kLearning, "layers", "Depth of the ResNet."}),
+      choice(KEY(model.stem), {"cifar", "imagenet"},
+             {kLearning, "",
+              "First layers of the ResNet. cifar: a 3x3 convolution, for small images. imagenet: a 7x7 convolution "
+              "with stride 2, and pooling."}),
+      integer(KEY(model.classes), 1, {kLearning, "classes", "Number of outputs of the last layer."}),
+      boolean(KEY(model.zero_gamma), {kLearning, "", "Initialize the last batch norm of each block with 0."}),
       path(KEY(model.initialize_from),
-           {kLearning, "", "checkpoint or .safetensors file whose weights training starts from, at step 0"}),
+           {kLearning, "", "Checkpoint or .safetensors file with the initial weights. Training starts at step 0."}),
   };
 }
 
 std::vector<Key> data_keys() {
   return {
-      path(KEY(data.train), {kLearning, "", "HDF5 file of training samples, or `synthetic`"}),
-      path(KEY(data.validation), {kNone, "", "HDF5 file to evaluate on, or `synthetic`; empty: no evaluation"}),
-      truth(KEY(data.shuffle), {kLearning, "", "a new order of samples each epoch"}),
-      words(KEY(data.augment), {"crop", "flip", "resized_crop"},
-            {kLearning, "",
-             "random changes of training images; resized_crop: a part of 8 to 100 % of the area, ratio 3/4 to 4/3"}),
-      integer(KEY(data.crop_padding), 0, {kLearning, "pixels", "padding on each side that crop cuts from"}, 1024),
-      auto_or_list(KEY(data.mean), Range{.high = 1, .takes = "0 to 1"},
-                   {kLearning, "", "subtracted from each channel's values in [0, 1]; auto: as stored in data.train"}),
+      path(KEY(data.train), {kLearning, "", "HDF5 file with the training samples, or `synthetic`."}),
+      path(KEY(data.validation),
+           {kNone, "", "HDF5 file with the validation samples, or `synthetic`. Empty: no evaluation."}),
+      boolean(KEY(data.shuffle), {kLearning, "", "Use a new order of samples in each epoch."}),
+      list_of_choices(KEY(data.augment), {"crop", "flip", "resized_crop"},
+                      {kLearning, "",
+                       "Random augmentation of training images. resized_crop: a crop with 8 to 100 % of the area and "
+                       "an aspect ratio of 3/4 to 4/3."}),
+      integer(KEY(data.crop_padding), 0, {kLearning, "pixels", "Padding on each side before crop selects a part."},
+              1024),
+      auto_or_list(KEY(data.mean), Range{.high = 1, .accepts = "0 to 1"},
+                   {kLearning, "",
+                    "Mean of each channel, for values in [0, 1], which is subtracted. auto: as stored in data.train."}),
       auto_or_list(KEY(data.std), kPositive,
-                   {kLearning, "", "each channel is divided by it; auto: as stored in data.train"}),
-      truth(KEY(data.drop_last),
-            {kLearning, "", "leave out an epoch's last batch where it is smaller than the others"}),
-      integer(KEY(data.start), 0, {kLearning, "samples", "first sample to train on"}),
-      integer(KEY(data.end), 0, {kLearning, "samples", "sample to end before; 0 with data.start 0: all"}),
-      integer(KEY(data.readers), 1, {kNone, "threads", "threads a rank that read ahead"}, 256),
-      integer(KEY(data.prefetch), 1, {kNone, "batches", "batches a rank that are ready ahead"}, 1024),
+                   {kLearning, "",
+                    "Standard deviation of each channel, by which it is divided. auto: as stored in data.train."}),
+      boolean(KEY(data.drop_last),
+              {kLearning, "", "Leave out the last batch of an epoch if it is smaller than the others."}),
+      integer(KEY(data.start), 0, {kLearning, "samples", "First sample to train on."}),
+      integer(KEY(data.end), 0,
+              {kLearning, "samples",
+               "End of the range of samples (exclusive). If data.start and data.end are 0, all samples are used."}),
+      integer(KEY(data.readers), 1, {kNone, "threads", "Number of threads per rank that read samples in advance."},
+              256),
+      integer(KEY(data.prefetch), 1, {kNone, "batches", "Number of batches per rank that are prepared in advance."},
+              1024),
       integer(KEY(data.image_size), 0,
               {kLearning, "pixels",
-               "height and width of images: resized, shorter side to 8/7 of it, and the centre taken, or what "
-               "resized_crop draws; 0: as stored, of synthetic images 32"},
+               "Height and width of the images. Images are resized to a shorter side of 8/7 of it and cropped to the "
+               "centre, or cropped by resized_crop. 0: as stored; synthetic images have 32."},
               8192),
-      integer(KEY(data.synthetic_samples), 1, {kLearning, "samples", "size of the synthetic data set"}, kMaxSamples),
+      integer(KEY(data.synthetic_samples), 1, {kLearning, "samples", "Number of samples in the synthetic data set."},
+              kMaxSamples),
   };
 }
 
 std::vector<Key> train_keys() {
   return {
-      integer(KEY(train.epochs), 1, {Effect::epochs, "epochs", "passes over the data, counted from step 0"}),
-      integer(KEY(train.max_steps), 0, {kNone, "steps", "stop after so many, counted from step 0; 0: no limit"}),
+      integer(KEY(train.epochs), 1, {Effect::epochs, "epochs", "Number of passes over the data, counted from step 0."}),
+      integer(KEY(train.max_steps), 0,
+              {kNone, "steps", "Stop after this many steps, counted from step 0. 0: no limit."}),
       integer(KEY(train.global_batch), 0,
-              {kLearning, "samples", "samples a step, all ranks together; 0: train.batch_per_rank holds"}, kMaxSamples),
+              {kLearning, "samples",
+               "Number of samples per step on all ranks together. 0: train.batch_per_rank is in effect."},
+              kMaxSamples),
       auto_or_integer<std::int64_t>(
           KEY(train.batch_per_rank), Config::kAuto, 0, kMaxSamples,
           {kNone, "samples",
-           "samples a rank and micro-batch; the later given of this and train.global_batch holds; auto: the most that "
-           "fit into 90 % of the device's memory"}),
+           "Number of samples per rank and micro-batch. Of this key and train.global_batch, the one given later is in "
+           "effect. auto: as many as fit into 90 % of the memory of the device."}),
       auto_or_integer<int>(KEY(train.accumulate), Config::kAuto, 1, 65536,
                            {kNone, "",
-                            "micro-batches a rank and step, one after another; auto: as few as fit, none larger than "
-                            "train.batch_per_rank"}),
+                            "Number of micro-batches per rank and step, which are processed one after the other. auto: "
+                            "as few as fit, none larger than train.batch_per_rank."}),
       integer(KEY(train.micro_batches), 0,
               {kLearning, "",
-               "cut the global batch into so many, on any number of ranks up to that, summed in one fixed order: with "
-               "reproducible, the same bits on any number of ranks; 0: a rank's share is one, or train.accumulate"},
+               "Split the global batch into this many micro-batches on any number of ranks up to that, and sum them in "
+               "a fixed order. With reproducible, results are then bitwise identical on any number of ranks. 0: the "
+               "shard of a rank is one micro-batch, or train.accumulate of them."},
               65536),
       real(KEY(train.label_smoothing), kBelowOne,
-           {kLearning, "", "part of each label that is spread over all classes; 0: none"}),
+           {kLearning, "", "Fraction of each label that is distributed over all classes. 0: none."}),
       real(KEY(train.clip_norm), kNotNegative,
-           {kLearning, "", "greatest global norm of the gradients; 0: no clipping"}),
+           {kLearning, "", "Maximum global norm of the gradients. 0: no clipping."}),
       integer(KEY(train.check_replicas_every_steps), 0,
-              {kNone, "steps", "compare the replicas' bits so often; 0: never"}),
+              {kNone, "steps", "Interval at which the weights of all ranks are compared bit by bit. 0: never."}),
       real(KEY(train.spike_z_score), kNotNegative,
            {kLearning, "standard deviations",
-            "skip a step whose loss lies so far above the mean of the last 50; 0: none; a resumed run counts anew"}),
+            "Skip a step whose loss exceeds the mean of the last 50 by this many standard deviations. 0: never. A "
+            "resumed run starts with an empty history."}),
       integer(KEY(train.max_skipped_in_a_row), 0,
-              {kNone, "steps", "so many may be skipped (loss or gradient not finite, spike); one more ends the run"},
+              {kNone, "steps",
+               "Maximum number of consecutive steps that may be skipped because of a spike or a loss or gradient that "
+               "is not finite. One more ends the run."},
               1000000),
   };
 }
 
 std::vector<Key> loss_scale_keys() {
-  const Range scales{.low = 1, .high = 1e38, .takes = "1 to 1e38"};
+  const Range scales{.low = 1, .high = 1e38, .accepts = "1 to 1e38"};
   return {
-      word(KEY(loss_scale.kind), {"auto", "dynamic", "constant", "none"},
-           {kLearning, "",
-            "gradients are computed times a number, so that small ones are not lost in fp16; dynamic: half of it, and "
-            "the step is skipped, where they overflow; auto: dynamic in fp16, else none"}),
-      real(KEY(loss_scale.initial), scales, {kLearning, "", "that number in step 0; best a power of two"}),
+      choice(KEY(loss_scale.kind), {"auto", "dynamic", "constant", "none"},
+             {kLearning, "",
+              "Multiply the loss by a scale, so that small gradients do not underflow in fp16. dynamic: if a gradient "
+              "overflows, the step is skipped and the scale is halved. auto: dynamic in fp16, otherwise none."}),
+      real(KEY(loss_scale.initial), scales, {kLearning, "", "Loss scale at step 0; preferably a power of two."}),
       integer(KEY(loss_scale.growth_steps), 1,
-              {kLearning, "steps", "dynamic: twice of it after so many steps without overflow, up to 16777216"}),
+              {kLearning, "steps",
+               "dynamic: the scale is doubled after this many steps without overflow, up to 16777216."}),
   };
 }
 
 std::vector<Key> optimizer_keys() {
   return {
-      word(KEY(optimizer.kind), {"sgd", "adamw", "lars"}, {kLearning, "", "rule of the update"}),
-      real(KEY(optimizer.learning_rate), kNotNegative, {kLearning, "", "the schedule's greatest learning rate"}),
-      real(KEY(optimizer.momentum), kBelowOne, {kLearning, "", "sgd, lars: momentum; 0: none"}),
-      truth(KEY(optimizer.nesterov), {kLearning, "", "sgd, lars: Nesterov's momentum"}),
-      real(KEY(optimizer.weight_decay), kNotNegative, {kLearning, "", "weight decay"}),
-      truth(KEY(optimizer.decay_norms_and_biases),
-            {kLearning, "", "sgd, adamw: weight decay for norms and biases too; lars: never"}),
-      real(KEY(optimizer.beta1), kBelowOne, {kLearning, "", "adamw: decay of the first moment"}),
-      real(KEY(optimizer.beta2), kBelowOne, {kLearning, "", "adamw: decay of the second moment"}),
+      choice(KEY(optimizer.kind), {"sgd", "adamw", "lars"}, {kLearning, "", "Optimizer."}),
+      real(KEY(optimizer.learning_rate), kNotNegative, {kLearning, "", "Maximum learning rate of the schedule."}),
+      real(KEY(optimizer.momentum), kBelowOne, {kLearning, "", "sgd, lars: momentum. 0: none."}),
+      boolean(KEY(optimizer.nesterov), {kLearning, "", "sgd, lars: use Nesterov momentum."}),
+      real(KEY(optimizer.weight_decay), kNotNegative, {kLearning, "", "Weight decay."}),
+      boolean(KEY(optimizer.decay_norms_and_biases), {kLearning, "",
+                                                      "sgd, adamw: also apply weight decay to the parameters of "
+                                                      "normalization layers and to biases. lars never does."}),
+      real(KEY(optimizer.beta1), kBelowOne, {kLearning, "", "adamw: decay rate of the first moment."}),
+      real(KEY(optimizer.beta2), kBelowOne, {kLearning, "", "adamw: decay rate of the second moment."}),
       real(KEY(optimizer.epsilon), kPositive,
-           {kLearning, "", "adamw: added to the root of the second moment; lars: to the norms that divide"}),
+           {kLearning, "",
+            "adamw: added to the root of the second moment. lars: added to the norms in the denominator."}),
       real(KEY(optimizer.trust_coefficient), kPositive,
            {kLearning, "",
-            "lars: step of a weight tensor, learning rate 1, over its norm; norms and biases step as with sgd"}),
+            "lars: size of the step of a weight tensor relative to its norm at learning rate 1. Normalization layers "
+            "and biases are updated as with sgd."}),
   };
 }
 
 std::vector<Key> schedule_keys() {
   return {
-      word(KEY(schedule.kind), {"constant", "step", "cosine", "polynomial"},
-           {kLearning, "", "curve of the learning rate after warm-up"}),
+      choice(KEY(schedule.kind), {"constant", "step", "cosine", "polynomial"},
+             {kLearning, "", "Shape of the learning rate after the warmup."}),
       real(KEY(schedule.warmup_epochs), kNotNegative,
-           {kLearning, "epochs", "linear rise of the learning rate; or schedule.warmup_steps"}),
+           {kLearning, "epochs", "Length of the linear warmup. Alternative to schedule.warmup_steps."}),
       integer(KEY(schedule.warmup_steps), 0,
-              {kLearning, "steps", "linear rise of the learning rate; or schedule.warmup_epochs"}),
-      integer(KEY(schedule.steps), 0, {kLearning, "steps", "length of the schedule; 0: train.epochs x steps an epoch"}),
-      integer(KEY(schedule.step_epochs), 1, {kLearning, "epochs", "step: after every so many epochs ..."}),
-      real(KEY(schedule.gamma), kUpToOne, {kLearning, "", "step: ... the learning rate is multiplied by this"}),
-      real(KEY(schedule.power), kPositive, {kLearning, "", "polynomial: power of the remaining part of the length"}),
+              {kLearning, "steps", "Length of the linear warmup. Alternative to schedule.warmup_epochs."}),
+      integer(KEY(schedule.steps), 0,
+              {kLearning, "steps", "Length of the schedule. 0: train.epochs x steps per epoch."}),
+      integer(KEY(schedule.step_epochs), 1,
+              {kLearning, "epochs", "step: interval at which the learning rate is multiplied by schedule.gamma."}),
+      real(KEY(schedule.gamma), kUpToOne, {kLearning, "", "step: factor by which the learning rate is multiplied."}),
+      real(KEY(schedule.power), kPositive,
+           {kLearning, "", "polynomial: exponent applied to the remaining fraction of the schedule."}),
       real(KEY(schedule.final_learning_rate), kNotNegative,
-           {kLearning, "", "cosine, polynomial: learning rate at the end"}),
+           {kLearning, "", "cosine, polynomial: learning rate at the end of the schedule."}),
   };
 }
 
 std::vector<Key> evaluation_and_batch_norm_keys() {
   return {
-      integer(KEY(evaluation.every_epochs), 0, {kNone, "epochs", "evaluate so often; 0: only at the end"}),
-      integer(KEY(evaluation.every_steps), 0, {kNone, "steps", "evaluate also so often; 0: never"}),
-      integer(KEY(evaluation.max_samples), 0, {kNone, "samples", "evaluate on the first so many; 0: all"}),
-      integer(KEY(evaluation.batch_per_rank), 0, {kNone, "samples", "samples a rank and step; 0: as in training"},
+      integer(KEY(evaluation.every_epochs), 0, {kNone, "epochs", "Interval between evaluations. 0: only at the end."}),
+      integer(KEY(evaluation.every_steps), 0, {kNone, "steps", "Additional interval between evaluations. 0: none."}),
+      integer(KEY(evaluation.max_samples), 0,
+              {kNone, "samples", "Evaluate on this many samples from the beginning of the set. 0: all."}),
+      integer(KEY(evaluation.batch_per_rank), 0,
+              {kNone, "samples", "Number of samples per rank and step during evaluation. 0: as in training."},
               kMaxSamples),
-      truth(KEY(batch_norm.synchronize), {kLearning, "", "statistics of the global batch instead of each rank's own"}),
+      boolean(KEY(batch_norm.synchronize),
+              {kLearning, "", "Normalize with the statistics of the global batch instead of those of each rank."}),
       real(KEY(batch_norm.momentum), kUpToOne,
-           {kLearning, "", "weight of a step's statistics in the running statistics"}),
-      real(KEY(batch_norm.epsilon), kPositive, {kLearning, "", "added to the variance"}),
+           {kLearning, "", "Weight of the statistics of a step in the running statistics."}),
+      real(KEY(batch_norm.epsilon), kPositive, {kLearning, "", "Added to the variance."}),
   };
 }
 
 std::vector<Key> comm_and_cpu_keys() {
   return {
-      word(KEY(comm.backend), {"auto", "nccl", "staged", "shared", "mpi"},
-           {kNone, "",
-            "how ranks sum gradients. auto: GPUs by NCCL, processors by shared memory inside a node and MPI between "
-            "nodes; staged: GPUs by way of the processors' memory; shared, mpi: that alone"}),
-      word(
-          KEY(comm.gradients), {"fp32", "bf16", "fp16"},
-          {kLearning, "",
-           "what gradients are between nodes: bf16 and fp16 are half as much to send, and round them to 8 and 11 bits; "
-           "in fp16 a gradient beyond 65504 is infinite, and the step is not applied"}),
+      choice(KEY(comm.backend), {"auto", "nccl", "staged", "shared", "mpi"},
+             {kNone, "",
+              "How ranks all-reduce gradients. auto: NCCL for GPUs; for CPUs, shared memory within a node and MPI "
+              "between nodes. staged: GPUs through host memory. shared, mpi: only that."}),
+      choice(KEY(comm.gradients), {"fp32", "bf16", "fp16"},
+             {kLearning, "",
+              "Type of the gradients that are sent between nodes. bf16 and fp16 halve the traffic and round to 8 and "
+              "11 bits. In fp16, a gradient beyond 65504 becomes infinite and the step is skipped."}),
       real(KEY(comm.bucket_mb), kUpToATebibyte,
-           {kNone, "MiB", "gradients that are summed at a time, while backward runs"}),
-      real(KEY(comm.sleep_ms), kNotNegative, {kNone, "ms", "delay of each bucket, to test the overlap"}),
+           {kNone, "MiB", "Size of the gradient buckets that are all-reduced during the backward pass."}),
+      real(KEY(comm.sleep_ms), kNotNegative,
+           {kNone, "ms", "Artificial delay of each bucket, for testing the overlap."}),
       real(KEY(comm.watchdog_seconds), kPositive,
-           {kNone, "s", "a rank that is missing from a collective for so long ends the job, and is named"}),
-      auto_or_integer<int>(
-          KEY(cpu.threads), 0, 1, kMaxThreads,
-          {Effect::rounding, "threads",
-           "threads a rank; auto: the cores that it may use, or 1 if reproducible: another number gives other bits"}),
-      truth(KEY(cuda.graph),
-            {kNone, "", "record a step as a CUDA graph and start it as one; false: for debugging. Off with trace"}),
+           {kNone, "s", "If a rank does not join a collective for this long, it is reported and the job ends."}),
+      auto_or_integer<int>(KEY(cpu.threads), 0, 1, kMaxThreads,
+                           {Effect::rounding, "threads",
+                            "Number of threads per rank. auto: the cores that the rank may use, or 1 if reproducible, "
+                            "since another number of threads changes the last bits."}),
+      boolean(KEY(cuda.graph),
+              {kNone, "", "Capture the step as a CUDA graph. false is meant for debugging. A trace switches it off."}),
   };
 }
 
 std::vector<Key> checkpoint_and_log_keys() {
   return {
-      integer(KEY(checkpoint.every_epochs), 0, {kNone, "epochs", "save so often; 0: only at the end"}),
-      integer(KEY(checkpoint.every_steps), 0, {kNone, "steps", "save also so often; 0: never"}),
-      real(KEY(checkpoint.every_minutes), kNotNegative, {kNone, "minutes", "save also so often; 0: never"}),
+      integer(KEY(checkpoint.every_epochs), 0, {kNone, "epochs", "Interval between checkpoints. 0: only at the end."}),
+      integer(KEY(checkpoint.every_steps), 0, {kNone, "steps", "Additional interval between checkpoints. 0: none."}),
+      real(KEY(checkpoint.every_minutes), kNotNegative,
+           {kNone, "minutes", "Additional interval between checkpoints. 0: none."}),
       integer(KEY(checkpoint.keep), 0,
-              {kNone, "files", "newest checkpoints that are kept, besides `latest` and `best`; 0: all"}),
+              {kNone, "files", "Number of newest checkpoints that are kept, besides `latest` and `best`. 0: all."}),
       integer(KEY(checkpoint.keep_every), 0,
-              {kNone, "steps", "checkpoints whose step it divides are kept for ever; 0: none"}),
+              {kNone, "steps", "Checkpoints whose step is a multiple of this number are never removed. 0: none."}),
       path(KEY(checkpoint.resume_from),
-           {kNone, "", "checkpoint of a run to continue; empty: that of the run directory"}),
+           {kNone, "", "Checkpoint of the run to resume. Empty: the newest one in the run directory."}),
       text(KEY(checkpoint.name),
            {kNone, "",
-            "file name of a checkpoint, without .h5; filled in: {step}, {epoch} (finished ones), {model} (resnet18), "
-            "{start} and {end} (data.start, data.end). Without {step}, what is saved inside an epoch has its step "
-            "behind the name. In quotes where it begins with {: \"{model}-{step}\""}),
-      integer(KEY(log.every_steps), 1, {kNone, "steps", "log and record figures so often"}),
-      choice<bool>("log.ranks", +[](Config& c) -> bool& { return c.log.all_ranks; }, {{"zero", false}, {"all", true}},
-                   {kNone, "", "which ranks write the log"}),
-      truth(KEY(log.tensorboard), {kNone, "", "write TensorBoard event files"}),
+            "File name of a checkpoint without .h5. Placeholders: {step}, {epoch} (completed epochs), {model} "
+            "(resnet18), {start} and {end} (data.start, data.end). Without {step}, the step is appended to the name of "
+            "a checkpoint within an epoch. Needs quotes if it begins with {: \"{model}-{step}\"."}),
+      integer(KEY(log.every_steps), 1, {kNone, "steps", "Interval at which metrics are logged and recorded."}),
+      choice_of<bool>("log.ranks", +[](Config& c) -> bool& { return c.log.all_ranks; },
+                      {{"zero", false}, {"all", true}}, {kNone, "", "Ranks that write the log: rank 0, or all."}),
+      boolean(KEY(log.tensorboard), {kNone, "", "Write TensorBoard event files."}),
       real(KEY(log.slow_rank_percent), kNotNegative,
-           {kNone, "%", "warn of a rank that others wait for during so much of their time; 0: never"}),
-      truth(KEY(log.progress), {kNone, "", "show a progress bar on a terminal"}),
-      real(KEY(log.usage_seconds), Range{.high = 86400, .takes = "0, or 0.1 to 86400"},
+           {kNone, "%",
+            "Warn about a rank for which the others wait during more than this share of their time. 0: never."}),
+      boolean(KEY(log.progress), {kNone, "", "Show a progress bar on a terminal."}),
+      real(KEY(log.usage_seconds), Range{.high = 86400, .accepts = "0, or 0.1 to 86400"},
            {kNone, "s",
-            "write memory and utilisation of each GPU and process into RUN/usage/*.csv so often; 0: never, 5 is usual; "
-            "`lockstep report memory` reads them"}),
-      truth(KEY(reproducible),
-            {kLearning, "",
-             "threads and algorithms are fixed: the same bits on as many ranks, and with train.micro_batches on any "
-             "number of ranks"}),
-      truth(
-          KEY(trace),
-          {kNone, "", "write RUN/trace.json, for Perfetto or chrome://tracing: what each rank did in the last steps"}),
+            "Interval at which memory and utilization of each GPU and process are written to RUN/usage/*.csv. 0: "
+            "never; 5 is usual. `lockstep report memory` reads these files."}),
+      boolean(KEY(reproducible),
+              {kLearning, "",
+               "Use a fixed number of threads and fixed algorithms. Results are then bitwise identical on the same "
+               "number of ranks, and with train.micro_batches on any number of ranks."}),
+      boolean(KEY(trace),
+              {kNone, "",
+               "Write RUN/trace.json for Perfetto or chrome://tracing: a timeline of the last steps of each rank."}),
   };
 }
 
@@ -294,7 +327,7 @@ bool is_group(std::string_view name) {
 const std::string& nearest_key(std::string_view given) {
   std::string name(given);
   std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
-  // What other programs call it, where no spelling is near.
+  // The names that other programs use, for keys whose spelling is not similar.
   constexpr std::array<std::pair<std::string_view, std::string_view>, 8> kElsewhere{
       {{"lr", "optimizer.learning_rate"},
        {"batch_size", "train.global_batch"},
@@ -311,7 +344,7 @@ const std::string& nearest_key(std::string_view given) {
   const bool group_is_known = dot != std::string::npos && is_group(name.substr(0, dot));
   const auto distance = [&](const Key& key) {
     const std::size_t whole = edit_distance(name, key.name);
-    // A key under a wrong group, or without any, is a little further away than a misspelt one.
+    // A key with a wrong group, or without one, counts as slightly further away than a misspelled key.
     return group_is_known ? whole : std::min(whole, edit_distance(last_part(name), last_part(key.name)) + 1);
   };
   return std::min_element(table().begin(), table().end(),
@@ -321,7 +354,7 @@ const std::string& nearest_key(std::string_view given) {
 
 std::string quoted(const std::string& text) {
   const auto is_safe = [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '.' || c == '/' || c == '-'; };
-  // Other readers of YAML must not take a name for a number or a truth value either.
+  // Other YAML readers must not read a name as a number or a boolean.
   constexpr std::array<std::string_view, 11> kWords{"true", "false", "yes", "no",  "on", "off",
                                                     "null", "y",     "n",   "inf", "nan"};
   const bool plain = !text.empty() && (std::isalpha(static_cast<unsigned char>(text.front())) || text.front() == '/') &&
@@ -330,7 +363,7 @@ std::string quoted(const std::string& text) {
   if (plain) return text;
   std::string out = "\"";
   for (const char c : text) {
-    // `$` is escaped too: a value that holds "${" must not be expanded when it is read back.
+    // `$` is escaped too: a value that contains "${" must not be expanded when it is read back.
     if (c == '"' || c == '\\') {
       out += std::string("\\") + c;
     } else if (static_cast<unsigned char>(c) < 0x20 || c == '$' || c == 0x7f) {

@@ -1,5 +1,6 @@
-// The table of all configuration keys: name, default, unit, what it takes, meaning, and how it is set and shown.
-// The parser, `lockstep help config` and RUN/config.yaml are made from it; defaults are those of struct Config.
+// The table of all configuration keys: name, unit, accepted values, meaning, and how a key is set and printed. The
+// parser, `lockstep help config`, RUN/config.yaml and the completion of the shell use it. Defaults are those of struct
+// Config.
 #pragma once
 
 #include <functional>
@@ -14,42 +15,44 @@ namespace lockstep::config {
 /// A value as written, with quotes and ${NAME} resolved.
 struct Value {
   bool is_list = false;
-  std::string text;                // of a scalar; empty where nothing was given
+  std::string text;                // of a scalar; empty if there is no value
   std::vector<std::string> items;  // of a list
 };
 
 enum class Fit { good, wrong_type, out_of_range };
 
-/// What changing a key means for a run that is resumed.
+/// What it means for a resumed run if this key has changed.
 enum class Effect {
-  none,      // nothing is learned differently
-  epochs,    // allowed, said aloud where it changes the schedule
-  learning,  // changes what is learned: refused unless named with --allow-change
-  rounding,  // changes its last bits: as `learning` where the run is reproducible, else as `none`
+  none,      // it does not affect what is learned
+  epochs,    // it may change, and a change of the schedule is reported
+  learning,  // it affects what is learned: rejected unless named with --allow-change
+  rounding,  // it affects the last bits: like `learning` in a reproducible run, otherwise like `none`
 };
 
 struct Key {
   std::string name;     // "train.global_batch"
-  std::string type;     // "a whole number,": what a message says was wanted
-  std::string takes;    // "1 or more", "sgd | adamw"; empty where the type says it all
+  std::string type;     // "a whole number,": what a message says that was expected
+  std::string accepts;  // "1 or more", "sgd | adamw"; empty if the type says everything
   std::string unit;     // "samples"; empty where there is none
-  std::string meaning;  // one sentence
+  std::string meaning;
+  std::vector<std::string> choices;  // "sgd", "adamw": the words that the value, or each element of a list, may be
+  bool is_list = false;
   Effect effect = Effect::none;
-  bool is_path = false;  // names a file: has no place in a checkpoint
+  bool is_path = false;  // the value names a file and is not stored in a checkpoint
   std::function<Fit(Config&, const Value&)> set;
   std::function<std::string(const Config&)> get;  // as YAML, on one line
 };
 
 const std::vector<Key>& table();
-/// Null where there is no such key.
+/// Null if there is no such key.
 const Key* find_key(std::string_view name);
-/// The known key with the least edit distance to `name`; where `name` has no group, or an unknown one, last parts count
-/// too.
+/// The known key with the smallest edit distance to `name`. If `name` has no group or an unknown one, the names without
+/// groups are compared too.
 const std::string& nearest_key(std::string_view name);
-/// "train" is one: keys begin with it and a dot.
+/// Whether it is a group, such as "train": keys begin with it and a dot.
 bool is_group(std::string_view name);
 
-/// Text as YAML: plain where that is safe, else in double quotes.
+/// Text as YAML: plain if that is safe, otherwise in double quotes.
 std::string quoted(const std::string& text);
 
 }  // namespace lockstep::config

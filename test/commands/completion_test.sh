@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# lockstep completion bash: what the shell offers, by its own variables, and in a real interactive shell.
+# lockstep completion bash: what the shell offers, according to its variables, and in a real interactive shell.
 source test/support/check.sh
 "$lockstep" completion bash >"$work/script"
+export PATH=$(cd "$(dirname "$lockstep")" && pwd):$PATH  # the script asks `lockstep` for its commands and keys
 check "the script is bash" bash -n "$work/script"
+check "the script is the file that is installed" cmp src/commands/completion.bash "$work/script"
 check "it is registered for lockstep" bash -c "source '$work/script'; complete -p lockstep | grep -q -- '-F _lockstep lockstep'"
 check "another shell is refused" refused 2 'SHELL: .*not in \{bash\}' "$lockstep" completion fish
 
@@ -50,30 +52,35 @@ offers 'lockstep data import cifar10 . out.h5 --split ' 'train val test'
 offers 'lockstep report ' 'memory'
 offers 'lockstep report memory one.yaml oth' 'other.txt'
 offers 'lockstep completion ' 'bash'
+offers 'lockstep completion bash --' '--help'
+# The tables are those of the program that is called.
+offers "$lockstep tr" 'train'
+offers 'nowhere/lockstep tr' ''
 offers 'lockstep help con' 'config'
 offers 'lockstep nonsense x' ''
-# A shell in which = ends no word replaces the whole of key=value.
+# A shell in which `=` does not end a word replaces all of key=value.
 WORDBREAKS=' ' offers 'lockstep train optimizer.kind=a' 'optimizer.kind=adamw'
 
-# Every key of the table is offered, and every word that a key takes is taken.
+# Every key of the table is offered, and every choice of a key is accepted.
 check "all keys" diff <("$lockstep" help config | sed '1,/^  key /d' | grep -oE '^[* ] [a-z0-9_.]+ ' | tr -d '* ' | sort) \
-  <(bash -c "source '$work/script'; printf '%s\n' \$_lockstep_keys" | sort)
+  <(bash -c "source '$work/script'; _lockstep_load lockstep; printf '%s\n' \$_lockstep_keys" | sort)
 each_word() {
   local key word
   source "$work/script"
+  _lockstep_load "$lockstep"
   for key in $_lockstep_keys; do
     _lockstep_key "$key"
     [[ $kind == FILE ]] && continue
     for word in $kind; do
       "$lockstep" plan "$key=$word" 2>&1 | grep -q 'config_range\|config_type' &&
-        ! "$lockstep" plan "$key=$word" 2>&1 | grep -q 'data.train: wanted the path' && echo "$key=$word is refused" && return 1
+        ! "$lockstep" plan "$key=$word" 2>&1 | grep -q 'data.train: expected the path' && echo "$key=$word is refused" && return 1
     done
   done
   return 0
 }
-check "all words are taken" each_word
+check "all choices are accepted" each_word
 
-# As typed: readline puts the reply behind the = without repeating the key.
+# As typed: readline inserts the reply behind the `=` without repeating the key.
 typed() { # typed KEYS LINE: the line that bash -i then runs
   (cd "$work/here" && printf '%b\n' "PS1=; lockstep() { printf '<%s>' \"\$@\"; }; source '$work/script'\n$1\nexit\n" |
     script -qec "bash --norc --noprofile -i" /dev/null 2>&1 | tr -d '\r' | grep -F -- "$2")

@@ -36,17 +36,17 @@ expect 2 "" "command line: there is no key train.epoch; the nearest is train.epo
 expect 2 "" "[config_unknown_key]" plan train.epoch=3
 
 # What a newcomer may type.
-expect 2 "" "there is no command \`lockstep trian\`; wanted one of train, evaluate" trian
-expect 2 "" "there is no command \`lockstep checkpoint verfy\`; wanted one of info, verify" checkpoint verfy
+expect 2 "" "there is no command \`lockstep trian\`; the commands are train, evaluate" trian
+expect 2 "" "there is no command \`lockstep checkpoint verfy\`; the commands are info, verify" checkpoint verfy
 expect 2 "" "see \`lockstep data --help\`" data
 expect 2 "" "CONFIG is required; see \`lockstep train --help\`" train
 expect 2 "" "Value 0 not in range 1 to 1048576" plan --ranks 0 x.yaml
 expect 2 "" "Value two not in range 1 to 1048576" plan --ranks two x.yaml
-expect 2 "" "data.train: wanted the path of a data set, or synthetic, found nothing" plan run.name=x
+expect 2 "" "data.train: expected the path of a data set, or synthetic, found nothing" plan run.name=x
 expect 2 "" "/dev/zero has more than 1048576 bytes" plan /dev/zero
-expect 2 "" "cpu.threads: wanted one of auto | 1 to 1024, found \"100000\"" plan cpu.threads=100000
-expect 2 "" "train.global_batch: wanted a whole number, 0 to 4294967295" plan train.global_batch=9000000000000000000
-expect 2 "" "comm.bucket_mb: wanted a number, greater than 0, up to 1048576" plan comm.bucket_mb=1e300
+expect 2 "" "cpu.threads: expected one of auto | 1 to 1024, found \"100000\"" plan cpu.threads=100000
+expect 2 "" "train.global_batch: expected a whole number, 0 to 4294967295" plan train.global_batch=9000000000000000000
+expect 2 "" "comm.bucket_mb: expected a number, greater than 0, up to 1048576" plan comm.bucket_mb=1e300
 expect 2 "" "relative to run.directory, found \"/tmp/x\"" plan run.name=/tmp/x
 expect 2 "" "the nearest is train.epochs" plan TRAIN.EPOCHS=3
 expect 2 "" "--allow-change: there is no key train.max_stepz; the nearest is train.max_steps" \
@@ -66,7 +66,7 @@ expect 0 '"good":true' "is sound" data verify data/samples/cifar10_test.h5 --jso
 expect 1 "is sound" "No such file or directory" data verify data/samples/cifar10_test.h5 --json=/absent/x.json
 
 printf 'run: {seed: 1}\ntrain:\n  epochs: three\n' >"$work/bad.yaml"
-expect 2 "" "bad.yaml:3: train.epochs: wanted a whole number, 1 or more, found \"three\"" train "$work/bad.yaml"
+expect 2 "" "bad.yaml:3: train.epochs: expected a whole number, 1 or more, found \"three\"" train "$work/bad.yaml"
 
 # Under a launcher every rank ends with the same status.
 timeout 60 "${MPIRUN:-mpirun}" --oversubscribe --bind-to none -n 3 "$lockstep" train train.epoch=3 >"$work/out" 2>"$work/err"

@@ -119,7 +119,7 @@ TEST_F(ParserTest, EnvironmentIsExpandedButNeverReadAsYaml) {
   expect_error({file("run: {seed: 1}\ndata:\n  train: ${LOCKSTEP_TEST_UNSET}/a.h5\n")}, ErrorCode::config_environment,
                "a.yaml:3: data.train: ${LOCKSTEP_TEST_UNSET} is not set in the environment");
   expect_error({"data.train=${}"}, ErrorCode::config_environment,
-               "wanted the name of an environment variable in ${...}, found ${}");
+               "expected the name of an environment variable in ${...}, found ${}");
 }
 
 TEST_F(ParserTest, UnknownKeysNameTheNearest) {
@@ -134,35 +134,35 @@ TEST_F(ParserTest, UnknownKeysNameTheNearest) {
 
 TEST_F(ParserTest, WrongTypesSayWhatWasWantedAndFound) {
   expect_error({file("train:\n  epochs: three\n")}, ErrorCode::config_type,
-               "a.yaml:2: train.epochs: wanted a whole number, 1 or more, found \"three\"");
+               "a.yaml:2: train.epochs: expected a whole number, 1 or more, found \"three\"");
   expect_error({"train.epochs=2.5"}, ErrorCode::config_type, "found \"2.5\"");
   expect_error({"train.epochs="}, ErrorCode::config_type, "found nothing");
   expect_error({"train.epochs=[1, 2]"}, ErrorCode::config_type, "found [1, 2]");
-  expect_error({"data.shuffle=maybe"}, ErrorCode::config_type, "wanted one of true | false, found \"maybe\"");
-  expect_error({"optimizer.momentum=.9x"}, ErrorCode::config_type, "wanted a number, 0 to below 1, found \".9x\"");
+  expect_error({"data.shuffle=maybe"}, ErrorCode::config_type, "expected one of true | false, found \"maybe\"");
+  expect_error({"optimizer.momentum=.9x"}, ErrorCode::config_type, "expected a number, 0 to below 1, found \".9x\"");
   expect_error({"optimizer.learning_rate=nan"}, ErrorCode::config_type, "found \"nan\"");
   expect_error({"data.augment=crop"}, ErrorCode::config_type, "found \"crop\"");
-  expect_error({"data.mean=0.5"}, ErrorCode::config_type, "wanted one of auto | [0 to 1, ...], found \"0.5\"");
+  expect_error({"data.mean=0.5"}, ErrorCode::config_type, "expected one of auto | [0 to 1, ...], found \"0.5\"");
   expect_error({"run.name=[a]"}, ErrorCode::config_type, "found [a]");
-  expect_error({"train=3"}, ErrorCode::config_type, "train is a group of keys: wanted `train: {key: value}`");
+  expect_error({"train=3"}, ErrorCode::config_type, "train is a group of keys: expected `train: {key: value}`");
 }
 
 TEST_F(ParserTest, ImpossibleValuesSayWhatWasWantedAndFound) {
-  expect_error({"train.epochs=0"}, ErrorCode::config_range, "wanted a whole number, 1 or more, found \"0\"");
+  expect_error({"train.epochs=0"}, ErrorCode::config_range, "expected a whole number, 1 or more, found \"0\"");
   expect_error({"train.accumulate=0"}, ErrorCode::config_range, "found \"0\"");
   expect_error({"run.seed=4294967296"}, ErrorCode::config_range, "0 to 4294967295, found \"4294967296\"");
   expect_error({"train.max_steps=99999999999999999999"}, ErrorCode::config_range, "found \"99999999999999999999\"");
-  expect_error({"precision=int8"}, ErrorCode::config_range, "wanted one of fp32 | tf32 | bf16 | fp16, found \"int8\"");
+  expect_error({"precision=int8"}, ErrorCode::config_range, "expected one of fp32 | tf32 | bf16 | fp16, found \"int8\"");
   expect_error({"schedule.kind=linear"}, ErrorCode::config_range,
-               "wanted one of constant | step | cosine | polynomial, found \"linear\"");
-  expect_error({"model.depth=101"}, ErrorCode::config_range, "wanted one of 18 | 34 | 50, found \"101\"");
-  expect_error({"model.stem=big"}, ErrorCode::config_range, "wanted one of cifar | imagenet, found \"big\"");
-  expect_error({"log.ranks=2"}, ErrorCode::config_range, "wanted one of zero | all, found \"2\"");
+               "expected one of constant | step | cosine | polynomial, found \"linear\"");
+  expect_error({"model.depth=101"}, ErrorCode::config_range, "expected one of 18 | 34 | 50, found \"101\"");
+  expect_error({"model.stem=big"}, ErrorCode::config_range, "expected one of cifar | imagenet, found \"big\"");
+  expect_error({"log.ranks=2"}, ErrorCode::config_range, "expected one of zero | all, found \"2\"");
   expect_error({"data.augment=[crop, flap]"}, ErrorCode::config_range, "found [crop, flap]");
   expect_error({"data.augment=[crop, crop]"}, ErrorCode::config_range, "found [crop, crop]");
   expect_error({"data.std=[0.2, 0, 0.2]"}, ErrorCode::config_range, "found [0.2, 0, 0.2]");
-  expect_error({"cpu.threads=0"}, ErrorCode::config_range, "wanted one of auto | 1 to 1024, found \"0\"");
-  expect_error({"optimizer.momentum=1"}, ErrorCode::config_range, "wanted a number, 0 to below 1, found \"1\"");
+  expect_error({"cpu.threads=0"}, ErrorCode::config_range, "expected one of auto | 1 to 1024, found \"0\"");
+  expect_error({"optimizer.momentum=1"}, ErrorCode::config_range, "expected a number, 0 to below 1, found \"1\"");
   expect_error({"run.name=../elsewhere"}, ErrorCode::config_range, "found \"../elsewhere\"");
   expect_error({"checkpoint.name=latest"}, ErrorCode::config_range, "found \"latest\"");
   expect_error({"checkpoint.name=of-{model}"}, ErrorCode::config_range,
@@ -234,10 +234,10 @@ TEST_F(ParserTest, BadFilesAreNamed) {
   expect_error({directory_}, ErrorCode::config_file, "Is a directory");
   expect_error({"train.epochs", "3"}, ErrorCode::config_file,
                "to set the key, write train.epochs=VALUE without blanks");
-  expect_error({file("- a\n- b\n")}, ErrorCode::config_syntax, "wanted lines of `key: value`, found a list");
+  expect_error({file("- a\n- b\n")}, ErrorCode::config_syntax, "expected lines of `key: value`, found a list");
   expect_error({file("run: {seed: 1}\n---\nrun: {seed: 2}\n")}, ErrorCode::config_syntax, "found 2 (`---`)");
   expect_error({file("[a]: 3\n")}, ErrorCode::config_syntax,
-               "a.yaml:1: wanted `key: value`, found a key that is no name");
+               "a.yaml:1: expected `key: value`, found a key that is no name");
   try {
     parse({file("run: {seed: 1}\ntrain:\n  epochs: [1\n")});
     FAIL();
