@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Which folder may include which, and which file a vendor's header. Prints each line that breaks a rule.
+# Which folder may include which, and which files may include a vendor's header. Prints each line that breaks a rule.
 #
 #   main -> commands -> train -> tasks -> models -> layers -> graph -> include      left may include any right
-#   comm, data, checkpoint, config, base -> include                        commands and train include these too,
-#                                                                          tasks include data and base
+#   comm, data, checkpoint, hdf5, config, base -> include                  commands and train include these too,
+#   data, checkpoint -> hdf5 -> base                                       tasks include data and base
 #   kernels/* -> include, their own folder, nothing else; kernels/*/base -> include and itself
 #   each op of a backend has its twin: kernels/X/OP.* and kernels/X/OP_PART.* only where all backends have an OP.*
 #   only src/backend_factory.cpp includes kernels/; include/ has no vendor's header
@@ -35,20 +35,20 @@ find include kernels src -name '*.h' -o -name '*.cpp' -o -name '*.def' -o -name 
   awk -F: '
   BEGIN {
     # From each folder of src, the folders of src that it may include besides its own.
-    may["main"] = " commands train tasks models layers graph comm data checkpoint config base "
+    may["main"] = " commands train tasks models layers graph comm data checkpoint hdf5 config base "
     may["backend_factory"] = " base "
-    may["commands"] = " train tasks models layers graph comm data checkpoint config base "
-    may["train"] = " tasks models layers graph comm data checkpoint config base "
+    may["commands"] = " train tasks models layers graph comm data checkpoint hdf5 config base "
+    may["train"] = " tasks models layers graph comm data checkpoint hdf5 config base "
     may["tasks"] = " models layers graph data base "
     may["models"] = " layers graph "
     may["layers"] = " graph "
     may["graph"] = " "
-    may["comm"] = may["data"] = may["checkpoint"] = may["config"] = " base "
+    may["comm"] = may["config"] = may["hdf5"] = " base "
+    may["data"] = may["checkpoint"] = " hdf5 base "
     may["base"] = " "
     # Vendors: what the header begins with, and the files (regular expressions) that own it.
     owner["mpi.h"] = "^src/comm/"
-    owner["hdf5"] = "^src/(data|checkpoint)/"
-    owner["H5"] = "^src/(data|checkpoint)/"
+    owner["hdf5.h"] = owner["H5"] = "^src/hdf5/"
     owner["dnnl"] = "^kernels/cpu/"
     owner["oneapi/dnnl"] = "^kernels/cpu/"
     owner["yaml-cpp/"] = "^src/config/"

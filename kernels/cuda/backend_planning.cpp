@@ -42,7 +42,7 @@ DeviceDescription describe(const std::string& device) {
   const auto* known =
       std::find_if(std::begin(kKnown), std::end(kKnown), [&](const KnownDevice& k) { return name == k.name; });
   require(known != std::end(kKnown), ErrorCode::usage,
-          "--device {}: wanted one of {}, or a file FILE.json that describes one", device, known_devices());
+          "--device {}: expected one of {}, or a file FILE.json that describes one", device, known_devices());
   return {.name = known->title,
           .compute_capability = known->compute_capability,
           .multiprocessors = known->multiprocessors,

@@ -1,57 +1,126 @@
 #include "base/file.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
-
-#include "lockstep/error.h"
+#include <system_error>
 
 namespace lockstep {
 namespace {
 
-void sync_or_fail(int descriptor, const std::string& path) {
-  require(::fsync(descriptor) == 0, ErrorCode::system_call, "cannot sync {}: {}", path, std::strerror(errno));
+constexpr std::string_view kPartial = ".partial";
+// Linux transfers at most 0x7ffff000 bytes per call.
+constexpr std::size_t kMaxCallBytes = std::size_t{1} << 30;
+
+/// To be called right after the failed call, since errno is the reason.
+template <typename... Args>
+[[noreturn]] void fail_with_errno(ErrorCode code, fmt::format_string<Args...> what, Args&&... args) {
+  const int error = errno;
+  throw Error(code, fmt::format("cannot {}: {}", fmt::format(what, std::forward<Args>(args)...), system_text(error)));
+}
+
+std::string directory_of(const std::string& path) {
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
+void sync_directory_of(const std::string& path, ErrorCode code) {
+  const std::string directory = directory_of(path);
+  const Descriptor file = open_file(directory, O_RDONLY | O_DIRECTORY, code);
+  // Some network file systems cannot sync a directory and return EINVAL; their rename is durable by itself.
+  if (::fsync(file.get()) != 0 && errno != EINVAL) fail_with_errno(code, "sync the directory {}", directory);
 }
 
 }  // namespace
 
-void DescriptorTraits::close(Type descriptor) { ::close(descriptor); }
+std::string system_text(int error_number) { return std::generic_category().message(error_number); }
 
-Descriptor open_file(const std::string& path, int flags) {
-  Descriptor descriptor(::open(path.c_str(), flags | O_CLOEXEC, 0666));
-  require(static_cast<bool>(descriptor), ErrorCode::system_call, "cannot open {}: {}", path, std::strerror(errno));
-  return descriptor;
+void DescriptorTraits::close(Type descriptor) {
+  // What must be durable was synced before, so a failing close can only be reported.
+  if (::close(descriptor) != 0) std::fprintf(stderr, "cannot close a file: %s\n", system_text(errno).c_str());
+}
+
+Descriptor open_file(const std::string& path, int flags, ErrorCode code) {
+  int descriptor = -1;
+  do descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
+  while (descriptor < 0 && errno == EINTR);
+  if (descriptor < 0) fail_with_errno(code, "{} {}", (flags & O_TRUNC) != 0 ? "create" : "open", path);
+  return Descriptor(descriptor);
+}
+
+Descriptor open_regular_file(const std::string& path, ErrorCode code) {
+  Descriptor file = open_file(path, O_RDONLY, code);
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) fail_with_errno(code, "inspect {}", path);
+  require(S_ISREG(status.st_mode), code, "{} is {}; expected a file", path,
+          S_ISDIR(status.st_mode) ? "a folder" : "not a regular file");
+  return file;
+}
+
+std::uint64_t size_bytes(const Descriptor& file, const std::string& path) {
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) fail_with_errno(ErrorCode::system_call, "determine the size of {}", path);
+  return static_cast<std::uint64_t>(status.st_size);
+}
+
+ReadOutcome try_read_at(const Descriptor& file, std::span<std::byte> target, std::uint64_t offset) {
+  while (!target.empty()) {
+    const ssize_t n =
+        ::pread(file.get(), target.data(), std::min(target.size(), kMaxCallBytes), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ReadOutcome::failed;
+    if (n == 0) return ReadOutcome::end_of_file;
+    target = target.subspan(static_cast<std::size_t>(n));
+    offset += static_cast<std::uint64_t>(n);
+  }
+  return ReadOutcome::complete;
+}
+
+void read_at(const Descriptor& file, const std::string& path, std::span<std::byte> target, std::uint64_t offset,
+             ErrorCode code) {
+  const ReadOutcome outcome = try_read_at(file, target, offset);
+  if (outcome == ReadOutcome::failed)
+    fail_with_errno(code, "read {} bytes at byte {} of {}", target.size(), offset, path);
+  require(outcome == ReadOutcome::complete, code, "{} ends before byte {}, where {} bytes from byte {} were expected",
+          path, offset + target.size(), target.size(), offset);
+}
+
+void write_at(const Descriptor& file, const std::string& path, std::span<const std::byte> bytes, std::uint64_t offset,
+              ErrorCode code) {
+  while (!bytes.empty()) {
+    const ssize_t n =
+        ::pwrite(file.get(), bytes.data(), std::min(bytes.size(), kMaxCallBytes), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n == 0) errno = ENOSPC;
+    if (n <= 0) fail_with_errno(code, "write {} bytes at byte {} of {}", bytes.size(), offset, path);
+    bytes = bytes.subspan(static_cast<std::size_t>(n));
+    offset += static_cast<std::uint64_t>(n);
+  }
 }
 
 void write_fully(int descriptor, std::string_view content, const std::string& path) {
   while (!content.empty()) {
     const ssize_t n = ::write(descriptor, content.data(), content.size());
     if (n < 0 && errno == EINTR) continue;
-    require(n > 0, ErrorCode::system_call, "cannot write {}: {}", path, std::strerror(errno));
+    if (n <= 0) fail_with_errno(ErrorCode::system_call, "write {}", path);
     content.remove_prefix(static_cast<std::size_t>(n));
   }
 }
 
-void replace_file(const std::string& path, std::string_view content) {
-  const std::string temporary = fmt::format("{}.tmp.{}", path, ::getpid());
-  try {
-    const Descriptor file = open_file(temporary, O_WRONLY | O_CREAT | O_TRUNC);
-    write_fully(file.get(), content, temporary);
-    sync_or_fail(file.get(), temporary);
-    require(std::rename(temporary.c_str(), path.c_str()) == 0, ErrorCode::system_call, "cannot rename {} to {}: {}",
-            temporary, path, std::strerror(errno));
-  } catch (...) {
-    ::unlink(temporary.c_str());
-    throw;
-  }
-  const std::string directory = std::filesystem::path(path).parent_path().string();
-  const std::string directory_or_here = directory.empty() ? "." : directory;
-  sync_or_fail(open_file(directory_or_here, O_RDONLY | O_DIRECTORY).get(), directory_or_here);
+void set_length(const Descriptor& file, const std::string& path, std::uint64_t length_bytes, ErrorCode code) {
+  if (::ftruncate(file.get(), static_cast<off_t>(length_bytes)) != 0)
+    fail_with_errno(code, "make {} {} bytes long", path, length_bytes);
+}
+
+void sync(const Descriptor& file, const std::string& path, ErrorCode code) {
+  if (::fsync(file.get()) != 0) fail_with_errno(code, "sync {}", path);
 }
 
 std::string read_file(const std::string& path, std::uint64_t max_bytes) {
@@ -61,11 +130,51 @@ std::string read_file(const std::string& path, std::uint64_t max_bytes) {
   while (true) {
     const ssize_t n = ::read(file.get(), buffer.data(), buffer.size());
     if (n < 0 && errno == EINTR) continue;
-    require(n >= 0, ErrorCode::system_call, "cannot read {}: {}", path, std::strerror(errno));
+    if (n < 0) fail_with_errno(ErrorCode::system_call, "read {}", path);
     if (n == 0) return content;
     content.append(buffer.data(), static_cast<std::size_t>(n));
     require(content.size() <= max_bytes, ErrorCode::system_call, "{} has more than {} bytes", path, max_bytes);
   }
+}
+
+std::string partial_name(const std::string& path) { return path + std::string(kPartial); }
+bool is_partial_name(const std::string& path) { return path.ends_with(kPartial); }
+
+void publish(const std::string& partial, const std::string& path, ErrorCode code) {
+  sync(open_file(partial, O_RDWR, code), partial, code);
+  publish_link(partial, path, code);
+}
+
+void publish_link(const std::string& partial, const std::string& path, ErrorCode code) {
+  if (::rename(partial.c_str(), path.c_str()) != 0) fail_with_errno(code, "rename {} to {}", partial, path);
+  sync_directory_of(path, code);
+}
+
+void remove_partial(const std::string& partial) noexcept {
+  if (::unlink(partial.c_str()) != 0 && errno != ENOENT && errno != ENOTDIR)
+    std::fprintf(stderr, "cannot remove %s: %s\n", partial.c_str(), system_text(errno).c_str());
+}
+
+PendingFile::PendingFile(std::string path, PartialName name, ErrorCode code)
+    : path_(std::move(path)),
+      partial_path_(partial_name(name == PartialName::fixed ? path_ : fmt::format("{}.{}", path_, ::getpid()))),
+      code_(code) {}
+
+PendingFile::~PendingFile() {
+  if (!is_published_) remove_partial(partial_path_);
+}
+
+Descriptor PendingFile::create() const { return open_file(partial_path_, O_RDWR | O_CREAT | O_TRUNC, code_); }
+
+void PendingFile::publish() {
+  lockstep::publish(partial_path_, path_, code_);
+  is_published_ = true;
+}
+
+void replace_file(const std::string& path, std::string_view content) {
+  PendingFile pending(path);
+  write_fully(pending.create().get(), content, pending.partial_path());
+  pending.publish();
 }
 
 }  // namespace lockstep

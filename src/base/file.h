@@ -1,11 +1,19 @@
-// Small text files that are whole or absent, and descriptors that close themselves.
+// Files: descriptors that close themselves, complete reads and writes at offsets, and files that appear under their
+// name only when they are complete (DESIGN, decision 10). This is the only place that syncs and renames a new file.
+//
+// A file that is being written has a partial name beside its final one, so that rename() is atomic. publish() syncs the
+// file, renames it and syncs the directory. Offsets and sizes are in bytes. Every failure is an Error that names the
+// file and the reason that the system gave; its code is an argument, since the remedy depends on what the file is.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <string>
 #include <string_view>
 
+#include "lockstep/error.h"
 #include "lockstep/handle.h"
 
 namespace lockstep {
@@ -17,17 +25,73 @@ struct DescriptorTraits {
 };
 using Descriptor = Handle<DescriptorTraits>;
 
-/// open(2) with these flags, O_CLOEXEC and mode 0666. Throws Error (system_call).
-Descriptor open_file(const std::string& path, int flags);
+/// The text of an errno value, safe to call in any thread.
+std::string system_text(int error_number);
 
-/// Writes `content` under a temporary name beside `path`, syncs it, renames it to `path` and syncs the directory.
-/// Throws Error (system_call); then `path` is as it was before.
-void replace_file(const std::string& path, std::string_view content);
+/// open(2) with these flags, O_CLOEXEC and mode 0666.
+Descriptor open_file(const std::string& path, int flags, ErrorCode code = ErrorCode::system_call);
+/// For reading. Throws where it is a folder or a device.
+Descriptor open_regular_file(const std::string& path, ErrorCode code = ErrorCode::system_call);
+std::uint64_t size_bytes(const Descriptor& file, const std::string& path);
 
-/// Writes all of `content` to the descriptor, as a rule with one write(). Throws Error (system_call) naming `path`.
+// ---- Reading and writing --------------------------------------------------------------------------------------------
+// `path` is for messages. A short read or write is an error.
+
+enum class ReadOutcome : std::uint8_t { complete, end_of_file, failed };
+/// Fills `target` from `offset`. Thread-safe, without allocation. `failed` leaves errno.
+ReadOutcome try_read_at(const Descriptor& file, std::span<std::byte> target, std::uint64_t offset);
+void read_at(const Descriptor& file, const std::string& path, std::span<std::byte> target, std::uint64_t offset,
+             ErrorCode code = ErrorCode::system_call);
+void write_at(const Descriptor& file, const std::string& path, std::span<const std::byte> bytes, std::uint64_t offset,
+              ErrorCode code = ErrorCode::system_call);
+/// Writes all of `content` at the descriptor's position, with a single write() unless the system interrupts it.
 void write_fully(int descriptor, std::string_view content, const std::string& path);
+void set_length(const Descriptor& file, const std::string& path, std::uint64_t length_bytes,
+                ErrorCode code = ErrorCode::system_call);
+void sync(const Descriptor& file, const std::string& path, ErrorCode code = ErrorCode::system_call);
 
-/// The whole file. Throws Error (system_call); also where it has more than `max_bytes`, as a device has.
+/// The whole file. Throws where it has more than `max_bytes`, as a device has.
 std::string read_file(const std::string& path, std::uint64_t max_bytes = std::numeric_limits<std::uint64_t>::max());
+
+// ---- Files that appear when they are complete -----------------------------------------------------------------------
+
+/// "PATH.partial": for a file that the processes of one job write together.
+std::string partial_name(const std::string& path);
+bool is_partial_name(const std::string& path);
+/// Syncs `partial`, renames it to `path` and syncs the directory.
+void publish(const std::string& partial, const std::string& path, ErrorCode code = ErrorCode::system_call);
+/// The same for a symbolic link, which cannot be synced itself.
+void publish_link(const std::string& partial, const std::string& path, ErrorCode code = ErrorCode::system_call);
+/// Does nothing where there is no such file. An error is printed.
+void remove_partial(const std::string& partial) noexcept;
+
+/// How a PendingFile calls its partial file. `fixed` is partial_name(path): the next attempt replaces what a crash
+/// left. `of_process` also contains the process id: several processes may write the same file at once, and the last to
+/// publish wins.
+enum class PartialName : std::uint8_t { fixed, of_process };
+
+/// A file that one process writes. The destructor removes what was not published.
+class PendingFile {
+ public:
+  explicit PendingFile(std::string path, PartialName name = PartialName::of_process,
+                       ErrorCode code = ErrorCode::system_call);
+  ~PendingFile();
+  PendingFile(const PendingFile&) = delete;
+  PendingFile& operator=(const PendingFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  const std::string& partial_path() const { return partial_path_; }
+  /// Creates the file under its partial name, or empties it.
+  Descriptor create() const;
+  void publish();
+
+ private:
+  std::string path_, partial_path_;
+  ErrorCode code_;
+  bool is_published_ = false;
+};
+
+/// Writes a small file as a whole. When this throws, `path` is as it was before.
+void replace_file(const std::string& path, std::string_view content);
 
 }  // namespace lockstep

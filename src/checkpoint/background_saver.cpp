@@ -14,33 +14,33 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kPoll{100};  // well below the watchdog's limit: nobody waits longer in a collective
-constexpr std::chrono::seconds kSayAgain{60};
-constexpr std::array<const char*, Saver::kPhases> kPhaseNames{"made", "written", "completed", "read for checksums",
-                                                              "named"};
+constexpr std::chrono::milliseconds kPoll{100};  // the longest wait in a collective, well below the watchdog's limit
+constexpr std::chrono::seconds kReportInterval{60};
+constexpr std::array<const char*, Saver::kPhases> kPhaseNames{"created", "written", "completed", "hashed", "renamed"};
 
-/// The tensors that a rank copies, and the elements that this takes.
-struct Part {
+/// The tensors that a rank copies, and the number of elements in them.
+struct Shard {
   std::vector<std::size_t> tensors;
-  std::size_t n_copied = 0, n_largest = 0;  // n_largest: of those that are unpacked into their canonical form
+  std::size_t n_copied = 0;
+  std::size_t n_largest = 0;  // of the largest tensor that is unpacked into its canonical form
 };
 
-Part part_of(const std::vector<TensorSource>& tensors, int rank, int size) {
-  Part part{.tensors = Saver("/", tensors, rank, size).tensors_of_part()};
-  for (const std::size_t i : part.tensors) {
-    part.n_copied += tensors[i].n_read();
-    if (tensors[i].unpack) part.n_largest = std::max(part.n_largest, tensors[i].n_canonical());
+Shard shard_of(const std::vector<TensorSource>& tensors, int rank, int size) {
+  Shard shard{.tensors = Saver("/", tensors, rank, size).tensors_of_shard()};
+  for (const std::size_t i : shard.tensors) {
+    shard.n_copied += tensors[i].n_read();
+    if (tensors[i].unpack) shard.n_largest = std::max(shard.n_largest, tensors[i].n_canonical());
   }
-  return part;
+  return shard;
 }
 
 }  // namespace
 
 BackgroundSaver::BackgroundSaver(std::vector<TensorSource> tensors, World& world)
     : tensors_(std::move(tensors)), world_(world), copies_(tensors_.size()) {
-  const Part part = part_of(tensors_, world.rank(), world.size());
-  for (const std::size_t i : part.tensors) copies_[i].resize(tensors_[i].n_read());
-  canonical_.resize(part.n_largest);
+  const Shard shard = shard_of(tensors_, world.rank(), world.size());
+  for (const std::size_t i : shard.tensors) copies_[i].resize(tensors_[i].n_read());
+  canonical_.resize(shard.n_largest);
   const SignalsBlocked blocked;  // inherited by the thread
   thread_ = std::thread([this] { run(); });
 }
@@ -48,19 +48,19 @@ BackgroundSaver::BackgroundSaver(std::vector<TensorSource> tensors, World& world
 BackgroundSaver::~BackgroundSaver() {
   {
     const std::lock_guard lock(mutex_);
-    ends_ = true;
+    is_ending_ = true;
   }
   changed_.notify_all();
   thread_.join();
 }
 
 std::size_t BackgroundSaver::copy_bytes(const std::vector<TensorSource>& tensors, int rank, int size) {
-  const Part part = part_of(tensors, rank, size);
-  return (part.n_copied + part.n_largest) * sizeof(float);
+  const Shard shard = shard_of(tensors, rank, size);
+  return (shard.n_copied + shard.n_largest) * sizeof(float);
 }
 
 void BackgroundSaver::start(const std::string& path, StateJson state, Hooks hooks) {
-  require(!is_running(), ErrorCode::internal, "a save was begun while another is running");
+  require(!is_running(), ErrorCode::internal, "a save was started while another one is running");
   for (std::size_t i = 0; i < tensors_.size(); ++i)
     if (!copies_[i].empty()) tensors_[i].read(copies_[i]);
   saver_.emplace(path, tensors_, world_.rank(), world_.size());
@@ -103,16 +103,16 @@ std::optional<BackgroundSaver::Outcome> BackgroundSaver::advance() {
 }
 
 BackgroundSaver::Outcome BackgroundSaver::wait() {
-  auto last_said = steady_clock::now();
+  auto last_report = steady_clock::now();
   while (true) {
     {
       std::unique_lock lock(mutex_);
       changed_.wait_for(lock, kPoll, [this] { return !outcome_.empty(); });
     }
     if (auto outcome = advance()) return *outcome;
-    if (steady_clock::now() - last_said < kSayAgain) continue;
-    last_said = steady_clock::now();
-    log::info("still waiting for {}, which is being {}", saver_->path(), kPhaseNames[static_cast<std::size_t>(phase_)]);
+    if (steady_clock::now() - last_report < kReportInterval) continue;
+    last_report = steady_clock::now();
+    log::info("Still waiting for {}, which is being {}", saver_->path(), kPhaseNames[static_cast<std::size_t>(phase_)]);
   }
 }
 
@@ -120,8 +120,8 @@ void BackgroundSaver::run() {
   const trace::ThreadRow row("checkpoint");
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return has_work_ || ends_; });
-    if (ends_) return;
+    changed_.wait(lock, [this] { return has_work_ || is_ending_; });
+    if (is_ending_) return;
     has_work_ = false;
     lock.unlock();
     std::string outcome = outcome_of_phase();

@@ -1,9 +1,9 @@
-// A save beside the training. start() copies this rank's part, which is all that training waits for; a thread of the
-// rank's own, which makes no MPI calls, then writes it in the phases of a Saver. Between two phases the ranks exchange
-// short texts (places, hashes), which their main threads do: advance(), when every rank's phase is done, which they
-// know from the flags of a step; or wait(), when there is nothing else to do.
+// A save in the background. Training waits only for start(), which copies this rank's shard. A thread of each rank,
+// which makes no MPI calls, then writes the shard in the phases of a Saver. Between two phases, the main threads
+// exchange short texts (offsets, hashes): with advance() once the phase is done on every rank, which they learn from
+// the flags of a step, or with wait() when there is nothing else to do.
 //
-// A save that fails on any rank ends on all of them with that rank's Error as its outcome, and leaves nothing behind.
+// A save that fails on any rank ends on all of them, with that rank's Error as its outcome, and leaves nothing behind.
 #pragma once
 
 #include <condition_variable>
@@ -23,34 +23,35 @@ namespace lockstep::checkpoint {
 
 class BackgroundSaver {
  public:
-  /// Takes the memory of the copy: copy_bytes().
+  /// Allocates the memory of the copy: copy_bytes().
   BackgroundSaver(std::vector<TensorSource> tensors, World& world);
-  /// Waits for the phase that runs. A save that is not over stays a partial file.
+  /// Waits for the current phase. A save that is not finished stays a partial file.
   ~BackgroundSaver();
   BackgroundSaver(const BackgroundSaver&) = delete;
   BackgroundSaver& operator=(const BackgroundSaver&) = delete;
 
-  /// What a rank's part takes: its tensors as they are stored, and the largest of them in canonical form.
+  /// Memory for a rank's shard: its tensors as they are stored, and the largest of them in canonical form.
   static std::size_t copy_bytes(const std::vector<TensorSource>& tensors, int rank, int size);
 
-  /// None may be running. `before` and `after` run in rank 0's thread, before the file is made and when it has its
-  /// name; what they throw fails the save.
+  /// Called in the thread of rank 0: `before` before the file is created, `after` once it has its final name. The save
+  /// fails if one of them throws.
   struct Hooks {
     std::function<void()> before, after;
   };
+  /// No other save may be running.
   void start(const std::string& path, StateJson state, Hooks hooks);
   bool is_running() const { return saver_.has_value(); }
-  /// This rank has finished the phase that was last begun.
+  /// Whether this rank has finished the current phase.
   bool phase_is_done() const;
 
-  /// The end of a save: no Error where the file is there, whole and durable.
+  /// The end of a save. Without an error, the file is complete and durable.
   struct Outcome {
     std::string path;
     std::optional<Error> error;
   };
-  /// Collective. Begins the next phase where all ranks have finished theirs; the outcome where it was the last.
+  /// Collective. Starts the next phase if all ranks have finished theirs. Returns the outcome after the last phase.
   std::optional<Outcome> advance();
-  /// Collective. Until the save is over, saying now and then what it waits for.
+  /// Collective. Waits until the save is finished, and reports once a minute what it waits for.
   Outcome wait();
 
  private:
@@ -58,23 +59,23 @@ class BackgroundSaver {
   void run();
   std::string outcome_of_phase();
   std::span<const float> canonical_copy(std::size_t tensor);
-  std::string finished_text() const;  // of this rank's phase; empty while it runs
+  std::string finished_text() const;  // result of this rank's phase; empty while it runs
 
   const std::vector<TensorSource> tensors_;
   World& world_;
-  std::vector<std::vector<float>> copies_;  // of this rank's tensors, as stored; the others' are empty
+  std::vector<std::vector<float>> copies_;  // of this rank's tensors, as stored; empty for the others
   std::vector<float> canonical_;            // one at a time
 
   std::optional<Saver> saver_;
   StateJson state_;
   Hooks hooks_;
   int phase_ = 0;
-  std::vector<std::string> results_;  // all ranks', of the phase before
+  std::vector<std::string> results_;  // of the previous phase, from all ranks
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  bool has_work_ = false, ends_ = false;
-  std::string outcome_;  // of the phase that the thread finished
+  bool has_work_ = false, is_ending_ = false;
+  std::string outcome_;  // of the last phase that the thread finished
   std::thread thread_;
 };
 

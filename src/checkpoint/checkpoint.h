@@ -1,11 +1,12 @@
-// Checkpoints: HDF5 files whose content is canonical (row-major, fp32 masters, no padding, no time, host, path or rank
-// count), written by all ranks together, named by rename when whole and synced (DESIGN, decisions 8 to 10).
+// Checkpoints: HDF5 files with canonical content (row-major, fp32 masters, no padding, no time, host, path or rank
+// count). All ranks write a file together, and it is renamed to its final name when it is complete and synced (DESIGN,
+// decisions 8 to 10).
 //
-// File: a 4 KiB HDF5 user block (user_block.h: the mark, the format version, the hash of the list of the hashes of the
-// file's 16 MiB blocks), then /parameters/NAME, /optimizer/STATE/NAME, /statistics/NAME (running mean and variance),
-// contiguous, little-endian fp32, in the order of their names, and the group /state with the attribute `json`. Each
-// data set carries as attribute `xxh3` the hash of the list of the hashes of its 16 MiB pieces. Hashes are xxh3, 64
-// bits.
+// A file consists of a 4 KiB HDF5 user block (user_block.h: magic number, format version, and the hash of the list of
+// the hashes of the file's 16 MiB blocks); the data sets /parameters/NAME, /optimizer/STATE/NAME and /statistics/NAME
+// (running mean and variance), which are contiguous, little-endian fp32 and sorted by name; and the group /state with
+// the attribute `json`. The attribute `xxh3` of each data set is the hash of the list of the hashes of its 16 MiB
+// blocks. Hashes are xxh3 with 64 bits.
 #pragma once
 
 #include <cstdint>
@@ -24,19 +25,21 @@ namespace lockstep::checkpoint {
 inline constexpr int kFormatVersion = 1;  // of the file: user block, hashes, groups, attributes
 inline constexpr int kLayoutVersion = 1;  // of the tensors: their names and what each dimension means
 
-/// One fp32 tensor to save. `path` is the data set's name, "/parameters/layer1.0.conv1.weight". It is read as it is
-/// stored, which is one copy of memory, and made canonical afterwards, by any thread.
+/// One fp32 tensor to save. `path` is the name of the data set, "/parameters/layer1.0.conv1.weight". The tensor is read
+/// in the layout in which it is stored, which is a single copy, and any thread can convert it to the canonical layout
+/// afterwards.
 struct TensorSource {
   std::string path;
   Shape shape;
-  std::function<void(std::span<float> stored)> read;  // fills it; called only for tensors of this rank's part
-  std::size_t n_stored = 0;                           // elements that read() gives; 0: those of the shape
-  std::function<void(std::span<const float> stored, std::span<float> canonical)> unpack = {};  // null: read() gave it
+  std::function<void(std::span<float> stored)> read;  // fills it; called only for tensors in this rank's shard
+  std::size_t n_stored = 0;                           // elements that read() fills; 0: those of the shape
+  std::function<void(std::span<const float> stored, std::span<float> canonical)> unpack =
+      {};  // null: the stored layout is canonical
 
   std::size_t n_canonical() const { return static_cast<std::size_t>(shape.n_elements()); }
   std::size_t n_read() const { return n_stored > 0 ? n_stored : n_canonical(); }
 };
-/// Both at once.
+/// Reads and unpacks it.
 std::vector<float> read_canonical(const TensorSource& source);
 struct TensorTarget {
   std::string path;
@@ -44,18 +47,18 @@ struct TensorTarget {
   std::function<void(std::span<const float> canonical)> write;
 };
 
-/// What is not a tensor, as JSON. Keys: format_version, model (family, depth, stem, classes), precision, step, epoch,
-/// samples, global_batch, seed, steps_per_epoch, configuration (what the learning depends on), epoch_sums
-/// (loss, correct, samples of the epoch so far), quality (of this checkpoint: greater is better; null: not measured),
-/// and where gradients are scaled loss_scale (scale, good_steps).
+/// Everything that is not a tensor, as JSON. Keys: format_version, model (family, depth, stem, classes), precision,
+/// step, epoch, samples, global_batch, seed, steps_per_epoch, configuration (the keys that affect what is learned),
+/// epoch_sums (loss, correct, samples of the epoch so far), quality (of this checkpoint: greater is better; null: not
+/// measured), and where gradients are scaled loss_scale (scale, good_steps).
 using StateJson = nlohmann::json;
 
-/// Collective. Writes to a temporary name beside `path`, syncs, renames, syncs the directory. Each rank writes 1/size
-/// of the bytes. Throws on every rank when any rank failed; then no file of that name has appeared.
+/// Collective. Each rank writes 1/size of the bytes. If a rank fails, all ranks throw, and no file of that name
+/// appears.
 void save(const std::string& path, const std::vector<TensorSource>& tensors, const StateJson& state, World& world);
 
-/// Checks header, structure and shapes, then gives each wanted tensor, whose checksum held. Throws naming what is
-/// damaged, missing or of another shape. Not collective: every rank reads the file, once.
+/// Checks user block, structure and shapes, then passes on each requested tensor after checking its checksum. Throws an
+/// Error that names what is damaged, missing or has another shape. Not collective: every rank reads the file, once.
 StateJson load(const std::string& path, const std::vector<TensorTarget>& tensors);
 
 /// The whole file in memory, for export, diff and info.
@@ -69,33 +72,34 @@ struct LoadedFile {
 };
 LoadedFile load_all(const std::string& path);
 
-/// Sound or not: the sentence says what is damaged.
+/// The sentence tells what is damaged, if anything is.
 struct Verdict {
   bool good = false;
-  ErrorCode code = ErrorCode::checkpoint_damaged;  // where it is not good
+  ErrorCode code = ErrorCode::checkpoint_damaged;  // if it is not good
   std::string sentence;
   std::int64_t step = -1;
 };
 Verdict verify(const std::string& path);
 
-/// directory/*.h5 with sound header, structure and step, the greatest step first. Tensors are not read: their checksums
-/// are checked as they are loaded. The others are named in the log. Not collective: rank 0 calls it and broadcasts.
+/// The files directory/*.h5 with sound user block, structure and step, the greatest step first. Tensors are not read:
+/// their checksums are checked when they are loaded. Files that are not sound are named in the log. Not collective:
+/// rank 0 calls it and broadcasts.
 struct Candidates {
   std::vector<std::string> paths;
   int n_bad = 0;
 };
 Candidates newest_first(const std::string& directory);
 
-/// Which checkpoints stay, besides those that links in the directory name (`latest`, `best`).
+/// Which checkpoints are kept, besides those that the links in the directory point to (`latest`, `best`).
 struct Retention {
-  int keep = 0;                 // the newest; 0: all
-  std::int64_t keep_every = 0;  // steps: those of its multiples; 0: none
+  int keep = 0;                 // number of newest checkpoints; 0: all
+  std::int64_t keep_every = 0;  // steps that are multiples of it are kept too; 0: none
 };
-/// Removes the others. Files whose step cannot be read are left alone.
+/// Removes all other checkpoints. Files whose step cannot be read are left alone.
 void prune(const std::string& directory, const Retention& retention);
-/// Removes what interrupted saves left; the names.
+/// Removes what interrupted saves left. Returns the names.
 std::vector<std::string> remove_partials(const std::string& directory);
-/// Makes the relative link directory/name -> target's file name, replacing it by rename.
+/// Creates the relative link directory/name -> file name of target; an existing link is replaced by rename.
 void set_link(const std::string& directory, const std::string& name, const std::string& target);
 
 }  // namespace lockstep::checkpoint

@@ -1,12 +1,12 @@
-// A directory of checkpoints: which one is the newest, which ones go, and the links that name some of them.
+// A directory of checkpoints: finds the newest one, removes old ones, and maintains the links.
 #include <algorithm>
 #include <filesystem>
 #include <set>
 #include <system_error>
 #include <utility>
 
+#include "base/file.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/file.h"
 #include "checkpoint/reader.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
@@ -32,7 +32,7 @@ std::vector<fs::directory_entry> entries_of(const std::string& directory) {
   return entries;
 }
 
-/// The files whose metadata is sound, the newest first. Their steps cost no reading of tensors.
+/// The files whose metadata is sound, the newest first. Tensors are not read.
 template <typename OnBad>
 std::vector<Candidate> candidates(const std::string& directory, OnBad on_bad) {
   std::vector<Candidate> found;
@@ -41,7 +41,7 @@ std::vector<Candidate> candidates(const std::string& directory, OnBad on_bad) {
     if (entry.path().extension() != ".h5" || entry.is_symlink(error) || !entry.is_regular_file(error)) continue;
     try {
       Reader reader(entry.path().string());
-      require(reader.step() >= 0, ErrorCode::checkpoint_damaged, "{} does not say its step", reader.path());
+      require(reader.step() >= 0, ErrorCode::checkpoint_damaged, "{} does not contain its step", reader.path());
       found.push_back({reader.step(), reader.path()});
     } catch (const Error& bad) {
       on_bad(bad);
@@ -70,7 +70,7 @@ void prune(const std::string& directory, const Retention& retention) {
     std::error_code error;
     if (entry.is_symlink(error)) linked.insert(fs::read_symlink(entry.path(), error).filename().string());
   }
-  // A file whose step cannot be read is not known to be an old checkpoint, and is left for a person to look at.
+  // A file whose step cannot be read may not be an old checkpoint, so it is left alone.
   const auto found = candidates(directory, [](const Error&) {});
   for (std::size_t i = static_cast<std::size_t>(retention.keep); i < found.size(); ++i) {
     if (linked.contains(fs::path(found[i].path).filename().string())) continue;
@@ -100,8 +100,8 @@ void set_link(const std::string& directory, const std::string& name, const std::
   std::error_code error;
   fs::remove(partial, error);  // what an interrupted call left
   fs::create_symlink(fs::path(target).filename(), partial, error);
-  require(!error, ErrorCode::checkpoint_write, "cannot make the link {}: {}", link.string(), error.message());
-  publish_file(link.string());
+  require(!error, ErrorCode::checkpoint_write, "cannot create the link {}: {}", link.string(), error.message());
+  publish_link(partial, link.string(), ErrorCode::checkpoint_write);
 }
 
 }  // namespace lockstep::checkpoint

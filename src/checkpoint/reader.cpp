@@ -22,7 +22,9 @@ std::string join(const std::vector<std::string>& items) {
 }  // namespace
 
 Reader::Reader(std::string path)
-    : path_(std::move(path)), file_(open_to_read(path_)), header_(read_user_block(file_, path_)) {}
+    : path_(std::move(path)),
+      file_(open_regular_file(path_, ErrorCode::checkpoint_not_found)),
+      header_(read_user_block(file_, path_)) {}
 
 void Reader::check_blocks() {
   if (blocks_checked_) return;
@@ -101,7 +103,7 @@ void Reader::read(const TensorEntry& tensor, std::span<float> values) const {
   require(values.size_bytes() == tensor.size_bytes(), ErrorCode::internal, "{} has {} bytes, {} were asked for",
           tensor.path, tensor.size_bytes(), values.size_bytes());
   const auto bytes = std::as_writable_bytes(values);
-  read_at(file_, path_, bytes, tensor.offset);
+  read_at(file_, path_, bytes, tensor.offset, ErrorCode::checkpoint_damaged);
   require(digest_bytes(bytes) == tensor.hash, ErrorCode::checkpoint_damaged, "{} is damaged in {} (bytes {} to {})",
           path_, tensor.path, tensor.offset, tensor.offset + tensor.size_bytes() - 1);
 }

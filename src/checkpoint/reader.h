@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "base/file.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/file.h"
-#include "checkpoint/hdf5_file.h"
+#include "checkpoint/structure.h"
 #include "checkpoint/user_block.h"
 
 namespace lockstep::checkpoint {

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/file.h"
+#include "base/file.h"
 #include "lockstep/error.h"
 
 namespace lockstep::checkpoint {
@@ -186,34 +186,30 @@ void write_safetensors(const std::string& path, const std::vector<NamedTensor>& 
   const auto header_bytes = static_cast<std::uint64_t>(header.size());
   const std::uint64_t data_begin = sizeof header_bytes + header_bytes;
 
-  const std::string name = partial_name(path);
-  const Descriptor file = create_file(name);
-  try {
-    write_at(file, name, std::as_bytes(std::span(&header_bytes, 1)), 0);
-    write_at(file, name, std::as_bytes(std::span(header)), sizeof header_bytes);
-    for (std::size_t i = 0; i < tensors.size(); ++i)
-      write_at(file, name, bytes_of(tensors[i]), data_begin + offsets[i]);
-    synchronize(file, name);
-    publish_file(path);
-  } catch (...) {
-    remove_partial(path);
-    throw;
-  }
+  PendingFile pending(path, PartialName::fixed, ErrorCode::checkpoint_write);
+  const Descriptor file = pending.create();
+  const auto write = [&](std::span<const std::byte> bytes, std::uint64_t offset) {
+    write_at(file, pending.partial_path(), bytes, offset, ErrorCode::checkpoint_write);
+  };
+  write(std::as_bytes(std::span(&header_bytes, 1)), 0);
+  write(std::as_bytes(std::span(header)), sizeof header_bytes);
+  for (std::size_t i = 0; i < tensors.size(); ++i) write(bytes_of(tensors[i]), data_begin + offsets[i]);
+  pending.publish();
 }
 
 std::vector<NamedTensor> read_safetensors(const std::string& path) {
   const auto damaged = ErrorCode::model_file_damaged;
-  const Descriptor file = open_to_read(path);
+  const Descriptor file = open_regular_file(path, ErrorCode::checkpoint_not_found);
   const std::uint64_t file_bytes = size_bytes(file, path);
   std::uint64_t header_bytes = 0;
   require(file_bytes >= sizeof header_bytes, damaged, "{} is not a safetensors file: it has {} bytes", path,
           file_bytes);
-  read_at(file, path, std::as_writable_bytes(std::span(&header_bytes, 1)), 0);
+  read_at(file, path, std::as_writable_bytes(std::span(&header_bytes, 1)), 0, damaged);
   require(header_bytes <= kMaxHeaderBytes && header_bytes <= file_bytes - sizeof header_bytes, damaged,
           "{} is not a safetensors file, or cut: its header should have {} bytes, the file has {}", path, header_bytes,
           file_bytes);
   std::string text(header_bytes, '\0');
-  read_at(file, path, std::as_writable_bytes(std::span(text)), sizeof header_bytes);
+  read_at(file, path, std::as_writable_bytes(std::span(text)), sizeof header_bytes, damaged);
   const Json header = Json::parse(text, nullptr, false);
   require(header.is_object(), damaged, "{} is not a safetensors file, or damaged: its header is not a JSON object",
           path);
@@ -228,7 +224,7 @@ std::vector<NamedTensor> read_safetensors(const std::string& path) {
   std::vector<std::byte> bytes;
   for (const Entry& entry : entries) {
     bytes.resize(entry.end - entry.begin);
-    read_at(file, path, bytes, data_begin + entry.begin);
+    read_at(file, path, bytes, data_begin + entry.begin, damaged);
     tensors.push_back({entry.name, entry.shape, to_floats(entry.dtype, bytes)});
   }
   return tensors;

@@ -1,16 +1,20 @@
 #include "checkpoint/saver.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "checkpoint/file.h"
+#include "base/file.h"
 #include "checkpoint/user_block.h"
 #include "lockstep/error.h"
 
 namespace lockstep::checkpoint {
 namespace {
+
+constexpr auto kWriteError = ErrorCode::checkpoint_write;
 
 using Numbers = std::vector<std::uint64_t>;
 
@@ -20,7 +24,7 @@ std::string pack(const Numbers& numbers) {
 
 Numbers unpack(std::string_view text, std::size_t n) {
   require(text.size() == n * sizeof(std::uint64_t), ErrorCode::internal,
-          "ranks of a save disagree: {} bytes came where {} numbers were expected", text.size(), n);
+          "the ranks of a save disagree: {} bytes arrived, {} numbers were expected", text.size(), n);
   Numbers numbers(n);
   if (n > 0) std::memcpy(numbers.data(), text.data(), text.size());
   return numbers;
@@ -46,8 +50,8 @@ Saver::Saver(std::string path, const std::vector<TensorSource>& tensors, int ran
     const TensorSource& tensor = tensors[i];
     require(tensor.path.size() > 1 && tensor.path[0] == '/', ErrorCode::internal,
             "\"{}\" is not a name in a checkpoint", tensor.path);
-    require(tensor.shape.n_elements() > 0, ErrorCode::checkpoint_mismatch, "{} has no element: {}", tensor.path,
-            tensor.shape.text());
+    require(tensor.shape.n_elements() > 0, ErrorCode::checkpoint_mismatch, "{} has no elements: its shape is {}",
+            tensor.path, tensor.shape.text());
     require(entries_.empty() || entries_.back().path != tensor.path, ErrorCode::internal, "{} was given twice",
             tensor.path);
     entries_.push_back({tensor.path, tensor.shape, 0, 0});
@@ -59,20 +63,21 @@ Saver::Saver(std::string path, const std::vector<TensorSource>& tensors, int ran
     const std::uint64_t n_bytes = entries_[e].size_bytes();
     for (std::uint64_t begin = 0; begin < n_bytes; begin += kHashBlockBytes) {
       const std::uint64_t end = std::min(begin + kHashBlockBytes, n_bytes);
-      // The rank in whose share the piece's middle lies. Doubles are exact enough: any assignment gives the same file.
+      // The rank in whose shard the middle of the block lies. Doubles are exact enough: every assignment results in the
+      // same file.
       const double middle = static_cast<double>(before) + static_cast<double>(end - begin) / 2;
       const int owner = static_cast<int>(middle * size_ / static_cast<double>(total));
-      pieces_.push_back({e, begin, end, std::min(owner, size_ - 1)});
+      blocks_.push_back({e, begin, end, std::min(owner, size_ - 1)});
       before += end - begin;
     }
   }
 }
 
-std::vector<std::size_t> Saver::tensors_of_part() const {
+std::vector<std::size_t> Saver::tensors_of_shard() const {
   std::vector<std::size_t> tensors;
-  for (const Piece& piece : pieces_)
-    if (piece.rank == rank_ && (tensors.empty() || tensors.back() != position_[piece.entry]))
-      tensors.push_back(position_[piece.entry]);
+  for (const Block& block : blocks_)
+    if (block.rank == rank_ && (tensors.empty() || tensors.back() != position_[block.entry]))
+      tensors.push_back(position_[block.entry]);
   return tensors;
 }
 
@@ -83,7 +88,7 @@ std::string Saver::run_phase(int phase, const std::vector<std::string>& before, 
     case 0:
       return first ? create(state) : "";
     case 1:
-      return write_part(before.at(0), read);
+      return write_shard(before.at(0), read);
     case 2:
       return first ? write_metadata(before) : "";
     case 3:
@@ -97,11 +102,11 @@ std::string Saver::run_phase(int phase, const std::vector<std::string>& before, 
 }
 
 std::string Saver::create(const StateJson& state) {
-  const Descriptor file = create_file(partial_name(path_));
+  const Descriptor file = open_file(partial_name(path_), O_RDWR | O_CREAT | O_TRUNC, kWriteError);
   const std::string text = state_text(state);
   std::uint64_t total = kUserBlockBytes + metadata_allowance_bytes(entries_, text);
   for (const TensorEntry& entry : entries_) total += entry.size_bytes();
-  set_length(file, partial_name(path_), total);  // a limit on file sizes is met here, before any work
+  set_length(file, partial_name(path_), total, kWriteError);  // a limit on file sizes fails here, before any work
 
   image_ = std::make_unique<MetadataImage>(entries_, text);
   Numbers places;
@@ -109,63 +114,64 @@ std::string Saver::create(const StateJson& state) {
   return pack(places);
 }
 
-std::string Saver::write_part(std::string_view places, const TensorReader& read) const {
+std::string Saver::write_shard(std::string_view places, const TensorReader& read) const {
   const Numbers offsets = unpack(places, entries_.size());
   const std::string name = partial_name(path_);
-  const Descriptor file = open_to_write(name);
+  const Descriptor file = open_file(name, O_RDWR, kWriteError);
   Numbers hashes;
   std::span<const std::byte> bytes;
   std::size_t loaded = entries_.size();
-  for (const Piece& piece : pieces_) {
-    if (piece.rank != rank_) continue;
-    if (loaded != piece.entry) {
-      bytes = std::as_bytes(read(position_[piece.entry]));
-      require(bytes.size() == entries_[piece.entry].size_bytes(), ErrorCode::internal, "{} gave {} bytes, not {}",
-              entries_[piece.entry].path, bytes.size(), entries_[piece.entry].size_bytes());
-      loaded = piece.entry;
+  for (const Block& block : blocks_) {
+    if (block.rank != rank_) continue;
+    if (loaded != block.entry) {
+      bytes = std::as_bytes(read(position_[block.entry]));
+      require(bytes.size() == entries_[block.entry].size_bytes(), ErrorCode::internal, "{} has {} bytes instead of {}",
+              entries_[block.entry].path, bytes.size(), entries_[block.entry].size_bytes());
+      loaded = block.entry;
     }
-    const auto part = bytes.subspan(piece.begin, piece.end - piece.begin);
-    hashes.push_back(hash_bytes(part));
-    write_at(file, name, part, offsets[piece.entry] + piece.begin);
+    const auto content = bytes.subspan(block.begin, block.end - block.begin);
+    hashes.push_back(hash_bytes(content));
+    write_at(file, name, content, offsets[block.entry] + block.begin, kWriteError);
   }
-  synchronize(file, name);
+  sync(file, name, kWriteError);
   return pack(hashes);
 }
 
 std::string Saver::write_metadata(const std::vector<std::string>& hashes) {
-  std::string joined;  // ranks hold runs, in order, so the pieces are in order too
+  std::string joined;  // the ranks hold consecutive blocks, so the blocks are in order
   for (const std::string& text : hashes) joined += text;
-  const Numbers pieces = unpack(joined, pieces_.size());
+  const Numbers block_hashes = unpack(joined, blocks_.size());
   Numbers tensor_hashes;
-  for (std::size_t i = 0; i < pieces_.size();) {
+  for (std::size_t i = 0; i < blocks_.size();) {
     std::size_t end = i;
-    while (end < pieces_.size() && pieces_[end].entry == pieces_[i].entry) ++end;
-    tensor_hashes.push_back(hash_list(std::span(pieces).subspan(i, end - i)));
+    while (end < blocks_.size() && blocks_[end].entry == blocks_[i].entry) ++end;
+    tensor_hashes.push_back(hash_list(std::span(block_hashes).subspan(i, end - i)));
     i = end;
   }
   image_->finish(tensor_hashes);
 
   const std::string name = partial_name(path_);
-  const Descriptor file = open_to_write(name);
-  set_length(file, name, image_->file_bytes());
+  const Descriptor file = open_file(name, O_RDWR, kWriteError);
+  set_length(file, name, image_->file_bytes(), kWriteError);
   const auto ranges = image_->metadata_ranges();
   for (const auto& range : ranges) {
     const std::vector<std::byte> bytes = image_->read(range);
-    write_at(file, name, bytes, range.begin);
-    // Known to readers only where HDF5 put all metadata into one place, which its block size is chosen for.
+    write_at(file, name, bytes, range.begin, kWriteError);
+    // Readers can use it only where HDF5 put all metadata into one place, for which its block size is chosen.
     if (ranges.size() == 1) {
       metadata_end_ = range.end;
       metadata_hash_ = digest_bytes(bytes);
     }
   }
-  synchronize(file, name);
+  sync(file, name, kWriteError);
   return pack({image_->file_bytes()});
 }
 
 std::string Saver::hash_blocks(std::string_view length) const {
   const std::uint64_t file_bytes = unpack(length, 1)[0];
   const std::string name = partial_name(path_);
-  const Descriptor file = open_to_read(name);  // anew: a network file system shows what others wrote before the opening
+  // Opened again: a network file system shows what other ranks wrote before the file was opened.
+  const Descriptor file = open_file(name, O_RDONLY, kWriteError);
   const std::uint64_t n_blocks = n_hash_blocks(file_bytes - kUserBlockBytes);
   std::vector<std::byte> buffer;
   Numbers hashes;
@@ -193,15 +199,14 @@ void Saver::publish(const std::vector<std::string>& blocks) {
   header.digest = hash_list(header.block_hashes);
 
   const std::string name = partial_name(path_);
-  const Descriptor file = open_to_write(name);
-  write_at(file, name, encode(header), 0);
-  synchronize(file, name);
-  publish_file(path_);
+  const Descriptor file = open_file(name, O_RDWR, kWriteError);
+  write_at(file, name, encode(header), 0, kWriteError);
+  lockstep::publish(name, path_, kWriteError);
 }
 
 void Saver::discard() noexcept {
   image_.reset();
-  remove_partial(path_);
+  remove_partial(partial_name(path_));
 }
 
 }  // namespace lockstep::checkpoint

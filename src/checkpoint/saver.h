@@ -1,15 +1,15 @@
-// A save divided into phases that are each local to a rank, so that whoever drives them chooses when ranks tell each
-// other what a phase returned: save() at once; the BackgroundSaver between two steps of the training, giving
-// write_part() copies instead of the tensors.
+// A save divided into phases that are each local to a rank. The caller decides when ranks exchange what a phase
+// returned: save() does so at once; the BackgroundSaver does so between two steps of the training, and passes copies of
+// the tensors to write_shard().
 //
 //   rank 0      places = create(state)                       -> to all
-//   each rank   hashes = write_part(places, read)            -> to rank 0
+//   each rank   hashes = write_shard(places, read)            -> to rank 0
 //   rank 0      length = write_metadata(hashes of all ranks) -> to all
 //   each rank   blocks = hash_blocks(length)                 -> to rank 0
 //   rank 0      publish(blocks of all ranks)
 //
-// A phase that throws ends the save: rank 0 then calls discard(). A rank's part is a run of whole 16 MiB pieces of the
-// tensors in the order of their names, about 1/size of the bytes.
+// A phase that throws ends the save: rank 0 then calls discard(). A rank's shard consists of consecutive 16 MiB blocks
+// of the tensors in the order of their names, about 1/size of the bytes.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/hdf5_file.h"
+#include "checkpoint/structure.h"
 
 namespace lockstep::checkpoint {
 
@@ -30,27 +30,28 @@ using TensorReader = std::function<std::span<const float>(std::size_t tensor)>;
 
 class Saver {
  public:
-  /// Throws when a name is given twice or a tensor has no element.
+  /// Throws when a name is given twice or a tensor has no elements.
   Saver(std::string path, const std::vector<TensorSource>& tensors, int rank, int size);
 
   const std::string& path() const { return path_; }
-  /// Which of `tensors` this rank's part touches, in the order in which write_part() asks for them.
-  std::vector<std::size_t> tensors_of_part() const;
+  /// The indices of the tensors in this rank's shard, in the order in which write_shard() asks for them.
+  std::vector<std::size_t> tensors_of_shard() const;
 
   static constexpr int kPhases = 5;
-  /// The phase of that number, from what all ranks' phase before it returned.
+  /// Runs the phase of that number. `before`: what the phase before it returned on all ranks.
   std::string run_phase(int phase, const std::vector<std::string>& before, const StateJson& state,
                         const TensorReader& read);
   void discard() noexcept;
 
  private:
   std::string create(const StateJson& state);
-  std::string write_part(std::string_view places, const TensorReader& read) const;
+  std::string write_shard(std::string_view places, const TensorReader& read) const;
   std::string write_metadata(const std::vector<std::string>& hashes);
   std::string hash_blocks(std::string_view length) const;
   void publish(const std::vector<std::string>& blocks);
 
-  struct Piece {
+  /// At most 16 MiB of one tensor, which one rank writes and hashes.
+  struct Block {
     std::size_t entry = 0;             // in entries_
     std::uint64_t begin = 0, end = 0;  // bytes of the tensor
     int rank = 0;
@@ -61,7 +62,7 @@ class Saver {
   int size_ = 1;
   std::vector<TensorEntry> entries_;      // in the order of their names
   std::vector<std::size_t> position_;     // of an entry's tensor in the caller's list
-  std::vector<Piece> pieces_;             // of all ranks, in order
+  std::vector<Block> blocks_;             // of all ranks, in order
   std::unique_ptr<MetadataImage> image_;  // rank 0, from create() on
   std::uint64_t metadata_end_ = 0;
   std::uint64_t metadata_hash_ = 0;

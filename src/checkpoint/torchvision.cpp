@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "checkpoint/state_group.h"
+
 namespace lockstep::checkpoint {
 namespace {
 
@@ -14,9 +16,9 @@ constexpr std::string_view kRunningMean = "running_mean", kRunningVariance = "ru
 std::vector<NamedTensor> to_torchvision(LoadedFile file, std::int64_t step) {
   std::vector<NamedTensor> out;
   for (LoadedTensor& tensor : file.tensors) {
-    const bool parameter = tensor.path.starts_with(kParameters);
-    if (!parameter && !tensor.path.starts_with(kStatistics)) continue;
-    const std::string name = tensor.path.substr(std::string_view(parameter ? kParameters : kStatistics).size());
+    const auto group = group_of(tensor.path);
+    if (group != StateGroup::parameters && group != StateGroup::statistics) continue;
+    const std::string name = tensor_name(tensor.path);
     if (name.ends_with(kRunningMean)) {
       const std::string layer = name.substr(0, name.size() - kRunningMean.size());
       out.push_back({layer + std::string(kCounter), Shape{}, {static_cast<float>(step)}});
@@ -30,9 +32,9 @@ LoadedFile from_torchvision(std::vector<NamedTensor> tensors) {
   LoadedFile out;
   for (NamedTensor& tensor : tensors) {
     if (tensor.name.ends_with(kCounter)) continue;
-    const bool statistic = tensor.name.ends_with(kRunningMean) || tensor.name.ends_with(kRunningVariance);
-    out.tensors.push_back(
-        {(statistic ? kStatistics : kParameters) + tensor.name, tensor.shape, std::move(tensor.values)});
+    const bool is_statistic = tensor.name.ends_with(kRunningMean) || tensor.name.ends_with(kRunningVariance);
+    const StateGroup group = is_statistic ? StateGroup::statistics : StateGroup::parameters;
+    out.tensors.push_back({tensor_path(group, tensor.name), tensor.shape, std::move(tensor.values)});
   }
   std::ranges::sort(out.tensors, {}, &LoadedTensor::path);
   return out;

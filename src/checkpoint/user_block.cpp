@@ -1,7 +1,5 @@
 #include "checkpoint/user_block.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -14,8 +12,6 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "checkpoints are little-endian and written without swapping");
 
-constexpr std::string_view kMagic = "LOCKSTEP";
-constexpr std::string_view kImageSetMagic = "LOCKSTEP-IMAGES";  // of src/data/seal.h, which begins alike
 constexpr std::size_t kVersionAt = 8, kBlockSizeAt = 12, kFileBytesAt = 16, kHashBlockAt = 24, kDigestAt = 32,
                       kMetadataEndAt = 40, kMetadataHashAt = 48, kListedAt = 56, kListAt = 64,
                       kOwnHashAt = kUserBlockBytes - 8;
@@ -41,7 +37,7 @@ std::uint64_t own_hash(const Block& block) { return hash_bytes(std::span(block).
 
 std::array<std::byte, kUserBlockBytes> encode(const UserBlock& block) {
   Block out{};
-  std::memcpy(out.data(), kMagic.data(), kMagic.size());
+  std::memcpy(out.data(), hdf5::kCheckpointMagic.data(), hdf5::kCheckpointMagic.size());
   put(out, kVersionAt, block.version);
   put(out, kBlockSizeAt, static_cast<std::uint32_t>(kUserBlockBytes));
   put(out, kFileBytesAt, block.file_bytes);
@@ -62,30 +58,33 @@ UserBlock read_user_block(const Descriptor& file, const std::string& path) {
   require(length > 0, ErrorCode::checkpoint_damaged, "{} is empty", path);
 
   Block block{};
-  read_at(file, path, std::span(block).first(std::min(length, kUserBlockBytes)), 0);
-  require(std::memcmp(block.data(), kImageSetMagic.data(), kImageSetMagic.size()) != 0, ErrorCode::checkpoint_foreign,
-          "{} is a data set of images, not a checkpoint", path);
-  if (std::memcmp(block.data(), kMagic.data(), kMagic.size()) != 0) {
-    static constexpr unsigned char kHdf5Magic[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
-    const bool hdf5 = std::memcmp(block.data(), kHdf5Magic, sizeof kHdf5Magic) == 0;
-    fail(ErrorCode::checkpoint_foreign, "{} is not a checkpoint of Lockstep: it does not begin with \"{}\"{}", path,
-         kMagic, hdf5 ? "; it is an HDF5 file of another program" : "");
-  }
-  require(length >= kUserBlockBytes, ErrorCode::checkpoint_damaged, "{} is cut: it has {} bytes, its header alone {}",
-          path, length, kUserBlockBytes);
-  require(get<std::uint64_t>(block, kOwnHashAt) == own_hash(block), ErrorCode::checkpoint_damaged,
-          "{} is damaged in its header (bytes 0 to {}): its checksum does not hold", path, kUserBlockBytes - 1);
+  const auto head = std::span(block).first(std::min(length, kUserBlockBytes));
+  read_at(file, path, head, 0, ErrorCode::checkpoint_damaged);
+  const hdf5::FileKind kind = hdf5::kind_of(head);
+  require(kind != hdf5::FileKind::images, ErrorCode::checkpoint_foreign, "{} is a data set of images, not a checkpoint",
+          path);
+  require(kind == hdf5::FileKind::checkpoint, ErrorCode::checkpoint_foreign,
+          "{} is not a checkpoint of Lockstep: it does not begin with \"{}\"{}", path, hdf5::kCheckpointMagic,
+          kind == hdf5::FileKind::plain_hdf5 ? "; it is an HDF5 file of another program" : "");
+  require(length >= kUserBlockBytes, ErrorCode::checkpoint_damaged,
+          "{} is truncated: it has {} bytes, but its user block alone has {}", path, length, kUserBlockBytes);
 
   UserBlock out;
   out.version = get<std::uint32_t>(block, kVersionAt);
-  require(out.version == kFormatVersion, ErrorCode::checkpoint_version,
-          "{} has format {}, this program reads format {}", path, out.version, kFormatVersion);
   out.file_bytes = get<std::uint64_t>(block, kFileBytesAt);
-  require(out.file_bytes == length, ErrorCode::checkpoint_damaged, "{} is {}: it should have {} bytes and has {}", path,
-          length < out.file_bytes ? "cut" : "too long", out.file_bytes, length);
+  constexpr std::array<std::uint64_t, 1> kKnownVersions{kFormatVersion};
+  hdf5::check_user_block(path, std::span(block).first(kOwnHashAt),
+                         {.stored_hash = get<std::uint64_t>(block, kOwnHashAt),
+                          .version = out.version,
+                          .known_versions = kKnownVersions,
+                          .recorded_bytes = out.file_bytes,
+                          .file_bytes = length},
+                         {.damaged = ErrorCode::checkpoint_damaged,
+                          .unknown_version = ErrorCode::checkpoint_version,
+                          .truncated = ErrorCode::checkpoint_damaged});
   require(get<std::uint32_t>(block, kBlockSizeAt) == kUserBlockBytes &&
               get<std::uint64_t>(block, kHashBlockAt) == kHashBlockBytes,
-          ErrorCode::checkpoint_damaged, "{} is damaged: its block sizes are not those of format {}", path,
+          ErrorCode::checkpoint_damaged, "{} is damaged: its block sizes are not those of format version {}", path,
           kFormatVersion);
   out.digest = get<std::uint64_t>(block, kDigestAt);
   out.metadata_end = get<std::uint64_t>(block, kMetadataEndAt);
@@ -94,13 +93,12 @@ UserBlock read_user_block(const Descriptor& file, const std::string& path) {
   const bool sizes_fit =
       out.metadata_end <= length &&
       (n_listed == 0 || (n_listed <= kMaxListed && n_listed == n_hash_blocks(length - kUserBlockBytes)));
-  require(sizes_fit, ErrorCode::checkpoint_damaged, "{} is damaged: its header tells of more than the file has", path);
+  require(sizes_fit, ErrorCode::checkpoint_damaged,
+          "{} is damaged: the sizes in its user block exceed the size of the file", path);
   out.block_hashes.resize(n_listed);
   if (n_listed > 0) std::memcpy(out.block_hashes.data(), block.data() + kListAt, n_listed * 8);
   return out;
 }
-
-std::uint64_t hash_bytes(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 
 std::uint64_t hash_list(std::span<const std::uint64_t> hashes) { return hash_bytes(std::as_bytes(hashes)); }
 
@@ -110,7 +108,7 @@ std::uint64_t hash_range(const Descriptor& file, const std::string& path, std::u
                          std::vector<std::byte>& buffer) {
   buffer.resize(std::max<std::size_t>(buffer.size(), end - begin));
   const auto bytes = std::span(buffer).first(end - begin);
-  read_at(file, path, bytes, begin);
+  read_at(file, path, bytes, begin, ErrorCode::checkpoint_damaged);
   return hash_bytes(bytes);
 }
 

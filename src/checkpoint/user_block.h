@@ -1,4 +1,5 @@
-// The 4 KiB before the HDF5 part of a checkpoint, little-endian, and the hashes that it rests on (xxh3, 64 bits).
+// The user block of a checkpoint: the 4 KiB before its HDF5 part, little-endian, and the hashes in it (xxh3, 64 bits).
+// hdf5/user_block.h has what it shares with data sets.
 //
 //   byte     what
 //   0        "LOCKSTEP"
@@ -6,14 +7,14 @@
 //   16       u64 length of the file
 //   24       u64 bytes of a hashed block (16 MiB)
 //   32       u64 digest: the hash of the list of the hashes of the file's blocks after this one
-//   40       u64 end of the HDF5 metadata: bytes 4096 to here are metadata and all behind is tensors; 0: not known
+//   40       u64 end of the HDF5 metadata: bytes 4096 to here are metadata, all bytes behind are tensors; 0: unknown
 //   48       u64 hash of the metadata
 //   56       u64 number of block hashes listed from byte 64 on; 0: they do not fit (files above 8 GB)
 //   64       u64 hash of each block
 //   4088     u64 hash of bytes 0 to 4087
 //
-// The digest alone says whether the file is whole; the list and the metadata's hash let `verify` name what is damaged,
-// and let the step be read from a large file without hashing all of it.
+// The digest alone decides whether the file is complete and sound. The list and the hash of the metadata allow `verify`
+// to name what is damaged, and allow the step to be read from a large file without hashing all of it.
 #pragma once
 
 #include <array>
@@ -21,14 +22,15 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "checkpoint/file.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "hdf5/user_block.h"
 
 namespace lockstep::checkpoint {
 
-inline constexpr std::uint64_t kUserBlockBytes = 4096;
+using hdf5::kUserBlockBytes;
 inline constexpr std::uint64_t kHashBlockBytes = std::uint64_t{16} << 20;
 
 struct UserBlock {
@@ -41,17 +43,17 @@ struct UserBlock {
 };
 
 std::array<std::byte, kUserBlockBytes> encode(const UserBlock& block);
-/// Checks mark, own hash, version and the file's length, in this order; throws with the first that does not hold.
+/// Checks the magic number, the block's own hash, the version and the file's length, in this order. Throws for the
+/// first that is wrong.
 UserBlock read_user_block(const Descriptor& file, const std::string& path);
 
-std::uint64_t hash_bytes(std::span<const std::byte> bytes);
 std::uint64_t hash_list(std::span<const std::uint64_t> hashes);
-/// How many pieces of 16 MiB (the last one shorter) so many bytes are.
+/// The number of 16 MiB blocks (the last one may be shorter) in this many bytes.
 std::uint64_t n_hash_blocks(std::uint64_t bytes);
 /// The hash of bytes [begin, end) of the file, at most 16 MiB; `buffer` is reused.
 std::uint64_t hash_range(const Descriptor& file, const std::string& path, std::uint64_t begin, std::uint64_t end,
                          std::vector<std::byte>& buffer);
-/// Of bytes [begin, end): the hash of the list of the hashes of its 16 MiB pieces, as of a file and of a tensor.
+/// The digest of bytes [begin, end), of a file or of a tensor: the hash of the list of the hashes of its 16 MiB blocks.
 std::uint64_t digest_range(const Descriptor& file, const std::string& path, std::uint64_t begin, std::uint64_t end,
                            std::vector<std::byte>& buffer);
 std::uint64_t digest_bytes(std::span<const std::byte> bytes);

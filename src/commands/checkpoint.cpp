@@ -10,6 +10,7 @@
 #include "checkpoint/compare.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/state_group.h"
 #include "checkpoint/torchvision.h"
 #include "comm/world.h"
 #include "commands/commands.h"
@@ -39,7 +40,7 @@ Json describe(checkpoint::Reader& reader) {
   std::int64_t n_parameters = 0;
   Json tensors = Json::array();
   for (const checkpoint::TensorEntry& tensor : reader.tensors()) {
-    if (tensor.path.starts_with(checkpoint::kParameters)) n_parameters += tensor.shape.n_elements();
+    if (checkpoint::is_in(checkpoint::StateGroup::parameters, tensor.path)) n_parameters += tensor.shape.n_elements();
     Json shape = Json::array();
     for (int i = 0; i < tensor.shape.rank(); ++i) shape.push_back(tensor.shape[i]);
     tensors.push_back({{"name", tensor.path},

@@ -161,7 +161,7 @@ void add_import(CLI::App& data, Run& run) {
       ->check(CLI::Validator(
           [](const std::string& text) {
             const auto bytes = std::strtoull(text.c_str(), nullptr, 10);
-            return (bytes & (bytes - 1)) == 0 && bytes <= (1u << 30) ? "" : "wanted a power of two up to 1 GiB, or 0";
+            return (bytes & (bytes - 1)) == 0 && bytes <= (1u << 30) ? "" : "expected a power of two up to 1 GiB, or 0";
           },
           ""))
       ->default_str("512KiB")
@@ -186,10 +186,10 @@ std::string names_text(const std::vector<std::string>& names) {
 
 /// "64 x 64 (height, width)", "heights 60 to 500, widths 80 to 375"
 std::string sizes_text(const data::JpegIndex& index) {
-  if (index.least_height == index.greatest_height && index.least_width == index.greatest_width)
-    return fmt::format("{} x {} (height, width)", index.least_height, index.least_width);
-  return fmt::format("heights {} to {}, widths {} to {}", index.least_height, index.greatest_height, index.least_width,
-                     index.greatest_width);
+  if (index.min_height == index.max_height && index.min_width == index.max_width)
+    return fmt::format("{} x {} (height, width)", index.min_height, index.min_width);
+  return fmt::format("heights {} to {}, widths {} to {}", index.min_height, index.max_height, index.min_width,
+                     index.max_width);
 }
 
 /// "contiguous from byte 4096", "295 chunks of 510 KiB, 170 images each"
@@ -228,7 +228,8 @@ int run_info(const FileArguments& arguments) {
                        {"chunks", layout.images.chunked() ? layout.images.offsets.size() : 0},
                        {"images_xxh3", layout.images_xxh3},
                        {"labels_xxh3", layout.labels_xxh3},
-                       {"sealed", layout.sealed}};
+                       {"has_user_block", layout.has_user_block},
+                       {"sealed", layout.has_user_block}};  // its name until release 0.1; removed in the next one
   std::string text = fmt::format("{}\n", info.path);
   const auto line = [&](const char* name, const std::string& value) {
     if (!value.empty()) text += fmt::format("  {:<10} {}\n", name, value);
@@ -244,7 +245,8 @@ int run_info(const FileArguments& arguments) {
   line("source", layout.source);
   line("size", fmt::format("{} ({} bytes)", size_text(static_cast<double>(file.size_bytes())), file.size_bytes()));
   line("storage", storage_text(layout));
-  line("sealed", layout.sealed ? "yes: length and metadata agree with the seal" : "no: made by another program");
+  line("user block", layout.has_user_block ? "yes: the length of the file and its metadata match it"
+                                           : "no: another program wrote the file");
   report(arguments.json, object, text);
   return kExitDone;
 }

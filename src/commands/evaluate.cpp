@@ -10,7 +10,7 @@
 #include "commands/commands.h"
 #include "commands/report.h"
 #include "config/parser.h"
-#include "data/hdf5_version.h"
+#include "hdf5/version.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "lockstep/ops/step_scalars.h"
@@ -29,7 +29,7 @@ struct EvaluateArguments {
 int run_evaluation(const EvaluateArguments& given, const Arguments& program) {
   const Config config = config::parse(given.configuration);
   require(!config.data.validation.empty(), ErrorCode::usage, "data.validation names no data set to evaluate on");
-  data::hdf5_version();  // as in train: before MPI
+  hdf5::version();  // as in train: before MPI
   World& world = *(current_world() = comm::start_world(program.argc, program.argv, config.comm.watchdog_seconds));
   log::configure(world.rank(), world.size(), world.host(), config.log.all_ranks);
   train::Session session(config, world, {.allow_change = {}, .checkpoint = given.checkpoint});

@@ -27,7 +27,7 @@ int show(const CLI::App& app, const std::vector<std::string>& topics) {
     parents += (parents.empty() ? "" : " ") + command->get_name();
     command = find_command(*command, topic);
     require(command != nullptr, ErrorCode::usage,
-            "there is no help on {}; wanted `config` or a command that `lockstep --help` lists", topic);
+            "there is no help on {}; expected `config` or a command that `lockstep --help` lists", topic);
   }
   fmt::print("{}", command->help(parents));
   return kExitDone;

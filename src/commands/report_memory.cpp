@@ -73,7 +73,7 @@ Columns columns_of(const std::string& path, std::string_view header) {
   if (gpu && of_gpu) return {.number = *gpu, .memory = *of_gpu};
   require(
       rank && of_process, ErrorCode::usage_log,
-      "{}:1: wanted the names of columns, with gpu or index and memory_used_mib or memory.used, or rank and rss_mib, "
+      "{}:1: expected the names of columns, with gpu or index and memory_used_mib or memory.used, or rank and rss_mib, "
       "found \"{}\"",
       path, shown(header));
   return {.number = *rank, .memory = *of_process, .is_of_processes = true};
@@ -123,7 +123,7 @@ Log read_log(const std::string& path) {
   }
   text.resize(text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n'));  // an unfinished line is being written
   require(!trimmed(text).empty(), ErrorCode::usage_log,
-          "{}: wanted a line of column names and lines of figures, found "
+          "{}: expected a line of column names and lines of figures, found "
           "nothing",
           path);
   Log log{.path = path, .name = name_of(path)};
@@ -146,11 +146,11 @@ Log read_log(const std::string& path) {
     const auto whose = is_whole ? number<int>(fields[columns.number]) : std::nullopt;
     const auto mib = is_whole ? number<double>(fields[columns.memory]) : std::nullopt;
     require(whose && mib, ErrorCode::usage_log,
-            "{}:{}: wanted the columns {} with the number of a {} and MiB, found \"{}\"", path, line_number,
+            "{}:{}: expected the columns {} with the number of a {} and MiB, found \"{}\"", path, line_number,
             shown(header), columns.is_of_processes ? "rank" : "GPU", shown(line));
     ++counts[*whose][*mib];
   }
-  require(!counts.empty(), ErrorCode::usage_log, "{}: wanted lines of figures below the column names, found none",
+  require(!counts.empty(), ErrorCode::usage_log, "{}: expected lines of figures below the column names, found none",
           path);
   for (const auto& [whose, of_it] : counts) log.uses.push_back(use_of(whose, of_it));
   return log;

@@ -14,7 +14,7 @@
 #include "commands/plan_text.h"
 #include "config/parser.h"
 #include "config/table.h"
-#include "data/hdf5_version.h"
+#include "hdf5/version.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "train/banner.h"
@@ -55,7 +55,7 @@ int run_training(const TrainArguments& given, const Arguments& program) {
     require(config::find_key(key) != nullptr, ErrorCode::config_unknown_key,
             "--allow-change: there is no key {}; the nearest is {}", key, config::nearest_key(key));
   catch_stop_signals();
-  data::hdf5_version();  // HDF5 starts before MPI: otherwise a parallel build of it makes MPI calls of its own
+  hdf5::version();  // HDF5 starts before MPI: otherwise a parallel build of it makes MPI calls of its own
   World& world = *(current_world() = comm::start_world(program.argc, program.argv, config.comm.watchdog_seconds));
   log::configure(world.rank(), world.size(), world.host(), config.log.all_ranks);
   if (given.dry_run) {

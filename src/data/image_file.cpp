@@ -6,6 +6,7 @@
 
 #include "data/jpeg.h"
 #include "data/limited_child.h"
+#include "hdf5/reader.h"
 #include "lockstep/error.h"
 #include "lockstep/philox.h"
 
@@ -15,8 +16,12 @@ namespace {
 constexpr std::int64_t kMaxSide = 1 << 16;  // pixels
 constexpr std::int64_t kMaxChannels = 1024;
 constexpr std::int64_t kMaxClasses = 1 << 24;
-/// Of a file without a seal: HDF5 is asked for each, which takes up to a second for so many.
+/// In a file without a user block. HDF5 looks up each chunk, which takes up to a second for this many.
 constexpr std::uint64_t kMaxForeignChunks = 4096;
+
+hdf5::Reader open_hdf5(const std::string& path) {
+  return {path, {.unreadable = ErrorCode::data_format, .truncated = ErrorCode::data_truncated}};
+}
 
 /// HDF5 allows its signature at 0 and at every power of two from 512 on.
 bool has_hdf5_signature(const InputFile& file) {
@@ -35,7 +40,7 @@ std::string shape_text(const std::vector<std::uint64_t>& dims) { return fmt::for
 void check_statistics(const std::string& path, const ImageSetInfo& info) {
   const auto channels = static_cast<std::size_t>(info.channels);
   require(info.mean.size() == channels && info.stddev.size() == channels, ErrorCode::data_format,
-          "{}: 'mean' and 'std' must have one value a channel ({}), but have {} and {}", path, channels,
+          "{}: 'mean' and 'std' must have one value per channel ({}), but have {} and {}", path, channels,
           info.mean.size(), info.stddev.size());
   for (std::size_t c = 0; c < channels; ++c)
     require(std::isfinite(info.mean[c]) && std::isfinite(info.stddev[c]) && info.stddev[c] > 0.0f,
@@ -43,37 +48,37 @@ void check_statistics(const std::string& path, const ImageSetInfo& info) {
             c, info.mean[c], info.stddev[c]);
 }
 
-bool sensible(std::uint64_t n, std::int64_t most) { return n >= 1 && n <= static_cast<std::uint64_t>(most); }
+bool is_sensible(std::uint64_t n, std::int64_t max) { return n >= 1 && n <= static_cast<std::uint64_t>(max); }
 
-void check_inside(const InputFile& file, const std::string& name, const DatasetPlace& place) {
+void check_inside(const InputFile& file, const std::string& name, const hdf5::DatasetPlace& place) {
   require(place.offset <= file.size_bytes() && place.size_bytes <= file.size_bytes() - place.offset,
-          ErrorCode::data_truncated, "{} is cut short: '/{}' needs bytes {} to {}, but the file has {}", file.path(),
+          ErrorCode::data_truncated, "{} is truncated: '/{}' needs bytes {} to {}, but the file has {}", file.path(),
           name, place.offset, place.offset + place.size_bytes, file.size_bytes());
 }
 
-/// Throws unless /name has this type and shape (as text; in the messages alone).
-void check_kind(bool good, const InputFile& file, const std::string& name, const char* wanted,
-                const DatasetPlace& place) {
-  require(good, ErrorCode::data_format, "{}: '/{}' must be {}, but is {} {}", file.path(), name, wanted, place.type,
+/// Throws unless /name has the expected type and shape, which `expected` describes in the message.
+void check_kind(bool good, const InputFile& file, const std::string& name, const char* expected,
+                const hdf5::DatasetPlace& place) {
+  require(good, ErrorCode::data_format, "{}: '/{}' must be {}, but is {} {}", file.path(), name, expected, place.type,
           shape_text(place.dims));
 }
 
-[[noreturn]] void fail_seal(const InputFile& file) {
-  fail(ErrorCode::data_damaged, "{}: its first block and its HDF5 metadata disagree about where the images lie",
+[[noreturn]] void fail_user_block(const InputFile& file) {
+  fail(ErrorCode::data_damaged, "{}: its user block and its HDF5 metadata disagree about where the images lie",
        file.path());
 }
 
-/// The number of chunks; throws where the file has no room for them.
-std::uint64_t count_chunks(const InputFile& file, const DatasetPlace& images) {
+/// The number of chunks. Throws where the file is too short for them.
+std::uint64_t count_chunks(const InputFile& file, const hdf5::DatasetPlace& images) {
   const std::uint64_t n = StoredBytes::n_chunks(images.size_bytes, images.chunk_bytes);
   require(n <= file.size_bytes() / images.chunk_bytes, ErrorCode::data_truncated,
-          "{} is cut short: '/images' has {} chunks of {} bytes, but the file has {} bytes", file.path(), n,
+          "{} is truncated: '/images' has {} chunks of {} bytes, but the file has {} bytes", file.path(), n,
           images.chunk_bytes, file.size_bytes());
   return n;
 }
 
-/// Where the images lie, each chunk inside the file. `known`: see read_metadata().
-StoredBytes locate(const InputFile& file, const Hdf5Reader& hdf5, const DatasetPlace& images,
+/// Where the images lie; each chunk is inside the file. `known`: see read_metadata().
+StoredBytes locate(const InputFile& file, const hdf5::Reader& hdf5, const hdf5::DatasetPlace& images,
                    const StoredBytes* known) {
   if (images.chunk_rows == 0) {
     check_inside(file, "images", images);
@@ -84,37 +89,37 @@ StoredBytes locate(const InputFile& file, const Hdf5Reader& hdf5, const DatasetP
   if (known) {
     if (known->size_bytes != images.size_bytes || known->chunk_bytes != images.chunk_bytes ||
         known->offsets.size() != n)
-      fail_seal(file);
+      fail_user_block(file);
     for (const std::uint64_t chunk : {std::uint64_t{0}, std::uint64_t{1}, n - 1})
-      if (chunk < n && offset_of(chunk) != known->offsets[chunk]) fail_seal(file);
+      if (chunk < n && offset_of(chunk) != known->offsets[chunk]) fail_user_block(file);
     return *known;
   }
   require(n <= kMaxForeignChunks, ErrorCode::data_format,
-          "{}: '/images' lies in {} chunks; without the seal of `lockstep data import` at most {} can be found in "
-          "sensible time: use larger chunks, or none",
+          "{}: '/images' has {} chunks; in a file that `lockstep data import` did not write, at most {} can be located "
+          "in reasonable time: use larger chunks, or none",
           file.path(), n, kMaxForeignChunks);
   StoredBytes out{images.size_bytes, images.chunk_bytes, {}};
   for (std::uint64_t chunk = 0; chunk < n; ++chunk) {
     out.offsets.push_back(offset_of(chunk));
     require(out.offsets.back() <= file.size_bytes() && images.chunk_bytes <= file.size_bytes() - out.offsets.back(),
             ErrorCode::data_truncated,
-            "{} is cut short: chunk {} of '/images' needs {} bytes from byte {}, but the file has {}", file.path(),
+            "{} is truncated: chunk {} of '/images' needs {} bytes from byte {}, but the file has {}", file.path(),
             chunk, images.chunk_bytes, out.offsets.back(), file.size_bytes());
   }
   return out;
 }
 
-/// Types, shapes and bytes of what a file of decoded images holds; fills the sizes of `out`.
-void take_decoded(const InputFile& file, const Hdf5Reader& hdf5, std::uint64_t n_labels, const StoredBytes* known,
+/// Checks types, shapes and places in a file of decoded images, and fills the sizes of `out`.
+void read_decoded(const InputFile& file, const hdf5::Reader& hdf5, std::uint64_t n_labels, const StoredBytes* known,
                   ImageFile& out) {
-  const DatasetPlace images = hdf5.dataset("images", Layouts::contiguous_or_chunked);
+  const hdf5::DatasetPlace images = hdf5.dataset("images", hdf5::Layouts::contiguous_or_chunked);
   check_kind(images.type == "uint8" && images.dims.size() == 4, file, "images",
              "uint8 (samples, height, width, channels)", images);
   require(images.dims[0] == n_labels, ErrorCode::data_format, "{} holds {} images but {} labels", file.path(),
           images.dims[0], n_labels);
-  require(sensible(images.dims[1], kMaxSide) && sensible(images.dims[2], kMaxSide) &&
-              sensible(images.dims[3], kMaxChannels),
-          ErrorCode::data_format, "{}: images of shape {} x {} x {} are not sensible", file.path(), images.dims[1],
+  require(is_sensible(images.dims[1], kMaxSide) && is_sensible(images.dims[2], kMaxSide) &&
+              is_sensible(images.dims[3], kMaxChannels),
+          ErrorCode::data_format, "{}: images of shape {} x {} x {} are not possible", file.path(), images.dims[1],
           images.dims[2], images.dims[3]);
   out.images = locate(file, hdf5, images, known);
   out.info.height = static_cast<int>(images.dims[1]);
@@ -122,7 +127,7 @@ void take_decoded(const InputFile& file, const Hdf5Reader& hdf5, std::uint64_t n
   out.info.channels = static_cast<int>(images.dims[3]);
 }
 
-/// Every offset and every size of a file of JPEG images; fills the extremes of `index`.
+/// Checks every offset and every size in a file of JPEG images, and fills the extremes of the index.
 void check_jpeg_index(const InputFile& file, ImageFile& out) {
   JpegIndex& index = *out.jpeg;
   const std::vector<std::uint64_t> offsets = read_offsets(file, out);
@@ -132,34 +137,34 @@ void check_jpeg_index(const InputFile& file, ImageFile& out) {
   for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
     const std::uint64_t n_bytes = offsets[i + 1] - offsets[i];
     require(offsets[i] < offsets[i + 1] && n_bytes <= kMaxJpegBytes, ErrorCode::data_format,
-            "{}: sample {} lies from byte {} to {} of '/images', which is no image", file.path(), i, offsets[i],
+            "{}: sample {} lies from byte {} to {} of '/images', which is not possible", file.path(), i, offsets[i],
             offsets[i + 1]);
     index.largest_bytes = std::max(index.largest_bytes, n_bytes);
   }
   std::vector<std::array<std::int32_t, 2>> sizes(static_cast<std::size_t>(out.info.n_samples));
   file.read(index.sizes.offset, std::as_writable_bytes(std::span(sizes)), "its sizes");
-  index.least_height = index.least_width = static_cast<int>(kMaxSide);
+  index.min_height = index.min_width = static_cast<int>(kMaxSide);
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     const auto [height, width] = sizes[i];
     require(height >= 1 && height < kMaxSide && width >= 1 && width < kMaxSide &&
                 std::int64_t{height} * width <= kMaxJpegPixels,
             ErrorCode::data_format, "{}: sample {} has a height of {} and a width of {} in '/sizes'", file.path(), i,
             height, width);
-    index.least_height = std::min(index.least_height, height);
-    index.least_width = std::min(index.least_width, width);
-    index.greatest_height = std::max(index.greatest_height, height);
-    index.greatest_width = std::max(index.greatest_width, width);
+    index.min_height = std::min(index.min_height, height);
+    index.min_width = std::min(index.min_width, width);
+    index.max_height = std::max(index.max_height, height);
+    index.max_width = std::max(index.max_width, width);
     index.largest_pixels = std::max(index.largest_pixels, std::int64_t{height} * width);
   }
-  const bool one_size = index.least_height == index.greatest_height && index.least_width == index.greatest_width;
-  out.info.height = one_size ? index.least_height : 0;
-  out.info.width = one_size ? index.least_width : 0;
+  const bool one_size = index.min_height == index.max_height && index.min_width == index.max_width;
+  out.info.height = one_size ? index.min_height : 0;
+  out.info.width = one_size ? index.min_width : 0;
 }
 
-void take_jpeg(const InputFile& file, const Hdf5Reader& hdf5, std::uint64_t n_labels, const StoredBytes* known,
+void read_jpeg(const InputFile& file, const hdf5::Reader& hdf5, std::uint64_t n_labels, const StoredBytes* known,
                ImageFile& out) {
-  const DatasetPlace images = hdf5.dataset("images", Layouts::contiguous_or_chunked);
-  const DatasetPlace offsets = hdf5.dataset("offsets"), sizes = hdf5.dataset("sizes");
+  const hdf5::DatasetPlace images = hdf5.dataset("images", hdf5::Layouts::contiguous_or_chunked);
+  const hdf5::DatasetPlace offsets = hdf5.dataset("offsets"), sizes = hdf5.dataset("sizes");
   check_kind(images.type == "uint8" && images.dims.size() == 1, file, "images", "uint8 (bytes)", images);
   check_kind(offsets.type == "uint64" && offsets.dims.size() == 1 && offsets.dims[0] == n_labels + 1, file, "offsets",
              "uint64 (samples + 1)", offsets);
@@ -176,9 +181,9 @@ void take_jpeg(const InputFile& file, const Hdf5Reader& hdf5, std::uint64_t n_la
 }
 
 /// Labels, and images in either form.
-void take_datasets(const InputFile& file, const Hdf5Reader& hdf5, std::int64_t version, const StoredBytes* known,
+void read_datasets(const InputFile& file, const hdf5::Reader& hdf5, std::int64_t version, const StoredBytes* known,
                    ImageFile& out) {
-  const DatasetPlace labels = hdf5.dataset("labels");
+  const hdf5::DatasetPlace labels = hdf5.dataset("labels");
   check_kind(labels.type == "int32" && labels.dims.size() == 1, file, "labels", "int32 (samples)", labels);
   require(labels.dims[0] > 0, ErrorCode::data_empty, "{} holds no samples", file.path());
   require(labels.dims[0] <= static_cast<std::uint64_t>(kMaxSamples), ErrorCode::data_format,
@@ -187,16 +192,16 @@ void take_datasets(const InputFile& file, const Hdf5Reader& hdf5, std::int64_t v
   out.labels = {labels.offset, labels.size_bytes};
   out.info.n_samples = static_cast<std::int64_t>(labels.dims[0]);
   if (version == kJpegFormatVersion)
-    take_jpeg(file, hdf5, labels.dims[0], known, out);
+    read_jpeg(file, hdf5, labels.dims[0], known, out);
   else
-    take_decoded(file, hdf5, labels.dims[0], known, out);
+    read_decoded(file, hdf5, labels.dims[0], known, out);
 }
 
 }  // namespace
 
 StoredBytes locate_in_a_row(const InputFile& file) {
-  const Hdf5Reader hdf5(file.path());
-  const DatasetPlace place = hdf5.dataset("images", Layouts::contiguous_or_chunked);
+  const hdf5::Reader hdf5 = open_hdf5(file.path());
+  const hdf5::DatasetPlace place = hdf5.dataset("images", hdf5::Layouts::contiguous_or_chunked);
   if (place.chunk_rows == 0) return locate(file, hdf5, place, nullptr);
   const std::uint64_t n = count_chunks(file, place);
   require(n >= 2, ErrorCode::internal, "{}: images in {} chunks", file.path(), n);
@@ -208,19 +213,19 @@ StoredBytes locate_in_a_row(const InputFile& file) {
 
 ImageFile read_metadata(const InputFile& file, const StoredBytes* images) {
   const std::string& path = file.path();
-  const Hdf5Reader hdf5(path);
+  const hdf5::Reader hdf5 = open_hdf5(path);
   require(hdf5.has_attribute("format") && hdf5.text("format") == kImageFormat, ErrorCode::data_format,
           "{} is an HDF5 file, but not an image set: it has no attribute format='{}'", path, kImageFormat);
   const std::int64_t version = hdf5.integer("format_version");
   require(version == kImageFormatVersion || version == kJpegFormatVersion, ErrorCode::data_format,
-          "{} has format version {}; this program reads versions {} and {}", path, version, kImageFormatVersion,
+          "{} has format version {}; this program reads version {} and {}", path, version, kImageFormatVersion,
           kJpegFormatVersion);
   ImageFile out;
   ImageSetInfo& info = out.info;
   info.path = path;
-  take_datasets(file, hdf5, version, images, out);
+  read_datasets(file, hdf5, version, images, out);
   const std::int64_t classes = hdf5.integer("classes");
-  require(classes >= 1 && classes <= kMaxClasses, ErrorCode::data_format, "{}: {} classes are not sensible", path,
+  require(classes >= 1 && classes <= kMaxClasses, ErrorCode::data_format, "{}: {} classes are not possible", path,
           classes);
   info.classes = static_cast<int>(classes);
   info.mean = hdf5.floats("mean");
@@ -240,11 +245,10 @@ ImageFile read_metadata(const InputFile& file, const StoredBytes* images) {
 
 ImageFile open_image_file(const InputFile& file) {
   require(file.size_bytes() > 0, ErrorCode::data_truncated, "{} is empty (0 bytes)", file.path());
-  const std::optional<Seal> seal = check_seal(file);
-  if (seal) {
-    ImageFile out = read_metadata(file, &seal->images);
-    if (out.images != seal->images || out.labels != seal->labels) fail_seal(file);
-    out.sealed = true;
+  if (const std::optional<UserBlock> block = read_user_block(file)) {
+    ImageFile out = read_metadata(file, &block->images);
+    if (out.images != block->images || out.labels != block->labels) fail_user_block(file);
+    out.has_user_block = true;
     return out;
   }
   require(has_hdf5_signature(file), ErrorCode::data_format, "{} ({} bytes) is not an HDF5 file", file.path(),
@@ -277,7 +281,7 @@ std::vector<std::string> verify_image_file(const InputFile& file, const ImageFil
   std::vector<std::string> damaged;
   const auto compare = [&](const char* name, const StoredBytes& place, const std::string& stored) {
     if (stored.empty()) {
-      damaged.push_back(fmt::format("{0}: '/{1}' cannot be checked: the file carries no {1}_xxh3", file.path(), name));
+      damaged.push_back(fmt::format("{0}: '/{1}' cannot be checked: the file has no {1}_xxh3", file.path(), name));
       return;
     }
     const std::string found = hash_text(hash_stored(file, place, fmt::format("/{}", name), progress));
@@ -285,7 +289,7 @@ std::vector<std::string> verify_image_file(const InputFile& file, const ImageFil
     const std::string where =
         place.chunked() ? fmt::format("{} chunks of {} bytes", place.offsets.size(), place.chunk_bytes)
                         : fmt::format("bytes {} to {}", place.offsets[0], place.offsets[0] + place.size_bytes);
-    damaged.push_back(fmt::format("{}: '/{}' ({}) is damaged: its xxh3 is {}, but {} was stored", file.path(), name,
+    damaged.push_back(fmt::format("{}: '/{}' ({}) is damaged: its xxh3 is {}, but {} is stored", file.path(), name,
                                   where, found, stored));
   };
   compare("images", layout.images, layout.images_xxh3);

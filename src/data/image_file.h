@@ -1,5 +1,5 @@
-// The HDF5 file of an image set: how it is written, and what must hold before a sample of it is read.
-// The layout is documented in image_set.h.
+// The HDF5 file of an image set: writing it, and checking it before a sample of it is read. image_set.h documents the
+// layout.
 #pragma once
 
 #include <cstdint>
@@ -10,74 +10,75 @@
 #include <string>
 #include <vector>
 
-#include "data/hdf5_file.h"
 #include "data/image_set.h"
-#include "data/seal.h"
+#include "data/user_block.h"
+#include "hdf5/placement.h"
 
 namespace lockstep::data {
 
 inline constexpr char kImageFormat[] = "lockstep-images";
 inline constexpr std::int64_t kImageFormatVersion = 1;  // decoded
 inline constexpr std::int64_t kJpegFormatVersion = 2;
-/// The stripe of BeeGFS: a chunk, and so each decoded image that is not larger, lies in one stripe, on one storage
-/// target.
+using hdf5::Placement;
+/// 512 KiB is the stripe of BeeGFS: a chunk, and therefore each decoded image that is not larger, lies in one stripe on
+/// one storage target.
 inline constexpr Placement kDefaultPlacement{.alignment_bytes = 512u << 10, .chunk_bytes = 512u << 10};
 inline constexpr std::uint64_t kMaxChunkBytes = 1u << 30;
 
-/// Of a file that holds JPEG bytes.
+/// What a file of JPEG images has besides them.
 struct JpegIndex {
   ByteRange offsets, sizes;         // /offsets, /sizes
-  std::uint64_t largest_bytes = 0;  // of an image
+  std::uint64_t largest_bytes = 0;  // of one image
   std::int64_t largest_pixels = 0;
-  int least_height = 0, least_width = 0, greatest_height = 0, greatest_width = 0;
+  int min_height = 0, min_width = 0, max_height = 0, max_width = 0;
 };
 
-/// What open_image_file() found out: all sizes agree with each other and lie inside the file.
+/// The result of open_image_file(): all sizes agree with each other, and everything lies inside the file.
 struct ImageFile {
-  ImageSetInfo info;              // of JPEG images of several sizes: height and width 0
-  std::optional<JpegIndex> jpeg;  // nothing: decoded
+  ImageSetInfo info;              // height and width are 0 for JPEG images of several sizes
+  std::optional<JpegIndex> jpeg;  // empty: decoded images
   StoredBytes images;
   ByteRange labels;
-  std::string source;                    // where the images came from; may be empty
-  std::string images_xxh3, labels_xxh3;  // 16 hex digits; empty: the file carries none
-  bool sealed = false;                   // written by import, its metadata checked by digest
+  std::string source;                    // where the images were imported from; may be empty
+  std::string images_xxh3, labels_xxh3;  // 16 hex digits; empty: the file has none
+  bool has_user_block = false;           // import wrote the file, and its metadata was checked by digest
 };
 
-/// Throws an Error with a sentence for whatever is not so (data_*). A sealed file is checked by its digest before
-/// HDF5 opens it, a foreign one in a limited child process.
+/// Throws an Error (data_*) that describes what is wrong. A file with a user block is checked by its digest before HDF5
+/// opens it; a file of another program is first opened in a limited child process.
 ImageFile open_image_file(const InputFile& file);
-/// The same through HDF5 in this process, for a file that was just written by it. `images`: where they are known to
-/// lie, so that HDF5 is not asked for each chunk, which takes it a time that grows with the square of their number.
+/// Reads the metadata through HDF5 in this process, for a file that this process wrote. `images`: where they are known
+/// to lie. Without it, HDF5 looks up each chunk, which takes a time proportional to the square of their number.
 ImageFile read_metadata(const InputFile& file, const StoredBytes* images = nullptr);
-/// Where the images lie in a file of ImageFileWriter, of whose chunks HDF5 is asked for a few only.
+/// Where the images lie in a file of ImageFileWriter. HDF5 looks up only a few of its chunks.
 StoredBytes locate_in_a_row(const InputFile& file);
 
-/// Every label, each checked against `classes`: throws data_label naming the sample and the value.
+/// All labels. Each is checked against `classes`: throws data_label with the sample and the value.
 std::vector<std::int32_t> read_labels(const InputFile& file, const ImageFile& layout);
 
-/// Where each JPEG image begins in /images, and where the last ends.
+/// Where each JPEG image begins in /images, and where the last one ends.
 std::vector<std::uint64_t> read_offsets(const InputFile& file, const ImageFile& layout);
 
-/// Recomputes the checksums; one sentence for each thing that is damaged, none when all is well.
+/// Recomputes the checksums. Returns one sentence per damaged data set.
 std::vector<std::string> verify_image_file(const InputFile& file, const ImageFile& layout,
                                            const std::function<void(std::uint64_t bytes)>& progress);
 
-/// Writes an image set under a temporary name; the file gets its own name in finish(). Equal content gives equal bytes.
+/// Writes an image set under a partial name; finish() renames the file. Equal content results in equal bytes.
 class ImageFileWriter {
  public:
-  /// Decoded images of one size: a chunk holds as many as fit into placement.chunk_bytes, one at least.
+  /// For decoded images of one size. A chunk holds as many as fit into placement.chunk_bytes, but at least one.
   ImageFileWriter(const std::string& path, bool replace, std::int64_t n_samples, int height, int width, int channels,
                   const Placement& placement = kDefaultPlacement);
-  /// JPEG images, of so many bytes together: a chunk has placement.chunk_bytes of them.
+  /// For JPEG images with `jpeg_bytes` bytes in total. A chunk has placement.chunk_bytes bytes.
   ImageFileWriter(const std::string& path, bool replace, std::int64_t n_samples, std::uint64_t jpeg_bytes,
                   const Placement& placement = kDefaultPlacement);
   ~ImageFileWriter();
 
-  /// The next samples; images (n, H, W, C), as many labels.
+  /// Adds the next samples: images (n, H, W, C) and n labels.
   void append(std::span<const std::uint8_t> images, std::span<const std::int32_t> labels);
-  /// The next sample.
+  /// Adds the next sample.
   void append_jpeg(std::span<const std::uint8_t> image, int height, int width, std::int32_t label);
-  /// After n_samples were appended: split, classes, mean, stddev and class_names of `info` are stored.
+  /// To be called when n_samples were appended. Stores split, classes, mean, stddev and class_names of `info`.
   void finish(const ImageSetInfo& info, const std::string& source);
 
  private:

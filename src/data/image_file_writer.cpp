@@ -1,16 +1,17 @@
-#include <xxhash.h>
-
+// Writing an image set: HDF5 writes the file under a partial name, then the user block is added and the file is
+// published.
 #include <algorithm>
 
 #include "data/image_file.h"
 #include "data/stored_bytes.h"
+#include "hdf5/writer.h"
 #include "lockstep/error.h"
 
 namespace lockstep::data {
 namespace {
 
-/// What is chunked and aligned of a file with so many bytes of images: where they all fit into a chunk, no chunks;
-/// where they are shorter than the alignment, none, since it would only make the file longer. `unit_bytes` are not cut.
+/// The placement for a file with `all_bytes` bytes of images. There are no chunks where all images fit into one, and no
+/// alignment where they are shorter than it, since it would only make the file longer. A chunk holds whole units.
 Placement placement_of(const Placement& wanted, std::uint64_t unit_bytes, std::uint64_t all_bytes) {
   Placement out = wanted;
   if (out.chunk_bytes > 0) out.chunk_bytes = std::max(wanted.chunk_bytes / unit_bytes, std::uint64_t{1}) * unit_bytes;
@@ -19,54 +20,54 @@ Placement placement_of(const Placement& wanted, std::uint64_t unit_bytes, std::u
   return out;
 }
 
-/// Reads back what was written in chunks: HDF5 said of a few only where they lie.
+/// Reads back what was written in chunks, since the positions of most chunks are computed and not reported by HDF5.
 void check_chunks(const InputFile& file, const StoredBytes& images, std::uint64_t images_hash) {
   const bool inside = std::ranges::all_of(images.offsets, [&](std::uint64_t offset) {
     return offset <= file.size_bytes() && images.chunk_bytes <= file.size_bytes() - offset;
   });
   require(inside && hash_stored(file, images, "its images") == images_hash, ErrorCode::library,
-          "{}: this HDF5 puts chunks where they were not expected; --chunk 0 makes none", file.path());
+          "{}: this version of HDF5 puts chunks at unexpected places; --chunk 0 avoids chunks", file.path());
 }
 
 }  // namespace
 
 struct ImageFileWriter::State {
-  struct HashFree {
-    void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
-  };
-  using HashState = std::unique_ptr<XXH3_state_t, HashFree>;
-
   PendingFile pending;
   std::string path;
   Placement placement;
-  Hdf5Writer hdf5;
+  hdf5::Writer hdf5;
   std::uint64_t n_samples = 0, n_written = 0;
-  std::uint64_t image_bytes = 0;  // decoded: of one
+  std::uint64_t image_bytes = 0;  // of one decoded image
   std::size_t channels = 3;
-  HashState images_hash{XXH3_createState()}, labels_hash{XXH3_createState()};
+  StreamingHash images_hash, labels_hash;
 
-  // JPEG: written at the end.
-  std::uint64_t jpeg_bytes = 0;        // of all images; 0: decoded
+  // Of JPEG images. Offsets and sizes are written at the end.
+  std::uint64_t jpeg_bytes = 0;        // of all images; 0: decoded images
   std::vector<std::uint64_t> offsets;  // (n_written + 1)
   std::vector<std::int32_t> sizes;     // (n_written, 2)
 
   State(const std::string& target, bool replace, std::int64_t n, const Placement& place)
-      : pending(target, replace),
+      : pending(checked(target, replace)),
         path(target),
         placement(place),
-        hdf5(pending.temporary_path(), kSealBytes, placement) {
-    require(n > 0, ErrorCode::data_empty, "an image set without samples is not written to {}", path);
+        hdf5(pending.partial_path(),
+             {.user_block_bytes = hdf5::kUserBlockBytes,
+              .placement = placement,
+              .format = placement.chunk_bytes > 0 ? hdf5::FileFormat::v110 : hdf5::FileFormat::earliest}) {
+    require(n > 0, ErrorCode::data_empty, "{} is not written: an image set needs at least one sample", path);
     n_samples = static_cast<std::uint64_t>(n);
-    XXH3_64bits_reset(images_hash.get());
-    XXH3_64bits_reset(labels_hash.get());
+  }
+  static const std::string& checked(const std::string& target, bool replace) {
+    check_output(target, replace);
+    return target;
   }
 
   void write(std::uint64_t first_row, std::uint64_t n_rows, std::span<const std::uint8_t> images,
              std::span<const std::int32_t> labels) {
     hdf5.write_rows("images", first_row, n_rows, images.data());
     hdf5.write_rows("labels", n_written, labels.size(), labels.data());
-    XXH3_64bits_update(images_hash.get(), images.data(), images.size());
-    XXH3_64bits_update(labels_hash.get(), labels.data(), labels.size_bytes());
+    images_hash.update(std::as_bytes(images));
+    labels_hash.update(std::as_bytes(labels));
     n_written += labels.size();
   }
 };
@@ -90,7 +91,7 @@ ImageFileWriter::ImageFileWriter(const std::string& path, bool replace, std::int
                                  std::uint64_t jpeg_bytes, const Placement& placement)
     : state_(std::make_unique<State>(path, replace, n_samples, placement_of(placement, 1, jpeg_bytes))) {
   State& s = *state_;
-  require(jpeg_bytes > 0, ErrorCode::internal, "{}: JPEG images of no bytes", path);
+  require(jpeg_bytes > 0, ErrorCode::internal, "{}: the JPEG images have no bytes", path);
   s.jpeg_bytes = jpeg_bytes;
   s.offsets.push_back(0);
   s.hdf5.create_dataset("images", "uint8", {jpeg_bytes}, s.placement.chunk_bytes);
@@ -125,7 +126,7 @@ void ImageFileWriter::finish(const ImageSetInfo& info, const std::string& source
   require(s.n_written == s.n_samples && (s.jpeg_bytes == 0 || s.offsets.back() == s.jpeg_bytes), ErrorCode::internal,
           "{}: {} of {} samples were written", s.path, s.n_written, s.n_samples);
   require(info.mean.size() == s.channels && info.stddev.size() == s.channels, ErrorCode::internal,
-          "{}: mean and std need one value a channel", s.path);
+          "{}: mean and std need one value per channel", s.path);
   if (s.jpeg_bytes > 0) {
     s.hdf5.write_rows("offsets", 0, s.n_samples + 1, s.offsets.data());
     s.hdf5.write_rows("sizes", 0, s.n_samples, s.sizes.data());
@@ -138,14 +139,14 @@ void ImageFileWriter::finish(const ImageSetInfo& info, const std::string& source
   s.hdf5.attribute("std", std::span<const float>(info.stddev));
   s.hdf5.attribute("class_names", info.class_names);
   s.hdf5.attribute("source", source);
-  s.hdf5.attribute("images_xxh3", hash_text(XXH3_64bits_digest(s.images_hash.get())));
-  s.hdf5.attribute("labels_xxh3", hash_text(XXH3_64bits_digest(s.labels_hash.get())));
+  s.hdf5.attribute("images_xxh3", hash_text(s.images_hash.digest()));
+  s.hdf5.attribute("labels_xxh3", hash_text(s.labels_hash.digest()));
   s.hdf5.close();
 
-  const InputFile written(s.pending.temporary_path());
+  const InputFile written(s.pending.partial_path());
   const StoredBytes images = locate_in_a_row(written);
-  if (s.placement.chunk_bytes > 0) check_chunks(written, images, XXH3_64bits_digest(s.images_hash.get()));
-  write_seal(s.pending.temporary_path(), {images, read_metadata(written, &images).labels});
+  if (s.placement.chunk_bytes > 0) check_chunks(written, images, s.images_hash.digest());
+  write_user_block(s.pending.partial_path(), {images, read_metadata(written, &images).labels});
   s.pending.publish();
 }
 

@@ -139,7 +139,7 @@ void list_annotated(const std::string& folder, const std::map<std::string, std::
     const std::string wnid = tab == std::string::npos ? "" : line.substr(tab + 1, end - tab - 1);
     const auto label = labels.find(wnid);
     require(label != labels.end() && !name.empty() && name.find('/') == std::string::npos, ErrorCode::data_source,
-            "{}:{}: wanted an image, a tab and a class of wnids.txt, found \"{}\"", annotations, n, line);
+            "{}:{}: expected an image, a tab and a class of wnids.txt, found \"{}\"", annotations, n, line);
     out.push_back({.path = folder + "/images/" + name, .label = label->second});
   }
 }
@@ -382,7 +382,7 @@ class Import {
 ImportResult import_from(const ImageFolderOptions& options, const ImportProgress& progress,
                          Source (*list)(const ImportOptions&)) {
   check_options(options);
-  PendingFile(options.output, options.replace);  // throws where the output cannot be made, before the long pass
+  check_output(options.output, options.replace);  // before the long pass
   return Import(options, progress, list(options)).run();
 }
 

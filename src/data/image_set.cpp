@@ -35,14 +35,13 @@ struct SampleFile {
   /// Bytes [begin, begin + target.size()) of /images, which belong to this sample.
   void read(std::int64_t sample, std::uint64_t begin, std::span<std::uint8_t> target) const {
     while (!target.empty()) {
-      const ByteRange piece = layout.images.piece(begin, target.size());
-      const InputFile::Outcome outcome =
-          file.try_read(piece.offset, std::as_writable_bytes(target.first(piece.size_bytes)));
-      if (outcome != InputFile::Outcome::complete)
-        file.fail_read(outcome, errno, piece.offset, piece.size_bytes,
+      const ByteRange range = layout.images.contiguous_range(begin, target.size());
+      const ReadOutcome outcome = file.try_read(range.offset, std::as_writable_bytes(target.first(range.size_bytes)));
+      if (outcome != ReadOutcome::complete)
+        file.fail_read(outcome, errno, range.offset, range.size_bytes,
                        fmt::format("sample {}", info.first_sample + sample));
-      target = target.subspan(piece.size_bytes);
-      begin += piece.size_bytes;
+      target = target.subspan(range.size_bytes);
+      begin += range.size_bytes;
     }
   }
 };
@@ -181,7 +180,7 @@ class JpegSet final : public ImageSet {
     if (shaping_.image_size == 0) return;
     info.height = info.width = shaping_.image_size;
     info.reader_bytes += static_cast<std::size_t>(index.largest_pixels) * 3 +
-                         static_cast<std::size_t>(shaping_.image_size) * index.greatest_height * 3;
+                         static_cast<std::size_t>(shaping_.image_size) * index.max_height * 3;
   }
   const ImageSetInfo& info() const override { return file_.info; }
 

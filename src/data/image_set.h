@@ -8,7 +8,7 @@
 //   /images contiguous or in chunks of whole images (JPEG: of bytes), never compressed; the others contiguous
 //   attributes of the root: format="lockstep-images", format_version, split, classes, mean (C), std (C) (of values in
 //   [0, 1]), class_names (variable-length strings), source, images_xxh3, labels_xxh3 (16 hex digits)
-//   Before HDF5's data a 4 KiB user block with the seal (seal.h); files of other programs need none.
+//   The file begins with a 4 KiB user block (user_block.h); files of other programs need none.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Where the bytes of a data set lie in its file: behind each other (contiguous), or cut into chunks of one size that
-// may lie anywhere, the last one padded.
+// Where the bytes of a data set lie in its file: contiguous, or in chunks of equal size that may lie anywhere. The last
+// chunk is padded.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace lockstep::data {
 
-/// Of a file.
+/// A range of a file.
 struct ByteRange {
   std::uint64_t offset = 0, size_bytes = 0;
   std::uint64_t end() const { return offset + size_bytes; }
@@ -21,8 +21,8 @@ struct StoredBytes {
   std::vector<std::uint64_t> offsets;  // of the chunks in the file; contiguous: one
 
   static StoredBytes contiguous(const ByteRange& range) { return {range.size_bytes, range.size_bytes, {range.offset}}; }
-  /// Chunks that were made one after the other: the first somewhere, the second at `second`, the others behind it,
-  /// each `stride` bytes after the one before.
+  /// Chunks that were written one after the other: the first lies at `first`, the second at `second`, and each of the
+  /// others `stride` bytes behind the one before.
   static StoredBytes in_a_row(std::uint64_t size_bytes, std::uint64_t chunk_bytes, std::uint64_t first,
                               std::uint64_t second, std::uint64_t stride);
 
@@ -31,9 +31,9 @@ struct StoredBytes {
   }
   bool chunked() const { return chunk_bytes != size_bytes; }
 
-  /// Where byte `begin` and those behind it lie, as many of the `n_bytes` as are in one place of the file.
+  /// Where byte `begin` of the data set lies, and how many of the `n_bytes` from there on are contiguous in the file.
   /// begin + n_bytes <= size_bytes.
-  ByteRange piece(std::uint64_t begin, std::uint64_t n_bytes) const {
+  ByteRange contiguous_range(std::uint64_t begin, std::uint64_t n_bytes) const {
     std::uint64_t chunk = begin / chunk_bytes;
     const std::uint64_t inside = begin - chunk * chunk_bytes, offset = offsets[chunk] + inside;
     std::uint64_t n = chunk_bytes - inside;

@@ -1,6 +1,7 @@
 // The state of a replica: initial weights, and what checkpoints and exported models read and write.
 #include <algorithm>
 
+#include "checkpoint/state_group.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "train/replica.h"
@@ -62,7 +63,7 @@ void Replica::initialize(std::uint32_t seed) {
   backend_.copy_to_device(parameter_arena(), gradient_arena(), table.n_trainable() * sizeof(float), *stream_);
 
   for (const StateTensor& tensor : tensors()) {
-    if (!tensor.path.starts_with("/statistics/")) continue;
+    if (!checkpoint::is_in(checkpoint::StateGroup::statistics, tensor.path)) continue;
     const float value = tensor.path.ends_with(".running_var") ? 1.0f : 0.0f;
     write(tensor, std::vector<float>(tensor.n_elements, value));
   }
@@ -91,11 +92,9 @@ std::vector<checkpoint::TensorTarget> Replica::targets() {
 
 std::vector<checkpoint::NamedTensor> Replica::named_tensors(std::int64_t step) const {
   std::vector<checkpoint::NamedTensor> out;
-  const auto group_of = [](const std::string& path) { return path.substr(0, path.find('/', 1) + 1); };
   for (const checkpoint::TensorSource& source : sources()) {
-    const std::string group = group_of(source.path);
-    if (group == "/optimizer/") continue;
-    out.push_back({.name = source.path.substr(group.size()),
+    if (checkpoint::is_in(checkpoint::StateGroup::optimizer, source.path)) continue;
+    out.push_back({.name = checkpoint::tensor_name(source.path),
                    .shape = source.shape,
                    .values = checkpoint::read_canonical(source)});
   }
@@ -107,8 +106,8 @@ std::vector<checkpoint::NamedTensor> Replica::named_tensors(std::int64_t step) c
 std::vector<std::string> Replica::load_named(const std::vector<checkpoint::NamedTensor>& tensors) {
   std::vector<std::string> kept;
   for (checkpoint::TensorTarget& target : targets()) {
-    if (target.path.starts_with("/optimizer/")) continue;
-    const std::string name = target.path.substr(target.path.find('/', 1) + 1);
+    if (checkpoint::is_in(checkpoint::StateGroup::optimizer, target.path)) continue;
+    const std::string name = checkpoint::tensor_name(target.path);
     const auto found = std::find_if(tensors.begin(), tensors.end(), [&](const auto& t) { return t.name == name; });
     require(found != tensors.end(), ErrorCode::checkpoint_mismatch,
             "model.initialize_from: the file has no tensor {} of shape {}", name, target.shape.text());

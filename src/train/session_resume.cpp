@@ -8,6 +8,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/state_group.h"
 #include "config/parser.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
@@ -115,7 +116,8 @@ void Session::check_unchanged(const std::string& before, const SessionOptions& o
 /// any rank, is named, and the checkpoint before it is used.
 void Session::restore(bool weights_only) {
   std::vector<checkpoint::TensorTarget> targets = replica->targets();
-  if (weights_only) std::erase_if(targets, [](const auto& t) { return t.path.starts_with("/optimizer/"); });
+  if (weights_only)
+    std::erase_if(targets, [](const auto& t) { return checkpoint::is_in(checkpoint::StateGroup::optimizer, t.path); });
   while (true) {
     std::optional<Error> error;
     try {
@@ -183,9 +185,8 @@ void Session::initialize_weights() {
     tensors = checkpoint::read_safetensors(source);
   } else {
     for (checkpoint::LoadedTensor& t : checkpoint::load_all(source).tensors) {
-      const std::size_t name = t.path.find('/', 1) + 1;
-      if (!t.path.starts_with("/optimizer/"))
-        tensors.push_back({.name = t.path.substr(name), .shape = t.shape, .values = std::move(t.values)});
+      if (!checkpoint::is_in(checkpoint::StateGroup::optimizer, t.path))
+        tensors.push_back({.name = checkpoint::tensor_name(t.path), .shape = t.shape, .values = std::move(t.values)});
     }
   }
   const std::vector<std::string> kept = replica->load_named(tensors);

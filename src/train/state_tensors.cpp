@@ -1,5 +1,7 @@
 #include "train/state_tensors.h"
 
+#include "checkpoint/state_group.h"
+
 namespace lockstep::train {
 namespace {
 
@@ -13,11 +15,12 @@ std::vector<std::string> state_names(const OptimizerDescription& optimizer) {
 
 std::vector<StateTensor> state_tensors(const graph::ParameterTable& table, const OptimizerDescription& optimizer) {
   std::vector<StateTensor> out;
-  const auto add = [&](const std::string& group, StateTensor::Arena arena, std::size_t arena_begin) {
+  using checkpoint::StateGroup;
+  const auto add = [&](StateGroup group, const std::string& state, StateTensor::Arena arena, std::size_t arena_begin) {
     for (const graph::Parameter& p : table.parameters()) {
       if (arena == StateTensor::Arena::optimizer && !p.trainable) continue;
       for (const graph::ParameterPart& part : p.parts)
-        out.push_back({.path = group + part.name,
+        out.push_back({.path = checkpoint::tensor_path(group, state + part.name),
                        .shape = part.shape,
                        .parameter = p.layout ? &p : nullptr,
                        .part = p.layout ? &part : nullptr,
@@ -26,15 +29,17 @@ std::vector<StateTensor> state_tensors(const graph::ParameterTable& table, const
                        .n_elements = p.layout ? p.n_elements : part.n_elements()});
     }
   };
-  add("/parameters/", StateTensor::Arena::parameters, 0);
+  add(StateGroup::parameters, "", StateTensor::Arena::parameters, 0);
   const std::vector<std::string> states = state_names(optimizer);
   for (std::size_t i = 0; i < states.size(); ++i)
-    add("/optimizer/" + states[i] + "/", StateTensor::Arena::optimizer, i * table.n_trainable());
+    add(StateGroup::optimizer, states[i] + "/", StateTensor::Arena::optimizer, i * table.n_trainable());
   for (const graph::RunningStatistic& s : table.statistics()) {
     const auto channels = static_cast<std::size_t>(s.channels);
     const auto statistic = [&](const char* name, std::size_t begin) {
-      out.push_back(
-          {.path = "/statistics/" + s.name + name, .shape = {s.channels}, .begin = begin, .n_elements = channels});
+      out.push_back({.path = checkpoint::tensor_path(StateGroup::statistics, s.name + name),
+                     .shape = {s.channels},
+                     .begin = begin,
+                     .n_elements = channels});
     };
     statistic(".running_mean", s.begin);
     statistic(".running_var", s.begin + channels);

@@ -4,9 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <iterator>
@@ -174,9 +172,10 @@ void TraceFile::merge(const std::vector<Part>& parts) const {
     all.n_events += part.n_events;
     all.n_dropped += part.n_dropped;
   }
-  const std::string path = directory_ + "/trace.json", partial = path + ".partial";
+  const std::string path = directory_ + "/trace.json";
   try {
-    Output out(partial);
+    PendingFile pending(path, PartialName::fixed);
+    Output out(pending.partial_path());
     const nlohmann::json about = {{"ranks", parts.size()},
                                   {"events", all.n_events},
                                   {"dropped_older_events", all.n_dropped},
@@ -188,8 +187,7 @@ void TraceFile::merge(const std::vector<Part>& parts) const {
       out.write("{}{}", rank > 0 ? ",\n" : "", read_file(part_path(static_cast<int>(rank))));
     out.write("\n]}}\n");
     out.flush();
-    require(std::rename(partial.c_str(), path.c_str()) == 0, ErrorCode::system_call, "{} cannot be renamed to {}: {}",
-            partial, path, std::strerror(errno));
+    pending.publish();
   } catch (const Error& error) {
     log::warning("trace.json was not written: {}", error.what());
     return;

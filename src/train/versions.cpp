@@ -9,8 +9,8 @@
 
 #include "base/version.h"
 #include "comm/mpi_calls.h"
-#include "data/hdf5_version.h"
 #include "data/jpeg.h"
+#include "hdf5/version.h"
 #include "train/metrics.h"
 
 namespace lockstep::train {
@@ -26,7 +26,7 @@ std::string dotted(int number, int base) {
 std::string versions_json() {
   nlohmann::ordered_json libraries;
   libraries["MPI"] = comm::MpiCalls::version();
-  libraries["HDF5"] = data::hdf5_version();
+  libraries["HDF5"] = hdf5::version();
   libraries["libjpeg-turbo"] = data::jpeg_version();
   for (const std::string& library : backend_libraries()) {
     const auto blank = library.find(' ');

@@ -1,8 +1,11 @@
 #include "base/file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
+#include <cstring>
 #include <filesystem>
 
 #include "lockstep/error.h"
@@ -54,6 +57,57 @@ TEST_F(FileTest, FailureNamesTheFileAndKeepsTheOldOne) {
   EXPECT_TRUE(std::filesystem::is_directory(path + "/inside"));
   EXPECT_EQ(n_files(), 1u);
   EXPECT_THROW(read_file(directory_ / "absent"), Error);
+}
+
+TEST_F(FileTest, APendingFileAppearsOnlyWhenItIsPublished) {
+  const std::string path = directory_ / "whole";
+  for (const PartialName name : {PartialName::fixed, PartialName::of_process}) {
+    std::filesystem::remove(path);
+    {
+      PendingFile abandoned(path, name);
+      write_fully(abandoned.create().get(), "half", abandoned.partial_path());
+      EXPECT_TRUE(is_partial_name(abandoned.partial_path()));
+      EXPECT_EQ(abandoned.partial_path() == partial_name(path), name == PartialName::fixed);
+      EXPECT_EQ(n_files(), 1u);
+    }
+    EXPECT_EQ(n_files(), 0u);
+    PendingFile pending(path, name);
+    write_fully(pending.create().get(), "complete", pending.partial_path());
+    EXPECT_FALSE(std::filesystem::exists(path));
+    pending.publish();
+    EXPECT_EQ(read_file(path), "complete");
+    EXPECT_EQ(n_files(), 1u);
+  }
+}
+
+TEST_F(FileTest, ReadsAndWritesAtOffsets) {
+  const std::string path = directory_ / "offsets";
+  const Descriptor file = open_file(path, O_RDWR | O_CREAT);
+  write_at(file, path, std::as_bytes(std::span("abcdef", 6)), 2);
+  EXPECT_EQ(size_bytes(file, path), 8u);
+  std::array<std::byte, 4> bytes{};
+  read_at(file, path, bytes, 3);
+  EXPECT_EQ(std::memcmp(bytes.data(), "bcde", 4), 0);
+  EXPECT_EQ(try_read_at(file, bytes, 6), ReadOutcome::end_of_file);
+  try {
+    read_at(file, path, bytes, 6, ErrorCode::checkpoint_damaged);
+    FAIL() << "must throw";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::checkpoint_damaged);
+    EXPECT_NE(std::string(e.what()).find(path + " ends before byte 10"), std::string::npos) << e.what();
+  }
+  set_length(file, path, 3);
+  EXPECT_EQ(size_bytes(file, path), 3u);
+}
+
+TEST_F(FileTest, AFolderIsNoRegularFile) {
+  try {
+    open_regular_file(directory_, ErrorCode::data_missing);
+    FAIL() << "must throw";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::data_missing);
+    EXPECT_NE(std::string(e.what()).find("is a folder; expected a file"), std::string::npos) << e.what();
+  }
 }
 
 }  // namespace

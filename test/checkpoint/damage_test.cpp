@@ -59,7 +59,7 @@ TEST_F(Damage, AFlippedBitAnywhereIsSeen) {
   for (std::size_t byte = 0; byte < good_.size(); byte += 509) {
     const std::string sentence = refused(flipped(byte, static_cast<int>(bit++ % 8)));
     if (byte >= 8 && byte < kUserBlockBytes) {
-      EXPECT_NE(sentence.find("damaged in its header"), std::string::npos) << byte << ": " << sentence;
+      EXPECT_NE(sentence.find("damaged in its user block"), std::string::npos) << byte << ": " << sentence;
     } else if (byte >= kUserBlockBytes && byte < metadata_end_) {
       EXPECT_NE(sentence.find("damaged in its HDF5 metadata"), std::string::npos) << byte << ": " << sentence;
     } else if (byte >= metadata_end_) {
@@ -94,7 +94,7 @@ TEST_F(Damage, CutEmptyAndLongFilesAreNamed) {
   for (const std::size_t size :
        {std::size_t{9}, std::size_t{4095}, std::size_t{4096}, std::size_t{5000}, good_.size() / 2, good_.size() - 1}) {
     const std::string sentence = refused(good_.substr(0, size));
-    EXPECT_NE(sentence.find(" is cut: "), std::string::npos) << sentence;
+    EXPECT_NE(sentence.find(" is truncated: "), std::string::npos) << sentence;
   }
   EXPECT_NE(refused(good_ + "x").find(" is too long: "), std::string::npos);
   EXPECT_NE(refused(std::string(good_.size(), '\0')).find("does not begin with \"LOCKSTEP\""), std::string::npos);
@@ -111,8 +111,8 @@ TEST_F(Damage, AFutureFormatIsNamedAndNotCalledDamage) {
   bytes[8] = kFormatVersion + 1;
   const std::uint64_t hash = hash_bytes(std::as_bytes(std::span(bytes)).first(kUserBlockBytes - 8));
   std::memcpy(bytes.data() + kUserBlockBytes - 8, &hash, sizeof hash);
-  EXPECT_EQ(refused(bytes),
-            fmt::format("{} has format {}, this program reads format {}", path_, kFormatVersion + 1, kFormatVersion));
+  EXPECT_EQ(refused(bytes), fmt::format("{} has format version {}; this program reads version {}", path_,
+                                        kFormatVersion + 1, kFormatVersion));
 }
 
 TEST(UserBlock, TheListOfALargeFileIsLeftOut) {
@@ -127,7 +127,7 @@ TEST(UserBlock, TheListOfALargeFileIsLeftOut) {
     const std::string path = scratch.file("sparse.h5");
     write_file(path, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
     std::filesystem::resize_file(path, header.file_bytes);
-    const UserBlock found = read_user_block(open_to_read(path), path);
+    const UserBlock found = read_user_block(open_regular_file(path), path);
     EXPECT_EQ(found.digest, 42u);
     EXPECT_EQ(found.block_hashes.size(), n_blocks == 503 ? 503u : 0u);
   }

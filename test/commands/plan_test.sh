@@ -56,5 +56,5 @@ check "bf16 on a T4 is refused" test $? = 2
 check "in a sentence" grep -q 'does not compute in bf16' "$work/bf16"
 "$lockstep" plan "${net[@]}" --device h2000 >"$work/unknown" 2>&1
 check "an unknown GPU is refused" test $? = 2
-check "with the known ones" grep -q 'wanted one of t4, .*h200' "$work/unknown"
+check "with the known ones" grep -q 'expected one of t4, .*h200' "$work/unknown"
 finish

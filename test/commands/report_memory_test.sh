@@ -56,18 +56,18 @@ check "a line that is being written is left out" bash -c "printf '%s\n1,0,5,9,1\
 
 # What is no such file: the file, the line, what was wanted, the remedy, and status 2.
 bad_file() { printf "$2" >"$work/bad.csv"; check "$1" refused 2 "$3" "$lockstep" report memory "$work/bad.csv"; }
-bad_file "an empty file" '' 'bad.csv: wanted a line of column names and lines of figures, found nothing'
-bad_file "column names alone" "$header\n" 'bad.csv: wanted lines of figures below the column names, found none'
-bad_file "other columns" 'a,b\n1,2\n' 'bad.csv:1: wanted the names of columns, .*memory_used_mib .*found "a,b"'
-bad_file "no memory" 'index, utilization.gpu\n0, 3\n' 'bad.csv:1: wanted the names of columns'
-bad_file "no number" "$header\n1,0,5,9,1\n1,0,much,9,1\n" 'bad.csv:3: wanted the columns .*found "1,0,much,9,1"'
+bad_file "an empty file" '' 'bad.csv: expected a line of column names and lines of figures, found nothing'
+bad_file "column names alone" "$header\n" 'bad.csv: expected lines of figures below the column names, found none'
+bad_file "other columns" 'a,b\n1,2\n' 'bad.csv:1: expected the names of columns, .*memory_used_mib .*found "a,b"'
+bad_file "no memory" 'index, utilization.gpu\n0, 3\n' 'bad.csv:1: expected the names of columns'
+bad_file "no number" "$header\n1,0,5,9,1\n1,0,much,9,1\n" 'bad.csv:3: expected the columns .*found "1,0,much,9,1"'
 bad_file "what nvidia-smi cannot tell" 'index, memory.used [MiB]\n0, [N/A]\n' 'bad.csv:2: .*found "0, \[N/A\]"'
 bad_file "negative memory" "$header\n1,0,-5,9,1\n" 'bad.csv:2:'
-bad_file "a short line" "$header\n1,0\n" 'bad.csv:2: wanted the columns'
+bad_file "a short line" "$header\n1,0\n" 'bad.csv:2: expected the columns'
 bad_file "another unit" 'index, memory.used [MiB]\n0, 5 GiB\n' 'bad.csv:2: .*found "0, 5 GiB"'
 check "  with the remedy" grep -q 'remedy: give files of RUN/usage' "$work/.refused"
 check "  and its code" grep -qF '[usage_log]' "$work/.refused"
-check "bytes that are no text" refused 2 ':1: wanted the names of columns' "$lockstep" report memory data/samples/cifar10_test.h5
+check "bytes that are no text" refused 2 ':1: expected the names of columns' "$lockstep" report memory data/samples/cifar10_test.h5
 check "a file that is not there" refused 2 'nowhere.csv: No such file' "$lockstep" report memory "$work/nowhere.csv"
 check "a folder" refused 2 'Is a directory' "$lockstep" report memory "$work"
 check "no file" refused 2 'FILE is required' "$lockstep" report memory

@@ -65,6 +65,6 @@ check "  every epoch was trained once" is "$least" 12
 
 check "a field that is none is refused" refused 2 'has the field .*\{epochs\}' "$lockstep" train "${small[@]}" \
   data.train=synthetic run.name=refused 'checkpoint.name=a-{epochs}'
-check "one name for all is refused" refused 2 'wanted \{step\} or \{epoch\}' "$lockstep" train "${small[@]}" \
+check "one name for all is refused" refused 2 'expected \{step\} or \{epoch\}' "$lockstep" train "${small[@]}" \
   data.train=synthetic run.name=refused checkpoint.name=one
 finish

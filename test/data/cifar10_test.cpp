@@ -147,7 +147,7 @@ TEST_F(Cifar10, BadSourcesAreNamedAndLeaveNothing) {
   EXPECT_ERROR(ErrorCode::data_label, "record 2 has label 10", import_cifar10(o, {}));
   EXPECT_FALSE(fs::exists(o.output));
   for (const auto& entry : fs::directory_iterator(folder_.path()))
-    EXPECT_EQ(entry.path().filename().string().find(".tmp-"), std::string::npos) << entry.path();
+    EXPECT_EQ(entry.path().filename().string().find(".partial"), std::string::npos) << entry.path();
   write_all(o.source, batch(0, 3));
   o = options();
   o.replace = false;

@@ -1,4 +1,5 @@
-// Damaged metadata: whatever byte is wrong, opening the file is an Error or a success, never a crash or a wrong image.
+// Damaged metadata: whichever byte is wrong, opening the file throws an Error or succeeds. It never crashes, and never
+// returns a wrong image.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,9 +8,9 @@
 #include <random>
 #include <vector>
 
-#include "data/hdf5_file.h"
 #include "data/image_set.h"
 #include "data/limited_child.h"
+#include "data/user_block.h"
 #include "test/data/files.h"
 
 namespace lockstep::data {
@@ -48,14 +49,14 @@ bool reads(const std::string& path) {
   }
 }
 
-TEST(DamagedFile, EveryFlipBehindTheSealIsSeenBeforeHdf5OpensIt) {
+TEST(DamagedFile, EveryFlipInTheMetadataIsDetectedBeforeHdf5OpensTheFile) {
   TemporaryFolder folder;
   const std::string path = folder / "set.h5";
   std::mt19937 random(1);
   for (const Placement& placement : kPlacements) {
     write_test_set(path, {}, {}, placement);
     const std::string whole = read_all(path);
-    const auto places = metadata_bytes(whole.size(), open_image_file(InputFile(path)), kSealBytes);
+    const auto places = metadata_bytes(whole.size(), open_image_file(InputFile(path)), hdf5::kUserBlockBytes);
     for (int i = 0; i < kFlips; ++i) {
       std::string damaged = whole;
       damaged[places[random() % places.size()]] ^= static_cast<char>(1 << random() % 8);
@@ -65,7 +66,7 @@ TEST(DamagedFile, EveryFlipBehindTheSealIsSeenBeforeHdf5OpensIt) {
   }
 }
 
-TEST(DamagedFile, EveryFlipInTheSealIsAnErrorOrHarmless) {
+TEST(DamagedFile, EveryFlipInTheUserBlockIsAnErrorOrHarmless) {
   TemporaryFolder folder;
   const std::string path = folder / "set.h5";
   for (const Placement& placement : kPlacements) {
@@ -76,14 +77,14 @@ TEST(DamagedFile, EveryFlipInTheSealIsAnErrorOrHarmless) {
       std::string damaged = whole;
       damaged[i] ^= 0x10;
       write_all(path, damaged);
-      // Without its magic the file is a foreign one; behind its own checksum the block is empty.
+      // Without its magic number the file counts as foreign; behind its own checksum the block is empty.
       EXPECT_EQ(reads(path), i < 16 || i >= block_bytes) << "byte " << i;
     }
   }
 }
 
 // Alignment leaves room between the chunks, and the names of 444 classes go there (HDF5 1.10.8).
-TEST(DamagedFile, MetadataBetweenChunksIsSealedToo) {
+TEST(DamagedFile, MetadataBetweenChunksIsCheckedToo) {
   TemporaryFolder folder;
   const std::string path = folder / "set.h5";
   write_test_set(path, {.n_samples = 183, .height = 33, .width = 10, .classes = 444}, {},
@@ -103,25 +104,25 @@ TEST(DamagedFile, MetadataBetweenChunksIsSealedToo) {
   }
 }
 
-TEST(DamagedFile, AChunkedFileThatIsCutShortIsSaid) {
+TEST(DamagedFile, ATruncatedChunkedFileIsReported) {
   TemporaryFolder folder;
   const std::string path = folder / "set.h5";
   write_test_set(path, {}, {}, kPlacements[1]);
   const std::string whole = read_all(path);
   for (std::size_t size = 80; size < whole.size(); size += size < 240 ? 1 : 61) {
     write_all(path, whole.substr(0, size));
-    EXPECT_ERROR(ErrorCode::data_truncated, "is cut short", open_image_set(path));
+    EXPECT_ERROR(ErrorCode::data_truncated, "is truncated", open_image_set(path));
   }
 }
 
-// The seal is right and the metadata is sound, but they are not of one file.
-TEST(DamagedFile, ASealOfOtherChunksIsRefused) {
+// The user block and the metadata are both sound, but they belong to different files.
+TEST(DamagedFile, AUserBlockOfOtherChunksIsRejected) {
   TemporaryFolder folder;
   const std::string path = folder / "set.h5";
   write_test_set(path, {}, {}, kPlacements[1]);
   const ImageFile layout = open_image_file(InputFile(path));
   const auto refused = [&](const StoredBytes& images) {
-    write_seal(path, {images, layout.labels});
+    write_user_block(path, {images, layout.labels});
     EXPECT_ERROR(ErrorCode::data_damaged, "disagree about where the images lie", open_image_set(path));
   };
   StoredBytes images = layout.images;
@@ -141,8 +142,8 @@ TEST(DamagedFile, FlipsInAForeignFileNeverCrash) {
     write_test_set(path, {}, {}, placement);
     const ImageFile layout = open_image_file(InputFile(path));
     std::string whole = read_all(path);
-    whole[0] = 'x';  // no seal any more: HDF5 itself has to find out
-    const auto places = metadata_bytes(whole.size(), layout, kSealBytes);
+    whole[0] = 'x';  // without its user block, HDF5 itself has to detect the damage
+    const auto places = metadata_bytes(whole.size(), layout, hdf5::kUserBlockBytes);
     int n_errors = 0;
     for (int i = 0; i < kFlips; ++i) {
       std::string damaged = whole;

@@ -1,6 +1,7 @@
 // What the tests of data sets share: a folder of their own, small image sets, and CIFAR-10 batches made up on the spot.
 #pragma once
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -53,7 +54,7 @@ struct TestSet {
   int height = 5, width = 4, channels = 3, classes = 7;
 };
 
-/// A sealed image set of test_byte() and test_label(); `labels` replaces the latter when given.
+/// An image set, as import writes it, of test_byte() and test_label(); `labels` replaces the latter when given.
 inline void write_test_set(const std::string& path, const TestSet& set = {}, std::vector<std::int32_t> labels = {},
                            const Placement& placement = kDefaultPlacement) {
   ImageFileWriter writer(path, true, set.n_samples, set.height, set.width, set.channels, placement);
@@ -77,6 +78,9 @@ inline std::string read_all(const std::string& path) {
 }
 inline void write_all(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
+}
+inline void overwrite(const std::string& path, std::uint64_t offset, std::span<const std::byte> bytes) {
+  write_at(open_file(path, O_WRONLY), path, bytes, offset);
 }
 
 /// The code and text of the Error that `action` throws.

@@ -61,7 +61,7 @@ def check_import(folder):
     assert len(attributes["images_xxh3"]) == 16 and len(attributes["labels_xxh3"]) == 16
 
     info = json.loads(lockstep("data", "info", path, "--json")[0])
-    assert info["samples"] == RECORDS and info["sealed"] is True
+    assert info["samples"] == RECORDS and info["has_user_block"] is True
     assert info["samples_per_class"] == [4] * 10
     lockstep("data", "verify", path)
 
@@ -92,7 +92,7 @@ def check_chunked_import(folder):
             assert file["images"].compression is None
             assert np.array_equal(file["images"][:], images) and np.array_equal(file["labels"][:], labels)
         info = json.loads(lockstep("data", "info", path, "--json")[0])
-        assert info["chunk_bytes"] == rows * 3072 and info["chunks"] == -(-RECORDS // rows) and info["sealed"] is True
+        assert info["chunk_bytes"] == rows * 3072 and info["chunks"] == -(-RECORDS // rows) and info["has_user_block"] is True
         if alignment:
             assert info["images_offset_bytes"] % 4096 == 0
         lockstep("data", "verify", path)
@@ -131,7 +131,7 @@ def check_jpeg_import(folder):
             assert tuple(file["sizes"][i]) == size
         assert file.attrs["format_version"] == 2 and file.attrs["split"] == "val"
     info = json.loads(lockstep("data", "info", path, "--json")[0])
-    assert info["encoding"] == "jpeg" and info["height"] == 0 and info["sealed"] is True
+    assert info["encoding"] == "jpeg" and info["height"] == 0 and info["has_user_block"] is True
     # The same, written by h5py, is read as well.
     with h5py.File(path) as file, h5py.File(folder / "foreign.h5", "w") as copy:
         for name in ("images", "offsets", "sizes", "labels"):
@@ -154,7 +154,8 @@ def check_foreign(folder):
     path = folder / "h5py.h5"
     write_by_h5py(path)
     info = json.loads(lockstep("data", "info", path, "--json")[0])
-    assert info["samples"] == 6 and info["width"] == 5 and info["sealed"] is False
+    assert info["sealed"] is info["has_user_block"]  # the name until release 0.1
+    assert info["samples"] == 6 and info["width"] == 5 and info["has_user_block"] is False
     assert info["samples_per_class"] == [2, 2, 2] and info["mean"] == [0.5] * 3
 
     # Chunks of whole images, whatever the index and wherever HDF5's data begin in the file.

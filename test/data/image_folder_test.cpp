@@ -71,7 +71,7 @@ TEST_F(ImageFolder, BothStoragesGiveTheSameImages) {
   EXPECT_EQ(images_of(*open_image_set(options().output)), images);
   const InputFile file(options().output);
   const ImageFile layout = open_image_file(file);
-  EXPECT_TRUE(layout.sealed && layout.jpeg);
+  EXPECT_TRUE(layout.has_user_block && layout.jpeg);
   EXPECT_TRUE(verify_image_file(file, layout, {}).empty());
   // A range of the samples.
   const auto part = images_of(*open_image_set(options().output, 1, 3));
@@ -191,7 +191,7 @@ TEST_F(ImageFolder, TinyImageNet) {
   EXPECT_ERROR(ErrorCode::usage, "have no labels", import_tiny_imagenet(validation, {}));
   validation.split = "val";
   put("in/tiny-imagenet-200/val/val_annotations.txt", "val_1.JPEG n3\n");
-  EXPECT_ERROR(ErrorCode::data_source, "val_annotations.txt:1: wanted an image", import_tiny_imagenet(validation, {}));
+  EXPECT_ERROR(ErrorCode::data_source, "val_annotations.txt:1: expected an image", import_tiny_imagenet(validation, {}));
   put("in/tiny-imagenet-200/val/val_annotations.txt", "absent.JPEG\tn3\n");
   EXPECT_ERROR(ErrorCode::data_image, "absent.JPEG", import_tiny_imagenet(validation, {}));
 }
@@ -202,7 +202,7 @@ TEST_F(ImageFolder, ADamagedImageNamesFileAndSample) {
   const InputFile file(options().output);
   const ImageFile layout = open_image_file(file);
   const std::uint64_t third = read_offsets(file, layout)[3];
-  write_at(options().output, layout.images.offsets[0] + third, std::as_bytes(std::span("no JPEG any more")));
+  overwrite(options().output, layout.images.offsets[0] + third, std::as_bytes(std::span("no JPEG any more")));
   const auto set = open_image_set(options().output, 2, 5);
   std::vector<std::uint8_t> image(set->info().image_bytes());
   std::int32_t label = 0;

@@ -1,4 +1,4 @@
-// Image sets in files: what was written is read; what is damaged, foreign or absurd gets a sentence.
+// Image sets in files: what was written can be read; files that are damaged, foreign or absurd result in an error.
 #include "data/image_set.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "data/file.h"
-#include "data/hdf5_file.h"
+#include "hdf5/writer.h"
 #include "test/data/files.h"
 
 namespace lockstep::data {
@@ -28,7 +28,7 @@ void expect_samples(const ImageSet& set, std::int64_t first = 0) {
   }
 }
 
-/// A file as another program would write it: no seal. Each part may be left out or be wrong.
+/// A file as another program would write it, without a user block. Each part may be missing or wrong.
 struct Foreign {
   std::vector<std::uint64_t> image_dims = {4, 2, 2, 3};
   std::string image_type = "uint8", label_type = "int32";
@@ -44,7 +44,7 @@ struct Foreign {
 
 std::string write_foreign(const TemporaryFolder& folder, const Foreign& f) {
   const std::string path = folder / "foreign.h5";
-  Hdf5Writer hdf5(path, 0);
+  hdf5::Writer hdf5(path, {});
   std::uint64_t image_bytes = 1;
   for (std::size_t i = 1; i < f.image_dims.size(); ++i) image_bytes *= f.image_dims[i];
   if (f.images) {
@@ -84,7 +84,7 @@ TEST(ImageSet, GivesBackWhatWasWritten) {
   expect_samples(*set);
   const InputFile file(path);
   const ImageFile layout = open_image_file(file);
-  EXPECT_TRUE(layout.sealed);
+  EXPECT_TRUE(layout.has_user_block);
   EXPECT_TRUE(verify_image_file(file, layout, {}).empty());
 }
 
@@ -122,7 +122,7 @@ TEST(ImageSet, InChunksItHoldsTheSame) {
     write_test_set(path, {}, {}, {.alignment_bytes = c.alignment_bytes, .chunk_bytes = c.chunk_bytes});
     const InputFile file(path);
     const ImageFile layout = open_image_file(file);
-    EXPECT_TRUE(layout.sealed);
+    EXPECT_TRUE(layout.has_user_block);
     EXPECT_EQ(layout.images.chunked(), c.n_chunks > 1);
     ASSERT_EQ(layout.images.offsets.size(), c.n_chunks);
     EXPECT_EQ(layout.images.chunk_bytes, c.n_chunks > 1 ? 60 * c.images_in_a_chunk : 1380);
@@ -132,10 +132,10 @@ TEST(ImageSet, InChunksItHoldsTheSame) {
     EXPECT_TRUE(verify_image_file(file, layout, {}).empty());
     expect_samples(*open_image_set(path));
     expect_samples(*open_image_set(path, 11, 20), 11);
-    // HDF5 says the same of every chunk as the seal does.
-    std::string unsealed = read_all(path);
-    unsealed[0] = 'x';
-    write_all(path, unsealed);
+    // HDF5 reports the same places of the chunks as the user block does.
+    std::string foreign = read_all(path);
+    foreign[0] = 'x';
+    write_all(path, foreign);
     EXPECT_EQ(open_image_file(InputFile(path)).images, layout.images);
   }
 }
@@ -157,7 +157,7 @@ TEST(ImageSet, VerifyFindsADamagedChunk) {
   const InputFile file(path);
   const ImageFile layout = open_image_file(file);
   const std::byte changed[1] = {std::byte{static_cast<unsigned char>(test_byte(17, 3) ^ 1)}};
-  write_at(path, layout.images.piece(17 * 60 + 3, 1).offset, changed);
+  overwrite(path, layout.images.contiguous_range(17 * 60 + 3, 1).offset, changed);
   const auto damaged = verify_image_file(file, open_image_file(file), {});
   ASSERT_EQ(damaged.size(), 1u);
   EXPECT_NE(damaged[0].find("'/images' (3 chunks of 480 bytes) is damaged"), std::string::npos) << damaged[0];
@@ -166,13 +166,13 @@ TEST(ImageSet, VerifyFindsADamagedChunk) {
 TEST(StoredBytes, PiecesEndWhereTheFileHasAGap) {
   // Bytes 0 to 4 at 100, 5 to 9 at 40, 10 to 14 behind them, 15 and 16 at 60.
   const StoredBytes stored{17, 5, {100, 40, 45, 60}};
-  EXPECT_EQ(stored.piece(0, 17), (ByteRange{100, 5}));
-  EXPECT_EQ(stored.piece(3, 1), (ByteRange{103, 1}));
-  EXPECT_EQ(stored.piece(5, 12), (ByteRange{40, 10}));
-  EXPECT_EQ(stored.piece(9, 6), (ByteRange{44, 6}));
-  EXPECT_EQ(stored.piece(9, 7), (ByteRange{44, 6}));
-  EXPECT_EQ(stored.piece(15, 2), (ByteRange{60, 2}));
-  EXPECT_EQ(StoredBytes::contiguous({7, 50}).piece(20, 30), (ByteRange{27, 30}));
+  EXPECT_EQ(stored.contiguous_range(0, 17), (ByteRange{100, 5}));
+  EXPECT_EQ(stored.contiguous_range(3, 1), (ByteRange{103, 1}));
+  EXPECT_EQ(stored.contiguous_range(5, 12), (ByteRange{40, 10}));
+  EXPECT_EQ(stored.contiguous_range(9, 6), (ByteRange{44, 6}));
+  EXPECT_EQ(stored.contiguous_range(9, 7), (ByteRange{44, 6}));
+  EXPECT_EQ(stored.contiguous_range(15, 2), (ByteRange{60, 2}));
+  EXPECT_EQ(StoredBytes::contiguous({7, 50}).contiguous_range(20, 30), (ByteRange{27, 30}));
   EXPECT_EQ(StoredBytes::in_a_row(17, 5, 100, 40, 5), (StoredBytes{17, 5, {100, 40, 45, 50}}));
 }
 
@@ -229,8 +229,8 @@ TEST(ImageSet, TruncatedAnywhere) {
     write_all(path, whole.substr(0, size));
     const Thrown thrown = thrown_by([&] { open_image_set(path); });
     ASSERT_TRUE(thrown.thrown) << size;
-    // Before byte 80 there is no whole seal that could say so.
-    EXPECT_TRUE(size < 80 || thrown.says("is cut short")) << size << ": " << thrown.text;
+    // A file of fewer than 80 bytes has no complete user block that could tell.
+    EXPECT_TRUE(size < 80 || thrown.says("is truncated")) << size << ": " << thrown.text;
   }
   write_all(path, whole + "x");
   EXPECT_ERROR(ErrorCode::data_damaged, "was written with", open_image_set(path));
@@ -275,12 +275,12 @@ TEST(ImageSet, VerifyFindsADamagedImageAndLabel) {
   const InputFile file(path);
   const ImageFile layout = open_image_file(file);
   const std::byte changed[1] = {std::byte{static_cast<unsigned char>(test_byte(3, 0) ^ 1)}};
-  write_at(path, layout.images.offsets[0] + 3 * layout.info.image_bytes(), changed);
+  overwrite(path, layout.images.offsets[0] + 3 * layout.info.image_bytes(), changed);
   auto damaged = verify_image_file(file, open_image_file(file), {});
   ASSERT_EQ(damaged.size(), 1u);
   EXPECT_NE(damaged[0].find("'/images'"), std::string::npos) << damaged[0];
   const std::byte label[1] = {std::byte{5}};
-  write_at(path, layout.labels.offset, label);
+  overwrite(path, layout.labels.offset, label);
   damaged = verify_image_file(file, open_image_file(file), {});
   ASSERT_EQ(damaged.size(), 2u);
   EXPECT_NE(damaged[1].find("'/labels'"), std::string::npos) << damaged[1];
@@ -291,10 +291,10 @@ TEST(ForeignFile, IsReadWhenItHasTheLayout) {
   const std::string path = write_foreign(folder, {});
   const InputFile file(path);
   const ImageFile layout = open_image_file(file);
-  EXPECT_FALSE(layout.sealed);
+  EXPECT_FALSE(layout.has_user_block);
   expect_samples(*open_image_set(path));
   ASSERT_EQ(verify_image_file(file, layout, {}).size(), 2u);
-  EXPECT_NE(verify_image_file(file, layout, {})[0].find("carries no images_xxh3"), std::string::npos);
+  EXPECT_NE(verify_image_file(file, layout, {})[0].find("has no images_xxh3"), std::string::npos);
 }
 
 TEST(ForeignFile, IsReadInChunks) {
@@ -314,7 +314,7 @@ TEST(ForeignFile, ChunksThatAreNotThereAreNamed) {
   EXPECT_ERROR(bad, "chunk 1 of '/images' was never written",
                open_image_set(write_foreign(folder, {.chunk_rows = 2, .n_written = 2})));
   EXPECT_ERROR(
-      bad, "lies in 5000 chunks",
+      bad, "has 5000 chunks",
       open_image_set(write_foreign(folder, {.image_dims = {5000, 1, 1, 3}, .n_labels = 5000, .chunk_rows = 1})));
 
   // The index of this version of the file format is a tree without checksums.
@@ -330,7 +330,7 @@ TEST(ForeignFile, ChunksThatAreNotThereAreNamed) {
     std::string damaged = whole;
     std::memcpy(damaged.data() + at, &offset, 8);
     write_all(path, damaged);
-    EXPECT_ERROR(ErrorCode::data_truncated, "is cut short: chunk 2 of '/images' needs 12 bytes", open_image_set(path));
+    EXPECT_ERROR(ErrorCode::data_truncated, "is truncated: chunk 2 of '/images' needs 12 bytes", open_image_set(path));
   }
   std::string other_place = whole;  // no harm: another image is shown
   std::memcpy(other_place.data() + at, "\0\0\0\0\0\0\0\0", 8);
@@ -363,7 +363,7 @@ TEST(ForeignFile, EachWrongPartIsNamed) {
   refused(bad, "0 x 2 x 3", {.image_dims = {4, 0, 2, 3}});
   refused(bad, "0 classes", {.classes = 0});
   refused(bad, "attribute 'mean'", {.statistics = false});
-  refused(bad, "one value a channel (3)", {.mean = {0.5f}});
+  refused(bad, "one value per channel (3)", {.mean = {0.5f}});
   refused(bad, "'std' above 0", {.stddev = {0.25f, 0.0f, 0.25f}});
   refused(bad, "names 1 classes but has 7", {.class_names = {"only"}});
   refused(ErrorCode::data_label, "sample 1 has label 3", {.classes = 3});

@@ -40,12 +40,12 @@ printf '\x89HDF\r\n\x1a\n of another program' >"$work/damaged/checkpoints/foreig
 : >"$work/damaged/checkpoints/step-00000009.h5.partial"
 check "skips damaged files" run 0 2 run.name=damaged train.max_steps=5
 says "  a file with a flipped bit is named, with the tensor" 'step-00000008.h5 is damaged in /[a-z]+/[a-z]'
-says "  a cut file is named" 'step-00000006.h5 is cut'
+says "  a truncated file is named" 'step-00000006.h5 is truncated'
 says "  an empty file is named" 'empty.h5 is empty'
 says "  a foreign file is named" 'foreign.h5 is not a checkpoint'
 says "  the one before is used" 'resumed from .*step-00000004.h5'
 check "  all of them are in RUN/log.txt too" \
-  is_in_the_log '00000008.h5 is damaged' '00000006.h5 is cut' 'empty.h5 is empty' 'foreign.h5 is not'
+  is_in_the_log '00000008.h5 is damaged' '00000006.h5 is truncated' 'empty.h5 is empty' 'foreign.h5 is not'
 check "  the file of an interrupted save is removed" test ! -e "$work/damaged/checkpoints/step-00000009.h5.partial"
 rm "$work/damaged/checkpoints/"step-0000000[245].h5
 check "without any good checkpoint, the run is rejected" run 1 1 run.name=damaged

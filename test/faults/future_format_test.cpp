@@ -40,7 +40,7 @@ class FutureFormat : public ::testing::Test {
 
 TEST_F(FutureFormat, IsReportedAndSkipped) {
   ASSERT_EQ(train(4), 0) << output_;
-  // Its header is whole: the version at byte 8, and the hash of all before it in its last 8 bytes.
+  // Its user block stays valid: the version at byte 8, and the hash of all before it in its last 8 bytes.
   std::string bytes = read_file(checkpoint(4));
   bytes[8] = kFormatVersion + 1;
   const std::uint64_t hash = hash_bytes(std::as_bytes(std::span(bytes)).first(kUserBlockBytes - 8));
@@ -50,8 +50,8 @@ TEST_F(FutureFormat, IsReportedAndSkipped) {
 
   ASSERT_EQ(train(5), 0) << output_;
   const std::string log = read_file(scratch_.file("run/log.txt"));
-  EXPECT_NE(log.find(fmt::format("{} has format {}, this program reads format {}", checkpoint(4), kFormatVersion + 1,
-                                 kFormatVersion)),
+  EXPECT_NE(log.find(fmt::format("{} has format version {}; this program reads version {}", checkpoint(4),
+                                 kFormatVersion + 1, kFormatVersion)),
             std::string::npos)
       << log;
   EXPECT_NE(log.find(fmt::format("resumed from {} (step 2)", checkpoint(2))), std::string::npos) << log;

@@ -93,15 +93,15 @@ std::string bytes_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-/// The user block of a save, then what the input changes in it.
-void seal(std::string& bytes, Input& in) {
+/// The user block that a save would write, with the changes that the input asks for.
+void write_user_block(std::string& bytes, Input& in) {
   const auto all = std::as_bytes(std::span(bytes));
   const auto behind = all.subspan(checkpoint::kUserBlockBytes);
   checkpoint::UserBlock block;
   block.version = checkpoint::kFormatVersion;
   block.file_bytes = bytes.size();
   block.digest = checkpoint::digest_bytes(behind);
-  block.block_hashes = {checkpoint::hash_bytes(behind)};
+  block.block_hashes = {hash_bytes(behind)};
   if (in.below(2) == 1) {  // a part of it is the metadata
     block.metadata_end = checkpoint::kUserBlockBytes + in.take<std::uint16_t>() % (behind.size() + 1);
     block.metadata_hash = checkpoint::digest_bytes(behind.first(block.metadata_end - checkpoint::kUserBlockBytes));
@@ -112,7 +112,7 @@ void seal(std::string& bytes, Input& in) {
     const std::size_t at = 8 + in.below(72);
     bytes[at] = static_cast<char>(in.take<std::uint8_t>());
   }
-  const std::uint64_t hash = checkpoint::hash_bytes(std::as_bytes(std::span(bytes)).first(kOwnHashAt));
+  const std::uint64_t hash = hash_bytes(std::as_bytes(std::span(bytes)).first(kOwnHashAt));
   if (in.below(8) != 7) std::memcpy(bytes.data() + kOwnHashAt, &hash, sizeof hash);
   if (in.below(4) == 3) bytes.resize(in.take<std::uint16_t>() % (bytes.size() + 64));
   if (in.below(4) == 3 && !bytes.empty()) bytes[in.take<std::uint16_t>() % bytes.size()] ^= 1;  // after all checksums
@@ -129,7 +129,7 @@ FUZZ_TARGET(checkpoint) {
     for (std::uint8_t n = in.below(5); n > 0; --n) make_tensor(hdf5.get(), in);
   }
   std::string bytes = bytes_of(file.path());
-  seal(bytes, in);
+  write_user_block(bytes, in);
   file.write(bytes);
 
   no_crash([&] {

@@ -1,13 +1,11 @@
 // also: Corpus.image_file
 // Fuzz target: image sets. Input: a first byte, 0: a recipe (hdf5_recipe.h) of the HDF5 part of decoded images, 4: of
-// JPEG images, either sealed as import does; else a good file, 5: in chunks, whose seal has other numbers in it, sealed
-// again, and other bytes in its labels.
+// JPEG images, each with the user block that import would write; else a good file (5: in chunks) with other numbers in
+// its user block, whose checksum is recomputed, and other bytes in its labels.
 #include "data/image_file.h"
 
-#include <xxhash.h>
-
-#include "data/hdf5_file.h"
 #include "data/image_set.h"
+#include "hdf5/reader.h"
 #include "test/fuzz/hdf5_recipe.h"
 
 namespace {
@@ -15,7 +13,7 @@ namespace {
 using namespace lockstep;
 using namespace lockstep::fuzz;
 
-constexpr std::uint8_t kBlockFields = 10, kChunkedBlockFields = 29;  // u64 words of the seal (data/seal.h)
+constexpr std::uint8_t kBlockFields = 10, kChunkedBlockFields = 29;  // u64 words (data/user_block.h)
 
 /// `good` writes what a good file has.
 template <typename Good>
@@ -67,7 +65,7 @@ void make_data_set(hid_t file, const std::string& name, hid_t type, const std::v
 }
 
 void make_hdf5_part(const std::string& path, Input& in, bool jpeg) {
-  const Hdf5Id file = new_hdf5_file(path, data::kSealBytes);
+  const Hdf5Id file = new_hdf5_file(path, hdf5::kUserBlockBytes);
   const Hdf5Id root(H5Gopen2(file.get(), "/", H5P_DEFAULT));
   const hsize_t n = 1 + in.below(4);
   make_data_set(file.get(), "images", H5T_STD_U8LE, jpeg ? std::vector<hsize_t>{64} : std::vector<hsize_t>{n, 2, 2, 3},
@@ -105,12 +103,13 @@ void make_hdf5_part(const std::string& path, Input& in, bool jpeg) {
   words("labels_xxh3", {"0123456789abcdef"});
 }
 
-/// Where the data sets lie, where that can be sealed; else nowhere, which the reader must notice.
-data::Seal places_in(const std::string& path) {
-  const data::Seal nowhere{data::StoredBytes::contiguous({data::kSealBytes, 0}), {data::kSealBytes, 0}};
+/// Where the data sets lie; an empty place, which the reader must detect, where they cannot be located.
+data::UserBlock places_in(const std::string& path) {
+  const data::UserBlock nowhere{data::StoredBytes::contiguous({hdf5::kUserBlockBytes, 0}), {hdf5::kUserBlockBytes, 0}};
   try {
     const data::StoredBytes images = data::locate_in_a_row(data::InputFile(path));
-    const data::DatasetPlace labels = data::Hdf5Reader(path).dataset("labels");
+    const hdf5::ReaderErrors errors{.unreadable = ErrorCode::data_format, .truncated = ErrorCode::data_truncated};
+    const hdf5::DatasetPlace labels = hdf5::Reader(path, errors).dataset("labels");
     return {images, {labels.offset, labels.size_bytes}};
   } catch (const Error&) {
     return nowhere;
@@ -147,8 +146,8 @@ std::string make_good_file(std::uint64_t chunk_bytes) {
   return std::string{std::istreambuf_iterator<char>(in), {}};
 }
 
-/// The words of the seal behind its magic are replaced where the input says so, and hashed again.
-std::string other_seal(Input& in, bool chunked) {
+/// A good file whose user block has other words behind its magic number, where the input says so, and a new checksum.
+std::string with_other_user_block(Input& in, bool chunked) {
   static const std::string contiguous_file = make_good_file(0), chunked_file = make_good_file(12);
   std::string bytes = chunked ? chunked_file : contiguous_file;
   const std::uint8_t n_fields = chunked ? kChunkedBlockFields : kBlockFields;
@@ -160,7 +159,7 @@ std::string other_seal(Input& in, bool chunked) {
     const auto value = in.take<std::uint64_t>();
     std::memcpy(bytes.data() + 8 * word, &value, sizeof value);
   }
-  const std::uint64_t hash = XXH3_64bits(bytes.data(), hash_at);
+  const std::uint64_t hash = hash_bytes(std::as_bytes(std::span(bytes)).first(hash_at));
   if (in.below(8) != 7) std::memcpy(bytes.data() + hash_at, &hash, sizeof hash);
   const std::string labels = in.text(12);
   std::memcpy(bytes.data() + labels_offset, labels.data(), labels.size());
@@ -175,14 +174,14 @@ FUZZ_TARGET(image_file) {
   Input in(data, size);
   const std::uint8_t kind = in.below(8);
   if (kind != 0 && kind != 4) {
-    const std::string bytes = other_seal(in, kind == 5);
+    const std::string bytes = with_other_user_block(in, kind == 5);
     if (bytes.size() >= 16) file.write(bytes);  // shorter has no magic and goes to the limited child
     if (bytes.size() >= 16) read_all_of(file.path());
     return 0;
   }
   make_hdf5_part(file.path(), in, kind == 4);
   try {
-    data::write_seal(file.path(), places_in(file.path()));
+    data::write_user_block(file.path(), places_in(file.path()));
   } catch (const Error&) {
     return 0;  // images and labels at one place: no file of ours
   }

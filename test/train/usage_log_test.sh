@@ -53,6 +53,6 @@ unset FAULT_PATH FAULT_CALLS FAULT_ERROR FAULT_COUNT
 check "  is reported once" test "$(grep -c 'log.usage_seconds: .*No space left on device' "$work/log")" = 1
 check "  and is done" grep -qx done "$work/full/status"
 
-check "too often is refused" refused 2 'log.usage_seconds: wanted 0 \(never\), or 0.1 or more, found 0.01' \
+check "too often is refused" refused 2 'log.usage_seconds: expected 0 \(never\), or 0.1 or more, found 0.01' \
   "$lockstep" train "${small[@]}" log.usage_seconds=0.01
 finish

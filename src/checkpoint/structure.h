@@ -1,8 +1,8 @@
-// The HDF5 side of a checkpoint; the only file here that calls HDF5.
+// The HDF5 part of a checkpoint: its groups, data sets and attributes, and where its tensors lie.
 //
-// HDF5 never touches the file system when a checkpoint is written: it works on a sparse file in memory, where data
-// sets are holes. What is not a hole, the metadata, is then copied beside the tensors. So a full disk is met only by
-// our own calls, and HDF5, which cannot let go of a file that it failed to write, is not harmed by it.
+// HDF5 never touches the file system when a checkpoint is written: it works on a sparse file in memory, in which the
+// tensors are holes. The metadata, which is the rest, is then copied beside the tensors. A full disk is therefore met
+// only by our own calls, and not by HDF5, which cannot close a file that it failed to write.
 #pragma once
 
 #include <cstddef>
@@ -20,13 +20,13 @@ namespace lockstep::checkpoint {
 struct TensorEntry {
   std::string path;
   Shape shape;
-  std::uint64_t offset = 0;  // bytes, from the file's begin
-  std::uint64_t hash = 0;    // attribute xxh3: of the list of the hashes of its 16 MiB pieces
+  std::uint64_t offset = 0;  // bytes, from the beginning of the file
+  std::uint64_t hash = 0;    // attribute xxh3: of the list of the hashes of its 16 MiB blocks
 
   std::uint64_t size_bytes() const { return static_cast<std::uint64_t>(shape.n_elements()) * sizeof(float); }
 };
 
-/// Room enough for the structure and the state: one block of HDF5 metadata, so that all of it lies before the tensors.
+/// Enough for the structure and the state in one block of HDF5 metadata, so that all of it lies before the tensors.
 std::uint64_t metadata_allowance_bytes(const std::vector<TensorEntry>& tensors, const std::string& state_text);
 
 /// A checkpoint's structure in memory, made without its tensors.
@@ -39,7 +39,7 @@ class MetadataImage {
   MetadataImage& operator=(const MetadataImage&) = delete;
 
   const std::vector<TensorEntry>& tensors() const { return tensors_; }
-  /// Enters the tensors' hashes and ends the HDF5 part. Once.
+  /// Enters the tensors' hashes and completes the HDF5 part. To be called once.
   void finish(std::span<const std::uint64_t> hashes);
 
   // After finish():
@@ -47,13 +47,13 @@ class MetadataImage {
   struct Range {
     std::uint64_t begin = 0, end = 0;
   };
-  /// What is not user block and not tensor, in order.
+  /// What is neither user block nor tensor, in order.
   std::vector<Range> metadata_ranges() const;
   std::vector<std::byte> read(const Range& range) const;
 
  private:
-  struct Hdf5;
-  std::unique_ptr<Hdf5> hdf5_;
+  struct Scratch;
+  std::unique_ptr<Scratch> scratch_;
   std::vector<TensorEntry> tensors_;
 };
 
@@ -61,8 +61,8 @@ struct Structure {
   std::string state_text;
   std::vector<TensorEntry> tensors;  // in the order of their names
 };
-/// Of a file whose metadata is known to be sound. Each extent is checked against the file's length. `path` is for
-/// messages.
+/// Reads a file whose metadata is known to be sound. The place of each tensor is checked against the file's length.
+/// `path` is for messages.
 Structure read_structure(int descriptor, const std::string& path, std::uint64_t file_bytes);
 
 }  // namespace lockstep::checkpoint

@@ -1,13 +1,13 @@
-#include "data/hdf5_version.h"
+#include "hdf5/version.h"
 
 #include <fmt/format.h>
 #include <hdf5.h>
 
-namespace lockstep::data {
+namespace lockstep::hdf5 {
 
-std::string hdf5_version() {
+std::string version() {
   unsigned major = 0, minor = 0, release = 0;
   return H5get_libversion(&major, &minor, &release) < 0 ? "unknown" : fmt::format("{}.{}.{}", major, minor, release);
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep::hdf5

@@ -1,12 +1,11 @@
-#include "data/seal.h"
+#include "data/user_block.h"
 
-#include <xxhash.h>
+#include <fcntl.h>
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstring>
-#include <memory>
 #include <vector>
 
 #include "lockstep/error.h"
@@ -14,10 +13,12 @@
 namespace lockstep::data {
 namespace {
 
-constexpr char kMagic[16] = "LOCKSTEP-IMAGES";
-constexpr std::uint64_t kContiguousVersion = 1, kChunkedVersion = 2;
-constexpr std::uint64_t kMaxMetadataBytes = 1u << 30;  // 16 bytes a JPEG image are among it
-constexpr std::size_t kPieceBytes = 4u << 20;
+using hdf5::kUserBlockBytes;
+
+constexpr std::array<std::uint64_t, 2> kVersions{1, 2};
+constexpr std::uint64_t kContiguousVersion = kVersions[0], kChunkedVersion = kVersions[1];
+constexpr std::uint64_t kMaxMetadataBytes = 1u << 30;  // includes 16 bytes per JPEG image
+constexpr std::size_t kBufferBytes = 4u << 20;
 constexpr std::size_t kMaxBreaks = 16;
 
 /// The block's fields, in the order of the file; its own xxh3 follows.
@@ -32,37 +33,29 @@ struct Block {
 };
 static_assert(sizeof(Block) == 224 && offsetof(Block, chunk_bytes) == 72, "the block has no padding");
 
-/// Where the xxh3 of the block lies, and what it is of.
+/// The bytes that the block's own xxh3 covers, behind which it is stored.
 std::size_t fields_bytes(std::uint64_t version) {
   return version == kChunkedVersion ? sizeof(Block) : offsetof(Block, chunk_bytes);
 }
 
-struct StateFree {
-  void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
-};
-
 /// Hashes ranges of a file one after the other as if they were one.
 class RangeHash {
  public:
-  RangeHash() : state_(XXH3_createState()) {
-    require(state_ != nullptr, ErrorCode::out_of_memory, "no memory for a checksum");
-    XXH3_64bits_reset(state_.get());
-  }
   void add(const InputFile& file, const ByteRange& range, const std::string& what,
            const std::function<void(std::uint64_t)>& progress) {
-    buffer_.resize(std::min<std::uint64_t>(kPieceBytes, range.size_bytes));
+    buffer_.resize(std::min<std::uint64_t>(kBufferBytes, range.size_bytes));
     for (std::uint64_t done = 0; done < range.size_bytes;) {
-      const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(kPieceBytes, range.size_bytes - done));
+      const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(kBufferBytes, range.size_bytes - done));
       file.read(range.offset + done, {buffer_.data(), n}, what);
-      XXH3_64bits_update(state_.get(), buffer_.data(), n);
+      hash_.update(std::span(buffer_).first(n));
       done += n;
       if (progress) progress(n);
     }
   }
-  std::uint64_t digest() const { return XXH3_64bits_digest(state_.get()); }
+  std::uint64_t digest() const { return hash_.digest(); }
 
  private:
-  std::unique_ptr<XXH3_state_t, StateFree> state_;
+  StreamingHash hash_;
   std::vector<std::byte> buffer_;
 };
 
@@ -70,8 +63,8 @@ const std::uint64_t* breaks_end(const Block& block) {
   return std::ranges::find(block.breaks.begin(), block.breaks.end(), 0u);
 }
 
-/// Where images and labels lie, in the order of the file. The first chunk is one piece, since HDF5 puts the index of
-/// the chunks behind it, and so are those up to the next break.
+/// Where images and labels lie, in the order of the file. The first chunk is a range of its own, since HDF5 puts the
+/// index of the chunks behind it. The chunks between two breaks form one range.
 std::vector<ByteRange> data_ranges(const Block& block) {
   std::vector<ByteRange> ranges{{block.labels_offset, block.labels_bytes}, {block.images_offset, block.images_bytes}};
   if (block.version == kChunkedVersion) {
@@ -89,8 +82,9 @@ std::vector<ByteRange> data_ranges(const Block& block) {
   return ranges;
 }
 
-/// True when these lie behind the block, inside the file, and apart. No sum or product of the file's numbers overflows.
-bool plausible(const Block& block) {
+/// Whether these lie behind the block, inside the file, and do not overlap. No sum or product of the file's numbers
+/// overflows.
+bool is_plausible(const Block& block) {
   const std::uint64_t file_bytes = block.file_bytes;
   if (block.version == kChunkedVersion) {
     if (block.chunk_bytes == 0 || block.chunk_bytes > file_bytes) return false;
@@ -101,7 +95,7 @@ bool plausible(const Block& block) {
     for (const std::uint64_t* b = block.breaks.begin(); b != breaks_end(block); ++b)
       if (*b < 2 || *b >= n || (b != block.breaks.begin() && *b <= b[-1])) return false;
   }
-  std::uint64_t end = kSealBytes;
+  std::uint64_t end = kUserBlockBytes;
   for (const ByteRange& r : data_ranges(block)) {
     if (r.offset < end || r.offset > file_bytes || r.size_bytes > file_bytes - r.offset) return false;
     end = r.end();
@@ -111,7 +105,7 @@ bool plausible(const Block& block) {
 
 std::uint64_t hash_metadata(const InputFile& file, const Block& block) {
   std::vector<ByteRange> parts;
-  std::uint64_t end = kSealBytes;
+  std::uint64_t end = kUserBlockBytes;
   for (const ByteRange& r : data_ranges(block)) {
     parts.push_back({end, r.offset - end});
     end = r.end();
@@ -120,14 +114,15 @@ std::uint64_t hash_metadata(const InputFile& file, const Block& block) {
   std::uint64_t total = 0;
   for (const ByteRange& part : parts) total += part.size_bytes;
   require(total <= kMaxMetadataBytes, ErrorCode::data_damaged,
-          "{} has {} bytes that are neither images nor labels, more than an image set can have", file.path(), total);
+          "{} has {} bytes that are neither images nor labels, which is more than an image set can have", file.path(),
+          total);
   RangeHash hash;
   for (const ByteRange& part : parts) hash.add(file, part, "its metadata", {});
   return hash.digest();
 }
 
-/// The chunks from the third on before which the file has something else: alignment leaves room there, and HDF5 may put
-/// metadata into it. What is all zeros is nothing.
+/// The chunks, from the third on, that have something other than zeros before them: HDF5 may use the gaps that
+/// alignment leaves for metadata.
 std::array<std::uint64_t, kMaxBreaks> find_breaks(const InputFile& file, const StoredBytes& images) {
   std::array<std::uint64_t, kMaxBreaks> breaks{};
   std::size_t n_breaks = 0;
@@ -138,8 +133,8 @@ std::array<std::uint64_t, kMaxBreaks> find_breaks(const InputFile& file, const S
     file.read(end, gap, "what lies between its images");
     if (std::ranges::all_of(gap, [](std::byte b) { return b == std::byte{0}; })) continue;
     require(n_breaks < kMaxBreaks, ErrorCode::library,
-            "{}: this HDF5 puts metadata between more than {} of the chunks; --chunk 0 makes none", file.path(),
-            kMaxBreaks);
+            "{}: this version of HDF5 puts metadata between more than {} of the chunks; --chunk 0 avoids chunks",
+            file.path(), kMaxBreaks);
     breaks[n_breaks++] = i;
   }
   return breaks;
@@ -151,58 +146,59 @@ std::uint64_t hash_stored(const InputFile& file, const StoredBytes& stored, cons
                           const std::function<void(std::uint64_t)>& progress) {
   RangeHash hash;
   for (std::uint64_t done = 0; done < stored.size_bytes;) {
-    const ByteRange piece = stored.piece(done, stored.size_bytes - done);
-    hash.add(file, piece, what, progress);
-    done += piece.size_bytes;
+    const ByteRange range = stored.contiguous_range(done, stored.size_bytes - done);
+    hash.add(file, range, what, progress);
+    done += range.size_bytes;
   }
   return hash.digest();
 }
 
-std::string hash_text(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
-
-std::optional<Seal> check_seal(const InputFile& file) {
+std::optional<UserBlock> read_user_block(const InputFile& file) {
   std::array<std::byte, sizeof(Block) + sizeof(std::uint64_t)> bytes{};
   if (file.size_bytes() < fields_bytes(kContiguousVersion) + sizeof(std::uint64_t)) return std::nullopt;
-  file.read(0, std::span(bytes).first(std::min<std::uint64_t>(bytes.size(), file.size_bytes())), "its first block");
+  const auto head = std::span(bytes).first(std::min<std::uint64_t>(bytes.size(), file.size_bytes()));
+  file.read(0, head, "its user block");
+  if (hdf5::kind_of(head) != hdf5::FileKind::images) return std::nullopt;
   Block block;
   std::memcpy(&block, bytes.data(), sizeof block);
-  if (std::memcmp(block.magic, kMagic, sizeof kMagic) != 0) return std::nullopt;
   const std::size_t n_hashed = fields_bytes(block.version);
   require(file.size_bytes() >= n_hashed + sizeof(std::uint64_t), ErrorCode::data_truncated,
-          "{} is cut short: it has {} bytes", file.path(), file.size_bytes());
+          "{} is truncated: it has {} bytes", file.path(), file.size_bytes());
   std::uint64_t block_hash = 0;
   std::memcpy(&block_hash, bytes.data() + n_hashed, sizeof block_hash);
-  require(XXH3_64bits(bytes.data(), n_hashed) == block_hash, ErrorCode::data_damaged,
-          "{}: the first block of the file is damaged", file.path());
-  require(block.version == kContiguousVersion || block.version == kChunkedVersion, ErrorCode::data_format,
-          "{} was written in version {} of the format; this program reads versions {} and {}", file.path(),
-          block.version, kContiguousVersion, kChunkedVersion);
-  require(file.size_bytes() >= block.file_bytes, ErrorCode::data_truncated, "{} is cut short: it has {} of {} bytes",
-          file.path(), file.size_bytes(), block.file_bytes);
-  require(file.size_bytes() == block.file_bytes, ErrorCode::data_damaged, "{} has {} bytes, but was written with {}",
-          file.path(), file.size_bytes(), block.file_bytes);
-  require(plausible(block), ErrorCode::data_damaged, "{}: the first block of the file is damaged", file.path());
+  hdf5::check_user_block(file.path(), std::span(bytes).first(n_hashed),
+                         {.stored_hash = block_hash,
+                          .version = block.version,
+                          .known_versions = kVersions,
+                          .recorded_bytes = block.file_bytes,
+                          .file_bytes = file.size_bytes()},
+                         {.damaged = ErrorCode::data_damaged,
+                          .unknown_version = ErrorCode::data_format,
+                          .truncated = ErrorCode::data_truncated});
+  require(is_plausible(block), ErrorCode::data_damaged,
+          "{} is damaged in its user block: the places of images and labels are not possible", file.path());
   require(hash_metadata(file, block) == block.metadata_xxh3, ErrorCode::data_damaged,
-          "{}: the metadata of the file is damaged (its checksum differs), or another program changed it", file.path());
-  Seal seal{StoredBytes::contiguous({block.images_offset, block.images_bytes}),
-            {block.labels_offset, block.labels_bytes}};
+          "{}: the metadata of the file is damaged (its checksum does not match), or another program changed it",
+          file.path());
+  UserBlock out{StoredBytes::contiguous({block.images_offset, block.images_bytes}),
+                {block.labels_offset, block.labels_bytes}};
   if (block.version == kChunkedVersion)
-    seal.images = StoredBytes::in_a_row(block.images_bytes, block.chunk_bytes, block.images_offset, block.second_offset,
-                                        block.stride);
-  return seal;
+    out.images = StoredBytes::in_a_row(block.images_bytes, block.chunk_bytes, block.images_offset, block.second_offset,
+                                       block.stride);
+  return out;
 }
 
-void write_seal(const std::string& path, const Seal& seal) {
+void write_user_block(const std::string& path, const UserBlock& user_block) {
   const InputFile file(path);
-  const StoredBytes& images = seal.images;
+  const StoredBytes& images = user_block.images;
   Block block{};
-  std::memcpy(block.magic, kMagic, sizeof kMagic);
+  std::memcpy(block.magic, hdf5::kImagesMagic.data(), sizeof block.magic);
   block.version = images.chunked() ? kChunkedVersion : kContiguousVersion;
   block.file_bytes = file.size_bytes();
   block.images_offset = images.offsets[0];
   block.images_bytes = images.size_bytes;
-  block.labels_offset = seal.labels.offset;
-  block.labels_bytes = seal.labels.size_bytes;
+  block.labels_offset = user_block.labels.offset;
+  block.labels_bytes = user_block.labels.size_bytes;
   if (images.chunked()) {
     const auto& offsets = images.offsets;
     block.chunk_bytes = images.chunk_bytes;
@@ -210,17 +206,17 @@ void write_seal(const std::string& path, const Seal& seal) {
     block.stride = offsets.size() > 2 ? offsets[2] - offsets[1] : block.chunk_bytes;
     require(images == StoredBytes::in_a_row(images.size_bytes, images.chunk_bytes, offsets[0], block.second_offset,
                                             block.stride),
-            ErrorCode::internal, "{}: the chunks of its images lie in no row", path);
+            ErrorCode::internal, "{}: the chunks of its images do not lie at equal distances", path);
   }
-  require(plausible(block), ErrorCode::internal, "{}: HDF5 laid it out unexpectedly", path);
+  require(is_plausible(block), ErrorCode::internal, "{}: HDF5 placed images and labels unexpectedly", path);
   if (images.chunked()) block.breaks = find_breaks(file, images);
   block.metadata_xxh3 = hash_metadata(file, block);
   const std::size_t n_hashed = fields_bytes(block.version);
-  const std::uint64_t block_hash = XXH3_64bits(&block, n_hashed);
+  const std::uint64_t block_hash = hash_bytes(std::as_bytes(std::span(&block, 1)).first(n_hashed));
   std::array<std::byte, sizeof block + sizeof block_hash> bytes{};
   std::memcpy(bytes.data(), &block, n_hashed);
   std::memcpy(bytes.data() + n_hashed, &block_hash, sizeof block_hash);
-  write_at(path, 0, std::span(bytes).first(n_hashed + sizeof block_hash));
+  write_at(open_file(path, O_WRONLY), path, std::span(bytes).first(n_hashed + sizeof block_hash), 0);
 }
 
 }  // namespace lockstep::data

@@ -1,0 +1,43 @@
+// The user block of an image set that import wrote. It stores the length of the file, where images and labels lie, and
+// the xxh3 of everything else, so that truncation and damaged metadata are detected before HDF5 parses the file.
+// hdf5/user_block.h has what it shares with checkpoints. Little-endian.
+//
+//   bytes 0 to 15: "LOCKSTEP-IMAGES\0"
+//   u64 version, u64 length of the file
+//   u64 offset and bytes of the images, u64 offset and bytes of the labels
+//   u64 xxh3 of the bytes behind the user block outside images and labels
+//   version 2 (images in chunks; the offset of the images is that of the first chunk):
+//     u64 bytes of a chunk, u64 offset of the second chunk, u64 distance between the beginnings of two chunks from
+//     there on 16 x u64 numbers of chunks, ascending, or 0: there is metadata before these chunks, and before the
+//     second one; what lies between other chunks is not part of the xxh3 above
+//   u64 xxh3 of all bytes before; the rest is zero
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "base/hash.h"
+#include "data/file.h"
+#include "data/stored_bytes.h"
+#include "hdf5/user_block.h"
+
+namespace lockstep::data {
+
+struct UserBlock {
+  StoredBytes images;  // contiguous, or as StoredBytes::in_a_row() describes them
+  ByteRange labels;
+};
+
+/// Nothing where the file has no user block of Lockstep, since another program wrote it. Throws data_truncated or
+/// data_damaged where the file differs from what its user block says.
+std::optional<UserBlock> read_user_block(const InputFile& file);
+/// Computes and writes the user block of a closed file that begins with hdf5::kUserBlockBytes zero bytes.
+void write_user_block(const std::string& path, const UserBlock& block);
+
+/// xxh3 of the bytes of a data set. `progress` may be empty.
+std::uint64_t hash_stored(const InputFile& file, const StoredBytes& stored, const std::string& what,
+                          const std::function<void(std::uint64_t bytes)>& progress = {});
+
+}  // namespace lockstep::data

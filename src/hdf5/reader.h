@@ -1,0 +1,60 @@
+// Reads the metadata of an HDF5 file: attributes, and where the bytes of data sets lie. The bytes themselves are read
+// with pread by the callers, without HDF5 (DESIGN, decision 9).
+//
+// HDF5 has one global lock, and it may crash on damaged files. A file is therefore opened here only after its digest
+// was checked, or in a limited child process. Every size is checked before memory is allocated.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "hdf5/placement.h"
+#include "lockstep/error.h"
+
+namespace lockstep::hdf5 {
+
+enum class Layouts { contiguous, contiguous_or_chunked };
+
+/// The codes of a Reader's errors, which depend on the kind of file.
+struct ReaderErrors {
+  ErrorCode unreadable;  // it is no HDF5 file, or something in it is missing or has another type
+  ErrorCode truncated;
+};
+
+class Reader {
+ public:
+  /// Opens the file of that name.
+  Reader(const std::string& path, const ReaderErrors& errors);
+  /// Opens the file of an open descriptor. `path` is for messages.
+  Reader(int descriptor, const std::string& path, const ReaderErrors& errors);
+  ~Reader();
+  Reader(Reader&&) noexcept;
+
+  /// The paths of all data sets, sorted: "/parameters/fc.bias". Throws where a link leads out of the file, and where
+  /// groups contain each other.
+  std::vector<std::string> datasets() const;
+  /// Throws unless the data set exists, lies in this file, and is contiguous or, where `layouts` allows it, in chunks
+  /// of whole rows (not compressed, external or virtual).
+  DatasetPlace dataset(const std::string& name, Layouts layouts = Layouts::contiguous) const;
+  /// Returns where chunk i of this data set begins in the file, and throws where that chunk was never written. HDF5
+  /// passes over all chunks before it, at up to 0.1 us each.
+  std::function<std::uint64_t(std::uint64_t chunk)> chunk_offsets(const std::string& name,
+                                                                  const DatasetPlace& place) const;
+
+  // Attributes of a group or data set. Each function throws where the attribute is missing or has another type.
+  bool has_attribute(const std::string& name, const std::string& object = "/") const;
+  std::string text(const std::string& name, const std::string& object = "/") const;
+  std::vector<std::string> texts(const std::string& name, const std::string& object = "/") const;
+  std::int64_t integer(const std::string& name, const std::string& object = "/") const;
+  std::uint64_t unsigned_integer(const std::string& name, const std::string& object = "/") const;
+  std::vector<float> floats(const std::string& name, const std::string& object = "/") const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace lockstep::hdf5
