@@ -98,8 +98,8 @@ std::string usage_problem(const CLI::App& app, const std::vector<std::string>& a
 int run_program(int argc, char** argv) {
   CLI::App app("Lockstep trains neural networks data-parallel on an HPC cluster.", "lockstep");
   bool wants_version = false, wants_json = false;
-  app.add_flag("--version", wants_version, "print the versions of this program, its compiler and its libraries");
-  app.add_flag("--json", wants_json, "print the versions as one JSON object")->needs("--version");
+  app.add_flag("--version", wants_version, "Print the versions of this program, its compiler and its libraries");
+  app.add_flag("--json", wants_json, "Print the versions as one JSON object")->needs("--version");
   app.require_subcommand(0, 1);
   app.footer(
       "`lockstep COMMAND --help` explains a command; `lockstep help config` explains every key of a configuration.");

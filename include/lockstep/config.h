@@ -1,5 +1,5 @@
-// A resolved configuration. src/config/table.cpp lists every key with default, unit and meaning;
-// the parser, `lockstep help config` and RUN/config.yaml are made from that table.
+// A resolved configuration. src/config/table.cpp lists every key with its unit and meaning; the parser,
+// `lockstep help config` and RUN/config.yaml use that table. The defaults are here.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace lockstep {
 
 struct Config {
-  static constexpr int kAuto = -1;  // train/batch_fit.h finds the number
+  static constexpr int kAuto = -1;  // train/batch_fit.h determines the number
 
   struct Run {
     std::string name = "run";
@@ -41,25 +41,25 @@ struct Config {
     std::vector<double> mean;          // empty: auto, from the train file
     std::vector<double> std;
     bool drop_last = true;
-    std::int64_t start = 0;  // a range of samples; 0, 0: all
+    std::int64_t start = 0;  // a range of samples; both 0: all
     std::int64_t end = 0;
-    int readers = 1;     // threads a rank
-    int prefetch = 3;    // batches ready ahead
-    int image_size = 0;  // height and width, pixels; 0: as stored, of synthetic images 32
+    int readers = 1;     // threads per rank
+    int prefetch = 3;    // batches prepared in advance
+    int image_size = 0;  // height and width, pixels; 0: as stored; synthetic images: 32
     std::int64_t synthetic_samples = 10000;
   } data;
 
   struct Train {
     int epochs = 3;
     std::int64_t max_steps = 0;       // 0: no limit
-    std::int64_t global_batch = 128;  // 0: batch_per_rank holds
-    std::int64_t batch_per_rank = 0;  // 0: global_batch holds; kAuto: what fits
-    int accumulate = 1;               // micro-batches a rank a step; kAuto: as few as fit
-    int micro_batches = 0;            // of all ranks a step, summed by one fixed tree; 0: off
+    std::int64_t global_batch = 128;  // 0: batch_per_rank is in effect
+    std::int64_t batch_per_rank = 0;  // 0: global_batch is in effect; kAuto: what fits
+    int accumulate = 1;               // micro-batches per rank and step; kAuto: as few as fit
+    int micro_batches = 0;            // per step on all ranks, summed by one fixed tree; 0: off
     double label_smoothing = 0.0;
     double clip_norm = 0.0;                         // 0: none
     std::int64_t check_replicas_every_steps = 200;  // 0: never
-    double spike_z_score = 0.0;                     // 0: no loss is a spike
+    double spike_z_score = 0.0;                     // 0: losses are not checked for spikes
     int max_skipped_in_a_row = 10;
   } train;
 
@@ -85,19 +85,19 @@ struct Config {
   struct Schedule {
     std::string kind = "cosine";  // constant | step | cosine | polynomial
     double warmup_epochs = 0;
-    std::int64_t warmup_steps = 0;  // one of the two
-    std::int64_t steps = 0;         // length; 0: epochs x steps an epoch
-    int step_epochs = 30;           // step: every so many epochs ...
-    double gamma = 0.1;             // ... times this
+    std::int64_t warmup_steps = 0;  // only one of the two may be set
+    std::int64_t steps = 0;         // length; 0: epochs x steps per epoch
+    int step_epochs = 30;           // step: interval
+    double gamma = 0.1;             // step: factor
     double power = 1.0;             // polynomial
     double final_learning_rate = 0.0;
   } schedule;
 
   struct Evaluation {
-    int every_epochs = 1;  // 0: never but at the end
+    int every_epochs = 1;  // 0: only at the end
     std::int64_t every_steps = 0;
     std::int64_t max_samples = 0;     // 0: all
-    std::int64_t batch_per_rank = 0;  // 0: that of training
+    std::int64_t batch_per_rank = 0;  // 0: as in training
   } evaluation;
 
   struct BatchNorm {
@@ -110,8 +110,8 @@ struct Config {
     std::string backend = "auto";    // auto | nccl | staged | shared | mpi
     std::string gradients = "fp32";  // fp32 | bf16: between nodes
     double bucket_mb = 25;           // MiB
-    double sleep_ms = 0;             // a test's: each bucket takes so much longer
-    double watchdog_seconds = 60;    // that a rank waits in a collective before it ends the job
+    double sleep_ms = 0;             // for tests: delay of each bucket
+    double watchdog_seconds = 60;    // a rank that waits this long in a collective ends the job
   } comm;
 
   struct Cpu {
@@ -119,15 +119,15 @@ struct Config {
   } cpu;
 
   struct Cuda {
-    bool graph = true;  // a step is recorded and started as one
+    bool graph = true;  // the step is captured as a CUDA graph
   } cuda;
 
   struct Checkpoint {
     int every_epochs = 1;  // 0: only at the end
     std::int64_t every_steps = 0;
-    double every_minutes = 0;     // by the clock of rank 0; 0: never
+    double every_minutes = 0;     // measured by rank 0; 0: never
     int keep = 3;                 // 0: all
-    std::int64_t keep_every = 0;  // steps: those of its multiples are kept for ever; 0: none
+    std::int64_t keep_every = 0;  // steps: multiples of it are never removed; 0: none
     std::string resume_from;
     std::string name = "step-{step}";
   } checkpoint;
@@ -135,10 +135,10 @@ struct Config {
   struct Log {
     int every_steps = 10;
     bool all_ranks = false;         // zero | all
-    double slow_rank_percent = 20;  // of a step that others wait for one rank; 0: not looked at
+    double slow_rank_percent = 20;  // of a step during which others wait for one rank; 0: no warning
     bool tensorboard = true;
     bool progress = true;
-    double usage_seconds = 0;  // RUN/usage/: memory and utilisation so often; 0: never
+    double usage_seconds = 0;  // interval of RUN/usage/; 0: never
   } log;
 
   bool reproducible = false;

@@ -1,10 +1,10 @@
-// Errors. The ladder, mildest means first:
-//   static_assert            what the compiler can know
-//   assert                   hot paths, debug builds only
-//   require(condition, ...)  always on: what a caller, a file or a user may get wrong
-//   throw Error              the same, where there is no single condition
-// Only main catches. A message says what was wanted, what was found, and what to do.
-// Every code stands in src/errors.def with its exit status and remedy.
+// Errors. The levels of checking:
+//   static_assert            what the compiler can check
+//   assert                   hot paths, in debug builds only
+//   require(condition, ...)  always: mistakes of a caller, a file or a user
+//   fail(...)                the same, where there is no single condition
+// Only main catches errors. A message tells what was expected, what was found, and what to do.
+// src/errors.def lists every code with its exit status and remedy.
 #pragma once
 
 #include <fmt/format.h>
@@ -26,7 +26,7 @@ enum class ErrorCode {
 inline constexpr int kExitDone = 0;
 inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;
-inline constexpr int kExitStopped = 75;  // stopped by a signal after saving; run again to continue
+inline constexpr int kExitStopped = 75;  // stopped by a signal after saving; rerun the command to resume
 
 struct ErrorEntry {
   std::string_view code;

@@ -1,6 +1,6 @@
-// One move-only owner for every C library's handle (MPI, HDF5, file descriptors, later CUDA, NCCL).
+// The one move-only owner of the handles of C libraries (MPI, HDF5, file descriptors, CUDA, NCCL).
 // Traits: `using Type = ...; static Type null(); static void close(Type)`.
-// Null is valid and is not closed. close() must report and never throw: it runs in destructors.
+// Null is valid and is not closed. close() runs in destructors: it must report errors and never throw.
 #pragma once
 
 #include <utility>

@@ -1,5 +1,5 @@
-// Messages for people. Rank 0 speaks for all unless log.ranks is `all`; errors always name rank and host.
-// Sinks: standard error (plain lines, or a terminal with a progress bar) and, once opened, RUN/log.txt.
+// Messages for users. Only rank 0 writes unless log.ranks is `all`; errors always name the rank and the host.
+// They go to standard error (plain lines, or a terminal with a progress bar) and, once it is open, to RUN/log.txt.
 #pragma once
 
 #include <fmt/format.h>
@@ -12,14 +12,14 @@ namespace lockstep::log {
 
 enum class Level { info, warning, error };
 
-/// Called once the world is known. `all_ranks`: every rank writes, each line with "[RANK: 1 node2]".
+/// To be called once the world is known. `all_ranks`: every rank writes, each line with "[RANK: 1 node2]".
 void configure(int rank, int size, const std::string& host, bool all_ranks);
-/// Lines also go to this file (rank 0, or RUN/log.txt of all ranks appended), opened for appending.
+/// Lines are also appended to this file, by rank 0 or by all ranks.
 void open_file(const std::string& path);
 void write(Level level, std::string_view line);
-/// Only into the file, if one is open: what standard error is told in another form.
+/// Writes only to the file, if it is open. For what standard error shows in another form.
 void write_to_file(Level level, std::string_view line);
-/// While a progress bar stands on the terminal's last line, write() removes and redraws it. Empty: no bar.
+/// The progress bar on the last line of the terminal, which write() removes and redraws. Empty: no bar.
 void set_progress_line(const std::string& line);
 
 template <typename... Args>

@@ -1,7 +1,7 @@
-// What each thread did when, for RUN/trace.json. Off, a span costs a branch. On, it costs two readings of the clock and
-// a copy of 64 bytes into the ring of its thread, whose memory was taken before: nothing is allocated in a step. A full
-// ring loses its oldest events, and counts them. Times are of the host: work that a device runs later is not seen. A
-// profiler that was attached gets the same spans, and can tell which of them gave a device its work.
+// Records what each thread did when, for RUN/trace.json. If tracing is off, a span costs a branch. If it is on, a span
+// costs two readings of the clock and a copy of 64 bytes to the ring of its thread, which was allocated before the
+// steps. A full ring drops its oldest events and counts them. Times are those of the host; work that a device runs
+// later does not appear. An attached profiler gets the same spans, and can relate them to the work of a device.
 #pragma once
 
 #include <atomic>
@@ -21,36 +21,36 @@ const char* name(Kind kind);
 
 struct Event {
   Clock::time_point begin, end;
-  std::int64_t number = -1;  // of a step or batch, part of the name; -1: none
+  std::int64_t number = -1;  // of a step or batch, appended to the name; -1: none
   Kind kind = Kind::step;
-  char name[39] = {};  // cut where it is longer
+  char name[39] = {};  // longer names are truncated
 };
 static_assert(sizeof(Event) == 64);
 
-/// The events of one thread, or of one ordered stream of work; inside a row they nest.
+/// The events of one thread or of one ordered stream of work. Within a row, they nest.
 class Row;
 
-/// Spans are recorded, or given to a profiler.
+/// Whether spans are recorded or passed to a profiler.
 inline std::atomic<bool> is_on{false};
 
-/// Ranges of a profiler: what pop() ends is the calling thread's last one.
+/// Ranges of a profiler. pop() ends the last range of the calling thread.
 struct Profiler {
   void (*push)(const char* name) = nullptr;
   void (*pop)() = nullptr;
 };
-/// Once, before the spans that it is to see.
+/// To be called once, before the first span.
 void attach(const Profiler& profiler);
 
-/// Once, before the threads and communicators that are to be seen: from now on each row keeps `events_per_row`. The
-/// calling thread's row is "main".
+/// To be called once, before the threads and communicators to be traced are created. Each row keeps `events_per_row`
+/// events. The row of the calling thread is "main".
 void start(std::size_t events_per_row);
 
-/// A row for record(), to be taken before the steps; null when off.
+/// Adds a row for record(), before the first step. Null if tracing is off.
 Row* add_row(const std::string& name);
-/// Nothing happens when `row` is null.
+/// Does nothing if `row` is null.
 void record(Row* row, Kind kind, std::string_view name, Clock::time_point begin, Clock::time_point end);
 
-/// Spans of this thread go to a row of its own: one called `name` that no thread has now, or a new one.
+/// Assigns a row to this thread: an existing row called `name` that no thread uses, or a new one.
 class ThreadRow {
  public:
   explicit ThreadRow(const std::string& name);
@@ -59,10 +59,10 @@ class ThreadRow {
   ThreadRow& operator=(const ThreadRow&) = delete;
 };
 
-/// From its construction to its end, in the calling thread's row, if it has one, and in the profiler, if there is one.
+/// An event from its construction to its destruction, in the row of the calling thread and in the attached profiler.
 class Span {
  public:
-  /// `name` outlives it.
+  /// `name` must outlive the span.
   Span(Kind kind, std::string_view name, std::int64_t number = -1) {
     if (is_on.load(std::memory_order_relaxed)) [[unlikely]]
       begin(kind, name, number);
@@ -88,10 +88,10 @@ class Span {
 
 struct RowEvents {
   std::string name;
-  std::vector<Event> events;    // in the order of their beginnings, what contains others before them
-  std::uint64_t n_dropped = 0;  // older ones that the ring lost
+  std::vector<Event> events;    // sorted by begin; outer events before those inside them
+  std::uint64_t n_dropped = 0;  // older events that the ring dropped
 };
-/// What every row holds now; other threads may go on.
+/// The current content of all rows. Other threads may keep recording.
 std::vector<RowEvents> events();
 
 }  // namespace lockstep::trace

@@ -1,5 +1,5 @@
 // The log: one spdlog logger with up to two sinks, standard error and RUN/log.txt.
-// A line leaves the process with one write, so that the lines of several ranks are not mixed.
+// A line is written with a single write(), so that the lines of several ranks are not mixed.
 #include "lockstep/log.h"
 
 #include <spdlog/logger.h>
@@ -20,7 +20,7 @@ namespace {
 constexpr const char* kPattern = "%Y-%m-%d %H:%M:%S | %v";
 constexpr std::string_view kEraseLine = "\r\033[K";
 
-/// Standard error; a progress line, if there is one, stays the last line of the terminal.
+/// Standard error. The progress line, if there is one, stays the last line of the terminal.
 class StandardErrorSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   void set_progress_line(const std::string& line) {
@@ -45,7 +45,7 @@ class StandardErrorSink final : public spdlog::sinks::base_sink<std::mutex> {
     while (!text.empty()) {
       const ssize_t n = ::write(STDERR_FILENO, text.data(), text.size());
       if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) return;  // nobody is left to tell
+      if (n <= 0) return;  // standard error is closed
       text.remove_prefix(static_cast<std::size_t>(n));
     }
   }
@@ -69,7 +69,7 @@ struct State {
   }
 };
 
-/// Never destroyed: threads may still write while the process ends.
+/// Never destroyed, since threads may still write while the process ends.
 State& state() {
   static State* const instance = new State;
   return *instance;

@@ -1,4 +1,4 @@
-// How ranks learn what a piece of work gave on each of them: every rank sends a text, its result or its error.
+// How ranks learn the outcome of an action on all of them: every rank sends a text with its result or its error.
 #pragma once
 
 #include <functional>
@@ -11,18 +11,19 @@
 
 namespace lockstep {
 
-/// "rank 3 on node1: "; nothing where it is the only one.
+/// "rank 3 on node1: "; empty if there is only one rank.
 std::string name_in_messages(const World& world);
-/// The text of this rank, which its errors name as `who`; never empty, never throws an Error.
+/// Performs the action and returns the text to send. `who` is the name of this rank in errors. Never empty, and never
+/// throws an Error.
 std::string outcome_of(const std::string& who, const std::function<std::string()>& work);
 
-/// The first rank's Error, if there is one.
+/// The Error of the first rank that has one.
 std::optional<Error> error_in(const std::vector<std::string>& outcomes);
-/// The results, where there is no error.
+/// The results, if there is no error.
 std::vector<std::string> results_in(std::vector<std::string> outcomes);
 
-/// Work that every rank does and any may fail at: every rank's result; where one failed all throw its Error, so that
-/// none waits for it for ever. `gather` is an all_gather of texts.
+/// For an action that every rank performs and that may fail on any of them. Returns the results of all ranks. If one
+/// failed, all ranks throw its Error, so that no rank waits for it forever. `gather` is an all_gather of texts.
 std::vector<std::string> all_agree(const std::function<std::vector<std::string>(const std::string& mine)>& gather,
                                    const std::string& who, const std::function<std::string()>& work);
 /// The same over the ranks of `world`.

@@ -1,5 +1,5 @@
-// Signals are for the main thread, whose handlers the run's end depends on: a thread begun while one of these lives
-// inherits its mask and gets none.
+// Blocks all signals in threads that are started during its lifetime: they inherit the mask. Only the main thread
+// receives signals, since the end of a run depends on its handlers.
 #pragma once
 
 #include <pthread.h>

@@ -7,10 +7,10 @@ namespace lockstep {
 namespace {
 
 static_assert(std::atomic<bool>::is_always_lock_free);
-std::atomic<bool> was_told{false}, was_interrupted{false};
+std::atomic<bool> is_requested{false}, was_interrupted{false};
 
 void note(int signal) {
-  was_told.store(true);
+  is_requested.store(true);
   if (signal != SIGINT || !was_interrupted.exchange(true)) return;
   ::signal(SIGINT, SIG_DFL);
   ::raise(SIGINT);  // takes effect when this handler returns
@@ -25,6 +25,6 @@ void catch_stop_signals() {
   for (const int signal : {SIGTERM, SIGUSR2, SIGINT}) ::sigaction(signal, &action, nullptr);
 }
 
-bool stop_requested() { return was_told.load(); }
+bool stop_requested() { return is_requested.load(); }
 
 }  // namespace lockstep

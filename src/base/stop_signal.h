@@ -1,17 +1,17 @@
-// Being told to stop: SIGTERM, SIGUSR2 and SIGINT set a flag, which training looks at once a step.
+// Requests to stop: SIGTERM, SIGUSR2 and SIGINT set a flag, which training checks once per step.
 //
-// What launchers make of them: srun passes on what Slurm sends, and waits. Open MPI's mpirun passes SIGUSR2 on and
-// waits; given SIGTERM it sends each rank SIGCONT, SIGTERM and SIGKILL, one second apart (4.1;
-// OMPI_MCA_odls_base_sigkill_timeout seconds, which every job that fails then lasts longer, twice): ranks have that one
-// second to save. scripts/launch turns SIGTERM into SIGUSR2, so that they have all the time they need.
+// What launchers do with them: srun forwards what Slurm sends and waits. Open MPI's mpirun forwards SIGUSR2 and waits;
+// on SIGTERM, it sends SIGCONT, SIGTERM and SIGKILL to each rank, one second apart, so the ranks have one second to
+// save. (OMPI_MCA_odls_base_sigkill_timeout of version 4.1 sets another number of seconds, but every job that fails
+// then takes twice that time longer.) scripts/launch turns SIGTERM into SIGUSR2, so that ranks have the time they need.
 #pragma once
 
 namespace lockstep {
 
-/// From now on. A second SIGINT (Ctrl-C) ends the process at once.
+/// Catches these signals from now on. A second SIGINT (Ctrl-C) ends the process immediately.
 void catch_stop_signals();
 
-/// True once one has come.
+/// Whether one has arrived.
 bool stop_requested();
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// Two checkpoints, tensor by tensor, byte by byte.
+// Compares two checkpoints byte by byte, tensor by tensor.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,20 @@ namespace lockstep::checkpoint {
 
 struct TensorDifference {
   std::string path;
-  Shape shape_a, shape_b;        // differing shapes: the rest is not compared
+  Shape shape_a, shape_b;        // if they differ, the values are not compared
   std::int64_t n_differing = 0;  // values whose bits differ
   std::int64_t n_values = 0;
   std::int64_t first_index = -1;  // in row-major order
-  double max_absolute = 0;        // NaN if a NaN is among the differing ones
+  double max_absolute = 0;        // NaN if one of the differing values is NaN
 };
 
 struct Comparison {
   std::vector<TensorDifference> differing;
   std::vector<std::string> only_in_a, only_in_b;
-  std::vector<std::string> state_keys;  // of /state, whose values differ; no part of equal()
-  std::int64_t n_compared = 0;          // tensors that both have
+  std::vector<std::string> state_keys;  // keys of /state with different values; not considered by equal()
+  std::int64_t n_compared = 0;          // tensors in both files
 
-  /// All bytes of all tensors agree.
+  /// Whether all bytes of all tensors are equal.
   bool equal() const { return differing.empty() && only_in_a.empty() && only_in_b.empty(); }
 };
 

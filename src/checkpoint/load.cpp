@@ -1,4 +1,4 @@
-// Reading a checkpoint, whole or what a model wants of it. Not collective: every rank reads the file.
+// Reads a checkpoint, completely or as far as a model needs it. Not collective: every rank reads the file.
 #include <algorithm>
 
 #include "checkpoint/checkpoint.h"
@@ -33,10 +33,10 @@ Verdict verify(const std::string& path) {
     reader.check_blocks();
     for (const TensorEntry& tensor : reader.tensors())
       require(reader.is_sound(tensor), ErrorCode::checkpoint_damaged,
-              "{} was written wrongly: {} does not have its checksum", path, tensor.path);
+              "{} was written incorrectly: {} does not match its checksum", path, tensor.path);
     verdict.step = reader.step();
     verdict.good = true;
-    verdict.sentence = fmt::format("{} is good: {} bytes, {} tensors, step {}", path, reader.header().file_bytes,
+    verdict.sentence = fmt::format("{} is valid: {} bytes, {} tensors, step {}", path, reader.header().file_bytes,
                                    reader.tensors().size(), verdict.step);
   } catch (const Error& error) {
     verdict.code = error.code();

@@ -9,7 +9,7 @@ namespace {
 
 std::uint64_t block_begin(std::uint64_t block) { return kUserBlockBytes + block * kHashBlockBytes; }
 
-/// At most this many are named in a sentence.
+/// The maximum number of items in a sentence.
 constexpr std::size_t kMaxNamed = 5;
 
 std::string join(const std::vector<std::string>& items) {
@@ -55,7 +55,7 @@ std::string Reader::describe_damage(const std::vector<std::uint64_t>& found) {
             fmt::format("{} (bytes {} to {})", tensor.path, tensor.offset, tensor.offset + tensor.size_bytes() - 1));
     if (!names.empty()) return fmt::format("{} is damaged in {}", path_, join(names));
   }
-  return fmt::format("{} is damaged: its checksum does not hold{}", path_, where);
+  return fmt::format("{} is damaged: its checksum does not match{}", path_, where);
 }
 
 bool Reader::metadata_is_sound() const {
@@ -100,7 +100,7 @@ const TensorEntry* Reader::find(const std::string& tensor) {
 }
 
 void Reader::read(const TensorEntry& tensor, std::span<float> values) const {
-  require(values.size_bytes() == tensor.size_bytes(), ErrorCode::internal, "{} has {} bytes, {} were asked for",
+  require(values.size_bytes() == tensor.size_bytes(), ErrorCode::internal, "{} has {} bytes, but {} were requested",
           tensor.path, tensor.size_bytes(), values.size_bytes());
   const auto bytes = std::as_writable_bytes(values);
   read_at(file_, path_, bytes, tensor.offset, ErrorCode::checkpoint_damaged);
@@ -109,14 +109,14 @@ void Reader::read(const TensorEntry& tensor, std::span<float> values) const {
 }
 
 void Reader::load(const std::vector<TensorTarget>& targets) {
-  // All shapes first: a model that does not fit is left as it was.
+  // All shapes are checked first, so that a model that does not match stays unchanged.
   std::vector<const TensorEntry*> entries;
   for (const TensorTarget& target : targets) {
     const TensorEntry* entry = find(target.path);
-    require(entry != nullptr, ErrorCode::checkpoint_mismatch, "{} has no {}, which the model wants with the shape {}",
+    require(entry != nullptr, ErrorCode::checkpoint_mismatch, "{} has no {}, which the model expects with the shape {}",
             path_, target.path, target.shape.text());
     require(entry->shape == target.shape, ErrorCode::checkpoint_mismatch,
-            "{} of {} has the shape {}, the model wants {}", target.path, path_, entry->shape.text(),
+            "{} of {} has the shape {}, the model expects {}", target.path, path_, entry->shape.text(),
             target.shape.text());
     entries.push_back(entry);
   }

@@ -1,5 +1,6 @@
-// An open checkpoint. Nothing is believed before its checksum held: the user block first, then the metadata (or all
-// blocks) before HDF5 sees the file, then each tensor as it is read. Bytes come by pread, not through HDF5.
+// An open checkpoint. Everything is checked against its checksum before it is used: first the user block, then the
+// metadata (or all blocks) before HDF5 opens the file, then each tensor as it is read. Bytes are read with pread, not
+// through HDF5.
 #pragma once
 
 #include <cstdint>
@@ -18,22 +19,22 @@ namespace lockstep::checkpoint {
 
 class Reader {
  public:
-  /// Opens and checks the user block.
+  /// Opens the file and checks its user block.
   explicit Reader(std::string path);
 
   const std::string& path() const { return path_; }
   const UserBlock& header() const { return header_; }
-  /// Hashes the whole file; throws naming the damaged tensors, or the bytes where they cannot be told.
+  /// Hashes the whole file. Throws an Error that names the damaged tensors, or the damaged bytes.
   void check_blocks();
-  /// The tensors, in the order of their names. Hashes the metadata first if nothing did yet.
+  /// The tensors, sorted by name. The metadata is hashed first, unless that was done before.
   const std::vector<TensorEntry>& tensors();
   const nlohmann::json& state();
-  std::int64_t step();  // -1: the state has none
-  /// Null if there is none.
+  std::int64_t step();  // -1 if the state has no step
+  /// Null if there is no such tensor.
   const TensorEntry* find(const std::string& tensor);
   /// Fills `values` and checks the tensor's hash.
   void read(const TensorEntry& tensor, std::span<float> values) const;
-  /// Gives each wanted tensor; nothing where one of them is missing or has another shape.
+  /// Passes on each requested tensor, or none if one of them is missing or has another shape.
   void load(const std::vector<TensorTarget>& targets);
   /// Whether the tensor's bytes have its hash.
   bool is_sound(const TensorEntry& tensor) const;
@@ -41,7 +42,7 @@ class Reader {
  private:
   void load_structure();
   bool metadata_is_sound() const;
-  /// Of bytes that do not have their checksum.
+  /// Describes the bytes that do not match their checksums.
   std::string describe_damage(const std::vector<std::uint64_t>& found);
 
   std::string path_;

@@ -128,11 +128,11 @@ Entry parse_entry(const std::string& path, const std::string& name, const Json& 
   const auto is_list = [&](const char* key) { return json.contains(key) && json[key].is_array(); };
   require(json.is_object() && json.contains("dtype") && json["dtype"].is_string() && is_list("shape") &&
               is_list("data_offsets") && json["data_offsets"].size() == 2,
-          damaged, "{} is damaged: {} lacks its dtype, shape or data_offsets", path, name);
+          damaged, "{} is damaged: {} has no dtype, shape or data_offsets", path, name);
   for (const char* key : {"shape", "data_offsets"})
     for (const Json& number : json[key])
-      require(number.is_number_unsigned(), damaged, "{} is damaged: {} of {} is not made of whole numbers", path, key,
-              name);
+      require(number.is_number_unsigned(), damaged, "{} is damaged: {} of {} does not consist of whole numbers", path,
+              key, name);
 
   Entry entry{name,
               json["dtype"].get<std::string>(),
@@ -140,10 +140,10 @@ Entry parse_entry(const std::string& path, const std::string& name, const Json& 
               json["data_offsets"][0].get<std::uint64_t>(),
               json["data_offsets"][1].get<std::uint64_t>()};
   const std::uint64_t size = element_bytes(entry.dtype);
-  require(size > 0, ErrorCode::checkpoint_mismatch, "{} holds {} as {}; F32, F64, F16, BF16 and I64 can be read", path,
-          name, entry.dtype);
+  require(size > 0, ErrorCode::checkpoint_mismatch, "{} contains {} as {}; F32, F64, F16, BF16 and I64 can be read",
+          path, name, entry.dtype);
   require(json["shape"].size() <= 4, ErrorCode::checkpoint_mismatch,
-          "{} holds {} with {} dimensions; at most 4 can be read", path, name, json["shape"].size());
+          "{} contains {} with {} dimensions; at most 4 can be read", path, name, json["shape"].size());
   std::uint64_t n_bytes = size;
   std::vector<std::int64_t> dims;
   for (const Json& number : json["shape"]) {
@@ -154,7 +154,7 @@ Entry parse_entry(const std::string& path, const std::string& name, const Json& 
     dims.push_back(static_cast<std::int64_t>(d));
   }
   require(entry.begin <= entry.end && entry.end <= data_bytes && entry.end - entry.begin == n_bytes, damaged,
-          "{} is damaged: {} should take {} bytes; its place is {} to {} of {}", path, name, n_bytes, entry.begin,
+          "{} is damaged: {} should have {} bytes, but its place is {} to {} of {}", path, name, n_bytes, entry.begin,
           entry.end, data_bytes);
   entry.shape = make_shape(dims);
   return entry;
@@ -169,8 +169,7 @@ void check_places(const std::string& path, const std::vector<Entry>& entries, st
   std::uint64_t at = 0;
   for (const Entry* entry : order) {
     require(entry->begin == at, ErrorCode::model_file_damaged,
-            "{} is damaged: {} begins at byte {} of the data where {} was expected", path, entry->name, entry->begin,
-            at);
+            "{} is damaged: {} begins at byte {} of the data; expected {}", path, entry->name, entry->begin, at);
     at = entry->end;
   }
   require(at == data_bytes, ErrorCode::model_file_damaged, "{} is damaged: {} bytes of data, {} belong to tensors",
@@ -206,12 +205,12 @@ std::vector<NamedTensor> read_safetensors(const std::string& path) {
           file_bytes);
   read_at(file, path, std::as_writable_bytes(std::span(&header_bytes, 1)), 0, damaged);
   require(header_bytes <= kMaxHeaderBytes && header_bytes <= file_bytes - sizeof header_bytes, damaged,
-          "{} is not a safetensors file, or cut: its header should have {} bytes, the file has {}", path, header_bytes,
-          file_bytes);
+          "{} is truncated or not a safetensors file: its header should have {} bytes, the file has {}", path,
+          header_bytes, file_bytes);
   std::string text(header_bytes, '\0');
   read_at(file, path, std::as_writable_bytes(std::span(text)), sizeof header_bytes, damaged);
   const Json header = Json::parse(text, nullptr, false);
-  require(header.is_object(), damaged, "{} is not a safetensors file, or damaged: its header is not a JSON object",
+  require(header.is_object(), damaged, "{} is damaged or not a safetensors file: its header is not a JSON object",
           path);
 
   const std::uint64_t data_begin = sizeof header_bytes + header_bytes;

@@ -1,4 +1,4 @@
-// save(): the phases of a Saver, one after another, with the World as the road between ranks.
+// save(): runs the phases of a Saver one after the other. The ranks exchange their results through the World.
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>

@@ -17,9 +17,7 @@ std::string_view prefix_of(StateGroup group) {
 
 }  // namespace
 
-std::string tensor_path(StateGroup group, std::string_view name) {
-  return std::string(prefix_of(group)).append(name);
-}
+std::string tensor_path(StateGroup group, std::string_view name) { return std::string(prefix_of(group)).append(name); }
 
 bool is_in(StateGroup group, std::string_view path) { return path.starts_with(prefix_of(group)); }
 

@@ -1,5 +1,5 @@
-// The groups of tensors in a checkpoint, and how they appear in the path of a data set: "/parameters/conv1.weight" is the
-// tensor "conv1.weight" of the group `parameters`.
+// The groups of tensors in a checkpoint, and how they appear in the path of a data set: "/parameters/conv1.weight" is
+// the tensor "conv1.weight" of the group `parameters`.
 #pragma once
 
 #include <cstdint>

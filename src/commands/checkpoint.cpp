@@ -1,4 +1,4 @@
-// lockstep checkpoint info | verify | diff | export | import: commands of one process on finished files.
+// lockstep checkpoint info | verify | diff | export | import: commands of one process that work on finished files.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -74,7 +74,7 @@ int info(const std::string& file, const std::string& json) {
 
 int verify(const std::string& file) {
   const checkpoint::Verdict verdict = checkpoint::verify(file);
-  // What is not there, or is no checkpoint, is an error with its remedy; what is damaged is the answer.
+  // A missing file, or one that is no checkpoint, is an error with a remedy. Damage is a result.
   if (!verdict.good && verdict.code != ErrorCode::checkpoint_damaged) throw Error(verdict.code, verdict.sentence);
   fmt::print("{}\n", verdict.sentence);
   return verdict.good ? kExitDone : kExitFailed;
@@ -86,17 +86,17 @@ int diff(const std::string& a, const std::string& b) {
     if (tensor.shape_a != tensor.shape_b)
       fmt::print("{}: shapes {} and {}\n", tensor.path, tensor.shape_a.text(), tensor.shape_b.text());
     else
-      fmt::print("{}: {} of {} values differ, by at most {:.6g}, the first at {}\n", tensor.path, tensor.n_differing,
-                 tensor.n_values, tensor.max_absolute, tensor.first_index);
+      fmt::print("{}: {} of {} values differ, by at most {:.6g}, the first one at {}\n", tensor.path,
+                 tensor.n_differing, tensor.n_values, tensor.max_absolute, tensor.first_index);
   }
   for (const std::string& name : result.only_in_a) fmt::print("{}: only in {}\n", name, a);
   for (const std::string& name : result.only_in_b) fmt::print("{}: only in {}\n", name, b);
   for (const std::string& key : result.state_keys) fmt::print("state: {} differs\n", key);
   if (result.equal()) {
-    fmt::print("All bytes of all {} tensors agree.\n", result.n_compared);
+    fmt::print("All bytes of all {} tensors are equal.\n", result.n_compared);
     return kExitDone;
   }
-  fmt::print("{} of {} common tensors differ, {} only in the first file, {} only in the second.\n",
+  fmt::print("{} of {} common tensors differ, {} are only in the first file, {} only in the second.\n",
              result.differing.size(), result.n_compared, result.only_in_a.size(), result.only_in_b.size());
   return kExitFailed;
 }
@@ -105,7 +105,7 @@ int diff(const std::string& a, const std::string& b) {
 
 int export_file(const std::string& source, const std::string& target) {
   require(target.ends_with(kSafetensors), ErrorCode::usage,
-          "the target must end in {}, found {}: no other form of file is known", kSafetensors, target);
+          "the target must end in {}, found {}: no other format is supported", kSafetensors, target);
   const std::int64_t step = checkpoint::Reader(source).step();
   const auto tensors = checkpoint::to_torchvision(checkpoint::load_all(source), step);
   require(!tensors.empty(), ErrorCode::checkpoint_mismatch, "{} has no parameters", source);
@@ -116,7 +116,7 @@ int export_file(const std::string& source, const std::string& target) {
 
 int import_file(const std::string& source, const std::string& target, bool replace) {
   require(source.ends_with(kSafetensors), ErrorCode::usage,
-          "the source must end in {}, found {}: no other form of file is known", kSafetensors, source);
+          "the source must end in {}, found {}: no other format is supported", kSafetensors, source);
   require(target.ends_with(".h5"), ErrorCode::usage, "the checkpoint's name must end in .h5, found {}", target);
   require(replace || !std::filesystem::exists(target), ErrorCode::data_exists, "{} exists already; --force replaces it",
           target);
@@ -149,33 +149,34 @@ struct Names {
 }  // namespace
 
 void add_checkpoint(CLI::App& app, Run& run) {
-  CLI::App* group = app.add_subcommand("checkpoint", "Looks into checkpoints, compares, checks and converts them");
+  CLI::App* group = app.add_subcommand("checkpoint", "Inspect, verify, compare and convert checkpoints");
   group->require_subcommand(1);
   const auto names = std::make_shared<Names>();
 
-  CLI::App* command = group->add_subcommand("info", "What a checkpoint holds");
-  command->add_option("FILE", names->first, "the checkpoint")->required();
+  CLI::App* command = group->add_subcommand("info", "Print what a checkpoint contains");
+  command->add_option("FILE", names->first, "The checkpoint")->required();
   add_json(*command, names->json);
   command->callback([&run, names] { run = [names] { return info(names->first, names->json); }; });
 
-  command = group->add_subcommand("verify", "Checks every byte; status 1 and what is damaged otherwise");
-  command->add_option("FILE", names->first, "the checkpoint")->required();
+  command = group->add_subcommand("verify", "Verify every byte; exit status 1 if the file is damaged");
+  command->add_option("FILE", names->first, "The checkpoint")->required();
   command->callback([&run, names] { run = [names] { return verify(names->first); }; });
 
-  command = group->add_subcommand("diff", "Status 0 only where all bytes of all tensors agree, else what differs");
-  command->add_option("A", names->first, "a checkpoint")->required();
-  command->add_option("B", names->second, "another")->required();
+  command = group->add_subcommand("diff",
+                                  "Compare two checkpoints; exit status 0 only if all bytes of all tensors are equal");
+  command->add_option("A", names->first, "The first checkpoint")->required();
+  command->add_option("B", names->second, "The second checkpoint")->required();
   command->callback([&run, names] { run = [names] { return diff(names->first, names->second); }; });
 
-  command = group->add_subcommand("export", "Makes a .safetensors file with torchvision's names");
-  command->add_option("FILE", names->first, "the checkpoint")->required();
-  command->add_option("TARGET", names->second, "the file to make, ending in .safetensors")->required();
+  command = group->add_subcommand("export", "Export a checkpoint as a .safetensors file with torchvision's names");
+  command->add_option("FILE", names->first, "The checkpoint")->required();
+  command->add_option("TARGET", names->second, "The file to write, ending in .safetensors")->required();
   command->callback([&run, names] { run = [names] { return export_file(names->first, names->second); }; });
 
-  command = group->add_subcommand("import", "Makes a checkpoint at step 0 from a .safetensors file of a ResNet");
-  command->add_option("SOURCE", names->first, "a .safetensors file with torchvision's names")->required();
-  command->add_option("OUT", names->second, "the checkpoint to make, ending in .h5")->required();
-  command->add_flag("--force", names->replace, "replace OUT if it exists");
+  command = group->add_subcommand("import", "Convert a .safetensors file of a ResNet to a checkpoint at step 0");
+  command->add_option("SOURCE", names->first, "A .safetensors file with torchvision's names")->required();
+  command->add_option("OUT", names->second, "The checkpoint to write, ending in .h5")->required();
+  command->add_flag("--force", names->replace, "Replace OUT if it exists");
   command->callback(
       [&run, names] { run = [names] { return import_file(names->first, names->second, names->replace); }; });
 }

@@ -1,5 +1,5 @@
-// One file a subcommand. Each function adds its subcommand (CLI11) to the program; parsing the chosen one puts
-// what is to be done into `run`, which main calls. A command returns its exit status or throws Error.
+// There is one file per subcommand. Each function adds its subcommand (CLI11) to the program. Parsing the chosen one
+// sets `run`, which main calls. A command returns its exit status or throws Error.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@ class App;
 
 namespace lockstep::commands {
 
-/// What main was started with, for commands that start MPI.
+/// The arguments of main, for commands that start MPI.
 struct Arguments {
   int* argc = nullptr;
   char*** argv = nullptr;

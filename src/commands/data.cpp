@@ -1,4 +1,4 @@
-// lockstep data import | info | verify: data sets in and what they hold.
+// lockstep data import | info | verify: creates, describes and verifies data sets.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -25,8 +25,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::int64_t kSamplesAnUpdate = 500;
-constexpr std::size_t kNamesShown = 20;
+constexpr std::int64_t kSamplesPerUpdate = 500;
+constexpr std::size_t kMaxNames = 20;
 
 /// "6.15 MB"
 std::string size_text(double bytes) {
@@ -37,10 +37,10 @@ std::string size_text(double bytes) {
   return fmt::format("{:.3g} TB", bytes);
 }
 
-/// "200 a class", "17 to 21 a class"
-std::string a_class_text(const std::vector<std::int64_t>& samples_per_class) {
+/// "200 per class", "17 to 21 per class"
+std::string per_class_text(const std::vector<std::int64_t>& samples_per_class) {
   const auto [least, most] = std::minmax_element(samples_per_class.begin(), samples_per_class.end());
-  return *least == *most ? fmt::format("{} a class", *least) : fmt::format("{} to {} a class", *least, *most);
+  return *least == *most ? fmt::format("{} per class", *least) : fmt::format("{} to {} per class", *least, *most);
 }
 
 /// "32 x 32 x 3"
@@ -81,7 +81,7 @@ int run_import(ImportArguments arguments) {
     const data::ImportProgress progress = [&](std::int64_t done, std::int64_t total) {
       if (!bar) bar = std::make_unique<train::ProgressBar>("import", total, true);
       if (done < next_update && done != total) return;
-      next_update = done + kSamplesAnUpdate;
+      next_update = done + kSamplesPerUpdate;
       bar->update(done, "");
     };
     if (arguments.kind == "cifar10")
@@ -91,72 +91,72 @@ int run_import(ImportArguments arguments) {
     else
       result = data::import_tiny_imagenet(options, progress);
   }
-  for (const std::string& sentence : result.skipped) log::warning("left out: {}", sentence);
+  for (const std::string& sentence : result.skipped) log::warning("Skipped: {}", sentence);
   const data::ImageSetInfo& info = result.info;
   fmt::print("Imported {} {} images of {} in {} classes ({}) from {} into {} ({}).\n", info.n_samples, info.split,
-             shape_text(info), info.classes, a_class_text(result.samples_per_class), fmt::join(result.files, ", "),
+             shape_text(info), info.classes, per_class_text(result.samples_per_class), fmt::join(result.files, ", "),
              options.output, size_text(static_cast<double>(result.size_bytes)));
   if (!result.storage.empty()) fmt::print("Stored: {}.\n", result.storage);
-  if (!result.skipped.empty()) fmt::print("Left out: {} that cannot be decoded.\n", result.skipped.size());
+  if (!result.skipped.empty()) fmt::print("Skipped: {} images that cannot be decoded.\n", result.skipped.size());
   return kExitDone;
 }
 
 void add_import(CLI::App& data, Run& run) {
-  CLI::App* app = data.add_subcommand("import", "makes a data set: exactly OUT.h5, one split");
+  CLI::App* app = data.add_subcommand("import", "Create the data set OUT.h5 with one split");
   const auto arguments = std::make_shared<ImportArguments>();
   data::ImageFolderOptions& options = arguments->options;
   app->add_option("kind", arguments->kind,
-                  "what SOURCE is: cifar10 (the binary version), imagefolder (a folder of JPEG files a class), "
+                  "Kind of SOURCE: cifar10 (the binary version), imagefolder (one folder of JPEG files per class), "
                   "tiny-imagenet (as it is distributed)")
       ->required()
       ->check(CLI::IsMember({"cifar10", "imagefolder", "tiny-imagenet"}))
       ->type_name("KIND");
   app->add_option("source", options.source,
-                  "the folder cifar-10-batches-bin, or one .bin file of it; the folder of the class folders; "
-                  "tiny-imagenet-200")
+                  "cifar10: the folder cifar-10-batches-bin, or one of its .bin files; imagefolder: the folder that "
+                  "contains the class folders; tiny-imagenet: the folder tiny-imagenet-200")
       ->required()
       ->type_name("SOURCE");
-  app->add_option("output", options.output, "the data set to make")->required()->type_name("OUT.h5");
-  app->add_option("--split", options.split,
-                  "train, val or test: what is imported; of an imagefolder, what SOURCE is called")
+  app->add_option("output", options.output, "The data set to create")->required()->type_name("OUT.h5");
+  app->add_option("--split", options.split, "The split to import; for an imagefolder, the name of the split")
       ->check(CLI::IsMember({"train", "val", "test"}))
       ->capture_default_str();
-  CLI::Option* per_class = app->add_option("--per-class", options.per_class, "only the first N of each class, in order")
-                               ->check(CLI::Range(std::int64_t{1}, kMaxSamples))
-                               ->type_name("N");
-  app->add_option("--limit", options.limit, "only the first N samples")
+  CLI::Option* per_class =
+      app->add_option("--per-class", options.per_class, "Import only the first N samples of each class")
+          ->check(CLI::Range(std::int64_t{1}, kMaxSamples))
+          ->type_name("N");
+  app->add_option("--limit", options.limit, "Import only the first N samples")
       ->check(CLI::Range(std::int64_t{1}, kMaxSamples))
       ->type_name("N")
       ->excludes(per_class);
-  CLI::Option* mean = app->add_option("--mean", options.mean, "means to store, of values in [0, 1]")
+  CLI::Option* mean = app->add_option("--mean", options.mean, "Means to store, for values in [0, 1]")
                           ->delimiter(',')
                           ->allow_extra_args(false)
                           ->type_name("R,G,B");
-  CLI::Option* stddev = app->add_option("--std", options.stddev, "standard deviations to store")
+  CLI::Option* stddev = app->add_option("--std", options.stddev, "Standard deviations to store, for values in [0, 1]")
                             ->delimiter(',')
                             ->allow_extra_args(false)
                             ->type_name("R,G,B");
-  app->add_option("--statistics-from", arguments->statistics_from, "take mean and std from this data set")
+  app->add_option("--statistics-from", arguments->statistics_from, "Use mean and std of this data set")
       ->type_name("TRAIN.h5")
       ->excludes(mean)
       ->excludes(stddev);
   app->add_option("--store", arguments->store,
-                  "JPEG files: decoded (images of one size), as the JPEG bytes, or auto: decoded where they have one "
-                  "size and take up to 512 MiB")
+                  "How to store JPEG files. decoded: as pixels, for images of one size; jpeg: as JPEG bytes; auto: "
+                  "decoded if all have one size and need at most 512 MiB")
       ->check(CLI::IsMember({"auto", "decoded", "jpeg"}))
       ->capture_default_str();
-  app->add_flag("--skip-bad", options.skip_bad, "JPEG files: leave out what cannot be decoded instead of ending");
+  app->add_flag("--skip-bad", options.skip_bad,
+                "Skip JPEG files that cannot be decoded, instead of ending with an error");
   app->add_option(
          "--chunk", arguments->chunk_bytes,
-         "images lie in chunks (of HDF5) of so many bytes at most, each of as many whole images as fit, one at "
-         "least; JPEG bytes in chunks of so many; 0: contiguous (default: 512KiB, or --alignment where that is "
-         "more)")
+         "Maximum size of the HDF5 chunks of the images. A chunk holds as many whole images as fit, but at least one; "
+         "chunks of JPEG bytes have exactly this size. 0: contiguous (default: 512KiB, or --alignment if it is larger)")
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::Range(std::uint64_t{0}, data::kMaxChunkBytes, ""))
       ->type_name("BYTES");
   app->add_option("--alignment", options.placement.alignment_bytes,
-                  "each chunk, and other data of so many bytes, begins at a multiple of it: the stripe (chunk size) of "
-                  "the file system; 0: anywhere")
+                  "Each chunk, and other data of at least this size, begins at a multiple of it. Use the stripe (chunk "
+                  "size) of the file system. 0: no alignment")
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::Validator(
           [](const std::string& text) {
@@ -166,8 +166,11 @@ void add_import(CLI::App& data, Run& run) {
           ""))
       ->default_str("512KiB")
       ->type_name("BYTES");
-  app->add_flag("--force", options.replace, "replace OUT.h5 if it exists");
-  app->footer("Mean and std, unless given, are those of the imported images: give a test split its train split's.");
+  app->add_flag("--force", options.replace, "Replace OUT.h5 if it exists");
+  app->footer(
+      "By default, mean and std are computed from the imported images. For a test split, use --statistics-from with "
+      "its train\n"
+      "split.");
   app->callback([&run, arguments] { run = [arguments] { return run_import(*arguments); }; });
 }
 
@@ -179,9 +182,9 @@ struct FileArguments {
 
 /// "cat, dog", "ant, bee, ... (1000)"
 std::string names_text(const std::vector<std::string>& names) {
-  const auto first = std::span(names).first(std::min(names.size(), kNamesShown));
+  const auto first = std::span(names).first(std::min(names.size(), kMaxNames));
   const std::string text = fmt::format("{}", fmt::join(first, ", "));
-  return first.size() == names.size() ? text : fmt::format("{}, ... ({}; --json has all)", text, names.size());
+  return first.size() == names.size() ? text : fmt::format("{}, ... ({}; --json lists all)", text, names.size());
 }
 
 /// "64 x 64 (height, width)", "heights 60 to 500, widths 80 to 375"
@@ -238,7 +241,7 @@ int run_info(const FileArguments& arguments) {
   line("samples", layout.jpeg
                       ? fmt::format("{} JPEG images, {}", info.n_samples, sizes_text(*layout.jpeg))
                       : fmt::format("{} images, {} uint8 (height, width, channels)", info.n_samples, shape_text(info)));
-  line("classes", fmt::format("{}, {}", info.classes, a_class_text(per_class)));
+  line("classes", fmt::format("{}, {}", info.classes, per_class_text(per_class)));
   line("names", names_text(info.class_names));
   line("mean", fmt::format("{:.6f}", fmt::join(info.mean, ", ")));
   line("std", fmt::format("{:.6f}", fmt::join(info.stddev, ", ")));
@@ -271,13 +274,13 @@ int run_verify(const FileArguments& arguments) {
       damaged.push_back(error.what());
     }
   } catch (const Error& error) {
-    // What is not there, or is no image set, was not verified at all; one that cannot be opened is damaged.
+    // A missing file, or one that is no image set, cannot be verified. One that cannot be opened is damaged.
     if (error.code() == ErrorCode::data_missing || error.code() == ErrorCode::data_format) throw;
     damaged.push_back(error.what());
   }
   std::string text;
   for (const std::string& sentence : damaged) text += sentence + '\n';
-  text += damaged.empty() ? fmt::format("{} is sound: {} of images and labels match their checksums.\n", arguments.file,
+  text += damaged.empty() ? fmt::format("{} is valid: {} of images and labels match their checksums.\n", arguments.file,
                                         size_text(static_cast<double>(checked_bytes)))
                           : fmt::format("{} is damaged: copy or import it again.\n", arguments.file);
   report(arguments.json,
@@ -290,7 +293,7 @@ void add_file_command(CLI::App& data, Run& run, const std::string& name, const s
                       int (*command)(const FileArguments&)) {
   CLI::App* app = data.add_subcommand(name, description);
   const auto arguments = std::make_shared<FileArguments>();
-  app->add_option("file", arguments->file, "the data set")->required()->type_name("FILE");
+  app->add_option("file", arguments->file, "The data set")->required()->type_name("FILE");
   add_json(*app, arguments->json);
   app->callback([&run, arguments, command] { run = [arguments, command] { return command(*arguments); }; });
 }
@@ -298,11 +301,11 @@ void add_file_command(CLI::App& data, Run& run, const std::string& name, const s
 }  // namespace
 
 void add_data(CLI::App& app, Run& run) {
-  CLI::App* data = app.add_subcommand("data", "makes, describes and checks data sets");
+  CLI::App* data = app.add_subcommand("data", "Create, describe and verify data sets");
   data->require_subcommand(1);
   add_import(*data, run);
-  add_file_command(*data, run, "info", "what a data set holds", run_info);
-  add_file_command(*data, run, "verify", "recomputes a data set's checksums; exit status 1 when it is damaged",
+  add_file_command(*data, run, "info", "Print what a data set contains", run_info);
+  add_file_command(*data, run, "verify", "Verify the checksums of a data set; exit status 1 if it is damaged",
                    run_verify);
 }
 

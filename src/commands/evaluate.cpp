@@ -61,9 +61,12 @@ int run_evaluation(const EvaluateArguments& given, const Arguments& program) {
 
 void add_evaluate(CLI::App& app, Run& run, const Arguments& program) {
   auto given = std::make_shared<EvaluateArguments>();
-  CLI::App* command = app.add_subcommand("evaluate", "evaluate a checkpoint on data.validation");
-  command->add_option("CONFIG", given->configuration, "YAML files and key=value overrides; the later wins")->required();
-  command->add_option("--checkpoint", given->checkpoint, "the checkpoint to evaluate")->required();
+  CLI::App* command = app.add_subcommand("evaluate", "Evaluate a checkpoint on data.validation");
+  command
+      ->add_option("CONFIG", given->configuration,
+                   "YAML files and key=value overrides; later ones override earlier ones")
+      ->required();
+  command->add_option("--checkpoint", given->checkpoint, "The checkpoint to evaluate")->required();
   add_json(*command, given->json);
   command->callback([given, &run, program] { run = [given, program] { return run_evaluation(*given, program); }; });
 }

@@ -1,5 +1,5 @@
-// lockstep gpu-info: this machine's GPUs, how they reach each other, and the libraries that training on them needs, or
-// in sentences what is missing. Exit status 0: a training on a GPU can begin here; 1: it cannot.
+// lockstep gpu-info: reports the GPUs of this machine, how they reach each other, and the libraries that training on
+// them needs, or describes what is missing. Exit status 0: training on a GPU is possible here; 1: it is not.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
@@ -46,8 +46,8 @@ nlohmann::ordered_json json_of(const GpuReport& report, const std::string& nccl)
 std::string reach_text(const std::vector<std::vector<bool>>& reaches) {
   const auto all = [](const std::vector<bool>& row) { return std::ranges::all_of(row, [](bool can) { return can; }); };
   if (reaches.size() < 2) return "";
-  if (std::ranges::all_of(reaches, all)) return "Every GPU reaches every other's memory (P2P).\n";
-  std::string text = "Which GPU (row) reaches whose memory (column), P2P:\n    ";
+  if (std::ranges::all_of(reaches, all)) return "Every GPU can access the memory of every other GPU (P2P).\n";
+  std::string text = "GPUs (rows) that can access the memory of other GPUs (columns), P2P:\n    ";
   for (std::size_t b = 0; b < reaches.size(); ++b) text += fmt::format("{:>4}", b);
   for (std::size_t a = 0; a < reaches.size(); ++a) {
     text += fmt::format("\n{:>4}", a);
@@ -70,7 +70,7 @@ std::string gpu_text(std::size_t number, const GpuReport::Gpu& gpu) {
 std::string text_of(const GpuReport& report, const std::string& nccl) {
   if (report.gpus.empty()) return fmt::format("No GPU can be used: {}.\n", report.problem);
   std::string text = fmt::format("NVIDIA driver {}, for CUDA {}; this program was built with CUDA {}\n",
-                                 report.driver.empty() ? "(version not told)" : report.driver, report.driver_cuda,
+                                 report.driver.empty() ? "(unknown version)" : report.driver, report.driver_cuda,
                                  report.built_with_cuda);
   for (std::size_t i = 0; i < report.gpus.size(); ++i) text += gpu_text(i, report.gpus[i]);
   text += reach_text(report.reaches);
@@ -78,7 +78,7 @@ std::string text_of(const GpuReport& report, const std::string& nccl) {
     text += library.version.empty() ? fmt::format("{} is missing: {}\n", library.name, library.problem)
                                     : fmt::format("{} {}\n", library.name, library.version);
   text += nccl + "\n";
-  if (!report.is_usable()) text += "Training on a GPU cannot begin here; device=cpu can.\n";
+  if (!report.is_usable()) text += "Training on a GPU is not possible here; use device=cpu.\n";
   return text;
 }
 
@@ -86,8 +86,8 @@ std::string text_of(const GpuReport& report, const std::string& nccl) {
 
 void add_gpu_info(CLI::App& app, Run& run) {
   auto json = std::make_shared<std::string>();
-  CLI::App* command =
-      app.add_subcommand("gpu-info", "this machine's GPUs and their libraries; exit status 1 where none can be used");
+  CLI::App* command = app.add_subcommand(
+      "gpu-info", "Report the GPUs of this machine and their libraries; exit status 1 if none can be used");
   add_json(*command, *json);
   command->callback([json, &run] {
     run = [json] {

@@ -1,4 +1,4 @@
-// lockstep help [TOPIC]: the program, a command, or every configuration key.
+// lockstep help [TOPIC]: prints the help of the program, of a command, or of all configuration keys.
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
@@ -27,7 +27,7 @@ int show(const CLI::App& app, const std::vector<std::string>& topics) {
     parents += (parents.empty() ? "" : " ") + command->get_name();
     command = find_command(*command, topic);
     require(command != nullptr, ErrorCode::usage,
-            "there is no help on {}; expected `config` or a command that `lockstep --help` lists", topic);
+            "there is no help topic {}; expected `config` or a command that `lockstep --help` lists", topic);
   }
   fmt::print("{}", command->help(parents));
   return kExitDone;
@@ -37,8 +37,9 @@ int show(const CLI::App& app, const std::vector<std::string>& topics) {
 
 void add_help(CLI::App& app, Run& run) {
   auto topics = std::make_shared<std::vector<std::string>>();
-  CLI::App* command = app.add_subcommand("help", "`help config` lists every configuration key; `help COMMAND`");
-  command->add_option("TOPIC", *topics, "config, or a command");
+  CLI::App* command = app.add_subcommand(
+      "help", "Print help: `help config` lists all configuration keys, `help COMMAND` explains a command");
+  command->add_option("TOPIC", *topics, "`config`, or a command");
   command->callback([topics, &app, &run] { run = [topics, &app] { return show(app, *topics); }; });
 }
 

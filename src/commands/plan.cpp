@@ -40,7 +40,7 @@ std::unique_ptr<Backend> backend_of(const Config& config, const Ranks& ranks, co
                                     std::shared_ptr<Algorithms> algorithms) {
   if (!device.empty()) {
     require(config.device != "cpu", ErrorCode::config_conflict,
-            "--device {} plans for a GPU, and the configuration says device=cpu: leave one of them out", device);
+            "--device {} plans for a GPU, but the configuration has device=cpu: remove one of them", device);
     return make_planning_backend(device);
   }
   return make_backend({.device = config.device,
@@ -149,7 +149,7 @@ std::string text_of(const Planned& planned, const Ranks& ranks) {
 }  // namespace
 
 PlanReport plan_report(const Config& config, int n_ranks, int nodes, const std::string& device) {
-  require(nodes <= n_ranks, ErrorCode::usage, "{} nodes are more than the {} ranks", nodes, n_ranks);
+  require(nodes <= n_ranks, ErrorCode::usage, "there are more nodes ({}) than ranks ({})", nodes, n_ranks);
   const Ranks ranks{.n = n_ranks, .nodes = nodes};
   const Planned planned = make_plan(config, ranks, device);
   return {.text = text_of(planned, ranks), .json = json_of(planned, ranks)};
@@ -162,20 +162,22 @@ void add_plan(CLI::App& app, Run& run, const Arguments&) {
     int ranks = 1, nodes = 1;
   };
   auto given = std::make_shared<Given>();
-  CLI::App* command = app.add_subcommand("plan", "print what a step allocates and communicates; trains nothing");
-  command->add_option("CONFIG", given->configuration, "YAML files and key=value overrides; the later wins")->required();
-  command->add_option("--ranks", given->ranks, "ranks to plan for")
+  CLI::App* command = app.add_subcommand("plan", "Report the memory and communication of a step, without training");
+  command
+      ->add_option("CONFIG", given->configuration,
+                   "YAML files and key=value overrides; later ones override earlier ones")
+      ->required();
+  command->add_option("--ranks", given->ranks, "Number of ranks")
       ->check(CLI::Range(1, kMaxRanks))
       ->capture_default_str();
-  command->add_option("--nodes", given->nodes, "nodes that the ranks are on, in equal blocks")
+  command->add_option("--nodes", given->nodes, "Number of nodes, on which the ranks are distributed in equal blocks")
       ->check(CLI::Range(1, kMaxRanks))
       ->capture_default_str();
   command
-      ->add_option(
-          "--device", given->device,
-          fmt::format(
-              "plan for a GPU that this machine need not have: {}, or a file FILE.json with cuDNN's description of one",
-              known_devices()))
+      ->add_option("--device", given->device,
+                   fmt::format("Plan for a GPU that this machine does not need to have: {}, or FILE.json with cuDNN's "
+                               "description of one",
+                               known_devices()))
       ->type_name("NAME");
   add_json(*command, given->json);
   command->callback([given, &run] {

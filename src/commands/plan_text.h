@@ -8,7 +8,7 @@
 
 namespace lockstep::commands {
 
-/// The same plan for people and for programs.
+/// The plan as text for users and as JSON for programs.
 struct PlanReport {
   std::string text;
   nlohmann::ordered_json json;

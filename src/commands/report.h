@@ -1,4 +1,4 @@
-// The two forms in which a command gives its figures: text for people, one JSON object for programs.
+// The two forms in which a command reports its results: text for users, one JSON object for programs.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,11 +16,12 @@ namespace lockstep::commands {
 
 /// --json, --json=FILE.
 inline void add_json(CLI::App& app, std::string& json) {
-  app.add_flag("--json{-}", json, "one JSON object on standard output, or with --json=FILE in that file");
+  app.add_flag("--json{-}", json,
+               "Print one JSON object on standard output, or with --json=FILE write it to that file");
 }
 
-/// `json` empty: the text on standard output. "-": the object there and the text on standard error. Else: text on
-/// standard output, the object into that file.
+/// `json` empty: prints the text on standard output. "-": prints the object on standard output and the text on standard
+/// error. Otherwise: prints the text on standard output and writes the object to that file.
 inline void report(const std::string& json, const nlohmann::ordered_json& object, const std::string& text) {
   if (json == "-") {
     fmt::print(stderr, "{}", text);
@@ -29,7 +30,7 @@ inline void report(const std::string& json, const nlohmann::ordered_json& object
   }
   fmt::print("{}", text);
   if (json.empty()) return;
-  // Not by a rename: FILE may be a pipe or a device.
+  // Without a rename, since FILE may be a pipe or a device.
   errno = 0;
   std::ofstream out(json);
   out << object.dump(2) << '\n';

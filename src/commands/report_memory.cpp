@@ -1,5 +1,5 @@
-// lockstep report memory FILE...: peak, mean and mode of the memory that GPUs and processes used, from the CSV files of
-// RUN/usage (src/train/usage_log.h), or from those that nvidia-smi wrote beside a run.
+// lockstep report memory FILE...: reports peak, mean and mode of the memory that GPUs and processes used, from the CSV
+// files of RUN/usage (src/train/usage_log.h) or from files that nvidia-smi wrote.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
@@ -35,7 +35,7 @@ std::vector<std::string_view> fields_of(std::string_view line) {
   return fields;
 }
 
-/// A line in a message: not all of a long one, and no bytes that a terminal would take for orders.
+/// A line as it appears in a message: truncated, and without bytes that a terminal would interpret.
 std::string shown(std::string_view line) {
   std::string text(line.substr(0, 120));
   std::ranges::replace_if(
@@ -43,7 +43,7 @@ std::string shown(std::string_view line) {
   return text;
 }
 
-/// All of the text as a number; its unit, " MiB", may stand behind it.
+/// The whole text as a number, which the unit " MiB" may follow.
 template <typename T>
 std::optional<T> number(std::string_view text) {
   if (text.ends_with("MiB")) text = trimmed(text.substr(0, text.size() - 3));
@@ -54,8 +54,8 @@ std::optional<T> number(std::string_view text) {
   return value;
 }
 
-/// Which column tells whose memory a line is of, and which how much. Names are ours, or nvidia-smi's, with or without
-/// "[MiB]" behind them.
+/// The columns with the GPU or rank, and with its memory. The names are ours or those of nvidia-smi, which may be
+/// followed by "[MiB]".
 struct Columns {
   std::size_t number = 0, memory = 0;
   bool is_of_processes = false;
@@ -91,14 +91,14 @@ struct Log {
   std::vector<Use> uses{};
 };
 
-/// `counts`: how often each amount was found, in ascending order.
+/// `counts`: how often each amount occurred, in ascending order.
 Use use_of(int number, const std::map<double, std::size_t>& counts) {
   Use use{.number = number, .peak_mib = counts.rbegin()->first};
   std::size_t most = 0;
   for (const auto& [mib, count] : counts) {
     use.mean_mib += mib * static_cast<double>(count);
     use.samples += count;
-    if (count <= most) continue;  // the smallest of those that are as frequent
+    if (count <= most) continue;  // the smallest of equally frequent amounts
     most = count;
     use.mode_mib = mib;
   }
@@ -121,11 +121,9 @@ Log read_log(const std::string& path) {
   } catch (const Error& e) {
     fail(ErrorCode::usage_log, "{}", e.what());
   }
-  text.resize(text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n'));  // an unfinished line is being written
+  text.resize(text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n'));  // the last line may not be complete yet
   require(!trimmed(text).empty(), ErrorCode::usage_log,
-          "{}: expected a line of column names and lines of figures, found "
-          "nothing",
-          path);
+          "{}: expected a line of column names and lines of numbers, found nothing", path);
   Log log{.path = path, .name = name_of(path)};
   std::map<int, std::map<double, std::size_t>> counts;
   std::string_view rest = text, header;
@@ -140,7 +138,7 @@ Log read_log(const std::string& path) {
       log.is_of_processes = columns.is_of_processes;
       continue;
     }
-    if (line.empty() || line == header) continue;  // a header again: a second run of nvidia-smi into the same file
+    if (line.empty() || line == header) continue;  // a repeated header: nvidia-smi was started again with the same file
     const std::vector<std::string_view> fields = fields_of(line);
     const bool is_whole = fields.size() > std::max(columns.number, columns.memory);
     const auto whose = is_whole ? number<int>(fields[columns.number]) : std::nullopt;
@@ -150,7 +148,7 @@ Log read_log(const std::string& path) {
             shown(header), columns.is_of_processes ? "rank" : "GPU", shown(line));
     ++counts[*whose][*mib];
   }
-  require(!counts.empty(), ErrorCode::usage_log, "{}: expected lines of figures below the column names, found none",
+  require(!counts.empty(), ErrorCode::usage_log, "{}: expected lines of numbers below the column names, found none",
           path);
   for (const auto& [whose, of_it] : counts) log.uses.push_back(use_of(whose, of_it));
   return log;
@@ -184,22 +182,24 @@ std::string text_of(const std::vector<Log>& logs) {
 }  // namespace
 
 void add_report(CLI::App& app, Run& run) {
-  CLI::App* group = app.add_subcommand("report", "figures from the files that a run wrote");
+  CLI::App* group = app.add_subcommand("report", "Report figures from the files of a run");
   group->require_subcommand(1);
   struct Given {
     std::vector<std::string> files;
     std::string json;
   };
   auto given = std::make_shared<Given>();
-  CLI::App* command = group->add_subcommand("memory", "peak, mean and mode of the memory that GPUs and processes used");
+  CLI::App* command =
+      group->add_subcommand("memory", "Report peak, mean and mode of the memory that GPUs and processes used");
   command
       ->add_option("FILE", given->files,
-                   "files of RUN/usage, which log.usage_seconds makes, or of `nvidia-smi "
+                   "Files of RUN/usage, which log.usage_seconds enables, or of `nvidia-smi "
                    "--query-gpu=timestamp,index,memory.used --format=csv -l 5`")
       ->required();
   command->footer(
-      "Mode is the amount found most often; of several found as often, the smallest. A last line without its end is\n"
-      "left out: it is being written.");
+      "The mode is the most frequent amount; of equally frequent amounts, the smallest. A last line without line feed "
+      "is\n"
+      "ignored, since it is still being written.");
   add_json(*command, given->json);
   command->callback([given, &run] {
     run = [given] {

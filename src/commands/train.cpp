@@ -31,7 +31,7 @@ namespace {
 struct TrainArguments {
   std::vector<std::string> configuration;
   train::SessionOptions session;
-  bool fresh = false;  // start over: an existing run is set aside
+  bool fresh = false;  // start over: an existing run is moved aside
   bool dry_run = false;
 };
 
@@ -41,11 +41,11 @@ std::vector<std::string> begin_run(const train::RunDirectory& run, bool fresh) {
   std::vector<std::string> notes;
   if (fresh)
     if (const std::string aside = run.set_aside(); !aside.empty())
-      notes.push_back(fmt::format("--fresh: the run that was in {} is now in {}", run.path(), aside));
+      notes.push_back(fmt::format("--fresh: the existing run was moved from {} to {}", run.path(), aside));
   run.create();
   run.write_status("running");
   for (const std::string& name : checkpoint::remove_partials(run.checkpoints()))
-    notes.push_back(fmt::format("removed what an interrupted save left: {}", name));
+    notes.push_back(fmt::format("removed the remains of an interrupted save: {}", name));
   return notes;
 }
 
@@ -60,7 +60,7 @@ int run_training(const TrainArguments& given, const Arguments& program) {
   log::configure(world.rank(), world.size(), world.host(), config.log.all_ranks);
   if (given.dry_run) {
     if (world.rank() == 0)
-      log::info("a dry run: nothing is trained or written\n{}",
+      log::info("This is a dry run: nothing is trained or written.\n{}",
                 plan_report(config, world.size(), world.n_nodes()).text);
     return 0;
   }
@@ -93,15 +93,19 @@ int run_training(const TrainArguments& given, const Arguments& program) {
 
 void add_train(CLI::App& app, Run& run, const Arguments& program) {
   auto given = std::make_shared<TrainArguments>();
-  CLI::App* command = app.add_subcommand("train", "train a model; resumes a run that already exists");
-  command->add_option("CONFIG", given->configuration, "YAML files and key=value overrides; the later wins")->required();
-  command->add_flag("--fresh", given->fresh, "start over; a run that already exists is moved aside");
+  CLI::App* command = app.add_subcommand("train", "Train a model, or resume an existing run");
+  command
+      ->add_option("CONFIG", given->configuration,
+                   "YAML files and key=value overrides; later ones override earlier ones")
+      ->required();
+  command->add_flag("--fresh", given->fresh, "Start over; an existing run is moved aside");
   command
       ->add_option("--allow-change", given->session.allow_change,
-                   "a key that may differ from that of the run that is resumed")
+                   "A key that may differ from the configuration of the resumed run")
       ->type_name("KEY")
       ->allow_extra_args(false);
-  command->add_flag("--dry-run", given->dry_run, "check the configuration and print what a step needs");
+  command->add_flag("--dry-run", given->dry_run,
+                    "Check the configuration and report what a step needs, without training");
   command->callback([given, &run, program] { run = [given, program] { return run_training(*given, program); }; });
 }
 

@@ -12,7 +12,7 @@
 namespace lockstep::config {
 namespace {
 
-/// "a.yaml:3, command line: ": the places of the keys that were given at all.
+/// "a.yaml:3, command line: ": the places of those keys that were set.
 std::string places(const Origins& origins, std::initializer_list<std::string_view> keys) {
   std::string text;
   for (const std::string_view key : keys) {
@@ -34,22 +34,22 @@ void check_checkpoint_name(const std::string& name, const Origins& origins) {
     const std::size_t close = name.find('}', open);
     const std::string field = close == std::string::npos ? name.substr(open) : name.substr(open + 1, close - open - 1);
     require(name[open] == '{' && std::ranges::find(kFields, field) != kFields.end(), ErrorCode::config_range,
-            "{}checkpoint.name: \"{}\" has the field {{{}}}; there are {{{}}}", place, name, field,
-            fmt::join(kFields, "}, {"));
+            "{}checkpoint.name: \"{}\" has the unknown placeholder {{{}}}; the placeholders are {{{}}}", place, name,
+            field, fmt::join(kFields, "}, {"));
     open = close + 1;
   }
-  require(name.find("{step}") != std::string::npos || name.find("{epoch}") != std::string::npos,
-          ErrorCode::config_range,
-          "{}checkpoint.name: expected {{step}} or {{epoch}} in it, else all checkpoints of a run have one name, found "
-          "\"{}\"",
-          place, name);
+  require(
+      name.find("{step}") != std::string::npos || name.find("{epoch}") != std::string::npos, ErrorCode::config_range,
+      "{}checkpoint.name: expected {{step}} or {{epoch}} in it, since otherwise all checkpoints have the same name, "
+      "found \"{}\"",
+      place, name);
 }
 
 void check_run(const Config& c, const Origins& origins) {
   require(!c.run.name.empty() && c.run.name != "." && c.run.name.front() != '/' &&
               c.run.name.find("..") == std::string::npos,
           ErrorCode::config_range,
-          "{}run.name: expected a name of the run's directory, relative to run.directory, found \"{}\"",
+          "{}run.name: expected the name of a directory, relative to run.directory, found \"{}\"",
           places(origins, {"run.name"}), c.run.name);
   require(!c.run.directory.empty(), ErrorCode::config_range,
           "{}run.directory: expected a path, found nothing; `.` is the working directory",
@@ -58,24 +58,24 @@ void check_run(const Config& c, const Origins& origins) {
 }
 
 void check_log(const Config& c, const Origins& origins) {
-  constexpr double kLeastSeconds = 0.1;
-  require(c.log.usage_seconds == 0 || c.log.usage_seconds >= kLeastSeconds, ErrorCode::config_range,
+  constexpr double kMinSeconds = 0.1;
+  require(c.log.usage_seconds == 0 || c.log.usage_seconds >= kMinSeconds, ErrorCode::config_range,
           "{}log.usage_seconds: expected 0 (never), or {} or more, found {}", places(origins, {"log.usage_seconds"}),
-          kLeastSeconds, c.log.usage_seconds);
+          kMinSeconds, c.log.usage_seconds);
 }
 
 void check_data(const Config& c, const Origins& origins) {
   require((c.data.start == 0 && c.data.end == 0) || c.data.end > c.data.start, ErrorCode::config_conflict,
-          "{}data.end must be greater than data.start (0 and 0: all samples), found start {} and end {}",
+          "{}data.end must be greater than data.start (both 0: all samples), found start {} and end {}",
           places(origins, {"data.start", "data.end"}), c.data.start, c.data.end);
   const auto augments = [&](const char* what) {
     return std::ranges::find(c.data.augment, what) != c.data.augment.end();
   };
   require(!augments("crop") || !augments("resized_crop"), ErrorCode::config_conflict,
-          "{}data.augment takes crop (a shift of some pixels) or resized_crop (a part of the image), not both",
+          "{}data.augment accepts crop (a shift by a few pixels) or resized_crop (a part of the image), but not both",
           places(origins, {"data.augment"}));
   require(c.data.mean.empty() || c.data.std.empty() || c.data.mean.size() == c.data.std.size(),
-          ErrorCode::config_conflict, "{}data.mean and data.std must have one number a channel each, found {} and {}",
+          ErrorCode::config_conflict, "{}data.mean and data.std must each have one number per channel, found {} and {}",
           places(origins, {"data.mean", "data.std"}), c.data.mean.size(), c.data.std.size());
 }
 
@@ -84,14 +84,15 @@ void check_training(const Config& c, const Origins& origins) {
           "{}one of train.global_batch and train.batch_per_rank must be 1 or more, found 0 for both",
           places(origins, {"train.global_batch", "train.batch_per_rank"}));
   require(c.train.global_batch == 0 || c.train.global_batch >= c.train.accumulate, ErrorCode::config_conflict,
-          "{}train.global_batch must give each of the train.accumulate micro-batches a sample, found {} and {}",
+          "{}train.global_batch must have at least one sample for each of the train.accumulate micro-batches, found {} "
+          "and {}",
           places(origins, {"train.global_batch", "train.accumulate"}), c.train.global_batch, c.train.accumulate);
-  require(!c.optimizer.nesterov || (c.optimizer.kind != "adamw" && c.optimizer.momentum > 0),
-          ErrorCode::config_conflict,
-          "{}optimizer.nesterov: true needs optimizer.kind: sgd or lars and optimizer.momentum greater than 0, found "
-          "{} and {}",
-          places(origins, {"optimizer.nesterov", "optimizer.kind", "optimizer.momentum"}), c.optimizer.kind,
-          c.optimizer.momentum);
+  require(
+      !c.optimizer.nesterov || (c.optimizer.kind != "adamw" && c.optimizer.momentum > 0), ErrorCode::config_conflict,
+      "{}optimizer.nesterov: true requires optimizer.kind: sgd or lars, and optimizer.momentum greater than 0, found "
+      "{} and {}",
+      places(origins, {"optimizer.nesterov", "optimizer.kind", "optimizer.momentum"}), c.optimizer.kind,
+      c.optimizer.momentum);
 }
 
 int greatest_divisor_up_to(std::int64_t number, int limit) {
@@ -104,19 +105,19 @@ void check_micro_batches(const Config& c, const Origins& origins) {
   const int m = c.train.micro_batches;
   if (m == 0) return;
   require(c.train.global_batch > 0, ErrorCode::config_conflict,
-          "{}train.micro_batches needs train.global_batch, which does not depend on the number of ranks, instead of "
+          "{}train.micro_batches requires train.global_batch, which does not depend on the number of ranks, instead of "
           "train.batch_per_rank",
           places(origins, {"train.micro_batches", "train.batch_per_rank"}));
   require(c.train.global_batch % m == 0, ErrorCode::config_conflict,
-          "{}train.micro_batches must divide train.global_batch, found {} and {}; {} would do",
+          "{}train.micro_batches must divide train.global_batch, found {} and {}; {} is possible",
           places(origins, {"train.micro_batches", "train.global_batch"}), m, c.train.global_batch,
           greatest_divisor_up_to(c.train.global_batch, m));
   require(c.train.accumulate == 1 || c.train.accumulate == Config::kAuto, ErrorCode::config_conflict,
-          "{}train.micro_batches already has each rank run its micro-batches one after another: set train.accumulate "
-          "to 1, found {}",
+          "{}with train.micro_batches, each rank already processes its micro-batches one after the other: set "
+          "train.accumulate to 1, found {}",
           places(origins, {"train.micro_batches", "train.accumulate"}), c.train.accumulate);
   require(!c.batch_norm.synchronize, ErrorCode::config_conflict,
-          "{}train.micro_batches normalises each micro-batch by its own statistics: set batch_norm.synchronize to "
+          "{}train.micro_batches normalizes each micro-batch with its own statistics: set batch_norm.synchronize to "
           "false, or train.micro_batches to 0",
           places(origins, {"train.micro_batches", "batch_norm.synchronize"}));
 }
@@ -124,7 +125,7 @@ void check_micro_batches(const Config& c, const Origins& origins) {
 void check_schedule(const Config& c, const Origins& origins) {
   require(
       c.schedule.warmup_epochs == 0 || c.schedule.warmup_steps == 0, ErrorCode::config_conflict,
-      "{}only one of schedule.warmup_epochs and schedule.warmup_steps can hold, found {} and {}; set the other to 0",
+      "{}only one of schedule.warmup_epochs and schedule.warmup_steps can be in effect, found {} and {}; set one to 0",
       places(origins, {"schedule.warmup_epochs", "schedule.warmup_steps"}), c.schedule.warmup_epochs,
       c.schedule.warmup_steps);
   require(c.schedule.steps == 0 || c.schedule.warmup_steps <= c.schedule.steps, ErrorCode::config_conflict,

@@ -1,4 +1,4 @@
-// What single values cannot show: keys that must go together.
+// Checks that involve several keys.
 #pragma once
 
 #include <map>
@@ -8,10 +8,10 @@
 
 namespace lockstep::config {
 
-/// Where each key was given: "train.yaml:12" or "command line".
+/// Where each key was set: "train.yaml:12" or "command line".
 using Origins = std::map<std::string, std::string, std::less<>>;
 
-/// Throws Error (config_conflict, config_range, not_supported) naming the places of the keys.
+/// Throws Error (config_conflict, config_range, not_supported) with the places where the keys were set.
 void check(const Config& config, const Origins& origins);
 
 }  // namespace lockstep::config

@@ -1,4 +1,5 @@
-// Every argument becomes a list of settings (key, value, place); they are applied in order, so that the later wins.
+// Every argument becomes a list of settings (key, value, place). They are applied in order, so later ones override
+// earlier ones.
 #include "config/parser.h"
 
 #include <fmt/format.h>
@@ -20,10 +21,11 @@ namespace {
 
 constexpr const char* kCommandLine = "command line";
 constexpr std::uint64_t kMaxFileBytes = 1 << 20;
-constexpr int kMaxDepth = 2;  // groups of groups are no keys, and an alias may hold itself
+constexpr int kMaxDepth = 2;  // no key has more, and a YAML alias may contain itself
 
-// `${NAME}` would end a plain scalar inside `{...}`, so it passes through YAML as NAME between two private-use
-// characters (U+E000, U+E001) and is replaced in the scalars afterwards: what a variable holds is never read as YAML.
+// `${NAME}` would end a plain scalar inside `{...}`. It therefore passes through YAML as NAME between two private-use
+// characters (U+E000, U+E001) and is replaced in the scalars afterwards. The value of a variable is never parsed as
+// YAML.
 constexpr std::string_view kOpen = "\xEE\x80\x80";
 constexpr std::string_view kClose = "\xEE\x80\x81";
 
@@ -80,7 +82,7 @@ std::string shown(const Value& value) {
   return value.text.empty() ? "nothing" : "\"" + value.text + "\"";
 }
 
-/// Reads one YAML document; a syntax error is told with its line.
+/// Reads one YAML document. A syntax error is reported with its line.
 YAML::Node load_yaml(const std::string& text, const std::string& source) {
   try {
     const auto documents = YAML::LoadAll(hide_variables(text));
@@ -89,12 +91,12 @@ YAML::Node load_yaml(const std::string& text, const std::string& source) {
     return documents.empty() ? YAML::Node() : documents.front();
   } catch (const YAML::Exception& e) {
     const bool has_line = source != kCommandLine && !e.mark.is_null();
-    fail(ErrorCode::config_syntax, "{}: this is not YAML: {}",
+    fail(ErrorCode::config_syntax, "{}: this is not valid YAML: {}",
          has_line ? fmt::format("{}:{}", source, e.mark.line + 1) : source, e.msg);
   }
 }
 
-/// Settings of a YAML tree in the order in which they stand; of a key given twice both, so that the last wins.
+/// Collects the settings of a YAML tree in their order. A key that is given twice results in two settings.
 class Flattener {
  public:
   Flattener(std::string source, std::vector<Setting>& out) : source_(std::move(source)), out_(out) {}
@@ -103,7 +105,7 @@ class Flattener {
     for (const auto& entry : node) {
       const std::string place = place_of(entry.first);
       require(entry.first.IsScalar(), ErrorCode::config_syntax,
-              "{}: expected `key: value`, found a key that is no name", place);
+              "{}: expected `key: value`, found a key that is not a name", place);
       entry_of(prefix + entry.first.Scalar(), entry.second, place, depth);
     }
   }
@@ -112,10 +114,10 @@ class Flattener {
     if (is_group(key) && !node.IsMap()) {
       require(node.IsNull(), ErrorCode::config_type, "{}: {} is a group of keys: expected `{}: {{key: value}}`", place,
               key, key);
-      return;  // a group whose keys are all commented out
+      return;  // a group in which all keys are commented out
     }
     if (const Key* known = find_key(key); known != nullptr && node.IsMap()) {
-      fail(ErrorCode::config_type, "{}: {}: expected {}, found a group of keys; a text that holds `: ` needs quotes",
+      fail(ErrorCode::config_type, "{}: {}: expected {}, found a group of keys; a text that contains `: ` needs quotes",
            place, key, expected(*known));
     }
     if (node.IsMap() && depth < kMaxDepth) return group(node, key + ".", depth + 1);
@@ -123,7 +125,7 @@ class Flattener {
     if (node.IsSequence()) {
       setting.value.is_list = true;
       for (const auto& item : node) {
-        require(item.IsScalar(), ErrorCode::config_type, "{}: {}: expected a list of plain values", place, key);
+        require(item.IsScalar(), ErrorCode::config_type, "{}: {}: expected a list of simple values", place, key);
         setting.value.items.push_back(expand_variables(item.Scalar(), place, key));
       }
     } else if (node.IsScalar()) {
@@ -145,7 +147,7 @@ void add_text(const std::string& text, const std::string& source, std::vector<Se
   const YAML::Node root = load_yaml(text, source);
   if (root.IsNull()) return;
   require(root.IsMap(), ErrorCode::config_syntax, "{}: expected lines of `key: value`, found {}", source,
-          root.IsSequence() ? "a list" : "a plain text");
+          root.IsSequence() ? "a list" : "text");
   Flattener(source, out).group(root, "", 0);
 }
 
@@ -161,7 +163,7 @@ void add_file(const std::string& path, std::vector<Setting>& out) {
   add_text(text, path, out);
 }
 
-/// `key=value` where what stands before the first `=` looks like a key.
+/// Whether it has the form `key=value`, where the part before the first `=` looks like a key.
 bool is_override(const std::string& argument) {
   const auto equals = argument.find('=');
   if (equals == std::string::npos || equals == 0) return false;
@@ -182,7 +184,7 @@ void apply(const Setting& setting, Config& config) {
   const Fit fit = key->set(config, setting.value);
   require(fit == Fit::good, fit == Fit::wrong_type ? ErrorCode::config_type : ErrorCode::config_range,
           "{}: {}: expected {}, found {}", setting.place, setting.key, expected(*key), shown(setting.value));
-  // Of these two the later given holds.
+  // Of these two keys, the one that is set later is in effect.
   if (key->name == "train.global_batch" && config.train.global_batch > 0) config.train.batch_per_rank = 0;
   if (key->name == "train.batch_per_rank" && config.train.batch_per_rank != 0) config.train.global_batch = 0;
 }
@@ -221,7 +223,7 @@ Config parse(const std::vector<std::string>& arguments) {
     origins[setting.key] = setting.place;
   }
   check(config, origins);
-  // Sums over threads have an order of their own in each number of threads.
+  // The order of sums over threads depends on the number of threads.
   if (config.reproducible && config.cpu.threads == 0) config.cpu.threads = 1;
   return config;
 }
@@ -236,12 +238,12 @@ std::string learning_yaml(const Config& config) {
 
 std::vector<Difference> learning_differences(const std::string& yaml_before, const Config& now) {
   std::vector<Setting> settings;
-  add_text(yaml_before, "the configuration before", settings);
+  add_text(yaml_before, "the previous configuration", settings);
   Config before;
   std::vector<std::string> given;
   for (const Setting& setting : settings) {
     const Key* key = find_key(setting.key);
-    if (key == nullptr) continue;  // of another release
+    if (key == nullptr) continue;  // a key of another release
     if (key->set(before, setting.value) == Fit::good) given.push_back(key->name);
   }
   std::vector<Difference> differences;

@@ -1,4 +1,4 @@
-// Configuration files and overrides to a Config, and back. YAML by yaml-cpp; the keys are a table (table.cpp).
+// Converts configuration files and overrides to a Config, and back. yaml-cpp reads the YAML; table.cpp lists the keys.
 #pragma once
 
 #include <string>
@@ -8,25 +8,25 @@
 
 namespace lockstep::config {
 
-/// `arguments`: YAML files and key=value overrides in the order given; the later wins. `${NAME}` is the environment's.
-/// Throws Error (config_*) with file, line and the nearest known key.
+/// `arguments`: YAML files and key=value overrides; later ones override earlier ones. `${NAME}` is replaced by the
+/// environment variable. Throws Error (config_*) with file, line and the nearest known key.
 Config parse(const std::vector<std::string>& arguments);
-/// All keys with the values in force, as YAML that parse() reads back to the same Config.
+/// All keys with their values, as YAML that parse() reads back to the same Config.
 std::string to_yaml(const Config& config);
-/// The keys that decide what is learned, without paths: what a checkpoint keeps, the same on any machine and rank
-/// count.
+/// The keys that affect what is learned, without paths. A checkpoint stores them, so they are the same on every machine
+/// and number of ranks.
 std::string learning_yaml(const Config& config);
 /// `lockstep help config`: every key with default, unit and meaning.
 std::string help_text();
 
-/// A key that changes what is learned and differs when a run is resumed; device, ranks, buckets, logging,
-/// train.max_steps, run.name and the like never appear.
+/// A key that affects what is learned and has changed when a run is resumed. Keys such as the device, the ranks, the
+/// buckets, logging, train.max_steps and run.name never appear.
 struct Difference {
   std::string key, before, now;
-  bool allowed = false;  // train.epochs: may change, said aloud where it changes the schedule
+  bool allowed = false;  // true for train.epochs: it may change, and a change of the schedule is reported
 };
-/// Compares the keys that `yaml_before` gives, which may be to_yaml() or learning_yaml() of another release.
-/// train.global_batch is compared only where both fix it: else the checkpoint's own number decides.
+/// Compares the keys in `yaml_before`, which may be to_yaml() or learning_yaml() of another release. train.global_batch
+/// is compared only if both configurations set it; otherwise the number in the checkpoint is used.
 std::vector<Difference> learning_differences(const std::string& yaml_before, const Config& now);
 
 }  // namespace lockstep::config

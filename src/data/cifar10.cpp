@@ -19,7 +19,7 @@ constexpr int kSide = 32, kChannels = 3, kClasses = 10;
 constexpr std::size_t kPlane = kSide * kSide;
 constexpr std::size_t kImage = kPlane * kChannels;
 constexpr std::size_t kRecord = 1 + kImage;
-constexpr std::size_t kPieceRecords = 500;
+constexpr std::size_t kBatchRecords = 500;
 constexpr std::array<const char*, kClasses> kClassNames = {"airplane", "automobile", "bird",  "cat",  "deer",
                                                            "dog",      "frog",       "horse", "ship", "truck"};
 
@@ -47,12 +47,12 @@ std::vector<std::string> find_batches(const ImportOptions& options) {
   }
   std::sort(names.begin(), names.end(), natural_less);
   require(!names.empty(), ErrorCode::data_source,
-          "{} holds no {}: the folder cifar-10-batches-bin of CIFAR-10's binary version is wanted", folder,
+          "{} contains no {}: expected the folder cifar-10-batches-bin of CIFAR-10's binary version", folder,
           train ? "data_batch_*.bin" : "test_batch.bin");
   return names;
 }
 
-/// batches.meta.txt beside the first batch, else the names that everybody has.
+/// The names in batches.meta.txt beside the first batch, or the well-known names if there is no such file.
 std::vector<std::string> read_class_names(const std::string& first_batch) {
   const fs::path path = fs::path(first_batch).parent_path() / "batches.meta.txt";
   std::ifstream in(path);
@@ -62,7 +62,7 @@ std::vector<std::string> read_class_names(const std::string& first_batch) {
     while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
     if (!line.empty()) names.push_back(line);
   }
-  require(names.size() == kClasses, ErrorCode::data_source, "{} must name {} classes, one a line", path.string(),
+  require(names.size() == kClasses, ErrorCode::data_source, "{} must name {} classes, one per line", path.string(),
           kClasses);
   return names;
 }
@@ -76,25 +76,26 @@ class Import {
       files_.emplace_back(batch);
       const std::uint64_t size = files_.back().size_bytes();
       require(size > 0 && size % kRecord == 0, ErrorCode::data_source,
-              "{} has {} bytes, which is no positive multiple of {} (a label and a 32 x 32 RGB image): it is cut short "
-              "or not CIFAR-10's binary version",
+              "{} has {} bytes, which is not a positive multiple of {} (a label and a 32 x 32 RGB image): it is "
+              "truncated or not CIFAR-10's binary version",
               batch, size, kRecord);
       n_source_ += static_cast<std::int64_t>(size / kRecord);
     }
-    n_wanted_ = options.per_class > 0 ? options.per_class * kClasses : options.limit > 0 ? options.limit : n_source_;
-    require(n_wanted_ <= n_source_, ErrorCode::data_range, "{} samples are wanted, but {} holds {}", n_wanted_,
-            options.source, n_source_);
+    n_requested_ = options.per_class > 0 ? options.per_class * kClasses : options.limit > 0 ? options.limit : n_source_;
+    require(n_requested_ <= n_source_, ErrorCode::data_range, "{} samples are requested, but {} contains {}",
+            n_requested_, options.source, n_source_);
   }
 
   ImportResult run() {
-    ImageFileWriter writer(options_.output, options_.replace, n_wanted_, kSide, kSide, kChannels, options_.placement);
+    ImageFileWriter writer(options_.output, options_.replace, n_requested_, kSide, kSide, kChannels,
+                           options_.placement);
     std::vector<std::uint8_t> images;
     std::vector<std::int32_t> labels;
-    std::vector<std::uint8_t> records(kPieceRecords * kRecord);
+    std::vector<std::uint8_t> records(kBatchRecords * kRecord);
     for (const InputFile& file : files_) {
       const std::uint64_t n = file.size_bytes() / kRecord;
-      for (std::uint64_t first = 0; first < n && n_taken_ < n_wanted_; first += kPieceRecords) {
-        const auto m = static_cast<std::size_t>(std::min<std::uint64_t>(kPieceRecords, n - first));
+      for (std::uint64_t first = 0; first < n && n_taken_ < n_requested_; first += kBatchRecords) {
+        const auto m = static_cast<std::size_t>(std::min<std::uint64_t>(kBatchRecords, n - first));
         file.read(first * kRecord, std::as_writable_bytes(std::span(records).first(m * kRecord)),
                   fmt::format("records {} to {}", first, first + m));
         images.clear();
@@ -110,14 +111,14 @@ class Import {
   }
 
  private:
-  /// One record: counted, and appended to images and labels when it is wanted.
+  /// Counts a record, and appends it to images and labels if it is requested.
   void take(const InputFile& file, std::uint64_t index, const std::uint8_t* record, std::vector<std::uint8_t>& images,
             std::vector<std::int32_t>& labels) {
     const int label = record[0];
     require(label < kClasses, ErrorCode::data_label, "{}: record {} has label {}, but CIFAR-10 has labels 0 to {}",
             file.path(), index, label, kClasses - 1);
     auto& count = per_class_[static_cast<std::size_t>(label)];
-    if (n_taken_ == n_wanted_ || (options_.per_class > 0 && count == options_.per_class)) return;
+    if (n_taken_ == n_requested_ || (options_.per_class > 0 && count == options_.per_class)) return;
     ++count;
     ++n_taken_;
     labels.push_back(label);
@@ -132,7 +133,7 @@ class Import {
     if (options_.per_class == 0) return;
     for (std::size_t k = 0; k < kClasses; ++k)
       require(per_class_[k] == options_.per_class, ErrorCode::data_range,
-              "{} samples of each class are wanted, but {} holds {} of class {} ({})", options_.per_class,
+              "{} samples of each class are requested, but {} contains {} of class {} ({})", options_.per_class,
               options_.source, per_class_[k], k, kClassNames[k]);
   }
 
@@ -161,7 +162,7 @@ class Import {
   const ImportProgress& progress_;
   std::vector<std::string> batches_;
   std::vector<InputFile> files_;
-  std::int64_t n_source_ = 0, n_wanted_ = 0, n_seen_ = 0, n_taken_ = 0;
+  std::int64_t n_source_ = 0, n_requested_ = 0, n_seen_ = 0, n_taken_ = 0;
   std::vector<std::int64_t> per_class_ = std::vector<std::int64_t>(kClasses, 0);
   ChannelSums sums_;
 };
@@ -170,7 +171,7 @@ class Import {
 
 ImportResult import_cifar10(const ImportOptions& options, const ImportProgress& progress) {
   require(options.split == "train" || options.split == "test", ErrorCode::usage,
-          "--split of CIFAR-10 is train or test, not '{}'", options.split);
+          "the split of CIFAR-10 is train or test, not '{}'", options.split);
   check_options(options);
   return Import(options, progress).run();
 }

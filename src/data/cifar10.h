@@ -6,9 +6,9 @@
 
 namespace lockstep::data {
 
-/// `source`: the folder cifar-10-batches-bin (or the one that holds it), or one .bin file. `split`: train,
-/// data_batch_*.bin, or test, test_batch.bin; of one .bin file only its name. Samples keep the order of the files. The
-/// output appears only when it is whole.
+/// `source`: the folder cifar-10-batches-bin (or the folder that contains it), or one .bin file. `split`: train
+/// (data_batch_*.bin) or test (test_batch.bin); for one .bin file it is only a name. Samples keep the order of the
+/// files. The output appears only when it is complete.
 ImportResult import_cifar10(const ImportOptions& options, const ImportProgress& progress);
 
 }  // namespace lockstep::data

@@ -115,7 +115,7 @@ void read_decoded(const InputFile& file, const hdf5::Reader& hdf5, std::uint64_t
   const hdf5::DatasetPlace images = hdf5.dataset("images", hdf5::Layouts::contiguous_or_chunked);
   check_kind(images.type == "uint8" && images.dims.size() == 4, file, "images",
              "uint8 (samples, height, width, channels)", images);
-  require(images.dims[0] == n_labels, ErrorCode::data_format, "{} holds {} images but {} labels", file.path(),
+  require(images.dims[0] == n_labels, ErrorCode::data_format, "{} contains {} images but {} labels", file.path(),
           images.dims[0], n_labels);
   require(is_sensible(images.dims[1], kMaxSide) && is_sensible(images.dims[2], kMaxSide) &&
               is_sensible(images.dims[3], kMaxChannels),
@@ -185,9 +185,9 @@ void read_datasets(const InputFile& file, const hdf5::Reader& hdf5, std::int64_t
                    ImageFile& out) {
   const hdf5::DatasetPlace labels = hdf5.dataset("labels");
   check_kind(labels.type == "int32" && labels.dims.size() == 1, file, "labels", "int32 (samples)", labels);
-  require(labels.dims[0] > 0, ErrorCode::data_empty, "{} holds no samples", file.path());
+  require(labels.dims[0] > 0, ErrorCode::data_empty, "{} contains no samples", file.path());
   require(labels.dims[0] <= static_cast<std::uint64_t>(kMaxSamples), ErrorCode::data_format,
-          "{} holds {} samples; at most {} can be numbered", file.path(), labels.dims[0], kMaxSamples);
+          "{} contains {} samples; at most {} are possible", file.path(), labels.dims[0], kMaxSamples);
   check_inside(file, "labels", labels);
   out.labels = {labels.offset, labels.size_bytes};
   out.info.n_samples = static_cast<std::int64_t>(labels.dims[0]);

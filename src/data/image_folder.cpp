@@ -1,5 +1,6 @@
-// Two passes over the files: the first decodes all of them, for what is bad, the sizes and the statistics, from which
-// the storage is chosen; the second writes. Only the first is long, and it has threads.
+// The import makes two passes over the files. The first decodes all of them with several threads, to find bad files,
+// sizes and statistics, which decide how images are stored. The second pass, which is much shorter, writes the data
+// set.
 #include "data/image_folder.h"
 
 #include <algorithm>
@@ -20,9 +21,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kMaxDecodedBytes = 512u << 20;  // that are stored decoded unasked
-constexpr std::size_t kFilesAnUpdate = 256;
-constexpr std::size_t kListedBad = 20;  // of the bad files, in the message
+constexpr std::uint64_t kMaxDecodedBytes = 512u << 20;  // stored decoded by default
+constexpr std::size_t kFilesPerUpdate = 256;
+constexpr std::size_t kMaxListed = 20;  // bad files in the message
 
 struct SourceFile {
   std::string path;
@@ -38,11 +39,11 @@ struct Source {
   std::string description;
 };
 
-// ---- What there is --------------------------------------------------------------------------------------------------
+// ---- Listing files --------------------------------------------------------------------------------------------------
 
 enum class Kind { jpeg, other_image, no_image };
 
-/// By the name, as ImageFolder tells images.
+/// Decided by the name, as in torchvision's ImageFolder.
 Kind kind_of(const fs::path& path) {
   std::string extension = path.extension().string();
   std::ranges::transform(extension, extension.begin(), [](unsigned char c) { return std::tolower(c); });
@@ -67,7 +68,7 @@ std::vector<fs::path> sorted_entries(const std::string& folder, bool folders) {
 void require_folder(const std::string& path) {
   std::error_code ignored;
   require(fs::exists(path, ignored), ErrorCode::data_missing, "the source {} does not exist", path);
-  require(fs::is_directory(path, ignored), ErrorCode::data_source, "{} is a file, where a folder was wanted", path);
+  require(fs::is_directory(path, ignored), ErrorCode::data_source, "{} is a file; expected a folder", path);
 }
 
 /// Image files below `folder`, sorted by path.
@@ -84,9 +85,9 @@ void append_images(const std::string& folder, std::int32_t label, std::vector<So
     SourceFile file{.path = entry.path().string(), .label = label};
     std::error_code ignored;
     if (!entry.is_regular_file(ignored))
-      file.bad = "it is no file, or a link to nothing";
+      file.bad = "it is not a file, or it is a broken link";
     else if (kind_of(entry.path()) == Kind::other_image)
-      file.bad = "it is not a JPEG by its name; convert it";
+      file.bad = "its name is not that of a JPEG file; convert it";
     out.push_back(std::move(file));
   }
 }
@@ -95,20 +96,19 @@ Source list_image_folder(const ImportOptions& options) {
   require_folder(options.source);
   Source source;
   const std::vector<fs::path> folders = sorted_entries(options.source, true);
-  require(!folders.empty(), ErrorCode::data_source, "{} holds no folders: one for each class is wanted",
-          options.source);
+  require(!folders.empty(), ErrorCode::data_source, "{} contains no folders; expected one per class", options.source);
   for (const fs::path& folder : folders) source.classes.push_back(folder.filename().string());
   const auto is_split = [](const std::string& name) {
     return name == "train" || name == "val" || name == "valid" || name == "test";
   };
   require(!std::ranges::all_of(source.classes, is_split), ErrorCode::data_source,
-          "{} holds the splits {}, not classes: import {}/{} and the others one by one", options.source,
+          "{} contains the splits {}, not classes: import {}/{} and the other splits separately", options.source,
           fmt::join(source.classes, ", "), options.source, source.classes.front());
   for (std::size_t k = 0; k < folders.size(); ++k) {
     const std::size_t before = source.files.size();
     append_images(folders[k].string(), static_cast<std::int32_t>(k), source.files);
     require(source.files.size() > before, ErrorCode::data_source,
-            "{} holds no images (*.jpg, *.jpeg): remove the folder if it is no class", folders[k].string());
+            "{} contains no images (*.jpg, *.jpeg): remove the folder if it is not a class", folders[k].string());
   }
   source.description = fmt::format("image folder {}", fs::path(options.source).filename().string());
   return source;
@@ -117,7 +117,7 @@ Source list_image_folder(const ImportOptions& options) {
 std::vector<std::string> read_lines(const std::string& path) {
   std::ifstream in(path);
   require(static_cast<bool>(in), ErrorCode::data_source,
-          "cannot read {}: the folder tiny-imagenet-200 of Tiny ImageNet is wanted", path);
+          "cannot read {}: expected the folder tiny-imagenet-200 of Tiny ImageNet", path);
   std::vector<std::string> lines;
   for (std::string line; std::getline(in, line);) {
     while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
@@ -161,7 +161,7 @@ Source list_tiny_imagenet(const ImportOptions& options) {
   if (options.split == "train") {
     for (const auto& [wnid, label] : labels) {
       const std::string folder = fmt::format("{}/train/{}/images", root, wnid);
-      require(fs::is_directory(folder), ErrorCode::data_source, "{}/wnids.txt names {}, but {} is no folder", root,
+      require(fs::is_directory(folder), ErrorCode::data_source, "{}/wnids.txt names {}, but {} is not a folder", root,
               wnid, folder);
       append_images(folder, label, source.files);
     }
@@ -174,16 +174,16 @@ Source list_tiny_imagenet(const ImportOptions& options) {
 
 // ---- Import ---------------------------------------------------------------------------------------------------------
 
-/// Reads and decodes files, one after another.
+/// Reads and decodes one file after the other.
 class FileDecoder {
  public:
-  /// The file's bytes and header; false where it is bad, with the reason in file.bad.
+  /// Reads the bytes and the header of a file. Returns false if it is bad, with the reason in file.bad.
   bool open(SourceFile& file) {
     if (!file.bad.empty()) return false;
     try {
       const InputFile input(file.path);
       file.n_bytes = input.size_bytes();
-      // Longer ones are refused by the decoder; their bytes are not needed for that.
+      // The decoder rejects longer files, for which it does not need their bytes.
       bytes_.resize(std::min(file.n_bytes, kMaxJpegBytes + 1));
       input.read(0, std::as_writable_bytes(std::span(bytes_)), "the image");
     } catch (const Error& error) {
@@ -218,7 +218,7 @@ class Import {
 
   ImportResult run() {
     examine();
-    leave_out_bad();
+    skip_bad_files();
     ImportResult result;
     choose_storage(result);
     write(result);
@@ -228,23 +228,23 @@ class Import {
  private:
   void select() {
     std::vector<SourceFile>& files = source_.files;
-    require(!files.empty(), ErrorCode::data_source, "{} holds no images", options_.source);
+    require(!files.empty(), ErrorCode::data_source, "{} contains no images", options_.source);
     if (options_.per_class > 0) {
       std::vector<std::int64_t> count(source_.classes.size(), 0);
       std::erase_if(files, [&](const SourceFile& f) { return ++count[std::size_t(f.label)] > options_.per_class; });
       for (std::size_t k = 0; k < count.size(); ++k)
         require(count[k] >= options_.per_class, ErrorCode::data_range,
-                "{} samples of each class are wanted, but {} holds {} of class {}", options_.per_class, options_.source,
-                count[k], source_.classes[k]);
+                "{} samples of each class are requested, but {} contains {} of class {}", options_.per_class,
+                options_.source, count[k], source_.classes[k]);
     }
     const auto n = static_cast<std::int64_t>(files.size());
-    require(options_.limit <= n, ErrorCode::data_range, "{} samples are wanted, but {} holds {}", options_.limit,
+    require(options_.limit <= n, ErrorCode::data_range, "{} samples are requested, but {} contains {}", options_.limit,
             options_.source, n);
     if (options_.limit > 0) files.resize(static_cast<std::size_t>(options_.limit));
   }
 
-  /// Decodes every file. Threads take the next one; all they add up are whole numbers, so the result is the same for
-  /// any number of them.
+  /// Decodes every file. Each thread takes the next one. The sums are integers, so the result is the same for any
+  /// number of threads.
   void examine() {
     std::atomic<std::size_t> next{0};
     std::mutex mutex;
@@ -259,9 +259,9 @@ class Import {
             const auto pixels = decoder.decode(file);
             if (file.bad.empty()) sums.add(pixels.data(), std::int64_t{file.height} * file.width);
           }
-          if (i % kFilesAnUpdate != 0) continue;
+          if (i % kFilesPerUpdate != 0) continue;
           const std::lock_guard lock(mutex);
-          tell(i);
+          report_progress(i);
         }
         const std::lock_guard lock(mutex);
         sums_.add(sums);
@@ -280,20 +280,20 @@ class Import {
     if (error) std::rethrow_exception(error);
   }
 
-  void leave_out_bad() {
+  void skip_bad_files() {
     for (const SourceFile& file : source_.files)
       if (!file.bad.empty()) skipped_.push_back(fmt::format("{}: {}", file.path, file.bad));
     if (skipped_.empty()) return;
     if (!options_.skip_bad) {
-      const auto listed = std::span(skipped_).first(std::min(skipped_.size(), kListedBad));
+      const auto listed = std::span(skipped_).first(std::min(skipped_.size(), kMaxListed));
       const std::string more =
           skipped_.size() > listed.size() ? fmt::format("\n  and {} more", skipped_.size() - listed.size()) : "";
-      fail(ErrorCode::data_image, "{} of {} images cannot be decoded; --skip-bad leaves them out:\n  {}{}",
-           skipped_.size(), source_.files.size(), fmt::join(listed, "\n  "), more);
+      fail(ErrorCode::data_image, "{} of {} images cannot be decoded; --skip-bad skips them:\n  {}{}", skipped_.size(),
+           source_.files.size(), fmt::join(listed, "\n  "), more);
     }
     std::erase_if(source_.files, [](const SourceFile& f) { return !f.bad.empty(); });
-    require(!source_.files.empty(), ErrorCode::data_source, "no image of {} can be decoded, the first: {}",
-            options_.source, skipped_.front());
+    require(!source_.files.empty(), ErrorCode::data_source,
+            "none of the images of {} can be decoded; the first one is {}", options_.source, skipped_.front());
   }
 
   void choose_storage(ImportResult& result) {
@@ -307,15 +307,15 @@ class Import {
       jpeg_bytes_ += f.n_bytes;
     }
     require(one_size || options_.storage != ImageStorage::decoded, ErrorCode::data_source,
-            "--store decoded needs images of one size, but {} has {} x {} pixels (width, height) and {} has {} x {}",
+            "--store decoded requires images of one size, but {} has {} x {} pixels (width, height) and {} has {} x {}",
             first.path, first.width, first.height, differs->path, differs->width, differs->height);
     const bool automatic = options_.storage == ImageStorage::automatic;
     decoded_ =
         options_.storage == ImageStorage::decoded || (automatic && one_size && decoded_bytes <= kMaxDecodedBytes);
-    const char* why = !automatic  ? "as asked"
-                      : decoded_  ? "one size and small; --store jpeg keeps the JPEG bytes"
-                      : !one_size ? "of several sizes"
-                                  : "decoded it would be large; --store decoded does it";
+    const char* why = !automatic  ? "as requested"
+                      : decoded_  ? "the images have one size and are small; --store jpeg keeps the JPEG bytes"
+                      : !one_size ? "the images have several sizes"
+                                  : "decoded images would be large; --store decoded stores them";
     result.storage =
         fmt::format("{:.1f} MiB {} ({})", static_cast<double>(decoded_ ? decoded_bytes : jpeg_bytes_) / (1 << 20),
                     decoded_ ? "decoded" : "of JPEG bytes", why);
@@ -345,13 +345,13 @@ class Import {
       if (decoder.open(now) && decoded_) pixels = decoder.decode(now);
       require(now.bad.empty() && now.n_bytes == examined.n_bytes && now.height == examined.height &&
                   now.width == examined.width,
-              ErrorCode::data_changed, "{} changed while it was imported", now.path);
+              ErrorCode::data_changed, "{} changed during the import", now.path);
       if (decoded_)
         writer.append(pixels, std::span(&now.label, 1));
       else
         writer.append_jpeg(decoder.bytes(), now.height, now.width, now.label);
       ++result.samples_per_class[static_cast<std::size_t>(now.label)];
-      if (++n_written % kFilesAnUpdate == 0) tell(source_.files.size() + n_written);
+      if (++n_written % kFilesPerUpdate == 0) report_progress(source_.files.size() + n_written);
     }
     std::string description = source_.description;
     if (options_.per_class > 0) description += fmt::format("; the first {} of each class", options_.per_class);
@@ -366,7 +366,7 @@ class Import {
     result.skipped = skipped_;
   }
 
-  void tell(std::size_t done) const {
+  void report_progress(std::size_t done) const {
     if (progress_) progress_(static_cast<std::int64_t>(done), 2 * static_cast<std::int64_t>(source_.files.size()));
   }
 

@@ -6,13 +6,14 @@ namespace lockstep::data {
 
 void check_options(const ImportOptions& options) {
   const auto [alignment_bytes, chunk_bytes] = options.placement;
-  require(chunk_bytes == 0 || chunk_bytes >= alignment_bytes, ErrorCode::usage,
-          "--chunk {} is smaller than --alignment {}: each chunk would begin at a multiple of the alignment, most of "
-          "the file empty; give a smaller --alignment",
-          chunk_bytes, alignment_bytes);
+  require(
+      chunk_bytes == 0 || chunk_bytes >= alignment_bytes, ErrorCode::usage,
+      "--chunk {} is smaller than --alignment {}: each chunk would begin at a multiple of the alignment, and most of "
+      "the file would be empty; use a smaller --alignment",
+      chunk_bytes, alignment_bytes);
   for (const auto& values : {options.mean, options.stddev})
     require(values.empty() || values.size() == ChannelSums::kChannels, ErrorCode::usage,
-            "--mean and --std need {} values (red, green, blue), not {}", ChannelSums::kChannels, values.size());
+            "--mean and --std require {} values (red, green, blue), not {}", ChannelSums::kChannels, values.size());
 }
 
 void set_statistics(const ImportOptions& options, const ChannelSums& sums, ImageSetInfo& info) {

@@ -16,26 +16,27 @@ namespace lockstep::data {
 struct ImportOptions {
   std::string source, output;
   std::string split = "train";      // train, val or test
-  std::int64_t per_class = 0;       // the first so many of each class; 0: all
-  std::int64_t limit = 0;           // the first so many samples; 0: all
-  std::vector<float> mean, stddev;  // of values in [0, 1]; empty: of the images that are imported
-  bool replace = false;             // an existing output
+  std::int64_t per_class = 0;       // only the first samples of each class; 0: all
+  std::int64_t limit = 0;           // only the first samples; 0: all
+  std::vector<float> mean, stddev;  // for values in [0, 1]; empty: computed from the imported images
+  bool replace = false;             // replace an existing output
   Placement placement = kDefaultPlacement;
 };
 
 struct ImportResult {
   ImageSetInfo info;
-  std::vector<std::string> files;  // that were read, where they are few
+  std::vector<std::string> files;  // files that were read, if they are few
   std::vector<std::int64_t> samples_per_class;
   std::uint64_t size_bytes = 0;      // of the output
-  std::string storage;               // how the images are stored and why, where there is a choice
-  std::vector<std::string> skipped;  // what could not be decoded: a sentence each
+  std::string storage;               // how the images are stored and why, if there is a choice
+  std::vector<std::string> skipped;  // one sentence per image that could not be decoded
 };
 
-/// `progress(done, total)` counts samples, or what else takes its time.
+/// `progress(done, total)` counts samples or other units of work.
 using ImportProgress = std::function<void(std::int64_t done, std::int64_t total)>;
 
-/// Sums over the three channels of images; whole numbers, so the order does not matter. 64 bits hold 2.8e14 pixels.
+/// Sums over the three channels of images. They are integers, so their order does not matter; 64 bits are enough for
+/// 2.8e14 pixels.
 class ChannelSums {
  public:
   static constexpr std::size_t kChannels = 3;
@@ -56,11 +57,11 @@ class ChannelSums {
     n_pixels_ += other.n_pixels_;
   }
 
-  /// Of values in [0, 1].
+  /// For values in [0, 1].
   float mean(std::size_t c) const {
     return static_cast<float>(static_cast<double>(sum_[c]) / (255.0 * static_cast<double>(n_pixels_)));
   }
-  /// Of the population, as usual for images: sqrt(n * sum of squares - sum^2) / n.
+  /// Standard deviation of the population, as usual for images: sqrt(n * sum of squares - sum^2) / n.
   float stddev(std::size_t c) const {
     using Wide = unsigned __int128;
     const Wide scaled = Wide{n_pixels_} * sum_of_squares_[c] - Wide{sum_[c]} * sum_[c];
@@ -72,9 +73,9 @@ class ChannelSums {
   std::uint64_t n_pixels_ = 0;
 };
 
-/// Throws usage unless mean and std have three values each, or none, and chunks are no smaller than the alignment.
+/// Throws usage unless mean and std have three values or none, and chunks are at least as large as the alignment.
 void check_options(const ImportOptions& options);
-/// Mean and std as given, else of the sums. Throws data_source where an std is 0.
+/// Sets mean and std as given, otherwise from the sums. Throws data_source if a standard deviation is 0.
 void set_statistics(const ImportOptions& options, const ChannelSums& sums, ImageSetInfo& info);
 
 }  // namespace lockstep::data

@@ -1,5 +1,6 @@
-// libjpeg tells errors by a function that must not return. Ours jumps back into the member function that called the
-// library, which holds no object with a destructor between setjmp and the call: so nothing is skipped but C frames.
+// libjpeg reports errors by calling a function that must not return. Ours jumps back into the member function that
+// called the library. That function has no object with a destructor between setjmp and the call, so only C frames are
+// skipped.
 #include "data/jpeg.h"
 
 #include <csetjmp>
@@ -18,7 +19,7 @@
 namespace lockstep::data {
 namespace {
 
-/// A progressive image of a few bytes can ask for its coefficients to be gone through again and again.
+/// A progressive image of a few bytes can request an excessive number of scans over its coefficients.
 constexpr int kMaxScans = 500;
 
 }  // namespace
@@ -39,7 +40,7 @@ struct JpegDecoder::State {
     if (s.text[0] == '\0') jpeg->err->format_message(jpeg, s.text);
     std::longjmp(s.back, 1);
   }
-  /// Level -1 is a warning: the data are corrupt, and the library would go on with what it makes of them.
+  /// Level -1 is a warning: the data are corrupt, and the library would continue with a guess.
   static void on_message(j_common_ptr jpeg, int level) {
     if (level >= 0) return;
     jpeg->err->format_message(jpeg, of(jpeg).text);
@@ -83,14 +84,14 @@ struct JpegDecoder::State {
     if (setjmp(back) != 0) return false;
     jpeg.scale_num = static_cast<unsigned>(eighths);
     jpeg.scale_denom = 8;
-    // The library turns grey and YCbCr into RGB itself, but CMYK (and its YCCK) only into CMYK.
+    // The library converts grey and YCbCr to RGB, but CMYK (and YCCK) only to CMYK.
     const bool cmyk = jpeg.jpeg_color_space == JCS_CMYK || jpeg.jpeg_color_space == JCS_YCCK;
     jpeg.out_color_space = cmyk ? JCS_CMYK : JCS_RGB;
     jpeg_start_decompress(&jpeg);
     return true;
   }
 
-  /// Adobe's programs, which write nearly all such images, store the four inks inverted, and say so by their marker.
+  /// Adobe's programs, which write nearly all such images, store the four inks inverted and add a marker of theirs.
   void convert_cmyk_row(std::uint8_t* rgb) const {
     const bool inverted = jpeg.saw_Adobe_marker != 0;
     const auto light = [inverted](unsigned ink) { return inverted ? ink : 255 - ink; };
@@ -128,11 +129,10 @@ bool JpegDecoder::open(std::span<const std::uint8_t> bytes) {
   State& s = *state_;
   if (bytes.empty()) return s.bad("it is empty (0 bytes)");
   if (bytes.size() > kMaxJpegBytes)
-    return s.bad(fmt::format("{} bytes are more than the {} that are read", bytes.size(), kMaxJpegBytes));
+    return s.bad(fmt::format("its {} bytes exceed the limit of {}", bytes.size(), kMaxJpegBytes));
   if (!s.read_header(bytes.data(), bytes.size())) return s.bad(s.text);
   if (std::int64_t{width()} * height() > kMaxJpegPixels)
-    return s.bad(
-        fmt::format("{} x {} pixels are more than the {} that are decoded", width(), height(), kMaxJpegPixels));
+    return s.bad(fmt::format("its {} x {} pixels exceed the limit of {}", width(), height(), kMaxJpegPixels));
   return true;
 }
 

@@ -18,7 +18,7 @@
 namespace lockstep::data {
 namespace {
 
-constexpr int kGoodStatus = 42;  // not a status that a crash handler or exit() would use
+constexpr int kGoodStatus = 42;  // no crash handler uses it
 constexpr rlim_t kMoreMemoryBytes = rlim_t{2} << 30;
 constexpr unsigned kTimeLimitSeconds = 30;
 
@@ -29,7 +29,7 @@ constexpr int kErrorCodes = 0
     ;
 static_assert(kErrorCodes <= 255, "a code travels as one byte");
 
-/// The address space in use now: the limit is relative to it, since the parent's is inherited.
+/// The address space in use. The limit is relative to it, since the child inherits that of its parent.
 rlim_t address_space_bytes() {
   std::ifstream statm("/proc/self/statm");
   rlim_t pages = 0;
@@ -61,9 +61,9 @@ void limit(int resource, rlim_t value) {
     ::_exit(kGoodStatus);
   } catch (const Error& e) {
     const std::string text = static_cast<char>(e.code()) + std::string(e.what());
-    static_cast<void>(!::write(report, text.data(), text.size()));  // unwritten, the parent says that it crashed
+    static_cast<void>(!::write(report, text.data(), text.size()));  // if this fails, the parent reports a crash
   } catch (const std::exception&) {
-    // Out of memory, most likely: the parent sees the status.
+    // Most likely out of memory. The parent sees the status.
   }
   ::_exit(kExitFailed);
 }
@@ -72,7 +72,7 @@ void limit(int resource, rlim_t value) {
 
 ChildVerdict run_in_limited_child(const std::function<void()>& check) {
   int ends[2];
-  require(::pipe2(ends, O_CLOEXEC) == 0, ErrorCode::system_call, "cannot make a pipe: {}", std::strerror(errno));
+  require(::pipe2(ends, O_CLOEXEC) == 0, ErrorCode::system_call, "cannot create a pipe: {}", std::strerror(errno));
   const Descriptor reading(ends[0]);
   Descriptor writing(ends[1]);
   const pid_t child = ::fork();

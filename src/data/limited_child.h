@@ -1,5 +1,5 @@
-// Runs a check in a child process with limits on memory and time: a library that parses a foreign file may crash,
-// loop or ask for all memory there without harm to this process (DESIGN, decision 11).
+// Runs a check in a child process with limits on memory and time. A library that parses a file of another program may
+// crash, loop or request all memory there without harm to this process (DESIGN, decision 11).
 #pragma once
 
 #include <functional>
@@ -13,11 +13,11 @@ namespace lockstep::data {
 struct ChildVerdict {
   bool good = false;
   std::optional<ErrorCode> code;  // of the Error that `check` threw
-  std::string sentence;           // its text, or how the child ended
+  std::string sentence;           // the text of that Error, or how the child ended
 };
 
-/// `check` says that all is well by returning. It runs in a fork of this process: it must touch neither MPI nor
-/// threads, and what it changes in memory is lost.
+/// `check` reports success by returning. It runs in a fork of this process: it must use neither MPI nor threads, and
+/// its changes to memory are lost.
 ChildVerdict run_in_limited_child(const std::function<void()>& check);
 
 }  // namespace lockstep::data

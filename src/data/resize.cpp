@@ -8,16 +8,16 @@
 namespace lockstep::data {
 namespace {
 
-constexpr int kFractionBits = 22;  // 8 bits of value and 2 of head room are left of 32
+constexpr int kFractionBits = 22;  // 8 bits for the value and 2 bits of headroom remain of 32
 constexpr std::int32_t kHalf = 1 << (kFractionBits - 1);
 
 std::uint8_t to_byte(std::int32_t sum) { return static_cast<std::uint8_t>(std::clamp(sum >> kFractionBits, 0, 255)); }
 
 /// One row: outputs x channels.
 template <int channels>
-void resize_row(const std::uint8_t* in, const int* first, const int* count, const std::int32_t* weights, int most,
+void resize_row(const std::uint8_t* in, const int* first, const int* count, const std::int32_t* weights, int max_taps,
                 int n_outputs, std::uint8_t* out) {
-  for (int x = 0; x < n_outputs; ++x, weights += most) {
+  for (int x = 0; x < n_outputs; ++x, weights += max_taps) {
     std::int32_t sum[channels];
     std::fill_n(sum, channels, kHalf);
     const std::uint8_t* pixel = in + std::ptrdiff_t{channels} * first[x];
@@ -31,22 +31,22 @@ void resize_row(const std::uint8_t* in, const int* first, const int* count, cons
 
 void Resizer::Weights::make(double begin, double end, int n_inputs, int n_outputs) {
   const double scale = (end - begin) / n_outputs, support = std::max(1.0, scale);
-  most = static_cast<int>(std::ceil(support)) * 2 + 1;
+  max_taps = static_cast<int>(std::ceil(support)) * 2 + 1;
   first.resize(static_cast<std::size_t>(n_outputs));
   count.resize(static_cast<std::size_t>(n_outputs));
-  weights.resize(static_cast<std::size_t>(n_outputs) * static_cast<std::size_t>(most));
-  scratch.resize(static_cast<std::size_t>(most));
+  weights.resize(static_cast<std::size_t>(n_outputs) * static_cast<std::size_t>(max_taps));
+  scratch.resize(static_cast<std::size_t>(max_taps));
   for (int i = 0; i < n_outputs; ++i) {
     const double centre = begin + (i + 0.5) * scale;
     const int from = std::clamp(static_cast<int>(std::floor(centre - support + 0.5)), 0, n_inputs - 1);
     const int to = std::clamp(static_cast<int>(std::floor(centre + support + 0.5)), from + 1, n_inputs);
-    const int n = std::min(to - from, most);
+    const int n = std::min(to - from, max_taps);
     double sum = 0;
     for (int k = 0; k < n; ++k)
       sum += scratch[static_cast<std::size_t>(k)] = std::max(0.0, 1.0 - std::abs((from + k + 0.5 - centre) / support));
     first[static_cast<std::size_t>(i)] = from;
     count[static_cast<std::size_t>(i)] = n;
-    std::int32_t* row = weights.data() + static_cast<std::ptrdiff_t>(i) * most;
+    std::int32_t* row = weights.data() + static_cast<std::ptrdiff_t>(i) * max_taps;
     for (int k = 0; k < n; ++k)
       row[k] = static_cast<std::int32_t>(scratch[static_cast<std::size_t>(k)] / sum * (1 << kFractionBits) + 0.5);
   }
@@ -69,14 +69,15 @@ void Resizer::resize(const PixelView& image, const Box& box, int height, int wid
   const auto along_rows = channels == 3 ? resize_row<3> : resize_row<1>;
   for (int y = 0; y < n_rows; ++y)
     along_rows(image.bytes + (std::ptrdiff_t{first_row} + y) * image.row_bytes, along_rows_.first.data(),
-               along_rows_.count.data(), along_rows_.weights.data(), along_rows_.most, width,
+               along_rows_.count.data(), along_rows_.weights.data(), along_rows_.max_taps, width,
                rows_.data() + y * row_bytes);
 
   sums_.resize(row_bytes);
   for (int y = 0; y < height; ++y) {
     std::fill(sums_.begin(), sums_.end(), kHalf);
     const auto at = static_cast<std::size_t>(y);
-    const std::int32_t* weights = along_columns_.weights.data() + static_cast<std::ptrdiff_t>(y) * along_columns_.most;
+    const std::int32_t* weights =
+        along_columns_.weights.data() + static_cast<std::ptrdiff_t>(y) * along_columns_.max_taps;
     const std::uint8_t* row = rows_.data() + (along_columns_.first[at] - first_row) * row_bytes;
     for (int k = 0; k < along_columns_.count[at]; ++k, row += row_bytes)
       for (std::size_t i = 0; i < row_bytes; ++i) sums_[i] += weights[k] * row[i];

@@ -12,7 +12,7 @@
 
 namespace lockstep::data {
 
-/// 8-bit pixels (height, width, channels), perhaps a part of a larger image.
+/// 8-bit pixels (height, width, channels), possibly a part of a larger image.
 struct PixelView {
   const std::uint8_t* bytes = nullptr;
   int height = 0, width = 0, channels = 0;
@@ -24,19 +24,19 @@ struct Box {
   double left = 0, top = 0, right = 0, bottom = 0;
 };
 
-/// Of one thread; the memory it took for one image serves the next.
+/// To be used by one thread. Its memory is reused for the next image.
 class Resizer {
  public:
-  /// The part `box` of `image` as (height, width, channels) in `out`. Pixels beside the box count where an output
-  /// reaches over its edge, as when the whole image was resized and then cropped.
+  /// Writes the part `box` of `image` as (height, width, channels) to `out`. Pixels outside the box contribute to
+  /// outputs at its edge, as if the whole image was resized and then cropped.
   void resize(const PixelView& image, const Box& box, int height, int width, std::span<std::uint8_t> out);
 
  private:
   /// For each output index the first input index, how many, and their weights.
   struct Weights {
-    int most = 0;  // taps of an output
+    int max_taps = 0;  // inputs of an output
     std::vector<int> first, count;
-    std::vector<std::int32_t> weights;  // (outputs, most)
+    std::vector<std::int32_t> weights;  // (outputs, max_taps)
     std::vector<double> scratch;
     void make(double begin, double end, int n_inputs, int n_outputs);
   };

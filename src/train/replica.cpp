@@ -5,7 +5,6 @@
 #include <exception>
 #include <new>
 
-#include "checkpoint/state_group.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "lockstep/trace.h"

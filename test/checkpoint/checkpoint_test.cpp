@@ -196,11 +196,11 @@ TEST(Load, GivesWhatIsWantedAndNamesWhatDoesNotFit) {
   EXPECT_EQ(error_of([&] {
               load(path, {{"/parameters/fc.bias", {10}, keep}, {"/parameters/fc.wait", {2}, keep}});
             }),
-            path + " has no /parameters/fc.wait, which the model wants with the shape (2)");
+            path + " has no /parameters/fc.wait, which the model expects with the shape (2)");
   EXPECT_EQ(error_of([&] {
               load(path, {{"/parameters/fc.bias", {10}, keep}, {"/parameters/fc.weight", {100, 513}, keep}});
             }),
-            "/parameters/fc.weight of " + path + " has the shape (10, 513), the model wants (100, 513)");
+            "/parameters/fc.weight of " + path + " has the shape (10, 513), the model expects (100, 513)");
   EXPECT_TRUE(got.empty());
   EXPECT_NE(error_of([&] { Reader(scratch.file("none.h5")).state(); }).find("No such file"), std::string::npos);
   EXPECT_NE(error_of([&] { Reader(scratch.path()).state(); }).find("is a folder; expected a file"), std::string::npos);

@@ -61,7 +61,7 @@ def there_and_back(tensors, folder):
 
 def commands_tell(folder):
     first, other = f"{folder}/first.h5", f"{folder}/other.h5"
-    assert "is good" in run("verify", first)
+    assert "is valid" in run("verify", first)
     assert "fc.weight" in run("info", first)
     import json
 

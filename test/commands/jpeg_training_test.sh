@@ -21,7 +21,7 @@ check "  and verify is content" "$lockstep" data verify "$work/set.h5"
 tail -c +2 test/fuzz/corpus/jpeg/cut >"$work/in/dög/cut.jpg"
 echo text >"$work/in/dög/text.jpg"
 check "bad images end it" refused 1 'text.jpg: Not a JPEG file' import
-check "  unless they are left out" says 'Left out: 2' import --skip-bad
+check "  unless they are skipped" says 'Skipped: 2' import --skip-bad
 
 small=(jobs/configs/quickstart.yaml data.train="$work/set.h5" data.validation="$work/set.h5" data.image_size=8
   data.augment=[resized_crop,flip] train.global_batch=6 train.epochs=2 evaluation.every_epochs=2 cpu.threads=1

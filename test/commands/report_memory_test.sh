@@ -56,8 +56,8 @@ check "a line that is being written is left out" bash -c "printf '%s\n1,0,5,9,1\
 
 # What is no such file: the file, the line, what was wanted, the remedy, and status 2.
 bad_file() { printf "$2" >"$work/bad.csv"; check "$1" refused 2 "$3" "$lockstep" report memory "$work/bad.csv"; }
-bad_file "an empty file" '' 'bad.csv: expected a line of column names and lines of figures, found nothing'
-bad_file "column names alone" "$header\n" 'bad.csv: expected lines of figures below the column names, found none'
+bad_file "an empty file" '' 'bad.csv: expected a line of column names and lines of numbers, found nothing'
+bad_file "column names alone" "$header\n" 'bad.csv: expected lines of numbers below the column names, found none'
 bad_file "other columns" 'a,b\n1,2\n' 'bad.csv:1: expected the names of columns, .*memory_used_mib .*found "a,b"'
 bad_file "no memory" 'index, utilization.gpu\n0, 3\n' 'bad.csv:1: expected the names of columns'
 bad_file "no number" "$header\n1,0,5,9,1\n1,0,much,9,1\n" 'bad.csv:3: expected the columns .*found "1,0,much,9,1"'

@@ -63,7 +63,7 @@ check "  latest" is "$(readlink "$work/named/checkpoints/latest")" "$name-12.h5"
 least=$(sed -n 's/.*"event": *"epoch".*"epoch": *\([0-9]*\).*/\1/p' "$work/named/metrics.jsonl" | wc -l)
 check "  every epoch was trained once" is "$least" 12
 
-check "a field that is none is refused" refused 2 'has the field .*\{epochs\}' "$lockstep" train "${small[@]}" \
+check "an unknown placeholder is refused" refused 2 'has the unknown placeholder .*\{epochs\}' "$lockstep" train "${small[@]}" \
   data.train=synthetic run.name=refused 'checkpoint.name=a-{epochs}'
 check "one name for all is refused" refused 2 'expected \{step\} or \{epoch\}' "$lockstep" train "${small[@]}" \
   data.train=synthetic run.name=refused checkpoint.name=one

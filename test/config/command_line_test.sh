@@ -30,7 +30,7 @@ expect 0 "Usage: lockstep data import" "" help data import
 expect 0 "* train.global_batch " "" help config; quiet err
 expect 2 "" "a command is missing" ; quiet out
 expect 2 "" "remedy: see \`lockstep --help\`" train --frehs x.yaml
-expect 2 "" "there is no help on nothing" help nothing
+expect 2 "" "there is no help topic nothing" help nothing
 expect 2 "" "cannot open absent.yaml: No such file or directory" train absent.yaml; quiet out
 expect 2 "" "command line: there is no key train.epoch; the nearest is train.epochs" train train.epoch=3
 expect 2 "" "[config_unknown_key]" plan train.epoch=3
@@ -62,8 +62,8 @@ cp "$work/file" "$work/empty.safetensors"
 expect 1 "" "[model_file_damaged]" checkpoint import "$work/empty.safetensors" "$work/new.h5"
 touch "$work/there.h5"
 expect 2 "" "there.h5 exists already; --force replaces it" checkpoint import "$work/empty.safetensors" "$work/there.h5"
-expect 0 '"good":true' "is sound" data verify data/samples/cifar10_test.h5 --json
-expect 1 "is sound" "No such file or directory" data verify data/samples/cifar10_test.h5 --json=/absent/x.json
+expect 0 '"good":true' "is valid" data verify data/samples/cifar10_test.h5 --json
+expect 1 "is valid" "No such file or directory" data verify data/samples/cifar10_test.h5 --json=/absent/x.json
 
 printf 'run: {seed: 1}\ntrain:\n  epochs: three\n' >"$work/bad.yaml"
 expect 2 "" "bad.yaml:3: train.epochs: expected a whole number, 1 or more, found \"three\"" train "$work/bad.yaml"

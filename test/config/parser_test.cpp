@@ -152,7 +152,8 @@ TEST_F(ParserTest, ImpossibleValuesSayWhatWasWantedAndFound) {
   expect_error({"train.accumulate=0"}, ErrorCode::config_range, "found \"0\"");
   expect_error({"run.seed=4294967296"}, ErrorCode::config_range, "0 to 4294967295, found \"4294967296\"");
   expect_error({"train.max_steps=99999999999999999999"}, ErrorCode::config_range, "found \"99999999999999999999\"");
-  expect_error({"precision=int8"}, ErrorCode::config_range, "expected one of fp32 | tf32 | bf16 | fp16, found \"int8\"");
+  expect_error({"precision=int8"}, ErrorCode::config_range,
+               "expected one of fp32 | tf32 | bf16 | fp16, found \"int8\"");
   expect_error({"schedule.kind=linear"}, ErrorCode::config_range,
                "expected one of constant | step | cosine | polynomial, found \"linear\"");
   expect_error({"model.depth=101"}, ErrorCode::config_range, "expected one of 18 | 34 | 50, found \"101\"");
@@ -169,9 +170,9 @@ TEST_F(ParserTest, ImpossibleValuesSayWhatWasWantedAndFound) {
                "all checkpoints of a run have one name, found \"of-{model}\"");
   expect_error({"checkpoint.name=a/{step}"}, ErrorCode::config_range, "found \"a/{step}\"");
   expect_error({"checkpoint.name=s-{step}-{epochs}"}, ErrorCode::config_range,
-               "has the field {epochs}; there are {step}, {epoch}, {model}, {start}, {end}");
+               "has the unknown placeholder {epochs}; the placeholders are {step}, {epoch}, {model}, {start}, {end}");
   expect_error({"checkpoint.name=s-{step}-{epoch"}, ErrorCode::config_range,
-               "has the field {{epoch}; there are {step}, {epoch}, {model}, {start}, {end}");
+               "has the unknown placeholder {{epoch}; the placeholders are {step}, {epoch}, {model}, {start}, {end}");
 }
 
 TEST_F(ParserTest, KeysThatDoNotGoTogetherNameBothPlaces) {
@@ -192,7 +193,7 @@ TEST_F(ParserTest, KeysThatDoNotGoTogetherNameBothPlaces) {
   expect_error({"schedule.steps=10", "schedule.warmup_steps=11"}, ErrorCode::config_conflict, "found 11 and 10");
   expect_error({"schedule.warmup_epochs=4"}, ErrorCode::config_conflict, "found 4 and 3");
   expect_error({"schedule.final_learning_rate=1"}, ErrorCode::config_conflict, "found 1 and 0.1");
-  expect_error({"train.micro_batches=3"}, ErrorCode::config_conflict, "found 3 and 128; 2 would do");
+  expect_error({"train.micro_batches=3"}, ErrorCode::config_conflict, "found 3 and 128; 2 is possible");
   expect_error({"train.micro_batches=4", "train.batch_per_rank=8"}, ErrorCode::config_conflict,
                "instead of train.batch_per_rank");
   expect_error({"train.micro_batches=4", "train.accumulate=2"}, ErrorCode::config_conflict,
@@ -237,7 +238,7 @@ TEST_F(ParserTest, BadFilesAreNamed) {
   expect_error({file("- a\n- b\n")}, ErrorCode::config_syntax, "expected lines of `key: value`, found a list");
   expect_error({file("run: {seed: 1}\n---\nrun: {seed: 2}\n")}, ErrorCode::config_syntax, "found 2 (`---`)");
   expect_error({file("[a]: 3\n")}, ErrorCode::config_syntax,
-               "a.yaml:1: expected `key: value`, found a key that is no name");
+               "a.yaml:1: expected `key: value`, found a key that is not a name");
   try {
     parse({file("run: {seed: 1}\ntrain:\n  epochs: [1\n")});
     FAIL();
@@ -247,7 +248,7 @@ TEST_F(ParserTest, BadFilesAreNamed) {
   }
   EXPECT_EQ(parse({file("")}).train.epochs, 3);
   EXPECT_EQ(parse({file("train: &a\n  epochs: 4\n")}).train.epochs, 4);
-  expect_error({file("train: &a {epochs: *a}\n")}, ErrorCode::config_type, "a text that holds `: ` needs quotes");
+  expect_error({file("train: &a {epochs: *a}\n")}, ErrorCode::config_type, "a text that contains `: ` needs quotes");
   expect_error({file("train: &a {b: *a}\n")}, ErrorCode::config_unknown_key, "the nearest is train.epochs");
 }
 

@@ -122,11 +122,11 @@ TEST_F(Cifar10, OneFileLimitAndBalance) {
   EXPECT_EQ(import_cifar10(o, {}).samples_per_class, std::vector<std::int64_t>(10, 2));
   expect_record(*open_image_set(o.output), 19, 19);
   o.per_class = 6;
-  EXPECT_ERROR(ErrorCode::data_range, "60 samples are wanted", import_cifar10(o, {}));
+  EXPECT_ERROR(ErrorCode::data_range, "60 samples are requested", import_cifar10(o, {}));
   write_all(source() + "/data_batch_3.bin", batch(0, 9));
-  EXPECT_ERROR(ErrorCode::data_range, "60 samples are wanted, but", import_cifar10(o, {}));
+  EXPECT_ERROR(ErrorCode::data_range, "60 samples are requested, but", import_cifar10(o, {}));
   write_all(source() + "/data_batch_3.bin", batch(0, 9) + batch(0, 9));
-  EXPECT_ERROR(ErrorCode::data_range, "holds 5 of class 9", import_cifar10(o, {}));
+  EXPECT_ERROR(ErrorCode::data_range, "contains 5 of class 9", import_cifar10(o, {}));
 }
 
 TEST_F(Cifar10, BadSourcesAreNamedAndLeaveNothing) {

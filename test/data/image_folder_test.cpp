@@ -53,7 +53,7 @@ class ImageFolder : public testing::Test {
 TEST_F(ImageFolder, BothStoragesGiveTheSameImages) {
   put_classes();
   const ImportResult decoded = import_image_folder(options(), {});
-  EXPECT_NE(decoded.storage.find("decoded (one size"), std::string::npos) << decoded.storage;
+  EXPECT_NE(decoded.storage.find("decoded (the images have one size"), std::string::npos) << decoded.storage;
   EXPECT_EQ(decoded.info.class_names, (std::vector<std::string>{"cat", "zebra", "Ärger mit Leerzeichen"}));
   EXPECT_EQ(decoded.samples_per_class, (std::vector<std::int64_t>{3, 1, 1}));
   EXPECT_EQ(decoded.info.height, 16);
@@ -86,7 +86,7 @@ TEST_F(ImageFolder, SeveralSizesAreStoredAsJpegAndResized) {
   put_classes();
   put("in/zebra/large.jpg", smooth_jpeg(120, 90, 5));
   put("in/zebra/tiny.jpg", smooth_jpeg(1, 1, 6));
-  EXPECT_NE(import_image_folder(options(), {}).storage.find("of several sizes"), std::string::npos);
+  EXPECT_NE(import_image_folder(options(), {}).storage.find("have several sizes"), std::string::npos);
   EXPECT_ERROR(ErrorCode::data_size, "set data.image_size", open_image_set(options().output));
   const auto shown = open_image_set(options().output, 0, 0, {.image_size = 12});
   EXPECT_EQ(shown->info().height, 12);
@@ -100,7 +100,7 @@ TEST_F(ImageFolder, SeveralSizesAreStoredAsJpegAndResized) {
   // Samples are numbered by their position in the file, whatever the range.
   EXPECT_EQ(images_of(*open_image_set(options().output, 3, 5, {.image_size = 12, .resized_crop = true, .seed = 3})),
             (std::vector{first[3], first[4]}));
-  EXPECT_ERROR(ErrorCode::data_source, "needs images of one size",
+  EXPECT_ERROR(ErrorCode::data_source, "requires images of one size",
                import_image_folder(options(ImageStorage::decoded), {}));
 }
 
@@ -158,14 +158,14 @@ TEST_F(ImageFolder, WhatCannotBeDecodedIsListedAndSkippedOnlyWhenAsked) {
 TEST_F(ImageFolder, FoldersThatAreNoneOfThese) {
   EXPECT_ERROR(ErrorCode::data_missing, "does not exist", import_image_folder(options(), {}));
   fs::create_directories(folder_ / "in");
-  EXPECT_ERROR(ErrorCode::data_source, "holds no folders", import_image_folder(options(), {}));
+  EXPECT_ERROR(ErrorCode::data_source, "contains no folders", import_image_folder(options(), {}));
   fs::create_directories(folder_ / "in/cat");
-  EXPECT_ERROR(ErrorCode::data_source, "holds no images", import_image_folder(options(), {}));
+  EXPECT_ERROR(ErrorCode::data_source, "contains no images", import_image_folder(options(), {}));
   put("other/train/cat/1.jpg", smooth_jpeg(8, 8));
   put("other/val/cat/1.jpg", smooth_jpeg(8, 8));
   ImageFolderOptions splits = options();
   splits.source = folder_ / "other";
-  EXPECT_ERROR(ErrorCode::data_source, "holds the splits train, val", import_image_folder(splits, {}));
+  EXPECT_ERROR(ErrorCode::data_source, "contains the splits train, val", import_image_folder(splits, {}));
   splits.source = folder_ / "other/train/cat/1.jpg";
   EXPECT_ERROR(ErrorCode::data_source, "is a file", import_image_folder(splits, {}));
 }
@@ -191,7 +191,8 @@ TEST_F(ImageFolder, TinyImageNet) {
   EXPECT_ERROR(ErrorCode::usage, "have no labels", import_tiny_imagenet(validation, {}));
   validation.split = "val";
   put("in/tiny-imagenet-200/val/val_annotations.txt", "val_1.JPEG n3\n");
-  EXPECT_ERROR(ErrorCode::data_source, "val_annotations.txt:1: expected an image", import_tiny_imagenet(validation, {}));
+  EXPECT_ERROR(ErrorCode::data_source, "val_annotations.txt:1: expected an image",
+               import_tiny_imagenet(validation, {}));
   put("in/tiny-imagenet-200/val/val_annotations.txt", "absent.JPEG\tn3\n");
   EXPECT_ERROR(ErrorCode::data_image, "absent.JPEG", import_tiny_imagenet(validation, {}));
 }

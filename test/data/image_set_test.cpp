@@ -359,7 +359,7 @@ TEST(ForeignFile, EachWrongPartIsNamed) {
   refused(bad, "but is uint8 (4, 12)", {.image_dims = {4, 12}});
   refused(bad, "'/labels' must be int32 (samples), but is uint8 (4)", {.label_type = "uint8"});
   refused(bad, "4 images but 3 labels", {.n_labels = 3});
-  refused(ErrorCode::data_empty, "holds no samples", {.image_dims = {0, 2, 2, 3}, .n_labels = 0});
+  refused(ErrorCode::data_empty, "contains no samples", {.image_dims = {0, 2, 2, 3}, .n_labels = 0});
   refused(bad, "0 x 2 x 3", {.image_dims = {4, 0, 2, 3}});
   refused(bad, "0 classes", {.classes = 0});
   refused(bad, "attribute 'mean'", {.statistics = false});
