@@ -4,12 +4,13 @@
 
 namespace lockstep::cpu::LOCKSTEP_ISA {
 
-/// e^x to 2 units in the last place for |x| <= 87, and e^87 or e^-87 beyond. x = k ln 2 + r, |r| <= ln 2 / 2; a
+/// e^x to 2 units in the last place for |x| <= 87; beyond, infinity or e^-87. x = k ln 2 + r, |r| <= ln 2 / 2; a
 /// polynomial for e^r (Taylor's, whose error of r^8 / 8! is 5e-9 at most), and k added to the exponent.
 template <typename T>
 inline T exponential(T x) {
   constexpr float kLimit = 87.0f, kLog2E = 1.44269504088896341f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: the sum's lowest bit is a whole number
+  const T given = x;
   x = x > T{} + kLimit ? T{} + kLimit : x;
   x = x < T{} - kLimit ? T{} - kLimit : x;
   const T shifted = x * kLog2E + kRound;
@@ -24,7 +25,7 @@ inline T exponential(T x) {
   bits = (bits + 127) << 23;  // the upper bits of `shifted` fall out
   T power;
   std::memcpy(&power, &bits, sizeof power);
-  return p * power;
+  return given > T{} + kLimit ? T{} + __builtin_inff() : p * power;
 }
 
 template <typename T>
