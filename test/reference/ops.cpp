@@ -16,7 +16,7 @@
 #include "lockstep/ops/optimizer.h"
 #include "lockstep/ops/ordered_sum.h"
 #include "lockstep/ops/pool2d.h"
-#include "lockstep/ops/rms_norm.h"
+#include "test/reference/rms_norm.h"
 
 namespace lockstep::reference {
 

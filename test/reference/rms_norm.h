@@ -3,9 +3,13 @@
 #pragma once
 
 #include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "lockstep/ops/rms_norm.h"
 #include "test/reference/normalization.h"
+#include "test/reference/ops.h"
 
 namespace lockstep::reference {
 
@@ -72,6 +76,31 @@ void rms_norm_backward(const RmsNormDescription& d, const RmsNormBackward<T>& ar
   }
   if (args.dweight_mode == GradientMode::skip) return;
   for (Index c = 0; c < d.width; ++c) put(args.dweight[c], dweight[static_cast<std::size_t>(c)], args.dweight_mode);
+}
+
+class ReferenceRmsNorm final : public RmsNorm {
+ public:
+  explicit ReferenceRmsNorm(const RmsNormDescription& d) : d_(d) {}
+  OpNeeds needs() const override { return {}; }
+  std::string describe() const override { return "reference: all fused"; }
+
+  void run_forward(const Forward& args, const OpMemory&, Stream&) override {
+    const auto* const residual = d_.residual ? static_cast<const float*>(args.residual) : nullptr;
+    rms_norm_forward<float>(d_, {static_cast<const float*>(args.x), residual, args.weight, static_cast<float*>(args.s),
+                                 static_cast<float*>(args.y)});
+  }
+  void run_backward(const Backward& args, const OpMemory&, Stream&) override {
+    rms_norm_backward<float>(d_, {static_cast<const float*>(args.dy), static_cast<const float*>(args.s), args.weight,
+                                  static_cast<const float*>(args.added), static_cast<float*>(args.ds), args.ds_mode,
+                                  args.dweight, args.dweight_mode});
+  }
+
+ private:
+  RmsNormDescription d_;
+};
+
+inline std::unique_ptr<RmsNorm> make_rms_norm(const RmsNormDescription& d, const Context&) {
+  return std::make_unique<ReferenceRmsNorm>(d);
 }
 
 }  // namespace lockstep::reference
