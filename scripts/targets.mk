@@ -1,6 +1,6 @@
 # Launching, testing, checking, installing. Included by the Makefile.
 
-# Open MPI starts nothing as root unless told; ranks may share cores on a laptop, and threads need more than one core each.
+# Allows Open MPI to run as root. Ranks may share cores on a laptop, and the threads of a rank need more than one core.
 ifeq ($(shell id -u),0)
 export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
@@ -11,7 +11,7 @@ export MPIRUN
 train: $(BUILD)/lockstep
 	scripts/launch $(LAUNCH) -n $(RANKS) $(BUILD)/lockstep train $(CONFIG) $(OVERRIDES)
 
-# What `deps` installs is found by the Make started after it.
+# Make looks for libraries when it starts, so it is started again after `deps`.
 quickstart:
 	@$(MAKE) --no-print-directory deps
 	@$(MAKE) --no-print-directory -j$(JOBS) all
@@ -37,7 +37,7 @@ test-sanitized:
 	  RELEASE=$(BUILD) RELEASE_OUT=$(TEST_OUT) UNIT_TESTS_ONLY=1 tests-here
 	@$(RUN_TESTS) --sanitized --results $(BUILD)/test-sanitized-results $(SANITIZED)
 
-# What takes too long for every change: tests whose header says `long: yes`.
+# Tests that take too long for every change: those with `long: yes` in their header.
 test-long:
 	@$(MAKE) --no-print-directory -j$(JOBS) tests
 	@$(RUN_TESTS) --long --results $(BUILD)/test-long-results $(TEST_OUT)
@@ -48,7 +48,7 @@ test-mutations:
 	@python3 test/mutations/run.py --build $(TEST_OUT) --results test/mutations/results.md --make '$(MAKE) BUILD=$(BUILD) $(for_tests) \
 	  ONEDNN_HOME=$(ONEDNN_HOME) CUDNN_FRONTEND_HOME=$(CUDNN_FRONTEND_HOME)'
 
-# Every graph of cuDNN's that ResNet-18 and ResNet-50 would run on an H200 is planned. GOLDEN=1 writes the table anew.
+# Plans every graph of cuDNN that ResNet-18 and ResNet-50 run on an H200. GOLDEN=1 rewrites the table.
 test-plans: tests
 	@LOCKSTEP=$(abspath $(TEST_OUT)/lockstep) PLANS=all GOLDEN=$(GOLDEN) bash test/cuda/plans_test.sh
 
@@ -61,7 +61,7 @@ fuzz:
 	@$(MAKE) --no-print-directory -j$(JOBS) MODE=fuzz BUILD=build-fuzz fuzzers
 	@scripts/fuzz.sh build-fuzz $(FUZZ_SECONDS)
 
-# ---- Speed: nothing of this is part of `make test` ------------------------------------------------------------------
+# ---- Speed, not part of `make test` ------------------------------------------------------------------
 bench: $(BUILD)/lockstep benches
 	@bench/run.sh $(BUILD)
 bench-peers: $(BUILD)/lockstep
@@ -70,9 +70,9 @@ bench-check: $(BUILD)/lockstep benches
 	@bench/check.sh $(BUILD)
 
 # ---- On a GPU ---------------------------------------------------------------------------------------------------------
-# A folder with everything that a machine with a GPU, CUDA and a C library lacks, packed; then there, in FOLDER/tree:
-# python3 bench/gpu/check.py PART. Here, with a GPU: make gpu-check PART=ops. test/cuda/bundle_test.sh, which `make test-long`
-# runs, tries the archive where the system's copies are hidden (root).
+# `bundle` packs everything that a machine with a GPU, CUDA and a C library lacks. There, run python3 bench/gpu/check.py PART in
+# FOLDER/tree. On this machine, run make gpu-check PART=ops. test/cuda/bundle_test.sh, which `make test-long` runs, tests the
+# archive with the libraries of the system hidden (root).
 BUNDLE ?= lockstep-bundle
 bundle:
 	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build-bundle CUDA_ARCH=$(or $(CUDA_ARCH_OF_BUNDLE),90) tests
@@ -107,7 +107,7 @@ deps-test:
 	@scripts/deps-test.sh
 
 # ---- Installing -----------------------------------------------------------------------------------------------------
-# The installed program looks for the oneDNN of .deps/ beside itself; libraries that were elsewhere stay there.
+# The oneDNN of .deps/ is installed too, and the installed program looks for it there. Other libraries stay where they are.
 BUNDLED := $(filter $(CURDIR)/.deps/%,$(ONEDNN_HOME))
 INSTALLED_LDLIBS = $(if $(BUNDLED),$(subst -Wl$(comma)-rpath$(comma)$(ONEDNN_HOME)/lib64,,$(subst -Wl$(comma)-rpath$(comma)$(ONEDNN_HOME)/lib ,-Wl$(comma)-rpath$(comma)'$$ORIGIN/../lib/lockstep' ,$(LDLIBS))),$(LDLIBS))
 SHARE = $(DESTDIR)$(PREFIX)/share/lockstep
@@ -117,8 +117,8 @@ INSTALLED_FILES := LICENSE CHANGELOG.md README.md data/README.md modules/README.
   $(shell find docs jobs modules/site data/samples -name '*.sh' -o -name '*.md' -o -name '*.svg' -o -name '*.h5' 2>/dev/null | sort)
 INSTALLED_CONFIGS := $(shell find jobs/configs -name '*.yaml' | sort)
 
-# What a user needs beside the program lies as in the repository: LOCKSTEP_HOME is SHARE there, the root here. Paths below
-# data/ become paths below LOCKSTEP_DATA in configurations.
+# The installed files have the layout of the repository; LOCKSTEP_HOME is SHARE for an installation, and the root of the
+# repository otherwise. In configurations, paths below data/ become paths below LOCKSTEP_DATA.
 install: $(OUT)/lockstep
 	@mkdir -p $(BUILD)/install
 	@$(CXX) $(CXXFLAGS) -o $(BUILD)/install/lockstep $(BUILD)/src/main.o $(OUT)/liblockstep.a $(LDFLAGS) $(INSTALLED_LDLIBS)
@@ -128,7 +128,7 @@ install: $(OUT)/lockstep
 	@$(foreach file,$(INSTALLED_CONFIGS),install -d $(SHARE)/$(dir $(file)) && sed 's#: data/#: $${LOCKSTEP_DATA}/#' $(file) > $(SHARE)/$(file) &&) true
 	@install -D -m 644 src/commands/completion.bash $(COMPLETION)
 	@modules/write-modulefiles.sh $(MODULEFILES) $(PREFIX) $(VERSION) $(if $(HAS_CUDA),cuda)
-	@echo "Installed $(DESTDIR)$(PREFIX)/bin/lockstep, and modulefiles beside it. To use it:"
+	@echo "Installed $(DESTDIR)$(PREFIX)/bin/lockstep and its modulefiles. To use it:"
 	@echo "  module use $(PREFIX)/modulefiles && module load lockstep"
 	@echo "  $(notdir $(MPIRUN)) -n 2 lockstep train $(PREFIX)/share/lockstep/jobs/configs/quickstart.yaml"
 	@echo "Without modules: export PATH=$(PREFIX)/bin:\$$PATH LOCKSTEP_HOME=$(PREFIX)/share/lockstep LOCKSTEP_DATA=$(PREFIX)/share/lockstep/data"
@@ -142,40 +142,45 @@ clean:
 define HELP
 Targets
   make                 builds build/lockstep
-  make quickstart      installs what is missing, builds, trains ResNet-18 on 2 ranks for a few minutes, evaluates
-  make train           CONFIG=FILE.yaml RANKS=2 OVERRIDES="train.epochs=3 ..."
-  make test            builds and runs the tests; ONLY=PATTERN those with such a name, TIMINGS=FILE gets their times
-  make test-sanitized  the unit tests of one process, built with the address and undefined behaviour sanitizers
+  make quickstart      installs missing dependencies, builds, trains ResNet-18 on 2 ranks for a few minutes, evaluates it
+  make train           trains: CONFIG=FILE.yaml RANKS=2 OVERRIDES="train.epochs=3 ..."
+  make test            builds and runs the tests; ONLY=PATTERN: those whose name matches; TIMINGS=FILE: writes their times
+  make test-sanitized  the unit tests of one process, built with the address and undefined-behaviour sanitizers
   make test-long       the tests that take many minutes and are not part of `make test`
-  make test-mutations  applies one-line faults, one at a time, and shows that the tests catch each of them
-  make test-plans      cuDNN's plans for an H200, every one built, on a machine without a GPU
-  make test-cluster    job scripts, stops, crashes and wrong inputs on a small Slurm cluster made on this machine (root)
-  make bundle          a folder, and its archive, that runs on a machine with a GPU but without MPI or HDF5; test-long tries it
-  make gpu-check       PART=ops|training|ranks|speed|sanitizer: what only a GPU shows, into bench/results
-  make fuzz            the readers of files fuzzed under sanitizers, FUZZ_SECONDS=600 of processor time each (clang)
-  make bench           micro and macro benchmarks; bench-peers: beside PyTorch (PYTHON); bench-check: the speeds we hold ourselves to
-  make check           format, clang-tidy, the arrows between folders; also check-format, check-tidy, check-arrows
-  make format          rewrites the sources as .clang-format says
-  make lint            clang-tidy and arrows
-  make deps            installs what building needs (apt as root; else says what to run)
+  make test-mutations  applies one-line faults, one at a time, and shows that the tests catch each of them (an hour)
+  make test-plans      makes all plans of cuDNN for an H200, on a machine without a GPU
+  make test-cluster    job scripts, stops, crashes and wrong inputs on a small Slurm cluster on this machine (root)
+  make bundle          packs what a machine with a GPU but without MPI or HDF5 needs to run the tests and benchmarks
+  make gpu-check       checks a GPU and writes a report to bench/results; PART=ops|training|ranks|speed|sanitizer
+  make fuzz            fuzzes the readers of files under sanitizers, FUZZ_SECONDS=600 of processor time each (clang)
+  make bench           micro and macro benchmarks
+  make bench-peers     compares the speed with PyTorch (PYTHON)
+  make bench-check     checks the speeds that must not get worse
+  make check           check-format, check-arrows (dependencies between folders) and check-tidy (clang-tidy)
+  make format          formats the sources with .clang-format
+  make lint            check-arrows and check-tidy
+  make deps            installs what building needs (with apt as root; otherwise prints the commands)
   make deps-test       installs what only tests need
-  make install         PREFIX=/usr/local DESTDIR= MODULE_PREREQS="gcc openmpi": program, jobs, configurations, modulefiles, whose
-                       prerequisites are those modules; make uninstall
+  make install         installs program, jobs, configurations, documentation and modulefiles: PREFIX=/usr/local DESTDIR=
+                       MODULE_PREREQS="gcc openmpi" (modules that must be loaded first)
+  make uninstall       removes them
   make tests           builds the tests: one program per folder of test/
-  make clean           removes the build folders, not .deps
+  make clean           removes the build folders, but not .deps
 
 Variables
-  MODE=release         release | debug | asan | ubsan | asan-ubsan | tsan, each with a build folder of its own
+  MODE=release         release | debug | asan | ubsan | asan-ubsan | tsan; each has a build folder of its own
   BUILD=build          the build folder
   CXX, MPICXX, MPIRUN  compiler, MPI compiler wrapper and launcher
-  DNNL_ROOT            oneDNN 3.2 or newer; MPI_HOME HDF5_HOME CLI11_HOME YAML_CPP_HOME JSON_HOME FMT_HOME SPDLOG_HOME
-                       JPEG_HOME PROTOBUF_HOME XXHASH_HOME GTEST_HOME BENCHMARK_HOME: where the others are, if pkg-config
-                       does not know
-  CUDA_HOME            CUDA 12.4 or newer with cuDNN (nvcc on PATH); CUDA=0 leaves it out; CUDNN_HOME, NCCL_HOME,
-                       CUDNN_FRONTEND_HOME; CUDA_ARCH="80 90" the GPUs to compile for (all that nvcc knows);
-                       TEST_CUDA_ARCH: those that tests are compiled for (90; `all`: CUDA_ARCH)
-  PYTHON               the interpreter that has torch and torchvision, for bench-peers (python3)
-  JOBS                 compilers at once in quickstart and test (all cores)
+  DNNL_ROOT            oneDNN 3.2 or newer
+  MPI_HOME HDF5_HOME CLI11_HOME YAML_CPP_HOME JSON_HOME FMT_HOME SPDLOG_HOME JPEG_HOME PROTOBUF_HOME XXHASH_HOME GTEST_HOME
+  BENCHMARK_HOME       the folders of other libraries that pkg-config does not find
+  CUDA_HOME            CUDA 12.4 or newer (default: that of the nvcc on PATH); CUDA=0 builds without CUDA
+  CUDNN_HOME NCCL_HOME CUDNN_FRONTEND_HOME
+                       the folders of cuDNN, NCCL and cudnn-frontend
+  CUDA_ARCH="80 90"    the GPUs to compile for (default: all that nvcc knows)
+  TEST_CUDA_ARCH=90    the GPU that tests are compiled for; `all`: those of CUDA_ARCH
+  PYTHON=python3       a Python with torch and torchvision, for bench-peers
+  JOBS                 compilers at the same time in quickstart and test (default: all cores)
 endef
 export HELP
 help:
