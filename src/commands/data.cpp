@@ -168,9 +168,8 @@ void add_import(CLI::App& data, Run& run) {
       ->type_name("BYTES");
   app->add_flag("--force", options.replace, "Replace OUT.h5 if it exists");
   app->footer(
-      "By default, mean and std are computed from the imported images. For a test split, use --statistics-from with "
-      "its train\n"
-      "split.");
+      "By default, mean and std are computed from the imported images. For a test split, use\n"
+      "--statistics-from with its train split.");
   app->callback([&run, arguments] { run = [arguments] { return run_import(*arguments); }; });
 }
 

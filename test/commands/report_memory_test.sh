@@ -71,5 +71,5 @@ check "bytes that are no text" refused 2 ':1: expected the names of columns' "$l
 check "a file that is not there" refused 2 'nowhere.csv: No such file' "$lockstep" report memory "$work/nowhere.csv"
 check "a folder" refused 2 'Is a directory' "$lockstep" report memory "$work"
 check "no file" refused 2 'FILE is required' "$lockstep" report memory
-check "the help says what mode is" bash -c "'$lockstep' report memory --help | grep -q 'of several found as often, the smallest'"
+check "the help says what mode is" bash -c "'$lockstep' report memory --help | grep -q 'of equally frequent amounts, the smallest'"
 finish

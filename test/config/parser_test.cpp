@@ -167,7 +167,7 @@ TEST_F(ParserTest, ImpossibleValuesSayWhatWasWantedAndFound) {
   expect_error({"run.name=../elsewhere"}, ErrorCode::config_range, "found \"../elsewhere\"");
   expect_error({"checkpoint.name=latest"}, ErrorCode::config_range, "found \"latest\"");
   expect_error({"checkpoint.name=of-{model}"}, ErrorCode::config_range,
-               "all checkpoints of a run have one name, found \"of-{model}\"");
+               "all checkpoints have the same name, found \"of-{model}\"");
   expect_error({"checkpoint.name=a/{step}"}, ErrorCode::config_range, "found \"a/{step}\"");
   expect_error({"checkpoint.name=s-{step}-{epochs}"}, ErrorCode::config_range,
                "has the unknown placeholder {epochs}; the placeholders are {step}, {epoch}, {model}, {start}, {end}");
@@ -177,7 +177,7 @@ TEST_F(ParserTest, ImpossibleValuesSayWhatWasWantedAndFound) {
 
 TEST_F(ParserTest, KeysThatDoNotGoTogetherNameBothPlaces) {
   expect_error({file("schedule: {warmup_steps: 5}\n"), "schedule.warmup_epochs=1"}, ErrorCode::config_conflict,
-               "found 1 and 5; set the other to 0");
+               "found 1 and 5; set one to 0");
   try {
     parse({file("\nschedule: {warmup_steps: 5}\n"), "schedule.warmup_epochs=1"});
     FAIL();

@@ -143,9 +143,9 @@ TEST_F(ImageFolder, WhatCannotBeDecodedIsListedAndSkippedOnlyWhenAsked) {
   fs::create_symlink("nowhere", folder_ / "in/cat/link.jpg");
   const Thrown thrown = thrown_by([&] { import_image_folder(options(), {}); });
   EXPECT_EQ(entry(thrown.code).code, "data_image");
-  for (const char* part :
-       {"6 of 11 images", "--skip-bad", "cut.jpg: Premature end", "text.jpg: Not a JPEG", "empty.jpg: it is empty",
-        "bomb.jpg: 20000 x 20000 pixels", "picture.png: it is not a JPEG by its name", "link.jpg: it is no file"})
+  for (const char* part : {"6 of 11 images", "--skip-bad", "cut.jpg: Premature end", "text.jpg: Not a JPEG",
+                           "empty.jpg: it is empty", "bomb.jpg: its 20000 x 20000 pixels",
+                           "picture.png: its name is not that of a JPEG file", "link.jpg: it is not a file"})
     EXPECT_TRUE(thrown.says(part)) << part << " is not in: " << thrown.text;
   EXPECT_FALSE(fs::exists(options().output));
   ImageFolderOptions skipping = options();

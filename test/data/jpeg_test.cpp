@@ -80,8 +80,8 @@ TEST(Jpeg, TellsWhatIsDamagedAndGoesOn) {
   expect_bad(good.substr(0, 300), "");
   for (const std::size_t cut : {good.size() / 2, good.size() - 40}) expect_bad(good.substr(0, cut), "Premature end");
   // Bombs: refused by the header, before memory is taken for the pixels.
-  expect_bad(with_size(good, 20000, 20000), "20000 x 20000 pixels are more than");
-  expect_bad(with_size(smooth_jpeg(64, 48, 5, {.progressive = true}), 65000, 65000), "pixels are more than");
+  expect_bad(with_size(good, 20000, 20000), "20000 x 20000 pixels exceed");
+  expect_bad(with_size(smooth_jpeg(64, 48, 5, {.progressive = true}), 65000, 65000), "pixels exceed");
   expect_bad(with_size(good, 640, 480), "remature end");
   expect_bad(with_size(good, 64, 0), "");
 }

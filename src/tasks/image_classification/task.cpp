@@ -93,7 +93,7 @@ class ImageClassification final : public Task {
 
   void open_train_set() override {
     require(!config_.data.train.empty(), ErrorCode::config_range,
-            "data.train: wanted the path of a data set, or synthetic, found nothing");
+            "data.train: expected the path of a data set, or synthetic, found nothing");
     train_set_ = open_set(config_, Split::train);
     check();
   }
