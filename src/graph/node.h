@@ -70,6 +70,8 @@ class ParameterUse {
 
   ParameterId id() const { return id_; }
   bool exists() const { return id_ != kNoParameter; }
+  /// Known after Graph::plan.
+  bool is_first_writer() const { return is_first_writer_; }
   const float* values(const Run& run) const {
     return exists() ? run.at.parameters + run.parameters[id_].begin : nullptr;
   }

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "layers/layers.h"
+#include "lockstep/error.h"
 #include "lockstep/ops/matmul.h"
 
 namespace lockstep::layers {
@@ -44,6 +45,13 @@ class LinearNode final : public Node {
     dy_ = graph.gradient_of(out_, *this);
     reads(Phase::backward, x_);
     if (activation_ == ActivationFunction::relu) reads(Phase::backward, y_);
+  }
+
+  void bind(const Graph&, const Bindings&) override {
+    require(!bias_.exists() || bias_.is_first_writer() == weight_.is_first_writer(), ErrorCode::internal,
+            "{}: the op writes the gradients of weight and bias in one mode, so a layer with a bias of its own cannot "
+            "add to the gradient of a shared weight",
+            name());
   }
 
   void forward(const Run& run) override {

@@ -63,9 +63,9 @@ inline std::shared_ptr<const data::ImageSet> synthetic_set(const Config& config)
 class SmallRun {
  public:
   SmallRun(const Config& config, Backend& backend, Communicator& communicator,
-           std::shared_ptr<const data::ImageSet> set = nullptr)
+           std::shared_ptr<const data::ImageSet> set = nullptr, std::unique_ptr<tasks::Task> task = nullptr)
       : set_(set ? std::move(set) : synthetic_set(config)),
-        task_(tasks::make_image_classification(config, set_, nullptr)),
+        task_(task ? std::move(task) : tasks::make_image_classification(config, set_, nullptr)),
         plan_(config, *task_, train::batch_shape(config, communicator.rank(), communicator.size()), backend,
               comm::topology_of(config.comm, comm::planned_ranks(communicator.size(), 1), {}, backend.memory_space())),
         replica_(plan_, backend, communicator) {

@@ -1,0 +1,169 @@
+// A model with a tied, a frozen and a split parameter trains, is saved, and resumes with the same bits.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/checkpoint.h"
+#include "comm/world.h"
+#include "layers/layers.h"
+#include "test/checkpoint/support.h"
+#include "test/reference/backend.h"
+#include "test/train/small_run.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::int64_t kFeatures = 16;
+
+/// Image classification by another model than those of the configuration.
+class OwnModel final : public tasks::Task {
+ public:
+  explicit OwnModel(std::unique_ptr<tasks::Task> images, int image_size)
+      : images_(std::move(images)), image_size_(image_size) {}
+
+  void open_train_set() override { images_->open_train_set(); }
+  void open_validation_set() override { images_->open_validation_set(); }
+  std::shared_ptr<const data::Dataset> train_set() const override { return images_->train_set(); }
+  std::shared_ptr<const data::Dataset> validation_set() const override { return images_->validation_set(); }
+  std::string describe_samples() const override { return images_->describe_samples(); }
+  double nominal_count(std::int64_t n_samples) const override { return images_->nominal_count(n_samples); }
+  float statistics_momentum() const override { return images_->statistics_momentum(); }
+  std::span<const tasks::Measure> measures() const override { return images_->measures(); }
+  const tasks::CountUnit& count_unit() const override { return images_->count_unit(); }
+  double quality(const LossSums& evaluation) const override { return images_->quality(evaluation); }
+  tasks::ModelName model_name() const override { return images_->model_name(); }
+  nlohmann::ordered_json model_stamp() const override { return images_->model_stamp(); }
+  bool is_head(const std::string& parameter) const override { return images_->is_head(parameter); }
+
+  /// A frozen convolution, two layers with one matrix, and a head that files hold as three layers.
+  void wire(graph::Graph& graph, const tasks::Wiring& wiring) const override {
+    graph::ActivationId x = layers::image_input(
+        graph, {.height = image_size_, .width = image_size_, .channels = 3, .mean = {0, 0, 0}, .stddev = {1, 1, 1}},
+        wiring.fields.at(data::kImageField), wiring.fields.at(data::kSampleIdField));
+    x = layers::convolution(graph, x, "conv", {.out_channels = kFeatures, .trainable = false});
+    x = layers::relu(graph, layers::batch_norm(graph, x, "bn", {}));
+    x = layers::global_average_pool(graph, x, "pool");
+    for (const char* name : {"first", "second"})
+      x = layers::linear(graph, x, name, {.out_features = kFeatures, .bias = false, .weight = "shared"});
+    x = layers::linear(graph, x, "head", {.out_features = 10, .parts = {{"q", 5}, {"k", 3}, {"v", 2}}});
+    layers::cross_entropy(graph, x, wiring.fields.at(data::kLabelField), 0.0f, wiring.sums_offset);
+  }
+
+ private:
+  std::unique_ptr<tasks::Task> images_;
+  int image_size_;
+};
+
+Config config_of_test() {
+  Config config = test::small_config(8, 8);
+  config.data.augment = {};
+  config.optimizer.momentum = 0.9;
+  config.optimizer.learning_rate = 0.05;
+  config.train.clip_norm = 1;
+  return config;
+}
+
+class Parameters : public testing::Test {
+ protected:
+  std::unique_ptr<test::SmallRun> start(Backend& backend) {
+    communicators_.push_back(comm::make_communicator(config_.comm, *world_, backend));
+    const auto set = test::synthetic_set(config_);
+    return std::make_unique<test::SmallRun>(
+        config_, backend, *communicators_.back(), set,
+        std::make_unique<OwnModel>(tasks::make_image_classification(config_, set, nullptr), config_.data.image_size));
+  }
+
+  Config config_ = config_of_test();
+  std::unique_ptr<World> world_ = comm::single_world();
+  std::vector<std::unique_ptr<Communicator>> communicators_;
+};
+
+std::vector<std::unique_ptr<Backend>> backends() {
+  std::vector<std::unique_ptr<Backend>> out;
+  out.push_back(reference::make_reference_backend());
+  out.push_back(make_backend({.device = "cpu", .threads = 1}));
+  return out;
+}
+
+TEST_F(Parameters, ThatAreTiedFrozenOrSplitAreTrainedAndResumed) {
+  for (const auto& backend : backends()) {
+    const checkpoint::test::ScratchDirectory scratch;
+    const auto whole = start(*backend), interrupted = start(*backend);
+    const std::vector<float> conv = test::ReplicaProbe::parameter(whole->replica(), "conv.weight");
+    const std::vector<float> shared = test::ReplicaProbe::parameter(whole->replica(), "shared");
+    EXPECT_TRUE(std::ranges::any_of(conv, [](float w) { return w != 0; }));
+    for (int step = 0; step < 5; ++step) whole->step(step);
+    EXPECT_EQ(test::ReplicaProbe::parameter(whole->replica(), "conv.weight"), conv);
+    EXPECT_NE(test::ReplicaProbe::parameter(whole->replica(), "shared"), shared);
+
+    for (int step = 0; step < 3; ++step) interrupted->step(step);
+    checkpoint::save(scratch.file("a.h5"), interrupted->replica().sources(), {{"step", 3}}, *world_);
+    std::vector<std::string> paths;
+    for (const checkpoint::LoadedTensor& t : checkpoint::load_all(scratch.file("a.h5")).tensors)
+      paths.push_back(t.path + " " + t.shape.text());
+    EXPECT_EQ(paths, (std::vector<std::string>{"/optimizer/momentum/bn.bias (16)",
+                                               "/optimizer/momentum/bn.weight (16)",
+                                               "/optimizer/momentum/k.bias (3)",
+                                               "/optimizer/momentum/k.weight (3, 16)",
+                                               "/optimizer/momentum/q.bias (5)",
+                                               "/optimizer/momentum/q.weight (5, 16)",
+                                               "/optimizer/momentum/shared (16, 16)",
+                                               "/optimizer/momentum/v.bias (2)",
+                                               "/optimizer/momentum/v.weight (2, 16)",
+                                               "/parameters/bn.bias (16)",
+                                               "/parameters/bn.weight (16)",
+                                               "/parameters/conv.weight (16, 3, 3, 3)",
+                                               "/parameters/k.bias (3)",
+                                               "/parameters/k.weight (3, 16)",
+                                               "/parameters/q.bias (5)",
+                                               "/parameters/q.weight (5, 16)",
+                                               "/parameters/shared (16, 16)",
+                                               "/parameters/v.bias (2)",
+                                               "/parameters/v.weight (2, 16)",
+                                               "/statistics/bn.running_mean (16)",
+                                               "/statistics/bn.running_var (16)"}));
+
+    const auto resumed = start(*backend);
+    checkpoint::load(scratch.file("a.h5"), resumed->replica().targets());
+    for (int step = 3; step < 5; ++step) resumed->step(step);
+    EXPECT_EQ(resumed->all_weights(), whole->all_weights());
+    EXPECT_EQ(resumed->replica().hash(), whole->replica().hash());
+  }
+}
+
+TEST_F(Parameters, ThatAreSplitAreExportedAndImportedAsTheirParts) {
+  const auto backend = make_backend({.device = "cpu", .threads = 1});
+  const auto run = start(*backend), other = start(*backend);
+  for (int step = 0; step < 2; ++step) run->step(step);
+  const std::vector<checkpoint::NamedTensor> tensors = run->replica().named_tensors(2);
+  const auto find = [&](const char* name) {
+    return *std::ranges::find(tensors, std::string(name), &checkpoint::NamedTensor::name);
+  };
+  const std::vector<float> head = test::ReplicaProbe::parameter(run->replica(), "head.weight");
+  std::vector<float> joined;
+  for (const char* name : {"q.weight", "k.weight", "v.weight"}) {
+    const std::vector<float> values = find(name).values;
+    joined.insert(joined.end(), values.begin(), values.end());
+  }
+  EXPECT_EQ(joined, head);
+  EXPECT_TRUE(other->replica().load_named(tensors).empty());
+  EXPECT_EQ(other->all_weights(), run->all_weights());
+}
+
+TEST_F(Parameters, ThatAreFrozenTakeNoGradientAndNoOptimizerState) {
+  const auto backend = make_backend({.device = "cpu", .threads = 1});
+  const auto run = start(*backend);
+  const train::MemoryReport memory = run->plan().memory();
+  const graph::ParameterTable& table = run->plan().parameters();
+  EXPECT_EQ(memory.parameters, table.n_total() * sizeof(float));
+  EXPECT_EQ(memory.gradients, table.n_gradients() * sizeof(float));
+  EXPECT_EQ(table.n_total() - table.n_gradients(), std::size_t{kFeatures * 3 * 3 * 3});
+  std::size_t n_reduced = 0;
+  for (const comm::Bucket& bucket : run->plan().buckets()) n_reduced += bucket.n_elements;
+  EXPECT_EQ(n_reduced, table.n_gradients());
+}
+
+}  // namespace
+}  // namespace lockstep
