@@ -1,21 +1,125 @@
-// ReLU and addition, of a pending activation: they become part of what is pending.
+// Activation functions and addition. On a plain input they are nodes of their own; on a pending one, ReLU and addition
+// become part of what is pending, where they can.
+#include <utility>
+
 #include "layers/layers.h"
 #include "layers/pending_normalization.h"
 #include "lockstep/error.h"
+#include "lockstep/ops/activation.h"
+#include "lockstep/ops/add.h"
 
 namespace lockstep::layers {
 
+namespace {
+
+using graph::kNoTensor;
+using graph::Node;
+using graph::Phase;
+using graph::Run;
+using graph::TensorId;
+
+class ActivationNode final : public Node {
+ public:
+  ActivationNode(std::string name, ActivationId in, ActivationId out, ActivationFunction function)
+      : Node(std::move(name), {in}, {out}), in_(in), out_(out), function_(function) {}
+
+  void plan(Graph& graph, Backend& backend) override {
+    const graph::Activation& x = graph.activation(in_);
+    op_ = backend.make(
+        ActivationDescription{.n_elements = x.shape.n_elements(), .function = function_, .dtype = x.dtype});
+    x_ = graph.data_of(in_, *this);
+    y_ = graph.make_data(out_, *this);
+  }
+  void plan_backward(Graph& graph) override {
+    dx_ = graph.gradient_target(in_, *this);
+    dy_ = graph.gradient_of(out_, *this);
+    reads(Phase::backward, x_);
+  }
+  void forward(const Run& run) override {
+    op_->forward({.x = run.tensor(x_), .y = run.tensor(y_)}, memory(run), run.stream);
+  }
+  void backward(const Run& run) override {
+    op_->backward({.x = run.tensor(x_), .dy = run.tensor(dy_), .dx = run.tensor(dx_.tensor), .dx_mode = dx_.mode},
+                  memory(run), run.stream);
+  }
+  const Op* op() const override { return op_.get(); }
+
+ private:
+  ActivationId in_, out_;
+  ActivationFunction function_;
+  std::unique_ptr<lockstep::Activation> op_;
+  TensorId x_ = kNoTensor, y_ = kNoTensor, dy_ = kNoTensor;
+  Graph::GradientTarget dx_;
+};
+
+class AddNode final : public Node {
+ public:
+  AddNode(std::string name, ActivationId a, ActivationId b, ActivationId out)
+      : Node(std::move(name), {a, b}, {out}), a_(a), b_(b), out_(out) {}
+
+  void plan(Graph& graph, Backend& backend) override {
+    const graph::Activation& y = graph.activation(out_);
+    op_ = backend.make(AddDescription{.n_elements = y.shape.n_elements(), .dtype = y.dtype});
+    a_data_ = graph.data_of(a_, *this);
+    b_data_ = graph.data_of(b_, *this);
+    y_ = graph.make_data(out_, *this);
+  }
+  void plan_backward(Graph& graph) override {
+    dy_ = graph.gradient_of(out_, *this);
+    // The gradient of `a` can be dy itself, because no other node reads dy after this one.
+    graph::Activation& a = graph.activation(a_);
+    if (a.needs_gradient && a.gradient == kNoTensor && a_ != b_) {
+      a.gradient = dy_;
+      da_ = {dy_, GradientMode::overwrite};
+    } else {
+      da_ = graph.gradient_target(a_, *this);
+    }
+    db_ = graph.gradient_target(b_, *this);
+  }
+  void forward(const Run& run) override {
+    op_->forward({.a = run.tensor(a_data_), .b = run.tensor(b_data_), .y = run.tensor(y_)}, memory(run), run.stream);
+  }
+  void backward(const Run& run) override {
+    op_->backward({.dy = run.tensor(dy_),
+                   .da = run.tensor(da_.tensor),
+                   .da_mode = da_.mode,
+                   .db = run.tensor(db_.tensor),
+                   .db_mode = db_.mode},
+                  memory(run), run.stream);
+  }
+  const Op* op() const override { return op_.get(); }
+
+ private:
+  ActivationId a_, b_, out_;
+  std::unique_ptr<Add> op_;
+  TensorId a_data_ = kNoTensor, b_data_ = kNoTensor, y_ = kNoTensor, dy_ = kNoTensor;
+  Graph::GradientTarget da_, db_;
+};
+
+}  // namespace
+
+ActivationId activation(Graph& graph, ActivationId x, ActivationFunction function) {
+  const graph::Activation& in = graph.activation(x);
+  const std::string name = fmt::format("{}.{}", in.name, lockstep::name(function));
+  const ActivationId y = graph.add_activation({.name = name, .shape = in.shape, .dtype = in.dtype});
+  graph.add_node<ActivationNode>(name, x, y, function);
+  return y;
+}
+
 ActivationId relu(Graph& graph, ActivationId x) {
-  require(extend_with_relu(graph, x), ErrorCode::internal, "{}: ReLU follows a batch norm or an addition",
-          graph.activation(x).name);
-  return x;
+  return extend_with_relu(graph, x) ? x : activation(graph, x, ActivationFunction::relu);
 }
 
 ActivationId add(Graph& graph, ActivationId a, ActivationId b) {
-  require(graph.activation(a).shape == graph.activation(b).shape && extend_with_residual(graph, a, b),
-          ErrorCode::internal, "{} + {}: the first is a batch norm without ReLU, both of one shape",
-          graph.activation(a).name, graph.activation(b).name);
-  return a;
+  const graph::Activation first = graph.activation(a), second = graph.activation(b);
+  require(first.shape == second.shape && first.dtype == second.dtype, ErrorCode::internal,
+          "{} + {}: shapes {} and {}, types {} and {}; they must be equal", first.name, second.name, first.shape.text(),
+          second.shape.text(), name(first.dtype), name(second.dtype));
+  if (extend_with_residual(graph, a, b)) return a;
+  const std::string name = fmt::format("{}+{}", first.name, second.name);
+  const ActivationId y = graph.add_activation({.name = name, .shape = first.shape, .dtype = first.dtype});
+  graph.add_node<AddNode>(name, a, b, y);
+  return y;
 }
 
 }  // namespace lockstep::layers

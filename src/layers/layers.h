@@ -44,10 +44,27 @@ struct BatchNormOptions {
 };
 /// Returns a pending activation: normalised, not yet applied. `x` is the output of a convolution.
 ActivationId batch_norm(Graph& graph, ActivationId x, const std::string& name, const BatchNormOptions& options);
-/// ReLU of a pending activation: becomes part of it.
+/// ReLU becomes part of a pending activation that has none; otherwise it is a node of its own.
 ActivationId relu(Graph& graph, ActivationId x);
-/// a + b, `a` pending without ReLU; becomes part of it. `b` is another one, or anything applied before.
+/// f(x), by a node of its own.
+ActivationId activation(Graph& graph, ActivationId x, ActivationFunction function);
+/// a + b, of one shape and type. It becomes part of `a` where that is pending without ReLU and without an addition;
+/// `b` is then another such one, or an activation that an earlier layer has read. Otherwise it is a node of its own.
 ActivationId add(Graph& graph, ActivationId a, ActivationId b);
+
+struct RmsNormOptions {
+  float epsilon = 1e-5f;
+  bool trainable = true;
+};
+/// RMS norm over the last dimension; the weight starts at 1.
+ActivationId rms_norm(Graph& graph, ActivationId x, const std::string& name, const RmsNormOptions& options);
+/// The same of the new residual stream, x + residual, in one op. No other layer reads x or the residual.
+struct NormalizedStream {
+  ActivationId stream = graph::kNoActivation;
+  ActivationId y = graph::kNoActivation;
+};
+NormalizedStream add_rms_norm(Graph& graph, ActivationId x, ActivationId residual, const std::string& name,
+                              const RmsNormOptions& options);
 
 ActivationId max_pool(Graph& graph, ActivationId x, const std::string& name, int window, int stride, int padding);
 ActivationId global_average_pool(Graph& graph, ActivationId x, const std::string& name);

@@ -1,0 +1,133 @@
+#include "lockstep/ops/rms_norm.h"
+
+#include "layers/layers.h"
+#include "lockstep/error.h"
+
+namespace lockstep::layers {
+
+namespace {
+
+using namespace graph;  // NOLINT(google-build-using-namespace): a node speaks of little else
+
+class RmsNormNode final : public Node {
+ public:
+  /// Without a residual, `residual` and `stream` are kNoActivation.
+  RmsNormNode(std::string name, ActivationId x, ActivationId residual, ActivationId stream, ActivationId y,
+              ParameterId weight, float epsilon)
+      : Node(std::move(name), residual == kNoActivation ? std::vector{x} : std::vector{x, residual},
+             residual == kNoActivation ? std::vector{y} : std::vector{stream, y}),
+        in_(x),
+        residual_(residual),
+        stream_(stream),
+        out_(y),
+        weight_(weight),
+        epsilon_(epsilon) {}
+
+  void plan(Graph& graph, Backend& backend) override {
+    const auto& x = graph.activation(in_);
+    op_ = backend.make(RmsNormDescription{.rows = x.shape.n_elements() / x.shape.last(),
+                                          .width = x.shape.last(),
+                                          .dtype = x.dtype,
+                                          .residual = has_residual(),
+                                          .epsilon = epsilon_,
+                                          .inference = !graph.training()});
+    x_ = graph.data_of(in_, *this);
+    if (has_residual()) {
+      r_ = graph.data_of(residual_, *this);
+      s_ = graph.make_data(stream_, *this);
+    }
+    y_ = graph.make_data(out_, *this);
+  }
+
+  void plan_backward(Graph& graph) override {
+    dy_ = graph.gradient_of(out_, *this);
+    reads(Phase::backward, has_residual() ? s_ : x_);
+    if (!has_residual()) {
+      ds_ = graph.gradient_target(in_, *this);
+      return;
+    }
+    // x and the residual have the same gradient, and share its tensor. Neither may therefore be read by another layer,
+    // which would add to it.
+    auto &x = graph.activation(in_), &r = graph.activation(residual_);
+    for (const auto* a : {&x, &r})
+      require(a->n_readers == 1 || !a->needs_gradient, ErrorCode::internal,
+              "{}: another layer reads {} too: use add() and a norm without a residual", name(), a->name);
+    added_ = graph.activation(stream_).gradient;
+    reads(Phase::backward, added_);
+    if (!x.needs_gradient && !r.needs_gradient) return;
+    ds_ = {graph.memory().add("d " + graph.activation(stream_).name, x.size_bytes()), GradientMode::overwrite};
+    writes(Phase::backward, ds_.tensor);
+    if (x.needs_gradient) x.gradient = ds_.tensor;
+    if (r.needs_gradient) r.gradient = ds_.tensor;
+  }
+
+  void forward(const Run& run) override {
+    op_->forward({.x = run.tensor(x_),
+                  .residual = run.tensor(r_),
+                  .weight = weight_.values(run),
+                  .s = run.tensor(s_),
+                  .y = run.tensor(y_)},
+                 memory(run), run.stream);
+  }
+
+  void backward(const Run& run) override {
+    op_->backward({.dy = run.tensor(dy_),
+                   .s = run.tensor(has_residual() ? s_ : x_),
+                   .weight = weight_.values(run),
+                   .added = run.tensor(added_),
+                   .ds = run.tensor(ds_.tensor),
+                   .ds_mode = ds_.mode,
+                   .dweight = weight_.gradient(run),
+                   .dweight_mode = weight_.mode(run)},
+                  memory(run), run.stream);
+  }
+
+  const Op* op() const override { return op_.get(); }
+  std::vector<ParameterUse*> parameters() override { return {&weight_}; }
+
+ private:
+  bool has_residual() const { return residual_ != kNoActivation; }
+
+  ActivationId in_, residual_, stream_, out_;
+  ParameterUse weight_;
+  float epsilon_;
+  std::unique_ptr<RmsNorm> op_;
+  TensorId x_ = kNoTensor, r_ = kNoTensor, s_ = kNoTensor, y_ = kNoTensor, dy_ = kNoTensor, added_ = kNoTensor;
+  Graph::GradientTarget ds_;
+};
+
+ParameterId weight_of(Graph& graph, ActivationId x, const std::string& name, const RmsNormOptions& options) {
+  return graph.parameters().parameter({.name = name + ".weight",
+                                       .shape = {graph.activation(x).shape.last()},
+                                       .kind = ParameterKind::norm,
+                                       .initial = {.kind = Initializer::Kind::constant, .value = 1},
+                                       .trainable = options.trainable});
+}
+
+ActivationId output_like(Graph& graph, ActivationId x, const std::string& name) {
+  const auto shape = graph.activation(x).shape;
+  return graph.add_activation({.name = name, .shape = shape, .dtype = graph.activation(x).dtype});
+}
+
+}  // namespace
+
+ActivationId rms_norm(Graph& graph, ActivationId x, const std::string& name, const RmsNormOptions& options) {
+  const ParameterId weight = weight_of(graph, x, name, options);
+  const ActivationId y = output_like(graph, x, name);
+  graph.add_node<RmsNormNode>(name, x, kNoActivation, kNoActivation, y, weight, options.epsilon);
+  return y;
+}
+
+NormalizedStream add_rms_norm(Graph& graph, ActivationId x, ActivationId residual, const std::string& name,
+                              const RmsNormOptions& options) {
+  require(graph.activation(x).shape == graph.activation(residual).shape &&
+              graph.activation(x).dtype == graph.activation(residual).dtype,
+          ErrorCode::internal, "{}: {} and {} must have the same shape and type", name, graph.activation(x).name,
+          graph.activation(residual).name);
+  const ParameterId weight = weight_of(graph, x, name, options);
+  const ActivationId stream = output_like(graph, x, name + " stream"), y = output_like(graph, x, name);
+  graph.add_node<RmsNormNode>(name, x, residual, stream, y, weight, options.epsilon);
+  return {stream, y};
+}
+
+}  // namespace lockstep::layers

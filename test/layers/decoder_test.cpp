@@ -1,0 +1,168 @@
+// Graphs of the layers that a decoder is made of: linear, RMS norm, activation functions and addition, on
+// (batch, sequence, features), in fp32 and bf16.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lockstep/error.h"
+#include "test/graph/small_graph.h"
+#include "test/reference/backend.h"
+
+namespace lockstep::layers {
+namespace {
+
+using test::SmallGraph;
+
+constexpr std::int64_t kBatch = 2, kSequence = 5, kWidth = 16;
+const Shape kInput{kBatch, kSequence, kWidth};
+
+/// linear -> RMS norm -> silu -> linear.
+ActivationId simple(Graph& g, ActivationId x) {
+  x = linear(g, x, "up", {.out_features = 32, .bias = false});
+  x = activation(g, rms_norm(g, x, "norm", {}), ActivationFunction::silu);
+  return linear(g, x, "down", {.out_features = kWidth});
+}
+
+/// Two blocks on a residual stream, with the addition and the norm in one op, and all activation functions.
+ActivationId fused_residual(Graph& g, ActivationId x) {
+  ActivationId stream = linear(g, x, "embed", {.out_features = kWidth, .bias = false});
+  ActivationId y = rms_norm(g, stream, "norm0", {});
+  stream = add(g, stream, activation(g, linear(g, y, "a", {.out_features = kWidth}), ActivationFunction::gelu));
+  ActivationId z = linear(g, rms_norm(g, stream, "norm1", {}), "b", {.out_features = kWidth});
+  const NormalizedStream block =
+      add_rms_norm(g, relu(g, z), linear(g, x, "skip", {.out_features = kWidth}), "norm2", {});
+  const NormalizedStream last =
+      add_rms_norm(g, linear(g, block.y, "c", {.out_features = kWidth}), block.stream, "norm3", {});
+  return last.y;
+}
+
+/// The same sums by an op of their own.
+ActivationId residual_by_add(Graph& g, ActivationId x) {
+  ActivationId stream = linear(g, x, "embed", {.out_features = kWidth, .bias = false});
+  ActivationId y = rms_norm(g, stream, "norm0", {});
+  stream = add(g, stream, activation(g, linear(g, y, "a", {.out_features = kWidth}), ActivationFunction::gelu));
+  const ActivationId z = relu(g, linear(g, rms_norm(g, stream, "norm1", {}), "b", {.out_features = kWidth}));
+  stream = add(g, z, linear(g, x, "skip", {.out_features = kWidth}));
+  y = rms_norm(g, stream, "norm2", {});
+  stream = add(g, linear(g, y, "c", {.out_features = kWidth}), stream);
+  return rms_norm(g, stream, "norm3", {});
+}
+
+/// x + x, and an activation with several readers.
+ActivationId shared_inputs(Graph& g, ActivationId x) {
+  x = linear(g, x, "first", {.out_features = kWidth});
+  const ActivationId doubled = add(g, x, x);
+  const ActivationId gate = activation(g, x, ActivationFunction::silu);
+  return add(g, add(g, gate, doubled), linear(g, gate, "last", {.out_features = kWidth}));
+}
+
+struct Case {
+  const char* name;
+  ActivationId (*build)(Graph&, ActivationId);
+};
+
+class Decoder : public testing::TestWithParam<Case> {};
+
+/// Euclidean norm of a - b, over that of b.
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < b.size(); ++i) {
+    difference += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+    norm += double{b[i]} * b[i];
+  }
+  return std::sqrt(difference / norm);
+}
+
+// The loss is a sum of some hundred outputs of order 1 that are rounded to fp32, so it is exact to about 1e-6. With a
+// step of 1e-2 the difference is exact to 1e-4, and so is the central difference, up to the third derivative.
+TEST_P(Decoder, GradientsAgreeWithFiniteDifferences) {
+  const auto backend = reference::make_reference_backend();
+  SmallGraph graph(*backend, kInput, GetParam().build);
+  graph.run();
+  constexpr double kStep = 1e-2;
+  std::uint32_t stream = 200;
+  for (const graph::Parameter& p : graph.table().parameters()) {
+    const std::vector<float> values = graph.get(p.name), gradient = graph.gradient(p.name);
+    const std::vector<float> direction = test::random_normal(p.shape.n_elements(), stream++);
+    double length = 0, slope = 0;
+    for (const float d : direction) length += double{d} * d;
+    length = std::sqrt(length);
+    for (std::size_t i = 0; i < direction.size(); ++i) slope += gradient[i] * direction[i] / length;
+    const auto loss_at = [&](double step) {
+      std::vector<float> moved = values;
+      for (std::size_t i = 0; i < moved.size(); ++i) moved[i] += static_cast<float>(step * direction[i] / length);
+      graph.set(p.name, moved);
+      return graph.forward();
+    };
+    const double difference = (loss_at(kStep) - loss_at(-kStep)) / (2 * kStep);
+    graph.set(p.name, values);
+    EXPECT_NEAR(slope, difference, 2e-3 * std::max(1.0, std::abs(slope))) << p.name;
+    EXPECT_GT(std::ranges::max(gradient) - std::ranges::min(gradient), 0) << p.name;
+  }
+}
+
+TEST_P(Decoder, TheCpuAgreesWithTheReference) {
+  const auto reference = reference::make_reference_backend();
+  const auto cpu = make_backend({.device = "cpu", .threads = 1});
+  SmallGraph exact(*reference, kInput, GetParam().build), fp32(*cpu, kInput, GetParam().build);
+  SmallGraph bf16(*cpu, kInput, GetParam().build, DType::bf16);
+  exact.run();
+  fp32.run();
+  bf16.run();
+  EXPECT_LT(distance(fp32.output(), exact.output()), 1e-6);
+  // bf16 has 8 bits: each activation is rounded by 2^-9, and some ten follow each other.
+  EXPECT_LT(distance(bf16.output(), exact.output()), 0.02);
+  for (const graph::Parameter& p : exact.table().parameters()) {
+    EXPECT_LT(distance(fp32.gradient(p.name), exact.gradient(p.name)), 1e-5) << p.name;
+    EXPECT_LT(distance(bf16.gradient(p.name), exact.gradient(p.name)), 0.05) << p.name;
+  }
+}
+
+TEST_P(Decoder, RecomputingItGivesTheSameBits) {
+  const auto cpu = make_backend({.device = "cpu", .threads = 1});
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    SmallGraph kept(*cpu, kInput, GetParam().build, dtype);
+    SmallGraph recomputed(
+        *cpu, kInput,
+        [&](Graph& g, ActivationId x) {
+          const int first = g.n_nodes();
+          x = GetParam().build(g, x);
+          g.recompute(first, g.n_nodes() - 1);
+          return x;
+        },
+        dtype);
+    for (const GradientMode mode : {GradientMode::overwrite, GradientMode::accumulate}) {
+      EXPECT_EQ(kept.run(mode), recomputed.run(mode));
+      EXPECT_EQ(kept.gradient_arena(), recomputed.gradient_arena());
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Graphs, Decoder,
+                         testing::Values(Case{"Simple", simple}, Case{"FusedResidual", fused_residual},
+                                         Case{"ResidualByAdd", residual_by_add}, Case{"SharedInputs", shared_inputs}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(DecoderResidual, IsTheSameByOneOpOrByTwo) {
+  const auto reference = reference::make_reference_backend();
+  SmallGraph one(*reference, kInput, fused_residual), two(*reference, kInput, residual_by_add);
+  one.run();
+  two.run();
+  EXPECT_LT(distance(one.output(), two.output()), 1e-6);
+  for (const graph::Parameter& p : one.table().parameters())
+    EXPECT_LT(distance(one.gradient(p.name), two.gradient(p.name)), 1e-5) << p.name;
+}
+
+TEST(DecoderResidual, RejectsTwoReadersOfWhatAFusedNormAdds) {
+  const auto reference = reference::make_reference_backend();
+  const auto build = [](Graph& g, ActivationId x) {
+    x = linear(g, x, "a", {.out_features = kWidth});
+    const ActivationId z = linear(g, x, "b", {.out_features = kWidth});
+    return add(g, add_rms_norm(g, z, x, "norm", {}).y, z);
+  };
+  EXPECT_THROW(SmallGraph(*reference, kInput, build), Error);
+}
+
+}  // namespace
+}  // namespace lockstep::layers
