@@ -1,5 +1,5 @@
-// Captured graphs of the stand-in for a device: each launch runs their work in the order of the captured events. And what
-// CUDA refuses during capture.
+// Captured graphs of the stand-in for a device: each launch runs their work in the order of the captured events. And
+// what CUDA refuses during capture.
 #include "test/support/queued_streams.h"
 
 #include <gtest/gtest.h>
