@@ -16,7 +16,7 @@ done
 says() { refused 0 "$@"; }
 import() { "$lockstep" data import imagefolder "$work/in" "$work/set.h5" --force "$@"; }
 check "imports a folder" import
-check "  and says how it is stored" says 'of JPEG bytes .of several sizes' import
+check "  and says how it is stored" says 'of JPEG bytes .the images have several sizes' import
 check "  and verify is content" "$lockstep" data verify "$work/set.h5"
 tail -c +2 test/fuzz/corpus/jpeg/cut >"$work/in/dög/cut.jpg"
 echo text >"$work/in/dög/text.jpg"

@@ -50,7 +50,7 @@ described multiProcessorCount 0
 check "  of any kind" refused 2 'multiProcessorCount of a GPU is from 1' "$lockstep" plan "${net[@]}" --device "$work/odd.json"
 described deviceVer 20
 check "  that can be seen" refused 2 'deviceVer of a GPU is from' "$lockstep" plan "${net[@]}" --device "$work/odd.json"
-check "device=cpu is not planned for a GPU" refused 2 'says device=cpu' "$lockstep" plan "${net[@]}" device=cpu --device h200
+check "device=cpu is not planned for a GPU" refused 2 'has device=cpu' "$lockstep" plan "${net[@]}" device=cpu --device h200
 "$lockstep" plan "${net[@]}" precision=bf16 --device t4 >"$work/bf16" 2>&1
 check "bf16 on a T4 is refused" test $? = 2
 check "in a sentence" grep -q 'does not compute in bf16' "$work/bf16"

@@ -140,7 +140,7 @@ def check_jpeg_import(folder):
     lockstep("data", "verify", folder / "foreign.h5")
     with h5py.File(folder / "foreign.h5", "r+") as copy:
         copy["offsets"][1] = 10**9
-    assert "is no image" in lockstep("data", "info", folder / "foreign.h5", status=1)[1]
+    assert "'/images', which is not possible" in lockstep("data", "info", folder / "foreign.h5", status=1)[1]
 
 
 def write_by_h5py(path, user_block=0, label_chunks=None, **images_options):
@@ -179,14 +179,14 @@ def check_foreign(folder):
     write_by_h5py(path, chunks=(2, 2, 5, 3))
     assert "must hold whole images of (4, 5, 3)" in lockstep("data", "info", path, status=1)[1]
     write_by_h5py(path, label_chunks=(2,))
-    assert "'/labels' is stored in chunks; it is read in place, so it must be contiguous" in lockstep("data", "info", path, status=1)[1]
+    assert "'/labels' is stored in chunks; it is read in place and must be contiguous" in lockstep("data", "info", path, status=1)[1]
 
     write_by_h5py(folder / "other.h5")
     with h5py.File(path, "w") as file:
         file["images"] = h5py.ExternalLink("other.h5", "/images")
         file["labels"] = np.zeros(6, np.int32)
         file.attrs.update(format="lockstep-images", format_version=1)
-    assert "must lie in this file" in lockstep("data", "info", path, status=1)[1]
+    assert "must be in this file" in lockstep("data", "info", path, status=1)[1]
 
     with h5py.File(path, "w") as file:
         file["images"] = np.zeros(3)

@@ -65,32 +65,31 @@ Config config_of_test() {
   return config;
 }
 
+using MakeBackend = std::unique_ptr<Backend> (*)();
+std::unique_ptr<Backend> make_cpu() { return make_backend({.device = "cpu", .threads = 1}); }
+
 class Parameters : public testing::Test {
  protected:
-  std::unique_ptr<test::SmallRun> start(Backend& backend) {
-    communicators_.push_back(comm::make_communicator(config_.comm, *world_, backend));
+  /// On a backend of its own, since a run forbids further allocations.
+  std::unique_ptr<test::SmallRun> start(MakeBackend make) {
+    backends_.push_back(make());
+    communicators_.push_back(comm::make_communicator(config_.comm, *world_, *backends_.back()));
     const auto set = test::synthetic_set(config_);
     return std::make_unique<test::SmallRun>(
-        config_, backend, *communicators_.back(), set,
+        config_, *backends_.back(), *communicators_.back(), set,
         std::make_unique<OwnModel>(tasks::make_image_classification(config_, set, nullptr), config_.data.image_size));
   }
 
   Config config_ = config_of_test();
   std::unique_ptr<World> world_ = comm::single_world();
+  std::vector<std::unique_ptr<Backend>> backends_;
   std::vector<std::unique_ptr<Communicator>> communicators_;
 };
 
-std::vector<std::unique_ptr<Backend>> backends() {
-  std::vector<std::unique_ptr<Backend>> out;
-  out.push_back(reference::make_reference_backend());
-  out.push_back(make_backend({.device = "cpu", .threads = 1}));
-  return out;
-}
-
 TEST_F(Parameters, ThatAreTiedFrozenOrSplitAreTrainedAndResumed) {
-  for (const auto& backend : backends()) {
+  for (const MakeBackend make : {MakeBackend{reference::make_reference_backend}, MakeBackend{make_cpu}}) {
     const checkpoint::test::ScratchDirectory scratch;
-    const auto whole = start(*backend), interrupted = start(*backend);
+    const auto whole = start(make), interrupted = start(make);
     const std::vector<float> conv = test::ReplicaProbe::parameter(whole->replica(), "conv.weight");
     const std::vector<float> shared = test::ReplicaProbe::parameter(whole->replica(), "shared");
     EXPECT_TRUE(std::ranges::any_of(conv, [](float w) { return w != 0; }));
@@ -125,7 +124,7 @@ TEST_F(Parameters, ThatAreTiedFrozenOrSplitAreTrainedAndResumed) {
                                                "/statistics/bn.running_mean (16)",
                                                "/statistics/bn.running_var (16)"}));
 
-    const auto resumed = start(*backend);
+    const auto resumed = start(make);
     checkpoint::load(scratch.file("a.h5"), resumed->replica().targets());
     for (int step = 3; step < 5; ++step) resumed->step(step);
     EXPECT_EQ(resumed->all_weights(), whole->all_weights());
@@ -134,8 +133,7 @@ TEST_F(Parameters, ThatAreTiedFrozenOrSplitAreTrainedAndResumed) {
 }
 
 TEST_F(Parameters, ThatAreSplitAreExportedAndImportedAsTheirParts) {
-  const auto backend = make_backend({.device = "cpu", .threads = 1});
-  const auto run = start(*backend), other = start(*backend);
+  const auto run = start(make_cpu), other = start(make_cpu);
   for (int step = 0; step < 2; ++step) run->step(step);
   const std::vector<checkpoint::NamedTensor> tensors = run->replica().named_tensors(2);
   const auto find = [&](const char* name) {
@@ -153,8 +151,7 @@ TEST_F(Parameters, ThatAreSplitAreExportedAndImportedAsTheirParts) {
 }
 
 TEST_F(Parameters, ThatAreFrozenTakeNoGradientAndNoOptimizerState) {
-  const auto backend = make_backend({.device = "cpu", .threads = 1});
-  const auto run = start(*backend);
+  const auto run = start(make_cpu);
   const train::MemoryReport memory = run->plan().memory();
   const graph::ParameterTable& table = run->plan().parameters();
   EXPECT_EQ(memory.parameters, table.n_total() * sizeof(float));
