@@ -1,0 +1,68 @@
+#include "models/resnet_table.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "lockstep/error.h"
+
+namespace lockstep::models {
+namespace {
+
+/// The names and shapes that infer_resnet looks at.
+TensorShapes resnet(std::int64_t window, std::vector<int> blocks, bool bottleneck, std::int64_t width = 64) {
+  TensorShapes out{{"conv1.weight", {64, 3, window, window}}, {"fc.weight", {10, 4}}};
+  for (std::size_t stage = 0; stage < blocks.size(); ++stage)
+    for (int block = 0; block < blocks[stage]; ++block) {
+      const std::string name = fmt::format("layer{}.{}", stage + 1, block);
+      out[name + ".conv1.weight"] = {1, 1, 1, 1};
+      out[name + ".conv2.weight"] = {width, 64, 3, 3};
+      if (bottleneck) out[name + ".conv3.weight"] = {1, 1, 1, 1};
+    }
+  return out;
+}
+
+TEST(ResnetTable, TheModelIsInferredFromNamesAndShapes) {
+  const auto expect = [](const TensorShapes& tensors, int depth, const char* stem) {
+    const Config::Model model = infer_resnet(tensors, "f");
+    EXPECT_EQ(model.family, "resnet");
+    EXPECT_EQ(model.depth, depth);
+    EXPECT_EQ(model.stem, stem);
+    EXPECT_EQ(model.classes, 10);
+  };
+  expect(resnet(3, {2, 2, 2, 2}, false), 18, "cifar");
+  expect(resnet(7, {3, 4, 6, 3}, false), 34, "imagenet");
+  expect(resnet(7, {3, 4, 6, 3}, true), 50, "imagenet");
+}
+
+TEST(ResnetTable, WhatIsNotAResnetIsNamed) {
+  const auto message = [](const TensorShapes& tensors) -> std::string {
+    try {
+      infer_resnet(tensors, "f");
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::checkpoint_mismatch);
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(message({}).find("conv1.weight is missing"), std::string::npos);
+  EXPECT_NE(message(resnet(5, {2, 2, 2, 2}, false)).find("window"), std::string::npos);
+  EXPECT_NE(message(resnet(7, {3, 4, 23, 3}, true)).find("3, 4, 23, 3 bottleneck"), std::string::npos);
+  EXPECT_NE(message(resnet(7, {3, 4, 6, 3}, true, 128)).find("(128, 64, 3, 3)"), std::string::npos);
+  TensorShapes headless = resnet(3, {2, 2, 2, 2}, false);
+  headless.erase("fc.weight");
+  EXPECT_NE(message(headless).find("fc.weight is missing"), std::string::npos);
+}
+
+TEST(ResnetTable, AnUnknownDepthNamesTheKnownOnes) {
+  EXPECT_EQ(resnet_depth(50).blocks[2], 6);
+  try {
+    resnet_depth(101);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("18, 34, 50"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::models
