@@ -122,7 +122,8 @@ void add_pool(const std::string& name, Pool2dDescription d, bool in_network = fa
 void add_loss(std::int64_t classes) {
   struct Planned {
     explicit Planned(std::int64_t classes)
-        : op(backend().make(SoftmaxCrossEntropyDescription{.rows = kBatch, .classes = classes, .label_smoothing = 0.1f, .dtype = dtype()})),
+        : op(backend().make(SoftmaxCrossEntropyDescription{
+              .rows = kBatch, .classes = classes, .label_smoothing = 0.1f, .dtype = dtype()})),
           memory(arguments.memory_of(*op)) {
       const void* logits = arguments.tensor(kBatch * classes);
       const auto* labels = arguments.make<std::int32_t>(kBatch);

@@ -23,7 +23,8 @@ class ExchangeSum {
     ready_ = backend_->make_event();
     done_ = at.communicator->make_event();
   }
-  /// The sum over ranks of `local` (n doubles), in exchange memory. Work that is queued on the stream later may read it.
+  /// The sum over ranks of `local` (n doubles), in exchange memory. Work that is queued on the stream later may read
+  /// it.
   const double* sum(const Run& run, const double* local) {
     auto* slot = reinterpret_cast<double*>(run.at.exchange + offset_);
     backend_->copy_to_device(slot, local, n_ * sizeof(double), run.stream);

@@ -31,8 +31,8 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
                                                 .max_norm = static_cast<float>(plan.config().train.clip_norm),
                                                 .loss_scaling = plan.loss_scaling().value_or(LossScaling{})});
   const std::size_t n_statistics = table.n_gradients() - table.n_trainable();
-  moving_average_ = backend.make(
-      MovingAverageDescription{.n_elements = n_statistics, .momentum = plan.task().statistics_momentum()});
+  moving_average_ =
+      backend.make(MovingAverageDescription{.n_elements = n_statistics, .momentum = plan.task().statistics_momentum()});
   hash_ = backend.make(HashDescription{.size_bytes = memory.parameters});
   workspace_ =
       backend.allocate(std::max({memory.workspace, optimizer_->needs().forward_workspace_bytes,

@@ -204,7 +204,8 @@ TEST(SoftmaxCrossEntropy, WithClipNormItIsTheGradientOfTheMeanLoss) {
       const Inputs in(c);
       const Outputs out = run(*backend, describe(c), in, GradientMode::overwrite);
       Device device(*backend);
-      const auto clip_norm = backend->make(ClipNormDescription{.segments = {{.begin = 0, .n_elements = out.dlogits.size()}}});
+      const auto clip_norm =
+          backend->make(ClipNormDescription{.segments = {{.begin = 0, .n_elements = out.dlogits.size()}}});
       StepScalars scalars;
       scalars.nominal_count = 48;
       ClipNorm::Apply args;

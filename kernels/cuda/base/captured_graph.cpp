@@ -5,7 +5,8 @@
 namespace lockstep::cuda {
 
 bool CudaGraph::begin(Stream& stream) {
-  require(!is_capturing_, ErrorCode::internal, "a graph was begun again while it was captured: an error ended the capture");
+  require(!is_capturing_, ErrorCode::internal,
+          "a graph was begun again while it was captured: an error ended the capture");
   if (graph_) {
     LOCKSTEP_CUDA_CHECK(cudaGraphLaunch(graph_.get(), native(stream)));
     return false;
