@@ -1,5 +1,6 @@
 // The CUDA backend's passes of a pending normalisation, each by itself and compiled for the host: against sums in
 // double, for every element type, for channel counts that fill no pack, and for memory that is not aligned to one.
+// timeout: 240
 #ifdef LOCKSTEP_CUDA
 #define cuda cuda_on_host
 #include "kernels/cuda/normalization.h"
