@@ -3,6 +3,9 @@ VERSION := 0.1.0
 
 MODE    ?= release
 BUILD   ?= $(if $(filter release,$(MODE)),build,build-$(MODE))
+# OUT holds what is linked: the program, the tests, and the objects of CUDA kernels. Everything else is in BUILD, which the
+# program for all architectures and the tests share. Defined here because the rule for `all` below expands it at once.
+OUT     ?= $(BUILD)
 JOBS    ?= $(shell nproc 2>/dev/null || echo 1)
 PREFIX  ?= /usr/local
 DESTDIR ?=
@@ -72,9 +75,7 @@ GTEST_LIBS   := $(call libraries,$(GTEST_HOME),gtest_main,-lgtest_main -lgtest)
 BENCHMARK_CFLAGS := $(call headers,$(BENCHMARK_HOME),benchmark)
 BENCHMARK_LIBS   := $(call libraries,$(BENCHMARK_HOME),benchmark,-lbenchmark)
 
-# OUT holds what is linked: the program, the tests, and the objects of CUDA kernels. Everything else is in BUILD, so that tests,
-# whose kernels are compiled for one architecture only (TEST_CUDA_ARCH, in TEST_OUT), share it with the program for all of them.
-OUT            ?= $(BUILD)
+# The kernels of tests are compiled for one architecture only. TEST_OUT is the OUT of tests.
 TEST_CUDA_ARCH ?= $(or $(filter 90,$(CUDA_ARCH)),$(lastword $(CUDA_ARCH)))
 ifeq ($(TEST_CUDA_ARCH),all)
 override TEST_CUDA_ARCH := $(CUDA_ARCH)
