@@ -1,5 +1,4 @@
 // save(): runs the phases of a Saver one after the other. The ranks exchange their results through the World.
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -18,11 +17,8 @@ std::vector<float> read_canonical(const TensorSource& source) {
 }
 
 void save(const std::string& path, const std::vector<TensorSource>& tensors, const StateJson& state, World& world) {
-  const auto on_all_ranks = [&](const std::function<std::string()>& phase) {
-    return all_agree([&](const std::string& mine) { return world.all_gather(mine); }, name_in_messages(world), phase);
-  };
   std::optional<Saver> saver;
-  on_all_ranks([&] {
+  all_agree(world, [&] {
     saver.emplace(path, tensors, world.rank(), world.size());
     return "";
   });
@@ -34,7 +30,7 @@ void save(const std::string& path, const std::vector<TensorSource>& tensors, con
   try {
     std::vector<std::string> results;
     for (int phase = 0; phase < Saver::kPhases; ++phase)
-      results = on_all_ranks([&] { return saver->run_phase(phase, results, state, read); });
+      results = all_agree(world, [&] { return saver->run_phase(phase, results, state, read); });
   } catch (...) {
     if (world.rank() == 0) saver->discard();
     throw;

@@ -134,6 +134,16 @@ struct Reader::State {
            found.n_elements, type_name(found.type.get()));
   }
 
+  template <typename T>
+  T whole_number(const std::string& name, const std::string& object, hid_t memory_type) const {
+    const Attribute attribute = open_attribute(name, object);
+    expect_type(H5Tget_class(attribute.type.get()) == H5T_INTEGER && attribute.n_elements == 1, name,
+                "one whole number", attribute);
+    T value = 0;
+    read_attribute(attribute, memory_type, &value, name);
+    return value;
+  }
+
   void read_attribute(const Attribute& attribute, hid_t memory_type, void* out, const std::string& name) const {
     check_status(H5Aread(attribute.id.get(), memory_type, out), fmt::format("reading the attribute '{}'", name));
   }
@@ -318,21 +328,11 @@ std::string Reader::text(const std::string& name, const std::string& object) con
 }
 
 std::int64_t Reader::integer(const std::string& name, const std::string& object) const {
-  const auto attribute = state_->open_attribute(name, object);
-  state_->expect_type(H5Tget_class(attribute.type.get()) == H5T_INTEGER && attribute.n_elements == 1, name,
-                      "one whole number", attribute);
-  std::int64_t value = 0;
-  state_->read_attribute(attribute, H5T_NATIVE_INT64, &value, name);
-  return value;
+  return state_->whole_number<std::int64_t>(name, object, H5T_NATIVE_INT64);
 }
 
 std::uint64_t Reader::unsigned_integer(const std::string& name, const std::string& object) const {
-  const auto attribute = state_->open_attribute(name, object);
-  state_->expect_type(H5Tget_class(attribute.type.get()) == H5T_INTEGER && attribute.n_elements == 1, name,
-                      "one whole number", attribute);
-  std::uint64_t value = 0;
-  state_->read_attribute(attribute, H5T_NATIVE_UINT64, &value, name);
-  return value;
+  return state_->whole_number<std::uint64_t>(name, object, H5T_NATIVE_UINT64);
 }
 
 std::vector<float> Reader::floats(const std::string& name, const std::string& object) const {

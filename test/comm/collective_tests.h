@@ -44,6 +44,28 @@ inline bool same_on_all_ranks(const void* data, std::size_t size_bytes) {
   return std::all_of(all.begin(), all.end(), [&](const std::string& other) { return other == all[0]; });
 }
 
+/// An all-reduce of fp32 has the bits of comm::sum in this order. Collective over test_world.
+inline void test_ordered_sum(Communicator& communicator, const SumOrder& order, std::size_t n, const Event& ready) {
+  const auto memory = communicator.allocate(n * sizeof(float), "test");
+  float* data = static_cast<float*>(memory->data());
+  for (std::size_t i = 0; i < n; ++i) data[i] = static_cast<float>(value(communicator.rank(), i));
+  const auto done = communicator.make_event();
+  communicator.all_reduce_async({data, n, DType::fp32}, ready, *done, "in tree order");
+  done->synchronize();
+
+  const auto size = static_cast<std::size_t>(communicator.size());
+  std::vector<std::vector<float>> values(size, std::vector<float>(n));
+  std::vector<const std::byte*> sources;
+  for (std::size_t r = 0; r < size; ++r) {
+    for (std::size_t i = 0; i < n; ++i) values[r][i] = static_cast<float>(value(static_cast<int>(r), i));
+    sources.push_back(reinterpret_cast<const std::byte*>(values[r].data()));
+  }
+  std::vector<float> expected(n);
+  sum(sources, std::vector{reinterpret_cast<std::byte*>(expected.data())}, n, DType::fp32, order);
+  EXPECT_EQ(std::memcmp(expected.data(), data, n * sizeof(float)), 0);
+  test_world->barrier();
+}
+
 template <typename T>
 void test_sums(Communicator& communicator, DType dtype) {
   const int rank = communicator.rank();

@@ -52,24 +52,7 @@ TEST(Nccl, SumsInGivenTreeOrder) {
   for (const SumOrder& order : {tree_order(size), sequential_order(size)}) {
     const auto c = communicator(order);
     EXPECT_TRUE(c->describe().ends_with(", fixed tree order"));
-    constexpr std::size_t kElements = 4'300'001;
-    const auto memory = c->allocate(kElements * sizeof(float), "test");
-    float* data = static_cast<float*>(memory->data());
-    for (std::size_t i = 0; i < kElements; ++i) data[i] = static_cast<float>(value(c->rank(), i));
-    const auto done = c->make_event();
-    c->all_reduce_async({data, kElements, DType::fp32}, ready_event(), *done, "in tree order");
-    done->synchronize();
-    std::vector<std::vector<float>> values(static_cast<std::size_t>(size), std::vector<float>(kElements));
-    std::vector<const std::byte*> sources;
-    for (int r = 0; r < size; ++r) {
-      std::vector<float>& of_rank = values[static_cast<std::size_t>(r)];
-      for (std::size_t i = 0; i < kElements; ++i) of_rank[i] = static_cast<float>(value(r, i));
-      sources.push_back(reinterpret_cast<const std::byte*>(of_rank.data()));
-    }
-    std::vector<float> expected(kElements);
-    sum(sources, std::vector{reinterpret_cast<std::byte*>(expected.data())}, kElements, DType::fp32, order);
-    EXPECT_EQ(std::memcmp(expected.data(), data, kElements * sizeof(float)), 0);
-    test_world->barrier();
+    test_ordered_sum(*c, order, 4'300'001, ready_event());
   }
 }
 
