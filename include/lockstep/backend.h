@@ -66,8 +66,8 @@ class Backend {
 
   /// `purpose` names the arena in messages. Throws out_of_memory, or internal after freeze().
   virtual std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) = 0;
-  /// Of the host, at any time, for what is copied to the device and back while both go on (pinned, where there is such
-  /// a thing).
+  /// Of the host, at any time, for what is copied to the device and back while both continue (pinned, where there is
+  /// such a thing).
   virtual std::unique_ptr<Memory> allocate_host(std::size_t size_bytes, const std::string& purpose) = 0;
   /// Makes host memory of others such memory for as long as the result lives; null where there is no difference.
   virtual std::unique_ptr<Memory> pin_host(void* /*h_data*/, std::size_t /*size_bytes*/) { return nullptr; }

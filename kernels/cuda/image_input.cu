@@ -51,7 +51,7 @@ __device__ inline Placement draw(const Images& images, std::uint32_t sample, std
 }
 
 /// Block (x, y): packs x, x + blocks, ... of images y, y + blocks_y, ... A pack is kWidth values of an image, which may
-/// go on in the next row.
+/// continue in the next row.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads) normalize(const __grid_constant__ Images images, ImageInput::Forward args) {
   const int image_elements = images.height * images.width * images.channels;

@@ -46,7 +46,7 @@ class StagedCommunicator::Worker {
     changed_.notify_all();
   }
 
-  /// Returns false if requests are left, which happens when an exception ends the step. The thread then goes on with
+  /// Returns false if requests are left, which happens when an exception ends the step. The thread then continues with
   /// them until the process ends.
   bool stop() {
     const std::lock_guard lock(mutex_);

@@ -48,7 +48,7 @@ std::string memory_text(const MemoryReport& m) {
   line("peers' gradients", m.mapped_peers, "mapped, of the other ranks on the node");
   line("batches going up", m.uploads, "");
   line("batches ahead", m.loader, "of the host");
-  line("checkpoint", m.checkpoint, "of the host: the copy that is written while training goes on");
+  line("checkpoint", m.checkpoint, "of the host: the copy that is written while training continues");
   line("in all", m.total(), "");
   return text;
 }

@@ -1,8 +1,8 @@
-// When checkpoints are due, what they hold, and the one that is being written while training goes on.
+// When checkpoints are due, what they hold, and the one that is being written while training continues.
 //
 // A save copies this rank's part, and a thread writes the copy (checkpoint/background_saver.h). Ranks agree on the
-// phases of the thread by the flags of each step. A save that fails is reported at once, and training goes on until the
-// next one is due. If the last save of a run has failed, finish() throws.
+// phases of the thread by the flags of each step. A save that fails is reported at once, and training continues until
+// the next one is due. If the last save of a run has failed, finish() throws.
 #pragma once
 
 #include <optional>

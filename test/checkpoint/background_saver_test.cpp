@@ -14,7 +14,7 @@ TEST(BackgroundSaver, WritesTheCopyAndTheSameFileAsSave) {
   save_alone(scratch.file("expected.h5"), small_model(true), small_state());
   const auto errors = on_ranks(3, [&](World& world) {
     auto tensors = small_model(true);
-    bool is_spoilt = false;  // the training goes on after the copy
+    bool is_spoilt = false;  // the training continues after the copy
     for (TensorSource& tensor : tensors)
       tensor.read = [&, read = tensor.read](std::span<float> out) {
         if (is_spoilt)
@@ -27,7 +27,7 @@ TEST(BackgroundSaver, WritesTheCopyAndTheSameFileAsSave) {
     saver.start(scratch.file("a.h5"), small_state(), {});
     is_spoilt = true;
     EXPECT_TRUE(saver.is_running());
-    // As a training does: it goes on until the flags say that all ranks are done.
+    // As a training does: it continues until the flags say that all ranks are done.
     int n_advances = 0;
     while (saver.is_running()) {
       if (world.any(!saver.phase_is_done())) continue;

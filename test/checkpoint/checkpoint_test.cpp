@@ -150,7 +150,7 @@ TEST(Save, AFullDiskIsToldAndTheFileBeforeStays) {
   EXPECT_EQ(n_failed, 3u);
   std::signal(SIGXFSZ, old_handler);
 
-  save_alone(path, small_model(), small_state(1201));  // the program goes on, and tries again
+  save_alone(path, small_model(), small_state(1201));  // the program continues, and tries again
   EXPECT_EQ(verify(path).step, 1201);
 }
 

@@ -51,10 +51,10 @@ check "  latest" is "$(readlink "$work/named/checkpoints/latest")" "$name-3.h5"
 check "  best" test -s "$work/named/checkpoints/best"
 
 # Later in the alphabet is not newer: epoch 9 is not newer than epoch 10, nor is any other name.
-check "goes on to epoch 10" train 1 "${named[@]}" train.epochs=10
+check "resumes to epoch 10" train 1 "${named[@]}" train.epochs=10
 check "  from the newest" grep -q "resumed from .*/$name-3.h5 (step 6)" "$work/named/log.txt"
 cp "$work/named/checkpoints/$name-4.h5" "$work/named/checkpoints/zzz.h5"
-check "goes on to epoch 12, keeping little" train 2 "${named[@]}" train.epochs=12 checkpoint.keep=2 checkpoint.keep_every=8
+check "resumes to epoch 12, keeping little" train 2 "${named[@]}" train.epochs=12 checkpoint.keep=2 checkpoint.keep_every=8
 check "  from the greatest step, whatever the names" grep -q "resumed from .*/$name-10.h5 (step 20)" "$work/named/log.txt"
 best=$(readlink "$work/named/checkpoints/best")
 kept=$(printf '%s\n' "$name-11.h5" "$name-12.h5" "$name-4.h5" "$name-8.h5" zzz.h5 "$best" | sort -u)

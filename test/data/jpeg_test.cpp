@@ -1,4 +1,4 @@
-// The JPEG decoder: every kind of image becomes RGB, every damaged one is told, and the decoder goes on after it.
+// The JPEG decoder: every kind of image becomes RGB, every damaged one is told, and the decoder continues after it.
 #include "data/jpeg.h"
 
 #include <gtest/gtest.h>

@@ -52,9 +52,9 @@ check "without any good checkpoint, the run is rejected" run 1 1 run.name=damage
 says "  with the remedy" '\-\-fresh'
 check "another model is rejected" run 1 1 run.name=other model.classes=7 checkpoint.resume_from="$(step damaged 8)"
 
-# One rank cannot write. Training goes on, and the next checkpoint is tried.
+# One rank cannot write. Training continues, and the next checkpoint is tried.
 with FAULT_CALLS=pwrite FAULT_ERROR=ENOSPC FAULT_RANK=1
-check "a full disk on one rank: training goes on" run 0 2 run.name=full train.max_steps=4
+check "a full disk on one rank: training continues" run 0 2 run.name=full train.max_steps=4
 without
 says "  it is reported immediately, with the rank" 'checkpoint of step 2 was not written: rank 1 on .*No space left on device; the last good one is none yet'
 check "  the next checkpoint is written" "$lockstep" checkpoint verify "$(step full 4)"
@@ -76,7 +76,7 @@ check "the same command resumes" run 0 2 run.name=full train.max_steps=6
 says "  from the last good one" 'resumed from .*step-00000004.h5'
 
 with FAULT_CALLS=pwrite FAULT_ERROR=REMOVE FAULT_RANK=0 FAULT_PATH="$work/gone/checkpoints"
-check "the directory is removed while saving: training goes on" run 0 2 run.name=gone train.max_steps=4
+check "the directory is removed while saving: training continues" run 0 2 run.name=gone train.max_steps=4
 without
 says "  it is reported immediately" 'checkpoint of step 2 was not written: .*No such file or directory'
 check "  the next checkpoint is written" "$lockstep" checkpoint verify "$(step gone 4)"

@@ -29,7 +29,7 @@ double CudaEvent::seconds_since(const Event& earlier) const {
 }
 
 // Recorded last for a graph, an event is a place in that graph and no point of a stream. Nothing of it is pending, so
-// whoever asks may go on; but the host cannot wait for it, and would read what is not there yet.
+// whoever asks may continue; but the host cannot wait for it, and would read what is not there yet.
 bool CudaEvent::is_done() const {
   const cudaError_t status = cudaEventQuery(event_.get());
   if (status != cudaSuccess) (void)cudaGetLastError();  // it is told here, not by the next launch

@@ -135,7 +135,7 @@ class Block {
     } while (release_exchange(first));
   }
 
-  /// Lets a warp go on whose exchange is complete; false when none of its threads waits in one. As on a device, a
+  /// Lets a warp continue whose exchange is complete; false when none of its threads waits in one. As on a device, a
   /// thread that has ended must not be missing in an exchange that reads from it.
   bool release_exchange(unsigned first) {
     const std::span warp(&fibers_[first], kWarp);

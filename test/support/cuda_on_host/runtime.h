@@ -1,6 +1,6 @@
 // CUDA's words for a host compiler: a kernel becomes a function that run_grid() calls once for each thread of a grid,
-// each in a fiber of its own. Fibers are switched at __syncthreads() and at warp shuffles. A warp goes on until a
-// barrier stops it; then comes the next one. In which order warps and their lanes go on from there is shuffled, and
+// each in a fiber of its own. Fibers are switched at __syncthreads() and at warp shuffles. A warp continues until a
+// barrier stops it; then comes the next one. In which order warps and their lanes continue from there is shuffled, and
 // another at each launch (LOCKSTEP_CUDA_ON_HOST_SEED), so that a missing barrier shows as a wrong result, be it that
 // another warp has not written yet or that it writes again too early (test/kernels/cuda_on_host_test.cpp). Blocks run
 // one after another. A barrier that a live thread never reaches ends the program with a sentence. Types and host
