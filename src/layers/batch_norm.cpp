@@ -43,7 +43,7 @@ class BatchNormNode final : public Node {
     norm_->mean_inverse_stddev = memory.add(name() + " mean, 1/stddev", 2 * c * sizeof(float));
     writes(Phase::forward, norm_->mean_inverse_stddev);
     reads(Phase::forward, norm_->statistics);
-    weight_ = 1.0f / static_cast<float>(options_.micro_batches);
+    weight_ = 1.0f / static_cast<float>(options_.n_micro_batches);
     if (synchronize_) {
       forward_sum_.plan(graph, backend, name() + " statistics", 2 * c);
       backward_sum_.plan(graph, backend, name() + " gradient sums", 2 * c);

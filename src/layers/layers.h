@@ -38,7 +38,7 @@ struct BatchNormOptions {
   float epsilon = 1e-5f;
   bool synchronize = false;       // batch statistics are those of all ranks' micro-batches of one number
   std::int64_t global_batch = 0;  // synchronize: samples of those micro-batches together
-  int micro_batches = 1;          // of all ranks in a step: running statistics are updated from the mean over them
+  int n_micro_batches = 1;        // of all ranks in a step: running statistics are updated from the mean over them
   double gamma = 1;               // initial scale
   bool trainable = true;
 };

@@ -52,7 +52,7 @@ struct Wiring {
   std::map<std::string, graph::TensorId> fields;
   std::size_t sums_offset = 0;    // bytes: where in exchange memory the loss writes its LossSums
   std::int64_t global_batch = 0;  // samples of all ranks in the micro-batch
-  int micro_batches = 1;          // of all ranks in a step
+  int n_micro_batches = 1;        // of all ranks in a step
 };
 
 class Task {

@@ -107,7 +107,7 @@ PlannedGraph StepPlan::build(graph::Mode mode, std::int64_t batch, std::int64_t 
   PlannedGraph planned;
   planned.graph = std::make_unique<graph::Graph>(options, table_);
   graph::Graph& graph = *planned.graph;
-  tasks::Wiring wiring{.fields = {}, .global_batch = global, .micro_batches = batch_.micro_batches_of_all()};
+  tasks::Wiring wiring{.fields = {}, .global_batch = global, .n_micro_batches = batch_.micro_batches_of_all()};
   for (const data::Field& field : fields_) {
     const std::size_t size_bytes = static_cast<std::size_t>(batch) * field.size_bytes();
     planned.fields.push_back(graph.memory().add(field.name, size_bytes, /*persistent=*/true));

@@ -130,7 +130,7 @@ class ImageClassification final : public Task {
                                                      {.epsilon = static_cast<float>(config_.batch_norm.epsilon),
                                                       .synchronize = config_.batch_norm.synchronize,
                                                       .global_batch = wiring.global_batch,
-                                                      .micro_batches = wiring.micro_batches});
+                                                      .n_micro_batches = wiring.n_micro_batches});
     layers::cross_entropy(graph, logits, wiring.fields.at(data::kLabelField),
                           static_cast<float>(config_.train.label_smoothing), wiring.sums_offset);
   }
