@@ -20,7 +20,7 @@
 
 namespace lockstep {
 
-/// One allocation of a backend, 64-byte aligned, zero-filled, given back on destruction.
+/// One allocation of a backend: 64-byte aligned, zero-filled, freed on destruction.
 class Memory {
  public:
   virtual ~Memory() = default;
@@ -32,14 +32,14 @@ struct DeviceInfo {
   std::string name;                    // "AMD EPYC 9554, 2 threads, AVX-512"
   std::size_t memory_bytes = 0;        // that a rank may use
   std::vector<std::string> libraries;  // "oneDNN 3.2.0"
-  std::string uuid{};                  // of a device; ranks with the same one share it. Empty: the processor's cores
+  std::string uuid{};                  // of a device; ranks with the same uuid share it. Empty: the processor
   std::string pci_bus{};               // of a device, "0000:18:00.0"
 };
 
 /// Where allocate()'s memory is: the host's, which ranks of a node can map and sum by themselves, or a device's.
 enum class MemorySpace : std::uint8_t { host, device };
 
-/// What a device's driver tells of it, all its users together; empty where it does not.
+/// The use of a device by all its processes, as its driver reports it. Empty where the driver does not report it.
 struct DeviceUsage {
   std::optional<std::size_t> memory_bytes;
   std::optional<double> utilisation;  // part of the last second or so in which it computed, 0 to 1
@@ -47,7 +47,7 @@ struct DeviceUsage {
   std::optional<int> index{};  // its number on the node, as nvidia-smi counts
 };
 
-/// How far a stream is; in allocate_host() memory, zero at first (Backend::count).
+/// How far a stream has come, in allocate_host() memory, zero at first (Backend::count).
 struct StreamProgress {
   std::uint64_t count = 0, what = 0;
 };
@@ -59,17 +59,17 @@ class Backend {
   virtual DeviceInfo device() const = 0;
   virtual MemorySpace memory_space() const { return MemorySpace::host; }
   virtual DeviceUsage usage() { return {}; }
-  /// Of another rank's device on this node, by DeviceInfo::pci_bus; from any thread.
+  /// The use of another rank's device on this node, by DeviceInfo::pci_bus. From any thread.
   virtual DeviceUsage usage_of(const std::string& /*pci_bus*/) { return {}; }
-  /// A further thread that calls this backend, its streams or events does this first (it chooses the device).
+  /// Every further thread that uses this backend, its streams or events calls this first. It selects the device.
   virtual void enter_thread() {}
 
   /// `purpose` names the arena in messages. Throws out_of_memory, or internal after freeze().
   virtual std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) = 0;
-  /// Of the host, at any time, for what is copied to the device and back while both continue (pinned, where there is
-  /// such a thing).
+  /// Host memory for copies to and from the device that run concurrently with other work: pinned, where the device
+  /// distinguishes pinned memory. May be called at any time.
   virtual std::unique_ptr<Memory> allocate_host(std::size_t size_bytes, const std::string& purpose) = 0;
-  /// Makes host memory of others such memory for as long as the result lives; null where there is no difference.
+  /// Pins host memory that was allocated elsewhere, for as long as the result lives; null where nothing needs pinning.
   virtual std::unique_ptr<Memory> pin_host(void* /*h_data*/, std::size_t /*size_bytes*/) { return nullptr; }
   /// After freeze() an allocation is a bug and throws; unfreeze() allows allocations again, to plan another step.
   virtual void freeze() = 0;
@@ -79,14 +79,14 @@ class Backend {
   std::unique_ptr<Stream> make_stream() { return make_stream(StreamPriority::normal); }
   virtual std::unique_ptr<Event> make_event() = 0;
   virtual std::unique_ptr<CapturedGraph> make_captured_graph() = 0;
-  /// One for Event::seconds_since, which costs a little more.
+  /// An event for Event::seconds_since, which costs a little more.
   virtual std::unique_ptr<Event> make_timing_event() { return make_event(); }
   /// Between any two places of host and device memory (unified addressing): uploads, and copies inside the device.
   virtual void copy_to_device(void* d_target, const void* h_source, std::size_t size_bytes, Stream& stream) = 0;
   virtual void copy_to_host(void* h_target, const void* d_source, std::size_t size_bytes, Stream& stream) = 0;
   virtual void fill_zero(void* d_target, std::size_t size_bytes, Stream& stream) = 0;
-  /// When `stream` comes here: `what` is written, then one is added to the count. For the watchdog, also of steps that
-  /// are recorded once and repeated.
+  /// When `stream` reaches this point, `what` is written and then the count is increased by one. The watchdog reads
+  /// both, also while a captured graph runs.
   virtual void count(StreamProgress* h_progress, std::uint64_t what, Stream& /*stream*/) {
     std::atomic_ref(h_progress->what).store(what);
     std::atomic_ref(h_progress->count).fetch_add(1);
@@ -94,7 +94,7 @@ class Backend {
 
   /// The layout in which an activation of this shape is fastest inside a graph.
   virtual Layout activation_layout(const Shape& shape, DType dtype) const = 0;
-  /// Throws not_supported where the device cannot compute in it. What a user should hear of it; empty: nothing.
+  /// Throws not_supported where the device cannot compute in it. Otherwise returns a warning for the user, or nothing.
   virtual std::string check_precision(Precision precision) const = 0;
 
   /// Plans the op of a description: make(Conv2dDescription{...}) checks the description, chooses an algorithm and
@@ -112,9 +112,9 @@ class Backend {
 struct BackendOptions {
   std::string device = "auto";  // auto | cpu | cuda
   int threads = 0;     // cpu: threads of this rank; 0: the cores this process may use, shared by the node's ranks
-  int local_rank = 0;  // this rank's number on its node, and how many share the node
+  int local_rank = 0;  // this rank's number on its node, and the number of ranks there
   int local_size = 1;
-  std::shared_ptr<Algorithms> algorithms = nullptr;  // null: fixed ones
+  std::shared_ptr<Algorithms> algorithms = nullptr;  // null: fixed algorithms
   bool records_steps = true;                         // cuda: repeated parts of a step are captured as CUDA graphs
 };
 std::unique_ptr<Backend> make_backend(const BackendOptions& options);

@@ -1,5 +1,4 @@
-// Element types. Compute precision and storage type are one enum: a tensor says
-// what its bytes are, a configuration says which of these the step computes in.
+// The types of elements in memory, and the precisions that a step can compute in.
 #pragma once
 
 #include <cstddef>
@@ -45,10 +44,10 @@ constexpr std::string_view name(DType type) {
   return "?";
 }
 
-/// What a step computes in. tf32 is fp32 in memory, rounded inside the multiply.
+/// The precision that a step computes in. tf32 is fp32 in memory and rounded inside the multiplication.
 enum class Precision : std::uint8_t { fp32, tf32, bf16, fp16 };
 
-/// Of activations and of weights in compute; masters, statistics and reductions are fp32 or wider.
+/// The type of activations and of weights in the computation. Masters, statistics and reductions are fp32 or wider.
 constexpr DType storage_type(Precision precision) {
   switch (precision) {
     case Precision::fp32:

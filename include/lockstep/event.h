@@ -1,5 +1,5 @@
-// Streams and events: the order between work that runs beside each other.
-// A backend without streams of its own (cpu) runs work at once, in the caller's thread.
+// Streams and events: the order between pieces of work that run concurrently.
+// A backend without streams of its own (cpu) runs work immediately, in the caller's thread.
 #pragma once
 
 #include <atomic>
@@ -13,18 +13,18 @@ namespace lockstep {
 
 class Stream;
 
-/// A point in the work of a stream or of the communicator. Begins as "done".
+/// A point in the work of a stream or of the communicator. A new event is done.
 class Event {
  public:
   virtual ~Event() = default;
-  /// Marks the point that `stream` has reached; is_done() when all before it ran.
+  /// Marks the point that `stream` has reached. The event is done when all work before that point has run.
   virtual void record(Stream& stream) = 0;
   virtual bool is_done() const = 0;
   /// Blocks the calling thread, without spinning, until done.
   virtual void synchronize() const = 0;
-  /// Of Backend::make_timing_event(), both done: what lies between the moments at which they were reached.
+  /// The seconds between the moments at which both were reached. Both are from Backend::make_timing_event(), and done.
   virtual double seconds_since(const Event& earlier) const = 0;
-  /// The library's own handle, for those that share it (cudaEvent_t); null: an event of the host's.
+  /// The library's own handle (cudaEvent_t); null for an event of the host.
   virtual void* native() const { return nullptr; }
 };
 
@@ -36,19 +36,19 @@ class HostQueue {
   virtual void enqueue(std::string_view what, std::function<void(Stream&)> work) = 0;
 };
 
-/// Work of a stream of high priority goes first where both have some that is ready.
+/// Where several streams have work that is ready, that of a stream with high priority runs first.
 enum class StreamPriority : std::uint8_t { normal, high };
 
 class Stream {
  public:
   virtual ~Stream() = default;
-  /// Work given later runs after `event`. A stream without queue blocks the caller.
+  /// Work that is given to the stream later runs after `event`. A stream without a queue blocks the caller.
   virtual void wait(const Event& event) = 0;
   /// Blocks the calling thread until all work given so far is done.
   virtual void synchronize() = 0;
   /// cudaStream_t; null: work is done when its call returns.
   virtual void* native() const { return nullptr; }
-  /// Where calls of ops wait for a host thread that makes them later; null: calls reach the backend at once.
+  /// The queue of a stream whose calls of ops a host thread makes later; null: calls reach the backend immediately.
   virtual HostQueue* host_queue() { return nullptr; }
 };
 
@@ -69,7 +69,7 @@ class EagerGraph final : public CapturedGraph {
   void end(Stream&) override {}
 };
 
-/// An event between threads of the host: what the cpu backend and host communicators use.
+/// An event between threads of the host. The cpu backend and host communicators use it.
 class HostEvent final : public Event {
  public:
   void record(Stream&) override { complete(); }

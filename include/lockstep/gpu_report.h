@@ -1,4 +1,4 @@
-// What `lockstep gpu-info` tells of this machine's GPUs.
+// What `lockstep gpu-info` reports about this machine's GPUs.
 #pragma once
 
 #include <cstddef>
@@ -18,30 +18,30 @@ struct GpuReport {
     double clock_mhz = 0;  // the highest
     std::size_t memory_bytes = 0;
     DeviceUsage usage;
-    std::optional<int> nvlinks;  // active ones; empty: not told
+    std::optional<int> nvlinks;  // active ones; empty: unknown
   };
   struct Library {
     std::string name;
     std::string version;  // empty: it cannot be loaded, and `problem` says why
     std::string problem;
-    bool is_needed = true;  // by every training on a GPU
+    bool is_needed = true;  // for every training on a GPU
   };
 
   std::string problem;                       // why no GPU can be used, as a part of a sentence; empty: one can
-  std::string driver;                        // "580.65.06"; empty: not told
+  std::string driver;                        // "580.65.06"; empty: unknown
   std::string driver_cuda, built_with_cuda;  // "13.0"
   std::vector<Gpu> gpus;
   std::vector<std::vector<bool>> reaches;  // [a][b]: a can read and write b's memory
   std::vector<Library> libraries;
 
-  /// True where a training on a GPU can begin.
+  /// Whether training on a GPU is possible here.
   bool is_usable() const;
 };
 
 // From src/backend_factory.cpp.
 /// Throws nothing because of a missing driver, device or library.
 GpuReport gpu_report();
-/// Why device: auto takes the processor, as a part of a sentence; empty: it takes a GPU.
+/// Why `device: auto` uses the processor, as a part of a sentence; empty: it uses a GPU.
 std::string reason_for_no_gpu();
 
 }  // namespace lockstep

@@ -43,8 +43,8 @@ class Op {
   virtual std::string describe() const = 0;
 
  protected:
-  /// Every call of an op comes through here. It runs at once, in the caller's thread, or a host thread runs it later,
-  /// with a copy of the arguments, where the stream has a queue for that. `what` is "conv2d.forward".
+  /// Every call of an op passes through here. It runs immediately, in the caller's thread. If the stream has a host
+  /// queue, a host thread runs it later instead, with a copy of the arguments. `what` is "conv2d.forward".
   template <typename Self, typename Args>
   void submit(std::string_view what, void (Self::*call)(const Args&, const OpMemory&, Stream&), const Args& args,
               const OpMemory& memory, Stream& stream) {

@@ -1,5 +1,5 @@
 // A shape of up to four dimensions, row-major, the last one contiguous.
-// Letters used everywhere: N samples of a batch (one rank's share), H height, W width,
+// Letters used everywhere: N samples of a micro-batch on one rank, H height, W width,
 // C channels, K output channels, R x S the convolution window (height x width).
 // Images are (N, H, W, C); convolution weights in canonical form (K, C, R, S), as torchvision has them.
 #pragma once

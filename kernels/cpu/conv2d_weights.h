@@ -1,5 +1,5 @@
 // The weights' gradient of a convolution of small images, where oneDNN's kernel reaches half of the multiply rate: it
-// loads and stores its sums once a row of the image, which is 4 or 8 pixels long here.
+// loads and stores its sums once per row of the image, which is 4 or 8 pixels long here.
 #pragma once
 
 #include <memory>

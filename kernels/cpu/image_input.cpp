@@ -1,5 +1,5 @@
 // uint8 images to normalised fp32, cropped and flipped by counter-based draws (lockstep/ops/image_input.h).
-// Each value is looked up in a table of 256 a channel, (v / 255 - mean) / stddev computed in fp64 and rounded once.
+// Each value is looked up in a table of 256 per channel, (v / 255 - mean) / stddev computed in fp64 and rounded once.
 #include <algorithm>
 #include <memory>
 #include <vector>

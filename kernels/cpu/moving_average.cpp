@@ -1,4 +1,4 @@
-// Running statistics, once a step (lockstep/ops/moving_average.h).
+// Running statistics, updated once per step (lockstep/ops/moving_average.h).
 #include <memory>
 
 #include "kernels/cpu/base/context.h"

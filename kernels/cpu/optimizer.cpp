@@ -1,5 +1,5 @@
 // SGD, AdamW and LARS over the whole parameter arena in one pass (lockstep/ops/optimizer.h has the formulas), segments
-// in blocks over threads; LARS takes its norms in a pass before that.
+// in blocks over threads; LARS computes its norms in a pass before that.
 #include <fmt/format.h>
 
 #include <cmath>

@@ -1,7 +1,7 @@
 // Max and average pooling, global average among it, with a pending normalisation of the input.
 // Forward applies it while reading; backward gathers the data gradient, then goes back through it in a second pass.
 // Max: the first of equals in window order (row by row) gets the gradient, and a NaN wins, both as in PyTorch.
-// `saved`: its position in the window, one byte an element of y. Averages are summed in fp64.
+// `saved`: its position in the window, one byte per element of y. Averages are summed in fp64.
 // x and y may lie in different layouts.
 #include <algorithm>
 #include <limits>

@@ -1,4 +1,4 @@
-// A backend for a GPU that is not here: its ops tell what they need and how they would run, and cannot run.
+// A backend for a GPU that is not here: its ops report what they need and how they would run, but cannot run.
 #pragma once
 
 #include <memory>

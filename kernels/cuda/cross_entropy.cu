@@ -3,8 +3,8 @@
 // needs, so that it reads once too. Rows are then added up by one block, in an order that their number alone decides.
 //
 // Exponentials are fp32, sums of them fp64 from one pack of 16 bytes to the next.
-// Bytes moved: forward one logit, backward one logit and one gradient, for each of rows * classes, and 32 a row between
-// kernels; the floor is without the 32.
+// Bytes moved: forward one logit, backward one logit and one gradient, for each of rows * classes, and 32 per row
+// between kernels; the floor is without the 32.
 
 #include <memory>
 

@@ -2,7 +2,7 @@
 // draws of an image are Philox's, the same numbers as on every backend; each block computes those of its image again.
 // A value is scale * byte + shift with scale = 1 / (255 stddev), shift = -mean / stddev from fp64.
 //
-// Bytes moved a value: 1 read and size_bytes(dtype) written, which is the floor.
+// Bytes moved per value: 1 read and size_bytes(dtype) written, which is the floor.
 
 #include <algorithm>
 #include <memory>

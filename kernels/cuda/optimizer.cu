@@ -2,7 +2,7 @@
 // block a tile (segments.h). LARS has two before it: sums of squares of tiles in fp64, then each segment's trust ratio,
 // a block a segment, both in an order that depends on the segments alone.
 //
-// Bytes moved an element, each arena read once and written once, which is the floor: SGD 12 (w read and written, g
+// Bytes moved per element, each arena read once and written once, which is the floor: SGD 12 (w read and written, g
 // read), with momentum 20, AdamW 28; LARS 8 more, since norms of w and g come first.
 
 #include <memory>

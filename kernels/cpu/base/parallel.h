@@ -8,7 +8,8 @@
 
 namespace lockstep::cpu {
 
-/// Parts for work over `size_bytes`: one a thread, fewer where starting a thread costs more than its share saves.
+/// The number of parts for work over `size_bytes`: one per thread, or fewer where starting a thread costs more than it
+/// saves.
 inline int part_count(const CpuContext& context, std::int64_t size_bytes) {
   constexpr std::int64_t kBytesPerPart = 128 * 1024;
   const std::int64_t useful = std::max<std::int64_t>(1, size_bytes / kBytesPerPart);
@@ -18,7 +19,7 @@ inline int part_count(const CpuContext& context, std::int64_t size_bytes) {
 struct Range {
   std::int64_t begin = 0, end = 0;
 };
-/// Part `part` of [0, count) in `parts` pieces that differ by at most one.
+/// Part `part` of [0, count) of `parts`, whose sizes differ by at most one.
 inline Range part_of(std::int64_t count, int part, int parts) {
   return {count * part / parts, count * (part + 1) / parts};
 }

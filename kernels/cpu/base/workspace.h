@@ -1,4 +1,4 @@
-// Where the pieces of an op's workspace lie: offsets, 64-byte aligned, taken when planning.
+// The layout of an op's workspace: offsets, 64-byte aligned, reserved when planning.
 #pragma once
 
 #include <algorithm>
@@ -8,14 +8,14 @@ namespace lockstep::cpu {
 
 class WorkspacePlan {
  public:
-  /// A piece behind those taken so far; its offset.
+  /// Reserves memory behind what was reserved so far. Returns its offset.
   std::size_t take(std::size_t size_bytes) {
     const std::size_t offset = end_;
     end_ += (size_bytes + 63) / 64 * 64;
     peak_ = std::max(peak_, end_);
     return offset;
   }
-  /// Memory taken since `mark` are done with; their place is taken again.
+  /// Memory reserved since `mark` is no longer needed, and is reserved again.
   std::size_t mark() const { return end_; }
   void rewind(std::size_t mark) { end_ = mark; }
   std::size_t size_bytes() const { return peak_; }
@@ -24,7 +24,7 @@ class WorkspacePlan {
   std::size_t end_ = 0, peak_ = 0;
 };
 
-/// A piece of a workspace.
+/// A part of a workspace.
 template <typename T = float>
 T* at(void* workspace, std::size_t offset) {
   return reinterpret_cast<T*>(static_cast<std::byte*>(workspace) + offset);

@@ -1,5 +1,5 @@
 // Checks of every library that the CUDA backend calls: the library, its code and text, the statement, file and line,
-// and the device. LOCKSTEP_CUDA_CHECK throws; LOCKSTEP_CUDA_REPORT writes a line and continues (destructors).
+// and the device. LOCKSTEP_CUDA_CHECK throws; LOCKSTEP_CUDA_REPORT writes a line and returns (destructors).
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -95,7 +95,7 @@ __global__ void widen_rows(const T* source, float* target, Rows rows) {
   }
 }
 
-/// A thread a row, which it stores at once.
+/// One thread per row, which it stores in one access.
 template <typename T, int kPadded>
 __global__ void pad_each_row(const T* source, T* target, std::int64_t n_rows, int length) {
   struct alignas(kPadded * sizeof(T)) Row {
@@ -118,7 +118,7 @@ struct BlockSizes {
   int window, block_window, before, shift;
 };
 
-/// A thread eight channels of a block, which it stores at once.
+/// One thread per eight channels of a block, which it stores in one access.
 template <typename T>
 __global__ void pixels_to_blocks(const T* x, T* blocks, std::int64_t n_packs, BlockSizes s) {
   const int packs = s.block_channels / 8;

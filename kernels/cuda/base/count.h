@@ -1,4 +1,4 @@
-// What a stream tells in pinned memory when it comes there. Contract: lockstep/backend.h, Backend::count.
+// What a stream writes to pinned memory when it reaches a point. Contract: lockstep/backend.h, Backend::count.
 #pragma once
 
 #include <cstdint>

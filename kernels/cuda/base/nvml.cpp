@@ -88,7 +88,7 @@ DeviceUsage Nvml::usage(const std::string& pci_bus) const {
   }
   unsigned index = 0;
   if (functions_.index(of, &index) == 0) usage.index = static_cast<int>(index);
-  NvmlUtilization utilization{};  // a part of a GPU (MIG) does not tell
+  NvmlUtilization utilization{};  // a part of a GPU (MIG) does not report it
   if (functions_.utilization(of, &utilization) == 0) usage.utilisation = 0.01 * utilization.gpu;
   return usage;
 }

@@ -1,4 +1,4 @@
-// NVML, the driver's library that tells how a GPU is used: loaded when it is asked for, with declarations of our own,
+// NVML, the driver's library that reports how a GPU is used: loaded when it is asked for, with declarations of our own,
 // since a toolkit need not have its header. Nothing fails without it.
 #pragma once
 
@@ -20,7 +20,7 @@ class Nvml {
   std::string driver_version() const;
   // Of the device with this PCI address, "0000:18:00.0", which is the same whatever CUDA_VISIBLE_DEVICES says.
   DeviceUsage usage(const std::string& pci_bus) const;
-  /// Active NVLinks; empty: not told.
+  /// Active NVLinks; empty: unknown.
   std::optional<int> nvlinks(const std::string& pci_bus) const;
 
  private:
