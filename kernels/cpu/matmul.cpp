@@ -4,7 +4,6 @@
 //   skipped
 // x, y, z and their gradients are fp32 or bf16; parameters and their gradients are fp32, and so are all sums. In bf16
 // the weight is rounded in each call. A processor without instructions for bf16 multiplies in fp32 ("inner" below).
-
 #include <omp.h>
 
 #include <cstring>

@@ -2,7 +2,6 @@
 // block adds these up. The order of additions depends on the segments alone: the same bits on every device.
 //
 // Bytes moved: 4 per element, read once, and 8 per tile of 4,096, written and read. That is the floor.
-
 #include <cmath>
 #include <memory>
 

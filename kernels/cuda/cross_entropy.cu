@@ -5,7 +5,6 @@
 // Exponentials are fp32, sums of them fp64 from one pack of 16 bytes to the next.
 // Bytes moved: forward one logit, backward one logit and one gradient, for each of rows * classes, and 32 per row
 // between kernels; the floor is without the 32.
-
 #include <memory>
 
 #include "kernels/cuda/base/block_sum.h"

@@ -7,7 +7,6 @@
 // cpu backend takes, is a chain over all memory that a device would follow on one thread.
 //
 // Bytes moved: each read once, which is the floor.
-
 #include <memory>
 
 #include "kernels/cuda/base/block_sum.h"

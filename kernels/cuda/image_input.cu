@@ -3,7 +3,6 @@
 // A value is scale * byte + shift with scale = 1 / (255 stddev), shift = -mean / stddev from fp64.
 //
 // Bytes moved per value: 1 read and size_bytes(dtype) written, which is the floor.
-
 #include <algorithm>
 #include <memory>
 

@@ -5,7 +5,6 @@
 // f is cuBLASLt's epilogue where it has a kernel with one, else a pass.
 // Products sum in fp32; in fp16 and bf16 weight and bias are rounded first, and the rounded weight is kept for
 // backward. dweight and dbias are fp32 at once, whatever the tensors' type.
-
 #include <algorithm>
 #include <memory>
 

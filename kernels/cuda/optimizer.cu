@@ -1,10 +1,9 @@
-// SGD, AdamW and LARS in one launch over parameters, gradients and state (lockstep/ops/optimizer.h has the formulas), a
-// block a tile (segments.h). LARS has two before it: sums of squares of tiles in fp64, then each segment's trust ratio,
-// a block a segment, both in an order that depends on the segments alone.
+// SGD, AdamW and LARS in one launch over parameters, gradients and state (lockstep/ops/optimizer.h has the formulas),
+// one block per tile (segments.h). LARS needs two launches before it: sums of squares of tiles in fp64, then each
+// segment's trust ratio with one block per segment. Both sum in an order that depends on the segments alone.
 //
 // Bytes moved per element, each arena read once and written once, which is the floor: SGD 12 (w read and written, g
 // read), with momentum 20, AdamW 28; LARS 8 more, since norms of w and g come first.
-
 #include <memory>
 
 #include "kernels/cuda/base/block_sum.h"

@@ -5,7 +5,6 @@
 // caches): forward E + F, E more with a residual, 2E more where z is stored; max F / element size more for `saved`.
 // Backward with a normalisation 2E + F (x, dz, dy) and `saved`, and E each for a residual that is read, a stored z and
 // an added gradient; without one E + F and `saved`, E more to accumulate.
-
 #include <memory>
 
 #include "kernels/cuda/base/context.h"
