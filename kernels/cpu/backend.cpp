@@ -98,12 +98,12 @@ class CpuBackend final : public Backend {
   }
 
   std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) override {
-    require(!frozen_, ErrorCode::internal, "{}: {} bytes were asked for inside a step, where nothing is allocated",
+    require(!frozen_, ErrorCode::internal, "{}: {} bytes were requested inside a step, where nothing may be allocated",
             purpose, size_bytes);
-    // Pages come when touched, so the system would agree to too much and end the process in the first step.
+    // The system maps pages when they are touched. It would grant too much here and kill the process in the first step.
     const std::size_t held = *allocated_;
     require(held <= memory_bytes_ && size_bytes <= memory_bytes_ - held, ErrorCode::out_of_memory,
-            "{}: {:.3f} GiB are wanted, {:.3f} GiB of the {:.3f} GiB that this rank may use are taken", purpose,
+            "{}: {:.3f} GiB are needed, but {:.3f} GiB of the {:.3f} GiB that this rank may use are in use", purpose,
             gib(size_bytes), gib(held), gib(memory_bytes_));
     return std::make_unique<MappedMemory>(size_bytes, purpose, allocated_);
   }
@@ -130,10 +130,11 @@ class CpuBackend final : public Backend {
     return choose_activation_layout(shape, dtype, context_, algorithms_.get());
   }
   std::string check_precision(Precision precision) const override {
-    require(precision == Precision::fp32 || precision == Precision::bf16, ErrorCode::not_supported,
-            "the cpu backend computes in fp32 or bf16, {} was asked for: set precision=fp32 or precision=bf16; GPUs "
-            "compute in it (`lockstep gpu-info` tells of those here, `plan --device h200` plans for one that is not)",
-            lockstep::name(precision));
+    require(
+        precision == Precision::fp32 || precision == Precision::bf16, ErrorCode::not_supported,
+        "the cpu backend computes in fp32 or bf16, {} was asked for: set precision=fp32 or precision=bf16; GPUs "
+        "compute in it (`lockstep gpu-info` lists the GPUs here; `plan --device h200` plans for one that is not here)",
+        lockstep::name(precision));
     if (precision == Precision::fp32 || onednn_has(dnnl::cpu_isa::avx512_core_bf16)) return "";
     return "this processor has no instructions for bf16: activations are bf16 in memory, but convolutions compute in "
            "fp32, and precision=fp32 is faster";

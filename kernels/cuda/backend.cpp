@@ -29,11 +29,12 @@ class DeviceMemory final : public Memory {
   DeviceMemory(std::size_t size_bytes, const std::string& purpose) : size_bytes_(size_bytes) {
     const cudaError_t status = cudaMalloc(&data_, std::max<std::size_t>(size_bytes, 1));
     if (status == cudaErrorMemoryAllocation) {
-      (void)cudaGetLastError();  // it is told here, not by the next call
+      (void)cudaGetLastError();  // clears the error, so that the next call does not report it
       std::size_t free_bytes = 0, total_bytes = 0;
       LOCKSTEP_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
-      fail(ErrorCode::out_of_memory, "{}: {:.3f} GiB are wanted, {:.3f} GiB of the device's {:.3f} GiB are free",
-           purpose, gib(size_bytes), gib(free_bytes), gib(total_bytes));
+      fail(ErrorCode::out_of_memory,
+           "{}: {:.3f} GiB are needed, but only {:.3f} GiB of the device's {:.3f} GiB are free", purpose,
+           gib(size_bytes), gib(free_bytes), gib(total_bytes));
     }
     LOCKSTEP_CUDA_CHECK(status);
     LOCKSTEP_CUDA_CHECK(cudaMemset(data_, 0, std::max<std::size_t>(size_bytes, 1)));

@@ -43,7 +43,7 @@ check "with the reason" grep -q 'nosuch.json: .* No such file' "$work/nosuch"
 check "a description as a file" grep -q '^How each layer runs on NVIDIA H200' "$work/file"
 mkdir "$work/folder.json"
 described() { sed "s/\"$1\": *[^,}]*/\"$1\": $2/" test/cuda/h200_device_properties.json >"$work/odd.json"; }
-check "a folder is no description of a GPU" refused 2 'folder.json: .* this is no file' "$lockstep" plan "${net[@]}" --device "$work/folder.json"
+check "a folder is no description of a GPU" refused 2 'folder.json: expected the description of a GPU, found a directory' "$lockstep" plan "${net[@]}" --device "$work/folder.json"
 described totalGlobalMem -5
 check "  nor are impossible values" refused 2 'totalGlobalMem of a GPU is from' "$lockstep" plan "${net[@]}" --device "$work/odd.json"
 described multiProcessorCount 0

@@ -18,10 +18,10 @@ DeviceDescription read_device_description(const std::string& path) {
   std::error_code error;
   const bool is_file = std::filesystem::is_regular_file(path, error);
   require(is_file && std::filesystem::file_size(path, error) <= kMaxBytes, ErrorCode::usage,
-          "{}: the description of a GPU is wanted, and this is {}", path,
+          "{}: expected the description of a GPU, found {}", path,
           error     ? error.message()
           : is_file ? "a file of more than a megabyte"
-                    : "no file");
+                    : "a directory or a special file");
   std::ifstream file(path, std::ios::binary);
   require(file.good(), ErrorCode::usage, "{}: the description of a GPU cannot be opened: {}", path,
           std::strerror(errno));
