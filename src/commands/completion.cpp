@@ -81,7 +81,8 @@ std::string tables(const CLI::App& app) {
   for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
     append(all_commands, command->get_name());
   std::string lines = command_tables(app, "lockstep", all_commands);
-  for (const config::Key& key : config::table()) lines += fmt::format("key\t{}\t{}\n", key.name, column(kind_of(key)));
+  for (const config::Key& key : config::table())
+    if (!key.is_hidden) lines += fmt::format("key\t{}\t{}\n", key.name, column(kind_of(key)));
   return lines;
 }
 

@@ -15,6 +15,7 @@ std::string help_text() {
   };
   std::vector<Row> rows{{"key", "default", "unit", "accepts", "meaning"}};
   for (const Key& key : table()) {
+    if (key.is_hidden) continue;
     rows.push_back({(key.effect == Effect::learning ? "* " : "  ") + key.name, key.get(defaults), key.unit,
                     key.accepts.empty() ? key.type : key.accepts, key.meaning});
   }

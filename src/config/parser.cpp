@@ -197,8 +197,9 @@ template <typename Select>
 std::string yaml_of(const Config& config, Select selected) {
   std::string text;
   std::string group_before;
+  const Config defaults;
   for (const Key& key : table()) {
-    if (!selected(key)) continue;
+    if (!selected(key) || (key.is_hidden && key.get(config) == key.get(defaults))) continue;
     const auto dot = key.name.find('.');
     const std::string group = dot == std::string::npos ? "" : key.name.substr(0, dot);
     if (!group.empty() && group != group_before) text += group + ":\n";

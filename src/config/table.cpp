@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <limits>
 #include <numeric>
 
 #include "config/key_types.h"
@@ -38,6 +39,11 @@ std::vector<Key> run_and_device_keys() {
   };
 }
 
+Key hidden(Key key) {
+  key.is_hidden = true;
+  return key;
+}
+
 std::vector<Key> model_keys() {
   return {
       choice(KEY(model.family), {"resnet"}, {kLearning, "", "Family of the model."}),
@@ -47,6 +53,9 @@ std::vector<Key> model_keys() {
              {kLearning, "",
               "First layers of the ResNet. cifar: a 3x3 convolution, for small images. imagenet: a 7x7 convolution "
               "with stride 2, and pooling."}),
+      hidden(integer(KEY(model.width), 1,
+                     {kLearning, "channels", "Channels of the first stage. Tests use it to train small networks."},
+                     64)),
       integer(KEY(model.classes), 1, {kLearning, "classes", "Number of outputs of the last layer."}),
       boolean(KEY(model.zero_gamma), {kLearning, "", "Initialize the last batch norm of each block with 0."}),
       path(KEY(model.initialize_from),
@@ -343,6 +352,7 @@ const std::string& nearest_key(std::string_view given) {
   const auto dot = name.find('.');
   const bool group_is_known = dot != std::string::npos && is_group(name.substr(0, dot));
   const auto distance = [&](const Key& key) {
+    if (key.is_hidden) return std::numeric_limits<std::size_t>::max();
     const std::size_t whole = edit_distance(name, key.name);
     // A key with a wrong group, or without one, counts as slightly further away than a misspelled key.
     return group_is_known ? whole : std::min(whole, edit_distance(last_part(name), last_part(key.name)) + 1);

@@ -38,7 +38,8 @@ struct Key {
   std::vector<std::string> choices;  // "sgd", "adamw": the words that the value, or each element of a list, may be
   bool is_list = false;
   Effect effect = Effect::none;
-  bool is_path = false;  // the value names a file and is not stored in a checkpoint
+  bool is_path = false;    // the value names a file and is not stored in a checkpoint
+  bool is_hidden = false;  // for tests: not in help and completion, and not written as YAML if it has its default
   std::function<Fit(Config&, const Value&)> set;
   std::function<std::string(const Config&)> get;  // as YAML, on one line
 };

@@ -64,12 +64,12 @@ ActivationId resnet(Graph& graph, ActivationId images, const Config::Model& mode
   const bool imagenet = model.stem == "imagenet";
   ActivationId x = layers::convolution(
       graph, images, "conv1",
-      imagenet ? layers::ConvolutionOptions{.out_channels = 64, .window = 7, .stride = 2, .padding = 3}
-               : layers::ConvolutionOptions{.out_channels = 64});
+      imagenet ? layers::ConvolutionOptions{.out_channels = model.width, .window = 7, .stride = 2, .padding = 3}
+               : layers::ConvolutionOptions{.out_channels = model.width});
   x = layers::relu(graph, layers::batch_norm(graph, x, "bn1", batch_norm));
   if (imagenet) x = layers::max_pool(graph, x, "maxpool", 3, 2, 1);
   for (int stage = 0; stage < 4; ++stage) {
-    const std::int64_t width = std::int64_t{64} << stage;
+    const std::int64_t width = std::int64_t{model.width} << stage;
     for (int i = 0; i < table.blocks[static_cast<std::size_t>(stage)]; ++i)
       x = residual_block(graph, x,
                          {.name = "layer" + std::to_string(stage + 1) + "." + std::to_string(i),

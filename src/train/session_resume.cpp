@@ -32,13 +32,15 @@ void check_stamp(const checkpoint::StateJson& state, const Config& config, const
     require(before == now, ErrorCode::checkpoint_mismatch,
             "{} was made with {}={}, the configuration has {}: set {}={}, or start a new run with "
             "model.initialize_from={}",
-            file, key, before.dump(), now.dump(), key, before.dump(), file);
+            file, key, before.dump(), now.is_null() ? "its default" : now.dump(), key, before.dump(), file);
   };
   same("precision", state.value("precision", ""), name(config.precision));
   const nlohmann::json model = state.value("model", nlohmann::json::object());
   const nlohmann::ordered_json stamp = task.model_stamp();
   for (const auto& [key, now] : stamp.items())
     same("model." + key, model.value(key, nlohmann::json()), nlohmann::json(now));
+  for (const auto& [key, before] : model.items())
+    if (!stamp.contains(key)) same("model." + key, before, nlohmann::json());
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ eight_nodes() {
     --conf-line 'PartitionName=low Nodes=ALL PriorityTier=1 GraceTime=60 State=UP'
   export LOCKSTEP LOCKSTEP_CACHE=none LOCKSTEP_DATA=$work/data
   source "$repository/modules/site/mini-slurm.sh"
-  short="device=cpu cpu.threads=1 data.train=synthetic data.validation=synthetic model.depth=18 data.image_size=32
+  short="device=cpu cpu.threads=1 data.train=synthetic data.validation=synthetic model.depth=18 model.width=16 data.image_size=32
     data.readers=1 comm.watchdog_seconds=600 log.every_steps=1 log.tensorboard=false"
   steps_4="data.synthetic_samples=64 train.global_batch=16 train.epochs=1 evaluation.max_samples=16"
 }

@@ -23,7 +23,7 @@ echo text >"$work/in/dög/text.jpg"
 check "bad images end it" refused 1 'text.jpg: Not a JPEG file' import
 check "  unless they are skipped" says 'Skipped: 2' import --skip-bad
 
-small=(jobs/configs/quickstart.yaml data.train="$work/set.h5" data.validation="$work/set.h5" data.image_size=8
+small=(jobs/configs/quickstart.yaml model.width=16 data.train="$work/set.h5" data.validation="$work/set.h5" data.image_size=8
   data.augment=[resized_crop,flip] train.global_batch=6 train.epochs=2 evaluation.every_epochs=2 cpu.threads=1
   log.progress=false run.directory="$work")
 train() { mpirun --oversubscribe --bind-to none -n 2 "$lockstep" train "${small[@]}" "$@"; }

@@ -4,7 +4,7 @@
 # `latest` and `best` name, and which one a run continues from.
 source test/support/check.sh
 
-small=(jobs/configs/quickstart.yaml data.image_size=8 data.validation= train.global_batch=6 evaluation.every_epochs=0
+small=(jobs/configs/quickstart.yaml model.width=16 data.image_size=8 data.validation= train.global_batch=6 evaluation.every_epochs=0
   checkpoint.every_epochs=0 checkpoint.keep=0 cpu.threads=1 log.every_steps=1 log.progress=false log.tensorboard=false
   run.directory="$work")
 train() { mpirun --oversubscribe --bind-to none -n "$1" "$lockstep" train "${small[@]}" "${@:2}"; }

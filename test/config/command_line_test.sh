@@ -28,6 +28,7 @@ expect 0 "Usage: lockstep" "" --help
 expect 0 "Usage: lockstep train" "" train --help
 expect 0 "Usage: lockstep data import" "" help data import
 expect 0 "* train.global_batch " "" help config; quiet err
+if grep -q 'model\.width' "$work/out"; then echo "help config shows model.width, which is for tests"; failed=1; fi
 expect 2 "" "a command is missing" ; quiet out
 expect 2 "" "remedy: see \`lockstep --help\`" train --frehs x.yaml
 expect 2 "" "there is no help topic nothing" help nothing

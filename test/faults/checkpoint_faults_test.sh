@@ -8,7 +8,7 @@ wrapper=$(dirname "$lockstep")/test/faults/fault_injection.so
 trap 'umount "$work/small" 2>/dev/null; rm -rf "$work"' EXIT
 says() { check "$1" grep -Eq "$2" "$work/log"; }
 
-small=(jobs/configs/quickstart.yaml data.train=synthetic data.validation= data.image_size=8 data.synthetic_samples=48
+small=(jobs/configs/quickstart.yaml model.width=16 data.train=synthetic data.validation= data.image_size=8 data.synthetic_samples=48
   train.global_batch=12 train.epochs=5 train.check_replicas_every_steps=0 schedule.kind=constant
   checkpoint.every_epochs=0 checkpoint.every_steps=2 cpu.threads=1 log.progress=false log.tensorboard=false)
 # run STATUS RANKS ARGUMENTS...: trains and compares the exit status; the output is in $work/log
@@ -83,7 +83,7 @@ check "  the next checkpoint is written" "$lockstep" checkpoint verify "$(step g
 
 # A file system that is really full.
 mkdir "$work/small"
-if mount -t tmpfs -o size=120m tmpfs "$work/small" 2>/dev/null; then
+if mount -t tmpfs -o size=9m tmpfs "$work/small" 2>/dev/null; then
   check "a full file system: status 1" run 1 1 run.name=small/run train.max_steps=4
   says "  the last good checkpoint is named" 'No space left on device; the last good one is .*step-00000002.h5'
   check "  and intact" "$lockstep" checkpoint verify "$(step small/run 2)"

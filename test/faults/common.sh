@@ -4,7 +4,7 @@ job=
 # A failed test must not leave processes behind. SIGTERM does not end stopped ranks.
 trap 'if [[ -n $job ]]; then kill -KILL $(ranks_of $job) $job 2>/dev/null; fi; rm -rf "$work"' EXIT
 
-tiny=(jobs/configs/quickstart.yaml data.train=synthetic data.validation= data.image_size=8 data.synthetic_samples=4000
+tiny=(jobs/configs/quickstart.yaml model.width=16 comm.bucket_mb=2 data.train=synthetic data.validation= data.image_size=8 data.synthetic_samples=4000
   train.global_batch=6 train.epochs=100 evaluation.every_epochs=0 checkpoint.every_epochs=0 cpu.threads=1
   log.every_steps=1 log.progress=false log.tensorboard=false log.slow_rank_percent=0 run.directory="$work")
 launcher=()                                       # the command in front of mpirun

@@ -23,7 +23,8 @@ class FutureFormat : public ::testing::Test {
     const char* program = std::getenv("LOCKSTEP");
     const std::string path = scratch_.file("path");
     const int status = std::system(
-        fmt::format("{} train jobs/configs/quickstart.yaml data.train=synthetic data.validation= data.image_size=8 "
+        fmt::format("{} train jobs/configs/quickstart.yaml model.width=16 data.train=synthetic data.validation= "
+                    "data.image_size=8 "
                     "data.synthetic_samples=48 train.global_batch=12 train.epochs=5 checkpoint.every_epochs=0 "
                     "checkpoint.every_steps=2 cpu.threads=1 log.progress=false log.tensorboard=false run.directory={} "
                     "run.name=run train.max_steps={} >{} 2>&1",

@@ -3,7 +3,7 @@
 # A rank that is delayed repeatedly is named in the log, with the fraction of time that the other ranks wait for it.
 source test/faults/common.sh
 
-start delayed 3 log.every_steps=5 log.slow_rank_percent=30 train.max_steps=40
+start delayed 3 model.width=64 log.every_steps=5 log.slow_rank_percent=30 train.max_steps=40
 check "delayed: starts" wait_for 60 step_is 1
 slow=$(rank 2)
 for _ in $(seq 60); do

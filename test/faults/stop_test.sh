@@ -55,7 +55,7 @@ resumes 2 2
 
 # mpirun with a longer timeout, for which it sleeps after each of its signals.
 export OMPI_MCA_odls_base_sigkill_timeout=8
-start mpirun-TERM 2
+start mpirun-TERM 2 comm.sleep_ms=50
 begun
 kill -TERM $job
 ends "stops after SIGTERM to mpirun" 1 60
@@ -78,7 +78,7 @@ done
 # While evaluating. The evaluation is interrupted, and the next start repeats it, both in the middle of a run and at its
 # end. The checkpoint equals that of an undisturbed run.
 evaluations() { grep -c '"event":"evaluation"' "$work/$name/metrics.jsonl"; }
-long=(data.validation=synthetic evaluation.every_steps=2 evaluation.batch_per_rank=1 data.synthetic_samples=8000)
+long=(data.validation=synthetic evaluation.every_steps=2 evaluation.batch_per_rank=1 data.synthetic_samples=24000)
 stopped_while_evaluating() { # NAME SIGNAL STEPS: stopped after step 2 of STEPS
   start "$1" 2 "${long[@]}" train.max_steps="$3"
   check "$name: starts" wait_for 60 step_is 2

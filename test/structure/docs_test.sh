@@ -67,6 +67,7 @@ done < <(grep -oE '(`|^    (\$ )?)make [a-z-]+' "${pages[@]}" | sed -E 's/:[^:]*
 program=${LOCKSTEP:-build/lockstep}
 if [[ -x $program ]]; then
   keys=$("$program" help config | grep -oE '^[* ] [a-z_]+(\.[a-z_0-9]+)?' | cut -c3-)
+  keys+=$'\nmodel.width' # for tests; not listed
   groups=$(sed -n 's/\..*//p' <<<"$keys" | sort -u | paste -sd '|')
   while IFS=: read -r page key; do
     grep -qxF -- "$key" <<<"$keys" || fail "$page: there is no configuration key $key"

@@ -51,7 +51,7 @@ TEST(BatchFit, StopsAtTheLimit) {
 }
 
 TEST(BatchFit, OneSampleThatDoesNotFitIsReported) {
-  EXPECT_EQ(fits(test::small_config(32, 16), 16 * kMib), 0);
+  EXPECT_EQ(fits(test::small_config(32, 16), 4 * kMib), 0);
   Config config;
   EXPECT_EQ(resolved(config, 1, 0, 100).train.accumulate, 1) << "what is not asked for is no error";
   config.train.accumulate = Config::kAuto;

@@ -4,7 +4,7 @@
 # gradients. So the trained weights must be the same with a loss scale as without one, however the scale changes.
 source test/support/check.sh
 
-small=(data.train=synthetic data.image_size=16 data.synthetic_samples=96 data.augment=[crop,flip] train.global_batch=16
+small=(model.width=16 data.train=synthetic data.image_size=16 data.synthetic_samples=96 data.augment=[crop,flip] train.global_batch=16
   train.epochs=1 train.clip_norm=0.5 optimizer.learning_rate=0.02 cpu.threads=1 log.every_steps=1 log.tensorboard=false
   log.progress=false run.directory="$work")
 train() { "$lockstep" train "${small[@]}" "$@"; }

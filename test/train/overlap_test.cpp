@@ -25,6 +25,7 @@ double median(std::vector<double> values) {
 
 TEST(Overlap, SleepsHideBehindBackward) {
   Config config = test::small_config(32, 32 * test_world->size());
+  config.model.width = 64;
   config.comm.bucket_mb = 4;
   Config sleepy = config;
   sleepy.comm.sleep_ms = 20;

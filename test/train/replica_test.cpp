@@ -53,6 +53,7 @@ TEST_P(WholeNetwork, GradientsAgreeWithTheReference) {
   const Case& c = GetParam();
   Config config = test::small_config(c.image_size, c.batch);
   config.model.depth = c.depth;
+  config.model.width = 32;  // with 16, flipped ReLU decisions count ten times as much
   config.model.stem = c.stem;
   config.train.accumulate = c.accumulate;
   config.batch_norm.synchronize = c.synchronize;
@@ -200,7 +201,7 @@ TEST(Replica, AdamWDecreasesTheLoss) { expect_loss_to_fall("adamw", 1e-3); }
 TEST(Replica, LarsDecreasesTheLoss) {
   expect_loss_to_fall("lars", 8, [](test::SmallRun& run) {
     for (const ParameterSegment& segment : run.plan().optimizer().segments)
-      EXPECT_EQ(segment.decay, segment.n_elements > 512) << "norms and biases have neither decay nor a trust ratio";
+      EXPECT_EQ(segment.decay, segment.n_elements > 128) << "norms and biases have neither decay nor a trust ratio";
   });
 }
 

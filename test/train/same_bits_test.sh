@@ -6,9 +6,9 @@
 source test/support/check.sh
 
 # 3 steps per epoch, the last of 8 samples. Each run keeps only its last checkpoint.
-small=(data.train=synthetic data.image_size=32 data.synthetic_samples=40 data.augment=[crop,flip] data.drop_last=false
+small=(model.width=16 data.train=synthetic data.image_size=32 data.synthetic_samples=40 data.augment=[crop,flip] data.drop_last=false
   train.global_batch=16 train.epochs=2 train.label_smoothing=0.1 train.clip_norm=0.5 optimizer.learning_rate=0.02
-  schedule.warmup_steps=2 comm.bucket_mb=4 checkpoint.keep=1 log.every_steps=1 log.tensorboard=false log.progress=false
+  schedule.warmup_steps=2 comm.bucket_mb=0.25 checkpoint.keep=1 log.every_steps=1 log.tensorboard=false log.progress=false
   run.directory="$work")
 ranks() { mpirun --oversubscribe --bind-to none -n "$1" "${@:2}"; }
 train() { ranks "$1" "$lockstep" train "${small[@]}" "${@:2}"; }
@@ -41,6 +41,10 @@ check "another number of them is refused on resume" refused 2 'train.micro_batch
   train 1 "${tree[@]}" train.micro_batches=4 train.epochs=3 run.name=stopped
 check "another number of threads too" refused 2 'cpu.threads: 1 before, 2 now' \
   train 1 "${tree[@]}" cpu.threads=2 train.epochs=3 run.name=stopped
+check "another width of the network too" refused 1 'was made with model.width=16, the configuration has its default' \
+  train 1 "${tree[@]}" model.width=64 train.epochs=3 run.name=stopped
+check "  which is not evaluated either" refused 1 'has the shape .16, 3, 3, 3., the model expects .64, 3, 3, 3.' \
+  "$lockstep" evaluate "${small[@]}" "${tree[@]}" model.width=64 --checkpoint "$work/stopped/$last"
 check "more ranks than micro-batches" refused 2 'at most 2 ranks' train 3 train.micro_batches=2 run.name=refused
 forget stopped
 forget one

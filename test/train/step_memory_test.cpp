@@ -35,6 +35,7 @@ void plan_tells_the_peak(World& world, int micro_batches, int steps, Precision p
   config.precision = precision;
   config.train.micro_batches = micro_batches;
   if (precision == Precision::bf16) config.comm.gradients = "bf16";
+  config.model.width = 64;
   config.comm.bucket_mb = 25;
   const std::shared_ptr<const data::ImageSet> set = data::make_synthetic_set(1, 2000, 32, 32, 3, 10, "train");
   const auto backend = make_backend({.device = "cpu", .threads = 1});

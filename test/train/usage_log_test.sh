@@ -4,7 +4,7 @@
 # a full disk ends the log alone.
 source test/support/check.sh
 host=$(hostname)
-small=(jobs/configs/quickstart.yaml data.train=synthetic data.validation= data.image_size=8 data.synthetic_samples=480
+small=(jobs/configs/quickstart.yaml model.width=16 data.train=synthetic data.validation= data.image_size=8 data.synthetic_samples=480
   train.global_batch=12 train.epochs=1 evaluation.every_epochs=0 device=cpu cpu.threads=1 log.progress=false
   log.tensorboard=false log.slow_rank_percent=0 comm.watchdog_seconds=600 run.directory="$work")
 # train RANKS ARGUMENTS...: its output is in $work/log

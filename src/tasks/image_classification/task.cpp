@@ -153,7 +153,10 @@ class ImageClassification final : public Task {
   }
   nlohmann::ordered_json model_stamp() const override {
     const Config::Model& m = config_.model;
-    return {{"family", m.family}, {"depth", m.depth}, {"stem", m.stem}, {"classes", m.classes}};
+    nlohmann::ordered_json stamp{{"family", m.family}, {"depth", m.depth}, {"stem", m.stem}, {"classes", m.classes}};
+    if (m.width != Config::Model{}.width)
+      stamp["width"] = m.width;  // checkpoints of ordinary networks stay as they are
+    return stamp;
   }
   bool is_head(const std::string& parameter) const override { return parameter.starts_with("fc."); }
 
