@@ -44,21 +44,21 @@ std::string memory_text(const MemoryReport& m) {
   line("activations", m.activations, fmt::format("{:.1f} MiB without reuse", mib(m.activations_without_reuse)));
   line("workspace", m.workspace, "");
   line("exchange", m.exchange, "");
-  if (m.node_buffers > 0) line("sums under way", m.node_buffers, "buffers for what nodes send each other");
+  if (m.node_buffers > 0) line("node buffers", m.node_buffers, "for gradients that nodes exchange");
   line("peers' gradients", m.mapped_peers, "mapped, of the other ranks on the node");
-  line("batches going up", m.uploads, "");
-  line("batches ahead", m.loader, "of the host");
+  line("uploaded batches", m.uploads, "");
+  line("prefetched batches", m.loader, "of the host");
   line("checkpoint", m.checkpoint, "of the host: the copy that is written while training continues");
-  line("in all", m.total(), "");
+  line("total", m.total(), "");
   return text;
 }
 
 std::string batch_text(const BatchShape& batch) {
   if (!batch.is_tree)
-    return fmt::format("{} in all = {} rank{} x {} x {} accumulated", batch.global_batch, batch.ranks,
+    return fmt::format("{} in total = {} rank{} x {} x {} accumulated", batch.global_batch, batch.ranks,
                        batch.ranks == 1 ? "" : "s", batch.largest_micro_batch(), batch.n_micro_batches);
   const int most = batch.shards_of(0), least = batch.shards_of(batch.ranks - 1);
-  return fmt::format("{} in all = {} micro-batches x {}, {} per rank", batch.global_batch, batch.n_shards(),
+  return fmt::format("{} in total = {} micro-batches x {}, {} per rank", batch.global_batch, batch.n_shards(),
                      batch.largest_micro_batch(),
                      most == least ? fmt::to_string(most) : fmt::format("{} to {}", least, most));
 }

@@ -12,7 +12,7 @@ void write_banner(Session& session);
 
 /// The memory of a rank by kind, in MiB, as lines of text.
 std::string memory_text(const MemoryReport& memory);
-/// "64 in all = 2 ranks x 16 x 2 accumulated".
+/// "64 in total = 2 ranks x 16 x 2 accumulated".
 std::string batch_text(const BatchShape& batch);
 
 }  // namespace lockstep::train
