@@ -1,5 +1,6 @@
 // A rank that is lost, and a wrong launch. The tests start this program again as several ranks, see children.h.
 // sanitizers: no
+// cores: 0
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
 #include <unistd.h>

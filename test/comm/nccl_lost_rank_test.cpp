@@ -1,6 +1,7 @@
 // A rank is lost while GPUs sum with NCCL (fake_nccl.cpp). The missing rank is reported, NCCL is aborted, and the job
 // ends.
 // sanitizers: no
+// cores: 0
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# cores: 0
 # lockstep completion bash: what the shell offers, according to its variables, and in a real interactive shell.
 source test/support/check.sh
 "$lockstep" completion bash >"$work/script"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # timeout: 600
+# cores: 0
 # A rank is killed in each phase, or stopped. The other ranks end with status 1 and report its number and the collective
 # that they waited in, the newest checkpoint is good, and the same command resumes from it. mpirun would end the other ranks
 # within two seconds; except in the last runs it leaves them alone here (recovery). A preloaded wrapper kills the rank at a

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # timeout: 120
+# cores: 0
 # A rank that is delayed repeatedly is named in the log, with the fraction of time that the other ranks wait for it.
 source test/faults/common.sh
 

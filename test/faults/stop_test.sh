@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # timeout: 600
+# cores: 0
 # SIGTERM and SIGUSR2, sent to one rank and to mpirun in every phase. All ranks save and exit with 75, and the same command
 # resumes.
 source test/faults/common.sh
