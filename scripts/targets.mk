@@ -45,8 +45,8 @@ test-long:
 # One-line faults, each of which the tests must catch (test/mutations).
 test-mutations:
 	@$(MAKE) --no-print-directory -j$(JOBS) tests
-	@python3 test/mutations/run.py --build $(TEST_OUT) --results test/mutations/results.md --make '$(MAKE) BUILD=$(BUILD) $(for_tests) \
-	  ONEDNN_HOME=$(ONEDNN_HOME) CUDNN_FRONTEND_HOME=$(CUDNN_FRONTEND_HOME)'
+	@python3 test/mutations/run.py --build $(TEST_OUT) --results test/mutations/results.md \
+	  --make '$(MAKE) BUILD=$(BUILD) $(for_tests) ONEDNN_HOME=$(ONEDNN_HOME) CUDNN_FRONTEND_HOME=$(CUDNN_FRONTEND_HOME)'
 
 # Plans every graph of cuDNN that ResNet-18 and ResNet-50 run on an H200. GOLDEN=1 rewrites the table.
 test-plans: tests

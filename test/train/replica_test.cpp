@@ -119,6 +119,27 @@ TEST(Replica, OverfitsOneBatch) {
   EXPECT_LT(last, 0.02);
 }
 
+TEST(Replica, GradientsOfAccumulatedMicroBatchesAreTheirMean) {
+  const auto gradients_of = [](std::int64_t global_batch, int accumulate, std::int64_t step) {
+    Config config = test::small_config(8, global_batch);
+    config.data.augment = {};
+    config.train.accumulate = accumulate;
+    const auto world = comm::single_world();
+    const auto cpu = make_backend({.device = "cpu", .threads = 1});
+    const auto communicator = comm::make_communicator(config.comm, *world, *cpu);
+    test::SmallRun run(config, *cpu, *communicator);
+    run.step(step);
+    return run.all_gradients();
+  };
+  const std::vector<float> accumulated = gradients_of(12, 3, 0);
+  std::vector<float> mean(accumulated.size());
+  for (int micro_batch = 0; micro_batch < 3; ++micro_batch) {
+    const std::vector<float> gradients = gradients_of(4, 1, micro_batch);  // of the same samples
+    for (std::size_t i = 0; i < mean.size(); ++i) mean[i] += gradients[i] / 3;
+  }
+  EXPECT_LT(test::relative_distance(accumulated, mean), 1e-6);  // fp32 rounding of three sums
+}
+
 TEST(Replica, ClippingBoundsTheUpdate) {
   Config config = test::small_config(8, 8);
   config.optimizer.momentum = 0;
