@@ -176,18 +176,22 @@ void optimizer(benchmark::State& state, OptimizerDescription d) {
   d.segments = {{.begin = 0, .n_elements = kParameters}};
   d.n_elements = kParameters;
   d.weight_decay = 5e-4f;
+  d.weight_dtype = dtype();
   const auto op = backend().make(d);
   const OpMemory memory = arguments.memory_of(*op);
   const auto stream = backend().make_stream();
   auto* scalars = static_cast<StepScalars*>(arguments.bytes(sizeof(StepScalars)));
   *scalars = {.learning_rate = 1e-6f};
   const Optimizer::Apply args{.parameters = arguments.make(kParameters),
+                              .weights = arguments.tensor(kParameters),
                               .gradients = arguments.make(kParameters),
                               .state = static_cast<float*>(arguments.bytes(4 * kParameters * d.n_states())),
                               .scalars = scalars};
-  // Parameters and states are read and written, gradients read.
+  // Parameters and states are read and written, gradients read, and weights of 16 bits written.
+  const double weight_bytes = dtype() == DType::fp32 ? 0 : element_bytes();
   measure(
-      state, [&] { op->apply(args, memory, *stream); }, 0, kFloatBytes * kParameters * (3 + 2 * d.n_states()));
+      state, [&] { op->apply(args, memory, *stream); }, 0,
+      kParameters * (kFloatBytes * (3 + 2 * d.n_states()) + weight_bytes));
 }
 
 void clip_norm(benchmark::State& state) {

@@ -1,10 +1,12 @@
 // SGD, AdamW and LARS over the whole parameter arena in one pass (lockstep/ops/optimizer.h has the formulas), segments
-// in blocks over threads; LARS computes its norms in a pass before that.
+// in blocks over threads; LARS computes its norms in a pass before that. The same pass writes the bf16 weights, which
+// costs 2 bytes per element: SGD moves 12 without them, with momentum 20, AdamW 28.
 #include <fmt/format.h>
 
 #include <cmath>
 #include <memory>
 
+#include "kernels/cpu/base/bf16.h"
 #include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/parallel.h"
 #include "kernels/cpu/base/segment_blocks.h"
@@ -16,6 +18,7 @@ namespace lockstep::cpu {
 
 struct SgdTask {
   float* parameters = nullptr;
+  Bf16* weights = nullptr;  // rounded parameters; null: there are none
   const float* gradients = nullptr;
   float* velocity = nullptr;
   float learning_rate = 0, momentum = 0, weight_decay = 0, clip_coefficient = 1;
@@ -24,6 +27,7 @@ struct SgdTask {
 
 struct AdamwTask {
   float* parameters = nullptr;
+  Bf16* weights = nullptr;
   const float* gradients = nullptr;
   float* first_moment = nullptr;
   float* second_moment = nullptr;
@@ -59,7 +63,8 @@ class CpuOptimizer final : public Optimizer {
     const char* what = description_.kind == Kind::sgd     ? "SGD in one pass over"
                        : description_.kind == Kind::adamw ? "AdamW in one pass over"
                                                           : "LARS, a pass for norms and one over";
-    return fmt::format("own kernel: {} parameters, gradients and state", what);
+    return fmt::format("own kernel: {} parameters, gradients and state{}", what,
+                       writes_weights() ? ", writes bf16 weights" : "");
   }
 
   void run_apply(const Apply& args, const OpMemory& memory, Stream&) override {
@@ -90,8 +95,12 @@ class CpuOptimizer final : public Optimizer {
     });
   }
 
+  bool writes_weights() const { return description_.weight_dtype != DType::fp32; }
+  Bf16* weights(const Apply& args) const { return writes_weights() ? static_cast<Bf16*>(args.weights) : nullptr; }
+
   SgdTask sgd_task(const Apply& args) const {
     return {.parameters = args.parameters,
+            .weights = weights(args),
             .gradients = args.gradients,
             .velocity = args.state,
             .learning_rate = args.scalars->learning_rate,
@@ -157,6 +166,7 @@ class CpuOptimizer final : public Optimizer {
     const StepScalars& s = *args.scalars;
     const double learning_rate = s.learning_rate;
     AdamwTask decayed{.parameters = args.parameters,
+                      .weights = weights(args),
                       .gradients = args.gradients,
                       .first_moment = args.state,
                       .second_moment = args.state + d.n_elements,
@@ -184,6 +194,7 @@ class CpuOptimizer final : public Optimizer {
 }  // namespace
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerDescription& d, const CpuContext& context) {
+  require_float_or_bf16(d.weight_dtype, "The optimizer");
   for (const ParameterSegment& segment : d.segments)
     require(segment.begin + segment.n_elements <= d.n_elements, ErrorCode::internal,
             "A parameter at elements {} to {} does not lie in the arena of {}.", segment.begin,

@@ -3,8 +3,9 @@
 // segment's trust ratio with one block per segment. Both sum in an order that depends on the segments alone.
 //
 // Bytes moved per element, each arena read once and written once, which is the floor: SGD 12 (w read and written, g
-// read), with momentum 20, AdamW 28; LARS 8 more, since norms of w and g come first.
+// read), with momentum 20, AdamW 28; LARS 8 more, since norms of w and g come first; 16-bit weights 2 more.
 #include <memory>
+#include <type_traits>
 
 #include "kernels/cuda/base/block_sum.h"
 #include "kernels/cuda/base/context.h"
@@ -18,12 +19,20 @@ using Kind = OptimizerDescription::Kind;
 
 struct Arenas {
   float* parameters = nullptr;
+  void* weights = nullptr;  // rounded parameters
   const float* gradients = nullptr;
   float* first_state = nullptr;   // velocity or first moment
   float* second_state = nullptr;  // second moment
   const StepScalars* scalars = nullptr;
   bool aligned = false;
 };
+
+/// New parameters, and the same rounded to Weight; float: there are no rounded ones.
+template <typename Weight, int kWidth>
+__device__ void store_parameters(const Arenas& arenas, std::size_t i, const Floats<kWidth>& parameters) {
+  store_floats(arenas.parameters + i, parameters);
+  if constexpr (!std::is_same_v<Weight, float>) store_rounded(static_cast<Weight*>(arenas.weights) + i, parameters);
+}
 
 /// What a gradient and a weight are multiplied by, in SGD, before they are added.
 struct SgdFactors {
@@ -37,7 +46,7 @@ struct SgdConstants {
 enum class Momentum { none, plain, nesterov };
 
 /// `factors` are those of each segment (LARS), or null.
-template <Momentum kMomentum>
+template <Momentum kMomentum, typename Weight>
 __global__ void __launch_bounds__(kTileThreads)
     sgd(const __grid_constant__ SegmentTable table, Arenas arenas, SgdConstants constants, const SgdFactors* factors) {
   if (arenas.scalars->is_applied == 0) return;
@@ -62,13 +71,14 @@ __global__ void __launch_bounds__(kTileThreads)
       w.values[j] -= learning_rate * g;
     }
     if constexpr (kMomentum != Momentum::none) store_floats(arenas.first_state + i, velocities);
-    store_floats(arenas.parameters + i, w);
+    store_parameters<Weight>(arenas, i, w);
   });
 }
 
+template <typename Weight>
 auto sgd_kernel(const OptimizerDescription& d) {
-  if (d.momentum == 0.0f) return sgd<Momentum::none>;
-  return d.nesterov ? sgd<Momentum::nesterov> : sgd<Momentum::plain>;
+  if (d.momentum == 0.0f) return sgd<Momentum::none, Weight>;
+  return d.nesterov ? sgd<Momentum::nesterov, Weight> : sgd<Momentum::plain, Weight>;
 }
 
 struct AdamwConstants {
@@ -76,6 +86,7 @@ struct AdamwConstants {
   float weight_decay = 0, epsilon = 0;
 };
 
+template <typename Weight>
 __global__ void __launch_bounds__(kTileThreads)
     adamw(const __grid_constant__ SegmentTable table, Arenas arenas, AdamwConstants constants) {
   if (arenas.scalars->is_applied == 0) return;
@@ -114,7 +125,7 @@ __global__ void __launch_bounds__(kTileThreads)
     }
     store_floats(arenas.first_state + i, first);
     store_floats(arenas.second_state + i, second);
-    store_floats(arenas.parameters + i, w);
+    store_parameters<Weight>(arenas, i, w);
   });
 }
 
@@ -178,26 +189,35 @@ class CudaOptimizer final : public Optimizer {
     const char* what = description_.kind == Kind::sgd     ? "SGD in one pass over"
                        : description_.kind == Kind::adamw ? "AdamW in one pass over"
                                                           : "LARS, a pass for norms and one over";
-    return std::string("own kernel: ") + what + " parameters, gradients and state";
+    const std::string weights = description_.weight_dtype == DType::fp32
+                                    ? ""
+                                    : fmt::format(", writes {} weights", name(description_.weight_dtype));
+    return fmt::format("own kernel: {} parameters, gradients and state{}", what, weights);
   }
 
   void run_apply(const Apply& args, const OpMemory& memory, Stream& stream) override {
     const OptimizerDescription& d = description_;
     Arenas arenas{.parameters = args.parameters,
+                  .weights = args.weights,
                   .gradients = args.gradients,
                   .first_state = args.state,
                   .second_state = d.n_states() > 1 ? args.state + d.n_elements : nullptr,
                   .scalars = args.scalars};
-    arenas.aligned = are_aligned(arenas.parameters, arenas.gradients, arenas.first_state, arenas.second_state);
+    arenas.aligned =
+        are_aligned(arenas.parameters, arenas.weights, arenas.gradients, arenas.first_state, arenas.second_state);
     const SgdFactors* factors =
         d.kind == Kind::lars ? find_factors(arenas, static_cast<Squares*>(memory.workspace), stream) : nullptr;
-    for (const SegmentTable& table : tables_) {
-      const Grid grid{.blocks = table.n_tiles, .threads = kTileThreads};
-      if (d.kind == Kind::adamw)
-        launch(adamw, grid, stream, table, arenas, AdamwConstants{d.beta1, d.beta2, d.weight_decay, d.epsilon});
-      else
-        launch(sgd_kernel(d), grid, stream, table, arenas, SgdConstants{d.momentum, d.weight_decay}, factors);
-    }
+    dispatch(d.weight_dtype, [&](auto* type) {
+      using Weight = std::remove_pointer_t<decltype(type)>;
+      for (const SegmentTable& table : tables_) {
+        const Grid grid{.blocks = table.n_tiles, .threads = kTileThreads};
+        if (d.kind == Kind::adamw)
+          launch(adamw<Weight>, grid, stream, table, arenas,
+                 AdamwConstants{d.beta1, d.beta2, d.weight_decay, d.epsilon});
+        else
+          launch(sgd_kernel<Weight>(d), grid, stream, table, arenas, SgdConstants{d.momentum, d.weight_decay}, factors);
+      }
+    });
   }
 
  private:
@@ -219,6 +239,9 @@ class CudaOptimizer final : public Optimizer {
 }  // namespace
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerDescription& d, const CudaContext&) {
+  require(d.weight_dtype == DType::fp32 || d.weight_dtype == DType::fp16 || d.weight_dtype == DType::bf16,
+          ErrorCode::not_supported, "the optimizer on the device writes weights in fp16 or bf16, not {}",
+          name(d.weight_dtype));
   for (const ParameterSegment& segment : d.segments)
     require(segment.begin + segment.n_elements <= d.n_elements, ErrorCode::internal,
             "a parameter at elements {} to {} does not lie in the arena of {}", segment.begin,

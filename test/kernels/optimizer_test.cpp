@@ -145,18 +145,25 @@ std::vector<double> torch_result(const Case& c, const std::vector<float>& initia
 
 struct Outputs {
   std::vector<float> parameters, state;
+  std::vector<std::uint16_t> weights;  // of weight_dtype; empty in fp32
 };
+
+constexpr std::uint16_t kUnwritten = 0xbeef;
 
 /// With `skips` each step comes a second time, with gradients that are no numbers, and is not to be applied.
 Outputs run(Backend& backend, const Case& c, const std::vector<float>& initial, bool skips = false,
-            int n_steps = kSteps) {
-  const OptimizerDescription d = describe(c);
+            int n_steps = kSteps, DType weight_dtype = DType::fp32) {
+  OptimizerDescription d = describe(c);
+  d.weight_dtype = weight_dtype;
   Device device(backend);
   const auto op = backend.make(d);
   const OpMemory memory = device.op_memory(op->needs());
   const std::size_t n_state = static_cast<std::size_t>(d.n_states()) * kElements;
   Optimizer::Apply args;
   args.parameters = device.upload(initial);
+  std::uint16_t* const weights =
+      weight_dtype == DType::fp32 ? nullptr : device.upload(std::vector<std::uint16_t>(kElements, kUnwritten));
+  args.weights = weights;
   args.state = n_state > 0 ? device.upload(std::vector<float>(n_state)) : nullptr;
   for (int step = 0; step < n_steps; ++step) {
     StepScalars scalars;
@@ -177,6 +184,7 @@ Outputs run(Backend& backend, const Case& c, const std::vector<float>& initial, 
   Outputs out;
   out.parameters = device.download(args.parameters, kElements);
   if (args.state) out.state = device.download(args.state, n_state);
+  if (weights) out.weights = device.download(weights, kElements);
   return out;
 }
 
@@ -228,6 +236,70 @@ TEST(Optimizer, ASkippedStepChangesNothing) {
       EXPECT_EQ(plain.parameters, skipping.parameters) << backend->name() << ", " << c.name;
       EXPECT_EQ(plain.state, skipping.state) << backend->name() << ", " << c.name;
     }
+}
+
+/// The weights in bf16 and fp16 are the new parameters, rounded; parameters and state do not depend on whether there
+/// are weights. A skipped step writes none, and what lies between segments is left alone.
+TEST(Optimizer, WritesTheRoundedParameters) {
+  const std::vector<float> initial = random_normal(kElements, 1);
+  std::vector<bool> inside(kElements);
+  for (const ParameterSegment& segment : kSegments)
+    for (std::size_t i = 0; i < segment.n_elements; ++i) inside[segment.begin + i] = true;
+  reference::ReferenceBackend reference;
+  for (const Case& c : kCases)
+    for (Backend* backend : all_backends(reference))
+      for (const DType dtype : {DType::bf16, DType::fp16}) {
+        if (!computes_in(*backend, dtype)) continue;
+        SCOPED_TRACE(backend->name() + ", " + c.name + ", " + std::string(name(dtype)));
+        const Outputs without = run(*backend, c, initial), out = run(*backend, c, initial, false, kSteps, dtype);
+        EXPECT_EQ(out.parameters, without.parameters);
+        EXPECT_EQ(out.state, without.state);
+        std::vector<std::uint16_t> rounded =
+            dtype == DType::bf16 ? bf16_bits(out.parameters) : fp16_bits(out.parameters);
+        for (std::size_t i = 0; i < kElements; ++i)
+          if (!inside[i]) rounded[i] = kUnwritten;
+        EXPECT_EQ(out.weights, rounded);
+        EXPECT_EQ(run(*backend, c, initial, true, kSteps, dtype).weights, rounded);
+      }
+}
+
+/// Ties go to the even neighbour, in the vectors of a kernel and in what is left over. A step with the learning rate 0
+/// leaves the parameters as they are.
+TEST(Optimizer, RoundsTiesToEven) {
+  // In each type: a tie between an odd and an even neighbour below it, one above it, and what is just beside a tie.
+  const std::vector<float> bf16_ties{1 + 0x1p-8f, 1 + 3 * 0x1p-8f, 1 + 0x1p-8f + 0x1p-20f, -1 - 3 * 0x1p-8f};
+  const std::vector<float> fp16_ties{1 + 0x1p-11f, 1 + 3 * 0x1p-11f, 1 + 0x1p-11f + 0x1p-20f, -1 - 3 * 0x1p-11f};
+  const std::vector<std::uint16_t> bf16_expected{0x3f80, 0x3f82, 0x3f81, 0xbf82};
+  const std::vector<std::uint16_t> fp16_expected{0x3c00, 0x3c02, 0x3c01, 0xbc02};
+  constexpr std::size_t kCopies = 21;  // more than a vector, and some that are left over
+  reference::ReferenceBackend reference;
+  for (Backend* backend : all_backends(reference))
+    for (const auto kind : {kSgd, kAdamw})
+      for (const DType dtype : {DType::bf16, DType::fp16}) {
+        if (!computes_in(*backend, dtype)) continue;
+        std::vector<float> parameters;
+        std::vector<std::uint16_t> expected;
+        for (std::size_t i = 0; i < kCopies; ++i) {
+          const auto& ties = dtype == DType::bf16 ? bf16_ties : fp16_ties;
+          const auto& rounded = dtype == DType::bf16 ? bf16_expected : fp16_expected;
+          parameters.insert(parameters.end(), ties.begin(), ties.end());
+          expected.insert(expected.end(), rounded.begin(), rounded.end());
+        }
+        parameters.pop_back();
+        expected.pop_back();
+        const std::size_t n = parameters.size();
+        Device device(*backend);
+        const auto op = backend->make(
+            OptimizerDescription{.kind = kind, .segments = {{0, n, true}}, .n_elements = n, .weight_dtype = dtype});
+        std::uint16_t* const weights = device.garbage<std::uint16_t>(n);
+        op->apply({.parameters = device.upload(parameters),
+                   .weights = weights,
+                   .gradients = device.upload(std::vector<float>(n, 1.0f)),
+                   .state = device.upload(std::vector<float>(2 * n)),
+                   .scalars = device.upload(std::vector<StepScalars>{{.learning_rate = 0}})},
+                  device.op_memory(op->needs()), device.stream());
+        EXPECT_EQ(device.download(weights, n), expected) << backend->name() << ", " << name(dtype);
+      }
 }
 
 /// New norms and zero weights have no direction of their own to trust: LARS steps there as SGD does.
@@ -290,15 +362,20 @@ TEST(Optimizer, ManyTensorsAnywhere) {
                                                           .weight_decay = 0.1f,
                                                           .trust_coefficient = 0.5f,
                                                           .segments = segments,
-                                                          .n_elements = n});
+                                                          .n_elements = n,
+                                                          .weight_dtype = DType::bf16});
         const StepScalars scalars{.learning_rate = 0.5f, .adam_correction1 = 10, .adam_correction2 = 1000};
         float* parameters = device.upload(weights);
+        std::uint16_t* rounded = device.upload(bf16_bits(weights));
         op->apply({.parameters = parameters + offset,
+                   .weights = rounded + offset,
                    .gradients = device.upload(gradients) + offset,
                    .state = device.upload(std::vector<float>(2 * n + 1)) + offset,
                    .scalars = device.upload(std::vector<StepScalars>{scalars})},
                   device.op_memory(op->needs()), device.stream());
-        return device.download(parameters, n + 1);
+        const std::vector<float> updated = device.download(parameters, n + 1);
+        EXPECT_EQ(device.download(rounded, n + 1), bf16_bits(updated)) << backend.name() << ", " << offset;
+        return updated;
       };
       const std::vector<float> expected = apply(reference);
       for (auto& [name, backend] : tested_backends())  // a step of FollowsPyTorch

@@ -15,6 +15,7 @@
 #include "lockstep/ops/optimizer.h"
 #include "lockstep/ops/pool2d.h"
 #include "lockstep/philox.h"
+#include "test/support/tensor.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -132,6 +133,7 @@ TEST(Simd, OptimizersAndNormsAreTheSame) {
       OptimizerDescription d{.kind = kind, .momentum = 0.9f, .nesterov = nesterov, .weight_decay = 0.01f};
       d.segments = {{0, 17, false}, {64, n - 64, true}};
       d.n_elements = n;
+      d.weight_dtype = DType::bf16;
       expect_same_everywhere(
           [&] {
             NoStream stream;
@@ -146,8 +148,17 @@ TEST(Simd, OptimizersAndNormsAreTheSame) {
             std::vector<float> parameters = w, state(2 * n);
             const auto op = plan(d);
             std::vector<char> norms(op->needs().forward_workspace_bytes);
-            op->apply({parameters.data(), g.data(), state.data(), &scalars}, {norms.data(), nullptr}, stream);
+            std::vector<std::uint16_t> weights(n, 0xffff);
+            op->apply({.parameters = parameters.data(),
+                       .weights = weights.data(),
+                       .gradients = g.data(),
+                       .state = state.data(),
+                       .scalars = &scalars},
+                      {norms.data(), nullptr}, stream);
             EXPECT_EQ(parameters[20], w[20]);  // between segments
+            std::vector<std::uint16_t> rounded = test::bf16_bits(parameters);
+            std::fill(rounded.begin() + 17, rounded.begin() + 64, 0xffff);
+            EXPECT_EQ(weights, rounded);
             parameters.push_back(static_cast<float>(norm / 1000));
             parameters.push_back(scalars.clip_coefficient);
             return parameters;

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lockstep/bf16.h"
+#include "lockstep/fp16.h"
 #include "lockstep/ops/optimizer.h"
 #include "test/reference/ops.h"
 
@@ -25,12 +27,18 @@ class ReferenceOptimizer final : public Optimizer {
           adamw(args, i, gradient, decay);
         else
           sgd(args, i, gradient, decay, ratio);
+        store_weight(args, i);
       }
     }
   }
 
  private:
   using Kind = OptimizerDescription::Kind;
+
+  void store_weight(const Apply& args, std::size_t i) const {
+    if (d_.weight_dtype == DType::bf16) static_cast<Bf16*>(args.weights)[i] = to_bf16(args.parameters[i]);
+    if (d_.weight_dtype == DType::fp16) static_cast<Fp16*>(args.weights)[i] = to_fp16(args.parameters[i]);
+  }
 
   double trust_ratio(const Apply& args, const ParameterSegment& segment) const {
     double w = 0, g = 0;

@@ -6,12 +6,14 @@
 // of each segment that decays, Euclidean norms, g clipped; ratio 1 where |w| or |g| is 0. As in PyTorch's
 // implementations the learning rate stays outside of the momentum; the paper has it inside, which differs where it
 // changes. Norms are in fp64, in a fixed order.
-// A skipped step (StepScalars::is_applied 0) leaves parameters and state as they are; the next step's correction counts
-// it.
+// Where weight_dtype is bf16 or fp16, the new parameters are also written in that type, rounded to nearest, ties to
+// even: these are the weights that ops of the next step read. A skipped step (StepScalars::is_applied 0) leaves
+// parameters, weights and state as they are; the next step's correction counts it.
 #pragma once
 
 #include <vector>
 
+#include "lockstep/dtype.h"
 #include "lockstep/op.h"
 #include "lockstep/ops/parameter_segment.h"
 #include "lockstep/ops/step_scalars.h"
@@ -34,7 +36,8 @@ struct OptimizerDescription {
   float epsilon = 1e-8f;
   float trust_coefficient = 0.001f;
   std::vector<ParameterSegment> segments{};
-  std::size_t n_elements = 0;  // of the parameter arena
+  std::size_t n_elements = 0;        // of the parameter arena
+  DType weight_dtype = DType::fp32;  // of the rounded weights; fp32: there are none
 
   /// fp32 values per element of the parameter arena: 0, 1 (momentum) or 2 (moments), one after the other.
   int n_states() const { return kind == Kind::adamw ? 2 : (momentum != 0.0f ? 1 : 0); }
@@ -44,6 +47,7 @@ class Optimizer : public Op {
  public:
   struct Apply {
     float* parameters = nullptr;
+    void* weights = nullptr;  // in weight_dtype, at the parameters' places
     const float* gradients = nullptr;
     float* state = nullptr;  // zero before step 0; (n_states, n_elements)
     const StepScalars* scalars = nullptr;
