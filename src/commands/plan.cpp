@@ -101,6 +101,7 @@ nlohmann::ordered_json json_of(const Planned& planned, const Ranks& ranks) {
           {"parameters", planned.plan->parameters().n_canonical()},
           {"memory_bytes",
            {{"parameters", m.parameters},
+            {"compute_weights", m.compute_weights},
             {"gradients", m.gradients},
             {"partial_sums", m.partial_sums},
             {"optimizer", m.optimizer},

@@ -125,10 +125,19 @@ void Graph::plan(Backend& backend) {
   for (auto& node : nodes_) node->plan(*this, backend);
   for (const Entry& entry : order_.entries())
     if (entry.phase == Phase::backward) node(entry.node).plan_backward(*this);
+  check_parameter_types();
   plan_op_memory();
   drop_useless_recomputation();
   plan_liveness();
   if (training()) plan_parameter_writers();
+}
+
+void Graph::check_parameter_types() const {
+  for (const auto& node : nodes_)
+    for (const ParameterUse* use : node->parameters())
+      require(!use->exists() || use->dtype() == DType::fp32 || use->dtype() == options_.dtype, ErrorCode::internal,
+              "{} reads {} in {}, but weights exist in fp32 and {} only", node->name(), parameters_[use->id()].name,
+              lockstep::name(use->dtype()), lockstep::name(options_.dtype));
 }
 
 void Graph::plan_op_memory() {
@@ -217,7 +226,14 @@ void Graph::plan_parameter_writers() {
 
 void Graph::bind(const Bindings& bindings) {
   bindings_ = bindings;
-  for (auto& node : nodes_) node->bind(*this, bindings_);
+  for (auto& node : nodes_) {
+    for (const ParameterUse* use : node->parameters())
+      require(!use->exists() || use->dtype() == DType::fp32 ||
+                  (use->dtype() == bindings.compute_dtype && bindings.compute_weights != nullptr),
+              ErrorCode::internal, "{} reads {} in {}, and there are no weights in that type", node->name(),
+              parameters_[use->id()].name, lockstep::name(use->dtype()));
+    node->bind(*this, bindings_);
+  }
 }
 
 void Graph::run(std::span<const Entry> entries, const Run& run, const std::function<void(ParameterId)>& done) {

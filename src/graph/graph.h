@@ -146,6 +146,7 @@ class Graph {
   bool has_backward(const Node& node) const;
   void find_gradients();
   void list_order();
+  void check_parameter_types() const;
   void plan_op_memory();
   void drop_useless_recomputation();
   void plan_liveness();

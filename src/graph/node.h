@@ -17,6 +17,7 @@
 #include "graph/pending.h"
 #include "lockstep/backend.h"
 #include "lockstep/communicator.h"
+#include "lockstep/dtype.h"
 #include "lockstep/loss_scale.h"
 #include "lockstep/ops/step_scalars.h"
 
@@ -26,8 +27,10 @@ class Graph;
 
 /// Where the step's memory lies. One allocation each; `exchange` is the communicator's.
 struct Bindings {
-  float* parameters = nullptr;
-  std::byte* exchange = nullptr;  // small sums between ranks
+  const float* parameters = nullptr;
+  const void* compute_weights = nullptr;  // the parameters rounded to compute_dtype, each at the same element
+  DType compute_dtype = DType::fp32;      // fp32: there are no rounded weights
+  std::byte* exchange = nullptr;          // small sums between ranks
   std::byte* activations = nullptr;
   void* workspace = nullptr;
   StepScalars* scalars = nullptr;
@@ -55,11 +58,13 @@ struct Run {
     return id == kNoTensor ? nullptr : reinterpret_cast<T*>(at.activations + plan.info(id).offset);
   }
   /// Mean and variance of a norm, (2, C): the running ones, and where those of this micro-batch go.
-  float* running_statistic(int id) const { return at.parameters + parameters.statistic(id).begin; }
+  const float* running_statistic(int id) const { return at.parameters + parameters.statistic(id).begin; }
   float* batch_statistic(int id) const { return gradients.arena + parameters.statistic(id).begin; }
 };
 
 /// How one node uses one parameter. This is the only place that knows where a parameter and its gradient lie.
+///
+/// A node reads either the fp32 master or, if its op takes weights in the compute type, the rounded weight.
 ///
 /// Several nodes may use the same parameter. The first of them to run backward overwrites the gradient (or adds to it,
 /// when the micro-batch accumulates), the others add to it, and the last one finishes it.
@@ -72,7 +77,15 @@ class ParameterUse {
   bool exists() const { return id_ != kNoParameter; }
   /// Known after Graph::plan.
   bool is_first_writer() const { return is_first_writer_; }
-  const float* values(const Run& run) const {
+  /// In Node::plan: weights() gives the values in this type, which is fp32 or the compute type of the graph.
+  void read_as(DType dtype) { dtype_ = dtype; }
+  DType dtype() const { return dtype_; }
+  const void* weights(const Run& run) const {
+    if (!exists()) return nullptr;
+    const void* const arena = dtype_ == DType::fp32 ? run.at.parameters : run.at.compute_weights;
+    return static_cast<const std::byte*>(arena) + run.parameters[id_].begin * size_bytes(dtype_);
+  }
+  const float* master(const Run& run) const {
     return exists() ? run.at.parameters + run.parameters[id_].begin : nullptr;
   }
   /// Null where the parameter is frozen.
@@ -89,6 +102,7 @@ class ParameterUse {
   bool is_trained(const Run& run) const { return exists() && run.parameters[id_].trainable; }
 
   ParameterId id_;
+  DType dtype_ = DType::fp32;
   bool is_first_writer_ = true, is_last_writer_ = true;  // of the gradient; set by Graph::plan
 };
 

@@ -4,8 +4,9 @@
 //   [trainable, in the order in which backward finishes their gradients][statistics of the norms][frozen]
 // The gradient arena is the first two, and each state of the optimizer is the first one, with the same offsets. A
 // gradient bucket is therefore a contiguous slice, and the statistics are sent with the last one (DESIGN, decisions 4
-// and 6). Frozen parameters have no gradient and no optimizer state, so they come last and take no memory in the
-// other arenas.
+// and 6). Frozen parameters have no gradient and no optimizer state, so they come last and take no memory in those
+// arenas. Where ops compute in 16 bits, the rounded weights lie in an arena with the places of the parameter arena
+// (DESIGN, decision 17).
 #pragma once
 
 #include <cstdint>

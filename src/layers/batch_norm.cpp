@@ -76,8 +76,8 @@ class BatchNormNode final : public Node {
       const float* running = run.running_statistic(statistic_);
       op_->finalize_inference({.running_mean = running,
                                .running_variance = running + channels_,
-                               .gamma = gamma_.values(run),
-                               .beta = beta_.values(run),
+                               .gamma = gamma_.master(run),
+                               .beta = beta_.master(run),
                                .scale_bias = run.tensor<float>(norm_->scale_bias)},
                               memory(run), run.stream);
       return;
@@ -85,8 +85,8 @@ class BatchNormNode final : public Node {
     const double* statistics = run.tensor<double>(norm_->statistics);
     if (synchronize_) statistics = forward_sum_.sum(run, statistics);
     op_->finalize({.statistics = statistics,
-                   .gamma = gamma_.values(run),
-                   .beta = beta_.values(run),
+                   .gamma = gamma_.master(run),
+                   .beta = beta_.master(run),
                    .scale_bias = run.tensor<float>(norm_->scale_bias),
                    .mean_inverse_stddev = run.tensor<float>(norm_->mean_inverse_stddev),
                    .batch_statistics = run.batch_statistic(statistic_),
@@ -101,7 +101,7 @@ class BatchNormNode final : public Node {
                    .local_sums = local_sums,
                    .dz = run.tensor(dz_),
                    .x = run.tensor(x_),
-                   .gamma = gamma_.values(run),
+                   .gamma = gamma_.master(run),
                    .mean_inverse_stddev = run.tensor<float>(norm_->mean_inverse_stddev),
                    .dx = run.tensor(dx_),
                    .dgamma = gamma_.gradient(run),

@@ -54,7 +54,7 @@ class ConvolutionNode final : public Node, public StatisticsProducer {
 
   void forward(const Run& run) override {
     op_->forward({.x = in_.x(run),
-                  .weight = weight_.values(run),
+                  .weight = weight_.master(run),
                   .y = run.tensor(y_),
                   .statistics = run.tensor<double>(statistics_),
                   .normalization = in_.forward_args(run)},
@@ -64,7 +64,7 @@ class ConvolutionNode final : public Node, public StatisticsProducer {
   void backward(const Run& run) override {
     op_->backward({.dy = run.tensor(dy_),
                    .x = in_.x(run),
-                   .weight = weight_.values(run),
+                   .weight = weight_.master(run),
                    .dweight = weight_.gradient(run),
                    .dweight_mode = weight_.mode(run),
                    .dx = in_.dx(run),

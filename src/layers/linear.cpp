@@ -55,7 +55,7 @@ class LinearNode final : public Node {
   }
 
   void forward(const Run& run) override {
-    op_->forward({.x = run.tensor(x_), .weight = weight_.values(run), .bias = bias_.values(run), .y = run.tensor(y_)},
+    op_->forward({.x = run.tensor(x_), .weight = weight_.master(run), .bias = bias_.values(run), .y = run.tensor(y_)},
                  memory(run), run.stream);
   }
 
@@ -63,7 +63,7 @@ class LinearNode final : public Node {
     op_->backward({.dy = run.tensor(dy_),
                    .x = run.tensor(x_),
                    .y = run.tensor(y_),
-                   .weight = weight_.values(run),
+                   .weight = weight_.master(run),
                    .dx = run.tensor(dx_.tensor),
                    .dx_mode = dx_.mode,
                    .dweight = weight_.gradient(run),

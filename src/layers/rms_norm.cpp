@@ -64,7 +64,7 @@ class RmsNormNode final : public Node {
   void forward(const Run& run) override {
     op_->forward({.x = run.tensor(x_),
                   .residual = run.tensor(r_),
-                  .weight = weight_.values(run),
+                  .weight = weight_.master(run),
                   .s = run.tensor(s_),
                   .y = run.tensor(y_)},
                  memory(run), run.stream);
@@ -73,7 +73,7 @@ class RmsNormNode final : public Node {
   void backward(const Run& run) override {
     op_->backward({.dy = run.tensor(dy_),
                    .s = run.tensor(has_residual() ? s_ : x_),
-                   .weight = weight_.values(run),
+                   .weight = weight_.master(run),
                    .added = run.tensor(added_),
                    .ds = run.tensor(ds_.tensor),
                    .ds_mode = ds_.mode,

@@ -34,10 +34,11 @@ std::vector<std::string> network_settings() {
 
 std::string memory_text(const MemoryReport& m) {
   std::string text;
-  const auto line = [&](const char* what, std::size_t size_bytes, const std::string& note) {
+  const auto line = [&](const std::string& what, std::size_t size_bytes, const std::string& note) {
     text += fmt::format("  {:<18} {:>9.1f} MiB{}\n", what, mib(size_bytes), note.empty() ? "" : "  " + note);
   };
   line("parameters", m.parameters, "");
+  if (m.compute_weights > 0) line(fmt::format("weights ({})", name(m.compute_dtype)), m.compute_weights, "");
   line("gradients", m.gradients, "");
   if (m.partial_sums > 0) line("partial sums", m.partial_sums, "of gradients: micro-batches summed by a tree");
   line("optimizer state", m.optimizer, "");

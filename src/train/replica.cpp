@@ -19,10 +19,13 @@ const std::string kNormSpan = "gradient norm", kOptimizerSpan = "optimizer", kSt
 }  // namespace
 
 Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
-    : plan_(plan), backend_(backend), communicator_(communicator), stream_(backend.make_stream()) {
+    : plan_(plan),
+      backend_(backend),
+      communicator_(communicator),
+      stream_(backend.make_stream()),
+      parameter_arena_(plan, backend) {
   const graph::ParameterTable& table = plan.parameters();
   const MemoryReport memory = plan.memory();
-  parameters_ = backend.allocate(memory.parameters, "parameters");
   gradients_ = communicator.allocate(memory.gradients + plan.exchange_bytes(), "gradients");
   optimizer_memory_ = backend.allocate(memory.optimizer, "optimizer state");
   activations_ = backend.allocate(memory.activations, "activations");
@@ -44,7 +47,9 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   set_loss_scale({.scale = static_cast<float>(plan.config().loss_scale.initial)});
   std::byte* exchange = static_cast<std::byte*>(gradients_->data()) + memory.gradients;
   for (PlannedGraph* planned : plan.all()) {
-    planned->graph->bind({.parameters = parameter_arena(),
+    planned->graph->bind({.parameters = parameter_arena_.masters(),
+                          .compute_weights = parameter_arena_.compute_weights(),
+                          .compute_dtype = parameter_arena_.compute_dtype(),
                           .exchange = exchange,
                           .activations = static_cast<std::byte*>(activations_->data()),
                           .workspace = workspace_->data(),
@@ -90,7 +95,8 @@ void Replica::begin_step(const BatchShape& shape, const StepScalars& scalars, co
   backend_.copy_to_device(&sums_->flags, &slot.host->flags, sizeof(StepFlags), *stream_);
 }
 
-void Replica::upload(const PlannedGraph& planned, const data::Batch& batch) {
+void Replica::prepare(const PlannedGraph& planned, const data::Batch& batch) {
+  parameter_arena_.refresh(*stream_);
   const graph::Graph& graph = *planned.graph;
   for (std::size_t i = 0; i < planned.fields.size(); ++i) upload_targets_[i] = graph.tensor(planned.fields[i]);
   uploader_->upload(batch, graph.options().batch, upload_targets_, *stream_);
@@ -118,7 +124,7 @@ void Replica::forward(const data::Batch& batch) {
   const bool is_last = running_.is_last();
   const std::int64_t global = running_.shape.global_micro_batch_size(number);
   running_.planned = &plan_.training(batch.n_samples, global);
-  upload(*running_.planned, batch);
+  prepare(*running_.planned, batch);
   CapturedGraph& captured = captured_graph({.n_samples = batch.n_samples,
                                             .global = global,
                                             .number = number,
@@ -197,15 +203,19 @@ void Replica::apply_update() {
                       memory, *stream_);
     if (loss_scale_) backend_.copy_to_device(&report.next_loss_scale, loss_scale_, sizeof(LossScale), *stream_);
   });
+  const ParameterArena::Update parameter_arena = parameter_arena_.update();
   part(kOptimizerSpan, [&] {
-    optimizer_->apply(
-        {.parameters = parameter_arena(), .gradients = gradients, .state = optimizer_state(), .scalars = scalars},
-        memory, *stream_);
+    optimizer_->apply({.parameters = parameter_arena.masters,
+                       .weights = parameter_arena.compute_weights,
+                       .gradients = gradients,
+                       .state = optimizer_state(),
+                       .scalars = scalars},
+                      memory, *stream_);
   });
   part(kStatisticsSpan, [&] {
     const std::size_t statistics = parameters().n_trainable();
     moving_average_->apply(
-        {.running = parameter_arena() + statistics, .batch = gradients + statistics, .scalars = scalars}, memory,
+        {.running = parameter_arena.masters + statistics, .batch = gradients + statistics, .scalars = scalars}, memory,
         *stream_);
   });
 }
@@ -238,7 +248,7 @@ LossSums Replica::evaluate(const data::Batch& batch) {
   PlannedGraph* planned = plan_.evaluation();
   require(planned != nullptr, ErrorCode::internal, "the step was planned without evaluation");
   if (batch.n_samples == 0) return {};
-  upload(*planned, batch);
+  prepare(*planned, batch);
   planned->graph->forward(*stream_);
   LossSums sums;
   backend_.copy_to_host(&sums, &sums_->loss, sizeof(LossSums), *stream_);
@@ -274,7 +284,7 @@ void Replica::set_loss_scale(const LossScale& loss_scale) {
 }
 
 std::uint64_t Replica::hash() {
-  hash_->apply({.data = parameters_->data(), .hash = &state_->hash}, {workspace_->data(), nullptr}, *stream_);
+  hash_->apply({.data = parameter_arena_.masters(), .hash = &state_->hash}, {workspace_->data(), nullptr}, *stream_);
   std::uint64_t hash = 0;
   backend_.copy_to_host(&hash, &state_->hash, sizeof(hash), *stream_);
   stream_->synchronize();

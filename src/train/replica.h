@@ -1,5 +1,5 @@
-// One rank's copy of the model and all its memory: five arenas, each allocated once, and the step on them. Nothing here
-// knows which backend it runs on, or what is trained.
+// One rank's copy of the model and all its memory: a few arenas, each allocated once, and the step on them. Nothing
+// here knows which backend it runs on, or what is trained.
 //
 // A step is written as
 //     begin_step(); for each micro-batch { forward(); backward(); } reduce(); update();
@@ -28,6 +28,7 @@
 #include "lockstep/ops/optimizer.h"
 #include "train/device_trace.h"
 #include "train/gradient_accumulator.h"
+#include "train/parameter_arena.h"
 #include "train/state_tensors.h"
 #include "train/step_plan.h"
 #include "train/uploader.h"
@@ -101,13 +102,13 @@ class Replica {
   friend class test::ReplicaProbe;
 
   std::vector<StateTensor> tensors() const;
-  float* place_of(const StateTensor& tensor) const;
+  const float* place_of(const StateTensor& tensor) const;
   void write(float* at, const graph::Parameter* parameter, std::span<const float> canonical);
   void write(const StateTensor& tensor, std::span<const float> canonical);
-  float* parameter_arena() const { return static_cast<float*>(parameters_->data()); }
   float* gradient_arena() const { return static_cast<float*>(gradients_->data()); }
   float* optimizer_state() const;
-  void upload(const PlannedGraph& planned, const data::Batch& batch);
+  /// Before each pass over a graph: its weights are up to date, and its fields on their way.
+  void prepare(const PlannedGraph& planned, const data::Batch& batch);
   void backward_of_last();
   void apply_update();
   void end_capture();
@@ -126,7 +127,8 @@ class Replica {
   Backend& backend_;
   Communicator& communicator_;
   std::unique_ptr<Stream> stream_;
-  std::unique_ptr<Memory> parameters_, gradients_, optimizer_memory_, activations_, workspace_;
+  ParameterArena parameter_arena_;
+  std::unique_ptr<Memory> gradients_, optimizer_memory_, activations_, workspace_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<ClipNorm> clip_norm_;
   std::unique_ptr<MovingAverage> moving_average_;

@@ -10,8 +10,9 @@ namespace lockstep::train {
 
 std::vector<StateTensor> Replica::tensors() const { return state_tensors(parameters(), plan_.optimizer()); }
 
-float* Replica::place_of(const StateTensor& tensor) const {
-  return (tensor.arena == StateTensor::Arena::parameters ? parameter_arena() : optimizer_state()) + tensor.begin;
+const float* Replica::place_of(const StateTensor& tensor) const {
+  const bool is_parameter = tensor.arena == StateTensor::Arena::parameters;
+  return (is_parameter ? parameter_arena_.masters() : optimizer_state()) + tensor.begin;
 }
 
 /// `parameter` null: canonical.
@@ -26,7 +27,8 @@ void Replica::write(float* at, const graph::Parameter* parameter, std::span<cons
 }
 
 void Replica::write(const StateTensor& tensor, std::span<const float> canonical) {
-  float* const at = place_of(tensor);
+  const bool is_parameter = tensor.arena == StateTensor::Arena::parameters;
+  float* const at = (is_parameter ? parameter_arena_.edit() : optimizer_state()) + tensor.begin;
   if (!tensor.parameter || tensor.parameter->parts.size() == 1) return write(at, tensor.parameter, canonical);
   std::vector<float> packed(tensor.n_elements);  // with the other parts
   backend_.copy_to_host(packed.data(), at, packed.size() * sizeof(float), *stream_);
@@ -55,12 +57,13 @@ void Replica::initialize(std::uint32_t seed) {
   stream_->synchronize();
 #pragma omp parallel for schedule(dynamic, 1)
   for (const graph::Parameter* p : mine) write(gradient_arena() + p->begin, p, table.initial_values(*p, seed));
+  float* const parameter_arena = parameter_arena_.edit();
 #pragma omp parallel for schedule(dynamic, 1)
-  for (const graph::Parameter* p : frozen) write(parameter_arena() + p->begin, p, table.initial_values(*p, seed));
+  for (const graph::Parameter* p : frozen) write(parameter_arena + p->begin, p, table.initial_values(*p, seed));
   const std::size_t n_tensors = table.order().size() + table.statistics().size();
   for (std::size_t i = 0; i < n_tensors; ++i) reducer_->tensor_done(static_cast<int>(i), *stream_);
   reducer_->finish(*stream_);
-  backend_.copy_to_device(parameter_arena(), gradient_arena(), table.n_trainable() * sizeof(float), *stream_);
+  backend_.copy_to_device(parameter_arena, gradient_arena(), table.n_trainable() * sizeof(float), *stream_);
 
   for (const StateTensor& tensor : tensors()) {
     if (!checkpoint::is_in(checkpoint::StateGroup::statistics, tensor.path)) continue;

@@ -36,7 +36,8 @@ OptimizerDescription describe_optimizer(const Config& config, const graph::Param
           .epsilon = static_cast<float>(o.epsilon),
           .trust_coefficient = static_cast<float>(o.trust_coefficient),
           .segments = table.segments(o.decay_norms_and_biases && kind != Kind::lars),
-          .n_elements = table.n_trainable()};
+          .n_elements = table.n_trainable(),
+          .weight_dtype = storage_type(config.precision)};
 }
 
 std::optional<LossScaling> describe_loss_scaling(const Config& config) {
@@ -100,7 +101,7 @@ StepPlan::StepPlan(const Config& config, const tasks::Task& task, const BatchSha
 
 PlannedGraph StepPlan::build(graph::Mode mode, std::int64_t batch, std::int64_t global, Backend& backend) {
   const graph::GraphOptions options{.mode = mode,
-                                    .dtype = storage_type(config_.precision),
+                                    .dtype = compute_dtype(),
                                     .tf32 = config_.precision == Precision::tf32,
                                     .batch = batch,
                                     .layout_batch = batch_.largest_micro_batch()};
@@ -136,6 +137,8 @@ std::size_t StepPlan::partial_sum_bytes() const {
 MemoryReport StepPlan::memory() const {
   MemoryReport m;
   m.parameters = table_.n_total() * sizeof(float);
+  m.compute_dtype = compute_dtype();
+  if (m.compute_dtype != DType::fp32) m.compute_weights = table_.n_total() * size_bytes(m.compute_dtype);
   m.gradients = table_.n_gradients() * sizeof(float);
   if (batch_.is_tree) {
     const int n_partial_sums = most_open_sums(batch_.order_in_rank());

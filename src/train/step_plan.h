@@ -35,7 +35,10 @@ struct PlannedGraph {
 
 /// Bytes of a rank, by kind.
 struct MemoryReport {
-  std::size_t parameters = 0, gradients = 0, partial_sums = 0, optimizer = 0, activations = 0, workspace = 0;
+  std::size_t parameters = 0;       // fp32 masters and running statistics
+  std::size_t compute_weights = 0;  // the same in compute_dtype; 0 in fp32
+  DType compute_dtype = DType::fp32;
+  std::size_t gradients = 0, partial_sums = 0, optimizer = 0, activations = 0, workspace = 0;
   std::size_t activations_without_reuse = 0;
   std::size_t exchange = 0;      // small sums between ranks, behind the gradients
   std::size_t node_buffers = 0;  // of a node's leader, for what other nodes send
@@ -44,8 +47,8 @@ struct MemoryReport {
   std::size_t loader = 0;        // batches read ahead
   std::size_t checkpoint = 0;    // copy of this rank's part that a background thread writes
   std::size_t total() const {
-    return parameters + gradients + partial_sums + optimizer + activations + workspace + exchange + node_buffers +
-           mapped_peers + uploads + loader + checkpoint;
+    return parameters + compute_weights + gradients + partial_sums + optimizer + activations + workspace + exchange +
+           node_buffers + mapped_peers + uploads + loader + checkpoint;
   }
 };
 
@@ -66,6 +69,8 @@ class StepPlan {
   const graph::ParameterTable& parameters() const { return table_; }
   const BatchShape& batch() const { return batch_; }
   const Config& config() const { return config_; }
+  /// Of activations, and of the weights that ops read.
+  DType compute_dtype() const { return storage_type(config_.precision); }
   const OptimizerDescription& optimizer() const { return optimizer_; }
   /// Nothing: gradients are not scaled.
   const std::optional<LossScaling>& loss_scaling() const { return loss_scaling_; }

@@ -94,12 +94,15 @@ class SmallGraph {
       return backend.allocate(std::max<std::size_t>(n, 1) * sizeof(float), "test");
     };
     parameters_ = floats(table_.n_total());
+    weights_ = floats(table_.n_total());
     gradients_ = floats(table_.n_gradients());
     activations_ = backend.allocate(std::max<std::size_t>(graph_->memory().size_bytes(), 64), "test");
     workspace_ = backend.allocate(std::max<std::size_t>(graph_->workspace_bytes(), 64), "test");
     exchange_ = backend.allocate(std::max<std::size_t>(graph_->exchange_bytes(), 64), "test");
     std::memset(activations_->data(), 0xff, activations_->size_bytes());  // NaN: nothing is read before it is written
     graph_->bind({.parameters = arena(*parameters_),
+                  .compute_weights = dtype == DType::fp32 ? nullptr : weights_->data(),
+                  .compute_dtype = dtype,
                   .exchange = static_cast<std::byte*>(exchange_->data()),
                   .activations = static_cast<std::byte*>(activations_->data()),
                   .workspace = workspace_->data()});
@@ -115,7 +118,13 @@ class SmallGraph {
     const graph::Parameter& p = parameter(name);
     const std::vector<float> packed = graph::pack(p, canonical);
     std::memcpy(arena(*parameters_) + p.begin, packed.data(), packed.size() * sizeof(float));
+    const DType dtype = graph_->options().dtype;
+    const std::vector<std::byte> rounded = bytes_of(dtype, packed);
+    std::memcpy(static_cast<std::byte*>(weights_->data()) + p.begin * size_bytes(dtype), rounded.data(),
+                rounded.size());
   }
+  /// The fp32 masters, without the weights that ops read in another type.
+  void fill_masters(float value) { std::fill_n(arena(*parameters_), table_.n_total(), value); }
   std::vector<float> get(const std::string& name) const { return unpacked(name, *parameters_); }
   std::vector<float> gradient(const std::string& name) const { return unpacked(name, *gradients_); }
 
@@ -167,7 +176,7 @@ class SmallGraph {
   std::unique_ptr<graph::Graph> graph_;
   ProbeNode* probe_ = nullptr;
   std::vector<float> input_;
-  std::unique_ptr<Memory> parameters_, gradients_, activations_, workspace_, exchange_;
+  std::unique_ptr<Memory> parameters_, weights_, gradients_, activations_, workspace_, exchange_;
 };
 
 }  // namespace lockstep::test

@@ -1,15 +1,20 @@
-// A model with a tied, a frozen and a split parameter trains, is saved, and resumes with the same bits.
+// A model with a tied, a frozen and a split parameter trains, is saved, and resumes with the same bits. And the weights
+// that ops read in bf16 are always the fp32 masters, rounded.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "checkpoint/checkpoint.h"
 #include "comm/world.h"
 #include "layers/layers.h"
 #include "test/checkpoint/support.h"
 #include "test/reference/backend.h"
+#include "test/support/cuda_on_host/backend.h"
+#include "test/support/recording_backend.h"
+#include "test/support/tensor.h"
 #include "test/train/small_run.h"
 
 namespace lockstep {
@@ -87,7 +92,10 @@ class Parameters : public testing::Test {
 };
 
 TEST_F(Parameters, ThatAreTiedFrozenOrSplitAreTrainedAndResumed) {
-  for (const MakeBackend make : {MakeBackend{reference::make_reference_backend}, MakeBackend{make_cpu}}) {
+  for (const auto& [make, precision] :
+       {std::pair(MakeBackend{reference::make_reference_backend}, Precision::fp32),
+        std::pair(MakeBackend{make_cpu}, Precision::fp32), std::pair(MakeBackend{make_cpu}, Precision::bf16)}) {
+    config_.precision = precision;
     const checkpoint::test::ScratchDirectory scratch;
     const auto whole = start(make), interrupted = start(make);
     const std::vector<float> conv = test::ReplicaProbe::parameter(whole->replica(), "conv.weight");
@@ -155,11 +163,92 @@ TEST_F(Parameters, ThatAreFrozenTakeNoGradientAndNoOptimizerState) {
   const train::MemoryReport memory = run->plan().memory();
   const graph::ParameterTable& table = run->plan().parameters();
   EXPECT_EQ(memory.parameters, table.n_total() * sizeof(float));
+  EXPECT_EQ(memory.compute_weights, 0u);
   EXPECT_EQ(memory.gradients, table.n_gradients() * sizeof(float));
   EXPECT_EQ(table.n_total() - table.n_gradients(), std::size_t{kFeatures * 3 * 3 * 3});
   std::size_t n_reduced = 0;
   for (const comm::Bucket& bucket : run->plan().buckets()) n_reduced += bucket.n_elements;
   EXPECT_EQ(n_reduced, table.n_gradients());
+}
+
+/// The weights that a run reads are its masters in that type.
+void expect_rounded_masters(test::SmallRun& run, DType dtype) {
+  const std::vector<float> masters = test::ReplicaProbe::masters(run.replica());
+  const auto bits = dtype == DType::bf16 ? test::bf16_bits(masters) : test::fp16_bits(masters);
+  EXPECT_EQ(test::ReplicaProbe::compute_weights(run.replica()), bits);
+  EXPECT_NE(test::rounded_to(dtype, masters), masters);
+}
+
+/// Its loss is above the limit: it runs forward and backward, and changes nothing.
+void run_a_skipped_step(test::SmallRun& run) {
+  const std::vector<float> before = run.all_weights();
+  run.step(0, {}, 0.01f);
+  EXPECT_EQ(run.result().is_applied, 0u);
+  EXPECT_EQ(run.all_weights(), before);
+}
+
+struct Device {
+  MakeBackend make;
+  Precision precision;
+};
+const Device kDevicesOf16Bits[] = {
+    {make_cpu, Precision::bf16},
+#ifdef LOCKSTEP_CUDA
+    {[] { return test::make_cuda_on_host_backend(); }, Precision::bf16},
+    {[] { return test::make_cuda_on_host_backend(); }, Precision::fp16},
+#endif
+};
+
+/// Initial values, what the optimizer writes or a skipped step leaves, a checkpoint, and imported weights.
+TEST_F(Parameters, In16BitsAreReadAsTheRoundedMasters) {
+  config_.loss_scale.initial = 128;
+  for (const auto& [make, precision] : kDevicesOf16Bits)
+    for (const char* optimizer : {"sgd", "adamw", "lars"}) {
+      SCOPED_TRACE(std::string(name(precision)) + ", " + optimizer);
+      config_.precision = precision;
+      config_.optimizer.kind = optimizer;
+      const DType dtype = storage_type(precision);
+      const auto trained = start(make), loaded = start(make), imported = start(make);
+      run_a_skipped_step(*trained);
+      expect_rounded_masters(*trained, dtype);
+      const std::vector<float> initial = trained->all_weights();
+      for (int step = 0; step < 2; ++step) trained->step(step);
+      EXPECT_NE(trained->all_weights(), initial);
+      expect_rounded_masters(*trained, dtype);
+      run_a_skipped_step(*trained);
+      expect_rounded_masters(*trained, dtype);
+
+      // Both have rounded other weights before.
+      const checkpoint::test::ScratchDirectory scratch;
+      checkpoint::save(scratch.file("a.h5"), trained->replica().sources(), {{"step", 2}}, *world_);
+      run_a_skipped_step(*loaded);
+      checkpoint::load(scratch.file("a.h5"), loaded->replica().targets());
+      run_a_skipped_step(*imported);
+      imported->replica().load_named(trained->replica().named_tensors(2));
+      for (const auto& run : {loaded.get(), imported.get()}) {
+        run_a_skipped_step(*run);
+        EXPECT_EQ(run->all_weights(), trained->all_weights());
+        expect_rounded_masters(*run, dtype);
+      }
+    }
+}
+
+TEST_F(Parameters, InBf16TakeTheMemoryThatIsPlanned) {
+  config_.precision = Precision::bf16;
+  const auto cpu = make_cpu();
+  test::RecordingBackend recording(*cpu);
+  const auto communicator = comm::make_communicator(config_.comm, *world_, recording);
+  test::SmallRun run(config_, recording, *communicator);
+  const train::MemoryReport memory = run.plan().memory();
+  EXPECT_EQ(memory.compute_weights, run.plan().parameters().n_total() * 2);
+  std::multiset<std::size_t> sizes;
+  for (const test::Call& call : recording.recording().calls())
+    if (call.what == "allocate") sizes.insert(call.size_bytes);
+  for (const std::size_t size_bytes : {memory.parameters, memory.compute_weights, memory.optimizer, memory.activations})
+    EXPECT_EQ(sizes.count(size_bytes), 1u) << size_bytes;
+  train::MemoryReport without = memory;
+  without.compute_weights = 0;
+  EXPECT_EQ(memory.total() - without.total(), memory.compute_weights);
 }
 
 }  // namespace

@@ -38,10 +38,29 @@ class ReplicaProbe {
     return unpacked(replica, name, replica.gradient_arena());
   }
   static std::vector<float> parameter(const train::Replica& replica, const std::string& name) {
-    return unpacked(replica, name, replica.parameter_arena());
+    return unpacked(replica, name, replica.parameter_arena_.masters());
+  }
+  /// The weights that ops read in bf16, of all parameters, in the places of the arena.
+  static std::vector<std::uint16_t> compute_weights(const train::Replica& replica) {
+    return of_parameters(replica, static_cast<const std::uint16_t*>(replica.parameter_arena_.compute_weights()));
+  }
+  /// The masters, likewise.
+  static std::vector<float> masters(const train::Replica& replica) {
+    return of_parameters(replica, replica.parameter_arena_.masters());
   }
 
  private:
+  template <typename T>
+  static std::vector<T> of_parameters(const train::Replica& replica, const T* arena) {
+    std::vector<T> out;
+    for (const graph::Parameter& p : replica.parameters().parameters()) {
+      std::vector<T> values(p.n_elements);
+      replica.backend_.copy_to_host(values.data(), arena + p.begin, values.size() * sizeof(T), *replica.stream_);
+      replica.stream_->synchronize();
+      out.insert(out.end(), values.begin(), values.end());
+    }
+    return out;
+  }
   static std::vector<float> unpacked(const train::Replica& replica, const std::string& name, const float* arena) {
     for (const graph::Parameter& p : replica.parameters().parameters()) {
       if (p.name != name) continue;

@@ -44,6 +44,11 @@ const Training kTrainings[] = {
        config.data.drop_last = false;
        config.data.synthetic_samples = 22;
      }},
+    {"bf16", 4,
+     [](Config& config) {
+       config.train.accumulate = 2;
+       config.precision = Precision::bf16;
+     }},
 };
 
 Config config_of(World& world, const std::string& backend, const Training& training = kTrainings[0]) {
