@@ -35,7 +35,7 @@ struct Unit {
     const std::int64_t n_x = d.x.n_elements(), n_y = d.y().n_elements();
     const auto n_weight = static_cast<std::int64_t>(op->weight_layout()->n_elements());
     forward.x = backward.x = arguments.tensor(n_x);
-    forward.weight = backward.weight = arguments.make(n_weight);
+    forward.weight = backward.weight = arguments.tensor(n_weight);
     forward.y = arguments.tensor(n_y);
     forward.statistics = arguments.make<double>(2 * c.out_channels);
     backward.dy = arguments.tensor(n_y);

@@ -257,8 +257,8 @@ void add_matmul(std::int64_t in, std::int64_t out) {
           memory(arguments.memory_of(*op)) {
       const auto n_weight = static_cast<std::int64_t>(op->weight_layout()->n_elements());
       forward = {.x = arguments.tensor(kBatch * in),
-                 .weight = arguments.make(n_weight),
-                 .bias = arguments.make(out),
+                 .weight = arguments.tensor(n_weight),
+                 .bias = arguments.tensor(out),
                  .y = arguments.tensor(kBatch * out)};
       backward = {.dy = arguments.tensor(kBatch * out),
                   .x = forward.x,

@@ -97,9 +97,9 @@ std::vector<double> seconds_of(const std::vector<Candidate>& candidates, Directi
   const auto run = [&](BareConvolution& convolution) {
     switch (direction) {
       case Direction::forward:
-        return convolution.forward(x.as(), weight.as<float>(), y.as(), workspace.as());
+        return convolution.forward(x.as(), weight.as(), y.as(), workspace.as());
       case Direction::data_gradient:
-        return convolution.data_gradient(y.as(), weight.as<float>(), x.as(), workspace.as());
+        return convolution.data_gradient(y.as(), weight.as(), x.as(), workspace.as());
       case Direction::weight_gradient:
         return convolution.weight_gradient(x.as(), y.as(), weight.as<float>(), false, workspace.as());
     }
@@ -191,8 +191,8 @@ const char* name(Direction direction) {
   return "";
 }
 
-void BareConvolution::forward(const void*, const float*, void*, void*) { made_for_another(Direction::forward); }
-void BareConvolution::data_gradient(const void*, const float*, void*, void*) {
+void BareConvolution::forward(const void*, const void*, void*, void*) { made_for_another(Direction::forward); }
+void BareConvolution::data_gradient(const void*, const void*, void*, void*) {
   made_for_another(Direction::data_gradient);
 }
 void BareConvolution::weight_gradient(const void*, const void*, float*, bool, void*) {

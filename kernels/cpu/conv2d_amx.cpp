@@ -59,9 +59,9 @@ class AmxConvolution final : public BareConvolution {
   std::size_t workspace_bytes() const override { return bytes_; }
   std::string describe() const override { return "own kernels on AMX"; }
 
-  void forward(const void* x, const float* weight, void* y, void* workspace) override;
+  void forward(const void* x, const void* weight, void* y, void* workspace) override;
   void weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate, void* workspace) override;
-  void data_gradient(const void* dy, const float* weight, void* dx, void* workspace) override;
+  void data_gradient(const void* dy, const void* weight, void* dx, void* workspace) override;
 
  private:
   struct Image {
@@ -81,11 +81,11 @@ class AmxConvolution final : public BareConvolution {
   /// 32 channels of a plane of images from `first` on into positions, (total, 32), with zeros around.
   void pack(const Bf16* images, const Image& shape, const Plane& plane, std::int64_t channel, std::int64_t first,
             std::int64_t count, Bf16* to, std::int64_t total) const;
-  void pack_weights(const Product& product, const float* weight, bool over_k, Bf16* to, Range blocks) const;
+  void pack_weights(const Product& product, const Bf16* weight, bool over_k, Bf16* to, Range blocks) const;
   void multiply(const Product& product, const amx::Rows& rows, std::int64_t plane_size, std::int64_t chunks,
                 const Bf16* weights, Bf16* to, const Image& output, std::int64_t images) const;
   void run(const void* from, const Image& input, const std::vector<Plane>& planes, const std::vector<Product>& products,
-           const float* weight, bool over_k, void* to, const Image& output, void* workspace) const;
+           const void* weight, bool over_k, void* to, const Image& output, void* workspace) const;
   /// x and dy of some images as the weight gradient multiplies them: tiles of 16 channels.
   struct GradientTiles {
     Bf16 *rows = nullptr, *columns = nullptr;
@@ -210,7 +210,7 @@ void AmxConvolution::pack(const Bf16* images, const Image& shape, const Plane& p
 }
 
 /// Blocks of 32 output channels of the product, each (input channels / 32, taps, two tiles).
-void AmxConvolution::pack_weights(const Product& product, const float* weight, bool over_k, Bf16* to,
+void AmxConvolution::pack_weights(const Product& product, const Bf16* weight, bool over_k, Bf16* to,
                                   Range blocks) const {
   const std::int64_t c_blocks = x_.channels / 16;
   const auto block = [&](std::int64_t k, std::int64_t c, int tap) {
@@ -289,7 +289,7 @@ std::size_t AmxConvolution::run_bytes(const Image& input, std::size_t n_planes) 
 
 /// Images are divided among threads, which pack some at a time.
 void AmxConvolution::run(const void* from, const Image& input, const std::vector<Plane>& planes,
-                         const std::vector<Product>& products, const float* weight, bool over_k, void* to,
+                         const std::vector<Product>& products, const void* weight, bool over_k, void* to,
                          const Image& output, void* workspace) const {
   Bf16* const weights = static_cast<Bf16*>(workspace);
   Bf16* const packed = weights + n_taps_ * x_.channels * y_.channels;
@@ -301,7 +301,8 @@ void AmxConvolution::run(const void* from, const Image& input, const std::vector
   };
   run_parts(parts_, [&](int part) {
     for (std::size_t i = 0; i < products.size(); ++i)
-      pack_weights(products[i], weight, over_k, weights_of(i), part_of(out_blocks, part, parts_));
+      pack_weights(products[i], static_cast<const Bf16*>(weight), over_k, weights_of(i),
+                   part_of(out_blocks, part, parts_));
   });
   const std::int64_t at_once = run_at_once(input, planes.size()), chunks = input.channels / kBlock;
   const std::int64_t total = positions_.total(at_once), plane_size = chunks * total * kBlock;
@@ -326,11 +327,11 @@ void AmxConvolution::run(const void* from, const Image& input, const std::vector
   });
 }
 
-void AmxConvolution::forward(const void* x, const float* weight, void* y, void* workspace) {
+void AmxConvolution::forward(const void* x, const void* weight, void* y, void* workspace) {
   run(x, x_, x_planes_, forward_, weight, false, y, y_, workspace);
 }
 
-void AmxConvolution::data_gradient(const void* dy, const float* weight, void* dx, void* workspace) {
+void AmxConvolution::data_gradient(const void* dy, const void* weight, void* dx, void* workspace) {
   run(dy, y_, y_planes_, data_, weight, true, dx, x_, workspace);
 }
 

@@ -9,7 +9,8 @@
 //   data gradient    dx[p][c]   = sum over taps, k of dy[p - tap][k] w[tap][k][c]
 //   weight gradient  dw[c][k]  += sum over p of x[p + tap][c] dy[p][k]
 //
-// Sums are fp32, in an order that does not depend on the number of threads.
+// Sums are fp32, in an order that does not depend on the number of threads. Each call of forward and data gradient
+// copies the weights, which are bf16, into tiles.
 #pragma once
 
 #include <memory>

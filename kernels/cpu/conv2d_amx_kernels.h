@@ -127,12 +127,7 @@ typedef std::int16_t Shorts __attribute__((vector_size(64)));
 typedef std::int16_t HalfShorts __attribute__((vector_size(32)));
 typedef std::int32_t Ints __attribute__((vector_size(64)));
 
-/// (a0, b0, a1, b1, ...) of the two halves of a vector of bf16.
-inline Ints interleave(Shorts v) {
-  return (Ints)__builtin_shufflevector(v, v, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23, 8, 24, 9, 25, 10,
-                                       26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-}
-/// The same of two rows of 16 bf16.
+/// (a0, b0, a1, b1, ...) of two rows of 16 bf16.
 inline Ints interleave(const Bf16* a, const Bf16* b) {
   HalfShorts low, high;
   std::memcpy(&low, a, sizeof low);
@@ -199,19 +194,21 @@ inline void transpose_positions(const Bf16* from, std::int64_t stride, Bf16* to)
   for (int c = 0; c < 16; ++c) store(to + 32 * c, rows[c]);
 }
 
-/// Two blocks (16 k, 16 c) of fp32 weights, one behind the other in k, as a tile for sums over k: (16 pairs of k, 16 c,
-/// 2).
-inline void weights_over_k(const float* block0, const float* block1, Bf16* to) {
+/// Two blocks (16 k, 16 c) of weights, one behind the other in k, as a tile for sums over k: (16 pairs of k, 16 c, 2).
+inline void weights_over_k(const Bf16* block0, const Bf16* block1, Bf16* to) {
   for (int j = 0; j < 16; ++j) {
-    const float* rows = (j < 8 ? block0 : block1) + 32 * (j % 8);
-    store(to + 32 * j, interleave(round_rows(rows, rows + 16)));
+    const Bf16* rows = (j < 8 ? block0 : block1) + 32 * (j % 8);
+    store(to + 32 * j, interleave(rows, rows + 16));
   }
 }
 
 /// Two blocks (16 k, 16 c), one behind the other in c, as a tile for sums over c: (16 pairs of c, 16 k, 2).
-inline void weights_over_c(const float* block0, const float* block1, Bf16* to) {
+inline void weights_over_c(const Bf16* block0, const Bf16* block1, Bf16* to) {
   Ints rows[16];
-  for (int k = 0; k < 16; ++k) rows[k] = (Ints)round_rows(block0 + 16 * k, block1 + 16 * k);
+  for (int k = 0; k < 16; ++k) {
+    std::memcpy(&rows[k], block0 + 16 * k, 32);
+    std::memcpy(reinterpret_cast<std::byte*>(&rows[k]) + 32, block1 + 16 * k, 32);
+  }
   transpose(rows);
   for (int j = 0; j < 16; ++j) store(to + 32 * j, rows[j]);
 }

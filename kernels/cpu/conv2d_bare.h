@@ -17,7 +17,7 @@ enum class Direction { forward, data_gradient, weight_gradient };
 const char* name(Direction direction);
 
 /// For one direction; the others must not be called. Both gradients go by the layout of weights that forward wants:
-/// Conv2dDescription::weight_layout.
+/// Conv2dDescription::weight_layout. Weights have the type of x and y, and their gradient is fp32.
 class BareConvolution {
  public:
   virtual ~BareConvolution() = default;
@@ -27,9 +27,9 @@ class BareConvolution {
   virtual std::string describe() const = 0;
 
   /// y = convolution of x, overwritten.
-  virtual void forward(const void* x, const float* weight, void* y, void* workspace);
+  virtual void forward(const void* x, const void* weight, void* y, void* workspace);
   /// dx, overwritten.
-  virtual void data_gradient(const void* dy, const float* weight, void* dx, void* workspace);
+  virtual void data_gradient(const void* dy, const void* weight, void* dx, void* workspace);
   /// Overwritten or added to; zeros where the layout pads.
   virtual void weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate, void* workspace);
 };

@@ -105,8 +105,8 @@ class MatmulConvolution final : public BareConvolution {
   std::size_t workspace_bytes() const override { return bytes_; }
   std::string describe() const override;
 
-  void forward(const void* x, const float* weight, void* y, void* workspace) override { run(x, weight, y, workspace); }
-  void data_gradient(const void* dy, const float* weight, void* dx, void* workspace) override {
+  void forward(const void* x, const void* weight, void* y, void* workspace) override { run(x, weight, y, workspace); }
+  void data_gradient(const void* dy, const void* weight, void* dx, void* workspace) override {
     run(dy, weight, dx, workspace);
   }
   void weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate, void* workspace) override;
@@ -126,7 +126,7 @@ class MatmulConvolution final : public BareConvolution {
   std::vector<Product> data_products() const;
   void plan_run(const Image& output, bool over_k, std::vector<Product> products);
   void plan_weight_gradient();
-  void run(const void* from, const float* weight, void* to, void* workspace);
+  void run(const void* from, const void* weight, void* to, void* workspace);
   void run_product(Product& product, const void* from, const std::byte* weights, std::byte* to, void* workspace);
   /// The rows of a matrix: where they lie, or gathered.
   const void* rows_of(const Gather& gather, const void* from, Range rows, void* workspace) const;
@@ -155,7 +155,7 @@ MatmulConvolution::MatmulConvolution(const Conv2dDescription& d, Direction direc
       x_{d.x[1], d.x[2], d.x[3]},
       y_{d.y()[1], d.y()[2], d.out_channels},
       tap_elements_(d.x[3] * d.out_channels),
-      type_(d.dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32),
+      type_(onednn_type(d.dtype)),
       element_bytes_(static_cast<std::int64_t>(size_bytes(d.dtype))) {
   const memory::desc matrices = tap_matrices(memory::data_type::f32, false);
   layout_ = as_onednn_layout(d.weight_layout, matrices.get_dims());
@@ -218,7 +218,7 @@ void MatmulConvolution::plan_run(const Image& output, bool over_k, std::vector<P
   output_ = output;
   products_ = std::move(products);
   const memory::desc matrices = tap_matrices(type_, over_k);
-  weights_in_ = PlannedReorder(layout_->desc(), matrices);
+  weights_in_ = PlannedReorder(layout_->desc(type_), matrices);
   std::int64_t packed = 0, gathered = 0, scattered = 0;  // elements
   std::size_t scratchpad_bytes = weights_in_.scratchpad_bytes();
   for (Product& product : products_) {
@@ -302,7 +302,7 @@ const void* MatmulConvolution::rows_of(const Gather& gather, const void* from, R
   return to;
 }
 
-void MatmulConvolution::run(const void* from, const float* weight, void* to, void* workspace) {
+void MatmulConvolution::run(const void* from, const void* weight, void* to, void* workspace) {
   omp_set_num_threads(context_.threads);
   const void* weights = weight;
   if (weights_in_) {

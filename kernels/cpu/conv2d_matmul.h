@@ -23,7 +23,8 @@
 
 namespace lockstep::cpu {
 
-/// x and y in nhwc, in fp32, or bf16 where the processor has its instructions; weights in any layout of this backend.
+/// x and y in nhwc, in fp32, or bf16 where the processor has its instructions; weights in any layout of this backend,
+/// which forward and data gradient copy into the matrices above where that layout is another.
 bool matmul_convolution_fits(const Conv2dDescription& d, Direction direction);
 
 /// Without a layout of weights: (R, S, C, K).

@@ -1,5 +1,6 @@
 // A bare convolution by oneDNN, with reorders between the caller's layouts and those of its kernels ("inner",
-// conv2d_plan.h).
+// conv2d_plan.h). Weights have the type of x and y: a reorder changes their layout, or widens them where the processor
+// has no instructions for bf16. Their gradient is fp32.
 #include <omp.h>
 
 #include <algorithm>
@@ -33,9 +34,9 @@ class OnednnConvolution final : public BareConvolution {
   std::size_t workspace_bytes() const override { return bytes_; }
   std::string describe() const override;
 
-  void forward(const void* x, const float* weight, void* y, void* workspace) override;
+  void forward(const void* x, const void* weight, void* y, void* workspace) override;
   void weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate, void* workspace) override;
-  void data_gradient(const void* dy, const float* weight, void* dx, void* workspace) override;
+  void data_gradient(const void* dy, const void* weight, void* dx, void* workspace) override;
 
  private:
   void plan_forward();
@@ -66,7 +67,7 @@ void OnednnConvolution::plan_forward() {
                                                                     {DNNL_ARG_SCRATCHPAD, chosen.scratchpad_desc()}});
   x_to_inner_ = PlannedReorder(plan_.x, plan_.inner_x);
   y_from_inner_ = PlannedReorder(plan_.inner_y, plan_.y);
-  weights_to_inner_ = PlannedReorder(plan_.layout->desc(), chosen.weights_desc());
+  weights_to_inner_ = PlannedReorder(plan_.weights, chosen.weights_desc());
   WorkspacePlan workspace;
   if (x_to_inner_) at_.x = workspace.take(plan_.inner_x.get_size());
   if (y_from_inner_) at_.y = workspace.take(plan_.inner_y.get_size());
@@ -103,7 +104,7 @@ void OnednnConvolution::plan_data_gradient() {
                                                                  {DNNL_ARG_WEIGHTS, chosen.weights_desc()},
                                                                  {DNNL_ARG_DIFF_SRC, chosen.diff_src_desc()},
                                                                  {DNNL_ARG_SCRATCHPAD, chosen.scratchpad_desc()}});
-  weights_to_inner_ = PlannedReorder(plan_.layout->desc(), chosen.weights_desc());
+  weights_to_inner_ = PlannedReorder(plan_.weights, chosen.weights_desc());
   dx_from_inner_ = PlannedReorder(plan_.inner_x, plan_.x);
   dy_to_inner_ = PlannedReorder(plan_.y, plan_.inner_y);
   WorkspacePlan workspace;
@@ -133,7 +134,7 @@ const void* OnednnConvolution::reordered(PlannedReorder& reorder, const void* so
   return target;
 }
 
-void OnednnConvolution::forward(const void* x, const float* weight, void* y, void* workspace) {
+void OnednnConvolution::forward(const void* x, const void* weight, void* y, void* workspace) {
   omp_set_num_threads(context_.threads);
   void* const scratchpad = at<void>(workspace, at_.scratchpad);
   void* const inner_y = y_from_inner_ ? at<void>(workspace, at_.y) : y;
@@ -161,7 +162,7 @@ void OnednnConvolution::weight_gradient(const void* x, const void* dy, float* dw
   if (accumulate) add_into(dweight, outer, plan_.layout->n_elements(), context_);
 }
 
-void OnednnConvolution::data_gradient(const void* dy, const float* weight, void* dx, void* workspace) {
+void OnednnConvolution::data_gradient(const void* dy, const void* weight, void* dx, void* workspace) {
   omp_set_num_threads(context_.threads);
   void* const scratchpad = at<void>(workspace, at_.scratchpad);
   void* const inner_dx = dx_from_inner_ ? at<void>(workspace, at_.x) : dx;

@@ -55,7 +55,7 @@ void check(const Conv2dDescription& d) {
 ConvolutionPlan plan_convolution(const Conv2dDescription& d, Direction direction) {
   ConvolutionPlan plan;
   using Type = memory::data_type;
-  const Type outer = d.dtype == DType::bf16 ? Type::bf16 : Type::f32;
+  const Type outer = onednn_type(d.dtype);
   const Type inner = onednn_has(dnnl::cpu_isa::avx512_core_bf16) ? outer : Type::f32;
   plan.x = image(d.x, outer, tag_of(d.x_layout));
   plan.y = image(d.y(), outer, tag_of(d.y_layout));
@@ -76,19 +76,23 @@ ConvolutionPlan plan_convolution(const Conv2dDescription& d, Direction direction
                                                        allow_empty);
     };
     plan.layout = as_onednn_layout(d.weight_layout, weight_dims);
-    plan.forward = plan.layout ? choose_weights(plan.layout->desc(), any, forward) : forward(any, false);
-    if (!plan.layout) {  // the masters are fp32: in bf16 they are converted in each direction, from any layout
+    plan.forward = plan.layout ? choose_weights(plan.layout->desc(inner), any, forward) : forward(any, false);
+    if (!plan.layout) {
+      // In bf16 the kernels of forward and data gradient want different layouts (pairs of input or of output channels),
+      // so that reorders remain in any case.
       const memory::desc canonical(weight_dims, Type::f32, Tag::oihw);
       plan.layout =
           std::make_shared<OnednnLayout>(canonical, inner == Type::f32 ? plan.forward.weights_desc() : canonical);
     }
+    plan.weights = plan.layout->desc(outer);
 
     if (direction == Direction::data_gradient) {
-      plan.backward_data = choose_weights(plan.layout->desc(), any, [&](const memory::desc& weights, bool allow_empty) {
-        return dnnl::convolution_backward_data::primitive_desc(onednn_engine(), algorithm, plan.inner_x, weights,
-                                                               plan.inner_y, strides, padding, padding, plan.forward,
-                                                               attributes, allow_empty);
-      });
+      plan.backward_data =
+          choose_weights(plan.layout->desc(inner), any, [&](const memory::desc& weights, bool allow_empty) {
+            return dnnl::convolution_backward_data::primitive_desc(onednn_engine(), algorithm, plan.inner_x, weights,
+                                                                   plan.inner_y, strides, padding, padding,
+                                                                   plan.forward, attributes, allow_empty);
+          });
     }
     if (direction != Direction::weight_gradient) return;
     plan.backward_weights =

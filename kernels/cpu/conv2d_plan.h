@@ -21,6 +21,7 @@ struct ConvolutionPlan {
   // its instructions, where the primitives compute in fp32.
   dnnl::memory::desc x, y, inner_x, inner_y;
   std::shared_ptr<const OnednnLayout> layout;  // of the weights
+  dnnl::memory::desc weights;                  // the caller's, of x's type in `layout`
 
   dnnl::convolution_forward::primitive_desc forward;
   std::optional<dnnl::convolution_backward_data::primitive_desc> backward_data;

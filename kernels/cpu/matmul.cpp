@@ -2,8 +2,9 @@
 // wants. y is overwritten; with gelu and silu z is kept for backward:
 //   dz = f'(z) dy,  dx = dz * weight,  dweight = dz^T * x,  dbias = sum over rows of dz; each overwritten, added to, or
 //   skipped
-// x, y, z and their gradients are fp32 or bf16; parameters and their gradients are fp32, and so are all sums. In bf16
-// the weight is rounded in each call. A processor without instructions for bf16 multiplies in fp32 ("inner" below).
+// x, y, z, their gradients, weight and bias are fp32 or bf16; gradients of parameters are fp32, and so are all sums.
+// Each call reorders the weight, in its type, where oneDNN's kernel is fast with another layout. A processor without
+// instructions for bf16 multiplies in fp32 ("inner" below), and each call then widens its inputs.
 #include <omp.h>
 
 #include <cstring>
@@ -61,8 +62,9 @@ class CpuMatmul final : public Matmul {
 
   MatmulDescription description_;
   CpuContext context_;
-  memory::desc x_, y_, bias_;       // bias_ is empty without one
-  memory::desc inner_x_, inner_y_;  // as they are multiplied
+  memory::desc x_, y_, weights_, bias_;          // bias_ is empty without one
+  memory::desc inner_x_, inner_y_, inner_bias_;  // as they are multiplied
+  memory::desc dbias_;
   std::shared_ptr<const OnednnLayout> layout_;
   ForwardChoice forward_choice_;
   std::optional<DataChoice> data_choice_;
@@ -71,11 +73,11 @@ class CpuMatmul final : public Matmul {
 
   PlannedPrimitive forward_, data_, weight_;
   // Empty where the layouts and the types agree.
-  PlannedReorder forward_weights_, data_weights_, dweight_out_, x_to_inner_, y_from_inner_, dz_to_inner_,
-      dx_from_inner_;
+  PlannedReorder forward_weights_, data_weights_, dweight_out_, bias_to_inner_, x_to_inner_, y_from_inner_,
+      dz_to_inner_, dx_from_inner_;
 
   struct Offsets {
-    std::size_t forward_weights = 0, forward_x = 0, forward_y = 0, forward_scratchpad = 0;
+    std::size_t forward_weights = 0, forward_bias = 0, forward_x = 0, forward_y = 0, forward_scratchpad = 0;
     std::size_t dz = 0, inner_dz = 0;
     std::size_t x = 0, inner_dweight = 0, dweight = 0, dbias = 0, weight_scratchpad = 0;
     std::size_t data_weights = 0, inner_dx = 0, dx = 0, data_scratchpad = 0;
@@ -98,13 +100,17 @@ CpuMatmul::CpuMatmul(const MatmulDescription& description, const CpuContext& con
 
 void CpuMatmul::choose() {
   const MatmulDescription& d = description_;
-  const Type outer = d.dtype == DType::bf16 ? Type::bf16 : Type::f32;
+  const Type outer = onednn_type(d.dtype);
   const Type inner = onednn_has(dnnl::cpu_isa::avx512_core_bf16) ? outer : Type::f32;
   x_ = matrix(d.rows, d.in_features, outer);
   y_ = matrix(d.rows, d.out_features, outer);
   inner_x_ = matrix(d.rows, d.in_features, inner);
   inner_y_ = matrix(d.rows, d.out_features, inner);
-  if (d.bias) bias_ = {{d.out_features}, Type::f32, Tag::a};
+  if (d.bias) {
+    bias_ = {{d.out_features}, outer, Tag::a};
+    inner_bias_ = {{d.out_features}, inner, Tag::a};
+    dbias_ = {{d.out_features}, Type::f32, Tag::a};
+  }
   const memory::desc any = matrix(d.out_features, d.in_features, inner, Tag::any);
   const memory::desc any_gradient = matrix(d.out_features, d.in_features, Type::f32, Tag::any);
   const dnnl::engine& engine = onednn_engine();
@@ -112,23 +118,25 @@ void CpuMatmul::choose() {
 
   const auto kind = d.inference ? dnnl::prop_kind::forward_inference : dnnl::prop_kind::forward_training;
   const auto forward = [&](const memory::desc& w, bool allow_empty) {
-    return d.bias ? ForwardChoice(engine, kind, inner_x_, w, bias_, inner_y_, attributes, allow_empty)
+    return d.bias ? ForwardChoice(engine, kind, inner_x_, w, inner_bias_, inner_y_, attributes, allow_empty)
                   : ForwardChoice(engine, kind, inner_x_, w, inner_y_, attributes, allow_empty);
   };
   layout_ = as_onednn_layout(d.weight_layout, {d.out_features, d.in_features});
   const memory::desc canonical = matrix(d.out_features, d.in_features);
-  // In bf16 every call rounds the weight, which can come from any layout.
+  // In bf16 the kernels of forward and data gradient want different layouts (pairs of one dimension or of the other),
+  // so that reorders remain in any case.
   if (!layout_ && inner != Type::f32) layout_ = std::make_shared<OnednnLayout>(canonical, canonical);
-  forward_choice_ = layout_ ? choose_weights(layout_->desc(), any, forward) : forward(any, false);
+  forward_choice_ = layout_ ? choose_weights(layout_->desc(inner), any, forward) : forward(any, false);
   if (!layout_) layout_ = std::make_shared<OnednnLayout>(canonical, forward_choice_.weights_desc());
+  weights_ = layout_->desc(outer);
   if (d.inference) return;
 
   if (d.input_gradient)
-    data_choice_ = choose_weights(layout_->desc(), any, [&](const memory::desc& w, bool allow_empty) {
+    data_choice_ = choose_weights(layout_->desc(inner), any, [&](const memory::desc& w, bool allow_empty) {
       return DataChoice(engine, inner_x_, w, inner_y_, forward_choice_, attributes, allow_empty);
     });
   weight_choice_ = choose_weights(layout_->desc(), any_gradient, [&](const memory::desc& w, bool allow_empty) {
-    return d.bias ? WeightChoice(engine, inner_x_, w, bias_, inner_y_, forward_choice_, attributes, allow_empty)
+    return d.bias ? WeightChoice(engine, inner_x_, w, dbias_, inner_y_, forward_choice_, attributes, allow_empty)
                   : WeightChoice(engine, inner_x_, w, inner_y_, forward_choice_, attributes, allow_empty);
   });
 }
@@ -138,18 +146,21 @@ void CpuMatmul::plan_forward() {
   forward_ = PlannedPrimitive(dnnl::inner_product_forward(forward_choice_),
                               {{DNNL_ARG_SRC, inner_x_},
                                {DNNL_ARG_WEIGHTS, forward_choice_.weights_desc()},
-                               {DNNL_ARG_BIAS, bias_},
+                               {DNNL_ARG_BIAS, inner_bias_},
                                {DNNL_ARG_DST, inner_y_},
                                {DNNL_ARG_SCRATCHPAD, scratchpad}});
-  forward_weights_ = PlannedReorder(layout_->desc(), forward_choice_.weights_desc());
+  forward_weights_ = PlannedReorder(weights_, forward_choice_.weights_desc());
+  if (description_.bias) bias_to_inner_ = PlannedReorder(bias_, inner_bias_);
   x_to_inner_ = PlannedReorder(x_, inner_x_);
   y_from_inner_ = PlannedReorder(inner_y_, y_);
   WorkspacePlan workspace;
   if (forward_weights_) at_.forward_weights = workspace.take(forward_choice_.weights_desc().get_size());
+  if (bias_to_inner_) at_.forward_bias = workspace.take(inner_bias_.get_size());
   if (x_to_inner_) at_.forward_x = workspace.take(inner_x_.get_size());
   if (y_from_inner_) at_.forward_y = workspace.take(inner_y_.get_size());
-  at_.forward_scratchpad = workspace.take(std::max({scratchpad.get_size(), forward_weights_.scratchpad_bytes(),
-                                                    x_to_inner_.scratchpad_bytes(), y_from_inner_.scratchpad_bytes()}));
+  at_.forward_scratchpad = workspace.take(
+      std::max({scratchpad.get_size(), forward_weights_.scratchpad_bytes(), bias_to_inner_.scratchpad_bytes(),
+                x_to_inner_.scratchpad_bytes(), y_from_inner_.scratchpad_bytes()}));
   needs_.forward_workspace_bytes = workspace.size_bytes();
   if (keeps_z()) needs_.saved_bytes = y_.get_size();
 }
@@ -165,13 +176,13 @@ void CpuMatmul::plan_backward() {
       PlannedPrimitive(dnnl::inner_product_backward_weights(*weight_choice_), {{DNNL_ARG_SRC, inner_x_},
                                                                                {DNNL_ARG_DIFF_DST, inner_y_},
                                                                                {DNNL_ARG_DIFF_WEIGHTS, dweight},
-                                                                               {DNNL_ARG_DIFF_BIAS, bias_},
+                                                                               {DNNL_ARG_DIFF_BIAS, dbias_},
                                                                                {DNNL_ARG_SCRATCHPAD, scratchpad}});
   dweight_out_ = PlannedReorder(dweight, layout_->desc());
   if (x_to_inner_) at_.x = workspace.take(inner_x_.get_size());
   at_.inner_dweight = workspace.take(dweight.get_size());
   if (dweight_out_) at_.dweight = workspace.take(layout_->desc().get_size());
-  if (description_.bias) at_.dbias = workspace.take(bias_.get_size());
+  if (description_.bias) at_.dbias = workspace.take(dbias_.get_size());
   at_.weight_scratchpad = workspace.take(std::max({scratchpad.get_size(), dweight_out_.scratchpad_bytes(),
                                                    x_to_inner_.scratchpad_bytes(), dz_to_inner_.scratchpad_bytes()}));
 
@@ -183,7 +194,7 @@ void CpuMatmul::plan_backward() {
                                                                             {DNNL_ARG_WEIGHTS, weights},
                                                                             {DNNL_ARG_DIFF_SRC, inner_x_},
                                                                             {DNNL_ARG_SCRATCHPAD, data_scratchpad}});
-    data_weights_ = PlannedReorder(layout_->desc(), weights);
+    data_weights_ = PlannedReorder(weights_, weights);
     if (data_weights_) at_.data_weights = workspace.take(weights.get_size());
     dx_from_inner_ = PlannedReorder(inner_x_, x_);
     if (dx_from_inner_) at_.inner_dx = workspace.take(inner_x_.get_size());
@@ -218,6 +229,12 @@ void CpuMatmul::run_forward(const Forward& args, const OpMemory& memory, Stream&
     forward_weights_.execute(weights, inner, scratchpad);
     weights = inner;
   }
+  const void* bias = args.bias;
+  if (bias_to_inner_) {
+    void* const inner = at(memory.workspace, at_.forward_bias);
+    bias_to_inner_.execute(bias, inner, scratchpad);
+    bias = inner;
+  }
   const void* x = args.x;
   if (x_to_inner_) {
     void* const inner = at(memory.workspace, at_.forward_x);
@@ -228,7 +245,7 @@ void CpuMatmul::run_forward(const Forward& args, const OpMemory& memory, Stream&
   void* const inner_z = y_from_inner_ ? at(memory.workspace, at_.forward_y) : z;
   forward_.execute({{DNNL_ARG_SRC, x},
                     {DNNL_ARG_WEIGHTS, weights},
-                    {DNNL_ARG_BIAS, args.bias},
+                    {DNNL_ARG_BIAS, bias},
                     {DNNL_ARG_DST, inner_z},
                     {DNNL_ARG_SCRATCHPAD, scratchpad}});
   if (y_from_inner_) y_from_inner_.execute(inner_z, z, scratchpad);

@@ -1,12 +1,14 @@
 // One unit: cuDNN's graphs, and passes for what they leave out (conv2d_plan.h says which).
 //
-//   forward   weights (and scale, bias) to the graphs' type; z, unless the graph makes it; y; statistics
+//   forward   scale and bias to the graphs' type; z, unless the graph makes it; y; statistics
 //   backward  dweight from z, or from x where z is nowhere; then dz and its sums, in one graph or in two passes
-//   kept      what forward has made for backward: weights and scale, bias in the graphs' type, x padded or in blocks, z
-//             where nobody else keeps it
+//   kept      what forward has made for backward: scale, bias in the graphs' type, x padded or in blocks, z where
+//   nobody
+//             else keeps it
 //
-// fp32 (and tf32) weights are read as they are, and dweight is written in place where it is overwritten. In fp16 and
-// bf16 the graphs give dweight in that type; it is then turned into fp32.
+// Weights have the type of x and are read as they are; only where x is padded or in blocks, which a network's first
+// layer is, forward copies them into that form. In fp32 (and tf32) dweight is written in place where it is overwritten.
+// In fp16 and bf16 the graphs give dweight in that type; it is then turned into fp32.
 #include <algorithm>
 #include <limits>
 #include <memory>
@@ -64,16 +66,15 @@ class CudaConv2d final : public Conv2d {
   void* kept(const OpMemory& memory, std::size_t offset) const {
     return at(d_.inference ? memory.workspace : memory.saved, offset);
   }
-  const void* weight(const float* master, const OpMemory& memory) const {
-    return narrows() ? kept(memory, kept_at_.weight) : master;
-  }
   const void* scale_bias(const float* given, const OpMemory& memory, std::size_t offset) const {
     return narrows() ? kept(memory, offset) : given;
   }
   /// z, or x padded or in blocks, where it lies in memory; else x.
   void* input(const void* x, const NormalizationForward& normalization, const OpMemory& memory) const;
 
-  void narrow_parameters(const Forward& args, const OpMemory& memory, Stream& stream);
+  void narrow_scale_bias(const NormalizationForward& normalization, const OpMemory& memory, Stream& stream);
+  /// The weights as the forward graph reads them.
+  const void* forward_weight(const void* given, const OpMemory& memory, Stream& stream);
   void weight_gradient(const Backward& args, const OpMemory& memory, Stream& stream);
   void fused_gradient(const Backward& args, const OpMemory& memory, Stream& stream);
   void gradient_in_passes(const Backward& args, const OpMemory& memory, Stream& stream);
@@ -91,10 +92,10 @@ class CudaConv2d final : public Conv2d {
   OpNeeds needs_;
 
   struct KeptOffsets {
-    std::size_t weight = 0, scale_bias = 0, residual_scale_bias = 0, z = 0;  // z: or x padded or in blocks
+    std::size_t scale_bias = 0, residual_scale_bias = 0, z = 0;  // z: or x padded or in blocks
   } kept_at_;
   struct ForwardOffsets {
-    std::size_t statistics = 0, graph = 0, sums = 0;
+    std::size_t weight = 0, statistics = 0, graph = 0, sums = 0;
   } forward_at_;
   struct BackwardOffsets {
     std::size_t dweight = 0, weight_graph = 0;
@@ -137,7 +138,6 @@ void CudaConv2d::plan_kept() {
   WorkspacePlan kept;
   if (narrows()) {
     const std::size_t element = size_bytes(d_.dtype), channels_bytes = 2 * static_cast<std::size_t>(d_.x[3]) * element;
-    kept_at_.weight = kept.take(weight_bytes());
     if (unit_.makes_z()) kept_at_.scale_bias = kept.take(channels_bytes);
     if (unit_.forward == ConvolutionGraph::normalized_residual_forward)
       kept_at_.residual_scale_bias = kept.take(channels_bytes);
@@ -153,6 +153,7 @@ void CudaConv2d::plan_forward() {
     workspace.take(needs_.saved_bytes);
     needs_.saved_bytes = 0;
   }
+  if (unit_.has_own_input()) forward_at_.weight = workspace.take(weight_bytes());
   if (unit_.gives_statistics())
     forward_at_.statistics = workspace.take(2 * static_cast<std::size_t>(d_.out_channels) * sizeof(float));
   const std::size_t mark = workspace.mark();
@@ -230,21 +231,29 @@ void* CudaConv2d::input(const void* x, const NormalizationForward& normalization
   return nullptr;
 }
 
-void CudaConv2d::narrow_parameters(const Forward& args, const OpMemory& memory, Stream& stream) {
-  if (!narrows()) return;
-  if (is_in_blocks())
-    return narrow_to_blocks(d_.dtype, args.weight, kept(memory, kept_at_.weight), blocks(), context_, stream);
-  std::array<Narrowing, 3> pieces{{{args.weight, kept(memory, kept_at_.weight), weight_rows()}}};
-  const Rows channels{1, 2 * d_.x[3], 2 * d_.x[3]};
-  if (unit_.makes_z()) pieces[1] = {args.normalization.scale_bias, kept(memory, kept_at_.scale_bias), channels};
+void CudaConv2d::narrow_scale_bias(const NormalizationForward& normalization, const OpMemory& memory, Stream& stream) {
+  if (!narrows() || !unit_.makes_z()) return;
+  const std::int64_t n = 2 * d_.x[3];
+  std::array<Narrowing, 2> parts{{{normalization.scale_bias, kept(memory, kept_at_.scale_bias), n}}};
   if (unit_.forward == ConvolutionGraph::normalized_residual_forward)
-    pieces[2] = {args.normalization.residual_scale_bias, kept(memory, kept_at_.residual_scale_bias), channels};
-  narrow(d_.dtype, pieces, context_, stream);
+    parts[1] = {normalization.residual_scale_bias, kept(memory, kept_at_.residual_scale_bias), n};
+  narrow(d_.dtype, parts, context_, stream);
+}
+
+const void* CudaConv2d::forward_weight(const void* given, const OpMemory& memory, Stream& stream) {
+  if (!unit_.has_own_input()) return given;
+  void* const copy = at(memory.workspace, forward_at_.weight);
+  if (is_in_blocks())
+    weights_to_blocks(d_.dtype, given, copy, blocks(), context_, stream);
+  else
+    pad_rows(d_.dtype, given, copy, weight_rows(), context_, stream);
+  return copy;
 }
 
 void CudaConv2d::run_forward(const Forward& args, const OpMemory& memory, Stream& stream) {
   const NormalizationForward& normalization = args.normalization;
-  narrow_parameters(args, memory, stream);
+  narrow_scale_bias(normalization, memory, stream);
+  const void* const weight = forward_weight(args.weight, memory, stream);
   void* const z = input(args.x, normalization, memory);
   if (unit_.input == ConvolutionInput::padded)
     pad_rows(d_.dtype, args.x, z, {x_shape_.rows, d_.x[3], unit_.shape.x[3]}, context_, stream);
@@ -252,7 +261,7 @@ void CudaConv2d::run_forward(const Forward& args, const OpMemory& memory, Stream
   if (d_.normalization && !unit_.makes_z())
     normalize(x_shape_, *d_.normalization, args.x, normalization, z, context_, stream);
 
-  ConvolutionTensors tensors{.x = unit_.makes_z() ? args.x : z, .weight = weight(args.weight, memory), .y = args.y};
+  ConvolutionTensors tensors{.x = unit_.makes_z() ? args.x : z, .weight = weight, .y = args.y};
   if (unit_.gives_statistics()) tensors.statistics = at<float>(memory.workspace, forward_at_.statistics);
   if (unit_.makes_z()) {
     tensors.scale_bias = scale_bias(normalization.scale_bias, memory, kept_at_.scale_bias);
@@ -311,7 +320,7 @@ void CudaConv2d::fused_gradient(const Backward& args, const OpMemory& memory, St
                         gamma_beta + 2 * c, residual_c}}},
                      context_, stream);
   fused_gradient_->run({.x = args.x,
-                        .weight = weight(args.weight, memory),
+                        .weight = args.weight,
                         .residual = args.normalization.residual,
                         .dy = args.dy,
                         .dx = gradient.dz,
@@ -332,7 +341,7 @@ void CudaConv2d::gradient_in_passes(const Backward& args, const OpMemory& memory
   // dz takes the data gradient first, unless another gradient still lies there.
   void* const target =
       args.gradient.dz == args.gradient.added ? at(memory.workspace, backward_at_.dx) : args.gradient.dz;
-  data_gradient_->run({.weight = weight(args.weight, memory), .dy = args.dy, .dx = target},
+  data_gradient_->run({.weight = args.weight, .dy = args.dy, .dx = target},
                       at(memory.workspace, backward_at_.data_graph), stream);
   // Without a residual the mask follows from x, which is read anyway for the sums.
   const void* const mask =
@@ -345,7 +354,7 @@ void CudaConv2d::plain_gradient(const Backward& args, const OpMemory& memory, St
   if (args.dx_mode == GradientMode::skip) return;
   const bool accumulate = args.dx_mode == GradientMode::accumulate;
   void* const target = accumulate ? at(memory.workspace, backward_at_.dx) : args.dx;
-  data_gradient_->run({.weight = weight(args.weight, memory), .dy = args.dy, .dx = target},
+  data_gradient_->run({.weight = args.weight, .dy = args.dy, .dx = target},
                       at(memory.workspace, backward_at_.data_graph), stream);
   if (accumulate) add_into({static_cast<std::size_t>(d_.x.n_elements()), d_.dtype}, target, args.dx, context_, stream);
 }
@@ -372,7 +381,7 @@ double seconds_of(CudaConv2d& convolution, const Conv2dDescription& d, const Cud
   return cuda::seconds_of(
       [&](Stream& stream) {
         convolution.forward({.x = x->as(),
-                             .weight = weight->as<float>(),
+                             .weight = weight->as(),
                              .y = y->as(),
                              .statistics = sums->as<double>(),
                              .normalization = normalization},
@@ -380,7 +389,7 @@ double seconds_of(CudaConv2d& convolution, const Conv2dDescription& d, const Cud
         if (d.inference) return;
         convolution.backward({.dy = y->as(),
                               .x = x->as(),
-                              .weight = weight->as<float>(),
+                              .weight = weight->as(),
                               .dweight = dweight->as<float>(),
                               .dx = dx->as(),
                               .normalization = normalization,

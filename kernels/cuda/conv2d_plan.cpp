@@ -197,14 +197,14 @@ BytesMoved bytes_moved(const Conv2dDescription& d, const ConvolutionUnit& unit) 
   const double y = static_cast<double>(d.y().n_elements()) * element;
   const double n_weights =
       static_cast<double>(d.out_channels * unit.shape.window * unit.shape.window * unit.shape.x[3]);
-  const double weight = n_weights * element, master = n_weights * sizeof(float);
-  const double cast = d.dtype == DType::fp32 ? 0 : master + weight;  // between fp32 and the graphs' type
+  const double weight = n_weights * element;
+  const double cast = d.dtype == DType::fp32 ? 0 : n_weights * sizeof(float) + weight;  // dweight to fp32
   const double with_residual = d.normalization && d.normalization->residual != Residual::none ? x : 0;
   const double input = static_cast<double>(unit.shape.x.n_elements()) * element;  // what is convolved
 
   BytesMoved moved;
-  moved.forward = cast + weight + input + y;
-  if (unit.has_own_input()) moved.forward += x + input;
+  moved.forward = weight + input + y;
+  if (unit.has_own_input()) moved.forward += x + input + 2 * weight;
   if (unit.makes_z())
     moved.forward += with_residual + (unit.input == ConvolutionInput::inside ? 0 : x);
   else if (d.normalization)

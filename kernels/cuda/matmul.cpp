@@ -3,8 +3,8 @@
 //   dz = f'(z) dy,  dx = dz * weight,  dweight = dz^T * x,  dbias = sum over rows of dz; each overwritten, added to, or
 //   skipped
 // f is cuBLASLt's epilogue where it has a kernel with one, else a pass.
-// Products sum in fp32; in fp16 and bf16 weight and bias are rounded first, and the rounded weight is kept for
-// backward. dweight and dbias are fp32 at once, whatever the tensors' type.
+// All tensors have one type, weight and bias included. Products sum in fp32, and dweight and dbias are fp32 at once,
+// whatever that type is.
 #include <algorithm>
 #include <memory>
 
@@ -51,12 +51,8 @@ class CudaMatmul final : public Matmul {
   void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) override;
 
  private:
-  bool narrows() const { return d_.dtype != DType::fp32; }
   bool has_activation() const { return d_.activation != ActivationFunction::none; }
   bool keeps_z() const { return has_activation() && d_.activation != ActivationFunction::relu && !d_.inference; }
-  const void* weight(const float* given, const OpMemory& memory) const {
-    return narrows() ? at(d_.inference ? memory.workspace : memory.saved, 0) : static_cast<const void*>(given);
-  }
 
   MatmulDescription d_;
   CudaContext context_;
@@ -64,8 +60,6 @@ class CudaMatmul final : public Matmul {
   std::unique_ptr<PlannedProduct> forward_, data_gradient_, weight_gradient_;  // null: not wanted
   OpNeeds needs_;
   struct Offsets {
-    std::size_t bias = 0, forward = 0;
-    std::size_t z = 0;  // in what is saved
     std::size_t dz = 0, backward = 0;
   } at_;
 };
@@ -94,18 +88,9 @@ CudaMatmul::CudaMatmul(const MatmulDescription& description, const CudaContext& 
                    .bias = d.bias,
                    .activation = d.activation,
                    .keeps_z = keeps_z()});
-  WorkspacePlan workspace, saved;
-  const std::size_t element = narrows() ? size_bytes(d.dtype) : 0;
-  if (d.inference)
-    workspace.take(n_weights * element);
-  else
-    saved.take(n_weights * element);
   const auto y_bytes = static_cast<std::size_t>(d.rows * d.out_features) * size_bytes(d.dtype);
-  if (keeps_z()) at_.z = saved.take(y_bytes);
-  needs_.saved_bytes = saved.size_bytes();
-  at_.bias = workspace.take(static_cast<std::size_t>(d.out_features) * element);
-  at_.forward = workspace.take(forward_->workspace_bytes());
-  needs_.forward_workspace_bytes = workspace.size_bytes();
+  if (keeps_z()) needs_.saved_bytes = y_bytes;
+  needs_.forward_workspace_bytes = forward_->workspace_bytes();
   if (d.inference) return;
   weight_gradient_ = plan({.rows = d.out_features, .columns = d.in_features, .inner = d.rows, .a_is_transposed = true});
   if (d.input_gradient)
@@ -129,22 +114,10 @@ std::string CudaMatmul::describe() const {
 }
 
 void CudaMatmul::run_forward(const Forward& args, const OpMemory& memory, Stream& stream) {
-  const void* bias = args.bias;
-  if (narrows()) {
-    std::array<Narrowing, 3> pieces{{{args.weight,
-                                      const_cast<void*>(weight(args.weight, memory)),
-                                      {d_.out_features, d_.in_features, d_.in_features}}}};
-    if (d_.bias) {
-      void* const rounded = at(memory.workspace, at_.bias);
-      pieces[1] = {args.bias, rounded, {1, d_.out_features, d_.out_features}};
-      bias = rounded;
-    }
-    narrow(d_.dtype, pieces, context_, stream);
-  }
   const bool is_pass = has_activation() && !forward_->activates();
-  void* const z = keeps_z() ? at(memory.saved, at_.z) : args.y;
-  forward_->run({.a = args.x, .b = weight(args.weight, memory), .bias = bias, .d = is_pass ? z : args.y, .z = z},
-                at(memory.workspace, at_.forward), stream);
+  void* const z = keeps_z() ? memory.saved : args.y;
+  forward_->run({.a = args.x, .b = args.weight, .bias = args.bias, .d = is_pass ? z : args.y, .z = z}, memory.workspace,
+                stream);
   if (is_pass) activate(d_.activation, d_.dtype, z, args.y, d_.rows * d_.out_features, context_, stream);
 }
 
@@ -153,7 +126,7 @@ void CudaMatmul::run_backward(const Backward& args, const OpMemory& memory, Stre
   const void* dz = args.dy;
   if (has_activation()) {
     void* const made = at(memory.workspace, at_.dz);
-    activation_gradient(d_.activation, d_.dtype, keeps_z() ? at(memory.saved, at_.z) : args.y, args.dy, made, false,
+    activation_gradient(d_.activation, d_.dtype, keeps_z() ? memory.saved : args.y, args.dy, made, false,
                         d_.rows * d_.out_features, context_, stream);
     dz = made;
   }
@@ -164,11 +137,9 @@ void CudaMatmul::run_backward(const Backward& args, const OpMemory& memory, Stre
     if (d_.bias) sum_columns({d_.rows, d_.out_features, d_.dtype}, dz, args.dbias, accumulate, context_, stream);
   }
   if (data_gradient_ && args.dx_mode != GradientMode::skip)
-    data_gradient_->run({.a = dz,
-                         .b = weight(args.weight, memory),
-                         .d = args.dx,
-                         .accumulate = args.dx_mode == GradientMode::accumulate},
-                        workspace, stream);
+    data_gradient_->run(
+        {.a = dz, .b = args.weight, .d = args.dx, .accumulate = args.dx_mode == GradientMode::accumulate}, workspace,
+        stream);
 }
 
 }  // namespace

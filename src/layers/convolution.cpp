@@ -43,6 +43,7 @@ class ConvolutionNode final : public Node, public StatisticsProducer {
     });
     description.weight_layout = graph.parameters()[weight_.id()].layout;
     op_ = backend.make(description);
+    weight_.read_as(description.dtype);
     y_ = graph.make_data(out_, *this);
     writes(Phase::forward, statistics_);
   }
@@ -54,7 +55,7 @@ class ConvolutionNode final : public Node, public StatisticsProducer {
 
   void forward(const Run& run) override {
     op_->forward({.x = in_.x(run),
-                  .weight = weight_.master(run),
+                  .weight = weight_.weights(run),
                   .y = run.tensor(y_),
                   .statistics = run.tensor<double>(statistics_),
                   .normalization = in_.forward_args(run)},
@@ -64,7 +65,7 @@ class ConvolutionNode final : public Node, public StatisticsProducer {
   void backward(const Run& run) override {
     op_->backward({.dy = run.tensor(dy_),
                    .x = in_.x(run),
-                   .weight = weight_.master(run),
+                   .weight = weight_.weights(run),
                    .dweight = weight_.gradient(run),
                    .dweight_mode = weight_.mode(run),
                    .dx = in_.dx(run),

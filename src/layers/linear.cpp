@@ -36,6 +36,7 @@ class LinearNode final : public Node {
     });
     description.weight_layout = graph.parameters()[weight_.id()].layout;
     op_ = backend.make(description);
+    for (ParameterUse* use : parameters()) use->read_as(description.dtype);
     x_ = graph.data_of(in_, *this);
     y_ = graph.make_data(out_, *this);
   }
@@ -55,7 +56,7 @@ class LinearNode final : public Node {
   }
 
   void forward(const Run& run) override {
-    op_->forward({.x = run.tensor(x_), .weight = weight_.master(run), .bias = bias_.values(run), .y = run.tensor(y_)},
+    op_->forward({.x = run.tensor(x_), .weight = weight_.weights(run), .bias = bias_.weights(run), .y = run.tensor(y_)},
                  memory(run), run.stream);
   }
 
@@ -63,7 +64,7 @@ class LinearNode final : public Node {
     op_->backward({.dy = run.tensor(dy_),
                    .x = run.tensor(x_),
                    .y = run.tensor(y_),
-                   .weight = weight_.master(run),
+                   .weight = weight_.weights(run),
                    .dx = run.tensor(dx_.tensor),
                    .dx_mode = dx_.mode,
                    .dweight = weight_.gradient(run),

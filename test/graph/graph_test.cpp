@@ -116,6 +116,85 @@ TEST(TiedParameters, MustBeDescribedAlike) {
   EXPECT_THROW(table.parameter({.name = "w", .shape = {4, 4}, .parts = {{"a", 1}, {"b", 3}}}), Error);
 }
 
+/// A frozen layer in front of two that share their weight.
+ActivationId frozen_and_tied_layers(Graph& graph, ActivationId x) {
+  x = layers::linear(graph, x, "frozen", {.out_features = kFeatures, .trainable = false});
+  return tied_layers(graph, x);
+}
+
+// The outputs are sums of six products of order 1, and each layer rounds what it writes to 8 bits: 2^-8 of some 10.
+TEST(WeightsInTheComputeType, AreReadByAllNodesThatShareThemAndByFrozenOnes) {
+  const auto backend = make_backend({.device = "cpu", .threads = 1});
+  SmallGraph bf16(*backend, {kRows, kFeatures}, frozen_and_tied_layers, DType::bf16);
+  const auto rounded = [&](const char* name) { return to_double(test::rounded_to(DType::bf16, bf16.get(name))); };
+  const Matrix w = rounded("shared"), bias = rounded("frozen.bias");
+  EXPECT_NE(w, to_double(bf16.get("shared"))) << "nothing is rounded";
+  Matrix h = product(to_double(bf16.input()), rounded("frozen.weight"), kRows, kFeatures, kFeatures, true);
+  for (std::size_t i = 0; i < h.size(); ++i) h[i] += bias[i % kFeatures];
+  h = product(product(h, w, kRows, kFeatures, kFeatures, true), w, kRows, kFeatures, kFeatures, true);
+
+  // Nothing but the rounded weights is read: without the masters, forward and backward give the same.
+  EXPECT_EQ(bf16.run(), std::vector<std::string>{"shared"});
+  for (std::size_t i = 0; i < h.size(); ++i) EXPECT_NEAR(bf16.output()[i], h[i], 0.04) << i;
+  const std::vector<float> output = bf16.output(), gradients = bf16.gradient_arena();
+  bf16.fill_masters(1e9f);
+  bf16.run();
+  EXPECT_EQ(bf16.output(), output);
+  EXPECT_EQ(bf16.gradient_arena(), gradients);
+}
+
+/// The scales of norms are read as fp32 in bf16 too.
+TEST(WeightsInTheComputeType, AreNotThoseOfNorms) {
+  const auto backend = make_backend({.device = "cpu", .threads = 1});
+  const auto output_of = [&](float scale) {
+    SmallGraph graph(
+        *backend, {kRows, kFeatures}, [](Graph& g, ActivationId x) { return layers::rms_norm(g, x, "norm", {}); },
+        DType::bf16);
+    graph.set("norm.weight", std::vector<float>(kFeatures, scale));
+    graph.run();
+    return graph.output();
+  };
+  const float halfway = 1 + 0x1p-8f;  // to the next number of bf16
+  ASSERT_EQ(test::rounded_to(DType::bf16, {halfway}), std::vector<float>{1});
+  EXPECT_NE(output_of(halfway), output_of(1));
+}
+
+/// Reads a parameter in a type of its choice.
+class ReadingNode final : public Node {
+ public:
+  ReadingNode(ParameterId id, DType dtype) : Node("reader", {}, {}), use_(id), dtype_(dtype) {}
+  void plan(Graph&, Backend&) override { use_.read_as(dtype_); }
+  void forward(const Run&) override {}
+  std::vector<ParameterUse*> parameters() override { return {&use_}; }
+
+ private:
+  ParameterUse use_;
+  DType dtype_;
+};
+
+TEST(WeightsInTheComputeType, MustExistWhereTheyAreRead) {
+  const auto backend = make_backend({.device = "cpu", .threads = 1});
+  const auto plan = [&](ParameterTable& table, DType of_graph, DType of_node) {
+    auto graph = std::make_unique<Graph>(GraphOptions{.mode = Mode::train, .dtype = of_graph}, table);
+    graph->add_node<ReadingNode>(table.parameter({.name = "w", .shape = {4, 4}}), of_node);
+    graph->plan(*backend);
+    return graph;
+  };
+  ParameterTable first, second, third;
+  EXPECT_THROW(plan(first, DType::fp32, DType::bf16), Error);
+  EXPECT_THROW(plan(second, DType::bf16, DType::fp16), Error);
+  const auto graph = plan(third, DType::bf16, DType::bf16);
+  const std::vector<float> masters(third.n_total());
+  const std::vector<std::uint16_t> weights(third.n_total());
+  EXPECT_THROW(graph->bind({.parameters = masters.data()}), Error);
+  EXPECT_THROW(
+      graph->bind({.parameters = masters.data(), .compute_weights = weights.data(), .compute_dtype = DType::fp16}),
+      Error);
+  EXPECT_THROW(graph->bind({.parameters = masters.data(), .compute_dtype = DType::bf16}), Error);
+  EXPECT_NO_THROW(
+      graph->bind({.parameters = masters.data(), .compute_weights = weights.data(), .compute_dtype = DType::bf16}));
+}
+
 SmallGraph::Build three_layers(bool first_trainable, bool middle_trainable) {
   return [=](Graph& g, ActivationId x) {
     x = layers::linear(g, x, "first", {.out_features = 4, .trainable = first_trainable});

@@ -95,8 +95,8 @@ Outputs run(Backend& backend, const MatmulDescription& d, const Inputs& in, Grad
   layout->pack(in.weight, packed.data());
   Matmul::Forward forward;
   forward.x = device.upload_as(d.dtype, in.x);
-  forward.weight = device.upload(packed);
-  forward.bias = d.bias ? device.upload(in.bias) : nullptr;
+  forward.weight = device.upload_as(d.dtype, packed);
+  forward.bias = d.bias ? device.upload_as(d.dtype, in.bias) : nullptr;
   void* const y = device.garbage_as(d.dtype, in.dy.size());
   forward.y = y;
   op->forward(forward, memory, device.stream());
@@ -156,8 +156,8 @@ TEST(Matmul, AgreesWithTheReference) {
       }
 }
 
-/// x, y and their gradients in 16 bits, sums in fp32. The ops round the weight and the bias; z and dz of an activation
-/// are rounded, and so is dx before it is added to another.
+/// x, y, their gradients, weight and bias in 16 bits, sums in fp32. z and dz of an activation are rounded, and so is dx
+/// before it is added to another.
 TEST(Matmul, InBf16AndFp16) {
   reference::ReferenceBackend reference;
   for (const Case& c : kCases)

@@ -69,13 +69,14 @@ class ReferenceMatmul final : public Matmul {
   std::string describe() const override { return "reference: all fused"; }
   std::shared_ptr<const ParameterLayout> weight_layout() const override { return layout_; }
   void run_forward(const Forward& a, const OpMemory& memory, Stream&) override {
-    matmul_forward<float>(d_, {static_cast<const float*>(a.x), a.weight, a.bias, static_cast<float*>(a.y),
-                               static_cast<float*>(memory.saved)});
+    matmul_forward<float>(
+        d_, {static_cast<const float*>(a.x), static_cast<const float*>(a.weight), static_cast<const float*>(a.bias),
+             static_cast<float*>(a.y), static_cast<float*>(memory.saved)});
   }
   void run_backward(const Backward& a, const OpMemory& memory, Stream&) override {
-    matmul_backward<float>(d_, {static_cast<const float*>(a.dy), static_cast<const float*>(a.x), a.weight,
-                                static_cast<const float*>(memory.saved), static_cast<float*>(a.dx), a.dx_mode,
-                                a.dweight, a.dbias, a.parameter_mode});
+    matmul_backward<float>(d_, {static_cast<const float*>(a.dy), static_cast<const float*>(a.x),
+                                static_cast<const float*>(a.weight), static_cast<const float*>(memory.saved),
+                                static_cast<float*>(a.dx), a.dx_mode, a.dweight, a.dbias, a.parameter_mode});
   }
 
  private:

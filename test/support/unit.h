@@ -36,7 +36,8 @@ struct UnitOutputs {
 UnitInputs make_inputs(const Conv2dDescription& description, std::uint32_t stream);
 UnitInputs make_inputs(const Pool2dDescription& description, std::uint32_t stream);
 
-/// Activations and their gradients as bf16 or fp16 can hold them: a run in that type then sees the same numbers.
+/// Activations, their gradients and weights as bf16 or fp16 can hold them: a run in that type then sees the same
+/// numbers.
 UnitInputs rounded_to(DType dtype, UnitInputs inputs);
 
 /// Forward, then backward unless description.inference. Outputs not asked for stay empty.

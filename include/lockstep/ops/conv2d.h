@@ -1,9 +1,9 @@
 // Convolution (cross-correlation) without bias, of x or of a pending normalisation z of x (normalization.h):
 //     y[n,h,w,k] = sum_{r,s,c} z[n, h*stride+r-padding, w*stride+s-padding, c] * weight[k,c,r,s]
 // Shapes: x (N, H, W, C), y (N, H', W', K), the weight (K, C, R, S) in canonical form and as weight_layout() says in
-// memory. Optionally the forward pass sums y and y^2 per output channel, which the next batch norm needs.
-// Planning throws op_description for impossible shapes, and not_supported for types and layouts that the backend does
-// not have.
+// memory, in the type of x; its gradient is fp32. Optionally the forward pass sums y and y^2 per output channel, which
+// the next batch norm needs. Planning throws op_description for impossible shapes, and not_supported for types and
+// layouts that the backend does not have.
 #pragma once
 
 #include <memory>
@@ -27,7 +27,7 @@ struct Conv2dDescription {
   int window = 3;  // R = S
   int stride = 1;
   int padding = 1;
-  DType dtype = DType::fp32;  // of x, y, weights in compute
+  DType dtype = DType::fp32;  // of x, y and the weight
   bool tf32 = false;          // fp32 may be rounded to tf32 inside the multiply
   Layout x_layout = Layout::nhwc;
   Layout y_layout = Layout::nhwc;
@@ -47,7 +47,7 @@ class Conv2d : public Op {
  public:
   struct Forward {
     const void* x = nullptr;
-    const float* weight = nullptr;  // in weight_layout()
+    const void* weight = nullptr;  // in weight_layout()
     void* y = nullptr;
     double* statistics = nullptr;  // (2, K), overwritten: sum y, sum y^2
     NormalizationForward normalization;
@@ -55,7 +55,7 @@ class Conv2d : public Op {
   struct Backward {
     const void* dy = nullptr;
     const void* x = nullptr;  // as in forward
-    const float* weight = nullptr;
+    const void* weight = nullptr;
     float* dweight = nullptr;  // in weight_layout()
     GradientMode dweight_mode = GradientMode::overwrite;
     void* dx = nullptr;  // only without normalisation; with it NormalizationBackward::dz

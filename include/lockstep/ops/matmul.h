@@ -1,6 +1,7 @@
 // Matmul with bias and activation: y (M, out) = f(z), z = x (M, in) * weight^T (in, out) + bias (out)
 //     dz = f'(z) * dy;  dx = dz * weight,  dweight = dz^T * x,  dbias = sum over rows of dz
-// The weight is (out, in) in canonical form and as weight_layout() says in memory.
+// The weight is (out, in) in canonical form and as weight_layout() says in memory. Weight and bias have the type of x.
+// Their gradients are fp32.
 // Planning throws op_description for sizes below 1, and not_supported for types that the backend does not have.
 #pragma once
 
@@ -33,19 +34,19 @@ struct MatmulDescription {
 class Matmul : public Op {
  public:
   struct Forward {
-    const void* x = nullptr;  // (M, in)
-    const float* weight = nullptr;
-    const float* bias = nullptr;  // (out)
-    void* y = nullptr;            // (M, out), overwritten
+    const void* x = nullptr;       // (M, in)
+    const void* weight = nullptr;  // in weight_layout()
+    const void* bias = nullptr;    // (out)
+    void* y = nullptr;             // (M, out), overwritten
   };
   struct Backward {
     const void* dy = nullptr;
     const void* x = nullptr;
     const void* y = nullptr;  // of forward, with relu; else not read
-    const float* weight = nullptr;
+    const void* weight = nullptr;
     void* dx = nullptr;
     GradientMode dx_mode = GradientMode::overwrite;
-    float* dweight = nullptr;
+    float* dweight = nullptr;  // in weight_layout()
     float* dbias = nullptr;
     GradientMode parameter_mode = GradientMode::overwrite;
   };

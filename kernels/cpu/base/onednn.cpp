@@ -130,6 +130,19 @@ std::size_t OnednnLayout::n_elements() const { return desc_.get_size() / sizeof(
 
 bool OnednnLayout::padded() const { return n_elements() != static_cast<std::size_t>(count(desc_.get_dims())); }
 
+// oneDNN does not give a descriptor another type. Blocked layouts are therefore looked up among those that have a name.
+memory::desc OnednnLayout::desc(memory::data_type type) const {
+  if (type == desc_.get_data_type()) return desc_;
+  if (desc_.get_inner_nblks() == 0) return {desc_.get_dims(), type, desc_.get_strides()};
+  for (int tag = 1; tag < static_cast<int>(memory::format_tag::format_tag_last); ++tag) {
+    const auto named = static_cast<memory::format_tag>(tag);
+    const memory::desc candidate(desc_.get_dims(), desc_.get_data_type(), named, /*allow_empty=*/true);
+    if (candidate.get(true) != nullptr && candidate == desc_) return {desc_.get_dims(), type, named};
+  }
+  fail(ErrorCode::internal, "weights in the layout {} have no form of another type in oneDNN {}", describe(),
+       onednn_version());
+}
+
 void OnednnLayout::pack(std::span<const float> canonical, float* parameter) const {
   require(static_cast<std::int64_t>(canonical.size()) == count(desc_.get_dims()), ErrorCode::internal,
           "a parameter of sizes {} was packed from {} elements", dims_text(desc_.get_dims()), canonical.size());
@@ -174,6 +187,10 @@ std::shared_ptr<const OnednnLayout> as_onednn_layout(const std::shared_ptr<const
           "weight_layout is of a parameter of sizes {}, the op's weights have {}", dims_text(layout->desc().get_dims()),
           dims_text(dims));
   return layout;
+}
+
+memory::data_type onednn_type(DType dtype) {
+  return dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
 }
 
 void add_into(DType dtype, void* target, const void* source, std::size_t n_elements, const CpuContext& context) {

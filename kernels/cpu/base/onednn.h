@@ -90,7 +90,10 @@ class OnednnLayout final : public ParameterLayout {
   void unpack(const float* parameter, std::span<float> canonical) const override;
   std::string describe() const override;
 
+  /// Of the fp32 parameter and of its gradient.
   const dnnl::memory::desc& desc() const { return desc_; }
+  /// Of the same elements in the same places, in another type: the rounded weights.
+  dnnl::memory::desc desc(dnnl::memory::data_type type) const;
   /// Whether some of the elements are no parameter; they are zero.
   bool padded() const;
 
@@ -111,6 +114,9 @@ auto choose_weights(const dnnl::memory::desc& parameter, const dnnl::memory::des
   const bool as_good = direct && std::string(direct.impl_info_str()) == best.impl_info_str();
   return as_good ? direct : best;
 }
+
+/// oneDNN's name of fp32 or bf16.
+dnnl::memory::data_type onednn_type(DType dtype);
 
 /// target += source, fp32 or bf16
 void add_into(DType dtype, void* target, const void* source, std::size_t n_elements, const CpuContext& context);

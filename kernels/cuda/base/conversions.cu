@@ -26,16 +26,11 @@ __device__ inline std::int64_t item_stride() { return std::int64_t{gridDim.x} * 
 
 // ---- fp32 to fp16 or bf16 -------------------------------------------------------------------------------------------
 
-struct NarrowParts {
-  Narrowing parts[3];
-};
-
 /// Eight numbers at a time: two loads and a store of 16 bytes.
 template <typename T>
 __device__ void narrow_packs(const Narrowing& part) {
-  const std::int64_t n_packs = part.rows.n_rows * part.rows.length / Pack<T>::kSize;
   T* target = static_cast<T*>(part.target);
-  for (std::int64_t i = first_item(); i < n_packs; i += item_stride()) {
+  for (std::int64_t i = first_item(); i < part.n_elements / 8; i += item_stride()) {
     const Pack<float> low = load_pack(part.source + 8 * i), high = load_pack(part.source + 8 * i + 4);
     Pack<T> out;
     for (int j = 0; j < 4; ++j) {
@@ -46,27 +41,26 @@ __device__ void narrow_packs(const Narrowing& part) {
   }
 }
 template <typename T>
-__device__ void narrow_rows(const Narrowing& part) {
-  const Rows rows = part.rows;
+__device__ void narrow_each(const Narrowing& part) {
   T* target = static_cast<T*>(part.target);
-  for (std::int64_t i = first_item(); i < rows.n_rows * rows.padded; i += item_stride()) {
-    const std::int64_t row = i / rows.padded, column = i % rows.padded;
-    target[i] = from_float<T>(column < rows.length ? part.source[row * rows.length + column] : 0.0f);
-  }
+  for (std::int64_t i = first_item(); i < part.n_elements; i += item_stride())
+    target[i] = from_float<T>(part.source[i]);
 }
-__host__ __device__ inline bool is_whole_packs(const Rows& rows, const void* a, const void* b) {
-  return rows.length == rows.padded && rows.n_rows * rows.length % 8 == 0 &&
-         (reinterpret_cast<std::uintptr_t>(a) | reinterpret_cast<std::uintptr_t>(b)) % 16 == 0;
+__host__ __device__ inline bool is_whole_packs(std::int64_t n_elements, const void* a, const void* b) {
+  return n_elements % 8 == 0 && (reinterpret_cast<std::uintptr_t>(a) | reinterpret_cast<std::uintptr_t>(b)) % 16 == 0;
 }
 
 template <typename T>
-__global__ void narrow_parts(NarrowParts parts) {
-  for (const Narrowing& part : parts.parts) {
-    if (is_whole_packs(part.rows, part.source, part.target))
-      narrow_packs<T>(part);
-    else
-      narrow_rows<T>(part);
-  }
+__device__ void narrow_part(const Narrowing& part) {
+  if (is_whole_packs(part.n_elements, part.source, part.target))
+    narrow_packs<T>(part);
+  else
+    narrow_each<T>(part);
+}
+template <typename T>
+__global__ void narrow_both(Narrowing a, Narrowing b) {
+  narrow_part<T>(a);
+  narrow_part<T>(b);
 }
 
 // ---- fp16 or bf16 to fp32 -------------------------------------------------------------------------------------------
@@ -142,7 +136,7 @@ __global__ void pixels_to_blocks(const T* x, T* blocks, std::int64_t n_packs, Bl
 }
 
 template <typename T>
-__global__ void window_to_blocks(const float* source, T* target, std::int64_t n, BlockSizes s) {
+__global__ void window_to_blocks(const T* source, T* target, std::int64_t n, BlockSizes s) {
   for (std::int64_t i = first_item(); i < n; i += item_stride()) {
     const int d = static_cast<int>(i % s.block_channels), place = d / s.channels;
     const std::int64_t tap = i / s.block_channels, block_row = tap / s.block_window;
@@ -150,8 +144,8 @@ __global__ void window_to_blocks(const float* source, T* target, std::int64_t n,
     const int column = 2 * static_cast<int>(tap % s.block_window) + place % 2 - s.shift;
     const bool is_pixel = place < 4 && row >= 0 && row < s.window && column >= 0 && column < s.window;
     const std::int64_t k = block_row / s.block_window;
-    target[i] = from_float<T>(
-        is_pixel ? source[((k * s.window + row) * s.window + column) * s.channels + d % s.channels] : 0.0f);
+    target[i] = is_pixel ? source[((k * s.window + row) * s.window + column) * s.channels + d % s.channels]
+                         : from_float<T>(0.0f);
   }
 }
 
@@ -209,15 +203,12 @@ __global__ void add_columns(const T* values, float* sums, std::int64_t n_rows, s
 
 }  // namespace
 
-void narrow(DType dtype, const std::array<Narrowing, 3>& parts, const CudaContext& context, Stream& stream) {
+void narrow(DType dtype, const std::array<Narrowing, 2>& parts, const CudaContext& context, Stream& stream) {
   std::int64_t items = 0;
-  for (const Narrowing& part : parts) {
-    const bool packs = is_whole_packs(part.rows, part.source, part.target);
-    items = std::max(items, part.rows.n_rows * part.rows.padded / (packs ? 8 : 1));
-  }
+  for (const Narrowing& part : parts)
+    items = std::max(items, part.n_elements / (is_whole_packs(part.n_elements, part.source, part.target) ? 8 : 1));
   for_half(dtype, [&](auto* type) {
-    launch(narrow_parts<std::remove_pointer_t<decltype(type)>>, grid_of(items, context), stream,
-           NarrowParts{{parts[0], parts[1], parts[2]}});
+    launch(narrow_both<std::remove_pointer_t<decltype(type)>>, grid_of(items, context), stream, parts[0], parts[1]);
   });
 }
 
@@ -227,7 +218,7 @@ void widen(DType dtype, const void* source, float* target, const Rows& rows, boo
   for_half(dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const T* typed = static_cast<const T*>(source);
-    if (is_whole_packs(rows, source, target))
+    if (rows.length == rows.padded && is_whole_packs(n, source, target))
       launch(accumulate ? widen_packs<T, true> : widen_packs<T, false>, grid_of(n / 8, context), stream, typed, target,
              n / 8);
     else
@@ -283,12 +274,12 @@ void to_blocks(DType dtype, const void* x, void* blocks, const PixelBlocks& of, 
   });
 }
 
-void narrow_to_blocks(DType dtype, const float* source, void* target, const PixelBlocks& of, const CudaContext& context,
-                      Stream& stream) {
+void weights_to_blocks(DType dtype, const void* source, void* target, const PixelBlocks& of, const CudaContext& context,
+                       Stream& stream) {
   for_half(dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    launch(window_to_blocks<T>, grid_of(block_weights(of), context), stream, source, static_cast<T*>(target),
-           block_weights(of), sizes_of(of));
+    launch(window_to_blocks<T>, grid_of(block_weights(of), context), stream, static_cast<const T*>(source),
+           static_cast<T*>(target), block_weights(of), sizes_of(of));
   });
 }
 

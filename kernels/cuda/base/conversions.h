@@ -1,5 +1,5 @@
-// Small kernels between what parameters and sums are kept in (fp32, fp64) and what libraries' kernels read and write.
-// Each is one launch; parts that are not wanted have n_rows 0.
+// Small kernels between what gradients, factors and sums are kept in (fp32, fp64) and what libraries' kernels read and
+// write. Each is one launch; parts that are not wanted have no elements.
 #pragma once
 
 #include <array>
@@ -19,13 +19,13 @@ struct Rows {
   std::int64_t padded = 0;  // of a row of the longer form; at least `length`
 };
 
-/// target (n_rows, padded) of fp16 or bf16 = source (n_rows, length) of fp32.
+/// target (n_elements) of fp16 or bf16 = source of fp32.
 struct Narrowing {
   const float* source = nullptr;
   void* target = nullptr;
-  Rows rows;
+  std::int64_t n_elements = 0;
 };
-void narrow(DType dtype, const std::array<Narrowing, 3>& parts, const CudaContext& context, Stream& stream);
+void narrow(DType dtype, const std::array<Narrowing, 2>& parts, const CudaContext& context, Stream& stream);
 
 /// target (n_rows, length) of fp32, overwritten or added to, from source (n_rows, padded) of fp16 or bf16.
 void widen(DType dtype, const void* source, float* target, const Rows& rows, bool accumulate,
@@ -53,9 +53,9 @@ PixelBlocks pixel_blocks(const Shape& x, std::int64_t out_channels, int window, 
 /// blocks = x
 void to_blocks(DType dtype, const void* x, void* blocks, const PixelBlocks& of, const CudaContext& context,
                Stream& stream);
-/// target (K, R', R', D) of fp16 or bf16 = source (K, R, R, C) of fp32: a window's pixels where its blocks have them.
-void narrow_to_blocks(DType dtype, const float* source, void* target, const PixelBlocks& of, const CudaContext& context,
-                      Stream& stream);
+/// target (K, R', R', D) = source (K, R, R, C), both fp16 or bf16: a window's pixels where its blocks have them.
+void weights_to_blocks(DType dtype, const void* source, void* target, const PixelBlocks& of, const CudaContext& context,
+                       Stream& stream);
 /// target (K, R, R, C) of fp32, overwritten or added to, from source (K, R', R', D).
 void widen_from_blocks(DType dtype, const void* source, float* target, const PixelBlocks& of, bool accumulate,
                        const CudaContext& context, Stream& stream);
