@@ -14,9 +14,11 @@
 #include <vector>
 
 #include "kernels/cpu/base/machine.h"
+#include "kernels/cpu/base/onednn.h"
 #include "lockstep/error.h"
 #include "lockstep/ops/matmul.h"
 #include "lockstep/philox.h"
+#include "test/support/tensor.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -172,6 +174,33 @@ void expect_dot(float got, std::int64_t n, double offset, const A& a, const B& b
     magnitude += std::abs(double{a(i)} * b(i));
   }
   ASSERT_TRUE(std::abs(got - sum) <= 1e-6 * magnitude) << what << ": wanted " << sum << ", found " << got;
+}
+
+/// In bf16 each element has the place that it has in fp32, in plain and in padded layouts.
+TEST(OnednnLayout, IsTheSameInBf16) {
+  using dnnl::memory;
+  using Tag = memory::format_tag;
+  const memory::dims sizes{24, 19, 3, 3};
+  const memory::desc canonical(sizes, memory::data_type::f32, Tag::oihw);
+  const memory::desc canonical_bf16(sizes, memory::data_type::bf16, Tag::oihw);
+  const std::vector<float> values = random_values(24 * 19 * 9, 1);
+  for (const Tag tag : {Tag::oihw, Tag::hwio, Tag::Oihw16o, Tag::OIhw16i16o, Tag::OIhw16o16i}) {
+    const OnednnLayout layout(canonical, memory::desc(sizes, memory::data_type::f32, tag));
+    SCOPED_TRACE(layout.describe());
+    std::vector<float> packed(layout.n_elements());
+    layout.pack(values, packed.data());
+    std::vector<std::uint16_t> rounded = test::bf16_bits(packed);
+    EXPECT_EQ(layout.desc(memory::data_type::bf16).get_size(), rounded.size() * 2);
+    EXPECT_EQ(layout.desc(memory::data_type::f32), layout.desc());
+    PlannedReorder reorder(layout.desc(memory::data_type::bf16), canonical_bf16);
+    std::vector<std::uint16_t> unpacked(values.size());
+    std::vector<std::byte> scratchpad(reorder.scratchpad_bytes() + 64);
+    if (reorder)
+      reorder.execute(rounded.data(), unpacked.data(), scratchpad.data());
+    else
+      unpacked = rounded;
+    EXPECT_EQ(unpacked, test::bf16_bits(values));
+  }
 }
 
 class CpuMatmulModes : public ::testing::TestWithParam<std::tuple<MatmulDescription, int>> {};
