@@ -39,7 +39,7 @@ struct DeviceInfo {
 /// Where allocate()'s memory is: the host's, which ranks of a node can map and sum by themselves, or a device's.
 enum class MemorySpace : std::uint8_t { host, device };
 
-/// The use of a device by all its processes, as its driver reports it. Empty where the driver does not report it.
+/// How all processes together use a device, as its driver reports it. Empty where the driver does not report it.
 struct DeviceUsage {
   std::optional<std::size_t> memory_bytes;
   std::optional<double> utilisation;  // part of the last second or so in which it computed, 0 to 1

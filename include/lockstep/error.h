@@ -3,7 +3,7 @@
 //   assert                   hot paths, in debug builds only
 //   require(condition, ...)  always: mistakes of a caller, a file or a user
 //   fail(...)                the same, where there is no single condition
-// Only main catches errors. A message tells what was expected, what was found, and what to do.
+// Only main catches errors. A message says what was expected, what was found, and what to do.
 // src/errors.def lists every code with its exit status and remedy.
 #pragma once
 

@@ -41,7 +41,7 @@ struct GpuReport {
 // From src/backend_factory.cpp.
 /// Throws nothing because of a missing driver, device or library.
 GpuReport gpu_report();
-/// Why `device: auto` uses the processor, as a part of a sentence; empty: it uses a GPU.
+/// Why `device: auto` uses the processor, as a part of a sentence. Empty if it uses a GPU.
 std::string reason_for_no_gpu();
 
 }  // namespace lockstep

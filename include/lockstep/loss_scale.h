@@ -15,9 +15,9 @@ struct LossScale {
 };
 
 struct LossScaling {
-  std::uint32_t growth_steps = 2000;  // the scale grows after so many good steps in a row; 0: constant
+  std::uint32_t growth_steps = 2000;  // the scale grows after so many steps in a row without an overflow; 0: constant
   float growth = 2;
-  float backoff = 0.5f;  // times this where a gradient is infinite or no number
+  float backoff = 0.5f;  // the scale is multiplied by this when a gradient is infinite or no number
   float least = 1;
   float greatest = 0x1p24f;
 };

@@ -18,8 +18,8 @@ namespace lockstep {
 /// What backward does with the memory of a gradient.
 enum class GradientMode : std::uint8_t { skip, overwrite, accumulate };
 
-/// How an activation lies in memory. Interfaces, tests and files use nhwc;
-/// inside a graph a backend may ask for channel blocks of 16, (N, C/16, H, W, 16).
+/// How an activation is laid out in memory. Interfaces, tests and files use nhwc; inside a graph a backend may ask for
+/// channel blocks of 16, (N, C/16, H, W, 16).
 enum class Layout : std::uint8_t { nhwc, nchw16c };
 constexpr std::string_view name(Layout layout) { return layout == Layout::nhwc ? "nhwc" : "nchw16c"; }
 
@@ -56,7 +56,7 @@ class Op {
   }
 };
 
-/// How a parameter lies in memory. Files hold the canonical form: row-major, no padding, fp32.
+/// How a parameter is laid out in memory. Files hold the canonical form: row-major, no padding, fp32.
 /// Padding, if any, is zero after pack() and stays zero: gradients write zeros there.
 class ParameterLayout {
  public:

@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-/// Samples are numbered by one word of the counter.
+/// Samples are numbered by one 32-bit part of the counter.
 inline constexpr std::int64_t kMaxSamples = 0xffffffff;
 
 enum class RandomPurpose : std::uint32_t {

@@ -32,12 +32,13 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 double gib(std::size_t size_bytes) { return static_cast<double>(size_bytes) / (1 << 30); }
 
-/// Anonymous pages: zero-filled, taken when first touched. `allocated` counts what all live ones of a backend hold.
+/// Anonymous pages are zero-filled and mapped when first touched. `allocated` counts the bytes of a backend's live
+/// buffers.
 class MappedMemory final : public Memory {
  public:
   MappedMemory(std::size_t size_bytes, const std::string& purpose, std::shared_ptr<std::atomic<std::size_t>> allocated)
       : size_bytes_(size_bytes), allocated_(std::move(allocated)) {
-    // Huge pages need their alignment; small allocations take no more than they need.
+    // Large buffers are aligned to huge pages; small ones take no more than they need.
     const std::size_t alignment = size_bytes >= kHugePage ? kHugePage : 0;
     mapped_bytes_ = std::max<std::size_t>(size_bytes, 1) + alignment;
     mapped_ = mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -46,8 +47,8 @@ class MappedMemory final : public Memory {
     auto address = reinterpret_cast<std::uintptr_t>(mapped_);
     if (alignment != 0) {
       address = (address + alignment - 1) / alignment * alignment;
-      madvise(reinterpret_cast<void*>(address), size_bytes,
-              MADV_HUGEPAGE);  // advice; may fail where it is switched off
+      // Only advice: this fails where huge pages are switched off.
+      madvise(reinterpret_cast<void*>(address), size_bytes, MADV_HUGEPAGE);
     }
     data_ = reinterpret_cast<void*>(address);
     *allocated_ += size_bytes_;
@@ -132,7 +133,7 @@ class CpuBackend final : public Backend {
   std::string check_precision(Precision precision) const override {
     require(
         precision == Precision::fp32 || precision == Precision::bf16, ErrorCode::not_supported,
-        "the cpu backend computes in fp32 or bf16, {} was asked for: set precision=fp32 or precision=bf16; GPUs "
+        "the cpu backend computes in fp32 or bf16, not in {}: set precision=fp32 or precision=bf16; GPUs "
         "compute in it (`lockstep gpu-info` lists the GPUs here; `plan --device h200` plans for one that is not here)",
         lockstep::name(precision));
     if (precision == Precision::fp32 || onednn_has(dnnl::cpu_isa::avx512_core_bf16)) return "";
@@ -154,7 +155,7 @@ class CpuBackend final : public Backend {
 
 std::unique_ptr<Backend> make_backend(const BackendOptions& options, const CpuOptions& cpu_options) {
   require(options.device == "auto" || options.device == "cpu", ErrorCode::not_supported,
-          "the cpu backend was asked for device {}", options.device);
+          "the cpu backend has no device {}; the device must be cpu", options.device);
   return std::make_unique<CpuBackend>(options, cpu_options);
 }
 

@@ -1,5 +1,5 @@
-// The CPU backend: memory of the process, work at once in the caller's thread (and OpenMP's), oneDNN for convolution
-// and matmul, own vectorised code for the rest.
+// The CPU backend: memory of the process, work that runs immediately in the caller's thread (and OpenMP's), oneDNN for
+// convolution and matmul, own vectorised code for the rest.
 #pragma once
 
 #include <memory>

@@ -48,7 +48,7 @@ std::unique_ptr<Cast> make_cast(const CastDescription& d, const CpuContext& cont
   if (d.from == DType::bf16 && d.to == DType::fp32) return std::make_unique<CpuCast<Bf16, float>>(context);
   if (d.from == DType::fp32 && d.to == DType::fp16) return std::make_unique<CpuCast<float, Fp16>>(context);
   if (d.from == DType::fp16 && d.to == DType::fp32) return std::make_unique<CpuCast<Fp16, float>>(context);
-  fail(ErrorCode::not_supported, "{} to {}: fp32 and bf16 or fp16 are converted into each other", name(d.from),
+  fail(ErrorCode::not_supported, "a cast from {} to {}: only fp32 to bf16 or fp16 and back is possible", name(d.from),
        name(d.to));
 }
 

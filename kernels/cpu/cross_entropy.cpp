@@ -11,7 +11,7 @@
 namespace lockstep::cpu {
 namespace {
 
-/// What forward knows of one row, until rows are added up in their order.
+/// What forward computes for one row; rows are later added up in their order.
 struct RowResult {
   double loss = 0;
   double correct = 0;
@@ -117,7 +117,7 @@ std::unique_ptr<SoftmaxCrossEntropy> make_softmax_cross_entropy(const SoftmaxCro
                                                                 const CpuContext& context) {
   require(d.dtype == DType::fp32, ErrorCode::not_supported, "The loss on the CPU reads fp32, not {}.", name(d.dtype));
   require(d.rows > 0 && d.classes > 0, ErrorCode::internal,
-          "The loss wants at least one row and one class; it was given {} and {}.", d.rows, d.classes);
+          "The loss needs at least one row and one class, but there are {} rows and {} classes.", d.rows, d.classes);
   return std::make_unique<CpuSoftmaxCrossEntropy>(d, context);
 }
 

@@ -70,7 +70,7 @@ class CpuImageInput final : public ImageInput {
     return placement;
   }
 
-  /// One pixel; what lies outside of the source is a zero byte.
+  /// One pixel; bytes outside of the source are zero.
   void put(const std::uint8_t* pixel, E* out) const {
     const std::int64_t channels = description_.x[3];
     for (std::int64_t c = 0; c < channels; ++c)
@@ -100,14 +100,15 @@ class CpuImageInput final : public ImageInput {
 std::unique_ptr<ImageInput> make_image_input(const ImageInputDescription& d, const CpuContext& context) {
   require_float_or_bf16(d.dtype, "Image input");
   require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::internal,
-          "Image input wants images (N, H, W, C), not {}.", d.x.text());
+          "Image input needs images (N, H, W, C), not {}.", d.x.text());
   const std::size_t channels = static_cast<std::size_t>(d.x[3]);
   require(d.mean.size() == channels && d.stddev.size() == channels, ErrorCode::internal,
-          "Image input wants {} means and deviations, one a channel; it was given {} and {}.", channels, d.mean.size(),
-          d.stddev.size());
+          "Image input needs {} means and standard deviations, one per channel, but has {} and {}.", channels,
+          d.mean.size(), d.stddev.size());
   require(std::all_of(d.stddev.begin(), d.stddev.end(), [](float s) { return s > 0; }), ErrorCode::not_supported,
           "Image input divides by the standard deviation of each channel, which must be greater than 0.");
-  require(d.crop_padding >= 0, ErrorCode::internal, "Image input was given a crop padding of {}.", d.crop_padding);
+  require(d.crop_padding >= 0, ErrorCode::internal,
+          "The crop padding of the image input must not be negative, but is {}.", d.crop_padding);
   return with_elements(d.dtype, [&](auto element) -> std::unique_ptr<ImageInput> {
     return std::make_unique<CpuImageInput<decltype(element)>>(d, context);
   });

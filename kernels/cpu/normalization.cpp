@@ -8,7 +8,7 @@
 
 namespace lockstep::cpu {
 
-/// What the kernels read, coefficients already repeated (normalization_tiling.h).
+/// What the kernels read. Coefficients are already repeated (normalization_tiling.h).
 template <typename E>
 struct NormalizeTask {
   InputNormalization::Residual residual_kind = InputNormalization::Residual::none;
@@ -66,8 +66,8 @@ NormalizeTask<E> make_task(const Tiling& tiling, const InputNormalization& norma
 constexpr int kStatisticsKinds = 2;  // sum x, sum x^2
 constexpr int kBackwardKinds = 3;    // sum dz, sum dz * x, sum dz * r
 
-// Tensors that a pass reads and writes, for the choice of the number of parts; it must be the same in the pass and in
-// its question for workspace.
+// The number of parts depends on the tensors that a pass reads and writes; the pass and the size of its workspace must
+// assume the same.
 constexpr int kNormalizeTensors = 2;
 constexpr int kStatisticsTensors = 1;
 constexpr int kBackwardTensors = 3;

@@ -7,7 +7,7 @@ namespace lockstep::cpu::LOCKSTEP_ISA {
 
 using Residual = InputNormalization::Residual;
 
-/// scale, bias and those of the residual, of one tile.
+/// Scale and bias of x and of the residual for one tile.
 template <typename T, int kVectors, Residual kResidual>
 struct Coefficients {
   T scale[kVectors], bias[kVectors], residual_scale[kVectors], residual_bias[kVectors];
@@ -174,7 +174,7 @@ void normalize_backward(const NormalizeBackwardTask<E>& task, double* sums, cons
   switch (task.forward.residual_kind) {
     case Residual::none:
       return backward_residual<Residual::none>(task, sums, tiling, range);
-    case Residual::plain:  // read only to find z again
+    case Residual::plain:  // read only to recompute z
       if (!task.forward.relu || task.z) return backward_residual<Residual::none>(task, sums, tiling, range);
       return backward_mask<Residual::plain, Mask::recomputed>(task, sums, tiling, range);
     case Residual::normalized:

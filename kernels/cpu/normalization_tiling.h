@@ -33,7 +33,7 @@ struct Tiling {
   std::int64_t units = 0;  // what is divided among the parts: rows of `width`, or images of 16 channels
   int parts = 1;
 
-  /// fp64 values of one part's sums, `kinds` of them a column; whole cache lines.
+  /// fp64 values of one part's sums, `kinds` of them per column; whole cache lines.
   std::size_t sums_a_part(int kinds) const { return static_cast<std::size_t>((width * kinds + 7) / 8 * 8); }
   std::size_t sums_bytes(int kinds) const {
     return static_cast<std::size_t>(parts) * sums_a_part(kinds) * sizeof(double);

@@ -1,8 +1,8 @@
-// Max and average pooling, global average among it, with a pending normalisation of the input.
+// Max pooling, average pooling and global average pooling, with a pending normalisation of the input.
 // Forward applies it while reading; backward gathers the data gradient, then goes back through it in a second pass.
 // Max: the first of equals in window order (row by row) gets the gradient, and a NaN wins, both as in PyTorch.
 // `saved`: its position in the window, one byte per element of y. Averages are summed in fp64.
-// x and y may lie in different layouts.
+// x and y may have different layouts.
 #include <algorithm>
 #include <limits>
 #include <memory>
@@ -17,7 +17,7 @@
 
 namespace lockstep::cpu {
 
-/// Shapes, and which pixels (h, w) lie under which windows (p, q).
+/// Shapes, and which pixels (h, w) are under which windows (p, q).
 struct PoolGeometry {
   std::int64_t h = 0, w = 0, c = 0, out_h = 0, out_w = 0;
   std::int64_t window_w = 0, stride = 1, padding = 0;
@@ -83,7 +83,7 @@ struct PoolBackwardTask {
 namespace lockstep::cpu {
 namespace {
 
-/// One axis: the real pixels under each window, and the windows over each pixel.
+/// One axis: the pixels inside the image under each window, and the windows over each pixel.
 struct PoolAxis {
   PoolAxis(std::int64_t size, std::int64_t out_size, std::int64_t window, std::int64_t stride, std::int64_t padding) {
     for (std::int64_t p = 0; p < out_size; ++p) {
@@ -155,7 +155,8 @@ class CpuPool2d final : public Pool2d {
     });
   }
 
-  // With a normalisation: the data gradient into dz (onto `added` where they are one), then back through it.
+  // With a normalisation: write the data gradient to dz (or add it, if dz is `added`), then go back through the
+  // normalisation.
   void run_backward(const Backward& args, const OpMemory& memory, Stream&) override {
     const bool pending = description_.normalization.has_value();
     if (!pending && args.dx_mode == GradientMode::skip) return;
@@ -226,18 +227,18 @@ class CpuPool2d final : public Pool2d {
 std::unique_ptr<Pool2d> make_pool2d(const Pool2dDescription& d, const CpuContext& context) {
   require_float_or_bf16(d.dtype, "Pooling");
   require(d.y_dtype == d.dtype || d.y_dtype == DType::fp32, ErrorCode::not_supported,
-          "Pooling on the CPU gives what it was given, or fp32, not {}.", name(d.y_dtype));
+          "Pooling on the CPU returns the type of its input or fp32, not {}.", name(d.y_dtype));
   require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::internal,
-          "Pooling wants an input (N, H, W, C) that is not empty, not {}.", d.x.text());
+          "Pooling needs an input (N, H, W, C) that is not empty, not {}.", d.x.text());
   require(d.window == 0 || (d.window > d.padding && d.padding >= 0 && d.stride > 0), ErrorCode::not_supported,
-          "Pooling wants a window greater than its padding and a stride of at least 1; it was given window {}, padding "
+          "Pooling needs a window greater than its padding and a stride of at least 1, but has window {}, padding "
           "{}, stride {}.",
           d.window, d.padding, d.stride);
   const Shape y = d.y();
   require(y[1] > 0 && y[2] > 0, ErrorCode::not_supported, "A pooling window of {} with padding {} does not fit {}.",
           d.window, d.padding, d.x.text());
   require((d.x_layout == Layout::nhwc && d.y_layout == Layout::nhwc) || d.x[3] % 16 == 0, ErrorCode::internal,
-          "Pooling wants channel blocks of 16, but {} has {} channels.", d.x.text(), d.x[3]);
+          "Channel blocks of 16 need a multiple of 16 channels, but {} has {}.", d.x.text(), d.x[3]);
   const std::int64_t window_elements = d.window == 0 ? d.x[1] * d.x[2] : std::int64_t{d.window} * d.window;
   require(d.kind == Pool2dDescription::Kind::average || d.inference || window_elements <= 256, ErrorCode::not_supported,
           "Max pooling on the CPU trains with windows of up to 256 elements, not {}.", window_elements);

@@ -20,7 +20,7 @@ struct RmsNormForwardTask {
   std::int64_t width = 0;
   float epsilon = 0;
   const E* x = nullptr;
-  const E* residual = nullptr;  // null: s is x
+  const E* residual = nullptr;  // null: no residual, s is x
   const float* weight = nullptr;
   E* s = nullptr;
   E* y = nullptr;
@@ -35,7 +35,7 @@ struct RmsNormBackwardTask {
   const float* weight = nullptr;
   const E* added = nullptr;            // null: none
   const float* inverse_rms = nullptr;  // (rows)
-  E* ds = nullptr;                     // null: not wanted
+  E* ds = nullptr;                     // null: not computed
   bool accumulate = false;
 };
 
@@ -60,7 +60,8 @@ class CpuRmsNorm final : public RmsNorm {
             .saved_bytes = static_cast<std::size_t>(d_.rows) * sizeof(float)};
   }
   std::string describe() const override {
-    return fmt::format("own kernels, one pass each way{}", d_.residual ? "; sum of the residual stream fused" : "");
+    return fmt::format("own kernels, one pass forward and one backward{}",
+                       d_.residual ? "; sum of the residual stream fused" : "");
   }
 
   void run_forward(const Forward& args, const OpMemory& memory, Stream&) override {
@@ -121,8 +122,8 @@ class CpuRmsNorm final : public RmsNorm {
 }  // namespace
 
 std::unique_ptr<RmsNorm> make_rms_norm(const RmsNormDescription& d, const CpuContext& context) {
-  require(d.rows > 0 && d.width > 0, ErrorCode::op_description, "an RMS norm of {} rows of {} elements", d.rows,
-          d.width);
+  require(d.rows > 0 && d.width > 0, ErrorCode::op_description,
+          "an RMS norm of {} rows of {} elements: both must be positive", d.rows, d.width);
   require_float_or_bf16(d.dtype, "An RMS norm");
   return std::make_unique<CpuRmsNorm>(d, context);
 }

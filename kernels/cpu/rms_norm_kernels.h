@@ -8,7 +8,7 @@ inline double total(const Widened<Floats>& sum) {
   return all;
 }
 
-/// Calls at(T{}, column) for vectors of columns and then for the single ones behind.
+/// Calls at(T{}, column) for vectors of columns and then for the remaining columns one by one.
 template <typename F>
 inline void for_columns(std::int64_t width, const F& at) {
   std::int64_t c = 0;
@@ -45,7 +45,7 @@ void rms_norm_forward(const RmsNormForwardTask<E>& task, Range rows) {
   }
 }
 
-/// `dweight`: (width), overwritten by the sum over these rows of dy * s_hat; null: not wanted.
+/// `dweight`: (width), overwritten by the sum over these rows of dy * s_hat; null: not computed.
 template <typename E>
 void rms_norm_backward(const RmsNormBackwardTask<E>& task, Range rows, float* dweight) {
   if (dweight != nullptr) std::memset(dweight, 0, static_cast<std::size_t>(task.width) * sizeof(float));

@@ -1,6 +1,6 @@
 // Activation functions (lockstep/ops/activation.h), computed in fp32, 16 bytes per thread at a time.
-// Bytes moved: x read and y written; backward x and dy read and dx written, and dx read where it is added to. That is
-// the floor.
+// Bytes moved: x is read and y written; backward reads x and dy and writes dx, and also reads dx if it accumulates. No
+// kernel can move less.
 #include "kernels/cuda/activation.h"
 
 #include <memory>
@@ -34,7 +34,8 @@ struct Gelu {
   }
 };
 
-/// A null `dy`: out = f(x). Packs of 16 bytes where all pointers are aligned to them, then what is left.
+/// out = f(x) if `dy` is null. Reads packs of 16 bytes where all pointers are aligned to them, then the remaining
+/// elements.
 template <typename F, typename T>
 __global__ void activation_pass(const T* x, const T* dy, T* out, bool accumulate, std::int64_t n_packs,
                                 std::int64_t n) {

@@ -1,5 +1,5 @@
 // y = a + b and its gradients (lockstep/ops/add.h), 16 bytes per thread at a time.
-// Bytes moved: each tensor read or written once, which is the floor.
+// Bytes moved: each tensor is read or written once; no kernel can move less.
 #include <memory>
 
 #include "kernels/cuda/base/context.h"

@@ -52,7 +52,7 @@ class DeviceMemory final : public Memory {
   void* data_ = nullptr;
 };
 
-/// Pinned: copies run beside the host and can be part of a recorded step.
+/// Pinned: copies run concurrently with the host and can be part of a captured graph.
 class PinnedMemory final : public Memory {
  public:
   explicit PinnedMemory(std::size_t size_bytes) : size_bytes_(size_bytes) {
@@ -71,7 +71,7 @@ class PinnedMemory final : public Memory {
   void* data_ = nullptr;
 };
 
-/// Memory of others, pinned in this process.
+/// Host memory that was allocated elsewhere, pinned in this process.
 class PinnedByUs final : public Memory {
  public:
   PinnedByUs(void* data, std::size_t size_bytes) : size_bytes_(size_bytes), data_(data) {
@@ -104,22 +104,24 @@ int choose_device(const BackendOptions& options) {
   if (n == 1) return 0;
   require(options.local_rank < n, ErrorCode::not_supported,
           "rank {} of this node has no GPU of its own: {} ranks were started here, and {} GPUs are visible. Start at "
-          "most {} ranks on a node, or ask for more GPUs",
+          "most {} ranks on a node, or request more GPUs",
           options.local_rank, options.local_size, n, n);
   return options.local_rank;
 }
 
 CudaContext make_context(const BackendOptions& options) {
   const std::string reason = reason_for_no_device();
-  require(reason.empty(), ErrorCode::not_supported, "device: cuda was asked for, but {}; use device=cpu", reason);
-  // With device: auto too: who has a GPU wants it used, and does not want to learn from the speed that it is not.
+  require(reason.empty(), ErrorCode::not_supported, "the configuration has device: cuda, but {}; use device=cpu",
+          reason);
+  // This holds for device: auto too: whoever has a GPU wants to use it, and should not learn from the speed that it is
+  // idle.
   for (const GpuReport::Library& library : libraries())
     require(!library.version.empty(), ErrorCode::not_supported,
-            "this machine has a GPU, but not all that computing on it needs: {}. Install {}, put its folder on "
+            "this machine has a GPU, but a library that it needs is missing: {}. Install {}, put its folder on "
             "LD_LIBRARY_PATH, or set device=cpu",
             library.problem, library.name);
   CudaContext context{.device = choose_device(options)};
-  // In this order: flags are of the current device, which is 0 before another was set.
+  // The order matters: the flags are set for the current device, which is 0 until another is selected.
   LOCKSTEP_CUDA_CHECK(cudaSetDevice(context.device));
   LOCKSTEP_CUDA_CHECK(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync));
   cudaDeviceProp properties{};
@@ -159,7 +161,7 @@ class CudaBackend final : public OpsBackend {
   }
 
   std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) override {
-    require(!frozen_, ErrorCode::internal, "{}: {} bytes were asked for inside a step, where nothing is allocated",
+    require(!frozen_, ErrorCode::internal, "{}: {} bytes were requested inside a step, where nothing may be allocated",
             purpose, size_bytes);
     return std::make_unique<DeviceMemory>(size_bytes, purpose);
   }
@@ -201,7 +203,7 @@ class CudaBackend final : public OpsBackend {
   }
 
  private:
-  /// The writer of checkpoints and others copy in threads of their own, for which CUDA begins with device 0.
+  /// Threads such as the writer of checkpoints make copies of their own, and CUDA starts each thread with device 0.
   void copy(void* target, const void* source, std::size_t size_bytes, Stream& stream) const {
     if (size_bytes == 0) return;
     LOCKSTEP_CUDA_CHECK(cudaSetDevice(context().device));
@@ -225,17 +227,18 @@ std::string reason_for_no_device() {
     cudaDriverGetVersion(&driver);
     return driver == 0
                ? "this machine has no NVIDIA driver"
-               : fmt::format("the NVIDIA driver here is of CUDA {}.{}, older than this program's {}.{}", driver / 1000,
-                             driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+               : fmt::format("the NVIDIA driver supports CUDA {}.{}, and this program needs CUDA {}.{} or newer",
+                             driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
   }
-  if (status == cudaErrorNoDevice || status == cudaSuccess) return "this machine has no NVIDIA GPU that it may use";
-  return fmt::format("CUDA says: {}", cudaGetErrorString(status));
+  if (status == cudaErrorNoDevice || status == cudaSuccess)
+    return "this machine has no NVIDIA GPU that this process may use";
+  return fmt::format("CUDA reports: {}", cudaGetErrorString(status));
 }
 
 std::string check_precision(Precision precision, const std::string& device, int capability) {
   require(precision != Precision::bf16 || capability >= kLeastForBf16, ErrorCode::not_supported,
-          "{} (compute capability {}.{}) does not compute in bf16, which begins with 8.0: set precision=fp16", device,
-          capability / 10, capability % 10);
+          "{} (compute capability {}.{}) does not compute in bf16, which needs 8.0 or higher: set precision=fp16",
+          device, capability / 10, capability % 10);
   if (precision == Precision::tf32 && capability < kLeastForBf16) return "this device has no tf32: it computes in fp32";
   return "";
 }

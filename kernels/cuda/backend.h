@@ -8,17 +8,17 @@
 
 namespace lockstep::cuda {
 
-/// Why no device can be used here, in a sentence; empty: one can.
+/// Why no device can be used here, as a part of a sentence; empty if one can.
 std::string reason_for_no_device();
 
-/// Throws not_supported where a device of that compute capability (80: 8.0) does not compute in it; gives what a user
-/// should hear of it, or nothing.
+/// Throws not_supported if a device of that compute capability (80: 8.0) does not compute in this precision. Otherwise
+/// returns a warning for the user, or nothing.
 std::string check_precision(Precision precision, const std::string& device, int compute_capability);
 
-/// The device of this rank: of those that its process sees, the one with its number on the node, or the only one.
+/// The device of this rank: the visible device with the rank's number on the node, or the only visible one.
 std::unique_ptr<Backend> make_backend(const BackendOptions& options);
 
-/// "CUDA 13.0", and of each library that the backend loads when it is used. Loads nothing.
+/// "CUDA 13.0", and the version of each library that the backend loads when it is first used. Loads nothing.
 std::vector<std::string> library_versions();
 
 }  // namespace lockstep::cuda

@@ -12,14 +12,14 @@
 namespace lockstep::cuda {
 namespace {
 
-/// "9.13.0" of 91300.
+/// Returns "9.13.0" for 91300.
 std::string dotted(std::size_t version) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
 GpuReport::Library probe(const std::string& name, const std::string& file, const char* version_function) {
   GpuReport::Library library{.name = name, .version = "", .problem = ""};
-  const OpenedLibrary opened = open_library(file);  // where those who use it look too
+  const OpenedLibrary opened = open_library(file);  // the ops search the same folders
   if (opened.handle == nullptr) {
     library.problem = fmt::format("{} cannot be loaded ({})", file, opened.reason);
     return library;

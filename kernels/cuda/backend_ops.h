@@ -1,5 +1,5 @@
-// What backends with the ops of kernels/cuda have in common: the device's, the one that only plans, and the one that
-// tests run on the host.
+// The base of all backends that use the ops of kernels/cuda: the one for a device, the one that only plans, and the one
+// with which tests run the ops on the host.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ class OpsBackend : public Backend {
     context_.algorithms = algorithms_.get();
   }
 
-  /// cuDNN's fast kernels want channels last.
+  /// cuDNN's fast kernels need nhwc.
   Layout activation_layout(const Shape&, DType) const override { return Layout::nhwc; }
 
   std::unique_ptr<Op> make_op(const OpRequest& request) override { return cuda::make_op(request, context_); }

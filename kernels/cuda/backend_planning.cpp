@@ -29,12 +29,12 @@ constexpr KnownDevice kKnown[] = {
     {"h200", "NVIDIA H200", 90, 132, 139.7},
     {"b200", "NVIDIA B200", 100, 148, 178.3},
 };
-constexpr double kContextGib = 0.6;  // that CUDA and the libraries take before a step is planned
+constexpr double kContextGib = 0.6;  // memory that CUDA and the libraries use before a step is planned
 
 DeviceDescription describe(const std::string& device) {
   if (device.ends_with(".json")) {
     DeviceDescription description = read_device_description(device);
-    description.json.clear();  // cuDNN is not asked: it wants a driver, even for plans of other devices
+    description.json.clear();  // cuDNN is not used: it needs a driver, even to plan for other devices
     return description;
   }
   std::string name = device;
@@ -69,7 +69,7 @@ std::string PlanningBackend::check_precision(Precision precision) const {
 }
 
 void PlanningBackend::not_here() const {
-  fail(ErrorCode::internal, "{} was planned for and is not here", context().device_name);
+  fail(ErrorCode::internal, "the step was only planned for {}, which is not in this machine", context().device_name);
 }
 
 std::unique_ptr<Backend> make_planning_backend(const std::string& device) {

@@ -1,5 +1,5 @@
-// Bytes moved by backward: dz and x read, dx written, each once (3E, E bytes of the activation); every block makes the
-// coefficients of its channels again, from some 40 bytes each. Finalize moves those alone.
+// Bytes moved by backward: dz and x read, dx written, each once (3E, E bytes of the activation); every block computes
+// the coefficients of its channels again, from some 40 bytes each. Finalize moves only those.
 #include <cmath>
 #include <memory>
 
@@ -158,8 +158,8 @@ class CudaBatchNorm final : public BatchNorm {
 std::unique_ptr<BatchNorm> make_batch_norm(const BatchNormDescription& d, const CudaContext& context) {
   dispatch(d.dtype, [](auto*) {});  // refuses other types
   require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::internal,
-          "Batch norm wants an input (N, H, W, C) that is not empty, not {}.", d.x.text());
-  require(d.layout == Layout::nhwc, ErrorCode::not_supported, "Batch norm on the device wants channels last, not {}.",
+          "Batch norm needs an input (N, H, W, C) that is not empty, not {}.", d.x.text());
+  require(d.layout == Layout::nhwc, ErrorCode::not_supported, "Batch norm on the device needs nhwc, not {}.",
           name(d.layout));
   return std::make_unique<CudaBatchNorm>(d, context);
 }

@@ -10,7 +10,7 @@
 namespace lockstep::cuda {
 namespace {
 
-constexpr int kWidth = 8;  // numbers a thread at a time: 16 bytes of the narrower type
+constexpr int kWidth = 8;  // numbers per thread at a time: 16 bytes of the narrower type
 
 template <typename T>
 __device__ void load(float (&values)[kWidth], const T* source) {
@@ -74,7 +74,7 @@ std::unique_ptr<Cast> make_cast(const CastDescription& d, const CudaContext& con
   if (d.from == DType::bf16 && d.to == DType::fp32) return std::make_unique<CudaCast<Bfloat16, float>>(context);
   if (d.from == DType::fp32 && d.to == DType::fp16) return std::make_unique<CudaCast<float, Half>>(context);
   if (d.from == DType::fp16 && d.to == DType::fp32) return std::make_unique<CudaCast<Half, float>>(context);
-  fail(ErrorCode::not_supported, "{} to {}: fp32 and bf16 or fp16 are converted into each other", name(d.from),
+  fail(ErrorCode::not_supported, "a cast from {} to {}: only fp32 to bf16 or fp16 and back is possible", name(d.from),
        name(d.to));
 }
 

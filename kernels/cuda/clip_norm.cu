@@ -1,7 +1,7 @@
 // The norm in two stages: each block leaves the fp64 sum of squares of its tile (segments.h) in the workspace, and one
 // block adds these up. The order of additions depends on the segments alone: the same bits on every device.
 //
-// Bytes moved: 4 per element, read once, and 8 per tile of 4,096, written and read. That is the floor.
+// Bytes moved: 4 per element, read once, and 8 per tile of 4,096, written and read. No kernel can move less.
 #include <cmath>
 #include <memory>
 

@@ -1,6 +1,6 @@
-// Softmax cross entropy with label smoothing (lockstep/ops/cross_entropy.h). A row is a warp's work, or a block's where
-// it is long; forward reads it once and keeps its greatest logit and 1 / sum exp(logit - greatest), which backward
-// needs, so that it reads once too. Rows are then added up by one block, in an order that their number alone decides.
+// Softmax cross entropy with label smoothing (lockstep/ops/cross_entropy.h). One warp computes a row, or one block if
+// it is long; forward reads it once and keeps its greatest logit and 1 / sum exp(logit - greatest), so that backward
+// also reads it only once. One block then adds up the rows, in an order that depends on their number alone.
 //
 // Exponentials are fp32, sums of them fp64 from one pack of 16 bytes to the next.
 // Bytes moved: forward one logit, backward one logit and one gradient, for each of rows * classes, and 32 per row
@@ -18,13 +18,13 @@ namespace {
 constexpr unsigned kThreads = 256;
 constexpr std::int64_t kLongRow = 2048;  // classes from which a row is a block's work
 
-/// What forward knows of a row, until rows are added up.
+/// What forward computes for a row; rows are later added up.
 struct RowResult {
   double loss = 0;
   double correct = 0;
 };
 
-/// What backward wants of a row.
+/// What backward needs of a row.
 struct RowSaved {
   float greatest = 0;
   float inverse_sum = 0;
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads)
   const std::int32_t label = labels[number];
   if (label < 0) return;
 
-  // In one pass: whenever a greater logit comes, what was summed so far is scaled to it.
+  // In one pass: when a greater logit comes, the sum so far is rescaled to it.
   Greatest mine{-INFINITY, rows.classes};
   double sum = 0, sum_of_logits = 0;
   const bool smooths = rows.label_smoothing != 0.0f;
@@ -249,7 +249,7 @@ class CudaSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
 std::unique_ptr<SoftmaxCrossEntropy> make_softmax_cross_entropy(const SoftmaxCrossEntropyDescription& d,
                                                                 const CudaContext&) {
   require(d.rows > 0 && d.classes > 0, ErrorCode::internal,
-          "the loss wants at least one row and one class; it was given {} and {}", d.rows, d.classes);
+          "The loss needs at least one row and one class, but there are {} rows and {} classes.", d.rows, d.classes);
   return std::make_unique<CudaSoftmaxCrossEntropy>(d);
 }
 

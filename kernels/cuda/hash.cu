@@ -2,11 +2,11 @@
 // zeros,
 //     hash = mix(size_bytes * g + sum_i mix(w_i + (i + 1) * g))     modulo 2^64, g = 2^64 / golden ratio
 // and mix the finalizer of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014,
-// figure 15), a bijection that changes half of the bits for each that changes. The sum is of integers: its order, and
-// so the grid, does not matter, and two memories that differ in one word always differ in their hash. xxh3, which the
-// cpu backend takes, is a chain over all memory that a device would follow on one thread.
+// figure 15), a bijection in which each input bit changes half of the output bits. The sum is of integers, so its order
+// and the grid do not matter, and two memories that differ in one word always have different hashes. xxh3, which the
+// cpu backend uses, is a chain over all memory: a device would compute it on one thread.
 //
-// Bytes moved: each read once, which is the floor.
+// Bytes moved: each is read once; no kernel can move less.
 #include <memory>
 
 #include "kernels/cuda/base/block_sum.h"

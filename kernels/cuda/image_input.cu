@@ -139,19 +139,20 @@ class CudaImageInput final : public ImageInput {
 }  // namespace
 
 std::unique_ptr<ImageInput> make_image_input(const ImageInputDescription& d, const CudaContext& context) {
-  require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::internal, "image input wants images (N, H, W, C), not {}",
-          d.x.text());
+  require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::internal,
+          "Image input needs images (N, H, W, C), not {}.", d.x.text());
   const std::size_t channels = static_cast<std::size_t>(d.x[3]);
   require(channels <= Images::kMaxChannels, ErrorCode::not_supported,
-          "image input takes at most {} channels on the device, not {}", Images::kMaxChannels, channels);
+          "Image input on the device supports at most {} channels, not {}.", Images::kMaxChannels, channels);
   require(CudaImageInput::image_elements(d.x) < (std::size_t{1} << 30), ErrorCode::not_supported,
-          "image input takes images of less than 2^30 values on the device, not {}", d.x.text());
+          "Image input on the device supports images of less than 2^30 values, not {}.", d.x.text());
   require(d.mean.size() == channels && d.stddev.size() == channels, ErrorCode::internal,
-          "image input wants {} means and deviations, one a channel; it was given {} and {}", channels, d.mean.size(),
-          d.stddev.size());
+          "Image input needs {} means and standard deviations, one per channel, but has {} and {}.", channels,
+          d.mean.size(), d.stddev.size());
   require(std::all_of(d.stddev.begin(), d.stddev.end(), [](float s) { return s > 0; }), ErrorCode::not_supported,
-          "image input divides by the standard deviation of each channel, which must be greater than 0");
-  require(d.crop_padding >= 0, ErrorCode::internal, "image input was given a crop padding of {}", d.crop_padding);
+          "Image input divides by the standard deviation of each channel, which must be greater than 0.");
+  require(d.crop_padding >= 0, ErrorCode::internal,
+          "The crop padding of the image input must not be negative, but is {}.", d.crop_padding);
   return std::make_unique<CudaImageInput>(d, context);
 }
 

@@ -60,9 +60,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
   }
 }
 
-/// Partial sums of x - x0 and (x - x0)^2, where x0 is the channel's first element: so the variance that is made of them
-/// has a relative error of fp32's roundings whatever the mean (Chan, Golub and LeVeque, "Algorithms for Computing the
-/// Sample Variance", 1983: shifted data).
+/// Partial sums of x - x0 and (x - x0)^2, where x0 is the channel's first element. The relative error of the variance
+/// is then that of fp32 rounding, whatever the mean (Chan, Golub and LeVeque, "Algorithms for Computing the Sample
+/// Variance", 1983: shifted data).
 template <typename T, int kN>
 __global__ void __launch_bounds__(kSumThreads, kSumBlocksPerMultiprocessor)
     sum_rows(const T* x, std::int64_t rows, const RowWalk walk, double* partials) {

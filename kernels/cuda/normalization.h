@@ -7,7 +7,7 @@
 // Sums: a thread adds a few terms in fp32 and its groups of terms in fp64, blocks leave partial sums in fp64 in the
 // workspace, and a second kernel adds those in a fixed order: relative error below 2^-22 of the sum of magnitudes,
 // whatever the number of rows (normalization.cu). The order is fixed by the shape and the device.
-// Everything is ordered by the stream, nothing is read on the host: calls can be recorded in a graph.
+// All calls are ordered by the stream and the host reads nothing, so they can be captured in a graph.
 #pragma once
 
 #include <cstddef>

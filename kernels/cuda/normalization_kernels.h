@@ -14,14 +14,14 @@ namespace lockstep::cuda {
 inline constexpr int kRowsOfFp32 = 8;
 /// Of the kernels that sum.
 inline constexpr unsigned kSumThreads = 128;
-inline constexpr unsigned kSumBlocksPerMultiprocessor = 3;  // 168 registers a thread
+inline constexpr unsigned kSumBlocksPerMultiprocessor = 3;  // 168 registers per thread
 
 /// Partial sums of all blocks, in fp64: (parts, kinds, C).
 inline std::size_t partial_sums_bytes(std::int64_t parts, int kinds, std::int64_t c) {
   return static_cast<std::size_t>(parts * kinds * c) * sizeof(double);
 }
 
-/// Sums of a thread's channels: of the rows at hand in fp32, of all in fp64, which lie in shared memory since the
+/// Sums of a thread's channels: recent rows in fp32, all rows in fp64. The latter are in shared memory, since the
 /// registers are needed for coefficients and loads.
 template <int kKinds, int kN>
 class ThreadSums {
@@ -59,7 +59,7 @@ class ThreadSums {
     }
   }
 
-  /// Leaves those in part blockIdx.x. All threads call it.
+  /// Writes them to part blockIdx.x. All threads call it.
   __device__ void leave_partial_sums(const RowWalk& walk, double* partials) const {
     __syncthreads();
     for_each_total(walk, [&](int kind, std::int64_t channel, double total) {
@@ -100,7 +100,7 @@ struct NormalizationCoefficients {
   }
 };
 
-/// The least that an activation gives: a NaN stays one.
+/// The least value of an activation; a NaN stays one.
 inline float lower_bound(bool relu) { return relu ? 0.0f : -INFINITY; }
 __device__ inline float at_least(float lower_bound, float value) { return value < lower_bound ? lower_bound : value; }
 

@@ -17,13 +17,13 @@ namespace lockstep::cuda {
 namespace {
 
 constexpr unsigned kThreads = 128;
-constexpr unsigned kBlocksPerMultiprocessor = 4;  // 128 registers a thread
+constexpr unsigned kBlocksPerMultiprocessor = 4;  // 128 registers per thread
 
 struct Span {
   int begin, end;
 };
 
-/// One axis: which pixels lie under which windows.
+/// One axis: which pixels are under which windows.
 struct PoolAxis {
   int size = 1, out_size = 1, window = 1, stride = 1, padding = 0;
   FastDivide by_size, by_out_size, by_stride;
@@ -90,7 +90,7 @@ __device__ inline void store_output(void* y, bool is_fp32, std::int64_t offset, 
     store_floats(static_cast<T*>(y) + offset, values);
 }
 
-/// Positions in windows, a byte each.
+/// Positions in windows, one byte each.
 template <int kN>
 struct Bytes {
   static_assert(kN == 4 || kN == 8);
@@ -405,7 +405,7 @@ class CudaPool2d final : public Pool2d {
   bool y_is_fp32() const { return description_.y_dtype == DType::fp32; }
   unsigned block_limit() const { return static_cast<unsigned>(context_.multiprocessors) * kBlocksPerMultiprocessor; }
 
-  /// What forward reads; a normalisation that is stored has been applied then.
+  /// What forward reads. A normalisation that is stored has been applied by then.
   template <typename T>
   PoolTask<T> make_task(const Forward& args, const OpMemory& memory, Stream& stream) const {
     using Residual = InputNormalization::Residual;
@@ -444,20 +444,20 @@ std::unique_ptr<Pool2d> make_pool2d(const Pool2dDescription& d, const CudaContex
   constexpr std::int64_t kMaxPixels = std::int64_t{1} << 31;  // fast_divide.h
   dispatch(d.dtype, [](auto*) {});                            // refuses other types
   require(d.y_dtype == d.dtype || d.y_dtype == DType::fp32, ErrorCode::not_supported,
-          "Pooling gives what it was given, or fp32, not {}.", name(d.y_dtype));
+          "Pooling returns the type of its input or fp32, not {}.", name(d.y_dtype));
   require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::internal,
-          "Pooling wants an input (N, H, W, C) that is not empty, not {}.", d.x.text());
+          "Pooling needs an input (N, H, W, C) that is not empty, not {}.", d.x.text());
   require(d.x_layout == Layout::nhwc && d.y_layout == Layout::nhwc, ErrorCode::not_supported,
-          "Pooling on the device wants channels last, not {} to {}.", name(d.x_layout), name(d.y_layout));
+          "Pooling on the device needs nhwc, not {} to {}.", name(d.x_layout), name(d.y_layout));
   require(d.window == 0 || (d.window > d.padding && d.padding >= 0 && d.stride > 0), ErrorCode::not_supported,
-          "Pooling wants a window greater than its padding and a stride of at least 1; it was given window {}, padding "
+          "Pooling needs a window greater than its padding and a stride of at least 1, but has window {}, padding "
           "{}, stride {}.",
           d.window, d.padding, d.stride);
   const Shape y = d.y();
   require(y[1] > 0 && y[2] > 0, ErrorCode::not_supported, "A pooling window of {} with padding {} does not fit {}.",
           d.window, d.padding, d.x.text());
   require(d.x[0] * d.x[1] * d.x[2] < kMaxPixels && y[0] * y[1] * y[2] < kMaxPixels, ErrorCode::not_supported,
-          "Pooling on the device takes fewer than 2^31 pixels, not {} to {}.", d.x.text(), y.text());
+          "Pooling on the device supports fewer than 2^31 pixels, not {} to {}.", d.x.text(), y.text());
   const std::int64_t window_elements = d.window == 0 ? d.x[1] * d.x[2] : std::int64_t{d.window} * d.window;
   require(d.kind == Pool2dDescription::Kind::average || d.inference || window_elements <= 256, ErrorCode::not_supported,
           "Max pooling trains with windows of up to 256 elements, not {}.", window_elements);

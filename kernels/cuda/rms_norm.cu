@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads)
     y[begin + c] = from_float<T>(to_float(normalized[begin + c]) * inverse * weight[c]);
 }
 
-/// A null `added`: none.
+/// A null `added`: nothing is added.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     rms_norm_backward(const T* dy, const T* s, const float* weight, const T* added, const float* inverse_rms, T* ds,
@@ -136,7 +136,7 @@ class CudaRmsNorm final : public RmsNorm {
 
 std::unique_ptr<RmsNorm> make_rms_norm(const RmsNormDescription& d, const CudaContext&) {
   require(d.rows > 0 && d.width > 0 && d.rows < (std::int64_t{1} << 31), ErrorCode::op_description,
-          "an RMS norm of {} rows of {} elements", d.rows, d.width);
+          "an RMS norm of {} rows of {} elements: both must be positive", d.rows, d.width);
   dispatch(d.dtype, [](auto*) {});
   return std::make_unique<CudaRmsNorm>(d);
 }

@@ -1,8 +1,8 @@
 // An activation function as an op of its own, elementwise:
 //     y = f(x),  dx = f'(x) * dy
 // with f as in activation_function.h, computed in fp32. A matmul can have its activation fused (matmul.h).
-// Planning throws op_description without elements or a function, and not_supported for types that the backend does not
-// have.
+// Planning throws op_description if there are no elements or no function, and not_supported for types that the backend
+// does not have.
 #pragma once
 
 #include "lockstep/dtype.h"

@@ -1,6 +1,6 @@
 // y = a + b, elementwise, in fp32 and rounded once: two branches of a graph that meet, such as a residual connection.
-// The gradient of both inputs is dy. Planning throws op_description without elements, and not_supported for types that
-// the backend does not have.
+// The gradient of both inputs is dy. Planning throws op_description if there are no elements, and not_supported for
+// types that the backend does not have.
 #pragma once
 
 #include "lockstep/dtype.h"

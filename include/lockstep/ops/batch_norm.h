@@ -32,7 +32,7 @@ class BatchNorm : public Op {
     const float* beta = nullptr;           // (C)
     float* scale_bias = nullptr;           // (2, C), overwritten: gamma / stddev, beta - mean * gamma / stddev
     float* mean_inverse_stddev = nullptr;  // (2, C), overwritten
-    float* batch_statistics = nullptr;     // (2, C): weight * (mean, unbiased variance); null: not wanted
+    float* batch_statistics = nullptr;     // (2, C): weight * (mean, unbiased variance); null: not computed
     float batch_statistics_weight = 1.0f;  // 1 / (ranks * micro-batches)
     GradientMode batch_statistics_mode = GradientMode::overwrite;
   };

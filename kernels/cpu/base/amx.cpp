@@ -17,7 +17,7 @@ bool processor_has_it() {
   return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & kAvx512Bf16) != 0 && detect_isa() == Isa::avx512;
 }
 
-/// Linux keeps the tiles' state for processes that ask (arch_prctl(2)), threads of theirs included.
+/// Linux saves the state of the tiles only for processes that request it (arch_prctl(2)); their threads are included.
 bool system_allows_it() {
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
   return ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

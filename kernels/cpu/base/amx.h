@@ -3,8 +3,8 @@
 
 namespace lockstep::cpu {
 
-/// The processor has it in bf16, with AVX-512 for bf16, and the system lets this process use it (asked for on first
-/// use).
+/// Whether the processor has AMX for bf16 and AVX-512 for bf16, and the system lets this process use it (requested on
+/// first use).
 bool amx_is_usable();
 
 }  // namespace lockstep::cpu

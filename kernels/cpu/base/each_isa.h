@@ -1,7 +1,7 @@
-// Compiles the file that LOCKSTEP_KERNELS names three times: namespaces avx512, avx2 and baseline (x86-64), each with
-// vector types of its width (vectors.h). Included once by a .cpp, outside of any namespace, after all other headers:
-// what is included in between would be compiled for the wrong processor. That file has no include guard and puts its
-// kernels into namespace lockstep::cpu::LOCKSTEP_ISA.
+// Compiles the file that LOCKSTEP_KERNELS names three times, in the namespaces avx512, avx2 and baseline (x86-64), each
+// with vector types of its width (vectors.h). A .cpp includes this once, outside of any namespace and after all other
+// headers: a header included in between would be compiled for the wrong processor. The named file has no include guard
+// and puts its kernels into namespace lockstep::cpu::LOCKSTEP_ISA.
 //
 // Why not target_clones: GCC lowers vector types before it clones, so every clone would get SSE code.
 #ifndef LOCKSTEP_KERNELS

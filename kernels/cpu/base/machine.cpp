@@ -29,7 +29,7 @@ struct ProcessInfo {
   pid_t parent = 0;
 };
 
-/// /proc/PID/stat: "PID (COMMAND) STATE PARENT ..."; the command may hold anything, so it ends at the last ")".
+/// /proc/PID/stat: "PID (COMMAND) STATE PARENT ...". The command may contain any character, so it ends at the last ")".
 std::optional<ProcessInfo> process_info(pid_t process) {
   std::ifstream file("/proc/" + std::to_string(process) + "/stat");
   std::string line;
@@ -44,7 +44,7 @@ std::optional<ProcessInfo> process_info(pid_t process) {
   return info;
 }
 
-/// Cores of the process that started the node's ranks; where no launcher is known, all cores of the machine.
+/// Cores of the process that started the node's ranks; all cores of the machine where no launcher is known.
 int launcher_core_count() {
   constexpr std::array<std::string_view, 7> kLaunchers{"mpirun",     "mpiexec",         "orted",  "prted",
                                                        "slurmstepd", "hydra_pmi_proxy", "prterun"};
@@ -65,10 +65,10 @@ int launcher_core_count() {
 std::size_t read_number(const std::string& path, std::size_t otherwise) {
   std::ifstream file(path);
   std::size_t value = 0;
-  return file >> value ? value : otherwise;  // "max" is no number
+  return file >> value ? value : otherwise;  // "max" is not a number: no limit
 }
 
-/// What the control groups (version 2) of this process leave, from its own up to the root.
+/// The memory that the control groups (version 2) of this process leave free, from its own group up to the root.
 std::size_t control_group_bytes() {
   std::size_t least = std::numeric_limits<std::size_t>::max();
   std::ifstream file("/proc/self/cgroup");

@@ -25,7 +25,7 @@ std::int64_t count(const memory::dims& dims) {
   return n;
 }
 
-/// Outside of a step: packing and unpacking parameters.
+/// Runs outside of steps, to pack and unpack parameters.
 void reorder_now(const memory::desc& from, const void* source, const memory::desc& to, void* target) {
   plan_with_onednn("a reorder of " + dims_text(from.get_dims()), [&] {
     memory source_memory(from, onednn_engine(), const_cast<void*>(source));
@@ -36,8 +36,8 @@ void reorder_now(const memory::desc& from, const void* source, const memory::des
 }
 
 /// Some virtual machines have AMX, but not the CPUID leaf that describes its tiles. oneDNN 3.2 then uses them in one of
-/// its kernels (the data's gradient with strides) without setting them up, which ends the process. To be called before
-/// oneDNN is asked for anything: the first question fixes what it uses.
+/// its kernels (the data gradient with a stride) without configuring them, which ends the process. Must be called
+/// before any other call of oneDNN, because the first one fixes the instructions that it uses.
 void limit_onednn() {
   static const bool done = [] {
     unsigned a = 0, b = 0, c = 0, d = 0;
@@ -99,7 +99,7 @@ void PlannedPrimitive::execute(std::initializer_list<Pointer> pointers) {
     const auto* pointer =
         std::find_if(pointers.begin(), pointers.end(), [&](const Pointer& p) { return p.index == argument.arg; });
     require(pointer != pointers.end() && pointer->data != nullptr, ErrorCode::internal,
-            "a oneDNN primitive was executed without its argument {}", argument.arg);
+            "A oneDNN primitive was executed without its argument {}", argument.arg);
     status = dnnl_memory_set_data_handle(argument.memory, const_cast<void*>(pointer->data));
     if (status != dnnl_success) break;
   }
@@ -145,19 +145,20 @@ memory::desc OnednnLayout::desc(memory::data_type type) const {
 
 void OnednnLayout::pack(std::span<const float> canonical, float* parameter) const {
   require(static_cast<std::int64_t>(canonical.size()) == count(desc_.get_dims()), ErrorCode::internal,
-          "a parameter of sizes {} was packed from {} elements", dims_text(desc_.get_dims()), canonical.size());
+          "A parameter of sizes {} cannot be packed from {} elements.", dims_text(desc_.get_dims()), canonical.size());
   std::memset(parameter, 0, desc_.get_size());
   reorder_now(canonical_, canonical.data(), desc_, parameter);
 }
 
 void OnednnLayout::unpack(const float* parameter, std::span<float> canonical) const {
   require(static_cast<std::int64_t>(canonical.size()) == count(desc_.get_dims()), ErrorCode::internal,
-          "a parameter of sizes {} was unpacked into {} elements", dims_text(desc_.get_dims()), canonical.size());
+          "A parameter of sizes {} cannot be unpacked into {} elements.", dims_text(desc_.get_dims()),
+          canonical.size());
   reorder_now(desc_, parameter, canonical_, canonical.data());
 }
 
 std::string OnednnLayout::describe() const {
-  // As oneDNN writes formats: the order of the dimensions from the outermost in, then the blocks.
+  // In oneDNN's notation of formats: the dimensions from the outermost to the innermost, then the blocks.
   const memory::dims strides = desc_.get_strides();
   const memory::dims blocks = desc_.get_inner_blks();
   const memory::dims block_dims = desc_.get_inner_idxs();
@@ -184,8 +185,8 @@ std::shared_ptr<const OnednnLayout> as_onednn_layout(const std::shared_ptr<const
           "weight_layout was made by another backend ({}); pass the weight_layout() of an op of the cpu backend",
           given->describe());
   require(layout->desc().get_dims() == dims, ErrorCode::op_description,
-          "weight_layout is of a parameter of sizes {}, the op's weights have {}", dims_text(layout->desc().get_dims()),
-          dims_text(dims));
+          "weight_layout is for a parameter of sizes {}, but the op's weights have sizes {}",
+          dims_text(layout->desc().get_dims()), dims_text(dims));
   return layout;
 }
 

@@ -1,8 +1,8 @@
 // oneDNN for the ops that use it: the engine, a planned primitive, a parameter's layout, and one check of errors.
 //
-// A primitive, its memory objects and the list of its arguments are made when planning; executing only points the
-// memory objects elsewhere. Scratchpads are the op's workspace. (oneDNN itself takes a few small objects of up to some
-// hundred bytes from the heap in each execution, and gives them back before it returns; that cannot be turned off.)
+// A primitive, its memory objects and the list of its arguments are made when planning; executing only sets their
+// pointers. The op's workspace holds the scratchpads. (oneDNN itself allocates a few small objects of up to some
+// hundred bytes on the heap in each execution and frees them before it returns; that cannot be turned off.)
 #pragma once
 
 #include <dnnl.hpp>
@@ -24,14 +24,14 @@ const dnnl::stream& onednn_stream();
 
 /// "3.2.0"
 std::string onednn_version();
-/// The instructions that oneDNN uses here, "AVX-512", "AVX2".
+/// The instruction set that oneDNN uses here: "AVX-512" or "AVX2".
 std::string onednn_instructions();
 bool onednn_has(dnnl::cpu_isa wanted);
 
-/// Scratchpads come from the caller.
+/// Attributes of a primitive whose scratchpad the caller provides.
 dnnl::primitive_attr user_scratchpad();
 
-/// Calls `plan`, and turns oneDNN's error into a sentence that says what could not be planned.
+/// Calls `plan`, and turns an error of oneDNN into a message that names `what` could not be planned.
 template <typename Plan>
 auto plan_with_onednn(const std::string& what, Plan&& plan) {
   try {
@@ -54,11 +54,11 @@ class PlannedPrimitive {
   };
 
   PlannedPrimitive() = default;
-  /// Arguments without bytes (no scratchpad wanted) are left out.
+  /// Arguments without bytes (such as an unused scratchpad) are left out.
   PlannedPrimitive(const dnnl::primitive& primitive, std::initializer_list<Argument> arguments);
 
   explicit operator bool() const { return !arguments_.empty(); }
-  /// Every argument given when planning needs its pointer here; pointers of arguments left out are ignored.
+  /// Every argument that was passed when planning needs its pointer here; pointers of arguments left out are ignored.
   void execute(std::initializer_list<Pointer> pointers);
 
  private:
@@ -67,7 +67,7 @@ class PlannedPrimitive {
   std::vector<dnnl_exec_arg_t> arguments_;
 };
 
-/// From one layout of a tensor to another. `reordered` is false, and there is nothing to run, where both are the same.
+/// From one layout of a tensor to another. If both are the same, `reordered` is false and nothing needs to run.
 class PlannedReorder {
  public:
   PlannedReorder() = default;
@@ -81,7 +81,7 @@ class PlannedReorder {
   std::size_t scratchpad_bytes_ = 0;
 };
 
-/// A parameter as a oneDNN primitive wants it.
+/// A parameter in the layout that a oneDNN primitive uses.
 class OnednnLayout final : public ParameterLayout {
  public:
   OnednnLayout(const dnnl::memory::desc& canonical, const dnnl::memory::desc& desc);
@@ -94,7 +94,7 @@ class OnednnLayout final : public ParameterLayout {
   const dnnl::memory::desc& desc() const { return desc_; }
   /// Of the same elements in the same places, in another type: the rounded weights.
   dnnl::memory::desc desc(dnnl::memory::data_type type) const;
-  /// Whether some of the elements are no parameter; they are zero.
+  /// Whether some of the elements are padding, which is zero.
   bool padded() const;
 
  private:
@@ -105,8 +105,8 @@ class OnednnLayout final : public ParameterLayout {
 std::shared_ptr<const OnednnLayout> as_onednn_layout(const std::shared_ptr<const ParameterLayout>& given,
                                                      const dnnl::memory::dims& dims);
 
-/// The weights' layout for one primitive: the parameter's own if that runs the implementation that oneDNN likes best,
-/// else what this implementation wants, and the caller reorders. `make(weights, allow_empty)` gives a descriptor.
+/// The weights' layout for one primitive: the parameter's own if oneDNN's preferred implementation can run on it, else
+/// the one which that prefers, and the caller reorders. `make(weights, allow_empty)` returns a descriptor.
 template <typename Make>
 auto choose_weights(const dnnl::memory::desc& parameter, const dnnl::memory::desc& any, const Make& make) {
   const auto best = make(any, false);

@@ -19,7 +19,7 @@ inline int part_count(const CpuContext& context, std::int64_t size_bytes) {
 struct Range {
   std::int64_t begin = 0, end = 0;
 };
-/// Part `part` of [0, count) of `parts`, whose sizes differ by at most one.
+/// Part `part` of [0, count), divided into `parts` whose sizes differ by at most one.
 inline Range part_of(std::int64_t count, int part, int parts) {
   return {count * part / parts, count * (part + 1) / parts};
 }

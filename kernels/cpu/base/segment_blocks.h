@@ -1,4 +1,4 @@
-// Parameter segments cut into blocks, which threads share. The cut depends on the segments alone.
+// Parameter segments cut into blocks, which threads divide among themselves. The cut depends on the segments alone.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace lockstep::cpu {
 
-/// Of at most 16,384 elements: 64 KiB of each arena.
+/// A block has at most 16,384 elements: 64 KiB of each arena.
 inline std::vector<ParameterSegment> cut_into_blocks(std::span<const ParameterSegment> segments) {
   constexpr std::size_t kBlockElements = 16384;
   std::vector<ParameterSegment> blocks;

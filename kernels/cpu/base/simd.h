@@ -29,7 +29,7 @@ inline std::atomic<Isa>& selected_isa() {
 
 /// The instruction set in use: the best that this processor has.
 inline Isa isa() { return selected_isa().load(std::memory_order_relaxed); }
-/// Uses at most `limit`; for tests, which compare the three. Not while a kernel runs.
+/// Uses at most `limit`. For tests, which compare the three; must not be called while a kernel runs.
 inline void limit_isa(Isa limit) {
   const Isa best = detect_isa();
   selected_isa().store(limit < best ? limit : best, std::memory_order_relaxed);

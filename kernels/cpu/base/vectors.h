@@ -139,12 +139,12 @@ template <typename T>
 inline T broadcast(float value) {
   return T{} + value;
 }
-/// ReLU that lets a NaN through, as PyTorch's does.
+/// ReLU that keeps a NaN, as PyTorch's does.
 template <typename T>
 inline T relu(T v) {
   return v < T{} ? T{} : v;
 }
-/// Its gradient: nothing where z <= 0.
+/// Its gradient: zero where z <= 0.
 template <typename T>
 inline T relu_backward(T z, T gradient) {
   return z <= T{} ? T{} : gradient;

@@ -6,7 +6,7 @@ namespace lockstep::cuda {
 
 bool CudaGraph::begin(Stream& stream) {
   require(!is_capturing_, ErrorCode::internal,
-          "a graph was begun again while it was captured: an error ended the capture");
+          "A graph is captured again although its first capture has not ended: an error interrupted it.");
   if (graph_) {
     LOCKSTEP_CUDA_CHECK(cudaGraphLaunch(graph_.get(), native(stream)));
     return false;
@@ -26,7 +26,7 @@ void CudaGraph::end(Stream& stream) {
   cudaGraph_t graph = nullptr;
   const cudaError_t status = cudaStreamEndCapture(native(stream), &graph);
   require(status == cudaSuccess, ErrorCode::library,
-          "CUDA could not record a step as a graph ({}: {}); cuda.graph=false runs it without",
+          "CUDA could not capture a part of the step as a graph ({}: {}). Set cuda.graph=false to train without graphs",
           static_cast<int>(status), cudaGetErrorString(status));
   cudaGraphExec_t executable = nullptr;
   const cudaError_t made = cudaGraphInstantiate(&executable, graph, 0);

@@ -1,6 +1,6 @@
-// A repeated part of a step as a CUDA graph: run eagerly at first (libraries load their kernels then), captured at the
-// third time, one launch from then on. Capture is local to the thread: readers and the checkpoint writer are not
-// affected.
+// A repeated part of a step as a CUDA graph. It runs eagerly the first two times (libraries load their kernels then),
+// is captured the third time, and is one launch from then on. The capture is local to the thread: readers and the
+// checkpoint writer are not affected.
 #pragma once
 
 #include "kernels/cuda/base/stream.h"

@@ -25,7 +25,7 @@ void report_failure(const char* library, int code, const char* text, const Place
   try {
     std::fprintf(stderr, "%s\n", text_of(library, code, text, place).c_str());
   } catch (...) {
-    std::fputs("a CUDA library reported an error, and there is no memory to say which\n", stderr);
+    std::fputs("a CUDA library reported an error, and there is no memory left to describe it\n", stderr);
   }
 }
 

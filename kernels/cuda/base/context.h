@@ -1,4 +1,4 @@
-// What every CUDA op knows of the device, and how ops are to work.
+// What every CUDA op knows of the device, and the settings that apply to ops.
 #pragma once
 
 #include <memory>
@@ -22,10 +22,10 @@ struct CudaContext {
   int multiprocessors = 132;  // kernels that loop over memory take a few blocks for each
   int compute_capability = 90;
   std::string device_name{};
-  /// Ops are planned for the device described, on a machine without it, and cannot run; null: for `device`.
+  /// Null: ops are planned for `device`. Otherwise they are planned for a device that is not here, and cannot run.
   std::shared_ptr<const DeviceDescription> described{};
   CudaOptions options{};
-  Algorithms* algorithms = nullptr;  // of ops that have several; null: a fixed one
+  Algorithms* algorithms = nullptr;  // for ops that have several; null: a fixed one is used
 };
 
 }  // namespace lockstep::cuda

@@ -8,13 +8,13 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 
-/// A thread an item, up to eight blocks a multiprocessor.
+/// One thread per item, with up to eight blocks per multiprocessor.
 Grid grid_of(std::int64_t items, const CudaContext& context) {
   const auto most = static_cast<unsigned>(context.multiprocessors) * 8;
   return {.blocks = blocks_for(static_cast<std::size_t>(items), kThreads, most), .threads = kThreads};
 }
 
-/// f of a null pointer to fp16's or bf16's type.
+/// Calls f with a null pointer to the type of fp16 or bf16.
 template <typename F>
 void for_half(DType dtype, F&& f) {
   dtype == DType::fp16 ? f(static_cast<Half*>(nullptr)) : f(static_cast<Bfloat16*>(nullptr));

@@ -1,5 +1,5 @@
-// Small kernels between what gradients, factors and sums are kept in (fp32, fp64) and what libraries' kernels read and
-// write. Each is one launch; parts that are not wanted have no elements.
+// Small kernels that convert between the types in which gradients, factors and sums are kept (fp32, fp64) and those of
+// the libraries' kernels. Each is one launch; an unused part has no elements.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace lockstep::cuda {
 
-/// A matrix of which one form has longer rows than the other: what is behind is zero.
+/// A matrix of which one form has longer rows than the other; the longer rows end in zeros.
 struct Rows {
   std::int64_t n_rows = 0;
   std::int64_t length = 0;  // of a row
@@ -35,15 +35,15 @@ void widen(DType dtype, const void* source, float* target, const Rows& rows, boo
 void pad_rows(DType dtype, const void* source, void* target, const Rows& rows, const CudaContext& context,
               Stream& stream);
 
-/// A convolution of stride 2 as one of stride 1 over blocks of 2 x 2 pixels, whose channels lie one behind the other
-/// (space to depth): few channels become enough for tensor cores, and a window of 7 becomes one of 4. What is outside
-/// of the images is among the blocks, as zeros, so that the block convolution has no padding.
+/// A convolution of stride 2 as one of stride 1 over blocks of 2 x 2 pixels, whose channels are concatenated (space to
+/// depth): few channels become enough for tensor cores, and a window of 7 becomes one of 4. Pixels outside of the
+/// images are part of the blocks, as zeros, so that the block convolution has no padding.
 struct PixelBlocks {
   Shape x;                        // (N, H, W, C) pixels
   std::int64_t out_channels = 0;  // K
   int window = 0;                 // R, of pixels
   int padding = 0;                // of pixels
-  Shape blocks{};                 // (N, H', W', D) blocks; D >= 4 C, a multiple of 8, zeros behind the 4 C
+  Shape blocks{};                 // (N, H', W', D) blocks; D >= 4 C, a multiple of 8, zeros after the 4 C
   int block_window = 0;           // R'
   int before() const { return (padding + 1) / 2; }      // blocks in front of the images
   int shift() const { return 2 * before() - padding; }  // pixels in front of the window in its first block
@@ -68,8 +68,8 @@ struct DoubleSums {
 };
 void to_double(const std::array<DoubleSums, 2>& parts, const CudaContext& context, Stream& stream);
 
-/// What a batch norm was made with, from what it made: gamma_beta (2, C) of scale_bias (2, C) and
-/// mean_inverse_stddev (2, C).
+/// The inputs of a batch norm from its results: gamma_beta (2, C) from scale_bias (2, C) and mean_inverse_stddev (2,
+/// C).
 struct GammaBeta {
   const float* scale_bias = nullptr;
   const float* mean_inverse_stddev = nullptr;

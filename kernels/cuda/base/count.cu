@@ -4,8 +4,8 @@
 namespace lockstep::cuda {
 namespace {
 
-/// The only writer: calls for one StreamProgress are given to one stream. Who reads the new count reads the new `what`
-/// too, or a later one.
+/// Only one thread writes: calls for one StreamProgress are issued to one stream. A reader that sees the new count also
+/// sees the new `what`, or a later one.
 __global__ void tell(volatile std::uint64_t* h_count, volatile std::uint64_t* h_what, std::uint64_t what) {
   if (threadIdx.x != 0) return;
   *h_what = what;

@@ -36,12 +36,12 @@ struct CublasLt {
 
 /// Loads the library when first called.
 const CublasLt& cublaslt();
-/// This device's, made when first asked for.
+/// The handle of the current device, created on first use.
 cublasLtHandle_t cublaslt_handle(int device);
 
-/// "13.0.2": of the library, which is loaded for it.
+/// "13.0.2": the version of the library. Loads the library.
 std::string cublaslt_version();
-/// Of the headers that this program was compiled with. Loads nothing.
+/// The version of the headers that this program was compiled with. Loads nothing.
 std::string cublaslt_version_compiled();
 
 void check(cublasStatus_t status, const Place& place);

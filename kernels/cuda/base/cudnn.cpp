@@ -5,7 +5,7 @@
 #include "kernels/cuda/base/library.h"
 #include "lockstep/error.h"
 
-// What cudnn-frontend looks its functions up in, where it is compiled for loading at run time.
+// cudnn-frontend looks its functions up in this handle when it is compiled for loading at run time.
 namespace cudnn_frontend {
 void* cudnn_dlhandle = nullptr;
 }
@@ -13,12 +13,12 @@ void* cudnn_dlhandle = nullptr;
 namespace lockstep::cuda {
 namespace {
 
-constexpr std::size_t kOldest = 90800;  // plans from the description of a device begin with it
+constexpr std::size_t kOldest = 90800;  // the first version that plans from the description of a device
 
 struct Functions {
   Functions() {
     require(version() >= kOldest && version() / 10000 == CUDNN_MAJOR, ErrorCode::not_supported,
-            "this program was built for cuDNN {}, {} or newer, and found {}: load another module of it",
+            "this program needs cuDNN {}, {} or newer, but found {}: load another cuDNN module",
             cudnn_version_compiled(), text_of(kOldest), text_of(version()));
     cudnn_frontend::cudnn_dlhandle = library.handle();
   }
@@ -45,7 +45,7 @@ std::string cudnn_version_compiled() { return Functions::text_of(CUDNN_VERSION);
 void* cudnn_library() { return functions().library.handle(); }
 
 cudnnHandle_t cudnn_handle(int device) {
-  static std::map<int, cudnnHandle_t> handles;  // to the end of the process, which destroys contexts in its own order
+  static std::map<int, cudnnHandle_t> handles;  // never destroyed: the process destroys contexts in its own order
   cudnnHandle_t& handle = handles[device];
   if (!handle) {
     LOCKSTEP_CUDA_CHECK(cudaSetDevice(device));

@@ -14,17 +14,17 @@
 
 namespace lockstep::cuda {
 
-/// "9.19.0": of the library, which is loaded for it.
+/// "9.19.0": the version of the library. Loads the library.
 std::string cudnn_version();
-/// "9.19.0": of the headers that this program was compiled with. Loads nothing.
+/// "9.19.0": the version of the headers that this program was compiled with. Loads nothing.
 std::string cudnn_version_compiled();
 
-/// The library's own handle, for those that look up its functions themselves.
+/// The library's own handle, for code that looks up its functions itself.
 void* cudnn_library();
 
-/// This device's, made when first asked for. Used by one thread at a time.
+/// The handle of the current device, created on first use. Used by one thread at a time.
 cudnnHandle_t cudnn_handle(int device);
-/// Work that is given to the handle from now on runs on `stream`.
+/// Work that is issued to the handle from now on runs on `stream`.
 void set_stream(cudnnHandle_t handle, cudaStream_t stream);
 
 void check(cudnnStatus_t status, const Place& place);

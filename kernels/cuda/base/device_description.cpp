@@ -35,18 +35,18 @@ DeviceDescription read_device_description(const std::string& path) {
     description.multiprocessors = keys.at("multiProcessorCount").get<int>();
     memory_bytes = keys.at("totalGlobalMem").get<double>();
   } catch (const nlohmann::json::exception& error) {
-    fail(ErrorCode::usage, "{}: this is no description of a GPU as cuDNN writes it: {}", path, error.what());
+    fail(ErrorCode::usage, "{}: this is not the description of a GPU that cuDNN writes: {}", path, error.what());
   }
   const auto in_range = [&](const char* key, double value, double least, double greatest) {
-    require(value >= least && value <= greatest, ErrorCode::usage, "{}: {} of a GPU is from {} to {}, not {}", path,
-            key, least, greatest, value);
+    require(value >= least && value <= greatest, ErrorCode::usage, "{}: {} must be from {} to {}, but is {}", path, key,
+            least, greatest, value);
   };
   in_range("deviceVer", 10 * description.compute_capability, 500, 5000);
   in_range("multiProcessorCount", description.multiprocessors, 1, 10000);
   in_range("totalGlobalMem", memory_bytes, 1 << 28, 0x1p50);
   require(
       description.name.size() <= 200 && std::ranges::none_of(description.name, [](unsigned char c) { return c < ' '; }),
-      ErrorCode::usage, "{}: deviceName is no name of a GPU", path);
+      ErrorCode::usage, "{}: deviceName is not the name of a GPU", path);
   description.memory_bytes = static_cast<std::size_t>(memory_bytes);
   return description;
 }

@@ -1,6 +1,6 @@
-// Division by a number that is known when planning, in a multiplication and a shift: a kernel that finds a pixel's row
-// and column would else spend more on dividing than on the pixel. Granlund and Montgomery, "Division by Invariant
-// Integers using Multiplication", 1994, figure 4.1, for numerators below 2^31.
+// Division by a number that is known when planning, by a multiplication and a shift. Without it, a kernel that computes
+// a pixel's row and column would spend more time on divisions than on the pixel. Granlund and Montgomery, "Division by
+// Invariant Integers using Multiplication", 1994, figure 4.1, for numerators below 2^31.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,10 @@
-// The one way to start a kernel: launch(kernel, Grid, stream, arguments...).
+// The only function that starts kernels: launch(kernel, Grid, stream, arguments...).
 //
-// The same sources compile twice. nvcc makes device code of them; a host compiler, in the tests, makes functions that
-// run with a fiber a thread (test/support/cuda_on_host), so that their arithmetic, indexing and barriers are checked on
-// machines without a GPU. For that, kernels keep to: static __shared__ arrays, or shared_memory<T>() for a size known
-// at launch; __syncthreads(); __shfl_*_sync() with all lanes of a warp; no atomics on floating-point numbers (their
-// order would change the bits from run to run).
+// The same sources compile twice. nvcc compiles them to device code. For tests, a host compiler compiles them to
+// functions that run each thread as a fiber (test/support/cuda_on_host), so that their arithmetic, indexing and
+// barriers are checked on machines without a GPU. Kernels therefore use only: static __shared__ arrays, or
+// shared_memory<T>() for a size known at launch; __syncthreads(); __shfl_*_sync() with all lanes of a warp; no atomics
+// on floating-point numbers (their order would change the bits from run to run).
 #pragma once
 
 #include "lockstep/event.h"
@@ -48,7 +48,7 @@ void launch(void (*kernel)(Parameters...), const Grid& grid, Stream&, Arguments.
 using cuda_fibers::shared_memory;
 #endif
 
-/// Blocks of `threads` that give each of `n` items a thread, at most `limit`: kernels loop over what is beyond.
+/// Blocks of `threads` with a thread for each of `n` items, but at most `limit`: kernels loop over the remaining items.
 inline unsigned blocks_for(std::size_t n, unsigned threads, unsigned limit) {
   const std::size_t blocks = (n + threads - 1) / threads;
   return static_cast<unsigned>(blocks < limit ? blocks : limit);

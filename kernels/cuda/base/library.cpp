@@ -30,15 +30,15 @@ Library::Library(const std::string& name, const std::string& file) : name_(name)
   handle_ = opened.handle;
   if (handle_) return;
   fail(ErrorCode::not_supported,
-       "{} is needed on a GPU, and {} could not be opened ({}): load the cluster's module of it, put its folder into "
-       "LD_LIBRARY_PATH, name its home by CUDNN_HOME or CUDA_HOME, or use device=cpu",
+       "{} is needed on a GPU, and {} could not be opened ({}): load its module, put its folder into "
+       "LD_LIBRARY_PATH, set CUDNN_HOME or CUDA_HOME to its installation, or use device=cpu",
        name_, file, opened.reason);
 }
 
 void* Library::address(const char* symbol) const {
   void* found = dlsym(handle_, symbol);
-  require(found != nullptr, ErrorCode::not_supported, "{} ({}) has no function {}: it is of another version than {}",
-          path_, name_, symbol, name_);
+  require(found != nullptr, ErrorCode::not_supported,
+          "{} ({}) has no function {}, so it is not the version that is needed, {}", path_, name_, symbol, name_);
   return found;
 }
 

@@ -8,20 +8,20 @@ namespace lockstep::cuda {
 struct OpenedLibrary {
   void* handle = nullptr;
   std::string path;
-  std::string reason;  // why there is no handle, in the loader's words
+  std::string reason;  // the loader's message if there is no handle
 };
 
-/// Tries the folders that the loader searches, then lib64 and lib below the environment's CUDNN_HOME and CUDA_HOME.
-/// What it opens stays open.
+/// Tries the folders that the loader searches, then lib64 and lib in the environment's CUDNN_HOME and CUDA_HOME. The
+/// library stays open.
 OpenedLibrary open_library(const std::string& file);
 
 class Library {
  public:
-  /// As open_library() finds it. Throws not_supported where there is none: `name` ("cuDNN 9"), the file, and what to
-  /// do.
+  /// Uses open_library(). Throws not_supported if there is none; the message has `name` ("cuDNN 9"), the file, and what
+  /// to do.
   Library(const std::string& name, const std::string& file);
 
-  /// Throws not_supported where this version of the library has no such function.
+  /// Throws not_supported if this version of the library has no such function.
   template <typename Function>
   Function* function(const char* symbol) const {
     return reinterpret_cast<Function*>(address(symbol));

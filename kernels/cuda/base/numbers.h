@@ -1,4 +1,4 @@
-// Numbers of activations on the device: fp32, fp16, bf16 in memory, fp32 in registers; 16 bytes at a time.
+// The number types of activations on the device: fp32, fp16 or bf16 in memory, fp32 in registers; 16 bytes at a time.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -8,8 +8,8 @@
 namespace lockstep::cuda {
 namespace {
 
-// As in nvml.h, whose functions and structs do not change: newer ones have other names.
-using NvmlReturn = int;  // 0: done
+// Declarations of nvml.h. These functions and structs do not change: newer versions get other names.
+using NvmlReturn = int;  // 0: success
 struct NvmlMemory {
   unsigned long long total, free, used;  // bytes
 };
@@ -50,7 +50,7 @@ std::string Nvml::load(Functions& functions) {
   find(functions.link_state, "nvmlDeviceGetNvLinkState");
   if (!missing.empty()) return fmt::format("{} lacks {}", kLibrary, missing);
   const NvmlReturn status = functions.init();
-  return status == 0 ? "" : fmt::format("NVML says: {}", functions.error_string(status));
+  return status == 0 ? "" : fmt::format("NVML reports: {}", functions.error_string(status));
 }
 
 const Nvml::Loaded& Nvml::loaded() {

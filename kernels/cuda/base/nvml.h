@@ -1,4 +1,4 @@
-// NVML, the driver's library that reports how a GPU is used: loaded when it is asked for, with declarations of our own,
+// NVML, the driver's library that reports how a GPU is used. It is loaded on first use, with declarations of our own,
 // since a toolkit need not have its header. Nothing fails without it.
 #pragma once
 
@@ -12,13 +12,13 @@ namespace lockstep::cuda {
 
 class Nvml {
  public:
-  /// Null where there is none, or it cannot start; loaded once.
+  /// Null if there is no such library or it cannot start. Loads it once.
   static const Nvml* get();
-  /// Why get() gives null, in words; empty: it does not.
+  /// Why get() returns null, as a part of a sentence; empty if it does not.
   static const std::string& problem();
 
   std::string driver_version() const;
-  // Of the device with this PCI address, "0000:18:00.0", which is the same whatever CUDA_VISIBLE_DEVICES says.
+  // For the device with this PCI address, "0000:18:00.0", which does not depend on CUDA_VISIBLE_DEVICES.
   DeviceUsage usage(const std::string& pci_bus) const;
   /// Active NVLinks; empty: unknown.
   std::optional<int> nvlinks(const std::string& pci_bus) const;

@@ -1,6 +1,6 @@
 // How passes walk an activation, rows of C channels: a thread keeps a few neighbouring channels, whose coefficients and
-// sums stay in its registers, and goes from row to row. Neighbouring threads have neighbouring channels, then rows, so
-// that a warp reads whole lines of memory.
+// sums stay in its registers, and loops over rows. Neighbouring threads have neighbouring channels, then rows, so that
+// a warp reads whole lines of memory.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,8 @@
 
 namespace lockstep::cuda {
 
-/// kN neighbouring numbers as they lie in memory, until they are used: one pack (16 bytes), or one number where the
-/// number of channels or a pointer does not allow that.
+/// kN neighbouring numbers as stored, until they are used: one pack (16 bytes), or one number if the number of channels
+/// or a pointer does not allow that.
 template <typename T, int kN>
 struct Vector {
   static_assert(kN == Pack<T>::kSize);
@@ -51,7 +51,7 @@ __device__ inline Vector<T, kN> load_vector(const T* source) {
   }
 }
 
-/// Zeros where there is no such tensor.
+/// Zeros if there is no such tensor.
 template <int kN, typename T>
 __device__ inline Vector<T, kN> load_if_any(const T* tensor, std::int64_t offset) {
   if (tensor == nullptr) return {};
@@ -79,7 +79,7 @@ __device__ inline Floats<kN> load_floats(const T* source) {
   return floats;
 }
 
-/// Two numbers of 16 bits, rounded to the nearest, as a word.
+/// Two 16-bit numbers, rounded to nearest, in 32 bits.
 template <typename T>
 __device__ inline std::uint32_t pack_two(float low, float high) {
   std::uint32_t word;
@@ -114,7 +114,7 @@ __device__ inline void store_floats(T* target, const Floats<kN>& floats) {
   }
 }
 
-/// A block is `columns` vectors wide and `lanes` rows high; blockIdx.y counts what does not fit its width, and blocks
+/// A block is `columns` vectors wide and `lanes` rows high; blockIdx.y counts the columns beyond its width, and blocks
 /// take turns along the rows.
 struct RowWalk {
   std::int64_t c = 0;
@@ -138,14 +138,14 @@ struct RowWalk {
   }
 };
 
-/// The place of a thread in it: its first channel, its first row, and the rows from one to its next.
+/// A thread's part of the grid: its first channel, its first row, and the distance between its rows.
 template <int kN>
 struct RowPlace {
   std::int64_t channel;
   std::int64_t row;
   std::int64_t row_step;
   unsigned column, lane;
-  bool is_inside;  // threads beyond the width or the channels only come to barriers
+  bool is_inside;  // threads beyond the width or the channels only take part in barriers
 
   __device__ explicit RowPlace(const RowWalk& walk)
       : column(threadIdx.x % walk.columns), lane(threadIdx.x / walk.columns) {
@@ -156,7 +156,7 @@ struct RowPlace {
   }
 };
 
-/// Numbers a thread takes at a time: a pack where channels and pointers allow it.
+/// How many numbers a thread reads at a time: a pack where channels and pointers allow it.
 template <typename T, typename... Pointers>
 bool allows_packs(std::int64_t c, const Pointers*... pointers) {
   return c % Pack<T>::kSize == 0 && are_aligned(pointers...);

@@ -25,11 +25,11 @@ struct SegmentTable {
   std::uint32_t first_segment = 0;  //
   std::uint32_t n_tiles = 0;
   std::uint32_t n_segments = 0;
-  std::uint32_t begin[kCapacity] = {};  // elements behind `base`
+  std::uint32_t begin[kCapacity] = {};  // elements after `base`
   std::uint32_t n_elements[kCapacity] = {};
   std::uint32_t tile[kCapacity] = {};  // the segment's first of this table; its highest bit: it decays
 };
-static_assert(sizeof(SegmentTable) <= 3968, "arguments of a kernel have 4 KiB, and others come beside the table");
+static_assert(sizeof(SegmentTable) <= 3968, "a kernel may have 4 KiB of arguments, including those besides the table");
 
 struct Tile {
   std::size_t begin = 0;  // elements of the arena
@@ -40,7 +40,7 @@ struct Tile {
 
 /// Of this block.
 __device__ inline Tile find_tile(const SegmentTable& table) {
-  unsigned low = 0, high = table.n_segments;  // the last segment whose first tile is not behind this one
+  unsigned low = 0, high = table.n_segments;  // the last segment whose first tile is not after this one
   while (high - low > 1) {
     const unsigned middle = (low + high) / 2;
     if ((table.tile[middle] & ~SegmentTable::kDecays) <= blockIdx.x)

@@ -4,7 +4,7 @@
 
 namespace lockstep::cuda {
 
-// Blocking synchronisation: a rank that waits for its device leaves the core to its readers.
+// Blocking synchronisation: while a rank waits for its device, its core is free for the readers.
 CudaEvent::CudaEvent(EventUse use) : use_(use) {
   cudaEvent_t event = nullptr;
   const unsigned timing = use == EventUse::timing ? cudaEventDefault : cudaEventDisableTiming;
@@ -14,7 +14,7 @@ CudaEvent::CudaEvent(EventUse use) : use_(use) {
 
 void CudaEvent::record(Stream& stream) {
   unsigned flags = cudaEventRecordDefault;
-  if (use_ == EventUse::timing) {  // of a recorded step they are read by the host: external nodes, not just an order
+  if (use_ == EventUse::timing) {  // in a captured graph the host reads them: external nodes, not just an order
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     LOCKSTEP_CUDA_CHECK(cudaStreamIsCapturing(cuda::native(stream), &capture));
     if (capture == cudaStreamCaptureStatusActive) flags = cudaEventRecordExternal;
@@ -28,11 +28,12 @@ double CudaEvent::seconds_since(const Event& earlier) const {
   return 1e-3 * static_cast<double>(milliseconds);
 }
 
-// Recorded last for a graph, an event is a place in that graph and no point of a stream. Nothing of it is pending, so
-// whoever asks may continue; but the host cannot wait for it, and would read what is not there yet.
+// An event that was last marked inside a captured graph is a place in that graph and not a point of a stream. Nothing
+// is pending, so a query may return true; but the host cannot wait for it, and would read results that are not there
+// yet.
 bool CudaEvent::is_done() const {
   const cudaError_t status = cudaEventQuery(event_.get());
-  if (status != cudaSuccess) (void)cudaGetLastError();  // it is told here, not by the next launch
+  if (status != cudaSuccess) (void)cudaGetLastError();  // clears the error, so that the next launch does not report it
   if (status == cudaErrorNotReady) return false;
   if (status != cudaErrorCapturedEvent) LOCKSTEP_CUDA_CHECK(status);
   return true;
@@ -42,7 +43,7 @@ void CudaEvent::synchronize() const {
   const cudaError_t status = cudaEventSynchronize(event_.get());
   if (status != cudaSuccess) (void)cudaGetLastError();
   require(status != cudaErrorCapturedEvent, ErrorCode::internal,
-          "the host waits for an event that a recorded step holds: only a stream can");
+          "The host waits for an event of a captured graph; only a stream can wait for it.");
   LOCKSTEP_CUDA_CHECK(status);
 }
 

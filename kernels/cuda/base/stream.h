@@ -1,4 +1,4 @@
-// CUDA's streams and events behind the contract of lockstep/event.h.
+// CUDA's streams and events, with the contract of lockstep/event.h.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -39,7 +39,7 @@ class CudaEvent final : public Event {
 class CudaStream final : public Stream {
  public:
   explicit CudaStream(StreamPriority priority = StreamPriority::normal);
-  /// An event of the host's (a host communicator's) blocks the caller.
+  /// Waiting for an event of the host (of a host communicator) blocks the caller.
   void wait(const Event& event) override;
   void synchronize() override;
   void* native() const override { return stream_.get(); }

@@ -10,7 +10,7 @@ TimingMemory::TimingMemory(std::size_t size_bytes, const CudaContext& context) {
   LOCKSTEP_CUDA_CHECK(cudaSetDevice(context.device));
   const std::size_t taken = std::max<std::size_t>(size_bytes, 1);
   const cudaError_t status = cudaMalloc(&data_, taken);
-  if (status != cudaSuccess) (void)cudaGetLastError();  // it is told here, not by the next call
+  if (status != cudaSuccess) (void)cudaGetLastError();  // clears the error, so that the next call does not report it
   LOCKSTEP_CUDA_CHECK(status);
   LOCKSTEP_CUDA_CHECK(cudaMemset(data_, 0x3c, taken));
   LOCKSTEP_CUDA_CHECK(cudaStreamSynchronize(nullptr));

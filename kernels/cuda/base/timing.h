@@ -1,4 +1,4 @@
-// Memory and a clock to time algorithms with. Outside of steps: this allocates and waits.
+// Memory and a clock to time algorithms with. For use outside of steps: this allocates and waits.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace lockstep::cuda {
 
-/// Of numbers near 1 or 0.01, whatever their type. Throws out_of_memory.
+/// Filled with numbers near 1 or 0.01 of any type. Throws out_of_memory.
 class TimingMemory {
  public:
   TimingMemory(std::size_t size_bytes, const CudaContext& context);
@@ -26,8 +26,8 @@ class TimingMemory {
   void* data_ = nullptr;
 };
 
-/// The least of a few runs. Throws what a run throws, and leaves no error of CUDA's behind. A run that takes more than
-/// twice `best` is not repeated.
+/// The least time of a few runs. Throws what a run throws, and clears CUDA's error. A run that takes more than twice
+/// `best` is not repeated.
 double seconds_of(const std::function<void(Stream&)>& run, const CudaContext& context, double best = 1e30);
 
 }  // namespace lockstep::cuda

@@ -10,14 +10,14 @@ class WorkspacePlan {
  public:
   static constexpr std::size_t kAlignment = 64;  // bytes, as OpMemory's
 
-  /// Reserves memory behind what was reserved so far. Returns its offset.
+  /// Reserves memory after what was reserved so far. Returns its offset.
   std::size_t take(std::size_t size_bytes) {
     const std::size_t offset = end_;
     end_ += (size_bytes + kAlignment - 1) / kAlignment * kAlignment;
     peak_ = std::max(peak_, end_);
     return offset;
   }
-  /// Memory reserved since `mark` is no longer needed, and is reserved again.
+  /// Releases the memory reserved since `mark`, so that it can be reserved again.
   std::size_t mark() const { return end_; }
   void rewind(std::size_t mark) { end_ = mark; }
   std::size_t size_bytes() const { return peak_; }
