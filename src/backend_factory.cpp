@@ -30,7 +30,7 @@ std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
     return cuda::make_backend(options);
 #endif
   require(options.device != "cuda", ErrorCode::not_supported,
-          "device: cuda was asked for, but this build has no CUDA backend; use device=cpu or device=auto");
+          "the configuration has device: cuda, but this build has no CUDA backend; use device=cpu or device=auto");
   return cpu::make_backend(options);
 }
 

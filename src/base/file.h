@@ -30,7 +30,7 @@ std::string system_text(int error_number);
 
 /// open(2) with these flags, O_CLOEXEC and mode 0666.
 Descriptor open_file(const std::string& path, int flags, ErrorCode code = ErrorCode::system_call);
-/// For reading. Throws where it is a folder or a device.
+/// Opens for reading. Throws if it is a folder or a device.
 Descriptor open_regular_file(const std::string& path, ErrorCode code = ErrorCode::system_call);
 std::uint64_t size_bytes(const Descriptor& file, const std::string& path);
 
@@ -50,7 +50,7 @@ void set_length(const Descriptor& file, const std::string& path, std::uint64_t l
                 ErrorCode code = ErrorCode::system_call);
 void sync(const Descriptor& file, const std::string& path, ErrorCode code = ErrorCode::system_call);
 
-/// The whole file. Throws where it has more than `max_bytes`, as a device has.
+/// Reads the whole file. Throws if it has more than `max_bytes`; a device would never end.
 std::string read_file(const std::string& path, std::uint64_t max_bytes = std::numeric_limits<std::uint64_t>::max());
 
 // ---- Files that appear when they are complete -----------------------------------------------------------------------
@@ -60,9 +60,9 @@ std::string partial_name(const std::string& path);
 bool is_partial_name(const std::string& path);
 /// Syncs `partial`, renames it to `path` and syncs the directory.
 void publish(const std::string& partial, const std::string& path, ErrorCode code = ErrorCode::system_call);
-/// The same for a symbolic link, which cannot be synced itself.
+/// Syncs the directory after a symbolic link was created, since the link itself cannot be synced.
 void publish_link(const std::string& partial, const std::string& path, ErrorCode code = ErrorCode::system_call);
-/// Does nothing where there is no such file. An error is printed.
+/// Does nothing if there is no such file. An error is printed.
 void remove_partial(const std::string& partial) noexcept;
 
 /// How a PendingFile calls its partial file. `fixed` is partial_name(path): the next attempt replaces what a crash

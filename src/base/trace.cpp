@@ -32,7 +32,7 @@ class Row {
   bool has_thread = false;  // guarded by the registry
 
  private:
-  std::mutex mutex_;  // of one thread but for events(): never waited for
+  std::mutex mutex_;  // contended only by events(): its thread never waits otherwise
   std::uint64_t n_added_ = 0;
   std::size_t capacity_;
   std::unique_ptr<Event[]> ring_;  // touched, and so in memory, only as far as it was filled

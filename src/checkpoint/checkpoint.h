@@ -72,7 +72,7 @@ struct LoadedFile {
 };
 LoadedFile load_all(const std::string& path);
 
-/// The sentence tells what is damaged, if anything is.
+/// `message` describes what is damaged, if anything is.
 struct Verdict {
   bool good = false;
   ErrorCode code = ErrorCode::checkpoint_damaged;  // if it is not good
@@ -81,9 +81,9 @@ struct Verdict {
 };
 Verdict verify(const std::string& path);
 
-/// The files directory/*.h5 with sound user block, structure and step, the greatest step first. Tensors are not read:
-/// their checksums are checked when they are loaded. Files that are not sound are named in the log. Not collective:
-/// rank 0 calls it and broadcasts.
+/// The files directory/*.h5 whose user block, structure and step are valid, the greatest step first. Tensors are not
+/// read: their checksums are checked when they are loaded. Invalid files are named in the log. Not collective: rank 0
+/// calls it and broadcasts the result.
 struct Candidates {
   std::vector<std::string> paths;
   int n_bad = 0;

@@ -15,7 +15,7 @@ void compare_values(std::span<const float> a, std::span<const float> b, TensorDi
   for (std::size_t i = 0; i < a.size(); ++i) {
     if (std::bit_cast<std::uint32_t>(a[i]) == std::bit_cast<std::uint32_t>(b[i])) continue;
     if (out.n_differing++ == 0) out.first_index = static_cast<std::int64_t>(i);
-    // Equal infinities are equal bits; a difference with an infinity is infinite, with a NaN a NaN that stays.
+    // Equal infinities are equal bits. A difference that involves an infinity is infinite, and one with a NaN is NaN.
     const double difference = std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
     if (!(difference <= out.max_absolute) && !std::isnan(out.max_absolute)) out.max_absolute = difference;
   }

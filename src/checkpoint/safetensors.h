@@ -15,7 +15,7 @@ struct NamedTensor {
   std::vector<float> values;
 };
 
-/// Writes the tensors in the order given. The file appears when it is complete.
+/// Writes the tensors in the order of the list. The file appears when it is complete.
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                        const std::map<std::string, std::string>& metadata);
 /// F32, F64, F16, BF16 and I64 are read as fp32. Every size is checked against the file.

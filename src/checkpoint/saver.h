@@ -1,6 +1,6 @@
 // A save divided into phases that are each local to a rank. The caller decides when ranks exchange what a phase
-// returned: save() does so at once; the BackgroundSaver does so between two steps of the training, and passes copies of
-// the tensors to write_shard().
+// returned: save() does so immediately; the BackgroundSaver does so between two steps of the training, and passes
+// copies of the tensors to write_shard().
 //
 //   rank 0      places = create(state)                       -> to all
 //   each rank   hashes = write_shard(places, read)            -> to rank 0
@@ -25,16 +25,16 @@
 
 namespace lockstep::checkpoint {
 
-/// The values of a tensor, canonical, valid until the next call.
+/// Returns the values of a tensor in canonical form. They are valid until the next call.
 using TensorReader = std::function<std::span<const float>(std::size_t tensor)>;
 
 class Saver {
  public:
-  /// Throws when a name is given twice or a tensor has no elements.
+  /// Throws if a name occurs twice or a tensor has no elements.
   Saver(std::string path, const std::vector<TensorSource>& tensors, int rank, int size);
 
   const std::string& path() const { return path_; }
-  /// The indices of the tensors in this rank's shard, in the order in which write_shard() asks for them.
+  /// The indices of the tensors in this rank's shard, in the order in which write_shard() reads them.
   std::vector<std::size_t> tensors_of_shard() const;
 
   static constexpr int kPhases = 5;

@@ -21,8 +21,9 @@ constexpr const char* kStateAttribute = "json";
 constexpr const char* kHashAttribute = "xxh3";
 constexpr const char* kImageName = "the checkpoint's metadata in memory";  // in messages
 
-/// A file for HDF5 to work on, whose name is removed once it is open. It lies in memory, or else where temporary files
-/// go; it is sparse and small. (HDF5 needs a path that can be resolved, which one of memfd_create() cannot.)
+/// A file for HDF5 to work on, whose name is removed once it is open. It is in memory if possible, otherwise in the
+/// folder of temporary files; it is sparse and small. (HDF5 needs a path that can be resolved, which a file of
+/// memfd_create() does not have.)
 class ScratchFile {
  public:
   ScratchFile() {
@@ -75,7 +76,8 @@ Shape shape_of(const std::vector<std::uint64_t>& dims) {
 
 std::uint64_t metadata_allowance_bytes(const std::vector<TensorEntry>& tensors, const std::string& state_text) {
   std::uint64_t n_bytes = 65536 + state_text.size();
-  for (const TensorEntry& tensor : tensors) n_bytes += 1024 + 2 * tensor.path.size();  // measured: about 400 each
+  // About 400 bytes per tensor were measured.
+  for (const TensorEntry& tensor : tensors) n_bytes += 1024 + 2 * tensor.path.size();
   return n_bytes;
 }
 
@@ -147,11 +149,11 @@ Structure read_structure(int descriptor, const std::string& path, std::uint64_t 
   for (const std::string& name : hdf5.datasets()) {
     const hdf5::DatasetPlace place = hdf5.dataset(name);
     require(place.type == "float32", ErrorCode::checkpoint_foreign,
-            "{} of {} does not hold 32-bit floating-point numbers", name, path);
+            "{} of {} does not contain 32-bit floating-point numbers", name, path);
     require(place.dims.size() <= 4, ErrorCode::checkpoint_foreign, "{} of {} has {} dimensions; expected at most 4",
             name, path, place.dims.size());
     require(place.size_bytes > 0 && place.offset <= file_bytes && place.size_bytes <= file_bytes - place.offset,
-            damaged, "{} of {} does not lie inside the file", name, path);
+            damaged, "{} of {} is not completely inside the file", name, path);
     out.tensors.push_back({.path = name,
                            .shape = shape_of(place.dims),
                            .offset = place.offset,

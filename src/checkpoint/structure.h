@@ -1,8 +1,8 @@
-// The HDF5 part of a checkpoint: its groups, data sets and attributes, and where its tensors lie.
+// The HDF5 part of a checkpoint: its groups, data sets and attributes, and the positions of its tensors.
 //
 // HDF5 never touches the file system when a checkpoint is written: it works on a sparse file in memory, in which the
-// tensors are holes. The metadata, which is the rest, is then copied beside the tensors. A full disk is therefore met
-// only by our own calls, and not by HDF5, which cannot close a file that it failed to write.
+// tensors are holes. The rest, which is the metadata, is then copied to its place around the tensors. A full disk is
+// therefore detected by our own calls, and not by HDF5, which cannot close a file that it failed to write.
 #pragma once
 
 #include <cstddef>
@@ -26,20 +26,20 @@ struct TensorEntry {
   std::uint64_t size_bytes() const { return static_cast<std::uint64_t>(shape.n_elements()) * sizeof(float); }
 };
 
-/// Enough for the structure and the state in one block of HDF5 metadata, so that all of it lies before the tensors.
+/// Enough for the structure and the state in one block of HDF5 metadata, so that all of it is before the tensors.
 std::uint64_t metadata_allowance_bytes(const std::vector<TensorEntry>& tensors, const std::string& state_text);
 
-/// A checkpoint's structure in memory, made without its tensors.
+/// A checkpoint's structure in memory, created without its tensors.
 class MetadataImage {
  public:
-  /// Makes groups and data sets in the order given; their offsets are then known.
+  /// Creates groups and data sets in the order of the list. Their offsets are known afterwards.
   MetadataImage(std::vector<TensorEntry> tensors, const std::string& state_text);
   ~MetadataImage();
   MetadataImage(const MetadataImage&) = delete;
   MetadataImage& operator=(const MetadataImage&) = delete;
 
   const std::vector<TensorEntry>& tensors() const { return tensors_; }
-  /// Enters the tensors' hashes and completes the HDF5 part. To be called once.
+  /// Stores the tensors' hashes and completes the HDF5 part. To be called once.
   void finish(std::span<const std::uint64_t> hashes);
 
   // After finish():
@@ -47,7 +47,7 @@ class MetadataImage {
   struct Range {
     std::uint64_t begin = 0, end = 0;
   };
-  /// What is neither user block nor tensor, in order.
+  /// The ranges that belong neither to the user block nor to a tensor, in order.
   std::vector<Range> metadata_ranges() const;
   std::vector<std::byte> read(const Range& range) const;
 
@@ -61,7 +61,7 @@ struct Structure {
   std::string state_text;
   std::vector<TensorEntry> tensors;  // in the order of their names
 };
-/// Reads a file whose metadata is known to be sound. The place of each tensor is checked against the file's length.
+/// Reads a file whose metadata is known to be valid. The position of each tensor is checked against the file's length.
 /// `path` is for messages.
 Structure read_structure(int descriptor, const std::string& path, std::uint64_t file_bytes);
 

@@ -7,7 +7,7 @@
 //   16       u64 length of the file
 //   24       u64 bytes of a hashed block (16 MiB)
 //   32       u64 digest: the hash of the list of the hashes of the file's blocks after this one
-//   40       u64 end of the HDF5 metadata: bytes 4096 to here are metadata, all bytes behind are tensors; 0: unknown
+// 40 u64 end of the HDF5 metadata: bytes 4096 to here are metadata, all bytes after are tensors; 0: unknown
 //   48       u64 hash of the metadata
 //   56       u64 number of block hashes listed from byte 64 on; 0: they do not fit (files above 8 GB)
 //   64       u64 hash of each block
@@ -39,7 +39,7 @@ struct UserBlock {
   std::uint64_t digest = 0;
   std::uint64_t metadata_end = 0;
   std::uint64_t metadata_hash = 0;
-  std::vector<std::uint64_t> block_hashes;  // empty where they do not fit
+  std::vector<std::uint64_t> block_hashes;  // empty if they do not fit
 };
 
 std::array<std::byte, kUserBlockBytes> encode(const UserBlock& block);

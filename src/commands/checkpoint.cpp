@@ -74,7 +74,7 @@ int info(const std::string& file, const std::string& json) {
 
 int verify(const std::string& file) {
   const checkpoint::Verdict verdict = checkpoint::verify(file);
-  // A missing file, or one that is no checkpoint, is an error with a remedy. Damage is a result.
+  // A missing file, or one that is not a checkpoint, is an error with a remedy. Damage is a result.
   if (!verdict.good && verdict.code != ErrorCode::checkpoint_damaged) throw Error(verdict.code, verdict.sentence);
   fmt::print("{}\n", verdict.sentence);
   return verdict.good ? kExitDone : kExitFailed;

@@ -24,11 +24,11 @@ void append(std::string& list, std::string_view word) {
   list += word;
 }
 
-/// Neighbouring tabs count as one in bash, so that an empty column needs a sign.
+/// Bash treats neighbouring tabs as one, so an empty column needs a placeholder.
 std::string_view column(std::string_view text) { return text.empty() ? "-" : text; }
 
-/// What an option or argument takes: "TEXT:{train,val,test}", as `--help` shows it, are the words; a number is empty;
-/// anything else is a file.
+/// The values that an option or argument accepts. `--help` shows choices as "TEXT:{train,val,test}", which become
+/// words; a number has none; anything else is a file.
 std::string kind_of(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   const auto open = type.find('{'), close = type.rfind('}');
@@ -53,7 +53,7 @@ std::string kind_of(const config::Key& key) {
   return words;
 }
 
-/// The lines of a command and of the commands below it.
+/// The lines of a command and of its subcommands.
 std::string command_tables(const CLI::App& app, const std::string& path, const std::string& all_commands) {
   std::string commands, options, arguments, lines;
   const auto subcommands = app.get_subcommands([](const CLI::App*) { return true; });

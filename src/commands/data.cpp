@@ -273,7 +273,7 @@ int run_verify(const FileArguments& arguments) {
       damaged.push_back(error.what());
     }
   } catch (const Error& error) {
-    // A missing file, or one that is no image set, cannot be verified. One that cannot be opened is damaged.
+    // A missing file, or one that is not an image set, cannot be verified. One that cannot be opened is damaged.
     if (error.code() == ErrorCode::data_missing || error.code() == ErrorCode::data_format) throw;
     damaged.push_back(error.what());
   }

@@ -63,13 +63,13 @@ Planned make_plan(const Config& given, const Ranks& ranks, const std::string& de
   const auto algorithms = config.reproducible ? nullptr : std::make_shared<Algorithms>();
   planned.backend = backend_of(config, ranks, device, algorithms);
   planned.precision_warning = planned.backend->check_precision(config.precision);
-  // By fixed algorithms: what is planned only for its size is not to be remembered.
+  // With fixed algorithms: what is planned only for its size must not be stored.
   const auto planner = backend_of(config, ranks, device, nullptr);
   planned.fits = train::batch_that_fits(config, *planned.task, ranks.n, *planner, topology({}),
                                         planned.backend->device().memory_bytes, kMaxSamples);
   train::resolve_batch(config, ranks.n, planned.fits, planned.task->train_set()->info().n_samples);
   const train::BatchShape batch = train::batch_shape(config, 0, ranks.n);
-  if (algorithms)  // a layer of which nothing is remembered runs by a fixed algorithm
+  if (algorithms)  // a layer without a stored choice runs with a fixed algorithm
     algorithms->remember(
         train::AlgorithmStore(train::RunDirectory(config), planned.backend->device(), batch.largest_micro_batch())
             .load());
@@ -140,7 +140,7 @@ std::string text_of(const Planned& planned, const Ranks& ranks) {
                       on_node == 1 ? "the one rank" : fmt::format("each of {} ranks", on_node));
   if (!planned.step_fits())
     text += fmt::format(
-        "This step does NOT fit: {} samples of a rank at once. Lower train.global_batch, or set "
+        "This step does NOT fit: a rank processes {} samples at once. Lower train.global_batch, or set "
         "train.accumulate=auto\n",
         plan.batch().largest_micro_batch());
   if (!planned.precision_warning.empty()) text += fmt::format("\nPrecision: {}\n", planned.precision_warning);

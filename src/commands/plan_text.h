@@ -1,4 +1,4 @@
-// What a step will allocate and communicate, without taking its memory.
+// Predicts what a step will allocate and communicate, without allocating its memory.
 #pragma once
 
 #include <nlohmann/json.hpp>

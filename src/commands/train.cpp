@@ -35,7 +35,7 @@ struct TrainArguments {
   bool dry_run = false;
 };
 
-/// From here on the directory belongs to this job, with its status and its log, also if the start fails. Gives notes
+/// From here on the directory belongs to this job, with its status and its log, even if the start fails. Returns notes
 /// for the banner.
 std::vector<std::string> begin_run(const train::RunDirectory& run, bool fresh) {
   std::vector<std::string> notes;

@@ -110,11 +110,11 @@ std::vector<Key> train_keys() {
               {kLearning, "samples",
                "Number of samples per step on all ranks together. 0: train.batch_per_rank is in effect."},
               kMaxSamples),
-      auto_or_integer<std::int64_t>(
-          KEY(train.batch_per_rank), Config::kAuto, 0, kMaxSamples,
-          {kNone, "samples",
-           "Number of samples per rank and micro-batch. Of this key and train.global_batch, the one given later is in "
-           "effect. auto: as many as fit into 90 % of the memory of the device."}),
+      auto_or_integer<std::int64_t>(KEY(train.batch_per_rank), Config::kAuto, 0, kMaxSamples,
+                                    {kNone, "samples",
+                                     "Number of samples per rank and micro-batch. Of this key and train.global_batch, "
+                                     "the one that is set later is in "
+                                     "effect. auto: as many as fit into 90 % of the memory of the device."}),
       auto_or_integer<int>(KEY(train.accumulate), Config::kAuto, 1, 65536,
                            {kNone, "",
                             "Number of micro-batches per rank and step, which are processed one after the other. auto: "
@@ -264,7 +264,7 @@ std::vector<Key> checkpoint_and_log_keys() {
       boolean(KEY(log.tensorboard), {kNone, "", "Write TensorBoard event files."}),
       real(KEY(log.slow_rank_percent), kNotNegative,
            {kNone, "%",
-            "Warn about a rank for which the others wait during more than this share of their time. 0: never."}),
+            "Warn about a rank for which the others wait during more than this fraction of their time. 0: never."}),
       boolean(KEY(log.progress), {kNone, "", "Show a progress bar on a terminal."}),
       real(KEY(log.usage_seconds), Range{.high = 86400, .accepts = "0, or 0.1 to 86400"},
            {kNone, "s",

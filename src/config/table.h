@@ -35,7 +35,7 @@ struct Key {
   std::string accepts;  // "1 or more", "sgd | adamw"; empty if the type says everything
   std::string unit;     // "samples"; empty where there is none
   std::string meaning;
-  std::vector<std::string> choices;  // "sgd", "adamw": the words that the value, or each element of a list, may be
+  std::vector<std::string> choices;  // "sgd", "adamw": the choices for the value, or for each element of a list
   bool is_list = false;
   Effect effect = Effect::none;
   bool is_path = false;    // the value names a file and is not stored in a checkpoint

@@ -1,5 +1,5 @@
-// A data set as the training program sees it: numbered samples, each made of named fields of fixed shape. What the
-// fields mean is known to the data set and to the task that trains on it (tasks/task.h), and to nobody between them.
+// A data set from the view of the training program: numbered samples, each made of named fields of fixed shape. Only
+// the data set and the task that trains on it (tasks/task.h) know what the fields mean.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ struct Field {
   std::string name;               // "image"
   DType dtype = DType::uint8;     // of its elements
   Shape shape{};                  // of one sample; no dimensions: one element
-  std::uint8_t padding_byte = 0;  // fills the places of a batch that no sample has
+  std::uint8_t padding_byte = 0;  // fills the rest of a batch that has fewer samples than places
 
   std::size_t size_bytes() const { return static_cast<std::size_t>(shape.n_elements()) * lockstep::size_bytes(dtype); }
 };
@@ -32,7 +32,7 @@ inline std::size_t sample_bytes(std::span<const Field> fields) {
 struct DatasetInfo {
   std::string path;  // or "synthetic"
   std::int64_t n_samples = 0;
-  std::size_t reader_bytes = 0;  // at most, what each thread that reads holds besides the fields it fills
+  std::size_t reader_bytes = 0;  // upper bound of the memory of each reader thread besides the fields that it fills
 };
 
 class Dataset {
@@ -41,9 +41,9 @@ class Dataset {
   virtual const DatasetInfo& info() const = 0;
   virtual std::vector<Field> fields() const = 0;
   /// Fills `targets`, one for each of fields() and of its size. Random choices are drawn for this epoch. Thread-safe;
-  /// only the first reads take memory. Throws Error when the sample cannot be given (a file that shrank, a bad image).
+  /// only the first reads allocate memory. Throws Error if the sample cannot be read (a file that shrank, a bad image).
   virtual void read(std::int64_t sample, std::uint32_t epoch, std::span<const std::span<std::byte>> targets) const = 0;
-  /// Called after each batch. Throws data_changed when the files behind the set are no longer what was opened.
+  /// Called after each batch. Throws data_changed if the files of the set have changed since they were opened.
   virtual void require_unchanged() const {}
 };
 

@@ -1,4 +1,4 @@
-// Input files of data sets: read-only files that name themselves in every error and notice when they were changed.
+// Input files of data sets: read-only files that name themselves in every error and detect when they were changed.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace lockstep::data {
 
 class InputFile {
  public:
-  /// Throws data_missing when it does not exist, is a folder or may not be read.
+  /// Throws data_missing if it does not exist, is a folder or may not be read.
   explicit InputFile(const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -22,11 +22,11 @@ class InputFile {
   ReadOutcome try_read(std::uint64_t offset, std::span<std::byte> target) const {
     return try_read_at(descriptor_, target, offset);
   }
-  /// The same, throwing an Error that names the file and `what` ("sample 17", "its labels").
+  /// The same, but throws an Error that names the file and `what` ("sample 17", "its labels").
   void read(std::uint64_t offset, std::span<std::byte> target, const std::string& what) const;
-  /// Throws data_changed when the file is no longer as it was when it was opened (size, time of the last write).
+  /// Throws data_changed if the file has changed since it was opened (size, time of the last write).
   void require_unchanged() const;
-  /// Throws what read() throws for such an outcome.
+  /// Throws the Error that read() throws for such an outcome.
   [[noreturn]] void fail_read(ReadOutcome outcome, int error_number, std::uint64_t offset, std::size_t n_bytes,
                               const std::string& what) const;
 
@@ -37,8 +37,8 @@ class InputFile {
   std::int64_t modified_ns_ = 0;  // time of the last write
 };
 
-/// Throws data_exists unless `path` is free or `replace` allows to replace it, and data_missing when its folder does
-/// not exist.
+/// Throws data_exists unless `path` is free or `replace` allows replacing it, and data_missing if its folder does not
+/// exist.
 void check_output(const std::string& path, bool replace);
 
 }  // namespace lockstep::data

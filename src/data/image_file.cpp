@@ -64,11 +64,11 @@ void check_kind(bool good, const InputFile& file, const std::string& name, const
 }
 
 [[noreturn]] void fail_user_block(const InputFile& file) {
-  fail(ErrorCode::data_damaged, "{}: its user block and its HDF5 metadata disagree about where the images lie",
+  fail(ErrorCode::data_damaged, "{}: its user block and its HDF5 metadata disagree about the position of the images",
        file.path());
 }
 
-/// The number of chunks. Throws where the file is too short for them.
+/// The number of chunks. Throws if the file is too short for them.
 std::uint64_t count_chunks(const InputFile& file, const hdf5::DatasetPlace& images) {
   const std::uint64_t n = StoredBytes::n_chunks(images.size_bytes, images.chunk_bytes);
   require(n <= file.size_bytes() / images.chunk_bytes, ErrorCode::data_truncated,
@@ -77,7 +77,7 @@ std::uint64_t count_chunks(const InputFile& file, const hdf5::DatasetPlace& imag
   return n;
 }
 
-/// Where the images lie; each chunk is inside the file. `known`: see read_metadata().
+/// The positions of the images; each chunk is inside the file. `known`: see read_metadata().
 StoredBytes locate(const InputFile& file, const hdf5::Reader& hdf5, const hdf5::DatasetPlace& images,
                    const StoredBytes* known) {
   if (images.chunk_rows == 0) {
@@ -109,7 +109,7 @@ StoredBytes locate(const InputFile& file, const hdf5::Reader& hdf5, const hdf5::
   return out;
 }
 
-/// Checks types, shapes and places in a file of decoded images, and fills the sizes of `out`.
+/// Checks types, shapes and positions in a file of decoded images, and fills the sizes of `out`.
 void read_decoded(const InputFile& file, const hdf5::Reader& hdf5, std::uint64_t n_labels, const StoredBytes* known,
                   ImageFile& out) {
   const hdf5::DatasetPlace images = hdf5.dataset("images", hdf5::Layouts::contiguous_or_chunked);
@@ -137,8 +137,8 @@ void check_jpeg_index(const InputFile& file, ImageFile& out) {
   for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
     const std::uint64_t n_bytes = offsets[i + 1] - offsets[i];
     require(offsets[i] < offsets[i + 1] && n_bytes <= kMaxJpegBytes, ErrorCode::data_format,
-            "{}: sample {} lies from byte {} to {} of '/images', which is not possible", file.path(), i, offsets[i],
-            offsets[i + 1]);
+            "{}: sample {} is stored from byte {} to {} of '/images', which is not possible", file.path(), i,
+            offsets[i], offsets[i + 1]);
     index.largest_bytes = std::max(index.largest_bytes, n_bytes);
   }
   std::vector<std::array<std::int32_t, 2>> sizes(static_cast<std::size_t>(out.info.n_samples));

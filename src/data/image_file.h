@@ -20,12 +20,12 @@ inline constexpr char kImageFormat[] = "lockstep-images";
 inline constexpr std::int64_t kImageFormatVersion = 1;  // decoded
 inline constexpr std::int64_t kJpegFormatVersion = 2;
 using hdf5::Placement;
-/// 512 KiB is the stripe of BeeGFS: a chunk, and therefore each decoded image that is not larger, lies in one stripe on
+/// 512 KiB is the stripe of BeeGFS: a chunk, and therefore each decoded image that is not larger, is in one stripe on
 /// one storage target.
 inline constexpr Placement kDefaultPlacement{.alignment_bytes = 512u << 10, .chunk_bytes = 512u << 10};
 inline constexpr std::uint64_t kMaxChunkBytes = 1u << 30;
 
-/// What a file of JPEG images has besides them.
+/// What a file of JPEG images contains besides the images.
 struct JpegIndex {
   ByteRange offsets, sizes;         // /offsets, /sizes
   std::uint64_t largest_bytes = 0;  // of one image
@@ -47,16 +47,16 @@ struct ImageFile {
 /// Throws an Error (data_*) that describes what is wrong. A file with a user block is checked by its digest before HDF5
 /// opens it; a file of another program is first opened in a limited child process.
 ImageFile open_image_file(const InputFile& file);
-/// Reads the metadata through HDF5 in this process, for a file that this process wrote. `images`: where they are known
-/// to lie. Without it, HDF5 looks up each chunk, which takes a time proportional to the square of their number.
+/// Reads the metadata through HDF5 in this process, for a file that this process wrote. `images`: their position, if it
+/// is known. Without it, HDF5 looks up each chunk, which takes a time proportional to the square of their number.
 ImageFile read_metadata(const InputFile& file, const StoredBytes* images = nullptr);
-/// Where the images lie in a file of ImageFileWriter. HDF5 looks up only a few of its chunks.
+/// The positions of the images in a file of ImageFileWriter. HDF5 looks up only a few of its chunks.
 StoredBytes locate_in_a_row(const InputFile& file);
 
 /// All labels. Each is checked against `classes`: throws data_label with the sample and the value.
 std::vector<std::int32_t> read_labels(const InputFile& file, const ImageFile& layout);
 
-/// Where each JPEG image begins in /images, and where the last one ends.
+/// The position of each JPEG image in /images, and the end of the last one.
 std::vector<std::uint64_t> read_offsets(const InputFile& file, const ImageFile& layout);
 
 /// Recomputes the checksums. Returns one sentence per damaged data set.

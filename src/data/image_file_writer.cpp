@@ -106,7 +106,7 @@ void ImageFileWriter::append(std::span<const std::uint8_t> images, std::span<con
   State& s = *state_;
   const std::uint64_t n = labels.size();
   require(s.jpeg_bytes == 0 && images.size() == n * s.image_bytes && n <= s.n_samples - s.n_written,
-          ErrorCode::internal, "{}: {} samples of {} bytes do not fit behind {} of {}", s.path, n, images.size(),
+          ErrorCode::internal, "{}: {} samples of {} bytes do not fit after {} of {}", s.path, n, images.size(),
           s.n_written, s.n_samples);
   s.write(s.n_written, n, images, labels);
 }
@@ -114,7 +114,7 @@ void ImageFileWriter::append(std::span<const std::uint8_t> images, std::span<con
 void ImageFileWriter::append_jpeg(std::span<const std::uint8_t> image, int height, int width, std::int32_t label) {
   State& s = *state_;
   require(s.jpeg_bytes > 0 && image.size() <= s.jpeg_bytes - s.offsets.back() && s.n_written < s.n_samples,
-          ErrorCode::internal, "{}: an image of {} bytes does not fit behind {} of {}", s.path, image.size(),
+          ErrorCode::internal, "{}: an image of {} bytes does not fit after {} of {}", s.path, image.size(),
           s.n_written, s.n_samples);
   s.write(s.offsets.back(), image.size(), image, std::span(&label, 1));
   s.offsets.push_back(s.offsets.back() + image.size());

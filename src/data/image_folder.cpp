@@ -102,7 +102,7 @@ Source list_image_folder(const ImportOptions& options) {
     return name == "train" || name == "val" || name == "valid" || name == "test";
   };
   require(!std::ranges::all_of(source.classes, is_split), ErrorCode::data_source,
-          "{} contains the splits {}, not classes: import {}/{} and the other splits separately", options.source,
+          "{} contains the splits {} instead of classes: import {}/{} and the other splits separately", options.source,
           fmt::join(source.classes, ", "), options.source, source.classes.front());
   for (std::size_t k = 0; k < folders.size(); ++k) {
     const std::size_t before = source.files.size();

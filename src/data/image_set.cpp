@@ -26,7 +26,7 @@ struct SampleFile {
     const std::int64_t n = info.n_samples;
     const std::int64_t last = end == 0 ? n : end;
     require(start >= 0 && start < last && last <= n, ErrorCode::data_range,
-            "data.start={} and data.end={} are no range of the {} samples of {}", start, end, n, path);
+            "data.start={} and data.end={} are not a range of the {} samples of {}", start, end, n, path);
     info.first_sample = start;
     info.n_samples = last - start;
     labels = {labels.begin() + start, labels.begin() + last};
@@ -48,10 +48,10 @@ struct SampleFile {
 
 void check_asked(const ImageSetInfo& info, std::int64_t sample, std::span<const std::uint8_t> image) {
   require(sample >= 0 && sample < info.n_samples && image.size() == info.image_bytes(), ErrorCode::internal,
-          "sample {} of {} was asked for with {} bytes", sample, info.n_samples, image.size());
+          "Sample {} of {} cannot be read into a buffer of {} bytes.", sample, info.n_samples, image.size());
 }
 
-/// Decoded images: each is read by one pread, wherever it lies.
+/// Decoded images: each is read by one pread, wherever it is stored.
 class DecodedSet final : public ImageSet {
  public:
   explicit DecodedSet(SampleFile file) : file_(std::move(file)) {}
@@ -69,7 +69,7 @@ class DecodedSet final : public ImageSet {
   SampleFile file_;
 };
 
-/// Lends each reader an object of its own while it reads. There are as many objects as there were simultaneous reads.
+/// Lends each reader thread its own object while it reads. There are as many objects as there were simultaneous reads.
 template <typename T>
 class Pool {
  public:
@@ -78,7 +78,7 @@ class Pool {
     Loan(Pool& pool, std::unique_ptr<T> object) : pool_(pool), object_(std::move(object)) {}
     ~Loan() {
       const std::lock_guard lock(pool_.mutex_);
-      pool_.free_.push_back(std::move(object_));  // lend() has reserved the room
+      pool_.free_.push_back(std::move(object_));  // lend() has reserved the space
     }
     Loan(const Loan&) = delete;
     Loan& operator=(const Loan&) = delete;
@@ -113,7 +113,7 @@ Box box_of(const ImageShaping& shaping, int height, int width, std::uint32_t sam
                               : centre_box(height, width, shaping.image_size);
 }
 
-/// Resizes the box to `size` x `size`. A random crop is cut out first, so that nothing beside it has an influence.
+/// Resizes the box to `size` x `size`. A random crop is cut out first, so that pixels outside of it have no influence.
 void resize_box(Resizer& resizer, PixelView image, Box box, bool cut, int size, std::span<std::uint8_t> out) {
   if (cut) {
     const int left = static_cast<int>(box.left), top = static_cast<int>(box.top);
@@ -135,7 +135,7 @@ class ShapedSet final : public ImageSet {
   ShapedSet(std::unique_ptr<ImageSet> set, const ImageShaping& shaping)
       : set_(std::move(set)), shaping_(shaping), info_(set_->info()) {
     require(info_.channels == 1 || info_.channels == 3, ErrorCode::not_supported,
-            "{} has images of {} channels; those of 1 or 3 are resized", info_.path, info_.channels);
+            "{} has images of {} channels; only images of 1 or 3 channels can be resized", info_.path, info_.channels);
     info_.height = info_.width = shaping_.image_size;
     info_.reader_bytes +=
         set_->info().image_bytes() + static_cast<std::size_t>(info_.width) * set_->info().height * info_.channels;
@@ -216,7 +216,7 @@ class JpegSet final : public ImageSet {
 
   void read_as_stored(std::int64_t sample, JpegDecoder& decoder, std::span<std::uint8_t> image) const {
     require(decoder.height() == file_.info.height && decoder.width() == file_.info.width, ErrorCode::data_image,
-            "{}: sample {} has {} x {} pixels (height, width), but /sizes says {} x {}", file_.info.path,
+            "{}: sample {} has {} x {} pixels (height, width), but /sizes contains {} x {}", file_.info.path,
             file_.info.first_sample + sample, decoder.height(), decoder.width(), file_.info.height, file_.info.width);
     check(decoder.start(8) && decoder.read_pixels(image), sample, decoder);
   }
@@ -246,8 +246,8 @@ class JpegSet final : public ImageSet {
   mutable Pool<Buffers> pool_;
 };
 
-/// image_size is 0 if images are given as they are stored, also because all of them already have the wanted size and no
-/// crops are asked for.
+/// image_size is 0 if images are returned as they are stored, also if all of them already have that size and no crops
+/// are requested.
 ImageShaping resolved(const ImageSetInfo& stored, ImageShaping shaping) {
   require(shaping.image_size > 0 || stored.height > 0, ErrorCode::data_size,
           "the images of {} have several sizes: set data.image_size", stored.path);

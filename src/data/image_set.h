@@ -48,12 +48,12 @@ class ImageSet : public Dataset {
                           std::int32_t& label) const = 0;
 };
 
-/// Opens and checks a file: every size against the file's length, every label against `classes`.
-/// [start, end) is a range of its samples; end 0: to the last. Sample 0 of the set is sample `start` of the file.
+/// Opens and checks a file: every size against the file's length, every label against `classes`. [start, end) is a
+/// range of its samples; end 0: up to the last. Sample 0 of the set is sample `start` of the file.
 std::unique_ptr<ImageSet> open_image_set(const std::string& path, std::int64_t start = 0, std::int64_t end = 0,
                                          const ImageShaping& shaping = {});
 
-/// `set` with its images shaped; `set` itself if that changes nothing.
+/// `set` with its images resized; `set` itself if that changes nothing.
 std::unique_ptr<ImageSet> shape_image_set(std::unique_ptr<ImageSet> set, const ImageShaping& shaping);
 
 /// Images and labels made from Philox(seed, synthetic, sample), without a file. Each class has a pattern of its own

@@ -38,8 +38,8 @@ Box random_box(int height, int width, std::uint32_t seed, std::uint32_t sample_i
 }
 
 Box centre_box(int height, int width, int image_size) {
-  // Resizing first and cropping then is resizing the part that is left. The resized sizes and the crop's corner are
-  // whole numbers in torchvision: the shorter side, the longer one in proportion, rounded down; the corner rounded.
+  // Resizing and then cropping equals resizing the part that remains. In torchvision, the resized sizes and the corner
+  // of the crop are whole numbers: the shorter side; the longer one in proportion, rounded down; the corner rounded.
   const int shorter = image_size * 256 / 224;
   const auto side = [&](int length) { return std::int64_t{length} * shorter / std::min(height, width); };
   const auto interval = [&](int length, double& from, double& to) {

@@ -102,7 +102,7 @@ ChildVerdict run_in_limited_child(const std::function<void()>& check) {
   if (ended == child && WIFSIGNALED(status)) {
     const int signal_number = WTERMSIG(status);
     verdict.sentence = signal_number == SIGALRM || signal_number == SIGXCPU
-                           ? fmt::format("the library did not finish within {} s", kTimeLimitSeconds)
+                           ? fmt::format("the library did not finish reading it within {} s", kTimeLimitSeconds)
                            : fmt::format("the library crashed on it ({})", ::strsignal(signal_number));
   } else {
     verdict.sentence = "the library crashed on it or ran out of memory";

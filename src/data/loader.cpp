@@ -1,6 +1,6 @@
-// A ring of prefetch + 2 slots, of which two are the caller's. Micro-batch k lies in slot k % slots. A reader takes the
-// next micro-batch whose slot is free, reads it without a lock, and then marks it as ready. What micro-batch k holds is
-// a function of k alone, so the sequence is the same for any number of readers.
+// A ring of prefetch + 2 slots, of which the caller holds two. Micro-batch k is in slot k % slots. A reader thread
+// takes the next micro-batch whose slot is free, reads it without a lock, and then marks it as ready. The content of
+// micro-batch k is a function of k alone, so the sequence is the same for any number of readers.
 #include "data/loader.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct Loader::State {
   struct Slot {
     std::unique_ptr<Memory> memory;
     std::vector<std::byte> own_memory;         // without a backend
-    std::vector<std::span<std::byte>> fields;  // (capacity, shape)
+    std::vector<std::span<std::byte>> fields;  // one per field: (capacity, shape)
     std::vector<std::span<std::byte>> sample;  // the places of one sample in them
     Batch batch;
     std::int64_t ready_micro_batch = -1;  // the micro-batch that was read into it last
@@ -48,10 +48,11 @@ struct Loader::State {
   std::mutex mutex;
   std::condition_variable slot_free, micro_batch_ready, order_ready;
   std::vector<Slot> slots;
-  std::vector<Order> orders;          // of the epochs that the ring may span; epoch e in orders[e % orders.size()]
-  std::int64_t next_micro_batch = 0;  // to be taken by a reader
+  /// Sample orders of the epochs that the ring may span; epoch e is in orders[e % orders.size()].
+  std::vector<Order> orders;
+  std::int64_t next_micro_batch = 0;  // the next micro-batch that a reader takes
   std::int64_t first_in_use = 0;      // the caller's micro-batches, once it has some; all before it are free
-  std::int64_t n_given = 0;           // micro-batches given to the caller
+  std::int64_t n_returned = 0;        // micro-batches returned to the caller
   bool stopping = false;
   double wait_seconds = 0;
   std::vector<std::thread> threads;
@@ -70,7 +71,7 @@ Loader::State::State(std::shared_ptr<const Dataset> dataset, const LoaderOptions
   require(o.global_batch > 0 && o.n_micro_batches > 0 && o.first_shard >= 0 && o.n_shards > 0 &&
               o.first_shard + o.n_shards <= o.total_shards && o.readers > 0 && o.prefetch > 0 && o.first_step >= 0 &&
               o.max_samples >= 0,
-          ErrorCode::internal, "the loader was given impossible options");
+          ErrorCode::internal, "The options of the loader are not possible.");
   const std::int64_t n_mine = shards_of(o.global_batch, o.first_shard, o.n_shards, o.total_shards).size();
   require(o.capacity >= (n_mine + o.n_micro_batches - 1) / o.n_micro_batches, ErrorCode::internal,
           "a capacity of {} samples does not hold one of {} micro-batches of {} samples", o.capacity, o.n_micro_batches,
@@ -152,7 +153,7 @@ void Loader::State::run_reader() {
   }
 }
 
-/// The epoch's order, made by the first reader that needs it while others wait; null: no shuffle, or stopping.
+/// The epoch's order. The first reader that needs it computes it while others wait. Null: no shuffle, or stopping.
 const std::uint32_t* Loader::State::order_of(std::int64_t epoch) {
   if (!options.shuffle) return nullptr;
   Order& order = orders[static_cast<std::size_t>(epoch) % orders.size()];
@@ -161,7 +162,7 @@ const std::uint32_t* Loader::State::order_of(std::int64_t epoch) {
     order.epoch = epoch;
     order.being_made = true;
     lock.unlock();
-    // An epoch that starts from the whole set's order: max_samples takes the first of it.
+    // An epoch is selected from the order of the whole set: with max_samples, its first samples are used.
     std::vector<std::uint32_t> samples;
     std::exception_ptr error;
     try {
@@ -176,7 +177,8 @@ const std::uint32_t* Loader::State::order_of(std::int64_t epoch) {
     if (error) std::rethrow_exception(error);
   }
   order_ready.wait(lock, [&] { return !order.being_made; });
-  require(!order.samples.empty(), ErrorCode::out_of_memory, "the order of epoch {} could not be made", epoch);
+  require(!order.samples.empty(), ErrorCode::out_of_memory, "The sample order of epoch {} could not be computed.",
+          epoch);
   return order.samples.data();
 }
 
@@ -221,18 +223,18 @@ std::size_t Loader::buffer_bytes(std::span<const Field> fields, std::int64_t cap
 
 const Batch& Loader::next() {
   State& s = *state_;
-  require(s.n_given != s.n_micro_batches, ErrorCode::internal,
-          "the loader was asked for more than its {} micro-batches", s.n_micro_batches);
+  require(s.n_returned != s.n_micro_batches, ErrorCode::internal,
+          "The loader has only {} micro-batches, and another one was requested.", s.n_micro_batches);
   const trace::Span span(trace::Kind::wait, "data");
   const Clock::time_point begin = Clock::now();
   std::unique_lock lock(s.mutex);
-  s.first_in_use = std::max<std::int64_t>(0, s.n_given - 1);
+  s.first_in_use = std::max<std::int64_t>(0, s.n_returned - 1);
   s.slot_free.notify_all();
-  State::Slot& slot = s.slots[static_cast<std::size_t>(s.n_given) % s.slots.size()];
-  s.micro_batch_ready.wait(lock, [&] { return slot.ready_micro_batch == s.n_given; });
+  State::Slot& slot = s.slots[static_cast<std::size_t>(s.n_returned) % s.slots.size()];
+  s.micro_batch_ready.wait(lock, [&] { return slot.ready_micro_batch == s.n_returned; });
   s.wait_seconds += seconds_since(begin);
   if (slot.error) std::rethrow_exception(slot.error);
-  ++s.n_given;
+  ++s.n_returned;
   return slot.batch;
 }
 

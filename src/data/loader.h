@@ -18,10 +18,10 @@ struct Batch {
   std::vector<std::span<const std::byte>> fields;  // of Dataset::fields(): (capacity, shape); beyond n_samples padding
 };
 
-/// What the loader gives: for each step in turn, the samples at positions
-/// [step * global_batch, min((step+1) * global_batch, n)) of the epoch's order. The batch is divided into total_shards
-/// shards, of which this rank takes n_shards from first_shard on. With n_micro_batches > 1 (accumulation) they are
-/// divided again into as many consecutive micro-batches, and each call of next() gives one.
+/// What the loader returns: for each step in turn, the samples at positions [step * global_batch, min((step+1) *
+/// global_batch, n)) of the epoch's order. The batch is divided into total_shards shards, of which this rank processes
+/// n_shards, beginning with first_shard. With n_micro_batches > 1 (accumulation) they are divided again into as many
+/// consecutive micro-batches, and each call of next() returns one.
 struct LoaderOptions {
   std::int64_t global_batch = 0;
   std::int64_t capacity = 0;  // samples of the largest micro-batch
@@ -35,7 +35,7 @@ struct LoaderOptions {
   std::int64_t first_step = 0;   // step to begin at: epoch = step / steps_per_epoch (resuming inside an epoch)
   std::int64_t last_step = -1;   // exclusive; -1: endless
   std::int64_t max_samples = 0;  // an epoch is the first so many of the order; 0: all
-  Backend* backend = nullptr;    // in whose host memory batches lie; null: the process's own
+  Backend* backend = nullptr;    // allocates the host memory of the batches; null: ordinary memory
 };
 
 class Loader {
@@ -46,7 +46,7 @@ class Loader {
   Loader& operator=(const Loader&) = delete;
 
   static std::int64_t steps_per_epoch(std::int64_t n_samples, std::int64_t global_batch, bool drop_last);
-  /// Host memory of the buffers.
+  /// The host memory of the buffers.
   static std::size_t buffer_bytes(std::span<const Field> fields, std::int64_t capacity, int prefetch);
 
   /// The next micro-batch. It stays valid until the second call after this one, since it may still be on its way to a

@@ -10,7 +10,8 @@
 namespace lockstep::data {
 
 std::vector<std::uint32_t> epoch_order(std::uint32_t seed, std::uint32_t epoch, std::int64_t n_samples, bool shuffle) {
-  require(n_samples >= 0 && n_samples <= kMaxSamples, ErrorCode::internal, "{} samples cannot be numbered", n_samples);
+  require(n_samples >= 0 && n_samples <= kMaxSamples, ErrorCode::internal,
+          "{} samples are too many: they cannot be numbered with 32 bits", n_samples);
   std::vector<std::uint32_t> order(static_cast<std::size_t>(n_samples));
   std::iota(order.begin(), order.end(), 0u);
   if (!shuffle) return order;
@@ -25,8 +26,8 @@ std::vector<std::uint32_t> epoch_order(std::uint32_t seed, std::uint32_t epoch, 
 }
 
 Shard shard_of(std::int64_t batch, int rank, int size) {
-  require(batch >= 0 && size > 0 && rank >= 0 && rank < size, ErrorCode::internal, "no shard {} of {} in {} samples",
-          rank, size, batch);
+  require(batch >= 0 && size > 0 && rank >= 0 && rank < size, ErrorCode::internal,
+          "There is no shard {} of {} in {} samples.", rank, size, batch);
   const std::int64_t base = batch / size, more = batch % size;
   const std::int64_t begin = rank * base + std::min<std::int64_t>(rank, more);
   return {begin, begin + base + (rank < more ? 1 : 0)};

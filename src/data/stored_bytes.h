@@ -1,4 +1,4 @@
-// Where the bytes of a data set lie in its file: contiguous, or in chunks of equal size that may lie anywhere. The last
+// The positions of a data set's bytes in its file: contiguous, or in chunks of equal size at any positions. The last
 // chunk is padded.
 #pragma once
 
@@ -21,8 +21,8 @@ struct StoredBytes {
   std::vector<std::uint64_t> offsets;  // of the chunks in the file; contiguous: one
 
   static StoredBytes contiguous(const ByteRange& range) { return {range.size_bytes, range.size_bytes, {range.offset}}; }
-  /// Chunks that were written one after the other: the first lies at `first`, the second at `second`, and each of the
-  /// others `stride` bytes behind the one before.
+  /// Chunks that were written one after the other: the first at offset `first`, the second at `second`, and each of the
+  /// others `stride` bytes after the one before.
   static StoredBytes in_a_row(std::uint64_t size_bytes, std::uint64_t chunk_bytes, std::uint64_t first,
                               std::uint64_t second, std::uint64_t stride);
 
@@ -31,7 +31,7 @@ struct StoredBytes {
   }
   bool chunked() const { return chunk_bytes != size_bytes; }
 
-  /// Where byte `begin` of the data set lies, and how many of the `n_bytes` from there on are contiguous in the file.
+  /// The position of byte `begin` of the data set, and how many of the next `n_bytes` are contiguous in the file.
   /// begin + n_bytes <= size_bytes.
   ByteRange contiguous_range(std::uint64_t begin, std::uint64_t n_bytes) const {
     std::uint64_t chunk = begin / chunk_bytes;

@@ -12,7 +12,8 @@ namespace lockstep::data {
 namespace {
 
 constexpr int kGrid = 8;
-constexpr std::uint32_t kPatternEpoch = 0xffffffffu;  // the counter's epoch is free here: the split's hash, or this
+/// The epoch of Philox's counter is unused here: it holds the split's hash, or this number for the pattern.
+constexpr std::uint32_t kPatternEpoch = 0xffffffffu;
 
 /// Bytes of a Philox stream in order, sixteen per block.
 class ByteStream {
@@ -53,7 +54,7 @@ class SyntheticSet : public ImageSet {
   void read_image(std::int64_t sample, std::uint32_t, std::span<std::uint8_t> image,
                   std::int32_t& label) const override {
     require(sample >= 0 && sample < info_.n_samples && image.size() == info_.image_bytes(), ErrorCode::internal,
-            "sample {} of {} was asked for with {} bytes", sample, info_.n_samples, image.size());
+            "Sample {} of {} cannot be written to a buffer of {} bytes.", sample, info_.n_samples, image.size());
     label = static_cast<std::int32_t>(sample % info_.classes);
     const std::size_t channels = static_cast<std::size_t>(info_.channels);
     const std::uint8_t* grid = patterns_.data() + static_cast<std::size_t>(label) * kGrid * kGrid * channels;
@@ -78,8 +79,9 @@ class SyntheticSet : public ImageSet {
 std::unique_ptr<ImageSet> make_synthetic_set(std::uint32_t seed, std::int64_t n_samples, int height, int width,
                                              int channels, int classes, const std::string& split) {
   require(n_samples > 0 && n_samples <= kMaxSamples && height > 0 && width > 0 && channels > 0 && classes > 0,
-          ErrorCode::data_range, "a synthetic set of {} images {} x {} x {} in {} classes cannot be made", n_samples,
-          height, width, channels, classes);
+          ErrorCode::data_range,
+          "a synthetic set of {} images {} x {} x {} in {} classes is not possible: all numbers must be positive",
+          n_samples, height, width, channels, classes);
   ImageSetInfo info;
   info.path = "synthetic";
   info.split = split;

@@ -33,7 +33,7 @@ struct Block {
 };
 static_assert(sizeof(Block) == 224 && offsetof(Block, chunk_bytes) == 72, "the block has no padding");
 
-/// The bytes that the block's own xxh3 covers, behind which it is stored.
+/// The bytes that the block's own xxh3 covers; the hash is stored after them.
 std::size_t fields_bytes(std::uint64_t version) {
   return version == kChunkedVersion ? sizeof(Block) : offsetof(Block, chunk_bytes);
 }
@@ -63,8 +63,8 @@ const std::uint64_t* breaks_end(const Block& block) {
   return std::ranges::find(block.breaks.begin(), block.breaks.end(), 0u);
 }
 
-/// Where images and labels lie, in the order of the file. The first chunk is a range of its own, since HDF5 puts the
-/// index of the chunks behind it. The chunks between two breaks form one range.
+/// The positions of images and labels, in the order of the file. The first chunk is a range of its own, since HDF5 puts
+/// the index of the chunks after it. The chunks between two breaks form one range.
 std::vector<ByteRange> data_ranges(const Block& block) {
   std::vector<ByteRange> ranges{{block.labels_offset, block.labels_bytes}, {block.images_offset, block.images_bytes}};
   if (block.version == kChunkedVersion) {
@@ -82,7 +82,7 @@ std::vector<ByteRange> data_ranges(const Block& block) {
   return ranges;
 }
 
-/// Whether these lie behind the block, inside the file, and do not overlap. No sum or product of the file's numbers
+/// Whether these are after the block and inside the file, and do not overlap. No sum or product of the file's numbers
 /// overflows.
 bool is_plausible(const Block& block) {
   const std::uint64_t file_bytes = block.file_bytes;
@@ -176,7 +176,7 @@ std::optional<UserBlock> read_user_block(const InputFile& file) {
                           .unknown_version = ErrorCode::data_format,
                           .truncated = ErrorCode::data_truncated});
   require(is_plausible(block), ErrorCode::data_damaged,
-          "{} is damaged in its user block: the places of images and labels are not possible", file.path());
+          "{} is damaged in its user block: the positions of images and labels are not possible", file.path());
   require(hash_metadata(file, block) == block.metadata_xxh3, ErrorCode::data_damaged,
           "{}: the metadata of the file is damaged (its checksum does not match), or another program changed it",
           file.path());
@@ -206,7 +206,7 @@ void write_user_block(const std::string& path, const UserBlock& user_block) {
     block.stride = offsets.size() > 2 ? offsets[2] - offsets[1] : block.chunk_bytes;
     require(images == StoredBytes::in_a_row(images.size_bytes, images.chunk_bytes, offsets[0], block.second_offset,
                                             block.stride),
-            ErrorCode::internal, "{}: the chunks of its images do not lie at equal distances", path);
+            ErrorCode::internal, "{}: the chunks of its images are not stored at equal distances", path);
   }
   require(is_plausible(block), ErrorCode::internal, "{}: HDF5 placed images and labels unexpectedly", path);
   if (images.chunked()) block.breaks = find_breaks(file, images);

@@ -1,11 +1,11 @@
-// The user block of an image set that import wrote. It stores the length of the file, where images and labels lie, and
-// the xxh3 of everything else, so that truncation and damaged metadata are detected before HDF5 parses the file.
-// hdf5/user_block.h has what it shares with checkpoints. Little-endian.
+// The user block of an image set that import wrote. It stores the length of the file, the positions of images and
+// labels, and the xxh3 of everything else, so that truncated files and damaged metadata are detected before HDF5 parses
+// them. hdf5/user_block.h has the fields in common with checkpoints. Little-endian.
 //
 //   bytes 0 to 15: "LOCKSTEP-IMAGES\0"
 //   u64 version, u64 length of the file
 //   u64 offset and bytes of the images, u64 offset and bytes of the labels
-//   u64 xxh3 of the bytes behind the user block outside images and labels
+// u64 xxh3 of the bytes after the user block, except images and labels
 //   version 2 (images in chunks; the offset of the images is that of the first chunk):
 //     u64 bytes of a chunk, u64 offset of the second chunk, u64 distance between the beginnings of two chunks from
 //     there on 16 x u64 numbers of chunks, ascending, or 0: there is metadata before these chunks, and before the
@@ -30,8 +30,8 @@ struct UserBlock {
   ByteRange labels;
 };
 
-/// Nothing where the file has no user block of Lockstep, since another program wrote it. Throws data_truncated or
-/// data_damaged where the file differs from what its user block says.
+/// No value if the file has no user block of Lockstep, since another program wrote it. Throws data_truncated or
+/// data_damaged if the file differs from what its user block states.
 std::optional<UserBlock> read_user_block(const InputFile& file);
 /// Computes and writes the user block of a closed file that begins with hdf5::kUserBlockBytes zero bytes.
 void write_user_block(const std::string& path, const UserBlock& block);

@@ -1,4 +1,4 @@
-// The HDF5 library as the other files of this folder see it: ids that close themselves, and errors as one sentence.
+// The HDF5 library for the other files of this folder: ids that close themselves, and errors as one sentence.
 // Only files in src/hdf5 include this header, since it includes HDF5's own.
 #pragma once
 
@@ -18,12 +18,12 @@ struct IdTraits {
 };
 using Id = Handle<IdTraits>;
 
-/// HDF5 prints its error stack unless it is told not to; here its innermost line becomes a part of our message.
+/// Stops HDF5 from printing its error stack; the innermost line becomes a part of our message instead.
 void silence();
 /// The innermost description of HDF5's error stack, which is the actual cause.
 std::string reason();
 
-/// Throws "PATH: DOING failed: REASON" where HDF5 returned an error.
+/// Throws "PATH: DOING failed: REASON" if HDF5 returned an error.
 Id check_id(hid_t id, ErrorCode code, const std::string& path, const std::string& doing);
 void check(herr_t status, ErrorCode code, const std::string& path, const std::string& doing);
 

@@ -1,4 +1,4 @@
-// Where data sets lie in an HDF5 file, without HDF5's header.
+// The positions of data sets in an HDF5 file, without HDF5's header.
 #pragma once
 
 #include <cstdint>

@@ -24,7 +24,7 @@ std::string type_name(hid_t type) {
     case H5T_STRING:
       return "text";
     default:
-      return "a type that is neither number nor text";
+      return "a type that is neither a number nor text";
   }
 }
 
@@ -47,7 +47,7 @@ std::string absolute(const std::string& name) { return name.starts_with('/') ? n
 /// Whether this HDF5 reports the position of a chunk without the user block, as versions before 1.14.4 do (issue 3003
 /// of HDF5). It is tried on a file in memory.
 bool chunk_offsets_leave_out_user_block() {
-  constexpr hsize_t kUserBlockBytes = 64u << 10;  // more than everything behind it
+  constexpr hsize_t kUserBlockBytes = 64u << 10;  // larger than all of the file after it
   const hsize_t one[1] = {1}, origin[1] = {0};
   const Id creation(H5Pcreate(H5P_FILE_CREATE)), access(H5Pcreate(H5P_FILE_ACCESS));
   H5Pset_userblock(creation.get(), kUserBlockBytes);
@@ -190,7 +190,7 @@ struct Reader::State {
     n_links += links.size();
     hsize_t file_bytes = 0;
     check_status(H5Fget_filesize(file.get(), &file_bytes), "determining its size");
-    expect(depth < kMaxDepth && n_links <= file_bytes / 8, "{} has groups in groups without end", path);
+    expect(depth < kMaxDepth && n_links <= file_bytes / 8, "{} has groups that contain themselves", path);
     for (const Link& link : links) {
       const std::string full = fmt::format("{}/{}", name, link.name);
       expect(!link.leads_elsewhere, "{}: '{}' is a link to another place; the data must be in this file", path, full);

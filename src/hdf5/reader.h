@@ -1,4 +1,4 @@
-// Reads the metadata of an HDF5 file: attributes, and where the bytes of data sets lie. The bytes themselves are read
+// Reads the metadata of an HDF5 file: attributes, and the positions of data sets. The data themselves are read
 // with pread by the callers, without HDF5 (DESIGN, decision 9).
 //
 // HDF5 has one global lock, and it may crash on damaged files. A file is therefore opened here only after its digest
@@ -33,18 +33,18 @@ class Reader {
   ~Reader();
   Reader(Reader&&) noexcept;
 
-  /// The paths of all data sets, sorted: "/parameters/fc.bias". Throws where a link leads out of the file, and where
-  /// groups contain each other.
+  /// The paths of all data sets, sorted: "/parameters/fc.bias". Throws if a link leads out of the file or if groups
+  /// contain each other.
   std::vector<std::string> datasets() const;
-  /// Throws unless the data set exists, lies in this file, and is contiguous or, where `layouts` allows it, in chunks
+  /// Throws unless the data set exists, is stored in this file, and is contiguous or, if `layouts` allows it, in chunks
   /// of whole rows (not compressed, external or virtual).
   DatasetPlace dataset(const std::string& name, Layouts layouts = Layouts::contiguous) const;
-  /// Returns where chunk i of this data set begins in the file, and throws where that chunk was never written. HDF5
+  /// Returns the position of chunk i of this data set in the file, and throws if that chunk was never written. HDF5
   /// passes over all chunks before it, at up to 0.1 us each.
   std::function<std::uint64_t(std::uint64_t chunk)> chunk_offsets(const std::string& name,
                                                                   const DatasetPlace& place) const;
 
-  // Attributes of a group or data set. Each function throws where the attribute is missing or has another type.
+  // Attributes of a group or data set. Each function throws if the attribute is missing or has another type.
   bool has_attribute(const std::string& name, const std::string& object = "/") const;
   std::string text(const std::string& name, const std::string& object = "/") const;
   std::vector<std::string> texts(const std::string& name, const std::string& object = "/") const;

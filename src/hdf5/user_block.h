@@ -20,7 +20,7 @@ inline constexpr std::string_view kCheckpointMagic{"LOCKSTEP", 8};
 inline constexpr std::string_view kImagesMagic{"LOCKSTEP-IMAGES\0", 16};
 
 enum class FileKind { checkpoint, images, plain_hdf5, unknown };
-/// What the first bytes of a file say that it is. plain_hdf5: an HDF5 file without a user block.
+/// The kind of a file according to its first bytes. plain_hdf5: an HDF5 file without a user block.
 FileKind kind_of(std::span<const std::byte> head);
 
 /// The fields that every user block has, and what they are compared with.

@@ -152,7 +152,7 @@ Writer::Writer(const std::string& path, const WriterOptions& options) : state_(s
     s.check_status(H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110), "choosing the file format");
     s.check_status(H5Pset_obj_track_times(creation.get(), false), "choosing the file format");
   }
-  // Small chunks are not gathered in blocks: each lies directly behind the one before.
+  // Small chunks are not gathered in blocks: each is stored directly after the one before.
   if (chunk_bytes > 0) s.check_status(H5Pset_small_data_block_size(access.get(), 0), "choosing the file format");
   if (options.metadata_block_bytes > 0)
     s.check_status(H5Pset_meta_block_size(access.get(), options.metadata_block_bytes), "choosing the file format");
@@ -185,7 +185,7 @@ void Writer::write_rows(const std::string& name, std::uint64_t first, std::uint6
   auto& set = s.sets.at(name);
   if (set.chunk_rows > 0) {
     require(first == set.n_rows && n <= set.dims[0] - first, ErrorCode::internal,
-            "{}: rows {} to {} of /{} were given behind row {}", s.path, first, first + n, name, set.n_rows);
+            "{}: rows {} to {} of /{} do not follow row {}", s.path, first, first + n, name, set.n_rows);
     return s.fill_chunks(name, set, static_cast<const std::uint8_t*>(rows), n);
   }
   const std::string doing = fmt::format("writing rows {} to {} of /{}", first, first + n, name);

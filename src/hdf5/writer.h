@@ -31,7 +31,7 @@ class Writer {
 
   // `type` is "uint8", "int32", "uint64" or "float32"; no dims make a scalar.
 
-  /// A data set that write_rows() fills. chunk_rows 0: contiguous, allocated at once.
+  /// A data set that write_rows() fills. chunk_rows 0: contiguous, allocated immediately.
   void create_dataset(const std::string& name, const std::string& type, const std::vector<std::uint64_t>& dims,
                       std::uint64_t chunk_rows = 0);
   /// Rows [first, first + n) along the first dimension. A chunked data set (uint8 only) must get all rows, in order.
@@ -52,7 +52,7 @@ class Writer {
   /// Creates the attribute, or replaces its value.
   void unsigned_integer(const std::string& object, const std::string& name, std::uint64_t value);
 
-  /// Flushes and closes the file. Throws where something could not be written.
+  /// Flushes and closes the file. Throws if something could not be written.
   void close();
 
  private:

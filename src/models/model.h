@@ -1,4 +1,4 @@
-// Finds the function that wires a model by the configuration's model.family. To add a family, add a file beside resnet
+// Finds the function that wires a model by the configuration's model.family. To add a family, add a file next to resnet
 // and a line in model.cpp.
 #pragma once
 

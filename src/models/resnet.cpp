@@ -15,7 +15,7 @@ struct Block {
   std::int64_t width = 0, out_channels = 0;
   int stride = 1;
   bool bottleneck = false;
-  layers::BatchNormOptions batch_norm{}, last_batch_norm{};  // of the residual's last unit
+  layers::BatchNormOptions batch_norm{}, last_batch_norm{};  // initial scale of the last norm of a block
 };
 
 /// One convolution and its norm; no ReLU yet.

@@ -1,4 +1,4 @@
-// What is known of each ResNet, once: the table of depths, and the model that tensors with torchvision's names are of.
+// The only table of ResNets: their depths, and the model that a set of tensors with torchvision's names belongs to.
 // Source: He et al., "Deep residual learning for image recognition", 2015, table 1.
 #pragma once
 
@@ -23,8 +23,8 @@ const ResnetDepth& resnet_depth(int depth);
 /// Shapes of tensors by torchvision's names: "layer1.0.conv1.weight".
 using TensorShapes = std::map<std::string, Shape>;
 
-/// The family, depth, stem and classes of the ResNet that has these tensors. Throws checkpoint_mismatch, saying what of
-/// `source` does not match one.
+/// The family, depth, stem and classes of the ResNet that has these tensors. Throws checkpoint_mismatch with what of
+/// `source` does not match.
 Config::Model infer_resnet(const TensorShapes& tensors, const std::string& source);
 
 }  // namespace lockstep::models

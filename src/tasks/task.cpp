@@ -24,7 +24,8 @@ constexpr Row kTasks[] = {
 std::unique_ptr<Task> make_task(const Config& config) {
   for (const Row& row : kTasks)
     if (config.model.family == row.family) return row.make(config);
-  fail(ErrorCode::not_supported, "model.family: there is no task for {}", config.model.family);
+  fail(ErrorCode::not_supported, "model.family: there is no task for {}; the known family is resnet",
+       config.model.family);
 }
 
 std::string Measure::text(double value, int digits) const {

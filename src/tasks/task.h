@@ -1,8 +1,8 @@
-// A task: what is trained. It knows the fields of a batch and what they mean, how the graph leads from them to the
-// loss, what is reported of a result and when one result is better than another, and what a checkpoint records of the
-// model. The trainer, the plan, the recorder and the checkpoint code ask the task, and know fields and sums alone.
+// A task: what is trained. It knows the fields of a batch and their meaning, how the graph leads from them to the loss,
+// which measures are reported, when one result is better than another, and what a checkpoint records of the model. The
+// trainer, the plan, the recorder and the checkpoint code use the task, and know only fields and sums.
 //
-// To add a task: a folder beside image_classification/ with a class derived from Task, and a row in task.cpp.
+// To add a task, add a folder next to image_classification/ with a class derived from Task, and a row in task.cpp.
 #pragma once
 
 #include <map>

@@ -1,5 +1,5 @@
-// Where the choices of autotuning (lockstep/algorithms.h) are stored. RUN/algorithms.json is for the run itself:
-// resumed, it uses the same algorithms and gives the same bits. ${LOCKSTEP_CACHE:-~/.cache/lockstep}/algorithms.json is
+// Where the choices of autotuning (lockstep/algorithms.h) are stored. RUN/algorithms.json is for the run itself: when
+// resumed, it uses the same algorithms and gets the same bits. ${LOCKSTEP_CACHE:-~/.cache/lockstep}/algorithms.json is
 // for other runs. Both store choices per machine: processor, threads, libraries, program and batch.
 #pragma once
 
@@ -15,7 +15,7 @@ class AlgorithmStore {
  public:
   AlgorithmStore(const RunDirectory& run, const DeviceInfo& device, std::int64_t batch);
 
-  /// False with LOCKSTEP_CACHE=none: nothing is timed then, and a layer without a stored choice runs by a fixed
+  /// False with LOCKSTEP_CACHE=none: nothing is timed then, and a layer without a stored choice runs with a fixed
   /// algorithm.
   static bool is_on();
 

@@ -9,7 +9,7 @@
 
 namespace lockstep::train {
 
-/// Collective. On rank 0, `plan` asks for the algorithms, and `save` is called every 10 s with the choices made so far,
+/// Collective. On rank 0, `plan` selects the algorithms, and `save` is called every 10 s with the choices made so far,
 /// and at the end. On other ranks neither is called. Throws what `plan` throws.
 void autotune(World& world, Algorithms& algorithms, const std::function<void()>& plan,
               const std::function<void(const Algorithms::Choices&)>& save);

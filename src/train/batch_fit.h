@@ -19,7 +19,7 @@ inline constexpr double kUsableMemory = 0.9;
 std::int64_t batch_that_fits(const Config& config, const tasks::Task& task, int ranks, Backend& backend,
                              const comm::Topology& topology, std::size_t memory_bytes, std::int64_t limit);
 
-/// Whether train.batch_per_rank or train.accumulate asks for what fits.
+/// Whether train.batch_per_rank or train.accumulate is auto.
 bool wants_fit(const Config& config);
 
 /// Replaces both `auto`s by numbers, for so many ranks, if `fits` samples fit at once.

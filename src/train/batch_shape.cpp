@@ -43,7 +43,7 @@ comm::GroupedOrder order_of(const BatchShape& shape) {
   std::vector<int> sizes;
   for (int r = 0; r < shape.ranks; ++r) sizes.push_back(shape.shards_of(r));
   std::optional<comm::GroupedOrder> order = comm::group(comm::tree_order(shape.n_shards()), sizes);
-  require(order.has_value(), ErrorCode::internal, "the micro-batches of a rank are no subtree");
+  require(order.has_value(), ErrorCode::internal, "the micro-batches of a rank are not a subtree of the sum");
   return std::move(*order);
 }
 
@@ -62,7 +62,7 @@ BatchShape tree_shape(const Config& config, int rank, int ranks) {
           config.comm.gradients);
   const int n_shards = config.train.micro_batches;
   require(ranks <= n_shards, ErrorCode::config_conflict,
-          "train.micro_batches={} gives each of {} ranks less than one: use at most {} ranks, or more micro-batches",
+          "train.micro_batches={} is less than one for each of {} ranks: use at most {} ranks, or more micro-batches",
           n_shards, ranks, n_shards);
   BatchShape shape{.global_batch = config.train.global_batch, .rank = rank, .ranks = ranks, .is_tree = true};
   shape.first_shard = {0};
@@ -89,7 +89,7 @@ BatchShape batch_shape(const Config& config, int rank, int ranks) {
   shape.first_shard.resize(static_cast<std::size_t>(ranks) + 1);
   std::iota(shape.first_shard.begin(), shape.first_shard.end(), 0);
   require(shape.smallest_micro_batch() >= 1, ErrorCode::config_conflict,
-          "a global batch of {} samples cannot be divided over {} ranks x {} accumulated micro-batches: use at "
+          "a global batch of {} samples cannot be divided among {} ranks x {} accumulated micro-batches: use at "
           "most {} ranks, or a larger train.global_batch",
           shape.global_batch, ranks, n_micro_batches, std::max<std::int64_t>(1, shape.global_batch / n_micro_batches));
   return shape;

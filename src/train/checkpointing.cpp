@@ -127,13 +127,13 @@ void Checkpointing::conclude(const checkpoint::BackgroundSaver::Outcome& outcome
       recorder_.checkpoint(running_.step, outcome.path, seconds_since(running_.begin), running_.blocked_seconds);
     return;
   }
-  if (running_.is_best) {  // `best` still names the one before
+  if (running_.is_best) {  // `best` still names the previous one
     s_.progress.best = running_.before.best;
     s_.progress.has_best = running_.before.has_best;
   }
   if (s_.leader())
     log::error(
-        "the checkpoint of step {} was not written: {}; the last good one is {}; the next one is tried when it is "
+        "the checkpoint of step {} was not written: {}; the last good one is {}; the next one will be tried when it is "
         "due",
         running_.step, outcome.error->what(), last_good_.empty() ? "none yet" : last_good_);
 }

@@ -1,8 +1,8 @@
-// When checkpoints are due, what they hold, and the one that is being written while training continues.
+// When checkpoints are due, what they contain, and the one that is being written while training continues.
 //
 // A save copies this rank's part, and a thread writes the copy (checkpoint/background_saver.h). Ranks agree on the
-// phases of the thread by the flags of each step. A save that fails is reported at once, and training continues until
-// the next one is due. If the last save of a run has failed, finish() throws.
+// phases of the thread by the flags of each step. A save that fails is reported immediately, and training continues
+// until the next one is due. If the last save of a run has failed, finish() throws.
 #pragma once
 
 #include <optional>
@@ -25,7 +25,7 @@ class Checkpointing {
   bool due_after(std::int64_t step) const;
   /// Sets this rank's flags of a step that begins.
   void write_flags(std::int64_t step, StepFlags& flags);
-  /// Reads the flags of all ranks in a step that is over. Collective when all have finished a phase.
+  /// Reads the flags of all ranks in a step that has finished. Collective when all have finished a phase.
   void read_flags(std::int64_t step, const StepFlags& flags);
 
   /// Collective. Training waits for the copy, and before it for a save that still runs. `quality`: greater is better;

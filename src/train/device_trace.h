@@ -1,7 +1,6 @@
-// The row "device" of trace.json: when a device with streams of its own executed the work that it was given, with a
-// span for each layer's forward and backward pass and each part of the update. Events of the compute stream separate
-// the spans. They are read when their step is over, and converted to the host's clock at moments when the stream is
-// idle.
+// The row "device" of trace.json: when a device with streams of its own executed the queued work, with a span for each
+// layer's forward and backward pass and each part of the update. Events of the compute stream separate the spans. They
+// are read when their step has finished, and converted to the host's clock at moments when the stream is idle.
 #pragma once
 
 #include <array>
@@ -17,10 +16,10 @@ namespace lockstep::train {
 
 class DeviceTrace final : public graph::Observer {
  public:
-  /// Null if no trace is taken, or if work is over when its call returns, so that the host's spans show everything.
+  /// Null if no trace is recorded, or if work runs inside its call, so that the host's spans already show everything.
   static std::unique_ptr<DeviceTrace> make(Backend& backend, Stream& stream);
 
-  /// A step begins in `slot`. The step that used the slot before is over, and its spans are recorded now.
+  /// A step begins in `slot`. The step that used the slot before has finished, and its spans are recorded now.
   void begin_step(int slot);
   /// The stream is idle: records all remaining spans.
   void flush();
@@ -30,7 +29,7 @@ class DeviceTrace final : public graph::Observer {
 
  private:
   DeviceTrace(Backend& backend, Stream& stream, trace::Row* row);
-  /// `name` outlives the trace's spans.
+  /// `name` must outlive the trace's spans.
   struct Span {
     trace::Kind kind = trace::Kind::forward;
     const std::string* name = nullptr;

@@ -10,7 +10,7 @@
 
 namespace lockstep::train {
 
-/// Loss sums over the first evaluation.max_samples (0: all) of a set, each counted once, over all ranks. Nothing when
+/// Loss sums over the first evaluation.max_samples (0: all) of a set, each counted once, over all ranks. No value if
 /// `stops` is true on any rank. Collective.
 std::optional<LossSums> evaluate(
     Session& session, std::shared_ptr<const data::Dataset> set, const std::string& title,
@@ -26,10 +26,10 @@ class Validation {
   bool is_owed() const;
   /// Collective. False on all ranks when a stop request on any rank interrupted it.
   bool run(std::int64_t steps_done);
-  /// Of the last run().
+  /// The duration of the last run().
   const LossSums& sums() const { return sums_; }
-  /// Greater is better: of the evaluation that was just run; without a validation set, minus the training loss. Nothing
-  /// where it was not measured.
+  /// Greater is better: the quality of the evaluation that was just run; without a validation set, minus the training
+  /// loss. No value if it was not measured.
   std::optional<double> quality(bool evaluated) const;
 
  private:

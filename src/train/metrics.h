@@ -1,7 +1,7 @@
 // What a run writes for people and programs: metrics.jsonl (one object per logged step, epoch, evaluation and
 // checkpoint), metrics.json (the summary), TensorBoard event files, the epoch line of the log, the progress bar. Rank 0
-// only. Keys and their units: docs/using.md. Which figures are reported of a result, and their names, is the task's
-// business: a record has one value for each of its measures.
+// only. Keys and their units: docs/using.md. The task defines which figures are reported and their names: a record has
+// one value for each of its measures.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace lockstep::train {
 
-/// Of each rank: memory and utilisation of the device where its driver reports them, otherwise of the process (its
-/// greatest memory so far; CPU seconds per second).
+/// Per rank: memory and utilisation of the device if its driver reports them, otherwise of the process (its greatest
+/// memory so far; CPU seconds per second).
 struct PerRank {
   std::vector<double> loss, data_wait_seconds, memory_bytes, utilisation;
   std::vector<double> host_memory_bytes, cpu_utilisation;  // of the process beside a device; else empty
@@ -28,7 +28,7 @@ struct StepRecord {
   std::vector<double> measures{};    // over all ranks
   double learning_rate = 0, gradient_norm = 0;
   std::int64_t skipped_steps = 0;      // since this start of the run: loss or gradient not finite, or a spike
-  std::optional<double> loss_scale{};  // of the step; nothing: gradients are not scaled
+  std::optional<double> loss_scale{};  // of the step; no value: gradients are not scaled
   double step_seconds = 0, rate = 0, data_wait_seconds = 0, exposed_communication_seconds = 0;
   double memory_bytes = 0;
   int ranks = 1;

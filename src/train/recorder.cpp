@@ -114,7 +114,7 @@ void Recorder::write_step(std::int64_t step, const StepResult& result, double le
   warn_of_slow_rank();
 }
 
-/// Collective: what each rank knows of the step, and how long it waited for others since the last logged one.
+/// Collective: each rank's report on the step, and how long it waited for others since the last logged one.
 void Recorder::gather_ranks(StepRecord& record, const StepResult& result, const StepClock& clock) {
   struct Mine {
     double loss, data_wait, exposed, waited, host_memory, cpu, device_memory, device;  // the device's: -1 where unknown

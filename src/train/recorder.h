@@ -25,11 +25,11 @@ class Recorder {
   explicit Recorder(Session& session);
 
   bool logs(std::int64_t step) const;
-  /// A step was given to the device: the time since the step before it.
+  /// A step was queued: the time since the previous step.
   StepClock lap();
   /// The result of a step is known (perhaps one step later). Collective on logged steps.
   void step(std::int64_t step, const StepResult& result, double learning_rate, const StepClock& clock);
-  /// Evaluation and checkpoints between steps are over: the next step begins now.
+  /// Evaluation and checkpoints between steps have finished: the next step begins now.
   void restart_clock();
   void epoch(std::int64_t step, double learning_rate, const LossSums* validation);
   void evaluation(std::int64_t step, const LossSums& sums, double seconds);

@@ -46,7 +46,7 @@ std::string RunDirectory::checkpoint(std::int64_t step, std::int64_t steps_per_e
 void RunDirectory::create() const {
   std::error_code error;
   fs::create_directories(checkpoints(), error);
-  require(!error, ErrorCode::run_directory, "the run directory {} cannot be made: {}", path_, error.message());
+  require(!error, ErrorCode::run_directory, "the run directory {} cannot be created: {}", path_, error.message());
 }
 
 void RunDirectory::check_is_shared(World& world) const {
@@ -88,7 +88,7 @@ std::string RunDirectory::set_aside() const {
   const fs::path lock_moved = fs::path(target) / RunLock::kFileName;
   fs::create_directories(path_, error);
   if (fs::exists(lock_moved)) fs::create_hard_link(lock_moved, lock, error);
-  require(!error, ErrorCode::run_directory, "the lock {} cannot be made: {}", lock.string(), error.message());
+  require(!error, ErrorCode::run_directory, "the lock {} cannot be created: {}", lock.string(), error.message());
   fs::remove(lock_moved);
   return target;
 }

@@ -24,7 +24,7 @@ class RunDirectory {
   void create() const;
   /// Collective, after create(): throws run_not_shared on all ranks if a node does not see what rank 0 wrote.
   void check_is_shared(World& world) const;
-  /// Moves an existing run, without the lock that this job holds, to RUN.1, RUN.2, ... Gives the new name; empty if
+  /// Moves an existing run, without the lock that this job holds, to RUN.1, RUN.2, ... Returns the new name; empty if
   /// there was no run.
   std::string set_aside() const;
   void write_status(const std::string& status) const;  // running | done | stopped; any rank: failed

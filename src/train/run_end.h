@@ -9,7 +9,7 @@
 
 namespace lockstep::train {
 
-/// Collective. All ranks have agreed to stop, and what was trained is saved: the same command resumes the run.
+/// Collective. All ranks have agreed to stop, and the training state is saved: the same command resumes the run.
 int end_stopped(Session& session, Checkpointing& checkpointing, Recorder& recorder, std::int64_t steps_done);
 /// Collective. The run is complete: rank 0 writes the trained model.
 int end_done(Session& session, Checkpointing& checkpointing, Recorder& recorder);

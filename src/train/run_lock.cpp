@@ -142,13 +142,13 @@ void RunLock::require_held() const {
 RunLock::Attempt RunLock::try_once() {
   std::error_code error;
   fs::create_directories(directory_, error);
-  require(!error, ErrorCode::run_directory, "the run directory {} cannot be made: {}", directory_, error.message());
+  require(!error, ErrorCode::run_directory, "the run directory {} cannot be created: {}", directory_, error.message());
   file_ = Descriptor(::open(path_.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0644));
   if (file_) {
     write_fully(file_.get(), myself(this_host()).text(), path_);
     return {Attempt::kHeld};
   }
-  require(errno == EEXIST, ErrorCode::run_directory, "the lock {} cannot be made: {}", path_, std::strerror(errno));
+  require(errno == EEXIST, ErrorCode::run_directory, "the lock {} cannot be created: {}", path_, std::strerror(errno));
 
   const std::string seen = content_of(path_);
   Holder holder;

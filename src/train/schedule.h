@@ -7,9 +7,9 @@
 
 namespace lockstep::train {
 
-/// A pure function of the step, so that a resumed run has the rates of a run that was never stopped. With s the step
-/// from 0, W the warm-up and L the length in steps (schedule.steps, else epochs x steps per epoch), lr and final as
-/// configured:
+/// A pure function of the step, so that a resumed run has the same rates as a run that was never stopped. With s the
+/// step from 0, W the warm-up and L the length in steps (schedule.steps, else epochs x steps per epoch), lr and final
+/// as configured:
 ///   warm-up, s < W:  lr * (s+1) / W
 ///   t = (s - W) / (L - W), from 0 to 1, and 1 beyond the end
 ///   constant:        lr
@@ -19,7 +19,7 @@ namespace lockstep::train {
 ///                    Goyal et al., "Accurate, large minibatch SGD", 2017, section 5.1; beyond the end its last value
 class Schedule {
  public:
-  /// Throws Error (config_conflict) where the warm-up is longer than the schedule.
+  /// Throws Error (config_conflict) if the warm-up is longer than the schedule.
   Schedule(const Config::Schedule& config, double learning_rate, std::int64_t steps_per_epoch, std::int64_t epochs);
   double learning_rate(std::int64_t step) const;  // of step 0, 1, ...
 

@@ -63,14 +63,14 @@ void Session::open_backend() {
 BatchShape Session::divide_batch() {
   if (wants_fit(config)) {
     const std::int64_t n = task->train_set()->info().n_samples, limit = n / world.size();
-    // By fixed algorithms: what is planned here only for its size needs no timing.
+    // With fixed algorithms: a plan that only determines sizes needs no timing.
     const auto planner = make_backend(device_of(config, world));
     const comm::Topology topology = comm::topology_of(config.comm, world, {}, planner->memory_space());
     std::int64_t fits =
         batch_that_fits(config, *task, world.size(), *planner, topology, backend->device().memory_bytes, limit);
     for (const std::string& other : world.all_gather(std::to_string(fits))) fits = std::min(fits, std::stol(other));
     resolve_batch(config, world.size(), fits, n);
-    notes.push_back(fmt::format("{} samples of a rank at once fit into {:.0f} % of {:.1f} GiB", fits,
+    notes.push_back(fmt::format("a rank can process {} samples at once in {:.0f} % of {:.1f} GiB", fits,
                                 100 * kUsableMemory, static_cast<double>(backend->device().memory_bytes) / (1 << 30)));
   }
   return batch_shape(config, world.rank(), world.size());
@@ -106,7 +106,7 @@ void Session::check_ranks_agree() const {
   const std::vector<std::string> all = world.all_gather(plan->parameters().description());
   for (std::size_t r = 1; r < all.size(); ++r)
     require(all[r] == all[0], ErrorCode::internal,
-            "rank {} lays out its weights otherwise than rank 0: the nodes' processors or libraries differ", r);
+            "rank {} stores its weights in another layout than rank 0: the nodes' processors or libraries differ", r);
 }
 
 data::LoaderOptions Session::loader_options() const {

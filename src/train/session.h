@@ -1,4 +1,4 @@
-// Everything that training and evaluation need, put together once: the task with its data, backend, communicator, plan,
+// Everything that training and evaluation need, constructed once: the task with its data, backend, communicator, plan,
 // replica, and the state to begin from. Construction is collective over the world's ranks.
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace lockstep::train {
 
-/// How far a run has come. Steps and epochs count finished ones.
+/// The progress of a run. Steps and epochs are counted when they are finished.
 struct RunProgress {
   std::int64_t step = 0;
   double best = 0;  // quality of the best checkpoint so far: greater is better
@@ -70,7 +70,7 @@ class Session {
   void restore_loss_scale(const checkpoint::StateJson& state);
   void find_best();
   void initialize_weights();
-  /// communicator and plan, by algorithms that are the same on all ranks.
+  /// The communicator and the plan, with algorithms that are the same on all ranks.
   void plan_steps(const BatchShape& batch, bool is_training);
   void open_backend();
   /// The batch of this run on these ranks; `auto` is replaced by numbers.

@@ -1,4 +1,4 @@
-// The state that a session begins from: the newest good checkpoint of the run, the one that was asked for, or initial
+// The state that a session begins from: the newest good checkpoint of the run, the one that the user chose, or initial
 // weights.
 #include <algorithm>
 #include <cmath>
@@ -30,7 +30,7 @@ void check_stamp(const checkpoint::StateJson& state, const Config& config, const
           "{} has tensors of layout {}; this program resumes from layout {}", file, layout, checkpoint::kLayoutVersion);
   const auto same = [&](const std::string& key, const nlohmann::json& before, const nlohmann::json& now) {
     require(before == now, ErrorCode::checkpoint_mismatch,
-            "{} was made with {}={}, the configuration has {}: set {}={}, or start a new run with "
+            "{} was made with {}={}, but the configuration has {}: set {}={}, or start a new run with "
             "model.initialize_from={}",
             file, key, before.dump(), now.is_null() ? "its default" : now.dump(), key, before.dump(), file);
   };
@@ -70,7 +70,7 @@ void Session::fail_without_good_checkpoint() const {
        "{} has no good checkpoint: `--fresh` starts over and moves them to another place", run.checkpoints());
 }
 
-/// Opens the next of checkpoints_ with reader_; false where there is none left.
+/// Opens the next of checkpoints_ with reader_; false if there is none left.
 bool Session::open_next_checkpoint() {
   reader_.reset();
   if (checkpoints_.empty()) return false;
@@ -150,7 +150,7 @@ void Session::restore(bool weights_only) {
   checkpoints_.clear();
 }
 
-/// A checkpoint of a run without a loss scale leaves the initial one.
+/// If a checkpoint has no loss scale, the initial one is kept.
 void Session::restore_loss_scale(const checkpoint::StateJson& state) {
   if (!state.contains("loss_scale")) return;
   const nlohmann::json& stored = state.at("loss_scale");

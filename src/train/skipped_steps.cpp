@@ -11,7 +11,7 @@ void SkippedSteps::add(std::int64_t step, const StepResult& result, double learn
   if (result.is_applied) {
     n_in_a_row_ = 0;
     spikes_.add(tasks::loss_measure().of(result.sums));
-  } else if (!result.only_overflowed()) {  // a step that only looked for a loss scale that fits is no failure
+  } else if (!result.only_overflowed()) {  // a step that only adjusted the loss scale is not a failure
     add_skipped(step, result, learning_rate);
   }
   if (after == before || !logs_) return;
@@ -25,9 +25,9 @@ void SkippedSteps::add_skipped(std::int64_t step, const StepResult& result, doub
                   tasks::loss_measure().of(result.sums), result.gradient_norm, learning_rate);
   ++n_in_a_row_;
   require(n_in_a_row_ <= config_.max_skipped_in_a_row, ErrorCode::steps_skipped,
-          "{}; that makes {} in a row, and train.max_skipped_in_a_row is {}", what, n_in_a_row_,
+          "{}; these are {} skipped steps in a row, and train.max_skipped_in_a_row is {}", what, n_in_a_row_,
           config_.max_skipped_in_a_row);
-  if (logs_) log::warning("{}; {} in a row", what, n_in_a_row_);
+  if (logs_) log::warning("{}; {} skipped in a row", what, n_in_a_row_);
 }
 
 }  // namespace lockstep::train

@@ -1,5 +1,5 @@
-// The steps that the device skipped: which losses count as spikes, how many steps may be skipped in a row, and what the
-// log says of skipped steps and of the loss scale.
+// The steps that the device skipped: which losses count as spikes, how many steps may be skipped in a row, and the
+// messages about skipped steps and the loss scale.
 #pragma once
 
 #include <cstdint>

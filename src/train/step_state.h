@@ -11,17 +11,17 @@
 
 namespace lockstep::train {
 
-/// What ranks let each other know in every step. A rank writes its own flags (0 or 1) before the step; all ranks read
+/// The flags that ranks exchange in every step. A rank writes its own flags (0 or 1) before the step; all ranks read
 /// the same sums, the number of ranks that set each flag, with the step's result.
 struct StepFlags {
   double stop_requests = 0;  // a signal asked this rank to stop
-  double save_due = 0;       // a checkpoint is due by the clock, which rank 0 alone looks at
+  double save_due = 0;       // a checkpoint is due by the clock, which only rank 0 checks
   double saver_done = 0;     // the background writer has finished its phase
 };
 
 /// As numbers, in the order in which checkpoints have them.
 inline std::array<double, 3> numbers_of(const LossSums& sums) { return {sums.loss, sums.correct, sums.count}; }
-/// Zero where `numbers` are not those of numbers_of().
+/// Zero if `numbers` are not those of numbers_of().
 inline LossSums loss_sums(std::span<const double> numbers) {
   if (numbers.size() != 3) return {};
   return {.loss = numbers[0], .correct = numbers[1], .count = numbers[2]};

@@ -6,7 +6,7 @@
 
 namespace lockstep::train {
 
-/// Collective. Trains from session.progress to session.last_step and writes to RUN/, for which `lock` is held. Gives
+/// Collective. Trains from session.progress to session.last_step and writes to RUN/, for which `lock` is held. Returns
 /// the exit status.
 int train(Session& session, const RunLock& lock);
 

@@ -1,6 +1,6 @@
-// Batches on their way to the device. They travel on a stream of their own, into two buffers in turn, so that one batch
-// travels while the step before it computes. From there the step copies them to where its graph reads them, which is
-// the same place each time, as a captured step needs it.
+// Uploads batches to the device on a stream of its own, into two buffers in turn, so that a batch is copied while the
+// step before it computes. From there the step copies them to where its graph reads them, which is the same place each
+// time, as a captured graph requires.
 #pragma once
 
 #include <array>
@@ -17,13 +17,13 @@ namespace lockstep::train {
 
 class Uploader {
  public:
-  /// For batches of at most `capacity` samples. Takes its memory at once.
+  /// For batches of at most `capacity` samples. Allocates its memory immediately.
   Uploader(Backend& backend, std::int64_t capacity, std::span<const data::Field> fields);
   /// Device memory of both buffers.
   static std::size_t size_bytes(std::int64_t capacity, std::span<const data::Field> fields);
 
   /// Begins to copy the first `n` samples of `batch`, and copies them on to `targets`, one for each field, in `stream`.
-  /// The batch's memory must stay as it is until the next call returns.
+  /// The batch's memory must not change until the next call returns.
   void upload(const data::Batch& batch, std::int64_t n, std::span<void* const> targets, Stream& stream);
 
  private:

@@ -86,7 +86,7 @@ UsageLog::~UsageLog() {
   thread_.join();
 }
 
-/// The GPUs that the driver reports: a launcher may show each rank only its own GPU, and then the driver does too.
+/// The GPUs that the driver reports. A launcher may show each rank only its own GPU; the driver then reports only that.
 void UsageLog::find_gpus(std::vector<std::string> pci_buses) {
   std::ranges::sort(pci_buses);
   pci_buses.erase(std::unique(pci_buses.begin(), pci_buses.end()), pci_buses.end());
@@ -108,7 +108,7 @@ void UsageLog::warn(const std::string& what) const {
   const std::string line = "log.usage_seconds: " + what;
   if (is_leader_)
     log::warning("{}", line);
-  else  // the log is rank 0's, and this concerns another node
+  else  // the log belongs to rank 0, and this concerns another node
     fmt::print(stderr, "lockstep: warning: {}\n", line);
 }
 

@@ -1,5 +1,5 @@
-// What the GPUs and processes of each node use during the run: CSV files in RUN/usage, with a line every so many
-// seconds.
+// Logs the resources that the GPUs and processes of each node use during the run: CSV files in RUN/usage, with one line
+// per interval.
 //
 //   gpu_memory_log_HOST.csv   time_unix,gpu,memory_used_mib,memory_total_mib,utilisation_percent
 //   process_log_HOST.csv      time_unix,rank,pid,cpu_percent,rss_mib
@@ -25,7 +25,7 @@ namespace lockstep::train {
 struct UsageLogOptions {
   std::string directory;  // "RUN/usage"
   double interval_seconds = 5;
-  std::string pci_bus;  // of this rank's GPU; empty: the rank computes on the processor
+  std::string pci_bus;  // of this rank's GPU; empty: the rank computes on the CPU
   /// Of a GPU of this node, from any thread.
   std::function<DeviceUsage(const std::string& pci_bus)> usage_of;
 };

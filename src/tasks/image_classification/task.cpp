@@ -12,7 +12,7 @@ namespace lockstep::tasks {
 namespace {
 
 constexpr int kSyntheticSize = 32;  // pixels
-constexpr int kChannels = 3;        // that the models take
+constexpr int kChannels = 3;        // the channels that the models accept
 
 enum class Split { train, validation };
 
@@ -37,17 +37,18 @@ std::shared_ptr<const data::ImageSet> open_set(const Config& config, Split split
 
 void check_fits_model(const data::ImageSetInfo& set, const Config::Model& model) {
   require(set.classes <= model.classes, ErrorCode::model_mismatch,
-          "{} has {} classes, the model {}: set model.classes={}", set.path, set.classes, model.classes, set.classes);
-  require(set.channels == kChannels, ErrorCode::model_mismatch, "{} has images of {} channels; the models take {}",
+          "{} has {} classes, but the model has {}: set model.classes={}", set.path, set.classes, model.classes,
+          set.classes);
+  require(set.channels == kChannels, ErrorCode::model_mismatch, "{} has images of {} channels, but the models need {}",
           set.path, set.channels, kChannels);
 }
 
-/// Sizes must be the same. So must be the names of classes: a folder that one split lacks moves the numbers of the
-/// classes after it.
+/// Sizes must be equal, and so must the names of classes: if a split lacks a class folder, the numbers of all later
+/// classes differ.
 void check_fit_together(const data::ImageSetInfo& train, const data::ImageSetInfo& validation) {
   require(train.height == validation.height && train.width == validation.width, ErrorCode::model_mismatch,
-          "{} has images of {}x{} pixels, {} of {}x{}", train.path, train.width, train.height, validation.path,
-          validation.width, validation.height);
+          "{} has images of {}x{} pixels, but {} has images of {}x{}", train.path, train.width, train.height,
+          validation.path, validation.width, validation.height);
   const auto is_named = [](const data::ImageSetInfo& set) {
     return set.path != "synthetic" && !set.class_names.empty();
   };
@@ -55,18 +56,17 @@ void check_fit_together(const data::ImageSetInfo& train, const data::ImageSetInf
   const auto [in_train, in_validation] = std::ranges::mismatch(train.class_names, validation.class_names);
   const auto name = [](const auto& names, auto at) { return at == names.end() ? "missing" : fmt::format("'{}'", *at); };
   require(!both_named || train.class_names == validation.class_names, ErrorCode::model_mismatch,
-          "{} and {} number different classes: class {} is {} in the one and {} in the other", train.path,
+          "{} and {} number different classes: class {} is {} in the first and {} in the second", train.path,
           validation.path, in_train - train.class_names.begin(), name(train.class_names, in_train),
           name(validation.class_names, in_validation));
 }
 
-/// As configured, otherwise as the train set says.
+/// As configured, otherwise as stored in the train set.
 std::vector<float> channel_values(const std::vector<double>& configured, const std::vector<float>& of_set,
                                   const char* key, const data::ImageSetInfo& set) {
   if (configured.empty()) return of_set;
   require(configured.size() == static_cast<std::size_t>(set.channels), ErrorCode::config_range,
-          "{}: {} values were given, the images of {} have {} channels", key, configured.size(), set.path,
-          set.channels);
+          "{}: found {} values, but the images of {} have {} channels", key, configured.size(), set.path, set.channels);
   return {configured.begin(), configured.end()};
 }
 

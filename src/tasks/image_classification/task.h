@@ -9,7 +9,7 @@
 namespace lockstep::tasks {
 
 std::unique_ptr<Task> make_image_classification(const Config& config);
-/// On sets that are open; `validation` may be null. Throws where they do not fit the model or each other.
+/// On sets that are already open; `validation` may be null. Throws if they do not fit the model or each other.
 std::unique_ptr<Task> make_image_classification(const Config& config, std::shared_ptr<const data::ImageSet> train,
                                                 std::shared_ptr<const data::ImageSet> validation);
 
