@@ -36,13 +36,13 @@ TEST(Error, StatusesAndTextsAreUsable) {
   }
 }
 
-TEST(Error, RequireThrowsTheFormattedSentence) {
+TEST(Error, RequireThrowsTheFormattedMessage) {
   EXPECT_NO_THROW(require(true, ErrorCode::usage, "not {}", "thrown"));
   try {
-    require(1 + 1 == 3, ErrorCode::usage, "wanted {}, found {}", 3, 2);
+    require(1 + 1 == 3, ErrorCode::usage, "expected {}, found {}", 3, 2);
     FAIL() << "require(false) must throw";
   } catch (const Error& e) {
-    EXPECT_STREQ(e.what(), "wanted 3, found 2");
+    EXPECT_STREQ(e.what(), "expected 3, found 2");
     EXPECT_EQ(e.code(), ErrorCode::usage);
   }
 }

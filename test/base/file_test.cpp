@@ -100,7 +100,7 @@ TEST_F(FileTest, ReadsAndWritesAtOffsets) {
   EXPECT_EQ(size_bytes(file, path), 3u);
 }
 
-TEST_F(FileTest, AFolderIsNoRegularFile) {
+TEST_F(FileTest, RejectsAFolder) {
   try {
     open_regular_file(directory_, ErrorCode::data_missing);
     FAIL() << "must throw";

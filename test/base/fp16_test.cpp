@@ -1,4 +1,4 @@
-// fp16 in host memory: every number there and back, and roundings as test/support/tensor.h makes them in double.
+// fp16 in host memory: every number converted there and back, and rounding as in test/support/tensor.h, in double.
 #include "lockstep/fp16.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-TEST(Fp16, EveryNumberThereAndBack) {
+TEST(Fp16, ConvertsEveryNumberBackToItself) {
   std::vector<std::uint16_t> bits;
   for (unsigned i = 0; i < 0x10000; ++i) bits.push_back(static_cast<std::uint16_t>(i));
   const std::vector<float> values = test::from_fp16_bits(bits);
@@ -29,7 +29,7 @@ TEST(Fp16, EveryNumberThereAndBack) {
 }
 
 TEST(Fp16, RoundsToNearestEven) {
-  std::vector<float> values;  // beside every number and every middle between two
+  std::vector<float> values;  // next to every number and to every midpoint between two
   for (unsigned i = 0; i < 0x7c00; ++i) {
     const float low = to_float(Fp16{static_cast<std::uint16_t>(i)});
     const float high = i == 0x7bff ? 65536 : to_float(Fp16{static_cast<std::uint16_t>(i + 1)});

@@ -1,4 +1,4 @@
-// What stands on standard error and in RUN/log.txt, for rank 0, another rank, and log.ranks: all.
+// The content of standard error and RUN/log.txt for rank 0, for another rank, and with log.ranks: all.
 #include "lockstep/log.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ std::string standard_error_of(const std::function<void()>& action) {
   return ::testing::internal::GetCapturedStderr();
 }
 
-TEST(Log, RankZeroSpeaksPlainly) {
+TEST(Log, RankZeroPrintsPlainLines) {
   log::configure(0, 1, "node1", false);
   const std::string text = standard_error_of([] { log::info("{} steps", 12); });
   EXPECT_TRUE(matches(text, kTime + "12 steps\n")) << text;
@@ -41,7 +41,7 @@ TEST(Log, BracesInAFinishedLineAreKept) {
   EXPECT_TRUE(matches(text, kTime + R"(name: step-\{step\} \{\}\n)")) << text;
 }
 
-TEST(Log, OtherRanksOnlyTellErrors) {
+TEST(Log, OtherRanksPrintOnlyErrors) {
   log::configure(1, 4, "node2", false);
   const std::string text = standard_error_of([] {
     log::info("hidden");
@@ -67,7 +67,7 @@ TEST(Log, AllRanksNameThemselves) {
   EXPECT_TRUE(matches(text, kTime + R"(\[RANK: 1 node2\] step 3\n)")) << text;
 }
 
-TEST(Log, FileIsAppendedTo) {
+TEST(Log, AppendsToTheFile) {
   const std::string path = std::filesystem::temp_directory_path() / fmt::format("lockstep_log_{}.txt", ::getpid());
   replace_file(path, "before\n");
   log::configure(0, 1, "node1", false);
@@ -75,13 +75,13 @@ TEST(Log, FileIsAppendedTo) {
   const std::string text = standard_error_of([] { log::info("after"); });
   EXPECT_EQ(read_file(path), "before\n" + text);
   EXPECT_TRUE(matches(text, kTime + "after\n")) << text;
-  EXPECT_EQ(standard_error_of([] { log::write_to_file(log::Level::error, "told elsewhere"); }), "");
-  EXPECT_TRUE(matches(read_file(path), "before\n" + kTime + "after\n" + kTime + "error: told elsewhere\n"));
+  EXPECT_EQ(standard_error_of([] { log::write_to_file(log::Level::error, "only in the file"); }), "");
+  EXPECT_TRUE(matches(read_file(path), "before\n" + kTime + "after\n" + kTime + "error: only in the file\n"));
   std::filesystem::remove(path);
   EXPECT_THROW(log::open_file("/dev/null/log.txt"), Error);
 }
 
-TEST(Log, NoProgressLineInAFile) {
+TEST(Log, WritesNoProgressLineToAFile) {
   EXPECT_EQ(standard_error_of([] { log::set_progress_line("50 %"); }), "");
 }
 

@@ -1,4 +1,4 @@
-// Philox4x32-10 against the known answers of Random123 (tests/kat_vectors), and what is made of its numbers.
+// Philox4x32-10 against the known answers of Random123 (tests/kat_vectors), and the numbers derived from it.
 #include "lockstep/philox.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ TEST(Philox, KnownAnswers) {
             (Block{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
-TEST(Philox, KeyAndCounterAreWhatTheHeaderSays) {
+TEST(Philox, UsesTheDocumentedKeyAndCounter) {
   const Philox random(12, RandomPurpose::crop, 34, 56);
   EXPECT_EQ(random.block(0x700000009), philox4x32({9, 7, 34, 56}, {12, 3}));
 }
@@ -44,7 +44,7 @@ TEST(Philox, UniformIsInsideTheUnitInterval) {
   EXPECT_NEAR(squares / kNumbers, 1.0 / 3, 4.7e-3);
 }
 
-TEST(Philox, BelowStaysBelow) {
+TEST(Philox, BelowStaysInItsRange) {
   EXPECT_EQ(Philox::below(0, 9), 0u);
   EXPECT_EQ(Philox::below(0xffffffff, 9), 8u);
   EXPECT_EQ(Philox::below(0xffffffff, 1), 0u);
@@ -55,7 +55,7 @@ TEST(Philox, BelowStaysBelow) {
   for (int count : counts) EXPECT_NEAR(count, 1000, 150);
 }
 
-TEST(Philox, NormalHasTheMomentsOfANormal) {
+TEST(Philox, NormalNumbersHaveNormalMoments) {
   const Philox random(1, RandomPurpose::weights, name_hash("conv1.weight"), 0);
   constexpr int kNumbers = 200000;
   std::array<double, 5> moments{};

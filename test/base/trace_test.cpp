@@ -1,5 +1,5 @@
-// Spans: nothing when off; on, each thread's events in order and nested, the newest where a ring is full, and nothing
-// taken from the heap. One process traces from its start on, so the tests are one sequence.
+// Spans: none when off; when on, each thread's events in order and nested, the newest ones if a ring is full, and no
+// allocations. One process traces from its start on, so the tests are one sequence.
 #include "lockstep/trace.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ RowEvents row(const std::string& name) {
   return {};
 }
 
-TEST(Trace, FollowsThreadsAndLosesTheOldest) {
+TEST(Trace, RecordsEachThreadAndDropsTheOldestEvents) {
   { const Span unseen(Kind::step, "step", 1); }
   EXPECT_EQ(add_row("communication"), nullptr);
   record(nullptr, Kind::all_reduce, "bucket", {}, {});
@@ -56,7 +56,7 @@ TEST(Trace, FollowsThreadsAndLosesTheOldest) {
   EXPECT_EQ(main.n_dropped, 23 - kCapacity);
   for (std::size_t i = 0; i < kCapacity; ++i) EXPECT_EQ(main.events[i].number, 12 + static_cast<int>(i));
 
-  // A thread's row is another's after its end; two threads at once have two.
+  // When a thread ends, another thread gets its row; two threads at the same time have two rows.
   const auto read = [](int number) {
     const ThreadRow own("reader");
     const Span span(Kind::read, "read", number);
@@ -81,7 +81,7 @@ TEST(Trace, FollowsThreadsAndLosesTheOldest) {
   record(communication, Kind::all_reduce, "bucket 1 of 2", begin, begin + std::chrono::milliseconds(2));
   const RowEvents sums = row("communication");
   ASSERT_EQ(sums.events.size(), 2u);
-  EXPECT_EQ(sums.events[0].kind, Kind::all_reduce) << "what contains others comes first";
+  EXPECT_EQ(sums.events[0].kind, Kind::all_reduce) << "outer events come first";
 }
 
 }  // namespace

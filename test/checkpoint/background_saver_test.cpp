@@ -1,5 +1,5 @@
-// A save beside the training: what start() copied is what the file holds, whatever happens to the tensors afterwards,
-// and ranks go from phase to phase together.
+// A save during the training: the file contains what start() copied, whatever happens to the tensors afterwards, and
+// ranks go from phase to phase together.
 #include "checkpoint/background_saver.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 namespace lockstep::checkpoint::test {
 namespace {
 
-TEST(BackgroundSaver, WritesTheCopyAndTheSameFileAsSave) {
+TEST(BackgroundSaver, WritesTheCopiedValuesAndTheSameFileAsSave) {
   ScratchDirectory scratch;
   save_alone(scratch.file("expected.h5"), small_model(true), small_state());
   const auto errors = on_ranks(3, [&](World& world) {
@@ -27,7 +27,7 @@ TEST(BackgroundSaver, WritesTheCopyAndTheSameFileAsSave) {
     saver.start(scratch.file("a.h5"), small_state(), {});
     is_spoilt = true;
     EXPECT_TRUE(saver.is_running());
-    // As a training does: it continues until the flags say that all ranks are done.
+    // Like a training: it continues until the flags report that all ranks are done.
     int n_advances = 0;
     while (saver.is_running()) {
       if (world.any(!saver.phase_is_done())) continue;
@@ -41,7 +41,7 @@ TEST(BackgroundSaver, WritesTheCopyAndTheSameFileAsSave) {
   EXPECT_TRUE(bytes_of_file(scratch.file("a.h5")) == bytes_of_file(scratch.file("expected.h5")));
 }
 
-TEST(BackgroundSaver, UnpacksWhatIsStoredOtherwise) {
+TEST(BackgroundSaver, UnpacksStoredLayouts) {
   ScratchDirectory scratch;
   ThreadWorld world(std::make_shared<Meeting>(1), 0);
   TensorSource tensor{"/parameters/w", {3, 5}, [](std::span<float> stored) {
@@ -61,7 +61,7 @@ TEST(BackgroundSaver, UnpacksWhatIsStoredOtherwise) {
   EXPECT_TRUE(bytes_of_file(scratch.file("a.h5")) == bytes_of_file(scratch.file("b.h5")));
 }
 
-TEST(BackgroundSaver, AFailureIsTheOutcomeOnAllRanksAndTheNextSaveSucceeds) {
+TEST(BackgroundSaver, ReportsAFailureOnAllRanksAndSavesAgain) {
   ScratchDirectory scratch;
   const auto errors = on_ranks(2, [&](World& world) {
     BackgroundSaver saver(small_model(), world);

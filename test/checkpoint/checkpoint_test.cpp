@@ -1,5 +1,5 @@
-// Saving and loading: the same values come back, the same content is the same bytes on any number of ranks, and a save
-// that fails on one rank fails on all with that rank's sentence and leaves nothing behind.
+// Saving and loading: the same values are read back, the same content has the same bytes on any number of ranks, and a
+// save that fails on one rank fails on all with that rank's message and leaves nothing behind.
 #include "checkpoint/checkpoint.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ TEST(Save, RoundTripKeepsValuesShapesAndState) {
   EXPECT_EQ(verify(scratch.file("a.h5")).step, 1200);
 }
 
-TEST(Save, SameContentIsSameBytesOnAnyNumberOfRanks) {
+TEST(Save, WritesTheSameBytesOnAnyNumberOfRanks) {
   ScratchDirectory scratch;
   auto tensors = small_model(true);
   save_alone(scratch.file("1.h5"), tensors, small_state());
@@ -57,7 +57,7 @@ TEST(Save, SameContentIsSameBytesOnAnyNumberOfRanks) {
   EXPECT_EQ(scratch.n_entries(), 2u);
 }
 
-TEST(Save, EachRankReadsOnlyItsPart) {
+TEST(Save, ReadsOnlyTheShardOfEachRank) {
   ScratchDirectory scratch;
   constexpr int kSize = 4;
   constexpr int kTensors = 40;
@@ -93,7 +93,7 @@ TEST(Save, ManyTensorsAndALargeState) {
     ASSERT_EQ(tensor.values[14], value_of(tensor.path, 14)) << tensor.path;
 }
 
-TEST(Save, AFailingRankFailsAllAndNothingStays) {
+TEST(Save, FailsOnAllRanksAndLeavesNothingIfOneRankFails) {
   ScratchDirectory scratch;
   save_alone(scratch.file("a.h5"), small_model(), small_state());
   const std::string before = bytes_of_file(scratch.file("a.h5"));
@@ -110,7 +110,7 @@ TEST(Save, AFailingRankFailsAllAndNothingStays) {
   EXPECT_TRUE(bytes_of_file(scratch.file("a.h5")) == before);
 }
 
-TEST(Save, ADirectoryThatIsMissingOrNoDirectoryIsNamed) {
+TEST(Save, NamesAMissingOrInvalidDirectory) {
   ScratchDirectory scratch;
   write_file(scratch.file("plain"), "x");
   for (const char* directory : {"missing", "plain"}) {
@@ -124,8 +124,8 @@ TEST(Save, ADirectoryThatIsMissingOrNoDirectoryIsNamed) {
   EXPECT_EQ(scratch.n_entries(), 1u);
 }
 
-TEST(Save, AFullDiskIsToldAndTheFileBeforeStays) {
-  // A limit on the size of files stands for the disk: the calls that fail, and the road after them, are the same.
+TEST(Save, ReportsAFullDiskAndKeepsTheOldFile) {
+  // A limit on the size of files replaces the full disk: the same calls fail, and the same code handles the error.
   ScratchDirectory scratch;
   const std::string path = scratch.file("a.h5");
   save_alone(path, small_model(), small_state());
@@ -135,7 +135,7 @@ TEST(Save, AFullDiskIsToldAndTheFileBeforeStays) {
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
   const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
   std::size_t n_failed = 0;
-  // Below the tensors' sum, and between it and the whole file.
+  // Less than the size of the tensors, and between that and the size of the whole file.
   for (const rlim_t limit : {rlim_t{1}, rlim_t{8000}, static_cast<rlim_t>(before.size() - 1)}) {
     rlimit small = old;
     small.rlim_cur = limit;
@@ -150,12 +150,12 @@ TEST(Save, AFullDiskIsToldAndTheFileBeforeStays) {
   EXPECT_EQ(n_failed, 3u);
   std::signal(SIGXFSZ, old_handler);
 
-  save_alone(path, small_model(), small_state(1201));  // the program continues, and tries again
+  save_alone(path, small_model(), small_state(1201));  // the program continues, and can save again
   EXPECT_EQ(verify(path).step, 1201);
 }
 
-TEST(Save, AFullFileSystemIsTold) {
-  // A file system of 160 KiB, seen by this process alone.
+TEST(Save, ReportsAFullFileSystem) {
+  // A file system of 160 KiB that only this process sees.
   if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
     GTEST_SKIP() << "mounting a small file system is not allowed here";
   ScratchDirectory scratch;
@@ -171,7 +171,7 @@ TEST(Save, AFullFileSystemIsTold) {
   EXPECT_TRUE(good);
 }
 
-TEST(Save, WrongListsAreRefused) {
+TEST(Save, RejectsInvalidListsOfTensors) {
   ScratchDirectory scratch;
   const std::string path = scratch.file("a.h5");
   EXPECT_NE(error_of([&] { save_alone(path, {source("/a", {2}), source("/a", {2})}, small_state()); }), "");
@@ -180,7 +180,7 @@ TEST(Save, WrongListsAreRefused) {
   EXPECT_EQ(scratch.n_entries(), 0u);
 }
 
-TEST(Load, GivesWhatIsWantedAndNamesWhatDoesNotFit) {
+TEST(Load, LoadsRequestedTensorsAndNamesMismatches) {
   ScratchDirectory scratch;
   const std::string path = scratch.file("a.h5");
   save_alone(path, small_model(), small_state());
@@ -191,7 +191,7 @@ TEST(Load, GivesWhatIsWantedAndNamesWhatDoesNotFit) {
   ASSERT_EQ(got.size(), 10u);
   EXPECT_EQ(got[9], value_of("/parameters/fc.bias", 9));
 
-  // A list that does not fit leaves the model as it was, whatever came before in the list.
+  // If the list does not fit, the model is unchanged, even by the tensors that come first in the list.
   got.clear();
   EXPECT_EQ(error_of([&] {
               load(path, {{"/parameters/fc.bias", {10}, keep}, {"/parameters/fc.wait", {2}, keep}});
@@ -206,7 +206,7 @@ TEST(Load, GivesWhatIsWantedAndNamesWhatDoesNotFit) {
   EXPECT_NE(error_of([&] { Reader(scratch.path()).state(); }).find("is a folder; expected a file"), std::string::npos);
 }
 
-TEST(Compare, TellsEqualFromDiffering) {
+TEST(Compare, FindsDifferingTensors) {
   ScratchDirectory scratch;
   auto tensors = small_model();
   save_alone(scratch.file("a.h5"), tensors, small_state());
@@ -237,7 +237,7 @@ TEST(Compare, TellsEqualFromDiffering) {
   EXPECT_NEAR(result.differing[1].max_absolute, 0.5, 1e-4);
 }
 
-TEST(Compare, SeesTheSignOfZeroAndNaN) {
+TEST(Compare, DistinguishesTheSignOfZeroAndNaN) {
   ScratchDirectory scratch;
   const auto save_values = [&](const std::string& name, std::vector<float> values) {
     save_alone(scratch.file(name),

@@ -1,5 +1,5 @@
-// Files that are not whole, not ours or not of this format: verify() and load() always refuse them and say what is
-// wrong.
+// Files that are incomplete, of another program or of another format: verify() and load() always reject them and
+// describe what is wrong.
 #include <gtest/gtest.h>
 
 #include "checkpoint/checkpoint.h"
@@ -21,12 +21,12 @@ class Damage : public ::testing::Test {
     ASSERT_LT(metadata_end_, good_.size());
   }
 
-  /// Both refuse; the sentence.
+  /// Both reject the file; returns the message.
   std::string refused(const std::string& bytes) {
     write_file(path_, bytes);
     const Verdict verdict = verify(path_);
     EXPECT_FALSE(verdict.good) << verdict.sentence;
-    // Of several damaged tensors, load() names the first that it reads.
+    // If several tensors are damaged, load() names the first that it reads.
     const std::string of_load = error_of([&] { load(path_, targets_); });
     EXPECT_EQ(of_load, verdict.sentence.substr(0, of_load.size()));
     EXPECT_NE(of_load, "");
@@ -54,7 +54,7 @@ class Damage : public ::testing::Test {
   std::uint64_t metadata_end_ = 0;
 };
 
-TEST_F(Damage, AFlippedBitAnywhereIsSeen) {
+TEST_F(Damage, AFlippedBitAnywhereIsDetected) {
   std::size_t bit = 0;
   for (std::size_t byte = 0; byte < good_.size(); byte += 509) {
     const std::string sentence = refused(flipped(byte, static_cast<int>(bit++ % 8)));
@@ -68,7 +68,7 @@ TEST_F(Damage, AFlippedBitAnywhereIsSeen) {
   }
 }
 
-TEST_F(Damage, EachBitOfTheHeadersFieldsIsSeen) {
+TEST_F(Damage, EachBitOfTheUserBlocksFieldsIsChecked) {
   for (std::size_t byte = 0; byte < 80; ++byte)
     for (int bit = 0; bit < 8; ++bit) refused(flipped(byte, bit));
 }
@@ -89,7 +89,7 @@ TEST_F(Damage, TheDamagedTensorsAreNamed) {
   EXPECT_NE(sentence.find("/statistics/bn1.running_var"), std::string::npos) << sentence;
 }
 
-TEST_F(Damage, CutEmptyAndLongFilesAreNamed) {
+TEST_F(Damage, TruncatedEmptyAndLongFilesAreReported) {
   EXPECT_EQ(refused(""), path_ + " is empty");
   for (const std::size_t size :
        {std::size_t{9}, std::size_t{4095}, std::size_t{4096}, std::size_t{5000}, good_.size() / 2, good_.size() - 1}) {
@@ -100,13 +100,13 @@ TEST_F(Damage, CutEmptyAndLongFilesAreNamed) {
   EXPECT_NE(refused(std::string(good_.size(), '\0')).find("does not begin with \"LOCKSTEP\""), std::string::npos);
 }
 
-TEST_F(Damage, ForeignFilesAreNamed) {
+TEST_F(Damage, ForeignFilesAreReported) {
   EXPECT_NE(refused("PK\3\4 a zip file").find("is not a checkpoint of Lockstep"), std::string::npos);
-  // What h5py or another program would write: HDF5 from the first byte on.
+  // A file of h5py or another program: HDF5 from the first byte on.
   EXPECT_NE(refused(good_.substr(kUserBlockBytes)).find("HDF5 file of another program"), std::string::npos);
 }
 
-TEST_F(Damage, AFutureFormatIsNamedAndNotCalledDamage) {
+TEST_F(Damage, AFutureFormatIsNotReportedAsDamage) {
   std::string bytes = good_;
   bytes[8] = kFormatVersion + 1;
   const std::uint64_t hash = hash_bytes(std::as_bytes(std::span(bytes)).first(kUserBlockBytes - 8));
@@ -115,12 +115,12 @@ TEST_F(Damage, AFutureFormatIsNamedAndNotCalledDamage) {
                                         kFormatVersion + 1, kFormatVersion));
 }
 
-TEST(UserBlock, TheListOfALargeFileIsLeftOut) {
+TEST(UserBlock, OmitsTheHashesOfALargeFile) {
   ScratchDirectory scratch;
   UserBlock header;
   header.version = kFormatVersion;
   header.digest = 42;
-  for (const std::uint64_t n_blocks : {503u, 504u}) {  // the most that fit, and one more
+  for (const std::uint64_t n_blocks : {503u, 504u}) {  // the largest number that fits, and one more
     header.file_bytes = kUserBlockBytes + n_blocks * kHashBlockBytes;
     header.block_hashes.assign(n_blocks, 7);
     const auto bytes = encode(header);
@@ -133,7 +133,7 @@ TEST(UserBlock, TheListOfALargeFileIsLeftOut) {
   }
 }
 
-TEST_F(Damage, ALargeFilesDamagedPieceIsFound) {
+TEST_F(Damage, ADamagedBlockOfALargeFileIsFound) {
   save_alone(path_, small_model(true), small_state());
   targets_.push_back({"/parameters/embedding", {1300, 7001}, [](auto) {}});
   good_ = bytes_of_file(path_);

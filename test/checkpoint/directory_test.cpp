@@ -1,4 +1,4 @@
-// A directory of checkpoints: the newest good one by the step inside, what prune() leaves, and links.
+// A directory of checkpoints: the newest good one by the stored step, what prune() keeps, and links.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -24,19 +24,19 @@ void flip_last_byte(const std::string& path) {
   write_file(path, bytes);
 }
 
-/// What a start would use: the first whose tensors are sound too.
+/// The checkpoint that a start would use: the first whose tensors are valid too.
 std::string newest_good(const std::string& directory) {
   for (const std::string& path : newest_first(directory).paths)
     if (verify(path).good) return path;
   return "";
 }
 
-TEST(NewestFirst, GoesByTheStepInsideAndNamesBadFiles) {
+TEST(NewestFirst, OrdersByTheStoredStepAndNamesBadFiles) {
   ScratchDirectory scratch;
   EXPECT_TRUE(newest_first(scratch.path()).paths.empty());
   EXPECT_EQ(newest_first(scratch.file("missing")).n_bad, 0);
 
-  // Names say the opposite of the steps.
+  // The order of the names is the opposite of that of the steps.
   for (int i = 1; i <= 5; ++i)
     save_alone(scratch.file(fmt::format("step-{}.h5", 9 - i)), small_model(), small_state(i * 100));
   write_file(scratch.file("empty.h5"), "");
@@ -51,7 +51,7 @@ TEST(NewestFirst, GoesByTheStepInsideAndNamesBadFiles) {
   for (int i = 5; i >= 1; --i) expected.push_back(scratch.file(fmt::format("step-{}.h5", 9 - i)));
   EXPECT_EQ(candidates.paths, expected);
 
-  flip_last_byte(scratch.file("step-4.h5"));  // of a tensor: seen when it is read
+  flip_last_byte(scratch.file("step-4.h5"));  // of a tensor: detected when it is read
   EXPECT_EQ(newest_first(scratch.path()).n_bad, 3);
   EXPECT_EQ(newest_good(scratch.path()), scratch.file("step-5.h5"));
   write_file(scratch.file("step-5.h5"), bytes_of_file(scratch.file("step-5.h5")).substr(0, 50000));
@@ -61,7 +61,7 @@ TEST(NewestFirst, GoesByTheStepInsideAndNamesBadFiles) {
   EXPECT_EQ(newest_good(scratch.path()), "");
 }
 
-TEST(NewestFirst, FilesLeftByAnInterruptedSaveDoNotCountAndGo) {
+TEST(NewestFirst, IgnoresAndRemovesFilesOfAnInterruptedSave) {
   ScratchDirectory scratch;
   save_alone(scratch.file("a.h5"), small_model(), small_state(1));
   save_alone(scratch.file("b.h5"), small_model(), small_state(2));
@@ -73,7 +73,7 @@ TEST(NewestFirst, FilesLeftByAnInterruptedSaveDoNotCountAndGo) {
   EXPECT_TRUE(remove_partials(scratch.file("missing")).empty());
 }
 
-TEST(Prune, KeepsTheNewestAndWhatLinksName) {
+TEST(Prune, KeepsTheNewestAndLinkedCheckpoints) {
   ScratchDirectory scratch;
   for (int i = 1; i <= 6; ++i) save_alone(scratch.file(fmt::format("step-{}.h5", i)), small_model(), small_state(i));
   set_link(scratch.path(), "best", scratch.file("step-2.h5"));
@@ -92,7 +92,7 @@ TEST(Prune, KeepsTheNewestAndWhatLinksName) {
   EXPECT_EQ(scratch.n_entries(), 5u);
 }
 
-TEST(Prune, KeepsMultiplesForEver) {
+TEST(Prune, KeepsMultiplesOfKeepEvery) {
   ScratchDirectory scratch;
   for (int i = 1; i <= 7; ++i) save_alone(scratch.file(fmt::format("step-{}.h5", i)), small_model(), small_state(i));
   prune(scratch.path(), {.keep = 2, .keep_every = 3});
@@ -101,7 +101,7 @@ TEST(Prune, KeepsMultiplesForEver) {
   EXPECT_EQ(names_in(scratch.path()), (std::vector<std::string>{"step-3.h5", "step-6.h5", "step-7.h5"}));
 }
 
-TEST(SetLink, IsRelativeAndReplacesTheOneBefore) {
+TEST(SetLink, IsRelativeAndReplacesAnExistingLink) {
   ScratchDirectory scratch;
   write_file(scratch.file("a.h5"), "a");
   write_file(scratch.file("b.h5"), "b");

@@ -74,7 +74,7 @@ def main():
             assert n == len(file["parameters"]) + len(file["statistics"])
             weight = file["parameters/fc.weight"]
             offset, values, checksum = weight.id.get_offset(), weight[...], int(weight.attrs["xxh3"])
-        # The offset that HDF5 tells is that of the bytes, the user block counted.
+        # The offset that HDF5 reports is the position of the data in the file, including the user block.
         with open(target, "rb") as file:
             file.seek(offset)
             assert file.read(values.nbytes) == values.tobytes()

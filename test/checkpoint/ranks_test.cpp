@@ -1,6 +1,6 @@
 // ranks: 2 3
-// Processes that share nothing but the file system save together: the file is that of one rank, and a rank that fails
-// fails all of them.
+// Processes that share only the file system save together: the file equals that of one rank, and a rank that fails
+// makes all of them fail.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -15,7 +15,7 @@ namespace {
 
 using comm::test_world;
 
-/// A directory that all ranks know; rank 0 makes and removes it.
+/// A directory that all ranks know; rank 0 creates and removes it.
 class SharedDirectory : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -29,7 +29,7 @@ class SharedDirectory : public ::testing::Test {
   std::string path_;
 };
 
-TEST_F(SharedDirectory, TheFileIsThatOfOneRank) {
+TEST_F(SharedDirectory, TheFileEqualsThatOfOneRank) {
   const auto tensors = small_model(true);
   save(file("all.h5"), tensors, small_state(), *test_world);
   if (test_world->rank() == 0) save_alone(file("one.h5"), tensors, small_state());

@@ -44,7 +44,7 @@ TEST(Safetensors, RoundTrip) {
             std::string::npos);
 }
 
-TEST(Safetensors, OtherTypesAreRead) {
+TEST(Safetensors, ReadsOtherTypes) {
   ScratchDirectory scratch;
   const std::string path = scratch.file("a.safetensors");
   std::string bytes = file_of(
@@ -66,7 +66,7 @@ TEST(Safetensors, OtherTypesAreRead) {
   EXPECT_EQ(got[3].values, std::vector<float>{-7.0f});
 }
 
-TEST(Safetensors, BadFilesAreRefused) {
+TEST(Safetensors, RejectsBadFiles) {
   ScratchDirectory scratch;
   const std::string path = scratch.file("a.safetensors");
   const auto refused = [&](const std::string& bytes) {
@@ -94,10 +94,10 @@ TEST(Safetensors, BadFilesAreRefused) {
   one(R"({"dtype":"F32","shape":[-2],"data_offsets":[0,8]})", 8);
   one(R"({"dtype":"F32","shape":[2.0],"data_offsets":[0,8]})", 8);
   one(R"({"dtype":"F32","shape":[3],"data_offsets":[0,8]})", 8);                    // place and shape disagree
-  one(R"({"dtype":"F32","shape":[4],"data_offsets":[0,16]})", 8);                   // behind the end
+  one(R"({"dtype":"F32","shape":[4],"data_offsets":[0,16]})", 8);                   // after the end
   one(R"({"dtype":"F32","shape":[2],"data_offsets":[8,0]})", 8);                    // backwards
   one(R"({"dtype":"F32","shape":[1],"data_offsets":[4,8]})", 8);                    // a gap before
-  one(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})", 8);                    // bytes of nobody
+  one(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})", 8);                    // bytes that belong to no tensor
   one(R"({"dtype":"F32","shape":[4611686018427387905],"data_offsets":[0,4]})", 4);  // the product wraps round
   one(R"({"dtype":"F32","shape":[0,9223372036854775807,9],"data_offsets":[0,0]})", 0);
   refused(file_of(
@@ -108,7 +108,7 @@ TEST(Safetensors, BadFilesAreRefused) {
             std::string::npos);
 }
 
-TEST(Safetensors, AFailingWriteLeavesNothing) {
+TEST(Safetensors, LeavesNothingAfterAFailedWrite) {
   ScratchDirectory scratch;
   NamedTensor wrong = tensor("w", {2});
   wrong.values.pop_back();
@@ -117,7 +117,7 @@ TEST(Safetensors, AFailingWriteLeavesNothing) {
   EXPECT_EQ(scratch.n_entries(), 0u);
 }
 
-/// Names and shapes of what infer_model looks at.
+/// Names and shapes of the tensors that infer_model checks.
 std::vector<NamedTensor> resnet(std::int64_t window, std::vector<int> blocks, bool bottleneck,
                                 std::int64_t width = 64) {
   std::vector<NamedTensor> out = {tensor("conv1.weight", {64, 3, window, window}), tensor("fc.weight", {10, 4})};

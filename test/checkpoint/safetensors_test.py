@@ -27,7 +27,7 @@ def run(*arguments, status=0):
 
 
 def small_resnet18():
-    """What `import` looks at, with few other values."""
+    """The tensors that `import` checks, with few other values."""
     tensors = {"conv1.weight": (64, 3, 7, 7), "fc.weight": (10, 512), "fc.bias": (10,)}
     for stage in (1, 2, 3, 4):
         for block in (0, 1):
@@ -59,7 +59,7 @@ def there_and_back(tensors, folder):
     assert "are equal" in run("diff", first, second)
 
 
-def commands_tell(folder):
+def commands_report(folder):
     first, other = f"{folder}/first.h5", f"{folder}/other.h5"
     assert "is valid" in run("verify", first)
     assert "fc.weight" in run("info", first)
@@ -109,7 +109,7 @@ def torchvision_reads(folder):
 def main():
     with tempfile.TemporaryDirectory() as folder:
         there_and_back(small_resnet18(), folder)
-        commands_tell(folder)
+        commands_report(folder)
         torchvision_reads(folder)
     print("there and back: the same bytes")
 

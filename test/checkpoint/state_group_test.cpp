@@ -6,7 +6,7 @@
 namespace lockstep::checkpoint {
 namespace {
 
-TEST(StateGroup, PathsAndGroupsAreInverse) {
+TEST(StateGroup, ConvertsPathsToGroupsAndBack) {
   EXPECT_EQ(tensor_path(StateGroup::parameters, "fc.bias"), "/parameters/fc.bias");
   EXPECT_EQ(tensor_path(StateGroup::optimizer, "momentum/fc.bias"), "/optimizer/momentum/fc.bias");
   EXPECT_EQ(tensor_path(StateGroup::statistics, "bn1.running_mean"), "/statistics/bn1.running_mean");

@@ -1,4 +1,4 @@
-// What the checkpoint tests share: a scratch directory, a world whose ranks are threads, and a small model's tensors.
+// Helpers of the checkpoint tests: a scratch directory, a world whose ranks are threads, and a small model's tensors.
 #pragma once
 
 #include <barrier>
@@ -40,7 +40,7 @@ class ScratchDirectory {
   std::string path_;
 };
 
-/// What the ranks of a ThreadWorld have in common.
+/// The state that the ranks of a ThreadWorld share.
 struct Meeting {
   explicit Meeting(int size) : slots(static_cast<std::size_t>(size)), gate(size) {}
   std::vector<std::string> slots;
@@ -83,7 +83,7 @@ class ThreadWorld final : public World {
   std::string host_ = "node0";
 };
 
-/// Runs `work(world)` on `size` ranks and returns each rank's Error text, empty where it ended well.
+/// Runs `work(world)` on `size` ranks and returns each rank's Error text, which is empty if it succeeded.
 template <typename Work>
 std::vector<std::string> on_ranks(int size, Work work) {
   auto meeting = std::make_shared<Meeting>(size);
@@ -102,7 +102,7 @@ std::vector<std::string> on_ranks(int size, Work work) {
   return errors;
 }
 
-/// Value i of a tensor is told by its name, so that a value in the wrong place is seen.
+/// The name determines value i of a tensor, so that a value in the wrong place is detected.
 inline float value_of(const std::string& path, std::int64_t i) {
   const auto seed = static_cast<std::int64_t>(std::hash<std::string>{}(path) % 1000);
   return static_cast<float>(seed) + static_cast<float>(i % 9973) * 0.001f;
@@ -114,7 +114,7 @@ inline TensorSource source(const std::string& path, const Shape& shape) {
           }};
 }
 
-/// Not in the order of their names. One spans several 16 MiB pieces where `large`.
+/// Not in the order of their names. With `large`, one of them spans several 16 MiB blocks.
 inline std::vector<TensorSource> small_model(bool large = false) {
   std::vector<TensorSource> tensors = {source("/parameters/layer1.0.conv1.weight", {64, 3, 3, 3}),
                                        source("/parameters/bn1.weight", {64}),
@@ -151,7 +151,7 @@ inline void write_file(const std::string& path, std::string_view bytes) {
   file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 
-/// The text of the Error that `work` throws; empty when it throws none.
+/// The text of the Error that `work` throws; empty if it throws none.
 template <typename Work>
 std::string error_of(Work work) {
   try {

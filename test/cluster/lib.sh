@@ -86,8 +86,9 @@ run_to_end() { # SBATCH-OPTION... SCRIPT
   show_log "$job"
   return 1
 }
-# Otherwise a requeued job waits for two minutes. It must not start at once either: a node that has just ended the job takes
-# a start in the same second for the old one ("Job 1 already killed, do not launch batch job"), and Slurm fails the job.
+# Otherwise a requeued job waits for two minutes. It must not start immediately either: a node that has just ended the
+# job mistakes a start in the same second for the old one ("Job 1 already killed, do not launch batch job"), and Slurm
+# fails the job.
 start_again_now() { # JOB
   until_true 60 has_state "$1" PENDING && sleep 3 && scontrol update jobid="$1" StartTime=now
 }

@@ -104,7 +104,7 @@ TEST(SumOrder, GivesSameBitsForAnyNumberOfRanks) {
   }
 }
 
-TEST(SumOrder, RejectsGroupsThatAreNoSubtrees) {
+TEST(SumOrder, RejectsGroupsThatAreNotSubtrees) {
   EXPECT_FALSE(group(tree_order(8), std::vector<int>{3, 3, 2}));
   EXPECT_FALSE(group(tree_order(4), std::vector<int>{1, 2, 1}));
   EXPECT_TRUE(group(tree_order(4), std::vector<int>{1, 1, 2}));

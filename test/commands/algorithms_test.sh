@@ -1,43 +1,43 @@
 #!/usr/bin/env bash
 # timeout: 300
-# Ways of convolutions and layouts are timed once, on one rank, and remembered for this run and for others.
+# Algorithms of convolutions and layouts are timed once, on one rank, and stored for this run and for others.
 source test/support/check.sh
 
 small=(data.train=synthetic data.image_size=8 data.synthetic_samples=32 train.global_batch=16 train.max_steps=2
   train.epochs=1 cpu.threads=1 log.every_steps=1 log.tensorboard=false log.progress=false run.directory="$work")
 train() { mpirun --oversubscribe --bind-to none -n "$1" "$lockstep" train "${small[@]}" "${@:2}"; }
 not() { ! "$@"; }
-said() { grep -q 'timing the algorithms' "$work/$1/log.txt"; }
+has_timed() { grep -q 'timing the algorithms' "$work/$1/log.txt"; }
 bits() { cmp "$work/$1/checkpoints/step-00000002.h5" "$work/$2/checkpoints/step-00000002.h5"; }
 export LOCKSTEP_CACHE=$work/cache
 
 check "a first run on 2 ranks" train 2 run.name=first
-check "  times" said first
-check "  remembers for itself" grep -q '"blocks"\|"direct"' "$work/first/algorithms.json"
+check "  times algorithms" has_timed first
+check "  stores its choices in the run" grep -q '"blocks"\|"direct"' "$work/first/algorithms.json"
 if grep -q AVX-512 "$work/first/algorithms.json"; then
-  check "  layouts too" grep -q '"layout 8x8x64, fp32": "n' "$work/first/algorithms.json"
+  check "  including layouts" grep -q '"layout 8x8x64, fp32": "n' "$work/first/algorithms.json"
 fi
-check "  and for others" cmp "$work/first/algorithms.json" "$work/cache/algorithms.json"
+check "  and in the cache for other runs" cmp "$work/first/algorithms.json" "$work/cache/algorithms.json"
 check "another run" train 2 run.name=second
-check "  times nothing" not said second
-check "  gives the same bits" bits first second
+check "  times nothing" not has_timed second
+check "  produces the same bits" bits first second
 check "another batch" train 2 run.name=batch train.global_batch=8
-check "  is timed too" said batch
-check "  beside what was known" python3 -c "
+check "  is timed too" has_timed batch
+check "  and keeps the earlier choices" python3 -c "
 import json
 assert len(json.load(open('$work/cache/algorithms.json'))) == 2"
 echo '[not json' >"$work/cache/algorithms.json"
 check "a damaged cache" train 2 run.name=damaged
-check "  is told" grep -q 'algorithms.json cannot be read' "$work/damaged/log.txt"
-check "  and written anew" python3 -m json.tool "$work/cache/algorithms.json" "$work/readable"
+check "  is reported" grep -q 'algorithms.json cannot be read' "$work/damaged/log.txt"
+check "  and replaced" python3 -m json.tool "$work/cache/algorithms.json" "$work/readable"
 rm -r "$work/first/checkpoints" "$work/cache"
-check "the same run again, without cache" train 2 run.name=first
-check "  takes its own" test "$(grep -c "timing the algorithms" "$work/first/log.txt")" == 1
-LOCKSTEP_CACHE=/proc/none check "a cache that cannot be written ends nothing" train 1 run.name=readonly
-check "  is told" grep -q 'not stored for other runs' "$work/readonly/log.txt"
-LOCKSTEP_CACHE=none check "no cache" train 1 run.name=none
-check "  times nothing" not said none
-check "reproducible" train 1 run.name=reproducible reproducible=true
-check "  times nothing" not said reproducible
-check "  has nothing to remember" test ! -e "$work/reproducible/algorithms.json"
+check "the same run again, without the cache" train 2 run.name=first
+check "  uses its own choices" test "$(grep -c "timing the algorithms" "$work/first/log.txt")" == 1
+LOCKSTEP_CACHE=/proc/none check "a cache that cannot be written does not end a run" train 1 run.name=readonly
+check "  and is reported" grep -q 'not stored for other runs' "$work/readonly/log.txt"
+LOCKSTEP_CACHE=none check "LOCKSTEP_CACHE=none" train 1 run.name=none
+check "  times nothing" not has_timed none
+check "a reproducible run" train 1 run.name=reproducible reproducible=true
+check "  times nothing" not has_timed reproducible
+check "  and stores nothing" test ! -e "$work/reproducible/algorithms.json"
 finish

@@ -3,7 +3,7 @@
 # lockstep completion bash: what the shell offers, according to its variables, and in a real interactive shell.
 source test/support/check.sh
 "$lockstep" completion bash >"$work/script"
-export PATH=$(cd "$(dirname "$lockstep")" && pwd):$PATH  # the script asks `lockstep` for its commands and keys
+export PATH=$(cd "$(dirname "$lockstep")" && pwd):$PATH  # the script gets commands and keys from `lockstep`
 check "the script is bash" bash -n "$work/script"
 check "the script is the file that is installed" cmp src/commands/completion.bash "$work/script"
 check "it is registered for lockstep" bash -c "source '$work/script'; complete -p lockstep | grep -q -- '-F _lockstep lockstep'"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# lockstep gpu-info: a sentence and exit status 1 without a GPU; with one, the GPU and its libraries.
+# lockstep gpu-info: one sentence and exit status 1 without a GPU; with one, the GPU and its libraries.
 . test/support/check.sh
 
 "$lockstep" gpu-info >"$work/text" 2>"$work/errors"
@@ -28,7 +28,7 @@ check "device=auto works without a GPU" bash -c \
   "[[ $status == 0 ]] || '$lockstep' plan data.train=synthetic device=auto | grep -q 'Memory of a rank'"
 if ((status)); then
   cd "$work" || exit 1
-  check "  and training says why" bash -c \
+  check "  and training reports why" bash -c \
     "'$lockstep' train data.train=synthetic data.synthetic_samples=8 train.global_batch=8 train.max_steps=1 2>&1 | grep -q 'device: the processor, since this '"
 fi
 finish

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # timeout: 300
-# JPEG files from a folder to a trained network: import, what is left out, training on random crops, stopped and continued,
-# and other sizes for evaluation.
+# From JPEG files in a folder to a trained network: import, skipped files, training on random crops, stopping and
+# resuming, and other sizes for evaluation.
 source test/support/check.sh
 
 # The images of the fuzzer's corpus, without its first byte: 9x7 in colour, 16x16 grey, 19x17 progressive.
@@ -16,26 +16,26 @@ done
 says() { refused 0 "$@"; }
 import() { "$lockstep" data import imagefolder "$work/in" "$work/set.h5" --force "$@"; }
 check "imports a folder" import
-check "  and says how it is stored" says 'of JPEG bytes .the images have several sizes' import
-check "  and verify is content" "$lockstep" data verify "$work/set.h5"
+check "  and reports how it is stored" says 'of JPEG bytes .the images have several sizes' import
+check "  and verify finds no damage" "$lockstep" data verify "$work/set.h5"
 tail -c +2 test/fuzz/corpus/jpeg/cut >"$work/in/dög/cut.jpg"
 echo text >"$work/in/dög/text.jpg"
-check "bad images end it" refused 1 'text.jpg: Not a JPEG file' import
+check "bad images end the import" refused 1 'text.jpg: Not a JPEG file' import
 check "  unless they are skipped" says 'Skipped: 2' import --skip-bad
 
 small=(jobs/configs/quickstart.yaml model.width=16 data.train="$work/set.h5" data.validation="$work/set.h5" data.image_size=8
   data.augment=[resized_crop,flip] train.global_batch=6 train.epochs=2 evaluation.every_epochs=2 cpu.threads=1
   log.progress=false run.directory="$work")
 train() { mpirun --oversubscribe --bind-to none -n 2 "$lockstep" train "${small[@]}" "$@"; }
-check "trains on it" train run.name=whole
+check "trains on the imported set" train run.name=whole
 check "stops" train run.name=stopped train.max_steps=3
-check "continues" train run.name=stopped
+check "resumes" train run.name=stopped
 check "with the same bits" cmp "$work"/{whole,stopped}/checkpoints/step-00000008.h5
-check "several sizes need one" refused 2 'set data.image_size' train run.name=none data.image_size=0
+check "images of several sizes need data.image_size" refused 2 'set data.image_size' train run.name=none data.image_size=0
 check "crop and resized_crop exclude each other" refused 2 'not both' train run.name=none data.augment=[crop,resized_crop]
 mv "$work/in/a cat" "$work/in/another cat"
-check "a split of other classes" "$lockstep" data import imagefolder "$work/in" "$work/other.h5" --skip-bad
-check "  is none for this training" refused 2 "class 0 is 'a cat' in the one and 'another cat'" \
+check "imports a split with other classes" "$lockstep" data import imagefolder "$work/in" "$work/other.h5" --skip-bad
+check "  which does not fit the train split" refused 2 "class 0 is 'a cat' in the first and 'another cat'" \
   train run.name=none data.validation="$work/other.h5"
 check "synthetic images are cropped too" train run.name=synthetic data.train=synthetic train.max_steps=1
 finish

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# lockstep report memory: peak, mean and mode of our logs and of nvidia-smi's, and what files that are none get.
+# lockstep report memory: peak, mean and mode from our logs and from those of nvidia-smi, and the messages for other
+# files.
 source test/support/check.sh
 report() { "$lockstep" report memory "$@"; }
 
@@ -13,10 +14,10 @@ cat >"$work/expected" <<'TEXT'
 [gpu_memory_log - GPU 0] Peak = 26532 MiB, Avg = 24253.00 MiB, Mode = 25740 MiB
 [gpu_memory_log - GPU 3] Peak = 9 MiB, Avg = 6.60 MiB, Mode = 7 MiB
 TEXT
-check "of each GPU; of two modes the smaller" diff "$work/expected" <(report "$work/gpu_memory_log_node1.csv")
+check "reports each GPU, with the smaller of two modes" diff "$work/expected" <(report "$work/gpu_memory_log_node1.csv")
 
 printf 'time_unix,rank,pid,cpu_percent,rss_mib\n1.000,1,77,99.5,512\n6.000,1,77,100.0,514\n' >"$work/process_log_a_b.example.csv"
-check "of each process" diff <(echo '[process_log - rank 1] Peak = 514 MiB, Avg = 513.00 MiB, Mode = 512 MiB') \
+check "reports each process" diff <(echo '[process_log - rank 1] Peak = 514 MiB, Avg = 513.00 MiB, Mode = 512 MiB') \
   <(report "$work/process_log_a_b.example.csv")
 
 # nvidia-smi's, with units; a second run went into the same file, and its lines end as in DOS.
@@ -32,11 +33,11 @@ cat >"$work/expected" <<'TEXT'
 [mine - GPU 0] Peak = 26532 MiB, Avg = 26531.00 MiB, Mode = 26530 MiB
 [mine - GPU 1] Peak = 100 MiB, Avg = 100.00 MiB, Mode = 100 MiB
 TEXT
-check "of nvidia-smi" diff "$work/expected" <(report "$work/mine.csv")
+check "reads a file of nvidia-smi" diff "$work/expected" <(report "$work/mine.csv")
 printf 'index, memory.used [MiB]\n0, 5\n' >"$work/nounits.csv"
 check "  without units" diff <(echo '[nounits - GPU 0] Peak = 5 MiB, Avg = 5.00 MiB, Mode = 5 MiB') <(report "$work/nounits.csv")
 
-check "several files are told apart" diff <(cat <<TEXT
+check "several files have different names" diff <(cat <<TEXT
 $work/nounits.csv
 [nounits - GPU 0] Peak = 5 MiB, Avg = 5.00 MiB, Mode = 5 MiB
 $work/process_log_a_b.example.csv
@@ -51,25 +52,25 @@ assert gpu0.pop("file").endswith("/gpu_memory_log_node1.csv")
 assert gpu0 == {"name": "gpu_memory_log", "gpu": 0, "samples": 4, "peak_mib": 26532, "mean_mib": 24253, "mode_mib": 25740}
 assert (gpu3["gpu"], rank1["rank"], rank1["mode_mib"]) == (3, 1, 512)
 PYTHON
-check "a line that is being written is left out" bash -c "printf '%s\n1,0,5,9,1\n2,0,70' '$header' >'$work/open.csv' &&
+check "an incomplete last line is ignored" bash -c "printf '%s\n1,0,5,9,1\n2,0,70' '$header' >'$work/open.csv' &&
   '$lockstep' report memory '$work/open.csv' | grep -qF 'Peak = 5 MiB'"
 
-# What is no such file: the file, the line, what was wanted, the remedy, and status 2.
+# Files of other kinds: the message has the file, the line, what was expected, and the remedy; the exit status is 2.
 bad_file() { printf "$2" >"$work/bad.csv"; check "$1" refused 2 "$3" "$lockstep" report memory "$work/bad.csv"; }
 bad_file "an empty file" '' 'bad.csv: expected a line of column names and lines of numbers, found nothing'
-bad_file "column names alone" "$header\n" 'bad.csv: expected lines of numbers below the column names, found none'
+bad_file "only column names" "$header\n" 'bad.csv: expected lines of numbers below the column names, found none'
 bad_file "other columns" 'a,b\n1,2\n' 'bad.csv:1: expected the names of columns, .*memory_used_mib .*found "a,b"'
-bad_file "no memory" 'index, utilization.gpu\n0, 3\n' 'bad.csv:1: expected the names of columns'
-bad_file "no number" "$header\n1,0,5,9,1\n1,0,much,9,1\n" 'bad.csv:3: expected the columns .*found "1,0,much,9,1"'
-bad_file "what nvidia-smi cannot tell" 'index, memory.used [MiB]\n0, [N/A]\n' 'bad.csv:2: .*found "0, \[N/A\]"'
+bad_file "no column with memory" 'index, utilization.gpu\n0, 3\n' 'bad.csv:1: expected the names of columns'
+bad_file "text instead of a number" "$header\n1,0,5,9,1\n1,0,much,9,1\n" 'bad.csv:3: expected the columns .*found "1,0,much,9,1"'
+bad_file "a figure that nvidia-smi does not know" 'index, memory.used [MiB]\n0, [N/A]\n' 'bad.csv:2: .*found "0, \[N/A\]"'
 bad_file "negative memory" "$header\n1,0,-5,9,1\n" 'bad.csv:2:'
 bad_file "a short line" "$header\n1,0\n" 'bad.csv:2: expected the columns'
 bad_file "another unit" 'index, memory.used [MiB]\n0, 5 GiB\n' 'bad.csv:2: .*found "0, 5 GiB"'
 check "  with the remedy" grep -q 'remedy: give files of RUN/usage' "$work/.refused"
 check "  and its code" grep -qF '[usage_log]' "$work/.refused"
-check "bytes that are no text" refused 2 ':1: expected the names of columns' "$lockstep" report memory data/samples/cifar10_test.h5
-check "a file that is not there" refused 2 'nowhere.csv: No such file' "$lockstep" report memory "$work/nowhere.csv"
+check "bytes that are not text" refused 2 ':1: expected the names of columns' "$lockstep" report memory data/samples/cifar10_test.h5
+check "a missing file" refused 2 'nowhere.csv: No such file' "$lockstep" report memory "$work/nowhere.csv"
 check "a folder" refused 2 'Is a directory' "$lockstep" report memory "$work"
 check "no file" refused 2 'FILE is required' "$lockstep" report memory
-check "the help says what mode is" bash -c "'$lockstep' report memory --help | grep -q 'of equally frequent amounts, the smallest'"
+check "the help explains the mode" bash -c "'$lockstep' report memory --help | grep -q 'of equally frequent amounts, the smallest'"
 finish

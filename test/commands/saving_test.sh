@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # timeout: 400
-# When checkpoints are written and what they are called: by the clock; names of a template; what stays of them, what
-# `latest` and `best` name, and which one a run continues from.
+# When checkpoints are written and how they are named: by the clock; names from a template; which ones are kept, what
+# `latest` and `best` refer to, and which one a run resumes from.
 source test/support/check.sh
 
 small=(jobs/configs/quickstart.yaml model.width=16 data.image_size=8 data.validation= train.global_batch=6 evaluation.every_epochs=0
@@ -10,11 +10,11 @@ small=(jobs/configs/quickstart.yaml model.width=16 data.image_size=8 data.valida
 train() { mpirun --oversubscribe --bind-to none -n "$1" "$lockstep" train "${small[@]}" "${@:2}"; }
 checkpoints() { (cd "$work/$1/checkpoints" && ls -- *.h5); }
 
-# Every 0.03 minutes. A step that begins 1.8 s or more after the last save asks for one; ranks hear of it when the next
-# one has run, and save. The figures of a step are written when the next one has run, so some of them come late.
+# Every 0.03 minutes. A step that begins 1.8 s or more after the last save requests one; ranks learn of it when the next
+# step has run, and save. The figures of a step are also written when the next step has run, so some of them come late.
 check "saves by the clock" train 2 run.name=clock data.train=synthetic data.synthetic_samples=1200 train.epochs=1 \
   train.max_steps=60 comm.sleep_ms=100 comm.bucket_mb=100 checkpoint.every_minutes=0.03
-by_the_clock() { # of metrics.jsonl: the moment of each step, and which steps were saved
+by_the_clock() { # checks the times and the saved steps in metrics.jsonl
   awk -v period=1.8 '
     { match($0, /"step": *[0-9]+/); step = substr($0, RSTART, RLENGTH); sub(/.*: */, "", step)
       match($0, /"time_unix": *[0-9.]+/); time = substr($0, RSTART, RLENGTH); sub(/.*: */, "", time) }
@@ -31,40 +31,40 @@ by_the_clock() { # of metrics.jsonl: the moment of each step, and which steps we
       exit bad || n < 3
     }' "$work/clock/metrics.jsonl"
 }
-check "  when it is time, not before and not later" by_the_clock
+check "  neither too early nor too late" by_the_clock
 every_file_is_good() {
   local file
   for file in "$work/clock/checkpoints/"*.h5; do "$lockstep" checkpoint verify "$file" || return 1; done
 }
-check "  what is there is whole" every_file_is_good
+check "  every checkpoint is intact" every_file_is_good
 
-# Two steps an epoch; saves inside epochs too.
+# Two steps per epoch; saves inside epochs too.
 named=(run.name=named data.train=data/samples/cifar10_train.h5 data.start=8 data.end=20 data.shuffle=true
   schedule.kind=constant schedule.warmup_epochs=0 optimizer.learning_rate=0.001 checkpoint.every_epochs=1
   'checkpoint.name="{model}_{start}-{end}-epoch-{epoch}"')
 name=resnet18_8-20-epoch
-check "names of a template" train 2 "${named[@]}" train.epochs=3 checkpoint.every_steps=3
+check "names from a template" train 2 "${named[@]}" train.epochs=3 checkpoint.every_steps=3
 is() { [[ $(echo $1) == "$2" ]] || { echo "found $1"; return 1; }; }
-check "  those of epochs, and inside them with the step" is "$(checkpoints named)" \
+check "  names of epochs, with the step inside epochs" is "$(checkpoints named)" \
   "$name-1-step-00000003.h5 $name-1.h5 $name-2.h5 $name-3.h5"
 check "  latest" is "$(readlink "$work/named/checkpoints/latest")" "$name-3.h5"
 check "  best" test -s "$work/named/checkpoints/best"
 
-# Later in the alphabet is not newer: epoch 9 is not newer than epoch 10, nor is any other name.
+# The alphabetical order of names does not matter: epoch 9 is not newer than epoch 10.
 check "resumes to epoch 10" train 1 "${named[@]}" train.epochs=10
-check "  from the newest" grep -q "resumed from .*/$name-3.h5 (step 6)" "$work/named/log.txt"
+check "  from the newest checkpoint" grep -q "resumed from .*/$name-3.h5 (step 6)" "$work/named/log.txt"
 cp "$work/named/checkpoints/$name-4.h5" "$work/named/checkpoints/zzz.h5"
-check "resumes to epoch 12, keeping little" train 2 "${named[@]}" train.epochs=12 checkpoint.keep=2 checkpoint.keep_every=8
+check "resumes to epoch 12 with a small checkpoint.keep" train 2 "${named[@]}" train.epochs=12 checkpoint.keep=2 checkpoint.keep_every=8
 check "  from the greatest step, whatever the names" grep -q "resumed from .*/$name-10.h5 (step 20)" "$work/named/log.txt"
 best=$(readlink "$work/named/checkpoints/best")
 kept=$(printf '%s\n' "$name-11.h5" "$name-12.h5" "$name-4.h5" "$name-8.h5" zzz.h5 "$best" | sort -u)
-check "  what stays: the last 2, those of every 8th step, and the best" is "$(checkpoints named | sort)" "$(echo $kept)"
+check "  keeps the last 2, those of every 8th step, and the best" is "$(checkpoints named | sort)" "$(echo $kept)"
 check "  latest" is "$(readlink "$work/named/checkpoints/latest")" "$name-12.h5"
 least=$(sed -n 's/.*"event": *"epoch".*"epoch": *\([0-9]*\).*/\1/p' "$work/named/metrics.jsonl" | wc -l)
 check "  every epoch was trained once" is "$least" 12
 
 check "an unknown placeholder is refused" refused 2 'has the unknown placeholder .*\{epochs\}' "$lockstep" train "${small[@]}" \
   data.train=synthetic run.name=refused 'checkpoint.name=a-{epochs}'
-check "one name for all is refused" refused 2 'expected \{step\} or \{epoch\}' "$lockstep" train "${small[@]}" \
+check "a template without step and epoch is refused" refused 2 'expected \{step\} or \{epoch\}' "$lockstep" train "${small[@]}" \
   data.train=synthetic run.name=refused checkpoint.name=one
 finish

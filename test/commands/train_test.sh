@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # timeout: 300
-# A user's training: run, stop, continue with the same bits, evaluate on any number of ranks, and what bad input gets.
+# A user's training: run, stop, resume with the same bits, evaluate on any number of ranks, and messages for bad input.
 source test/support/check.sh
 
 # A small, quick training; everything that matters is in use.
@@ -16,28 +16,28 @@ check "trains to the end" train 1 run.name=whole
 for file in config.yaml log.txt metrics.jsonl metrics.json model.safetensors checkpoints/latest checkpoints/best; do
   check "writes $file" test -s "$work/whole/$file"
 done
-check "says done in RUN/status" grep -qx done "$work/whole/status"
+check "writes done to RUN/status" grep -qx done "$work/whole/status"
 check "logs the epoch line" grep -Eq 'Epoch \[2/2\] LR: .* \| Loss \(train, val\): .* \| Throughput: .* img/s' "$work/whole/log.txt"
 
-# Stopped inside an epoch and continued, twice: the same bits as in one piece.
+# Stopped inside an epoch and resumed, twice: the same bits as without interruption.
 for n in 1 2; do
-  check "$n ranks: one piece" train "$n" run.name=piece$n
+  check "$n ranks: trains without interruption" train "$n" run.name=uninterrupted$n
   check "$n ranks: stops at step 3" train "$n" run.name=stop$n train.max_steps=3
-  check "$n ranks: continues to step 9" train "$n" run.name=stop$n train.max_steps=9
-  check "$n ranks: continues to the end" train "$n" run.name=stop$n
-  check "$n ranks: the checkpoints are equal" cmp "$work/piece$n/$last" "$work/stop$n/$last"
-  check "$n ranks: diff says so" "$lockstep" checkpoint diff "$work/piece$n/$last" "$work/stop$n/$last"
+  check "$n ranks: resumes to step 9" train "$n" run.name=stop$n train.max_steps=9
+  check "$n ranks: resumes to the end" train "$n" run.name=stop$n
+  check "$n ranks: the checkpoints are equal" cmp "$work/uninterrupted$n/$last" "$work/stop$n/$last"
+  check "$n ranks: diff reports so" "$lockstep" checkpoint diff "$work/uninterrupted$n/$last" "$work/stop$n/$last"
 done
-check "another number of ranks continues" train 3 run.name=stop1 train.epochs=3
+check "another number of ranks resumes" train 3 run.name=stop1 train.epochs=3
 check "a finished run has nothing to do" train 1 run.name=whole
 check "--fresh keeps the old run" train 1 run.name=whole train.max_steps=1 --fresh
 check "  under another name" test -s "$work/whole.1/$last"
 check "another learning rate is refused" refused 2 'optimizer.learning_rate' "$lockstep" train "${small[@]}" \
-  run.directory="$work" run.name=piece1 train.epochs=4 optimizer.learning_rate=0.3
-check "  unless it is allowed" train 1 run.name=piece1 train.epochs=3 train.max_steps=17 optimizer.learning_rate=0.3 \
+  run.directory="$work" run.name=uninterrupted1 train.epochs=4 optimizer.learning_rate=0.3
+check "  unless it is allowed" train 1 run.name=uninterrupted1 train.epochs=3 train.max_steps=17 optimizer.learning_rate=0.3 \
   --allow-change optimizer.learning_rate
 
-# Each sample of the 500 exactly once, whatever the ranks.
+# Each of the 500 samples is counted exactly once on any number of ranks.
 for n in 1 2 3; do
   check "evaluates on $n ranks" ranks "$n" evaluate jobs/configs/quickstart.yaml cpu.threads=1 train.global_batch=63 \
     --checkpoint "$work/whole.1/$last" --json="$work/evaluation$n"
@@ -46,15 +46,15 @@ done
 accuracy() { sed -n 's/.*"accuracy": \([^,]*\).*/\1/p' "$work/evaluation$1"; }
 check "the same accuracy on 1, 2 and 3 ranks" test "$(accuracy 1)" = "$(accuracy 2)" -a "$(accuracy 1)" = "$(accuracy 3)"
 
-# Weights from elsewhere: a model file, with another head; and a checkpoint without an optimizer, evaluated.
-check "starts from a model file" train 1 run.name=from_model model.initialize_from="$work/piece2/model.safetensors" \
+# Initial weights from files: a model file with another head, and a checkpoint without an optimizer, which is evaluated.
+check "starts from a model file" train 1 run.name=from_model model.initialize_from="$work/uninterrupted2/model.safetensors" \
   train.epochs=1 model.classes=12
-check "  and says that the head is new" grep -q 'the head starts from new values: fc.weight is (10, 512)' "$work/from_model/log.txt"
-check "imports a model file" "$lockstep" checkpoint import "$work/piece2/model.safetensors" "$work/imported.h5"
+check "  and reports that the head is new" grep -q 'the head starts from new values: fc.weight is (10, 512)' "$work/from_model/log.txt"
+check "imports a model file" "$lockstep" checkpoint import "$work/uninterrupted2/model.safetensors" "$work/imported.h5"
 check "  and evaluates it" "$lockstep" evaluate "${small[@]}" --checkpoint "$work/imported.h5"
-check "starts from a checkpoint" train 1 run.name=from_checkpoint model.initialize_from="$work/piece2/$last" train.epochs=1
+check "starts from a checkpoint" train 1 run.name=from_checkpoint model.initialize_from="$work/uninterrupted2/$last" train.epochs=1
 
-# Bad input: a sentence, the status, all ranks ended.
+# Bad input: a message, the exit status, and all ranks end.
 check "unknown key" refused 2 'train.epochs' "$lockstep" train "${small[@]}" train.epoch=3
 check "ill-typed key" refused 2 'train.epochs' "$lockstep" train "${small[@]}" train.epochs=many
 check "missing data file" refused 1 'nowhere.h5' ranks 2 train "${small[@]}" run.directory="$work" run.name=b1 data.train=nowhere.h5
@@ -68,11 +68,11 @@ check "a batch larger than the data" refused 2 'global batch' "$lockstep" train 
   run.name=b5 train.global_batch=1000
 check "a Slurm step without a common world" refused 2 'srun --mpi=pmix' env SLURM_STEP_ID=0 SLURM_JOB_ID=1 \
   SLURM_NTASKS=2 SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 "$lockstep" train "${small[@]}"
-check "a directory that cannot be made" refused 1 'cut.h5/x' "$lockstep" train "${small[@]}" \
+check "a directory that cannot be created" refused 1 'cut.h5/x' "$lockstep" train "${small[@]}" \
   run.directory="$work/cut.h5/x" run.name=b6
 check "a missing checkpoint" refused 1 'nothing.h5' "$lockstep" evaluate jobs/configs/quickstart.yaml --checkpoint "$work/nothing.h5"
 check "plan needs no training" "$lockstep" plan jobs/configs/quickstart.yaml --ranks 8
 check "a dry run writes nothing" "$lockstep" train "${small[@]}" run.directory="$work" run.name=dry --dry-run
-check "  indeed" test ! -e "$work/dry"
+check "  and creates no run directory" test ! -e "$work/dry"
 
 finish

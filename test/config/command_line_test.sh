@@ -13,13 +13,13 @@ expect() {
   "$lockstep" "$@" >"$work/out" 2>"$work/err"
   local got=$?
   if [[ $got != "$status" || $(<"$work/out") != *"$out"* || $(<"$work/err") != *"$err"* ]]; then
-    echo "lockstep $*: wanted status $status with \"$out\" and \"$err\"; got status $got with"
+    echo "lockstep $*: expected status $status with \"$out\" and \"$err\"; found status $got with"
     cat "$work/out" "$work/err"
     failed=1
   fi
 }
-quiet() { # nothing may stand on this stream of the last command
-  if [[ -s $work/$1 ]]; then echo "wanted nothing on standard $1:"; cat "$work/$1"; failed=1; fi
+quiet() { # the last command must not have written to this stream
+  if [[ -s $work/$1 ]]; then echo "expected nothing on standard $1, found:"; cat "$work/$1"; failed=1; fi
 }
 
 expect 0 "oneDNN" "" --version; quiet err
@@ -36,7 +36,7 @@ expect 2 "" "cannot open absent.yaml: No such file or directory" train absent.ya
 expect 2 "" "command line: there is no key train.epoch; the nearest is train.epochs" train train.epoch=3
 expect 2 "" "[config_unknown_key]" plan train.epoch=3
 
-# What a newcomer may type.
+# Mistakes of new users.
 expect 2 "" "there is no command \`lockstep trian\`; the commands are train, evaluate" trian
 expect 2 "" "there is no command \`lockstep checkpoint verfy\`; the commands are info, verify" checkpoint verfy
 expect 2 "" "see \`lockstep data --help\`" data
@@ -73,7 +73,7 @@ expect 2 "" "bad.yaml:3: train.epochs: expected a whole number, 1 or more, found
 timeout 60 "${MPIRUN:-mpirun}" --oversubscribe --bind-to none -n 3 "$lockstep" train train.epoch=3 >"$work/out" 2>"$work/err"
 got=$?
 if [[ $got != 2 ]] || ! grep -q "the nearest is train.epochs" "$work/err"; then
-  echo "3 ranks with an unknown key: wanted status 2, got $got with"
+  echo "3 ranks with an unknown key: expected status 2, found $got with"
   cat "$work/out" "$work/err"
   failed=1
 fi

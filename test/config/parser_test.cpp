@@ -1,4 +1,5 @@
-// Configurations from files and the command line: what wins, what is refused and in which words, and the way back.
+// Configurations from files and the command line: which setting wins, which are rejected with which message, and
+// writing a configuration back.
 #include "config/parser.h"
 
 #include <gtest/gtest.h>
@@ -34,10 +35,10 @@ class ParserTest : public ::testing::Test {
   static void expect_error(const std::vector<std::string>& arguments, ErrorCode code, const std::string& ending) {
     try {
       parse(arguments);
-      ADD_FAILURE() << "no error; wanted: " << ending;
+      ADD_FAILURE() << "no error; expected: " << ending;
     } catch (const Error& e) {
       EXPECT_EQ(entry(e.code()).code, entry(code).code) << e.what();
-      EXPECT_TRUE(std::string(e.what()).ends_with(ending)) << e.what() << "\nwanted the ending: " << ending;
+      EXPECT_TRUE(std::string(e.what()).ends_with(ending)) << e.what() << "\nexpected the ending: " << ending;
       EXPECT_EQ(entry(e.code()).exit_status, kExitUsage);
     }
   }
@@ -45,7 +46,7 @@ class ParserTest : public ::testing::Test {
   std::filesystem::path directory_;
 };
 
-TEST_F(ParserTest, NothingGivenIsTheStruct) {
+TEST_F(ParserTest, WithoutArgumentsTheDefaultsApply) {
   const Config config = parse({});
   EXPECT_EQ(to_yaml(config), to_yaml(Config{}));
   EXPECT_EQ(config.train.global_batch, 128);
@@ -85,7 +86,7 @@ cpu:        {threads: 4}
   EXPECT_EQ(parse({"cpu.threads=4", "cpu.threads=auto"}).cpu.threads, 0);
 }
 
-TEST_F(ParserTest, TheLaterWins) {
+TEST_F(ParserTest, LaterSettingsWin) {
   const std::string first = file("train: {epochs: 5}\nrun: {seed: 2}\n", "first.yaml");
   const std::string second = file("train: {epochs: 6}\n", "second.yaml");
   EXPECT_EQ(parse({first, second}).train.epochs, 6);
@@ -95,7 +96,7 @@ TEST_F(ParserTest, TheLaterWins) {
   EXPECT_EQ(parse({first, second, "train.epochs=7", "train.epochs=8"}).train.epochs, 8);
 }
 
-TEST_F(ParserTest, OfAKeyGivenTwiceInAFileTheLastHolds) {
+TEST_F(ParserTest, TheLastOfTwoEqualKeysInAFileWins) {
   EXPECT_EQ(parse({file("train:\n  epochs: 5\n  epochs: 6\n")}).train.epochs, 6);
   const Config c = parse({file("train: {epochs: 5, accumulate: 2}\nrun: {seed: 3}\ntrain: {epochs: 4}\n")});
   EXPECT_EQ(c.train.epochs, 4);
@@ -122,7 +123,7 @@ TEST_F(ParserTest, EnvironmentIsExpandedButNeverReadAsYaml) {
                "expected the name of an environment variable in ${...}, found ${}");
 }
 
-TEST_F(ParserTest, UnknownKeysNameTheNearest) {
+TEST_F(ParserTest, UnknownKeysAreReportedWithTheNearestKey) {
   expect_error({file("run: {seed: 1}\n\ntrain:\n  epochs: 3\n  global_bach: 64\n")}, ErrorCode::config_unknown_key,
                "a.yaml:5: there is no key train.global_bach; the nearest is train.global_batch");
   expect_error({"trian.epochs=3"}, ErrorCode::config_unknown_key,
@@ -132,7 +133,7 @@ TEST_F(ParserTest, UnknownKeysNameTheNearest) {
   expect_error({"train.epochs.x=3"}, ErrorCode::config_unknown_key, "the nearest is train.epochs");
 }
 
-TEST_F(ParserTest, WrongTypesSayWhatWasWantedAndFound) {
+TEST_F(ParserTest, WrongTypesAreReportedWithTheExpectedType) {
   expect_error({file("train:\n  epochs: three\n")}, ErrorCode::config_type,
                "a.yaml:2: train.epochs: expected a whole number, 1 or more, found \"three\"");
   expect_error({"train.epochs=2.5"}, ErrorCode::config_type, "found \"2.5\"");
@@ -147,7 +148,7 @@ TEST_F(ParserTest, WrongTypesSayWhatWasWantedAndFound) {
   expect_error({"train=3"}, ErrorCode::config_type, "train is a group of keys: expected `train: {key: value}`");
 }
 
-TEST_F(ParserTest, ImpossibleValuesSayWhatWasWantedAndFound) {
+TEST_F(ParserTest, ImpossibleValuesAreReportedWithThePossibleOnes) {
   expect_error({"train.epochs=0"}, ErrorCode::config_range, "expected a whole number, 1 or more, found \"0\"");
   expect_error({"train.accumulate=0"}, ErrorCode::config_range, "found \"0\"");
   expect_error({"run.seed=4294967296"}, ErrorCode::config_range, "0 to 4294967295, found \"4294967296\"");
@@ -175,7 +176,7 @@ TEST_F(ParserTest, ImpossibleValuesSayWhatWasWantedAndFound) {
                "has the unknown placeholder {{epoch}; the placeholders are {step}, {epoch}, {model}, {start}, {end}");
 }
 
-TEST_F(ParserTest, KeysThatDoNotGoTogetherNameBothPlaces) {
+TEST_F(ParserTest, ConflictingKeysAreReportedWithBothPlaces) {
   expect_error({file("schedule: {warmup_steps: 5}\n"), "schedule.warmup_epochs=1"}, ErrorCode::config_conflict,
                "found 1 and 5; set one to 0");
   try {
@@ -202,7 +203,7 @@ TEST_F(ParserTest, KeysThatDoNotGoTogetherNameBothPlaces) {
                "or train.micro_batches to 0");
 }
 
-TEST_F(ParserTest, OfTheTwoBatchesTheLaterGivenHolds) {
+TEST_F(ParserTest, TheLaterOfTheTwoBatchKeysWins) {
   const std::string both = file("train: {global_batch: 64, batch_per_rank: 16}\n", "both.yaml");
   EXPECT_EQ(parse({both}).train.global_batch, 0);
   EXPECT_EQ(parse({both}).train.batch_per_rank, 16);
@@ -217,7 +218,7 @@ TEST_F(ParserTest, OfTheTwoBatchesTheLaterGivenHolds) {
   EXPECT_EQ(parse({"train.global_batch=64", "train.batch_per_rank=0"}).train.global_batch, 64);
 }
 
-TEST_F(ParserTest, ThreadsAreFixedWhereARunIsReproducible) {
+TEST_F(ParserTest, ReproducibleRunsHaveAFixedNumberOfThreads) {
   EXPECT_EQ(parse({}).cpu.threads, 0);
   EXPECT_EQ(parse({"reproducible=true"}).cpu.threads, 1);
   EXPECT_EQ(parse({"reproducible=true", "cpu.threads=3"}).cpu.threads, 3);
@@ -230,7 +231,7 @@ TEST_F(ParserTest, ThreadsAreFixedWhereARunIsReproducible) {
   EXPECT_EQ(learning_yaml(parse({})).find("threads"), std::string::npos);
 }
 
-TEST_F(ParserTest, BadFilesAreNamed) {
+TEST_F(ParserTest, BadFilesAreReported) {
   expect_error({directory_ / "absent.yaml"}, ErrorCode::config_file, "absent.yaml: No such file or directory");
   expect_error({directory_}, ErrorCode::config_file, "Is a directory");
   expect_error({"train.epochs", "3"}, ErrorCode::config_file,
@@ -252,11 +253,11 @@ TEST_F(ParserTest, BadFilesAreNamed) {
   expect_error({file("train: &a {b: *a}\n")}, ErrorCode::config_unknown_key, "the nearest is train.epochs");
 }
 
-TEST_F(ParserTest, YamlIsReadBackToTheSame) {
+TEST_F(ParserTest, WrittenYamlIsReadBackUnchanged) {
   Config c = parse({"run.name='it''s \"x\": #{y}'", "data.mean=[0.1, 0.30000000000000004]", "data.std=[1e-8, 3]",
                     "train.batch_per_rank=7", "optimizer.epsilon=1e-12", "comm.bucket_mb=0.1", "cpu.threads=3",
                     "log.ranks=all", "precision=tf32", "data.augment=[flip]", "model.zero_gamma=yes"});
-  c.data.train = "/data/${LOCKSTEP_TEST_UNSET}/\\x\t.h5";  // from an environment that held this text
+  c.data.train = "/data/${LOCKSTEP_TEST_UNSET}/\\x\t.h5";  // as if an environment variable contained this text
   c.data.validation = "true";
   const Config back = parse({file(to_yaml(c))});
   EXPECT_EQ(to_yaml(back), to_yaml(c));
@@ -269,7 +270,7 @@ TEST_F(ParserTest, YamlIsReadBackToTheSame) {
   EXPECT_EQ(back.optimizer.epsilon, 1e-12);
 }
 
-/// A value that the key takes and that is not its default.
+/// A value that the key accepts and that is not its default.
 std::string other_value(const Key& key) {
   const std::vector<std::string> candidates = {"true", "false",  "1",    "2",    "0.5",     "[crop]",   "[0.5]",
                                                "text", "cpu",    "bf16", "50",   "34",      "imagenet", "adamw",
@@ -283,7 +284,7 @@ std::string other_value(const Key& key) {
   return "";
 }
 
-TEST_F(ParserTest, EveryKeyIsSetShownAndReadBackAlone) {
+TEST_F(ParserTest, EveryKeyCanBeSetPrintedAndReadBack) {
   // So that the start can be greater than 0, and the final learning rate.
   const std::vector<std::string> base = {"data.end=1000", "optimizer.learning_rate=3"};
   const Config before = parse(base);
@@ -320,7 +321,7 @@ TEST_F(ParserTest, HelpListsEveryKeyWithItsDefault) {
   }
 }
 
-TEST_F(ParserTest, LearningDifferences) {
+TEST_F(ParserTest, FindsChangedKeysThatAffectLearning) {
   const Config before = parse({"data.train=a.h5", "run.name=x"});
   EXPECT_TRUE(learning_differences(to_yaml(before), before).empty());
   Config now = parse({"data.train=a.h5", "run.name=y", "device=cpu", "comm.bucket_mb=4", "log.every_steps=1",
@@ -341,7 +342,7 @@ TEST_F(ParserTest, LearningDifferences) {
   EXPECT_FALSE(differences[2].allowed);
 }
 
-TEST_F(ParserTest, LearningYamlHoldsNoPathAndNoRankCount) {
+TEST_F(ParserTest, LearningYamlContainsNoPathAndNoRankCount) {
   const Config one = parse({"data.train=/a/x.h5", "run.directory=/a", "train.global_batch=64"});
   const Config other = parse({"data.train=/b/x.h5", "run.directory=/b", "train.global_batch=64", "cpu.threads=2",
                               "train.accumulate=2", "device=cpu"});
@@ -349,9 +350,9 @@ TEST_F(ParserTest, LearningYamlHoldsNoPathAndNoRankCount) {
   EXPECT_EQ(learning_yaml(one).find("x.h5"), std::string::npos);
   EXPECT_TRUE(learning_differences(learning_yaml(one), other).empty());
   EXPECT_EQ(learning_differences(learning_yaml(one), parse({"train.global_batch=32"})).size(), 1u);
-  // Fixed by the number of ranks on one side: the checkpoint's own number is compared, elsewhere.
+  // In one configuration, the number of ranks determines the batch: the checkpoint's own number is compared elsewhere.
   EXPECT_TRUE(learning_differences(learning_yaml(one), parse({"train.batch_per_rank=32"})).empty());
-  // Keys of another release, and values it alone knew, are passed over.
+  // Keys of another release, and values that only it accepted, are ignored.
   EXPECT_TRUE(learning_differences("future: {key: 1}\nmodel: {depth: 1001}\n", one).empty());
 }
 

@@ -43,14 +43,14 @@ if grep -q '^No GPU' "$work/gpu"; then
 fi
 gpu_check ops training ranks speed sanitizer --dry-run >"$work/dry" 2>&1
 check "the dry run succeeds" test $? = 0
-told=$work/dry
+check_output=$work/dry
 check "  it reports that compute-sanitizer is missing" has 'compute-sanitizer: not installed' "$work/dry"
 check "  and NCCL" has 'NCCL_HOME: not set, so `ranks` would not run' "$work/dry"
 check "  and PyTorch" has 'PyTorch: torch-python is not a program; ' "$work/dry"
 check "  it lists every check" test "$(grep -cE '^(ops|training|ranks|speed|sanitizer): ' "$work/dry")" = 35
 check "  only tests that use a device" test "$(grep -c 'simd_test' "$work/dry")" = 0
 check "  racecheck also for tests that run kernels of vendors" has 'racecheck: conv2d_test' "$work/dry"
-told=$work/.check
+check_output=$work/.check
 
 # ---- Stand-ins. The program describes a GPU in the format of the real one, and checks the overrides of a training like it.
 rm "$build/lockstep"

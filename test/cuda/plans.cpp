@@ -1,9 +1,9 @@
-// What of each convolution of ResNet-18 and ResNet-50 cuDNN has plans for on an H200, on a machine without one: a line
-// for each convolution that differs, from the models' own graph, and the graphs that the cuda backend would make of it.
-// With --all every graph is built, else the first of each kind. Ends with 1 where a graph that cuDNN offers plans for
-// cannot be built.
+// Which graphs of each convolution of ResNet-18 and ResNet-50 have cuDNN plans on an H200, on a machine without one.
+// Prints one line for each convolution that differs, from the models' own graph, with the graphs that the cuda backend
+// would use for it. With --all every graph is built, otherwise the first of each kind. Ends with 1 if a graph that
+// cuDNN offers plans for cannot be built.
 //
-//   plans DEVICE_DESCRIPTION.json [--all]      (test/cuda/plans_test.sh runs it, with a driver that is made up)
+//   plans DEVICE_DESCRIPTION.json [--all]      (test/cuda/plans_test.sh runs it, with a fake driver)
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -27,7 +27,7 @@
 namespace lockstep::cuda {
 namespace {
 
-/// Takes the place of a convolution in the models' graph.
+/// Replaces a convolution in the models' graph.
 class NoConvolution final : public Conv2d {
  public:
   explicit NoConvolution(const Conv2dDescription& d) : layout_(d.weight_layout) {
@@ -43,7 +43,7 @@ class NoConvolution final : public Conv2d {
   std::shared_ptr<const ParameterLayout> layout_;
 };
 
-/// Plans for the device described; notes the convolutions that it is asked for.
+/// Plans for the described device, and records the convolutions that are planned.
 class Notes final : public PlanningBackend {
  public:
   using PlanningBackend::PlanningBackend;
@@ -57,7 +57,7 @@ class Notes final : public PlanningBackend {
   std::unique_ptr<Op> make_op(const OpRequest& request) override {
     if (request.type != typeid(Conv2dDescription)) return PlanningBackend::make_op(request);
     const auto& d = *static_cast<const Conv2dDescription*>(request.description);
-    if (!d.weight_layout) return std::make_unique<NoConvolution>(d);  // asked for its layout only
+    if (!d.weight_layout) return std::make_unique<NoConvolution>(d);  // only its layout is used
     const auto key = [](const Conv2dDescription& c) {
       return fmt::format("{} {} {} {} {} {}", c.x.text(), c.out_channels, c.window, c.stride, text(c.normalization),
                          c.input_gradient);
@@ -120,7 +120,7 @@ class Table {
       std::string line = fmt::format("{}: {} x {}, {}: {}", network.name, n_layers, text(unit.unit.shape),
                                      text(description.normalization), name(unit.level));
       for (const ConvolutionGraph graph : graphs_of(description, unit.unit)) {
-        // The bare data gradient stands in where a fused one does not fit, and needs no word then.
+        // The bare data gradient replaces a fused one that does not fit, which needs no mention then.
         if (graph == ConvolutionGraph::data_gradient && unit.unit.has_fused_gradient()) continue;
         line += fmt::format("; {}: {}", name(graph), count_plans(graph, unit.unit.shape, context_, nullptr));
       }
@@ -135,15 +135,15 @@ class Table {
   void summarize() const { std::fprintf(stderr, "%d graphs built, %d failed\n", n_built_, n_failed_); }
 
  private:
-  /// What `lockstep plan --device` assumes offline, without cuDNN.
+  /// What `lockstep plan --device` predicts without cuDNN.
   void compare_with_rules(const ConvolutionShape& shape) {
     for (int i = 0; i < kConvolutionGraphs; ++i) {
       const auto graph = static_cast<ConvolutionGraph>(i);
       const bool offline = has_plan_offline(graph, shape, context_.compute_capability);
       if (offline == (count_plans(graph, shape, context_, nullptr) > 0)) continue;
       ++n_failed_;
-      std::fprintf(stderr, "%s, %s: conv2d_offline.cpp says that there is %s plan, cuDNN that there is %s\n",
-                   name(graph), text(shape).c_str(), offline ? "a" : "no", offline ? "none" : "one");
+      std::fprintf(stderr, "%s, %s: conv2d_offline.cpp predicts %s plan, but cuDNN has %s\n", name(graph),
+                   text(shape).c_str(), offline ? "a" : "no", offline ? "none" : "one");
     }
   }
 
@@ -152,7 +152,7 @@ class Table {
     const std::string key = fmt::format("{}, {}", name(graph), build_all_ ? text(shape) : std::string(precision));
     if (!built_.insert(key).second) return;
     const auto begin = std::chrono::steady_clock::now();
-    // Only timing chooses what ends in reductions, and of those that it may choose the first compiles faster.
+    // Plans that end in reductions are chosen only by timing; of those that may be chosen, the first compiles faster.
     Algorithms untimed;
     const auto plan = plan_convolution(graph, shape, context_, ends_in_reductions(graph, shape) ? &untimed : nullptr);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -62,7 +62,7 @@ void expect_record(const ImageSet& set, std::int64_t sample, std::size_t record)
     for (std::size_t c = 0; c < 3; ++c) ASSERT_EQ(image[i * 3 + c], record_byte(record, c, i)) << "sample " << sample;
 }
 
-TEST_F(Cifar10, TrainSplitInTheOrderOfTheFiles) {
+TEST_F(Cifar10, ImportsTheTrainSplitInTheOrderOfTheFiles) {
   const ImportResult result = import_cifar10(options(), {});
   EXPECT_EQ(result.info.n_samples, 50);
   EXPECT_EQ(result.files, (std::vector<std::string>{"data_batch_1.bin", "data_batch_2.bin"}));
@@ -87,7 +87,7 @@ TEST_F(Cifar10, TrainSplitInTheOrderOfTheFiles) {
   }
 }
 
-TEST_F(Cifar10, TwiceGivesTheSameBytes) {
+TEST_F(Cifar10, RepeatedImportsWriteTheSameBytes) {
   import_cifar10(options(), {});
   const std::string first = read_all(options().output);
   ImportOptions second = options();
@@ -96,12 +96,12 @@ TEST_F(Cifar10, TwiceGivesTheSameBytes) {
   EXPECT_EQ(read_all(second.output), first);
 }
 
-TEST_F(Cifar10, TestSplitWithGivenStatistics) {
+TEST_F(Cifar10, ImportsTheTestSplitWithSpecifiedStatistics) {
   ImportOptions o = options();
   o.split = "test";
   o.mean = {0.1f, 0.2f, 0.3f};
   o.stddev = {0.4f, 0.5f, 0.6f};
-  o.source = folder_.path();  // the folder above is taken too
+  o.source = folder_.path();  // the folder above it is accepted too
   import_cifar10(o, {});
   const auto set = open_image_set(o.output);
   EXPECT_EQ(set->info().split, "test");
@@ -111,7 +111,7 @@ TEST_F(Cifar10, TestSplitWithGivenStatistics) {
   EXPECT_EQ(set->info().n_samples, 20);
 }
 
-TEST_F(Cifar10, OneFileLimitAndBalance) {
+TEST_F(Cifar10, ImportsOneFileAndLimitsSamples) {
   ImportOptions o = options();
   o.source = source() + "/data_batch_2.bin";
   o.limit = 7;
@@ -129,7 +129,7 @@ TEST_F(Cifar10, OneFileLimitAndBalance) {
   EXPECT_ERROR(ErrorCode::data_range, "contains 5 of class 9", import_cifar10(o, {}));
 }
 
-TEST_F(Cifar10, BadSourcesAreNamedAndLeaveNothing) {
+TEST_F(Cifar10, ReportsBadSourcesAndLeavesNothing) {
   ImportOptions o = options();
   o.source = folder_ / "none";
   EXPECT_ERROR(ErrorCode::data_missing, "does not exist", import_cifar10(o, {}));

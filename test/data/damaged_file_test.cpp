@@ -25,7 +25,7 @@ constexpr int kFlips = 100;
 /// Contiguous, and in 8 chunks without gaps.
 constexpr Placement kPlacements[] = {kDefaultPlacement, {.alignment_bytes = 0, .chunk_bytes = 180}};
 
-/// Positions outside images and labels.
+/// Positions outside of images and labels.
 std::vector<std::size_t> metadata_bytes(std::size_t file_bytes, const ImageFile& layout, std::size_t from) {
   std::vector<std::size_t> out;
   for (std::size_t i = from; i < file_bytes; ++i)
@@ -36,7 +36,7 @@ std::vector<std::size_t> metadata_bytes(std::size_t file_bytes, const ImageFile&
   return out;
 }
 
-/// True when the file opened, all of it was read, and no byte came from elsewhere than the images.
+/// True if the file opened, all of it was read, and no byte came from outside of the images.
 bool reads(const std::string& path) {
   try {
     const auto set = open_image_set(path);
@@ -77,13 +77,13 @@ TEST(DamagedFile, EveryFlipInTheUserBlockIsAnErrorOrHarmless) {
       std::string damaged = whole;
       damaged[i] ^= 0x10;
       write_all(path, damaged);
-      // Without its magic number the file counts as foreign; behind its own checksum the block is empty.
+      // Without its magic number the file counts as foreign; after its own checksum the block is empty.
       EXPECT_EQ(reads(path), i < 16 || i >= block_bytes) << "byte " << i;
     }
   }
 }
 
-// Alignment leaves room between the chunks, and the names of 444 classes go there (HDF5 1.10.8).
+// Alignment leaves space between the chunks, and HDF5 1.10.8 stores the names of 444 classes there.
 TEST(DamagedFile, MetadataBetweenChunksIsCheckedToo) {
   TemporaryFolder folder;
   const std::string path = folder / "set.h5";
@@ -115,7 +115,7 @@ TEST(DamagedFile, ATruncatedChunkedFileIsReported) {
   }
 }
 
-// The user block and the metadata are both sound, but they belong to different files.
+// The user block and the metadata are both valid, but they belong to different files.
 TEST(DamagedFile, AUserBlockOfOtherChunksIsRejected) {
   TemporaryFolder folder;
   const std::string path = folder / "set.h5";
@@ -123,7 +123,7 @@ TEST(DamagedFile, AUserBlockOfOtherChunksIsRejected) {
   const ImageFile layout = open_image_file(InputFile(path));
   const auto refused = [&](const StoredBytes& images) {
     write_user_block(path, {images, layout.labels});
-    EXPECT_ERROR(ErrorCode::data_damaged, "disagree about where the images lie", open_image_set(path));
+    EXPECT_ERROR(ErrorCode::data_damaged, "disagree about the position of the images", open_image_set(path));
   };
   StoredBytes images = layout.images;
   images.offsets.pop_back();
@@ -157,7 +157,7 @@ TEST(DamagedFile, FlipsInAForeignFileNeverCrash) {
   }
 }
 
-TEST(LimitedChild, TellsHowTheCheckEnded) {
+TEST(LimitedChild, ReportsHowTheCheckEnded) {
   EXPECT_TRUE(run_in_limited_child([] {}).good);
 
   const ChildVerdict thrown = run_in_limited_child([] { fail(ErrorCode::data_empty, "nothing in it"); });
@@ -171,8 +171,8 @@ TEST(LimitedChild, TellsHowTheCheckEnded) {
   EXPECT_FALSE(crashed.code.has_value());
   EXPECT_NE(crashed.sentence.find("crashed"), std::string::npos) << crashed.sentence;
 
-  // More address space than the child may take: malloc fails, whatever memory the machine has. The pointer is
-  // volatile so that the compiler keeps the call.
+  // The child requests more address space than it may use: malloc fails, whatever memory the machine has. The pointer
+  // is volatile so that the compiler keeps the call.
   const ChildVerdict greedy = run_in_limited_child([] {
     void* volatile block = std::malloc(std::size_t{8} << 30);
     require(block != nullptr, ErrorCode::out_of_memory, "refused");

@@ -1,4 +1,4 @@
-// What the tests of data sets share: a folder of their own, small image sets, and CIFAR-10 batches made up on the spot.
+// Helpers of the data set tests: a folder of their own, small image sets, and CIFAR-10 batches with known content.
 #pragma once
 
 #include <fcntl.h>
@@ -35,7 +35,7 @@ class TemporaryFolder {
   std::string path_;
 };
 
-/// Byte i of a sample's image: any sample mistaken for another shows.
+/// Byte i of a sample's image, so that a sample that is mistaken for another is detected.
 inline std::uint8_t test_byte(std::int64_t sample, std::size_t i) {
   return static_cast<std::uint8_t>((static_cast<std::size_t>(sample) * 131 + i * 7 + (i >> 8)) ^ 0x5a);
 }
@@ -54,7 +54,7 @@ struct TestSet {
   int height = 5, width = 4, channels = 3, classes = 7;
 };
 
-/// An image set, as import writes it, of test_byte() and test_label(); `labels` replaces the latter when given.
+/// An image set, as import writes it, of test_byte() and test_label(); `labels` replaces the latter if it is passed.
 inline void write_test_set(const std::string& path, const TestSet& set = {}, std::vector<std::int32_t> labels = {},
                            const Placement& placement = kDefaultPlacement) {
   ImageFileWriter writer(path, true, set.n_samples, set.height, set.width, set.channels, placement);
@@ -99,12 +99,12 @@ inline Thrown thrown_by(const std::function<void()>& action) {
   return {};
 }
 
-#define EXPECT_ERROR(expected_code, part, ...)                                                   \
-  do {                                                                                           \
-    const ::lockstep::data::Thrown thrown = ::lockstep::data::thrown_by([&] { __VA_ARGS__; });   \
-    ASSERT_TRUE(thrown.thrown) << "no Error where one was due";                                  \
-    EXPECT_EQ(entry(thrown.code).code, entry(expected_code).code) << thrown.text;                \
-    EXPECT_TRUE(thrown.says(part)) << "'" << thrown.text << "' does not say '" << (part) << "'"; \
+#define EXPECT_ERROR(expected_code, part, ...)                                                       \
+  do {                                                                                               \
+    const ::lockstep::data::Thrown thrown = ::lockstep::data::thrown_by([&] { __VA_ARGS__; });       \
+    ASSERT_TRUE(thrown.thrown) << "an Error was expected";                                           \
+    EXPECT_EQ(entry(thrown.code).code, entry(expected_code).code) << thrown.text;                    \
+    EXPECT_TRUE(thrown.says(part)) << "'" << thrown.text << "' does not contain '" << (part) << "'"; \
   } while (false)
 
 }  // namespace lockstep::data

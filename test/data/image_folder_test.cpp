@@ -1,5 +1,5 @@
-// Imports of JPEG files: class folders and Tiny ImageNet, stored decoded and as JPEG bytes, and what hostile folders
-// get.
+// Imports of JPEG files: class folders and Tiny ImageNet, stored decoded and as JPEG bytes, and the messages for other
+// folders.
 #include "data/image_folder.h"
 
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ class ImageFolder : public testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(ImageFolder, BothStoragesGiveTheSameImages) {
+TEST_F(ImageFolder, BothStorageFormsReturnTheSameImages) {
   put_classes();
   const ImportResult decoded = import_image_folder(options(), {});
   EXPECT_NE(decoded.storage.find("decoded (the images have one size"), std::string::npos) << decoded.storage;
@@ -76,7 +76,7 @@ TEST_F(ImageFolder, BothStoragesGiveTheSameImages) {
   // A range of the samples.
   const auto part = images_of(*open_image_set(options().output, 1, 3));
   EXPECT_EQ(part, (std::vector{images[1], images[2]}));
-  // Equal sources give equal files.
+  // Equal sources result in equal files.
   const std::string before = read_all(options().output);
   import_image_folder(options(ImageStorage::jpeg), {});
   EXPECT_TRUE(before == read_all(options().output));
@@ -104,8 +104,8 @@ TEST_F(ImageFolder, SeveralSizesAreStoredAsJpegAndResized) {
                import_image_folder(options(ImageStorage::decoded), {}));
 }
 
-// Decoding to half the size first may not change what is shown: the tolerance is that of JPEG's own loss.
-TEST_F(ImageFolder, ScaledDecodingShowsTheSame) {
+// Decoding at half the size first must not change the image: the tolerance is that of JPEG's own loss.
+TEST_F(ImageFolder, ScaledDecodingKeepsTheImage) {
   put("in/a/1.jpg", encode_jpeg(smooth_pixels(64, 64, 3, 1), 64, 64));
   std::vector<std::uint8_t> ramp;
   for (int i = 0; i < 256 * 320; ++i)
@@ -127,12 +127,12 @@ TEST_F(ImageFolder, DecodedSetsAreResizedToo) {
   import_image_folder(options(ImageStorage::jpeg), {});
   EXPECT_EQ(images_of(*open_image_set(options().output, 0, 0, {.image_size = 12})), decoded);
   EXPECT_EQ(images_of(*open_image_set(options().output, 0, 0, {.resized_crop = true, .seed = 1}), 2), cropped);
-  // Of the wanted size already: as stored.
+  // Already of the requested size: as stored.
   EXPECT_EQ(images_of(*open_image_set(options().output, 0, 0, {.image_size = 16})),
             images_of(*open_image_set(options().output)));
 }
 
-TEST_F(ImageFolder, WhatCannotBeDecodedIsListedAndSkippedOnlyWhenAsked) {
+TEST_F(ImageFolder, BadImagesAreListedAndSkippedOnlyOnRequest) {
   put_classes();
   const std::string good = smooth_jpeg(16, 16, 7);
   put("in/cat/cut.jpg", good.substr(0, good.size() - 30));
@@ -155,7 +155,7 @@ TEST_F(ImageFolder, WhatCannotBeDecodedIsListedAndSkippedOnlyWhenAsked) {
   EXPECT_EQ(result.info.n_samples, 5);
 }
 
-TEST_F(ImageFolder, FoldersThatAreNoneOfThese) {
+TEST_F(ImageFolder, RejectsOtherFolders) {
   EXPECT_ERROR(ErrorCode::data_missing, "does not exist", import_image_folder(options(), {}));
   fs::create_directories(folder_ / "in");
   EXPECT_ERROR(ErrorCode::data_source, "contains no folders", import_image_folder(options(), {}));
@@ -197,7 +197,7 @@ TEST_F(ImageFolder, TinyImageNet) {
   EXPECT_ERROR(ErrorCode::data_image, "absent.JPEG", import_tiny_imagenet(validation, {}));
 }
 
-TEST_F(ImageFolder, ADamagedImageNamesFileAndSample) {
+TEST_F(ImageFolder, ADamagedImageIsReportedWithFileAndSample) {
   put_classes();
   import_image_folder(options(ImageStorage::jpeg), {});
   const InputFile file(options().output);
@@ -214,7 +214,7 @@ TEST_F(ImageFolder, ADamagedImageNamesFileAndSample) {
   EXPECT_EQ(verify_image_file(InputFile(options().output), layout, {}).size(), 1u);
 }
 
-// Chunks of 100 bytes: every image lies in several, with gaps between them or without.
+// Chunks of 100 bytes: every image is stored in several chunks, with or without gaps between them.
 TEST_F(ImageFolder, JpegBytesInChunksGiveTheSameImages) {
   put_classes();
   ImageFolderOptions o = options(ImageStorage::jpeg);

@@ -28,7 +28,7 @@ void expect_samples(const ImageSet& set, std::int64_t first = 0) {
   }
 }
 
-/// A file as another program would write it, without a user block. Each part may be missing or wrong.
+/// A file that another program might write, without a user block. Each part may be missing or wrong.
 struct Foreign {
   std::vector<std::uint64_t> image_dims = {4, 2, 2, 3};
   std::string image_type = "uint8", label_type = "int32";
@@ -66,7 +66,7 @@ std::string write_foreign(const TemporaryFolder& folder, const Foreign& f) {
   return path;
 }
 
-TEST(ImageSet, GivesBackWhatWasWritten) {
+TEST(ImageSet, ReadsWhatWasWritten) {
   TemporaryFolder folder;
   const std::string path = folder / "set.h5";
   write_test_set(path);
@@ -88,18 +88,19 @@ TEST(ImageSet, GivesBackWhatWasWritten) {
   EXPECT_TRUE(verify_image_file(file, layout, {}).empty());
 }
 
-TEST(ImageSet, SameContentSameBytes) {
+TEST(ImageSet, EqualContentIsWrittenAsEqualBytes) {
   TemporaryFolder folder;
   for (const Placement& placement : {kDefaultPlacement, Placement{.alignment_bytes = 512, .chunk_bytes = 600}}) {
     write_test_set(folder / "a.h5", {}, {}, placement);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // HDF5 notes times in seconds, unless told not to
+    // HDF5 stores times in seconds, unless it is configured not to.
+    std::this_thread::sleep_for(std::chrono::milliseconds(1100));
     write_test_set(folder / "b.h5", {}, {}, placement);
     EXPECT_TRUE(read_all(folder / "a.h5") == read_all(folder / "b.h5"));
   }
 }
 
 // An image has 60 bytes, all 23 have 1380.
-TEST(ImageSet, InChunksItHoldsTheSame) {
+TEST(ImageSet, ChunkedFilesHaveTheSameContent) {
   TemporaryFolder folder;
   const std::string path = folder / "set.h5";
   write_test_set(path, {}, {}, {});
@@ -132,7 +133,7 @@ TEST(ImageSet, InChunksItHoldsTheSame) {
     EXPECT_TRUE(verify_image_file(file, layout, {}).empty());
     expect_samples(*open_image_set(path));
     expect_samples(*open_image_set(path, 11, 20), 11);
-    // HDF5 reports the same places of the chunks as the user block does.
+    // HDF5 reports the same chunk positions as the user block.
     std::string foreign = read_all(path);
     foreign[0] = 'x';
     write_all(path, foreign);
@@ -140,8 +141,8 @@ TEST(ImageSet, InChunksItHoldsTheSame) {
   }
 }
 
-// Were HDF5 asked for every chunk, this would take ten minutes.
-TEST(ImageSet, ManyChunksOpenAtOnce) {
+// If HDF5 were asked for every chunk, this would take ten minutes.
+TEST(ImageSet, OpensManyChunksQuickly) {
   TemporaryFolder folder;
   const std::string path = folder / "set.h5";
   write_test_set(path, {.n_samples = 100'000, .height = 1, .width = 1}, {}, {.alignment_bytes = 0, .chunk_bytes = 3});
@@ -163,8 +164,8 @@ TEST(ImageSet, VerifyFindsADamagedChunk) {
   EXPECT_NE(damaged[0].find("'/images' (3 chunks of 480 bytes) is damaged"), std::string::npos) << damaged[0];
 }
 
-TEST(StoredBytes, PiecesEndWhereTheFileHasAGap) {
-  // Bytes 0 to 4 at 100, 5 to 9 at 40, 10 to 14 behind them, 15 and 16 at 60.
+TEST(StoredBytes, RangesEndWhereTheFileHasAGap) {
+  // Bytes 0 to 4 at 100, 5 to 9 at 40, 10 to 14 after them, 15 and 16 at 60.
   const StoredBytes stored{17, 5, {100, 40, 45, 60}};
   EXPECT_EQ(stored.contiguous_range(0, 17), (ByteRange{100, 5}));
   EXPECT_EQ(stored.contiguous_range(3, 1), (ByteRange{103, 1}));
@@ -190,7 +191,7 @@ TEST(ImageSet, OpensARange) {
   EXPECT_ERROR(ErrorCode::data_range, "23 samples", open_image_set(path, 23, 0));
 }
 
-TEST(ImageSet, NothingAppearsUnlessItWasFinished) {
+TEST(ImageSet, AnUnfinishedFileDoesNotAppear) {
   TemporaryFolder folder;
   const std::string path = folder / "set.h5";
   {
@@ -206,7 +207,7 @@ TEST(ImageSet, NothingAppearsUnlessItWasFinished) {
   EXPECT_ERROR(ErrorCode::data_missing, "does not exist", ImageFileWriter(folder / "no/set.h5", false, 1, 1, 1, 1));
 }
 
-TEST(ImageSet, MissingFolderEmptyAndForeignFiles) {
+TEST(ImageSet, ReportsMissingEmptyAndForeignFiles) {
   TemporaryFolder folder;
   EXPECT_ERROR(ErrorCode::data_missing, "No such file", open_image_set(folder / "none.h5"));
   EXPECT_ERROR(ErrorCode::data_missing, "is a folder", open_image_set(folder.path()));
@@ -220,7 +221,7 @@ TEST(ImageSet, MissingFolderEmptyAndForeignFiles) {
   EXPECT_ERROR(ErrorCode::data_format, "cannot be opened as HDF5", open_image_set(folder / "signature.h5"));
 }
 
-TEST(ImageSet, TruncatedAnywhere) {
+TEST(ImageSet, ReportsTruncationAnywhere) {
   TemporaryFolder folder;
   const std::string path = folder / "set.h5";
   write_test_set(path);
@@ -229,14 +230,14 @@ TEST(ImageSet, TruncatedAnywhere) {
     write_all(path, whole.substr(0, size));
     const Thrown thrown = thrown_by([&] { open_image_set(path); });
     ASSERT_TRUE(thrown.thrown) << size;
-    // A file of fewer than 80 bytes has no complete user block that could tell.
+    // A file of fewer than 80 bytes has no complete user block.
     EXPECT_TRUE(size < 80 || thrown.says("is truncated")) << size << ": " << thrown.text;
   }
   write_all(path, whole + "x");
   EXPECT_ERROR(ErrorCode::data_damaged, "was written with", open_image_set(path));
 }
 
-TEST(ImageSet, LabelOutOfRangeNamesSampleAndValue) {
+TEST(ImageSet, ReportsSampleAndValueOfABadLabel) {
   TemporaryFolder folder;
   const std::string path = folder / "set.h5";
   write_test_set(path, {.n_samples = 4}, {0, 6, 7, 1});
@@ -245,7 +246,7 @@ TEST(ImageSet, LabelOutOfRangeNamesSampleAndValue) {
   EXPECT_ERROR(ErrorCode::data_label, "sample 3 has label -1", open_image_set(path));
 }
 
-TEST(ImageSet, AFileThatShrinksWhileOpenIsNamed) {
+TEST(ImageSet, ReportsAFileThatShrinksWhileOpen) {
   TemporaryFolder folder;
   const std::string path = folder / "set.h5";
   write_test_set(path);
@@ -260,8 +261,8 @@ TEST(ImageSet, AFileThatShrinksWhileOpenIsNamed) {
   EXPECT_ERROR(ErrorCode::data_truncated, "sample 22", set->read_image(22, 0, image, label));
 }
 
-TEST(InputFile, NamesWhatCouldNotBeRead) {
-  // Reading unmapped memory through this file is an input/output error, as a broken disk's would be.
+TEST(InputFile, ReportsWhatCouldNotBeRead) {
+  // Reading unmapped memory through this file is an input/output error, like that of a broken disk.
   const InputFile memory("/proc/self/mem");
   std::array<std::byte, 16> bytes;
   EXPECT_ERROR(ErrorCode::data_unreadable, "sample 3", memory.read(0, bytes, "sample 3"));
@@ -308,7 +309,7 @@ TEST(ForeignFile, IsReadInChunks) {
   }
 }
 
-TEST(ForeignFile, ChunksThatAreNotThereAreNamed) {
+TEST(ForeignFile, ReportsMissingChunks) {
   TemporaryFolder folder;
   const auto bad = ErrorCode::data_format;
   EXPECT_ERROR(bad, "chunk 1 of '/images' was never written",
@@ -332,20 +333,20 @@ TEST(ForeignFile, ChunksThatAreNotThereAreNamed) {
     write_all(path, damaged);
     EXPECT_ERROR(ErrorCode::data_truncated, "is truncated: chunk 2 of '/images' needs 12 bytes", open_image_set(path));
   }
-  std::string other_place = whole;  // no harm: another image is shown
+  std::string other_place = whole;  // harmless: another image is returned
   std::memcpy(other_place.data() + at, "\0\0\0\0\0\0\0\0", 8);
   write_all(path, other_place);
   EXPECT_EQ(open_image_set(path)->info().n_samples, 4);
 }
 
-TEST(ForeignFile, TruncatedIsSaid) {
+TEST(ForeignFile, ReportsTruncation) {
   TemporaryFolder folder;
   const std::string path = write_foreign(folder, {});
   fs::resize_file(path, fs::file_size(path) - 1);
   EXPECT_ERROR(ErrorCode::data_truncated, "truncated file", open_image_set(path));
 }
 
-TEST(ForeignFile, EachWrongPartIsNamed) {
+TEST(ForeignFile, ReportsEachWrongPart) {
   TemporaryFolder folder;
   const auto refused = [&](ErrorCode code, const std::string& part, const Foreign& foreign) {
     const std::string path = write_foreign(folder, foreign);

@@ -1,4 +1,4 @@
-// JPEG images that tests make themselves.
+// JPEG images that tests create.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ struct JpegOptions {
   bool progressive = false;
 };
 
-/// A smooth image, which JPEG keeps nearly: value of channel c at (y, x) of sample `seed`.
+/// A smooth image, which JPEG reproduces closely: value of channel c at (y, x) of sample `seed`.
 inline std::uint8_t smooth_value(int y, int x, int c, int seed) {
   return static_cast<std::uint8_t>(40 + (seed * 37 + c * 50) % 100 + (y * (1 + c) + x * 2) % 100);
 }
@@ -64,7 +64,7 @@ inline std::string smooth_jpeg(int height, int width, int seed = 0, const JpegOp
   return encode_jpeg(smooth_pixels(height, width, options.channels, seed), height, width, options);
 }
 
-/// The same file, its header saying another size.
+/// The same file with another size in its header.
 inline std::string with_size(std::string jpeg, int height, int width) {
   for (std::size_t i = 2; i + 9 < jpeg.size();) {
     const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(jpeg[at]); };

@@ -1,4 +1,4 @@
-// The JPEG decoder: every kind of image becomes RGB, every damaged one is told, and the decoder continues after it.
+// The JPEG decoder: every kind of image becomes RGB, every damaged one is reported, and the decoder can be used again.
 #include "data/jpeg.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ bool decode(JpegDecoder& decoder, const std::string& jpeg, int eighths, std::vec
   return decoder.read_pixels(rgb);
 }
 
-/// Greatest mean distance of a channel from `wanted(y, x, c)`.
+/// Greatest mean distance of a channel from `expected(y, x, c)`.
 template <typename Wanted>
 double mean_distance(const std::vector<std::uint8_t>& rgb, int height, int width, const Wanted& wanted) {
   double sum = 0;
@@ -32,7 +32,7 @@ double mean_distance(const std::vector<std::uint8_t>& rgb, int height, int width
 
 TEST(Jpeg, ReadsColourGreyCmykAndProgressive) {
   constexpr int kHeight = 24, kWidth = 40;
-  // What quality 95 and halved colour resolution lose of an image whose values wrap round.
+  // The loss of quality 95 and of halved colour resolution, for an image whose values wrap around.
   constexpr double kLoss = 8;
   JpegDecoder decoder;
   std::vector<std::uint8_t> rgb;
@@ -65,7 +65,7 @@ TEST(Jpeg, DecodesToEighthsRoundedUp) {
   EXPECT_EQ(rgb.size(), 3u);
 }
 
-TEST(Jpeg, TellsWhatIsDamagedAndGoesOn) {
+TEST(Jpeg, ReportsDamageAndDecodesTheNextImage) {
   const std::string good = smooth_jpeg(64, 48, 5);
   JpegDecoder decoder;
   std::vector<std::uint8_t> rgb;
@@ -79,7 +79,7 @@ TEST(Jpeg, TellsWhatIsDamagedAndGoesOn) {
   expect_bad(std::string("\xff\xd8", 2), "Premature end");
   expect_bad(good.substr(0, 300), "");
   for (const std::size_t cut : {good.size() / 2, good.size() - 40}) expect_bad(good.substr(0, cut), "Premature end");
-  // Bombs: refused by the header, before memory is taken for the pixels.
+  // Decompression bombs are rejected by their header, before memory is allocated for the pixels.
   expect_bad(with_size(good, 20000, 20000), "20000 x 20000 pixels exceed");
   expect_bad(with_size(smooth_jpeg(64, 48, 5, {.progressive = true}), 65000, 65000), "pixels exceed");
   expect_bad(with_size(good, 640, 480), "remature end");

@@ -1,5 +1,5 @@
-// The loader: its sequence is that of the global order for any number of ranks, micro-batches, readers and resumed
-// steps.
+// The loader: its sequence follows the global order for any number of ranks, micro-batches and readers, also after
+// resuming at any step.
 #include "data/loader.h"
 
 #include <gtest/gtest.h>
@@ -17,8 +17,8 @@
 #include "data/sample_order.h"
 #include "test/data/files.h"
 
-// Counts this program's allocations, to show that the loader makes none while it runs. Not inlined: GCC would take the
-// free() for a mistake.
+// Counts this program's allocations, to show that the loader allocates nothing while it runs. Not inlined: GCC would
+// report the free() as a mistake.
 namespace {
 std::atomic<long> n_allocations{0};
 }
@@ -33,7 +33,7 @@ std::atomic<long> n_allocations{0};
 namespace lockstep::data {
 namespace {
 
-/// Images of test_byte(), numbered from `first_sample` on; sample `bad_sample` cannot be read; a read may be made slow.
+/// Images of test_byte(), numbered from `first_sample` on. Sample `bad_sample` cannot be read; reads may be delayed.
 class MemorySet : public ImageSet {
  public:
   explicit MemorySet(std::int64_t n_samples, std::int64_t bad_sample = -1, std::int64_t first_sample = 0)
@@ -79,7 +79,7 @@ std::span<const T> field(const Batch& batch, std::size_t i) {
   return {reinterpret_cast<const T*>(batch.fields[i].data()), batch.fields[i].size() / sizeof(T)};
 }
 
-/// Checks the batch against the set and what lies beyond n_samples; gives its sample ids.
+/// Checks the batch against the set and the padding after n_samples; returns its sample ids.
 std::vector<std::uint32_t> checked(const Batch& batch, const ImageSetInfo& info, std::int64_t capacity) {
   const auto n = static_cast<std::size_t>(batch.n_samples);
   const auto images = field<std::uint8_t>(batch, 0);
@@ -99,7 +99,7 @@ std::vector<std::uint32_t> checked(const Batch& batch, const ImageSetInfo& info,
   return {sample_ids.begin(), sample_ids.begin() + batch.n_samples};
 }
 
-/// Sample ids of `n_steps` steps of one rank, a vector a step.
+/// Sample ids of `n_steps` steps of one rank, one vector per step.
 std::vector<std::vector<std::uint32_t>> steps_of(const std::shared_ptr<const ImageSet>& set,
                                                  const LoaderOptions& options, std::int64_t n_steps) {
   Loader loader(set, options);
@@ -112,7 +112,7 @@ std::vector<std::vector<std::uint32_t>> steps_of(const std::shared_ptr<const Ima
   return out;
 }
 
-/// What all ranks together must give, from the definition.
+/// The samples that all ranks together must return, by definition.
 std::vector<std::vector<std::uint32_t>> expected_steps(std::int64_t n, const LoaderOptions& o, std::int64_t n_steps) {
   const std::int64_t epoch_samples = o.max_samples > 0 ? std::min(o.max_samples, n) : n;
   const std::int64_t per_epoch = Loader::steps_per_epoch(epoch_samples, o.global_batch, o.drop_last);
@@ -125,7 +125,7 @@ std::vector<std::vector<std::uint32_t>> expected_steps(std::int64_t n, const Loa
   return out;
 }
 
-// Crop and flip are drawn by these, so they must not depend on the range that is trained on.
+// Crop and flip are drawn from these numbers, so they must not depend on the range that is trained on.
 TEST(Loader, NumbersSamplesByTheirPositionInTheFile) {
   const std::int64_t first = 20, n = 30;
   const auto options = options_for(10);
@@ -136,7 +136,7 @@ TEST(Loader, NumbersSamplesByTheirPositionInTheFile) {
   EXPECT_EQ(ids, want);
 }
 
-TEST(Loader, GivesTheGlobalOrderOnAnyNumberOfRanksPiecesAndReaders) {
+TEST(Loader, ReturnsTheGlobalOrderForAnyNumberOfRanksMicroBatchesAndReaders) {
   const auto set = std::make_shared<MemorySet>(53);
   for (const bool drop_last : {true, false})
     for (const bool shuffle : {true, false})
@@ -159,7 +159,7 @@ TEST(Loader, GivesTheGlobalOrderOnAnyNumberOfRanksPiecesAndReaders) {
           }
 }
 
-TEST(Loader, SeesEachSampleOnceAnEpochWhenResumedOnOtherRanks) {
+TEST(Loader, ReturnsEachSampleOncePerEpochWhenResumedOnOtherRanks) {
   constexpr std::int64_t kSamples = 100, kBatch = 8, kSteps = 13;
   const auto set = std::make_shared<MemorySet>(kSamples);
   std::vector<int> seen(kSamples, 0);
@@ -180,7 +180,7 @@ TEST(Loader, SeesEachSampleOnceAnEpochWhenResumedOnOtherRanks) {
   EXPECT_EQ(seen, std::vector<int>(kSamples, 1));
 }
 
-TEST(Loader, EvaluationCountsEachSampleOnceWithMoreRanksThanTheTailHasSamples) {
+TEST(Loader, EvaluationCountsEachSampleOnceIfTheLastBatchIsSmallerThanTheWorld) {
   const auto set = std::make_shared<MemorySet>(17);
   std::vector<int> seen(17, 0);
   int n_empty = 0;
@@ -197,7 +197,7 @@ TEST(Loader, EvaluationCountsEachSampleOnceWithMoreRanksThanTheTailHasSamples) {
   EXPECT_EQ(n_empty, 4);
 }
 
-TEST(Loader, RunsThroughManyEpochsInOneRing) {
+TEST(Loader, RunsManyEpochsInOneRing) {
   const auto set = std::make_shared<MemorySet>(3);
   LoaderOptions options = options_for(3);
   options.prefetch = 5;
@@ -205,7 +205,7 @@ TEST(Loader, RunsThroughManyEpochsInOneRing) {
   EXPECT_EQ(steps_of(set, options, 200), expected_steps(3, options, 200));
 }
 
-TEST(Loader, MaxSamplesTakesTheFirstOfTheOrder) {
+TEST(Loader, MaxSamplesSelectsTheFirstOfTheOrder) {
   const auto set = std::make_shared<MemorySet>(50);
   LoaderOptions options = options_for(8);
   options.max_samples = 20;
@@ -224,18 +224,18 @@ TEST(Loader, ReadsNoFurtherAheadThanPrefetchAndKeepsTheCallersTwoBatches) {
   for (int i = 1; i <= 20; ++i) {
     const Batch& batch = loader.next();
     const std::vector<std::uint32_t> before = checked(batch, set->info(), 4);
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // readers may overtake, if they can
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // time for readers to read too far ahead
     EXPECT_EQ(checked(batch, set->info(), 4), before);
     if (last != nullptr) {
-      EXPECT_EQ(checked(*last, set->info(), 4), in_last) << "on its way to a device";
+      EXPECT_EQ(checked(*last, set->info(), 4), in_last) << "the batch may still be being copied to a device";
     }
     last = &batch;
     in_last = before;
-    EXPECT_LE(set->n_reads, (std::max(i, 2) + 2) * 4);  // two are the caller's from the start
+    EXPECT_LE(set->n_reads, (std::max(i, 2) + 2) * 4);  // the caller holds two from the start
   }
 }
 
-TEST(Loader, GivesWhatWasReadBeforeAnErrorAndThenTheError) {
+TEST(Loader, ReturnsWhatWasReadBeforeAnErrorAndThenTheError) {
   const auto order = epoch_order(5, 0, 40, true);
   for (const int readers : {1, 4}) {
     const auto set = std::make_shared<MemorySet>(40, order[13]);  // in step 3 of batch 4
@@ -248,9 +248,8 @@ TEST(Loader, GivesWhatWasReadBeforeAnErrorAndThenTheError) {
   }
 }
 
-// The caller does nothing but wait for slow reads. A machine busy with other things may hold it up between two waits,
-// hence a tenth.
-TEST(Loader, MeasuresTheWait) {
+// The caller only waits for slow reads. A busy machine may delay it between two waits, so the bound is a tenth.
+TEST(Loader, MeasuresTheTimeSpentWaiting) {
   const auto set = std::make_shared<MemorySet>(8);
   set->delay_milliseconds = 5;
   LoaderOptions options = options_for(2);
@@ -263,7 +262,7 @@ TEST(Loader, MeasuresTheWait) {
   EXPECT_LE(loader.wait_seconds(), elapsed);
 }
 
-TEST(Loader, RefusesWhatCannotBe) {
+TEST(Loader, RejectsImpossibleOptions) {
   const auto set = std::make_shared<MemorySet>(7);
   EXPECT_ERROR(ErrorCode::data_range, "train.global_batch", Loader(set, options_for(8)));
   LoaderOptions options = options_for(8, 2);
@@ -278,7 +277,7 @@ TEST(Loader, RefusesWhatCannotBe) {
   EXPECT_ERROR(ErrorCode::internal, "more than its 2 micro-batches", loader.next());
 }
 
-/// Sequences of numbers and a mask: nothing that the loader could know.
+/// Sequences of numbers and a mask: fields that the loader does not know.
 class SequenceSet final : public Dataset {
  public:
   SequenceSet() {
@@ -302,7 +301,7 @@ class SequenceSet final : public Dataset {
   DatasetInfo info_;
 };
 
-TEST(Loader, KnowsNothingOfASetButItsFields) {
+TEST(Loader, LoadsSetsWithAnyFields) {
   LoaderOptions options = options_for(4);
   options.shuffle = options.drop_last = false;
   Loader loader(std::make_shared<SequenceSet>(), options);
@@ -331,7 +330,7 @@ TEST(Loader, KnowsNothingOfASetButItsFields) {
   }
 }
 
-TEST(Loader, MakesNoAllocationBesideTheOrderOfAnEpoch) {
+TEST(Loader, AllocatesNothingButTheOrderOfAnEpoch) {
   TemporaryFolder folder;
   write_test_set(folder / "set.h5", {.n_samples = 64});
   const std::shared_ptr<const ImageSet> set = open_image_set(folder / "set.h5");

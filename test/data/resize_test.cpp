@@ -1,4 +1,4 @@
-// Resizing against its definition in double precision, and the parts of images that are shown.
+// Resizing against its definition in double precision, and the selected parts of images.
 #include "data/resize.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ double reference(const std::vector<std::uint8_t>& image, int height, int width, 
   return sum;
 }
 
-TEST(Resize, IsItsDefinitionUpToRounding) {
+TEST(Resize, AgreesWithItsDefinition) {
   std::mt19937 random(1);
   struct Case {
     int height, width;
@@ -71,7 +71,7 @@ TEST(Resize, SameSizeIsACopy) {
   EXPECT_EQ(out, image);
 }
 
-TEST(RandomBox, HasTheAreasRatiosAndPlacesOfRandomResizedCrop) {
+TEST(RandomBox, HasTheDistributionOfRandomResizedCrop) {
   constexpr int kHeight = 300, kWidth = 400, kDraws = 4000;
   double areas = 0, log_ratios = 0, middles = 0;
   for (std::uint32_t i = 0; i < kDraws; ++i) {

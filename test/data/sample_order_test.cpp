@@ -1,4 +1,4 @@
-// The order of samples: a permutation that depends on seed and epoch alone, and shards that tile it.
+// The order of samples: a permutation that depends only on seed and epoch, and shards that tile it.
 #include "data/sample_order.h"
 
 #include <gtest/gtest.h>
@@ -39,9 +39,9 @@ TEST(EpochOrder, DependsOnSeedAndEpochAlone) {
   EXPECT_NE(order, epoch_order(7, 3, 500, true));
 }
 
-// Checkpoints of earlier versions continue inside an epoch: the order may never change. The numbers were made in Python
-// from the formula in sample_order.h.
-TEST(EpochOrder, IsThePublishedOne) {
+// Checkpoints of earlier versions resume inside an epoch, so the order must never change. The numbers were computed in
+// Python from the formula in sample_order.h.
+TEST(EpochOrder, IsTheDocumentedOrder) {
   EXPECT_EQ(epoch_order(1, 0, 10, true), (std::vector<std::uint32_t>{9, 7, 0, 8, 6, 4, 1, 5, 3, 2}));
   EXPECT_EQ(epoch_order(42, 5, 10, true), (std::vector<std::uint32_t>{7, 4, 3, 8, 9, 0, 6, 2, 5, 1}));
 }

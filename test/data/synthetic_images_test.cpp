@@ -31,10 +31,10 @@ TEST(SyntheticSet, IsAFunctionOfSeedSplitAndSample) {
   EXPECT_NE(image, image_of(*set, 52));
   EXPECT_NE(image, image_of(*make_synthetic_set(2, 100, 9, 7, 3, 10, "train"), 42));
   EXPECT_NE(image, image_of(*make_synthetic_set(1, 100, 9, 7, 3, 10, "test"), 42));
-  EXPECT_ERROR(ErrorCode::data_range, "cannot be made", make_synthetic_set(1, 0, 9, 7, 3, 10, "train"));
+  EXPECT_ERROR(ErrorCode::data_range, "is not possible", make_synthetic_set(1, 0, 9, 7, 3, 10, "train"));
 }
 
-// The mean image of each class, of 20 train images, tells all test images: the pattern is shared by the splits.
+// The mean image of each class, over 20 train images, classifies all test images: the splits share the pattern.
 TEST(SyntheticSet, CanBeLearned) {
   constexpr int kClasses = 10;
   const auto train = make_synthetic_set(3, 200, 16, 16, 3, kClasses, "train");
@@ -54,9 +54,9 @@ TEST(SyntheticSet, CanBeLearned) {
   }
 }
 
-// Over many classes the pixels' mean and deviation are what info() says: 200 classes x 64 cells x 3 channels of random
-// pattern give a standard error of 0.001.
-TEST(SyntheticSet, HasTheStatisticsThatItSays) {
+// Over many classes, the mean and deviation of the pixels are those that info() reports: 200 classes x 64 cells x 3
+// channels of a random pattern give a standard error of 0.001.
+TEST(SyntheticSet, HasTheStatisticsThatItReports) {
   const auto set = make_synthetic_set(4, 200, 16, 16, 3, 200, "train");
   double sum = 0, squares = 0, n = 0;
   for (std::int64_t i = 0; i < 200; ++i)

@@ -3,7 +3,7 @@
 # Real faults around checkpoints. Each is reported in a message, the last good checkpoint stays intact, and the same command
 # resumes from it.
 source test/support/check.sh
-told=$work/log
+check_output=$work/log
 wrapper=$(dirname "$lockstep")/test/faults/fault_injection.so
 trap 'umount "$work/small" 2>/dev/null; rm -rf "$work"' EXIT
 says() { check "$1" grep -Eq "$2" "$work/log"; }

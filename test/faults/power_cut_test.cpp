@@ -122,9 +122,10 @@ TEST_F(PowerCut, LosesNothingOnSystemErrorAtEachCall) {
   EXPECT_GT(n_failed, 10);
 }
 
-// What was written outlives a process that is killed, so the tests above would not notice a sync that is missing. Here
-// each sync fails once: all of them are made, and a file has its name only after everything in it was synced.
-TEST_F(PowerCut, EverySyncIsMadeAndComesBeforeTheName) {
+// Data that were written survive a process that is killed, so the tests above would not detect a missing sync. Here
+// each sync fails once: this shows that all of them are made, and that a file is renamed only after everything in it
+// was synced.
+TEST_F(PowerCut, SyncsEverythingBeforeRenaming) {
   // The part of each of the two ranks, the metadata, the header; then the directory, after the file and after the link.
   constexpr int kSyncsOfTheFile = 4, kSyncs = kSyncsOfTheFile + 2;
   ::setenv("FAULT_CALLS", "fsync", 1);

@@ -9,7 +9,7 @@ start diverged 2 optimizer.learning_rate=1e30 schedule.kind=constant schedule.wa
   train.check_replicas_every_steps=1
 ends "too many in a row end the run" 1 90
 says "each is logged" 'step [0-9]+ was skipped: loss -?(nan|inf).* 3 in a row'
-says "the reason is named" 'that makes 4 in a row, and train.max_skipped_in_a_row is 3'
+says "the reason is named" 'these are 4 skipped steps in a row, and train.max_skipped_in_a_row is 3'
 says "the error code is printed" '\[steps_skipped\]'
 status_is failed
 

@@ -1,6 +1,6 @@
 // also: Corpus.checkpoint
-// Fuzz target: checkpoints. Input: a recipe (hdf5_recipe.h) of the HDF5 part, which gets its checksums and user block
-// as a save gives them; at its end, other bytes for the user block, hashed again.
+// Fuzz target: checkpoints. Input: a recipe (hdf5_recipe.h) of the HDF5 part, which gets checksums and a user block as
+// in a save; at its end, replacement bytes for the user block, whose hash is recomputed.
 #include "checkpoint/checkpoint.h"
 
 #include <nlohmann/json.hpp>
@@ -48,7 +48,7 @@ void make_tensor(hid_t file, Input& in) {
     case 3:
       H5Lcreate_external("/dev/null", "/x", file, name.c_str(), H5P_DEFAULT, H5P_DEFAULT);
       return;
-    case 4: {  // a group that holds itself, more than once
+    case 4: {  // a group that contains itself, more than once
       const Hdf5Id group(H5Gcreate2(file, name.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
       for (std::uint8_t i = 0; group && i <= in.below(4); ++i)
         H5Lcreate_hard(group.get(), ".", group.get(), std::to_string(i).c_str(), H5P_DEFAULT, H5P_DEFAULT);
@@ -57,7 +57,7 @@ void make_tensor(hid_t file, Input& in) {
     case 5:
       H5Lcreate_hard(file, names[0].c_str(), file, name.c_str(), H5P_DEFAULT, H5P_DEFAULT);
       return;
-    case 6: {  // each of its groups holds the next one several times: very many paths
+    case 6: {  // each of its groups contains the next one several times: very many paths
       for (int level = 0; level < 14; ++level) {
         const std::string here = "/level" + std::to_string(level), next = "/level" + std::to_string(level + 1);
         const Hdf5Id group(H5Gopen2(file, here.c_str(), H5P_DEFAULT));
@@ -93,7 +93,7 @@ std::string bytes_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-/// The user block that a save would write, with the changes that the input asks for.
+/// The user block that a save would write, with the changes that the input requests.
 void write_user_block(std::string& bytes, Input& in) {
   const auto all = std::as_bytes(std::span(bytes));
   const auto behind = all.subspan(checkpoint::kUserBlockBytes);

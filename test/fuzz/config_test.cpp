@@ -1,6 +1,7 @@
 // also: Corpus.config
-// Fuzz target: configuration files and overrides. Input: the YAML file; behind each byte 0 an override.
-// What parses must be written so that it parses to the same again, and must not differ from itself on resume.
+// Fuzz target: configuration files and overrides. Input: the YAML file; after each byte 0 an override. A configuration
+// that can be parsed must be written as YAML that parses to the same configuration, and must not differ from itself on
+// resume.
 #include "config/parser.h"
 
 #include "test/fuzz/fuzz.h"
@@ -9,7 +10,7 @@ namespace {
 
 using namespace lockstep;
 
-/// An argument that does not begin so would be taken for the name of a file.
+/// An argument that does not begin like this would be used as the name of a file.
 bool is_override(const std::string& text) {
   const auto equals = text.find('=');
   return equals != std::string::npos && equals > 0 &&
@@ -44,7 +45,8 @@ FUZZ_TARGET(config) {
     again.write(text);
     std::string problem;
     try {
-      expect(config::to_yaml(config::parse({again.path()})) == text, "read back, it is another configuration");
+      expect(config::to_yaml(config::parse({again.path()})) == text,
+             "it is a different configuration when it is read back");
     } catch (const Error& error) {
       problem = error.what();
     }

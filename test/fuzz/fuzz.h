@@ -1,5 +1,5 @@
-// What the fuzz targets share. FUZZ_TARGET(reader) begins the function that reads one input. `make fuzz` links it with
-// libFuzzer; built as the other tests are, it is the test Corpus.reader, which runs every file of the corpus.
+// Shared by the fuzz targets. FUZZ_TARGET(reader) begins the function that reads one input. `make fuzz` links it with
+// libFuzzer; built like the other tests, it is the test Corpus.reader, which runs every file of the corpus.
 #pragma once
 
 #include <unistd.h>
@@ -25,7 +25,7 @@
 
 namespace lockstep::fuzz {
 
-/// Takes values off the front of the input; zeros when it is used up, so that every input means something.
+/// Takes values from the beginning of the input; zeros when it is used up, so that every input is valid.
 class Input {
  public:
   Input(const std::uint8_t* data, std::size_t size) : rest_(data, size) {}
@@ -38,7 +38,7 @@ class Input {
     return value;
   }
   std::uint8_t below(std::uint8_t n) { return static_cast<std::uint8_t>(take<std::uint8_t>() % n); }
-  /// Up to so many bytes, the number first.
+  /// Up to so many bytes; the number comes first.
   std::string text(std::uint8_t most) {
     const std::size_t wanted = below(static_cast<std::uint8_t>(most + 1));  // takes a byte of the rest
     const std::size_t n = std::min(wanted, rest_.size());
@@ -52,7 +52,7 @@ class Input {
   std::span<const std::uint8_t> rest_;
 };
 
-/// A file in memory where there is /dev/shm, written anew for each input and removed at the end.
+/// A file in memory if there is /dev/shm, written anew for each input and removed at the end.
 class ScratchFile {
  public:
   explicit ScratchFile(const std::string& suffix) {
@@ -67,8 +67,8 @@ class ScratchFile {
   std::string path_;
 };
 
-/// `what` may succeed or throw an Error that says what is wrong with the file. Anything else is a finding, and so is
-/// the Error that asks for a report.
+/// `what` may succeed or throw an Error that describes what is wrong with the file. Anything else is a finding, and so
+/// is an internal Error.
 template <typename What>
 void no_crash(What what) {
   try {

@@ -1,6 +1,6 @@
-// HDF5 files made by libhdf5 itself from a fuzzer's bytes: well-formed, with types, shapes, layouts, links and values
-// that nobody expects. So it is our code that is fuzzed and not libhdf5, whose faults on torn bytes are known and
-// which sees such bytes only in a limited child process. A byte 0 always asks for what a good file has.
+// HDF5 files that libhdf5 writes from a fuzzer's bytes: well-formed, with unexpected types, shapes, layouts, links and
+// values. This fuzzes our code and not libhdf5, whose faults on damaged bytes are known and which sees such bytes only
+// in a limited child process. A byte 0 always requests what a good file has.
 #pragma once
 
 #include <hdf5.h>
@@ -81,7 +81,7 @@ inline void some_numbers(hid_t object, const std::string& name, Input& in) {
   H5Awrite(attribute.get(), type, bytes.data());
 }
 
-/// A data set of any type, shape and layout; 0: contiguous and allocated. `dims` at least gives the rank wanted.
+/// A data set of any type, shape and layout; 0: contiguous and allocated. `dims` has at least the expected rank.
 inline Hdf5Id a_data_set(hid_t file, const std::string& name, hid_t wanted_type, std::vector<hsize_t> dims, Input& in) {
   const Hdf5Id creation(H5Pcreate(H5P_DATASET_CREATE));
   H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY);

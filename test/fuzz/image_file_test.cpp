@@ -1,7 +1,7 @@
 // also: Corpus.image_file
-// Fuzz target: image sets. Input: a first byte, 0: a recipe (hdf5_recipe.h) of the HDF5 part of decoded images, 4: of
-// JPEG images, each with the user block that import would write; else a good file (5: in chunks) with other numbers in
-// its user block, whose checksum is recomputed, and other bytes in its labels.
+// Fuzz target: image sets. First byte of the input: 0: a recipe (hdf5_recipe.h) of the HDF5 part of decoded images, 4:
+// of JPEG images, each with the user block that import would write; otherwise a good file (5: in chunks) with other
+// numbers in its user block, whose checksum is recomputed, and other bytes in its labels.
 #include "data/image_file.h"
 
 #include "data/image_set.h"
@@ -15,7 +15,7 @@ using namespace lockstep::fuzz;
 
 constexpr std::uint8_t kBlockFields = 10, kChunkedBlockFields = 29;  // u64 words (data/user_block.h)
 
-/// `good` writes what a good file has.
+/// `good` writes the content of a good file.
 template <typename Good>
 void attribute(hid_t root, const std::string& name, Input& in, Good good) {
   switch (in.below(4)) {
@@ -103,7 +103,7 @@ void make_hdf5_part(const std::string& path, Input& in, bool jpeg) {
   words("labels_xxh3", {"0123456789abcdef"});
 }
 
-/// Where the data sets lie; an empty place, which the reader must detect, where they cannot be located.
+/// The positions of the data sets; if they cannot be located, an empty position, which the reader must detect.
 data::UserBlock places_in(const std::string& path) {
   const data::UserBlock nowhere{data::StoredBytes::contiguous({hdf5::kUserBlockBytes, 0}), {hdf5::kUserBlockBytes, 0}};
   try {
@@ -146,7 +146,7 @@ std::string make_good_file(std::uint64_t chunk_bytes) {
   return std::string{std::istreambuf_iterator<char>(in), {}};
 }
 
-/// A good file whose user block has other words behind its magic number, where the input says so, and a new checksum.
+/// A good file whose user block has other words after its magic number, if the input requests it, and a new checksum.
 std::string with_other_user_block(Input& in, bool chunked) {
   static const std::string contiguous_file = make_good_file(0), chunked_file = make_good_file(12);
   std::string bytes = chunked ? chunked_file : contiguous_file;
@@ -183,7 +183,7 @@ FUZZ_TARGET(image_file) {
   try {
     data::write_user_block(file.path(), places_in(file.path()));
   } catch (const Error&) {
-    return 0;  // images and labels at one place: no file of ours
+    return 0;  // images and labels at one position: never written by import
   }
   read_all_of(file.path());
   return 0;

@@ -1,6 +1,6 @@
 // also: Corpus.jpeg
-// Fuzz target: JPEG images. Input: a first byte, the size to decode to; then the file. A good image is decoded after
-// each: whatever the other did may not be left in the decoder.
+// Fuzz target: JPEG images. Input: a first byte, the size to decode to; then the file. After each image a good one is
+// decoded, since the decoder must not keep anything of the first.
 #include "data/jpeg.h"
 
 #include "test/data/jpeg_files.h"

@@ -1,6 +1,6 @@
 // also: Corpus.safetensors
-// Fuzz target: .safetensors files. Input: 0, a JSON header, 0, the data: the header's length is put before it, since
-// a fuzzer finds no lengths; or any other first byte and then the file as it is.
+// Fuzz target: .safetensors files. Input: 0, a JSON header, 0, the data: the length of the header is inserted before
+// it, since a fuzzer does not find lengths; or any other first byte and then the unchanged file.
 #include "checkpoint/safetensors.h"
 
 #include "checkpoint/checkpoint.h"

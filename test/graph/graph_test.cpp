@@ -41,7 +41,7 @@ Matrix transposed(const Matrix& a, std::size_t m, std::size_t n) {
   return out;
 }
 
-/// Sums of some ten products of order 1: fp32 rounding is below 1e-5, and a missing term is of order 1.
+/// Sums of about ten products of order 1: fp32 rounding is below 1e-5, and a missing term is of order 1.
 void expect_near(const std::vector<float>& actual, const Matrix& expected, double factor = 1) {
   ASSERT_EQ(actual.size(), expected.size());
   for (std::size_t i = 0; i < actual.size(); ++i) ASSERT_NEAR(actual[i], factor * expected[i], 1e-5 * factor) << i;
@@ -64,7 +64,7 @@ TEST(ExecutionOrder, RecomputesABlockDirectlyBeforeItsBackward) {
   EXPECT_EQ(backward, expected);
 }
 
-TEST(ExecutionOrder, WithoutABackwardPassNothingIsRecomputed) {
+TEST(ExecutionOrder, RecomputesNothingWithoutABackwardPass) {
   ExecutionOrder order({false, false, true});
   order.recompute({0, 1}, 1);
   EXPECT_EQ(order.entries().size(), 4u);
@@ -107,7 +107,7 @@ TEST(TiedParameters, AreFinishedByTheLastNodeThatWritesThem) {
   EXPECT_EQ(graph.run(), (std::vector<std::string>{"middle.bias", "middle.weight", "shared"}));
 }
 
-TEST(TiedParameters, MustBeDescribedAlike) {
+TEST(TiedParameters, MustHaveEqualDescriptions) {
   ParameterTable table;
   table.parameter({.name = "w", .shape = {4, 4}});
   EXPECT_NO_THROW(table.parameter({.name = "w", .shape = {4, 4}}));
@@ -203,7 +203,7 @@ SmallGraph::Build three_layers(bool first_trainable, bool middle_trainable) {
   };
 }
 
-TEST(FrozenParameters, HaveNoGradientAndLeaveTheOthersAsTheyAre) {
+TEST(FrozenParameters, HaveNoGradientAndDoNotChangeTheOthers) {
   for (const auto& backend : backends()) {
     SmallGraph all(*backend, {kRows, kFeatures}, three_layers(true, true));
     SmallGraph some(*backend, {kRows, kFeatures}, three_layers(true, false));
@@ -257,7 +257,7 @@ class TransposedLayout final : public ParameterLayout {
   std::size_t rows_, columns_;
 };
 
-TEST(ParameterParts, StartAsTheTensorsOfTheirNames) {
+TEST(ParameterParts, HaveTheInitialValuesOfTheirNames) {
   ParameterTable table;
   const Initializer normal{.kind = Initializer::Kind::normal, .value = 0.02};
   const ParameterId qkv =
@@ -318,7 +318,7 @@ TEST(Recomputation, GivesTheSameBitsInLessMemory) {
     EXPECT_EQ(kept.run(), recomputed.run());
     EXPECT_EQ(kept.output(), recomputed.output());
     EXPECT_EQ(kept.gradient_arena(), recomputed.gradient_arena());
-    // Without recomputation each of the 8 blocks keeps what lies between its two layers; with it only one does.
+    // Without recomputation each of the 8 blocks keeps the tensor between its two layers; with it only one does.
     EXPECT_LT(recomputed.graph().memory().size_bytes(), kept.graph().memory().size_bytes() * 2 / 5);
     kept.run(GradientMode::accumulate);
     recomputed.run(GradientMode::accumulate);
@@ -326,7 +326,7 @@ TEST(Recomputation, GivesTheSameBitsInLessMemory) {
   }
 }
 
-TEST(Recomputation, RunsAgainOnlyWhatIsReadAgain) {
+TEST(Recomputation, RepeatsOnlyNodesWhoseOutputsAreReadAgain) {
   const auto backend = reference::make_reference_backend();
   SmallGraph graph(*backend, {4, 8}, [](Graph& g, ActivationId x) {
     const int first = g.n_nodes();
@@ -342,7 +342,7 @@ TEST(Recomputation, RunsAgainOnlyWhatIsReadAgain) {
   EXPECT_EQ(repeated, std::vector<std::string>{"a"});  // no node reads the output of b in backward
 }
 
-/// Residual blocks as a ResNet has them, whose norms are pending in their neighbours.
+/// Residual blocks like those of a ResNet, whose norms are pending in their neighbours.
 SmallGraph::Build residual_blocks(bool is_recomputed) {
   return [=](Graph& g, ActivationId x) {
     x = layers::relu(g, layers::batch_norm(g, layers::convolution(g, x, "stem", {.out_channels = 16}), "stem.bn", {}));
@@ -359,7 +359,7 @@ SmallGraph::Build residual_blocks(bool is_recomputed) {
   };
 }
 
-TEST(Recomputation, LeavesStatisticsOfNormsAsTheyAre) {
+TEST(Recomputation, DoesNotCountStatisticsOfNormsTwice) {
   for (const auto& backend : backends()) {
     SmallGraph kept(*backend, {4, 8, 8, 3}, residual_blocks(false));
     SmallGraph recomputed(*backend, {4, 8, 8, 3}, residual_blocks(true));

@@ -10,7 +10,7 @@
 namespace lockstep::graph {
 namespace {
 
-TEST(MemoryPlan, SharesPlacesOfTensorsThatNeverLiveTogether) {
+TEST(MemoryPlan, ReusesMemoryOfTensorsThatAreNeverAliveTogether) {
   MemoryPlan plan;
   const TensorId a = plan.add("a", 1000), b = plan.add("b", 1000), c = plan.add("c", 1000);
   plan.access(a, 0, Access::write);
@@ -52,7 +52,7 @@ TEST(MemoryPlan, AnUpdateKeepsATensorAlive) {
   EXPECT_NE(plan.info(a).offset, plan.info(b).offset);
 }
 
-TEST(MemoryPlan, ATensorThatIsReadAndWrittenInOnePlaceStaysAlive) {
+TEST(MemoryPlan, ATensorThatIsReadAndWrittenAtOnePositionStaysAlive) {
   MemoryPlan plan;
   const TensorId a = plan.add("a", 1000);
   plan.access(a, 0, Access::write);
@@ -63,14 +63,14 @@ TEST(MemoryPlan, ATensorThatIsReadAndWrittenInOnePlaceStaysAlive) {
   EXPECT_EQ(plan.info(a).live[0].last, 5);
 }
 
-TEST(MemoryPlan, RejectsReadingWhatNothingHasWritten) {
+TEST(MemoryPlan, RejectsReadingBeforeWriting) {
   MemoryPlan plan;
   const TensorId a = plan.add("a", 64), kept = plan.add("kept", 64, true);
   EXPECT_THROW(plan.access(a, 0, Access::read), Error);
   EXPECT_NO_THROW(plan.access(kept, 0, Access::read));
 }
 
-TEST(MemoryPlan, PersistentTensorsShareWithNoOther) {
+TEST(MemoryPlan, PersistentTensorsDoNotShareMemory) {
   MemoryPlan plan;
   const TensorId a = plan.add("a", 64, true), b = plan.add("b", 64);
   plan.access(b, 5, Access::write);

@@ -16,7 +16,7 @@
 
 namespace lockstep::test {
 
-/// As tensors of this type hold them.
+/// Values as tensors of this type store them.
 inline std::vector<std::byte> bytes_of(DType dtype, const std::vector<float>& values) {
   std::vector<std::byte> out(values.size() * size_bytes(dtype));
   if (dtype == DType::fp32)
@@ -32,7 +32,7 @@ inline std::vector<float> values_of(DType dtype, const void* data, std::size_t n
   return from_bf16_bits({bits, bits + n});
 }
 
-/// Its output is given: a persistent tensor.
+/// The test sets its output, which is a persistent tensor.
 class GivenNode final : public graph::Node {
  public:
   GivenNode(graph::ActivationId out, std::vector<std::byte> values)
@@ -46,7 +46,7 @@ class GivenNode final : public graph::Node {
   graph::TensorId y_ = graph::kNoTensor;
 };
 
-/// Keeps its input where a test can read it, and gives it the gradient r.
+/// Stores its input where a test can read it, and sets its gradient to r.
 class ProbeNode final : public graph::Node {
  public:
   explicit ProbeNode(graph::ActivationId in) : Node("probe", {in}, {}), in_(in) {}
@@ -137,7 +137,8 @@ class SmallGraph {
     for (std::size_t i = 0; i < r.size(); ++i) loss += double{r[i]} * probe_->output[i];
     return loss;
   }
-  /// One micro-batch: forward and backward. The names of the parameters in the order in which they are finished.
+  /// One micro-batch: forward and backward. Returns the names of the parameters in the order in which they are
+  /// finished.
   std::vector<std::string> run(GradientMode mode = GradientMode::overwrite) {
     std::vector<std::string> finished;
     const graph::ParameterGradients gradients{arena(*gradients_), mode};

@@ -15,7 +15,8 @@ namespace {
 
 constexpr ActivationFunction kFunctions[] = {ActivationFunction::relu, ActivationFunction::gelu,
                                              ActivationFunction::silu};
-constexpr std::int64_t kSizes[] = {1, 16, 37, 5000, 100003};  // one, a vector, a vector and a rest, many, two threads
+/// One element, a vector, a vector and a remainder, many elements, and enough for two threads.
+constexpr std::int64_t kSizes[] = {1, 16, 37, 5000, 100003};
 constexpr DType kTypes[] = {DType::fp32, DType::bf16, DType::fp16};
 
 struct Outputs {
@@ -47,7 +48,7 @@ TEST(Activation, AgreesWithTheReference) {
       for (const DType dtype : kTypes)
         for (const GradientMode mode : {GradientMode::overwrite, GradientMode::accumulate, GradientMode::skip}) {
           std::vector<float> x = random_normal(n, 1);
-          for (std::size_t i = 0; i < x.size(); i += 7) x[i] *= 20;  // the flat ends too
+          for (std::size_t i = 0; i < x.size(); i += 7) x[i] *= 20;  // including the flat ends
           x = rounded_to(dtype, x);
           const std::vector<float> dy = rounded_to(dtype, random_normal(n, 2));
           const std::vector<float> before = rounded_to(dtype, random_normal(n, 3));
@@ -58,7 +59,7 @@ TEST(Activation, AgreesWithTheReference) {
             if (!computes_in(*backend, dtype)) continue;
             SCOPED_TRACE(fmt::format("{}, {}, {} of {}, {}", backend_name, name(function), n, name(dtype), text(mode)));
             const Outputs actual = run(*backend, d, x, dy, before, mode);
-            // Some ten operations, each relative to |x| or |dy|, then one rounding to the type.
+            // About ten operations, each relative to |x| or |dy|, then one rounding to the type.
             for (std::size_t i = 0; i < x.size(); ++i) {
               const double of_type = roundoff_of(dtype) + (dtype == DType::fp32 ? 0 : 0x1p-24);
               ASSERT_NEAR(actual.y[i], expected.y[i],
@@ -73,8 +74,8 @@ TEST(Activation, AgreesWithTheReference) {
         }
 }
 
-/// Neither overflow of the exponential nor a NaN that vanishes.
-TEST(Activation, FarFromZero) {
+/// The exponential must not overflow, and a NaN must not vanish.
+TEST(Activation, HandlesLargeInputs) {
   const std::vector<float> x = {-1e30f, -1000, -100, -88, 88, 100, 1000, 1e30f, 0, -0.0f, NAN};
   const std::vector<float> dy(x.size(), 1);
   for (const ActivationFunction function : kFunctions)
@@ -93,7 +94,7 @@ TEST(Activation, FarFromZero) {
     }
 }
 
-TEST(Activation, RefusesWhatItCannotCompute) {
+TEST(Activation, RejectsImpossibleDescriptions) {
   for (auto& [backend_name, backend] : tested_backends()) {
     EXPECT_THROW((void)backend->make(ActivationDescription{.n_elements = 0}), Error) << backend_name;
     EXPECT_THROW((void)backend->make(ActivationDescription{.n_elements = 4, .function = ActivationFunction::none}),

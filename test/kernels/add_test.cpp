@@ -9,7 +9,8 @@
 namespace lockstep::test {
 namespace {
 
-constexpr std::int64_t kSizes[] = {1, 16, 37, 5000, 100003};  // one, a vector, a vector and a rest, many, two threads
+/// One element, a vector, a vector and a remainder, many elements, and enough for two threads.
+constexpr std::int64_t kSizes[] = {1, 16, 37, 5000, 100003};
 constexpr GradientMode kModes[] = {GradientMode::overwrite, GradientMode::accumulate, GradientMode::skip};
 
 struct Outputs {
@@ -53,7 +54,7 @@ TEST(Add, AgreesWithTheReference) {
         }
 }
 
-/// As a graph may place them: the sum over one of its terms, and the gradients where dy is.
+/// As a graph may place them: the sum at the address of one of its terms, and the gradients at the address of dy.
 TEST(Add, InPlace) {
   const std::vector<float> a = random_normal(37, 1), b = random_normal(37, 2);
   for (auto& [name, backend] : tested_backends()) {
@@ -71,7 +72,7 @@ TEST(Add, InPlace) {
   }
 }
 
-TEST(Add, RefusesWhatItCannotCompute) {
+TEST(Add, RejectsImpossibleDescriptions) {
   for (auto& [name, backend] : tested_backends()) {
     EXPECT_THROW((void)backend->make(AddDescription{.n_elements = 0}), Error) << name;
     EXPECT_THROW((void)backend->make(AddDescription{.n_elements = 4, .dtype = DType::int32}), Error) << name;

@@ -1,4 +1,4 @@
-// Algorithms of an op: a remembered choice is used, others are timed once, and without a table the first is used.
+// Algorithms of an op: a stored choice is used, others are timed once, and without a table the first one is used.
 #include "lockstep/algorithms.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 const std::vector<std::string> kNames{"slow", "fast", "middling"};
 
-TEST(Algorithms, UnknownOnesAreTimedOnce) {
+TEST(Algorithms, UnknownChoicesAreTimedOnce) {
   const std::vector<double> seconds{3, 1, 2};
   int n_timed = 0;
   const auto time = [&](std::size_t i) {
@@ -36,7 +36,7 @@ TEST(Algorithms, UnknownOnesAreTimedOnce) {
   EXPECT_EQ(algorithms.choices(), (Algorithms::Choices{{"a", "fast"}}));
 }
 
-TEST(Algorithms, RememberedOnesAreTaken) {
+TEST(Algorithms, RememberedChoicesAreUsed) {
   Algorithms algorithms({{"a", "middling"}, {"b", "gone"}});
   const auto never = [](std::size_t) -> double { throw std::logic_error("timed"); };
   EXPECT_EQ(algorithms.choose("a", kNames, never), 2u);
@@ -66,21 +66,21 @@ TEST(Algorithms, AlgorithmsThatFailAreNotUsed) {
   EXPECT_EQ(n_called, 6);
 }
 
-/// Every algorithm of every direction gives the numbers of the fixed one, but for rounding.
-void expect_ways_agree(const Conv2dDescription& d) {
+/// Every algorithm of every direction computes the values of the fixed one, up to rounding.
+void expect_algorithms_agree(const Conv2dDescription& d) {
   const auto timed = std::make_shared<Algorithms>();
   timed->time_unknown();
   const auto fixed = make_backend({.device = "cpu", .threads = 2});
   const auto first = make_backend({.device = "cpu", .threads = 2, .algorithms = timed});
   const std::string chosen = first->make(d)->describe();
-  // With what was found, another backend plans the same, and times nothing.
+  // With the stored choices, another backend makes the same plan, and times nothing.
   const auto found = std::make_shared<Algorithms>(timed->choices());
   EXPECT_EQ(make_backend({.device = "cpu", .threads = 2, .algorithms = found})->make(d)->describe(), chosen);
   EXPECT_TRUE(found->is_complete());
 
   const test::UnitInputs inputs = test::rounded_to(DType::bf16, test::make_inputs(d, 1));
   const test::UnitOutputs expected = test::run(*fixed, d, inputs, {});
-  // And the other way round in every key.
+  // Then every algorithm in turn for all keys.
   for (const char* algorithm : {"amx", "direct", "blocks", "matmul"}) {
     Algorithms::Choices others = timed->choices();
     for (auto& [key, name] : others) name = algorithm;
@@ -95,7 +95,7 @@ void expect_ways_agree(const Conv2dDescription& d) {
   }
 }
 
-TEST(Algorithms, OfConvolutions) {
+TEST(Algorithms, AllAlgorithmsOfConvolutionsAgree) {
   for (const DType dtype : {DType::fp32, DType::bf16})
     for (const Layout layout : {Layout::nhwc, Layout::nchw16c})
       for (const int stride : {1, 2})
@@ -105,12 +105,12 @@ TEST(Algorithms, OfConvolutions) {
           d.padding = window / 2;
           d.dtype = dtype;
           d.x_layout = d.y_layout = layout;
-          expect_ways_agree(d);
+          expect_algorithms_agree(d);
         }
 }
 
-/// Algorithms are timed with the parameter as it will lie, which is as the fixed choice of forward wants it.
-TEST(Algorithms, DoNotChangeHowWeightsLie) {
+/// Algorithms are timed with the final layout of the parameter, which is the one of the fixed choice of forward.
+TEST(Algorithms, DoNotChangeTheLayoutOfWeights) {
   Conv2dDescription d{.x = {2, 8, 8, 64}, .out_channels = 32};
   const std::string fixed = make_backend({.device = "cpu"})->make(d)->weight_layout()->describe();
   const auto timed = std::make_shared<Algorithms>();
@@ -125,7 +125,7 @@ TEST(Algorithms, DoNotChangeHowWeightsLie) {
   EXPECT_EQ(make_backend({.device = "cpu", .algorithms = others})->make(d)->weight_layout()->describe(), fixed);
 }
 
-TEST(Algorithms, OfLayouts) {
+TEST(Algorithms, LayoutsAreChosenAndTimedToo) {
   const auto fixed = make_backend({.device = "cpu"});
   if (fixed->activation_layout({2, 8, 8, 64}, DType::fp32) == Layout::nhwc) GTEST_SKIP() << "one layout here";
   const auto algorithms = std::make_shared<Algorithms>(
@@ -136,14 +136,15 @@ TEST(Algorithms, OfLayouts) {
   EXPECT_EQ(backend->activation_layout({2, 4, 4, 64}, DType::fp32), Layout::nchw16c);
   EXPECT_EQ(backend->activation_layout({2, 4, 4, 64}, DType::bf16), Layout::nhwc);
   EXPECT_EQ(backend->activation_layout({2, 4, 4, 24}, DType::fp32), Layout::nhwc);
-  EXPECT_EQ(backend->activation_layout({2, 1, 1, 64}, DType::fp32), Layout::nchw16c) << "a vector is not timed";
+  EXPECT_EQ(backend->activation_layout({2, 1, 1, 64}, DType::fp32), Layout::nchw16c)
+      << "layouts of vectors are not timed";
   EXPECT_TRUE(algorithms->is_complete());
   EXPECT_EQ(backend->activation_layout({2, 6, 6, 64}, DType::fp32), Layout::nchw16c) << "the fixed one";
   EXPECT_FALSE(algorithms->is_complete());
   algorithms->time_unknown();
   const Layout timed = backend->activation_layout({2, 6, 6, 64}, DType::fp32);
   EXPECT_EQ(algorithms->choices().at("layout 6x6x64, fp32"), name(timed));
-  EXPECT_EQ(algorithms->choices().size(), 3u) << "nothing else is remembered for it";
+  EXPECT_EQ(algorithms->choices().size(), 3u) << "nothing else is stored for it";
 }
 
 }  // namespace

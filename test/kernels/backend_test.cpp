@@ -1,4 +1,4 @@
-// The cpu backend itself: memory, sealing, streams, its choice of threads and layout, and matmul's layout and modes.
+// The cpu backend itself: memory, freezing, streams, its choice of threads and layout, and matmul's layout and modes.
 #include "kernels/cpu/backend.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ ErrorCode code_of(const std::function<void()>& call) {
   return ErrorCode::internal;
 }
 
-TEST(CpuMemory, IsZeroAlignedAndOfTheSizeAskedFor) {
+TEST(CpuMemory, IsZeroedAlignedAndOfTheRequestedSize) {
   const auto backend = one_thread();
   for (const std::size_t size_bytes : {std::size_t{0}, std::size_t{1}, std::size_t{4097}, std::size_t{5} << 20}) {
     const auto memory = backend->allocate(size_bytes, "test");
@@ -52,13 +52,13 @@ TEST(CpuMemory, IsZeroAlignedAndOfTheSizeAskedFor) {
   }
 }
 
-TEST(CpuMemory, IsRefusedWhileSealedAndWhereItDoesNotFit) {
+TEST(CpuMemory, IsRefusedWhileFrozenOrIfItDoesNotFit) {
   const auto backend = one_thread();
   backend->freeze();
   EXPECT_EQ(code_of([&] { (void)backend->allocate(64, "gradients"); }), ErrorCode::internal);
   backend->unfreeze();
   const auto held = backend->allocate(64, "gradients");
-  // Pages come when touched: what the machine does not have must be refused here, not in the first step.
+  // Pages are mapped when touched: memory that the machine does not have must be refused here, not in the first step.
   const std::size_t all = backend->device().memory_bytes;
   EXPECT_EQ(code_of([&] { (void)backend->allocate(all, "activations"); }), ErrorCode::out_of_memory);
   EXPECT_EQ(code_of([&] { (void)backend->allocate(std::numeric_limits<std::size_t>::max(), "activations"); }),
@@ -70,7 +70,7 @@ TEST(CpuMemory, IsRefusedWhileSealedAndWhereItDoesNotFit) {
   }
 }
 
-TEST(CpuMemory, IsGivenBack) {
+TEST(CpuMemory, IsReturnedToTheSystem) {
   const auto backend = one_thread();
   const std::size_t most = backend->device().memory_bytes / 4 * 3;
   for (int i = 0; i < 3; ++i) EXPECT_EQ(backend->allocate(most, "test")->size_bytes(), most);
@@ -96,7 +96,7 @@ TEST(CpuStream, CopiesFillsAndRecords) {
 
 TEST(CpuThreads, AreTheCoresOfARank) {
   EXPECT_EQ(threads_of_rank(8, 8, 1), 8);
-  EXPECT_EQ(threads_of_rank(8, 8, 4), 2);  // nobody bound the ranks: they share
+  EXPECT_EQ(threads_of_rank(8, 8, 4), 2);  // the ranks are not bound: they divide the cores
   EXPECT_EQ(threads_of_rank(2, 8, 4), 2);  // bound to two cores each
   EXPECT_EQ(threads_of_rank(8, 8, 3), 2);
   EXPECT_EQ(threads_of_rank(2, 2, 7), 1);  // more ranks than cores
@@ -106,7 +106,7 @@ TEST(CpuThreads, AreTheCoresOfARank) {
   EXPECT_EQ(threads_of_this_rank(1 << 20), 1);
 }
 
-TEST(CpuThreads, AreTakenFromTheOptions) {
+TEST(CpuThreads, FollowTheOptions) {
   BackendOptions options;
   options.threads = 3;
   const auto backend = cpu::make_backend(options);
@@ -120,7 +120,7 @@ TEST(CpuThreads, AreTakenFromTheOptions) {
   EXPECT_EQ(code_of([&] { (void)cpu::make_backend(options); }), ErrorCode::not_supported);
 }
 
-TEST(CpuBackend, NamesItselfAndItsLibraries) {
+TEST(CpuBackend, ReportsItselfAndItsLibraries) {
   const auto backend = one_thread();
   EXPECT_EQ(backend->name(), "cpu");
   EXPECT_GT(backend->device().memory_bytes, std::size_t{1} << 20);
@@ -128,7 +128,7 @@ TEST(CpuBackend, NamesItselfAndItsLibraries) {
   EXPECT_EQ(backend->device().libraries[0].rfind("oneDNN 3.", 0), 0u) << backend->device().libraries[0];
 }
 
-TEST(CpuBackend, BlocksOnlyChannelsThatFillBlocks) {
+TEST(CpuBackend, UsesBlocksOnlyForFullBlocksOfChannels) {
   const auto backend = one_thread();
   EXPECT_EQ(backend->activation_layout({32, 32, 32, 3}, DType::fp32), Layout::nhwc);
   EXPECT_EQ(backend->activation_layout({32, 32, 32, 40}, DType::fp32), Layout::nhwc);
@@ -147,7 +147,7 @@ std::vector<float> random_values(std::size_t n, std::uint32_t seed) {
   return values;
 }
 
-/// Memory of a backend that holds `values`; NaN where they are none.
+/// Memory of a backend that contains `values`; NaN if there are none.
 class Buffer {
  public:
   Buffer(Backend& backend, std::size_t n, float value = std::numeric_limits<float>::quiet_NaN())
@@ -165,7 +165,7 @@ class Buffer {
   std::size_t n_;
 };
 
-/// sum_i a(i) b(i) in double, and `offset`; fp32 sums of any order lie within 1e-6 of the terms' magnitudes.
+/// sum_i a(i) b(i) in double, plus `offset`; fp32 sums in any order are within 1e-6 of the terms' magnitudes.
 template <typename A, typename B>
 void expect_dot(float got, std::int64_t n, double offset, const A& a, const B& b, const char* what) {
   double sum = offset, magnitude = std::abs(offset);
@@ -173,7 +173,7 @@ void expect_dot(float got, std::int64_t n, double offset, const A& a, const B& b
     sum += double{a(i)} * b(i);
     magnitude += std::abs(double{a(i)} * b(i));
   }
-  ASSERT_TRUE(std::abs(got - sum) <= 1e-6 * magnitude) << what << ": wanted " << sum << ", found " << got;
+  ASSERT_TRUE(std::abs(got - sum) <= 1e-6 * magnitude) << what << ": expected " << sum << ", found " << got;
 }
 
 /// In bf16 each element has the place that it has in fp32, in plain and in padded layouts.
@@ -297,7 +297,7 @@ INSTANTIATE_TEST_SUITE_P(
                                          matmul(3, 17, 33, false, true), matmul(7, 64, 48, true, false)),
                        ::testing::Values(1, 2)));
 
-TEST(CpuMatmul, RefusesWhatHasNoMeaning) {
+TEST(CpuMatmul, RejectsImpossibleDescriptions) {
   const auto backend = one_thread();
   EXPECT_EQ(code_of([&] { (void)backend->make(matmul(0, 4, 4, true, true)); }), ErrorCode::op_description);
   MatmulDescription d = matmul(4, 4, 4, true, true);

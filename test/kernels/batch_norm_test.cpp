@@ -77,7 +77,7 @@ TEST(BatchNorm, FinalizeAgreesWithTheReference) {
       for (auto& [name, backend] : tested_backends()) {
         SCOPED_TRACE(std::string(name) + ", x " + shape.text() + ", batch statistics " + text(mode));
         const Finalized actual = finalize(*backend, d, in, mode);
-        // A few roundings each; bias is a difference, hence measured against the greatest of the channels.
+        // A few roundings each; bias is a difference, so it is compared relative to the greatest of the channels.
         EXPECT_TRUE(near(actual.scale_bias, expected.scale_bias, 1e-6));
         EXPECT_TRUE(near(actual.mean_inverse_stddev, expected.mean_inverse_stddev, 1e-6));
         EXPECT_TRUE(near(actual.batch_statistics, expected.batch_statistics, 1e-6));
@@ -99,7 +99,8 @@ TEST(BatchNorm, ConstantChannel) {
   }
 }
 
-/// Means that are large beside the deviation: the variance comes from fp64 sums, so that 1e3 beside 1 costs nothing.
+/// Means that are large compared to the deviation: the variance comes from fp64 sums, so a mean of 1e3 with deviation 1
+/// loses no accuracy.
 TEST(BatchNorm, LargeMean) {
   const Shape shape{4, 8, 8, 16};
   Inputs in(shape);
@@ -187,7 +188,7 @@ TEST(BatchNorm, BackwardAgreesWithTheReference) {
   reference::ReferenceBackend reference;
   for (const Shape& shape : kCases) {
     Inputs in(shape);
-    in.x = rounded_to(DType::bf16, in.x);  // the same numbers in all types
+    in.x = rounded_to(DType::bf16, in.x);  // the same values in all types
     in.dz = rounded_to(DType::bf16, in.dz);
     const BatchNormDescription d = describe(shape, 2);  // as if over two ranks: sums of all, local sums of this one
     const Finalized finalized = finalize(reference, describe(shape), in, GradientMode::skip);
@@ -222,7 +223,7 @@ TEST(BatchNorm, BackwardAgreesWithTheReference) {
                          shape.text() + ", parameters " + text(mode) + (in_place ? ", in place" : ""));
             const auto actual = run_backward(*backend, d, in, {layout, in_place, mode, dtype},
                                              finalized.mean_inverse_stddev, sums, local_sums);
-            // About ten operations lie behind an element of dx, and one rounding or two behind the sums.
+            // An element of dx results from about ten operations, and the sums from one or two roundings.
             const double stored = dtype == DType::bf16   ? kBf16Roundoff / kRoundoff
                                   : dtype == DType::fp16 ? kFp16Roundoff / kRoundoff
                                                          : 0;
@@ -234,7 +235,7 @@ TEST(BatchNorm, BackwardAgreesWithTheReference) {
   }
 }
 
-/// The whole of it in double: statistics, finalize, scale and bias; loss = <dz, scale * x + bias>.
+/// All of it in double: statistics, finalize, scale and bias; loss = <dz, scale * x + bias>.
 TEST(BatchNorm, AgreesWithFiniteDifferences) {
   for (const Shape& shape : kCases) {
     SCOPED_TRACE(shape.text());
@@ -262,7 +263,7 @@ TEST(BatchNorm, AgreesWithFiniteDifferences) {
     }
     reference::batch_norm_backward<double>(d, {sums.data(), sums.data(), dz.data(), x.data(), gamma.data(),
                                                mean_inverse_stddev.data(), dx.data(), dgamma.data(), dbeta.data()});
-    // Two rows a channel may lie close together: the third derivative grows with the inverse of the deviation.
+    // Two rows per channel may be close together: the third derivative grows with the inverse of the deviation.
     EXPECT_TRUE(gradient_matches(x, dx, loss, 1e-6)) << "dx";
     EXPECT_TRUE(gradient_matches(gamma, dgamma, loss, 1e-6)) << "dgamma";
     EXPECT_TRUE(gradient_matches(beta, dbeta, loss, 1e-6)) << "dbeta";

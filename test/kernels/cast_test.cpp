@@ -1,4 +1,4 @@
-// Numbers in another type: every backend rounds as lockstep/bf16.h and fp16.h do, to the bit.
+// Casts: every backend rounds exactly like lockstep/bf16.h and fp16.h.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -63,8 +63,8 @@ TEST(Cast, RoundsToNearestEven) {
   }
 }
 
-// Tails of every length, and places that are not aligned to 16 bytes; what lies beside is left alone.
-TEST(Cast, AnyLengthAtAnyPlace) {
+// Tails of every length, and addresses that are not aligned to 16 bytes; the memory around the result is unchanged.
+TEST(Cast, AnyLengthAtAnyAlignment) {
   constexpr std::size_t kSize = 48;
   const std::vector<float> values = random_normal(kSize, 4);
   for (auto& [name, backend] : tested_backends())
@@ -92,7 +92,7 @@ TEST(Cast, KeepsNaN) {
   }
 }
 
-TEST(Cast, RefusesOtherTypes) {
+TEST(Cast, RejectsOtherTypes) {
   for (auto& [name, backend] : tested_backends())
     EXPECT_THROW(backend->make(CastDescription{.from = DType::fp64, .to = DType::fp32}), Error) << name;
 }

@@ -87,14 +87,14 @@ TEST(ClipNorm, KnownValues) {
   for (auto& [name, backend] : tested_backends()) {
     const Outputs clipped = run(*backend, kCases[1], gradients);
     EXPECT_EQ(clipped.norm, 5.0) << name;
-    // max_norm / (norm + 1e-6), as PyTorch has it; one rounding to fp32.
+    // max_norm / (norm + 1e-6), as in PyTorch; one rounding to fp32.
     EXPECT_NEAR(clipped.scalars.clip_coefficient, 1.0 / (5.0 + 1e-6), 1.2e-8) << name;
     EXPECT_EQ(run(*backend, kCases[0], gradients).scalars.clip_coefficient, 1.0f) << name << ": 0 is no limit";
     EXPECT_EQ(run(*backend, kCases[2], gradients).scalars.clip_coefficient, 1.0f) << name << ": below the limit";
   }
 }
 
-/// Infinite or no number anywhere, or a loss beyond the limit, a mean over samples: the step is not to be applied.
+/// If anything is infinite or NaN, or the mean loss over the samples exceeds the limit, the step must not be applied.
 TEST(ClipNorm, DecidesWhetherTheStepIsApplied) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
   reference::ReferenceBackend reference;
@@ -127,8 +127,8 @@ std::vector<std::pair<std::string, Backend*>> all_backends(Backend& reference) {
   return all;
 }
 
-/// Gradients times a power of two give the same norm to the bit, and the same gradients after clipping.
-TEST(ClipNorm, TakesTheLossScaleOut) {
+/// Gradients times a power of two have exactly the same norm, and are the same gradients after clipping.
+TEST(ClipNorm, DividesByTheLossScale) {
   const std::vector<float> gradients = random_normal(kElements, 1);
   std::vector<float> scaled = gradients;
   for (float& g : scaled) g *= 65536;
@@ -149,7 +149,7 @@ TEST(ClipNorm, TakesTheLossScaleOut) {
 
 /// The gradients of a step that counts 4 samples and was weighted for 16 are four times as large, before and after
 /// clipping; the loss is a mean over the 4.
-TEST(ClipNorm, PutsTheNumberOfCountedSamplesRight) {
+TEST(ClipNorm, CorrectsForTheNumberOfCountedSamples) {
   const std::vector<float> gradients = random_normal(kElements, 1);
   std::vector<float> larger = gradients;
   for (float& g : larger) g *= 4;
@@ -167,7 +167,7 @@ TEST(ClipNorm, PutsTheNumberOfCountedSamplesRight) {
     }
 }
 
-/// Nothing to learn from: not applied, and the loss scale takes it for no overflow.
+/// Without counted samples there is nothing to learn: the step is not applied, and this does not count as an overflow.
 TEST(ClipNorm, AStepWithoutCountedSamplesIsNotApplied) {
   const LossSums nothing{};
   const LossScale loss_scale{.scale = 1024, .good_steps = 3};
@@ -182,8 +182,8 @@ TEST(ClipNorm, AStepWithoutCountedSamplesIsNotApplied) {
     }
 }
 
-/// Half of it after an overflow, twice after as many good steps in a row as were asked for, within bounds.
-TEST(ClipNorm, ChangesTheLossScale) {
+/// Halved after an overflow, doubled after the configured number of steps without one, within bounds.
+TEST(ClipNorm, UpdatesTheLossScale) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
   struct Row {
     LossScale before;
@@ -196,7 +196,7 @@ TEST(ClipNorm, ChangesTheLossScale) {
                       {{4096, 4}, 1, 12, {6000, 0}, 1},                                              // the greatest
                       {{1024, 4}, kInfinity, 12, {512, 0}, 0},                                       // an overflow
                       {{1024, 0}, kNan, 12, {512, 0}, 0},      {{6, 2}, -kInfinity, 12, {4, 0}, 0},  // the least
-                      {{1024, 2}, 1, kNan, {1024, 3}, 0},   // a loss that is no number is not of its making
+                      {{1024, 2}, 1, kNan, {1024, 3}, 0},   // a loss that is NaN is not caused by the scale
                       {{1024, 4}, 1, 1000, {2048, 0}, 0}};  // nor is a spike
   const LossScaling scaling{.growth_steps = 5, .least = 4, .greatest = 6000};
   const LossScaling constant{.growth_steps = 0};
@@ -229,9 +229,9 @@ TEST(ClipNorm, LargeGradients) {
     EXPECT_NEAR(run(*backend, kCases[1], gradients).norm, 5e30, 1e-7 * 5e30) << name;  // the inputs are fp32
 }
 
-/// More tensors than fit into the arguments of one kernel, beginning anywhere; and whether the memory can be read by
-/// vectors does not change the order.
-TEST(ClipNorm, ManyTensorsAnywhere) {
+/// More tensors than fit into the arguments of one kernel, at any alignment. Whether vectors can read the memory does
+/// not change the order of the sum.
+TEST(ClipNorm, ManyTensorsAtAnyAlignment) {
   Case c{{}, 1};
   std::size_t n = 1;
   for (std::size_t i = 0; i < 700; ++i) {
@@ -252,7 +252,7 @@ TEST(ClipNorm, ManyTensorsAnywhere) {
   }
 }
 
-/// Fixed order: the same bits with 1 and with 2 threads, so that ranks with other threads clip alike.
+/// Fixed order: the same bits with 1 and with 2 threads, so that ranks with different numbers of threads clip equally.
 TEST(ClipNorm, SameBitsOnAnyNumberOfThreads) {
   const std::vector<float> gradients = random_normal(kElements, 2);
   for (const Case& c : kCases)

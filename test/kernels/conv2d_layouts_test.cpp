@@ -1,5 +1,5 @@
 // The cpu backend's convolution in each pair of layouts and each gradient mode, against loops in double, also by
-// matmuls; its parameter layout; and that a step takes nothing of note from the heap. Normalisations and statistics:
+// matmuls; its parameter layout; and that a step allocates almost nothing. Normalisations and statistics:
 // conv2d_test.cpp.
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-/// fp32 values at a 64-byte border, as arenas have them; NaN until written.
+/// fp32 values, 64-byte aligned like those of arenas; NaN until written.
 class Buffer {
  public:
   explicit Buffer(std::size_t n) : n_(n), data_(static_cast<float*>(std::aligned_alloc(64, (n * 4 + 127) / 64 * 64))) {
@@ -112,13 +112,13 @@ Naive naive(const Conv2dDescription& d, const std::vector<float>& x, const std::
   return result;
 }
 
-/// fp32 sums in any order: each rounding is at most 2^-24 of a partial sum; 16 of them were never reached.
+/// fp32 sums in any order: each rounding is at most 2^-24 of a partial sum; no case came close to 16 of them.
 void expect_close(const std::vector<float>& got, const std::vector<Sum>& want, double offset, const std::string& what) {
   ASSERT_EQ(got.size(), want.size());
   for (std::size_t i = 0; i < got.size(); ++i) {
     const double bound = 1e-6 * (want[i].magnitude + std::abs(offset));
     const double error = std::abs(got[i] - (want[i].value + offset));
-    ASSERT_TRUE(error <= bound) << what << ", element " << i << ": wanted " << want[i].value + offset << ", found "
+    ASSERT_TRUE(error <= bound) << what << ", element " << i << ": expected " << want[i].value + offset << ", found "
                                 << got[i];
   }
 }
@@ -211,7 +211,7 @@ void run_case(Conv2dDescription d, const CpuContext& context, Algorithms* algori
     if (d.input_gradient)
       expect_close(relayout(in, dx_memory.values(), d.x_layout, Layout::nhwc), want.dx, before, "dx");
 
-    // Padding's gradient is zero: what is not in the canonical form is what packing it would give.
+    // The gradient of padding is zero: packing the canonical form must reproduce all elements.
     Buffer packed_again(layout->n_elements());
     layout->pack(dweight, packed_again.data());
     EXPECT_EQ(dparameter.values(), packed_again.values());
@@ -244,7 +244,7 @@ INSTANTIATE_TEST_SUITE_P(Pairs, Conv2dLayouts,
 
 /// Remembers `algorithm` for every choice of this convolution.
 Algorithms remembered(const std::string& algorithm, const Conv2dDescription& d, const CpuContext& context) {
-  Algorithms timed;  // tells the keys
+  Algorithms timed;  // collects the keys
   timed.time_unknown();
   (void)make_conv2d(d, {.threads = context.threads, .algorithms = &timed});
   Algorithms::Choices choices = timed.choices();
@@ -270,7 +270,7 @@ TEST(Conv2dByMatmul, MatchesLoopsInDouble) {
     }
 }
 
-TEST(Conv2dByMatmul, TakesWeightsInAnyLayout) {
+TEST(Conv2dByMatmul, AcceptsWeightsInAnyLayout) {
   using dnnl::memory;
   Conv2dDescription d = describe({2, 6, 5, 19}, 24, 3, 2, 1);
   const memory::dims sizes{d.out_channels, d.x[3], d.window, d.window};
@@ -374,7 +374,7 @@ TEST(Conv2dWeights, AreSharedWithAnOpOfAnotherBatch) {
   EXPECT_THROW(inference->backward({}, memory.op(), stream), Error);
 }
 
-/// One step with a normalised input and statistics; what it gives, and the heap it took once warm.
+/// One step with a normalised input and statistics; returns its outputs, and what it allocated once warm.
 struct Step {
   std::vector<float> y, dz, dparameter;
   std::vector<double> statistics, sums;
@@ -428,7 +428,7 @@ Step normalised_step(const CpuOptions& options, const CpuContext& context, bool 
     if (!options.recompute_normalized) memory.workspace.fill(kNan);
     conv->backward(backward, memory.op(), stream);
     step.heap = watch.count();
-    // The last time over the gradient that is added.
+    // The last run writes dz over the gradient that is added.
     if (i == 1) {
       step.dz = dz.values();
       backward.gradient.dz = added.data();
@@ -440,7 +440,7 @@ Step normalised_step(const CpuOptions& options, const CpuContext& context, bool 
   return step;
 }
 
-TEST(Conv2dNormalisedInput, GivesTheSameBitsWhereverItLies) {
+TEST(Conv2dNormalisedInput, ProducesTheSameBitsWhereverItIsStored) {
   for (const Layout layout : {Layout::nhwc, Layout::nchw16c}) {
     const Step saved = normalised_step({}, CpuContext{1}, false, layout);
     for (const double v : saved.sums) ASSERT_TRUE(std::isfinite(v));
@@ -456,7 +456,7 @@ TEST(Conv2dNormalisedInput, GivesTheSameBitsWhereverItLies) {
   }
 }
 
-TEST(Conv2dHeap, IsNotGrownByAStep) {
+TEST(Conv2dHeap, StepsAllocateAlmostNothing) {
   if (!heap_is_counted()) GTEST_SKIP() << "a sanitizer owns the heap";
   for (const int threads : {1, 2})
     for (const auto& [layout, algorithm] :
@@ -472,7 +472,7 @@ TEST(Conv2dHeap, IsNotGrownByAStep) {
       }
 }
 
-TEST(Conv2dDescriptions, WithoutMeaningAreRefused) {
+TEST(Conv2dDescriptions, ThatAreImpossibleAreRejected) {
   const auto refused = [](const Conv2dDescription& d, const std::string& why) {
     try {
       make_conv2d(d, CpuContext{1});
@@ -495,7 +495,8 @@ TEST(Conv2dDescriptions, WithoutMeaningAreRefused) {
   refused(d, "computes in fp32 or bf16, fp16 was asked for");
   d = describe({2, 8, 8, 16}, 16, 3, 1, 1);
   d.weight_layout = make_conv2d(describe({2, 8, 8, 16}, 16, 1, 1, 0), CpuContext{1})->weight_layout();
-  refused(d, "weight_layout is of a parameter of sizes (16, 16, 1, 1), the op's weights have (16, 16, 3, 3)");
+  refused(d,
+          "weight_layout is for a parameter of sizes (16, 16, 1, 1), but the op's weights have sizes (16, 16, 3, 3)");
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ Conv2dDescription describe(const Case& c, const std::optional<InputNormalization
 
 class Conv2dTest : public testing::TestWithParam<std::tuple<int, int>> {};
 
-/// Each case meets each normalisation; modes take turns, so that all meet some case of every kind.
+/// Each case is tested with each normalisation; modes take turns, so that each mode meets some case of every kind.
 TEST_P(Conv2dTest, AgreesWithTheReference) {
   const auto [case_number, normalization_number] = GetParam();
   const Case& c = kCases[case_number];
@@ -89,7 +89,7 @@ INSTANTIATE_TEST_SUITE_P(All, Conv2dTest,
                          testing::Combine(testing::Range(0, static_cast<int>(std::size(kCases))),
                                           testing::Range(0, 13, kNormalizationStep)));
 
-/// In bf16: any shape goes through oneDNN, channels in multiples of 32 through own kernels where the processor has AMX.
+/// In bf16, oneDNN computes any shape, and own kernels compute channels in multiples of 32 if the processor has AMX.
 const Case kBf16Cases[] = {
     {{1, 7, 5, 3}, 16, 3, 1, 1, true, false},  // the first layer
     {{2, 9, 9, 3}, 16, 7, 2, 3, true, false},  // the ImageNet stem
@@ -97,7 +97,7 @@ const Case kBf16Cases[] = {
     {{2, 6, 6, 32}, 16, 3, 2, 1},
     {{2, 8, 8, 32}, 64, 3, 1, 1},
     {{1, 1, 1, 32}, 32, 3, 1, 1},  // one pixel: eight of nine taps in the padding
-    {{5, 3, 3, 96}, 32, 3, 1, 1},  // less than a tile an image
+    {{5, 3, 3, 96}, 32, 3, 1, 1},  // less than one tile per image
     {{3, 5, 7, 32}, 32, 3, 2, 1},  // odd sizes, stride 2
     {{2, 6, 8, 64}, 32, 3, 2, 1},  // even sizes, stride 2
     {{2, 7, 7, 32}, 64, 1, 2, 0},  // a short cut: pixels that no window sees
@@ -137,7 +137,7 @@ INSTANTIATE_TEST_SUITE_P(All, Conv2dBf16Test,
                                           testing::Range(0, 13, kNormalizationStep)));
 
 #ifdef LOCKSTEP_CUDA
-/// In fp16, where the cuda backend fuses most, and in bf16: shapes that have every fused graph, some, and none.
+/// In fp16, where the cuda backend fuses most, and in bf16: shapes with all fused graphs, with some, and with none.
 const Case kFp16Cases[] = {
     {{2, 5, 6, 3}, 16, 3, 1, 1, true, false},  // the first layer: channels are padded to 8
     {{2, 9, 9, 3}, 16, 7, 2, 3, true, false},  // the ImageNet stem: to 4, or in blocks of 2x2 pixels
@@ -180,7 +180,7 @@ TEST_P(Conv2dLevelsTest, AgreeWithTheReference) {
   const UnitInputs inputs =
       rounded_to(dtype, make_inputs(d, static_cast<std::uint32_t>(case_number * 20 + normalization_number + 700)));
   const std::vector<UnitModes> modes = all_modes();
-  // Without and with another gradient, beside and in place, meet each case: graphs are chosen by it.
+  // Each case runs without and with another gradient, at its own address and in place, since this selects the graphs.
   for (int turn = 0; turn < 3; ++turn) {
     const UnitModes& mode = modes[static_cast<std::size_t>(3 * ((case_number + normalization_number) % 9) + turn)];
     const UnitOutputs expected = run(reference, d, inputs, mode), magnitude = magnitudes(d, inputs, mode);
@@ -199,7 +199,7 @@ INSTANTIATE_TEST_SUITE_P(All, Conv2dLevelsTest,
                                           testing::Range(0, static_cast<int>(std::size(kFp16Cases))),
                                           testing::Range(0, 13, kNormalizationStep)));
 
-/// Without z in memory inference gives the same output too.
+/// Inference returns the same output, although it does not store z.
 TEST(Conv2dFp16, InferenceGivesTheSameOutputAtEachLevel) {
   reference::ReferenceBackend reference;
   for (const Case& c : kFp16Cases)
@@ -217,7 +217,7 @@ TEST(Conv2dFp16, InferenceGivesTheSameOutputAtEachLevel) {
     }
 }
 
-/// Levels are timed once, and what was found is taken from then on.
+/// Levels are timed once, and the stored choice is used from then on.
 TEST(Conv2dFp16, TimesItsLevelsOnce) {
   Conv2dDescription d = describe(kFp16Cases[4], InputNormalization{InputNormalization::Residual::plain, true, true});
   d.dtype = DType::fp16;
@@ -235,14 +235,14 @@ TEST(Conv2dFp16, TimesItsLevelsOnce) {
   }
 }
 
-/// What a level is made of, for a convolution of each kind: the words of `lockstep plan`.
-TEST(Conv2dFp16, SaysWhatIsFused) {
+/// What a level consists of, for a convolution of each kind, in the words of `lockstep plan`.
+TEST(Conv2dFp16, DescribesWhatIsFused) {
   const auto backend = make_cuda_on_host_backend();
   const auto said = [&](const Case& c, const std::optional<InputNormalization>& normalization, const char* words) {
     Conv2dDescription d = describe(c, normalization);
     d.dtype = DType::fp16;
     const std::string text = backend->make(d)->describe();
-    EXPECT_NE(text.find(words), std::string::npos) << text << "\n  should say: " << words;
+    EXPECT_NE(text.find(words), std::string::npos) << text << "\n  should contain: " << words;
   };
   using Residual = InputNormalization::Residual;
   const Case &first = kFp16Cases[0], &stem = kFp16Cases[1], &pointwise = kFp16Cases[4], &window = kFp16Cases[5];
@@ -258,7 +258,7 @@ TEST(Conv2dFp16, SaysWhatIsFused) {
   said(window, InputNormalization{Residual::none, false, false}, "statistics (of passes, statistics)");
 }
 
-/// Statistics in bf16 are of cuDNN's compiled kernels, which only timing may choose.
+/// cuDNN compiles kernels for statistics in bf16, which only timing may choose.
 TEST(Conv2dBf16, StatisticsInAPassUnlessTimed) {
   Conv2dDescription d = describe(kFp16Cases[5], std::nullopt);
   d.dtype = DType::bf16;
@@ -285,7 +285,7 @@ TEST(Conv2d, InferenceGivesTheSameOutput) {
 }
 
 /// An op of another batch size, or for inference, must be able to read the weights of the training op.
-TEST(Conv2d, TakesTheWeightLayoutOfAnotherOp) {
+TEST(Conv2d, AcceptsTheWeightLayoutOfAnotherOp) {
   reference::ReferenceBackend reference;
   for (const Case& c : kCases) {
     const Conv2dDescription training = describe(c, std::nullopt);
@@ -323,8 +323,8 @@ TEST(Conv2d, WeightsSurviveTheirLayout) {
     }
 }
 
-/// The same bits from the same op, however often it is called: nothing is left over from one call to the next.
-TEST(Conv2d, RepeatsItsBits) {
+/// Repeated calls of an op produce the same bits: nothing is left over from one call to the next.
+TEST(Conv2d, EachCallProducesTheSameBits) {
   const Conv2dDescription d =
       describe(kCases[5], InputNormalization{InputNormalization::Residual::normalized, true, false});
   const UnitInputs inputs = make_inputs(d, 903);

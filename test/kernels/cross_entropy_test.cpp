@@ -92,8 +92,8 @@ TEST(SoftmaxCrossEntropy, AgreesWithTheReference) {
         const Outputs actual = run(*backend, describe(c), in, mode);
         EXPECT_EQ(actual.sums.correct, expected.sums.correct);
         EXPECT_EQ(actual.sums.count, expected.sums.count);
-        // Each row: logits - maximum is rounded (a relative 2^-24 of up to 6 spreads), exp and log err by an ulp or
-        // two, and with smoothing all classes add up.
+        // Each row: logits - maximum is rounded (a relative 2^-24 of up to 6 spreads), exp and log have errors of one
+        // or two ulp, and with smoothing all classes add up.
         const double scale = static_cast<double>(c.rows) * (6.0 * c.spread + std::log(static_cast<double>(c.classes)));
         EXPECT_NEAR(actual.sums.loss, expected.sums.loss, 4 * kRoundoff * scale + 1e-12);
         // softmax and q are at most 1; exp of a logit difference of up to 10 spreads errs by that many roundings.
@@ -129,7 +129,7 @@ TEST(SoftmaxCrossEntropy, InBf16AndFp16) {
     }
 }
 
-/// The gradient of an ignored row is zero, and where all rows are ignored nothing is counted.
+/// The gradient of an ignored row is zero, and if all rows are ignored nothing is counted.
 TEST(SoftmaxCrossEntropy, IgnoredLabels) {
   const Case& c = kCases[7];
   for (auto& [name, backend] : tested_backends()) {
@@ -141,7 +141,7 @@ TEST(SoftmaxCrossEntropy, IgnoredLabels) {
   }
 }
 
-/// A power of two changes no bit but the exponent's, where the smaller one is not denormal; the loss is not scaled.
+/// A power of two changes only the exponent, unless the smaller value is denormal; the loss is not scaled.
 TEST(SoftmaxCrossEntropy, LossScale) {
   for (const Case& c : kCases)
     for (auto& [name, backend] : tested_backends()) {
@@ -192,8 +192,8 @@ TEST(SoftmaxCrossEntropy, AgreesWithFiniteDifferences) {
   }
 }
 
-/// What an update takes, dlogits times the coefficient of ClipNorm, is the gradient of the mean over the samples that
-/// have a label, whatever number the weight 1 / 48 assumes.
+/// The gradient that an update uses, dlogits times the coefficient of ClipNorm, is that of the mean over the samples
+/// that have a label, whatever number the weight 1 / 48 assumes.
 TEST(SoftmaxCrossEntropy, WithClipNormItIsTheGradientOfTheMeanLoss) {
   reference::ReferenceBackend reference;
   std::vector<Backend*> backends{&reference};

@@ -1,5 +1,6 @@
-// The CUDA backend's passes of a pending normalisation, each by itself and compiled for the host: against sums in
-// double, for every element type, for channel counts that fill no pack, and for memory that is not aligned to one.
+// The CUDA backend's passes of a pending normalisation, one at a time and compiled for the host: against sums in
+// double, for every element type, for channel counts that do not fill a pack, and for memory that is not aligned to
+// one.
 // timeout: 240
 #ifdef LOCKSTEP_CUDA
 #define cuda cuda_on_host
@@ -55,7 +56,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-/// Tensors as the device holds them: 16 bytes of padding before each, or a few less so that packs cannot be read.
+/// Tensors as on a device: 16 bytes of padding before each, or a few less so that packs cannot be read.
 class Tensor {
  public:
   Tensor(Device& device, const Case& c, const std::vector<float>& values) : device_(&device), c_(c), n_(values.size()) {
@@ -124,7 +125,7 @@ class CudaNormalization : public testing::Test {
   std::unique_ptr<Backend> backend_ = test::make_cuda_on_host_backend();
 };
 
-TEST_F(CudaNormalization, ForwardIsTheFormula) {
+TEST_F(CudaNormalization, ForwardAgreesWithTheFormula) {
   for (const Case& c : cases())
     for (const Residual residual : {Residual::none, Residual::plain, Residual::normalized})
       for (const bool relu : {false, true}) {
@@ -146,7 +147,7 @@ TEST_F(CudaNormalization, ForwardIsTheFormula) {
       }
 }
 
-TEST_F(CudaNormalization, SumsAreThoseInDouble) {
+TEST_F(CudaNormalization, SumsAgreeWithDouble) {
   for (const Case& c : cases()) {
     SCOPED_TRACE(text(c));
     Device device(*backend_);
@@ -168,7 +169,7 @@ TEST_F(CudaNormalization, SumsAreThoseInDouble) {
   }
 }
 
-/// The variance of numbers far from zero, from sums of x and x^2: what is subtracted is a million times as great.
+/// The variance of numbers far from zero, from sums of x and x^2: the subtracted term is a million times as large.
 TEST_F(CudaNormalization, VarianceSurvivesALargeMean) {
   const Case c{{4000, 8, DType::fp32}};
   Device device(*backend_);
@@ -276,7 +277,7 @@ TEST_F(CudaNormalization, AddInto) {
       }
 }
 
-TEST_F(CudaNormalization, NotANumberIsNotHidden) {
+TEST_F(CudaNormalization, PropagatesNaN) {
   const Activation shape{1, 16, DType::fp32};
   Device device(*backend_);
   Inputs in(shape);

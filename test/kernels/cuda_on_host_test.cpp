@@ -1,5 +1,6 @@
-// What runs CUDA kernels on the host (test/support/cuda_on_host) is to expose faulty ones: each fault that the kernels'
-// tests are trusted to find is made here on purpose, beside the kernel without it, which is right in every order.
+// The runtime that runs CUDA kernels on the host (test/support/cuda_on_host) must expose faulty kernels. Each fault
+// that the kernels' tests should find is made here on purpose, next to the correct kernel, which must be correct in
+// every order.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -31,7 +32,7 @@ __global__ void sum_twice(float* sums) {
   }
 }
 
-/// Reversed by way of memory whose size is known at launch; the faulty one reads past what was written.
+/// Reverses by way of memory whose size is known at launch; the faulty kernel reads beyond what was written.
 template <Fault kFault>
 __global__ void reverse(float* values) {
   float* shared = cuda_fibers::shared_memory<float>();
@@ -59,7 +60,7 @@ bool is_reversed() {
   return true;
 }
 
-/// Of the launches, each of which runs in another order.
+/// The number of launches, each of which runs in another order.
 int n_right(bool (*is_right)()) {
   int n = 0;
   for (int i = 0; i < kLaunches; ++i) n += is_right() ? 1 : 0;
@@ -68,24 +69,24 @@ int n_right(bool (*is_right)()) {
 
 }  // namespace
 
-TEST(CudaOnHost, RightKernelsAreRightInEveryOrder) {
+TEST(CudaOnHost, CorrectKernelsAreCorrectInEveryOrder) {
   EXPECT_EQ(n_right(sums_are_right<Fault::none>), kLaunches);
   EXPECT_EQ(n_right(is_reversed<Fault::none>), kLaunches);
 }
 
 // Read before all have written. The first launch finds no sums of another one.
-TEST(CudaOnHost, ABarrierThatIsMissingBeforeAReadShows) {
+TEST(CudaOnHost, DetectsAMissingBarrierBeforeARead) {
   EXPECT_EQ(n_right(sums_are_right<Fault::no_barrier_before_read>), 0);
 }
 
 // Written for the second sum before all have read the first one.
-TEST(CudaOnHost, ABarrierThatIsMissingBeforeAWriteShows) {
+TEST(CudaOnHost, DetectsAMissingBarrierBeforeAWrite) {
   EXPECT_EQ(n_right(sums_are_right<Fault::no_barrier_before_write>), 0);
 }
 
 TEST(CudaOnHost, SharedMemoryIsNotZero) { EXPECT_EQ(n_right(is_reversed<Fault::reads_what_nobody_wrote>), 0); }
 
-TEST(CudaOnHostDeathTest, ABarrierThatSomeLanesDoNotReach) {
+TEST(CudaOnHostDeathTest, DetectsABarrierThatSomeLanesDoNotReach) {
   const auto diverge = [] {
     if (threadIdx.x % 2 == 0)
       __syncthreads();

@@ -1,6 +1,7 @@
 // program: own
-// Events of the CUDA backend that were recorded last for a graph, against a runtime that answers as CUDA does for them.
-// The functions below take the place of the toolkit's library in this program.
+// Events of the CUDA backend that were last recorded in a captured graph, against a fake runtime that answers as CUDA
+// does.
+// The functions below replace the toolkit's library in this program.
 #include "kernels/cuda/base/stream.h"
 
 #include <gtest/gtest.h>
@@ -88,7 +89,7 @@ TEST_F(CudaEvents, AreNotDoneUntilTheStreamReachesThem) {
   EXPECT_TRUE(event.is_done());
 }
 
-TEST_F(CudaEvents, NothingIsPendingOfOneThatAGraphHolds) {
+TEST_F(CudaEvents, AreNotPendingInsideACapturedGraph) {
   CudaEvent event;
   record(event, true);
   EXPECT_TRUE(event.is_done());
@@ -97,7 +98,7 @@ TEST_F(CudaEvents, NothingIsPendingOfOneThatAGraphHolds) {
   EXPECT_FALSE(event.is_done());
 }
 
-TEST_F(CudaEvents, OfTimeAreRecordedForTheHostByAGraphToo) {
+TEST_F(CudaEvents, TimingEventsAreRecordedByACapturedGraph) {
   CudaEvent event(EventUse::timing);
   record(event, true);
   EXPECT_EQ(record_flags, static_cast<unsigned>(cudaEventRecordExternal));
@@ -107,7 +108,7 @@ TEST_F(CudaEvents, OfTimeAreRecordedForTheHostByAGraphToo) {
   EXPECT_EQ(record_flags, static_cast<unsigned>(cudaEventRecordDefault));
 }
 
-TEST_F(CudaEvents, TellOfADeviceThatFailed) {
+TEST_F(CudaEvents, ReportADeviceThatFailed) {
   CudaEvent event;
   status_of_event = cudaErrorIllegalAddress;
   EXPECT_THROW((void)event.is_done(), Error);

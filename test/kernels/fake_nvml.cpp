@@ -1,4 +1,4 @@
-// A libnvidia-ml.so.1 of the tests: one GPU, at 0000:18:00.0, the node's number 2.
+// A fake libnvidia-ml.so.1: one GPU, at 0000:18:00.0, with the number 2 on the node.
 #include <cstdlib>
 #include <cstring>
 

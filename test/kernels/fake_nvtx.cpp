@@ -1,5 +1,5 @@
-// What a profiler puts behind NVTX: writes each range that begins or ends into the file FAKE_NVTX_LOG, with the number
-// of ranges that its thread is in.
+// A fake profiler for NVTX: writes each range that begins or ends to the file FAKE_NVTX_LOG, with the nesting depth of
+// its thread.
 #include <nvtx3/nvToolsExt.h>
 
 #include <cstdio>

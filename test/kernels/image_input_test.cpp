@@ -82,7 +82,7 @@ TEST(ImageInput, AgreesWithTheReference) {
     }
 }
 
-/// In 16 bits it is the same number, rounded once more.
+/// In 16 bits the value is the same, rounded once more.
 TEST(ImageInput, InBf16AndFp16) {
   for (const Case& c : kCases)
     for (const DType dtype : {DType::bf16, DType::fp16}) {
@@ -98,9 +98,9 @@ TEST(ImageInput, InBf16AndFp16) {
     }
 }
 
-/// With mean 0 and deviation 1/255 the output is the byte itself: each pixel carries its own place, and where it went
-/// must be what Philox says, written out here once more.
-TEST(ImageInput, CropsAndFlipsAreTheDraws) {
+/// With mean 0 and deviation 1/255 the output is the byte itself. Each pixel contains its own position, and its new
+/// position must follow from Philox, whose use is written out here again.
+TEST(ImageInput, CropsAndFlipsFollowTheDraws) {
   constexpr std::int64_t kSize = 15;  // 225 places: every byte is different, and 0 is padding
   constexpr std::uint32_t kSeed = 3;
   constexpr int kPadding = 4;
@@ -142,14 +142,14 @@ TEST(ImageInput, CropsAndFlipsAreTheDraws) {
                 << name << ", epoch " << epoch << ", sample " << sample << ", row " << h << ", column " << w;
           }
       }
-      // 40 samples meet nearly all of 9 places and both directions.
+      // 40 samples cover nearly all of the 9 positions and both directions.
       EXPECT_GE(rows.size(), 7u);
       EXPECT_GE(columns.size(), 7u);
       EXPECT_EQ(flips.size(), 2u);
     }
 }
 
-/// A sample looks the same wherever it stands in a batch, and however large the batch is.
+/// A sample does not depend on its position in a batch, nor on the size of the batch.
 TEST(ImageInput, DependsOnTheSampleAlone) {
   ImageInputDescription d = describe(kCases[0]);
   const auto images = random_images(d.x);

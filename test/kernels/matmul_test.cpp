@@ -141,9 +141,9 @@ TEST(Matmul, AgreesWithTheReference) {
           SCOPED_TRACE(std::string(name) + ", " + Shape({c.rows, c.in_features, c.out_features}).text() + ", dx " +
                        text(dx_mode) + ", parameters " + text(parameter_mode));
           const Outputs actual = run(*backend, d, in, dx_mode, parameter_mode);
-          // As many roundings as terms, and the bias or the gradient that was there. An activation has some ten of its
-          // own, and a slope that moves with z, which is a sum of in_features terms of which each may be 1 off in the
-          // last place of in_features.
+          // One rounding per term, and one for the bias or the previous gradient. An activation adds about ten of its
+          // own, and its slope depends on z, which is a sum of in_features terms each of which may have an error of one
+          // ulp.
           const bool is_curved = c.activation != ActivationFunction::none;
           const auto of_slope = static_cast<double>(is_curved ? 10 + c.in_features * c.in_features : 0);
           const auto length = [&](std::int64_t n) { return static_cast<double>(n) + 4 + of_slope; };
@@ -157,7 +157,7 @@ TEST(Matmul, AgreesWithTheReference) {
 }
 
 /// x, y, their gradients, weight and bias in 16 bits, sums in fp32. z and dz of an activation are rounded, and so is dx
-/// before it is added to another.
+/// before it is added to another gradient.
 TEST(Matmul, InBf16AndFp16) {
   reference::ReferenceBackend reference;
   for (const Case& c : kCases)
@@ -189,7 +189,7 @@ TEST(Matmul, InBf16AndFp16) {
 }
 
 /// An op of another batch size, for inference, must be able to read the weights of the training op.
-TEST(Matmul, TakesTheWeightLayoutOfAnotherOp) {
+TEST(Matmul, AcceptsTheWeightLayoutOfAnotherOp) {
   reference::ReferenceBackend reference;
   for (const Case& c : kCases) {
     Case larger = c;

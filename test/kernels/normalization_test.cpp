@@ -1,5 +1,5 @@
-// The passes of a pending normalisation, each by itself: against sums in double, in both layouts, for channel counts
-// that fill no vector, for every instruction set this processor has, and for one and three threads.
+// The passes of a pending normalisation, one at a time: against sums in double, in both layouts, for channel counts
+// that do not fill a vector, for every instruction set of this processor, and for one and three threads.
 #include "kernels/cpu/normalization.h"
 
 #include <gtest/gtest.h>
@@ -111,7 +111,7 @@ class NormalizationTest : public ::testing::Test {
   ~NormalizationTest() override { limit_isa(Isa::avx512); }
 };
 
-TEST_F(NormalizationTest, ForwardIsTheFormula) {
+TEST_F(NormalizationTest, ForwardAgreesWithTheFormula) {
   for (const Case& c : cases()) {
     SCOPED_TRACE(text(c));
     limit_isa(c.isa);
@@ -132,7 +132,7 @@ TEST_F(NormalizationTest, ForwardIsTheFormula) {
   }
 }
 
-TEST_F(NormalizationTest, SumsAreThoseInDouble) {
+TEST_F(NormalizationTest, SumsAgreeWithDouble) {
   for (const Case& c : cases()) {
     SCOPED_TRACE(text(c));
     limit_isa(c.isa);
@@ -220,7 +220,7 @@ TEST_F(NormalizationTest, BackwardMasksAddsAndSums) {
   }
 }
 
-TEST_F(NormalizationTest, NotANumberIsNotHidden) {
+TEST_F(NormalizationTest, PropagatesNaN) {
   for (const Isa isa : {Isa::baseline, Isa::avx2, Isa::avx512}) {
     limit_isa(isa);
     const Activation shape{1, 1, 64, Layout::nhwc};

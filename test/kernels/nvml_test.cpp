@@ -1,5 +1,5 @@
-// What the driver's library tells of a GPU. The library is one of the tests' own (fake_nvml.cpp) with the driver's
-// name: once it is loaded, it is the one that the program finds.
+// What the driver's library reports about a GPU. The library is a fake (fake_nvml.cpp) with the driver's name: once it
+// is loaded, the program finds it.
 #include "kernels/cuda/base/nvml.h"
 
 #include <dlfcn.h>
@@ -29,7 +29,7 @@ class NvmlTest : public ::testing::Test {
   static void SetUpTestSuite() { ASSERT_TRUE(load_fake()) << ::dlerror(); }
 };
 
-TEST_F(NvmlTest, TellsMemoryAndUtilisation) {
+TEST_F(NvmlTest, ReportsMemoryAndUtilisation) {
   const Nvml* nvml = Nvml::get();
   ASSERT_NE(nvml, nullptr) << Nvml::problem();
   EXPECT_EQ(Nvml::problem(), "");
@@ -42,7 +42,7 @@ TEST_F(NvmlTest, TellsMemoryAndUtilisation) {
   EXPECT_EQ(nvml->nvlinks(kGpu), 4);
 }
 
-TEST_F(NvmlTest, WhatIsNotToldIsEmpty) {
+TEST_F(NvmlTest, LeavesUnknownFiguresEmpty) {
   const Nvml* nvml = Nvml::get();
   ASSERT_NE(nvml, nullptr);
   EXPECT_FALSE(nvml->usage("0000:99:00.0").memory_bytes);
@@ -53,7 +53,7 @@ TEST_F(NvmlTest, WhatIsNotToldIsEmpty) {
   ::unsetenv("FAKE_NVML_MIG");
 }
 
-TEST_F(NvmlTest, IsWrittenDownBesideARun) {
+TEST_F(NvmlTest, IsLoggedDuringARun) {
   const Nvml* nvml = Nvml::get();
   ASSERT_NE(nvml, nullptr);
   const auto folder = std::filesystem::temp_directory_path() / ("usage." + std::to_string(::getpid()));
@@ -74,13 +74,13 @@ TEST_F(NvmlTest, IsWrittenDownBesideARun) {
   std::filesystem::remove_all(folder);
 }
 
-// In processes of their own, since a library is loaded once.
+// In separate processes, since a library is loaded only once.
 int without_library(int, char**) {
   if (Nvml::get() == nullptr && Nvml::problem().find("libnvidia-ml.so.1 cannot be loaded") == 0) return 0;
   return Nvml::get() != nullptr ? 77 : 1;  // this machine has one
 }
 int that_refuses(int, char**) {
-  return load_fake() && Nvml::get() == nullptr && Nvml::problem() == "NVML says: Driver Not Loaded" ? 0 : 1;
+  return load_fake() && Nvml::get() == nullptr && Nvml::problem() == "NVML reports: Driver Not Loaded" ? 0 : 1;
 }
 
 const test::Role roles[] = {{"without-nvml", without_library}, {"nvml-that-refuses", that_refuses}};
@@ -94,7 +94,7 @@ TEST_F(NvmlTest, MayBeMissing) {
   const int status = status_of("", "--without-nvml");
   EXPECT_TRUE(status == 0 || status == 77) << status;
 }
-TEST_F(NvmlTest, MayRefuse) { EXPECT_EQ(status_of("FAKE_NVML_REFUSES=1", "--nvml-that-refuses"), 0); }
+TEST_F(NvmlTest, MayFailToStart) { EXPECT_EQ(status_of("FAKE_NVML_REFUSES=1", "--nvml-that-refuses"), 0); }
 
 }  // namespace
 }  // namespace lockstep::cuda

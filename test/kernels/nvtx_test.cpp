@@ -1,4 +1,4 @@
-// Spans as a profiler sees them: a profiler of the tests' own (fake_nvtx.cpp) writes them to a file.
+// Spans as a profiler sees them: a fake profiler (fake_nvtx.cpp) writes them to a file.
 #include "kernels/cuda/base/nvtx.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ class Nvtx : public ::testing::Test {
 
 TEST_F(Nvtx, SpansAreRangesOfTheirThread) {
   ASSERT_TRUE(attach_profiler());
-  ASSERT_TRUE(attach_profiler());  // a second backend: each range still once
+  ASSERT_TRUE(attach_profiler());  // with a second backend, each range still appears once
   std::filesystem::resize_file(log_path(), 0);
   {
     const trace::Span step(trace::Kind::step, "step", 7);
@@ -44,7 +44,7 @@ TEST_F(Nvtx, SpansAreRangesOfTheirThread) {
   std::ifstream file(log_path());
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}),
             "0 step 7\n1 layer1.0.conv1\n1 end\n0 bucket 1\n0 end\n0 end\n");
-  EXPECT_TRUE(trace::events().empty()) << "nothing is kept for a trace.json that nobody asked for";
+  EXPECT_TRUE(trace::events().empty()) << "events are kept although trace is false";
 }
 
 TEST_F(Nvtx, SpansGoToTheTraceToo) {
@@ -60,7 +60,7 @@ int without_profiler(int, char**) { return !attach_profiler() && !trace::is_on.l
 
 const test::Role role("without-profiler", without_profiler);
 
-TEST_F(Nvtx, CostsABranchWithoutAProfiler) {
+TEST_F(Nvtx, IsOffWithoutAProfiler) {
   EXPECT_EXIT(
       {
         ::unsetenv("NVTX_INJECTION64_PATH");

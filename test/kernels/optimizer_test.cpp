@@ -150,7 +150,7 @@ struct Outputs {
 
 constexpr std::uint16_t kUnwritten = 0xbeef;
 
-/// With `skips` each step comes a second time, with gradients that are no numbers, and is not to be applied.
+/// With `skips`, each step is repeated with gradients that are NaN, which must not be applied.
 Outputs run(Backend& backend, const Case& c, const std::vector<float>& initial, bool skips = false,
             int n_steps = kSteps, DType weight_dtype = DType::fp32) {
   OptimizerDescription d = describe(c);
@@ -196,15 +196,15 @@ TEST(Optimizer, FollowsPyTorch) {
   for (const Case& c : kCases) {
     const std::vector<double> expected = torch_result(c, initial);
     for (auto& [name, backend] : backends) {
-      // Parameters, moments and corrections are rounded to fp32 in each of 6 steps, some ten roundings a step, and
+      // Parameters, moments and corrections are rounded to fp32 in each of 6 steps, about ten roundings per step, and
       // momentum carries the errors on: 60 * 2^-24 = 4e-6, of values up to 4.
       EXPECT_TRUE(near(run(*backend, c, initial).parameters, expected, 4e-6)) << name << ", " << c.name;
     }
   }
 }
 
-/// What lies between segments (padding) stays as it was, parameters and state.
-TEST(Optimizer, LeavesGapsAlone) {
+/// Padding between segments is unchanged, in parameters and state.
+TEST(Optimizer, LeavesPaddingUnchanged) {
   const std::vector<float> initial = random_normal(kElements, 1);
   std::vector<bool> inside(kElements);
   for (const ParameterSegment& segment : kSegments)
@@ -239,7 +239,7 @@ TEST(Optimizer, ASkippedStepChangesNothing) {
 }
 
 /// The weights in bf16 and fp16 are the new parameters, rounded; parameters and state do not depend on whether there
-/// are weights. A skipped step writes none, and what lies between segments is left alone.
+/// are weights. A skipped step writes none, and nothing is written between segments.
 TEST(Optimizer, WritesTheRoundedParameters) {
   const std::vector<float> initial = random_normal(kElements, 1);
   std::vector<bool> inside(kElements);
@@ -263,15 +263,15 @@ TEST(Optimizer, WritesTheRoundedParameters) {
       }
 }
 
-/// Ties go to the even neighbour, in the vectors of a kernel and in what is left over. A step with the learning rate 0
-/// leaves the parameters as they are.
+/// Ties are rounded to even, in the vector loop of a kernel and in its remainder. A step with the learning rate 0 leaves
+/// the parameters unchanged.
 TEST(Optimizer, RoundsTiesToEven) {
-  // In each type: a tie between an odd and an even neighbour below it, one above it, and what is just beside a tie.
+  // In each type: a tie between an odd and an even neighbour below it, one above it, and a value just above a tie.
   const std::vector<float> bf16_ties{1 + 0x1p-8f, 1 + 3 * 0x1p-8f, 1 + 0x1p-8f + 0x1p-20f, -1 - 3 * 0x1p-8f};
   const std::vector<float> fp16_ties{1 + 0x1p-11f, 1 + 3 * 0x1p-11f, 1 + 0x1p-11f + 0x1p-20f, -1 - 3 * 0x1p-11f};
   const std::vector<std::uint16_t> bf16_expected{0x3f80, 0x3f82, 0x3f81, 0xbf82};
   const std::vector<std::uint16_t> fp16_expected{0x3c00, 0x3c02, 0x3c01, 0xbc02};
-  constexpr std::size_t kCopies = 21;  // more than a vector, and some that are left over
+  constexpr std::size_t kCopies = 21;  // more than a vector, with a remainder
   reference::ReferenceBackend reference;
   for (Backend* backend : all_backends(reference))
     for (const auto kind : {kSgd, kAdamw})
@@ -302,8 +302,8 @@ TEST(Optimizer, RoundsTiesToEven) {
       }
 }
 
-/// New norms and zero weights have no direction of their own to trust: LARS steps there as SGD does.
-TEST(Optimizer, LarsTakesZerosAsSgdDoes) {
+/// Gradients of zero and weights of zero have no trust ratio: LARS updates them as SGD does.
+TEST(Optimizer, LarsUpdatesZeroWeightsAsSgdDoes) {
   const Case lars_case{"lars", kLars, 0.9f}, sgd_case{"sgd", kSgd, 0.9f};
   reference::ReferenceBackend reference;
   for (Backend* backend : all_backends(reference)) {
@@ -313,7 +313,7 @@ TEST(Optimizer, LarsTakesZerosAsSgdDoes) {
   }
 }
 
-/// Norms of a tensor of several pieces, which threads share.
+/// Norms of a tensor of several blocks, which threads divide.
 TEST(Optimizer, LarsSumsALargeTensor) {
   const std::size_t n = 100003;
   const std::vector<float> weights = random_normal(n, 1), gradients = random_normal(n, 2);
@@ -341,9 +341,9 @@ TEST(Optimizer, LarsSumsALargeTensor) {
   }
 }
 
-/// More tensors than fit into the arguments of one kernel, some of several blocks, some that begin where vectors do
-/// not, in arenas that begin so too.
-TEST(Optimizer, ManyTensorsAnywhere) {
+/// More tensors than fit into the arguments of one kernel, some of several blocks, some that are not aligned to
+/// vectors, in arenas that are not aligned either.
+TEST(Optimizer, ManyTensorsAtAnyAlignment) {
   std::vector<ParameterSegment> segments;
   std::size_t n = 3;
   for (std::size_t i = 0; i < 700; ++i) {

@@ -64,7 +64,7 @@ TEST(OrderedSum, AddsFromTheInnermostOutwards) {
   }
 }
 
-TEST(OrderedSum, RefusesOtherTypes) {
+TEST(OrderedSum, RejectsOtherTypes) {
   for (auto& [name, backend] : tested_backends())
     EXPECT_THROW(backend->make(OrderedSumDescription{.dtype = DType::int32}), Error);
 }

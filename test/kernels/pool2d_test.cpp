@@ -81,8 +81,8 @@ INSTANTIATE_TEST_SUITE_P(All, Pool2dTest,
                          testing::Combine(testing::Range(0, static_cast<int>(std::size(kCases))),
                                           testing::Range(0, 13, kNormalizationStep)));
 
-/// In 16 bits, to the same and, as before the head, to fp32. Where z is stored its rounding makes ties, which change
-/// the place of a maximum: those cases are the average's.
+/// In 16 bits, with a result in the same type and, as before the head, in fp32. If z is stored, its rounding produces
+/// ties, which change the position of a maximum: these cases use the average.
 TEST_P(Pool2dTest, AgreesWithTheReferenceIn16Bits) {
   const auto [case_number, normalization_number] = GetParam();
   const Pool2dDescription d =
@@ -154,7 +154,7 @@ TEST(Pool2d, MaximumIgnoresPadding) {
     for (float y : run(*backend, d, inputs, {}).y) EXPECT_LE(y, -1.0f) << name;
 }
 
-/// Padding is no element: the average of ones is one everywhere.
+/// Padding does not count as elements: the average of ones is one everywhere.
 TEST(Pool2d, AverageIgnoresPadding) {
   const Pool2dDescription d = describe(kCases[8], std::nullopt);
   UnitInputs inputs = make_inputs(d, 903);

@@ -103,7 +103,7 @@ testing::AssertionResult all_near(const std::vector<float>& actual, const std::v
   for (std::size_t i = 0; i < expected.size(); ++i) {
     const double bound = of_type * std::abs(expected[i]) + n_operations * kRoundoff * magnitude[i] + 0x1p-25;
     if (!(std::abs(actual[i] - expected[i]) <= bound))
-      return testing::AssertionFailure() << "element " << i << " is " << actual[i] << ", wanted " << expected[i]
+      return testing::AssertionFailure() << "element " << i << " is " << actual[i] << ", expected " << expected[i]
                                          << " within " << bound;
   }
   return testing::AssertionSuccess();
@@ -115,7 +115,7 @@ TEST(RmsNorm, AgreesWithTheReference) {
   for (const Case& c : kCases)
     for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16})
       for (const GradientMode ds_mode : kModes) {
-        // Many rows take long where each is a block of fibers.
+        // Many rows take long if each is a block of fibers.
         if (c.rows > 100 && (dtype == DType::fp16 || ds_mode != GradientMode::overwrite)) continue;
         const GradientMode dweight_mode = kModes[(static_cast<int>(ds_mode) + c.width) % 3];
         const Inputs in(c, dtype);
@@ -132,7 +132,7 @@ TEST(RmsNorm, AgreesWithTheReference) {
           Outputs expected = run(reference, without, DType::fp32, from_s, ds_mode, dweight_mode);
           if (c.residual) expected.s = run(reference, c, DType::fp32, in, ds_mode, dweight_mode).s;
           const Outputs magnitude = magnitudes(c, in, actual.s);
-          // A sum over the row stands in the inverse rms, which enters ds three times, and another in the mean.
+          // A sum over the row is in the inverse rms, which occurs three times in ds, and another one in the mean.
           const auto width = static_cast<double>(c.width), rows = static_cast<double>(c.rows);
           EXPECT_TRUE(all_near(actual.s, expected.s, magnitude.s, c.residual ? 1 : 0, dtype)) << "s";
           EXPECT_TRUE(all_near(actual.y, expected.y, magnitude.y, width / 2 + 8, dtype)) << "y";
@@ -169,7 +169,7 @@ TEST(RmsNorm, SameBitsOnAnyNumberOfThreads) {
   }
 }
 
-/// As a graph may place them: s over the residual, ds over the gradient that is added.
+/// As a graph may place them: s at the address of the residual, ds at the address of the gradient that is added.
 TEST(RmsNorm, InPlace) {
   const Case c{33, 37};
   const Inputs in(c, DType::fp32);
@@ -220,7 +220,7 @@ TEST(RmsNorm, Inference) {
   }
 }
 
-TEST(RmsNorm, RefusesWhatItCannotCompute) {
+TEST(RmsNorm, RejectsImpossibleDescriptions) {
   for (auto& [name, backend] : tested_backends()) {
     EXPECT_THROW((void)backend->make(RmsNormDescription{.rows = 0, .width = 4}), Error) << name;
     EXPECT_THROW((void)backend->make(RmsNormDescription{.rows = 4, .width = 0}), Error) << name;

@@ -1,5 +1,5 @@
-// Each op with kernels of its own gives the same on every instruction set that this processor has, up to rounding:
-// the other tests only see the best one. The passes of a normalisation are in normalization_test.cpp.
+// Each op with kernels of its own computes the same on every instruction set of this processor, up to rounding: the
+// other tests only run the best one. The passes of a normalisation are in normalization_test.cpp.
 #include "kernels/cpu/base/simd.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 namespace lockstep::cpu {
 namespace {
 
-/// CPU ops run at once, in the caller's thread.
+/// CPU ops run immediately, in the caller's thread.
 class NoStream final : public Stream {
  public:
   void wait(const Event&) override {}
@@ -40,7 +40,7 @@ std::vector<float> random_values(std::size_t n, std::uint32_t stream) {
   return values;
 }
 
-/// `compute` under each instruction set; all within `tolerance` of the baseline's.
+/// `compute` with each instruction set; all results are within `tolerance` of the baseline's.
 void expect_same_everywhere(const std::function<std::vector<float>()>& compute, float tolerance) {
   limit_isa(Isa::baseline);
   const std::vector<float> expected = compute();
@@ -55,7 +55,7 @@ void expect_same_everywhere(const std::function<std::vector<float>()>& compute, 
   limit_isa(Isa::avx512);
 }
 
-// Results are below 8 and come of a handful of fp32 operations, fused or not.
+// Results are below 8 and follow from a few fp32 operations, fused or not.
 constexpr float kTolerance = 4e-6f;
 
 TEST(Simd, PoolingIsTheSame) {

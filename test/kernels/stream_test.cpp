@@ -1,4 +1,4 @@
-// What the streams, timing events and counters of every backend promise.
+// What the streams, timing events and counters of every backend guarantee.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -21,7 +21,7 @@ TEST(Stream, HasPriorities) {
     }
 }
 
-TEST(TimingEvent, TellsWhatLiesBetween) {
+TEST(TimingEvent, MeasuresTheTimeBetweenTwoEvents) {
   for (auto& [name, backend] : tested_backends()) {
     const auto stream = backend->make_stream();
     const auto before = backend->make_timing_event(), after = backend->make_timing_event();
@@ -36,22 +36,22 @@ TEST(TimingEvent, TellsWhatLiesBetween) {
   }
 }
 
-TEST(Counter, IsRaisedInTheOrderOfTheStream) {
+TEST(Counter, IsIncrementedInTheOrderOfTheStream) {
   for (auto& [name, backend] : tested_backends()) {
     const auto stream = backend->make_stream();
     const auto memory = backend->allocate_host(2 * sizeof(StreamProgress), "a test");
-    auto* told = static_cast<StreamProgress*>(memory->data());
-    for (std::uint64_t i = 0; i < 5; ++i) backend->count(told, 10 + i, *stream);
-    backend->count(told + 1, 7, *stream);
+    auto* progress = static_cast<StreamProgress*>(memory->data());
+    for (std::uint64_t i = 0; i < 5; ++i) backend->count(progress, 10 + i, *stream);
+    backend->count(progress + 1, 7, *stream);
     stream->synchronize();
-    EXPECT_EQ(told[0].count, 5u) << name;
-    EXPECT_EQ(told[0].what, 14u) << name;
-    EXPECT_EQ(told[1].count, 1u) << name;
-    EXPECT_EQ(told[1].what, 7u) << name;
+    EXPECT_EQ(progress[0].count, 5u) << name;
+    EXPECT_EQ(progress[0].what, 14u) << name;
+    EXPECT_EQ(progress[1].count, 1u) << name;
+    EXPECT_EQ(progress[1].what, 7u) << name;
   }
 }
 
-TEST(HostMemory, OfOthersIsPinnedWhereThatMeansAnything) {
+TEST(HostMemory, ThatWasAllocatedElsewhereCanBePinned) {
   for (auto& [name, backend] : tested_backends()) {
     std::vector<char> pages(1 << 20);
     const auto pinned = backend->pin_host(pages.data(), pages.size());

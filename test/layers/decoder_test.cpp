@@ -37,7 +37,7 @@ ActivationId fused_residual(Graph& g, ActivationId x) {
   return last.y;
 }
 
-/// The same sums by an op of their own.
+/// The same, with the addition as an op of its own.
 ActivationId residual_by_add(Graph& g, ActivationId x) {
   ActivationId stream = linear(g, x, "embed", {.out_features = kWidth, .bias = false});
   ActivationId y = rms_norm(g, stream, "norm0", {});
@@ -144,7 +144,7 @@ INSTANTIATE_TEST_SUITE_P(Graphs, Decoder,
                                          Case{"ResidualByAdd", residual_by_add}, Case{"SharedInputs", shared_inputs}),
                          [](const auto& info) { return info.param.name; });
 
-TEST(DecoderResidual, IsTheSameByOneOpOrByTwo) {
+TEST(DecoderResidual, OneOpAndTwoOpsAgree) {
   const auto reference = reference::make_reference_backend();
   SmallGraph one(*reference, kInput, fused_residual), two(*reference, kInput, residual_by_add);
   one.run();
@@ -154,7 +154,7 @@ TEST(DecoderResidual, IsTheSameByOneOpOrByTwo) {
     EXPECT_LT(distance(one.gradient(p.name), two.gradient(p.name)), 1e-5) << p.name;
 }
 
-TEST(DecoderResidual, RejectsTwoReadersOfWhatAFusedNormAdds) {
+TEST(DecoderResidual, RejectsAnotherReaderOfAFusedResidual) {
   const auto reference = reference::make_reference_backend();
   const auto build = [](Graph& g, ActivationId x) {
     x = linear(g, x, "a", {.out_features = kWidth});

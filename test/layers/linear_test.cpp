@@ -44,7 +44,7 @@ struct Case {
 
 class Linear : public testing::TestWithParam<Case> {};
 
-TEST_P(Linear, WorksOnTheLastDimensionOfAnyRank) {
+TEST_P(Linear, TransformsTheLastDimensionOfAnyShape) {
   const auto [name, bias, activation] = GetParam();
   const auto reference = reference::make_reference_backend();
   const auto cpu = make_backend({.device = "cpu", .threads = 1});
@@ -91,7 +91,7 @@ TEST(LinearParts, NameTheTensorsOfOneMatrix) {
   EXPECT_EQ(names, (std::vector<std::string>{"q_proj.weight (4, 12)", "k_proj.weight (2, 12)", "v_proj.weight (2, 12)",
                                              "q_proj.bias (4)", "k_proj.bias (2)", "v_proj.bias (2)"}));
 
-  // The matrix starts as the three layers would, and so gives what they give.
+  // The matrix has the same initial values as the three layers would have, so it returns the same result.
   SmallGraph alone(*backend, {kBatch, kSequence, kIn},
                    [](Graph& g, ActivationId x) { return linear(g, x, "k_proj", {.out_features = 2}); });
   graph.forward();

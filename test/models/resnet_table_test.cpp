@@ -35,7 +35,7 @@ TEST(ResnetTable, TheModelIsInferredFromNamesAndShapes) {
   expect(resnet(7, {3, 4, 6, 3}, true), 50, "imagenet");
 }
 
-TEST(ResnetTable, WhatIsNotAResnetIsNamed) {
+TEST(ResnetTable, ReportsTensorsThatAreNotThoseOfAResnet) {
   const auto message = [](const TensorShapes& tensors) -> std::string {
     try {
       infer_resnet(tensors, "f");
@@ -54,7 +54,7 @@ TEST(ResnetTable, WhatIsNotAResnetIsNamed) {
   EXPECT_NE(message(headless).find("fc.weight is missing"), std::string::npos);
 }
 
-TEST(ResnetTable, AnUnknownDepthNamesTheKnownOnes) {
+TEST(ResnetTable, AnUnknownDepthIsReportedWithTheKnownOnes) {
   EXPECT_EQ(resnet_depth(50).blocks[2], 6);
   try {
     resnet_depth(101);

@@ -44,7 +44,7 @@ class Dependency:
 
 
 class Spec:
-    """A spec that is +cuda or not; knows the packages that the recipe depends on under it, and no other."""
+    """A spec that is +cuda or ~cuda. It contains only the packages that the recipe depends on for it."""
 
     def __init__(self, cuda_arch):
         self.cuda = bool(cuda_arch)
@@ -99,7 +99,7 @@ def load_recipe():
     return recipe.Lockstep, recipe
 
 
-# ---- What make would do, and does -----------------------------------------------------------------------------------------
+# ---- The commands of make, printed and run -----------------------------------------------------------------------------
 
 
 def make(*arguments, dry_run=False):
@@ -110,7 +110,7 @@ def make(*arguments, dry_run=False):
 
 
 def destinations(commands, prefix):
-    """Files below prefix that the commands of a dry run of `install` would make."""
+    """Files below prefix that the commands of a dry run of `install` would create."""
     found = set()
     for line in commands.splitlines():
         for step in re.split(r"&&|;", line):
@@ -150,16 +150,16 @@ def main():
         for argument in install[:-1]:
             name = argument.split("=")[0]
             assert f"$({name}" in text, f"the Makefile has no variable {name}"
-        # Every place that `make help` names is given, but for those that only tests and benchmarks need.
+        # The recipe sets every library path that `make help` names, except those that only tests and benchmarks need.
         places = set(re.findall(r"\b[A-Z0-9_]+_HOME\b|\bDNNL_ROOT\b", make("help"))) - {"GTEST_HOME", "BENCHMARK_HOME"}
         given = {argument.split("=")[0] for argument in install}
         assert places <= given, places - given
 
-        # The header package is the one that scripts/deps.sh takes.
+        # The header package is the one that scripts/deps.sh downloads.
         (resource,) = [options for name, _, options in directives if name == "resource"]
         assert f"{resource['sha256']}  {resource['url'].split('/')[-1]}" in (ROOT / "scripts/deps.sh").read_text()
 
-        # What it installs. The program is there already: a dry run is enough to see what becomes of Spack's arguments.
+        # What it installs. The program already exists, so a dry run is enough to see the effect of Spack's arguments.
         prefix = f"{work}/prefix"
         build, install = phases(Lockstep, [], prefix, f"{work}/stage")
         assert "CUDA=0" in install and not any("cuda" in argument for argument in install), install

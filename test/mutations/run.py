@@ -31,7 +31,7 @@ def read_faults(path):
             key, _, value = line.partition(":")
             fault[key] = value.removeprefix(" ")
         if tuple(fault) != KEYS:
-            sys.exit(f"{path.name}: wanted the keys {', '.join(KEYS)} in this order, found:\n{block}")
+            sys.exit(f"{path.name}: expected the keys {', '.join(KEYS)} in this order, found:\n{block}")
         fault["old"], fault["new"] = (fault[key].strip().replace("\\n", "\n") for key in ("old", "new"))
         faults.append(fault)
     return faults
@@ -59,7 +59,7 @@ class Copy:
         shutil.copy2(ROOT / name, target)
 
     def apply(self, fault):
-        """What is wrong with the fault, or None."""
+        """Applies the fault. Returns the reason if that is not possible, otherwise None."""
         self.stamp.touch()
         time.sleep(0.05)
         file = self.tree / fault["file"]
@@ -87,7 +87,7 @@ class Copy:
 
 
 def programs_of(tests, listed):
-    """What to build for these tests."""
+    """The make targets that these tests need."""
     programs = set()
     for row in listed:
         if re.search(tests, row[0]):
@@ -96,7 +96,7 @@ def programs_of(tests, listed):
 
 
 def check(copy, fault, listed, make):
-    """(caught, by what)."""
+    """Returns whether the fault is caught, and by which tests."""
     problem = copy.apply(fault)
     if problem:
         return False, f"NOT APPLIED: {problem} in {fault['file']}"

@@ -1,6 +1,6 @@
 // Every op computed naively, in double inside, from the formulas of lockstep/ops/; nhwc and canonical weights only. It
-// claims all fusions: nothing is saved between passes, no workspace is used. What other backends are compared with, and
-// the backend that fuses everything where a test runs one graph on several.
+// reports all fusions: nothing is saved between passes, and no workspace is used. Other backends are compared with it,
+// and it is the backend that fuses everything when a test runs one graph on several.
 #pragma once
 
 #include <memory>

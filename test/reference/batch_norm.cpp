@@ -80,8 +80,8 @@ class ReferenceBatchNorm final : public BatchNorm {
  public:
   explicit ReferenceBatchNorm(const BatchNormDescription& d) : d_(d) {
     require(d.dtype == DType::fp32 && d.layout == Layout::nhwc, ErrorCode::not_supported,
-            "the reference batch norm wants fp32 in nhwc");
-    require(d.n_rows > 0, ErrorCode::internal, "batch norm over {} rows", d.n_rows);
+            "the reference batch norm computes only in fp32 and nhwc");
+    require(d.n_rows > 0, ErrorCode::internal, "a batch norm over {} rows: at least one row is needed", d.n_rows);
   }
   OpNeeds needs() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }

@@ -8,7 +8,7 @@
 namespace lockstep::reference {
 namespace {
 
-/// Where the window lies: input pixel (h, w) of window element (r, s) at output pixel (p, q).
+/// The position of the window: input pixel (h, w) of window element (r, s) at output pixel (p, q).
 struct Geometry {
   explicit Geometry(const Conv2dDescription& d)
       : height(d.x[1]),
@@ -125,7 +125,7 @@ void conv2d_backward(const Conv2dDescription& d, const Conv2dBackward<T>& args) 
   const Geometry g(d);
   const Input<T> z = make_input(d, args.x, args.normalization);
   const Index out_rows = d.x[0] * g.out_height * g.out_width;
-  // Before dz is written: it may lie where z was stored, but x and the residual are what is read here.
+  // Before dz is written: it may overwrite the stored z, but only x and the residual are read here.
   if (args.dweight_mode != GradientMode::skip) weight_gradient(g, z, out_rows, args);
   if (!d.input_gradient || (!d.normalization && args.dx_mode == GradientMode::skip)) return;
   const std::vector<double> weight = turned_weight(g, args.weight, false);
@@ -155,7 +155,7 @@ class ReferenceConv2d final : public Conv2d {
   explicit ReferenceConv2d(const Conv2dDescription& d)
       : d_(d), layout_(identity_layout(d.weight_layout, d.out_channels * d.x[3] * d.window * d.window)) {
     require(d.dtype == DType::fp32 && d.x_layout == Layout::nhwc && d.y_layout == Layout::nhwc,
-            ErrorCode::not_supported, "the reference convolution wants fp32 in nhwc");
+            ErrorCode::not_supported, "the reference convolution computes only in fp32 and nhwc");
   }
   OpNeeds needs() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }

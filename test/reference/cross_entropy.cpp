@@ -69,7 +69,7 @@ namespace {
 class ReferenceSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
  public:
   explicit ReferenceSoftmaxCrossEntropy(const SoftmaxCrossEntropyDescription& d) : d_(d) {
-    require(d.dtype == DType::fp32, ErrorCode::not_supported, "the reference cross entropy wants fp32");
+    require(d.dtype == DType::fp32, ErrorCode::not_supported, "the reference cross entropy computes only in fp32");
   }
   OpNeeds needs() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }

@@ -6,7 +6,7 @@
 namespace lockstep::reference {
 
 // T: float or double
-/// What these logits (rows, classes) add to the sums.
+/// What these logits (rows, classes) contribute to the sums.
 template <typename T>
 LossSums softmax_cross_entropy_forward(const SoftmaxCrossEntropyDescription& d, const T* logits,
                                        const std::int32_t* labels);

@@ -1,4 +1,4 @@
-// The canonical form itself: how the reference keeps every parameter.
+// The canonical form itself, in which the reference stores every parameter.
 #pragma once
 
 #include <algorithm>
@@ -28,13 +28,13 @@ class IdentityLayout final : public ParameterLayout {
   std::size_t n_elements_;
 };
 
-/// The layout that was asked for, if it is this one, or a new one where the op may choose.
+/// The requested layout, if it is this one, or a new one if the op may choose.
 inline std::shared_ptr<const ParameterLayout> identity_layout(const std::shared_ptr<const ParameterLayout>& wanted,
                                                               std::int64_t n_elements) {
   const auto n = static_cast<std::size_t>(n_elements);
   if (!wanted) return std::make_shared<IdentityLayout>(n);
   require(dynamic_cast<const IdentityLayout*>(wanted.get()) && wanted->n_elements() == n, ErrorCode::not_supported,
-          "the reference keeps weights in canonical form, {} elements; asked for: {}, {} elements", n,
+          "the reference keeps weights in canonical form, {} elements; requested: {}, {} elements", n,
           wanted->describe(), wanted->n_elements());
   return wanted;
 }

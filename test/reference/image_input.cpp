@@ -24,9 +24,10 @@ namespace {
 class ReferenceImageInput final : public ImageInput {
  public:
   explicit ReferenceImageInput(const ImageInputDescription& d) : d_(d) {
-    require(d.dtype == DType::fp32, ErrorCode::not_supported, "the reference image input wants fp32");
+    require(d.dtype == DType::fp32, ErrorCode::not_supported, "the reference image input computes only in fp32");
     require(std::ssize(d.mean) == d.x[3] && std::ssize(d.stddev) == d.x[3], ErrorCode::internal,
-            "image input of {} channels with {} means and {} deviations", d.x[3], d.mean.size(), d.stddev.size());
+            "image input of {} channels needs as many means and deviations, but has {} and {}", d.x[3], d.mean.size(),
+            d.stddev.size());
   }
   OpNeeds needs() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }

@@ -5,7 +5,7 @@
 
 namespace lockstep::reference {
 
-/// Where output pixel (0, 0) of a sample comes from, before the flip, and whether its rows are turned round.
+/// The position in the source of output pixel (0, 0) before the flip, and whether rows are reversed.
 struct Augmentation {
   int row = 0;     // in [-padding, padding]
   int column = 0;  // in [-padding, padding]

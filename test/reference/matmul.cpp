@@ -60,7 +60,7 @@ class ReferenceMatmul final : public Matmul {
  public:
   explicit ReferenceMatmul(const MatmulDescription& d)
       : d_(d), layout_(identity_layout(d.weight_layout, d.out_features * d.in_features)) {
-    require(d.dtype == DType::fp32, ErrorCode::not_supported, "the reference matmul wants fp32");
+    require(d.dtype == DType::fp32, ErrorCode::not_supported, "the reference matmul computes only in fp32");
   }
   OpNeeds needs() const override {
     const bool keeps_z = d_.activation != ActivationFunction::none && !d_.inference;

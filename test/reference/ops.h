@@ -7,10 +7,10 @@
 
 namespace lockstep::reference {
 
-/// The reference needs to know nothing of the machine.
+/// The reference does not need to know anything about the machine.
 struct Context {};
 
-/// Throws not_supported where there is no such op.
+/// Throws not_supported if there is no such op.
 std::unique_ptr<Op> make_op(const OpRequest& request);
 
 }  // namespace lockstep::reference

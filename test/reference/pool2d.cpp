@@ -9,7 +9,7 @@
 namespace lockstep::reference {
 namespace {
 
-/// The real pixels [h0, h1) x [w0, w1) under the window of output pixel (p, q).
+/// The pixels inside the image, [h0, h1) x [w0, w1), under the window of output pixel (p, q).
 struct Window {
   Window(const Pool2dDescription& d, Index p, Index q)
       : h0(d.window == 0 ? 0 : p * d.stride - d.padding),
@@ -104,7 +104,7 @@ class ReferencePool2d final : public Pool2d {
  public:
   explicit ReferencePool2d(const Pool2dDescription& d) : d_(d) {
     require(d.dtype == DType::fp32 && d.x_layout == Layout::nhwc && d.y_layout == Layout::nhwc,
-            ErrorCode::not_supported, "the reference pooling wants fp32 in nhwc");
+            ErrorCode::not_supported, "the reference pooling computes only in fp32 and nhwc");
     require(d.window == 0 || d.padding < d.window, ErrorCode::not_supported,
             "pooling with window {} and padding {}: windows without a real element", d.window, d.padding);
   }

@@ -1,4 +1,4 @@
-// RMS norm, straight from the formulas of lockstep/ops/rms_norm.h. `T` is the type that is stored (float: the
+// RMS norm, straight from the formulas of lockstep/ops/rms_norm.h. `T` is the stored type (float: the
 // ReferenceBackend; double: finite differences); every value in between is double.
 #pragma once
 

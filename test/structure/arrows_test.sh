@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The arrows between folders hold, and the check that says so sees each kind of breach.
+# The rules of includes between folders hold, and scripts/check-arrows.sh detects each kind of violation.
 set -euo pipefail
 scripts/check-arrows.sh
 
@@ -10,7 +10,7 @@ breach() { # FILE INCLUDE: the check must name the file
   mkdir -p "$root/src" "$root/$(dirname "$1")"
   echo "#include $2" >"$root/$1"
   if scripts/check-arrows.sh "$root" >"$TMPDIR/out"; then
-    echo "the check let pass: $1 includes $2"
+    echo "check-arrows.sh did not report that $1 includes $2"
     exit 1
   fi
   grep -q "^$1:1:" "$TMPDIR/out"
@@ -31,7 +31,7 @@ breach kernels/cpu/base/amx.h '"kernels/cpu/conv2d.h"'
 breach include/lockstep/op.h '"graph/graph.h"'
 breach include/lockstep/op.h '<dnnl.hpp>'
 
-# An op that only one backend has; and no breach where both have it.
+# An op that only one backend has is reported, and an op that both have is not.
 root=$TMPDIR/twins
 mkdir -p "$root"/{include,src,kernels/{cpu,cuda}}
 touch "$root"/kernels/cpu/pool2d.cpp "$root"/kernels/cuda/{pool2d.cu,pool2d_plan.cpp}
@@ -39,7 +39,7 @@ echo '#include "lockstep/op.h"' >"$root/src/main.cpp"
 scripts/check-arrows.sh "$root"
 touch "$root"/kernels/cuda/attention.cu
 if scripts/check-arrows.sh "$root" >"$TMPDIR/out"; then
-  echo "the check let pass an op without its twin"
+  echo "check-arrows.sh did not report an op that only one backend has"
   exit 1
 fi
 grep -q "^kernels/cuda/attention.cu:" "$TMPDIR/out"

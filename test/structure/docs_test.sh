@@ -14,16 +14,16 @@ for page in docs/*.md; do
   grep -qF "($page)" README.md || fail "README.md does not link to $page"
 done
 
-# A path is a word in backticks, or in a block of code, that begins with a folder of the project. Its stars and braces
-# are expanded; {h,cpp} names several files. Words in capitals stand for names.
+# A path is a word in backticks, or in a block of code, that begins with a folder of the project. Stars and braces in it
+# are expanded; {h,cpp} names several files. Words in capitals are placeholders for names.
 folders='(bench|data|docs|include|jobs|kernels|modules|scripts|src|test)'
 paths_of() {
   grep -oE "(^|[^A-Za-z0-9_./~\$}-])$folders/[A-Za-z0-9_./*{},-]*" "$1" |
     grep -oE "$folders/.*" | sed -E 's/[.,:)]+$//' | sort -u
 }
-is_generated() { # made by a download or a user, or part of the skeleton in test/reference/README.md
+is_generated() { # created by a download or a user, or part of the skeleton in test/reference/README.md
   case $1 in data/cifar10* | modules/site/our-site.sh | */scale.* | */scale_test.cpp) return 0 ;; esac
-  [[ $1 =~ [A-Z]{4,} && ! $1 =~ (README|MANIFEST) ]] # NAME, READER, OP_PART: stands for a name
+  [[ $1 =~ [A-Z]{4,} && ! $1 =~ (README|MANIFEST) ]] # NAME, READER, OP_PART: a placeholder
 }
 for page in "${pages[@]}"; do
   while read -r path; do

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # timeout: 120
-# The commands of README.md have rules for all that they need, in a build folder that does not exist yet.
+# make has rules for everything that the commands of README.md need, in a build folder that does not exist yet.
 source test/support/check.sh
 
 plan() { make --no-print-directory --dry-run "$@" BUILD="$work/build"; }

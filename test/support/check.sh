@@ -7,12 +7,12 @@ trap 'rm -rf "$work"' EXIT
 if [[ $(id -u) == 0 ]]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
 export OMP_WAIT_POLICY=passive
 passed=0 failed=0
-told=$work/.check  # the file whose end a failed check shows
+check_output=$work/.check  # a failed check prints the end of this file
 good() { printf '[       OK ] %s\n' "$1"; passed=$((passed + 1)); }
 bad() { printf '[  FAILED  ] %s\n' "$1"; failed=$((failed + 1)); }
-# check WHAT COMMAND...: it must succeed
-check() { if "${@:2}" >"$work/.check" 2>&1; then good "$1"; else bad "$1"; tail -25 "$told"; fi; }
-# refused STATUS PATTERN COMMAND...: for check
+# check WHAT COMMAND...: the command must succeed
+check() { if "${@:2}" >"$work/.check" 2>&1; then good "$1"; else bad "$1"; tail -25 "$check_output"; fi; }
+# refused STATUS PATTERN COMMAND...: for check; the command fails with this status and its output matches the pattern
 refused() {
   local status
   "${@:3}" >"$work/.refused" 2>&1

@@ -6,7 +6,7 @@
 // same formula over absolute values; `n_operations` is the length of the longest chain. Nothing is tuned: a result
 // outside is wrong, and a missing or doubled term (1/n of the sum) is far outside.
 //
-// near: relative to the greatest magnitude, where a bound for each element says no more.
+// near: relative to the greatest magnitude, if a bound for each element would not be stricter.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,7 +31,8 @@ testing::AssertionResult within_rounding(const std::vector<A>& actual, const std
   for (std::size_t i = 0; i < actual.size(); ++i) {
     const double error = std::abs(static_cast<double>(actual[i]) - static_cast<double>(expected[i]));
     const double bound = n_operations * kRoundoff * std::abs(static_cast<double>(magnitude[i]));
-    // A NaN is never within. The smallest normal number stands for what fp32 cannot tell from zero.
+    // A NaN is never within. The smallest normal number is added because fp32 cannot distinguish smaller values from
+    // zero.
     const double excess = std::isnan(error) ? INFINITY : error / std::max(bound, 1.2e-38);
     if (excess <= worst) continue;
     worst = excess;
@@ -39,7 +40,7 @@ testing::AssertionResult within_rounding(const std::vector<A>& actual, const std
   }
   if (worst <= 1.0) return testing::AssertionSuccess();
   return testing::AssertionFailure() << "element " << worst_at << " of " << actual.size() << " is " << actual[worst_at]
-                                     << ", wanted " << expected[worst_at] << ": " << worst
+                                     << ", expected " << expected[worst_at] << ": " << worst
                                      << " times the error that rounding explains";
 }
 
@@ -52,7 +53,7 @@ testing::AssertionResult near(const std::vector<A>& actual, const std::vector<B>
   for (const B& value : expected) greatest = std::max(greatest, std::abs(static_cast<double>(value)));
   for (std::size_t i = 0; i < actual.size(); ++i)
     if (!(std::abs(static_cast<double>(actual[i]) - static_cast<double>(expected[i])) <= tolerance * greatest))
-      return testing::AssertionFailure() << "element " << i << " is " << actual[i] << ", wanted " << expected[i]
+      return testing::AssertionFailure() << "element " << i << " is " << actual[i] << ", expected " << expected[i]
                                          << " within " << tolerance * greatest;
   return testing::AssertionSuccess();
 }

@@ -1,4 +1,4 @@
-// A backend with a stream, and memory for one test: what tests need to call an op of any backend.
+// A backend with a stream, and memory for one test: everything that is needed to call an op of any backend.
 #pragma once
 
 #include <cstdlib>
@@ -26,7 +26,7 @@ class Device {
     return target;
   }
 
-  /// An activation: `values` as fp32, bf16 or fp16, or as many of garbage.
+  /// An activation: `values` as fp32, bf16 or fp16, or the same number of elements filled with garbage.
   void* upload_as(DType dtype, const std::vector<float>& values) {
     if (dtype == DType::bf16) return upload(bf16_bits(values));
     if (dtype == DType::fp16) return upload(fp16_bits(values));
@@ -41,7 +41,7 @@ class Device {
     return download(static_cast<const float*>(source), n_elements);
   }
 
-  /// For what an op must overwrite: bytes 0xff, which are NaN in every floating-point type.
+  /// For memory that an op must overwrite: bytes 0xff, which are NaN in every floating-point type.
   template <typename T>
   T* garbage(std::size_t n_elements) {
     void* target = memory(n_elements * sizeof(T));
@@ -58,8 +58,8 @@ class Device {
     return values;
   }
 
-  /// Workspace and saved memory of an op, filled with garbage: neither may be read before it is written. The sizes
-  /// are exact, so that an address sanitizer sees what lies behind them.
+  /// Workspace and saved memory of an op, filled with garbage: neither may be read before it is written. The sizes are
+  /// exact, so that an address sanitizer detects accesses beyond them.
   OpMemory op_memory(const OpNeeds& needs) {
     const std::size_t workspace_bytes = std::max(needs.forward_workspace_bytes, needs.backward_workspace_bytes);
     return {workspace_bytes > 0 ? garbage<unsigned char>(workspace_bytes) : nullptr,
@@ -77,20 +77,20 @@ class Device {
   std::vector<std::unique_ptr<Memory>> memory_;
 };
 
-/// Of whole trainings: LOCKSTEP_TEST_DEVICE, or the cpu with one thread.
+/// The device of whole trainings: LOCKSTEP_TEST_DEVICE, or the cpu with one thread.
 inline BackendOptions tested_device() {
   const char* device = std::getenv("LOCKSTEP_TEST_DEVICE");
   return {.device = device ? device : "cpu", .threads = 1};
 }
 
-/// The cuda backends compute in nhwc only, the cpu backend not in fp16.
+/// The cuda backends compute only in nhwc, and the cpu backend does not compute in fp16.
 inline bool computes_in(const Backend& backend, Layout layout) {
   return layout == Layout::nhwc || backend.name() == "cpu";
 }
 inline bool computes_in(const Backend& backend, DType dtype) { return dtype != DType::fp16 || backend.name() != "cpu"; }
 
-/// The backends that the tests of ops go through: the cpu backend with 1 and with 2 threads; where there is a CUDA
-/// toolkit, the CUDA backend's kernels on the host; where there is a GPU, the CUDA backend.
+/// The backends on which ops are tested: the cpu backend with 1 and with 2 threads; if there is a CUDA toolkit, the
+/// CUDA backend's kernels on the host; if there is a GPU, the CUDA backend.
 struct NamedBackend {
   const char* name;
   std::unique_ptr<Backend> backend;
@@ -106,7 +106,7 @@ inline std::vector<NamedBackend>& tested_backends() {
     }
 #ifdef LOCKSTEP_CUDA
     made.push_back({"cuda kernels on the host", make_cuda_on_host_backend()});
-    // A check of a device must not pass without it.
+    // A check of a device must not pass if the device is missing.
     if (has_cuda_device() || tested_device().device == "cuda") {
       BackendOptions options;
       options.device = "cuda";

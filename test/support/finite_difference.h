@@ -9,7 +9,7 @@
 
 namespace lockstep::test {
 
-/// `gradient[i]` is d loss() / d values[i]; `loss` reads `values`. At most 20 or so elements are tried, evenly spread.
+/// `gradient[i]` is d loss() / d values[i]; `loss` reads `values`. At most about 20 elements are tested, evenly spread.
 /// With the step h = 1e-5 and a loss of order 1 to 100, cancellation leaves about 1e-9 (100 * 2^-53 / h) and the third
 /// derivative about h^2 = 1e-10; 1e-7 of the greatest gradient (of order 1 here) is well above, and well below any
 /// wrong term. Inputs must stay further than h from kinks (a ReLU at 0, equal maxima).

@@ -1,5 +1,5 @@
-// Counts what a piece of a test takes from the heap, in all threads and libraries of the process. Include it in one
-// file of a test's executable: it replaces malloc and its relatives by ones that count and call glibc's.
+// Counts what a part of a test allocates on the heap, in all threads and libraries of the process. Include it in one
+// file of a test's executable: it replaces malloc and related functions by ones that count and call glibc's.
 #pragma once
 
 #include <malloc.h>
@@ -14,7 +14,7 @@ namespace lockstep {
 struct HeapCount {
   std::size_t n_allocations = 0;
   std::size_t largest_bytes = 0;
-  std::int64_t held_bytes = 0;  // taken and not given back
+  std::int64_t held_bytes = 0;  // allocated and not yet freed
 };
 
 namespace heap {

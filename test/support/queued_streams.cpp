@@ -97,7 +97,7 @@ void Capture::launch(const std::vector<QueuedStream*>& streams) const {
 
 bool QueuedGraph::begin(Stream& stream) {
   auto& queued = dynamic_cast<QueuedStream&>(stream);
-  require(!capturing_, ErrorCode::internal, "a graph was begun again while it was captured");
+  require(!capturing_, ErrorCode::internal, "a graph is captured again although its first capture has not ended");
   if (recorded_) {
     launch(queued);
     return false;
@@ -126,7 +126,7 @@ bool QueuedGraph::end_capture() {
 }
 
 QueuedGraph::~QueuedGraph() {
-  if (capturing_) (void)end_capture();  // an error ended what was recorded
+  if (capturing_) (void)end_capture();  // an error ended the capture
 }
 
 void QueuedGraph::launch(QueuedStream& stream) {
@@ -151,7 +151,8 @@ void QueuedEvent::State::set(std::shared_ptr<Point> point) {
 void QueuedEvent::record(Stream& stream) {
   auto& queued = dynamic_cast<QueuedStream&>(stream);
   device_.recording.add({.what = "record", .stream = queued.number(), .event = number_});
-  if (queued.capture() && use_ == EventUse::timing) {  // an external node: each run records it, for the host to read
+  if (queued.capture() && use_ == EventUse::timing) {
+    // An external node: each launch records it, so that the host can read it.
     queued.put([state = state_] {
       auto point = std::make_shared<Point>();
       point->reached.complete();

@@ -1,14 +1,15 @@
-// Streams that are queues with a thread each, their events, and the recording of what is repeated, as CUDA has them.
+// Streams that are queues with one thread each, their events, and the capture of repeated work, with the behaviour of
+// CUDA.
 //
-// While a stream is captured (QueuedGraph), what it is given is kept instead of run, and so is what a stream is
-// given that waits for one of its events: a branch. Each start of what was recorded then runs every branch on a thread
-// of its own, in the order that the recorded events make and no other. What CUDA refuses is refused with CUDA's word
-// for it, as an Error and in the record ("refused ..."):
-//   cudaErrorCapturedEvent              the host asks for, or a stream outside waits for, an event recorded last here
+// While a stream is captured (QueuedGraph), its work is stored instead of run, and so is the work of a stream that
+// waits for one of its events: a branch. Each launch of the graph then runs every branch on a thread of its own,
+// ordered only by the captured events. What CUDA refuses is refused with the name of CUDA's error, as an Error and in
+// the record ("refused ..."):
+//   cudaErrorCapturedEvent              the host or a stream outside waits for an event that was last recorded here
 //   cudaErrorStreamCaptureIsolation     a captured stream waits for what was recorded outside
 //   cudaErrorStreamCaptureMerge         ... or in another capture
 //   cudaErrorStreamCaptureUnjoined      work of a branch is left that the first stream does not wait for at the end
-//   cudaErrorStreamCaptureUnsupported   the host waits for a captured stream, takes or gives back memory, or copies
+//   cudaErrorStreamCaptureUnsupported   the host waits for a captured stream, allocates or frees memory, or copies
 //                                       from or to memory that is not pinned
 // and so is a wait for an event of the host's, which a launched graph would not make again.
 #pragma once

@@ -1,5 +1,5 @@
-// Captured graphs of the stand-in for a device: each launch runs their work in the order of the captured events. And
-// what CUDA refuses during capture.
+// Captured graphs of the stand-in for a device: each launch runs their work in the order of the captured events, and
+// operations that CUDA refuses during capture are refused.
 #include "test/support/queued_streams.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ class QueuedGraphs : public testing::Test {
   QueuedGraph graph_{device_};
 };
 
-TEST_F(QueuedGraphs, RunByTheOrderOfTheirEvents) {
+TEST_F(QueuedGraphs, RunInTheOrderOfTheirEvents) {
   device_.sleep_ms = 1;
   std::vector<int> order;
   begin();
@@ -51,12 +51,12 @@ TEST_F(QueuedGraphs, RunByTheOrderOfTheirEvents) {
   EXPECT_FALSE(graph_.begin(*stream_));
   stream_->synchronize();
   EXPECT_EQ(order, (std::vector{1, 2, 3, 1, 2, 3}));
-  other_->put([&] { order.push_back(4); });  // at once again
+  other_->put([&] { order.push_back(4); });  // immediately again
   other_->synchronize();
   EXPECT_EQ(order.back(), 4);
 }
 
-TEST_F(QueuedGraphs, TheHostAsksForNothingRecorded) {
+TEST_F(QueuedGraphs, TheHostCannotWaitForCapturedEvents) {
   begin();
   event_.record(*stream_);
   expect_refused("cudaErrorCapturedEvent", [&] { (void)event_.is_done(); });
@@ -74,7 +74,7 @@ TEST_F(QueuedGraphs, TheHostAsksForNothingRecorded) {
   EXPECT_TRUE(event_.is_done());
 }
 
-TEST_F(QueuedGraphs, EventsOfTimeAreRecordedByEachRun) {
+TEST_F(QueuedGraphs, TimingEventsAreRecordedByEachLaunch) {
   QueuedEvent begun(device_, EventUse::timing), ended(device_, EventUse::timing);
   begin();
   begun.record(*stream_);
@@ -85,7 +85,7 @@ TEST_F(QueuedGraphs, EventsOfTimeAreRecordedByEachRun) {
   EXPECT_GE(ended.seconds_since(begun), 0.002);
 }
 
-TEST_F(QueuedGraphs, DoNotWaitForWhatIsOutside) {
+TEST_F(QueuedGraphs, CannotWaitForWorkOutside) {
   event_.record(*other_);
   HostEvent of_host;
   begin();
@@ -94,7 +94,7 @@ TEST_F(QueuedGraphs, DoNotWaitForWhatIsOutside) {
   end();
 }
 
-TEST_F(QueuedGraphs, DoNotMixWithAnother) {
+TEST_F(QueuedGraphs, CannotBeMixedWithAnotherCapture) {
   QueuedGraph another(device_);
   EXPECT_TRUE(another.begin(*other_));
   begin();
@@ -105,7 +105,7 @@ TEST_F(QueuedGraphs, DoNotMixWithAnother) {
   end();
 }
 
-TEST_F(QueuedGraphs, JoinTheirBranches) {
+TEST_F(QueuedGraphs, MustJoinTheirBranches) {
   begin();
   event_.record(*stream_);
   other_->wait(event_);

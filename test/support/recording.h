@@ -1,4 +1,4 @@
-// The record of every call that a stand-in for a device was given, in the order in which they were made.
+// The record of all calls to a stand-in for a device, in the order in which they were made.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace lockstep::test {
 
-/// Streams and events are numbered as they were made, from 0; -1: none, or one of the host's.
+/// Streams and events are numbered from 0 in the order of their creation; -1: none, or an event of the host.
 struct Call {
   std::string what;  // "record", "wait", "copy_to_device", "conv2d.backward", "allocate", "freeze", "launch" ...
   int stream = -1;
@@ -22,7 +22,7 @@ class Recording {
   void add(Call call);
   std::vector<Call> calls() const;
   void clear();
-  /// One call a line, for messages.
+  /// One call per line, for messages.
   std::string text() const;
 
  private:

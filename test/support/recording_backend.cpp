@@ -32,7 +32,7 @@ class RecordingBackend::DeviceMemory final : public Memory {
   std::unique_ptr<Memory> memory_;
 };
 
-/// Of its own, or of others.
+/// Memory that was allocated here or elsewhere.
 class RecordingBackend::PinnedMemory final : public Memory {
  public:
   PinnedMemory(RecordingBackend& backend, std::unique_ptr<Memory> owned, void* data, std::size_t size_bytes)

@@ -1,11 +1,11 @@
-// A stand-in for a device: another backend behind streams that are queues with a thread each, and a record of every
+// A stand-in for a device: another backend with streams that are queues with one thread each, and a record of every
 // call in the order in which it was made.
 //
-// It behaves as CUDA does where tests can see it. Work runs when its stream comes to it, which may be long after the
-// call. A stream waits for what an event was recorded at last when wait() was called. Host memory that is not pinned is
-// copied from before the call returns, and into before it returns. To give memory back waits for all streams. So a wait
-// or an event that is missing shows as a wrong result, and the order itself stands in the record. Parts of
-// a step are run call by call, or captured and launched as a whole (queued_streams.h).
+// It behaves like CUDA where tests can observe it. Work runs when its stream reaches it, which may be long after the
+// call. A stream waits for the point at which an event was last recorded when wait() was called. Host memory that is
+// not pinned is copied before the call returns, in both directions. Freeing memory waits for all streams. A missing
+// wait or event therefore leads to a wrong result, and the record contains the order itself. Parts of a step are run
+// call by call, or captured and launched as a whole (queued_streams.h).
 #pragma once
 
 #include <map>
@@ -40,10 +40,10 @@ class RecordingBackend final : public Backend {
   ~RecordingBackend() override;
 
   Recording& recording() { return queues_.recording; }
-  /// Call::event of an event; -1: the host's. Call::stream of a stream.
+  /// Call::event of an event; -1: an event of the host. Call::stream of a stream.
   static int number_of(const Event& event);
   static int number_of(const Stream& stream);
-  /// Each piece of work of every stream sleeps so long before, so that whoever does not wait for it comes too early.
+  /// Each operation of every stream is delayed by this time, so that code without the necessary wait runs too early.
   void slow_down(double milliseconds);
 
   std::string name() const override { return "recording"; }
@@ -68,7 +68,7 @@ class RecordingBackend final : public Backend {
   }
   std::string check_precision(Precision precision) const override { return inner_.check_precision(precision); }
 
-  /// The inner backend's op itself: its calls go through the queue of the stream that they are given.
+  /// The inner backend's op itself: its calls go through the queue of the stream that they receive.
   std::unique_ptr<Op> make_op(const OpRequest& request) override { return inner_.make_op(request); }
 
  private:

@@ -58,7 +58,7 @@ bool fits(const Shape& shape, Layout layout) { return layout == Layout::nhwc || 
 std::vector<std::uint16_t> bf16_bits(const std::vector<float>& values) {
   std::vector<std::uint16_t> bits;
   for (const float value : values) {
-    // 8 significant bits: the rest is rounded as an integer, by the arithmetic of the machine.
+    // 8 significant bits: the rest is rounded as an integer, with integer arithmetic.
     const int exponent = value == 0 ? 0 : 7 - std::ilogb(value);
     const auto rounded = static_cast<float>(std::ldexp(std::nearbyint(std::ldexp(double{value}, exponent)), -exponent));
     bits.push_back(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(rounded) >> 16));
@@ -76,7 +76,7 @@ std::vector<std::uint16_t> fp16_bits(const std::vector<float>& values) {
   std::vector<std::uint16_t> bits;
   for (const float value : values) {
     const double magnitude = std::abs(double{value});
-    int rounded = 0x7e00;  // no number
+    int rounded = 0x7e00;  // NaN
     if (magnitude >= 65520) {
       rounded = 0x7c00;
     } else if (magnitude >= 0x1p-14) {

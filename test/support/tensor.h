@@ -1,4 +1,4 @@
-// Numbers for tests: from Philox, so that every machine sees the same ones, and turned between layouts.
+// Numbers for tests: from Philox, so that every machine uses the same ones, and converted between layouts.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace lockstep::test {
 
-/// Standard normal numbers; every `stream` gives others.
+/// Standard normal numbers; every `stream` has different ones.
 std::vector<float> random_normal(std::int64_t n_elements, std::uint32_t stream);
 std::vector<float> random_uniform(std::int64_t n_elements, std::uint32_t stream, double low, double high);
 
@@ -22,13 +22,13 @@ std::vector<float> from_layout(const Shape& shape, Layout layout, const std::vec
 /// True if the layout exists for this shape: channel blocks of 16 need a multiple of 16.
 bool fits(const Shape& shape, Layout layout);
 
-/// bf16 in memory: rounded to the nearest, ties to even; and back.
+/// Rounds to bf16 in memory, to nearest, ties to even; and back.
 std::vector<std::uint16_t> bf16_bits(const std::vector<float>& values);
 std::vector<float> from_bf16_bits(const std::vector<std::uint16_t>& bits);
 /// The same in fp16; 65,520 and more is infinite.
 std::vector<std::uint16_t> fp16_bits(const std::vector<float>& values);
 std::vector<float> from_fp16_bits(const std::vector<std::uint16_t>& bits);
-/// As an activation of this type holds them: fp32, bf16 or fp16.
+/// Values as an activation of this type stores them: fp32, bf16 or fp16.
 std::vector<float> rounded_to(DType dtype, const std::vector<float>& values);
 
 std::vector<float> absolute(std::vector<float> values);

@@ -223,8 +223,8 @@ UnitOutputs magnitudes(Pool2dDescription d, UnitInputs in, const UnitModes& mode
   if (d.normalization) d.normalization->relu = false;
   UnitOutputs out = run(backend, d, in, modes);
   if (d.kind == Pool2dDescription::Kind::average || d.inference) return out;
-  // Which element is the greatest differs over absolute values: take all windows that an element lies in. The average's
-  // gradient is dy / n_elements, so dy times n_elements bounds the maximum's.
+  // Over absolute values another element may be the greatest: use all windows that contain an element. The gradient of
+  // the average is dy / n_elements, so dy times n_elements bounds that of the maximum.
   const auto n_elements = static_cast<float>(d.window == 0 ? d.x[1] * d.x[2] : std::int64_t{d.window} * d.window);
   for (float& value : in.dy) value *= n_elements;
   d.kind = Pool2dDescription::Kind::average;

@@ -1,6 +1,6 @@
-// One description of inputs and outputs for the fusable units, convolution and pooling: make the inputs of a
+// One description of inputs and outputs for the fusable units, convolution and pooling: create the inputs of a
 // description, run forward and backward on any backend, and compare with the reference.
-// All activations here are nhwc and all weights canonical; the runner turns them into what the description asks for.
+// All activations here are nhwc and all weights canonical; the runner converts them to what the description requires.
 #pragma once
 
 #include <optional>
@@ -32,15 +32,14 @@ struct UnitOutputs {
   std::vector<double> statistics, sums, residual_sums;
 };
 
-/// Random, with no ReLU within 0.02 of its kink, where fp32 and double could take different sides.
+/// Random, with no ReLU within 0.02 of its kink, where fp32 and double could differ in sign.
 UnitInputs make_inputs(const Conv2dDescription& description, std::uint32_t stream);
 UnitInputs make_inputs(const Pool2dDescription& description, std::uint32_t stream);
 
-/// Activations, their gradients and weights as bf16 or fp16 can hold them: a run in that type then sees the same
-/// numbers.
+/// Activations, their gradients and weights rounded to bf16 or fp16: a run in that type then has the same inputs.
 UnitInputs rounded_to(DType dtype, UnitInputs inputs);
 
-/// Forward, then backward unless description.inference. Outputs not asked for stay empty.
+/// Forward, then backward unless description.inference. Outputs that are not computed stay empty.
 UnitOutputs run(Backend& backend, const Conv2dDescription& description, const UnitInputs& inputs,
                 const UnitModes& modes);
 UnitOutputs run(Backend& backend, const Pool2dDescription& description, const UnitInputs& inputs,
@@ -50,8 +49,8 @@ UnitOutputs run(Backend& backend, const Pool2dDescription& description, const Un
 UnitOutputs magnitudes(Conv2dDescription description, UnitInputs inputs, const UnitModes& modes);
 UnitOutputs magnitudes(Pool2dDescription description, UnitInputs inputs, const UnitModes& modes);
 
-/// Every output within rounding. The numbers of operations: `n_forward` behind an element of y, `n_data` behind one of
-/// dx, `n_weight` behind one of dweight.
+/// Every output is within rounding. The numbers of operations are `n_forward` for an element of y, `n_data` for one of
+/// dx, and `n_weight` for one of dweight.
 struct UnitLengths {
   double n_forward = 1;
   double n_data = 1;
@@ -62,7 +61,7 @@ UnitLengths lengths(const Pool2dDescription& description);
 void expect_within_rounding(const UnitOutputs& actual, const UnitOutputs& expected, const UnitOutputs& magnitude,
                             const UnitLengths& lengths, DType dtype = DType::fp32);
 
-/// Every normalisation that a description can hold, none first.
+/// Every normalisation that a description can have, none first.
 std::vector<std::optional<InputNormalization>> all_normalizations();
 /// Programs with sanitizers are several times slower: their tests take every third normalisation.
 #ifdef __SANITIZE_ADDRESS__

@@ -1,4 +1,4 @@
-// What a stream of the recording backend is to those that get its native() handle, such as the NCCL that tests use.
+// The interface of a recording backend's stream for code that gets its native() handle, such as the NCCL of the tests.
 #pragma once
 
 #include <functional>
@@ -8,7 +8,7 @@ namespace lockstep::test {
 class WorkQueue {
  public:
   virtual ~WorkQueue() = default;
-  /// Runs after what was put in before, on the stream's thread.
+  /// Runs after the work that was queued before, on the stream's thread.
   virtual void put(std::function<void()> work) = 0;
 };
 

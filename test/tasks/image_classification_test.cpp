@@ -16,7 +16,7 @@ std::shared_ptr<const data::ImageSet> set_of(int size, int classes, int channels
   return data::make_synthetic_set(1, 20, size, size, channels, classes, "train");
 }
 
-/// A set of another path, whose names of classes count.
+/// A set with another path whose class names matter.
 class NamedSet final : public data::ImageSet {
  public:
   explicit NamedSet(std::vector<std::string> class_names) : info_(set_of(8, 2)->info()) {
@@ -82,7 +82,7 @@ TEST(ImageClassification, ItsFieldsAreImageLabelAndSampleId) {
   EXPECT_EQ(std::memcmp(id.data(), &sample, 4), 0);
 }
 
-TEST(ImageClassification, ReportsLossAndAccuracyOfWhatWasCounted) {
+TEST(ImageClassification, ReportsLossAndAccuracyOfCountedSamples) {
   const auto task = make_task(Config{});
   const auto measures = task->measures();
   ASSERT_EQ(measures.size(), 2u);
@@ -100,7 +100,7 @@ TEST(ImageClassification, ReportsLossAndAccuracyOfWhatWasCounted) {
   EXPECT_EQ(task->nominal_count(64), 64.0);
 }
 
-TEST(ImageClassification, RefusesDataThatDoNotFit) {
+TEST(ImageClassification, RejectsDataThatDoNotFit) {
   Config config;
   const auto error_of = [&](const std::shared_ptr<const data::ImageSet>& train,
                             const std::shared_ptr<const data::ImageSet>& validation) {
@@ -111,7 +111,7 @@ TEST(ImageClassification, RefusesDataThatDoNotFit) {
   EXPECT_NE(error_of(set_of(8, 10, 1), nullptr).find("of 1 channels"), std::string::npos);
   EXPECT_NE(error_of(set_of(8, 10), set_of(16, 10)).find("8x8 pixels, synthetic of 16x16"), std::string::npos);
   const auto named = [](std::vector<std::string> names) { return std::make_shared<NamedSet>(std::move(names)); };
-  EXPECT_NE(error_of(named({"cat", "dog"}), named({"cat", "eel"})).find("class 1 is 'dog' in the one and 'eel' in"),
+  EXPECT_NE(error_of(named({"cat", "dog"}), named({"cat", "eel"})).find("class 1 is 'dog' in the first and 'eel' in"),
             std::string::npos);
   EXPECT_NO_THROW(make_image_classification(config, named({"cat", "dog"}), named({"cat", "dog"})));
   EXPECT_NO_THROW(make_image_classification(config, named({"cat", "dog"}), named({})));

@@ -13,7 +13,7 @@ std::unique_ptr<tasks::Task> a_task(const Config& config) {
   return tasks::make_image_classification(config, data::make_synthetic_set(1, 64, 32, 32, 3, 10, "train"), nullptr);
 }
 
-/// On the processor, as if it had so much memory.
+/// On the CPU, as if it had this amount of memory.
 std::int64_t fits(const Config& config, std::size_t memory_bytes, std::int64_t limit = 1 << 20) {
   const auto task = a_task(config);
   const auto backend = make_backend({.device = "cpu", .threads = 1});
@@ -53,11 +53,11 @@ TEST(BatchFit, StopsAtTheLimit) {
 TEST(BatchFit, OneSampleThatDoesNotFitIsReported) {
   EXPECT_EQ(fits(test::small_config(32, 16), 4 * kMib), 0);
   Config config;
-  EXPECT_EQ(resolved(config, 1, 0, 100).train.accumulate, 1) << "what is not asked for is no error";
+  EXPECT_EQ(resolved(config, 1, 0, 100).train.accumulate, 1) << "no key is auto, so this is no error";
   config.train.accumulate = Config::kAuto;
   try {
     resolved(config, 1, 0, 100);
-    ADD_FAILURE() << "it was reported to fit";
+    ADD_FAILURE() << "a batch that does not fit was accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::out_of_memory);
   }
@@ -75,7 +75,7 @@ TEST(ResolveBatch, AsFewMicroBatchesAsFit) {
 }
 
 TEST(ResolveBatch, NoneIsLargerThanTheBatchOfARank) {
-  Config config;  // as after a resume: the run's global batch, and what was asked of a rank
+  Config config;  // as after a resume: the run's global batch, and the configured batch per rank
   config.train.global_batch = 1024;
   config.train.batch_per_rank = 128;
   config.train.accumulate = Config::kAuto;

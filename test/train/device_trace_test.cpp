@@ -1,4 +1,4 @@
-// The row "device" of a trace: what a device whose streams are queues did, and when.
+// The row "device" of a trace: what a device whose streams are queues executed, and when.
 #include "train/device_trace.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ const trace::RowEvents& row(const std::vector<trace::RowEvents>& rows, const std
   return *found;
 }
 
-TEST(DeviceTrace, TellsWhenTheDeviceDidEachPieceOfAStep) {
+TEST(DeviceTrace, RecordsWhenTheDeviceRanEachPartOfAStep) {
   trace::start(4096);
   const auto inner = make_backend({.device = "cpu", .threads = 1});
   test::RecordingBackend device(*inner, "GPU-0");
@@ -56,7 +56,7 @@ TEST(DeviceTrace, TellsWhenTheDeviceDidEachPieceOfAStep) {
   EXPECT_EQ(count(trace::Kind::update, "optimizer"), kSteps);
 }
 
-TEST(DeviceTrace, IsNotWhereTheHostTellsItAll) {
+TEST(DeviceTrace, IsNotCreatedIfSpansOfTheHostShowEverything) {
   const auto cpu = make_backend({.device = "cpu", .threads = 1});
   const auto stream = cpu->make_stream();
   EXPECT_EQ(train::DeviceTrace::make(*cpu, *stream), nullptr);

@@ -137,7 +137,7 @@ TEST_P(Golden, TenStepsAsInPyTorch) {
 }
 
 #ifdef LOCKSTEP_CUDA
-/// The CUDA kernels, compiled for the host, with plain loops in place of cuDNN's: the levels, passes and loss scale.
+/// The CUDA kernels, compiled for the host, with plain loops instead of cuDNN: tests the levels, passes and loss scale.
 TEST(GoldenOnHost, TheFirstStepInHalfPrecisionAsInPyTorch) {
   for (const Precision precision : {Precision::fp16, Precision::bf16})
     for (const char* network : {"resnet18_32", "resnet50_64"})

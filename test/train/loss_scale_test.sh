@@ -11,36 +11,36 @@ train() { "$lockstep" train "${small[@]}" "$@"; }
 file() { echo "$work/$1/checkpoints/step-0000000$2.h5"; }
 same() { "$lockstep" checkpoint diff "$(file "$1" 6)" "$(file "$2" 6)"; }
 scales() { sed -nE '/"event": ?"step"/ {s/.*"loss_scale": ?([0-9]+).*/\1/; s/.*event.*/none/; p}' "$work/$1/metrics.jsonl" | tr '\n' ' '; }
-is() { [[ $1 == "$2" ]] || { echo "found '$1', wanted '$2'"; return 1; }; }
+is() { [[ $1 == "$2" ]] || { echo "found '$1', expected '$2'"; return 1; }; }
 growing=(loss_scale.kind=dynamic loss_scale.initial=1024 loss_scale.growth_steps=2)
 
 for optimizer in sgd lars; do
   check "$optimizer" train run.name=plain optimizer.kind=$optimizer
-  check "  reports no scale" is "$(scales plain)" 'none none none none none none '
+  check "  reports no loss scale" is "$(scales plain)" 'none none none none none none '
   check "  with a scale that grows" train run.name=scaled optimizer.kind=$optimizer "${growing[@]}"
   check "  which is reported" is "$(scales scaled)" '1024 1024 2048 2048 4096 4096 '
   check "  and logged" grep -q 'step 4 was applied: the loss scale changes from 2048 to 4096' "$work/scaled/log.txt"
-  check "  the same bits" same scaled plain
-  check "  constant" train run.name=constant optimizer.kind=$optimizer loss_scale.kind=constant loss_scale.initial=32
-  check "  which stays" is "$(scales constant)" '32 32 32 32 32 32 '
-  check "  the same bits" same constant plain
+  check "  has the same bits" same scaled plain
+  check "  with a constant scale" train run.name=constant optimizer.kind=$optimizer loss_scale.kind=constant loss_scale.initial=32
+  check "  which stays constant" is "$(scales constant)" '32 32 32 32 32 32 '
+  check "  has the same bits" same constant plain
   [[ $optimizer == lars ]] || rm -r "$work/plain" "$work/constant"
   check "  stops after 3 steps" train run.name=stopped optimizer.kind=$optimizer "${growing[@]}" train.max_steps=3
   check "  resumes" train run.name=stopped optimizer.kind=$optimizer "${growing[@]}"
-  check "  from the scale and the steps that it had" is "$(scales stopped)" '1024 1024 2048 2048 4096 4096 '
-  check "  the same file" cmp "$(file stopped 6)" "$(file scaled 6)"
+  check "  with the scale and the number of steps of the checkpoint" is "$(scales stopped)" '1024 1024 2048 2048 4096 4096 '
+  check "  and writes the same file" cmp "$(file stopped 6)" "$(file scaled 6)"
   rm -r "$work/stopped" "$work/scaled"
 done
 
 # 1e38 overflows fp32 gradients: the step is skipped and the scale is halved, which does not count as a failed step.
-check "begins too great" train run.name=great loss_scale.kind=dynamic loss_scale.initial=1e38 data.image_size=8 train.global_batch=4 train.max_skipped_in_a_row=0
-check "  skips" grep -q 'step 1 was skipped, since its gradients overflowed: the loss scale changes from 1e+38 to 5e+37' \
+check "begins with a scale that is too great" train run.name=great loss_scale.kind=dynamic loss_scale.initial=1e38 data.image_size=8 train.global_batch=4 train.max_skipped_in_a_row=0
+check "  skips steps" grep -q 'step 1 was skipped, since its gradients overflowed: the loss scale changes from 1e+38 to 5e+37' \
   "$work/great/log.txt"
-check "  counts" grep -Eq '"skipped_steps": [1-9]' "$work/great/metrics.json"
-check "a constant one that is too great is a failure" refused 1 'train.max_skipped_in_a_row' \
+check "  and counts them" grep -Eq '"skipped_steps": [1-9]' "$work/great/metrics.json"
+check "a constant scale that is too great is a failure" refused 1 'train.max_skipped_in_a_row' \
   train run.name=no loss_scale.kind=constant loss_scale.initial=1e38 data.image_size=8 train.global_batch=4 train.max_skipped_in_a_row=0
-check "another scale is refused on resume" refused 2 'loss_scale.kind' \
+check "another kind of scale is refused on resume" refused 2 'loss_scale.kind' \
   train run.name=constant optimizer.kind=lars train.epochs=2
-check "what others call it" refused 2 'loss_scale.growth_steps' train run.name=no growth_interval=2
+check "the key of other programs leads to ours" refused 2 'loss_scale.growth_steps' train run.name=no growth_interval=2
 
 finish

@@ -1,5 +1,6 @@
-// What a run leaves for programs and people: metrics.jsonl, metrics.json, event files, the epoch line, the progress
-// bar. `train_test --write-run DIRECTORY` makes the run that tensorboard_test.py reads with TensorBoard's own reader.
+// The files that a run writes for programs and people: metrics.jsonl, metrics.json, event files, the epoch line, the
+// progress bar. `train_test --write-run DIRECTORY` writes the run that tensorboard_test.py reads with TensorBoard's own
+// reader.
 #include "train/metrics.h"
 
 #include <gtest/gtest.h>
@@ -100,14 +101,14 @@ TEST_F(MetricsTest, AStepHasTheseKeys) {
   EXPECT_TRUE(line["memory_bytes"].is_number_integer());
 }
 
-TEST_F(MetricsTest, AStepHasItsLossScaleWhereThereIsOne) {
+TEST_F(MetricsTest, AStepHasItsLossScaleIfThereIsOne) {
   StepRecord record = a_step(4);
   record.loss_scale = 65536;
   Metrics(options()).step(record);
   EXPECT_EQ(lines().at(0).at("loss_scale"), 65536.0);
 }
 
-TEST_F(MetricsTest, ADevicesRanksTellOfTheirProcessesToo) {
+TEST_F(MetricsTest, RanksOnADeviceAlsoReportTheirProcesses) {
   StepRecord record = a_step(4);
   record.per_rank.host_memory_bytes = {1e9, 2e9};
   record.per_rank.cpu_utilisation = {1.5, 0.5};
@@ -151,12 +152,12 @@ TEST_F(MetricsTest, NumbersThatAreNotFiniteAreNull) {
   EXPECT_TRUE(line["per_rank"]["loss"][0].is_null());
 }
 
-TEST_F(MetricsTest, ResumingCutsWhatIsBeyond) {
+TEST_F(MetricsTest, ResumingRemovesLaterSteps) {
   {
     Metrics metrics(options());
     write_run(metrics, 1, 5);
   }
-  // A process that was killed while it wrote, and a later step before it.
+  // As left by a process that was killed while it wrote, after a later step.
   std::ofstream(directory_ + "/metrics.jsonl", std::ios::app) << "{\"event\":\"step\",\"step\":2,\"epo";
   {
     Metrics metrics(options(3));
@@ -284,7 +285,7 @@ TEST(EpochLine, WithAndWithoutEvaluation) {
             "Epoch [3/3] LR: 0.001000 | Loss (train): 5.149 | Accuracy (train): 2.16% | Throughput: 704.9 img/s");
 }
 
-/// A task names its figures: here one with another measure and another unit.
+/// A task names its figures. This one has another measure and another unit.
 TEST_F(MetricsTest, FiguresAreNamedByTheTask) {
   const tasks::Measure measures[] = {
       tasks::loss_measure(),
@@ -317,14 +318,14 @@ TEST(Progress, TextFitsTheTerminal) {
   }
 }
 
-TEST(Progress, TimesAndLargeTotals) {
+TEST(Progress, FormatsTimesAndLargeTotals) {
   EXPECT_NE(progress_text("t", 0, 7322, 1, "", 80).find("ETA 2:02:02"), std::string::npos);
   EXPECT_NE(progress_text("t", 0, 100, 0, "", 80).find("ETA --:--"), std::string::npos);
   EXPECT_NE(progress_text("verify", 50'000'000, 100'000'000, 1e7, "", 80).find("] 50%  ETA 00:05"), std::string::npos);
   EXPECT_NE(progress_text("t", 3, 0, 1, "", 80).find("3/0"), std::string::npos);
 }
 
-TEST(Progress, NothingWhereThereIsNoTerminal) {
+TEST(Progress, ShowsNothingWithoutATerminal) {
   ::testing::internal::CaptureStderr();
   {
     ProgressBar bar("training", 10, true);

@@ -2,10 +2,10 @@
 // timeout: 300
 // sanitizers: no
 // cores: all
-// Communication hides behind backward: with buckets of 4 MiB and a communicator that sleeps 20 ms a bucket, the median
-// step grows by under 40 % of the sum of the sleeps. Steps with and without sleeps alternate, and the median is that of
-// the differences of neighbours, so that what else the machine does falls on both. Where it does too much, up to three
-// rounds: without overlap none passes.
+// Communication overlaps with the backward pass: with buckets of 4 MiB and a communicator that sleeps 20 ms per bucket,
+// the median step grows by less than 40 % of the sum of the sleeps. Steps with and without sleeps alternate, and the
+// median is that of the differences of neighbours, so that other load of the machine affects both. If it has too much
+// load, there are up to three rounds: without overlap none of them passes.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

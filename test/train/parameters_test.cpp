@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::int64_t kFeatures = 16;
 
-/// Image classification by another model than those of the configuration.
+/// Image classification with another model than those of the configuration.
 class OwnModel final : public tasks::Task {
  public:
   explicit OwnModel(std::unique_ptr<tasks::Task> images, int image_size)
@@ -42,7 +42,7 @@ class OwnModel final : public tasks::Task {
   nlohmann::ordered_json model_stamp() const override { return images_->model_stamp(); }
   bool is_head(const std::string& parameter) const override { return images_->is_head(parameter); }
 
-  /// A frozen convolution, two layers with one matrix, and a head that files hold as three layers.
+  /// A frozen convolution, two layers with one matrix, and a head that files store as three layers.
   void wire(graph::Graph& graph, const tasks::Wiring& wiring) const override {
     graph::ActivationId x = layers::image_input(
         graph, {.height = image_size_, .width = image_size_, .channels = 3, .mean = {0, 0, 0}, .stddev = {1, 1, 1}},
@@ -75,7 +75,7 @@ std::unique_ptr<Backend> make_cpu() { return make_backend({.device = "cpu", .thr
 
 class Parameters : public testing::Test {
  protected:
-  /// On a backend of its own, since a run forbids further allocations.
+  /// With a backend of its own, since a run forbids further allocations.
   std::unique_ptr<test::SmallRun> start(MakeBackend make) {
     backends_.push_back(make());
     communicators_.push_back(comm::make_communicator(config_.comm, *world_, *backends_.back()));
@@ -158,7 +158,7 @@ TEST_F(Parameters, ThatAreSplitAreExportedAndImportedAsTheirParts) {
   EXPECT_EQ(other->all_weights(), run->all_weights());
 }
 
-TEST_F(Parameters, ThatAreFrozenTakeNoGradientAndNoOptimizerState) {
+TEST_F(Parameters, ThatAreFrozenHaveNoGradientAndNoOptimizerState) {
   const auto run = start(make_cpu);
   const train::MemoryReport memory = run->plan().memory();
   const graph::ParameterTable& table = run->plan().parameters();

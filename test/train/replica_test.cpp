@@ -1,8 +1,8 @@
 // timeout: 400
 // sanitizers: no
 // Whole networks: the cpu backend, which works in passes, and the CUDA backend's ops on the host, against the
-// double-precision reference, which claims every fusion, through the same graph. And what a step must not do: allocate,
-// or depend on memory reuse.
+// double-precision reference, which fuses everything, with the same graph. And what a step must not do: allocate, or
+// depend on memory reuse.
 #include "train/replica.h"
 
 #include <gtest/gtest.h>
@@ -86,7 +86,7 @@ TEST_P(WholeNetwork, GradientsAgreeWithTheReference) {
 INSTANTIATE_TEST_SUITE_P(Networks, WholeNetwork,
                          testing::Values(Case{"ResNet18Cifar", 18, "cifar", 16, 4, 1, false},
                                          Case{"ResNet18Imagenet", 18, "imagenet", 48, 4, 1, false},
-                                         Case{"ResNet18Pieces", 18, "cifar", 16, 5, 2, false},
+                                         Case{"ResNet18MicroBatches", 18, "cifar", 16, 5, 2, false},
                                          Case{"ResNet18Synchronised", 18, "cifar", 16, 4, 1, true},
                                          Case{"ResNet34Cifar", 34, "cifar", 16, 4, 1, false},
                                          Case{"ResNet50Imagenet", 50, "imagenet", 48, 6, 1, false}),
@@ -97,7 +97,7 @@ constexpr auto kOnHost = Case::Device::cuda_on_host;
 INSTANTIATE_TEST_SUITE_P(CudaOnHost, WholeNetwork,
                          testing::Values(Case{"ResNet18Cifar", 18, "cifar", 16, 4, 1, false, kOnHost},
                                          Case{"ResNet18Imagenet", 18, "imagenet", 48, 4, 1, false, kOnHost},
-                                         Case{"ResNet18Pieces", 18, "cifar", 16, 5, 2, true, kOnHost},
+                                         Case{"ResNet18MicroBatches", 18, "cifar", 16, 5, 2, true, kOnHost},
                                          Case{"ResNet50Imagenet", 50, "imagenet", 48, 6, 1, false, kOnHost}),
                          [](const auto& info) { return info.param.name; });
 #endif
@@ -198,7 +198,7 @@ TEST(Replica, ASkippedStepChangesNothing) {
   EXPECT_EQ(run.replica().hash(), hash);
 }
 
-/// Fifteen steps on one batch; `look` sees the run before the first.
+/// Fifteen steps on one batch; `look` is called with the run before the first step.
 void expect_loss_to_fall(const std::string& optimizer, double learning_rate,
                          const std::function<void(test::SmallRun&)>& look = {}) {
   Config config = test::small_config(8, 16);

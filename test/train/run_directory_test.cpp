@@ -1,6 +1,6 @@
 // ranks: 3
 // environment: LOCKSTEP_RANKS_PER_NODE=2
-// A run directory must be the same on all nodes: 3 ranks on two pretended ones.
+// A run directory must be the same on all nodes: 3 ranks on two simulated nodes.
 #include "train/run_directory.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using comm::test_world;
 
-/// Of this test's ranks, made by rank 0.
+/// The directory of this test's ranks, created by rank 0.
 Config config_in(const std::string& place) {
   const char* parent = std::getenv("TMPDIR");
   Config config;
@@ -27,7 +27,7 @@ Config config_in(const std::string& place) {
   return config;
 }
 
-TEST(RunDirectory, SeenByAllNodesIsGood) {
+TEST(RunDirectory, ThatAllNodesSeeIsAccepted) {
   const RunDirectory run(config_in("run"));
   if (test_world->rank() == 0) run.create();
   test_world->barrier();
@@ -40,13 +40,13 @@ TEST(RunDirectory, SeenByAllNodesIsGood) {
   if (test_world->rank() == 0) fs::remove_all(fs::path(run.path()).parent_path());
 }
 
-TEST(RunDirectory, OfANodeAloneIsRefused) {
+TEST(RunDirectory, ThatOnlyOneNodeSeesIsRejected) {
   const RunDirectory run(config_in(fmt::format("of node {}", test_world->node())));
   if (test_world->local_rank() == 0) run.create();
   test_world->barrier();
   try {
     run.check_is_shared(*test_world);
-    ADD_FAILURE() << "two directories were taken for one";
+    ADD_FAILURE() << "two different directories were accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::run_not_shared);
     EXPECT_NE(std::string(error.what()).find("does not contain what rank 0 writes"), std::string::npos);

@@ -1,4 +1,4 @@
-// The lock of a run directory: who is refused, whose lock is taken over, and what is left at the end.
+// The lock of a run directory: which jobs are rejected, whose lock is taken over, and what remains at the end.
 #include "train/run_lock.h"
 
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ class RunLockTest : public ::testing::Test {
   std::string run_;
 };
 
-TEST_F(RunLockTest, ASecondJobIsRefusedAndToldWhoHoldsIt) {
+TEST_F(RunLockTest, ASecondJobIsRejectedAndTheHolderIsNamed) {
   {
     const RunLock lock(run_, *world_);
     EXPECT_TRUE(fs::exists(run_ + "/lock"));
@@ -75,12 +75,12 @@ TEST_F(RunLockTest, ADirectoryWithContentStays) {
   EXPECT_FALSE(fs::exists(run_ + "/lock"));
 }
 
-TEST_F(RunLockTest, AProcessThatIsGoneFromThisHostHoldsNothing) {
-  write_lock(this_host(), ::getpid(), "-", 0, 3);  // our number, but another process: it began at another time
+TEST_F(RunLockTest, ALockOfAnEndedProcessIsTakenOver) {
+  write_lock(this_host(), ::getpid(), "-", 0, 3);  // our pid, but another process, since it began at another time
   EXPECT_EQ(refusal(), "");
 }
 
-TEST_F(RunLockTest, TheSameSlurmJobRestartedTakesItsOwnLock) {
+TEST_F(RunLockTest, ARestartedSlurmJobTakesOverItsOwnLock) {
   ::setenv("SLURM_JOB_ID", "42", 1);
   ::setenv("SLURM_RESTART_COUNT", "1", 1);
   const auto begin = std::chrono::steady_clock::now();
@@ -89,7 +89,7 @@ TEST_F(RunLockTest, TheSameSlurmJobRestartedTakesItsOwnLock) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(500));
 }
 
-TEST_F(RunLockTest, OfAnotherHostTheHeartbeatDecides) {
+TEST_F(RunLockTest, TheHeartbeatDecidesAboutALockOfAnotherHost) {
   write_lock("elsewhere", 77, "42", 0, 0);
   std::atomic<bool> ends = false;
   std::thread other([&] {
@@ -112,14 +112,14 @@ TEST_F(RunLockTest, OfAnotherHostTheHeartbeatDecides) {
   EXPECT_NE(output.find("was left locked by process 77 on elsewhere"), std::string::npos) << output;
 }
 
-TEST_F(RunLockTest, ALockThatCannotBeReadIsWatchedToo) {
+TEST_F(RunLockTest, AnUnreadableLockIsTakenOverToo) {
   std::ofstream(run_ + "/lock") << "cut";
   EXPECT_EQ(refusal(), "");
   std::ofstream(run_ + "/lock").close();
   EXPECT_EQ(refusal(), "");
 }
 
-TEST_F(RunLockTest, AJobWhoseLockWasTakenKnows) {
+TEST_F(RunLockTest, AJobDetectsThatItsLockWasTakenOver) {
   const RunLock lock(run_, *world_);
   write_lock("elsewhere", 77, "-", 0, 0);
   EXPECT_THROW(lock.require_held(), Error);

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # timeout: 600
-# The same bits. With train.micro_batches and reproducible: on any number of ranks, also when a run is stopped and resumed
-# on another number. Without train.micro_batches: on the same number of ranks. Everything that could differ is in use:
-# batch norm, augmentation, label smoothing, clipping, a short last batch, several buckets, evaluation.
+# Runs that must produce the same bits. With train.micro_batches and reproducible: on any number of ranks, also when a
+# run is stopped and resumed on another number. Without train.micro_batches: on the same number of ranks. Everything
+# that could cause a difference is used: batch norm, augmentation, label smoothing, clipping, a short last batch,
+# several buckets, evaluation.
 source test/support/check.sh
 
 # 3 steps per epoch, the last of 8 samples. Each run keeps only its last checkpoint.
@@ -21,67 +22,67 @@ check "1 rank" train 1 "${tree[@]}" run.name=one
 check "  clips" grep -Eq '"gradient_norm": ?([1-9]|0\.[5-9])' "$work/one/metrics.jsonl"
 for n in 2 3 4 8; do
   check "$n ranks" train "$n" "${tree[@]}" run.name=several
-  check "  the bits of one" same several one
+  check "  have the bits of one rank" same several one
   forget several
 done
-pretend() { LOCKSTEP_RANKS_PER_NODE=$1 train "$2" "${tree[@]}" run.name=nodes; }
-check "4 ranks on 2 nodes" pretend 2 4
-check "  sum in their node first" grep -q 'shared memory within 2 nodes.*fixed tree' "$work/nodes/log.txt"
-check "  the bits of one" same nodes one
+on_simulated_nodes() { LOCKSTEP_RANKS_PER_NODE=$1 train "$2" "${tree[@]}" run.name=nodes; }
+check "4 ranks on 2 nodes" on_simulated_nodes 2 4
+check "  sum within their node first" grep -q 'shared memory within 2 nodes.*fixed tree' "$work/nodes/log.txt"
+check "  have the bits of one rank" same nodes one
 forget nodes
-check "6 ranks on nodes of 4, which are no subtrees" pretend 4 6
+check "6 ranks on nodes of 4, which are not subtrees" on_simulated_nodes 4 6
 check "  sum by MPI alone" grep -q 'MPI, 6 ranks, fixed tree order' "$work/nodes/log.txt"
-check "  the bits of one" same nodes one
+check "  have the bits of one rank" same nodes one
 forget nodes
 check "stops on 4 ranks, inside an epoch" train 4 "${tree[@]}" run.name=stopped train.max_steps=2
 check "  resumes on 2" train 2 "${tree[@]}" run.name=stopped train.max_steps=4
 check "  and on 8 to the end" train 8 "${tree[@]}" run.name=stopped
-check "  the bits of the uninterrupted run" same stopped one
-check "another number of them is refused on resume" refused 2 'train.micro_batches: 8 before, 4 now' \
+check "  has the bits of the uninterrupted run" same stopped one
+check "another number of micro-batches is refused on resume" refused 2 'train.micro_batches: 8 before, 4 now' \
   train 1 "${tree[@]}" train.micro_batches=4 train.epochs=3 run.name=stopped
-check "another number of threads too" refused 2 'cpu.threads: 1 before, 2 now' \
+check "so is another number of threads" refused 2 'cpu.threads: 1 before, 2 now' \
   train 1 "${tree[@]}" cpu.threads=2 train.epochs=3 run.name=stopped
-check "another width of the network too" refused 1 'was made with model.width=16, the configuration has its default' \
+check "so is another width of the network" refused 1 'was made with model.width=16, but the configuration has its default' \
   train 1 "${tree[@]}" model.width=64 train.epochs=3 run.name=stopped
-check "  which is not evaluated either" refused 1 'has the shape .16, 3, 3, 3., the model expects .64, 3, 3, 3.' \
+check "  which cannot be evaluated either" refused 1 'has the shape .16, 3, 3, 3., the model expects .64, 3, 3, 3.' \
   "$lockstep" evaluate "${small[@]}" "${tree[@]}" model.width=64 --checkpoint "$work/stopped/$last"
 check "more ranks than micro-batches" refused 2 'at most 2 ranks' train 3 train.micro_batches=2 run.name=refused
 forget stopped
 forget one
 lars=("${tree[@]}" optimizer.kind=lars optimizer.learning_rate=5 optimizer.nesterov=true)
-check "LARS, whose norms are of whole tensors: 1 rank" train 1 "${lars[@]}" run.name=one
+check "LARS, which uses norms of whole tensors: 1 rank" train 1 "${lars[@]}" run.name=one
 check "  3 ranks stop" train 3 "${lars[@]}" run.name=lars train.max_steps=2
 check "  2 resume to the end" train 2 "${lars[@]}" run.name=lars
-check "  the bits of one" same lars one
+check "  have the bits of one rank" same lars one
 forget lars
 forget one
 check "bf16: 1 rank" train 1 "${tree[@]}" precision=bf16 run.name=one
 check "  3 ranks" train 3 "${tree[@]}" precision=bf16 run.name=bf16
-check "  the bits of one" same bf16 one
-check "  which fp32 does not continue" refused 1 'was made with precision=.bf16' \
+check "  have the bits of one rank" same bf16 one
+check "  a run with fp32 cannot resume it" refused 1 'was made with precision=.bf16' \
   train 1 "${tree[@]}" train.epochs=3 run.name=bf16
 forget bf16
 forget one
 
-# Rounded between nodes, which a tree is not.
+# Gradients are rounded between nodes, which a fixed tree does not allow.
 rounded=(comm.gradients=bf16 log.every_steps=1 train.check_replicas_every_steps=2)
 on_nodes() { LOCKSTEP_RANKS_PER_NODE=2 train 4 "${rounded[@]}" "$@"; }
 check "gradients in bf16 between 2 nodes" on_nodes run.name=one
-check "  are so" grep -q 'gradients sent as bf16' "$work/one/log.txt"
-check "  once more" on_nodes run.name=again
-check "  the same bits" same again one
-check "  not with micro-batches" refused 2 'bits depend on the nodes' train 1 "${rounded[@]}" train.micro_batches=8 run.name=no
+check "  are sent as bf16" grep -q 'gradients sent as bf16' "$work/one/log.txt"
+check "  a second time" on_nodes run.name=again
+check "  has the same bits" same again one
+check "  cannot be combined with micro-batches" refused 2 'bits depend on the nodes' train 1 "${rounded[@]}" train.micro_batches=8 run.name=no
 forget again
 forget one
 
 # Without evaluation the training loss decides which checkpoint is best: it too is the same after stops.
 fast=(train.accumulate=2 cpu.threads=1)
 check "2 ranks, accumulating" train 2 "${fast[@]}" run.name=first
-check "  once more" train 2 "${fast[@]}" run.name=again
-check "  the same bits" same again first
+check "  a second time" train 2 "${fast[@]}" run.name=again
+check "  has the same bits" same again first
 forget again
 for stop in 1 2 4 5; do check "  stops at step $stop" train 2 "${fast[@]}" run.name=stops train.max_steps=$stop; done
 check "  resumes to the end" train 2 "${fast[@]}" run.name=stops
-check "  the same bits" same stops first
+check "  has the same bits" same stops first
 
 finish

@@ -19,8 +19,8 @@ Config::Schedule of_kind(const std::string& kind) {
   return config;
 }
 
-TEST(Schedule, LengthIsGivenOrFromEpochs) {
-  Config::Schedule config = of_kind("cosine");  // which reaches half of its rate in the middle, and 0 at the end
+TEST(Schedule, LengthIsConfiguredOrFollowsFromEpochs) {
+  Config::Schedule config = of_kind("cosine");  // its rate is half in the middle, and 0 at the end
   const Schedule from_epochs(config, 0.1, 10, 3);
   EXPECT_NEAR(from_epochs.learning_rate(15), 0.05, kRounding);
   EXPECT_NEAR(from_epochs.learning_rate(30), 0.0, kRounding);
@@ -35,7 +35,7 @@ TEST(Schedule, ConstantStays) {
   for (const std::int64_t step : {0, 1, 29, 30, 1000}) EXPECT_EQ(schedule.learning_rate(step), 0.1);
 }
 
-TEST(Schedule, CosineAtItsQuarters) {
+TEST(Schedule, CosineAgreesAtItsQuarters) {
   const Schedule schedule(of_kind("cosine"), 0.8, 25, 4);
   EXPECT_NEAR(schedule.learning_rate(0), 0.8, kRounding);
   EXPECT_NEAR(schedule.learning_rate(25), 0.4 * (1 + std::sqrt(0.5)), kRounding);
@@ -74,7 +74,7 @@ TEST(Schedule, WarmupByEpochsMayBeAFraction) {
   EXPECT_NEAR(schedule.learning_rate(15), 0.3, kRounding);
 }
 
-TEST(Schedule, WarmupOfTheWholeLengthAndLonger) {
+TEST(Schedule, WarmupMayHaveTheWholeLengthButNotMore) {
   Config::Schedule config = of_kind("cosine");
   config.warmup_steps = 10;
   const Schedule schedule(config, 1.0, 10, 1);
@@ -84,7 +84,7 @@ TEST(Schedule, WarmupOfTheWholeLengthAndLonger) {
   EXPECT_THROW(Schedule(config, 1.0, 10, 1), Error);
 }
 
-TEST(Schedule, PolynomialIsAPowerOfWhatRemains) {
+TEST(Schedule, PolynomialIsAPowerOfTheRemainingFraction) {
   Config::Schedule config = of_kind("polynomial");
   config.final_learning_rate = 0.1;
   const Schedule linear(config, 1.1, 10, 10);
@@ -117,7 +117,7 @@ TEST(Schedule, IsAFunctionOfTheStepAlone) {
   const Schedule whole(config, 0.1, 15, 10);
   std::vector<double> forwards;
   for (int step = 0; step < 150; ++step) forwards.push_back(whole.learning_rate(step));
-  const Schedule resumed(config, 0.1, 15, 10);  // asked in another order, from the middle on
+  const Schedule resumed(config, 0.1, 15, 10);  // called in another order, from the middle on
   for (int step = 149; step >= 70; --step)
     EXPECT_EQ(resumed.learning_rate(step), forwards[static_cast<std::size_t>(step)]);
 }

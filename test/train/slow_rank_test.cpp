@@ -1,4 +1,4 @@
-// Which rank the others wait for.
+// Finding the rank that the others wait for.
 #include "train/slow_rank.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace lockstep::train {
 namespace {
 
-TEST(SlowRank, TheOneThatWaitsLeastIsNamedWithTheOthersMeanWait) {
+TEST(SlowRank, TheRankThatWaitsLeastIsNamed) {
   const std::vector<double> waits = {0.5, 0.4, 0.05, 0.3};
   const auto slow = find_slow_rank(waits, 0.2);
   ASSERT_TRUE(slow);
@@ -17,7 +17,7 @@ TEST(SlowRank, TheOneThatWaitsLeastIsNamedWithTheOthersMeanWait) {
   EXPECT_FALSE(find_slow_rank(waits, 0.36));
 }
 
-TEST(SlowRank, WaitingThatAllShareIsNobodysFault) {
+TEST(SlowRank, NoneIsNamedIfAllWaitEqually) {
   EXPECT_FALSE(find_slow_rank(std::vector<double>{0.6, 0.6, 0.55}, 0.2));  // the network
   EXPECT_FALSE(find_slow_rank(std::vector<double>{0.9}, 0.2));
 }

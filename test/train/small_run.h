@@ -27,11 +27,11 @@ inline Config small_config(int image_size, std::int64_t global_batch) {
   config.train.label_smoothing = 0.1;
   config.cpu.threads = 1;
   config.model.width = 16;
-  config.comm.bucket_mb = 0.0625;  // as many buckets as 1 MiB gives the whole network
+  config.comm.bucket_mb = 0.0625;  // as many buckets as 1 MiB would give for the whole network
   return config;
 }
 
-/// Reads what only tests look at: the gradients of the last step, over all ranks, times the loss scale.
+/// Reads what only tests read: the gradients of the last step, over all ranks, times the loss scale.
 class ReplicaProbe {
  public:
   static std::vector<float> gradient(const train::Replica& replica, const std::string& name) {
@@ -74,7 +74,7 @@ class ReplicaProbe {
   }
 };
 
-/// A set of images by the configuration.
+/// The image set of the configuration.
 inline std::shared_ptr<const data::ImageSet> synthetic_set(const Config& config) {
   return data::make_synthetic_set(config.run.seed, config.data.synthetic_samples, config.data.image_size,
                                   config.data.image_size, 3, config.model.classes, "train");
@@ -92,7 +92,7 @@ class SmallRun {
     replica_.initialize(config.run.seed);
   }
 
-  /// One step on samples step*batch, step*batch+1, ... of the set; the loss, a mean over all ranks' samples.
+  /// One step on samples step*batch, step*batch+1, ... of the set. Returns the loss, a mean over all ranks' samples.
   double step(std::int64_t number, const train::StepFlags& flags = {},
               float loss_limit = std::numeric_limits<float>::infinity()) {
     start(number, flags, loss_limit);
@@ -100,7 +100,7 @@ class SmallRun {
     return result_.sums.loss / result_.sums.count;
   }
 
-  /// Without reading its result.
+  /// The same without reading its result.
   void start(std::int64_t number, const train::StepFlags& flags = {},
              float loss_limit = std::numeric_limits<float>::infinity()) {
     const Config& config = plan_.config();
@@ -135,7 +135,7 @@ class SmallRun {
   }
 
  private:
-  /// Without data.drop_last the last step of an epoch takes what is left.
+  /// Without data.drop_last the last step of an epoch uses the remaining samples.
   train::BatchShape shape_of(std::int64_t step) const {
     train::BatchShape shape = plan_.batch();
     const std::int64_t n = set_->info().n_samples, tail = n % shape.global_batch;

@@ -19,7 +19,7 @@ TEST(SpikeLimit, ThereIsNoneUntilEnoughLossesAreKnown) {
   EXPECT_LT(limit.value(), kNone);
 }
 
-TEST(SpikeLimit, ZeroIsNever) {
+TEST(SpikeLimit, ZeroDisablesIt) {
   SpikeLimit limit(0);
   for (int i = 0; i < 100; ++i) limit.add(2);
   EXPECT_EQ(limit.value(), kNone);
@@ -32,7 +32,7 @@ TEST(SpikeLimit, MeanAndStandardDeviationOfTheWindow) {
   EXPECT_FLOAT_EQ(limit.value(), 6);
 }
 
-TEST(SpikeLimit, ALossThatHardlyMovesHasRoom) {
+TEST(SpikeLimit, AlmostConstantLossesAreNoSpikes) {
   SpikeLimit limit(5);
   for (int i = 0; i < 50; ++i) limit.add(2);
   EXPECT_FLOAT_EQ(limit.value(), 2 + 5 * 0.02f);

@@ -2,8 +2,8 @@
 // timeout: 400
 // sanitizers: no
 // environment: LOCKSTEP_RANKS_PER_NODE=2
-// Memory is what was planned: nothing of size is taken from the heap inside a step, the sealed backend refuses, and
-// what steps add to the process is within 5 % of the plan. 4 ranks are on two pretended nodes.
+// Memory is what was planned: a step allocates no large memory, the frozen backend refuses allocations, and the memory
+// that steps add to the process is within 5 % of the plan. 4 ranks are on two simulated nodes.
 #include <malloc.h>
 
 #include <cstdio>
@@ -24,7 +24,7 @@ using comm::test_world;
 
 void check(bool good, int rank, const std::string& what) { EXPECT_TRUE(good) << "rank " << rank << ": " << what; }
 
-/// VmHWM begins anew, and what was freed before is the system's again.
+/// Resets VmHWM, after freed memory was returned to the system.
 void forget_peak() {
   ::malloc_trim(0);
   std::ofstream("/proc/self/clear_refs") << 5;
@@ -73,17 +73,17 @@ void plan_tells_the_peak(World& world, int micro_batches, int steps, Precision p
   }
   const double grown = static_cast<double>(peak_memory_bytes()) - static_cast<double>(before);
   const double planned = static_cast<double>(plan.memory().total());
-  // Beside its buffers a communicator holds a queue of requests.
+  // Besides its buffers a communicator has a queue of requests.
   const std::int64_t buffer_bytes = static_cast<std::int64_t>(plan.memory().node_buffers);
   const bool is_leader = world.n_nodes() > 1 && world.local_rank() == 0;
-  check((buffer_bytes > 0) == is_leader, world.rank(), "buffers between nodes are those of leaders");
+  check((buffer_bytes > 0) == is_leader, world.rank(), "only leaders have buffers for other nodes");
   check(!heap_is_counted() || std::abs(communicator_bytes - buffer_bytes) < 128 * 1024, world.rank(),
-        fmt::format("the communicator took {} bytes, of which {} were planned", communicator_bytes, buffer_bytes));
-  check((plan.memory().partial_sums > 0) == (micro_batches > 0), world.rank(), "partial sums are not in the plan");
+        fmt::format("the communicator allocated {} bytes, of which {} were planned", communicator_bytes, buffer_bytes));
+  check((plan.memory().partial_sums > 0) == (micro_batches > 0), world.rank(), "the plan lacks partial sums");
   std::printf("rank %d of %d: planned %.1f MiB, grown by %.1f MiB (%+.1f %%)\n", world.rank(), world.size(),
               planned / (1 << 20), grown / (1 << 20), 100 * (grown / planned - 1));
   check(grown < 1.05 * planned && grown > 0.95 * planned, world.rank(), "the plan is more than 5 % off");
-  world.barrier();  // nobody frees what others still sum
+  world.barrier();  // no rank frees memory that others still sum
 }
 
 void steps_take_no_memory(World& world, int micro_batches, Precision precision = Precision::fp32) {
@@ -100,8 +100,8 @@ void steps_take_no_memory(World& world, int micro_batches, Precision precision =
   const HeapCount count = watch.count();
   std::printf("rank %d: %zu small blocks in 3 steps, the largest of %zu bytes, %lld bytes held\n", world.rank(),
               count.n_allocations, count.largest_bytes, static_cast<long long>(count.held_bytes));
-  // oneDNN and the queues of the communication thread take and give back blocks of some hundred bytes.
-  check(!heap_is_counted() || count.largest_bytes <= 4096, world.rank(), "a step took memory from the heap");
+  // oneDNN and the queues of the communication thread allocate and free blocks of some hundred bytes.
+  check(!heap_is_counted() || count.largest_bytes <= 4096, world.rank(), "a step allocated memory on the heap");
   check(!heap_is_counted() || count.held_bytes <= 4096, world.rank(), "a step kept memory");
   bool refused = false;
   try {
@@ -109,11 +109,11 @@ void steps_take_no_memory(World& world, int micro_batches, Precision precision =
   } catch (const Error&) {
     refused = true;
   }
-  check(refused, world.rank(), "the sealed backend gave memory");
+  check(refused, world.rank(), "the frozen backend allocated memory");
   world.barrier();
 }
 
-// Between nodes MPI itself takes memory while it sends.
+// Between nodes, MPI itself allocates memory while it sends.
 TEST(StepMemory, StepsAllocateNothing) {
   if (test_world->n_nodes() > 1) GTEST_SKIP() << "several nodes";
   steps_take_no_memory(*test_world, 0);

@@ -1,11 +1,11 @@
 // ranks: 1 2
 // timeout: 600
 // sanitizers: no
-// A whole training on a stand-in for a device whose streams are queues (test/support/recording_backend.h): the same
-// bits as on the backend behind it, where each call is over when it returns. So no copy, op or sum is without the event
-// that it must wait for, by whichever communicator ranks sum, whether steps are made call by call or captured and
-// started as a whole. And the order of a step's calls, that nothing is allocated between them, and that the host waits
-// for none of them: not to decide on a loss scale either.
+// A whole training on a stand-in for a device whose streams are queues (test/support/recording_backend.h) has the same
+// bits as on the inner backend, where each call runs its work before it returns. So every copy, op and sum waits for
+// the events that it needs, with each communicator, whether a step runs call by call or is captured and launched as a
+// whole. The test also checks the order of a step's calls, that nothing is allocated between them, and that the host
+// waits for none of them, not even to decide on a loss scale.
 #include <algorithm>
 #include <cstdio>
 #include <functional>
@@ -27,14 +27,15 @@ using test::GraphCapture;
 constexpr GraphCapture kCaptures[] = {GraphCapture::off, GraphCapture::on};
 const char* text_of(GraphCapture capture) { return capture == GraphCapture::off ? "call by call" : "captured"; }
 
-/// What is trained, and how long: until each kind of micro-batch was run, captured and launched again
-/// (QueuedGraph), where they are.
+/// What is trained, and for how long: until each kind of micro-batch was run, captured and launched again
+/// (QueuedGraph), where steps are captured.
 struct Training {
   const char* name;
   int steps;
   void (*change)(Config&);
 };
-// Sums by a tree; then sums in the middle of each micro-batch, of which ranks run three, and every third step is short.
+// Sums by a tree; then sums in the middle of each micro-batch, where ranks run three per step and every third step is
+// short.
 const Training kTrainings[] = {
     {"micro-batches", 6, [](Config& config) { config.train.micro_batches = 4; }},
     {"synchronised norms", 9,
@@ -67,7 +68,7 @@ std::unique_ptr<Communicator> communicator_of(const Config& config, World& world
 std::unique_ptr<Backend> cpu() { return make_backend({.device = "cpu", .threads = 1}); }
 std::string uuid_of(World& world) { return "GPU-" + std::to_string(world.rank()); }
 
-/// Of what a device would refuse.
+/// The calls that a device would refuse.
 void check_refusals(test::RecordingBackend& device, World& world, const std::string& name) {
   for (const test::Call& call : device.recording().calls())
     check(!call.what.starts_with("refused"), world.rank(), name + ": " + call.what);
@@ -123,7 +124,7 @@ void the_bits_are_the_same(World& world, const Training& training) {
       device.slow_down(c.slowness_ms);
       const bool same = train(run, training.steps) == expected;
       device.slow_down(0);
-      check(same, world.rank(), "other losses or weights: " + name);
+      check(same, world.rank(), "different losses or weights: " + name);
     }
     check_refusals(device, world, name);
     world.barrier();
@@ -134,11 +135,11 @@ std::ptrdiff_t count(const std::vector<test::Call>& calls, const std::string& wh
   return std::ranges::count(calls, what, &test::Call::what);
 }
 
-/// Of a step whose last micro-batch is made call by call, as it is too when it is captured.
+/// For a step whose last micro-batch runs call by call, as it also does while it is captured.
 void check_order(const std::vector<test::Call>& calls, test::SmallRun& run, World& world) {
   const auto place = [&](const std::string& what) { return std::ranges::find(calls, what, &test::Call::what); };
   const auto optimizer = place("optimizer.apply"), norm = place("clip_norm.apply");
-  check(optimizer != calls.end() && norm < optimizer, world.rank(), "the norm is not taken before the update");
+  check(optimizer != calls.end() && norm < optimizer, world.rank(), "the norm is not computed before the update");
   // Before the norm the compute stream waits for the batch, for as many sums as there are buckets, and for the loss.
   const int compute = norm->stream;
   const auto waits = std::count_if(
@@ -147,17 +148,17 @@ void check_order(const std::vector<test::Call>& calls, test::SmallRun& run, Worl
   check(waits == sums + run.plan().batch().n_micro_batches, world.rank(),
         fmt::format("the update comes after {} waits, for {} sums and {} batches", waits, sums,
                     run.plan().batch().n_micro_batches));
-  // The first sum is given away while ops of the backward pass are still to come.
+  // The first sum is issued while ops of the backward pass are still to come.
   const auto backward = place("conv2d.backward");
   const auto first_sum =
       std::find_if(backward, calls.end(), [&](const test::Call& call) { return call.what == "record"; });
   const auto last_backward = std::find_if(calls.rbegin(), calls.rend(), [](const test::Call& call) {
                                return call.what == "conv2d.backward";
                              }).base();
-  check(first_sum < last_backward, world.rank(), "sums begin when the backward pass is over");
+  check(first_sum < last_backward, world.rank(), "no sum begins before the backward pass has ended");
 }
 
-/// The host waits for nothing that it gave the device in this step, and reads nothing but the step's report.
+/// The host waits for none of the work that it queued in this step, and reads only the step's report.
 void check_waits_of_host(const std::vector<test::Call>& calls, World& world) {
   check(count(calls, "copy_to_host") == 1, world.rank(), "a step copies more to the host than its report");
   const int compute = std::ranges::find(calls, "copy_to_host", &test::Call::what)->stream;
@@ -210,7 +211,7 @@ struct Scaled {
 constexpr int kTooGreatAt = 6;
 constexpr float kTooGreat = 1e38f;  // for fp32 too
 
-/// The scale is too great in one step. The host begins the step after it before it hears of that.
+/// The scale is too great in one step. The host begins the next step before it learns that.
 Scaled train_scaled(test::SmallRun& run, const std::function<void(int step)>& before_step) {
   train::Replica& replica = run.replica();
   Scaled out;
@@ -249,19 +250,20 @@ void the_device_decides_on_the_loss_scale(World& world, GraphCapture capture) {
       device.recording().clear();
     });
     check_waits_of_host(calls, world);
-    check(trained.weights == expected.weights, world.rank(), "other weights than without streams");
+    check(trained.weights == expected.weights, world.rank(), "the weights differ from those without streams");
     for (std::size_t i = 0; i < trained.results.size(); ++i) {
       const train::StepResult &a = trained.results[i], &b = expected.results[i];
       const bool is_great = i == kTooGreatAt;
       check(a.is_applied == b.is_applied && a.loss_scale.scale == b.loss_scale.scale &&
                 a.next_loss_scale.scale == b.next_loss_scale.scale,
-            world.rank(), fmt::format("step {} was decided otherwise than without streams", i));
-      if (i <= kTooGreatAt) check(a.only_overflowed() == is_great, world.rank(), fmt::format("step {}: skipped?", i));
+            world.rank(), fmt::format("the result of step {} differs from that without streams", i));
+      if (i <= kTooGreatAt)
+        check(a.only_overflowed() == is_great, world.rank(), fmt::format("step {}: whether it is skipped", i));
     }
     check(trained.results[kTooGreatAt + 1].loss_scale.scale == kTooGreat / 2, world.rank(),
-          "the step after an overflow does not take half its scale");
+          "the step after an overflow does not use half of its scale");
     if (trained.results[kTooGreatAt + 1].is_applied == 0)
-      check(trained.weights == trained.weights_before, world.rank(), "a step that was skipped changes weights");
+      check(trained.weights == trained.weights_before, world.rank(), "a skipped step changes weights");
   }
   check_refusals(device, world, fmt::format("loss scale, {}", text_of(capture)));
   world.barrier();
@@ -278,7 +280,7 @@ TEST_F(Streams, TheBitsAreTheSame) {
 
 TEST_F(Streams, CallsAreInOrder) {
 #ifndef LOCKSTEP_CUDA
-  if (test_world->size() > 1) GTEST_SKIP() << "ranks of a device sum by NCCL, which a build without CUDA lacks";
+  if (test_world->size() > 1) GTEST_SKIP() << "ranks with devices sum with NCCL, which this build lacks";
 #endif
   for (const GraphCapture capture : kCaptures) calls_are_in_order(*test_world, capture);
 }

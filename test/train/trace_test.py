@@ -103,7 +103,7 @@ def main():
         run(directory, "run", "train.max_steps=3")
         about = check(read(directory, "run"), 2, [1, 2, 3])
         assert about["clock_uncertainty_microseconds"] == 0, about  # one node, one clock
-        run(directory, "run", ranks=3)  # continues
+        run(directory, "run", ranks=3)  # resumes
         check(read(directory, "run"), 3, [4, 5, 6, 7, 8])
 
         # Ranks that measure their clocks, though they are the same.

@@ -1,4 +1,4 @@
-// The log of what processes and GPUs use: its columns and their values, what it continues, and what it cannot write.
+// The log of the resources of processes and GPUs: its columns and their values, appending to a file, and write errors.
 #include "train/usage_log.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ class UsageLogTest : public ::testing::Test {
 
   std::string path(const std::string& name) const { return options_.directory + "/" + name + world_->host() + ".csv"; }
 
-  /// For so long, computing; until a file has so many lines, as a loaded machine may be slow to start a thread.
+  /// Computes for this time and until a file has this many lines, since a loaded machine may be slow to start a thread.
   void log(double seconds, const std::string& file, std::size_t n_lines) {
     const UsageLog log(*world_, options_);
     const auto begin = Clock::now();
@@ -114,7 +114,7 @@ TEST_F(UsageLogTest, WritesGpus) {
   EXPECT_EQ(all[1].substr(all[1].find(',')), ",3,26532,81559,87");
 }
 
-TEST_F(UsageLogTest, WhatTheDriverDoesNotTellIsEmpty) {
+TEST_F(UsageLogTest, UnknownFiguresAreEmpty) {
   options_.pci_bus = "0000:18:00.0";
   options_.usage_of = [](const std::string&) { return DeviceUsage{.memory_bytes = 5 << 20, .utilisation = {}}; };
   log(0, path("gpu_memory_log_"), 2);
@@ -123,7 +123,7 @@ TEST_F(UsageLogTest, WhatTheDriverDoesNotTellIsEmpty) {
   EXPECT_EQ(all[1].substr(all[1].find(',')), ",0,5,,");
 }
 
-TEST_F(UsageLogTest, NamesAGpuThatTheDriverTellsNothingOf) {
+TEST_F(UsageLogTest, ReportsAGpuThatTheDriverDoesNotReport) {
   options_.pci_bus = "0000:18:00.0";
   ::testing::internal::CaptureStderr();
   log(0, path("process_log_"), 2);
@@ -145,15 +145,15 @@ TEST_F(UsageLogTest, ContinuesAFileWithoutALineThatWasLeftUnfinished) {
   for (std::size_t i = 1; i < all.size(); ++i) EXPECT_NE(all[i], kProcessHeader);
 }
 
-TEST_F(UsageLogTest, AFileThatIsCutInItsHeaderBeginsAnew) {
+TEST_F(UsageLogTest, AFileWithATruncatedHeaderIsWrittenAnew) {
   fs::create_directories(options_.directory);
   std::ofstream(path("process_log_")) << "time_un";
   log(0, path("process_log_"), 2);
   EXPECT_EQ(lines(path("process_log_"))[0], kProcessHeader);
 }
 
-TEST_F(UsageLogTest, WhatCannotBeWrittenIsSaidOnceAndEndsTheLog) {
-  std::ofstream(options_.directory) << "a file, where a folder is wanted";
+TEST_F(UsageLogTest, AWriteErrorIsReportedOnceAndEndsTheLog) {
+  std::ofstream(options_.directory) << "a file instead of a folder";
   ::testing::internal::CaptureStderr();
   {
     const UsageLog log(*world_, options_);
@@ -165,7 +165,7 @@ TEST_F(UsageLogTest, WhatCannotBeWrittenIsSaidOnceAndEndsTheLog) {
   EXPECT_EQ(output.find("log.usage_seconds", at + 1), std::string::npos) << output;
 }
 
-TEST(ProcessFacts, OfThisProcessAndOfNone) {
+TEST(ProcessFacts, OfThisProcessAndOfAMissingOne) {
   const auto mine = process_facts(::getpid());
   ASSERT_TRUE(mine);
   EXPECT_GT(mine->start_ticks, 0u);

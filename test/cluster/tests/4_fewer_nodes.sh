@@ -4,7 +4,7 @@
 fewer_nodes() {
   local name=resnet50-preemptable reference=resnet50-2gpu urgent
   rm -rf "$work/jobs/runs/$reference"
-  # Of 133 samples drop_last leaves 128, which makes 8 steps per epoch.
+  # drop_last leaves 128 of 133 samples, which makes 8 steps per epoch.
   export OVERRIDES="$short data.synthetic_samples=133 train.global_batch=16 train.epochs=5 evaluation.every_epochs=0
     evaluation.max_samples=16 reproducible=true train.micro_batches=8 optimizer.learning_rate=0.01 checkpoint.every_epochs=0"
   submit --partition=low --nodes=3-8 --gpus-per-node=1 "$repository/jobs/preemptable.sh"

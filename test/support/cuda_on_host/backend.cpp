@@ -14,7 +14,7 @@ class HostMemory final : public Memory {
  public:
   explicit HostMemory(std::size_t size_bytes)
       : size_bytes_(size_bytes), data_(std::aligned_alloc(64, (std::max<std::size_t>(size_bytes, 1) + 63) / 64 * 64)) {
-    require(data_ != nullptr, ErrorCode::out_of_memory, "{} bytes were refused", size_bytes);
+    require(data_ != nullptr, ErrorCode::out_of_memory, "an allocation of {} bytes failed", size_bytes);
     std::memset(data_, 0, size_bytes);
   }
   ~HostMemory() override { std::free(data_); }
@@ -36,7 +36,7 @@ class HostStream final : public Stream {
 
 class CudaOnHost final : public cuda::OpsBackend {
  public:
-  // Few multiprocessors, so that loops over what is beyond a grid are run too.
+  // Few multiprocessors, so that loops beyond the grid are tested too.
   CudaOnHost(const std::string& convolution, std::shared_ptr<Algorithms> algorithms)
       : OpsBackend(
             {.device = 0, .multiprocessors = 3, .compute_capability = 90, .options = {.convolution = convolution}},
@@ -47,7 +47,8 @@ class CudaOnHost final : public cuda::OpsBackend {
     return {.name = "CUDA kernels on the host", .memory_bytes = std::size_t{1} << 30, .libraries = {}};
   }
   std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) override {
-    require(!frozen_, ErrorCode::internal, "{}: {} bytes were asked for inside a step", purpose, size_bytes);
+    require(!frozen_, ErrorCode::internal, "{}: {} bytes were requested inside a step, where nothing may be allocated",
+            purpose, size_bytes);
     return std::make_unique<HostMemory>(size_bytes);
   }
   std::unique_ptr<Memory> allocate_host(std::size_t size_bytes, const std::string&) override {

@@ -8,8 +8,8 @@
 
 namespace lockstep::test {
 
-/// Work is done when its call returns. What cuDNN and cuBLASLt do on a device is done by plain loops in double.
-/// `convolution`: the level of fusion that convolutions are done at (kernels/cuda/conv2d_plan.h); empty: as usual.
+/// Work runs inside its call. Plain loops in double replace cuDNN and cuBLASLt.
+/// `convolution`: the level of fusion of convolutions (kernels/cuda/conv2d_plan.h); empty: the default.
 std::unique_ptr<Backend> make_cuda_on_host_backend(const std::string& convolution = "",
                                                    std::shared_ptr<Algorithms> algorithms = nullptr);
 

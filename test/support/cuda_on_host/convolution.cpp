@@ -1,5 +1,6 @@
-// What cuDNN does on a device (kernels/cuda/conv2d_bare.h), by plain loops in double, rounded to the tensors' type.
-// Which fused graphs there are is as cuDNN 9.19 has plans for an H200: so the tests go through every level of the unit.
+// What cuDNN does on a device (kernels/cuda/conv2d_bare.h), by plain loops in double, rounded to the tensors' type. The
+// available fused graphs are those for which cuDNN 9.19 has plans on an H200, so the tests cover every level of the
+// unit.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -23,7 +24,7 @@ Numbers read(DType dtype, const void* source, Index n) {
   });
   return values;
 }
-/// Rounds `values` too.
+/// Also rounds `values`.
 void write(DType dtype, Numbers& values, void* target) {
   dispatch(dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
@@ -35,7 +36,7 @@ void write(DType dtype, Numbers& values, void* target) {
   });
 }
 
-// Nearly all of the time of whole networks is here. Sanitizers run before the functions that choose a clone.
+// Whole networks spend nearly all of their time here. Sanitizers run before the functions that choose a clone.
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define FOR_EACH_PROCESSOR __attribute__((target_clones("default", "arch=haswell", "arch=skylake-avx512")))
 #else
@@ -112,7 +113,7 @@ class HostConvolution final : public PlannedConvolution {
   }
 
  private:
-  /// z, rounded as the tensor that it would be.
+  /// z, rounded like the tensor that a graph would store.
   Numbers normalized(const ConvolutionTensors& t) const {
     const Numbers x = read(s_.dtype, t.x, n_x_), factors = read(s_.dtype, t.scale_bias, 2 * c_);
     const bool has_residual = graph_ == Graph::residual_forward || graph_ == Graph::normalized_residual_forward;
@@ -139,7 +140,7 @@ class HostConvolution final : public PlannedConvolution {
         y[static_cast<std::size_t>(y_row * k_ + k)] +=
             dot(z.data() + x_row * c_, weight.data() + (k * taps_ + tap) * c_, c_);
     });
-    if (ends_in_reductions(graph_, s_)) write(s_.dtype, y, t.y);  // they are of y as it is stored
+    if (ends_in_reductions(graph_, s_)) write(s_.dtype, y, t.y);  // statistics are those of the stored y
     if (graph_ != Graph::forward) {
       Numbers sums(static_cast<std::size_t>(2 * k_));
       for (std::size_t i = 0; i < y.size(); ++i) {

@@ -14,7 +14,7 @@ class HostProduct final : public PlannedProduct {
   explicit HostProduct(const ProductDescription& d) : d_(d) {}
   std::size_t workspace_bytes() const override { return 64; }
   std::string algorithm() const override { return "loops"; }
-  /// As if cuBLASLt had no kernel for some: the caller's pass is tested too.
+  /// Pretends that cuBLASLt has no kernel for some activations, so that the caller's pass is tested too.
   bool activates() const override {
     return (d_.activation == ActivationFunction::relu || d_.activation == ActivationFunction::gelu) &&
            d_.columns % 8 == 0;

@@ -57,7 +57,7 @@ class Block {
     while (fibers_.size() < threads) {
       fibers_.emplace_back();
       void* stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      if (stack == MAP_FAILED) give_up("no memory for a stack");
+      if (stack == MAP_FAILED) give_up("there is no memory for the stack of a fiber");
       fibers_.back().stack = stack;
     }
     for (unsigned i = 0; i < n_; ++i) start(i);
@@ -123,8 +123,9 @@ class Block {
 #endif
   }
 
-  /// Until each of its threads waits at a barrier or has ended, while the other warps stand still: the furthest that a
-  /// warp can get ahead of them, so that what only a missing barrier would hold back is done too early.
+  /// Runs a warp until each of its threads waits at a barrier or has ended, while the other warps do not run. This is
+  /// the furthest that a warp can get ahead of them, so operations that only a missing barrier would delay run too
+  /// early.
   void run_warp(unsigned first) {
     std::array<unsigned, kWarp> lanes;
     std::iota(lanes.begin(), lanes.end(), first);
@@ -135,7 +136,7 @@ class Block {
     } while (release_exchange(first));
   }
 
-  /// Lets a warp continue whose exchange is complete; false when none of its threads waits in one. As on a device, a
+  /// Lets a warp continue whose exchange is complete; false if none of its threads waits in one. As on a device, a
   /// thread that has ended must not be missing in an exchange that reads from it.
   bool release_exchange(unsigned first) {
     const std::span warp(&fibers_[first], kWarp);
@@ -153,7 +154,7 @@ class Block {
     return true;
   }
 
-  /// False when all are done: a thread that has ended counts as arrived at a barrier.
+  /// False if all are done: a thread that has ended counts as arrived at a barrier.
   bool release_barrier() {
     bool any = false;
     for (unsigned i = 0; i < n_; ++i) {

@@ -1,10 +1,10 @@
-// CUDA's words for a host compiler: a kernel becomes a function that run_grid() calls once for each thread of a grid,
-// each in a fiber of its own. Fibers are switched at __syncthreads() and at warp shuffles. A warp continues until a
-// barrier stops it; then comes the next one. In which order warps and their lanes continue from there is shuffled, and
-// another at each launch (LOCKSTEP_CUDA_ON_HOST_SEED), so that a missing barrier shows as a wrong result, be it that
-// another warp has not written yet or that it writes again too early (test/kernels/cuda_on_host_test.cpp). Blocks run
-// one after another. A barrier that a live thread never reaches ends the program with a sentence. Types and host
-// conversions (uint4, __half) are those of the toolkit's own headers.
+// CUDA's keywords and functions for a host compiler: a kernel becomes a function that run_grid() calls once for each
+// thread of a grid, each in a fiber of its own. Fibers are switched at __syncthreads() and at warp shuffles. A warp
+// runs until it reaches a barrier, and then the next one runs. The order in which warps and their lanes resume is
+// shuffled differently at each launch (LOCKSTEP_CUDA_ON_HOST_SEED), so that a missing barrier leads to a wrong result,
+// either because another warp has not written yet or because it writes again too early
+// (test/kernels/cuda_on_host_test.cpp). Blocks run one after another. A barrier that a live thread never reaches ends
+// the program with a message. Types and host conversions (uint4, __half) are those of the toolkit's own headers.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -38,14 +38,14 @@ struct HostGrid {
 /// Runs `thread` blocks * blocks_y * threads times.
 void run_grid(const HostGrid& grid, const std::function<void()>& thread);
 
-/// Of the thread that runs.
+/// Of the thread that is running.
 struct Coordinates {
   dim3 thread, block, block_dim, grid_dim;
 };
 extern Coordinates current;
 
 void block_barrier();
-/// Every lane of the warp gives 8 bytes and receives those of `lane` (of its warp).
+/// Every lane of the warp passes 8 bytes and receives those of `lane` (of its warp).
 std::uint64_t exchange(std::uint64_t mine, int lane);
 /// This thread's number in its warp.
 int lane();
@@ -83,7 +83,7 @@ template <typename T>
 T __shfl_xor_sync(unsigned, T value, int mask) {
   return ::lockstep::cuda_fibers::exchange_value(value, ::lockstep::cuda_fibers::lane() ^ mask);
 }
-/// Beyond the warp's end a lane keeps its own value.
+/// A lane keeps its own value if the source is beyond the end of the warp.
 template <typename T>
 T __shfl_down_sync(unsigned, T value, unsigned delta) {
   const int lane = ::lockstep::cuda_fibers::lane();

@@ -20,7 +20,7 @@ class Nothing final : public Stream {
 
 TimingMemory::TimingMemory(std::size_t size_bytes, const CudaContext&) {
   data_ = std::aligned_alloc(64, (std::max<std::size_t>(size_bytes, 1) + 63) / 64 * 64);
-  require(data_ != nullptr, ErrorCode::out_of_memory, "{} bytes were refused", size_bytes);
+  require(data_ != nullptr, ErrorCode::out_of_memory, "an allocation of {} bytes failed", size_bytes);
   std::memset(data_, 0x3c, size_bytes);
 }
 TimingMemory::~TimingMemory() { std::free(data_); }
