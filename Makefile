@@ -3,8 +3,9 @@ VERSION := 0.1.0
 
 MODE    ?= release
 BUILD   ?= $(if $(filter release,$(MODE)),build,build-$(MODE))
-# OUT holds what is linked: the program, the tests, and the objects of CUDA kernels. Everything else is in BUILD, which the
-# program for all architectures and the tests share. Defined here because the rule for `all` below expands it at once.
+# OUT contains what is linked: the program, the tests, and the objects of CUDA kernels. Everything else is in BUILD,
+# which the program for all architectures and the tests share. It is defined here because the rule for `all` below
+# expands it immediately.
 OUT     ?= $(BUILD)
 JOBS    ?= $(shell nproc 2>/dev/null || echo 1)
 PREFIX  ?= /usr/local
@@ -13,7 +14,8 @@ CONFIG  ?= jobs/configs/quickstart.yaml
 RANKS   ?= 2
 OVERRIDES ?=
 
-# Goals beside `deps` come after it, one by one: where libraries are is looked up when Make starts.
+# Goals that are given together with `deps` are made after it, one by one, since Make looks for libraries when it
+# starts.
 ifneq (,$(and $(filter deps deps-test,$(MAKECMDGOALS)),$(word 2,$(MAKECMDGOALS))))
 .PHONY: $(MAKECMDGOALS) one-by-one
 $(MAKECMDGOALS): one-by-one ; @:
@@ -22,7 +24,7 @@ else
 
 all: $(OUT)/lockstep compile_commands.json
 
-# ---- Where things are: NAME_HOME (or DNNL_ROOT) when given, else pkg-config, else the compiler's own paths ----------
+# ---- Paths of libraries: NAME_HOME (or DNNL_ROOT) if set, else pkg-config, else the compiler's own paths -------------
 # $(call headers,HOME,package) and $(call libraries,HOME,package,flags when there is no package)
 headers   = $(if $(1),-isystem $(1)/include,$(shell pkg-config --cflags $(2) 2>/dev/null))
 libraries = $(if $(1),$(foreach d,lib lib64,-L$(1)/$(d) -Wl$(comma)-rpath$(comma)$(1)/$(d)) $(3),$(or $(shell pkg-config --libs $(2) 2>/dev/null),$(3)))
@@ -33,7 +35,7 @@ CXX      := $(if $(filter default,$(origin CXX)),$(if $(filter fuzz,$(MODE)),cla
 MPICXX   ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/)mpicxx
 MPIRUN   ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/)mpirun
 PROTOC   ?= $(if $(PROTOBUF_HOME),$(PROTOBUF_HOME)/bin/)protoc
-# What scripts/deps.sh unpacked is used unless DNNL_ROOT or pkg-config names another oneDNN (3.2 or newer).
+# The oneDNN that scripts/deps.sh unpacked is used unless DNNL_ROOT or pkg-config names another one (3.2 or newer).
 ONEDNN_HOME := $(or $(DNNL_ROOT),$(if $(shell pkg-config --atleast-version=3.2 dnnl 2>/dev/null && echo yes),,$(CURDIR)/.deps/onednn))
 
 mpi_show    := $(shell $(MPICXX) -show 2>/dev/null)
@@ -41,11 +43,12 @@ MPI_CFLAGS  := $(patsubst -I%,-isystem %,$(filter -I%,$(mpi_show))) -DOMPI_SKIP_
 MPI_LIBS    := $(or $(filter-out -lmpi_cxx -lmpicxx -lmpichcxx,$(filter -L% -l% -Wl%,$(mpi_show))),-lmpi)
 HDF5_CFLAGS := $(patsubst -I%,-isystem %,$(call headers,$(HDF5_HOME),hdf5))
 
-# CUDA is built where nvcc is on PATH or CUDA_HOME names it; CUDA=0 leaves it out. The runtime is linked statically, and
-# the libraries are loaded when a device is used, so that the program starts as quickly without one.
+# CUDA is built if nvcc is on PATH or CUDA_HOME names its folder; CUDA=0 leaves it out. The runtime is linked
+# statically, and the libraries are loaded when a device is used, so that the program starts equally fast without a
+# device.
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null))
 HAS_CUDA  := $(if $(filter 0,$(CUDA)),,$(if $(CUDA_HOME),1))
-# Under nvcc fmt leaves out `constexpr`, which C++20 then misses: FMT_USE_CONSTEXPR.
+# Under nvcc, fmt omits `constexpr`, which C++20 then requires: hence FMT_USE_CONSTEXPR.
 ifdef HAS_CUDA
 NVCC         ?= $(CUDA_HOME)/bin/nvcc
 CUDNN_FRONTEND_HOME ?= $(CURDIR)/.deps/cudnn-frontend
@@ -83,8 +86,8 @@ endif
 TEST_OUT       := $(if $(filter-out $(TEST_CUDA_ARCH),$(CUDA_ARCH)),$(BUILD)/sm_$(subst $(space),_,$(strip $(TEST_CUDA_ARCH))),$(BUILD))
 
 # ---- Compiler flags -------------------------------------------------------------------------------------------------
-# x86-64 without more: the binary runs anywhere, and kernels choose their instruction set when they run. Outside of
-# kernels a*b+c is rounded twice everywhere, so that results do not depend on what the compiler happened to fuse.
+# Plain x86-64: the binary runs anywhere, and kernels choose their instruction set at run time. Outside of kernels a*b+c
+# is always rounded twice, so that results do not depend on which operations the compiler fuses.
 MODES := release debug asan ubsan asan-ubsan tsan fuzz
 $(if $(filter $(MODE),$(MODES)),,$(error MODE=$(MODE): one of $(MODES)))
 OPT_release    := -O2 -g1
@@ -95,44 +98,46 @@ OPT_asan-ubsan := $(OPT_asan) -fsanitize=undefined -fno-sanitize-recover=undefin
 OPT_tsan       := -O1 -g1 -fno-omit-frame-pointer -fsanitize=thread
 OPT_fuzz       := $(OPT_asan) -fsanitize=undefined,fuzzer-no-link -fno-sanitize-recover=undefined -DLOCKSTEP_FUZZ \
   -include scripts/source_location_for_clang.h
-# Of what only tests hold the compiler takes the longest; -O1 saves a tenth of that.
+# Code that only tests contain takes the compiler the longest; -O1 saves a tenth of that.
 TEST_OPT       := $(if $(filter release,$(MODE)),-O1)
 KERNEL_OPT     := $(if $(filter release,$(MODE)),-O3) -fno-math-errno -fno-trapping-math
-# The sanitizers' code defeats GCC's own analysis: its warnings are taken from the other modes.
+# The sanitizers' code defeats GCC's own analysis, so its warnings are used only in the other modes.
 WARNINGS ?= $(if $(filter release debug,$(MODE)),-Wall -Wextra -Werror,-w)
 CXXFLAGS := -std=c++20 $(if $(filter-out fuzz,$(MODE)),-fopenmp) $(OPT_$(MODE)) $(WARNINGS) $(CXXFLAGS)
 # $(call flags_for,FILE)
 flags_for = $(CPPFLAGS) $(CXXFLAGS) $(if $(filter test/%,$(filter-out test/reference/%,$(1))),$(TEST_OPT)) $(if $(filter kernels/cuda/% src/comm/nccl% src/comm/world.cpp src/backend_factory.cpp test/%,$(1)),$(CUDA_CFLAGS)) $(if $(filter kernels/%,$(1)),$(KERNEL_OPT),-ffp-contract=off) $(if $(filter src/comm/%,$(1)),$(if $(filter release,$(MODE)),-O3)) \
   $(if $(filter test/%,$(1)),$(GTEST_CFLAGS)) $(if $(filter bench/%,$(1)),$(BENCHMARK_CFLAGS))
 
-# ---- What there is --------------------------------------------------------------------------------------------------
+# ---- Sources and programs -------------------------------------------------------------------------------------------
 PROTOS    := $(shell find src -name '*.proto')
 GENERATED := $(PROTOS:src/%.proto=$(BUILD)/generated/%.pb.cc)
 EMBEDDED  := $(BUILD)/generated/commands/completion.bash.inc
 SOURCES   := $(filter-out src/main.cpp $(if $(HAS_CUDA),,src/comm/nccl%),$(shell find src kernels/cpu $(if $(HAS_CUDA),kernels/cuda) -name '*.cpp' | sort))
 CUDA_SOURCES := $(if $(HAS_CUDA),$(shell find kernels/cuda -name '*.cu' | sort))
 # The CUDA backend's ops compiled for the host (test/support/cuda_on_host), in a namespace of their own.
-# All but what is itself the device's: the backend, and what calls cuDNN and cuBLASLt.
+# All files except those that need a device: the backend, and the calls of cuDNN and cuBLASLt.
 ON_HOST   := $(CUDA_SOURCES) $(if $(HAS_CUDA),$(filter-out kernels/cuda/backend% %_cudnn.cpp %_cublaslt.cpp,$(wildcard kernels/cuda/*.cpp)) $(wildcard test/support/cuda_on_host/*.cpp))
 SUPPORT   := $(filter-out %_test.cpp test/support/program.cpp test/support/cuda_on_host/%,$(shell find test/reference test/support -name '*.cpp' 2>/dev/null | sort))
-# Tests of what is built with CUDA alone; libraries that stand for others where there is no GPU.
+# Tests of code that is built only with CUDA, and libraries that replace others if there is no GPU.
 CUDA_TESTS := test/comm/nccl% test/kernels/cuda_on_host% test/kernels/cuda_stream% test/kernels/nvml% test/kernels/nvtx%
 FAKES     := $(if $(HAS_CUDA),$(OUT)/test/comm/fake_nccl.so $(OUT)/test/kernels/fake_nvml.so $(OUT)/test/kernels/fake_nvtx.so) \
   $(OUT)/test/faults/fault_injection.so
 TESTS     := $(filter-out $(if $(HAS_CUDA),,$(CUDA_TESTS)),$(shell find test -name '*_test.cpp' | sort))
-# Unit tests of one process: all that a build for the sanitizers holds (UNIT_TESTS_ONLY=1).
+# Unit tests of one process: the only tests in a build for the sanitizers (UNIT_TESTS_ONLY=1).
 UNIT_TESTS := $(if $(TESTS),$(shell grep -LE '^// (ranks:|sanitizers: no)' $(TESTS)))
 TESTED    := $(if $(UNIT_TESTS_ONLY),$(UNIT_TESTS),$(TESTS)) $(if $(UNIT_TESTS_ONLY),,test/comm/collective_tests.cpp)
 SCRIPTS   := $(shell find test -name '*_test.sh' -o -name '*_test.py' | sort)
 BENCHES   := $(shell find bench -name '*.cpp' | sort)
-# A build for the sanitizers takes the CUDA backend, which never runs there, from the release build: RELEASE and RELEASE_OUT.
+# A build for the sanitizers uses the CUDA backend, which never runs there, of the release build: RELEASE and
+# RELEASE_OUT.
 RELEASE     ?= $(BUILD)
 RELEASE_OUT ?= $(OUT)
 OBJECTS   := $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out kernels/cuda/%,$(SOURCES))) $(GENERATED:.cc=.o) \
   $(patsubst %.cpp,$(RELEASE)/%.o,$(filter kernels/cuda/%,$(SOURCES))) $(CUDA_SOURCES:%=$(RELEASE_OUT)/%.o)
 FUZZED    := $(filter src/base/% src/config/% src/hdf5/% src/data/% src/checkpoint/% src/models/resnet_table.cpp,$(SOURCES))
 FUZZERS   := $(patsubst test/fuzz/%_test.cpp,$(BUILD)/fuzz/%,$(filter test/fuzz/%,$(TESTS)))
-# One program per folder of tests, OUT/test/FOLDER_test, and one per source that cannot share it, OUT/test/FOLDER/NAME_test.
+# One program per folder of tests, OUT/test/FOLDER_test, and one per source that cannot share it,
+# OUT/test/FOLDER/NAME_test.
 OWN_PROGRAM    := $(if $(TESTED),$(shell grep -lE '^// program: own' $(TESTED)))
 TEST_PROGRAMS  := $(patsubst test/%/,$(OUT)/test/%_test,$(sort $(dir $(filter-out $(OWN_PROGRAM),$(TESTED)))))
 OWN_PROGRAMS   := $(OWN_PROGRAM:%.cpp=$(OUT)/%)
@@ -147,36 +152,36 @@ objects_of_tests = $(patsubst %.cpp,$(BUILD)/%.o,$(filter test/$(1)/%,$(filter-o
 .SECONDEXPANSION:
 $(TEST_PROGRAMS): $(OUT)/test/%_test: $$(call objects_of_tests,$$*) $(BUILD)/test/support/program.o $(BUILD)/libtest-support.a $(OUT)/liblockstep.a
 	$(link) $(GTEST_LIBS)
-# Every test and how it is run, for scripts/run-tests.sh and others.
+# The list of all tests with their settings, for scripts/run-tests.sh and others.
 $(OUT)/test/list: $(TESTED) $(SCRIPTS) scripts/list-tests.sh
 	@mkdir -p $(@D)
 	@scripts/list-tests.sh $(filter %_test.cpp,$(TESTED)) $(SCRIPTS) > $@
 $(BENCH_PROGRAMS): $(OUT)/bench/%: $(BUILD)/bench/%.o $(OUT)/liblockstep.a
 	$(link) $(BENCHMARK_LIBS)
-# Plans for a GPU that is not here (test/cuda/plans_test.sh).
+# Prints cuDNN's plans for a GPU that is not in this machine (test/cuda/plans_test.sh).
 PLANS := $(if $(HAS_CUDA),$(OUT)/test/cuda/plans)
 $(PLANS): $(BUILD)/test/cuda/plans.o $(OUT)/liblockstep.a
 	$(link)
-# libFuzzer brings main(); only the readers are in it, not what needs OpenMP.
+# libFuzzer provides main(). Only the readers are linked, and not what needs OpenMP.
 $(FUZZERS): $(BUILD)/fuzz/%: $(BUILD)/test/fuzz/%_test.o $(FUZZED:%.cpp=$(BUILD)/%.o)
 	@mkdir -p $(@D)
 	@echo "  link     $@"
 	@$(CXX) $(CXXFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) $(LDFLAGS) $(LDLIBS)
-# Wrappers that tests preload, and libraries of theirs.
+# Wrappers that tests preload, and libraries that replace others.
 $(OUT)/test/%.so: test/%.cpp $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  link     $@"
 	@$(CXX) -std=c++20 -O2 $(WARNINGS) $(CPPFLAGS) $(CUDA_CFLAGS) -fPIC -shared $(SO_FLAGS) -o $@ $< -ldl -lpthread
-# The name of the driver's library, so that it is loaded in that one's place.
+# The name of the driver's library, so that this one is loaded instead of it.
 $(OUT)/test/kernels/fake_nvml.so: SO_FLAGS = -Wl,-soname,libnvidia-ml.so.1
-# The files' own order of linking: the program, what it uses, and what that uses.
+# The order of linking: the program, the libraries that it uses, and the libraries that those use.
 define link
 @mkdir -p $(@D)
 @echo "  link     $@"
 @$(CXX) $(CXXFLAGS) -o $@ $(filter %.o %.a,$^) $(LDFLAGS) $(LDLIBS)
 endef
 
-# Thin archives: they name the objects, which are not copied.
+# Thin archives: they contain the names of the objects instead of copies.
 $(OUT)/liblockstep.a: $(OBJECTS)
 $(BUILD)/libtest-support.a: $(SUPPORT:%.cpp=$(BUILD)/%.o) $(ON_HOST:%=$(BUILD)/on-host/%.o)
 $(BUILD)/%.a:
@@ -206,7 +211,7 @@ $(BUILD)/generated/%.pb.cc: src/%.proto
 	@mkdir -p $(BUILD)/generated
 	$(PROTOC) -Isrc --cpp_out=$(BUILD)/generated $<
 
-# Files that change only when their content does, so that a new commit compiles one file, and new flags all.
+# Files that change only if their content changes, so that a new commit compiles one file, and new flags compile all.
 $(BUILD)/flags: export CONTENT = $(CXX) $(CPPFLAGS) $(CXXFLAGS) $(KERNEL_OPT) $(TEST_OPT) $(CUDA_CFLAGS)
 $(OUT)/cuda-flags: export CONTENT = $(CXX) $(CPPFLAGS) $(CXXFLAGS) $(CUDA_CFLAGS) $(NVCC_FLAGS)
 $(BUILD)/commit: export CONTENT = $(VERSION) $(shell git describe --always --dirty 2>/dev/null || echo unknown)
@@ -217,13 +222,14 @@ $(BUILD)/src/base/version.o: DEFINES = -DLOCKSTEP_VERSION='"$(VERSION)"' -DLOCKS
   -DLOCKSTEP_COMPILER='"$(shell $(CXX) --version | head -1)"' \
   -DLOCKSTEP_YAML_CPP='"$(or $(shell pkg-config --modversion yaml-cpp 2>/dev/null),unknown)"'
 
-# cudnn-frontend's templates take half as long to compile so, and none of their code runs in a step's inner loops.
+# The templates of cudnn-frontend compile twice as fast with -O1, and none of their code is in a step's inner loops.
 $(BUILD)/kernels/cuda/conv2d_cudnn.o: KERNEL_OPT = -O1
 
-# Its loops vectorise only so; sums and products stay apart (-ffp-contract=off), for the same bits on every machine.
+# The loops of this file are only vectorised with these options. Sums and products are not fused (-ffp-contract=off), so
+# that every machine gets the same bits.
 $(BUILD)/src/graph/normal_fill.o: DEFINES = $(KERNEL_OPT)
 
-# Written by Make itself: the list is longer than a shell takes as one argument.
+# Written by Make itself, since the list is too long for an argument of a shell command.
 compile_commands.json: always
 	$(shell mkdir -p $(BUILD))$(file >$(BUILD)/$@.new,[)$(foreach f,src/main.cpp $(SOURCES) $(SUPPORT) $(TESTS) test/support/program.cpp $(BENCHES),$(file \
 	  >>$(BUILD)/$@.new,$(if $(filter-out src/main.cpp,$f),$(comma)){"directory": "$(CURDIR)"$(comma) "file": "$f"$(comma) "command": \
@@ -233,7 +239,7 @@ compile_commands.json: always
 -include $(CUDA_SOURCES:%=$(OUT)/%.d) $(ON_HOST:%=$(BUILD)/on-host/%.d) $(PLANS:=.d)
 -include $(patsubst %.cpp,$(BUILD)/%.d,src/main.cpp $(SOURCES) $(SUPPORT) $(TESTED) test/support/program.cpp $(BENCHES)) $(GENERATED:.cc=.d)
 
-# In TEST_OUT, by a Make of its own.
+# Built in TEST_OUT by a Make of its own.
 tests:
 	@$(MAKE) --no-print-directory OUT=$(TEST_OUT) CUDA_ARCH="$(TEST_CUDA_ARCH)" tests-here
 tests-here: $(TEST_PROGRAMS) $(OWN_PROGRAMS) $(FAKES) $(OUT)/test/list $(if $(UNIT_TESTS_ONLY),,$(OUT)/lockstep $(PLANS))

@@ -36,30 +36,30 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default="build", help="folder with the program lockstep and the benchmarks")
     parser.add_argument("--python", default="python3", help="interpreter with torch and torchvision")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds beside PyTorch")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of the comparison with PyTorch")
     args = parser.parse_args()
     harness.lockstep(args.build)
     python, torch = harness.torch_python(args.python)
 
     missed = 0
 
-    def check(what, found, holds, wanted):
+    def check(what, found, holds, required):
         nonlocal missed
         missed += not holds
-        print(f"{'ok    ' if holds else 'MISSED'}  {what}: {found}; required: {wanted}", flush=True)
+        print(f"{'ok    ' if holds else 'MISSED'}  {what}: {found}; required: {required}", flush=True)
 
     with harness.scratch() as directory:
         for fed in result_of("macro/loader.py", "loader", ["--build", args.build], directory)["rows"]:
             check("speed of the loader alone, relative to the demand of 2 ranks", f"{fed['times']:.1f} times", fed["times"] >= 3,
                   "at least 3 times")
-            check("share of a step of 2 ranks that waits for data", f"{100 * fed['wait_share']:.2f} %", fed["wait_share"] < 0.01,
+            check("fraction of a step of 2 ranks that waits for data", f"{100 * fed['wait_share']:.2f} %", fed["wait_share"] < 0.01,
                   "under 1 %")
         _, two = result_of("macro/steps.py", "steps", ["--build", args.build], directory)["steps"]
-        share = two["exposed_communication_seconds"] / two["step_seconds"]
-        check("share of a step of 2 ranks that is exposed communication", f"{100 * share:.1f} %", share <= 0.10, "at most 10 %")
+        exposed = two["exposed_communication_seconds"] / two["step_seconds"]
+        check("fraction of a step of 2 ranks that is exposed communication", f"{100 * exposed:.1f} %", exposed <= 0.10, "at most 10 %")
 
         saved, raw = checkpoint_speed(args.build, directory)
-        check("a checkpoint of 2 ranks beside dd with fsync", f"{saved:.0f} MB/s of {raw:.0f} MB/s", saved >= 0.8 * raw,
+        check("a checkpoint of 2 ranks, compared with dd with fsync", f"{saved:.0f} MB/s of {raw:.0f} MB/s", saved >= 0.8 * raw,
               "at least 80 %")
         startup = result_of("peers/startup.py", "startup", ["--build", args.build, "--peer-rounds", "0"], directory)
         ours = sorted(startup["seconds"]["lockstep"])[len(startup["seconds"]["lockstep"]) // 2]
@@ -68,14 +68,14 @@ def main():
               ours < 0.6 or over < 0.25, "under 0.6 s, or under 0.25 s over an empty MPI program")
 
         if python:
-            for work, precision, wanted in (("resnet18", "fp32", 1.3), ("resnet18", "bf16", 2), ("resnet50", "fp32", 1.7),
+            for work, precision, required in (("resnet18", "fp32", 1.3), ("resnet18", "bf16", 2), ("resnet50", "fp32", 1.7),
                                             ("resnet50", "bf16", 2.5)):
                 peers = result_of("peers/run.py", "peers",
                                   ["--build", args.build, "--python", python, "--rounds", str(args.rounds), "--work",
                                    work, "--precision", precision], directory)
-                what = f"{work} {precision} beside PyTorch"
-                check(f"speed of {what}", f"{peers['speed_ratio']:.2f} times", peers["speed_ratio"] >= wanted,
-                      f"at least {wanted} times")
+                what = f"{work} {precision}, compared with PyTorch"
+                check(f"speed of {what}", f"{peers['speed_ratio']:.2f} times", peers["speed_ratio"] >= required,
+                      f"at least {required} times")
                 check(f"memory of {what}", f"{peers['memory_ratio']:.2f} times", peers["memory_ratio"] <= 0.5,
                       "at most half")
         else:

@@ -26,7 +26,7 @@ status=0
 for file in kernels/*/*.*; do
   name=${file##*/}
   has_twin "${name%%.*}" && continue
-  echo "$file: no such op in every backend; what only ops need is in ${file%/*}/base"
+  echo "$file: not every backend has this op; move a helper of ops to ${file%/*}/base"
   status=1
 done
 
@@ -67,11 +67,11 @@ find include kernels src -name '*.h' -o -name '*.cpp' -o -name '*.def' -o -name 
     file = $1; line = $2; text = $0; sub(/^[^:]*:[^:]*:/, "", text)
     header = text; sub(/^[^"<]*["<]/, "", header); sub(/[">].*$/, "", header)
 
-    # versions.cpp lists what each library calls itself.
+    # versions.cpp includes headers of all libraries to list their versions.
     for (v in owner)
       if (file != "src/train/versions.cpp" && index(header, v) == 1 && file !~ owner[v]) broken("<" header "> belongs to the files " owner[v])
 
-    # Where the file is, and where what it includes is.
+    # The folder of the file, and the folder of the header that it includes.
     n = split(file, at, "/")
     from = at[2]; sub(/[.].*$/, "", from)
     if (at[1] == "include") {
@@ -80,22 +80,22 @@ find include kernels src -name '*.h' -o -name '*.cpp' -o -name '*.def' -o -name 
       if (text ~ /"/ && header !~ /^lockstep\// && index(header, "kernels/" at[2] "/") != 1)
         broken("kernels/" at[2] " includes only include/ and itself")
       else if (text ~ /"/ && at[3] == "base" && header ~ /^kernels/ && index(header, "kernels/" at[2] "/base/") != 1)
-        broken("kernels/" at[2] "/base stands below the ops")
+        broken("kernels/" at[2] "/base must not include ops")
     } else if (at[1] == "src" && text ~ /"/) {
       if (header ~ /^kernels\//) {
         if (file != "src/backend_factory.cpp") broken("only src/backend_factory.cpp names a backend")
       } else if (header ~ /^(test|bench)\//) {
-        broken("src/ does not include " header)
+        broken("src/ must not include " header)
       } else if (header !~ /^lockstep\// && header != "errors.def") {
         to = header; sub(/\/.*$/, "", to)
-        if (header !~ /\//) broken("name the folder: \"" from "/" header "\"")
+        if (header !~ /\//) broken("include it with its folder: \"" from "/" header "\"")
         else if (!(from in may)) broken("scripts/check-arrows.sh does not know the folder src/" from)
-        else if (to != from && index(may[from], " " to " ") == 0) broken(from " -> " to " is no arrow of the design")
+        else if (to != from && index(may[from], " " to " ") == 0) broken(from " -> " to " is not an allowed include")
       }
     }
   }
   END {
     if (count) { printf "check-arrows: %d includes break the rules at the top of scripts/check-arrows.sh\n", count; exit 1 }
-    printf "check-arrows: %d includes obey\n", NR
+    printf "check-arrows: %d includes follow the rules\n", NR
   }' || status=1
 exit $status

@@ -1,5 +1,5 @@
-// For clang-tidy alone, before every file: clang 14 has no consteval as libstdc++ 12 wants it, so <source_location> is
-// empty there.
+// Included before every file, for clang-tidy and fuzzers only: clang 14 lacks the consteval that libstdc++ 12 needs,
+// and <source_location> is therefore empty there.
 #pragma once
 #include <version>
 #if defined(__clang__) && !defined(__cpp_lib_source_location)

@@ -27,8 +27,9 @@ test:
 	@$(MAKE) --no-print-directory -j$(JOBS) tests
 	@$(RUN_TESTS) --results $(BUILD)/test-results $(TEST_OUT)
 
-# The unit tests of one process, built with the address and undefined behaviour sanitizers together. The CUDA backend, which
-# cannot run there, is that of the other tests; the kernels compiled for the host are built with the sanitizers.
+# The unit tests of one process, built with the address and undefined behaviour sanitizers together. The CUDA backend,
+# which cannot run there, is that of the other tests; the kernels that are compiled for the host are built with the
+# sanitizers.
 SANITIZED := $(BUILD)-asan-ubsan
 for_tests := OUT=$(TEST_OUT) CUDA_ARCH="$(TEST_CUDA_ARCH)"
 test-sanitized:

@@ -114,7 +114,7 @@ def report(recipe, data, args):
             + harness.table(["", "", "seeds", "each", "mean", "standard error"], rows))
     if sentences:
         page += "\n" + "\n".join(sentences) + "\n"
-    harness.write_results(args.name, "Accuracy beside PyTorch", page, data, args.results)
+    harness.write_results(args.name, "Accuracy compared with PyTorch", page, data, args.results)
 
 
 def main():

@@ -104,8 +104,8 @@ def ranks(context):
 
 
 def compute_sanitizer():
-    beside = pathlib.Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin/compute-sanitizer"
-    return shutil.which("compute-sanitizer") or (str(beside) if beside.exists() else None)
+    in_toolkit = pathlib.Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin/compute-sanitizer"
+    return shutil.which("compute-sanitizer") or (str(in_toolkit) if in_toolkit.exists() else None)
 
 
 def sanitizer(context):

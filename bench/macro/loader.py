@@ -66,7 +66,7 @@ def main():
     text = (f"One reader thread alone, and {RANKS} ranks x 1 thread that train, one reader each; fp32, medians of {args.steps} "
             "steps.\n\n"
             + harness.table(["", "loader alone, images/s", "demand of the steps, images/s", "ratio", "wait per step, ms",
-                             "share of the step, %"], cells))
+                             "wait, % of the step"], cells))
     harness.write_results(args.name, "Speed of the loader", text,
                           {"machine": machine, "version": harness.version(binary), "rows": rows}, args.results)
 

@@ -1,5 +1,5 @@
-// Checkpoints against dd: all ranks save --mb MB together, then rank 0 writes as much with `dd conv=fsync` in the same
-// directory, --rounds times in turn. One JSON object on standard output; harness: bench/check.py.
+// Checkpoints compared with dd: all ranks save MB megabytes together, then rank 0 writes as much with `dd conv=fsync`
+// in the same directory, ROUNDS times in turn. Prints one JSON object to standard output; used by bench/check.py.
 //
 //   mpirun -n 2 save DIRECTORY MB ROUNDS
 #include <fmt/format.h>

@@ -65,7 +65,7 @@ def main():
     without = statistics.median(medians["off"])
     span, spans = span_seconds(args.build), statistics.median(counts)
     table = harness.table(["without, ms per step", "with", "ratio", "spread", "shortest without, ms", "with", "ratio",
-                           "spans per step", "ns per span", "their share"],
+                           "spans per step", "ns per span", "% of the step"],
                           [[f"{1e3 * without:.0f}", f"{1e3 * statistics.median(medians['on']):.0f}",
                             f"{statistics.median(ratios):.4f}", f"{100 * harness.spread(ratios):.1f} %",
                             f"{1e3 * least['off']:.1f}", f"{1e3 * least['on']:.1f}", f"{least['on'] / least['off']:.4f}",

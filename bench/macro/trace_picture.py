@@ -11,11 +11,11 @@ import sys
 COLOURS = {"forward": "#7fb3d5", "backward": "#f0b27a", "update": "#82c99d", "wait": "#e26d6d", "all-reduce": "#b39ddb",
            "read": "#9e9e9e", "evaluation": "#cddc9a", "checkpoint": "#8d6e63"}
 WIDTH, LEFT, ROW, GAP = 1200, 150, 18, 6
-LEAST_WIDTH = 0.4  # pixels; what is narrower is not drawn
+LEAST_WIDTH = 0.4  # pixels; narrower spans are not drawn
 
 
 def spans_of(trace, first, last):
-    """{(rank, thread): [(depth, span)]} of the steps, and the interval that they take."""
+    """{(rank, thread): [(depth, span)]} of the steps, and the interval that the steps cover."""
     names, rows, steps = {}, collections.defaultdict(list), []
     for event in trace["traceEvents"]:
         if event["name"] == "thread_name":

@@ -17,7 +17,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "peers")
 import harness  # noqa: E402
 import sides  # noqa: E402
 
-REST = "the rest: between ops, and what no span covers"
+REST = "the rest: time between ops, and time without a span"
 
 
 def kind(event):
@@ -28,7 +28,7 @@ def kind(event):
         if re.search(r"bn\d$|downsample\.1$", name):
             return f"batch norm, {category}"
         if name == "input":
-            return "images to numbers: crop, flip, normalisation"
+            return "image input: crop, flip, normalisation"
         return f"pooling, last layer, loss, {category}"
     if category == "update":
         return {"gradient norm": "norm of the gradient", "optimizer": "optimizer"}.get(name, "running statistics")
@@ -109,7 +109,7 @@ def main():
             f"{args.ranks} rank(s) x {args.threads} thread(s), batch {sides.batch(args)} per rank; rank 0, the step of median "
             f"length of {len(steps)} ({100 * harness.spread([s[0] for s in steps]):.1f} % spread).\nMultiply rate of a rank, "
             f"measured in registers: {rate / 1e9:.0f} GFLOP/s. Spans account for {100 * covered / length:.1f} %.\n\n"
-            + harness.table(["", "ms", "share", "floor, ms", "reached"], rows))
+            + harness.table(["", "ms", "% of the step", "floor, ms", "% of the multiply rate"], rows))
     harness.write_results(args.name or f"where_{args.work}_{args.precision}", "Where the time of a step goes", text,
                           {"machine": machine, "version": harness.version(binary), "ranks": args.ranks,
                            "threads": args.threads, "batch_per_rank": sides.batch(args), "work": args.work,

@@ -1,5 +1,5 @@
 // The convolutions of ResNet-18 at 32x32 and some of ResNet-50's, batch 32: the convolution alone, in each direction,
-// and the unit as it stands in the network (a pending normalisation with ReLU of its input, statistics of its output).
+// and the unit as in the network (a pending normalisation with ReLU of its input, statistics of its output).
 #include "lockstep/ops/conv2d.h"
 #include "bench/micro/support.h"
 

@@ -49,7 +49,7 @@ double least_seconds(int n_runs, const Work& work) {
   return least;
 }
 
-/// Bytes read plus bytes written a second by memcpy, all threads, far beyond the caches.
+/// Bytes read plus bytes written per second by memcpy, on all threads, far beyond the caches.
 inline double measure_copy_bandwidth() {
   constexpr std::size_t kBytes = std::size_t{128} << 20;
   const int threads = n_threads();
@@ -65,9 +65,9 @@ inline double measure_copy_bandwidth() {
   return 2.0 * kBytes / seconds;
 }
 
-// What the multiply units do in registers. Each function makes kRounds rounds and tells how many multiplications and
-// additions a round has. Twelve chains of dependent multiply-adds are enough for two units of a latency of four to six
-// cycles.
+// The rate of the multiply units in registers. Each function runs kRounds rounds and returns the number of
+// multiplications and additions per round. Twelve chains of dependent multiply-adds are enough for two units with a
+// latency of four to six cycles.
 inline constexpr int kChains = 12;
 inline constexpr std::int64_t kRounds = 4'000'000;
 
@@ -103,14 +103,14 @@ __attribute__((target("avx512f,avx512bf16"))) inline int multiply_bf16_512() {
   return 2 * 32 * kChains;
 }
 
-/// Four products of a 16x32 by a 32x16 tile a round, each with a sum of its own.
+/// Four products of a 16x32 by a 32x16 tile per round, each with a sum of its own.
 __attribute__((target("amx-tile,amx-bf16"))) inline int multiply_bf16_amx() {
   struct alignas(64) {
     std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
     std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
     std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
   } tiles;
-  benchmark::DoNotOptimize(tiles);  // GCC 12 tells its optimizer of the first 8 bytes only
+  benchmark::DoNotOptimize(tiles);  // in GCC 12, the optimizer knows only of the first 8 bytes
   _tile_loadconfig(&tiles);
   _tile_zero(0);
   _tile_zero(1);
@@ -130,7 +130,7 @@ __attribute__((target("amx-tile,amx-bf16"))) inline int multiply_bf16_amx() {
   return 4 * 2 * 16 * 16 * 32;
 }
 
-/// Linux keeps the tiles' state for processes that ask (arch_prctl(2)).
+/// Linux saves the state of the tiles only for processes that request it (arch_prctl(2)).
 inline bool has_amx() {
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
   return __builtin_cpu_supports("amx-bf16") && ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
@@ -147,7 +147,7 @@ inline int (*multiply_loop())() {
 inline int (*multiply_loop())() { return nullptr; }
 #endif
 
-/// Multiplications plus additions a second of all threads, of the fastest instructions for dtype(); 0 where they are
+/// Multiplications plus additions per second of all threads, with the fastest instructions for dtype(); 0 if they are
 /// not known here.
 inline double measure_multiply_rate() {
   int (*const loop)() = multiply_loop();

@@ -1,6 +1,6 @@
-// The loader alone: batches of 32, shuffled, one reader thread. Of a file (argument 1) as stored and cropped at random;
-// else of the committed sample, and of JPEG bytes of 64x64 and, for 224x224, of 500x375, made up here.
-// Items a second are samples.
+// The loader alone: batches of 32, shuffled, one reader thread. With a file (argument 1): its images as stored and
+// randomly cropped. Otherwise the committed sample, and generated JPEG images of 64x64 and, for 224x224, of 500x375.
+// Items per second are samples.
 #include "data/loader.h"
 
 #include <unistd.h>
@@ -24,7 +24,7 @@ void measure_loader(benchmark::State& state, const std::string& path, const data
   state.SetItemsProcessed(state.iterations() * kBatch);
 }
 
-/// A set of JPEG images with noise on them, so that a file has about as many bytes as a photograph's; removed at exit.
+/// A set of JPEG images with noise on them, so that a file has about as many bytes as a photograph; removed at exit.
 class JpegSample {
  public:
   JpegSample(int height, int width)

@@ -1,5 +1,5 @@
-// The ops that move memory: batch norm, pooling, loss, image input, optimizers, norms, sums, hash; and the last layer's
-// matmul. Sizes are ResNet-18's at 32x32, batch 32.
+// The ops that move memory: batch norm, pooling, loss, image input, optimizers, norms, sums, hash; and the matmul of
+// the last layer. Sizes are those of ResNet-18 at 32x32, batch 32.
 #include <array>
 
 #include "bench/micro/support.h"
@@ -42,7 +42,7 @@ void add_batch_norm(const Shape& shape) {
                                    .scale_bias = arguments.make(2 * channels),
                                    .mean_inverse_stddev = arguments.make(2 * channels),
                                    .batch_statistics = arguments.make(2 * channels)};
-    // 2 numbers a channel in fp64, 2 + 6 in fp32.
+    // 2 values per channel in fp64, 2 + 6 in fp32.
     measure(
         state, [&] { op->finalize(args, memory, *stream); }, 0, 12 * kFloatBytes * static_cast<double>(channels));
   });
@@ -66,7 +66,7 @@ void add_batch_norm(const Shape& shape) {
   });
 }
 
-/// Forward, and backward behind it, of a planned op with its arguments; `Planned` is made of `argument`.
+/// Forward, and then backward, of a planned op with its arguments; `Planned` is made of `argument`.
 template <typename Planned, typename Argument>
 void add_both(const std::string& name, const Argument& argument) {
   add(name + "/forward", [argument](benchmark::State& state) {
@@ -84,7 +84,7 @@ void add_both(const std::string& name, const Argument& argument) {
   });
 }
 
-/// `in_network`: a pending normalisation with ReLU of its input, as behind ResNet-50's first convolution.
+/// `in_network`: a pending normalisation with ReLU of its input, as after ResNet-50's first convolution.
 void add_pool(const std::string& name, Pool2dDescription d, bool in_network = false) {
   d.dtype = dtype();
   d.y_dtype = d.window == 0 ? DType::fp32 : d.dtype;  // the head computes in fp32
@@ -220,7 +220,7 @@ void hash(benchmark::State& state) {
       state, [&] { op->apply(args, memory, *stream); }, 0, kFloatBytes * kParameters);
 }
 
-// A leaf of the tree over 4 micro-batches: what it holds, one open sum, and where that goes.
+// A leaf of the tree over 4 micro-batches: its value, one open sum, and the target.
 void ordered_sum(benchmark::State& state) {
   Arguments arguments;
   const auto op = backend().make(OrderedSumDescription{});

@@ -1,13 +1,13 @@
-// What ranks exchange, on as many ranks as it is launched with: mpirun -n 2 build/bench/micro/reducer.
+// Communication between ranks, on as many ranks as it is launched with: mpirun -n 2 build/bench/micro/reducer.
 //
-//   sum/...         the sum in shared memory: each rank adds up its part of all ranks' slices, and writes it to all
-//   all_reduce/...  the communicator, with the waking of its threads and the waiting for the last rank
-//   reducer/...     a step's gradients in buckets of so many MB, all done at once: nothing hides behind a backward pass
+//   sum/...         the sum in shared memory: each rank adds up its shard of all ranks' slices, and writes it to all
+//   all_reduce/...  the communicator, including waking its threads and waiting for the last rank
+//   reducer/...     a step's gradients in buckets of so many MB, all at once: they do not overlap with a backward pass
 //
-// Columns: alg GB/s is bytes / seconds; bus GB/s that times 2 (R-1) / R, what an ideal one moves through each rank's
-// link, so that it can be compared between numbers of ranks (nccl-tests, doc/PERFORMANCE.md); % of copy: all ranks read
-// all slices once and write them once, over `memcpy` on all ranks at once. Times are medians: ranks repeat equally
-// often.
+// Columns: alg GB/s is bytes / seconds; bus GB/s is that times 2 (R-1) / R, what an ideal algorithm moves through each
+// rank's link, so that it can be compared between numbers of ranks (nccl-tests, doc/PERFORMANCE.md); % of copy: all
+// ranks read all slices once and write them once, relative to `memcpy` on all ranks at the same time. Times are
+// medians: ranks repeat equally often.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -27,9 +27,9 @@ constexpr int kRepetitions = 15;
 struct Ranks {
   World& world;
   Communicator& communicator;
-  double copy_bytes_per_second;  // of all ranks together, all at once
+  double copy_bytes_per_second;  // of all ranks together, at the same time
 
-  /// One iteration, whose time is the median of some runs of `work` on all ranks at once.
+  /// One iteration, whose time is the median of some runs of `work` on all ranks at the same time.
   template <typename Work>
   void measure(benchmark::State& state, std::size_t size_bytes, const Work& work) const {
     const auto run = [&] {
@@ -65,7 +65,7 @@ std::string text(std::size_t size_bytes) {
 
 void add_sum(const Ranks& ranks, std::size_t size_bytes) {
   add_collective("sum/" + text(size_bytes), [&ranks, size_bytes](benchmark::State& state) {
-    // Slices of this process stand for those of the others.
+    // Slices of this process replace those of the other ranks.
     const auto n_ranks = static_cast<std::size_t>(ranks.world.size());
     const std::size_t part_bytes = size_bytes / n_ranks;
     Arguments arguments;
@@ -93,7 +93,7 @@ void add_all_reduce(const Ranks& ranks, std::size_t size_bytes) {
   });
 }
 
-/// Gradients as many as ResNet-18's, in tensors of 1 MiB.
+/// As many gradients as ResNet-18 has, in tensors of 1 MiB.
 void add_reducer(const Ranks& ranks, int bucket_mb) {
   add_collective(
       "reducer/45MB/buckets_of_" + std::to_string(bucket_mb) + "MB", [&ranks, bucket_mb](benchmark::State& state) {
@@ -138,7 +138,7 @@ int run(World& world, int argc, char** argv) {
                               std::to_string(std::lround(ranks.copy_bytes_per_second / 1e9)) + " GB/s");
   if (world.rank() == 0) {
     benchmark::RunSpecifiedBenchmarks();
-  } else {  // takes part, and says nothing
+  } else {  // takes part, but prints nothing
     std::ofstream nowhere;
     benchmark::ConsoleReporter silent;
     silent.SetOutputStream(&nowhere);

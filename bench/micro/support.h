@@ -1,4 +1,4 @@
-// What the op benchmarks share: a backend, memory for arguments, and the loop that tells each figure's share of the
+// Shared by the op benchmarks: a backend, memory for arguments, and the loop that reports each figure relative to the
 // machine's own limits (limits.h).
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace lockstep::bench {
 
-inline constexpr std::int64_t kBatch = 32;  // samples a rank: what `make bench-peers` trains with
+inline constexpr std::int64_t kBatch = 32;  // samples per rank, as in `make bench-peers`
 
 inline Backend& backend() {
   static const std::unique_ptr<Backend> instance = make_backend({.device = "cpu", .threads = n_threads()});
@@ -31,9 +31,9 @@ inline double element_bytes() { return static_cast<double>(size_bytes(dtype()));
 
 inline Layout activation_layout(const Shape& shape) { return backend().activation_layout(shape, dtype()); }
 
-/// The loop of a benchmark. Beside the time: GFLOP/s with its share of the multiply rate, and GB/s with its share of
-/// the copy bandwidth. `bytes` are those that must be moved at least: every argument once. 0: not told. What stays in
-/// the caches from one repetition to the next may exceed 100 % of the copy bandwidth.
+/// The loop of a benchmark. Reports the time, GFLOP/s and its percentage of the multiply rate, and GB/s and its
+/// percentage of the copy bandwidth. `bytes` are those that must at least be moved: every argument once; 0: not
+/// reported. Data that stay in the caches from one repetition to the next may exceed 100 % of the copy bandwidth.
 template <typename Work>
 void measure(benchmark::State& state, const Work& work, double flops, double bytes) {
   work();  // touches all memory
@@ -41,18 +41,18 @@ void measure(benchmark::State& state, const Work& work, double flops, double byt
   for (auto _ : state) work();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() /
                          static_cast<double>(state.iterations());
-  const auto tell = [&](const char* name, const char* share, double amount, double limit) {
+  const auto report = [&](const char* name, const char* percentage, double amount, double limit) {
     if (amount <= 0) return;
     state.counters[name] = amount / seconds / 1e9;
-    if (limit > 0) state.counters[share] = 100 * amount / seconds / limit;
+    if (limit > 0) state.counters[percentage] = 100 * amount / seconds / limit;
   };
-  tell("GFLOP/s", "% of multiply rate", flops, limits().flops_per_second);
-  tell("GB/s", "% of copy", bytes, limits().copy_bytes_per_second);
+  report("GFLOP/s", "% of multiply rate", flops, limits().flops_per_second);
+  report("GB/s", "% of copy", bytes, limits().copy_bytes_per_second);
 }
 
 // ---- Arguments ------------------------------------------------------------------------------------------------------
 
-/// Memory of the backend, filled with numbers in (-1, 1): zeros and denormals would be another benchmark.
+/// Memory of the backend, filled with n numbers in (-1, 1): zeros and denormals could be faster or slower.
 class Arguments {
  public:
   template <typename T = float>
@@ -93,8 +93,8 @@ class Arguments {
   std::vector<std::unique_ptr<Memory>> owned_;
 };
 
-/// Registers one benchmark; `body` makes the op and its arguments and runs the loop. What a backend cannot do in
-/// dtype() is left out, aloud.
+/// Registers one benchmark; `body` makes the op and its arguments and runs the loop. Benchmarks that a backend cannot
+/// run in dtype() are left out, with a message.
 template <typename Body>
 benchmark::internal::Benchmark* add_untimed(const std::string& name, const Body& body) {
   const auto run = [body](benchmark::State& state) {

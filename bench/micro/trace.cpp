@@ -1,5 +1,5 @@
-// What a span of RUN/trace.json costs: two readings of the clock and a copy into a ring that is written round and
-// round.
+// The cost of a span of RUN/trace.json: two readings of the clock and a copy into a ring that is overwritten again and
+// again.
 #include "lockstep/trace.h"
 
 #include "bench/micro/support.h"

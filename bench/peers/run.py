@@ -72,7 +72,7 @@ def main():
         "times** its memory.\n"
         + (f"PyTorch ran with {' '.join(map('='.join, sides.LIMITED.items()))}, since without it PyTorch ends with an illegal "
            "instruction on this machine.\n" if sides.limited else ""))
-    harness.write_results(args.name, "Beside PyTorch", text,
+    harness.write_results(args.name, "Compared with PyTorch", text,
                           {"machine": machine, "version": harness.version(binary), "torch": torch,
                            "work": args.work, "precision": args.precision, "ranks": args.ranks,
                            "threads": args.threads, "batch_per_rank": sides.batch(args), "torch_limited": sides.limited,
