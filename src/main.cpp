@@ -97,9 +97,9 @@ std::string usage_problem(const CLI::App& app, const std::vector<std::string>& a
 
 int run_program(int argc, char** argv) {
   CLI::App app("Lockstep trains neural networks data-parallel on an HPC cluster.", "lockstep");
-  bool wants_version = false, wants_json = false;
-  app.add_flag("--version", wants_version, "Print the versions of this program, its compiler and its libraries");
-  app.add_flag("--json", wants_json, "Print the versions as one JSON object")->needs("--version");
+  bool prints_version = false, prints_json = false;
+  app.add_flag("--version", prints_version, "Print the versions of this program, its compiler and its libraries");
+  app.add_flag("--json", prints_json, "Print the versions as one JSON object")->needs("--version");
   app.require_subcommand(0, 1);
   app.footer(
       "`lockstep COMMAND --help` explains a command; `lockstep help config` explains every key of a configuration.");
@@ -121,8 +121,8 @@ int run_program(int argc, char** argv) {
     if (e.get_exit_code() == 0) return app.exit(e);  // --help
     fail(ErrorCode::usage, "{}", usage_problem(app, {argv + 1, argv + argc}, e.what()));
   }
-  if (wants_version) {
-    print_version(wants_json);
+  if (prints_version) {
+    print_version(prints_json);
     return kExitDone;
   }
   require(static_cast<bool>(run), ErrorCode::usage, "a command is missing, such as `lockstep train CONFIG.yaml`");

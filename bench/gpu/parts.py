@@ -12,7 +12,7 @@ from context import Failure, Item, Skip, tail  # noqa: E402
 NETWORKS = ("resnet18_32", "resnet50_64")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 # Tests of kernels that do not use a device.
-ON_THE_HOST = ("algorithms_test", "conv2d_layouts_test", "cuda_normalization_test", "cuda_on_host_test",
+ON_THE_HOST = ("algorithms_test", "conv2d_layouts_test", "conv2d_op_test", "cuda_normalization_test", "cuda_on_host_test",
                "normalization_test", "nvml_test", "nvtx_test", "simd_test")
 
 

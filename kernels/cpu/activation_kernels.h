@@ -10,7 +10,7 @@ template <typename T>
 inline T exponential(T x) {
   constexpr float kLimit = 87.0f, kLog2E = 1.44269504088896341f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: the sum's lowest bit is a whole number
-  const T given = x;
+  const T unclamped = x;
   x = x > T{} + kLimit ? T{} + kLimit : x;
   x = x < T{} - kLimit ? T{} - kLimit : x;
   const T shifted = x * kLog2E + kRound;
@@ -25,7 +25,7 @@ inline T exponential(T x) {
   bits = (bits + 127) << 23;  // the upper bits of `shifted` fall out
   T power;
   std::memcpy(&power, &bits, sizeof power);
-  return given > T{} + kLimit ? T{} + __builtin_inff() : p * power;
+  return unclamped > T{} + kLimit ? T{} + __builtin_inff() : p * power;
 }
 
 template <typename T>

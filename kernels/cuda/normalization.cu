@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(kThreads) add_elements(const T* value, T* targ
 }
 
 /// The most partial sums that a shape gives, in packs or one by one.
-unsigned most_parts(const Activation& shape, const CudaContext& context) {
+unsigned max_parts(const Activation& shape, const CudaContext& context) {
   return dispatch(shape.dtype, [&](auto* type) {
     constexpr int kPack = Pack<std::remove_pointer_t<decltype(type)>>::kSize;
     const unsigned parts = sum_walk(shape, 1, context).grid.blocks;
@@ -221,7 +221,7 @@ void normalize(const Activation& shape, const InputNormalization& normalization,
 }
 
 std::size_t channel_sums_workspace_bytes(const Activation& shape, const CudaContext& context) {
-  return partial_sums_bytes(most_parts(shape, context), 2, shape.c);
+  return partial_sums_bytes(max_parts(shape, context), 2, shape.c);
 }
 
 void channel_sums(const Activation& shape, const void* x, double* statistics, void* workspace,
@@ -240,7 +240,7 @@ void channel_sums(const Activation& shape, const void* x, double* statistics, vo
 }
 
 std::size_t normalize_backward_workspace_bytes(const Activation& shape, const CudaContext& context) {
-  return partial_sums_bytes(most_parts(shape, context), 3, shape.c);
+  return partial_sums_bytes(max_parts(shape, context), 3, shape.c);
 }
 
 void finish_backward_sums(const Activation& shape, const InputNormalization& normalization, const double* partials,

@@ -52,7 +52,7 @@ std::string make_header(const std::vector<NamedTensor>& tensors, const std::map<
     const NamedTensor& tensor = tensors[i];
     require(static_cast<std::uint64_t>(tensor.shape.n_elements()) == tensor.values.size(), ErrorCode::internal,
             "{} has {} values for the shape {}", tensor.name, tensor.values.size(), tensor.shape.text());
-    require(!header.contains(tensor.name), ErrorCode::internal, "{} was given twice", tensor.name);
+    require(!header.contains(tensor.name), ErrorCode::internal, "{} occurs twice", tensor.name);
     const std::uint64_t size = is_counter(tensor) ? 8 : 4;
     Json shape = Json::array();
     for (int d = 0; d < tensor.shape.rank(); ++d) shape.push_back(tensor.shape[d]);

@@ -52,7 +52,7 @@ Saver::Saver(std::string path, const std::vector<TensorSource>& tensors, int ran
             "\"{}\" is not a name in a checkpoint", tensor.path);
     require(tensor.shape.n_elements() > 0, ErrorCode::checkpoint_mismatch, "{} has no elements: its shape is {}",
             tensor.path, tensor.shape.text());
-    require(entries_.empty() || entries_.back().path != tensor.path, ErrorCode::internal, "{} was given twice",
+    require(entries_.empty() || entries_.back().path != tensor.path, ErrorCode::internal, "{} occurs twice",
             tensor.path);
     entries_.push_back({tensor.path, tensor.shape, 0, 0});
     total += entries_.back().size_bytes();

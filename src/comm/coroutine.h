@@ -1,7 +1,7 @@
 // A coroutine of the communication thread. It is resumed when the condition that it awaits holds.
 //
 //   Coroutine run() {
-//     co_await until([&] { return flag.load() >= wanted; }, WakeOn::doorbell);
+//     co_await until([&] { return flag.load() >= expected; }, WakeOn::doorbell);
 //     ...
 //     co_await yield();  // after a chunk of work, to let the other coroutines run
 //   }

@@ -134,16 +134,16 @@ std::unique_ptr<HostCommunicator::Region> HostCommunicator::map_region(std::size
     }
     return std::to_string(size_bytes) + (is_leader ? region->create(local_size, purpose) : "");
   });
-  const std::string wanted = std::to_string(size_bytes);
+  const std::string size_text = std::to_string(size_bytes);
   const std::string& of_leader = paths[static_cast<std::size_t>(leaders_[static_cast<std::size_t>(topology_.node)])];
   all_agree(world_, [&]() -> std::string {
     for (int r = 0; r < size(); ++r) {
       const std::string theirs =
           paths[static_cast<std::size_t>(r)].substr(0, paths[static_cast<std::size_t>(r)].find('/'));
-      require(theirs == wanted, ErrorCode::internal, "this rank allocates {} bytes for {}, but rank {} allocates {}",
-              wanted, purpose, r, theirs);
+      require(theirs == size_text, ErrorCode::internal, "this rank allocates {} bytes for {}, but rank {} allocates {}",
+              size_text, purpose, r, theirs);
     }
-    if (local_size > 1) region->open(of_leader.substr(wanted.size()), local_size, purpose);
+    if (local_size > 1) region->open(of_leader.substr(size_text.size()), local_size, purpose);
     return "";
   });
   region->unlink();
@@ -191,9 +191,9 @@ ChannelProgress& HostCommunicator::progress(int local_rank) const {
   return entry.channels[number()];
 }
 
-bool HostCommunicator::all_reached(std::atomic<std::uint64_t> ChannelProgress::*counter, std::uint64_t wanted) const {
+bool HostCommunicator::all_reached(std::atomic<std::uint64_t> ChannelProgress::*counter, std::uint64_t minimum) const {
   for (int r = 0; r < topology_.local_size(); ++r) {
-    if ((progress(r).*counter).load(std::memory_order_acquire) < wanted) return false;
+    if ((progress(r).*counter).load(std::memory_order_acquire) < minimum) return false;
   }
   return true;
 }
@@ -290,13 +290,13 @@ Coroutine HostCommunicator::run_between_nodes() {
         co_await yield();
       }
       for (std::size_t c = 0; c < n; ++c) {
-        const std::uint64_t wanted = my_progress().gathered.load() + 1;
-        co_await until([this, wanted] { return progress(0).gathered.load(std::memory_order_acquire) >= wanted; },
+        const std::uint64_t expected = my_progress().gathered.load() + 1;
+        co_await until([this, expected] { return progress(0).gathered.load(std::memory_order_acquire) >= expected; },
                        WakeOn::doorbell);
         const Range range = chunk(request, c);
         std::memcpy(request.at(topology_.local_rank, range.begin), request.at(0, range.begin),
                     range.n_elements * size_bytes(request.dtype));
-        my_progress().gathered.store(wanted);
+        my_progress().gathered.store(expected);
         co_await yield();
       }
     }

@@ -69,8 +69,8 @@ class HostCommunicator final : public Communicator, private Channel {
   void trace_arrival() const;
   ChannelProgress& progress(int local_rank) const;
   ChannelProgress& my_progress() const { return progress(topology_.local_rank); }
-  /// True if the counter of every local rank is at least `wanted`.
-  bool all_reached(std::atomic<std::uint64_t> ChannelProgress::*counter, std::uint64_t wanted) const;
+  /// True if the counter of every local rank is at least `minimum`.
+  bool all_reached(std::atomic<std::uint64_t> ChannelProgress::*counter, std::uint64_t minimum) const;
   /// Sums elements [begin, begin + n_elements) over the local ranks, into the regions of the first `n_targets` of them.
   void sum_local(const Request& request, std::size_t begin, std::size_t n_elements, int n_targets);
   Range chunk(const Request& request, std::size_t index) const;

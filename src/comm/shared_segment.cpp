@@ -38,11 +38,11 @@ std::size_t free_bytes(const std::string& path) {
   return static_cast<std::size_t>(status.f_bavail) * status.f_frsize;
 }
 
-[[noreturn]] void no_space(const std::string& path, std::size_t wanted, const std::string& purpose) {
+[[noreturn]] void no_space(const std::string& path, std::size_t needed_bytes, const std::string& purpose) {
   fail(ErrorCode::comm_shared_memory,
        "the ranks of a node need {} of shared memory for {}, but {} has only {} free: enlarge it (`mount -o "
        "remount,size=... /dev/shm`, `docker run --shm-size=...`), remove old files from it, or set comm.backend=mpi",
-       mebibytes(wanted), purpose, path, mebibytes(free_bytes(path)));
+       mebibytes(needed_bytes), purpose, path, mebibytes(free_bytes(path)));
 }
 
 }  // namespace

@@ -89,18 +89,18 @@ std::string tables(const CLI::App& app) {
 }  // namespace
 
 void add_completion(CLI::App& app, Run& run) {
-  struct Given {
+  struct CommandLine {
     std::string shell;
-    bool wants_tables = false;
+    bool prints_tables = false;
   };
-  auto given = std::make_shared<Given>();
+  auto options = std::make_shared<CommandLine>();
   CLI::App* command = app.add_subcommand("completion", "Print a script that completes commands and keys in the shell");
-  command->add_option("SHELL", given->shell, "The shell")->required()->check(CLI::IsMember({"bash"}));
-  command->add_flag("--tables", given->wants_tables, "Print the tables that the script reads")->group("");
+  command->add_option("SHELL", options->shell, "The shell")->required()->check(CLI::IsMember({"bash"}));
+  command->add_flag("--tables", options->prints_tables, "Print the tables that the script reads")->group("");
   command->footer("Try it: source <(lockstep completion bash)");
-  command->callback([&app, &run, given] {
-    run = [&app, given] {
-      fmt::print("{}", given->wants_tables ? tables(app) : std::string(kScript));
+  command->callback([&app, &run, options] {
+    run = [&app, options] {
+      fmt::print("{}", options->prints_tables ? tables(app) : std::string(kScript));
       return kExitDone;
     };
   });

@@ -26,13 +26,13 @@ struct EvaluateArguments {
   std::string checkpoint, json;
 };
 
-int run_evaluation(const EvaluateArguments& given, const Arguments& program) {
-  const Config config = config::parse(given.configuration);
+int run_evaluation(const EvaluateArguments& arguments, const Arguments& program) {
+  const Config config = config::parse(arguments.configuration);
   require(!config.data.validation.empty(), ErrorCode::usage, "data.validation names no data set to evaluate on");
   hdf5::version();  // as in train: before MPI
   World& world = *(current_world() = comm::start_world(program.argc, program.argv, config.comm.watchdog_seconds));
   log::configure(world.rank(), world.size(), world.host(), config.log.all_ranks);
-  train::Session session(config, world, {.allow_change = {}, .checkpoint = given.checkpoint});
+  train::Session session(config, world, {.allow_change = {}, .checkpoint = arguments.checkpoint});
   const Clock::time_point begin = Clock::now();
   const tasks::Task& task = *session.task;
   const LossSums sums = train::evaluate(session, task.validation_set(), "evaluation").value();
@@ -41,8 +41,10 @@ int run_evaluation(const EvaluateArguments& given, const Arguments& program) {
   const tasks::CountUnit& unit = task.count_unit();
   const auto count = static_cast<std::int64_t>(sums.count);
   const double rate = sums.count / seconds;
-  nlohmann::ordered_json object = {
-      {"event", "evaluation"}, {"checkpoint", given.checkpoint}, {"step", session.progress.step}, {unit.name, count}};
+  nlohmann::ordered_json object = {{"event", "evaluation"},
+                                   {"checkpoint", arguments.checkpoint},
+                                   {"step", session.progress.step},
+                                   {unit.name, count}};
   std::string measures;
   for (const tasks::Measure& measure : task.measures()) {
     const double value = measure.of(sums);
@@ -51,8 +53,8 @@ int run_evaluation(const EvaluateArguments& given, const Arguments& program) {
         fmt::format("{}{} {}", measures.empty() ? "" : ", ", measure.key, measure.text(value, measure.result_digits));
   }
   object.update({{"seconds", seconds}, {unit.rate_key, rate}, {"ranks", world.size()}});
-  report(given.json, object,
-         fmt::format("{} (step {}) on {}: {} of {} {}, {:.1f} {}\n", given.checkpoint, session.progress.step,
+  report(arguments.json, object,
+         fmt::format("{} (step {}) on {}: {} of {} {}, {:.1f} {}\n", arguments.checkpoint, session.progress.step,
                      task.validation_set()->info().path, measures, count, unit.name, rate, unit.rate_unit));
   return 0;
 }
@@ -60,15 +62,16 @@ int run_evaluation(const EvaluateArguments& given, const Arguments& program) {
 }  // namespace
 
 void add_evaluate(CLI::App& app, Run& run, const Arguments& program) {
-  auto given = std::make_shared<EvaluateArguments>();
+  auto arguments = std::make_shared<EvaluateArguments>();
   CLI::App* command = app.add_subcommand("evaluate", "Evaluate a checkpoint on data.validation");
   command
-      ->add_option("CONFIG", given->configuration,
+      ->add_option("CONFIG", arguments->configuration,
                    "YAML files and key=value overrides; later ones override earlier ones")
       ->required();
-  command->add_option("--checkpoint", given->checkpoint, "The checkpoint to evaluate")->required();
-  add_json(*command, given->json);
-  command->callback([given, &run, program] { run = [given, program] { return run_evaluation(*given, program); }; });
+  command->add_option("--checkpoint", arguments->checkpoint, "The checkpoint to evaluate")->required();
+  add_json(*command, arguments->json);
+  command->callback(
+      [arguments, &run, program] { run = [arguments, program] { return run_evaluation(*arguments, program); }; });
 }
 
 }  // namespace lockstep::commands

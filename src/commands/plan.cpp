@@ -50,10 +50,10 @@ std::unique_ptr<Backend> backend_of(const Config& config, const Ranks& ranks, co
                        .algorithms = std::move(algorithms)});
 }
 
-Planned make_plan(const Config& given, const Ranks& ranks, const std::string& device) {
+Planned make_plan(const Config& configured, const Ranks& ranks, const std::string& device) {
   Planned planned;
-  planned.config = given;
-  planned.task = tasks::make_task(given);
+  planned.config = configured;
+  planned.task = tasks::make_task(configured);
   planned.task->open_train_set();
   Config& config = planned.config;
   const auto topology = [&](const SumOrder& order) {
@@ -157,35 +157,35 @@ PlanReport plan_report(const Config& config, int n_ranks, int nodes, const std::
 }
 
 void add_plan(CLI::App& app, Run& run, const Arguments&) {
-  struct Given {
+  struct CommandLine {
     std::vector<std::string> configuration;
     std::string json, device;
     int ranks = 1, nodes = 1;
   };
-  auto given = std::make_shared<Given>();
+  auto options = std::make_shared<CommandLine>();
   CLI::App* command = app.add_subcommand("plan", "Report the memory and communication of a step, without training");
   command
-      ->add_option("CONFIG", given->configuration,
+      ->add_option("CONFIG", options->configuration,
                    "YAML files and key=value overrides; later ones override earlier ones")
       ->required();
-  command->add_option("--ranks", given->ranks, "Number of ranks")
+  command->add_option("--ranks", options->ranks, "Number of ranks")
       ->check(CLI::Range(1, kMaxRanks))
       ->capture_default_str();
-  command->add_option("--nodes", given->nodes, "Number of nodes, on which the ranks are distributed in equal blocks")
+  command->add_option("--nodes", options->nodes, "Number of nodes, on which the ranks are distributed in equal blocks")
       ->check(CLI::Range(1, kMaxRanks))
       ->capture_default_str();
   command
-      ->add_option("--device", given->device,
+      ->add_option("--device", options->device,
                    fmt::format("Plan for a GPU that this machine does not need to have: {}, or FILE.json with cuDNN's "
                                "description of one",
                                known_devices()))
       ->type_name("NAME");
-  add_json(*command, given->json);
-  command->callback([given, &run] {
-    run = [given] {
+  add_json(*command, options->json);
+  command->callback([options, &run] {
+    run = [options] {
       const PlanReport plan =
-          plan_report(config::parse(given->configuration), given->ranks, given->nodes, given->device);
-      report(given->json, plan.json, plan.text);
+          plan_report(config::parse(options->configuration), options->ranks, options->nodes, options->device);
+      report(options->json, plan.json, plan.text);
       return 0;
     };
   });

@@ -63,9 +63,10 @@ struct Columns {
 
 Columns columns_of(const std::string& path, std::string_view header) {
   const std::vector<std::string_view> names = fields_of(header);
-  const auto find = [&](std::initializer_list<std::string_view> wanted) -> std::optional<std::size_t> {
+  const auto find = [&](std::initializer_list<std::string_view> accepted_names) -> std::optional<std::size_t> {
     for (std::size_t i = 0; i < names.size(); ++i)
-      if (std::ranges::find(wanted, trimmed(names[i].substr(0, names[i].find('[')))) != wanted.end()) return i;
+      if (std::ranges::find(accepted_names, trimmed(names[i].substr(0, names[i].find('[')))) != accepted_names.end())
+        return i;
     return std::nullopt;
   };
   const auto gpu = find({"gpu", "index"}), rank = find({"rank"});
@@ -184,15 +185,15 @@ std::string text_of(const std::vector<Log>& logs) {
 void add_report(CLI::App& app, Run& run) {
   CLI::App* group = app.add_subcommand("report", "Report figures from the files of a run");
   group->require_subcommand(1);
-  struct Given {
+  struct CommandLine {
     std::vector<std::string> files;
     std::string json;
   };
-  auto given = std::make_shared<Given>();
+  auto options = std::make_shared<CommandLine>();
   CLI::App* command =
       group->add_subcommand("memory", "Report peak, mean and mode of the memory that GPUs and processes used");
   command
-      ->add_option("FILE", given->files,
+      ->add_option("FILE", options->files,
                    "Files of RUN/usage, which log.usage_seconds enables, or of `nvidia-smi "
                    "--query-gpu=timestamp,index,memory.used --format=csv -l 5`")
       ->required();
@@ -200,12 +201,12 @@ void add_report(CLI::App& app, Run& run) {
       "The mode is the most frequent amount; of equally frequent amounts, the smallest. A last line without line feed "
       "is\n"
       "ignored, since it is still being written.");
-  add_json(*command, given->json);
-  command->callback([given, &run] {
-    run = [given] {
+  add_json(*command, options->json);
+  command->callback([options, &run] {
+    run = [options] {
       std::vector<Log> logs;
-      for (const std::string& path : given->files) logs.push_back(read_log(path));
-      report(given->json, json_of(logs), text_of(logs));
+      for (const std::string& path : options->files) logs.push_back(read_log(path));
+      report(options->json, json_of(logs), text_of(logs));
       return kExitDone;
     };
   });

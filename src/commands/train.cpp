@@ -49,16 +49,16 @@ std::vector<std::string> begin_run(const train::RunDirectory& run, bool fresh) {
   return notes;
 }
 
-int run_training(const TrainArguments& given, const Arguments& program) {
-  const Config config = config::parse(given.configuration);
-  for (const std::string& key : given.session.allow_change)
+int run_training(const TrainArguments& arguments, const Arguments& program) {
+  const Config config = config::parse(arguments.configuration);
+  for (const std::string& key : arguments.session.allow_change)
     require(config::find_key(key) != nullptr, ErrorCode::config_unknown_key,
             "--allow-change: there is no key {}; the nearest is {}", key, config::nearest_key(key));
   catch_stop_signals();
   hdf5::version();  // HDF5 starts before MPI: otherwise a parallel build of it makes MPI calls of its own
   World& world = *(current_world() = comm::start_world(program.argc, program.argv, config.comm.watchdog_seconds));
   log::configure(world.rank(), world.size(), world.host(), config.log.all_ranks);
-  if (given.dry_run) {
+  if (arguments.dry_run) {
     if (world.rank() == 0)
       log::info("This is a dry run: nothing is trained or written.\n{}",
                 plan_report(config, world.size(), world.n_nodes()).text);
@@ -68,14 +68,14 @@ int run_training(const TrainArguments& given, const Arguments& program) {
   const train::RunDirectory run(config);
   const bool is_leader = world.rank() == 0;
   std::vector<std::string> notes;
-  if (is_leader) notes = begin_run(run, given.fresh);
+  if (is_leader) notes = begin_run(run, arguments.fresh);
   on_failure([run] { run.write_status("failed"); });
   run.check_is_shared(world);
   world.barrier();
   if (is_leader || config.log.all_ranks) log::open_file(run.file("log.txt"));
   std::optional<train::TraceFile> trace;
   if (config.trace) trace.emplace(world, run.path());
-  train::Session session(config, world, given.session);
+  train::Session session(config, world, arguments.session);
   session.notes.insert(session.notes.begin(), notes.begin(), notes.end());
   if (is_leader) run.write_file("config.yaml", config::to_yaml(session.config));
   world.barrier();
@@ -92,21 +92,22 @@ int run_training(const TrainArguments& given, const Arguments& program) {
 }  // namespace
 
 void add_train(CLI::App& app, Run& run, const Arguments& program) {
-  auto given = std::make_shared<TrainArguments>();
+  auto arguments = std::make_shared<TrainArguments>();
   CLI::App* command = app.add_subcommand("train", "Train a model, or resume an existing run");
   command
-      ->add_option("CONFIG", given->configuration,
+      ->add_option("CONFIG", arguments->configuration,
                    "YAML files and key=value overrides; later ones override earlier ones")
       ->required();
-  command->add_flag("--fresh", given->fresh, "Start over; an existing run is moved aside");
+  command->add_flag("--fresh", arguments->fresh, "Start over; an existing run is moved aside");
   command
-      ->add_option("--allow-change", given->session.allow_change,
+      ->add_option("--allow-change", arguments->session.allow_change,
                    "A key that may differ from the configuration of the resumed run")
       ->type_name("KEY")
       ->allow_extra_args(false);
-  command->add_flag("--dry-run", given->dry_run,
+  command->add_flag("--dry-run", arguments->dry_run,
                     "Check the configuration and report what a step needs, without training");
-  command->callback([given, &run, program] { run = [given, program] { return run_training(*given, program); }; });
+  command->callback(
+      [arguments, &run, program] { run = [arguments, program] { return run_training(*arguments, program); }; });
 }
 
 }  // namespace lockstep::commands

@@ -136,9 +136,9 @@ Key boolean(std::string name, Field<bool> field, About about) {
   Key key = row(std::move(name), "one of", "true | false", std::move(about));
   key.choices = {"true", "false"};
   key.set = [field](Config& config, const Value& value) {
-    const std::string given = value.is_list ? "" : lower(value.text);
-    const bool is_true = given == "true" || given == "yes" || given == "on";
-    const bool is_false = given == "false" || given == "no" || given == "off";
+    const std::string lowered = value.is_list ? "" : lower(value.text);
+    const bool is_true = lowered == "true" || lowered == "yes" || lowered == "on";
+    const bool is_false = lowered == "false" || lowered == "no" || lowered == "off";
     if (!is_true && !is_false) return Fit::wrong_type;
     field(config) = is_true;
     return Fit::good;

@@ -241,16 +241,16 @@ std::vector<Difference> learning_differences(const std::string& yaml_before, con
   std::vector<Setting> settings;
   add_text(yaml_before, "the previous configuration", settings);
   Config before;
-  std::vector<std::string> given;
+  std::vector<std::string> keys_before;
   for (const Setting& setting : settings) {
     const Key* key = find_key(setting.key);
     if (key == nullptr) continue;  // a key of another release
-    if (key->set(before, setting.value) == Fit::good) given.push_back(key->name);
+    if (key->set(before, setting.value) == Fit::good) keys_before.push_back(key->name);
   }
   std::vector<Difference> differences;
   for (const Key& key : table()) {
-    const bool is_given = std::find(given.begin(), given.end(), key.name) != given.end();
-    if (!(is_learned(key, now) || key.effect == Effect::epochs) || !is_given || key.get(before) == key.get(now))
+    const bool was_set = std::find(keys_before.begin(), keys_before.end(), key.name) != keys_before.end();
+    if (!(is_learned(key, now) || key.effect == Effect::epochs) || !was_set || key.get(before) == key.get(now))
       continue;
     const bool is_derived = before.train.global_batch == 0 || now.train.global_batch == 0;
     if (key.name == "train.global_batch" && is_derived) continue;

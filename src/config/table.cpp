@@ -333,8 +333,8 @@ bool is_group(std::string_view name) {
   });
 }
 
-const std::string& nearest_key(std::string_view given) {
-  std::string name(given);
+const std::string& nearest_key(std::string_view unknown) {
+  std::string name(unknown);
   std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
   // The names that other programs use, for keys whose spelling is not similar.
   constexpr std::array<std::pair<std::string_view, std::string_view>, 8> kElsewhere{
@@ -365,11 +365,11 @@ const std::string& nearest_key(std::string_view given) {
 std::string quoted(const std::string& text) {
   const auto is_safe = [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '.' || c == '/' || c == '-'; };
   // Other YAML readers must not read a name as a number or a boolean.
-  constexpr std::array<std::string_view, 11> kWords{"true", "false", "yes", "no",  "on", "off",
-                                                    "null", "y",     "n",   "inf", "nan"};
+  constexpr std::array<std::string_view, 11> kReservedWords{"true", "false", "yes", "no",  "on", "off",
+                                                            "null", "y",     "n",   "inf", "nan"};
   const bool plain = !text.empty() && (std::isalpha(static_cast<unsigned char>(text.front())) || text.front() == '/') &&
                      std::all_of(text.begin(), text.end(), is_safe) &&
-                     std::find(kWords.begin(), kWords.end(), lower(text)) == kWords.end();
+                     std::find(kReservedWords.begin(), kReservedWords.end(), lower(text)) == kReservedWords.end();
   if (plain) return text;
   std::string out = "\"";
   for (const char c : text) {

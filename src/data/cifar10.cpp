@@ -94,7 +94,7 @@ class Import {
     std::vector<std::uint8_t> records(kBatchRecords * kRecord);
     for (const InputFile& file : files_) {
       const std::uint64_t n = file.size_bytes() / kRecord;
-      for (std::uint64_t first = 0; first < n && n_taken_ < n_requested_; first += kBatchRecords) {
+      for (std::uint64_t first = 0; first < n && n_imported_ < n_requested_; first += kBatchRecords) {
         const auto m = static_cast<std::size_t>(std::min<std::uint64_t>(kBatchRecords, n - first));
         file.read(first * kRecord, std::as_writable_bytes(std::span(records).first(m * kRecord)),
                   fmt::format("records {} to {}", first, first + m));
@@ -102,8 +102,8 @@ class Import {
         labels.clear();
         for (std::size_t i = 0; i < m; ++i) take(file, first + i, records.data() + i * kRecord, images, labels);
         writer.append(images, labels);
-        n_seen_ += static_cast<std::int64_t>(m);
-        if (progress_) progress_(n_seen_, n_source_);
+        n_read_ += static_cast<std::int64_t>(m);
+        if (progress_) progress_(n_read_, n_source_);
       }
     }
     check_balance();
@@ -118,9 +118,9 @@ class Import {
     require(label < kClasses, ErrorCode::data_label, "{}: record {} has label {}, but CIFAR-10 has labels 0 to {}",
             file.path(), index, label, kClasses - 1);
     auto& count = per_class_[static_cast<std::size_t>(label)];
-    if (n_taken_ == n_requested_ || (options_.per_class > 0 && count == options_.per_class)) return;
+    if (n_imported_ == n_requested_ || (options_.per_class > 0 && count == options_.per_class)) return;
     ++count;
-    ++n_taken_;
+    ++n_imported_;
     labels.push_back(label);
     const std::size_t begin = images.size();
     images.resize(begin + kImage);
@@ -142,7 +142,7 @@ class Import {
     ImageSetInfo& info = result.info;
     info.path = options_.output;
     info.split = options_.split;
-    info.n_samples = n_taken_;
+    info.n_samples = n_imported_;
     info.height = info.width = kSide;
     info.channels = kChannels;
     info.classes = kClasses;
@@ -162,7 +162,7 @@ class Import {
   const ImportProgress& progress_;
   std::vector<std::string> batches_;
   std::vector<InputFile> files_;
-  std::int64_t n_source_ = 0, n_requested_ = 0, n_seen_ = 0, n_taken_ = 0;
+  std::int64_t n_source_ = 0, n_requested_ = 0, n_read_ = 0, n_imported_ = 0;
   std::vector<std::int64_t> per_class_ = std::vector<std::int64_t>(kClasses, 0);
   ChannelSums sums_;
 };

@@ -12,9 +12,10 @@ namespace {
 
 /// The placement for a file with `all_bytes` bytes of images. There are no chunks where all images fit into one, and no
 /// alignment where they are shorter than it, since it would only make the file longer. A chunk holds whole units.
-Placement placement_of(const Placement& wanted, std::uint64_t unit_bytes, std::uint64_t all_bytes) {
-  Placement out = wanted;
-  if (out.chunk_bytes > 0) out.chunk_bytes = std::max(wanted.chunk_bytes / unit_bytes, std::uint64_t{1}) * unit_bytes;
+Placement placement_of(const Placement& requested, std::uint64_t unit_bytes, std::uint64_t all_bytes) {
+  Placement out = requested;
+  if (out.chunk_bytes > 0)
+    out.chunk_bytes = std::max(requested.chunk_bytes / unit_bytes, std::uint64_t{1}) * unit_bytes;
   if (out.chunk_bytes >= all_bytes || out.chunk_bytes > kMaxChunkBytes) out.chunk_bytes = 0;
   if (all_bytes < out.alignment_bytes) out.alignment_bytes = 0;
   return out;

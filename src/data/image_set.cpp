@@ -46,7 +46,7 @@ struct SampleFile {
   }
 };
 
-void check_asked(const ImageSetInfo& info, std::int64_t sample, std::span<const std::uint8_t> image) {
+void check_request(const ImageSetInfo& info, std::int64_t sample, std::span<const std::uint8_t> image) {
   require(sample >= 0 && sample < info.n_samples && image.size() == info.image_bytes(), ErrorCode::internal,
           "Sample {} of {} cannot be read into a buffer of {} bytes.", sample, info.n_samples, image.size());
 }
@@ -59,7 +59,7 @@ class DecodedSet final : public ImageSet {
 
   void read_image(std::int64_t sample, std::uint32_t, std::span<std::uint8_t> image,
                   std::int32_t& label) const override {
-    check_asked(file_.info, sample, image);
+    check_request(file_.info, sample, image);
     file_.read(sample, static_cast<std::uint64_t>(file_.info.first_sample + sample) * image.size(), image);
     label = file_.labels[static_cast<std::size_t>(sample)];
   }
@@ -144,7 +144,7 @@ class ShapedSet final : public ImageSet {
 
   void read_image(std::int64_t sample, std::uint32_t epoch, std::span<std::uint8_t> image,
                   std::int32_t& label) const override {
-    check_asked(info_, sample, image);
+    check_request(info_, sample, image);
     const ImageSetInfo& stored = set_->info();
     auto buffers = pool_.lend();
     buffers->pixels.resize(stored.image_bytes());
@@ -186,7 +186,7 @@ class JpegSet final : public ImageSet {
 
   void read_image(std::int64_t sample, std::uint32_t epoch, std::span<std::uint8_t> image,
                   std::int32_t& label) const override {
-    check_asked(file_.info, sample, image);
+    check_request(file_.info, sample, image);
     auto buffers = pool_.lend();
     const auto at = static_cast<std::size_t>(sample);
     buffers->bytes.resize(file_.layout.jpeg->largest_bytes);
@@ -279,17 +279,17 @@ void ImageSet::read(std::int64_t sample, std::uint32_t epoch, std::span<const st
 }
 
 std::unique_ptr<ImageSet> shape_image_set(std::unique_ptr<ImageSet> set, const ImageShaping& shaping) {
-  const ImageShaping wanted = resolved(set->info(), shaping);
-  if (wanted.image_size == 0) return set;
-  return std::make_unique<ShapedSet>(std::move(set), wanted);
+  const ImageShaping resolved_shaping = resolved(set->info(), shaping);
+  if (resolved_shaping.image_size == 0) return set;
+  return std::make_unique<ShapedSet>(std::move(set), resolved_shaping);
 }
 
 std::unique_ptr<ImageSet> open_image_set(const std::string& path, std::int64_t start, std::int64_t end,
                                          const ImageShaping& shaping) {
   SampleFile file(path, start, end);
   if (file.layout.jpeg) {
-    const ImageShaping wanted = resolved(file.info, shaping);
-    return std::make_unique<JpegSet>(std::move(file), wanted);
+    const ImageShaping resolved_shaping = resolved(file.info, shaping);
+    return std::make_unique<JpegSet>(std::move(file), resolved_shaping);
   }
   return shape_image_set(std::make_unique<DecodedSet>(std::move(file)), shaping);
 }

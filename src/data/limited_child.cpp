@@ -40,8 +40,8 @@ rlim_t address_space_bytes() {
 void limit(int resource, rlim_t value) {
   rlimit now{};
   if (::getrlimit(static_cast<__rlimit_resource_t>(resource), &now) != 0) return;
-  const rlimit wanted{std::min(value, now.rlim_max), now.rlim_max};
-  ::setrlimit(static_cast<__rlimit_resource_t>(resource), &wanted);
+  const rlimit limit{std::min(value, now.rlim_max), now.rlim_max};
+  ::setrlimit(static_cast<__rlimit_resource_t>(resource), &limit);
 }
 
 [[noreturn]] void run_child(const std::function<void()>& check, int report) {

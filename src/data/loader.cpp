@@ -35,7 +35,7 @@ struct Loader::State {
   };
   struct Order {
     std::int64_t epoch = -1;
-    bool being_made = false;
+    bool is_being_computed = false;
     std::vector<std::uint32_t> samples;
   };
 
@@ -57,7 +57,7 @@ struct Loader::State {
   double wait_seconds = 0;
   std::vector<std::thread> threads;
 
-  State(std::shared_ptr<const Dataset> dataset, const LoaderOptions& wanted);
+  State(std::shared_ptr<const Dataset> dataset, const LoaderOptions& loader_options);
   void take_memory(Slot& slot);
   void stop();
   void run_reader();
@@ -65,8 +65,8 @@ struct Loader::State {
   const std::uint32_t* order_of(std::int64_t epoch);
 };
 
-Loader::State::State(std::shared_ptr<const Dataset> dataset, const LoaderOptions& wanted)
-    : set(std::move(dataset)), fields(set->fields()), options(wanted) {
+Loader::State::State(std::shared_ptr<const Dataset> dataset, const LoaderOptions& loader_options)
+    : set(std::move(dataset)), fields(set->fields()), options(loader_options) {
   const LoaderOptions& o = options;
   require(o.global_batch > 0 && o.n_micro_batches > 0 && o.first_shard >= 0 && o.n_shards > 0 &&
               o.first_shard + o.n_shards <= o.total_shards && o.readers > 0 && o.prefetch > 0 && o.first_step >= 0 &&
@@ -160,7 +160,7 @@ const std::uint32_t* Loader::State::order_of(std::int64_t epoch) {
   std::unique_lock lock(mutex);
   if (order.epoch != epoch) {
     order.epoch = epoch;
-    order.being_made = true;
+    order.is_being_computed = true;
     lock.unlock();
     // An epoch is selected from the order of the whole set: with max_samples, its first samples are used.
     std::vector<std::uint32_t> samples;
@@ -172,11 +172,11 @@ const std::uint32_t* Loader::State::order_of(std::int64_t epoch) {
     }
     lock.lock();
     order.samples = std::move(samples);
-    order.being_made = false;
+    order.is_being_computed = false;
     order_ready.notify_all();
     if (error) std::rethrow_exception(error);
   }
-  order_ready.wait(lock, [&] { return !order.being_made; });
+  order_ready.wait(lock, [&] { return !order.is_being_computed; });
   require(!order.samples.empty(), ErrorCode::out_of_memory, "The sample order of epoch {} could not be computed.",
           epoch);
   return order.samples.data();

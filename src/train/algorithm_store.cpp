@@ -24,7 +24,7 @@ std::string cache_folder() {
     const char* value = std::getenv(name);
     return std::string(value ? value : "");
   };
-  if (const std::string given = variable("LOCKSTEP_CACHE"); !given.empty()) return given == "none" ? "" : given;
+  if (const std::string cache = variable("LOCKSTEP_CACHE"); !cache.empty()) return cache == "none" ? "" : cache;
   if (const std::string home = variable("HOME"); !home.empty()) return home + "/.cache/lockstep";
   return "";
 }

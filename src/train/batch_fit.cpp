@@ -40,14 +40,14 @@ std::int64_t batch_that_fits(const Config& config, const tasks::Task& task, int 
   return batch > 1 || total_of(1) <= room ? batch : 0;
 }
 
-bool wants_fit(const Config& config) {
+bool has_automatic_batch(const Config& config) {
   const Config::Train& t = config.train;
   return (t.batch_per_rank == Config::kAuto && t.global_batch == 0) || t.accumulate == Config::kAuto;
 }
 
 void resolve_batch(Config& config, int ranks, std::int64_t fits, std::int64_t n_samples) {
   Config::Train& t = config.train;
-  require(fits > 0 || !wants_fit(config), ErrorCode::out_of_memory,
+  require(fits > 0 || !has_automatic_batch(config), ErrorCode::out_of_memory,
           "not even a step with one sample per rank fits into {:.0f} % of the device's memory", 100 * kUsableMemory);
   if (t.accumulate == Config::kAuto) {
     const std::int64_t most = t.batch_per_rank > 0 ? t.batch_per_rank : fits;

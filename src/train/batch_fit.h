@@ -20,7 +20,7 @@ std::int64_t batch_that_fits(const Config& config, const tasks::Task& task, int 
                              const comm::Topology& topology, std::size_t memory_bytes, std::int64_t limit);
 
 /// Whether train.batch_per_rank or train.accumulate is auto.
-bool wants_fit(const Config& config);
+bool has_automatic_batch(const Config& config);
 
 /// Replaces both `auto`s by numbers, for so many ranks, if `fits` samples fit at once.
 ///

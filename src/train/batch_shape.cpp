@@ -73,7 +73,7 @@ BatchShape tree_shape(const Config& config, int rank, int ranks) {
 
 }  // namespace
 
-std::int64_t asked_global_batch(const Config& config, int ranks) {
+std::int64_t configured_global_batch(const Config& config, int ranks) {
   const Config::Train& t = config.train;
   if (t.global_batch > 0) return t.global_batch;
   return std::max<std::int64_t>(0, t.batch_per_rank) * ranks * std::max(1, t.accumulate);
@@ -82,7 +82,7 @@ std::int64_t asked_global_batch(const Config& config, int ranks) {
 BatchShape batch_shape(const Config& config, int rank, int ranks) {
   if (config.train.micro_batches > 0) return tree_shape(config, rank, ranks);
   const int n_micro_batches = config.train.accumulate;
-  BatchShape shape{.global_batch = asked_global_batch(config, ranks),
+  BatchShape shape{.global_batch = configured_global_batch(config, ranks),
                    .rank = rank,
                    .ranks = ranks,
                    .n_micro_batches = n_micro_batches};

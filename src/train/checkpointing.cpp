@@ -32,7 +32,7 @@ Checkpointing::Checkpointing(Session& session, Recorder& recorder, const RunLock
 
 bool Checkpointing::due_after(std::int64_t step) const {
   const Config::Checkpoint& c = s_.config.checkpoint;
-  return clock_says_due_ || s_.is_due(step + 1, c.every_steps, c.every_epochs);
+  return is_due_by_clock_ || s_.is_due(step + 1, c.every_steps, c.every_epochs);
 }
 
 void Checkpointing::write_flags(std::int64_t step, StepFlags& flags) {
@@ -43,7 +43,7 @@ void Checkpointing::write_flags(std::int64_t step, StepFlags& flags) {
 }
 
 void Checkpointing::read_flags(std::int64_t step, const StepFlags& flags) {
-  if (flags.save_due > 0) clock_says_due_ = true;
+  if (flags.save_due > 0) is_due_by_clock_ = true;
   if (!saver_.is_running() || step <= phase_step_ || flags.saver_done < s_.world.size()) return;
   if (const auto outcome = saver_.advance()) conclude(*outcome);
   phase_step_ = written_step_;
@@ -78,7 +78,7 @@ void Checkpointing::save(std::int64_t steps_done, std::optional<double> quality)
                     }});
   s_.progress.step = steps_done;
   phase_step_ = written_step_;
-  clock_says_due_ = false;
+  is_due_by_clock_ = false;
   last_save_ = begin;
   running_.blocked_seconds = seconds_since(begin);
 }

@@ -55,7 +55,7 @@ class Checkpointing {
   Running running_;
   std::int64_t written_step_ = -1;  // the last step whose flags were written
   std::int64_t phase_step_ = -1;    // flags of steps up to this one are about an earlier phase
-  bool clock_says_due_ = false;
+  bool is_due_by_clock_ = false;
   Clock::time_point last_save_ = Clock::now();
   std::string last_good_;            // empty: none yet
   std::optional<Error> last_error_;  // of the last save, if it failed

@@ -48,7 +48,7 @@ bool Validation::is_due_after(std::int64_t step) const {
   return session_.task->validation_set() && session_.is_due(step + 1, e.every_steps, e.every_epochs);
 }
 
-bool Validation::is_owed() const {
+bool Validation::was_interrupted() const {
   const std::int64_t done = session_.progress.step;
   return done > 0 && done <= session_.last_step && is_due_after(done - 1) && !session_.progress.is_measured;
 }

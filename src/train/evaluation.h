@@ -22,8 +22,8 @@ class Validation {
   Validation(Session& session, Recorder& recorder) : session_(session), recorder_(recorder) {}
 
   bool is_due_after(std::int64_t step) const;
-  /// The run resumes from a checkpoint without a quality: a stop came before or during the evaluation that was due.
-  bool is_owed() const;
+  /// True if the run resumes from a checkpoint without a quality: it was stopped before the end of a due evaluation.
+  bool was_interrupted() const;
   /// Collective. False on all ranks when a stop request on any rank interrupted it.
   bool run(std::int64_t steps_done);
   /// The duration of the last run().

@@ -116,25 +116,25 @@ void Recorder::write_step(std::int64_t step, const StepResult& result, double le
 
 /// Collective: each rank's report on the step, and how long it waited for others since the last logged one.
 void Recorder::gather_ranks(StepRecord& record, const StepResult& result, const StepClock& clock) {
-  struct Mine {
+  struct RankFigures {
     double loss, data_wait, exposed, waited, host_memory, cpu, device_memory, device;  // the device's: -1 where unknown
   };
   const DeviceUsage usage = session_.backend->usage();
   device_memory_ = std::max(device_memory_, usage.memory_bytes ? static_cast<double>(*usage.memory_bytes) : -1.0);
-  const Mine mine{.loss = mean_loss(result.local),
-                  .data_wait = clock.data_wait_seconds,
-                  .exposed = result.exposed_communication_seconds,
-                  .waited = waited_seconds_ / interval_seconds_,
-                  .host_memory = static_cast<double>(peak_memory_bytes()),
-                  .cpu = clock.cpu_seconds / clock.seconds,
-                  .device_memory = device_memory_,
-                  .device = usage.utilisation.value_or(-1)};
+  const RankFigures mine{.loss = mean_loss(result.local),
+                         .data_wait = clock.data_wait_seconds,
+                         .exposed = result.exposed_communication_seconds,
+                         .waited = waited_seconds_ / interval_seconds_,
+                         .host_memory = static_cast<double>(peak_memory_bytes()),
+                         .cpu = clock.cpu_seconds / clock.seconds,
+                         .device_memory = device_memory_,
+                         .device = usage.utilisation.value_or(-1)};
   waited_seconds_ = interval_seconds_ = 0;
   waits_.clear();
   hosts_.clear();
   for (const std::string& bytes : session_.world.all_gather(
            std::string(reinterpret_cast<const char*>(&mine), sizeof(mine)) + session_.world.host())) {
-    Mine m{};
+    RankFigures m{};
     std::memcpy(&m, bytes.data(), sizeof(m));
     waits_.push_back(m.waited);
     hosts_.push_back(bytes.substr(sizeof(m)));

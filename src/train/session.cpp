@@ -23,8 +23,8 @@ BackendOptions device_of(const Config& config, const World& world) {
 
 }  // namespace
 
-Session::Session(Config given, World& the_world, const SessionOptions& options)
-    : config(std::move(given)), world(the_world), run(config), task(tasks::make_task(config)) {
+Session::Session(Config configured, World& the_world, const SessionOptions& options)
+    : config(std::move(configured)), world(the_world), run(config), task(tasks::make_task(config)) {
   find_checkpoints(options);
   const bool weights_only = !options.checkpoint.empty();
   if (open_next_checkpoint() && !weights_only) resume_from(reader_->state(), options);
@@ -61,7 +61,7 @@ void Session::open_backend() {
 }
 
 BatchShape Session::divide_batch() {
-  if (wants_fit(config)) {
+  if (has_automatic_batch(config)) {
     const std::int64_t n = task->train_set()->info().n_samples, limit = n / world.size();
     // With fixed algorithms: a plan that only determines sizes needs no timing.
     const auto planner = make_backend(device_of(config, world));

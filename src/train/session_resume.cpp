@@ -83,11 +83,12 @@ void Session::resume_from(const checkpoint::StateJson& state, const SessionOptio
   const std::string& file = reader_->path();
   check_stamp(state, config, *task, file);
   const auto batch = state.at("global_batch").get<std::int64_t>();
-  const std::int64_t asked = asked_global_batch(config, world.size());
+  const std::int64_t configured = configured_global_batch(config, world.size());
   // A train.global_batch must be the same. What train.batch_per_rank makes of it may differ: the number of ranks may.
-  if (asked > 0 && asked != batch && config.train.global_batch == 0)
-    notes.push_back(fmt::format(
-        "the global batch stays {}, as in the run's first step; train.batch_per_rank would make it {}", batch, asked));
+  if (configured > 0 && configured != batch && config.train.global_batch == 0)
+    notes.push_back(
+        fmt::format("the global batch stays {}, as in the run's first step; train.batch_per_rank would make it {}",
+                    batch, configured));
   require(config.train.global_batch == 0 || config.train.global_batch == batch, ErrorCode::resume_changed,
           "{} is of a run with a global batch of {} samples, which it keeps: set train.global_batch={} instead of {}, "
           "or start a new run with model.initialize_from={}",
@@ -130,9 +131,9 @@ void Session::restore(bool weights_only) {
     if (!world.any(error.has_value())) break;
     if (error) log::warning("Checkpoint skipped: {}", error->what());
     const std::string bad = reader_->path();
-    const bool is_given = weights_only || !config.checkpoint.resume_from.empty();
-    if (checkpoints_.empty() && error && is_given) throw *error;
-    if (checkpoints_.empty() && !is_given) fail_without_good_checkpoint();
+    const bool is_chosen = weights_only || !config.checkpoint.resume_from.empty();
+    if (checkpoints_.empty() && error && is_chosen) throw *error;
+    if (checkpoints_.empty() && !is_chosen) fail_without_good_checkpoint();
     require(open_next_checkpoint(), ErrorCode::checkpoint_damaged, "another rank could not read {}", bad);
     check_stamp(reader_->state(), config, *task, reader_->path());
     require(reader_->state().at("global_batch") == config.train.global_batch, ErrorCode::checkpoint_damaged,

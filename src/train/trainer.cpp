@@ -88,10 +88,10 @@ class Trainer {
   /// False if a signal asked the run to stop before its first step. Repeats an evaluation that was interrupted when the
   /// run was stopped the last time.
   bool start(std::int64_t first) {
-    const bool owes_evaluation = validation_.is_owed();
-    const bool is_over = first >= s_.last_step && !owes_evaluation;
+    const bool repeats_evaluation = validation_.was_interrupted();
+    const bool is_over = first >= s_.last_step && !repeats_evaluation;
     if (!is_over && s_.world.any(stop_requested())) return false;
-    if (!owes_evaluation) return true;
+    if (!repeats_evaluation) return true;
     if (!evaluate(first)) return false;
     checkpointing_.save(first, validation_.quality(true));
     recorder_.restart_clock();

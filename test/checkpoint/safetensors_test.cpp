@@ -166,14 +166,14 @@ TEST(Torchvision, ExportAndImportKeepTheBytes) {
   EXPECT_EQ(counter->values, std::vector<float>{1200.0f});
 
   const LoadedFile back = from_torchvision(exported);
-  std::vector<LoadedTensor> wanted;
+  std::vector<LoadedTensor> expected;
   for (const LoadedTensor& t : file.tensors)
-    if (!t.path.starts_with("/optimizer/")) wanted.push_back(t);
-  ASSERT_EQ(back.tensors.size(), wanted.size());
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    EXPECT_EQ(back.tensors[i].path, wanted[i].path);
-    EXPECT_EQ(back.tensors[i].shape, wanted[i].shape);
-    EXPECT_EQ(back.tensors[i].values, wanted[i].values);
+    if (!t.path.starts_with("/optimizer/")) expected.push_back(t);
+  ASSERT_EQ(back.tensors.size(), expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(back.tensors[i].path, expected[i].path);
+    EXPECT_EQ(back.tensors[i].shape, expected[i].shape);
+    EXPECT_EQ(back.tensors[i].values, expected[i].values);
   }
 }
 

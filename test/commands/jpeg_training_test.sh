@@ -13,15 +13,15 @@ for class in "a cat" dög; do
     done
   done
 done
-says() { refused 0 "$@"; }
+prints() { refused 0 "$@"; }
 import() { "$lockstep" data import imagefolder "$work/in" "$work/set.h5" --force "$@"; }
 check "imports a folder" import
-check "  and reports how it is stored" says 'of JPEG bytes .the images have several sizes' import
+check "  and reports how it is stored" prints 'of JPEG bytes .the images have several sizes' import
 check "  and verify finds no damage" "$lockstep" data verify "$work/set.h5"
 tail -c +2 test/fuzz/corpus/jpeg/cut >"$work/in/dög/cut.jpg"
 echo text >"$work/in/dög/text.jpg"
 check "bad images end the import" refused 1 'text.jpg: Not a JPEG file' import
-check "  unless they are skipped" says 'Skipped: 2' import --skip-bad
+check "  unless they are skipped" prints 'Skipped: 2' import --skip-bad
 
 small=(jobs/configs/quickstart.yaml model.width=16 data.train="$work/set.h5" data.validation="$work/set.h5" data.image_size=8
   data.augment=[resized_crop,flip] train.global_batch=6 train.epochs=2 evaluation.every_epochs=2 cpu.threads=1

@@ -113,10 +113,10 @@ TEST_F(ParserTest, OverrideValuesAreYaml) {
 }
 
 TEST_F(ParserTest, EnvironmentIsExpandedButNeverReadAsYaml) {
-  const std::string wanted = "/scratch/my data: {x} #1/a.h5";
-  EXPECT_EQ(parse({file("data: {train: ${LOCKSTEP_TEST_DATA}/a.h5, shuffle: no}\n")}).data.train, wanted);
-  EXPECT_EQ(parse({file("data:\n  train: \"${LOCKSTEP_TEST_DATA}/a.h5\"\n")}).data.train, wanted);
-  EXPECT_EQ(parse({"data.train=${LOCKSTEP_TEST_DATA}/a.h5"}).data.train, wanted);
+  const std::string expected = "/scratch/my data: {x} #1/a.h5";
+  EXPECT_EQ(parse({file("data: {train: ${LOCKSTEP_TEST_DATA}/a.h5, shuffle: no}\n")}).data.train, expected);
+  EXPECT_EQ(parse({file("data:\n  train: \"${LOCKSTEP_TEST_DATA}/a.h5\"\n")}).data.train, expected);
+  EXPECT_EQ(parse({"data.train=${LOCKSTEP_TEST_DATA}/a.h5"}).data.train, expected);
   expect_error({file("run: {seed: 1}\ndata:\n  train: ${LOCKSTEP_TEST_UNSET}/a.h5\n")}, ErrorCode::config_environment,
                "a.yaml:3: data.train: ${LOCKSTEP_TEST_UNSET} is not set in the environment");
   expect_error({"data.train=${}"}, ErrorCode::config_environment,

@@ -88,7 +88,7 @@ struct Thrown {
   bool thrown = false;
   ErrorCode code{};
   std::string text;
-  bool says(const std::string& part) const { return text.find(part) != std::string::npos; }
+  bool contains(const std::string& part) const { return text.find(part) != std::string::npos; }
 };
 inline Thrown thrown_by(const std::function<void()>& action) {
   try {
@@ -99,12 +99,12 @@ inline Thrown thrown_by(const std::function<void()>& action) {
   return {};
 }
 
-#define EXPECT_ERROR(expected_code, part, ...)                                                       \
-  do {                                                                                               \
-    const ::lockstep::data::Thrown thrown = ::lockstep::data::thrown_by([&] { __VA_ARGS__; });       \
-    ASSERT_TRUE(thrown.thrown) << "an Error was expected";                                           \
-    EXPECT_EQ(entry(thrown.code).code, entry(expected_code).code) << thrown.text;                    \
-    EXPECT_TRUE(thrown.says(part)) << "'" << thrown.text << "' does not contain '" << (part) << "'"; \
+#define EXPECT_ERROR(expected_code, part, ...)                                                           \
+  do {                                                                                                   \
+    const ::lockstep::data::Thrown thrown = ::lockstep::data::thrown_by([&] { __VA_ARGS__; });           \
+    ASSERT_TRUE(thrown.thrown) << "an Error was expected";                                               \
+    EXPECT_EQ(entry(thrown.code).code, entry(expected_code).code) << thrown.text;                        \
+    EXPECT_TRUE(thrown.contains(part)) << "'" << thrown.text << "' does not contain '" << (part) << "'"; \
   } while (false)
 
 }  // namespace lockstep::data

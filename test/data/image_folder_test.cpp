@@ -146,7 +146,7 @@ TEST_F(ImageFolder, BadImagesAreListedAndSkippedOnlyOnRequest) {
   for (const char* part : {"6 of 11 images", "--skip-bad", "cut.jpg: Premature end", "text.jpg: Not a JPEG",
                            "empty.jpg: it is empty", "bomb.jpg: its 20000 x 20000 pixels",
                            "picture.png: its name is not that of a JPEG file", "link.jpg: it is not a file"})
-    EXPECT_TRUE(thrown.says(part)) << part << " is not in: " << thrown.text;
+    EXPECT_TRUE(thrown.contains(part)) << part << " is not in: " << thrown.text;
   EXPECT_FALSE(fs::exists(options().output));
   ImageFolderOptions skipping = options();
   skipping.skip_bad = true;

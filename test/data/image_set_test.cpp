@@ -231,7 +231,7 @@ TEST(ImageSet, ReportsTruncationAnywhere) {
     const Thrown thrown = thrown_by([&] { open_image_set(path); });
     ASSERT_TRUE(thrown.thrown) << size;
     // A file of fewer than 80 bytes has no complete user block.
-    EXPECT_TRUE(size < 80 || thrown.says("is truncated")) << size << ": " << thrown.text;
+    EXPECT_TRUE(size < 80 || thrown.contains("is truncated")) << size << ": " << thrown.text;
   }
   write_all(path, whole + "x");
   EXPECT_ERROR(ErrorCode::data_damaged, "was written with", open_image_set(path));

@@ -21,12 +21,12 @@ bool decode(JpegDecoder& decoder, const std::string& jpeg, int eighths, std::vec
 }
 
 /// Greatest mean distance of a channel from `expected(y, x, c)`.
-template <typename Wanted>
-double mean_distance(const std::vector<std::uint8_t>& rgb, int height, int width, const Wanted& wanted) {
+template <typename Expected>
+double mean_distance(const std::vector<std::uint8_t>& rgb, int height, int width, const Expected& expected) {
   double sum = 0;
   for (int y = 0; y < height; ++y)
     for (int x = 0; x < width; ++x)
-      for (int c = 0; c < 3; ++c) sum += std::abs(rgb[std::size_t((y * width + x) * 3 + c)] - wanted(y, x, c));
+      for (int c = 0; c < 3; ++c) sum += std::abs(rgb[std::size_t((y * width + x) * 3 + c)] - expected(y, x, c));
   return sum / (3.0 * height * width);
 }
 

@@ -130,10 +130,10 @@ TEST(Loader, NumbersSamplesByTheirPositionInTheFile) {
   const std::int64_t first = 20, n = 30;
   const auto options = options_for(10);
   const auto ids = steps_of(std::make_shared<MemorySet>(n, -1, first), options, 3);
-  auto want = steps_of(std::make_shared<MemorySet>(n), options, 3);
-  for (auto& step : want)
+  auto expected = steps_of(std::make_shared<MemorySet>(n), options, 3);
+  for (auto& step : expected)
     for (auto& id : step) id += static_cast<std::uint32_t>(first);
-  EXPECT_EQ(ids, want);
+  EXPECT_EQ(ids, expected);
 }
 
 TEST(Loader, ReturnsTheGlobalOrderForAnyNumberOfRanksMicroBatchesAndReaders) {

@@ -6,7 +6,7 @@ source test/support/check.sh
 check_output=$work/log
 wrapper=$(dirname "$lockstep")/test/faults/fault_injection.so
 trap 'umount "$work/small" 2>/dev/null; rm -rf "$work"' EXIT
-says() { check "$1" grep -Eq "$2" "$work/log"; }
+prints() { check "$1" grep -Eq "$2" "$work/log"; }
 
 small=(jobs/configs/quickstart.yaml model.width=16 data.train=synthetic data.validation= data.image_size=8 data.synthetic_samples=48
   train.global_batch=12 train.epochs=5 train.check_replicas_every_steps=0 schedule.kind=constant
@@ -39,24 +39,24 @@ truncate -s -1000 "$(step damaged 6)"
 printf '\x89HDF\r\n\x1a\n of another program' >"$work/damaged/checkpoints/foreign.h5"
 : >"$work/damaged/checkpoints/step-00000009.h5.partial"
 check "skips damaged files" run 0 2 run.name=damaged train.max_steps=5
-says "  a file with a flipped bit is named, with the tensor" 'step-00000008.h5 is damaged in /[a-z]+/[a-z]'
-says "  a truncated file is named" 'step-00000006.h5 is truncated'
-says "  an empty file is named" 'empty.h5 is empty'
-says "  a foreign file is named" 'foreign.h5 is not a checkpoint'
-says "  the one before is used" 'resumed from .*step-00000004.h5'
+prints "  a file with a flipped bit is named, with the tensor" 'step-00000008.h5 is damaged in /[a-z]+/[a-z]'
+prints "  a truncated file is named" 'step-00000006.h5 is truncated'
+prints "  an empty file is named" 'empty.h5 is empty'
+prints "  a foreign file is named" 'foreign.h5 is not a checkpoint'
+prints "  the one before is used" 'resumed from .*step-00000004.h5'
 check "  all of them are in RUN/log.txt too" \
   is_in_the_log '00000008.h5 is damaged' '00000006.h5 is truncated' 'empty.h5 is empty' 'foreign.h5 is not'
 check "  the file of an interrupted save is removed" test ! -e "$work/damaged/checkpoints/step-00000009.h5.partial"
 rm "$work/damaged/checkpoints/"step-0000000[245].h5
 check "without any good checkpoint, the run is rejected" run 1 1 run.name=damaged
-says "  with the remedy" '\-\-fresh'
+prints "  with the remedy" '\-\-fresh'
 check "another model is rejected" run 1 1 run.name=other model.classes=7 checkpoint.resume_from="$(step damaged 8)"
 
 # One rank cannot write. Training continues, and the next checkpoint is tried.
 with FAULT_CALLS=pwrite FAULT_ERROR=ENOSPC FAULT_RANK=1
 check "a full disk on one rank: training continues" run 0 2 run.name=full train.max_steps=4
 without
-says "  it is reported immediately, with the rank" 'checkpoint of step 2 was not written: rank 1 on .*No space left on device; the last good one is none yet'
+prints "  it is reported immediately, with the rank" 'checkpoint of step 2 was not written: rank 1 on .*No space left on device; the last good one is none yet'
 check "  the next checkpoint is written" "$lockstep" checkpoint verify "$(step full 4)"
 check "  nothing is left of the failed one" test ! -e "$(step full 2)" -a ! -e "$(step full 2).partial"
 
@@ -65,7 +65,7 @@ while read -r call error reason; do
   with FAULT_CALLS="$call" FAULT_ERROR="$error" FAULT_COUNT=0 FAULT_PATH="$work/full/checkpoints"
   check "$error at every $call to the end: status 1" run 1 2 run.name=full train.max_steps=6
   without
-  says "  the reason and the last good checkpoint are named" "step 6, could not be written: .*$reason; the last good one is .*step-00000004.h5"
+  prints "  the reason and the last good checkpoint are named" "step 6, could not be written: .*$reason; the last good one is .*step-00000004.h5"
   check "  which is intact" "$lockstep" checkpoint verify "$(step full 4)"
 done <<'FAULTS'
 pwrite EDQUOT Disk quota exceeded
@@ -73,19 +73,19 @@ open EROFS Read-only file system
 fsync EIO Input/output error
 FAULTS
 check "the same command resumes" run 0 2 run.name=full train.max_steps=6
-says "  from the last good one" 'resumed from .*step-00000004.h5'
+prints "  from the last good one" 'resumed from .*step-00000004.h5'
 
 with FAULT_CALLS=pwrite FAULT_ERROR=REMOVE FAULT_RANK=0 FAULT_PATH="$work/gone/checkpoints"
 check "the directory is removed while saving: training continues" run 0 2 run.name=gone train.max_steps=4
 without
-says "  it is reported immediately" 'checkpoint of step 2 was not written: .*No such file or directory'
+prints "  it is reported immediately" 'checkpoint of step 2 was not written: .*No such file or directory'
 check "  the next checkpoint is written" "$lockstep" checkpoint verify "$(step gone 4)"
 
 # A file system that is really full.
 mkdir "$work/small"
 if mount -t tmpfs -o size=9m tmpfs "$work/small" 2>/dev/null; then
   check "a full file system: status 1" run 1 1 run.name=small/run train.max_steps=4
-  says "  the last good checkpoint is named" 'No space left on device; the last good one is .*step-00000002.h5'
+  prints "  the last good checkpoint is named" 'No space left on device; the last good one is .*step-00000002.h5'
   check "  and intact" "$lockstep" checkpoint verify "$(step small/run 2)"
   umount "$work/small"
 else
@@ -97,14 +97,14 @@ fi
 first=$!
 for ((i = 0; i < 300; ++i)); do [[ -s $work/shared/checkpoints/latest ]] && break; sleep 0.2; done
 check "a second job is rejected" run 1 1 run.name=shared
-says "  the holder is named" "in use by process $first on "
+prints "  the holder is named" "in use by process $first on "
 kill -KILL "$first"
 wait "$first" 2>/dev/null
 check "  the lock of the killed job remains" test -s "$work/shared/lock"
 check "  it contains host, process, start, job and heartbeat" test "$(cut -d' ' -f1 "$work/shared/lock" | tr '\n' ' ')" = \
   'host pid process_start slurm_job slurm_restarts since_unix heartbeat '
 check "  the next job takes it over" run 0 1 run.name=shared train.epochs=1000 train.max_steps=1
-says "  and reports that" "was left locked by process $first on .*, which is gone"
+prints "  and reports that" "was left locked by process $first on .*, which is gone"
 check "  and removes it at the end" test ! -e "$work/shared/lock"
 
 finish

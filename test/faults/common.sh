@@ -49,7 +49,7 @@ ends() { # ends WHAT STATUS SECONDS: the job ends within the time and with that 
   status=$?
   if [[ $status == "$2" ]]; then good "$name: $1"; else bad "$name: $1 (status $status)"; tail -20 "$out"; fi
 }
-says() { # says WHAT PATTERN: the output matches
+prints() { # prints WHAT PATTERN: the output matches
   if grep -Eq -- "$2" "$out"; then good "$name: $1"; else bad "$name: $1 (no line matches '$2')"; tail -20 "$out"; fi
 }
 status_is() { check "$name: RUN/status is $1" grep -qx "$1" "$work/$name/status"; }

@@ -14,7 +14,7 @@ start written 2 "${cifar[@]}"
 begun
 printf 'x' | dd of="$file" bs=1 seek=100000 conv=notrunc status=none
 ends "ends" 1 60
-says "the file is named" "images.h5 was written to while it was in use"
+prints "the file is named" "images.h5 was written to while it was in use"
 status_is failed
 
 fresh
@@ -22,7 +22,7 @@ start cut 2 "${cifar[@]}"
 begun
 truncate -s 200000 "$file"
 ends "ends" 1 60
-says "the file is named" 'images.h5 (has changed from [0-9]+ to 200000 bytes|shrank from [0-9]+ to 200000 bytes)'
+prints "the file is named" 'images.h5 (has changed from [0-9]+ to 200000 bytes|shrank from [0-9]+ to 200000 bytes)'
 status_is failed
 
 # Replacing the file by rename is harmless, because the open file stays unchanged.
@@ -40,7 +40,7 @@ start unreadable 2 "${cifar[@]}"
 begun
 touch "$work/fails"
 ends "ends" 1 60
-says "file, sample and offset are named" 'images.h5: reading sample [0-9]+ \([0-9]+ bytes at offset [0-9]+\) failed: Input/output error'
+prints "file, sample and offset are named" 'images.h5: reading sample [0-9]+ \([0-9]+ bytes at offset [0-9]+\) failed: Input/output error'
 status_is failed
 
 finish

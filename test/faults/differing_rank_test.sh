@@ -20,9 +20,9 @@ command_of=(env LD_PRELOAD="$wrapper" FAULT_CALLS=forward FAULT_ERROR=FLIP FAULT
   FAULT_WHEN="$work/flipped/checkpoints/latest" "${ordinary[@]}")
 start flipped 3 "${keys[@]}"
 ends "ends" 1 90
-says "a bit was flipped" 'fault_injection: flipped a bit'
-says "the rank is named" 'after step [0-9]+ the weights of rank 1 on .* differ from those of rank 0'
-says "the error code is printed" '\[replicas_differ\]'
+prints "a bit was flipped" 'fault_injection: flipped a bit'
+prints "the rank is named" 'after step [0-9]+ the weights of rank 1 on .* differ from those of rank 0'
+prints "the error code is printed" '\[replicas_differ\]'
 status_is failed
 check "flipped: no checkpoint contains it" same_as_undisturbed
 check "flipped: it was detected before the last checkpoint" test ! -e "$work/flipped/checkpoints/step-00000016.h5"

@@ -19,8 +19,8 @@ lost() {
   check "$name: the other ranks end" test -z "$(ranks_of $job)"
   wait_for 20 false
   wait $job 2>/dev/null
-  says "with status 1" "status 1 of rank [^$1]"  # the first rank to fail ends the job and with it the others
-  says "the rank and the collective are named" \
+  prints "with status 1" "status 1 of rank [^$1]"  # the first rank to fail ends the job and with it the others
+  prints "the rank and the collective are named" \
     "rank $1 on .* has died: its process ended while rank [0-2] on .* was in '(bucket [0-9]+ of [0-9]+|loss|barrier|all_gather|any|broadcast)'"
   status_is failed
 }
@@ -66,7 +66,7 @@ start ordinary 3 "${large[@]}"
 check "$name: starts" wait_for 60 saved
 kill -KILL "$(rank 1)"
 ends "ends" 137 60
-says "the rank is named" 'rank 1 on .* has died'
+prints "the rank is named" 'rank 1 on .* has died'
 status_is failed
 resumes_from_newest "${large[@]}"
 
@@ -76,7 +76,7 @@ check "$name: starts" wait_for 60 saved
 stopped=$(rank 1)
 kill -STOP "$stopped"
 ends "ends" 1 60
-says "the rank and the collective are named" "has waited [0-9]+ s in '(bucket|loss|all_gather|any|barrier)[^']*' .* for rank 1 on .* has not responded"
+prints "the rank and the collective are named" "has waited [0-9]+ s in '(bucket|loss|all_gather|any|barrier)[^']*' .* for rank 1 on .* has not responded"
 status_is failed
 resumes_from_newest
 

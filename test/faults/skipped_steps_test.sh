@@ -8,16 +8,16 @@ source test/faults/common.sh
 start diverged 2 optimizer.learning_rate=1e30 schedule.kind=constant schedule.warmup_epochs=0 train.max_skipped_in_a_row=3 \
   train.check_replicas_every_steps=1
 ends "too many in a row end the run" 1 90
-says "each is logged" 'step [0-9]+ was skipped: loss -?(nan|inf).* 3 in a row'
-says "the reason is named" 'these are 4 skipped steps in a row, and train.max_skipped_in_a_row is 3'
-says "the error code is printed" '\[steps_skipped\]'
+prints "each is logged" 'step [0-9]+ was skipped: loss -?(nan|inf).* 3 in a row'
+prints "the reason is named" 'these are 4 skipped steps in a row, and train.max_skipped_in_a_row is 3'
+prints "the error code is printed" '\[steps_skipped\]'
 status_is failed
 
 # Losses of small batches vary: many are more than a standard deviation above their mean.
 start spikes 2 train.spike_z_score=0.5 train.max_skipped_in_a_row=1000 train.max_steps=60 train.check_replicas_every_steps=5 \
   optimizer.learning_rate=0.001
 ends "a run with spikes ends normally, with equal ranks" 0 120
-says "spikes are skipped" 'step [0-9]+ was skipped: loss [0-9.]+, gradient norm [0-9.]+'
+prints "spikes are skipped" 'step [0-9]+ was skipped: loss [0-9.]+, gradient norm [0-9.]+'
 status_is done
 check "spikes: they are counted" grep -Eq '"skipped_steps": [1-9]' "$work/spikes/metrics.json"
 check "spikes: none of the first 20" bash -c "! grep -E '\"step\":20,' '$work/spikes/metrics.jsonl' | grep -vq '\"skipped_steps\":0'"
@@ -27,8 +27,8 @@ wrapper=$(dirname "$lockstep")/test/faults/fault_injection.so
 command_of=(env LD_PRELOAD="$wrapper" FAULT_CALLS=backward FAULT_ERROR=NAN FAULT_RANK=1 FAULT_FIRST=100 "${command_of[@]}")
 start gradient 2 train.max_steps=8 train.check_replicas_every_steps=1 optimizer.learning_rate=0.001
 ends "a run with one bad gradient ends normally, with equal ranks" 0 90
-says "a gradient was changed" 'fault_injection: put a NaN'
-says "the step is skipped although its loss is finite" 'step [0-9]+ was skipped: loss [0-9.]+, gradient norm -?nan'
+prints "a gradient was changed" 'fault_injection: put a NaN'
+prints "the step is skipped although its loss is finite" 'step [0-9]+ was skipped: loss [0-9.]+, gradient norm -?nan'
 check "gradient: only this step is counted" grep -Eq '"skipped_steps": 1\b' "$work/gradient/metrics.json"
 
 finish

@@ -16,7 +16,7 @@ for _ in $(seq 60); do
 done
 kill -CONT "$slow" 2>/dev/null
 ends "ends normally" 0 90
-says "the rank is named, once a minute at most" 'rank 2 on .* is slow: .* the other ranks have spent [0-9]+ % of their time'
+prints "the rank is named, once a minute at most" 'rank 2 on .* is slow: .* the other ranks have spent [0-9]+ % of their time'
 check "delayed: no other rank is named" bash -c "! grep 'is slow' '$out' | grep -vq 'rank 2 on'"
 
 finish

@@ -13,7 +13,7 @@ for signal in TERM USR2; do
   kill -$signal "$(rank 1)"
   ends "all ranks stop after SIG$signal to one" 75 60
   status_is stopped
-  says "it is reported" 'stopped by a signal after step'
+  prints "it is reported" 'stopped by a signal after step'
   saved
 done
 resumes 3 2
@@ -87,7 +87,7 @@ stopped_while_evaluating() { # NAME SIGNAL STEPS: stopped after step 2 of STEPS
   ends "stops when signalled while evaluating" 75 60
   status_is stopped
   saved
-  says "the evaluation is interrupted" 'the evaluation after step 2 was interrupted'
+  prints "the evaluation is interrupted" 'the evaluation after step 2 was interrupted'
   check "$name: it is not reported" test "$(evaluations)" = 0
 }
 check "undisturbed: trains" launch 2 run.name=undisturbed "${long[@]}" train.max_steps=2
@@ -117,7 +117,7 @@ for signal in TERM USR2; do
   kill -$signal "$(rank 1)"
   ends "stops when signalled while starting" 75 60
   status_is stopped
-  says "it is reported" 'stopped by a signal before the first step'
+  prints "it is reported" 'stopped by a signal before the first step'
 done
 check "$name: the same command starts the run" launch 2 run.name="$name" train.max_steps=2
 status_is done
@@ -136,7 +136,7 @@ kill -STOP "$stopped"
 kill -USR2 "$(rank 0)"
 ends "ends when a rank does not respond" 1 60
 kill -KILL "$stopped" 2>/dev/null
-says "the rank is named" 'for rank 1 on .* has not responded'
+prints "the rank is named" 'for rank 1 on .* has not responded'
 status_is failed
 
 finish

@@ -40,8 +40,8 @@ class Input {
   std::uint8_t below(std::uint8_t n) { return static_cast<std::uint8_t>(take<std::uint8_t>() % n); }
   /// Up to so many bytes; the number comes first.
   std::string text(std::uint8_t most) {
-    const std::size_t wanted = below(static_cast<std::uint8_t>(most + 1));  // takes a byte of the rest
-    const std::size_t n = std::min(wanted, rest_.size());
+    const std::size_t requested = below(static_cast<std::uint8_t>(most + 1));  // takes a byte of the rest
+    const std::size_t n = std::min(requested, rest_.size());
     std::string out(reinterpret_cast<const char*>(rest_.data()), n);
     rest_ = rest_.subspan(n);
     return out;

@@ -156,17 +156,17 @@ const Case kFp16Cases[] = {
 };
 
 std::vector<NamedBackend>& fusing_backends() {
-  static std::vector<NamedBackend> backends = [] {
-    std::vector<NamedBackend> made;
+  static std::vector<NamedBackend> fusing = [] {
+    std::vector<NamedBackend> backends;
     for (const char* level : {"passes", "statistics", "chain"})
-      made.push_back({level, make_cuda_on_host_backend(level)});
-    if (!has_cuda_device()) return made;
+      backends.push_back({level, make_cuda_on_host_backend(level)});
+    if (!has_cuda_device()) return backends;
     BackendOptions options;
     options.device = "cuda";
-    made.push_back({"cuda", make_backend(options)});
-    return made;
+    backends.push_back({"cuda", make_backend(options)});
+    return backends;
   }();
-  return backends;
+  return fusing;
 }
 
 class Conv2dLevelsTest : public testing::TestWithParam<std::tuple<DType, int, int>> {};
@@ -238,7 +238,8 @@ TEST(Conv2dFp16, TimesItsLevelsOnce) {
 /// What a level consists of, for a convolution of each kind, in the words of `lockstep plan`.
 TEST(Conv2dFp16, DescribesWhatIsFused) {
   const auto backend = make_cuda_on_host_backend();
-  const auto said = [&](const Case& c, const std::optional<InputNormalization>& normalization, const char* words) {
+  const auto expect_described = [&](const Case& c, const std::optional<InputNormalization>& normalization,
+                                    const char* words) {
     Conv2dDescription d = describe(c, normalization);
     d.dtype = DType::fp16;
     const std::string text = backend->make(d)->describe();
@@ -246,16 +247,17 @@ TEST(Conv2dFp16, DescribesWhatIsFused) {
   };
   using Residual = InputNormalization::Residual;
   const Case &first = kFp16Cases[0], &stem = kFp16Cases[1], &pointwise = kFp16Cases[4], &window = kFp16Cases[5];
-  said(first, std::nullopt, "statistics (of passes, statistics); forward, statistics");
-  said(first, std::nullopt, "channels padded to 8");
-  said(stem, std::nullopt, "statistics (of passes, statistics); forward, statistics");
-  said(stem, std::nullopt, "x in blocks of 2x2 pixels");
-  said(pointwise, InputNormalization{Residual::none, true, false}, "norm, weight gradient");
-  said(pointwise, InputNormalization{Residual::none, true, true}, "data gradient + added, norm:");
-  said(pointwise, InputNormalization{Residual::plain, true, true}, "norm + residual, forward, statistics");
-  said(pointwise, InputNormalization{Residual::normalized, true, true}, "data gradient + added, norm + norm:");
-  said(window, InputNormalization{Residual::plain, true, true}, "normalisation in a pass");
-  said(window, InputNormalization{Residual::none, false, false}, "statistics (of passes, statistics)");
+  expect_described(first, std::nullopt, "statistics (of passes, statistics); forward, statistics");
+  expect_described(first, std::nullopt, "channels padded to 8");
+  expect_described(stem, std::nullopt, "statistics (of passes, statistics); forward, statistics");
+  expect_described(stem, std::nullopt, "x in blocks of 2x2 pixels");
+  expect_described(pointwise, InputNormalization{Residual::none, true, false}, "norm, weight gradient");
+  expect_described(pointwise, InputNormalization{Residual::none, true, true}, "data gradient + added, norm:");
+  expect_described(pointwise, InputNormalization{Residual::plain, true, true}, "norm + residual, forward, statistics");
+  expect_described(pointwise, InputNormalization{Residual::normalized, true, true},
+                   "data gradient + added, norm + norm:");
+  expect_described(window, InputNormalization{Residual::plain, true, true}, "normalisation in a pass");
+  expect_described(window, InputNormalization{Residual::none, false, false}, "statistics (of passes, statistics)");
 }
 
 /// cuDNN compiles kernels for statistics in bf16, which only timing may choose.
@@ -264,8 +266,8 @@ TEST(Conv2dBf16, StatisticsInAPassUnlessTimed) {
   d.dtype = DType::bf16;
   const std::string untimed = make_cuda_on_host_backend()->make(d)->describe();
   EXPECT_NE(untimed.find("passes (of passes, statistics); forward:"), std::string::npos) << untimed;
-  const std::string wanted = make_cuda_on_host_backend("statistics")->make(d)->describe();
-  EXPECT_NE(wanted.find("statistics (of passes, statistics); forward, statistics:"), std::string::npos) << wanted;
+  const std::string expected = make_cuda_on_host_backend("statistics")->make(d)->describe();
+  EXPECT_NE(expected.find("statistics (of passes, statistics); forward, statistics:"), std::string::npos) << expected;
 }
 #endif
 

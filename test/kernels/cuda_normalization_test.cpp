@@ -139,9 +139,9 @@ TEST_F(CudaNormalization, ForwardAgreesWithTheFormula) {
         const std::vector<float> actual = z.values();
         double worst = 0;
         for (std::size_t i = 0; i < actual.size(); ++i) {
-          double wanted = in.before_activation(normalization, i);
-          if (relu && wanted < 0) wanted = 0;
-          worst = std::fmax(worst, std::fabs(wanted - actual[i]));
+          double expected = in.before_activation(normalization, i);
+          if (relu && expected < 0) expected = 0;
+          worst = std::fmax(worst, std::fabs(expected - actual[i]));
         }
         ASSERT_LE(worst, element_tolerance(c.shape.dtype));
       }
@@ -152,11 +152,11 @@ TEST_F(CudaNormalization, SumsAgreeWithDouble) {
     SCOPED_TRACE(text(c));
     Device device(*backend_);
     const Inputs in(c.shape);
-    std::vector<double> wanted(2 * in.c), magnitude(2 * in.c);
+    std::vector<double> expected(2 * in.c), magnitude(2 * in.c);
     for (std::size_t i = 0; i < in.x.size(); ++i) {
       const double x = in.x[i];
-      wanted[i % in.c] += x;
-      wanted[in.c + i % in.c] += x * x;
+      expected[i % in.c] += x;
+      expected[in.c + i % in.c] += x * x;
     }
     const Tensor x(device, c, in.x);
     std::vector<double> sums(2 * in.c), again(2 * in.c);
@@ -164,7 +164,7 @@ TEST_F(CudaNormalization, SumsAgreeWithDouble) {
     channel_sums(c.shape, x.data(), sums.data(), workspace, kContext, device.stream());
     channel_sums(c.shape, x.data(), again.data(), workspace, kContext, device.stream());
     // Eight rows in fp32; differences to the first element are as great as the elements at most.
-    EXPECT_TRUE(test::within_rounding(sums, wanted, wanted, 10));
+    EXPECT_TRUE(test::within_rounding(sums, expected, expected, 10));
     EXPECT_EQ(sums, again);
   }
 }
@@ -207,15 +207,15 @@ void check_backward(Backend& backend, const Case& c, const BackwardCase& b, cons
   const NormalizationForward forward = in.forward(residual.data());
   normalize(c.shape, b.normalization, x.data(), forward, z.data(), kContext, device.stream());
   const std::vector<float> z_values = z.values();
-  std::vector<double> wanted_dz(in.x.size()), wanted(3 * n);
+  std::vector<double> expected_dz(in.x.size()), expected(3 * n);
   for (std::size_t i = 0; i < in.x.size(); ++i) {
     const std::size_t k = i % n;
     double dz = double{in.data_gradient[i]} + (b.with_added ? in.added[i] : 0.0f);
     if (b.normalization.relu && z_values[i] <= 0) dz = 0;
-    wanted_dz[i] = dz;
-    wanted[k] += dz;
-    wanted[n + k] += dz * (in.x[i] - double{in.mean_inverse_stddev[k]}) * in.mean_inverse_stddev[n + k];
-    wanted[2 * n + k] +=
+    expected_dz[i] = dz;
+    expected[k] += dz;
+    expected[n + k] += dz * (in.x[i] - double{in.mean_inverse_stddev[k]}) * in.mean_inverse_stddev[n + k];
+    expected[2 * n + k] +=
         dz * (in.residual[i] - double{in.residual_mean_inverse_stddev[k]}) * in.residual_mean_inverse_stddev[n + k];
   }
   const Tensor& target = b.target == Target::own ? own : b.target == Target::added ? added : data_gradient;
@@ -232,16 +232,16 @@ void check_backward(Backend& backend, const Case& c, const BackwardCase& b, cons
                      args, workspace, kContext, device.stream());
   const std::vector<float> dz = target.values();
   double worst = 0;
-  for (std::size_t i = 0; i < dz.size(); ++i) worst = std::fmax(worst, std::fabs(wanted_dz[i] - dz[i]));
+  for (std::size_t i = 0; i < dz.size(); ++i) worst = std::fmax(worst, std::fabs(expected_dz[i] - dz[i]));
   ASSERT_LE(worst, element_tolerance(c.shape.dtype));
   // Ten roundings of fp32 of terms below 2 * 4 * 3.
   const double tolerance = static_cast<double>(c.shape.rows) * 10 * 24 * test::kRoundoff;
   for (std::size_t k = 0; k < n; ++k) {
-    ASSERT_NEAR(sums[k], wanted[k], tolerance);
-    ASSERT_NEAR(sums[n + k], wanted[n + k], tolerance);
+    ASSERT_NEAR(sums[k], expected[k], tolerance);
+    ASSERT_NEAR(sums[n + k], expected[n + k], tolerance);
     if (b.normalization.residual != Residual::normalized) continue;
     ASSERT_EQ(residual_sums[k], sums[k]);
-    ASSERT_NEAR(residual_sums[n + k], wanted[2 * n + k], tolerance);
+    ASSERT_NEAR(residual_sums[n + k], expected[2 * n + k], tolerance);
   }
 }
 
@@ -271,9 +271,9 @@ TEST_F(CudaNormalization, AddInto) {
         const std::vector<float> a = Inputs::values(c.shape, 1), b = Inputs::values(c.shape, 2);
         const Tensor value(device, c, a), target(device, c, b);
         add_into({static_cast<std::size_t>(n), dtype}, value.data(), target.data(), kContext, device.stream());
-        std::vector<float> wanted(a.size());
-        for (std::size_t i = 0; i < a.size(); ++i) wanted[i] = a[i] + b[i];
-        EXPECT_EQ(target.values(), test::rounded_to(dtype, wanted));
+        std::vector<float> expected(a.size());
+        for (std::size_t i = 0; i < a.size(); ++i) expected[i] = a[i] + b[i];
+        EXPECT_EQ(target.values(), test::rounded_to(dtype, expected));
       }
 }
 

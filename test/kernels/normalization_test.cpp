@@ -123,9 +123,9 @@ TEST_F(NormalizationTest, ForwardAgreesWithTheFormula) {
         normalize(c.shape, normalization, in.x.data(), in.forward(), z.data(), {c.threads});
         double worst = 0;
         for (std::int64_t i = 0; i < in.n(); ++i) {
-          double wanted = in.before_activation(normalization, i);
-          if (relu && wanted < 0) wanted = 0;
-          worst = std::fmax(worst, std::fabs(wanted - z[static_cast<std::size_t>(i)]));
+          double expected = in.before_activation(normalization, i);
+          if (relu && expected < 0) expected = 0;
+          worst = std::fmax(worst, std::fabs(expected - z[static_cast<std::size_t>(i)]));
         }
         ASSERT_LE(worst, kElementTolerance);
       }
@@ -138,16 +138,16 @@ TEST_F(NormalizationTest, SumsAgreeWithDouble) {
     limit_isa(c.isa);
     const Inputs in(c.shape);
     const std::size_t n_channels = static_cast<std::size_t>(c.shape.c);
-    std::vector<double> wanted(2 * n_channels), sums(2 * n_channels, -1), again(2 * n_channels, -2);
+    std::vector<double> expected(2 * n_channels), sums(2 * n_channels, -1), again(2 * n_channels, -2);
     for (std::int64_t i = 0; i < in.n(); ++i) {
       const double x = in.x[static_cast<std::size_t>(i)];
-      wanted[in.channel(i)] += x;
-      wanted[n_channels + in.channel(i)] += x * x;
+      expected[in.channel(i)] += x;
+      expected[n_channels + in.channel(i)] += x * x;
     }
     Workspace workspace(channel_sums_workspace_bytes(c.shape, {c.threads}));
     channel_sums(c.shape, in.x.data(), sums.data(), workspace.data(), {c.threads});
     channel_sums(c.shape, in.x.data(), again.data(), workspace.data(), {c.threads});
-    for (std::size_t i = 0; i < sums.size(); ++i) ASSERT_NEAR(sums[i], wanted[i], kSumTolerance * wanted[i]);
+    for (std::size_t i = 0; i < sums.size(); ++i) ASSERT_NEAR(sums[i], expected[i], kSumTolerance * expected[i]);
     ASSERT_EQ(sums, again);
   }
 }
@@ -166,18 +166,18 @@ void check_backward(const Case& c, const BackwardCase& b, Inputs in) {
   const std::size_t n_channels = static_cast<std::size_t>(c.shape.c);
   std::vector<float> z(in.x.size()), own(in.x.size());
   normalize(c.shape, b.normalization, in.x.data(), in.forward(), z.data(), {c.threads});
-  std::vector<double> wanted_dz(in.x.size()), wanted(4 * n_channels), sums(2 * n_channels),
+  std::vector<double> expected_dz(in.x.size()), expected(4 * n_channels), sums(2 * n_channels),
       residual_sums(2 * n_channels);
   for (std::int64_t i = 0; i < in.n(); ++i) {
     const std::size_t e = static_cast<std::size_t>(i), k = in.channel(i);
     double dz = double{in.data_gradient[e]} + (b.with_added ? in.added[e] : 0.0f);
     if (b.normalization.relu && z[e] <= 0) dz = 0;
-    wanted_dz[e] = dz;
-    wanted[k] += dz;
-    wanted[n_channels + k] +=
+    expected_dz[e] = dz;
+    expected[k] += dz;
+    expected[n_channels + k] +=
         dz * (in.x[e] - double{in.mean_inverse_stddev[k]}) * in.mean_inverse_stddev[n_channels + k];
-    wanted[2 * n_channels + k] += dz * (in.residual[e] - double{in.residual_mean_inverse_stddev[k]}) *
-                                  in.residual_mean_inverse_stddev[n_channels + k];
+    expected[2 * n_channels + k] += dz * (in.residual[e] - double{in.residual_mean_inverse_stddev[k]}) *
+                                    in.residual_mean_inverse_stddev[n_channels + k];
   }
   std::vector<float>& target = b.target == Target::own ? own : b.target == Target::added ? in.added : in.data_gradient;
   NormalizationBackward args;
@@ -191,16 +191,16 @@ void check_backward(const Case& c, const BackwardCase& b, Inputs in) {
   normalize_backward(c.shape, b.normalization, in.x.data(), in.forward(), b.stored ? z.data() : nullptr,
                      in.data_gradient.data(), args, workspace.data(), {c.threads});
   double worst = 0;
-  for (std::size_t i = 0; i < target.size(); ++i) worst = std::fmax(worst, std::fabs(wanted_dz[i] - target[i]));
+  for (std::size_t i = 0; i < target.size(); ++i) worst = std::fmax(worst, std::fabs(expected_dz[i] - target[i]));
   ASSERT_LE(worst, kElementTolerance);
   // dz is rounded to fp32 before it is summed: 2^-24 of at most 2, times a factor of up to 12, on each row.
   const double tolerance = static_cast<double>(c.shape.n * c.shape.hw) * 1.5e-6;
   for (std::size_t k = 0; k < n_channels; ++k) {
-    ASSERT_NEAR(sums[k], wanted[k], tolerance);
-    ASSERT_NEAR(sums[n_channels + k], wanted[n_channels + k], tolerance);
+    ASSERT_NEAR(sums[k], expected[k], tolerance);
+    ASSERT_NEAR(sums[n_channels + k], expected[n_channels + k], tolerance);
     if (b.normalization.residual != Residual::normalized) continue;
     ASSERT_EQ(residual_sums[k], sums[k]);
-    ASSERT_NEAR(residual_sums[n_channels + k], wanted[2 * n_channels + k], tolerance);
+    ASSERT_NEAR(residual_sums[n_channels + k], expected[2 * n_channels + k], tolerance);
   }
 }
 

@@ -61,40 +61,40 @@ session() {
 # The environment as a user sees it, without the internal variables of the module systems.
 seen='env | grep -Ev "^(_|SHLVL|LOADEDMODULES|_LMFILES_|__MODULES_.*|__LMOD_.*|LMOD_.*|_ModuleTable.*|BASH_FUNC.*)=|^[ }]" | sort'
 load="module load lockstep/$version"
-says() { session "$2" >"$work/said" 2>&1; grep -Eq -- "$1" <(tr '\n' ' ' <"$work/said") || { cat "$work/said"; return 1; }; }
+prints() { session "$2" >"$work/said" 2>&1; grep -Eq -- "$1" <(tr '\n' ' ' <"$work/said") || { cat "$work/said"; return 1; }; }
 
 try_modules() { # NAME INIT
   local name=$1
   init=$2
-  check "$name: the program of this version" says "^lockstep $version " "$load; lockstep --version"
-  check "$name: LOCKSTEP_HOME" says "^$share $" "$load; echo \$LOCKSTEP_HOME"
-  check "$name: LOCKSTEP_DATA" says "^$share/data $" "$load; echo \$LOCKSTEP_DATA"
-  check "$name: a configuration finds its data" says "Memory of a rank" "$load; lockstep plan \
+  check "$name: the program of this version" prints "^lockstep $version " "$load; lockstep --version"
+  check "$name: LOCKSTEP_HOME" prints "^$share $" "$load; echo \$LOCKSTEP_HOME"
+  check "$name: LOCKSTEP_DATA" prints "^$share/data $" "$load; echo \$LOCKSTEP_DATA"
+  check "$name: a configuration finds its data" prints "Memory of a rank" "$load; lockstep plan \
     \$LOCKSTEP_HOME/jobs/configs/quickstart.yaml device=cpu"
-  check "$name: LOCKSTEP_DATA of the user stays" says '^/mine /mine $' \
+  check "$name: LOCKSTEP_DATA of the user stays" prints '^/mine /mine $' \
     "export LOCKSTEP_DATA=/mine; $load; echo \$LOCKSTEP_DATA; module unload lockstep; echo \$LOCKSTEP_DATA"
   check "$name: unloading restores everything" session \
     "$seen >$work/before; $load; $seen >$work/loaded; module unload lockstep; $seen >$work/after
      ! cmp -s $work/before $work/loaded && diff $work/before $work/after"
-  check "$name: help" says "lockstep help config: every key" "module help lockstep/$version"
-  check "$name: whatis" says "Trains ResNets data-parallel with MPI" "module whatis lockstep/$version"
+  check "$name: help" prints "lockstep help config: every key" "module help lockstep/$version"
+  check "$name: whatis" prints "Trains ResNets data-parallel with MPI" "module whatis lockstep/$version"
   check "$name: avail lists each version once" test \
     "$(session 'module -t avail lockstep' 2>&1 | grep -c '^lockstep/.*[0-9]')" = 3
-  check "$name: a prerequisite that is missing is named" says "some-compiler.* status 1 none" \
+  check "$name: a prerequisite that is missing is named" prints "some-compiler.* status 1 none" \
     "export MODULEPATH=$folder/..; module load lockstep/8.8.8; echo status \$? \${LOCKSTEP_HOME:-none}"
-  check "$name: it loads once the prerequisites are loaded" says "^$share $" \
+  check "$name: it loads once the prerequisites are loaded" prints "^$share $" \
     "module load some-compiler/1.0 some-mpi/1.0; module load lockstep/8.8.8; echo \$LOCKSTEP_HOME"
-  check "$name: a site file" says "^gpu pmix $share $share $" "export LOCKSTEP_SITE=$work/site.sh; $load
+  check "$name: a site file" prints "^gpu pmix $share $share $" "export LOCKSTEP_SITE=$work/site.sh; $load
     echo \$SBATCH_PARTITION \$SLURM_MPI_TYPE \$USED_HOME \$LOCKSTEP_HOME"
   check "$name: unloading removes what it exported" session "export LOCKSTEP_SITE=$work/site.sh; $seen >$work/before; $load
     module unload lockstep; $seen >$work/after; diff $work/before $work/after"
-  check "$name: a site by its name" says "^project7 /scratch/data $share/modules/site/our-site.sh $" \
+  check "$name: a site by its name" prints "^project7 /scratch/data $share/modules/site/our-site.sh $" \
     "export LOCKSTEP_SITE=our-site; $load; echo \$SBATCH_ACCOUNT \$LOCKSTEP_DATA \$LOCKSTEP_SITE"
-  check "$name: unloading removes its variables" says "^gone $" "export LOCKSTEP_SITE=our-site; $load; module unload lockstep
+  check "$name: unloading removes its variables" prints "^gone $" "export LOCKSTEP_SITE=our-site; $load; module unload lockstep
     env | grep -E '^(LOCKSTEP_(HOME|DATA)|SBATCH_ACCOUNT)=' || echo gone"
-  check "$name: but the path of the site file stays" says "^$share/modules/site/our-site.sh $" \
+  check "$name: but the path of the site file stays" prints "^$share/modules/site/our-site.sh $" \
     "export LOCKSTEP_SITE=our-site; $load; module unload lockstep; echo \$LOCKSTEP_SITE"
-  check "$name: a site that does not exist" says "there is no such *file: give the path of a site file.* status 1 none" \
+  check "$name: a site that does not exist" prints "there is no such *file: give the path of a site file.* status 1 none" \
     "export LOCKSTEP_SITE=nowhere; $load; echo status \$? \${LOCKSTEP_HOME:-none}"
 }
 
@@ -102,7 +102,7 @@ n_skipped=0
 environment_modules=/usr/share/modules/init/bash
 if [[ -e $environment_modules ]]; then
   try_modules environment-modules "$environment_modules"
-  check "environment-modules: a second version is rejected" says "conflict.* status 1 lockstep/$version $" \
+  check "environment-modules: a second version is rejected" prints "conflict.* status 1 lockstep/$version $" \
     "$load; module load lockstep/9.9.9; echo status \$? \$LOADEDMODULES"
 else
   echo "skipped: environment-modules is missing; make deps-test"
@@ -115,12 +115,12 @@ for init in "$PWD/.deps/lmod/usr/share/lmod/lmod/init/bash" /usr/share/lmod/lmod
 done
 if [[ -n $lmod ]]; then
   try_modules Lmod "$lmod"
-  check "Lmod: a second version replaces the first" says "^lockstep/9.9.9 $" "$load; module load lockstep/9.9.9 2>/dev/null
+  check "Lmod: a second version replaces the first" prints "^lockstep/9.9.9 $" "$load; module load lockstep/9.9.9 2>/dev/null
     echo \$LOADEDMODULES"
-  check "Lmod: or is rejected" says "status 1 lockstep/$version $" "export LMOD_DISABLE_SAME_NAME_AUTOSWAP=yes
+  check "Lmod: or is rejected" prints "status 1 lockstep/$version $" "export LMOD_DISABLE_SAME_NAME_AUTOSWAP=yes
     $load; module load lockstep/9.9.9; echo status \$? \$LOADEDMODULES"
   rm "$folder"/*.lua
-  check "Lmod: reads the modulefile in Tcl too" says "^$share $" "$load; echo \$LOCKSTEP_HOME"
+  check "Lmod: reads the modulefile in Tcl too" prints "^$share $" "$load; echo \$LOCKSTEP_HOME"
 else
   echo "skipped: Lmod is missing; make deps-test"
   n_skipped=$((n_skipped + 1))

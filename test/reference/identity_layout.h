@@ -29,14 +29,15 @@ class IdentityLayout final : public ParameterLayout {
 };
 
 /// The requested layout, if it is this one, or a new one if the op may choose.
-inline std::shared_ptr<const ParameterLayout> identity_layout(const std::shared_ptr<const ParameterLayout>& wanted,
+inline std::shared_ptr<const ParameterLayout> identity_layout(const std::shared_ptr<const ParameterLayout>& requested,
                                                               std::int64_t n_elements) {
   const auto n = static_cast<std::size_t>(n_elements);
-  if (!wanted) return std::make_shared<IdentityLayout>(n);
-  require(dynamic_cast<const IdentityLayout*>(wanted.get()) && wanted->n_elements() == n, ErrorCode::not_supported,
+  if (!requested) return std::make_shared<IdentityLayout>(n);
+  require(dynamic_cast<const IdentityLayout*>(requested.get()) && requested->n_elements() == n,
+          ErrorCode::not_supported,
           "the reference keeps weights in canonical form, {} elements; requested: {}, {} elements", n,
-          wanted->describe(), wanted->n_elements());
-  return wanted;
+          requested->describe(), requested->n_elements());
+  return requested;
 }
 
 }  // namespace lockstep::reference

@@ -96,26 +96,26 @@ struct NamedBackend {
   std::unique_ptr<Backend> backend;
 };
 inline std::vector<NamedBackend>& tested_backends() {
-  static std::vector<NamedBackend> backends = [] {
-    std::vector<NamedBackend> made;
+  static std::vector<NamedBackend> tested = [] {
+    std::vector<NamedBackend> backends;
     for (int threads : {1, 2}) {
       BackendOptions options;
       options.device = "cpu";
       options.threads = threads;
-      made.push_back({threads == 1 ? "cpu, 1 thread" : "cpu, 2 threads", make_backend(options)});
+      backends.push_back({threads == 1 ? "cpu, 1 thread" : "cpu, 2 threads", make_backend(options)});
     }
 #ifdef LOCKSTEP_CUDA
-    made.push_back({"cuda kernels on the host", make_cuda_on_host_backend()});
+    backends.push_back({"cuda kernels on the host", make_cuda_on_host_backend()});
     // A check of a device must not pass if the device is missing.
     if (has_cuda_device() || tested_device().device == "cuda") {
       BackendOptions options;
       options.device = "cuda";
-      made.push_back({"cuda", make_backend(options)});
+      backends.push_back({"cuda", make_backend(options)});
     }
 #endif
-    return made;
+    return backends;
   }();
-  return backends;
+  return tested;
 }
 
 }  // namespace lockstep::test

@@ -21,7 +21,7 @@ namespace heap {
 inline std::atomic<std::size_t> n_allocations{0}, largest_bytes{0};
 inline std::atomic<std::int64_t> held_bytes{0};
 
-inline void* taken(void* block, std::size_t size_bytes) {
+inline void* count_allocation(void* block, std::size_t size_bytes) {
   if (block == nullptr) return block;
   ++n_allocations;
   held_bytes += static_cast<std::int64_t>(malloc_usable_size(block));
@@ -30,7 +30,7 @@ inline void* taken(void* block, std::size_t size_bytes) {
   }
   return block;
 }
-inline void given_back(void* block) {
+inline void count_release(void* block) {
   if (block != nullptr) held_bytes -= static_cast<std::int64_t>(malloc_usable_size(block));
 }
 }  // namespace heap
@@ -66,16 +66,16 @@ void* __libc_realloc(void* block, std::size_t size_bytes);
 void* __libc_memalign(std::size_t alignment, std::size_t size_bytes);
 void __libc_free(void* block);
 
-void* malloc(std::size_t size_bytes) { return lockstep::heap::taken(__libc_malloc(size_bytes), size_bytes); }
+void* malloc(std::size_t size_bytes) { return lockstep::heap::count_allocation(__libc_malloc(size_bytes), size_bytes); }
 void* calloc(std::size_t n, std::size_t size_bytes) {
-  return lockstep::heap::taken(__libc_calloc(n, size_bytes), n * size_bytes);
+  return lockstep::heap::count_allocation(__libc_calloc(n, size_bytes), n * size_bytes);
 }
 void* realloc(void* block, std::size_t size_bytes) {
-  lockstep::heap::given_back(block);
-  return lockstep::heap::taken(__libc_realloc(block, size_bytes), size_bytes);
+  lockstep::heap::count_release(block);
+  return lockstep::heap::count_allocation(__libc_realloc(block, size_bytes), size_bytes);
 }
 void* memalign(std::size_t alignment, std::size_t size_bytes) {
-  return lockstep::heap::taken(__libc_memalign(alignment, size_bytes), size_bytes);
+  return lockstep::heap::count_allocation(__libc_memalign(alignment, size_bytes), size_bytes);
 }
 void* aligned_alloc(std::size_t alignment, std::size_t size_bytes) { return memalign(alignment, size_bytes); }
 int posix_memalign(void** block, std::size_t alignment, std::size_t size_bytes) {
@@ -83,7 +83,7 @@ int posix_memalign(void** block, std::size_t alignment, std::size_t size_bytes) 
   return *block == nullptr ? ENOMEM : 0;
 }
 void free(void* block) {
-  lockstep::heap::given_back(block);
+  lockstep::heap::count_release(block);
   __libc_free(block);
 }
 }

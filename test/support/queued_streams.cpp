@@ -171,7 +171,7 @@ void QueuedEvent::record(Stream& stream) {
   queued.put([point] { point->reached.complete(); });
 }
 
-std::shared_ptr<Point> QueuedEvent::asked() const {
+std::shared_ptr<Point> QueuedEvent::point_for_host() const {
   std::shared_ptr<Point> newest = point();
   if (newest->capture) device_.refuse("cudaErrorCapturedEvent");
   return newest;
@@ -179,11 +179,11 @@ std::shared_ptr<Point> QueuedEvent::asked() const {
 
 void QueuedEvent::synchronize() const {
   device_.recording.add({.what = "synchronize", .event = number_});
-  asked()->reached.synchronize();
+  point_for_host()->reached.synchronize();
 }
 
 double QueuedEvent::seconds_since(const Event& earlier) const {
-  return asked()->reached.seconds_since(dynamic_cast<const QueuedEvent&>(earlier).asked()->reached);
+  return point_for_host()->reached.seconds_since(dynamic_cast<const QueuedEvent&>(earlier).point_for_host()->reached);
 }
 
 // ---- Streams

@@ -104,7 +104,7 @@ class QueuedEvent final : public Event {
   QueuedEvent(QueuedDevice& device, EventUse use) : device_(device), use_(use), number_(device.next_event()) {}
 
   void record(Stream& stream) override;
-  bool is_done() const override { return asked()->reached.is_done(); }
+  bool is_done() const override { return point_for_host()->reached.is_done(); }
   void synchronize() const override;
   double seconds_since(const Event& earlier) const override;
   void* native() const override { return const_cast<QueuedEvent*>(this); }
@@ -124,7 +124,7 @@ class QueuedEvent final : public Event {
     std::shared_ptr<Point> point_ = std::make_shared<Point>();
   };
   /// For the host.
-  std::shared_ptr<Point> asked() const;
+  std::shared_ptr<Point> point_for_host() const;
 
   QueuedDevice& device_;
   EventUse use_;

@@ -67,7 +67,7 @@ TEST(ResolveBatch, AsFewMicroBatchesAsFit) {
   Config config;
   config.train.global_batch = 1000;
   config.train.accumulate = Config::kAuto;
-  EXPECT_TRUE(wants_fit(config));
+  EXPECT_TRUE(has_automatic_batch(config));
   EXPECT_EQ(resolved(config, 1, 1000, 5000).train.accumulate, 1);
   EXPECT_EQ(resolved(config, 1, 999, 5000).train.accumulate, 2);
   EXPECT_EQ(resolved(config, 3, 100, 5000).train.accumulate, 4);  // shards of 334, 333, 333
@@ -87,21 +87,21 @@ TEST(ResolveBatch, TheBatchOfARankMakesTheGlobalOne) {
   Config config;
   config.train.global_batch = 0;
   config.train.batch_per_rank = Config::kAuto;
-  EXPECT_TRUE(wants_fit(config));
+  EXPECT_TRUE(has_automatic_batch(config));
   Config got = resolved(config, 4, 200, 5000);
   EXPECT_EQ(got.train.batch_per_rank, 200);
-  EXPECT_EQ(asked_global_batch(got, 4), 800);
+  EXPECT_EQ(configured_global_batch(got, 4), 800);
   got = resolved(config, 4, 2000, 5000);  // the data set is smaller: 1250 a rank
   EXPECT_EQ(got.train.batch_per_rank, 1248);
   config.train.accumulate = 2;
-  EXPECT_EQ(asked_global_batch(resolved(config, 4, 200, 5000), 4), 1600);
+  EXPECT_EQ(configured_global_batch(resolved(config, 4, 200, 5000), 4), 1600);
   config.train.accumulate = Config::kAuto;
   EXPECT_EQ(resolved(config, 4, 100, 5000).train.accumulate, 1);
 }
 
 TEST(ResolveBatch, NumbersStay) {
   Config config;
-  EXPECT_FALSE(wants_fit(config));
+  EXPECT_FALSE(has_automatic_batch(config));
   EXPECT_EQ(resolved(config, 4, 8, 5000).train.accumulate, 1);
   EXPECT_EQ(resolved(config, 4, 8, 5000).train.global_batch, config.train.global_batch);
 }

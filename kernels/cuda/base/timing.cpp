@@ -8,11 +8,11 @@ namespace lockstep::cuda {
 
 TimingMemory::TimingMemory(std::size_t size_bytes, const CudaContext& context) {
   LOCKSTEP_CUDA_CHECK(cudaSetDevice(context.device));
-  const std::size_t taken = std::max<std::size_t>(size_bytes, 1);
-  const cudaError_t status = cudaMalloc(&data_, taken);
+  const std::size_t n_bytes = std::max<std::size_t>(size_bytes, 1);
+  const cudaError_t status = cudaMalloc(&data_, n_bytes);
   if (status != cudaSuccess) (void)cudaGetLastError();  // clears the error, so that the next call does not report it
   LOCKSTEP_CUDA_CHECK(status);
-  LOCKSTEP_CUDA_CHECK(cudaMemset(data_, 0x3c, taken));
+  LOCKSTEP_CUDA_CHECK(cudaMemset(data_, 0x3c, n_bytes));
   LOCKSTEP_CUDA_CHECK(cudaStreamSynchronize(nullptr));
 }
 TimingMemory::~TimingMemory() { LOCKSTEP_CUDA_REPORT(cudaFree(data_)); }

@@ -38,7 +38,7 @@ struct Fiber {
   ucontext_t context{};
   void* stack = nullptr;
   State state = State::done;
-  std::uint64_t given = 0, received = 0;
+  std::uint64_t sent = 0, received = 0;
   int source = 0;
 #if defined(__SANITIZE_ADDRESS__)
   void* fake_stack = nullptr;
@@ -72,7 +72,7 @@ class Block {
   void barrier() { leave(State::at_barrier); }
   std::uint64_t exchange(std::uint64_t mine, int source) {
     Fiber& fiber = fibers_[running_];
-    fiber.given = mine;
+    fiber.sent = mine;
     fiber.source = source;
     leave(State::at_exchange);
     return fiber.received;
@@ -147,7 +147,7 @@ class Block {
       if (fiber.state != State::at_exchange) continue;
       const Fiber& source = warp[static_cast<std::size_t>(fiber.source)];
       if (source.state != State::at_exchange) give_up("a shuffle reads from an ended lane");
-      fiber.received = source.given;
+      fiber.received = source.sent;
     }
     for (Fiber& fiber : warp)
       if (fiber.state == State::at_exchange) fiber.state = State::ready;
