@@ -44,7 +44,7 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  /// Zero-filled, 4096-byte aligned. Collective over all ranks; every rank asks for the same size.
+  /// Zero-filled, 4096-byte aligned. Collective over all ranks; every rank requests the same size.
   virtual std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) = 0;
 
   /// Replaces `slice` by its sum over all ranks. The result has the same bits on every rank, and in every run with the

@@ -1,4 +1,4 @@
-// Streams and events: the order between pieces of work that run concurrently.
+// Streams and events: the order between operations that run concurrently.
 // A backend without streams of its own (cpu) runs work immediately, in the caller's thread.
 #pragma once
 
@@ -28,11 +28,11 @@ class Event {
   virtual void* native() const { return nullptr; }
 };
 
-/// Work that a host thread does later, in the order in which it was given.
+/// Work that a host thread runs later, in the order in which it was queued.
 class HostQueue {
  public:
   virtual ~HostQueue() = default;
-  /// `what` names the work, such as "conv2d.forward"; `work` is given the stream on which it runs.
+  /// `what` names the work, such as "conv2d.forward"; `work` receives the stream on which it runs.
   virtual void enqueue(std::string_view what, std::function<void(Stream&)> work) = 0;
 };
 
@@ -42,9 +42,9 @@ enum class StreamPriority : std::uint8_t { normal, high };
 class Stream {
  public:
   virtual ~Stream() = default;
-  /// Work that is given to the stream later runs after `event`. A stream without a queue blocks the caller.
+  /// Work that is queued on the stream later runs after `event`. A stream without a queue blocks the caller.
   virtual void wait(const Event& event) = 0;
-  /// Blocks the calling thread until all work given so far is done.
+  /// Blocks the calling thread until all work queued so far is done.
   virtual void synchronize() = 0;
   /// cudaStream_t; null: work is done when its call returns.
   virtual void* native() const { return nullptr; }
@@ -52,12 +52,12 @@ class Stream {
   virtual HostQueue* host_queue() { return nullptr; }
 };
 
-/// A part of a step that gives the same work to a stream each time. A device that can captures the work as a graph and
-/// then launches the graph as a whole. Elsewhere the calls are made each time.
+/// A part of a step that queues the same work on a stream each time. A device that can do so captures the work as a
+/// graph and then launches the graph as a whole. Elsewhere the calls are made each time.
 class CapturedGraph {
  public:
   virtual ~CapturedGraph() = default;
-  /// True: the caller gives the work to `stream` and then calls end(). False: the graph was launched.
+  /// True: the caller queues the work on `stream` and then calls end(). False: the graph was launched.
   virtual bool begin(Stream& stream) = 0;
   virtual void end(Stream& stream) = 0;
 };

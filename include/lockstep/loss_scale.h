@@ -22,7 +22,7 @@ struct LossScaling {
   float greatest = 0x1p24f;
 };
 
-/// After a step whose gradients were finite, or not.
+/// The state after a step whose gradients were finite, or not.
 constexpr LossScale next_loss_scale(const LossScale& now, const LossScaling& scaling, bool is_finite) {
   if (scaling.growth_steps == 0) return now;
   if (!is_finite) {

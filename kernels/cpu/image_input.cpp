@@ -14,7 +14,7 @@
 namespace lockstep::cpu {
 namespace {
 
-/// Where an output image lies in its padded source.
+/// The position of an output image in its padded source.
 struct Placement {
   std::int64_t row = 0, column = 0;  // of the output's corner in the source; may be negative
   bool flipped = false;              // left and right, after the crop

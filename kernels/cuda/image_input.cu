@@ -28,7 +28,7 @@ struct Images {
   float shift[kMaxChannels] = {};
 };
 
-/// Where an output image lies in its padded source.
+/// The position of an output image in its padded source.
 struct Placement {
   int row = 0, column = 0;  // of the output's corner in the source; may be negative
   bool flipped = false;     // left and right, after the crop

@@ -1,6 +1,6 @@
 // Bytes moved, each tensor read or written once (E: bytes of the activation x): normalize 2E, 3E with a residual;
 // channel_sums E; normalize_backward 3E (x, data gradient, dz), and E each for a residual that is read, a stored z and
-// an added gradient; add_into 3E. Partial sums are beside that: 8 bytes for each block, channel and sum.
+// an added gradient; add_into 3E. Partial sums are not included: 8 bytes for each block, channel and sum.
 #include "kernels/cuda/normalization.h"
 
 #include "kernels/cuda/normalization_kernels.h"
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(kThreads) add_elements(const T* value, T* targ
   if (rest < n_elements) target[rest] = from_float<T>(to_float(target[rest]) + to_float(value[rest]));
 }
 
-/// The most partial sums that a shape gives, in packs or one by one.
+/// The largest number of partial sums of a shape, in packs or one by one.
 unsigned max_parts(const Activation& shape, const CudaContext& context) {
   return dispatch(shape.dtype, [&](auto* type) {
     constexpr int kPack = Pack<std::remove_pointer_t<decltype(type)>>::kSize;

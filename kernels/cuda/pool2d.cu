@@ -135,7 +135,7 @@ struct PoolTask {
   bool y_is_fp32 = false;
   const T* x = nullptr;
   const T* residual = nullptr;                 // or null
-  const float* scale_bias = nullptr;           // null: x as it is
+  const float* scale_bias = nullptr;           // null: x itself
   const float* residual_scale_bias = nullptr;  // or null
   void* y = nullptr;
   std::uint8_t* saved = nullptr;  // null: no backward follows

@@ -1,7 +1,7 @@
 // Files: descriptors that close themselves, complete reads and writes at offsets, and files that appear under their
 // name only when they are complete (DESIGN, decision 10). This is the only place that syncs and renames a new file.
 //
-// A file that is being written has a partial name beside its final one, so that rename() is atomic. publish() syncs the
+// A file that is being written has a partial name in the final folder, so that rename() is atomic. publish() syncs the
 // file, renames it and syncs the directory. Offsets and sizes are in bytes. Every failure is an Error that names the
 // file and the reason that the system gave; its code is an argument, since the remedy depends on what the file is.
 #pragma once

@@ -30,7 +30,7 @@ class Watchdog;
 class Channel {
  public:
   virtual ~Channel() = default;
-  /// Who learns from a channel that the job is lost: a caller, which will throw; nobody, since nobody waits; or only an
+  /// Who learns from a channel that the job is lost: a caller, which will throw; none, since nothing waits; or only an
   /// event, which cannot report an error.
   enum class Listener : std::uint8_t { caller, nobody, event };
   /// Cancels what was posted to this channel, because a peer is lost or MPI failed. Called on the communication thread,

@@ -278,7 +278,8 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
 
   // ---- Progress for the watchdog
 
-  /// Called before a collective is queued or captured: the number that stands for its label and size on the device.
+  /// Called before a collective is queued or captured: returns the number that represents its label and size on the
+  /// device.
   std::uint64_t number_of(const std::string& label, std::size_t size_bytes) {
     const std::lock_guard lock(labels_mutex_);
     ++issued_;

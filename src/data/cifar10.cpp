@@ -52,7 +52,7 @@ std::vector<std::string> find_batches(const ImportOptions& options) {
   return names;
 }
 
-/// The names in batches.meta.txt beside the first batch, or the well-known names if there is no such file.
+/// The names in batches.meta.txt next to the first batch, or the well-known names if there is no such file.
 std::vector<std::string> read_class_names(const std::string& first_batch) {
   const fs::path path = fs::path(first_batch).parent_path() / "batches.meta.txt";
   std::ifstream in(path);

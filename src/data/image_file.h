@@ -33,7 +33,7 @@ struct JpegIndex {
   int min_height = 0, min_width = 0, max_height = 0, max_width = 0;
 };
 
-/// The result of open_image_file(): all sizes agree with each other, and everything lies inside the file.
+/// The result of open_image_file(): all sizes agree with each other, and everything is inside the file.
 struct ImageFile {
   ImageSetInfo info;              // height and width are 0 for JPEG images of several sizes
   std::optional<JpegIndex> jpeg;  // empty: decoded images

@@ -130,7 +130,7 @@ std::array<std::uint64_t, kMaxBreaks> find_breaks(const InputFile& file, const S
   for (std::size_t i = 2; i < images.offsets.size(); ++i) {
     const std::uint64_t end = images.offsets[i - 1] + images.chunk_bytes;
     gap.resize(images.offsets[i] - end);
-    file.read(end, gap, "what lies between its images");
+    file.read(end, gap, "the bytes between its images");
     if (std::ranges::all_of(gap, [](std::byte b) { return b == std::byte{0}; })) continue;
     require(n_breaks < kMaxBreaks, ErrorCode::library,
             "{}: this version of HDF5 puts metadata between more than {} of the chunks; --chunk 0 avoids chunks",

@@ -9,7 +9,7 @@
 //   version 2 (images in chunks; the offset of the images is that of the first chunk):
 //     u64 bytes of a chunk, u64 offset of the second chunk, u64 distance between the beginnings of two chunks from
 //     there on 16 x u64 numbers of chunks, ascending, or 0: there is metadata before these chunks, and before the
-//     second one; what lies between other chunks is not part of the xxh3 above
+//     second one; bytes between other chunks are not part of the xxh3 above
 //   u64 xxh3 of all bytes before; the rest is zero
 #pragma once
 

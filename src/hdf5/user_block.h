@@ -28,7 +28,7 @@ struct UserBlockFields {
   std::uint64_t stored_hash = 0;  // of `hashed`
   std::uint64_t version = 0;
   std::span<const std::uint64_t> known_versions;
-  std::uint64_t recorded_bytes = 0, file_bytes = 0;  // length of the file: as stored, and as it is
+  std::uint64_t recorded_bytes = 0, file_bytes = 0;  // length of the file: as stored, and its actual length
 };
 /// The codes of errors, which depend on the kind of file.
 struct UserBlockErrors {

@@ -3,7 +3,7 @@
 // With train.accumulate, the ops add each micro-batch to the ones before it. With train.micro_batches, the order of the
 // sum must not depend on which rank runs which micro-batch, so a fixed tree is used (comm/sum_order.h). Each
 // micro-batch writes its gradients to a buffer of its own, and up to log2(micro-batches) more buffers keep the sums of
-// subtrees that wait for their other half. The result of the last micro-batch lies in the communicator's memory, where
+// subtrees that wait for their other half. The result of the last micro-batch is in the communicator's memory, where
 // the same tree continues over ranks.
 #pragma once
 

@@ -19,7 +19,7 @@ namespace lockstep::train {
 /// memory so far; CPU seconds per second).
 struct PerRank {
   std::vector<double> loss, data_wait_seconds, memory_bytes, utilisation;
-  std::vector<double> host_memory_bytes, cpu_utilisation;  // of the process beside a device; else empty
+  std::vector<double> host_memory_bytes, cpu_utilisation;  // of the process, if the rank uses a device; otherwise empty
 };
 
 struct StepRecord {

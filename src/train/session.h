@@ -50,7 +50,7 @@ class Session {
   std::vector<std::string> notes;  // on how the run begins: for the banner
 
   bool leader() const { return world.rank() == 0; }
-  /// Samples of the global batch of a step; less in an epoch's last with drop_last false.
+  /// Samples of the global batch of a step; fewer in the last step of an epoch with drop_last false.
   std::int64_t global_batch_of(std::int64_t step) const;
   BatchShape shape_of(std::int64_t step) const;
   /// Whether something that happens every so many steps or epochs, and at the end of the run, is due now.

@@ -1,4 +1,4 @@
-// A loss is a spike when it lies more than z standard deviations above the mean of the last losses. The standard
+// A loss is a spike if it is more than z standard deviations above the mean of the last losses. The standard
 // deviation is taken as at least 1 % of the mean, so that a loss that hardly changes has no spikes. This is done on the
 // host: known losses go in, and the limit becomes part of the next step's scalars. It is not part of checkpoints, so a
 // resumed run starts with an empty window.

@@ -1,4 +1,4 @@
-// The tensors of a checkpoint: their names, their shapes, and where each lies in a replica's arenas.
+// The tensors of a checkpoint: their names, their shapes, and their positions in a replica's arenas.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The scalars of a step: all that changes from step to step and that the ops of the step read from the device. This is
+// The scalars of a step: all values that change from step to step and that ops read on the device. This is
 // the only place where they are made.
 #pragma once
 

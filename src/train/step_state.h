@@ -1,4 +1,4 @@
-// What a step is given, keeps and reports, as plain structs that are copied between host, device and ranks.
+// The inputs, the state and the report of a step, as plain structs that are copied between host, device and ranks.
 #pragma once
 
 #include <array>
@@ -50,7 +50,7 @@ struct StepReport {
   LossScale loss_scale, next_loss_scale;  // in force in this step, and in the one after it
 };
 
-/// The small things that a step keeps in the backend's memory, at the head of the optimizer's arena.
+/// The small state that steps keep in the backend's memory, at the head of the optimizer's arena.
 struct StepState {
   StepScalars scalars;  // new in each step
   LossScale loss_scale;

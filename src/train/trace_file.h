@@ -31,7 +31,7 @@ class TraceFile {
  public:
   TraceFile(World& world, std::string directory);
 
-  /// At the end of the run, collective: each rank writes its part beside trace.json, and rank 0 merges the parts. A
+  /// At the end of the run, collective: each rank writes its part next to trace.json, and rank 0 merges the parts. A
   /// failure leads only to a warning, since the run itself is done.
   void write() const;
 

@@ -26,7 +26,7 @@ class Trainer {
         validation_(session, recorder_),
         checkpointing_(session, recorder_, lock) {}
 
-  /// The whole of training. Steps are numbered from 0. The result of a step is read one step late, so that the host
+  /// A whole training. Steps are numbered from 0. The result of a step is read one step late, so that the host
   /// does not wait for the device, except where something is done between two steps.
   int run() {
     const std::int64_t first = s_.progress.step;

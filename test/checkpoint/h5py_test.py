@@ -87,8 +87,8 @@ def check_checksum(values, found):
         import xxhash
     except ImportError:
         return  # the values were compared
-    piece = xxhash.xxh3_64_intdigest(values.tobytes())
-    assert xxhash.xxh3_64_intdigest(piece.to_bytes(8, "little")) == found
+    digest = xxhash.xxh3_64_intdigest(values.tobytes())
+    assert xxhash.xxh3_64_intdigest(digest.to_bytes(8, "little")) == found
 
 
 main()

@@ -1,5 +1,5 @@
-"""The safetensors library, and torchvision where it is installed, read what `checkpoint export` writes; the way back
-gives the same checkpoint, byte for byte.
+"""The safetensors library, and torchvision where it is installed, read what `checkpoint export` writes; importing
+that file results in the same checkpoint, byte for byte.
 
 Exit status 77 (skipped) without safetensors. LOCKSTEP is the program.
 """

@@ -1,5 +1,5 @@
 // The order of streams and events, as recorded on a stand-in for a device. The all-reduce of a bucket is issued after
-// its last writer was queued and `ready` was recorded behind it. What is queued after finish() runs after all buckets.
+// its last writer was queued and `ready` was recorded after it. What is queued after finish() runs after all buckets.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -57,7 +57,7 @@ class ReducerOrder : public ::testing::Test {
   /// Three tensors per bucket; the last tensor has its own.
   std::vector<Bucket> buckets() const { return make_buckets(tensors_, 2 * kElements * sizeof(float) + 1); }
 
-  /// Stands for the kernel of the backward pass that writes the gradient of a tensor.
+  /// Represents the kernel of the backward pass that writes the gradient of a tensor.
   void write(std::size_t tensor, Stream& stream) {
     backend_.fill_zero(gradients() + tensor * kElements, kElements * sizeof(float), stream);
   }
@@ -141,7 +141,7 @@ TEST_F(ReducerOrder, FinishMakesTheStreamWaitForEveryBucket) {
   for (int t = 0; t < 7; ++t) reducer.tensor_done(t, *stream);
   backend_.recording().clear();
   reducer.finish(*stream);
-  backend_.fill_zero(gradients(), sizeof(float), *stream);  // stands for the optimizer
+  backend_.fill_zero(gradients(), sizeof(float), *stream);  // represents the optimizer
   const std::vector<test::Call> calls = backend_.recording().calls();
   std::vector<int> waited, done;
   for (const test::Call& call : calls) {

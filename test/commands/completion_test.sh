@@ -81,7 +81,7 @@ each_word() {
 }
 check "all choices are accepted" each_word
 
-# As typed: readline inserts the reply behind the `=` without repeating the key.
+# As typed: readline inserts the reply after the `=` without repeating the key.
 typed() { # typed KEYS LINE: the line that bash -i then runs
   (cd "$work/here" && printf '%b\n' "PS1=; lockstep() { printf '<%s>' \"\$@\"; }; source '$work/script'\n$1\nexit\n" |
     script -qec "bash --norc --noprofile -i" /dev/null 2>&1 | tr -d '\r' | grep -F -- "$2")

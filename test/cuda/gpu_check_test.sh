@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # timeout: 300
-# bench/gpu/check.py on a machine without a GPU. Arguments and the dry run are tested as they are. The parts run with stand-ins
-# for the program, its tests, PyTorch and compute-sanitizer, which print what those print. This tests how the output is read,
-# what the report contains, and how a part that was cut short is resumed. The overrides of trainings go to the real program.
+# bench/gpu/check.py on a machine without a GPU. Arguments and the dry run are tested directly. The parts run with
+# stand-ins for the program, its tests, PyTorch and compute-sanitizer, which print what those print. This tests how the
+# output is read, what the report contains, and how a part that was cut short is resumed. The overrides of trainings are
+# checked by the real program.
 source test/support/check.sh
 
 python=$(command -v python3) || { echo "skipped: there is no python3"; exit 77; }

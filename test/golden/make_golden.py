@@ -27,9 +27,9 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 AUTOCAST = dict(bf16=torch.bfloat16, fp16=torch.float16)
 LOSS_SCALE = 1024.0
 SETTINGS = dict(learning_rate=0.1, momentum=0.9, weight_decay=5e-4)
-# Fifty layers with every gamma at 1 explode at this learning rate (loss 38 after one step, PyTorch's fp32 gradients 2 %
-# off): that compares noise. With the last gamma of each block at 0 (Goyal et al., 2017) the training is a sane one. With
-# seed 2 no ReLU of the first step stands so near its kink that fp32 falls on either side of it.
+# Fifty layers with every gamma at 1 diverge at this learning rate (loss 38 after one step, PyTorch's fp32 gradients 2 %
+# off): that would compare noise. With the last gamma of each block at 0 (Goyal et al., 2017) the training is well
+# conditioned. With seed 2 no ReLU of the first step is so near its kink that fp32 takes either side of it.
 CASES = [
     dict(name="resnet18_32", seed=1, depth=18, stem="cifar", classes=10, scale=1, batch=32,
          label_smoothing=0.0, zero_gamma=False, many_runs=False),

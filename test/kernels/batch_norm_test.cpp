@@ -93,7 +93,7 @@ TEST(BatchNorm, ConstantChannel) {
   reference::batch_norm_statistics(shape, in.x.data(), in.statistics.data());
   for (auto& [name, backend] : tested_backends()) {
     const Finalized out = finalize(*backend, describe(shape), in, GradientMode::overwrite);
-    // Cancellation in fp64 leaves about 1000^2 * 2^-52 = 2e-10 of variance beside epsilon = 1e-5.
+    // Cancellation in fp64 leaves about 1000^2 * 2^-52 = 2e-10 of variance, compared to epsilon = 1e-5.
     for (std::size_t c = 16; c < 32; ++c) EXPECT_NEAR(out.mean_inverse_stddev[c], 316.2278f, 0.1f) << name;
     for (std::size_t c = 16; c < 32; ++c) EXPECT_NEAR(out.batch_statistics[c], 0.0f, 1e-6f) << name;
   }

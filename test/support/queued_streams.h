@@ -36,7 +36,7 @@ class QueuedStream;
 /// What streams and events of a device have in common.
 struct QueuedDevice {
   Recording recording;
-  std::atomic<double> sleep_ms{0};  // before each piece of work of every stream
+  std::atomic<double> sleep_ms{0};  // before each operation of every stream
   std::mutex mutex;
   std::set<QueuedStream*> streams;
   int n_streams = 0, n_events = 0;
@@ -54,32 +54,32 @@ struct QueuedDevice {
 
 class Capture;
 
-/// What one Event::record() stands for; later ones make new ones.
+/// The point that one Event::record() marks; later calls create new ones.
 struct Point {
   HostEvent reached{};
   // In a capture:
   std::shared_ptr<Capture> capture{};
   std::size_t number = 0;
-  std::vector<std::size_t> covers{};  // pieces of work of each branch that come before
+  std::vector<std::size_t> covers{};  // operations of each branch that come before
 };
 
-/// What is given to streams between begin() and end() of a captured graph.
+/// The work of streams between begin() and end() of a captured graph.
 class Capture {
  public:
   explicit Capture(QueuedStream& first) { enter(first, {}); }
 
-  /// Makes `stream` a branch, which begins behind so much work of the others.
+  /// Makes `stream` a branch, which begins after this number of operations of the others.
   std::size_t enter(QueuedStream& stream, const std::vector<std::size_t>& covers);
   void add_work(std::size_t branch, std::function<void()> work);
   void add_wait(std::size_t branch, const Point& point);
-  /// Fills in what is the point's of a capture.
+  /// Fills in the members of a point in a capture.
   void add_record(std::size_t branch, Point& point);
-  /// The streams are as before. False: a branch is not joined.
+  /// Ends the capture for all streams. False: a branch is not joined.
   bool end();
   bool is_over() const { return is_over_; }
 
   std::size_t n_branches() const { return branches_.size(); }
-  /// Gives one run to `streams`, one for each branch.
+  /// Queues one launch on `streams`, one for each branch.
   void launch(const std::vector<QueuedStream*>& streams) const;
 
  private:
@@ -123,7 +123,7 @@ class QueuedEvent final : public Event {
     mutable std::mutex mutex_;
     std::shared_ptr<Point> point_ = std::make_shared<Point>();
   };
-  /// For the host.
+  /// The point that the host waits for; refused inside a capture.
   std::shared_ptr<Point> point_for_host() const;
 
   QueuedDevice& device_;
@@ -142,16 +142,16 @@ class QueuedStream final : public Stream, public WorkQueue, public HostQueue {
   void* native() const override { return static_cast<WorkQueue*>(const_cast<QueuedStream*>(this)); }
   void put(std::function<void()> work) override;
   HostQueue* host_queue() override { return this; }
-  /// A call of an op, which is recorded now and made when the stream comes to it.
+  /// A call of an op, which is recorded now and runs when the stream reaches it.
   void enqueue(std::string_view what, std::function<void(Stream&)> work) override;
-  /// Of what is not recorded.
+  /// For an operation that cannot be recorded.
   void drain();
   int number() const { return number_; }
 
   const std::shared_ptr<Capture>& capture() const { return capture_; }
   std::size_t branch() const { return branch_; }
   void set_capture(std::shared_ptr<Capture> capture, std::size_t branch);
-  /// Of a copy from or to host memory that is not pinned.
+  /// For a copy from or to host memory that is not pinned.
   void refuse_if_captured() const;
 
  private:
@@ -162,13 +162,13 @@ class QueuedStream final : public Stream, public WorkQueue, public HostQueue {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> work_;
-  std::shared_ptr<Capture> capture_;  // null: work is run
+  std::shared_ptr<Capture> capture_;  // null: work runs
   std::size_t branch_ = 0;
   bool is_busy_ = false, stop_ = false;
   std::thread thread_;
 };
 
-/// As kernels/cuda/base/captured_graph.h, with one run that is not recorded.
+/// Like kernels/cuda/base/captured_graph.h, with one run that is not captured.
 class QueuedGraph final : public CapturedGraph {
  public:
   explicit QueuedGraph(QueuedDevice& device) : device_(device) {}

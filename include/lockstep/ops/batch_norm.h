@@ -1,4 +1,4 @@
-// Batch norm, divided so that its parts can be fused with the neighbouring convolutions. The producer of x gives the
+// Batch norm, divided so that its parts can be fused with the neighbouring convolutions. The producer of x computes the
 // sums, which may be all-reduced over ranks in between; `finalize` makes scale and bias; the consumer applies them
 // (normalization.h). Formulas: Ioffe and Szegedy, "Batch Normalization", 2015, algorithm 1. The variance is biased in
 // the scale and unbiased in batch_statistics, as in PyTorch.

@@ -1,4 +1,4 @@
-// 64-bit hash of memory, to compare replicas: equal bytes give equal hashes on one backend. Two backends may hash
+// 64-bit hash of memory, to compare replicas: equal bytes have equal hashes on one backend. Two backends may hash
 // differently (cpu: xxh3; cuda: kernels/cuda/hash.cu), since the hash of a file is computed on the host.
 #pragma once
 

@@ -3,7 +3,7 @@
 //     s = x + residual      the new residual stream, rounded to dtype; s = x without a residual
 //     inverse_rms = 1 / sqrt(mean over the row of s^2 + epsilon)
 //     y = s * inverse_rms * weight
-// Backward takes the gradient that is added along the residual stream and gives the gradient of s, which is that of x
+// Backward adds the gradient along the residual stream and computes the gradient of s, which is that of x
 // and of the residual:
 //     ds = inverse_rms * (weight * dy - s_hat * mean over the row of (weight * dy * s_hat)) + added,
 //     dweight = sum over rows of dy * s_hat,  s_hat = s * inverse_rms

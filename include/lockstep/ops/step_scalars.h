@@ -1,5 +1,5 @@
-// What changes from step to step: one struct in the backend's memory, never kernel arguments, so that a step can be
-// captured once. And the sums that a step reports.
+// The values that change from step to step: one struct in the backend's memory, never kernel arguments, so that a step
+// can be captured once. Also the sums that a step reports.
 #pragma once
 
 #include <cstdint>

@@ -154,8 +154,7 @@ class ImageClassification final : public Task {
   nlohmann::ordered_json model_stamp() const override {
     const Config::Model& m = config_.model;
     nlohmann::ordered_json stamp{{"family", m.family}, {"depth", m.depth}, {"stem", m.stem}, {"classes", m.classes}};
-    if (m.width != Config::Model{}.width)
-      stamp["width"] = m.width;  // checkpoints of ordinary networks stay as they are
+    if (m.width != Config::Model{}.width) stamp["width"] = m.width;  // checkpoints of ordinary networks do not change
     return stamp;
   }
   bool is_head(const std::string& parameter) const override { return parameter.starts_with("fc."); }
