@@ -39,7 +39,7 @@ struct DeviceInfo {
 /// Where allocate()'s memory is: the host's, which ranks of a node can map and sum by themselves, or a device's.
 enum class MemorySpace : std::uint8_t { host, device };
 
-/// How all processes together use a device, as its driver reports it. Empty where the driver does not report it.
+/// How all processes together use a device, as its driver reports it. Empty if the driver does not report it.
 struct DeviceUsage {
   std::optional<std::size_t> memory_bytes;
   std::optional<double> utilisation;  // part of the last second or so in which it computed, 0 to 1
@@ -69,7 +69,7 @@ class Backend {
   /// Host memory for copies to and from the device that run concurrently with other work: pinned, where the device
   /// distinguishes pinned memory. May be called at any time.
   virtual std::unique_ptr<Memory> allocate_host(std::size_t size_bytes, const std::string& purpose) = 0;
-  /// Pins host memory that was allocated elsewhere, for as long as the result lives; null where nothing needs pinning.
+  /// Pins host memory that was allocated elsewhere, for as long as the result lives; null if nothing needs pinning.
   virtual std::unique_ptr<Memory> pin_host(void* /*h_data*/, std::size_t /*size_bytes*/) { return nullptr; }
   /// After freeze() an allocation is a bug and throws; unfreeze() allows allocations again, to plan another step.
   virtual void freeze() = 0;
@@ -94,7 +94,7 @@ class Backend {
 
   /// The layout in which an activation of this shape is fastest inside a graph.
   virtual Layout activation_layout(const Shape& shape, DType dtype) const = 0;
-  /// Throws not_supported where the device cannot compute in it. Otherwise returns a warning for the user, or nothing.
+  /// Throws not_supported if the device cannot compute in it. Otherwise returns a warning for the user, or nothing.
   virtual std::string check_precision(Precision precision) const = 0;
 
   /// Plans the op of a description: make(Conv2dDescription{...}) checks the description, chooses an algorithm and
@@ -119,7 +119,7 @@ struct BackendOptions {
 };
 std::unique_ptr<Backend> make_backend(const BackendOptions& options);
 /// Of a GPU that need not be here: ops are planned for it and cannot run. `device`: a known one ("h200"), or a file
-/// with a description as cuDNN writes it (*.json). Throws usage where it is neither, not_supported in a build without
+/// with a description as cuDNN writes it (*.json). Throws usage if it is neither, not_supported in a build without
 /// CUDA.
 std::unique_ptr<Backend> make_planning_backend(const std::string& device);
 /// The known ones, as a sentence names them.

@@ -46,7 +46,7 @@ constexpr auto op_row() {
   return OpRowOf<factory>::row();
 }
 
-/// Throws not_supported where the table has no such row.
+/// Throws not_supported if the table has no such row.
 template <typename Context>
 std::unique_ptr<Op> make_op(std::span<const OpRow<Context>> table, const OpRequest& request, const Context& context,
                             std::string_view backend) {

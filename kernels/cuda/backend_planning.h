@@ -32,7 +32,7 @@ class PlanningBackend : public OpsBackend {
   [[noreturn]] void not_here() const;
 };
 
-/// One of the known GPUs by its short name, or FILE.json (device_description.h). Throws usage where it is neither.
+/// One of the known GPUs by its short name, or FILE.json (device_description.h). Throws usage if it is neither.
 std::unique_ptr<Backend> make_planning_backend(const std::string& device);
 
 /// "t4, v100, ..."

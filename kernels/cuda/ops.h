@@ -8,7 +8,7 @@
 
 namespace lockstep::cuda {
 
-/// Throws not_supported where there is no such op.
+/// Throws not_supported if there is no such op.
 std::unique_ptr<Op> make_op(const OpRequest& request, const CudaContext& context);
 
 }  // namespace lockstep::cuda

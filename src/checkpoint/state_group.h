@@ -14,7 +14,7 @@ enum class StateGroup : std::uint8_t { parameters, optimizer, statistics };
 
 /// "/parameters/conv1.weight"
 std::string tensor_path(StateGroup group, std::string_view name);
-/// Nothing where the path is in none of the groups.
+/// No value if the path is in none of the groups.
 std::optional<StateGroup> group_of(std::string_view path);
 bool is_in(StateGroup group, std::string_view path);
 /// "conv1.weight": the path without its group.

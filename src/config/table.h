@@ -33,7 +33,7 @@ struct Key {
   std::string name;     // "train.global_batch"
   std::string type;     // "a whole number,": what a message says that was expected
   std::string accepts;  // "1 or more", "sgd | adamw"; empty if the type says everything
-  std::string unit;     // "samples"; empty where there is none
+  std::string unit;     // "samples"; empty if there is none
   std::string meaning;
   std::vector<std::string> choices;  // "sgd", "adamw": the choices for the value, or for each element of a list
   bool is_list = false;

@@ -39,7 +39,7 @@ struct BatchShape {
 
 /// train.global_batch, or what train.batch_per_rank makes of it on so many ranks. 0: it is auto and not known yet.
 std::int64_t configured_global_batch(const Config& config, int ranks);
-/// Throws config_conflict where the batch cannot be divided.
+/// Throws config_conflict if the batch cannot be divided.
 BatchShape batch_shape(const Config& config, int rank, int ranks);
 
 }  // namespace lockstep::train

@@ -39,7 +39,7 @@ struct EpochRecord {
   std::int64_t step = 0, epoch = 0, epochs = 0;
   std::int64_t count = 0;  // in the task's unit
   double learning_rate = 0;
-  std::vector<double> train{}, validation{};  // measures; validation: empty where it was not evaluated
+  std::vector<double> train{}, validation{};  // measures; validation: empty if it was not evaluated
   double rate = 0, epoch_seconds = 0;
 };
 

@@ -76,7 +76,7 @@ struct Outputs {
   std::vector<float> y, dx, dweight, dbias;
 };
 
-/// Null where a gradient is skipped.
+/// Null if a gradient is skipped.
 void* gradient(Device& device, DType dtype, GradientMode mode, const std::vector<float>& before) {
   if (mode == GradientMode::skip) return nullptr;
   return mode == GradientMode::accumulate ? device.upload_as(dtype, before) : device.garbage_as(dtype, before.size());

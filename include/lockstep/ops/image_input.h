@@ -2,7 +2,7 @@
 // (x / 255 - mean) / stddev. Padded pixels are (0 - mean) / stddev, as in torchvision's ToTensor and Normalize applied
 // to padded bytes of value 0. Each draw is Philox(seed, crop or flip, sample, epoch): block 0 gives the row (number 0)
 // and the column (number 1) in [0, 2*padding], and the flip (lowest bit).
-// Planning throws op_description where mean and stddev do not fit the channels.
+// Planning throws op_description if mean and stddev do not fit the channels.
 #pragma once
 
 #include <vector>

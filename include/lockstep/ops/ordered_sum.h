@@ -30,7 +30,7 @@ class OrderedSum : public Op {
    public:
     static constexpr std::size_t kMax = 64;  // the depth of the tree; no number of leaves needs more
     Open() = default;
-    /// Of any range of pointers. Throws internal where it is longer than kMax.
+    /// Of any range of pointers. Throws internal if it is longer than kMax.
     template <std::ranges::contiguous_range Pointers>
     Open(const Pointers& pointers) : size_(std::ranges::size(pointers)) {
       require(size_ <= kMax, ErrorCode::internal, "an ordered sum over a tree of depth {}", size_);

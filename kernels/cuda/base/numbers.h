@@ -70,7 +70,7 @@ decltype(auto) dispatch(DType dtype, F&& f) {
   }
 }
 
-/// True where every pointer may be read 16 bytes at a time.
+/// True if every pointer may be read 16 bytes at a time.
 template <typename... Pointers>
 bool are_aligned(const Pointers*... pointers) {
   return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
