@@ -78,7 +78,7 @@ std::unique_ptr<Activation> make_activation(const ActivationDescription& d, cons
   require(d.n_elements > 0 && d.function != ActivationFunction::none, ErrorCode::op_description,
           "an activation of {} elements by {}: both a function and elements are needed", d.n_elements,
           name(d.function));
-  require_float_or_bf16(d.dtype, "An activation");
+  require_float_or_bf16(d.dtype, "an activation");
   return std::make_unique<CpuActivation>(d, context);
 }
 

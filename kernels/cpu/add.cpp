@@ -61,7 +61,7 @@ class CpuAdd final : public Add {
 
 std::unique_ptr<Add> make_add(const AddDescription& d, const CpuContext& context) {
   require(d.n_elements > 0, ErrorCode::op_description, "a sum of two tensors of {} elements", d.n_elements);
-  require_float_or_bf16(d.dtype, "A sum of two tensors");
+  require_float_or_bf16(d.dtype, "a sum of two tensors");
   return std::make_unique<CpuAdd>(d, context);
 }
 

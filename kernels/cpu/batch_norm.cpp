@@ -130,11 +130,11 @@ class CpuBatchNorm final : public BatchNorm {
 }  // namespace
 
 std::unique_ptr<BatchNorm> make_batch_norm(const BatchNormDescription& d, const CpuContext& context) {
-  require_float_or_bf16(d.dtype, "Batch norm");
+  require_float_or_bf16(d.dtype, "batch norm");
   require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::internal,
-          "Batch norm needs an input (N, H, W, C) that is not empty, not {}.", d.x.text());
+          "batch norm needs an input (N, H, W, C) that is not empty, not {}", d.x.text());
   require(d.layout == Layout::nhwc || d.x[3] % 16 == 0, ErrorCode::internal,
-          "Channel blocks of 16 need a multiple of 16 channels, but {} has {}.", d.x.text(), d.x[3]);
+          "channel blocks of 16 need a multiple of 16 channels, but {} has {}", d.x.text(), d.x[3]);
   return std::make_unique<CpuBatchNorm>(d, context);
 }
 

@@ -98,17 +98,17 @@ class CpuImageInput final : public ImageInput {
 }  // namespace
 
 std::unique_ptr<ImageInput> make_image_input(const ImageInputDescription& d, const CpuContext& context) {
-  require_float_or_bf16(d.dtype, "Image input");
-  require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::internal,
-          "Image input needs images (N, H, W, C), not {}.", d.x.text());
+  require_float_or_bf16(d.dtype, "image input");
+  require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::internal, "image input needs images (N, H, W, C), not {}",
+          d.x.text());
   const std::size_t channels = static_cast<std::size_t>(d.x[3]);
   require(d.mean.size() == channels && d.stddev.size() == channels, ErrorCode::internal,
-          "Image input needs {} means and standard deviations, one per channel, but has {} and {}.", channels,
+          "image input needs {} means and standard deviations, one per channel, but has {} and {}", channels,
           d.mean.size(), d.stddev.size());
   require(std::all_of(d.stddev.begin(), d.stddev.end(), [](float s) { return s > 0; }), ErrorCode::not_supported,
-          "Image input divides by the standard deviation of each channel, which must be greater than 0.");
+          "image input divides by the standard deviation of each channel, which must be greater than 0");
   require(d.crop_padding >= 0, ErrorCode::internal,
-          "The crop padding of the image input must not be negative, but is {}.", d.crop_padding);
+          "the crop padding of the image input must not be negative, but is {}", d.crop_padding);
   return with_elements(d.dtype, [&](auto element) -> std::unique_ptr<ImageInput> {
     return std::make_unique<CpuImageInput<decltype(element)>>(d, context);
   });

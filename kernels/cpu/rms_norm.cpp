@@ -124,7 +124,7 @@ class CpuRmsNorm final : public RmsNorm {
 std::unique_ptr<RmsNorm> make_rms_norm(const RmsNormDescription& d, const CpuContext& context) {
   require(d.rows > 0 && d.width > 0, ErrorCode::op_description,
           "an RMS norm of {} rows of {} elements: both must be positive", d.rows, d.width);
-  require_float_or_bf16(d.dtype, "An RMS norm");
+  require_float_or_bf16(d.dtype, "an RMS norm");
   return std::make_unique<CpuRmsNorm>(d, context);
 }
 

@@ -158,8 +158,8 @@ class CudaBatchNorm final : public BatchNorm {
 std::unique_ptr<BatchNorm> make_batch_norm(const BatchNormDescription& d, const CudaContext& context) {
   dispatch(d.dtype, [](auto*) {});  // refuses other types
   require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::internal,
-          "Batch norm needs an input (N, H, W, C) that is not empty, not {}.", d.x.text());
-  require(d.layout == Layout::nhwc, ErrorCode::not_supported, "Batch norm on the device needs nhwc, not {}.",
+          "batch norm needs an input (N, H, W, C) that is not empty, not {}", d.x.text());
+  require(d.layout == Layout::nhwc, ErrorCode::not_supported, "batch norm on the device needs nhwc, not {}",
           name(d.layout));
   return std::make_unique<CudaBatchNorm>(d, context);
 }

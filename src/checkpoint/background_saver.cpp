@@ -112,8 +112,7 @@ BackgroundSaver::Outcome BackgroundSaver::wait() {
     if (auto outcome = advance()) return *outcome;
     if (steady_clock::now() - last_report < kReportInterval) continue;
     last_report = steady_clock::now();
-    log::info("Still waiting for {}, which is being {}.", saver_->path(),
-              kPhaseNames[static_cast<std::size_t>(phase_)]);
+    log::info("Still waiting for {}, which is being {}", saver_->path(), kPhaseNames[static_cast<std::size_t>(phase_)]);
   }
 }
 

@@ -48,7 +48,7 @@ struct SampleFile {
 
 void check_request(const ImageSetInfo& info, std::int64_t sample, std::span<const std::uint8_t> image) {
   require(sample >= 0 && sample < info.n_samples && image.size() == info.image_bytes(), ErrorCode::internal,
-          "Sample {} of {} cannot be read into a buffer of {} bytes.", sample, info.n_samples, image.size());
+          "sample {} of {} cannot be read into a buffer of {} bytes", sample, info.n_samples, image.size());
 }
 
 /// Decoded images: each is read by one pread, wherever it is stored.

@@ -141,7 +141,7 @@ bool JpegDecoder::start(int eighths) { return state_->start_decompress(eighths) 
 bool JpegDecoder::read_pixels(std::span<std::uint8_t> rgb) {
   State& s = *state_;
   require(rgb.size() == std::size_t{3} * s.jpeg.output_width * s.jpeg.output_height, ErrorCode::internal,
-          "An image of {} x {} pixels does not fit into a buffer of {} bytes.", decoded_width(), decoded_height(),
+          "an image of {} x {} pixels does not fit into a buffer of {} bytes", decoded_width(), decoded_height(),
           rgb.size());
   if (s.jpeg.out_color_space == JCS_CMYK) s.cmyk_row.resize(std::size_t{4} * s.jpeg.output_width);
   return s.read_rows(rgb.data()) || s.bad(s.text);

@@ -71,7 +71,7 @@ Loader::State::State(std::shared_ptr<const Dataset> dataset, const LoaderOptions
   require(o.global_batch > 0 && o.n_micro_batches > 0 && o.first_shard >= 0 && o.n_shards > 0 &&
               o.first_shard + o.n_shards <= o.total_shards && o.readers > 0 && o.prefetch > 0 && o.first_step >= 0 &&
               o.max_samples >= 0,
-          ErrorCode::internal, "The options of the loader are not possible.");
+          ErrorCode::internal, "the options of the loader are not possible");
   const std::int64_t n_mine = shards_of(o.global_batch, o.first_shard, o.n_shards, o.total_shards).size();
   require(o.capacity >= (n_mine + o.n_micro_batches - 1) / o.n_micro_batches, ErrorCode::internal,
           "a capacity of {} samples does not hold one of {} micro-batches of {} samples", o.capacity, o.n_micro_batches,
@@ -177,7 +177,7 @@ const std::uint32_t* Loader::State::order_of(std::int64_t epoch) {
     if (error) std::rethrow_exception(error);
   }
   order_ready.wait(lock, [&] { return !order.is_being_computed; });
-  require(!order.samples.empty(), ErrorCode::out_of_memory, "The sample order of epoch {} could not be computed.",
+  require(!order.samples.empty(), ErrorCode::out_of_memory, "the sample order of epoch {} could not be computed",
           epoch);
   return order.samples.data();
 }
@@ -224,7 +224,7 @@ std::size_t Loader::buffer_bytes(std::span<const Field> fields, std::int64_t cap
 const Batch& Loader::next() {
   State& s = *state_;
   require(s.n_returned != s.n_micro_batches, ErrorCode::internal,
-          "The loader has only {} micro-batches, and another one was requested.", s.n_micro_batches);
+          "the loader has only {} micro-batches, and another one was requested", s.n_micro_batches);
   const trace::Span span(trace::Kind::wait, "data");
   const Clock::time_point begin = Clock::now();
   std::unique_lock lock(s.mutex);

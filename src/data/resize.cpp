@@ -57,7 +57,7 @@ void Resizer::resize(const PixelView& image, const Box& box, int height, int wid
   require(height > 0 && width > 0 && box.left >= 0 && box.top >= 0 && box.left < box.right && box.top < box.bottom &&
               box.right <= image.width && box.bottom <= image.height && (channels == 1 || channels == 3) &&
               out.size() == static_cast<std::size_t>(height) * width * channels,
-          ErrorCode::internal, "A box of [{}, {}) x [{}, {}) of {} x {} x {} cannot be resized to {} x {}.", box.top,
+          ErrorCode::internal, "a box of [{}, {}) x [{}, {}) of {} x {} x {} cannot be resized to {} x {}", box.top,
           box.bottom, box.left, box.right, image.height, image.width, channels, height, width);
   along_rows_.make(box.left, box.right, image.width, width);
   along_columns_.make(box.top, box.bottom, image.height, height);

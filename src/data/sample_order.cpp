@@ -27,7 +27,7 @@ std::vector<std::uint32_t> epoch_order(std::uint32_t seed, std::uint32_t epoch, 
 
 Shard shard_of(std::int64_t batch, int rank, int size) {
   require(batch >= 0 && size > 0 && rank >= 0 && rank < size, ErrorCode::internal,
-          "There is no shard {} of {} in {} samples.", rank, size, batch);
+          "there is no shard {} of {} in {} samples", rank, size, batch);
   const std::int64_t base = batch / size, more = batch % size;
   const std::int64_t begin = rank * base + std::min<std::int64_t>(rank, more);
   return {begin, begin + base + (rank < more ? 1 : 0)};

@@ -54,7 +54,7 @@ class SyntheticSet : public ImageSet {
   void read_image(std::int64_t sample, std::uint32_t, std::span<std::uint8_t> image,
                   std::int32_t& label) const override {
     require(sample >= 0 && sample < info_.n_samples && image.size() == info_.image_bytes(), ErrorCode::internal,
-            "Sample {} of {} cannot be written to a buffer of {} bytes.", sample, info_.n_samples, image.size());
+            "sample {} of {} cannot be written to a buffer of {} bytes", sample, info_.n_samples, image.size());
     label = static_cast<std::int32_t>(sample % info_.classes);
     const std::size_t channels = static_cast<std::size_t>(info_.channels);
     const std::uint8_t* grid = patterns_.data() + static_cast<std::size_t>(label) * kGrid * kGrid * channels;

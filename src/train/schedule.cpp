@@ -17,7 +17,7 @@ Schedule::Schedule(const Config::Schedule& config, double learning_rate, std::in
       warmup_(config.warmup_steps > 0 ? config.warmup_steps
                                       : std::llround(config.warmup_epochs * static_cast<double>(steps_per_epoch))) {
   require(steps_per_epoch > 0 && length_ > 0, ErrorCode::internal,
-          "A schedule needs at least one step, but there are {} steps per epoch and its length is {}.", steps_per_epoch,
+          "a schedule needs at least one step, but there are {} steps per epoch and its length is {}", steps_per_epoch,
           length_);
   require(warmup_ <= length_, ErrorCode::config_conflict,
           "the warm-up must not be longer than the schedule, found {} steps of {}; lower schedule.warmup_epochs or "

@@ -33,7 +33,7 @@ void Uploader::upload(const data::Batch& batch, std::int64_t n, std::span<void* 
   const auto n_samples = static_cast<std::size_t>(n);
   require(n <= capacity_ && batch.fields.size() == field_bytes_.size() && targets.size() == field_bytes_.size() &&
               batch.fields[0].size() >= n_samples * field_bytes_[0],
-          ErrorCode::internal, "A batch of {} fields does not fit a step of {} samples, or buffers of {} samples.",
+          ErrorCode::internal, "a batch of {} fields does not fit a step of {} samples, or buffers of {} samples",
           batch.fields.size(), n, capacity_);
   const Buffer& before = buffers_[static_cast<std::size_t>(current_)];
   current_ = 1 - current_;

@@ -274,7 +274,7 @@ TEST(Loader, RejectsImpossibleOptions) {
   Loader loader(set, options);
   loader.next();
   loader.next();
-  EXPECT_ERROR(ErrorCode::internal, "more than its 2 micro-batches", loader.next());
+  EXPECT_ERROR(ErrorCode::internal, "has only 2 micro-batches", loader.next());
 }
 
 /// Sequences of numbers and a mask: fields that the loader does not know.

@@ -28,7 +28,7 @@ auto with_elements(DType dtype, const Work& work) {
 /// Throws not_supported for types other than fp32 and bf16; `what` names the op in the message.
 inline void require_float_or_bf16(DType dtype, const char* what) {
   require(dtype == DType::fp32 || dtype == DType::bf16, ErrorCode::not_supported,
-          "{} on the CPU computes in fp32 or bf16, not {}.", what, name(dtype));
+          "{} on the CPU computes in fp32 or bf16, not {}", what, name(dtype));
 }
 
 }  // namespace lockstep::cpu

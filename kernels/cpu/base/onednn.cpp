@@ -99,7 +99,7 @@ void PlannedPrimitive::execute(std::initializer_list<Pointer> pointers) {
     const auto* pointer =
         std::find_if(pointers.begin(), pointers.end(), [&](const Pointer& p) { return p.index == argument.arg; });
     require(pointer != pointers.end() && pointer->data != nullptr, ErrorCode::internal,
-            "A oneDNN primitive was executed without its argument {}", argument.arg);
+            "a oneDNN primitive was executed without its argument {}", argument.arg);
     status = dnnl_memory_set_data_handle(argument.memory, const_cast<void*>(pointer->data));
     if (status != dnnl_success) break;
   }
@@ -145,15 +145,14 @@ memory::desc OnednnLayout::desc(memory::data_type type) const {
 
 void OnednnLayout::pack(std::span<const float> canonical, float* parameter) const {
   require(static_cast<std::int64_t>(canonical.size()) == count(desc_.get_dims()), ErrorCode::internal,
-          "A parameter of sizes {} cannot be packed from {} elements.", dims_text(desc_.get_dims()), canonical.size());
+          "a parameter of sizes {} cannot be packed from {} elements", dims_text(desc_.get_dims()), canonical.size());
   std::memset(parameter, 0, desc_.get_size());
   reorder_now(canonical_, canonical.data(), desc_, parameter);
 }
 
 void OnednnLayout::unpack(const float* parameter, std::span<float> canonical) const {
   require(static_cast<std::int64_t>(canonical.size()) == count(desc_.get_dims()), ErrorCode::internal,
-          "A parameter of sizes {} cannot be unpacked into {} elements.", dims_text(desc_.get_dims()),
-          canonical.size());
+          "a parameter of sizes {} cannot be unpacked into {} elements", dims_text(desc_.get_dims()), canonical.size());
   reorder_now(desc_, parameter, canonical_, canonical.data());
 }
 

@@ -6,7 +6,7 @@ namespace lockstep::cuda {
 
 bool CudaGraph::begin(Stream& stream) {
   require(!is_capturing_, ErrorCode::internal,
-          "A graph is captured again although its first capture has not ended: an error interrupted it.");
+          "a graph is captured again although its first capture has not ended: an error interrupted it");
   if (graph_) {
     LOCKSTEP_CUDA_CHECK(cudaGraphLaunch(graph_.get(), native(stream)));
     return false;

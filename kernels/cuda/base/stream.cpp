@@ -43,7 +43,7 @@ void CudaEvent::synchronize() const {
   const cudaError_t status = cudaEventSynchronize(event_.get());
   if (status != cudaSuccess) (void)cudaGetLastError();
   require(status != cudaErrorCapturedEvent, ErrorCode::internal,
-          "The host waits for an event of a captured graph; only a stream can wait for it.");
+          "the host waits for an event of a captured graph; only a stream can wait for it");
   LOCKSTEP_CUDA_CHECK(status);
 }
 
