@@ -8,7 +8,7 @@ source test/faults/common.sh
 start diverged 2 optimizer.learning_rate=1e30 schedule.kind=constant schedule.warmup_epochs=0 train.max_skipped_in_a_row=3 \
   train.check_replicas_every_steps=1
 ends "too many in a row end the run" 1 90
-prints "each is logged" 'step [0-9]+ was skipped: loss -?(nan|inf).* 3 in a row'
+prints "each is logged" 'step [0-9]+ was skipped: loss -?(nan|inf).* 3 skipped in a row'
 prints "the reason is named" 'these are 4 skipped steps in a row, and train.max_skipped_in_a_row is 3'
 prints "the error code is printed" '\[steps_skipped\]'
 status_is failed

@@ -109,7 +109,8 @@ TEST(ImageClassification, RejectsDataThatDoNotFit) {
   EXPECT_NE(error_of(set_of(8, 11), nullptr).find("set model.classes=11"), std::string::npos);
   EXPECT_NE(error_of(set_of(8, 10), set_of(8, 12)).find("set model.classes=12"), std::string::npos);
   EXPECT_NE(error_of(set_of(8, 10, 1), nullptr).find("of 1 channels"), std::string::npos);
-  EXPECT_NE(error_of(set_of(8, 10), set_of(16, 10)).find("8x8 pixels, synthetic of 16x16"), std::string::npos);
+  EXPECT_NE(error_of(set_of(8, 10), set_of(16, 10)).find("8x8 pixels, but synthetic has images of 16x16"),
+            std::string::npos);
   const auto named = [](std::vector<std::string> names) { return std::make_shared<NamedSet>(std::move(names)); };
   EXPECT_NE(error_of(named({"cat", "dog"}), named({"cat", "eel"})).find("class 1 is 'dog' in the first and 'eel' in"),
             std::string::npos);
