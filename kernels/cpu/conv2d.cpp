@@ -1,5 +1,5 @@
 // y[n,h,w,k] = sum_{r,s,c} z[n, h*stride+r-pad, w*stride+s-pad, c] w[k,c,r,s]: a bare convolution (conv2d_bare.h), with
-// passes over memory before it (z of a pending normalisation) and behind it (y's statistics).
+// passes over memory before it (z of a pending normalisation) and after it (y's statistics).
 //
 //   forward   z: into normalization.z (`store`), `saved`, or the workspace; y: overwritten; statistics from y
 //   backward  dweight from z and dy, then the data gradient, then normalize_backward makes dz and sums of it
@@ -17,10 +17,10 @@ namespace lockstep::cpu {
 namespace {
 
 enum class NormalizedInput : std::uint8_t {
-  none,       // x is convolved as it is
+  none,       // x itself is convolved
   stored,     // z is in the caller's memory
   saved,      // z is kept from forward to backward
-  temporary,  // z is in the workspace, and made again in backward
+  temporary,  // z is in the workspace, and computed again in backward
 };
 
 NormalizedInput where_z_lies(const Conv2dDescription& d, const CpuOptions& options) {
@@ -44,14 +44,14 @@ class CpuConv2d final : public Conv2d {
  private:
   void plan_forward();
   void plan_backward();
-  /// What is convolved; `z_offset` is its place in this call's workspace, if it lies there.
+  /// The tensor that is convolved. `z_offset` is its position in this call's workspace, if it is stored there.
   const void* input(const void* x, const NormalizationForward& normalization, const OpMemory& memory,
                     std::size_t z_offset, bool compute);
   void input_gradient(const Backward& args, const void* z, void* workspace);
 
   Conv2dDescription description_;
   CpuContext context_;
-  std::unique_ptr<BareConvolution> forward_, data_gradient_, weight_gradient_;  // null: not wanted
+  std::unique_ptr<BareConvolution> forward_, data_gradient_, weight_gradient_;  // null: not computed
   NormalizedInput normalized_;
   Activation x_shape_, y_shape_;
   std::size_t x_bytes_;
@@ -182,9 +182,9 @@ void CpuConv2d::input_gradient(const Backward& args, const void* z, void* worksp
   };
   if (description_.normalization) {
     const InputNormalization& normalization = *description_.normalization;
-    // dz takes the data gradient first, unless another gradient still lies there.
+    // The data gradient is written to dz first, unless another gradient is still stored there.
     const void* const gradient = data_gradient(args.gradient.dz == args.gradient.added ? nullptr : args.gradient.dz);
-    // Without a residual the mask follows from x, which is read anyway for the sums.
+    // Without a residual the mask follows from x, which the sums read anyway.
     const void* const mask = normalization.residual == InputNormalization::Residual::none ? nullptr : z;
     normalize_backward(x_shape_, normalization, args.x, args.normalization, mask, gradient, args.gradient,
                        at<void>(workspace, backward_at_.normalize), context_);

@@ -1,5 +1,4 @@
-// The algorithms of a bare convolution, which of them is used for each direction, and the layout of a graph's
-// activations.
+// The algorithms of a bare convolution, the choice of one for each direction, and the layout of a graph's activations.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -23,7 +22,7 @@ struct ConvolutionAlgorithm {
   std::unique_ptr<BareConvolution> (*make)(const Conv2dDescription&, Direction, const CpuContext&);
 };
 
-// Names are part of what is remembered on disk: kernels that change their speed get another.
+// Names are part of the choices that are stored on disk: a kernel whose speed changes gets a new name.
 const ConvolutionAlgorithm kAmx{.name = "amx", .fits = amx_convolution_fits, .make = make_amx_convolution};
 const ConvolutionAlgorithm kBlocks{.name = "blocks", .fits = weight_gradient_fits, .make = make_weight_gradient};
 const ConvolutionAlgorithm kDirect{.name = "direct",
@@ -39,7 +38,7 @@ std::vector<const ConvolutionAlgorithm*> algorithms_of(const Conv2dDescription& 
   return fitting;
 }
 
-/// The weights' layout that the fixed choice of forward wants.
+/// The weights' layout that the fixed choice of forward uses.
 std::shared_ptr<const ParameterLayout> first_layout(const Conv2dDescription& d, const CpuContext& context) {
   return algorithms_of(d, Direction::forward)[0]->make(d, Direction::forward, context)->weight_layout();
 }
@@ -49,7 +48,8 @@ class Buffer {
  public:
   explicit Buffer(std::size_t size_bytes)
       : data_(std::aligned_alloc(64, (std::max<std::size_t>(size_bytes, 1) + 63) / 64 * 64)) {
-    require(data_ != nullptr, ErrorCode::out_of_memory, "{} bytes to time convolutions were refused", size_bytes);
+    require(data_ != nullptr, ErrorCode::out_of_memory, "an allocation of {} bytes to time convolutions failed",
+            size_bytes);
     std::memset(data_, 0x3f, size_bytes);
   }
   ~Buffer() { std::free(data_); }
@@ -64,19 +64,20 @@ class Buffer {
   void* data_;
 };
 
-/// An algorithm as it is timed.
+/// An algorithm and its measured time.
 struct Candidate {
   const ConvolutionAlgorithm* algorithm;
-  Conv2dDescription description;  // x and y are as large as those of the others
+  Conv2dDescription description;  // x and y are as large as those of the other algorithms
 };
 
-/// As many as make a difference to which algorithm is the fastest.
+/// The number of samples from which on the fastest algorithm no longer changes.
 Conv2dDescription with_fewer_images(Conv2dDescription d, std::int64_t images_a_thread, const CpuContext& context) {
   d.x = {std::min(d.x[0], images_a_thread * std::max(1, context.threads)), d.x[1], d.x[2], d.x[3]};
   return d;
 }
 
-/// Of each, in rounds over all of them: what else the processor does then falls on all alike.
+/// The number of rounds. Each round runs all algorithms, so that other load of the processor affects all of them
+/// equally.
 std::vector<double> seconds_of(const std::vector<Candidate>& candidates, Direction direction,
                                const CpuContext& context) {
   struct Trial {
@@ -108,7 +109,7 @@ std::vector<double> seconds_of(const std::vector<Candidate>& candidates, Directi
   const auto seconds_since = [](Clock::time_point begin) {
     return std::chrono::duration<double>(Clock::now() - begin).count();
   };
-  // The first round fills caches. Who is far behind runs no more, and long rounds are fewer.
+  // The first round fills caches. Algorithms that are far behind are not run again, and there are fewer long rounds.
   constexpr int kLeastRounds = 3, kMaxRounds = 10;
   constexpr double kHopeless = 3, kEnoughSeconds = 0.06;
   const auto begin = Clock::now();
@@ -126,10 +127,10 @@ std::vector<double> seconds_of(const std::vector<Candidate>& candidates, Directi
   return seconds;
 }
 
-constexpr Layout kLayouts[] = {Layout::nchw16c, Layout::nhwc};  // of fp32; the first is the fixed choice
+constexpr Layout kLayouts[] = {Layout::nchw16c, Layout::nhwc};  // the layouts of fp32; the first is the fixed choice
 
-/// In each of kLayouts, all directions of a 3x3 convolution of such activations by their fastest algorithms, with no
-/// more channels than make a difference.
+/// Times all directions of a 3x3 convolution of such activations in each of kLayouts, with their fastest algorithms,
+/// and with no more channels than make a difference.
 std::vector<double> seconds_in_layouts(const Shape& shape, const CpuContext& context) {
   constexpr std::int64_t kImagesAThread = 8, kChannels = 512;
   const std::int64_t channels = std::min(shape[3], kChannels);
@@ -157,7 +158,7 @@ std::vector<double> seconds_in_layouts(const Shape& shape, const CpuContext& con
   return seconds;
 }
 
-/// What `all` gives, made once when first asked for.
+/// The table of all algorithms, created on first use.
 template <typename All>
 std::function<double(std::size_t)> each_of(const All& all) {
   return [&all, seconds = std::vector<double>()](std::size_t i) mutable {
@@ -166,7 +167,7 @@ std::function<double(std::size_t)> each_of(const All& all) {
   };
 }
 
-/// Without the batch: ranks whose batch is a sample shorter do as the others.
+/// The key has no batch size, so that ranks whose batch is one sample smaller use the same algorithm.
 std::string key(const Conv2dDescription& d, Direction direction) {
   return fmt::format("conv2d {}x{}x{} -> {}, {}x{}/{}+{}, {}, {} to {}, weights {}, {}", d.x[1], d.x[2], d.x[3],
                      d.out_channels, d.window, d.window, d.stride, d.padding, name(d.dtype), name(d.x_layout),
@@ -174,7 +175,7 @@ std::string key(const Conv2dDescription& d, Direction direction) {
 }
 
 [[noreturn]] void made_for_another(Direction direction) {
-  fail(ErrorCode::internal, "a convolution was made for another direction, and its {} was called", name(direction));
+  fail(ErrorCode::internal, "{} was called on a convolution that was planned for another direction", name(direction));
 }
 
 }  // namespace
@@ -204,7 +205,7 @@ std::unique_ptr<BareConvolution> make_bare_convolution(const Conv2dDescription& 
   check(given);
   if (!algorithms) return algorithms_of(given, direction)[0]->make(given, direction, context);
   Conv2dDescription d = given;
-  // Whichever algorithm is the fastest, weights lie as the first one wants them: a layout that fits a close winner of
+  // Whichever algorithm is the fastest, the weights have the layout of the first: a layout that fits a narrow winner of
   // forward could rule out the best algorithm of a gradient.
   if (!d.weight_layout) d.weight_layout = first_layout(d, context);
   const std::vector<const ConvolutionAlgorithm*> fitting = algorithms_of(d, direction);
@@ -228,7 +229,7 @@ Layout choose_activation_layout(const Shape& shape, DType dtype, const CpuContex
   const std::string key = fmt::format("layout {}x{}x{}, {}", shape[1], shape[2], shape[3], name(dtype));
   const std::vector<std::string> names{std::string(name(kLayouts[0])), std::string(name(kLayouts[1]))};
   const auto seconds = [&] {
-    // Between neighbours of different layouts tensors are reordered, so a small gain is none.
+    // Tensors are reordered between neighbours of different layouts, so a small gain does not pay.
     constexpr double kCostOfChange = 1.1;
     std::vector<double> found = seconds_in_layouts(shape, context);
     found[1] *= kCostOfChange;

@@ -14,32 +14,34 @@ namespace {
 
 using dnnl::memory;
 
-constexpr std::int64_t kBlock = 32;                           // channels, and positions, of 2 x 2 tiles
-constexpr std::int64_t kPackedBytes = std::int64_t{1} << 20;  // of images packed together: half of a core's L2
+constexpr std::int64_t kBlock = 32;  // channels, and positions, of 2 x 2 tiles
+constexpr std::int64_t kPackedBytes = std::int64_t{1}
+                                      << 20;  // bytes of images that are packed together: half of a core's L2
 constexpr std::int64_t kTilePair = 2 * amx::kTile;
-// What is multiplied over and over stays in the first-level cache (48 KiB): weights of some chunks of input channels,
-// used for a group of blocks of positions; or positions of x and dy, used for all taps.
+// The factor that is multiplied repeatedly stays in the first-level cache (48 KiB): weights of some chunks of input
+// channels, used for a group of blocks of positions; or positions of x and dy, used for all taps.
 constexpr std::int64_t kWeightPairs = 18, kGroup = 8, kPositionBlocks = 10;
 
-/// Positions (conv2d_amx.h) of images of height x width pixels with a border; `begin` of them lie before the first.
+/// Positions (conv2d_amx.h) of images of height x width pixels with a border. `begin` positions precede the first
+/// image.
 struct Positions {
   std::int64_t height = 0, width = 0, border = 0;
 
   std::int64_t pitch() const { return width + border; }
   std::int64_t image() const { return (height + border) * pitch(); }
   std::int64_t begin() const { return border * (pitch() + 1); }
-  /// Of so many images, in whole blocks.
+  /// The number of positions of so many images, in whole blocks.
   std::int64_t blocks(std::int64_t images) const { return (images * image() + kBlock - 1) / kBlock; }
-  /// With what taps reach before and behind.
+  /// The same, with the positions before and after them that taps reach.
   std::int64_t total(std::int64_t images) const { return blocks(images) * kBlock + 2 * begin(); }
 };
 
-/// One image's tensor: (height, width, channels), every stride-th pixel of both directions from (row, column) on.
+/// One image's tensor: (height, width, channels), every stride-th pixel in both directions, beginning at (row, column).
 struct Plane {
   std::int64_t row = 0, column = 0, stride = 1;
 };
 
-/// Which plane of the packed input a tap reads, and how far from the output's position.
+/// Which plane of the packed input a tap reads, and its distance from the output's position.
 struct Tap {
   std::int64_t plane = 0, distance = 0;  // in positions
 };
@@ -78,7 +80,8 @@ class AmxConvolution final : public BareConvolution {
 
   void plan_weight_gradient();
   Product make_product(const Plane& to, const Image& output) const;
-  /// 32 channels of a plane of images from `first` on into positions, (total, 32), with zeros around.
+  /// Packs 32 channels of a plane of images, beginning with `first`, into positions, (total, 32), with zeros around
+  /// them.
   void pack(const Bf16* images, const Image& shape, const Plane& plane, std::int64_t channel, std::int64_t first,
             std::int64_t count, Bf16* to, std::int64_t total) const;
   void pack_weights(const Product& product, const Bf16* weight, bool over_k, Bf16* to, Range blocks) const;
@@ -99,7 +102,7 @@ class AmxConvolution final : public BareConvolution {
   std::size_t run_bytes(const Image& input, std::size_t n_planes) const;
   std::int64_t run_at_once(const Image& input, std::size_t n_planes) const;
   std::int64_t gradient_at_once() const;
-  /// Tiles of x hold pairs of positions: taps an odd distance away want the pairs between.
+  /// Tiles of x hold pairs of positions: taps at an odd distance need the pairs in between.
   std::int64_t phases() const { return n_taps_ > 1 ? 2 : 1; }
 
   std::int64_t images_at_once(std::int64_t bytes_an_image) const {
@@ -110,7 +113,7 @@ class AmxConvolution final : public BareConvolution {
   std::int64_t images_;
   Image x_, y_;
   Positions positions_;
-  bool in_place_;  // x and dy are read where they lie
+  bool in_place_;  // x and dy are read in place
   int n_taps_, parts_;
   std::vector<Plane> x_planes_, y_planes_{Plane{}};
   std::vector<Product> forward_, data_;
@@ -129,7 +132,7 @@ AmxConvolution::AmxConvolution(const Conv2dDescription& d, Direction direction, 
       in_place_(d.window == 1 && d.stride == 1 && images_ * x_.height * x_.width % kBlock == 0),
       n_taps_(d.window * d.window),
       parts_(static_cast<int>(std::min<std::int64_t>(std::max(1, context.threads), images_))) {
-  if (in_place_) {  // pixels are pixels: as images of one block of positions
+  if (in_place_) {  // without neighbours, pixels form images of one block of positions
     images_ = images_ * x_.height * x_.width / kBlock;
     x_ = {1, kBlock, x_.channels};
     y_ = {1, kBlock, y_.channels};
@@ -144,7 +147,8 @@ AmxConvolution::AmxConvolution(const Conv2dDescription& d, Direction direction, 
   for (std::int64_t row = 0; row < d.stride; ++row)
     for (std::int64_t column = 0; column < d.stride; ++column) x_planes_.push_back({row, column, d.stride});
 
-  // A tap t pixels from the output's pixel times the stride lies on plane t mod stride, floor(t / stride) positions on.
+  // A tap t pixels from the output's pixel times the stride is on plane t mod stride, floor(t / stride) positions
+  // further.
   Product forward = make_product({}, y_);
   for (const Plane& plane : x_planes_) data_.push_back(make_product(plane, x_));
   for (int tap = 0; tap < n_taps_; ++tap) {
@@ -158,7 +162,7 @@ AmxConvolution::AmxConvolution(const Conv2dDescription& d, Direction direction, 
     data_[static_cast<std::size_t>(plane)].window.push_back(tap);
   }
   forward_.push_back(std::move(forward));
-  if (d.window == 1) x_planes_.resize(1);  // the others no tap reads
+  if (d.window == 1) x_planes_.resize(1);  // no tap reads the others
 
   if (direction == Direction::forward) bytes_ = run_bytes(x_, x_planes_.size());
   if (direction == Direction::data_gradient) bytes_ = run_bytes(y_, y_planes_.size());
@@ -229,7 +233,7 @@ void AmxConvolution::pack_weights(const Product& product, const Bf16* weight, bo
         }
 }
 
-/// The output's plane of `images` images, whose first position is rows'.
+/// The output's plane of `images` images, whose first position is that of `rows`.
 void AmxConvolution::multiply(const Product& product, const amx::Rows& rows, std::int64_t plane_size,
                               std::int64_t chunks, const Bf16* weights, Bf16* to, const Image& output,
                               std::int64_t images) const {
@@ -287,7 +291,7 @@ std::size_t AmxConvolution::run_bytes(const Image& input, std::size_t n_planes) 
   return workspace.size_bytes();
 }
 
-/// Images are divided among threads, which pack some at a time.
+/// Images are divided among threads, which pack some of them at a time.
 void AmxConvolution::run(const void* from, const Image& input, const std::vector<Plane>& planes,
                          const std::vector<Product>& products, const void* weight, bool over_k, void* to,
                          const Image& output, void* workspace) const {
@@ -335,12 +339,12 @@ void AmxConvolution::data_gradient(const void* dy, const void* weight, void* dx,
   run(dy, y_, y_planes_, data_, weight, true, dx, x_, workspace);
 }
 
-/// Units: chunks of 32 channels of x's planes, then of dy. `packed` has room for one.
+/// Units: chunks of 32 channels of x's planes, then of dy. `packed` has space for one.
 void AmxConvolution::gather(const GradientTiles& tiles, const void* x, const void* dy, std::int64_t first,
                             std::int64_t count, Bf16* packed, Range units) const {
   const std::int64_t c_chunks = x_.channels / kBlock, blocks = positions_.blocks(count);
   const std::int64_t x_units = static_cast<std::int64_t>(x_planes_.size()) * c_chunks;
-  // 32 channels in positions, the first of them with what taps reach before it.
+  // 32 channels in positions; the first of them with the positions before it that taps reach.
   const auto source = [&](const void* images, const Image& shape, const Plane& plane, std::int64_t chunk) {
     if (in_place_)
       return amx::Rows{static_cast<const Bf16*>(images) + first * shape.n_elements() + chunk * kBlock, shape.channels,
@@ -368,7 +372,7 @@ void AmxConvolution::gather(const GradientTiles& tiles, const void* x, const voi
   }
 }
 
-/// dweight of all taps from so many blocks of positions. Units: 32 input by 32 output channels.
+/// dweight of all taps from these blocks of positions. Units: 32 input by 32 output channels.
 void AmxConvolution::multiply_positions(const GradientTiles& tiles, std::int64_t blocks, float* dweight, bool add,
                                         Range units) const {
   const amx::Tiles registers;

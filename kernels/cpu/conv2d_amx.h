@@ -3,7 +3,7 @@
 // constant distance in memory and 16 positions are the rows of a tile whatever the width of an image.
 //
 // With a stride of 2 the input is packed as four planes (even and odd rows and columns), each as large as the output,
-// so the same holds; the data's gradient is then made plane by plane.
+// so that the same holds; the data gradient is then computed plane by plane.
 //
 //   forward          y[p][k]    = sum over taps, c of x[p + tap][c] w[tap][c][k]
 //   data gradient    dx[p][c]   = sum over taps, k of dy[p - tap][k] w[tap][k][c]

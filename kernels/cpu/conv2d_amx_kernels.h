@@ -1,7 +1,7 @@
-// The kernels of conv2d_amx.cpp, compiled for AMX and AVX-512 whatever the rest is compiled for. Included once.
+// The kernels of conv2d_amx.cpp, always compiled for AMX and AVX-512. Included once.
 //
-// A product of two 16x64-byte tiles takes 16 cycles, and a load of a tile 8 or more, so each loaded tile is used twice:
-// 2 x 2 tiles of sums. Tiles 0 to 3 are the sums, 4 and 5 the rows', 6 and 7 the columns' factors.
+// A product of two 16x64-byte tiles takes 16 cycles, and loading a tile 8 or more, so each loaded tile is used twice: 2
+// x 2 tiles of sums. Tiles 0 to 3 are the sums, 4 and 5 the factors of the rows, 6 and 7 those of the columns.
 #pragma once
 
 #include <immintrin.h>
@@ -21,7 +21,7 @@ inline constexpr std::int64_t kTile = 512;  // bf16 values of a tile
 /// GCC's tile intrinsics do not say that they read and write memory.
 inline void memory_fence() { asm volatile("" ::: "memory"); }
 
-/// All 8 tiles 16 rows of 64 bytes, from construction to destruction, on this thread.
+/// Configures all 8 tiles as 16 rows of 64 bytes on this thread, from construction to destruction.
 class Tiles {
  public:
   Tiles() {
@@ -66,7 +66,8 @@ inline void store_sums(float* const sums[4], std::int64_t row_bytes) {
   memory_fence();
 }
 
-/// Where a product's rows lie: position p's 32 channels of chunk i at base + p * row + i * chunk, in values.
+/// The position of a product's rows: 32 channels of chunk i for position p are at base + p * row + i * chunk, in
+/// values.
 struct Rows {
   const Bf16* base = nullptr;
   std::int64_t row = 0, chunk = 0;
@@ -98,8 +99,8 @@ inline void row_block(const Rows& rows, const std::int64_t* distances, int n_tap
   store_sums(tiles, 128);
 }
 
-/// dweight's blocks (16 k, 16 c), two by two: added to, or overwritten. rows[i]: tiles of dy, (16 k, 32 positions);
-/// columns[i]: tiles of x, (16 pairs of positions, 16 c, 2); one behind the other.
+/// Blocks (16 k, 16 c) of dweight, two by two: added to, or overwritten. rows[i]: tiles of dy, (16 k, 32 positions);
+/// columns[i]: tiles of x, (16 pairs of positions, 16 c, 2); one after the other.
 inline void weight_block(const Bf16* const rows[2], const Bf16* const columns[2], std::int64_t n_tiles,
                          float* const sums[4], bool add) {
   memory_fence();
@@ -122,7 +123,7 @@ inline void weight_block(const Bf16* const rows[2], const Bf16* const columns[2]
   store_sums(sums, 64);
 }
 
-// Vector types and shuffles of the compiler, since GCC 12's intrinsics for these draw warnings out of its own headers.
+// Vector types and shuffles of the compiler, since GCC 12's own headers cause warnings if these intrinsics are used.
 typedef std::int16_t Shorts __attribute__((vector_size(64)));
 typedef std::int16_t HalfShorts __attribute__((vector_size(32)));
 typedef std::int32_t Ints __attribute__((vector_size(64)));
@@ -135,13 +136,13 @@ inline Ints interleave(const Bf16* a, const Bf16* b) {
   return (Ints)__builtin_shufflevector(low, high, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23, 8, 24, 9, 25,
                                        10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
 }
-/// Two rows of 16 fp32 values to bf16, one behind the other.
+/// Two rows of 16 fp32 values to bf16, one after the other.
 inline Shorts round_rows(const float* a, const float* b) {
   return (Shorts)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(b), _mm512_loadu_ps(a));
 }
 inline void store(Bf16* to, Ints v) { std::memcpy(static_cast<void*>(to), &v, sizeof v); }
 
-/// n times 32 values, `stride` apart, to n rows one behind the other.
+/// n times 32 values, `stride` apart, to n rows one after the other.
 inline void copy_rows(const Bf16* from, std::int64_t stride, std::int64_t n, Bf16* to) {
   for (std::int64_t i = 0; i < n; ++i, from += stride, to += 32) std::memcpy(static_cast<void*>(to), from, 64);
 }
@@ -157,7 +158,7 @@ inline Ints odd_blocks(Ints a, Ints b) {
   return __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
 }
 
-/// Transposes a matrix of 16 x 16 32-bit values: first inside of blocks of 4 x 4, then these.
+/// Transposes a matrix of 16 x 16 32-bit values: first inside of blocks of 4 x 4, then the blocks.
 inline void transpose(Ints (&r)[16]) {
   Ints t[16];
   for (int i = 0; i < 16; i += 2) {
@@ -194,7 +195,7 @@ inline void transpose_positions(const Bf16* from, std::int64_t stride, Bf16* to)
   for (int c = 0; c < 16; ++c) store(to + 32 * c, rows[c]);
 }
 
-/// Two blocks (16 k, 16 c) of weights, one behind the other in k, as a tile for sums over k: (16 pairs of k, 16 c, 2).
+/// Two blocks (16 k, 16 c) of weights, one after the other in k, as a tile for sums over k: (16 pairs of k, 16 c, 2).
 inline void weights_over_k(const Bf16* block0, const Bf16* block1, Bf16* to) {
   for (int j = 0; j < 16; ++j) {
     const Bf16* rows = (j < 8 ? block0 : block1) + 32 * (j % 8);
@@ -202,7 +203,7 @@ inline void weights_over_k(const Bf16* block0, const Bf16* block1, Bf16* to) {
   }
 }
 
-/// Two blocks (16 k, 16 c), one behind the other in c, as a tile for sums over c: (16 pairs of c, 16 k, 2).
+/// Two blocks (16 k, 16 c), one after the other in c, as a tile for sums over c: (16 pairs of c, 16 k, 2).
 inline void weights_over_c(const Bf16* block0, const Bf16* block1, Bf16* to) {
   Ints rows[16];
   for (int k = 0; k < 16; ++k) {

@@ -1,5 +1,5 @@
-// A bare convolution, without the passes that conv2d.cpp puts around it: three directions, in the caller's layouts.
-// There are several algorithms for each (conv2d_algorithms.cpp).
+// A bare convolution, without the passes that conv2d.cpp adds: three directions, in the caller's layouts. There are
+// several algorithms for each (conv2d_algorithms.cpp).
 #pragma once
 
 #include <cstddef>
@@ -16,13 +16,13 @@ namespace lockstep::cpu {
 enum class Direction { forward, data_gradient, weight_gradient };
 const char* name(Direction direction);
 
-/// For one direction; the others must not be called. Both gradients go by the layout of weights that forward wants:
+/// Planned for one direction; the others must not be called. Both gradients use the weight layout of forward:
 /// Conv2dDescription::weight_layout. Weights have the type of x and y, and their gradient is fp32.
 class BareConvolution {
  public:
   virtual ~BareConvolution() = default;
   virtual std::shared_ptr<const OnednnLayout> weight_layout() const = 0;
-  /// Of a call; 64-byte aligned.
+  /// Bytes of workspace of a call; 64-byte aligned.
   virtual std::size_t workspace_bytes() const = 0;
   virtual std::string describe() const = 0;
 
@@ -30,16 +30,16 @@ class BareConvolution {
   virtual void forward(const void* x, const void* weight, void* y, void* workspace);
   /// dx, overwritten.
   virtual void data_gradient(const void* dy, const void* weight, void* dx, void* workspace);
-  /// Overwritten or added to; zeros where the layout pads.
+  /// dweight, overwritten or added to; zeros where the layout has padding.
   virtual void weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate, void* workspace);
 };
 
-/// One that fits: the algorithm that `algorithms` remembers or finds to be the fastest; null: the first.
+/// Plans the algorithm that `algorithms` has stored or finds to be the fastest; null: the first that fits.
 std::unique_ptr<BareConvolution> make_bare_convolution(const Conv2dDescription& d, Direction direction,
                                                        const CpuContext& context, Algorithms* algorithms);
 
-/// Of activations between convolutions: blocks of 16 channels are one AVX-512 register (measured in conv2d_plan.h);
-/// in bf16 all fast kernels want nhwc. With `algorithms` fp32 is timed, whatever the batch.
+/// The layout of activations between convolutions: blocks of 16 channels are one AVX-512 register (measured in
+/// conv2d_plan.h); in bf16 all fast kernels need nhwc. With `algorithms`, fp32 is timed for any batch.
 Layout choose_activation_layout(const Shape& shape, DType dtype, const CpuContext& context, Algorithms* algorithms);
 
 std::unique_ptr<BareConvolution> make_onednn_convolution(const Conv2dDescription& d, Direction direction,

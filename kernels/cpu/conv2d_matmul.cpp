@@ -17,9 +17,10 @@ namespace {
 using dnnl::memory;
 using Tag = memory::format_tag;
 
-// Of gathered rows, a thread; but not fewer rows than it takes to hide that each product reads all weights.
+// Bytes of gathered rows per thread; but at least so many rows that reading all weights in each product does not
+// matter.
 constexpr std::int64_t kGatheredBytes = std::int64_t{1} << 19, kLeastRows = 256;
-// Of the weights' gradient that is summed over all rows before the next taps' is.
+// Bytes of the weight gradient that are summed over all rows before those of the next taps.
 constexpr std::int64_t kSumBytes = std::int64_t{1} << 19;
 
 /// A row-major matrix, or the transposed of one.
@@ -90,7 +91,7 @@ class ChunkedMatmul {
   PlannedMatmul each_, last_;
 };
 
-/// Rows of so many bytes to gather at once.
+/// The number of rows to gather at a time, for rows of this many bytes.
 std::int64_t rows_at_once(std::int64_t total, std::int64_t row_bytes, const CpuContext& context) {
   const std::int64_t wanted = std::max(kLeastRows, kGatheredBytes / row_bytes) * std::max(1, context.threads);
   const std::int64_t n_chunks = (total + wanted - 1) / wanted;
@@ -112,10 +113,10 @@ class MatmulConvolution final : public BareConvolution {
   void weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate, void* workspace) override;
 
  private:
-  /// Of forward and data gradient: positions of the output from taps of the window.
+  /// For forward and the data gradient: positions of the output from taps of the window.
   struct Product {
     Gather gather;
-    std::vector<std::int64_t> taps{};  // their places in the window
+    std::vector<std::int64_t> taps{};  // their positions in the window
     ChunkedMatmul matmul{};
     bool has_neighbouring_taps() const { return taps.back() - taps.front() + 1 == std::ssize(taps); }
   };
@@ -128,13 +129,13 @@ class MatmulConvolution final : public BareConvolution {
   void plan_weight_gradient();
   void run(const void* from, const void* weight, void* to, void* workspace);
   void run_product(Product& product, const void* from, const std::byte* weights, std::byte* to, void* workspace);
-  /// The rows of a matrix: where they lie, or gathered.
+  /// The rows of a matrix: in place, or gathered.
   const void* rows_of(const Gather& gather, const void* from, Range rows, void* workspace) const;
   std::int64_t bytes(std::int64_t n_elements) const { return n_elements * element_bytes_; }
 
   Conv2dDescription description_;
   CpuContext context_;
-  Image x_, y_, output_;  // output_: of a run
+  Image x_, y_, output_;  // output_: rows of one run
   std::int64_t tap_elements_;
   memory::data_type type_;
   std::int64_t element_bytes_;

@@ -1,6 +1,6 @@
-// Convolution as products of matrices by oneDNN, in nhwc. A row of the left matrix holds what the window covers at one
-// position ("im2col"), gathered some rows at a time, so that they are multiplied while they lie in the cache; of a 1x1
-// window with stride 1 it is the tensor as it lies.
+// Convolution as matrix products by oneDNN, in nhwc. A row of the left matrix contains what the window covers at one
+// position ("im2col"). Some rows are gathered at a time, so that they are multiplied while they are in the cache; for a
+// 1x1 window with stride 1 the tensor itself is the matrix.
 //
 //   forward          y (N H' W', K)       = x gathered (N H' W', R S C) * w (R S C, K)
 //   data gradient    dx's plane (., C)    = dy gathered (., taps K) * w (taps K, C), for each of stride^2 planes:

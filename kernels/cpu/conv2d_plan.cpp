@@ -17,9 +17,9 @@ Tag tag_of(Layout layout) { return layout == Layout::nhwc ? Tag::nhwc : Tag::nCh
 struct InnerTags {
   Tag x, y;
 };
-/// oneDNN's kernels want x and y of a kind: the caller's if they are, else y's. Images of up to 3 channels are the
-/// exception, whose planes go straight into blocks; but that has no fast data gradient (which a first layer never
-/// wants).
+/// oneDNN's kernels need x and y in matching layouts: the caller's if they match, otherwise y's. Images of up to 3
+/// channels are the exception: their planes are converted directly to blocks. This has no fast data gradient, but a
+/// first layer never needs it.
 InnerTags inner_tags(const Conv2dDescription& d) {
   const Tag y = tag_of(d.y_layout);
   if (d.x_layout == d.y_layout || d.y_layout == Layout::nhwc) return {y, y};
@@ -36,7 +36,7 @@ std::string text(const Conv2dDescription& d) {
 
 void check(const Conv2dDescription& d) {
   require(d.dtype == DType::fp32 || d.dtype == DType::bf16, ErrorCode::not_supported,
-          "{}: the cpu backend computes in fp32 or bf16, {} was asked for", text(d), name(d.dtype));
+          "{}: the cpu backend computes in fp32 or bf16, not in {}", text(d), name(d.dtype));
   require(d.x.rank() == 4 && d.x.n_elements() > 0 && d.out_channels > 0, ErrorCode::op_description,
           "{}: x must be (N, H, W, C) and out_channels positive", text(d));
   require(d.window > 0 && d.stride > 0 && d.padding >= 0, ErrorCode::op_description,
@@ -78,8 +78,8 @@ ConvolutionPlan plan_convolution(const Conv2dDescription& d, Direction direction
     plan.layout = as_onednn_layout(d.weight_layout, weight_dims);
     plan.forward = plan.layout ? choose_weights(plan.layout->desc(inner), any, forward) : forward(any, false);
     if (!plan.layout) {
-      // In bf16 the kernels of forward and data gradient want different layouts (pairs of input or of output channels),
-      // so that reorders remain in any case.
+      // In bf16 the kernels of forward and data gradient use different layouts (pairs of input or of output channels),
+      // so at least one of them reorders the weights.
       const memory::desc canonical(weight_dims, Type::f32, Tag::oihw);
       plan.layout =
           std::make_shared<OnednnLayout>(canonical, inner == Type::f32 ? plan.forward.weights_desc() : canonical);

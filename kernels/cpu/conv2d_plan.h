@@ -28,10 +28,10 @@ struct ConvolutionPlan {
   std::optional<dnnl::convolution_backward_weights::primitive_desc> backward_weights;
 };
 
-/// Throws Error where the description has no meaning.
+/// Throws Error if the description is impossible.
 void check(const Conv2dDescription& description);
 
-/// Backward, the one of the direction. Throws Error where oneDNN has nothing for it.
+/// For backward: the plan of one direction. Throws Error if oneDNN has no implementation.
 ConvolutionPlan plan_convolution(const Conv2dDescription& description, Direction direction);
 
 /// "conv2d (32, 32, 32, 64) -> 128, 3x3/2"

@@ -15,7 +15,7 @@ struct Image {
   std::int64_t height = 0, width = 0, channels = 0;
 };
 
-/// Pixels that positions (h, w) of an image stand for: (row + h * stride, column + w * stride).
+/// The pixels of an image at positions (h, w): (row + h * stride, column + w * stride).
 struct Plane {
   std::int64_t row = 0, column = 0, stride = 1;
   std::int64_t height = 0, width = 0;  // in positions
@@ -37,7 +37,7 @@ struct Cursor {
   }
 };
 
-/// `count` neighbouring pixels, the first so far from the position's.
+/// `count` neighbouring pixels; the first at this distance from the position's pixel.
 struct Run {
   std::int64_t row = 0, column = 0, count = 1;
 };
@@ -61,7 +61,7 @@ struct Gather {
     for (const Run& run : runs) n_taps += run.count;
     return n_taps * from.channels;
   }
-  /// Whether the tensor is this matrix.
+  /// Whether the tensor itself is this matrix.
   bool in_place() const {
     return step == 1 && columns() == from.channels && runs[0].row == 0 && runs[0].column == 0 &&
            positions.height == from.height && positions.width == from.width;
@@ -95,7 +95,7 @@ inline void gather_rows(const Gather& gather, const std::byte* images, std::int6
     }
 }
 
-/// Rows [range) from `from` to the pixels of a plane; null: zeros.
+/// Scatters rows [range) from `from` to the pixels of a plane; null: zeros.
 inline void scatter_rows(const Plane& plane, const std::byte* from, std::int64_t pixel_bytes, Range range,
                          const Image& image, std::byte* images) {
   const auto size_bytes = static_cast<std::size_t>(pixel_bytes);

@@ -9,10 +9,11 @@
 
 namespace lockstep::cpu {
 
-/// The weight gradient of tensors and weights in blocks of 16 channels; larger images are oneDNN's.
+/// The weight gradient of tensors and weights in blocks of 16 channels; oneDNN computes larger images.
 bool weight_gradient_fits(const Conv2dDescription& d, Direction direction);
 
-/// Whether this is the faster one: at most 64 pixels of output. Measured, batch 32, 1 thread, Sapphire Rapids, oneDNN
+/// Whether this kernel is the faster one: at most 64 pixels of output. Measured, batch 32, 1 thread, Sapphire Rapids,
+/// oneDNN
 /// 3.2's kernel against this one: 4x4x512 21.9 and 12.9 ms, 8x8x256 to 512 with stride 2 14.4 and 8.7 ms, 8x8x256 16.0
 /// and 13.9 ms; 16x16x128 14.2 and 15.3 ms. At the multiply rate, taps that fall on the padding left
 /// out: 9.9, 6.0, 11.9 and 13.1 ms.

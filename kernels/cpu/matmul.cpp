@@ -1,5 +1,5 @@
-// y (M, out) = f(z), z = x (M, in) * weight^T (in, out) + bias (out), row-major but the weight, which lies as oneDNN
-// wants. y is overwritten; with gelu and silu z is kept for backward:
+// y (M, out) = f(z), z = x (M, in) * weight^T (in, out) + bias (out), row-major except the weight, which is in oneDNN's
+// layout. y is overwritten; with gelu and silu z is kept for backward:
 //   dz = f'(z) dy,  dx = dz * weight,  dweight = dz^T * x,  dbias = sum over rows of dz; each overwritten, added to, or
 //   skipped
 // x, y, z, their gradients, weight and bias are fp32 or bf16; gradients of parameters are fp32, and so are all sums.
@@ -88,7 +88,7 @@ CpuMatmul::CpuMatmul(const MatmulDescription& description, const CpuContext& con
     : description_(description), context_(context) {
   const MatmulDescription& d = description_;
   require(d.dtype == DType::fp32 || d.dtype == DType::bf16, ErrorCode::not_supported,
-          "{}: the cpu backend computes in fp32 or bf16, {} was asked for", text(d), name(d.dtype));
+          "{}: the cpu backend computes in fp32 or bf16, not in {}", text(d), name(d.dtype));
   require(d.rows > 0 && d.in_features > 0 && d.out_features > 0, ErrorCode::op_description,
           "{}: rows, in_features and out_features must be positive", text(d));
   plan_with_onednn(text(d), [&] {
@@ -215,7 +215,7 @@ std::string CpuMatmul::describe() const {
     out += fmt::format(", weight gradient {}{}", weight_choice_->impl_info_str(), reordered(dweight_out_));
   if (description_.bias) out += "; bias fused";
   if (description_.activation != ActivationFunction::none)
-    out += fmt::format("; {} by a pass", name(description_.activation));
+    out += fmt::format("; {} in a pass", name(description_.activation));
   if (x_to_inner_) out += "; multiplied in fp32";
   return out;
 }

@@ -86,7 +86,7 @@ class CpuOptimizer final : public Optimizer {
     double trust_ratio = 1;                // of the block's segment
   };
 
-  /// Calls work(index) for all blocks, which the threads share.
+  /// Calls work(index) for all blocks, which threads divide among themselves.
   template <typename Work>
   void for_blocks(const Work& work) const {
     run_parts(parts_, [&](int part) {
@@ -140,7 +140,7 @@ class CpuOptimizer final : public Optimizer {
     });
   }
 
-  /// On one thread: sums over each segment's blocks, which lie one after another, in their order.
+  /// On one thread: sums over each segment's blocks in their order. The blocks of a segment are consecutive.
   void set_trust_ratios(BlockNorms* norms, double clip_coefficient) const {
     const OptimizerDescription& d = description_;
     std::size_t begin = 0;
@@ -197,7 +197,7 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerDescription& d, const C
   require_float_or_bf16(d.weight_dtype, "The optimizer");
   for (const ParameterSegment& segment : d.segments)
     require(segment.begin + segment.n_elements <= d.n_elements, ErrorCode::internal,
-            "A parameter at elements {} to {} does not lie in the arena of {}.", segment.begin,
+            "a parameter at elements {} to {} is outside of the arena of {} elements", segment.begin,
             segment.begin + segment.n_elements, d.n_elements);
   return std::make_unique<CpuOptimizer>(d, context);
 }

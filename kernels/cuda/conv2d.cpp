@@ -1,4 +1,4 @@
-// One unit: cuDNN's graphs, and passes for what they leave out (conv2d_plan.h says which).
+// One unit: cuDNN's graphs, and passes for the parts that no graph computes (conv2d_plan.h).
 //
 //   forward   scale and bias to the graphs' type; z, unless the graph makes it; y; statistics
 //   backward  dweight from z, or from x where z is nowhere; then dz and its sums, in one graph or in two passes
@@ -41,7 +41,7 @@ class CudaConv2d final : public Conv2d {
   void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) override;
   void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) override;
 
-  /// For describe(): what there was to choose from, and what passes alone would move.
+  /// For describe(): how many plans there were, and how much memory passes alone would move.
   void set_alternatives(std::string levels, const BytesMoved& by_passes) {
     levels_ = std::move(levels);
     by_passes_ = by_passes;
@@ -57,19 +57,19 @@ class CudaConv2d final : public Conv2d {
   bool is_in_blocks() const { return unit_.input == ConvolutionInput::blocks; }
   PixelBlocks blocks() const { return pixel_blocks(d_.x, d_.out_channels, d_.window, d_.padding); }
   Rows weight_rows() const { return {d_.out_channels * d_.window * d_.window, d_.x[3], unit_.shape.x[3]}; }
-  /// Of the graphs' weights and their gradient, in the graphs' type.
+  /// Bytes of the graphs' weights and of their gradient, in the graphs' type.
   std::size_t weight_bytes() const {
     return static_cast<std::size_t>(d_.out_channels * unit_.shape.window * unit_.shape.window * unit_.shape.x[3]) *
            size_bytes(d_.dtype);
   }
-  /// What forward makes for itself and for backward: in `saved`, or for inference in the workspace.
+  /// What forward computes for itself and for backward: in `saved`, or for inference in the workspace.
   void* kept(const OpMemory& memory, std::size_t offset) const {
     return at(d_.inference ? memory.workspace : memory.saved, offset);
   }
   const void* scale_bias(const float* given, const OpMemory& memory, std::size_t offset) const {
     return narrows() ? kept(memory, offset) : given;
   }
-  /// z, or x padded or in blocks, where it lies in memory; else x.
+  /// z, or x padded or in blocks, if it is in memory; otherwise x.
   void* input(const void* x, const NormalizationForward& normalization, const OpMemory& memory) const;
 
   void narrow_scale_bias(const NormalizationForward& normalization, const OpMemory& memory, Stream& stream);
@@ -87,7 +87,8 @@ class CudaConv2d final : public Conv2d {
   BytesMoved by_passes_;
   CudaContext context_;
   std::shared_ptr<const ParameterLayout> layout_;
-  std::unique_ptr<PlannedConvolution> forward_, weight_gradient_, data_gradient_, fused_gradient_;  // null: not wanted
+  std::unique_ptr<PlannedConvolution> forward_, weight_gradient_, data_gradient_,
+      fused_gradient_;  // null: not computed
   Activation x_shape_, y_shape_;
   OpNeeds needs_;
 
@@ -99,7 +100,7 @@ class CudaConv2d final : public Conv2d {
   } forward_at_;
   struct BackwardOffsets {
     std::size_t dweight = 0, weight_graph = 0;
-    std::size_t gamma_beta = 0, sums = 0, unused = 0, fused_graph = 0;  // of the residual behind those of x
+    std::size_t gamma_beta = 0, sums = 0, unused = 0, fused_graph = 0;  // those of the residual after those of x
     std::size_t dx = 0, data_graph = 0, normalize = 0;
   } backward_at_;
 };
@@ -115,7 +116,8 @@ CudaConv2d::CudaConv2d(const Conv2dDescription& description, const ConvolutionUn
   layout_ = d_.weight_layout;
   if (!layout_) layout_ = std::make_shared<KrscLayout>(d_.out_channels, d_.window, d_.x[3]);
   require(dynamic_cast<const KrscLayout*>(layout_.get()) != nullptr, ErrorCode::internal,
-          "conv2d {}: weights in {} were given to the cuda backend", text(unit_.shape), layout_->describe());
+          "conv2d {}: weights in the layout {} are not those of the cuda backend", text(unit_.shape),
+          layout_->describe());
   forward_ = planned(unit_.forward, algorithms);
   if (!d_.inference) {
     weight_gradient_ = planned(unit_.weight_gradient, algorithms);
@@ -284,7 +286,7 @@ void CudaConv2d::run_backward(const Backward& args, const OpMemory& memory, Stre
   if (args.dweight_mode != GradientMode::skip) weight_gradient(args, memory, stream);
   if (!d_.input_gradient) return;
   if (!d_.normalization) return plain_gradient(args, memory, stream);
-  // The graph reads `added` where others write dz: not in place.
+  // The graph reads `added` while others write dz, so not in place.
   const bool fits = fused_gradient_ && (args.gradient.added != nullptr) == unit_.fused_gradient_adds() &&
                     args.gradient.added != args.gradient.dz;
   return fits ? fused_gradient(args, memory, stream) : gradient_in_passes(args, memory, stream);
@@ -338,12 +340,12 @@ void CudaConv2d::fused_gradient(const Backward& args, const OpMemory& memory, St
 }
 
 void CudaConv2d::gradient_in_passes(const Backward& args, const OpMemory& memory, Stream& stream) {
-  // dz takes the data gradient first, unless another gradient still lies there.
+  // The data gradient is written to dz first, unless another gradient is still stored there.
   void* const target =
       args.gradient.dz == args.gradient.added ? at(memory.workspace, backward_at_.dx) : args.gradient.dz;
   data_gradient_->run({.weight = args.weight, .dy = args.dy, .dx = target},
                       at(memory.workspace, backward_at_.data_graph), stream);
-  // Without a residual the mask follows from x, which is read anyway for the sums.
+  // Without a residual the mask follows from x, which the sums read anyway.
   const void* const mask =
       d_.normalization->residual == Residual::none ? nullptr : input(args.x, args.normalization, memory);
   normalize_backward(x_shape_, *d_.normalization, args.x, args.normalization, mask, target, args.gradient,
@@ -421,7 +423,7 @@ std::unique_ptr<Conv2d> make_conv2d(const Conv2dDescription& description, const 
     const Level wanted = level_of(context.options.convolution);
     while (units[chosen].level > wanted) ++chosen;
   } else {
-    // What cuDNN compiles for older GPUs comes last: only timing shows whether it is faster than a pass.
+    // Plans that cuDNN compiles for older GPUs come last: only timing shows whether they are faster than a pass.
     std::stable_partition(units.begin(), units.end(), [](const LeveledUnit& unit) {
       return !ends_in_reductions(unit.unit.forward, unit.unit.shape);
     });

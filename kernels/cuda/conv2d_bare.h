@@ -1,10 +1,10 @@
-// A convolution's graphs: a bare one in three directions, and those that cuDNN fuses with what stands beside it in a
-// network. The unit that conv2d.cpp makes of them fills the rest with passes.
+// A convolution's graphs: a bare one in three directions, and those that cuDNN fuses with the neighbouring ops. The
+// unit that consists of them (conv2d.cpp) adds passes for the rest.
 //
 // Letters: x (N, H, W, C), weight (K, R, S, C), y (N, H', W', K), all of one type; scale, bias of that type too, since
 // the fused kernels read nothing else; statistics and what normalises x are fp32. Formulas of z, dz and its sums:
 // lockstep/ops/normalization.h.
-// A graph writes everything that it names, whatever was there before.
+// A graph writes everything that it names, whatever was stored there before.
 #pragma once
 
 #include <cstddef>
@@ -50,12 +50,12 @@ struct ConvolutionShape {
 };
 /// "(32, 32, 32, 64) -> 128, 3x3/2, fp16"
 std::string text(const ConvolutionShape& shape);
-/// What choices for the shape are remembered under: the batch is the nearest power of two, so that ranks whose batch is
-/// a sample shorter do as the others.
+/// The key under which choices for the shape are stored. The batch is the nearest power of two, so that ranks whose
+/// batch is one sample smaller use the same plan.
 std::string choice_text(const ConvolutionShape& shape);
 
-/// Whether the graph is a convolution that ends in reductions: statistics in other types than fp16, which is all that
-/// cuDNN's engines for them take. It compiles a kernel in the way of GPUs of compute capability 8.
+/// Whether the graph is a convolution that ends in reductions: statistics in other types than fp16, for which cuDNN's
+/// engines accept nothing else. It compiles a kernel like those for GPUs of compute capability 8.
 bool ends_in_reductions(ConvolutionGraph graph, const ConvolutionShape& shape);
 
 /// Null: the graph has no such tensor.
@@ -79,7 +79,7 @@ struct ConvolutionTensors {
   const float* mean_inverse_stddev = nullptr;           // (2, C)
   const float* gamma_beta = nullptr;                    // (2, C)
   float* sums = nullptr;                                // (2, C): sum dz, sum dz * x_hat
-  float* unused = nullptr;                              // (3, C): what the graph writes besides
+  float* unused = nullptr;                              // (3, C): further outputs of the graph
   const float* residual_mean_inverse_stddev = nullptr;  // (2, C)
   const float* residual_gamma_beta = nullptr;           // (2, C)
   float* residual_sums = nullptr;                       // (2, C)
@@ -92,22 +92,22 @@ class PlannedConvolution {
   virtual std::size_t workspace_bytes() const = 0;
   /// The plan's name: engine and knobs.
   virtual std::string plan() const = 0;
-  /// How many plans there were to choose from.
+  /// The number of plans to choose from.
   virtual std::size_t n_plans() const = 0;
   /// `workspace` 64-byte aligned.
   virtual void run(const ConvolutionTensors& tensors, void* workspace, Stream& stream) = 0;
 };
 
-/// How many plans the graph has for the shape on the device; of some it may turn out later that they do not do.
+/// The number of plans that the graph has for the shape on the device; some of them may later turn out to be unusable.
 std::size_t count_plans(ConvolutionGraph graph, const ConvolutionShape& shape, const CudaContext& context,
                         const Algorithms* algorithms);
 
-/// Null where the graph has no plan for the shape on the device. Which plan: as `algorithms` remembers or finds to be
-/// the fastest; null: the first of cuDNN's heuristics that gives the same bits in every run.
+/// Null if the graph has no plan for the shape on the device. The plan is the one that `algorithms` has stored or finds
+/// to be the fastest; null: the first of cuDNN's heuristics that produces the same bits in every run.
 std::unique_ptr<PlannedConvolution> plan_convolution(ConvolutionGraph graph, const ConvolutionShape& shape,
                                                      const CudaContext& context, Algorithms* algorithms);
 
-/// What choices of the device and its libraries are remembered under: "NVIDIA H200, cuDNN 9.19.0".
+/// The key under which choices for the device and its libraries are stored: "NVIDIA H200, cuDNN 9.19.0".
 std::string convolution_device(const CudaContext& context);
 
 }  // namespace lockstep::cuda

@@ -1,9 +1,9 @@
 // The graphs of conv2d_bare.h as cuDNN plans. The one file that includes cudnn-frontend, whose templates take long to
 // compile.
 //
-// Which graphs have plans, found by trying with cuDNN 9.19 for an H200 (test/golden/cuda_plans_*.txt): in fp16 nearly
-// all; in bf16 and tf32 the bare ones and statistics, which are reductions there; in fp32 the bare ones. What its
-// engines insist on: scale and bias of the tensors' type and in the order MUL, ADD, RELU_FWD; statistics beside a
+// Which graphs have plans was found by trying with cuDNN 9.19 for an H200 (test/golden/cuda_plans_*.txt): in fp16
+// nearly all; in bf16 and tf32 the bare ones and statistics, which are reductions there; in fp32 the bare ones. Its
+// engines require: scale and bias of the tensors' type and in the order MUL, ADD, RELU_FWD; statistics together with a
 // normalisation; the recomputed z of a gradient as SUB, MUL, MUL, ADD; the residual as second operand of its ADD; all
 // coefficients of dbn_weight as outputs.
 #define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
@@ -40,7 +40,7 @@ using fe::graph::Tensor_attributes;
 using Tensor = std::shared_ptr<Tensor_attributes>;
 using Kind = ConvolutionGraph;
 
-// A plan whose workspace is larger is a last resort: all ops share one workspace, but as large as the largest.
+// A plan with a larger workspace is a last resort: all ops share one workspace, which is as large as the largest.
 constexpr std::int64_t kWorkspaceLimit = std::int64_t{64} << 20;  // bytes, without timing
 constexpr std::int64_t kTimedWorkspaceLimit = std::int64_t{1} << 30;
 
@@ -55,7 +55,7 @@ fe::DataType_t type_of(DType dtype) {
   }
 }
 
-/// The tensors of all graphs, by their numbers in a graph: pointers are given in this order.
+/// The tensors of all graphs, by their number in a graph: pointers are passed in this order.
 enum class Role : std::int64_t {
   x = 1,
   weight,
@@ -160,14 +160,14 @@ void* pointer_of(Role role, const ConvolutionTensors& t, const ConvolutionShape&
   return nullptr;
 }
 
-/// Writes one graph down, a line or two for each part of it.
+/// Builds the description of one graph, with one or two lines for each part.
 class GraphWriter {
  public:
   GraphWriter(Graph& graph, const ConvolutionShape& shape, bool deterministic)
       : graph_(graph), shape_(shape), io_(type_of(shape.dtype)), deterministic_(deterministic) {}
 
   void write(Kind kind);
-  /// Of the tensors that are no graph's own, in ascending order.
+  /// The numbers of tensors that do not belong to the graph itself, in ascending order.
   std::vector<Role> roles() const {
     std::vector<Role> sorted = roles_;
     std::sort(sorted.begin(), sorted.end());
@@ -191,7 +191,7 @@ class GraphWriter {
   Tensor x_like(Role role) { return input(role, dims_of(shape_.x), io_); }
   Tensor weight() { return input(Role::weight, weight_dims(), io_); }
   Tensor dy() { return input(Role::dy, dims_of(shape_.y()), io_); }
-  /// A number for each of x's channels.
+  /// One value per channel of x.
   Tensor channels(Role role, fe::DataType_t type) { return input(role, {1, shape_.x[3], 1, 1}, type); }
 
   void output(const Tensor& tensor, Role role, const Dims& dims, fe::DataType_t type) {
@@ -234,7 +234,7 @@ class GraphWriter {
     Tensor y = graph_.conv_fprop(z, weight(), window<fe::graph::Conv_fprop_attributes>());
     output(y, Role::y, dims_of(shape_.y()), io_);
     if (kind == Kind::forward) return;
-    if (ends_in_reductions(kind, shape_)) {  // of y as it is stored, or as it was before: cuDNN does not say
+    if (ends_in_reductions(kind, shape_)) {  // of y before or after rounding: cuDNN does not document it
       sum_of(y, Role::sum);
       return sum_of(pointwise(PointwiseMode_t::MUL, y, y), Role::square_sum);
     }
@@ -248,7 +248,7 @@ class GraphWriter {
     float_output(graph_.reduction(t, attributes), role, shape_.out_channels);
   }
 
-  /// A batch norm's input and coefficients, and its output made again from them.
+  /// A batch norm's input and coefficients, and its output recomputed from them.
   struct Norm {
     Tensor x, mean, inverse_stddev, gamma, z;
   };
@@ -361,17 +361,17 @@ std::shared_ptr<fe::DeviceProperties> properties_of(const DeviceDescription& des
   return properties;
 }
 
-/// The frontend counts plans that were deselected with the others, and refuses them only when they are to be built.
+/// The frontend counts deselected plans with the others, and rejects them only when they are built.
 class SelectiveGraph final : public Graph {
  public:
   bool offers(std::int64_t plan) { return plans.check_support_at_index(plan).is_good(); }
 };
 
-/// A graph with cuDNN's list of plans for it, of which some are built.
+/// A graph with cuDNN's list of plans for it, some of which are built.
 struct PlanList {
   SelectiveGraph graph;
   std::vector<Role> roles;
-  std::vector<std::string> names;     // of the plans; none: there is no plan
+  std::vector<std::string> names;     // the plans; empty: there is no plan
   std::vector<std::int64_t> numbers;  // the graph's own of them
   bool has_reductions = false;
   std::map<std::size_t, bool> built;
@@ -396,7 +396,7 @@ std::vector<fe::NumericalNote_t> unwanted_notes(const ConvolutionShape& shape, b
   return notes;
 }
 
-/// Asks cuDNN for plans. Where it has none the list is empty.
+/// Asks cuDNN for plans. The list is empty if it has none.
 std::shared_ptr<PlanList> ask(Kind kind, const ConvolutionShape& shape, const CudaContext& context,
                               bool deterministic) {
   auto list = std::make_shared<PlanList>();
@@ -424,7 +424,7 @@ std::shared_ptr<PlanList> ask(Kind kind, const ConvolutionShape& shape, const Cu
   return list;
 }
 
-/// `anew`: without the plans that were built so far, which take memory of the device.
+/// `anew`: without the plans that were built so far, which use memory of the device.
 std::shared_ptr<PlanList> plans_of(Kind kind, const ConvolutionShape& shape, const CudaContext& context,
                                    bool deterministic, bool anew = false) {
   static std::map<std::string, std::shared_ptr<PlanList>> known;  // layers of one shape share their plans
@@ -456,7 +456,7 @@ class CudnnConvolution final : public PlannedConvolution {
     std::array<void*, static_cast<std::size_t>(Role::residual_unused_c)> pointers;
     for (std::size_t i = 0; i < list_->roles.size(); ++i) pointers[i] = pointer_of(list_->roles[i], tensors, shape_);
     set_stream(handle_, native(stream));
-    if (list_->has_reductions)  // which may add to what is there
+    if (list_->has_reductions)  // which may add to previous values
       LOCKSTEP_CUDA_CHECK(cudaMemsetAsync(
           tensors.statistics, 0, 2 * static_cast<std::size_t>(shape_.out_channels) * sizeof(float), native(stream)));
     LOCKSTEP_CUDA_CHECK(list_->graph.execute_plan_at_index(
@@ -470,7 +470,7 @@ class CudnnConvolution final : public PlannedConvolution {
   cudnnHandle_t handle_;
 };
 
-/// Memory for every tensor that some graph of the shape has.
+/// Memory for every tensor that occurs in a graph of the shape.
 struct TimingTensors {
   TimingTensors(const ConvolutionShape& shape, const CudaContext& context)
       : x(bytes(shape.x, shape.dtype), context),
@@ -540,7 +540,7 @@ std::size_t choose_by_time(const std::shared_ptr<PlanList>& list, Kind kind, con
 }  // namespace
 
 namespace {
-/// Known by its figures alone.
+/// A device that is known only by its properties.
 bool is_offline(const CudaContext& context) { return context.described && context.described->json.empty(); }
 }  // namespace
 
@@ -562,13 +562,13 @@ std::unique_ptr<PlannedConvolution> plan_convolution(ConvolutionGraph graph, con
   auto list = plans_of(graph, shape, context, algorithms == nullptr);
   if (list->names.empty()) return nullptr;
   const auto planned = [&](std::size_t i) { return std::make_unique<CudnnConvolution>(list, i, shape, context); };
-  // Of plans with reductions, which cuDNN compiles for seconds each, the first is taken.
+  // Of plans with reductions, which take cuDNN seconds to compile, the first is used.
   if (algorithms && !context.described && !list->has_reductions) {
     const std::size_t chosen = choose_by_time(list, graph, shape, context, *algorithms);
     if (list->built.size() > 1) list = plans_of(graph, shape, context, false, true);
     if (list->build(chosen)) return planned(chosen);
   }
-  std::unique_ptr<CudnnConvolution> large;  // the first of those that take much workspace
+  std::unique_ptr<CudnnConvolution> large;  // the first of those with a large workspace
   for (std::size_t i = 0; i < list->names.size(); ++i) {
     if (!list->build(i)) continue;
     auto convolution = planned(i);

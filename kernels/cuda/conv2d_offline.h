@@ -1,5 +1,5 @@
-// Which graphs of a convolution have plans on a GPU that is not here, where cuDNN cannot be asked either: rules taken
-// from what it answered (test/golden/cuda_plans_*.txt; test/cuda/plans.cpp compares them with cuDNN).
+// Predicts which graphs of a convolution have plans on a GPU that is not here, if cuDNN cannot be asked either: rules
+// derived from its answers (test/golden/cuda_plans_*.txt; test/cuda/plans.cpp compares them with cuDNN).
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@ namespace lockstep::cuda {
 
 bool has_plan_offline(ConvolutionGraph graph, const ConvolutionShape& shape, int compute_capability);
 
-/// Has a workspace as large as a plan without timing may want, and cannot run.
+/// Its workspace is as large as a plan without timing may need, and it cannot run.
 std::unique_ptr<PlannedConvolution> plan_offline(ConvolutionGraph graph, const ConvolutionShape& shape,
                                                  const CudaContext& context);
 

@@ -21,7 +21,7 @@ ConvolutionShape shape_of(const Conv2dDescription& d) {
           .tf32 = d.tf32};
 }
 
-/// Answers whether graphs have plans, for one unit.
+/// Finds out, for one unit, whether graphs have plans.
 class Plans {
  public:
   Plans(const CudaContext& context, const Algorithms* algorithms) : context_(context), algorithms_(algorithms) {}
@@ -34,9 +34,10 @@ class Plans {
   const Algorithms* algorithms_;
 };
 
-/// The network's first layer has 3 channels, which tensor cores' loads cannot take. Where statistics then come out of
-/// the convolution, 8, or for a stride of 2 blocks of 2 x 2 pixels (a graph with statistics has no plan for less than 8
-/// channels, nor for windows of 7, which become 4); else 4, which is all that a bare one wants.
+/// The network's first layer has 3 channels, which the loads of tensor cores cannot read. If the convolution also
+/// computes statistics, they are padded to 8, or for a stride of 2 arranged in blocks of 2 x 2 pixels (a graph with
+/// statistics has no plan for less than 8 channels, nor for windows of 7, which become 4); otherwise to 4, which is
+/// enough for a bare convolution.
 bool wants_padding(const Conv2dDescription& d) {
   return size_bytes(d.dtype) == 2 && d.x[3] < 8 && !d.normalization && (!d.input_gradient || d.inference);
 }
@@ -53,7 +54,7 @@ ConvolutionShape in_blocks(ConvolutionShape shape) {
   return shape;
 }
 
-/// The forward graph that makes z itself.
+/// The forward graph that computes z itself.
 Graph chained_forward(const InputNormalization& normalization) {
   switch (normalization.residual) {
     case Residual::none:
@@ -66,8 +67,8 @@ Graph chained_forward(const InputNormalization& normalization) {
   return Graph::forward;
 }
 
-/// The data gradient that goes back through the normalisation. Where others read z, they leave a gradient to add; with
-/// a residual there is no graph without one.
+/// The data gradient that goes back through the normalisation. If others read z, they leave a gradient to add; with a
+/// residual there is no graph without one.
 Graph chained_gradient(const InputNormalization& normalization) {
   switch (normalization.residual) {
     case Residual::none:
@@ -84,8 +85,8 @@ void chain(ConvolutionUnit& unit, const Conv2dDescription& d, const Plans& plans
   const InputNormalization& normalization = *d.normalization;
   if (!normalization.relu) return;
   const Graph forward = chained_forward(normalization), gradient = chained_gradient(normalization);
-  // z without a residual stays inside, which does not do where others read it, or where the weight gradient cannot make
-  // it again.
+  // z without a residual stays inside the graph, which is not possible if others read it or if the weight gradient
+  // cannot recompute it.
   const bool inside = normalization.residual == Residual::none;
   if (inside ? !normalization.store && plans.has(forward, unit.shape) &&
                    (d.inference || plans.has(Graph::normalized_weight_gradient, unit.shape))

@@ -1,11 +1,12 @@
-// What one convolution's unit is made of at a level: which graphs, what they lack, and where z lies.
+// What the unit of one convolution consists of at a level: its graphs, the passes that complete them, and where z is
+// stored.
 //
-// How much of a unit is fused is its level; each has what those before it have:
+// The level says how much of a unit is fused; each one adds to those before it:
 //   passes      a bare convolution in three directions; normalisation, statistics and gradients of both in passes
 //   statistics  y's statistics come out of the forward convolution
 //   chain       z is made inside of the forward convolution and of the weight gradient, and is stored only where others
 //               read it; dz and its sums come out of the data gradient
-// The level is the fastest by `algorithms`; null: the last that has plans.
+// The level is the fastest according to `algorithms`; null: the last that has plans.
 #pragma once
 
 #include <array>
@@ -21,15 +22,15 @@ namespace lockstep::cuda {
 enum class Level : std::uint8_t { passes, statistics, chain };
 inline constexpr std::array kLevels{Level::passes, Level::statistics, Level::chain};
 const char* name(Level level);
-/// Throws usage where no level has the name.
+/// Throws usage if no level has this name.
 Level level_of(const std::string& name);
 
-/// What is convolved.
+/// The tensor that is convolved.
 enum class ConvolutionInput : std::uint8_t {
-  x,          // as it is
-  padded,     // x with more channels, zeros: the kernels' loads want 8 or 16 bytes
+  x,          // x itself
+  padded,     // x with additional channels of zeros: the kernels load 8 or 16 bytes
   blocks,     // x as blocks of 2 x 2 pixels (conversions.h), for a window of stride 2 over few channels
-  inside,     // z, which only the graphs see
+  inside,     // z, which exists only inside the graphs
   stored,     // z in the caller's memory
   saved,      // z kept from forward to backward
   temporary,  // z in the workspace, for inference
@@ -54,20 +55,20 @@ struct ConvolutionUnit {
   }
 };
 
-/// Throws Error where the description has no meaning.
+/// Throws Error if the description is impossible.
 void check(const Conv2dDescription& description);
 
-/// The unit at a level; a part for which the device has no plan is a pass.
+/// The unit at a level; parts for which the device has no plan are passes.
 ConvolutionUnit unit_at(Level level, const Conv2dDescription& description, const CudaContext& context,
                         const Algorithms* algorithms);
 
-/// All graphs that the unit consists of.
+/// All graphs of the unit.
 std::vector<ConvolutionGraph> graphs_of(const Conv2dDescription& description, const ConvolutionUnit& unit);
-/// Whether each has a plan that can be built.
+/// Whether each of them has a plan that can be built.
 bool can_be_planned(const Conv2dDescription& description, const ConvolutionUnit& unit, const CudaContext& context,
                     Algorithms* algorithms);
 
-/// The levels that differ, the last first, each with its unit.
+/// The levels that differ, the last one first, each with its unit.
 struct LeveledUnit {
   Level level;
   ConvolutionUnit unit;
@@ -75,13 +76,13 @@ struct LeveledUnit {
 std::vector<LeveledUnit> units_of(const Conv2dDescription& description, const CudaContext& context,
                                   const Algorithms* algorithms);
 
-/// Bytes that forward and backward read and write, each kernel each of its tensors once.
+/// Bytes that forward and backward read and write if each kernel accesses each of its tensors once.
 struct BytesMoved {
   double forward = 0, backward = 0;
 };
 BytesMoved bytes_moved(const Conv2dDescription& description, const ConvolutionUnit& unit);
 
-/// "normalized plain residual, relu, stored"; "plain": x is convolved as it is.
+/// "normalized plain residual, relu, stored"; "plain": x itself is convolved.
 std::string text(const std::optional<InputNormalization>& normalization);
 
 /// (K, R, S, C), fp32. Canonical is (K, C, R, S).

@@ -1,4 +1,4 @@
-// y (M, out) = f(z), z = x (M, in) * weight^T (in, out) + bias (out), row-major, the weight as it is in files. y is
+// y (M, out) = f(z), z = x (M, in) * weight^T (in, out) + bias (out), row-major, the weight as in files. y is
 // overwritten; with gelu z is kept for backward:
 //   dz = f'(z) dy,  dx = dz * weight,  dweight = dz^T * x,  dbias = sum over rows of dz; each overwritten, added to, or
 //   skipped
@@ -57,7 +57,7 @@ class CudaMatmul final : public Matmul {
   MatmulDescription d_;
   CudaContext context_;
   std::shared_ptr<const ParameterLayout> layout_;
-  std::unique_ptr<PlannedProduct> forward_, data_gradient_, weight_gradient_;  // null: not wanted
+  std::unique_ptr<PlannedProduct> forward_, data_gradient_, weight_gradient_;  // null: not computed
   OpNeeds needs_;
   struct Offsets {
     std::size_t dz = 0, backward = 0;
@@ -74,7 +74,7 @@ CudaMatmul::CudaMatmul(const MatmulDescription& description, const CudaContext& 
   const auto n_weights = static_cast<std::size_t>(d.out_features * d.in_features);
   if (!layout_) layout_ = std::make_shared<RowMajorLayout>(n_weights);
   require(dynamic_cast<const RowMajorLayout*>(layout_.get()) != nullptr, ErrorCode::internal,
-          "{}: a weight in {} was given to the cuda backend", text(d), layout_->describe());
+          "{}: a weight in the layout {} is not one of the cuda backend", text(d), layout_->describe());
   const auto plan = [&](ProductDescription product) {
     product.dtype = d.dtype;
     product.tf32 = d.tf32;
@@ -109,7 +109,7 @@ std::string CudaMatmul::describe() const {
   if (weight_gradient_) out += "; weight gradient " + weight_gradient_->algorithm();
   if (d_.bias) out += "; bias fused";
   if (has_activation())
-    out += fmt::format("; {} {}", name(d_.activation), forward_->activates() ? "fused" : "by a pass");
+    out += fmt::format("; {} {}", name(d_.activation), forward_->activates() ? "fused" : "in a pass");
   return out;
 }
 

@@ -1,4 +1,4 @@
-// One matrix product of cuBLASLt. The unit that matmul.cpp makes of them is a linear layer.
+// One matrix product of cuBLASLt. A linear layer (matmul.cpp) consists of them.
 #pragma once
 
 #include <cstddef>
@@ -17,14 +17,14 @@ namespace lockstep::cuda {
 /// d (rows, columns) = f(a b [+ bias (columns), to each row]) [+ d], all row-major; sums in fp32.
 struct ProductDescription {
   std::int64_t rows = 0, columns = 0, inner = 0;
-  bool a_is_transposed = false;  // a lies as (inner, rows), else (rows, inner)
-  bool b_is_transposed = false;  // b lies as (columns, inner), else (inner, columns)
+  bool a_is_transposed = false;  // a is stored as (inner, rows), otherwise as (rows, inner)
+  bool b_is_transposed = false;  // b is stored as (columns, inner), otherwise as (inner, columns)
   DType dtype = DType::fp32;     // of a, b and bias
   DType d_dtype = DType::fp32;   // of d: `dtype`, or fp32 without bias
   bool tf32 = false;
   bool bias = false;
-  ActivationFunction activation = ActivationFunction::none;  // f; with one nothing is accumulated
-  bool keeps_z = false;                                      // gelu: what f is given is stored too
+  ActivationFunction activation = ActivationFunction::none;  // f; with an activation nothing is accumulated
+  bool keeps_z = false;                                      // gelu: the argument of f is stored too
 };
 /// "256x1000x2048, a^T, fp16 to fp32, bias"
 std::string text(const ProductDescription& product);
@@ -32,10 +32,10 @@ std::string text(const ProductDescription& product);
 class PlannedProduct {
  public:
   virtual ~PlannedProduct() = default;
-  /// The same whatever algorithm is chosen, so that a step planned without the device is as large.
+  /// The same for every algorithm, so that a step that is planned without the device needs the same memory.
   virtual std::size_t workspace_bytes() const = 0;
   virtual std::string algorithm() const = 0;
-  /// Whether run() applies the activation, and stores z; else d is z, and the caller does.
+  /// Whether run() applies the activation and stores z; otherwise d is z, and the caller applies it.
   virtual bool activates() const = 0;
 
   struct Arguments {
@@ -49,7 +49,7 @@ class PlannedProduct {
   virtual void run(const Arguments& args, void* workspace, Stream& stream) = 0;
 };
 
-/// Which of cuBLASLt's algorithms: as `algorithms` remembers or finds to be the fastest; null: its own first.
+/// The algorithm is the one that `algorithms` has stored or finds to be the fastest; null: cuBLASLt's first.
 std::unique_ptr<PlannedProduct> plan_product(const ProductDescription& product, const CudaContext& context,
                                              Algorithms* algorithms);
 

@@ -1,4 +1,4 @@
-// Products as cuBLASLt plans them. It is column-major: there d^T (columns, rows) = b^T a^T.
+// Products planned by cuBLASLt. It is column-major: there d^T (columns, rows) = b^T a^T.
 #include <array>
 #include <limits>
 #include <vector>
@@ -14,8 +14,8 @@
 namespace lockstep::cuda {
 namespace {
 
-constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;  // what NVIDIA recommends for Hopper
-constexpr std::uint32_t kAlignment = 16;                        // bytes that pointers are sure to be aligned to
+constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;  // NVIDIA's recommendation for Hopper
+constexpr std::uint32_t kAlignment = 16;                        // bytes to which all pointers are aligned
 constexpr int kMaxAlgorithms = 16;
 
 struct ProductTraits {
@@ -71,7 +71,7 @@ class CublasLtProduct final : public PlannedProduct {
     LOCKSTEP_CUDA_CHECK(cublaslt().set_product(product_.get(), attribute, &value, sizeof value));
   }
   cublasLtEpilogue_t epilogue() const;
-  /// The algorithms for the product as it is set; none: there are none.
+  /// The algorithms for the current product; empty if there are none.
   void ask();
   std::string name_of(const cublasLtMatmulAlgo_t& algorithm) const;
 
@@ -100,7 +100,7 @@ CublasLtProduct::CublasLtProduct(const ProductDescription& description, const Cu
   b_ = d_.b_is_transposed ? make_layout(d_.dtype, d_.inner, d_.columns) : make_layout(d_.dtype, d_.columns, d_.inner);
   a_ = d_.a_is_transposed ? make_layout(d_.dtype, d_.rows, d_.inner) : make_layout(d_.dtype, d_.inner, d_.rows);
   result_ = make_layout(d_.d_dtype, d_.columns, d_.rows);
-  // What gelu keeps wants rows of 16 bytes.
+  // z, which gelu keeps, needs rows of 16 bytes.
   const bool has_epilogue = d_.activation == ActivationFunction::relu || d_.activation == ActivationFunction::gelu;
   epilogue_activates_ = has_epilogue && (!d_.keeps_z || d_.columns % 8 == 0);
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue());

@@ -244,7 +244,7 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerDescription& d, const C
           name(d.weight_dtype));
   for (const ParameterSegment& segment : d.segments)
     require(segment.begin + segment.n_elements <= d.n_elements, ErrorCode::internal,
-            "a parameter at elements {} to {} does not lie in the arena of {}", segment.begin,
+            "a parameter at elements {} to {} is outside of the arena of {} elements", segment.begin,
             segment.begin + segment.n_elements, d.n_elements);
   return std::make_unique<CudaOptimizer>(d);
 }

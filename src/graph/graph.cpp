@@ -18,10 +18,10 @@ void Graph::add(std::unique_ptr<Node> node) {
 
 void Graph::recompute(int first, int last) {
   require(0 <= first && first <= last && last < n_nodes(), ErrorCode::internal,
-          "recompute: nodes {} to {} of a graph of {}", first, last, n_nodes());
+          "recompute: nodes {} to {} are not a range of the {} nodes of the graph", first, last, n_nodes());
   for (const Block& block : recomputed_)
-    require(last < block.first || block.last < first, ErrorCode::internal, "recompute: nodes {} to {} overlap {} to {}",
-            first, last, block.first, block.last);
+    require(last < block.first || block.last < first, ErrorCode::internal,
+            "recompute: the blocks of nodes {} to {} and {} to {} overlap", first, last, block.first, block.last);
   for (int number = first; number <= last; ++number)
     require(node(number).recomputation() != Recomputation::forbidden, ErrorCode::internal,
             "recompute: {} cannot run twice in a step", node(number).name());
@@ -35,7 +35,7 @@ void Graph::count_reader(ActivationId id, Node& reader) {
   a.owner = &reader;
   for (const ActivationId other : a.pending->reads()) {
     require(!activation(other).pending || activation(other).owner, ErrorCode::internal,
-            "{}: it reads {} before a layer applied that", a.name, activation(other).name);
+            "{} reads {} before a layer has applied it", a.name, activation(other).name);
     count_reader(other, reader);
   }
 }
@@ -68,8 +68,8 @@ Graph::GradientTarget Graph::gradient_target(ActivationId id, Node& node) {
 
 TensorId Graph::gradient_of(ActivationId id, Node& node) {
   const Activation& a = activation(id);
-  require(a.gradient != kNoTensor, ErrorCode::internal, "{}: no node gives a gradient to its output {}", node.name(),
-          a.name);
+  require(a.gradient != kNoTensor, ErrorCode::internal, "{}: no node computes the gradient of its output {}",
+          node.name(), a.name);
   node.reads(Phase::backward, a.gradient);
   return a.gradient;
 }
@@ -160,7 +160,7 @@ Phase pass_of(Phase phase) { return phase == Phase::recompute ? Phase::forward :
 
 }  // namespace
 
-/// Nodes at the end of a recomputed block may write only what the next block has read already.
+/// Nodes at the end of a recomputed block may write only tensors that the next block has already read.
 void Graph::drop_useless_recomputation() {
   std::vector<bool> is_read(memory_.tensors().size());  // later, before it is written again
   for (std::size_t position = order_.entries().size(); position-- > 0;) {
@@ -211,7 +211,7 @@ void Graph::plan_parameter_writers() {
       before = use;
     }
   }
-  std::vector<ParameterId> order;  // in which backward finishes the gradients
+  std::vector<ParameterId> order;  // the order in which backward finishes the gradients
   for (const Entry& entry : order_.entries()) {
     if (entry.phase != Phase::backward) continue;
     for (const ParameterUse* use : trained_by(entry.node))

@@ -56,16 +56,16 @@ struct GraphOptions {
   std::int64_t layout_batch = 0;  // parameter layouts are chosen for this batch, the same on all ranks
 };
 
-/// Is called around each piece of work that is queued on the stream.
+/// Called around each group of ops that is queued on the stream.
 class Observer {
  public:
   virtual ~Observer() = default;
-  /// `name` lives as long as the graph.
+  /// `name` must live as long as the graph.
   virtual void begin(trace::Kind kind, const std::string& name) = 0;
   virtual void end() = 0;
 };
 
-/// Runs `work`, which queues ops on the stream, under a span of the trace, and of the observer where there is one.
+/// Runs `work`, which queues ops on the stream, inside a span of the trace and of the observer, if there is one.
 template <typename Work>
 void observed(Observer* observer, trace::Kind kind, const std::string& name, const Work& work) {
   const trace::Span span(kind, name);
@@ -94,8 +94,8 @@ class Graph {
     return added;
   }
   int n_nodes() const { return static_cast<int>(nodes_.size()); }
-  /// What nodes [first, last] write in forward is not kept for backward but computed again: their forward pass runs
-  /// once more before the backward pass of `last`. Blocks do not overlap. Before plan().
+  /// The outputs of nodes [first, last] are not kept for backward but recomputed: their forward pass runs once more
+  /// before the backward pass of `last`. Blocks must not overlap. Must be called before plan().
   void recompute(int first, int last);
 
   // Planning; used by nodes
@@ -106,17 +106,17 @@ class Graph {
   TensorId data_of(ActivationId id, Node& node);
   /// The tensor that `node` writes its output `id` to.
   TensorId make_data(ActivationId id, Node& node);
-  /// Where backward of `node` writes the gradient of a plain input: overwritten if new, else added to.
+  /// Where backward of `node` writes the gradient of a plain input: overwritten if it is new, otherwise added to.
   struct GradientTarget {
     TensorId tensor = kNoTensor;
     GradientMode mode = GradientMode::skip;
   };
   GradientTarget gradient_target(ActivationId id, Node& node);
-  /// The gradient of an output of `node`, which its backward reads; its consumers made it.
+  /// The gradient of an output of `node`, which its backward reads and its consumers have computed.
   TensorId gradient_of(ActivationId id, Node& node);
   /// A parameter's layout: the first plan chooses it with `choose()`.
   void choose_layout(ParameterId id, const std::function<std::shared_ptr<const ParameterLayout>()>& choose);
-  /// Bytes in exchange memory for a sum over ranks; the offset. The same on every rank.
+  /// Reserves bytes in exchange memory for a sum over ranks. Returns the offset, which is the same on every rank.
   std::size_t add_exchange(std::size_t size_bytes);
 
   std::size_t workspace_bytes() const { return workspace_bytes_; }
@@ -134,7 +134,7 @@ class Graph {
     return reinterpret_cast<T*>(bindings_.activations + memory_.info(id).offset);
   }
   void forward(Stream& stream, const ParameterGradients& gradients = {});
-  /// `done(parameter)` after the last node that writes the parameter's gradient.
+  /// Calls `done(parameter)` after the last node that writes the parameter's gradient.
   void backward(Stream& stream, const ParameterGradients& gradients, const std::function<void(ParameterId)>& done);
 
  private:

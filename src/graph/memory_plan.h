@@ -32,7 +32,7 @@ struct TensorInfo {
   std::string name;
   std::size_t size_bytes = 0;
   bool persistent = false;           // lives from before the step to after it
-  std::vector<LiveInterval> live{};  // ascending; empty: never used
+  std::vector<LiveInterval> live{};  // ascending; empty: the tensor is never used
   std::size_t offset = 0;            // in the arena, set by place()
 };
 
@@ -41,13 +41,13 @@ class MemoryPlan {
   TensorId add(std::string name, std::size_t size_bytes, bool persistent = false);
   /// Positions do not descend from call to call. Within one position, reads come before writes.
   void access(TensorId tensor, int position, Access access);
-  /// Chooses offsets: largest first, each at the lowest free place among those alive at the same time.
+  /// Chooses offsets: largest first, each at the lowest free offset among the tensors that are alive at the same time.
   void place();
 
   const TensorInfo& info(TensorId tensor) const { return tensors_[static_cast<std::size_t>(tensor)]; }
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
   std::size_t size_bytes() const { return size_bytes_; }                 // with reuse
-  std::size_t size_bytes_without_reuse() const { return total_bytes_; }  // every tensor at a place of its own
+  std::size_t size_bytes_without_reuse() const { return total_bytes_; }  // if no tensors shared memory
 
  private:
   std::vector<TensorInfo> tensors_;

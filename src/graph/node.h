@@ -25,7 +25,7 @@ namespace lockstep::graph {
 
 class Graph;
 
-/// Where the step's memory lies. One allocation each; `exchange` is the communicator's.
+/// The memory of the step. One allocation each; `exchange` belongs to the communicator.
 struct Bindings {
   const float* parameters = nullptr;
   const void* compute_weights = nullptr;  // the parameters rounded to compute_dtype, each at the same element
@@ -38,14 +38,14 @@ struct Bindings {
   Communicator* communicator = nullptr;
 };
 
-/// Where a micro-batch leaves the gradients of parameters and its batch statistics: an arena with the parameters'
+/// Where a micro-batch writes the gradients of parameters and its batch statistics: an arena with the parameters'
 /// offsets.
 struct ParameterGradients {
   float* arena = nullptr;
   GradientMode mode = GradientMode::overwrite;
 };
 
-/// One micro-batch being run.
+/// One micro-batch that is running.
 struct Run {
   const Bindings& at;
   const MemoryPlan& plan;
@@ -62,7 +62,7 @@ struct Run {
   float* batch_statistic(int id) const { return gradients.arena + parameters.statistic(id).begin; }
 };
 
-/// How one node uses one parameter. This is the only place that knows where a parameter and its gradient lie.
+/// How one node uses one parameter. Only this class knows the positions of a parameter and its gradient.
 ///
 /// A node reads either the fp32 master or, if its op takes weights in the compute type, the rounded weight.
 ///
@@ -106,9 +106,9 @@ class ParameterUse {
   bool is_first_writer_ = true, is_last_writer_ = true;  // of the gradient; set by Graph::plan
 };
 
-/// What recomputing a block does with a node of it.
+/// What recomputing a block does with one of its nodes.
 enum class Recomputation : std::uint8_t {
-  repeat,    // forward() runs again; it gives the same bits and has no effect besides the tensors that it writes
+  repeat,    // forward() runs again; it computes the same bits and has no effect besides the tensors that it writes
   keep,      // forward() does not run again; what it wrote stays in memory until backward
   forbidden  // the node cannot be part of a recomputed block
 };
@@ -123,10 +123,10 @@ class Node {
 
   /// Makes its op and the tensors of the forward pass.
   virtual void plan(Graph& graph, Backend& backend) = 0;
-  /// In reverse order: makes the gradients of its inputs; those of its outputs exist. Not called where no output needs
-  /// a gradient.
+  /// Called in reverse order: creates the gradients of its inputs; those of its outputs exist. Not called if no output
+  /// needs a gradient.
   virtual void plan_backward(Graph&) {}
-  /// The arenas are known: makes events of the communicator.
+  /// Called when the arenas are known: creates events of the communicator.
   virtual void bind(const Graph&, const Bindings&) {}
   virtual void forward(const Run& run) = 0;
   virtual void backward(const Run&) {}

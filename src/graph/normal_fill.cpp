@@ -10,7 +10,7 @@ namespace lockstep::graph {
 
 namespace {
 
-constexpr int kLanes = 256;  // blocks that are computed at once; their numbers stay in the first-level cache
+constexpr int kLanes = 256;  // blocks that are computed together; their numbers stay in the first-level cache
 
 /// log(u) for normal u > 0. u = 2^e m, m in [sqrt(1/2), sqrt(2)); log m = 2 atanh(s), s = (m-1)/(m+1), |s| < 0.1716:
 /// the first omitted term of the series is below 1e-17 of the sum.

@@ -26,7 +26,7 @@ std::vector<ParameterPart> parts_of(const ParameterDescription& d) {
                    .begin = static_cast<std::size_t>(n_rows * row)});
     n_rows += rows.n_rows;
   }
-  require(n_rows == d.shape[0], ErrorCode::internal, "the parts of parameter {} have {} rows together, it has {}",
+  require(n_rows == d.shape[0], ErrorCode::internal, "the parts of parameter {} have {} rows together, but it has {}",
           d.name, n_rows, d.shape[0]);
   return out;
 }
@@ -77,8 +77,8 @@ void ParameterTable::set_layout(ParameterId id, std::shared_ptr<const ParameterL
 
 void ParameterTable::fix_order(const std::vector<ParameterId>& finished) {
   const auto n_trainable = std::ranges::count(parameters_, true, &Parameter::trainable);
-  require(!fixed_ && std::ssize(finished) == n_trainable, ErrorCode::internal, "backward finishes {} of {} parameters",
-          finished.size(), n_trainable);
+  require(!fixed_ && std::ssize(finished) == n_trainable, ErrorCode::internal,
+          "backward finishes only {} of {} parameters", finished.size(), n_trainable);
   order_ = finished;
   std::size_t end = 0;
   const auto place = [&end](Parameter& p) {
@@ -152,7 +152,7 @@ std::vector<float> ParameterTable::initial_values(const Parameter& parameter, st
 
 std::vector<float> pack(const Parameter& parameter, std::span<const float> canonical) {
   require(canonical.size() == static_cast<std::size_t>(parameter.shape.n_elements()), ErrorCode::internal,
-          "{} has {} elements, got {}", parameter.name, parameter.shape.n_elements(), canonical.size());
+          "{} has {} elements, but {} were passed", parameter.name, parameter.shape.n_elements(), canonical.size());
   if (!parameter.layout) return {canonical.begin(), canonical.end()};
   std::vector<float> packed(parameter.n_elements);
   parameter.layout->pack(canonical, packed.data());
@@ -161,7 +161,8 @@ std::vector<float> pack(const Parameter& parameter, std::span<const float> canon
 
 void unpack(const Parameter& parameter, std::span<const float> packed, std::span<float> canonical) {
   require(canonical.size() == static_cast<std::size_t>(parameter.shape.n_elements()), ErrorCode::internal,
-          "{} has {} elements, room for {}", parameter.name, parameter.shape.n_elements(), canonical.size());
+          "{} has {} elements, but the buffer has space for {}", parameter.name, parameter.shape.n_elements(),
+          canonical.size());
   if (parameter.layout)
     parameter.layout->unpack(packed.data(), canonical);
   else
@@ -170,8 +171,8 @@ void unpack(const Parameter& parameter, std::span<const float> packed, std::span
 
 void pack_part(const Parameter& parameter, const ParameterPart& part, std::span<const float> canonical,
                std::span<float> packed) {
-  require(canonical.size() == part.n_elements(), ErrorCode::internal, "{} has {} elements, got {}", part.name,
-          part.n_elements(), canonical.size());
+  require(canonical.size() == part.n_elements(), ErrorCode::internal, "{} has {} elements, but {} were passed",
+          part.name, part.n_elements(), canonical.size());
   if (!parameter.layout) {
     std::ranges::copy(canonical, packed.subspan(part.begin).begin());
     return;
@@ -184,8 +185,8 @@ void pack_part(const Parameter& parameter, const ParameterPart& part, std::span<
 
 void unpack_part(const Parameter& parameter, const ParameterPart& part, std::span<const float> packed,
                  std::span<float> canonical) {
-  require(canonical.size() == part.n_elements(), ErrorCode::internal, "{} has {} elements, room for {}", part.name,
-          part.n_elements(), canonical.size());
+  require(canonical.size() == part.n_elements(), ErrorCode::internal,
+          "{} has {} elements, but the buffer has space for {}", part.name, part.n_elements(), canonical.size());
   if (canonical.size() == static_cast<std::size_t>(parameter.shape.n_elements()))
     return unpack(parameter, packed, canonical);
   if (!parameter.layout) {

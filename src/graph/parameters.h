@@ -27,7 +27,7 @@ inline constexpr ParameterId kNoParameter = -1;
 
 enum class ParameterKind : std::uint8_t { weight, bias, norm };
 
-/// How initial values are made, in double, rounded once. Source: torchvision.models.resnet and torch.nn.Linear.
+/// How initial values are computed, in double, rounded once. Source: torchvision.models.resnet and torch.nn.Linear.
 struct Initializer {
   enum class Kind : std::uint8_t { constant, normal, uniform };
   Kind kind = Kind::constant;
@@ -49,11 +49,11 @@ struct ParameterDescription {
   std::vector<NamedRows> parts{};  // together all rows, in order; empty: files store it as one tensor, under its name
 };
 
-/// A tensor of files: a parameter, or some of its rows.
+/// A tensor in files: a parameter, or some of its rows.
 struct ParameterPart {
   std::string name;
   Shape shape;
-  std::size_t begin = 0;  // elements of the canonical parameter in front of it
+  std::size_t begin = 0;  // elements of the canonical parameter before it
   std::size_t n_elements() const { return static_cast<std::size_t>(shape.n_elements()); }
 };
 
@@ -77,8 +77,8 @@ struct RunningStatistic {
 
 class ParameterTable {
  public:
-  /// The parameter of this name, added if new. Layers that give the same name share it (tied weights). A different
-  /// description under the same name is an internal error.
+  /// The parameter of this name, which is added if it is new. Layers that use the same name share it (tied weights). A
+  /// different description with the same name is an internal error.
   ParameterId parameter(const ParameterDescription& description);
   int running_statistic(const std::string& name, std::int64_t channels);
 
@@ -101,10 +101,10 @@ class ParameterTable {
   std::int64_t n_canonical() const;                         // elements of all parameters, without padding
   /// For optimizer and norm: in the arena's order. `decay_norms_and_biases` false: only weights decay.
   std::vector<ParameterSegment> segments(bool decay_norms_and_biases) const;
-  /// Names, shapes and layouts. Ranks can work together only if theirs are equal.
+  /// Names, shapes and layouts as text. Ranks can work together only if theirs are equal.
   std::string description() const;
 
-  /// Canonical. A function of (seed, names of the parts) alone.
+  /// Initial values in canonical form. A function of (seed, names of the parts) alone.
   std::vector<float> initial_values(const Parameter& parameter, std::uint32_t seed) const;
 
  private:
@@ -120,7 +120,7 @@ class ParameterTable {
 std::vector<float> pack(const Parameter& parameter, std::span<const float> canonical);
 void unpack(const Parameter& parameter, std::span<const float> packed, std::span<float> canonical);
 
-/// The same for one part. pack_part leaves the other parts of `packed` as they are.
+/// The same for one part. pack_part does not change the other parts of `packed`.
 void pack_part(const Parameter& parameter, const ParameterPart& part, std::span<const float> canonical,
                std::span<float> packed);
 void unpack_part(const Parameter& parameter, const ParameterPart& part, std::span<const float> packed,

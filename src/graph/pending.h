@@ -1,8 +1,8 @@
 // What is still to be applied to a raw tensor to get an activation.
 //
 // Such an activation is *pending*. The first node that consumes it, its owner, applies it as part of its own op and, if
-// there are other consumers, stores the result for them. In backward the owner comes last, adds what the others left,
-// and takes the gradient through. The graph itself knows only who the owner is; the node and the Pending know the rest
+// there are other consumers, stores the result for them. In backward the owner comes last, adds the gradients of the
+// others, and propagates the gradient. The graph itself only knows the owner; the node and the Pending know the rest
 // (layers/pending_normalization.h).
 #pragma once
 

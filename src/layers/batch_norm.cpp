@@ -1,5 +1,6 @@
-// Batch norm makes a pending activation, which ReLU and an addition extend. The norm's own node finalises the sums
-// that the convolution before it gave, and in backward turns dz and its sums into the gradient of the raw activation.
+// Batch norm returns a pending activation, which ReLU and an addition extend. The norm's own node turns the sums of the
+// preceding convolution into scale and bias, and in backward turns dz and its sums into the gradient of the raw
+// activation.
 #include "lockstep/ops/batch_norm.h"
 #include "graph/exchange_sum.h"
 #include "layers/layers.h"
@@ -10,7 +11,7 @@ namespace lockstep::layers {
 
 namespace {
 
-using namespace graph;  // NOLINT(google-build-using-namespace): a node speaks of little else
+using namespace graph;  // NOLINT(google-build-using-namespace): a node uses little else
 
 class BatchNormNode final : public Node {
  public:
@@ -56,7 +57,7 @@ class BatchNormNode final : public Node {
     const Activation& z = graph.activation(norm_->applied_in);
     Activation& x = graph.activation(raw_);
     dz_ = z.gradient;
-    // In place where no other node needs dz. With a residual, dz is the residual's gradient too, or another norm's.
+    // In place if no other node needs dz. With a residual, dz is also the gradient of the residual or of another norm.
     const bool is_alone = pending_normalization(graph, norm_->applied_in)->residual == kNoActivation;
     x.gradient = is_alone ? dz_ : graph.memory().add("d " + x.name, x.size_bytes());
     dx_ = x.gradient;
@@ -112,7 +113,7 @@ class BatchNormNode final : public Node {
 
   const Op* op() const override { return op_.get(); }
   std::vector<ParameterUse*> parameters() override { return {&gamma_, &beta_}; }
-  /// It sums statistics over micro-batches and ranks, and what it makes for its neighbours is a few kilobytes.
+  /// It sums statistics over micro-batches and ranks, and its outputs for its neighbours are a few kilobytes.
   Recomputation recomputation() const override { return Recomputation::keep; }
 
  private:
@@ -134,7 +135,7 @@ class BatchNormNode final : public Node {
 ActivationId batch_norm(Graph& graph, ActivationId x, const std::string& name, const BatchNormOptions& options) {
   const Activation& raw = graph.activation(x);
   auto* const producer = dynamic_cast<StatisticsProducer*>(raw.producer);
-  require(!raw.pending && producer, ErrorCode::internal, "{}: a batch norm follows a convolution", name);
+  require(!raw.pending && producer, ErrorCode::internal, "{}: a batch norm must follow a convolution", name);
   const Shape shape = raw.shape;
   const Shape channels{shape[3]};
   ParameterTable& table = graph.parameters();

@@ -8,7 +8,7 @@ namespace lockstep::layers {
 
 namespace {
 
-using namespace graph;  // NOLINT(google-build-using-namespace): a node speaks of little else
+using namespace graph;  // NOLINT(google-build-using-namespace): a node uses little else
 
 class ConvolutionNode final : public Node, public StatisticsProducer {
  public:

@@ -5,7 +5,7 @@ namespace lockstep::layers {
 
 namespace {
 
-using namespace graph;  // NOLINT(google-build-using-namespace): a node speaks of little else
+using namespace graph;  // NOLINT(google-build-using-namespace): a node uses little else
 
 class CrossEntropyNode final : public Node {
  public:

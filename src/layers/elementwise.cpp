@@ -1,5 +1,5 @@
 // Activation functions and addition. On a plain input they are nodes of their own; on a pending one, ReLU and addition
-// become part of what is pending, where they can.
+// become part of it if possible.
 #include <utility>
 
 #include "layers/layers.h"

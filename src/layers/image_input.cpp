@@ -6,7 +6,7 @@ namespace lockstep::layers {
 
 namespace {
 
-using namespace graph;  // NOLINT(google-build-using-namespace): a node speaks of little else
+using namespace graph;  // NOLINT(google-build-using-namespace): a node uses little else
 
 class ImageInputNode final : public Node {
  public:

@@ -44,12 +44,12 @@ struct BatchNormOptions {
 };
 /// Returns a pending activation: normalised, not yet applied. `x` is the output of a convolution.
 ActivationId batch_norm(Graph& graph, ActivationId x, const std::string& name, const BatchNormOptions& options);
-/// ReLU becomes part of a pending activation that has none; otherwise it is a node of its own.
+/// ReLU becomes part of a pending activation that has none yet; otherwise it is a node of its own.
 ActivationId relu(Graph& graph, ActivationId x);
-/// f(x), by a node of its own.
+/// f(x), as a node of its own.
 ActivationId activation(Graph& graph, ActivationId x, ActivationFunction function);
-/// a + b, of one shape and type. It becomes part of `a` where that is pending without ReLU and without an addition;
-/// `b` is then another such one, or an activation that an earlier layer has read. Otherwise it is a node of its own.
+/// a + b, of one shape and type. It becomes part of `a` if that is pending without ReLU and without an addition; `b` is
+/// then another such activation, or one that an earlier layer has read. Otherwise it is a node of its own.
 ActivationId add(Graph& graph, ActivationId a, ActivationId b);
 
 struct RmsNormOptions {
@@ -74,14 +74,14 @@ struct LinearOptions {
   bool bias = true;
   ActivationFunction activation = ActivationFunction::none;  // applied to the result, by the same op
   std::string weight{};                                      // another layer's weight, shared; empty: NAME.weight
-  std::vector<graph::NamedRows> parts{};        // layers that files hold instead of this one: names, and rows of each
+  std::vector<graph::NamedRows> parts{};        // layers that files store instead of this one: names, and rows of each
   std::optional<graph::Initializer> initial{};  // empty: uniform in +-1/sqrt(in), as torch.nn.Linear
   bool trainable = true;
 };
 /// y = f(x W^T + b), over the last dimension of x, in the type of x.
 ActivationId linear(Graph& graph, ActivationId x, const std::string& name, const LinearOptions& options);
 
-/// The loss of (..., classes) logits by `labels`, (...) int32. Its LossSums lie `sums_offset` bytes into exchange
+/// The loss of (..., classes) logits with `labels`, (...) int32. Its LossSums are at `sums_offset` bytes in exchange
 /// memory.
 void cross_entropy(Graph& graph, ActivationId logits, graph::TensorId labels, float label_smoothing,
                    std::size_t sums_offset);

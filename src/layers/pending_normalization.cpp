@@ -5,7 +5,7 @@
 
 namespace lockstep::layers {
 
-using namespace graph;  // NOLINT(google-build-using-namespace): tensors and activations are its subject
+using namespace graph;  // NOLINT(google-build-using-namespace): this file uses little else
 
 PendingNormalization* pending_normalization(Graph& graph, ActivationId id) {
   return dynamic_cast<PendingNormalization*>(graph.activation(id).pending.get());
@@ -62,8 +62,8 @@ void NormalizedInput::plan_backward(Graph& graph, Node& node) {
     // because the norm's backward, the other reader of dz, runs directly after this node.
     Activation& r = graph.activation(p.residual);
     require(r.gradient == kNoTensor, ErrorCode::internal,
-            "{}: {} is read after {} and before its residual use; gradients would need a copy", node.name(), r.name,
-            a.name);
+            "{}: {} is read after {} and before it is used as a residual; gradients would need a copy", node.name(),
+            r.name, a.name);
     if (r.needs_gradient) r.gradient = dz_;
   }
 }

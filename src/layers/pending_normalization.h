@@ -1,7 +1,7 @@
-// A batch norm, and perhaps a residual and ReLU, that are still to be applied to a raw tensor (lockstep/op.h, "pending
-// normalisation"), so that each convolution with its neighbours is one op, fused as far as a backend can.
+// A batch norm, possibly with a residual and ReLU, that has not been applied to a raw tensor yet (lockstep/op.h,
+// "pending normalisation"), so that each convolution with its neighbours is one op, fused as far as a backend can.
 //
-// The convolution before the norm gives the sums of its output (StatisticsProducer), the norm's own node turns them
+// The convolution before the norm computes the sums of its output (StatisticsProducer), the norm's own node turns them
 // into scale and bias, and the first convolution or pooling that reads the result applies them (NormalizedInput).
 #pragma once
 
@@ -40,14 +40,14 @@ class PendingNormalization final : public graph::Pending {
   std::shared_ptr<NormTensors> residual_norm{};  // null: the residual is a plain or stored activation
 };
 
-/// Null where the activation is plain.
+/// Null if the activation is plain.
 PendingNormalization* pending_normalization(graph::Graph& graph, graph::ActivationId id);
 
-/// ReLU, or the addition of `b`, becomes part of what is pending in `x` or `a`; false where it cannot.
+/// ReLU, or the addition of `b`, becomes part of the pending `x` or `a`; false if that is not possible.
 bool extend_with_relu(graph::Graph& graph, graph::ActivationId x);
 bool extend_with_residual(graph::Graph& graph, graph::ActivationId a, graph::ActivationId b);
 
-/// A node that can give the sums of its output that a batch norm needs.
+/// A node that can compute the sums of its output that a batch norm needs.
 class StatisticsProducer {
  public:
   virtual ~StatisticsProducer() = default;
@@ -55,17 +55,17 @@ class StatisticsProducer {
   virtual void give_statistics(graph::TensorId statistics) = 0;
 };
 
-/// How a convolution or pooling reads its input: plain, or a pending normalisation of which it is the owner. Keeps the
+/// How a convolution or pooling reads its input: plain, or with a pending normalisation that it owns. Stores the
 /// tensors and turns them into the arguments of the op.
 class NormalizedInput {
  public:
   explicit NormalizedInput(graph::ActivationId input) : input_(input) {}
 
   graph::ActivationId id() const { return input_; }
-  /// Forward tensors; then normalization() is what the op's description needs.
+  /// Creates the forward tensors; normalization() is then what the op's description needs.
   void plan(graph::Graph& graph, graph::Node& node);
   const std::optional<InputNormalization>& normalization() const { return normalization_; }
-  /// Backward tensors: the gradient of the input, through the normalisation where there is one.
+  /// Creates the backward tensors: the gradient of the input, through the normalisation if there is one.
   void plan_backward(graph::Graph& graph, graph::Node& node);
 
   const void* x(const graph::Run& run) const { return run.tensor(x_); }

@@ -57,7 +57,7 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
                           .loss_scale = loss_scale_,
                           .communicator = &communicator});
   }
-  // Every graph has its sums at the same place.
+  // The sums of all graphs are at the same position.
   sums_ = reinterpret_cast<StepSums*>(exchange + plan.largest().sums_offset);
   accumulator_ = std::make_unique<GradientAccumulator>(plan, backend, gradient_arena(), &sums_->loss);
   reducer_ = std::make_unique<comm::GradientReducer>(communicator, backend, gradient_arena(), plan.buckets());
@@ -87,7 +87,7 @@ void Replica::begin_step(const BatchShape& shape, const StepScalars& scalars, co
   running_.micro_batch = -1;
   current_ = 1 - current_;
   Slot& slot = slots_[static_cast<std::size_t>(current_)];
-  slot.done->synchronize();  // the step that used the slot before has long been read
+  slot.done->synchronize();  // the result of the step that used the slot before was read long ago
   if (device_trace_) device_trace_->begin_step(current_);
   slot.host->scalars = scalars;
   slot.host->flags = flags;
@@ -152,7 +152,7 @@ void Replica::backward() {
 
 void Replica::backward_of_last() {
   const trace::Span span(trace::Kind::backward, "backward");
-  int tensor = 0;  // parameters finish in the arena's order
+  int tensor = 0;  // the gradients of parameters are finished in the order of the arena
   const auto done = [&] {
     reducer_->tensor_done(tensor++, *stream_, [this](const comm::Bucket& b) { accumulator_->finish(b, *stream_); });
   };
@@ -191,7 +191,8 @@ void Replica::apply_update() {
   const auto part = [&](const std::string& name, const auto& work) {
     graph::observed(device_trace_.get(), trace::Kind::update, name, work);
   };
-  // The norm is taken in every step: by it all ranks decide alike, and without the host, whether the step is applied.
+  // The norm is computed in every step: with it all ranks decide equally, and without the host, whether the step is
+  // applied.
   part(kNormSpan, [&] {
     StepReport& report = state_->report;  // addresses on the device
     if (loss_scale_) backend_.copy_to_device(&report.loss_scale, loss_scale_, sizeof(LossScale), *stream_);
@@ -220,7 +221,7 @@ void Replica::apply_update() {
   });
 }
 
-/// Sends the result of the step on its way to the host.
+/// Starts copying the result of the step to the host.
 void Replica::report() {
   Slot& slot = slots_[static_cast<std::size_t>(current_)];
   backend_.copy_to_device(&state_->report.is_applied, &state_->scalars.is_applied, sizeof(std::uint32_t), *stream_);

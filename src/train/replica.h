@@ -4,9 +4,9 @@
 // A step is written as
 //     begin_step(); for each micro-batch { forward(); backward(); } reduce(); update();
 // The host runs ahead of the device by one step, so the inputs and results of steps use two slots of host memory in
-// turn. Otherwise each micro-batch is the same work in every step. The work of the last one includes reduce() and
-// update(). So a device can capture it as a graph (CapturedGraph) in the first calls. Later, forward() launches the
-// graph, and the calls up to the next micro-batch do nothing.
+// turn. Apart from that, each micro-batch is the same work in every step. The work of the last one includes reduce()
+// and update(). A device can therefore capture it as a graph (CapturedGraph) in the first calls. Later, forward()
+// launches the graph, and the calls up to the next micro-batch do nothing.
 #pragma once
 
 #include <array>
@@ -39,16 +39,16 @@ class ReplicaProbe;  // reads gradients
 
 namespace lockstep::train {
 
-/// The result of one step: over all ranks' samples, and this rank's own.
+/// The result of one step: over all ranks' samples, and over this rank's own.
 struct StepResult {
   LossSums sums, local;
   StepFlags flags;  // the number of ranks that set each
   double gradient_norm = 0;
-  std::uint32_t is_applied = 0;  // 0: skipped, on all ranks alike; weights, optimizer and statistics are as before
+  std::uint32_t is_applied = 0;           // 0: skipped, on all ranks; weights, optimizer and statistics are unchanged
   LossScale loss_scale, next_loss_scale;  // of this step, and of the one after it
   double exposed_communication_seconds = 0;
 
-  /// The step was skipped for no other reason than a loss scale that was too great. The scale is smaller now.
+  /// True if the step was skipped only because the loss scale was too great. The scale is smaller now.
   bool only_overflowed() const {
     return is_applied == 0 && next_loss_scale.scale < loss_scale.scale && std::isfinite(sums.loss);
   }
@@ -60,39 +60,39 @@ class Replica {
   ~Replica();
 
   // One training step, in this order
-  /// `shape`: of the step's batch; its last micro-batch is the last of the step.
+  /// `shape`: of the step's batch; its last micro-batch is the last one of the step.
   void begin_step(const BatchShape& shape, const StepScalars& scalars, const StepFlags& flags = {});
-  /// Of the next micro-batch.
+  /// Runs the next micro-batch.
   void forward(const data::Batch& batch);
-  /// In the last micro-batch, the sums of gradients over ranks begin while the backward pass still runs.
+  /// In the last micro-batch, sums of gradients over ranks begin while the backward pass is still running.
   void backward();
-  /// The sums over ranks of the loss, and the end of those of the gradients.
+  /// Sums the loss over ranks, and waits for the sums of the gradients.
   void reduce();
   /// The norm of the gradients, by which the device decides whether the step is applied; then weights, optimizer state
   /// and running statistics.
   void update();
-  /// Of the last step (0), or of the one before it (1), for which the host usually does not have to wait.
+  /// The result of the last step (0), or of the one before it (1), for which the host usually does not have to wait.
   StepResult result(int steps_ago);
 
   // Evaluation
-  /// Loss sums of this rank's samples with running statistics.
+  /// Loss sums of this rank's samples, with running statistics.
   LossSums evaluate(const data::Batch& batch);
   /// Between steps: sums over ranks.
   StepSums sum_over_ranks(const StepSums& mine);
 
   // State
-  /// Collective. Weights from Philox: the same on any number of ranks.
+  /// Collective. Weights from Philox, which are the same on any number of ranks.
   void initialize(std::uint32_t seed);
-  /// Kept from step to step, as weights are. It is 1 where gradients are not scaled, and setting it then does nothing.
+  /// The loss scale, which steps update. It is 1 if gradients are not scaled, and setting it then does nothing.
   LossScale loss_scale() const;
   void set_loss_scale(const LossScale& loss_scale);
-  /// Hash of parameters and running statistics: equal on all ranks, or something is wrong.
+  /// Hash of parameters and running statistics, which must be equal on all ranks.
   std::uint64_t hash();
   std::vector<checkpoint::TensorSource> sources() const;
   std::vector<checkpoint::TensorTarget> targets();
   /// Parameters and running statistics under torchvision's names.
   std::vector<checkpoint::NamedTensor> named_tensors(std::int64_t step) const;
-  /// Weights from `tensors`. A head of another shape keeps its initial values; the result has a sentence on each such
+  /// Weights from `tensors`. A head of another shape keeps its initial values; the result has one sentence per such
   /// tensor.
   std::vector<std::string> load_named(const std::vector<checkpoint::NamedTensor>& tensors);
 
@@ -113,7 +113,7 @@ class Replica {
   void apply_update();
   void end_capture();
   void report();
-  /// What decides which work a micro-batch gives to the stream: equal keys, equal work.
+  /// The key of the work that a micro-batch queues on the stream: equal keys mean equal work.
   struct MicroBatchKey {
     std::int64_t n_samples = 0, global = 0;
     int number = 0;
@@ -141,7 +141,7 @@ class Replica {
   StepState* state_ = nullptr;       // in the backend's memory, as are the next two
   LossScale* loss_scale_ = nullptr;  // null: gradients are not scaled
   StepSums* sums_ = nullptr;
-  /// What a step is given and what it reports, in the host's memory.
+  /// The inputs and the report of a step, in the host's memory.
   struct HostStep {
     StepScalars scalars;
     StepFlags flags;
@@ -154,17 +154,17 @@ class Replica {
   std::unique_ptr<Memory> host_memory_;
   std::array<Slot, 2> slots_;
   int current_ = 0;  // slot
-  /// The step being run, and the micro-batch in it.
+  /// The current step, and the micro-batch in it.
   struct Running {
     BatchShape shape;
     int micro_batch = -1;
     PlannedGraph* planned = nullptr;
-    CapturedGraph* capturing = nullptr;  // null: the work of this micro-batch was launched as a whole
+    CapturedGraph* capturing = nullptr;  // null: the work of this micro-batch was launched as a graph
     bool is_last() const { return micro_batch + 1 == shape.n_micro_batches; }
   };
   Running running_;
   std::vector<void*> upload_targets_;          // one for each field
-  std::unique_ptr<DeviceTrace> device_trace_;  // null: no trace is taken
+  std::unique_ptr<DeviceTrace> device_trace_;  // null: no trace is recorded
 };
 
 }  // namespace lockstep::train

@@ -12,13 +12,13 @@ void require_equal_replicas(World& world, std::uint64_t hash, std::int64_t steps
   const std::vector<std::string> all = world.all_gather(fmt::format("{:016x} {}", hash, world.host()));
   const auto hash_of = [&](std::size_t r) { return all[r].substr(0, 16); };
   std::size_t most = 0;
-  std::ptrdiff_t most_count = 0;
+  std::ptrdiff_t greatest_count = 0;
   for (std::size_t r = 0; r < all.size(); ++r) {
     const std::ptrdiff_t count = std::count_if(
         all.begin(), all.end(), [&](const std::string& other) { return other.substr(0, 16) == hash_of(r); });
-    if (count > most_count) {
+    if (count > greatest_count) {
       most = r;
-      most_count = count;
+      greatest_count = count;
     }
   }
   for (std::size_t r = 0; r < all.size(); ++r)

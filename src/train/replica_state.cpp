@@ -1,4 +1,4 @@
-// The state of a replica: initial weights, and what checkpoints and exported models read and write.
+// The state of a replica: initial weights, and the tensors that checkpoints and exported models read and write.
 #include <algorithm>
 
 #include "checkpoint/state_group.h"
@@ -30,7 +30,7 @@ void Replica::write(const StateTensor& tensor, std::span<const float> canonical)
   const bool is_parameter = tensor.arena == StateTensor::Arena::parameters;
   float* const at = (is_parameter ? parameter_arena_.edit() : optimizer_state()) + tensor.begin;
   if (!tensor.parameter || tensor.parameter->parts.size() == 1) return write(at, tensor.parameter, canonical);
-  std::vector<float> packed(tensor.n_elements);  // with the other parts
+  std::vector<float> packed(tensor.n_elements);  // including the other parts
   backend_.copy_to_host(packed.data(), at, packed.size() * sizeof(float), *stream_);
   stream_->synchronize();
   graph::pack_part(*tensor.parameter, *tensor.part, canonical, packed);
@@ -39,8 +39,8 @@ void Replica::write(const StateTensor& tensor, std::span<const float> canonical)
 }
 
 // Drawing 11 million normals takes longer than everything else before step 0, so ranks divide the tensors. Each rank
-// draws its own into the gradients' memory. The sum over ranks, of which all others have zeros there, is exact. Frozen
-// parameters have no gradients, so every rank draws all of those.
+// draws its own tensors into the memory of the gradients. The sum over ranks is exact, since all others have zeros
+// there. Frozen parameters have no gradients, so every rank draws all of those.
 void Replica::initialize(std::uint32_t seed) {
   const graph::ParameterTable& table = parameters();
   const std::int64_t n_canonical = table.n_canonical();
@@ -118,9 +118,10 @@ std::vector<std::string> Replica::load_named(const std::vector<checkpoint::Named
       target.write(found->values);
     } else {
       require(plan_.task().is_head(name), ErrorCode::checkpoint_mismatch,
-              "model.initialize_from: {} is {} in the file and {} in the model", name, found->shape.text(),
+              "model.initialize_from: {} has the shape {} in the file and {} in the model", name, found->shape.text(),
               target.shape.text());
-      kept.push_back(fmt::format("{} is {} in the file, {} here", name, found->shape.text(), target.shape.text()));
+      kept.push_back(fmt::format("{} has the shape {} in the file and {} in the model", name, found->shape.text(),
+                                 target.shape.text()));
     }
   }
   return kept;

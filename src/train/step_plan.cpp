@@ -15,8 +15,8 @@ namespace lockstep::train {
 
 namespace {
 
-/// The greatest number of subtree sums that wait for their other half before the last micro-batch.
-int most_open_sums(const SumOrder& order) {
+/// The greatest number of subtree sums that are open, waiting for their other half, before the last micro-batch.
+int max_open_sums(const SumOrder& order) {
   int open = 0, most = 0;
   for (std::size_t micro_batch = 0; micro_batch + 1 < order.merges.size(); ++micro_batch)
     most = std::max(most, open += 1 - order.merges[micro_batch]);
@@ -50,7 +50,7 @@ std::optional<LossScaling> describe_loss_scaling(const Config& config) {
   return scaling;
 }
 
-/// Running statistics always go over the wire as fp32: rounded to 8 bits, they would be wrong by as much in evaluation.
+/// Running statistics are always sent as fp32: rounded to 8 bits, they would change the evaluation by as much.
 std::vector<comm::Bucket> cut_buckets(const Config& config, const graph::ParameterTable& table, DType wire) {
   std::vector<comm::GradientTensor> tensors;
   for (graph::ParameterId id : table.order())

@@ -1,5 +1,5 @@
-// Everything about a rank's step that is known before memory is taken: the graphs, the parameters and all sizes.
-// `lockstep plan` shows a StepPlan; a Replica is a StepPlan with its arenas.
+// Everything about a rank's step that is known before memory is allocated: the graphs, the parameters and all sizes.
+// `lockstep plan` prints a StepPlan; a Replica is a StepPlan with its arenas.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@
 
 namespace lockstep::train {
 
-/// One planned graph, and where its data and its sums are.
+/// One planned graph, and the positions of its data and its sums.
 struct PlannedGraph {
   std::unique_ptr<graph::Graph> graph;
   std::vector<graph::TensorId> fields;  // where the data of each field goes, in the order of the data set's fields
@@ -33,16 +33,16 @@ struct PlannedGraph {
   bool has_exchanges() const { return graph->exchange_bytes() > graph::aligned(sizeof(StepSums)); }
 };
 
-/// Bytes of a rank, by kind.
+/// Bytes of memory of a rank, by kind.
 struct MemoryReport {
   std::size_t parameters = 0;       // fp32 masters and running statistics
   std::size_t compute_weights = 0;  // the same in compute_dtype; 0 in fp32
   DType compute_dtype = DType::fp32;
   std::size_t gradients = 0, partial_sums = 0, optimizer = 0, activations = 0, workspace = 0;
   std::size_t activations_without_reuse = 0;
-  std::size_t exchange = 0;      // small sums between ranks, behind the gradients
-  std::size_t node_buffers = 0;  // of a node's leader, for what other nodes send
-  std::size_t mapped_peers = 0;  // what this rank touches of its node's other ranks' gradients
+  std::size_t exchange = 0;      // small sums between ranks, after the gradients
+  std::size_t node_buffers = 0;  // of a node's leader, for the data of other nodes
+  std::size_t mapped_peers = 0;  // the gradients of other ranks on the node that this rank accesses
   std::size_t uploads = 0;       // batches on their way to the device, in its memory
   std::size_t loader = 0;        // batches read ahead
   std::size_t checkpoint = 0;    // copy of this rank's part that a background thread writes
@@ -54,14 +54,14 @@ struct MemoryReport {
 
 class StepPlan {
  public:
-  /// The task's train set is open. An evaluation graph is planned where data.validation names a set. `topology`: of the
-  /// communicator.
+  /// The task's train set must be open. An evaluation graph is planned if data.validation names a set. `topology`: of
+  /// the communicator.
   StepPlan(const Config& config, const tasks::Task& task, const BatchShape& batch, Backend& backend,
            comm::Topology topology);
 
   /// The training graph for a micro-batch of `batch` samples, `global` over all ranks.
   PlannedGraph& training(std::int64_t batch, std::int64_t global);
-  /// Samples a rank takes through the evaluation graph at once; 0 without one.
+  /// The number of samples that a rank processes at once in the evaluation graph; 0 without one.
   std::int64_t evaluation_batch() const { return evaluation_batch_; }
   PlannedGraph* evaluation() { return evaluation_.graph ? &evaluation_ : nullptr; }
   const PlannedGraph& largest() const { return *largest_; }
@@ -72,15 +72,15 @@ class StepPlan {
   /// Of activations, and of the weights that ops read.
   DType compute_dtype() const { return storage_type(config_.precision); }
   const OptimizerDescription& optimizer() const { return optimizer_; }
-  /// Nothing: gradients are not scaled.
+  /// No value: gradients are not scaled.
   const std::optional<LossScaling>& loss_scaling() const { return loss_scaling_; }
   MemoryReport memory() const;
   std::size_t exchange_bytes() const { return exchange_bytes_; }
-  /// Of the largest batch that is uploaded, in training or evaluation.
+  /// Bytes of the largest batch that is uploaded, in training or evaluation.
   std::int64_t upload_samples() const { return std::max(batch_.largest_micro_batch(), evaluation_batch_); }
   const std::vector<data::Field>& fields() const { return fields_; }
   const tasks::Task& task() const { return task_; }
-  /// Of the sum of a subtree of this rank's micro-batches: gradients, batch statistics and, at the end, the loss.
+  /// Bytes of the sum of a subtree of this rank's micro-batches: gradients, batch statistics and, at the end, the loss.
   std::size_t partial_sum_bytes() const;
   /// Gradients and batch statistics, cut into buckets.
   const std::vector<comm::Bucket>& buckets() const { return buckets_; }

@@ -1,9 +1,9 @@
 // Convolution (cross-correlation) without bias, of x or of a pending normalisation z of x (normalization.h):
 //     y[n,h,w,k] = sum_{r,s,c} z[n, h*stride+r-padding, w*stride+s-padding, c] * weight[k,c,r,s]
-// Shapes: x (N, H, W, C), y (N, H', W', K), the weight (K, C, R, S) in canonical form and as weight_layout() says in
-// memory, in the type of x; its gradient is fp32. Optionally the forward pass sums y and y^2 per output channel, which
-// the next batch norm needs. Planning throws op_description for impossible shapes, and not_supported for types and
-// layouts that the backend does not have.
+// Shapes: x (N, H, W, C), y (N, H', W', K), the weight (K, C, R, S) in canonical form, in memory with the layout
+// weight_layout(), in the type of x; its gradient is fp32. Optionally the forward pass sums y and y^2 per output
+// channel, which the next batch norm needs. Planning throws op_description for impossible shapes, and not_supported for
+// types and layouts that the backend does not have.
 #pragma once
 
 #include <memory>
@@ -35,7 +35,7 @@ struct Conv2dDescription {
   bool statistics = false;                                 // of y: sum and sum of squares per output channel
   bool input_gradient = true;                              // false: the network's first layer
   bool inference = false;                                  // backward is never called
-  std::shared_ptr<const ParameterLayout> weight_layout{};  // null: the op's choice
+  std::shared_ptr<const ParameterLayout> weight_layout{};  // null: the op chooses one
 
   /// (N, H', W', K)
   Shape y() const {

@@ -1,8 +1,8 @@
 // Matmul with bias and activation: y (M, out) = f(z), z = x (M, in) * weight^T (in, out) + bias (out)
 //     dz = f'(z) * dy;  dx = dz * weight,  dweight = dz^T * x,  dbias = sum over rows of dz
-// The weight is (out, in) in canonical form and as weight_layout() says in memory. Weight and bias have the type of x.
-// Their gradients are fp32.
-// Planning throws op_description for sizes below 1, and not_supported for types that the backend does not have.
+// The weight is (out, in) in canonical form, and has the layout weight_layout() in memory. Weight and bias have the
+// type of x. Their gradients are fp32. Planning throws op_description for sizes below 1, and not_supported for types
+// that the backend does not have.
 #pragma once
 
 #include <memory>
@@ -28,7 +28,7 @@ struct MatmulDescription {
   ActivationFunction activation = ActivationFunction::none;
   bool input_gradient = true;
   bool inference = false;
-  std::shared_ptr<const ParameterLayout> weight_layout{};  // null: the op's choice; canonical (out, in)
+  std::shared_ptr<const ParameterLayout> weight_layout{};  // null: the op chooses one; canonical (out, in)
 };
 
 class Matmul : public Op {

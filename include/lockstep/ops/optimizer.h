@@ -8,7 +8,7 @@
 // changes. Norms are in fp64, in a fixed order.
 // Where weight_dtype is bf16 or fp16, the new parameters are also written in that type, rounded to nearest, ties to
 // even: these are the weights that ops of the next step read. A skipped step (StepScalars::is_applied 0) leaves
-// parameters, weights and state as they are; the next step's correction counts it.
+// parameters, weights and state unchanged; it still counts for the correction of the next step.
 #pragma once
 
 #include <vector>
