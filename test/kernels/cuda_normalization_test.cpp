@@ -37,7 +37,8 @@ std::string text(const Case& c) {
          (c.aligned ? "" : ", not aligned");
 }
 
-// A program with sanitizers is many times slower. There, sizes that fill no pack, one pack, and more than a block remain.
+// A program with sanitizers is many times slower. There, sizes that fill no pack, one pack, and more than a block
+// remain.
 #ifdef __SANITIZE_ADDRESS__
 constexpr std::int64_t kChannels[] = {1, 8, 17, 264}, kRows[] = {1, 105};
 #else
