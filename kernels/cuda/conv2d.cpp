@@ -2,9 +2,8 @@
 //
 //   forward   scale and bias to the graphs' type; z, unless the graph makes it; y; statistics
 //   backward  dweight from z, or from x where z is nowhere; then dz and its sums, in one graph or in two passes
-//   kept      what forward has made for backward: scale, bias in the graphs' type, x padded or in blocks, z where
-//   nobody
-//             else keeps it
+//   kept      what forward computes for backward: scale and bias in the graphs' type, x padded or in blocks, and z
+//             where no caller stores it
 //
 // Weights have the type of x and are read as they are; only where x is padded or in blocks, which a network's first
 // layer is, forward copies them into that form. In fp32 (and tf32) dweight is written in place where it is overwritten.

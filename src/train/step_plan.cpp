@@ -141,7 +141,7 @@ MemoryReport StepPlan::memory() const {
   if (m.compute_dtype != DType::fp32) m.compute_weights = table_.n_total() * size_bytes(m.compute_dtype);
   m.gradients = table_.n_gradients() * sizeof(float);
   if (batch_.is_tree) {
-    const int n_partial_sums = most_open_sums(batch_.order_in_rank());
+    const int n_partial_sums = max_open_sums(batch_.order_in_rank());
     m.partial_sums = static_cast<std::size_t>(n_partial_sums) * partial_sum_bytes();
   }
   m.optimizer = graph::aligned(sizeof(StepState)) +

@@ -263,8 +263,8 @@ TEST(Optimizer, WritesTheRoundedParameters) {
       }
 }
 
-/// Ties are rounded to even, in the vector loop of a kernel and in its remainder. A step with the learning rate 0 leaves
-/// the parameters unchanged.
+/// Ties are rounded to even, in the vector loop of a kernel and in its remainder. A step with the learning rate 0
+/// leaves the parameters unchanged.
 TEST(Optimizer, RoundsTiesToEven) {
   // In each type: a tie between an odd and an even neighbour below it, one above it, and a value just above a tie.
   const std::vector<float> bf16_ties{1 + 0x1p-8f, 1 + 3 * 0x1p-8f, 1 + 0x1p-8f + 0x1p-20f, -1 - 3 * 0x1p-8f};
