@@ -49,6 +49,8 @@ def draw(losses, title):
         out.append(f'<text x="{x(i * distance):.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">'
                    f'{i * distance:g}</text>')
     out.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 8}" text-anchor="middle">step</text>')
+    middle = (TOP + HEIGHT - BOTTOM) / 2
+    out.append(f'<text x="14" y="{middle:g}" text-anchor="middle" transform="rotate(-90 14 {middle:g})">loss</text>')
     line = " ".join(f"{x(step):.1f},{y(loss):.1f}" for step, loss in losses["step"])
     out.append(f'<polyline points="{line}" fill="none" stroke="{TRAINING}" stroke-width="2"/>')
     for step, loss in losses["evaluation"]:

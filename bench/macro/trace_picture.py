@@ -44,7 +44,7 @@ def spans_of(trace, first, last):
 
 def draw(drawn, begin, end):
     scale = (WIDTH - LEFT) / (end - begin)
-    out, y = [], GAP
+    out, y, kinds = [], GAP, set()
     for (rank, _, name), spans in sorted(drawn.items()):
         out.append(f'<text x="4" y="{y + 13}">rank {rank}, {html.escape(name)}</text>')
         for depth, span in spans:
@@ -52,6 +52,7 @@ def draw(drawn, begin, end):
             width = min(end - begin, span["ts"] + span["dur"] - begin) * scale - left
             if width < LEAST_WIDTH:
                 continue
+            kinds.add(span["cat"])
             title = f'{span["name"]} ({span["cat"]}), {span["dur"] / 1e3:.2f} ms'
             out.append(f'<rect x="{LEFT + left:.1f}" y="{y + depth * ROW}" width="{width:.1f}" height="{ROW - 1}" '
                        f'fill="{COLOURS[span["cat"]]}" stroke="white" stroke-width="0.6">'
@@ -62,6 +63,8 @@ def draw(drawn, begin, end):
     out.append(f'<text x="{LEFT}" y="{y + 13}">{(end - begin) / 1e3:.1f} ms</text>')
     x = LEFT + 80
     for kind, colour in COLOURS.items():
+        if kind not in kinds:
+            continue
         out.append(f'<rect x="{x}" y="{y}" width="12" height="{ROW - 1}" fill="{colour}"/>'
                    f'<text x="{x + 16}" y="{y + 13}">{kind}</text>')
         x += 110
