@@ -85,9 +85,16 @@ void activate_all(const ActivationTask<E>& task, Range range) {
 
 template <typename E>
 void activation_pass(const ActivationTask<E>& task, Range range) {
-  if (task.function == ActivationFunction::relu) return activate_all<Relu>(task, range);
-  if (task.function == ActivationFunction::gelu) return activate_all<Gelu>(task, range);
-  activate_all<Silu>(task, range);
+  switch (task.function) {
+    case ActivationFunction::none:
+      return;  // refused when the op is planned
+    case ActivationFunction::relu:
+      return activate_all<Relu>(task, range);
+    case ActivationFunction::gelu:
+      return activate_all<Gelu>(task, range);
+    case ActivationFunction::silu:
+      return activate_all<Silu>(task, range);
+  }
 }
 
 }  // namespace lockstep::cpu::LOCKSTEP_ISA

@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/base/launch.h"
 #include "kernels/cuda/base/numbers.h"
+#include "lockstep/error.h"
 #include "lockstep/ops/activation.h"
 
 namespace lockstep::cuda {
@@ -61,6 +62,21 @@ __global__ void activation_pass(const T* x, const T* dy, T* out, bool accumulate
     out[i] = result(x[i], dy != nullptr ? dy[i] : x[i], accumulate ? out[i] : x[i]);
 }
 
+template <typename T>
+decltype(&activation_pass<Relu, T>) kernel_of(ActivationFunction function) {
+  switch (function) {
+    case ActivationFunction::none:
+      break;  // refused when the op is planned
+    case ActivationFunction::relu:
+      return activation_pass<Relu, T>;
+    case ActivationFunction::gelu:
+      return activation_pass<Gelu, T>;
+    case ActivationFunction::silu:
+      return activation_pass<Silu, T>;
+  }
+  fail(ErrorCode::internal, "no kernel computes the activation function {}", name(function));
+}
+
 void run(ActivationFunction function, DType dtype, const void* x, const void* dy, void* out, bool accumulate,
          std::int64_t n, const CudaContext& context, Stream& stream) {
   dispatch(dtype, [&](auto* type) {
@@ -68,10 +84,7 @@ void run(ActivationFunction function, DType dtype, const void* x, const void* dy
     const std::int64_t n_packs = are_aligned(x, dy, out) ? n / Pack<T>::kSize : 0;
     const auto n_items = static_cast<std::size_t>(n_packs + n - n_packs * Pack<T>::kSize);
     const unsigned limit = static_cast<unsigned>(context.multiprocessors) * 8;
-    const auto kernel = function == ActivationFunction::relu   ? activation_pass<Relu, T>
-                        : function == ActivationFunction::gelu ? activation_pass<Gelu, T>
-                                                               : activation_pass<Silu, T>;
-    launch(kernel, {.blocks = blocks_for(n_items, 256, limit)}, stream, static_cast<const T*>(x),
+    launch(kernel_of<T>(function), {.blocks = blocks_for(n_items, 256, limit)}, stream, static_cast<const T*>(x),
            static_cast<const T*>(dy), static_cast<T*>(out), accumulate, n_packs, n);
   });
 }

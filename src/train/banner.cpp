@@ -55,13 +55,16 @@ std::string memory_text(const MemoryReport& m) {
 }
 
 std::string batch_text(const BatchShape& batch) {
+  const auto range = [](std::int64_t least, std::int64_t most) {
+    return most == least ? fmt::to_string(most) : fmt::format("{} to {}", least, most);
+  };
   if (!batch.is_tree)
     return fmt::format("{} in total = {} rank{} x {} x {} accumulated", batch.global_batch, batch.ranks,
-                       batch.ranks == 1 ? "" : "s", batch.largest_micro_batch(), batch.n_micro_batches);
+                       batch.ranks == 1 ? "" : "s", range(batch.smallest_micro_batch(), batch.largest_micro_batch()),
+                       batch.n_micro_batches);
   const int most = batch.shards_of(0), least = batch.shards_of(batch.ranks - 1);
   return fmt::format("{} in total = {} micro-batches x {}, {} per rank", batch.global_batch, batch.n_shards(),
-                     batch.largest_micro_batch(),
-                     most == least ? fmt::to_string(most) : fmt::format("{} to {}", least, most));
+                     batch.largest_micro_batch(), range(least, most));
 }
 
 void write_banner(Session& s) {
@@ -79,15 +82,15 @@ void write_banner(Session& s) {
       else
         field.back() += c;
     }
-    log::info("  rank {}: {} | {} | processors {}", r, field[0], field[1], field[2]);
+    log::info("  rank {}: {} | {} | CPUs {}", r, field[0], field[1], field[2]);
     if (std::stoi(field[3]) == 1 && std::stoi(field[4]) > s.world.local_size())
       log::warning(
-          "rank {} may use one processor of {}, and its helper threads share it with the step: start with "
+          "rank {} may use one CPU of {}, and its helper threads share it with the step: start with "
           "`mpirun --bind-to none`, or give each rank more with --map-by",
           r, field[4]);
   }
   if (s.config.device == "auto" && s.backend->memory_space() == MemorySpace::host)
-    log::info("device: the processor, since {}", reason_for_no_gpu());
+    log::info("device: CPU, since {}", reason_for_no_gpu());
   const data::DatasetInfo& train_set = s.task->train_set()->info();
   std::string data =
       fmt::format("data: {} ({} samples of {})", train_set.path, train_set.n_samples, s.task->describe_samples());
@@ -97,8 +100,8 @@ void write_banner(Session& s) {
   const tasks::ModelName model = s.task->model_name();
   log::info("model: {} ({}), {} parameters", model.title, model.details, s.plan->parameters().n_canonical());
   log::info("batch: {}; {} steps per epoch, {} steps", batch_text(s.plan->batch()), s.steps_per_epoch, s.last_step);
-  log::info("communication: {}; {} bucket{} of up to {:g} MiB", s.communicator->describe(), s.plan->buckets().size(),
-            s.plan->buckets().size() == 1 ? "" : "s", s.config.comm.bucket_mb);
+  log::info("communication: {}; {} bucket{} (comm.bucket_mb={:g})", s.communicator->describe(),
+            s.plan->buckets().size(), s.plan->buckets().size() == 1 ? "" : "s", s.config.comm.bucket_mb);
   if (const auto settings = network_settings(); s.world.size() > 1 && !settings.empty())
     log::info("network settings: {}", fmt::join(settings, " "));
   log::info("memory of rank 0:\n{}", memory_text(s.plan->memory()));
