@@ -118,8 +118,8 @@ int import_file(const std::string& source, const std::string& target, bool repla
   require(source.ends_with(kSafetensors), ErrorCode::usage,
           "the source must end in {}, found {}: no other format is supported", kSafetensors, source);
   require(target.ends_with(".h5"), ErrorCode::usage, "the checkpoint's name must end in .h5, found {}", target);
-  require(replace || !std::filesystem::exists(target), ErrorCode::data_exists, "{} exists already; --force replaces it",
-          target);
+  require(replace || !std::filesystem::exists(target), ErrorCode::data_exists,
+          "{} already exists; use --force to replace it", target);
   std::vector<checkpoint::NamedTensor> tensors = checkpoint::read_safetensors(source);
   models::TensorShapes shapes;
   for (const checkpoint::NamedTensor& tensor : tensors) shapes[tensor.name] = tensor.shape;

@@ -122,7 +122,7 @@ std::string text_of(const Planned& planned, const Ranks& ranks) {
   const Config& config = planned.config;
   const train::StepPlan& plan = *planned.plan;
   std::string text = fmt::format(
-      "{}, {} parameters, {}; batch {}\n\nMemory of a rank\n{}\nAll-reduce, {:.1f} MiB per step{} in {} buckets\n",
+      "{}, {} parameters, {}; batch {}\n\nMemory per rank\n{}\nAll-reduce, {:.1f} MiB per step{} in {} buckets\n",
       planned.task->model_name().title, plan.parameters().n_canonical(), name(config.precision),
       train::batch_text(plan.batch()), train::memory_text(plan.memory()),
       static_cast<double>(plan.memory().gradients) / (1 << 20),
@@ -134,7 +134,7 @@ std::string text_of(const Planned& planned, const Ranks& ranks) {
     text += fmt::format("  {:>9.2f} MiB  {} .. {}\n", static_cast<double>(b.n_elements * sizeof(float)) / (1 << 20),
                         b.first_name, b.last_name);
   const int on_node = ranks.on_first_node();
-  text += fmt::format("\nBatch that fits: {} per {} (in {:.0f} % of {:.1f} GiB for {} on its node)\n", planned.fits,
+  text += fmt::format("\nBatch that fits: {} per {} (in {:.0f} % of {:.1f} GiB for {} on the node)\n", planned.fits,
                       plan.batch().is_tree ? "micro-batch" : "rank", 100 * train::kUsableMemory,
                       static_cast<double>(planned.backend->device().memory_bytes) / (1 << 30),
                       on_node == 1 ? "the one rank" : fmt::format("each of {} ranks", on_node));

@@ -93,8 +93,8 @@ std::vector<Key> data_keys() {
               1024),
       integer(KEY(data.image_size), 0,
               {kLearning, "pixels",
-               "Height and width of the images. Images are resized to a shorter side of 8/7 of it and cropped to the "
-               "centre, or cropped by resized_crop. 0: as stored; synthetic images have 32."},
+               "Height and width of the images. The shorter side of an image is resized to 8/7 of it, and the image is "
+               "cropped to the centre, or cropped by resized_crop. 0: as stored; synthetic images have 32."},
               8192),
       integer(KEY(data.synthetic_samples), 1, {kLearning, "samples", "Number of samples in the synthetic data set."},
               kMaxSamples),

@@ -59,7 +59,7 @@ void check_output(const std::string& path, bool replace) {
   struct stat status {};
   const bool exists = ::stat(path.c_str(), &status) == 0;
   require(!exists || S_ISREG(status.st_mode), ErrorCode::data_exists, "{} exists and is not a regular file", path);
-  require(!exists || replace, ErrorCode::data_exists, "{} exists already; --force replaces it", path);
+  require(!exists || replace, ErrorCode::data_exists, "{} already exists; use --force to replace it", path);
   const std::string parent = std::filesystem::path(path).parent_path().string(), folder = parent.empty() ? "." : parent;
   require(::stat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode), ErrorCode::data_missing,
           "cannot write {}: the folder {} does not exist", path, folder);

@@ -1,7 +1,7 @@
 // Data sets of labelled images: in one HDF5 file, or synthetic. Metadata is read through HDF5, samples by pread at the
 // offsets that HDF5 reports.
 //
-// File layout (readable with plain h5py; documented in data/README.md):
+// File layout (readable with plain h5py; documented in docs/data.md):
 //   /images  (n, H, W, C) uint8     /labels (n) int32       (format 1: decoded)
 //   /images  (bytes) uint8: JPEG images one after another, the i-th from byte offsets[i] to offsets[i + 1]
 //   /offsets (n + 1) uint64   /sizes (n, 2) int32: height, width   /labels as above   (format 2: JPEG)

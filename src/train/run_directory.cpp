@@ -70,8 +70,7 @@ void RunDirectory::check_is_shared(World& world) const {
   if (world.rank() == 0) fs::remove(probe, gone);
   const auto found = std::find_if(blind.begin(), blind.end(), [](const std::string& host) { return !host.empty(); });
   if (found == blind.end()) return;
-  fail(ErrorCode::run_not_shared,
-       "{} on {} is not the directory that rank 0 has under this name: it does not contain what rank 0 writes",
+  fail(ErrorCode::run_not_shared, "the run directory {} is not shared: {} does not see the files that rank 0 writes",
        fs::absolute(path_).lexically_normal().string(), *found);
 }
 

@@ -111,8 +111,8 @@ void Session::check_unchanged(const std::string& before, const SessionOptions& o
                                   changes_schedule ? ", and the schedule with it" : ""));
     if (!is_allowed) text += fmt::format("\n  {}: {} before, {} now", d.key, d.before, d.now);
   }
-  require(text.empty(), ErrorCode::resume_changed, "{} cannot be resumed with other settings of what is learned:{}",
-          reader_->path(), text);
+  require(text.empty(), ErrorCode::resume_changed,
+          "{} cannot be resumed, because keys that affect what is learned have changed:{}", reader_->path(), text);
 }
 
 /// Tensors are checked as they are read, so that the file is read only once. A file that turns out to be damaged, on

@@ -23,12 +23,12 @@ else
 fi
 check "nothing on standard error" test ! -s "$work/errors"
 check "device=cuda is refused in a sentence, or works" bash -c \
-  "'$lockstep' plan data.train=synthetic device=cuda 2>&1 | grep -Eq 'use device=cpu|Memory of a rank|set device=cpu|not written for cuda'"
+  "'$lockstep' plan data.train=synthetic device=cuda 2>&1 | grep -Eq 'use device=cpu|Memory per rank|set device=cpu|not written for cuda'"
 check "device=auto works without a GPU" bash -c \
-  "[[ $status == 0 ]] || '$lockstep' plan data.train=synthetic device=auto | grep -q 'Memory of a rank'"
+  "[[ $status == 0 ]] || '$lockstep' plan data.train=synthetic device=auto | grep -q 'Memory per rank'"
 if ((status)); then
   cd "$work" || exit 1
   check "  and training reports why" bash -c \
-    "'$lockstep' train data.train=synthetic data.synthetic_samples=8 train.global_batch=8 train.max_steps=1 2>&1 | grep -q 'device: the processor, since this '"
+    "'$lockstep' train data.train=synthetic data.synthetic_samples=8 train.global_batch=8 train.max_steps=1 2>&1 | grep -q 'device: CPU, since this '"
 fi
 finish

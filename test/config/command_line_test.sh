@@ -62,7 +62,7 @@ expect 1 "" "[data_truncated]" data info "$work/file"; quiet out
 cp "$work/file" "$work/empty.safetensors"
 expect 1 "" "[model_file_damaged]" checkpoint import "$work/empty.safetensors" "$work/new.h5"
 touch "$work/there.h5"
-expect 2 "" "there.h5 exists already; --force replaces it" checkpoint import "$work/empty.safetensors" "$work/there.h5"
+expect 2 "" "there.h5 already exists; use --force to replace it" checkpoint import "$work/empty.safetensors" "$work/there.h5"
 expect 0 '"good":true' "is valid" data verify data/samples/cifar10_test.h5 --json
 expect 1 "is valid" "No such file or directory" data verify data/samples/cifar10_test.h5 --json=/absent/x.json
 

@@ -69,7 +69,7 @@ try_modules() { # NAME INIT
   check "$name: the program of this version" prints "^lockstep $version " "$load; lockstep --version"
   check "$name: LOCKSTEP_HOME" prints "^$share $" "$load; echo \$LOCKSTEP_HOME"
   check "$name: LOCKSTEP_DATA" prints "^$share/data $" "$load; echo \$LOCKSTEP_DATA"
-  check "$name: a configuration finds its data" prints "Memory of a rank" "$load; lockstep plan \
+  check "$name: a configuration finds its data" prints "Memory per rank" "$load; lockstep plan \
     \$LOCKSTEP_HOME/jobs/configs/quickstart.yaml device=cpu"
   check "$name: LOCKSTEP_DATA of the user stays" prints '^/mine /mine $' \
     "export LOCKSTEP_DATA=/mine; $load; echo \$LOCKSTEP_DATA; module unload lockstep; echo \$LOCKSTEP_DATA"

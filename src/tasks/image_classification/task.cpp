@@ -56,7 +56,7 @@ void check_fit_together(const data::ImageSetInfo& train, const data::ImageSetInf
   const auto [in_train, in_validation] = std::ranges::mismatch(train.class_names, validation.class_names);
   const auto name = [](const auto& names, auto at) { return at == names.end() ? "missing" : fmt::format("'{}'", *at); };
   require(!both_named || train.class_names == validation.class_names, ErrorCode::model_mismatch,
-          "{} and {} number different classes: class {} is {} in the first and {} in the second", train.path,
+          "the classes of {} and {} differ: class {} is {} in the first and {} in the second", train.path,
           validation.path, in_train - train.class_names.begin(), name(train.class_names, in_train),
           name(validation.class_names, in_validation));
 }
