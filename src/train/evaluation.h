@@ -26,7 +26,7 @@ class Validation {
   bool was_interrupted() const;
   /// Collective. False on all ranks when a stop request on any rank interrupted it.
   bool run(std::int64_t steps_done);
-  /// The duration of the last run().
+  /// Of the last run().
   const LossSums& sums() const { return sums_; }
   /// Greater is better: the quality of the evaluation that was just run; without a validation set, minus the training
   /// loss. No value if it was not measured.

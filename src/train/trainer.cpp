@@ -7,6 +7,7 @@
 #include "train/recorder.h"
 #include "train/replica_check.h"
 #include "train/run_end.h"
+#include "train/run_start.h"
 #include "train/schedule.h"
 #include "train/skipped_steps.h"
 #include "train/step_scalars.h"
@@ -30,7 +31,8 @@ class Trainer {
   /// does not wait for the device, except where something is done between two steps.
   int run() {
     const std::int64_t first = s_.progress.step;
-    if (!start(first)) return end_stopped(s_, checkpointing_, recorder_, first);
+    if (!may_start(s_, validation_, checkpointing_)) return end_stopped(s_, checkpointing_, recorder_, first);
+    recorder_.restart_clock();
     for (std::int64_t step = first; step < s_.last_step; ++step) {
       run_step(step);
       if (step > first) read_result(step - 1, 1);
@@ -83,19 +85,6 @@ class Trainer {
     skipped_.add(step, result, learning_rate);
     recorder_.step(step, result, learning_rate, clock_[step & 1]);
     checkpointing_.read_flags(step, result.flags);
-  }
-
-  /// False if a signal asked the run to stop before its first step. Repeats an evaluation that was interrupted when the
-  /// run was stopped the last time.
-  bool start(std::int64_t first) {
-    const bool repeats_evaluation = validation_.was_interrupted();
-    const bool is_over = first >= s_.last_step && !repeats_evaluation;
-    if (!is_over && s_.world.any(stop_requested())) return false;
-    if (!repeats_evaluation) return true;
-    if (!evaluate(first)) return false;
-    checkpointing_.save(first, validation_.quality(true));
-    recorder_.restart_clock();
-    return true;
   }
 
   bool evaluate(std::int64_t steps_done) {
