@@ -49,7 +49,7 @@ TEST(RunDirectory, ThatOnlyOneNodeSeesIsRejected) {
     ADD_FAILURE() << "two different directories were accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::run_not_shared);
-    EXPECT_NE(std::string(error.what()).find("does not contain what rank 0 writes"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("does not see the files that rank 0 writes"), std::string::npos);
   }
   test_world->barrier();
   if (test_world->rank() == 0) fs::remove_all(fs::path(run.path()).parent_path());
