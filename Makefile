@@ -239,7 +239,9 @@ compile_commands.json: always
 -include $(CUDA_SOURCES:%=$(OUT)/%.d) $(ON_HOST:%=$(BUILD)/on-host/%.d) $(PLANS:=.d)
 -include $(patsubst %.cpp,$(BUILD)/%.d,src/main.cpp $(SOURCES) $(SUPPORT) $(TESTED) test/support/program.cpp $(BENCHES)) $(GENERATED:.cc=.d)
 
-# Built in TEST_OUT by a Make of its own.
+# Built in TEST_OUT by a Make of its own, which writes to BUILD too. So with `make -j all tests` it must not start before
+# the other goals are built.
+tests test test-sanitized test-long test-mutations: | $(filter all benches fuzzers $(OUT)/%,$(MAKECMDGOALS))
 tests:
 	@$(MAKE) --no-print-directory OUT=$(TEST_OUT) CUDA_ARCH="$(TEST_CUDA_ARCH)" tests-here
 tests-here: $(TEST_PROGRAMS) $(OWN_PROGRAMS) $(FAKES) $(OUT)/test/list $(if $(UNIT_TESTS_ONLY),,$(OUT)/lockstep $(PLANS))
