@@ -1,7 +1,8 @@
 """Compares Lockstep with PyTorch DistributedDataParallel: ResNet-18 or 50, fp32 or bf16, on this machine.
 
 Both train with the same number of ranks and threads. A round runs Lockstep, then PyTorch contiguous, then PyTorch
-channels_last, and with --compile both under torch.compile as well. Each round gives the median step after a warm-up; the
+channels_last, and with --compile both under torch.compile as well. With --before, a round also runs an earlier build of
+Lockstep, to show whether a change made training slower. Each round gives the median step after a warm-up; the
 figures are the medians of the rounds. PyTorch counts with the best of its variants.
 """
 import argparse
@@ -30,11 +31,21 @@ def row(name, rounds, args):
             f"{median(rounds, 'launch_to_first_step_seconds'):.2f}"]
 
 
+def compared_with_before(rounds, args):
+    in_turn = [a["samples_per_second"] / b["samples_per_second"] for a, b in zip(rounds["lockstep"], rounds["before"])]
+    undisturbed = shortest(rounds["before"], args) / shortest(rounds["lockstep"], args)
+    memory = median(rounds["lockstep"], "memory_bytes") / median(rounds["before"], "memory_bytes")
+    return (f"It trains **{statistics.median(in_turn):.2f} times** as fast as the build before (in single rounds "
+            f"{min(in_turn):.2f} to {max(in_turn):.2f}; by the shortest step of each {undisturbed:.2f}) in {memory:.2f} times its "
+            "memory.\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     sides.add_arguments(parser, steps=20)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--compile", action="store_true", help="also run PyTorch under torch.compile")
+    parser.add_argument("--before", metavar="BUILD", help="folder with an earlier build of lockstep to compare with")
     parser.add_argument("--name", default="peers", help="name of the result files")
     args = parser.parse_args()
     binary = harness.lockstep(args.build)
@@ -44,10 +55,13 @@ def main():
 
     machine = harness.machine()
     theirs = LAYOUTS + ([f"{layout}, compiled" for layout in LAYOUTS] if args.compile else [])
-    rounds = {"lockstep": [], **{side: [] for side in theirs}}
+    before = harness.lockstep(args.before) if args.before else None
+    rounds = {"lockstep": [], **({"before": []} if before else {}), **{side: [] for side in theirs}}
     with harness.scratch() as directory:
         for number in range(args.rounds):
             rounds["lockstep"].append(sides.ours(binary, directory, args))
+            if before:
+                rounds["before"].append(sides.ours(before, directory, args))
             for side in theirs:
                 rounds[side].append(sides.theirs(python, side, args))
             print(f"round {number + 1} of {args.rounds}, images/s:", ", ".join(
@@ -66,10 +80,12 @@ def main():
         "Launch: from the launch to the end of step 1.\n\n"
         + harness.table(["", "images/s", "s/step", "spread", "shortest, s", "memory, MB", "launch, s"],
                         [row("Lockstep", rounds["lockstep"], args),
+                         *([row("Lockstep before", rounds["before"], args)] if before else []),
                          *(row(f"PyTorch {torch}, {side}", rounds[side], args) for side in theirs)])
         + f"\nLockstep trains **{speed:.2f} times** as fast as PyTorch's best ({better}; in single rounds "
         f"{min(in_turn):.2f} to {max(in_turn):.2f}; by the shortest step of each side {undisturbed:.2f}) in **{memory:.2f} "
         "times** its memory.\n"
+        + (compared_with_before(rounds, args) if before else "")
         + (f"PyTorch ran with {' '.join(map('='.join, sides.LIMITED.items()))}, since without it PyTorch ends with an illegal "
            "instruction on this machine.\n" if sides.limited else ""))
     harness.write_results(args.name, "Compared with PyTorch", text,

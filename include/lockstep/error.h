@@ -22,7 +22,7 @@ enum class ErrorCode {
 #undef LOCKSTEP_ERROR
 };
 
-/// Exit statuses of every rank. Source: DESIGN, "The command line".
+/// Exit statuses of every rank (docs/using.md).
 inline constexpr int kExitDone = 0;
 inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;
