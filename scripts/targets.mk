@@ -148,7 +148,7 @@ Targets
   make test            builds and runs the tests; ONLY=PATTERN: those whose name matches; TIMINGS=FILE: writes their times
   make test-sanitized  the unit tests of one process, built with the address and undefined-behaviour sanitizers
   make test-long       the tests that take many minutes and are not part of `make test`
-  make test-mutations  applies one-line faults, one at a time, and shows that the tests catch each of them (an hour)
+  make test-mutations  applies one-line faults, one at a time, and shows that the tests catch each of them (15 minutes)
   make test-plans      makes all plans of cuDNN for an H200, on a machine without a GPU
   make test-cluster    job scripts, stops, crashes and wrong inputs on a small Slurm cluster on this machine (root)
   make bundle          packs what a machine with a GPU but without MPI or HDF5 needs to run the tests and benchmarks
