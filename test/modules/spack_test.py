@@ -165,8 +165,13 @@ def main():
         assert "CUDA=0" in install and not any("cuda" in argument for argument in install), install
         planned = destinations(make(*install, dry_run=True), prefix)
         cuda = "CUDA" in subprocess.run([LOCKSTEP, "--version"], capture_output=True, text=True, check=True).stdout
-        build = os.path.relpath(LOCKSTEP.parent, ROOT)
-        make(f"BUILD={build}", f"PREFIX={prefix}", "install", *([] if cuda else ["CUDA=0"]))
+        # The folder and the CUDA options with which the program was built: `make install` must not rebuild it.
+        build = Path(os.path.relpath(LOCKSTEP.parent, ROOT))
+        variables = [f"BUILD={build}"]
+        if build.name.startswith("sm_"):
+            architectures = build.name.removeprefix("sm_").replace("_", " ")
+            variables = [f"BUILD={build.parent}", f"OUT={build}", f"CUDA_ARCH={architectures}"]
+        make(*variables, f"PREFIX={prefix}", "install", *([] if cuda else ["CUDA=0"]))
         installed = files_below(prefix)
         bundled = {"lib/lockstep/libdnnl.so.3"}  # oneDNN out of .deps; Spack's stays where it is
         assert len(installed) > 10, installed
