@@ -14,9 +14,8 @@ namespace {
 
 using dnnl::memory;
 
-constexpr std::int64_t kBlock = 32;  // channels, and positions, of 2 x 2 tiles
-constexpr std::int64_t kPackedBytes = std::int64_t{1}
-                                      << 20;  // bytes of images that are packed together: half of a core's L2
+constexpr std::int64_t kBlock = 32;                           // channels, and positions, of 2 x 2 tiles
+constexpr std::int64_t kPackedBytes = std::int64_t{1} << 20;  // of images packed together: half of a core's L2
 constexpr std::int64_t kTilePair = 2 * amx::kTile;
 // The factor that is multiplied repeatedly stays in the first-level cache (48 KiB): weights of some chunks of input
 // channels, used for a group of blocks of positions; or positions of x and dy, used for all taps.
