@@ -1,9 +1,10 @@
 # Under srun: when the time is up, the job saves, is requeued and resumes. After scancel it saves and is not requeued.
-# Slurm checks time limits rarely, so the signal may come up to a minute early; here it comes immediately.
+# Slurm checks time limits rarely, so the signal may come up to a minute early; here it comes immediately. No machine
+# finishes 1000 epochs before.
 time_and_cancel() {
   local name=resnet50-2gpu saved
   rm -rf "$work/jobs/runs/$name"
-  export OVERRIDES="$short data.synthetic_samples=4096 train.global_batch=16 train.epochs=9 evaluation.max_samples=16"
+  export OVERRIDES="$short data.synthetic_samples=4096 train.global_batch=16 train.epochs=1000 evaluation.max_samples=16"
   LOCKSTEP_LAUNCHER=srun LOCKSTEP_REQUEUE=1 submit --time=1 --signal=B:USR2@59 "$repository/jobs/resnet50_2gpu.sh"
   check "time nearly up: the job stopped and is requeued" until_true 120 has_restarted "$job" 1
   check "time nearly up: RUN/status is stopped" test "$(status_of $name)" = stopped

@@ -5,7 +5,8 @@ fewer_nodes() {
   local name=resnet50-preemptable reference=resnet50-2gpu urgent
   rm -rf "$work/jobs/runs/$reference"
   # drop_last leaves 128 of 133 samples, which makes 8 steps per epoch.
-  export OVERRIDES="$short data.synthetic_samples=133 train.global_batch=16 train.epochs=5 evaluation.every_epochs=0
+  # The full width makes a step slow enough that the run is not over before it is stopped and preempted.
+  export OVERRIDES="$short model.width=64 data.synthetic_samples=133 train.global_batch=16 train.epochs=5 evaluation.every_epochs=0
     evaluation.max_samples=16 reproducible=true train.micro_batches=8 optimizer.learning_rate=0.01 checkpoint.every_epochs=0"
   submit --partition=low --nodes=3-8 --gpus-per-node=1 "$repository/jobs/preemptable.sh"
   until_true 60 has_step $name 3
