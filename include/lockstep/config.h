@@ -44,9 +44,11 @@ struct Config {
     bool drop_last = true;
     std::int64_t start = 0;  // a range of samples; both 0: all
     std::int64_t end = 0;
-    int readers = 1;     // threads per rank
-    int prefetch = 3;    // batches prepared in advance
-    int image_size = 0;  // height and width, pixels; 0: as stored; synthetic images: 32
+    int readers = 1;            // threads per rank
+    int prefetch = 3;           // batches prepared in advance
+    int image_size = 0;         // height and width, pixels; 0: as stored; synthetic images: 32
+    int validation_resize = 0;  // shorter side before the crop to image_size, pixels; 0: 8/7 of image_size
+    bool balance = false;       // draw samples of all classes equally often
     std::int64_t synthetic_samples = 10000;
   } data;
 
@@ -58,6 +60,8 @@ struct Config {
     int accumulate = 1;               // micro-batches per rank and step; kAuto: as few as fit
     int micro_batches = 0;            // per step on all ranks, summed by one fixed tree; 0: off
     double label_smoothing = 0.0;
+    std::vector<double> class_weights;              // of the loss; empty: all 1
+    std::vector<std::string> freeze;                // name patterns of parameters that are not trained
     double clip_norm = 0.0;                         // 0: none
     std::int64_t check_replicas_every_steps = 200;  // 0: never
     double spike_z_score = 0.0;                     // 0: losses are not checked for spikes
@@ -81,6 +85,8 @@ struct Config {
     double beta2 = 0.999;
     double epsilon = 1e-8;
     double trust_coefficient = 0.001;
+    std::int64_t learning_rate_batch = 0;  // the global batch that learning_rate is meant for; 0: the one in use
+    std::vector<std::string> groups;       // "PATTERN learning_rate=X weight_decay=Y": own values for parameters
   } optimizer;
 
   struct Schedule {
@@ -99,6 +105,7 @@ struct Config {
     std::int64_t every_steps = 0;
     std::int64_t max_samples = 0;     // 0: all
     std::int64_t batch_per_rank = 0;  // 0: as in training
+    int patience = 0;                 // evaluations without improvement after which the run ends; 0: no limit
   } evaluation;
 
   struct BatchNorm {
@@ -130,6 +137,7 @@ struct Config {
     int keep = 3;                 // 0: all
     std::int64_t keep_every = 0;  // steps: multiples of it are never removed; 0: none
     std::string resume_from;
+    std::string best = "auto";  // the measure of validation that decides which checkpoint is best
     std::string name = "step-{step}";
   } checkpoint;
 
