@@ -52,6 +52,12 @@ std::string shortest(double value) {
   return text;
 }
 
+std::string list_of(const std::vector<double>& values) {
+  std::string list;
+  for (const double value : values) list += (list.empty() ? "" : ", ") + shortest(value);
+  return "[" + list + "]";
+}
+
 Key row(std::string name, std::string type, std::string accepts, About about) {
   Key key;
   key.name = std::move(name);
@@ -184,8 +190,43 @@ Key list_of_choices(std::string name, Field<std::vector<std::string>> field, std
   return key;
 }
 
+Key list_of_texts(std::string name, Field<std::vector<std::string>> field, About about) {
+  Key key = row(std::move(name), "a list", "[TEXT, ...]", std::move(about));
+  key.is_list = true;
+  key.set = [field](Config& config, const Value& value) {
+    std::vector<std::string> items = value.items;
+    if (!value.is_list && !value.text.empty()) items = {value.text};
+    if (std::find(items.begin(), items.end(), "") != items.end()) return Fit::out_of_range;
+    field(config) = std::move(items);
+    return Fit::good;
+  };
+  key.get = [field](const Config& config) {
+    std::vector<std::string> items;
+    for (const std::string& item : value_of(field, config)) items.push_back(quoted(item));
+    return fmt::format("[{}]", fmt::join(items, ", "));
+  };
+  return key;
+}
+
+Key list_of_numbers(std::string name, Field<std::vector<double>> field, Range range, About about) {
+  Key key = row(std::move(name), "a list", "[NUMBER, ...], each " + range.accepts, std::move(about));
+  key.is_list = true;
+  key.set = [field, range](Config& config, const Value& value) {
+    if (!value.is_list && !value.text.empty()) return Fit::wrong_type;
+    std::vector<double> parsed(value.items.size());
+    for (std::size_t i = 0; i < parsed.size(); ++i) {
+      const Fit fit = parse_real(value.items[i], range, parsed[i]);
+      if (fit != Fit::good) return fit;
+    }
+    field(config) = std::move(parsed);
+    return Fit::good;
+  };
+  key.get = [field](const Config& config) { return list_of(value_of(field, config)); };
+  return key;
+}
+
 Key auto_or_list(std::string name, Field<std::vector<double>> field, Range range, About about) {
-  Key key = row(std::move(name), "one of", "auto | [" + range.accepts + ", ...]", std::move(about));
+  Key key = row(std::move(name), "one of", "auto | [NUMBER, ...], each " + range.accepts, std::move(about));
   key.choices = {"auto"};
   key.set = [field, range](Config& config, const Value& value) {
     if (!value.is_list && value.text != "auto") return Fit::wrong_type;
@@ -199,9 +240,8 @@ Key auto_or_list(std::string name, Field<std::vector<double>> field, Range range
     return Fit::good;
   };
   key.get = [field](const Config& config) {
-    std::string list;
-    for (const double value : value_of(field, config)) list += (list.empty() ? "" : ", ") + shortest(value);
-    return list.empty() ? "auto" : "[" + list + "]";
+    const std::vector<double>& values = value_of(field, config);
+    return values.empty() ? "auto" : list_of(values);
   };
   return key;
 }

@@ -48,6 +48,10 @@ Key path(std::string name, Field<std::string> field, About about);
 /// A list of some of the choices, each at most once.
 Key list_of_choices(std::string name, Field<std::vector<std::string>> field, std::vector<std::string> choices,
                     About about);
+/// A list of any texts that are not empty. One text without brackets is a list of one.
+Key list_of_texts(std::string name, Field<std::vector<std::string>> field, About about);
+/// A list of numbers within the range; it may be empty.
+Key list_of_numbers(std::string name, Field<std::vector<double>> field, Range range, About about);
 /// `auto` (an empty list), or one number per channel.
 Key auto_or_list(std::string name, Field<std::vector<double>> field, Range range, About about);
 /// `auto` (stored as `auto_value`, below `low`), or a number from `low` to `high`. T: int or std::int64_t.

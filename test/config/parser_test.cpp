@@ -143,7 +143,8 @@ TEST_F(ParserTest, WrongTypesAreReportedWithTheExpectedType) {
   expect_error({"optimizer.momentum=.9x"}, ErrorCode::config_type, "expected a number, 0 to below 1, found \".9x\"");
   expect_error({"optimizer.learning_rate=nan"}, ErrorCode::config_type, "found \"nan\"");
   expect_error({"data.augment=crop"}, ErrorCode::config_type, "found \"crop\"");
-  expect_error({"data.mean=0.5"}, ErrorCode::config_type, "expected one of auto | [0 to 1, ...], found \"0.5\"");
+  expect_error({"data.mean=0.5"}, ErrorCode::config_type,
+               "expected one of auto | [NUMBER, ...], each 0 to 1, found \"0.5\"");
   expect_error({"run.name=[a]"}, ErrorCode::config_type, "found [a]");
   expect_error({"train=3"}, ErrorCode::config_type, "train is a group of keys: expected `train: {key: value}`");
 }
