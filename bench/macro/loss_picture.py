@@ -1,12 +1,15 @@
 """Draws the loss of a run from its RUN/metrics.jsonl as an SVG: training steps as a line, evaluations as points.
 
-    python3 bench/macro/loss_picture.py runs/NAME/metrics.jsonl --title "ResNet-18 on CIFAR-10" > docs/pictures/loss.svg
+    python3 bench/macro/loss_picture.py runs/NAME/metrics.jsonl                  # writes runs/NAME/loss.svg
+    python3 bench/macro/loss_picture.py runs/NAME/metrics.jsonl --title "ResNet-18 on CIFAR-10" --output docs/pictures/loss.svg
 """
 import argparse
 import html
 import json
 import math
 import sys
+
+from picture_file import add_output, write_picture
 
 WIDTH, HEIGHT = 720, 300
 LEFT, RIGHT, TOP, BOTTOM = 52, 16, 34, 40
@@ -67,10 +70,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("metrics", help="RUN/metrics.jsonl")
     parser.add_argument("--title", default="", help="text above the curve")
+    add_output(parser)
     args = parser.parse_args()
     with open(args.metrics) as file:
         losses = read_losses(file)
-    sys.stdout.write(draw(losses, args.title))
+    write_picture(draw(losses, args.title), args.output, args.metrics, "loss.svg")
 
 
 if __name__ == "__main__":
