@@ -131,7 +131,7 @@ install: $(OUT)/lockstep
 	@modules/write-modulefiles.sh $(MODULEFILES) $(PREFIX) $(VERSION) $(if $(HAS_CUDA),cuda)
 	@echo "Installed $(DESTDIR)$(PREFIX)/bin/lockstep and its modulefiles. To use it:"
 	@echo "  module use $(PREFIX)/modulefiles && module load lockstep"
-	@echo "  $(notdir $(MPIRUN)) -n 2 lockstep train $(PREFIX)/share/lockstep/jobs/configs/quickstart.yaml"
+	@echo "  $(PREFIX)/share/lockstep/scripts/launch $(notdir $(MPIRUN)) --bind-to none -n 2 lockstep train $(PREFIX)/share/lockstep/jobs/configs/quickstart.yaml"
 	@echo "Without modules: export PATH=$(PREFIX)/bin:\$$PATH LOCKSTEP_HOME=$(PREFIX)/share/lockstep LOCKSTEP_DATA=$(PREFIX)/share/lockstep/data"
 uninstall:
 	rm -rf $(DESTDIR)$(PREFIX)/bin/lockstep $(DESTDIR)$(PREFIX)/lib/lockstep $(SHARE) $(COMPLETION) \

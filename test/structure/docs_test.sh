@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The documentation names what exists: every path, every link and its anchor, every make target, and every configuration
 # key. README.md has at most 100 lines, prose has at most 120 columns, and every page of docs/ can be reached from README.md.
+# Training is started so that it can be stopped without losing work.
 set -uo pipefail
 failed=0
 fail() { echo "$*"; failed=1; }
@@ -56,6 +57,11 @@ for page in "${pages[@]}"; do
     !code && !/^(    |\||#)/ && !/https?:/ && length > 120 {print page ":" FNR ": " length " columns"; bad = 1}
     END {exit bad}' "$page" || failed=1
 done
+
+# A bare mpirun loses work when it is stopped, so the documentation and `make install` show scripts/launch.
+bare=$(grep -nE 'mpirun.*lockstep train' "${pages[@]}" Makefile scripts/*.mk | grep -vE 'scripts/launch |xterm -e gdb')
+[[ -z $bare ]] || fail "mpirun without scripts/launch, which lets the ranks save:
+$bare"
 
 # Targets of make.
 targets=$(sed -nE 's/^([a-z-]+( [a-z-]+)*):([^=].*|$)/\1/p' Makefile scripts/*.mk | tr ' ' '\n' | sort -u)
