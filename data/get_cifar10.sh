@@ -3,13 +3,14 @@
 #
 #   data/get_cifar10.sh [FOLDER]       FOLDER defaults to data/cifar10; LOCKSTEP is the program, by default build/lockstep
 #
-# An archive or data set that exists already is checked and kept. CIFAR10_URL may name a mirror.
+# An archive or data set that exists already is checked and kept. CIFAR10_URL may name a mirror, and CIFAR10_SHA256 the
+# checksum of another archive with the same layout.
 set -euo pipefail
 repository=$(cd "$(dirname "$0")/.." && pwd)
 folder=${1:-$repository/data/cifar10}
 lockstep=${LOCKSTEP:-$repository/build/lockstep}
 url=${CIFAR10_URL:-https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz}
-sha256=c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd
+sha256=${CIFAR10_SHA256:-c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd}
 archive=$folder/cifar-10-binary.tar.gz
 
 if [[ ! -x $lockstep ]] && ! command -v "$lockstep" >/dev/null; then
