@@ -47,10 +47,11 @@ struct TensorTarget {
   std::function<void(std::span<const float> canonical)> write;
 };
 
-/// Everything that is not a tensor, as JSON. Keys: format_version, model (family, depth, stem, classes), precision,
-/// step, epoch, samples, global_batch, seed, steps_per_epoch, configuration (the keys that affect what is learned),
-/// epoch_sums (loss, correct, samples of the epoch so far), quality (of this checkpoint: greater is better; null: not
-/// measured), and where gradients are scaled loss_scale (scale, good_steps).
+/// Everything that is not a tensor, as JSON. Keys: format_version, model (family, depth, stem, classes), inference
+/// (what the task records for it: image size, mean, standard deviation, class names), precision, step, epoch, samples,
+/// global_batch, seed, steps_per_epoch, configuration (the keys that affect what is learned), epoch_sums (loss,
+/// correct, samples of the epoch so far), quality (of this checkpoint: greater is better; null: not measured), and
+/// where gradients are scaled loss_scale (scale, good_steps).
 using StateJson = nlohmann::json;
 
 /// Collective. Each rank writes 1/size of the bytes. If a rank fails, all ranks throw, and no file of that name

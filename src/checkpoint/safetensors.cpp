@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the format's own library
 constexpr std::uint64_t kHeaderAlignment = 8;
+constexpr const char* kMetadata = "__metadata__";
 
 using Json = nlohmann::ordered_json;
 
@@ -47,7 +48,7 @@ std::string make_header(const std::vector<NamedTensor>& tensors, const std::map<
   }
 
   Json header = Json::object();
-  if (!metadata.empty()) header["__metadata__"] = metadata;
+  if (!metadata.empty()) header[kMetadata] = metadata;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const NamedTensor& tensor = tensors[i];
     require(static_cast<std::uint64_t>(tensor.shape.n_elements()) == tensor.values.size(), ErrorCode::internal,
@@ -176,6 +177,33 @@ void check_places(const std::string& path, const std::vector<Entry>& entries, st
           path, data_bytes, at);
 }
 
+struct OpenFile {
+  Descriptor file;
+  std::uint64_t file_bytes = 0, data_begin = 0;
+  Json header;
+};
+
+/// The file with its header, which is a JSON object. Every size was checked against the file.
+OpenFile open_safetensors(const std::string& path) {
+  const auto damaged = ErrorCode::model_file_damaged;
+  OpenFile out{.file = open_regular_file(path, ErrorCode::checkpoint_not_found), .header = {}};
+  out.file_bytes = size_bytes(out.file, path);
+  std::uint64_t header_bytes = 0;
+  require(out.file_bytes >= sizeof header_bytes, damaged, "{} is not a safetensors file: it has {} bytes", path,
+          out.file_bytes);
+  read_at(out.file, path, std::as_writable_bytes(std::span(&header_bytes, 1)), 0, damaged);
+  require(header_bytes <= kMaxHeaderBytes && header_bytes <= out.file_bytes - sizeof header_bytes, damaged,
+          "{} is truncated or not a safetensors file: its header should have {} bytes, the file has {}", path,
+          header_bytes, out.file_bytes);
+  std::string text(header_bytes, '\0');
+  read_at(out.file, path, std::as_writable_bytes(std::span(text)), sizeof header_bytes, damaged);
+  out.header = Json::parse(text, nullptr, false);
+  require(out.header.is_object(), damaged, "{} is damaged or not a safetensors file: its header is not a JSON object",
+          path);
+  out.data_begin = sizeof header_bytes + header_bytes;
+  return out;
+}
+
 }  // namespace
 
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
@@ -197,36 +225,30 @@ void write_safetensors(const std::string& path, const std::vector<NamedTensor>& 
 }
 
 std::vector<NamedTensor> read_safetensors(const std::string& path) {
-  const auto damaged = ErrorCode::model_file_damaged;
-  const Descriptor file = open_regular_file(path, ErrorCode::checkpoint_not_found);
-  const std::uint64_t file_bytes = size_bytes(file, path);
-  std::uint64_t header_bytes = 0;
-  require(file_bytes >= sizeof header_bytes, damaged, "{} is not a safetensors file: it has {} bytes", path,
-          file_bytes);
-  read_at(file, path, std::as_writable_bytes(std::span(&header_bytes, 1)), 0, damaged);
-  require(header_bytes <= kMaxHeaderBytes && header_bytes <= file_bytes - sizeof header_bytes, damaged,
-          "{} is truncated or not a safetensors file: its header should have {} bytes, the file has {}", path,
-          header_bytes, file_bytes);
-  std::string text(header_bytes, '\0');
-  read_at(file, path, std::as_writable_bytes(std::span(text)), sizeof header_bytes, damaged);
-  const Json header = Json::parse(text, nullptr, false);
-  require(header.is_object(), damaged, "{} is damaged or not a safetensors file: its header is not a JSON object",
-          path);
-
-  const std::uint64_t data_begin = sizeof header_bytes + header_bytes;
+  const OpenFile open = open_safetensors(path);
   std::vector<Entry> entries;
-  for (const auto& [name, json] : header.items())
-    if (name != "__metadata__") entries.push_back(parse_entry(path, name, json, file_bytes - data_begin));
-  check_places(path, entries, file_bytes - data_begin);
+  const std::uint64_t data_bytes = open.file_bytes - open.data_begin;
+  for (const auto& [name, json] : open.header.items())
+    if (name != kMetadata) entries.push_back(parse_entry(path, name, json, data_bytes));
+  check_places(path, entries, data_bytes);
 
   std::vector<NamedTensor> tensors;
   std::vector<std::byte> bytes;
   for (const Entry& entry : entries) {
     bytes.resize(entry.end - entry.begin);
-    read_at(file, path, bytes, data_begin + entry.begin, damaged);
+    read_at(open.file, path, bytes, open.data_begin + entry.begin, ErrorCode::model_file_damaged);
     tensors.push_back({entry.name, entry.shape, to_floats(entry.dtype, bytes)});
   }
   return tensors;
+}
+
+std::map<std::string, std::string> read_safetensors_metadata(const std::string& path) {
+  const OpenFile open = open_safetensors(path);
+  std::map<std::string, std::string> out;
+  if (!open.header.contains(kMetadata) || !open.header[kMetadata].is_object()) return out;
+  for (const auto& [key, value] : open.header[kMetadata].items())
+    if (value.is_string()) out[key] = value.get<std::string>();
+  return out;
 }
 
 }  // namespace lockstep::checkpoint

@@ -20,5 +20,7 @@ void write_safetensors(const std::string& path, const std::vector<NamedTensor>& 
                        const std::map<std::string, std::string>& metadata);
 /// F32, F64, F16, BF16 and I64 are read as fp32. Every size is checked against the file.
 std::vector<NamedTensor> read_safetensors(const std::string& path);
+/// The texts of the header's __metadata__.
+std::map<std::string, std::string> read_safetensors_metadata(const std::string& path);
 
 }  // namespace lockstep::checkpoint

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/compare.h"
+#include "checkpoint/model_file.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/state_group.h"
@@ -17,6 +18,7 @@
 #include "commands/report.h"
 #include "lockstep/error.h"
 #include "models/resnet_table.h"
+#include "tasks/task.h"
 
 namespace lockstep::commands {
 namespace {
@@ -27,6 +29,16 @@ constexpr std::string_view kSafetensors = ".safetensors";
 
 std::string text_of(const nlohmann::json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
+/// A list as "a, b, c", of which a long one is cut.
+std::string short_text_of(const nlohmann::json& value) {
+  if (!value.is_array()) return text_of(value);
+  constexpr std::size_t kMaxItems = 12;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(value.size(), kMaxItems); ++i) text += (i ? ", " : "") + text_of(value[i]);
+  if (value.size() > kMaxItems) text += fmt::format(" and {} more", value.size() - kMaxItems);
+  return text.empty() ? "none" : text;
+}
+
 // ---------------------------------------------------------------------------------------------------------- info
 
 Json describe(checkpoint::Reader& reader) {
@@ -34,8 +46,8 @@ Json describe(checkpoint::Reader& reader) {
   Json out;
   out["file"] = reader.path();
   out["size_bytes"] = reader.header().file_bytes;
-  for (const char* key :
-       {"format_version", "model", "precision", "step", "epoch", "samples", "global_batch", "seed", "quality"})
+  for (const char* key : {"format_version", "model", "inference", "precision", "step", "epoch", "samples",
+                          "global_batch", "seed", "quality"})
     if (state.contains(key)) out[key] = state[key];
   std::int64_t n_parameters = 0;
   Json tensors = Json::array();
@@ -58,10 +70,13 @@ int info(const std::string& file, const std::string& json) {
   const Json description = describe(reader);
   std::string text;
   for (const auto& [key, value] : description.items())
-    if (!value.is_structured()) text += fmt::format("{:<15} {}\n", key, text_of(value));
+    if (!value.is_structured()) text += fmt::format("{:<18} {}\n", key, text_of(value));
   if (description.contains("model"))
     for (const auto& [key, value] : description["model"].items())
-      text += fmt::format("{:<15} {}\n", "model." + key, text_of(value));
+      text += fmt::format("{:<18} {}\n", "model." + key, text_of(value));
+  if (description.contains("inference"))
+    for (const auto& [key, value] : description["inference"].items())
+      text += fmt::format("{:<18} {}\n", key, short_text_of(value));
   text += fmt::format("\n{:<56} {:<20} {:>12} {}\n", "tensor", "shape", "size_bytes", "xxh3");
   for (const checkpoint::TensorEntry& tensor : reader.tensors())
     text += fmt::format("{:<56} {:<20} {:>12} {:016x}\n", tensor.path, tensor.shape.text(), tensor.size_bytes(),
@@ -106,10 +121,11 @@ int diff(const std::string& a, const std::string& b) {
 int export_file(const std::string& source, const std::string& target) {
   require(target.ends_with(kSafetensors), ErrorCode::usage,
           "the target must end in {}, found {}: no other format is supported", kSafetensors, target);
-  const std::int64_t step = checkpoint::Reader(source).step();
+  checkpoint::Reader reader(source);
+  const std::int64_t step = reader.step();
   const auto tensors = checkpoint::to_torchvision(checkpoint::load_all(source), step);
   require(!tensors.empty(), ErrorCode::checkpoint_mismatch, "{} has no parameters", source);
-  checkpoint::write_safetensors(target, tensors, {{"format", "pt"}});
+  checkpoint::write_safetensors(target, tensors, checkpoint::export_metadata(reader.state()));
   fmt::print("{}: {} tensors of step {}, with torchvision's names\n", target, tensors.size(), step);
   return kExitDone;
 }
@@ -123,13 +139,16 @@ int import_file(const std::string& source, const std::string& target, bool repla
   std::vector<checkpoint::NamedTensor> tensors = checkpoint::read_safetensors(source);
   models::TensorShapes shapes;
   for (const checkpoint::NamedTensor& tensor : tensors) shapes[tensor.name] = tensor.shape;
-  const Config::Model model = models::infer_resnet(shapes, source);
-  const checkpoint::StateJson state = {
-      {"model", {{"family", model.family}, {"depth", model.depth}, {"stem", model.stem}, {"classes", model.classes}}},
-      {"precision", "fp32"},
-      {"step", 0},
-      {"epoch", 0},
-      {"samples", 0}};
+  Config config;
+  config.model = models::infer_resnet(shapes, source);
+  const Config::Model& model = config.model;
+  checkpoint::StateJson state = {{"model", checkpoint::StateJson(tasks::make_task(config)->model_stamp())},
+                                 {"precision", "fp32"},
+                                 {"step", 0},
+                                 {"epoch", 0},
+                                 {"samples", 0}};
+  const checkpoint::StateJson recorded = checkpoint::state_of_metadata(checkpoint::read_safetensors_metadata(source));
+  if (recorded.contains("inference")) state["inference"] = recorded["inference"];
   const checkpoint::LoadedFile file = checkpoint::from_torchvision(std::move(tensors));
   std::vector<checkpoint::TensorSource> sources;
   for (const checkpoint::LoadedTensor& tensor : file.tensors)

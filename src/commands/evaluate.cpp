@@ -33,6 +33,8 @@ int run_evaluation(const EvaluateArguments& arguments, const Arguments& program)
   World& world = *(current_world() = comm::start_world(program.argc, program.argv, config.comm.watchdog_seconds));
   log::configure(world.rank(), world.size(), world.host(), config.log.all_ranks);
   train::Session session(config, world, {.allow_change = {}, .checkpoint = arguments.checkpoint});
+  if (session.leader())
+    for (const std::string& note : session.notes) log::info("{}", note);
   const Clock::time_point begin = Clock::now();
   const tasks::Task& task = *session.task;
   const LossSums sums = train::evaluate(session, task.validation_set(), "evaluation").value();

@@ -42,7 +42,8 @@ Config::Model infer_resnet(const TensorShapes& tensors, const std::string& sourc
     return found->second;
   };
 
-  const std::int64_t window = shape_of("conv1.weight", 4)[2];
+  const Shape first = shape_of("conv1.weight", 4);
+  const std::int64_t width = first[0], window = first[2];
   require(window == 3 || window == 7, ErrorCode::checkpoint_mismatch,
           "{} is not a ResNet that Lockstep supports: the window of conv1 is {}; supported are 3 (stem cifar) and 7 "
           "(imagenet)",
@@ -59,14 +60,15 @@ Config::Model infer_resnet(const TensorShapes& tensors, const std::string& sourc
           fmt::join(blocks, ", "), bottleneck ? "bottleneck" : "basic", known_depths());
   // Wide and grouped ResNets have the same names.
   const Shape second = shape_of("layer1.0.conv2.weight", 4);
-  require(second == Shape({64, 64, 3, 3}), ErrorCode::checkpoint_mismatch,
-          "{} is not a ResNet that Lockstep supports: layer1.0.conv2.weight has the shape {}; expected (64, 64, 3, 3)",
-          source, second.text());
+  require(second == Shape({width, width, 3, 3}), ErrorCode::checkpoint_mismatch,
+          "{} is not a ResNet that Lockstep supports: layer1.0.conv2.weight has the shape {}; expected ({}, {}, 3, 3)",
+          source, second.text(), width, width);
 
   Config::Model model;
   model.family = "resnet";
   model.depth = known->depth;
   model.stem = window == 7 ? "imagenet" : "cifar";
+  model.width = static_cast<int>(width);
   model.classes = static_cast<int>(shape_of("fc.weight", 2)[0]);
   return model;
 }

@@ -90,6 +90,13 @@ class Task {
   virtual ModelName model_name() const = 0;
   /// The keys of `model.` that a checkpoint records. They must be unchanged when a run is resumed from it.
   virtual nlohmann::ordered_json model_stamp() const = 0;
+  /// What inference needs besides the weights and model_stamp(): how samples become inputs, and what the outputs mean.
+  /// Checkpoints and exported models record it. It is independent of paths and ranks. After open_train_set(), or
+  /// adopt().
+  virtual nlohmann::ordered_json inference_stamp() const = 0;
+  /// Takes over what `source` records as inference_stamp(), so that no train set is needed. Keys of the configuration
+  /// that ask for something else stay in effect. Returns one sentence for each. Throws checkpoint_damaged.
+  virtual std::vector<std::string> adopt(const nlohmann::json& inference, const std::string& source) = 0;
   /// A parameter of the head may have another shape in model.initialize_from; then it keeps its initial values.
   virtual bool is_head(const std::string& parameter) const = 0;
 };

@@ -87,6 +87,7 @@ checkpoint::StateJson Checkpointing::state(std::int64_t steps_done, std::optiona
   checkpoint::StateJson json{{"format_version", checkpoint::kFormatVersion},
                              {"layout_version", checkpoint::kLayoutVersion},
                              {"model", checkpoint::StateJson(s_.task->model_stamp())},
+                             {"inference", checkpoint::StateJson(s_.task->inference_stamp())},
                              {"precision", name(s_.config.precision)},
                              {"step", steps_done},
                              {"epoch", steps_done / s_.steps_per_epoch},

@@ -1,7 +1,9 @@
 #include "train/run_end.h"
 
+#include <nlohmann/json.hpp>
+
 #include "base/stop_signal.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/model_file.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 
@@ -24,8 +26,13 @@ int end_stopped(Session& session, Checkpointing& checkpointing, Recorder& record
 int end_done(Session& session, Checkpointing& checkpointing, Recorder& recorder) {
   checkpointing.finish();
   if (session.leader()) {
+    const checkpoint::StateJson state{{"model", checkpoint::StateJson(session.task->model_stamp())},
+                                      {"inference", checkpoint::StateJson(session.task->inference_stamp())},
+                                      {"precision", name(session.config.precision)},
+                                      {"step", session.last_step}};
     checkpoint::write_safetensors(session.run.file("model.safetensors"),
-                                  session.replica->named_tensors(session.last_step), {{"format", "pt"}});
+                                  session.replica->named_tensors(session.last_step),
+                                  checkpoint::export_metadata(state));
     session.run.write_status("done");
   }
   recorder.finish("done", session.last_step);

@@ -28,6 +28,7 @@ Session::Session(Config configured, World& the_world, const SessionOptions& opti
   find_checkpoints(options);
   const bool weights_only = !options.checkpoint.empty();
   if (open_next_checkpoint() && !weights_only) resume_from(reader_->state(), options);
+  if (weights_only) adopt_description();
   task->open_train_set();
   task->open_validation_set();
   open_backend();

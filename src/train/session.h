@@ -66,6 +66,7 @@ class Session {
   [[noreturn]] void fail_without_good_checkpoint() const;
   void resume_from(const checkpoint::StateJson& state, const SessionOptions& options);
   void check_unchanged(const std::string& before, const SessionOptions& options);
+  void adopt_description();
   void restore(bool weights_only);
   void restore_loss_scale(const checkpoint::StateJson& state);
   void find_best();

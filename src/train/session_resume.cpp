@@ -115,6 +115,17 @@ void Session::check_unchanged(const std::string& before, const SessionOptions& o
           "{} cannot be resumed, because keys that affect what is learned have changed:{}", reader_->path(), text);
 }
 
+/// How samples become inputs is taken from the checkpoint, as it was trained, and not from data.train.
+void Session::adopt_description() {
+  const checkpoint::StateJson& state = reader_->state();
+  if (!state.contains("inference")) {
+    notes.push_back(fmt::format("{} does not record the size and the normalisation of its images: they are those of {}",
+                                reader_->path(), config.data.train));
+    return;
+  }
+  for (std::string& note : task->adopt(state.at("inference"), reader_->path())) notes.push_back(std::move(note));
+}
+
 /// Tensors are checked as they are read, so that the file is read only once. A file that turns out to be damaged, on
 /// any rank, is named, and the checkpoint before it is used.
 void Session::restore(bool weights_only) {

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "layers/layers.h"
 #include "lockstep/error.h"
 #include "models/model.h"
+#include "tasks/image_classification/description.h"
 
 namespace lockstep::tasks {
 namespace {
@@ -43,31 +45,29 @@ void check_fits_model(const data::ImageSetInfo& set, const Config::Model& model)
           set.path, set.channels, kChannels);
 }
 
-/// Sizes must be equal, and so must the names of classes: if a split lacks a class folder, the numbers of all later
-/// classes differ.
+/// The classes of two sources, for the comparison of their names. Names that are empty, or those of synthetic images,
+/// fit all others.
+struct ClassNames {
+  const std::string& source;
+  const std::vector<std::string>& names;
+  bool exist() const { return source != "synthetic" && !names.empty(); }
+};
+
+/// If a split lacks a class folder, the numbers of all later classes differ.
+void check_same_classes(const ClassNames& first, const ClassNames& second) {
+  if (!first.exist() || !second.exist() || first.names == second.names) return;
+  const auto [in_first, in_second] = std::ranges::mismatch(first.names, second.names);
+  const auto name = [](const auto& names, auto at) { return at == names.end() ? "missing" : fmt::format("'{}'", *at); };
+  fail(ErrorCode::model_mismatch, "the classes of {} and {} differ: class {} is {} in the first and {} in the second",
+       first.source, second.source, in_first - first.names.begin(), name(first.names, in_first),
+       name(second.names, in_second));
+}
+
 void check_fit_together(const data::ImageSetInfo& train, const data::ImageSetInfo& validation) {
   require(train.height == validation.height && train.width == validation.width, ErrorCode::model_mismatch,
           "{} has images of {}x{} pixels, but {} has images of {}x{}", train.path, train.width, train.height,
           validation.path, validation.width, validation.height);
-  const auto is_named = [](const data::ImageSetInfo& set) {
-    return set.path != "synthetic" && !set.class_names.empty();
-  };
-  const bool both_named = is_named(train) && is_named(validation);
-  const auto [in_train, in_validation] = std::ranges::mismatch(train.class_names, validation.class_names);
-  const auto name = [](const auto& names, auto at) { return at == names.end() ? "missing" : fmt::format("'{}'", *at); };
-  require(!both_named || train.class_names == validation.class_names, ErrorCode::model_mismatch,
-          "the classes of {} and {} differ: class {} is {} in the first and {} in the second", train.path,
-          validation.path, in_train - train.class_names.begin(), name(train.class_names, in_train),
-          name(validation.class_names, in_validation));
-}
-
-/// As configured, otherwise as stored in the train set.
-std::vector<float> channel_values(const std::vector<double>& configured, const std::vector<float>& of_set,
-                                  const char* key, const data::ImageSetInfo& set) {
-  if (configured.empty()) return of_set;
-  require(configured.size() == static_cast<std::size_t>(set.channels), ErrorCode::config_range,
-          "{}: found {} values, but the images of {} have {} channels", key, configured.size(), set.path, set.channels);
-  return {configured.begin(), configured.end()};
+  check_same_classes({train.path, train.class_names}, {validation.path, validation.class_names});
 }
 
 const Measure& accuracy_measure() {
@@ -114,20 +114,20 @@ class ImageClassification final : public Task {
 
   /// image -> normalised input -> model -> logits, label -> cross entropy
   void wire(graph::Graph& graph, const Wiring& wiring) const override {
-    const data::ImageSetInfo& set = train_set_->info();
+    const ImageDescription set = description();
     const graph::ActivationId input =
         layers::image_input(graph,
                             {.height = set.height,
                              .width = set.width,
                              .channels = set.channels,
-                             .mean = channel_values(config_.data.mean, set.mean, "data.mean", set),
-                             .stddev = channel_values(config_.data.std, set.stddev, "data.std", set),
+                             .mean = set.mean,
+                             .stddev = set.stddev,
                              .crop_padding = augments_by(config_, "crop") ? config_.data.crop_padding : 0,
                              .flip = augments_by(config_, "flip"),
                              .seed = config_.run.seed},
                             wiring.fields.at(data::kImageField), wiring.fields.at(data::kSampleIdField));
     const graph::ActivationId logits = models::build(graph, input, config_.model,
-                                                     {.epsilon = static_cast<float>(config_.batch_norm.epsilon),
+                                                     {.epsilon = static_cast<float>(set.batch_norm_epsilon),
                                                       .synchronize = config_.batch_norm.synchronize,
                                                       .global_batch = wiring.global_batch,
                                                       .n_micro_batches = wiring.n_micro_batches});
@@ -157,16 +157,49 @@ class ImageClassification final : public Task {
     if (m.width != Config::Model{}.width) stamp["width"] = m.width;  // checkpoints of ordinary networks do not change
     return stamp;
   }
+  nlohmann::ordered_json inference_stamp() const override { return to_json(description()); }
+  std::vector<std::string> adopt(const nlohmann::json& inference, const std::string& source) override {
+    ImageDescription recorded = image_description(inference, source);
+    std::vector<std::string> notes = keep_configured(config_.data, recorded);
+    // The validation set is then opened with the size of the checkpoint.
+    if (recorded.resize > 0) {
+      config_.data.image_size = recorded.height;
+      config_.data.validation_resize = recorded.resize;
+    }
+    adopted_ = {.description = std::move(recorded), .source = source};
+    check();
+    return notes;
+  }
   bool is_head(const std::string& parameter) const override { return parameter.starts_with("fc."); }
 
  private:
   void check() const {
     if (train_set_) check_fits_model(train_set_->info(), config_.model);
     if (validation_set_) check_fits_model(validation_set_->info(), config_.model);
+    if (adopted_) return check_fits_adopted();
     if (train_set_ && validation_set_) check_fit_together(train_set_->info(), validation_set_->info());
   }
+  void check_fits_adopted() const {
+    if (!validation_set_) return;
+    const data::ImageSetInfo& set = validation_set_->info();
+    const ImageDescription& input = adopted_->description;
+    require(set.height == input.height && set.width == input.width, ErrorCode::model_mismatch,
+            "{} is of a model for images of {}x{} pixels, but {} has images of {}x{}: set data.image_size={} to resize "
+            "them",
+            adopted_->source, input.width, input.height, set.path, set.width, set.height, input.height);
+    check_same_classes({adopted_->source, input.class_names}, {set.path, set.class_names});
+  }
+  ImageDescription description() const {
+    return adopted_ ? adopted_->description : describe(config_, train_set_->info());
+  }
+
+  struct Adopted {
+    ImageDescription description;
+    std::string source;  // the file that records it
+  };
 
   Config config_;
+  std::optional<Adopted> adopted_;
   std::shared_ptr<const data::ImageSet> train_set_, validation_set_;
 };
 

@@ -1,0 +1,34 @@
+// A trained model in a file: a checkpoint, or a .safetensors file. It holds the weights, and what the file records of
+// the model. This is sufficient to build the model for inference, without a configuration or a data set.
+#pragma once
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/safetensors.h"
+
+namespace lockstep::checkpoint {
+
+struct ModelFile {
+  std::string path;
+  /// Of a checkpoint, its state. Of a .safetensors file that Lockstep wrote, the members below; of another one, empty.
+  StateJson state;
+  /// Parameters and running statistics, under torchvision's names.
+  std::vector<NamedTensor> tensors;
+};
+
+/// Whether a path names a .safetensors file. Any other file is read as a checkpoint.
+bool is_safetensors(const std::string& path);
+/// Reads either kind. Throws what Reader and read_safetensors() throw.
+ModelFile read_model_file(const std::string& path);
+
+/// The metadata of an exported .safetensors file: "format" is "pt", and "lockstep" contains, as JSON, the members
+/// model, precision, step and inference of the state.
+std::map<std::string, std::string> export_metadata(const StateJson& state);
+/// The state in such metadata; empty if there is none.
+StateJson state_of_metadata(const std::map<std::string, std::string>& metadata);
+
+}  // namespace lockstep::checkpoint

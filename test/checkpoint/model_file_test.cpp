@@ -1,0 +1,64 @@
+// Models in checkpoints and .safetensors files: the same weights, and what each records of the model.
+#include "checkpoint/model_file.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "checkpoint/reader.h"
+#include "checkpoint/torchvision.h"
+#include "support.h"
+
+namespace lockstep::checkpoint::test {
+namespace {
+
+StateJson described_state() {
+  StateJson state = small_state();
+  state["inference"] = {{"mean", {0.5, 0.25, 0.125}}, {"class_names", {"cat", "dög"}}};
+  return state;
+}
+
+TEST(ModelFile, ACheckpointAndItsExportHoldTheSameModel) {
+  const ScratchDirectory scratch;
+  save_alone(scratch.file("a.h5"), small_model(), described_state());
+  const ModelFile checkpoint = read_model_file(scratch.file("a.h5"));
+  EXPECT_EQ(checkpoint.state.at("inference"), described_state().at("inference"));
+  EXPECT_EQ(checkpoint.tensors.size(), small_model().size() - 1) << "all but the optimizer's";
+
+  write_safetensors(scratch.file("a.safetensors"), to_torchvision(load_all(scratch.file("a.h5")), 1200),
+                    export_metadata(checkpoint.state));
+  EXPECT_EQ(read_safetensors_metadata(scratch.file("a.safetensors")).at("format"), "pt");
+  const ModelFile exported = read_model_file(scratch.file("a.safetensors"));
+  for (const char* key : {"model", "inference", "precision", "step"})
+    EXPECT_EQ(exported.state.at(key), described_state().at(key)) << key;
+  EXPECT_FALSE(exported.state.contains("seed"));
+  for (const NamedTensor& tensor : checkpoint.tensors) {
+    const auto found = std::ranges::find(exported.tensors, tensor.name, &NamedTensor::name);
+    ASSERT_NE(found, exported.tensors.end()) << tensor.name;
+    EXPECT_EQ(found->values, tensor.values) << tensor.name;
+  }
+}
+
+TEST(ModelFile, AForeignFileRecordsNothing) {
+  const ScratchDirectory scratch;
+  const std::vector<NamedTensor> tensors = {{.name = "fc.bias", .shape = {2}, .values = {1, 2}}};
+  write_safetensors(scratch.file("plain.safetensors"), tensors, {});
+  EXPECT_TRUE(read_model_file(scratch.file("plain.safetensors")).state.empty());
+  write_safetensors(scratch.file("other.safetensors"), tensors, {{"lockstep", "not JSON"}});
+  EXPECT_TRUE(read_model_file(scratch.file("other.safetensors")).state.empty());
+}
+
+// 20,000 names are more than the 64 KiB that HDF5 stores of an attribute in an object's header.
+TEST(ModelFile, ACheckpointRecordsTheNamesOfManyClasses) {
+  const ScratchDirectory scratch;
+  StateJson state = small_state();
+  std::vector<std::string> names;
+  for (int i = 0; i < 20000; ++i) names.push_back("class " + std::to_string(i));
+  state["inference"] = {{"class_names", names}};
+  save_alone(scratch.file("a.h5"), small_model(), state);
+  EXPECT_TRUE(Reader(scratch.file("a.h5")).state().at("inference") == state.at("inference"));
+  EXPECT_TRUE(verify(scratch.file("a.h5")).good);
+}
+
+}  // namespace
+}  // namespace lockstep::checkpoint::test
