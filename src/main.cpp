@@ -6,17 +6,19 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <exception>
-#include <filesystem>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "base/current_world.h"
 #include "base/failure.h"
+#include "base/standard_streams.h"
 #include "base/version.h"
 #include "commands/commands.h"
 #include "lockstep/error.h"
@@ -55,9 +57,7 @@ int report(ErrorCode code, const std::string& message) {
   const bool has_peers = world != nullptr && world->size() > 1;
   log::set_progress_line("");
   let_others_report_first(code, world != nullptr ? world->rank() : launched_rank(), row.exit_status);
-  const std::string who = has_peers ? fmt::format("rank {} on {}", world->rank(), world->host()) : "error";
-  fmt::print(stderr, "lockstep: {}: {}\n  remedy: {}\n  [{}]\n", who, message, row.remedy, row.code);
-  log::write_to_file(log::Level::error, fmt::format("{} [{}]", message, row.code));
+  print_error(has_peers ? fmt::format("rank {} on {}", world->rank(), world->host()) : "error", code, message);
   note_failure();
   if (has_peers) world->abort(row.exit_status);
   return row.exit_status;
@@ -129,18 +129,30 @@ int run_program(int argc, char** argv) {
   return run();
 }
 
+/// An error of the system. A reader of standard output that has gone is none, except where other ranks must end too.
+int report(const std::system_error& error) {
+  const World* world = current_world().get();
+  if (is_broken_pipe(error) && (world == nullptr || world->size() == 1)) end_by_broken_pipe();
+  const bool is_of_output = std::ferror(stdout) != 0;
+  return report(ErrorCode::system_call, is_of_output
+                                            ? fmt::format("cannot write to standard output: {}", error.code().message())
+                                            : error.what());
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  prepare_standard_streams();
   int status = kExitFailed;
   try {
     status = run_program(argc, argv);
+    flush_standard_output();
   } catch (const Error& e) {
     status = report(e.code(), e.what());
   } catch (const std::bad_alloc&) {
     status = report(ErrorCode::out_of_memory, "the system is out of memory");
-  } catch (const std::filesystem::filesystem_error& e) {
-    status = report(ErrorCode::system_call, e.what());
+  } catch (const std::system_error& e) {
+    status = report(e);
   } catch (const std::exception& e) {
     status = report(ErrorCode::internal, e.what());
   }

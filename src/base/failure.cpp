@@ -1,8 +1,10 @@
 #include "base/failure.h"
 
 #include <atomic>
-#include <exception>
 #include <utility>
+
+#include "base/standard_streams.h"
+#include "lockstep/log.h"
 
 namespace lockstep {
 namespace {
@@ -14,6 +16,18 @@ std::function<void()>& registered() {
 std::atomic<bool> is_noted{false};
 
 }  // namespace
+
+void print_error(const std::string& who, ErrorCode code, const std::string& message) {
+  const ErrorEntry& row = entry(code);
+  log::set_progress_line("");
+  write_to_standard_error(fmt::format("lockstep: {}: {}\n  remedy: {}\n  [{}]\n", who, message, row.remedy, row.code));
+  log::write_to_file(log::Level::error, fmt::format("{} [{}]", message, row.code));
+}
+
+void print_error(const std::string& who, const std::exception& error) {
+  const auto* known = dynamic_cast<const Error*>(&error);
+  print_error(who, known != nullptr ? known->code() : ErrorCode::internal, error.what());
+}
 
 void on_failure(std::function<void()> action) { registered() = std::move(action); }
 

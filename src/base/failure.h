@@ -1,10 +1,21 @@
-// An action that a failing process still performs, whoever ends it: main after an error, or the communication thread
-// when the job is lost and nothing can be thrown. Training registers that RUN/status becomes `failed`.
+// What a failing process still does: it prints its error, and performs an action, whoever ends it: main after an error,
+// or the communication thread when the job is lost and nothing can be thrown. Training registers that RUN/status
+// becomes `failed`.
 #pragma once
 
+#include <exception>
 #include <functional>
+#include <string>
+
+#include "lockstep/error.h"
 
 namespace lockstep {
+
+/// Prints an error in the form that every error has, and writes it to RUN/log.txt: the message, the remedy, and the
+/// code. `who`: "rank 1 on node2", or "error" if there is only one rank.
+void print_error(const std::string& who, ErrorCode code, const std::string& message);
+/// The same for an exception. One that is not an Error has the code `internal`.
+void print_error(const std::string& who, const std::exception& error);
 
 /// Replaces the registered action; an empty function removes it. Must not be called while another thread may fail.
 void on_failure(std::function<void()> action);

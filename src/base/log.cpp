@@ -6,12 +6,11 @@
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/basic_file_sink.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <memory>
 #include <mutex>
 
+#include "base/standard_streams.h"
 #include "lockstep/error.h"
 
 namespace lockstep::log {
@@ -24,10 +23,10 @@ constexpr std::string_view kEraseLine = "\r\033[K";
 class StandardErrorSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   void set_progress_line(const std::string& line) {
-    if (!is_terminal_) return;
+    if (!has_cursor_) return;
     const std::lock_guard lock(mutex_);
     if (line == progress_) return;
-    write_all(std::string(kEraseLine) + line);
+    write_to_standard_error(std::string(kEraseLine) + line);
     progress_ = line;
   }
 
@@ -36,21 +35,12 @@ class StandardErrorSink final : public spdlog::sinks::base_sink<std::mutex> {
     spdlog::memory_buf_t formatted;
     formatter_->format(message, formatted);
     const std::string line(formatted.data(), formatted.size());
-    write_all(progress_.empty() ? line : std::string(kEraseLine) + line + progress_);
+    write_to_standard_error(progress_.empty() ? line : std::string(kEraseLine) + line + progress_);
   }
   void flush_() override {}
 
  private:
-  static void write_all(std::string_view text) {
-    while (!text.empty()) {
-      const ssize_t n = ::write(STDERR_FILENO, text.data(), text.size());
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) return;  // standard error is closed
-      text.remove_prefix(static_cast<std::size_t>(n));
-    }
-  }
-
-  const bool is_terminal_ = ::isatty(STDERR_FILENO) == 1;
+  const bool has_cursor_ = standard_error_has_cursor();
   std::string progress_;
 };
 

@@ -203,7 +203,7 @@ void CommunicationThread::check_health() {
   next_check_ = steady_clock::now() + kCheckInterval;
   if (has_failed_.load()) {
     if (steady_clock::now() < end_by_) return;
-    log::error("the job is lost and did not end within {} s; aborting it", kShutdownTimeout.count());
+    print_failure();
     note_failure();
     end_process_soon(kExitFailed);
     MpiCalls::abort(kExitFailed);
@@ -243,17 +243,21 @@ void CommunicationThread::cancel_channels() {
   }
   if (!only_an_event_waits) return;
   if (table_->is_first_to_report()) {
-    try {
-      std::rethrow_exception(failure_);
-    } catch (const std::exception& e) {
-      log::error("{}", e.what());
-    }
+    print_failure();
     note_failure();
   }
   table_->mine().has_reported.store(1);
   end_process_soon(kExitFailed);
   std::fflush(nullptr);
   MpiCalls::abort(kExitFailed);
+}
+
+void CommunicationThread::print_failure() const {
+  try {
+    std::rethrow_exception(failure_);
+  } catch (const std::exception& e) {
+    print_error(ranks_.name(ranks_.rank), e);
+  }
 }
 
 void CommunicationThread::throw_if_failed() {

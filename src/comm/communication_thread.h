@@ -110,6 +110,7 @@ class CommunicationThread {
   bool step_channels(bool& must_poll);
   void check_health();
   void fail_job(const std::exception_ptr& reason);
+  void print_failure() const;
   void cancel_channels();
   void sleep(std::uint32_t seen, bool must_poll);
 

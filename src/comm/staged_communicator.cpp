@@ -12,7 +12,6 @@
 #include "base/failure.h"
 #include "base/signals_blocked.h"
 #include "lockstep/error.h"
-#include "lockstep/log.h"
 
 namespace lockstep::comm {
 
@@ -139,7 +138,8 @@ class StagedCommunicator::Worker {
     const auto* known = dynamic_cast<const Error*>(&error);
     const bool is_consequence =
         known && (known->code() == ErrorCode::comm_rank_lost || known->code() == ErrorCode::comm_rank_died);
-    if (!is_consequence || world_.is_first_to_report()) log::error("{}", error.what());
+    if (!is_consequence || world_.is_first_to_report())
+      print_error(fmt::format("rank {} on {}", world_.rank(), world_.host()), error);
     note_failure();
     world_.abort(kExitFailed);
   }

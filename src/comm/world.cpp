@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/failure.h"
 #include "base/version.h"
 #include "comm/communication_thread.h"
 #include "comm/control_channel.h"
@@ -18,7 +19,6 @@
 #include "comm/sleeping_communicator.h"
 #include "comm/staged_communicator.h"
 #include "lockstep/error.h"
-#include "lockstep/log.h"
 
 namespace lockstep::comm {
 namespace {
@@ -35,7 +35,7 @@ class MpiWorld final : public World {
     try {
       control_.all_gather("", "end of the run");
     } catch (const std::exception& e) {
-      log::error("{}", e.what());
+      print_error(ranks().name(rank()), e);
       abort(kExitFailed);
     }
   }

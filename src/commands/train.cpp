@@ -72,7 +72,7 @@ int run_training(const TrainArguments& arguments, const Arguments& program) {
   on_failure([run] { run.write_status("failed"); });
   run.check_is_shared(world);
   world.barrier();
-  if (is_leader || config.log.all_ranks) log::open_file(run.file("log.txt"));
+  log::open_file(run.file("log.txt"));  // on all ranks: any of them may be the one that reports an error
   std::optional<train::TraceFile> trace;
   if (config.trace) trace.emplace(world, run.path());
   train::Session session(config, world, arguments.session);

@@ -98,7 +98,8 @@ class Metrics {
 /// task as the loss is here.
 std::string epoch_line(const EpochRecord& record, const Naming& naming);
 
-/// A bar on the terminal's last line with steps, it/s and ETA. Shows nothing if standard error is not a terminal.
+/// A bar on the terminal's last line with steps, it/s and ETA. Shows nothing if standard error is not a terminal
+/// with a cursor (base/standard_streams.h).
 class ProgressBar {
  public:
   ProgressBar(const std::string& title, std::int64_t total, bool enabled);

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "base/standard_streams.h"
 #include "lockstep/log.h"
 #include "train/metrics.h"
 
@@ -64,7 +65,7 @@ struct ProgressBar::State {
 };
 
 ProgressBar::ProgressBar(const std::string& title, std::int64_t total, bool enabled) {
-  if (!enabled || ::isatty(STDERR_FILENO) != 1) return;
+  if (!enabled || !standard_error_has_cursor()) return;
   state_ = std::make_unique<State>(State{.title = title, .total = total, .begin = {}, .drawn = {}});
 }
 

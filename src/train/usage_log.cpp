@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/process.h"
 #include "base/signals_blocked.h"
+#include "base/standard_streams.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 
@@ -109,7 +110,7 @@ void UsageLog::warn(const std::string& what) const {
   if (is_leader_)
     log::warning("{}", line);
   else  // the log belongs to rank 0, and this concerns another node
-    fmt::print(stderr, "lockstep: warning: {}\n", line);
+    write_to_standard_error(fmt::format("lockstep: warning: {}\n", line));
 }
 
 void UsageLog::run() {

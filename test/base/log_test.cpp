@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <regex>
@@ -91,6 +92,8 @@ TEST(Log, ProgressLineStaysLastOnATerminal) {
   const pid_t child = ::forkpty(&terminal, nullptr, nullptr, nullptr);
   ASSERT_GE(child, 0);
   if (child == 0) {
+    ::setenv("TERM", "xterm", 1);
+    ::unsetenv("NO_COLOR");
     ::execl("/proc/self/exe", "base_test", "--progress-child", nullptr);
     ::_exit(1);
   }

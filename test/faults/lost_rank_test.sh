@@ -22,7 +22,14 @@ lost() {
   prints "with status 1" "status 1 of rank [^$1]"  # the first rank to fail ends the job and with it the others
   prints "the rank and the collective are named" \
     "rank $1 on .* has died: its process ended while rank [0-2] on .* was in '(bucket [0-9]+ of [0-9]+|loss|barrier|all_gather|any|broadcast)'"
+  prints_whole_error comm_rank_died
   status_is failed
+}
+# The error has its three lines, whether the main thread or the communication thread found the rank missing.
+prints_whole_error() {
+  check "$name: with its remedy and its code" bash -c 'grep -A2 "^lockstep: rank [0-9] on .*: rank [0-9] on " "$0" |
+    sed -n "2p;3p" | tr "\n" " " | grep -q "^  remedy: see .*  \[$1\] $"' "$out" "$1"
+  check "$name: in the log too" grep -q "error: rank .*\[$1\]" "$work/$name/log.txt"
 }
 resumes_from_newest() {
   command_of=("${ordinary[@]}")
@@ -67,6 +74,7 @@ check "$name: starts" wait_for 60 saved
 kill -KILL "$(rank 1)"
 ends "ends" 137 60
 prints "the rank is named" 'rank 1 on .* has died'
+prints_whole_error comm_rank_died
 status_is failed
 resumes_from_newest "${large[@]}"
 
@@ -77,6 +85,7 @@ stopped=$(rank 1)
 kill -STOP "$stopped"
 ends "ends" 1 60
 prints "the rank and the collective are named" "has waited [0-9]+ s in '(bucket|loss|all_gather|any|barrier)[^']*' .* for rank 1 on .* has not responded"
+prints_whole_error comm_rank_lost
 status_is failed
 resumes_from_newest
 
