@@ -40,6 +40,10 @@ class OwnModel final : public tasks::Task {
   double quality(const LossSums& evaluation) const override { return images_->quality(evaluation); }
   tasks::ModelName model_name() const override { return images_->model_name(); }
   nlohmann::ordered_json model_stamp() const override { return images_->model_stamp(); }
+  nlohmann::ordered_json inference_stamp() const override { return images_->inference_stamp(); }
+  std::vector<std::string> adopt(const nlohmann::json& inference, const std::string& source) override {
+    return images_->adopt(inference, source);
+  }
   bool is_head(const std::string& parameter) const override { return images_->is_head(parameter); }
 
   /// A frozen convolution, two layers with one matrix, and a head that files store as three layers.
