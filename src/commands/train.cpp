@@ -12,6 +12,7 @@
 #include "comm/world.h"
 #include "commands/commands.h"
 #include "commands/plan_text.h"
+#include "config/nearest.h"
 #include "config/parser.h"
 #include "config/table.h"
 #include "hdf5/version.h"
@@ -52,8 +53,8 @@ std::vector<std::string> begin_run(const train::RunDirectory& run, bool fresh) {
 int run_training(const TrainArguments& arguments, const Arguments& program) {
   const Config config = config::parse(arguments.configuration);
   for (const std::string& key : arguments.session.allow_change)
-    require(config::find_key(key) != nullptr, ErrorCode::config_unknown_key,
-            "--allow-change: there is no key {}; the nearest is {}", key, config::nearest_key(key));
+    require(config::find_key(key) != nullptr, ErrorCode::config_unknown_key, "--allow-change: there is no key {}{}",
+            key, config::nearest_text(key));
   catch_stop_signals();
   hdf5::version();  // HDF5 starts before MPI: otherwise a parallel build of it makes MPI calls of its own
   World& world = *(current_world() = comm::start_world(program.argc, program.argv, config.comm.watchdog_seconds));

@@ -7,6 +7,7 @@
 #include <array>
 #include <initializer_list>
 
+#include "config/yaml_text.h"
 #include "lockstep/error.h"
 
 namespace lockstep::config {
@@ -45,15 +46,40 @@ void check_checkpoint_name(const std::string& name, const Origins& origins) {
       place, name);
 }
 
+/// Names of directories and files are written to JSON and to the terminal. `--fresh` appends to them.
+void check_path_text(std::string_view key, const std::string& path, const Origins& origins) {
+  constexpr std::size_t kMaxPart = 240, kMaxPath = 3000;  // bytes; the system's limits are 255 and 4096
+  const std::string place = places(origins, {key});
+  const std::size_t valid = valid_utf8_length(path);
+  require(valid == path.size(), ErrorCode::config_range,
+          "{}{}: expected text in UTF-8, found the byte 0x{:02x} in \"{}\"", place, key,
+          static_cast<unsigned char>(path[std::min(valid, path.size() - 1)]), printable(path));
+  require(std::ranges::none_of(path, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }),
+          ErrorCode::config_range, "{}{}: expected a name without control characters, found \"{}\"", place, key,
+          printable(path));
+  std::size_t longest = 0;
+  for (std::size_t begin = 0; begin <= path.size();) {
+    const std::size_t end = std::min(path.find('/', begin), path.size());
+    longest = std::max(longest, end - begin);
+    begin = end + 1;
+  }
+  require(longest <= kMaxPart && path.size() <= kMaxPath, ErrorCode::config_range,
+          "{}{}: expected a name of at most {} bytes (a path of at most {}), found one of {}", place, key, kMaxPart,
+          kMaxPath, longest > kMaxPart ? longest : path.size());
+}
+
 void check_run(const Config& c, const Origins& origins) {
+  require(!c.run.directory.empty(), ErrorCode::config_range,
+          "{}run.directory: expected a path, found nothing; `.` is the working directory",
+          places(origins, {"run.directory"}));
+  check_path_text("run.directory", c.run.directory, origins);
+  check_path_text("run.name", c.run.name, origins);
+  check_path_text("checkpoint.name", c.checkpoint.name, origins);
   require(!c.run.name.empty() && c.run.name != "." && c.run.name.front() != '/' &&
               c.run.name.find("..") == std::string::npos,
           ErrorCode::config_range,
           "{}run.name: expected the name of a directory, relative to run.directory, found \"{}\"",
           places(origins, {"run.name"}), c.run.name);
-  require(!c.run.directory.empty(), ErrorCode::config_range,
-          "{}run.directory: expected a path, found nothing; `.` is the working directory",
-          places(origins, {"run.directory"}));
   check_checkpoint_name(c.checkpoint.name, origins);
 }
 

@@ -78,10 +78,8 @@ std::string lower(std::string text) {
 
 template <typename T>
 Key integer(std::string name, Field<T> field, std::int64_t low, About about, std::int64_t high) {
-  const bool is_open = high == std::numeric_limits<std::int64_t>::max();
   high = std::min(high, static_cast<std::int64_t>(std::numeric_limits<T>::max()));
-  Key key = row(std::move(name), "a whole number,",
-                is_open ? fmt::format("{} or more", low) : fmt::format("{} to {}", low, high), std::move(about));
+  Key key = row(std::move(name), "a whole number,", fmt::format("{} to {}", low, high), std::move(about));
   key.set = [field, low, high](Config& config, const Value& value) {
     if (value.is_list || !is_whole_number(value.text)) return Fit::wrong_type;
     const auto parsed = number<std::int64_t>(value.text);  // empty: more than 64 bits
@@ -155,8 +153,10 @@ Key boolean(std::string name, Field<bool> field, About about) {
 
 Key text(std::string name, Field<std::string> field, About about) {
   Key key = row(std::move(name), "text", "", std::move(about));
+  key.is_text = true;
   key.set = [field](Config& config, const Value& value) {
     if (value.is_list) return Fit::wrong_type;
+    if (value.text.find('\0') != std::string::npos) return Fit::out_of_range;  // the system would cut it off there
     field(config) = value.text;
     return Fit::good;
   };
@@ -173,7 +173,8 @@ Key path(std::string name, Field<std::string> field, About about) {
 
 Key list_of_choices(std::string name, Field<std::vector<std::string>> field, std::vector<std::string> choices,
                     About about) {
-  Key key = row(std::move(name), "a list of", fmt::format("some of [{}]", fmt::join(choices, ", ")), std::move(about));
+  Key key = row(std::move(name), "a list of", fmt::format("some of [{}], each at most once", fmt::join(choices, ", ")),
+                std::move(about));
   key.choices = choices;
   key.is_list = true;
   key.set = [field, choices](Config& config, const Value& value) {

@@ -23,13 +23,14 @@ struct About {
 /// Bounds of a number. `accepts` describes them in words.
 struct Range {
   double low = 0;
-  double high = std::numeric_limits<double>::infinity();
+  double high = 0;
   bool low_excluded = false;
   bool high_excluded = false;
   std::string accepts;
 };
-inline const Range kNotNegative{.accepts = "0 or more"};
-inline const Range kPositive{.low_excluded = true, .accepts = "greater than 0"};
+// Beyond these limits a float overflows or is 0.
+inline const Range kNotNegative{.high = 1e30, .accepts = "0 to 1e30"};
+inline const Range kPositive{.low = 1e-30, .high = 1e30, .accepts = "1e-30 to 1e30"};
 inline const Range kBelowOne{.high = 1, .high_excluded = true, .accepts = "0 to below 1"};
 inline const Range kUpToOne{.high = 1, .low_excluded = true, .accepts = "greater than 0, up to 1"};
 

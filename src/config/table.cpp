@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <limits>
-#include <numeric>
 
 #include "config/key_types.h"
 #include "lockstep/philox.h"
@@ -22,6 +20,9 @@ namespace {
 constexpr Effect kLearning = Effect::learning;
 constexpr Effect kNone = Effect::none;
 constexpr int kMaxThreads = 1024;  // OpenMP crashes without a message if the system provides fewer threads
+const Range kUpToADay{.high = 86400e3, .accepts = "0 to 86400000"};
+const Range kUpToAYear{.high = 525600, .accepts = "0 to 525600"};
+const Range kPercent{.high = 100, .accepts = "0 to 100"};
 const Range kUpToATebibyte{.high = 1 << 20, .low_excluded = true, .accepts = "greater than 0, up to 1048576"};
 
 std::vector<Key> run_and_device_keys() {
@@ -228,9 +229,8 @@ std::vector<Key> comm_and_cpu_keys() {
               "11 bits. In fp16, a gradient beyond 65504 becomes infinite and the step is skipped."}),
       real(KEY(comm.bucket_mb), kUpToATebibyte,
            {kNone, "MiB", "Size of the gradient buckets that are all-reduced during the backward pass."}),
-      real(KEY(comm.sleep_ms), kNotNegative,
-           {kNone, "ms", "Artificial delay of each bucket, for testing the overlap."}),
-      real(KEY(comm.watchdog_seconds), kPositive,
+      real(KEY(comm.sleep_ms), kUpToADay, {kNone, "ms", "Artificial delay of each bucket, for testing the overlap."}),
+      real(KEY(comm.watchdog_seconds), Range{.low = 1e-3, .high = 1e6, .accepts = "0.001 to 1000000"},
            {kNone, "s", "If a rank does not join a collective for this long, it is reported and the job ends."}),
       auto_or_integer<int>(KEY(cpu.threads), 0, 1, kMaxThreads,
                            {Effect::rounding, "threads",
@@ -245,7 +245,7 @@ std::vector<Key> checkpoint_and_log_keys() {
   return {
       integer(KEY(checkpoint.every_epochs), 0, {kNone, "epochs", "Interval between checkpoints. 0: only at the end."}),
       integer(KEY(checkpoint.every_steps), 0, {kNone, "steps", "Additional interval between checkpoints. 0: none."}),
-      real(KEY(checkpoint.every_minutes), kNotNegative,
+      real(KEY(checkpoint.every_minutes), kUpToAYear,
            {kNone, "minutes", "Additional interval between checkpoints. 0: none."}),
       integer(KEY(checkpoint.keep), 0,
               {kNone, "files", "Number of newest checkpoints that are kept, besides `latest` and `best`. 0: all."}),
@@ -262,7 +262,7 @@ std::vector<Key> checkpoint_and_log_keys() {
       choice_of<bool>("log.ranks", +[](Config& c) -> bool& { return c.log.all_ranks; },
                       {{"zero", false}, {"all", true}}, {kNone, "", "Ranks that write the log: rank 0, or all."}),
       boolean(KEY(log.tensorboard), {kNone, "", "Write TensorBoard event files."}),
-      real(KEY(log.slow_rank_percent), kNotNegative,
+      real(KEY(log.slow_rank_percent), kPercent,
            {kNone, "%",
             "Warn about a rank for which the others wait during more than this fraction of their time. 0: never."}),
       boolean(KEY(log.progress), {kNone, "", "Show a progress bar on a terminal."}),
@@ -281,26 +281,6 @@ std::vector<Key> checkpoint_and_log_keys() {
 }
 
 #undef KEY
-
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t substituted = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({substituted, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
-
-std::string_view last_part(std::string_view name) {
-  const auto dot = name.rfind('.');
-  return dot == std::string_view::npos ? name : name.substr(dot + 1);
-}
 
 std::string lower(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
@@ -331,35 +311,6 @@ bool is_group(std::string_view name) {
   return std::any_of(table().begin(), table().end(), [&](const Key& key) {
     return key.name.size() > name.size() && key.name.starts_with(name) && key.name[name.size()] == '.';
   });
-}
-
-const std::string& nearest_key(std::string_view unknown) {
-  std::string name(unknown);
-  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
-  // The names that other programs use, for keys whose spelling is not similar.
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 8> kElsewhere{
-      {{"lr", "optimizer.learning_rate"},
-       {"batch_size", "train.global_batch"},
-       {"wd", "optimizer.weight_decay"},
-       {"num_workers", "data.readers"},
-       {"num_classes", "model.classes"},
-       {"init_scale", "loss_scale.initial"},
-       {"growth_interval", "loss_scale.growth_steps"},
-       {"resume", "checkpoint.resume_from"}}};
-  for (const auto& [other, ours] : kElsewhere) {
-    if (last_part(name) == other) return find_key(ours)->name;
-  }
-  const auto dot = name.find('.');
-  const bool group_is_known = dot != std::string::npos && is_group(name.substr(0, dot));
-  const auto distance = [&](const Key& key) {
-    if (key.is_hidden) return std::numeric_limits<std::size_t>::max();
-    const std::size_t whole = edit_distance(name, key.name);
-    // A key with a wrong group, or without one, counts as slightly further away than a misspelled key.
-    return group_is_known ? whole : std::min(whole, edit_distance(last_part(name), last_part(key.name)) + 1);
-  };
-  return std::min_element(table().begin(), table().end(),
-                          [&](const Key& a, const Key& b) { return distance(a) < distance(b); })
-      ->name;
 }
 
 std::string quoted(const std::string& text) {

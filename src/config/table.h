@@ -38,6 +38,7 @@ struct Key {
   std::vector<std::string> choices;  // "sgd", "adamw": the choices for the value, or for each element of a list
   bool is_list = false;
   Effect effect = Effect::none;
+  bool is_text = false;    // any text, also if it names a file
   bool is_path = false;    // the value names a file and is not stored in a checkpoint
   bool is_hidden = false;  // for tests: not in help and completion, and not written as YAML if it has its default
   std::function<Fit(Config&, const Value&)> set;
@@ -47,9 +48,6 @@ struct Key {
 const std::vector<Key>& table();
 /// Null if there is no such key.
 const Key* find_key(std::string_view name);
-/// The known key with the smallest edit distance to `name`. If `name` has no group or an unknown one, the names without
-/// groups are compared too.
-const std::string& nearest_key(std::string_view name);
 /// Whether it is a group, such as "train": keys begin with it and a dot.
 bool is_group(std::string_view name);
 

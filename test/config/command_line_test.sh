@@ -47,6 +47,7 @@ expect 2 "" "data.train: expected the path of a data set, or synthetic, found no
 expect 2 "" "/dev/zero has more than 1048576 bytes" plan /dev/zero
 expect 2 "" "cpu.threads: expected one of auto | 1 to 1024, found \"100000\"" plan cpu.threads=100000
 expect 2 "" "train.global_batch: expected a whole number, 0 to 4294967295" plan train.global_batch=9000000000000000000
+expect 2 "" "found \"a\\x00b\"" train <(printf 'run: {name: "a\\0b"}\n')
 expect 2 "" "comm.bucket_mb: expected a number, greater than 0, up to 1048576" plan comm.bucket_mb=1e300
 expect 2 "" "relative to run.directory, found \"/tmp/x\"" plan run.name=/tmp/x
 expect 2 "" "the nearest is train.epochs" plan TRAIN.EPOCHS=3
@@ -67,7 +68,7 @@ expect 0 '"good":true' "is valid" data verify data/samples/cifar10_test.h5 --jso
 expect 1 "is valid" "No such file or directory" data verify data/samples/cifar10_test.h5 --json=/absent/x.json
 
 printf 'run: {seed: 1}\ntrain:\n  epochs: three\n' >"$work/bad.yaml"
-expect 2 "" "bad.yaml:3: train.epochs: expected a whole number, 1 or more, found \"three\"" train "$work/bad.yaml"
+expect 2 "" "bad.yaml:3: train.epochs: expected a whole number, 1 to 2147483647, found \"three\"" train "$work/bad.yaml"
 
 # Under a launcher every rank ends with the same status.
 timeout 60 "${MPIRUN:-mpirun}" --oversubscribe --bind-to none -n 3 "$lockstep" train train.epoch=3 >"$work/out" 2>"$work/err"

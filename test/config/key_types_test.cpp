@@ -35,7 +35,7 @@ TEST(KeyTypesTest, AListOfNumbers) {
   const Key key = list_of_numbers("x", numbers, kPositive, kNothing);
   Config config;
   EXPECT_EQ(key.get(config), "[]");
-  EXPECT_EQ(key.accepts, "[NUMBER, ...], each greater than 0");
+  EXPECT_EQ(key.accepts, "[NUMBER, ...], each 1e-30 to 1e30");
   EXPECT_EQ(key.set(config, list({"1", "2.5", "1e-8"})), Fit::good);
   EXPECT_EQ(config.train.class_weights, (Numbers{1, 2.5, 1e-8}));
   EXPECT_EQ(key.get(config), "[1, 2.5, 1.0e-08]");

@@ -96,11 +96,17 @@ TEST_F(ParserTest, LaterSettingsWin) {
   EXPECT_EQ(parse({first, second, "train.epochs=7", "train.epochs=8"}).train.epochs, 8);
 }
 
-TEST_F(ParserTest, TheLastOfTwoEqualKeysInAFileWins) {
-  EXPECT_EQ(parse({file("train:\n  epochs: 5\n  epochs: 6\n")}).train.epochs, 6);
-  const Config c = parse({file("train: {epochs: 5, accumulate: 2}\nrun: {seed: 3}\ntrain: {epochs: 4}\n")});
-  EXPECT_EQ(c.train.epochs, 4);
-  EXPECT_EQ(c.train.accumulate, 2);
+TEST_F(ParserTest, AKeyThatIsGivenTwiceInAFileIsRefusedWithBothLines) {
+  expect_error({file("train:\n  epochs: 5\n  accumulate: 2\n  epochs: 6\n")}, ErrorCode::config_syntax,
+               "a.yaml:4: train.epochs is given twice, first in " + (directory_ / "a.yaml").string() +
+                   ":2; remove one of the two");
+  expect_error(
+      {file("train: {epochs: 5}\nrun: {seed: 3}\ntrain: {accumulate: 4}\n")}, ErrorCode::config_syntax,
+      "a.yaml:3: train is given twice, first in " + (directory_ / "a.yaml").string() + ":1; remove one of the two");
+  expect_error({file("train: {epochs: 5}\ntrain.epochs: 6\n")}, ErrorCode::config_syntax, ":1; remove one of the two");
+  expect_error({"train={epochs: 5, epochs: 6}"}, ErrorCode::config_syntax,
+               "command line: train.epochs is given twice, first in command line; remove one of the two");
+  EXPECT_EQ(parse({file("train: {epochs: 5}\noptimizer.kind: adamw\noptimizer: {beta1: 0.5}\n")}).train.epochs, 5);
 }
 
 TEST_F(ParserTest, OverrideValuesAreYaml) {
@@ -109,6 +115,7 @@ TEST_F(ParserTest, OverrideValuesAreYaml) {
   EXPECT_EQ(parse({"run.name='a=b # c'"}).run.name, "a=b # c");
   EXPECT_EQ(parse({"data.train="}).data.train, "");
   EXPECT_EQ(parse({"checkpoint.name=step-{step}"}).checkpoint.name, "step-{step}");
+  EXPECT_EQ(parse({"checkpoint.name={model}-{step}"}).checkpoint.name, "{model}-{step}");
   EXPECT_EQ(parse({"train={epochs: 9, accumulate: 2}"}).train.epochs, 9);
 }
 
@@ -123,6 +130,46 @@ TEST_F(ParserTest, EnvironmentIsExpandedButNeverReadAsYaml) {
                "expected the name of an environment variable in ${...}, found ${}");
 }
 
+TEST_F(ParserTest, AVariableWithoutItsEndIsRefused) {
+  expect_error({file("data:\n  train: ${LOCKSTEP_TEST_DATA/a.h5\n")}, ErrorCode::config_environment,
+               "a.yaml:2: data.train: expected ${NAME} with the name of an environment variable, found "
+               "${LOCKSTEP_TEST_DATA/a.h5");
+  expect_error({file("data: {train: ${LOCKSTEP_TEST_DATA/a.h5}\n")}, ErrorCode::config_environment,
+               "found ${LOCKSTEP_TEST_DATA/a.h5");
+  expect_error({"run.name=a${"}, ErrorCode::config_environment, "found a${");
+  expect_error({file("data: {train: ${NOT A VARIABLE}}\n")}, ErrorCode::config_syntax,
+               "a `${` needs NAME and `}` behind it");
+}
+
+TEST_F(ParserTest, AnOverriddenValueIsNotExpanded) {
+  const std::string path = file("data: {train: ${LOCKSTEP_TEST_UNSET}/a.h5, augment: [\"${LOCKSTEP_TEST_UNSET}\"]}\n");
+  EXPECT_EQ(parse({path, "data.train=synthetic", "data.augment=[]"}).data.train, "synthetic");
+  expect_error({path, "data.train=synthetic"}, ErrorCode::config_environment,
+               "data.augment: ${LOCKSTEP_TEST_UNSET} is not set in the environment");
+  expect_error({"data.train=synthetic", path}, ErrorCode::config_environment, "is not set in the environment");
+  // The type of an overridden value is still checked.
+  expect_error({"train.epochs=x", "train.epochs=3"}, ErrorCode::config_type, "found \"x\"");
+}
+
+TEST_F(ParserTest, NamesOfDirectoriesAreRefusedIfTheyCannotBeWritten) {
+  expect_error({file("run: {name: \"a\\0b\"}\n")}, ErrorCode::config_range, "found \"a\\x00b\"");
+  expect_error({file("run: {directory: \"a\\nb\"}\n")}, ErrorCode::config_range,
+               "a.yaml:1: run.directory: expected a name without control characters, found \"a\\x0ab\"");
+  expect_error({"run.name=a\x7f"}, ErrorCode::config_range, "without control characters, found \"a\\x7f\"");
+  expect_error({"run.name=caf\xe9"}, ErrorCode::config_range,
+               "command line: run.name: expected text in UTF-8, found the byte 0xe9 in \"caf\\xe9\"");
+  for (const char* bad : {"\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x82", "\x80"})
+    expect_error({std::string("run.name=") + bad}, ErrorCode::config_range, std::string("\""));
+  EXPECT_EQ(parse({"run.name=caf\xc3\xa9-\xe2\x82\xac-\xf0\x9f\x98\x80"}).run.name.size(), 14u);
+  expect_error({"run.name=" + std::string(256, 'a')}, ErrorCode::config_range,
+               "run.name: expected a name of at most 240 bytes (a path of at most 3000), found one of 256");
+  expect_error({"run.directory=/tmp/" + std::string(256, 'a')}, ErrorCode::config_range, "found one of 256");
+  std::string deep;
+  for (int i = 0; i < 100; ++i) deep += std::string(49, 'a') + "/";
+  expect_error({"run.directory=" + deep}, ErrorCode::config_range, "found one of 5000");
+  EXPECT_EQ(parse({"run.name=a/" + std::string(240, 'b')}).run.name.size(), 242u);
+}
+
 TEST_F(ParserTest, UnknownKeysAreReportedWithTheNearestKey) {
   expect_error({file("run: {seed: 1}\n\ntrain:\n  epochs: 3\n  global_bach: 64\n")}, ErrorCode::config_unknown_key,
                "a.yaml:5: there is no key train.global_bach; the nearest is train.global_batch");
@@ -131,11 +178,26 @@ TEST_F(ParserTest, UnknownKeysAreReportedWithTheNearestKey) {
   expect_error({"epochs=3"}, ErrorCode::config_unknown_key, "the nearest is train.epochs");
   expect_error({"train.lr=3"}, ErrorCode::config_unknown_key, "the nearest is optimizer.learning_rate");
   expect_error({"train.epochs.x=3"}, ErrorCode::config_unknown_key, "the nearest is train.epochs");
+  expect_error({"train.learning_rate=3"}, ErrorCode::config_unknown_key, "the nearest is optimizer.learning_rate");
+  expect_error({"train.momentum=3"}, ErrorCode::config_unknown_key,
+               "the nearest are optimizer.momentum, batch_norm.momentum");
+  expect_error({"train.bacth=3"}, ErrorCode::config_unknown_key,
+               "there is no key train.bacth; the nearest are train.global_batch, train.batch_per_rank");
+}
+
+TEST_F(ParserTest, NoKeyIsNamedIfNoneIsNear) {
+  expect_error({"train.mixup=3"}, ErrorCode::config_unknown_key,
+               "there is no key train.mixup; `lockstep help config train` lists the keys of that group");
+  expect_error({"trian.mixup=3"}, ErrorCode::config_unknown_key,
+               "the nearest group is train; `lockstep help config train` lists the keys of that group");
+  expect_error({"bacth_norm=3"}, ErrorCode::config_unknown_key,
+               "the nearest group is batch_norm; `lockstep help config batch_norm` lists the keys of that group");
+  expect_error({"zzzzzz.qqqqqq=3"}, ErrorCode::config_unknown_key, "command line: there is no key zzzzzz.qqqqqq");
 }
 
 TEST_F(ParserTest, WrongTypesAreReportedWithTheExpectedType) {
   expect_error({file("train:\n  epochs: three\n")}, ErrorCode::config_type,
-               "a.yaml:2: train.epochs: expected a whole number, 1 or more, found \"three\"");
+               "a.yaml:2: train.epochs: expected a whole number, 1 to 2147483647, found \"three\"");
   expect_error({"train.epochs=2.5"}, ErrorCode::config_type, "found \"2.5\"");
   expect_error({"train.epochs="}, ErrorCode::config_type, "found nothing");
   expect_error({"train.epochs=[1, 2]"}, ErrorCode::config_type, "found [1, 2]");
@@ -150,7 +212,7 @@ TEST_F(ParserTest, WrongTypesAreReportedWithTheExpectedType) {
 }
 
 TEST_F(ParserTest, ImpossibleValuesAreReportedWithThePossibleOnes) {
-  expect_error({"train.epochs=0"}, ErrorCode::config_range, "expected a whole number, 1 or more, found \"0\"");
+  expect_error({"train.epochs=0"}, ErrorCode::config_range, "expected a whole number, 1 to 2147483647, found \"0\"");
   expect_error({"train.accumulate=0"}, ErrorCode::config_range, "found \"0\"");
   expect_error({"run.seed=4294967296"}, ErrorCode::config_range, "0 to 4294967295, found \"4294967296\"");
   expect_error({"train.max_steps=99999999999999999999"}, ErrorCode::config_range, "found \"99999999999999999999\"");
@@ -248,10 +310,31 @@ TEST_F(ParserTest, BadFilesAreReported) {
     EXPECT_EQ(e.code(), ErrorCode::config_syntax);
     EXPECT_NE(std::string(e.what()).find("a.yaml:"), std::string::npos) << e.what();
   }
-  EXPECT_EQ(parse({file("")}).train.epochs, 3);
+  expect_error({file("")}, ErrorCode::config_file, "a.yaml is empty");
+  expect_error({file(" \n\n")}, ErrorCode::config_file, "a.yaml is empty");
+  EXPECT_EQ(parse({file("# train: {epochs: 7}\n")}).train.epochs, 3);
+  expect_error({file(std::string("\x89HDF\r\n", 6))}, ErrorCode::config_file, "found a byte 0x89 at offset 0");
+  expect_error({file(std::string("run:\0", 5))}, ErrorCode::config_file, "a.yaml, found a byte 0x00 at offset 4");
+  expect_error({file("run: {seed: 2} # caf\xe9\n")}, ErrorCode::config_file, "found a byte 0xe9 at offset 20");
+  expect_error({"=3"}, ErrorCode::config_syntax, "expected KEY=VALUE, found `=3` without a key");
+  expect_error({""}, ErrorCode::config_file, "found an empty argument");
+  expect_error({"train.epochs =3"}, ErrorCode::config_file,
+               "to set a key, write KEY=VALUE without blanks before the `=`");
   EXPECT_EQ(parse({file("train: &a\n  epochs: 4\n")}).train.epochs, 4);
-  expect_error({file("train: &a {epochs: *a}\n")}, ErrorCode::config_type, "a text that contains `: ` needs quotes");
-  expect_error({file("train: &a {b: *a}\n")}, ErrorCode::config_unknown_key, "the nearest is train.epochs");
+  expect_error({file("train: &a {epochs: *a}\n")}, ErrorCode::config_type,
+               "a text that begins with { or contains `: ` needs quotes");
+  expect_error({file("train: &a {b: *a}\n")}, ErrorCode::config_unknown_key, "lists the keys of that group");
+}
+
+TEST_F(ParserTest, SyntaxErrorsAreExplained) {
+  expect_error({file("run: {seed: 1\n")}, ErrorCode::config_syntax,
+               "a `{` is not closed by `}`, or a key is not followed by `: value`");
+  expect_error({file("run:\n\tseed: 1\n")}, ErrorCode::config_syntax, "found: \\x09seed: 1");
+  expect_error({file("run: seed: 1\n")}, ErrorCode::config_syntax, "found: run: seed: 1");
+  expect_error({file("run:\n  name: @a\n")}, ErrorCode::config_syntax, "found:   name: @a");
+  expect_error({file("run:\n  name: *a\n")}, ErrorCode::config_syntax,
+               "a value that begins with * needs quotes, found:   name: *a");
+  expect_error({"run.name=\"a"}, ErrorCode::config_syntax, "a quoted text is not closed, found: \"a");
 }
 
 TEST_F(ParserTest, WrittenYamlIsReadBackUnchanged) {

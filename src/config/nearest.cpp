@@ -1,0 +1,142 @@
+#include "config/nearest.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "config/table.h"
+
+namespace lockstep::config {
+namespace {
+
+constexpr std::size_t kFar = 1000;
+constexpr std::size_t kMaxSuggestions = 4;
+
+/// The number of insertions, deletions, substitutions and swaps of neighbours (optimal string alignment).
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
+  for (std::size_t i = 0; i <= a.size(); ++i) {
+    for (std::size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0) {
+        d[i][j] = i + j;
+        continue;
+      }
+      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      const bool is_swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (is_swapped) d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+    }
+  }
+  return d[a.size()][b.size()];
+}
+
+/// The distance, or kFar if the words have little in common: more than one difference per three letters.
+std::size_t near_distance(std::string_view a, std::string_view b) {
+  const std::size_t distance = edit_distance(a, b);
+  return distance <= std::max<std::size_t>(1, std::min(a.size(), b.size()) / 3) ? distance : kFar;
+}
+
+std::pair<std::string_view, std::string_view> group_and_key(std::string_view name) {
+  const auto dot = name.find('.');
+  if (dot == std::string_view::npos) return {"", name};
+  return {name.substr(0, dot), name.substr(dot + 1)};
+}
+
+/// `batch` is one of the words of `global_batch`. Short words say too little.
+std::size_t word_distance(std::string_view name, std::string_view of) {
+  std::size_t nearest = kFar;
+  if (name.size() < 4) return nearest;
+  for (std::string_view rest = of; !rest.empty();) {
+    const auto end = std::min(rest.find('_'), rest.size());
+    if (end > 0) nearest = std::min(nearest, near_distance(name, rest.substr(0, end)));
+    rest.remove_prefix(std::min(rest.size(), end + 1));
+  }
+  return nearest;
+}
+
+/// The smaller the nearer; kFar and more: not near. `name` is an unknown key in lower case.
+std::size_t distance_to(const Key& key, std::string_view name) {
+  if (key.is_hidden) return kFar;
+  const auto [group, last] = group_and_key(name);
+  const auto [key_group, key_last] = group_and_key(key.name);
+  if (name.starts_with(key.name + ".")) return 0;  // train.epochs.x
+  const std::size_t by_last = near_distance(last, key_last);
+  const std::size_t by_word = last == key_last ? kFar : word_distance(last, key_last) + 3;
+  const bool has_same_group = group == key_group;
+  const std::size_t by_group = has_same_group ? 0 : near_distance(group, key_group);
+  if (by_group < kFar) return std::min(by_last, by_word) + by_group;
+  // In another group, or without one, only a key whose own name is very similar.
+  return group.empty() || by_last <= 1 ? by_last + 4 : kFar;
+}
+
+/// The names that other programs use, for keys whose spelling is not similar.
+std::string_view key_of_other_programs(std::string_view last) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kElsewhere{
+      {{"lr", "optimizer.learning_rate"},
+       {"batch_size", "train.global_batch"},
+       {"wd", "optimizer.weight_decay"},
+       {"num_workers", "data.readers"},
+       {"workers", "data.readers"},
+       {"num_classes", "model.classes"},
+       {"optimizer", "optimizer.kind"},
+       {"amp", "precision"},
+       {"init_scale", "loss_scale.initial"},
+       {"growth_interval", "loss_scale.growth_steps"},
+       {"resume", "checkpoint.resume_from"}}};
+  for (const auto& [other, ours] : kElsewhere)
+    if (last == other) return ours;
+  return "";
+}
+
+std::vector<std::string> groups() {
+  std::vector<std::string> names;
+  for (const Key& key : table()) {
+    const std::string group(group_and_key(key.name).first);
+    if (!group.empty() && std::ranges::find(names, group) == names.end()) names.push_back(group);
+  }
+  return names;
+}
+
+/// The group itself, or the nearest one; empty if none is near.
+std::string nearest_group(std::string_view name) {
+  std::string nearest;
+  std::size_t smallest = kFar;
+  for (const std::string& group : groups()) {
+    const std::size_t distance = near_distance(name, group);
+    if (distance < smallest) nearest = group;
+    smallest = std::min(smallest, distance);
+  }
+  return nearest;
+}
+
+}  // namespace
+
+std::string nearest_text(std::string_view unknown) {
+  std::string name(unknown);
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+  const auto [group, last] = group_and_key(name);
+  if (const std::string_view ours = key_of_other_programs(last); !ours.empty())
+    return fmt::format("; the nearest is {}", ours);
+
+  std::vector<std::pair<std::size_t, std::string>> near;
+  for (const Key& key : table())
+    if (const std::size_t distance = distance_to(key, name); distance < kFar) near.emplace_back(distance, key.name);
+  std::ranges::stable_sort(near, {}, [](const auto& entry) { return entry.first; });
+  std::vector<std::string> names;
+  for (const auto& [distance, key] : near)
+    if (distance == near.front().first && names.size() < kMaxSuggestions) names.push_back(key);
+  if (names.size() == 1) return fmt::format("; the nearest is {}", names.front());
+  if (!names.empty()) return fmt::format("; the nearest are {}", fmt::join(names, ", "));
+
+  const std::string of = nearest_group(group.empty() ? last : group);
+  if (of.empty()) return "";
+  return fmt::format("{}; `lockstep help config {}` lists the keys of that group",
+                     of == group ? "" : fmt::format("; the nearest group is {}", of), of);
+}
+
+}  // namespace lockstep::config

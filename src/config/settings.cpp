@@ -1,0 +1,180 @@
+#include "config/settings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+
+#include "base/file.h"
+#include "config/yaml_text.h"
+#include "lockstep/error.h"
+
+namespace lockstep::config {
+namespace {
+
+constexpr std::uint64_t kMaxFileBytes = 1 << 20;
+constexpr int kMaxDepth = 2;  // no key has more, and a YAML alias may contain itself
+
+bool is_variable_name(std::string_view name) {
+  return !name.empty() && !std::isdigit(static_cast<unsigned char>(name.front()));
+}
+
+std::string expanded(std::string_view text, const Setting& setting) {
+  require(text.find(kBroken) == std::string_view::npos, ErrorCode::config_environment,
+          "{}: {}: expected ${{NAME}} with the name of an environment variable, found {}", setting.place, setting.key,
+          show_variables(text));
+  std::string out;
+  for (auto begin = text.find(kOpen); begin != std::string_view::npos; begin = text.find(kOpen)) {
+    const auto end = text.find(kClose, begin);
+    if (end == std::string_view::npos) break;
+    const std::string name(text.substr(begin + kOpen.size(), end - begin - kOpen.size()));
+    require(is_variable_name(name), ErrorCode::config_environment,
+            "{}: {}: expected the name of an environment variable in ${{...}}, found ${{{}}}", setting.place,
+            setting.key, name);
+    const char* value = std::getenv(name.c_str());
+    require(value != nullptr, ErrorCode::config_environment, "{}: {}: ${{{}}} is not set in the environment",
+            setting.place, setting.key, name);
+    out += text.substr(0, begin);
+    out += value;
+    text.remove_prefix(end + kClose.size());
+  }
+  return out += text;
+}
+
+/// Collects the settings of a YAML tree in their order.
+class Flattener {
+ public:
+  Flattener(std::string source, TextOf kind, std::vector<Setting>& out)
+      : source_(std::move(source)), kind_(kind), out_(out) {}
+
+  void group(const YAML::Node& node, const std::string& prefix, int depth) {
+    std::map<std::string, std::string> seen;  // of this group: where each key is
+    for (const auto& entry : node) {
+      const std::string place = place_of(entry.first);
+      require(entry.first.IsScalar(), ErrorCode::config_syntax,
+              "{}: expected `key: value`, found a key that is not a name", place);
+      const std::string key = prefix + entry.first.Scalar();
+      require_new(seen, key, place);
+      entry_of(key, entry.second, place, depth);
+    }
+  }
+
+  void entry_of(const std::string& key, const YAML::Node& node, const std::string& place, int depth) {
+    if (is_group(key) && !node.IsMap()) {
+      require(node.IsNull(), ErrorCode::config_type, "{}: {} is a group of keys: expected `{}: {{key: value}}`", place,
+              key, key);
+      return;  // a group in which all keys are commented out
+    }
+    if (const Key* known = find_key(key); known != nullptr && node.IsMap()) {
+      fail(ErrorCode::config_type,
+           "{}: {}: expected {}, found a group of keys; a text that begins with {{ or contains `: ` needs quotes",
+           place, key, expected(*known));
+    }
+    if (node.IsMap() && depth < kMaxDepth) return group(node, key + ".", depth + 1);
+    Setting setting{key, {}, place};
+    if (node.IsSequence()) {
+      setting.value.is_list = true;
+      for (const auto& item : node) {
+        require(item.IsScalar(), ErrorCode::config_type, "{}: {}: expected a list of simple values", place, key);
+        setting.value.items.push_back(item.Scalar());
+      }
+    } else if (node.IsScalar()) {
+      setting.value.text = node.Scalar();
+    }
+    // `train.epochs: 3` beside `train: {epochs: 4}`
+    require_new(keys_, key, place);
+    out_.push_back(std::move(setting));
+  }
+
+ private:
+  /// YAML forbids it, and one of the two would be ignored without a word.
+  void require_new(std::map<std::string, std::string>& seen, const std::string& key, const std::string& place) {
+    const auto [at, is_new] = seen.try_emplace(key, place);
+    require(is_new, ErrorCode::config_syntax, "{}: {} is given twice, first in {}; remove one of the two", place, key,
+            at->second);
+  }
+
+  std::string place_of(const YAML::Node& node) const {
+    return kind_ == TextOf::command_line ? source_ : fmt::format("{}:{}", source_, node.Mark().line + 1);
+  }
+
+  std::string source_;
+  TextOf kind_;
+  std::vector<Setting>& out_;
+  std::map<std::string, std::string> keys_;  // of the whole text: where each key is
+};
+
+void add_file(const std::string& path, std::vector<Setting>& out) {
+  std::string text;
+  try {
+    text = read_file(path, kMaxFileBytes);
+  } catch (const Error& e) {
+    const bool is_key = find_key(path) != nullptr;
+    const bool is_setting = path.find('=') != std::string::npos;
+    fail(ErrorCode::config_file, "configuration file: {}{}", e.what(),
+         is_key       ? fmt::format("; to set the key, write {}=VALUE without blanks", path)
+         : is_setting ? "; to set a key, write KEY=VALUE without blanks before the `=`"
+                      : "");
+  }
+  check_is_text(text, path);
+  add_text(text, path, out);
+}
+
+/// Whether it has the form `key=value`, where the part before the first `=` looks like a key.
+bool is_override(const std::string& argument) {
+  const auto equals = argument.find('=');
+  if (equals == std::string::npos || equals == 0) return false;
+  return std::all_of(argument.begin(), argument.begin() + static_cast<std::ptrdiff_t>(equals),
+                     [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '.' || c == '-'; });
+}
+
+void add_override(const std::string& argument, std::vector<Setting>& out) {
+  const auto equals = argument.find('=');
+  const std::string key = argument.substr(0, equals), text = hide_variables(argument.substr(equals + 1));
+  const Key* known = find_key(key);
+  // A name may begin with a placeholder: checkpoint.name={model}-{step}.
+  if (known != nullptr && known->is_text && text.starts_with('{')) {
+    out.push_back({key, {.is_list = false, .text = text, .items = {}}, kCommandLine});
+    return;
+  }
+  const std::string source = fmt::format("{}: {}", kCommandLine, key);
+  Flattener(kCommandLine, TextOf::command_line, out)
+      .entry_of(key, load_yaml(text, source, TextOf::command_line), kCommandLine, 0);
+}
+
+}  // namespace
+
+void add_text(const std::string& text, const std::string& source, std::vector<Setting>& out) {
+  const YAML::Node root = load_yaml(hide_variables(text), source, TextOf::file);
+  if (root.IsNull()) return;
+  require(root.IsMap(), ErrorCode::config_syntax, "{}: expected lines of `key: value`, found {}", source,
+          root.IsSequence() ? "a list" : "text");
+  Flattener(source, TextOf::file, out).group(root, "", 0);
+}
+
+void add_argument(const std::string& argument, std::vector<Setting>& out) {
+  require(!argument.starts_with('='), ErrorCode::config_syntax, "{}: expected KEY=VALUE, found `{}` without a key",
+          kCommandLine, argument);
+  require(!argument.empty(), ErrorCode::config_file, "{}: expected a YAML file or KEY=VALUE, found an empty argument",
+          kCommandLine);
+  is_override(argument) ? add_override(argument, out) : add_file(argument, out);
+}
+
+bool has_variables(const Setting& setting) {
+  const auto is_variable = [](const std::string& text) {
+    return text.find(kOpen) != std::string::npos || text.find(kBroken) != std::string::npos;
+  };
+  return is_variable(setting.value.text) || std::ranges::any_of(setting.value.items, is_variable);
+}
+
+void expand_variables(Setting& setting) {
+  setting.value.text = expanded(setting.value.text, setting);
+  for (std::string& item : setting.value.items) item = expanded(item, setting);
+}
+
+std::string expected(const Key& key) { return key.accepts.empty() ? key.type : key.type + " " + key.accepts; }
+
+}  // namespace lockstep::config

@@ -1,0 +1,31 @@
+// Reads configuration files and overrides as settings (key, value, place), in their order. Nothing here depends on the
+// types of the keys, and a later setting has not replaced an earlier one yet.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "config/table.h"
+
+namespace lockstep::config {
+
+inline constexpr const char* kCommandLine = "command line";
+
+struct Setting {
+  std::string key;
+  Value value;        // its variables are replaced by expand_variables()
+  std::string place;  // "train.yaml:12" or "command line"
+};
+
+/// The settings of a YAML text. `source` names it in messages. Throws Error (config_syntax, config_type).
+void add_text(const std::string& text, const std::string& source, std::vector<Setting>& out);
+/// `argument`: `key=value`, or the path of a YAML file. Throws Error (config_file, config_syntax, config_type).
+void add_argument(const std::string& argument, std::vector<Setting>& out);
+/// Replaces each ${NAME} in the value by that environment variable. Throws Error (config_environment).
+void expand_variables(Setting& setting);
+bool has_variables(const Setting& setting);
+
+/// "a whole number, 1 to 100": what messages say that a key accepts.
+std::string expected(const Key& key);
+
+}  // namespace lockstep::config

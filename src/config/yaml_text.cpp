@@ -1,0 +1,145 @@
+#include "config/yaml_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstdint>
+#include <utility>
+
+#include "lockstep/error.h"
+
+namespace lockstep::config {
+namespace {
+
+bool is_name_character(unsigned char c) { return std::isalnum(c) != 0 || c == '_'; }
+
+/// The number of bytes of the character that `text` begins with; 0 if it is not valid (RFC 3629, section 4).
+std::size_t utf8_character(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<std::uint32_t>(static_cast<unsigned char>(text[i])); };
+  const std::uint32_t first = byte(0);
+  if (first < 0x80) return 1;
+  const std::size_t n = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+  if (first < 0xC2 || first > 0xF4 || text.size() < n) return 0;
+  std::uint32_t code = first & (0xFFu >> (n + 1));
+  for (std::size_t i = 1; i < n; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+    code = code << 6 | (byte(i) & 0x3F);
+  }
+  constexpr std::array<std::uint32_t, 5> kSmallest{0, 0, 0x80, 0x800, 0x10000};
+  const bool is_surrogate = code >= 0xD800 && code <= 0xDFFF;
+  return code < kSmallest[n] || code > 0x10FFFF || is_surrogate ? 0 : n;
+}
+
+bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
+
+/// What the messages of yaml-cpp mean to somebody who writes a configuration.
+std::string meaning_of(std::string_view message) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 18> kMeanings{{
+      {"end of map", "a `{` is not closed by `}`, or a key is not followed by `: value`"},
+      {"end of sequence", "a `[` is not closed by `]`, or a `,` is missing"},
+      {"illegal tab", "a line is indented with a tab; YAML allows only blanks"},
+      {"illegal flow end", "a `}` or `]` closes nothing"},
+      {"illegal block entry", "a `-` is where no list can begin"},
+      {"illegal map key", "a key is where no key can be: check how the lines are indented"},
+      {"illegal map value",
+       "a `: ` is where no value can begin: a text that contains it needs quotes, and keys of one "
+       "group need the same indentation"},
+      {"alias not found", "a value that begins with * needs quotes"},
+      {"while scanning alias", "a value that begins with * needs quotes"},
+      {"anchor is not defined", "a value that begins with * needs quotes"},
+      {"anchor not found", "a value that begins with & needs quotes"},
+      {"while scanning anchor", "a value that begins with & needs quotes"},
+      {"unknown token",
+       "a value begins with a character that has a meaning in YAML (such as @, `, % or |) and needs "
+       "quotes"},
+      {"illegal EOF", "a quoted text is not closed"},
+      {"unknown escape", "a text in double quotes has an unknown escape; in single quotes, \\ has no meaning"},
+      {"hex number", "\\x in a text in double quotes needs two hexadecimal digits"},
+      {"invalid unicode", "\\u in a text in double quotes names no character"},
+      {"illegal document indicator", "`---` or `...` is within a value"},
+  }};
+  for (const auto& [part, meaning] : kMeanings)
+    if (message.find(part) != std::string_view::npos) return std::string(meaning);
+  return fmt::format("the YAML reader reports: {}", message);
+}
+
+std::string_view line_of(std::string_view text, int line) {
+  for (int i = 0; i < line; ++i) text.remove_prefix(std::min(text.size(), text.find('\n') + 1));
+  return text.substr(0, text.find('\n'));
+}
+
+}  // namespace
+
+std::string hide_variables(std::string_view text) {
+  std::string out;
+  for (auto begin = text.find("${"); begin != std::string_view::npos; begin = text.find("${")) {
+    const std::string_view rest = text.substr(begin + 2);
+    const auto end = static_cast<std::size_t>(std::ranges::find_if_not(rest, is_name_character) - rest.begin());
+    const bool is_closed = end < rest.size() && rest[end] == '}';
+    out += text.substr(0, begin);
+    out += is_closed ? fmt::format("{}{}{}", kOpen, rest.substr(0, end), kClose) : std::string(kBroken);
+    text = is_closed ? rest.substr(end + 1) : rest;
+  }
+  return out += text;
+}
+
+std::string show_variables(std::string_view text) {
+  std::string out(text);
+  for (const auto& [hidden, shown] : {std::pair{kOpen, "${"}, std::pair{kClose, "}"}, std::pair{kBroken, "${"}})
+    for (auto at = out.find(hidden); at != std::string::npos; at = out.find(hidden))
+      out.replace(at, hidden.size(), shown);
+  return out;
+}
+
+YAML::Node load_yaml(const std::string& text, const std::string& source, TextOf kind) {
+  try {
+    const auto documents = YAML::LoadAll(text);
+    require(documents.size() <= 1, ErrorCode::config_syntax, "{}: expected one YAML document, found {} (`---`)", source,
+            documents.size());
+    return documents.empty() ? YAML::Node() : documents.front();
+  } catch (const YAML::Exception& e) {
+    const int line = e.mark.is_null() ? 0 : e.mark.line;
+    const bool has_line = kind == TextOf::file && !e.mark.is_null();
+    const std::string_view found = line_of(text, line);
+    fail(ErrorCode::config_syntax, "{}: this is not valid YAML: {}{}{}",
+         has_line ? fmt::format("{}:{}", source, line + 1) : source, meaning_of(e.msg),
+         found.empty() ? "" : ", found: " + printable(show_variables(found)),
+         found.find(kBroken) == std::string_view::npos ? "" : "; a `${` needs NAME and `}` behind it");
+  }
+}
+
+std::size_t valid_utf8_length(std::string_view text) {
+  std::size_t at = 0;
+  while (at < text.size()) {
+    const std::size_t n = utf8_character(text.substr(at));
+    if (n == 0) break;
+    at += n;
+  }
+  return at;
+}
+
+std::string printable(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t n = utf8_character(text);
+    out += n == 0 || is_control(text[0]) ? fmt::format("\\x{:02x}", static_cast<unsigned char>(text[0]))
+                                         : std::string(text.substr(0, n));
+    text.remove_prefix(std::max<std::size_t>(n, 1));
+  }
+  return out;
+}
+
+void check_is_text(const std::string& content, const std::string& path) {
+  require(!std::ranges::all_of(content, [](unsigned char c) { return std::isspace(c) != 0; }), ErrorCode::config_file,
+          "configuration file: {} is empty", path);
+  const auto control = std::ranges::find_if(
+      content, [](char c) { return is_control(c) && std::string_view("\t\n\r\f").find(c) == std::string_view::npos; });
+  const std::size_t at = std::min(valid_utf8_length(content), static_cast<std::size_t>(control - content.begin()));
+  require(at == content.size(), ErrorCode::config_file,
+          "configuration file: expected text in UTF-8 in {}, found a byte 0x{:02x} at offset {}", path,
+          static_cast<unsigned char>(content[std::min(at, content.size() - 1)]), at);
+}
+
+}  // namespace lockstep::config

@@ -1,0 +1,34 @@
+// Reads YAML with yaml-cpp, and reports what is wrong with a text in words that need no knowledge of the parser.
+#pragma once
+
+#include <yaml-cpp/yaml.h>
+
+#include <string>
+#include <string_view>
+
+namespace lockstep::config {
+
+// `${NAME}` would end a plain scalar inside `{...}`. It therefore passes through YAML as NAME between two private-use
+// characters and is replaced in the scalars afterwards. The value of a variable is never parsed as YAML.
+inline constexpr std::string_view kOpen = "\xEE\x80\x80";    // U+E000
+inline constexpr std::string_view kClose = "\xEE\x80\x81";   // U+E001
+inline constexpr std::string_view kBroken = "\xEE\x80\x82";  // U+E002: a `${` without NAME and `}`
+
+/// `text` with each `${NAME}` hidden from YAML.
+std::string hide_variables(std::string_view text);
+/// The opposite, for messages.
+std::string show_variables(std::string_view text);
+
+/// One YAML document, in which variables are hidden. `place` names the text, or for a file, the line is appended.
+/// Throws Error (config_syntax).
+enum class TextOf { file, command_line };
+YAML::Node load_yaml(const std::string& text, const std::string& source, TextOf kind);
+
+/// Throws Error (config_file) if a file of this content cannot be a configuration: it is empty, or it is not text.
+void check_is_text(const std::string& content, const std::string& path);
+/// The length of the text up to the first byte that is not valid UTF-8, or the whole length.
+std::size_t valid_utf8_length(std::string_view text);
+/// `text` for a message: control characters and bytes that are not UTF-8 are shown as \x07.
+std::string printable(std::string_view text);
+
+}  // namespace lockstep::config
