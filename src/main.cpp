@@ -21,6 +21,7 @@
 #include "base/standard_streams.h"
 #include "base/version.h"
 #include "commands/commands.h"
+#include "commands/usage.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "train/metrics.h"
@@ -76,27 +77,9 @@ void print_version(bool as_json) {
   }
 }
 
-/// The message of CLI11 with a reference to the help of the command, or a list of the commands if there is no such one.
-std::string usage_problem(const CLI::App& app, const std::vector<std::string>& arguments, const std::string& message) {
-  const CLI::App* at = &app;
-  std::string path = "lockstep";
-  for (const std::string& word : arguments) {
-    const auto commands = at->get_subcommands([](const CLI::App*) { return true; });
-    if (commands.empty() || word.starts_with('-')) break;
-    const auto found = std::ranges::find(commands, word, &CLI::App::get_name);
-    if (found == commands.end()) {
-      std::vector<std::string> names;
-      for (const CLI::App* command : commands) names.push_back(command->get_name());
-      return fmt::format("there is no command `{} {}`; the commands are {}", path, word, fmt::join(names, ", "));
-    }
-    at = *found;
-    path += " " + word;
-  }
-  return at == &app ? message : fmt::format("{}; see `{} --help`", message, path);
-}
-
 int run_program(int argc, char** argv) {
   CLI::App app("Lockstep trains neural networks data-parallel on an HPC cluster.", "lockstep");
+  app.formatter(std::make_shared<commands::HelpFormatter>());
   bool prints_version = false, prints_json = false;
   app.add_flag("--version", prints_version, "Print the versions of this program, its compiler and its libraries");
   app.add_flag("--json", prints_json, "Print the versions as one JSON object")->needs("--version");
@@ -115,11 +98,12 @@ int run_program(int argc, char** argv) {
   commands::add_gpu_info(app, run);
   commands::add_completion(app, run);
   commands::add_help(app, run);
+  commands::check_commands(app, {argv + 1, argv + argc});
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app.exit(e);  // --help
-    fail(ErrorCode::usage, "{}", usage_problem(app, {argv + 1, argv + argc}, e.what()));
+    fail(ErrorCode::usage, "{}", commands::usage_problem(app, {argv + 1, argv + argc}, e));
   }
   if (prints_version) {
     print_version(prints_json);

@@ -1,4 +1,4 @@
-// lockstep help [TOPIC]: prints the help of the program, of a command, or of all configuration keys.
+// lockstep help [TOPIC]: prints the help of the program, of a command, of all configuration keys, or of some.
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
@@ -17,19 +17,22 @@ const CLI::App* find_command(const CLI::App& app, const std::string& name) {
 }
 
 int show(const CLI::App& app, const std::vector<std::string>& topics) {
-  if (topics == std::vector<std::string>{"config"}) {
-    fmt::print("{}", config::help_text());
+  if (!topics.empty() && topics.front() == "config") {
+    fmt::print("{}", topics.size() == 1 ? config::help_text()
+                                        : config::help_text(std::vector(topics.begin() + 1, topics.end())));
     return kExitDone;
   }
   const CLI::App* command = &app;
-  std::string parents;
+  std::string path = "lockstep";
   for (const std::string& topic : topics) {
-    parents += (parents.empty() ? "" : " ") + command->get_name();
     command = find_command(*command, topic);
     require(command != nullptr, ErrorCode::usage,
-            "there is no help topic {}; expected `config` or a command that `lockstep --help` lists", topic);
+            "there is no help topic {}; expected `config`, `config KEY`, or a command that `lockstep --help` lists",
+            topic);
+    path += " " + topic;
   }
-  fmt::print("{}", command->help(parents));
+  // App::help() would explain the command that was called, which is `help`.
+  fmt::print("{}", command->get_formatter()->make_help(command, path, CLI::AppFormatMode::Normal));
   return kExitDone;
 }
 
@@ -38,8 +41,10 @@ int show(const CLI::App& app, const std::vector<std::string>& topics) {
 void add_help(CLI::App& app, Run& run) {
   auto topics = std::make_shared<std::vector<std::string>>();
   CLI::App* command = app.add_subcommand(
-      "help", "Print help: `help config` lists all configuration keys, `help COMMAND` explains a command");
-  command->add_option("TOPIC", *topics, "`config`, or a command");
+      "help",
+      "Print help: `help config` lists all configuration keys, `help config KEY` explains a key or a group of "
+      "keys, `help COMMAND` explains a command");
+  command->add_option("TOPIC", *topics, "`config`, `config` and keys or groups, or a command");
   command->callback([topics, &app, &run] { run = [topics, &app] { return show(app, *topics); }; });
 }
 

@@ -3,23 +3,61 @@
 
 #include <algorithm>
 
+#include "config/nearest.h"
 #include "config/parser.h"
 #include "config/table.h"
+#include "lockstep/error.h"
 
 namespace lockstep::config {
+namespace {
 
-std::string help_text() {
+/// The mark of a key in the list, which the text above the list explains.
+std::string_view mark(Effect effect) {
+  switch (effect) {
+    case Effect::learning:
+      return "* ";
+    case Effect::fixed:
+      return "! ";
+    case Effect::none:
+    case Effect::epochs:
+    case Effect::rounding:
+      break;
+  }
+  return "  ";
+}
+
+std::string when_resumed(const Key& key) {
+  switch (key.effect) {
+    case Effect::learning:
+      return fmt::format("may change only with --allow-change {}", key.name);
+    case Effect::fixed:
+      return "can never change";
+    case Effect::epochs:
+      return "may change, and the schedule with it";
+    case Effect::rounding:
+      return fmt::format("may change; if reproducible, only with --allow-change {}", key.name);
+    case Effect::none:
+      break;
+  }
+  return "may change";
+}
+
+constexpr std::string_view kMarks =
+    "When a run is resumed, keys without a mark may change.\n"
+    "  *  affects what is learned: may change only if it is named with --allow-change\n"
+    "  !  determines the shapes of the weights or what a step is: can never change; start a new run with\n"
+    "     model.initialize_from=CHECKPOINT\n";
+
+/// One line per key, in columns; a blank line between groups.
+std::string list(const std::vector<const Key*>& keys) {
   const Config defaults;
   struct Row {
     std::string key, value, unit, accepts, meaning;
   };
-  std::vector<Row> rows{{"key", "default", "unit", "accepts", "meaning"}};
-  for (const Key& key : table()) {
-    if (key.is_hidden) continue;
-    rows.push_back({(key.effect == Effect::learning ? "* " : "  ") + key.name, key.get(defaults), key.unit,
-                    key.accepts.empty() ? key.type : key.accepts, key.meaning});
-  }
-  rows.front().key = "  key";
+  std::vector<Row> rows{{"  key", "default", "unit", "accepts", "meaning"}};
+  for (const Key* key : keys)
+    rows.push_back({std::string(mark(key->effect)) + key->name, key->get(defaults), key->unit,
+                    key->accepts.empty() ? key->type : key->accepts, key->meaning});
   const auto width = [&](std::string Row::*column) {
     std::size_t widest = 0;
     for (const Row& row : rows) widest = std::max(widest, (row.*column).size());
@@ -28,14 +66,7 @@ std::string help_text() {
   const std::size_t key = width(&Row::key), value = width(&Row::value), unit = width(&Row::unit);
   const std::size_t accepts = width(&Row::accepts);
 
-  std::string text =
-      "All configuration keys. In a file, write `train: {epochs: 3}`; on the command line, after the files,\n"
-      "train.epochs=3. If several files are given, a later file overrides an earlier one. ${NAME} in a value is "
-      "replaced\n"
-      "by the environment variable of that name.\n"
-      "Keys with * affect what is learned. They must not change when a run is resumed, unless they are named with\n"
-      "--allow-change.\n\n";
-  std::string group_before;
+  std::string text, group_before;
   for (const Row& row : rows) {
     const std::string group = row.key.substr(0, row.key.find('.')).substr(2);
     const bool is_grouped = row.key.find('.') != std::string::npos;
@@ -43,6 +74,60 @@ std::string help_text() {
     group_before = is_grouped ? group : "";
     text += fmt::format("{:{}}  {:{}}  {:{}}  {:{}}  {}\n", row.key, key, row.value, value, row.unit, unit, row.accepts,
                         accepts, row.meaning);
+  }
+  return text;
+}
+
+/// Everything about one key. `model.depth` becomes `model: {depth: 18}` in a file.
+std::string explanation(const Key& key) {
+  const std::string value = key.get(Config{});
+  const auto dot = key.name.find('.');
+  const std::string in_file = dot == std::string::npos ? fmt::format("{}: {}", key.name, value)
+                                                       : fmt::format("{}: {{{}: {}}}", key.name.substr(0, dot),
+                                                                     key.name.substr(dot + 1), value);
+  std::string text = fmt::format("{}\n  {}\n\n", key.name, key.meaning);
+  const auto line = [&](std::string_view what, std::string_view is) { text += fmt::format("  {:14}  {}\n", what, is); };
+  line("default", value == "\"\"" ? "empty" : value);
+  line("accepts", key.accepts.empty() ? key.type : key.accepts);
+  if (!key.unit.empty()) line("unit", key.unit);
+  line("when resumed", when_resumed(key));
+  line("in a file", in_file);
+  line("as an argument", fmt::format("{}={}", key.name, value == "\"\"" ? "" : value));
+  return text;
+}
+
+template <typename Select>
+std::vector<const Key*> visible_keys(Select is_selected) {
+  std::vector<const Key*> keys;
+  for (const Key& key : table())
+    if (!key.is_hidden && is_selected(key)) keys.push_back(&key);
+  return keys;
+}
+
+}  // namespace
+
+std::string help_text() {
+  return fmt::format(
+      "All configuration keys. In a file, write `train: {{epochs: 3}}`; on the command line, after the files,\n"
+      "train.epochs=3. If several files are given, a later file overrides an earlier one. ${{NAME}} in a value is "
+      "replaced\n"
+      "by the environment variable of that name. `lockstep help config KEY` explains one key.\n"
+      "{}\n{}",
+      kMarks, list(visible_keys([](const Key&) { return true; })));
+}
+
+std::string help_text(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) {
+    if (!text.empty()) text += "\n";
+    const Key* key = find_key(name);
+    if (key != nullptr) {
+      text += explanation(*key);
+      continue;
+    }
+    require(is_group(name), ErrorCode::config_unknown_key, "there is no key or group {}{}", name, nearest_text(name));
+    text +=
+        fmt::format("{}\n{}", kMarks, list(visible_keys([&](const Key& k) { return k.name.starts_with(name + "."); })));
   }
   return text;
 }

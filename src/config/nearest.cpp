@@ -102,19 +102,18 @@ std::vector<std::string> groups() {
   return names;
 }
 
-/// The group itself, or the nearest one; empty if none is near.
-std::string nearest_group(std::string_view name) {
+}  // namespace
+
+std::string nearest_word(std::string_view word, const std::vector<std::string>& words) {
   std::string nearest;
   std::size_t smallest = kFar;
-  for (const std::string& group : groups()) {
-    const std::size_t distance = near_distance(name, group);
-    if (distance < smallest) nearest = group;
+  for (const std::string& other : words) {
+    const std::size_t distance = near_distance(word, other);
+    if (distance < smallest) nearest = other;
     smallest = std::min(smallest, distance);
   }
   return nearest;
 }
-
-}  // namespace
 
 std::string nearest_text(std::string_view unknown) {
   std::string name(unknown);
@@ -133,7 +132,7 @@ std::string nearest_text(std::string_view unknown) {
   if (names.size() == 1) return fmt::format("; the nearest is {}", names.front());
   if (!names.empty()) return fmt::format("; the nearest are {}", fmt::join(names, ", "));
 
-  const std::string of = nearest_group(group.empty() ? last : group);
+  const std::string of = nearest_word(group.empty() ? last : group, groups());
   if (of.empty()) return "";
   return fmt::format("{}; `lockstep help config {}` lists the keys of that group",
                      of == group ? "" : fmt::format("; the nearest group is {}", of), of);

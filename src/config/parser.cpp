@@ -35,7 +35,8 @@ void apply(const Setting& setting, Config& config) {
 }
 
 bool is_learned(const Key& key, const Config& config) {
-  return key.effect == Effect::learning || (key.effect == Effect::rounding && config.reproducible);
+  return key.effect == Effect::learning || key.effect == Effect::fixed ||
+         (key.effect == Effect::rounding && config.reproducible);
 }
 
 template <typename Select>
@@ -103,7 +104,8 @@ std::vector<Difference> learning_differences(const std::string& yaml_before, con
       continue;
     const bool is_derived = before.train.global_batch == 0 || now.train.global_batch == 0;
     if (key.name == "train.global_batch" && is_derived) continue;
-    differences.push_back({key.name, key.get(before), key.get(now), key.effect == Effect::epochs});
+    differences.push_back(
+        {key.name, key.get(before), key.get(now), key.effect == Effect::epochs, key.effect == Effect::fixed});
   }
   return differences;
 }

@@ -16,14 +16,17 @@ std::string to_yaml(const Config& config);
 /// The keys that affect what is learned, without paths. A checkpoint stores them, so they are the same on every machine
 /// and number of ranks.
 std::string learning_yaml(const Config& config);
-/// `lockstep help config`: every key with default, unit and meaning.
+/// `lockstep help config`: every key with default, unit, accepted values, meaning and whether it may change on resume.
 std::string help_text();
+/// `lockstep help config KEY GROUP`: these keys and groups. Throws Error (config_unknown_key).
+std::string help_text(const std::vector<std::string>& names);
 
 /// A key that affects what is learned and has changed when a run is resumed. Keys such as the device, the ranks, the
 /// buckets, logging, train.max_steps and run.name never appear.
 struct Difference {
   std::string key, before, now;
   bool allowed = false;  // true for train.epochs: it may change, and a change of the schedule is reported
+  bool fixed = false;    // it can never change within a run
 };
 /// Compares the keys in `yaml_before`, which may be to_yaml() or learning_yaml() of another release. train.global_batch
 /// is compared only if both configurations set it; otherwise the number in the checkpoint is used.

@@ -18,6 +18,7 @@ namespace {
 // clang-format on
 
 constexpr Effect kLearning = Effect::learning;
+constexpr Effect kFixed = Effect::fixed;
 constexpr Effect kNone = Effect::none;
 constexpr int kMaxThreads = 1024;  // OpenMP crashes without a message if the system provides fewer threads
 const Range kUpToADay{.high = 86400e3, .accepts = "0 to 86400000"};
@@ -47,17 +48,16 @@ Key hidden(Key key) {
 
 std::vector<Key> model_keys() {
   return {
-      choice(KEY(model.family), {"resnet"}, {kLearning, "", "Family of the model."}),
+      choice(KEY(model.family), {"resnet"}, {kFixed, "", "Family of the model."}),
       choice_of<int>(KEY(model.depth), {{"18", 18}, {"34", 34}, {"50", 50}},
-                     {kLearning, "layers", "Depth of the ResNet."}),
+                     {kFixed, "layers", "Depth of the ResNet."}),
       choice(KEY(model.stem), {"cifar", "imagenet"},
-             {kLearning, "",
+             {kFixed, "",
               "First layers of the ResNet. cifar: a 3x3 convolution, for small images. imagenet: a 7x7 convolution "
               "with stride 2, and pooling."}),
       hidden(integer(KEY(model.width), 1,
-                     {kLearning, "channels", "Channels of the first stage. Tests use it to train small networks."},
-                     64)),
-      integer(KEY(model.classes), 1, {kLearning, "classes", "Number of outputs of the last layer."}),
+                     {kFixed, "channels", "Channels of the first stage. Tests use it to train small networks."}, 64)),
+      integer(KEY(model.classes), 1, {kFixed, "classes", "Number of outputs of the last layer."}),
       boolean(KEY(model.zero_gamma), {kLearning, "", "Initialize the last batch norm of each block with 0."}),
       path(KEY(model.initialize_from),
            {kLearning, "", "Checkpoint or .safetensors file with the initial weights. Training starts at step 0."}),
@@ -108,7 +108,7 @@ std::vector<Key> train_keys() {
       integer(KEY(train.max_steps), 0,
               {kNone, "steps", "Stop after this many steps, counted from step 0. 0: no limit."}),
       integer(KEY(train.global_batch), 0,
-              {kLearning, "samples",
+              {kFixed, "samples",
                "Number of samples per step on all ranks together. 0: train.batch_per_rank is in effect."},
               kMaxSamples),
       auto_or_integer<std::int64_t>(KEY(train.batch_per_rank), Config::kAuto, 0, kMaxSamples,

@@ -26,6 +26,7 @@ enum class Effect {
   none,      // it does not affect what is learned
   epochs,    // it may change, and a change of the schedule is reported
   learning,  // it affects what is learned: rejected unless named with --allow-change
+  fixed,     // it determines the shapes of the weights or what a step is: always rejected
   rounding,  // it affects the last bits: like `learning` in a reproducible run, otherwise like `none`
 };
 

@@ -63,7 +63,7 @@ offers 'lockstep nonsense x' ''
 WORDBREAKS=' ' offers 'lockstep train optimizer.kind=a' 'optimizer.kind=adamw'
 
 # Every key of the table is offered, and every choice of a key is accepted.
-check "all keys" diff <("$lockstep" help config | sed '1,/^  key /d' | grep -oE '^[* ] [a-z0-9_.]+ ' | tr -d '* ' | sort) \
+check "all keys" diff <("$lockstep" help config | sed '1,/^  key /d' | grep -oE '^[*! ] [a-z0-9_.]+ ' | tr -d '*! ' | sort) \
   <(bash -c "source '$work/script'; _lockstep_load lockstep; printf '%s\n' \$_lockstep_keys" | sort)
 each_word() {
   local key word

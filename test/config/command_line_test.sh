@@ -27,7 +27,14 @@ expect 0 '"libraries":{' "" --version --json; quiet err
 expect 0 "Usage: lockstep" "" --help
 expect 0 "Usage: lockstep train" "" train --help
 expect 0 "Usage: lockstep data import" "" help data import
-expect 0 "* train.global_batch " "" help config; quiet err
+expect 0 "! train.global_batch " "" help config; quiet err
+expect 0 "* optimizer.kind " "" help config optimizer; quiet err
+if grep -q 'train\.' "$work/out"; then echo "help config optimizer shows keys of train"; failed=1; fi
+expect 0 "Name of the run" "" help config run.name; quiet err
+expect 0 "model.depth=18" "" help config run.name model.depth
+expect 2 "" "there is no key or group run.nmae; the nearest is run.name" help config run.nmae; quiet out
+expect 0 "Usage: lockstep [OPTIONS] [SUBCOMMAND]" "" help; quiet err
+expect 0 "Usage: lockstep help" "" help help
 if grep -q 'model\.width' "$work/out"; then echo "help config shows model.width, which is for tests"; failed=1; fi
 expect 2 "" "a command is missing" ; quiet out
 expect 2 "" "remedy: see \`lockstep --help\`" train --frehs x.yaml
@@ -37,12 +44,26 @@ expect 2 "" "command line: there is no key train.epoch; the nearest is train.epo
 expect 2 "" "[config_unknown_key]" plan train.epoch=3
 
 # Mistakes of new users.
-expect 2 "" "there is no command \`lockstep trian\`; the commands are train, evaluate" trian
-expect 2 "" "there is no command \`lockstep checkpoint verfy\`; the commands are info, verify" checkpoint verfy
-expect 2 "" "see \`lockstep data --help\`" data
-expect 2 "" "CONFIG is required; see \`lockstep train --help\`" train
-expect 2 "" "Value 0 not in range 1 to 1048576" plan --ranks 0 x.yaml
-expect 2 "" "Value two not in range 1 to 1048576" plan --ranks two x.yaml
+expect 2 "" "there is no command \`lockstep trian\` (the nearest is train); the commands are train, evaluate" trian
+expect 2 "" "there is no command \`lockstep trian\`" trian --help; quiet out
+expect 2 "" "there is no command \`lockstep checkpoint verfy\` (the nearest is verify); the commands are info, verify" checkpoint verfy
+expect 2 "" "there is no command \`lockstep data xyz\`; the commands are" data xyz --help; quiet out
+expect 2 "" "expected a command after \`lockstep data\`: one of import, info, verify; see \`lockstep data --help\`" data
+expect 2 "" "CONFIG is missing (YAML files and key=value overrides; later ones override earlier ones); see \`lockstep train --help\`" train
+expect 2 "" "\`lockstep train\` has no option --frehs; the nearest is --fresh" train x.yaml --frehs
+expect 2 "" "\`lockstep train\` has no option --zzz; see" train x.yaml --zzz
+expect 2 "" "the argument b is too much: \`lockstep checkpoint info\` takes FILE" checkpoint info a b
+expect 2 "" "--ranks: expected a whole number from 1 to 1048576, found 0; see" plan --ranks 0 x.yaml
+expect 2 "" "--ranks: expected a whole number from 1 to 1048576, found four; see" plan --ranks four x.yaml
+expect 2 "" "--ranks: expected a whole number from 1 to 1048576, found nothing; see" plan --ranks
+expect 2 "" "--ranks is given 2 times; give it once" plan --ranks 2 --ranks 3 x.yaml
+expect 2 "" "--allow-change: expected KEY, found nothing" train x.yaml --allow-change
+expect 2 "" "--json is only possible with --version" --json
+expect 2 "" "--per-class and --limit cannot be combined" data import cifar10 a b --limit 3 --per-class 2
+expect 2 "" "kind: expected one of cifar10, imagefolder, tiny-imagenet, found cifr10" data import cifr10 a b
+expect 2 "" "--dry-run takes no value, found maybe" train x.yaml --dry-run=maybe
+expect 0 "--ranks N (1 to 1048576), default 1" "" plan --help
+expect 0 "--json[=FILE]" "" plan --help
 expect 2 "" "data.train: expected the path of a data set, or synthetic, found nothing" plan run.name=x
 expect 2 "" "/dev/zero has more than 1048576 bytes" plan /dev/zero
 expect 2 "" "cpu.threads: expected one of auto | 1 to 1024, found \"100000\"" plan cpu.threads=100000

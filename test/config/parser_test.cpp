@@ -397,11 +397,34 @@ TEST_F(ParserTest, HelpListsEveryKeyWithItsDefault) {
       EXPECT_EQ(help.find(key.name + " "), std::string::npos) << key.name;
       continue;
     }
-    const auto begin = help.find(std::string(key.effect == Effect::learning ? "\n* " : "\n  ") + key.name + " ") + 1;
+    const auto begin = help.find((key.effect == Effect::learning ? "\n* "
+                                  : key.effect == Effect::fixed  ? "\n! "
+                                                                 : "\n  ") +
+                                 key.name + " ") +
+                       1;
     ASSERT_NE(begin, 0u) << key.name;  // npos + 1
     const std::string line = help.substr(begin, help.find('\n', begin) - begin);
     EXPECT_NE(line.find(key.get(Config{})), std::string::npos) << line;
     EXPECT_NE(line.find(key.meaning), std::string::npos) << line;
+  }
+}
+
+TEST_F(ParserTest, HelpExplainsOneKeyOrAGroup) {
+  EXPECT_EQ(help_text({"train.global_batch"}).substr(0, 18), "train.global_batch");
+  EXPECT_NE(help_text({"train.global_batch"}).find("can never change"), std::string::npos);
+  const std::string kind = help_text({"optimizer.kind"});
+  for (const char* part : {"sgd | adamw | lars", "only with --allow-change optimizer.kind", "optimizer: {kind: sgd}",
+                           "optimizer.kind=sgd\n"})
+    EXPECT_NE(kind.find(part), std::string::npos) << kind;
+  const std::string group = help_text({"optimizer"});
+  for (const Key& key : table())
+    EXPECT_EQ(group.find(" " + key.name + " ") != std::string::npos, key.name.starts_with("optimizer.")) << key.name;
+  for (const Key& key : table()) EXPECT_NE(help_text({key.name}).find(key.meaning), std::string::npos);
+  try {
+    help_text({"optimizer.knid"});
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(), "there is no key or group optimizer.knid; the nearest is optimizer.kind");
   }
 }
 

@@ -72,7 +72,7 @@ done < <(grep -oE '(`|^    (\$ )?)make [a-z-]+' "${pages[@]}" | sed -E 's/:[^:]*
 # Configuration keys, as the program lists them.
 program=${LOCKSTEP:-build/lockstep}
 if [[ -x $program ]]; then
-  keys=$("$program" help config | grep -oE '^[* ] [a-z_]+(\.[a-z_0-9]+)?' | cut -c3-)
+  keys=$("$program" help config | grep -oE '^[*! ] [a-z_]+(\.[a-z_0-9]+)?' | cut -c3-)
   keys+=$'\nmodel.width' # for tests; not listed
   groups=$(sed -n 's/\..*//p' <<<"$keys" | sort -u | paste -sd '|')
   while IFS=: read -r page key; do

@@ -1,0 +1,23 @@
+// How the command line is explained: the texts of `--help`, and what is wrong with arguments that CLI11 rejects.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+namespace lockstep::commands {
+
+/// Shows an option as "--ranks N (1 to 64), default 1" and "--json[=FILE]". Set it before subcommands are added.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_option_name(const CLI::Option* option, bool is_positional) const override;
+  std::string make_option_opts(const CLI::Option* option) const override;
+};
+
+/// Throws Error (usage) if a word is where a command must be and is none. `arguments`: those of the program. CLI11
+/// would print the help of the program for `lockstep trian --help`.
+void check_commands(const CLI::App& app, const std::vector<std::string>& arguments);
+/// What is wrong according to CLI11, in a sentence, and where the help is.
+std::string usage_problem(const CLI::App& app, const std::vector<std::string>& arguments, const CLI::ParseError& error);
+
+}  // namespace lockstep::commands
