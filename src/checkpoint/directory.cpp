@@ -56,7 +56,7 @@ std::vector<Candidate> candidates(const std::string& directory, OnBad on_bad) {
 Candidates newest_first(const std::string& directory) {
   Candidates out;
   const auto found = candidates(directory, [&](const Error& bad) {
-    log::warning("Checkpoint skipped: {}", bad.what());
+    log::warning("a checkpoint is not used: {}", bad.what());
     ++out.n_bad;
   });
   for (const Candidate& candidate : found) out.paths.push_back(candidate.path);

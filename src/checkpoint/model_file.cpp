@@ -2,6 +2,7 @@
 
 #include "checkpoint/reader.h"
 #include "checkpoint/state_group.h"
+#include "lockstep/error.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -19,6 +20,9 @@ ModelFile read_model_file(const std::string& path) {
         .path = path, .state = state_of_metadata(read_safetensors_metadata(path)), .tensors = read_safetensors(path)};
   Reader reader(path);
   ModelFile out{.path = path, .state = reader.state(), .tensors = {}};
+  const int layout = out.state.value("layout_version", kLayoutVersion);
+  require(layout == kLayoutVersion, ErrorCode::checkpoint_version,
+          "{} has tensors of layout {}; this program reads layout {}", path, layout, kLayoutVersion);
   for (const TensorEntry& entry : reader.tensors()) {
     const auto group = group_of(entry.path);
     if (group != StateGroup::parameters && group != StateGroup::statistics) continue;

@@ -10,9 +10,10 @@
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "data/dataset.h"
+#include "data/loader.h"
 #include "graph/graph.h"
 #include "lockstep/config.h"
 
@@ -55,6 +56,26 @@ struct Wiring {
   int n_micro_batches = 1;        // of all ranks in a step
 };
 
+/// Detailed results of an evaluation, which only the task understands: for images, the accuracy of each class and the
+/// confusion matrix. Each rank counts its own samples, and the counts of all ranks are added.
+class Tally {
+ public:
+  virtual ~Tally() = default;
+  /// `outputs`: (samples of the batch, outputs of a sample), as Inference::run returns them.
+  virtual void add(const data::Batch& batch, std::span<const float> outputs) = 0;
+  /// Bytes to exchange between ranks, and their addition.
+  virtual std::string counts() const = 0;
+  virtual void add_counts(std::string_view counts) = 0;
+  /// Members for --json.
+  virtual nlohmann::ordered_json json() const = 0;
+  /// "top-5 accuracy 98.20%", to be appended to the measures.
+  virtual std::string summary() const = 0;
+  /// Tables for a terminal.
+  virtual std::string text() const = 0;
+  /// An SVG picture.
+  virtual std::string picture(const std::string& title) const = 0;
+};
+
 class Task {
  public:
   virtual ~Task() = default;
@@ -70,8 +91,8 @@ class Task {
   virtual std::string describe_samples() const = 0;
 
   // Graph
-  /// Adds the nodes from the fields to the loss.
-  virtual void wire(graph::Graph& graph, const Wiring& wiring) const = 0;
+  /// Adds the nodes from the fields to the loss. Returns the outputs of the model, from which the loss is computed.
+  virtual graph::ActivationId wire(graph::Graph& graph, const Wiring& wiring) const = 0;
   /// The count of LossSums in a step of so many samples if every sample, or every token, is counted. The loss is
   /// weighted by the inverse of this number. If the actual count differs, ClipNorm corrects the gradients on the
   /// device.
@@ -85,6 +106,7 @@ class Task {
   virtual const CountUnit& count_unit() const = 0;
   /// Of two evaluations the one with the greater quality is better: `best` names its checkpoint.
   virtual double quality(const LossSums& evaluation) const = 0;
+  virtual std::unique_ptr<Tally> make_tally() const = 0;
 
   // Model
   virtual ModelName model_name() const = 0;

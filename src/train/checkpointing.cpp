@@ -133,17 +133,18 @@ void Checkpointing::conclude(const checkpoint::BackgroundSaver::Outcome& outcome
     s_.progress.has_best = running_.before.has_best;
   }
   if (s_.leader())
-    log::error(
-        "the checkpoint of step {} was not written: {}; the last good one is {}; the next one will be tried when it is "
-        "due",
-        running_.step, outcome.error->what(), last_good_.empty() ? "none yet" : last_good_);
+    log::error("the checkpoint of step {} was not written: {}; {}; the next one will be tried when it is due",
+               running_.step, outcome.error->what(), last_good_text());
+}
+
+std::string Checkpointing::last_good_text() const {
+  return last_good_.empty() ? "this run has no other checkpoint yet" : "the newest good checkpoint is " + last_good_;
 }
 
 void Checkpointing::finish() {
   if (saver_.is_running()) wait();
-  require(!last_error_, ErrorCode::checkpoint_write,
-          "the last checkpoint, of step {}, could not be written: {}; the last good one is {}", running_.step,
-          last_error_ ? last_error_->what() : "", last_good_.empty() ? "none" : last_good_);
+  require(!last_error_, ErrorCode::checkpoint_write, "the last checkpoint, of step {}, could not be written: {}; {}",
+          running_.step, last_error_ ? last_error_->what() : "", last_good_text());
 }
 
 }  // namespace lockstep::train

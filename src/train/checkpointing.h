@@ -35,6 +35,7 @@ class Checkpointing {
   void finish();
 
  private:
+  std::string last_good_text() const;  // for messages
   struct Running {
     std::int64_t step = 0;
     bool is_best = false;

@@ -3,11 +3,13 @@
 namespace lockstep::train {
 
 ParameterArena::ParameterArena(const StepPlan& plan, Backend& backend)
-    : compute_dtype_(plan.compute_dtype()), n_elements_(plan.parameters().n_total()) {
-  const MemoryReport memory = plan.memory();
-  masters_ = backend.allocate(memory.parameters, "parameters");
+    : ParameterArena(plan.parameters(), plan.compute_dtype(), backend) {}
+
+ParameterArena::ParameterArena(const graph::ParameterTable& table, DType compute_dtype, Backend& backend)
+    : compute_dtype_(compute_dtype), n_elements_(table.n_total()) {
+  masters_ = backend.allocate(n_elements_ * sizeof(float), "parameters");
   if (compute_dtype_ == DType::fp32) return;
-  compute_weights_ = backend.allocate(memory.compute_weights, "weights in the compute type");
+  compute_weights_ = backend.allocate(n_elements_ * size_bytes(compute_dtype_), "weights in the compute type");
   cast_ = backend.make(CastDescription{.from = DType::fp32, .to = compute_dtype_});
 }
 

@@ -19,6 +19,8 @@ namespace lockstep::train {
 class ParameterArena {
  public:
   ParameterArena(const StepPlan& plan, Backend& backend);
+  /// `table` has its order. Ops compute in `compute_dtype`.
+  ParameterArena(const graph::ParameterTable& table, DType compute_dtype, Backend& backend);
 
   const float* masters() const { return masters_of(*masters_); }
   /// In compute_dtype(); null where that is fp32.

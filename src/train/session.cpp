@@ -25,10 +25,8 @@ BackendOptions device_of(const Config& config, const World& world) {
 
 Session::Session(Config configured, World& the_world, const SessionOptions& options)
     : config(std::move(configured)), world(the_world), run(config), task(tasks::make_task(config)) {
-  find_checkpoints(options);
-  const bool weights_only = !options.checkpoint.empty();
-  if (open_next_checkpoint() && !weights_only) resume_from(reader_->state(), options);
-  if (weights_only) adopt_description();
+  find_checkpoints();
+  if (open_next_checkpoint()) resume_from(reader_->state(), options);
   task->open_train_set();
   task->open_validation_set();
   open_backend();
@@ -42,11 +40,11 @@ Session::Session(Config configured, World& the_world, const SessionOptions& opti
   last_step = steps_per_epoch * config.train.epochs;
   if (config.train.max_steps > 0) last_step = std::min(last_step, config.train.max_steps);
 
-  plan_steps(batch, !weights_only);
+  plan_steps(batch);
   check_ranks_agree();
   replica = std::make_unique<Replica>(*plan, *backend, *communicator);
   if (reader_)
-    restore(weights_only);
+    restore();
   else
     initialize_weights();
 }
@@ -77,7 +75,7 @@ BatchShape Session::divide_batch() {
   return batch_shape(config, world.rank(), world.size());
 }
 
-void Session::plan_steps(const BatchShape& batch, bool is_training) {
+void Session::plan_steps(const BatchShape& batch) {
   communicator = comm::make_communicator(config.comm, world, *backend, batch.order_over_ranks());
   const auto make_plan = [&] {
     plan = std::make_unique<StepPlan>(
@@ -94,13 +92,13 @@ void Session::plan_steps(const BatchShape& batch, bool is_training) {
   };
   send(leader() ? store.load() : Algorithms::Choices());
   make_plan();
-  if (is_training && AlgorithmStore::is_on() && world.any(!algorithms_->is_complete())) {
+  if (AlgorithmStore::is_on() && world.any(!algorithms_->is_complete())) {
     if (leader()) log::info("timing the algorithms of each layer, once for this device and batch");
     autotune(world, *algorithms_, make_plan, [&](const Algorithms::Choices& choices) { store.save_in_cache(choices); });
     send(algorithms_->choices());
     if (!leader()) make_plan();
   }
-  if (is_training && leader()) store.save_in_run(algorithms_->choices());
+  if (leader()) store.save_in_run(algorithms_->choices());
 }
 
 void Session::check_ranks_agree() const {

@@ -29,7 +29,6 @@ struct RunProgress {
 
 struct SessionOptions {
   std::vector<std::string> allow_change;  // keys that may differ from those of the run that is resumed
-  std::string checkpoint;                 // evaluation: weights of this file; nothing is written to RUN
 };
 
 class Session {
@@ -61,18 +60,17 @@ class Session {
   data::LoaderOptions loader_options() const;
 
  private:
-  void find_checkpoints(const SessionOptions& options);
+  void find_checkpoints();
   bool open_next_checkpoint();
   [[noreturn]] void fail_without_good_checkpoint() const;
   void resume_from(const checkpoint::StateJson& state, const SessionOptions& options);
   void check_unchanged(const std::string& before, const SessionOptions& options);
-  void adopt_description();
-  void restore(bool weights_only);
+  void restore();
   void restore_loss_scale(const checkpoint::StateJson& state);
   void find_best();
   void initialize_weights();
   /// The communicator and the plan, with algorithms that are the same on all ranks.
-  void plan_steps(const BatchShape& batch, bool is_training);
+  void plan_steps(const BatchShape& batch);
   void open_backend();
   /// The batch of this run on these ranks; `auto` is replaced by numbers.
   BatchShape divide_batch();

@@ -30,7 +30,7 @@ void check_stamp(const checkpoint::StateJson& state, const Config& config, const
           "{} has tensors of layout {}; this program resumes from layout {}", file, layout, checkpoint::kLayoutVersion);
   const auto same = [&](const std::string& key, const nlohmann::json& before, const nlohmann::json& now) {
     require(before == now, ErrorCode::checkpoint_mismatch,
-            "{} was made with {}={}, but the configuration has {}: set {}={}, or start a new run with "
+            "{} is of a run with {}={}, but the configuration sets it to {}: set {}={}, or start a new run with "
             "model.initialize_from={}",
             file, key, before.dump(), now.is_null() ? "its default" : now.dump(), key, before.dump(), file);
   };
@@ -45,10 +45,8 @@ void check_stamp(const checkpoint::StateJson& state, const Config& config, const
 
 }  // namespace
 
-void Session::find_checkpoints(const SessionOptions& options) {
-  if (!options.checkpoint.empty()) {
-    checkpoints_ = {options.checkpoint};
-  } else if (!config.checkpoint.resume_from.empty()) {
+void Session::find_checkpoints() {
+  if (!config.checkpoint.resume_from.empty()) {
     checkpoints_ = {config.checkpoint.resume_from};
   } else {
     nlohmann::json found;
@@ -67,7 +65,8 @@ void Session::find_checkpoints(const SessionOptions& options) {
 
 void Session::fail_without_good_checkpoint() const {
   fail(ErrorCode::checkpoint_damaged,
-       "{} has no good checkpoint: `--fresh` starts over and moves them to another place", run.checkpoints());
+       "all checkpoints in {} are damaged: add --fresh to start over, which renames the run directory and keeps them",
+       run.checkpoints());
 }
 
 /// Opens the next of checkpoints_ with reader_; false if there is none left.
@@ -115,23 +114,10 @@ void Session::check_unchanged(const std::string& before, const SessionOptions& o
           "{} cannot be resumed, because keys that affect what is learned have changed:{}", reader_->path(), text);
 }
 
-/// How samples become inputs is taken from the checkpoint, as it was trained, and not from data.train.
-void Session::adopt_description() {
-  const checkpoint::StateJson& state = reader_->state();
-  if (!state.contains("inference")) {
-    notes.push_back(fmt::format("{} does not record the size and the normalisation of its images: they are those of {}",
-                                reader_->path(), config.data.train));
-    return;
-  }
-  for (std::string& note : task->adopt(state.at("inference"), reader_->path())) notes.push_back(std::move(note));
-}
-
 /// Tensors are checked as they are read, so that the file is read only once. A file that turns out to be damaged, on
 /// any rank, is named, and the checkpoint before it is used.
-void Session::restore(bool weights_only) {
-  std::vector<checkpoint::TensorTarget> targets = replica->targets();
-  if (weights_only)
-    std::erase_if(targets, [](const auto& t) { return checkpoint::is_in(checkpoint::StateGroup::optimizer, t.path); });
+void Session::restore() {
+  const std::vector<checkpoint::TensorTarget> targets = replica->targets();
   while (true) {
     std::optional<Error> error;
     try {
@@ -140,10 +126,10 @@ void Session::restore(bool weights_only) {
       error = e;
     }
     if (!world.any(error.has_value())) break;
-    if (error) log::warning("Checkpoint skipped: {}", error->what());
     const std::string bad = reader_->path();
-    const bool is_chosen = weights_only || !config.checkpoint.resume_from.empty();
+    const bool is_chosen = !config.checkpoint.resume_from.empty();
     if (checkpoints_.empty() && error && is_chosen) throw *error;
+    if (error) log::warning("a checkpoint is not used: {}", error->what());
     if (checkpoints_.empty() && !is_chosen) fail_without_good_checkpoint();
     require(open_next_checkpoint(), ErrorCode::checkpoint_damaged, "another rank could not read {}", bad);
     check_stamp(reader_->state(), config, *task, reader_->path());
@@ -155,8 +141,8 @@ void Session::restore(bool weights_only) {
   progress.step = state.at("step").get<std::int64_t>();
   progress.epoch_sums = loss_sums(state.value("epoch_sums", std::vector<double>()));
   progress.is_measured = state.value("quality", nlohmann::json()).is_number();
-  if (!weights_only) restore_loss_scale(state);
-  if (!weights_only) find_best();
+  restore_loss_scale(state);
+  find_best();
   resumed_from = reader_->path();
   reader_.reset();
   checkpoints_.clear();

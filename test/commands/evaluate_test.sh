@@ -39,4 +39,55 @@ check "  which is evaluated with what data.train has" prints 'old.h5 does not re
 check "  and gets the same figures" same_figures "$work/own" "$work/old"
 check "imports a file with it" "$lockstep" checkpoint import "$work/a.safetensors" "$work/new.h5"
 check "  which shows it" prints 'class_names +airplane' "$lockstep" checkpoint info "$work/new.h5"
+
+# A run needs no configuration, and the sums do not depend on the number of ranks.
+ranks() { mpirun --oversubscribe --bind-to none -n "$1" "$lockstep" "${@:2}"; }
+options=(device=cpu cpu.threads=1 log.progress=false)
+check "evaluates a run" "$lockstep" evaluate "$work/a" "${options[@]}" --json="$work/run"
+check "  like its best checkpoint" same_figures "$work/own" "$work/run"
+check "  without its train set" "$lockstep" evaluate "$work/a" "${options[@]}" data.train=nowhere.h5 --json="$work/alone"
+check "  with the same figures" same_figures "$work/own" "$work/alone"
+rounded() { python3 - "$1" <<'END'
+import json, sys
+result = json.load(open(sys.argv[1]))
+matrix = result["confusion"]
+assert sum(map(sum, matrix)) == result["samples"] == 500, result["samples"]
+correct = sum(matrix[k][k] for k in range(10))
+assert abs(correct / 500 - result["accuracy"]) < 1e-12, (correct, result["accuracy"])
+assert [c["name"] for c in result["classes"]][:2] == ["airplane", "automobile"]
+assert all(abs(c["accuracy"] - matrix[c["class"]][c["class"]] / c["samples"]) < 1e-12 for c in result["classes"])
+assert result["accuracy"] <= result["top5_accuracy"] <= 1
+print(matrix, round(result["loss"], 5), result["top5_accuracy"])
+END
+}
+check "the confusion matrix agrees with the accuracy" rounded "$work/run"
+check "  and so does the training" python3 -c "
+import json, sys
+run = json.load(open(sys.argv[1]))
+trained = [e for e in map(json.loads, open(sys.argv[2])) if e['event'] == 'evaluation'][-1]
+assert run['accuracy'] == trained['accuracy'] and abs(run['loss'] - trained['loss']) < 1e-5, (run, trained)
+" "$work/run" "$work/a/metrics.jsonl"
+for n in 2 3; do
+  check "evaluates it on $n ranks" ranks "$n" evaluate "$work/a" "${options[@]}" evaluation.batch_per_rank=64 --json="$work/run$n"
+  check "  with the same counts" test "$(rounded "$work/run")" = "$(rounded "$work/run$n")"
+done
+check "evaluates several models in one call" "$lockstep" evaluate "$best" "$work/a/model.safetensors" "$work/a.safetensors" \
+  data.validation=data/samples/cifar10_test.h5 "${options[@]}" --json="$work/several"
+check "  with a result for each" test "$(grep -c '"top5_accuracy"' "$work/several")" = 3
+check "prints the matrix" prints '^airplane +50 +[0-9.]+%  ([ 0-9]{4}){10}$' "$lockstep" evaluate "$work/a" "${options[@]}" --confusion "$work/matrix.svg"
+check "  and draws it" python3 -c "
+import sys, xml.etree.ElementTree as tree
+root = tree.parse(sys.argv[1]).getroot()
+titles = [t.text for t in root.iter('{http://www.w3.org/2000/svg}title')]
+assert sum(int(t.rsplit(' ', 1)[1]) for t in titles) == 500, titles
+" "$work/matrix.svg"
+
+# What cannot be evaluated is one error.
+one_error() { refused "$@" && [[ $(grep -c 'error:' "$work/.refused") == 1 ]] && ! grep -q skipped "$work/.refused"; }
+check "a checkpoint of another model is one error" one_error 1 'model.depth is 18 in the file and 34 in the configuration' \
+  evaluate model.depth=34 --checkpoint "$best"
+check "only a configuration is refused" one_error 2 'name the file with --checkpoint FILE' evaluate
+check "a file without a data set is refused" one_error 2 'set data.validation=FILE' "$lockstep" evaluate "$work/new.h5"
+mkdir "$work/empty"
+check "a folder that is not a run is refused" one_error 1 'expected the directory of a run' "$lockstep" evaluate "$work/empty"
 finish

@@ -56,7 +56,7 @@ check "another model is rejected" run 1 1 run.name=other model.classes=7 checkpo
 with FAULT_CALLS=pwrite FAULT_ERROR=ENOSPC FAULT_RANK=1
 check "a full disk on one rank: training continues" run 0 2 run.name=full train.max_steps=4
 without
-prints "  it is reported immediately, with the rank" 'checkpoint of step 2 was not written: rank 1 on .*No space left on device; the last good one is none yet'
+prints "  it is reported immediately, with the rank" 'checkpoint of step 2 was not written: rank 1 on .*No space left on device; this run has no other checkpoint yet'
 check "  the next checkpoint is written" "$lockstep" checkpoint verify "$(step full 4)"
 check "  nothing is left of the failed one" test ! -e "$(step full 2)" -a ! -e "$(step full 2).partial"
 
@@ -65,7 +65,7 @@ while read -r call error reason; do
   with FAULT_CALLS="$call" FAULT_ERROR="$error" FAULT_COUNT=0 FAULT_PATH="$work/full/checkpoints"
   check "$error at every $call to the end: status 1" run 1 2 run.name=full train.max_steps=6
   without
-  prints "  the reason and the last good checkpoint are named" "step 6, could not be written: .*$reason; the last good one is .*step-00000004.h5"
+  prints "  the reason and the last good checkpoint are named" "step 6, could not be written: .*$reason; the newest good checkpoint is .*step-00000004.h5"
   check "  which is intact" "$lockstep" checkpoint verify "$(step full 4)"
 done <<'FAULTS'
 pwrite EDQUOT Disk quota exceeded
@@ -85,7 +85,7 @@ check "  the next checkpoint is written" "$lockstep" checkpoint verify "$(step g
 mkdir "$work/small"
 if mount -t tmpfs -o size=9m tmpfs "$work/small" 2>/dev/null; then
   check "a full file system: status 1" run 1 1 run.name=small/run train.max_steps=4
-  prints "  the last good checkpoint is named" 'No space left on device; the last good one is .*step-00000002.h5'
+  prints "  the last good checkpoint is named" 'No space left on device; the newest good checkpoint is .*step-00000002.h5'
   check "  and intact" "$lockstep" checkpoint verify "$(step small/run 2)"
   umount "$work/small"
 else

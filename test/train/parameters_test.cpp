@@ -38,6 +38,7 @@ class OwnModel final : public tasks::Task {
   std::span<const tasks::Measure> measures() const override { return images_->measures(); }
   const tasks::CountUnit& count_unit() const override { return images_->count_unit(); }
   double quality(const LossSums& evaluation) const override { return images_->quality(evaluation); }
+  std::unique_ptr<tasks::Tally> make_tally() const override { return images_->make_tally(); }
   tasks::ModelName model_name() const override { return images_->model_name(); }
   nlohmann::ordered_json model_stamp() const override { return images_->model_stamp(); }
   nlohmann::ordered_json inference_stamp() const override { return images_->inference_stamp(); }
@@ -47,7 +48,7 @@ class OwnModel final : public tasks::Task {
   bool is_head(const std::string& parameter) const override { return images_->is_head(parameter); }
 
   /// A frozen convolution, two layers with one matrix, and a head that files store as three layers.
-  void wire(graph::Graph& graph, const tasks::Wiring& wiring) const override {
+  graph::ActivationId wire(graph::Graph& graph, const tasks::Wiring& wiring) const override {
     graph::ActivationId x = layers::image_input(
         graph, {.height = image_size_, .width = image_size_, .channels = 3, .mean = {0, 0, 0}, .stddev = {1, 1, 1}},
         wiring.fields.at(data::kImageField), wiring.fields.at(data::kSampleIdField));
@@ -58,6 +59,7 @@ class OwnModel final : public tasks::Task {
       x = layers::linear(graph, x, name, {.out_features = kFeatures, .bias = false, .weight = "shared"});
     x = layers::linear(graph, x, "head", {.out_features = 10, .parts = {{"q", 5}, {"k", 3}, {"v", 2}}});
     layers::cross_entropy(graph, x, wiring.fields.at(data::kLabelField), 0.0f, wiring.sums_offset);
+    return x;
   }
 
  private:

@@ -8,6 +8,7 @@
 #include "layers/layers.h"
 #include "lockstep/error.h"
 #include "models/model.h"
+#include "tasks/image_classification/class_tally.h"
 #include "tasks/image_classification/description.h"
 
 namespace lockstep::tasks {
@@ -113,7 +114,7 @@ class ImageClassification final : public Task {
   float statistics_momentum() const override { return static_cast<float>(config_.batch_norm.momentum); }
 
   /// image -> normalised input -> model -> logits, label -> cross entropy
-  void wire(graph::Graph& graph, const Wiring& wiring) const override {
+  graph::ActivationId wire(graph::Graph& graph, const Wiring& wiring) const override {
     const ImageDescription set = description();
     const graph::ActivationId input =
         layers::image_input(graph,
@@ -133,6 +134,7 @@ class ImageClassification final : public Task {
                                                       .n_micro_batches = wiring.n_micro_batches});
     layers::cross_entropy(graph, logits, wiring.fields.at(data::kLabelField),
                           static_cast<float>(config_.train.label_smoothing), wiring.sums_offset);
+    return logits;
   }
 
   std::span<const Measure> measures() const override {
@@ -144,6 +146,10 @@ class ImageClassification final : public Task {
     return unit;
   }
   double quality(const LossSums& evaluation) const override { return accuracy_measure().of(evaluation); }
+
+  std::unique_ptr<Tally> make_tally() const override {
+    return std::make_unique<ClassTally>(config_.model.classes, description().class_names);
+  }
 
   ModelName model_name() const override {
     const Config::Model& m = config_.model;

@@ -1,0 +1,68 @@
+// A model that only computes outputs: the weights of a file and the graph for inference, without gradients, optimizer,
+// communicator or train set. `evaluate` and `predict` use it. Nothing here knows what the samples and the outputs are.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/model_file.h"
+#include "data/loader.h"
+#include "graph/graph.h"
+#include "lockstep/communicator.h"
+#include "lockstep/config.h"
+#include "tasks/task.h"
+#include "train/parameter_arena.h"
+
+namespace lockstep::train {
+
+/// Sets the keys of `model.` in `config` to what the file records. A file that records nothing must contain a ResNet
+/// with torchvision's names: then they follow from its tensors. Throws checkpoint_mismatch.
+void set_model(Config& config, const checkpoint::ModelFile& file);
+
+class Inference {
+ public:
+  /// For batches of at most `capacity` samples with these fields. The task has adopted a description, or its train set
+  /// is open. `config`: model and precision. Task and backend must outlive it.
+  Inference(const Config& config, const tasks::Task& task, std::span<const data::Field> fields, Backend& backend,
+            std::int64_t capacity);
+  ~Inference();
+
+  /// Throws checkpoint_mismatch, with the file's name, if a tensor is missing or has another shape.
+  void load(const checkpoint::ModelFile& file);
+
+  struct Result {
+    LossSums sums;                   // of samples with a label
+    std::span<const float> outputs;  // (samples, n_outputs()), before the softmax; valid until the next call
+  };
+  Result run(const data::Batch& batch);
+  std::int64_t capacity() const { return capacity_; }
+  std::int64_t n_outputs() const { return n_outputs_; }  // of a sample
+
+ private:
+  struct Memories;
+
+  Backend& backend_;
+  std::int64_t capacity_, n_outputs_ = 0;
+  graph::ParameterTable table_;
+  std::unique_ptr<graph::Graph> graph_;
+  std::vector<graph::TensorId> fields_;
+  std::vector<std::size_t> field_bytes_;  // of one sample
+  graph::TensorId output_ = graph::kNoTensor;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<ParameterArena> parameters_;
+  std::unique_ptr<Memories> memories_;
+  std::vector<float> outputs_;
+};
+
+/// Loss sums and the task's tally over the first config.evaluation.max_samples (0: all) of a set, each sample counted
+/// once. Collective; all ranks get the result.
+struct Evaluation {
+  LossSums sums;
+  std::unique_ptr<tasks::Tally> tally;
+};
+Evaluation evaluate(Inference& inference, const Config& config, const tasks::Task& task,
+                    std::shared_ptr<const data::Dataset> set, Backend& backend, World& world, const std::string& title);
+
+}  // namespace lockstep::train
