@@ -23,7 +23,8 @@ enum class RandomPurpose : std::uint32_t {
   flip = 4,
   dropout = 5,
   synthetic = 6,
-  resized_crop = 7
+  resized_crop = 7,
+  balance = 8
 };
 
 /// One block: four independent 32-bit numbers.

@@ -98,25 +98,22 @@ class CpuOptimizer final : public Optimizer {
   bool writes_weights() const { return description_.weight_dtype != DType::fp32; }
   Bf16* weights(const Apply& args) const { return writes_weights() ? static_cast<Bf16*>(args.weights) : nullptr; }
 
-  SgdTask sgd_task(const Apply& args) const {
+  SgdTask sgd_task(const Apply& args, const ParameterSegment& block) const {
     return {.parameters = args.parameters,
             .weights = weights(args),
             .gradients = args.gradients,
             .velocity = args.state,
-            .learning_rate = args.scalars->learning_rate,
+            .learning_rate = args.scalars->learning_rate * block.learning_rate_factor,
             .momentum = description_.momentum,
-            .weight_decay = description_.weight_decay,
+            .weight_decay = description_.decay_of(block),
             .clip_coefficient = args.scalars->clip_coefficient,
             .nesterov = description_.nesterov};
   }
 
   void apply_sgd(const Apply& args) const {
-    const SgdTask decayed = sgd_task(args);
-    SgdTask plain = decayed;
-    plain.weight_decay = 0;
     for_blocks([&](std::size_t i) {
       const ParameterSegment& block = blocks_[i];
-      LOCKSTEP_DISPATCH(sgd)(block.decay ? decayed : plain, block.begin, block.begin + block.n_elements);
+      LOCKSTEP_DISPATCH(sgd)(sgd_task(args, block), block.begin, block.begin + block.n_elements);
     });
   }
 
@@ -130,12 +127,11 @@ class CpuOptimizer final : public Optimizer {
       norms[i].gradients = LOCKSTEP_DISPATCH(sum_of_squares)(args.gradients + block.begin, block.n_elements);
     });
     set_trust_ratios(norms, args.scalars->clip_coefficient);
-    const SgdTask task = sgd_task(args);
     for_blocks([&](std::size_t i) {
       const ParameterSegment& block = blocks_[i];
-      SgdTask scaled = task;
-      scaled.clip_coefficient = static_cast<float>(norms[i].trust_ratio * task.clip_coefficient);
-      scaled.weight_decay = block.decay ? static_cast<float>(norms[i].trust_ratio * task.weight_decay) : 0.0f;
+      SgdTask scaled = sgd_task(args, block);
+      scaled.clip_coefficient = static_cast<float>(norms[i].trust_ratio * scaled.clip_coefficient);
+      scaled.weight_decay = static_cast<float>(norms[i].trust_ratio * scaled.weight_decay);
       LOCKSTEP_DISPATCH(sgd)(scaled, block.begin, block.begin + block.n_elements);
     });
   }
@@ -153,7 +149,7 @@ class CpuOptimizer final : public Optimizer {
       }
       const double w = std::sqrt(total.parameters), g = std::sqrt(total.gradients) * clip_coefficient;
       if (w > 0 && g > 0) {
-        const double ratio = d.trust_coefficient * w / (g + double{d.weight_decay} * w + double{d.epsilon});
+        const double ratio = d.trust_coefficient * w / (g + double{d.decay_of(segment)} * w + double{d.epsilon});
         for (std::size_t i = begin; i < end; ++i) norms[i].trust_ratio = ratio;
       }
       begin = end;
@@ -164,25 +160,24 @@ class CpuOptimizer final : public Optimizer {
   void apply_adamw(const Apply& args) const {
     const OptimizerDescription& d = description_;
     const StepScalars& s = *args.scalars;
-    const double learning_rate = s.learning_rate;
-    AdamwTask decayed{.parameters = args.parameters,
-                      .weights = weights(args),
-                      .gradients = args.gradients,
-                      .first_moment = args.state,
-                      .second_moment = args.state + d.n_elements,
-                      .keep = static_cast<float>(1.0 - learning_rate * d.weight_decay),
-                      .one_minus_beta1 = static_cast<float>(1.0 - d.beta1),
-                      .beta2 = static_cast<float>(d.beta2),
-                      .one_minus_beta2 = static_cast<float>(1.0 - d.beta2),
-                      .root_correction2 = static_cast<float>(std::sqrt(double{s.adam_correction2})),
-                      .step_size = static_cast<float>(learning_rate * s.adam_correction1),
-                      .epsilon = d.epsilon,
-                      .clip_coefficient = s.clip_coefficient};
-    AdamwTask plain = decayed;
-    plain.keep = 1;
+    const AdamwTask of_all{.parameters = args.parameters,
+                           .weights = weights(args),
+                           .gradients = args.gradients,
+                           .first_moment = args.state,
+                           .second_moment = args.state + d.n_elements,
+                           .one_minus_beta1 = static_cast<float>(1.0 - d.beta1),
+                           .beta2 = static_cast<float>(d.beta2),
+                           .one_minus_beta2 = static_cast<float>(1.0 - d.beta2),
+                           .root_correction2 = static_cast<float>(std::sqrt(double{s.adam_correction2})),
+                           .epsilon = d.epsilon,
+                           .clip_coefficient = s.clip_coefficient};
     for_blocks([&](std::size_t i) {
       const ParameterSegment& block = blocks_[i];
-      LOCKSTEP_DISPATCH(adamw)(block.decay ? decayed : plain, block.begin, block.begin + block.n_elements);
+      const double learning_rate = double{s.learning_rate} * block.learning_rate_factor;
+      AdamwTask task = of_all;
+      task.keep = static_cast<float>(1.0 - learning_rate * d.decay_of(block));
+      task.step_size = static_cast<float>(learning_rate * s.adam_correction1);
+      LOCKSTEP_DISPATCH(adamw)(task, block.begin, block.begin + block.n_elements);
     });
   }
 

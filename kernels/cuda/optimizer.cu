@@ -39,22 +39,17 @@ struct SgdFactors {
   float gradient = 1, weight = 0;
 };
 
-struct SgdConstants {
-  float momentum = 0, weight_decay = 0;
-};
-
 enum class Momentum { none, plain, nesterov };
 
 /// `factors` are those of each segment (LARS), or null.
 template <Momentum kMomentum, typename Weight>
 __global__ void __launch_bounds__(kTileThreads)
-    sgd(const __grid_constant__ SegmentTable table, Arenas arenas, SgdConstants constants, const SgdFactors* factors) {
+    sgd(const __grid_constant__ SegmentTable table, Arenas arenas, float momentum, const SgdFactors* factors) {
   if (arenas.scalars->is_applied == 0) return;
   const Tile tile = find_tile(table);
-  const float learning_rate = arenas.scalars->learning_rate;
-  const SgdFactors factor =
-      factors ? factors[table.first_segment + tile.segment]
-              : SgdFactors{arenas.scalars->clip_coefficient, tile.decays ? constants.weight_decay : 0.0f};
+  const float learning_rate = arenas.scalars->learning_rate * tile.learning_rate_factor;
+  const SgdFactors factor = factors ? factors[table.first_segment + tile.segment]
+                                    : SgdFactors{arenas.scalars->clip_coefficient, tile.weight_decay};
   for_elements(tile, arenas.aligned, [&](auto width, std::size_t i) {
     Floats<width> w = load_floats<width>(arenas.parameters + i);
     const Floats<width> gradients = load_floats<width>(arenas.gradients + i);
@@ -65,8 +60,8 @@ __global__ void __launch_bounds__(kTileThreads)
       float g = gradients.values[j] * factor.gradient + factor.weight * w.values[j];
       if constexpr (kMomentum != Momentum::none) {
         float& velocity = velocities.values[j];
-        velocity = constants.momentum * velocity + g;
-        g = kMomentum == Momentum::nesterov ? g + constants.momentum * velocity : velocity;
+        velocity = momentum * velocity + g;
+        g = kMomentum == Momentum::nesterov ? g + momentum * velocity : velocity;
       }
       w.values[j] -= learning_rate * g;
     }
@@ -83,7 +78,7 @@ auto sgd_kernel(const OptimizerDescription& d) {
 
 struct AdamwConstants {
   double beta1 = 0, beta2 = 0;
-  float weight_decay = 0, epsilon = 0;
+  float epsilon = 0;
 };
 
 template <typename Weight>
@@ -97,8 +92,8 @@ __global__ void __launch_bounds__(kTileThreads)
   };
   __shared__ Factors factors;
   if (threadIdx.x == 0) {
-    const double learning_rate = arenas.scalars->learning_rate;
-    factors.keep = tile.decays ? static_cast<float>(1.0 - learning_rate * constants.weight_decay) : 1.0f;
+    const double learning_rate = double{arenas.scalars->learning_rate} * tile.learning_rate_factor;
+    factors.keep = static_cast<float>(1.0 - learning_rate * tile.weight_decay);
     factors.root_correction2 = static_cast<float>(sqrt(double{arenas.scalars->adam_correction2}));
     factors.step_size = static_cast<float>(learning_rate * arenas.scalars->adam_correction1);
   }
@@ -144,7 +139,7 @@ __global__ void __launch_bounds__(kTileThreads)
 }
 
 struct LarsConstants {
-  double trust_coefficient = 0, weight_decay = 0, epsilon = 0;
+  double trust_coefficient = 0, epsilon = 0;
 };
 
 /// ratio * (clip * g + decay * w) is SGD with both factors times the ratio.
@@ -167,15 +162,19 @@ __global__ void __launch_bounds__(kTileThreads)
   const double w = sqrt(block_sum<kTileThreads>(sum.parameters));
   const double g = sqrt(block_sum<kTileThreads>(sum.gradients)) * clip_coefficient;
   if (threadIdx.x != 0) return;
+  const double weight_decay = table.weight_decay[segment];
   double ratio = 1;
-  if (w > 0 && g > 0) ratio = constants.trust_coefficient * w / (g + constants.weight_decay * w + constants.epsilon);
+  if (w > 0 && g > 0) ratio = constants.trust_coefficient * w / (g + weight_decay * w + constants.epsilon);
   factors[table.first_segment + segment] = {static_cast<float>(ratio * clip_coefficient),
-                                            decays ? static_cast<float>(ratio * constants.weight_decay) : 0.0f};
+                                            static_cast<float>(ratio * weight_decay)};
 }
 
 class CudaOptimizer final : public Optimizer {
  public:
-  explicit CudaOptimizer(const OptimizerDescription& d) : description_(d), tables_(make_segment_tables(d.segments)) {}
+  explicit CudaOptimizer(const OptimizerDescription& d) : description_(d) {
+    for (ParameterSegment& segment : description_.segments) segment.weight_decay = d.decay_of(segment);
+    tables_ = make_segment_tables(description_.segments);
+  }
 
   OpNeeds needs() const override {
     OpNeeds needs;
@@ -212,10 +211,9 @@ class CudaOptimizer final : public Optimizer {
       for (const SegmentTable& table : tables_) {
         const Grid grid{.blocks = table.n_tiles, .threads = kTileThreads};
         if (d.kind == Kind::adamw)
-          launch(adamw<Weight>, grid, stream, table, arenas,
-                 AdamwConstants{d.beta1, d.beta2, d.weight_decay, d.epsilon});
+          launch(adamw<Weight>, grid, stream, table, arenas, AdamwConstants{d.beta1, d.beta2, d.epsilon});
         else
-          launch(sgd_kernel<Weight>(d), grid, stream, table, arenas, SgdConstants{d.momentum, d.weight_decay}, factors);
+          launch(sgd_kernel<Weight>(d), grid, stream, table, arenas, d.momentum, factors);
       }
     });
   }
@@ -223,7 +221,7 @@ class CudaOptimizer final : public Optimizer {
  private:
   const SgdFactors* find_factors(const Arenas& arenas, Squares* squares, Stream& stream) const {
     auto* factors = reinterpret_cast<SgdFactors*>(squares + count_tiles(tables_));
-    const LarsConstants constants{description_.trust_coefficient, description_.weight_decay, description_.epsilon};
+    const LarsConstants constants{description_.trust_coefficient, description_.epsilon};
     for (const SegmentTable& table : tables_) {
       launch(sum_squares_of_tiles, {.blocks = table.n_tiles, .threads = kTileThreads}, stream, table, arenas, squares);
       launch(find_trust_ratios, {.blocks = table.n_segments, .threads = kTileThreads}, stream, table, squares,

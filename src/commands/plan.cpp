@@ -1,4 +1,6 @@
 // lockstep plan: memory per rank by kind, buckets, bytes per all-reduce, and the batch that fits. Trains nothing.
+#include <fmt/ranges.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
@@ -121,11 +123,12 @@ nlohmann::ordered_json json_of(const Planned& planned, const Ranks& ranks) {
 std::string text_of(const Planned& planned, const Ranks& ranks) {
   const Config& config = planned.config;
   const train::StepPlan& plan = *planned.plan;
+  const std::vector<std::string> lines = train::learning_lines(plan);
   std::string text = fmt::format(
-      "{}, {} parameters, {}; batch {}\n\nMemory per rank\n{}\nAll-reduce, {:.1f} MiB per step{} in {} buckets\n",
+      "{}, {} parameters, {}; batch {}\n{}\nMemory per rank\n{}\nAll-reduce, {:.1f} MiB per step{} in {} buckets\n",
       planned.task->model_name().title, plan.parameters().n_canonical(), name(config.precision),
-      train::batch_text(plan.batch()), train::memory_text(plan.memory()),
-      static_cast<double>(plan.memory().gradients) / (1 << 20),
+      train::batch_text(plan.batch()), fmt::format("{}{}", fmt::join(lines, "\n"), lines.empty() ? "" : "\n"),
+      train::memory_text(plan.memory()), static_cast<double>(plan.memory().gradients) / (1 << 20),
       config.comm.gradients == "fp32" || ranks.nodes == 1
           ? ""
           : fmt::format(" (between nodes half of it, in {})", config.comm.gradients),

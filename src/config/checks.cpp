@@ -7,6 +7,7 @@
 #include <array>
 #include <initializer_list>
 
+#include "config/parameter_groups.h"
 #include "config/yaml_text.h"
 #include "lockstep/error.h"
 
@@ -166,6 +167,22 @@ void check_schedule(const Config& c, const Origins& origins) {
           c.optimizer.learning_rate);
 }
 
+void check_fine_tuning(const Config& c, const Origins& origins) {
+  require(c.data.validation_resize == 0 || c.data.image_size > 0, ErrorCode::config_conflict,
+          "{}data.validation_resize requires data.image_size, to which images are cropped after it, found 0",
+          places(origins, {"data.validation_resize", "data.image_size"}));
+  require(c.data.validation_resize == 0 || c.data.validation_resize >= c.data.image_size, ErrorCode::config_conflict,
+          "{}data.validation_resize must not be less than data.image_size, found {} and {}",
+          places(origins, {"data.validation_resize", "data.image_size"}), c.data.validation_resize, c.data.image_size);
+  for (const std::string& text : c.optimizer.groups) {
+    const ParameterGroup group = parse_parameter_group(text, places(origins, {"optimizer.groups"}));
+    require(c.optimizer.learning_rate > 0 || group.learning_rate.value_or(0) == 0, ErrorCode::config_conflict,
+            "{}optimizer.groups: the learning rate of a group follows the schedule of optimizer.learning_rate, which "
+            "must be greater than 0, found 0",
+            places(origins, {"optimizer.groups", "optimizer.learning_rate"}));
+  }
+}
+
 }  // namespace
 
 void check(const Config& config, const Origins& origins) {
@@ -175,6 +192,7 @@ void check(const Config& config, const Origins& origins) {
   check_micro_batches(config, origins);
   check_schedule(config, origins);
   check_log(config, origins);
+  check_fine_tuning(config, origins);
 }
 
 }  // namespace lockstep::config

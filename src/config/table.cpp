@@ -82,6 +82,14 @@ std::vector<Key> data_keys() {
       auto_or_list(KEY(data.std), kPositive,
                    {kLearning, "",
                     "Standard deviation of each channel, by which it is divided. auto: as stored in data.train."}),
+      integer(KEY(data.validation_resize), 0,
+              {kNone, "pixels",
+               "Length to which the shorter side of a validation image is resized before it is cropped to "
+               "data.image_size. 0: 8/7 of data.image_size."},
+              16384),
+      boolean(KEY(data.balance), {kLearning, "",
+                                  "Draw samples of all classes equally often in each epoch, which keeps its length: "
+                                  "samples of rare classes are repeated, and some of frequent ones left out."}),
       boolean(KEY(data.drop_last),
               {kLearning, "", "Leave out the last batch of an epoch if it is smaller than the others."}),
       integer(KEY(data.start), 0, {kLearning, "samples", "First sample to train on."}),
@@ -162,6 +170,16 @@ std::vector<Key> optimizer_keys() {
   return {
       choice(KEY(optimizer.kind), {"sgd", "adamw", "lars"}, {kLearning, "", "Optimizer."}),
       real(KEY(optimizer.learning_rate), kNotNegative, {kLearning, "", "Maximum learning rate of the schedule."}),
+      integer(KEY(optimizer.learning_rate_batch), 0,
+              {kLearning, "samples",
+               "The global batch that learning rates are meant for: they are multiplied by the actual global batch "
+               "divided by this number. 0: they are used as they are."},
+              kMaxSamples),
+      list_of_texts(KEY(optimizer.groups),
+                    {kLearning, "",
+                     "Own learning rate (maximum of the schedule) and weight decay of parameters, by a pattern of "
+                     "their names or of their layers: [\"fc.* learning_rate=0.1 weight_decay=0\"]. The first entry "
+                     "that matches a parameter is in effect."}),
       real(KEY(optimizer.momentum), kBelowOne, {kLearning, "", "sgd, lars: momentum. 0: none."}),
       boolean(KEY(optimizer.nesterov), {kLearning, "", "sgd, lars: use Nesterov momentum."}),
       real(KEY(optimizer.weight_decay), kNotNegative, {kLearning, "", "Weight decay."}),

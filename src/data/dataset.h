@@ -43,6 +43,8 @@ class Dataset {
   /// Fills `targets`, one for each of fields() and of its size. Random choices are drawn for this epoch. Thread-safe;
   /// only the first reads allocate memory. Throws Error if the sample cannot be read (a file that shrank, a bad image).
   virtual void read(std::int64_t sample, std::uint32_t epoch, std::span<const std::span<std::byte>> targets) const = 0;
+  /// The class of each sample, for drawing all classes equally often; -1: it has none. Empty: there are no classes.
+  virtual std::vector<std::int32_t> classes() const { return {}; }
   /// Called after each batch. Throws data_changed if the files of the set have changed since they were opened.
   virtual void require_unchanged() const {}
 };

@@ -63,6 +63,7 @@ class DecodedSet final : public ImageSet {
     file_.read(sample, static_cast<std::uint64_t>(file_.info.first_sample + sample) * image.size(), image);
     label = file_.labels[static_cast<std::size_t>(sample)];
   }
+  std::vector<std::int32_t> classes() const override { return file_.labels; }
   void require_unchanged() const override { file_.file.require_unchanged(); }
 
  private:
@@ -110,7 +111,7 @@ class Pool {
 /// The part of a sample's image that is used in this epoch.
 Box box_of(const ImageShaping& shaping, int height, int width, std::uint32_t sample_id, std::uint32_t epoch) {
   return shaping.resized_crop ? random_box(height, width, shaping.seed, sample_id, epoch)
-                              : centre_box(height, width, shaping.image_size);
+                              : centre_box(height, width, shaping.image_size, shaping.resize);
 }
 
 /// Resizes the box to `size` x `size`. A random crop is cut out first, so that pixels outside of it have no influence.
@@ -154,6 +155,7 @@ class ShapedSet final : public ImageSet {
     const Box box = box_of(shaping_, stored.height, stored.width, id_of(info_, sample), epoch);
     resize_box(buffers->resizer, view, box, shaping_.resized_crop, shaping_.image_size, image);
   }
+  std::vector<std::int32_t> classes() const override { return set_->classes(); }
   void require_unchanged() const override { set_->require_unchanged(); }
 
  private:
@@ -200,6 +202,7 @@ class JpegSet final : public ImageSet {
     else
       read_shaped(sample, epoch, *buffers, image);
   }
+  std::vector<std::int32_t> classes() const override { return file_.labels; }
   void require_unchanged() const override { file_.file.require_unchanged(); }
 
  private:
@@ -254,7 +257,10 @@ ImageShaping resolved(const ImageSetInfo& stored, ImageShaping shaping) {
   require(shaping.image_size > 0 || !shaping.resized_crop || stored.height == stored.width, ErrorCode::data_size,
           "the images of {} are not square: set data.image_size", stored.path);
   if (shaping.image_size == 0 && shaping.resized_crop) shaping.image_size = stored.height;
-  if (!shaping.resized_crop && stored.height == shaping.image_size && stored.width == shaping.image_size)
+  // Images that have the size already are not enlarged by default, nor if the default is given as a number.
+  const bool keeps_size = shaping.resize == 0 || shaping.resize == shaping.image_size ||
+                          shaping.resize == default_resize(shaping.image_size);
+  if (!shaping.resized_crop && keeps_size && stored.height == shaping.image_size && stored.width == shaping.image_size)
     shaping.image_size = 0;
   return shaping;
 }

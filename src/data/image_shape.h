@@ -3,8 +3,8 @@
 //   in training with resized_crop: a random part (Szegedy et al., "Going deeper with convolutions", 2015), drawn as
 //     torchvision's RandomResizedCrop does: area uniform in 0.08 to 1 of the image's, log of width / height uniform in
 //     log(3/4) to log(4/3), 10 tries, then the largest centred part whose ratio is allowed
-//   otherwise: the shorter side becomes image_size * 256 / 224, then the centre is taken, as torchvision's reference
-//     scripts do for evaluation
+//   otherwise: the shorter side becomes `resize`, by default image_size * 256 / 224, then the centre is taken, as
+//     torchvision's reference scripts do for evaluation
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,13 @@ struct ImageShaping {
   int image_size = 0;         // height and width of the output, pixels; 0: as stored
   bool resized_crop = false;  // training; else the centre
   std::uint32_t seed = 0;     // of resized_crop
+  int resize = 0;             // the centre: length of the shorter side before the crop, pixels; 0: the default
 };
 
 /// Whole corners.
 Box random_box(int height, int width, std::uint32_t seed, std::uint32_t sample_id, std::uint32_t epoch);
 /// Whole corners only if the sizes divide.
-Box centre_box(int height, int width, int image_size);
+inline int default_resize(int image_size) { return image_size * 256 / 224; }
+Box centre_box(int height, int width, int image_size, int resize = 0);
 
 }  // namespace lockstep::data

@@ -42,6 +42,7 @@ struct Loader::State {
   std::shared_ptr<const Dataset> set;
   std::vector<Field> fields;
   LoaderOptions options;
+  std::vector<std::int32_t> classes;  // of all samples; empty: not balanced
   std::int64_t epoch_samples = 0, epoch_steps = 0;
   std::int64_t n_micro_batches = 0;  // in all; -1: endless
 
@@ -83,6 +84,11 @@ Loader::State::State(std::shared_ptr<const Dataset> dataset, const LoaderOptions
           "{} samples of {} do not fill one global batch of {}: use a smaller train.global_batch, or data.drop_last: "
           "false",
           epoch_samples, set->info().path, o.global_batch);
+  if (o.balance) {
+    classes = set->classes();
+    require(std::ranges::any_of(classes, [](std::int32_t number) { return number >= 0; }), ErrorCode::config_conflict,
+            "data.balance draws classes equally often, but the samples of {} have no classes", set->info().path);
+  }
   n_micro_batches = o.last_step < 0 ? -1 : std::max<std::int64_t>(0, o.last_step - o.first_step) * o.n_micro_batches;
 
   slots.resize(static_cast<std::size_t>(o.prefetch + kCallersSlots));
@@ -153,9 +159,9 @@ void Loader::State::run_reader() {
   }
 }
 
-/// The epoch's order. The first reader that needs it computes it while others wait. Null: no shuffle, or stopping.
+/// The epoch's order. The first reader that needs it computes it while others wait. Null: as stored.
 const std::uint32_t* Loader::State::order_of(std::int64_t epoch) {
-  if (!options.shuffle) return nullptr;
+  if (!options.shuffle && !options.balance) return nullptr;
   Order& order = orders[static_cast<std::size_t>(epoch) % orders.size()];
   std::unique_lock lock(mutex);
   if (order.epoch != epoch) {
@@ -166,7 +172,9 @@ const std::uint32_t* Loader::State::order_of(std::int64_t epoch) {
     std::vector<std::uint32_t> samples;
     std::exception_ptr error;
     try {
-      samples = epoch_order(options.seed, static_cast<std::uint32_t>(epoch), set->info().n_samples, true);
+      const auto number = static_cast<std::uint32_t>(epoch);
+      samples = options.balance ? balanced_order(options.seed, number, classes, options.shuffle)
+                                : epoch_order(options.seed, number, set->info().n_samples, true);
     } catch (...) {
       error = std::current_exception();
     }

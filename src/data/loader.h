@@ -29,6 +29,7 @@ struct LoaderOptions {
   int first_shard = 0, n_shards = 1, total_shards = 1;
   std::uint32_t seed = 0;
   bool shuffle = true;
+  bool balance = false;          // draw samples of all classes of the set equally often (balanced_order)
   bool drop_last = true;         // a last batch smaller than global_batch is left out of the epoch
   int readers = 1;               // threads
   int prefetch = 3;              // micro-batches ready ahead

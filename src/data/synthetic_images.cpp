@@ -50,6 +50,11 @@ class SyntheticSet : public ImageSet {
   }
 
   const ImageSetInfo& info() const override { return info_; }
+  std::vector<std::int32_t> classes() const override {
+    std::vector<std::int32_t> classes(static_cast<std::size_t>(info_.n_samples));
+    for (std::size_t i = 0; i < classes.size(); ++i) classes[i] = static_cast<std::int32_t>(i) % info_.classes;
+    return classes;
+  }
 
   void read_image(std::int64_t sample, std::uint32_t, std::span<std::uint8_t> image,
                   std::int32_t& label) const override {

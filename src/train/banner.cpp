@@ -11,6 +11,7 @@
 #include "base/version.h"
 #include "lockstep/gpu_report.h"
 #include "lockstep/log.h"
+#include "train/schedule.h"
 
 namespace lockstep::train {
 
@@ -67,6 +68,21 @@ std::string batch_text(const BatchShape& batch) {
                      batch.largest_micro_batch(), range(least, most));
 }
 
+std::vector<std::string> learning_lines(const StepPlan& plan) {
+  const Config::Optimizer& o = plan.config().optimizer;
+  const std::int64_t batch = plan.batch().global_batch;
+  const double factor = learning_rate_factor(o, batch);
+  std::vector<std::string> lines;
+  if (o.learning_rate_batch > 0)
+    lines.push_back(fmt::format("learning rate: {:g} = {:g} x {} / {} (optimizer.learning_rate_batch)",
+                                o.learning_rate * factor, o.learning_rate, batch, o.learning_rate_batch));
+  for (const OptimizerGroup& group : plan.optimizer_groups())
+    lines.push_back(fmt::format("optimizer group {}: {} tensor{}, learning rate {:g}, weight decay {:g}", group.pattern,
+                                group.n_parameters, group.n_parameters == 1 ? "" : "s", group.learning_rate * factor,
+                                group.weight_decay));
+  return lines;
+}
+
 void write_banner(Session& s) {
   const std::vector<std::string> places =
       s.world.all_gather(fmt::format("{}\t{}\t{}\t{}\t{}", s.world.host(), s.backend->device().name, processor_mask(),
@@ -100,6 +116,7 @@ void write_banner(Session& s) {
   const tasks::ModelName model = s.task->model_name();
   log::info("model: {} ({}), {} parameters", model.title, model.details, s.plan->parameters().n_canonical());
   log::info("batch: {}; {} steps per epoch, {} steps", batch_text(s.plan->batch()), s.steps_per_epoch, s.last_step);
+  for (const std::string& line : learning_lines(*s.plan)) log::info("{}", line);
   log::info("communication: {}; {} bucket{} (comm.bucket_mb={:g})", s.communicator->describe(),
             s.plan->buckets().size(), s.plan->buckets().size() == 1 ? "" : "s", s.config.comm.bucket_mb);
   if (const auto settings = network_settings(); s.world.size() > 1 && !settings.empty())

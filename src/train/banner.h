@@ -12,6 +12,9 @@ void write_banner(Session& session);
 
 /// The memory of a rank by kind, in MiB, as lines of text.
 std::string memory_text(const MemoryReport& memory);
+/// What differs from training all parameters alike with optimizer.learning_rate, one line each: the learning rate that
+/// follows from the batch, and groups of parameters. Usually empty.
+std::vector<std::string> learning_lines(const StepPlan& plan);
 /// "64 in total = 2 ranks x 16 x 2 accumulated".
 std::string batch_text(const BatchShape& batch);
 

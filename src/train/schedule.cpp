@@ -9,9 +9,10 @@
 namespace lockstep::train {
 
 Schedule::Schedule(const Config::Schedule& config, double learning_rate, std::int64_t steps_per_epoch,
-                   std::int64_t epochs)
+                   std::int64_t epochs, double factor)
     : config_(config),
       base_(learning_rate),
+      factor_(factor),
       steps_per_epoch_(steps_per_epoch),
       length_(config.steps > 0 ? config.steps : epochs * steps_per_epoch),
       warmup_(config.warmup_steps > 0 ? config.warmup_steps
@@ -25,7 +26,9 @@ Schedule::Schedule(const Config::Schedule& config, double learning_rate, std::in
           warmup_, length_);
 }
 
-double Schedule::learning_rate(std::int64_t step) const {
+double Schedule::learning_rate(std::int64_t step) const { return factor_ * unscaled(step); }
+
+double Schedule::unscaled(std::int64_t step) const {
   if (step < warmup_) return base_ * static_cast<double>(step + 1) / static_cast<double>(warmup_);
   if (config_.kind == "step") {
     const std::int64_t epoch = std::min(step, length_ - 1) / steps_per_epoch_;
@@ -38,6 +41,11 @@ double Schedule::learning_rate(std::int64_t step) const {
   if (config_.kind == "cosine") return final + (base_ - final) * 0.5 * (1.0 + std::cos(std::numbers::pi * t));
   if (config_.kind == "polynomial") return final + (base_ - final) * std::pow(1.0 - t, config_.power);
   return base_;  // constant
+}
+
+double learning_rate_factor(const Config::Optimizer& optimizer, std::int64_t global_batch) {
+  if (optimizer.learning_rate_batch == 0) return 1;
+  return static_cast<double>(global_batch) / static_cast<double>(optimizer.learning_rate_batch);
 }
 
 }  // namespace lockstep::train

@@ -19,14 +19,21 @@ namespace lockstep::train {
 ///                    Goyal et al., "Accurate, large minibatch SGD", 2017, section 5.1; beyond the end its last value
 class Schedule {
  public:
+  /// `factor`: all learning rates are multiplied by it (learning_rate_factor).
   /// Throws Error (config_conflict) if the warm-up is longer than the schedule.
-  Schedule(const Config::Schedule& config, double learning_rate, std::int64_t steps_per_epoch, std::int64_t epochs);
+  Schedule(const Config::Schedule& config, double learning_rate, std::int64_t steps_per_epoch, std::int64_t epochs,
+           double factor = 1);
   double learning_rate(std::int64_t step) const;  // of step 0, 1, ...
 
  private:
+  double unscaled(std::int64_t step) const;
+
   Config::Schedule config_;
-  double base_;
+  double base_, factor_;
   std::int64_t steps_per_epoch_, length_, warmup_;
 };
+
+/// Linear scaling (Goyal et al., section 2.1): the global batch over optimizer.learning_rate_batch; 1 if that is 0.
+double learning_rate_factor(const Config::Optimizer& optimizer, std::int64_t global_batch);
 
 }  // namespace lockstep::train

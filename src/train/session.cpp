@@ -118,6 +118,7 @@ data::LoaderOptions Session::loader_options() const {
           .total_shards = batch.n_shards(),
           .seed = config.run.seed,
           .shuffle = config.data.shuffle,
+          .balance = config.data.balance,
           .drop_last = config.data.drop_last,
           .readers = config.data.readers,
           .prefetch = config.data.prefetch,

@@ -6,8 +6,10 @@
 #include <utility>
 
 #include "checkpoint/background_saver.h"
+#include "config/parameter_groups.h"
 #include "data/loader.h"
 #include "lockstep/error.h"
+#include "train/parameter_names.h"
 #include "train/state_tensors.h"
 #include "train/uploader.h"
 
@@ -21,6 +23,40 @@ int max_open_sums(const SumOrder& order) {
   for (std::size_t micro_batch = 0; micro_batch + 1 < order.merges.size(); ++micro_batch)
     most = std::max(most, open += 1 - order.merges[micro_batch]);
   return most;
+}
+
+std::vector<std::string> names_of(const graph::ParameterTable& table) {
+  std::vector<std::string> names;
+  for (const graph::Parameter& p : table.parameters()) names.push_back(p.name);
+  return names;
+}
+
+/// optimizer.groups. `segments` are those of the table's order.
+std::vector<OptimizerGroup> apply_groups(const Config::Optimizer& optimizer, const graph::ParameterTable& table,
+                                         std::vector<ParameterSegment>& segments) {
+  std::vector<OptimizerGroup> groups;
+  for (const std::string& text : optimizer.groups) {
+    const config::ParameterGroup group = config::parse_parameter_group(text);
+    const std::vector<std::string> names = names_of(table);
+    require(std::ranges::any_of(names, [&](const std::string& name) { return selects(group.pattern, name); }),
+            ErrorCode::config_range, "optimizer.groups: no parameter matches {}; the nearest names are {}",
+            group.pattern, nearest_names(group.pattern, names));
+    groups.push_back({.pattern = group.pattern,
+                      .learning_rate = group.learning_rate.value_or(optimizer.learning_rate),
+                      .weight_decay = group.weight_decay.value_or(optimizer.weight_decay)});
+  }
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const graph::Parameter& parameter = table[table.order()[i]];
+    const auto found =
+        std::ranges::find_if(groups, [&](const OptimizerGroup& g) { return selects(g.pattern, parameter.name); });
+    if (found == groups.end()) continue;
+    ++found->n_parameters;
+    // The learning rate may be 0 only where that of the group is.
+    if (found->learning_rate != optimizer.learning_rate)
+      segments[i].learning_rate_factor = static_cast<float>(found->learning_rate / optimizer.learning_rate);
+    segments[i].weight_decay = static_cast<float>(found->weight_decay);
+  }
+  return groups;
 }
 
 OptimizerDescription describe_optimizer(const Config& config, const graph::ParameterTable& table) {
@@ -93,6 +129,7 @@ StepPlan::StepPlan(const Config& config, const tasks::Task& task, const BatchSha
     if (!largest_ || g->graph->memory().size_bytes() > largest_->graph->memory().size_bytes()) largest_ = g;
   }
   optimizer_ = describe_optimizer(config, table_);
+  groups_ = apply_groups(config.optimizer, table_, optimizer_.segments);
   loss_scaling_ = describe_loss_scaling(config);
   buckets_ = cut_buckets(config, table_, topology_.wire);
   loader_bytes_ = data::Loader::buffer_bytes(fields_, batch_.largest_micro_batch(), config.data.prefetch) +

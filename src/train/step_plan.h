@@ -52,6 +52,13 @@ struct MemoryReport {
   }
 };
 
+/// An entry of optimizer.groups.
+struct OptimizerGroup {
+  std::string pattern;
+  double learning_rate = 0, weight_decay = 0;  // as configured
+  int n_parameters = 0;                        // trained tensors that it applies to
+};
+
 class StepPlan {
  public:
   /// The task's train set must be open. An evaluation graph is planned if data.validation names a set. `topology`: of
@@ -72,6 +79,7 @@ class StepPlan {
   /// Of activations, and of the weights that ops read.
   DType compute_dtype() const { return storage_type(config_.precision); }
   const OptimizerDescription& optimizer() const { return optimizer_; }
+  const std::vector<OptimizerGroup>& optimizer_groups() const { return groups_; }
   /// No value: gradients are not scaled.
   const std::optional<LossScaling>& loss_scaling() const { return loss_scaling_; }
   MemoryReport memory() const;
@@ -101,6 +109,7 @@ class StepPlan {
   PlannedGraph evaluation_;
   const PlannedGraph* largest_ = nullptr;
   OptimizerDescription optimizer_;
+  std::vector<OptimizerGroup> groups_;
   std::optional<LossScaling> loss_scaling_;
   std::vector<comm::Bucket> buckets_;
   std::size_t exchange_bytes_ = 0;

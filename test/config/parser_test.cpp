@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "config/parameter_groups.h"
 #include "config/table.h"
 #include "lockstep/error.h"
 
@@ -369,15 +370,18 @@ std::string other_value(const Key& key) {
 }
 
 TEST_F(ParserTest, EveryKeyCanBeSetPrintedAndReadBack) {
-  // So that the start can be greater than 0, and the final learning rate.
-  const std::vector<std::string> base = {"data.end=1000", "optimizer.learning_rate=3"};
+  // So that the start can be greater than 0, and the final learning rate, and the validation resize.
+  const std::vector<std::string> base = {"data.end=1000", "optimizer.learning_rate=3", "data.image_size=1"};
   const Config before = parse(base);
   for (const Key& key : table()) {
     SCOPED_TRACE(key.name);
     EXPECT_FALSE(key.meaning.empty());
     EXPECT_EQ(find_key(key.name), &key);
     if (key.name == "model.family") continue;  // one value
-    const std::string value = key.name == "checkpoint.name" ? "epoch-{epoch}" : other_value(key);
+    const std::string value = key.name == "checkpoint.name"    ? "epoch-{epoch}"
+                              : key.name == "data.image_size"  ? "2"
+                              : key.name == "optimizer.groups" ? "[fc weight_decay=1]"
+                                                               : other_value(key);
     ASSERT_NE(value, "");
     std::vector<std::string> arguments = base;
     arguments.push_back(key.name + "=" + value);
@@ -447,6 +451,32 @@ TEST_F(ParserTest, FindsChangedKeysThatAffectLearning) {
   EXPECT_EQ(differences[2].before, "0.1");
   EXPECT_EQ(differences[2].now, "0.2");
   EXPECT_FALSE(differences[2].allowed);
+}
+
+TEST_F(ParserTest, GroupsOfParametersAreChecked) {
+  const Config c = parse({"optimizer.groups=[fc.* learning_rate=1e-1 weight_decay=0, \"*.bn1 weight_decay=0.5\"]"});
+  EXPECT_EQ(c.optimizer.groups,
+            (std::vector<std::string>{"fc.* learning_rate=1e-1 weight_decay=0", "*.bn1 weight_decay=0.5"}));
+  const ParameterGroup group = parse_parameter_group(c.optimizer.groups[0]);
+  EXPECT_EQ(group.pattern, "fc.*");
+  EXPECT_EQ(group.learning_rate, 0.1);
+  EXPECT_EQ(group.weight_decay, 0.0);
+  EXPECT_FALSE(parse_parameter_group(c.optimizer.groups[1]).learning_rate);
+  for (const std::string bad : {"fc", "learning_rate=1", "fc.* momentum=0.1", "fc.* learning_rate=0.1x", "fc.* 0.1",
+                                "fc.* learning_rate=1 learning_rate=2", "fc.* learning_rate="})
+    expect_error({"optimizer.groups=[\"" + bad + "\"]"}, ErrorCode::config_range, "found \"" + bad + "\"");
+  expect_error({"optimizer.groups=[fc learning_rate=-1]"}, ErrorCode::config_range,
+               "command line: optimizer.groups: expected a learning_rate of 0 or more, found -1 in \"fc "
+               "learning_rate=-1\"");
+  expect_error({"optimizer.groups=[fc learning_rate=0.1]", "optimizer.learning_rate=0"}, ErrorCode::config_conflict,
+               "which must be greater than 0, found 0");
+}
+
+TEST_F(ParserTest, TheResizeOfValidationImagesFitsTheirSize) {
+  EXPECT_EQ(parse({"data.image_size=224", "data.validation_resize=232"}).data.validation_resize, 232);
+  expect_error({"data.validation_resize=232"}, ErrorCode::config_conflict,
+               "to which images are cropped after it, found 0");
+  expect_error({"data.image_size=224", "data.validation_resize=200"}, ErrorCode::config_conflict, "found 200 and 224");
 }
 
 TEST_F(ParserTest, LearningYamlContainsNoPathAndNoRankCount) {

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <random>
 
+#include "data/image_set.h"
 #include "data/image_shape.h"
 
 namespace lockstep::data {
@@ -123,6 +124,35 @@ TEST(CentreBox, IsTheCropOfTheResizedImage) {
   EXPECT_DOUBLE_EQ(b.right, 282.0 * 500 / 341);
   EXPECT_DOUBLE_EQ(b.top, 16.0 * 375 / 256);
   EXPECT_DOUBLE_EQ(b.bottom, 240.0 * 375 / 256);
+}
+
+/// Images that have the size already are kept, unless another length than the default is requested.
+TEST(ImageShaping, KeepsImagesOfTheRightSize) {
+  const auto image = [](const ImageShaping& shaping) {
+    const auto set = shape_image_set(make_synthetic_set(1, 4, 28, 28, 3, 2, "train"), shaping);
+    std::vector<std::uint8_t> pixels(set->info().image_bytes());
+    std::int32_t label = 0;
+    set->read_image(3, 0, pixels, label);
+    return pixels;
+  };
+  const auto stored = image({});
+  EXPECT_EQ(image({.image_size = 28}), stored);
+  EXPECT_EQ(image({.image_size = 28, .resize = 28}), stored);
+  EXPECT_EQ(image({.image_size = 28, .resize = 32}), stored);  // the default of 28
+  const auto enlarged = image({.image_size = 28, .resize = 30});
+  std::vector<std::uint8_t> expected(stored.size());
+  Resizer().resize({stored.data(), 28, 28, 3, 84}, centre_box(28, 28, 28, 30), 28, 28, expected);
+  EXPECT_EQ(enlarged, expected);
+  EXPECT_NE(enlarged, stored);
+}
+
+TEST(CentreBox, ResizesToAGivenLengthFirst) {
+  // 500 x 375 to 309 x 232, of which 224 x 224 are cut at column 42 (42.5 to even) and row 4.
+  const Box b = centre_box(375, 500, 224, 232);
+  EXPECT_DOUBLE_EQ(b.left, 42.0 * 500 / 309);
+  EXPECT_DOUBLE_EQ(b.right, 266.0 * 500 / 309);
+  EXPECT_DOUBLE_EQ(b.top, 4.0 * 375 / 232);
+  EXPECT_DOUBLE_EQ(b.bottom, 228.0 * 375 / 232);
 }
 
 }  // namespace

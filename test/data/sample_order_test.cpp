@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <vector>
 
@@ -60,6 +61,58 @@ TEST(EpochOrder, IsUniform) {
       EXPECT_NEAR(count, 1000, 155);  // five standard deviations
     }
   EXPECT_EQ(n_orders, 24);
+}
+
+/// Class 0 has 70 samples, class 3 has 20, class 5 has 7; three samples have none.
+std::vector<std::int32_t> unequal_classes() {
+  std::vector<std::int32_t> classes(100, 0);
+  for (std::size_t i = 0; i < 20; ++i) classes[5 * i] = 3;
+  for (std::size_t i = 0; i < 7; ++i) classes[7 * i + 1] = 5;
+  for (const std::size_t i : {2u, 50u, 99u}) classes[i] = -1;
+  return classes;
+}
+
+TEST(BalancedOrder, DrawsClassesEquallyOften) {
+  const std::vector<std::int32_t> classes = unequal_classes();
+  std::map<std::int32_t, int> over_epochs;
+  for (const bool shuffle : {true, false})
+    for (std::uint32_t epoch = 0; epoch < 6; ++epoch) {
+      const auto order = balanced_order(1, epoch, classes, shuffle);
+      ASSERT_EQ(order.size(), classes.size());
+      std::map<std::int32_t, int> drawn;
+      std::map<std::uint32_t, int> times;
+      for (const std::uint32_t sample : order) ++drawn[classes[sample]], ++times[sample];
+      ASSERT_EQ(drawn.size(), 3u);
+      for (const auto& [number, n] : drawn) EXPECT_TRUE(number >= 0 && (n == 33 || n == 34)) << number << ": " << n;
+      // All samples of a class occur before one occurs again.
+      for (std::size_t i = 0; i < classes.size(); ++i) {
+        const int n = times[static_cast<std::uint32_t>(i)];
+        const std::int32_t number = classes[i];
+        EXPECT_TRUE(number != 0 || n <= 1) << n;
+        EXPECT_TRUE(number != 3 || n == 1 || n == 2) << n;
+        EXPECT_TRUE(number != 5 || n == 4 || n == 5) << n;
+      }
+      for (const auto& [number, n] : drawn) over_epochs[number] += shuffle ? n : 0;
+    }
+  for (const auto& [number, n] : over_epochs) EXPECT_EQ(n, 200) << "the remainder is given to each class in turn";
+}
+
+TEST(BalancedOrder, DependsOnSeedAndEpochAlone) {
+  const std::vector<std::int32_t> classes = unequal_classes();
+  const auto order = balanced_order(7, 2, classes, true);
+  EXPECT_EQ(order, balanced_order(7, 2, classes, true));
+  EXPECT_NE(order, balanced_order(8, 2, classes, true));
+  EXPECT_NE(order, balanced_order(7, 3, classes, true));
+  const std::vector<std::int32_t> few{1, 0, 0, 0, 0, 0};
+  EXPECT_EQ(balanced_order(1, 0, few, false), (std::vector<std::uint32_t>{1, 0, 2, 0, 3, 0}));
+  EXPECT_EQ(balanced_order(1, 9, few, false), balanced_order(1, 0, few, false));
+}
+
+/// Runs are resumed inside an epoch, so the order must never change. The numbers were computed in Python from the
+/// documentation in sample_order.h.
+TEST(BalancedOrder, IsTheDocumentedOrder) {
+  const std::vector<std::int32_t> classes{0, 0, 1, 0, 0, 0, 1, 0, 2, 0};
+  EXPECT_EQ(balanced_order(42, 5, classes, true), (std::vector<std::uint32_t>{6, 2, 9, 8, 8, 5, 3, 8, 8, 6}));
 }
 
 TEST(ShardOf, TilesTheBatchWithShardsThatDifferByOneAtMost) {

@@ -383,6 +383,46 @@ TEST(Optimizer, ManyTensorsAtAnyAlignment) {
     }
 }
 
+/// A segment with a factor and a weight decay of its own is updated as by an optimizer with that learning rate and that
+/// decay: the same bits, since the factors are powers of two.
+TEST(Optimizer, SegmentsHaveTheirOwnLearningRateAndDecay) {
+  const std::vector<float> weights = random_normal(kElements, 1), gradients = random_normal(kElements, 2);
+  const std::vector<ParameterSegment> segments = {{0, 1, true, 4.0f, 0.0f},
+                                                  {16, 37, false, 0.5f, 0.25f},
+                                                  {64, 513, true, 0.25f, 0.125f},
+                                                  {640, 3, true},
+                                                  {656, 500, true, 0.0f}};
+  reference::ReferenceBackend reference;
+  for (Backend* backend : all_backends(reference))
+    for (const auto kind : {kSgd, kAdamw, kLars}) {
+      const auto update = [&](const std::vector<ParameterSegment>& part, float learning_rate, float decay) {
+        Device device(*backend);
+        const auto op = backend->make(OptimizerDescription{.kind = kind,
+                                                           .momentum = 0.9f,
+                                                           .weight_decay = decay,
+                                                           .trust_coefficient = 0.5f,
+                                                           .segments = part,
+                                                           .n_elements = kElements});
+        const StepScalars scalars{.learning_rate = learning_rate, .adam_correction1 = 10, .adam_correction2 = 1000};
+        float* const parameters = device.upload(weights);
+        op->apply({.parameters = parameters,
+                   .gradients = device.upload(gradients),
+                   .state = device.upload(std::vector<float>(2 * kElements)),
+                   .scalars = device.upload(std::vector<StepScalars>{scalars})},
+                  device.op_memory(op->needs()), device.stream());
+        return device.download(parameters, kElements);
+      };
+      const std::vector<float> together = update(segments, 0.1f, 0.01f);
+      for (const ParameterSegment& s : segments) {
+        const std::vector<float> alone =
+            update({{s.begin, s.n_elements, s.decay}}, 0.1f * s.learning_rate_factor, s.weight_decay.value_or(0.01f));
+        for (std::size_t i = s.begin; i < s.begin + s.n_elements; ++i)
+          ASSERT_EQ(together[i], alone[i]) << backend->name() << ", " << static_cast<int>(kind) << ", element " << i;
+      }
+      EXPECT_EQ(together[656], weights[656]) << backend->name() << ": its factor is 0";
+    }
+}
+
 /// The number of threads must not change a bit (1 and 2 threads are the two tested backends).
 TEST(Optimizer, SameBitsOnAnyNumberOfThreads) {
   const std::vector<float> initial = random_normal(kElements, 1);

@@ -19,14 +19,15 @@ class ReferenceOptimizer final : public Optimizer {
   void run_apply(const Apply& args, const OpMemory&, Stream&) override {
     if (args.scalars->is_applied == 0) return;
     for (const ParameterSegment& segment : d_.segments) {
+      const double decay = d_.decay_of(segment),
+                   rate = double{args.scalars->learning_rate} * segment.learning_rate_factor;
       const double ratio = d_.kind == Kind::lars && segment.decay ? trust_ratio(args, segment) : 1.0;
       for (std::size_t i = segment.begin; i < segment.begin + segment.n_elements; ++i) {
-        const double decay = segment.decay ? d_.weight_decay : 0.0;
         const double gradient = double{args.gradients[i]} * args.scalars->clip_coefficient;
         if (d_.kind == Kind::adamw)
-          adamw(args, i, gradient, decay);
+          adamw(args, i, gradient, decay, rate);
         else
-          sgd(args, i, gradient, decay, ratio);
+          sgd(args, i, gradient, decay, ratio, rate);
         store_weight(args, i);
       }
     }
@@ -47,10 +48,10 @@ class ReferenceOptimizer final : public Optimizer {
       g = std::hypot(g, double{args.gradients[i]} * args.scalars->clip_coefficient);
     }
     if (w == 0 || g == 0) return 1;
-    return d_.trust_coefficient * w / (g + double{d_.weight_decay} * w + double{d_.epsilon});
+    return d_.trust_coefficient * w / (g + double{d_.decay_of(segment)} * w + double{d_.epsilon});
   }
 
-  void sgd(const Apply& args, std::size_t i, double gradient, double decay, double ratio) const {
+  void sgd(const Apply& args, std::size_t i, double gradient, double decay, double ratio, double rate) const {
     const double w = args.parameters[i];
     gradient = ratio * (gradient + decay * w);
     if (d_.momentum != 0.0f) {
@@ -58,10 +59,10 @@ class ReferenceOptimizer final : public Optimizer {
       args.state[i] = static_cast<float>(velocity);
       gradient = d_.nesterov ? gradient + double{d_.momentum} * velocity : velocity;
     }
-    args.parameters[i] = static_cast<float>(w - args.scalars->learning_rate * gradient);
+    args.parameters[i] = static_cast<float>(w - rate * gradient);
   }
 
-  void adamw(const Apply& args, std::size_t i, double gradient, double decay) const {
+  void adamw(const Apply& args, std::size_t i, double gradient, double decay, double rate) const {
     const StepScalars& step = *args.scalars;
     float& m_stored = args.state[i];
     float& v_stored = args.state[d_.n_elements + i];
@@ -69,8 +70,8 @@ class ReferenceOptimizer final : public Optimizer {
     const double v = double{d_.beta2} * v_stored + (1.0 - double{d_.beta2}) * gradient * gradient;
     m_stored = static_cast<float>(m);
     v_stored = static_cast<float>(v);
-    const double w = args.parameters[i] * (1.0 - double{step.learning_rate} * decay);
-    args.parameters[i] = static_cast<float>(w - step.learning_rate * m * step.adam_correction1 /
+    const double w = args.parameters[i] * (1.0 - rate * decay);
+    args.parameters[i] = static_cast<float>(w - rate * m * step.adam_correction1 /
                                                     (std::sqrt(v * step.adam_correction2) + double{d_.epsilon}));
   }
 

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <map>
 
 #include "lockstep/ops/parameter_segment.h"
 #include "test/reference/backend.h"
@@ -117,6 +118,42 @@ TEST(Replica, OverfitsOneBatch) {
   for (int step = 1; step < 30; ++step) last = run.step(step);
   EXPECT_GT(first, 1.0);
   EXPECT_LT(last, 0.02);
+}
+
+/// A step of SGD moves each parameter by its group's learning rate: the first group that selects it.
+TEST(Replica, GroupsOfParametersHaveTheirOwnLearningRateAndDecay) {
+  const auto weights_after = [](const std::vector<std::string>& groups, double learning_rate) {
+    Config config = test::small_config(8, 8);
+    config.optimizer.momentum = 0;
+    config.optimizer.weight_decay = 0.5;
+    config.optimizer.learning_rate = learning_rate;
+    config.optimizer.groups = groups;
+    const auto world = comm::single_world();
+    const auto cpu = make_backend({.device = "cpu", .threads = 1});
+    const auto communicator = comm::make_communicator(config.comm, *world, *cpu);
+    test::SmallRun run(config, *cpu, *communicator);
+    std::map<std::string, std::vector<float>> weights;
+    run.step(0);
+    for (const char* name : {"fc.weight", "conv1.weight", "layer1.0.bn1.weight"})
+      weights[name] = test::ReplicaProbe::parameter(run.replica(), name);
+    return weights;
+  };
+  const std::vector<std::string> groups{"fc learning_rate=0.5 weight_decay=0", "layer1.* learning_rate=0",
+                                        "* weight_decay=0.25", "conv1 learning_rate=7"};
+  auto mixed = weights_after(groups, 0.125);
+  EXPECT_EQ(mixed["fc.weight"], weights_after({"* weight_decay=0"}, 0.5)["fc.weight"]);
+  EXPECT_EQ(mixed["conv1.weight"], weights_after({"conv1 weight_decay=0.25"}, 0.125)["conv1.weight"]);
+  EXPECT_EQ(mixed["layer1.0.bn1.weight"], std::vector<float>(16, 1.0f));
+  EXPECT_NE(mixed["conv1.weight"], weights_after({}, 0.125)["conv1.weight"]);
+  try {
+    weights_after({"layr1.* weight_decay=0"}, 0.125);
+    ADD_FAILURE() << "a pattern without parameters is accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::config_range);
+    EXPECT_NE(std::string(error.what()).find("no parameter matches layr1.*; the nearest names are layer1"),
+              std::string::npos)
+        << error.what();
+  }
 }
 
 TEST(Replica, GradientsOfAccumulatedMicroBatchesAreTheirMean) {

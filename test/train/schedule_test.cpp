@@ -111,6 +111,20 @@ TEST(Schedule, StepFallsAtEpochsFromStepZero) {
   EXPECT_NEAR(schedule.learning_rate(1000), 0.01, kRounding);  // beyond the end: the last value
 }
 
+TEST(Schedule, IsScaledWithTheGlobalBatchWhenAsked) {
+  Config::Optimizer optimizer;
+  EXPECT_EQ(learning_rate_factor(optimizer, 1024), 1.0);
+  optimizer.learning_rate_batch = 256;
+  EXPECT_EQ(learning_rate_factor(optimizer, 1024), 4.0);
+  EXPECT_EQ(learning_rate_factor(optimizer, 64), 0.25);
+  Config::Schedule config = of_kind("cosine");
+  config.warmup_steps = 10;
+  config.final_learning_rate = 0.01;
+  const Schedule plain(config, 0.1, 10, 10), scaled(config, 0.1, 10, 10, 4.0);
+  for (const int step : {0, 5, 10, 60, 99, 200})
+    EXPECT_EQ(scaled.learning_rate(step), 4 * plain.learning_rate(step)) << step;
+}
+
 TEST(Schedule, IsAFunctionOfTheStepAlone) {
   Config::Schedule config = of_kind("cosine");
   config.warmup_epochs = 1;

@@ -6,6 +6,7 @@
 // of each segment that decays, Euclidean norms, g clipped; ratio 1 where |w| or |g| is 0. As in PyTorch's
 // implementations the learning rate stays outside of the momentum; the paper has it inside, which differs where it
 // changes. Norms are in fp64, in a fixed order.
+// lr is StepScalars::learning_rate times the segment's factor, decay is that of the segment (0 where it has none).
 // Where weight_dtype is bf16 or fp16, the new parameters are also written in that type, rounded to nearest, ties to
 // even: these are the weights that ops of the next step read. A skipped step (StepScalars::is_applied 0) leaves
 // parameters, weights and state unchanged; it still counts for the correction of the next step.
@@ -39,6 +40,10 @@ struct OptimizerDescription {
   std::size_t n_elements = 0;        // of the parameter arena
   DType weight_dtype = DType::fp32;  // of the rounded weights; fp32: there are none
 
+  /// Of a segment.
+  float decay_of(const ParameterSegment& segment) const {
+    return segment.decay ? segment.weight_decay.value_or(weight_decay) : 0.0f;
+  }
   /// fp32 values per element of the parameter arena: 0, 1 (momentum) or 2 (moments), one after the other.
   int n_states() const { return kind == Kind::adamw ? 2 : (momentum != 0.0f ? 1 : 0); }
 };

@@ -15,8 +15,11 @@ inline std::vector<ParameterSegment> cut_into_blocks(std::span<const ParameterSe
   constexpr std::size_t kBlockElements = 16384;
   std::vector<ParameterSegment> blocks;
   for (const ParameterSegment& segment : segments)
-    for (std::size_t done = 0; done < segment.n_elements; done += kBlockElements)
-      blocks.push_back({segment.begin + done, std::min(kBlockElements, segment.n_elements - done), segment.decay});
+    for (std::size_t done = 0; done < segment.n_elements; done += kBlockElements) {
+      ParameterSegment& block = blocks.emplace_back(segment);
+      block.begin += done;
+      block.n_elements = std::min(kBlockElements, segment.n_elements - done);
+    }
   return blocks;
 }
 

@@ -1,5 +1,5 @@
 // Parameter segments as a kernel argument. A block does one tile, at most kTileElements of one segment, and finds it by
-// its number in the table. The table travels in the launch, so that an op needs no memory of its own: up to 320
+// its number in the table. The table travels in the launch, so that an op needs no memory of its own: up to 192
 // segments a launch (ResNet-50 has 161), more in further launches.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace lockstep::cuda {
 inline constexpr unsigned kTileElements = 4096, kTileThreads = 256;
 
 struct SegmentTable {
-  static constexpr unsigned kCapacity = 320;
+  static constexpr unsigned kCapacity = 192;
   static constexpr std::uint32_t kDecays = 0x80000000u;
 
   std::uint64_t base = 0;           // elements: of the arena, where this table begins
@@ -28,6 +28,8 @@ struct SegmentTable {
   std::uint32_t begin[kCapacity] = {};  // elements after `base`
   std::uint32_t n_elements[kCapacity] = {};
   std::uint32_t tile[kCapacity] = {};  // the segment's first of this table; its highest bit: it decays
+  float learning_rate_factor[kCapacity] = {};
+  float weight_decay[kCapacity] = {};  // 0 where it does not decay, or has none of its own
 };
 static_assert(sizeof(SegmentTable) <= 3968, "a kernel may have 4 KiB of arguments, including those besides the table");
 
@@ -36,6 +38,7 @@ struct Tile {
   unsigned n_elements = 0;
   unsigned segment = 0;  // of this table
   bool decays = false;
+  float learning_rate_factor = 1, weight_decay = 0;
 };
 
 /// Of this block.
@@ -53,7 +56,9 @@ __device__ inline Tile find_tile(const SegmentTable& table) {
   return {.begin = table.base + table.begin[low] + done,
           .n_elements = left < kTileElements ? left : kTileElements,
           .segment = low,
-          .decays = (table.tile[low] & SegmentTable::kDecays) != 0};
+          .decays = (table.tile[low] & SegmentTable::kDecays) != 0,
+          .learning_rate_factor = table.learning_rate_factor[low],
+          .weight_decay = table.weight_decay[low]};
 }
 
 /// Calls f(width, i) for elements [i, i + width) of the tile, each once: by fours where the arenas (`are_aligned`) and
@@ -145,6 +150,8 @@ inline std::vector<SegmentTable> make_segment_tables(std::span<const ParameterSe
     table.begin[table.n_segments] = static_cast<std::uint32_t>(segment.begin - table.base);
     table.n_elements[table.n_segments] = static_cast<std::uint32_t>(segment.n_elements);
     table.tile[table.n_segments] = table.n_tiles | (segment.decay ? SegmentTable::kDecays : 0);
+    table.learning_rate_factor[table.n_segments] = segment.learning_rate_factor;
+    table.weight_decay[table.n_segments] = segment.decay ? segment.weight_decay.value_or(0.0f) : 0.0f;
     const auto tiles = static_cast<std::uint32_t>((segment.n_elements + kTileElements - 1) / kTileElements);
     table.n_tiles += tiles;
     table.n_segments += 1;

@@ -29,7 +29,8 @@ std::shared_ptr<const data::ImageSet> open_set(const Config& config, Split split
   const std::string& path = is_train ? d.train : d.validation;
   const data::ImageShaping shaping{.image_size = d.image_size,
                                    .resized_crop = is_train && augments_by(config, "resized_crop"),
-                                   .seed = config.run.seed};
+                                   .seed = config.run.seed,
+                                   .resize = is_train ? 0 : d.validation_resize};
   if (path != "synthetic") return data::open_image_set(path, is_train ? d.start : 0, is_train ? d.end : 0, shaping);
   const std::int64_t n = is_train ? d.synthetic_samples : std::max<std::int64_t>(1, d.synthetic_samples / 10);
   const int size = d.image_size > 0 ? d.image_size : kSyntheticSize;

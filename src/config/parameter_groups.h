@@ -1,0 +1,18 @@
+// The entries of optimizer.groups: parameters, by a pattern of their names, and settings of the optimizer for them.
+#pragma once
+
+#include <optional>
+#include <string>
+
+namespace lockstep::config {
+
+/// "fc.* learning_rate=0.1 weight_decay=0"
+struct ParameterGroup {
+  std::string pattern;
+  std::optional<double> learning_rate, weight_decay;  // at least one
+};
+
+/// Throws Error (config_range) with `place`, for example "a.yaml:3: ", in front.
+ParameterGroup parse_parameter_group(const std::string& text, const std::string& place = "");
+
+}  // namespace lockstep::config

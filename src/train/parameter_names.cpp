@@ -1,0 +1,80 @@
+#include "train/parameter_names.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <utility>
+#include <vector>
+
+namespace lockstep::train {
+namespace {
+
+/// The usual method for one kind of wildcard: after a mismatch, the last `*` takes one more character.
+bool matches(std::string_view pattern, std::string_view text) {
+  std::size_t p = 0, t = 0, star = std::string_view::npos, taken = 0;
+  while (t < text.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      taken = t;
+    } else if (p < pattern.size() && pattern[p] == text[t]) {
+      ++p;
+      ++t;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      t = ++taken;
+    } else {
+      return false;
+    }
+  }
+  return pattern.find_first_not_of('*', p) == std::string_view::npos;
+}
+
+/// Of letters to insert, remove or replace.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+/// Calls f with the name of each layer that contains the parameter, from the outermost on.
+template <typename F>
+void for_layers(std::string_view parameter, const F& f) {
+  for (std::size_t dot = parameter.find('.'); dot != std::string_view::npos; dot = parameter.find('.', dot + 1))
+    f(parameter.substr(0, dot));
+}
+
+}  // namespace
+
+bool selects(std::string_view pattern, std::string_view parameter) {
+  bool selected = matches(pattern, parameter);
+  for_layers(parameter, [&](std::string_view layer) { selected |= matches(pattern, layer); });
+  return selected;
+}
+
+std::string nearest_names(std::string_view pattern, std::span<const std::string> parameters) {
+  std::string wanted(pattern);
+  std::erase(wanted, '*');
+  if (wanted.ends_with('.')) wanted.pop_back();
+  std::set<std::string, std::less<>> names(parameters.begin(), parameters.end());
+  for (const std::string& parameter : parameters)
+    for_layers(parameter, [&](std::string_view layer) { names.emplace(layer); });
+  std::vector<std::pair<std::size_t, std::string>> ranked;
+  for (const std::string& name : names) ranked.emplace_back(edit_distance(wanted, name), name);
+  std::ranges::sort(ranked);
+  ranked.resize(std::min<std::size_t>(ranked.size(), 3));
+  std::vector<std::string> nearest;
+  for (auto& [distance, name] : ranked) nearest.push_back(std::move(name));
+  return fmt::format("{}", fmt::join(nearest, ", "));
+}
+
+}  // namespace lockstep::train
