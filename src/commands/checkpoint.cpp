@@ -27,6 +27,9 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kSafetensors = ".safetensors";
 
+/// What happens to a file that exists under the name of the output.
+enum class Existing : std::uint8_t { keep, replace };
+
 std::string text_of(const nlohmann::json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
 /// A list as "a, b, c", of which a long one is cut.
@@ -41,6 +44,21 @@ std::string short_text_of(const nlohmann::json& value) {
 
 // ---------------------------------------------------------------------------------------------------------- info
 
+Json dimensions(const Shape& shape) {
+  Json out = Json::array();
+  for (int i = 0; i < shape.rank(); ++i) out.push_back(shape[i]);
+  return out;
+}
+
+/// "(64, 3, 3, 3)"
+std::string shape_text(const Json& dimensions) {
+  std::string text = dimensions.dump();
+  std::ranges::replace(text, '[', '(');
+  std::ranges::replace(text, ']', ')');
+  for (std::size_t at = text.find(','); at != std::string::npos; at = text.find(',', at + 1)) text.insert(at + 1, " ");
+  return text;
+}
+
 Json describe(checkpoint::Reader& reader) {
   const nlohmann::json& state = reader.state();
   Json out;
@@ -53,10 +71,8 @@ Json describe(checkpoint::Reader& reader) {
   Json tensors = Json::array();
   for (const checkpoint::TensorEntry& tensor : reader.tensors()) {
     if (checkpoint::is_in(checkpoint::StateGroup::parameters, tensor.path)) n_parameters += tensor.shape.n_elements();
-    Json shape = Json::array();
-    for (int i = 0; i < tensor.shape.rank(); ++i) shape.push_back(tensor.shape[i]);
     tensors.push_back({{"name", tensor.path},
-                       {"shape", shape},
+                       {"shape", dimensions(tensor.shape)},
                        {"size_bytes", tensor.size_bytes()},
                        {"xxh3", fmt::format("{:016x}", tensor.hash)}});
   }
@@ -65,9 +81,33 @@ Json describe(checkpoint::Reader& reader) {
   return out;
 }
 
+Json describe_safetensors(const std::string& path) {
+  const checkpoint::ModelFile file = checkpoint::read_model_file(path);
+  Json out;
+  out["file"] = path;
+  out["size_bytes"] = std::filesystem::file_size(path);
+  for (const auto& [key, value] : file.state.items()) out[key] = value;
+  std::int64_t n_parameters = 0;
+  Json tensors = Json::array();
+  for (const checkpoint::LoadedTensor& tensor : checkpoint::from_torchvision(file.tensors).tensors) {
+    if (checkpoint::is_in(checkpoint::StateGroup::parameters, tensor.path)) n_parameters += tensor.shape.n_elements();
+    tensors.push_back({{"name", checkpoint::tensor_name(tensor.path)},
+                       {"shape", dimensions(tensor.shape)},
+                       {"size_bytes", tensor.values.size() * sizeof(float)}});
+  }
+  out["parameters"] = n_parameters;
+  out["tensors"] = tensors;
+  return out;
+}
+
 int info(const std::string& file, const std::string& json) {
-  checkpoint::Reader reader(file);
-  const Json description = describe(reader);
+  Json description;
+  if (checkpoint::is_safetensors(file)) {
+    description = describe_safetensors(file);
+  } else {
+    checkpoint::Reader reader(file);
+    description = describe(reader);
+  }
   std::string text;
   for (const auto& [key, value] : description.items())
     if (!value.is_structured()) text += fmt::format("{:<18} {}\n", key, text_of(value));
@@ -78,9 +118,9 @@ int info(const std::string& file, const std::string& json) {
     for (const auto& [key, value] : description["inference"].items())
       text += fmt::format("{:<18} {}\n", key, short_text_of(value));
   text += fmt::format("\n{:<56} {:<20} {:>12} {}\n", "tensor", "shape", "size_bytes", "xxh3");
-  for (const checkpoint::TensorEntry& tensor : reader.tensors())
-    text += fmt::format("{:<56} {:<20} {:>12} {:016x}\n", tensor.path, tensor.shape.text(), tensor.size_bytes(),
-                        tensor.hash);
+  for (const Json& tensor : description["tensors"])
+    text += fmt::format("{:<56} {:<20} {:>12} {}\n", text_of(tensor["name"]), shape_text(tensor["shape"]),
+                        tensor["size_bytes"].get<std::uint64_t>(), tensor.value("xxh3", ""));
   report(json, description, text);
   return kExitDone;
 }
@@ -118,9 +158,15 @@ int diff(const std::string& a, const std::string& b) {
 
 // ------------------------------------------------------------------------------------------------ export, import
 
-int export_file(const std::string& source, const std::string& target) {
-  require(target.ends_with(kSafetensors), ErrorCode::usage,
+void require_replaceable(const std::string& target, Existing existing) {
+  require(existing == Existing::replace || !std::filesystem::exists(target), ErrorCode::data_exists,
+          "{} already exists; use --force to replace it", target);
+}
+
+int export_file(const std::string& source, const std::string& target, Existing existing) {
+  require(checkpoint::is_safetensors(target), ErrorCode::usage,
           "the target must end in {}, found {}: no other format is supported", kSafetensors, target);
+  require_replaceable(target, existing);
   checkpoint::Reader reader(source);
   const std::int64_t step = reader.step();
   const auto tensors = checkpoint::to_torchvision(checkpoint::load_all(source), step);
@@ -130,12 +176,11 @@ int export_file(const std::string& source, const std::string& target) {
   return kExitDone;
 }
 
-int import_file(const std::string& source, const std::string& target, bool replace) {
+int import_file(const std::string& source, const std::string& target, Existing existing) {
   require(source.ends_with(kSafetensors), ErrorCode::usage,
           "the source must end in {}, found {}: no other format is supported", kSafetensors, source);
   require(target.ends_with(".h5"), ErrorCode::usage, "the checkpoint's name must end in .h5, found {}", target);
-  require(replace || !std::filesystem::exists(target), ErrorCode::data_exists,
-          "{} already exists; use --force to replace it", target);
+  require_replaceable(target, existing);
   std::vector<checkpoint::NamedTensor> tensors = checkpoint::read_safetensors(source);
   models::TensorShapes shapes;
   for (const checkpoint::NamedTensor& tensor : tensors) shapes[tensor.name] = tensor.shape;
@@ -163,6 +208,7 @@ int import_file(const std::string& source, const std::string& target, bool repla
 struct Names {
   std::string first, second, json;
   bool replace = false;
+  Existing existing() const { return replace ? Existing::replace : Existing::keep; }
 };
 
 }  // namespace
@@ -172,8 +218,8 @@ void add_checkpoint(CLI::App& app, Run& run) {
   group->require_subcommand(1);
   const auto names = std::make_shared<Names>();
 
-  CLI::App* command = group->add_subcommand("info", "Print what a checkpoint contains");
-  command->add_option("FILE", names->first, "The checkpoint")->required();
+  CLI::App* command = group->add_subcommand("info", "Print what a checkpoint or a .safetensors file contains");
+  command->add_option("FILE", names->first, "The checkpoint or .safetensors file")->required();
   add_json(*command, names->json);
   command->callback([&run, names] { run = [names] { return info(names->first, names->json); }; });
 
@@ -190,14 +236,16 @@ void add_checkpoint(CLI::App& app, Run& run) {
   command = group->add_subcommand("export", "Export a checkpoint as a .safetensors file with torchvision's names");
   command->add_option("FILE", names->first, "The checkpoint")->required();
   command->add_option("TARGET", names->second, "The file to write, ending in .safetensors")->required();
-  command->callback([&run, names] { run = [names] { return export_file(names->first, names->second); }; });
+  command->add_flag("--force", names->replace, "Replace TARGET if it exists");
+  command->callback(
+      [&run, names] { run = [names] { return export_file(names->first, names->second, names->existing()); }; });
 
   command = group->add_subcommand("import", "Convert a .safetensors file of a ResNet to a checkpoint at step 0");
   command->add_option("SOURCE", names->first, "A .safetensors file with torchvision's names")->required();
   command->add_option("OUT", names->second, "The checkpoint to write, ending in .h5")->required();
   command->add_flag("--force", names->replace, "Replace OUT if it exists");
   command->callback(
-      [&run, names] { run = [names] { return import_file(names->first, names->second, names->replace); }; });
+      [&run, names] { run = [names] { return import_file(names->first, names->second, names->existing()); }; });
 }
 
 }  // namespace lockstep::commands

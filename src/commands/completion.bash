@@ -6,7 +6,7 @@
 #   command  PATH  COMMANDS  OPTIONS  ARGUMENT...      PATH is "lockstep data import"; an ARGUMENT is a kind, see below
 #   option   PATH OPTION  KIND                         options that take a value
 #   key      KEY  KIND                                 keys of a configuration
-# A kind tells what to offer: CONFIG (keys and YAML files), FILE, KEY, or the words themselves. It is `-` for values that
+# A kind tells what to offer: CONFIG (keys and YAML files), MODEL (keys and all files), FILE, KEY, or the words themselves. It is `-` for values that
 # cannot be listed, such as numbers. An ARGUMENT `...` repeats the one before it.
 
 _lockstep_load() { # PROGRAM: reads its tables
@@ -45,12 +45,12 @@ _lockstep_key() { # KEY, or PATH OPTION: sets kind
 _lockstep_offer() { # KIND TEXT: offers what begins with TEXT
   local file
   case $1 in
-    CONFIG)
+    CONFIG | MODEL)
       mapfile -t COMPREPLY < <(compgen -S = -W "$_lockstep_keys" -- "$2")
       if ((${#COMPREPLY[@]})); then compopt -o nospace 2>/dev/null; fi
       while read -r file; do
         if [[ -d $file ]]; then compopt -o filenames 2>/dev/null; fi
-        if [[ -d $file || $file == *.yaml || $file == *.yml ]]; then COMPREPLY+=("$file"); fi
+        if [[ -d $file || $file == *.yaml || $file == *.yml || $1 == MODEL ]]; then COMPREPLY+=("$file"); fi
       done < <(compgen -f -- "$2") ;;
     FILE)
       mapfile -t COMPREPLY < <(compgen -f -- "$2")

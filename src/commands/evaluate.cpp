@@ -3,6 +3,8 @@
 // A model is a run directory, of which the best checkpoint is taken, a checkpoint, or a .safetensors file. What it
 // records suffices to build it. The configuration says on which data it is evaluated: RUN/config.yaml for a run and the
 // files in it, and in any case what the command line adds.
+#include <fmt/ranges.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
@@ -115,14 +117,20 @@ Config configure(const Request& request, const Model& model) {
 void check_same_model(const Config& config, const Config& of_file, const std::string& path) {
   const nlohmann::json wanted = tasks::make_task(config)->model_stamp();
   const nlohmann::json found = tasks::make_task(of_file)->model_stamp();
-  std::string differences;
-  for (const auto& [key, value] : wanted.items())
-    if (found.value(key, nlohmann::json()) != value)
-      differences +=
-          fmt::format("{}model.{} is {} in the file and {} in the configuration", differences.empty() ? "" : ", ", key,
-                      found.value(key, nlohmann::json()).dump(), value.dump());
-  require(wanted == found, ErrorCode::checkpoint_mismatch, "{} contains another model than the configuration: {}", path,
-          differences.empty() ? "their widths differ" : differences);
+  std::vector<std::string> differences;
+  const auto compare = [&](const std::string& key) {
+    const auto shown = [&](const nlohmann::json& stamp) {
+      return stamp.contains(key) ? stamp[key].dump() : "its default";
+    };
+    if (shown(wanted) == shown(found)) return;
+    differences.push_back(
+        fmt::format("model.{} is {} in the file and {} in the configuration", key, shown(found), shown(wanted)));
+  };
+  for (const auto& [key, value] : wanted.items()) compare(key);
+  for (const auto& [key, value] : found.items())
+    if (!wanted.contains(key)) compare(key);
+  require(differences.empty(), ErrorCode::checkpoint_mismatch, "{} contains another model than the configuration: {}",
+          path, fmt::join(differences, ", "));
 }
 
 // -------------------------------------------------------------------------------------------------------- evaluation

@@ -49,7 +49,7 @@ Key hidden(Key key) {
 std::vector<Key> model_keys() {
   return {
       choice(KEY(model.family), {"resnet"}, {kFixed, "", "Family of the model."}),
-      choice_of<int>(KEY(model.depth), {{"18", 18}, {"34", 34}, {"50", 50}},
+      choice_of<int>(KEY(model.depth), {{"18", 18}, {"34", 34}, {"50", 50}, {"101", 101}, {"152", 152}},
                      {kFixed, "layers", "Depth of the ResNet."}),
       choice(KEY(model.stem), {"cifar", "imagenet"},
              {kFixed, "",

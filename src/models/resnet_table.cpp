@@ -11,13 +11,15 @@ namespace lockstep::models {
 
 namespace {
 
-constexpr std::array<ResnetDepth, 3> kDepths{{
+constexpr std::array<ResnetDepth, 5> kDepths{{
     {18, {2, 2, 2, 2}, false},
     {34, {3, 4, 6, 3}, false},
     {50, {3, 4, 6, 3}, true},
+    {101, {3, 4, 23, 3}, true},
+    {152, {3, 8, 36, 3}, true},
 }};
 
-/// "18, 34, 50"
+/// "18, 34, 50, 101, 152"
 std::string known_depths() {
   std::vector<int> depths;
   for (const ResnetDepth& d : kDepths) depths.push_back(d.depth);

@@ -46,6 +46,8 @@ offers 'lockstep train --allow-change optimizer.kind o' 'one.yaml optimizer.kind
   optimizer.learning_rate_batch= optimizer.groups= optimizer.momentum= optimizer.nesterov= optimizer.weight_decay= optimizer.decay_norms_and_biases= optimizer.beta1=
   optimizer.beta2= optimizer.epsilon= optimizer.trust_coefficient='
 offers 'lockstep evaluate one.yaml --checkpoint tra' 'train.h5'
+offers 'lockstep evaluate train.h' 'train.h5'
+offers 'lockstep evaluate data.validation_r' 'data.validation_resize='
 offers 'lockstep evaluate one.yaml --json=tra' 'train.h5'
 offers 'lockstep data import ' 'cifar10 imagefolder tiny-imagenet'
 offers 'lockstep data import cifar10 fol' 'folder'

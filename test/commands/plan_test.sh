@@ -13,6 +13,8 @@ batch=$(value batch_per_rank "$work/auto.json")
 check "batch_per_rank=auto is what fits, or a shard of the data set" test "$batch" -gt 100 -a "$batch" -le 5000
 check "and the global batch follows" test "$(value global_batch "$work/auto.json")" = $((2 * batch))
 "$lockstep" plan "${quick[@]}" train.accumulate=auto --ranks 2 --json="$work/accumulate.json" >/dev/null
+check "ResNet-152 is planned" refused 0 '^resnet-152, 58156618 parameters' "$lockstep" plan "${quick[@]}" model.depth=152 \
+  model.width=64 device=cpu precision=fp32 train.global_batch=2
 check "accumulate=auto is 1 if the shard fits" test "$(value accumulate "$work/accumulate.json")" = 1
 
 for hardware in jobs/configs/hardware/*.yaml; do

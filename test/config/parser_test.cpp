@@ -221,7 +221,7 @@ TEST_F(ParserTest, ImpossibleValuesAreReportedWithThePossibleOnes) {
                "expected one of fp32 | tf32 | bf16 | fp16, found \"int8\"");
   expect_error({"schedule.kind=linear"}, ErrorCode::config_range,
                "expected one of constant | step | cosine | polynomial, found \"linear\"");
-  expect_error({"model.depth=101"}, ErrorCode::config_range, "expected one of 18 | 34 | 50, found \"101\"");
+  expect_error({"model.depth=100"}, ErrorCode::config_range, "expected one of 18 | 34 | 50 | 101 | 152, found \"100\"");
   expect_error({"model.stem=big"}, ErrorCode::config_range, "expected one of cifar | imagenet, found \"big\"");
   expect_error({"log.ranks=2"}, ErrorCode::config_range, "expected one of zero | all, found \"2\"");
   expect_error({"data.augment=[crop, flap]"}, ErrorCode::config_range, "found [crop, flap]");

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lockstep/error.h"
+#include "models/model.h"
 
 namespace lockstep::models {
 namespace {
@@ -33,6 +34,8 @@ TEST(ResnetTable, TheModelIsInferredFromNamesAndShapes) {
   expect(resnet(3, {2, 2, 2, 2}, false), 18, "cifar");
   expect(resnet(7, {3, 4, 6, 3}, false), 34, "imagenet");
   expect(resnet(7, {3, 4, 6, 3}, true), 50, "imagenet");
+  expect(resnet(7, {3, 4, 23, 3}, true), 101, "imagenet");
+  expect(resnet(3, {3, 8, 36, 3}, true), 152, "cifar");
 }
 
 TEST(ResnetTable, ReportsTensorsThatAreNotThoseOfAResnet) {
@@ -47,20 +50,39 @@ TEST(ResnetTable, ReportsTensorsThatAreNotThoseOfAResnet) {
   };
   EXPECT_NE(message({}).find("conv1.weight is missing"), std::string::npos);
   EXPECT_NE(message(resnet(5, {2, 2, 2, 2}, false)).find("window"), std::string::npos);
-  EXPECT_NE(message(resnet(7, {3, 4, 23, 3}, true)).find("3, 4, 23, 3 bottleneck"), std::string::npos);
+  EXPECT_NE(message(resnet(7, {3, 4, 22, 3}, true)).find("3, 4, 22, 3 bottleneck"), std::string::npos);
   EXPECT_NE(message(resnet(7, {3, 4, 6, 3}, true, 128)).find("(128, 64, 3, 3)"), std::string::npos);
   TensorShapes headless = resnet(3, {2, 2, 2, 2}, false);
   headless.erase("fc.weight");
   EXPECT_NE(message(headless).find("fc.weight is missing"), std::string::npos);
 }
 
+// The numbers of torchvision's documentation, for 1000 classes.
+TEST(ResnetTable, ModelsHaveTheParametersOfTorchvision) {
+  const std::map<int, std::int64_t> expected = {
+      {18, 11689512}, {34, 21797672}, {50, 25557032}, {101, 44549160}, {152, 60192808}};
+  for (const auto& [depth, n_parameters] : expected) {
+    graph::ParameterTable table;
+    graph::Graph graph({.batch = 1}, table);
+    const graph::ActivationId images = graph.add_activation({.name = "images", .shape = {1, 224, 224, 3}});
+    Config::Model model;
+    model.depth = depth;
+    model.stem = "imagenet";
+    model.classes = 1000;
+    const graph::ActivationId logits = build(graph, images, model, {});
+    EXPECT_EQ(table.n_canonical(), n_parameters) << "ResNet-" << depth;
+    EXPECT_EQ(graph.activation(logits).shape.last(), 1000);
+  }
+}
+
 TEST(ResnetTable, AnUnknownDepthIsReportedWithTheKnownOnes) {
   EXPECT_EQ(resnet_depth(50).blocks[2], 6);
+  EXPECT_EQ(resnet_depth(152).blocks[2], 36);
   try {
-    resnet_depth(101);
+    resnet_depth(100);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("18, 34, 50"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("18, 34, 50, 101, 152"), std::string::npos);
   }
 }
 

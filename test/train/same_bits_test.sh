@@ -44,7 +44,7 @@ check "so is another number of threads" refused 2 'cpu.threads: 1 before, 2 now'
   train 1 "${tree[@]}" cpu.threads=2 train.epochs=3 run.name=stopped
 check "so is another width of the network" refused 1 'is of a run with model.width=16, but the configuration sets it to its default' \
   train 1 "${tree[@]}" model.width=64 train.epochs=3 run.name=stopped
-check "  which cannot be evaluated either" refused 1 'has the shape .16, 3, 3, 3., the model expects .64, 3, 3, 3.' \
+check "  which cannot be evaluated either" refused 1 'model.width is 16 in the file and its default in the configuration' \
   "$lockstep" evaluate "${small[@]}" "${tree[@]}" model.width=64 --checkpoint "$work/stopped/$last"
 check "more ranks than micro-batches" refused 2 'at most 2 ranks' train 3 train.micro_batches=2 run.name=refused
 forget stopped
