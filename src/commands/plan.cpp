@@ -141,11 +141,13 @@ std::string text_of(const Planned& planned, const Ranks& ranks) {
                       plan.batch().is_tree ? "micro-batch" : "rank", 100 * train::kUsableMemory,
                       static_cast<double>(planned.backend->device().memory_bytes) / (1 << 30),
                       on_node == 1 ? "the one rank" : fmt::format("each of {} ranks", on_node));
+  const bool is_impossible =
+      train::memory_of_device(plan.memory(), planned.backend->memory_space()) > planned.backend->device().memory_bytes;
   if (!planned.step_fits())
     text += fmt::format(
-        "This step does NOT fit: a rank processes {} samples at once. Lower train.global_batch, or set "
+        "This step {}: a rank processes {} samples at once. Lower train.global_batch, or set "
         "train.accumulate=auto\n",
-        plan.batch().largest_micro_batch());
+        is_impossible ? "does NOT fit" : "fits only if little else needs memory", plan.batch().largest_micro_batch());
   if (!planned.precision_warning.empty()) text += fmt::format("\nPrecision: {}\n", planned.precision_warning);
   return text + fmt::format("\nHow each layer runs on {}\n{}", planned.backend->device().name, choices(plan));
 }

@@ -57,8 +57,9 @@ std::unique_ptr<ImageSet> open_image_set(const std::string& path, std::int64_t s
 std::unique_ptr<ImageSet> shape_image_set(std::unique_ptr<ImageSet> set, const ImageShaping& shaping);
 
 /// Images and labels made from Philox(seed, synthetic, sample), without a file. Each class has a pattern of its own
-/// under noise, so that a network can learn it.
+/// under noise, so that a network can learn it. Sample 0 of the set is number `first_sample` of all.
 std::unique_ptr<ImageSet> make_synthetic_set(std::uint32_t seed, std::int64_t n_samples, int height, int width,
-                                             int channels, int classes, const std::string& split);
+                                             int channels, int classes, const std::string& split,
+                                             std::int64_t first_sample = 0);
 
 }  // namespace lockstep::data

@@ -12,6 +12,7 @@ namespace lockstep::data {
 namespace {
 
 constexpr int kGrid = 8;
+constexpr int kMaxClasses = 1 << 20;  // each takes 192 bytes for its pattern, and a name
 /// The epoch of Philox's counter is unused here: it holds the split's hash, or this number for the pattern.
 constexpr std::uint32_t kPatternEpoch = 0xffffffffu;
 
@@ -60,6 +61,7 @@ class SyntheticSet : public ImageSet {
                   std::int32_t& label) const override {
     require(sample >= 0 && sample < info_.n_samples && image.size() == info_.image_bytes(), ErrorCode::internal,
             "sample {} of {} cannot be written to a buffer of {} bytes", sample, info_.n_samples, image.size());
+    sample += info_.first_sample;
     label = static_cast<std::int32_t>(sample % info_.classes);
     const std::size_t channels = static_cast<std::size_t>(info_.channels);
     const std::uint8_t* grid = patterns_.data() + static_cast<std::size_t>(label) * kGrid * kGrid * channels;
@@ -82,15 +84,20 @@ class SyntheticSet : public ImageSet {
 }  // namespace
 
 std::unique_ptr<ImageSet> make_synthetic_set(std::uint32_t seed, std::int64_t n_samples, int height, int width,
-                                             int channels, int classes, const std::string& split) {
-  require(n_samples > 0 && n_samples <= kMaxSamples && height > 0 && width > 0 && channels > 0 && classes > 0,
+                                             int channels, int classes, const std::string& split,
+                                             std::int64_t first_sample) {
+  require(n_samples > 0 && first_sample >= 0 && n_samples <= kMaxSamples - first_sample && height > 0 && width > 0 &&
+              channels > 0 && classes > 0,
           ErrorCode::data_range,
           "a synthetic set of {} images {} x {} x {} in {} classes is not possible: all numbers must be positive",
           n_samples, height, width, channels, classes);
+  require(classes <= kMaxClasses, ErrorCode::data_range,
+          "a synthetic set has at most {} classes, found model.classes={}", kMaxClasses, classes);
   ImageSetInfo info;
   info.path = "synthetic";
   info.split = split;
   info.n_samples = n_samples;
+  info.first_sample = first_sample;
   info.height = height;
   info.width = width;
   info.channels = channels;

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "graph/size_limits.h"
 #include "lockstep/error.h"
 
 namespace lockstep::graph {
 
 ActivationId Graph::add_activation(Activation activation) {
+  require_possible_activation(activation.name, activation.shape);
   activations_.push_back(std::move(activation));
   return static_cast<ActivationId>(activations_.size()) - 1;
 }

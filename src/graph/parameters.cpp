@@ -6,6 +6,7 @@
 
 #include "graph/memory_plan.h"
 #include "graph/normal_fill.h"
+#include "graph/size_limits.h"
 #include "lockstep/error.h"
 #include "lockstep/philox.h"
 
@@ -50,6 +51,7 @@ ParameterId ParameterTable::parameter(const ParameterDescription& description) {
     return found->second;
   }
   require(!fixed_, ErrorCode::internal, "parameter {} appears after the arenas were laid out", d.name);
+  require_possible_parameter(d.name, d.shape);
   const auto id = static_cast<ParameterId>(parameters_.size());
   parameters_.push_back({.name = d.name,
                          .shape = d.shape,

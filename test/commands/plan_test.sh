@@ -22,6 +22,20 @@ for hardware in jobs/configs/hardware/*.yaml; do
     --json="$work/hardware.json"
 done
 
+# Sizes that overflow 32-bit integers of the libraries are refused with a sentence.
+impossible() { check "$1 is refused" refused 2 "$2" "$lockstep" plan jobs/configs/quickstart.yaml data.train=synthetic data.validation=synthetic $1; }
+impossible data.image_size=8192 'conv1 would have the shape .* numbers per sample; at most 2147483647'
+impossible "data.image_size=512 train.global_batch=16777216" 'pixels of all samples; at most'
+for samples in 4294967295 2147483648; do
+  impossible "train.global_batch=$samples" "would process $samples samples at once; at most"
+  impossible "train.global_batch=0 train.batch_per_rank=$samples" "would process $samples samples at once"
+done
+impossible evaluation.batch_per_rank=4294967295 'would process 4294967295 samples at once'
+impossible model.classes=100000000 'a synthetic set has at most 1048576 classes'
+check "and so is a parameter of that size" refused 2 'the parameter fc.weight would have the shape \(100000000, 512\)' \
+  "$lockstep" plan jobs/configs/quickstart.yaml model.classes=100000000
+check "the largest images that are possible are planned" "$lockstep" plan "${quick[@]}" data.image_size=5792 train.global_batch=1
+
 if "$lockstep" plan "${quick[@]}" --device h200 2>&1 | grep -q 'has no CUDA backend'; then
   check "without CUDA, --device is an error" test ! -e "$work/none"
   finish

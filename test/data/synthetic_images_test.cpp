@@ -31,6 +31,9 @@ TEST(SyntheticSet, IsAFunctionOfSeedSplitAndSample) {
   EXPECT_NE(image, image_of(*set, 52));
   EXPECT_NE(image, image_of(*make_synthetic_set(2, 100, 9, 7, 3, 10, "train"), 42));
   EXPECT_NE(image, image_of(*make_synthetic_set(1, 100, 9, 7, 3, 10, "test"), 42));
+  const auto range = make_synthetic_set(1, 10, 9, 7, 3, 10, "train", /*first_sample=*/40);
+  EXPECT_EQ(image, image_of(*range, 2)) << "sample 0 of the range is sample 40 of all";
+  EXPECT_EQ(range->info().first_sample, 40);
   EXPECT_ERROR(ErrorCode::data_range, "is not possible", make_synthetic_set(1, 0, 9, 7, 3, 10, "train"));
 }
 

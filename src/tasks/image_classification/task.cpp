@@ -32,10 +32,14 @@ std::shared_ptr<const data::ImageSet> open_set(const Config& config, Split split
                                    .seed = config.run.seed,
                                    .resize = is_train ? 0 : d.validation_resize};
   if (path != "synthetic") return data::open_image_set(path, is_train ? d.start : 0, is_train ? d.end : 0, shaping);
-  const std::int64_t n = is_train ? d.synthetic_samples : std::max<std::int64_t>(1, d.synthetic_samples / 10);
+  const std::int64_t all = is_train ? d.synthetic_samples : std::max<std::int64_t>(1, d.synthetic_samples / 10);
+  const std::int64_t start = is_train ? d.start : 0, end = is_train && d.end > 0 ? d.end : all;
+  require(start < end && end <= all, ErrorCode::data_range,
+          "data.start={} and data.end={} are not a range of the {} synthetic samples (data.synthetic_samples)", d.start,
+          d.end, all);
   const int size = d.image_size > 0 ? d.image_size : kSyntheticSize;
-  return data::shape_image_set(data::make_synthetic_set(config.run.seed, n, size, size, kChannels, config.model.classes,
-                                                        is_train ? "train" : "test"),
+  return data::shape_image_set(data::make_synthetic_set(config.run.seed, end - start, size, size, kChannels,
+                                                        config.model.classes, is_train ? "train" : "test", start),
                                shaping);
 }
 

@@ -1,0 +1,41 @@
+#include "graph/size_limits.h"
+
+#include "lockstep/error.h"
+
+namespace lockstep::graph {
+namespace {
+
+/// As a floating-point number, which is exact for all products that are allowed and does not overflow for the others.
+double product(const Shape& shape, int first, int end) {
+  double n = 1;
+  for (int i = first; i < end; ++i) n *= static_cast<double>(shape[i]);
+  return n;
+}
+
+}  // namespace
+
+void require_possible_activation(const std::string& name, const Shape& shape) {
+  if (shape.rank() == 0) return;
+  require(shape[0] <= kMaxBatch, ErrorCode::op_description,
+          "a rank would process {} samples at once; at most {} are possible: lower train.batch_per_rank, or use more "
+          "ranks or train.accumulate",
+          shape[0], kMaxBatch);
+  const double of_sample = product(shape, 1, shape.rank()), pixels = product(shape, 0, shape.rank() - 1);
+  require(of_sample <= kMaxElements, ErrorCode::op_description,
+          "{} would have the shape {}, which is {:.0f} numbers per sample; at most {} are possible: use smaller images "
+          "or a smaller model",
+          name, shape.text(), of_sample, kMaxElements);
+  require(pixels <= kMaxElements, ErrorCode::op_description,
+          "{} would have the shape {}, which is {:.0f} pixels of all samples; at most {} are possible: lower "
+          "train.batch_per_rank, or use smaller images",
+          name, shape.text(), pixels, kMaxElements);
+}
+
+void require_possible_parameter(const std::string& name, const Shape& shape) {
+  require(product(shape, 0, shape.rank()) <= kMaxElements, ErrorCode::op_description,
+          "the parameter {} would have the shape {}, which is {:.0f} numbers; at most {} are possible: use a smaller "
+          "model",
+          name, shape.text(), product(shape, 0, shape.rank()), kMaxElements);
+}
+
+}  // namespace lockstep::graph
