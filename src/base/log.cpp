@@ -1,4 +1,5 @@
-// The log: one spdlog logger with up to two sinks, standard error and RUN/log.txt.
+// The log: one spdlog logger with two sinks: standard error, and RUN/log.txt. The first lines are written to the file
+// when it is opened.
 // A line is written with a single write(), so that the lines of several ranks are not mixed.
 #include "lockstep/log.h"
 
@@ -6,6 +7,7 @@
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/ringbuffer_sink.h>
 
 #include <memory>
 #include <mutex>
@@ -44,10 +46,15 @@ class StandardErrorSink final : public spdlog::sinks::base_sink<std::mutex> {
   std::string progress_;
 };
 
+using EarlyLines = spdlog::sinks::ringbuffer_sink_mt;
+constexpr std::size_t kEarlyLines = 100;
+
 struct State {
   std::mutex mutex;  // configure() and open_file() against write()
   std::shared_ptr<StandardErrorSink> standard_error = std::make_shared<StandardErrorSink>();
-  spdlog::logger logger{"lockstep", standard_error};
+  /// What was written before the file is open, until then.
+  std::shared_ptr<EarlyLines> early = std::make_shared<EarlyLines>(kEarlyLines);
+  spdlog::logger logger{"lockstep", {standard_error, early}};
   int rank = 0;
   bool all_ranks = false;
   std::string rank_prefix;  // empty in a world of one
@@ -81,11 +88,15 @@ void open_file(const std::string& path) {
   try {
     auto file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path, /*truncate=*/false);
     s.logger.sinks().resize(1);
-    s.logger.sinks().push_back(std::move(file));
+    s.logger.sinks().push_back(file);
+    s.use_pattern();
+    if (s.early)
+      for (const auto& line : s.early->last_raw()) file->log(line);
+    file->flush();
+    s.early.reset();
   } catch (const spdlog::spdlog_ex& e) {
     fail(ErrorCode::system_call, "cannot open the log file {} for appending: {}", path, e.what());
   }
-  s.use_pattern();
 }
 
 namespace {
@@ -111,7 +122,7 @@ void write(Level level, std::string_view line) {
 void write_to_file(Level level, std::string_view line) {
   State& s = state();
   const std::lock_guard lock(s.mutex);
-  if (s.logger.sinks().size() < 2) return;
+  if (s.early) return;  // no file is open
   spdlog::logger file_alone("lockstep", s.logger.sinks().back());
   file_alone.flush_on(spdlog::level::info);
   write_line(s, file_alone, level, line);

@@ -1,17 +1,28 @@
-// Requests to stop: SIGTERM, SIGUSR2 and SIGINT set a flag, which training checks once per step.
+// Requests to stop: SIGTERM, SIGINT, SIGUSR1, SIGUSR2 and SIGHUP set a flag, which training checks once per step, and
+// the start of a training between its parts. SIGHUP stays ignored if it was ignored before, as with nohup.
 //
-// What launchers do with them: srun forwards what Slurm sends and waits. Open MPI's mpirun forwards SIGUSR2 and waits;
-// on SIGTERM, it sends SIGCONT, SIGTERM and SIGKILL to each rank, one second apart, so the ranks have one second to
-// save. (OMPI_MCA_odls_base_sigkill_timeout of version 4.1 sets another number of seconds, but every job that fails
-// then takes twice that time longer.) scripts/launch turns SIGTERM into SIGUSR2, so that ranks have the time they need.
+// What launchers do with them: srun forwards what Slurm sends and waits. Open MPI's mpirun forwards SIGUSR1 and SIGUSR2
+// and waits; on SIGTERM, SIGINT and SIGHUP, it sends SIGCONT, SIGTERM and SIGKILL to each rank, one second apart, so
+// the ranks have one second to save. (OMPI_MCA_odls_base_sigkill_timeout of version 4.1 sets another number of seconds,
+// but every job that fails then takes twice that time longer.) scripts/launch turns SIGTERM into SIGUSR2, so that ranks
+// have the time they need.
 #pragma once
 
 namespace lockstep {
+
+class World;
 
 /// Catches these signals from now on. A second SIGINT (Ctrl-C) ends the process immediately.
 void catch_stop_signals();
 
 /// Whether one has arrived.
 bool stop_requested();
+/// The name of the first one that arrived, such as "SIGTERM".
+const char* stop_signal_name();
+
+/// A signal asked a rank to stop before the first step. Thrown on all ranks; not an error.
+struct StoppedBySignal {};
+/// Collective: throws StoppedBySignal on all ranks if a signal has asked any of them to stop.
+void stop_if_requested(World& world);
 
 }  // namespace lockstep

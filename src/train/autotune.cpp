@@ -1,18 +1,28 @@
 #include "train/autotune.h"
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "base/clock.h"
+#include "base/stop_signal.h"
 #include "lockstep/log.h"
 
 namespace lockstep::train {
 namespace {
 
-constexpr double kSecondsBetweenBroadcasts = 0.25;
+constexpr double kSecondsBetweenReports = 0.25;
 constexpr double kSecondsBetweenSaves = 10;
 
-/// Rank 0's value on every rank.
-bool broadcast_is_timing(World& world, bool is_timing) {
-  world.broadcast(std::as_writable_bytes(std::span(&is_timing, 1)), 0);
-  return is_timing;
+/// What the ranks tell each other. Rank 0 decides when the timing is over.
+enum class Report : char { timing = 't', over = 'o', stop = 's' };
+
+/// Collective: rank 0's report, or stop if any rank reports that.
+Report exchange(World& world, Report mine) {
+  const char letter = stop_requested() ? static_cast<char>(Report::stop) : static_cast<char>(mine);
+  const std::vector<std::string> all = world.all_gather(std::string(1, letter));
+  const std::string stop(1, static_cast<char>(Report::stop));
+  return std::ranges::find(all, stop) != all.end() ? Report::stop : static_cast<Report>(all[0].at(0));
 }
 
 }  // namespace
@@ -20,18 +30,24 @@ bool broadcast_is_timing(World& world, bool is_timing) {
 void autotune(World& world, Algorithms& algorithms, const std::function<void()>& plan,
               const std::function<void(const Algorithms::Choices&)>& save) {
   if (world.rank() != 0) {
-    while (broadcast_is_timing(world, true)) {
-    }
+    Report report = Report::timing;
+    while (report == Report::timing) report = exchange(world, Report::timing);
+    if (report == Report::stop) throw StoppedBySignal{};
     return;
   }
   const Clock::time_point begin = Clock::now();
-  Clock::time_point last_broadcast = begin, last_save = begin;
+  Clock::time_point last_report = begin, last_save = begin;
   int n_timed = 0;
+  const auto stop_if = [&](Report report) {
+    if (report != Report::stop) return;
+    save(algorithms.choices());
+    throw StoppedBySignal{};
+  };
   algorithms.time_unknown([&] {
     ++n_timed;
-    if (seconds_since(last_broadcast) > kSecondsBetweenBroadcasts) {
-      last_broadcast = Clock::now();
-      broadcast_is_timing(world, true);
+    if (seconds_since(last_report) > kSecondsBetweenReports || stop_requested()) {
+      last_report = Clock::now();
+      stop_if(exchange(world, Report::timing));
     }
     if (seconds_since(last_save) > kSecondsBetweenSaves) {
       last_save = Clock::now();
@@ -42,7 +58,7 @@ void autotune(World& world, Algorithms& algorithms, const std::function<void()>&
   plan();
   algorithms.time_no_more();
   save(algorithms.choices());
-  broadcast_is_timing(world, false);
+  stop_if(exchange(world, Report::over));
 }
 
 }  // namespace lockstep::train

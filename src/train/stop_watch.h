@@ -1,0 +1,47 @@
+// Reports a request to stop (base/stop_signal.h) as soon as it arrives, and ends a start-up that cannot end by itself.
+//
+// Before the first step there is nothing to save, and a rank may be busy for minutes in a library or in the file system
+// (it times an algorithm, opens data, waits for MPI). The main threads agree to stop at the next opportunity. If that
+// takes too long, the helper thread of the rank that received the signal ends the job. From the first step on, the
+// thread only reports the signal: the trainer stops.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "base/clock.h"
+#include "lockstep/communicator.h"
+
+namespace lockstep::train {
+
+class StopWatch {
+ public:
+  /// Call catch_stop_signals() before.
+  StopWatch();
+  ~StopWatch();
+  StopWatch(const StopWatch&) = delete;
+  StopWatch& operator=(const StopWatch&) = delete;
+
+  /// The world that is to be ended. Without one, only this process is.
+  void set_world(World& world);
+  /// What is done before the job is ended, on the helper thread: the run directory is now this job's.
+  void set_last_action(std::function<void()> action);
+  /// The first step begins: from now on signals are only reported.
+  void start_is_over();
+
+ private:
+  void watch();
+  void end_job();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ends_ = false, is_starting_ = true;
+  Clock::time_point last_part_;  // when the signal, or the last part of the start-up after it, arrived
+  World* world_ = nullptr;
+  std::function<void()> last_action_;
+  std::thread thread_;
+};
+
+}  // namespace lockstep::train
