@@ -21,6 +21,7 @@
 #include "train/banner.h"
 #include "train/run_lock.h"
 #include "train/session.h"
+#include "train/stop_watch.h"
 #include "train/trace_file.h"
 #include "train/trainer.h"
 #include "train/usage_log.h"
@@ -32,22 +33,73 @@ namespace {
 struct TrainArguments {
   std::vector<std::string> configuration;
   train::SessionOptions session;
-  bool fresh = false;  // start over: an existing run is moved aside
   bool dry_run = false;
 };
 
-/// From here on the directory belongs to this job, with its status and its log, even if the start fails. Returns notes
-/// for the banner.
-std::vector<std::string> begin_run(const train::RunDirectory& run, bool fresh) {
-  std::vector<std::string> notes;
-  if (fresh)
-    if (const std::string aside = run.set_aside(); !aside.empty())
-      notes.push_back(fmt::format("--fresh: the existing run was moved from {} to {}", run.path(), aside));
-  run.create();
-  run.write_status("running");
-  for (const std::string& name : checkpoint::remove_partials(run.checkpoints()))
-    notes.push_back(fmt::format("removed the remains of an interrupted save: {}", name));
-  return notes;
+/// Nothing has refused the start, so from here on the run directory is this job's, with its status and its log.
+void begin_run(train::Session& session, bool fresh) {
+  const train::RunDirectory& run = session.run;
+  if (session.leader()) {
+    if (fresh)
+      if (const std::string aside = run.set_aside(); !aside.empty())
+        session.notes.push_back(fmt::format("--fresh: the existing run was moved from {} to {}", run.path(), aside));
+    run.create();
+    run.write_status("running");
+    for (const std::string& name : checkpoint::remove_partials(run.checkpoints()))
+      session.notes.push_back(fmt::format("removed the remains of an interrupted save: {}", name));
+    run.write_file("config.yaml", config::to_yaml(session.config));
+  }
+  on_failure([run] { run.write_status("failed"); });
+  session.world.barrier();
+  log::open_file(run.file("log.txt"));  // on all ranks: any of them may be the one that reports an error
+}
+
+/// Everything that can refuse a start is in the constructor of Session, which writes nothing. So a refused start leaves
+/// RUN as it was.
+int start_and_train(const Config& config, World& world, const train::SessionOptions& options, train::StopWatch& watch,
+                    const train::RunLock& lock) {
+  train::Session session(config, world, options);
+  session.run.check_is_shared(world);
+  begin_run(session, options.fresh);
+  std::optional<train::TraceFile> trace;
+  if (config.trace) trace.emplace(world, session.run.path());
+  session.start();
+  train::write_banner(session);
+  std::optional<train::UsageLog> usage;
+  if (config.log.usage_seconds > 0) usage.emplace(world, train::usage_log_options(session));
+  watch.start_is_over();
+  const int status = train::train(session, lock);
+  usage.reset();
+  if (trace) trace->write();
+  if (session.leader() && status == kExitDone) log::info("done: {} steps; {}", session.last_step, session.run.path());
+  return status;
+}
+
+int train_locked(const Config& config, World& world, const train::SessionOptions& options, train::StopWatch& watch) {
+  const train::RunLock lock(config.run.path(), world);
+  const train::RunDirectory run(config);
+  watch.set_last_action([run] { run.write_status("stopped"); });
+  try {
+    return start_and_train(config, world, options, watch, lock);
+  } catch (const StoppedBySignal&) {
+    if (world.rank() == 0) run.write_status("stopped");
+    throw;
+  }
+}
+
+/// Checks what the start of a training checks, and reports what a step needs.
+int check_start(const Config& config, World& world, const train::SessionOptions& options) {
+  const bool is_leader = world.rank() == 0;
+  if (is_leader)
+    log::info("This is a dry run: nothing is trained or written.\n{}",
+              plan_report(config, world.size(), world.n_nodes()).text);
+  const train::Session session(config, world, options);
+  if (!is_leader) return kExitDone;
+  train::RunLock::require_free(session.run.path());
+  session.run.check_can_be_created();
+  for (const std::string& note : session.notes) log::info("{}", note);
+  log::info("a training would start: no problem was found");
+  return kExitDone;
 }
 
 int run_training(const TrainArguments& arguments, const Arguments& program) {
@@ -56,38 +108,18 @@ int run_training(const TrainArguments& arguments, const Arguments& program) {
     require(config::find_key(key) != nullptr, ErrorCode::config_unknown_key, "--allow-change: there is no key {}{}",
             key, config::nearest_text(key));
   catch_stop_signals();
+  train::StopWatch watch;
   hdf5::version();  // HDF5 starts before MPI: otherwise a parallel build of it makes MPI calls of its own
   World& world = *(current_world() = comm::start_world(program.argc, program.argv, config.comm.watchdog_seconds));
+  watch.set_world(world);
   log::configure(world.rank(), world.size(), world.host(), config.log.all_ranks);
-  if (arguments.dry_run) {
-    if (world.rank() == 0)
-      log::info("This is a dry run: nothing is trained or written.\n{}",
-                plan_report(config, world.size(), world.n_nodes()).text);
-    return 0;
+  try {
+    if (arguments.dry_run) return check_start(config, world, arguments.session);
+    return train_locked(config, world, arguments.session, watch);
+  } catch (const StoppedBySignal&) {
+    if (world.rank() == 0) log::info("stopped by a signal before the first step: rerun the command to start");
+    return kExitStopped;
   }
-  const train::RunLock lock(config.run.path(), world);
-  const train::RunDirectory run(config);
-  const bool is_leader = world.rank() == 0;
-  std::vector<std::string> notes;
-  if (is_leader) notes = begin_run(run, arguments.fresh);
-  on_failure([run] { run.write_status("failed"); });
-  run.check_is_shared(world);
-  world.barrier();
-  log::open_file(run.file("log.txt"));  // on all ranks: any of them may be the one that reports an error
-  std::optional<train::TraceFile> trace;
-  if (config.trace) trace.emplace(world, run.path());
-  train::Session session(config, world, arguments.session);
-  session.notes.insert(session.notes.begin(), notes.begin(), notes.end());
-  if (is_leader) run.write_file("config.yaml", config::to_yaml(session.config));
-  world.barrier();
-  train::write_banner(session);
-  std::optional<train::UsageLog> usage;
-  if (config.log.usage_seconds > 0) usage.emplace(world, train::usage_log_options(session));
-  const int status = train::train(session, lock);
-  usage.reset();
-  if (trace) trace->write();
-  if (is_leader && status == kExitDone) log::info("done: {} steps; {}", session.last_step, run.path());
-  return status;
 }
 
 }  // namespace
@@ -99,7 +131,7 @@ void add_train(CLI::App& app, Run& run, const Arguments& program) {
       ->add_option("CONFIG", arguments->configuration,
                    "YAML files and key=value overrides; later ones override earlier ones")
       ->required();
-  command->add_flag("--fresh", arguments->fresh, "Start over; an existing run is moved aside");
+  command->add_flag("--fresh", arguments->session.fresh, "Start over; an existing run is moved aside");
   command
       ->add_option("--allow-change", arguments->session.allow_change,
                    "A key that may differ from the configuration of the resumed run")

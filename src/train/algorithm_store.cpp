@@ -2,9 +2,13 @@
 
 #include <fmt/ranges.h>
 
+#include <sys/stat.h>
+
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string_view>
 
 #include "base/file.h"
@@ -29,16 +33,36 @@ std::string cache_folder() {
   return "";
 }
 
+/// Each text once: the files are read and written several times.
+void warn_once(const std::string& text) {
+  static std::set<std::string> printed;
+  if (printed.insert(text).second) log::warning("{}", text);
+}
+
+/// Throws Error if the system does not let us look at the file.
 Json read(const std::string& path) {
-  if (!std::filesystem::exists(path)) return Json::object();
-  try {
-    Json found = Json::parse(read_file(path));
-    if (found.is_object()) return found;
-    log::warning("{} was not written by this program; algorithms are chosen again", path);
-  } catch (const std::exception& error) {
-    log::warning("{} cannot be read, so algorithms are chosen again: {}", path, error.what());
-  }
+  struct stat info {};
+  const bool exists = ::stat(path.c_str(), &info) == 0;
+  require(exists || errno == ENOENT || errno == ENOTDIR, ErrorCode::system_call, "{} cannot be read: {}", path,
+          system_text(errno));
+  if (!exists) return Json::object();
+  const Json found = Json::parse(read_file(path), nullptr, /*allow_exceptions=*/false);
+  if (found.is_object()) return found;
+  warn_once(
+      fmt::format("{} cannot be read, so algorithms are chosen again: it is damaged, or was not written by this "
+                  "program",
+                  path));
   return Json::object();
+}
+
+bool cache_failed = false;  // it is not tried again
+
+void warn_of_cache(const std::string& reason) {
+  cache_failed = true;
+  warn_once(
+      fmt::format("the cache of algorithms cannot be used, so the chosen ones are not stored for other runs: {}; "
+                  "set LOCKSTEP_CACHE to a directory that you can write to, or to none",
+                  reason));
 }
 
 Algorithms::Choices choices_in(const Json& file, const std::string& machine) {
@@ -68,9 +92,21 @@ AlgorithmStore::AlgorithmStore(const RunDirectory& run, const DeviceInfo& device
 
 bool AlgorithmStore::is_on() { return !cache_folder().empty(); }
 
-Algorithms::Choices AlgorithmStore::load() const {
-  Algorithms::Choices choices = choices_in(read(run_.file(kName)), machine_);
-  if (!cache_.empty()) choices.merge(choices_in(read(cache_), machine_));
+Algorithms::Choices AlgorithmStore::load(Sources sources) const {
+  Algorithms::Choices choices;
+  if (sources == Sources::run_and_cache) {
+    try {
+      choices = choices_in(read(run_.file(kName)), machine_);
+    } catch (const Error& error) {
+      warn_once(fmt::format("{}; algorithms are chosen again", error.what()));
+    }
+  }
+  if (cache_.empty()) return choices;
+  try {
+    choices.merge(choices_in(read(cache_), machine_));
+  } catch (const Error& error) {
+    warn_of_cache(error.what());
+  }
   return choices;
 }
 
@@ -79,11 +115,14 @@ void AlgorithmStore::save_in_run(const Algorithms::Choices& choices) const {
 }
 
 void AlgorithmStore::save_in_cache(const Algorithms::Choices& choices) const {
+  if (cache_failed) return;
   try {
     std::filesystem::create_directories(std::filesystem::path(cache_).parent_path());
     save(cache_, machine_, choices);
-  } catch (const std::exception& error) {
-    log::warning("the chosen algorithms are not stored for other runs: {}", error.what());
+  } catch (const std::filesystem::filesystem_error& error) {
+    warn_of_cache(fmt::format("{} cannot be created: {}", error.path1().string(), error.code().message()));
+  } catch (const Error& error) {
+    warn_of_cache(error.what());
   }
 }
 

@@ -3,6 +3,7 @@
 // for other runs. Both store choices per machine: processor, threads, libraries, program and batch.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "lockstep/algorithms.h"
@@ -21,11 +22,12 @@ class AlgorithmStore {
 
   // Rank 0 only
   /// The choices of the run; those that it lacks come from the cache. A file that cannot be read counts as empty, with
-  /// a warning.
-  Algorithms::Choices load() const;
+  /// a warning. A run that starts over does not use what the existing one chose.
+  enum class Sources : std::uint8_t { run_and_cache, cache };
+  Algorithms::Choices load(Sources sources = Sources::run_and_cache) const;
   /// Throws Error (system_call).
   void save_in_run(const Algorithms::Choices& choices) const;
-  /// A cache that cannot be written leads only to a warning.
+  /// A cache that cannot be read or written leads only to a warning, once per process.
   void save_in_cache(const Algorithms::Choices& choices) const;
 
  private:

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "lockstep/error.h"
-#include "train/step_plan.h"
 
 namespace lockstep::train {
 
@@ -38,6 +37,11 @@ std::int64_t batch_that_fits(const Config& config, const tasks::Task& task, int 
   batch = rounded(std::clamp<std::int64_t>(batch, 1, limit));
   while (batch > 1 && total_of(batch) > room) batch = rounded(std::min(batch - 1, batch * 19 / 20));
   return batch > 1 || total_of(1) <= room ? batch : 0;
+}
+
+std::size_t memory_of_device(const MemoryReport& memory, MemorySpace space) {
+  const std::size_t of_host = memory.loader + memory.checkpoint + memory.node_buffers;
+  return memory.total() - memory.mapped_peers - (space == MemorySpace::device ? of_host : 0);
 }
 
 bool has_automatic_batch(const Config& config) {

@@ -8,6 +8,7 @@
 #include "lockstep/backend.h"
 #include "lockstep/config.h"
 #include "tasks/task.h"
+#include "train/step_plan.h"
 
 namespace lockstep::train {
 
@@ -18,6 +19,10 @@ inline constexpr double kUsableMemory = 0.9;
 /// (DeviceInfo's). A multiple of 8 from 8 on, and at most `limit`; 0 if not even one sample fits.
 std::int64_t batch_that_fits(const Config& config, const tasks::Task& task, int ranks, Backend& backend,
                              const comm::Topology& topology, std::size_t memory_bytes, std::int64_t limit);
+
+/// What a step takes of the memory that DeviceInfo counts: on a GPU nothing of the host's. Memory that other ranks
+/// have allocated is not counted either.
+std::size_t memory_of_device(const MemoryReport& memory, MemorySpace space);
 
 /// Whether train.batch_per_rank or train.accumulate is auto.
 bool has_automatic_batch(const Config& config);

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/outcome.h"
 #include "checkpoint/checkpoint.h"
 #include "config/parser.h"
 #include "lockstep/log.h"
@@ -57,6 +58,10 @@ void Checkpointing::save(std::int64_t steps_done, std::optional<double> quality)
                 running_.step);
     wait();
   }
+  all_agree(s_.world, [this] {
+    if (s_.leader()) s_.run.require_present();
+    return std::string();
+  });
   const Clock::time_point begin = Clock::now();
   const RunProgress before = s_.progress;
   const bool is_best = note_best(quality);
@@ -68,7 +73,7 @@ void Checkpointing::save(std::int64_t steps_done, std::optional<double> quality)
                {.before =
                     [this] {
                       lock_.require_held();
-                      s_.run.create();  // it may be gone
+                      s_.run.create();  // the folder of checkpoints may be gone
                     },
                 .after =
                     [=] {

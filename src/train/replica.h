@@ -92,8 +92,8 @@ class Replica {
   std::vector<checkpoint::TensorTarget> targets();
   /// Parameters and running statistics under torchvision's names.
   std::vector<checkpoint::NamedTensor> named_tensors(std::int64_t step) const;
-  /// Weights from `tensors`. A head of another shape keeps its initial values; the result has one sentence per such
-  /// tensor.
+  /// Weights from `tensors`. A head of another shape keeps its initial values. Returns and throws what
+  /// differing_heads() does.
   std::vector<std::string> load_named(const std::vector<checkpoint::NamedTensor>& tensors);
 
   const graph::ParameterTable& parameters() const { return plan_.parameters(); }
@@ -166,5 +166,9 @@ class Replica {
   std::vector<void*> upload_targets_;          // one for each field
   std::unique_ptr<DeviceTrace> device_trace_;  // null: no trace is recorded
 };
+
+/// Checks that `tensors` can be the weights of this model. Returns one sentence per tensor of the head that has another
+/// shape; any other difference throws checkpoint_mismatch.
+std::vector<std::string> differing_heads(const StepPlan& plan, const std::vector<checkpoint::NamedTensor>& tensors);
 
 }  // namespace lockstep::train

@@ -106,23 +106,39 @@ std::vector<checkpoint::NamedTensor> Replica::named_tensors(std::int64_t step) c
   return out;
 }
 
-std::vector<std::string> Replica::load_named(const std::vector<checkpoint::NamedTensor>& tensors) {
+namespace {
+
+/// Null if there is none of that name.
+const checkpoint::NamedTensor* find(const std::vector<checkpoint::NamedTensor>& tensors, const std::string& name) {
+  const auto found = std::ranges::find(tensors, name, &checkpoint::NamedTensor::name);
+  return found == tensors.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+std::vector<std::string> differing_heads(const StepPlan& plan, const std::vector<checkpoint::NamedTensor>& tensors) {
   std::vector<std::string> kept;
+  for (const StateTensor& tensor : state_tensors(plan.parameters(), plan.optimizer())) {
+    if (checkpoint::is_in(checkpoint::StateGroup::optimizer, tensor.path)) continue;
+    const std::string name = checkpoint::tensor_name(tensor.path);
+    const checkpoint::NamedTensor* const found = find(tensors, name);
+    require(found != nullptr, ErrorCode::checkpoint_mismatch,
+            "model.initialize_from: the file has no tensor {} of shape {}", name, tensor.shape.text());
+    if (found->shape == tensor.shape) continue;
+    const std::string shapes = fmt::format("{} has the shape {} in the file and {} in the model", name,
+                                           found->shape.text(), tensor.shape.text());
+    require(plan.task().is_head(name), ErrorCode::checkpoint_mismatch, "model.initialize_from: {}", shapes);
+    kept.push_back(shapes);
+  }
+  return kept;
+}
+
+std::vector<std::string> Replica::load_named(const std::vector<checkpoint::NamedTensor>& tensors) {
+  const std::vector<std::string> kept = differing_heads(plan_, tensors);
   for (checkpoint::TensorTarget& target : targets()) {
     if (checkpoint::is_in(checkpoint::StateGroup::optimizer, target.path)) continue;
-    const std::string name = checkpoint::tensor_name(target.path);
-    const auto found = std::find_if(tensors.begin(), tensors.end(), [&](const auto& t) { return t.name == name; });
-    require(found != tensors.end(), ErrorCode::checkpoint_mismatch,
-            "model.initialize_from: the file has no tensor {} of shape {}", name, target.shape.text());
-    if (found->shape == target.shape) {
-      target.write(found->values);
-    } else {
-      require(plan_.task().is_head(name), ErrorCode::checkpoint_mismatch,
-              "model.initialize_from: {} has the shape {} in the file and {} in the model", name, found->shape.text(),
-              target.shape.text());
-      kept.push_back(fmt::format("{} has the shape {} in the file and {} in the model", name, found->shape.text(),
-                                 target.shape.text()));
-    }
+    const checkpoint::NamedTensor* const found = find(tensors, checkpoint::tensor_name(target.path));
+    if (found->shape == target.shape) target.write(found->values);
   }
   return kept;
 }

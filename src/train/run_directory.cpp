@@ -1,6 +1,9 @@
 #include "train/run_directory.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <iterator>
@@ -21,6 +24,7 @@ namespace {
 // For two seconds: a network file system must show a new file to other nodes that list its directory in this time.
 constexpr int kLooks = 20;
 constexpr std::chrono::milliseconds kBetweenLooks{100};
+constexpr const char* kStatus = "status";
 
 void fill(std::string& name, const std::string& field, const std::string& value) {
   for (std::size_t at = name.find(field); at != std::string::npos; at = name.find(field, at + value.size()))
@@ -74,25 +78,48 @@ void RunDirectory::check_is_shared(World& world) const {
        fs::absolute(path_).lexically_normal().string(), *found);
 }
 
-std::string RunDirectory::set_aside() const {
-  const fs::path lock = fs::path(path_) / RunLock::kFileName;
-  const auto is_content = [&](const fs::directory_entry& entry) { return entry.path() != lock; };
-  if (!fs::exists(path_) || std::none_of(fs::directory_iterator(path_), {}, is_content)) return "";
-  std::string target;
-  for (int i = 1; target.empty() || fs::exists(target); ++i) target = path_ + "." + std::to_string(i);
+void RunDirectory::check_can_be_created() const {
   std::error_code error;
-  fs::rename(path_, target, error);
-  require(!error, ErrorCode::run_directory, "{} cannot be moved to {}: {}", path_, target, error.message());
+  fs::path place = fs::absolute(path_, error).lexically_normal();
+  while (!fs::exists(fs::symlink_status(place, error)) && place.has_relative_path()) place = place.parent_path();
+  require(fs::is_directory(place, error), ErrorCode::run_directory,
+          "the run directory {} cannot be created: {} is not a directory", path_, place.string());
+  require(::access(place.c_str(), W_OK | X_OK) == 0, ErrorCode::run_directory,
+          "the run directory {} cannot be written to: {}: {}", path_, place.string(), system_text(errno));
+}
+
+void RunDirectory::require_present() const {
+  std::error_code error;
+  require(fs::exists(file(kStatus), error), ErrorCode::run_directory,
+          "{} was removed or emptied while this run was using it: the run ends, since what it wrote there is lost",
+          path_);
+}
+
+std::string RunDirectory::set_aside() const {
+  std::error_code error;
+  fs::path place = fs::path(path_).lexically_normal();
+  if (!place.has_filename()) place = place.parent_path();  // "runs/name/"
+  if (fs::is_symlink(place)) {
+    place = fs::canonical(place, error);
+    require(!error, ErrorCode::run_directory, "the link {} cannot be followed: {}", path_, error.message());
+  }
+  const fs::path lock = place / RunLock::kFileName;
+  const auto is_content = [&](const fs::directory_entry& entry) { return entry.path() != lock; };
+  if (!fs::exists(place) || std::none_of(fs::directory_iterator(place), {}, is_content)) return "";
+  std::string target;
+  for (int i = 1; target.empty() || fs::exists(target); ++i) target = place.string() + "." + std::to_string(i);
+  fs::rename(place, target, error);
+  require(!error, ErrorCode::run_directory, "{} cannot be moved to {}: {}", place.string(), target, error.message());
   // A link, unlike a rename, fails if another job has already locked the new directory.
   const fs::path lock_moved = fs::path(target) / RunLock::kFileName;
-  fs::create_directories(path_, error);
+  fs::create_directories(place, error);
   if (fs::exists(lock_moved)) fs::create_hard_link(lock_moved, lock, error);
   require(!error, ErrorCode::run_directory, "the lock {} cannot be created: {}", lock.string(), error.message());
   fs::remove(lock_moved);
   return target;
 }
 
-void RunDirectory::write_status(const std::string& status) const { write_file("status", status + "\n"); }
+void RunDirectory::write_status(const std::string& status) const { write_file(kStatus, status + "\n"); }
 
 void RunDirectory::write_file(const std::string& name, const std::string& content) const {
   replace_file(file(name), content);

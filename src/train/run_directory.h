@@ -22,10 +22,14 @@ class RunDirectory {
 
   // Rank 0 only
   void create() const;
+  /// Without creating anything: throws run_directory if create() could not succeed.
+  void check_can_be_created() const;
+  /// Throws run_directory if the directory of a run that has begun is gone, or was emptied.
+  void require_present() const;
   /// Collective, after create(): throws run_not_shared on all ranks if a node does not see what rank 0 wrote.
   void check_is_shared(World& world) const;
-  /// Moves an existing run, without the lock that this job holds, to RUN.1, RUN.2, ... Returns the new name; empty if
-  /// there was no run.
+  /// Moves an existing run, without the lock that this job holds, to RUN.1, RUN.2, ... If RUN is a symbolic link, it
+  /// stays, and the directory that it names is moved. Returns the new name; empty if there was no run.
   std::string set_aside() const;
   void write_status(const std::string& status) const;  // running | done | stopped; any rank: failed
   void write_file(const std::string& name, const std::string& content) const;

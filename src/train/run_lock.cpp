@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -12,9 +13,11 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <string>
 
 #include "base/process.h"
 #include "base/signals_blocked.h"
+#include "base/stop_signal.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 
@@ -22,7 +25,10 @@ namespace lockstep::train {
 namespace {
 
 using std::chrono::steady_clock;
+using Seconds = std::chrono::duration<double>;
 namespace fs = std::filesystem;
+
+constexpr Seconds kBetweenAttempts{0.25};  // a signal ends the waiting within this time
 
 /// The content of the file: one "key value" per line, always of the same length, since it is renewed in place.
 struct Holder {
@@ -93,12 +99,21 @@ std::string this_host() {
 
 }  // namespace
 
-/// What rank 0 found: "held", "wait", or a phrase that names the holder.
+/// What rank 0 found: "held", "wait", "again" (a lock was removed), or a phrase that names the holder.
 struct RunLock::Attempt {
   static constexpr const char* kHeld = "held";
   static constexpr const char* kWait = "wait";
+  static constexpr const char* kAgain = "again";
   std::string outcome;
 };
+
+void RunLock::require_free(const std::string& directory) {
+  Holder holder;
+  const bool is_known = parse(content_of(directory + "/" + kFileName), holder);
+  const auto start = is_known && holder.host == this_host() ? process_start(holder.pid) : 0;
+  require(start == 0 || start != holder.process_start, ErrorCode::run_locked, "{} is in use by {}", directory,
+          holder.sentence());
+}
 
 RunLock::RunLock(const std::string& directory, World& world, const Timing& timing)
     : directory_(directory), path_(directory + "/" + kFileName), timing_(timing) {
@@ -107,8 +122,10 @@ RunLock::RunLock(const std::string& directory, World& world, const Timing& timin
     const Attempt mine = world.rank() == 0 ? try_once() : Attempt{};
     const std::string outcome = world.all_gather(mine.outcome)[0];
     if (outcome == Attempt::kHeld) break;
+    if (outcome == Attempt::kAgain) continue;
     require(outcome == Attempt::kWait, ErrorCode::run_locked, "{} is in use by {}", directory_, outcome);
-    std::this_thread::sleep_for(std::min<std::chrono::duration<double>>(timing_.heartbeat / 5, timing_.stale / 5));
+    stop_if_requested(world);
+    std::this_thread::sleep_for(std::min({kBetweenAttempts, timing_.heartbeat / 5, timing_.stale / 5}));
   }
   const SignalsBlocked blocked;  // inherited by the thread
   if (file_) heartbeat_ = std::thread([this] { beat(); });
@@ -172,17 +189,22 @@ RunLock::Attempt RunLock::try_once() {
     if (watched_ != seen + " ") return {who};
     if (steady_clock::now() - watched_since_ < timing_.stale) return {Attempt::kWait};
   }
-  if (take_over(seen))
-    log::info("{} was left locked by {}, which is gone: taking the lock over", directory_,
-              is_known ? holder.sentence() : "a job that is not named in the lock");
-  return {Attempt::kWait};  // O_EXCL decides who has it
+  if (!take_over(seen)) return {Attempt::kWait};
+  log::info("{} was left locked by {}, which is gone: taking the lock over", directory_,
+            is_known ? holder.sentence() : "a job that is not named in the lock");
+  return {Attempt::kAgain};  // O_EXCL decides who has it
 }
 
 /// Removes the lock that was seen. Two jobs may try this at once: only the lock that was seen is removed, and the new
 /// lock of another job is put back.
 bool RunLock::take_over(const std::string& seen) {
   const std::string aside = fmt::format("{}.{}.{}", path_, this_host(), ::getpid());
-  if (::rename(path_.c_str(), aside.c_str()) != 0) return false;
+  if (::rename(path_.c_str(), aside.c_str()) != 0) {
+    require(errno == ENOENT, ErrorCode::run_directory,
+            "the lock {} was left by a job that is gone, but cannot be removed: {}; remove it yourself", path_,
+            system_text(errno));
+    return false;  // another job was faster
+  }
   const bool is_it = content_of(aside) == seen;
   if (!is_it && ::link(aside.c_str(), path_.c_str()) != 0)
     log::warning("cannot put the lock {} back: {}", path_, std::strerror(errno));

@@ -23,13 +23,16 @@ class RunLock {
     std::chrono::duration<double> heartbeat{5}, stale{60};
   };
   /// Collective: creates the directory if it is missing. If another job holds the lock, throws run_locked on all ranks,
-  /// naming the holder.
+  /// naming the holder. Throws StoppedBySignal if a signal arrives on any rank while it waits.
   RunLock(const std::string& directory, World& world) : RunLock(directory, world, Timing{}) {}
   RunLock(const std::string& directory, World& world, const Timing& timing);
   /// Removes the lock, and the directory if it is empty.
   ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
+
+  /// Takes no lock and does not wait. Throws run_locked if a process on this host surely holds the lock.
+  static void require_free(const std::string& directory);
 
   /// Rank 0. Throws if another job took the lock over, which happens only if this job was suspended for long.
   void require_held() const;

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/outcome.h"
+#include "base/process.h"
+#include "base/stop_signal.h"
 #include "comm/world.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
@@ -21,27 +24,50 @@ BackendOptions device_of(const Config& config, const World& world) {
           .local_size = world.local_size()};
 }
 
+/// Far more threads than processors take the processors from each other without end. A few more are useful: they repeat
+/// the bits of a machine with as many processors.
+void check_threads(const Config& config) {
+  constexpr int kThreadsPerProcessor = 16;
+  const int processors = n_processors(), most = kThreadsPerProcessor * processors;
+  require(config.cpu.threads <= most, ErrorCode::config_range,
+          "cpu.threads: expected auto or 1 to {} on this node, which has {} processor{}, found {}", most, processors,
+          processors == 1 ? "" : "s", config.cpu.threads);
+}
+
 }  // namespace
 
 Session::Session(Config configured, World& the_world, const SessionOptions& options)
-    : config(std::move(configured)), world(the_world), run(config), task(tasks::make_task(config)) {
+    : config(std::move(configured)), world(the_world), run(config), task(tasks::make_task(config)), options_(options) {
+  check_threads(config);
+  stop_if_requested(world);
   find_checkpoints();
-  if (open_next_checkpoint()) resume_from(reader_->state(), options);
+  if (open_next_checkpoint()) resume_from(reader_->state(), options_);
+  stop_if_requested(world);
   task->open_train_set();
   task->open_validation_set();
+  stop_if_requested(world);
   open_backend();
-  const BatchShape batch = divide_batch();
-  config.train.global_batch = batch.global_batch;
+  batch_ = divide_batch();
+  config.train.global_batch = batch_.global_batch;
   const std::int64_t n = task->train_set()->info().n_samples;
-  require(batch.global_batch <= n, ErrorCode::data_range,
-          "a global batch of {} samples is more than the {} of {}: lower train.global_batch", batch.global_batch, n,
+  require(batch_.global_batch <= n, ErrorCode::data_range,
+          "a global batch of {} samples is more than the {} of {}: lower train.global_batch", batch_.global_batch, n,
           task->train_set()->info().path);
-  steps_per_epoch = data::Loader::steps_per_epoch(n, batch.global_batch, config.data.drop_last);
+  steps_per_epoch = data::Loader::steps_per_epoch(n, batch_.global_batch, config.data.drop_last);
   last_step = steps_per_epoch * config.train.epochs;
   if (config.train.max_steps > 0) last_step = std::min(last_step, config.train.max_steps);
 
-  plan_steps(batch);
+  plan_steps();
+  require_memory();
+  if (!reader_) read_initial_weights();
+  stop_if_requested(world);
+}
+
+void Session::start() {
+  choose_algorithms();
   check_ranks_agree();
+  stop_if_requested(world);
+  communicator = comm::make_communicator(config.comm, world, *backend, batch_.order_over_ranks());
   replica = std::make_unique<Replica>(*plan, *backend, *communicator);
   if (reader_)
     restore();
@@ -75,27 +101,50 @@ BatchShape Session::divide_batch() {
   return batch_shape(config, world.rank(), world.size());
 }
 
-void Session::plan_steps(const BatchShape& batch) {
-  communicator = comm::make_communicator(config.comm, world, *backend, batch.order_over_ranks());
-  const auto make_plan = [&] {
-    plan = std::make_unique<StepPlan>(
-        config, *task, batch, *backend,
-        comm::topology_of(config.comm, world, batch.order_over_ranks(), backend->memory_space()));
-  };
-  if (!algorithms_) return make_plan();
+void Session::make_plan() {
+  plan = std::make_unique<StepPlan>(
+      config, *task, batch_, *backend,
+      comm::topology_of(config.comm, world, batch_.order_over_ranks(), backend->memory_space()));
+}
 
-  const AlgorithmStore store(run, backend->device(), batch.largest_micro_batch());
-  const auto send = [&](const Algorithms::Choices& choices) {
-    std::string text = nlohmann::json(choices).dump();
-    broadcast_text(world, text);
-    algorithms_->remember(nlohmann::json::parse(text).get<Algorithms::Choices>());
-  };
-  send(leader() ? store.load() : Algorithms::Choices());
+/// Collective: what rank 0 chose is what all ranks use.
+void Session::share_algorithms(const Algorithms::Choices& choices) {
+  std::string text = nlohmann::json(choices).dump();
+  broadcast_text(world, text);
+  algorithms_->remember(nlohmann::json::parse(text).get<Algorithms::Choices>());
+}
+
+void Session::plan_steps() {
+  using Sources = AlgorithmStore::Sources;
+  if (algorithms_) {
+    const AlgorithmStore store(run, backend->device(), batch_.largest_micro_batch());
+    share_algorithms(leader() ? store.load(options_.fresh ? Sources::cache : Sources::run_and_cache)
+                              : Algorithms::Choices());
+  }
   make_plan();
+}
+
+void Session::require_memory() {
+  all_agree(world, [this] {
+    const std::size_t needed = memory_of_device(plan->memory(), backend->memory_space());
+    const std::size_t there = backend->device().memory_bytes;
+    const auto gib = [](std::size_t size_bytes) { return static_cast<double>(size_bytes) / (1 << 30); };
+    require(needed <= there, ErrorCode::out_of_memory,
+            "a step needs {:.1f} GiB with {} samples per rank at once, but {:.1f} GiB are free for a rank", gib(needed),
+            batch_.largest_micro_batch(), gib(there));
+    return std::string();
+  });
+}
+
+void Session::choose_algorithms() {
+  if (!algorithms_) return;
+  const AlgorithmStore store(run, backend->device(), batch_.largest_micro_batch());
   if (AlgorithmStore::is_on() && world.any(!algorithms_->is_complete())) {
     if (leader()) log::info("timing the algorithms of each layer, once for this device and batch");
-    autotune(world, *algorithms_, make_plan, [&](const Algorithms::Choices& choices) { store.save_in_cache(choices); });
-    send(algorithms_->choices());
+    autotune(
+        world, *algorithms_, [this] { make_plan(); },
+        [&](const Algorithms::Choices& choices) { store.save_in_cache(choices); });
+    share_algorithms(algorithms_->choices());
     if (!leader()) make_plan();
   }
   if (leader()) store.save_in_run(algorithms_->choices());

@@ -1,5 +1,9 @@
 // Everything that training and evaluation need, constructed once: the task with its data, backend, communicator, plan,
-// replica, and the state to begin from. Construction is collective over the world's ranks.
+// replica, and the state to begin from. The constructor and start() are collective over the world's ranks.
+//
+// The constructor only reads and checks: it refuses what cannot be resumed, opened or meant, and what does not fit into
+// memory. It writes nothing, times nothing and allocates none of the step's memory. `train --dry-run` ends there.
+// start() does the rest. A signal before the first step makes both throw StoppedBySignal on all ranks.
 #pragma once
 
 #include <memory>
@@ -7,7 +11,9 @@
 #include <vector>
 
 #include "checkpoint/reader.h"
+#include "checkpoint/safetensors.h"
 #include "data/loader.h"
+#include "lockstep/algorithms.h"
 #include "lockstep/communicator.h"
 #include "lockstep/config.h"
 #include "lockstep/ops/step_scalars.h"
@@ -29,20 +35,23 @@ struct RunProgress {
 
 struct SessionOptions {
   std::vector<std::string> allow_change;  // keys that may differ from those of the run that is resumed
+  bool fresh = false;                     // what is in RUN is ignored, and moved aside before start()
 };
 
 class Session {
  public:
   Session(Config config, World& world, const SessionOptions& options);
+  /// Chooses the algorithms, takes the memory and loads the state to begin from.
+  void start();
 
   Config config;  // resolved
   World& world;
   RunDirectory run;
   std::unique_ptr<tasks::Task> task;
   std::unique_ptr<Backend> backend;
-  std::unique_ptr<Communicator> communicator;
+  std::unique_ptr<Communicator> communicator;  // from start() on
   std::unique_ptr<StepPlan> plan;
-  std::unique_ptr<Replica> replica;
+  std::unique_ptr<Replica> replica;  // from start() on
   RunProgress progress;
   std::int64_t steps_per_epoch = 0, last_step = 0;
   std::string resumed_from;        // empty: a new run
@@ -61,6 +70,8 @@ class Session {
 
  private:
   void find_checkpoints();
+  /// What rank 0 found in RUN, or chose instead: checkpoints_ with the best candidate first.
+  std::string list_checkpoints();
   bool open_next_checkpoint();
   [[noreturn]] void fail_without_good_checkpoint() const;
   void resume_from(const checkpoint::StateJson& state, const SessionOptions& options);
@@ -68,17 +79,28 @@ class Session {
   void restore();
   void restore_loss_scale(const checkpoint::StateJson& state);
   void find_best();
+  void read_initial_weights();
   void initialize_weights();
-  /// The communicator and the plan, with algorithms that are the same on all ranks.
-  void plan_steps(const BatchShape& batch);
+  /// The plan with the algorithms that are stored, and fixed ones where none is.
+  void plan_steps();
+  void make_plan();
+  /// Collective. Throws out_of_memory on all ranks if the plan of one cannot fit.
+  void require_memory();
+  /// Times the algorithms that are not known yet, which are the same on all ranks.
+  void choose_algorithms();
+  void share_algorithms(const Algorithms::Choices& choices);
   void open_backend();
   /// The batch of this run on these ranks; `auto` is replaced by numbers.
   BatchShape divide_batch();
   void check_ranks_agree() const;
 
-  std::shared_ptr<Algorithms> algorithms_;      // null: fixed ones
-  std::vector<std::string> checkpoints_;        // to begin from, the best candidate last
-  std::unique_ptr<checkpoint::Reader> reader_;  // of the candidate that is tried
+  SessionOptions options_;
+  BatchShape batch_;
+  std::shared_ptr<Algorithms> algorithms_;                // null: fixed ones
+  std::vector<std::string> checkpoints_;                  // to begin from, the best candidate last
+  bool is_chosen_ = false;                                // they are one file that the user named
+  std::unique_ptr<checkpoint::Reader> reader_;            // of the candidate that is tried
+  std::vector<checkpoint::NamedTensor> initial_weights_;  // of model.initialize_from
 };
 
 /// `every` 0: never.

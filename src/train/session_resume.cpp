@@ -46,21 +46,37 @@ void check_stamp(const checkpoint::StateJson& state, const Config& config, const
 }  // namespace
 
 void Session::find_checkpoints() {
-  if (!config.checkpoint.resume_from.empty()) {
-    checkpoints_ = {config.checkpoint.resume_from};
-  } else {
-    nlohmann::json found;
-    if (leader()) {
-      const checkpoint::Candidates candidates = checkpoint::newest_first(run.checkpoints());
-      found = {{"paths", candidates.paths}, {"n_bad", candidates.n_bad}};
-    }
-    std::string text = found.dump();
-    broadcast_text(world, text);
-    found = nlohmann::json::parse(text);
-    checkpoints_ = found.at("paths").get<std::vector<std::string>>();
-    if (checkpoints_.empty() && found.at("n_bad") > 0) fail_without_good_checkpoint();
-  }
+  std::string text = leader() ? list_checkpoints() : "";
+  broadcast_text(world, text);
+  const nlohmann::json found = nlohmann::json::parse(text);
+  checkpoints_ = found.at("paths").get<std::vector<std::string>>();
+  is_chosen_ = found.at("is_chosen").get<bool>();
+  if (checkpoints_.empty() && found.at("n_bad") > 0) fail_without_good_checkpoint();
   std::ranges::reverse(checkpoints_);
+}
+
+/// A run that was started from checkpoint.resume_from continues from its own checkpoints once it has newer ones.
+std::string Session::list_checkpoints() {
+  const std::string& given = config.checkpoint.resume_from;
+  checkpoint::Candidates own;
+  if (!options_.fresh) own = checkpoint::newest_first(run.checkpoints());
+  bool is_chosen = false;
+  if (!given.empty()) {
+    const std::int64_t own_step = own.paths.empty() ? -1 : checkpoint::Reader(own.paths.front()).step();
+    std::int64_t given_step = -1;
+    try {
+      given_step = checkpoint::Reader(given).step();
+    } catch (const Error&) {
+      if (own.paths.empty()) throw;
+    }
+    is_chosen = given_step > own_step || own.paths.empty();
+    if (is_chosen)
+      own.paths = {given};
+    else
+      notes.push_back(
+          fmt::format("checkpoint.resume_from={} is not used, since the run has a newer checkpoint of its own", given));
+  }
+  return nlohmann::json{{"paths", own.paths}, {"n_bad", own.n_bad}, {"is_chosen", is_chosen}}.dump();
 }
 
 void Session::fail_without_good_checkpoint() const {
@@ -93,7 +109,7 @@ void Session::resume_from(const checkpoint::StateJson& state, const SessionOptio
           "or start a new run with model.initialize_from={}",
           file, batch, batch, config.train.global_batch, file);
   config.train.global_batch = batch;
-  const std::string before = run.read_file("config.yaml");
+  const std::string before = options.fresh ? "" : run.read_file("config.yaml");
   check_unchanged(before.empty() ? state.value("configuration", "") : before, options);
 }
 
@@ -127,10 +143,9 @@ void Session::restore() {
     }
     if (!world.any(error.has_value())) break;
     const std::string bad = reader_->path();
-    const bool is_chosen = !config.checkpoint.resume_from.empty();
-    if (checkpoints_.empty() && error && is_chosen) throw *error;
+    if (checkpoints_.empty() && error && is_chosen_) throw *error;
     if (error) log::warning("a checkpoint is not used: {}", error->what());
-    if (checkpoints_.empty() && !is_chosen) fail_without_good_checkpoint();
+    if (checkpoints_.empty() && !is_chosen_) fail_without_good_checkpoint();
     require(open_next_checkpoint(), ErrorCode::checkpoint_damaged, "another rank could not read {}", bad);
     check_stamp(reader_->state(), config, *task, reader_->path());
     require(reader_->state().at("global_batch") == config.train.global_batch, ErrorCode::checkpoint_damaged,
@@ -176,22 +191,28 @@ void Session::find_best() {
   if (progress.has_best) progress.best = quality.get<double>();
 }
 
-void Session::initialize_weights() {
-  replica->initialize(config.run.seed);
+void Session::read_initial_weights() {
   const std::string& source = config.model.initialize_from;
   if (source.empty()) return;
-  std::vector<checkpoint::NamedTensor> tensors;
   if (source.ends_with(".safetensors")) {
-    tensors = checkpoint::read_safetensors(source);
+    initial_weights_ = checkpoint::read_safetensors(source);
   } else {
     for (checkpoint::LoadedTensor& t : checkpoint::load_all(source).tensors) {
       if (!checkpoint::is_in(checkpoint::StateGroup::optimizer, t.path))
-        tensors.push_back({.name = checkpoint::tensor_name(t.path), .shape = t.shape, .values = std::move(t.values)});
+        initial_weights_.push_back(
+            {.name = checkpoint::tensor_name(t.path), .shape = t.shape, .values = std::move(t.values)});
     }
   }
-  const std::vector<std::string> kept = replica->load_named(tensors);
+  const std::vector<std::string> kept = differing_heads(*plan, initial_weights_);
   notes.push_back(fmt::format("weights from {}", source));
   for (const std::string& line : kept) notes.push_back(fmt::format("the head starts from new values: {}", line));
+}
+
+void Session::initialize_weights() {
+  replica->initialize(config.run.seed);
+  if (initial_weights_.empty()) return;
+  replica->load_named(initial_weights_);
+  initial_weights_ = {};
 }
 
 }  // namespace lockstep::train
