@@ -103,6 +103,7 @@ checkpoint::StateJson Checkpointing::state(std::int64_t steps_done, std::optiona
                              {"configuration", config::learning_yaml(s_.config)},
                              {"epoch_sums", numbers_of(recorder_.epoch_so_far())},
                              {"quality", quality ? checkpoint::StateJson(*quality) : checkpoint::StateJson()}};
+  if (s_.progress.optimizer_begin > 0) json["optimizer_begin"] = s_.progress.optimizer_begin;
   if (s_.plan->loss_scaling()) {
     const LossScale loss_scale = s_.replica->loss_scale();
     json["loss_scale"] = {{"scale", loss_scale.scale}, {"good_steps", loss_scale.good_steps}};

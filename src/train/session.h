@@ -27,7 +27,8 @@ namespace lockstep::train {
 /// The progress of a run. Steps and epochs are counted when they are finished.
 struct RunProgress {
   std::int64_t step = 0;
-  double best = 0;  // quality of the best checkpoint so far: greater is better
+  std::int64_t optimizer_begin = 0;  // the step at which the state of the optimizer was zero
+  double best = 0;                   // quality of the best checkpoint so far: greater is better
   bool has_best = false;
   LossSums epoch_sums;       // of the epoch so far
   bool is_measured = false;  // the checkpoint that the run resumes from records its quality

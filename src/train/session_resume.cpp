@@ -9,32 +9,33 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/state_group.h"
-#include "config/parser.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "train/broadcast.h"
+#include "train/resume_changes.h"
 #include "train/session.h"
 
 namespace lockstep::train {
 namespace {
 
-/// A run can resume from a checkpoint with this layout of the tensors, this precision, this model, and more than
-/// weights.
-void check_stamp(const checkpoint::StateJson& state, const Config& config, const tasks::Task& task,
-                 const std::string& file) {
+/// A run can resume from a checkpoint with this layout of the tensors, and more than weights.
+void check_contents(const checkpoint::StateJson& state, const std::string& file) {
   require(state.contains("global_batch"), ErrorCode::checkpoint_mismatch,
           "{} holds only weights, and no run can resume from it: start a new run with model.initialize_from={}", file,
           file);
   const int layout = state.value("layout_version", 1);
   require(layout == checkpoint::kLayoutVersion, ErrorCode::checkpoint_version,
           "{} has tensors of layout {}; this program resumes from layout {}", file, layout, checkpoint::kLayoutVersion);
+}
+
+/// The model must be that of the checkpoint, whatever configuration was recorded.
+void check_model(const checkpoint::StateJson& state, const tasks::Task& task, const std::string& file) {
   const auto same = [&](const std::string& key, const nlohmann::json& before, const nlohmann::json& now) {
     require(before == now, ErrorCode::checkpoint_mismatch,
             "{} is of a run with {}={}, but the configuration sets it to {}: set {}={}, or start a new run with "
             "model.initialize_from={}",
             file, key, before.dump(), now.is_null() ? "its default" : now.dump(), key, before.dump(), file);
   };
-  same("precision", state.value("precision", ""), name(config.precision));
   const nlohmann::json model = state.value("model", nlohmann::json::object());
   const nlohmann::ordered_json stamp = task.model_stamp();
   for (const auto& [key, now] : stamp.items())
@@ -96,7 +97,10 @@ bool Session::open_next_checkpoint() {
 
 void Session::resume_from(const checkpoint::StateJson& state, const SessionOptions& options) {
   const std::string& file = reader_->path();
-  check_stamp(state, config, *task, file);
+  check_contents(state, file);
+  const std::string before = options.fresh ? "" : run.read_file("config.yaml");
+  check_unchanged(before.empty() ? state.value("configuration", "") : before, options);
+  check_model(state, *task, file);
   const auto batch = state.at("global_batch").get<std::int64_t>();
   const std::int64_t configured = configured_global_batch(config, world.size());
   // A train.global_batch must be the same. What train.batch_per_rank makes of it may differ: the number of ranks may.
@@ -104,56 +108,51 @@ void Session::resume_from(const checkpoint::StateJson& state, const SessionOptio
     notes.push_back(
         fmt::format("the global batch stays {}, as in the run's first step; train.batch_per_rank would make it {}",
                     batch, configured));
-  require(config.train.global_batch == 0 || config.train.global_batch == batch, ErrorCode::resume_changed,
+  require(config.train.global_batch == 0 || config.train.global_batch == batch, ErrorCode::config_conflict,
           "{} is of a run with a global batch of {} samples, which it keeps: set train.global_batch={} instead of {}, "
           "or start a new run with model.initialize_from={}",
           file, batch, batch, config.train.global_batch, file);
   config.train.global_batch = batch;
-  const std::string before = options.fresh ? "" : run.read_file("config.yaml");
-  check_unchanged(before.empty() ? state.value("configuration", "") : before, options);
 }
 
 void Session::check_unchanged(const std::string& before, const SessionOptions& options) {
-  if (before.empty()) return;
-  std::string text;
-  for (const config::Difference& d : config::learning_differences(before, config)) {
-    const auto& allowed = options.allow_change;
-    const bool is_allowed =
-        d.key == "train.epochs" || std::find(allowed.begin(), allowed.end(), d.key) != allowed.end();
-    const bool changes_schedule = d.key == "train.epochs" || d.key.starts_with("schedule.");
-    if (is_allowed)
-      notes.push_back(fmt::format("{} changes from {} to {}{}", d.key, d.before, d.now,
-                                  changes_schedule ? ", and the schedule with it" : ""));
-    if (!is_allowed) text += fmt::format("\n  {}: {} before, {} now", d.key, d.before, d.now);
-  }
-  require(text.empty(), ErrorCode::resume_changed,
-          "{} cannot be resumed, because keys that affect what is learned have changed:{}", reader_->path(), text);
+  for (std::string& note : require_allowed_changes(before, config, options.allow_change, reader_->path()))
+    notes.push_back(std::move(note));
 }
 
 /// Tensors are checked as they are read, so that the file is read only once. A file that turns out to be damaged, on
 /// any rank, is named, and the checkpoint before it is used.
 void Session::restore() {
-  const std::vector<checkpoint::TensorTarget> targets = replica->targets();
+  OptimizerStart start;
   while (true) {
     std::optional<Error> error;
+    start = optimizer_start(*reader_, config, replica->targets());
     try {
-      reader_->load(targets);
+      reader_->load(start.targets);
     } catch (const Error& e) {
       error = e;
     }
     if (!world.any(error.has_value())) break;
     const std::string bad = reader_->path();
+    // The checkpoint before it would not match either.
+    if (error && error->code() == ErrorCode::checkpoint_mismatch) throw *error;
     if (checkpoints_.empty() && error && is_chosen_) throw *error;
     if (error) log::warning("a checkpoint is not used: {}", error->what());
     if (checkpoints_.empty() && !is_chosen_) fail_without_good_checkpoint();
     require(open_next_checkpoint(), ErrorCode::checkpoint_damaged, "another rank could not read {}", bad);
-    check_stamp(reader_->state(), config, *task, reader_->path());
+    check_contents(reader_->state(), reader_->path());
+    check_model(reader_->state(), *task, reader_->path());
     require(reader_->state().at("global_batch") == config.train.global_batch, ErrorCode::checkpoint_damaged,
             "{} is damaged, and {}, the one before, is of a run with another global batch: move one of them away", bad,
             reader_->path());
   }
   const checkpoint::StateJson& state = reader_->state();
   progress.step = state.at("step").get<std::int64_t>();
+  progress.optimizer_begin = start.begin;
+  if (!start.note.empty()) notes.push_back(start.note);
+  if (const auto before = state.value("steps_per_epoch", steps_per_epoch); before != steps_per_epoch)
+    notes.push_back(fmt::format("an epoch has {} steps instead of {}: after step {}, {} epochs are complete",
+                                steps_per_epoch, before, progress.step, progress.step / steps_per_epoch));
   progress.epoch_sums = loss_sums(state.value("epoch_sums", std::vector<double>()));
   progress.is_measured = state.value("quality", nlohmann::json()).is_number();
   restore_loss_scale(state);
@@ -163,9 +162,9 @@ void Session::restore() {
   checkpoints_.clear();
 }
 
-/// If a checkpoint has no loss scale, the initial one is kept.
+/// If a checkpoint has no loss scale, or keys of it have changed, the initial one is kept.
 void Session::restore_loss_scale(const checkpoint::StateJson& state) {
-  if (!state.contains("loss_scale")) return;
+  if (!state.contains("loss_scale") || !keeps_loss_scale(state, config)) return;
   const nlohmann::json& stored = state.at("loss_scale");
   const LossScale loss_scale{.scale = stored.at("scale").get<float>(),
                              .good_steps = stored.at("good_steps").get<std::uint32_t>()};

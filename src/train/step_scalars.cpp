@@ -5,7 +5,7 @@
 namespace lockstep::train {
 
 StepScalars make_step_scalars(const StepInputs& inputs, const Config::Optimizer& optimizer) {
-  const double t = static_cast<double>(inputs.step + 1);
+  const double t = static_cast<double>(inputs.step - inputs.optimizer_begin + 1);
   const auto correction = [t](double beta) { return static_cast<float>(1.0 / (1.0 - std::pow(beta, t))); };
   return {.learning_rate = static_cast<float>(inputs.learning_rate),
           .nominal_count = inputs.nominal_count,

@@ -11,7 +11,8 @@
 namespace lockstep::train {
 
 struct StepInputs {
-  std::int64_t step = 0;  // from 0
+  std::int64_t step = 0;             // from 0
+  std::int64_t optimizer_begin = 0;  // the step at which the state of the optimizer was zero
   std::int64_t epoch = 0;
   double nominal_count = 0;  // of samples or tokens of all ranks, if each has a label (tasks::Task::nominal_count)
   double learning_rate = 0;

@@ -59,6 +59,7 @@ class Trainer {
     StepFlags flags{.stop_requests = stop_requested() ? 1.0 : 0.0};
     checkpointing_.write_flags(step, flags);
     const StepScalars scalars = make_step_scalars({.step = step,
+                                                   .optimizer_begin = s_.progress.optimizer_begin,
                                                    .epoch = step / s_.steps_per_epoch,
                                                    .nominal_count = s_.task->nominal_count(shape.global_batch),
                                                    .learning_rate = schedule_.learning_rate(step),

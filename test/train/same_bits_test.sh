@@ -42,7 +42,7 @@ check "another number of micro-batches is refused on resume" refused 2 'train.mi
   train 1 "${tree[@]}" train.micro_batches=4 train.epochs=3 run.name=stopped
 check "so is another number of threads" refused 2 'cpu.threads: 1 before, 2 now' \
   train 1 "${tree[@]}" cpu.threads=2 train.epochs=3 run.name=stopped
-check "so is another width of the network" refused 1 'is of a run with model.width=16, but the configuration sets it to its default' \
+check "so is another width of the network" refused 2 'model.width: 16 before, 64 now' \
   train 1 "${tree[@]}" model.width=64 train.epochs=3 run.name=stopped
 check "  which cannot be evaluated either" refused 1 'model.width is 16 in the file and its default in the configuration' \
   "$lockstep" evaluate "${small[@]}" "${tree[@]}" model.width=64 --checkpoint "$work/stopped/$last"
@@ -59,7 +59,7 @@ forget one
 check "bf16: 1 rank" train 1 "${tree[@]}" precision=bf16 run.name=one
 check "  3 ranks" train 3 "${tree[@]}" precision=bf16 run.name=bf16
 check "  have the bits of one rank" same bf16 one
-check "  a run with fp32 cannot resume it" refused 1 'is of a run with precision=.bf16' \
+check "  a run with fp32 cannot resume it" refused 2 'precision: bf16 before, fp32 now' \
   train 1 "${tree[@]}" train.epochs=3 run.name=bf16
 forget bf16
 forget one

@@ -1,0 +1,84 @@
+#include "train/resume_changes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "checkpoint/state_group.h"
+#include "config/parser.h"
+#include "lockstep/error.h"
+
+namespace lockstep::train {
+namespace {
+
+/// Since this checkpoint was written, which may be longer ago than the last start of the run.
+std::vector<config::Difference> changes_since(const checkpoint::StateJson& state, const Config& now) {
+  return config::learning_differences(state.value("configuration", ""), now);
+}
+
+}  // namespace
+
+std::vector<std::string> require_allowed_changes(const std::string& yaml_before, const Config& now,
+                                                 const std::vector<std::string>& allow_change,
+                                                 const std::string& file) {
+  std::vector<std::string> notes;
+  std::string fixed, refused;
+  for (const config::Difference& d : config::learning_differences(yaml_before, now)) {
+    const std::string line = fmt::format("\n  {}: {} before, {} now", d.key, d.before, d.now);
+    if (d.fixed) {
+      fixed += line;
+    } else if (!d.allowed && std::ranges::find(allow_change, d.key) == allow_change.end()) {
+      refused += line;
+    } else {
+      const bool changes_schedule = d.key == "train.epochs" || d.key.starts_with("schedule.");
+      notes.push_back(fmt::format("{} changes from {} to {}{}", d.key, d.before, d.now,
+                                  changes_schedule ? ", and the schedule with it" : ""));
+    }
+  }
+  require(
+      fixed.empty(), ErrorCode::config_conflict,
+      "{} cannot be resumed, because keys that can never change within a run have changed (undo that, or start a new "
+      "run with another run.name and model.initialize_from={}):{}",
+      file, file, fixed);
+  require(refused.empty(), ErrorCode::resume_changed,
+          "{} cannot be resumed, because keys that affect what is learned have changed:{}", file, refused);
+  return notes;
+}
+
+OptimizerStart optimizer_start(checkpoint::Reader& reader, const Config& now,
+                               std::vector<checkpoint::TensorTarget> targets) {
+  const checkpoint::StateJson& state = reader.state();
+  const auto changes = changes_since(state, now);
+  const auto kind = std::ranges::find(changes, "optimizer.kind", &config::Difference::key);
+  OptimizerStart start{.targets = {}, .begin = state.value("optimizer_begin", std::int64_t{0}), .note = ""};
+  if (kind != changes.end()) {
+    start.begin = state.at("step").get<std::int64_t>();
+    start.note = fmt::format("the optimizer begins with a fresh state, since that of {} does not fit {}", kind->before,
+                             kind->now);
+  }
+  const auto is_stored = [&](const std::string& path) {
+    return std::ranges::find(reader.tensors(), path, &checkpoint::TensorEntry::path) != reader.tensors().end();
+  };
+  std::size_t n_new = 0;
+  for (checkpoint::TensorTarget& target : targets) {
+    const bool is_state = checkpoint::is_in(checkpoint::StateGroup::optimizer, target.path);
+    const bool is_new = is_state && (kind != changes.end() || !is_stored(target.path));
+    if (is_new)
+      ++n_new;
+    else
+      start.targets.push_back(std::move(target));
+  }
+  if (n_new > 0 && start.note.empty())
+    start.note =
+        fmt::format("{} tensors of the optimizer begin with zeros, since the checkpoint has none of them", n_new);
+  return start;
+}
+
+bool keeps_loss_scale(const checkpoint::StateJson& state, const Config& now) {
+  return std::ranges::none_of(changes_since(state, now),
+                              [](const config::Difference& d) { return d.key.starts_with("loss_scale."); });
+}
+
+}  // namespace lockstep::train

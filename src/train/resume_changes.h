@@ -1,0 +1,33 @@
+// What follows from keys that have changed when a run is resumed: which changes are refused, and which state of the
+// checkpoint is not used any more. The table of keys (config/table.h) says what may change.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "checkpoint/reader.h"
+#include "lockstep/config.h"
+
+namespace lockstep::train {
+
+/// Throws Error (config_conflict, resume_changed) unless every change since `yaml_before` may happen. Returns the changes,
+/// as notes for the banner. `file`: the checkpoint, for messages.
+std::vector<std::string> require_allowed_changes(const std::string& yaml_before, const Config& now,
+                                                 const std::vector<std::string>& allow_change, const std::string& file);
+
+/// How the optimizer of a resumed run begins.
+struct OptimizerStart {
+  std::vector<checkpoint::TensorTarget> targets;  // of all tensors to read; the others keep their zeros
+  std::int64_t begin = 0;                         // the step at which the state of the optimizer was zero
+  std::string note;                               // empty: it continues with the state of the checkpoint
+};
+/// Another kind of optimizer begins with a fresh state. If the kind is the same, tensors that the checkpoint lacks
+/// begin with zeros, for example those of the momentum if it was 0 before.
+OptimizerStart optimizer_start(checkpoint::Reader& reader, const Config& now,
+                               std::vector<checkpoint::TensorTarget> targets);
+
+/// Whether the loss scale of a checkpoint is still in effect: no key of loss_scale has changed since.
+bool keeps_loss_scale(const checkpoint::StateJson& state, const Config& now);
+
+}  // namespace lockstep::train

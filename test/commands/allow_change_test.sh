@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# timeout: 300
+# Which keys may change when a run is resumed: each key that `help config` marks is changed, and does what its mark says.
+source test/support/check.sh
+
+# The marks of `help config`: * with --allow-change, ! never.
+marked() { "$lockstep" help config | sed -nE "s/^[$1] ([a-z0-9_.]+) .*/\1/p"; }
+base=(data.train=synthetic data.validation= data.image_size=8 data.synthetic_samples=64 model.width=16
+  train.global_batch=8 train.epochs=4 train.micro_batches=2 schedule.warmup_epochs=1 run.directory="$work" cpu.threads=1
+  log.every_steps=1 log.progress=false log.tensorboard=false comm.watchdog_seconds=120)
+train() { "$lockstep" train "${base[@]}" "$@"; }
+
+# For every marked key a value that differs from that of the base run. They are compatible with each other.
+declare -A other=([run.seed]=2 [precision]=bf16 [model.depth]=34 [model.stem]=imagenet [model.classes]=11
+  [model.zero_gamma]=true [model.initialize_from]="$work/absent.h5" [data.train]=data/samples/cifar10_test.h5
+  [data.shuffle]=false [data.augment]='[flip]' [data.crop_padding]=2 [data.mean]='[0.4,0.4,0.4]' [data.std]='[0.2,0.2,0.2]'
+  [data.drop_last]=false [data.start]=2 [data.end]=66 [data.image_size]=16 [data.synthetic_samples]=80 [data.balance]=true
+  [train.global_batch]=16 [train.micro_batches]=0 [train.label_smoothing]=0.1 [train.clip_norm]=1 [train.spike_z_score]=9
+  [train.class_weights]='[1,1,1,1,1,1,1,1,1,2]' [train.freeze]='[conv1.*]' [loss_scale.kind]=dynamic
+  [loss_scale.initial]=1024 [loss_scale.growth_steps]=3 [optimizer.kind]=lars [optimizer.learning_rate]=0.2
+  [optimizer.momentum]=0.5 [optimizer.nesterov]=true [optimizer.weight_decay]=0 [optimizer.decay_norms_and_biases]=false
+  [optimizer.beta1]=0.5 [optimizer.beta2]=0.5 [optimizer.epsilon]=1e-6 [optimizer.trust_coefficient]=0.01
+  [optimizer.learning_rate_batch]=16 [optimizer.groups]='["fc.* learning_rate=0.01"]' [schedule.kind]=step
+  [schedule.warmup_epochs]=0 [schedule.warmup_steps]=1 [schedule.steps]=40 [schedule.step_epochs]=2 [schedule.gamma]=0.5
+  [schedule.power]=2 [schedule.final_learning_rate]=0.01 [batch_norm.synchronize]=true [batch_norm.momentum]=0.2
+  [batch_norm.epsilon]=1e-4 [comm.gradients]=bf16 [reproducible]=true)
+changes() { # MARK: KEY=VALUE of all keys with it
+  local key
+  for key in $(marked "$1"); do
+    if [[ $key != model.family ]]; then printf '%s\n' "$key=${other[$key]-no value in this test}"; fi # it has one value
+  done
+}
+mapfile -t learning < <(changes '*')
+mapfile -t fixed < <(changes '!')
+allow() { local one; for one in "$@"; do printf '%s\n' --allow-change "${one%%=*}"; done; }
+mapfile -t allow_learning < <(allow "${learning[@]}")
+mapfile -t allow_fixed < <(allow "${fixed[@]}")
+check "help config marks keys" test ${#learning[@]} -gt 30 -a ${#fixed[@]} -ge 4
+
+check "the base run: two steps" train run.name=base train.max_steps=2
+copy() { rm -rf "${work:?}/$1" && cp -a "$work/base" "$work/$1"; }
+
+copy a
+train run.name=a train.max_steps=3 "${learning[@]}" >"$work/refused" 2>&1
+check "changes without --allow-change are refused" grep -qF '[resume_changed]' "$work/refused"
+for change in "${learning[@]}"; do
+  check "  * ${change%%=*}" grep -qE "^  ${change%%=*}: .* before, .* now" "$work/refused"
+done
+check "with --allow-change, the run continues" train run.name=a train.max_steps=3 "${learning[@]}" "${allow_learning[@]}"
+for change in "${learning[@]}"; do
+  check "  * ${change%%=*}" grep -qE "${change%%=*} changes from .* to " "$work/a/log.txt"
+done
+check "  and then without it" train run.name=a train.max_steps=4 "${learning[@]}"
+
+copy b
+train run.name=b train.max_steps=3 "${fixed[@]}" "${allow_fixed[@]}" >"$work/refused" 2>&1
+check "what is fixed cannot change" grep -qF '[config_conflict]' "$work/refused"
+for change in "${fixed[@]}"; do
+  check "  ! ${change%%=*}" grep -qE "^  ${change%%=*}: .* before, .* now" "$work/refused"
+done
+check "  status 2" refused 2 'start a new run with another run.name' train run.name=b train.global_batch=16 \
+  --allow-change train.global_batch
+
+# What needs another state than the checkpoint has.
+copy c
+check "sgd becomes adamw" train run.name=c train.max_steps=3 optimizer.kind=adamw --allow-change optimizer.kind
+check "  with a fresh state" grep -q 'the optimizer begins with a fresh state, since that of sgd does not fit adamw' "$work/c/log.txt"
+check "  and continues" train run.name=c train.max_steps=5 optimizer.kind=adamw
+copy d
+check "  with the same bits as without a stop" train run.name=d train.max_steps=5 optimizer.kind=adamw --allow-change optimizer.kind
+check "  in the checkpoint" cmp "$work/c/checkpoints/step-00000005.h5" "$work/d/checkpoints/step-00000005.h5"
+copy e
+check "momentum 0" train run.name=e train.max_steps=3 optimizer.momentum=0 --allow-change optimizer.momentum
+check "  becomes 0.9" train run.name=e train.max_steps=4 --allow-change optimizer.momentum
+copy f
+check "fp32 becomes bf16" train run.name=f train.max_steps=3 precision=bf16 --allow-change precision
+check "  and fp32 again" train run.name=f train.max_steps=4 --allow-change precision
+check "  reported" grep -q 'precision changes from bf16 to fp32' "$work/f/log.txt"
+# Stopped before its first checkpoint, config.yaml has the new kind, and the checkpoint the old one.
+copy g
+sed -i 's/^  kind: sgd/  kind: adamw/' "$work/g/config.yaml"
+check "the state of the checkpoint decides" train run.name=g train.max_steps=3 optimizer.kind=adamw
+finish
