@@ -111,7 +111,7 @@ flags_for = $(CPPFLAGS) $(CXXFLAGS) $(if $(filter test/%,$(filter-out test/refer
 # ---- Sources and programs -------------------------------------------------------------------------------------------
 PROTOS    := $(shell find src -name '*.proto')
 GENERATED := $(PROTOS:src/%.proto=$(BUILD)/generated/%.pb.cc)
-EMBEDDED  := $(BUILD)/generated/commands/completion.bash.inc
+EMBEDDED  := $(patsubst %,$(BUILD)/generated/commands/completion.%.inc,bash zsh)
 SOURCES   := $(filter-out src/main.cpp $(if $(HAS_CUDA),,src/comm/nccl%),$(shell find src kernels/cpu $(if $(HAS_CUDA),kernels/cuda) -name '*.cpp' | sort))
 CUDA_SOURCES := $(if $(HAS_CUDA),$(shell find kernels/cuda -name '*.cu' | sort))
 # The CUDA backend's ops compiled for the host (test/support/cuda_on_host), in a namespace of their own.
@@ -204,8 +204,8 @@ $(BUILD)/on-host/%.o: % $(BUILD)/flags
 	@$(CXX) -Dcuda=cuda_on_host -include test/support/cuda_on_host/runtime.h $(CUDA_CFLAGS) $(CPPFLAGS) $(CXXFLAGS) -Wno-unknown-pragmas -ffp-contract=off -x c++ -c -o $@ $<
 $(BUILD)/generated/%.pb.o: $(BUILD)/generated/%.pb.cc $(BUILD)/flags
 	@$(CXX) $(CPPFLAGS) $(CXXFLAGS) -w -c -o $@ $<
-# The script that `lockstep completion bash` prints, as a C++ string.
-$(BUILD)/generated/commands/completion.bash.inc: src/commands/completion.bash
+# The script that `lockstep completion SHELL` prints, as a C++ string.
+$(EMBEDDED): $(BUILD)/generated/commands/completion.%.inc: src/commands/completion.%
 	@mkdir -p $(@D) && { printf 'R"bash('; cat $<; printf ')bash"\n'; } > $@
 $(BUILD)/generated/%.pb.cc: src/%.proto
 	@mkdir -p $(BUILD)/generated

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what only tests and checks need: ctest, clang-format, clang-tidy, clang with libFuzzer, Slurm for `make test-cluster`, and,
-# in .deps/python, the Python packages with which tests read the files of Lockstep. A test whose tool is missing is skipped
+# Installs what only tests and checks need: ctest, clang-format, clang-tidy, clang with libFuzzer, Slurm for `make test-cluster`,
+# zsh, and, in .deps/python, the Python packages with which tests read the files of Lockstep. A test whose tool is missing is skipped
 # and counted, so a failure here is not fatal. PyTorch (several GB) is not installed: the files made with it are committed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -17,6 +17,7 @@ commands=(
   "ip|iproute2"
   "ps|procps"
   "unshare|util-linux"
+  "zsh|zsh"
 )
 missing=()
 for row in "${commands[@]}"; do

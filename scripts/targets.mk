@@ -113,6 +113,7 @@ BUNDLED := $(filter $(CURDIR)/.deps/%,$(ONEDNN_HOME))
 INSTALLED_LDLIBS = $(if $(BUNDLED),$(subst -Wl$(comma)-rpath$(comma)$(ONEDNN_HOME)/lib64,,$(subst -Wl$(comma)-rpath$(comma)$(ONEDNN_HOME)/lib ,-Wl$(comma)-rpath$(comma)'$$ORIGIN/../lib/lockstep' ,$(LDLIBS))),$(LDLIBS))
 SHARE = $(DESTDIR)$(PREFIX)/share/lockstep
 COMPLETION = $(DESTDIR)$(PREFIX)/share/bash-completion/completions/lockstep
+COMPLETION_OF_ZSH = $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_lockstep
 MODULEFILES = $(DESTDIR)$(PREFIX)/modulefiles/lockstep
 INSTALLED_FILES := LICENSE CHANGELOG.md README.md data/README.md modules/README.md scripts/launch \
   $(shell find docs jobs modules/site data/samples -name '*.sh' -o -name '*.md' -o -name '*.svg' -o -name '*.h5' 2>/dev/null | sort)
@@ -128,13 +129,14 @@ install: $(OUT)/lockstep
 	@$(foreach file,$(INSTALLED_FILES),install -D -m $(if $(shell test -x $(file) && echo yes),755,644) $(file) $(SHARE)/$(file) &&) true
 	@$(foreach file,$(INSTALLED_CONFIGS),install -d $(SHARE)/$(dir $(file)) && sed 's#: data/#: $${LOCKSTEP_DATA}/#' $(file) > $(SHARE)/$(file) &&) true
 	@install -D -m 644 src/commands/completion.bash $(COMPLETION)
+	@install -D -m 644 src/commands/completion.zsh $(COMPLETION_OF_ZSH)
 	@modules/write-modulefiles.sh $(MODULEFILES) $(PREFIX) $(VERSION) $(if $(HAS_CUDA),cuda)
 	@echo "Installed $(DESTDIR)$(PREFIX)/bin/lockstep and its modulefiles. To use it:"
 	@echo "  module use $(PREFIX)/modulefiles && module load lockstep"
 	@echo "  $(PREFIX)/share/lockstep/scripts/launch $(notdir $(MPIRUN)) --bind-to none -n 2 lockstep train $(PREFIX)/share/lockstep/jobs/configs/quickstart.yaml"
 	@echo "Without modules: export PATH=$(PREFIX)/bin:\$$PATH LOCKSTEP_HOME=$(PREFIX)/share/lockstep LOCKSTEP_DATA=$(PREFIX)/share/lockstep/data"
 uninstall:
-	rm -rf $(DESTDIR)$(PREFIX)/bin/lockstep $(DESTDIR)$(PREFIX)/lib/lockstep $(SHARE) $(COMPLETION) \
+	rm -rf $(DESTDIR)$(PREFIX)/bin/lockstep $(DESTDIR)$(PREFIX)/lib/lockstep $(SHARE) $(COMPLETION) $(COMPLETION_OF_ZSH) \
 	  $(MODULEFILES)/$(VERSION) $(MODULEFILES)/$(VERSION).lua
 
 clean:

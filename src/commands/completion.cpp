@@ -1,5 +1,6 @@
-// lockstep completion bash: prints completion.bash, which the Makefile embeds, or with --tables the commands, options
-// and keys that this script reads. They come from the tables that `--help` and `help config` print.
+// lockstep completion bash | zsh: prints completion.bash or completion.zsh, which the Makefile embeds, or with --tables
+// the commands, options and keys that these scripts read. They come from the tables that `--help` and `help config`
+// print.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -7,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "commands/commands.h"
 #include "config/table.h"
@@ -15,8 +17,11 @@
 namespace lockstep::commands {
 namespace {
 
-constexpr std::string_view kScript =
+constexpr std::string_view kBashScript =
 #include "commands/completion.bash.inc"
+    ;
+constexpr std::string_view kZshScript =
+#include "commands/completion.zsh.inc"
     ;
 
 void append(std::string& list, std::string_view word) {
@@ -54,15 +59,17 @@ std::string kind_of(const config::Key& key) {
   return words;
 }
 
+std::vector<const CLI::App*> commands_of(const CLI::App& app) {
+  return app.get_subcommands([](const CLI::App*) { return true; });
+}
+
 /// The lines of a command and of its subcommands.
-std::string command_tables(const CLI::App& app, const std::string& path, const std::string& all_commands) {
+std::string command_tables(const CLI::App& app, const std::string& path) {
   std::string commands, options, arguments, lines;
-  const auto subcommands = app.get_subcommands([](const CLI::App*) { return true; });
-  for (const CLI::App* command : subcommands) append(commands, command->get_name());
+  for (const CLI::App* command : commands_of(app)) append(commands, command->get_name());
   for (const CLI::Option* option : app.get_options()) {
     if (!option->nonpositional()) {
-      const bool is_topic = path == "lockstep help";
-      arguments += fmt::format("\t{}", column(is_topic ? "config " + all_commands : kind_of(*option)));
+      arguments += fmt::format("\t{}", column(kind_of(*option)));
       if (option->get_items_expected_max() > 1) arguments += "\t...";
     }
     for (const std::string& name : option->get_lnames()) {
@@ -72,16 +79,38 @@ std::string command_tables(const CLI::App& app, const std::string& path, const s
     }
   }
   lines = fmt::format("command\t{}\t{}\t{}{}\n", path, column(commands), column(options), arguments) + lines;
-  for (const CLI::App* command : subcommands)
-    lines += command_tables(*command, path + " " + command->get_name(), all_commands);
+  for (const CLI::App* command : commands_of(app)) lines += command_tables(*command, path + " " + command->get_name());
   return lines;
 }
 
+/// What `lockstep help` explains: each command as if it were a command of `help`, and `config` with groups and keys.
+std::string topic_tables(const CLI::App& app, const std::string& path) {
+  std::string commands, lines;
+  for (const CLI::App* command : commands_of(app)) {
+    append(commands, command->get_name());
+    lines += topic_tables(*command, path + " " + command->get_name());
+  }
+  const bool is_root = path == "lockstep help";
+  if (is_root) append(commands, "config");
+  return fmt::format("command\t{}\t{}\t{}\n", path, column(commands), is_root ? "--help" : "-") + lines;
+}
+
+std::string config_topic() {
+  std::string words, group_before;
+  for (const config::Key& key : config::table()) {
+    if (key.is_hidden) continue;
+    const auto dot = key.name.find('.');
+    const std::string group = dot == std::string::npos ? "" : key.name.substr(0, dot);
+    if (!group.empty() && group != group_before) append(words, group);
+    group_before = group;
+    append(words, key.name);
+  }
+  return fmt::format("command\tlockstep help config\t-\t-\t{}\t...\n", words);
+}
+
 std::string tables(const CLI::App& app) {
-  std::string all_commands;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
-    append(all_commands, command->get_name());
-  std::string lines = command_tables(app, "lockstep", all_commands);
+  // The later line of a command is in effect.
+  std::string lines = command_tables(app, "lockstep") + topic_tables(app, "lockstep help") + config_topic();
   for (const config::Key& key : config::table())
     if (!key.is_hidden) lines += fmt::format("key\t{}\t{}\n", key.name, column(kind_of(key)));
   return lines;
@@ -96,12 +125,13 @@ void add_completion(CLI::App& app, Run& run) {
   };
   auto options = std::make_shared<CommandLine>();
   CLI::App* command = app.add_subcommand("completion", "Print a script that completes commands and keys in the shell");
-  command->add_option("SHELL", options->shell, "The shell")->required()->check(CLI::IsMember({"bash"}));
+  command->add_option("SHELL", options->shell, "The shell")->required()->check(CLI::IsMember({"bash", "zsh"}));
   command->add_flag("--tables", options->prints_tables, "Print the tables that the script reads")->group("");
-  command->footer("Try it: source <(lockstep completion bash)");
+  command->footer("Try it: source <(lockstep completion bash), or source <(lockstep completion zsh)");
   command->callback([&app, &run, options] {
     run = [&app, options] {
-      fmt::print("{}", options->prints_tables ? tables(app) : std::string(kScript));
+      const std::string_view script = options->shell == "zsh" ? kZshScript : kBashScript;
+      fmt::print("{}", options->prints_tables ? tables(app) : std::string(script));
       return kExitDone;
     };
   });

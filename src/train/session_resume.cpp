@@ -126,8 +126,8 @@ void Session::restore() {
   OptimizerStart start;
   while (true) {
     std::optional<Error> error;
-    start = optimizer_start(*reader_, config, replica->targets());
     try {
+      start = optimizer_start(*reader_, config, replica->targets());
       reader_->load(start.targets);
     } catch (const Error& e) {
       error = e;

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # cores: 0
-# lockstep completion bash: what the shell offers, according to its variables, and in a real interactive shell.
+# lockstep completion: what bash and zsh offer, according to their variables, and in real interactive shells.
 source test/support/check.sh
 "$lockstep" completion bash >"$work/script"
 export PATH=$(cd "$(dirname "$lockstep")" && pwd):$PATH  # the script gets commands and keys from `lockstep`
 check "the script is bash" bash -n "$work/script"
 check "the script is the file that is installed" cmp src/commands/completion.bash "$work/script"
 check "it is registered for lockstep" bash -c "source '$work/script'; complete -p lockstep | grep -q -- '-F _lockstep lockstep'"
-check "another shell is refused" refused 2 'SHELL: .*not in \{bash\}' "$lockstep" completion fish
+check "another shell is refused" refused 2 'SHELL: expected one of bash, zsh, found fish' "$lockstep" completion fish
 
 mkdir -p "$work/here/folder"
 touch "$work/here/one.yaml" "$work/here/two.yml" "$work/here/other.txt" "$work/here/train.h5" "$work/here/folder/x.yaml"
@@ -29,7 +29,7 @@ offers 'lockstep train trace' 'trace='
 offers 'lockstep train one.yaml optimizer.kind=' 'sgd adamw lars'
 offers 'lockstep train one.yaml optimizer.kind=a' 'adamw'
 offers 'lockstep train one.yaml trace=' 'true false'
-offers 'lockstep train model.depth=' '18 34 50'
+offers 'lockstep train model.depth=' '18 34 50 101 152'
 offers 'lockstep train cpu.threads=' 'auto'
 offers 'lockstep train data.augment=' '[crop] [flip] [resized_crop]'
 offers 'lockstep train run.seed=' ''
@@ -54,12 +54,15 @@ offers 'lockstep data import cifar10 fol' 'folder'
 offers 'lockstep data import cifar10 . out.h5 --split ' 'train val test'
 offers 'lockstep report ' 'memory'
 offers 'lockstep report memory one.yaml oth' 'other.txt'
-offers 'lockstep completion ' 'bash'
+offers 'lockstep completion ' 'bash zsh'
 offers 'lockstep completion bash --' '--help'
 # The tables are those of the program that is called.
 offers "$lockstep tr" 'train'
 offers 'nowhere/lockstep tr' ''
 offers 'lockstep help con' 'config'
+offers 'lockstep help config run' 'run run.name run.directory run.seed'
+offers 'lockstep help config run cuda' 'cuda cuda.graph'
+offers 'lockstep help checkpoint ver' 'verify'
 offers 'lockstep nonsense x' ''
 # A shell in which `=` does not end a word replaces all of key=value.
 WORDBREAKS=' ' offers 'lockstep train optimizer.kind=a' 'optimizer.kind=adamw'
@@ -92,5 +95,66 @@ if command -v script >/dev/null; then
   check "typed: lockstep tr TAB" typed 'lockstep tr\tx' '<train><x>'
   check "typed: optimizer.kind=ad TAB" typed 'lockstep train optimizer.kind=ad\t x' '<train><optimizer.kind=adamw><x>'
   check "typed: a key gets = and no blank" typed 'lockstep train optimizer.ki\tsgd' '<train><optimizer.kind=sgd>'
+fi
+# zsh, with functions in place of those that only work in its line editor.
+if command -v zsh >/dev/null; then
+  "$lockstep" completion zsh >"$work/script.zsh"
+  check "the script of zsh is the file that is installed" cmp src/commands/completion.zsh "$work/script.zsh"
+  check "  and is zsh" zsh -n "$work/script.zsh"
+  cat >"$work/offer.zsh" <<'END'
+compdef() { }
+source $1
+compadd() {
+  local suffix= name
+  while [[ $1 != -- ]]; do if [[ $1 == -S ]]; then suffix=$2; fi; shift; done
+  for name in "${@:2}"; do if [[ $name == $PREFIX* ]]; then print -r -- $name$suffix; fi; done
+}
+compset() { PREFIX=${PREFIX#*=} }
+_files() {
+  local file
+  for file in $PREFIX*(N); do if [[ $# == 0 || -d $file || $file == *.(yaml|yml) ]]; then print -r -- $file; fi; done
+}
+words=("${(@s: :)2}") CURRENT=${#words} PREFIX=${words[-1]}
+_lockstep
+END
+  zsh_offers() {
+    local got
+    got=$(cd "$work/here" && zsh -f "$work/offer.zsh" "$work/script.zsh" "$1" | sort | xargs)
+    if [[ $got == "$(tr ' ' '\n' <<<"$2" | sort | xargs)" ]]; then good "zsh offers: $1|"; else bad "zsh offers: $1|"; echo "  got: $got"; fi
+  }
+  zsh_offers 'lockstep tr' 'train'
+  zsh_offers 'lockstep data ver' 'verify'
+  zsh_offers 'lockstep --v' '--version'
+  zsh_offers 'lockstep train --fr' '--fresh'
+  zsh_offers 'lockstep train optimizer.k' 'optimizer.kind='
+  zsh_offers 'lockstep train one.yaml optimizer.kind=' 'sgd adamw lars'
+  zsh_offers 'lockstep train one.yaml optimizer.kind=a' 'adamw'
+  zsh_offers 'lockstep train data.augment=[f' '[flip]'
+  zsh_offers 'lockstep train run.seed=' ''
+  zsh_offers 'lockstep train data.train=tr' 'train.h5'
+  zsh_offers 'lockstep plan on' 'one.yaml'
+  zsh_offers 'lockstep plan fo' 'folder'
+  zsh_offers 'lockstep train --allow-change optimizer.ki' 'optimizer.kind'
+  zsh_offers 'lockstep train --allow-change optimizer.kind optimizer.b' 'optimizer.beta1= optimizer.beta2='
+  zsh_offers 'lockstep data import cif' 'cifar10'
+  zsh_offers 'lockstep data import cifar10 fol' 'folder'
+  zsh_offers 'lockstep data import cifar10 . out.h5 --split v' 'val'
+  zsh_offers 'lockstep plan one.yaml --ranks ' ''
+  zsh_offers 'lockstep plan one.yaml --json=tra' 'train.h5'
+  zsh_offers 'lockstep help config cuda' 'cuda cuda.graph'
+  zsh_offers 'lockstep completion ' 'bash zsh'
+  zsh_offers "$lockstep tr" 'train'
+  zsh_offers 'nowhere/lockstep tr' ''
+  zsh_offers 'lockstep nonsense x' ''
+  zsh_typed() { # zsh_typed KEYS LINE: the line that zsh -i then runs
+    (cd "$work/here" && { sleep 0.5; printf '%b\n' "PS1=; autoload -Uz compinit; compinit -u -D; source '$work/script.zsh'\nlockstep() { printf '<%s>' \"\$@\"; print }\n$1\nexit\n"; sleep 1; } |
+      TERM=vt100 script -qec "zsh -f -i" /dev/null 2>&1 | tr -d '\r' | grep -F -- "$2")
+  }
+  if command -v script >/dev/null; then
+    check "typed in zsh: lockstep tr TAB" zsh_typed 'lockstep tr\tx' '<train><x>'
+    check "typed in zsh: optimizer.kind=ad TAB" zsh_typed 'lockstep train optimizer.kind=ad\t x' '<train><optimizer.kind=adamw><x>'
+    check "typed in zsh: a key gets = and no blank" zsh_typed 'lockstep train optimizer.ki\tsgd' '<train><optimizer.kind=sgd>'
+    check "typed in zsh: a file" zsh_typed 'lockstep train data.train=tra\t x' '<train><data.train=train.h5><x>'
+  fi
 fi
 finish

@@ -29,6 +29,7 @@ check "scripts are executable" test -x "$share/scripts/launch"
 check "configurations name their data below LOCKSTEP_DATA" grep -qF 'train: ${LOCKSTEP_DATA}/samples/cifar10_train.h5' \
   "$share/jobs/configs/quickstart.yaml"
 check "the completion" cmp "$prefix/share/bash-completion/completions/lockstep" <("$lockstep" completion bash)
+check "the completion of zsh" cmp "$prefix/share/zsh/site-functions/_lockstep" <("$lockstep" completion zsh)
 check "make uninstall" make --no-print-directory "${variables[@]}" PREFIX=/opt/lockstep DESTDIR="$work/stage" uninstall
 check "  leaves no file" test -z "$(find "$work/stage" -type f)"
 check "a prefix that no modulefile can name" refused 2 'expected only letters, digits .*found "/opt/my programs"' \

@@ -7,6 +7,7 @@
 
 #include "layers/layers.h"
 #include "lockstep/error.h"
+#include "lockstep/log.h"
 #include "models/model.h"
 #include "tasks/image_classification/class_tally.h"
 #include "tasks/image_classification/description.h"
@@ -41,6 +42,16 @@ std::shared_ptr<const data::ImageSet> open_set(const Config& config, Split split
   return data::shape_image_set(data::make_synthetic_set(config.run.seed, end - start, size, size, kChannels,
                                                         config.model.classes, is_train ? "train" : "test", start),
                                shaping);
+}
+
+/// Outputs without a class are legitimate, for example of a model that is to be trained further, but mostly a mistake.
+/// A set may be opened more than once; the warning is given once.
+void warn_of_unused_outputs(const data::ImageSetInfo& set, const Config::Model& model) {
+  static std::string last;
+  if (set.classes >= model.classes || set.path == last) return;
+  last = set.path;
+  log::warning("model.classes is {}, but {} has {} classes: no sample has one of the other {}; set model.classes={}",
+               model.classes, set.path, set.classes, model.classes - set.classes, set.classes);
 }
 
 void check_fits_model(const data::ImageSetInfo& set, const Config::Model& model) {
@@ -102,11 +113,14 @@ class ImageClassification final : public Task {
             "data.train: expected the path of a data set, or synthetic, found nothing");
     train_set_ = open_set(config_, Split::train);
     check();
+    warn_of_unused_outputs(train_set_->info(), config_.model);
   }
   void open_validation_set() override {
     if (config_.data.validation.empty()) return;
     validation_set_ = open_set(config_, Split::validation);
     check();
+    if (!train_set_ || train_set_->info().classes != validation_set_->info().classes)
+      warn_of_unused_outputs(validation_set_->info(), config_.model);
   }
   std::shared_ptr<const data::Dataset> train_set() const override { return train_set_; }
   std::shared_ptr<const data::Dataset> validation_set() const override { return validation_set_; }
