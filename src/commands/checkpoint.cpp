@@ -7,6 +7,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/file.h"
+#include "base/version.h"
 #include "checkpoint/compare.h"
 #include "checkpoint/model_file.h"
 #include "checkpoint/reader.h"
@@ -17,15 +19,18 @@
 #include "commands/commands.h"
 #include "commands/report.h"
 #include "lockstep/error.h"
+#include "models/resnet_onnx.h"
 #include "models/resnet_table.h"
+#include "tasks/image_classification/description.h"
 #include "tasks/task.h"
+#include "train/inference.h"
 
 namespace lockstep::commands {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kSafetensors = ".safetensors";
+constexpr std::string_view kSafetensors = ".safetensors", kOnnx = ".onnx";
 
 /// What happens to a file that exists under the name of the output.
 enum class Existing : std::uint8_t { keep, replace };
@@ -163,10 +168,7 @@ void require_replaceable(const std::string& target, Existing existing) {
           "{} already exists; use --force to replace it", target);
 }
 
-int export_file(const std::string& source, const std::string& target, Existing existing) {
-  require(checkpoint::is_safetensors(target), ErrorCode::usage,
-          "the target must end in {}, found {}: no other format is supported", kSafetensors, target);
-  require_replaceable(target, existing);
+int export_safetensors(const std::string& source, const std::string& target) {
   checkpoint::Reader reader(source);
   const std::int64_t step = reader.step();
   const auto tensors = checkpoint::to_torchvision(checkpoint::load_all(source), step);
@@ -174,6 +176,49 @@ int export_file(const std::string& source, const std::string& target, Existing e
   checkpoint::write_safetensors(target, tensors, checkpoint::export_metadata(reader.state()));
   fmt::print("{}: {} tensors of step {}, with torchvision's names\n", target, tensors.size(), step);
   return kExitDone;
+}
+
+/// Of images as the file records them; otherwise of normalised images of the usual size.
+int export_onnx(const std::string& source, const std::string& target) {
+  const checkpoint::ModelFile file = checkpoint::read_model_file(source);
+  Config config;
+  train::set_model(config, file);
+  const bool imagenet = config.model.stem == "imagenet";
+  models::OnnxOptions options;
+  options.height = options.width = imagenet ? 224 : 32;
+  std::string input = "normalised images, since the file does not record how its images were normalised";
+  if (file.state.contains("inference")) {
+    const tasks::ImageDescription recorded = tasks::image_description(file.state["inference"], source);
+    options.height = recorded.height;
+    options.width = recorded.width;
+    options.mean = recorded.mean;
+    options.stddev = recorded.stddev;
+    options.batch_norm_epsilon = recorded.batch_norm_epsilon;
+    input = "images with values from 0 to 1";
+  }
+  options.producer_version = version();
+  options.metadata = checkpoint::export_metadata(file.state);
+  options.metadata.erase("format");  // of .safetensors
+  const std::string bytes = models::resnet_onnx(config.model, options, [&](const std::string& name) {
+    const auto found = std::ranges::find(file.tensors, name, &checkpoint::NamedTensor::name);
+    require(found != file.tensors.end(), ErrorCode::checkpoint_mismatch, "{} has no tensor {}", source, name);
+    return models::OnnxTensor{.shape = found->shape, .values = found->values};
+  });
+  PendingFile pending(target, PartialName::fixed, ErrorCode::checkpoint_write);
+  const Descriptor out = pending.create();
+  write_at(out, pending.partial_path(), std::as_bytes(std::span(bytes)), 0, ErrorCode::checkpoint_write);
+  pending.publish();
+  fmt::print("{}: {}-{} for {} of {}x{} pixels\n", target, config.model.family, config.model.depth, input,
+             options.width, options.height);
+  return kExitDone;
+}
+
+int export_file(const std::string& source, const std::string& target, Existing existing) {
+  const bool is_onnx = target.ends_with(kOnnx);
+  require(is_onnx || checkpoint::is_safetensors(target), ErrorCode::usage,
+          "the target must end in {} or {}, found {}: no other format is supported", kSafetensors, kOnnx, target);
+  require_replaceable(target, existing);
+  return is_onnx ? export_onnx(source, target) : export_safetensors(source, target);
 }
 
 int import_file(const std::string& source, const std::string& target, Existing existing) {
@@ -233,9 +278,10 @@ void add_checkpoint(CLI::App& app, Run& run) {
   command->add_option("B", names->second, "The second checkpoint")->required();
   command->callback([&run, names] { run = [names] { return diff(names->first, names->second); }; });
 
-  command = group->add_subcommand("export", "Export a checkpoint as a .safetensors file with torchvision's names");
+  command = group->add_subcommand(
+      "export", "Export a checkpoint as a .safetensors file with torchvision's names, or as an .onnx file");
   command->add_option("FILE", names->first, "The checkpoint")->required();
-  command->add_option("TARGET", names->second, "The file to write, ending in .safetensors")->required();
+  command->add_option("TARGET", names->second, "The file to write, ending in .safetensors or .onnx")->required();
   command->add_flag("--force", names->replace, "Replace TARGET if it exists");
   command->callback(
       [&run, names] { run = [names] { return export_file(names->first, names->second, names->existing()); }; });

@@ -19,7 +19,7 @@ LOCKSTEP = os.path.abspath(os.environ.get("LOCKSTEP", "build/lockstep"))
 
 def lines_of_page():
     page = open("docs/using.md").read()
-    block = re.search(r"\n\n((?:    .*\n)*    model\.load_state_dict\(.*\n)", page)
+    block = re.search(r"\n\n((?:    .*\n)*    resnet\.load_state_dict\(.*\n)", page)
     assert block, "docs/using.md does not show how to load a model into torchvision"
     lines = [line[4:] for line in block[1].splitlines()]
     assert len(lines) == 4 and lines[0].startswith("import "), lines
@@ -89,7 +89,7 @@ def run_on_stand_ins(lines, folder):
     found = {}
     os.chdir(folder)
     exec(lines, found)
-    assert (found["model"].conv1.stride, found["model"].conv1.padding) == (1, 1)
+    assert (found["resnet"].conv1.stride, found["resnet"].conv1.padding) == (1, 1)
     unchanged = ResNet18(num_classes=10)
     try:
         unchanged.load_state_dict(shapes_in("resnet18.safetensors"))
@@ -104,8 +104,8 @@ def run_on_torchvision(lines, folder):
     exec(lines, found)
     import torch
 
-    found["model"].eval()
-    assert found["model"](torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    found["resnet"].eval()
+    assert found["resnet"](torch.zeros(2, 3, 32, 32)).shape == (2, 10)
 
 
 def main():
