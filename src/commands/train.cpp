@@ -71,7 +71,6 @@ int start_and_train(const Config& config, World& world, const train::SessionOpti
   const int status = train::train(session, lock);
   usage.reset();
   if (trace) trace->write();
-  if (session.leader() && status == kExitDone) log::info("done: {} steps; {}", session.last_step, session.run.path());
   return status;
 }
 

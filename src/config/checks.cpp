@@ -183,6 +183,12 @@ void check_fine_tuning(const Config& c, const Origins& origins) {
   }
 }
 
+void check_evaluation(const Config& c, const Origins& origins) {
+  require(c.evaluation.patience == 0 || !c.data.validation.empty(), ErrorCode::config_conflict,
+          "{}evaluation.patience={} compares evaluations and needs data.validation, found nothing",
+          places(origins, {"evaluation.patience", "data.validation"}), c.evaluation.patience);
+}
+
 }  // namespace
 
 void check(const Config& config, const Origins& origins) {
@@ -193,6 +199,7 @@ void check(const Config& config, const Origins& origins) {
   check_schedule(config, origins);
   check_log(config, origins);
   check_fine_tuning(config, origins);
+  check_evaluation(config, origins);
 }
 
 }  // namespace lockstep::config

@@ -227,6 +227,10 @@ std::vector<Key> evaluation_and_batch_norm_keys() {
       integer(KEY(evaluation.batch_per_rank), 0,
               {kNone, "samples", "Number of samples per rank and step during evaluation. 0: as in training."},
               kMaxSamples),
+      integer(KEY(evaluation.patience), 0,
+              {kNone, "evaluations",
+               "End the run when this many evaluations in a row were not better than the best one; checkpoint.best "
+               "tells what is better. 0: no limit."}),
       boolean(KEY(batch_norm.synchronize),
               {kLearning, "", "Normalize with the statistics of the global batch instead of those of each rank."}),
       real(KEY(batch_norm.momentum), kUpToOne,
@@ -271,6 +275,10 @@ std::vector<Key> checkpoint_and_log_keys() {
               {kNone, "steps", "Checkpoints whose step is a multiple of this number are never removed. 0: none."}),
       path(KEY(checkpoint.resume_from),
            {kNone, "", "Checkpoint of the run to resume. Empty: the newest one in the run directory."}),
+      text(KEY(checkpoint.best),
+           {kNone, "",
+            "The figure of an evaluation that decides which checkpoint is `best`, such as loss or accuracy. auto: "
+            "accuracy; without evaluations, the training loss."}),
       text(KEY(checkpoint.name),
            {kNone, "",
             "File name of a checkpoint without .h5. Placeholders: {step}, {epoch} (completed epochs), {model} "

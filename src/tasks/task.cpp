@@ -1,9 +1,9 @@
 #include "tasks/task.h"
 
-#include <fmt/format.h>
-
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/number_text.h"
 #include "lockstep/error.h"
 #include "tasks/image_classification/task.h"
 
@@ -19,18 +19,32 @@ constexpr Row kTasks[] = {
     {"resnet", make_image_classification},
 };
 
+void check_best(const std::string& best, const Task& task) {
+  std::string accepted = Config::Checkpoint{}.best;
+  for (const Measure& measure : task.measures()) accepted += " | " + measure.key;
+  require(best == Config::Checkpoint{}.best || task.find_measure(best) != nullptr, ErrorCode::config_range,
+          "checkpoint.best: expected one of {}, found \"{}\"", accepted, best);
+}
+
 }  // namespace
 
+const Measure* Task::find_measure(std::string_view key) const {
+  const auto found = std::ranges::find(measures(), key, &Measure::key);
+  return found == measures().end() ? nullptr : &*found;
+}
+
 std::unique_ptr<Task> make_task(const Config& config) {
-  for (const Row& row : kTasks)
-    if (config.model.family == row.family) return row.make(config);
+  for (const Row& row : kTasks) {
+    if (config.model.family != row.family) continue;
+    std::unique_ptr<Task> task = row.make(config);
+    check_best(config.checkpoint.best, *task);
+    return task;
+  }
   fail(ErrorCode::not_supported, "model.family: there is no task for {}; the known family is resnet",
        config.model.family);
 }
 
-std::string Measure::text(double value, int digits) const {
-  return fmt::format("{:.{}f}{}", scale * value, digits, unit);
-}
+std::string Measure::text(double value, int digits) const { return fixed_text(scale * value, digits) + unit; }
 
 double mean(double sum, double count) { return count > 0 ? sum / count : 0; }
 

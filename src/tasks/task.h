@@ -103,6 +103,8 @@ class Task {
   // Results
   /// The loss is the first.
   virtual std::span<const Measure> measures() const = 0;
+  /// Null if there is no such one.
+  const Measure* find_measure(std::string_view key) const;
   virtual const CountUnit& count_unit() const = 0;
   /// Of two evaluations the one with the greater quality is better: `best` names its checkpoint.
   virtual double quality(const LossSums& evaluation) const = 0;

@@ -1,5 +1,6 @@
 #include "train/checkpointing.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/outcome.h"
@@ -65,7 +66,7 @@ void Checkpointing::save(std::int64_t steps_done, std::optional<double> quality)
   const Clock::time_point begin = Clock::now();
   const RunProgress before = s_.progress;
   const bool is_best = note_best(quality);
-  running_ = {.step = steps_done, .is_best = is_best, .before = before, .begin = begin};
+  running_ = {.step = steps_done, .is_best = is_best, .before = before, .totals = recorder_.totals(), .begin = begin};
   const std::string path = s_.run.checkpoint(steps_done, s_.steps_per_epoch), directory = s_.run.checkpoints();
   const checkpoint::Retention retention{.keep = s_.config.checkpoint.keep,
                                         .keep_every = s_.config.checkpoint.keep_every};
@@ -104,6 +105,10 @@ checkpoint::StateJson Checkpointing::state(std::int64_t steps_done, std::optiona
                              {"epoch_sums", numbers_of(recorder_.epoch_so_far())},
                              {"quality", quality ? checkpoint::StateJson(*quality) : checkpoint::StateJson()}};
   if (s_.progress.optimizer_begin > 0) json["optimizer_begin"] = s_.progress.optimizer_begin;
+  // Only where they are in use: an ordinary checkpoint does not change.
+  if (s_.config.checkpoint.best != Config::Checkpoint{}.best) json["quality_of"] = s_.config.checkpoint.best;
+  if (const checkpoint::StateJson patience = s_.progress.patience.state(); !patience.is_null())
+    json["patience"] = patience;
   if (s_.plan->loss_scaling()) {
     const LossScale loss_scale = s_.replica->loss_scale();
     json["loss_scale"] = {{"scale", loss_scale.scale}, {"good_steps", loss_scale.good_steps}};
@@ -112,7 +117,8 @@ checkpoint::StateJson Checkpointing::state(std::int64_t steps_done, std::optiona
 }
 
 bool Checkpointing::note_best(std::optional<double> quality) {
-  if (!quality || (s_.progress.has_best && *quality <= s_.progress.best)) return false;
+  if (!quality || std::isnan(*quality)) return false;
+  if (s_.progress.has_best && *quality <= s_.progress.best) return false;
   s_.progress.best = *quality;
   s_.progress.has_best = true;
   return true;
@@ -131,7 +137,8 @@ void Checkpointing::conclude(const checkpoint::BackgroundSaver::Outcome& outcome
   if (!outcome.error) {
     last_good_ = outcome.path;
     if (s_.leader())
-      recorder_.checkpoint(running_.step, outcome.path, seconds_since(running_.begin), running_.blocked_seconds);
+      recorder_.checkpoint(running_.step, outcome.path, seconds_since(running_.begin), running_.blocked_seconds,
+                           running_.totals);
     return;
   }
   if (running_.is_best) {  // `best` still names the previous one

@@ -55,7 +55,6 @@ bool Validation::was_interrupted() const {
 
 bool Validation::run(std::int64_t steps_done) {
   const trace::Span span(trace::Kind::evaluation, "evaluation after step", steps_done);
-  recorder_.restart_clock();
   const Clock::time_point begin = Clock::now();
   const std::optional<LossSums> sums =
       evaluate(session_, session_.task->validation_set(), "evaluation", stop_requested);
@@ -66,6 +65,10 @@ bool Validation::run(std::int64_t steps_done) {
   }
   sums_ = *sums;
   recorder_.evaluation(steps_done, sums_, seconds_since(begin));
+  // Not the one at the end of a start that train.max_steps ended: the others would then count differently.
+  const Config::Evaluation& e = session_.config.evaluation;
+  if (is_multiple(steps_done, e.every_steps) || is_multiple(steps_done, e.every_epochs * session_.steps_per_epoch))
+    session_.progress.patience.add(steps_done, quality_of(sums_));
   return true;
 }
 
@@ -74,7 +77,14 @@ std::optional<double> Validation::quality(bool evaluated) const {
   if (has_set && !evaluated) return std::nullopt;
   const LossSums& sums = has_set ? sums_ : recorder_.epoch_sums();
   if (sums.count <= 0) return std::nullopt;
-  return has_set ? session_.task->quality(sums) : -tasks::loss_measure().of(sums);
+  const bool is_training_loss = !has_set && session_.config.checkpoint.best == Config::Checkpoint{}.best;
+  return is_training_loss ? -tasks::loss_measure().of(sums) : quality_of(sums);
+}
+
+double Validation::quality_of(const LossSums& sums) const {
+  const tasks::Measure* measure = session_.task->find_measure(session_.config.checkpoint.best);
+  if (measure == nullptr) return session_.task->quality(sums);
+  return measure->greater_is_better ? measure->of(sums) : -measure->of(sums);
 }
 
 }  // namespace lockstep::train

@@ -28,11 +28,15 @@ class Validation {
   bool run(std::int64_t steps_done);
   /// Of the last run().
   const LossSums& sums() const { return sums_; }
-  /// Greater is better: the quality of the evaluation that was just run; without a validation set, minus the training
-  /// loss. No value if it was not measured.
+  /// Greater is better: the quality of the evaluation that was just run; without a validation set, of the epoch's
+  /// training. No value if it was not measured.
   std::optional<double> quality(bool evaluated) const;
+  /// Early stopping: the evaluations so far ask the run to end (evaluation.patience).
+  bool ends_run() const { return session_.progress.patience.is_exhausted(); }
 
  private:
+  double quality_of(const LossSums& sums) const;
+
   Session& session_;
   Recorder& recorder_;
   LossSums sums_;

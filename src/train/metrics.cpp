@@ -7,10 +7,12 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/number_text.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "train/tensorboard.h"
@@ -21,8 +23,44 @@ namespace {
 // The library writes numbers that are not finite as null.
 using Json = nlohmann::ordered_json;
 
-/// The lines of `content` that are complete objects of steps up to `last_step`.
-std::string lines_until(const std::string& content, std::int64_t last_step) {
+double number_in(const Json& object, const std::string& key) {
+  return object.contains(key) && object[key].is_number() ? object[key].get<double>() : std::nan("");
+}
+
+/// Adds the totals to an event, or takes them from one. Events of earlier releases have none.
+void add(Json& object, const Totals& totals, const std::string& unit) {
+  object.update({{"skipped_steps", totals.skipped_steps},
+                 {"trained_" + unit, std::llround(totals.count)},
+                 {"training_seconds", totals.training_seconds},
+                 {"run_seconds", totals.run_seconds}});
+}
+std::optional<Totals> totals_in(const Json& object, const std::string& unit) {
+  const double skipped = number_in(object, "skipped_steps");
+  const Totals totals{.count = number_in(object, "trained_" + unit),
+                      .training_seconds = number_in(object, "training_seconds"),
+                      .run_seconds = number_in(object, "run_seconds"),
+                      .skipped_steps = static_cast<std::int64_t>(skipped)};
+  if (!std::isfinite(totals.count + totals.training_seconds + totals.run_seconds + skipped)) return std::nullopt;
+  return totals;
+}
+
+/// Events are in the order of time, except for a checkpoint: it is recorded when it was written, some steps later.
+void note(const Json& object, const Naming& naming, History& history) {
+  const Json event = object.value("event", Json());
+  if (event == "step" || event == "evaluation") {
+    history.final_measures.clear();
+    for (const tasks::Measure& measure : naming.measures)
+      history.final_measures.push_back(number_in(object, measure.key));
+  }
+  if (event == "evaluation") keep_best(history.best_measures, history.final_measures, naming.measures);
+  const auto totals = totals_in(object, naming.unit.name);
+  if (!totals || totals->run_seconds < history.totals.run_seconds) return;
+  history.totals = *totals;
+  history.step = object["step"].get<std::int64_t>();
+}
+
+/// The lines of `content` that are complete objects of steps up to `last_step`, and what they tell.
+std::string lines_until(const std::string& content, std::int64_t last_step, const Naming& naming, History& history) {
   std::string kept;
   for (std::size_t begin = 0; begin < content.size();) {
     const std::size_t end = content.find('\n', begin);
@@ -30,8 +68,10 @@ std::string lines_until(const std::string& content, std::int64_t last_step) {
     const std::string line = content.substr(begin, end + 1 - begin);
     const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
     const bool has_step = object.is_object() && object.contains("step") && object["step"].is_number_integer();
-    if (has_step && object["step"].get<std::int64_t>() <= last_step) kept += line;
     begin = end + 1;
+    if (!has_step || object["step"].get<std::int64_t>() > last_step) continue;
+    kept += line;
+    note(object, naming, history);
   }
   return kept;
 }
@@ -55,6 +95,7 @@ struct Metrics::State {
   std::string directory, jsonl_path;
   Naming naming;
   Descriptor jsonl;
+  History history;
   std::unique_ptr<EventWriter> tensorboard;
 
   explicit State(const Options& options)
@@ -65,7 +106,7 @@ struct Metrics::State {
       std::filesystem::remove(directory + "/metrics.json");
       std::filesystem::remove(jsonl_path);
     } else if (std::filesystem::exists(jsonl_path)) {
-      replace_file(jsonl_path, lines_until(read_file(jsonl_path), options.resume_step));
+      replace_file(jsonl_path, lines_until(read_file(jsonl_path), options.resume_step, naming, history));
     }
     jsonl = open_file(jsonl_path, O_WRONLY | O_APPEND | O_CREAT);
     if (options.tensorboard)
@@ -123,7 +164,6 @@ void Metrics::step(const StepRecord& r) {
   state_->add(object, "", r.measures);
   object.update({{"learning_rate", r.learning_rate},
                  {"gradient_norm", r.gradient_norm},
-                 {"skipped_steps", r.skipped_steps},
                  {"step_seconds", r.step_seconds},
                  {rate_key, r.rate},
                  {"data_wait_seconds", r.data_wait_seconds},
@@ -140,6 +180,7 @@ void Metrics::step(const StepRecord& r) {
     object["per_rank"]["cpu_utilisation"] = r.per_rank.cpu_utilisation;
   }
   if (r.loss_scale) object["loss_scale"] = *r.loss_scale;
+  add(object, r.totals, state_->naming.unit.name);
   state_->write(object);
   State::Scalars scalars;
   state_->add(scalars, "train/", r.measures);
@@ -162,6 +203,7 @@ void Metrics::epoch(const EpochRecord& r) {
   state_->add(object, "", r.train);
   object.update({{"learning_rate", r.learning_rate}, {rate_key, r.rate}, {"epoch_seconds", r.epoch_seconds}});
   state_->add(object, "validation_", r.validation);
+  add(object, r.totals, state_->naming.unit.name);
   state_->write(object);
   State::Scalars scalars;
   state_->add(scalars, "epoch/", r.train);
@@ -175,6 +217,7 @@ void Metrics::evaluation(const EvaluationRecord& r) {
   object.update({{"epoch", r.epoch}, {state_->naming.unit.name, r.count}});
   state_->add(object, "", r.measures);
   object.update({{"evaluation_seconds", r.seconds}, {state_->naming.unit.rate_key, r.rate}});
+  add(object, r.totals, state_->naming.unit.name);
   state_->write(object);
   State::Scalars scalars;
   state_->add(scalars, "validation/", r.measures);
@@ -188,6 +231,7 @@ void Metrics::checkpoint(const CheckpointRecord& r) {
                  {"checkpoint_seconds", r.seconds},
                  {"blocked_seconds", r.blocked_seconds},
                  {"size_bytes", whole(r.size_bytes)}});
+  add(object, r.totals, state_->naming.unit.name);
   state_->write(object);
 }
 
@@ -196,19 +240,46 @@ void Metrics::summary(const Summary& r) {
   Json object{{"status", r.status},
               {"steps", r.steps},
               {"epochs", r.epochs},
-              {state_->naming.unit.name, r.count},
-              {"skipped_steps", r.skipped_steps}};
+              {state_->naming.unit.name, std::llround(r.totals.count)},
+              {"skipped_steps", r.totals.skipped_steps}};
   state_->add(object, "final_", r.final_measures);
   state_->add(object, "best_", r.best_measures);
-  object.update({{state_->naming.unit.rate_key, r.rate},
-                 {"seconds", r.seconds},
+  object.update({{state_->naming.unit.rate_key, rate_of(r.totals.count, r.totals.training_seconds)},
+                 {"seconds", r.totals.run_seconds},
                  {"ranks", r.ranks},
                  {"versions", Json::parse(versions_json())}});
   replace_file(state_->directory + "/metrics.json", object.dump(2) + "\n");
 }
 
+bool Metrics::keep_summary(const std::string& status, std::int64_t steps) {
+  if (!state_) return true;
+  const std::string path = state_->directory + "/metrics.json";
+  if (!std::filesystem::exists(path)) return false;
+  Json object = Json::parse(read_file(path), nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object() || number_in(object, "steps") != static_cast<double>(steps)) return false;
+  if (object.value("status", Json()) == status) return true;
+  object["status"] = status;
+  replace_file(path, object.dump(2) + "\n");
+  return true;
+}
+
+const History& Metrics::history() const {
+  static const History none;
+  return state_ ? state_->history : none;
+}
+
+void keep_best(std::vector<double>& best, const std::vector<double>& measures, std::span<const tasks::Measure> which) {
+  best.resize(measures.size(), std::nan(""));
+  for (std::size_t i = 0; i < measures.size(); ++i) {
+    const bool is_better = which[i].greater_is_better ? measures[i] > best[i] : measures[i] < best[i];
+    if (is_better || std::isnan(best[i])) best[i] = measures[i];
+  }
+}
+
+double rate_of(double count, double seconds) { return seconds > 0 ? count / seconds : 0; }
+
 std::string epoch_line(const EpochRecord& r, const Naming& naming) {
-  std::string line = fmt::format("Epoch [{}/{}] LR: {:.6f} | ", r.epoch, r.epochs, r.learning_rate);
+  std::string line = fmt::format("Epoch [{}/{}] LR: {} | ", r.epoch, r.epochs, learning_rate_text(r.learning_rate));
   const bool evaluated = !r.validation.empty();
   for (std::size_t i = 0; i < r.train.size(); ++i) {
     const tasks::Measure& measure = naming.measures[i];

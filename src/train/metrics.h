@@ -22,17 +22,24 @@ struct PerRank {
   std::vector<double> host_memory_bytes, cpu_utilisation;  // of the process, if the rank uses a device; otherwise empty
 };
 
+/// What a run has done so far, over all its starts. Every event records it, and a resumed run counts on from there.
+struct Totals {
+  double count = 0;                              // trained on, in the task's unit
+  double training_seconds = 0, run_seconds = 0;  // in steps; with evaluations and checkpoints too, without the start
+  std::int64_t skipped_steps = 0;                // loss or gradient not finite, or a spike
+};
+
 struct StepRecord {
   std::int64_t step = 0, epoch = 0;  // finished ones, counted from 1
   std::int64_t samples = 0;          // so far, of all ranks
   std::vector<double> measures{};    // over all ranks
   double learning_rate = 0, gradient_norm = 0;
-  std::int64_t skipped_steps = 0;      // since this start of the run: loss or gradient not finite, or a spike
   std::optional<double> loss_scale{};  // of the step; no value: gradients are not scaled
   double step_seconds = 0, rate = 0, data_wait_seconds = 0, exposed_communication_seconds = 0;
   double memory_bytes = 0;
   int ranks = 1;
   PerRank per_rank{};
+  Totals totals{};
 };
 
 struct EpochRecord {
@@ -40,7 +47,8 @@ struct EpochRecord {
   std::int64_t count = 0;  // in the task's unit
   double learning_rate = 0;
   std::vector<double> train{}, validation{};  // measures; validation: empty if it was not evaluated
-  double rate = 0, epoch_seconds = 0;
+  double rate = 0, epoch_seconds = 0;         // rate: of the steps; epoch_seconds: with evaluation and checkpoints
+  Totals totals{};
 };
 
 struct EvaluationRecord {
@@ -48,22 +56,36 @@ struct EvaluationRecord {
   std::int64_t count = 0;  // in the task's unit
   std::vector<double> measures{};
   double seconds = 0, rate = 0;
+  Totals totals{};
 };
 
 struct CheckpointRecord {
   std::int64_t step = 0;
   std::string path;
   double seconds = 0, blocked_seconds = 0, size_bytes = 0;  // from the copy to the rename; part of it training waited
+  Totals totals{};                                          // when it was begun
 };
 
+/// Of the whole run, over all its starts.
 struct Summary {
   std::string status;  // done | stopped | failed
-  std::int64_t steps = 0, epochs = 0, skipped_steps = 0;
-  std::int64_t count = 0;                                 // that were trained on, in the task's unit
+  std::int64_t steps = 0, epochs = 0;
   std::vector<double> final_measures{}, best_measures{};  // of validation, else of training
-  double rate = 0, seconds = 0;
+  Totals totals{};
   int ranks = 1;
 };
+
+/// What metrics.jsonl tells about the steps before a run was resumed.
+struct History {
+  std::int64_t step = 0;  // that the totals are about: the resumed one, or an earlier one if the run was killed
+  Totals totals;
+  std::vector<double> final_measures, best_measures;  // of the last step or evaluation; of evaluations; or empty
+};
+
+/// Keeps the better one of each measure. The result may be empty, and values may be NaN.
+void keep_best(std::vector<double>& best, const std::vector<double>& measures, std::span<const tasks::Measure> which);
+/// Count per second; 0 if no time has passed.
+double rate_of(double count, double seconds);
 
 /// How a task's figures are named.
 struct Naming {
@@ -88,6 +110,10 @@ class Metrics {
   void evaluation(const EvaluationRecord&);
   void checkpoint(const CheckpointRecord&);
   void summary(const Summary&);  // writes metrics.json, atomically
+  /// For a start of the run that did nothing: metrics.json stays as it is, but for the status. False if it does not
+  /// exist or is about another step.
+  bool keep_summary(const std::string& status, std::int64_t steps);
+  const History& history() const;  // empty on other ranks than 0
 
  private:
   struct State;

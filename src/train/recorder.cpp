@@ -3,8 +3,10 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
+#include "base/number_text.h"
 #include "base/process.h"
 #include "lockstep/log.h"
 
@@ -38,7 +40,7 @@ Recorder::Recorder(Session& session)
       epoch_begin_(begin_),
       cpu_seconds_(cpu_seconds()) {
   epoch_sums_ = session.progress.epoch_sums;
-  resumed_count_ = epoch_sums_.count;
+  continue_totals();
   bar_ = std::make_unique<ProgressBar>("training", session.last_step, session.leader() && session.config.log.progress);
 }
 
@@ -47,24 +49,47 @@ bool Recorder::logs(std::int64_t step) const {
   return (every > 0 && (step + 1) % every == 0) || step + 1 == session_.last_step;
 }
 
+/// Events tell what earlier starts did. If the last one was killed, the steps between the last event and the checkpoint
+/// are added as if they had been as fast as those before.
+void Recorder::continue_totals() {
+  const History& history = metrics_.history();
+  totals_ = history.totals;
+  final_ = history.final_measures;
+  best_ = history.best_measures;
+  const double rate = rate_of(totals_.count, totals_.training_seconds);
+  if (rate == 0) return;
+  const std::int64_t samples = session_.samples_after(session_.progress.step) - session_.samples_after(history.step);
+  const double count = session_.task->nominal_count(samples);
+  totals_.count += count;
+  totals_.training_seconds += count / rate;
+  totals_.run_seconds += count / rate;
+}
+
+Totals Recorder::totals() const {
+  Totals now = totals_;
+  now.run_seconds += seconds_since(begin_);
+  return now;
+}
+
 void Recorder::restart_clock() {
-  const double paused = seconds_since(step_begin_);
-  paused_seconds_ += paused;
-  epoch_paused_seconds_ += paused;
   step_begin_ = Clock::now();
   cpu_seconds_ = cpu_seconds();
 }
 
 StepClock Recorder::lap() {
   const StepClock clock{.seconds = seconds_since(step_begin_), .cpu_seconds = cpu_seconds() - cpu_seconds_};
-  step_begin_ = Clock::now();
-  cpu_seconds_ = cpu_seconds();
+  totals_.training_seconds += clock.seconds;
+  epoch_training_seconds_ += clock.seconds;
+  restart_clock();
   return clock;
 }
 
+void Recorder::pause() { lap(); }
+
 std::vector<double> Recorder::measures_of(const LossSums& sums) const {
   std::vector<double> values;
-  for (const tasks::Measure& measure : naming_.measures) values.push_back(measure.of(sums));
+  for (const tasks::Measure& measure : naming_.measures)
+    values.push_back(sums.count > 0 ? measure.of(sums) : std::nan(""));
   return values;
 }
 
@@ -82,13 +107,15 @@ void Recorder::step(std::int64_t step, const StepResult& result, double learning
   if (result.is_applied)
     add(epoch_sums_, result.sums);
   else
-    ++skipped_steps_;
-  trained_count_ += static_cast<std::int64_t>(result.sums.count);
+    ++totals_.skipped_steps;
+  totals_.count += result.sums.count;
+  epoch_count_ += result.sums.count;
+  has_worked_ = true;
   waited_seconds_ += result.exposed_communication_seconds;
   interval_seconds_ += clock.seconds;
-  final_sums_ = result.sums;
+  final_ = measures_of(result.sums);
   if (session_.leader() && session_.config.log.progress)
-    bar_->update(step + 1, fmt::format("loss {:.4f}", mean_loss(result.sums)));
+    bar_->update(step + 1, "loss " + fixed_text(mean_loss(result.sums), 4));
   if (logs(step)) write_step(step, result, learning_rate, clock);
 }
 
@@ -98,19 +125,20 @@ void Recorder::write_step(std::int64_t step, const StepResult& result, double le
   record.measures = measures_of(result.sums);
   record.learning_rate = learning_rate;
   record.gradient_norm = result.gradient_norm;
-  record.skipped_steps = skipped_steps_;
+  record.totals = totals();
   if (session_.plan->loss_scaling()) record.loss_scale = result.loss_scale.scale;
   record.step_seconds = clock.seconds;
-  record.rate = result.sums.count / clock.seconds;
+  record.rate = rate_of(result.sums.count, clock.seconds);
   record.ranks = session_.world.size();
   gather_ranks(record, result, clock);
   metrics_.step(record);
   log::info(
-      "step {}/{} | {} | LR {:.6f} | norm {:.3f} | {:.3f} s | {:.1f} {} | data {:.1f} ms | communication {:.1f} ms | "
+      "step {}/{} | {} | LR {} | norm {} | {:.3f} s | {:.1f} {} | data {:.1f} ms | communication {:.1f} ms | "
       "{:.0f} MiB",
-      step + 1, session_.last_step, text_of(record.measures, &tasks::Measure::step_digits), learning_rate,
-      record.gradient_norm, record.step_seconds, record.rate, naming_.unit.rate_unit, 1e3 * record.data_wait_seconds,
-      1e3 * record.exposed_communication_seconds, record.memory_bytes / (1 << 20));
+      step + 1, session_.last_step, text_of(record.measures, &tasks::Measure::step_digits),
+      learning_rate_text(learning_rate), fixed_text(record.gradient_norm, 3), record.step_seconds, record.rate,
+      naming_.unit.rate_unit, 1e3 * record.data_wait_seconds, 1e3 * record.exposed_communication_seconds,
+      record.memory_bytes / (1 << 20));
   warn_of_slow_rank();
 }
 
@@ -172,60 +200,60 @@ void Recorder::epoch(std::int64_t step, double learning_rate, const LossSums* va
                      .epochs = session_.config.train.epochs,
                      .count = static_cast<std::int64_t>(epoch_sums_.count),
                      .learning_rate = learning_rate,
-                     .train = measures_of(epoch_sums_)};
+                     .train = measures_of(epoch_sums_),
+                     .rate = rate_of(epoch_count_, epoch_training_seconds_),
+                     .epoch_seconds = seconds_since(epoch_begin_),
+                     .totals = totals()};
   if (validation) record.validation = measures_of(*validation);
-  record.epoch_seconds = seconds_since(epoch_begin_);
-  record.rate = (epoch_sums_.count - resumed_count_) / std::max(1e-9, record.epoch_seconds - epoch_paused_seconds_);
   metrics_.epoch(record);
   log::info("{}", epoch_line(record, naming_));
   last_epoch_sums_ = epoch_sums_;
   epoch_sums_ = {};
-  resumed_count_ = 0;
-  epoch_paused_seconds_ = 0;
+  epoch_count_ = epoch_training_seconds_ = 0;
   epoch_begin_ = Clock::now();
 }
 
 void Recorder::evaluation(std::int64_t step, const LossSums& sums, double seconds) {
-  final_sums_ = sums;
   const std::vector<double> measures = measures_of(sums);
-  if (best_.empty()) best_ = measures;
-  for (std::size_t i = 0; i < measures.size(); ++i) {
-    const bool is_better = naming_.measures[i].greater_is_better ? measures[i] > best_[i] : measures[i] < best_[i];
-    if (is_better) best_[i] = measures[i];
-  }
+  final_ = measures;
+  keep_best(best_, measures, naming_.measures);
+  has_worked_ = true;
   const auto count = static_cast<std::int64_t>(sums.count);
-  const double rate = sums.count / seconds;
+  const double rate = rate_of(sums.count, seconds);
   metrics_.evaluation({.step = step,
                        .epoch = step / session_.steps_per_epoch,
                        .count = count,
                        .measures = measures,
                        .seconds = seconds,
-                       .rate = rate});
+                       .rate = rate,
+                       .totals = totals()});
   log::info("evaluation after step {} | {} | {} {} | {:.1f} {}", step,
             text_of(measures, &tasks::Measure::result_digits), count, naming_.unit.name, rate, naming_.unit.rate_unit);
 }
 
-void Recorder::checkpoint(std::int64_t step, const std::string& path, double seconds, double blocked_seconds) {
+void Recorder::checkpoint(std::int64_t step, const std::string& path, double seconds, double blocked_seconds,
+                          const Totals& totals) {
   const double size_bytes = static_cast<double>(file_size_bytes(path));
-  metrics_.checkpoint(
-      {.step = step, .path = path, .seconds = seconds, .blocked_seconds = blocked_seconds, .size_bytes = size_bytes});
+  metrics_.checkpoint({.step = step,
+                       .path = path,
+                       .seconds = seconds,
+                       .blocked_seconds = blocked_seconds,
+                       .size_bytes = size_bytes,
+                       .totals = totals});
   log::info("checkpoint {} ({:.0f} MB in {:.2f} s, of which training waited {:.3f} s)", path, size_bytes / 1e6, seconds,
             blocked_seconds);
 }
 
 void Recorder::finish(const std::string& status, std::int64_t step) {
   bar_.reset();
-  const double seconds = seconds_since(begin_);
-  const std::vector<double> final_measures = measures_of(final_sums_);
+  if (!has_worked_ && metrics_.keep_summary(status, step)) return;
+  const std::vector<double> final_measures = final_.empty() ? measures_of({}) : final_;
   metrics_.summary({.status = status,
                     .steps = step,
                     .epochs = step / session_.steps_per_epoch,
-                    .skipped_steps = skipped_steps_,
-                    .count = trained_count_,
                     .final_measures = final_measures,
                     .best_measures = best_.empty() ? final_measures : best_,
-                    .rate = static_cast<double>(trained_count_) / std::max(1e-9, seconds - paused_seconds_),
-                    .seconds = seconds,
+                    .totals = totals(),
                     .ranks = session_.world.size()});
 }
 

@@ -29,12 +29,18 @@ class Recorder {
   StepClock lap();
   /// The result of a step is known (perhaps one step later). Collective on logged steps.
   void step(std::int64_t step, const StepResult& result, double learning_rate, const StepClock& clock);
+  /// The results of all steps are known, and something else follows: what has passed so far belongs to the last step.
+  void pause();
   /// Evaluation and checkpoints between steps have finished: the next step begins now.
   void restart_clock();
   void epoch(std::int64_t step, double learning_rate, const LossSums* validation);
   void evaluation(std::int64_t step, const LossSums& sums, double seconds);
-  void checkpoint(std::int64_t step, const std::string& path, double seconds, double blocked_seconds);
+  /// `totals`: when the checkpoint was begun.
+  void checkpoint(std::int64_t step, const std::string& path, double seconds, double blocked_seconds,
+                  const Totals& totals);
   void finish(const std::string& status, std::int64_t step);
+  /// Of the run so far, over all its starts.
+  Totals totals() const;
 
   /// Zero at an epoch's end.
   const LossSums& epoch_so_far() const { return epoch_sums_; }
@@ -45,7 +51,8 @@ class Recorder {
   void write_step(std::int64_t step, const StepResult& result, double learning_rate, const StepClock& clock);
   void gather_ranks(StepRecord& record, const StepResult& result, const StepClock& clock);
   void warn_of_slow_rank();
-  std::vector<double> measures_of(const LossSums& sums) const;
+  void continue_totals();
+  std::vector<double> measures_of(const LossSums& sums) const;  // NaN if nothing was counted
   std::string text_of(const std::vector<double>& measures, int tasks::Measure::*digits) const;
 
   Session& session_;
@@ -58,12 +65,13 @@ class Recorder {
   std::vector<std::string> hosts_;                    // of each rank
   std::optional<Clock::time_point> last_warning_;     // of a slow rank
   double device_memory_ = -1;                         // bytes, the greatest that was seen; -1: not known
-  double cpu_seconds_ = 0, paused_seconds_ = 0, epoch_paused_seconds_ = 0;
-  std::int64_t trained_count_ = 0, skipped_steps_ = 0;
+  double cpu_seconds_ = 0;
+  Totals totals_;                                        // run_seconds: of earlier starts only
+  double epoch_count_ = 0, epoch_training_seconds_ = 0;  // of the epoch, in this start
+  bool has_worked_ = false;                              // this start has made a step or an evaluation
   LossSums epoch_sums_, last_epoch_sums_;
-  double resumed_count_ = 0;  // of epoch_sums_: counted before this run was resumed
-  LossSums final_sums_;       // of the last evaluation or step
-  std::vector<double> best_;  // measures of evaluations, each the best on its own; empty: there was none
+  std::vector<double> final_;  // measures of the last evaluation or step; empty: there was none
+  std::vector<double> best_;   // of evaluations, each the best on its own; empty: there was none
 };
 
 }  // namespace lockstep::train

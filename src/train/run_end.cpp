@@ -23,19 +23,36 @@ int end_stopped(Session& session, Checkpointing& checkpointing, Recorder& record
   return kExitStopped;
 }
 
-int end_done(Session& session, Checkpointing& checkpointing, Recorder& recorder) {
+namespace {
+
+/// "60 steps; runs/a"; with the reason, if the run has not made the steps that were asked for in this start.
+std::string outcome(const Session& session, std::int64_t first_step, std::int64_t steps_done) {
+  const bool ended_early = steps_done < session.last_step;
+  if (steps_done == first_step)
+    return fmt::format("nothing was left to do after step {}{}; {}", steps_done,
+                       ended_early ? ": " + session.progress.patience.reason() : "", session.run.path());
+  if (ended_early)
+    return fmt::format("stopped early after {} of {} steps: {}; {}", steps_done, session.last_step,
+                       session.progress.patience.reason(), session.run.path());
+  return fmt::format("{} steps; {}", steps_done, session.run.path());
+}
+
+}  // namespace
+
+int end_done(Session& session, Checkpointing& checkpointing, Recorder& recorder, std::int64_t first_step,
+             std::int64_t steps_done) {
   checkpointing.finish();
   if (session.leader()) {
     const checkpoint::StateJson state{{"model", checkpoint::StateJson(session.task->model_stamp())},
                                       {"inference", checkpoint::StateJson(session.task->inference_stamp())},
                                       {"precision", name(session.config.precision)},
-                                      {"step", session.last_step}};
-    checkpoint::write_safetensors(session.run.file("model.safetensors"),
-                                  session.replica->named_tensors(session.last_step),
+                                      {"step", steps_done}};
+    checkpoint::write_safetensors(session.run.file("model.safetensors"), session.replica->named_tensors(steps_done),
                                   checkpoint::export_metadata(state));
     session.run.write_status("done");
   }
-  recorder.finish("done", session.last_step);
+  recorder.finish("done", steps_done);
+  if (session.leader()) log::info("done: {}", outcome(session, first_step, steps_done));
   session.world.barrier();
   return kExitDone;
 }

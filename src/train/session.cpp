@@ -38,6 +38,7 @@ void check_threads(const Config& config) {
 
 Session::Session(Config configured, World& the_world, const SessionOptions& options)
     : config(std::move(configured)), world(the_world), run(config), task(tasks::make_task(config)), options_(options) {
+  progress.patience = Patience(config.evaluation.patience);
   check_threads(config);
   stop_if_requested(world);
   find_checkpoints();

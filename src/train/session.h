@@ -18,6 +18,7 @@
 #include "lockstep/config.h"
 #include "lockstep/ops/step_scalars.h"
 #include "tasks/task.h"
+#include "train/patience.h"
 #include "train/replica.h"
 #include "train/run_directory.h"
 #include "train/step_plan.h"
@@ -32,6 +33,7 @@ struct RunProgress {
   bool has_best = false;
   LossSums epoch_sums;       // of the epoch so far
   bool is_measured = false;  // the checkpoint that the run resumes from records its quality
+  Patience patience;
 };
 
 struct SessionOptions {

@@ -44,6 +44,11 @@ void check_model(const checkpoint::StateJson& state, const tasks::Task& task, co
     if (!stamp.contains(key)) same("model." + key, before, nlohmann::json());
 }
 
+/// Whether the qualities that a checkpoint records are those by which this run compares.
+bool measures_the_same(const checkpoint::StateJson& state, const Config& config) {
+  return state.value("quality_of", Config::Checkpoint{}.best) == config.checkpoint.best;
+}
+
 }  // namespace
 
 void Session::find_checkpoints() {
@@ -157,6 +162,7 @@ void Session::restore() {
   progress.is_measured = state.value("quality", nlohmann::json()).is_number();
   restore_loss_scale(state);
   find_best();
+  if (measures_the_same(state, config)) progress.patience.restore(state.value("patience", nlohmann::json()));
   resumed_from = reader_->path();
   reader_.reset();
   checkpoints_.clear();
@@ -179,7 +185,13 @@ void Session::find_best() {
   std::string text;
   if (leader() && std::filesystem::exists(best)) {
     try {
-      text = checkpoint::Reader(best).state().value("quality", nlohmann::json()).dump();
+      const checkpoint::StateJson state = checkpoint::Reader(best).state();
+      if (measures_the_same(state, config))
+        text = state.value("quality", nlohmann::json()).dump();
+      else
+        notes.push_back(
+            fmt::format("checkpoint.best is now {}: the next evaluation decides anew which checkpoint is best",
+                        config.checkpoint.best));
     } catch (const Error& error) {
       log::warning("the best checkpoint so far is not known: {}", error.what());
     }

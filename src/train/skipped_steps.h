@@ -13,20 +13,27 @@ namespace lockstep::train {
 class SkippedSteps {
  public:
   /// `logs`: this rank writes the messages.
-  SkippedSteps(const Config::Train& config, bool logs) : config_(config), logs_(logs), spikes_(config.spike_z_score) {}
+  SkippedSteps(const Config::Train& config, std::int64_t last_step, bool logs)
+      : config_(config), last_step_(last_step), logs_(logs), spikes_(config.spike_z_score) {}
 
   /// A step with a greater mean loss is skipped.
   float loss_limit() const { return spikes_.value(); }
-  /// The result of a step. Throws steps_skipped after more than train.max_skipped_in_a_row.
+  /// The result of a step. Throws steps_skipped after more than train.max_skipped_in_a_row. At the last step it throws
+  /// if no step has been applied since the run was started or resumed, or if the one before was skipped too and there
+  /// is no finite loss: the weights are then useless, and the run must not end as complete.
   void add(std::int64_t step, const StepResult& result, double learning_rate);
+  /// Says how many of the last steps were skipped, if any.
+  void warn_at_end() const;
 
  private:
   void add_skipped(std::int64_t step, const StepResult& result, double learning_rate);
 
   Config::Train config_;
+  std::int64_t last_step_;
   bool logs_;
   SpikeLimit spikes_;
   int n_in_a_row_ = 0;
+  bool has_applied_ = false;  // since the run was started or resumed
 };
 
 }  // namespace lockstep::train

@@ -23,7 +23,7 @@ class Trainer {
         schedule_(session.config.schedule, session.config.optimizer.learning_rate, session.steps_per_epoch,
                   session.config.train.epochs,
                   learning_rate_factor(session.config.optimizer, session.config.train.global_batch)),
-        skipped_(session.config.train, session.leader()),
+        skipped_(session.config.train, session.last_step, session.leader()),
         loader_(session.task->train_set(), session.loader_options()),
         validation_(session, recorder_),
         checkpointing_(session, recorder_, lock) {}
@@ -34,21 +34,24 @@ class Trainer {
     const std::int64_t first = s_.progress.step;
     if (!may_start(s_, validation_, checkpointing_)) return end_stopped(s_, checkpointing_, recorder_, first);
     recorder_.restart_clock();
-    for (std::int64_t step = first; step < s_.last_step; ++step) {
+    std::int64_t step = first;
+    for (; step < s_.last_step && !validation_.ends_run(); ++step) {
       run_step(step);
       if (step > first) read_result(step - 1, 1);
       if (!pauses_after(step)) continue;
       read_result(step, 0);
+      recorder_.pause();
       const bool evaluated = !stopping_ && validation_.is_due_after(step) && evaluate(step + 1);
       if (ends_epoch(step))
         recorder_.epoch(step, schedule_.learning_rate(step), evaluated ? &validation_.sums() : nullptr);
       if (checks_after(step)) require_equal_replicas(s_.world, s_.replica->hash(), step + 1);
       if (saves_after(step)) checkpointing_.save(step + 1, validation_.quality(evaluated));
-      const bool is_complete = step + 1 == s_.last_step && (evaluated || !s_.task->validation_set());
+      const bool is_complete = ends_after(step) && (evaluated || !s_.task->validation_set());
       if (stopping_ && !is_complete) return end_stopped(s_, checkpointing_, recorder_, step + 1);
       recorder_.restart_clock();
     }
-    return end_done(s_, checkpointing_, recorder_);
+    skipped_.warn_at_end();
+    return end_done(s_, checkpointing_, recorder_, first, step);
   }
 
  private:
@@ -96,13 +99,14 @@ class Trainer {
   }
 
   bool ends_epoch(std::int64_t step) const { return (step + 1) % s_.steps_per_epoch == 0; }
-  bool saves_after(std::int64_t step) const { return stopping_ || checkpointing_.due_after(step); }
+  bool ends_after(std::int64_t step) const { return step + 1 == s_.last_step || validation_.ends_run(); }
+  bool saves_after(std::int64_t step) const { return stopping_ || ends_after(step) || checkpointing_.due_after(step); }
   bool checks_after(std::int64_t step) const {
     return is_multiple(step + 1, s_.config.train.check_replicas_every_steps) || saves_after(step);
   }
   bool pauses_after(std::int64_t step) const {
     const bool evaluates = !stopping_ && validation_.is_due_after(step);
-    return ends_epoch(step) || step + 1 == s_.last_step || evaluates || checks_after(step);
+    return ends_epoch(step) || evaluates || checks_after(step);
   }
 
   Session& s_;

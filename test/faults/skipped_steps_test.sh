@@ -31,4 +31,13 @@ prints "a gradient was changed" 'fault_injection: put a NaN'
 prints "the step is skipped although its loss is finite" 'step [0-9]+ was skipped: loss [0-9.]+, gradient norm -?nan'
 check "gradient: only this step is counted" grep -Eq '"skipped_steps": 1\b' "$work/gradient/metrics.json"
 
+# A run that diverges just before its end has no usable weights. It must not end as if it were complete.
+command_of=("$lockstep" train "${tiny[@]}")
+start end 2 optimizer.learning_rate=1e30 schedule.kind=constant train.max_steps=4
+ends "a run whose last steps were all skipped fails" 1 90
+prints "the reason is named" 'it was the last step, and the 2 before it were skipped too'
+prints "the error code is printed" '\[steps_skipped\]'
+status_is failed
+check "end: numbers stay short" bash -c '! grep -E "[0-9]{20}|-nan" "$0"' "$out"
+
 finish

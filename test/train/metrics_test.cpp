@@ -35,13 +35,13 @@ StepRecord a_step(std::int64_t step) {
   r.measures = {2.0 / static_cast<double>(step), 0.25};
   r.learning_rate = 0.1;
   r.gradient_norm = 1.5;
-  r.skipped_steps = 2;
   r.step_seconds = 0.5;
   r.rate = 256;
   r.data_wait_seconds = 0.01;
   r.exposed_communication_seconds = 0.02;
   r.memory_bytes = 123456789012.0;
   r.ranks = 2;
+  r.totals = {.count = 128.0 * static_cast<double>(step), .training_seconds = 3, .run_seconds = 4, .skipped_steps = 2};
   r.per_rank = {{1.0, 3.0}, {0.01, 0.0}, {123456789012.0, 5.0}, {0.9, 0.8}, {}, {}};
   return r;
 }
@@ -94,7 +94,8 @@ TEST_F(MetricsTest, AStepHasTheseKeys) {
   EXPECT_GT(line["time_unix"].get<double>(), 1.7e9);
   line.erase("time_unix");
   EXPECT_EQ(line, Json::parse(R"({"event": "step", "step": 4, "epoch": 1, "samples": 512, "loss": 0.5, "accuracy": 0.25,
-    "learning_rate": 0.1, "gradient_norm": 1.5, "skipped_steps": 2, "step_seconds": 0.5, "samples_per_second": 256.0,
+    "learning_rate": 0.1, "gradient_norm": 1.5, "skipped_steps": 2, "trained_samples": 512,
+    "training_seconds": 3.0, "run_seconds": 4.0, "step_seconds": 0.5, "samples_per_second": 256.0,
     "data_wait_seconds": 0.01, "exposed_communication_seconds": 0.02, "memory_bytes": 123456789012, "ranks": 2,
     "per_rank": {"loss": [1.0, 3.0], "data_wait_seconds": [0.01, 0.0], "memory_bytes": [123456789012, 5],
                  "utilisation": [0.9, 0.8]}})"));
@@ -171,6 +172,60 @@ TEST_F(MetricsTest, ResumingRemovesLaterSteps) {
   EXPECT_EQ(lines().size(), 6u + 2 * 3);
 }
 
+TEST_F(MetricsTest, ResumingTellsWhatEarlierStartsDid) {
+  {
+    Metrics metrics(options());
+    write_run(metrics, 1, 5);
+    StepRecord later = a_step(6);
+    later.totals.run_seconds = 40;
+    metrics.step(later);
+    metrics.checkpoint({.step = 5, .path = "step.h5", .totals = {.count = 640, .run_seconds = 5}});  // begun before it
+  }
+  const History none = Metrics(options(0)).history();
+  EXPECT_EQ(none.totals.count, 0);
+  EXPECT_TRUE(none.final_measures.empty() && none.best_measures.empty());
+  {
+    Metrics metrics(options());
+    write_run(metrics, 1, 5);
+    metrics.step(a_step(6));
+    metrics.evaluation({.step = 6, .measures = {NAN, 0.75}});
+  }
+  const History before_six = [&] {
+    const std::string all = read_file(directory_ + "/metrics.jsonl");
+    const History found = Metrics(options(5)).history();
+    replace_file(directory_ + "/metrics.jsonl", all);
+    return found;
+  }();
+  EXPECT_EQ(before_six.step, 5);
+  EXPECT_EQ(before_six.totals.count, 640);
+  EXPECT_EQ(before_six.totals.skipped_steps, 2);
+  EXPECT_EQ(before_six.final_measures, (std::vector<double>{2.0 / 5, 0.25}));
+  EXPECT_EQ(before_six.best_measures, (std::vector<double>{1.25, 0.5}));
+  const History all = Metrics(options(6)).history();
+  EXPECT_TRUE(std::isnan(all.final_measures.at(0)));
+  EXPECT_EQ(all.best_measures, (std::vector<double>{1.25, 0.75}));
+}
+
+TEST_F(MetricsTest, EventsOfEarlierReleasesHaveNoTotals) {
+  replace_file(directory_ + "/metrics.jsonl",
+               "{\"event\": 1, \"step\": 1}\n{\"event\": \"evaluation\", \"step\": 2, \"skipped_steps\": \"many\", "
+               "\"accuracy\": 0.5}\n");
+  const History history = Metrics(options(3)).history();
+  EXPECT_EQ(history.totals.run_seconds, 0);
+  EXPECT_EQ(history.best_measures.at(1), 0.5);
+}
+
+TEST_F(MetricsTest, ASummaryIsKeptIfItIsAboutTheSameStep) {
+  Metrics metrics(options());
+  EXPECT_FALSE(metrics.keep_summary("done", 7));
+  metrics.summary({.status = "stopped", .steps = 7, .totals = {.count = 900, .run_seconds = 12}});
+  EXPECT_FALSE(metrics.keep_summary("done", 8));
+  EXPECT_TRUE(metrics.keep_summary("done", 7));
+  const Json summary = Json::parse(read_file(directory_ + "/metrics.json"));
+  EXPECT_EQ(summary["status"], "done");
+  EXPECT_EQ(summary["samples"], 900);
+}
+
 TEST_F(MetricsTest, AFreshRunReplacesTheFiles) {
   {
     Metrics metrics(options());
@@ -238,11 +293,9 @@ TEST_F(MetricsTest, SummaryHoldsResultAndVersions) {
   Metrics metrics(options());
   metrics.summary({.status = "stopped",
                    .steps = 7,
-                   .skipped_steps = 3,
                    .final_measures = {NAN, 0.25},
                    .best_measures = {1.5, 0.5},
-                   .rate = 100,
-                   .seconds = 12,
+                   .totals = {.count = 900, .training_seconds = 9, .run_seconds = 12, .skipped_steps = 3},
                    .ranks = 4});
   const Json summary = Json::parse(read_file(directory_ + "/metrics.json"));
   EXPECT_EQ(summary["status"], "stopped");
@@ -253,6 +306,8 @@ TEST_F(MetricsTest, SummaryHoldsResultAndVersions) {
   EXPECT_EQ(summary["best_loss"], 1.5);
   EXPECT_EQ(summary["samples_per_second"], 100.0);
   EXPECT_EQ(summary["best_accuracy"], 0.5);
+  EXPECT_EQ(summary["samples"], 900);
+  EXPECT_EQ(summary["seconds"], 12.0);
   EXPECT_EQ(summary["ranks"], 4);
   for (const char* key : {"version", "commit", "compiler"}) {
     EXPECT_FALSE(summary["versions"][key].get<std::string>().empty()) << key;
@@ -294,7 +349,10 @@ TEST_F(MetricsTest, FiguresAreNamedByTheTask) {
   other.naming = {measures, {.name = "tokens", .rate_key = "tokens_per_second", .rate_unit = "tok/s"}};
   Metrics metrics(other);
   metrics.step(a_step(4));
-  metrics.summary({.status = "done", .count = 77, .final_measures = {2, 7.4}, .best_measures = {1, 2.7}, .rate = 9});
+  metrics.summary({.status = "done",
+                   .final_measures = {2, 7.4},
+                   .best_measures = {1, 2.7},
+                   .totals = {.count = 77, .training_seconds = 7}});
   const Json line = lines().at(0);
   EXPECT_EQ(line["perplexity"], 0.25);
   EXPECT_EQ(line["tokens_per_second"], 256.0);
@@ -302,9 +360,15 @@ TEST_F(MetricsTest, FiguresAreNamedByTheTask) {
   const Json summary = Json::parse(read_file(directory_ + "/metrics.json"));
   EXPECT_EQ(summary["best_perplexity"], 2.7);
   EXPECT_EQ(summary["tokens"], 77);
-  EXPECT_EQ(summary["tokens_per_second"], 9.0);
+  EXPECT_EQ(summary["tokens_per_second"], 11.0);
   EXPECT_EQ(epoch_line({.epoch = 1, .epochs = 2, .train = {1.5, 4.48}, .rate = 10}, other.naming),
             "Epoch [1/2] LR: 0.000000 | Loss (train): 1.500 | Perplexity (train): 4.5 | Throughput: 10.0 tok/s");
+}
+
+TEST(EpochLine, ShowsWhatADivergedRunReports) {
+  const EpochRecord record{.epoch = 1, .epochs = 1, .learning_rate = 1e30, .train = {-NAN, 0.1}};
+  EXPECT_EQ(epoch_line(record, naming()),
+            "Epoch [1/1] LR: 1e+30 | Loss (train): nan | Accuracy (train): 10.00% | Throughput: 0.0 img/s");
 }
 
 TEST(Progress, TextFitsTheTerminal) {

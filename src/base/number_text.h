@@ -1,0 +1,26 @@
+// Numbers in logs: readable ones, whatever a training that diverges makes of them.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <string>
+
+namespace lockstep {
+
+/// With so many digits after the decimal point. From ten million on, "1e+30" instead of thirty digits; not a number
+/// has no sign.
+inline std::string fixed_text(double value, int digits) {
+  constexpr double kGreatest = 1e7;
+  if (std::isnan(value)) return "nan";
+  return std::abs(value) < kGreatest ? fmt::format("{:.{}f}", value, digits) : fmt::format("{:.4g}", value);
+}
+
+/// The same with six digits, but "3e-07" if these would show only zeros.
+inline std::string learning_rate_text(double value) {
+  constexpr int kDigits = 6;
+  const bool is_tiny = value != 0 && std::abs(value) < 1e-6;
+  return is_tiny ? fmt::format("{:.3g}", value) : fixed_text(value, kDigits);
+}
+
+}  // namespace lockstep

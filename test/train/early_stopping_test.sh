@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# timeout: 200
+# evaluation.patience ends a run whose evaluations do not improve, also over several starts. checkpoint.best names the figure
+# that decides what is better.
+source test/support/check.sh
+
+export LOCKSTEP_CACHE=none
+small=(jobs/configs/quickstart.yaml model.width=16 data.train=synthetic data.validation=synthetic data.image_size=8
+  data.synthetic_samples=240 train.global_batch=12 train.epochs=3 optimizer.learning_rate=0.05 schedule.kind=constant
+  schedule.warmup_epochs=0 evaluation.every_steps=3 cpu.threads=1 reproducible=true log.every_steps=1 log.progress=false
+  log.tensorboard=false run.directory="$work")
+train() { "$lockstep" train "${small[@]}" run.name="$1" "${@:2}"; }
+is() { [[ $1 == "$2" ]] || { echo "found '$1', expected '$2'"; return 1; }; }
+evaluations() { sed -nE "/\"event\":\"evaluation\"/ s/.*\"step\":([0-9]+),.*\"$2\":([^,}]*).*/\\1 \\2/p" "$work/$1/metrics.jsonl"; }
+best_step() { sed -nE 's/.*"best":[^0-9]*step-0*([0-9]+).*/\1/p' <<<"\"best\": $(readlink "$work/$1/checkpoints/best")"; }
+# The step of the first best evaluation, and the one at which so many in a row were not better.
+expected_end() { # expected_end RUN KEY PATIENCE SIGN: SIGN 1: greater is better
+  evaluations "$1" "$2" | awk -v patience="$3" -v sign="$4" '
+    NR == 1 || sign * $2 > best { best = sign * $2; none = -1 }
+    ++none >= patience && !end { end = $1 } END { print end ? end : "none" }'
+}
+expected_best() { evaluations "$1" "$2" | awk -v sign="$3" 'NR == 1 || sign * $2 > best { best = sign * $2; step = $1 } END { print step }'; }
+last_step() { evaluations "$1" loss | tail -1 | cut -d' ' -f1; }
+
+check "trains without patience" train whole checkpoint.every_steps=3 checkpoint.keep=0
+check "  to the end" is "$(last_step whole)" 60
+end=$(expected_end whole accuracy 3 1)
+check "  while accuracy stands still" test "$end" -lt 60
+check "with patience the same run" train patient evaluation.patience=3
+check "  ends after the evaluations that were not better" is "$(last_step patient)" "$end"
+check "  says why" grep -q "done: stopped early after $end of 60 steps: the last 3 evaluations were not better than that after step" "$work/patient/log.txt"
+check "  is done" grep -qx done "$work/patient/status"
+check "  has the steps in its summary" grep -q "\"steps\": $end," "$work/patient/metrics.json"
+check "  and saved them" test -s "$work/patient/checkpoints/step-$(printf %08d "$end").h5"
+check "the same command has nothing to do" train patient evaluation.patience=3
+check "  and says why" grep -q "done: nothing was left to do after step $end: the last 3 evaluations" "$work/patient/log.txt"
+check "without patience it trains on" train patient evaluation.patience=0
+check "  to the end" is "$(last_step patient)" 60
+
+# The count survives stops between evaluations and inside the sequence of those without improvement.
+check "stops before its patience ends" train starts evaluation.patience=3 train.max_steps=$((end - 4))
+check "  stops again" train starts evaluation.patience=3 train.max_steps=$((end - 2))
+check "  resumes" train starts evaluation.patience=3
+check "  and ends where the uninterrupted run did" is "$(last_step starts)" "$end"
+
+for measure in loss accuracy; do
+  sign=$([[ $measure == loss ]] && echo -1 || echo 1)
+  check "checkpoint.best=$measure" train "by-$measure" checkpoint.best=$measure checkpoint.every_steps=3 checkpoint.keep=0
+  check "  links to the best $measure" is "$(best_step "by-$measure")" "$(expected_best "by-$measure" $measure "$sign")"
+done
+check "auto is accuracy" is "$(best_step whole)" "$(expected_best whole accuracy 1)"
+end_by_loss=$(expected_end whole loss 2 -1)
+check "patience compares the same figure" train loss-patience checkpoint.best=loss evaluation.patience=2
+check "  and ends by it" is "$(last_step loss-patience)" "${end_by_loss/none/60}"
+check "another figure may be chosen on resume" train by-loss checkpoint.best=accuracy train.epochs=4
+check "  which is reported" grep -q 'checkpoint.best is now accuracy' "$work/by-loss/log.txt"
+check "an unknown figure is refused" refused 2 'checkpoint.best: expected one of auto \| loss \| accuracy, found "speed"' train refused checkpoint.best=speed
+check "patience without evaluations is refused" refused 2 'evaluation.patience=2 .*data.validation' train refused evaluation.patience=2 data.validation=
+finish

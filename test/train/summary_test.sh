@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# timeout: 200
+# The figures of a run over several starts: metrics.json covers the whole run, the speed of an epoch is that of its steps,
+# and the last line of the log tells how the run ended.
+source test/support/check.sh
+
+export LOCKSTEP_CACHE=none
+small=(jobs/configs/quickstart.yaml model.width=16 data.train=synthetic data.validation=synthetic data.image_size=8
+  data.synthetic_samples=96 train.global_batch=12 train.epochs=3 optimizer.learning_rate=0.05 cpu.threads=1
+  log.every_steps=1 log.progress=false log.tensorboard=false run.directory="$work")
+train() { "$lockstep" train "${small[@]}" run.name="$1" "${@:2}"; }
+number() { sed -nE "s/^  \"$2\": ([^,]*),?\$/\\1/p" "$work/$1/metrics.json"; } # number RUN KEY: of the summary
+is() { [[ $1 == "$2" ]] || { echo "found '$1', expected '$2'"; return 1; }; }
+less() { awk -v a="$1" -v b="$2" 'BEGIN { print a, "<", b; exit !(a < b) }'; }
+best_of_events() { # best_of_events RUN KEY LEAST|GREATEST
+  sed -nE "/\"event\":\"evaluation\"/ s/.*\"$2\":([^,}]*).*/\\1/p" "$work/$1/metrics.jsonl" | sort -g | if [[ $3 == LEAST ]]; then head -1; else tail -1; fi
+}
+summary_is_of_all_starts() { # summary_is_of_all_starts RUN
+  check "$1: counts the steps of all starts" is "$(number "$1" steps)" 24
+  check "  and their samples" is "$(number "$1" samples)" 288
+  check "  the best loss is that of all evaluations" is "$(number "$1" best_loss)" "$(best_of_events "$1" loss LEAST)"
+  check "  and so is the best accuracy" is "$(number "$1" best_accuracy)" "$(best_of_events "$1" accuracy GREATEST)"
+}
+
+check "trains in three starts" train starts train.max_steps=8
+first_seconds=$(number starts seconds)
+check "  the second ends inside an epoch" train starts train.max_steps=13
+check "  a start adds its seconds" less "$first_seconds" "$(number starts seconds)"
+second_seconds=$(number starts seconds)
+# The best figures must not be lost with the start that had them: from here on nothing is learned.
+check "  the third learns nothing" train starts optimizer.learning_rate=1e-12 --allow-change optimizer.learning_rate
+summary_is_of_all_starts starts
+check "  the third adds its seconds" less "$second_seconds" "$(number starts seconds)"
+
+# A start that has nothing to do changes nothing.
+cp "$work/starts/metrics.json" "$work/before.json"
+again=(train starts optimizer.learning_rate=1e-12 --allow-change optimizer.learning_rate)
+check "a finished run has nothing to do" "${again[@]}"
+check "  and keeps its summary" cmp "$work/starts/metrics.json" "$work/before.json"
+check "  nor has one that is beyond train.max_steps" "${again[@]}" train.max_steps=2
+check "  which keeps it too" cmp "$work/starts/metrics.json" "$work/before.json"
+check "  and does not claim two steps" bash -c '! grep -q "done: 2 steps" "$0"' "$work/starts/log.txt"
+check "  but says where the run is" grep -q 'done: nothing was left to do after step 24' "$work/starts/log.txt"
+rm "$work/starts/metrics.json"
+check "a summary that is missing is written again" "${again[@]}"
+summary_is_of_all_starts starts
+
+# As left by a process that was killed after a checkpoint and before it could record it.
+check "killed: trains to step 10" train killed train.max_steps=10
+sed -i -E '/"step":(9|10),/d' "$work/killed/metrics.jsonl"
+rm "$work/killed/metrics.json"
+check "  resumes" train killed
+summary_is_of_all_starts killed
+
+# The speed of an epoch is that of its steps, although the evaluation takes longer than an epoch.
+check "evaluates longer than it trains" train slow train.epochs=4 data.train=data/samples/cifar10_train.h5 data.image_size=32 \
+  data.validation=data/samples/cifar10_test.h5 data.start=0 data.end=48 evaluation.every_epochs=2
+check "  within an epoch it stops" train resumed train.epochs=4 train.max_steps=7
+check "  and resumes" train resumed train.epochs=4
+speeds() { # of each epoch, relative to that of its steps
+  awk '{
+    match($0, /"samples_per_second":[^,}]*/); speed = substr($0, RSTART + 21, RLENGTH - 21)
+    if ($0 ~ /"event":"step"/) { match($0, /"step_seconds":[^,}]*/); seconds += substr($0, RSTART + 15, RLENGTH - 15); samples += 12 }
+    if ($0 ~ /"event":"epoch"/) { print NR, speed * seconds / samples; n++; if (speed * seconds < samples / 3 || speed * seconds > 3 * samples) bad = 1; seconds = samples = 0 }
+  } END { exit bad || n != 4 }' "$work/$1/metrics.jsonl"
+}
+check "  the epochs are as fast as their steps" speeds slow
+check "  resumed or not" speeds resumed
+finish
