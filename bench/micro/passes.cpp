@@ -203,7 +203,7 @@ void clip_norm(benchmark::State& state) {
   auto* scalars = static_cast<StepScalars*>(arguments.bytes(sizeof(StepScalars)));
   *scalars = {};
   auto* sums = static_cast<LossSums*>(arguments.bytes(sizeof(LossSums)));
-  *sums = {.loss = 1, .count = 1};
+  *sums = {.loss = 1, .count = 1, .weight = 1};
   const ClipNorm::Apply args{
       .gradients = arguments.make(kParameters), .sums = sums, .scalars = scalars, .norm = arguments.make<double>(1)};
   measure(

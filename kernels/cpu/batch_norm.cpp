@@ -77,6 +77,9 @@ class CpuBatchNorm final : public BatchNorm {
       const double scale = args.gamma[c] / std::sqrt(variance + description_.epsilon);
       args.scale_bias[c] = static_cast<float>(scale);
       args.scale_bias[channels_ + c] = static_cast<float>(args.beta[c] - args.running_mean[c] * scale);
+      if (args.mean_inverse_stddev == nullptr) continue;
+      args.mean_inverse_stddev[c] = args.running_mean[c];
+      args.mean_inverse_stddev[channels_ + c] = static_cast<float>(1.0 / std::sqrt(variance + description_.epsilon));
     }
   }
 
@@ -92,9 +95,10 @@ class CpuBatchNorm final : public BatchNorm {
       const double inverse_stddev = args.mean_inverse_stddev[channels_ + c];
       const double scale = args.gamma[c] * inverse_stddev;
       dz_factor[i] = static_cast<float>(scale);
-      x_factor[i] = static_cast<float>(-scale * inverse_stddev * args.sums[channels_ + c] / description_.n_rows);
+      const double sum = args.sums ? args.sums[c] : 0, sum_x_hat = args.sums ? args.sums[channels_ + c] : 0;
+      x_factor[i] = static_cast<float>(-scale * inverse_stddev * sum_x_hat / description_.n_rows);
       mean[i] = args.mean_inverse_stddev[c];
-      constant[i] = static_cast<float>(-scale * args.sums[c] / description_.n_rows);
+      constant[i] = static_cast<float>(-scale * sum / description_.n_rows);
     }
     if (args.parameter_mode != GradientMode::skip) {
       for (std::int64_t c = 0; c < channels_; ++c) {

@@ -42,7 +42,7 @@ class CpuClipNorm final : public ClipNorm {
     double total = 0;
     for (std::size_t i = 0; i < blocks_.size(); ++i) total += sums[i];
     const double scale = args.loss_scale ? args.loss_scale->scale : 1.0f;
-    const double correction = args.scalars->nominal_count / args.sums->count;
+    const double correction = args.scalars->nominal_count / args.sums->weight;
     const double unscaled_norm = std::sqrt(total) / scale;
     const double norm = unscaled_norm * correction;
     *args.norm = norm;
@@ -52,7 +52,7 @@ class CpuClipNorm final : public ClipNorm {
       if (coefficient > 1) coefficient = 1;
     }
     args.scalars->clip_coefficient = static_cast<float>(coefficient * correction / scale);
-    const double loss = args.sums->loss / args.sums->count;
+    const double loss = args.sums->loss / args.sums->weight;
     args.scalars->is_applied = std::isfinite(norm) && std::isfinite(loss) && loss <= args.scalars->loss_limit ? 1 : 0;
     if (args.loss_scale)
       *args.loss_scale = next_loss_scale(*args.loss_scale, loss_scaling_, std::isfinite(unscaled_norm));

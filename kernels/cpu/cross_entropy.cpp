@@ -15,6 +15,7 @@ namespace {
 struct RowResult {
   double loss = 0;
   double correct = 0;
+  double weight = 0;  // of the label's class
 };
 
 class CpuSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
@@ -35,7 +36,8 @@ class CpuSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
     const float* logits = static_cast<const float*>(args.logits);
     RowResult* results = static_cast<RowResult*>(memory.workspace);
     for_rows([&](std::int64_t row) {
-      if (args.labels[row] >= 0) results[row] = row_loss(logits + row * description_.classes, args.labels[row]);
+      if (args.labels[row] >= 0)
+        results[row] = row_loss(logits + row * description_.classes, args.labels[row], args.class_weights);
     });
     LossSums sums = args.sums_mode == GradientMode::accumulate ? *args.sums : LossSums{};
     for (std::int64_t row = 0; row < description_.rows; ++row) {
@@ -43,6 +45,7 @@ class CpuSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
       sums.loss += results[row].loss;
       sums.correct += results[row].correct;
       sums.count += 1;
+      sums.weight += results[row].weight;
     }
     if (args.sums_mode != GradientMode::skip) *args.sums = sums;
   }
@@ -63,10 +66,12 @@ class CpuSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
       }
       const float greatest = logits[first_greatest(logits)];
       const double inverse_sum = 1.0 / sum_of_exponentials(logits, greatest);
+      const float* const w = args.class_weights;
+      const double q_sum = w ? (1.0 - smoothing) * w[label] + q_other * description_.class_weight_sum : 1.0;
       for (std::int64_t k = 0; k < classes; ++k) {
         const double softmax = std::exp(double{logits[k]} - greatest) * inverse_sum;
         const double q = q_other + (k == label ? 1.0 - smoothing : 0.0);
-        dlogits[k] = static_cast<float>(weight * (softmax - q));
+        dlogits[k] = static_cast<float>(weight * (w ? softmax * q_sum - w[k] * q : softmax - q));
       }
     });
   }
@@ -93,18 +98,20 @@ class CpuSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
     return sum;
   }
 
-  RowResult row_loss(const float* logits, std::int32_t label) const {
+  RowResult row_loss(const float* logits, std::int32_t label, const float* weights) const {
     const std::int64_t best = first_greatest(logits);
     const double greatest = logits[best];
     const double log_sum = std::log(sum_of_exponentials(logits, greatest));
     const double smoothing = description_.label_smoothing;
-    double loss = (1.0 - smoothing) * (log_sum - (logits[label] - greatest));
+    const double weight = weights ? weights[label] : 1.0;
+    double loss = weight * ((1.0 - smoothing) * (log_sum - (logits[label] - greatest)));
     if (smoothing != 0) {
       double sum = 0;  // of -log softmax over all classes
-      for (std::int64_t k = 0; k < description_.classes; ++k) sum += log_sum - (logits[k] - greatest);
+      for (std::int64_t k = 0; k < description_.classes; ++k)
+        sum += (weights ? weights[k] : 1.0) * (log_sum - (logits[k] - greatest));
       loss += smoothing * sum / static_cast<double>(description_.classes);
     }
-    return {loss, best == label ? 1.0 : 0.0};
+    return {loss, best == label ? 1.0 : 0.0, weight};
   }
 
   SoftmaxCrossEntropyDescription description_;

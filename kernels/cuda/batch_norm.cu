@@ -45,6 +45,9 @@ __global__ void finalize_channels_for_inference(const BatchNorm::FinalizeInferen
   const double scale = args.gamma[c] / sqrt(args.running_variance[c] + epsilon);
   args.scale_bias[c] = static_cast<float>(scale);
   args.scale_bias[n_channels + c] = static_cast<float>(args.beta[c] - args.running_mean[c] * scale);
+  if (args.mean_inverse_stddev == nullptr) return;
+  args.mean_inverse_stddev[c] = args.running_mean[c];
+  args.mean_inverse_stddev[n_channels + c] = static_cast<float>(1.0 / sqrt(args.running_variance[c] + epsilon));
 }
 
 /// dx = gamma * inverse_stddev * (dz - sum dz / n - x_hat * sum(dz * x_hat) / n)
@@ -64,9 +67,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     const double inverse_stddev = args.mean_inverse_stddev[walk.c + c];
     const double scale = args.gamma[c] * inverse_stddev;
     dz_factors[j] = static_cast<float>(scale);
-    x_factors[j] = static_cast<float>(-scale * inverse_stddev * args.sums[walk.c + c] / n);
+    const double sum = args.sums ? args.sums[c] : 0, sum_x_hat = args.sums ? args.sums[walk.c + c] : 0;
+    x_factors[j] = static_cast<float>(-scale * inverse_stddev * sum_x_hat / n);
     means[j] = args.mean_inverse_stddev[c];
-    constants[j] = static_cast<float>(-scale * args.sums[c] / n);
+    constants[j] = static_cast<float>(-scale * sum / n);
     if (blockIdx.x != 0 || args.parameter_mode == GradientMode::skip) continue;
     put(args.dbeta[c], args.local_sums[c], args.parameter_mode);
     put(args.dgamma[c], args.local_sums[walk.c + c], args.parameter_mode);

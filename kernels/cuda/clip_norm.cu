@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kFinishThreads) finish_norm(const double* tile
   sum = block_sum<kFinishThreads>(sum);
   if (threadIdx.x != 0) return;
   const double scale = args.loss_scale ? args.loss_scale->scale : 1.0f;
-  const double correction = args.scalars->nominal_count / args.sums->count;
+  const double correction = args.scalars->nominal_count / args.sums->weight;
   const double unscaled_norm = sqrt(sum) / scale;
   const double norm = unscaled_norm * correction;
   *args.norm = norm;
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kFinishThreads) finish_norm(const double* tile
     if (coefficient > 1) coefficient = 1;
   }
   args.scalars->clip_coefficient = static_cast<float>(coefficient * correction / scale);
-  const double loss = args.sums->loss / args.sums->count;
+  const double loss = args.sums->loss / args.sums->weight;
   const bool is_applied = std::isfinite(norm) && std::isfinite(loss) && loss <= double{args.scalars->loss_limit};
   args.scalars->is_applied = is_applied ? 1 : 0;
   if (args.loss_scale) *args.loss_scale = next_loss_scale(*args.loss_scale, loss_scaling, std::isfinite(unscaled_norm));

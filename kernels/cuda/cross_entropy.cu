@@ -3,8 +3,8 @@
 // also reads it only once. One block then adds up the rows, in an order that depends on their number alone.
 //
 // Exponentials are fp32, sums of them fp64 from one pack of 16 bytes to the next.
-// Bytes moved: forward one logit, backward one logit and one gradient, for each of rows * classes, and 32 per row
-// between kernels; the floor is without the 32.
+// Bytes moved: forward one logit, backward one logit and one gradient, for each of rows * classes, and 40 per row
+// between kernels; the floor is without the 40.
 #include <memory>
 
 #include "kernels/cuda/base/block_sum.h"
@@ -22,6 +22,7 @@ constexpr std::int64_t kLongRow = 2048;  // classes from which a row is a block'
 struct RowResult {
   double loss = 0;
   double correct = 0;
+  double weight = 0;  // of the label's class
 };
 
 /// What backward needs of a row.
@@ -35,6 +36,8 @@ struct Rows {
   std::int64_t classes = 0;
   float label_smoothing = 0;
   bool by_packs = false;  // every row begins at 16 bytes
+  const float* class_weights = nullptr;
+  double class_weight_sum = 0;
 };
 
 /// Calls f(pack, n, k) for classes [k, k + n) of a row, by a pack where rows are aligned, else one by one.
@@ -127,7 +130,9 @@ __global__ void __launch_bounds__(kThreads)
     if (!smooths) return;
     float logits_of_pack = 0;
 #pragma unroll
-    for (int j = 0; j < n; ++j) logits_of_pack += to_float(pack.values[j]);
+    for (int j = 0; j < n; ++j)
+      logits_of_pack +=
+          rows.class_weights ? rows.class_weights[k + j] * to_float(pack.values[j]) : to_float(pack.values[j]);
     sum_of_logits += double{logits_of_pack};
   });
   const Greatest greatest = row_greatest<kRowThreads>(mine);
@@ -138,9 +143,16 @@ __global__ void __launch_bounds__(kThreads)
 
   const double log_sum = log(sum) + double{greatest.value};
   const double smoothing = rows.label_smoothing;
+  const double n_classes = static_cast<double>(rows.classes);
+  const double weight = rows.class_weights ? rows.class_weights[label] : 1.0;
   double loss = (1.0 - smoothing) * (log_sum - double{to_float(row[label])});
-  if (smooths) loss += smoothing * (log_sum - sum_of_logits / static_cast<double>(rows.classes));
-  results[number] = {loss, greatest.at == label ? 1.0 : 0.0};
+  if (!rows.class_weights) {
+    if (smooths) loss += smoothing * (log_sum - sum_of_logits / n_classes);
+  } else {
+    loss *= weight;
+    if (smooths) loss += smoothing * (rows.class_weight_sum * log_sum - sum_of_logits) / n_classes;
+  }
+  results[number] = {loss, greatest.at == label ? 1.0 : 0.0, weight};
   if (saved) saved[number] = {greatest.value, static_cast<float>(1.0 / sum)};
 }
 
@@ -152,12 +164,13 @@ __global__ void __launch_bounds__(kThreads) add_rows(const RowResult* results, c
     mine.loss += results[row].loss;
     mine.correct += results[row].correct;
     mine.count += 1;
+    mine.weight += results[row].weight;
   }
   const double loss = block_sum<kThreads>(mine.loss), correct = block_sum<kThreads>(mine.correct),
-               count = block_sum<kThreads>(mine.count);
+               count = block_sum<kThreads>(mine.count), weight = block_sum<kThreads>(mine.weight);
   if (threadIdx.x != 0) return;
   const LossSums before = accumulates ? *sums : LossSums{};
-  *sums = {before.loss + loss, before.correct + correct, before.count + count};
+  *sums = {before.loss + loss, before.correct + correct, before.count + count, before.weight + weight};
 }
 
 template <typename T, unsigned kRowThreads>
@@ -174,13 +187,19 @@ __global__ void __launch_bounds__(kThreads)
   const float weight = scalars->loss_weight * (loss_scale ? loss_scale->scale : 1.0f);
   const float q_other = rows.label_smoothing / static_cast<float>(rows.classes);
   const float q_label = q_other + (1.0f - rows.label_smoothing);
+  const float* const class_weights = rows.class_weights;
+  const float q_sum =
+      class_weights && counts
+          ? static_cast<float>((1.0 - rows.label_smoothing) * class_weights[label] + q_other * rows.class_weight_sum)
+          : 1.0f;
   for_classes<T, kRowThreads>(row, rows, [&](const Pack<T>& pack, auto n, std::int64_t k) {
     Pack<T> gradients;
 #pragma unroll
     for (int j = 0; j < n; ++j) {
       const float softmax = expf(to_float(pack.values[j]) - of_row.greatest) * of_row.inverse_sum;
       const float q = k + j == label ? q_label : q_other;
-      gradients.values[j] = from_float<T>(counts ? weight * (softmax - q) : 0.0f);
+      const float difference = class_weights ? softmax * q_sum - class_weights[k + j] * q : softmax - q;
+      gradients.values[j] = from_float<T>(counts ? weight * difference : 0.0f);
     }
     if constexpr (n == 1)
       drow[k] = gradients.values[0];
@@ -210,7 +229,8 @@ class CudaSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
     dispatch(description_.dtype, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
       launch(has_long_rows() ? forward_rows<T, kThreads> : forward_rows<T, 32>, grid(), stream,
-             static_cast<const T*>(args.logits), args.labels, rows<T>(args.logits, nullptr), results, saved);
+             static_cast<const T*>(args.logits), args.labels, rows<T>(args.logits, nullptr, args.class_weights),
+             results, saved);
     });
     if (args.sums_mode == GradientMode::skip) return;
     launch(add_rows, {.threads = kThreads}, stream, results, args.labels, description_.rows,
@@ -221,7 +241,7 @@ class CudaSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
     dispatch(description_.dtype, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
       launch(has_long_rows() ? backward_rows<T, kThreads> : backward_rows<T, 32>, grid(), stream,
-             static_cast<const T*>(args.logits), args.labels, rows<T>(args.logits, args.dlogits),
+             static_cast<const T*>(args.logits), args.labels, rows<T>(args.logits, args.dlogits, args.class_weights),
              static_cast<const RowSaved*>(memory.saved), args.scalars, args.loss_scale, static_cast<T*>(args.dlogits));
     });
   }
@@ -234,11 +254,13 @@ class CudaSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
             .threads = kThreads};
   }
   template <typename T>
-  Rows rows(const void* logits, const void* dlogits) const {
+  Rows rows(const void* logits, const void* dlogits, const float* class_weights) const {
     return {.n = description_.rows,
             .classes = description_.classes,
             .label_smoothing = description_.label_smoothing,
-            .by_packs = description_.classes % Pack<T>::kSize == 0 && are_aligned(logits, dlogits)};
+            .by_packs = description_.classes % Pack<T>::kSize == 0 && are_aligned(logits, dlogits),
+            .class_weights = class_weights,
+            .class_weight_sum = description_.class_weight_sum};
   }
 
   SoftmaxCrossEntropyDescription description_;

@@ -101,6 +101,7 @@ nlohmann::ordered_json json_of(const Planned& planned, const Ranks& ranks) {
           {"fits", planned.step_fits()},
           {"device", planned.backend->device().name},
           {"parameters", planned.plan->parameters().n_canonical()},
+          {"trained_parameters", planned.plan->parameters().n_canonical_trainable()},
           {"memory_bytes",
            {{"parameters", m.parameters},
             {"compute_weights", m.compute_weights},
@@ -125,8 +126,8 @@ std::string text_of(const Planned& planned, const Ranks& ranks) {
   const train::StepPlan& plan = *planned.plan;
   const std::vector<std::string> lines = train::learning_lines(plan);
   std::string text = fmt::format(
-      "{}, {} parameters, {}; batch {}\n{}\nMemory per rank\n{}\nAll-reduce, {:.1f} MiB per step{} in {} buckets\n",
-      planned.task->model_name().title, plan.parameters().n_canonical(), name(config.precision),
+      "{}, {}, {}; batch {}\n{}\nMemory per rank\n{}\nAll-reduce, {:.1f} MiB per step{} in {} buckets\n",
+      planned.task->model_name().title, train::parameters_text(plan.parameters()), name(config.precision),
       train::batch_text(plan.batch()), fmt::format("{}{}", fmt::join(lines, "\n"), lines.empty() ? "" : "\n"),
       train::memory_text(plan.memory()), static_cast<double>(plan.memory().gradients) / (1 << 20),
       config.comm.gradients == "fp32" || ranks.nodes == 1

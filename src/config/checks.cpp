@@ -174,11 +174,18 @@ void check_fine_tuning(const Config& c, const Origins& origins) {
   require(c.data.validation_resize == 0 || c.data.validation_resize >= c.data.image_size, ErrorCode::config_conflict,
           "{}data.validation_resize must not be less than data.image_size, found {} and {}",
           places(origins, {"data.validation_resize", "data.image_size"}), c.data.validation_resize, c.data.image_size);
+  const std::vector<double>& weights = c.train.class_weights;
+  require(weights.empty() || std::ssize(weights) == c.model.classes, ErrorCode::config_conflict,
+          "{}train.class_weights must have one number for each of the model.classes, found {} and {}",
+          places(origins, {"train.class_weights", "model.classes"}), weights.size(), c.model.classes);
+  require(weights.empty() || std::ranges::any_of(weights, [](double weight) { return weight > 0; }),
+          ErrorCode::config_range, "{}train.class_weights: expected at least one weight greater than 0, found only 0",
+          places(origins, {"train.class_weights"}));
   for (const std::string& text : c.optimizer.groups) {
     const ParameterGroup group = parse_parameter_group(text, places(origins, {"optimizer.groups"}));
     require(c.optimizer.learning_rate > 0 || group.learning_rate.value_or(0) == 0, ErrorCode::config_conflict,
             "{}optimizer.groups: the learning rate of a group follows the schedule of optimizer.learning_rate, which "
-            "must be greater than 0, found 0",
+            "must be greater than 0, found 0; train.freeze selects parameters that are not trained",
             places(origins, {"optimizer.groups", "optimizer.learning_rate"}));
   }
 }

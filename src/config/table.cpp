@@ -136,6 +136,15 @@ std::vector<Key> train_keys() {
               65536),
       real(KEY(train.label_smoothing), kBelowOne,
            {kLearning, "", "Fraction of each label that is distributed over all classes. 0: none."}),
+      list_of_numbers(KEY(train.class_weights), kNotNegative,
+                      {kLearning, "",
+                       "Weight of each class in the loss of training, which is divided by the sum of the weights of "
+                       "its samples. Empty: all 1."}),
+      list_of_texts(KEY(train.freeze),
+                    {kFixed, "",
+                     "Parameters that are not trained, by patterns of their names or of their layers: [conv1, bn1, "
+                     "\"layer1.*\"]. `*` stands for any characters. A frozen batch norm normalizes with its running "
+                     "statistics and keeps them."}),
       real(KEY(train.clip_norm), kNotNegative,
            {kLearning, "", "Maximum global norm of the gradients. 0: no clipping."}),
       integer(KEY(train.check_replicas_every_steps), 0,

@@ -86,15 +86,25 @@ std::size_t Graph::add_exchange(std::size_t size_bytes) {
   return offset;
 }
 
-// A pending activation always gets a gradient: what is pending may have parameters of its own, and may read an
-// activation that needs one.
+// Repeated until nothing changes, since a pending activation may have sources that come later in the list of nodes.
 void Graph::find_gradients() {
-  for (auto& node : nodes_) {
-    bool is_needed =
-        std::ranges::any_of(node->inputs(), [&](ActivationId id) { return activation(id).needs_gradient; });
-    for (const ParameterUse* use : node->parameters()) is_needed |= use->exists() && parameters_[use->id()].trainable;
-    for (const ActivationId id : node->outputs())
-      activation(id).needs_gradient = is_needed || activation(id).pending != nullptr;
+  const auto need = [&](const std::vector<ActivationId>& ids) {
+    return std::ranges::any_of(ids, [&](ActivationId id) { return activation(id).needs_gradient; });
+  };
+  for (auto& node : nodes_)
+    for (const ActivationId id : node->outputs()) activation(id).needs_gradient = false;
+  bool has_changed = true;
+  while (has_changed) {
+    has_changed = false;
+    for (auto& node : nodes_) {
+      bool is_needed = need(node->inputs());
+      for (const ParameterUse* use : node->parameters()) is_needed |= use->exists() && parameters_[use->id()].trainable;
+      for (const ActivationId id : node->outputs()) {
+        Activation& a = activation(id);
+        if (a.needs_gradient || !(is_needed || (a.pending && need(a.pending->gradient_sources())))) continue;
+        a.needs_gradient = has_changed = true;
+      }
+    }
   }
 }
 

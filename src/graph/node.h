@@ -60,6 +60,10 @@ struct Run {
   /// Mean and variance of a norm, (2, C): the running ones, and where those of this micro-batch go.
   const float* running_statistic(int id) const { return at.parameters + parameters.statistic(id).begin; }
   float* batch_statistic(int id) const { return gradients.arena + parameters.statistic(id).begin; }
+  /// Null without a constant.
+  const float* constant(ConstantId id) const {
+    return id == kNoConstant ? nullptr : at.parameters + parameters.constant(id).begin;
+  }
 };
 
 /// How one node uses one parameter. Only this class knows the positions of a parameter and its gradient.

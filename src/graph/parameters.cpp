@@ -41,12 +41,13 @@ bool same(const std::vector<ParameterPart>& a, const std::vector<ParameterPart>&
 
 ParameterId ParameterTable::parameter(const ParameterDescription& description) {
   const ParameterDescription& d = description;
+  const bool trainable = d.trainable && !(is_frozen_ && is_frozen_(d.name));
   std::vector<ParameterPart> parts = parts_of(d);
   if (const auto found = by_name_.find(d.name); found != by_name_.end()) {
     const Parameter& known = (*this)[found->second];
     require(known.shape == d.shape, ErrorCode::internal, "parameter {} has two shapes: {} and {}", d.name,
             known.shape.text(), d.shape.text());
-    require(known.trainable == d.trainable && same(known.parts, parts), ErrorCode::internal,
+    require(known.trainable == trainable && same(known.parts, parts), ErrorCode::internal,
             "parameter {} is described differently by two layers that share it", d.name);
     return found->second;
   }
@@ -57,19 +58,30 @@ ParameterId ParameterTable::parameter(const ParameterDescription& description) {
                          .shape = d.shape,
                          .kind = d.kind,
                          .initial = d.initial,
-                         .trainable = d.trainable,
+                         .trainable = trainable,
                          .parts = std::move(parts)});
   by_name_[d.name] = id;
   return id;
 }
 
-int ParameterTable::running_statistic(const std::string& name, std::int64_t channels) {
+int ParameterTable::running_statistic(const std::string& name, std::int64_t channels, bool trainable) {
   if (const auto found = statistic_by_name_.find(name); found != statistic_by_name_.end()) return found->second;
   require(!fixed_, ErrorCode::internal, "batch norm {} appears after the arenas were laid out", name);
   const int id = static_cast<int>(statistics_.size());
-  statistics_.push_back({.name = name, .channels = channels});
+  statistics_.push_back({.name = name, .channels = channels, .trainable = trainable});
   statistic_by_name_[name] = id;
   return id;
+}
+
+ConstantId ParameterTable::add_constant(const std::string& name, const std::vector<float>& values) {
+  const auto found = std::ranges::find(constants_, name, &Constant::name);
+  if (found == constants_.end()) {
+    require(!fixed_, ErrorCode::internal, "constant {} appears after the arenas were laid out", name);
+    constants_.push_back({.name = name, .values = values});
+    return static_cast<ConstantId>(constants_.size()) - 1;
+  }
+  require(found->values == values, ErrorCode::internal, "constant {} has two values", name);
+  return static_cast<ConstantId>(found - constants_.begin());
 }
 
 void ParameterTable::set_layout(ParameterId id, std::shared_ptr<const ParameterLayout> layout) {
@@ -90,13 +102,22 @@ void ParameterTable::fix_order(const std::vector<ParameterId>& finished) {
   };
   for (ParameterId id : order_) place(parameters_[static_cast<std::size_t>(id)]);
   n_trainable_ = end;
-  for (RunningStatistic& s : statistics_) {
-    s.begin = end;
-    end += aligned_elements(2 * static_cast<std::size_t>(s.channels));
-  }
+  const auto place_statistics = [&](bool trainable) {
+    for (RunningStatistic& s : statistics_) {
+      if (s.trainable != trainable) continue;
+      s.begin = end;
+      end += aligned_elements(2 * static_cast<std::size_t>(s.channels));
+    }
+  };
+  place_statistics(true);
   n_gradients_ = end;
   for (Parameter& p : parameters_)
     if (!p.trainable) place(p);
+  place_statistics(false);
+  for (Constant& c : constants_) {
+    c.begin = end;
+    end += aligned_elements(c.values.size());
+  }
   n_total_ = end;
   fixed_ = true;
 }
@@ -105,6 +126,16 @@ std::int64_t ParameterTable::n_canonical() const {
   std::int64_t n = 0;
   for (const Parameter& p : parameters_) n += p.shape.n_elements();
   return n;
+}
+
+std::int64_t ParameterTable::n_canonical_trainable() const {
+  std::int64_t n = 0;
+  for (const Parameter& p : parameters_) n += p.trainable ? p.shape.n_elements() : 0;
+  return n;
+}
+
+std::size_t ParameterTable::n_trained_statistics() const {
+  return static_cast<std::size_t>(std::ranges::count(statistics_, true, &RunningStatistic::trainable));
 }
 
 std::vector<ParameterSegment> ParameterTable::segments(bool decay_norms_and_biases) const {

@@ -1,19 +1,22 @@
 // Parameters and running statistics: names, canonical shapes, initial values, and their places in the arenas.
 //
 // The parameter arena is
-//   [trainable, in the order in which backward finishes their gradients][statistics of the norms][frozen]
+//   [trainable, in the order in which backward finishes their gradients][statistics of the norms][frozen][constants]
 // The gradient arena is the first two, and each state of the optimizer is the first one, with the same offsets. A
 // gradient bucket is therefore a contiguous slice, and the statistics are sent with the last one (DESIGN, decisions 4
-// and 6). Frozen parameters have no gradient and no optimizer state, so they come last and take no memory in those
-// arenas. Where ops compute in 16 bits, the rounded weights lie in an arena with the places of the parameter arena
+// and 6). Frozen parameters and the statistics of frozen norms have no gradient and no optimizer state, so they come
+// after these and take no memory in those arenas. Constants are numbers that ops read, and that checkpoints do not
+// have. Where ops compute in 16 bits, the rounded weights lie in an arena with the places of the parameter arena
 // (DESIGN, decision 17).
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "lockstep/op.h"
@@ -24,6 +27,8 @@ namespace lockstep::graph {
 
 using ParameterId = int;
 inline constexpr ParameterId kNoParameter = -1;
+using ConstantId = int;
+inline constexpr ConstantId kNoConstant = -1;
 
 enum class ParameterKind : std::uint8_t { weight, bias, norm };
 
@@ -72,15 +77,26 @@ struct Parameter {
 struct RunningStatistic {
   std::string name;  // of the norm: "layer1.0.bn1"
   std::int64_t channels = 0;
+  bool trainable = true;  // false: the norm is frozen and does not change them
+  std::size_t begin = 0;  // in the arena
+};
+
+struct Constant {
+  std::string name;
+  std::vector<float> values;
   std::size_t begin = 0;  // in the arena
 };
 
 class ParameterTable {
  public:
+  /// Parameters that are added later and for which it is true are frozen, whatever their description says.
+  void freeze(std::function<bool(const std::string& name)> is_frozen) { is_frozen_ = std::move(is_frozen); }
   /// The parameter of this name, which is added if it is new. Layers that use the same name share it (tied weights). A
   /// different description with the same name is an internal error.
   ParameterId parameter(const ParameterDescription& description);
-  int running_statistic(const std::string& name, std::int64_t channels);
+  int running_statistic(const std::string& name, std::int64_t channels, bool trainable = true);
+  /// The constant of this name, which is added if it is new.
+  ConstantId add_constant(const std::string& name, const std::vector<float>& values);
 
   /// Fixes the arena's order; afterwards nothing can be added. `finished`: the trainable ones, in the order in which
   /// backward finishes their gradients.
@@ -90,15 +106,21 @@ class ParameterTable {
   const Parameter& operator[](ParameterId id) const { return parameters_[static_cast<std::size_t>(id)]; }
   void set_layout(ParameterId id, std::shared_ptr<const ParameterLayout> layout);
   const RunningStatistic& statistic(int id) const { return statistics_[static_cast<std::size_t>(id)]; }
+  const Constant& constant(ConstantId id) const { return constants_[static_cast<std::size_t>(id)]; }
   const std::vector<Parameter>& parameters() const { return parameters_; }  // in the order they were added (forward)
   const std::vector<ParameterId>& order() const { return order_; }          // the trainable ones, in the arena's order
   const std::vector<RunningStatistic>& statistics() const { return statistics_; }
+  const std::vector<Constant>& constants() const { return constants_; }
+  std::size_t n_trained_statistics() const;
 
   // Elements of the arenas, padding included
   std::size_t n_trainable() const { return n_trainable_; }  // of an optimizer state
-  std::size_t n_gradients() const { return n_gradients_; }  // of the gradient arena: trainable ones and statistics
-  std::size_t n_total() const { return n_total_; }          // of the parameter arena: with frozen ones
-  std::int64_t n_canonical() const;                         // elements of all parameters, without padding
+  std::size_t n_gradients() const {
+    return n_gradients_;
+  }                                                 // of the gradient arena: trainable ones and their statistics
+  std::size_t n_total() const { return n_total_; }  // of the parameter arena
+  std::int64_t n_canonical() const;                 // elements of all parameters, without padding
+  std::int64_t n_canonical_trainable() const;       // the same of those that are trained
   /// For optimizer and norm: in the arena's order. `decay_norms_and_biases` false: only weights decay.
   std::vector<ParameterSegment> segments(bool decay_norms_and_biases) const;
   /// Names, shapes and layouts as text. Ranks can work together only if theirs are equal.
@@ -110,6 +132,8 @@ class ParameterTable {
  private:
   std::vector<Parameter> parameters_;
   std::vector<RunningStatistic> statistics_;
+  std::vector<Constant> constants_;
+  std::function<bool(const std::string&)> is_frozen_;  // null: no further ones
   std::unordered_map<std::string, int> by_name_, statistic_by_name_;
   std::vector<ParameterId> order_;
   std::size_t n_trainable_ = 0, n_gradients_ = 0, n_total_ = 0;

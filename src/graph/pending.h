@@ -18,6 +18,9 @@ class Pending {
   virtual ~Pending() = default;
   /// The activations, besides the raw tensor, that the owner reads when it applies this.
   virtual std::vector<ActivationId> reads() const = 0;
+  /// The activations, besides the raw tensor, through which a gradient may have to pass. Some may come from nodes that
+  /// were added later.
+  virtual std::vector<ActivationId> gradient_sources() const { return reads(); }
 };
 
 }  // namespace lockstep::graph

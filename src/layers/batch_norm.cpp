@@ -1,6 +1,7 @@
 // Batch norm returns a pending activation, which ReLU and an addition extend. The norm's own node turns the sums of the
 // preceding convolution into scale and bias, and in backward turns dz and its sums into the gradient of the raw
-// activation.
+// activation. A norm whose parameters are frozen is frozen as a whole: it normalises with its running statistics, does
+// not change them, and is an affine function in backward.
 #include "lockstep/ops/batch_norm.h"
 #include "graph/exchange_sum.h"
 #include "layers/layers.h"
@@ -29,7 +30,9 @@ class BatchNormNode final : public Node {
     const Activation& x = graph.activation(raw_);
     channels_ = x.shape[3];
     const auto c = static_cast<std::size_t>(channels_);
-    synchronize_ = options_.synchronize && graph.training();
+    is_frozen_ = !graph.parameters()[gamma_.id()].trainable;
+    inference_ = !graph.training() || is_frozen_;
+    synchronize_ = options_.synchronize && !inference_;
     const std::int64_t samples = synchronize_ ? options_.global_batch : x.shape[0];
     op_ = backend.make(BatchNormDescription{.x = x.shape,
                                             .dtype = x.dtype,
@@ -39,10 +42,10 @@ class BatchNormNode final : public Node {
     MemoryPlan& memory = graph.memory();
     norm_->scale_bias = memory.add(name() + " scale, bias", 2 * c * sizeof(float));
     writes(Phase::forward, norm_->scale_bias);
-    inference_ = !graph.training();
-    if (inference_) return;
+    if (!graph.training()) return;
     norm_->mean_inverse_stddev = memory.add(name() + " mean, 1/stddev", 2 * c * sizeof(float));
     writes(Phase::forward, norm_->mean_inverse_stddev);
+    if (inference_) return;
     reads(Phase::forward, norm_->statistics);
     weight_ = 1.0f / static_cast<float>(options_.n_micro_batches);
     if (synchronize_) {
@@ -79,7 +82,8 @@ class BatchNormNode final : public Node {
                                .running_variance = running + channels_,
                                .gamma = gamma_.master(run),
                                .beta = beta_.master(run),
-                               .scale_bias = run.tensor<float>(norm_->scale_bias)},
+                               .scale_bias = run.tensor<float>(norm_->scale_bias),
+                               .mean_inverse_stddev = run.tensor<float>(norm_->mean_inverse_stddev)},
                               memory(run), run.stream);
       return;
     }
@@ -97,7 +101,7 @@ class BatchNormNode final : public Node {
   }
 
   void backward(const Run& run) override {
-    const double* local_sums = run.tensor<double>(norm_->sums);
+    const double* local_sums = is_frozen_ ? nullptr : run.tensor<double>(norm_->sums);
     op_->backward({.sums = synchronize_ ? backward_sum_.sum(run, local_sums) : local_sums,
                    .local_sums = local_sums,
                    .dz = run.tensor(dz_),
@@ -123,7 +127,9 @@ class BatchNormNode final : public Node {
   int statistic_;
   BatchNormOptions options_;
   std::unique_ptr<BatchNorm> op_;
-  bool synchronize_ = false, inference_ = false;
+  bool is_frozen_ = false;
+  bool inference_ = false;  // normalises with the running statistics
+  bool synchronize_ = false;
   float weight_ = 1;
   std::int64_t channels_ = 0;
   ExchangeSum forward_sum_, backward_sum_;
@@ -146,8 +152,10 @@ ActivationId batch_norm(Graph& graph, ActivationId x, const std::string& name, c
                                              .trainable = options.trainable});
   const ParameterId beta = table.parameter(
       {.name = name + ".bias", .shape = channels, .kind = ParameterKind::norm, .trainable = options.trainable});
+  require_frozen_together(table, gamma, beta);
+  const bool trainable = table[gamma].trainable;
   const auto norm = std::make_shared<NormTensors>();
-  if (graph.training()) {
+  if (graph.training() && trainable) {
     norm->statistics =
         graph.memory().add(name + " statistics", 2 * static_cast<std::size_t>(shape[3]) * sizeof(double));
     producer->give_statistics(norm->statistics);
@@ -155,7 +163,8 @@ ActivationId batch_norm(Graph& graph, ActivationId x, const std::string& name, c
   const ActivationId z = graph.add_activation(
       {.name = name, .shape = shape, .dtype = raw.dtype, .pending = std::make_shared<PendingNormalization>(x, norm)});
   norm->applied_in = z;
-  graph.add_node<BatchNormNode>(name, x, z, norm, gamma, beta, table.running_statistic(name, shape[3]), options);
+  graph.add_node<BatchNormNode>(name, x, z, norm, gamma, beta, table.running_statistic(name, shape[3], trainable),
+                                options);
   return z;
 }
 
@@ -169,6 +178,7 @@ bool extend_with_relu(Graph& graph, ActivationId x) {
 bool extend_with_residual(Graph& graph, ActivationId a, ActivationId b) {
   PendingNormalization* sum = pending_normalization(graph, a);
   if (!sum || sum->relu || sum->residual != kNoActivation) return false;
+  sum->added = b;
   PendingNormalization* other = pending_normalization(graph, b);
   if (other && !other->relu && other->residual == kNoActivation) {
     sum->residual = other->raw;

@@ -1,4 +1,7 @@
 #include "lockstep/ops/cross_entropy.h"
+
+#include <numeric>
+
 #include "layers/layers.h"
 
 namespace lockstep::layers {
@@ -9,18 +12,22 @@ using namespace graph;  // NOLINT(google-build-using-namespace): a node uses lit
 
 class CrossEntropyNode final : public Node {
  public:
-  CrossEntropyNode(ActivationId logits, TensorId labels, float label_smoothing, std::size_t offset)
+  /// `class_weights`: kNoConstant: there are none.
+  CrossEntropyNode(ActivationId logits, TensorId labels, float label_smoothing, std::size_t offset,
+                   ConstantId class_weights)
       : Node("loss", {logits}, {}),
         logits_(logits),
         labels_(labels),
         label_smoothing_(label_smoothing),
-        offset_(offset) {}
+        offset_(offset),
+        class_weights_(class_weights) {}
 
   void plan(Graph& graph, Backend& backend) override {
     const Shape shape = graph.activation(logits_).shape;
     op_ = backend.make(SoftmaxCrossEntropyDescription{.rows = shape.n_elements() / shape.last(),
                                                       .classes = shape.last(),
                                                       .label_smoothing = graph.training() ? label_smoothing_ : 0.0f,
+                                                      .class_weight_sum = sum_of_class_weights(graph),
                                                       .dtype = DType::fp32,
                                                       .inference = !graph.training()});
     x_ = graph.data_of(logits_, *this);
@@ -34,6 +41,7 @@ class CrossEntropyNode final : public Node {
   void forward(const Run& run) override {
     op_->forward({.logits = run.tensor(x_),
                   .labels = run.tensor<const std::int32_t>(labels_),
+                  .class_weights = run.constant(class_weights_),
                   .sums = reinterpret_cast<LossSums*>(run.at.exchange + offset_),
                   .sums_mode = run.gradients.mode},
                  memory(run), run.stream);
@@ -42,6 +50,7 @@ class CrossEntropyNode final : public Node {
   void backward(const Run& run) override {
     op_->backward({.logits = run.tensor(x_),
                    .labels = run.tensor<const std::int32_t>(labels_),
+                   .class_weights = run.constant(class_weights_),
                    .scalars = run.at.scalars,
                    .loss_scale = run.at.loss_scale,
                    .dlogits = run.tensor(dx_)},
@@ -53,10 +62,17 @@ class CrossEntropyNode final : public Node {
   Recomputation recomputation() const override { return Recomputation::forbidden; }
 
  private:
+  double sum_of_class_weights(const Graph& graph) const {
+    if (class_weights_ == kNoConstant) return 0;
+    const std::vector<float>& values = graph.parameters().constant(class_weights_).values;
+    return std::accumulate(values.begin(), values.end(), 0.0);
+  }
+
   ActivationId logits_;
   TensorId labels_;
   float label_smoothing_;
   std::size_t offset_;
+  ConstantId class_weights_;
   std::unique_ptr<SoftmaxCrossEntropy> op_;
   TensorId x_ = kNoTensor, dx_ = kNoTensor;
 };
@@ -64,8 +80,11 @@ class CrossEntropyNode final : public Node {
 }  // namespace
 
 void cross_entropy(Graph& graph, ActivationId logits, graph::TensorId labels, float label_smoothing,
-                   std::size_t sums_offset) {
-  graph.add_node<CrossEntropyNode>(logits, labels, label_smoothing, sums_offset);
+                   std::size_t sums_offset, const std::vector<float>& class_weights) {
+  const bool is_weighted = graph.training() && !class_weights.empty();
+  const ConstantId weights =
+      is_weighted ? graph.parameters().add_constant("loss class weights", class_weights) : kNoConstant;
+  graph.add_node<CrossEntropyNode>(logits, labels, label_smoothing, sums_offset, weights);
 }
 
 }  // namespace lockstep::layers

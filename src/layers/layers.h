@@ -66,6 +66,10 @@ struct NormalizedStream {
 NormalizedStream add_rms_norm(Graph& graph, ActivationId x, ActivationId residual, const std::string& name,
                               const RmsNormOptions& options);
 
+/// The op of a layer computes the gradients of its weight and its bias (kNoParameter: none) together. Throws
+/// config_range if train.freeze selects only one of them.
+void require_frozen_together(const graph::ParameterTable& table, graph::ParameterId weight, graph::ParameterId bias);
+
 ActivationId max_pool(Graph& graph, ActivationId x, const std::string& name, int window, int stride, int padding);
 ActivationId global_average_pool(Graph& graph, ActivationId x, const std::string& name);
 
@@ -82,8 +86,8 @@ struct LinearOptions {
 ActivationId linear(Graph& graph, ActivationId x, const std::string& name, const LinearOptions& options);
 
 /// The loss of (..., classes) logits with `labels`, (...) int32. Its LossSums are at `sums_offset` bytes in exchange
-/// memory.
+/// memory. Label smoothing and class weights (empty: none) apply in training.
 void cross_entropy(Graph& graph, ActivationId logits, graph::TensorId labels, float label_smoothing,
-                   std::size_t sums_offset);
+                   std::size_t sums_offset, const std::vector<float>& class_weights = {});
 
 }  // namespace lockstep::layers

@@ -93,6 +93,14 @@ std::vector<NamedRows> with_suffix(std::vector<NamedRows> parts, const char* suf
 
 }  // namespace
 
+void require_frozen_together(const graph::ParameterTable& table, graph::ParameterId weight, graph::ParameterId bias) {
+  if (bias == kNoParameter || table[weight].trainable == table[bias].trainable) return;
+  const bool has_weight = table[bias].trainable;
+  fail(ErrorCode::config_range,
+       "train.freeze selects {} and not {}, but the gradients of a layer are computed together: freeze both or neither",
+       table[has_weight ? weight : bias].name, table[has_weight ? bias : weight].name);
+}
+
 ActivationId linear(Graph& graph, ActivationId x, const std::string& name, const LinearOptions& options) {
   const Shape in = graph.activation(x).shape;
   const Initializer initial = options.initial.value_or(
@@ -111,6 +119,7 @@ ActivationId linear(Graph& graph, ActivationId x, const std::string& name, const
                                                             .initial = initial,
                                                             .trainable = options.trainable,
                                                             .parts = with_suffix(options.parts, ".bias")});
+  require_frozen_together(table, weight, bias);
   const ActivationId y = graph.add_activation(
       {.name = name, .shape = in.with_dimension(-1, options.out_features), .dtype = graph.activation(x).dtype});
   graph.add_node<LinearNode>(name, x, y, weight, bias, options.activation);

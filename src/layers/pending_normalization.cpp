@@ -44,6 +44,10 @@ void NormalizedInput::plan_backward(Graph& graph, Node& node) {
     return;
   }
   const PendingNormalization& p = *pending_normalization(graph, input_);
+  if (!a.needs_gradient) {  // everything before is frozen: only the weights' gradient reads the input
+    for (TensorId t : {z_, residual_, scale_bias_, residual_scale_bias_}) node.reads(Phase::backward, t);
+    return;
+  }
   mean_inverse_stddev_ = p.norm->mean_inverse_stddev;
   added_ = a.gradient;
   for (TensorId t : {z_, residual_, scale_bias_, residual_scale_bias_, mean_inverse_stddev_, added_})

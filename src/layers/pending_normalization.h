@@ -33,11 +33,17 @@ class PendingNormalization final : public graph::Pending {
     return {residual};
   }
 
+  std::vector<graph::ActivationId> gradient_sources() const override {
+    if (added == graph::kNoActivation) return {};
+    return {added};
+  }
+
   graph::ActivationId raw;
   std::shared_ptr<NormTensors> norm;
   bool relu = false;
-  graph::ActivationId residual = graph::kNoActivation;
-  std::shared_ptr<NormTensors> residual_norm{};  // null: the residual is a plain or stored activation
+  graph::ActivationId added = graph::kNoActivation;     // what the layer added
+  graph::ActivationId residual = graph::kNoActivation;  // what is read: `added`, or the raw tensor before its norm
+  std::shared_ptr<NormTensors> residual_norm{};         // null: the residual is a plain or stored activation
 };
 
 /// Null if the activation is plain.

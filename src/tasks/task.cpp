@@ -56,7 +56,7 @@ const Measure& loss_measure() {
                             .epoch_digits = 3,
                             .result_digits = 4,
                             .greater_is_better = false,
-                            .of = [](const LossSums& sums) { return mean(sums.loss, sums.count); }};
+                            .of = [](const LossSums& sums) { return mean(sums.loss, sums.weight); }};
   return loss;
 }
 

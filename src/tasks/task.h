@@ -34,7 +34,7 @@ struct Measure {
   std::string text(double value, int digits) const;
 };
 
-/// What LossSums counts: the loss is a mean over these.
+/// What LossSums counts. The loss is a mean over these, weighted where classes have weights.
 struct CountUnit {
   std::string name;       // "samples", in metrics.jsonl and in the log
   std::string rate_key;   // "samples_per_second", in metrics.jsonl and --json

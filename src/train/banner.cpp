@@ -68,6 +68,11 @@ std::string batch_text(const BatchShape& batch) {
                      batch.largest_micro_batch(), range(least, most));
 }
 
+std::string parameters_text(const graph::ParameterTable& table) {
+  const std::int64_t n = table.n_canonical(), n_trained = table.n_canonical_trainable();
+  return fmt::format("{} parameters{}", n, n_trained < n ? fmt::format(", {} of them trained", n_trained) : "");
+}
+
 std::vector<std::string> learning_lines(const StepPlan& plan) {
   const Config::Optimizer& o = plan.config().optimizer;
   const std::int64_t batch = plan.batch().global_batch;
@@ -114,7 +119,7 @@ void write_banner(Session& s) {
     data += fmt::format("; validation: {} ({} samples)", set->info().path, set->info().n_samples);
   log::info("{}", data);
   const tasks::ModelName model = s.task->model_name();
-  log::info("model: {} ({}), {} parameters", model.title, model.details, s.plan->parameters().n_canonical());
+  log::info("model: {} ({}), {}", model.title, model.details, parameters_text(s.plan->parameters()));
   log::info("batch: {}; {} steps per epoch, {} steps", batch_text(s.plan->batch()), s.steps_per_epoch, s.last_step);
   for (const std::string& line : learning_lines(*s.plan)) log::info("{}", line);
   log::info("communication: {}; {} bucket{} (comm.bucket_mb={:g})", s.communicator->describe(),

@@ -12,6 +12,8 @@ void write_banner(Session& session);
 
 /// The memory of a rank by kind, in MiB, as lines of text.
 std::string memory_text(const MemoryReport& memory);
+/// "11173962 parameters, 5130 of them trained"
+std::string parameters_text(const graph::ParameterTable& table);
 /// What differs from training all parameters alike with optimizer.learning_rate, one line each: the learning rate that
 /// follows from the batch, and groups of parameters. Usually empty.
 std::vector<std::string> learning_lines(const StepPlan& plan);

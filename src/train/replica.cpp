@@ -26,6 +26,7 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
       parameter_arena_(plan, backend) {
   const graph::ParameterTable& table = plan.parameters();
   const MemoryReport memory = plan.memory();
+  for (const graph::Constant& c : table.constants()) write(parameter_arena_.edit() + c.begin, nullptr, c.values);
   gradients_ = communicator.allocate(memory.gradients + plan.exchange_bytes(), "gradients");
   optimizer_memory_ = backend.allocate(memory.optimizer, "optimizer state");
   activations_ = backend.allocate(memory.activations, "activations");
@@ -158,7 +159,7 @@ void Replica::backward_of_last() {
   };
   running_.planned->graph->backward(*stream_, accumulator_->target(running_.micro_batch),
                                     [&](graph::ParameterId) { done(); });
-  for (std::size_t i = 0; i < parameters().statistics().size(); ++i) done();
+  for (std::size_t i = 0; i < parameters().n_trained_statistics(); ++i) done();
 }
 
 void Replica::reduce() {
@@ -213,6 +214,7 @@ void Replica::apply_update() {
                        .scalars = scalars},
                       memory, *stream_);
   });
+  if (parameters().n_trained_statistics() == 0) return;
   part(kStatisticsSpan, [&] {
     const std::size_t statistics = parameters().n_trainable();
     moving_average_->apply(

@@ -60,7 +60,7 @@ void Replica::initialize(std::uint32_t seed) {
   float* const parameter_arena = parameter_arena_.edit();
 #pragma omp parallel for schedule(dynamic, 1)
   for (const graph::Parameter* p : frozen) write(parameter_arena + p->begin, p, table.initial_values(*p, seed));
-  const std::size_t n_tensors = table.order().size() + table.statistics().size();
+  const std::size_t n_tensors = table.order().size() + table.n_trained_statistics();
   for (std::size_t i = 0; i < n_tensors; ++i) reducer_->tensor_done(static_cast<int>(i), *stream_);
   reducer_->finish(*stream_);
   backend_.copy_to_device(parameter_arena, gradient_arena(), table.n_trainable() * sizeof(float), *stream_);

@@ -204,6 +204,8 @@ void Session::find_best() {
 
 void Session::read_initial_weights() {
   const std::string& source = config.model.initialize_from;
+  if (source.empty() && !config.train.freeze.empty())
+    notes.push_back("train.freeze: the frozen parameters keep random values, since model.initialize_from is not set");
   if (source.empty()) return;
   if (source.ends_with(".safetensors")) {
     initial_weights_ = checkpoint::read_safetensors(source);

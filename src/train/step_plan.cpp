@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -29,6 +30,23 @@ std::vector<std::string> names_of(const graph::ParameterTable& table) {
   std::vector<std::string> names;
   for (const graph::Parameter& p : table.parameters()) names.push_back(p.name);
   return names;
+}
+
+/// train.freeze.
+std::function<bool(const std::string&)> frozen_by(const std::vector<std::string>& patterns) {
+  return [patterns](const std::string& name) {
+    return std::ranges::any_of(patterns, [&](const std::string& pattern) { return selects(pattern, name); });
+  };
+}
+
+void check_freeze(const std::vector<std::string>& patterns, const graph::ParameterTable& table) {
+  const std::vector<std::string> names = names_of(table);
+  for (const std::string& pattern : patterns)
+    require(std::ranges::any_of(names, [&](const std::string& name) { return selects(pattern, name); }),
+            ErrorCode::config_range, "train.freeze: no parameter matches {}; the nearest names are {}", pattern,
+            nearest_names(pattern, names));
+  require(std::ranges::any_of(table.parameters(), &graph::Parameter::trainable), ErrorCode::config_range,
+          "train.freeze selects all {} parameters, so that nothing would be trained", names.size());
 }
 
 /// optimizer.groups. `segments` are those of the table's order.
@@ -92,7 +110,7 @@ std::vector<comm::Bucket> cut_buckets(const Config& config, const graph::Paramet
   for (graph::ParameterId id : table.order())
     tensors.push_back({table[id].name, table[id].begin, table[id].n_elements, wire});
   for (const graph::RunningStatistic& s : table.statistics())
-    tensors.push_back({s.name, s.begin, 2 * static_cast<std::size_t>(s.channels), DType::fp32});
+    if (s.trainable) tensors.push_back({s.name, s.begin, 2 * static_cast<std::size_t>(s.channels), DType::fp32});
   return comm::make_buckets(tensors, static_cast<std::size_t>(config.comm.bucket_mb * 1024 * 1024));
 }
 
@@ -102,6 +120,7 @@ StepPlan::StepPlan(const Config& config, const tasks::Task& task, const BatchSha
                    comm::Topology topology)
     : config_(config), task_(task), fields_(task.train_set()->fields()), batch_(batch), topology_(std::move(topology)) {
   const data::DatasetInfo& set = task.train_set()->info();
+  table_.freeze(frozen_by(config.train.freeze));
   const auto add = [&](const BatchShape& shape) {
     for (int micro_batch = 0; micro_batch < shape.n_micro_batches; ++micro_batch) {
       const Key key{shape.micro_batch_size(micro_batch), shape.global_micro_batch_size(micro_batch)};
@@ -154,6 +173,7 @@ PlannedGraph StepPlan::build(graph::Mode mode, std::int64_t batch, std::int64_t 
   planned.sums_offset = graph.add_exchange(sizeof(StepSums));
   wiring.sums_offset = planned.sums_offset + offsetof(StepSums, loss);
   task_.wire(graph, wiring);
+  if (!table_.fixed()) check_freeze(config_.train.freeze, table_);
   graph.plan(backend);
   return planned;
 }

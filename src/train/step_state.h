@@ -1,10 +1,10 @@
 // The inputs, the state and the report of a step, as plain structs that are copied between host, device and ranks.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "lockstep/loss_scale.h"
 #include "lockstep/op.h"
@@ -19,18 +19,23 @@ struct StepFlags {
   double saver_done = 0;     // the background writer has finished its phase
 };
 
-/// As numbers, in the order in which checkpoints have them.
-inline std::array<double, 3> numbers_of(const LossSums& sums) { return {sums.loss, sums.correct, sums.count}; }
+/// As numbers, in the order in which checkpoints have them: the weight only if classes have weights.
+inline std::vector<double> numbers_of(const LossSums& sums) {
+  std::vector<double> numbers{sums.loss, sums.correct, sums.count};
+  if (sums.weight != sums.count) numbers.push_back(sums.weight);
+  return numbers;
+}
 /// Zero if `numbers` are not those of numbers_of().
 inline LossSums loss_sums(std::span<const double> numbers) {
-  if (numbers.size() != 3) return {};
-  return {.loss = numbers[0], .correct = numbers[1], .count = numbers[2]};
+  if (numbers.size() != 3 && numbers.size() != 4) return {};
+  return {.loss = numbers[0], .correct = numbers[1], .count = numbers[2], .weight = numbers.back()};
 }
 
 inline void add(LossSums& total, const LossSums& more) {
   total.loss += more.loss;
   total.correct += more.correct;
   total.count += more.count;
+  total.weight += more.weight;
 }
 
 /// What is summed over ranks once per step besides gradients: in exchange memory, by one all-reduce of doubles.

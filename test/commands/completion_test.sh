@@ -35,7 +35,7 @@ offers 'lockstep train data.augment=' '[crop] [flip] [resized_crop]'
 offers 'lockstep train run.seed=' ''
 offers 'lockstep train data.train=tr' 'train.h5'
 offers 'lockstep plan t' 'two.yml train.epochs= train.max_steps= train.global_batch= train.batch_per_rank= train.accumulate=
-  train.micro_batches= train.label_smoothing= train.clip_norm= train.check_replicas_every_steps= train.spike_z_score=
+  train.micro_batches= train.label_smoothing= train.class_weights= train.freeze= train.clip_norm= train.check_replicas_every_steps= train.spike_z_score=
   train.max_skipped_in_a_row= trace='
 offers 'lockstep plan fo' 'folder'
 offers 'lockstep plan folder/' 'folder/x.yaml'

@@ -469,7 +469,7 @@ TEST_F(ParserTest, GroupsOfParametersAreChecked) {
                "command line: optimizer.groups: expected a learning_rate of 0 or more, found -1 in \"fc "
                "learning_rate=-1\"");
   expect_error({"optimizer.groups=[fc learning_rate=0.1]", "optimizer.learning_rate=0"}, ErrorCode::config_conflict,
-               "which must be greater than 0, found 0");
+               "train.freeze selects parameters that are not trained");
 }
 
 TEST_F(ParserTest, TheResizeOfValidationImagesFitsTheirSize) {

@@ -126,8 +126,12 @@ TEST(BatchNorm, FinalizeInferenceAgreesWithTheReference) {
     args.gamma = device.upload(in.gamma);
     args.beta = device.upload(in.beta);
     args.scale_bias = device.garbage<float>(n);
+    args.mean_inverse_stddev = device.garbage<float>(n);
     op->finalize_inference(args, device.op_memory(op->needs()), device.stream());
-    return device.download(args.scale_bias, n);
+    std::vector<float> out = device.download(args.scale_bias, n);
+    const std::vector<float> mean_inverse_stddev = device.download(args.mean_inverse_stddev, n);
+    out.insert(out.end(), mean_inverse_stddev.begin(), mean_inverse_stddev.end());
+    return out;
   };
   reference::ReferenceBackend reference;
   for (const Shape& shape : kCases)
@@ -233,6 +237,42 @@ TEST(BatchNorm, BackwardAgreesWithTheReference) {
           }
         }
   }
+}
+
+/// After finalize_inference the norm is an affine function: dx = scale * dz, whatever x is.
+TEST(BatchNorm, BackwardThroughConstantStatistics) {
+  reference::ReferenceBackend reference;
+  std::vector<Backend*> backends{&reference};
+  for (auto& [name, backend] : tested_backends()) backends.push_back(backend.get());
+  for (const Shape& shape : kCases)
+    for (Backend* backend : backends) {
+      const Inputs in(shape);
+      const auto channels = static_cast<std::size_t>(shape[3]);
+      Device device(*backend);
+      const auto op = backend->make(describe(shape));
+      const OpMemory memory = device.op_memory(op->needs());
+      const float* gamma = device.upload(in.gamma);
+      const BatchNorm::FinalizeInference finalize{
+          .running_mean = device.upload(random_normal(shape[3], 6)),
+          .running_variance = device.upload(random_uniform(shape[3], 7, 0.5, 4.0)),
+          .gamma = gamma,
+          .beta = device.upload(in.beta),
+          .scale_bias = device.garbage<float>(2 * channels),
+          .mean_inverse_stddev = device.garbage<float>(2 * channels)};
+      op->finalize_inference(finalize, memory, device.stream());
+      float* const dx = device.garbage<float>(in.dz.size());
+      op->backward({.dz = device.upload(in.dz),
+                    .x = device.upload(in.x),
+                    .gamma = gamma,
+                    .mean_inverse_stddev = finalize.mean_inverse_stddev,
+                    .dx = dx,
+                    .parameter_mode = GradientMode::skip},
+                   memory, device.stream());
+      const std::vector<float> scale = device.download(finalize.scale_bias, channels);
+      std::vector<double> expected = to_double(in.dz);
+      for (std::size_t i = 0; i < expected.size(); ++i) expected[i] *= scale[i % channels];
+      EXPECT_TRUE(near(device.download(dx, in.dz.size()), expected, 1e-6)) << backend->name() << ", " << shape.text();
+    }
 }
 
 /// All of it in double: statistics, finalize, scale and bias; loss = <dz, scale * x + bias>.

@@ -28,7 +28,7 @@ struct Outputs {
   LossScale loss_scale{};
 };
 
-constexpr LossSums kSums{.loss = 12, .correct = 0, .count = 4};
+constexpr LossSums kSums{.loss = 12, .correct = 0, .count = 5, .weight = 4};
 
 Outputs run(Backend& backend, const Case& c, const std::vector<float>& gradients, const LossSums& sums = kSums,
             float loss_limit = std::numeric_limits<float>::infinity(), const LossScale* loss_scale = nullptr,
@@ -101,7 +101,7 @@ TEST(ClipNorm, DecidesWhetherTheStepIsApplied) {
   const auto applied = [&](Backend& backend, const Case& c, float gradient, double loss, float limit) {
     std::vector<float> gradients = random_normal(kElements, 3);
     gradients[20000] = gradient;
-    return run(backend, c, gradients, {.loss = loss, .correct = 0, .count = 4}, limit).scalars.is_applied;
+    return run(backend, c, gradients, {.loss = loss, .correct = 0, .count = 5, .weight = 4}, limit).scalars.is_applied;
   };
   const auto expect_everywhere = [&](std::uint32_t expected, float gradient, double loss, float limit) {
     for (const Case& c : {kCases[0], kCases[1]}) {
@@ -205,7 +205,7 @@ TEST(ClipNorm, UpdatesTheLossScale) {
     for (const auto& [name, backend] : all_backends(reference)) {
       std::vector<float> gradients = random_normal(kElements, 3);
       gradients[20000] = row.gradient;
-      const LossSums sums{.loss = row.loss, .correct = 0, .count = 4};
+      const LossSums sums{.loss = row.loss, .correct = 0, .count = 5, .weight = 4};
       const auto after = [&](const LossScaling& s) {
         return run(*backend, kCases[0], gradients, sums, 100, &row.before, s);
       };

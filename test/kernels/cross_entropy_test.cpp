@@ -21,22 +21,43 @@ struct Case {
   float label_smoothing;
   float spread = 1;       // of the logits
   int ignored_every = 0;  // so many labels are negative
+  bool has_weights = false;
 };
 
-const Case kCases[] = {{32, 10, 0},    {1, 10, 0.1f},     {7, 1000, 0.1f, 3},  {5, 13, 0, 20, 3}, {16, 17, 0.3f, 1, 2},
-                       {3, 1, 0},      {2, 2, 0.1f, 100}, {4, 10, 0.1f, 1, 1}, {37, 16, 0.1f},    {5, 2500, 0.2f, 2, 4},
-                       {3, 4099, 0, 2}};
+const Case kCases[] = {{32, 10, 0},
+                       {1, 10, 0.1f},
+                       {7, 1000, 0.1f, 3},
+                       {5, 13, 0, 20, 3},
+                       {16, 17, 0.3f, 1, 2},
+                       {3, 1, 0},
+                       {2, 2, 0.1f, 100},
+                       {4, 10, 0.1f, 1, 1},
+                       {37, 16, 0.1f},
+                       {5, 2500, 0.2f, 2, 4},
+                       {3, 4099, 0, 2},
+                       {37, 10, 0, 1, 3, true},
+                       {32, 16, 0.1f, 1, 0, true},
+                       {5, 2500, 0.2f, 2, 4, true}};
+
+/// Of classes: 0, 0.25, 0.5, ... 1.5. Empty: none.
+std::vector<float> weights_of(const Case& c) {
+  std::vector<float> weights;
+  for (std::int64_t k = 0; c.has_weights && k < c.classes; ++k) weights.push_back(0.25f * static_cast<float>(k % 7));
+  return weights;
+}
 
 SoftmaxCrossEntropyDescription describe(const Case& c) {
   SoftmaxCrossEntropyDescription d;
   d.rows = c.rows;
   d.classes = c.classes;
   d.label_smoothing = c.label_smoothing;
+  if (c.has_weights)
+    for (const float weight : weights_of(c)) d.class_weight_sum += weight;
   return d;
 }
 
 struct Inputs {
-  explicit Inputs(const Case& c) : logits(random_normal(c.rows * c.classes, 1)) {
+  explicit Inputs(const Case& c) : logits(random_normal(c.rows * c.classes, 1)), class_weights(weights_of(c)) {
     for (float& logit : logits) logit *= c.spread;
     for (std::int64_t row = 0; row < c.rows; ++row) {
       const bool ignored = c.ignored_every > 0 && row % c.ignored_every == 0;
@@ -47,6 +68,8 @@ struct Inputs {
   }
   std::vector<float> logits;
   std::vector<std::int32_t> labels;
+  std::vector<float> class_weights;  // empty: none
+  const float* weights() const { return class_weights.empty() ? nullptr : class_weights.data(); }
 };
 
 struct Outputs {
@@ -64,13 +87,15 @@ Outputs run(Backend& backend, const SoftmaxCrossEntropyDescription& d, const Inp
   SoftmaxCrossEntropy::Forward forward;
   forward.logits = device.upload_as(d.dtype, in.logits);
   forward.labels = device.upload(in.labels);
-  forward.sums = mode == GradientMode::accumulate ? device.upload(std::vector<LossSums>{{100, 10, 1}})
+  forward.sums = mode == GradientMode::accumulate ? device.upload(std::vector<LossSums>{{100, 10, 1, 0.5}})
                                                   : device.garbage<LossSums>(1);
   forward.sums_mode = mode;
+  if (in.weights()) forward.class_weights = device.upload(in.class_weights);
   op->forward(forward, memory, device.stream());
   SoftmaxCrossEntropy::Backward backward;
   backward.logits = forward.logits;
   backward.labels = forward.labels;
+  backward.class_weights = forward.class_weights;
   StepScalars scalars;
   scalars.loss_weight = kLossWeight;
   backward.scalars = device.upload(std::vector<StepScalars>{scalars});
@@ -92,6 +117,7 @@ TEST(SoftmaxCrossEntropy, AgreesWithTheReference) {
         const Outputs actual = run(*backend, describe(c), in, mode);
         EXPECT_EQ(actual.sums.correct, expected.sums.correct);
         EXPECT_EQ(actual.sums.count, expected.sums.count);
+        EXPECT_EQ(actual.sums.weight, expected.sums.weight);  // weights are multiples of 1/4
         // Each row: logits - maximum is rounded (a relative 2^-24 of up to 6 spreads), exp and log have errors of one
         // or two ulp, and with smoothing all classes add up.
         const double scale = static_cast<double>(c.rows) * (6.0 * c.spread + std::log(static_cast<double>(c.classes)));
@@ -136,6 +162,7 @@ TEST(SoftmaxCrossEntropy, IgnoredLabels) {
     const Outputs out = run(*backend, describe(c), Inputs(c), GradientMode::overwrite);
     EXPECT_EQ(out.sums.loss, 0.0) << name;
     EXPECT_EQ(out.sums.count, 0.0) << name;
+    EXPECT_EQ(out.sums.weight, 0.0) << name;
     EXPECT_EQ(out.sums.correct, 0.0) << name;
     for (float d : out.dlogits) EXPECT_EQ(d, 0.0f) << name;
   }
@@ -185,10 +212,27 @@ TEST(SoftmaxCrossEntropy, AgreesWithFiniteDifferences) {
     SCOPED_TRACE(Shape({c.rows, c.classes}).text());
     const Inputs in(c);
     std::vector<double> logits = to_double(in.logits), dlogits(logits.size());
-    reference::softmax_cross_entropy_backward(describe(c), logits.data(), in.labels.data(), 1.0, dlogits.data());
+    reference::softmax_cross_entropy_backward(describe(c), logits.data(), in.labels.data(), in.weights(), 1.0,
+                                              dlogits.data());
     EXPECT_TRUE(gradient_matches(logits, dlogits, [&] {
-      return reference::softmax_cross_entropy_forward(describe(c), logits.data(), in.labels.data()).loss;
+      return reference::softmax_cross_entropy_forward(describe(c), logits.data(), in.labels.data(), in.weights()).loss;
     }));
+  }
+}
+
+/// torch.nn.CrossEntropyLoss(weight=w, label_smoothing=e): (1-e) * sum w_y nll / sum w_y + e/K * sum_k -w_k log p_k /
+/// sum w_y (cross_entropy_loss_label_smoothing in aten/src/ATen/native/LossNLL.cpp). The numbers were computed in
+/// Python.
+TEST(SoftmaxCrossEntropy, ClassWeightsAreThoseOfPyTorch) {
+  const std::vector<double> logits{1, 2, 0.5, -1, 0, 1, 0.25, 0.25, -2};
+  const std::vector<std::int32_t> labels{0, 2, 1};
+  const std::vector<float> weights{0.5f, 2, 1.25f};
+  SoftmaxCrossEntropyDescription d{.rows = 3, .classes = 3, .class_weight_sum = 3.75};
+  for (const auto& [smoothing, expected] : {std::pair{0.0f, 0.7281872151096368}, {0.1f, 0.7820289331457233}}) {
+    d.label_smoothing = smoothing;
+    const LossSums sums = reference::softmax_cross_entropy_forward(d, logits.data(), labels.data(), weights.data());
+    EXPECT_EQ(sums.weight, 3.75);
+    EXPECT_NEAR(sums.loss / sums.weight, expected, 1e-7);
   }
 }
 
@@ -198,7 +242,7 @@ TEST(SoftmaxCrossEntropy, WithClipNormItIsTheGradientOfTheMeanLoss) {
   reference::ReferenceBackend reference;
   std::vector<Backend*> backends{&reference};
   for (auto& [name, backend] : tested_backends()) backends.push_back(backend.get());
-  for (const Case& c : {kCases[3], kCases[4], kCases[9], kCases[10], kCases[0]})
+  for (const Case& c : {kCases[3], kCases[4], kCases[9], kCases[10], kCases[0], kCases[11], kCases[12]})
     for (Backend* backend : backends) {
       SCOPED_TRACE(backend->name() + ", " + Shape({c.rows, c.classes}).text());
       const Inputs in(c);
@@ -218,8 +262,9 @@ TEST(SoftmaxCrossEntropy, WithClipNormItIsTheGradientOfTheMeanLoss) {
       std::vector<double> logits = to_double(in.logits), gradient;
       for (const float d : out.dlogits) gradient.push_back(coefficient * d);
       const auto mean_loss = [&] {
-        const LossSums sums = reference::softmax_cross_entropy_forward(describe(c), logits.data(), in.labels.data());
-        return sums.loss / sums.count;
+        const LossSums sums =
+            reference::softmax_cross_entropy_forward(describe(c), logits.data(), in.labels.data(), in.weights());
+        return sums.loss / sums.weight;
       };
       EXPECT_TRUE(gradient_matches(logits, gradient, mean_loss, 2e-6));  // rounding to fp32, and of exponentials
     }

@@ -141,7 +141,7 @@ TEST(Simd, OptimizersAndNormsAreTheSame) {
             double norm = 0;
             const auto clip = plan(ClipNormDescription{.segments = d.segments, .max_norm = 3});
             std::vector<char> workspace(clip->needs().forward_workspace_bytes);
-            const LossSums sums{.loss = 1, .count = 1};
+            const LossSums sums{.loss = 1, .count = 1, .weight = 1};
             clip->apply({.gradients = g.data(), .sums = &sums, .scalars = &scalars, .norm = &norm},
                         {workspace.data(), nullptr}, stream);
             EXPECT_GT(norm, 3);

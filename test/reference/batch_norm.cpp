@@ -44,6 +44,9 @@ void batch_norm_finalize_inference(const BatchNormDescription& d, const BatchNor
     args.scale_bias[c] = static_cast<T>(args.gamma[c] * inverse_stddev);
     args.scale_bias[channels + c] =
         static_cast<T>(args.beta[c] - double{args.running_mean[c]} * args.gamma[c] * inverse_stddev);
+    if (!args.mean_inverse_stddev) continue;
+    args.mean_inverse_stddev[c] = args.running_mean[c];
+    args.mean_inverse_stddev[channels + c] = static_cast<T>(inverse_stddev);
   }
 }
 
@@ -56,8 +59,9 @@ void batch_norm_backward(const BatchNormDescription& d, const BatchNormBackward<
       const Index i = row * channels + c;
       const double inverse_stddev = args.mean_inverse_stddev[channels + c];
       const double x_hat = (double{args.x[i]} - args.mean_inverse_stddev[c]) * inverse_stddev;
-      args.dx[i] = static_cast<T>(args.gamma[c] * inverse_stddev *
-                                  (args.dz[i] - args.sums[c] / d.n_rows - x_hat * args.sums[channels + c] / d.n_rows));
+      const double mean_dz = args.sums ? args.sums[c] / d.n_rows : 0;
+      const double mean_dz_x_hat = args.sums ? args.sums[channels + c] / d.n_rows : 0;
+      args.dx[i] = static_cast<T>(args.gamma[c] * inverse_stddev * (args.dz[i] - mean_dz - x_hat * mean_dz_x_hat));
     }
   for (Index c = 0; c < channels && args.parameter_mode != GradientMode::skip; ++c) {
     put(args.dbeta[c], args.local_sums[c], args.parameter_mode);
@@ -90,7 +94,8 @@ class ReferenceBatchNorm final : public BatchNorm {
                                     a.batch_statistics, a.batch_statistics_weight, a.batch_statistics_mode});
   }
   void run_finalize_inference(const FinalizeInference& a, const OpMemory&, Stream&) override {
-    batch_norm_finalize_inference<float>(d_, {a.running_mean, a.running_variance, a.gamma, a.beta, a.scale_bias});
+    batch_norm_finalize_inference<float>(
+        d_, {a.running_mean, a.running_variance, a.gamma, a.beta, a.scale_bias, a.mean_inverse_stddev});
   }
   void run_backward(const Backward& a, const OpMemory&, Stream&) override {
     batch_norm_backward<float>(

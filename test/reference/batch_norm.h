@@ -26,6 +26,7 @@ struct BatchNormFinalizeInference {
   const T* gamma = nullptr;
   const T* beta = nullptr;
   T* scale_bias = nullptr;
+  T* mean_inverse_stddev = nullptr;  // null: not computed
 };
 
 template <typename T>

@@ -19,12 +19,12 @@ class ReferenceClipNorm final : public ClipNorm {
       for (std::size_t i = segment.begin; i < segment.begin + segment.n_elements; ++i)
         sum += double{args.gradients[i]} * args.gradients[i];
     const double scale = args.loss_scale ? args.loss_scale->scale : 1.0f;
-    const double correction = args.scalars->nominal_count / args.sums->count;
+    const double correction = args.scalars->nominal_count / args.sums->weight;
     const bool are_finite = std::isfinite(sum);
     *args.norm = std::sqrt(sum) / scale * correction;
     const double coefficient = d_.max_norm > 0 ? std::min(1.0, d_.max_norm / (*args.norm + 1e-6)) : 1.0;
     args.scalars->clip_coefficient = static_cast<float>(coefficient * correction / scale);
-    const double loss = args.sums->loss / args.sums->count;
+    const double loss = args.sums->loss / args.sums->weight;
     const bool is_finite = std::isfinite(*args.norm) && std::isfinite(loss);
     args.scalars->is_applied = is_finite && !(loss > args.scalars->loss_limit) ? 1 : 0;
     if (args.loss_scale) change(*args.loss_scale, are_finite);

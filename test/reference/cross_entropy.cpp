@@ -21,48 +21,56 @@ std::vector<double> log_softmax(const T* logits, Index classes) {
   return result;
 }
 
-double target(const SoftmaxCrossEntropyDescription& d, Index k, std::int32_t label) {
+/// w_k q_k
+double target(const SoftmaxCrossEntropyDescription& d, Index k, std::int32_t label, const float* weights) {
   const double smoothing = d.label_smoothing;
-  return (k == label ? 1.0 - smoothing : 0.0) + smoothing / static_cast<double>(d.classes);
+  const double q = (k == label ? 1.0 - smoothing : 0.0) + smoothing / static_cast<double>(d.classes);
+  return weights ? weights[k] * q : q;
 }
 
 }  // namespace
 
 template <typename T>
 LossSums softmax_cross_entropy_forward(const SoftmaxCrossEntropyDescription& d, const T* logits,
-                                       const std::int32_t* labels) {
+                                       const std::int32_t* labels, const float* class_weights) {
   LossSums sums;
   for (Index row = 0; row < d.rows; ++row) {
     if (labels[row] < 0) continue;
     const T* x = logits + row * d.classes;
     const std::vector<double> log_p = log_softmax(x, d.classes);
-    for (Index k = 0; k < d.classes; ++k) sums.loss -= target(d, k, labels[row]) * log_p[static_cast<std::size_t>(k)];
+    for (Index k = 0; k < d.classes; ++k)
+      sums.loss -= target(d, k, labels[row], class_weights) * log_p[static_cast<std::size_t>(k)];
     sums.correct += std::max_element(x, x + d.classes) - x == labels[row] ? 1 : 0;
     sums.count += 1;
+    sums.weight += class_weights ? class_weights[labels[row]] : 1.0;
   }
   return sums;
 }
 
 template <typename T>
 void softmax_cross_entropy_backward(const SoftmaxCrossEntropyDescription& d, const T* logits,
-                                    const std::int32_t* labels, double loss_weight, T* dlogits) {
+                                    const std::int32_t* labels, const float* class_weights, double loss_weight,
+                                    T* dlogits) {
   for (Index row = 0; row < d.rows; ++row) {
+    double sum = 0;
+    for (Index k = 0; k < d.classes; ++k) sum += target(d, k, labels[row], class_weights);
     const std::vector<double> log_p = log_softmax(logits + row * d.classes, d.classes);
     for (Index k = 0; k < d.classes; ++k) {
-      const double gradient = std::exp(log_p[static_cast<std::size_t>(k)]) - target(d, k, labels[row]);
+      const double gradient =
+          sum * std::exp(log_p[static_cast<std::size_t>(k)]) - target(d, k, labels[row], class_weights);
       dlogits[row * d.classes + k] = static_cast<T>(labels[row] < 0 ? 0.0 : loss_weight * gradient);
     }
   }
 }
 
 template LossSums softmax_cross_entropy_forward(const SoftmaxCrossEntropyDescription&, const float*,
-                                                const std::int32_t*);
+                                                const std::int32_t*, const float*);
 template LossSums softmax_cross_entropy_forward(const SoftmaxCrossEntropyDescription&, const double*,
-                                                const std::int32_t*);
+                                                const std::int32_t*, const float*);
 template void softmax_cross_entropy_backward(const SoftmaxCrossEntropyDescription&, const float*, const std::int32_t*,
-                                             double, float*);
+                                             const float*, double, float*);
 template void softmax_cross_entropy_backward(const SoftmaxCrossEntropyDescription&, const double*, const std::int32_t*,
-                                             double, double*);
+                                             const float*, double, double*);
 
 namespace {
 
@@ -74,15 +82,17 @@ class ReferenceSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
   OpNeeds needs() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }
   void run_forward(const Forward& a, const OpMemory&, Stream&) override {
-    const LossSums sums = softmax_cross_entropy_forward(d_, static_cast<const float*>(a.logits), a.labels);
+    const LossSums sums =
+        softmax_cross_entropy_forward(d_, static_cast<const float*>(a.logits), a.labels, a.class_weights);
     put(a.sums->loss, sums.loss, a.sums_mode);
     put(a.sums->correct, sums.correct, a.sums_mode);
     put(a.sums->count, sums.count, a.sums_mode);
+    put(a.sums->weight, sums.weight, a.sums_mode);
   }
   void run_backward(const Backward& a, const OpMemory&, Stream&) override {
     const double scale = a.loss_scale ? a.loss_scale->scale : 1.0f;
-    softmax_cross_entropy_backward(d_, static_cast<const float*>(a.logits), a.labels, scale * a.scalars->loss_weight,
-                                   static_cast<float*>(a.dlogits));
+    softmax_cross_entropy_backward(d_, static_cast<const float*>(a.logits), a.labels, a.class_weights,
+                                   scale * a.scalars->loss_weight, static_cast<float*>(a.dlogits));
   }
 
  private:

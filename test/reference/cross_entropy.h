@@ -9,9 +9,10 @@ namespace lockstep::reference {
 /// What these logits (rows, classes) contribute to the sums.
 template <typename T>
 LossSums softmax_cross_entropy_forward(const SoftmaxCrossEntropyDescription& d, const T* logits,
-                                       const std::int32_t* labels);
+                                       const std::int32_t* labels, const float* class_weights = nullptr);
 template <typename T>
 void softmax_cross_entropy_backward(const SoftmaxCrossEntropyDescription& d, const T* logits,
-                                    const std::int32_t* labels, double loss_weight, T* dlogits);
+                                    const std::int32_t* labels, const float* class_weights, double loss_weight,
+                                    T* dlogits);
 
 }  // namespace lockstep::reference

@@ -86,7 +86,7 @@ TEST(ImageClassification, ReportsLossAndAccuracyOfCountedSamples) {
   const auto task = make_task(Config{});
   const auto measures = task->measures();
   ASSERT_EQ(measures.size(), 2u);
-  const LossSums sums{.loss = 6, .correct = 3, .count = 4};
+  const LossSums sums{.loss = 6, .correct = 3, .count = 4, .weight = 4};
   EXPECT_EQ(measures[0].key, "loss");
   EXPECT_EQ(measures[0].of(sums), 1.5);
   EXPECT_EQ(measures[0].of({}), 0.0);
@@ -96,7 +96,7 @@ TEST(ImageClassification, ReportsLossAndAccuracyOfCountedSamples) {
   EXPECT_EQ(measures[1].of(sums), 0.75);
   EXPECT_EQ(measures[1].text(0.75, measures[1].step_digits), "75.0%");
   EXPECT_TRUE(measures[1].greater_is_better);
-  EXPECT_GT(task->quality(sums), task->quality({.loss = 1, .correct = 2, .count = 4}));
+  EXPECT_GT(task->quality(sums), task->quality({.loss = 1, .correct = 2, .count = 4, .weight = 4}));
   EXPECT_EQ(task->nominal_count(64), 64.0);
 }
 

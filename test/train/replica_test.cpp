@@ -11,11 +11,13 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <set>
 
 #include "lockstep/ops/parameter_segment.h"
 #include "test/reference/backend.h"
 #include "test/support/cuda_on_host/backend.h"
 #include "test/train/small_run.h"
+#include "train/parameter_names.h"
 
 namespace lockstep {
 namespace {
@@ -29,6 +31,7 @@ struct Case {
   int accumulate;
   bool synchronize;
   enum class Device { cpu, cuda_on_host } device = Device::cpu;
+  std::vector<std::string> freeze{};
 };
 
 std::unique_ptr<Backend> backend_of(Case::Device device) {
@@ -58,6 +61,7 @@ TEST_P(WholeNetwork, GradientsAgreeWithTheReference) {
   config.model.stem = c.stem;
   config.train.accumulate = c.accumulate;
   config.batch_norm.synchronize = c.synchronize;
+  config.train.freeze = c.freeze;
   const auto world = comm::single_world();
   const auto backend = backend_of(c.device);
   const auto reference = reference::make_reference_backend();
@@ -82,10 +86,17 @@ TEST_P(WholeNetwork, GradientsAgreeWithTheReference) {
   }
 }
 
+// The first trained layer reads a normalised input that is stored; further on, a norm is frozen between trained layers,
+// and one branch of a block.
+const std::vector<std::string> kFrozen{"conv1",         "bn1", "layer1", "layer2.1.bn1", "layer3.0.downsample",
+                                       "layer4.1.conv2"};
+
 // Images are large enough that the last stage has 2x2 pixels: a batch norm over a handful of values divides by
 // variances near zero, and then rounding alone moves gradients by percents.
 INSTANTIATE_TEST_SUITE_P(Networks, WholeNetwork,
                          testing::Values(Case{"ResNet18Cifar", 18, "cifar", 16, 4, 1, false},
+                                         Case{"ResNet18Frozen", 18, "cifar", 16, 4, 1, true, Case::Device::cpu,
+                                              kFrozen},
                                          Case{"ResNet18Imagenet", 18, "imagenet", 48, 4, 1, false},
                                          Case{"ResNet18MicroBatches", 18, "cifar", 16, 5, 2, false},
                                          Case{"ResNet18Synchronised", 18, "cifar", 16, 4, 1, true},
@@ -99,9 +110,135 @@ INSTANTIATE_TEST_SUITE_P(CudaOnHost, WholeNetwork,
                          testing::Values(Case{"ResNet18Cifar", 18, "cifar", 16, 4, 1, false, kOnHost},
                                          Case{"ResNet18Imagenet", 18, "imagenet", 48, 4, 1, false, kOnHost},
                                          Case{"ResNet18MicroBatches", 18, "cifar", 16, 5, 2, true, kOnHost},
+                                         Case{"ResNet18Frozen", 18, "cifar", 16, 4, 1, false, kOnHost, kFrozen},
                                          Case{"ResNet50Imagenet", 50, "imagenet", 48, 6, 1, false, kOnHost}),
                          [](const auto& info) { return info.param.name; });
 #endif
+
+/// Whatever is frozen, a short step down the gradient lowers the loss by the rate times the squared norm of the
+/// gradient: no path to a trained parameter is missing, and none is counted that leads to frozen ones only. Frozen
+/// parameters and the statistics of frozen norms do not change.
+TEST(Replica, TrainsWhatIsNotFrozen) {
+  const std::vector<std::vector<std::string>> cases{{},
+                                                    kFrozen,
+                                                    {"conv1", "bn1", "layer1"},
+                                                    {"conv1", "bn1", "layer1", "layer2", "layer3", "layer4"},
+                                                    {"bn1", "*.bn*", "*.downsample.1"},
+                                                    {"conv1", "*.conv*", "fc"},
+                                                    {"conv1", "bn1", "layer1", "layer2.0.conv*", "layer2.0.bn*"},
+                                                    {"*.downsample"}};
+  for (const std::vector<std::string>& freeze : cases)
+    for (const char* stem : {"cifar", "imagenet"}) {
+      SCOPED_TRACE(std::string(stem) + (freeze.empty() ? "" : ", " + freeze.back()));
+      Config config = test::small_config(32, 8);
+      config.model.stem = stem;
+      config.data.augment = {};
+      config.data.synthetic_samples = 8;
+      config.train.label_smoothing = 0;
+      config.train.freeze = freeze;
+      config.optimizer.momentum = 0;
+      config.optimizer.weight_decay = 0;
+      const auto world = comm::single_world();
+      const auto cpu = make_backend({.device = "cpu", .threads = 1});
+      const auto communicator = comm::make_communicator(config.comm, *world, *cpu);
+      double loss = 0, squared_norm = 0;
+      {
+        config.optimizer.learning_rate = 0;
+        test::SmallRun still(config, *cpu, *communicator);
+        loss = still.step(0);
+        squared_norm = still.result().gradient_norm * still.result().gradient_norm;
+      }
+      config.optimizer.learning_rate = 0.002 * loss / squared_norm;
+      test::SmallRun run(config, *cpu, *communicator);
+      const auto before = run.replica().named_tensors(0);
+      run.step(0);
+      const auto after = run.replica().named_tensors(0);
+      EXPECT_NEAR((loss - run.step(1)) / (0.002 * loss), 1, 0.1);  // curvature, and ReLU decisions that flip
+      for (std::size_t i = 0; i < before.size(); ++i) {
+        const bool is_frozen = std::ranges::any_of(
+            freeze, [&](const std::string& pattern) { return train::selects(pattern, before[i].name); });
+        EXPECT_TRUE(!is_frozen || before[i].values == after[i].values) << before[i].name << " is frozen";
+        const bool is_weight = before[i].name.ends_with(".weight");
+        EXPECT_TRUE(is_frozen || !is_weight || before[i].values != after[i].values) << before[i].name << " is trained";
+      }
+      const auto& table = run.plan().parameters();
+      EXPECT_EQ(run.plan().optimizer().n_elements, table.n_trainable());
+      EXPECT_EQ(freeze.empty(), table.n_canonical() == table.n_canonical_trainable());
+    }
+}
+
+TEST(Replica, TheBackwardPassStopsAtTheFirstTrainedLayer) {
+  Config config = test::small_config(16, 8);
+  config.train.freeze = {"conv1", "bn1", "layer1", "layer2", "layer3.0"};
+  const auto world = comm::single_world();
+  const auto cpu = make_backend({.device = "cpu", .threads = 1});
+  const auto communicator = comm::make_communicator(config.comm, *world, *cpu);
+  test::SmallRun run(config, *cpu, *communicator);
+  const graph::Graph& graph = *run.plan().largest().graph;
+  std::set<std::string> backward;
+  for (const graph::Entry& entry : graph.order().entries())
+    if (entry.phase == graph::Phase::backward)
+      backward.insert(graph.nodes()[static_cast<std::size_t>(entry.node)]->name());
+  EXPECT_TRUE(backward.contains("layer3.1.conv1"));
+  for (const std::string& name : backward)
+    EXPECT_FALSE(name.starts_with("layer1") || name.starts_with("layer2") || name.starts_with("layer3.0") ||
+                 name == "bn1" || name == "conv1")
+        << name;
+  const train::MemoryReport memory = run.plan().memory();
+  EXPECT_LT(memory.gradients, memory.parameters);
+  config.train.freeze = {};
+  EXPECT_LT(memory.activations, test::SmallRun(config, *cpu, *communicator).plan().memory().activations);
+}
+
+TEST(Replica, FreezingIsChecked) {
+  const auto message_of = [](const std::vector<std::string>& freeze) -> std::string {
+    Config config = test::small_config(8, 8);
+    config.train.freeze = freeze;
+    const auto world = comm::single_world();
+    const auto cpu = make_backend({.device = "cpu", .threads = 1});
+    const auto communicator = comm::make_communicator(config.comm, *world, *cpu);
+    try {
+      const test::SmallRun run(config, *cpu, *communicator);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::config_range);
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_NE(message_of({"layer1", "con1"}).find("no parameter matches con1; the nearest names are conv1"),
+            std::string::npos);
+  EXPECT_NE(message_of({"*"}).find("nothing would be trained"), std::string::npos);
+  EXPECT_NE(message_of({"fc.bias"}).find("selects fc.bias and not fc.weight"), std::string::npos);
+  EXPECT_NE(message_of({"*.weight"}).find("freeze both or neither"), std::string::npos);
+}
+
+/// The weights of classes multiply the loss of training, whose mean divides by the sum of the weights.
+TEST(Replica, ClassWeights) {
+  const auto run_with = [](const std::vector<double>& weights, std::vector<float>& gradients) {
+    Config config = test::small_config(8, 12);
+    config.data.augment = {};
+    config.train.class_weights = weights;
+    config.train.accumulate = 2;
+    config.model.classes = 3;
+    const auto world = comm::single_world();
+    const auto cpu = make_backend({.device = "cpu", .threads = 1});
+    const auto communicator = comm::make_communicator(config.comm, *world, *cpu);
+    test::SmallRun run(config, *cpu, *communicator);
+    const double loss = run.step(0);
+    gradients = run.all_gradients();
+    for (float& gradient : gradients) gradient *= static_cast<float>(12 / run.result().sums.weight);
+    EXPECT_EQ(run.result().sums.count, 12);
+    return loss;
+  };
+  std::vector<float> plain, alike, unused;
+  const double loss = run_with({}, plain);
+  EXPECT_NEAR(run_with({0.5, 0.5, 0.5}, alike), loss, 1e-6 * loss);  // equal weights change nothing
+  EXPECT_LT(test::relative_distance(alike, plain), 1e-5);
+  // There are 4 samples of each class, and the sum of losses is linear in the weights.
+  const double of_first = run_with({1, 0, 0}, unused), of_last = run_with({0, 0, 2}, unused);
+  EXPECT_NEAR(run_with({1, 0, 3}, unused), (of_first + 3 * of_last) / 4, 1e-6);
+  EXPECT_GT(std::abs(of_first - of_last), 1e-3);
+}
 
 TEST(Replica, OverfitsOneBatch) {
   Config config = test::small_config(8, 16);

@@ -97,7 +97,7 @@ class SmallRun {
               float loss_limit = std::numeric_limits<float>::infinity()) {
     start(number, flags, loss_limit);
     result_ = replica_.result(0);
-    return result_.sums.loss / result_.sums.count;
+    return result_.sums.loss / result_.sums.weight;
   }
 
   /// The same without reading its result.
@@ -126,7 +126,7 @@ class SmallRun {
   train::StepPlan& plan() { return plan_; }
   const train::StepResult& result() const { return result_; }
 
-  /// All gradients, or all weights, in the table's order.
+  /// All gradients, or all weights, of trained parameters in the table's order.
   std::vector<float> all_gradients() const {
     return all([&](const std::string& n) { return ReplicaProbe::gradient(replica_, n); });
   }
@@ -148,6 +148,7 @@ class SmallRun {
   std::vector<float> all(const Get& get) const {
     std::vector<float> out;
     for (const graph::Parameter& p : plan_.parameters().parameters()) {
+      if (!p.trainable) continue;
       const std::vector<float> values = get(p.name);
       out.insert(out.end(), values.begin(), values.end());
     }

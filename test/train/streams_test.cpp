@@ -45,6 +45,13 @@ const Training kTrainings[] = {
        config.data.drop_last = false;
        config.data.synthetic_samples = 22;
      }},
+    {"fine-tuning", 5,
+     [](Config& config) {
+       config.train.micro_batches = 4;
+       config.train.freeze = {"conv1", "bn1", "layer1", "layer3.1.bn1"};
+       config.train.class_weights = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+       config.optimizer.groups = {"fc learning_rate=1 weight_decay=0", "layer4 learning_rate=0.01"};
+     }},
     {"bf16", 4,
      [](Config& config) {
        config.train.accumulate = 2;

@@ -41,10 +41,12 @@ class BatchNorm : public Op {
     const float* running_variance = nullptr;  // (C)
     const float* gamma = nullptr;
     const float* beta = nullptr;
-    float* scale_bias = nullptr;  // (2, C), overwritten
+    float* scale_bias = nullptr;           // (2, C), overwritten
+    float* mean_inverse_stddev = nullptr;  // (2, C), overwritten, for a backward pass; null: not computed
   };
   struct Backward {
-    const double* sums = nullptr;        // (2, C): sum dz, sum dz * x_hat over n_rows rows
+    const double* sums = nullptr;        // (2, C): sum dz, sum dz * x_hat over n_rows rows; null: after
+                                         // finalize_inference, whose statistics do not depend on x
     const double* local_sums = nullptr;  // the same over this rank's rows only; equal to `sums` unless synchronised
     const void* dz = nullptr;
     const void* x = nullptr;

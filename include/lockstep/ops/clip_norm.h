@@ -2,9 +2,10 @@
 // The norm is over segments in order, each summed in fp64 in a fixed order. max_norm 0: coefficient 1.
 // Decides on the device whether the step is applied: norm and mean loss are finite, the loss at most the limit.
 //
-// The loss is a mean over the samples that the step counts on all ranks, and their number is known only now. Gradients
-// come with the weight 1 / nominal_count. The norm and the coefficient are multiplied by nominal_count / count, which
-// is exactly 1 if every sample is counted. A step that counts nothing has no mean loss and is not applied.
+// The loss is a mean over the samples that the step counts on all ranks, weighted by their classes, and the sum of the
+// weights is known only now. Gradients come with the weight 1 / nominal_count. The norm and the coefficient are
+// multiplied by nominal_count / LossSums::weight, which is exactly 1 if every sample is counted and classes have no
+// weights. A step whose weight is 0 has no mean loss and is not applied.
 //
 // With a loss scale, the norm is that of gradients / scale, the coefficient is divided by the scale, so that gradients
 // times it are what they are without, and the scale becomes that of the next step (loss_scale.h).

@@ -2,6 +2,10 @@
 // for Computer Vision", 2016, section 7), as in PyTorch:
 //     loss_n = -sum_k q_k log softmax(logits_n)_k,  q_k = (1-e) [k == label] + e / K
 //     dlogits = loss_scale * loss_weight * (softmax - q)
+// With a weight w_k of each class, as PyTorch's CrossEntropyLoss(weight=w):
+//     loss_n = -sum_k w_k q_k log softmax(logits_n)_k, dlogits = loss_scale * loss_weight * (softmax * sum_j w_j q_j -
+//     w_k q_k)
+// and the mean divides by the sum of w_label (LossSums::weight, ClipNorm).
 // A negative label is not counted and has no gradient. Planning throws op_description for impossible sizes.
 #pragma once
 
@@ -21,6 +25,7 @@ struct SoftmaxCrossEntropyDescription {
   std::int64_t rows = 0;
   std::int64_t classes = 0;
   float label_smoothing = 0;
+  double class_weight_sum = 0;  // of all classes; 0: classes have no weights
   DType dtype = DType::fp32;
   bool inference = false;
 };
@@ -30,12 +35,14 @@ class SoftmaxCrossEntropy : public Op {
   struct Forward {
     const void* logits = nullptr;          // (rows, classes)
     const std::int32_t* labels = nullptr;  // (rows)
+    const float* class_weights = nullptr;  // (classes); null: none
     LossSums* sums = nullptr;
     GradientMode sums_mode = GradientMode::overwrite;
   };
   struct Backward {
     const void* logits = nullptr;
     const std::int32_t* labels = nullptr;
+    const float* class_weights = nullptr;
     const StepScalars* scalars = nullptr;
     const LossScale* loss_scale = nullptr;  // null: 1
     void* dlogits = nullptr;                // overwritten

@@ -9,7 +9,7 @@ namespace lockstep {
 
 struct StepScalars {
   float learning_rate = 0;
-  double nominal_count = 1;    // of the step, if every sample is counted (LossSums): what loss_weight assumes
+  double nominal_count = 1;    // weight of the step (LossSums) if every sample counts 1: what loss_weight assumes
   float loss_weight = 0;       // 1 / nominal_count: gradients are then summed over ranks
   float clip_coefficient = 1;  // written by ClipNorm on the device, read by the optimizer; has 1 / loss scale in it
   float loss_limit = std::numeric_limits<float>::infinity();  // a mean loss above it is a spike: the step is skipped
@@ -22,9 +22,10 @@ struct StepScalars {
 
 /// What a step reports, summed over ranks by the trainer. In exchange memory (communicator.h).
 struct LossSums {
-  double loss = 0;     // sum over samples, not weighted
+  double loss = 0;     // sum over samples
   double correct = 0;  // samples whose greatest logit is the label's; the first of equals
   double count = 0;    // samples that were counted (label >= 0)
+  double weight = 0;   // sum of the weights of their classes, by which the loss is divided; 1 each without weights
 };
 
 }  // namespace lockstep

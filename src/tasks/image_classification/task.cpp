@@ -152,7 +152,8 @@ class ImageClassification final : public Task {
                                                       .global_batch = wiring.global_batch,
                                                       .n_micro_batches = wiring.n_micro_batches});
     layers::cross_entropy(graph, logits, wiring.fields.at(data::kLabelField),
-                          static_cast<float>(config_.train.label_smoothing), wiring.sums_offset);
+                          static_cast<float>(config_.train.label_smoothing), wiring.sums_offset,
+                          {config_.train.class_weights.begin(), config_.train.class_weights.end()});
     return logits;
   }
 
