@@ -256,8 +256,8 @@ int run_info(const FileArguments& arguments) {
 int run_verify(const FileArguments& arguments) {
   std::vector<std::string> damaged;
   std::uint64_t checked_bytes = 0;
+  const data::InputFile file(arguments.file);
   try {
-    const data::InputFile file(arguments.file);
     const data::ImageFile layout = data::open_image_file(file);
     {
       train::ProgressBar bar("verify", static_cast<std::int64_t>(layout.images.size_bytes + layout.labels.size_bytes),
@@ -273,8 +273,8 @@ int run_verify(const FileArguments& arguments) {
       damaged.push_back(error.what());
     }
   } catch (const Error& error) {
-    // A missing file, or one that is not an image set, cannot be verified. One that cannot be opened is damaged.
-    if (error.code() == ErrorCode::data_missing || error.code() == ErrorCode::data_format) throw;
+    // A file that is not a data set cannot be verified. A data set that cannot be opened is damaged.
+    if (error.code() == ErrorCode::data_format) throw;
     damaged.push_back(error.what());
   }
   std::string text;

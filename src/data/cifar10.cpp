@@ -35,7 +35,7 @@ std::string batch_folder(const std::string& source) {
 
 std::vector<std::string> find_batches(const ImportOptions& options) {
   std::error_code ignored;
-  require(fs::exists(options.source, ignored), ErrorCode::data_missing, "the source {} does not exist", options.source);
+  require(fs::exists(options.source, ignored), ErrorCode::data_source, "the source {} does not exist", options.source);
   if (!fs::is_directory(options.source)) return {options.source};
   const std::string folder = batch_folder(options.source);
   const bool train = options.split == "train";

@@ -1,6 +1,8 @@
 #include "data/file.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
@@ -14,10 +16,15 @@ std::int64_t modified_ns(const struct stat& status) {
   return status.st_mtim.tv_sec * std::int64_t{1'000'000'000} + status.st_mtim.tv_nsec;
 }
 
+/// A file that exists but may not be read is not missing.
+Descriptor open_input(const std::string& path) {
+  const bool is_forbidden = ::faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) != 0 && errno == EACCES;
+  return open_regular_file(path, is_forbidden ? ErrorCode::data_unreadable : ErrorCode::data_missing);
+}
+
 }  // namespace
 
-InputFile::InputFile(const std::string& path)
-    : path_(path), descriptor_(open_regular_file(path, ErrorCode::data_missing)) {
+InputFile::InputFile(const std::string& path) : path_(path), descriptor_(open_input(path)) {
   struct stat status {};
   require(::fstat(descriptor_.get(), &status) == 0, ErrorCode::system_call, "cannot inspect {}: {}", path,
           system_text(errno));
@@ -58,11 +65,15 @@ void InputFile::read(std::uint64_t offset, std::span<std::byte> target, const st
 void check_output(const std::string& path, bool replace) {
   struct stat status {};
   const bool exists = ::stat(path.c_str(), &status) == 0;
-  require(!exists || S_ISREG(status.st_mode), ErrorCode::data_exists, "{} exists and is not a regular file", path);
+  require(!exists || S_ISREG(status.st_mode), ErrorCode::data_exists, "{} exists and is {}", path,
+          S_ISDIR(status.st_mode) ? "a folder" : "not a regular file");
   require(!exists || replace, ErrorCode::data_exists, "{} already exists; use --force to replace it", path);
   const std::string parent = std::filesystem::path(path).parent_path().string(), folder = parent.empty() ? "." : parent;
-  require(::stat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode), ErrorCode::data_missing,
-          "cannot write {}: the folder {} does not exist", path, folder);
+  require(::stat(folder.c_str(), &status) == 0, ErrorCode::data_write, "cannot write {}: the folder {}: {}", path,
+          folder, system_text(errno));
+  require(S_ISDIR(status.st_mode), ErrorCode::data_write, "cannot write {}: {} is not a folder", path, folder);
+  require(::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) == 0, ErrorCode::data_write,
+          "cannot write {}: the folder {}: {}", path, folder, system_text(errno));
 }
 
 }  // namespace lockstep::data

@@ -12,7 +12,7 @@ namespace lockstep::data {
 
 class InputFile {
  public:
-  /// Throws data_missing if it does not exist, is a folder or may not be read.
+  /// Throws data_missing if it does not exist or is a folder, and data_unreadable if it may not be read.
   explicit InputFile(const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -37,8 +37,8 @@ class InputFile {
   std::int64_t modified_ns_ = 0;  // time of the last write
 };
 
-/// Throws data_exists unless `path` is free or `replace` allows replacing it, and data_missing if its folder does not
-/// exist.
+/// Throws data_exists unless `path` is free or `replace` allows replacing it, and data_write if no file can be created
+/// in its folder.
 void check_output(const std::string& path, bool replace);
 
 }  // namespace lockstep::data

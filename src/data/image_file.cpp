@@ -215,7 +215,7 @@ ImageFile read_metadata(const InputFile& file, const StoredBytes* images) {
   const std::string& path = file.path();
   const hdf5::Reader hdf5 = open_hdf5(path);
   require(hdf5.has_attribute("format") && hdf5.text("format") == kImageFormat, ErrorCode::data_format,
-          "{} is an HDF5 file, but not an image set: it has no attribute format='{}'", path, kImageFormat);
+          "{} is an HDF5 file, but not a data set of Lockstep: it lacks the attribute format='{}'", path, kImageFormat);
   const std::int64_t version = hdf5.integer("format_version");
   require(version == kImageFormatVersion || version == kJpegFormatVersion, ErrorCode::data_format,
           "{} has format version {}; this program reads version {} and {}", path, version, kImageFormatVersion,

@@ -48,13 +48,15 @@ struct ImageFileWriter::State {
   std::vector<std::int32_t> sizes;     // (n_written, 2)
 
   State(const std::string& target, bool replace, std::int64_t n, const Placement& place)
-      : pending(checked(target, replace)),
+      : pending(checked(target, replace), PartialName::of_process, ErrorCode::data_write),
         path(target),
         placement(place),
         hdf5(pending.partial_path(),
              {.user_block_bytes = hdf5::kUserBlockBytes,
               .placement = placement,
-              .format = placement.chunk_bytes > 0 ? hdf5::FileFormat::v110 : hdf5::FileFormat::earliest}) {
+              .format = placement.chunk_bytes > 0 ? hdf5::FileFormat::v110 : hdf5::FileFormat::earliest,
+              .name = target,
+              .write_failed = ErrorCode::data_write}) {
     require(n > 0, ErrorCode::data_empty, "{} is not written: an image set needs at least one sample", path);
     n_samples = static_cast<std::uint64_t>(n);
   }

@@ -59,7 +59,7 @@ std::vector<fs::path> sorted_entries(const std::string& folder, bool folders) {
     for (const fs::directory_entry& entry : fs::directory_iterator(folder))
       if (entry.is_directory() == folders) out.push_back(entry.path());
   } catch (const fs::filesystem_error& error) {
-    fail(ErrorCode::data_missing, "cannot list {}: {}", folder, error.code().message());
+    fail(ErrorCode::data_source, "cannot list {}: {}", folder, error.code().message());
   }
   std::ranges::sort(out);
   return out;
@@ -67,7 +67,7 @@ std::vector<fs::path> sorted_entries(const std::string& folder, bool folders) {
 
 void require_folder(const std::string& path) {
   std::error_code ignored;
-  require(fs::exists(path, ignored), ErrorCode::data_missing, "the source {} does not exist", path);
+  require(fs::exists(path, ignored), ErrorCode::data_source, "the source {} does not exist", path);
   require(fs::is_directory(path, ignored), ErrorCode::data_source, "{} is a file; expected a folder", path);
 }
 
@@ -78,7 +78,8 @@ void append_images(const std::string& folder, std::int32_t label, std::vector<So
     for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder))
       if (!entry.is_directory() && kind_of(entry.path()) != Kind::no_image) found.push_back(entry);
   } catch (const fs::filesystem_error& error) {
-    fail(ErrorCode::data_missing, "cannot list {}: {}", folder, error.what());
+    fail(ErrorCode::data_source, "cannot list {}: {}", error.path1().empty() ? folder : error.path1().string(),
+         error.code().message());
   }
   std::ranges::sort(found);
   for (const fs::directory_entry& entry : found) {

@@ -114,7 +114,7 @@ std::uint64_t hash_metadata(const InputFile& file, const Block& block) {
   std::uint64_t total = 0;
   for (const ByteRange& part : parts) total += part.size_bytes;
   require(total <= kMaxMetadataBytes, ErrorCode::data_damaged,
-          "{} has {} bytes that are neither images nor labels, which is more than an image set can have", file.path(),
+          "{} has {} bytes that are neither images nor labels, which is more than a data set can have", file.path(),
           total);
   RangeHash hash;
   for (const ByteRange& part : parts) hash.add(file, part, "its metadata", {});
@@ -216,7 +216,8 @@ void write_user_block(const std::string& path, const UserBlock& user_block) {
   std::array<std::byte, sizeof block + sizeof block_hash> bytes{};
   std::memcpy(bytes.data(), &block, n_hashed);
   std::memcpy(bytes.data() + n_hashed, &block_hash, sizeof block_hash);
-  write_at(open_file(path, O_WRONLY), path, std::span(bytes).first(n_hashed + sizeof block_hash), 0);
+  constexpr auto kFailed = ErrorCode::data_write;
+  write_at(open_file(path, O_WRONLY, kFailed), path, std::span(bytes).first(n_hashed + sizeof block_hash), 0, kFailed);
 }
 
 }  // namespace lockstep::data

@@ -62,7 +62,7 @@ bool chunk_offsets_leave_out_user_block() {
   hsize_t size_bytes = 0;
   require(H5Dwrite_chunk(set.get(), H5P_DEFAULT, 0, origin, 1, &value) >= 0 &&
               H5Dget_chunk_info_by_coord(set.get(), origin, &filters, &offset, &size_bytes) >= 0,
-          ErrorCode::library, "HDF5 cannot locate a chunk of a file in memory: {}", reason());
+          ErrorCode::library, "HDF5 cannot locate a chunk of a file in memory: {}", reason().text);
   return offset < kUserBlockBytes;
 }
 
@@ -93,19 +93,23 @@ struct Reader::State {
   };
 
   void open(const std::string& name) {
-    silence();
+    start();
     const Id access = access_properties(path);
     const hid_t opened = H5Fopen(name.c_str(), H5F_ACC_RDONLY, access.get());
     if (opened < 0) {
-      const std::string why = reason();
+      const std::string why = reason().text;
       fail(why.starts_with("truncated file") ? errors.truncated : errors.unreadable, "{} cannot be opened as HDF5: {}",
            path, why);
     }
     file = Id(opened);
   }
 
-  Id id(hid_t value, const std::string& doing) const { return check_id(value, errors.unreadable, path, doing); }
-  void check_status(herr_t status, const std::string& doing) const { check(status, errors.unreadable, path, doing); }
+  Id id(hid_t value, const std::string& doing) const {
+    return check_id(value, {errors.unreadable, errors.unreadable}, path, doing);
+  }
+  void check_status(herr_t status, const std::string& doing) const {
+    check(status, {errors.unreadable, errors.unreadable}, path, doing);
+  }
   template <typename... Args>
   void expect(bool condition, fmt::format_string<Args...> format, Args&&... args) const {
     require(condition, errors.unreadable, format, std::forward<Args>(args)...);
@@ -118,6 +122,8 @@ struct Reader::State {
   Attribute open_attribute(const std::string& name, const std::string& object) const {
     const std::string doing = fmt::format("opening the attribute '{}' of {}", name, object);
     const Id owner = id(H5Oopen(file.get(), object.c_str(), H5P_DEFAULT), doing);
+    expect(H5Aexists(owner.get(), name.c_str()) > 0, "{}: {} lacks the attribute '{}'", path,
+           object == "/" ? "the file" : object, name);
     Attribute a;
     a.id = id(H5Aopen(owner.get(), name.c_str(), H5P_DEFAULT), doing);
     a.type = id(H5Aget_type(a.id.get()), doing);
@@ -130,8 +136,8 @@ struct Reader::State {
   }
 
   void expect_type(bool ok, const std::string& name, const std::string& expected, const Attribute& found) const {
-    expect(ok, "{}: the attribute '{}' must be {}, but holds {} element(s) of {}", path, name, expected,
-           found.n_elements, type_name(found.type.get()));
+    expect(ok, "{}: the attribute '{}' must be {}, but is {} of {} element{}", path, name, expected,
+           type_name(found.type.get()), found.n_elements, found.n_elements == 1 ? "" : "s");
   }
 
   template <typename T>
@@ -242,7 +248,7 @@ DatasetPlace Reader::dataset(const std::string& name, Layouts layouts) const {
   place.type = type_name(type.get());
   const Id space = s.id(H5Dget_space(set.get()), "inspecting the shape of " + full);
   const int rank = H5Sget_simple_extent_ndims(space.get());
-  s.expect(rank >= 0 && rank <= H5S_MAX_RANK, "{}: the shape of '{}' cannot be read: {}", s.path, full, reason());
+  s.expect(rank >= 0 && rank <= H5S_MAX_RANK, "{}: the shape of '{}' cannot be read: {}", s.path, full, reason().text);
   std::vector<hsize_t> dims(static_cast<std::size_t>(rank));
   if (rank > 0)
     s.check_status(H5Sget_simple_extent_dims(space.get(), dims.data(), nullptr), "reading the shape of " + full);
@@ -322,7 +328,7 @@ std::vector<std::string> Reader::texts(const std::string& name, const std::strin
 
 std::string Reader::text(const std::string& name, const std::string& object) const {
   std::vector<std::string> all = texts(name, object);
-  state_->expect(all.size() == 1, "{}: the attribute '{}' must be one text, but holds {}", state_->path, name,
+  state_->expect(all.size() == 1, "{}: the attribute '{}' must be one text, but is a list of {}", state_->path, name,
                  all.size());
   return all.front();
 }

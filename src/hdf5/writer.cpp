@@ -9,8 +9,6 @@
 namespace lockstep::hdf5 {
 namespace {
 
-constexpr auto kLibrary = ErrorCode::library;
-
 hid_t file_type(const std::string& name) {
   if (name == "uint8") return H5T_STD_U8LE;
   if (name == "int32") return H5T_STD_I32LE;
@@ -35,7 +33,8 @@ Id variable_text_type() {
 }  // namespace
 
 struct Writer::State {
-  std::string path;
+  std::string path;  // in messages
+  ErrorCode write_failed;
   Id file;
   struct Set {
     Id id;
@@ -47,8 +46,9 @@ struct Writer::State {
   };
   std::map<std::string, Set> sets;
 
-  Id id(hid_t value, const std::string& doing) const { return check_id(value, kLibrary, path, doing); }
-  void check_status(herr_t status, const std::string& doing) const { check(status, kLibrary, path, doing); }
+  ErrorCodes codes() const { return {.of_system = write_failed, .of_library = ErrorCode::library}; }
+  Id id(hid_t value, const std::string& doing) const { return check_id(value, codes(), path, doing); }
+  void check_status(herr_t status, const std::string& doing) const { check(status, codes(), path, doing); }
 
   /// Properties of a new object that must not carry the time.
   Id creation_properties(hid_t kind, const std::string& doing) const {
@@ -114,8 +114,8 @@ struct Writer::State {
     const std::uint64_t chunk = (set.n_rows - 1) / set.chunk_rows;
     std::vector<hsize_t> first(set.dims.size(), 0);
     first[0] = chunk * set.chunk_rows;
-    check(H5Dwrite_chunk(set.id.get(), H5P_DEFAULT, 0, first.data(), set.chunk.size(), set.chunk.data()),
-          ErrorCode::system_call, path, fmt::format("writing chunk {} of /{}", chunk, name));
+    check_status(H5Dwrite_chunk(set.id.get(), H5P_DEFAULT, 0, first.data(), set.chunk.size(), set.chunk.data()),
+                 fmt::format("writing chunk {} of /{}", chunk, name));
     std::ranges::fill(set.chunk, std::uint8_t{0});
   }
 
@@ -129,8 +129,9 @@ struct Writer::State {
 };
 
 Writer::Writer(const std::string& path, const WriterOptions& options) : state_(std::make_unique<State>()) {
-  silence();
-  state_->path = path;
+  start();
+  state_->path = options.name.empty() ? path : options.name;
+  state_->write_failed = options.write_failed;
   const State& s = *state_;
   const auto [alignment_bytes, chunk_bytes] = options.placement;
   require(chunk_bytes == 0 || options.format == FileFormat::v110, ErrorCode::internal,
@@ -156,11 +157,15 @@ Writer::Writer(const std::string& path, const WriterOptions& options) : state_(s
   if (chunk_bytes > 0) s.check_status(H5Pset_small_data_block_size(access.get(), 0), "choosing the file format");
   if (options.metadata_block_bytes > 0)
     s.check_status(H5Pset_meta_block_size(access.get(), options.metadata_block_bytes), "choosing the file format");
-  state_->file = check_id(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.get(), access.get()), ErrorCode::system_call,
-                          path, "creating it");
+  state_->file = s.id(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.get(), access.get()), "creating it");
 }
 
-Writer::~Writer() = default;
+Writer::~Writer() {
+  // HDF5 crashes when it closes a file that it failed to write. Such a file is not needed, so it stays open until the
+  // process ends, when start() keeps HDF5 from closing it.
+  for (auto& [name, set] : state_->sets) set.id.release();
+  state_->file.release();
+}
 
 void Writer::create_group(const std::string& path) { state_->create_group(path); }
 
@@ -197,8 +202,8 @@ void Writer::write_rows(const std::string& name, std::uint64_t first, std::uint6
                  doing);
   const Id memory_space = s.space_of(count, doing);
   const Id type = s.id(H5Dget_type(set.id.get()), doing);
-  check(H5Dwrite(set.id.get(), memory_type(type.get()), memory_space.get(), file_space.get(), H5P_DEFAULT, rows),
-        ErrorCode::system_call, s.path, doing);
+  s.check_status(
+      H5Dwrite(set.id.get(), memory_type(type.get()), memory_space.get(), file_space.get(), H5P_DEFAULT, rows), doing);
 }
 
 std::uint64_t Writer::reserve_dataset(const std::string& path, const std::string& type,
@@ -209,7 +214,7 @@ std::uint64_t Writer::reserve_dataset(const std::string& path, const std::string
   set.dims.assign(dims.begin(), dims.end());
   const Id created = s.create(path, type, set);
   const haddr_t offset = H5Dget_offset(created.get());
-  require(offset != HADDR_UNDEF, kLibrary, "HDF5 allocated no place in the file for {}", path);
+  require(offset != HADDR_UNDEF, ErrorCode::library, "HDF5 allocated no place in the file for {}", path);
   return offset;
 }
 
@@ -258,10 +263,10 @@ void Writer::unsigned_integer(const std::string& object, const std::string& name
 }
 
 void Writer::close() {
-  for (auto& [name, set] : state_->sets)
-    check(H5Dclose(set.id.release()), ErrorCode::system_call, state_->path, "closing /" + name);
-  state_->sets.clear();
-  check(H5Fclose(state_->file.release()), ErrorCode::system_call, state_->path, "writing it");
+  State& s = *state_;
+  for (auto& [name, set] : s.sets) s.check_status(H5Dclose(set.id.release()), "closing /" + name);
+  s.sets.clear();
+  s.check_status(H5Fclose(s.file.release()), "writing it");
 }
 
 }  // namespace lockstep::hdf5

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "hdf5/placement.h"
+#include "lockstep/error.h"
 
 namespace lockstep::hdf5 {
 
@@ -19,12 +20,15 @@ struct WriterOptions {
   /// placement.chunk_bytes: of the data sets that will be chunked, or 0. Chunks need format v110.
   Placement placement = {};
   FileFormat format = FileFormat::earliest;
-  std::uint64_t metadata_block_bytes = 0;  // HDF5 allocates metadata in blocks of this size; 0: its default
+  std::uint64_t metadata_block_bytes = 0;           // HDF5 allocates metadata in blocks of this size; 0: its default
+  std::string name = {};                            // of the file in messages; empty: its path
+  ErrorCode write_failed = ErrorCode::system_call;  // the code if the system does not write
 };
 
 class Writer {
  public:
   Writer(const std::string& path, const WriterOptions& options);
+  /// Abandons a file that was not closed: it stays open until the process ends.
   ~Writer();
 
   void create_group(const std::string& path);

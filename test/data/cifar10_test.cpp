@@ -132,7 +132,7 @@ TEST_F(Cifar10, ImportsOneFileAndLimitsSamples) {
 TEST_F(Cifar10, ReportsBadSourcesAndLeavesNothing) {
   ImportOptions o = options();
   o.source = folder_ / "none";
-  EXPECT_ERROR(ErrorCode::data_missing, "does not exist", import_cifar10(o, {}));
+  EXPECT_ERROR(ErrorCode::data_source, "does not exist", import_cifar10(o, {}));
   o.source = folder_ / "empty";
   fs::create_directory(o.source);
   EXPECT_ERROR(ErrorCode::data_source, "data_batch_*.bin", import_cifar10(o, {}));

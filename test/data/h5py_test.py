@@ -190,7 +190,7 @@ def check_foreign(folder):
 
     with h5py.File(path, "w") as file:
         file["images"] = np.zeros(3)
-    assert "not an image set" in lockstep("data", "info", path, status=1)[1]
+    assert "not a data set of Lockstep" in lockstep("data", "info", path, status=1)[1]
 
 
 def check_given_statistics(folder):

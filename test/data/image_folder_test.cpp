@@ -156,7 +156,7 @@ TEST_F(ImageFolder, BadImagesAreListedAndSkippedOnlyOnRequest) {
 }
 
 TEST_F(ImageFolder, RejectsOtherFolders) {
-  EXPECT_ERROR(ErrorCode::data_missing, "does not exist", import_image_folder(options(), {}));
+  EXPECT_ERROR(ErrorCode::data_source, "does not exist", import_image_folder(options(), {}));
   fs::create_directories(folder_ / "in");
   EXPECT_ERROR(ErrorCode::data_source, "contains no folders", import_image_folder(options(), {}));
   fs::create_directories(folder_ / "in/cat");

@@ -2,9 +2,13 @@
 #include "data/image_set.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <thread>
@@ -204,7 +208,7 @@ TEST(ImageSet, AnUnfinishedFileDoesNotAppear) {
   EXPECT_TRUE(fs::is_empty(folder.path()));
   write_test_set(path);
   EXPECT_ERROR(ErrorCode::data_exists, "--force", ImageFileWriter(path, false, 1, 1, 1, 1));
-  EXPECT_ERROR(ErrorCode::data_missing, "does not exist", ImageFileWriter(folder / "no/set.h5", false, 1, 1, 1, 1));
+  EXPECT_ERROR(ErrorCode::data_write, "No such file", ImageFileWriter(folder / "no/set.h5", false, 1, 1, 1, 1));
 }
 
 TEST(ImageSet, ReportsMissingEmptyAndForeignFiles) {
@@ -219,6 +223,51 @@ TEST(ImageSet, ReportsMissingEmptyAndForeignFiles) {
   EXPECT_ERROR(ErrorCode::data_format, "not an HDF5 file", open_image_set(folder / "short.h5"));
   write_all(folder / "signature.h5", "\x89HDF\r\n\x1a\n");
   EXPECT_ERROR(ErrorCode::data_format, "cannot be opened as HDF5", open_image_set(folder / "signature.h5"));
+}
+
+TEST(ImageSet, AFileWithoutPermissionIsNotMissing) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  TemporaryFolder folder;
+  write_test_set(folder / "set.h5");
+  ASSERT_EQ(::chmod(folder.path().c_str(), 0755), 0);
+  ASSERT_EQ(::chmod((folder / "set.h5").c_str(), 0600), 0);
+  constexpr uid_t kNobody = 65534;
+  ASSERT_EQ(::seteuid(kNobody), 0);
+  const Thrown reading = thrown_by([&] { open_image_set(folder / "set.h5"); });
+  const Thrown writing = thrown_by([&] { ImageFileWriter(folder / "new.h5", false, 1, 1, 1, 1); });
+  ASSERT_EQ(::seteuid(0), 0);
+  EXPECT_EQ(entry(reading.code).code, "data_unreadable") << reading.text;
+  EXPECT_EQ(entry(writing.code).code, "data_write") << writing.text;
+  for (const Thrown& thrown : {reading, writing}) EXPECT_TRUE(thrown.contains("Permission denied")) << thrown.text;
+}
+
+// A limit on the size of files replaces the full disk. HDF5 must neither crash now nor when the program ends.
+TEST(ImageSet, ReportsAFullDisk) {
+  constexpr std::uint64_t kChunk = 4096;
+  for (const Placement& placement : {Placement{}, Placement{.alignment_bytes = 512, .chunk_bytes = kChunk}}) {
+    TemporaryFolder folder;
+    const std::string path = folder / "set.h5";
+    const TestSet set{.n_samples = 400};
+    write_test_set(path, set, {}, placement);
+    const std::string before = read_all(path);
+    rlimit old{};
+    ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &old), 0);
+    const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+    for (const rlim_t limit : {rlim_t{1}, rlim_t{6000}, rlim_t{before.size() / 2}, rlim_t{before.size() - 1}}) {
+      const rlimit small{limit, old.rlim_max};
+      ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+      const Thrown thrown = thrown_by([&] { write_test_set(path, set, {}, placement); });
+      ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &old), 0);
+      EXPECT_EQ(entry(thrown.code).code, "data_write") << thrown.text;
+      EXPECT_TRUE(thrown.text.starts_with(path + ": ") && thrown.text.ends_with(" failed: File too large"))
+          << limit << ": " << thrown.text;
+      EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), {}), 1);
+    }
+    std::signal(SIGXFSZ, old_handler);
+    EXPECT_TRUE(read_all(path) == before);
+    write_test_set(path, set, {}, placement);  // the program continues, and can write again
+    EXPECT_TRUE(read_all(path) == before);
+  }
 }
 
 TEST(ImageSet, ReportsTruncationAnywhere) {

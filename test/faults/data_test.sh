@@ -43,4 +43,25 @@ ends "ends" 1 60
 prints "file, sample and offset are named" 'images.h5: reading sample [0-9]+ \([0-9]+ bytes at offset [0-9]+\) failed: Input/output error'
 status_is failed
 
+# An import onto a full disk: whichever write fails first, the import ends with one message and without a crash, and leaves
+# nothing. 12 images in chunks of 3, so that HDF5 writes data and metadata alternately.
+head -c $((12 * 3073)) /dev/zero | tr '\0' '\1' >"$work/test_batch.bin"
+import() {
+  "$lockstep" data import cifar10 "$work/test_batch.bin" "$work/full/set.h5" --split test --mean 0,0,0 --std 1,1,1 "$@"
+}
+full() { # full FIRST ARGUMENTS...: the write with this number and all later ones fail
+  LD_PRELOAD=$wrapper FAULT_PATH=$work/full FAULT_CALLS=pwrite FAULT_ERROR=ENOSPC FAULT_FIRST=$1 FAULT_COUNT=0 import "${@:2}"
+}
+mkdir "$work/full"
+for options in "--chunk 9216 --alignment 512" "--chunk 0"; do
+  n=1 failed_imports=0
+  while refused 1 'set.h5.* failed: No space left on device|cannot write .*set.h5.*: No space left on device' full $n $options; do
+    if grep -q actually "$work/.refused" || [[ -n $(ls -A "$work/full") ]]; then break; fi
+    n=$((n + 1)) failed_imports=$((failed_imports + 1))
+  done >"$work/.check" 2>&1
+  check "a full disk at any of $failed_imports writes ends an import with $options" \
+    test -e "$work/full/set.h5" -a $failed_imports -ge 5
+  rm -f "$work/full/set.h5"
+done
+
 finish
