@@ -71,7 +71,7 @@ CPPFLAGS := $(CPPFLAGS) -Iinclude -Isrc -I. -I$(BUILD)/generated -MMD -MP $(MPI_
   $(call headers,$(JPEG_HOME),libjpeg) $(call headers,$(PROTOBUF_HOME),protobuf) $(call headers,$(XXHASH_HOME),libxxhash)
 LDLIBS := $(LDLIBS) $(CUDA_LIBS) -Wl,--as-needed $(call libraries,$(ONEDNN_HOME),dnnl,-ldnnl) $(call libraries,$(HDF5_HOME),hdf5,-lhdf5) $(MPI_LIBS) \
   $(call libraries,$(YAML_CPP_HOME),yaml-cpp,-lyaml-cpp) $(call libraries,$(SPDLOG_HOME),spdlog,-lspdlog) \
-  $(call libraries,$(FMT_HOME),fmt,-lfmt) $(call libraries,$(JPEG_HOME),libjpeg,-ljpeg) \
+  $(call libraries,$(FMT_HOME),fmt,-lfmt) $(call libraries,$(JPEG_HOME),libjpeg,-ljpeg) $(call libraries,$(PNG_HOME),libpng,-lpng) \
   $(call libraries,$(PROTOBUF_HOME),protobuf,-lprotobuf) $(call libraries,$(XXHASH_HOME),libxxhash,-lxxhash) -lpthread -ldl -lrt
 GTEST_CFLAGS := $(call headers,$(GTEST_HOME),gtest)
 GTEST_LIBS   := $(call libraries,$(GTEST_HOME),gtest_main,-lgtest_main -lgtest)
@@ -106,7 +106,7 @@ WARNINGS ?= $(if $(filter release debug,$(MODE)),-Wall -Wextra -Werror,-w)
 CXXFLAGS := -std=c++20 $(if $(filter-out fuzz,$(MODE)),-fopenmp) $(OPT_$(MODE)) $(WARNINGS) $(CXXFLAGS)
 # $(call flags_for,FILE)
 flags_for = $(CPPFLAGS) $(CXXFLAGS) $(if $(filter test/%,$(filter-out test/reference/%,$(1))),$(TEST_OPT)) $(if $(filter kernels/cuda/% src/comm/nccl% src/comm/world.cpp src/backend_factory.cpp test/%,$(1)),$(CUDA_CFLAGS)) $(if $(filter kernels/%,$(1)),$(KERNEL_OPT),-ffp-contract=off) $(if $(filter src/comm/%,$(1)),$(if $(filter release,$(MODE)),-O3)) \
-  $(if $(filter test/%,$(1)),$(GTEST_CFLAGS)) $(if $(filter bench/%,$(1)),$(BENCHMARK_CFLAGS))
+  $(if $(filter src/data/png.cpp test/data/% test/fuzz/%,$(1)),$(call headers,$(PNG_HOME),libpng)) $(if $(filter test/%,$(1)),$(GTEST_CFLAGS)) $(if $(filter bench/%,$(1)),$(BENCHMARK_CFLAGS))
 
 # ---- Sources and programs -------------------------------------------------------------------------------------------
 PROTOS    := $(shell find src -name '*.proto')

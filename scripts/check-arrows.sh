@@ -54,6 +54,7 @@ find include kernels src -name '*.h' -o -name '*.cpp' -o -name '*.def' -o -name 
     owner["yaml-cpp/"] = "^src/config/"
     owner["CLI/"] = "^src/(commands/|main[.]cpp$)"
     owner["jpeglib"] = "^src/data/jpeg[.]cpp$"
+    owner["png"] = "^src/data/png[.]cpp$"
     owner["spdlog/"] = "^src/base/"
     owner["google/protobuf/"] = "^src/train/"
     owner["immintrin"] = "^kernels/cpu/|^src/comm/sum"

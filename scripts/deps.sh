@@ -23,6 +23,7 @@ packages=(
   "libfmt-dev|FMT_HOME|pkg-config --exists fmt"
   "libspdlog-dev|SPDLOG_HOME|pkg-config --exists spdlog"
   "libjpeg-dev|JPEG_HOME|pkg-config --exists libjpeg"
+  "libpng-dev|PNG_HOME|pkg-config --exists libpng"
   "libprotobuf-dev|PROTOBUF_HOME|pkg-config --exists protobuf"
   "protobuf-compiler|PROTOBUF_HOME|command -v protoc"
   "libxxhash-dev|XXHASH_HOME|pkg-config --exists libxxhash"
@@ -80,10 +81,10 @@ deps: missing: ${missing[*]}
 On Debian or Ubuntu, as root (then run make again):
   apt-get update && apt-get install -y --no-install-recommends ${missing[*]}
 On a cluster, load the modules with these names (the site may name them differently):
-  module load gcc openmpi hdf5 cli11 yaml-cpp nlohmann-json fmt spdlog libjpeg-turbo protobuf xxhash googletest google-benchmark onednn
+  module load gcc openmpi hdf5 cli11 yaml-cpp nlohmann-json fmt spdlog libjpeg-turbo libpng protobuf xxhash googletest google-benchmark onednn
 With Spack:
-  spack install openmpi hdf5 cli11 yaml-cpp nlohmann-json fmt spdlog libjpeg-turbo protobuf xxhash googletest benchmark onednn@3.2:
-  spack load openmpi hdf5 cli11 yaml-cpp nlohmann-json fmt spdlog libjpeg-turbo protobuf xxhash googletest benchmark onednn
+  spack install openmpi hdf5 cli11 yaml-cpp nlohmann-json fmt spdlog libjpeg-turbo libpng protobuf xxhash googletest benchmark onednn@3.2:
+  spack load openmpi hdf5 cli11 yaml-cpp nlohmann-json fmt spdlog libjpeg-turbo libpng protobuf xxhash googletest benchmark onednn
 If a library is installed elsewhere, give its place: make HDF5_HOME=/opt/hdf5 DNNL_ROOT=/opt/onednn ('make help' lists all variables).
 TEXT
     exit 1

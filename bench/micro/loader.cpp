@@ -41,7 +41,7 @@ class JpegSample {
     }
     data::ImageFileWriter writer(path_, true, kImages, n_bytes);
     for (const std::string& image : images)
-      writer.append_jpeg({reinterpret_cast<const std::uint8_t*>(image.data()), image.size()}, height, width, 0);
+      writer.append_encoded({reinterpret_cast<const std::uint8_t*>(image.data()), image.size()}, height, width, 0);
     data::ImageSetInfo info;
     info.split = "train";
     info.classes = 1;

@@ -59,9 +59,8 @@ struct ImportArguments {
 };
 
 data::ImageStorage storage_of(const std::string& word) {
-  return word == "decoded" ? data::ImageStorage::decoded
-         : word == "jpeg"  ? data::ImageStorage::jpeg
-                           : data::ImageStorage::automatic;
+  if (word == "decoded") return data::ImageStorage::decoded;
+  return word == "auto" ? data::ImageStorage::automatic : data::ImageStorage::encoded;
 }
 
 int run_import(ImportArguments arguments) {
@@ -96,6 +95,7 @@ int run_import(ImportArguments arguments) {
   fmt::print("Imported {} {} images of {} in {} classes ({}) from {} into {} ({}).\n", info.n_samples, info.split,
              shape_text(info), info.classes, per_class_text(result.samples_per_class), fmt::join(result.files, ", "),
              options.output, size_text(static_cast<double>(result.size_bytes)));
+  if (!result.channels.empty()) fmt::print("Channels: {}.\n", result.channels);
   if (!result.storage.empty()) fmt::print("Stored: {}.\n", result.storage);
   if (!result.skipped.empty()) fmt::print("Skipped: {} images that cannot be decoded.\n", result.skipped.size());
   return kExitDone;
@@ -105,9 +105,10 @@ void add_import(CLI::App& data, Run& run) {
   CLI::App* app = data.add_subcommand("import", "Create the data set OUT.h5 with one split");
   const auto arguments = std::make_shared<ImportArguments>();
   data::ImageFolderOptions& options = arguments->options;
-  app->add_option("kind", arguments->kind,
-                  "Kind of SOURCE: cifar10 (the binary version), imagefolder (one folder of JPEG files per class), "
-                  "tiny-imagenet (as it is distributed)")
+  app->add_option(
+         "kind", arguments->kind,
+         "Kind of SOURCE: cifar10 (the binary version), imagefolder (one folder of JPEG and PNG files per class), "
+         "tiny-imagenet (as it is distributed)")
       ->required()
       ->check(CLI::IsMember({"cifar10", "imagefolder", "tiny-imagenet"}))
       ->type_name("KIND");
@@ -131,26 +132,32 @@ void add_import(CLI::App& data, Run& run) {
   CLI::Option* mean = app->add_option("--mean", options.mean, "Means to store, for values in [0, 1]")
                           ->delimiter(',')
                           ->allow_extra_args(false)
-                          ->type_name("R,G,B");
+                          ->type_name("R,G,B|GREY");
   CLI::Option* stddev = app->add_option("--std", options.stddev, "Standard deviations to store, for values in [0, 1]")
                             ->delimiter(',')
                             ->allow_extra_args(false)
-                            ->type_name("R,G,B");
+                            ->type_name("R,G,B|GREY");
   app->add_option("--statistics-from", arguments->statistics_from, "Use mean and std of this data set")
       ->type_name("TRAIN.h5")
       ->excludes(mean)
       ->excludes(stddev);
+  app->add_option("--channels", options.channels,
+                  "Store images with 1 channel (grey) or 3 (red, green, blue). By default as many as --mean, --std or "
+                  "--statistics-from have; otherwise 1 if all images of an imagefolder are grey, and 3 if not")
+      ->check(CLI::IsMember({1, 3}))
+      ->type_name("N");
   app->add_option("--store", arguments->store,
-                  "How to store JPEG files. decoded: as pixels, for images of one size; jpeg: as JPEG bytes; auto: "
-                  "decoded if all have one size and need at most 512 MiB")
-      ->check(CLI::IsMember({"auto", "decoded", "jpeg"}))
+                  "How to store image files. decoded: as pixels, for images of one size; encoded: as the bytes of the "
+                  "files (jpeg: its earlier name); auto: decoded if all have one size and need at most 512 MiB")
+      ->check(CLI::IsMember({"auto", "decoded", "encoded", "jpeg"}))
       ->capture_default_str();
   app->add_flag("--skip-bad", options.skip_bad,
-                "Skip JPEG files that cannot be decoded, instead of ending with an error");
+                "Skip image files that cannot be decoded, instead of ending with an error");
   app->add_option(
          "--chunk", arguments->chunk_bytes,
          "Maximum size of the HDF5 chunks of the images. A chunk holds as many whole images as fit, but at least one; "
-         "chunks of JPEG bytes have exactly this size. 0: contiguous (default: 512KiB, or --alignment if it is larger)")
+         "chunks of encoded images have exactly this size. 0: contiguous (default: 512KiB, or --alignment if it is "
+         "larger)")
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::Range(std::uint64_t{0}, data::kMaxChunkBytes, ""))
       ->type_name("BYTES");
@@ -187,11 +194,16 @@ std::string names_text(const std::vector<std::string>& names) {
 }
 
 /// "64 x 64 (height, width)", "heights 60 to 500, widths 80 to 375"
-std::string sizes_text(const data::JpegIndex& index) {
+std::string sizes_text(const data::EncodedIndex& index) {
   if (index.min_height == index.max_height && index.min_width == index.max_width)
     return fmt::format("{} x {} (height, width)", index.min_height, index.min_width);
   return fmt::format("heights {} to {}, widths {} to {}", index.min_height, index.max_height, index.min_width,
                      index.max_width);
+}
+
+/// "JPEG and PNG" of "jpeg, png"
+std::string format_names(const std::string& formats) {
+  return formats == "jpeg" ? "JPEG" : formats == "png" ? "PNG" : "JPEG and PNG";
 }
 
 /// "contiguous from byte 4096", "295 chunks of 510 KiB, 170 images each"
@@ -200,7 +212,7 @@ std::string storage_text(const data::ImageFile& layout) {
   if (!images.chunked()) return fmt::format("contiguous from byte {}", images.offsets[0]);
   const double kib = static_cast<double>(images.chunk_bytes) / 1024;
   const std::string each =
-      layout.jpeg ? "" : fmt::format(", {} images each", images.chunk_bytes / layout.info.image_bytes());
+      layout.encoded ? "" : fmt::format(", {} images each", images.chunk_bytes / layout.info.image_bytes());
   return fmt::format("{} chunks of {:.5g} KiB{}", images.offsets.size(), kib, each);
 }
 
@@ -216,7 +228,7 @@ int run_info(const FileArguments& arguments) {
                        {"samples", info.n_samples},
                        {"height", info.height},
                        {"width", info.width},
-                       {"encoding", layout.jpeg ? "jpeg" : "decoded"},
+                       {"encoding", layout.encoded ? layout.encoded->formats : "decoded"},
                        {"channels", info.channels},
                        {"classes", info.classes},
                        {"class_names", info.class_names},
@@ -237,8 +249,9 @@ int run_info(const FileArguments& arguments) {
     if (!value.empty()) text += fmt::format("  {:<10} {}\n", name, value);
   };
   line("split", info.split);
-  line("samples", layout.jpeg
-                      ? fmt::format("{} JPEG images, {}", info.n_samples, sizes_text(*layout.jpeg))
+  line("samples", layout.encoded
+                      ? fmt::format("{} {} images, {}{}", info.n_samples, format_names(layout.encoded->formats),
+                                    sizes_text(*layout.encoded), info.channels == 1 ? ", 1 channel" : "")
                       : fmt::format("{} images, {} uint8 (height, width, channels)", info.n_samples, shape_text(info)));
   line("classes", fmt::format("{}, {}", info.classes, per_class_text(per_class)));
   line("names", names_text(info.class_names));

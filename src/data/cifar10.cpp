@@ -144,7 +144,6 @@ class Import {
     info.split = options_.split;
     info.n_samples = n_imported_;
     info.height = info.width = kSide;
-    info.channels = kChannels;
     info.classes = kClasses;
     info.class_names = read_class_names(batches_.front());
     set_statistics(options_, sums_, info);
@@ -173,6 +172,9 @@ ImportResult import_cifar10(const ImportOptions& options, const ImportProgress& 
   require(options.split == "train" || options.split == "test", ErrorCode::usage,
           "the split of CIFAR-10 is train or test, not '{}'", options.split);
   check_options(options);
+  const int channels = requested_channels(options);
+  require(channels == 0 || channels == kChannels, ErrorCode::usage,
+          "the images of CIFAR-10 have {} channels, but {} is requested", kChannels, channels);
   return Import(options, progress).run();
 }
 

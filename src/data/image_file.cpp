@@ -4,7 +4,7 @@
 #include <array>
 #include <cmath>
 
-#include "data/jpeg.h"
+#include "data/image_limits.h"
 #include "data/limited_child.h"
 #include "hdf5/reader.h"
 #include "lockstep/error.h"
@@ -127,16 +127,16 @@ void read_decoded(const InputFile& file, const hdf5::Reader& hdf5, std::uint64_t
   out.info.channels = static_cast<int>(images.dims[3]);
 }
 
-/// Checks every offset and every size in a file of JPEG images, and fills the extremes of the index.
-void check_jpeg_index(const InputFile& file, ImageFile& out) {
-  JpegIndex& index = *out.jpeg;
+/// Checks every offset and every size in a file of encoded images, and fills the extremes of the index.
+void check_index(const InputFile& file, ImageFile& out) {
+  EncodedIndex& index = *out.encoded;
   const std::vector<std::uint64_t> offsets = read_offsets(file, out);
   require(offsets.front() == 0 && offsets.back() == out.images.size_bytes, ErrorCode::data_format,
           "{}: '/offsets' must go from 0 to the {} bytes of '/images', but goes from {} to {}", file.path(),
           out.images.size_bytes, offsets.front(), offsets.back());
   for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
     const std::uint64_t n_bytes = offsets[i + 1] - offsets[i];
-    require(offsets[i] < offsets[i + 1] && n_bytes <= kMaxJpegBytes, ErrorCode::data_format,
+    require(offsets[i] < offsets[i + 1] && n_bytes <= kMaxImageBytes, ErrorCode::data_format,
             "{}: sample {} is stored from byte {} to {} of '/images', which is not possible", file.path(), i,
             offsets[i], offsets[i + 1]);
     index.largest_bytes = std::max(index.largest_bytes, n_bytes);
@@ -147,7 +147,7 @@ void check_jpeg_index(const InputFile& file, ImageFile& out) {
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     const auto [height, width] = sizes[i];
     require(height >= 1 && height < kMaxSide && width >= 1 && width < kMaxSide &&
-                std::int64_t{height} * width <= kMaxJpegPixels,
+                std::int64_t{height} * width <= kMaxImagePixels,
             ErrorCode::data_format, "{}: sample {} has a height of {} and a width of {} in '/sizes'", file.path(), i,
             height, width);
     index.min_height = std::min(index.min_height, height);
@@ -161,8 +161,8 @@ void check_jpeg_index(const InputFile& file, ImageFile& out) {
   out.info.width = one_size ? index.min_width : 0;
 }
 
-void read_jpeg(const InputFile& file, const hdf5::Reader& hdf5, std::uint64_t n_labels, const StoredBytes* known,
-               ImageFile& out) {
+void read_encoded(const InputFile& file, const hdf5::Reader& hdf5, std::int64_t version, std::uint64_t n_labels,
+                  const StoredBytes* known, ImageFile& out) {
   const hdf5::DatasetPlace images = hdf5.dataset("images", hdf5::Layouts::contiguous_or_chunked);
   const hdf5::DatasetPlace offsets = hdf5.dataset("offsets"), sizes = hdf5.dataset("sizes");
   check_kind(images.type == "uint8" && images.dims.size() == 1, file, "images", "uint8 (bytes)", images);
@@ -173,11 +173,17 @@ void read_jpeg(const InputFile& file, const hdf5::Reader& hdf5, std::uint64_t n_
   check_inside(file, "offsets", offsets);
   check_inside(file, "sizes", sizes);
   out.images = locate(file, hdf5, images, known);
-  out.jpeg.emplace();
-  out.jpeg->offsets = {offsets.offset, offsets.size_bytes};
-  out.jpeg->sizes = {sizes.offset, sizes.size_bytes};
-  out.info.channels = 3;
-  check_jpeg_index(file, out);
+  out.encoded.emplace();
+  out.encoded->offsets = {offsets.offset, offsets.size_bytes};
+  out.encoded->sizes = {sizes.offset, sizes.size_bytes};
+  const bool is_jpeg = version == kJpegFormatVersion;
+  const std::int64_t channels = is_jpeg ? 3 : hdf5.integer("channels");
+  require(channels == 1 || channels == 3, ErrorCode::data_format,
+          "{}: encoded images are read with 1 or 3 channels, but the attribute 'channels' is {}", file.path(),
+          channels);
+  out.info.channels = static_cast<int>(channels);
+  out.encoded->formats = is_jpeg ? "jpeg" : hdf5.text("formats");
+  check_index(file, out);
 }
 
 /// Labels, and images in either form.
@@ -191,10 +197,10 @@ void read_datasets(const InputFile& file, const hdf5::Reader& hdf5, std::int64_t
   check_inside(file, "labels", labels);
   out.labels = {labels.offset, labels.size_bytes};
   out.info.n_samples = static_cast<std::int64_t>(labels.dims[0]);
-  if (version == kJpegFormatVersion)
-    read_jpeg(file, hdf5, labels.dims[0], known, out);
-  else
+  if (version == kImageFormatVersion)
     read_decoded(file, hdf5, labels.dims[0], known, out);
+  else
+    read_encoded(file, hdf5, version, labels.dims[0], known, out);
 }
 
 }  // namespace
@@ -217,9 +223,9 @@ ImageFile read_metadata(const InputFile& file, const StoredBytes* images) {
   require(hdf5.has_attribute("format") && hdf5.text("format") == kImageFormat, ErrorCode::data_format,
           "{} is an HDF5 file, but not a data set of Lockstep: it lacks the attribute format='{}'", path, kImageFormat);
   const std::int64_t version = hdf5.integer("format_version");
-  require(version == kImageFormatVersion || version == kJpegFormatVersion, ErrorCode::data_format,
-          "{} has format version {}; this program reads version {} and {}", path, version, kImageFormatVersion,
-          kJpegFormatVersion);
+  require(version >= kImageFormatVersion && version <= kEncodedFormatVersion, ErrorCode::data_format,
+          "{} has format version {}; this program reads versions {} to {}", path, version, kImageFormatVersion,
+          kEncodedFormatVersion);
   ImageFile out;
   ImageSetInfo& info = out.info;
   info.path = path;
@@ -272,7 +278,7 @@ std::vector<std::int32_t> read_labels(const InputFile& file, const ImageFile& la
 
 std::vector<std::uint64_t> read_offsets(const InputFile& file, const ImageFile& layout) {
   std::vector<std::uint64_t> offsets(static_cast<std::size_t>(layout.info.n_samples) + 1);
-  file.read(layout.jpeg->offsets.offset, std::as_writable_bytes(std::span(offsets)), "its offsets");
+  file.read(layout.encoded->offsets.offset, std::as_writable_bytes(std::span(offsets)), "its offsets");
   return offsets;
 }
 

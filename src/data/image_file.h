@@ -17,16 +17,18 @@
 namespace lockstep::data {
 
 inline constexpr char kImageFormat[] = "lockstep-images";
-inline constexpr std::int64_t kImageFormatVersion = 1;  // decoded
-inline constexpr std::int64_t kJpegFormatVersion = 2;
+inline constexpr std::int64_t kImageFormatVersion = 1;    // decoded
+inline constexpr std::int64_t kJpegFormatVersion = 2;     // JPEG images, 3 channels
+inline constexpr std::int64_t kEncodedFormatVersion = 3;  // JPEG and PNG images, 1 or 3 channels
 using hdf5::Placement;
 /// 512 KiB is the stripe of BeeGFS: a chunk, and therefore each decoded image that is not larger, is in one stripe on
 /// one storage target.
 inline constexpr Placement kDefaultPlacement{.alignment_bytes = 512u << 10, .chunk_bytes = 512u << 10};
 inline constexpr std::uint64_t kMaxChunkBytes = 1u << 30;
 
-/// What a file of JPEG images contains besides the images.
-struct JpegIndex {
+/// What a file of encoded images contains besides the images.
+struct EncodedIndex {
+  std::string formats;              // "jpeg", "png" or "jpeg, png"
   ByteRange offsets, sizes;         // /offsets, /sizes
   std::uint64_t largest_bytes = 0;  // of one image
   std::int64_t largest_pixels = 0;
@@ -35,8 +37,8 @@ struct JpegIndex {
 
 /// The result of open_image_file(): all sizes agree with each other, and everything is inside the file.
 struct ImageFile {
-  ImageSetInfo info;              // height and width are 0 for JPEG images of several sizes
-  std::optional<JpegIndex> jpeg;  // empty: decoded images
+  ImageSetInfo info;                    // height and width are 0 for encoded images of several sizes
+  std::optional<EncodedIndex> encoded;  // empty: decoded images
   StoredBytes images;
   ByteRange labels;
   std::string source;                    // where the images were imported from; may be empty
@@ -56,7 +58,7 @@ StoredBytes locate_in_a_row(const InputFile& file);
 /// All labels. Each is checked against `classes`: throws data_label with the sample and the value.
 std::vector<std::int32_t> read_labels(const InputFile& file, const ImageFile& layout);
 
-/// The position of each JPEG image in /images, and the end of the last one.
+/// The position of each encoded image in /images, and the end of the last one.
 std::vector<std::uint64_t> read_offsets(const InputFile& file, const ImageFile& layout);
 
 /// Recomputes the checksums. Returns one sentence per damaged data set.
@@ -69,16 +71,17 @@ class ImageFileWriter {
   /// For decoded images of one size. A chunk holds as many as fit into placement.chunk_bytes, but at least one.
   ImageFileWriter(const std::string& path, bool replace, std::int64_t n_samples, int height, int width, int channels,
                   const Placement& placement = kDefaultPlacement);
-  /// For JPEG images with `jpeg_bytes` bytes in total. A chunk has placement.chunk_bytes bytes.
-  ImageFileWriter(const std::string& path, bool replace, std::int64_t n_samples, std::uint64_t jpeg_bytes,
+  /// For encoded images with `encoded_bytes` bytes in total. A chunk has placement.chunk_bytes bytes.
+  ImageFileWriter(const std::string& path, bool replace, std::int64_t n_samples, std::uint64_t encoded_bytes,
                   const Placement& placement = kDefaultPlacement);
   ~ImageFileWriter();
 
   /// Adds the next samples: images (n, H, W, C) and n labels.
   void append(std::span<const std::uint8_t> images, std::span<const std::int32_t> labels);
   /// Adds the next sample.
-  void append_jpeg(std::span<const std::uint8_t> image, int height, int width, std::int32_t label);
-  /// To be called when n_samples were appended. Stores split, classes, mean, stddev and class_names of `info`.
+  void append_encoded(std::span<const std::uint8_t> image, int height, int width, std::int32_t label);
+  /// To be called when n_samples were appended. Stores split, channels, classes, mean, stddev and class_names of
+  /// `info`.
   void finish(const ImageSetInfo& info, const std::string& source);
 
  private:

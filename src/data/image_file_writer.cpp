@@ -2,6 +2,7 @@
 // published.
 #include <algorithm>
 
+#include "data/image_decoder.h"
 #include "data/image_file.h"
 #include "data/stored_bytes.h"
 #include "hdf5/writer.h"
@@ -39,13 +40,13 @@ struct ImageFileWriter::State {
   hdf5::Writer hdf5;
   std::uint64_t n_samples = 0, n_written = 0;
   std::uint64_t image_bytes = 0;  // of one decoded image
-  std::size_t channels = 3;
   StreamingHash images_hash, labels_hash;
 
-  // Of JPEG images. Offsets and sizes are written at the end.
-  std::uint64_t jpeg_bytes = 0;        // of all images; 0: decoded images
+  // Of encoded images. Offsets and sizes are written at the end.
+  std::uint64_t encoded_bytes = 0;     // of all images; 0: decoded images
   std::vector<std::uint64_t> offsets;  // (n_written + 1)
   std::vector<std::int32_t> sizes;     // (n_written, 2)
+  bool has_jpeg = false, has_png = false;
 
   State(const std::string& target, bool replace, std::int64_t n, const Placement& place)
       : pending(checked(target, replace), PartialName::of_process, ErrorCode::data_write),
@@ -83,7 +84,6 @@ ImageFileWriter::ImageFileWriter(const std::string& path, bool replace, std::int
       placement_of(placement, image_bytes, static_cast<std::uint64_t>(n_samples) * image_bytes));
   State& s = *state_;
   s.image_bytes = image_bytes;
-  s.channels = static_cast<std::size_t>(channels);
   const auto dim = [](int d) { return static_cast<std::uint64_t>(d); };
   s.hdf5.create_dataset("images", "uint8", {s.n_samples, dim(height), dim(width), dim(channels)},
                         s.placement.chunk_bytes / image_bytes);
@@ -91,13 +91,13 @@ ImageFileWriter::ImageFileWriter(const std::string& path, bool replace, std::int
 }
 
 ImageFileWriter::ImageFileWriter(const std::string& path, bool replace, std::int64_t n_samples,
-                                 std::uint64_t jpeg_bytes, const Placement& placement)
-    : state_(std::make_unique<State>(path, replace, n_samples, placement_of(placement, 1, jpeg_bytes))) {
+                                 std::uint64_t encoded_bytes, const Placement& placement)
+    : state_(std::make_unique<State>(path, replace, n_samples, placement_of(placement, 1, encoded_bytes))) {
   State& s = *state_;
-  require(jpeg_bytes > 0, ErrorCode::internal, "{}: the JPEG images have no bytes", path);
-  s.jpeg_bytes = jpeg_bytes;
+  require(encoded_bytes > 0, ErrorCode::internal, "{}: the encoded images have no bytes", path);
+  s.encoded_bytes = encoded_bytes;
   s.offsets.push_back(0);
-  s.hdf5.create_dataset("images", "uint8", {jpeg_bytes}, s.placement.chunk_bytes);
+  s.hdf5.create_dataset("images", "uint8", {encoded_bytes}, s.placement.chunk_bytes);
   s.hdf5.create_dataset("labels", "int32", {s.n_samples});
   s.hdf5.create_dataset("offsets", "uint64", {s.n_samples + 1});
   s.hdf5.create_dataset("sizes", "int32", {s.n_samples, 2});
@@ -108,34 +108,43 @@ ImageFileWriter::~ImageFileWriter() = default;
 void ImageFileWriter::append(std::span<const std::uint8_t> images, std::span<const std::int32_t> labels) {
   State& s = *state_;
   const std::uint64_t n = labels.size();
-  require(s.jpeg_bytes == 0 && images.size() == n * s.image_bytes && n <= s.n_samples - s.n_written,
+  require(s.encoded_bytes == 0 && images.size() == n * s.image_bytes && n <= s.n_samples - s.n_written,
           ErrorCode::internal, "{}: {} samples of {} bytes do not fit after {} of {}", s.path, n, images.size(),
           s.n_written, s.n_samples);
   s.write(s.n_written, n, images, labels);
 }
 
-void ImageFileWriter::append_jpeg(std::span<const std::uint8_t> image, int height, int width, std::int32_t label) {
+void ImageFileWriter::append_encoded(std::span<const std::uint8_t> image, int height, int width, std::int32_t label) {
   State& s = *state_;
-  require(s.jpeg_bytes > 0 && image.size() <= s.jpeg_bytes - s.offsets.back() && s.n_written < s.n_samples,
+  require(s.encoded_bytes > 0 && image.size() <= s.encoded_bytes - s.offsets.back() && s.n_written < s.n_samples,
           ErrorCode::internal, "{}: an image of {} bytes does not fit after {} of {}", s.path, image.size(),
           s.n_written, s.n_samples);
   s.write(s.offsets.back(), image.size(), image, std::span(&label, 1));
   s.offsets.push_back(s.offsets.back() + image.size());
   s.sizes.insert(s.sizes.end(), {height, width});
+  (format_of(image) == ImageFormat::png ? s.has_png : s.has_jpeg) = true;
 }
 
 void ImageFileWriter::finish(const ImageSetInfo& info, const std::string& source) {
   State& s = *state_;
-  require(s.n_written == s.n_samples && (s.jpeg_bytes == 0 || s.offsets.back() == s.jpeg_bytes), ErrorCode::internal,
-          "{}: {} of {} samples were written", s.path, s.n_written, s.n_samples);
-  require(info.mean.size() == s.channels && info.stddev.size() == s.channels, ErrorCode::internal,
+  require(s.n_written == s.n_samples && (s.encoded_bytes == 0 || s.offsets.back() == s.encoded_bytes),
+          ErrorCode::internal, "{}: {} of {} samples were written", s.path, s.n_written, s.n_samples);
+  const auto channels = static_cast<std::size_t>(info.channels);
+  require(info.mean.size() == channels && info.stddev.size() == channels, ErrorCode::internal,
           "{}: mean and std need one value per channel", s.path);
-  if (s.jpeg_bytes > 0) {
+  if (s.encoded_bytes > 0) {
     s.hdf5.write_rows("offsets", 0, s.n_samples + 1, s.offsets.data());
     s.hdf5.write_rows("sizes", 0, s.n_samples, s.sizes.data());
   }
   s.hdf5.attribute("format", std::string(kImageFormat));
-  s.hdf5.attribute("format_version", s.jpeg_bytes > 0 ? kJpegFormatVersion : kImageFormatVersion);
+  // The oldest version that fits, so that older programs read the file if they can.
+  const std::int64_t encoded_version = s.has_png || info.channels != 3 ? kEncodedFormatVersion : kJpegFormatVersion;
+  const std::int64_t version = s.encoded_bytes > 0 ? encoded_version : kImageFormatVersion;
+  s.hdf5.attribute("format_version", version);
+  if (version == kEncodedFormatVersion) {
+    s.hdf5.attribute("channels", std::int64_t{info.channels});
+    s.hdf5.attribute("formats", std::string(!s.has_png ? "jpeg" : s.has_jpeg ? "jpeg, png" : "png"));
+  }
   s.hdf5.attribute("split", info.split);
   s.hdf5.attribute("classes", std::int64_t{info.classes});
   s.hdf5.attribute("mean", std::span<const float>(info.mean));

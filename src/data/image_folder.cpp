@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "data/file.h"
-#include "data/jpeg.h"
+#include "data/image_decoder.h"
 #include "lockstep/error.h"
 
 namespace lockstep::data {
@@ -30,6 +30,8 @@ struct SourceFile {
   std::int32_t label = 0;
   int height = 0, width = 0;  // pixels
   std::uint64_t n_bytes = 0;
+  bool is_grey = false;
+  ImageFormat format = ImageFormat::jpeg;
   std::string bad{};  // why it cannot be decoded
 };
 
@@ -37,18 +39,20 @@ struct Source {
   std::vector<std::string> classes;
   std::vector<SourceFile> files;
   std::string description;
+  int channels = 0;  // 0: those of the images
 };
 
 // ---- Listing files --------------------------------------------------------------------------------------------------
 
-enum class Kind { jpeg, other_image, no_image };
+enum class Kind { image, other_image, no_image };
 
 /// Decided by the name, as in torchvision's ImageFolder.
 Kind kind_of(const fs::path& path) {
   std::string extension = path.extension().string();
   std::ranges::transform(extension, extension.begin(), [](unsigned char c) { return std::tolower(c); });
-  if (extension == ".jpg" || extension == ".jpeg") return Kind::jpeg;
-  for (const char* other : {".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"})
+  for (const char* known : {".jpg", ".jpeg", ".png"})
+    if (extension == known) return Kind::image;
+  for (const char* other : {".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"})
     if (extension == other) return Kind::other_image;
   return Kind::no_image;
 }
@@ -88,7 +92,7 @@ void append_images(const std::string& folder, std::int32_t label, std::vector<So
     if (!entry.is_regular_file(ignored))
       file.bad = "it is not a file, or it is a broken link";
     else if (kind_of(entry.path()) == Kind::other_image)
-      file.bad = "its name is not that of a JPEG file; convert it";
+      file.bad = "its name is not that of a JPEG or PNG file; convert it";
     out.push_back(std::move(file));
   }
 }
@@ -109,7 +113,8 @@ Source list_image_folder(const ImportOptions& options) {
     const std::size_t before = source.files.size();
     append_images(folders[k].string(), static_cast<std::int32_t>(k), source.files);
     require(source.files.size() > before, ErrorCode::data_source,
-            "{} contains no images (*.jpg, *.jpeg): remove the folder if it is not a class", folders[k].string());
+            "{} contains no images (*.jpg, *.jpeg, *.png): remove the folder if it is not a class",
+            folders[k].string());
   }
   source.description = fmt::format("image folder {}", fs::path(options.source).filename().string());
   return source;
@@ -170,6 +175,7 @@ Source list_tiny_imagenet(const ImportOptions& options) {
     list_annotated(root + "/val", labels, source.files);
   }
   source.description = "Tiny ImageNet";
+  source.channels = 3;
   return source;
 }
 
@@ -185,28 +191,30 @@ class FileDecoder {
       const InputFile input(file.path);
       file.n_bytes = input.size_bytes();
       // The decoder rejects longer files, for which it does not need their bytes.
-      bytes_.resize(std::min(file.n_bytes, kMaxJpegBytes + 1));
+      bytes_.resize(std::min(file.n_bytes, kMaxImageBytes + 1));
       input.read(0, std::as_writable_bytes(std::span(bytes_)), "the image");
     } catch (const Error& error) {
       file.bad = error.what();
       return false;
     }
     if (!decoder_.open(bytes_)) file.bad = decoder_.reason();
+    if (!file.bad.empty()) return false;
     file.height = decoder_.height();
     file.width = decoder_.width();
-    return file.bad.empty();
+    file.is_grey = decoder_.is_grey();
+    file.format = decoder_.format();
+    return true;
   }
-  /// (height, width, 3)
-  std::span<const std::uint8_t> decode(SourceFile& file) {
-    const std::size_t n_bytes = std::size_t{3} * static_cast<std::size_t>(file.height) * file.width;
-    pixels_.resize(n_bytes);
-    if (!decoder_.start(8) || !decoder_.read_pixels(pixels_)) file.bad = decoder_.reason();
+  /// (height, width, channels)
+  std::span<const std::uint8_t> decode(SourceFile& file, int channels) {
+    pixels_.resize(static_cast<std::size_t>(channels) * static_cast<std::size_t>(file.height) * file.width);
+    if (!decoder_.start(8, channels) || !decoder_.read_pixels(pixels_)) file.bad = decoder_.reason();
     return pixels_;
   }
   std::span<const std::uint8_t> bytes() const { return bytes_; }
 
  private:
-  JpegDecoder decoder_;
+  ImageDecoder decoder_;
   std::vector<std::uint8_t> bytes_, pixels_;
 };
 
@@ -214,6 +222,8 @@ class Import {
  public:
   Import(const ImageFolderOptions& options, const ImportProgress& progress, Source source)
       : options_(options), progress_(progress), source_(std::move(source)) {
+    const int requested = requested_channels(options);
+    requested_channels_ = requested > 0 ? requested : source_.channels;
     select();
   }
 
@@ -221,6 +231,7 @@ class Import {
     examine();
     skip_bad_files();
     ImportResult result;
+    choose_channels(result);
     choose_storage(result);
     write(result);
     return result;
@@ -253,11 +264,13 @@ class Import {
     const auto work = [&] {
       try {
         FileDecoder decoder;
-        ChannelSums sums;
+        ChannelSums grey(1), colour(3);
         for (std::size_t i; (i = next++) < source_.files.size();) {
           SourceFile& file = source_.files[i];
           if (decoder.open(file)) {
-            const auto pixels = decoder.decode(file);
+            const int channels = requested_channels_ > 0 ? requested_channels_ : file.is_grey ? 1 : 3;
+            const auto pixels = decoder.decode(file, channels);
+            ChannelSums& sums = channels == 1 ? grey : colour;
             if (file.bad.empty()) sums.add(pixels.data(), std::int64_t{file.height} * file.width);
           }
           if (i % kFilesPerUpdate != 0) continue;
@@ -265,7 +278,8 @@ class Import {
           report_progress(i);
         }
         const std::lock_guard lock(mutex);
-        sums_.add(sums);
+        grey_sums_.add(grey);
+        colour_sums_.add(colour);
       } catch (...) {
         const std::lock_guard lock(mutex);
         error = std::current_exception();
@@ -297,6 +311,22 @@ class Import {
             "none of the images of {} can be decoded; the first one is {}", options_.source, skipped_.front());
   }
 
+  void choose_channels(ImportResult& result) {
+    const bool all_grey = std::ranges::all_of(source_.files, &SourceFile::is_grey);
+    channels_ = requested_channels_ > 0 ? requested_channels_ : all_grey ? 1 : 3;
+    if (requested_channels_ == 0 && all_grey)
+      result.channels = "1, since all images are grey; --channels 3 stores three";
+  }
+
+  /// "PNG", "JPEG and PNG"
+  std::string formats() const {
+    const auto is_png = [](const SourceFile& f) { return f.format == ImageFormat::png; };
+    if (std::ranges::none_of(source_.files, is_png)) return name_of(ImageFormat::jpeg);
+    const char* png = name_of(ImageFormat::png);
+    if (std::ranges::all_of(source_.files, is_png)) return png;
+    return fmt::format("{} and {}", name_of(ImageFormat::jpeg), png);
+  }
+
   void choose_storage(ImportResult& result) {
     const SourceFile& first = source_.files.front();
     const auto differs = std::ranges::find_if(
@@ -304,8 +334,9 @@ class Import {
     const bool one_size = differs == source_.files.end();
     std::uint64_t decoded_bytes = 0;
     for (const SourceFile& f : source_.files) {
-      decoded_bytes += std::uint64_t{3} * static_cast<std::uint64_t>(f.height) * static_cast<std::uint64_t>(f.width);
-      jpeg_bytes_ += f.n_bytes;
+      decoded_bytes += static_cast<std::uint64_t>(channels_) * static_cast<std::uint64_t>(f.height) *
+                       static_cast<std::uint64_t>(f.width);
+      encoded_bytes_ += f.n_bytes;
     }
     require(one_size || options_.storage != ImageStorage::decoded, ErrorCode::data_source,
             "--store decoded requires images of one size, but {} has {} x {} pixels (width, height) and {} has {} x {}",
@@ -313,13 +344,14 @@ class Import {
     const bool automatic = options_.storage == ImageStorage::automatic;
     decoded_ =
         options_.storage == ImageStorage::decoded || (automatic && one_size && decoded_bytes <= kMaxDecodedBytes);
-    const char* why = !automatic  ? "as requested"
-                      : decoded_  ? "the images have one size and are small; --store jpeg keeps the JPEG bytes"
+    const char* why = !automatic ? "as requested"
+                      : decoded_
+                          ? "the images have one size and are small; --store encoded keeps the bytes of the files"
                       : !one_size ? "the images have several sizes"
                                   : "decoded images would be large; --store decoded stores them";
     result.storage =
-        fmt::format("{:.1f} MiB {} ({})", static_cast<double>(decoded_ ? decoded_bytes : jpeg_bytes_) / (1 << 20),
-                    decoded_ ? "decoded" : "of JPEG bytes", why);
+        fmt::format("{:.1f} MiB {} ({})", static_cast<double>(decoded_ ? decoded_bytes : encoded_bytes_) / (1 << 20),
+                    decoded_ ? "decoded" : fmt::format("of {} bytes", formats()), why);
   }
 
   void write(ImportResult& result) {
@@ -330,27 +362,29 @@ class Import {
     info.path = options_.output;
     info.split = options_.split;
     info.n_samples = n;
-    info.channels = 3;
     info.classes = static_cast<int>(source_.classes.size());
     info.class_names = source_.classes;
-    set_statistics(options_, sums_, info);
+    ChannelSums sums(static_cast<std::size_t>(channels_));
+    if (channels_ == 3) sums.add(colour_sums_);
+    sums.add(grey_sums_);
+    set_statistics(options_, sums, info);
     ImageFileWriter writer =
-        decoded_
-            ? ImageFileWriter(options_.output, options_.replace, n, first.height, first.width, 3, options_.placement)
-            : ImageFileWriter(options_.output, options_.replace, n, jpeg_bytes_, options_.placement);
+        decoded_ ? ImageFileWriter(options_.output, options_.replace, n, first.height, first.width, channels_,
+                                   options_.placement)
+                 : ImageFileWriter(options_.output, options_.replace, n, encoded_bytes_, options_.placement);
     FileDecoder decoder;
     std::size_t n_written = 0;
     for (const SourceFile& examined : source_.files) {
       SourceFile now = examined;
       std::span<const std::uint8_t> pixels;
-      if (decoder.open(now) && decoded_) pixels = decoder.decode(now);
+      if (decoder.open(now) && decoded_) pixels = decoder.decode(now, channels_);
       require(now.bad.empty() && now.n_bytes == examined.n_bytes && now.height == examined.height &&
                   now.width == examined.width,
               ErrorCode::data_changed, "{} changed during the import", now.path);
       if (decoded_)
         writer.append(pixels, std::span(&now.label, 1));
       else
-        writer.append_jpeg(decoder.bytes(), now.height, now.width, now.label);
+        writer.append_encoded(decoder.bytes(), now.height, now.width, now.label);
       ++result.samples_per_class[static_cast<std::size_t>(now.label)];
       if (++n_written % kFilesPerUpdate == 0) report_progress(source_.files.size() + n_written);
     }
@@ -374,9 +408,11 @@ class Import {
   const ImageFolderOptions& options_;
   const ImportProgress& progress_;
   Source source_;
-  ChannelSums sums_;
+  int requested_channels_ = 0;  // 0: those of the images
+  int channels_ = 3;
+  ChannelSums grey_sums_{1}, colour_sums_{3};
   std::vector<std::string> skipped_;
-  std::uint64_t jpeg_bytes_ = 0;
+  std::uint64_t encoded_bytes_ = 0;
   bool decoded_ = false;
 };
 

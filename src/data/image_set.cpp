@@ -7,8 +7,8 @@
 #include <mutex>
 
 #include "data/file.h"
+#include "data/image_decoder.h"
 #include "data/image_file.h"
-#include "data/jpeg.h"
 #include "lockstep/error.h"
 
 namespace lockstep::data {
@@ -169,20 +169,21 @@ class ShapedSet final : public ImageSet {
   mutable Pool<Buffers> pool_;
 };
 
-/// JPEG images: read, decoded to a size that is not below the needed one, and shaped.
-class JpegSet final : public ImageSet {
+/// JPEG and PNG images: read, decoded to a size that is not below the needed one, and shaped.
+class EncodedSet final : public ImageSet {
  public:
   /// shaping.image_size 0: all images have the size in `info` and keep it.
-  JpegSet(SampleFile file, const ImageShaping& shaping)
+  EncodedSet(SampleFile file, const ImageShaping& shaping)
       : file_(std::move(file)), offsets_(read_offsets(file_.file, file_.layout)), shaping_(shaping) {
     ImageSetInfo& info = file_.info;
     offsets_ = {offsets_.begin() + info.first_sample, offsets_.begin() + info.first_sample + info.n_samples + 1};
-    const JpegIndex& index = *file_.layout.jpeg;
+    const EncodedIndex& index = *file_.layout.encoded;
     info.reader_bytes = index.largest_bytes;
     if (shaping_.image_size == 0) return;
     info.height = info.width = shaping_.image_size;
-    info.reader_bytes += static_cast<std::size_t>(index.largest_pixels) * 3 +
-                         static_cast<std::size_t>(shaping_.image_size) * index.max_height * 3;
+    const auto channels = static_cast<std::size_t>(info.channels);
+    info.reader_bytes += static_cast<std::size_t>(index.largest_pixels) * channels +
+                         static_cast<std::size_t>(shaping_.image_size) * index.max_height * channels;
   }
   const ImageSetInfo& info() const override { return file_.info; }
 
@@ -191,11 +192,11 @@ class JpegSet final : public ImageSet {
     check_request(file_.info, sample, image);
     auto buffers = pool_.lend();
     const auto at = static_cast<std::size_t>(sample);
-    buffers->bytes.resize(file_.layout.jpeg->largest_bytes);
+    buffers->bytes.resize(file_.layout.encoded->largest_bytes);
     const auto bytes = std::span(buffers->bytes).first(offsets_[at + 1] - offsets_[at]);
     file_.read(sample, offsets_[at], bytes);
     label = file_.labels[at];
-    JpegDecoder& decoder = buffers->decoder;
+    ImageDecoder& decoder = buffers->decoder;
     check(decoder.open(bytes), sample, decoder);
     if (shaping_.image_size == 0)
       read_as_stored(sample, decoder, image);
@@ -208,39 +209,40 @@ class JpegSet final : public ImageSet {
  private:
   struct Buffers {
     std::vector<std::uint8_t> bytes, pixels;
-    JpegDecoder decoder;
+    ImageDecoder decoder;
     Resizer resizer;
   };
 
-  void check(bool good, std::int64_t sample, const JpegDecoder& decoder) const {
-    require(good, ErrorCode::data_image, "{}: sample {} cannot be decoded as JPEG: {}", file_.info.path,
+  void check(bool good, std::int64_t sample, const ImageDecoder& decoder) const {
+    require(good, ErrorCode::data_image, "{}: sample {} cannot be decoded: {}", file_.info.path,
             file_.info.first_sample + sample, decoder.reason());
   }
 
-  void read_as_stored(std::int64_t sample, JpegDecoder& decoder, std::span<std::uint8_t> image) const {
+  void read_as_stored(std::int64_t sample, ImageDecoder& decoder, std::span<std::uint8_t> image) const {
     require(decoder.height() == file_.info.height && decoder.width() == file_.info.width, ErrorCode::data_image,
             "{}: sample {} has {} x {} pixels (height, width), but /sizes contains {} x {}", file_.info.path,
             file_.info.first_sample + sample, decoder.height(), decoder.width(), file_.info.height, file_.info.width);
-    check(decoder.start(8) && decoder.read_pixels(image), sample, decoder);
+    check(decoder.start(8, file_.info.channels) && decoder.read_pixels(image), sample, decoder);
   }
 
   void read_shaped(std::int64_t sample, std::uint32_t epoch, Buffers& buffers, std::span<std::uint8_t> image) const {
-    JpegDecoder& decoder = buffers.decoder;
+    ImageDecoder& decoder = buffers.decoder;
     const Box box = box_of(shaping_, decoder.height(), decoder.width(), id_of(file_.info, sample), epoch);
     // libjpeg-turbo has vector instructions for inverse transforms to 1, 2, 4 and 8 eighths. Resizing must still at
     // least halve the size, since the transforms drop details more sharply than antialiasing does.
     const double side = std::min(box.right - box.left, box.bottom - box.top);
     int eighths = 1;
     while (eighths < 8 && side * eighths < 2 * 8.0 * shaping_.image_size) eighths *= 2;
-    check(decoder.start(eighths), sample, decoder);
+    const int channels = file_.info.channels;
+    check(decoder.start(eighths, channels), sample, decoder);
     const int height = decoder.decoded_height(), width = decoder.decoded_width();
-    const std::size_t n_bytes = std::size_t{3} * static_cast<std::size_t>(height) * static_cast<std::size_t>(width);
+    const std::size_t n_bytes = static_cast<std::size_t>(channels) * static_cast<std::size_t>(height) * width;
     if (buffers.pixels.size() < n_bytes) buffers.pixels.resize(n_bytes);
     check(decoder.read_pixels(std::span(buffers.pixels).first(n_bytes)), sample, decoder);
-    const double scale = eighths / 8.0;
+    const double scale = decoder.decoded_eighths() / 8.0;
     const Box scaled{box.left * scale, box.top * scale, box.right * scale, box.bottom * scale};
-    resize_box(buffers.resizer, {buffers.pixels.data(), height, width, 3, std::ptrdiff_t{3} * width}, scaled,
-               shaping_.resized_crop, shaping_.image_size, image);
+    resize_box(buffers.resizer, {buffers.pixels.data(), height, width, channels, std::ptrdiff_t{channels} * width},
+               scaled, shaping_.resized_crop, shaping_.image_size, image);
   }
 
   SampleFile file_;
@@ -293,9 +295,9 @@ std::unique_ptr<ImageSet> shape_image_set(std::unique_ptr<ImageSet> set, const I
 std::unique_ptr<ImageSet> open_image_set(const std::string& path, std::int64_t start, std::int64_t end,
                                          const ImageShaping& shaping) {
   SampleFile file(path, start, end);
-  if (file.layout.jpeg) {
+  if (file.layout.encoded) {
     const ImageShaping resolved_shaping = resolved(file.info, shaping);
-    return std::make_unique<JpegSet>(std::move(file), resolved_shaping);
+    return std::make_unique<EncodedSet>(std::move(file), resolved_shaping);
   }
   return shape_image_set(std::make_unique<DecodedSet>(std::move(file)), shaping);
 }

@@ -3,9 +3,10 @@
 //
 // File layout (readable with plain h5py; documented in docs/data.md):
 //   /images  (n, H, W, C) uint8     /labels (n) int32       (format 1: decoded)
-//   /images  (bytes) uint8: JPEG images one after another, the i-th from byte offsets[i] to offsets[i + 1]
-//   /offsets (n + 1) uint64   /sizes (n, 2) int32: height, width   /labels as above   (format 2: JPEG)
-//   /images contiguous or in chunks of whole images (JPEG: of bytes), never compressed; the others contiguous
+//   /images  (bytes) uint8: JPEG or PNG images one after another, the i-th from byte offsets[i] to offsets[i + 1]
+//   /offsets (n + 1) uint64   /sizes (n, 2) int32: height, width   /labels as above
+//     (format 2: JPEG, 3 channels; format 3: both, with attributes channels=1 or 3, and formats)
+//   /images contiguous or in chunks of whole images (encoded: of bytes), never compressed; the others contiguous
 //   attributes of the root: format="lockstep-images", format_version, split, classes, mean (C), std (C) (of values in
 //   [0, 1]), class_names (variable-length strings), source, images_xxh3, labels_xxh3 (16 hex digits)
 //   The file begins with a 4 KiB user block (user_block.h); files of other programs need none.

@@ -18,6 +18,7 @@ struct ImportOptions {
   std::string split = "train";      // train, val or test
   std::int64_t per_class = 0;       // only the first samples of each class; 0: all
   std::int64_t limit = 0;           // only the first samples; 0: all
+  int channels = 0;                 // 1 or 3; 0: those of mean and stddev, otherwise those of the images
   std::vector<float> mean, stddev;  // for values in [0, 1]; empty: computed from the imported images
   bool replace = false;             // replace an existing output
   Placement placement = kDefaultPlacement;
@@ -29,31 +30,38 @@ struct ImportResult {
   std::vector<std::int64_t> samples_per_class;
   std::uint64_t size_bytes = 0;      // of the output
   std::string storage;               // how the images are stored and why, if there is a choice
+  std::string channels;              // how many and why, if the images decided it
   std::vector<std::string> skipped;  // one sentence per image that could not be decoded
 };
 
 /// `progress(done, total)` counts samples or other units of work.
 using ImportProgress = std::function<void(std::int64_t done, std::int64_t total)>;
 
-/// Sums over the three channels of images. They are integers, so their order does not matter; 64 bits are enough for
-/// 2.8e14 pixels.
+/// Sums over the channels of images. They are integers, so their order does not matter; 64 bits are enough for 2.8e14
+/// pixels.
 class ChannelSums {
  public:
-  static constexpr std::size_t kChannels = 3;
+  static constexpr std::size_t kMaxChannels = 3;
 
-  /// `hwc`: (pixels, 3)
+  explicit ChannelSums(std::size_t channels = kMaxChannels) : channels_(channels) {}
+  std::size_t channels() const { return channels_; }
+
+  /// `hwc`: (pixels, channels)
   void add(const std::uint8_t* hwc, std::int64_t n_pixels) {
     for (std::int64_t i = 0; i < n_pixels; ++i)
-      for (std::size_t c = 0; c < kChannels; ++c) {
+      for (std::size_t c = 0; c < channels_; ++c) {
         const std::uint32_t v = *hwc++;
         sum_[c] += v;
         sum_of_squares_[c] += v * v;
       }
     n_pixels_ += static_cast<std::uint64_t>(n_pixels);
   }
+  /// A single channel is added to each of ours.
   void add(const ChannelSums& other) {
-    for (std::size_t c = 0; c < kChannels; ++c)
-      sum_[c] += other.sum_[c], sum_of_squares_[c] += other.sum_of_squares_[c];
+    for (std::size_t c = 0; c < channels_; ++c) {
+      const std::size_t from = other.channels_ == 1 ? 0 : c;
+      sum_[c] += other.sum_[from], sum_of_squares_[c] += other.sum_of_squares_[from];
+    }
     n_pixels_ += other.n_pixels_;
   }
 
@@ -69,13 +77,17 @@ class ChannelSums {
   }
 
  private:
-  std::array<std::uint64_t, kChannels> sum_{}, sum_of_squares_{};
+  std::size_t channels_;
+  std::array<std::uint64_t, kMaxChannels> sum_{}, sum_of_squares_{};
   std::uint64_t n_pixels_ = 0;
 };
 
-/// Throws usage unless mean and std have three values or none, and chunks are at least as large as the alignment.
+/// Throws usage unless mean and std have one value per channel or none, and chunks are at least as large as the
+/// alignment.
 void check_options(const ImportOptions& options);
-/// Sets mean and std as given, otherwise from the sums. Throws data_source if a standard deviation is 0.
+/// The channels that the options ask for, or that mean and std have; 0: neither.
+int requested_channels(const ImportOptions& options);
+/// Sets channels, mean and std: as given, otherwise from the sums. Throws data_source if a standard deviation is 0.
 void set_statistics(const ImportOptions& options, const ChannelSums& sums, ImageSetInfo& info);
 
 }  // namespace lockstep::data

@@ -3,6 +3,7 @@
 // skipped.
 #include "data/jpeg.h"
 
+#include <algorithm>
 #include <csetjmp>
 #include <cstddef>
 #include <cstdio>
@@ -11,6 +12,7 @@
 
 #include <vector>
 
+#include "data/image_limits.h"
 #include "lockstep/error.h"
 
 #define LOCKSTEP_TEXT(macro) LOCKSTEP_TEXT_OF(macro)
@@ -32,6 +34,7 @@ struct JpegDecoder::State {
   char text[JMSG_LENGTH_MAX] = "";  // of the first warning, or of the error
   std::string reason;
   std::vector<std::uint8_t> cmyk_row;
+  int channels = 3;  // of the decoded image
 
   static State& of(j_common_ptr jpeg) { return *static_cast<State*>(jpeg->client_data); }
 
@@ -80,33 +83,40 @@ struct JpegDecoder::State {
     return true;
   }
 
-  bool start_decompress(int eighths) {
+  bool start_decompress(int eighths, int n_channels) {
     if (setjmp(back) != 0) return false;
+    channels = n_channels;
     jpeg.scale_num = static_cast<unsigned>(eighths);
     jpeg.scale_denom = 8;
-    // The library converts grey and YCbCr to RGB, but CMYK (and YCCK) only to CMYK.
+    // The library converts grey, RGB and YCbCr to each other, but CMYK (and YCCK) only to CMYK.
     const bool cmyk = jpeg.jpeg_color_space == JCS_CMYK || jpeg.jpeg_color_space == JCS_YCCK;
-    jpeg.out_color_space = cmyk ? JCS_CMYK : JCS_RGB;
+    jpeg.out_color_space = cmyk ? JCS_CMYK : channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
     jpeg_start_decompress(&jpeg);
     return true;
   }
 
   /// Adobe's programs, which write nearly all such images, store the four inks inverted and add a marker of theirs.
-  void convert_cmyk_row(std::uint8_t* rgb) const {
+  void convert_cmyk_row(std::uint8_t* row) const {
     const bool inverted = jpeg.saw_Adobe_marker != 0;
     const auto light = [inverted](unsigned ink) { return inverted ? ink : 255 - ink; };
     for (std::size_t x = 0; x < jpeg.output_width; ++x) {
       const std::uint8_t* inks = cmyk_row.data() + 4 * x;
+      std::uint8_t rgb[3];
       for (std::size_t c = 0; c < 3; ++c)
-        rgb[3 * x + c] = static_cast<std::uint8_t>((light(inks[c]) * light(inks[3]) + 127) / 255);
+        rgb[c] = static_cast<std::uint8_t>((light(inks[c]) * light(inks[3]) + 127) / 255);
+      if (channels == 1)
+        row[x] = static_cast<std::uint8_t>((299 * rgb[0] + 587 * rgb[1] + 114 * rgb[2] + 500) / 1000);
+      else
+        std::copy_n(rgb, 3, row + 3 * x);
     }
   }
 
-  bool read_rows(std::uint8_t* rgb) {
+  std::size_t row_bytes() const { return static_cast<std::size_t>(channels) * jpeg.output_width; }
+
+  bool read_rows(std::uint8_t* pixels) {
     if (setjmp(back) != 0) return false;
-    const std::size_t row_bytes = std::size_t{3} * jpeg.output_width;
     while (jpeg.output_scanline < jpeg.output_height) {
-      std::uint8_t* row = rgb + jpeg.output_scanline * row_bytes;
+      std::uint8_t* row = pixels + jpeg.output_scanline * row_bytes();
       std::uint8_t* target = jpeg.out_color_space == JCS_CMYK ? cmyk_row.data() : row;
       jpeg_read_scanlines(&jpeg, &target, 1);
       if (target != row) convert_cmyk_row(row);
@@ -123,28 +133,31 @@ int JpegDecoder::width() const { return static_cast<int>(state_->jpeg.image_widt
 int JpegDecoder::height() const { return static_cast<int>(state_->jpeg.image_height); }
 int JpegDecoder::decoded_width() const { return static_cast<int>(state_->jpeg.output_width); }
 int JpegDecoder::decoded_height() const { return static_cast<int>(state_->jpeg.output_height); }
+bool JpegDecoder::is_grey() const { return state_->jpeg.jpeg_color_space == JCS_GRAYSCALE; }
 const std::string& JpegDecoder::reason() const { return state_->reason; }
 
 bool JpegDecoder::open(std::span<const std::uint8_t> bytes) {
   State& s = *state_;
   if (bytes.empty()) return s.bad("it is empty (0 bytes)");
-  if (bytes.size() > kMaxJpegBytes)
-    return s.bad(fmt::format("its {} bytes exceed the limit of {}", bytes.size(), kMaxJpegBytes));
+  if (bytes.size() > kMaxImageBytes)
+    return s.bad(fmt::format("its {} bytes exceed the limit of {}", bytes.size(), kMaxImageBytes));
   if (!s.read_header(bytes.data(), bytes.size())) return s.bad(s.text);
-  if (std::int64_t{width()} * height() > kMaxJpegPixels)
-    return s.bad(fmt::format("its {} x {} pixels exceed the limit of {}", width(), height(), kMaxJpegPixels));
+  if (std::int64_t{width()} * height() > kMaxImagePixels)
+    return s.bad(fmt::format("its {} x {} pixels exceed the limit of {}", width(), height(), kMaxImagePixels));
   return true;
 }
 
-bool JpegDecoder::start(int eighths) { return state_->start_decompress(eighths) || state_->bad(state_->text); }
+bool JpegDecoder::start(int eighths, int channels) {
+  return state_->start_decompress(eighths, channels) || state_->bad(state_->text);
+}
 
-bool JpegDecoder::read_pixels(std::span<std::uint8_t> rgb) {
+bool JpegDecoder::read_pixels(std::span<std::uint8_t> pixels) {
   State& s = *state_;
-  require(rgb.size() == std::size_t{3} * s.jpeg.output_width * s.jpeg.output_height, ErrorCode::internal,
+  require(pixels.size() == s.row_bytes() * s.jpeg.output_height, ErrorCode::internal,
           "an image of {} x {} pixels does not fit into a buffer of {} bytes", decoded_width(), decoded_height(),
-          rgb.size());
+          pixels.size());
   if (s.jpeg.out_color_space == JCS_CMYK) s.cmyk_row.resize(std::size_t{4} * s.jpeg.output_width);
-  return s.read_rows(rgb.data()) || s.bad(s.text);
+  return s.read_rows(pixels.data()) || s.bad(s.text);
 }
 
 std::string jpeg_version() { return LOCKSTEP_TEXT(LIBJPEG_TURBO_VERSION); }

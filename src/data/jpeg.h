@@ -10,10 +10,6 @@
 
 namespace lockstep::data {
 
-/// Maximum number of pixels of an image. While a progressive image is decoded, each pixel needs 9 bytes.
-inline constexpr std::int64_t kMaxJpegPixels = std::int64_t{1} << 26;
-inline constexpr std::uint64_t kMaxJpegBytes = std::uint64_t{1} << 28;
-
 /// Decodes one image after the other, in one thread. Its memory is reused.
 class JpegDecoder {
  public:
@@ -28,13 +24,15 @@ class JpegDecoder {
   bool open(std::span<const std::uint8_t> bytes);
   int width() const;  // pixels, as stored
   int height() const;
-  /// Chooses the size of the decoded image: the stored size times `eighths` / 8 (1, 2, 4 or 8), rounded up.
-  bool start(int eighths);
+  bool is_grey() const;  // one channel
+  /// Chooses the size of the decoded image, the stored size times `eighths` / 8 (1, 2, 4 or 8), rounded up, and its
+  /// channels: 3 (RGB) or 1 (grey).
+  bool start(int eighths, int channels = 3);
   int decoded_width() const;
   int decoded_height() const;
-  /// RGB, row-major: decoded_height() x decoded_width() x 3 bytes. A single channel is written three times; CMYK is
-  /// converted to RGB.
-  bool read_pixels(std::span<std::uint8_t> rgb);
+  /// Row-major: decoded_height() x decoded_width() x channels bytes. Grey images become RGB with three equal channels;
+  /// the grey of a colour image is its brightness (Y of JPEG). CMYK is converted to RGB.
+  bool read_pixels(std::span<std::uint8_t> pixels);
 
   const std::string& reason() const;
 

@@ -10,6 +10,7 @@
 #include "base/version.h"
 #include "comm/mpi_calls.h"
 #include "data/jpeg.h"
+#include "data/png.h"
 #include "hdf5/version.h"
 #include "train/metrics.h"
 
@@ -28,6 +29,7 @@ std::string versions_json() {
   libraries["MPI"] = comm::MpiCalls::version();
   libraries["HDF5"] = hdf5::version();
   libraries["libjpeg-turbo"] = data::jpeg_version();
+  libraries["libpng"] = data::png_version();
   for (const std::string& library : backend_libraries()) {
     const auto blank = library.find(' ');
     libraries[library.substr(0, blank)] = blank == std::string::npos ? "unknown" : library.substr(blank + 1);

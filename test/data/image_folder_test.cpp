@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "data/jpeg.h"
+#include "data/image_decoder.h"
 #include "test/data/files.h"
 #include "test/data/jpeg_files.h"
 
@@ -65,20 +65,20 @@ TEST_F(ImageFolder, BothStorageFormsReturnTheSameImages) {
   EXPECT_EQ(grey.back(), 2);
   for (std::size_t i = 0; i + 3 < grey.size(); i += 3) ASSERT_TRUE(grey[i] == grey[i + 1] && grey[i] == grey[i + 2]);
 
-  const ImportResult jpeg = import_image_folder(options(ImageStorage::jpeg), {});
+  const ImportResult jpeg = import_image_folder(options(ImageStorage::encoded), {});
   EXPECT_EQ(jpeg.info.mean, decoded.info.mean);
   EXPECT_EQ(jpeg.info.stddev, decoded.info.stddev);
   EXPECT_EQ(images_of(*open_image_set(options().output)), images);
   const InputFile file(options().output);
   const ImageFile layout = open_image_file(file);
-  EXPECT_TRUE(layout.has_user_block && layout.jpeg);
+  EXPECT_TRUE(layout.has_user_block && layout.encoded);
   EXPECT_TRUE(verify_image_file(file, layout, {}).empty());
   // A range of the samples.
   const auto part = images_of(*open_image_set(options().output, 1, 3));
   EXPECT_EQ(part, (std::vector{images[1], images[2]}));
   // Equal sources result in equal files.
   const std::string before = read_all(options().output);
-  import_image_folder(options(ImageStorage::jpeg), {});
+  import_image_folder(options(ImageStorage::encoded), {});
   EXPECT_TRUE(before == read_all(options().output));
 }
 
@@ -111,7 +111,7 @@ TEST_F(ImageFolder, ScaledDecodingKeepsTheImage) {
   for (int i = 0; i < 256 * 320; ++i)
     for (int c = 0; c < 3; ++c) ramp.push_back(static_cast<std::uint8_t>(c == 1 ? i / 320 : i % 320 * 3 / 4));
   put("in/a/2.jpg", encode_jpeg(ramp, 256, 320));
-  import_image_folder(options(ImageStorage::jpeg), {});
+  import_image_folder(options(ImageStorage::encoded), {});
   const auto images = images_of(*open_image_set(options().output, 1, 2, {.image_size = 28}));  // 32 of 256: an eighth
   std::vector<std::uint8_t> whole(28 * 28 * 3);
   Resizer().resize({ramp.data(), 256, 320, 3, 960}, centre_box(256, 320, 28), 28, 28, whole);
@@ -124,7 +124,7 @@ TEST_F(ImageFolder, DecodedSetsAreResizedToo) {
   const auto decoded =
       images_of(*open_image_set(options().output, 0, 0, {.image_size = 12}));  // decoded to 16: 8 are few
   const auto cropped = images_of(*open_image_set(options().output, 0, 0, {.resized_crop = true, .seed = 1}), 2);
-  import_image_folder(options(ImageStorage::jpeg), {});
+  import_image_folder(options(ImageStorage::encoded), {});
   EXPECT_EQ(images_of(*open_image_set(options().output, 0, 0, {.image_size = 12})), decoded);
   EXPECT_EQ(images_of(*open_image_set(options().output, 0, 0, {.resized_crop = true, .seed = 1}), 2), cropped);
   // Already of the requested size: as stored.
@@ -199,7 +199,7 @@ TEST_F(ImageFolder, TinyImageNet) {
 
 TEST_F(ImageFolder, ADamagedImageIsReportedWithFileAndSample) {
   put_classes();
-  import_image_folder(options(ImageStorage::jpeg), {});
+  import_image_folder(options(ImageStorage::encoded), {});
   const InputFile file(options().output);
   const ImageFile layout = open_image_file(file);
   const std::uint64_t third = read_offsets(file, layout)[3];
@@ -217,7 +217,7 @@ TEST_F(ImageFolder, ADamagedImageIsReportedWithFileAndSample) {
 // Chunks of 100 bytes: every image is stored in several chunks, with or without gaps between them.
 TEST_F(ImageFolder, JpegBytesInChunksGiveTheSameImages) {
   put_classes();
-  ImageFolderOptions o = options(ImageStorage::jpeg);
+  ImageFolderOptions o = options(ImageStorage::encoded);
   o.placement.chunk_bytes = 0;
   import_image_folder(o, {});
   const auto images = images_of(*open_image_set(o.output));
@@ -227,7 +227,7 @@ TEST_F(ImageFolder, JpegBytesInChunksGiveTheSameImages) {
     import_image_folder(o, {});
     const InputFile file(o.output);
     const ImageFile layout = open_image_file(file);
-    EXPECT_TRUE(layout.jpeg && layout.images.chunked());
+    EXPECT_TRUE(layout.encoded && layout.images.chunked());
     EXPECT_EQ(layout.images_xxh3, xxh3);
     EXPECT_TRUE(verify_image_file(file, layout, {}).empty());
     EXPECT_EQ(images_of(*open_image_set(o.output)), images);
@@ -240,7 +240,7 @@ TEST_F(ImageFolder, JpegBytesInChunksGiveTheSameImages) {
 TEST_F(ImageFolder, LargeDataBeginAtMultiplesOfTheAlignment) {
   constexpr std::uint64_t kAlignment = 64 << 10;
   for (int i = 0; i < 6; ++i) put("in/a/" + std::to_string(i) + ".jpg", smooth_jpeg(128, 128, i));
-  for (const ImageStorage storage : {ImageStorage::decoded, ImageStorage::jpeg}) {
+  for (const ImageStorage storage : {ImageStorage::decoded, ImageStorage::encoded}) {
     ImageFolderOptions o = options(storage);
     o.placement.alignment_bytes = storage == ImageStorage::decoded ? kAlignment : 4096;
     import_image_folder(o, {});

@@ -122,7 +122,7 @@ void read_all_of(const std::string& path) {
     const data::ImageFile layout = data::open_image_file(file);
     data::verify_image_file(file, layout, {});
     data::read_labels(file, layout);
-    const auto set = data::open_image_set(path, 0, 0, {.image_size = layout.jpeg ? 4 : 0});
+    const auto set = data::open_image_set(path, 0, 0, {.image_size = layout.encoded ? 4 : 0});
     std::vector<std::uint8_t> image(set->info().image_bytes());
     std::int32_t label = 0;
     for (const std::int64_t sample : {std::int64_t{0}, set->info().n_samples - 1})

@@ -10,7 +10,7 @@ namespace {
 
 using namespace lockstep;
 
-/// Larger images are bounded too (kMaxJpegPixels), but take too long for a fuzzer.
+/// Larger images are bounded too (kMaxImagePixels), but take too long for a fuzzer.
 constexpr std::int64_t kMaxPixels = 1 << 20;
 
 bool decode(data::JpegDecoder& decoder, std::span<const std::uint8_t> bytes, int eighths) {

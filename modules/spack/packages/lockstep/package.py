@@ -36,6 +36,7 @@ class Lockstep(MakefilePackage, CudaPackage):
     depends_on("fmt")
     depends_on("spdlog+shared+fmt_external")
     depends_on("libjpeg-turbo")
+    depends_on("libpng")
     # 22 and newer need Abseil's libraries beside their own.
     depends_on("protobuf@3.12:3.21")
     depends_on("xxhash")
@@ -77,6 +78,7 @@ class Lockstep(MakefilePackage, CudaPackage):
             "FMT_HOME": "fmt",
             "SPDLOG_HOME": "spdlog",
             "JPEG_HOME": "libjpeg-turbo",
+            "PNG_HOME": "libpng",
             "PROTOBUF_HOME": "protobuf",
             "XXHASH_HOME": "xxhash",
         }
