@@ -91,6 +91,7 @@ int run_program(int argc, char** argv) {
   const commands::Arguments arguments{&argc, &argv};
   commands::add_train(app, run, arguments);
   commands::add_evaluate(app, run, arguments);
+  commands::add_predict(app, run);
   commands::add_plan(app, run, arguments);
   commands::add_data(app, run);
   commands::add_checkpoint(app, run);

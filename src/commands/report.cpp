@@ -11,7 +11,6 @@
 #include "base/standard_streams.h"
 
 namespace lockstep::commands {
-namespace {
 
 namespace fs = std::filesystem;
 
@@ -32,8 +31,6 @@ void write_result(const std::string& path, const std::string& content) {
     fail(failure.code(), "cannot write {}: {}", path, failure.what());
   }
 }
-
-}  // namespace
 
 void add_json(CLI::App& app, std::string& json) {
   app.add_flag("--json{-}", json,

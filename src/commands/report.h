@@ -15,4 +15,7 @@ void add_json(CLI::App& app, std::string& json);
 /// whole or stays as it was.
 void report(const std::string& json, const nlohmann::ordered_json& object, const std::string& text);
 
+/// Writes `content` to a file, which is replaced as a whole or stays as it was.
+void write_result(const std::string& path, const std::string& content);
+
 }  // namespace lockstep::commands

@@ -69,11 +69,12 @@ void check_output(const std::string& path, bool replace) {
           S_ISDIR(status.st_mode) ? "a folder" : "not a regular file");
   require(!exists || replace, ErrorCode::data_exists, "{} already exists; use --force to replace it", path);
   const std::string parent = std::filesystem::path(path).parent_path().string(), folder = parent.empty() ? "." : parent;
-  require(::stat(folder.c_str(), &status) == 0, ErrorCode::data_write, "cannot write {}: the folder {}: {}", path,
-          folder, system_text(errno));
+  // The arguments of require() are evaluated in any order, and errno is one of them.
+  const bool is_there = ::stat(folder.c_str(), &status) == 0;
+  require(is_there, ErrorCode::data_write, "cannot write {}: the folder {}: {}", path, folder, system_text(errno));
   require(S_ISDIR(status.st_mode), ErrorCode::data_write, "cannot write {}: {} is not a folder", path, folder);
-  require(::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) == 0, ErrorCode::data_write,
-          "cannot write {}: the folder {}: {}", path, folder, system_text(errno));
+  const bool is_writable = ::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) == 0;
+  require(is_writable, ErrorCode::data_write, "cannot write {}: the folder {}: {}", path, folder, system_text(errno));
 }
 
 }  // namespace lockstep::data

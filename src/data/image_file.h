@@ -80,8 +80,8 @@ class ImageFileWriter {
   void append(std::span<const std::uint8_t> images, std::span<const std::int32_t> labels);
   /// Adds the next sample.
   void append_encoded(std::span<const std::uint8_t> image, int height, int width, std::int32_t label);
-  /// To be called when n_samples were appended. Stores split, channels, classes, mean, stddev and class_names of
-  /// `info`.
+  /// To be called when n_samples were appended. Stores split, classes, mean, stddev and class_names of `info`.
+  /// Encoded images are read with as many channels as mean has values.
   void finish(const ImageSetInfo& info, const std::string& source);
 
  private:

@@ -40,6 +40,7 @@ struct ImageFileWriter::State {
   hdf5::Writer hdf5;
   std::uint64_t n_samples = 0, n_written = 0;
   std::uint64_t image_bytes = 0;  // of one decoded image
+  std::size_t channels = 0;       // of decoded images
   StreamingHash images_hash, labels_hash;
 
   // Of encoded images. Offsets and sizes are written at the end.
@@ -84,6 +85,7 @@ ImageFileWriter::ImageFileWriter(const std::string& path, bool replace, std::int
       placement_of(placement, image_bytes, static_cast<std::uint64_t>(n_samples) * image_bytes));
   State& s = *state_;
   s.image_bytes = image_bytes;
+  s.channels = static_cast<std::size_t>(channels);
   const auto dim = [](int d) { return static_cast<std::uint64_t>(d); };
   s.hdf5.create_dataset("images", "uint8", {s.n_samples, dim(height), dim(width), dim(channels)},
                         s.placement.chunk_bytes / image_bytes);
@@ -129,7 +131,7 @@ void ImageFileWriter::finish(const ImageSetInfo& info, const std::string& source
   State& s = *state_;
   require(s.n_written == s.n_samples && (s.encoded_bytes == 0 || s.offsets.back() == s.encoded_bytes),
           ErrorCode::internal, "{}: {} of {} samples were written", s.path, s.n_written, s.n_samples);
-  const auto channels = static_cast<std::size_t>(info.channels);
+  const std::size_t channels = s.encoded_bytes > 0 ? info.mean.size() : s.channels;
   require(info.mean.size() == channels && info.stddev.size() == channels, ErrorCode::internal,
           "{}: mean and std need one value per channel", s.path);
   if (s.encoded_bytes > 0) {
@@ -138,11 +140,11 @@ void ImageFileWriter::finish(const ImageSetInfo& info, const std::string& source
   }
   s.hdf5.attribute("format", std::string(kImageFormat));
   // The oldest version that fits, so that older programs read the file if they can.
-  const std::int64_t encoded_version = s.has_png || info.channels != 3 ? kEncodedFormatVersion : kJpegFormatVersion;
+  const std::int64_t encoded_version = s.has_png || channels != 3 ? kEncodedFormatVersion : kJpegFormatVersion;
   const std::int64_t version = s.encoded_bytes > 0 ? encoded_version : kImageFormatVersion;
   s.hdf5.attribute("format_version", version);
   if (version == kEncodedFormatVersion) {
-    s.hdf5.attribute("channels", std::int64_t{info.channels});
+    s.hdf5.attribute("channels", static_cast<std::int64_t>(channels));
     s.hdf5.attribute("formats", std::string(!s.has_png ? "jpeg" : s.has_jpeg ? "jpeg, png" : "png"));
   }
   s.hdf5.attribute("split", info.split);

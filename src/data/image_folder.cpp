@@ -14,6 +14,7 @@
 
 #include "data/file.h"
 #include "data/image_decoder.h"
+#include "data/image_files.h"
 #include "lockstep/error.h"
 
 namespace lockstep::data {
@@ -48,10 +49,9 @@ enum class Kind { image, other_image, no_image };
 
 /// Decided by the name, as in torchvision's ImageFolder.
 Kind kind_of(const fs::path& path) {
+  if (has_image_name(path.string())) return Kind::image;
   std::string extension = path.extension().string();
   std::ranges::transform(extension, extension.begin(), [](unsigned char c) { return std::tolower(c); });
-  for (const char* known : {".jpg", ".jpeg", ".png"})
-    if (extension == known) return Kind::image;
   for (const char* other : {".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"})
     if (extension == other) return Kind::other_image;
   return Kind::no_image;

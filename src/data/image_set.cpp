@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <cstring>
-#include <mutex>
 
 #include "data/file.h"
-#include "data/image_decoder.h"
 #include "data/image_file.h"
+#include "data/pool.h"
+#include "data/shaped_decoder.h"
 #include "lockstep/error.h"
 
 namespace lockstep::data {
@@ -69,62 +68,6 @@ class DecodedSet final : public ImageSet {
  private:
   SampleFile file_;
 };
-
-/// Lends each reader thread its own object while it reads. There are as many objects as there were simultaneous reads.
-template <typename T>
-class Pool {
- public:
-  class Loan {
-   public:
-    Loan(Pool& pool, std::unique_ptr<T> object) : pool_(pool), object_(std::move(object)) {}
-    ~Loan() {
-      const std::lock_guard lock(pool_.mutex_);
-      pool_.free_.push_back(std::move(object_));  // lend() has reserved the space
-    }
-    Loan(const Loan&) = delete;
-    Loan& operator=(const Loan&) = delete;
-    T* operator->() { return object_.get(); }
-    T& operator*() { return *object_; }
-
-   private:
-    Pool& pool_;
-    std::unique_ptr<T> object_;
-  };
-
-  Loan lend() {
-    const std::lock_guard lock(mutex_);
-    if (free_.empty()) {
-      free_.reserve(++n_objects_);
-      return {*this, std::make_unique<T>()};
-    }
-    std::unique_ptr<T> object = std::move(free_.back());
-    free_.pop_back();
-    return {*this, std::move(object)};
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<T>> free_;
-  std::size_t n_objects_ = 0;
-};
-
-/// The part of a sample's image that is used in this epoch.
-Box box_of(const ImageShaping& shaping, int height, int width, std::uint32_t sample_id, std::uint32_t epoch) {
-  return shaping.resized_crop ? random_box(height, width, shaping.seed, sample_id, epoch)
-                              : centre_box(height, width, shaping.image_size, shaping.resize);
-}
-
-/// Resizes the box to `size` x `size`. A random crop is cut out first, so that pixels outside of it have no influence.
-void resize_box(Resizer& resizer, PixelView image, Box box, bool cut, int size, std::span<std::uint8_t> out) {
-  if (cut) {
-    const int left = static_cast<int>(box.left), top = static_cast<int>(box.top);
-    image.width = static_cast<int>(std::ceil(box.right)) - left;
-    image.height = static_cast<int>(std::ceil(box.bottom)) - top;
-    image.bytes += top * image.row_bytes + std::ptrdiff_t{left} * image.channels;
-    box = {box.left - left, box.top - top, box.right - left, box.bottom - top};
-  }
-  resizer.resize(image, box, size, size, out);
-}
 
 std::uint32_t id_of(const ImageSetInfo& info, std::int64_t sample) {
   return static_cast<std::uint32_t>(info.first_sample + sample);
@@ -196,53 +139,33 @@ class EncodedSet final : public ImageSet {
     const auto bytes = std::span(buffers->bytes).first(offsets_[at + 1] - offsets_[at]);
     file_.read(sample, offsets_[at], bytes);
     label = file_.labels[at];
-    ImageDecoder& decoder = buffers->decoder;
+    ShapedDecoder& decoder = buffers->decoder;
     check(decoder.open(bytes), sample, decoder);
     if (shaping_.image_size == 0)
       read_as_stored(sample, decoder, image);
     else
-      read_shaped(sample, epoch, *buffers, image);
+      check(decoder.read_shaped(shaping_, id_of(file_.info, sample), epoch, file_.info.channels, image), sample,
+            decoder);
   }
   std::vector<std::int32_t> classes() const override { return file_.labels; }
   void require_unchanged() const override { file_.file.require_unchanged(); }
 
  private:
   struct Buffers {
-    std::vector<std::uint8_t> bytes, pixels;
-    ImageDecoder decoder;
-    Resizer resizer;
+    std::vector<std::uint8_t> bytes;
+    ShapedDecoder decoder;
   };
 
-  void check(bool good, std::int64_t sample, const ImageDecoder& decoder) const {
+  void check(bool good, std::int64_t sample, const ShapedDecoder& decoder) const {
     require(good, ErrorCode::data_image, "{}: sample {} cannot be decoded: {}", file_.info.path,
             file_.info.first_sample + sample, decoder.reason());
   }
 
-  void read_as_stored(std::int64_t sample, ImageDecoder& decoder, std::span<std::uint8_t> image) const {
+  void read_as_stored(std::int64_t sample, ShapedDecoder& decoder, std::span<std::uint8_t> image) const {
     require(decoder.height() == file_.info.height && decoder.width() == file_.info.width, ErrorCode::data_image,
             "{}: sample {} has {} x {} pixels (height, width), but /sizes contains {} x {}", file_.info.path,
             file_.info.first_sample + sample, decoder.height(), decoder.width(), file_.info.height, file_.info.width);
-    check(decoder.start(8, file_.info.channels) && decoder.read_pixels(image), sample, decoder);
-  }
-
-  void read_shaped(std::int64_t sample, std::uint32_t epoch, Buffers& buffers, std::span<std::uint8_t> image) const {
-    ImageDecoder& decoder = buffers.decoder;
-    const Box box = box_of(shaping_, decoder.height(), decoder.width(), id_of(file_.info, sample), epoch);
-    // libjpeg-turbo has vector instructions for inverse transforms to 1, 2, 4 and 8 eighths. Resizing must still at
-    // least halve the size, since the transforms drop details more sharply than antialiasing does.
-    const double side = std::min(box.right - box.left, box.bottom - box.top);
-    int eighths = 1;
-    while (eighths < 8 && side * eighths < 2 * 8.0 * shaping_.image_size) eighths *= 2;
-    const int channels = file_.info.channels;
-    check(decoder.start(eighths, channels), sample, decoder);
-    const int height = decoder.decoded_height(), width = decoder.decoded_width();
-    const std::size_t n_bytes = static_cast<std::size_t>(channels) * static_cast<std::size_t>(height) * width;
-    if (buffers.pixels.size() < n_bytes) buffers.pixels.resize(n_bytes);
-    check(decoder.read_pixels(std::span(buffers.pixels).first(n_bytes)), sample, decoder);
-    const double scale = decoder.decoded_eighths() / 8.0;
-    const Box scaled{box.left * scale, box.top * scale, box.right * scale, box.bottom * scale};
-    resize_box(buffers.resizer, {buffers.pixels.data(), height, width, channels, std::ptrdiff_t{channels} * width},
-               scaled, shaping_.resized_crop, shaping_.image_size, image);
+    check(decoder.read_as_stored(file_.info.channels, image), sample, decoder);
   }
 
   SampleFile file_;
@@ -259,10 +182,7 @@ ImageShaping resolved(const ImageSetInfo& stored, ImageShaping shaping) {
   require(shaping.image_size > 0 || !shaping.resized_crop || stored.height == stored.width, ErrorCode::data_size,
           "the images of {} are not square: set data.image_size", stored.path);
   if (shaping.image_size == 0 && shaping.resized_crop) shaping.image_size = stored.height;
-  // Images that have the size already are not enlarged by default, nor if the default is given as a number.
-  const bool keeps_size = shaping.resize == 0 || shaping.resize == shaping.image_size ||
-                          shaping.resize == default_resize(shaping.image_size);
-  if (!shaping.resized_crop && keeps_size && stored.height == shaping.image_size && stored.width == shaping.image_size)
+  if (keeps_size(shaping) && stored.height == shaping.image_size && stored.width == shaping.image_size)
     shaping.image_size = 0;
   return shaping;
 }

@@ -26,4 +26,10 @@ Box random_box(int height, int width, std::uint32_t seed, std::uint32_t sample_i
 inline int default_resize(int image_size) { return image_size * 256 / 224; }
 Box centre_box(int height, int width, int image_size, int resize = 0);
 
+/// Whether images that already have the size stay as they are: by default, also if the default is given as a number.
+inline bool keeps_size(const ImageShaping& shaping) {
+  return !shaping.resized_crop && (shaping.resize == 0 || shaping.resize == shaping.image_size ||
+                                   shaping.resize == default_resize(shaping.image_size));
+}
+
 }  // namespace lockstep::data

@@ -34,6 +34,7 @@ struct PngDecoder::State {
   std::jmp_buf back;
   char text[200] = "";  // of the error
   std::string reason;
+  bool is_grey = false;
   std::span<const std::uint8_t> rest;  // bytes that were not read yet
   std::vector<png_bytep> rows;
 
@@ -70,6 +71,7 @@ struct PngDecoder::State {
     png_set_keep_unknown_chunks(png, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
     png_set_user_limits(png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // open() checks the size
     png_read_info(png, info);
+    is_grey = (png_get_color_type(png, info) & PNG_COLOR_MASK_COLOR) == 0;
     return true;
   }
 
@@ -98,7 +100,7 @@ PngDecoder::~PngDecoder() = default;
 
 int PngDecoder::width() const { return static_cast<int>(png_get_image_width(state_->png, state_->info)); }
 int PngDecoder::height() const { return static_cast<int>(png_get_image_height(state_->png, state_->info)); }
-bool PngDecoder::is_grey() const { return (png_get_color_type(state_->png, state_->info) & PNG_COLOR_MASK_COLOR) == 0; }
+bool PngDecoder::is_grey() const { return state_->is_grey; }
 const std::string& PngDecoder::reason() const { return state_->reason; }
 
 bool PngDecoder::open(std::span<const std::uint8_t> bytes) {

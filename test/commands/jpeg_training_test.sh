@@ -20,7 +20,7 @@ check "  and reports how it is stored" prints 'of JPEG bytes .the images have se
 check "  and verify finds no damage" "$lockstep" data verify "$work/set.h5"
 tail -c +2 test/fuzz/corpus/jpeg/cut >"$work/in/dög/cut.jpg"
 echo text >"$work/in/dög/text.jpg"
-check "bad images end the import" refused 1 'text.jpg: Not a JPEG file' import
+check "bad images end the import" refused 1 'text.jpg: it is neither a JPEG nor a PNG file' import
 check "  unless they are skipped" prints 'Skipped: 2' import --skip-bad
 
 small=(jobs/configs/quickstart.yaml model.width=16 data.train="$work/set.h5" data.validation="$work/set.h5" data.image_size=8

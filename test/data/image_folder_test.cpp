@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include "data/image_decoder.h"
+#include "data/image_files.h"
 #include "test/data/files.h"
 #include "test/data/jpeg_files.h"
+#include "test/data/png_files.h"
 
 namespace lockstep::data {
 namespace {
@@ -139,13 +141,14 @@ TEST_F(ImageFolder, BadImagesAreListedAndSkippedOnlyOnRequest) {
   put("in/cat/text.jpg", "no image");
   put("in/cat/empty.jpg", "");
   put("in/cat/bomb.jpg", with_size(good, 20000, 20000));
-  put("in/cat/picture.png", "\x89PNG");
+  put("in/cat/picture.tif", "II");
   fs::create_symlink("nowhere", folder_ / "in/cat/link.jpg");
   const Thrown thrown = thrown_by([&] { import_image_folder(options(), {}); });
   EXPECT_EQ(entry(thrown.code).code, "data_image");
-  for (const char* part : {"6 of 11 images", "--skip-bad", "cut.jpg: Premature end", "text.jpg: Not a JPEG",
-                           "empty.jpg: it is empty", "bomb.jpg: its 20000 x 20000 pixels",
-                           "picture.png: its name is not that of a JPEG file", "link.jpg: it is not a file"})
+  for (const char* part :
+       {"6 of 11 images", "--skip-bad", "cut.jpg: Premature end", "text.jpg: it is neither a JPEG nor a PNG file",
+        "empty.jpg: it is empty", "bomb.jpg: its 20000 x 20000 pixels",
+        "picture.tif: its name is not that of a JPEG or PNG file", "link.jpg: it is not a file"})
     EXPECT_TRUE(thrown.contains(part)) << part << " is not in: " << thrown.text;
   EXPECT_FALSE(fs::exists(options().output));
   ImageFolderOptions skipping = options();
@@ -153,6 +156,89 @@ TEST_F(ImageFolder, BadImagesAreListedAndSkippedOnlyOnRequest) {
   const ImportResult result = import_image_folder(skipping, {});
   EXPECT_EQ(result.skipped.size(), 6u);
   EXPECT_EQ(result.info.n_samples, 5);
+}
+
+TEST_F(ImageFolder, PngAndJpegInOneSet) {
+  put("in/a/1.png", small_png(16, 16, 1));
+  put("in/a/2.jpg", smooth_jpeg(16, 16, 2));
+  put("in/b/3.PNG", small_png(16, 16, 3, 1));
+  put("in/b/4.jpg", small_png(16, 16, 4));  // the bytes decide
+  import_image_folder(options(), {});
+  const auto decoded = images_of(*open_image_set(options().output));
+  ASSERT_EQ(decoded.size(), 4u);
+  for (const int seed : {1, 3, 4})
+    for (int i = 0; i < 16 * 16 * 3; ++i)
+      ASSERT_EQ(decoded[static_cast<std::size_t>(seed - 1)][static_cast<std::size_t>(i)],
+                png_value(i / 48, i / 3 % 16, seed == 3 ? 0 : i % 3, seed));
+  const ImageSetInfo info = open_image_file(InputFile(options().output)).info;
+  const ImportResult encoded = import_image_folder(options(ImageStorage::encoded), {});
+  EXPECT_NE(encoded.storage.find("of JPEG and PNG bytes"), std::string::npos) << encoded.storage;
+  EXPECT_EQ(encoded.info.mean, info.mean);
+  const ImageFile layout = open_image_file(InputFile(options().output));
+  EXPECT_EQ(layout.encoded->formats, "jpeg, png");
+  EXPECT_EQ(layout.info.channels, 3);
+  EXPECT_EQ(images_of(*open_image_set(options().output)), decoded);
+}
+
+TEST_F(ImageFolder, GreyImagesHaveOneChannel) {
+  put("in/a/1.png", small_png(16, 12, 1, 1));
+  put("in/a/2.jpg", smooth_jpeg(16, 12, 2, {.channels = 1}));
+  put("in/b/3.png", small_png(16, 12, 3, 1));
+  for (const ImageStorage storage : {ImageStorage::decoded, ImageStorage::encoded}) {
+    const ImportResult result = import_image_folder(options(storage), {});
+    EXPECT_NE(result.channels.find("all images are grey"), std::string::npos);
+    EXPECT_EQ(result.info.mean.size(), 1u);
+    const auto set = open_image_set(options().output);
+    EXPECT_EQ(set->info().channels, 1);
+    const auto images = images_of(*set);
+    for (int i = 0; i < 16 * 12; ++i)
+      ASSERT_EQ(images[2][static_cast<std::size_t>(i)], png_value(i / 12, i % 12, 0, 3));
+    EXPECT_EQ(images_of(*open_image_set(options().output, 0, 0, {.image_size = 8})).size(), 3u);
+  }
+  // As requested, or as in the statistics that are given.
+  ImageFolderOptions three = options();
+  three.channels = 3;
+  const ImportResult rgb = import_image_folder(three, {});
+  EXPECT_EQ(rgb.info.mean.size(), 3u);
+  EXPECT_EQ(rgb.info.mean[0], rgb.info.mean[2]);
+  EXPECT_EQ(rgb.channels, "");
+  three.channels = 0;
+  three.mean = three.stddev = {0.5f, 0.5f, 0.5f};
+  EXPECT_EQ(import_image_folder(three, {}).info.channels, 3);
+  three.mean = three.stddev = {0.5f, 0.5f};
+  EXPECT_ERROR(ErrorCode::usage, "--mean requires one value for grey images or three", import_image_folder(three, {}));
+  // One image in colour makes the set one of colours, unless grey is requested.
+  put("in/b/4.png", small_png(16, 12, 4));
+  EXPECT_EQ(import_image_folder(options(), {}).info.channels, 3);
+  ImageFolderOptions grey = options(ImageStorage::encoded);
+  grey.channels = 1;
+  EXPECT_EQ(import_image_folder(grey, {}).info.channels, 1);
+  EXPECT_EQ(open_image_file(InputFile(options().output)).encoded->formats, "jpeg, png");
+}
+
+TEST_F(ImageFolder, ReadsImageFilesLikeASet) {
+  const std::vector<std::string> names = {"in/a/1.png", "in/a/2.jpg", "in/a/3.jpg"};
+  put(names[0], small_png(40, 30, 1));
+  put(names[1], smooth_jpeg(300, 200, 2));
+  put(names[2], smooth_jpeg(20, 20, 3, {.channels = 1}));
+  import_image_folder(options(ImageStorage::encoded), {});
+  std::vector<std::string> paths = list_image_files(folder_ / "in");
+  ASSERT_EQ(paths.size(), 3u);
+  auto set = images_of(*open_image_set(options().output, 0, 0, {.image_size = 16}));
+  for (auto& image : set) image.back() = 0xff;  // the last byte of the label -1
+  paths.push_back(folder_ / "none.png");
+  put("in/cut.png", small_png(16, 16, 5).substr(0, 60));
+  paths.push_back(folder_ / "in/cut.png");
+  put("in/same.png", small_png(16, 16, 6));
+  paths.push_back(folder_ / "in/same.png");
+  const auto files = open_image_files(paths, {.height = 16, .width = 16, .channels = 3, .resize = default_resize(16)});
+  const auto images = images_of(*files);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(images[i], set[i]) << i;
+  EXPECT_EQ(files->problem(0), "");
+  EXPECT_NE(files->problem(3).find("No such file"), std::string::npos) << files->problem(3);
+  EXPECT_EQ(files->problem(4), "Premature end of PNG file");
+  EXPECT_EQ(files->problem(5), "");
+  EXPECT_EQ(images[5][3], png_value(0, 1, 0, 6)) << "an image that has the size is not resized";
 }
 
 TEST_F(ImageFolder, RejectsOtherFolders) {

@@ -20,7 +20,8 @@ std::vector<float> channel_values(const std::vector<double>& configured, const s
                                   const char* key, const data::ImageSetInfo& set) {
   if (configured.empty()) return of_set;
   require(configured.size() == static_cast<std::size_t>(set.channels), ErrorCode::config_range,
-          "{}: found {} values, but the images of {} have {} channels", key, configured.size(), set.path, set.channels);
+          "{}: found {} values, but {} have {} channels", key, configured.size(),
+          set.path == "synthetic" ? "synthetic images" : "the images of " + set.path, set.channels);
   return {configured.begin(), configured.end()};
 }
 

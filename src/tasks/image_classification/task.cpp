@@ -16,7 +16,7 @@ namespace lockstep::tasks {
 namespace {
 
 constexpr int kSyntheticSize = 32;  // pixels
-constexpr int kChannels = 3;        // the channels that the models accept
+constexpr int kSyntheticChannels = 3;
 
 enum class Split { train, validation };
 
@@ -39,7 +39,8 @@ std::shared_ptr<const data::ImageSet> open_set(const Config& config, Split split
           "data.start={} and data.end={} are not a range of the {} synthetic samples (data.synthetic_samples)", d.start,
           d.end, all);
   const int size = d.image_size > 0 ? d.image_size : kSyntheticSize;
-  return data::shape_image_set(data::make_synthetic_set(config.run.seed, end - start, size, size, kChannels,
+  const int channels = d.mean.size() == 1 ? 1 : kSyntheticChannels;
+  return data::shape_image_set(data::make_synthetic_set(config.run.seed, end - start, size, size, channels,
                                                         config.model.classes, is_train ? "train" : "test", start),
                                shaping);
 }
@@ -58,8 +59,6 @@ void check_fits_model(const data::ImageSetInfo& set, const Config::Model& model)
   require(set.classes <= model.classes, ErrorCode::model_mismatch,
           "{} has {} classes, but the model has {}: set model.classes={}", set.path, set.classes, model.classes,
           set.classes);
-  require(set.channels == kChannels, ErrorCode::model_mismatch, "{} has images of {} channels, but the models need {}",
-          set.path, set.channels, kChannels);
 }
 
 /// The classes of two sources, for the comparison of their names. Names that are empty, or those of synthetic images,
@@ -84,6 +83,9 @@ void check_fit_together(const data::ImageSetInfo& train, const data::ImageSetInf
   require(train.height == validation.height && train.width == validation.width, ErrorCode::model_mismatch,
           "{} has images of {}x{} pixels, but {} has images of {}x{}", train.path, train.width, train.height,
           validation.path, validation.width, validation.height);
+  require(train.channels == validation.channels, ErrorCode::model_mismatch,
+          "{} has images of {} channel(s), but {} has images of {}: import one of them again with --channels",
+          train.path, train.channels, validation.path, validation.channels);
   check_same_classes({train.path, train.class_names}, {validation.path, validation.class_names});
 }
 
@@ -213,6 +215,9 @@ class ImageClassification final : public Task {
             "{} is of a model for images of {}x{} pixels, but {} has images of {}x{}: set data.image_size={} to resize "
             "them",
             adopted_->source, input.width, input.height, set.path, set.width, set.height, input.height);
+    require(set.channels == input.channels, ErrorCode::model_mismatch,
+            "{} is of a model for images of {} channel(s), but {} has images of {}: import it again with --channels {}",
+            adopted_->source, input.channels, set.path, set.channels, input.channels);
     check_same_classes({adopted_->source, input.class_names}, {set.path, set.class_names});
   }
   ImageDescription description() const {

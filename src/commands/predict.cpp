@@ -1,0 +1,323 @@
+// lockstep predict: the most probable classes of image files, according to a run, a checkpoint or a .safetensors file.
+//
+// What the file records suffices: the model, how images become inputs, and the names of the classes. Images are
+// decoded, resized and normalised by the code that does it for validation, so that predictions equal those of
+// `evaluate`.
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "base/process.h"
+#include "commands/commands.h"
+#include "commands/report.h"
+#include "config/parser.h"
+#include "data/image_files.h"
+#include "lockstep/error.h"
+#include "lockstep/log.h"
+#include "tasks/image_classification/description.h"
+#include "train/inference.h"
+#include "train/metrics.h"
+
+namespace lockstep::commands {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kTop = 5;             // classes that are reported of each image
+constexpr std::int64_t kMaxBatch = 64;      // images, unless evaluation.batch_per_rank is set
+constexpr int kMaxReaders = 8;              // threads that decode
+constexpr std::size_t kMaxFileColumn = 60;  // characters
+
+struct PredictArguments {
+  std::string model, json, csv;
+  std::vector<std::string> operands;
+};
+
+// ----------------------------------------------------------------------------------------------------- what is read
+
+bool is_override(const std::string& operand) { return operand.find('=') != std::string::npos && !fs::exists(operand); }
+
+/// Of the directory of a run, its best checkpoint, or else its newest one.
+std::string model_path(const std::string& operand) {
+  if (!fs::is_directory(operand)) return operand;
+  for (const char* link : {"best", "latest"}) {
+    const std::string path = (fs::path(operand) / "checkpoints" / link).string();
+    if (fs::exists(path)) return path;
+  }
+  fail(ErrorCode::checkpoint_not_found,
+       "{} is a folder without checkpoints/best and checkpoints/latest: expected the directory of a run", operand);
+}
+
+struct Request {
+  std::vector<std::string> files, overrides;
+};
+
+Request understand(const PredictArguments& arguments) {
+  Request out;
+  for (const std::string& operand : arguments.operands) {
+    if (operand == "-") {
+      for (std::string line; std::getline(std::cin, line);)
+        if (!line.empty()) out.files.push_back(line);
+    } else if (fs::is_directory(operand)) {
+      const std::vector<std::string> found = data::list_image_files(operand);
+      require(!found.empty(), ErrorCode::data_source, "{} contains no images (*.jpg, *.jpeg, *.png)", operand);
+      out.files.insert(out.files.end(), found.begin(), found.end());
+    } else if (is_override(operand)) {
+      out.overrides.push_back(operand);
+    } else {
+      out.files.push_back(operand);
+    }
+  }
+  require(!out.files.empty(), ErrorCode::usage,
+          "expected the images to predict: files, folders, or - to read the names of files from standard input");
+  return out;
+}
+
+// ------------------------------------------------------------------------------------------------------ the model
+
+/// What the file records of its images; of a file that records nothing, what the overrides say.
+nlohmann::json inference_of(const checkpoint::ModelFile& file, const Config& config) {
+  if (file.state.contains("inference")) return file.state["inference"];
+  const Config::Data& d = config.data;
+  require(d.image_size > 0 && !d.mean.empty() && d.mean.size() == d.std.size(), ErrorCode::usage,
+          "{} does not record the size and the normalisation of its images: add them, such as data.image_size=224 "
+          "'data.mean=[0.485, 0.456, 0.406]' 'data.std=[0.229, 0.224, 0.225]'",
+          file.path);
+  tasks::ImageDescription description{
+      .height = d.image_size,
+      .width = d.image_size,
+      .channels = static_cast<int>(d.mean.size()),
+      .resize = d.validation_resize > 0 ? d.validation_resize : data::default_resize(d.image_size),
+      .mean = {d.mean.begin(), d.mean.end()},
+      .stddev = {d.std.begin(), d.std.end()},
+      .class_names = {},
+      .batch_norm_epsilon = config.batch_norm.epsilon};
+  return tasks::to_json(description);
+}
+
+/// The precision in which the model was trained, unless the command line gives one; fp32 if this device lacks it.
+std::unique_ptr<Backend> open_backend(Config& config, const checkpoint::ModelFile& file,
+                                      const std::vector<std::string>& overrides) {
+  const bool is_given = std::ranges::any_of(overrides, [](const auto& o) { return o.starts_with("precision="); });
+  if (!is_given && file.state.contains("precision"))
+    config.precision = config::parse({"precision=" + file.state["precision"].get<std::string>()}).precision;
+  auto backend = make_backend({.device = config.device, .threads = config.cpu.threads});
+  try {
+    const std::string warning = backend->check_precision(config.precision);
+    if (!warning.empty()) log::warning("precision: {}", warning);
+  } catch (const Error& error) {
+    if (is_given) throw;
+    log::warning("the model is used in fp32: {}", error.what());
+    config.precision = Precision::fp32;
+  }
+  return backend;
+}
+
+// ---------------------------------------------------------------------------------------------------- predictions
+
+struct Ranked {
+  int index = 0;
+  double probability = 0;
+};
+
+/// The classes of the greatest outputs, with their softmax. Of equal outputs the first comes first, as in `evaluate`.
+std::vector<Ranked> top_of(std::span<const float> outputs) {
+  std::vector<int> order(outputs.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto output = [&](int k) { return outputs[static_cast<std::size_t>(k)]; };
+  const auto rank = [&](int k) { return std::isnan(output(k)) ? -INFINITY : output(k); };
+  const std::size_t n = std::min(kTop, order.size());
+  std::ranges::stable_sort(order, std::ranges::greater(), rank);
+  double sum = 0;
+  for (const float v : outputs) sum += std::exp(double{v} - double{output(order[0])});
+  std::vector<Ranked> top;
+  for (std::size_t i = 0; i < n; ++i)
+    top.push_back({order[i], std::exp(double{output(order[i])} - double{output(order[0])}) / sum});
+  return top;
+}
+
+struct Prediction {
+  std::string file;
+  std::vector<Ranked> top;  // empty: the file was skipped
+  std::string problem;
+};
+
+/// Reads, decodes and predicts the files in batches, while reader threads prepare the next ones.
+std::vector<Prediction> predict(train::Inference& inference, std::vector<std::string> files,
+                                std::shared_ptr<const data::ImageFiles> set, Backend& backend) {
+  const auto n = static_cast<std::int64_t>(files.size());
+  const std::int64_t batch = inference.capacity(), steps = (n + batch - 1) / batch;
+  data::Loader loader(set, {.global_batch = batch,
+                            .capacity = batch,
+                            .shuffle = false,
+                            .drop_last = false,
+                            .readers = std::clamp(n_usable_processors(), 1, kMaxReaders),
+                            .prefetch = 2,
+                            .last_step = steps,
+                            .backend = &backend});
+  train::ProgressBar bar("predict", n, true);
+  std::vector<Prediction> out;
+  for (std::int64_t step = 0; step < steps; ++step) {
+    const data::Batch& images = loader.next();
+    const std::span<const float> outputs = inference.run(images).outputs;
+    const auto n_outputs = static_cast<std::size_t>(inference.n_outputs());
+    for (std::size_t i = 0; i < static_cast<std::size_t>(images.n_samples); ++i) {
+      const std::size_t sample = out.size();
+      Prediction prediction{.file = std::move(files[sample]), .top = {}, .problem = {}};
+      prediction.problem = set->problem(static_cast<std::int64_t>(sample));
+      if (prediction.problem.empty()) prediction.top = top_of(outputs.subspan(i * n_outputs, n_outputs));
+      out.push_back(std::move(prediction));
+    }
+    bar.update(static_cast<std::int64_t>(out.size()), "");
+  }
+  return out;
+}
+
+// --------------------------------------------------------------------------------------------------------- report
+
+class Report {
+ public:
+  Report(std::string model, std::vector<std::string> class_names) : model_(std::move(model)), names_(class_names) {}
+
+  std::string text(const std::vector<Prediction>& predictions) const {
+    std::size_t file_width = 4, class_width = 5;
+    for (const Prediction& p : predictions) {
+      if (p.top.empty()) continue;
+      file_width = std::max(file_width, std::min(p.file.size(), kMaxFileColumn));
+      class_width = std::max(class_width, name(p.top[0].index).size());
+    }
+    std::string out =
+        fmt::format("{:<{}}  {:<{}}  {:>11}  {}\n", "file", file_width, "class", class_width, "probability", "next");
+    for (const Prediction& p : predictions) {
+      if (p.top.empty()) continue;
+      std::vector<std::string> next;
+      for (const Ranked& r : std::span(p.top).subspan(1))
+        next.push_back(fmt::format("{} {:.2f}%", name(r.index), 100 * r.probability));
+      out += fmt::format("{:<{}}  {:<{}}  {:>10.2f}%  {}\n", p.file, file_width, name(p.top[0].index), class_width,
+                         100 * p.top[0].probability, fmt::join(next, ", "));
+    }
+    return out;
+  }
+
+  Json json(const std::vector<Prediction>& predictions, const Json& step) const {
+    Json found = Json::array(), skipped = Json::array();
+    for (const Prediction& p : predictions) {
+      if (p.top.empty()) {
+        skipped.push_back({{"file", p.file}, {"reason", p.problem}});
+        continue;
+      }
+      Json top = Json::array();
+      for (const Ranked& r : p.top)
+        top.push_back({{"class", name(r.index)}, {"index", r.index}, {"probability", r.probability}});
+      Json object{{"file", p.file}};
+      object.update(top[0]);
+      object["top"] = top;
+      found.push_back(std::move(object));
+    }
+    const Json object{{"checkpoint", model_}, {"step", step}, {"predictions", found}, {"skipped", skipped}};
+    // Names of files need not be UTF-8.
+    return Json::parse(object.dump(-1, ' ', false, Json::error_handler_t::replace));
+  }
+
+  std::string csv(const std::vector<Prediction>& predictions) const {
+    std::size_t n_top = 1;
+    for (const Prediction& p : predictions) n_top = std::max(n_top, p.top.size());
+    std::string out = "file,class,probability";
+    for (std::size_t i = 2; i <= n_top; ++i) out += fmt::format(",class_{0},probability_{0}", i);
+    out += "\n";
+    for (const Prediction& p : predictions) {
+      if (p.top.empty()) continue;
+      out += quoted(p.file);
+      for (const Ranked& r : p.top) out += fmt::format(",{},{:.6g}", quoted(name(r.index)), r.probability);
+      out += "\n";
+    }
+    return out;
+  }
+
+ private:
+  std::string name(int index) const {
+    const auto at = static_cast<std::size_t>(index);
+    return at < names_.size() ? names_[at] : fmt::format("class {}", index);
+  }
+  /// RFC 4180
+  static std::string quoted(const std::string& text) {
+    if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+    std::string out = "\"";
+    for (const char c : text) out += c == '"' ? std::string("\"\"") : std::string(1, c);
+    return out + "\"";
+  }
+
+  std::string model_;
+  std::vector<std::string> names_;
+};
+
+int run_predict(const PredictArguments& arguments) {
+  require(arguments.json != "-" || arguments.csv != "-", ErrorCode::usage,
+          "--json and --csv cannot both be printed: give one of them a file, as in --csv=FILE");
+  Request request = understand(arguments);
+  Config config = config::parse(request.overrides);
+  const checkpoint::ModelFile file = checkpoint::read_model_file(model_path(arguments.model));
+  train::set_model(config, file);
+  const std::unique_ptr<Backend> backend = open_backend(config, file, request.overrides);
+  const std::unique_ptr<tasks::Task> task = tasks::make_task(config);
+  for (const std::string& note : task->adopt(inference_of(file, config), file.path)) log::info("{}", note);
+  const tasks::ImageDescription input = tasks::image_description(task->inference_stamp(), file.path);
+  const auto n = static_cast<std::int64_t>(request.files.size());
+  // A model of images that were stored in its size sees other images as a whole, as far as they are square.
+  const std::shared_ptr<const data::ImageFiles> set =
+      data::open_image_files(request.files, {.height = input.height,
+                                             .width = input.width,
+                                             .channels = input.channels,
+                                             .resize = input.resize > 0 ? input.resize : input.height});
+  const std::int64_t batch =
+      config.evaluation.batch_per_rank > 0 ? config.evaluation.batch_per_rank : std::min(n, kMaxBatch);
+  train::Inference inference(config, *task, set->fields(), *backend, batch);
+  inference.load(file);
+  const std::vector<Prediction> predictions = predict(inference, std::move(request.files), set, *backend);
+
+  std::size_t n_skipped = 0;
+  for (const Prediction& p : predictions) {
+    if (p.problem.empty()) continue;
+    ++n_skipped;
+    const bool names_file = p.problem.find(p.file) != std::string::npos;
+    log::warning("skipped: {}", names_file ? p.problem : fmt::format("{}: {}", p.file, p.problem));
+  }
+  const Report results(file.path, input.class_names);
+  if (!arguments.csv.empty() && arguments.csv != "-") write_result(arguments.csv, results.csv(predictions));
+  const std::string text = arguments.csv == "-" ? results.csv(predictions) : results.text(predictions);
+  const Json step = file.state.contains("step") ? Json(file.state["step"]) : Json();
+  report(arguments.json, results.json(predictions, step), text);
+  if (n_skipped > 0) log::warning("{} of {} files were skipped", n_skipped, predictions.size());
+  return n_skipped > 0 ? kExitFailed : kExitDone;
+}
+
+}  // namespace
+
+void add_predict(CLI::App& app, Run& run) {
+  auto arguments = std::make_shared<PredictArguments>();
+  CLI::App* command = app.add_subcommand("predict", "Predict the classes of image files");
+  command
+      ->add_option("MODEL", arguments->model,
+                   "The directory of a run, of which the best checkpoint is taken, a checkpoint or a .safetensors file")
+      ->required();
+  command
+      ->add_option("FILE", arguments->operands,
+                   "JPEG and PNG files, folders with such files, or - to read names of files from standard input; and "
+                   "key=value overrides, such as device=cpu")
+      ->required();
+  add_json(*command, arguments->json);
+  command->add_flag("--csv{-}", arguments->csv,
+                    "Print comma-separated values instead of a table, or with --csv=FILE write them to that file");
+  command->footer("Files that cannot be read are named and skipped, and the exit status is then 1.");
+  command->callback([arguments, &run] { run = [arguments] { return run_predict(*arguments); }; });
+}
+
+}  // namespace lockstep::commands

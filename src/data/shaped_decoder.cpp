@@ -1,0 +1,48 @@
+#include "data/shaped_decoder.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace lockstep::data {
+
+Box box_of(const ImageShaping& shaping, int height, int width, std::uint32_t sample_id, std::uint32_t epoch) {
+  return shaping.resized_crop ? random_box(height, width, shaping.seed, sample_id, epoch)
+                              : centre_box(height, width, shaping.image_size, shaping.resize);
+}
+
+void resize_box(Resizer& resizer, PixelView image, Box box, bool cut, int size, std::span<std::uint8_t> out) {
+  if (cut) {
+    const int left = static_cast<int>(box.left), top = static_cast<int>(box.top);
+    image.width = static_cast<int>(std::ceil(box.right)) - left;
+    image.height = static_cast<int>(std::ceil(box.bottom)) - top;
+    image.bytes += top * image.row_bytes + std::ptrdiff_t{left} * image.channels;
+    box = {box.left - left, box.top - top, box.right - left, box.bottom - top};
+  }
+  resizer.resize(image, box, size, size, out);
+}
+
+bool ShapedDecoder::read_as_stored(int channels, std::span<std::uint8_t> image) {
+  return decoder_.start(8, channels) && decoder_.read_pixels(image);
+}
+
+bool ShapedDecoder::read_shaped(const ImageShaping& shaping, std::uint32_t sample_id, std::uint32_t epoch, int channels,
+                                std::span<std::uint8_t> image) {
+  const Box box = box_of(shaping, decoder_.height(), decoder_.width(), sample_id, epoch);
+  // libjpeg-turbo has vector instructions for inverse transforms to 1, 2, 4 and 8 eighths. Resizing must still at
+  // least halve the size, since the transforms drop details more sharply than antialiasing does.
+  const double side = std::min(box.right - box.left, box.bottom - box.top);
+  int eighths = 1;
+  while (eighths < 8 && side * eighths < 2 * 8.0 * shaping.image_size) eighths *= 2;
+  if (!decoder_.start(eighths, channels)) return false;
+  const int height = decoder_.decoded_height(), width = decoder_.decoded_width();
+  const std::size_t n_bytes = static_cast<std::size_t>(channels) * static_cast<std::size_t>(height) * width;
+  if (pixels_.size() < n_bytes) pixels_.resize(n_bytes);
+  if (!decoder_.read_pixels(std::span(pixels_).first(n_bytes))) return false;
+  const double scale = decoder_.decoded_eighths() / 8.0;
+  const Box scaled{box.left * scale, box.top * scale, box.right * scale, box.bottom * scale};
+  resize_box(resizer_, {pixels_.data(), height, width, channels, std::ptrdiff_t{channels} * width}, scaled,
+             shaping.resized_crop, shaping.image_size, image);
+  return true;
+}
+
+}  // namespace lockstep::data

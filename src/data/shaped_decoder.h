@@ -1,0 +1,46 @@
+// From the bytes of an image file to the input of a network: decodes, takes the part of the image that ImageShaping
+// asks for, and resizes it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/image_decoder.h"
+#include "data/image_shape.h"
+#include "data/resize.h"
+
+namespace lockstep::data {
+
+/// The part of a sample's image that is used in this epoch.
+Box box_of(const ImageShaping& shaping, int height, int width, std::uint32_t sample_id, std::uint32_t epoch);
+
+/// Resizes the box to `size` x `size`. A random crop is cut out first (`cut`), so that pixels outside of it have no
+/// influence.
+void resize_box(Resizer& resizer, PixelView image, Box box, bool cut, int size, std::span<std::uint8_t> out);
+
+/// Handles one image after the other, in one thread. Its memory is reused.
+class ShapedDecoder {
+ public:
+  // Each function returns false if the image is bad; reason() then describes why, in a few words.
+
+  /// Reads the header. `bytes` must stay until the image is read.
+  bool open(std::span<const std::uint8_t> bytes) { return decoder_.open(bytes); }
+  int width() const { return decoder_.width(); }  // pixels, as stored
+  int height() const { return decoder_.height(); }
+  /// height() x width() x channels bytes.
+  bool read_as_stored(int channels, std::span<std::uint8_t> image);
+  /// shaping.image_size x shaping.image_size x channels bytes. Much larger images are decoded at a smaller size first.
+  bool read_shaped(const ImageShaping& shaping, std::uint32_t sample_id, std::uint32_t epoch, int channels,
+                   std::span<std::uint8_t> image);
+
+  const std::string& reason() const { return decoder_.reason(); }
+
+ private:
+  ImageDecoder decoder_;
+  Resizer resizer_;
+  std::vector<std::uint8_t> pixels_;
+};
+
+}  // namespace lockstep::data

@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# timeout: 300
+# From PNG files to predictions: a folder of PNG images is imported and trained on, and `predict` on the files agrees with
+# `evaluate` on the data set. The same for grey images, which have one channel throughout.
+source test/support/check.sh
+
+# write_images FOLDER CHANNELS: 3 classes of 12 images of several sizes. Each class has stripes of its own under noise.
+write_images() {
+  python3 - "$@" <<'PYTHON'
+import os, random, struct, sys, zlib
+folder, channels = sys.argv[1], int(sys.argv[2])
+def chunk(kind, data): return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+def png(height, width, value):
+    rows = b"".join(b"\0" + bytes(value(y, x, c) for x in range(width) for c in range(channels)) for y in range(height))
+    header = struct.pack(">IIBBBBB", width, height, 8, 2 if channels == 3 else 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+random.seed(1)
+for k, name in enumerate(("ant", "bee", "a, \"fly\"")):
+    os.makedirs(f"{folder}/{name}")
+    for i in range(12):
+        value = lambda y, x, c: (((y if k == 0 else x if k == 1 else x + y) // 4 % 2) * 120 + random.randrange(130)) % 256
+        open(f"{folder}/{name}/{i}.png", "wb").write(png(20 + i % 3, 18 + i % 4, value))
+PYTHON
+}
+# agree FOLDER EVALUATION PREDICTIONS: the accuracy of the predictions, whose classes are the folders, is that of the
+# evaluation; each has five classes or all, in descending order, whose probabilities sum up to 1 if they are all.
+agree() {
+  python3 - "$@" <<'PYTHON'
+import json, os, sys
+folder, evaluation, predictions = sys.argv[1], *(json.load(open(name)) for name in sys.argv[2:])
+found = predictions["predictions"]
+assert len(found) == 36 and not predictions["skipped"], predictions
+right = sum(os.path.basename(os.path.dirname(p["file"])) == p["class"] for p in found)
+assert abs(right / len(found) - evaluation["accuracy"]) < 1e-12, (right, evaluation["accuracy"])
+assert evaluation["accuracy"] > 0.4, "the model has learned nothing"
+for p in found:
+    values = [t["probability"] for t in p["top"]]
+    assert values == sorted(values, reverse=True) and abs(sum(values) - 1) < 1e-9 and values[0] == p["probability"], p
+PYTHON
+}
+prints() { refused 0 "$@"; }
+
+for channels in 3 1; do
+  images=$work/images$channels set=$work/set$channels.h5 run=$work/run$channels
+  write_images "$images" $channels
+  check "imports PNG images of $channels channel(s)" "$lockstep" data import imagefolder "$images" "$set"
+  check "  and reports the channels" prints "\"channels\":$channels" "$lockstep" data info "$set" --json
+  check "  and verify finds no damage" "$lockstep" data verify "$set"
+  check "trains on them" "$lockstep" train jobs/configs/quickstart.yaml model.width=16 model.classes=3 data.train="$set" \
+    data.validation="$set" data.image_size=16 data.augment=[flip] train.global_batch=12 train.epochs=6 cpu.threads=1 \
+    optimizer.learning_rate=0.05 log.progress=false run.directory="$work" run.name="run$channels"
+  check "evaluates" "$lockstep" evaluate "$run" --json="$work/evaluation.json"
+  check "predicts a folder" "$lockstep" predict "$run" "$images" --json="$work/predictions.json"
+  check "  as evaluate does" agree "$images" "$work/evaluation.json" "$work/predictions.json"
+done
+
+model=$work/run3/model.safetensors image=$work/images3/ant/0.png
+check "predicts with a .safetensors file" prints 'ant/0.png +(ant|bee|a, "fly") +[0-9.]+%  .*%, .*%' "$lockstep" predict "$model" "$image"
+check "predicts with a checkpoint" prints '0.png' "$lockstep" predict "$work/run3/checkpoints/latest" "$image" device=cpu
+from_input() { echo "$image" | "$lockstep" predict "$model" - --csv; }
+check "reads names from standard input and prints CSV" prints '^[^,]*ant/0.png,("a, ""fly"""|ant|bee),[0-9.]+,' from_input
+check "other images are resized, whatever their size" prints 'jpg' bash -c \
+  "tail -c +2 test/fuzz/corpus/jpeg/grey >$work/grey.jpg; $lockstep predict $model $work/grey.jpg"
+
+head -c 100 "$image" >"$work/images3/bee/cut.png"
+skips() { refused 1 'skipped: .*cut.png: Premature end of PNG file' "$lockstep" predict "$model" "$work/images3" "$work/none.png"; }
+check "names and skips what it cannot read, and fails" skips
+check "  also if it is missing" grep -q 'skipped: cannot open .*none.png: No such file' "$work/.refused"
+check "  and predicts the others" grep -q 'ant/11.png' "$work/.refused"
+check "a folder without images is refused" refused 1 'contains no images' "$lockstep" predict "$model" test/commands
+check "a folder that is no run is refused" refused 1 'expected the directory of a run' "$lockstep" predict "$work" "$image"
+finish
