@@ -99,8 +99,8 @@ _lockstep() {
   fi
   if [[ $kind == ... ]]; then kind=${arguments[-2]}; fi
   if [[ $kind == - ]]; then kind=; fi
-  if [[ $current == *=* && ($current == -* || $kind == CONFIG) ]]; then
-    if [[ $kind == CONFIG ]]; then _lockstep_key "${current%%=*}"; fi
+  if [[ $current == *=* && ($current == -* || $kind == CONFIG || $kind == MODEL) ]]; then
+    if [[ $current != -* ]]; then _lockstep_key "${current%%=*}"; fi
     _lockstep_offer "$kind" "${current#*=}"
     # Where `=` ends a word, bash replaces only what is behind it.
     if [[ $COMP_WORDBREAKS != *=* ]]; then COMPREPLY=("${COMPREPLY[@]/#/"${current%%=*}="}"); fi

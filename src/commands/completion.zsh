@@ -32,6 +32,9 @@ _lockstep_offer() { # KIND: offers what begins with the word so far
     CONFIG)
       compadd -S '=' -- $_lockstep_keys
       _files -g '*.(yaml|yml)' ;;
+    MODEL)
+      compadd -S '=' -- $_lockstep_keys
+      _files ;;
     FILE) _files ;;
     KEY) compadd -- $_lockstep_keys ;;
     -|'') ;;
@@ -72,8 +75,8 @@ _lockstep() {
   elif [[ ${arguments[-1]-} == ... ]]; then
     kind=$arguments[-2]
   fi
-  if [[ $current == *=* && ( $current == -* || $kind == CONFIG ) ]]; then
-    if [[ $kind == CONFIG ]]; then kind=${_lockstep_kinds[${current%%=*}]-}; fi
+  if [[ $current == *=* && ( $current == -* || $kind == CONFIG || $kind == MODEL ) ]]; then
+    if [[ $current != -* ]]; then kind=${_lockstep_kinds[${current%%=*}]-}; fi
     compset -P '*='
   fi
   _lockstep_offer "$kind"

@@ -182,7 +182,7 @@ void add_plan(CLI::App& app, Run& run, const Arguments&) {
       ->capture_default_str();
   command
       ->add_option("--device", options->device,
-                   fmt::format("Plan for a GPU that this machine does not need to have: {}, or FILE.json with cuDNN's "
+                   fmt::format("Plan for this GPU instead of the device of this machine: {}, or FILE.json with cuDNN's "
                                "description of one",
                                known_devices()))
       ->type_name("NAME");

@@ -3,6 +3,7 @@
 # lockstep completion: what bash and zsh offer, according to their variables, and in real interactive shells.
 source test/support/check.sh
 "$lockstep" completion bash >"$work/script"
+"$lockstep" completion bash --tables >"$work/tables"
 export PATH=$(cd "$(dirname "$lockstep")" && pwd):$PATH  # the script gets commands and keys from `lockstep`
 check "the script is bash" bash -n "$work/script"
 check "the script is the file that is installed" cmp src/commands/completion.bash "$work/script"
@@ -34,9 +35,7 @@ offers 'lockstep train cpu.threads=' 'auto'
 offers 'lockstep train data.augment=' '[crop] [flip] [resized_crop]'
 offers 'lockstep train run.seed=' ''
 offers 'lockstep train data.train=tr' 'train.h5'
-offers 'lockstep plan t' 'two.yml train.epochs= train.max_steps= train.global_batch= train.batch_per_rank= train.accumulate=
-  train.micro_batches= train.label_smoothing= train.class_weights= train.freeze= train.clip_norm= train.check_replicas_every_steps= train.spike_z_score=
-  train.max_skipped_in_a_row= trace='
+offers 'lockstep plan t' "two.yml $(sed -n 's/^key\t\(t[^\t]*\)\t.*/\1=/p' "$work/tables" | xargs)"
 offers 'lockstep plan fo' 'folder'
 offers 'lockstep plan folder/' 'folder/x.yaml'
 offers 'lockstep plan one.yaml --ranks ' ''
@@ -49,6 +48,8 @@ offers 'lockstep evaluate one.yaml --checkpoint tra' 'train.h5'
 offers 'lockstep evaluate train.h' 'train.h5'
 offers 'lockstep evaluate data.validation_r' 'data.validation_resize='
 offers 'lockstep evaluate one.yaml --json=tra' 'train.h5'
+offers 'lockstep evaluate tr' "train.h5 $(sed -n 's/^key\t\(tr[^\t]*\)\t.*/\1=/p' "$work/tables" | xargs)"
+offers 'lockstep evaluate one.yaml trace=' 'true false'
 offers 'lockstep data import ' 'cifar10 imagefolder tiny-imagenet'
 offers 'lockstep data import cifar10 fol' 'folder'
 offers 'lockstep data import cifar10 . out.h5 --split ' 'train val test'
@@ -133,6 +134,8 @@ END
   zsh_offers 'lockstep train run.seed=' ''
   zsh_offers 'lockstep train data.train=tr' 'train.h5'
   zsh_offers 'lockstep plan on' 'one.yaml'
+  zsh_offers 'lockstep evaluate oth' 'other.txt'
+  zsh_offers 'lockstep evaluate one.yaml trace=' 'true false'
   zsh_offers 'lockstep plan fo' 'folder'
   zsh_offers 'lockstep train --allow-change optimizer.ki' 'optimizer.kind'
   zsh_offers 'lockstep train --allow-change optimizer.kind optimizer.b' 'optimizer.beta1= optimizer.beta2='
