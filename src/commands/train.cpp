@@ -1,5 +1,8 @@
 // lockstep train: from a configuration to a trained model. Resumes automatically from the newest good checkpoint.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -36,6 +39,13 @@ struct TrainArguments {
   bool dry_run = false;
 };
 
+/// Open MPI's mpirun kills the ranks one second after Ctrl-C or SIGTERM, unless scripts/launch started it in a session
+/// of its own and turns these signals into one that mpirun only passes on. In a batch job, the job script does that.
+bool loses_steps_when_stopped(const World& world) {
+  return world.size() > 1 && std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr && std::getenv("SLURM_JOB_ID") == nullptr &&
+         std::getenv("OMPI_MCA_odls_base_sigkill_timeout") == nullptr && ::getsid(0) != ::getppid();
+}
+
 /// Nothing has refused the start, so from here on the run directory is this job's, with its status and its log.
 void begin_run(train::Session& session, bool fresh) {
   const train::RunDirectory& run = session.run;
@@ -47,6 +57,11 @@ void begin_run(train::Session& session, bool fresh) {
     run.write_status("running");
     for (const std::string& name : checkpoint::remove_partials(run.checkpoints()))
       session.notes.push_back(fmt::format("removed the remains of an interrupted save: {}", name));
+    if (loses_steps_when_stopped(session.world))
+      session.notes.emplace_back(
+          "mpirun leaves the ranks one second to save after Ctrl-C or SIGTERM: start it with `scripts/launch mpirun "
+          "...` "
+          "so that no step is lost");
     run.write_file("config.yaml", config::to_yaml(session.config));
   }
   on_failure([run] { run.write_status("failed"); });

@@ -132,7 +132,7 @@ void Session::require_memory() {
     const auto gib = [](std::size_t size_bytes) { return static_cast<double>(size_bytes) / (1 << 30); };
     require(needed <= there, ErrorCode::out_of_memory,
             "a step needs {:.1f} GiB with {} samples per rank at once, but {:.1f} GiB are free for a rank", gib(needed),
-            batch_.largest_micro_batch(), gib(there));
+            plan->upload_samples(), gib(there));
     return std::string();
   });
 }

@@ -33,6 +33,7 @@ kill -TERM $job
 ends "stops after SIGTERM to scripts/launch, though a step takes more than a second" 75 60
 status_is stopped
 saved
+check "$name: there is nothing to warn of" bash -c "! grep -q 'one second to save' '$out'"
 launcher=()
 
 # `make train` uses scripts/launch. make passes SIGTERM on, and dies of it itself after the run has ended.
@@ -51,6 +52,7 @@ start mpirun-TERM-alone 2 checkpoint.every_steps=2 checkpoint.keep=2 comm.sleep_
 begun 4
 kill -TERM $job
 ends "ends after SIGTERM to mpirun" 1 60
+prints "the risk was reported at the start" 'mpirun leaves the ranks one second to save .*scripts/launch mpirun'
 check "$name: the newest checkpoint is good" "$lockstep" checkpoint verify "$work/$name/checkpoints/latest"
 resumes 2 2
 
