@@ -378,10 +378,11 @@ TEST_F(ParserTest, EveryKeyCanBeSetPrintedAndReadBack) {
     EXPECT_FALSE(key.meaning.empty());
     EXPECT_EQ(find_key(key.name), &key);
     if (key.name == "model.family") continue;  // one value
-    const std::string value = key.name == "checkpoint.name"    ? "epoch-{epoch}"
-                              : key.name == "data.image_size"  ? "2"
-                              : key.name == "optimizer.groups" ? "[fc weight_decay=1]"
-                                                               : other_value(key);
+    const std::string value = key.name == "checkpoint.name"       ? "epoch-{epoch}"
+                              : key.name == "data.image_size"     ? "2"
+                              : key.name == "optimizer.groups"    ? "[fc weight_decay=1]"
+                              : key.name == "train.class_weights" ? "[1,1,1,1,1,1,1,1,1,2]"
+                                                                  : other_value(key);
     ASSERT_NE(value, "");
     std::vector<std::string> arguments = base;
     arguments.push_back(key.name + "=" + value);
