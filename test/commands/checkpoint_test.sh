@@ -13,11 +13,11 @@ one_error() { # STATUS MESSAGE REMEDY CODE COMMAND...
 checkpoint() { "$lockstep" checkpoint "$@"; }
 
 check "exports" checkpoint export "$latest" "$work/a.safetensors"
-check "does not replace an export" one_error 2 'a.safetensors already exists; use --force' 'use --force' data_exists \
+check "does not replace an export" one_error 2 'a.safetensors already exists; use --force' '--force' data_exists \
   checkpoint export "$latest" "$work/a.safetensors"
 check "  unless --force says so" checkpoint export "$latest" "$work/a.safetensors" --force
 check "exports to ONNX" checkpoint export "$latest" "$work/a.onnx"
-check "does not replace that either" one_error 2 'a.onnx already exists' 'use --force' data_exists checkpoint export "$latest" "$work/a.onnx"
+check "does not replace that either" one_error 2 'a.onnx already exists' '--force' data_exists checkpoint export "$latest" "$work/a.onnx"
 check "knows no other format" one_error 2 'must end in .safetensors or .onnx, found .*a.pt' '' usage checkpoint export "$latest" "$work/a.pt"
 for target in b.safetensors b.onnx; do
   check "a folder that does not exist: $target" one_error 1 'No such file' 'choose a folder that exists' checkpoint_write \
