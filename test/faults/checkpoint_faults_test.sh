@@ -50,7 +50,7 @@ check "  the file of an interrupted save is removed" test ! -e "$work/damaged/ch
 rm "$work/damaged/checkpoints/"step-0000000[245].h5
 check "without any good checkpoint, the run is rejected" run 1 1 run.name=damaged
 prints "  with the remedy" '\-\-fresh'
-check "another model is rejected" run 1 1 run.name=other model.classes=7 checkpoint.resume_from="$(step damaged 8)"
+check "another model is rejected" run 2 1 run.name=other model.classes=7 checkpoint.resume_from="$(step damaged 8)"
 
 # One rank cannot write. Training continues, and the next checkpoint is tried.
 with FAULT_CALLS=pwrite FAULT_ERROR=ENOSPC FAULT_RANK=1
