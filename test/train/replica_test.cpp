@@ -82,6 +82,7 @@ TEST_P(WholeNetwork, GradientsAgreeWithTheReference) {
   const auto ours_named = ours.replica().named_tensors(1), exact_named = exact.replica().named_tensors(1);
   for (std::size_t i = 0; i < ours_named.size(); ++i) {
     if (!ours_named[i].name.ends_with("running_var") && !ours_named[i].name.ends_with("running_mean")) continue;
+    if (ours_named[i].values == exact_named[i].values) continue;  // of a frozen norm: zeros
     EXPECT_LT(test::relative_distance(ours_named[i].values, exact_named[i].values), 1e-4) << ours_named[i].name;
   }
 }
@@ -169,10 +170,11 @@ TEST(Replica, TrainsWhatIsNotFrozen) {
 
 TEST(Replica, TheBackwardPassStopsAtTheFirstTrainedLayer) {
   Config config = test::small_config(16, 8);
-  config.train.freeze = {"conv1", "bn1", "layer1", "layer2", "layer3.0"};
   const auto world = comm::single_world();
   const auto cpu = make_backend({.device = "cpu", .threads = 1});
   const auto communicator = comm::make_communicator(config.comm, *world, *cpu);
+  const std::size_t unfrozen = test::SmallRun(config, *cpu, *communicator).plan().memory().activations;
+  config.train.freeze = {"conv1", "bn1", "layer1", "layer2", "layer3.0"};
   test::SmallRun run(config, *cpu, *communicator);
   const graph::Graph& graph = *run.plan().largest().graph;
   std::set<std::string> backward;
@@ -186,8 +188,7 @@ TEST(Replica, TheBackwardPassStopsAtTheFirstTrainedLayer) {
         << name;
   const train::MemoryReport memory = run.plan().memory();
   EXPECT_LT(memory.gradients, memory.parameters);
-  config.train.freeze = {};
-  EXPECT_LT(memory.activations, test::SmallRun(config, *cpu, *communicator).plan().memory().activations);
+  EXPECT_LT(memory.activations, unfrozen);
 }
 
 TEST(Replica, FreezingIsChecked) {

@@ -7,7 +7,8 @@ namespace lockstep::train {
 namespace {
 
 TEST(StepScalarsTest, TheCorrectionOfAdamCountsFromItsFirstStep) {
-  const Config::Optimizer optimizer{.kind = "adamw"};
+  Config::Optimizer optimizer;
+  optimizer.kind = "adamw";
   const auto at = [&](std::int64_t step, std::int64_t begin) {
     return make_step_scalars({.step = step, .optimizer_begin = begin, .nominal_count = 8}, optimizer);
   };
