@@ -95,6 +95,7 @@ int run_program(int argc, char** argv) {
   commands::add_plan(app, run, arguments);
   commands::add_data(app, run);
   commands::add_checkpoint(app, run);
+  commands::add_compare(app, run);
   commands::add_report(app, run);
   commands::add_gpu_info(app, run);
   commands::add_completion(app, run);

@@ -24,6 +24,7 @@ void add_predict(CLI::App& app, Run& run);
 void add_plan(CLI::App& app, Run& run, const Arguments& arguments);
 void add_data(CLI::App& app, Run& run);
 void add_checkpoint(CLI::App& app, Run& run);
+void add_compare(CLI::App& app, Run& run);
 void add_report(CLI::App& app, Run& run);
 void add_completion(CLI::App& app, Run& run);
 void add_gpu_info(CLI::App& app, Run& run);

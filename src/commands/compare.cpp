@@ -1,0 +1,185 @@
+// lockstep compare RUN...: in what the configurations of runs differ (RUN/config.yaml), and their figures
+// (RUN/metrics.json), one column per run.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "commands/commands.h"
+#include "commands/report.h"
+#include "config/parser.h"
+#include "config/table.h"
+#include "lockstep/error.h"
+
+namespace lockstep::commands {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 20;
+constexpr const char* kNothing = "-";
+
+struct RunFiles {
+  std::string path;
+  Config config;
+  Json figures;      // of metrics.json; empty if it cannot be used
+  std::string note;  // why
+};
+
+struct Row {
+  std::string name;
+  std::vector<Json> values;  // one per run; null: it has none
+};
+
+/// metrics.json, or the reason why its figures are missing: this is no error, since the run may be in progress.
+void read_figures(RunFiles& run) {
+  const std::string path = run.path + "/metrics.json";
+  run.figures = Json::object();
+  if (!std::filesystem::exists(path)) {
+    run.note =
+        fmt::format("{} has no metrics.json, which is written when a run ends: its figures are missing", run.path);
+  } else {
+    const Json read = Json::parse(read_file(path, kMaxBytes), nullptr, /*allow_exceptions=*/false);
+    if (read.is_object())
+      run.figures = read;
+    else
+      run.note = fmt::format("{} is not a JSON object: its figures are missing", path);
+  }
+  const std::string status = run.path + "/status";
+  if (!run.figures.contains("status") && std::filesystem::exists(status)) {
+    std::string text = read_file(status, kMaxBytes);
+    text.erase(std::find(text.begin(), text.end(), '\n'), text.end());
+    run.figures["status"] = text;
+  }
+}
+
+RunFiles read_run(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  require(std::filesystem::is_directory(path), ErrorCode::usage,
+          "there is no run {}: expected a run directory, such as runs/quickstart", path);
+  const std::string file = path + "/config.yaml";
+  require(std::filesystem::exists(file), ErrorCode::usage,
+          "{} is not a run directory: it has no config.yaml, which a run writes when it starts", path);
+  RunFiles run{.path = path, .config = config::parse({file}), .figures = {}, .note = {}};
+  read_figures(run);
+  return run;
+}
+
+/// The keys whose values are not the same in all runs, besides the place of the run.
+std::vector<Row> differences_of(const std::vector<RunFiles>& runs) {
+  std::vector<Row> rows;
+  for (const config::Key& key : config::table()) {
+    if (key.name == "run.name" || key.name == "run.directory") continue;
+    Row row{.name = key.name, .values = {}};
+    for (const RunFiles& run : runs) row.values.emplace_back(key.get(run.config));
+    if (std::ranges::adjacent_find(row.values, std::ranges::not_equal_to{}) != row.values.end())
+      rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+/// All figures that any of the runs has, in their order, and its build if the builds differ.
+std::vector<Row> figures_of(const std::vector<RunFiles>& runs) {
+  std::vector<std::string> names;
+  for (const RunFiles& run : runs)
+    for (const auto& [name, value] : run.figures.items())
+      if (!value.is_structured() && std::ranges::find(names, name) == names.end()) names.push_back(name);
+  std::vector<Row> rows;
+  for (const std::string& name : names) {
+    rows.push_back({.name = name, .values = {}});
+    for (const RunFiles& run : runs) rows.back().values.push_back(run.figures.value(name, Json()));
+  }
+  Row commits{.name = "commit", .values = {}};
+  for (const RunFiles& run : runs) {
+    const Json versions = run.figures.value("versions", Json());
+    commits.values.push_back(versions.is_object() ? versions.value("commit", Json()) : Json());
+  }
+  if (std::ranges::adjacent_find(commits.values, std::ranges::not_equal_to{}) != commits.values.end())
+    rows.push_back(std::move(commits));
+  return rows;
+}
+
+std::string text_of(const Json& value) {
+  if (value.is_null()) return kNothing;
+  if (value.is_number_float()) return fmt::format("{:.5g}", value.get<double>());
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+/// The first column is aligned on the left, the others on the right. A row of one cell is an empty line.
+std::string table_of(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> widths(rows.front().size(), 0);
+  for (const auto& row : rows)
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  std::string text;
+  for (const auto& row : rows) {
+    if (row.size() > 1) text += fmt::format("{:<{}}", row.front(), widths.front());
+    for (std::size_t i = 1; i < row.size(); ++i) text += fmt::format("  {:>{}}", row[i], widths[i]);
+    text += "\n";
+  }
+  return text;
+}
+
+std::string text_of(const std::vector<RunFiles>& runs, const std::vector<Row>& differences,
+                    const std::vector<Row>& figures) {
+  std::vector<std::vector<std::string>> lines;
+  const auto heading = [&](const std::string& title) {
+    lines.push_back({title});
+    for (const RunFiles& run : runs) lines.back().push_back(run.path);
+  };
+  const auto add = [&](const std::vector<Row>& rows) {
+    for (const Row& row : rows) {
+      lines.push_back({row.name});
+      for (const Json& value : row.values) lines.back().push_back(text_of(value));
+    }
+  };
+  if (!differences.empty()) {
+    heading("configuration");
+    add(differences);
+    lines.push_back({""});
+  }
+  heading("figures");
+  add(figures);
+  std::string text = differences.empty() && runs.size() > 1 ? "The configurations do not differ.\n\n" : "";
+  text += table_of(lines);
+  for (const RunFiles& run : runs)
+    if (!run.note.empty()) text += "\n" + run.note + "\n";
+  return text;
+}
+
+Json json_of(const std::vector<Row>& rows) {
+  Json object = Json::object();
+  for (const Row& row : rows) object[row.name] = row.values;
+  return object;
+}
+
+}  // namespace
+
+void add_compare(CLI::App& app, Run& run) {
+  struct CommandLine {
+    std::vector<std::string> runs;
+    std::string json;
+  };
+  auto options = std::make_shared<CommandLine>();
+  CLI::App* command =
+      app.add_subcommand("compare", "Report in what runs differ: their configurations and their figures");
+  command->add_option("RUN", options->runs, "Run directories, such as runs/quickstart")->required();
+  add_json(*command, options->json);
+  command->callback([options, &run] {
+    run = [options] {
+      std::vector<RunFiles> runs;
+      for (const std::string& path : options->runs) runs.push_back(read_run(path));
+      const std::vector<Row> differences = differences_of(runs), figures = figures_of(runs);
+      Json object{{"runs", Json::array()}, {"configuration", json_of(differences)}, {"figures", json_of(figures)}};
+      for (const RunFiles& each : runs) object["runs"].push_back(each.path);
+      report(options->json, object, text_of(runs, differences, figures));
+      return kExitDone;
+    };
+  });
+}
+
+}  // namespace lockstep::commands
