@@ -370,8 +370,10 @@ std::string other_value(const Key& key) {
 }
 
 TEST_F(ParserTest, EveryKeyCanBeSetPrintedAndReadBack) {
-  // So that the start can be greater than 0, and the final learning rate, and the validation resize.
-  const std::vector<std::string> base = {"data.end=1000", "optimizer.learning_rate=3", "data.image_size=1"};
+  // So that the start can be greater than 0, and the final learning rate, and that there is something to evaluate. and
+  // the validation resize.
+  const std::vector<std::string> base = {"data.end=1000", "optimizer.learning_rate=3", "data.image_size=1",
+                                         "data.validation=synthetic"};
   const Config before = parse(base);
   for (const Key& key : table()) {
     SCOPED_TRACE(key.name);
