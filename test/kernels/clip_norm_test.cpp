@@ -32,7 +32,7 @@ constexpr LossSums kSums{.loss = 12, .correct = 0, .count = 5, .weight = 4};
 
 Outputs run(Backend& backend, const Case& c, const std::vector<float>& gradients, const LossSums& sums = kSums,
             float loss_limit = std::numeric_limits<float>::infinity(), const LossScale* loss_scale = nullptr,
-            const LossScaling& loss_scaling = {}, double nominal_count = kSums.count) {
+            const LossScaling& loss_scaling = {}, double nominal_count = kSums.weight) {
   ClipNormDescription d;
   d.loss_scaling = loss_scaling;
   d.segments = c.segments;
