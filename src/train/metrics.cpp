@@ -107,10 +107,21 @@ struct Metrics::State {
       std::filesystem::remove(jsonl_path);
     } else if (std::filesystem::exists(jsonl_path)) {
       replace_file(jsonl_path, lines_until(read_file(jsonl_path), options.resume_step, naming, history));
+      add_end_of_last_start(options.resume_step);
     }
     jsonl = open_file(jsonl_path, O_WRONLY | O_APPEND | O_CREAT);
     if (options.tensorboard)
       tensorboard = std::make_unique<EventWriter>(directory + "/tensorboard", options.resume_step);
+  }
+
+  /// The seconds between the last event and the end of the last start, in which it waited for its last checkpoint.
+  void add_end_of_last_start(std::int64_t resume_step) {
+    const std::string path = directory + "/metrics.json";
+    if (!std::filesystem::exists(path)) return;
+    const Json summary = Json::parse(read_file(path), nullptr, /*allow_exceptions=*/false);
+    if (!summary.is_object() || number_in(summary, "steps") != static_cast<double>(resume_step)) return;
+    const double seconds = number_in(summary, "seconds");
+    if (seconds > history.totals.run_seconds && history.totals.run_seconds > 0) history.totals.run_seconds = seconds;
   }
 
   bool was_refused = false;

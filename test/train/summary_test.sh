@@ -57,11 +57,12 @@ check "evaluates longer than it trains" train slow train.epochs=4 data.train=dat
   data.validation=data/samples/cifar10_test.h5 data.start=0 data.end=48 evaluation.every_epochs=2
 check "  within an epoch it stops" train resumed train.epochs=4 train.max_steps=7
 check "  and resumes" train resumed train.epochs=4
-speeds() { # of each epoch, relative to that of its steps
+# Of each epoch, relative to that of its steps: far from 1 only if it is not computed from them. A first step may be slow.
+speeds() {
   awk '{
     match($0, /"samples_per_second":[^,}]*/); speed = substr($0, RSTART + 21, RLENGTH - 21)
     if ($0 ~ /"event":"step"/) { match($0, /"step_seconds":[^,}]*/); seconds += substr($0, RSTART + 15, RLENGTH - 15); samples += 12 }
-    if ($0 ~ /"event":"epoch"/) { print NR, speed * seconds / samples; n++; if (speed * seconds < samples / 3 || speed * seconds > 3 * samples) bad = 1; seconds = samples = 0 }
+    if ($0 ~ /"event":"epoch"/) { print NR, speed * seconds / samples; n++; if (speed * seconds < samples / 20 || speed * seconds > 20 * samples) bad = 1; seconds = samples = 0 }
   } END { exit bad || n != 4 }' "$work/$1/metrics.jsonl"
 }
 check "  the epochs are as fast as their steps" speeds slow
