@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <numeric>
 #include <utility>
 #include <vector>
 
+#include "base/edit_distance.h"
 #include "config/table.h"
 
 namespace lockstep::config {
@@ -17,23 +17,6 @@ namespace {
 
 constexpr std::size_t kFar = 1000;
 constexpr std::size_t kMaxSuggestions = 4;
-
-/// The number of insertions, deletions, substitutions and swaps of neighbours (optimal string alignment).
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
-  for (std::size_t i = 0; i <= a.size(); ++i) {
-    for (std::size_t j = 0; j <= b.size(); ++j) {
-      if (i == 0 || j == 0) {
-        d[i][j] = i + j;
-        continue;
-      }
-      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      const bool is_swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
-      if (is_swapped) d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
-    }
-  }
-  return d[a.size()][b.size()];
-}
 
 /// The distance, or kFar if the words have little in common: more than one difference per three letters.
 std::size_t near_distance(std::string_view a, std::string_view b) {
