@@ -20,15 +20,16 @@ void require_possible_activation(const std::string& name, const Shape& shape) {
           "a rank would process {} samples at once; at most {} are possible: lower train.batch_per_rank, or use more "
           "ranks or train.accumulate",
           shape[0], kMaxBatch);
-  const double of_sample = product(shape, 1, shape.rank()), pixels = product(shape, 0, shape.rank() - 1);
-  require(of_sample <= kMaxElements, ErrorCode::op_description,
-          "{} would have the shape {}, which is {:.0f} numbers per sample; at most {} are possible: use smaller images "
-          "or a smaller model",
-          name, shape.text(), of_sample, kMaxElements);
-  require(pixels <= kMaxElements, ErrorCode::op_description,
-          "{} would have the shape {}, which is {:.0f} pixels of all samples; at most {} are possible: lower "
-          "train.batch_per_rank, or use smaller images",
-          name, shape.text(), pixels, kMaxElements);
+  const double of_sample = product(shape, 1, shape.rank()), positions = product(shape, 0, shape.rank() - 1);
+  require(
+      of_sample <= kMaxElements, ErrorCode::op_description,
+      "{} would have the shape {}, which is {:.0f} numbers per sample; at most {} are possible: use smaller samples "
+      "or a smaller model",
+      name, shape.text(), of_sample, kMaxElements);
+  require(positions <= kMaxElements, ErrorCode::op_description,
+          "{} would have the shape {}, which is {:.0f} positions of all samples; at most {} are possible: lower "
+          "train.batch_per_rank, or use smaller samples",
+          name, shape.text(), positions, kMaxElements);
 }
 
 void require_possible_parameter(const std::string& name, const Shape& shape) {

@@ -25,7 +25,7 @@ done
 # Sizes that overflow 32-bit integers of the libraries are refused with a sentence.
 impossible() { check "$1 is refused" refused 2 "$2" "$lockstep" plan jobs/configs/quickstart.yaml data.train=synthetic data.validation=synthetic $1; }
 impossible data.image_size=8192 'conv1 would have the shape .* numbers per sample; at most 2147483647'
-impossible "data.image_size=512 train.global_batch=16777216" 'pixels of all samples; at most'
+impossible "data.image_size=512 train.global_batch=16777216" 'positions of all samples; at most'
 for samples in 4294967295 2147483648; do
   impossible "train.global_batch=$samples" "would process $samples samples at once; at most"
   impossible "train.global_batch=0 train.batch_per_rank=$samples" "would process $samples samples at once"
