@@ -10,7 +10,7 @@ job_is_done() {
 }
 evaluation_is_there() {
   CHECKPOINT=runs/resnet50-4gpu/checkpoints/best run_to_end "$repository/jobs/evaluate.sh" &&
-    in_log "$job" 'checkpoints/best \(step 4\) on synthetic: loss [0-9.]+, accuracy [0-9.]+% of'
+    in_log "$job" 'checkpoints/best \(step 4\) on synthetic: loss [0-9.]+, accuracy [0-9.]+%, top-5 accuracy [0-9.]+% of'
 }
 jobs_once() {
   local name
