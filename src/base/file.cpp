@@ -56,7 +56,7 @@ Descriptor open_file(const std::string& path, int flags, ErrorCode code) {
 }
 
 Descriptor open_regular_file(const std::string& path, ErrorCode code) {
-  Descriptor file = open_file(path, O_RDONLY, code);
+  Descriptor file = open_file(path, O_RDONLY | O_NONBLOCK, code);  // opening a pipe would wait for its writer
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) fail_with_errno(code, "inspect {}", path);
   require(S_ISREG(status.st_mode), code, "{} is {}; expected a file", path,
@@ -158,7 +158,13 @@ void remove_partial(const std::string& partial) noexcept {
 PendingFile::PendingFile(std::string path, PartialName name, ErrorCode code)
     : path_(std::move(path)),
       partial_path_(partial_name(name == PartialName::fixed ? path_ : fmt::format("{}.{}", path_, ::getpid()))),
-      code_(code) {}
+      code_(code) {
+  struct stat status {};
+  const bool exists = ::lstat(path_.c_str(), &status) == 0;
+  require(!exists || S_ISREG(status.st_mode) || S_ISLNK(status.st_mode), code_,
+          "{} is {} and is not replaced; expected a file, or a name that is free", path_,
+          S_ISDIR(status.st_mode) ? "a folder" : "a device or a pipe");
+}
 
 PendingFile::~PendingFile() {
   if (!is_published_) remove_partial(partial_path_);

@@ -70,7 +70,8 @@ void remove_partial(const std::string& partial) noexcept;
 /// publish wins.
 enum class PartialName : std::uint8_t { fixed, of_process };
 
-/// A file that one process writes. The destructor removes what was not published.
+/// A file that one process writes. The destructor removes what was not published. The constructor throws if there is a
+/// folder, a device or a pipe of that name, which a rename would replace.
 class PendingFile {
  public:
   explicit PendingFile(std::string path, PartialName name = PartialName::of_process,

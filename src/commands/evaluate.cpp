@@ -13,7 +13,6 @@
 
 #include "base/clock.h"
 #include "base/current_world.h"
-#include "base/file.h"
 #include "comm/world.h"
 #include "commands/commands.h"
 #include "commands/report.h"
@@ -245,7 +244,7 @@ int run_evaluation(const EvaluateArguments& arguments, const Arguments& program)
     picture = std::move(outcome.picture);
   }
   if (world.rank() != 0) return kExitDone;
-  if (!arguments.confusion.empty()) replace_file(arguments.confusion, picture);
+  if (!arguments.confusion.empty()) write_result(arguments.confusion, picture);
   report(arguments.json, objects.size() == 1 ? objects.front() : Json{{"evaluations", objects}}, text);
   return kExitDone;
 }

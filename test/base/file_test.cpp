@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -34,6 +35,16 @@ TEST_F(FileTest, ReplacesTheWholeContentAndLeavesNothingElse) {
   replace_file(path, "a longer first content\n");
   replace_file(path, "done\n");
   EXPECT_EQ(read_file(path), "done\n");
+  EXPECT_EQ(n_files(), 1u);
+}
+
+TEST_F(FileTest, NeitherReplacesNorWaitsForAPipe) {
+  const std::string path = directory_ / "pipe";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THROW(replace_file(path, "done\n"), Error);
+  EXPECT_TRUE(std::filesystem::is_fifo(path));
+  EXPECT_THROW(open_regular_file(path, ErrorCode::data_missing), Error);  // at once
+  EXPECT_THROW(replace_file(directory_, "done\n"), Error);
   EXPECT_EQ(n_files(), 1u);
 }
 

@@ -81,6 +81,14 @@ root = tree.parse(sys.argv[1]).getroot()
 titles = [t.text for t in root.iter('{http://www.w3.org/2000/svg}title')]
 assert sum(int(t.rsplit(' ', 1)[1]) for t in titles) == 500, titles
 " "$work/matrix.svg"
+mkfifo "$work/pipe"
+cat "$work/pipe" >"$work/piped.svg" &
+check "  into a pipe, which stays a pipe" "$lockstep" evaluate "$work/a" "${options[@]}" --confusion "$work/pipe"
+wait
+check "    with the same picture" cmp "$work/matrix.svg" "$work/piped.svg"
+check "    which is still there" test -p "$work/pipe"
+check "a pipe instead of a checkpoint is refused at once" refused 1 'is not a regular file; expected a file' \
+  timeout 20 "$lockstep" checkpoint info "$work/pipe"
 
 # What cannot be evaluated is one error.
 one_error() { refused "$@" && [[ $(grep -c 'error:' "$work/.refused") == 1 ]] && ! grep -q skipped "$work/.refused"; }
