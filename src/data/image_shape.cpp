@@ -40,7 +40,7 @@ Box random_box(int height, int width, std::uint32_t seed, std::uint32_t sample_i
 Box centre_box(int height, int width, int image_size, int resize) {
   // Resizing and then cropping equals resizing the part that remains. In torchvision, the resized sizes and the corner
   // of the crop are whole numbers: the shorter side; the longer one in proportion, rounded down; the corner rounded.
-  const int shorter = resize > 0 ? resize : default_resize(image_size);
+  const int shorter = resized_side(image_size, resize);
   const auto side = [&](int length) { return std::int64_t{length} * shorter / std::min(height, width); };
   const auto interval = [&](int length, double& from, double& to) {
     const auto resized = static_cast<double>(side(length));

@@ -22,8 +22,11 @@ struct ImageShaping {
 
 /// Whole corners.
 Box random_box(int height, int width, std::uint32_t seed, std::uint32_t sample_id, std::uint32_t epoch);
-/// Whole corners only if the sizes divide.
+/// Length of the shorter side before the centre is taken, pixels.
 inline int default_resize(int image_size) { return image_size * 256 / 224; }
+/// The given length, or the default if that is 0.
+inline int resized_side(int image_size, int resize) { return resize > 0 ? resize : default_resize(image_size); }
+/// Whole corners only if the sizes divide.
 Box centre_box(int height, int width, int image_size, int resize = 0);
 
 /// Whether images that already have the size stay as they are: by default, also if the default is given as a number.

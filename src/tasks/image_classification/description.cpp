@@ -89,11 +89,6 @@ class Members {
   const std::string& source_;
 };
 
-/// The shorter side before the centre of image_size is taken.
-int resize_rule(const Config::Data& data) {
-  return data.validation_resize > 0 ? data.validation_resize : data.image_size * 256 / 224;
-}
-
 }  // namespace
 
 std::string ImageDescription::text() const {
@@ -107,7 +102,7 @@ ImageDescription describe(const Config& config, const data::ImageSetInfo& train)
   out.height = train.height;
   out.width = train.width;
   out.channels = train.channels;
-  if (d.image_size > 0) out.resize = resize_rule(d);
+  if (d.image_size > 0) out.resize = data::resized_side(d.image_size, d.validation_resize);
   out.mean = channel_values(d.mean, train.mean, "data.mean", train);
   out.stddev = channel_values(d.std, train.stddev, "data.std", train);
   if (train.path != "synthetic")
@@ -129,7 +124,7 @@ std::vector<std::string> keep_configured(const Config::Data& data, ImageDescript
   keep("data.mean", data.mean, recorded.mean);
   keep("data.std", data.std, recorded.stddev);
   if (data.image_size == 0) return notes;
-  const int resize = resize_rule(data);
+  const int resize = data::resized_side(data.image_size, data.validation_resize);
   if (data.image_size == recorded.height && data.image_size == recorded.width && resize == recorded.resize)
     return notes;
   const std::string before = recorded.text();
