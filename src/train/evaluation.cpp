@@ -1,47 +1,38 @@
 #include "train/evaluation.h"
 
-#include <algorithm>
-#include <utility>
-
 #include "base/clock.h"
 #include "base/stop_signal.h"
-#include "data/loader.h"
 #include "lockstep/log.h"
 #include "lockstep/trace.h"
+#include "train/evaluation_loader.h"
 
 namespace lockstep::train {
 
-std::optional<LossSums> evaluate(Session& session, std::shared_ptr<const data::Dataset> set, const std::string& title,
-                                 const std::function<bool()>& stops) {
+namespace {
+
+/// Loss sums over the first evaluation.max_samples (0: all) of the validation set, each counted once, over all ranks.
+/// No value if a signal asks any rank to stop. Collective.
+std::optional<LossSums> evaluate(Session& session) {
   const Config& config = session.config;
-  std::int64_t n = set->info().n_samples;
-  if (config.evaluation.max_samples > 0) n = std::min(n, config.evaluation.max_samples);
-  const std::int64_t batch = session.plan->evaluation_batch() * session.world.size();
-  const std::int64_t steps = (n + batch - 1) / batch;
-  data::Loader loader(std::move(set), {.global_batch = batch,
-                                       .capacity = session.plan->evaluation_batch(),
-                                       .first_shard = session.world.rank(),
-                                       .total_shards = session.world.size(),
-                                       .seed = config.run.seed,
-                                       .shuffle = false,
-                                       .drop_last = false,
-                                       .readers = config.data.readers,
-                                       .prefetch = 2,
-                                       .last_step = steps,
-                                       .max_samples = n,
-                                       .backend = session.backend.get()});
-  ProgressBar bar(title, steps, session.leader() && config.log.progress);
+  const std::shared_ptr<const data::Dataset> set = session.task->validation_set();
+  const data::LoaderOptions options =
+      evaluation_loader(config, *set, session.plan->evaluation_batch(), session.world, *session.backend);
+  const std::int64_t steps = options.last_step;
+  data::Loader loader(set, options);
+  ProgressBar bar("evaluation", steps, session.leader() && config.log.progress);
   LossSums all;
   for (std::int64_t step = 0; step < steps; ++step) {
     const LossSums mine = session.replica->evaluate(loader.next());
     const StepSums sums =
-        session.replica->sum_over_ranks({.loss = mine, .flags = {.stop_requests = stops() ? 1.0 : 0.0}});
+        session.replica->sum_over_ranks({.loss = mine, .flags = {.stop_requests = stop_requested() ? 1.0 : 0.0}});
     if (sums.flags.stop_requests > 0) return std::nullopt;
     add(all, sums.loss);
     bar.update(step + 1, "");
   }
   return all;
 }
+
+}  // namespace
 
 bool Validation::is_due_after(std::int64_t step) const {
   const Config::Evaluation& e = session_.config.evaluation;
@@ -56,8 +47,7 @@ bool Validation::was_interrupted() const {
 bool Validation::run(std::int64_t steps_done) {
   const trace::Span span(trace::Kind::evaluation, "evaluation after step", steps_done);
   const Clock::time_point begin = Clock::now();
-  const std::optional<LossSums> sums =
-      evaluate(session_, session_.task->validation_set(), "evaluation", stop_requested);
+  const std::optional<LossSums> sums = evaluate(session_);
   if (!sums) {
     if (session_.leader())
       log::warning("a signal asked the run to stop: the evaluation after step {} was interrupted", steps_done);

@@ -1,20 +1,12 @@
-// Evaluation: the loss sums over a data set, and the evaluations of a training run.
+// The evaluations of a training run on its validation set.
 #pragma once
 
-#include <functional>
 #include <optional>
-#include <string>
 
 #include "train/recorder.h"
 #include "train/session.h"
 
 namespace lockstep::train {
-
-/// Loss sums over the first evaluation.max_samples (0: all) of a set, each counted once, over all ranks. No value if
-/// `stops` is true on any rank. Collective.
-std::optional<LossSums> evaluate(
-    Session& session, std::shared_ptr<const data::Dataset> set, const std::string& title,
-    const std::function<bool()>& stops = [] { return false; });
 
 /// The evaluations of a run on the validation set, if it has one.
 class Validation {

@@ -6,6 +6,7 @@
 #include "config/parser.h"
 #include "lockstep/error.h"
 #include "models/resnet_table.h"
+#include "train/evaluation_loader.h"
 #include "train/recorder.h"
 
 namespace lockstep::train {
@@ -152,22 +153,9 @@ Inference::Result Inference::run(const data::Batch& batch) {
 Evaluation evaluate(Inference& inference, const Config& config, const tasks::Task& task,
                     std::shared_ptr<const data::Dataset> set, Backend& backend, World& world,
                     const std::string& title) {
-  std::int64_t n = set->info().n_samples;
-  if (config.evaluation.max_samples > 0) n = std::min(n, config.evaluation.max_samples);
-  const std::int64_t batch = inference.capacity() * world.size();
-  const std::int64_t steps = (n + batch - 1) / batch;
-  data::Loader loader(std::move(set), {.global_batch = batch,
-                                       .capacity = inference.capacity(),
-                                       .first_shard = world.rank(),
-                                       .total_shards = world.size(),
-                                       .seed = config.run.seed,
-                                       .shuffle = false,
-                                       .drop_last = false,
-                                       .readers = config.data.readers,
-                                       .prefetch = 2,
-                                       .last_step = steps,
-                                       .max_samples = n,
-                                       .backend = &backend});
+  const data::LoaderOptions options = evaluation_loader(config, *set, inference.capacity(), world, backend);
+  const std::int64_t steps = options.last_step;
+  data::Loader loader(std::move(set), options);
   ProgressBar bar(title, steps, world.rank() == 0 && config.log.progress);
   const std::unique_ptr<tasks::Tally> mine = task.make_tally();
   LossSums sums;
