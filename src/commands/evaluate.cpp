@@ -15,6 +15,7 @@
 #include "base/current_world.h"
 #include "comm/world.h"
 #include "commands/commands.h"
+#include "commands/model_argument.h"
 #include "commands/report.h"
 #include "config/parser.h"
 #include "hdf5/version.h"
@@ -42,8 +43,6 @@ struct Model {
   std::string folder;  // of its run; empty: it is not in one
 };
 
-bool is_override(const std::string& operand) { return operand.find('=') != std::string::npos && !fs::exists(operand); }
-
 /// By the name of the file, or of the file that a link (`best`) names.
 bool is_model_file(const std::string& operand) {
   std::error_code error;
@@ -52,14 +51,7 @@ bool is_model_file(const std::string& operand) {
          file.extension() == ".safetensors";
 }
 
-Model model_of_run(const std::string& folder) {
-  for (const char* link : {"best", "latest"}) {
-    const std::string path = (fs::path(folder) / "checkpoints" / link).string();
-    if (fs::exists(path)) return {.path = path, .folder = folder};
-  }
-  fail(ErrorCode::checkpoint_not_found,
-       "{} is a folder without checkpoints/best and checkpoints/latest: expected the directory of a run", folder);
-}
+Model model_of_run(const std::string& folder) { return {.path = checkpoint_of_run(folder), .folder = folder}; }
 
 /// RUN/checkpoints/FILE and RUN/FILE belong to RUN.
 Model model_of_file(const std::string& path) {
@@ -162,23 +154,6 @@ std::int64_t batch_of(const Config& config, std::int64_t n_samples, int ranks) {
   return std::clamp<std::int64_t>((n_samples + ranks - 1) / ranks, 1, kMaxBatch);
 }
 
-/// The backend, and the precision if the model's is not available here.
-std::unique_ptr<Backend> open_backend(Config& config, World& world, bool chooses_precision) {
-  auto backend = make_backend({.device = config.device,
-                               .threads = config.cpu.threads,
-                               .local_rank = world.local_rank(),
-                               .local_size = world.local_size()});
-  try {
-    const std::string warning = backend->check_precision(config.precision);
-    if (!warning.empty() && world.rank() == 0) log::warning("precision: {}", warning);
-  } catch (const Error& error) {
-    if (!chooses_precision) throw;
-    if (world.rank() == 0) log::warning("the model is evaluated in fp32: {}", error.what());
-    config.precision = Precision::fp32;
-  }
-  return backend;
-}
-
 Outcome evaluate_model(const Request& request, const Model& model, World& world) {
   Config config = configure(request, model);
   const checkpoint::ModelFile file = checkpoint::read_model_file(model.path);
@@ -186,16 +161,18 @@ Outcome evaluate_model(const Request& request, const Model& model, World& world)
   train::set_model(of_file, file);
   if (request.describes_model) check_same_model(config, of_file, model.path);
   config.model = of_file.model;
-  // Without a configuration that sets it, the precision is the one in which the model was trained.
-  const bool chooses_precision = model.folder.empty() && !request.describes_model;
-  if (chooses_precision && file.state.contains("precision"))
-    config.precision = config::parse({"precision=" + file.state["precision"].get<std::string>()}).precision;
-
   const std::unique_ptr<tasks::Task> task = tasks::make_task(config);
   const std::vector<std::string> notes = open_data(*task, config, file);
   if (world.rank() == 0)
     for (const std::string& note : notes) log::info("{}", note);
-  const std::unique_ptr<Backend> backend = open_backend(config, world, chooses_precision);
+  const bool is_configured = !model.folder.empty() || request.describes_model;
+  const auto [backend, warning] =
+      open_model_backend(config, file, is_configured ? PrecisionOf::user : PrecisionOf::model,
+                         {.device = config.device,
+                          .threads = config.cpu.threads,
+                          .local_rank = world.local_rank(),
+                          .local_size = world.local_size()});
+  if (!warning.empty() && world.rank() == 0) log::warning("{}", warning);
   const std::shared_ptr<const data::Dataset> set = task->validation_set();
   train::Inference inference(config, *task, set->fields(), *backend,
                              batch_of(config, set->info().n_samples, world.size()));

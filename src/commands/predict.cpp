@@ -16,6 +16,7 @@
 
 #include "base/process.h"
 #include "commands/commands.h"
+#include "commands/model_argument.h"
 #include "commands/report.h"
 #include "config/parser.h"
 #include "data/image_files.h"
@@ -42,19 +43,6 @@ struct PredictArguments {
 };
 
 // ----------------------------------------------------------------------------------------------------- what is read
-
-bool is_override(const std::string& operand) { return operand.find('=') != std::string::npos && !fs::exists(operand); }
-
-/// Of the directory of a run, its best checkpoint, or else its newest one.
-std::string model_path(const std::string& operand) {
-  if (!fs::is_directory(operand)) return operand;
-  for (const char* link : {"best", "latest"}) {
-    const std::string path = (fs::path(operand) / "checkpoints" / link).string();
-    if (fs::exists(path)) return path;
-  }
-  fail(ErrorCode::checkpoint_not_found,
-       "{} is a folder without checkpoints/best and checkpoints/latest: expected the directory of a run", operand);
-}
 
 struct Request {
   std::vector<std::string> files, overrides;
@@ -91,34 +79,15 @@ nlohmann::json inference_of(const checkpoint::ModelFile& file, const Config& con
           "{} does not record the size and the normalisation of its images: add them, such as data.image_size=224 "
           "'data.mean=[0.485, 0.456, 0.406]' 'data.std=[0.229, 0.224, 0.225]'",
           file.path);
-  tasks::ImageDescription description{
-      .height = d.image_size,
-      .width = d.image_size,
-      .channels = static_cast<int>(d.mean.size()),
-      .resize = d.validation_resize > 0 ? d.validation_resize : data::default_resize(d.image_size),
-      .mean = {d.mean.begin(), d.mean.end()},
-      .stddev = {d.std.begin(), d.std.end()},
-      .class_names = {},
-      .batch_norm_epsilon = config.batch_norm.epsilon};
+  tasks::ImageDescription description{.height = d.image_size,
+                                      .width = d.image_size,
+                                      .channels = static_cast<int>(d.mean.size()),
+                                      .resize = data::resized_side(d.image_size, d.validation_resize),
+                                      .mean = {d.mean.begin(), d.mean.end()},
+                                      .stddev = {d.std.begin(), d.std.end()},
+                                      .class_names = {},
+                                      .batch_norm_epsilon = config.batch_norm.epsilon};
   return tasks::to_json(description);
-}
-
-/// The precision in which the model was trained, unless the command line gives one; fp32 if this device lacks it.
-std::unique_ptr<Backend> open_backend(Config& config, const checkpoint::ModelFile& file,
-                                      const std::vector<std::string>& overrides) {
-  const bool is_given = std::ranges::any_of(overrides, [](const auto& o) { return o.starts_with("precision="); });
-  if (!is_given && file.state.contains("precision"))
-    config.precision = config::parse({"precision=" + file.state["precision"].get<std::string>()}).precision;
-  auto backend = make_backend({.device = config.device, .threads = config.cpu.threads});
-  try {
-    const std::string warning = backend->check_precision(config.precision);
-    if (!warning.empty()) log::warning("precision: {}", warning);
-  } catch (const Error& error) {
-    if (is_given) throw;
-    log::warning("the model is used in fp32: {}", error.what());
-    config.precision = Precision::fp32;
-  }
-  return backend;
 }
 
 // ---------------------------------------------------------------------------------------------------- predictions
@@ -264,9 +233,14 @@ int run_predict(const PredictArguments& arguments) {
           "--json and --csv cannot both be printed: give one of them a file, as in --csv=FILE");
   Request request = understand(arguments);
   Config config = config::parse(request.overrides);
-  const checkpoint::ModelFile file = checkpoint::read_model_file(model_path(arguments.model));
+  const checkpoint::ModelFile file = checkpoint::read_model_file(
+      fs::is_directory(arguments.model) ? checkpoint_of_run(arguments.model) : arguments.model);
   train::set_model(config, file);
-  const std::unique_ptr<Backend> backend = open_backend(config, file, request.overrides);
+  const bool is_given =
+      std::ranges::any_of(request.overrides, [](const auto& o) { return o.starts_with("precision="); });
+  const auto [backend, warning] = open_model_backend(config, file, is_given ? PrecisionOf::user : PrecisionOf::model,
+                                                     {.device = config.device, .threads = config.cpu.threads});
+  if (!warning.empty()) log::warning("{}", warning);
   const std::unique_ptr<tasks::Task> task = tasks::make_task(config);
   for (const std::string& note : task->adopt(inference_of(file, config), file.path)) log::info("{}", note);
   const tasks::ImageDescription input = tasks::image_description(task->inference_stamp(), file.path);

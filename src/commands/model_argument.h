@@ -1,0 +1,29 @@
+// What `evaluate` and `predict` share: how an operand names a model or an override, and the backend that runs the
+// model.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "checkpoint/model_file.h"
+#include "lockstep/backend.h"
+#include "lockstep/config.h"
+
+namespace lockstep::commands {
+
+/// Whether an operand is key=value. A file that exists may have a `=` in its name.
+bool is_override(const std::string& operand);
+/// The best checkpoint of a run directory, or else its newest one. Throws checkpoint_not_found.
+std::string checkpoint_of_run(const std::string& folder);
+
+struct ModelBackend {
+  std::unique_ptr<Backend> backend;
+  std::string warning;  // about the precision; empty: none
+};
+/// The backend for a model. If the user did not choose the precision, it becomes the one in which the model was
+/// trained, or fp32 if the device lacks that. Throws not_supported if the device lacks the one that the user chose.
+enum class PrecisionOf : std::uint8_t { user, model };
+ModelBackend open_model_backend(Config& config, const checkpoint::ModelFile& file, PrecisionOf precision,
+                                const BackendOptions& options);
+
+}  // namespace lockstep::commands
