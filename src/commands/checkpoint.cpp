@@ -222,7 +222,7 @@ int export_file(const std::string& source, const std::string& target, Existing e
 }
 
 int import_file(const std::string& source, const std::string& target, Existing existing) {
-  require(source.ends_with(kSafetensors), ErrorCode::usage,
+  require(checkpoint::is_safetensors(source), ErrorCode::usage,
           "the source must end in {}, found {}: no other format is supported", kSafetensors, source);
   require(target.ends_with(".h5"), ErrorCode::usage, "the checkpoint's name must end in .h5, found {}", target);
   require_replaceable(target, existing);

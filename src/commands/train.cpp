@@ -59,9 +59,8 @@ void begin_run(train::Session& session, bool fresh) {
       session.notes.push_back(fmt::format("removed the remains of an interrupted save: {}", name));
     if (loses_steps_when_stopped(session.world))
       session.notes.emplace_back(
-          "mpirun leaves the ranks one second to save after Ctrl-C or SIGTERM: start it with `scripts/launch mpirun "
-          "...` "
-          "so that no step is lost");
+          "mpirun leaves the ranks one second to save after Ctrl-C or SIGTERM: start it with "
+          "`scripts/launch mpirun ...` so that no step is lost");
     run.write_file("config.yaml", config::to_yaml(session.config));
   }
   on_failure([run] { run.write_status("failed"); });

@@ -14,7 +14,7 @@ namespace {
 constexpr double kSecondsBetweenReports = 0.25;
 constexpr double kSecondsBetweenSaves = 10;
 
-/// What the ranks tell each other. Rank 0 decides when the timing is over.
+/// What the ranks report to each other. Rank 0 decides when the timing is over.
 enum class Report : char { timing = 't', over = 'o', stop = 's' };
 
 /// Collective: rank 0's report, or stop if any rank reports that.

@@ -1,6 +1,6 @@
 // Autotuning: rank 0 times the algorithms of each layer (lockstep/algorithms.h), which takes minutes on a device with
-// hundreds of plans. Every rank tells the others every quarter of a second whether a signal asks it to stop. So the
-// watchdog sees rank 0 at work, too.
+// hundreds of plans. Every quarter of a second, the ranks exchange whether a signal asked one of them to stop, so
+// that the watchdog also sees rank 0 at work.
 #pragma once
 
 #include <functional>

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/model_file.h"
 #include "checkpoint/state_group.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
@@ -207,7 +207,7 @@ void Session::read_initial_weights() {
   if (source.empty() && !config.train.freeze.empty())
     notes.push_back("train.freeze: the frozen parameters keep random values, since model.initialize_from is not set");
   if (source.empty()) return;
-  if (source.ends_with(".safetensors")) {
+  if (checkpoint::is_safetensors(source)) {
     initial_weights_ = checkpoint::read_safetensors(source);
   } else {
     for (checkpoint::LoadedTensor& t : checkpoint::load_all(source).tensors) {

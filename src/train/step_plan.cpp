@@ -39,12 +39,16 @@ std::function<bool(const std::string&)> frozen_by(const std::vector<std::string>
   };
 }
 
+/// Throws if a pattern of the key selects no parameter.
+void require_selection(const char* key, const std::string& pattern, const std::vector<std::string>& names) {
+  require(std::ranges::any_of(names, [&](const std::string& name) { return selects(pattern, name); }),
+          ErrorCode::config_range, "{}: no parameter matches {}; the nearest names are {}", key, pattern,
+          nearest_names(pattern, names));
+}
+
 void check_freeze(const std::vector<std::string>& patterns, const graph::ParameterTable& table) {
   const std::vector<std::string> names = names_of(table);
-  for (const std::string& pattern : patterns)
-    require(std::ranges::any_of(names, [&](const std::string& name) { return selects(pattern, name); }),
-            ErrorCode::config_range, "train.freeze: no parameter matches {}; the nearest names are {}", pattern,
-            nearest_names(pattern, names));
+  for (const std::string& pattern : patterns) require_selection("train.freeze", pattern, names);
   require(std::ranges::any_of(table.parameters(), &graph::Parameter::trainable), ErrorCode::config_range,
           "train.freeze selects all {} parameters, so that nothing would be trained", names.size());
 }
@@ -53,12 +57,10 @@ void check_freeze(const std::vector<std::string>& patterns, const graph::Paramet
 std::vector<OptimizerGroup> apply_groups(const Config::Optimizer& optimizer, const graph::ParameterTable& table,
                                          std::vector<ParameterSegment>& segments) {
   std::vector<OptimizerGroup> groups;
+  const std::vector<std::string> names = names_of(table);
   for (const std::string& text : optimizer.groups) {
     const config::ParameterGroup group = config::parse_parameter_group(text);
-    const std::vector<std::string> names = names_of(table);
-    require(std::ranges::any_of(names, [&](const std::string& name) { return selects(group.pattern, name); }),
-            ErrorCode::config_range, "optimizer.groups: no parameter matches {}; the nearest names are {}",
-            group.pattern, nearest_names(group.pattern, names));
+    require_selection("optimizer.groups", group.pattern, names);
     groups.push_back({.pattern = group.pattern,
                       .learning_rate = group.learning_rate.value_or(optimizer.learning_rate),
                       .weight_decay = group.weight_decay.value_or(optimizer.weight_decay)});
