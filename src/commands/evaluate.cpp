@@ -165,7 +165,7 @@ Outcome evaluate_model(const Request& request, const Model& model, World& world)
   const std::vector<std::string> notes = open_data(*task, config, file);
   if (world.rank() == 0)
     for (const std::string& note : notes) log::info("{}", note);
-  const bool is_configured = !model.folder.empty() || request.describes_model;
+  const bool is_configured = !model.folder.empty() || request.describes_model || sets_precision(request.configuration);
   const auto [backend, warning] =
       open_model_backend(config, file, is_configured ? PrecisionOf::user : PrecisionOf::model,
                          {.device = config.device,

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -13,6 +14,10 @@ namespace lockstep::commands {
 namespace fs = std::filesystem;
 
 bool is_override(const std::string& operand) { return operand.find('=') != std::string::npos && !fs::exists(operand); }
+
+bool sets_precision(const std::vector<std::string>& overrides) {
+  return std::ranges::any_of(overrides, [](const std::string& o) { return o.starts_with("precision="); });
+}
 
 std::string checkpoint_of_run(const std::string& folder) {
   for (const char* link : {"best", "latest"}) {

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "checkpoint/model_file.h"
 #include "lockstep/backend.h"
@@ -13,6 +14,8 @@ namespace lockstep::commands {
 
 /// Whether an operand is key=value. A file that exists may have a `=` in its name.
 bool is_override(const std::string& operand);
+/// Whether the overrides set the precision.
+bool sets_precision(const std::vector<std::string>& overrides);
 /// The best checkpoint of a run directory, or else its newest one. Throws checkpoint_not_found.
 std::string checkpoint_of_run(const std::string& folder);
 

@@ -236,10 +236,9 @@ int run_predict(const PredictArguments& arguments) {
   const checkpoint::ModelFile file = checkpoint::read_model_file(
       fs::is_directory(arguments.model) ? checkpoint_of_run(arguments.model) : arguments.model);
   train::set_model(config, file);
-  const bool is_given =
-      std::ranges::any_of(request.overrides, [](const auto& o) { return o.starts_with("precision="); });
-  const auto [backend, warning] = open_model_backend(config, file, is_given ? PrecisionOf::user : PrecisionOf::model,
-                                                     {.device = config.device, .threads = config.cpu.threads});
+  const auto [backend, warning] =
+      open_model_backend(config, file, sets_precision(request.overrides) ? PrecisionOf::user : PrecisionOf::model,
+                         {.device = config.device, .threads = config.cpu.threads});
   if (!warning.empty()) log::warning("{}", warning);
   const std::unique_ptr<tasks::Task> task = tasks::make_task(config);
   for (const std::string& note : task->adopt(inference_of(file, config), file.path)) log::info("{}", note);

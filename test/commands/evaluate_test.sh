@@ -74,6 +74,12 @@ done
 check "evaluates several models in one call" "$lockstep" evaluate "$best" "$work/a/model.safetensors" "$work/a.safetensors" \
   data.validation=data/samples/cifar10_test.h5 "${options[@]}" --json="$work/several"
 check "  with a result for each" test "$(grep -c '"top5_accuracy"' "$work/several")" = 3
+check "a precision that is given is used" "$lockstep" evaluate "$best" data.validation=data/samples/cifar10_test.h5 "${options[@]}" \
+  precision=bf16 --json="$work/bf16"
+check "  also for a file outside of its run" "$lockstep" evaluate "$work/a.safetensors" data.validation=data/samples/cifar10_test.h5 \
+  "${options[@]}" evaluation.batch_per_rank=100 precision=bf16 --json="$work/outside"
+check "  with the same figures" same_figures "$work/bf16" "$work/outside"
+check "  which are not those of fp32" refused 1 loss same_figures "$work/run" "$work/outside"
 check "prints the matrix" prints '^airplane +50 +[0-9.]+%  ([ 0-9]{4}){10}$' "$lockstep" evaluate "$work/a" "${options[@]}" --confusion "$work/matrix.svg"
 check "  and draws it" python3 -c "
 import sys, xml.etree.ElementTree as tree
