@@ -61,8 +61,8 @@ UserBlock read_user_block(const Descriptor& file, const std::string& path) {
   const auto head = std::span(block).first(std::min(length, kUserBlockBytes));
   read_at(file, path, head, 0, ErrorCode::checkpoint_damaged);
   const hdf5::FileKind kind = hdf5::kind_of(head);
-  require(kind != hdf5::FileKind::images, ErrorCode::checkpoint_foreign, "{} is a data set of images, not a checkpoint",
-          path);
+  require(kind != hdf5::FileKind::images && kind != hdf5::FileKind::text, ErrorCode::checkpoint_foreign,
+          "{} is a data set of {}, not a checkpoint", path, kind == hdf5::FileKind::text ? "text" : "images");
   require(kind == hdf5::FileKind::checkpoint, ErrorCode::checkpoint_foreign,
           "{} is not a checkpoint of Lockstep: it does not begin with \"{}\"{}", path, hdf5::kCheckpointMagic,
           kind == hdf5::FileKind::plain_hdf5 ? "; it is an HDF5 file of another program" : "");

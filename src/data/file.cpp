@@ -4,8 +4,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <filesystem>
 
 #include "lockstep/error.h"
 
@@ -60,6 +60,21 @@ void InputFile::fail_read(ReadOutcome outcome, int error_number, std::uint64_t o
 void InputFile::read(std::uint64_t offset, std::span<std::byte> target, const std::string& what) const {
   const ReadOutcome outcome = try_read(offset, target);
   if (outcome != ReadOutcome::complete) fail_read(outcome, errno, offset, target.size(), what);
+}
+
+std::vector<std::string> list_files(const std::string& folder,
+                                    const std::function<bool(const std::filesystem::path&)>& accepts) {
+  namespace fs = std::filesystem;
+  std::vector<std::string> out;
+  try {
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder))
+      if (!entry.is_directory() && accepts(entry.path())) out.push_back(entry.path().string());
+  } catch (const fs::filesystem_error& error) {
+    fail(ErrorCode::data_source, "cannot list {}: {}", error.path1().empty() ? folder : error.path1().string(),
+         error.code().message());
+  }
+  std::ranges::sort(out);
+  return out;
 }
 
 void check_output(const std::string& path, bool replace) {

@@ -3,8 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/file.h"
 
@@ -36,6 +39,10 @@ class InputFile {
   std::uint64_t size_bytes_ = 0;
   std::int64_t modified_ns_ = 0;  // time of the last write
 };
+
+/// The files below a folder that `accepts` selects, sorted by path. Throws data_source if the folder cannot be listed.
+std::vector<std::string> list_files(const std::string& folder,
+                                    const std::function<bool(const std::filesystem::path&)>& accepts);
 
 /// Throws data_exists unless `path` is free or `replace` allows replacing it, and data_write if no file can be created
 /// in its folder.

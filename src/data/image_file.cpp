@@ -4,8 +4,8 @@
 #include <array>
 #include <cmath>
 
+#include "data/data_file.h"
 #include "data/image_limits.h"
-#include "data/limited_child.h"
 #include "hdf5/reader.h"
 #include "lockstep/error.h"
 #include "lockstep/philox.h"
@@ -19,24 +19,6 @@ constexpr std::int64_t kMaxClasses = 1 << 24;
 /// In a file without a user block. HDF5 looks up each chunk, which takes up to a second for this many.
 constexpr std::uint64_t kMaxForeignChunks = 4096;
 
-hdf5::Reader open_hdf5(const std::string& path) {
-  return {path, {.unreadable = ErrorCode::data_format, .truncated = ErrorCode::data_truncated}};
-}
-
-/// HDF5 allows its signature at 0 and at every power of two from 512 on.
-bool has_hdf5_signature(const InputFile& file) {
-  constexpr std::array<unsigned char, 8> kSignature = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
-  for (std::uint64_t offset = 0; offset + kSignature.size() <= file.size_bytes();
-       offset = offset == 0 ? 512 : 2 * offset) {
-    std::array<unsigned char, 8> found{};
-    file.read(offset, std::as_writable_bytes(std::span(found)), "its signature");
-    if (found == kSignature) return true;
-  }
-  return false;
-}
-
-std::string shape_text(const std::vector<std::uint64_t>& dims) { return fmt::format("({})", fmt::join(dims, ", ")); }
-
 void check_statistics(const std::string& path, const ImageSetInfo& info) {
   const auto channels = static_cast<std::size_t>(info.channels);
   require(info.mean.size() == channels && info.stddev.size() == channels, ErrorCode::data_format,
@@ -49,24 +31,6 @@ void check_statistics(const std::string& path, const ImageSetInfo& info) {
 }
 
 bool is_sensible(std::uint64_t n, std::int64_t max) { return n >= 1 && n <= static_cast<std::uint64_t>(max); }
-
-void check_inside(const InputFile& file, const std::string& name, const hdf5::DatasetPlace& place) {
-  require(place.offset <= file.size_bytes() && place.size_bytes <= file.size_bytes() - place.offset,
-          ErrorCode::data_truncated, "{} is truncated: '/{}' needs bytes {} to {}, but the file has {}", file.path(),
-          name, place.offset, place.offset + place.size_bytes, file.size_bytes());
-}
-
-/// Throws unless /name has the expected type and shape, which `expected` describes in the message.
-void check_kind(bool good, const InputFile& file, const std::string& name, const char* expected,
-                const hdf5::DatasetPlace& place) {
-  require(good, ErrorCode::data_format, "{}: '/{}' must be {}, but is {} {}", file.path(), name, expected, place.type,
-          shape_text(place.dims));
-}
-
-[[noreturn]] void fail_user_block(const InputFile& file) {
-  fail(ErrorCode::data_damaged, "{}: its user block and its HDF5 metadata disagree about the position of the images",
-       file.path());
-}
 
 /// The number of chunks. Throws if the file is too short for them.
 std::uint64_t count_chunks(const InputFile& file, const hdf5::DatasetPlace& images) {
@@ -89,9 +53,9 @@ StoredBytes locate(const InputFile& file, const hdf5::Reader& hdf5, const hdf5::
   if (known) {
     if (known->size_bytes != images.size_bytes || known->chunk_bytes != images.chunk_bytes ||
         known->offsets.size() != n)
-      fail_user_block(file);
+      fail_user_block(file, hdf5::FileKind::images);
     for (const std::uint64_t chunk : {std::uint64_t{0}, std::uint64_t{1}, n - 1})
-      if (chunk < n && offset_of(chunk) != known->offsets[chunk]) fail_user_block(file);
+      if (chunk < n && offset_of(chunk) != known->offsets[chunk]) fail_user_block(file, hdf5::FileKind::images);
     return *known;
   }
   require(n <= kMaxForeignChunks, ErrorCode::data_format,
@@ -220,12 +184,7 @@ StoredBytes locate_in_a_row(const InputFile& file) {
 ImageFile read_metadata(const InputFile& file, const StoredBytes* images) {
   const std::string& path = file.path();
   const hdf5::Reader hdf5 = open_hdf5(path);
-  require(hdf5.has_attribute("format") && hdf5.text("format") == kImageFormat, ErrorCode::data_format,
-          "{} is an HDF5 file, but not a data set of Lockstep: it lacks the attribute format='{}'", path, kImageFormat);
-  const std::int64_t version = hdf5.integer("format_version");
-  require(version >= kImageFormatVersion && version <= kEncodedFormatVersion, ErrorCode::data_format,
-          "{} has format version {}; this program reads versions {} to {}", path, version, kImageFormatVersion,
-          kEncodedFormatVersion);
+  const std::int64_t version = read_format_version(hdf5, path, kImageFormat, kEncodedFormatVersion);
   ImageFile out;
   ImageSetInfo& info = out.info;
   info.path = path;
@@ -238,11 +197,10 @@ ImageFile read_metadata(const InputFile& file, const StoredBytes* images) {
   info.stddev = hdf5.floats("std");
   check_statistics(path, info);
 
-  const auto optional_text = [&](const char* name) { return hdf5.has_attribute(name) ? hdf5.text(name) : ""; };
-  info.split = optional_text("split");
-  out.source = optional_text("source");
-  out.images_xxh3 = optional_text("images_xxh3");
-  out.labels_xxh3 = optional_text("labels_xxh3");
+  info.split = optional_text(hdf5, "split");
+  out.source = optional_text(hdf5, "source");
+  out.images_xxh3 = optional_text(hdf5, "images_xxh3");
+  out.labels_xxh3 = optional_text(hdf5, "labels_xxh3");
   if (hdf5.has_attribute("class_names")) info.class_names = hdf5.texts("class_names");
   require(info.class_names.empty() || info.class_names.size() == static_cast<std::size_t>(info.classes),
           ErrorCode::data_format, "{} names {} classes but has {}", path, info.class_names.size(), info.classes);
@@ -250,19 +208,14 @@ ImageFile read_metadata(const InputFile& file, const StoredBytes* images) {
 }
 
 ImageFile open_image_file(const InputFile& file) {
-  require(file.size_bytes() > 0, ErrorCode::data_truncated, "{} is empty (0 bytes)", file.path());
-  if (const std::optional<UserBlock> block = read_user_block(file)) {
-    ImageFile out = read_metadata(file, &block->images);
-    if (out.images != block->images || out.labels != block->labels) fail_user_block(file);
-    out.has_user_block = true;
-    return out;
-  }
-  require(has_hdf5_signature(file), ErrorCode::data_format, "{} ({} bytes) is not an HDF5 file", file.path(),
-          file.size_bytes());
-  const ChildVerdict verdict = run_in_limited_child([&] { read_metadata(file); });
-  if (verdict.good) return read_metadata(file);
-  if (verdict.code) throw Error(*verdict.code, verdict.sentence);
-  fail(ErrorCode::data_format, "{} cannot be opened as HDF5: {}", file.path(), verdict.sentence);
+  ImageFile out;
+  const bool has_user_block = open_data_file(file, hdf5::FileKind::images, [&](const UserBlock* block) {
+    out = read_metadata(file, block ? &block->samples : nullptr);
+    if (block && (out.images != block->samples || out.labels != block->index))
+      fail_user_block(file, hdf5::FileKind::images);
+  });
+  out.has_user_block = has_user_block;
+  return out;
 }
 
 std::vector<std::int32_t> read_labels(const InputFile& file, const ImageFile& layout) {
@@ -284,22 +237,10 @@ std::vector<std::uint64_t> read_offsets(const InputFile& file, const ImageFile& 
 
 std::vector<std::string> verify_image_file(const InputFile& file, const ImageFile& layout,
                                            const std::function<void(std::uint64_t)>& progress) {
-  std::vector<std::string> damaged;
-  const auto compare = [&](const char* name, const StoredBytes& place, const std::string& stored) {
-    if (stored.empty()) {
-      damaged.push_back(fmt::format("{0}: '/{1}' cannot be checked: the file has no {1}_xxh3", file.path(), name));
-      return;
-    }
-    const std::string found = hash_text(hash_stored(file, place, fmt::format("/{}", name), progress));
-    if (found == stored) return;
-    const std::string where =
-        place.chunked() ? fmt::format("{} chunks of {} bytes", place.offsets.size(), place.chunk_bytes)
-                        : fmt::format("bytes {} to {}", place.offsets[0], place.offsets[0] + place.size_bytes);
-    damaged.push_back(fmt::format("{}: '/{}' ({}) is damaged: its xxh3 is {}, but {} is stored", file.path(), name,
-                                  where, found, stored));
-  };
-  compare("images", layout.images, layout.images_xxh3);
-  compare("labels", StoredBytes::contiguous(layout.labels), layout.labels_xxh3);
+  std::vector<std::string> damaged{
+      damage_of(file, "images", layout.images, layout.images_xxh3, progress),
+      damage_of(file, "labels", StoredBytes::contiguous(layout.labels), layout.labels_xxh3, progress)};
+  std::erase(damaged, "");
   return damaged;
 }
 

@@ -83,15 +83,7 @@ std::unique_ptr<ImageFiles> open_image_files(std::vector<std::string> paths, con
 }
 
 std::vector<std::string> list_image_files(const std::string& folder) {
-  std::vector<std::string> out;
-  try {
-    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder))
-      if (!entry.is_directory() && has_image_name(entry.path().string())) out.push_back(entry.path().string());
-  } catch (const fs::filesystem_error& error) {
-    fail(ErrorCode::data_source, "cannot list {}: {}", folder, error.code().message());
-  }
-  std::ranges::sort(out);
-  return out;
+  return list_files(folder, [](const fs::path& path) { return has_image_name(path.string()); });
 }
 
 bool has_image_name(const std::string& path) {

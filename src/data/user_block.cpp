@@ -17,7 +17,7 @@ using hdf5::kUserBlockBytes;
 
 constexpr std::array<std::uint64_t, 2> kVersions{1, 2};
 constexpr std::uint64_t kContiguousVersion = kVersions[0], kChunkedVersion = kVersions[1];
-constexpr std::uint64_t kMaxMetadataBytes = 1u << 30;  // includes 16 bytes per JPEG image
+constexpr std::uint64_t kMaxMetadataBytes = 1u << 30;  // includes 16 bytes per JPEG image, 8 per 16 MiB of tokens
 constexpr std::size_t kBufferBytes = 4u << 20;
 constexpr std::size_t kMaxBreaks = 16;
 
@@ -25,7 +25,7 @@ constexpr std::size_t kMaxBreaks = 16;
 struct Block {
   char magic[16];
   std::uint64_t version, file_bytes;
-  std::uint64_t images_offset, images_bytes, labels_offset, labels_bytes;
+  std::uint64_t samples_offset, samples_bytes, index_offset, index_bytes;
   std::uint64_t metadata_xxh3;
   // kChunkedVersion
   std::uint64_t chunk_bytes, second_offset, stride;
@@ -63,12 +63,12 @@ const std::uint64_t* breaks_end(const Block& block) {
   return std::ranges::find(block.breaks.begin(), block.breaks.end(), 0u);
 }
 
-/// The positions of images and labels, in the order of the file. The first chunk is a range of its own, since HDF5 puts
+/// The positions of the two parts, in the order of the file. The first chunk is a range of its own, since HDF5 puts
 /// the index of the chunks after it. The chunks between two breaks form one range.
 std::vector<ByteRange> data_ranges(const Block& block) {
-  std::vector<ByteRange> ranges{{block.labels_offset, block.labels_bytes}, {block.images_offset, block.images_bytes}};
+  std::vector<ByteRange> ranges{{block.index_offset, block.index_bytes}, {block.samples_offset, block.samples_bytes}};
   if (block.version == kChunkedVersion) {
-    const std::uint64_t n = StoredBytes::n_chunks(block.images_bytes, block.chunk_bytes);
+    const std::uint64_t n = StoredBytes::n_chunks(block.samples_bytes, block.chunk_bytes);
     ranges[1].size_bytes = block.chunk_bytes;
     for (std::uint64_t first = 1; first < n;) {
       const auto next = std::ranges::upper_bound(block.breaks.begin(), breaks_end(block), first);
@@ -88,7 +88,7 @@ bool is_plausible(const Block& block) {
   const std::uint64_t file_bytes = block.file_bytes;
   if (block.version == kChunkedVersion) {
     if (block.chunk_bytes == 0 || block.chunk_bytes > file_bytes) return false;
-    const std::uint64_t n = StoredBytes::n_chunks(block.images_bytes, block.chunk_bytes);
+    const std::uint64_t n = StoredBytes::n_chunks(block.samples_bytes, block.chunk_bytes);
     if (n < 2 || block.stride < block.chunk_bytes || n > file_bytes / block.chunk_bytes ||
         n - 1 > file_bytes / block.stride + 1)
       return false;
@@ -103,7 +103,7 @@ bool is_plausible(const Block& block) {
   return true;
 }
 
-std::uint64_t hash_metadata(const InputFile& file, const Block& block) {
+std::uint64_t hash_metadata(const InputFile& file, const Block& block, const PartNames& names) {
   std::vector<ByteRange> parts;
   std::uint64_t end = kUserBlockBytes;
   for (const ByteRange& r : data_ranges(block)) {
@@ -114,8 +114,8 @@ std::uint64_t hash_metadata(const InputFile& file, const Block& block) {
   std::uint64_t total = 0;
   for (const ByteRange& part : parts) total += part.size_bytes;
   require(total <= kMaxMetadataBytes, ErrorCode::data_damaged,
-          "{} has {} bytes that are neither images nor labels, which is more than a data set can have", file.path(),
-          total);
+          "{} has {} bytes that are neither {} nor {}, which is more than a data set can have", file.path(), total,
+          names.samples, names.index);
   RangeHash hash;
   for (const ByteRange& part : parts) hash.add(file, part, "its metadata", {});
   return hash.digest();
@@ -158,7 +158,9 @@ std::optional<UserBlock> read_user_block(const InputFile& file) {
   if (file.size_bytes() < fields_bytes(kContiguousVersion) + sizeof(std::uint64_t)) return std::nullopt;
   const auto head = std::span(bytes).first(std::min<std::uint64_t>(bytes.size(), file.size_bytes()));
   file.read(0, head, "its user block");
-  if (hdf5::kind_of(head) != hdf5::FileKind::images) return std::nullopt;
+  const hdf5::FileKind kind = hdf5::kind_of(head);
+  if (kind != hdf5::FileKind::images && kind != hdf5::FileKind::text) return std::nullopt;
+  const PartNames names = part_names(kind);
   Block block;
   std::memcpy(&block, bytes.data(), sizeof block);
   const std::size_t n_hashed = fields_bytes(block.version);
@@ -176,41 +178,46 @@ std::optional<UserBlock> read_user_block(const InputFile& file) {
                           .unknown_version = ErrorCode::data_format,
                           .truncated = ErrorCode::data_truncated});
   require(is_plausible(block), ErrorCode::data_damaged,
-          "{} is damaged in its user block: the positions of images and labels are not possible", file.path());
-  require(hash_metadata(file, block) == block.metadata_xxh3, ErrorCode::data_damaged,
+          "{} is damaged in its user block: the positions of {} and {} are not possible", file.path(), names.samples,
+          names.index);
+  require(hash_metadata(file, block, names) == block.metadata_xxh3, ErrorCode::data_damaged,
           "{}: the metadata of the file is damaged (its checksum does not match), or another program changed it",
           file.path());
-  UserBlock out{StoredBytes::contiguous({block.images_offset, block.images_bytes}),
-                {block.labels_offset, block.labels_bytes}};
+  UserBlock out{StoredBytes::contiguous({block.samples_offset, block.samples_bytes}),
+                {block.index_offset, block.index_bytes},
+                kind};
   if (block.version == kChunkedVersion)
-    out.images = StoredBytes::in_a_row(block.images_bytes, block.chunk_bytes, block.images_offset, block.second_offset,
-                                       block.stride);
+    out.samples = StoredBytes::in_a_row(block.samples_bytes, block.chunk_bytes, block.samples_offset,
+                                        block.second_offset, block.stride);
   return out;
 }
 
 void write_user_block(const std::string& path, const UserBlock& user_block) {
   const InputFile file(path);
-  const StoredBytes& images = user_block.images;
+  const StoredBytes& samples = user_block.samples;
+  const PartNames names = part_names(user_block.kind);
+  const std::string_view magic = user_block.kind == hdf5::FileKind::text ? hdf5::kTextMagic : hdf5::kImagesMagic;
   Block block{};
-  std::memcpy(block.magic, hdf5::kImagesMagic.data(), sizeof block.magic);
-  block.version = images.chunked() ? kChunkedVersion : kContiguousVersion;
+  std::memcpy(block.magic, magic.data(), sizeof block.magic);
+  block.version = samples.chunked() ? kChunkedVersion : kContiguousVersion;
   block.file_bytes = file.size_bytes();
-  block.images_offset = images.offsets[0];
-  block.images_bytes = images.size_bytes;
-  block.labels_offset = user_block.labels.offset;
-  block.labels_bytes = user_block.labels.size_bytes;
-  if (images.chunked()) {
-    const auto& offsets = images.offsets;
-    block.chunk_bytes = images.chunk_bytes;
+  block.samples_offset = samples.offsets[0];
+  block.samples_bytes = samples.size_bytes;
+  block.index_offset = user_block.index.offset;
+  block.index_bytes = user_block.index.size_bytes;
+  if (samples.chunked()) {
+    const auto& offsets = samples.offsets;
+    block.chunk_bytes = samples.chunk_bytes;
     block.second_offset = offsets.size() > 1 ? offsets[1] : 0;
     block.stride = offsets.size() > 2 ? offsets[2] - offsets[1] : block.chunk_bytes;
-    require(images == StoredBytes::in_a_row(images.size_bytes, images.chunk_bytes, offsets[0], block.second_offset,
-                                            block.stride),
-            ErrorCode::internal, "{}: the chunks of its images are not stored at equal distances", path);
+    require(samples == StoredBytes::in_a_row(samples.size_bytes, samples.chunk_bytes, offsets[0], block.second_offset,
+                                             block.stride),
+            ErrorCode::internal, "{}: the chunks of its {} are not stored at equal distances", path, names.samples);
   }
-  require(is_plausible(block), ErrorCode::internal, "{}: HDF5 placed images and labels unexpectedly", path);
-  if (images.chunked()) block.breaks = find_breaks(file, images);
-  block.metadata_xxh3 = hash_metadata(file, block);
+  require(is_plausible(block), ErrorCode::internal, "{}: HDF5 placed {} and {} unexpectedly", path, names.samples,
+          names.index);
+  if (samples.chunked()) block.breaks = find_breaks(file, samples);
+  block.metadata_xxh3 = hash_metadata(file, block, names);
   const std::size_t n_hashed = fields_bytes(block.version);
   const std::uint64_t block_hash = hash_bytes(std::as_bytes(std::span(&block, 1)).first(n_hashed));
   std::array<std::byte, sizeof block + sizeof block_hash> bytes{};

@@ -19,8 +19,9 @@ bool begins_with(std::span<const std::byte> head, std::string_view magic) {
 }  // namespace
 
 FileKind kind_of(std::span<const std::byte> head) {
-  // The longer one first, since both begin alike.
+  // The longer ones first, since all begin alike.
   if (begins_with(head, kImagesMagic)) return FileKind::images;
+  if (begins_with(head, kTextMagic)) return FileKind::text;
   if (begins_with(head, kCheckpointMagic)) return FileKind::checkpoint;
   return begins_with(head, kHdf5Magic) ? FileKind::plain_hdf5 : FileKind::unknown;
 }

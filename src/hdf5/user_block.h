@@ -18,8 +18,9 @@ inline constexpr std::uint64_t kUserBlockBytes = 4096;
 
 inline constexpr std::string_view kCheckpointMagic{"LOCKSTEP", 8};
 inline constexpr std::string_view kImagesMagic{"LOCKSTEP-IMAGES\0", 16};
+inline constexpr std::string_view kTextMagic{"LOCKSTEP-TEXT\0\0\0", 16};
 
-enum class FileKind { checkpoint, images, plain_hdf5, unknown };
+enum class FileKind { checkpoint, images, text, plain_hdf5, unknown };
 /// The kind of a file according to its first bytes. plain_hdf5: an HDF5 file without a user block.
 FileKind kind_of(std::span<const std::byte> head);
 

@@ -11,7 +11,9 @@ namespace {
 
 hid_t file_type(const std::string& name) {
   if (name == "uint8") return H5T_STD_U8LE;
+  if (name == "uint16") return H5T_STD_U16LE;
   if (name == "int32") return H5T_STD_I32LE;
+  if (name == "uint32") return H5T_STD_U32LE;
   if (name == "uint64") return H5T_STD_U64LE;
   if (name == "float32") return H5T_IEEE_F32LE;
   fail(ErrorCode::internal, "there is no HDF5 type for {}", name);
@@ -19,8 +21,17 @@ hid_t file_type(const std::string& name) {
 
 hid_t memory_type(hid_t stored) {
   if (H5Tget_class(stored) == H5T_FLOAT) return H5T_NATIVE_FLOAT;
-  const std::size_t element_bytes = H5Tget_size(stored);
-  return element_bytes == 1 ? H5T_NATIVE_UINT8 : element_bytes == 4 ? H5T_NATIVE_INT32 : H5T_NATIVE_UINT64;
+  if (H5Tget_sign(stored) == H5T_SGN_2) return H5T_NATIVE_INT32;
+  switch (H5Tget_size(stored)) {
+    case 1:
+      return H5T_NATIVE_UINT8;
+    case 2:
+      return H5T_NATIVE_UINT16;
+    case 4:
+      return H5T_NATIVE_UINT32;
+    default:
+      return H5T_NATIVE_UINT64;
+  }
 }
 
 Id variable_text_type() {

@@ -33,7 +33,7 @@ class Writer {
 
   void create_group(const std::string& path);
 
-  // `type` is "uint8", "int32", "uint64" or "float32"; no dims make a scalar.
+  // `type` is "uint8", "uint16", "int32", "uint32", "uint64" or "float32"; no dims make a scalar.
 
   /// A data set that write_rows() fills. chunk_rows 0: contiguous, allocated immediately.
   void create_dataset(const std::string& name, const std::string& type, const std::vector<std::uint64_t>& dims,

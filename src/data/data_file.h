@@ -1,0 +1,41 @@
+// What the HDF5 files of image sets (image_file.h) and text sets (text_file.h) have in common: how they are opened and
+// checked before a sample is read, and how their bytes are compared with checksums.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "data/file.h"
+#include "data/user_block.h"
+#include "hdf5/reader.h"
+
+namespace lockstep::data {
+
+/// Calls `read`, which reads the metadata through HDF5, when that is safe: with the user block if the file has one that
+/// matches it, and without if another program wrote the file, first in a limited child process. Returns whether there
+/// is a user block. Throws data_format if the file is a data set of another kind.
+bool open_data_file(const InputFile& file, hdf5::FileKind kind, const std::function<void(const UserBlock*)>& read);
+
+/// Opens the file, whose errors are then those of data sets.
+hdf5::Reader open_hdf5(const std::string& path);
+/// Throws data_format unless the attribute `format` has this value. Returns format_version, which is from 1 to
+/// `newest`.
+std::int64_t read_format_version(const hdf5::Reader& hdf5, const std::string& path, const char* format,
+                                 std::int64_t newest);
+/// The attribute of the root with this name; empty if there is none.
+std::string optional_text(const hdf5::Reader& hdf5, const char* name);
+
+/// Throws data_truncated unless the contiguous data set /name is inside the file.
+void check_inside(const InputFile& file, const std::string& name, const hdf5::DatasetPlace& place);
+/// Throws data_format unless /name has the expected type and shape, which `expected` describes in the message.
+void check_kind(bool good, const InputFile& file, const std::string& name, const char* expected,
+                const hdf5::DatasetPlace& place);
+[[noreturn]] void fail_user_block(const InputFile& file, hdf5::FileKind kind);
+
+/// Compares the bytes of /name with their checksum, 16 hex digits, which may be missing. Returns a sentence if they
+/// differ, and otherwise nothing.
+std::string damage_of(const InputFile& file, const char* name, const StoredBytes& place, const std::string& stored,
+                      const std::function<void(std::uint64_t bytes)>& progress);
+
+}  // namespace lockstep::data
