@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -175,6 +176,15 @@ Descriptor PendingFile::create() const { return open_file(partial_path_, O_RDWR 
 void PendingFile::publish() {
   lockstep::publish(partial_path_, path_, code_);
   is_published_ = true;
+}
+
+Descriptor create_unnamed_file(const std::string& path, ErrorCode code) {
+  // Not O_TMPFILE, which network file systems lack. The name lasts until the next line.
+  static std::atomic<int> n_files{0};
+  const std::string name = partial_name(fmt::format("{}.{}.{}", path, ::getpid(), n_files++));
+  Descriptor file = open_file(name, O_RDWR | O_CREAT | O_TRUNC, code);
+  if (::unlink(name.c_str()) != 0) fail_with_errno(code, "remove {}", name);
+  return file;
 }
 
 void replace_file(const std::string& path, std::string_view content) {

@@ -92,6 +92,10 @@ class PendingFile {
   bool is_published_ = false;
 };
 
+/// A file without a name in the folder of `path`, for reading and writing. Nothing is left of it when it is closed,
+/// however the process ends.
+Descriptor create_unnamed_file(const std::string& path, ErrorCode code = ErrorCode::system_call);
+
 /// Writes a small file as a whole. When this throws, `path` is as it was before.
 void replace_file(const std::string& path, std::string_view content);
 

@@ -1,0 +1,189 @@
+#include "data/text_file.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "base/hash.h"
+#include "data/data_file.h"
+#include "lockstep/error.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr std::int64_t kPositionsPerRead = 1 << 17;  // 1 MiB
+constexpr std::size_t kMaxListed = 20;               // damaged blocks in a report
+
+ByteRange range_of(const InputFile& file, const std::string& name, const hdf5::DatasetPlace& place) {
+  check_inside(file, name, place);
+  return {place.offset, place.size_bytes};
+}
+
+TextDescription read_description(const hdf5::Reader& hdf5, const std::string& path) {
+  TextDescription out;
+  const std::int64_t vocabulary_size = hdf5.integer("vocabulary_size");
+  require(vocabulary_size >= 1 && vocabulary_size <= std::numeric_limits<std::int32_t>::max(), ErrorCode::data_format,
+          "{}: a vocabulary of {} tokens is not possible", path, vocabulary_size);
+  out.vocabulary_size = static_cast<int>(vocabulary_size);
+  out.tokenizer_hash = hdf5.text("tokenizer_hash");
+  if (hdf5.has_attribute("end_token")) {
+    const std::int64_t end_token = hdf5.integer("end_token");
+    require(end_token >= 0 && end_token < vocabulary_size, ErrorCode::data_format,
+            "{}: the end token {} is not one of the {} tokens of the vocabulary", path, end_token, vocabulary_size);
+    out.end_token = static_cast<std::int32_t>(end_token);
+  }
+  out.source = optional_text(hdf5, "source");
+  return out;
+}
+
+std::uint64_t n_blocks(const ByteRange& tokens) { return StoredBytes::n_chunks(tokens.size_bytes, kTokenBlockBytes); }
+
+TextFile read_text_metadata(const InputFile& file, bool has_user_block) {
+  const std::string& path = file.path();
+  const hdf5::Reader hdf5 = open_hdf5(path);
+  read_format_version(hdf5, path, kTextFormat, kTextFormatVersion);
+  TextFile out;
+  out.has_user_block = has_user_block;
+  const hdf5::DatasetPlace tokens = hdf5.dataset("tokens"), documents = hdf5.dataset("documents");
+  const hdf5::DatasetPlace tokenizer = hdf5.dataset("tokenizer");
+  check_kind((tokens.type == "uint16" || tokens.type == "uint32") && tokens.dims.size() == 1, file, "tokens",
+             "uint16 or uint32 (tokens)", tokens);
+  check_kind(documents.type == "uint64" && documents.dims.size() == 1, file, "documents", "uint64 (documents + 1)",
+             documents);
+  check_kind(tokenizer.type == "uint8" && tokenizer.dims.size() == 1, file, "tokenizer", "uint8 (bytes)", tokenizer);
+  require(tokens.dims[0] > 0 && documents.dims[0] > 1, ErrorCode::data_empty, "{} contains no tokens", path);
+  require(documents.dims[0] - 1 <= tokens.dims[0], ErrorCode::data_format,
+          "{}: {} documents cannot have {} tokens; each has at least one", path, documents.dims[0] - 1, tokens.dims[0]);
+  out.tokens = range_of(file, "tokens", tokens);
+  out.documents = range_of(file, "documents", documents);
+  out.tokenizer = range_of(file, "tokenizer", tokenizer);
+  require(out.tokenizer.size_bytes <= kMaxTokenizerBytes, ErrorCode::data_format,
+          "{}: its tokenizer has {} bytes; at most {} are possible", path, out.tokenizer.size_bytes,
+          kMaxTokenizerBytes);
+  out.token_bytes = tokens.type == "uint16" ? 2 : 4;
+  // Both fit, since the bytes are inside of the file.
+  out.n_tokens = static_cast<std::int64_t>(tokens.dims[0]);
+  out.n_documents = static_cast<std::int64_t>(documents.dims[0]) - 1;
+  if (has_user_block) {
+    const hdf5::DatasetPlace hashes = hdf5.dataset("tokens_xxh3");
+    check_kind(hashes.type == "uint64" && hashes.dims.size() == 1 && hashes.dims[0] == n_blocks(out.tokens), file,
+               "tokens_xxh3", "uint64 (blocks of 16 MiB)", hashes);
+    out.block_hashes = range_of(file, "tokens_xxh3", hashes);
+  }
+  out.description = read_description(hdf5, path);
+  out.documents_xxh3 = optional_text(hdf5, "documents_xxh3");
+  return out;
+}
+
+/// The largest of the ids in `bytes`, and where it is.
+template <typename Stored>
+std::pair<std::uint32_t, std::size_t> largest_id(std::span<const std::byte> bytes) {
+  std::uint32_t largest = 0;
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < bytes.size() / sizeof(Stored); ++i) {
+    Stored id;
+    std::memcpy(&id, bytes.data() + i * sizeof id, sizeof id);
+    if (id > largest) largest = id, at = i;
+  }
+  return {largest, at};
+}
+
+/// Checks the hash of every block of /tokens, and every id.
+void verify_tokens(const InputFile& file, const TextFile& layout, const std::function<void(std::uint64_t)>& progress,
+                   std::vector<std::string>& damaged) {
+  const std::uint64_t n = n_blocks(layout.tokens);
+  if (layout.block_hashes.size_bytes == 0)
+    damaged.push_back(fmt::format(
+        "{}: '/tokens' cannot be checked: `lockstep data import` did not write the file, which has no tokens_xxh3",
+        file.path()));
+  std::vector<std::uint64_t> stored(layout.block_hashes.size_bytes / sizeof(std::uint64_t));
+  file.read(layout.block_hashes.offset, std::as_writable_bytes(std::span(stored)), "its block hashes");
+  std::vector<std::byte> buffer(std::min(kTokenBlockBytes, layout.tokens.size_bytes));
+  std::uint64_t n_damaged = 0;
+  for (std::uint64_t b = 0; b < n; ++b) {
+    const std::uint64_t begin = b * kTokenBlockBytes;
+    const auto bytes = std::span(buffer).first(std::min(kTokenBlockBytes, layout.tokens.size_bytes - begin));
+    file.read(layout.tokens.offset + begin, bytes, "/tokens");
+    if (progress) progress(bytes.size());
+    std::string problem;
+    if (const std::uint64_t found = hash_bytes(bytes); b < stored.size() && found != stored[b])
+      problem = fmt::format("is damaged: its xxh3 is {}, but {} is stored", hash_text(found), hash_text(stored[b]));
+    const auto [id, at] = layout.token_bytes == 2 ? largest_id<std::uint16_t>(bytes) : largest_id<std::uint32_t>(bytes);
+    if (problem.empty() && id >= static_cast<std::uint32_t>(layout.description.vocabulary_size))
+      problem =
+          fmt::format("has the id {} at token {}, but the vocabulary has {} tokens", id,
+                      begin / static_cast<std::uint64_t>(layout.token_bytes) + at, layout.description.vocabulary_size);
+    if (!problem.empty() && ++n_damaged <= kMaxListed)
+      damaged.push_back(fmt::format("{}: block {} of '/tokens' (bytes {} to {}) {}", file.path(), b,
+                                    layout.tokens.offset + begin, layout.tokens.offset + begin + bytes.size(),
+                                    problem));
+  }
+  if (n_damaged > kMaxListed)
+    damaged.push_back(
+        fmt::format("{}: {} more of the {} blocks of '/tokens' are damaged", file.path(), n_damaged - kMaxListed, n));
+}
+
+}  // namespace
+
+TextFile open_text_file(const InputFile& file) {
+  TextFile out;
+  open_data_file(file, hdf5::FileKind::text, [&](const UserBlock* block) {
+    out = read_text_metadata(file, block != nullptr);
+    if (block && (StoredBytes::contiguous(out.tokens) != block->samples || out.documents != block->index))
+      fail_user_block(file, hdf5::FileKind::text);
+  });
+  return out;
+}
+
+std::vector<std::uint64_t> read_documents(const InputFile& file, const TextFile& layout, std::int64_t first,
+                                          std::int64_t n) {
+  std::vector<std::uint64_t> positions(static_cast<std::size_t>(n));
+  file.read(layout.documents.offset + static_cast<std::uint64_t>(first) * sizeof(std::uint64_t),
+            std::as_writable_bytes(std::span(positions)), "its documents");
+  return positions;
+}
+
+std::int64_t check_documents(const InputFile& file, const TextFile& layout) {
+  const std::int64_t n_positions = layout.n_documents + 1;
+  const auto n_tokens = static_cast<std::uint64_t>(layout.n_tokens);
+  std::uint64_t last = 0, longest = 0;
+  for (std::int64_t first = 0; first < n_positions; first += kPositionsPerRead) {
+    const auto positions = read_documents(file, layout, first, std::min(kPositionsPerRead, n_positions - first));
+    require(first > 0 || positions[0] == 0, ErrorCode::data_format,
+            "{}: '/documents' must go from 0 to the {} tokens, but begins with {}", file.path(), n_tokens,
+            positions[0]);
+    for (std::size_t i = first > 0 ? 0 : 1; i < positions.size(); ++i) {
+      require(positions[i] > last && positions[i] <= n_tokens, ErrorCode::data_format,
+              "{}: '/documents' must ascend from 0 to the {} tokens, but position {} is {}, after {}", file.path(),
+              n_tokens, static_cast<std::size_t>(first) + i, positions[i], last);
+      longest = std::max(longest, positions[i] - last);
+      last = positions[i];
+    }
+  }
+  require(last == n_tokens, ErrorCode::data_format, "{}: '/documents' must go from 0 to the {} tokens, but ends at {}",
+          file.path(), n_tokens, last);
+  return static_cast<std::int64_t>(longest);
+}
+
+std::string read_tokenizer(const InputFile& file, const TextFile& layout) {
+  std::string json(layout.tokenizer.size_bytes, '\0');
+  file.read(layout.tokenizer.offset, std::as_writable_bytes(std::span(json)), "its tokenizer");
+  return json;
+}
+
+std::vector<std::string> verify_text_file(const InputFile& file, const TextFile& layout,
+                                          const std::function<void(std::uint64_t)>& progress) {
+  std::vector<std::string> damaged;
+  verify_tokens(file, layout, progress, damaged);
+  damaged.push_back(
+      damage_of(file, "documents", StoredBytes::contiguous(layout.documents), layout.documents_xxh3, progress));
+  try {
+    check_documents(file, layout);
+  } catch (const Error& error) {
+    damaged.push_back(error.what());
+  }
+  std::erase(damaged, "");
+  return damaged;
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,85 @@
+// The HDF5 file of a text set: writing it, and checking it before a token of it is read. text_set.h documents the
+// layout.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/file.h"
+#include "data/stored_bytes.h"
+
+namespace lockstep::data {
+
+inline constexpr char kTextFormat[] = "lockstep-text";
+inline constexpr std::int64_t kTextFormatVersion = 1;
+/// Tokens are hashed in blocks of this size, so that a damaged place is known and any number of tokens can be checked.
+inline constexpr std::uint64_t kTokenBlockBytes = 16u << 20;
+inline constexpr std::uint64_t kMaxTokenizerBytes = 256u << 20;
+
+/// Ids of this many bytes are stored for a vocabulary of this size.
+inline int token_bytes_for(int vocabulary_size) { return vocabulary_size <= 65536 ? 2 : 4; }
+
+/// What a text set records of its tokenizer and its origin.
+struct TextDescription {
+  int vocabulary_size = 0;
+  std::string tokenizer_hash;
+  std::optional<std::int32_t> end_token;  // ends each document; empty: documents follow each other directly
+  std::string source;                     // where the text was imported from; may be empty
+};
+
+/// The result of open_text_file(): all sizes agree with each other, and everything is inside the file.
+struct TextFile {
+  TextDescription description;
+  std::int64_t n_documents = 0, n_tokens = 0;
+  int token_bytes = 0;  // 2 or 4
+  ByteRange tokens, documents, tokenizer;
+  ByteRange block_hashes;      // /tokens_xxh3; empty: another program wrote the file
+  std::string documents_xxh3;  // 16 hex digits; empty: the file has none
+  bool has_user_block = false;
+};
+
+/// Throws an Error (data_*) that describes what is wrong. A file with a user block is checked by its digest before HDF5
+/// opens it; a file of another program is first opened in a limited child process.
+TextFile open_text_file(const InputFile& file);
+
+/// Throws data_format unless the positions in /documents ascend from 0 to n_tokens. Returns the tokens of the longest
+/// document. Memory does not depend on the number of documents.
+std::int64_t check_documents(const InputFile& file, const TextFile& layout);
+/// `n` positions of /documents from number `first` on.
+std::vector<std::uint64_t> read_documents(const InputFile& file, const TextFile& layout, std::int64_t first,
+                                          std::int64_t n);
+/// The content of tokenizer.json.
+std::string read_tokenizer(const InputFile& file, const TextFile& layout);
+
+/// Recomputes the checksums and checks every id and every position. Returns one sentence per damaged place.
+std::vector<std::string> verify_text_file(const InputFile& file, const TextFile& layout,
+                                          const std::function<void(std::uint64_t bytes)>& progress);
+
+/// Writes a text set under a partial name; finish() renames the file. Equal content results in equal bytes. The number
+/// of tokens is not known before, so tokens and positions are first collected in files without a name in the folder of
+/// the output, which needs space for both. Memory does not depend on the number of tokens.
+class TextFileWriter {
+ public:
+  TextFileWriter(const std::string& path, bool replace, int vocabulary_size);
+  ~TextFileWriter();
+
+  /// Adds tokens to the current document. Throws data_token for an id outside of the vocabulary.
+  void append(std::span<const std::int32_t> tokens);
+  /// Each document has at least one token.
+  void end_document();
+  std::int64_t n_documents() const;
+  std::int64_t n_tokens() const;
+  /// Throws data_empty if there are no tokens. `tokenizer_json`: the content of the file.
+  void finish(const TextDescription& description, const std::string& tokenizer_json);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace lockstep::data

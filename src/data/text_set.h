@@ -1,0 +1,72 @@
+// Data sets of tokenised text: windows of T tokens from one HDF5 file, or synthetic. Metadata is read through HDF5,
+// tokens by pread.
+//
+// File layout (readable with plain h5py; documented in docs/data.md):
+//   /tokens      (n_tokens) uint16 if the vocabulary has at most 65,536 tokens, otherwise uint32
+//   /documents   (n_documents + 1) uint64, ascending: document i has the tokens documents[i] to documents[i + 1] - 1
+//   /tokenizer   (bytes) uint8: the tokenizer.json that encoded the text
+//   /tokens_xxh3 (blocks) uint64: the xxh3 of each 16 MiB of /tokens
+//   attributes of the root: format="lockstep-text", format_version, vocabulary_size, tokenizer_hash, end_token (may be
+//   missing), source, documents_xxh3 (16 hex digits)
+// The file begins with a 4 KiB user block (user_block.h). Files of other programs need none, and no /tokens_xxh3.
+//
+// A sample is a window of T tokens, which gives at most T - 1 predictions. Windows do not overlap.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "data/dataset.h"
+
+namespace lockstep::data {
+
+struct TextSetInfo : DatasetInfo {
+  std::int64_t first_document = 0;             // position in the file of the first document (data.start)
+  std::int64_t n_documents = 0, n_tokens = 0;  // of the range of documents
+  int sequence_length = 0;                     // T, tokens
+  int vocabulary_size = 0;
+  std::string tokenizer_hash;             // empty: synthetic
+  std::optional<std::int32_t> end_token;  // ends each document
+};
+
+// The fields of a sample: all int32, of shape (T).
+inline constexpr char kTokensField[] = "tokens";    // ids below vocabulary_size
+inline constexpr char kTargetsField[] = "targets";  // the next token; -1: nothing is predicted here
+/// Position in the window of the first token of the document of each token; a token attends to none before it.
+inline constexpr char kDocumentStartField[] = "document_start";
+inline constexpr char kPositionsField[] = "positions";  // of each token in its document, within the window
+
+/// How documents become windows.
+///   pack: the documents follow each other as one stream, which is cut into windows. The rest of the stream that does
+///     not fill a window is left out. Predictions, attention (document_start) and positions do not cross documents,
+///     unless cross_documents is set, which makes each window one piece of text.
+///   no pack: each window is one document, truncated to T tokens or padded (token 0, target -1). Documents of less than
+///     2 tokens, which have nothing to predict, are left out.
+struct TextWindows {
+  int sequence_length = 0;  // T, at least 2
+  bool pack = true;
+  bool cross_documents = false;  // with pack only
+};
+
+class TextSet : public Dataset {
+ public:
+  const TextSetInfo& info() const override = 0;
+  /// Tokens, targets, document starts and positions, in this order.
+  std::vector<Field> fields() const final;
+};
+
+/// Opens and checks a file: every size against the file's length, and every position of a document. [first_document,
+/// end_document) is a range of its documents; end_document 0: up to the last. Ids are checked when they are read: an
+/// id outside of the vocabulary throws data_token.
+std::unique_ptr<TextSet> open_text_set(const std::string& path, std::int64_t first_document, std::int64_t end_document,
+                                       const TextWindows& windows);
+
+/// Windows of uniformly distributed tokens from Philox(seed, synthetic, sample), without a file; each is one document.
+/// `split` ("train", "val") selects other tokens. Sample 0 of the set is number `first_sample` of all.
+std::unique_ptr<TextSet> make_synthetic_text(std::uint32_t seed, std::int64_t n_samples, int sequence_length,
+                                             int vocabulary_size, const std::string& split = "train",
+                                             std::int64_t first_sample = 0);
+
+}  // namespace lockstep::data
