@@ -1,0 +1,146 @@
+#include "data/text_source.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <string_view>
+
+#include "data/text_import.h"
+#include "lockstep/error.h"
+
+namespace lockstep::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kBufferBytes = 1u << 20;
+constexpr std::size_t kMaxNames = 5;
+
+bool is_json_lines(const fs::path& path) { return path.extension() == ".jsonl"; }
+
+/// The *.txt and *.jsonl files below a folder, sorted by path.
+void append_folder(const std::string& folder, std::vector<std::string>& out) {
+  const std::vector<std::string> found =
+      list_files(folder, [](const fs::path& path) { return path.extension() == ".txt" || is_json_lines(path); });
+  require(!found.empty(), ErrorCode::data_source, "{} contains no *.txt and no *.jsonl files", folder);
+  out.insert(out.end(), found.begin(), found.end());
+}
+
+std::vector<std::string> list_sources(const std::vector<std::string>& sources) {
+  std::vector<std::string> out;
+  for (const std::string& source : sources) {
+    std::error_code ignored;
+    if (fs::is_directory(source, ignored)) {
+      append_folder(source, out);
+      continue;
+    }
+    require(fs::path(source).extension() != ".json", ErrorCode::data_source,
+            "{} has the name of one JSON value; expected a text file, or JSON Lines with one object per line and a "
+            "name that ends in .jsonl",
+            source);
+    out.push_back(source);
+  }
+  return out;
+}
+
+bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
+
+}  // namespace
+
+TextSource::TextSource(const std::vector<std::string>& sources) : paths_(list_sources(sources)) {
+  for (const std::string& path : paths_) total_bytes_ += InputFile(path).size_bytes();
+  std::vector<std::string> names;
+  for (const std::string& source : sources) {
+    const fs::path path(source);
+    names.push_back((path.has_filename() ? path : path.parent_path()).filename().string());
+  }
+  const std::size_t n_named = std::min(names.size(), kMaxNames);
+  description_ =
+      fmt::format("{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(n_named), ", "));
+  if (n_named < names.size()) description_ += fmt::format(" and {} more", names.size() - n_named);
+}
+
+bool TextSource::next(TextDocument& document) {
+  while (file_ || open_next_file()) {
+    document.is_json = is_json_;
+    document.path = path_;
+    document.text.clear();
+    const bool found = is_json_ ? next_line(document) : whole_file(document);
+    if (found) return true;
+    file_->require_unchanged();
+    file_.reset();
+  }
+  return false;
+}
+
+bool TextSource::open_next_file() {
+  if (next_path_ == paths_.size()) return false;
+  const std::string& path = paths_[next_path_++];
+  file_ = std::make_unique<InputFile>(path);
+  path_ = std::make_shared<const std::string>(path);
+  is_json_ = is_json_lines(path);
+  offset_ = 0;
+  line_ = 0;
+  buffer_.clear();
+  used_ = 0;
+  was_read_ = false;
+  return true;
+}
+
+bool TextSource::whole_file(TextDocument& document) {
+  if (was_read_) return false;
+  was_read_ = true;
+  const std::uint64_t size_bytes = file_->size_bytes();
+  require(size_bytes <= kMaxDocumentBytes, ErrorCode::data_source,
+          "{} has {} bytes; a text file is one document, which can have at most {}: split it, or convert it to JSON "
+          "Lines with one document per line (.jsonl)",
+          file_->path(), size_bytes, kMaxDocumentBytes);
+  document.text.resize(size_bytes);
+  file_->read(0, std::as_writable_bytes(std::span(document.text)), "the text");
+  const std::size_t zero = document.text.find('\0');
+  require(zero == std::string::npos, ErrorCode::data_source,
+          "{} is not text, since byte {} is 0: decompress or convert it; JSON Lines must have a name that ends in "
+          ".jsonl",
+          file_->path(), zero);
+  done_bytes_ += size_bytes;
+  return true;
+}
+
+bool TextSource::next_line(TextDocument& document) {
+  do {
+    document.text.clear();
+    if (!read_line(document.text)) return false;
+    document.line = ++line_;
+  } while (is_blank(document.text));
+  return true;
+}
+
+bool TextSource::read_line(std::string& line) {
+  bool found = false;
+  for (std::string_view rest = buffered(); !rest.empty(); rest = buffered()) {
+    found = true;
+    const std::size_t end = rest.find('\n');
+    const std::size_t n = std::min(end, rest.size());
+    require(line.size() + n <= kMaxDocumentBytes, ErrorCode::data_source,
+            "{}:{}: this line has more than {} bytes; a document can have at most that many", file_->path(), line_ + 1,
+            kMaxDocumentBytes);
+    line.append(rest.substr(0, n));
+    const std::size_t n_used = end == std::string_view::npos ? n : n + 1;
+    used_ += n_used;
+    done_bytes_ += n_used;
+    if (end != std::string_view::npos) break;
+  }
+  return found;
+}
+
+std::string_view TextSource::buffered() {
+  if (used_ == buffer_.size()) {
+    const std::uint64_t n = std::min<std::uint64_t>(kBufferBytes, file_->size_bytes() - offset_);
+    buffer_.resize(n);
+    used_ = 0;
+    file_->read(offset_, std::as_writable_bytes(std::span(buffer_)), "the text");
+    offset_ += n;
+  }
+  return std::string_view(buffer_).substr(used_);
+}
+
+}  // namespace lockstep::data

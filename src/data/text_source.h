@@ -1,0 +1,63 @@
+// Reads the documents of text files and JSON Lines one after the other, in memory of the longest document.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/file.h"
+
+namespace lockstep::data {
+
+struct TextDocument {
+  std::string text;                         // of the document, or the line of JSON that contains it
+  bool is_json = false;                     // a line of JSON
+  std::shared_ptr<const std::string> path;  // of its file
+  std::int64_t line = 0;                    // of JSON, from 1
+};
+
+class TextSource {
+ public:
+  /// Lists the files of `sources` (TextImportOptions::sources). Throws data_source if one of them is missing or has a
+  /// name that is neither that of text nor of JSON Lines.
+  explicit TextSource(const std::vector<std::string>& sources);
+
+  const std::vector<std::string>& paths() const { return paths_; }
+  std::int64_t total_bytes() const { return static_cast<std::int64_t>(total_bytes_); }
+  std::uint64_t done_bytes() const { return done_bytes_; }
+  /// The names of the sources: "shakespeare.txt", "a.jsonl, b.jsonl, c.jsonl, d.jsonl, e.jsonl and 3 more"
+  const std::string& description() const { return description_; }
+
+  /// Returns false at the end. Lines of JSON that are blank are no documents. Throws data_source if a file is not text
+  /// or if a document is too long, and data_changed if a file changed while it was read.
+  bool next(TextDocument& document);
+
+ private:
+  bool open_next_file();
+  // The next document of the current file. They return false at its end.
+  bool whole_file(TextDocument& document);
+  bool next_line(TextDocument& document);
+  /// Appends the next line, without its end. Returns false at the end of the file.
+  bool read_line(std::string& line);
+  /// The bytes in the buffer that were not used yet; fills it if there are none. Empty: the end of the file.
+  std::string_view buffered();
+
+  std::vector<std::string> paths_;
+  std::string description_;
+  std::uint64_t total_bytes_ = 0, done_bytes_ = 0;  // of all files
+  std::size_t next_path_ = 0;
+
+  // The current file
+  std::unique_ptr<InputFile> file_;
+  std::shared_ptr<const std::string> path_;
+  bool is_json_ = false;
+  bool was_read_ = false;     // a text file
+  std::uint64_t offset_ = 0;  // behind the buffer
+  std::int64_t line_ = 0;
+  std::string buffer_;
+  std::size_t used_ = 0;  // bytes of the buffer
+};
+
+}  // namespace lockstep::data
