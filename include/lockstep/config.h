@@ -24,13 +24,17 @@ struct Config {
   Precision precision = Precision::fp32;
 
   struct Model {
-    std::string family = "resnet";
+    std::string family = "resnet";  // resnet | llama
     int depth = 18;              // 18 | 34 | 50
     std::string stem = "cifar";  // cifar | imagenet
     int width = 64;              // channels of the first stage; less only in tests
     int classes = 10;
     bool zero_gamma = false;  // last batch norm of each block starts at 0 (He et al., "Bag of Tricks", 2019)
     std::string initialize_from;
+    // llama
+    std::string from = "none";       // a directory of Hugging Face: its weights, config.json and tokenizer
+    std::string config;              // a preset, a config.json, a directory with one, or a JSON object
+    std::string recompute = "none";  // none | block | selective
   } model;
 
   struct Data {
@@ -50,6 +54,10 @@ struct Config {
     int validation_resize = 0;  // shorter side before the crop to image_size, pixels; 0: 8/7 of image_size
     bool balance = false;       // draw samples of all classes equally often
     std::int64_t synthetic_samples = 10000;
+    // text
+    std::int64_t sequence_length = 1024;  // tokens
+    bool pack = true;                     // documents follow one another in a window
+    bool cross_documents = false;         // with pack: as one text
   } data;
 
   struct Train {

@@ -58,7 +58,8 @@ struct RmsNormOptions {
 };
 /// RMS norm over the last dimension; the weight starts at 1.
 ActivationId rms_norm(Graph& graph, ActivationId x, const std::string& name, const RmsNormOptions& options);
-/// The same of the new residual stream, x + residual, in one op. No other layer reads x or the residual.
+/// The same of the new residual stream, x + residual, in one op. No other layer reads x. Other layers may read the
+/// residual only before those that x comes from.
 struct NormalizedStream {
   ActivationId stream = graph::kNoActivation;
   ActivationId y = graph::kNoActivation;
@@ -80,6 +81,7 @@ struct LinearOptions {
   std::string weight{};                                      // another layer's weight, shared; empty: NAME.weight
   std::vector<graph::NamedRows> parts{};        // layers that files store instead of this one: names, and rows of each
   std::optional<graph::Initializer> initial{};  // empty: uniform in +-1/sqrt(in), as torch.nn.Linear
+  std::optional<graph::Initializer> initial_bias{};  // empty: as the weight
   bool trainable = true;
 };
 /// y = f(x W^T + b), over the last dimension of x, in the type of x.

@@ -116,7 +116,7 @@ ActivationId linear(Graph& graph, ActivationId x, const std::string& name, const
                                          : table.parameter({.name = name + ".bias",
                                                             .shape = {options.out_features},
                                                             .kind = ParameterKind::bias,
-                                                            .initial = initial,
+                                                            .initial = options.initial_bias.value_or(initial),
                                                             .trainable = options.trainable,
                                                             .parts = with_suffix(options.parts, ".bias")});
   require_frozen_together(table, weight, bias);

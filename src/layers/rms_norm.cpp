@@ -1,5 +1,7 @@
 #include "lockstep/ops/rms_norm.h"
 
+#include <algorithm>
+
 #include "layers/layers.h"
 #include "lockstep/error.h"
 
@@ -46,12 +48,14 @@ class RmsNormNode final : public Node {
       ds_ = graph.gradient_target(in_, *this);
       return;
     }
-    // x and the residual have the same gradient, and share its tensor. Neither may therefore be read by another layer,
-    // which would add to it.
+    // x and the residual have the same gradient, and share its tensor. A layer that also reads x would add to both. One
+    // that also reads the residual may do so once the backward pass has left the layers that x comes from.
     auto &x = graph.activation(in_), &r = graph.activation(residual_);
-    for (const auto* a : {&x, &r})
-      require(a->n_readers == 1 || !a->needs_gradient, ErrorCode::internal,
-              "{}: another layer reads {} too: use add() and a norm without a residual", name(), a->name);
+    require(x.n_readers == 1 || !x.needs_gradient, ErrorCode::internal, "{}: another layer reads {} too: {}", name(),
+            x.name, kRemedy);
+    require(!r.needs_gradient || (r.gradient == kNoTensor && !is_read_after(graph, residual_, x.producer)),
+            ErrorCode::internal, "{}: another layer reads {} after the first one of {}: {}", name(), r.name, x.name,
+            kRemedy);
     added_ = graph.activation(stream_).gradient;
     reads(Phase::backward, added_);
     if (!x.needs_gradient && !r.needs_gradient) return;
@@ -86,6 +90,17 @@ class RmsNormNode final : public Node {
   std::vector<ParameterUse*> parameters() override { return {&weight_}; }
 
  private:
+  static constexpr const char* kRemedy = "use add() and a norm without a residual";
+
+  /// Whether a node from `first` on, other than this one, reads the activation.
+  bool is_read_after(const Graph& graph, ActivationId id, const Node* first) const {
+    bool is_after = first == nullptr;
+    for (const auto& node : graph.nodes()) {
+      is_after = is_after || node.get() == first;
+      if (is_after && node.get() != this && std::ranges::find(node->inputs(), id) != node->inputs().end()) return true;
+    }
+    return false;
+  }
   bool has_residual() const { return residual_ != kNoActivation; }
 
   ActivationId in_, residual_, stream_, out_;

@@ -37,6 +37,16 @@ ActivationId fused_residual(Graph& g, ActivationId x) {
   return last.y;
 }
 
+/// A block whose input is normalised first and added to at the end, by one op.
+ActivationId pre_norm(Graph& g, ActivationId x) {
+  const ActivationId stream = linear(g, x, "embed", {.out_features = kWidth});
+  ActivationId y = linear(g, rms_norm(g, stream, "norm0", {}), "a", {.out_features = 2 * kWidth});
+  y = linear(g, activation(g, y, ActivationFunction::silu), "b", {.out_features = kWidth});
+  const NormalizedStream next = add_rms_norm(g, y, stream, "norm1", {});
+  y = linear(g, next.y, "c", {.out_features = kWidth});
+  return add_rms_norm(g, y, next.stream, "norm2", {}).y;
+}
+
 /// The same, with the addition as an op of its own.
 ActivationId residual_by_add(Graph& g, ActivationId x) {
   ActivationId stream = linear(g, x, "embed", {.out_features = kWidth, .bias = false});
@@ -141,7 +151,8 @@ TEST_P(Decoder, RecomputingItGivesTheSameBits) {
 
 INSTANTIATE_TEST_SUITE_P(Graphs, Decoder,
                          testing::Values(Case{"Simple", simple}, Case{"FusedResidual", fused_residual},
-                                         Case{"ResidualByAdd", residual_by_add}, Case{"SharedInputs", shared_inputs}),
+                                         Case{"PreNorm", pre_norm}, Case{"ResidualByAdd", residual_by_add},
+                                         Case{"SharedInputs", shared_inputs}),
                          [](const auto& info) { return info.param.name; });
 
 TEST(DecoderResidual, OneOpAndTwoOpsAgree) {

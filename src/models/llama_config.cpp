@@ -1,0 +1,414 @@
+#include "models/llama_config.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <numbers>
+#include <string_view>
+
+#include "base/file.h"
+#include "lockstep/error.h"
+
+namespace lockstep::models {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Architecture = LlamaConfig::Architecture;
+
+constexpr std::uint64_t kMaxFileBytes = 1 << 20;
+constexpr std::int64_t kMaxSize = 1 << 24;  // of a vocabulary, a width or a number of positions
+constexpr std::int64_t kMaxLayers = 4096, kMaxHeads = 4096, kMaxHeadSize = 1024;
+
+struct ArchitectureRow {
+  Architecture architecture;
+  const char* class_name;
+  const char* model_type;
+  std::int64_t positions;  // the default of transformers
+};
+constexpr std::array<ArchitectureRow, 3> kArchitectures{{
+    {Architecture::llama, "LlamaForCausalLM", "llama", 2048},
+    {Architecture::qwen2, "Qwen2ForCausalLM", "qwen2", 32768},
+    {Architecture::qwen3, "Qwen3ForCausalLM", "qwen3", 32768},
+}};
+
+const ArchitectureRow& row_of(Architecture architecture) {
+  return kArchitectures[static_cast<std::size_t>(architecture)];
+}
+
+/// They do not change what training computes.
+constexpr std::array<std::string_view, 40> kIrrelevant{
+    "_name_or_path", "name_or_path", "transformers_version", "torch_dtype", "dtype", "architectures", "model_type",
+    "use_cache", "pretraining_tp", "pad_token_id", "sep_token_id", "decoder_start_token_id", "tokenizer_class",
+    "output_attentions", "output_hidden_states", "return_dict", "chunk_size_feed_forward", "is_decoder",
+    "is_encoder_decoder", "is_llama_config", "id2label", "label2id", "problem_type", "finetuning_task",
+    "task_specific_params", "attn_implementation", "_attn_implementation", "max_window_layers", "auto_map",
+    "unsloth_fixed", "unsloth_version",
+    // of generation
+    "do_sample", "temperature", "top_k", "top_p", "max_length", "min_length", "num_beams", "repetition_penalty",
+    "generation_config"};
+
+/// Reads the keys of one object. Keys that nobody asks for are refused at the end.
+class Reader {
+ public:
+  Reader(const Json& json, std::string source) : json_(json), source_(std::move(source)) {
+    require(json.is_object(), ErrorCode::config_range, "{}: expected a JSON object", source_);
+  }
+
+  /// null counts as absent.
+  const Json* find(const char* key) {
+    used_.emplace_back(key);
+    const auto found = json_.find(key);
+    return found == json_.end() || found->is_null() ? nullptr : &*found;
+  }
+  std::int64_t integer(const char* key, std::int64_t low, std::int64_t high, std::int64_t missing) {
+    const Json* value = find(key);
+    if (!value) {
+      require(missing >= low, ErrorCode::config_range, "{}: {} is missing", source_, key);
+      return missing;
+    }
+    const bool fits = value->is_number_integer() && *value >= low && *value <= high;
+    require(fits, ErrorCode::config_range, "{}: {}: expected a whole number from {} to {}, found {}", source_, key, low,
+            high, shown(*value));
+    return value->get<std::int64_t>();
+  }
+  double real(const char* key, double low, double high, double missing) {
+    const Json* value = find(key);
+    if (!value) return missing;
+    const bool fits = value->is_number() && value->get<double>() >= low && value->get<double>() <= high;
+    require(fits, ErrorCode::config_range, "{}: {}: expected a number from {} to {}, found {}", source_, key, low, high,
+            shown(*value));
+    return value->get<double>();
+  }
+  bool boolean(const char* key, bool missing) {
+    const Json* value = find(key);
+    if (!value) return missing;
+    require(value->is_boolean(), ErrorCode::config_range, "{}: {}: expected true or false, found {}", source_, key,
+            shown(*value));
+    return value->get<bool>();
+  }
+  std::string text(const char* key, const std::string& missing) {
+    const Json* value = find(key);
+    if (!value) return missing;
+    require(value->is_string(), ErrorCode::config_range, "{}: {}: expected a text, found {}", source_, key,
+            shown(*value));
+    return value->get<std::string>();
+  }
+  /// A feature that is not there: the key may be absent, or have the one value that leaves it off.
+  void only(const char* key, const Json& off) {
+    const Json* value = find(key);
+    require(!value || *value == off, ErrorCode::not_supported, "{}: {}: {} is not supported; only {} is", source_, key,
+            value ? shown(*value) : "", off.dump());
+  }
+  [[noreturn]] void unsupported(const char* key, const std::string& what) const {
+    fail(ErrorCode::not_supported, "{}: {}: {} is not supported", source_, key, what);
+  }
+  void finish() const {
+    for (const auto& [key, value] : json_.items()) {
+      const bool is_known = std::ranges::find(used_, key) != used_.end() ||
+                            std::ranges::find(kIrrelevant, std::string_view(key)) != kIrrelevant.end();
+      require(is_known || value.is_null(), ErrorCode::not_supported,
+              "{}: the key {} is not known; it may change the computation, so the model is not supported with it",
+              source_, shown(key));
+    }
+  }
+  const std::string& source() const { return source_; }
+  static std::string shown(const Json& value) {
+    constexpr std::size_t kMost = 60;
+    const std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
+    return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
+  }
+
+ private:
+  const Json& json_;
+  std::string source_;
+  std::vector<std::string> used_;
+};
+
+Architecture architecture_of(const Json& json, const std::string& source) {
+  std::vector<std::string> known;
+  for (const ArchitectureRow& row : kArchitectures) known.emplace_back(row.class_name);
+  std::string name;
+  if (json.contains("architectures") && json["architectures"].is_array() && json["architectures"].size() == 1 &&
+      json["architectures"][0].is_string()) {
+    name = json["architectures"][0].get<std::string>();
+  } else if (json.contains("model_type") && json["model_type"].is_string()) {
+    const std::string type = json["model_type"].get<std::string>();
+    for (const ArchitectureRow& row : kArchitectures)
+      if (type == row.model_type) name = row.class_name;
+    if (name.empty()) name = type;
+  }
+  for (const ArchitectureRow& row : kArchitectures)
+    if (name == row.class_name) return row.architecture;
+  fail(ErrorCode::not_supported, "{}: expected one of the architectures {}, found {}", source, fmt::join(known, ", "),
+       name.empty() ? "none" : Reader::shown(Json(name)));
+}
+
+RopeScaling read_rope_scaling(const Json& json, const std::string& source, double& theta) {
+  Reader reader(json, source);
+  RopeScaling out;
+  theta = reader.real("rope_theta", 1, 1e12, theta);
+  reader.only("partial_rotary_factor", 1.0);
+  const std::string type = reader.text("rope_type", reader.text("type", "default"));
+  reader.find("type");
+  if (type == "default") {
+    reader.find("factor");
+  } else if (type == "linear") {
+    out.kind = RopeScaling::Kind::linear;
+    out.factor = reader.real("factor", 1, 1e6, 0);
+  } else if (type == "llama3") {
+    out.kind = RopeScaling::Kind::llama3;
+    out.factor = reader.real("factor", 1, 1e6, 0);
+    out.low_frequency_factor = reader.real("low_freq_factor", 1e-6, 1e6, 0);
+    out.high_frequency_factor = reader.real("high_freq_factor", 1e-6, 1e6, 0);
+    out.original_positions = reader.integer("original_max_position_embeddings", 1, kMaxSize, 0);
+    require(out.high_frequency_factor > out.low_frequency_factor, ErrorCode::config_conflict,
+            "{}: high_freq_factor must be greater than low_freq_factor, found {} and {}", source,
+            out.high_frequency_factor, out.low_frequency_factor);
+  } else {
+    reader.unsupported("rope_type", Reader::shown(Json(type)) + " (default, linear and llama3 are)");
+  }
+  require(out.kind == RopeScaling::Kind::none || out.factor >= 1, ErrorCode::config_range, "{}: factor is missing",
+          source);
+  reader.finish();
+  return out;
+}
+
+void read_rope(Reader& reader, LlamaConfig& out) {
+  out.rope_theta = reader.real("rope_theta", 1, 1e12, out.rope_theta);
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const Json* value = reader.find(key);
+    if (value) out.rope_scaling = read_rope_scaling(*value, reader.source() + ": " + key, out.rope_theta);
+  }
+}
+
+void read_tokens(Reader& reader, LlamaConfig& out) {
+  out.begin_token = reader.integer("bos_token_id", -1, out.vocabulary - 1, -1);
+  const Json* end = reader.find("eos_token_id");
+  if (!end) return;
+  const Json list = end->is_array() ? *end : Json::array({*end});
+  for (const Json& id : list) {
+    const bool fits = id.is_number_integer() && id >= 0 && id < out.vocabulary;
+    require(fits, ErrorCode::config_range, "{}: eos_token_id: expected numbers from 0 to {}, found {}", reader.source(),
+            out.vocabulary - 1, Reader::shown(*end));
+    out.end_tokens.push_back(id.get<std::int64_t>());
+  }
+}
+
+/// A window that is at least as long as the longest sequence has no effect.
+void check_attention_window(Reader& reader, const LlamaConfig& config) {
+  const bool uses_window = reader.boolean("use_sliding_window", false);
+  const Json* window = reader.find("sliding_window");
+  const bool is_short = window && window->is_number() && window->get<double>() < static_cast<double>(config.positions);
+  if (uses_window && is_short) reader.unsupported("use_sliding_window", "a window of " + Reader::shown(*window));
+  const Json* types = reader.find("layer_types");
+  if (!types) return;
+  for (const Json& type : *types)
+    if (type != "full_attention") reader.unsupported("layer_types", Reader::shown(type));
+}
+
+void check_sizes(const LlamaConfig& c, const std::string& source) {
+  require(c.heads % c.key_value_heads == 0, ErrorCode::config_conflict,
+          "{}: num_attention_heads must be a multiple of num_key_value_heads, found {} and {}", source, c.heads,
+          c.key_value_heads);
+  require(c.head_size % 2 == 0, ErrorCode::config_conflict,
+          "{}: the size of a head must be even, since pairs of its elements are rotated, found {}", source,
+          c.head_size);
+}
+
+}  // namespace
+
+LlamaConfig parse_llama_config(const std::string& text, const std::string& source) {
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  require(!json.is_discarded(), ErrorCode::config_syntax, "{} is not valid JSON", source);
+  Reader reader(json, source);
+  LlamaConfig out;
+  out.architecture = architecture_of(json, source);
+  const bool is_qwen3 = out.architecture == Architecture::qwen3;
+  out.vocabulary = reader.integer("vocab_size", 1, kMaxSize, 0);
+  out.width = reader.integer("hidden_size", 1, kMaxSize, 0);
+  out.ffn_width = reader.integer("intermediate_size", 1, kMaxSize, 0);
+  out.layers = reader.integer("num_hidden_layers", 1, kMaxLayers, 0);
+  out.heads = reader.integer("num_attention_heads", 1, kMaxHeads, 0);
+  out.key_value_heads = reader.integer("num_key_value_heads", 1, out.heads, out.heads);
+  if (!is_qwen3 && !(json.contains("head_dim") && !json["head_dim"].is_null()))
+    require(out.width % out.heads == 0, ErrorCode::config_conflict,
+            "{}: hidden_size must be a multiple of num_attention_heads unless head_dim is given, found {} and {}",
+            source, out.width, out.heads);
+  out.head_size = reader.integer("head_dim", 1, kMaxHeadSize, is_qwen3 ? 128 : out.width / out.heads);
+  out.positions = reader.integer("max_position_embeddings", 1, kMaxSize, row_of(out.architecture).positions);
+  const bool attention_bias = reader.boolean("attention_bias", false);
+  out.query_key_value_bias = out.architecture == Architecture::qwen2 || attention_bias;
+  out.output_bias = out.architecture != Architecture::qwen2 && attention_bias;
+  out.ffn_bias = reader.boolean("mlp_bias", false) && out.architecture == Architecture::llama;
+  out.query_key_norm = is_qwen3;
+  out.tied_embeddings = reader.boolean("tie_word_embeddings", false);
+  out.norm_epsilon = reader.real("rms_norm_eps", 1e-12, 1, out.norm_epsilon);
+  out.initializer_range = reader.real("initializer_range", 0, 100, out.initializer_range);
+  reader.only("hidden_act", "silu");
+  reader.only("attention_dropout", 0.0);
+  reader.only("hidden_dropout", 0.0);
+  reader.only("quantization_config", nullptr);
+  reader.only("rope_interleaved", false);
+  check_sizes(out, source);
+  read_rope(reader, out);
+  read_tokens(reader, out);
+  check_attention_window(reader, out);
+  reader.finish();
+  return out;
+}
+
+nlohmann::ordered_json to_json(const LlamaConfig& c) {
+  const ArchitectureRow& row = row_of(c.architecture);
+  Json json{{"architectures", {row.class_name}},
+            {"model_type", row.model_type},
+            {"vocab_size", c.vocabulary},
+            {"hidden_size", c.width},
+            {"intermediate_size", c.ffn_width},
+            {"num_hidden_layers", c.layers},
+            {"num_attention_heads", c.heads},
+            {"num_key_value_heads", c.key_value_heads},
+            {"head_dim", c.head_size},
+            {"max_position_embeddings", c.positions},
+            {"hidden_act", "silu"},
+            {"rms_norm_eps", c.norm_epsilon},
+            {"initializer_range", c.initializer_range},
+            {"tie_word_embeddings", c.tied_embeddings},
+            {"rope_theta", c.rope_theta}};
+  if (c.architecture != Architecture::qwen2) json["attention_bias"] = c.query_key_value_bias;
+  if (c.architecture == Architecture::llama) json["mlp_bias"] = c.ffn_bias;
+  const RopeScaling& scaling = c.rope_scaling;
+  if (scaling.kind == RopeScaling::Kind::linear)
+    json["rope_scaling"] = {{"rope_type", "linear"}, {"factor", scaling.factor}};
+  if (scaling.kind == RopeScaling::Kind::llama3)
+    json["rope_scaling"] = {{"rope_type", "llama3"},
+                            {"factor", scaling.factor},
+                            {"low_freq_factor", scaling.low_frequency_factor},
+                            {"high_freq_factor", scaling.high_frequency_factor},
+                            {"original_max_position_embeddings", scaling.original_positions}};
+  json["bos_token_id"] = c.begin_token < 0 ? Json() : Json(c.begin_token);
+  if (c.end_tokens.empty())
+    json["eos_token_id"] = nullptr;
+  else if (c.end_tokens.size() == 1)
+    json["eos_token_id"] = c.end_tokens.front();
+  else
+    json["eos_token_id"] = c.end_tokens;
+  return json;
+}
+
+std::int64_t LlamaConfig::n_parameters() const {
+  const std::int64_t q = heads * head_size, kv = key_value_heads * head_size;
+  std::int64_t layer = width * (q + 2 * kv) + q * width + 3 * width * ffn_width + 2 * width;
+  if (query_key_value_bias) layer += q + 2 * kv;
+  if (output_bias) layer += width;
+  if (ffn_bias) layer += 2 * ffn_width + width;
+  if (query_key_norm) layer += 2 * head_size;
+  return layers * layer + width + (tied_embeddings ? 1 : 2) * vocabulary * width;
+}
+
+double LlamaConfig::forward_flops(double tokens, std::int64_t sequence_length) const {
+  const auto d = [](std::int64_t n) { return static_cast<double>(n); };
+  const double q = d(heads * head_size), kv = d(key_value_heads * head_size);
+  const double matrices =
+      d(layers) * (d(width) * (q + 2 * kv) + q * d(width) + 3 * d(width) * d(ffn_width)) + d(vocabulary) * d(width);
+  const double mean_context = (d(sequence_length) + 1) / 2;   // a token attends to itself and to those before it
+  const double attention = d(layers) * 2 * q * mean_context;  // q times k, and the probabilities times v
+  return 2 * tokens * (matrices + attention);
+}
+
+std::vector<double> LlamaConfig::rope_frequencies() const {
+  std::vector<double> frequencies;
+  for (std::int64_t i = 0; i < head_size / 2; ++i) {
+    double frequency = std::pow(rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_size));
+    if (rope_scaling.kind == RopeScaling::Kind::linear) frequency /= rope_scaling.factor;
+    if (rope_scaling.kind == RopeScaling::Kind::llama3) {
+      // Long waves are slowed down by the factor, short ones are kept, and those in between are interpolated.
+      const double periods = static_cast<double>(rope_scaling.original_positions) * frequency / (2 * std::numbers::pi);
+      const double low = rope_scaling.low_frequency_factor, high = rope_scaling.high_frequency_factor;
+      const double kept = std::clamp((periods - low) / (high - low), 0.0, 1.0);
+      frequency *= kept + (1 - kept) / rope_scaling.factor;
+    }
+    frequencies.push_back(frequency);
+  }
+  return frequencies;
+}
+
+// ------------------------------------------------------------------------------------------------------------ presets
+
+namespace {
+
+struct Preset {
+  const char* name;
+  LlamaConfig config;
+};
+
+/// Sources: the config.json of HuggingFaceTB/SmolLM-135M and of Qwen/Qwen2-0.5B.
+const std::vector<Preset>& presets() {
+  static const std::vector<Preset> all{
+      {"smollm-135m",
+       {.architecture = Architecture::llama,
+        .vocabulary = 49152,
+        .width = 576,
+        .ffn_width = 1536,
+        .layers = 30,
+        .heads = 9,
+        .key_value_heads = 3,
+        .head_size = 64,
+        .positions = 2048,
+        .tied_embeddings = true,
+        .norm_epsilon = 1e-5,
+        .rope_scaling = {},
+        .begin_token = 0,
+        .end_tokens = {0}}},
+      {"qwen2-0.5b",
+       {.architecture = Architecture::qwen2,
+        .vocabulary = 151936,
+        .width = 896,
+        .ffn_width = 4864,
+        .layers = 24,
+        .heads = 14,
+        .key_value_heads = 2,
+        .head_size = 64,
+        .positions = 131072,
+        .query_key_value_bias = true,
+        .tied_embeddings = true,
+        .norm_epsilon = 1e-6,
+        .rope_theta = 1e6,
+        .rope_scaling = {},
+        .begin_token = 151643,
+        .end_tokens = {151643}}},
+  };
+  return all;
+}
+
+}  // namespace
+
+std::vector<std::string> llama_presets() {
+  std::vector<std::string> names;
+  for (const Preset& preset : presets()) names.emplace_back(preset.name);
+  return names;
+}
+
+LlamaConfig llama_config(const Config::Model& model) {
+  namespace fs = std::filesystem;
+  const bool has_source = model.from != Config::Model{}.from;
+  if (!model.config.empty() && model.config.front() == '{') return parse_llama_config(model.config, "model.config");
+  for (const Preset& preset : presets())
+    if (model.config == preset.name) return preset.config;
+  require(has_source || !model.config.empty(), ErrorCode::config_range,
+          "model.config: expected the path of a config.json or one of {}, or model.from: DIRECTORY, found nothing",
+          fmt::join(llama_presets(), ", "));
+  std::string path = model.config;
+  if (path.empty()) path = (fs::path(model.from) / "config.json").string();
+  std::error_code error;
+  if (fs::is_directory(path, error)) path = (fs::path(path) / "config.json").string();
+  require(fs::exists(path, error), ErrorCode::config_range,
+          "{}: there is no {}; expected the path of a config.json or one of {}",
+          model.config.empty() ? "model.from" : "model.config", path, fmt::join(llama_presets(), ", "));
+  return parse_llama_config(read_file(path, kMaxFileBytes), path);
+}
+
+}  // namespace lockstep::models

@@ -1,0 +1,66 @@
+// The architecture of a decoder of the Llama family, as a config.json of Hugging Face's transformers describes it for
+// LlamaForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM.
+//
+// Everything that such a file specifies is honoured. A key that is not known, or a value that asks for another
+// computation (dropout, a sliding window, another activation), is refused by name. Missing keys have the defaults of
+// transformers; the sizes must be there.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "lockstep/config.h"
+
+namespace lockstep::models {
+
+/// How the frequencies of the rotary embedding are scaled for longer texts.
+struct RopeScaling {
+  enum class Kind : std::uint8_t { none, linear, llama3 };
+  Kind kind = Kind::none;
+  double factor = 1;
+  // llama3
+  double low_frequency_factor = 1, high_frequency_factor = 4;
+  std::int64_t original_positions = 8192;
+
+  bool operator==(const RopeScaling&) const = default;
+};
+
+struct LlamaConfig {
+  enum class Architecture : std::uint8_t { llama, qwen2, qwen3 };
+  Architecture architecture = Architecture::llama;
+  std::int64_t vocabulary = 0, width = 0, ffn_width = 0, layers = 0;
+  std::int64_t heads = 0, key_value_heads = 0, head_size = 0;
+  std::int64_t positions = 0;  // the longest sequence
+  bool query_key_value_bias = false, output_bias = false, ffn_bias = false;
+  bool query_key_norm = false;   // an RMS norm of each head of q and k
+  bool tied_embeddings = false;  // the embedding is also the last matrix
+  double norm_epsilon = 1e-6;
+  double initializer_range = 0.02;  // standard deviation of initial weights
+  double rope_theta = 10000;
+  RopeScaling rope_scaling{};
+  std::int64_t begin_token = -1;           // -1: none
+  std::vector<std::int64_t> end_tokens{};  // empty: none
+
+  bool operator==(const LlamaConfig&) const = default;
+  std::int64_t n_parameters() const;
+  /// The multiplications and additions that the mathematics of a forward pass of `tokens` tokens in windows of
+  /// `sequence_length` needs: matrix products, and attention over the tokens before each one.
+  double forward_flops(double tokens, std::int64_t sequence_length) const;
+  /// The angle per position of each pair of elements of a head, in radians: (head_size / 2). The scaling is applied.
+  /// Sources: Su et al., "RoFormer", 2021, section 3.2.2; for llama3, transformers' modeling_rope_utils.py.
+  std::vector<double> rope_frequencies() const;
+};
+
+/// Of the text of a config.json. `source` names it in errors. Throws config_range, config_conflict or not_supported.
+LlamaConfig parse_llama_config(const std::string& text, const std::string& source);
+/// The content of a config.json that parse_llama_config() turns into the same values, and that transformers reads.
+nlohmann::ordered_json to_json(const LlamaConfig& config);
+
+/// The names that model.config accepts besides paths.
+std::vector<std::string> llama_presets();
+/// What model.from or model.config describes: a directory with a config.json, a file, a preset, or a JSON object.
+LlamaConfig llama_config(const Config::Model& model);
+
+}  // namespace lockstep::models

@@ -1,0 +1,227 @@
+// config.json of Llama, Qwen2 and Qwen3 models: what is read, and what is refused by name.
+#include "models/llama_config.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/error.h"
+
+namespace lockstep::models {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Architecture = LlamaConfig::Architecture;
+
+Json small(const char* architecture) {
+  return {{"architectures", {architecture}}, {"vocab_size", 100},        {"hidden_size", 56},
+          {"intermediate_size", 48},         {"num_hidden_layers", 2},   {"num_attention_heads", 7},
+          {"num_key_value_heads", 1},        {"rms_norm_eps", 1e-5},     {"rope_theta", 500000.0},
+          {"tie_word_embeddings", true},     {"torch_dtype", "bfloat16"}};
+}
+
+LlamaConfig parse(const Json& json) { return parse_llama_config(json.dump(), "config.json"); }
+
+/// The message of the error, or "" if there is none.
+std::string error_of(const Json& json) {
+  try {
+    parse(json);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(LlamaConfig, ReadsALlama) {
+  const LlamaConfig c = parse(small("LlamaForCausalLM"));
+  EXPECT_EQ(c.architecture, Architecture::llama);
+  EXPECT_EQ(c.vocabulary, 100);
+  EXPECT_EQ(c.width, 56);
+  EXPECT_EQ(c.ffn_width, 48);
+  EXPECT_EQ(c.layers, 2);
+  EXPECT_EQ(c.heads, 7);
+  EXPECT_EQ(c.key_value_heads, 1);
+  EXPECT_EQ(c.head_size, 8);
+  EXPECT_EQ(c.norm_epsilon, 1e-5);
+  EXPECT_EQ(c.rope_theta, 500000);
+  EXPECT_EQ(c.positions, 2048);  // transformers' default
+  EXPECT_TRUE(c.tied_embeddings);
+  EXPECT_FALSE(c.query_key_value_bias || c.output_bias || c.ffn_bias || c.query_key_norm);
+}
+
+TEST(LlamaConfig, ArchitecturesDifferInBiasesAndNorms) {
+  const LlamaConfig qwen2 = parse(small("Qwen2ForCausalLM"));
+  EXPECT_TRUE(qwen2.query_key_value_bias);
+  EXPECT_FALSE(qwen2.output_bias);
+  const LlamaConfig qwen3 = parse(small("Qwen3ForCausalLM"));
+  EXPECT_TRUE(qwen3.query_key_norm);
+  EXPECT_FALSE(qwen3.query_key_value_bias);
+  EXPECT_EQ(qwen3.head_size, 128);
+  Json biased = small("LlamaForCausalLM");
+  biased["attention_bias"] = biased["mlp_bias"] = true;
+  const LlamaConfig llama = parse(biased);
+  EXPECT_TRUE(llama.query_key_value_bias && llama.output_bias && llama.ffn_bias);
+}
+
+TEST(LlamaConfig, TheArchitectureMayFollowFromTheModelType) {
+  Json json = small("LlamaForCausalLM");
+  json.erase("architectures");
+  json["model_type"] = "qwen2";
+  EXPECT_EQ(parse(json).architecture, Architecture::qwen2);
+}
+
+TEST(LlamaConfig, RopeIsReadInBothForms) {
+  Json json = small("LlamaForCausalLM");
+  json.erase("rope_theta");
+  json["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e6}};
+  EXPECT_EQ(parse(json).rope_theta, 1e6);
+  const Json llama3{{"rope_type", "llama3"},
+                    {"factor", 32.0},
+                    {"low_freq_factor", 1.0},
+                    {"high_freq_factor", 4.0},
+                    {"original_max_position_embeddings", 8192}};
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    Json scaled = small("LlamaForCausalLM");
+    scaled[key] = llama3;
+    const LlamaConfig c = parse(scaled);
+    EXPECT_EQ(c.rope_scaling.kind, RopeScaling::Kind::llama3);
+    EXPECT_EQ(c.rope_scaling.factor, 32);
+    EXPECT_EQ(c.rope_theta, 500000);
+  }
+}
+
+// Values of transformers.modeling_rope_utils (float64): Llama-3.2-1B has head_dim 64, rope_theta 500000 and this
+// scaling.
+TEST(LlamaConfig, FrequenciesAreThoseOfTransformers) {
+  LlamaConfig c{.head_size = 64, .rope_theta = 500000, .rope_scaling = {}};
+  const std::vector<double> plain = c.rope_frequencies();
+  ASSERT_EQ(plain.size(), 32u);
+  EXPECT_EQ(plain[0], 1);
+  EXPECT_NEAR(plain[31], std::pow(500000.0, -62.0 / 64), 1e-20);
+  c.rope_scaling = {.kind = RopeScaling::Kind::llama3, .factor = 32};
+  const std::vector<double> scaled = c.rope_frequencies();
+  EXPECT_EQ(scaled[0], plain[0]);                                 // a short wave is kept
+  EXPECT_NEAR(scaled[31], plain[31] / 32, 1e-18);                 // a long one is slowed down
+  const double smooth = (8192 * plain[16] / (2 * M_PI) - 1) / 3;  // in between
+  ASSERT_GT(smooth, 0);
+  ASSERT_LT(smooth, 1);
+  EXPECT_NEAR(scaled[16], (1 - smooth) * plain[16] / 32 + smooth * plain[16], 1e-18);
+  c.rope_scaling = {.kind = RopeScaling::Kind::linear, .factor = 4};
+  EXPECT_EQ(c.rope_frequencies()[5], plain[5] / 4);
+}
+
+TEST(LlamaConfig, SurvivesARoundTrip) {
+  for (const char* architecture : {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}) {
+    Json json = small(architecture);
+    json["head_dim"] = 16;
+    json["bos_token_id"] = 1;
+    json["eos_token_id"] = {2, 3};
+    json["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
+    const LlamaConfig c = parse(json);
+    EXPECT_EQ(c.end_tokens, (std::vector<std::int64_t>{2, 3}));
+    EXPECT_EQ(parse(to_json(c)), c) << architecture;
+  }
+  for (const std::string& name : llama_presets()) {
+    Config::Model model;
+    model.config = name;
+    const LlamaConfig preset = llama_config(model);
+    EXPECT_EQ(parse(to_json(preset)), preset) << name;
+    model.config = to_json(preset).dump();
+    EXPECT_EQ(llama_config(model), preset) << name;
+  }
+}
+
+TEST(LlamaConfig, PresetsHaveTheirKnownSizes) {
+  Config::Model model;
+  model.config = "smollm-135m";
+  EXPECT_EQ(llama_config(model).n_parameters(), 134'515'008);
+  model.config = "qwen2-0.5b";
+  EXPECT_EQ(llama_config(model).n_parameters(), 494'032'768);
+}
+
+TEST(LlamaConfig, CountsTheOperationsOfTheMathematics) {
+  LlamaConfig c{.vocabulary = 10,
+                .width = 4,
+                .ffn_width = 6,
+                .layers = 1,
+                .heads = 2,
+                .key_value_heads = 1,
+                .head_size = 2,
+                .rope_scaling = {}};
+  // q, k, v: 4 x 8; o: 4 x 4; gate, up, down: 3 x 4 x 6; head: 4 x 10; attention: 2 x 4 x (mean context 2).
+  EXPECT_EQ(c.forward_flops(3, 3), 2.0 * 3 * (32 + 16 + 72 + 40 + 16));
+}
+
+TEST(LlamaConfig, RefusesWhatItDoesNotSupportByName) {
+  const auto refuses = [](const char* key, const Json& value, const char* word) {
+    Json json = small("LlamaForCausalLM");
+    json[key] = value;
+    const std::string message = error_of(json);
+    EXPECT_NE(message.find(word), std::string::npos) << key << ": " << message;
+  };
+  refuses("architectures", {"MistralForCausalLM"}, "MistralForCausalLM");
+  refuses("hidden_act", "gelu", "hidden_act");
+  refuses("attention_dropout", 0.1, "attention_dropout");
+  refuses("some_new_feature", 3, "some_new_feature");
+  refuses("quantization_config", {{"bits", 4}}, "quantization_config");
+  refuses("rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}, "yarn");
+  refuses("rope_scaling", {{"rope_type", "linear"}}, "factor");
+  refuses("rope_scaling", {{"rope_type", "linear"}, {"factor", 2}, {"attention_factor", 1}}, "attention_factor");
+  refuses("rope_parameters", {{"rope_type", "default"}, {"partial_rotary_factor", 0.5}}, "partial_rotary_factor");
+  refuses("layer_types", {"full_attention", "sliding_attention"}, "sliding_attention");
+  Json window = small("Qwen2ForCausalLM");
+  window["use_sliding_window"] = true;
+  window["sliding_window"] = 512;
+  EXPECT_NE(error_of(window).find("sliding_window"), std::string::npos);
+  window["sliding_window"] = 32768;  // as long as the longest sequence: without effect
+  EXPECT_EQ(error_of(window), "");
+}
+
+TEST(LlamaConfig, RefusesImpossibleSizes) {
+  for (const char* key : {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"})
+    for (const Json& value :
+         {Json(0), Json(-1), Json(1e300), Json("7"), Json(1LL << 60), Json(nullptr), Json::array()}) {
+      Json json = small("LlamaForCausalLM");
+      json[key] = value;
+      EXPECT_NE(error_of(json).find(key), std::string::npos) << key << " " << value;
+    }
+  Json json = small("LlamaForCausalLM");
+  json["num_key_value_heads"] = 3;
+  EXPECT_NE(error_of(json).find("multiple"), std::string::npos);
+  json = small("LlamaForCausalLM");
+  json["head_dim"] = 9;
+  EXPECT_NE(error_of(json).find("even"), std::string::npos);
+  json = small("LlamaForCausalLM");
+  json["hidden_size"] = 57;
+  EXPECT_NE(error_of(json).find("head_dim"), std::string::npos);
+  json = small("LlamaForCausalLM");
+  json["eos_token_id"] = 100;
+  EXPECT_NE(error_of(json).find("eos_token_id"), std::string::npos);
+  for (const char* text : {"", "[]", "3", "{", "null", "\xff"})
+    EXPECT_THROW(parse_llama_config(text, "config.json"), Error) << text;
+}
+
+TEST(LlamaConfig, IsFoundInADirectoryAFileOrAPreset) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "llama_config_test";
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "config.json") << small("LlamaForCausalLM");
+  Config::Model model;
+  model.from = folder.string();
+  EXPECT_EQ(llama_config(model).heads, 7);
+  model.from = Config::Model{}.from;
+  for (const std::string& path : {folder.string(), (folder / "config.json").string()}) {
+    model.config = path;
+    EXPECT_EQ(llama_config(model).heads, 7);
+  }
+  for (const char* missing : {"", "no-such-preset"}) {
+    model.config = missing;
+    EXPECT_THROW(llama_config(model), Error) << missing;
+  }
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace lockstep::models
