@@ -26,24 +26,28 @@ class ImageDecoder {
   /// Reads the header. `bytes` must stay until read_pixels() is done.
   bool open(std::span<const std::uint8_t> bytes);
   ImageFormat format() const { return format_; }
-  int width() const;  // pixels, as stored
-  int height() const;
-  bool is_grey() const;  // stored with one channel, besides alpha
+  int width() const { return width_; }  // pixels, as stored
+  int height() const { return height_; }
+  bool is_grey() const { return is_grey_; }  // stored with one channel, besides alpha
   /// Chooses the channels, 1 (grey) or 3 (RGB), and the size: the stored one times `eighths` / 8 (1, 2, 4 or 8),
   /// rounded up. Images that cannot be decoded at a smaller size (PNG) are decoded as a whole: see decoded_eighths().
   bool start(int eighths, int channels);
   int decoded_eighths() const { return eighths_; }
-  int decoded_width() const;
-  int decoded_height() const;
+  int decoded_width() const { return decoded_width_; }
+  int decoded_height() const { return decoded_height_; }
   /// Row-major: decoded_height() x decoded_width() x channels bytes.
   bool read_pixels(std::span<std::uint8_t> pixels);
 
   const std::string& reason() const { return reason_; }
 
  private:
+  bool bad(std::string why);  // false
+
   struct Decoders;
   std::unique_ptr<Decoders> decoders_;
   ImageFormat format_ = ImageFormat::jpeg;
+  int width_ = 0, height_ = 0, decoded_width_ = 0, decoded_height_ = 0;
+  bool is_grey_ = false;
   int eighths_ = 8, channels_ = 3;
   std::string reason_;
 };
