@@ -91,6 +91,7 @@ int run_import(ImportArguments arguments) {
       result = data::import_tiny_imagenet(options, progress);
   }
   for (const std::string& sentence : result.skipped) log::warning("Skipped: {}", sentence);
+  if (!result.missing.empty()) log::warning("{}", result.missing);
   const data::ImageSetInfo& info = result.info;
   fmt::print("Imported {} {} images of {} in {} classes ({}) from {} into {} ({}).\n", info.n_samples, info.split,
              shape_text(info), info.classes, per_class_text(result.samples_per_class), fmt::join(result.files, ", "),

@@ -20,6 +20,7 @@ constexpr std::size_t kPlane = kSide * kSide;
 constexpr std::size_t kImage = kPlane * kChannels;
 constexpr std::size_t kRecord = 1 + kImage;
 constexpr std::size_t kBatchRecords = 500;
+constexpr int kTrainBatches = 5;
 constexpr std::array<const char*, kClasses> kClassNames = {"airplane", "automobile", "bird",  "cat",  "deer",
                                                            "dog",      "frog",       "horse", "ship", "truck"};
 
@@ -50,6 +51,20 @@ std::vector<std::string> find_batches(const ImportOptions& options) {
           "{} contains no {}: expected the folder cifar-10-batches-bin of CIFAR-10's binary version", folder,
           train ? "data_batch_*.bin" : "test_batch.bin");
   return names;
+}
+
+/// A sentence about the train batches that a folder lacks. Empty if there is none, or if one file is imported.
+std::string missing_batches(const ImportOptions& options, const std::vector<std::string>& found) {
+  if (options.split != "train" || !fs::is_directory(options.source)) return "";
+  std::vector<std::string> missing;
+  for (int k = 1; k <= kTrainBatches; ++k) {
+    const std::string name = fmt::format("data_batch_{}.bin", k);
+    const auto is_it = [&](const std::string& path) { return fs::path(path).filename() == name; };
+    if (std::ranges::none_of(found, is_it)) missing.push_back(name);
+  }
+  if (missing.empty()) return "";
+  return fmt::format("{} lacks {} of CIFAR-10's {} train batches, so {} is incomplete: unpack the archive again",
+                     batch_folder(options.source), fmt::join(missing, ", "), kTrainBatches, options.output);
 }
 
 /// The names in batches.meta.txt next to the first batch, or the well-known names if there is no such file.
@@ -139,6 +154,7 @@ class Import {
 
   ImportResult finish(ImageFileWriter& writer) {
     ImportResult result;
+    result.missing = missing_batches(options_, batches_);
     ImageSetInfo& info = result.info;
     info.path = options_.output;
     info.split = options_.split;

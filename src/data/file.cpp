@@ -78,6 +78,7 @@ std::vector<std::string> list_files(const std::string& folder,
 }
 
 void check_output(const std::string& path, bool replace) {
+  require(!path.empty(), ErrorCode::usage, "the name of the file to write is empty: expected a name such as train.h5");
   struct stat status {};
   const bool exists = ::stat(path.c_str(), &status) == 0;
   require(!exists || S_ISREG(status.st_mode), ErrorCode::data_exists, "{} exists and is {}", path,

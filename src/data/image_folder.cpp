@@ -338,9 +338,11 @@ class Import {
                        static_cast<std::uint64_t>(f.width);
       encoded_bytes_ += f.n_bytes;
     }
-    require(one_size || options_.storage != ImageStorage::decoded, ErrorCode::data_source,
-            "--store decoded requires images of one size, but {} has {} x {} pixels (width, height) and {} has {} x {}",
-            first.path, first.width, first.height, differs->path, differs->width, differs->height);
+    require(
+        one_size || options_.storage != ImageStorage::decoded, ErrorCode::usage,
+        "--store decoded requires images of one size, but {} has {} x {} pixels (width, height) and {} has {} x {}: "
+        "use --store encoded, which keeps the bytes of the files, or resize the images",
+        first.path, first.width, first.height, differs->path, differs->width, differs->height);
     const bool automatic = options_.storage == ImageStorage::automatic;
     decoded_ =
         options_.storage == ImageStorage::decoded || (automatic && one_size && decoded_bytes <= kMaxDecodedBytes);

@@ -6,6 +6,24 @@
 #include "lockstep/error.h"
 
 namespace lockstep::data {
+namespace {
+
+enum class Zero { possible, impossible };
+
+/// Of one option that was given, for values in [0, 1]. Statistics of values from 0 to 255 are a common mistake.
+void check_statistics(const char* option, const std::vector<float>& values, Zero zero) {
+  for (const float value : values) {
+    const bool fits = value <= 1 && (value > 0 || (value == 0 && zero == Zero::possible));  // not NaN
+    require(fits, ErrorCode::usage,
+            "{} is for pixel values from 0 to 1: expected numbers {} 0 and at most 1, found {}{}", option,
+            zero == Zero::possible ? "of at least" : "greater than", value,
+            value > 1 && value <= 255
+                ? fmt::format("; if it is for values from 0 to 255, divide it by 255: {:.4g}", value / 255)
+                : "");
+  }
+}
+
+}  // namespace
 
 void check_options(const ImportOptions& options) {
   const auto [alignment_bytes, chunk_bytes] = options.placement;
@@ -19,6 +37,8 @@ void check_options(const ImportOptions& options) {
     require(values.empty() || (values.size() == channels && (channels == 1 || channels == ChannelSums::kMaxChannels)),
             ErrorCode::usage, "{} requires one value for grey images or three (red, green, blue), found {}{}", option,
             values.size(), channels == values.size() ? "" : fmt::format(" for {} channel(s)", channels));
+  check_statistics("--mean", options.mean, Zero::possible);
+  check_statistics("--std", options.stddev, Zero::impossible);
 }
 
 int requested_channels(const ImportOptions& options) {

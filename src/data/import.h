@@ -32,6 +32,7 @@ struct ImportResult {
   std::string storage;               // how the images are stored and why, if there is a choice
   std::string channels;              // how many and why, if the images decided it
   std::vector<std::string> skipped;  // one sentence per image that could not be decoded
+  std::string missing;               // a sentence about a part of the source that is missing; empty: it is complete
 };
 
 /// `progress(done, total)` counts samples or other units of work.
@@ -82,8 +83,8 @@ class ChannelSums {
   std::uint64_t n_pixels_ = 0;
 };
 
-/// Throws usage unless mean and std have one value per channel or none, and chunks are at least as large as the
-/// alignment.
+/// Throws usage unless mean and std have one value per channel or none, which are possible for values in [0, 1], and
+/// chunks are at least as large as the alignment.
 void check_options(const ImportOptions& options);
 /// The channels that the options ask for, or that mean and std have; 0: neither.
 int requested_channels(const ImportOptions& options);

@@ -129,6 +129,45 @@ TEST_F(Cifar10, ImportsOneFileAndLimitsSamples) {
   EXPECT_ERROR(ErrorCode::data_range, "contains 5 of class 9", import_cifar10(o, {}));
 }
 
+TEST_F(Cifar10, NamesTrainBatchesThatAreMissing) {
+  EXPECT_NE(import_cifar10(options(), {}).missing.find("lacks data_batch_3.bin, data_batch_4.bin, data_batch_5.bin of"),
+            std::string::npos);
+  for (const char* name : {"3", "5"}) write_all(source() + "/data_batch_" + name + ".bin", batch(0, 10));
+  EXPECT_NE(import_cifar10(options(), {}).missing.find("lacks data_batch_4.bin of"), std::string::npos);
+  write_all(source() + "/data_batch_4.bin", batch(0, 10));
+  EXPECT_EQ(import_cifar10(options(), {}).missing, "");
+  ImportOptions o = options();
+  o.source = source() + "/data_batch_2.bin";  // one file is what was requested
+  EXPECT_EQ(import_cifar10(o, {}).missing, "");
+  o = options();
+  o.split = "test";
+  EXPECT_EQ(import_cifar10(o, {}).missing, "");
+}
+
+TEST_F(Cifar10, RejectsStatisticsThatAreNotPossible) {
+  const auto refused = [&](std::vector<float> mean, std::vector<float> stddev, const std::string& message) {
+    ImportOptions o = options();
+    o.mean = std::move(mean);
+    o.stddev = std::move(stddev);
+    EXPECT_ERROR(ErrorCode::usage, message, import_cifar10(o, {}));
+    EXPECT_FALSE(fs::exists(o.output));
+  };
+  const std::vector<float> good = {0.25f, 0.25f, 0.25f};
+  refused({0.5f, NAN, 0.5f}, {},
+          "--mean is for pixel values from 0 to 1: expected numbers of at least 0 and at most 1");
+  refused({0.5f, 0.5f, INFINITY}, good, "found inf");
+  refused({0.5f, -0.5f, 0.5f}, good, "found -0.5");
+  refused({120, 120, 120}, good, "found 120; if it is for values from 0 to 255, divide it by 255: 0.4706");
+  refused(good, {0.25f, 0.25f, 0}, "--std is for pixel values from 0 to 1: expected numbers greater than 0");
+  refused(good, {-1, 1, 1}, "found -1");
+  refused({}, {NAN, 1, 1}, "--std");
+  refused({}, {58, 58, 58}, "divide it by 255: 0.2275");
+  ImportOptions o = options();
+  o.mean = {0, 1, 0};  // possible
+  o.stddev = {1, 1, 1};
+  EXPECT_EQ(import_cifar10(o, {}).info.stddev, o.stddev);
+}
+
 TEST_F(Cifar10, ReportsBadSourcesAndLeavesNothing) {
   ImportOptions o = options();
   o.source = folder_ / "none";
@@ -154,6 +193,9 @@ TEST_F(Cifar10, ReportsBadSourcesAndLeavesNothing) {
   import_cifar10(o, {});
   const std::string before = read_all(o.output);
   EXPECT_ERROR(ErrorCode::data_exists, "--force", import_cifar10(o, {}));
+  ImportOptions unnamed = options();
+  unnamed.output = "";
+  EXPECT_ERROR(ErrorCode::usage, "the name of the file to write is empty", import_cifar10(unnamed, {}));
   EXPECT_EQ(read_all(o.output), before);
 }
 

@@ -102,8 +102,9 @@ TEST_F(ImageFolder, SeveralSizesAreStoredAsJpegAndResized) {
   // Samples are numbered by their position in the file, whatever the range.
   EXPECT_EQ(images_of(*open_image_set(options().output, 3, 5, {.image_size = 12, .resized_crop = true, .seed = 3})),
             (std::vector{first[3], first[4]}));
-  EXPECT_ERROR(ErrorCode::data_source, "requires images of one size",
+  EXPECT_ERROR(ErrorCode::usage, "requires images of one size",
                import_image_folder(options(ImageStorage::decoded), {}));
+  EXPECT_ERROR(ErrorCode::usage, "use --store encoded", import_image_folder(options(ImageStorage::decoded), {}));
 }
 
 // Decoding at half the size first must not change the image: the tolerance is that of JPEG's own loss.
