@@ -38,13 +38,17 @@ void add_json(CLI::App& app, std::string& json) {
 }
 
 void report(const std::string& json, const nlohmann::ordered_json& object, const std::string& text) {
+  // Names of files need not be UTF-8, which JSON must be.
+  const auto dump = [&](int indent) {
+    return object.dump(indent, ' ', /*ensure_ascii=*/false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  };
   if (json == "-") {
     write_to_standard_error(text);
-    fmt::print("{}\n", object.dump());
+    fmt::print("{}", dump(-1));
     return;
   }
   fmt::print("{}", text);
-  if (!json.empty()) write_result(json, object.dump(2) + "\n");
+  if (!json.empty()) write_result(json, dump(2));
 }
 
 }  // namespace lockstep::commands
