@@ -194,6 +194,12 @@ void check_evaluation(const Config& c, const Origins& origins) {
   require(c.evaluation.patience == 0 || !c.data.validation.empty(), ErrorCode::config_conflict,
           "{}evaluation.patience={} compares evaluations and needs data.validation, found nothing",
           places(origins, {"evaluation.patience", "data.validation"}), c.evaluation.patience);
+  require(c.evaluation.patience == 0 || c.evaluation.every_epochs > 0 || c.evaluation.every_steps > 0,
+          ErrorCode::config_conflict,
+          "{}evaluation.patience={} compares evaluations during the training: set evaluation.every_epochs or "
+          "evaluation.every_steps, found 0 for both",
+          places(origins, {"evaluation.patience", "evaluation.every_epochs", "evaluation.every_steps"}),
+          c.evaluation.patience);
 }
 
 }  // namespace

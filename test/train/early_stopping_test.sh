@@ -56,4 +56,6 @@ check "another figure may be chosen on resume" train by-loss checkpoint.best=acc
 check "  which is reported" grep -q 'checkpoint.best is now accuracy' "$work/by-loss/log.txt"
 check "an unknown figure is refused" refused 2 'checkpoint.best: expected one of auto \| loss \| accuracy, found "speed"' train refused checkpoint.best=speed
 check "patience without evaluations is refused" refused 2 'evaluation.patience=2 .*data.validation' train refused evaluation.patience=2 data.validation=
+check "  and with evaluations only at the end" refused 2 'evaluation.patience=2 .*set evaluation.every_epochs or evaluation.every_steps' \
+  train refused evaluation.patience=2 evaluation.every_steps=0 evaluation.every_epochs=0
 finish
