@@ -11,6 +11,7 @@
 #include "checkpoint/state_group.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
+#include "tasks/stamp_difference.h"
 #include "train/broadcast.h"
 #include "train/resume_changes.h"
 #include "train/session.h"
@@ -30,18 +31,13 @@ void check_contents(const checkpoint::StateJson& state, const std::string& file)
 
 /// The model must be that of the checkpoint, whatever configuration was recorded.
 void check_model(const checkpoint::StateJson& state, const tasks::Task& task, const std::string& file) {
-  const auto same = [&](const std::string& key, const nlohmann::json& before, const nlohmann::json& now) {
-    require(before == now, ErrorCode::checkpoint_mismatch,
-            "{} is of a run with {}={}, but the configuration sets it to {}: set {}={}, or start a new run with "
-            "model.initialize_from={}",
-            file, key, before.dump(), now.is_null() ? "its default" : now.dump(), key, before.dump(), file);
-  };
-  const nlohmann::json model = state.value("model", nlohmann::json::object());
-  const nlohmann::ordered_json stamp = task.model_stamp();
-  for (const auto& [key, now] : stamp.items())
-    same("model." + key, model.value(key, nlohmann::json()), nlohmann::json(now));
-  for (const auto& [key, before] : model.items())
-    if (!stamp.contains(key)) same("model." + key, before, nlohmann::json());
+  const auto differences = tasks::stamp_differences(state.value("model", nlohmann::json::object()), task.model_stamp());
+  if (differences.empty()) return;
+  const auto& [key, before, now] = differences.front();
+  fail(ErrorCode::checkpoint_mismatch,
+       "{} is of a run with model.{}={}, but the configuration sets it to {}: set model.{}={}, or start a new run with "
+       "model.initialize_from={}",
+       file, key, before, now, key, before, file);
 }
 
 /// Whether the qualities that a checkpoint records are those by which this run compares.
@@ -207,15 +203,7 @@ void Session::read_initial_weights() {
   if (source.empty() && !config.train.freeze.empty())
     notes.push_back("train.freeze: the frozen parameters keep random values, since model.initialize_from is not set");
   if (source.empty()) return;
-  if (checkpoint::is_safetensors(source)) {
-    initial_weights_ = checkpoint::read_safetensors(source);
-  } else {
-    for (checkpoint::LoadedTensor& t : checkpoint::load_all(source).tensors) {
-      if (!checkpoint::is_in(checkpoint::StateGroup::optimizer, t.path))
-        initial_weights_.push_back(
-            {.name = checkpoint::tensor_name(t.path), .shape = t.shape, .values = std::move(t.values)});
-    }
-  }
+  initial_weights_ = checkpoint::read_model_file(source).tensors;
   const std::vector<std::string> kept = differing_heads(*plan, initial_weights_);
   notes.push_back(fmt::format("weights from {}", source));
   for (const std::string& line : kept) notes.push_back(fmt::format("the head starts from new values: {}", line));
