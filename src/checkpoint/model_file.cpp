@@ -10,16 +10,35 @@ namespace {
 constexpr const char* kMetadataKey = "lockstep";
 constexpr const char* kExported[] = {"model", "precision", "step", "inference"};
 
+/// The types of the members that are used, if they are there. Their values are checked where they are used.
+void check_state(const StateJson& state, const std::string& path) {
+  const auto check = [&](const char* key, bool (*fits)(const StateJson&), const char* expected) {
+    require(!state.contains(key) || fits(state[key]), ErrorCode::checkpoint_damaged,
+            "{} describes its model wrongly: {}: expected {}, found {}", path, key, expected,
+            state.contains(key) ? state[key].dump().substr(0, 80) : "");
+  };
+  const auto is_object = [](const StateJson& value) { return value.is_object(); };
+  const auto is_text = [](const StateJson& value) { return value.is_string(); };
+  const auto is_integer = [](const StateJson& value) { return value.is_number_integer(); };
+  check("model", is_object, "an object with the keys of the model");
+  check("inference", is_object, "an object that describes the inputs");
+  check("precision", is_text, "a text");
+  check("step", is_integer, "a whole number");
+  check("layout_version", is_integer, "a whole number");
+}
+
 }  // namespace
 
 bool is_safetensors(const std::string& path) { return path.ends_with(".safetensors"); }
 
 ModelFile read_model_file(const std::string& path) {
-  if (is_safetensors(path))
-    return {
-        .path = path, .state = state_of_metadata(read_safetensors_metadata(path)), .tensors = read_safetensors(path)};
+  if (is_safetensors(path)) {
+    StateJson state = state_of_metadata(read_safetensors_metadata(path), path);
+    return {.path = path, .state = std::move(state), .tensors = read_safetensors(path)};
+  }
   Reader reader(path);
   ModelFile out{.path = path, .state = reader.state(), .tensors = {}};
+  check_state(out.state, path);
   const int layout = out.state.value("layout_version", kLayoutVersion);
   require(layout == kLayoutVersion, ErrorCode::checkpoint_version,
           "{} has tensors of layout {}; this program reads layout {}", path, layout, kLayoutVersion);
@@ -42,11 +61,15 @@ std::map<std::string, std::string> export_metadata(const StateJson& state) {
   return {{"format", "pt"}, {kMetadataKey, exported.dump()}};
 }
 
-StateJson state_of_metadata(const std::map<std::string, std::string>& metadata) {
+StateJson state_of_metadata(const std::map<std::string, std::string>& metadata, const std::string& path) {
   const auto found = metadata.find(kMetadataKey);
-  StateJson state =
-      found == metadata.end() ? StateJson::object() : StateJson::parse(found->second, nullptr, /*throws=*/false);
-  return state.is_object() ? state : StateJson::object();
+  if (found == metadata.end()) return StateJson::object();
+  StateJson state = StateJson::parse(found->second, nullptr, /*throws=*/false);
+  require(state.is_object(), ErrorCode::checkpoint_damaged,
+          "{} describes its model wrongly: {} in its metadata: expected a JSON object, found {}", path, kMetadataKey,
+          found->second.substr(0, 80));
+  check_state(state, path);
+  return state;
 }
 
 }  // namespace lockstep::checkpoint

@@ -22,13 +22,14 @@ struct ModelFile {
 
 /// Whether a path names a .safetensors file. Any other file is read as a checkpoint.
 bool is_safetensors(const std::string& path);
-/// Reads either kind. Throws what Reader and read_safetensors() throw.
+/// Reads either kind. Throws what Reader and read_safetensors() throw, and checkpoint_damaged if a member of the state
+/// has another type than it must have.
 ModelFile read_model_file(const std::string& path);
 
 /// The metadata of an exported .safetensors file: "format" is "pt", and "lockstep" contains, as JSON, the members
 /// model, precision, step and inference of the state.
 std::map<std::string, std::string> export_metadata(const StateJson& state);
-/// The state in such metadata; empty if there is none.
-StateJson state_of_metadata(const std::map<std::string, std::string>& metadata);
+/// The state in such metadata of the file `path`; empty if there is none. Throws checkpoint_damaged.
+StateJson state_of_metadata(const std::map<std::string, std::string>& metadata, const std::string& path);
 
 }  // namespace lockstep::checkpoint

@@ -188,7 +188,8 @@ int export_onnx(const std::string& source, const std::string& target) {
   options.height = options.width = imagenet ? 224 : 32;
   std::string input = "normalised images, since the file does not record how its images were normalised";
   if (file.state.contains("inference")) {
-    const tasks::ImageDescription recorded = tasks::image_description(file.state["inference"], source);
+    const tasks::ImageDescription recorded =
+        tasks::image_description(file.state["inference"], config.model.classes, source);
     options.height = recorded.height;
     options.width = recorded.width;
     options.mean = recorded.mean;
@@ -237,8 +238,11 @@ int import_file(const std::string& source, const std::string& target, Existing e
                                  {"step", 0},
                                  {"epoch", 0},
                                  {"samples", 0}};
-  const checkpoint::StateJson recorded = checkpoint::state_of_metadata(checkpoint::read_safetensors_metadata(source));
-  if (recorded.contains("inference")) state["inference"] = recorded["inference"];
+  const checkpoint::StateJson recorded =
+      checkpoint::state_of_metadata(checkpoint::read_safetensors_metadata(source), source);
+  if (recorded.contains("inference"))
+    state["inference"] =
+        checkpoint::StateJson(tasks::to_json(tasks::image_description(recorded["inference"], model.classes, source)));
   const checkpoint::LoadedFile file = checkpoint::from_torchvision(std::move(tensors));
   std::vector<checkpoint::TensorSource> sources;
   for (const checkpoint::LoadedTensor& tensor : file.tensors)

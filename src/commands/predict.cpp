@@ -242,7 +242,8 @@ int run_predict(const PredictArguments& arguments) {
   if (!warning.empty()) log::warning("{}", warning);
   const std::unique_ptr<tasks::Task> task = tasks::make_task(config);
   for (const std::string& note : task->adopt(inference_of(file, config), file.path)) log::info("{}", note);
-  const tasks::ImageDescription input = tasks::image_description(task->inference_stamp(), file.path);
+  const tasks::ImageDescription input =
+      tasks::image_description(task->inference_stamp(), config.model.classes, file.path);
   const auto n = static_cast<std::int64_t>(request.files.size());
   // A model of images that were stored in its size sees other images as a whole, as far as they are square.
   const std::shared_ptr<const data::ImageFiles> set =

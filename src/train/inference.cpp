@@ -26,13 +26,24 @@ void check_place(const checkpoint::ModelFile& file, const std::string& name, con
 
 }  // namespace
 
+Config parse_recorded(const std::vector<std::string>& keys, const std::string& path) {
+  constexpr std::string_view kPlace = "command line: ";  // of overrides, in messages
+  try {
+    return config::parse(keys);
+  } catch (const Error& error) {
+    std::string_view problem = error.what();
+    if (problem.starts_with(kPlace)) problem.remove_prefix(kPlace.size());
+    fail(ErrorCode::checkpoint_damaged, "{} describes its model wrongly: {}", path, problem);
+  }
+}
+
 void set_model(Config& config, const checkpoint::ModelFile& file) {
   Config::Model model;
-  if (file.state.contains("model") && file.state["model"].is_object()) {
+  if (file.state.contains("model")) {
     std::vector<std::string> keys;
     for (const auto& [key, value] : file.state["model"].items())
       keys.push_back(fmt::format("model.{}={}", key, value.dump()));
-    model = config::parse(keys).model;
+    model = parse_recorded(keys, file.path).model;
   } else {
     models::TensorShapes shapes;
     for (const checkpoint::NamedTensor& tensor : file.tensors) shapes[tensor.name] = tensor.shape;

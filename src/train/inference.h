@@ -17,8 +17,13 @@
 
 namespace lockstep::train {
 
+/// The configuration with the keys that the file `path` records, each as key=value. A value that is not possible is a
+/// damage of that file: throws checkpoint_damaged, with its name.
+Config parse_recorded(const std::vector<std::string>& keys, const std::string& path);
+
 /// Sets the keys of `model.` in `config` to what the file records. A file that records nothing must contain a ResNet
-/// with torchvision's names: then they follow from its tensors. Throws checkpoint_mismatch.
+/// with torchvision's names: then they follow from its tensors. Throws checkpoint_mismatch, or
+/// checkpoint_damaged.
 void set_model(Config& config, const checkpoint::ModelFile& file);
 
 class Inference {

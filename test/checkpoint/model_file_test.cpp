@@ -44,8 +44,40 @@ TEST(ModelFile, AForeignFileRecordsNothing) {
   const std::vector<NamedTensor> tensors = {{.name = "fc.bias", .shape = {2}, .values = {1, 2}}};
   write_safetensors(scratch.file("plain.safetensors"), tensors, {});
   EXPECT_TRUE(read_model_file(scratch.file("plain.safetensors")).state.empty());
-  write_safetensors(scratch.file("other.safetensors"), tensors, {{"lockstep", "not JSON"}});
+  write_safetensors(scratch.file("other.safetensors"), tensors, {{"format", "pt"}});
   EXPECT_TRUE(read_model_file(scratch.file("other.safetensors")).state.empty());
+}
+
+TEST(ModelFile, DamagedEntriesAreNamed) {
+  const ScratchDirectory scratch;
+  const auto damage_of = [&](const std::string& name) -> std::string {
+    try {
+      read_model_file(scratch.file(name));
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::checkpoint_damaged) << error.what();
+      EXPECT_NE(std::string(error.what()).find(name), std::string::npos) << error.what();
+      return error.what();
+    }
+    return "no error";
+  };
+  const auto with = [&](const std::string& metadata) {
+    write_safetensors(scratch.file("a.safetensors"), {{.name = "fc.bias", .shape = {2}, .values = {1, 2}}},
+                      {{"lockstep", metadata}});
+    return damage_of("a.safetensors");
+  };
+  EXPECT_EQ(with("{}"), "no error");
+  EXPECT_NE(with("not JSON").find("lockstep in its metadata: expected a JSON object, found not JSON"),
+            std::string::npos);
+  EXPECT_NE(with("[1]").find("expected a JSON object"), std::string::npos);
+  EXPECT_NE(with(R"({"model": 7})").find("model: expected an object with the keys of the model, found 7"),
+            std::string::npos);
+  EXPECT_NE(with(R"({"inference": []})").find("inference: expected an object"), std::string::npos);
+  EXPECT_NE(with(R"({"precision": 32})").find("precision: expected a text, found 32"), std::string::npos);
+  EXPECT_NE(with(R"({"step": "many"})").find("step: expected a whole number, found \"many\""), std::string::npos);
+  StateJson state = small_state();
+  state["layout_version"] = "one";
+  save_alone(scratch.file("a.h5"), small_model(), state);
+  EXPECT_NE(damage_of("a.h5").find("layout_version: expected a whole number, found \"one\""), std::string::npos);
 }
 
 // 20,000 names are more than the 64 KiB that HDF5 stores of an attribute in an object's header.

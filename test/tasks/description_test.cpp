@@ -25,7 +25,7 @@ data::ImageSetInfo train_set() {
 
 std::string damage_of(const nlohmann::json& inference) {
   try {
-    image_description(inference, "file.h5");
+    image_description(inference, 2, "file.h5");
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::checkpoint_damaged);
     return error.what();
@@ -55,7 +55,7 @@ TEST(ImageDescription, IsThatOfTheTrainSetAndTheConfiguration) {
 TEST(ImageDescription, IsReadBackWithTheSameBits) {
   const ImageDescription description = describe(Config{}, train_set());
   const nlohmann::json stored = nlohmann::json::parse(to_json(description).dump());
-  EXPECT_TRUE(image_description(stored, "file.h5") == description);
+  EXPECT_TRUE(image_description(stored, 2, "file.h5") == description);
 }
 
 TEST(ImageDescription, NamesThatAreNotUtf8AreReplaced) {
@@ -79,6 +79,8 @@ TEST(ImageDescription, ImpossibleValuesAreReported) {
   EXPECT_NE(with("mean", {0.5, 0.5}).find("mean: expected a list of 3 numbers"), std::string::npos);
   EXPECT_NE(with("std", {0.5, 0, 0.5}).find("std: expected a list of 3 positive numbers"), std::string::npos);
   EXPECT_NE(with("class_names", {1, 2}).find("class_names: expected a list of texts"), std::string::npos);
+  EXPECT_NE(with("class_names", {"cat", "dog", "eel"}).find("class_names: expected at most 2 names"),
+            std::string::npos);
   EXPECT_NE(with("batch_norm_epsilon", -1).find("batch_norm_epsilon"), std::string::npos);
 }
 
@@ -104,6 +106,46 @@ TEST(ImageDescription, WhatTheConfigurationAsksForStaysInEffect) {
   EXPECT_NE(notes[1].find("48x48x3, resized to 54 first instead of the checkpoint's 32x32x3"), std::string::npos);
   EXPECT_NO_THROW(task->open_validation_set());
   EXPECT_EQ(task->inference_stamp()["height"], 48);
+}
+
+TEST(ImageDescription, ADataSetThatDoesNotFitIsReportedWithTheRemedyForTheDifference) {
+  Config config;
+  config.data.validation = "synthetic";  // 32x32x3, and as many classes as the model has
+  const auto message_of = [&](const data::ImageSetInfo& set) -> std::string {
+    const auto task = make_task(config);
+    task->adopt(to_json(describe(Config{}, set)), "file.h5");
+    try {
+      task->open_validation_set();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::model_mismatch);
+      return error.what();
+    }
+    return "no error";
+  };
+  data::ImageSetInfo other = train_set();
+  other.height = other.width = 48;
+  EXPECT_NE(message_of(other).find("set data.image_size=48"), std::string::npos);
+  other = train_set();
+  other.channels = 1;
+  other.mean = other.stddev = {0.5f};
+  EXPECT_NE(message_of(other).find("import it again with --channels 1"), std::string::npos);
+  config.data.validation = "data/samples/cifar10_test.h5";
+  EXPECT_NE(message_of(train_set()).find("the same class folders"), std::string::npos);
+  config.model.classes = 5;  // of a model that cannot change
+  EXPECT_NE(message_of(train_set()).find("has 10 classes, but the model of file.h5 has outputs for 5: give a data set"),
+            std::string::npos);
+}
+
+// An export of another program has no names. The data set on which it is evaluated has.
+TEST(ImageDescription, ClassesWithoutNamesHaveThoseOfTheValidationSet) {
+  Config config;
+  config.data.validation = "data/samples/cifar10_test.h5";
+  data::ImageSetInfo set = train_set();
+  set.class_names = {};
+  const auto task = make_task(config);
+  task->adopt(to_json(describe(Config{}, set)), "file.h5");
+  task->open_validation_set();
+  EXPECT_EQ(task->make_tally()->json()["classes"][2]["name"], "bird");
 }
 
 TEST(ImageDescription, AnotherSizeOfImagesIsReported) {

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/error.h"
+#include "tasks/stamp_difference.h"
 
 namespace lockstep::tasks {
 namespace {
@@ -100,8 +101,25 @@ TEST(ImageClassification, ReportsLossAndAccuracyOfCountedSamples) {
   EXPECT_EQ(task->nominal_count(64), 64.0);
 }
 
+TEST(ImageClassification, NamesTheKeysInWhichTwoModelsDiffer) {
+  Config config;
+  const nlohmann::json before = make_task(config)->model_stamp();
+  EXPECT_TRUE(stamp_differences(before, make_task(config)->model_stamp()).empty());
+  config.model.depth = 34;
+  config.model.classes = 7;
+  config.model.width = 16;  // recorded only if it is not the default
+  std::string text;
+  for (const auto& [key, was, is] : stamp_differences(before, make_task(config)->model_stamp()))
+    text += key + " " + was + " " + is + "; ";
+  EXPECT_EQ(text, "depth 18 34; classes 10 7; width its default 16; ");
+  const auto back = stamp_differences(make_task(config)->model_stamp(), make_task(Config{})->model_stamp());
+  ASSERT_EQ(back.size(), 3u);
+  EXPECT_EQ(back[2].key + " " + back[2].before + " " + back[2].now, "width 16 its default");
+}
+
 TEST(ImageClassification, RejectsDataThatDoNotFit) {
   Config config;
+  // The message has the remedy for the difference that it names.
   const auto error_of = [&](const std::shared_ptr<const data::ImageSet>& train,
                             const std::shared_ptr<const data::ImageSet>& validation) {
     return message_of(ErrorCode::model_mismatch, [&] { make_image_classification(config, train, validation); });
@@ -111,10 +129,12 @@ TEST(ImageClassification, RejectsDataThatDoNotFit) {
   EXPECT_NE(error_of(set_of(8, 10, 1), set_of(8, 10)).find("import one of them again with --channels"),
             std::string::npos);
   EXPECT_NO_THROW(make_image_classification(config, set_of(8, 10, 1), set_of(8, 10, 1)));
-  EXPECT_NE(error_of(set_of(8, 10), set_of(16, 10)).find("8x8 pixels, but synthetic has images of 16x16"),
+  EXPECT_NE(error_of(set_of(8, 10), set_of(16, 10))
+                .find("8x8 pixels, but synthetic has images of 16x16: set data.image_size=8 to resize both"),
             std::string::npos);
   const auto named = [](std::vector<std::string> names) { return std::make_shared<NamedSet>(std::move(names)); };
-  EXPECT_NE(error_of(named({"cat", "dog"}), named({"cat", "eel"})).find("class 1 is 'dog' in the first and 'eel' in"),
+  EXPECT_NE(error_of(named({"cat", "dog"}), named({"cat", "eel"}))
+                .find("class 1 is 'dog' in the first and 'eel' in the second; import one again from a folder"),
             std::string::npos);
   EXPECT_NO_THROW(make_image_classification(config, named({"cat", "dog"}), named({"cat", "dog"})));
   EXPECT_NO_THROW(make_image_classification(config, named({"cat", "dog"}), named({})));

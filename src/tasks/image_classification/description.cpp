@@ -66,11 +66,14 @@ class Members {
     check(fits, key, fmt::format("a list of {}{} numbers", n_channels, positive ? " positive" : ""));
     return out;
   }
-  std::vector<std::string> names(const char* key) const {
+  std::vector<std::string> names(const char* key, int most) const {
     const nlohmann::json& list = at(key);
     bool fits = list.is_array();
     for (std::size_t i = 0; fits && i < list.size(); ++i) fits = list[i].is_string();
     check(fits, key, "a list of texts");
+    require(list.size() <= static_cast<std::size_t>(most), ErrorCode::checkpoint_damaged,
+            "{} describes its model wrongly: {}: expected at most {} names, one per output of the model, found {}",
+            source_, key, most, list.size());
     return list.get<std::vector<std::string>>();
   }
   double positive(const char* key) const {
@@ -146,7 +149,7 @@ Json to_json(const ImageDescription& description) {
           {"class_names", description.class_names}};
 }
 
-ImageDescription image_description(const nlohmann::json& inference, const std::string& source) {
+ImageDescription image_description(const nlohmann::json& inference, int classes, const std::string& source) {
   const Members members(inference, source);
   ImageDescription out;
   out.height = members.pixels("height", 1, kMaxPixels);
@@ -156,7 +159,7 @@ ImageDescription image_description(const nlohmann::json& inference, const std::s
   out.mean = members.channels("mean", out.channels, false);
   out.stddev = members.channels("std", out.channels, true);
   out.batch_norm_epsilon = members.positive("batch_norm_epsilon");
-  out.class_names = members.names("class_names");
+  out.class_names = members.names("class_names", classes);
   return out;
 }
 

@@ -36,7 +36,8 @@ std::vector<std::string> keep_configured(const Config::Data& data, ImageDescript
 
 /// The member `inference` of a checkpoint's state.
 nlohmann::ordered_json to_json(const ImageDescription& description);
-/// Throws checkpoint_damaged, with `source` in the message, if a value is missing or impossible.
-ImageDescription image_description(const nlohmann::json& inference, const std::string& source);
+/// `classes`: the outputs of the model. Throws checkpoint_damaged, with `source` in the message, if a value is missing
+/// or impossible.
+ImageDescription image_description(const nlohmann::json& inference, int classes, const std::string& source);
 
 }  // namespace lockstep::tasks

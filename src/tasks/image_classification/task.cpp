@@ -74,15 +74,18 @@ void check_same_classes(const ClassNames& first, const ClassNames& second) {
   if (!first.exist() || !second.exist() || first.names == second.names) return;
   const auto [in_first, in_second] = std::ranges::mismatch(first.names, second.names);
   const auto name = [](const auto& names, auto at) { return at == names.end() ? "missing" : fmt::format("'{}'", *at); };
-  fail(ErrorCode::model_mismatch, "the classes of {} and {} differ: class {} is {} in the first and {} in the second",
+  fail(ErrorCode::model_mismatch,
+       "the classes of {} and {} differ: class {} is {} in the first and {} in the second; import one again from a "
+       "folder with the same class folders as the other, or give the data set of the same classes",
        first.source, second.source, in_first - first.names.begin(), name(first.names, in_first),
        name(second.names, in_second));
 }
 
 void check_fit_together(const data::ImageSetInfo& train, const data::ImageSetInfo& validation) {
   require(train.height == validation.height && train.width == validation.width, ErrorCode::model_mismatch,
-          "{} has images of {}x{} pixels, but {} has images of {}x{}", train.path, train.width, train.height,
-          validation.path, validation.width, validation.height);
+          "{} has images of {}x{} pixels, but {} has images of {}x{}: set data.image_size={} to resize both",
+          train.path, train.width, train.height, validation.path, validation.width, validation.height,
+          std::min(train.height, train.width));
   require(train.channels == validation.channels, ErrorCode::model_mismatch,
           "{} has images of {} channel(s), but {} has images of {}: import one of them again with --channels",
           train.path, train.channels, validation.path, validation.channels);
@@ -170,7 +173,10 @@ class ImageClassification final : public Task {
   double quality(const LossSums& evaluation) const override { return accuracy_measure().of(evaluation); }
 
   std::unique_ptr<Tally> make_tally() const override {
-    return std::make_unique<ClassTally>(config_.model.classes, description().class_names);
+    std::vector<std::string> names = description().class_names;
+    if (names.empty() && validation_set_ && validation_set_->info().path != "synthetic")
+      names = validation_set_->info().class_names;
+    return std::make_unique<ClassTally>(config_.model.classes, names);
   }
 
   ModelName model_name() const override {
@@ -187,7 +193,7 @@ class ImageClassification final : public Task {
   }
   nlohmann::ordered_json inference_stamp() const override { return to_json(description()); }
   std::vector<std::string> adopt(const nlohmann::json& inference, const std::string& source) override {
-    ImageDescription recorded = image_description(inference, source);
+    ImageDescription recorded = image_description(inference, config_.model.classes, source);
     std::vector<std::string> notes = keep_configured(config_.data, recorded);
     // The validation set is then opened with the size of the checkpoint.
     if (recorded.resize > 0) {
@@ -202,15 +208,18 @@ class ImageClassification final : public Task {
 
  private:
   void check() const {
+    if (adopted_) return check_fits_adopted();
     if (train_set_) check_fits_model(train_set_->info(), config_.model);
     if (validation_set_) check_fits_model(validation_set_->info(), config_.model);
-    if (adopted_) return check_fits_adopted();
     if (train_set_ && validation_set_) check_fit_together(train_set_->info(), validation_set_->info());
   }
   void check_fits_adopted() const {
     if (!validation_set_) return;
     const data::ImageSetInfo& set = validation_set_->info();
     const ImageDescription& input = adopted_->description;
+    require(set.classes <= config_.model.classes, ErrorCode::model_mismatch,
+            "{} has {} classes, but the model of {} has outputs for {}: give a data set with the classes of the model",
+            set.path, set.classes, adopted_->source, config_.model.classes);
     require(set.height == input.height && set.width == input.width, ErrorCode::model_mismatch,
             "{} is of a model for images of {}x{} pixels, but {} has images of {}x{}: set data.image_size={} to resize "
             "them",
