@@ -190,6 +190,10 @@ int export_onnx(const std::string& source, const std::string& target) {
   if (file.state.contains("inference")) {
     const tasks::ImageDescription recorded =
         tasks::image_description(file.state["inference"], config.model.classes, source);
+    for (const checkpoint::NamedTensor& tensor : file.tensors)
+      require(tensor.name != "conv1.weight" || tensor.shape[1] == recorded.channels, ErrorCode::checkpoint_damaged,
+              "{} describes its model wrongly: channels: expected {}, as conv1.weight has, found {}", source,
+              tensor.shape[1], recorded.channels);
     options.height = recorded.height;
     options.width = recorded.width;
     options.mean = recorded.mean;

@@ -21,6 +21,7 @@
 #include "hdf5/version.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
+#include "tasks/stamp_difference.h"
 #include "train/inference.h"
 
 namespace lockstep::commands {
@@ -51,6 +52,17 @@ bool is_model_file(const std::string& operand) {
          file.extension() == ".safetensors";
 }
 
+/// By its name. What is no regular file, such as a pipe, has no meaningful one.
+bool is_configuration(const std::string& operand) {
+  const fs::path extension = fs::path(operand).extension();
+  return extension == ".yaml" || extension == ".yml" || (fs::exists(operand) && !fs::is_regular_file(operand));
+}
+
+std::string extension_text(const std::string& operand) {
+  const std::string extension = fs::path(operand).extension().string();
+  return extension.empty() ? ", found a name without extension" : fmt::format(", found the extension {}", extension);
+}
+
 Model model_of_run(const std::string& folder) { return {.path = checkpoint_of_run(folder), .folder = folder}; }
 
 /// RUN/checkpoints/FILE and RUN/FILE belong to RUN.
@@ -79,6 +91,13 @@ Request understand(const EvaluateArguments& arguments) {
     } else if (is_model_file(operand)) {
       out.models.push_back(model_of_file(operand));
     } else {
+      constexpr const char* kAccepted =
+          "expected the directory of a run, a checkpoint (*.h5), a .safetensors file, a configuration (*.yaml) or "
+          "key=value";
+      require(is_configuration(operand) || fs::exists(operand), ErrorCode::checkpoint_not_found,
+              "{} does not exist: {}", operand, kAccepted);
+      require(is_configuration(operand), ErrorCode::usage, "{} is none of what can be evaluated: {}{}", operand,
+              kAccepted, extension_text(operand));
       out.configuration.push_back(operand);
       out.describes_model = true;
     }
@@ -99,27 +118,26 @@ Config configure(const Request& request, const Model& model) {
   if (!has_files && fs::exists(of_run)) sources.push_back(of_run);
   sources.insert(sources.end(), request.configuration.begin(), request.configuration.end());
   Config config = config::parse(sources);
-  require(!config.data.validation.empty(), ErrorCode::usage,
-          "there is no data set to evaluate {} on: set data.validation=FILE", model.path);
+  const std::string& set = config.data.validation;
+  const bool is_of_run =
+      sources.size() > request.configuration.size() &&
+      std::ranges::none_of(request.configuration, [](const auto& c) { return c.starts_with("data.validation="); });
+  require(!set.empty(), ErrorCode::usage, "there is no data set to evaluate {} on: set data.validation=FILE",
+          model.path);
+  require(set == "synthetic" || fs::path(set).is_absolute() || fs::exists(set), ErrorCode::data_missing,
+          "data.validation={}{} does not exist in the working directory {}, to which it is relative: {}set "
+          "data.validation=FILE",
+          set, is_of_run ? " of " + of_run : "", fs::current_path().string(),
+          is_of_run ? "change to the directory in which the run was started, or " : "");
   return config;
 }
 
 /// A configuration that describes another model than the file's is a mistake.
 void check_same_model(const Config& config, const Config& of_file, const std::string& path) {
-  const nlohmann::json wanted = tasks::make_task(config)->model_stamp();
-  const nlohmann::json found = tasks::make_task(of_file)->model_stamp();
   std::vector<std::string> differences;
-  const auto compare = [&](const std::string& key) {
-    const auto shown = [&](const nlohmann::json& stamp) {
-      return stamp.contains(key) ? stamp[key].dump() : "its default";
-    };
-    if (shown(wanted) == shown(found)) return;
-    differences.push_back(
-        fmt::format("model.{} is {} in the file and {} in the configuration", key, shown(found), shown(wanted)));
-  };
-  for (const auto& [key, value] : wanted.items()) compare(key);
-  for (const auto& [key, value] : found.items())
-    if (!wanted.contains(key)) compare(key);
+  for (const auto& [key, found, wanted] :
+       tasks::stamp_differences(tasks::make_task(of_file)->model_stamp(), tasks::make_task(config)->model_stamp()))
+    differences.push_back(fmt::format("model.{} is {} in the file and {} in the configuration", key, found, wanted));
   require(differences.empty(), ErrorCode::checkpoint_mismatch, "{} contains another model than the configuration: {}",
           path, fmt::join(differences, ", "));
 }
@@ -136,11 +154,17 @@ std::vector<std::string> open_data(tasks::Task& task, const Config& config, cons
   std::vector<std::string> notes;
   if (file.state.contains("inference")) {
     notes = task.adopt(file.state["inference"], file.path);
+  } else if (const ConfiguredImages images = configured_images(config); images.missing.empty()) {
+    notes = task.adopt(images.inference, file.path);
+    notes.push_back(
+        fmt::format("{} does not record the size and the normalisation of its images: they are those of "
+                    "data.image_size, data.mean and data.std",
+                    file.path));
   } else {
     require(!config.data.train.empty(), ErrorCode::usage,
             "{} does not record the size and the normalisation of its images: set data.train to the data set that it "
-            "was trained on",
-            file.path);
+            "was trained on, or add what is missing, such as {}",
+            file.path, images.missing);
     notes.push_back(fmt::format("{} does not record the size and the normalisation of its images: they are those of {}",
                                 file.path, config.data.train));
     task.open_train_set();
@@ -206,6 +230,11 @@ Outcome evaluate_model(const Request& request, const Model& model, World& world)
 
 int run_evaluation(const EvaluateArguments& arguments, const Arguments& program) {
   const Request request = understand(arguments);
+  const std::string& picture_file = arguments.confusion;
+  require(picture_file.empty() || picture_file.ends_with(".svg") ||
+              (fs::exists(picture_file) && !fs::is_regular_file(picture_file) && !fs::is_directory(picture_file)),
+          ErrorCode::usage, "--confusion writes an SVG picture: expected a name that ends in .svg, found {}",
+          picture_file);
   require(arguments.confusion.empty() || request.models.size() == 1, ErrorCode::usage,
           "--confusion FILE draws one model, found {}", request.models.size());
   const Config first = configure(request, request.models.front());

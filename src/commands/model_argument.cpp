@@ -1,13 +1,15 @@
 #include "commands/model_argument.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "config/parser.h"
 #include "lockstep/error.h"
+#include "tasks/image_classification/description.h"
+#include "train/inference.h"
 
 namespace lockstep::commands {
 
@@ -28,10 +30,29 @@ std::string checkpoint_of_run(const std::string& folder) {
        "{} is a folder without checkpoints/best and checkpoints/latest: expected the directory of a run", folder);
 }
 
+ConfiguredImages configured_images(const Config& config) {
+  const Config::Data& d = config.data;
+  std::vector<std::string> missing;
+  if (d.image_size == 0) missing.emplace_back("data.image_size=224");
+  if (d.mean.empty()) missing.emplace_back("'data.mean=[0.485, 0.456, 0.406]'");
+  if (d.std.empty()) missing.emplace_back("'data.std=[0.229, 0.224, 0.225]'");
+  if (!missing.empty()) return {.inference = {}, .missing = fmt::format("{}", fmt::join(missing, " "))};
+  const tasks::ImageDescription description{.height = d.image_size,
+                                            .width = d.image_size,
+                                            .channels = static_cast<int>(d.mean.size()),
+                                            .resize = data::resized_side(d.image_size, d.validation_resize),
+                                            .mean = {d.mean.begin(), d.mean.end()},
+                                            .stddev = {d.std.begin(), d.std.end()},
+                                            .class_names = {},
+                                            .batch_norm_epsilon = config.batch_norm.epsilon};
+  return {.inference = tasks::to_json(description), .missing = ""};
+}
+
 ModelBackend open_model_backend(Config& config, const checkpoint::ModelFile& file, PrecisionOf precision,
                                 const BackendOptions& options) {
   if (precision == PrecisionOf::model && file.state.contains("precision"))
-    config.precision = config::parse({"precision=" + file.state["precision"].get<std::string>()}).precision;
+    config.precision =
+        train::parse_recorded({"precision=" + file.state["precision"].get<std::string>()}, file.path).precision;
   ModelBackend out{.backend = make_backend(options), .warning = {}};
   try {
     const std::string warning = out.backend->check_precision(config.precision);

@@ -1,5 +1,5 @@
-// What `evaluate` and `predict` share: how an operand names a model or an override, and the backend that runs the
-// model.
+// What `evaluate` and `predict` share: how an operand names a model or an override, how images become inputs if the
+// model's file does not record it, and the backend that runs the model.
 #pragma once
 
 #include <memory>
@@ -18,6 +18,13 @@ bool is_override(const std::string& operand);
 bool sets_precision(const std::vector<std::string>& overrides);
 /// The best checkpoint of a run directory, or else its newest one. Throws checkpoint_not_found.
 std::string checkpoint_of_run(const std::string& folder);
+
+/// How images become inputs according to the configuration, for a file that does not record it.
+struct ConfiguredImages {
+  nlohmann::json inference;  // as a file records it
+  std::string missing;       // keys that the configuration lacks, with examples of values; empty: it has all of them
+};
+ConfiguredImages configured_images(const Config& config);
 
 struct ModelBackend {
   std::unique_ptr<Backend> backend;

@@ -56,7 +56,9 @@ Request understand(const PredictArguments& arguments) {
         if (!line.empty()) out.files.push_back(line);
     } else if (fs::is_directory(operand)) {
       const std::vector<std::string> found = data::list_image_files(operand);
-      require(!found.empty(), ErrorCode::data_source, "{} contains no images (*.jpg, *.jpeg, *.png)", operand);
+      require(!found.empty(), ErrorCode::usage,
+              "{} contains no images: expected *.jpg, *.jpeg or *.png files in the folder or in its subfolders",
+              operand);
       out.files.insert(out.files.end(), found.begin(), found.end());
     } else if (is_override(operand)) {
       out.overrides.push_back(operand);
@@ -74,20 +76,11 @@ Request understand(const PredictArguments& arguments) {
 /// What the file records of its images; of a file that records nothing, what the overrides say.
 nlohmann::json inference_of(const checkpoint::ModelFile& file, const Config& config) {
   if (file.state.contains("inference")) return file.state["inference"];
-  const Config::Data& d = config.data;
-  require(d.image_size > 0 && !d.mean.empty() && d.mean.size() == d.std.size(), ErrorCode::usage,
-          "{} does not record the size and the normalisation of its images: add them, such as data.image_size=224 "
-          "'data.mean=[0.485, 0.456, 0.406]' 'data.std=[0.229, 0.224, 0.225]'",
-          file.path);
-  tasks::ImageDescription description{.height = d.image_size,
-                                      .width = d.image_size,
-                                      .channels = static_cast<int>(d.mean.size()),
-                                      .resize = data::resized_side(d.image_size, d.validation_resize),
-                                      .mean = {d.mean.begin(), d.mean.end()},
-                                      .stddev = {d.std.begin(), d.std.end()},
-                                      .class_names = {},
-                                      .batch_norm_epsilon = config.batch_norm.epsilon};
-  return tasks::to_json(description);
+  const ConfiguredImages images = configured_images(config);
+  require(images.missing.empty(), ErrorCode::usage,
+          "{} does not record the size and the normalisation of its images: add what is missing, such as {}", file.path,
+          images.missing);
+  return images.inference;
 }
 
 // ---------------------------------------------------------------------------------------------------- predictions
@@ -191,9 +184,7 @@ class Report {
       object["top"] = top;
       found.push_back(std::move(object));
     }
-    const Json object{{"checkpoint", model_}, {"step", step}, {"predictions", found}, {"skipped", skipped}};
-    // Names of files need not be UTF-8.
-    return Json::parse(object.dump(-1, ' ', false, Json::error_handler_t::replace));
+    return {{"checkpoint", model_}, {"step", step}, {"predictions", found}, {"skipped", skipped}};
   }
 
   std::string csv(const std::vector<Prediction>& predictions) const {

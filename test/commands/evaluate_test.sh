@@ -102,6 +102,78 @@ check "a checkpoint of another model is one error" one_error 1 'model.depth is 1
   evaluate model.depth=34 --checkpoint "$best"
 check "only a configuration is refused" one_error 2 'name the file with --checkpoint FILE' evaluate
 check "a file without a data set is refused" one_error 2 'set data.validation=FILE' "$lockstep" evaluate "$work/new.h5"
+check "a file that does not exist" one_error 1 'nope does not exist: expected the directory of a run, a checkpoint' "$lockstep" evaluate nope
+touch "$work/model.onnx"
+check "a file of another format" one_error 2 'model.onnx is none .*a .safetensors file, .*, found the extension .onnx' "$lockstep" evaluate "$work/model.onnx"
+check "a configuration through a pipe is read" refused 2 'name the file with --checkpoint FILE' "$lockstep" evaluate <(cat jobs/configs/quickstart.yaml)
+check "a picture that is not SVG is refused before the evaluation" one_error 2 'expected a name that ends in .svg, found .*a.png' \
+  "$lockstep" evaluate "$work/a" "${options[@]}" --confusion "$work/a.png"
+check "  and there is no file" test ! -e "$work/a.png"
+elsewhere() { (cd "$work" && "$lockstep" evaluate a "${options[@]}" "$@"); }
+check "a run whose data set is relative to another directory" one_error 1 \
+  'data/samples/cifar10_test.h5 of a/config.yaml does not exist in the working directory .*: change to the directory in which' elsewhere
+check "  is evaluated with the path of the data set" elsewhere data.validation="$PWD/data/samples/cifar10_test.h5"
+
+# A data set that does not fit the model, and the remedy for that difference.
+mismatch() { one_error 2 "$1" "$lockstep" evaluate "$best" "${options[@]}" "${@:2}" && ! grep -q 'remedy: .*model.classes' "$work/.refused"; }
+mkdir -p "$work"/grey/{ant,bee}
+for k in ant bee; do tail -c +2 test/fuzz/corpus/jpeg/grey >"$work/grey/$k/1.jpg"; done
+"$lockstep" data import imagefolder "$work/grey" "$work/grey.h5" >"$work/log" 2>&1
+"$lockstep" data import imagefolder "$work/grey" "$work/colour.h5" --channels 3 >>"$work/log" 2>&1
+check "images of another size" mismatch 'set data.image_size=32 to resize them' data.validation="$work/colour.h5"
+check "images with other channels" mismatch 'import it again with --channels 3' data.validation="$work/grey.h5" data.image_size=32
+check "other classes" mismatch "class 0 is 'airplane' in the first and 'ant' in the second; .*the same class folders" \
+  data.validation="$work/colour.h5" data.image_size=32
+
+# A file that records nothing is evaluated with what the command line says of its images.
+alone=("$lockstep" evaluate "$work/old.safetensors" "${options[@]}" evaluation.batch_per_rank=100 data.validation=data/samples/cifar10_test.h5)
+"$lockstep" data info data/samples/cifar10_train.h5 --json >"$work/info"
+statistics() { python3 -c "import json, sys; print('data.%s=%s' % (sys.argv[1], json.load(open(sys.argv[2]))[sys.argv[1]]))" "$1" "$work/info"; }
+check "size and statistics on the command line are used" prints 'they are those of data.image_size, data.mean and data.std' \
+  "${alone[@]}" data.image_size=32 "$(statistics mean)" "$(statistics std)" --json="$work/given"
+check "  with the same figures" same_figures "$work/own" "$work/given"
+check "  and the names of the data set" grep -q '"name": "airplane"' "$work/given"
+check "what is missing is named" one_error 2 "data.train to the data set .*, or add what is missing, such as 'data.std=.*\]'\$" \
+  "${alone[@]}" data.image_size=32 "$(statistics mean)"
+
+# Damaged metadata is a fault of the file, and not of the command line. edit ENTRY VALUE: a copy with another value.
+edit() {
+  python3 - "$work/a.safetensors" "$work/edited.safetensors" "$@" <<'END'
+import json, struct, sys
+source, target, entry, value = sys.argv[1:]
+data = open(source, "rb").read()
+n, = struct.unpack("<Q", data[:8])
+header = json.loads(data[8:8 + n])
+state = json.loads(header["__metadata__"]["lockstep"])
+*parents, last = entry.split(".")
+at = state
+for parent in parents: at = at[parent]
+at[last] = json.loads(value)
+header["__metadata__"]["lockstep"] = json.dumps(state)
+text = json.dumps(header).encode()
+text += b" " * (-len(text) % 8)
+open(target, "wb").write(struct.pack("<Q", len(text)) + text + data[8 + n:])
+END
+}
+damaged() { # ENTRY VALUE
+  edit "$1" "$2" && one_error 1 "edited.safetensors describes its model wrongly: (model.)?${1##*.}: expected" \
+    "$lockstep" evaluate "$work/edited.safetensors" data.validation=data/samples/cifar10_test.h5 "${options[@]}" &&
+    ! grep -q 'command line' "$work/.refused"
+}
+for entry in 'model.depth 19' 'model.depth "deep"' 'model.classes [10]' 'model 5' 'precision "fp99"' 'precision 5' 'inference "x"' \
+  'inference.mean [0.5]' 'inference.std [0,1,1]' 'inference.height "32"' "inference.class_names $(printf '["a"%s]' "$(printf ',"a"%.0s' {1..10})")"; do
+  check "a damaged entry is named: ${entry:0:40}" damaged "${entry%% *}" "${entry#* }"
+done
+check "it is not imported" refused 1 'edited.safetensors describes its model wrongly: class_names' \
+  "$lockstep" checkpoint import "$work/edited.safetensors" "$work/edited.h5"
+edit inference '{"height":32,"width":32,"channels":1,"resize":0,"mean":[0.5],"std":[0.5],"batch_norm_epsilon":1e-5,"class_names":[]}'
+check "it is not exported to ONNX with other channels than its weights have" refused 1 'wrongly: channels: expected 3, .*found 1' \
+  "$lockstep" checkpoint export "$work/edited.safetensors" "$work/edited.onnx"
+cp "$work/a.safetensors" "$work/"$'\xff.safetensors'
+check "a name that is not UTF-8 is written as JSON" "$lockstep" evaluate "$work/"$'\xff.safetensors' "${options[@]}" \
+  data.validation=data/samples/cifar10_test.h5 --json="$work/named"
+check "  with a replacement" grep -q $'"checkpoint": ".*\xef\xbf\xbd.safetensors"' "$work/named"
+
 mkdir "$work/empty"
 check "a folder that is not a run is refused" one_error 1 'expected the directory of a run' "$lockstep" evaluate "$work/empty"
 finish

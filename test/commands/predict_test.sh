@@ -67,6 +67,6 @@ skips() { refused 1 'skipped: .*cut.png: Premature end of PNG file' "$lockstep" 
 check "names and skips what it cannot read, and fails" skips
 check "  also if it is missing" grep -q 'skipped: cannot open .*none.png: No such file' "$work/.refused"
 check "  and predicts the others" grep -q 'ant/11.png' "$work/.refused"
-check "a folder without images is refused" refused 1 'contains no images' "$lockstep" predict "$model" test/commands
+check "a folder without images is refused" refused 2 'test/commands contains no images: expected .* in its subfolders' "$lockstep" predict "$model" test/commands
 check "a folder that is no run is refused" refused 1 'expected the directory of a run' "$lockstep" predict "$work" "$image"
 finish
