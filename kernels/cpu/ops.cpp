@@ -4,6 +4,7 @@
 
 #include "lockstep/ops/activation.h"
 #include "lockstep/ops/add.h"
+#include "lockstep/ops/attention.h"
 #include "lockstep/ops/batch_norm.h"
 #include "lockstep/ops/cast.h"
 #include "lockstep/ops/clip_norm.h"
@@ -24,6 +25,7 @@ template <typename Description>
 using Factory = std::unique_ptr<typename Description::Op>(const Description&, const CpuContext&);
 Factory<ActivationDescription> make_activation;
 Factory<AddDescription> make_add;
+Factory<AttentionDescription> make_attention;
 Factory<BatchNormDescription> make_batch_norm;
 Factory<CastDescription> make_cast;
 Factory<ClipNormDescription> make_clip_norm;
@@ -45,6 +47,7 @@ namespace {
 constexpr OpRow<CpuContext> kOps[] = {
     op_row<make_activation>(),
     op_row<make_add>(),
+    op_row<make_attention>(),
     op_row<make_batch_norm>(),
     op_row<make_cast>(),
     op_row<make_clip_norm>(),

@@ -16,6 +16,7 @@
 #include "lockstep/ops/optimizer.h"
 #include "lockstep/ops/ordered_sum.h"
 #include "lockstep/ops/pool2d.h"
+#include "test/reference/attention.h"
 #include "test/reference/rms_norm.h"
 
 namespace lockstep::reference {
@@ -24,6 +25,7 @@ template <typename Description>
 using Factory = std::unique_ptr<typename Description::Op>(const Description&, const Context&);
 Factory<ActivationDescription> make_activation;
 Factory<AddDescription> make_add;
+Factory<AttentionDescription> make_attention;
 Factory<BatchNormDescription> make_batch_norm;
 Factory<CastDescription> make_cast;
 Factory<ClipNormDescription> make_clip_norm;
@@ -45,6 +47,7 @@ namespace {
 constexpr OpRow<Context> kOps[] = {
     op_row<make_activation>(),
     op_row<make_add>(),
+    op_row<make_attention>(),
     op_row<make_batch_norm>(),
     op_row<make_cast>(),
     op_row<make_clip_norm>(),

@@ -1,0 +1,278 @@
+// Attention (lockstep/ops/attention.h) in tiles that fit into the caches. Threads take units of queries one by one
+// (attention.h). Each computes its tiles of scores from packed keys, which another pass over the keys has made for all
+// units. In forward a unit keeps the running maximum and sum of its softmax; `saved` is their logarithm. In backward it
+// computes the probabilities again, owns its dq, and adds to dk and dv, which are fp32 until all units are done; units
+// add to a block of keys in their order, so the bits do not depend on the number of threads.
+// Blocks of keys that no query of a unit may attend to, because they are later or belong to earlier documents, are
+// skipped. Pairs are worked on in groups whose keys fit into a limited workspace.
+// In bf16, products read pairs of bf16 numbers where the processor has instructions for them, and p and dscore are
+// rounded to bf16; otherwise tiles are fp32.
+#include "kernels/cpu/attention.h"
+
+#include <immintrin.h>
+
+#include <cstring>
+#include <memory>
+#include <new>
+#include <thread>
+#include <type_traits>
+#include <utility>
+
+#include "kernels/cpu/base/bf16.h"
+#include "kernels/cpu/base/context.h"
+#include "kernels/cpu/base/parallel.h"
+#include "kernels/cpu/base/simd.h"
+#include "kernels/cpu/base/workspace.h"
+
+#define LOCKSTEP_KERNELS "kernels/cpu/attention_kernels.h"
+#include "kernels/cpu/base/each_isa.h"
+
+// Once more for AVX-512 with bf16, in namespace avx512_bf16.
+#pragma GCC push_options
+#pragma GCC target( \
+    "avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx2,fma,f16c,bmi,bmi2,lzcnt,popcnt,prefer-vector-width=512")
+#define LOCKSTEP_ISA avx512_bf16
+#define LOCKSTEP_LANES 16
+#define LOCKSTEP_BF16_PRODUCTS
+#include "kernels/cpu/base/vectors.h"
+// The vectors come first.
+#include "kernels/cpu/attention_kernels.h"
+#undef LOCKSTEP_BF16_PRODUCTS
+#undef LOCKSTEP_ISA
+#undef LOCKSTEP_LANES
+#pragma GCC pop_options
+
+namespace lockstep::cpu {
+namespace {
+
+/// Whether the processor multiplies pairs of bf16 numbers (vdpbf16ps), and tests do not limit the instructions.
+bool has_bf16_products() {
+  static const bool has = (__builtin_cpu_init(), __builtin_cpu_supports("avx512bf16") != 0);
+  return has && isa() == Isa::avx512;
+}
+
+/// Calls the function that was compiled for this processor and for the Types in scope.
+#define LOCKSTEP_ATTENTION(function)                                                       \
+  [&](auto&&... arguments) {                                                               \
+    if constexpr (std::is_same_v<typename Types::Number, Bf16Pair>)                        \
+      avx512_bf16::function<Types>(std::forward<decltype(arguments)>(arguments)...);       \
+    else                                                                                   \
+      LOCKSTEP_DISPATCH(function<Types>)(std::forward<decltype(arguments)>(arguments)...); \
+  }
+
+class CpuAttention final : public Attention {
+ public:
+  CpuAttention(const AttentionDescription& d, const CpuContext& context);
+
+  OpNeeds needs() const override {
+    return {
+        .forward_workspace_bytes = forward_.plan.size_bytes(),
+        .backward_workspace_bytes = backward_.plan.size_bytes(),
+        .saved_bytes = d_.inference ? 0 : static_cast<std::size_t>(d_.batch * d_.heads * d_.sequence) * sizeof(float)};
+  }
+  std::string describe() const override {
+    return fmt::format("{}: own kernels, in tiles{}", text(d_),
+                       has_pairs_                ? " of bf16"
+                       : d_.dtype == DType::bf16 ? " of fp32"
+                                                 : "");
+  }
+
+  void run_forward(const Forward& args, const OpMemory& memory, Stream&) override {
+    with_types([&]<typename Types>(Types) { forward<Types>(args, memory); });
+  }
+  void run_backward(const Backward& args, const OpMemory& memory, Stream&) override {
+    require(!d_.inference, ErrorCode::internal, "{} was planned for inference, and backward was called", text(d_));
+    with_types([&]<typename Types>(Types) { backward<Types>(args, memory); });
+  }
+
+ private:
+  /// A direction: its tiles, the layout of its workspace, and the work of a group of pairs.
+  struct Direction {
+    AttentionTiling tiling;
+    bool is_backward = false;
+    WorkspacePlan plan{};
+    std::int64_t n_pairs = 0;  // of a group
+    int parts = 1;             // threads
+    std::size_t k_transposed = 0, v_transposed = 0, k_rows = 0, v_rows = 0, dk = 0, dv = 0;
+    std::size_t progress = 0, scratch = 0, scratch_bytes = 0;  // scratch_bytes: of each thread
+  };
+
+  template <typename F>
+  void with_types(const F& f) const {
+    if (d_.dtype == DType::fp32)
+      f(AttentionTypes<float, float>{});
+    else if (has_pairs_)
+      f(AttentionTypes<Bf16, Bf16Pair>{});
+    else
+      f(AttentionTypes<Bf16, float>{});
+  }
+  void plan(Direction& direction, const CpuContext& context);
+  template <typename Types>
+  void forward(const Forward& args, const OpMemory& memory);
+  template <typename Types>
+  void backward(const Backward& args, const OpMemory& memory);
+  template <typename N>
+  static AttentionKeys<N> keys_of(const Direction& direction, std::int64_t i, void* workspace);
+  template <typename Types, typename Unit>
+  void run_groups(const Direction& direction, const AttentionTask<typename Types::Element>& task, void* workspace,
+                  const Unit& unit);
+
+  // Rows of a unit: a tile of scores and its factors fit into the first cache, 32 KB or more.
+  static constexpr std::int64_t kForwardRows = 48, kBackwardRows = 64;
+  static constexpr std::size_t kGroupBytes = std::size_t{16} << 20;  // of packed keys; more only for a pair alone
+  static constexpr double kProductsPerPart = 2e6;
+
+  AttentionDescription d_;
+  bool has_pairs_;
+  Direction forward_, backward_;
+};
+
+CpuAttention::CpuAttention(const AttentionDescription& d, const CpuContext& context)
+    : d_(d),
+      has_pairs_(d.dtype == DType::bf16 && has_bf16_products()),
+      forward_{.tiling = AttentionTiling(d, kForwardRows)},
+      backward_{.tiling = AttentionTiling(d, kBackwardRows), .is_backward = true} {
+  plan(forward_, context);
+  if (!d.inference) plan(backward_, context);
+}
+
+void CpuAttention::plan(Direction& direction, const CpuContext& context) {
+  const AttentionTiling& t = direction.tiling;
+  const bool is_backward = direction.is_backward;
+  const std::int64_t per_number = has_pairs_ ? 2 : 1;
+  const std::int64_t padded = t.n_blocks * AttentionTiling::kKeys;
+  const auto transposed = static_cast<std::size_t>((t.head_dim + per_number - 1) / per_number * padded * 4);
+  const auto rows = static_cast<std::size_t>(padded / per_number * t.width * 4);
+  const auto sums = static_cast<std::size_t>(padded * t.width * 4);
+  const std::size_t of_pair = is_backward ? 2 * transposed + rows + 2 * sums : transposed + rows;
+  const std::int64_t all = d_.batch * d_.kv_heads;
+  direction.n_pairs = std::clamp<std::int64_t>(static_cast<std::int64_t>(kGroupBytes / of_pair), 1, all);
+  // Half of the products of all pairs of tokens; a thread costs as much as a few million.
+  const double products = static_cast<double>(d_.batch * d_.heads * d_.sequence) *
+                          static_cast<double>(d_.sequence * d_.head_dim) * (is_backward ? 2.5 : 1);
+  const std::int64_t useful =
+      std::min(direction.n_pairs * t.n_units, static_cast<std::int64_t>(products / kProductsPerPart) + 1);
+  direction.parts = static_cast<int>(std::min<std::int64_t>(std::max(1, context.threads), useful));
+
+  WorkspacePlan& plan = direction.plan;
+  const auto n = static_cast<std::size_t>(direction.n_pairs);
+  direction.k_transposed = plan.take(n * transposed);
+  if (is_backward) {
+    direction.v_transposed = plan.take(n * transposed);
+    direction.k_rows = plan.take(n * rows);
+    direction.dk = plan.take(n * sums);
+    direction.dv = plan.take(n * sums);
+    direction.progress = plan.take(n * static_cast<std::size_t>(t.n_units) * sizeof(AttentionProgress));
+  } else {
+    direction.v_rows = plan.take(n * rows);
+  }
+  Scratch scratch;
+  if (has_pairs_ && is_backward)
+    BackwardScratch<Bf16Pair>(t, scratch);
+  else if (has_pairs_)
+    ForwardScratch<Bf16Pair>(t, scratch);
+  else if (is_backward)
+    BackwardScratch<float>(t, scratch);
+  else
+    ForwardScratch<float>(t, scratch);
+  direction.scratch_bytes = scratch.size_bytes();
+  direction.scratch = plan.take(static_cast<std::size_t>(direction.parts) * direction.scratch_bytes);
+}
+
+/// Keys of pair `i` of a group.
+template <typename N>
+AttentionKeys<N> CpuAttention::keys_of(const Direction& direction, std::int64_t i, void* workspace) {
+  const AttentionTiling& t = direction.tiling;
+  const std::int64_t padded = t.n_blocks * AttentionTiling::kKeys;
+  const std::int64_t transposed = (t.head_dim + kPerNumber<N> - 1) / kPerNumber<N> * padded;
+  const std::int64_t rows = padded / kPerNumber<N> * t.width, sums = padded * t.width;
+  AttentionKeys<N> keys{.k_transposed = at<N>(workspace, direction.k_transposed) + i * transposed};
+  if (direction.is_backward) {
+    keys.v_transposed = at<N>(workspace, direction.v_transposed) + i * transposed;
+    keys.k_rows = at<N>(workspace, direction.k_rows) + i * rows;
+    keys.dk = at(workspace, direction.dk) + i * sums;
+    keys.dv = at(workspace, direction.dv) + i * sums;
+  } else {
+    keys.v_rows = at<N>(workspace, direction.v_rows) + i * rows;
+  }
+  return keys;
+}
+
+/// For each group of pairs: packs the keys, calls unit(pair, its number in the group, number of the unit, keys,
+/// scratch) for all units, and writes the gradients of keys and values. Units are taken in the order of their numbers,
+/// so a unit may wait for one with a smaller number.
+template <typename Types, typename Unit>
+void CpuAttention::run_groups(const Direction& direction, const AttentionTask<typename Types::Element>& task,
+                              void* workspace, const Unit& unit) {
+  using N = typename Types::Number;
+  const AttentionTiling& t = direction.tiling;
+  const std::int64_t all = d_.batch * d_.kv_heads;
+  for (std::int64_t first = 0; first < all; first += direction.n_pairs) {
+    const std::int64_t n = std::min(direction.n_pairs, all - first);
+    const auto for_blocks = [&](const auto& work) {
+      run_parts(direction.parts, [&](int part) {
+        const Range range = part_of(n * t.n_blocks, part, direction.parts);
+        for (std::int64_t i = range.begin; i < range.end; ++i)
+          work(first + i / t.n_blocks, i % t.n_blocks, keys_of<N>(direction, i / t.n_blocks, workspace));
+      });
+    };
+    for_blocks([&](auto... args) { LOCKSTEP_ATTENTION(attention_pack)(task, args...); });
+    if (direction.is_backward)
+      for (std::int64_t i = 0; i < n * t.n_units; ++i)
+        new (at<AttentionProgress>(workspace, direction.progress) + i) AttentionProgress(0);
+    std::atomic<std::int64_t> next = 0;
+    run_parts(direction.parts, [&](int part) {
+      std::byte* const scratch =
+          at<std::byte>(workspace, direction.scratch) + static_cast<std::size_t>(part) * direction.scratch_bytes;
+      for (std::int64_t i = next++; i < n * t.n_units; i = next++)
+        unit(first + i % n, i % n, i / n, keys_of<N>(direction, i % n, workspace), scratch);
+    });
+    if (direction.is_backward) for_blocks([&](auto... args) { LOCKSTEP_ATTENTION(attention_unpack)(task, args...); });
+  }
+}
+
+template <typename Types>
+void CpuAttention::forward(const Forward& args, const OpMemory& memory) {
+  using E = typename Types::Element;
+  const AttentionTask<E> task{.tiling = forward_.tiling,
+                              .qkv = static_cast<const E*>(args.qkv),
+                              .document_start = d_.documents ? args.document_start : nullptr,
+                              .log_sum_exp = d_.inference ? nullptr : static_cast<float*>(memory.saved),
+                              .y = static_cast<E*>(args.y)};
+  run_groups<Types>(forward_, task, memory.workspace,
+                    [&](std::int64_t pair, std::int64_t, std::int64_t unit, const auto& keys, void* scratch) {
+                      // The last units have the most keys, and come first, so that threads finish at the same time.
+                      const std::int64_t longest_first = forward_.tiling.n_units - 1 - unit;
+                      LOCKSTEP_ATTENTION(attention_forward)(task, pair, longest_first, keys, scratch);
+                    });
+}
+
+template <typename Types>
+void CpuAttention::backward(const Backward& args, const OpMemory& memory) {
+  using E = typename Types::Element;
+  const AttentionTask<E> task{.tiling = backward_.tiling,
+                              .qkv = static_cast<const E*>(args.qkv),
+                              .document_start = d_.documents ? args.document_start : nullptr,
+                              .log_sum_exp = static_cast<float*>(memory.saved),
+                              .y_of_forward = static_cast<const E*>(args.y),
+                              .dy = static_cast<const E*>(args.dy),
+                              .dqkv = static_cast<E*>(args.dqkv)};
+  auto* const progress = at<AttentionProgress>(memory.workspace, backward_.progress);
+  const std::int64_t n_units = backward_.tiling.n_units;
+  run_groups<Types>(backward_, task, memory.workspace,
+                    [&](std::int64_t pair, std::int64_t number, std::int64_t unit, const auto& keys, void* scratch) {
+                      AttentionProgress* const own = progress + number * n_units + unit;
+                      LOCKSTEP_ATTENTION(attention_backward)
+                      (task, pair, unit, keys, unit == 0 ? nullptr : own - 1, *own, scratch);
+                    });
+}
+
+}  // namespace
+
+std::unique_ptr<Attention> make_attention(const AttentionDescription& d, const CpuContext& context) {
+  require_possible(d);
+  require_float_or_bf16(d.dtype, "attention");
+  return std::make_unique<CpuAttention>(d, context);
+}
+
+}  // namespace lockstep::cpu
