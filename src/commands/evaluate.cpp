@@ -86,7 +86,7 @@ Request understand(const EvaluateArguments& arguments) {
     if (is_override(operand)) {
       out.configuration.push_back(operand);
       out.describes_model = out.describes_model || operand.starts_with("model.");
-    } else if (fs::is_directory(operand)) {
+    } else if (is_folder(operand)) {
       out.models.push_back(model_of_run(operand));
     } else if (is_model_file(operand)) {
       out.models.push_back(model_of_file(operand));
@@ -103,7 +103,7 @@ Request understand(const EvaluateArguments& arguments) {
     }
   }
   for (const std::string& path : arguments.checkpoints)
-    out.models.push_back(fs::is_directory(path) ? model_of_run(path) : Model{.path = path, .folder = ""});
+    out.models.push_back(is_folder(path) ? model_of_run(path) : Model{.path = path, .folder = ""});
   require(!out.models.empty(), ErrorCode::usage,
           "expected the directory of a run, a checkpoint or a .safetensors file to evaluate, found only {}",
           out.configuration.empty() ? "options" : "a configuration: name the file with --checkpoint FILE");

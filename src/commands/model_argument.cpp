@@ -15,7 +15,15 @@ namespace lockstep::commands {
 
 namespace fs = std::filesystem;
 
-bool is_override(const std::string& operand) { return operand.find('=') != std::string::npos && !fs::exists(operand); }
+bool is_folder(const std::string& path) {
+  std::error_code error;
+  return fs::is_directory(path, error);
+}
+
+bool is_override(const std::string& operand) {
+  std::error_code error;  // a long list of values is no possible name
+  return operand.find('=') != std::string::npos && !fs::exists(operand, error);
+}
 
 bool sets_precision(const std::vector<std::string>& overrides) {
   return std::ranges::any_of(overrides, [](const std::string& o) { return o.starts_with("precision="); });

@@ -12,6 +12,8 @@
 
 namespace lockstep::commands {
 
+/// False if it cannot be inspected: whoever opens it will say why.
+bool is_folder(const std::string& path);
 /// Whether an operand is key=value. A file that exists may have a `=` in its name.
 bool is_override(const std::string& operand);
 /// Whether the overrides set the precision.

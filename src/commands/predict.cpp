@@ -19,6 +19,7 @@
 #include "commands/model_argument.h"
 #include "commands/report.h"
 #include "config/parser.h"
+#include "data/file.h"
 #include "data/image_files.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
@@ -46,7 +47,16 @@ struct PredictArguments {
 
 struct Request {
   std::vector<std::string> files, overrides;
+  std::vector<data::FolderListing::Unread> unread;  // folders
 };
+
+void add_folder(const std::string& folder, Request& out) {
+  data::FolderListing found = data::list_readable_files(folder, data::has_image_name);
+  require(!found.files.empty() || !found.unread.empty(), ErrorCode::usage,
+          "{} contains no images: expected *.jpg, *.jpeg or *.png files in the folder or in its subfolders", folder);
+  std::ranges::move(found.files, std::back_inserter(out.files));
+  std::ranges::move(found.unread, std::back_inserter(out.unread));
+}
 
 Request understand(const PredictArguments& arguments) {
   Request out;
@@ -54,18 +64,16 @@ Request understand(const PredictArguments& arguments) {
     if (operand == "-") {
       for (std::string line; std::getline(std::cin, line);)
         if (!line.empty()) out.files.push_back(line);
-    } else if (fs::is_directory(operand)) {
-      const std::vector<std::string> found = data::list_image_files(operand);
-      require(!found.empty(), ErrorCode::usage,
-              "{} contains no images: expected *.jpg, *.jpeg or *.png files in the folder or in its subfolders",
-              operand);
-      out.files.insert(out.files.end(), found.begin(), found.end());
+    } else if (is_folder(operand)) {
+      add_folder(operand, out);
     } else if (is_override(operand)) {
       out.overrides.push_back(operand);
     } else {
       out.files.push_back(operand);
     }
   }
+  if (out.files.empty() && !out.unread.empty())
+    fail(ErrorCode::data_source, "cannot list {}: {}", out.unread.front().path, out.unread.front().reason);
   require(!out.files.empty(), ErrorCode::usage,
           "expected the images to predict: files, folders, or - to read the names of files from standard input");
   return out;
@@ -246,7 +254,9 @@ int run_predict(const PredictArguments& arguments) {
       config.evaluation.batch_per_rank > 0 ? config.evaluation.batch_per_rank : std::min(n, kMaxBatch);
   train::Inference inference(config, *task, set->fields(), *backend, batch);
   inference.load(file);
-  const std::vector<Prediction> predictions = predict(inference, std::move(request.files), set, *backend);
+  std::vector<Prediction> predictions = predict(inference, std::move(request.files), set, *backend);
+  for (const auto& [path, reason] : request.unread)
+    predictions.push_back({.file = path, .top = {}, .problem = fmt::format("cannot list {}: {}", path, reason)});
 
   std::size_t n_skipped = 0;
   for (const Prediction& p : predictions) {
@@ -260,7 +270,9 @@ int run_predict(const PredictArguments& arguments) {
   const std::string text = arguments.csv == "-" ? results.csv(predictions) : results.text(predictions);
   const Json step = file.state.contains("step") ? Json(file.state["step"]) : Json();
   report(arguments.json, results.json(predictions, step), text);
-  if (n_skipped > 0) log::warning("{} of {} files were skipped", n_skipped, predictions.size());
+  if (n_skipped > 0)
+    log::warning("{} of {} {} were skipped", n_skipped, predictions.size(),
+                 request.unread.empty() ? "files" : "files and folders");
   return n_skipped > 0 ? kExitFailed : kExitDone;
 }
 

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <system_error>
+#include <utility>
 
 #include "lockstep/error.h"
 
@@ -62,19 +64,40 @@ void InputFile::read(std::uint64_t offset, std::span<std::byte> target, const st
   if (outcome != ReadOutcome::complete) fail_read(outcome, errno, offset, target.size(), what);
 }
 
+FolderListing list_readable_files(const std::string& folder,
+                                  const std::function<bool(const std::filesystem::path&)>& accepts) {
+  namespace fs = std::filesystem;
+  FolderListing out;
+  std::vector<fs::path> folders{folder};
+  while (!folders.empty()) {
+    const fs::path current = std::move(folders.back());
+    folders.pop_back();
+    std::error_code error;
+    fs::directory_iterator entry(current, error);
+    while (!error && entry != fs::directory_iterator()) {
+      // What cannot be inspected is taken for a file, whose reader will say why.
+      std::error_code unknown;
+      const fs::path path = entry->path();
+      if (entry->is_directory(unknown)) {
+        if (!entry->is_symlink(unknown)) folders.push_back(path);
+      } else if (accepts(path)) {
+        out.files.push_back(path.string());
+      }
+      entry.increment(error);
+    }
+    if (error) out.unread.push_back({.path = current.string(), .reason = error.message()});
+  }
+  std::ranges::sort(out.files);
+  std::ranges::sort(out.unread, {}, &FolderListing::Unread::path);
+  return out;
+}
+
 std::vector<std::string> list_files(const std::string& folder,
                                     const std::function<bool(const std::filesystem::path&)>& accepts) {
-  namespace fs = std::filesystem;
-  std::vector<std::string> out;
-  try {
-    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder))
-      if (!entry.is_directory() && accepts(entry.path())) out.push_back(entry.path().string());
-  } catch (const fs::filesystem_error& error) {
-    fail(ErrorCode::data_source, "cannot list {}: {}", error.path1().empty() ? folder : error.path1().string(),
-         error.code().message());
-  }
-  std::ranges::sort(out);
-  return out;
+  FolderListing found = list_readable_files(folder, accepts);
+  if (!found.unread.empty())
+    fail(ErrorCode::data_source, "cannot list {}: {}", found.unread.front().path, found.unread.front().reason);
+  return std::move(found.files);
 }
 
 void check_output(const std::string& path, bool replace) {

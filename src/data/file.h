@@ -40,7 +40,18 @@ class InputFile {
   std::int64_t modified_ns_ = 0;  // time of the last write
 };
 
-/// The files below a folder that `accepts` selects, sorted by path. Throws data_source if the folder cannot be listed.
+/// The files below a folder that `accepts` selects, sorted by path, and the folders there (or itself) that cannot be
+/// listed. Links to folders are not followed.
+struct FolderListing {
+  struct Unread {
+    std::string path, reason;
+  };
+  std::vector<std::string> files;
+  std::vector<Unread> unread;
+};
+FolderListing list_readable_files(const std::string& folder,
+                                  const std::function<bool(const std::filesystem::path&)>& accepts);
+/// The same files. Throws data_source if a folder cannot be listed.
 std::vector<std::string> list_files(const std::string& folder,
                                     const std::function<bool(const std::filesystem::path&)>& accepts);
 

@@ -82,10 +82,6 @@ std::unique_ptr<ImageFiles> open_image_files(std::vector<std::string> paths, con
   return std::make_unique<FileSet>(std::move(paths), options);
 }
 
-std::vector<std::string> list_image_files(const std::string& folder) {
-  return list_files(folder, [](const fs::path& path) { return has_image_name(path.string()); });
-}
-
 bool has_image_name(const std::string& path) {
   std::string extension = fs::path(path).extension().string();
   std::ranges::transform(extension, extension.begin(),

@@ -24,10 +24,6 @@ struct ImageFilesOptions {
 /// says otherwise (keeps_size()). Others are resized, which needs height and width to be equal.
 std::unique_ptr<ImageFiles> open_image_files(std::vector<std::string> paths, const ImageFilesOptions& options);
 
-/// The files below a folder whose names are those of JPEG and PNG images, sorted by path. Throws data_source if the
-/// folder cannot be listed.
-std::vector<std::string> list_image_files(const std::string& folder);
-
 /// Whether the name of a file ends in .jpg, .jpeg or .png, in upper or lower case.
 bool has_image_name(const std::string& path);
 

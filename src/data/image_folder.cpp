@@ -77,21 +77,14 @@ void require_folder(const std::string& path) {
 
 /// Image files below `folder`, sorted by path.
 void append_images(const std::string& folder, std::int32_t label, std::vector<SourceFile>& out) {
-  std::vector<fs::directory_entry> found;
-  try {
-    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder))
-      if (!entry.is_directory() && kind_of(entry.path()) != Kind::no_image) found.push_back(entry);
-  } catch (const fs::filesystem_error& error) {
-    fail(ErrorCode::data_source, "cannot list {}: {}", error.path1().empty() ? folder : error.path1().string(),
-         error.code().message());
-  }
-  std::ranges::sort(found);
-  for (const fs::directory_entry& entry : found) {
-    SourceFile file{.path = entry.path().string(), .label = label};
-    std::error_code ignored;
-    if (!entry.is_regular_file(ignored))
+  for (const std::string& path :
+       list_files(folder, [](const fs::path& file) { return kind_of(file) != Kind::no_image; })) {
+    SourceFile file{.path = path, .label = label};
+    std::error_code error;
+    const fs::file_status status = fs::status(path, error);
+    if (fs::exists(status) ? !fs::is_regular_file(status) : status.type() == fs::file_type::not_found)
       file.bad = "it is not a file, or it is a broken link";
-    else if (kind_of(entry.path()) == Kind::other_image)
+    else if (kind_of(path) == Kind::other_image)
       file.bad = "its name is not that of a JPEG or PNG file; convert it";
     out.push_back(std::move(file));
   }

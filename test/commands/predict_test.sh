@@ -67,6 +67,32 @@ skips() { refused 1 'skipped: .*cut.png: Premature end of PNG file' "$lockstep" 
 check "names and skips what it cannot read, and fails" skips
 check "  also if it is missing" grep -q 'skipped: cannot open .*none.png: No such file' "$work/.refused"
 check "  and predicts the others" grep -q 'ant/11.png' "$work/.refused"
+# Folders and files without permission. Root may read everything, so another user runs the program there.
+unprivileged() {
+  if [[ $(id -u) == 0 ]]; then HOME=$work setpriv --reuid=65534 --regid=65534 --clear-groups "$@"; else "$@"; fi
+}
+if [[ $(id -u) != 0 ]] || command -v setpriv >/dev/null; then
+  mkdir -p "$work/some/closed" "$work/some/open" "$work/none/closed"
+  cp "$image" "$work/some/open/1.png"
+  cp "$image" "$work/some/open/secret.png"
+  cp "$image" "$work/some/closed/2.png"
+  chmod -R a+rX "$work"
+  chmod 000 "$work/some/closed" "$work/none/closed" "$work/some/open/secret.png"
+  partly() { refused 1 'skipped: cannot list .*some/closed: Permission denied' unprivileged "$lockstep" predict "$model" "$work/some" --csv "$@"; }
+  check "a folder without permission is named" partly
+  check "  and so is a file" grep -q 'skipped: cannot open .*open/secret.png: Permission denied' "$work/.refused"
+  check "  and the rest is predicted" grep -Eq '^[^,]*open/1.png,.*,[0-9.]+$' "$work/.refused"
+  check "  if nothing is left, that is an error" refused 1 'cannot list .*none/closed: Permission denied' \
+    unprivileged "$lockstep" predict "$model" "$work/none"
+  check "  also of the folder itself" refused 1 'cannot list .*some/closed: Permission denied' \
+    unprivileged "$lockstep" predict "$model" "$work/some/closed"
+  check "  and of one inside of it" refused 1 'cannot open .*closed/2.png: Permission denied' \
+    unprivileged "$lockstep" predict "$model" "$work/some/closed/2.png"
+  check "an import names the folder too" refused 1 'cannot list .*some/closed: Permission denied' \
+    unprivileged "$lockstep" data import imagefolder "$work/some" /tmp/lockstep-none.h5
+  chmod -R u+rwX "$work/some" "$work/none"
+fi
+
 check "a folder without images is refused" refused 2 'test/commands contains no images: expected .* in its subfolders' "$lockstep" predict "$model" test/commands
 check "a folder that is no run is refused" refused 1 'expected the directory of a run' "$lockstep" predict "$work" "$image"
 finish

@@ -223,7 +223,7 @@ TEST_F(ImageFolder, ReadsImageFilesLikeASet) {
   put(names[1], smooth_jpeg(300, 200, 2));
   put(names[2], smooth_jpeg(20, 20, 3, {.channels = 1}));
   import_image_folder(options(ImageStorage::encoded), {});
-  std::vector<std::string> paths = list_image_files(folder_ / "in");
+  std::vector<std::string> paths = list_files(folder_ / "in", has_image_name);
   ASSERT_EQ(paths.size(), 3u);
   auto set = images_of(*open_image_set(options().output, 0, 0, {.image_size = 16}));
   for (auto& image : set) image.back() = 0xff;  // the last byte of the label -1
