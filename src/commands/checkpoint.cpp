@@ -106,6 +106,7 @@ Json describe_safetensors(const std::string& path) {
 }
 
 int info(const std::string& file, const std::string& json) {
+  check_outputs({json}, {file});
   Json description;
   if (checkpoint::is_safetensors(file)) {
     description = describe_safetensors(file);
@@ -163,9 +164,10 @@ int diff(const std::string& a, const std::string& b) {
 
 // ------------------------------------------------------------------------------------------------ export, import
 
-void require_replaceable(const std::string& target, Existing existing) {
+void require_replaceable(const std::string& source, const std::string& target, Existing existing) {
   require(existing == Existing::replace || !std::filesystem::exists(target), ErrorCode::data_exists,
           "{} already exists; use --force to replace it", target);
+  check_outputs({target}, {source});
 }
 
 int export_safetensors(const std::string& source, const std::string& target) {
@@ -222,7 +224,7 @@ int export_file(const std::string& source, const std::string& target, Existing e
   const bool is_onnx = target.ends_with(kOnnx);
   require(is_onnx || checkpoint::is_safetensors(target), ErrorCode::usage,
           "the target must end in {} or {}, found {}: no other format is supported", kSafetensors, kOnnx, target);
-  require_replaceable(target, existing);
+  require_replaceable(source, target, existing);
   return is_onnx ? export_onnx(source, target) : export_safetensors(source, target);
 }
 
@@ -230,7 +232,7 @@ int import_file(const std::string& source, const std::string& target, Existing e
   require(checkpoint::is_safetensors(source), ErrorCode::usage,
           "the source must end in {}, found {}: no other format is supported", kSafetensors, source);
   require(target.ends_with(".h5"), ErrorCode::usage, "the checkpoint's name must end in .h5, found {}", target);
-  require_replaceable(target, existing);
+  require_replaceable(source, target, existing);
   std::vector<checkpoint::NamedTensor> tensors = checkpoint::read_safetensors(source);
   models::TensorShapes shapes;
   for (const checkpoint::NamedTensor& tensor : tensors) shapes[tensor.name] = tensor.shape;

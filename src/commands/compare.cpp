@@ -23,6 +23,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 20;
 constexpr const char* kNothing = "-";
+constexpr const char *kConfiguration = "/config.yaml", *kMetrics = "/metrics.json", *kStatus = "/status";  // of a run
 
 struct RunFiles {
   std::string path;
@@ -38,7 +39,7 @@ struct Row {
 
 /// metrics.json, or the reason why its figures are missing: this is no error, since the run may be in progress.
 void read_figures(RunFiles& run) {
-  const std::string path = run.path + "/metrics.json";
+  const std::string path = run.path + kMetrics;
   run.figures = Json::object();
   if (!std::filesystem::exists(path)) {
     run.note =
@@ -50,7 +51,7 @@ void read_figures(RunFiles& run) {
     else
       run.note = fmt::format("{} is not a JSON object: its figures are missing", path);
   }
-  const std::string status = run.path + "/status";
+  const std::string status = run.path + kStatus;
   if (!run.figures.contains("status") && std::filesystem::exists(status)) {
     std::string text = read_file(status, kMaxBytes);
     text.erase(std::find(text.begin(), text.end(), '\n'), text.end());
@@ -62,7 +63,7 @@ RunFiles read_run(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   require(std::filesystem::is_directory(path), ErrorCode::usage,
           "there is no run {}: expected a run directory, such as runs/quickstart", path);
-  const std::string file = path + "/config.yaml";
+  const std::string file = path + kConfiguration;
   require(std::filesystem::exists(file), ErrorCode::usage,
           "{} is not a run directory: it has no config.yaml, which a run writes when it starts", path);
   RunFiles run{.path = path, .config = config::parse({file}), .figures = {}, .note = {}};
@@ -172,6 +173,10 @@ void add_compare(CLI::App& app, Run& run) {
   command->callback([options, &run] {
     run = [options] {
       std::vector<RunFiles> runs;
+      std::vector<std::string> inputs;
+      for (const std::string& path : options->runs)
+        for (const char* file : {kConfiguration, kMetrics, kStatus}) inputs.push_back(path + file);
+      check_outputs({options->json}, inputs);
       for (const std::string& path : options->runs) runs.push_back(read_run(path));
       const std::vector<Row> differences = differences_of(runs), figures = figures_of(runs);
       Json object{{"runs", Json::array()}, {"configuration", json_of(differences)}, {"figures", json_of(figures)}};

@@ -69,6 +69,7 @@ int run_import(ImportArguments arguments) {
   data::Placement& placement = options.placement;
   placement.chunk_bytes = arguments.chunk_bytes.value_or(std::max(placement.chunk_bytes, placement.alignment_bytes));
   if (!arguments.statistics_from.empty()) {
+    check_outputs({options.output}, {arguments.statistics_from});
     const data::ImageFile train = data::open_image_file(data::InputFile(arguments.statistics_from));
     options.mean = train.info.mean;
     options.stddev = train.info.stddev;
@@ -218,6 +219,7 @@ std::string storage_text(const data::ImageFile& layout) {
 }
 
 int run_info(const FileArguments& arguments) {
+  check_outputs({arguments.json}, {arguments.file});
   const data::InputFile file(arguments.file);
   const data::ImageFile layout = data::open_image_file(file);
   const data::ImageSetInfo& info = layout.info;
@@ -268,6 +270,7 @@ int run_info(const FileArguments& arguments) {
 }
 
 int run_verify(const FileArguments& arguments) {
+  check_outputs({arguments.json}, {arguments.file});
   std::vector<std::string> damaged;
   std::uint64_t checked_bytes = 0;
   const data::InputFile file(arguments.file);

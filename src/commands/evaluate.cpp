@@ -132,6 +132,18 @@ Config configure(const Request& request, const Model& model) {
   return config;
 }
 
+/// All files that are read.
+std::vector<std::string> inputs_of(const Request& request) {
+  std::vector<std::string> files;
+  for (const Model& model : request.models) {
+    files.push_back(model.path);
+    if (!model.folder.empty()) files.push_back((fs::path(model.folder) / "config.yaml").string());
+    const std::vector<std::string> more = configuration_files(request.configuration, configure(request, model));
+    files.insert(files.end(), more.begin(), more.end());
+  }
+  return files;
+}
+
 /// A configuration that describes another model than the file's is a mistake.
 void check_same_model(const Config& config, const Config& of_file, const std::string& path) {
   std::vector<std::string> differences;
@@ -237,6 +249,7 @@ int run_evaluation(const EvaluateArguments& arguments, const Arguments& program)
           picture_file);
   require(arguments.confusion.empty() || request.models.size() == 1, ErrorCode::usage,
           "--confusion FILE draws one model, found {}", request.models.size());
+  check_outputs({arguments.json, arguments.confusion}, inputs_of(request));
   const Config first = configure(request, request.models.front());
   hdf5::version();  // as in train: before MPI
   World& world = *(current_world() = comm::start_world(program.argc, program.argv, first.comm.watchdog_seconds));

@@ -189,8 +189,12 @@ void add_plan(CLI::App& app, Run& run, const Arguments&) {
   add_json(*command, options->json);
   command->callback([options, &run] {
     run = [options] {
-      const PlanReport plan =
-          plan_report(config::parse(options->configuration), options->ranks, options->nodes, options->device);
+      const Config config = config::parse(options->configuration);
+      std::vector<std::string> inputs = configuration_files(options->configuration, config);
+      inputs.push_back(options->device);
+      inputs.push_back(train::RunDirectory(config).file("algorithms.json"));
+      check_outputs({options->json}, inputs);
+      const PlanReport plan = plan_report(config, options->ranks, options->nodes, options->device);
       report(options->json, plan.json, plan.text);
       return 0;
     };

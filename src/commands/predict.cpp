@@ -79,6 +79,15 @@ Request understand(const PredictArguments& arguments) {
   return out;
 }
 
+/// All files that are read; standard input may be one too.
+std::vector<std::string> inputs_of(const PredictArguments& arguments, const Request& request,
+                                   const std::string& model) {
+  std::vector<std::string> files = request.files;
+  files.push_back(model);
+  if (std::ranges::find(arguments.operands, "-") != arguments.operands.end()) files.push_back("/dev/stdin");
+  return files;
+}
+
 // ------------------------------------------------------------------------------------------------------ the model
 
 /// What the file records of its images; of a file that records nothing, what the overrides say.
@@ -232,8 +241,9 @@ int run_predict(const PredictArguments& arguments) {
           "--json and --csv cannot both be printed: give one of them a file, as in --csv=FILE");
   Request request = understand(arguments);
   Config config = config::parse(request.overrides);
-  const checkpoint::ModelFile file = checkpoint::read_model_file(
-      fs::is_directory(arguments.model) ? checkpoint_of_run(arguments.model) : arguments.model);
+  const std::string model = is_folder(arguments.model) ? checkpoint_of_run(arguments.model) : arguments.model;
+  check_outputs({arguments.json, arguments.csv}, inputs_of(arguments, request, model));
+  const checkpoint::ModelFile file = checkpoint::read_model_file(model);
   train::set_model(config, file);
   const auto [backend, warning] =
       open_model_backend(config, file, sets_precision(request.overrides) ? PrecisionOf::user : PrecisionOf::model,

@@ -4,11 +4,15 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <system_error>
 
 #include "base/file.h"
+#include "base/input_check.h"
 #include "base/standard_streams.h"
+#include "commands/model_argument.h"
 
 namespace lockstep::commands {
 
@@ -30,6 +34,39 @@ void write_result(const std::string& path, const std::string& content) {
   } catch (const Error& failure) {
     fail(failure.code(), "cannot write {}: {}", path, failure.what());
   }
+}
+
+namespace {
+
+/// Absolute, without links and `..`. The file need not exist.
+fs::path resolved(const std::string& path) {
+  std::error_code error;
+  const fs::path absolute = fs::absolute(path, error);
+  const fs::path target = error ? fs::path(path) : fs::weakly_canonical(absolute, error);
+  return error ? fs::path(path) : target;
+}
+
+}  // namespace
+
+void check_outputs(const std::vector<std::string>& outputs, const std::vector<std::string>& inputs) {
+  std::vector<std::string> files;
+  std::ranges::copy_if(outputs, std::back_inserter(files), [](const auto& o) { return !o.empty() && o != "-"; });
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    require_no_input(files[i], inputs);
+    for (std::size_t j = 0; j < i; ++j) {
+      std::error_code error;
+      require(resolved(files[i]) != resolved(files[j]) || fs::is_other(files[i], error), ErrorCode::usage,
+              "two outputs have the same name, {}: give each a name of its own", files[i]);
+    }
+  }
+}
+
+std::vector<std::string> configuration_files(const std::vector<std::string>& command_line, const Config& config) {
+  std::vector<std::string> files{config.data.train, config.data.validation, config.model.initialize_from,
+                                 config.checkpoint.resume_from};
+  std::ranges::copy_if(command_line, std::back_inserter(files), [](const auto& a) { return !is_override(a); });
+  std::erase(files, "");
+  return files;
 }
 
 void add_json(CLI::App& app, std::string& json) {

@@ -4,6 +4,9 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
+
+#include "lockstep/config.h"
 
 namespace lockstep::commands {
 
@@ -14,6 +17,13 @@ void add_json(CLI::App& app, std::string& json);
 /// error. Otherwise: prints the text on standard output and writes the object to that file, which is replaced as a
 /// whole or stays as it was.
 void report(const std::string& json, const nlohmann::ordered_json& object, const std::string& text);
+
+/// To be called before a command does its work. Throws usage if one of the files that it will write is one of those
+/// that it reads, or if two of them are the same. Outputs may be "" (none) or "-" (standard output).
+void check_outputs(const std::vector<std::string>& outputs, const std::vector<std::string>& inputs);
+
+/// The files of a configuration: the YAML files of the command line, and the files that the keys name.
+std::vector<std::string> configuration_files(const std::vector<std::string>& command_line, const Config& config);
 
 /// Writes `content` to a file, which is replaced as a whole or stays as it was.
 void write_result(const std::string& path, const std::string& content);

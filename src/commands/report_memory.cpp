@@ -204,6 +204,7 @@ void add_report(CLI::App& app, Run& run) {
   add_json(*command, options->json);
   command->callback([options, &run] {
     run = [options] {
+      check_outputs({options->json}, options->files);
       std::vector<Log> logs;
       for (const std::string& path : options->files) logs.push_back(read_log(path));
       report(options->json, json_of(logs), text_of(logs));

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/input_check.h"
 #include "data/file.h"
 #include "data/image_file.h"
 #include "lockstep/error.h"
@@ -67,9 +68,13 @@ std::string missing_batches(const ImportOptions& options, const std::vector<std:
                      batch_folder(options.source), fmt::join(missing, ", "), kTrainBatches, options.output);
 }
 
+std::string names_file(const std::string& first_batch) {
+  return (fs::path(first_batch).parent_path() / "batches.meta.txt").string();
+}
+
 /// The names in batches.meta.txt next to the first batch, or the well-known names if there is no such file.
 std::vector<std::string> read_class_names(const std::string& first_batch) {
-  const fs::path path = fs::path(first_batch).parent_path() / "batches.meta.txt";
+  const std::string path = names_file(first_batch);
   std::ifstream in(path);
   if (!in) return {kClassNames.begin(), kClassNames.end()};
   std::vector<std::string> names;
@@ -77,8 +82,7 @@ std::vector<std::string> read_class_names(const std::string& first_batch) {
     while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
     if (!line.empty()) names.push_back(line);
   }
-  require(names.size() == kClasses, ErrorCode::data_source, "{} must name {} classes, one per line", path.string(),
-          kClasses);
+  require(names.size() == kClasses, ErrorCode::data_source, "{} must name {} classes, one per line", path, kClasses);
   return names;
 }
 
@@ -96,6 +100,8 @@ class Import {
               batch, size, kRecord);
       n_source_ += static_cast<std::int64_t>(size / kRecord);
     }
+    require_no_input(options.output, batches_);
+    require_no_input(options.output, std::array{names_file(batches_.front())});
     n_requested_ = options.per_class > 0 ? options.per_class * kClasses : options.limit > 0 ? options.limit : n_source_;
     require(n_requested_ <= n_source_, ErrorCode::data_range, "{} samples are requested, but {} contains {}",
             n_requested_, options.source, n_source_);

@@ -4,6 +4,7 @@
 #include "data/image_folder.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <exception>
 #include <filesystem>
@@ -12,6 +13,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/input_check.h"
 #include "data/file.h"
 #include "data/image_decoder.h"
 #include "data/image_files.h"
@@ -39,6 +41,7 @@ struct SourceFile {
 struct Source {
   std::vector<std::string> classes;
   std::vector<SourceFile> files;
+  std::vector<std::string> lists;  // further files that were read: names of classes, labels
   std::string description;
   int channels = 0;  // 0: those of the images
 };
@@ -150,7 +153,8 @@ Source list_tiny_imagenet(const ImportOptions& options) {
   const std::string inner = options.source + "/tiny-imagenet-200";
   const std::string root = fs::is_directory(inner) ? inner : options.source;
   Source source;
-  source.classes = read_lines(root + "/wnids.txt");
+  source.lists = {root + "/wnids.txt", root + "/val/val_annotations.txt"};
+  source.classes = read_lines(source.lists.front());
   std::ranges::sort(source.classes);
   std::map<std::string, std::int32_t> labels;
   for (const std::string& wnid : source.classes)
@@ -217,6 +221,7 @@ class Import {
       : options_(options), progress_(progress), source_(std::move(source)) {
     const int requested = requested_channels(options);
     requested_channels_ = requested > 0 ? requested : source_.channels;
+    require_no_source();
     select();
   }
 
@@ -231,6 +236,12 @@ class Import {
   }
 
  private:
+  void require_no_source() const {
+    if (!fs::exists(options_.output)) return;  // the usual case, in which a million files need not be looked at
+    require_no_input(options_.output, source_.lists);
+    for (const SourceFile& file : source_.files) require_no_input(options_.output, std::array{file.path});
+  }
+
   void select() {
     std::vector<SourceFile>& files = source_.files;
     require(!files.empty(), ErrorCode::data_source, "{} contains no images", options_.source);

@@ -87,6 +87,17 @@ TEST_F(Cifar10, ImportsTheTrainSplitInTheOrderOfTheFiles) {
   }
 }
 
+TEST_F(Cifar10, NeverReplacesItsSources) {
+  ImportOptions onto = options();
+  onto.replace = true;
+  for (const char* name : {"data_batch_2.bin", "batches.meta.txt"}) {
+    onto.output = onto.source + "/" + name;
+    const std::string before = read_all(onto.output);
+    EXPECT_ERROR(ErrorCode::usage, "is an input of this command", import_cifar10(onto, {}));
+    EXPECT_TRUE(read_all(onto.output) == before);
+  }
+}
+
 TEST_F(Cifar10, RepeatedImportsWriteTheSameBytes) {
   import_cifar10(options(), {});
   const std::string first = read_all(options().output);

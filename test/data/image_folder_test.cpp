@@ -255,6 +255,23 @@ TEST_F(ImageFolder, RejectsOtherFolders) {
   EXPECT_ERROR(ErrorCode::data_source, "contains the splits train, val", import_image_folder(splits, {}));
   splits.source = folder_ / "other/train/cat/1.jpg";
   EXPECT_ERROR(ErrorCode::data_source, "is a file", import_image_folder(splits, {}));
+TEST_F(ImageFolder, NeverReplacesItsSources) {
+  put_classes();
+  const std::string image = folder_ / "in/cat/b.jpg", bytes = read_all(image);
+  ImageFolderOptions onto = options();
+  onto.output = folder_ / "in/zebra/../cat/b.jpg";
+  EXPECT_ERROR(ErrorCode::usage, "is an input of this command", import_image_folder(onto, {}));
+  fs::create_symlink(image, folder_ / "link.h5");
+  fs::create_hard_link(image, folder_ / "hard.h5");
+  for (const char* name : {"link.h5", "hard.h5"}) {
+    onto.output = folder_ / name;
+    EXPECT_ERROR(ErrorCode::usage, "give the output another name", import_image_folder(onto, {}));
+  }
+  EXPECT_TRUE(read_all(image) == bytes);
+  put("in/wnids.txt", "n1\n");
+  put("in/train/n1/images/1.jpg", bytes);
+  onto.output = folder_ / "in/wnids.txt";
+  EXPECT_ERROR(ErrorCode::usage, "is an input of this command", import_tiny_imagenet(onto, {}));
 }
 
 TEST_F(ImageFolder, TinyImageNet) {
