@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "base/input_check.h"
+#include "base/utf8.h"
 #include "data/file.h"
 #include "data/image_file.h"
 #include "lockstep/error.h"
@@ -80,6 +81,8 @@ std::vector<std::string> read_class_names(const std::string& first_batch) {
   std::vector<std::string> names;
   for (std::string line; std::getline(in, line) && names.size() <= kClasses;) {
     while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
+    require(is_utf8(line), ErrorCode::data_source, "{}: expected names in UTF-8, found \"{}\": convert the file", path,
+            valid_utf8(line));
     if (!line.empty()) names.push_back(line);
   }
   require(names.size() == kClasses, ErrorCode::data_source, "{} must name {} classes, one per line", path, kClasses);

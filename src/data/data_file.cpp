@@ -5,6 +5,7 @@
 #include <array>
 #include <optional>
 
+#include "base/utf8.h"
 #include "data/limited_child.h"
 #include "lockstep/error.h"
 
@@ -63,7 +64,7 @@ std::int64_t read_format_version(const hdf5::Reader& hdf5, const std::string& pa
 }
 
 std::string optional_text(const hdf5::Reader& hdf5, const char* name) {
-  return hdf5.has_attribute(name) ? hdf5.text(name) : "";
+  return hdf5.has_attribute(name) ? valid_utf8(hdf5.text(name)) : std::string();
 }
 
 void check_inside(const InputFile& file, const std::string& name, const hdf5::DatasetPlace& place) {

@@ -23,7 +23,7 @@ hdf5::Reader open_hdf5(const std::string& path);
 /// `newest`.
 std::int64_t read_format_version(const hdf5::Reader& hdf5, const std::string& path, const char* format,
                                  std::int64_t newest);
-/// The attribute of the root with this name; empty if there is none.
+/// The attribute of the root with this name, as valid UTF-8; empty if there is none.
 std::string optional_text(const hdf5::Reader& hdf5, const char* name);
 
 /// Throws data_truncated unless the contiguous data set /name is inside the file.

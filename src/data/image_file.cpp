@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "base/utf8.h"
 #include "data/data_file.h"
 #include "data/image_limits.h"
 #include "hdf5/reader.h"
@@ -201,7 +202,9 @@ ImageFile read_metadata(const InputFile& file, const StoredBytes* images) {
   out.source = optional_text(hdf5, "source");
   out.images_xxh3 = optional_text(hdf5, "images_xxh3");
   out.labels_xxh3 = optional_text(hdf5, "labels_xxh3");
-  if (hdf5.has_attribute("class_names")) info.class_names = hdf5.texts("class_names");
+  // Earlier releases imported folders of any name. All that is read of such a file is valid, and equal everywhere.
+  if (hdf5.has_attribute("class_names"))
+    for (const std::string& name : hdf5.texts("class_names")) info.class_names.push_back(valid_utf8(name));
   require(info.class_names.empty() || info.class_names.size() == static_cast<std::size_t>(info.classes),
           ErrorCode::data_format, "{} names {} classes but has {}", path, info.class_names.size(), info.classes);
   return out;

@@ -2,6 +2,7 @@
 // published.
 #include <algorithm>
 
+#include "base/utf8.h"
 #include "data/image_decoder.h"
 #include "data/image_file.h"
 #include "data/stored_bytes.h"
@@ -152,7 +153,7 @@ void ImageFileWriter::finish(const ImageSetInfo& info, const std::string& source
   s.hdf5.attribute("mean", std::span<const float>(info.mean));
   s.hdf5.attribute("std", std::span<const float>(info.stddev));
   s.hdf5.attribute("class_names", info.class_names);
-  s.hdf5.attribute("source", source);
+  s.hdf5.attribute("source", valid_utf8(source));
   s.hdf5.attribute("images_xxh3", hash_text(s.images_hash.digest()));
   s.hdf5.attribute("labels_xxh3", hash_text(s.labels_hash.digest()));
   s.hdf5.close();

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "base/input_check.h"
+#include "base/utf8.h"
 #include "data/file.h"
 #include "data/image_decoder.h"
 #include "data/image_files.h"
@@ -72,6 +73,15 @@ std::vector<fs::path> sorted_entries(const std::string& folder, bool folders) {
   return out;
 }
 
+/// With the bytes of the name that are not ASCII, so that it can be found and renamed: "caf\xe9".
+std::string printable(const std::string& name) {
+  std::string out;
+  for (const char c : name)
+    out += static_cast<unsigned char>(c) < 0x80 ? std::string(1, c)
+                                                : fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  return out;
+}
+
 void require_folder(const std::string& path) {
   std::error_code ignored;
   require(fs::exists(path, ignored), ErrorCode::data_source, "the source {} does not exist", path);
@@ -98,7 +108,12 @@ Source list_image_folder(const ImportOptions& options) {
   Source source;
   const std::vector<fs::path> folders = sorted_entries(options.source, true);
   require(!folders.empty(), ErrorCode::data_source, "{} contains no folders; expected one per class", options.source);
-  for (const fs::path& folder : folders) source.classes.push_back(folder.filename().string());
+  for (const fs::path& folder : folders) {
+    source.classes.push_back(folder.filename().string());
+    require(is_utf8(source.classes.back()), ErrorCode::data_source,
+            "expected folders whose names are UTF-8, since they name the classes, found {}/{}: rename it",
+            options.source, printable(source.classes.back()));
+  }
   const auto is_split = [](const std::string& name) {
     return name == "train" || name == "val" || name == "valid" || name == "test";
   };
@@ -123,6 +138,8 @@ std::vector<std::string> read_lines(const std::string& path) {
   std::vector<std::string> lines;
   for (std::string line; std::getline(in, line);) {
     while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
+    require(is_utf8(line), ErrorCode::data_source, "{}: expected text in UTF-8, found \"{}\": convert the file", path,
+            valid_utf8(line));
     if (!line.empty()) lines.push_back(line);
   }
   return lines;

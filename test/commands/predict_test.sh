@@ -67,6 +67,7 @@ skips() { refused 1 'skipped: .*cut.png: Premature end of PNG file' "$lockstep" 
 check "names and skips what it cannot read, and fails" skips
 check "  also if it is missing" grep -q 'skipped: cannot open .*none.png: No such file' "$work/.refused"
 check "  and predicts the others" grep -q 'ant/11.png' "$work/.refused"
+
 # Folders and files without permission. Root may read everything, so another user runs the program there.
 unprivileged() {
   if [[ $(id -u) == 0 ]]; then HOME=$work setpriv --reuid=65534 --regid=65534 --clear-groups "$@"; else "$@"; fi
@@ -93,6 +94,26 @@ if [[ $(id -u) != 0 ]] || command -v setpriv >/dev/null; then
   chmod -R u+rwX "$work/some" "$work/none"
 fi
 
+# Names that are no text.
+latin=$work/$'caf\xe9.png'
+cp "$image" "$latin"
+check "a file whose name is not UTF-8 is predicted" "$lockstep" predict "$model" "$latin" --json="$work/latin.json"
+check "  and JSON has a replacement" grep -q 'caf.*\.png"' "$work/latin.json"
+mv "$work/images3/ant" "$work/images3/"$'caf\xe9'
+check "a class whose name is not UTF-8 is not imported" refused 1 'caf.xe9: rename it' "$lockstep" data import imagefolder "$work/images3" "$work/latin.h5"
+# As an earlier release imported it: a name is replaced in the file by one of the same length, and the checksums are gone.
+check "a set with such a name" python3 - "$work/set3.h5" "$work/old.h5" <<'PYTHON'
+import sys
+data = open(sys.argv[1], "rb").read()[4096:]  # without the user block
+assert data.count(b"bee") == 1
+open(sys.argv[2], "wb").write(data.replace(b"bee", b"b\xe9e"))
+PYTHON
+check "  is described" "$lockstep" data info "$work/old.h5" --json="$work/old.json"
+check "  in valid JSON" python3 -c 'import json, sys; assert json.load(open(sys.argv[1]))["class_names"][2] == "b\ufffde"' "$work/old.json"
+check "  is trained on" "$lockstep" train jobs/configs/quickstart.yaml model.width=16 model.classes=3 data.train="$work/old.h5" \
+  data.validation="$work/old.h5" data.image_size=16 train.global_batch=12 train.max_steps=1 cpu.threads=1 log.progress=false \
+  run.directory="$work" run.name=old
+check "  and evaluated" prints 'accuracy' "$lockstep" evaluate "$work/old" --json="$work/evaluated.json"
 check "a folder without images is refused" refused 2 'test/commands contains no images: expected .* in its subfolders' "$lockstep" predict "$model" test/commands
 check "a folder that is no run is refused" refused 1 'expected the directory of a run' "$lockstep" predict "$work" "$image"
 finish

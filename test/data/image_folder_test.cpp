@@ -255,6 +255,26 @@ TEST_F(ImageFolder, RejectsOtherFolders) {
   EXPECT_ERROR(ErrorCode::data_source, "contains the splits train, val", import_image_folder(splits, {}));
   splits.source = folder_ / "other/train/cat/1.jpg";
   EXPECT_ERROR(ErrorCode::data_source, "is a file", import_image_folder(splits, {}));
+}
+
+TEST_F(ImageFolder, NamesOfClassesAreUtf8) {
+  put_classes();
+  put("in/caf\xe9/1.jpg", smooth_jpeg(16, 16));
+  EXPECT_ERROR(ErrorCode::data_source, "in/caf\\xe9: rename it", import_image_folder(options(), {}));
+  EXPECT_FALSE(fs::exists(options().output));
+  fs::rename(folder_ / "in/caf\xe9", folder_ / "in/café");
+  EXPECT_EQ(import_image_folder(options(), {}).info.class_names[0], "café");
+  put("in/tiny-imagenet-200/wnids.txt", "n1\nn\xe9\n");
+  EXPECT_ERROR(ErrorCode::data_source, "wnids.txt: expected text in UTF-8", import_tiny_imagenet(options(), {}));
+  // The name of the source is only a description.
+  fs::rename(folder_ / "in", folder_ / "in\xff");
+  fs::remove_all(folder_ / "in\xff/tiny-imagenet-200");
+  ImageFolderOptions renamed = options();
+  renamed.source = folder_ / "in\xff";
+  import_image_folder(renamed, {});
+  EXPECT_EQ(open_image_file(InputFile(renamed.output)).source, "image folder in\xEF\xBF\xBD");
+}
+
 TEST_F(ImageFolder, NeverReplacesItsSources) {
   put_classes();
   const std::string image = folder_ / "in/cat/b.jpg", bytes = read_all(image);

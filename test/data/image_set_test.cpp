@@ -70,6 +70,14 @@ std::string write_foreign(const TemporaryFolder& folder, const Foreign& f) {
   return path;
 }
 
+TEST(ImageSet, NamesThatAreNotUtf8AreReplaced) {
+  TemporaryFolder folder;
+  const auto set =
+      open_image_set(write_foreign(folder, {.classes = 7, .class_names = {"caf\xe9", "dög", "c", "d", "e", "f", "g"}}));
+  EXPECT_EQ(set->info().class_names[0], "caf\xEF\xBF\xBD");
+  EXPECT_EQ(set->info().class_names[1], "dög");
+}
+
 TEST(ImageSet, ReadsWhatWasWritten) {
   TemporaryFolder folder;
   const std::string path = folder / "set.h5";

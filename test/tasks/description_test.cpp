@@ -58,15 +58,6 @@ TEST(ImageDescription, IsReadBackWithTheSameBits) {
   EXPECT_TRUE(image_description(stored, 2, "file.h5") == description);
 }
 
-TEST(ImageDescription, NamesThatAreNotUtf8AreReplaced) {
-  data::ImageSetInfo set = train_set();
-  set.class_names = {"c\xff", "dög"};
-  const std::vector<std::string> names = describe(Config{}, set).class_names;
-  EXPECT_EQ(names[0], "c\xEF\xBF\xBD");
-  EXPECT_EQ(names[1], "dög");
-  EXPECT_NO_THROW(to_json(describe(Config{}, set)).dump());
-}
-
 TEST(ImageDescription, ImpossibleValuesAreReported) {
   const auto with = [](const char* key, const nlohmann::json& value) {
     nlohmann::json stored = nlohmann::json::parse(to_json(describe(Config{}, train_set())).dump());

@@ -32,11 +32,6 @@ Json shortest(const std::vector<float>& values) {
   return out;
 }
 
-/// Folders may have names that are not UTF-8, which JSON cannot store.
-std::string valid_utf8(const std::string& text) {
-  return Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
-}
-
 /// Reads the members of the object and checks them.
 class Members {
  public:
@@ -108,8 +103,7 @@ ImageDescription describe(const Config& config, const data::ImageSetInfo& train)
   if (d.image_size > 0) out.resize = data::resized_side(d.image_size, d.validation_resize);
   out.mean = channel_values(d.mean, train.mean, "data.mean", train);
   out.stddev = channel_values(d.std, train.stddev, "data.std", train);
-  if (train.path != "synthetic")
-    for (const std::string& name : train.class_names) out.class_names.push_back(valid_utf8(name));
+  if (train.path != "synthetic") out.class_names = train.class_names;
   out.batch_norm_epsilon = config.batch_norm.epsilon;
   return out;
 }
