@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/finite.h"
 #include "checkpoint/reader.h"
 #include "lockstep/error.h"
 
@@ -34,6 +35,12 @@ Verdict verify(const std::string& path) {
     for (const TensorEntry& tensor : reader.tensors())
       require(reader.is_sound(tensor), ErrorCode::checkpoint_damaged,
               "{} was written incorrectly: {} does not match its checksum", path, tensor.path);
+    std::vector<float> values;
+    for (const TensorEntry& tensor : reader.tensors()) {
+      values.resize(static_cast<std::size_t>(tensor.shape.n_elements()));
+      reader.read(tensor, values);
+      require_finite(path, tensor.path, values);
+    }
     verdict.step = reader.step();
     verdict.good = true;
     verdict.sentence = fmt::format("{} is valid: {} bytes, {} tensors, step {}", path, reader.header().file_bytes,

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/version.h"
 #include "checkpoint/compare.h"
+#include "checkpoint/finite.h"
 #include "checkpoint/model_file.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/safetensors.h"
@@ -93,13 +94,15 @@ Json describe_safetensors(const std::string& path) {
   out["size_bytes"] = std::filesystem::file_size(path);
   for (const auto& [key, value] : file.state.items()) out[key] = value;
   std::int64_t n_parameters = 0;
-  Json tensors = Json::array();
+  Json tensors = Json::array(), not_finite = Json::array();
   for (const checkpoint::LoadedTensor& tensor : checkpoint::from_torchvision(file.tensors).tensors) {
     if (checkpoint::is_in(checkpoint::StateGroup::parameters, tensor.path)) n_parameters += tensor.shape.n_elements();
     tensors.push_back({{"name", checkpoint::tensor_name(tensor.path)},
                        {"shape", dimensions(tensor.shape)},
                        {"size_bytes", tensor.values.size() * sizeof(float)}});
+    if (!checkpoint::is_finite(tensor.values)) not_finite.push_back(checkpoint::tensor_name(tensor.path));
   }
+  if (!not_finite.empty()) out["not_finite"] = not_finite;
   out["parameters"] = n_parameters;
   out["tensors"] = tensors;
   return out;
@@ -123,6 +126,8 @@ int info(const std::string& file, const std::string& json) {
   if (description.contains("inference"))
     for (const auto& [key, value] : description["inference"].items())
       text += fmt::format("{:<18} {}\n", key, short_text_of(value));
+  if (description.contains("not_finite"))
+    text += fmt::format("{:<18} {}\n", "not finite", short_text_of(description["not_finite"]));
   text += fmt::format("\n{:<56} {:<20} {:>12} {}\n", "tensor", "shape", "size_bytes", "xxh3");
   for (const Json& tensor : description["tensors"])
     text += fmt::format("{:<56} {:<20} {:>12} {}\n", text_of(tensor["name"]), shape_text(tensor["shape"]),
@@ -234,6 +239,7 @@ int import_file(const std::string& source, const std::string& target, Existing e
   require(target.ends_with(".h5"), ErrorCode::usage, "the checkpoint's name must end in .h5, found {}", target);
   require_replaceable(source, target, existing);
   std::vector<checkpoint::NamedTensor> tensors = checkpoint::read_safetensors(source);
+  checkpoint::require_finite(source, tensors);
   models::TensorShapes shapes;
   for (const checkpoint::NamedTensor& tensor : tensors) shapes[tensor.name] = tensor.shape;
   Config config;

@@ -34,7 +34,8 @@ class Inference {
             std::int64_t capacity);
   ~Inference();
 
-  /// Throws checkpoint_mismatch, with the file's name, if a tensor is missing or has another shape.
+  /// Throws checkpoint_mismatch, with the file's name, if a tensor is missing or has another shape, and
+  /// checkpoint_damaged if one is not finite.
   void load(const checkpoint::ModelFile& file);
 
   struct Result {

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/finite.h"
 #include "checkpoint/model_file.h"
 #include "checkpoint/state_group.h"
 #include "lockstep/error.h"
@@ -204,6 +205,7 @@ void Session::read_initial_weights() {
     notes.push_back("train.freeze: the frozen parameters keep random values, since model.initialize_from is not set");
   if (source.empty()) return;
   initial_weights_ = checkpoint::read_model_file(source).tensors;
+  checkpoint::require_finite(source, initial_weights_);
   const std::vector<std::string> kept = differing_heads(*plan, initial_weights_);
   notes.push_back(fmt::format("weights from {}", source));
   for (const std::string& line : kept) notes.push_back(fmt::format("the head starts from new values: {}", line));

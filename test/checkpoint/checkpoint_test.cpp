@@ -237,6 +237,33 @@ TEST(Compare, FindsDifferingTensors) {
   EXPECT_NEAR(result.differing[1].max_absolute, 0.5, 1e-4);
 }
 
+// A run that resumes then takes the checkpoint before it, as if the file were damaged.
+TEST(Load, RefusesValuesThatAreNotFinite) {
+  const ScratchDirectory scratch;
+  const auto save_values = [&](std::vector<float> values) {
+    save_alone(scratch.file("a.h5"),
+               {{"/parameters/p", Shape{3}, [=](std::span<float> out) { std::ranges::copy(values, out.begin()); }}},
+               small_state());
+  };
+  const auto load_error = [&] {
+    return error_of([&] { load(scratch.file("a.h5"), {{"/parameters/p", {3}, [](std::span<const float>) {}}}); });
+  };
+  save_values({-3.4e38f, 1e-45f, -0.0f});
+  EXPECT_EQ(load_error(), "");
+  EXPECT_TRUE(verify(scratch.file("a.h5")).good);
+  for (const float value : {NAN, INFINITY, -INFINITY}) {
+    save_values({1, value, 2});
+    EXPECT_NE(load_error().find("/parameters/p of "), std::string::npos) << load_error();
+    EXPECT_NE(load_error().find("is not finite: 1 of its 3 values is infinite or NaN, the first of them number 1"),
+              std::string::npos)
+        << load_error();
+    const Verdict verdict = verify(scratch.file("a.h5"));
+    EXPECT_FALSE(verdict.good);
+    EXPECT_EQ(verdict.code, ErrorCode::checkpoint_damaged);
+    EXPECT_NE(verdict.sentence.find("is not finite"), std::string::npos) << verdict.sentence;
+  }
+}
+
 TEST(Compare, DistinguishesTheSignOfZeroAndNaN) {
   ScratchDirectory scratch;
   const auto save_values = [&](const std::string& name, std::vector<float> values) {

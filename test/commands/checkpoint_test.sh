@@ -25,6 +25,30 @@ for target in b.safetensors b.onnx; do
 done
 check "  nothing is left behind" test ! -e "$work/nowhere"
 
+# Weights that are not finite: no figure of such a model means anything.
+make_nan() { # SOURCE.safetensors TARGET: replaces the first value of fc.weight by NaN
+  python3 - "$@" <<'PYTHON'
+import json, struct, sys
+data = bytearray(open(sys.argv[1], "rb").read())
+n = struct.unpack("<Q", data[:8])[0]
+begin = json.loads(data[8:8 + n])["fc.weight"]["data_offsets"][0]
+data[8 + n + begin + 4:8 + n + begin + 8] = struct.pack("<f", float("nan"))
+open(sys.argv[2], "wb").write(data)
+PYTHON
+}
+make_nan "$work/a.safetensors" "$work/nan.safetensors"
+not_finite='fc.weight of .*nan.safetensors is not finite: 1 of its [0-9]+ values is infinite or NaN, the first of them number 1 \(nan\)'
+check "NaN: the weights are not imported" one_error 1 "$not_finite" 'use another checkpoint' checkpoint_damaged \
+  checkpoint import "$work/nan.safetensors" "$work/nan.h5"
+check "  nothing is written" test ! -e "$work/nan.h5"
+check "  nor evaluated" refused 1 "$not_finite" "$lockstep" evaluate "$work/nan.safetensors" data.validation=data/samples/cifar10_test.h5 \
+  data.image_size=8 cpu.threads=1 log.progress=false 'data.mean=[0.5,0.5,0.5]' 'data.std=[0.5,0.5,0.5]'
+check "  nor used for predictions" refused 1 "$not_finite" "$lockstep" predict "$work/nan.safetensors" docs/pictures/none.png cpu.threads=1
+check "  nor trained on from" refused 1 "$not_finite" "$lockstep" train jobs/configs/quickstart.yaml model.width=16 device=cpu cpu.threads=1 \
+  data.image_size=8 data.train=synthetic data.validation= run.directory="$work" run.name=none model.initialize_from="$work/nan.safetensors"
+check "  but described, with the tensor" refused 0 '^not finite +fc.weight$' checkpoint info "$work/nan.safetensors"
+check "  a good file has no such line" bash -c '! "$0" checkpoint info "$1" | grep "not finite"' "$lockstep" "$work/a.safetensors"
+
 cp -L "$latest" "$work/damaged.h5"
 truncate -s 100000 "$work/damaged.h5"
 check "a truncated checkpoint is not exported" one_error 1 'damaged.h5 is truncated' 'use another checkpoint or copy this one again' \
