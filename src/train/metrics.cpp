@@ -47,11 +47,12 @@ std::optional<Totals> totals_in(const Json& object, const std::string& unit) {
 /// Events are in the order of time, except for a checkpoint: it is recorded when it was written, some steps later.
 void note(const Json& object, const Naming& naming, History& history) {
   const Json event = object.value("event", Json());
-  if (event == "step" || event == "evaluation") {
-    history.final_measures.clear();
-    for (const tasks::Measure& measure : naming.measures)
-      history.final_measures.push_back(number_in(object, measure.key));
-  }
+  const auto read = [&](std::vector<double>& measures) {
+    measures.clear();
+    for (const tasks::Measure& measure : naming.measures) measures.push_back(number_in(object, measure.key));
+  };
+  if (event == "step") read(history.train_measures);
+  if (event == "evaluation") read(history.final_measures);
   if (event == "evaluation") keep_best(history.best_measures, history.final_measures, naming.measures);
   const auto totals = totals_in(object, naming.unit.name);
   if (!totals || totals->run_seconds < history.totals.run_seconds) return;
@@ -253,6 +254,7 @@ void Metrics::summary(const Summary& r) {
               {"epochs", r.epochs},
               {state_->naming.unit.name, std::llround(r.totals.count)},
               {"skipped_steps", r.totals.skipped_steps}};
+  state_->add(object, "final_train_", r.train_measures);
   state_->add(object, "final_", r.final_measures);
   state_->add(object, "best_", r.best_measures);
   object.update({{state_->naming.unit.rate_key, rate_of(r.totals.count, r.totals.training_seconds)},

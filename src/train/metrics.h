@@ -70,7 +70,8 @@ struct CheckpointRecord {
 struct Summary {
   std::string status;  // done | stopped | failed
   std::int64_t steps = 0, epochs = 0;
-  std::vector<double> final_measures{}, best_measures{};  // of validation, else of training
+  std::vector<double> train_measures{};                   // of the last step; empty: there was none
+  std::vector<double> final_measures{}, best_measures{};  // of evaluations; empty: there was none
   Totals totals{};
   int ranks = 1;
 };
@@ -79,7 +80,8 @@ struct Summary {
 struct History {
   std::int64_t step = 0;  // that the totals are about: the resumed one, or an earlier one if the run was killed
   Totals totals;
-  std::vector<double> final_measures, best_measures;  // of the last step or evaluation; of evaluations; or empty
+  std::vector<double> train_measures;                 // of the last step; or empty
+  std::vector<double> final_measures, best_measures;  // of the last evaluation; of all; or empty
 };
 
 /// Keeps the better one of each measure. The result may be empty, and values may be NaN.

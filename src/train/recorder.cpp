@@ -54,6 +54,7 @@ bool Recorder::logs(std::int64_t step) const {
 void Recorder::continue_totals() {
   const History& history = metrics_.history();
   totals_ = history.totals;
+  final_train_ = history.train_measures;
   final_ = history.final_measures;
   best_ = history.best_measures;
   const double rate = rate_of(totals_.count, totals_.training_seconds);
@@ -113,7 +114,7 @@ void Recorder::step(std::int64_t step, const StepResult& result, double learning
   has_worked_ = true;
   waited_seconds_ += result.exposed_communication_seconds;
   interval_seconds_ += clock.seconds;
-  final_ = measures_of(result.sums);
+  final_train_ = measures_of(result.sums);
   if (session_.leader() && session_.config.log.progress)
     bar_->update(step + 1, "loss " + fixed_text(mean_loss(result.sums), 4));
   if (logs(step)) write_step(step, result, learning_rate, clock);
@@ -247,12 +248,12 @@ void Recorder::checkpoint(std::int64_t step, const std::string& path, double sec
 void Recorder::finish(const std::string& status, std::int64_t step) {
   bar_.reset();
   if (!has_worked_ && metrics_.keep_summary(status, step)) return;
-  const std::vector<double> final_measures = final_.empty() ? measures_of({}) : final_;
   metrics_.summary({.status = status,
                     .steps = step,
                     .epochs = step / session_.steps_per_epoch,
-                    .final_measures = final_measures,
-                    .best_measures = best_.empty() ? final_measures : best_,
+                    .train_measures = final_train_,
+                    .final_measures = final_,
+                    .best_measures = best_,
                     .totals = totals(),
                     .ranks = session_.world.size()});
 }

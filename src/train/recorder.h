@@ -70,8 +70,9 @@ class Recorder {
   double epoch_count_ = 0, epoch_training_seconds_ = 0;  // of the epoch, in this start
   bool has_worked_ = false;                              // this start has made a step or an evaluation
   LossSums epoch_sums_, last_epoch_sums_;
-  std::vector<double> final_;  // measures of the last evaluation or step; empty: there was none
-  std::vector<double> best_;   // of evaluations, each the best on its own; empty: there was none
+  std::vector<double> final_train_;  // measures of the last step; empty: there was none
+  std::vector<double> final_;        // of the last evaluation; empty: there was none
+  std::vector<double> best_;         // of evaluations, each the best on its own; empty: there was none
 };
 
 }  // namespace lockstep::train

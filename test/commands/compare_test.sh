@@ -37,6 +37,14 @@ check "  the configuration" grep -q '"configuration":{.*"optimizer.learning_rate
 check "  the figures" grep -q '"steps":\[2,4\]' "$work/json"
 check "  the runs" grep -q "\"runs\":\[\"$work/a\",\"$work/b\"\]" "$work/json"
 
+# Figures of training and of evaluations are not mixed.
+check "a run without evaluations" train run.name=trained data.validation=
+check "  beside one with them" compare "$work/a" "$work/trained"
+for key in final_loss final_accuracy best_loss best_accuracy; do
+  check "  has no $key" row $key '[0-9.e+-]+ +-'
+done
+check "  but a training loss" row final_train_loss '[0-9.e+-]+ +[0-9.e+-]+'
+
 cp -r "$work/b" "$work/running"
 rm "$work/running/metrics.json"
 echo running >"$work/running/status"

@@ -183,7 +183,7 @@ TEST_F(MetricsTest, ResumingTellsWhatEarlierStartsDid) {
   }
   const History none = Metrics(options(0)).history();
   EXPECT_EQ(none.totals.count, 0);
-  EXPECT_TRUE(none.final_measures.empty() && none.best_measures.empty());
+  EXPECT_TRUE(none.train_measures.empty() && none.final_measures.empty() && none.best_measures.empty());
   {
     Metrics metrics(options());
     write_run(metrics, 1, 5);
@@ -199,10 +199,12 @@ TEST_F(MetricsTest, ResumingTellsWhatEarlierStartsDid) {
   EXPECT_EQ(before_six.step, 5);
   EXPECT_EQ(before_six.totals.count, 640);
   EXPECT_EQ(before_six.totals.skipped_steps, 2);
-  EXPECT_EQ(before_six.final_measures, (std::vector<double>{2.0 / 5, 0.25}));
+  EXPECT_EQ(before_six.train_measures, (std::vector<double>{2.0 / 5, 0.25}));
+  EXPECT_EQ(before_six.final_measures, (std::vector<double>{1.25, 0.5})) << "those of the evaluation, not of a step";
   EXPECT_EQ(before_six.best_measures, (std::vector<double>{1.25, 0.5}));
   const History all = Metrics(options(6)).history();
   EXPECT_TRUE(std::isnan(all.final_measures.at(0)));
+  EXPECT_EQ(all.train_measures, (std::vector<double>{2.0 / 6, 0.25}));
   EXPECT_EQ(all.best_measures, (std::vector<double>{1.25, 0.75}));
 }
 
@@ -293,6 +295,7 @@ TEST_F(MetricsTest, SummaryHoldsResultAndVersions) {
   Metrics metrics(options());
   metrics.summary({.status = "stopped",
                    .steps = 7,
+                   .train_measures = {2.5, 0.125},
                    .final_measures = {NAN, 0.25},
                    .best_measures = {1.5, 0.5},
                    .totals = {.count = 900, .training_seconds = 9, .run_seconds = 12, .skipped_steps = 3},
@@ -301,6 +304,8 @@ TEST_F(MetricsTest, SummaryHoldsResultAndVersions) {
   EXPECT_EQ(summary["status"], "stopped");
   EXPECT_EQ(summary["steps"], 7);
   EXPECT_EQ(summary["skipped_steps"], 3);
+  EXPECT_EQ(summary["final_train_loss"], 2.5);
+  EXPECT_EQ(summary["final_train_accuracy"], 0.125);
   EXPECT_TRUE(summary["final_loss"].is_null());
   EXPECT_EQ(summary["final_accuracy"], 0.25);
   EXPECT_EQ(summary["best_loss"], 1.5);
@@ -315,6 +320,15 @@ TEST_F(MetricsTest, SummaryHoldsResultAndVersions) {
   for (const char* library : {"MPI", "HDF5", "oneDNN", "fmt", "spdlog", "protobuf", "CLI11", "yaml-cpp"}) {
     EXPECT_FALSE(summary["versions"]["libraries"][library].get<std::string>().empty()) << library;
   }
+}
+
+TEST_F(MetricsTest, ASummaryHasNoFiguresOfEvaluationsThatWereNotMade) {
+  Metrics metrics(options());
+  metrics.summary({.status = "done", .steps = 7, .train_measures = {2.5, 0.125}});
+  const Json summary = Json::parse(read_file(directory_ + "/metrics.json"));
+  EXPECT_EQ(summary["final_train_loss"], 2.5);
+  for (const char* key : {"final_loss", "final_accuracy", "best_loss", "best_accuracy"})
+    EXPECT_FALSE(summary.contains(key)) << key;
 }
 
 TEST(Tensorboard, Crc32cOfTheStandard) {

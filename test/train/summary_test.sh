@@ -32,6 +32,16 @@ check "  the third learns nothing" train starts optimizer.learning_rate=1e-12 --
 summary_is_of_all_starts starts
 check "  the third adds its seconds" less "$second_seconds" "$(number starts seconds)"
 
+last_of() { sed -nE "/\"event\":\"$2\"/ s/.*\"$3\":([^,}]*).*/\1/p" "$work/$1/metrics.jsonl" | tail -1; } # last_of RUN EVENT KEY
+check "  the final loss is that of the last evaluation" is "$(number starts final_loss)" "$(last_of starts evaluation loss)"
+check "a run without a validation set" train alone train.max_steps=5 data.validation=
+check "  has no figures of evaluations" is "$(number alone final_loss)$(number alone best_loss)" ""
+check "  but those of the last step" is "$(number alone final_train_accuracy)" "$(last_of alone step accuracy)"
+check "evaluates after an epoch" train early train.max_steps=8
+check "  and no more when it is resumed" train early train.max_steps=11 data.validation=
+check "  has the figures of the evaluation" is "$(number early final_loss)" "$(last_of early evaluation loss)"
+check "  and those of the last step" is "$(number early final_train_accuracy)" "$(last_of early step accuracy)"
+
 # A start that has nothing to do changes nothing.
 cp "$work/starts/metrics.json" "$work/before.json"
 again=(train starts optimizer.learning_rate=1e-12 --allow-change optimizer.learning_rate)
