@@ -106,8 +106,8 @@ class Task {
   /// Null if there is no such one.
   const Measure* find_measure(std::string_view key) const;
   virtual const CountUnit& count_unit() const = 0;
-  /// Of two evaluations the one with the greater quality is better: `best` names its checkpoint.
-  virtual double quality(const LossSums& evaluation) const = 0;
+  /// By which one of two evaluations is better, unless checkpoint.best names another measure.
+  virtual const Measure& quality_measure() const = 0;
   virtual std::unique_ptr<Tally> make_tally() const = 0;
 
   // Model

@@ -67,14 +67,17 @@ std::optional<double> Validation::quality(bool evaluated) const {
   if (has_set && !evaluated) return std::nullopt;
   const LossSums& sums = has_set ? sums_ : recorder_.epoch_sums();
   if (sums.count <= 0) return std::nullopt;
-  const bool is_training_loss = !has_set && session_.config.checkpoint.best == Config::Checkpoint{}.best;
-  return is_training_loss ? -tasks::loss_measure().of(sums) : quality_of(sums);
+  return quality_of(sums);
 }
 
 double Validation::quality_of(const LossSums& sums) const {
-  const tasks::Measure* measure = session_.task->find_measure(session_.config.checkpoint.best);
-  if (measure == nullptr) return session_.task->quality(sums);
-  return measure->greater_is_better ? measure->of(sums) : -measure->of(sums);
+  const tasks::Measure& measure = measure_of_best(session_.config.checkpoint.best, *session_.task);
+  return measure.greater_is_better ? measure.of(sums) : -measure.of(sums);
+}
+
+const tasks::Measure& measure_of_best(const std::string& best, const tasks::Task& task) {
+  if (const tasks::Measure* named = task.find_measure(best)) return *named;
+  return task.validation_set() ? task.quality_measure() : tasks::loss_measure();
 }
 
 }  // namespace lockstep::train

@@ -8,6 +8,10 @@
 
 namespace lockstep::train {
 
+/// The measure that a value of checkpoint.best means. auto: the task's, or the training loss if there is no validation
+/// set.
+const tasks::Measure& measure_of_best(const std::string& best, const tasks::Task& task);
+
 /// The evaluations of a run on the validation set, if it has one.
 class Validation {
  public:

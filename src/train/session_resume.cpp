@@ -14,6 +14,7 @@
 #include "lockstep/log.h"
 #include "tasks/stamp_difference.h"
 #include "train/broadcast.h"
+#include "train/evaluation.h"
 #include "train/resume_changes.h"
 #include "train/session.h"
 
@@ -42,8 +43,9 @@ void check_model(const checkpoint::StateJson& state, const tasks::Task& task, co
 }
 
 /// Whether the qualities that a checkpoint records are those by which this run compares.
-bool measures_the_same(const checkpoint::StateJson& state, const Config& config) {
-  return state.value("quality_of", Config::Checkpoint{}.best) == config.checkpoint.best;
+bool measures_the_same(const checkpoint::StateJson& state, const Config& config, const tasks::Task& task) {
+  const std::string before = state.value("quality_of", Config::Checkpoint{}.best);
+  return measure_of_best(before, task).key == measure_of_best(config.checkpoint.best, task).key;
 }
 
 }  // namespace
@@ -159,7 +161,7 @@ void Session::restore() {
   progress.is_measured = state.value("quality", nlohmann::json()).is_number();
   restore_loss_scale(state);
   find_best();
-  if (measures_the_same(state, config)) progress.patience.restore(state.value("patience", nlohmann::json()));
+  if (measures_the_same(state, config, *task)) progress.patience.restore(state.value("patience", nlohmann::json()));
   resumed_from = reader_->path();
   reader_.reset();
   checkpoints_.clear();
@@ -183,7 +185,7 @@ void Session::find_best() {
   if (leader() && std::filesystem::exists(best)) {
     try {
       const checkpoint::StateJson state = checkpoint::Reader(best).state();
-      if (measures_the_same(state, config))
+      if (measures_the_same(state, config, *task))
         text = state.value("quality", nlohmann::json()).dump();
       else
         notes.push_back(

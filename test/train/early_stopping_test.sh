@@ -49,6 +49,14 @@ for measure in loss accuracy; do
   check "  links to the best $measure" is "$(best_step "by-$measure")" "$(expected_best "by-$measure" $measure "$sign")"
 done
 check "auto is accuracy" is "$(best_step whole)" "$(expected_best whole accuracy 1)"
+# The measure that auto stands for is the same one: a worse checkpoint does not become the best.
+check "accuracy instead of auto, on resume" train whole checkpoint.every_steps=3 checkpoint.keep=0 train.epochs=4 checkpoint.best=accuracy \
+  optimizer.learning_rate=1e-12 --allow-change optimizer.learning_rate
+check "  keeps the best" is "$(best_step whole)" "$(expected_best whole accuracy 1)"
+check "  without a word" bash -c '! grep -q "decides anew" "$0"' "$work/whole/log.txt"
+check "and auto again" train whole checkpoint.every_steps=3 checkpoint.keep=0 train.epochs=5 \
+  optimizer.learning_rate=1e-12 --allow-change optimizer.learning_rate
+check "  keeps it too" is "$(best_step whole)" "$(expected_best whole accuracy 1)"
 end_by_loss=$(expected_end whole loss 2 -1)
 check "patience compares the same figure" train loss-patience checkpoint.best=loss evaluation.patience=2
 check "  and ends by it" is "$(last_step loss-patience)" "${end_by_loss/none/60}"

@@ -37,7 +37,7 @@ class OwnModel final : public tasks::Task {
   float statistics_momentum() const override { return images_->statistics_momentum(); }
   std::span<const tasks::Measure> measures() const override { return images_->measures(); }
   const tasks::CountUnit& count_unit() const override { return images_->count_unit(); }
-  double quality(const LossSums& evaluation) const override { return images_->quality(evaluation); }
+  const tasks::Measure& quality_measure() const override { return images_->quality_measure(); }
   std::unique_ptr<tasks::Tally> make_tally() const override { return images_->make_tally(); }
   tasks::ModelName model_name() const override { return images_->model_name(); }
   nlohmann::ordered_json model_stamp() const override { return images_->model_stamp(); }

@@ -170,7 +170,7 @@ class ImageClassification final : public Task {
     static const CountUnit unit{.name = "samples", .rate_key = "samples_per_second", .rate_unit = "img/s"};
     return unit;
   }
-  double quality(const LossSums& evaluation) const override { return accuracy_measure().of(evaluation); }
+  const Measure& quality_measure() const override { return accuracy_measure(); }
 
   std::unique_ptr<Tally> make_tally() const override {
     std::vector<std::string> names = description().class_names;
