@@ -14,6 +14,9 @@
 namespace lockstep::config {
 namespace {
 
+/// Sums of weighted losses then have the precision of fp32, as those without weights.
+constexpr double kLeastClassWeight = 1e-6, kGreatestClassWeight = 1e6;
+
 /// "a.yaml:3, command line: ": the places of those keys that were set.
 std::string places(const Origins& origins, std::initializer_list<std::string_view> keys) {
   std::string text;
@@ -178,6 +181,10 @@ void check_fine_tuning(const Config& c, const Origins& origins) {
   require(weights.empty() || std::ssize(weights) == c.model.classes, ErrorCode::config_conflict,
           "{}train.class_weights must have one number for each of the model.classes, found {} and {}",
           places(origins, {"train.class_weights", "model.classes"}), weights.size(), c.model.classes);
+  for (const double weight : weights)
+    require(weight == 0 || (weight >= kLeastClassWeight && weight <= kGreatestClassWeight), ErrorCode::config_range,
+            "{}train.class_weights: expected 0, or from {} to {}, found {}; only their ratios matter",
+            places(origins, {"train.class_weights"}), kLeastClassWeight, kGreatestClassWeight, weight);
   require(weights.empty() || std::ranges::any_of(weights, [](double weight) { return weight > 0; }),
           ErrorCode::config_range, "{}train.class_weights: expected at least one weight greater than 0, found only 0",
           places(origins, {"train.class_weights"}));

@@ -139,7 +139,7 @@ std::vector<Key> train_keys() {
       list_of_numbers(KEY(train.class_weights), kNotNegative,
                       {kLearning, "",
                        "Weight of each class in the loss of training, which is divided by the sum of the weights of "
-                       "its samples. Empty: all 1."}),
+                       "its samples: 0, or from 1e-6 to 1e6. Empty: all 1."}),
       list_of_texts(KEY(train.freeze),
                     {kFixed, "",
                      "Parameters that are not trained, by patterns of their names or of their layers: [conv1, bn1, "
