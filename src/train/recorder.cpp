@@ -9,6 +9,7 @@
 #include "base/number_text.h"
 #include "base/process.h"
 #include "lockstep/log.h"
+#include "train/skipped_steps.h"
 
 namespace lockstep::train {
 
@@ -105,7 +106,7 @@ std::string Recorder::text_of(const std::vector<double>& measures, int tasks::Me
 }
 
 void Recorder::step(std::int64_t step, const StepResult& result, double learning_rate, const StepClock& clock) {
-  if (result.is_applied)
+  if (result.is_applied || had_no_weight(result))
     add(epoch_sums_, result.sums);
   else
     ++totals_.skipped_steps;

@@ -240,7 +240,7 @@ StepResult Replica::result(int steps_ago) {
   return {.sums = report.sums.loss,
           .local = report.local,
           .flags = report.sums.flags,
-          .gradient_norm = report.gradient_norm,
+          .gradient_norm = report.sums.loss.weight == 0 && report.sums.loss.loss == 0 ? 0 : report.gradient_norm,
           .is_applied = report.is_applied,
           .loss_scale = report.loss_scale,
           .next_loss_scale = report.next_loss_scale,

@@ -15,6 +15,8 @@ void SkippedSteps::add(std::int64_t step, const StepResult& result, double learn
     n_in_a_row_ = 0;
     has_applied_ = true;
     spikes_.add(tasks::loss_measure().of(result.sums));
+  } else if (had_no_weight(result)) {
+    ++n_without_weight_;
   } else if (!result.only_overflowed()) {  // a step that only adjusted the loss scale is not a failure
     add_skipped(step, result, learning_rate);
   }
@@ -43,6 +45,10 @@ void SkippedSteps::warn_at_end() const {
   if (logs_ && n_in_a_row_ > 0)
     log::warning("the last {} skipped: the weights are those from before",
                  n_in_a_row_ == 1 ? "step was" : fmt::format("{} steps were", n_in_a_row_));
+  if (logs_ && n_without_weight_ > 0)
+    log::info("{} changed nothing, since none of {} samples has a weight",
+              n_without_weight_ == 1 ? "1 step" : fmt::format("{} steps", n_without_weight_),
+              n_without_weight_ == 1 ? "its" : "their");
 }
 
 }  // namespace lockstep::train

@@ -10,6 +10,12 @@
 
 namespace lockstep::train {
 
+/// The samples of the step have no weight: there was nothing to learn, and nothing has changed. This is no skipped
+/// step.
+inline bool had_no_weight(const StepResult& result) {
+  return result.is_applied == 0 && result.sums.weight == 0 && result.sums.loss == 0;
+}
+
 class SkippedSteps {
  public:
   /// `logs`: this rank writes the messages.
@@ -22,7 +28,7 @@ class SkippedSteps {
   /// if no step has been applied since the run was started or resumed, or if the one before was skipped too and there
   /// is no finite loss: the weights are then useless, and the run must not end as complete.
   void add(std::int64_t step, const StepResult& result, double learning_rate);
-  /// Says how many of the last steps were skipped, if any.
+  /// Says how many of the last steps were skipped, and how many steps had no weight, if any.
   void warn_at_end() const;
 
  private:
@@ -33,6 +39,7 @@ class SkippedSteps {
   bool logs_;
   SpikeLimit spikes_;
   int n_in_a_row_ = 0;
+  std::int64_t n_without_weight_ = 0;
   bool has_applied_ = false;  // since the run was started or resumed
 };
 

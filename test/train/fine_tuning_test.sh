@@ -47,6 +47,20 @@ check "other frozen layers are refused on resume" refused 2 'train.freeze' \
 check "frozen layers without weights from a file are reported" train 1 run.name=random train.max_steps=1 train.freeze=layer1
 check "  by the log" log_has random 'the frozen parameters keep random values'
 
+# Steps whose samples all have the weight 0 change nothing, and are no failed steps. Here, no sample is of the 11th class.
+unweighted=(data.train=data/samples/cifar10_train.h5 data.validation= model.classes=11 "train.class_weights=[0,0,0,0,0,0,0,0,0,0,1]"
+  train.max_skipped_in_a_row=0 checkpoint.every_steps=2 checkpoint.keep=0 run.name=unweighted)
+check "steps without weight do not end a run" train 2 "${unweighted[@]}" train.max_steps=4
+check "  nor are they counted as skipped" grep -q '"skipped_steps": 0' "$work/unweighted/metrics.json"
+check "  the loss and the norm are 0" grep -q '"step":4,.*"loss":0.0,.*"gradient_norm":0.0,' "$work/unweighted/metrics.jsonl"
+check "  the log has the reason" log_has unweighted '4 steps changed nothing, since none of their samples has a weight'
+check "  and no warning" bash -c '! grep -q "was skipped" "$0"' "$work/unweighted/log.txt"
+of_step() { "$lockstep" checkpoint info "$work/unweighted/checkpoints/step-0000000$1.h5" | sed -n '/^tensor/,$p'; }
+check "  the weights and statistics stay as they are" diff <(of_step 2) <(of_step 4)
+some=(data.train=synthetic data.validation= train.global_batch=2 train.micro_batches=2 train.max_skipped_in_a_row=0 train.epochs=1 run.name=some)
+check "nor do some among others" train 1 "${some[@]}" "train.class_weights=[1,0,0,0,0,0,0,0,0,0]"
+check "  which change something" bash -c 'grep -q "steps changed nothing" "$0" && grep -Eq "\"loss\":[1-9]" "$1"' "$work/some/log.txt" "$work/some/metrics.jsonl"
+
 refuses() { refused 2 "$1" "$lockstep" plan "${small[@]}" "${@:2}"; }
 check "a pattern without parameters" refuses 'no parameter matches layr1; the nearest names are layer1' train.freeze=layr1
 check "everything frozen" refuses 'nothing would be trained' "train.freeze=[\"*\"]"
@@ -54,6 +68,10 @@ check "half of a layer frozen" refuses 'freeze both or neither' train.freeze=fc.
 check "a group without parameters" refuses 'no parameter matches head; the nearest names are' "optimizer.groups=[head learning_rate=1]"
 check "a group without a setting" refuses 'learning_rate and weight_decay, such as' optimizer.groups=fc
 check "class weights for other classes" refuses 'one number for each of the model.classes, found 2 and 10' "train.class_weights=[1, 2]"
+check "a class weight that is no normal number" refuses 'train.class_weights: expected 0, or from 1e-06 to 1000000, found 1e-40' \
+  "train.class_weights=[1,1,1,1,1,1,1,1,1,1e-40]"
+check "a class weight that overflows" refuses 'found 1e\+30; only their ratios matter' "train.class_weights=[1,1,1,1,1,1,1,1,1,1e30]"
+check "no class weight but 0" refuses 'at least one weight greater than 0' "train.class_weights=[0,0,0,0,0,0,0,0,0,0]"
 check "the configuration in jobs/configs" bash -c "'$lockstep' plan jobs/configs/finetune_resnet18.yaml | grep -q 'of them trained'"
 
 finish
