@@ -142,6 +142,9 @@ std::string text_of(const Planned& planned, const Ranks& ranks) {
                       plan.batch().is_tree ? "micro-batch" : "rank", 100 * train::kUsableMemory,
                       static_cast<double>(planned.backend->device().memory_bytes) / (1 << 30),
                       on_node == 1 ? "the one rank" : fmt::format("each of {} ranks", on_node));
+  if (const int more = ranks.n % ranks.nodes; more > 0)
+    text += fmt::format("{} of the {} nodes {} {} ranks, the others {}: this is the plan of a rank of the former.\n",
+                        more, ranks.nodes, more == 1 ? "has" : "have", on_node, on_node - 1);
   const bool is_impossible =
       train::memory_of_device(plan.memory(), planned.backend->memory_space()) > planned.backend->device().memory_bytes;
   if (!planned.step_fits())
@@ -177,7 +180,10 @@ void add_plan(CLI::App& app, Run& run, const Arguments&) {
   command->add_option("--ranks", options->ranks, "Number of ranks")
       ->check(CLI::Range(1, kMaxRanks))
       ->capture_default_str();
-  command->add_option("--nodes", options->nodes, "Number of nodes, on which the ranks are distributed in equal blocks")
+  command
+      ->add_option("--nodes", options->nodes,
+                   "Number of nodes. Consecutive ranks are on one node; if they cannot be divided equally, the first "
+                   "nodes have one more")
       ->check(CLI::Range(1, kMaxRanks))
       ->capture_default_str();
   command

@@ -14,8 +14,8 @@ struct PlanReport {
   nlohmann::ordered_json json;
 };
 
-/// For rank 0 of `ranks`, in equal blocks on `nodes`. `device`: a GPU that need not exist here (make_planning_backend);
-/// empty: the device of the configuration.
+/// For rank 0 of `ranks`, which are on `nodes` as comm::planned_ranks() has them. `device`: a GPU that need not exist
+/// here (make_planning_backend); empty: the device of the configuration.
 PlanReport plan_report(const Config& config, int ranks, int nodes, const std::string& device = "");
 
 }  // namespace lockstep::commands

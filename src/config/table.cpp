@@ -92,10 +92,14 @@ std::vector<Key> data_keys() {
                                   "samples of rare classes are repeated, and some of frequent ones left out."}),
       boolean(KEY(data.drop_last),
               {kLearning, "", "Leave out the last batch of an epoch if it is smaller than the others."}),
-      integer(KEY(data.start), 0, {kLearning, "samples", "First sample to train on."}),
+      integer(KEY(data.start), 0,
+              {kLearning, "samples",
+               "First sample of data.train to train on. data.validation is not affected: see "
+               "evaluation.max_samples."}),
       integer(KEY(data.end), 0,
               {kLearning, "samples",
-               "End of the range of samples (exclusive). If data.start and data.end are 0, all samples are used."}),
+               "End of the range of samples of data.train (exclusive). If data.start and data.end are 0, all are used. "
+               "data.validation is not affected."}),
       integer(KEY(data.readers), 1, {kNone, "threads", "Number of threads per rank that read samples in advance."},
               256),
       integer(KEY(data.prefetch), 1, {kNone, "batches", "Number of batches per rank that are prepared in advance."},

@@ -17,6 +17,11 @@ check "ResNet-152 is planned" refused 0 '^resnet-152, 58156618 parameters' "$loc
   model.width=64 device=cpu precision=fp32 train.global_batch=2
 check "accumulate=auto is 1 if the shard fits" test "$(value accumulate "$work/accumulate.json")" = 1
 
+check "ranks that nodes cannot share equally are explained" refused 0 '^1 of the 2 nodes has 3 ranks, the others 2: this is the plan of a rank' \
+  "$lockstep" plan "${quick[@]}" --ranks 5 --nodes 2
+equal() { "$lockstep" plan "${quick[@]}" --ranks 4 --nodes 2 >"$work/equal" && ! grep -q 'the others' "$work/equal"; }
+check "  and others need no explanation" equal
+
 for hardware in jobs/configs/hardware/*.yaml; do
   check "$hardware is read" "$lockstep" plan "${quick[@]}" "$hardware" precision=fp32 device=cpu train.global_batch=64 --ranks 2 \
     --json="$work/hardware.json"
