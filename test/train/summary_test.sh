@@ -76,5 +76,27 @@ speeds() {
   } END { exit bad || n != 4 }' "$work/$1/metrics.jsonl"
 }
 check "  the epochs are as fast as their steps" speeds slow
+# Exactly: the speed of an epoch is computed from all the time in steps, in which neither the evaluation nor the time in which
+# training waited for the checkpoint of the epoch before is contained.
+only_steps() {
+  python3 - "$work/$1/metrics.jsonl" <<'PYTHON'
+import json, sys
+steps = evaluation = before = 0.0
+n_epochs = n_evaluations = n_checkpoints = 0
+for event in map(json.loads, open(sys.argv[1])):
+    if event["event"] == "step": steps += event["step_seconds"]
+    if event["event"] == "evaluation": evaluation, n_evaluations = event["evaluation_seconds"], n_evaluations + 1
+    if event["event"] == "checkpoint": n_checkpoints += 1
+    if event["event"] != "epoch": continue
+    trained = event["training_seconds"] - before
+    assert abs(event["samples_per_second"] * trained / event["samples"] - 1) < 1e-6, event
+    assert steps <= trained * (1 + 1e-9), (steps, trained)
+    assert trained <= event["epoch_seconds"] - evaluation + 1e-6, (trained, event, evaluation)
+    assert event["training_seconds"] <= event["run_seconds"], event
+    before, steps, evaluation, n_epochs = event["training_seconds"], 0.0, 0.0, n_epochs + 1
+assert n_epochs == 4 and n_evaluations == 2 and n_checkpoints >= 4, (n_epochs, n_evaluations, n_checkpoints)
+PYTHON
+}
+check "  which alone count" only_steps slow
 check "  resumed or not" speeds resumed
 finish
