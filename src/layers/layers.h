@@ -67,6 +67,16 @@ struct NormalizedStream {
 NormalizedStream add_rms_norm(Graph& graph, ActivationId x, ActivationId residual, const std::string& name,
                               const RmsNormOptions& options);
 
+struct AttentionOptions {
+  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  float scale = 0;  // of the scores; 0: 1 / sqrt(head_dim)
+};
+/// Causal attention of a row [queries | keys | values], (batch, sequence, (heads + 2 kv_heads) * head_dim), which no
+/// other layer reads: (batch, sequence, heads * head_dim). `document_start`, (batch, sequence) int32: the first token
+/// that each token attends to, as an index within the sample; kNoTensor: a sample is one document.
+ActivationId attention(Graph& graph, ActivationId qkv, graph::TensorId document_start, const std::string& name,
+                       const AttentionOptions& options);
+
 /// The op of a layer computes the gradients of its weight and its bias (kNoParameter: none) together. Throws
 /// config_range if train.freeze selects only one of them.
 void require_frozen_together(const graph::ParameterTable& table, graph::ParameterId weight, graph::ParameterId bias);

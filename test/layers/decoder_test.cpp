@@ -1,4 +1,4 @@
-// Graphs of the layers that a decoder is made of: linear, RMS norm, activation functions and addition, on
+// Graphs of the layers that a decoder is made of: linear, RMS norm, attention, activation functions and addition, on
 // (batch, sequence, features), in fp32 and bf16.
 #include <gtest/gtest.h>
 
@@ -65,6 +65,13 @@ ActivationId shared_inputs(Graph& g, ActivationId x) {
   const ActivationId doubled = add(g, x, x);
   const ActivationId gate = activation(g, x, ActivationFunction::silu);
   return add(g, add(g, gate, doubled), linear(g, gate, "last", {.out_features = kWidth}));
+}
+
+/// Grouped queries: 4 heads, 2 of keys and values.
+ActivationId attends(Graph& g, ActivationId x) {
+  x = linear(g, x, "qkv", {.out_features = 8 * 8});
+  x = attention(g, x, graph::kNoTensor, "attention", {.heads = 4, .kv_heads = 2, .head_dim = 8});
+  return linear(g, x, "out", {.out_features = kWidth});
 }
 
 struct Case {
@@ -152,8 +159,44 @@ TEST_P(Decoder, RecomputingItGivesTheSameBits) {
 INSTANTIATE_TEST_SUITE_P(Graphs, Decoder,
                          testing::Values(Case{"Simple", simple}, Case{"FusedResidual", fused_residual},
                                          Case{"PreNorm", pre_norm}, Case{"ResidualByAdd", residual_by_add},
-                                         Case{"SharedInputs", shared_inputs}),
+                                         Case{"SharedInputs", shared_inputs}, Case{"Attention", attends}),
                          [](const auto& info) { return info.param.name; });
+
+/// A token of a document is not influenced by those before the document, and influences none of them.
+TEST(DecoderAttention, RespectsDocuments) {
+  const auto reference = reference::make_reference_backend();
+  const auto cpu = make_backend({.device = "cpu", .threads = 1});
+  for (Backend* backend : {reference.get(), cpu.get()}) {
+    graph::TensorId starts = graph::kNoTensor;
+    SmallGraph graph(*backend, kInput, [&](Graph& g, ActivationId x) {
+      starts = g.memory().add("document_start", kBatch * kSequence * sizeof(std::int32_t), true);
+      x = linear(g, x, "qkv", {.out_features = 8 * 8});
+      return attention(g, x, starts, "attention", {.heads = 4, .kv_heads = 2, .head_dim = 8});
+    });
+    const auto output_with = [&](std::vector<std::int32_t> of_a_sample) {
+      auto* const at = graph.graph().tensor<std::int32_t>(starts);
+      for (std::int64_t b = 0; b < kBatch; ++b) std::copy(of_a_sample.begin(), of_a_sample.end(), at + b * kSequence);
+      graph.run();
+      return graph.output();
+    };
+    const std::vector<float> one = output_with({0, 0, 0, 0, 0}), two = output_with({0, 0, 2, 2, 2});
+    const std::vector<float> alone = output_with({0, 1, 2, 3, 4});
+    const std::size_t token = 4 * 8;
+    for (std::size_t i = 0; i < one.size(); ++i) {
+      const std::size_t t = i / token % kSequence;
+      EXPECT_EQ(one[i] == two[i], t < 2) << backend->name() << ", token " << t;
+      EXPECT_EQ(alone[i] == two[i], t == 0 || t == 2) << backend->name() << ", token " << t;
+    }
+  }
+}
+
+TEST(DecoderAttention, RejectsAnotherWidth) {
+  const auto reference = reference::make_reference_backend();
+  const auto build = [](Graph& g, ActivationId x) {
+    return attention(g, x, graph::kNoTensor, "attention", {.heads = 4, .kv_heads = 2, .head_dim = 8});
+  };
+  EXPECT_THROW(SmallGraph(*reference, kInput, build), Error);
+}
 
 TEST(DecoderResidual, OneOpAndTwoOpsAgree) {
   const auto reference = reference::make_reference_backend();
