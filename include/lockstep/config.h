@@ -25,9 +25,9 @@ struct Config {
 
   struct Model {
     std::string family = "resnet";  // resnet | llama
-    int depth = 18;              // 18 | 34 | 50
-    std::string stem = "cifar";  // cifar | imagenet
-    int width = 64;              // channels of the first stage; less only in tests
+    int depth = 18;                 // 18 | 34 | 50
+    std::string stem = "cifar";     // cifar | imagenet
+    int width = 64;                 // channels of the first stage; less only in tests
     int classes = 10;
     bool zero_gamma = false;  // last batch norm of each block starts at 0 (He et al., "Bag of Tricks", 2019)
     std::string initialize_from;

@@ -5,12 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numbers>
 #include <string_view>
 
-#include "base/file.h"
 #include "lockstep/error.h"
 
 namespace lockstep::models {
@@ -19,7 +17,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Architecture = LlamaConfig::Architecture;
 
-constexpr std::uint64_t kMaxFileBytes = 1 << 20;
 constexpr std::int64_t kMaxSize = 1 << 24;  // of a vocabulary, a width or a number of positions
 constexpr std::int64_t kMaxLayers = 4096, kMaxHeads = 4096, kMaxHeadSize = 1024;
 
@@ -392,23 +389,10 @@ std::vector<std::string> llama_presets() {
   return names;
 }
 
-LlamaConfig llama_config(const Config::Model& model) {
-  namespace fs = std::filesystem;
-  const bool has_source = model.from != Config::Model{}.from;
-  if (!model.config.empty() && model.config.front() == '{') return parse_llama_config(model.config, "model.config");
+std::optional<LlamaConfig> llama_preset(const std::string& name) {
   for (const Preset& preset : presets())
-    if (model.config == preset.name) return preset.config;
-  require(has_source || !model.config.empty(), ErrorCode::config_range,
-          "model.config: expected the path of a config.json or one of {}, or model.from: DIRECTORY, found nothing",
-          fmt::join(llama_presets(), ", "));
-  std::string path = model.config;
-  if (path.empty()) path = (fs::path(model.from) / "config.json").string();
-  std::error_code error;
-  if (fs::is_directory(path, error)) path = (fs::path(path) / "config.json").string();
-  require(fs::exists(path, error), ErrorCode::config_range,
-          "{}: there is no {}; expected the path of a config.json or one of {}",
-          model.config.empty() ? "model.from" : "model.config", path, fmt::join(llama_presets(), ", "));
-  return parse_llama_config(read_file(path, kMaxFileBytes), path);
+    if (name == preset.name) return preset.config;
+  return std::nullopt;
 }
 
 }  // namespace lockstep::models

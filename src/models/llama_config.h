@@ -8,10 +8,9 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
-
-#include "lockstep/config.h"
 
 namespace lockstep::models {
 
@@ -60,7 +59,7 @@ nlohmann::ordered_json to_json(const LlamaConfig& config);
 
 /// The names that model.config accepts besides paths.
 std::vector<std::string> llama_presets();
-/// What model.from or model.config describes: a directory with a config.json, a file, a preset, or a JSON object.
-LlamaConfig llama_config(const Config::Model& model);
+/// Empty if there is no preset of this name.
+std::optional<LlamaConfig> llama_preset(const std::string& name);
 
 }  // namespace lockstep::models

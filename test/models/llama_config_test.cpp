@@ -4,8 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/error.h"
@@ -124,22 +122,13 @@ TEST(LlamaConfig, SurvivesARoundTrip) {
     EXPECT_EQ(c.end_tokens, (std::vector<std::int64_t>{2, 3}));
     EXPECT_EQ(parse(to_json(c)), c) << architecture;
   }
-  for (const std::string& name : llama_presets()) {
-    Config::Model model;
-    model.config = name;
-    const LlamaConfig preset = llama_config(model);
-    EXPECT_EQ(parse(to_json(preset)), preset) << name;
-    model.config = to_json(preset).dump();
-    EXPECT_EQ(llama_config(model), preset) << name;
-  }
+  for (const std::string& name : llama_presets()) EXPECT_EQ(parse(to_json(*llama_preset(name))), *llama_preset(name));
 }
 
 TEST(LlamaConfig, PresetsHaveTheirKnownSizes) {
-  Config::Model model;
-  model.config = "smollm-135m";
-  EXPECT_EQ(llama_config(model).n_parameters(), 134'515'008);
-  model.config = "qwen2-0.5b";
-  EXPECT_EQ(llama_config(model).n_parameters(), 494'032'768);
+  EXPECT_EQ(llama_preset("smollm-135m")->n_parameters(), 134'515'008);
+  EXPECT_EQ(llama_preset("qwen2-0.5b")->n_parameters(), 494'032'768);
+  EXPECT_FALSE(llama_preset("smollm"));
 }
 
 TEST(LlamaConfig, CountsTheOperationsOfTheMathematics) {
@@ -202,25 +191,6 @@ TEST(LlamaConfig, RefusesImpossibleSizes) {
   EXPECT_NE(error_of(json).find("eos_token_id"), std::string::npos);
   for (const char* text : {"", "[]", "3", "{", "null", "\xff"})
     EXPECT_THROW(parse_llama_config(text, "config.json"), Error) << text;
-}
-
-TEST(LlamaConfig, IsFoundInADirectoryAFileOrAPreset) {
-  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "llama_config_test";
-  std::filesystem::create_directories(folder);
-  std::ofstream(folder / "config.json") << small("LlamaForCausalLM");
-  Config::Model model;
-  model.from = folder.string();
-  EXPECT_EQ(llama_config(model).heads, 7);
-  model.from = Config::Model{}.from;
-  for (const std::string& path : {folder.string(), (folder / "config.json").string()}) {
-    model.config = path;
-    EXPECT_EQ(llama_config(model).heads, 7);
-  }
-  for (const char* missing : {"", "no-such-preset"}) {
-    model.config = missing;
-    EXPECT_THROW(llama_config(model), Error) << missing;
-  }
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -1,0 +1,14 @@
+// Where the architecture of a language model comes from: model.from and model.config.
+#pragma once
+
+#include "lockstep/config.h"
+#include "models/llama_config.h"
+
+namespace lockstep::tasks {
+
+/// model.config is a preset, the path of a config.json or of a directory with one, or a JSON object; if it is empty,
+/// the directory model.from has the config.json. Throws config_range if there is none, and what parse_llama_config()
+/// throws.
+models::LlamaConfig model_source(const Config::Model& model);
+
+}  // namespace lockstep::tasks

@@ -1,0 +1,54 @@
+// Where the architecture of a language model comes from.
+#include "tasks/language_modelling/model_source.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/error.h"
+
+namespace lockstep::tasks {
+namespace {
+
+TEST(ModelSource, IsADirectoryAFileAPresetOrAnObject) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "model_source_test";
+  std::filesystem::create_directories(folder);
+  const models::LlamaConfig preset = *models::llama_preset("smollm-135m");
+  const std::string text = models::to_json(preset).dump();
+  std::ofstream(folder / "config.json") << text;
+  for (const std::string& config :
+       {folder.string(), (folder / "config.json").string(), std::string("smollm-135m"), text}) {
+    Config::Model model;
+    model.config = config;
+    EXPECT_EQ(model_source(model), preset) << config;
+  }
+  Config::Model model;
+  model.from = folder.string();
+  EXPECT_EQ(model_source(model), preset);
+  model.config = "qwen2-0.5b";  // comes before the directory
+  EXPECT_EQ(model_source(model).layers, 24);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(ModelSource, NamesTheKeyThatIsMissingOrWrong) {
+  const auto message = [](const std::string& from, const std::string& config) -> std::string {
+    Config::Model model;
+    model.from = from;
+    model.config = config;
+    try {
+      model_source(model);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(message("none", "").find("smollm-135m"), std::string::npos);
+  EXPECT_NE(message("none", "smollm").find("model.config"), std::string::npos);
+  EXPECT_NE(message("/nowhere", "").find("model.from"), std::string::npos);
+  EXPECT_NE(message("none", "{}").find("architectures"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace lockstep::tasks
