@@ -48,11 +48,34 @@ void DescriptorTraits::close(Type descriptor) {
   if (::close(descriptor) != 0) std::fprintf(stderr, "cannot close a file: %s\n", system_text(errno).c_str());
 }
 
+std::string broken_link_text(const std::string& path) {
+  std::error_code error;
+  std::filesystem::path part;
+  for (const std::filesystem::path& name : std::filesystem::path(path)) {
+    part /= name;
+    if (!std::filesystem::is_symlink(part, error) || std::filesystem::exists(part, error)) continue;
+    return fmt::format("{} is a link to {}, which does not exist", part.string(),
+                       std::filesystem::read_symlink(part, error).string());
+  }
+  return "";
+}
+
+std::string folder_problem(const std::string& path, const std::error_code& error) {
+  const std::string broken = broken_link_text(path);
+  return broken.empty() ? error.message() : broken + "; create that folder, or remove the link";
+}
+
 Descriptor open_file(const std::string& path, int flags, ErrorCode code) {
   int descriptor = -1;
   do descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
   while (descriptor < 0 && errno == EINTR);
-  if (descriptor < 0) fail_with_errno(code, "{} {}", (flags & O_TRUNC) != 0 ? "create" : "open", path);
+  if (descriptor < 0) {
+    const int reason = errno;
+    if (const std::string broken = reason == ENOENT ? broken_link_text(path) : ""; !broken.empty())
+      throw Error(code, fmt::format("cannot open {}: {}", path, broken));
+    errno = reason;
+    fail_with_errno(code, "{} {}", (flags & O_TRUNC) != 0 ? "create" : "open", path);
+  }
   return Descriptor(descriptor);
 }
 

@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "lockstep/error.h"
 #include "lockstep/handle.h"
@@ -27,6 +28,12 @@ using Descriptor = Handle<DescriptorTraits>;
 
 /// The text of an errno value, safe to call in any thread.
 std::string system_text(int error_number);
+
+/// "runs/a is a link to b, which does not exist", if the path or one of its folders is such a link; otherwise empty.
+std::string broken_link_text(const std::string& path);
+
+/// Why a folder could not be created, with the remedy if a broken link is the reason.
+std::string folder_problem(const std::string& path, const std::error_code& error);
 
 /// open(2) with these flags, O_CLOEXEC and mode 0666.
 Descriptor open_file(const std::string& path, int flags, ErrorCode code = ErrorCode::system_call);

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/current_world.h"
+#include "base/file.h"
 #include "comm/world.h"
 #include "commands/commands.h"
 #include "commands/model_argument.h"
@@ -83,6 +84,8 @@ struct Request {
 Request understand(const EvaluateArguments& arguments) {
   Request out;
   for (const std::string& operand : arguments.operands) {
+    const std::string broken = is_override(operand) ? "" : broken_link_text(operand);
+    require(broken.empty(), ErrorCode::checkpoint_not_found, "{}", broken);
     if (is_override(operand)) {
       out.configuration.push_back(operand);
       out.describes_model = out.describes_model || operand.starts_with("model.");

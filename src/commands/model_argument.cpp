@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/file.h"
 #include "lockstep/error.h"
 #include "tasks/image_classification/description.h"
 #include "train/inference.h"
@@ -33,6 +34,8 @@ std::string checkpoint_of_run(const std::string& folder) {
   for (const char* link : {"best", "latest"}) {
     const std::string path = (fs::path(folder) / "checkpoints" / link).string();
     if (fs::exists(path)) return path;
+    const std::string broken = broken_link_text(path);
+    require(broken.empty(), ErrorCode::checkpoint_not_found, "{}: name another checkpoint of the run", broken);
   }
   fail(ErrorCode::checkpoint_not_found,
        "{} is a folder without checkpoints/best and checkpoints/latest: expected the directory of a run", folder);

@@ -50,7 +50,8 @@ std::string RunDirectory::checkpoint(std::int64_t step, std::int64_t steps_per_e
 void RunDirectory::create() const {
   std::error_code error;
   fs::create_directories(checkpoints(), error);
-  require(!error, ErrorCode::run_directory, "the run directory {} cannot be created: {}", path_, error.message());
+  require(!error, ErrorCode::run_directory, "the run directory {} cannot be created: {}", path_,
+          folder_problem(path_, error));
 }
 
 void RunDirectory::check_is_shared(World& world) const {
@@ -82,8 +83,8 @@ void RunDirectory::check_can_be_created() const {
   std::error_code error;
   fs::path place = fs::absolute(path_, error).lexically_normal();
   while (!fs::exists(fs::symlink_status(place, error)) && place.has_relative_path()) place = place.parent_path();
-  require(fs::is_directory(place, error), ErrorCode::run_directory,
-          "the run directory {} cannot be created: {} is not a directory", path_, place.string());
+  require(fs::is_directory(place, error), ErrorCode::run_directory, "the run directory {} cannot be created: {}", path_,
+          broken_link_text(path_).empty() ? place.string() + " is not a directory" : folder_problem(path_, error));
   require(::access(place.c_str(), W_OK | X_OK) == 0, ErrorCode::run_directory,
           "the run directory {} cannot be written to: {}: {}", path_, place.string(), system_text(errno));
 }

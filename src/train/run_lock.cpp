@@ -15,6 +15,7 @@
 #include <sstream>
 #include <string>
 
+#include "base/file.h"
 #include "base/process.h"
 #include "base/signals_blocked.h"
 #include "base/stop_signal.h"
@@ -159,7 +160,8 @@ void RunLock::require_held() const {
 RunLock::Attempt RunLock::try_once() {
   std::error_code error;
   fs::create_directories(directory_, error);
-  require(!error, ErrorCode::run_directory, "the run directory {} cannot be created: {}", directory_, error.message());
+  require(!error, ErrorCode::run_directory, "the run directory {} cannot be created: {}", directory_,
+          folder_problem(directory_, error));
   file_ = Descriptor(::open(path_.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0644));
   if (file_) {
     write_fully(file_.get(), myself(this_host()).text(), path_);
