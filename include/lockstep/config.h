@@ -3,7 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/dtype.h"
@@ -160,6 +164,12 @@ struct Config {
 
   bool reproducible = false;
   bool trace = false;  // write RUN/trace.json
+
+  /// Where each key was set, if it was: "train.yaml:12" or "command line".
+  std::map<std::string, std::string, std::less<>> origins;
+  /// The beginning of a message about these keys: "train.yaml:12, command line: ", the places where they were set.
+  /// Empty if all have their defaults.
+  std::string places(std::initializer_list<std::string_view> keys) const;
 };
 
 }  // namespace lockstep

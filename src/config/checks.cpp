@@ -5,11 +5,26 @@
 
 #include <algorithm>
 #include <array>
-#include <initializer_list>
+#include <string_view>
+#include <vector>
 
+#include "base/printable.h"
 #include "config/parameter_groups.h"
-#include "config/yaml_text.h"
 #include "lockstep/error.h"
+
+namespace lockstep {
+
+std::string Config::places(std::initializer_list<std::string_view> keys) const {
+  std::vector<std::string_view> found;
+  for (const std::string_view key : keys) {
+    const auto origin = origins.find(key);
+    if (origin != origins.end() && std::ranges::find(found, origin->second) == found.end())
+      found.emplace_back(origin->second);
+  }
+  return found.empty() ? "" : fmt::format("{}: ", fmt::join(found, ", "));
+}
+
+}  // namespace lockstep
 
 namespace lockstep::config {
 namespace {
@@ -17,19 +32,9 @@ namespace {
 /// Sums of weighted losses then have the precision of fp32, as those without weights.
 constexpr double kLeastClassWeight = 1e-6, kGreatestClassWeight = 1e6;
 
-/// "a.yaml:3, command line: ": the places of those keys that were set.
-std::string places(const Origins& origins, std::initializer_list<std::string_view> keys) {
-  std::string text;
-  for (const std::string_view key : keys) {
-    const auto found = origins.find(key);
-    if (found == origins.end() || text.find(found->second) != std::string::npos) continue;
-    text += (text.empty() ? "" : ", ") + found->second;
-  }
-  return text.empty() ? text : text + ": ";
-}
-
-void check_checkpoint_name(const std::string& name, const Origins& origins) {
-  const std::string place = places(origins, {"checkpoint.name"});
+void check_checkpoint_name(const Config& c) {
+  const std::string& name = c.checkpoint.name;
+  const std::string place = c.places({"checkpoint.name"});
   require(!name.empty() && name.find('/') == std::string::npos && !name.starts_with('.') && name.size() <= 150,
           ErrorCode::config_range,
           "{}checkpoint.name: expected a file name of at most 150 characters, such as \"step-{{step}}\", found \"{}\"",
@@ -51,16 +56,15 @@ void check_checkpoint_name(const std::string& name, const Origins& origins) {
 }
 
 /// Names of directories and files are written to JSON and to the terminal. `--fresh` appends to them.
-void check_path_text(std::string_view key, const std::string& path, const Origins& origins) {
+void check_path_text(const Config& c, std::string_view key, const std::string& path) {
   constexpr std::size_t kMaxPart = 240, kMaxPath = 3000;  // bytes; the system's limits are 255 and 4096
-  const std::string place = places(origins, {key});
+  const std::string place = c.places({key});
   const std::size_t valid = valid_utf8_length(path);
   require(valid == path.size(), ErrorCode::config_range,
           "{}{}: expected text in UTF-8, found the byte 0x{:02x} in \"{}\"", place, key,
           static_cast<unsigned char>(path[std::min(valid, path.size() - 1)]), printable(path));
-  require(std::ranges::none_of(path, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }),
-          ErrorCode::config_range, "{}{}: expected a name without control characters, found \"{}\"", place, key,
-          printable(path));
+  require(!has_control_characters(path), ErrorCode::config_range,
+          "{}{}: expected a name without control characters, found \"{}\"", place, key, printable(path));
   std::size_t longest = 0;
   for (std::size_t begin = 0; begin <= path.size();) {
     const std::size_t end = std::min(path.find('/', begin), path.size());
@@ -72,57 +76,55 @@ void check_path_text(std::string_view key, const std::string& path, const Origin
           kMaxPath, longest > kMaxPart ? longest : path.size());
 }
 
-void check_run(const Config& c, const Origins& origins) {
+void check_run(const Config& c) {
   require(!c.run.directory.empty(), ErrorCode::config_range,
-          "{}run.directory: expected a path, found nothing; `.` is the working directory",
-          places(origins, {"run.directory"}));
-  check_path_text("run.directory", c.run.directory, origins);
-  check_path_text("run.name", c.run.name, origins);
-  check_path_text("checkpoint.name", c.checkpoint.name, origins);
+          "{}run.directory: expected a path, found nothing; `.` is the working directory", c.places({"run.directory"}));
+  check_path_text(c, "run.directory", c.run.directory);
+  check_path_text(c, "run.name", c.run.name);
+  check_path_text(c, "checkpoint.name", c.checkpoint.name);
   require(!c.run.name.empty() && c.run.name != "." && c.run.name.front() != '/' &&
               c.run.name.find("..") == std::string::npos,
           ErrorCode::config_range,
           "{}run.name: expected the name of a directory, relative to run.directory, found \"{}\"",
-          places(origins, {"run.name"}), c.run.name);
-  check_checkpoint_name(c.checkpoint.name, origins);
+          c.places({"run.name"}), c.run.name);
+  check_checkpoint_name(c);
 }
 
-void check_log(const Config& c, const Origins& origins) {
+void check_log(const Config& c) {
   constexpr double kMinSeconds = 0.1;
   require(c.log.usage_seconds == 0 || c.log.usage_seconds >= kMinSeconds, ErrorCode::config_range,
-          "{}log.usage_seconds: expected 0 (never), or {} or more, found {}", places(origins, {"log.usage_seconds"}),
+          "{}log.usage_seconds: expected 0 (never), or {} or more, found {}", c.places({"log.usage_seconds"}),
           kMinSeconds, c.log.usage_seconds);
 }
 
-void check_data(const Config& c, const Origins& origins) {
+void check_data(const Config& c) {
   require((c.data.start == 0 && c.data.end == 0) || c.data.end > c.data.start, ErrorCode::config_conflict,
           "{}data.end must be greater than data.start (both 0: all samples), found start {} and end {}",
-          places(origins, {"data.start", "data.end"}), c.data.start, c.data.end);
+          c.places({"data.start", "data.end"}), c.data.start, c.data.end);
   const auto augments = [&](const char* what) {
     return std::ranges::find(c.data.augment, what) != c.data.augment.end();
   };
   require(!augments("crop") || !augments("resized_crop"), ErrorCode::config_conflict,
           "{}data.augment accepts crop (a shift by a few pixels) or resized_crop (a part of the image), but not both",
-          places(origins, {"data.augment"}));
+          c.places({"data.augment"}));
   require(c.data.mean.empty() || c.data.std.empty() || c.data.mean.size() == c.data.std.size(),
           ErrorCode::config_conflict, "{}data.mean and data.std must each have one number per channel, found {} and {}",
-          places(origins, {"data.mean", "data.std"}), c.data.mean.size(), c.data.std.size());
+          c.places({"data.mean", "data.std"}), c.data.mean.size(), c.data.std.size());
 }
 
-void check_training(const Config& c, const Origins& origins) {
+void check_training(const Config& c) {
   require(c.train.global_batch > 0 || c.train.batch_per_rank != 0, ErrorCode::config_conflict,
           "{}one of train.global_batch and train.batch_per_rank must be 1 or more, found 0 for both",
-          places(origins, {"train.global_batch", "train.batch_per_rank"}));
+          c.places({"train.global_batch", "train.batch_per_rank"}));
   require(c.train.global_batch == 0 || c.train.global_batch >= c.train.accumulate, ErrorCode::config_conflict,
           "{}train.global_batch must have at least one sample for each of the train.accumulate micro-batches, found {} "
           "and {}",
-          places(origins, {"train.global_batch", "train.accumulate"}), c.train.global_batch, c.train.accumulate);
+          c.places({"train.global_batch", "train.accumulate"}), c.train.global_batch, c.train.accumulate);
   require(
       !c.optimizer.nesterov || (c.optimizer.kind != "adamw" && c.optimizer.momentum > 0), ErrorCode::config_conflict,
       "{}optimizer.nesterov: true requires optimizer.kind: sgd or lars, and optimizer.momentum greater than 0, found "
       "{} and {}",
-      places(origins, {"optimizer.nesterov", "optimizer.kind", "optimizer.momentum"}), c.optimizer.kind,
-      c.optimizer.momentum);
+      c.places({"optimizer.nesterov", "optimizer.kind", "optimizer.momentum"}), c.optimizer.kind, c.optimizer.momentum);
 }
 
 int greatest_divisor_up_to(std::int64_t number, int limit) {
@@ -131,95 +133,104 @@ int greatest_divisor_up_to(std::int64_t number, int limit) {
   return divisor;
 }
 
-void check_micro_batches(const Config& c, const Origins& origins) {
+void check_micro_batches(const Config& c) {
   const int m = c.train.micro_batches;
   if (m == 0) return;
   require(c.train.global_batch > 0, ErrorCode::config_conflict,
           "{}train.micro_batches requires train.global_batch, which does not depend on the number of ranks, instead of "
           "train.batch_per_rank",
-          places(origins, {"train.micro_batches", "train.batch_per_rank"}));
+          c.places({"train.micro_batches", "train.batch_per_rank"}));
   require(c.train.global_batch % m == 0, ErrorCode::config_conflict,
           "{}train.micro_batches must divide train.global_batch, found {} and {}; {} is possible",
-          places(origins, {"train.micro_batches", "train.global_batch"}), m, c.train.global_batch,
+          c.places({"train.micro_batches", "train.global_batch"}), m, c.train.global_batch,
           greatest_divisor_up_to(c.train.global_batch, m));
   require(c.train.accumulate == 1 || c.train.accumulate == Config::kAuto, ErrorCode::config_conflict,
           "{}with train.micro_batches, each rank already processes its micro-batches one after the other: set "
           "train.accumulate to 1, found {}",
-          places(origins, {"train.micro_batches", "train.accumulate"}), c.train.accumulate);
+          c.places({"train.micro_batches", "train.accumulate"}), c.train.accumulate);
   require(!c.batch_norm.synchronize, ErrorCode::config_conflict,
           "{}train.micro_batches normalizes each micro-batch with its own statistics: set batch_norm.synchronize to "
           "false, or train.micro_batches to 0",
-          places(origins, {"train.micro_batches", "batch_norm.synchronize"}));
+          c.places({"train.micro_batches", "batch_norm.synchronize"}));
 }
 
-void check_schedule(const Config& c, const Origins& origins) {
+void check_schedule(const Config& c) {
   require(
       c.schedule.warmup_epochs == 0 || c.schedule.warmup_steps == 0, ErrorCode::config_conflict,
       "{}only one of schedule.warmup_epochs and schedule.warmup_steps can be in effect, found {} and {}; set one to 0",
-      places(origins, {"schedule.warmup_epochs", "schedule.warmup_steps"}), c.schedule.warmup_epochs,
-      c.schedule.warmup_steps);
+      c.places({"schedule.warmup_epochs", "schedule.warmup_steps"}), c.schedule.warmup_epochs, c.schedule.warmup_steps);
   require(c.schedule.steps == 0 || c.schedule.warmup_steps <= c.schedule.steps, ErrorCode::config_conflict,
           "{}schedule.warmup_steps must not be longer than schedule.steps, found {} and {}",
-          places(origins, {"schedule.warmup_steps", "schedule.steps"}), c.schedule.warmup_steps, c.schedule.steps);
+          c.places({"schedule.warmup_steps", "schedule.steps"}), c.schedule.warmup_steps, c.schedule.steps);
   require(c.schedule.steps > 0 || c.schedule.warmup_epochs <= c.train.epochs, ErrorCode::config_conflict,
           "{}schedule.warmup_epochs must not be longer than train.epochs, found {} and {}",
-          places(origins, {"schedule.warmup_epochs", "train.epochs"}), c.schedule.warmup_epochs, c.train.epochs);
+          c.places({"schedule.warmup_epochs", "train.epochs"}), c.schedule.warmup_epochs, c.train.epochs);
   require(c.schedule.final_learning_rate <= c.optimizer.learning_rate, ErrorCode::config_conflict,
           "{}schedule.final_learning_rate must not be greater than optimizer.learning_rate, found {} and {}",
-          places(origins, {"schedule.final_learning_rate", "optimizer.learning_rate"}), c.schedule.final_learning_rate,
+          c.places({"schedule.final_learning_rate", "optimizer.learning_rate"}), c.schedule.final_learning_rate,
           c.optimizer.learning_rate);
 }
 
-void check_fine_tuning(const Config& c, const Origins& origins) {
+void check_fine_tuning(const Config& c) {
   require(c.data.validation_resize == 0 || c.data.image_size > 0, ErrorCode::config_conflict,
           "{}data.validation_resize requires data.image_size, to which images are cropped after it, found 0",
-          places(origins, {"data.validation_resize", "data.image_size"}));
+          c.places({"data.validation_resize", "data.image_size"}));
   require(c.data.validation_resize == 0 || c.data.validation_resize >= c.data.image_size, ErrorCode::config_conflict,
           "{}data.validation_resize must not be less than data.image_size, found {} and {}",
-          places(origins, {"data.validation_resize", "data.image_size"}), c.data.validation_resize, c.data.image_size);
+          c.places({"data.validation_resize", "data.image_size"}), c.data.validation_resize, c.data.image_size);
   const std::vector<double>& weights = c.train.class_weights;
   require(weights.empty() || std::ssize(weights) == c.model.classes, ErrorCode::config_conflict,
           "{}train.class_weights must have one number for each of the model.classes, found {} and {}",
-          places(origins, {"train.class_weights", "model.classes"}), weights.size(), c.model.classes);
+          c.places({"train.class_weights", "model.classes"}), weights.size(), c.model.classes);
   for (const double weight : weights)
     require(weight == 0 || (weight >= kLeastClassWeight && weight <= kGreatestClassWeight), ErrorCode::config_range,
             "{}train.class_weights: expected 0, or from {} to {}, found {}; only their ratios matter",
-            places(origins, {"train.class_weights"}), kLeastClassWeight, kGreatestClassWeight, weight);
+            c.places({"train.class_weights"}), kLeastClassWeight, kGreatestClassWeight, weight);
   require(weights.empty() || std::ranges::any_of(weights, [](double weight) { return weight > 0; }),
           ErrorCode::config_range, "{}train.class_weights: expected at least one weight greater than 0, found only 0",
-          places(origins, {"train.class_weights"}));
+          c.places({"train.class_weights"}));
   for (const std::string& text : c.optimizer.groups) {
-    const ParameterGroup group = parse_parameter_group(text, places(origins, {"optimizer.groups"}));
+    const ParameterGroup group = parse_parameter_group(text, c.places({"optimizer.groups"}));
     require(c.optimizer.learning_rate > 0 || group.learning_rate.value_or(0) == 0, ErrorCode::config_conflict,
             "{}optimizer.groups: the learning rate of a group follows the schedule of optimizer.learning_rate, which "
             "must be greater than 0, found 0; train.freeze selects parameters that are not trained",
-            places(origins, {"optimizer.groups", "optimizer.learning_rate"}));
+            c.places({"optimizer.groups", "optimizer.learning_rate"}));
+    // The optimizer multiplies the rate of a step by their ratio, which is a float.
+    constexpr double kMaxRatio = 1e30;
+    const double rate = group.learning_rate.value_or(0);
+    require(
+        rate == 0 || rate / c.optimizer.learning_rate <= kMaxRatio, ErrorCode::config_conflict,
+        "{}optimizer.groups: expected a learning rate of at most 1e30 times optimizer.learning_rate ({}), found \"{}\"",
+        c.places({"optimizer.groups", "optimizer.learning_rate"}), c.optimizer.learning_rate, text);
   }
 }
 
-void check_evaluation(const Config& c, const Origins& origins) {
+void check_evaluation(const Config& c) {
   require(c.evaluation.patience == 0 || !c.data.validation.empty(), ErrorCode::config_conflict,
           "{}evaluation.patience={} compares evaluations and needs data.validation, found nothing",
-          places(origins, {"evaluation.patience", "data.validation"}), c.evaluation.patience);
+          c.places({"evaluation.patience", "data.validation"}), c.evaluation.patience);
   require(c.evaluation.patience == 0 || c.evaluation.every_epochs > 0 || c.evaluation.every_steps > 0,
           ErrorCode::config_conflict,
           "{}evaluation.patience={} compares evaluations during the training: set evaluation.every_epochs or "
           "evaluation.every_steps, found 0 for both",
-          places(origins, {"evaluation.patience", "evaluation.every_epochs", "evaluation.every_steps"}),
+          c.places({"evaluation.patience", "evaluation.every_epochs", "evaluation.every_steps"}),
           c.evaluation.patience);
+  require(c.checkpoint.best == Config::Checkpoint{}.best || !c.data.validation.empty(), ErrorCode::config_conflict,
+          "{}checkpoint.best={} compares evaluations and needs data.validation, found nothing",
+          c.places({"checkpoint.best", "data.validation"}), c.checkpoint.best);
 }
 
 }  // namespace
 
-void check(const Config& config, const Origins& origins) {
-  check_run(config, origins);
-  check_data(config, origins);
-  check_training(config, origins);
-  check_micro_batches(config, origins);
-  check_schedule(config, origins);
-  check_log(config, origins);
-  check_fine_tuning(config, origins);
-  check_evaluation(config, origins);
+void check(const Config& config) {
+  check_run(config);
+  check_data(config);
+  check_training(config);
+  check_micro_batches(config);
+  check_schedule(config);
+  check_log(config);
+  check_fine_tuning(config);
+  check_evaluation(config);
 }
 
 }  // namespace lockstep::config

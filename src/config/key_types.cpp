@@ -192,7 +192,7 @@ Key list_of_choices(std::string name, Field<std::vector<std::string>> field, std
 }
 
 Key list_of_texts(std::string name, Field<std::vector<std::string>> field, About about) {
-  Key key = row(std::move(name), "a list", "[TEXT, ...]", std::move(about));
+  Key key = row(std::move(name), "a list", "[TEXT, ...], none of them empty", std::move(about));
   key.is_list = true;
   key.set = [field](Config& config, const Value& value) {
     std::vector<std::string> items = value.items;

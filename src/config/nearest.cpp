@@ -20,8 +20,11 @@ constexpr std::size_t kMaxSuggestions = 4;
 
 /// The distance, or kFar if the words have little in common: more than one difference per three letters.
 std::size_t near_distance(std::string_view a, std::string_view b) {
+  const std::size_t limit = std::max<std::size_t>(1, std::min(a.size(), b.size()) / 3);
+  // At least so many letters differ: a word of megabytes need not be compared.
+  if (std::max(a.size(), b.size()) - std::min(a.size(), b.size()) > limit) return kFar;
   const std::size_t distance = edit_distance(a, b);
-  return distance <= std::max<std::size_t>(1, std::min(a.size(), b.size()) / 3) ? distance : kFar;
+  return distance <= limit ? distance : kFar;
 }
 
 std::pair<std::string_view, std::string_view> group_and_key(std::string_view name) {

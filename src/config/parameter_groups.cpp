@@ -1,7 +1,6 @@
 #include "config/parameter_groups.h"
 
 #include <charconv>
-#include <cmath>
 #include <sstream>
 
 #include "lockstep/error.h"
@@ -29,8 +28,9 @@ ParameterGroup parse_parameter_group(const std::string& text, const std::string&
     const char* const end = word.data() + word.size();
     const auto [rest, error] = std::from_chars(word.data() + equals + 1, end, value);
     check(!setting && error == std::errc{} && rest == end);
-    require(std::isfinite(value) && value >= 0, ErrorCode::config_range,
-            "{}optimizer.groups: expected a {} of 0 or more, found {} in \"{}\"", place, name, value, text);
+    constexpr double kGreatest = 1e30;  // as for optimizer.learning_rate: a float overflows soon after it
+    require(value >= 0 && value <= kGreatest, ErrorCode::config_range,
+            "{}optimizer.groups: expected a {} of 0 to 1e30, found {} in \"{}\"", place, name, value, text);
     setting = value;
   }
   check(group.learning_rate || group.weight_decay);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/printable.h"
 #include "config/checks.h"
 #include "config/nearest.h"
 #include "config/settings.h"
@@ -18,14 +19,17 @@ namespace lockstep::config {
 namespace {
 
 std::string shown(const Value& value) {
-  if (value.is_list) return fmt::format("[{}]", fmt::join(value.items, ", "));
+  std::string items;
+  for (const std::string& item : value.items)
+    items += (items.empty() ? "" : ", ") + (item.empty() ? std::string("\"\"") : item);
+  if (value.is_list) return "[" + printable(items) + "]";
   return value.text.empty() ? "nothing" : "\"" + printable(value.text) + "\"";
 }
 
 void apply(const Setting& setting, Config& config) {
   const Key* key = find_key(setting.key);
-  require(key != nullptr, ErrorCode::config_unknown_key, "{}: there is no key {}{}", setting.place, setting.key,
-          nearest_text(setting.key));
+  require(key != nullptr, ErrorCode::config_unknown_key, "{}: there is no key {}{}", setting.place,
+          printable(setting.key), nearest_text(setting.key));
   const Fit fit = key->set(config, setting.value);
   require(fit == Fit::good, fit == Fit::wrong_type ? ErrorCode::config_type : ErrorCode::config_range,
           "{}: {}: expected {}, found {}", setting.place, setting.key, expected(*key), shown(setting.value));
@@ -64,16 +68,15 @@ Config parse(const std::vector<std::string>& arguments) {
   std::map<std::string, const Setting*> last;
   for (const Setting& setting : settings) last[setting.key] = &setting;
   Config config;
-  Origins origins;
   for (Setting& setting : settings) {
     // A variable in a value that is overridden later need not be set.
     const bool is_overridden = last.at(setting.key) != &setting;
     if (is_overridden && has_variables(setting) && find_key(setting.key) != nullptr) continue;
     expand_variables(setting);
     apply(setting, config);
-    origins[setting.key] = setting.place;
+    config.origins[setting.key] = setting.place;
   }
-  check(config, origins);
+  check(config);
   // The order of sums over threads depends on the number of threads.
   if (config.reproducible && config.cpu.threads == 0) config.cpu.threads = 1;
   return config;
@@ -87,9 +90,11 @@ std::string learning_yaml(const Config& config) {
   return yaml_of(config, [&](const Key& key) { return is_learned(key, config) && !key.is_path; });
 }
 
-std::vector<Difference> learning_differences(const std::string& yaml_before, const Config& now) {
+std::vector<Difference> learning_differences(const std::string& yaml_before, const Config& now,
+                                             const std::string& source) {
   std::vector<Setting> settings;
-  add_text(yaml_before, "the previous configuration", settings);
+  if (!yaml_before.empty()) check_is_text(yaml_before, source);
+  add_text(yaml_before, source, settings);
   Config before;
   std::vector<std::string> keys_before;
   for (const Setting& setting : settings) {

@@ -29,7 +29,9 @@ struct Difference {
   bool fixed = false;    // it can never change within a run
 };
 /// Compares the keys in `yaml_before`, which may be to_yaml() or learning_yaml() of another release. train.global_batch
-/// is compared only if both configurations set it; otherwise the number in the checkpoint is used.
-std::vector<Difference> learning_differences(const std::string& yaml_before, const Config& now);
+/// is compared only if both configurations set it; otherwise the number in the checkpoint is used. `source` names
+/// yaml_before in messages. Throws Error (config_syntax, config_type) if it is damaged.
+std::vector<Difference> learning_differences(const std::string& yaml_before, const Config& now,
+                                             const std::string& source = "the previous configuration");
 
 }  // namespace lockstep::config

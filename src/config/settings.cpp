@@ -56,6 +56,9 @@ class Flattener {
       const std::string place = place_of(entry.first);
       require(entry.first.IsScalar(), ErrorCode::config_syntax,
               "{}: expected `key: value`, found a key that is not a name", place);
+      require(!entry.first.Scalar().empty(), ErrorCode::config_syntax,
+              "{}: expected `key: value`, found an empty key{}", place,
+              prefix.empty() ? "" : fmt::format(" in the group {}", prefix.substr(0, prefix.size() - 1)));
       const std::string key = prefix + entry.first.Scalar();
       require_new(seen, key, place);
       entry_of(key, entry.second, place, depth);
@@ -63,12 +66,13 @@ class Flattener {
   }
 
   void entry_of(const std::string& key, const YAML::Node& node, const std::string& place, int depth) {
+    const Key* known = find_key(key);
     if (is_group(key) && !node.IsMap()) {
       require(node.IsNull(), ErrorCode::config_type, "{}: {} is a group of keys: expected `{}: {{key: value}}`", place,
               key, key);
       return;  // a group in which all keys are commented out
     }
-    if (const Key* known = find_key(key); known != nullptr && node.IsMap()) {
+    if (known != nullptr && node.IsMap()) {
       fail(ErrorCode::config_type,
            "{}: {}: expected {}, found a group of keys; a text that begins with {{ or contains `: ` needs quotes",
            place, key, expected(*known));
@@ -78,8 +82,13 @@ class Flattener {
     if (node.IsSequence()) {
       setting.value.is_list = true;
       for (const auto& item : node) {
-        require(item.IsScalar(), ErrorCode::config_type, "{}: {}: expected a list of simple values", place, key);
-        setting.value.items.push_back(item.Scalar());
+        if (known != nullptr && !item.IsScalar())  // of an unknown key, the value is of no interest
+          fail(ErrorCode::config_type, "{}: {}: expected {}, found a list that contains {}", place, key,
+               expected(*known),
+               item.IsSequence() ? "another list"
+               : item.IsMap()    ? "a group of keys"
+                                 : "an element without a value");
+        setting.value.items.push_back(item.IsScalar() ? item.Scalar() : "");
       }
     } else if (node.IsScalar()) {
       setting.value.text = node.Scalar();

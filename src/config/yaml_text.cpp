@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <cstdint>
 #include <utility>
 
+#include "base/printable.h"
 #include "lockstep/error.h"
 
 namespace lockstep::config {
@@ -15,28 +15,11 @@ namespace {
 
 bool is_name_character(unsigned char c) { return std::isalnum(c) != 0 || c == '_'; }
 
-/// The number of bytes of the character that `text` begins with; 0 if it is not valid (RFC 3629, section 4).
-std::size_t utf8_character(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<std::uint32_t>(static_cast<unsigned char>(text[i])); };
-  const std::uint32_t first = byte(0);
-  if (first < 0x80) return 1;
-  const std::size_t n = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4 || text.size() < n) return 0;
-  std::uint32_t code = first & (0xFFu >> (n + 1));
-  for (std::size_t i = 1; i < n; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-    code = code << 6 | (byte(i) & 0x3F);
-  }
-  constexpr std::array<std::uint32_t, 5> kSmallest{0, 0, 0x80, 0x800, 0x10000};
-  const bool is_surrogate = code >= 0xD800 && code <= 0xDFFF;
-  return code < kSmallest[n] || code > 0x10FFFF || is_surrogate ? 0 : n;
-}
-
 bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
 
 /// What the messages of yaml-cpp mean to somebody who writes a configuration.
 std::string meaning_of(std::string_view message) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 18> kMeanings{{
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 19> kMeanings{{
       {"end of map", "a `{` is not closed by `}`, or a key is not followed by `: value`"},
       {"end of sequence", "a `[` is not closed by `]`, or a `,` is missing"},
       {"illegal tab", "a line is indented with a tab; YAML allows only blanks"},
@@ -58,6 +41,7 @@ std::string meaning_of(std::string_view message) {
       {"unknown escape", "a text in double quotes has an unknown escape; in single quotes, \\ has no meaning"},
       {"hex number", "\\x in a text in double quotes needs two hexadecimal digits"},
       {"invalid unicode", "\\u in a text in double quotes names no character"},
+      {"bad file", "values are nested too deeply"},  // more than 500 levels
       {"illegal document indicator", "`---` or `...` is within a value"},
   }};
   for (const auto& [part, meaning] : kMeanings)
@@ -108,27 +92,6 @@ YAML::Node load_yaml(const std::string& text, const std::string& source, TextOf 
          found.empty() ? "" : ", found: " + printable(show_variables(found)),
          found.find(kBroken) == std::string_view::npos ? "" : "; a `${` needs NAME and `}` behind it");
   }
-}
-
-std::size_t valid_utf8_length(std::string_view text) {
-  std::size_t at = 0;
-  while (at < text.size()) {
-    const std::size_t n = utf8_character(text.substr(at));
-    if (n == 0) break;
-    at += n;
-  }
-  return at;
-}
-
-std::string printable(std::string_view text) {
-  std::string out;
-  while (!text.empty()) {
-    const std::size_t n = utf8_character(text);
-    out += n == 0 || is_control(text[0]) ? fmt::format("\\x{:02x}", static_cast<unsigned char>(text[0]))
-                                         : std::string(text.substr(0, n));
-    text.remove_prefix(std::max<std::size_t>(n, 1));
-  }
-  return out;
 }
 
 void check_is_text(const std::string& content, const std::string& path) {

@@ -26,9 +26,5 @@ YAML::Node load_yaml(const std::string& text, const std::string& source, TextOf 
 
 /// Throws Error (config_file) if a file of this content cannot be a configuration: it is empty, or it is not text.
 void check_is_text(const std::string& content, const std::string& path);
-/// The length of the text up to the first byte that is not valid UTF-8, or the whole length.
-std::size_t valid_utf8_length(std::string_view text);
-/// `text` for a message: control characters and bytes that are not UTF-8 are shown as \x07.
-std::string printable(std::string_view text);
 
 }  // namespace lockstep::config

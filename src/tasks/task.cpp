@@ -19,11 +19,12 @@ constexpr Row kTasks[] = {
     {"resnet", make_image_classification},
 };
 
-void check_best(const std::string& best, const Task& task) {
+void check_best(const Config& config, const Task& task) {
+  const std::string& best = config.checkpoint.best;
   std::string accepted = Config::Checkpoint{}.best;
   for (const Measure& measure : task.measures()) accepted += " | " + measure.key;
   require(best == Config::Checkpoint{}.best || task.find_measure(best) != nullptr, ErrorCode::config_range,
-          "checkpoint.best: expected one of {}, found \"{}\"", accepted, best);
+          "{}checkpoint.best: expected one of {}, found \"{}\"", config.places({"checkpoint.best"}), accepted, best);
 }
 
 }  // namespace
@@ -37,11 +38,11 @@ std::unique_ptr<Task> make_task(const Config& config) {
   for (const Row& row : kTasks) {
     if (config.model.family != row.family) continue;
     std::unique_ptr<Task> task = row.make(config);
-    check_best(config.checkpoint.best, *task);
+    check_best(config, *task);
     return task;
   }
-  fail(ErrorCode::not_supported, "model.family: there is no task for {}; the known family is resnet",
-       config.model.family);
+  fail(ErrorCode::not_supported, "{}model.family: there is no task for {}; the known family is resnet",
+       config.places({"model.family"}), config.model.family);
 }
 
 std::string Measure::text(double value, int digits) const { return fixed_text(scale * value, digits) + unit; }

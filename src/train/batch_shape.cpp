@@ -57,13 +57,13 @@ namespace {
 /// train.micro_batches: micro-batches are shards, and ranks take subtrees of them.
 BatchShape tree_shape(const Config& config, int rank, int ranks) {
   require(config.comm.gradients == "fp32", ErrorCode::config_conflict,
-          "comm.gradients={} rounds what a node sends, so the bits depend on the nodes: set comm.gradients=fp32 with "
+          "{}comm.gradients={} rounds what a node sends, so the bits depend on the nodes: set comm.gradients=fp32 with "
           "train.micro_batches",
-          config.comm.gradients);
+          config.places({"comm.gradients", "train.micro_batches"}), config.comm.gradients);
   const int n_shards = config.train.micro_batches;
   require(ranks <= n_shards, ErrorCode::config_conflict,
-          "train.micro_batches={} is less than one for each of {} ranks: use at most {} ranks, or more micro-batches",
-          n_shards, ranks, n_shards);
+          "{}train.micro_batches={} is less than one for each of {} ranks: use at most {} ranks, or more micro-batches",
+          config.places({"train.micro_batches"}), n_shards, ranks, n_shards);
   BatchShape shape{.global_batch = config.train.global_batch, .rank = rank, .ranks = ranks, .is_tree = true};
   shape.first_shard = {0};
   for (const int size : comm::subtree_sizes(n_shards, ranks)) shape.first_shard.push_back(shape.n_shards() + size);
@@ -89,9 +89,10 @@ BatchShape batch_shape(const Config& config, int rank, int ranks) {
   shape.first_shard.resize(static_cast<std::size_t>(ranks) + 1);
   std::iota(shape.first_shard.begin(), shape.first_shard.end(), 0);
   require(shape.smallest_micro_batch() >= 1, ErrorCode::config_conflict,
-          "a global batch of {} samples cannot be divided among {} ranks x {} accumulated micro-batches: use at "
+          "{}a global batch of {} samples cannot be divided among {} ranks x {} accumulated micro-batches: use at "
           "most {} ranks, or a larger train.global_batch",
-          shape.global_batch, ranks, n_micro_batches, std::max<std::int64_t>(1, shape.global_batch / n_micro_batches));
+          config.places({"train.global_batch", "train.batch_per_rank", "train.accumulate"}), shape.global_batch, ranks,
+          n_micro_batches, std::max<std::int64_t>(1, shape.global_batch / n_micro_batches));
   return shape;
 }
 

@@ -26,7 +26,9 @@ std::vector<std::string> require_allowed_changes(const std::string& yaml_before,
   std::vector<std::string> notes;
   std::string fixed, refused;
   for (const config::Difference& d : config::learning_differences(yaml_before, now)) {
-    const std::string line = fmt::format("\n  {}: {} before, {} now", d.key, d.before, d.now);
+    const auto origin = now.origins.find(d.key);
+    const std::string line = fmt::format("\n  {}: {} before, {} now{}", d.key, d.before, d.now,
+                                         origin == now.origins.end() ? "" : fmt::format(" ({})", origin->second));
     if (d.fixed) {
       fixed += line;
     } else if (!d.allowed && std::ranges::find(allow_change, d.key) == allow_change.end()) {

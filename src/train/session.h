@@ -78,6 +78,7 @@ class Session {
   bool open_next_checkpoint();
   [[noreturn]] void fail_without_good_checkpoint() const;
   void resume_from(const checkpoint::StateJson& state, const SessionOptions& options);
+  std::string recorded_configuration() const;
   void check_unchanged(const std::string& before, const SessionOptions& options);
   void restore();
   void restore_loss_scale(const checkpoint::StateJson& state);

@@ -6,10 +6,12 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/finite.h"
 #include "checkpoint/model_file.h"
 #include "checkpoint/state_group.h"
+#include "config/parser.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "tasks/stamp_difference.h"
@@ -102,7 +104,7 @@ bool Session::open_next_checkpoint() {
 void Session::resume_from(const checkpoint::StateJson& state, const SessionOptions& options) {
   const std::string& file = reader_->path();
   check_contents(state, file);
-  const std::string before = options.fresh ? "" : run.read_file("config.yaml");
+  const std::string before = options.fresh ? "" : recorded_configuration();
   check_unchanged(before.empty() ? state.value("configuration", "") : before, options);
   check_model(state, *task, file);
   const auto batch = state.at("global_batch").get<std::int64_t>();
@@ -112,11 +114,28 @@ void Session::resume_from(const checkpoint::StateJson& state, const SessionOptio
     notes.push_back(
         fmt::format("the global batch stays {}, as in the run's first step; train.batch_per_rank would make it {}",
                     batch, configured));
-  require(config.train.global_batch == 0 || config.train.global_batch == batch, ErrorCode::config_conflict,
-          "{} is of a run with a global batch of {} samples, which it keeps: set train.global_batch={} instead of {}, "
-          "or start a new run with model.initialize_from={}",
-          file, batch, batch, config.train.global_batch, file);
+  require(
+      config.train.global_batch == 0 || config.train.global_batch == batch, ErrorCode::config_conflict,
+      "{}{} is of a run with a global batch of {} samples, which it keeps: set train.global_batch={} instead of {}, "
+      "or start a new run with model.initialize_from={}",
+      config.places({"train.global_batch"}), file, batch, batch, config.train.global_batch, file);
   config.train.global_batch = batch;
+}
+
+/// RUN/config.yaml; empty if there is none.
+std::string Session::recorded_configuration() const {
+  constexpr const char* kName = "config.yaml";
+  try {
+    const std::string text = run.read_file(kName);
+    (void)config::learning_differences(text, config, run.file(kName));  // throws if it is damaged
+    return text;
+  } catch (const Error& error) {
+    fail(ErrorCode::run_directory,
+         "{} is damaged, with which the run to resume was started: {}; restore the file, or remove it: the "
+         "configuration "
+         "in the checkpoint is then used",
+         run.file(kName), error.what());
+  }
 }
 
 void Session::check_unchanged(const std::string& before, const SessionOptions& options) {
@@ -182,6 +201,8 @@ void Session::restore_loss_scale(const checkpoint::StateJson& state) {
 void Session::find_best() {
   const std::string best = run.checkpoints() + "/best";
   std::string text;
+  if (const std::string broken = leader() ? broken_link_text(best) : ""; !broken.empty())
+    log::warning("the best checkpoint so far is not known: {}", broken);
   if (leader() && std::filesystem::exists(best)) {
     try {
       const checkpoint::StateJson state = checkpoint::Reader(best).state();

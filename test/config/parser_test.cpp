@@ -469,7 +469,7 @@ TEST_F(ParserTest, GroupsOfParametersAreChecked) {
                                 "fc.* learning_rate=1 learning_rate=2", "fc.* learning_rate="})
     expect_error({"optimizer.groups=[\"" + bad + "\"]"}, ErrorCode::config_range, "found \"" + bad + "\"");
   expect_error({"optimizer.groups=[fc learning_rate=-1]"}, ErrorCode::config_range,
-               "command line: optimizer.groups: expected a learning_rate of 0 or more, found -1 in \"fc "
+               "command line: optimizer.groups: expected a learning_rate of 0 to 1e30, found -1 in \"fc "
                "learning_rate=-1\"");
   expect_error({"optimizer.groups=[fc learning_rate=0.1]", "optimizer.learning_rate=0"}, ErrorCode::config_conflict,
                "train.freeze selects parameters that are not trained");

@@ -16,11 +16,11 @@ constexpr int kMaxPixels = 1 << 16;  // of a side
 constexpr int kMaxChannels = 64;
 
 /// As configured, otherwise as stored in the train set.
-std::vector<float> channel_values(const std::vector<double>& configured, const std::vector<float>& of_set,
-                                  const char* key, const data::ImageSetInfo& set) {
+std::vector<float> channel_values(const Config& config, const std::vector<double>& configured,
+                                  const std::vector<float>& of_set, const char* key, const data::ImageSetInfo& set) {
   if (configured.empty()) return of_set;
   require(configured.size() == static_cast<std::size_t>(set.channels), ErrorCode::config_range,
-          "{}: found {} values, but {} have {} channels", key, configured.size(),
+          "{}{}: found {} values, but {} have {} channels", config.places({key}), key, configured.size(),
           set.path == "synthetic" ? "synthetic images" : "the images of " + set.path, set.channels);
   return {configured.begin(), configured.end()};
 }
@@ -101,8 +101,8 @@ ImageDescription describe(const Config& config, const data::ImageSetInfo& train)
   out.width = train.width;
   out.channels = train.channels;
   if (d.image_size > 0) out.resize = data::resized_side(d.image_size, d.validation_resize);
-  out.mean = channel_values(d.mean, train.mean, "data.mean", train);
-  out.stddev = channel_values(d.std, train.stddev, "data.std", train);
+  out.mean = channel_values(config, d.mean, train.mean, "data.mean", train);
+  out.stddev = channel_values(config, d.std, train.stddev, "data.std", train);
   if (train.path != "synthetic") out.class_names = train.class_names;
   out.batch_norm_epsilon = config.batch_norm.epsilon;
   return out;

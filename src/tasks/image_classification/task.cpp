@@ -36,8 +36,8 @@ std::shared_ptr<const data::ImageSet> open_set(const Config& config, Split split
   const std::int64_t all = is_train ? d.synthetic_samples : std::max<std::int64_t>(1, d.synthetic_samples / 10);
   const std::int64_t start = is_train ? d.start : 0, end = is_train && d.end > 0 ? d.end : all;
   require(start < end && end <= all, ErrorCode::data_range,
-          "data.start={} and data.end={} are not a range of the {} synthetic samples (data.synthetic_samples)", d.start,
-          d.end, all);
+          "{}data.start={} and data.end={} are not a range of the {} synthetic samples (data.synthetic_samples)",
+          config.places({"data.start", "data.end", "data.synthetic_samples"}), d.start, d.end, all);
   const int size = d.image_size > 0 ? d.image_size : kSyntheticSize;
   const int channels = d.mean.size() == 1 ? 1 : kSyntheticChannels;
   return data::shape_image_set(data::make_synthetic_set(config.run.seed, end - start, size, size, channels,
@@ -115,7 +115,8 @@ class ImageClassification final : public Task {
 
   void open_train_set() override {
     require(!config_.data.train.empty(), ErrorCode::config_range,
-            "data.train: expected the path of a data set, or synthetic, found nothing");
+            "{}data.train: expected the path of a data set, or synthetic, found nothing",
+            config_.places({"data.train"}));
     train_set_ = open_set(config_, Split::train);
     check();
     warn_of_unused_outputs(train_set_->info(), config_.model);

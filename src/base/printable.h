@@ -1,0 +1,26 @@
+// Text from users and files that is printed on a terminal or written to the log. Names of files, classes and keys may
+// contain escape sequences, which a terminal would execute, line breaks, which would look like other lines of the
+// output, and megabytes. Results for programs (JSON, CSV) contain names as they are.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+/// The length of the text up to the first byte that is not valid UTF-8 (RFC 3629, section 4), or the whole length.
+std::size_t valid_utf8_length(std::string_view text);
+/// Whether the text contains C0 control characters or DEL.
+bool has_control_characters(std::string_view text);
+
+/// A name or a value on one line: control characters (C0, DEL and C1) and bytes that are not UTF-8 are shown as \x1b.
+/// Only the beginning and the end of a result of more than `max_bytes` are shown.
+inline constexpr std::size_t kMaxNameBytes = 240;
+inline constexpr std::size_t kMaxColumnBytes = 60;  // for names in a column of a table
+std::string printable(std::string_view text, std::size_t max_bytes = kMaxNameBytes);
+
+/// The last safeguard for whole messages and tables: the same for each line, with line breaks and tabs as they are.
+std::string printable_lines(std::string_view text);
+
+}  // namespace lockstep
