@@ -35,6 +35,10 @@ struct Planned {
   std::string precision_warning;  // empty: none
 
   bool step_fits() const { return plan->batch().largest_micro_batch() <= fits; }
+  bool fits_in(train::MemoryOf of, double part) const {
+    const std::size_t needed = train::memory_of_device(plan->memory(of), backend->memory_space());
+    return static_cast<double>(needed) <= part * static_cast<double>(backend->device().memory_bytes);
+  }
 };
 
 /// `device`: a GPU that need not exist on this machine; empty: the device of the configuration.
@@ -145,13 +149,17 @@ std::string text_of(const Planned& planned, const Ranks& ranks) {
   if (const int more = ranks.n % ranks.nodes; more > 0)
     text += fmt::format("{} of the {} nodes {} {} ranks, the others {}: this is the plan of a rank of the former.\n",
                         more, ranks.nodes, more == 1 ? "has" : "have", on_node, on_node - 1);
-  const bool is_impossible =
-      train::memory_of_device(plan.memory(), planned.backend->memory_space()) > planned.backend->device().memory_bytes;
-  if (!planned.step_fits())
+  using train::MemoryOf;
+  const bool is_impossible = !planned.fits_in(MemoryOf::training_and_evaluation, 1);
+  const char* const verdict = is_impossible ? "does NOT fit" : "fits only if little else needs memory";
+  if (!planned.step_fits() && planned.fits_in(MemoryOf::training, train::kUsableMemory))
+    text += fmt::format("The evaluation {}: a rank evaluates {} samples at once. Lower evaluation.batch_per_rank\n",
+                        verdict, plan.evaluation_batch());
+  else if (!planned.step_fits())
     text += fmt::format(
         "This step {}: a rank processes {} samples at once. Lower train.global_batch, or set "
         "train.accumulate=auto\n",
-        is_impossible ? "does NOT fit" : "fits only if little else needs memory", plan.batch().largest_micro_batch());
+        verdict, plan.batch().largest_micro_batch());
   if (!planned.precision_warning.empty()) text += fmt::format("\nPrecision: {}\n", planned.precision_warning);
   return text + fmt::format("\nHow each layer runs on {}\n{}", planned.backend->device().name, choices(plan));
 }

@@ -8,7 +8,7 @@
 namespace lockstep::graph {
 
 ActivationId Graph::add_activation(Activation activation) {
-  require_possible_activation(activation.name, activation.shape);
+  require_possible_activation(activation.name, activation.shape, options_.mode);
   activations_.push_back(std::move(activation));
   return static_cast<ActivationId>(activations_.size()) - 1;
 }

@@ -89,8 +89,13 @@ struct Constant {
 
 class ParameterTable {
  public:
-  /// Parameters that are added later and for which it is true are frozen, whatever their description says.
-  void freeze(std::function<bool(const std::string& name)> is_frozen) { is_frozen_ = std::move(is_frozen); }
+  /// Parameters that are added later and for which it is true are frozen, whatever their description says. `source`:
+  /// what says so, for messages.
+  void freeze(std::function<bool(const std::string& name)> is_frozen, std::string source) {
+    is_frozen_ = std::move(is_frozen);
+    freeze_source_ = std::move(source);
+  }
+  const std::string& freeze_source() const { return freeze_source_; }
   /// The parameter of this name, which is added if it is new. Layers that use the same name share it (tied weights). A
   /// different description with the same name is an internal error.
   ParameterId parameter(const ParameterDescription& description);
@@ -134,6 +139,7 @@ class ParameterTable {
   std::vector<RunningStatistic> statistics_;
   std::vector<Constant> constants_;
   std::function<bool(const std::string&)> is_frozen_;  // null: no further ones
+  std::string freeze_source_;
   std::unordered_map<std::string, int> by_name_, statistic_by_name_;
   std::vector<ParameterId> order_;
   std::size_t n_trainable_ = 0, n_gradients_ = 0, n_total_ = 0;

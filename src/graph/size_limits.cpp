@@ -1,5 +1,6 @@
 #include "graph/size_limits.h"
 
+#include "graph/graph.h"
 #include "lockstep/error.h"
 
 namespace lockstep::graph {
@@ -14,12 +15,13 @@ double product(const Shape& shape, int first, int end) {
 
 }  // namespace
 
-void require_possible_activation(const std::string& name, const Shape& shape) {
+void require_possible_activation(const std::string& name, const Shape& shape, Mode mode) {
   if (shape.rank() == 0) return;
+  const bool is_training = mode == Mode::train;
   require(shape[0] <= kMaxBatch, ErrorCode::op_description,
-          "a rank would process {} samples at once; at most {} are possible: lower train.batch_per_rank, or use more "
-          "ranks or train.accumulate",
-          shape[0], kMaxBatch);
+          "a rank would {} {} samples at once; at most {} are possible: lower {}", is_training ? "process" : "evaluate",
+          shape[0], kMaxBatch,
+          is_training ? "train.batch_per_rank, or use more ranks or train.accumulate" : "evaluation.batch_per_rank");
   const double of_sample = product(shape, 1, shape.rank()), positions = product(shape, 0, shape.rank() - 1);
   require(
       of_sample <= kMaxElements, ErrorCode::op_description,
@@ -28,8 +30,8 @@ void require_possible_activation(const std::string& name, const Shape& shape) {
       name, shape.text(), of_sample, kMaxElements);
   require(positions <= kMaxElements, ErrorCode::op_description,
           "{} would have the shape {}, which is {:.0f} positions of all samples; at most {} are possible: lower "
-          "train.batch_per_rank, or use smaller samples",
-          name, shape.text(), positions, kMaxElements);
+          "{}.batch_per_rank, or use smaller samples",
+          name, shape.text(), positions, kMaxElements, is_training ? "train" : "evaluation");
 }
 
 void require_possible_parameter(const std::string& name, const Shape& shape) {

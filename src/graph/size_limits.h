@@ -13,8 +13,11 @@ namespace lockstep::graph {
 inline constexpr std::int64_t kMaxElements = 0x7fffffff;          // of one sample's activation, or of a parameter
 inline constexpr std::int64_t kMaxBatch = std::int64_t{1} << 24;  // samples of a rank at once
 
-/// Throws op_description. The first dimension is the batch, the last one the channels.
-void require_possible_activation(const std::string& name, const Shape& shape);
+enum class Mode : std::uint8_t;
+
+/// Throws op_description. The first dimension is the batch, the last one the channels. The mode decides which key the
+/// message names.
+void require_possible_activation(const std::string& name, const Shape& shape, Mode mode);
 void require_possible_parameter(const std::string& name, const Shape& shape);
 
 }  // namespace lockstep::graph

@@ -97,8 +97,8 @@ void require_frozen_together(const graph::ParameterTable& table, graph::Paramete
   if (bias == kNoParameter || table[weight].trainable == table[bias].trainable) return;
   const bool has_weight = table[bias].trainable;
   fail(ErrorCode::config_range,
-       "train.freeze selects {} and not {}, but the gradients of a layer are computed together: freeze both or neither",
-       table[has_weight ? weight : bias].name, table[has_weight ? bias : weight].name);
+       "{} selects {} and not {}, but the gradients of a layer are computed together: freeze both or neither",
+       table.freeze_source(), table[has_weight ? weight : bias].name, table[has_weight ? bias : weight].name);
 }
 
 ActivationId linear(Graph& graph, ActivationId x, const std::string& name, const LinearOptions& options) {

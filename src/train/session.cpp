@@ -13,6 +13,7 @@
 #include "train/autotune.h"
 #include "train/batch_fit.h"
 #include "train/broadcast.h"
+#include "train/schedule.h"
 
 namespace lockstep::train {
 namespace {
@@ -30,8 +31,20 @@ void check_threads(const Config& config) {
   constexpr int kThreadsPerProcessor = 16;
   const int processors = n_processors(), most = kThreadsPerProcessor * processors;
   require(config.cpu.threads <= most, ErrorCode::config_range,
-          "cpu.threads: expected auto or 1 to {} on this node, which has {} processor{}, found {}", most, processors,
-          processors == 1 ? "" : "s", config.cpu.threads);
+          "{}cpu.threads: expected auto or 1 to {} on this node, which has {} processor{}, found {}",
+          config.places({"cpu.threads"}), most, processors, processors == 1 ? "" : "s", config.cpu.threads);
+}
+
+/// With the lengths of epochs, which only the data set tells. The trainer makes its schedule later, when the run has
+/// begun.
+void check_schedule(const Config& config, std::int64_t steps_per_epoch) {
+  try {
+    Schedule(config.schedule, config.optimizer.learning_rate, steps_per_epoch, config.train.epochs);
+  } catch (const Error& error) {
+    fail(error.code(), "{}{}",
+         config.places({"schedule.warmup_epochs", "schedule.warmup_steps", "schedule.steps", "train.epochs"}),
+         error.what());
+  }
 }
 
 }  // namespace
@@ -52,9 +65,11 @@ Session::Session(Config configured, World& the_world, const SessionOptions& opti
   config.train.global_batch = batch_.global_batch;
   const std::int64_t n = task->train_set()->info().n_samples;
   require(batch_.global_batch <= n, ErrorCode::data_range,
-          "a global batch of {} samples is more than the {} of {}: lower train.global_batch", batch_.global_batch, n,
+          "{}a global batch of {} samples is more than the {} of {}: lower train.global_batch",
+          config.places({"train.global_batch", "train.batch_per_rank", "train.accumulate"}), batch_.global_batch, n,
           task->train_set()->info().path);
   steps_per_epoch = data::Loader::steps_per_epoch(n, batch_.global_batch, config.data.drop_last);
+  check_schedule(config, steps_per_epoch);
   last_step = steps_per_epoch * config.train.epochs;
   if (config.train.max_steps > 0) last_step = std::min(last_step, config.train.max_steps);
 
@@ -130,9 +145,16 @@ void Session::require_memory() {
     const std::size_t needed = memory_of_device(plan->memory(), backend->memory_space());
     const std::size_t there = backend->device().memory_bytes;
     const auto gib = [](std::size_t size_bytes) { return static_cast<double>(size_bytes) / (1 << 30); };
+    const std::size_t of_training = memory_of_device(plan->memory(MemoryOf::training), backend->memory_space());
+    require(
+        needed <= there || of_training > there, ErrorCode::out_of_memory,
+        "{}an evaluation needs {:.1f} GiB with {} samples per rank at once, but {:.1f} GiB are free for a rank: lower "
+        "evaluation.batch_per_rank; a step of the training needs {:.1f} GiB",
+        config.places({"evaluation.batch_per_rank"}), gib(needed), plan->evaluation_batch(), gib(there),
+        gib(of_training));
     require(needed <= there, ErrorCode::out_of_memory,
-            "a step needs {:.1f} GiB with {} samples per rank at once, but {:.1f} GiB are free for a rank", gib(needed),
-            plan->upload_samples(), gib(there));
+            "a step needs {:.1f} GiB with {} samples per rank at once, but {:.1f} GiB are free for a rank",
+            gib(of_training), batch_.largest_micro_batch(), gib(there));
     return std::string();
   });
 }

@@ -1,5 +1,7 @@
 #include "train/step_plan.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <functional>
@@ -40,7 +42,7 @@ std::function<bool(const std::string&)> frozen_by(const std::vector<std::string>
 }
 
 /// Throws if a pattern of the key selects no parameter.
-void require_selection(const char* key, const std::string& pattern, const std::vector<std::string>& names) {
+void require_selection(const std::string& key, const std::string& pattern, const std::vector<std::string>& names) {
   require(std::ranges::any_of(names, [&](const std::string& name) { return selects(pattern, name); }),
           ErrorCode::config_range, "{}: no parameter matches {}; the nearest names are {}", key, pattern,
           nearest_names(pattern, names));
@@ -48,23 +50,46 @@ void require_selection(const char* key, const std::string& pattern, const std::v
 
 void check_freeze(const std::vector<std::string>& patterns, const graph::ParameterTable& table) {
   const std::vector<std::string> names = names_of(table);
-  for (const std::string& pattern : patterns) require_selection("train.freeze", pattern, names);
+  for (const std::string& pattern : patterns) require_selection(table.freeze_source(), pattern, names);
   require(std::ranges::any_of(table.parameters(), &graph::Parameter::trainable), ErrorCode::config_range,
-          "train.freeze selects all {} parameters, so that nothing would be trained", names.size());
+          "{} selects all {} parameters, so that nothing would be trained", table.freeze_source(), names.size());
+}
+
+/// A group whose parameters all belong to groups before it would be ignored without a word.
+void require_unshadowed(const std::string& key, const std::vector<OptimizerGroup>& groups,
+                        const std::vector<std::string>& names) {
+  for (std::size_t g = 1; g < groups.size(); ++g) {
+    std::vector<std::string> before;  // the patterns that take its parameters
+    bool is_shadowed = true;
+    for (const std::string& name : names) {
+      if (!selects(groups[g].pattern, name)) continue;
+      const auto taker =
+          std::ranges::find_if(groups, [&](const OptimizerGroup& o) { return selects(o.pattern, name); });
+      is_shadowed = is_shadowed && taker - groups.begin() < static_cast<std::ptrdiff_t>(g);
+      if (std::ranges::find(before, taker->pattern) == before.end()) before.push_back(taker->pattern);
+    }
+    require(!is_shadowed, ErrorCode::config_conflict,
+            "{}: all parameters that \"{}\" selects belong to {} \"{}\" before it, so it would have no effect: put it "
+            "first, or remove it",
+            key, groups[g].pattern, before.size() == 1 ? "the group" : "the groups", fmt::join(before, "\", \""));
+  }
 }
 
 /// optimizer.groups. `segments` are those of the table's order.
-std::vector<OptimizerGroup> apply_groups(const Config::Optimizer& optimizer, const graph::ParameterTable& table,
+std::vector<OptimizerGroup> apply_groups(const Config& config, const graph::ParameterTable& table,
                                          std::vector<ParameterSegment>& segments) {
+  const Config::Optimizer& optimizer = config.optimizer;
+  const std::string key = config.places({"optimizer.groups"}) + "optimizer.groups";
   std::vector<OptimizerGroup> groups;
   const std::vector<std::string> names = names_of(table);
   for (const std::string& text : optimizer.groups) {
     const config::ParameterGroup group = config::parse_parameter_group(text);
-    require_selection("optimizer.groups", group.pattern, names);
+    require_selection(key, group.pattern, names);
     groups.push_back({.pattern = group.pattern,
                       .learning_rate = group.learning_rate.value_or(optimizer.learning_rate),
                       .weight_decay = group.weight_decay.value_or(optimizer.weight_decay)});
   }
+  require_unshadowed(key, groups, names);
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const graph::Parameter& parameter = table[table.order()[i]];
     const auto found =
@@ -122,7 +147,7 @@ StepPlan::StepPlan(const Config& config, const tasks::Task& task, const BatchSha
                    comm::Topology topology)
     : config_(config), task_(task), fields_(task.train_set()->fields()), batch_(batch), topology_(std::move(topology)) {
   const data::DatasetInfo& set = task.train_set()->info();
-  table_.freeze(frozen_by(config.train.freeze));
+  table_.freeze(frozen_by(config.train.freeze), config.places({"train.freeze"}) + "train.freeze");
   const auto add = [&](const BatchShape& shape) {
     for (int micro_batch = 0; micro_batch < shape.n_micro_batches; ++micro_batch) {
       const Key key{shape.micro_batch_size(micro_batch), shape.global_micro_batch_size(micro_batch)};
@@ -134,10 +159,11 @@ StepPlan::StepPlan(const Config& config, const tasks::Task& task, const BatchSha
   if (tail_batch > 0) {
     BatchShape tail = batch_;
     tail.global_batch = tail_batch;
-    require(tail.smallest_micro_batch() >= 1, ErrorCode::config_conflict,
-            "data.drop_last=false leaves a last batch of {} samples, fewer than the {} micro-batches of all ranks: set "
-            "data.drop_last=true, or another train.global_batch",
-            tail_batch, tail.micro_batches_of_all());
+    require(
+        tail.smallest_micro_batch() >= 1, ErrorCode::config_conflict,
+        "{}data.drop_last=false leaves a last batch of {} samples, fewer than the {} micro-batches of all ranks: set "
+        "data.drop_last=true, or another train.global_batch",
+        config.places({"data.drop_last", "train.global_batch"}), tail_batch, tail.micro_batches_of_all());
     add(tail);
   }
   if (!config.data.validation.empty()) {
@@ -150,7 +176,7 @@ StepPlan::StepPlan(const Config& config, const tasks::Task& task, const BatchSha
     if (!largest_ || g->graph->memory().size_bytes() > largest_->graph->memory().size_bytes()) largest_ = g;
   }
   optimizer_ = describe_optimizer(config, table_);
-  groups_ = apply_groups(config.optimizer, table_, optimizer_.segments);
+  groups_ = apply_groups(config, table_, optimizer_.segments);
   loss_scaling_ = describe_loss_scaling(config);
   buckets_ = cut_buckets(config, table_, topology_.wire);
   loader_bytes_ = data::Loader::buffer_bytes(fields_, batch_.largest_micro_batch(), config.data.prefetch) +
@@ -193,7 +219,8 @@ std::size_t StepPlan::partial_sum_bytes() const {
   return table_.n_gradients() * sizeof(float) + graph::aligned(sizeof(LossSums));
 }
 
-MemoryReport StepPlan::memory() const {
+MemoryReport StepPlan::memory(MemoryOf of) const {
+  const bool evaluates = evaluation_.graph && of == MemoryOf::training_and_evaluation;
   MemoryReport m;
   m.parameters = table_.n_total() * sizeof(float);
   m.compute_dtype = compute_dtype();
@@ -211,11 +238,11 @@ MemoryReport StepPlan::memory() const {
     m.workspace = std::max(m.workspace, g.graph->workspace_bytes());
   };
   for (const auto& [key, planned] : training_) count(planned);
-  if (evaluation_.graph) count(evaluation_);
+  if (evaluates) count(evaluation_);
   m.exchange = exchange_bytes_;
   m.node_buffers = topology_.buffer_bytes();
   m.mapped_peers = topology_.mapped_peer_bytes(m.gradients);
-  m.uploads = Uploader::size_bytes(upload_samples(), fields_);
+  m.uploads = Uploader::size_bytes(evaluates ? upload_samples() : batch_.largest_micro_batch(), fields_);
   m.loader = loader_bytes_;
   std::vector<checkpoint::TensorSource> sources;
   for (const StateTensor& tensor : state_tensors(table_, optimizer_)) sources.push_back(source_of(tensor));

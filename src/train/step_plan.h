@@ -52,6 +52,8 @@ struct MemoryReport {
   }
 };
 
+enum class MemoryOf : std::uint8_t { training_and_evaluation, training };
+
 /// An entry of optimizer.groups.
 struct OptimizerGroup {
   std::string pattern;
@@ -82,7 +84,8 @@ class StepPlan {
   const std::vector<OptimizerGroup>& optimizer_groups() const { return groups_; }
   /// No value: gradients are not scaled.
   const std::optional<LossScaling>& loss_scaling() const { return loss_scaling_; }
-  MemoryReport memory() const;
+  /// `of`: with `training`, the memory that would be needed without evaluations.
+  MemoryReport memory(MemoryOf of = MemoryOf::training_and_evaluation) const;
   std::size_t exchange_bytes() const { return exchange_bytes_; }
   /// Bytes of the largest batch that is uploaded, in training or evaluation.
   std::int64_t upload_samples() const { return std::max(batch_.largest_micro_batch(), evaluation_batch_); }
