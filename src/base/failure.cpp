@@ -3,6 +3,7 @@
 #include <atomic>
 #include <utility>
 
+#include "base/printable.h"
 #include "base/standard_streams.h"
 #include "lockstep/log.h"
 
@@ -20,7 +21,8 @@ std::atomic<bool> is_noted{false};
 void print_error(const std::string& who, ErrorCode code, const std::string& message) {
   const ErrorEntry& row = entry(code);
   log::set_progress_line("");
-  write_to_standard_error(fmt::format("lockstep: {}: {}\n  remedy: {}\n  [{}]\n", who, message, row.remedy, row.code));
+  write_to_standard_error(
+      fmt::format("lockstep: {}: {}\n  remedy: {}\n  [{}]\n", who, printable_lines(message), row.remedy, row.code));
   log::write_to_file(log::Level::error, fmt::format("{} [{}]", message, row.code));
 }
 

@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 
+#include "base/printable.h"
 #include "base/standard_streams.h"
 #include "lockstep/error.h"
 
@@ -108,7 +109,7 @@ void write_line(State& s, spdlog::logger& logger, Level level, std::string_view 
   const auto spdlog_level = level == Level::error     ? spdlog::level::err
                             : level == Level::warning ? spdlog::level::warn
                                                       : spdlog::level::info;
-  logger.log(spdlog_level, "{}{}{}", with_rank ? s.rank_prefix : "", kind, line);
+  logger.log(spdlog_level, "{}{}{}", with_rank ? s.rank_prefix : "", kind, printable_lines(line));
 }
 
 }  // namespace

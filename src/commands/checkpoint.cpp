@@ -36,7 +36,9 @@ constexpr std::string_view kSafetensors = ".safetensors", kOnnx = ".onnx";
 /// What happens to a file that exists under the name of the output.
 enum class Existing : std::uint8_t { keep, replace };
 
-std::string text_of(const nlohmann::json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+std::string text_of(const nlohmann::json& value) {
+  return printable(value.is_string() ? value.get<std::string>() : value.dump());
+}
 
 /// A list as "a, b, c", of which a long one is cut.
 std::string short_text_of(const nlohmann::json& value) {
@@ -142,7 +144,7 @@ int verify(const std::string& file) {
   const checkpoint::Verdict verdict = checkpoint::verify(file);
   // A missing file, or one that is not a checkpoint, is an error with a remedy. Damage is a result.
   if (!verdict.good && verdict.code != ErrorCode::checkpoint_damaged) throw Error(verdict.code, verdict.sentence);
-  fmt::print("{}\n", verdict.sentence);
+  print_text("{}\n", verdict.sentence);
   return verdict.good ? kExitDone : kExitFailed;
 }
 
@@ -150,19 +152,19 @@ int diff(const std::string& a, const std::string& b) {
   const checkpoint::Comparison result = checkpoint::compare(a, b);
   for (const auto& tensor : result.differing) {
     if (tensor.shape_a != tensor.shape_b)
-      fmt::print("{}: shapes {} and {}\n", tensor.path, tensor.shape_a.text(), tensor.shape_b.text());
+      print_text("{}: shapes {} and {}\n", tensor.path, tensor.shape_a.text(), tensor.shape_b.text());
     else
-      fmt::print("{}: {} of {} values differ, by at most {:.6g}, the first one at {}\n", tensor.path,
+      print_text("{}: {} of {} values differ, by at most {:.6g}, the first one at {}\n", tensor.path,
                  tensor.n_differing, tensor.n_values, tensor.max_absolute, tensor.first_index);
   }
-  for (const std::string& name : result.only_in_a) fmt::print("{}: only in {}\n", name, a);
-  for (const std::string& name : result.only_in_b) fmt::print("{}: only in {}\n", name, b);
-  for (const std::string& key : result.state_keys) fmt::print("state: {} differs\n", key);
+  for (const std::string& name : result.only_in_a) print_text("{}: only in {}\n", name, a);
+  for (const std::string& name : result.only_in_b) print_text("{}: only in {}\n", name, b);
+  for (const std::string& key : result.state_keys) print_text("state: {} differs\n", key);
   if (result.equal()) {
-    fmt::print("All bytes of all {} tensors are equal.\n", result.n_compared);
+    print_text("All bytes of all {} tensors are equal.\n", result.n_compared);
     return kExitDone;
   }
-  fmt::print("{} of {} common tensors differ, {} are only in the first file, {} only in the second.\n",
+  print_text("{} of {} common tensors differ, {} are only in the first file, {} only in the second.\n",
              result.differing.size(), result.n_compared, result.only_in_a.size(), result.only_in_b.size());
   return kExitFailed;
 }
@@ -181,7 +183,7 @@ int export_safetensors(const std::string& source, const std::string& target) {
   const auto tensors = checkpoint::to_torchvision(checkpoint::load_all(source), step);
   require(!tensors.empty(), ErrorCode::checkpoint_mismatch, "{} has no parameters", source);
   checkpoint::write_safetensors(target, tensors, checkpoint::export_metadata(reader.state()));
-  fmt::print("{}: {} tensors of step {}, with torchvision's names\n", target, tensors.size(), step);
+  print_text("{}: {} tensors of step {}, with torchvision's names\n", target, tensors.size(), step);
   return kExitDone;
 }
 
@@ -220,7 +222,7 @@ int export_onnx(const std::string& source, const std::string& target) {
   const Descriptor out = pending.create();
   write_at(out, pending.partial_path(), std::as_bytes(std::span(bytes)), 0, ErrorCode::checkpoint_write);
   pending.publish();
-  fmt::print("{}: {}-{} for {} of {}x{} pixels\n", target, config.model.family, config.model.depth, input,
+  print_text("{}: {}-{} for {} of {}x{} pixels\n", target, config.model.family, config.model.depth, input,
              options.width, options.height);
   return kExitDone;
 }
@@ -261,7 +263,7 @@ int import_file(const std::string& source, const std::string& target, Existing e
     sources.push_back({tensor.path, tensor.shape,
                        [&tensor](std::span<float> out) { std::ranges::copy(tensor.values, out.begin()); }});
   checkpoint::save(target, sources, state, *comm::single_world());
-  fmt::print("{}: {} tensors; {}-{}, stem {}, {} classes\n", target, sources.size(), model.family, model.depth,
+  print_text("{}: {} tensors; {}-{}, stem {}, {} classes\n", target, sources.size(), model.family, model.depth,
              model.stem, model.classes);
   return kExitDone;
 }

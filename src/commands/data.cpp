@@ -94,12 +94,12 @@ int run_import(ImportArguments arguments) {
   for (const std::string& sentence : result.skipped) log::warning("Skipped: {}", sentence);
   if (!result.missing.empty()) log::warning("{}", result.missing);
   const data::ImageSetInfo& info = result.info;
-  fmt::print("Imported {} {} images of {} in {} classes ({}) from {} into {} ({}).\n", info.n_samples, info.split,
+  print_text("Imported {} {} images of {} in {} classes ({}) from {} into {} ({}).\n", info.n_samples, info.split,
              shape_text(info), info.classes, per_class_text(result.samples_per_class), fmt::join(result.files, ", "),
              options.output, size_text(static_cast<double>(result.size_bytes)));
-  if (!result.channels.empty()) fmt::print("Channels: {}.\n", result.channels);
-  if (!result.storage.empty()) fmt::print("Stored: {}.\n", result.storage);
-  if (!result.skipped.empty()) fmt::print("Skipped: {} images that cannot be decoded.\n", result.skipped.size());
+  if (!result.channels.empty()) print_text("Channels: {}.\n", result.channels);
+  if (!result.storage.empty()) print_text("Stored: {}.\n", result.storage);
+  if (!result.skipped.empty()) print_text("Skipped: {} images that cannot be decoded.\n", result.skipped.size());
   return kExitDone;
 }
 
@@ -190,7 +190,9 @@ struct FileArguments {
 
 /// "cat, dog", "ant, bee, ... (1000)"
 std::string names_text(const std::vector<std::string>& names) {
-  const auto first = std::span(names).first(std::min(names.size(), kMaxNames));
+  std::vector<std::string> first;
+  for (const std::string& name : std::span(names).first(std::min(names.size(), kMaxNames)))
+    first.push_back(printable(name, kMaxColumnBytes));
   const std::string text = fmt::format("{}", fmt::join(first, ", "));
   return first.size() == names.size() ? text : fmt::format("{}, ... ({}; --json lists all)", text, names.size());
 }

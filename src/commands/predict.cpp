@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "base/printable.h"
 #include "base/process.h"
 #include "commands/commands.h"
 #include "commands/model_argument.h"
@@ -170,8 +171,8 @@ class Report {
     std::size_t file_width = 4, class_width = 5;
     for (const Prediction& p : predictions) {
       if (p.top.empty()) continue;
-      file_width = std::max(file_width, std::min(p.file.size(), kMaxFileColumn));
-      class_width = std::max(class_width, name(p.top[0].index).size());
+      file_width = std::max(file_width, std::min(printable(p.file).size(), kMaxFileColumn));
+      class_width = std::max(class_width, shown_name(p.top[0].index).size());
     }
     std::string out =
         fmt::format("{:<{}}  {:<{}}  {:>11}  {}\n", "file", file_width, "class", class_width, "probability", "next");
@@ -179,9 +180,9 @@ class Report {
       if (p.top.empty()) continue;
       std::vector<std::string> next;
       for (const Ranked& r : std::span(p.top).subspan(1))
-        next.push_back(fmt::format("{} {:.2f}%", name(r.index), 100 * r.probability));
-      out += fmt::format("{:<{}}  {:<{}}  {:>10.2f}%  {}\n", p.file, file_width, name(p.top[0].index), class_width,
-                         100 * p.top[0].probability, fmt::join(next, ", "));
+        next.push_back(fmt::format("{} {:.2f}%", shown_name(r.index), 100 * r.probability));
+      out += fmt::format("{:<{}}  {:<{}}  {:>10.2f}%  {}\n", printable(p.file), file_width, shown_name(p.top[0].index),
+                         class_width, 100 * p.top[0].probability, fmt::join(next, ", "));
     }
     return out;
   }
@@ -224,6 +225,7 @@ class Report {
     const auto at = static_cast<std::size_t>(index);
     return at < names_.size() ? names_[at] : fmt::format("class {}", index);
   }
+  std::string shown_name(int index) const { return printable(name(index), kMaxColumnBytes); }
   /// RFC 4180
   static std::string quoted(const std::string& text) {
     if (text.find_first_of(",\"\r\n") == std::string::npos) return text;

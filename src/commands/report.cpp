@@ -80,11 +80,11 @@ void report(const std::string& json, const nlohmann::ordered_json& object, const
     return object.dump(indent, ' ', /*ensure_ascii=*/false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
   };
   if (json == "-") {
-    write_to_standard_error(text);
+    write_to_standard_error(printable_lines(text));
     fmt::print("{}", dump(-1));
     return;
   }
-  fmt::print("{}", text);
+  print_text("{}", text);
   if (!json.empty()) write_result(json, dump(2));
 }
 

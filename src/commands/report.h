@@ -1,11 +1,15 @@
 // The two forms in which a command reports its results: text for users, one JSON object for programs.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/printable.h"
 #include "lockstep/config.h"
 
 namespace lockstep::commands {
@@ -24,6 +28,12 @@ void check_outputs(const std::vector<std::string>& outputs, const std::vector<st
 
 /// The files of a configuration: the YAML files of the command line, and the files that the keys name.
 std::vector<std::string> configuration_files(const std::vector<std::string>& command_line, const Config& config);
+
+/// Prints text for users on standard output. Names in it cannot act on the terminal (base/printable.h).
+template <typename... Args>
+void print_text(fmt::format_string<Args...> format, Args&&... args) {
+  fmt::print("{}", printable_lines(fmt::format(format, std::forward<Args>(args)...)));
+}
 
 /// Writes `content` to a file, which is replaced as a whole or stays as it was.
 void write_result(const std::string& path, const std::string& content);

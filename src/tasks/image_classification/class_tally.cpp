@@ -8,6 +8,7 @@
 #include <limits>
 #include <numeric>
 
+#include "base/printable.h"
 #include "data/image_set.h"
 #include "lockstep/error.h"
 
@@ -41,6 +42,7 @@ ClassTally::ClassTally(int n_classes, std::vector<std::string> names)
       names_(std::move(names)),
       counts_(1 + static_cast<std::size_t>(n_classes) * static_cast<std::size_t>(n_classes)) {
   for (auto i = static_cast<int>(names_.size()); i < n_classes_; ++i) names_.push_back(std::to_string(i));
+  for (const std::string& name : names_) shown_names_.push_back(printable(name, kMaxColumnBytes));
 }
 
 void ClassTally::add(const data::Batch& batch, std::span<const float> outputs) {
@@ -112,7 +114,7 @@ std::string ClassTally::summary() const {
 std::string ClassTally::text() const { return n_classes_ <= kMaxTable ? matrix_text() : worst_text(); }
 
 std::string ClassTally::matrix_text() const {
-  const std::size_t name_width = width_of(names_);
+  const std::size_t name_width = width_of(shown_names_);
   std::size_t width = 4;
   for (int label = 0; label < n_classes_; ++label)
     width = std::max(width, std::to_string(samples_of(label)).size() + 1);
@@ -121,7 +123,7 @@ std::string ClassTally::matrix_text() const {
   for (int k = 0; k < n_classes_; ++k) text += fmt::format("{:>{}}", k, width);
   for (int label = 0; label < n_classes_; ++label) {
     const std::int64_t n = samples_of(label);
-    text += fmt::format("\n{:<{}} {:>8} {:>9}  ", names_[static_cast<std::size_t>(label)], name_width, n,
+    text += fmt::format("\n{:<{}} {:>8} {:>9}  ", shown_names_[static_cast<std::size_t>(label)], name_width, n,
                         n > 0 ? fmt::format("{:.2f}%", 100 * accuracy_of(label)) : "-");
     for (int k = 0; k < n_classes_; ++k) text += fmt::format("{:>{}}", count(label, k), width);
   }
@@ -145,8 +147,8 @@ std::string ClassTally::worst_text() const {
   std::ranges::stable_sort(confusions, std::ranges::greater(), &Confusion::count);
   labels.resize(std::min(labels.size(), kWorst));
   confusions.resize(std::min(confusions.size(), kWorst));
-  const std::size_t width = width_of(names_);
-  const auto name = [this](int k) -> const std::string& { return names_[static_cast<std::size_t>(k)]; };
+  const std::size_t width = width_of(shown_names_);
+  const auto name = [this](int k) -> const std::string& { return shown_names_[static_cast<std::size_t>(k)]; };
   std::string text = fmt::format("{:<{}} {:>8} {:>9}   (the {} lowest of {} classes)\n", "class", width, "samples",
                                  "accuracy", labels.size(), n_classes_);
   for (const int label : labels)

@@ -41,7 +41,7 @@ class ClassTally final : public Tally {
   std::string worst_text() const;
 
   int n_classes_;
-  std::vector<std::string> names_;
+  std::vector<std::string> names_, shown_names_;  // shown: in tables
   // The number of samples whose label is among the five greatest outputs; then the matrix (label, predicted class).
   std::vector<std::int64_t> counts_;
 };
