@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/printable.h"
 #include "commands/commands.h"
 #include "commands/report.h"
 #include "config/parser.h"
@@ -37,6 +38,38 @@ struct Row {
   std::vector<Json> values;  // one per run; null: it has none
 };
 
+/// The figures of the file: numbers, the status, and the versions. `note`: what is not used, and why.
+Json usable_figures(const std::string& path, std::string& note) {
+  Json read;
+  try {
+    read = Json::parse(read_file(path, kMaxBytes));
+  } catch (const Json::exception& error) {
+    const std::string_view what = error.what();  // "[json.exception.parse_error.101] parse error at line 1, ..."
+    note = fmt::format("{} is damaged: its figures are missing ({})", path, what.substr(what.find("] ") + 2));
+    return Json::object();
+  }
+  if (!read.is_object()) {
+    note = fmt::format("{} is not a JSON object: its figures are missing", path);
+    return Json::object();
+  }
+  Json figures = Json::object();
+  for (const auto& [name, value] : read.items()) {
+    const bool is_status = name == "status", is_versions = name == "versions";
+    const bool fits = is_status     ? value.is_string()
+                      : is_versions ? value.is_object()
+                                    : value.is_number() || value.is_null();
+    if (fits)
+      figures[name] = value;
+    else
+      note += fmt::format("{}{}: {}: expected {}, found {}", note.empty() ? "" : "\n", path, printable(name),
+                          is_status     ? "text"
+                          : is_versions ? "an object"
+                                        : "a number",
+                          printable(value.dump(-1, ' ', false, Json::error_handler_t::replace)));
+  }
+  return figures;
+}
+
 /// metrics.json, or the reason why its figures are missing: this is no error, since the run may be in progress.
 void read_figures(RunFiles& run) {
   const std::string path = run.path + kMetrics;
@@ -45,11 +78,7 @@ void read_figures(RunFiles& run) {
     run.note =
         fmt::format("{} has no metrics.json, which is written when a run ends: its figures are missing", run.path);
   } else {
-    const Json read = Json::parse(read_file(path, kMaxBytes), nullptr, /*allow_exceptions=*/false);
-    if (read.is_object())
-      run.figures = read;
-    else
-      run.note = fmt::format("{} is not a JSON object: its figures are missing", path);
+    run.figures = usable_figures(path, run.note);
   }
   const std::string status = run.path + kStatus;
   if (!run.figures.contains("status") && std::filesystem::exists(status)) {
@@ -61,8 +90,10 @@ void read_figures(RunFiles& run) {
 
 RunFiles read_run(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
+  const std::string broken = broken_link_text(path);
   require(std::filesystem::is_directory(path), ErrorCode::usage,
-          "there is no run {}: expected a run directory, such as runs/quickstart", path);
+          "there is no run {}: expected a run directory, such as runs/quickstart{}", path,
+          broken.empty() ? "" : fmt::format("; {}", broken));
   const std::string file = path + kConfiguration;
   require(std::filesystem::exists(file), ErrorCode::usage,
           "{} is not a run directory: it has no config.yaml, which a run writes when it starts", path);
@@ -108,7 +139,7 @@ std::vector<Row> figures_of(const std::vector<RunFiles>& runs) {
 std::string text_of(const Json& value) {
   if (value.is_null()) return kNothing;
   if (value.is_number_float()) return fmt::format("{:.5g}", value.get<double>());
-  return value.is_string() ? value.get<std::string>() : value.dump();
+  return printable(value.is_string() ? value.get<std::string>() : value.dump());
 }
 
 /// The first column is aligned on the left, the others on the right. A row of one cell is an empty line.
@@ -130,7 +161,7 @@ std::string text_of(const std::vector<RunFiles>& runs, const std::vector<Row>& d
   std::vector<std::vector<std::string>> lines;
   const auto heading = [&](const std::string& title) {
     lines.push_back({title});
-    for (const RunFiles& run : runs) lines.back().push_back(run.path);
+    for (const RunFiles& run : runs) lines.back().push_back(printable(run.path));
   };
   const auto add = [&](const std::vector<Row>& rows) {
     for (const Row& row : rows) {

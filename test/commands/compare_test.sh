@@ -54,7 +54,25 @@ check "  but a status" row status 'done +running'
 check "  which is explained" grep -q 'running has no metrics.json' "$work/table"
 echo '{"steps"' >"$work/running/metrics.json"
 check "damaged figures" compare "$work/a" "$work/running"
+check "  are explained" grep -q 'metrics.json is damaged: its figures are missing (parse error at line 1' "$work/table"
+echo '[1]' >"$work/running/metrics.json"
+check "figures that are a list" compare "$work/a" "$work/running"
 check "  are explained" grep -q 'metrics.json is not a JSON object' "$work/table"
+echo '{"steps": 1e999}' >"$work/running/metrics.json"
+check "a number that is too large" compare "$work/a" "$work/running"
+check "  is explained" grep -q "metrics.json is damaged: its figures are missing (number overflow parsing '1e999')" "$work/table"
+echo '{"steps": "4\u001b[2J", "seconds": [1, 2], "versions": 3, "status": 4, "ranks": 2, "final_loss": null}' \
+  >"$work/running/metrics.json"
+check "figures of wrong types" compare "$work/a" "$work/running"
+check "  a text instead of a number" grep -Fq 'metrics.json: steps: expected a number, found "4\u001b[2J"' "$work/table"
+check "  a list" grep -Fq 'metrics.json: seconds: expected a number, found [1,2]' "$work/table"
+check "  versions" grep -Fq 'metrics.json: versions: expected an object, found 3' "$work/table"
+check "  a status" grep -Fq 'metrics.json: status: expected text, found 4' "$work/table"
+check "  are left out" row steps '2 +-'
+check "  and the others are not" row ranks '1 +2'
+ln -s nowhere "$work/link"
+check "a broken link" refused 2 'there is no run .*/link: .*/link is a link to nowhere, which does not exist' "$lockstep" compare \
+  "$work/a" "$work/link"
 check "a missing run" refused 2 'there is no run .*/nowhere' "$lockstep" compare "$work/a" "$work/nowhere"
 check "a directory that is no run" refused 2 'it has no config.yaml' "$lockstep" compare "$work/a/checkpoints"
 echo 'model: {depth: 19}' >"$work/running/config.yaml"
