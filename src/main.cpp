@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -13,6 +14,7 @@
 #include <new>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -20,6 +22,7 @@
 #include "base/failure.h"
 #include "base/standard_streams.h"
 #include "base/version.h"
+#include "comm/launch.h"
 #include "commands/commands.h"
 #include "commands/usage.h"
 #include "lockstep/error.h"
@@ -77,6 +80,12 @@ void print_version(bool as_json) {
   }
 }
 
+/// Commands of several ranks, and those that only print what is the same or of interest in each process.
+bool is_of_any_process(std::string_view command) {
+  constexpr std::string_view kCommands[] = {"train", "evaluate", "gpu-info", "completion", "help"};
+  return std::ranges::find(kCommands, command) != std::ranges::end(kCommands);
+}
+
 int run_program(int argc, char** argv) {
   CLI::App app("Lockstep trains neural networks data-parallel on an HPC cluster.", "lockstep");
   app.formatter(std::make_shared<commands::HelpFormatter>());
@@ -112,6 +121,8 @@ int run_program(int argc, char** argv) {
     return kExitDone;
   }
   require(static_cast<bool>(run), ErrorCode::usage, "a command is missing, such as `lockstep train CONFIG.yaml`");
+  if (const std::string command = app.get_subcommands().front()->get_name(); !is_of_any_process(command))
+    comm::require_one_process(command);
   return run();
 }
 
@@ -129,6 +140,8 @@ int report(const std::system_error& error) {
 
 int main(int argc, char** argv) {
   prepare_standard_streams();
+  ::signal(SIGXFSZ,
+           SIG_IGN);  // a write beyond `ulimit -f` fails, so that the partial file is removed and the error named
   int status = kExitFailed;
   try {
     status = run_program(argc, argv);

@@ -50,6 +50,17 @@ Launch inspect_launch() {
   return launch;
 }
 
+void require_one_process(const std::string& command) {
+  // In the order of inspect_launch(): processes under mpirun may inherit the variables of a Slurm step.
+  int n = std::max(slurm_step_tasks(), number_of("PMIX_RANK") + 1);
+  if (is_set("PMI_SIZE")) n = number_of("PMI_SIZE");
+  if (is_set("OMPI_COMM_WORLD_SIZE")) n = number_of("OMPI_COMM_WORLD_SIZE");
+  require(n <= 1, ErrorCode::usage,
+          "`lockstep {}` is a command of one process, but {} were started, which would write the same files: start it "
+          "without mpirun or srun, or with -n 1; only train and evaluate run on several ranks",
+          command, n);
+}
+
 void check_world_size(const Launch& launch, int size) {
   require(
       launch.expected_size == 0 || launch.expected_size == size, ErrorCode::comm_launch,

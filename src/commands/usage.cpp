@@ -152,6 +152,19 @@ std::string reworded(const Named& named, const CLI::ParseError& error) {
   return message;
 }
 
+/// An empty name of a file would be as if the option were not given.
+void check_values(const Named& named, const Words& arguments) {
+  const auto end = std::ranges::find(arguments, "--");
+  for (auto argument = arguments.begin(); argument != end; ++argument) {
+    require(!argument->starts_with("--") || !argument->ends_with('='), ErrorCode::usage,
+            "nothing follows the `=` of {}: give a value, or leave out the `=`", *argument);
+    if (!argument->empty() || argument == arguments.begin() || !(argument - 1)->starts_with("--")) continue;
+    const CLI::Option* option = option_of(*named.command, *(argument - 1));
+    if (option != nullptr && option->get_items_expected_min() > 0)
+      fail(ErrorCode::usage, "{}: expected {}, found an empty text", *(argument - 1), expected_by(*option));
+  }
+}
+
 }  // namespace
 
 std::string HelpFormatter::make_option_name(const CLI::Option* option, bool is_positional) const {
@@ -183,6 +196,7 @@ std::string HelpFormatter::make_option_opts(const CLI::Option* option) const {
 
 void check_commands(const CLI::App& app, const std::vector<std::string>& arguments) {
   const Named named = command_of(app, arguments);
+  check_values(named, arguments);
   if (!named.unknown) return;
   const Words names = names_of(commands_of(*named.command));
   const std::string nearest = config::nearest_word(*named.unknown, names);
@@ -193,7 +207,12 @@ void check_commands(const CLI::App& app, const std::vector<std::string>& argumen
 std::string usage_problem(const CLI::App& app, const std::vector<std::string>& arguments,
                           const CLI::ParseError& error) {
   const Named named = command_of(app, arguments);
-  const std::string message = reworded(named, error);
+  const auto separator = std::ranges::find(arguments, "--");
+  const auto option =
+      std::find_if(separator, arguments.end(), [](const auto& a) { return a.size() > 2 && a[0] == '-'; });
+  const std::string message = option == arguments.end()
+                                  ? reworded(named, error)
+                                  : fmt::format("{} is after `--`, where no option can be: write it before", *option);
   return named.command == &app ? message : fmt::format("{}; see `{} --help`", message, named.path);
 }
 
