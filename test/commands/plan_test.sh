@@ -35,7 +35,7 @@ for samples in 4294967295 2147483648; do
   impossible "train.global_batch=$samples" "would process $samples samples at once; at most"
   impossible "train.global_batch=0 train.batch_per_rank=$samples" "would process $samples samples at once"
 done
-impossible evaluation.batch_per_rank=4294967295 'would process 4294967295 samples at once'
+impossible evaluation.batch_per_rank=4294967295 'would evaluate 4294967295 samples at once; .*: lower evaluation.batch_per_rank'
 impossible model.classes=100000000 'a synthetic set has at most 1048576 classes'
 check "and so is a parameter of that size" refused 2 'the parameter fc.weight would have the shape \(100000000, 512\)' \
   "$lockstep" plan jobs/configs/quickstart.yaml model.classes=100000000
