@@ -122,21 +122,22 @@ TEST_F(FileTest, RejectsAFolder) {
 }
 
 TEST_F(FileTest, ABrokenLinkIsNamedWithItsTarget) {
-  const std::string link = directory_ + "/best", expected = link + " is a link to step-9.h5, which does not exist";
+  const std::string link = directory_.string() + "/best",
+                    expected = link + " is a link to step-9.h5, which does not exist";
   std::filesystem::create_symlink("step-9.h5", link);
   EXPECT_EQ(broken_link_text(link), expected);
   EXPECT_EQ(broken_link_text(link + "/checkpoints"), expected);
-  EXPECT_EQ(broken_link_text(directory_ + "/none"), "");
-  std::filesystem::create_symlink("best", directory_ + "/latest");
-  EXPECT_NE(broken_link_text(directory_ + "/latest").find("latest is a link to best"), std::string::npos);
+  EXPECT_EQ(broken_link_text(directory_.string() + "/none"), "");
+  std::filesystem::create_symlink("best", directory_.string() + "/latest");
+  EXPECT_NE(broken_link_text(directory_.string() + "/latest").find("latest is a link to best"), std::string::npos);
   try {
     open_regular_file(link, ErrorCode::checkpoint_not_found);
     FAIL() << "must throw";
   } catch (const Error& e) {
     EXPECT_EQ(e.what(), "cannot open " + link + ": " + expected);
   }
-  replace_file(directory_ + "/step-9.h5", "content");
-  EXPECT_EQ(broken_link_text(directory_ + "/latest"), "");
+  replace_file(directory_.string() + "/step-9.h5", "content");
+  EXPECT_EQ(broken_link_text(directory_.string() + "/latest"), "");
 }
 
 }  // namespace
