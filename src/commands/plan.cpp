@@ -152,7 +152,9 @@ std::string text_of(const Planned& planned, const Ranks& ranks) {
   using train::MemoryOf;
   const bool is_impossible = !planned.fits_in(MemoryOf::training_and_evaluation, 1);
   const char* const verdict = is_impossible ? "does NOT fit" : "fits only if little else needs memory";
-  if (!planned.step_fits() && planned.fits_in(MemoryOf::training, train::kUsableMemory))
+  const bool only_training_fits = !planned.fits_in(MemoryOf::training_and_evaluation, train::kUsableMemory) &&
+                                  planned.fits_in(MemoryOf::training, train::kUsableMemory);
+  if (!planned.step_fits() && only_training_fits)
     text += fmt::format("The evaluation {}: a rank evaluates {} samples at once. Lower evaluation.batch_per_rank\n",
                         verdict, plan.evaluation_batch());
   else if (!planned.step_fits())
