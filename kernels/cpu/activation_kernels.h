@@ -4,35 +4,6 @@
 
 namespace lockstep::cpu::LOCKSTEP_ISA {
 
-/// e^x to 2 units in the last place for |x| <= 87; beyond, infinity or e^-87. x = k ln 2 + r, |r| <= ln 2 / 2; a
-/// polynomial for e^r (Taylor's, whose error of r^8 / 8! is 5e-9 at most), and k added to the exponent.
-template <typename T>
-inline T exponential(T x) {
-  constexpr float kLimit = 87.0f, kLog2E = 1.44269504088896341f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: the sum's lowest bit is a whole number
-  const T unclamped = x;
-  x = x > T{} + kLimit ? T{} + kLimit : x;
-  x = x < T{} - kLimit ? T{} - kLimit : x;
-  const T shifted = x * kLog2E + kRound;
-  const T k = shifted - kRound;
-  const T r = x - k * kLn2High - k * kLn2Low;
-  T p = T{} + 1.0f / 5040;
-  for (const float coefficient : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f})
-    p = p * r + coefficient;
-  using Integers = typename Lanes<T>::Integers;
-  Integers bits;
-  std::memcpy(&bits, &shifted, sizeof bits);
-  bits = (bits + 127) << 23;  // the upper bits of `shifted` fall out
-  T power;
-  std::memcpy(&power, &bits, sizeof power);
-  return unclamped > T{} + kLimit ? T{} + __builtin_inff() : p * power;
-}
-
-template <typename T>
-inline T sigmoid(T x) {
-  return 1.0f / (1.0f + exponential(-x));
-}
-
 struct Relu {
   template <typename T>
   static T value(T x) {

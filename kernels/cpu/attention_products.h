@@ -47,14 +47,6 @@ inline Floats exponential_to_zero(Floats x) {
 
 // ---- Rows -----------------------------------------------------------------------------------------------------------
 
-/// Calls at(T{}, column) for vectors of columns and then for the remaining columns one by one.
-template <typename F>
-inline void for_columns(std::int64_t width, const F& at) {
-  std::int64_t c = 0;
-  for (; c + kLanes <= width; c += kLanes) at(Floats{}, c);
-  for (; c < width; ++c) at(0.0f, c);
-}
-
 /// A row of head_dim elements as numbers along the width, padded with zeros; a null source: zeros.
 template <typename E>
 inline void load_row(const E* source, const AttentionTiling& t, float* target) {

@@ -2,20 +2,6 @@
 
 namespace lockstep::cpu::LOCKSTEP_ISA {
 
-inline double total(const Widened<Floats>& sum) {
-  double all = 0;
-  for (int i = 0; i < kLanes / 2; ++i) all += sum.low[i] + sum.high[i];
-  return all;
-}
-
-/// Calls at(T{}, column) for vectors of columns and then for the remaining columns one by one.
-template <typename F>
-inline void for_columns(std::int64_t width, const F& at) {
-  std::int64_t c = 0;
-  for (; c + kLanes <= width; c += kLanes) at(Floats{}, c);
-  for (; c < width; ++c) at(0.0f, c);
-}
-
 template <typename E>
 void rms_norm_forward(const RmsNormForwardTask<E>& task, Range rows) {
   for (std::int64_t row = rows.begin; row < rows.end; ++row) {

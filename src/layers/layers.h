@@ -67,6 +67,9 @@ struct NormalizedStream {
 NormalizedStream add_rms_norm(Graph& graph, ActivationId x, ActivationId residual, const std::string& name,
                               const RmsNormOptions& options);
 
+/// silu(gate) * up, of (..., 2 F) with the gates before the ups: one linear layer computes both. (..., F).
+ActivationId swiglu(Graph& graph, ActivationId gate_and_up);
+
 struct AttentionOptions {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 0;  // of the scores; 0: 1 / sqrt(head_dim)

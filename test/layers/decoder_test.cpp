@@ -1,5 +1,5 @@
-// Graphs of the layers that a decoder is made of: linear, RMS norm, attention, activation functions and addition, on
-// (batch, sequence, features), in fp32 and bf16.
+// Graphs of the layers that a decoder is made of: linear, RMS norm, attention, activation functions, SwiGLU and
+// addition, on (batch, sequence, features), in fp32 and bf16.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -72,6 +72,12 @@ ActivationId attends(Graph& g, ActivationId x) {
   x = linear(g, x, "qkv", {.out_features = 8 * 8});
   x = attention(g, x, graph::kNoTensor, "attention", {.heads = 4, .kv_heads = 2, .head_dim = 8});
   return linear(g, x, "out", {.out_features = kWidth});
+}
+
+/// A gated feed-forward layer, with gate and up in one matrix.
+ActivationId gated(Graph& g, ActivationId x) {
+  x = linear(g, x, "gate_up", {.out_features = 2 * 24, .bias = false, .parts = {{"gate", 24}, {"up", 24}}});
+  return linear(g, swiglu(g, x), "down", {.out_features = kWidth, .bias = false});
 }
 
 struct Case {
@@ -159,7 +165,8 @@ TEST_P(Decoder, RecomputingItGivesTheSameBits) {
 INSTANTIATE_TEST_SUITE_P(Graphs, Decoder,
                          testing::Values(Case{"Simple", simple}, Case{"FusedResidual", fused_residual},
                                          Case{"PreNorm", pre_norm}, Case{"ResidualByAdd", residual_by_add},
-                                         Case{"SharedInputs", shared_inputs}, Case{"Attention", attends}),
+                                         Case{"SharedInputs", shared_inputs}, Case{"Attention", attends},
+                                         Case{"Gated", gated}),
                          [](const auto& info) { return info.param.name; });
 
 /// A token of a document is not influenced by those before the document, and influences none of them.

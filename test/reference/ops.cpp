@@ -18,6 +18,7 @@
 #include "lockstep/ops/pool2d.h"
 #include "test/reference/attention.h"
 #include "test/reference/rms_norm.h"
+#include "test/reference/swiglu.h"
 
 namespace lockstep::reference {
 
@@ -39,6 +40,7 @@ Factory<OrderedSumDescription> make_ordered_sum;
 Factory<Pool2dDescription> make_pool2d;
 Factory<RmsNormDescription> make_rms_norm;
 Factory<SoftmaxCrossEntropyDescription> make_softmax_cross_entropy;
+Factory<SwiGluDescription> make_swiglu;
 
 namespace {
 
@@ -61,6 +63,7 @@ constexpr OpRow<Context> kOps[] = {
     op_row<make_pool2d>(),
     op_row<make_rms_norm>(),
     op_row<make_softmax_cross_entropy>(),
+    op_row<make_swiglu>(),
 };
 // clang-format on
 

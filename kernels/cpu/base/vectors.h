@@ -115,6 +115,12 @@ inline void add_product(Widened<float>& sum, const Widened<float>& a, const Wide
   sum.value += a.value * b.value;
 }
 
+inline double total(const Widened<Floats>& sum) {
+  double all = 0;
+  for (int i = 0; i < kLanes / 2; ++i) all += sum.low[i] + sum.high[i];
+  return all;
+}
+
 /// Keeps the loops of one column scalar: vectorised across rows they would be large and never faster.
 template <typename T>
 inline void scalar_stays_scalar() {
@@ -148,6 +154,43 @@ inline T relu(T v) {
 template <typename T>
 inline T relu_backward(T z, T gradient) {
   return z <= T{} ? T{} : gradient;
+}
+
+/// Calls at(T{}, column) for vectors of columns and then for the remaining columns one by one.
+template <typename F>
+inline void for_columns(std::int64_t width, const F& at) {
+  std::int64_t c = 0;
+  for (; c + kLanes <= width; c += kLanes) at(Floats{}, c);
+  for (; c < width; ++c) at(0.0f, c);
+}
+
+/// e^x to 2 units in the last place for |x| <= 87; beyond, infinity or e^-87. x = k ln 2 + r, |r| <= ln 2 / 2; a
+/// polynomial for e^r (Taylor's, whose error of r^8 / 8! is 5e-9 at most), and k added to the exponent.
+template <typename T>
+inline T exponential(T x) {
+  constexpr float kLimit = 87.0f, kLog2E = 1.44269504088896341f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: the sum's lowest bit is a whole number
+  const T unclamped = x;
+  x = x > T{} + kLimit ? T{} + kLimit : x;
+  x = x < T{} - kLimit ? T{} - kLimit : x;
+  const T shifted = x * kLog2E + kRound;
+  const T k = shifted - kRound;
+  const T r = x - k * kLn2High - k * kLn2Low;
+  T p = T{} + 1.0f / 5040;
+  for (const float coefficient : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f})
+    p = p * r + coefficient;
+  using Integers = typename Lanes<T>::Integers;
+  Integers bits;
+  std::memcpy(&bits, &shifted, sizeof bits);
+  bits = (bits + 127) << 23;  // the upper bits of `shifted` fall out
+  T power;
+  std::memcpy(&power, &bits, sizeof power);
+  return unclamped > T{} + kLimit ? T{} + __builtin_inff() : p * power;
+}
+
+template <typename T>
+inline T sigmoid(T x) {
+  return 1.0f / (1.0f + exponential(-x));
 }
 
 }  // namespace lockstep::cpu::LOCKSTEP_ISA

@@ -1,0 +1,70 @@
+// SwiGLU (lockstep/ops/swiglu.h): one pass over memory in fp32 registers, forward and backward. Rows are divided among
+// threads.
+#include <memory>
+
+#include "kernels/cpu/base/bf16.h"
+#include "kernels/cpu/base/context.h"
+#include "kernels/cpu/base/parallel.h"
+#include "kernels/cpu/base/simd.h"
+#include "lockstep/ops/swiglu.h"
+
+namespace lockstep::cpu {
+
+template <typename E>
+struct SwiGluTask {
+  std::int64_t width = 0;
+  const E* x = nullptr;   // (rows, 2 * width)
+  const E* dy = nullptr;  // null: forward
+  E* out = nullptr;       // y, or dx
+  bool accumulate = false;
+};
+
+}  // namespace lockstep::cpu
+
+#define LOCKSTEP_KERNELS "kernels/cpu/swiglu_kernels.h"
+#include "kernels/cpu/base/each_isa.h"
+
+namespace lockstep::cpu {
+namespace {
+
+class CpuSwiGlu final : public SwiGlu {
+ public:
+  CpuSwiGlu(const SwiGluDescription& d, const CpuContext& context)
+      : d_(d), parts_(part_count(context, 3 * d.rows * d.width * static_cast<std::int64_t>(size_bytes(d.dtype)))) {}
+
+  OpNeeds needs() const override { return {}; }
+  std::string describe() const override { return "own kernel, one pass forward and one backward"; }
+
+  void run_forward(const Forward& args, const OpMemory&, Stream&) override { run(args.x, nullptr, args.y, false); }
+  void run_backward(const Backward& args, const OpMemory&, Stream&) override {
+    if (args.dx_mode == GradientMode::skip) return;
+    run(args.x, args.dy, args.dx, args.dx_mode == GradientMode::accumulate);
+  }
+
+ private:
+  void run(const void* x, const void* dy, void* out, bool accumulate) const {
+    with_elements(d_.dtype, [&](auto element) {
+      using E = decltype(element);
+      const SwiGluTask<E> task{.width = d_.width,
+                               .x = static_cast<const E*>(x),
+                               .dy = static_cast<const E*>(dy),
+                               .out = static_cast<E*>(out),
+                               .accumulate = accumulate};
+      run_parts(parts_, [&](int part) { LOCKSTEP_DISPATCH(swiglu_pass<E>)(task, part_of(d_.rows, part, parts_)); });
+    });
+  }
+
+  SwiGluDescription d_;
+  int parts_;
+};
+
+}  // namespace
+
+std::unique_ptr<SwiGlu> make_swiglu(const SwiGluDescription& d, const CpuContext& context) {
+  require(d.rows > 0 && d.width > 0, ErrorCode::op_description,
+          "a SwiGLU of {} rows of {} elements: both must be positive", d.rows, d.width);
+  require_float_or_bf16(d.dtype, "a SwiGLU");
+  return std::make_unique<CpuSwiGlu>(d, context);
+}
+
+}  // namespace lockstep::cpu

@@ -1,0 +1,142 @@
+// SwiGLU (lockstep/ops/swiglu.h), computed in fp32, 16 bytes per thread at a time.
+// Bytes moved: forward reads x and writes y; backward reads x and dy and writes dx, and also reads dx if it
+// accumulates. No kernel can move less.
+#include <memory>
+
+#include "kernels/cuda/base/context.h"
+#include "kernels/cuda/base/launch.h"
+#include "kernels/cuda/base/numbers.h"
+#include "lockstep/ops/swiglu.h"
+
+namespace lockstep::cuda {
+namespace {
+
+constexpr unsigned kThreads = 256;
+
+/// kN neighbouring numbers: a pack, or one.
+template <typename T, int kN>
+struct Neighbours {
+  T values[kN];
+};
+template <int kN, typename T>
+__device__ Neighbours<T, kN> load_neighbours(const T* source) {
+  Neighbours<T, kN> out;
+  if constexpr (kN == 1) {
+    out.values[0] = *source;
+  } else {
+    const Pack<T> pack = load_pack(source);
+#pragma unroll
+    for (int j = 0; j < kN; ++j) out.values[j] = pack.values[j];
+  }
+  return out;
+}
+template <int kN, typename T>
+__device__ void store_neighbours(T* target, const Neighbours<T, kN>& numbers) {
+  if constexpr (kN == 1) {
+    *target = numbers.values[0];
+  } else {
+    Pack<T> pack;
+#pragma unroll
+    for (int j = 0; j < kN; ++j) pack.values[j] = numbers.values[j];
+    store_pack(target, pack);
+  }
+}
+
+__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+/// A thread's column does not change from row to row: blockIdx.y counts rows.
+template <typename T, int kN>
+__global__ void __launch_bounds__(kThreads) swiglu_forward(const T* x, T* y, std::int64_t rows, std::int64_t width) {
+  const std::int64_t c = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kN;
+  if (c >= width) return;
+  for (std::int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+    const auto gates = load_neighbours<kN>(x + 2 * row * width + c);
+    const auto ups = load_neighbours<kN>(x + (2 * row + 1) * width + c);
+    Neighbours<T, kN> out;
+#pragma unroll
+    for (int j = 0; j < kN; ++j) {
+      const float gate = to_float(gates.values[j]);
+      out.values[j] = from_float<T>(gate * sigmoid(gate) * to_float(ups.values[j]));
+    }
+    store_neighbours<kN>(y + row * width + c, out);
+  }
+}
+
+template <typename T, int kN>
+__global__ void __launch_bounds__(kThreads)
+    swiglu_backward(const T* x, const T* dy, T* dx, bool accumulate, std::int64_t rows, std::int64_t width) {
+  const std::int64_t c = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kN;
+  if (c >= width) return;
+  for (std::int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+    const std::int64_t of_gates = 2 * row * width + c, of_ups = of_gates + width;
+    const auto gates = load_neighbours<kN>(x + of_gates), ups = load_neighbours<kN>(x + of_ups);
+    const auto gradients = load_neighbours<kN>(dy + row * width + c);
+    Neighbours<T, kN> dgates{}, dups{};
+    if (accumulate) {
+      dgates = load_neighbours<kN>(dx + of_gates);
+      dups = load_neighbours<kN>(dx + of_ups);
+    }
+#pragma unroll
+    for (int j = 0; j < kN; ++j) {
+      const float gate = to_float(gates.values[j]), gradient = to_float(gradients.values[j]), s = sigmoid(gate);
+      const float dgate = gradient * to_float(ups.values[j]) * (s + gate * s * (1 - s)), dup = gradient * (gate * s);
+      dgates.values[j] = from_float<T>(accumulate ? to_float(dgates.values[j]) + dgate : dgate);
+      dups.values[j] = from_float<T>(accumulate ? to_float(dups.values[j]) + dup : dup);
+    }
+    store_neighbours<kN>(dx + of_gates, dgates);
+    store_neighbours<kN>(dx + of_ups, dups);
+  }
+}
+
+class CudaSwiGlu final : public SwiGlu {
+ public:
+  CudaSwiGlu(const SwiGluDescription& d, const CudaContext& context)
+      : d_(d), limit_(static_cast<unsigned>(context.multiprocessors) * 8) {}
+
+  OpNeeds needs() const override { return {}; }
+  std::string describe() const override { return "own kernels, one pass forward and one backward"; }
+
+  void run_forward(const Forward& args, const OpMemory&, Stream& stream) override {
+    dispatch(d_.dtype, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      const bool by_packs = d_.width % Pack<T>::kSize == 0 && are_aligned(args.x, args.y);
+      launch(by_packs ? swiglu_forward<T, Pack<T>::kSize> : swiglu_forward<T, 1>, grid(by_packs ? Pack<T>::kSize : 1),
+             stream, static_cast<const T*>(args.x), static_cast<T*>(args.y), d_.rows, d_.width);
+    });
+  }
+
+  void run_backward(const Backward& args, const OpMemory&, Stream& stream) override {
+    if (args.dx_mode == GradientMode::skip) return;
+    dispatch(d_.dtype, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      const bool by_packs = d_.width % Pack<T>::kSize == 0 && are_aligned(args.x, args.dy, args.dx);
+      launch(by_packs ? swiglu_backward<T, Pack<T>::kSize> : swiglu_backward<T, 1>, grid(by_packs ? Pack<T>::kSize : 1),
+             stream, static_cast<const T*>(args.x), static_cast<const T*>(args.dy), static_cast<T*>(args.dx),
+             args.dx_mode == GradientMode::accumulate, d_.rows, d_.width);
+    });
+  }
+
+ private:
+  /// Blocks along a row, and enough rows of blocks to fill the device.
+  Grid grid(int numbers_per_thread) const {
+    const std::int64_t threads = d_.width / numbers_per_thread;
+    const auto columns = static_cast<unsigned>((threads + kThreads - 1) / kThreads);
+    return {.blocks = columns,
+            .threads = kThreads,
+            .blocks_y = blocks_for(static_cast<std::size_t>(d_.rows), 1, std::max(limit_ / columns, 1u))};
+  }
+
+  SwiGluDescription d_;
+  unsigned limit_;  // of blocks
+};
+
+}  // namespace
+
+std::unique_ptr<SwiGlu> make_swiglu(const SwiGluDescription& d, const CudaContext& context) {
+  require(d.rows > 0 && d.width > 0, ErrorCode::op_description,
+          "a SwiGLU of {} rows of {} elements: both must be positive", d.rows, d.width);
+  dispatch(d.dtype, [](auto*) {});
+  return std::make_unique<CudaSwiGlu>(d, context);
+}
+
+}  // namespace lockstep::cuda
