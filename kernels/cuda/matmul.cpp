@@ -11,6 +11,7 @@
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/base/context.h"
 #include "kernels/cuda/base/conversions.h"
+#include "kernels/cuda/base/row_major_layout.h"
 #include "kernels/cuda/base/workspace.h"
 #include "kernels/cuda/matmul_bare.h"
 #include "lockstep/error.h"
@@ -18,22 +19,6 @@
 
 namespace lockstep::cuda {
 namespace {
-
-class RowMajorLayout final : public ParameterLayout {
- public:
-  explicit RowMajorLayout(std::size_t n_elements) : n_elements_(n_elements) {}
-  std::size_t n_elements() const override { return n_elements_; }
-  void pack(std::span<const float> canonical, float* parameter) const override {
-    std::copy(canonical.begin(), canonical.end(), parameter);
-  }
-  void unpack(const float* parameter, std::span<float> canonical) const override {
-    std::copy_n(parameter, canonical.size(), canonical.begin());
-  }
-  std::string describe() const override { return "canonical"; }
-
- private:
-  std::size_t n_elements_;
-};
 
 std::string text(const MatmulDescription& d) {
   return fmt::format("matmul ({}, {}) -> {}{}, {}", d.rows, d.in_features, d.out_features, d.bias ? " with bias" : "",
@@ -65,16 +50,13 @@ class CudaMatmul final : public Matmul {
 };
 
 CudaMatmul::CudaMatmul(const MatmulDescription& description, const CudaContext& context)
-    : d_(description), context_(context), layout_(description.weight_layout) {
+    : d_(description), context_(context) {
   const MatmulDescription& d = d_;
   require(d.rows > 0 && d.in_features > 0 && d.out_features > 0, ErrorCode::op_description,
           "{}: rows, in_features and out_features must be positive", text(d));
   require(d.dtype == DType::fp32 || d.dtype == DType::fp16 || d.dtype == DType::bf16, ErrorCode::not_supported,
           "{}: the cuda backend computes in fp32, fp16 or bf16", text(d));
-  const auto n_weights = static_cast<std::size_t>(d.out_features * d.in_features);
-  if (!layout_) layout_ = std::make_shared<RowMajorLayout>(n_weights);
-  require(dynamic_cast<const RowMajorLayout*>(layout_.get()) != nullptr, ErrorCode::internal,
-          "{}: a weight in the layout {} is not one of the cuda backend", text(d), layout_->describe());
+  layout_ = row_major_layout(d.weight_layout, d.out_features * d.in_features, text(d));
   const auto plan = [&](ProductDescription product) {
     product.dtype = d.dtype;
     product.tf32 = d.tf32;

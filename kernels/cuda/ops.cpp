@@ -10,6 +10,7 @@
 #include "lockstep/ops/clip_norm.h"
 #include "lockstep/ops/conv2d.h"
 #include "lockstep/ops/cross_entropy.h"
+#include "lockstep/ops/embedding.h"
 #include "lockstep/ops/hash.h"
 #include "lockstep/ops/image_input.h"
 #include "lockstep/ops/matmul.h"
@@ -31,6 +32,7 @@ Factory<BatchNormDescription> make_batch_norm;
 Factory<CastDescription> make_cast;
 Factory<ClipNormDescription> make_clip_norm;
 Factory<Conv2dDescription> make_conv2d;
+Factory<EmbeddingDescription> make_embedding;
 Factory<HashDescription> make_hash;
 Factory<ImageInputDescription> make_image_input;
 Factory<MatmulDescription> make_matmul;
@@ -54,6 +56,7 @@ constexpr OpRow<CudaContext> kOps[] = {
     op_row<make_cast>(),
     op_row<make_clip_norm>(),
     op_row<make_conv2d>(),
+    op_row<make_embedding>(),
     op_row<make_hash>(),
     op_row<make_image_input>(),
     op_row<make_matmul>(),

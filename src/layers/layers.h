@@ -52,6 +52,17 @@ ActivationId activation(Graph& graph, ActivationId x, ActivationFunction functio
 /// then another such activation, or one that an earlier layer has read. Otherwise it is a node of its own.
 ActivationId add(Graph& graph, ActivationId a, ActivationId b);
 
+struct EmbeddingOptions {
+  std::int64_t sequence = 0;    // ids of a sample
+  std::int64_t vocabulary = 0;  // rows of the weight
+  std::int64_t width = 0;
+  graph::Initializer initial{.kind = graph::Initializer::Kind::normal, .value = 1};  // as torch.nn.Embedding
+  bool trainable = true;
+};
+/// NAME.weight's row of each of `ids`, (batch, sequence) int32, in the graph's type: (batch, sequence, width). An id
+/// outside of the vocabulary gives zeros. A linear layer can share the weight (LinearOptions::weight).
+ActivationId embedding(Graph& graph, graph::TensorId ids, const std::string& name, const EmbeddingOptions& options);
+
 struct RmsNormOptions {
   float epsilon = 1e-5f;
   bool trainable = true;

@@ -17,6 +17,7 @@
 #include "lockstep/ops/ordered_sum.h"
 #include "lockstep/ops/pool2d.h"
 #include "test/reference/attention.h"
+#include "test/reference/embedding.h"
 #include "test/reference/rms_norm.h"
 #include "test/reference/swiglu.h"
 
@@ -54,6 +55,7 @@ constexpr OpRow<Context> kOps[] = {
     op_row<make_cast>(),
     op_row<make_clip_norm>(),
     op_row<make_conv2d>(),
+    op_row<make_embedding>(),
     op_row<make_hash>(),
     op_row<make_image_input>(),
     op_row<make_matmul>(),

@@ -189,6 +189,19 @@ std::shared_ptr<const OnednnLayout> as_onednn_layout(const std::shared_ptr<const
   return layout;
 }
 
+std::shared_ptr<const OnednnLayout> canonical_layout(const std::shared_ptr<const ParameterLayout>& given,
+                                                     const memory::dims& dims) {
+  memory::dims strides(dims.size(), 1);
+  for (std::size_t i = dims.size() - 1; i-- > 0;) strides[i] = strides[i + 1] * dims[i + 1];
+  const memory::desc canonical(dims, memory::data_type::f32, strides);
+  const std::shared_ptr<const OnednnLayout> layout = as_onednn_layout(given, dims);
+  if (!layout) return std::make_shared<OnednnLayout>(canonical, canonical);
+  require(layout->desc() == canonical, ErrorCode::op_description,
+          "a weight of sizes {} that is read row by row has the layout {}; it must be canonical", dims_text(dims),
+          layout->describe());
+  return layout;
+}
+
 memory::data_type onednn_type(DType dtype) {
   return dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
 }

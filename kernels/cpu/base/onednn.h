@@ -105,6 +105,11 @@ class OnednnLayout final : public ParameterLayout {
 std::shared_ptr<const OnednnLayout> as_onednn_layout(const std::shared_ptr<const ParameterLayout>& given,
                                                      const dnnl::memory::dims& dims);
 
+/// The canonical layout of a parameter of these sizes, for ops that address its rows. Throws op_description if `given`
+/// is another one; null: a new one.
+std::shared_ptr<const OnednnLayout> canonical_layout(const std::shared_ptr<const ParameterLayout>& given,
+                                                     const dnnl::memory::dims& dims);
+
 /// The weights' layout for one primitive: the parameter's own if oneDNN's preferred implementation can run on it, else
 /// the one which that prefers, and the caller reorders. `make(weights, allow_empty)` returns a descriptor.
 template <typename Make>

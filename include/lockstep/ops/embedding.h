@@ -1,0 +1,59 @@
+// Embedding: the row of a table for each id, and the gradient of the table.
+//     y_p = weight[id_p]
+//     dweight[k] = sum over the positions p with id_p = k, in ascending order, of dy_p
+// An id outside of [0, vocabulary) gives a row of zeros and has no gradient. The gradient is computed without atomic
+// additions: positions are sorted by their ids, and the rows of each id are summed in fp32 in an order that depends on
+// the ids alone, so it has the same bits on any number of threads. The weight is in canonical form, so that a matmul
+// can share it (tied embeddings). Planning throws op_description for empty shapes, and not_supported for types that the
+// backend does not have and for a weight in another layout.
+#pragma once
+
+#include <memory>
+
+#include "lockstep/dtype.h"
+#include "lockstep/op.h"
+
+namespace lockstep {
+
+class Embedding;
+
+struct EmbeddingDescription {
+  using Op = Embedding;
+  static constexpr std::string_view kName = "embedding";
+
+  std::int64_t rows = 0;        // positions
+  std::int64_t vocabulary = 0;  // ids, rows of the weight
+  std::int64_t width = 0;
+  DType dtype = DType::fp32;                               // of weight, y and dy
+  bool inference = false;                                  // backward is never called
+  std::shared_ptr<const ParameterLayout> weight_layout{};  // null: a new one; of an op that shares the weight
+};
+
+class Embedding : public Op {
+ public:
+  struct Forward {
+    const std::int32_t* ids = nullptr;  // (rows)
+    const void* weight = nullptr;       // (vocabulary, width)
+    void* y = nullptr;                  // (rows, width), overwritten
+  };
+  struct Backward {
+    const std::int32_t* ids = nullptr;
+    const void* dy = nullptr;  // (rows, width)
+    float* dweight = nullptr;  // (vocabulary, width); overwritten with zeros where an id does not occur
+    GradientMode dweight_mode = GradientMode::overwrite;
+  };
+  /// Always canonical.
+  virtual std::shared_ptr<const ParameterLayout> weight_layout() const = 0;
+  void forward(const Forward& args, const OpMemory& memory, Stream& stream) {
+    submit("embedding.forward", &Embedding::run_forward, args, memory, stream);
+  }
+  void backward(const Backward& args, const OpMemory& memory, Stream& stream) {
+    submit("embedding.backward", &Embedding::run_backward, args, memory, stream);
+  }
+
+ private:
+  virtual void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) = 0;
+  virtual void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) = 0;
+};
+
+}  // namespace lockstep

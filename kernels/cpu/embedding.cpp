@@ -1,0 +1,122 @@
+// Embedding (lockstep/ops/embedding.h). Backward sorts pairs of id and position, and each thread then sums the runs of
+// one id that begin in its part of the sorted list. A run is summed in registers, column by column, and stored once.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "kernels/cpu/base/bf16.h"
+#include "kernels/cpu/base/context.h"
+#include "kernels/cpu/base/onednn.h"
+#include "kernels/cpu/base/parallel.h"
+#include "kernels/cpu/base/simd.h"
+#include "lockstep/ops/embedding.h"
+
+namespace lockstep::cpu {
+
+/// An id in the upper half, a position in the lower: sorted by id, then by position. A negative id is a large number.
+using IdAndPosition = std::uint64_t;
+constexpr std::int64_t id_of(IdAndPosition entry) { return static_cast<std::int64_t>(entry >> 32); }
+constexpr std::int64_t position_of(IdAndPosition entry) { return static_cast<std::int64_t>(entry & 0xffffffffu); }
+
+template <typename E>
+struct EmbeddingGradientTask {
+  std::int64_t vocabulary = 0, width = 0;
+  const IdAndPosition* sorted = nullptr;  // (n)
+  std::int64_t n = 0;
+  const E* dy = nullptr;
+  float* dweight = nullptr;
+  bool accumulate = false;
+};
+
+}  // namespace lockstep::cpu
+
+#define LOCKSTEP_KERNELS "kernels/cpu/embedding_kernels.h"
+#include "kernels/cpu/base/each_isa.h"
+
+namespace lockstep::cpu {
+namespace {
+
+class CpuEmbedding final : public Embedding {
+ public:
+  CpuEmbedding(const EmbeddingDescription& d, const CpuContext& context)
+      : d_(d),
+        row_bytes_(static_cast<std::size_t>(d.width) * size_bytes(d.dtype)),
+        parts_(part_count(context, 2 * d.rows * static_cast<std::int64_t>(row_bytes_))),
+        parts_of_weight_(part_count(context, static_cast<std::int64_t>(weight_bytes()))),
+        layout_(canonical_layout(d.weight_layout, {d.vocabulary, d.width})) {}
+
+  OpNeeds needs() const override {
+    if (d_.inference) return {};
+    return {.backward_workspace_bytes = static_cast<std::size_t>(d_.rows) * sizeof(IdAndPosition)};
+  }
+  std::string describe() const override { return "own kernels; the gradient is summed per id, sorted by id"; }
+  std::shared_ptr<const ParameterLayout> weight_layout() const override { return layout_; }
+
+  void run_forward(const Forward& args, const OpMemory&, Stream&) override {
+    const auto* const weight = static_cast<const std::byte*>(args.weight);
+    auto* const y = static_cast<std::byte*>(args.y);
+    run_parts(parts_, [&](int part) {
+      const Range rows = part_of(d_.rows, part, parts_);
+      for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+        const std::int64_t id = args.ids[row];
+        std::byte* const target = y + static_cast<std::size_t>(row) * row_bytes_;
+        if (id < 0 || id >= d_.vocabulary)
+          std::memset(target, 0, row_bytes_);
+        else
+          std::memcpy(target, weight + static_cast<std::size_t>(id) * row_bytes_, row_bytes_);
+      }
+    });
+  }
+
+  void run_backward(const Backward& args, const OpMemory& memory, Stream&) override {
+    require(!d_.inference, ErrorCode::internal, "an embedding was planned for inference, and backward was called");
+    if (args.dweight_mode == GradientMode::skip) return;
+    auto* const sorted = static_cast<IdAndPosition*>(memory.workspace);
+    for (std::int64_t row = 0; row < d_.rows; ++row)
+      sorted[row] = (IdAndPosition{static_cast<std::uint32_t>(args.ids[row])} << 32) | static_cast<std::uint32_t>(row);
+    std::sort(sorted, sorted + d_.rows);
+    const bool accumulate = args.dweight_mode == GradientMode::accumulate;
+    if (!accumulate)
+      run_parts(parts_of_weight_, [&](int part) {
+        const Range ids = part_of(d_.vocabulary, part, parts_of_weight_);
+        std::memset(args.dweight + ids.begin * d_.width, 0,
+                    static_cast<std::size_t>((ids.end - ids.begin) * d_.width) * sizeof(float));
+      });
+    with_elements(d_.dtype, [&](auto element) {
+      using E = decltype(element);
+      const EmbeddingGradientTask<E> task{.vocabulary = d_.vocabulary,
+                                          .width = d_.width,
+                                          .sorted = sorted,
+                                          .n = d_.rows,
+                                          .dy = static_cast<const E*>(args.dy),
+                                          .dweight = args.dweight,
+                                          .accumulate = accumulate};
+      run_parts(parts_, [&](int part) {
+        LOCKSTEP_DISPATCH(embedding_gradient<E>)(task, part_of(d_.rows, part, parts_));
+      });
+    });
+  }
+
+ private:
+  std::size_t weight_bytes() const { return static_cast<std::size_t>(d_.vocabulary * d_.width) * sizeof(float); }
+
+  EmbeddingDescription d_;
+  std::size_t row_bytes_;
+  int parts_, parts_of_weight_;
+  std::shared_ptr<const ParameterLayout> layout_;
+};
+
+}  // namespace
+
+std::unique_ptr<Embedding> make_embedding(const EmbeddingDescription& d, const CpuContext& context) {
+  constexpr std::int64_t kLimit = std::int64_t{1} << 31;
+  require(
+      d.rows > 0 && d.vocabulary > 0 && d.width > 0 && d.rows < kLimit && d.vocabulary < kLimit,
+      ErrorCode::op_description,
+      "an embedding of {} ids out of {} in rows of {} elements: each must be positive, and the first two below 2^31",
+      d.rows, d.vocabulary, d.width);
+  require_float_or_bf16(d.dtype, "an embedding");
+  return std::make_unique<CpuEmbedding>(d, context);
+}
+
+}  // namespace lockstep::cpu

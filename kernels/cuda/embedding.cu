@@ -1,0 +1,276 @@
+// Embedding (lockstep/ops/embedding.h). Backward sorts pairs of id and position by the id (a stable radix sort of 8
+// bits per pass, from the lowest), and adds up the runs of one id in two stages: first within tiles of the sorted list,
+// then over the tiles that a run crosses. All orders depend on the ids alone, and there are no atomic additions. Bytes
+// moved: forward 2E, E those of y; backward E, the written rows of dweight (all of it if overwritten), and for n ids 16
+// n per pass of the sort.
+#include <algorithm>
+#include <bit>
+#include <memory>
+
+#include "kernels/cuda/base/context.h"
+#include "kernels/cuda/base/launch.h"
+#include "kernels/cuda/base/numbers.h"
+#include "kernels/cuda/base/row_major_layout.h"
+#include "kernels/cuda/base/workspace.h"
+#include "lockstep/ops/embedding.h"
+
+namespace lockstep::cuda {
+namespace {
+
+constexpr unsigned kThreads = 256;
+constexpr unsigned kBits = 8, kDigits = 1u << kBits;  // of a pass of the sort; a thread for each digit
+constexpr unsigned kSortTile = 2048;                  // entries of a block of the sort
+constexpr unsigned kRunTile = 32;                     // entries of a block that adds up runs
+static_assert(kDigits == kThreads);
+
+/// An id in the upper half, a position in the lower.
+using Entry = std::uint64_t;
+__device__ inline std::int64_t id_of(Entry entry) { return static_cast<std::int64_t>(entry >> 32); }
+__device__ inline std::int64_t position_of(Entry entry) { return static_cast<std::int64_t>(entry & 0xffffffffu); }
+
+// ---- Forward --------------------------------------------------------------------------------------------------------
+
+/// A block for each row.
+template <typename T, bool kByPacks>
+__global__ void __launch_bounds__(kThreads)
+    take_rows(const std::int32_t* ids, const T* weight, T* y, std::int64_t vocabulary, std::int64_t width) {
+  const std::int64_t id = ids[blockIdx.x];
+  const bool exists = id >= 0 && id < vocabulary;
+  const T* const source = weight + (exists ? id : 0) * width;
+  T* const target = y + std::int64_t{blockIdx.x} * width;
+  if constexpr (kByPacks) {
+    constexpr int kSize = Pack<T>::kSize;
+    for (std::int64_t c = threadIdx.x; c < width / kSize; c += kThreads) {
+      Pack<T> zeros;
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) zeros.values[j] = from_float<T>(0.0f);
+      store_pack(target + c * kSize, exists ? load_pack(source + c * kSize) : zeros);
+    }
+  } else {
+    for (std::int64_t c = threadIdx.x; c < width; c += kThreads) target[c] = exists ? source[c] : from_float<T>(0.0f);
+  }
+}
+
+// ---- Sort -----------------------------------------------------------------------------------------------------------
+
+/// All ids that do not exist become `vocabulary`, the last in the order.
+__global__ void make_entries(const std::int32_t* ids, Entry* entries, std::int64_t n, std::int64_t vocabulary) {
+  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n;
+       i += std::int64_t{gridDim.x} * blockDim.x) {
+    const std::int64_t id = ids[i];
+    entries[i] = (static_cast<Entry>(id >= 0 && id < vocabulary ? id : vocabulary) << 32) | static_cast<Entry>(i);
+  }
+}
+
+__device__ inline unsigned digit_of(Entry entry, unsigned shift) {
+  return static_cast<unsigned>(entry >> shift) & (kDigits - 1);
+}
+
+/// counts (tiles, digits): how often a digit occurs in a tile. A thread counts one digit.
+__global__ void __launch_bounds__(kThreads)
+    count_digits(const Entry* entries, unsigned* counts, std::int64_t n, unsigned shift) {
+  __shared__ unsigned char digits[kSortTile];
+  const std::int64_t begin = std::int64_t{blockIdx.x} * kSortTile;
+  const auto size = static_cast<unsigned>(n - begin < kSortTile ? n - begin : kSortTile);
+  for (unsigned i = threadIdx.x; i < size; i += kThreads)
+    digits[i] = static_cast<unsigned char>(digit_of(entries[begin + i], shift));
+  __syncthreads();
+  unsigned count = 0;
+  for (unsigned i = 0; i < size; ++i) count += digits[i] == threadIdx.x;
+  counts[blockIdx.x * kDigits + threadIdx.x] = count;
+}
+
+/// A thread moves the entries of one digit, in their order. Before them come all lower digits, and this digit in the
+/// tiles before.
+__global__ void __launch_bounds__(kThreads)
+    move_entries(const Entry* entries, const unsigned* counts, Entry* sorted, std::int64_t n, unsigned shift) {
+  __shared__ Entry tile[kSortTile];
+  __shared__ unsigned totals[kDigits];
+  const std::int64_t begin = std::int64_t{blockIdx.x} * kSortTile;
+  const auto size = static_cast<unsigned>(n - begin < kSortTile ? n - begin : kSortTile);
+  for (unsigned i = threadIdx.x; i < size; i += kThreads) tile[i] = entries[begin + i];
+  unsigned total = 0, before = 0;
+  for (unsigned t = 0; t < gridDim.x; ++t) {
+    if (t == blockIdx.x) before = total;
+    total += counts[t * kDigits + threadIdx.x];
+  }
+  totals[threadIdx.x] = total;
+  __syncthreads();
+  for (unsigned digit = 0; digit < threadIdx.x; ++digit) before += totals[digit];
+  for (unsigned i = 0; i < size; ++i)
+    if (digit_of(tile[i], shift) == threadIdx.x) sorted[before++] = tile[i];
+}
+
+// ---- Sums of runs ---------------------------------------------------------------------------------------------------
+
+__global__ void clear(float* values, std::int64_t n, bool by_packs) {
+  const std::int64_t first = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const std::int64_t stride = std::int64_t{gridDim.x} * blockDim.x;
+  const std::int64_t packed = by_packs ? n / 4 * 4 : 0;
+  for (std::int64_t i = 4 * first; i < packed; i += 4 * stride) store_pack(values + i, Pack<float>{});
+  for (std::int64_t i = packed + first; i < n; i += stride) values[i] = 0;
+}
+
+struct Runs {
+  const Entry* sorted = nullptr;
+  std::int64_t n = 0, vocabulary = 0, width = 0;
+  float* partial = nullptr;  // (tiles, 2, width): of a run that began before the tile, and of one that ends after it
+  float* dweight = nullptr;
+  bool accumulate = false;
+
+  __device__ bool continues(std::int64_t i) const { return i + 1 < n && id_of(sorted[i]) == id_of(sorted[i + 1]); }
+  __device__ std::int64_t end_of_tile(std::int64_t tile) const {
+    return (tile + 1) * kRunTile < n ? (tile + 1) * kRunTile : n;
+  }
+  __device__ void finish(std::int64_t id, std::int64_t column, float sum) const {
+    float& target = dweight[id * width + column];
+    target = accumulate ? target + sum : sum;
+  }
+};
+
+/// A thread adds up one column of a tile, blockIdx.y. A run that lies in the tile is finished.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) sum_in_tiles(const T* dy, Runs runs) {
+  const std::int64_t column = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (column >= runs.width) return;
+  const std::int64_t tile = blockIdx.y, begin = tile * kRunTile, end = runs.end_of_tile(tile);
+  bool began_before = begin > 0 && runs.continues(begin - 1);
+  float sum = 0;
+  for (std::int64_t i = begin; i < end; ++i) {
+    const Entry entry = runs.sorted[i];
+    if (id_of(entry) >= runs.vocabulary) return;
+    sum += to_float(dy[position_of(entry) * runs.width + column]);
+    const bool continues = runs.continues(i);
+    if (continues && i + 1 < end) continue;
+    if (!began_before && !continues)
+      runs.finish(id_of(entry), column, sum);
+    else
+      runs.partial[(2 * tile + (began_before ? 0 : 1)) * runs.width + column] = sum;
+    began_before = false;
+    sum = 0;
+  }
+}
+
+/// The run that begins in tile blockIdx.y and ends in another one, if there is one.
+__global__ void __launch_bounds__(kThreads) sum_over_tiles(Runs runs) {
+  const std::int64_t column = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  std::int64_t tile = blockIdx.y, last = runs.end_of_tile(tile) - 1;
+  const std::int64_t id = id_of(runs.sorted[last]);
+  const std::int64_t begin = tile * kRunTile;
+  const bool began_before = begin > 0 && id_of(runs.sorted[begin - 1]) == id;
+  if (column >= runs.width || id >= runs.vocabulary || began_before || !runs.continues(last)) return;
+  float sum = runs.partial[(2 * tile + 1) * runs.width + column];
+  do {
+    ++tile;
+    sum += runs.partial[2 * tile * runs.width + column];
+    last = runs.end_of_tile(tile) - 1;
+  } while (id_of(runs.sorted[last]) == id && runs.continues(last));
+  runs.finish(id, column, sum);
+}
+
+// ---- The op ---------------------------------------------------------------------------------------------------------
+
+class CudaEmbedding final : public Embedding {
+ public:
+  CudaEmbedding(const EmbeddingDescription& d, const CudaContext& context)
+      : d_(d),
+        limit_(static_cast<unsigned>(context.multiprocessors) * 8),
+        n_sort_tiles_(static_cast<unsigned>((d.rows + kSortTile - 1) / kSortTile)),
+        n_run_tiles_(static_cast<unsigned>((d.rows + kRunTile - 1) / kRunTile)),
+        n_passes_((static_cast<unsigned>(std::bit_width(static_cast<std::uint64_t>(d.vocabulary))) + kBits - 1) /
+                  kBits),
+        layout_(row_major_layout(d.weight_layout, d.vocabulary * d.width, "an embedding")) {
+    if (d.inference) return;
+    const auto rows = static_cast<std::size_t>(d.rows);
+    WorkspacePlan workspace;
+    for (std::size_t& entries : at_.entries) entries = workspace.take(rows * sizeof(Entry));
+    at_.counts = workspace.take(std::size_t{n_sort_tiles_} * kDigits * sizeof(unsigned));
+    at_.partial = workspace.take(std::size_t{n_run_tiles_} * 2 * static_cast<std::size_t>(d.width) * sizeof(float));
+    workspace_bytes_ = workspace.size_bytes();
+  }
+
+  OpNeeds needs() const override { return {.backward_workspace_bytes = workspace_bytes_}; }
+  std::string describe() const override {
+    return fmt::format("own kernels; the gradient is summed per id, sorted in {} passes", n_passes_);
+  }
+  std::shared_ptr<const ParameterLayout> weight_layout() const override { return layout_; }
+
+  void run_forward(const Forward& args, const OpMemory&, Stream& stream) override {
+    dispatch(d_.dtype, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      const bool by_packs = d_.width % Pack<T>::kSize == 0 && are_aligned(args.weight, args.y);
+      launch(by_packs ? take_rows<T, true> : take_rows<T, false>,
+             {.blocks = static_cast<unsigned>(d_.rows), .threads = kThreads}, stream, args.ids,
+             static_cast<const T*>(args.weight), static_cast<T*>(args.y), d_.vocabulary, d_.width);
+    });
+  }
+
+  void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) override {
+    require(!d_.inference, ErrorCode::internal, "an embedding was planned for inference, and backward was called");
+    if (args.dweight_mode == GradientMode::skip) return;
+    const bool accumulate = args.dweight_mode == GradientMode::accumulate;
+    if (!accumulate) {
+      const std::int64_t n = d_.vocabulary * d_.width;
+      launch(clear, {.blocks = blocks_for(static_cast<std::size_t>(n), 4 * kThreads, limit_), .threads = kThreads},
+             stream, args.dweight, n, are_aligned(args.dweight));
+    }
+    const Runs runs{.sorted = sort(args.ids, memory, stream),
+                    .n = d_.rows,
+                    .vocabulary = d_.vocabulary,
+                    .width = d_.width,
+                    .partial = at<float>(memory.workspace, at_.partial),
+                    .dweight = args.dweight,
+                    .accumulate = accumulate};
+    const Grid grid{.blocks = static_cast<unsigned>((d_.width + kThreads - 1) / kThreads),
+                    .threads = kThreads,
+                    .blocks_y = n_run_tiles_};
+    dispatch(d_.dtype, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      launch(sum_in_tiles<T>, grid, stream, static_cast<const T*>(args.dy), runs);
+    });
+    launch(sum_over_tiles, grid, stream, runs);
+  }
+
+ private:
+  const Entry* sort(const std::int32_t* ids, const OpMemory& memory, Stream& stream) const {
+    auto* entries = at<Entry>(memory.workspace, at_.entries[0]);
+    auto* sorted = at<Entry>(memory.workspace, at_.entries[1]);
+    auto* const counts = at<unsigned>(memory.workspace, at_.counts);
+    launch(make_entries,
+           {.blocks = blocks_for(static_cast<std::size_t>(d_.rows), kThreads, limit_), .threads = kThreads}, stream,
+           ids, entries, d_.rows, d_.vocabulary);
+    for (unsigned pass = 0; pass < n_passes_; ++pass) {
+      const unsigned shift = 32 + pass * kBits;
+      const Grid grid{.blocks = n_sort_tiles_, .threads = kThreads};
+      launch(count_digits, grid, stream, entries, counts, d_.rows, shift);
+      launch(move_entries, grid, stream, entries, counts, sorted, d_.rows, shift);
+      std::swap(entries, sorted);
+    }
+    return entries;
+  }
+
+  EmbeddingDescription d_;
+  unsigned limit_;  // of blocks
+  unsigned n_sort_tiles_, n_run_tiles_, n_passes_;
+  std::shared_ptr<const ParameterLayout> layout_;
+  struct Offsets {
+    std::size_t entries[2] = {}, counts = 0, partial = 0;
+  } at_;
+  std::size_t workspace_bytes_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Embedding> make_embedding(const EmbeddingDescription& d, const CudaContext& context) {
+  constexpr std::int64_t kLimit = std::int64_t{1} << 31;
+  require(d.rows > 0 && d.vocabulary > 0 && d.width > 0 && d.vocabulary < kLimit, ErrorCode::op_description,
+          "an embedding of {} ids out of {} in rows of {} elements: each must be positive, and the second below 2^31",
+          d.rows, d.vocabulary, d.width);
+  require(d.rows <= std::int64_t{65535} * kRunTile, ErrorCode::not_supported,
+          "an embedding of {} ids in a micro-batch; on a GPU at most {} are possible: use smaller micro-batches",
+          d.rows, std::int64_t{65535} * kRunTile);
+  dispatch(d.dtype, [](auto*) {});
+  return std::make_unique<CudaEmbedding>(d, context);
+}
+
+}  // namespace lockstep::cuda

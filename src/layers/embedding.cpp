@@ -1,0 +1,67 @@
+#include "lockstep/ops/embedding.h"
+
+#include "layers/layers.h"
+
+namespace lockstep::layers {
+
+namespace {
+
+using namespace graph;  // NOLINT(google-build-using-namespace): a node uses little else
+
+class EmbeddingNode final : public Node {
+ public:
+  EmbeddingNode(std::string name, TensorId ids, ActivationId out, ParameterId weight)
+      : Node(std::move(name), {}, {out}), ids_(ids), out_(out), weight_(weight) {}
+
+  void plan(Graph& graph, Backend& backend) override {
+    const graph::Activation& y = graph.activation(out_);
+    EmbeddingDescription description{.rows = y.shape.n_elements() / y.shape.last(),
+                                     .vocabulary = graph.parameters()[weight_.id()].shape[0],
+                                     .width = y.shape.last(),
+                                     .dtype = y.dtype,
+                                     .inference = !graph.training()};
+    graph.choose_layout(weight_.id(), [&] { return backend.make(description)->weight_layout(); });
+    description.weight_layout = graph.parameters()[weight_.id()].layout;
+    op_ = backend.make(description);
+    weight_.read_as(y.dtype);
+    y_ = graph.make_data(out_, *this);
+  }
+  void plan_backward(Graph& graph) override { dy_ = graph.gradient_of(out_, *this); }
+  void forward(const Run& run) override {
+    op_->forward({.ids = run.tensor<const std::int32_t>(ids_), .weight = weight_.weights(run), .y = run.tensor(y_)},
+                 memory(run), run.stream);
+  }
+  void backward(const Run& run) override {
+    op_->backward({.ids = run.tensor<const std::int32_t>(ids_),
+                   .dy = run.tensor(dy_),
+                   .dweight = weight_.gradient(run),
+                   .dweight_mode = weight_.mode(run)},
+                  memory(run), run.stream);
+  }
+  const Op* op() const override { return op_.get(); }
+  std::vector<ParameterUse*> parameters() override { return {&weight_}; }
+
+ private:
+  TensorId ids_;
+  ActivationId out_;
+  ParameterUse weight_;
+  std::unique_ptr<Embedding> op_;
+  TensorId y_ = kNoTensor, dy_ = kNoTensor;
+};
+
+}  // namespace
+
+ActivationId embedding(Graph& graph, graph::TensorId ids, const std::string& name, const EmbeddingOptions& options) {
+  const ParameterId weight = graph.parameters().parameter({.name = name + ".weight",
+                                                           .shape = {options.vocabulary, options.width},
+                                                           .kind = ParameterKind::weight,
+                                                           .initial = options.initial,
+                                                           .trainable = options.trainable});
+  const ActivationId y = graph.add_activation({.name = name,
+                                               .shape = {graph.options().batch, options.sequence, options.width},
+                                               .dtype = graph.options().dtype});
+  graph.add_node<EmbeddingNode>(name, ids, y, weight);
+  return y;
+}
+
+}  // namespace lockstep::layers
