@@ -19,6 +19,7 @@
 #include "lockstep/ops/ordered_sum.h"
 #include "lockstep/ops/pool2d.h"
 #include "lockstep/ops/rms_norm.h"
+#include "lockstep/ops/rotary.h"
 #include "lockstep/ops/swiglu.h"
 
 namespace lockstep::cpu {
@@ -41,6 +42,7 @@ Factory<OptimizerDescription> make_optimizer;
 Factory<OrderedSumDescription> make_ordered_sum;
 Factory<Pool2dDescription> make_pool2d;
 Factory<RmsNormDescription> make_rms_norm;
+Factory<RotaryDescription> make_rotary;
 Factory<SoftmaxCrossEntropyDescription> make_softmax_cross_entropy;
 Factory<SwiGluDescription> make_swiglu;
 
@@ -65,6 +67,7 @@ constexpr OpRow<CpuContext> kOps[] = {
     op_row<make_ordered_sum>(),
     op_row<make_pool2d>(),
     op_row<make_rms_norm>(),
+    op_row<make_rotary>(),
     op_row<make_softmax_cross_entropy>(),
     op_row<make_swiglu>(),
 };

@@ -4,11 +4,13 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "graph/graph.h"
 #include "lockstep/ops/activation_function.h"
+#include "lockstep/ops/rotary.h"
 
 namespace lockstep::layers {
 
@@ -80,6 +82,24 @@ NormalizedStream add_rms_norm(Graph& graph, ActivationId x, ActivationId residua
 
 /// silu(gate) * up, of (..., 2 F) with the gates before the ups: one linear layer computes both. (..., F).
 ActivationId swiglu(Graph& graph, ActivationId gate_and_up);
+
+/// The table of rotary positions (lockstep/ops/rotary.h), the same for all layers of a model: `frequencies` are those
+/// of the head_dim / 2 pairs, in radians per position.
+graph::ConstantId rotary_positions(Graph& graph, std::span<const double> frequencies, double factor,
+                                   std::int64_t max_positions);
+
+struct RotaryOptions {
+  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  graph::ConstantId table = graph::kNoConstant;  // rotary_positions()
+  RotaryPairs pairs = RotaryPairs::half_split;
+  std::string q_norm{}, k_norm{};  // RMS norms of each head before the rotation: NAME.weight (head_dim); empty: none
+  float epsilon = 1e-6f;           // of the norms
+  bool trainable = true;           // the norms
+};
+/// Rotates the queries and keys of a row [queries | keys | values], (batch, sequence, (heads + 2 kv_heads) * head_dim),
+/// by `positions`, (batch, sequence) int32, and copies the values.
+ActivationId rotary(Graph& graph, ActivationId qkv, graph::TensorId positions, const std::string& name,
+                    const RotaryOptions& options);
 
 struct AttentionOptions {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;

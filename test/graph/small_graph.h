@@ -107,6 +107,8 @@ class SmallGraph {
                   .activations = static_cast<std::byte*>(activations_->data()),
                   .workspace = workspace_->data()});
     for (const graph::Parameter& p : table_.parameters()) set(p.name, table_.initial_values(p, 3));
+    for (const graph::Constant& c : table_.constants())
+      std::memcpy(arena(*parameters_) + c.begin, c.values.data(), c.values.size() * sizeof(float));
     for (const graph::RunningStatistic& s : table_.statistics())
       for (std::int64_t c = 0; c < s.channels; ++c) {
         arena(*parameters_)[s.begin + static_cast<std::size_t>(c)] = 0.1f;

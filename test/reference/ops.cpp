@@ -19,6 +19,7 @@
 #include "test/reference/attention.h"
 #include "test/reference/embedding.h"
 #include "test/reference/rms_norm.h"
+#include "test/reference/rotary.h"
 #include "test/reference/swiglu.h"
 
 namespace lockstep::reference {
@@ -64,6 +65,7 @@ constexpr OpRow<Context> kOps[] = {
     op_row<make_ordered_sum>(),
     op_row<make_pool2d>(),
     op_row<make_rms_norm>(),
+    op_row<make_rotary>(),
     op_row<make_softmax_cross_entropy>(),
     op_row<make_swiglu>(),
 };
