@@ -12,6 +12,7 @@
 #include "lockstep/ops/cross_entropy.h"
 #include "lockstep/ops/embedding.h"
 #include "lockstep/ops/hash.h"
+#include "lockstep/ops/head_cross_entropy.h"
 #include "lockstep/ops/image_input.h"
 #include "lockstep/ops/matmul.h"
 #include "lockstep/ops/moving_average.h"
@@ -35,6 +36,7 @@ Factory<ClipNormDescription> make_clip_norm;
 Factory<Conv2dDescription> make_conv2d;
 Factory<EmbeddingDescription> make_embedding;
 Factory<HashDescription> make_hash;
+Factory<HeadCrossEntropyDescription> make_head_cross_entropy;
 Factory<ImageInputDescription> make_image_input;
 Factory<MatmulDescription> make_matmul;
 Factory<MovingAverageDescription> make_moving_average;
@@ -60,6 +62,7 @@ constexpr OpRow<CpuContext> kOps[] = {
     op_row<make_conv2d>(),
     op_row<make_embedding>(),
     op_row<make_hash>(),
+    op_row<make_head_cross_entropy>(),
     op_row<make_image_input>(),
     op_row<make_matmul>(),
     op_row<make_moving_average>(),

@@ -136,4 +136,17 @@ ActivationId linear(Graph& graph, ActivationId x, const std::string& name, const
 void cross_entropy(Graph& graph, ActivationId logits, graph::TensorId labels, float label_smoothing,
                    std::size_t sums_offset, const std::vector<float>& class_weights = {});
 
+struct HeadCrossEntropyOptions {
+  std::int64_t vocabulary = 0;
+  std::string weight{};                         // another layer's weight, shared; empty: NAME.weight
+  std::optional<graph::Initializer> initial{};  // empty: uniform in +-1/sqrt(width), as torch.nn.Linear
+  bool trainable = true;
+  graph::TensorId losses = graph::kNoTensor;  // (...) fp32: each position's loss is written there
+};
+/// linear() without bias, and cross_entropy() of its result with `targets`, (...) int32, in chunks of positions, so
+/// that the logits of a batch never exist. The gradients are computed in the forward pass, so this must be the last
+/// layer that reads x or uses the weight.
+void head_cross_entropy(Graph& graph, ActivationId x, const std::string& name, graph::TensorId targets,
+                        std::size_t sums_offset, const HeadCrossEntropyOptions& options);
+
 }  // namespace lockstep::layers

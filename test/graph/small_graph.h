@@ -105,7 +105,8 @@ class SmallGraph {
                   .compute_dtype = dtype,
                   .exchange = static_cast<std::byte*>(exchange_->data()),
                   .activations = static_cast<std::byte*>(activations_->data()),
-                  .workspace = workspace_->data()});
+                  .workspace = workspace_->data(),
+                  .scalars = &scalars_});
     for (const graph::Parameter& p : table_.parameters()) set(p.name, table_.initial_values(p, 3));
     for (const graph::Constant& c : table_.constants())
       std::memcpy(arena(*parameters_) + c.begin, c.values.data(), c.values.size() * sizeof(float));
@@ -151,6 +152,7 @@ class SmallGraph {
   }
 
   graph::Graph& graph() { return *graph_; }
+  StepScalars& scalars() { return scalars_; }
   const graph::ParameterTable& table() const { return table_; }
   const std::vector<float>& input() const { return input_; }
   const std::vector<float>& output() const { return probe_->output; }
@@ -177,6 +179,7 @@ class SmallGraph {
   std::unique_ptr<Stream> stream_;
   graph::ParameterTable table_;
   std::unique_ptr<graph::Graph> graph_;
+  StepScalars scalars_;
   ProbeNode* probe_ = nullptr;
   std::vector<float> input_;
   std::unique_ptr<Memory> parameters_, weights_, gradients_, activations_, workspace_, exchange_;

@@ -18,6 +18,7 @@
 #include "lockstep/ops/pool2d.h"
 #include "test/reference/attention.h"
 #include "test/reference/embedding.h"
+#include "test/reference/head_cross_entropy.h"
 #include "test/reference/rms_norm.h"
 #include "test/reference/rotary.h"
 #include "test/reference/swiglu.h"
@@ -58,6 +59,7 @@ constexpr OpRow<Context> kOps[] = {
     op_row<make_conv2d>(),
     op_row<make_embedding>(),
     op_row<make_hash>(),
+    op_row<make_head_cross_entropy>(),
     op_row<make_image_input>(),
     op_row<make_matmul>(),
     op_row<make_moving_average>(),

@@ -1,0 +1,90 @@
+// The last matmul of a language model and its softmax cross entropy, over chunks of rows, so that the logits of all
+// rows never exist:
+//     logits = x * weight^T,  loss_n = -log softmax(logits_n)[target_n]
+//     dlogits = loss_scale * loss_weight * (softmax - [k == target]),  dx = dlogits * weight,  dweight = dlogits^T * x
+// The loss needs nothing that comes later in a step, so forward computes the gradients too: the logits are computed
+// once, and those of a chunk are forgotten when its gradients are complete. Logits, softmax and sums are fp32 or wider;
+// dlogits are rounded to dtype. A negative target is not counted and has no gradient. LossSums and StepScalars are
+// those of cross_entropy.h, with a weight of 1 for each counted row. The weight is in canonical form, so that an
+// embedding can share it (tied embeddings). Planning throws op_description for impossible sizes, and not_supported for
+// types that the backend does not have.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+
+#include "lockstep/dtype.h"
+#include "lockstep/error.h"
+#include "lockstep/loss_scale.h"
+#include "lockstep/op.h"
+#include "lockstep/ops/step_scalars.h"
+
+namespace lockstep {
+
+class HeadCrossEntropy;
+
+struct HeadCrossEntropyDescription {
+  using Op = HeadCrossEntropy;
+  static constexpr std::string_view kName = "head_cross_entropy";
+
+  std::int64_t rows = 0;        // predictions
+  std::int64_t width = 0;       // of x
+  std::int64_t vocabulary = 0;  // classes
+  DType dtype = DType::fp32;    // of x, weight and dx
+  bool tf32 = false;            // fp32 may be rounded to tf32 inside the multiply
+  bool input_gradient = true;
+  bool weight_gradient = true;
+  bool inference = false;                                  // no gradients
+  std::int64_t chunk_rows = 0;                             // rows whose logits exist at once; 0: the backend chooses
+  std::shared_ptr<const ParameterLayout> weight_layout{};  // null: a new one; of an op that shares the weight
+
+  bool has_gradients() const { return !inference && (input_gradient || weight_gradient); }
+};
+
+/// The rows of a chunk: as many in each, up to rounding, such that fp32 logits take at most `limit_bytes` (one row may
+/// take more).
+inline std::int64_t rows_per_chunk(const HeadCrossEntropyDescription& d, std::int64_t limit_bytes) {
+  if (d.chunk_rows > 0) return std::min(d.chunk_rows, d.rows);
+  const std::int64_t most = std::max<std::int64_t>(1, limit_bytes / (4 * d.vocabulary));
+  const std::int64_t n_chunks = (d.rows + most - 1) / most;
+  return (d.rows + n_chunks - 1) / n_chunks;
+}
+
+/// Throws op_description for sizes that no backend can have.
+inline void require_possible(const HeadCrossEntropyDescription& d) {
+  constexpr std::int64_t kLimit = std::int64_t{1} << 31;
+  require(d.rows > 0 && d.width > 0 && d.vocabulary > 0 && d.rows < kLimit && d.vocabulary < kLimit,
+          ErrorCode::op_description,
+          "a loss of {} rows of {} elements over a vocabulary of {}: each must be positive, and below 2^31", d.rows,
+          d.width, d.vocabulary);
+  require(d.chunk_rows >= 0, ErrorCode::op_description, "a chunk of {} rows: the number must not be negative",
+          d.chunk_rows);
+}
+
+class HeadCrossEntropy : public Op {
+ public:
+  struct Forward {
+    const void* x = nullptr;                // (rows, width)
+    const void* weight = nullptr;           // (vocabulary, width)
+    const std::int32_t* targets = nullptr;  // (rows), below vocabulary
+    LossSums* sums = nullptr;
+    GradientMode sums_mode = GradientMode::overwrite;
+    float* losses = nullptr;  // (rows): the loss of each row, 0 where it is not counted; null: not stored
+    // With gradients:
+    const StepScalars* scalars = nullptr;
+    const LossScale* loss_scale = nullptr;  // null: 1
+    void* dx = nullptr;                     // (rows, width), overwritten; null: skipped
+    float* dweight = nullptr;               // (vocabulary, width)
+    GradientMode dweight_mode = GradientMode::overwrite;
+  };
+  /// Always canonical.
+  virtual std::shared_ptr<const ParameterLayout> weight_layout() const = 0;
+  void forward(const Forward& args, const OpMemory& memory, Stream& stream) {
+    submit("head_cross_entropy.forward", &HeadCrossEntropy::run_forward, args, memory, stream);
+  }
+
+ private:
+  virtual void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,110 @@
+#include "lockstep/ops/head_cross_entropy.h"
+
+#include <cmath>
+
+#include "layers/layers.h"
+#include "lockstep/error.h"
+
+namespace lockstep::layers {
+
+namespace {
+
+using namespace graph;  // NOLINT(google-build-using-namespace): a node uses little else
+
+/// Forward computes the gradients too, since the loss needs nothing that comes later; the node's place in the backward
+/// pass, the first, only marks them as complete. It is therefore the first writer of its weight's gradient, also where
+/// an embedding shares the weight.
+class HeadCrossEntropyNode final : public Node {
+ public:
+  HeadCrossEntropyNode(std::string name, ActivationId in, ParameterId weight, TensorId targets, std::size_t offset,
+                       TensorId losses)
+      : Node(std::move(name), {in}, {}),
+        in_(in),
+        weight_(weight),
+        targets_(targets),
+        offset_(offset),
+        losses_(losses) {}
+
+  void plan(Graph& graph, Backend& backend) override {
+    const graph::Activation& x = graph.activation(in_);
+    const Parameter& weight = graph.parameters()[weight_.id()];
+    HeadCrossEntropyDescription description{.rows = x.shape.n_elements() / x.shape.last(),
+                                            .width = x.shape.last(),
+                                            .vocabulary = weight.shape[0],
+                                            .dtype = x.dtype,
+                                            .tf32 = graph.options().tf32,
+                                            .input_gradient = x.needs_gradient,
+                                            .weight_gradient = weight.trainable,
+                                            .inference = !graph.training()};
+    graph.choose_layout(weight_.id(), [&] { return backend.make(description)->weight_layout(); });
+    description.weight_layout = graph.parameters()[weight_.id()].layout;
+    op_ = backend.make(description);
+    weight_.read_as(x.dtype);
+    x_ = graph.data_of(in_, *this);
+  }
+
+  void plan_backward(Graph& graph) override {
+    graph::Activation& x = graph.activation(in_);
+    if (!x.needs_gradient) return;
+    require(x.gradient == kNoTensor, ErrorCode::internal,
+            "{}: no layer that is added later may read {}, whose gradient is computed in the forward pass", name(),
+            x.name);
+    x.gradient = dx_ = graph.memory().add("d " + x.name, x.size_bytes());
+    writes(Phase::forward, dx_);
+    reads(Phase::backward, dx_);
+  }
+
+  void bind(const Graph& graph, const Bindings&) override {
+    require(!graph.training() || weight_.is_first_writer(), ErrorCode::internal,
+            "{}: no layer that shares its weight may be added later, because the gradient is written in the forward "
+            "pass",
+            name());
+  }
+
+  void forward(const Run& run) override {
+    op_->forward({.x = run.tensor(x_),
+                  .weight = weight_.weights(run),
+                  .targets = run.tensor<const std::int32_t>(targets_),
+                  .sums = reinterpret_cast<LossSums*>(run.at.exchange + offset_),
+                  .sums_mode = run.gradients.mode,
+                  .losses = run.tensor<float>(losses_),
+                  .scalars = run.at.scalars,
+                  .loss_scale = run.at.loss_scale,
+                  .dx = run.tensor(dx_),
+                  .dweight = weight_.gradient(run),
+                  .dweight_mode = weight_.mode(run)},
+                 memory(run), run.stream);
+  }
+
+  const Op* op() const override { return op_.get(); }
+  std::vector<ParameterUse*> parameters() override { return {&weight_}; }
+  /// It adds to the sums of the step.
+  Recomputation recomputation() const override { return Recomputation::forbidden; }
+
+ private:
+  ActivationId in_;
+  ParameterUse weight_;
+  TensorId targets_;
+  std::size_t offset_;
+  TensorId losses_;
+  std::unique_ptr<HeadCrossEntropy> op_;
+  TensorId x_ = kNoTensor, dx_ = kNoTensor;
+};
+
+}  // namespace
+
+void head_cross_entropy(Graph& graph, ActivationId x, const std::string& name, graph::TensorId targets,
+                        std::size_t sums_offset, const HeadCrossEntropyOptions& options) {
+  const std::int64_t width = graph.activation(x).shape.last();
+  const Initializer initial = options.initial.value_or(
+      Initializer{.kind = Initializer::Kind::uniform, .value = 1.0 / std::sqrt(static_cast<double>(width))});
+  const ParameterId weight =
+      graph.parameters().parameter({.name = options.weight.empty() ? name + ".weight" : options.weight,
+                                    .shape = {options.vocabulary, width},
+                                    .kind = ParameterKind::weight,
+                                    .initial = initial,
+                                    .trainable = options.trainable});
+  graph.add_node<HeadCrossEntropyNode>(name, x, weight, targets, sums_offset, options.losses);
+}
+
+}  // namespace lockstep::layers

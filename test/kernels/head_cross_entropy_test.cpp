@@ -1,0 +1,352 @@
+// The last matmul and the cross entropy of the backends against the reference; the reference against finite
+// differences.
+#include "test/reference/head_cross_entropy.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "lockstep/ops/clip_norm.h"
+#include "lockstep/ops/cross_entropy.h"
+#include "test/reference/backend.h"
+#include "test/support/compare.h"
+#include "test/support/device.h"
+#include "test/support/finite_difference.h"
+#include "test/support/tensor.h"
+
+namespace lockstep::test {
+namespace {
+
+struct Case {
+  std::int64_t rows, width, vocabulary;
+  std::int64_t chunk_rows = 0;
+  int ignored_every = 0;  // so many targets are negative
+};
+/// One class; one chunk; chunks of one size; a shorter last one; rows of logits that fill no vectors; blocks of the
+/// sums of a CPU, and more classes than a GPU's block has threads; and nothing counted.
+const Case kCases[] = {{1, 1, 1},        {5, 8, 3},           {12, 16, 40, 4},       {13, 24, 37, 5, 3},
+                       {7, 33, 130, 3},  {6, 20, 1064, 4, 2}, {9, 12, 4096 + 19, 4}, {4, 10, 21, 2, 1},
+                       {40, 64, 256, 16}};
+constexpr DType kTypes[] = {DType::fp32, DType::bf16, DType::fp16};
+constexpr float kLossWeight = 1.0f / 48;
+
+HeadCrossEntropyDescription describe(const Case& c, DType dtype = DType::fp32) {
+  return {.rows = c.rows, .width = c.width, .vocabulary = c.vocabulary, .dtype = dtype, .chunk_rows = c.chunk_rows};
+}
+
+struct Inputs {
+  Inputs(const Case& c, DType dtype)
+      : x(random_normal(c.rows * c.width, 1)),
+        weight(random_normal(c.vocabulary * c.width, 2)),
+        dweight_before(random_normal(c.vocabulary * c.width, 3)) {
+    for (float& value : weight) value /= std::sqrt(static_cast<float>(c.width));  // logits of order 1
+    for (std::int64_t row = 0; row < c.rows; ++row) {
+      const bool ignored = c.ignored_every > 0 && row % c.ignored_every == 0;
+      targets.push_back(ignored ? -1 : static_cast<std::int32_t>((row * 7 + 2) % c.vocabulary));
+      if (ignored || row % 2 == 0) continue;
+      // Every other row predicts its target.
+      for (std::int64_t i = 0; i < c.width; ++i)
+        x[static_cast<std::size_t>(row * c.width + i)] =
+            3 * weight[static_cast<std::size_t>(targets.back() * c.width + i)];
+    }
+    x = rounded_to(dtype, x);
+    weight = rounded_to(dtype, weight);
+  }
+  std::vector<float> x, weight, dweight_before;
+  std::vector<std::int32_t> targets;
+};
+
+struct Outputs {
+  LossSums sums;
+  std::vector<float> losses, dx, dweight;  // the last two: empty without gradients
+};
+
+struct Modes {
+  GradientMode sums = GradientMode::overwrite, dweight = GradientMode::overwrite;
+  float loss_scale = 0;  // 0: none
+};
+
+Outputs run(Backend& backend, const HeadCrossEntropyDescription& d, const Inputs& in, const Modes& modes = {}) {
+  Device device(backend);
+  const auto op = backend.make(d);
+  const OpMemory memory = device.op_memory(op->needs());
+  HeadCrossEntropy::Forward args;
+  args.x = device.upload_as(d.dtype, in.x);
+  args.weight = device.upload_as(d.dtype, in.weight);
+  args.targets = device.upload(in.targets);
+  args.sums = modes.sums == GradientMode::accumulate ? device.upload(std::vector<LossSums>{{100, 10, 1, 0.5}})
+                                                     : device.garbage<LossSums>(1);
+  args.sums_mode = modes.sums;
+  args.losses = device.garbage<float>(in.targets.size());
+  if (d.has_gradients()) {
+    StepScalars scalars;
+    scalars.loss_weight = kLossWeight;
+    args.scalars = device.upload(std::vector<StepScalars>{scalars});
+    if (modes.loss_scale > 0) args.loss_scale = device.upload(std::vector<LossScale>{{.scale = modes.loss_scale}});
+    if (d.input_gradient) args.dx = device.garbage_as(d.dtype, in.x.size());
+    args.dweight = modes.dweight == GradientMode::overwrite ? device.garbage<float>(in.weight.size())
+                                                            : device.upload(in.dweight_before);
+    args.dweight_mode = d.weight_gradient ? modes.dweight : GradientMode::skip;
+  }
+  op->forward(args, memory, device.stream());
+  Outputs out{device.download(args.sums, 1)[0], device.download(args.losses, in.targets.size()), {}, {}};
+  if (args.dx != nullptr) out.dx = device.download_as(d.dtype, args.dx, in.x.size());
+  if (d.has_gradients() && d.weight_gradient) out.dweight = device.download(args.dweight, in.weight.size());
+  return out;
+}
+
+double roundoff_of(DType dtype) {
+  return dtype == DType::bf16 ? kBf16Roundoff : dtype == DType::fp16 ? kFp16Roundoff : kRoundoff;
+}
+
+/// The sums of absolute values that make up the gradients, of which each term has the relative error of dlogits.
+struct Magnitudes {
+  std::vector<double> dx, dweight;
+};
+Magnitudes magnitudes(const Case& c, const Inputs& in, double loss_weight) {
+  // |softmax - q| is at most 1, and its sum over a row at most 2; a bound that is exact enough needs the softmax
+  // itself.
+  Magnitudes out{std::vector<double>(in.x.size()), std::vector<double>(in.weight.size())};
+  for (std::size_t row = 0; row < in.targets.size(); ++row) {
+    if (in.targets[row] < 0) continue;
+    const auto width = static_cast<std::size_t>(c.width);
+    std::vector<double> logits(static_cast<std::size_t>(c.vocabulary));
+    for (std::size_t k = 0; k < logits.size(); ++k)
+      for (std::size_t i = 0; i < width; ++i) logits[k] += double{in.x[row * width + i]} * in.weight[k * width + i];
+    const double greatest = *std::ranges::max_element(logits);
+    double sum = 0;
+    for (const double logit : logits) sum += std::exp(logit - greatest);
+    for (std::size_t k = 0; k < logits.size(); ++k) {
+      const double softmax = std::exp(logits[k] - greatest) / sum;
+      const double terms = loss_weight * (softmax + (static_cast<std::int32_t>(k) == in.targets[row] ? 1 : 0));
+      for (std::size_t i = 0; i < width; ++i) {
+        out.dx[row * width + i] += terms * std::abs(in.weight[k * width + i]);
+        out.dweight[k * width + i] += terms * std::abs(in.x[row * width + i]);
+      }
+    }
+  }
+  return out;
+}
+
+TEST(HeadCrossEntropy, AgreesWithTheReference) {
+  reference::ReferenceBackend reference;
+  for (const Case& c : kCases)
+    for (const DType dtype : kTypes)
+      for (const GradientMode mode : {GradientMode::overwrite, GradientMode::accumulate}) {
+        const Inputs in(c, dtype);
+        const Outputs expected = run(reference, describe(c), in, {mode, mode});
+        const Magnitudes magnitude = magnitudes(c, in, kLossWeight);
+        for (auto& [name, backend] : tested_backends()) {
+          if (!computes_in(*backend, dtype)) continue;
+          SCOPED_TRACE(fmt::format("{}, ({}, {}) over {} in chunks of {}, {}, {}", name, c.rows, c.width, c.vocabulary,
+                                   c.chunk_rows, lockstep::name(dtype), text(mode)));
+          const Outputs actual = run(*backend, describe(c, dtype), in, {mode, mode});
+          EXPECT_EQ(actual.sums.correct, expected.sums.correct);
+          EXPECT_EQ(actual.sums.count, expected.sums.count);
+          EXPECT_EQ(actual.sums.weight, expected.sums.weight);
+          // A logit is a sum of width products, together at most 20, which an exponential turns into a relative error.
+          const auto width = static_cast<double>(c.width), vocabulary = static_cast<double>(c.vocabulary);
+          const double of_logits = kRoundoff * 20 * (width + 4);
+          for (std::size_t row = 0; row < in.targets.size(); ++row)
+            ASSERT_NEAR(actual.losses[row], expected.losses[row], 2 * of_logits + kRoundoff * expected.losses[row])
+                << row;
+          EXPECT_NEAR(actual.sums.loss, expected.sums.loss, 2 * of_logits * static_cast<double>(c.rows) + 1e-12);
+          // dlogits are rounded to the type, whose smallest numbers are 2^-24 apart in fp16, and so is dx.
+          const double least = dtype == DType::fp16 ? 0x1p-25 : 0;
+          const double of_dlogits = 2 * of_logits + roundoff_of(dtype) + 8 * kRoundoff;
+          for (std::size_t i = 0; i < expected.dx.size(); ++i)
+            ASSERT_NEAR(actual.dx[i], expected.dx[i],
+                        magnitude.dx[i] * (of_dlogits + vocabulary * kRoundoff) +
+                            roundoff_of(dtype) * std::abs(expected.dx[i]) + 4 * least * (vocabulary + 1))
+                << "dx " << i;
+          for (std::size_t i = 0; i < expected.dweight.size(); ++i)
+            ASSERT_NEAR(actual.dweight[i], expected.dweight[i],
+                        magnitude.dweight[i] * (of_dlogits + (static_cast<double>(c.rows) + 1) * kRoundoff) +
+                            4 * kRoundoff * std::abs(in.dweight_before[i]) + 4 * least * static_cast<double>(c.rows))
+                << "dweight " << i;
+        }
+      }
+}
+
+/// The op computes the same as a matmul and a cross entropy, chunk by chunk.
+TEST(HeadCrossEntropy, ChunksDoNotMatter) {
+  const Case c{23, 24, 300, 0, 4};
+  const Inputs in(c, DType::fp32);
+  for (auto& [name, backend] : tested_backends()) {
+    const Outputs whole = run(*backend, describe(c), in);
+    for (const std::int64_t chunk_rows : {1, 7, 22, 100}) {
+      HeadCrossEntropyDescription d = describe(c);
+      d.chunk_rows = chunk_rows;
+      const Outputs out = run(*backend, d, in);
+      EXPECT_NEAR(out.sums.loss, whole.sums.loss, 1e-5) << name;
+      EXPECT_TRUE(near(out.losses, whole.losses, 1e-6)) << name << ", " << chunk_rows;
+      EXPECT_TRUE(near(out.dx, whole.dx, 1e-5)) << name << ", " << chunk_rows;
+      EXPECT_TRUE(near(out.dweight, whole.dweight, 1e-5)) << name << ", " << chunk_rows;
+    }
+  }
+}
+
+/// 64 MiB of logits at most, in chunks that are almost equal.
+TEST(HeadCrossEntropy, ChunksAreBounded) {
+  HeadCrossEntropyDescription d{.rows = 2048, .width = 576, .vocabulary = 49152};
+  constexpr std::int64_t kLimit = 64 << 20;
+  EXPECT_EQ(rows_per_chunk(d, kLimit), 293);  // 7 chunks; 341 would fit
+  d.rows = 255;
+  EXPECT_EQ(rows_per_chunk(d, kLimit), 255);
+  d.vocabulary = 151936;
+  EXPECT_EQ(rows_per_chunk(d, kLimit), 85);
+  d.vocabulary = 100'000'000;
+  EXPECT_EQ(rows_per_chunk(d, kLimit), 1);
+  d.chunk_rows = 1000;
+  EXPECT_EQ(rows_per_chunk(d, kLimit), 255);
+}
+
+/// Nothing but the loss is computed where there are no gradients, and it has the same bits.
+TEST(HeadCrossEntropy, GradientsAreOptional) {
+  const Case c{13, 24, 37, 5, 3};
+  for (const DType dtype : kTypes)
+    for (auto& [name, backend] : tested_backends()) {
+      if (!computes_in(*backend, dtype)) continue;
+      const Inputs in(c, dtype);
+      const Outputs all = run(*backend, describe(c, dtype), in);
+      HeadCrossEntropyDescription d = describe(c, dtype);
+      d.inference = true;
+      const Outputs inference = run(*backend, d, in);
+      EXPECT_EQ(inference.sums.loss, all.sums.loss) << name;
+      EXPECT_EQ(inference.losses, all.losses) << name;
+      d.inference = false;
+      d.input_gradient = false;
+      EXPECT_EQ(run(*backend, d, in).dweight, all.dweight) << name;
+      d.input_gradient = true;
+      d.weight_gradient = false;
+      EXPECT_EQ(run(*backend, d, in).dx, all.dx) << name;
+    }
+}
+
+/// A power of two changes only the exponent; the loss is not scaled.
+TEST(HeadCrossEntropy, LossScale) {
+  const Case c{13, 24, 37, 5, 3};
+  for (auto& [name, backend] : tested_backends()) {
+    const Inputs in(c, DType::fp32);
+    const Outputs plain = run(*backend, describe(c), in),
+                  scaled = run(*backend, describe(c), in, {.loss_scale = 65536});
+    EXPECT_EQ(scaled.sums.loss, plain.sums.loss) << name;
+    for (std::size_t i = 0; i < plain.dx.size(); ++i) ASSERT_EQ(scaled.dx[i], 65536 * plain.dx[i]) << name;
+    for (std::size_t i = 0; i < plain.dweight.size(); ++i)
+      ASSERT_EQ(scaled.dweight[i], 65536 * plain.dweight[i]) << name;
+  }
+}
+
+/// Rows that are not counted have no loss and no gradient.
+TEST(HeadCrossEntropy, IgnoredTargets) {
+  const Case c{4, 10, 21, 2, 1};
+  for (auto& [name, backend] : tested_backends()) {
+    const Outputs out = run(*backend, describe(c), Inputs(c, DType::fp32));
+    EXPECT_EQ(out.sums.loss, 0.0) << name;
+    EXPECT_EQ(out.sums.count, 0.0) << name;
+    EXPECT_EQ(out.sums.weight, 0.0) << name;
+    EXPECT_EQ(out.sums.correct, 0.0) << name;
+    for (const auto* values : {&out.losses, &out.dx, &out.dweight})
+      for (const float value : *values) ASSERT_EQ(value, 0.0f) << name;
+  }
+}
+
+/// Of equal logits the first counts as the prediction.
+TEST(HeadCrossEntropy, TiesGoToTheFirst) {
+  const Case c{3, 4, 37};
+  Inputs in(c, DType::fp32);
+  std::ranges::fill(in.weight, 0.5f);
+  in.targets = {0, 1, 36};
+  for (auto& [name, backend] : tested_backends()) EXPECT_EQ(run(*backend, describe(c), in).sums.correct, 1.0) << name;
+}
+
+/// Logits of 1e4 overflow the exponential unless the greatest is taken off first. A NaN must show in the loss.
+TEST(HeadCrossEntropy, LargeLogits) {
+  const Case c{3, 1, 3};
+  Inputs in(c, DType::fp32);
+  in.x = {10000, -10000, NAN};
+  in.weight = {1, 0, -1};
+  in.targets = {0, 0, 1};
+  for (auto& [name, backend] : tested_backends()) {
+    const Outputs out = run(*backend, describe(c), in);
+    EXPECT_EQ(out.losses[0], 0.0f) << name;
+    EXPECT_EQ(out.losses[1], 20000.0f) << name;
+    EXPECT_TRUE(std::isnan(out.losses[2])) << name;
+    EXPECT_TRUE(std::isnan(out.sums.loss)) << name;
+    EXPECT_EQ(out.sums.correct, 1.0) << name;
+    EXPECT_FALSE(std::isnan(out.dx[0]) || std::isnan(out.dx[1])) << name;
+  }
+}
+
+/// The gradient that an update uses is that of the mean over the counted rows, whatever number the weight 1 / 48
+/// assumes.
+TEST(HeadCrossEntropy, WithClipNormItIsTheGradientOfTheMeanLoss) {
+  const Case c{13, 8, 37, 5, 3};
+  for (auto& [name, backend] : tested_backends()) {
+    const Inputs in(c, DType::fp32);
+    const Outputs out = run(*backend, describe(c), in);
+    Device device(*backend);
+    const auto clip_norm =
+        backend->make(ClipNormDescription{.segments = {{.begin = 0, .n_elements = out.dweight.size()}}});
+    StepScalars scalars;
+    scalars.nominal_count = 48;
+    ClipNorm::Apply args;
+    args.gradients = device.upload(out.dweight);
+    args.sums = device.upload(std::vector<LossSums>{out.sums});
+    args.scalars = device.upload(std::vector<StepScalars>{scalars});
+    args.norm = device.garbage<double>(1);
+    clip_norm->apply(args, device.op_memory(clip_norm->needs()), device.stream());
+    const double coefficient = device.download(args.scalars, 1)[0].clip_coefficient;
+    std::vector<double> x = to_double(in.x), weight = to_double(in.weight), gradient;
+    for (const float g : out.dweight) gradient.push_back(coefficient * g);
+    EXPECT_TRUE(gradient_matches(
+        weight, gradient,
+        [&] {
+          const LossSums sums = reference::head_cross_entropy<double>(
+              describe(c), {.x = x.data(), .weight = weight.data(), .targets = in.targets.data()});
+          return sums.loss / sums.count;
+        },
+        2e-6))  // rounding to fp32, and of exponentials
+        << name;
+  }
+}
+
+TEST(HeadCrossEntropy, RejectsImpossibleDescriptions) {
+  for (auto& [name, backend] : tested_backends()) {
+    const HeadCrossEntropyDescription good{.rows = 4, .width = 4, .vocabulary = 4};
+    for (auto member : {&HeadCrossEntropyDescription::rows, &HeadCrossEntropyDescription::width,
+                        &HeadCrossEntropyDescription::vocabulary, &HeadCrossEntropyDescription::chunk_rows}) {
+      HeadCrossEntropyDescription d = good;
+      d.*member = -1;
+      EXPECT_THROW((void)backend->make(d), Error) << name;
+    }
+    HeadCrossEntropyDescription d = good;
+    d.dtype = DType::int32;
+    EXPECT_THROW((void)backend->make(d), Error) << name;
+  }
+}
+
+TEST(HeadCrossEntropy, AgreesWithFiniteDifferences) {
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(Shape({c.rows, c.width, c.vocabulary}).text());
+    const Inputs in(c, DType::fp32);
+    std::vector<double> x = to_double(in.x), weight = to_double(in.weight), dx(x.size()), dweight(weight.size());
+    reference::head_cross_entropy<double>(describe(c), {.x = x.data(),
+                                                        .weight = weight.data(),
+                                                        .targets = in.targets.data(),
+                                                        .loss_weight = 1,
+                                                        .dx = dx.data(),
+                                                        .dweight = dweight.data(),
+                                                        .dweight_mode = GradientMode::overwrite});
+    const auto loss = [&] {
+      return reference::head_cross_entropy<double>(
+                 describe(c), {.x = x.data(), .weight = weight.data(), .targets = in.targets.data()})
+          .loss;
+    };
+    EXPECT_TRUE(gradient_matches(x, dx, loss)) << "x";
+    EXPECT_TRUE(gradient_matches(weight, dweight, loss)) << "weight";
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::test
