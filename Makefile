@@ -68,11 +68,13 @@ CPPFLAGS := $(CPPFLAGS) -Iinclude -Isrc -I. -I$(BUILD)/generated -MMD -MP $(MPI_
   $(call headers,$(ONEDNN_HOME),dnnl) $(call headers,$(CLI11_HOME),CLI11) $(call headers,$(YAML_CPP_HOME),yaml-cpp) \
   $(call headers,$(JSON_HOME),nlohmann_json) $(call headers,$(FMT_HOME),fmt) \
   $(call headers,$(SPDLOG_HOME),spdlog) $(if $(SPDLOG_HOME),-DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL) \
-  $(call headers,$(JPEG_HOME),libjpeg) $(call headers,$(PROTOBUF_HOME),protobuf) $(call headers,$(XXHASH_HOME),libxxhash)
+  $(call headers,$(JPEG_HOME),libjpeg) $(call headers,$(PROTOBUF_HOME),protobuf) $(call headers,$(XXHASH_HOME),libxxhash) \
+  $(call headers,$(PCRE2_HOME),libpcre2-8) $(call headers,$(UTF8PROC_HOME),libutf8proc)
 LDLIBS := $(LDLIBS) $(CUDA_LIBS) -Wl,--as-needed $(call libraries,$(ONEDNN_HOME),dnnl,-ldnnl) $(call libraries,$(HDF5_HOME),hdf5,-lhdf5) $(MPI_LIBS) \
   $(call libraries,$(YAML_CPP_HOME),yaml-cpp,-lyaml-cpp) $(call libraries,$(SPDLOG_HOME),spdlog,-lspdlog) \
   $(call libraries,$(FMT_HOME),fmt,-lfmt) $(call libraries,$(JPEG_HOME),libjpeg,-ljpeg) $(call libraries,$(PNG_HOME),libpng,-lpng) \
-  $(call libraries,$(PROTOBUF_HOME),protobuf,-lprotobuf) $(call libraries,$(XXHASH_HOME),libxxhash,-lxxhash) -lpthread -ldl -lrt
+  $(call libraries,$(PROTOBUF_HOME),protobuf,-lprotobuf) $(call libraries,$(XXHASH_HOME),libxxhash,-lxxhash) \
+  $(call libraries,$(PCRE2_HOME),libpcre2-8,-lpcre2-8) $(call libraries,$(UTF8PROC_HOME),libutf8proc,-lutf8proc) -lpthread -ldl -lrt
 GTEST_CFLAGS := $(call headers,$(GTEST_HOME),gtest)
 GTEST_LIBS   := $(call libraries,$(GTEST_HOME),gtest_main,-lgtest_main -lgtest)
 BENCHMARK_CFLAGS := $(call headers,$(BENCHMARK_HOME),benchmark)
@@ -134,7 +136,7 @@ RELEASE     ?= $(BUILD)
 RELEASE_OUT ?= $(OUT)
 OBJECTS   := $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out kernels/cuda/%,$(SOURCES))) $(GENERATED:.cc=.o) \
   $(patsubst %.cpp,$(RELEASE)/%.o,$(filter kernels/cuda/%,$(SOURCES))) $(CUDA_SOURCES:%=$(RELEASE_OUT)/%.o)
-FUZZED    := $(filter src/base/% src/config/% src/hdf5/% src/data/% src/checkpoint/% src/models/resnet_table.cpp,$(SOURCES))
+FUZZED    := $(filter src/base/% src/config/% src/hdf5/% src/data/% src/checkpoint/% src/text/% src/models/resnet_table.cpp,$(SOURCES))
 FUZZERS   := $(patsubst test/fuzz/%_test.cpp,$(BUILD)/fuzz/%,$(filter test/fuzz/%,$(TESTS)))
 # One program per folder of tests, OUT/test/FOLDER_test, and one per source that cannot share it,
 # OUT/test/FOLDER/NAME_test.

@@ -2,8 +2,8 @@
 # Which folder may include which, and which files may include a vendor's header. Prints each line that breaks a rule.
 #
 #   main -> commands -> train -> tasks -> models -> layers -> graph -> include      left may include any right
-#   comm, data, checkpoint, hdf5, config, base -> include                  commands and train include these too,
-#   data, checkpoint -> hdf5 -> base                                       tasks include data and base
+#   comm, data, text, checkpoint, hdf5, config, base -> include            commands and train include these too,
+#   data, checkpoint -> hdf5 -> base; data -> text -> base                 tasks include data, text and base
 #   kernels/* -> include, their own folder, nothing else; kernels/*/base -> include and itself
 #   each op of a backend has its twin: kernels/X/OP.* and kernels/X/OP_PART.* only where all backends have an OP.*
 #   only src/backend_factory.cpp includes kernels/; include/ has no vendor's header
@@ -35,16 +35,17 @@ find include kernels src -name '*.h' -o -name '*.cpp' -o -name '*.def' -o -name 
   awk -F: '
   BEGIN {
     # From each folder of src, the folders of src that it may include besides its own.
-    may["main"] = " commands train tasks models layers graph comm data checkpoint hdf5 config base "
+    may["main"] = " commands train tasks models layers graph comm data text checkpoint hdf5 config base "
     may["backend_factory"] = " base "
-    may["commands"] = " train tasks models layers graph comm data checkpoint hdf5 config base "
-    may["train"] = " tasks models layers graph comm data checkpoint hdf5 config base "
-    may["tasks"] = " models layers graph data base "
+    may["commands"] = " train tasks models layers graph comm data text checkpoint hdf5 config base "
+    may["train"] = " tasks models layers graph comm data text checkpoint hdf5 config base "
+    may["tasks"] = " models layers graph data text base "
     may["models"] = " layers graph "
     may["layers"] = " graph "
     may["graph"] = " "
-    may["comm"] = may["config"] = may["hdf5"] = " base "
-    may["data"] = may["checkpoint"] = " hdf5 base "
+    may["comm"] = may["config"] = may["hdf5"] = may["text"] = " base "
+    may["data"] = " text hdf5 base "
+    may["checkpoint"] = " hdf5 base "
     may["base"] = " "
     # Vendors: what the header begins with, and the files (regular expressions) that own it.
     owner["mpi.h"] = "^src/comm/"
@@ -55,6 +56,8 @@ find include kernels src -name '*.h' -o -name '*.cpp' -o -name '*.def' -o -name 
     owner["CLI/"] = "^src/(commands/|main[.]cpp$)"
     owner["jpeglib"] = "^src/data/jpeg[.]cpp$"
     owner["png"] = "^src/data/png[.]cpp$"
+    owner["pcre2"] = "^src/text/pattern[.]cpp$"
+    owner["utf8proc"] = "^src/text/normalizer[.]cpp$"
     owner["spdlog/"] = "^src/base/"
     owner["google/protobuf/"] = "^src/train/"
     owner["immintrin"] = "^kernels/cpu/|^src/comm/sum"

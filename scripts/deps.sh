@@ -27,6 +27,8 @@ packages=(
   "libprotobuf-dev|PROTOBUF_HOME|pkg-config --exists protobuf"
   "protobuf-compiler|PROTOBUF_HOME|command -v protoc"
   "libxxhash-dev|XXHASH_HOME|pkg-config --exists libxxhash"
+  "libpcre2-dev|PCRE2_HOME|pkg-config --exists libpcre2-8"
+  "libutf8proc-dev|UTF8PROC_HOME|pkg-config --exists libutf8proc"
   "libgtest-dev|GTEST_HOME|pkg-config --exists gtest_main"
   "libbenchmark-dev|BENCHMARK_HOME|pkg-config --exists benchmark"
 )
@@ -81,10 +83,10 @@ deps: missing: ${missing[*]}
 On Debian or Ubuntu, as root (then run make again):
   apt-get update && apt-get install -y --no-install-recommends ${missing[*]}
 On a cluster, load the modules with these names (the site may name them differently):
-  module load gcc openmpi hdf5 cli11 yaml-cpp nlohmann-json fmt spdlog libjpeg-turbo libpng protobuf xxhash googletest google-benchmark onednn
+  module load gcc openmpi hdf5 cli11 yaml-cpp nlohmann-json fmt spdlog libjpeg-turbo libpng protobuf xxhash pcre2 utf8proc googletest google-benchmark onednn
 With Spack:
-  spack install openmpi hdf5 cli11 yaml-cpp nlohmann-json fmt spdlog libjpeg-turbo libpng protobuf xxhash googletest benchmark onednn@3.2:
-  spack load openmpi hdf5 cli11 yaml-cpp nlohmann-json fmt spdlog libjpeg-turbo libpng protobuf xxhash googletest benchmark onednn
+  spack install openmpi hdf5 cli11 yaml-cpp nlohmann-json fmt spdlog libjpeg-turbo libpng protobuf xxhash pcre2 utf8proc googletest benchmark onednn@3.2:
+  spack load openmpi hdf5 cli11 yaml-cpp nlohmann-json fmt spdlog libjpeg-turbo libpng protobuf xxhash pcre2 utf8proc googletest benchmark onednn
 If a library is installed elsewhere, give its place: make HDF5_HOME=/opt/hdf5 DNNL_ROOT=/opt/onednn ('make help' lists all variables).
 TEXT
     exit 1

@@ -101,7 +101,7 @@ format:
 export CUDA CUDA_HOME
 export MODULE_PREREQS
 export DNNL_ROOT MPI_HOME HDF5_HOME CLI11_HOME YAML_CPP_HOME JSON_HOME FMT_HOME SPDLOG_HOME JPEG_HOME PNG_HOME PROTOBUF_HOME \
-  XXHASH_HOME GTEST_HOME BENCHMARK_HOME
+  XXHASH_HOME PCRE2_HOME UTF8PROC_HOME GTEST_HOME BENCHMARK_HOME
 deps:
 	@scripts/deps.sh
 deps-test:
@@ -175,8 +175,9 @@ Variables
   BUILD=build          the build folder
   CXX, MPICXX, MPIRUN  compiler, MPI compiler wrapper and launcher
   DNNL_ROOT            oneDNN 3.2 or newer
-  MPI_HOME HDF5_HOME CLI11_HOME YAML_CPP_HOME JSON_HOME FMT_HOME SPDLOG_HOME JPEG_HOME PNG_HOME PROTOBUF_HOME XXHASH_HOME GTEST_HOME
-  BENCHMARK_HOME       the folders of other libraries that pkg-config does not find
+  MPI_HOME HDF5_HOME CLI11_HOME YAML_CPP_HOME JSON_HOME FMT_HOME SPDLOG_HOME JPEG_HOME PNG_HOME PROTOBUF_HOME XXHASH_HOME
+  PCRE2_HOME UTF8PROC_HOME GTEST_HOME BENCHMARK_HOME
+                     the folders of other libraries that pkg-config does not find
   CUDA_HOME            CUDA 12.4 or newer (default: that of the nvcc on PATH); CUDA=0 builds without CUDA
   CUDNN_HOME NCCL_HOME CUDNN_FRONTEND_HOME
                        the folders of cuDNN, NCCL and cudnn-frontend

@@ -319,12 +319,13 @@ void add_file_command(CLI::App& data, Run& run, const std::string& name, const s
 }  // namespace
 
 void add_data(CLI::App& app, Run& run) {
-  CLI::App* data = app.add_subcommand("data", "Create, describe and verify data sets");
+  CLI::App* data = app.add_subcommand("data", "Create, describe and verify data sets; encode text");
   data->require_subcommand(1);
   add_import(*data, run);
   add_file_command(*data, run, "info", "Print what a data set contains", run_info);
   add_file_command(*data, run, "verify", "Verify the checksums of a data set; exit status 1 if it is damaged",
                    run_verify);
+  add_encode_and_decode(*data, run);
 }
 
 }  // namespace lockstep::commands

@@ -12,6 +12,8 @@
 #include "data/jpeg.h"
 #include "data/png.h"
 #include "hdf5/version.h"
+#include "text/normalizer.h"
+#include "text/pattern.h"
 #include "train/metrics.h"
 
 namespace lockstep::train {
@@ -30,6 +32,8 @@ std::string versions_json() {
   libraries["HDF5"] = hdf5::version();
   libraries["libjpeg-turbo"] = data::jpeg_version();
   libraries["libpng"] = data::png_version();
+  libraries["PCRE2"] = text::pcre2_version();
+  libraries["utf8proc"] = text::utf8proc_version();
   for (const std::string& library : backend_libraries()) {
     const auto blank = library.find(' ');
     libraries[library.substr(0, blank)] = blank == std::string::npos ? "unknown" : library.substr(blank + 1);

@@ -50,6 +50,7 @@ offers 'lockstep evaluate data.validation_r' 'data.validation_resize='
 offers 'lockstep evaluate one.yaml --json=tra' 'train.h5'
 offers 'lockstep evaluate tr' "train.h5 $(sed -n 's/^key\t\(tr[^\t]*\)\t.*/\1=/p' "$work/tables" | xargs)"
 offers 'lockstep evaluate one.yaml trace=' 'true false'
+offers 'lockstep data ' 'import info verify encode decode'
 offers 'lockstep data import ' 'cifar10 imagefolder tiny-imagenet'
 offers 'lockstep data import cifar10 fol' 'folder'
 offers 'lockstep data import cifar10 . out.h5 --split ' 'train val test'

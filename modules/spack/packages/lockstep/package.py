@@ -40,6 +40,8 @@ class Lockstep(MakefilePackage, CudaPackage):
     # 22 and newer need Abseil's libraries beside their own.
     depends_on("protobuf@3.12:3.21")
     depends_on("xxhash")
+    depends_on("pcre2+jit")
+    depends_on("utf8proc")
     with when("+cuda"):
         depends_on("cuda@12.4:")
         depends_on("cudnn@9.8:")
@@ -81,6 +83,8 @@ class Lockstep(MakefilePackage, CudaPackage):
             "PNG_HOME": "libpng",
             "PROTOBUF_HOME": "protobuf",
             "XXHASH_HOME": "xxhash",
+            "PCRE2_HOME": "pcre2",
+            "UTF8PROC_HOME": "utf8proc",
         }
         if spec.satisfies("+cuda"):
             places.update({"CUDA_HOME": "cuda", "CUDNN_HOME": "cudnn", "NCCL_HOME": "nccl"})

@@ -1,0 +1,155 @@
+#include "text/tokenizer.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <mutex>
+#include <utility>
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "lockstep/error.h"
+#include "text/tokenizer_parts.h"
+#include "text/utf8.h"
+
+namespace lockstep::text {
+namespace {
+
+/// What one thread needs while it encodes.
+struct Memory {
+  MatchMemory match;
+  MergeMemory merge;
+  std::string repaired, normalized[2], prefixed;
+};
+
+std::string find_file(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (!fs::is_directory(path, ignored)) return path;
+  for (const char* name : {"tokenizer.json", "tokenizer.bin"})
+    if (fs::exists(fs::path(path) / name, ignored)) return (fs::path(path) / name).string();
+  fail(ErrorCode::tokenizer_missing, "the folder {} contains neither tokenizer.json nor tokenizer.bin", path);
+}
+
+NamedContent read(const std::string& path) {
+  std::error_code ignored;
+  require(std::filesystem::exists(path, ignored), ErrorCode::tokenizer_missing, "there is no tokenizer {}", path);
+  return {path, read_file(path, kMaxTokenizerBytes)};
+}
+
+/// A tokenizer.bin begins with a small number of four bytes, and JSON contains no zero byte.
+TokenizerParts read_parts(const NamedContent& file, const std::optional<NamedContent>& config = {}) {
+  const bool is_binary = file.content.substr(0, sizeof(std::int32_t)).find('\0') != std::string::npos;
+  return is_binary ? read_llama2c_tokenizer(file) : read_tokenizer_json(file, config);
+}
+
+}  // namespace
+
+struct Tokenizer::State {
+  State(NamedContent read_file, TokenizerParts parts)
+      : file(std::move(read_file)),
+        tokens(std::move(parts.tokens)),
+        added(std::move(parts.added_tokens)),
+        normalized_added(std::move(parts.normalized_added_tokens)),
+        normalizer(std::move(parts.normalizer)),
+        pre_tokenizer(std::move(parts.pre_tokenizer)),
+        model(std::move(parts.model)),
+        decoder(std::move(parts.decoder)),
+        prefix(std::move(parts.prefix)),
+        suffix(std::move(parts.suffix)),
+        begin_token(parts.begin_token),
+        end_token(parts.end_token),
+        hash(hash_text(hash_bytes(std::as_bytes(std::span(parts.canonical))))) {}
+
+  std::unique_ptr<Memory> take_memory() {
+    const std::lock_guard lock(mutex);
+    if (free.empty()) return std::make_unique<Memory>();
+    std::unique_ptr<Memory> memory = std::move(free.back());
+    free.pop_back();
+    return memory;
+  }
+  void give_back(std::unique_ptr<Memory> memory) {
+    const std::lock_guard lock(mutex);
+    free.push_back(std::move(memory));
+  }
+
+  NamedContent file;
+  std::vector<std::optional<std::string>> tokens;
+  AddedTokens added, normalized_added;
+  Normalizer normalizer;
+  PreTokenizer pre_tokenizer;
+  BytePairEncoding model;
+  Decoder decoder;
+  std::vector<std::int32_t> prefix, suffix;
+  std::optional<std::int32_t> begin_token, end_token;
+  std::string hash;
+
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Memory>> free;  // as many as threads have encoded at once
+};
+
+Tokenizer::Tokenizer(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer::~Tokenizer() = default;
+
+Tokenizer Tokenizer::open(const std::string& path) {
+  NamedContent file = read(find_file(path));
+  const std::string config = (std::filesystem::path(file.name).parent_path() / "tokenizer_config.json").string();
+  std::error_code ignored;
+  TokenizerParts parts = std::filesystem::exists(config, ignored) ? read_parts(file, read(config)) : read_parts(file);
+  return Tokenizer(std::make_unique<State>(std::move(file), std::move(parts)));
+}
+
+Tokenizer Tokenizer::parse(std::string name, std::string content) {
+  NamedContent file{std::move(name), std::move(content)};
+  TokenizerParts parts = read_parts(file);
+  return Tokenizer(std::make_unique<State>(std::move(file), std::move(parts)));
+}
+
+const std::string& Tokenizer::path() const { return state_->file.name; }
+const std::string& Tokenizer::content() const { return state_->file.content; }
+std::int32_t Tokenizer::vocabulary_size() const { return static_cast<std::int32_t>(state_->tokens.size()); }
+const std::string& Tokenizer::hash() const { return state_->hash; }
+std::optional<std::int32_t> Tokenizer::begin_token() const { return state_->begin_token; }
+std::optional<std::int32_t> Tokenizer::end_token() const { return state_->end_token; }
+
+void Tokenizer::encode(std::string_view text, std::vector<std::int32_t>& ids, TemplateTokens template_tokens) const {
+  State& state = *state_;
+  std::unique_ptr<Memory> memory = state.take_memory();
+  const auto put = [&](std::int32_t id) { ids.push_back(id); };
+  const auto put_word = [&](std::string_view word) { state.model.encode(word, ids, memory->merge); };
+  const auto put_normalized = [&](std::string_view part) {
+    state.pre_tokenizer.split(part, memory->match, memory->prefixed, put_word);
+  };
+  const auto put_part = [&](std::string_view part) {
+    state.normalized_added.split(state.normalizer.apply(part, memory->normalized), memory->match, put, put_normalized);
+  };
+
+  const bool adds_template = template_tokens == TemplateTokens::add;
+  if (adds_template) ids.insert(ids.end(), state.prefix.begin(), state.prefix.end());
+  state.added.split(valid_utf8(text, memory->repaired), memory->match, put, put_part);
+  if (adds_template) ids.insert(ids.end(), state.suffix.begin(), state.suffix.end());
+  state.give_back(std::move(memory));
+}
+
+std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {
+  std::vector<std::string> tokens;
+  tokens.reserve(ids.size());
+  for (const std::int32_t id : ids) {
+    require(id >= 0 && id < vocabulary_size(), ErrorCode::tokenizer_id,
+            "the id {} is outside of the vocabulary, which has the ids 0 to {}", id, vocabulary_size() - 1);
+    const std::optional<std::string>& token = state_->tokens[static_cast<std::size_t>(id)];
+    require(token.has_value(), ErrorCode::tokenizer_id, "no token of the vocabulary has the id {}", id);
+    tokens.push_back(*token);
+  }
+  return state_->decoder.decode(std::move(tokens));
+}
+
+std::span<const std::int32_t> Tokenizer::without_template(std::span<const std::int32_t> ids) const {
+  const std::span<const std::int32_t> prefix = state_->prefix, suffix = state_->suffix;
+  if (ids.size() < prefix.size() + suffix.size()) return ids;
+  if (!std::ranges::equal(ids.first(prefix.size()), prefix)) return ids;
+  if (!std::ranges::equal(ids.last(suffix.size()), suffix)) return ids;
+  return ids.subspan(prefix.size(), ids.size() - prefix.size() - suffix.size());
+}
+
+}  // namespace lockstep::text
