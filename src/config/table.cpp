@@ -48,7 +48,8 @@ Key hidden(Key key) {
 
 std::vector<Key> model_keys() {
   return {
-      choice(KEY(model.family), {"resnet"}, {kFixed, "", "Family of the model."}),
+      choice(KEY(model.family), {"resnet", "llama"},
+             {kFixed, "", "Family of the model: resnet classifies images, llama is a language model."}),
       choice_of<int>(KEY(model.depth), {{"18", 18}, {"34", 34}, {"50", 50}, {"101", 101}, {"152", 152}},
                      {kFixed, "layers", "Depth of the ResNet."}),
       choice(KEY(model.stem), {"cifar", "imagenet"},
@@ -61,6 +62,18 @@ std::vector<Key> model_keys() {
       boolean(KEY(model.zero_gamma), {kLearning, "", "Initialize the last batch norm of each block with 0."}),
       path(KEY(model.initialize_from),
            {kLearning, "", "Checkpoint or .safetensors file with the initial weights. Training starts at step 0."}),
+      path(KEY(model.from),
+           {kLearning, "",
+            "llama: directory in the format of Hugging Face with config.json, weights and tokenizer.json, from which "
+            "training starts. none: the weights are initialized at random."}),
+      path(KEY(model.config),
+           {kFixed, "",
+            "llama: a config.json of a Llama, Qwen2 or Qwen3 model, or a preset: smollm-135m, qwen2-0.5b. Empty: that "
+            "of model.from."}),
+      choice(KEY(model.recompute), {"none", "block", "selective"},
+             {kNone, "",
+              "llama: what is recomputed in the backward pass to save memory. block: the inside of each layer except "
+              "attention. selective: only norms and SwiGLU. The results are the same."}),
   };
 }
 
@@ -111,6 +124,15 @@ std::vector<Key> data_keys() {
               8192),
       integer(KEY(data.synthetic_samples), 1, {kLearning, "samples", "Number of samples in the synthetic data set."},
               kMaxSamples),
+      integer(KEY(data.sequence_length), 2,
+              {kLearning, "tokens", "Text: length of a window, which is one sample. It gives one prediction less."},
+              1 << 24),
+      boolean(KEY(data.pack),
+              {kLearning, "",
+               "Text: documents follow one another in a window. Attention does not cross documents, and positions "
+               "restart. false: one document per window, cut off or padded."}),
+      boolean(KEY(data.cross_documents),
+              {kLearning, "", "Text, with data.pack: attention and predictions cross documents, as in one long text."}),
   };
 }
 

@@ -6,6 +6,7 @@
 #include "base/number_text.h"
 #include "lockstep/error.h"
 #include "tasks/image_classification/task.h"
+#include "tasks/language_modelling/task.h"
 
 namespace lockstep::tasks {
 namespace {
@@ -16,7 +17,8 @@ struct Row {
 };
 
 constexpr Row kTasks[] = {
-    {"resnet", make_image_classification},
+    {"resnet", [](const Config& config) { return make_image_classification(config); }},
+    {"llama", [](const Config& config) { return make_language_modelling(config); }},
 };
 
 void check_best(const Config& config, const Task& task) {
@@ -41,7 +43,7 @@ std::unique_ptr<Task> make_task(const Config& config) {
     check_best(config, *task);
     return task;
   }
-  fail(ErrorCode::not_supported, "{}model.family: there is no task for {}; the known family is resnet",
+  fail(ErrorCode::not_supported, "{}model.family: there is no task for {}; the known families are resnet and llama",
        config.places({"model.family"}), config.model.family);
 }
 

@@ -91,7 +91,7 @@ TEST(Inference, ComputesWhatAReplicaEvaluates) {
   const auto backend = make_backend({.device = "cpu", .threads = 1});
   const auto communicator = comm::make_communicator(config.comm, *world, *backend);
   const auto set = test::synthetic_set(config);
-  test::SmallRun run(config, *backend, *communicator, set, tasks::make_image_classification(config, set, set));
+  test::SmallRun run(config, *backend, *communicator, tasks::make_image_classification(config, set, set));
   std::vector<std::vector<std::byte>> memory;
   const data::Batch batch = first_batch(*set, 5, kCapacity, memory);
 

@@ -87,7 +87,7 @@ class Parameters : public testing::Test {
     communicators_.push_back(comm::make_communicator(config_.comm, *world_, *backends_.back()));
     const auto set = test::synthetic_set(config_);
     return std::make_unique<test::SmallRun>(
-        config_, *backends_.back(), *communicators_.back(), set,
+        config_, *backends_.back(), *communicators_.back(),
         std::make_unique<OwnModel>(tasks::make_image_classification(config_, set, nullptr), config_.data.image_size));
   }
 

@@ -82,10 +82,15 @@ inline std::shared_ptr<const data::ImageSet> synthetic_set(const Config& config)
 
 class SmallRun {
  public:
+  /// Of images; those of the configuration if no set is given.
   SmallRun(const Config& config, Backend& backend, Communicator& communicator,
-           std::shared_ptr<const data::ImageSet> set = nullptr, std::unique_ptr<tasks::Task> task = nullptr)
-      : set_(set ? std::move(set) : synthetic_set(config)),
-        task_(task ? std::move(task) : tasks::make_image_classification(config, set_, nullptr)),
+           std::shared_ptr<const data::ImageSet> set = nullptr)
+      : SmallRun(config, backend, communicator,
+                 tasks::make_image_classification(config, set ? std::move(set) : synthetic_set(config), nullptr)) {}
+  /// Of a task whose train set is open.
+  SmallRun(const Config& config, Backend& backend, Communicator& communicator, std::unique_ptr<tasks::Task> task)
+      : set_(task->train_set()),
+        task_(std::move(task)),
         plan_(config, *task_, train::batch_shape(config, communicator.rank(), communicator.size()), backend,
               comm::topology_of(config.comm, comm::planned_ranks(communicator.size(), 1), {}, backend.memory_space())),
         replica_(plan_, backend, communicator) {
@@ -172,7 +177,7 @@ class SmallRun {
     }
   }
 
-  std::shared_ptr<const data::ImageSet> set_;
+  std::shared_ptr<const data::Dataset> set_;
   std::unique_ptr<tasks::Task> task_;
   train::StepPlan plan_;
   train::Replica replica_;

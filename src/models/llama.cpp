@@ -1,0 +1,137 @@
+#include "models/llama.h"
+
+#include "layers/layers.h"
+
+namespace lockstep::models {
+
+namespace {
+
+using graph::ActivationId;
+using graph::Graph;
+
+constexpr const char* kEmbedding = "model.embed_tokens";
+
+/// What passes from layer to layer: the residual stream is the sum of the two. Either may be kNoActivation.
+struct Stream {
+  ActivationId residual = graph::kNoActivation;
+  ActivationId addend = graph::kNoActivation;
+};
+
+class Decoder {
+ public:
+  Decoder(Graph& graph, const LlamaConfig& config, const LlamaInputs& inputs, const LlamaOptions& options)
+      : graph_(graph),
+        config_(config),
+        inputs_(inputs),
+        options_(options),
+        positions_(layers::rotary_positions(graph, config.rope_frequencies(), 1, inputs.sequence_length)) {
+    stream_.residual = layers::embedding(graph, inputs.tokens, kEmbedding,
+                                         {.sequence = inputs.sequence_length,
+                                          .vocabulary = config.vocabulary,
+                                          .width = config.width,
+                                          .initial = llama_initializer(config)});
+  }
+
+  void layer(std::int64_t number) {
+    const std::string name = "model.layers." + std::to_string(number);
+    if (options_.recompute == Recompute::block) add_up();  // so that one tensor is kept instead of two
+    const int first = graph_.n_nodes();
+    stream_.addend = attention(normalized(name + ".input_layernorm"), name + ".self_attn");
+    stream_.addend = feed_forward(normalized(name + ".post_attention_layernorm"), name + ".mlp");
+    if (options_.recompute == Recompute::block) graph_.recompute(first, graph_.n_nodes() - 1);
+  }
+  ActivationId end() { return normalized("model.norm"); }
+
+ private:
+  void add_up() {
+    if (stream_.addend == graph::kNoActivation) return;
+    stream_.residual = layers::add(graph_, stream_.addend, stream_.residual);
+    stream_.addend = graph::kNoActivation;
+  }
+
+  /// The normalised residual stream. A norm that is recomputed is not fused with the sum, so that it needs only the
+  /// sum, and not both addends.
+  ActivationId normalized(const std::string& name) {
+    const layers::RmsNormOptions options{.epsilon = static_cast<float>(config_.norm_epsilon)};
+    if (options_.recompute == Recompute::selective) add_up();
+    if (stream_.addend == graph::kNoActivation) return layers::rms_norm(graph_, stream_.residual, name, options);
+    const auto [sum, y] = layers::add_rms_norm(graph_, stream_.addend, stream_.residual, name, options);
+    stream_ = {.residual = sum};
+    return y;
+  }
+
+  ActivationId linear(ActivationId x, const std::string& name, std::int64_t out_features, bool bias,
+                      std::vector<graph::NamedRows> parts = {}) {
+    return layers::linear(graph_, x, name,
+                          {.out_features = out_features,
+                           .bias = bias,
+                           .parts = std::move(parts),
+                           .initial = llama_initializer(config_),
+                           .initial_bias = graph::Initializer{}});
+  }
+
+  /// One matrix product for q, k and v. Files have them as three.
+  ActivationId attention(ActivationId x, const std::string& name) {
+    const int norm = graph_.n_nodes() - 1;
+    const std::int64_t q = config_.heads * config_.head_size, kv = config_.key_value_heads * config_.head_size;
+    const ActivationId packed = linear(x, name + ".qkv_proj", q + 2 * kv, config_.query_key_value_bias,
+                                       {{name + ".q_proj", q}, {name + ".k_proj", kv}, {name + ".v_proj", kv}});
+    recompute_cheap(norm);
+    const auto norm_of = [&](const char* part) { return config_.query_key_norm ? name + part : std::string(); };
+    const ActivationId rotated = layers::rotary(graph_, packed, inputs_.positions, name + ".rotary",
+                                                {.heads = config_.heads,
+                                                 .kv_heads = config_.key_value_heads,
+                                                 .head_dim = config_.head_size,
+                                                 .table = positions_,
+                                                 .q_norm = norm_of(".q_norm"),
+                                                 .k_norm = norm_of(".k_norm"),
+                                                 .epsilon = static_cast<float>(config_.norm_epsilon)});
+    const ActivationId mixed =
+        layers::attention(graph_, rotated, inputs_.document_start, name + ".attention",
+                          {.heads = config_.heads, .kv_heads = config_.key_value_heads, .head_dim = config_.head_size});
+    return linear(mixed, name + ".o_proj", config_.width, config_.output_bias);
+  }
+
+  /// One matrix product for gate and up.
+  ActivationId feed_forward(ActivationId x, const std::string& name) {
+    const int norm = graph_.n_nodes() - 1;
+    const ActivationId packed =
+        linear(x, name + ".gate_up_proj", 2 * config_.ffn_width, config_.ffn_bias,
+               {{name + ".gate_proj", config_.ffn_width}, {name + ".up_proj", config_.ffn_width}});
+    recompute_cheap(norm);
+    const int product = graph_.n_nodes();
+    const ActivationId gated = layers::swiglu(graph_, packed);
+    const ActivationId out = linear(gated, name + ".down_proj", config_.width, config_.ffn_bias);
+    recompute_cheap(product);
+    return out;
+  }
+
+  /// selective: `node` runs once more before the backward pass of the newest node, the matrix product that reads its
+  /// output. The product itself does not: nothing reads what it would write.
+  void recompute_cheap(int node) {
+    if (options_.recompute == Recompute::selective) graph_.recompute(node, graph_.n_nodes() - 1);
+  }
+
+  Graph& graph_;
+  const LlamaConfig& config_;
+  LlamaInputs inputs_;
+  LlamaOptions options_;
+  graph::ConstantId positions_;  // the table of all layers
+  Stream stream_;
+};
+
+}  // namespace
+
+std::string llama_head(const LlamaConfig& config) { return config.tied_embeddings ? kEmbedding : "lm_head"; }
+
+graph::Initializer llama_initializer(const LlamaConfig& config) {
+  return {.kind = graph::Initializer::Kind::normal, .value = config.initializer_range};
+}
+
+ActivationId llama(Graph& graph, const LlamaConfig& config, const LlamaInputs& inputs, const LlamaOptions& options) {
+  Decoder decoder(graph, config, inputs, options);
+  for (std::int64_t number = 0; number < config.layers; ++number) decoder.layer(number);
+  return decoder.end();
+}
+
+}  // namespace lockstep::models

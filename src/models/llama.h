@@ -1,0 +1,39 @@
+// Decoders of the Llama family (Touvron et al., "LLaMA: Open and Efficient Foundation Language Models", 2023): RMS
+// norms, rotary positions, grouped-query attention, SwiGLU. Parameters have the names and shapes of transformers.
+#pragma once
+
+#include <string>
+
+#include "graph/graph.h"
+#include "models/llama_config.h"
+
+namespace lockstep::models {
+
+/// What is not kept for the backward pass but computed once more (model.recompute). The bits are the same.
+///   none: everything is kept
+///   block: of each layer only its input and what attention has computed are kept
+///   selective: only norms and SwiGLU are recomputed
+enum class Recompute : std::uint8_t { none, block, selective };
+
+struct LlamaOptions {
+  Recompute recompute = Recompute::none;
+};
+
+/// Each (batch, sequence_length) int32. `document_start`: the place in the row of the first token of the document of
+/// each token; a token attends to none before it.
+struct LlamaInputs {
+  std::int64_t sequence_length = 0;  // tokens
+  graph::TensorId tokens = graph::kNoTensor, positions = graph::kNoTensor, document_start = graph::kNoTensor;
+};
+
+/// The normalised hidden states, (batch, sequence_length, width). Their products with the rows of the matrix
+/// llama_head() + ".weight" are the logits.
+graph::ActivationId llama(graph::Graph& graph, const LlamaConfig& config, const LlamaInputs& inputs,
+                          const LlamaOptions& options = {});
+
+/// The layer whose weight, (vocabulary, width), is that of the last product: the embedding if it is tied.
+std::string llama_head(const LlamaConfig& config);
+/// Initial weights are as in transformers: normal, with the standard deviation of the configuration.
+graph::Initializer llama_initializer(const LlamaConfig& config);
+
+}  // namespace lockstep::models

@@ -1,0 +1,201 @@
+#include "tasks/language_modelling/task.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "data/text_set.h"
+#include "layers/layers.h"
+#include "lockstep/error.h"
+#include "models/llama.h"
+#include "tasks/language_modelling/model_source.h"
+
+namespace lockstep::tasks {
+namespace {
+
+using models::LlamaConfig;
+
+/// The mean loss is a mean over tokens, so this is the usual perplexity per token.
+const Measure& perplexity_measure() {
+  static const Measure perplexity{.key = "perplexity",
+                                  .unit = "",
+                                  .scale = 1,
+                                  .step_digits = 2,
+                                  .epoch_digits = 2,
+                                  .result_digits = 3,
+                                  .greater_is_better = false,
+                                  .of = [](const LossSums& sums) { return std::exp(mean(sums.loss, sums.weight)); }};
+  return perplexity;
+}
+
+/// A language model has no results besides its measures.
+class NoTally final : public Tally {
+ public:
+  void add(const data::Batch&, std::span<const float>) override {}
+  std::string counts() const override { return {}; }
+  void add_counts(std::string_view) override {}
+  nlohmann::ordered_json json() const override { return nlohmann::ordered_json::object(); }
+  std::string summary() const override { return {}; }
+  std::string text() const override { return {}; }
+  std::string picture(const std::string&) const override { return {}; }
+};
+
+models::Recompute recompute_of(const Config::Model& model) {
+  if (model.recompute == "block") return models::Recompute::block;
+  return model.recompute == "selective" ? models::Recompute::selective : models::Recompute::none;
+}
+
+enum class Split : std::uint8_t { train, validation };
+
+class LanguageModelling final : public Task {
+ public:
+  explicit LanguageModelling(const Config& config) : config_(config), model_(model_source(config.model)) {
+    const std::int64_t length = config_.data.sequence_length;
+    require(length <= model_.positions, ErrorCode::config_conflict,
+            "data.sequence_length is {}, but the model has {} positions (max_position_embeddings): set "
+            "data.sequence_length={}",
+            length, model_.positions, model_.positions);
+  }
+
+  LanguageModelling(const Config& config, std::shared_ptr<const data::TextSet> train,
+                    std::shared_ptr<const data::TextSet> validation)
+      : LanguageModelling(config) {
+    train_set_ = std::move(train);
+    validation_set_ = std::move(validation);
+    check_set(train_set_.get());
+    check_set(validation_set_.get());
+  }
+
+  void open_train_set() override { train_set_ = open(Split::train); }
+  void open_validation_set() override {
+    if (!config_.data.validation.empty()) validation_set_ = open(Split::validation);
+    if (!train_set_ || !validation_set_) return;
+    const data::TextSetInfo &train = train_set_->info(), &validation = validation_set_->info();
+    require(train.tokenizer_hash == validation.tokenizer_hash, ErrorCode::model_mismatch,
+            "{} and {} were made with different tokenizers: import one of them again with --tokenizer", train.path,
+            validation.path);
+  }
+  std::shared_ptr<const data::Dataset> train_set() const override { return train_set_; }
+  std::shared_ptr<const data::Dataset> validation_set() const override { return validation_set_; }
+  std::string describe_samples() const override {
+    const data::TextSetInfo& set = train_set_->info();
+    return fmt::format("windows of {} tokens, {} documents, {} tokens", config_.data.sequence_length, set.n_documents,
+                       set.n_tokens);
+  }
+
+  /// tokens -> decoder -> last product and cross entropy with targets. The logits do not exist as a whole, so the
+  /// outputs are the losses of the tokens.
+  graph::ActivationId wire(graph::Graph& graph, const Wiring& wiring) const override {
+    const graph::ActivationId hidden = models::llama(graph, model_,
+                                                     {.sequence_length = config_.data.sequence_length,
+                                                      .tokens = wiring.fields.at(data::kTokensField),
+                                                      .positions = wiring.fields.at(data::kPositionsField),
+                                                      .document_start = wiring.fields.at(data::kDocumentStartField)},
+                                                     {.recompute = recompute_of(config_.model)});
+    const graph::ActivationId losses = graph.training() ? graph::kNoActivation : token_losses(graph);
+    layers::head_cross_entropy(
+        graph, hidden, "lm_head", wiring.fields.at(data::kTargetsField), wiring.sums_offset,
+        {.vocabulary = model_.vocabulary,
+         .weight = models::llama_head(model_) + ".weight",
+         .initial = models::llama_initializer(model_),
+         .losses = losses == graph::kNoActivation ? graph::kNoTensor : graph.activation(losses).data});
+    return losses;
+  }
+  double nominal_count(std::int64_t n_samples) const override {
+    return static_cast<double>(n_samples * (config_.data.sequence_length - 1));
+  }
+  float statistics_momentum() const override { return 0; }  // there are no running statistics
+
+  std::span<const Measure> measures() const override {
+    static const Measure measures[] = {loss_measure(), perplexity_measure()};
+    return measures;
+  }
+  const CountUnit& count_unit() const override {
+    static const CountUnit unit{.name = "tokens", .rate_key = "tokens_per_second", .rate_unit = "tokens/s"};
+    return unit;
+  }
+  const Measure& quality_measure() const override { return loss_measure(); }
+  std::unique_ptr<Tally> make_tally() const override { return std::make_unique<NoTally>(); }
+
+  ModelName model_name() const override {
+    const double millions = static_cast<double>(model_.n_parameters()) / 1e6;
+    const std::string size = fmt::format("{:.{}f}m", millions, millions < 10 ? 1 : 0);
+    return {.file_name = fmt::format("{}-{}", config_.model.family, size),
+            .title = fmt::format("{}-{}", config_.model.family, size),
+            .details = fmt::format("{} layers, width {}, {} heads, {} key-value heads, vocabulary {}", model_.layers,
+                                   model_.width, model_.heads, model_.key_value_heads, model_.vocabulary)};
+  }
+  nlohmann::ordered_json model_stamp() const override {
+    return {{"family", config_.model.family}, {"config", models::to_json(model_).dump()}};
+  }
+  nlohmann::ordered_json inference_stamp() const override {
+    return {{"tokenizer_hash", train_set_ ? train_set_->info().tokenizer_hash : adopted_hash_}};
+  }
+  std::vector<std::string> adopt(const nlohmann::json& inference, const std::string& source) override {
+    const auto found = inference.is_object() ? inference.find("tokenizer_hash") : inference.end();
+    require(found != inference.end() && found->is_string(), ErrorCode::checkpoint_damaged,
+            "{} does not record the tokenizer of the model", source);
+    adopted_hash_ = found->get<std::string>();
+    adopted_source_ = source;
+    return {};
+  }
+  bool is_head(const std::string& parameter) const override { return parameter == "lm_head.weight"; }
+
+ private:
+  /// The outputs of inference: the loss of each token, (batch, T).
+  graph::ActivationId token_losses(graph::Graph& graph) const {
+    const graph::ActivationId id = graph.add_activation(
+        {.name = "losses", .shape = {graph.options().batch, config_.data.sequence_length}, .dtype = DType::fp32});
+    graph::Activation& losses = graph.activation(id);
+    losses.data = graph.memory().add(losses.name, losses.size_bytes(), /*persistent=*/true);
+    return id;
+  }
+  std::shared_ptr<const data::TextSet> open(Split split) const {
+    const Config::Data& d = config_.data;
+    const bool is_train = split == Split::train;
+    const std::string& path = is_train ? d.train : d.validation;
+    require(!path.empty(), ErrorCode::config_range,
+            "data.train: expected the path of a data set, or synthetic, found nothing");
+    const data::TextWindows windows{
+        .sequence_length = static_cast<int>(d.sequence_length), .pack = d.pack, .cross_documents = d.cross_documents};
+    if (path == "synthetic")
+      return data::make_synthetic_text(config_.run.seed, is_train ? d.synthetic_samples : d.synthetic_samples / 10 + 1,
+                                       static_cast<int>(d.sequence_length), static_cast<int>(model_.vocabulary),
+                                       is_train ? "train" : "val");
+    auto set = data::open_text_set(path, is_train ? d.start : 0, is_train ? d.end : 0, windows);
+    check_set(set.get());
+    return set;
+  }
+  /// `set` may be null.
+  void check_set(const data::TextSet* set) const {
+    if (!set) return;
+    const data::TextSetInfo& info = set->info();
+    require(info.vocabulary_size <= model_.vocabulary, ErrorCode::model_mismatch,
+            "{} has a vocabulary of {} tokens, but the model has {}: import it again with the tokenizer of the model, "
+            "or train a model with a greater vocab_size",
+            info.path, info.vocabulary_size, model_.vocabulary);
+    require(adopted_hash_.empty() || info.tokenizer_hash.empty() || adopted_hash_ == info.tokenizer_hash,
+            ErrorCode::model_mismatch,
+            "{} was made with another tokenizer than {}: import it again with the tokenizer of the model", info.path,
+            adopted_source_);
+  }
+
+  Config config_;
+  LlamaConfig model_;
+  std::string adopted_hash_, adopted_source_;  // of the model that is evaluated
+  std::shared_ptr<const data::TextSet> train_set_, validation_set_;
+};
+
+}  // namespace
+
+std::unique_ptr<Task> make_language_modelling(const Config& config) {
+  return std::make_unique<LanguageModelling>(config);
+}
+
+std::unique_ptr<Task> make_language_modelling(const Config& config, std::shared_ptr<const data::TextSet> train,
+                                              std::shared_ptr<const data::TextSet> validation) {
+  return std::make_unique<LanguageModelling>(config, std::move(train), std::move(validation));
+}
+
+}  // namespace lockstep::tasks
