@@ -39,6 +39,7 @@ class HeadCrossEntropyNode final : public Node {
     graph.choose_layout(weight_.id(), [&] { return backend.make(description)->weight_layout(); });
     description.weight_layout = graph.parameters()[weight_.id()].layout;
     op_ = backend.make(description);
+    trains_ = graph.training();
     weight_.read_as(x.dtype);
     x_ = graph.data_of(in_, *this);
   }
@@ -71,8 +72,8 @@ class HeadCrossEntropyNode final : public Node {
                   .scalars = run.at.scalars,
                   .loss_scale = run.at.loss_scale,
                   .dx = run.tensor(dx_),
-                  .dweight = weight_.gradient(run),
-                  .dweight_mode = weight_.mode(run)},
+                  .dweight = trains_ ? weight_.gradient(run) : nullptr,
+                  .dweight_mode = trains_ ? weight_.mode(run) : GradientMode::skip},
                  memory(run), run.stream);
   }
 
@@ -87,6 +88,7 @@ class HeadCrossEntropyNode final : public Node {
   TensorId targets_;
   std::size_t offset_;
   TensorId losses_;
+  bool trains_ = false;
   std::unique_ptr<HeadCrossEntropy> op_;
   TensorId x_ = kNoTensor, dx_ = kNoTensor;
 };

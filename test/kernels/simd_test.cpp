@@ -12,8 +12,12 @@
 #include "lockstep/event.h"
 #include "lockstep/ops/batch_norm.h"
 #include "lockstep/ops/clip_norm.h"
+#include "lockstep/ops/embedding.h"
+#include "lockstep/ops/head_cross_entropy.h"
 #include "lockstep/ops/optimizer.h"
 #include "lockstep/ops/pool2d.h"
+#include "lockstep/ops/rotary.h"
+#include "lockstep/ops/swiglu.h"
 #include "lockstep/philox.h"
 #include "test/support/tensor.h"
 
@@ -165,6 +169,94 @@ TEST(Simd, OptimizersAndNormsAreTheSame) {
           },
           kTolerance);
     }
+}
+
+TEST(Simd, RotaryPositionsAreTheSame) {
+  const RotaryDescription d{.rows = 3, .heads = 2, .kv_heads = 1, .head_dim = 42, .max_positions = 9, .norm = true};
+  const std::vector<std::int32_t> positions{0, 5, 8};
+  const std::size_t n = static_cast<std::size_t>(d.rows * d.row_size());
+  const auto x = random_values(n, 1), dy = random_values(n, 2), table = random_values(9 * 42, 3);
+  const auto q = random_values(42, 4), k = random_values(42, 5);
+  expect_same_everywhere(
+      [&] {
+        NoStream stream;
+        const auto op = plan(d);
+        std::vector<char> workspace(op->needs().backward_workspace_bytes);
+        const OpMemory memory{workspace.data(), nullptr};
+        std::vector<float> y(n), dx(n), dq(42), dk(42);
+        op->forward({.x = x.data(),
+                     .positions = positions.data(),
+                     .table = table.data(),
+                     .q_norm = q.data(),
+                     .k_norm = k.data(),
+                     .y = y.data()},
+                    memory, stream);
+        op->backward({.dy = dy.data(),
+                      .x = x.data(),
+                      .positions = positions.data(),
+                      .table = table.data(),
+                      .q_norm = q.data(),
+                      .k_norm = k.data(),
+                      .dx = dx.data(),
+                      .dq_norm = dq.data(),
+                      .dk_norm = dk.data()},
+                     memory, stream);
+        for (const auto* more : {&dx, &dq, &dk}) y.insert(y.end(), more->begin(), more->end());
+        return y;
+      },
+      kTolerance);
+}
+
+TEST(Simd, EmbeddingsAndGatesAreTheSame) {
+  const std::int64_t rows = 11, width = 37;
+  const std::vector<std::int32_t> ids{3, 1, 3, -1, 0, 3, 2, 2, 5, 1, 0};
+  const std::size_t n = static_cast<std::size_t>(rows * width);
+  const auto x = random_values(2 * n, 1), dy = random_values(n, 2);
+  expect_same_everywhere(
+      [&] {
+        NoStream stream;
+        std::vector<float> y(n), dx(2 * n), dweight(5 * static_cast<std::size_t>(width));
+        const auto swiglu = plan(SwiGluDescription{.rows = rows, .width = width});
+        swiglu->forward({.x = x.data(), .y = y.data()}, {}, stream);
+        swiglu->backward({.x = x.data(), .dy = dy.data(), .dx = dx.data()}, {}, stream);
+        const auto embedding = plan(EmbeddingDescription{.rows = rows, .vocabulary = 5, .width = width});
+        std::vector<char> workspace(embedding->needs().backward_workspace_bytes);
+        embedding->backward({.ids = ids.data(), .dy = dy.data(), .dweight = dweight.data()},
+                            {workspace.data(), nullptr}, stream);
+        for (const auto* more : {&dx, &dweight}) y.insert(y.end(), more->begin(), more->end());
+        return y;
+      },
+      kTolerance);
+}
+
+TEST(Simd, TheLossOfTheLastMatmulIsTheSame) {
+  const HeadCrossEntropyDescription d{.rows = 5, .width = 8, .vocabulary = 1100};
+  const std::vector<std::int32_t> targets{0, 1099, -1, 17, 400};
+  const auto x = random_values(5 * 8, 1), weight = random_values(1100 * 8, 2);
+  expect_same_everywhere(
+      [&] {
+        NoStream stream;
+        const auto op = plan(d);
+        std::vector<float> workspace(op->needs().forward_workspace_bytes / sizeof(float) + 16);
+        void* const aligned =
+            reinterpret_cast<void*>((reinterpret_cast<std::uintptr_t>(workspace.data()) + 63) / 64 * 64);
+        const StepScalars scalars{.loss_weight = 1};
+        LossSums sums;
+        std::vector<float> losses(5), dx(x.size()), dweight(weight.size());
+        op->forward({.x = x.data(),
+                     .weight = weight.data(),
+                     .targets = targets.data(),
+                     .sums = &sums,
+                     .losses = losses.data(),
+                     .scalars = &scalars,
+                     .dx = dx.data(),
+                     .dweight = dweight.data()},
+                    {aligned, nullptr}, stream);
+        EXPECT_EQ(sums.count, 4);
+        for (const auto* more : {&dx, &dweight}) losses.insert(losses.end(), more->begin(), more->end());
+        return losses;
+      },
+      kTolerance);
 }
 
 }  // namespace
