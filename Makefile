@@ -136,7 +136,7 @@ RELEASE     ?= $(BUILD)
 RELEASE_OUT ?= $(OUT)
 OBJECTS   := $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out kernels/cuda/%,$(SOURCES))) $(GENERATED:.cc=.o) \
   $(patsubst %.cpp,$(RELEASE)/%.o,$(filter kernels/cuda/%,$(SOURCES))) $(CUDA_SOURCES:%=$(RELEASE_OUT)/%.o)
-FUZZED    := $(filter src/base/% src/config/% src/hdf5/% src/data/% src/checkpoint/% src/text/% src/models/resnet_table.cpp,$(SOURCES))
+FUZZED    := $(filter src/base/% src/config/% src/hdf5/% src/data/% src/checkpoint/% src/text/% src/models/resnet_table.cpp src/models/llama_config.cpp src/models/llama_tensors.cpp,$(SOURCES))
 FUZZERS   := $(patsubst test/fuzz/%_test.cpp,$(BUILD)/fuzz/%,$(filter test/fuzz/%,$(TESTS)))
 # One program per folder of tests, OUT/test/FOLDER_test, and one per source that cannot share it,
 # OUT/test/FOLDER/NAME_test.

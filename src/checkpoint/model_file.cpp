@@ -1,5 +1,6 @@
 #include "checkpoint/model_file.h"
 
+#include "checkpoint/huggingface.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/state_group.h"
 #include "lockstep/error.h"
@@ -32,6 +33,7 @@ void check_state(const StateJson& state, const std::string& path) {
 bool is_safetensors(const std::string& path) { return path.ends_with(".safetensors"); }
 
 ModelFile read_model_file(const std::string& path) {
+  if (is_huggingface(path)) return read_huggingface(path);
   if (is_safetensors(path)) {
     StateJson state = state_of_metadata(read_safetensors_metadata(path), path);
     return {.path = path, .state = std::move(state), .tensors = read_safetensors(path)};

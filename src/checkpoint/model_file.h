@@ -1,5 +1,6 @@
-// A trained model in a file: a checkpoint, or a .safetensors file. It holds the weights, and what the file records of
-// the model. This is sufficient to build the model for inference, without a configuration or a data set.
+// A trained model: a checkpoint, a .safetensors file, or a directory of Hugging Face. It holds the weights, and what
+// the file records of the model. This is sufficient to build the model for inference, without a configuration or a data
+// set.
 #pragma once
 
 #include <map>
@@ -14,16 +15,21 @@ namespace lockstep::checkpoint {
 
 struct ModelFile {
   std::string path;
-  /// Of a checkpoint, its state. Of a .safetensors file that Lockstep wrote, the members below; of another one, empty.
+  /// Of a checkpoint, its state. Of a .safetensors file that Lockstep wrote, the members below; of another one, and of
+  /// a directory, empty.
   StateJson state;
-  /// Parameters and running statistics, under torchvision's names.
+  /// Parameters and running statistics, under the names of torchvision or transformers.
   std::vector<NamedTensor> tensors;
+  /// The text of config.json; empty if there is none.
+  std::string config = {};
+  /// The type in which all tensors are stored; fp32 if they differ.
+  DType dtype = DType::fp32;
 };
 
 /// Whether a path names a .safetensors file. Any other file is read as a checkpoint.
 bool is_safetensors(const std::string& path);
-/// Reads either kind. Throws what Reader and read_safetensors() throw, and checkpoint_damaged if a member of the state
-/// has another type than it must have.
+/// Reads any kind. Throws what Reader, read_safetensors() and read_huggingface() throw, and checkpoint_damaged if a
+/// member of the state has another type than it must have.
 ModelFile read_model_file(const std::string& path);
 
 /// The metadata of an exported .safetensors file: "format" is "pt", and "lockstep" contains, as JSON, the members

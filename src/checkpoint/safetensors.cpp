@@ -2,13 +2,14 @@
 #include "checkpoint/safetensors.h"
 
 #include <algorithm>
-#include <bit>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "base/file.h"
+#include "lockstep/bf16.h"
 #include "lockstep/error.h"
+#include "lockstep/fp16.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -18,32 +19,61 @@ constexpr std::uint64_t kHeaderAlignment = 8;
 constexpr const char* kMetadata = "__metadata__";
 
 using Json = nlohmann::ordered_json;
+using Entry = SafetensorsFile::Entry;
 
 bool is_counter(const NamedTensor& tensor) { return tensor.name.ends_with("num_batches_tracked"); }
 
 // ------------------------------------------------------------------------------------------------------ writing
 
-std::vector<std::byte> bytes_of(const NamedTensor& tensor) {
-  if (!is_counter(tensor)) {
-    const auto bytes = std::as_bytes(std::span(tensor.values));
-    return {bytes.begin(), bytes.end()};
+std::string_view stored_name(DType dtype) {
+  switch (dtype) {
+    case DType::fp32:
+      return "F32";
+    case DType::bf16:
+      return "BF16";
+    case DType::fp16:
+      return "F16";
+    default:
+      fail(ErrorCode::internal, "tensors cannot be stored as {}", name(dtype));
   }
+}
+
+template <typename Stored>
+std::vector<Stored> rounded(const NamedTensor& tensor, DType dtype, Stored (*round)(float)) {
+  std::vector<Stored> stored(tensor.values.size());
+  bool overflows = false;
+  for (std::size_t i = 0; i < stored.size(); ++i) {
+    stored[i] = round(tensor.values[i]);
+    overflows |= std::isinf(to_float(stored[i])) && !std::isinf(tensor.values[i]);
+  }
+  if (overflows) {
+    const float largest =
+        *std::ranges::max_element(tensor.values, {}, [](float x) { return std::isfinite(x) ? std::abs(x) : 0.0f; });
+    fail(ErrorCode::not_supported, "{} has the value {}, which is too large for {}: store the tensors as {}fp32",
+         tensor.name, largest, name(dtype), dtype == DType::fp16 ? "bf16 or " : "");
+  }
+  return stored;
+}
+
+std::vector<std::int64_t> integers_of(const NamedTensor& tensor) {
   std::vector<std::int64_t> integers;
   for (const float value : tensor.values) integers.push_back(static_cast<std::int64_t>(value));
-  const auto bytes = std::as_bytes(std::span(integers));
-  return {bytes.begin(), bytes.end()};
+  return integers;
 }
 
 /// The header; `offsets` gets each tensor's place. Eight-byte values come first, so that all are aligned in memory.
 std::string make_header(const std::vector<NamedTensor>& tensors, const std::map<std::string, std::string>& metadata,
-                        std::vector<std::uint64_t>& offsets) {
+                        DType dtype, std::vector<std::uint64_t>& offsets) {
+  const auto size_of = [&](const NamedTensor& tensor) {
+    return is_counter(tensor) ? sizeof(std::int64_t) : lockstep::size_bytes(dtype);
+  };
   offsets.resize(tensors.size());
   std::uint64_t end = 0;
   for (const bool counters : {true, false}) {
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       if (is_counter(tensors[i]) != counters) continue;
       offsets[i] = end;
-      end += tensors[i].values.size() * (counters ? 8 : 4);
+      end += tensors[i].values.size() * size_of(tensors[i]);
     }
   }
 
@@ -54,12 +84,11 @@ std::string make_header(const std::vector<NamedTensor>& tensors, const std::map<
     require(static_cast<std::uint64_t>(tensor.shape.n_elements()) == tensor.values.size(), ErrorCode::internal,
             "{} has {} values for the shape {}", tensor.name, tensor.values.size(), tensor.shape.text());
     require(!header.contains(tensor.name), ErrorCode::internal, "{} occurs twice", tensor.name);
-    const std::uint64_t size = is_counter(tensor) ? 8 : 4;
     Json shape = Json::array();
     for (int d = 0; d < tensor.shape.rank(); ++d) shape.push_back(tensor.shape[d]);
-    header[tensor.name] = {{"dtype", size == 8 ? "I64" : "F32"},
+    header[tensor.name] = {{"dtype", is_counter(tensor) ? "I64" : stored_name(dtype)},
                            {"shape", shape},
-                           {"data_offsets", {offsets[i], offsets[i] + tensor.values.size() * size}}};
+                           {"data_offsets", {offsets[i], offsets[i] + tensor.values.size() * size_of(tensor)}}};
   }
   std::string text = header.dump();
   text.resize((text.size() + kHeaderAlignment - 1) / kHeaderAlignment * kHeaderAlignment, ' ');
@@ -67,21 +96,6 @@ std::string make_header(const std::vector<NamedTensor>& tensors, const std::map<
 }
 
 // ------------------------------------------------------------------------------------------------------ reading
-
-float from_half(std::uint16_t bits) {
-  const int exponent = (bits >> 10) & 0x1f;
-  const int fraction = bits & 0x3ff;
-  float value = 0;
-  if (exponent == 0x1f)
-    value = fraction != 0 ? std::nanf("") : INFINITY;
-  else if (exponent == 0)
-    value = std::ldexp(static_cast<float>(fraction), -24);
-  else
-    value = std::ldexp(static_cast<float>(fraction + 1024), exponent - 25);
-  return (bits & 0x8000) != 0 ? -value : value;
-}
-
-float from_bfloat(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 
 template <typename T, typename Convert>
 std::vector<float> converted(std::span<const std::byte> bytes, Convert convert) {
@@ -103,18 +117,11 @@ std::uint64_t element_bytes(const std::string& dtype) {
 }
 
 std::vector<float> to_floats(const std::string& dtype, std::span<const std::byte> bytes) {
-  if (dtype == "F32") return converted<float>(bytes, [](float x) { return x; });
   if (dtype == "F64") return converted<double>(bytes, [](double x) { return static_cast<float>(x); });
   if (dtype == "I64") return converted<std::int64_t>(bytes, [](std::int64_t x) { return static_cast<float>(x); });
-  if (dtype == "F16") return converted<std::uint16_t>(bytes, from_half);
-  return converted<std::uint16_t>(bytes, from_bfloat);
+  if (dtype == "F16") return converted<Fp16>(bytes, [](Fp16 x) { return to_float(x); });
+  return converted<Bf16>(bytes, [](Bf16 x) { return to_float(x); });
 }
-
-struct Entry {
-  std::string name, dtype;
-  Shape shape;
-  std::uint64_t begin = 0, end = 0;  // bytes of the data, from its begin
-};
 
 Shape make_shape(const std::vector<std::int64_t>& d) {
   if (d.empty()) return {};
@@ -177,78 +184,88 @@ void check_places(const std::string& path, const std::vector<Entry>& entries, st
           path, data_bytes, at);
 }
 
-struct OpenFile {
-  Descriptor file;
-  std::uint64_t file_bytes = 0, data_begin = 0;
-  Json header;
-};
-
-/// The file with its header, which is a JSON object. Every size was checked against the file.
-OpenFile open_safetensors(const std::string& path) {
-  const auto damaged = ErrorCode::model_file_damaged;
-  OpenFile out{.file = open_regular_file(path, ErrorCode::checkpoint_not_found), .header = {}};
-  out.file_bytes = size_bytes(out.file, path);
-  std::uint64_t header_bytes = 0;
-  require(out.file_bytes >= sizeof header_bytes, damaged, "{} is not a safetensors file: it has {} bytes", path,
-          out.file_bytes);
-  read_at(out.file, path, std::as_writable_bytes(std::span(&header_bytes, 1)), 0, damaged);
-  require(header_bytes <= kMaxHeaderBytes && header_bytes <= out.file_bytes - sizeof header_bytes, damaged,
-          "{} is truncated or not a safetensors file: its header should have {} bytes, the file has {}", path,
-          header_bytes, out.file_bytes);
-  std::string text(header_bytes, '\0');
-  read_at(out.file, path, std::as_writable_bytes(std::span(text)), sizeof header_bytes, damaged);
-  out.header = Json::parse(text, nullptr, false);
-  require(out.header.is_object(), damaged, "{} is damaged or not a safetensors file: its header is not a JSON object",
-          path);
-  out.data_begin = sizeof header_bytes + header_bytes;
-  return out;
-}
-
 }  // namespace
 
+SafetensorsFile::SafetensorsFile(const std::string& path)
+    : path_(path), file_(open_regular_file(path, ErrorCode::checkpoint_not_found)) {
+  const auto damaged = ErrorCode::model_file_damaged;
+  const std::uint64_t file_bytes = size_bytes(file_, path);
+  std::uint64_t header_bytes = 0;
+  require(file_bytes >= sizeof header_bytes, damaged, "{} is not a safetensors file: it has {} bytes", path,
+          file_bytes);
+  read_at(file_, path, std::as_writable_bytes(std::span(&header_bytes, 1)), 0, damaged);
+  require(header_bytes <= kMaxHeaderBytes && header_bytes <= file_bytes - sizeof header_bytes, damaged,
+          "{} is truncated or not a safetensors file: its header should have {} bytes, the file has {}", path,
+          header_bytes, file_bytes);
+  std::string text(header_bytes, '\0');
+  read_at(file_, path, std::as_writable_bytes(std::span(text)), sizeof header_bytes, damaged);
+  const Json header = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  require(header.is_object(), damaged, "{} is damaged or not a safetensors file: its header is not a JSON object",
+          path);
+  data_begin_ = sizeof header_bytes + header_bytes;
+
+  const std::uint64_t data_bytes = file_bytes - data_begin_;
+  for (const auto& [name, json] : header.items())
+    if (name != kMetadata) entries_.push_back(parse_entry(path, name, json, data_bytes));
+  check_places(path, entries_, data_bytes);
+  if (!header.contains(kMetadata) || !header[kMetadata].is_object()) return;
+  for (const auto& [key, value] : header[kMetadata].items())
+    if (value.is_string()) metadata_[key] = value.get<std::string>();
+}
+
+NamedTensor SafetensorsFile::read(const Entry& entry) const {
+  NamedTensor tensor{entry.name, entry.shape, {}};
+  const auto read = [&](std::span<std::byte> bytes) {
+    read_at(file_, path_, bytes, data_begin_ + entry.begin, ErrorCode::model_file_damaged);
+  };
+  if (entry.dtype == "F32") {
+    tensor.values.resize((entry.end - entry.begin) / sizeof(float));
+    read(std::as_writable_bytes(std::span(tensor.values)));
+  } else {
+    std::vector<std::byte> bytes(entry.end - entry.begin);
+    read(bytes);
+    tensor.values = to_floats(entry.dtype, bytes);
+  }
+  return tensor;
+}
+
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
-                       const std::map<std::string, std::string>& metadata) {
+                       const std::map<std::string, std::string>& metadata, DType dtype) {
   std::vector<std::uint64_t> offsets;
-  const std::string header = make_header(tensors, metadata, offsets);
+  const std::string header = make_header(tensors, metadata, dtype, offsets);
   const auto header_bytes = static_cast<std::uint64_t>(header.size());
   const std::uint64_t data_begin = sizeof header_bytes + header_bytes;
 
   PendingFile pending(path, PartialName::fixed, ErrorCode::checkpoint_write);
   const Descriptor file = pending.create();
-  const auto write = [&](std::span<const std::byte> bytes, std::uint64_t offset) {
-    write_at(file, pending.partial_path(), bytes, offset, ErrorCode::checkpoint_write);
+  const auto write = [&](const auto& values, std::uint64_t offset) {
+    write_at(file, pending.partial_path(), std::as_bytes(std::span(values)), offset, ErrorCode::checkpoint_write);
   };
-  write(std::as_bytes(std::span(&header_bytes, 1)), 0);
-  write(std::as_bytes(std::span(header)), sizeof header_bytes);
-  for (std::size_t i = 0; i < tensors.size(); ++i) write(bytes_of(tensors[i]), data_begin + offsets[i]);
+  write(std::array{header_bytes}, 0);
+  write(header, sizeof header_bytes);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const std::uint64_t at = data_begin + offsets[i];
+    if (is_counter(tensors[i]))
+      write(integers_of(tensors[i]), at);
+    else if (dtype == DType::bf16)
+      write(rounded(tensors[i], dtype, to_bf16), at);
+    else if (dtype == DType::fp16)
+      write(rounded(tensors[i], dtype, to_fp16), at);
+    else
+      write(tensors[i].values, at);
+  }
   pending.publish();
 }
 
 std::vector<NamedTensor> read_safetensors(const std::string& path) {
-  const OpenFile open = open_safetensors(path);
-  std::vector<Entry> entries;
-  const std::uint64_t data_bytes = open.file_bytes - open.data_begin;
-  for (const auto& [name, json] : open.header.items())
-    if (name != kMetadata) entries.push_back(parse_entry(path, name, json, data_bytes));
-  check_places(path, entries, data_bytes);
-
+  const SafetensorsFile file(path);
   std::vector<NamedTensor> tensors;
-  std::vector<std::byte> bytes;
-  for (const Entry& entry : entries) {
-    bytes.resize(entry.end - entry.begin);
-    read_at(open.file, path, bytes, open.data_begin + entry.begin, ErrorCode::model_file_damaged);
-    tensors.push_back({entry.name, entry.shape, to_floats(entry.dtype, bytes)});
-  }
+  for (const SafetensorsFile::Entry& entry : file.entries()) tensors.push_back(file.read(entry));
   return tensors;
 }
 
 std::map<std::string, std::string> read_safetensors_metadata(const std::string& path) {
-  const OpenFile open = open_safetensors(path);
-  std::map<std::string, std::string> out;
-  if (!open.header.contains(kMetadata) || !open.header[kMetadata].is_object()) return out;
-  for (const auto& [key, value] : open.header[kMetadata].items())
-    if (value.is_string()) out[key] = value.get<std::string>();
-  return out;
+  return SafetensorsFile(path).metadata();
 }
 
 }  // namespace lockstep::checkpoint

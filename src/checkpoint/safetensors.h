@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/file.h"
+#include "lockstep/dtype.h"
 #include "lockstep/shape.h"
 
 namespace lockstep::checkpoint {
@@ -15,12 +17,37 @@ struct NamedTensor {
   std::vector<float> values;
 };
 
-/// Writes the tensors in the order of the list. The file appears when it is complete.
+/// Writes the tensors in the order of the list. The file appears when it is complete. `dtype`: fp32, bf16 or fp16, to
+/// which values are rounded to nearest, ties to even. Throws not_supported, with the name of the tensor, if a finite
+/// value is too large for it.
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
-                       const std::map<std::string, std::string>& metadata);
+                       const std::map<std::string, std::string>& metadata, DType dtype = DType::fp32);
 /// F32, F64, F16, BF16 and I64 are read as fp32. Every size is checked against the file.
 std::vector<NamedTensor> read_safetensors(const std::string& path);
 /// The texts of the header's __metadata__.
 std::map<std::string, std::string> read_safetensors_metadata(const std::string& path);
+
+/// An open file of which every size has been checked. Its tensors are read one by one.
+class SafetensorsFile {
+ public:
+  struct Entry {
+    std::string name, dtype;  // "F32", "F64", "F16", "BF16" or "I64"
+    Shape shape;
+    std::uint64_t begin = 0, end = 0;  // bytes of the data, from its begin
+  };
+  explicit SafetensorsFile(const std::string& path);
+
+  /// In the order of the header.
+  const std::vector<Entry>& entries() const { return entries_; }
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  NamedTensor read(const Entry& entry) const;
+
+ private:
+  std::string path_;
+  Descriptor file_;
+  std::uint64_t data_begin_ = 0;
+  std::vector<Entry> entries_;
+  std::map<std::string, std::string> metadata_;
+};
 
 }  // namespace lockstep::checkpoint

@@ -7,34 +7,23 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "base/file.h"
-#include "base/version.h"
+#include "base/printable.h"
 #include "checkpoint/compare.h"
 #include "checkpoint/finite.h"
+#include "checkpoint/huggingface.h"
 #include "checkpoint/model_file.h"
 #include "checkpoint/reader.h"
-#include "checkpoint/safetensors.h"
 #include "checkpoint/state_group.h"
 #include "checkpoint/torchvision.h"
-#include "comm/world.h"
 #include "commands/commands.h"
+#include "commands/convert.h"
 #include "commands/report.h"
 #include "lockstep/error.h"
-#include "models/resnet_onnx.h"
-#include "models/resnet_table.h"
-#include "tasks/image_classification/description.h"
-#include "tasks/task.h"
-#include "train/inference.h"
 
 namespace lockstep::commands {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr std::string_view kSafetensors = ".safetensors", kOnnx = ".onnx";
-
-/// What happens to a file that exists under the name of the output.
-enum class Existing : std::uint8_t { keep, replace };
 
 std::string text_of(const nlohmann::json& value) {
   return printable(value.is_string() ? value.get<std::string>() : value.dump());
@@ -89,12 +78,25 @@ Json describe(checkpoint::Reader& reader) {
   return out;
 }
 
-Json describe_safetensors(const std::string& path) {
+/// Of a .safetensors file, or of those in a directory.
+std::uint64_t weights_bytes(const std::string& path) {
+  if (!std::filesystem::is_directory(path)) return std::filesystem::file_size(path);
+  std::uint64_t n_bytes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(path))
+    if (checkpoint::is_safetensors(entry.path().string())) n_bytes += entry.file_size();
+  return n_bytes;
+}
+
+Json describe_model_file(const std::string& path) {
   const checkpoint::ModelFile file = checkpoint::read_model_file(path);
   Json out;
   out["file"] = path;
-  out["size_bytes"] = std::filesystem::file_size(path);
+  out["size_bytes"] = weights_bytes(path);
   for (const auto& [key, value] : file.state.items()) out[key] = value;
+  if (!file.config.empty()) {
+    out["dtype"] = name(file.dtype);
+    out["config"] = Json::parse(file.config);
+  }
   std::int64_t n_parameters = 0;
   Json tensors = Json::array(), not_finite = Json::array();
   for (const checkpoint::LoadedTensor& tensor : checkpoint::from_torchvision(file.tensors).tensors) {
@@ -113,8 +115,8 @@ Json describe_safetensors(const std::string& path) {
 int info(const std::string& file, const std::string& json) {
   check_outputs({json}, {file});
   Json description;
-  if (checkpoint::is_safetensors(file)) {
-    description = describe_safetensors(file);
+  if (checkpoint::is_safetensors(file) || checkpoint::is_huggingface(file)) {
+    description = describe_model_file(file);
   } else {
     checkpoint::Reader reader(file);
     description = describe(reader);
@@ -169,110 +171,56 @@ int diff(const std::string& a, const std::string& b) {
   return kExitFailed;
 }
 
-// ------------------------------------------------------------------------------------------------ export, import
-
-void require_replaceable(const std::string& source, const std::string& target, Existing existing) {
-  require(existing == Existing::replace || !std::filesystem::exists(target), ErrorCode::data_exists,
-          "{} already exists; use --force to replace it", target);
-  check_outputs({target}, {source});
-}
-
-int export_safetensors(const std::string& source, const std::string& target) {
-  checkpoint::Reader reader(source);
-  const std::int64_t step = reader.step();
-  const auto tensors = checkpoint::to_torchvision(checkpoint::load_all(source), step);
-  require(!tensors.empty(), ErrorCode::checkpoint_mismatch, "{} has no parameters", source);
-  checkpoint::write_safetensors(target, tensors, checkpoint::export_metadata(reader.state()));
-  print_text("{}: {} tensors of step {}, with torchvision's names\n", target, tensors.size(), step);
-  return kExitDone;
-}
-
-/// Of images as the file records them; otherwise of normalised images of the usual size.
-int export_onnx(const std::string& source, const std::string& target) {
-  const checkpoint::ModelFile file = checkpoint::read_model_file(source);
-  Config config;
-  train::set_model(config, file);
-  const bool imagenet = config.model.stem == "imagenet";
-  models::OnnxOptions options;
-  options.height = options.width = imagenet ? 224 : 32;
-  std::string input = "normalised images, since the file does not record how its images were normalised";
-  if (file.state.contains("inference")) {
-    const tasks::ImageDescription recorded =
-        tasks::image_description(file.state["inference"], config.model.classes, source);
-    for (const checkpoint::NamedTensor& tensor : file.tensors)
-      require(tensor.name != "conv1.weight" || tensor.shape[1] == recorded.channels, ErrorCode::checkpoint_damaged,
-              "{} describes its model wrongly: channels: expected {}, as conv1.weight has, found {}", source,
-              tensor.shape[1], recorded.channels);
-    options.height = recorded.height;
-    options.width = recorded.width;
-    options.mean = recorded.mean;
-    options.stddev = recorded.stddev;
-    options.batch_norm_epsilon = recorded.batch_norm_epsilon;
-    input = "images with values from 0 to 1";
-  }
-  options.producer_version = version();
-  options.metadata = checkpoint::export_metadata(file.state);
-  options.metadata.erase("format");  // of .safetensors
-  const std::string bytes = models::resnet_onnx(config.model, options, [&](const std::string& name) {
-    const auto found = std::ranges::find(file.tensors, name, &checkpoint::NamedTensor::name);
-    require(found != file.tensors.end(), ErrorCode::checkpoint_mismatch, "{} has no tensor {}", source, name);
-    return models::OnnxTensor{.shape = found->shape, .values = found->values};
-  });
-  PendingFile pending(target, PartialName::fixed, ErrorCode::checkpoint_write);
-  const Descriptor out = pending.create();
-  write_at(out, pending.partial_path(), std::as_bytes(std::span(bytes)), 0, ErrorCode::checkpoint_write);
-  pending.publish();
-  print_text("{}: {}-{} for {} of {}x{} pixels\n", target, config.model.family, config.model.depth, input,
-             options.width, options.height);
-  return kExitDone;
-}
-
-int export_file(const std::string& source, const std::string& target, Existing existing) {
-  const bool is_onnx = target.ends_with(kOnnx);
-  require(is_onnx || checkpoint::is_safetensors(target), ErrorCode::usage,
-          "the target must end in {} or {}, found {}: no other format is supported", kSafetensors, kOnnx, target);
-  require_replaceable(source, target, existing);
-  return is_onnx ? export_onnx(source, target) : export_safetensors(source, target);
-}
-
-int import_file(const std::string& source, const std::string& target, Existing existing) {
-  require(checkpoint::is_safetensors(source), ErrorCode::usage,
-          "the source must end in {}, found {}: no other format is supported", kSafetensors, source);
-  require(target.ends_with(".h5"), ErrorCode::usage, "the checkpoint's name must end in .h5, found {}", target);
-  require_replaceable(source, target, existing);
-  std::vector<checkpoint::NamedTensor> tensors = checkpoint::read_safetensors(source);
-  checkpoint::require_finite(source, tensors);
-  models::TensorShapes shapes;
-  for (const checkpoint::NamedTensor& tensor : tensors) shapes[tensor.name] = tensor.shape;
-  Config config;
-  config.model = models::infer_resnet(shapes, source);
-  const Config::Model& model = config.model;
-  checkpoint::StateJson state = {{"model", checkpoint::StateJson(tasks::make_task(config)->model_stamp())},
-                                 {"precision", "fp32"},
-                                 {"step", 0},
-                                 {"epoch", 0},
-                                 {"samples", 0}};
-  const checkpoint::StateJson recorded =
-      checkpoint::state_of_metadata(checkpoint::read_safetensors_metadata(source), source);
-  if (recorded.contains("inference"))
-    state["inference"] =
-        checkpoint::StateJson(tasks::to_json(tasks::image_description(recorded["inference"], model.classes, source)));
-  const checkpoint::LoadedFile file = checkpoint::from_torchvision(std::move(tensors));
-  std::vector<checkpoint::TensorSource> sources;
-  for (const checkpoint::LoadedTensor& tensor : file.tensors)
-    sources.push_back({tensor.path, tensor.shape,
-                       [&tensor](std::span<float> out) { std::ranges::copy(tensor.values, out.begin()); }});
-  checkpoint::save(target, sources, state, *comm::single_world());
-  print_text("{}: {} tensors; {}-{}, stem {}, {} classes\n", target, sources.size(), model.family, model.depth,
-             model.stem, model.classes);
-  return kExitDone;
-}
-
 struct Names {
-  std::string first, second, json;
+  std::string first, second, json, dtype, files, format;
   bool replace = false;
   Existing existing() const { return replace ? Existing::replace : Existing::keep; }
 };
+
+void add_export(CLI::App& group, Run& run, const std::shared_ptr<Names>& names) {
+  CLI::App* command = group.add_subcommand("export", "Export a checkpoint for other programs");
+  command->add_option("FILE", names->first, "The checkpoint")->required();
+  command
+      ->add_option("TARGET", names->second,
+                   "A file ending in .safetensors (names of torchvision or transformers) or .onnx (ResNets), or a "
+                   "directory, which transformers loads (language models)")
+      ->required();
+  command
+      ->add_option("--dtype", names->dtype,
+                   "Type of the tensors in a directory: that of the directory from which FILE was imported, "
+                   "otherwise fp32")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+  command
+      ->add_option("--files", names->files,
+                   "Copy the tokenizer from this directory to TARGET; by default, that of the run of FILE")
+      ->type_name("DIRECTORY");
+  command->add_flag("--force", names->replace, "Replace TARGET if it exists");
+  command->callback([&run, names] {
+    run = [names] {
+      return export_file(names->first, names->second,
+                         {.dtype = names->dtype, .files = names->files, .existing = names->existing()});
+    };
+  });
+}
+
+void add_import(CLI::App& group, Run& run, const std::shared_ptr<Names>& names) {
+  CLI::App* command = group.add_subcommand("import", "Convert a model of another program to a checkpoint at step 0");
+  command
+      ->add_option("SOURCE", names->first,
+                   "A .safetensors file of a ResNet with torchvision's names, or a directory of a language model that "
+                   "transformers saved")
+      ->required();
+  command->add_option("OUT", names->second, "The checkpoint to write, ending in .h5")->required();
+  command->add_option("--format", names->format, "llama2c: SOURCE is a .bin file of llama2.c")
+      ->check(CLI::IsMember({"auto", "llama2c"}));
+  command->add_flag("--force", names->replace, "Replace OUT if it exists");
+  command->callback([&run, names] {
+    run = [names] {
+      const ImportFormat format = names->format == "llama2c" ? ImportFormat::llama2c : ImportFormat::automatic;
+      return import_file(names->first, names->second, format, names->existing());
+    };
+  });
+}
 
 }  // namespace
 
@@ -281,8 +229,9 @@ void add_checkpoint(CLI::App& app, Run& run) {
   group->require_subcommand(1);
   const auto names = std::make_shared<Names>();
 
-  CLI::App* command = group->add_subcommand("info", "Print what a checkpoint or a .safetensors file contains");
-  command->add_option("FILE", names->first, "The checkpoint or .safetensors file")->required();
+  CLI::App* command = group->add_subcommand(
+      "info", "Print what a checkpoint, a .safetensors file or a directory of Hugging Face contains");
+  command->add_option("FILE", names->first, "The checkpoint, .safetensors file or directory")->required();
   add_json(*command, names->json);
   command->callback([&run, names] { run = [names] { return info(names->first, names->json); }; });
 
@@ -296,20 +245,8 @@ void add_checkpoint(CLI::App& app, Run& run) {
   command->add_option("B", names->second, "The second checkpoint")->required();
   command->callback([&run, names] { run = [names] { return diff(names->first, names->second); }; });
 
-  command = group->add_subcommand(
-      "export", "Export a checkpoint as a .safetensors file with torchvision's names, or as an .onnx file");
-  command->add_option("FILE", names->first, "The checkpoint")->required();
-  command->add_option("TARGET", names->second, "The file to write, ending in .safetensors or .onnx")->required();
-  command->add_flag("--force", names->replace, "Replace TARGET if it exists");
-  command->callback(
-      [&run, names] { run = [names] { return export_file(names->first, names->second, names->existing()); }; });
-
-  command = group->add_subcommand("import", "Convert a .safetensors file of a ResNet to a checkpoint at step 0");
-  command->add_option("SOURCE", names->first, "A .safetensors file with torchvision's names")->required();
-  command->add_option("OUT", names->second, "The checkpoint to write, ending in .h5")->required();
-  command->add_flag("--force", names->replace, "Replace OUT if it exists");
-  command->callback(
-      [&run, names] { run = [names] { return import_file(names->first, names->second, names->existing()); }; });
+  add_export(*group, run, names);
+  add_import(*group, run, names);
 }
 
 }  // namespace lockstep::commands

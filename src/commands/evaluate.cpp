@@ -1,8 +1,8 @@
 // lockstep evaluate: the task's measures of one or more models on the validation set, each sample counted once.
 //
-// A model is a run directory, of which the best checkpoint is taken, a checkpoint, or a .safetensors file. What it
-// records suffices to build it. The configuration says on which data it is evaluated: RUN/config.yaml for a run and the
-// files in it, and in any case what the command line adds.
+// A model is a run directory, of which the best checkpoint is taken, a checkpoint, a .safetensors file, or a directory
+// of Hugging Face. What it records suffices to build it. The configuration says on which data it is evaluated:
+// RUN/config.yaml for a run and the files in it, and in any case what the command line adds.
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/current_world.h"
 #include "base/file.h"
+#include "checkpoint/huggingface.h"
 #include "comm/world.h"
 #include "commands/commands.h"
 #include "commands/model_argument.h"
@@ -64,15 +65,20 @@ std::string extension_text(const std::string& operand) {
   return extension.empty() ? ", found a name without extension" : fmt::format(", found the extension {}", extension);
 }
 
-Model model_of_run(const std::string& folder) { return {.path = checkpoint_of_run(folder), .folder = folder}; }
-
-/// RUN/checkpoints/FILE and RUN/FILE belong to RUN.
+/// RUN/checkpoints/FILE, RUN/FILE and RUN/model belong to RUN.
 Model model_of_file(const std::string& path) {
-  const fs::path beside = fs::path(path).parent_path();
+  const fs::path file = path.ends_with('/') ? fs::path(path).parent_path() : fs::path(path);
+  const fs::path beside = file.parent_path();
   for (const fs::path& folder : {beside, beside / ".."})
     if (fs::exists(folder / "config.yaml") && fs::exists(folder / "checkpoints"))
       return {.path = path, .folder = folder.string()};
   return {.path = path, .folder = ""};
+}
+
+/// Of a run, or of Hugging Face.
+Model model_of_directory(const std::string& directory) {
+  if (checkpoint::is_huggingface(directory)) return model_of_file(directory);
+  return {.path = checkpoint_of_run(directory), .folder = directory};
 }
 
 struct Request {
@@ -90,7 +96,7 @@ Request understand(const EvaluateArguments& arguments) {
       out.configuration.push_back(operand);
       out.describes_model = out.describes_model || operand.starts_with("model.");
     } else if (is_folder(operand)) {
-      out.models.push_back(model_of_run(operand));
+      out.models.push_back(model_of_directory(operand));
     } else if (is_model_file(operand)) {
       out.models.push_back(model_of_file(operand));
     } else {
@@ -106,10 +112,11 @@ Request understand(const EvaluateArguments& arguments) {
     }
   }
   for (const std::string& path : arguments.checkpoints)
-    out.models.push_back(is_folder(path) ? model_of_run(path) : Model{.path = path, .folder = ""});
-  require(!out.models.empty(), ErrorCode::usage,
-          "expected the directory of a run, a checkpoint or a .safetensors file to evaluate, found only {}",
-          out.configuration.empty() ? "options" : "a configuration: name the file with --checkpoint FILE");
+    out.models.push_back(is_folder(path) ? model_of_directory(path) : Model{.path = path, .folder = ""});
+  require(
+      !out.models.empty(), ErrorCode::usage,
+      "expected the directory of a run or of a model, a checkpoint or a .safetensors file to evaluate, found only {}",
+      out.configuration.empty() ? "options" : "a configuration: name the file with --checkpoint FILE");
   return out;
 }
 
@@ -167,8 +174,8 @@ struct Outcome {
 /// How samples become inputs, and the validation set. Returns notes for the user.
 std::vector<std::string> open_data(tasks::Task& task, const Config& config, const checkpoint::ModelFile& file) {
   std::vector<std::string> notes;
-  if (file.state.contains("inference")) {
-    notes = task.adopt(file.state["inference"], file.path);
+  if (file.state.contains("inference") || config.model.family != "resnet") {
+    notes = task.adopt(file.state.value("inference", nlohmann::json::object()), file.path);
   } else if (const ConfiguredImages images = configured_images(config); images.missing.empty()) {
     notes = task.adopt(images.inference, file.path);
     notes.push_back(
@@ -278,7 +285,8 @@ void add_evaluate(CLI::App& app, Run& run, const Arguments& program) {
   CLI::App* command = app.add_subcommand("evaluate", "Evaluate runs, checkpoints and .safetensors files");
   command
       ->add_option("MODEL", arguments->operands,
-                   "Run directories, checkpoints, .safetensors files; YAML files and key=value overrides")
+                   "Run directories, checkpoints, .safetensors files, directories of Hugging Face; YAML files and "
+                   "key=value overrides")
       ->required();
   command->add_option("--checkpoint", arguments->checkpoints, "A checkpoint or .safetensors file to evaluate")
       ->allow_extra_args(false);

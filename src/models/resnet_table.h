@@ -3,11 +3,10 @@
 #pragma once
 
 #include <array>
-#include <map>
 #include <string>
 
 #include "lockstep/config.h"
-#include "lockstep/shape.h"
+#include "models/tensor_shapes.h"
 
 namespace lockstep::models {
 
@@ -20,11 +19,8 @@ struct ResnetDepth {
 /// Throws not_supported for an unknown depth.
 const ResnetDepth& resnet_depth(int depth);
 
-/// Shapes of tensors by torchvision's names: "layer1.0.conv1.weight".
-using TensorShapes = std::map<std::string, Shape>;
-
-/// The family, depth, stem and classes of the ResNet that has these tensors. Throws checkpoint_mismatch with what of
-/// `source` does not match.
+/// The family, depth, stem and classes of the ResNet that has these tensors, which have torchvision's names. Throws
+/// checkpoint_mismatch with what of `source` does not match.
 Config::Model infer_resnet(const TensorShapes& tensors, const std::string& source);
 
 }  // namespace lockstep::models

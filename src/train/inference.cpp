@@ -4,8 +4,10 @@
 #include <cstring>
 
 #include "checkpoint/finite.h"
+#include "checkpoint/huggingface.h"
 #include "config/parser.h"
 #include "lockstep/error.h"
+#include "models/llama_tensors.h"
 #include "models/resnet_table.h"
 #include "train/evaluation_loader.h"
 #include "train/recorder.h"
@@ -25,6 +27,14 @@ void check_place(const checkpoint::ModelFile& file, const std::string& name, con
           expected.text());
 }
 
+constexpr const char* kLlama = "llama";
+
+models::TensorShapes shapes_of(const checkpoint::ModelFile& file) {
+  models::TensorShapes shapes;
+  for (const checkpoint::NamedTensor& tensor : file.tensors) shapes[tensor.name] = tensor.shape;
+  return shapes;
+}
+
 }  // namespace
 
 Config parse_recorded(const std::vector<std::string>& keys, const std::string& path) {
@@ -38,6 +48,11 @@ Config parse_recorded(const std::vector<std::string>& keys, const std::string& p
   }
 }
 
+void check_tensors(const Config::Model& model, const checkpoint::ModelFile& file) {
+  if (model.family == kLlama && !file.config.empty())
+    models::check_llama_tensors(models::llama_config(model), shapes_of(file), file.path);
+}
+
 void set_model(Config& config, const checkpoint::ModelFile& file) {
   Config::Model model;
   if (file.state.contains("model")) {
@@ -45,10 +60,14 @@ void set_model(Config& config, const checkpoint::ModelFile& file) {
     for (const auto& [key, value] : file.state["model"].items())
       keys.push_back(fmt::format("model.{}={}", key, value.dump()));
     model = parse_recorded(keys, file.path).model;
+  } else if (!file.config.empty()) {
+    const std::string path = file.path + "/" + checkpoint::kHuggingFaceConfig;
+    const models::LlamaConfig described = models::parse_llama_config(file.config, path);
+    models::check_llama_tensors(described, shapes_of(file), file.path);
+    model.family = kLlama;
+    model.config = models::to_json(described).dump();
   } else {
-    models::TensorShapes shapes;
-    for (const checkpoint::NamedTensor& tensor : file.tensors) shapes[tensor.name] = tensor.shape;
-    model = models::infer_resnet(shapes, file.path);
+    model = models::infer_resnet(shapes_of(file), file.path);
   }
   config.model = model;
 }

@@ -21,10 +21,12 @@ namespace lockstep::train {
 /// damage of that file: throws checkpoint_damaged, with its name.
 Config parse_recorded(const std::vector<std::string>& keys, const std::string& path);
 
-/// Sets the keys of `model.` in `config` to what the file records. A file that records nothing must contain a ResNet
-/// with torchvision's names: then they follow from its tensors. Throws checkpoint_mismatch, or
-/// checkpoint_damaged.
+/// Sets the keys of `model.` in `config` to what the file records, or to what its config.json describes. A file that
+/// has neither must contain a ResNet with torchvision's names: then they follow from its tensors. Throws
+/// checkpoint_mismatch, or checkpoint_damaged.
 void set_model(Config& config, const checkpoint::ModelFile& file);
+/// Throws checkpoint_mismatch if a directory with a config.json does not contain exactly the tensors of this model.
+void check_tensors(const Config::Model& model, const checkpoint::ModelFile& file);
 
 class Inference {
  public:

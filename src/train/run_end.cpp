@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/stop_signal.h"
-#include "checkpoint/model_file.h"
+#include "checkpoint/huggingface.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 
@@ -37,18 +37,33 @@ std::string outcome(const Session& session, std::int64_t first_step, std::int64_
   return fmt::format("{} steps; {}", steps_done, session.run.path());
 }
 
+/// The trained model, as the programs load it for which the task names files.
+void write_model(const Session& session, std::int64_t steps_done) {
+  const std::map<std::string, std::string> files = session.task->model_files();
+  std::vector<checkpoint::NamedTensor> tensors = session.replica->named_tensors(steps_done);
+  if (!files.empty()) {
+    try {
+      checkpoint::write_huggingface(session.run.file("model"), std::move(tensors), files, {});
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::data_exists) throw;
+      log::warning("the trained model is in the last checkpoint only: {}", error.what());
+    }
+    return;
+  }
+  const checkpoint::StateJson state{{"model", checkpoint::StateJson(session.task->model_stamp())},
+                                    {"inference", checkpoint::StateJson(session.task->inference_stamp())},
+                                    {"precision", name(session.config.precision)},
+                                    {"step", steps_done}};
+  checkpoint::write_safetensors(session.run.file("model.safetensors"), tensors, checkpoint::export_metadata(state));
+}
+
 }  // namespace
 
 int end_done(Session& session, Checkpointing& checkpointing, Recorder& recorder, std::int64_t first_step,
              std::int64_t steps_done) {
   checkpointing.finish();
   if (session.leader()) {
-    const checkpoint::StateJson state{{"model", checkpoint::StateJson(session.task->model_stamp())},
-                                      {"inference", checkpoint::StateJson(session.task->inference_stamp())},
-                                      {"precision", name(session.config.precision)},
-                                      {"step", steps_done}};
-    checkpoint::write_safetensors(session.run.file("model.safetensors"), session.replica->named_tensors(steps_done),
-                                  checkpoint::export_metadata(state));
+    write_model(session, steps_done);
     session.run.write_status("done");
   }
   recorder.finish("done", steps_done);

@@ -17,6 +17,7 @@
 #include "tasks/stamp_difference.h"
 #include "train/broadcast.h"
 #include "train/evaluation.h"
+#include "train/inference.h"
 #include "train/resume_changes.h"
 #include "train/session.h"
 
@@ -223,11 +224,15 @@ void Session::find_best() {
 }
 
 void Session::read_initial_weights() {
-  const std::string& source = config.model.initialize_from;
+  const Config::Model& model = config.model;
+  const bool has_directory = model.from != Config::Model{}.from;
+  const std::string& source = model.initialize_from.empty() && has_directory ? model.from : model.initialize_from;
   if (source.empty() && !config.train.freeze.empty())
     notes.push_back("train.freeze: the frozen parameters keep random values, since model.initialize_from is not set");
   if (source.empty()) return;
-  initial_weights_ = checkpoint::read_model_file(source).tensors;
+  checkpoint::ModelFile file = checkpoint::read_model_file(source);
+  check_tensors(model, file);
+  initial_weights_ = std::move(file.tensors);
   checkpoint::require_finite(source, initial_weights_);
   const std::vector<std::string> kept = differing_heads(*plan, initial_weights_);
   notes.push_back(fmt::format("weights from {}", source));

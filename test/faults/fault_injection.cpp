@@ -4,14 +4,14 @@
 //   FAULT_PATH    only operations on files whose path contains this count; if it is not set, none do
 //   FAULT_CALLS   the calls that count, such as "pwrite,fsync"; by default open (for writing), write, pwrite, fsync,
 //   ftruncate,
-//                 rename, symlink and unlink. These count only if they are named: pread; `forward` and `backward`,
-//                 which are oneDNN's executions of the forward primitives and of the gradients of a training step;
-//                 `sum`, which is MPI_Isend of 4 KiB or more, as in a sum between nodes. KILL is useful with all three,
-//                 FLIP only with `forward`, NAN only with `backward`
+//                 rename, symlink and unlink. These count only if they are named: pread; `exchange`, which is
+//                 renameat2; `forward` and `backward`, which are oneDNN's executions of the forward primitives and of
+//                 the gradients of a training step; `sum`, which is MPI_Isend of 4 KiB or more, as in a sum between
+//                 nodes. KILL is useful with all three, FLIP only with `forward`, NAN only with `backward`
 //   FAULT_FIRST   the number of the first call that is hit, from 1
 //   FAULT_COUNT   the number of calls that are hit (by default 1; 0: all further ones)
-//   FAULT_ERROR   ENOSPC, EDQUOT, EIO or EROFS: the call fails with this error. Before the call, KILL reports it and
-//   kills the
+//   FAULT_ERROR   ENOSPC, EDQUOT, EIO, EROFS or EINVAL: the call fails with this error. Before the call, KILL reports
+//   it and kills the
 //                 process, REMOVE removes the folder FAULT_PATH, FLIP flips the last bit of a weight, and NAN replaces
 //                 a value of the incoming gradient
 //   FAULT_RANK    only this rank of an mpirun is affected
@@ -90,7 +90,11 @@ bool hits(const char* call) {
     inside = false;
     return false;
   }
-  errno = f.error == "ENOSPC" ? ENOSPC : f.error == "EDQUOT" ? EDQUOT : f.error == "EROFS" ? EROFS : EIO;
+  errno = f.error == "ENOSPC"   ? ENOSPC
+          : f.error == "EDQUOT" ? EDQUOT
+          : f.error == "EROFS"  ? EROFS
+          : f.error == "EINVAL" ? EINVAL
+                                : EIO;
   return true;
 }
 
@@ -203,6 +207,11 @@ int ftruncate(int descriptor, off_t length) noexcept {
 int rename(const char* from, const char* to) noexcept {
   if (hits("rename", to)) return -1;
   return next<int (*)(const char*, const char*)>("rename")(from, to);
+}
+int renameat2(int from_directory, const char* from, int to_directory, const char* to, unsigned flags) noexcept {
+  if (is_named("exchange") && hits("exchange", to)) return -1;
+  using Renameat2 = int (*)(int, const char*, int, const char*, unsigned);
+  return next<Renameat2>("renameat2")(from_directory, from, to_directory, to, flags);
 }
 int symlink(const char* target, const char* path) noexcept {
   if (hits("symlink", path)) return -1;

@@ -1,0 +1,43 @@
+// Directories of Hugging Face: config.json, which describes the model, and its tensors in model.safetensors or, in
+// several files, model-00001-of-00002.safetensors and so on, with model.safetensors.index.json. Beside them are small
+// files, for example of the tokenizer. Sources: huggingface/safetensors, README; huggingface/transformers,
+// modeling_utils.py (save_pretrained, from_pretrained).
+//
+// If config.json sets tie_word_embeddings, the embedding and the last matrix are one tensor, which is called
+// model.embed_tokens.weight here, whichever of the two names it is stored under.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "checkpoint/model_file.h"
+
+namespace lockstep::checkpoint {
+
+inline constexpr const char* kHuggingFaceConfig = "config.json";
+
+/// Whether it is a directory with a config.json. A run directory is none.
+bool is_huggingface(const std::string& path);
+
+/// Reads the weights and the text of config.json. F32, BF16 and F16 are read. The buffers rotary_emb.inv_freq of old
+/// files are left out. Throws model_file_damaged or checkpoint_mismatch, with the names of file and tensor: if the
+/// index and the files differ, if the tied tensors differ, and what SafetensorsFile throws.
+ModelFile read_huggingface(const std::string& directory);
+
+struct HuggingFaceOptions {
+  DType dtype = DType::fp32;                      // fp32, bf16 or fp16
+  std::uint64_t max_shard_bytes = 5'000'000'000;  // of the tensors in a file, unless a single one is larger
+};
+/// `files`: names and contents of all other files, config.json among them. The directory appears when it is complete.
+/// One that exists is replaced if it contains nothing but such files, and otherwise left alone (data_exists). Throws
+/// what write_safetensors() throws.
+void write_huggingface(const std::string& directory, std::vector<NamedTensor> tensors,
+                       const std::map<std::string, std::string>& files, const HuggingFaceOptions& options);
+
+/// The files in a directory that belong to a tokenizer or to text generation, by name. Throws checkpoint_not_found if
+/// there is no such directory.
+std::map<std::string, std::string> read_tokenizer_files(const std::string& directory);
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,274 @@
+#include "commands/convert.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/file.h"
+#include "base/version.h"
+#include "checkpoint/finite.h"
+#include "checkpoint/huggingface.h"
+#include "checkpoint/llama2c.h"
+#include "checkpoint/model_file.h"
+#include "checkpoint/reader.h"
+#include "checkpoint/torchvision.h"
+#include "comm/world.h"
+#include "commands/report.h"
+#include "lockstep/error.h"
+#include "models/llama_tensors.h"
+#include "models/resnet_onnx.h"
+#include "models/resnet_table.h"
+#include "tasks/image_classification/description.h"
+#include "tasks/task.h"
+#include "train/inference.h"
+
+namespace lockstep::commands {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::StateJson;
+
+constexpr std::string_view kSafetensors = ".safetensors", kOnnx = ".onnx";
+constexpr const char* kLlama = "llama";
+/// The member of a checkpoint's state that records the directory it was imported from: its dtype and its config.json.
+constexpr const char* kImported = "huggingface";
+
+void require_replaceable(const std::string& source, const std::string& target, Existing existing) {
+  require(existing == Existing::replace || !fs::exists(target), ErrorCode::data_exists,
+          "{} already exists; use --force to replace it", target);
+  check_outputs({target}, {source});
+}
+
+/// A member of an object; empty if there is none, or if it is not a text.
+std::string text_in(const StateJson& state, const char* object, const char* key) {
+  if (!state.contains(object) || !state[object].is_object()) return "";
+  const StateJson& members = state[object];
+  return members.contains(key) && members[key].is_string() ? members[key].get<std::string>() : "";
+}
+
+std::string family_of(const StateJson& state) { return text_in(state, "model", "family"); }
+
+models::TensorShapes shapes_of(const std::vector<checkpoint::NamedTensor>& tensors) {
+  models::TensorShapes shapes;
+  for (const checkpoint::NamedTensor& tensor : tensors) shapes[tensor.name] = tensor.shape;
+  return shapes;
+}
+
+// --------------------------------------------------------------------------------------------------------- export
+
+int export_safetensors(const std::string& source, const std::string& target) {
+  checkpoint::Reader reader(source);
+  const std::int64_t step = reader.step();
+  const auto tensors = checkpoint::to_torchvision(checkpoint::load_all(source), step);
+  require(!tensors.empty(), ErrorCode::checkpoint_mismatch, "{} has no parameters", source);
+  checkpoint::write_safetensors(target, tensors, checkpoint::export_metadata(reader.state()));
+  print_text("{}: {} tensors of step {}, with the names of {}\n", target, tensors.size(), step,
+             family_of(reader.state()) == kLlama ? "transformers" : "torchvision");
+  return kExitDone;
+}
+
+/// Of images as the file records them; otherwise of normalised images of the usual size.
+int export_onnx(const std::string& source, const std::string& target) {
+  const checkpoint::ModelFile file = checkpoint::read_model_file(source);
+  require(family_of(file.state) != kLlama, ErrorCode::not_supported,
+          "{} is a model of the family {}, and only ResNets are exported as {}: give a directory instead of {}, which "
+          "will contain the files of transformers",
+          source, kLlama, kOnnx, target);
+  Config config;
+  train::set_model(config, file);
+  const bool imagenet = config.model.stem == "imagenet";
+  models::OnnxOptions options;
+  options.height = options.width = imagenet ? 224 : 32;
+  std::string input = "normalised images, since the file does not record how its images were normalised";
+  if (file.state.contains("inference")) {
+    const tasks::ImageDescription recorded =
+        tasks::image_description(file.state["inference"], config.model.classes, source);
+    for (const checkpoint::NamedTensor& tensor : file.tensors)
+      require(tensor.name != "conv1.weight" || tensor.shape[1] == recorded.channels, ErrorCode::checkpoint_damaged,
+              "{} describes its model wrongly: channels: expected {}, as conv1.weight has, found {}", source,
+              tensor.shape[1], recorded.channels);
+    options.height = recorded.height;
+    options.width = recorded.width;
+    options.mean = recorded.mean;
+    options.stddev = recorded.stddev;
+    options.batch_norm_epsilon = recorded.batch_norm_epsilon;
+    input = "images with values from 0 to 1";
+  }
+  options.producer_version = version();
+  options.metadata = checkpoint::export_metadata(file.state);
+  options.metadata.erase("format");  // of .safetensors
+  const std::string bytes = models::resnet_onnx(config.model, options, [&](const std::string& name) {
+    const auto found = std::ranges::find(file.tensors, name, &checkpoint::NamedTensor::name);
+    require(found != file.tensors.end(), ErrorCode::checkpoint_mismatch, "{} has no tensor {}", source, name);
+    return models::OnnxTensor{.shape = found->shape, .values = found->values};
+  });
+  PendingFile pending(target, PartialName::fixed, ErrorCode::checkpoint_write);
+  const Descriptor out = pending.create();
+  write_at(out, pending.partial_path(), std::as_bytes(std::span(bytes)), 0, ErrorCode::checkpoint_write);
+  pending.publish();
+  print_text("{}: {}-{} for {} of {}x{} pixels\n", target, config.model.family, config.model.depth, input,
+             options.width, options.height);
+  return kExitDone;
+}
+
+DType dtype_named(const std::string& text) {
+  for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16})
+    if (text == name(dtype)) return dtype;
+  fail(ErrorCode::usage, "--dtype: expected fp32, bf16 or fp16, found {}", text);
+}
+
+/// The tokenizer that `--files` names, or that of the run to which a checkpoint belongs.
+std::map<std::string, std::string> tokenizer_for(const std::string& source, const std::string& given) {
+  if (!given.empty()) return checkpoint::read_tokenizer_files(given);
+  std::error_code error;
+  const fs::path folder = fs::weakly_canonical(source, error).parent_path();
+  const fs::path of_run = folder.parent_path() / "model";
+  if (folder.filename() != "checkpoints" || !fs::is_directory(of_run, error)) return {};
+  return checkpoint::read_tokenizer_files(of_run.string());
+}
+
+/// A config.json whose dtype is that of the tensors beside it.
+std::string with_dtype(const std::string& config, DType dtype) {
+  auto json = nlohmann::ordered_json::parse(config);
+  for (const char* key : {"torch_dtype", "dtype"})
+    if (json.contains(key))
+      json[key] = dtype == DType::fp32 ? "float32" : dtype == DType::bf16 ? "bfloat16" : "float16";
+  return json.dump(2) + "\n";
+}
+
+int export_directory(const std::string& source, const std::string& target, const ExportOptions& options) {
+  checkpoint::ModelFile file = checkpoint::read_model_file(source);
+  const models::LlamaConfig config = models::parse_llama_config(text_in(file.state, "model", "config"), source);
+  models::check_llama_tensors(config, shapes_of(file.tensors), source);
+  checkpoint::require_finite(source, file.tensors);
+  const auto step = file.state.value("step", std::int64_t{0});
+  const std::string imported_dtype = step == 0 ? text_in(file.state, kImported, "dtype") : "";
+  const std::string imported_config = step == 0 ? text_in(file.state, kImported, "config") : "";
+  DType dtype = DType::fp32;
+  for (const std::string& choice : {imported_dtype, options.dtype})
+    if (!choice.empty()) dtype = dtype_named(choice);
+
+  std::map<std::string, std::string> files = tokenizer_for(source, options.files);
+  const bool has_tokenizer = files.contains("tokenizer.json") || files.contains("tokenizer.model");
+  if (imported_config.empty())
+    files[checkpoint::kHuggingFaceConfig] = models::to_json(config).dump(2) + "\n";
+  else
+    files[checkpoint::kHuggingFaceConfig] =
+        name(dtype) == imported_dtype ? imported_config : with_dtype(imported_config, dtype);
+  const std::size_t n_tensors = file.tensors.size();
+  checkpoint::write_huggingface(target, std::move(file.tensors), files, {.dtype = dtype});
+  std::string names;
+  for (const auto& [name, content] : files) names += (names.empty() ? "" : ", ") + name;
+  print_text("{}: {} tensors of step {} in {}, {}\n", target, n_tensors, step, name(dtype), names);
+  if (!has_tokenizer) print_text("{} has no tokenizer: --files DIRECTORY copies that of DIRECTORY\n", target);
+  return kExitDone;
+}
+
+/// A directory may have any name, but not one that asks for a file.
+bool names_a_file(const std::string& target) {
+  constexpr std::array kExtensions{".h5", ".pt", ".pth", ".bin", ".gguf", ".npz", ".ckpt", ".json"};
+  return std::ranges::any_of(kExtensions, [&](const char* extension) { return target.ends_with(extension); });
+}
+
+// --------------------------------------------------------------------------------------------------------- import
+
+StateJson initial_state(StateJson model) {
+  return {{"model", std::move(model)}, {"precision", "fp32"}, {"step", 0}, {"epoch", 0}, {"samples", 0}};
+}
+
+/// Returns the number of tensors.
+std::size_t save_imported(const std::string& target, std::vector<checkpoint::NamedTensor> tensors,
+                          const StateJson& state) {
+  const checkpoint::LoadedFile file = checkpoint::from_torchvision(std::move(tensors));
+  std::vector<checkpoint::TensorSource> sources;
+  for (const checkpoint::LoadedTensor& tensor : file.tensors)
+    sources.push_back({tensor.path, tensor.shape,
+                       [&tensor](std::span<float> out) { std::ranges::copy(tensor.values, out.begin()); }});
+  checkpoint::save(target, sources, state, *comm::single_world());
+  return sources.size();
+}
+
+int import_resnet(const std::string& source, const std::string& target, std::vector<checkpoint::NamedTensor> tensors,
+                  const StateJson& recorded) {
+  Config config;
+  checkpoint::require_finite(source, tensors);
+  config.model = models::infer_resnet(shapes_of(tensors), source);
+  const Config::Model& model = config.model;
+  StateJson state = initial_state(StateJson(tasks::make_task(config)->model_stamp()));
+  if (recorded.contains("inference"))
+    state["inference"] =
+        StateJson(tasks::to_json(tasks::image_description(recorded["inference"], model.classes, source)));
+  const std::size_t n_tensors = save_imported(target, std::move(tensors), state);
+  print_text("{}: {} tensors; {}-{}, stem {}, {} classes\n", target, n_tensors, model.family, model.depth, model.stem,
+             model.classes);
+  return kExitDone;
+}
+
+/// `config_source` names the configuration in messages. `imported`: what is recorded for an export; null: nothing.
+int import_llama(checkpoint::ModelFile file, const std::string& config_source, const std::string& target,
+                 const StateJson& imported) {
+  const models::LlamaConfig config = models::parse_llama_config(file.config, config_source);
+  models::check_llama_tensors(config, shapes_of(file.tensors), file.path);
+  checkpoint::require_finite(file.path, file.tensors);
+  StateJson state = initial_state({{"family", kLlama}, {"config", models::to_json(config).dump()}});
+  if (!imported.is_null()) state[kImported] = imported;
+  const std::size_t n_tensors = save_imported(target, std::move(file.tensors), state);
+  print_text("{}: {} tensors; {}, {} layers of width {}, {} parameters\n", target, n_tensors, kLlama, config.layers,
+             config.width, config.n_parameters());
+  return kExitDone;
+}
+
+int import_directory(const std::string& source, const std::string& target) {
+  checkpoint::ModelFile file = checkpoint::read_huggingface(source);
+  const StateJson imported{{"dtype", name(file.dtype)}, {"config", file.config}};
+  return import_llama(std::move(file), (fs::path(source) / checkpoint::kHuggingFaceConfig).string(), target, imported);
+}
+
+int import_safetensors(const std::string& source, const std::string& target) {
+  checkpoint::ModelFile file = checkpoint::read_model_file(source);
+  file.config = family_of(file.state) == kLlama ? text_in(file.state, "model", "config") : "";
+  if (!file.config.empty()) return import_llama(std::move(file), source, target, nullptr);
+  for (const checkpoint::NamedTensor& tensor : file.tensors)
+    require(!tensor.name.starts_with("model.layers."), ErrorCode::usage,
+            "{} contains {}, a tensor of a language model: give the directory of the file, which must also contain {}",
+            source, tensor.name, checkpoint::kHuggingFaceConfig);
+  return import_resnet(source, target, std::move(file.tensors), file.state);
+}
+
+}  // namespace
+
+int export_file(const std::string& source, const std::string& target, const ExportOptions& options) {
+  const bool is_onnx = target.ends_with(kOnnx), is_safetensors = checkpoint::is_safetensors(target);
+  if (is_onnx || is_safetensors) {
+    require(options.dtype.empty() && options.files.empty(), ErrorCode::usage,
+            "--dtype and --files are for exported directories, and {} is a file", target);
+    require_replaceable(source, target, options.existing);
+    return is_onnx ? export_onnx(source, target) : export_safetensors(source, target);
+  }
+  const std::string family = family_of(checkpoint::Reader(source).state());
+  require(family == kLlama && !names_a_file(target), ErrorCode::usage,
+          "the target must end in {} or {}{}, found {}: no other format is supported", kSafetensors, kOnnx,
+          family == kLlama ? ", or be a directory" : "", target);
+  require_replaceable(source, target, options.existing);
+  return export_directory(source, target, options);
+}
+
+int import_file(const std::string& source, const std::string& target, ImportFormat format, Existing existing) {
+  const bool is_directory = fs::is_directory(source);
+  require(fs::exists(source), ErrorCode::checkpoint_not_found, "{} does not exist", source);
+  require(format == ImportFormat::llama2c || is_directory || checkpoint::is_safetensors(source), ErrorCode::usage,
+          "the source must be a directory of transformers or end in {}, found {}; --format llama2c reads a file of "
+          "llama2.c",
+          kSafetensors, source);
+  require(target.ends_with(".h5"), ErrorCode::usage, "the checkpoint's name must end in .h5, found {}", target);
+  require_replaceable(source, target, existing);
+  if (format == ImportFormat::llama2c) return import_llama(checkpoint::read_llama2c(source), source, target, nullptr);
+  return is_directory ? import_directory(source, target) : import_safetensors(source, target);
+}
+
+}  // namespace lockstep::commands
