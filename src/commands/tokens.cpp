@@ -2,12 +2,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <fcntl.h>
 #include <CLI/CLI.hpp>
 #include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
-#include <fcntl.h>
 #include <memory>
 #include <vector>
 
@@ -25,8 +25,8 @@ struct TokenArguments {
   bool omits_template = false;
 };
 
-/// Calls `print(line, number)` for each line of a file (`-`: standard input), without its line feed. What was printed is
-/// written out before the program waits for more input.
+/// Calls `print(line, number)` for each line of a file (`-`: standard input), without its line feed. What was printed
+/// is written out before the program waits for more input.
 template <typename Print>
 void for_each_line(const std::string& file, Print print) {
   const bool is_input = file == "-";
@@ -125,8 +125,8 @@ CLI::App* add(CLI::App& data, Run& run, const std::string& name, const std::stri
 
 void add_encode_and_decode(CLI::App& data, Run& run) {
   const auto encoded = std::make_shared<TokenArguments>(), decoded = std::make_shared<TokenArguments>();
-  CLI::App* encode = add(data, run, "encode", "Print the ids of the tokens of each line of a text", "The text",
-                         encoded, run_encode);
+  CLI::App* encode =
+      add(data, run, "encode", "Print the ids of the tokens of each line of a text", "The text", encoded, run_encode);
   encode->add_flag("--no-template", encoded->omits_template,
                    "Leave out the tokens that the tokenizer adds to each text, such as a begin token");
   add(data, run, "decode", "Print the texts of lines of ids; undoes encode", "Lines of ids, separated by blanks",

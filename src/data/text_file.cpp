@@ -1,11 +1,13 @@
 #include "data/text_file.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
 
 #include "base/hash.h"
 #include "data/data_file.h"
+#include "data/limited_child.h"
 #include "lockstep/error.h"
 
 namespace lockstep::data {
@@ -64,7 +66,7 @@ TextFile read_text_metadata(const InputFile& file, bool has_user_block) {
   // Both fit, since the bytes are inside of the file.
   out.n_tokens = static_cast<std::int64_t>(tokens.dims[0]);
   out.n_documents = static_cast<std::int64_t>(documents.dims[0]) - 1;
-  if (has_user_block) {
+  if (std::ranges::count(hdf5.datasets(), "/tokens_xxh3") > 0) {
     const hdf5::DatasetPlace hashes = hdf5.dataset("tokens_xxh3");
     check_kind(hashes.type == "uint64" && hashes.dims.size() == 1 && hashes.dims[0] == n_blocks(out.tokens), file,
                "tokens_xxh3", "uint64 (blocks of 16 MiB)", hashes);
@@ -93,9 +95,7 @@ void verify_tokens(const InputFile& file, const TextFile& layout, const std::fun
                    std::vector<std::string>& damaged) {
   const std::uint64_t n = n_blocks(layout.tokens);
   if (layout.block_hashes.size_bytes == 0)
-    damaged.push_back(fmt::format(
-        "{}: '/tokens' cannot be checked: `lockstep data import` did not write the file, which has no tokens_xxh3",
-        file.path()));
+    damaged.push_back(fmt::format("{}: '/tokens' cannot be checked: the file has no tokens_xxh3", file.path()));
   std::vector<std::uint64_t> stored(layout.block_hashes.size_bytes / sizeof(std::uint64_t));
   file.read(layout.block_hashes.offset, std::as_writable_bytes(std::span(stored)), "its block hashes");
   std::vector<std::byte> buffer(std::min(kTokenBlockBytes, layout.tokens.size_bytes));
@@ -124,6 +124,17 @@ void verify_tokens(const InputFile& file, const TextFile& layout, const std::fun
 }
 
 }  // namespace
+
+bool is_text_file(const InputFile& file) {
+  std::array<std::byte, hdf5::kTextMagic.size()> head{};
+  const ReadOutcome outcome = file.try_read(0, head);
+  const hdf5::FileKind kind = outcome == ReadOutcome::complete ? hdf5::kind_of(head) : hdf5::FileKind::unknown;
+  if (kind == hdf5::FileKind::text || kind == hdf5::FileKind::images) return kind == hdf5::FileKind::text;
+  const auto check = [&] {
+    require(optional_text(open_hdf5(file.path()), "format") == kTextFormat, ErrorCode::data_format, "not text");
+  };
+  return run_in_limited_child(check).good;
+}
 
 TextFile open_text_file(const InputFile& file) {
   TextFile out;

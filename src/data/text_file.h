@@ -38,10 +38,14 @@ struct TextFile {
   std::int64_t n_documents = 0, n_tokens = 0;
   int token_bytes = 0;  // 2 or 4
   ByteRange tokens, documents, tokenizer;
-  ByteRange block_hashes;      // /tokens_xxh3; empty: another program wrote the file
+  ByteRange block_hashes;      // /tokens_xxh3; empty: the file has none
   std::string documents_xxh3;  // 16 hex digits; empty: the file has none
   bool has_user_block = false;
 };
+
+/// Whether the file is a text set, whether it is damaged or not. Files of other programs are opened in a limited child
+/// process.
+bool is_text_file(const InputFile& file);
 
 /// Throws an Error (data_*) that describes what is wrong. A file with a user block is checked by its digest before HDF5
 /// opens it; a file of another program is first opened in a limited child process.

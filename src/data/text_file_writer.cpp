@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/hash.h"
+#include "base/utf8.h"
 #include "data/data_file.h"
 #include "data/text_file.h"
 #include "hdf5/writer.h"
@@ -152,7 +153,7 @@ struct TextFileWriter::State {
     hdf5.attribute("vocabulary_size", std::int64_t{description.vocabulary_size});
     hdf5.attribute("tokenizer_hash", description.tokenizer_hash);
     if (description.end_token) hdf5.attribute("end_token", std::int64_t{*description.end_token});
-    hdf5.attribute("source", description.source);
+    hdf5.attribute("source", valid_utf8(description.source));
     hdf5.attribute("documents_xxh3", hash_text(documents_hash.digest()));
     hdf5.close();
     const Descriptor file = open_file(pending.partial_path(), O_RDWR, kFailed);

@@ -6,12 +6,12 @@
 #include <condition_variable>
 #include <deque>
 #include <exception>
-#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/input_check.h"
 #include "data/text_source.h"
 #include "lockstep/error.h"
 
@@ -185,10 +185,7 @@ class TextImport {
   const std::string& checked_output() const {
     std::vector<std::string> inputs = source_.paths();
     inputs.push_back(encoder_.path);
-    std::error_code ignored;
-    for (const std::string& input : inputs)
-      require(!std::filesystem::equivalent(input, options_.output, ignored), ErrorCode::data_exists,
-              "the output {} is also an input of this import", options_.output);
+    require_no_input(options_.output, inputs);
     return options_.output;
   }
 

@@ -36,13 +36,12 @@ Window window_of(const TextSetInfo& info, std::int64_t sample, std::span<const s
 
 /// Fills everything but the tokens of elements [begin, end), which are one piece of text.
 void describe_document(const Window& w, std::size_t begin, std::size_t end) {
-  std::copy(w.tokens.begin() + static_cast<std::ptrdiff_t>(begin) + 1,
-            w.tokens.begin() + static_cast<std::ptrdiff_t>(end),
-            w.targets.begin() + static_cast<std::ptrdiff_t>(begin));
+  const std::size_t n = end - begin;
+  std::ranges::copy(w.tokens.subspan(begin + 1, n - 1), w.targets.subspan(begin).begin());
   w.targets[end - 1] = kNoTarget;
-  std::ranges::fill(w.document_start.subspan(begin, end - begin), static_cast<std::int32_t>(begin));
-  std::iota(w.positions.begin() + static_cast<std::ptrdiff_t>(begin),
-            w.positions.begin() + static_cast<std::ptrdiff_t>(end), 0);
+  std::ranges::fill(w.document_start.subspan(begin, n), static_cast<std::int32_t>(begin));
+  const auto positions = w.positions.subspan(begin, n);
+  std::iota(positions.begin(), positions.end(), 0);
 }
 
 /// Widens ids that were read into the last bytes of `ids`. None is overwritten before it is read, since an id becomes

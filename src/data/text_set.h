@@ -8,7 +8,7 @@
 //   /tokens_xxh3 (blocks) uint64: the xxh3 of each 16 MiB of /tokens
 //   attributes of the root: format="lockstep-text", format_version, vocabulary_size, tokenizer_hash, end_token (may be
 //   missing), source, documents_xxh3 (16 hex digits)
-// The file begins with a 4 KiB user block (user_block.h). Files of other programs need none, and no /tokens_xxh3.
+// The file begins with a 4 KiB user block (user_block.h). Files of other programs need none, and no checksums.
 //
 // A sample is a window of T tokens, which gives at most T - 1 predictions. Windows do not overlap.
 #pragma once

@@ -60,7 +60,7 @@ expect 2 "" "--ranks is given 2 times; give it once" plan --ranks 2 --ranks 3 x.
 expect 2 "" "--allow-change: expected KEY, found nothing" train x.yaml --allow-change
 expect 2 "" "--json is only possible with --version" --json
 expect 2 "" "--per-class and --limit cannot be combined" data import cifar10 a b --limit 3 --per-class 2
-expect 2 "" "kind: expected one of cifar10, imagefolder, tiny-imagenet, found cifr10" data import cifr10 a b
+expect 2 "" "there is no command \`lockstep data import cifr10\` (the nearest is cifar10); the commands are cifar10, imagefolder, tiny-imagenet, text" data import cifr10 a b
 expect 2 "" "--dry-run takes no value, found maybe" train x.yaml --dry-run=maybe
 expect 0 "--ranks N (1 to 1048576), default 1" "" plan --help
 expect 0 "--json[=FILE]" "" plan --help

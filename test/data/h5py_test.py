@@ -1,6 +1,6 @@
 # timeout: 300
-"""An imported image set is read by plain h5py, a set that h5py wrote is read by lockstep, and a compressed or linked one
-is refused with a sentence.
+"""An imported set of images or text is read by plain h5py, a set that h5py wrote is read by lockstep, and a compressed
+or linked one is refused with a sentence.
 
 The program is $LOCKSTEP, or build/lockstep. Without h5py the test is skipped (exit status 77).
 """
@@ -193,6 +193,38 @@ def check_foreign(folder):
     assert "not a data set of Lockstep" in lockstep("data", "info", path, status=1)[1]
 
 
+def check_text(folder):
+    (folder / "in.jsonl").write_text('{"text": "To be, or not to be"}\n{"text": "that is the question"}\n')
+    tokenizer = ROOT / "data" / "samples" / "tokenizer.json"
+    path, copied = folder / "text.h5", folder / "copy.h5"
+    lockstep("data", "import", "text", folder / "in.jsonl", path, "--tokenizer", tokenizer)
+    with h5py.File(path) as file:
+        tokens, documents = file["tokens"], file["documents"]
+        assert tokens.dtype == np.uint16 and tokens.chunks is None and documents.dtype == np.uint64
+        assert documents[0] == 0 and documents[2] == len(tokens) and tokens[-1] == tokens[documents[1] - 1] == 0
+        assert file["tokenizer"][:].tobytes() == tokenizer.read_bytes()
+        assert file.attrs["format"] == "lockstep-text" and file.attrs["format_version"] == 1
+        assert file.attrs["vocabulary_size"] == 1024 and file.attrs["end_token"] == 0
+        assert file.attrs["source"] == "in.jsonl" and len(file.attrs["documents_xxh3"]) == 16
+        n_tokens = len(tokens)
+        # The same, written by h5py, is read as well.
+        with h5py.File(copied, "w") as copy:
+            for name in ("tokens", "documents", "tokenizer", "tokens_xxh3"):
+                copy[name] = file[name][:]
+            copy.attrs.update(file.attrs)
+    lockstep("data", "verify", copied)
+    info = json.loads(lockstep("data", "info", copied, "--json")[0])
+    assert info["format"] == "lockstep-text" and info["has_user_block"] is False
+    assert info["documents"] == 2 and info["tokens"] == n_tokens
+    with h5py.File(copied, "r+") as copy:
+        copy["tokens"][1] = 1024
+    assert "block 0 of '/tokens'" in lockstep("data", "verify", copied, status=1)[0]
+    with h5py.File(copied, "r+") as copy:
+        del copy["tokens"]
+        copy.create_dataset("tokens", data=np.zeros(n_tokens, np.uint16), compression="gzip")
+    assert "it is read in place and must be contiguous" in lockstep("data", "info", copied, status=1)[1]
+
+
 def check_given_statistics(folder):
     make_batches(folder)
     given = ("--mean", "0.1,0.2,0.3", "--std", "0.4,0.5,0.6")
@@ -217,6 +249,13 @@ def check_samples():
             assert file["images"].shape == (n, 32, 32, 3)
             assert np.array_equal(np.bincount(file["labels"][:]), [n // 10] * 10)
             assert list(file.attrs["class_names"]) == NAMES
+    for name, n in (("shakespeare_train.h5", 411269), ("shakespeare_test.h5", 49423)):
+        path = ROOT / "data" / "samples" / name
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == listed[f"samples/{name}"]
+        lockstep("data", "verify", path)
+        with h5py.File(path) as file:
+            assert file["tokens"].shape == (n,) and list(file["documents"][:]) == [0, n]
+            assert file["tokenizer"][:].tobytes() == (path.parent / "tokenizer.json").read_bytes()
 
 
 with tempfile.TemporaryDirectory() as temporary:
@@ -228,6 +267,8 @@ with tempfile.TemporaryDirectory() as temporary:
 with tempfile.TemporaryDirectory() as temporary:
     check_foreign(Path(temporary))
 with tempfile.TemporaryDirectory() as temporary:
+    check_text(Path(temporary))
+with tempfile.TemporaryDirectory() as temporary:
     check_given_statistics(Path(temporary))
 check_samples()
-print("h5py and lockstep read each other's image sets")
+print("h5py and lockstep read each other's data sets")

@@ -219,11 +219,11 @@ TEST_F(TextImport, SourcesThatAreNoTextAreRefused) {
 
 TEST_F(TextImport, NeitherSourceNorTokenizerIsReplaced) {
   write("out.h5", "a source with the name of the output");
-  EXPECT_ERROR(ErrorCode::data_exists, "is also an input of this import", run_import({"out.h5"}));
+  EXPECT_ERROR(ErrorCode::usage, "is an input of this command", run_import({"out.h5"}));
   write("a.txt", "a");
   TextEncoder encoder = byte_encoder();
   encoder.path = output;
-  EXPECT_ERROR(ErrorCode::data_exists, "is also an input of this import", run_import({"a.txt"}, {}, encoder));
+  EXPECT_ERROR(ErrorCode::usage, "is an input of this command", run_import({"a.txt"}, {}, encoder));
   EXPECT_EQ(read_all(output), "a source with the name of the output");
   EXPECT_EQ(n_files(), n_files_before);
 }

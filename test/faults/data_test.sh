@@ -44,24 +44,29 @@ prints "file, sample and offset are named" 'images.h5: reading sample [0-9]+ \([
 status_is failed
 
 # An import onto a full disk: whichever write fails first, the import ends with one message and without a crash, and leaves
-# nothing. 12 images in chunks of 3, so that HDF5 writes data and metadata alternately.
-head -c $((12 * 3073)) /dev/zero | tr '\0' '\1' >"$work/test_batch.bin"
-import() {
-  "$lockstep" data import cifar10 "$work/test_batch.bin" "$work/full/set.h5" --split test --mean 0,0,0 --std 1,1,1 "$@"
+# nothing.
+full() { # full FIRST COMMAND...: the write with this number and all later ones fail
+  LD_PRELOAD=$wrapper FAULT_PATH=$work/full FAULT_CALLS=pwrite FAULT_ERROR=ENOSPC FAULT_FIRST=$1 FAULT_COUNT=0 "${@:2}"
 }
-full() { # full FIRST ARGUMENTS...: the write with this number and all later ones fail
-  LD_PRELOAD=$wrapper FAULT_PATH=$work/full FAULT_CALLS=pwrite FAULT_ERROR=ENOSPC FAULT_FIRST=$1 FAULT_COUNT=0 import "${@:2}"
-}
-mkdir "$work/full"
-for options in "--chunk 9216 --alignment 512" "--chunk 0"; do
-  n=1 failed_imports=0
-  while refused 1 'set.h5.* failed: No space left on device|cannot write .*set.h5.*: No space left on device' full $n $options; do
+survives_a_full_disk() { # survives_a_full_disk WHAT IMPORT...: an import to $work/full/set.h5
+  local n=1 failed_imports=0
+  while refused 1 'set.h5.* failed: No space left on device|cannot write .*set.h5.*: No space left on device' full $n "${@:2}"; do
     if grep -q actually "$work/.refused" || [[ -n $(ls -A "$work/full") ]]; then break; fi
     n=$((n + 1)) failed_imports=$((failed_imports + 1))
   done >"$work/.check" 2>&1
-  check "a full disk at any of $failed_imports writes ends an import with $options" \
+  check "a full disk at any of $failed_imports writes ends an import $1" \
     test -e "$work/full/set.h5" -a $failed_imports -ge 5
   rm -f "$work/full/set.h5"
+}
+mkdir "$work/full"
+# 12 images in chunks of 3, so that HDF5 writes data and metadata alternately.
+head -c $((12 * 3073)) /dev/zero | tr '\0' '\1' >"$work/test_batch.bin"
+for options in "--chunk 9216 --alignment 512" "--chunk 0"; do
+  survives_a_full_disk "with $options" "$lockstep" data import cifar10 "$work/test_batch.bin" "$work/full/set.h5" \
+    --split test --mean 0,0,0 --std 1,1,1 $options
 done
+yes "Full fathom five thy father lies." | head -n 1000 >"$work/lies.txt"
+survives_a_full_disk "of text" "$lockstep" data import text "$work/lies.txt" "$work/full/set.h5" \
+  --tokenizer data/samples/tokenizer.json
 
 finish

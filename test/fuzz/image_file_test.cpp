@@ -6,7 +6,7 @@
 
 #include "data/image_set.h"
 #include "hdf5/reader.h"
-#include "test/fuzz/hdf5_recipe.h"
+#include "test/fuzz/data_file_recipe.h"
 
 namespace {
 
@@ -15,92 +15,27 @@ using namespace lockstep::fuzz;
 
 constexpr std::uint8_t kBlockFields = 10, kChunkedBlockFields = 29;  // u64 words (data/user_block.h)
 
-/// `good` writes the content of a good file.
-template <typename Good>
-void attribute(hid_t root, const std::string& name, Input& in, Good good) {
-  switch (in.below(4)) {
-    case 0:
-      return good();
-    case 1:
-      return;  // left out
-    case 2:
-      return a_text(root, name, in);
-    default:
-      return some_numbers(root, name, in);
-  }
-}
-
-template <typename T>
-void write_attribute(hid_t root, const std::string& name, hid_t type, const std::vector<T>& values, bool scalar) {
-  const hsize_t n = values.size();
-  const Hdf5Id space(scalar ? H5Screate(H5S_SCALAR) : H5Screate_simple(1, &n, nullptr));
-  const Hdf5Id id(H5Acreate2(root, name.c_str(), type, space.get(), H5P_DEFAULT, H5P_DEFAULT));
-  H5Awrite(id.get(), type, values.data());
-}
-
-void make_data_set(hid_t file, const std::string& name, hid_t type, const std::vector<hsize_t>& dims, Input& in) {
-  switch (in.below(8)) {
-    case 1:
-      return;  // left out
-    case 2:
-      H5Lcreate_soft(name == "images" ? "/labels" : "/images", file, name.c_str(), H5P_DEFAULT, H5P_DEFAULT);
-      return;
-    case 3:
-      H5Lcreate_external("elsewhere.h5", "/images", file, name.c_str(), H5P_DEFAULT, H5P_DEFAULT);
-      return;
-    case 4: {
-      const Hdf5Id group(H5Gcreate2(file, name.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
-      return;
-    }
-    default:
-      break;
-  }
-  const Hdf5Id set = a_data_set(file, name, type, dims, in);
-  const std::string text = in.text(24);
-  std::vector<std::int32_t> values(4096, 0);
-  for (std::size_t i = 0; i < text.size(); ++i) values[i] = text[i];
-  const Hdf5Id space(set ? H5Dget_space(set.get()) : -1);
-  if (space && H5Sget_simple_extent_npoints(space.get()) <= 4096 && !text.empty())
-    H5Dwrite(set.get(), H5T_NATIVE_INT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data());
-}
-
 void make_hdf5_part(const std::string& path, Input& in, bool jpeg) {
   const Hdf5Id file = new_hdf5_file(path, hdf5::kUserBlockBytes);
-  const Hdf5Id root(H5Gopen2(file.get(), "/", H5P_DEFAULT));
   const hsize_t n = 1 + in.below(4);
   make_data_set(file.get(), "images", H5T_STD_U8LE, jpeg ? std::vector<hsize_t>{64} : std::vector<hsize_t>{n, 2, 2, 3},
-                in);
-  make_data_set(file.get(), "labels", H5T_STD_I32LE, {n}, in);
+                in, "/labels");
+  make_data_set(file.get(), "labels", H5T_STD_I32LE, {n}, in, "/images");
   if (jpeg) {
-    make_data_set(file.get(), "offsets", H5T_STD_U64LE, {n + 1}, in);
-    make_data_set(file.get(), "sizes", H5T_STD_I32LE, {n, 2}, in);
+    make_data_set(file.get(), "offsets", H5T_STD_U64LE, {n + 1}, in, "/images");
+    make_data_set(file.get(), "sizes", H5T_STD_I32LE, {n, 2}, in, "/images");
   }
-  const auto words = [&](const std::string& name, std::vector<const char*> texts) {
-    attribute(root.get(), name, in, [&] {
-      const Hdf5Id type(H5Tcopy(H5T_C_S1));
-      H5Tset_size(type.get(), H5T_VARIABLE);
-      write_attribute(root.get(), name, type.get(), texts, texts.size() == 1);
-    });
-  };
-  const auto integer = [&](const std::string& name, std::int64_t value) {
-    attribute(root.get(), name, in,
-              [&] { write_attribute<std::int64_t>(root.get(), name, H5T_NATIVE_INT64, {value}, true); });
-  };
-  const auto floats = [&](const std::string& name) {
-    attribute(root.get(), name, in, [&] {
-      write_attribute<float>(root.get(), name, H5T_NATIVE_FLOAT, {0.5f, 0.25f, 0.125f}, false);
-    });
-  };
-  words("format", {"lockstep-images"});
-  integer("format_version", jpeg ? data::kJpegFormatVersion : data::kImageFormatVersion);
-  integer("classes", 2);
-  floats("mean");
-  floats("std");
-  words("class_names", {"cat", "dog"});
-  words("split", {"train"});
-  words("source", {"a fuzzer"});
-  words("images_xxh3", {"0123456789abcdef"});
-  words("labels_xxh3", {"0123456789abcdef"});
+  Attributes attributes(file.get(), in);
+  attributes.words("format", {"lockstep-images"});
+  attributes.integer("format_version", jpeg ? data::kJpegFormatVersion : data::kImageFormatVersion);
+  attributes.integer("classes", 2);
+  attributes.floats("mean");
+  attributes.floats("std");
+  attributes.words("class_names", {"cat", "dog"});
+  attributes.words("split", {"train"});
+  attributes.words("source", {"a fuzzer"});
+  attributes.words("images_xxh3", {"0123456789abcdef"});
+  attributes.words("labels_xxh3", {"0123456789abcdef"});
 }
 
 /// The positions of the data sets; if they cannot be located, an empty position, which the reader must detect.
@@ -142,25 +77,16 @@ std::string make_good_file(std::uint64_t chunk_bytes) {
   info.class_names = {"cat", "dog"};
   info.mean = info.stddev = {0.5f, 0.5f, 0.5f};
   writer.finish(info, "a fuzzer");
-  std::ifstream in(file.path(), std::ios::binary);
-  return std::string{std::istreambuf_iterator<char>(in), {}};
+  return content_of(file.path());
 }
 
 /// A good file whose user block has other words after its magic number, if the input requests it, and a new checksum.
 std::string with_other_user_block(Input& in, bool chunked) {
   static const std::string contiguous_file = make_good_file(0), chunked_file = make_good_file(12);
   std::string bytes = chunked ? chunked_file : contiguous_file;
-  const std::uint8_t n_fields = chunked ? kChunkedBlockFields : kBlockFields;
-  const std::size_t hash_at = 8 * (n_fields - 1u);
   std::uint64_t labels_offset = 0;
   std::memcpy(&labels_offset, bytes.data() + 48, sizeof labels_offset);
-  for (std::uint8_t n = in.below(8); n > 0; --n) {
-    const std::size_t word = 2u + in.below(static_cast<std::uint8_t>(n_fields - 2));
-    const auto value = in.take<std::uint64_t>();
-    std::memcpy(bytes.data() + 8 * word, &value, sizeof value);
-  }
-  const std::uint64_t hash = hash_bytes(std::as_bytes(std::span(bytes)).first(hash_at));
-  if (in.below(8) != 7) std::memcpy(bytes.data() + hash_at, &hash, sizeof hash);
+  change_user_block(bytes, chunked ? kChunkedBlockFields : kBlockFields, in);
   const std::string labels = in.text(12);
   std::memcpy(bytes.data() + labels_offset, labels.data(), labels.size());
   if (in.below(4) == 3) bytes.resize(in.take<std::uint16_t>() % (bytes.size() + 64));

@@ -1,0 +1,260 @@
+// lockstep data import cifar10 | imagefolder | tiny-imagenet | text: creates data sets.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/stop_signal.h"
+#include "commands/commands.h"
+#include "commands/data_words.h"
+#include "commands/report.h"
+#include "data/cifar10.h"
+#include "data/image_file.h"
+#include "data/image_folder.h"
+#include "data/text_import.h"
+#include "lockstep/error.h"
+#include "lockstep/log.h"
+#include "lockstep/philox.h"
+#include "text/tokenizer.h"
+#include "train/metrics.h"
+
+namespace lockstep::commands {
+namespace {
+
+/// Shows the progress of an import, and ends it if a signal asks to stop. The output is then as it was before.
+template <typename Import>
+auto run_with_bar(Import import) {
+  std::unique_ptr<train::ProgressBar> bar;
+  return import(data::ImportProgress([&](std::int64_t done, std::int64_t total) {
+    if (stop_requested()) throw StoppedBySignal{};
+    if (!bar) bar = std::make_unique<train::ProgressBar>("import", total, true);
+    bar->update(done, "");
+  }));
+}
+
+int stoppable(const std::function<void()>& import) {
+  catch_stop_signals();
+  try {
+    import();
+    return kExitDone;
+  } catch (const StoppedBySignal&) {
+    log::info("stopped by {}: nothing was written", stop_signal_name());
+    return kExitStopped;
+  }
+}
+
+// ---- Images ---------------------------------------------------------------------------------------------------------
+
+using ImageImport = data::ImportResult (*)(const data::ImageFolderOptions&, const data::ImportProgress&);
+
+struct ImageArguments {
+  data::ImageFolderOptions options;
+  std::optional<std::uint64_t> chunk_bytes;
+  std::string store = "auto";
+  std::string statistics_from;
+};
+
+data::ImageStorage storage_of(const std::string& word) {
+  if (word == "decoded") return data::ImageStorage::decoded;
+  return word == "auto" ? data::ImageStorage::automatic : data::ImageStorage::encoded;
+}
+
+void import_images(ImageArguments arguments, ImageImport import) {
+  data::ImageFolderOptions& options = arguments.options;
+  options.storage = storage_of(arguments.store);
+  data::Placement& placement = options.placement;
+  placement.chunk_bytes = arguments.chunk_bytes.value_or(std::max(placement.chunk_bytes, placement.alignment_bytes));
+  if (!arguments.statistics_from.empty()) {
+    check_outputs({options.output}, {arguments.statistics_from});
+    const data::ImageFile train = data::open_image_file(data::InputFile(arguments.statistics_from));
+    options.mean = train.info.mean;
+    options.stddev = train.info.stddev;
+  }
+  const data::ImportResult result =
+      run_with_bar([&](const data::ImportProgress& progress) { return import(options, progress); });
+  for (const std::string& sentence : result.skipped) log::warning("Skipped: {}", sentence);
+  if (!result.missing.empty()) log::warning("{}", result.missing);
+  const data::ImageSetInfo& info = result.info;
+  print_text("Imported {} {} images of {} in {} classes ({}) from {} into {} ({}).\n", info.n_samples, info.split,
+             shape_text(info), info.classes, per_class_text(result.samples_per_class), fmt::join(result.files, ", "),
+             options.output, size_text(result.size_bytes));
+  if (!result.channels.empty()) print_text("Channels: {}.\n", result.channels);
+  if (!result.storage.empty()) print_text("Stored: {}.\n", result.storage);
+  if (!result.skipped.empty()) print_text("Skipped: {} images that cannot be decoded.\n", result.skipped.size());
+}
+
+/// Which images are imported, and how they are described.
+void add_selection_options(CLI::App& app, ImageArguments& arguments) {
+  data::ImageFolderOptions& options = arguments.options;
+  CLI::Option* per_class =
+      app.add_option("--per-class", options.per_class, "Import only the first N samples of each class")
+          ->check(CLI::Range(std::int64_t{1}, kMaxSamples))
+          ->type_name("N");
+  app.add_option("--limit", options.limit, "Import only the first N samples")
+      ->check(CLI::Range(std::int64_t{1}, kMaxSamples))
+      ->type_name("N")
+      ->excludes(per_class);
+  CLI::Option* mean = app.add_option("--mean", options.mean, "Means to store, for values in [0, 1]")
+                          ->delimiter(',')
+                          ->allow_extra_args(false)
+                          ->type_name("R,G,B|GREY");
+  CLI::Option* stddev = app.add_option("--std", options.stddev, "Standard deviations to store, for values in [0, 1]")
+                            ->delimiter(',')
+                            ->allow_extra_args(false)
+                            ->type_name("R,G,B|GREY");
+  app.add_option("--statistics-from", arguments.statistics_from, "Use mean and std of this data set")
+      ->type_name("TRAIN.h5")
+      ->excludes(mean)
+      ->excludes(stddev);
+  app.footer(
+      "By default, mean and std are computed from the imported images. For a test split, use\n"
+      "--statistics-from with its train split.");
+}
+
+/// How the files of images are read and stored.
+void add_file_options(CLI::App& app, ImageArguments& arguments) {
+  data::ImageFolderOptions& options = arguments.options;
+  app.add_option("--channels", options.channels,
+                 "Store images with 1 channel (grey) or 3 (red, green, blue). By default as many as --mean, --std or "
+                 "--statistics-from have; otherwise 1 if all images of an imagefolder are grey, and 3 if not")
+      ->check(CLI::IsMember({1, 3}))
+      ->type_name("N");
+  app.add_option("--store", arguments.store,
+                 "How to store image files. decoded: as pixels, for images of one size; encoded: as the bytes of the "
+                 "files (jpeg: its earlier name); auto: decoded if all have one size and need at most 512 MiB")
+      ->check(CLI::IsMember({"auto", "decoded", "encoded", "jpeg"}))
+      ->capture_default_str();
+  app.add_flag("--skip-bad", options.skip_bad,
+               "Skip image files that cannot be decoded, instead of ending with an error");
+}
+
+void add_placement_options(CLI::App& app, ImageArguments& arguments) {
+  app.add_option(
+         "--chunk", arguments.chunk_bytes,
+         "Maximum size of the HDF5 chunks of the images. A chunk holds as many whole images as fit, but at least one; "
+         "chunks of encoded images have exactly this size. 0: contiguous (default: 512KiB, or --alignment if it is "
+         "larger)")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(std::uint64_t{0}, data::kMaxChunkBytes, ""))
+      ->type_name("BYTES");
+  app.add_option("--alignment", arguments.options.placement.alignment_bytes,
+                 "Each chunk, and other data of at least this size, begins at a multiple of it. Use the stripe (chunk "
+                 "size) of the file system. 0: no alignment")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            const auto bytes = std::strtoull(text.c_str(), nullptr, 10);
+            return (bytes & (bytes - 1)) == 0 && bytes <= (1u << 30) ? "" : "expected a power of two up to 1 GiB, or 0";
+          },
+          ""))
+      ->default_str("512KiB")
+      ->type_name("BYTES");
+}
+
+void add_image_import(CLI::App& parent, Run& run, const std::string& kind, const std::string& source,
+                      ImageImport import) {
+  CLI::App* app = parent.add_subcommand(kind, "Import " + source);
+  const auto arguments = std::make_shared<ImageArguments>();
+  data::ImageFolderOptions& options = arguments->options;
+  app->add_option("source", options.source, "What to import: " + source)->required()->type_name("SOURCE");
+  app->add_option("output", options.output, "The data set to create")->required()->type_name("OUT.h5");
+  app->add_option("--split", options.split, "The split to import; for an imagefolder, the name of the split")
+      ->check(CLI::IsMember({"train", "val", "test"}))
+      ->capture_default_str();
+  add_selection_options(*app, *arguments);
+  add_file_options(*app, *arguments);
+  add_placement_options(*app, *arguments);
+  app->add_flag("--force", options.replace, "Replace OUT.h5 if it exists");
+  app->callback([&run, arguments, import] {
+    run = [arguments, import] { return stoppable([&] { import_images(*arguments, import); }); };
+  });
+}
+
+// ---- Text -----------------------------------------------------------------------------------------------------------
+
+struct TextArguments {
+  std::vector<std::string> files;  // the sources, then the output
+  std::string tokenizer;
+  data::TextImportOptions options;
+};
+
+void import_text(const TextArguments& arguments) {
+  data::TextImportOptions options = arguments.options;
+  require(arguments.files.size() >= 2, ErrorCode::usage,
+          "expected at least two files, SOURCE... OUT.h5, found only {}; see `lockstep data import text --help`",
+          arguments.files.front());
+  options.sources.assign(arguments.files.begin(), arguments.files.end() - 1);
+  options.output = arguments.files.back();
+  const text::Tokenizer tokenizer = text::Tokenizer::open(arguments.tokenizer);
+  const data::TextEncoder encoder{
+      .encode = [&](std::string_view text, std::vector<std::int32_t>& ids) { tokenizer.encode(text, ids); },
+      .vocabulary_size = tokenizer.vocabulary_size(),
+      .end_token = tokenizer.end_token(),
+      .hash = tokenizer.hash(),
+      .path = tokenizer.path(),
+      .json = tokenizer.content()};
+  const data::TextImportResult result =
+      run_with_bar([&](const data::ImportProgress& progress) { return data::import_text(options, encoder, progress); });
+  print_text("Imported {} documents with {} tokens ({} of text) from {} file(s) into {} ({}).\n", result.n_documents,
+             result.n_tokens, size_text(result.text_bytes), result.n_files, options.output,
+             size_text(result.size_bytes));
+  print_text("Tokenizer: {}, {} tokens, hash {}.\n", encoder.path, encoder.vocabulary_size, encoder.hash);
+  if (encoder.end_token)
+    print_text("Each document ends with the end token, {}.\n", *encoder.end_token);
+  else
+    print_text("The tokenizer has no end token: the documents follow each other without one.\n");
+  if (result.n_empty > 0) print_text("Left out: {} documents without a token.\n", result.n_empty);
+}
+
+void add_text_import(CLI::App& parent, Run& run) {
+  CLI::App* app = parent.add_subcommand("text", "Import text: SOURCE... OUT.h5 --tokenizer tokenizer.json");
+  const auto arguments = std::make_shared<TextArguments>();
+  data::TextImportOptions& options = arguments->options;
+  app->add_option("files", arguments->files,
+                  "The sources, then the data set to create: SOURCE... OUT.h5. A source is a text file, which is one "
+                  "document; JSON Lines (*.jsonl), with one document per line; or a folder, whose *.txt and *.jsonl "
+                  "files are imported in the order of their paths")
+      ->required()
+      ->type_name("FILE");
+  app->add_option("--tokenizer", arguments->tokenizer,
+                  "The tokenizer of the model: a tokenizer.json of Hugging Face, or the folder that contains it")
+      ->required()
+      ->type_name("FILE");
+  app->add_option("--field", options.field, "The field of each line of JSON that contains the text")
+      ->capture_default_str()
+      ->type_name("NAME");
+  app->add_option("--start", options.start, "The first document to import, counted from 0 over all sources")
+      ->check(CLI::Range(std::int64_t{0}, kMaxSamples))
+      ->type_name("N");
+  app->add_option("--end", options.end, "The document after the last one to import")
+      ->check(CLI::Range(std::int64_t{1}, kMaxSamples))
+      ->type_name("N");
+  app->add_flag("--force", options.replace, "Replace OUT.h5 if it exists");
+  app->callback([&run, arguments] { run = [arguments] { return stoppable([&] { import_text(*arguments); }); }; });
+}
+
+}  // namespace
+
+void add_data_import(CLI::App& data, Run& run) {
+  CLI::App* app = data.add_subcommand("import", "Create the data set OUT.h5 with one split");
+  app->require_subcommand(1);
+  const ImageImport import_cifar10 = [](const data::ImageFolderOptions& options, const data::ImportProgress& progress) {
+    return data::import_cifar10(options, progress);
+  };
+  add_image_import(*app, run, "cifar10",
+                   "the binary version of CIFAR-10: the folder cifar-10-batches-bin, or one of its .bin files",
+                   import_cifar10);
+  add_image_import(*app, run, "imagefolder", "a folder that contains one folder of JPEG and PNG files per class",
+                   data::import_image_folder);
+  add_image_import(*app, run, "tiny-imagenet", "Tiny ImageNet as it is distributed: the folder tiny-imagenet-200",
+                   data::import_tiny_imagenet);
+  add_text_import(*app, run);
+}
+
+}  // namespace lockstep::commands
