@@ -9,6 +9,7 @@
 #include "lockstep/error.h"
 #include "models/llama_tensors.h"
 #include "models/resnet_table.h"
+#include "tasks/language_modelling/model_source.h"
 #include "train/evaluation_loader.h"
 #include "train/recorder.h"
 
@@ -50,7 +51,7 @@ Config parse_recorded(const std::vector<std::string>& keys, const std::string& p
 
 void check_tensors(const Config::Model& model, const checkpoint::ModelFile& file) {
   if (model.family == kLlama && !file.config.empty())
-    models::check_llama_tensors(models::llama_config(model), shapes_of(file), file.path);
+    models::check_llama_tensors(tasks::model_source(model), shapes_of(file), file.path);
 }
 
 void set_model(Config& config, const checkpoint::ModelFile& file) {

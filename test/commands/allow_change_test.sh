@@ -12,9 +12,10 @@ train() { "$lockstep" train "${base[@]}" "$@"; }
 
 # For every marked key a value that differs from that of the base run. They are compatible with each other.
 declare -A other=([run.seed]=2 [precision]=bf16 [model.depth]=34 [model.stem]=imagenet [model.classes]=11
-  [model.zero_gamma]=true [model.initialize_from]="$work/absent.h5" [data.train]=data/samples/cifar10_test.h5
+  [model.zero_gamma]=true [model.initialize_from]="$work/absent.h5" [model.from]="$work/absent" [model.config]=smollm-135m [data.train]=data/samples/cifar10_test.h5
   [data.shuffle]=false [data.augment]='[flip]' [data.crop_padding]=2 [data.mean]='[0.4,0.4,0.4]' [data.std]='[0.2,0.2,0.2]'
   [data.drop_last]=false [data.start]=2 [data.end]=66 [data.image_size]=16 [data.synthetic_samples]=80 [data.balance]=true
+  [data.sequence_length]=512 [data.pack]=false [data.cross_documents]=true
   [train.global_batch]=16 [train.micro_batches]=0 [train.label_smoothing]=0.1 [train.clip_norm]=1 [train.spike_z_score]=9
   [train.class_weights]='[1,1,1,1,1,1,1,1,1,2]' [train.freeze]='[conv1.*]' [loss_scale.kind]=dynamic
   [loss_scale.initial]=1024 [loss_scale.growth_steps]=3 [optimizer.kind]=lars [optimizer.learning_rate]=0.2
@@ -27,7 +28,7 @@ declare -A other=([run.seed]=2 [precision]=bf16 [model.depth]=34 [model.stem]=im
 changes() { # MARK: KEY=VALUE of all keys with it
   local key
   for key in $(marked "$1"); do
-    if [[ $key != model.family ]]; then printf '%s\n' "$key=${other[$key]-no value in this test}"; fi # it has one value
+    if [[ $key != model.family ]]; then printf '%s\n' "$key=${other[$key]-no value in this test}"; fi # another task
   done
 }
 mapfile -t learning < <(changes '*')

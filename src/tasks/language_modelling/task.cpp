@@ -2,14 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "data/text_file.h"
 #include "data/text_set.h"
 #include "layers/layers.h"
 #include "lockstep/error.h"
 #include "models/llama.h"
 #include "tasks/language_modelling/model_source.h"
+#include "text/tokenizer.h"
 
 namespace lockstep::tasks {
 namespace {
@@ -140,6 +143,14 @@ class LanguageModelling final : public Task {
     adopted_source_ = source;
     return {};
   }
+  std::map<std::string, std::string> model_files() const override {
+    std::map<std::string, std::string> files{{"config.json", models::to_json(model_).dump(2) + "\n"}};
+    if (const std::string& path = train_set_->info().path; path != "synthetic") {
+      const data::InputFile file(path);
+      files["tokenizer.json"] = data::read_tokenizer(file, data::open_text_file(file));
+    }
+    return files;
+  }
   bool is_head(const std::string& parameter) const override { return parameter == "lm_head.weight"; }
 
  private:
@@ -179,6 +190,16 @@ class LanguageModelling final : public Task {
             ErrorCode::model_mismatch,
             "{} was made with another tokenizer than {}: import it again with the tokenizer of the model", info.path,
             adopted_source_);
+    check_tokenizer_of_model(info);
+  }
+  /// The ids of the data must mean the same as those of the model that is trained further.
+  void check_tokenizer_of_model(const data::TextSetInfo& info) const {
+    const std::string& from = config_.model.from;
+    if (from == Config::Model{}.from || info.tokenizer_hash.empty()) return;
+    if (!std::filesystem::exists(std::filesystem::path(from) / "tokenizer.json")) return;
+    require(text::Tokenizer::open(from).hash() == info.tokenizer_hash, ErrorCode::model_mismatch,
+            "{} was made with another tokenizer than that of {}: import it again with --tokenizer {}", info.path, from,
+            from);
   }
 
   Config config_;
