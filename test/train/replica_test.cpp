@@ -277,12 +277,18 @@ TEST(Replica, GroupsOfParametersHaveTheirOwnLearningRateAndDecay) {
     return weights;
   };
   const std::vector<std::string> groups{"fc learning_rate=0.5 weight_decay=0", "layer1.* learning_rate=0",
-                                        "* weight_decay=0.25", "conv1 learning_rate=7"};
+                                        "conv1 weight_decay=0.25", "* learning_rate=7"};
   auto mixed = weights_after(groups, 0.125);
   EXPECT_EQ(mixed["fc.weight"], weights_after({"* weight_decay=0"}, 0.5)["fc.weight"]);
   EXPECT_EQ(mixed["conv1.weight"], weights_after({"conv1 weight_decay=0.25"}, 0.125)["conv1.weight"]);
   EXPECT_EQ(mixed["layer1.0.bn1.weight"], std::vector<float>(16, 1.0f));
   EXPECT_NE(mixed["conv1.weight"], weights_after({}, 0.125)["conv1.weight"]);
+  try {
+    weights_after({"* weight_decay=0.25", "conv1 learning_rate=7"}, 0.125);
+    ADD_FAILURE() << "a group whose parameters all belong to another one is accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::config_conflict);
+  }
   try {
     weights_after({"layr1.* weight_decay=0"}, 0.125);
     ADD_FAILURE() << "a pattern without parameters is accepted";
