@@ -15,7 +15,7 @@ train: $(BUILD)/lockstep
 quickstart:
 	@$(MAKE) --no-print-directory deps
 	@$(MAKE) --no-print-directory -j$(JOBS) all
-	@LOCKSTEP=$(BUILD)/lockstep scripts/quickstart.sh $(RANKS) $(OVERRIDES)
+	@MODEL=$(MODEL) LOCKSTEP=$(BUILD)/lockstep scripts/quickstart.sh $(RANKS) $(OVERRIDES)
 
 # ---- Tests ----------------------------------------------------------------------------------------------------------
 # ONLY=PATTERN runs the tests whose name matches the regular expression; TIMINGS=FILE gets the time of each, slowest first.
@@ -117,17 +117,18 @@ COMPLETION_OF_ZSH = $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_lockstep
 MODULEFILES = $(DESTDIR)$(PREFIX)/modulefiles/lockstep
 INSTALLED_FILES := LICENSE CHANGELOG.md README.md data/README.md modules/README.md scripts/launch \
   $(shell find docs jobs modules/site data/samples -name '*.sh' -o -name '*.md' -o -name '*.svg' -o -name '*.h5' 2>/dev/null | sort)
-INSTALLED_CONFIGS := $(shell find jobs/configs -name '*.yaml' | sort)
+INSTALLED_CONFIGS := $(shell find jobs/configs -name '*.yaml' -o -name '*.json' | sort)
 
 # The installed files have the layout of the repository; LOCKSTEP_HOME is SHARE for an installation, and the root of the
-# repository otherwise. In configurations, paths below data/ become paths below LOCKSTEP_DATA.
+# repository otherwise. In configurations, paths below data/ become paths below LOCKSTEP_DATA, and those below jobs/
+# become paths below LOCKSTEP_HOME.
 install: $(OUT)/lockstep
 	@mkdir -p $(BUILD)/install
 	@$(CXX) $(CXXFLAGS) -o $(BUILD)/install/lockstep $(BUILD)/src/main.o $(OUT)/liblockstep.a $(LDFLAGS) $(INSTALLED_LDLIBS)
 	@install -D -m 755 $(BUILD)/install/lockstep $(DESTDIR)$(PREFIX)/bin/lockstep
 	@$(if $(BUNDLED),install -D -m 755 $(ONEDNN_HOME)/lib/libdnnl.so.3 $(DESTDIR)$(PREFIX)/lib/lockstep/libdnnl.so.3)
 	@$(foreach file,$(INSTALLED_FILES),install -D -m $(if $(shell test -x $(file) && echo yes),755,644) $(file) $(SHARE)/$(file) &&) true
-	@$(foreach file,$(INSTALLED_CONFIGS),install -d $(SHARE)/$(dir $(file)) && sed 's#: data/#: $${LOCKSTEP_DATA}/#' $(file) > $(SHARE)/$(file) &&) true
+	@$(foreach file,$(INSTALLED_CONFIGS),install -d $(SHARE)/$(dir $(file)) && sed 's#: data/#: $${LOCKSTEP_DATA}/#; s#: jobs/#: $${LOCKSTEP_HOME}/jobs/#' $(file) > $(SHARE)/$(file) &&) true
 	@install -D -m 644 src/commands/completion.bash $(COMPLETION)
 	@install -D -m 644 src/commands/completion.zsh $(COMPLETION_OF_ZSH)
 	@modules/write-modulefiles.sh $(MODULEFILES) $(PREFIX) $(VERSION) $(if $(HAS_CUDA),cuda)
@@ -145,7 +146,8 @@ clean:
 define HELP
 Targets
   make                 builds build/lockstep
-  make quickstart      installs missing dependencies, builds, trains ResNet-18 on 2 ranks for a few minutes, evaluates it
+  make quickstart      installs missing dependencies, builds, trains ResNet-18 on 2 ranks for a few minutes, evaluates it;
+                       MODEL=text trains a small language model instead
   make train           trains: CONFIG=FILE.yaml RANKS=2 OVERRIDES="train.epochs=3 ..."
   make test            builds and runs the tests; ONLY=PATTERN: those whose name matches; TIMINGS=FILE: writes their times
   make test-sanitized  the unit tests of one process, built with the address and undefined-behaviour sanitizers
