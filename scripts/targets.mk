@@ -116,7 +116,7 @@ COMPLETION = $(DESTDIR)$(PREFIX)/share/bash-completion/completions/lockstep
 COMPLETION_OF_ZSH = $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_lockstep
 MODULEFILES = $(DESTDIR)$(PREFIX)/modulefiles/lockstep
 INSTALLED_FILES := LICENSE CHANGELOG.md README.md data/README.md modules/README.md scripts/launch \
-  $(shell find docs jobs modules/site data/samples -name '*.sh' -o -name '*.md' -o -name '*.svg' -o -name '*.h5' 2>/dev/null | sort)
+  $(shell find docs jobs modules/site data/samples -name '*.sh' -o -name '*.md' -o -name '*.svg' -o -name '*.h5' -o -path 'data/samples/*.json' 2>/dev/null | sort)
 INSTALLED_CONFIGS := $(shell find jobs/configs -name '*.yaml' -o -name '*.json' | sort)
 
 # The installed files have the layout of the repository; LOCKSTEP_HOME is SHARE for an installation, and the root of the
@@ -128,7 +128,7 @@ install: $(OUT)/lockstep
 	@install -D -m 755 $(BUILD)/install/lockstep $(DESTDIR)$(PREFIX)/bin/lockstep
 	@$(if $(BUNDLED),install -D -m 755 $(ONEDNN_HOME)/lib/libdnnl.so.3 $(DESTDIR)$(PREFIX)/lib/lockstep/libdnnl.so.3)
 	@$(foreach file,$(INSTALLED_FILES),install -D -m $(if $(shell test -x $(file) && echo yes),755,644) $(file) $(SHARE)/$(file) &&) true
-	@$(foreach file,$(INSTALLED_CONFIGS),install -d $(SHARE)/$(dir $(file)) && sed 's#: data/#: $${LOCKSTEP_DATA}/#; s#: jobs/#: $${LOCKSTEP_HOME}/jobs/#' $(file) > $(SHARE)/$(file) &&) true
+	@$(foreach file,$(INSTALLED_CONFIGS),install -d $(SHARE)/$(dir $(file)) && sed -e 's#: data/#: $${LOCKSTEP_DATA}/#' -e 's#: jobs/#: $${LOCKSTEP_HOME}/jobs/#' $(file) > $(SHARE)/$(file) &&) true
 	@install -D -m 644 src/commands/completion.bash $(COMPLETION)
 	@install -D -m 644 src/commands/completion.zsh $(COMPLETION_OF_ZSH)
 	@modules/write-modulefiles.sh $(MODULEFILES) $(PREFIX) $(VERSION) $(if $(HAS_CUDA),cuda)

@@ -22,7 +22,7 @@ offers() {
 offers 'lockstep tr' 'train'
 offers 'lockstep ' "$("$lockstep" trian 2>&1 | sed -n 's/.*the commands are //p' | tr -d ,)"
 offers 'lockstep --v' '--version'
-offers 'lockstep data ' 'import info verify'
+offers 'lockstep data ' 'import info verify encode decode'
 offers 'lockstep checkpoint ver' 'verify'
 offers 'lockstep train --' '--help --fresh --allow-change --dry-run'
 offers 'lockstep train optimizer.k' 'optimizer.kind='
@@ -50,7 +50,6 @@ offers 'lockstep evaluate data.validation_r' 'data.validation_resize='
 offers 'lockstep evaluate one.yaml --json=tra' 'train.h5'
 offers 'lockstep evaluate tr' "train.h5 $(sed -n 's/^key\t\(tr[^\t]*\)\t.*/\1=/p' "$work/tables" | xargs)"
 offers 'lockstep evaluate one.yaml trace=' 'true false'
-offers 'lockstep data ' 'import info verify encode decode'
 offers 'lockstep data import ' 'cifar10 imagefolder tiny-imagenet text'
 offers 'lockstep data import text --to' '--tokenizer'
 offers 'lockstep data import text one.yaml oth' 'other.txt'

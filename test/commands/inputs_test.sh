@@ -14,8 +14,10 @@ cp run/config.yaml own.yaml
 echo '{}' >run/algorithms.json
 cp "$best" best.h5
 ln -s best.h5 link.h5
-ln best.h5 hard.h5
+ln best.h5 hard.svg
 ln -s set.h5 other_set.h5
+ln -s set.h5 set.svg
+ln -s run/checkpoints/best best.svg
 printf 'time_unix,rank,pid,cpu_percent,rss_mib\n1,0,1,5,100\n' >process_log.csv
 mkdir -p images/a
 python3 - images/a/1.png <<'PYTHON'
@@ -35,11 +37,11 @@ keeps run/config.yaml evaluate run --json=run/config.yaml
 keeps own.yaml evaluate own.yaml --checkpoint best.h5 --json=own.yaml
 keeps best.h5 evaluate best.h5 data.validation=set.h5 --json=best.h5
 keeps ./link.h5 evaluate best.h5 data.validation=set.h5 --json=./link.h5
-keeps hard.h5 evaluate best.h5 data.validation=set.h5 --confusion=hard.h5
+keeps hard.svg evaluate best.h5 data.validation=set.h5 --confusion=hard.svg
 keeps run/../best.h5 evaluate link.h5 data.validation=set.h5 --json=run/../best.h5
-keeps run/checkpoints/best evaluate run --confusion=run/checkpoints/best
+keeps best.svg evaluate run --confusion=best.svg
 keeps set.h5 evaluate run --json=set.h5
-keeps other_set.h5 evaluate run --confusion=other_set.h5
+keeps set.svg evaluate run --confusion=set.svg
 keeps best.h5 predict best.h5 picture.png --json=best.h5
 keeps images/a/1.png predict run images --csv=images/a/1.png
 keeps picture.png predict run images picture.png --json=picture.png
@@ -62,7 +64,7 @@ predict_names() { "$lockstep" predict run - --json=names.txt <names.txt; }
 check "predict: the names on standard input" refused 2 'names.txt is an input of this command' predict_names
 check "predict: the same name for both outputs" refused 2 'two outputs have the same name, ./both' "$lockstep" predict run picture.png --json=both \
   --csv=./both
-check "evaluate: the same name for both outputs" refused 2 'two outputs have the same name' "$lockstep" evaluate run --json=both --confusion=both
+check "evaluate: the same name for both outputs" refused 2 'two outputs have the same name' "$lockstep" evaluate run --json=both.svg --confusion=both.svg
 sums >.after
 check "all of them are as they were" cmp .before .after
 
