@@ -19,7 +19,7 @@ namespace lockstep::train {
 class ParameterArena {
  public:
   ParameterArena(const StepPlan& plan, Backend& backend);
-  /// `table` has its order. Ops compute in `compute_dtype`.
+  /// `table` has its order. Ops compute in `compute_dtype`. The constants have their values, all else is undefined.
   ParameterArena(const graph::ParameterTable& table, DType compute_dtype, Backend& backend);
 
   const float* masters() const { return masters_of(*masters_); }

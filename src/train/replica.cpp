@@ -26,7 +26,6 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
       parameter_arena_(plan, backend) {
   const graph::ParameterTable& table = plan.parameters();
   const MemoryReport memory = plan.memory();
-  for (const graph::Constant& c : table.constants()) write(parameter_arena_.edit() + c.begin, nullptr, c.values);
   gradients_ = communicator.allocate(memory.gradients + plan.exchange_bytes(), "gradients");
   optimizer_memory_ = backend.allocate(memory.optimizer, "optimizer state");
   activations_ = backend.allocate(memory.activations, "activations");

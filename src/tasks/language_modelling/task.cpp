@@ -136,9 +136,11 @@ class LanguageModelling final : public Task {
     return {{"tokenizer_hash", train_set_ ? train_set_->info().tokenizer_hash : adopted_hash_}};
   }
   std::vector<std::string> adopt(const nlohmann::json& inference, const std::string& source) override {
+    // A directory of other programs does not record the tokenizer.
     const auto found = inference.is_object() ? inference.find("tokenizer_hash") : inference.end();
-    require(found != inference.end() && found->is_string(), ErrorCode::checkpoint_damaged,
-            "{} does not record the tokenizer of the model", source);
+    if (found == inference.end()) return {};
+    require(found->is_string(), ErrorCode::checkpoint_damaged, "{}: inference.tokenizer_hash: expected text, found {}",
+            source, found->dump());
     adopted_hash_ = found->get<std::string>();
     adopted_source_ = source;
     return {};

@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# timeout: 200
+# A small language model from the command line: the same bits on any number of ranks, resuming, recomputation,
+# evaluation, the exported directory, and input that does not fit.
+source test/support/check.sh
+cat >"$work/config.json" <<'JSON'
+{"architectures": ["Qwen2ForCausalLM"], "vocab_size": 1024, "hidden_size": 40, "intermediate_size": 48,
+ "num_hidden_layers": 2, "num_attention_heads": 5, "num_key_value_heads": 1, "max_position_embeddings": 64,
+ "tie_word_embeddings": true, "rope_theta": 10000.0, "eos_token_id": 0}
+JSON
+keys=(model.family=llama model.config="$work/config.json" data.train=data/samples/shakespeare_train.h5
+  data.validation=data/samples/shakespeare_test.h5 data.sequence_length=32 data.end=0 train.global_batch=8 train.epochs=1
+  train.max_steps=6 optimizer.kind=adamw optimizer.learning_rate=1e-3 optimizer.decay_norms_and_biases=false
+  train.clip_norm=1 evaluation.max_samples=24 checkpoint.every_steps=3 log.progress=false log.tensorboard=false
+  run.directory="$work" cpu.threads=1 comm.watchdog_seconds=120)
+bits=(reproducible=true train.micro_batches=4)
+train() { # RANKS NAME KEY=VALUE...
+  "${MPIRUN:-mpirun}" --oversubscribe --bind-to none -n "$1" "$lockstep" train "${keys[@]}" run.name="$2" "${@:3}"
+}
+same() { "$lockstep" checkpoint diff "$work/$1/checkpoints/latest" "$work/$2/checkpoints/latest"; }
+differ() { ! same "$@"; }
+measure() { sed -n "s/.*\"event\":\"evaluation\".*\"$2\":\([-+0-9.e]*\).*/\1/p" "$1" | tail -1; }
+
+check "trains on one rank" train 1 one "${bits[@]}"
+for ranks in 2 4; do
+  check "trains on $ranks ranks" train $ranks "ranks$ranks" "${bits[@]}"
+  check "  with the same bits" same one "ranks$ranks"
+done
+check "stops after three steps on two ranks" train 2 resumed "${bits[@]}" train.max_steps=3
+check "  and resumes on one" train 1 resumed "${bits[@]}"
+check "  with the same bits" same one resumed
+for recompute in block selective; do
+  check "recomputes: $recompute" train 1 "$recompute" "${bits[@]}" model.recompute=$recompute
+  check "  with the same bits" same one "$recompute"
+done
+check "another seed gives other bits" train 1 seed "${bits[@]}" run.seed=2
+check "  which the comparison notices" differ one seed
+for i in {1..9}; do echo "{\"text\": \"$(head -c $((30 * i)) LICENSE | tr -s ' \n"' ' ')\"}"; done >"$work/lines.jsonl"
+check "imports documents" "$lockstep" data import text "$work/lines.jsonl" "$work/lines.h5" --tokenizer data/samples/tokenizer.json
+check "documents one by one" train 1 unpacked data.pack=false data.train="$work/lines.h5"
+check "bf16, accumulation" train 2 bf16 precision=bf16 train.accumulate=2
+check "synthetic tokens" train 1 synthetic data.train=synthetic data.validation=synthetic data.synthetic_samples=64
+
+check "evaluates a run" "$lockstep" evaluate "$work/one" evaluation.max_samples=24 --json="$work/run.json"
+for key in loss perplexity; do
+  check "  as training did: $key" test "$(measure "$work/one/metrics.jsonl" $key)" = "$(grep -oE "\"$key\": ?[-+0-9.e]+" "$work/run.json" | grep -oE '[-+0-9.e]+$')"
+done
+check "exports a directory" test -s "$work/one/model/config.json" -a -s "$work/one/model/model.safetensors" -a -s "$work/one/model/tokenizer.json"
+check "  with the tokenizer of the data" cmp data/samples/tokenizer.json "$work/one/model/tokenizer.json"
+check "  which can be evaluated" "$lockstep" evaluate "$work/one/model" data.validation=data/samples/shakespeare_test.h5 \
+  data.sequence_length=32 evaluation.max_samples=24 --json="$work/directory.json"
+loss() { grep -oE '"loss": ?[0-9.]+' "$1"; }
+check "  with the same loss" test "$(loss "$work/run.json")" = "$(loss "$work/directory.json")"
+check "  and trained further" train 1 further model.config= model.from="$work/one/model"
+check "plans it" "$lockstep" plan "${keys[@]}" run.name=plan --ranks 4
+
+mkdir "$work/other"
+cp "$work/one/model/"* "$work/other"
+printf '{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}, "added_tokens": []}' >"$work/other/tokenizer.json"
+check "refuses another tokenizer" refused 2 'was made with another tokenizer than that of' train 1 bad model.config= model.from="$work/other"
+sed 's/1024/1000/' "$work/config.json" >"$work/less.json"
+check "refuses ids beyond the vocabulary" refused 2 'has a vocabulary of 1024 tokens, but the model has 1000' \
+  train 1 bad model.config="$work/less.json"
+check "refuses sequences beyond the positions" refused 2 'has 64 positions .*set data.sequence_length=64' train 1 bad data.sequence_length=65
+check "refuses windows that are larger than the data" refused 2 'data.sequence_length' train 1 bad \
+  model.config=smollm-135m data.train=data/samples/shakespeare_test.h5 data.sequence_length=60000
+check "refuses a directory without config.json" refused 2 'model.from' train 1 bad model.config= model.from="$work/one"
+sed 's/"hidden_size": 40/"hidden_size": 80/' "$work/config.json" >"$work/other/config.json"
+check "refuses a config that contradicts its weights" refused 1 'has the shape .*use the config.json that belongs to these weights' train 1 bad model.config= model.from="$work/other" data.train=synthetic data.validation=
+finish
