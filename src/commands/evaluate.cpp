@@ -273,6 +273,8 @@ int run_evaluation(const EvaluateArguments& arguments, const Arguments& program)
     picture = std::move(outcome.picture);
   }
   if (world.rank() != 0) return kExitDone;
+  require(arguments.confusion.empty() || !picture.empty(), ErrorCode::usage,
+          "--confusion: {} is a language model, which has no confusion matrix", request.models.front().path);
   if (!arguments.confusion.empty()) write_result(arguments.confusion, picture);
   report(arguments.json, objects.size() == 1 ? objects.front() : Json{{"evaluations", objects}}, text);
   return kExitDone;

@@ -247,6 +247,8 @@ int run_predict(const PredictArguments& arguments) {
   check_outputs({arguments.json, arguments.csv}, inputs_of(arguments, request, model));
   const checkpoint::ModelFile file = checkpoint::read_model_file(model);
   train::set_model(config, file);
+  require(config.model.family == "resnet", ErrorCode::usage,
+          "predict classifies images, but {} is a language model; `lockstep evaluate` reports its loss", model);
   const auto [backend, warning] =
       open_model_backend(config, file, sets_precision(request.overrides) ? PrecisionOf::user : PrecisionOf::model,
                          {.device = config.device, .threads = config.cpu.threads});

@@ -26,7 +26,7 @@ class WordCache {
     explicit Key(std::string_view word) {
       std::array<char, sizeof parts_> bytes{};
       bytes[0] = static_cast<char>(word.size() + 1);  // not 0, which is an empty entry
-      std::memcpy(bytes.data() + 1, word.data(), word.size());
+      std::ranges::copy(word, bytes.begin() + 1);
       std::memcpy(parts_.data(), bytes.data(), sizeof parts_);
     }
     bool operator==(const Key&) const = default;

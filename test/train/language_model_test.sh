@@ -54,6 +54,11 @@ check "  with the same loss" test "$(loss "$work/run.json")" = "$(loss "$work/di
 check "  and trained further" train 1 further model.config= model.from="$work/one/model"
 check "plans it" "$lockstep" plan "${keys[@]}" run.name=plan --ranks 4
 
+check "has no confusion matrix" refused 2 'is a language model, which has no confusion matrix' "$lockstep" evaluate "$work/one" \
+  evaluation.max_samples=8 --confusion "$work/none.svg"
+check "  and writes no picture" test ! -e "$work/none.svg"
+check "does not classify" refused 2 'predict classifies images' "$lockstep" predict "$work/one" LICENSE
+
 mkdir "$work/other"
 cp "$work/one/model/"* "$work/other"
 printf '{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}, "added_tokens": []}' >"$work/other/tokenizer.json"
