@@ -13,6 +13,7 @@
 #include "kernels/cuda/base/context.h"
 #include "kernels/cuda/base/numbers.h"
 #include "kernels/cuda/base/row_major_layout.h"
+#include "kernels/cuda/base/rows.h"
 #include "kernels/cuda/base/workspace.h"
 #include "kernels/cuda/matmul_bare.h"
 #include "lockstep/ops/head_cross_entropy.h"
@@ -30,25 +31,10 @@ struct RowResult {
   double correct = 0;
 };
 
-/// Numbers that a thread reads at a time: four logits, or one where rows do not begin at 16 bytes.
-template <int kN>
-struct Logits {
-  float values[kN];
-};
-template <int kN>
-__device__ Logits<kN> load_logits(const float* source) {
-  Logits<kN> logits;
-  if constexpr (kN == 1) {
-    logits.values[0] = *source;
-  } else {
-    const Pack<float> pack = load_pack(source);
-#pragma unroll
-    for (int j = 0; j < kN; ++j) logits.values[j] = pack.values[j];
-  }
-  return logits;
-}
+// A thread reads four logits at a time, or one where rows do not begin at 16 bytes.
+
 template <typename T, int kN>
-__device__ void store_gradients(T* target, const Logits<kN>& gradients) {
+__device__ void store_gradients(T* target, const Floats<kN>& gradients) {
   struct alignas(kN * sizeof(T)) Stored {
     T values[kN];
   };
@@ -69,7 +55,7 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t first = std::int64_t{kN} * threadIdx.x, step = std::int64_t{kN} * kThreads;
   if (target < 0) {
     if (threadIdx.x == 0) results[blockIdx.x] = {};
-    for (std::int64_t k = first; drow != nullptr && k < n; k += step) store_gradients(drow + k, Logits<kN>{});
+    for (std::int64_t k = first; drow != nullptr && k < n; k += step) store_gradients(drow + k, Floats<kN>{});
     return;
   }
   const float of_target = row[target];
@@ -77,7 +63,7 @@ __global__ void __launch_bounds__(kThreads)
   double sum = 0;
   unsigned is_beaten = 0;  // by a greater logit, or by an equal one before the target
   for (std::int64_t k = first; k < n; k += step) {
-    const Logits<kN> pack = load_logits<kN>(row + k);
+    const Floats<kN> pack = load_floats<kN>(row + k);
     const float before = greatest;
 #pragma unroll
     for (int j = 0; j < kN; ++j) {
@@ -101,7 +87,7 @@ __global__ void __launch_bounds__(kThreads)
   const float weight = scalars->loss_weight * (loss_scale != nullptr ? loss_scale->scale : 1.0f);
   const auto inverse_sum = static_cast<float>(1.0 / sum);
   for (std::int64_t k = first; k < n; k += step) {
-    Logits<kN> pack = load_logits<kN>(row + k);
+    Floats<kN> pack = load_floats<kN>(row + k);
 #pragma unroll
     for (int j = 0; j < kN; ++j) {
       const float softmax = expf(pack.values[j] - all_greatest) * inverse_sum;

@@ -53,12 +53,6 @@ std::string text_in(const StateJson& state, const char* object, const char* key)
 
 std::string family_of(const StateJson& state) { return text_in(state, "model", "family"); }
 
-models::TensorShapes shapes_of(const std::vector<checkpoint::NamedTensor>& tensors) {
-  models::TensorShapes shapes;
-  for (const checkpoint::NamedTensor& tensor : tensors) shapes[tensor.name] = tensor.shape;
-  return shapes;
-}
-
 // --------------------------------------------------------------------------------------------------------- export
 
 int export_safetensors(const std::string& source, const std::string& target) {
@@ -144,7 +138,7 @@ std::string with_dtype(const std::string& config, DType dtype) {
 int export_directory(const std::string& source, const std::string& target, const ExportOptions& options) {
   checkpoint::ModelFile file = checkpoint::read_model_file(source);
   const models::LlamaConfig config = models::parse_llama_config(text_in(file.state, "model", "config"), source);
-  models::check_llama_tensors(config, shapes_of(file.tensors), source);
+  models::check_llama_tensors(config, train::shapes_of(file.tensors), source);
   checkpoint::require_finite(source, file.tensors);
   const auto step = file.state.value("step", std::int64_t{0});
   const std::string imported_dtype = step == 0 ? text_in(file.state, kImported, "dtype") : "";
@@ -197,7 +191,7 @@ int import_resnet(const std::string& source, const std::string& target, std::vec
                   const StateJson& recorded) {
   Config config;
   checkpoint::require_finite(source, tensors);
-  config.model = models::infer_resnet(shapes_of(tensors), source);
+  config.model = models::infer_resnet(train::shapes_of(tensors), source);
   const Config::Model& model = config.model;
   StateJson state = initial_state(StateJson(tasks::make_task(config)->model_stamp()));
   if (recorded.contains("inference"))
@@ -213,7 +207,7 @@ int import_resnet(const std::string& source, const std::string& target, std::vec
 int import_llama(checkpoint::ModelFile file, const std::string& config_source, const std::string& target,
                  const StateJson& imported) {
   const models::LlamaConfig config = models::parse_llama_config(file.config, config_source);
-  models::check_llama_tensors(config, shapes_of(file.tensors), file.path);
+  models::check_llama_tensors(config, train::shapes_of(file.tensors), file.path);
   checkpoint::require_finite(file.path, file.tensors);
   StateJson state = initial_state({{"family", kLlama}, {"config", models::to_json(config).dump()}});
   if (!imported.is_null()) state[kImported] = imported;

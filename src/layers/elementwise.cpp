@@ -4,6 +4,7 @@
 
 #include "layers/layers.h"
 #include "layers/pending_normalization.h"
+#include "layers/unary_node.h"
 #include "lockstep/error.h"
 #include "lockstep/ops/activation.h"
 #include "lockstep/ops/add.h"
@@ -17,40 +18,6 @@ using graph::Node;
 using graph::Phase;
 using graph::Run;
 using graph::TensorId;
-
-class ActivationNode final : public Node {
- public:
-  ActivationNode(std::string name, ActivationId in, ActivationId out, ActivationFunction function)
-      : Node(std::move(name), {in}, {out}), in_(in), out_(out), function_(function) {}
-
-  void plan(Graph& graph, Backend& backend) override {
-    const graph::Activation& x = graph.activation(in_);
-    op_ = backend.make(
-        ActivationDescription{.n_elements = x.shape.n_elements(), .function = function_, .dtype = x.dtype});
-    x_ = graph.data_of(in_, *this);
-    y_ = graph.make_data(out_, *this);
-  }
-  void plan_backward(Graph& graph) override {
-    dx_ = graph.gradient_target(in_, *this);
-    dy_ = graph.gradient_of(out_, *this);
-    reads(Phase::backward, x_);
-  }
-  void forward(const Run& run) override {
-    op_->forward({.x = run.tensor(x_), .y = run.tensor(y_)}, memory(run), run.stream);
-  }
-  void backward(const Run& run) override {
-    op_->backward({.x = run.tensor(x_), .dy = run.tensor(dy_), .dx = run.tensor(dx_.tensor), .dx_mode = dx_.mode},
-                  memory(run), run.stream);
-  }
-  const Op* op() const override { return op_.get(); }
-
- private:
-  ActivationId in_, out_;
-  ActivationFunction function_;
-  std::unique_ptr<lockstep::Activation> op_;
-  TensorId x_ = kNoTensor, y_ = kNoTensor, dy_ = kNoTensor;
-  Graph::GradientTarget dx_;
-};
 
 class AddNode final : public Node {
  public:
@@ -102,7 +69,10 @@ ActivationId activation(Graph& graph, ActivationId x, ActivationFunction functio
   const graph::Activation& in = graph.activation(x);
   const std::string name = fmt::format("{}.{}", in.name, lockstep::name(function));
   const ActivationId y = graph.add_activation({.name = name, .shape = in.shape, .dtype = in.dtype});
-  graph.add_node<ActivationNode>(name, x, y, function);
+  graph.add_node<UnaryNode<lockstep::Activation>>(name, x, y, [=](Backend& backend, const graph::Activation& out) {
+    return backend.make(
+        ActivationDescription{.n_elements = out.shape.n_elements(), .function = function, .dtype = out.dtype});
+  });
   return y;
 }
 

@@ -30,13 +30,13 @@ void check_place(const checkpoint::ModelFile& file, const std::string& name, con
 
 constexpr const char* kLlama = "llama";
 
-models::TensorShapes shapes_of(const checkpoint::ModelFile& file) {
+}  // namespace
+
+models::TensorShapes shapes_of(const std::vector<checkpoint::NamedTensor>& tensors) {
   models::TensorShapes shapes;
-  for (const checkpoint::NamedTensor& tensor : file.tensors) shapes[tensor.name] = tensor.shape;
+  for (const checkpoint::NamedTensor& tensor : tensors) shapes[tensor.name] = tensor.shape;
   return shapes;
 }
-
-}  // namespace
 
 Config parse_recorded(const std::vector<std::string>& keys, const std::string& path) {
   constexpr std::string_view kPlace = "command line: ";  // of overrides, in messages
@@ -51,7 +51,7 @@ Config parse_recorded(const std::vector<std::string>& keys, const std::string& p
 
 void check_tensors(const Config::Model& model, const checkpoint::ModelFile& file) {
   if (model.family == kLlama && !file.config.empty())
-    models::check_llama_tensors(tasks::model_source(model), shapes_of(file), file.path);
+    models::check_llama_tensors(tasks::model_source(model), shapes_of(file.tensors), file.path);
 }
 
 void set_model(Config& config, const checkpoint::ModelFile& file) {
@@ -64,11 +64,11 @@ void set_model(Config& config, const checkpoint::ModelFile& file) {
   } else if (!file.config.empty()) {
     const std::string path = file.path + "/" + checkpoint::kHuggingFaceConfig;
     const models::LlamaConfig described = models::parse_llama_config(file.config, path);
-    models::check_llama_tensors(described, shapes_of(file), file.path);
+    models::check_llama_tensors(described, shapes_of(file.tensors), file.path);
     model.family = kLlama;
     model.config = models::to_json(described).dump();
   } else {
-    model = models::infer_resnet(shapes_of(file), file.path);
+    model = models::infer_resnet(shapes_of(file.tensors), file.path);
   }
   config.model = model;
 }

@@ -12,10 +12,13 @@
 #include "graph/graph.h"
 #include "lockstep/communicator.h"
 #include "lockstep/config.h"
+#include "models/tensor_shapes.h"
 #include "tasks/task.h"
 #include "train/parameter_arena.h"
 
 namespace lockstep::train {
+
+models::TensorShapes shapes_of(const std::vector<checkpoint::NamedTensor>& tensors);
 
 /// The configuration with the keys that the file `path` records, each as key=value. A value that is not possible is a
 /// damage of that file: throws checkpoint_damaged, with its name.

@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "comm/world.h"
 #include "test/support/device.h"
+#include "test/train/golden_places.h"
 #include "test/train/small_run.h"
 
 namespace lockstep {
@@ -68,9 +69,6 @@ Config config_of(const Json& golden, Precision precision) {
   return config;
 }
 
-/// As in make_golden.py.
-std::size_t place(std::size_t i, std::size_t n_elements) { return i * 2654435761u % n_elements; }
-
 /// Euclidean distance to PyTorch's fp64 values at the stored places of all tensors; `norm` is theirs.
 template <typename Get>
 double distance(const Json& first_step, const char* what, const Get& get, double& norm) {
@@ -79,7 +77,7 @@ double distance(const Json& first_step, const char* what, const Get& get, double
     const std::vector<float> ours = get(name);
     const std::vector<double> exact = tensor[what];
     for (std::size_t i = 0; i < exact.size(); ++i) {
-      difference += std::pow(static_cast<double>(ours[place(i, ours.size())]) - exact[i], 2);
+      difference += std::pow(static_cast<double>(ours[test::place(i, ours.size())]) - exact[i], 2);
       squares += exact[i] * exact[i];
     }
   }

@@ -15,6 +15,7 @@
 #include "lockstep/philox.h"
 #include "tasks/language_modelling/task.h"
 #include "test/support/device.h"
+#include "test/train/golden_places.h"
 #include "test/train/small_run.h"
 
 namespace lockstep {
@@ -96,8 +97,6 @@ std::vector<checkpoint::NamedTensor> golden_weights(const graph::ParameterTable&
   return out;
 }
 
-std::size_t place(std::size_t i, std::size_t n_elements) { return i * 2654435761u % n_elements; }
-
 /// Euclidean distance of the gradients, times `factor`, to PyTorch's fp64 ones at the stored places of all tensors.
 double gradient_distance(const Json& exact, train::Replica& replica, const graph::ParameterTable& table,
                          double factor) {
@@ -108,7 +107,7 @@ double gradient_distance(const Json& exact, train::Replica& replica, const graph
     for (const graph::ParameterPart& part : p.parts) {
       const std::vector<double> values = exact.at(part.name)["values"];
       for (std::size_t i = 0; i < values.size(); ++i)
-        difference += std::pow(factor * all[part.begin + place(i, part.n_elements())] - values[i], 2);
+        difference += std::pow(factor * all[part.begin + test::place(i, part.n_elements())] - values[i], 2);
       ++n_tensors;
     }
   }

@@ -199,7 +199,8 @@ class LanguageModelling final : public Task {
     const std::string& from = config_.model.from;
     if (from == Config::Model{}.from || info.tokenizer_hash.empty()) return;
     if (!std::filesystem::exists(std::filesystem::path(from) / "tokenizer.json")) return;
-    require(text::Tokenizer::open(from).hash() == info.tokenizer_hash, ErrorCode::model_mismatch,
+    if (hash_of_model_.empty()) hash_of_model_ = text::Tokenizer::open(from).hash();
+    require(hash_of_model_ == info.tokenizer_hash, ErrorCode::model_mismatch,
             "{} was made with another tokenizer than that of {}: import it again with --tokenizer {}", info.path, from,
             from);
   }
@@ -207,6 +208,7 @@ class LanguageModelling final : public Task {
   Config config_;
   LlamaConfig model_;
   std::string adopted_hash_, adopted_source_;  // of the model that is evaluated
+  mutable std::string hash_of_model_;          // of the tokenizer in model.from, which takes some tenths of a second
   std::shared_ptr<const data::TextSet> train_set_, validation_set_;
 };
 
