@@ -225,7 +225,7 @@ $(BUILD)/src/base/version.o: DEFINES = -DLOCKSTEP_VERSION='"$(VERSION)"' -DLOCKS
   -DLOCKSTEP_YAML_CPP='"$(or $(shell pkg-config --modversion yaml-cpp 2>/dev/null),unknown)"'
 
 # The templates of cudnn-frontend compile twice as fast with -O1, and none of their code is in a step's inner loops.
-$(BUILD)/kernels/cuda/conv2d_cudnn.o: KERNEL_OPT = -O1
+$(BUILD)/kernels/cuda/conv2d_cudnn.o $(BUILD)/kernels/cuda/attention_cudnn.o: private KERNEL_OPT = -O1
 
 # The loops of this file are only vectorised with these options. Sums and products are not fused (-ffp-contract=off), so
 # that every machine gets the same bits.

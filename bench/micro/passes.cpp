@@ -1,8 +1,9 @@
-// The ops that move memory: batch norm, pooling, loss, image input, optimizers, norms, sums, hash; and the matmul of
-// the last layer. Sizes are those of ResNet-18 at 32x32, batch 32.
+// The ops that move memory: batch norm, pooling, loss, image input, optimizers, norms, sums, hash; the matmul of the
+// last layer; and attention. Sizes are those of ResNet-18 at 32x32, batch 32, if nothing else is said.
 #include <array>
 
 #include "bench/micro/support.h"
+#include "lockstep/ops/attention.h"
 #include "lockstep/ops/batch_norm.h"
 #include "lockstep/ops/clip_norm.h"
 #include "lockstep/ops/cross_entropy.h"
@@ -299,6 +300,44 @@ void add_matmul(std::int64_t in, std::int64_t out) {
   add_backward("/weight_gradient", GradientMode::skip, GradientMode::overwrite);
 }
 
+/// The shape of SmolLM-135M. The products of tokens that cannot see each other are not counted.
+void add_attention(std::int64_t sequence) {
+  struct Planned {
+    explicit Planned(std::int64_t sequence)
+        : op(backend().make(AttentionDescription{
+              .batch = 1, .sequence = sequence, .heads = 9, .kv_heads = 3, .head_dim = 64, .dtype = dtype()})),
+          memory(arguments.memory_of(*op)) {
+      const std::int64_t n_y = sequence * 9 * 64, n_packed = sequence * 15 * 64;
+      forward = {.qkv = arguments.tensor(n_packed), .y = arguments.tensor(n_y)};
+      backward = {.qkv = forward.qkv, .y = forward.y, .dy = arguments.tensor(n_y), .dqkv = arguments.tensor(n_packed)};
+      forward_flops = 2.0 * 64 * 9 * static_cast<double>(sequence * (sequence + 1));
+      forward_bytes = element_bytes() * static_cast<double>(n_packed + n_y);
+    }
+    Arguments arguments;
+    std::unique_ptr<Attention> op;
+    OpMemory memory;
+    Attention::Forward forward;
+    Attention::Backward backward;
+    double forward_flops = 0, forward_bytes = 0;
+  };
+  const std::string name = "attention/1x" + std::to_string(sequence) + "x9x64";
+  add(name + "/forward", [sequence](benchmark::State& state) {
+    Planned planned(sequence);
+    const auto stream = backend().make_stream();
+    measure(
+        state, [&] { planned.op->forward(planned.forward, planned.memory, *stream); }, planned.forward_flops,
+        planned.forward_bytes);
+  });
+  add(name + "/backward", [sequence](benchmark::State& state) {
+    Planned planned(sequence);
+    const auto stream = backend().make_stream();
+    planned.op->forward(planned.forward, planned.memory, *stream);
+    measure(
+        state, [&] { planned.op->backward(planned.backward, planned.memory, *stream); }, 2.5 * planned.forward_flops,
+        2 * planned.forward_bytes);
+  });
+}
+
 }  // namespace
 }  // namespace lockstep::bench
 
@@ -315,6 +354,8 @@ int main(int argc, char** argv) {
       {.kind = Pool2dDescription::Kind::average, .x = {kBatch, 4, 4, 512}, .window = 0, .stride = 1, .padding = 0});
   add_matmul(512, 10);
   add_matmul(2048, 1000);
+  add_attention(256);
+  add_attention(1024);
   add_loss(10);
   add_loss(1000);
   add("image_input/32x32x3", image_input);

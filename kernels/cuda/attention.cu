@@ -21,7 +21,12 @@ struct Sizes {
   float scale = 0;
   const T* qkv = nullptr;
   const std::int32_t* document_start = nullptr;
+  AttentionCondition condition{};
 
+  /// False: this block has nothing to do.
+  __device__ bool computes(std::int64_t sample) const {
+    return condition.flags == nullptr || condition.flags[sample / condition.samples_per_flag * condition.stride] != 0;
+  }
   __device__ std::int64_t packed_width() const { return std::int64_t{heads + 2 * kv_heads} * head_dim; }
   /// The rows of one head of q, k or v of a sample are packed_width() apart.
   __device__ std::int64_t packed(std::int64_t sample, int head) const {
@@ -119,6 +124,7 @@ __global__ void __launch_bounds__(kThreads, 3) forward_tile(Sizes<T> s, T* y, fl
   const int tile = s.n_tiles - 1 - static_cast<int>(blockIdx.x) % s.n_tiles;  // the longest work comes first
   const int head = static_cast<int>(blockIdx.x) / s.n_tiles, begin = tile * kTile;
   const std::int64_t sample = blockIdx.y, width = s.packed_width();
+  if (!s.computes(sample)) return;
   const T* const k = s.qkv + s.packed(sample, static_cast<int>(s.k_head(head)));
   const T* const v = k + std::int64_t{s.kv_heads} * s.head_dim;
   const int thread = static_cast<int>(threadIdx.x);
@@ -178,7 +184,7 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads)
     sum_delta(const T* y, const T* dy, float* delta, std::int64_t n_rows, Sizes<T> s) {
   const std::int64_t row = std::int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
-  if (row >= n_rows) return;
+  if (row >= n_rows || !s.computes(row / s.heads / s.sequence)) return;
   float sum = 0;
   for (int c = static_cast<int>(threadIdx.x) % 32; c < s.head_dim; c += 32)
     sum += to_float(y[row * s.head_dim + c]) * to_float(dy[row * s.head_dim + c]);
@@ -218,6 +224,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   const int tile = s.n_tiles - 1 - static_cast<int>(blockIdx.x) % s.n_tiles;
   const int head = static_cast<int>(blockIdx.x) / s.n_tiles, begin = tile * kTile;
   const std::int64_t sample = blockIdx.y, width = s.packed_width(), row = (sample * s.heads + head) * s.sequence;
+  if (!s.computes(sample)) return;
   const T* const keys_of_head = s.qkv + s.packed(sample, static_cast<int>(s.k_head(head)));
   const TileGradient<T, kDim> gradient{s, sample, log_sum_exp + row, delta + row};
   q.load(s.qkv + s.packed(sample, head), width, begin, s.sequence, s.head_dim);
@@ -245,6 +252,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   const int begin = static_cast<int>(blockIdx.x) % s.n_tiles * kTile;
   const int kv_head = static_cast<int>(blockIdx.x) / s.n_tiles, group = s.heads / s.kv_heads;
   const std::int64_t sample = blockIdx.y, width = s.packed_width();
+  if (!s.computes(sample)) return;
   const std::int64_t k_at = s.packed(sample, s.heads + kv_head), v_at = k_at + std::int64_t{s.kv_heads} * s.head_dim;
   k.load(s.qkv + k_at, width, begin, s.sequence, s.head_dim);
   v.load(s.qkv + v_at, width, begin, s.sequence, s.head_dim);
@@ -269,6 +277,39 @@ __global__ void __launch_bounds__(kThreads, 3)
   dv.store(dqkv + v_at, width, begin, s.sequence, s.head_dim);
 }
 
+/// One block for each graph's samples. Each thread looks for the documents that begin in a part of the tokens; their
+/// numbers follow from a sum over the parts.
+__global__ void __launch_bounds__(kThreads) list_documents(const std::int32_t* document_start, DocumentList list) {
+  __shared__ int count[kThreads];
+  const std::int32_t* const starts = document_start + std::int64_t{blockIdx.x} * list.n_tokens;
+  std::int32_t* const length = list.memory + std::int64_t{blockIdx.x} * list.stride;
+  std::int32_t* const offsets[3] = {length + list.qkv_offset, length + list.y_offset, length + list.log_sum_exp_offset};
+  const int thread = static_cast<int>(threadIdx.x), part = (list.n_tokens + kThreads - 1) / kThreads;
+  const int begin = thread * part, end = begin + part < list.n_tokens ? begin + part : list.n_tokens;
+  const auto begins = [&](int token) { return token % list.sequence == 0 || starts[token] == token % list.sequence; };
+  int mine = 0;
+  for (int token = begin; token < end; ++token) mine += begins(token) ? 1 : 0;
+  count[thread] = mine;
+  __syncthreads();
+  int number = 0, all = 0;
+  for (int i = 0; i < kThreads; ++i) {
+    if (i < thread) number += count[i];
+    all += count[i];
+  }
+  const bool too_many = all > list.capacity;
+  if (thread == 0) length[list.are_too_many] = too_many ? 1 : 0;
+  const auto put = [&](int document, int token) {
+    for (int i = 0; i < 3; ++i) offsets[i][document] = token * list.elements[i];
+  };
+  // First the tokens at which documents begin, so that lengths are differences of neighbours.
+  for (int token = begin; token < end; ++token)
+    if (begins(token) && !too_many) put(number++, token);
+  for (int i = (too_many ? 0 : all) + thread; i <= list.capacity; i += kThreads) put(i, too_many ? 0 : list.n_tokens);
+  __syncthreads();
+  for (int i = thread; i < list.capacity; i += kThreads)
+    length[i] = (offsets[2][i + 1] - offsets[2][i]) / list.elements[2];
+}
+
 /// Calls f(a null pointer to the type, the dimension of tiles).
 template <typename F>
 void dispatch_tiles(const AttentionDescription& d, const F& f) {
@@ -283,7 +324,8 @@ void dispatch_tiles(const AttentionDescription& d, const F& f) {
 }
 
 template <typename T, int kDim>
-Sizes<T> sizes_of(const AttentionDescription& d, const void* qkv, const std::int32_t* document_start) {
+Sizes<T> sizes_of(const AttentionDescription& d, const void* qkv, const std::int32_t* document_start,
+                  const AttentionCondition& condition) {
   return {.sequence = static_cast<int>(d.sequence),
           .heads = static_cast<int>(d.heads),
           .kv_heads = static_cast<int>(d.kv_heads),
@@ -291,16 +333,17 @@ Sizes<T> sizes_of(const AttentionDescription& d, const void* qkv, const std::int
           .n_tiles = static_cast<int>((d.sequence + Tile<kDim>::kTile - 1) / Tile<kDim>::kTile),
           .scale = d.score_scale(),
           .qkv = static_cast<const T*>(qkv),
-          .document_start = d.documents ? document_start : nullptr};
+          .document_start = d.documents ? document_start : nullptr,
+          .condition = condition};
 }
 
 }  // namespace
 
 void attention_forward(const AttentionDescription& d, const Attention::Forward& args, float* log_sum_exp,
-                       Stream& stream) {
+                       const AttentionCondition& condition, Stream& stream) {
   dispatch_tiles(d, [&](auto* type, auto dim) {
     using T = std::remove_pointer_t<decltype(type)>;
-    const auto sizes = sizes_of<T, dim()>(d, args.qkv, args.document_start);
+    const auto sizes = sizes_of<T, dim()>(d, args.qkv, args.document_start, condition);
     launch(forward_tile<T, dim()>,
            {.blocks = static_cast<unsigned>(sizes.n_tiles * sizes.heads),
             .threads = kThreads,
@@ -309,15 +352,19 @@ void attention_forward(const AttentionDescription& d, const Attention::Forward& 
   });
 }
 
+void attention_documents(const std::int32_t* document_start, const DocumentList& list, int n_lists, Stream& stream) {
+  launch(list_documents, {.blocks = static_cast<unsigned>(n_lists), .threads = kThreads}, stream, document_start, list);
+}
+
 std::size_t attention_backward_workspace_bytes(const AttentionDescription& d) {
   return static_cast<std::size_t>(d.batch * d.heads * d.sequence) * sizeof(float);
 }
 
 void attention_backward(const AttentionDescription& d, const Attention::Backward& args, const float* log_sum_exp,
-                        float* delta, Stream& stream) {
+                        float* delta, const AttentionCondition& condition, Stream& stream) {
   dispatch_tiles(d, [&](auto* type, auto dim) {
     using T = std::remove_pointer_t<decltype(type)>;
-    const auto sizes = sizes_of<T, dim()>(d, args.qkv, args.document_start);
+    const auto sizes = sizes_of<T, dim()>(d, args.qkv, args.document_start, condition);
     const std::int64_t n_rows = d.batch * d.sequence * d.heads;
     const auto* const dy = static_cast<const T*>(args.dy);
     launch(sum_delta<T>,

@@ -14,27 +14,11 @@
 
 namespace lockstep::cuda {
 
-static void check(cudnn_frontend::error_t status, const Place& place) {
-  if (status.is_bad())
-    throw_failure("cudnn-frontend", static_cast<int>(status.get_code()), status.get_message().c_str(), place);
-}
-
 namespace {
 
 // A plan with a larger workspace is a last resort: all ops share one workspace, which is as large as the largest.
 constexpr std::int64_t kWorkspaceLimit = std::int64_t{64} << 20;  // bytes, without timing
 constexpr std::int64_t kTimedWorkspaceLimit = std::int64_t{1} << 30;
-
-std::shared_ptr<fe::DeviceProperties> properties_of(const DeviceDescription& description) {
-  static std::map<std::string, std::shared_ptr<fe::DeviceProperties>> known;
-  auto& properties = known[description.json];
-  if (!properties) {
-    auto made = std::make_shared<fe::DeviceProperties>();
-    LOCKSTEP_CUDA_CHECK(made->deserialize({description.json.begin(), description.json.end()}));
-    properties = std::move(made);
-  }
-  return properties;
-}
 
 /// The frontend counts deselected plans with the others, and rejects them only when they are built.
 class SelectiveGraph final : public Graph {

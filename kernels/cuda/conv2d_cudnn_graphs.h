@@ -8,38 +8,21 @@
 // coefficients of dbn_weight as outputs.
 #pragma once
 
-#define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
-#if !__has_include(<cudnn_frontend.h>)
-#error "cudnn-frontend's headers are missing: `make deps` fetches them, or build without CUDA: make CUDA=0"
-#endif
-#include <cudnn_frontend.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "kernels/cuda/base/cudnn_frontend.h"
 #include "kernels/cuda/conv2d_bare.h"
 
 namespace lockstep::cuda {
 
-namespace fe = cudnn_frontend;
 using fe::PointwiseMode_t;
 using fe::graph::Graph;
 using fe::graph::Tensor_attributes;
 using Tensor = std::shared_ptr<Tensor_attributes>;
 using Kind = ConvolutionGraph;
-
-inline fe::DataType_t type_of(DType dtype) {
-  switch (dtype) {
-    case DType::fp16:
-      return fe::DataType_t::HALF;
-    case DType::bf16:
-      return fe::DataType_t::BFLOAT16;
-    default:
-      return fe::DataType_t::FLOAT;
-  }
-}
 
 /// The tensors of all graphs, by their number in a graph: pointers are passed in this order.
 enum class Role : std::int64_t {

@@ -1,7 +1,8 @@
-// Which graphs of each convolution of ResNet-18 and ResNet-50 have cuDNN plans on an H200, on a machine without one.
-// Prints one line for each convolution that differs, from the models' own graph, with the graphs that the cuda backend
-// would use for it. With --all every graph is built, otherwise the first of each kind. Ends with 1 if a graph that
-// cuDNN offers plans for cannot be built.
+// Which graphs of each convolution of ResNet-18 and ResNet-50, and of the attention of two language models, have cuDNN
+// plans on an H200, on a machine without one. Prints one line for each convolution that differs, from the models' own
+// graph, with the graphs that the cuda backend would use for it, and three lines for each attention. With --all every
+// graph of a convolution is built, otherwise the first of each kind. Ends with 1 if a graph that cuDNN offers plans for
+// cannot be built, or if an attention has no plan.
 //
 //   plans DEVICE_DESCRIPTION.json [--all]      (test/cuda/plans_test.sh runs it, with a fake driver)
 #include <chrono>
@@ -12,10 +13,12 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "kernels/cuda/attention_bare.h"
 #include "kernels/cuda/backend_planning.h"
 #include "kernels/cuda/base/cudnn.h"
 #include "kernels/cuda/conv2d_offline.h"
 #include "kernels/cuda/conv2d_plan.h"
+#include "kernels/cuda/ops.h"
 #include "layers/layers.h"
 #include "lockstep/algorithms.h"
 #include "lockstep/config.h"
@@ -168,6 +171,53 @@ class Table {
   int n_built_ = 0, n_failed_ = 0;
 };
 
+struct LanguageModel {
+  const char* name;
+  std::int64_t heads, kv_heads;
+};
+constexpr LanguageModel kLanguageModels[] = {{"smollm-135m", 9, 3}, {"qwen2-0.5b", 14, 2}};
+
+/// 8 samples of 1,024 tokens. Prints the workspace of each graph of all samples, and how the op uses them. Returns how
+/// many graphs have no plan.
+int add_attention(const LanguageModel& model, DType dtype, bool documents, const CudaContext& context) {
+  const AttentionDescription d{.batch = 8,
+                               .sequence = 1024,
+                               .heads = model.heads,
+                               .kv_heads = model.kv_heads,
+                               .head_dim = 64,
+                               .dtype = dtype,
+                               .documents = documents};
+  const AttentionShape shape{d, d.batch, d.kv_heads};
+  std::string line = fmt::format("{}: {}", model.name, text(shape));
+  int n_failed = 0;
+  for (int i = 0; i < kAttentionGraphs; ++i) {
+    const auto graph = static_cast<AttentionGraph>(i);
+    const auto begin = std::chrono::steady_clock::now();
+    const auto plan = plan_attention(graph, shape, context);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    if (!plan) ++n_failed;
+    if (plan && !documents && plan->workspace_bytes() != expected_workspace_bytes(graph, shape)) {
+      ++n_failed;
+      std::fprintf(stderr, "attention_bare.cpp expects a workspace of %zu bytes\n",
+                   expected_workspace_bytes(graph, shape));
+    }
+    const std::string result =
+        plan ? fmt::format("{}, workspace {} bytes", plan->plan(), plan->workspace_bytes()) : "no plan";
+    line += fmt::format("; {}: {}", name(graph), result);
+    std::fprintf(stderr, "%5.1f s  %s, %s: %s\n", seconds, name(graph), text(shape).c_str(), result.c_str());
+  }
+  Algorithms algorithms;
+  for (const bool reproducible : {false, true}) {
+    CudaContext with = context;
+    with.algorithms = reproducible ? nullptr : &algorithms;
+    const auto op = make_op({typeid(d), AttentionDescription::kName, &d}, with);
+    line += fmt::format("\n  {}: {}", reproducible ? "reproducible" : "fastest", op->describe());
+  }
+  std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+  return n_failed;
+}
+
 int run(int argc, char** argv) {
   if (argc < 2) {
     std::fprintf(stderr, "usage: plans DEVICE_DESCRIPTION.json [--all]\n");
@@ -189,7 +239,11 @@ int run(int argc, char** argv) {
     for (const Precision precision : {Precision::fp16, Precision::bf16, Precision::tf32, Precision::fp32})
       table.add(network, precision);
   table.summarize();
-  return table.all_built() ? 0 : 1;
+  int n_failed = 0;
+  for (const LanguageModel& model : kLanguageModels)
+    for (const DType dtype : {DType::bf16, DType::fp16})
+      for (const bool documents : {false, true}) n_failed += add_attention(model, dtype, documents, context);
+  return table.all_built() && n_failed == 0 ? 0 : 1;
 }
 
 }  // namespace

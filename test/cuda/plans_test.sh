@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # timeout: 300
-# Builds the cuDNN plans of all convolutions of ResNet-18 and ResNet-50 for an H200, on a machine without a GPU, and compares
-# the graphs that they use with test/golden/cuda_plans_VERSION.txt. After an intended change, update the file with
+# Builds the cuDNN plans of all convolutions of ResNet-18 and ResNet-50, and of the attention of SmolLM-135M and
+# Qwen2-0.5B, for an H200, on a machine without a GPU, and compares the graphs that they use with
+# test/golden/cuda_plans_VERSION.txt. After an intended change, update the file with
 #   make test-plans GOLDEN=1
 # PLANS=all (make test-plans) builds every plan instead of one of each kind. GOLDEN=1 writes the table.
 set -euo pipefail
@@ -40,4 +41,4 @@ if [[ ${GOLDEN:-} == 1 ]]; then
 fi
 [[ -e $golden ]] || skip "there is no table of cuDNN ${version%.*} yet: make test-plans GOLDEN=1 writes $golden"
 diff -u "$golden" "$work/table"
-echo "$(grep -vc '^#' "$golden") convolutions have the graphs of $golden"
+echo "$(grep -c '^[a-z]' "$golden") convolutions and attentions have the graphs of $golden"

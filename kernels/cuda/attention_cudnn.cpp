@@ -1,0 +1,282 @@
+// The graphs of attention_bare.h as cuDNN plans. The first plan of cuDNN's heuristics is used. The scale of the scores
+// is a value inside of the graph, and cudnn-frontend itself clears the accumulators in the workspace.
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <map>
+
+#include "kernels/cuda/attention_bare.h"
+#include "kernels/cuda/base/cudnn.h"
+#include "kernels/cuda/base/cudnn_frontend.h"
+#include "kernels/cuda/base/library.h"
+#include "kernels/cuda/base/stream.h"
+#include "lockstep/error.h"
+
+namespace lockstep::cuda {
+namespace {
+
+using fe::graph::Graph;
+using fe::graph::Tensor_attributes;
+using Tensor = std::shared_ptr<Tensor_attributes>;
+
+/// The tensors of all graphs, by their number in a graph: pointers are passed in this order.
+enum class Role : std::int64_t {
+  q = 1,
+  k,
+  v,
+  y,
+  log_sum_exp,
+  dy,
+  dq,
+  dk,
+  dv,
+  length,
+  qkv_offset,
+  y_offset,
+  log_sum_exp_offset,
+};
+
+void* pointer_of(Role role, const AttentionTensors& t) {
+  switch (role) {
+    case Role::q:
+      return const_cast<void*>(t.q);
+    case Role::k:
+      return const_cast<void*>(t.k);
+    case Role::v:
+      return const_cast<void*>(t.v);
+    case Role::y:
+      return t.y;
+    case Role::log_sum_exp:
+      return t.log_sum_exp;
+    case Role::dy:
+      return const_cast<void*>(t.dy);
+    case Role::dq:
+      return t.dq;
+    case Role::dk:
+      return t.dk;
+    case Role::dv:
+      return t.dv;
+    case Role::length:
+      return t.documents.length;
+    case Role::qkv_offset:
+      return t.documents.qkv_offset;
+    case Role::y_offset:
+      return t.documents.y_offset;
+    case Role::log_sum_exp_offset:
+      return t.documents.log_sum_exp_offset;
+  }
+  return nullptr;
+}
+
+/// Writes a graph, and notes which tensors it has.
+class Writer {
+ public:
+  Writer(Graph& graph, const AttentionShape& shape) : graph_(graph), s_(shape), is_ragged_(shape.whole.documents) {}
+
+  void write(AttentionGraph kind) {
+    if (is_ragged_) {
+      length_ = integers(Role::length, s_.documents());
+      qkv_offset_ = integers(Role::qkv_offset, s_.documents() + 1);
+      y_offset_ = integers(Role::y_offset, s_.documents() + 1);
+      if (kind != AttentionGraph::inference)
+        log_sum_exp_offset_ = integers(Role::log_sum_exp_offset, s_.documents() + 1);
+    }
+    const Tensor q = activation(Role::q, s_.heads(), packed(), qkv_offset_);
+    const Tensor k = activation(Role::k, s_.kv_heads, packed(), qkv_offset_);
+    const Tensor v = activation(Role::v, s_.kv_heads, packed(), qkv_offset_);
+    if (kind == AttentionGraph::inference || kind == AttentionGraph::forward)
+      write_forward(q, k, v, kind == AttentionGraph::inference);
+    else
+      write_backward(q, k, v, kind == AttentionGraph::deterministic_backward);
+    std::sort(roles_.begin(), roles_.end());
+  }
+  std::vector<Role> roles() const { return roles_; }
+
+ private:
+  void write_forward(const Tensor& q, const Tensor& k, const Tensor& v, bool is_inference) {
+    auto options = fe::graph::SDPA_attributes()
+                       .set_name("attention")
+                       .set_generate_stats(!is_inference)
+                       .set_causal_mask(true)
+                       .set_attn_scale(s_.whole.score_scale());
+    if (is_ragged_) options.set_padding_mask(true).set_seq_len_q(length_).set_seq_len_kv(length_);
+    const auto [y, log_sum_exp] = graph_.sdpa(q, k, v, options);
+    output(y, Role::y, s_.heads(), width(), y_offset_);
+    if (is_inference) return;
+    log_sum_exp->set_output(true).set_uid(note(Role::log_sum_exp)).set_data_type(fe::DataType_t::FLOAT);
+    place_log_sum_exp(log_sum_exp);
+  }
+
+  void write_backward(const Tensor& q, const Tensor& k, const Tensor& v, bool is_deterministic) {
+    const Tensor y = activation(Role::y, s_.heads(), width(), y_offset_);
+    const Tensor dy = activation(Role::dy, s_.heads(), width(), y_offset_);
+    const Tensor log_sum_exp = graph_.tensor(
+        Tensor_attributes().set_uid(note(Role::log_sum_exp)).set_data_type(fe::DataType_t::FLOAT).set_name("lse"));
+    place_log_sum_exp(log_sum_exp);
+    auto options = fe::graph::SDPA_backward_attributes()
+                       .set_name("attention backward")
+                       .set_causal_mask(true)
+                       .set_attn_scale(s_.whole.score_scale())
+                       .set_deterministic_algorithm(is_deterministic);
+    if (is_ragged_)
+      options.set_padding_mask(true)
+          .set_seq_len_q(length_)
+          .set_seq_len_kv(length_)
+          .set_max_total_seq_len_q(s_.tokens())
+          .set_max_total_seq_len_kv(s_.tokens());
+    const auto [dq, dk, dv] = graph_.sdpa_backward(q, k, v, y, dy, log_sum_exp, options);
+    output(dq, Role::dq, s_.heads(), packed(), qkv_offset_);
+    output(dk, Role::dk, s_.kv_heads, packed(), qkv_offset_);
+    output(dv, Role::dv, s_.kv_heads, packed(), qkv_offset_);
+  }
+
+  /// Elements of a token in the packed matrix, and in y.
+  std::int64_t packed() const { return s_.whole.packed_width(); }
+  std::int64_t width() const { return s_.whole.heads * s_.whole.head_dim; }
+  std::int64_t sequences() const { return is_ragged_ ? s_.documents() : s_.samples; }
+
+  std::int64_t note(Role role) {
+    roles_.push_back(role);
+    return static_cast<std::int64_t>(role);
+  }
+  void place(const Tensor& tensor, std::int64_t heads, std::int64_t token, const Tensor& offset) const {
+    tensor->set_dim({sequences(), heads, s_.whole.sequence, s_.whole.head_dim})
+        .set_stride({s_.whole.sequence * token, s_.whole.head_dim, token, 1});
+    if (is_ragged_) tensor->set_ragged_offset(offset);
+  }
+  void place_log_sum_exp(const Tensor& tensor) const {
+    const std::int64_t tokens = s_.whole.sequence, heads = s_.whole.heads;
+    tensor->set_dim({sequences(), s_.heads(), tokens, 1});
+    if (is_ragged_)
+      tensor->set_stride({tokens * heads, 1, heads, 1}).set_ragged_offset(log_sum_exp_offset_);
+    else
+      tensor->set_stride({tokens * s_.heads(), tokens, 1, 1});
+  }
+  Tensor activation(Role role, std::int64_t heads, std::int64_t token, const Tensor& offset) {
+    const Tensor tensor = graph_.tensor(Tensor_attributes()
+                                            .set_uid(note(role))
+                                            .set_data_type(type_of(s_.whole.dtype))
+                                            .set_name(std::to_string(static_cast<int>(role))));
+    place(tensor, heads, token, offset);
+    return tensor;
+  }
+  void output(const Tensor& tensor, Role role, std::int64_t heads, std::int64_t token, const Tensor& offset) {
+    tensor->set_output(true).set_uid(note(role)).set_data_type(type_of(s_.whole.dtype));
+    place(tensor, heads, token, offset);
+  }
+  Tensor integers(Role role, std::int64_t n) {
+    return graph_.tensor(Tensor_attributes()
+                             .set_uid(note(role))
+                             .set_data_type(fe::DataType_t::INT32)
+                             .set_dim({n, 1, 1, 1})
+                             .set_stride({1, 1, 1, 1})
+                             .set_name(std::to_string(static_cast<int>(role))));
+  }
+
+  Graph& graph_;
+  const AttentionShape& s_;
+  bool is_ragged_;
+  std::vector<Role> roles_;
+  Tensor length_, qkv_offset_, y_offset_, log_sum_exp_offset_;
+};
+
+class CudnnAttention final : public PlannedAttention {
+ public:
+  struct Planned {
+    Graph graph;
+    std::vector<Role> roles;
+    std::string name;
+    std::int64_t workspace_bytes = 0;
+  };
+  CudnnAttention(std::shared_ptr<Planned> planned, const CudaContext& context)
+      : planned_(std::move(planned)), handle_(context.described ? nullptr : cudnn_handle(context.device)) {}
+
+  std::size_t workspace_bytes() const override { return static_cast<std::size_t>(planned_->workspace_bytes); }
+  std::string plan() const override { return planned_->name; }
+
+  void run(const AttentionTensors& tensors, void* workspace, Stream& stream) override {
+    std::array<void*, static_cast<std::size_t>(Role::log_sum_exp_offset)> pointers;
+    for (std::size_t i = 0; i < planned_->roles.size(); ++i) pointers[i] = pointer_of(planned_->roles[i], tensors);
+    set_stream(handle_, native(stream));
+    LOCKSTEP_CUDA_CHECK(
+        planned_->graph.execute(handle_, pointers.data(), static_cast<int>(planned_->roles.size()), workspace));
+  }
+
+ private:
+  std::shared_ptr<Planned> planned_;
+  cudnnHandle_t handle_;
+};
+
+/// cudnn-frontend clears memory with the runtime's library. It looks only where the loader does, and takes an older one
+/// if there are several.
+void load_runtime() {
+  const std::string runtime = fmt::format("libcudart.so.{}", CUDART_VERSION / 1000);
+  Library("the CUDA runtime", runtime);
+  setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", runtime.c_str(), /*overwrite=*/0);
+}
+
+/// Asks cuDNN for a plan; null if it has none.
+std::shared_ptr<CudnnAttention::Planned> ask(AttentionGraph kind, const AttentionShape& shape,
+                                             const CudaContext& context) {
+  auto planned = std::make_shared<CudnnAttention::Planned>();
+  Graph& graph = planned->graph;
+  graph.set_io_data_type(type_of(shape.whole.dtype))
+      .set_intermediate_data_type(fe::DataType_t::FLOAT)
+      .set_compute_data_type(fe::DataType_t::FLOAT);
+  if (context.described) graph.set_device_properties(properties_of(*context.described));
+  Writer writer(graph, shape);
+  writer.write(kind);
+  planned->roles = writer.roles();
+  const cudnnHandle_t handle = context.described ? nullptr : cudnn_handle(context.device);
+  if (graph.validate().is_bad() || graph.build_operation_graph(handle).is_bad()) return nullptr;
+  if (graph.create_execution_plans({fe::HeurMode_t::A}).is_bad()) return nullptr;
+  if (graph.check_support().is_bad() || graph.build_plans().is_bad()) return nullptr;
+  // Pointers are passed in the order of the numbers, so that there must be as many as the graph has tensors.
+  const std::vector<std::int64_t> numbers = graph.get_variant_pack_uids_sorted();
+  require(
+      std::ranges::equal(numbers, planned->roles, {}, {}, [](Role role) { return static_cast<std::int64_t>(role); }),
+      ErrorCode::internal, "{}, {}: cudnn-frontend expects {} tensors, but the graph has {}", name(kind), text(shape),
+      numbers.size(), planned->roles.size());
+  LOCKSTEP_CUDA_CHECK(graph.get_plan_name(planned->name));
+  LOCKSTEP_CUDA_CHECK(graph.get_workspace_size(planned->workspace_bytes));
+  return planned;
+}
+
+/// Known by its properties only: cuDNN cannot be asked.
+class OfflineAttention final : public PlannedAttention {
+ public:
+  OfflineAttention(AttentionGraph graph, const AttentionShape& shape)
+      : what_(text(shape)), workspace_bytes_(expected_workspace_bytes(graph, shape)) {}
+  std::size_t workspace_bytes() const override { return workspace_bytes_; }
+  std::string plan() const override { return "a plan that the device chooses"; }
+  void run(const AttentionTensors&, void*, Stream&) override {
+    fail(ErrorCode::internal, "{} was planned for a device that is not here", what_);
+  }
+
+ private:
+  std::string what_;
+  std::size_t workspace_bytes_;
+};
+
+}  // namespace
+
+std::size_t attention_workspace_limit() { return std::size_t{256} << 20; }
+
+std::unique_ptr<PlannedAttention> plan_attention(AttentionGraph graph, const AttentionShape& shape,
+                                                 const CudaContext& context) {
+  if (!may_have_plan(shape, context.compute_capability)) return nullptr;
+  if (context.described && context.described->json.empty()) return std::make_unique<OfflineAttention>(graph, shape);
+  static std::map<std::string, std::shared_ptr<CudnnAttention::Planned>> known;  // layers of one shape share a plan
+  const std::string key = fmt::format("{}, {}, {}, {} of {} heads, scale {}", context.device, name(graph), text(shape),
+                                      shape.kv_heads, shape.whole.kv_heads, shape.whole.score_scale()) +
+                          (context.described ? context.described->json : "");
+  const auto found = known.find(key);
+  if (found == known.end()) {
+    cudnn_library();
+    load_runtime();
+  }
+  const auto planned = found != known.end() ? found->second : known[key] = ask(graph, shape, context);
+  return planned ? std::make_unique<CudnnAttention>(planned, context) : nullptr;
+}
+
+}  // namespace lockstep::cuda
