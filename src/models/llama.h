@@ -20,7 +20,7 @@ struct LlamaOptions {
 };
 
 /// Each (batch, sequence_length) int32. `document_start`: the place in the row of the first token of the document of
-/// each token; a token attends to none before it.
+/// each token; a token attends to none before it. kNoTensor: a row is one document.
 struct LlamaInputs {
   std::int64_t sequence_length = 0;  // tokens
   graph::TensorId tokens = graph::kNoTensor, positions = graph::kNoTensor, document_start = graph::kNoTensor;

@@ -90,11 +90,14 @@ class LanguageModelling final : public Task {
   /// tokens -> decoder -> last product and cross entropy with targets. The logits do not exist as a whole, so the
   /// outputs are the losses of the tokens.
   graph::ActivationId wire(graph::Graph& graph, const Wiring& wiring) const override {
+    // Attention is faster without boundaries.
+    const bool has_boundaries = config_.data.pack && !config_.data.cross_documents;
+    const graph::TensorId start = has_boundaries ? wiring.fields.at(data::kDocumentStartField) : graph::kNoTensor;
     const graph::ActivationId hidden = models::llama(graph, model_,
                                                      {.sequence_length = config_.data.sequence_length,
                                                       .tokens = wiring.fields.at(data::kTokensField),
                                                       .positions = wiring.fields.at(data::kPositionsField),
-                                                      .document_start = wiring.fields.at(data::kDocumentStartField)},
+                                                      .document_start = start},
                                                      {.recompute = recompute_of(config_.model)});
     const graph::ActivationId losses = graph.training() ? graph::kNoActivation : token_losses(graph);
     layers::head_cross_entropy(
