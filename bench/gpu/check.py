@@ -6,6 +6,11 @@
   training   ten steps of ResNet-18 and 50 compared with PyTorch in fp64; captured and uncaptured steps give the same bits
   ranks      2, 4 and 8 NCCL ranks on one GPU compared with one rank; the same bits on any number of ranks (needs NCCL 2.30)
   speed      the speed compared with PyTorch on the same GPU; where the time of a step goes, and the bytes/s that it moves
+  lm-ops     the tests of the ops of language models on the GPU
+  lm-training  ten steps of small language models compared with PyTorch in fp64, and twenty with those on the CPU; captured
+             steps, recomputation and ranks give the same bits
+  lm-speed   the speed of Qwen2.5-0.5B and SmolLM-135M in bf16 compared with PyTorch and with the matmul rate; what
+             recomputation saves and costs; where the time of a step goes
   sanitizer  memcheck and racecheck of compute-sanitizer on the tests of the kernels
 
 Results of the same commit are kept in the report. If a part is started again, it resumes with the checks that are missing
@@ -24,6 +29,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import harness  # noqa: E402
+import language  # noqa: E402
 import parts  # noqa: E402
 import speed  # noqa: E402
 from context import (CUT_SHORT, FAILED, NOT_RUN, PASSED, Context, CutShort, Failure, Skip, counts_of, tail,  # noqa: E402
@@ -32,6 +38,7 @@ from context import (CUT_SHORT, FAILED, NOT_RUN, PASSED, Context, CutShort, Fail
 PART_SECONDS = 450  # no further check is started after this time
 EXIT_UNFINISHED = 75
 PARTS = {"ops": parts.ops, "training": parts.training, "ranks": parts.ranks, "speed": speed.speed,
+         "lm-ops": language.lm_ops, "lm-training": language.lm_training, "lm-speed": language.lm_speed,
          "sanitizer": parts.sanitizer}
 
 

@@ -18,6 +18,9 @@ SMALL = ["data.train=synthetic", "data.validation=", "data.image_size=32", "data
          "train.global_batch=64", "train.max_steps=8", "log.every_steps=1", "checkpoint.every_epochs=0", "log.progress=false",
          "log.tensorboard=false"]
 CONFIG = "jobs/configs/resnet18_cifar10.yaml"
+LANGUAGE_SMALL = ["data.validation=", "data.sequence_length=128", "train.global_batch=8", "log.every_steps=1",
+                  "checkpoint.every_epochs=0", "log.progress=false", "log.tensorboard=false"]
+LANGUAGE_CONFIG = "jobs/configs/gpt_small_shakespeare.yaml"
 
 
 class Item:
@@ -85,9 +88,9 @@ class Context:
             raise Failure(f"the command did not end within {limit} s: {tail(output)}")
         return status, output
 
-    def train(self, folder, name, overrides, ranks=1, **environment):
+    def train(self, folder, name, overrides, ranks=1, config=CONFIG, base=tuple(SMALL), **environment):
         launch = harness.mpirun(ranks) if ranks > 1 else []
-        return self.run([*launch, self.binary, "train", CONFIG, *SMALL, *overrides, f"run.directory={folder}",
+        return self.run([*launch, self.binary, "train", config, *base, *overrides, f"run.directory={folder}",
                          f"run.name={name}"], **environment)
 
     def figure(self, key, measure):

@@ -12,8 +12,8 @@ from context import Failure, Item, Skip, tail  # noqa: E402
 NETWORKS = ("resnet18_32", "resnet50_64")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 # Tests of kernels that do not use a device.
-ON_THE_HOST = ("algorithms_test", "conv2d_layouts_test", "conv2d_op_test", "cuda_normalization_test", "cuda_on_host_test",
-               "normalization_test", "nvml_test", "nvtx_test", "simd_test")
+ON_THE_HOST = ("algorithms_test", "conv2d_layouts_test", "conv2d_op_test", "cuda_attention_test", "cuda_normalization_test",
+               "cuda_on_host_test", "normalization_test", "nvml_test", "nvtx_test", "simd_test")
 
 
 def test_item(program, *options, **environment):
@@ -48,12 +48,12 @@ def ops(context):
     return [Item(name, test_item(*test, LOCKSTEP_TEST_DEVICE="cuda")) for name, test in kernel_tests(context).items()]
 
 
-def same_bits(first, second):
-    """A check that two trainings write checkpoints whose tensors are equal byte by byte."""
+def same_bits(first, second, **base):
+    """A check that two trainings write checkpoints whose tensors are equal byte by byte. `base`: see Context.train."""
     def work(context):
         with harness.scratch() as folder:
             for name, (overrides, ranks, environment) in (("a", first), ("b", second)):
-                status, output = context.train(folder, name, overrides, ranks, **environment)
+                status, output = context.train(folder, name, overrides, ranks, **base, **environment)
                 if status:
                     return False, tail(output)
             files = [path for name in ("a", "b") for path in pathlib.Path(folder, name, "checkpoints").glob("step-*.h5")]

@@ -27,18 +27,18 @@ def speed_overrides(work):
                  "data.readers=8", "data.prefetch=8"]  # drawing synthetic 224x224 images takes longer than training on them
 
 
-def timed_training(context, work, folder, *more):
+def timed_training(context, config, overrides, folder, *more):
     """Trains with autotuned algorithms, which are cached in the build folder."""
-    status, output = context.run([context.binary, "train", CONFIG, *speed_overrides(work), f"run.directory={folder}",
-                                  "run.name=speed", "log.progress=false", "log.tensorboard=false", *more],
-                                 LOCKSTEP_CACHE=str(context.build / "gpu-check-cache"))
+    status, output = context.train(folder, "speed", [*overrides, *more], config=config,
+                                   base=["log.progress=false", "log.tensorboard=false"],
+                                   LOCKSTEP_CACHE=str(context.build / "gpu-check-cache"))
     if status:
         raise Failure(tail(output))
 
 
 def run_lockstep(context, work):
     with harness.scratch() as folder:
-        timed_training(context, work, folder)
+        timed_training(context, CONFIG, speed_overrides(work), folder)
         lines = [json.loads(line) for line in pathlib.Path(folder, "speed/metrics.jsonl").read_text().splitlines()]
     steps = harness.steps(lines)[10:]
     if len(steps) < 10:
@@ -55,6 +55,8 @@ def kind_of(name, description):
         return "convolutions with fused ops"
     if description.startswith("matmul"):
         return "linear"
+    if last.endswith("norm"):
+        return "RMS norm"
     return "batch norm" if last.startswith("bn") else "pooling" if "pool" in last else last
 
 
@@ -84,10 +86,10 @@ def device_spans(events):
     return {key: statistics.median(seconds[len(seconds) // 2:]) for key, seconds in spans.items()}
 
 
-def peer(context, python, mode, *options, limit=240):
-    """The result of bench/gpu/peer.py with PyTorch, or {"problem": the reason why there is none}."""
+def peer(context, python, mode, *options, script="peer.py", limit=240):
+    """The result of a script with PyTorch, or {"problem": the reason why there is none}."""
     try:
-        status, output = context.run([python, pathlib.Path(__file__).parent / "peer.py", "--mode", mode, *options],
+        status, output = context.run([python, pathlib.Path(__file__).parent / script, "--mode", mode, *options],
                                      limit=limit, launcher=[])
         return json.loads(output.strip().splitlines()[-1]) if status == 0 else {"problem": tail(output)}
     except (Failure, ValueError, IndexError) as problem:
@@ -99,12 +101,12 @@ def copy_rate(context, python):
     return peer(context, python, "copy", limit=120).get("copy_bytes_per_second")
 
 
-def where_time_goes(context, work):
+def where_time_goes(context, config, overrides):
     """The seconds of a step on the device by class of work, and the bytes/s of the convolutions."""
     with harness.scratch() as folder:
-        timed_training(context, work, folder, "trace=true", "train.max_steps=24")
+        timed_training(context, config, overrides, folder, "trace=true", "train.max_steps=24")
         events = json.loads(pathlib.Path(folder, "speed/trace.json").read_text())["traceEvents"]
-    status, plan = context.run([context.binary, "plan", CONFIG, *speed_overrides(work)],
+    status, plan = context.run([context.binary, "plan", config, *overrides],
                                LOCKSTEP_CACHE=str(context.build / "gpu-check-cache"))
     if status:
         raise Failure(tail(plan))
@@ -122,6 +124,12 @@ def where_time_goes(context, work):
     return {"seconds": shares, "bytes_per_second": moved / moving if moving else 0.0,
             "moved_megabytes": sum(forward + backward for _, forward, backward, _ in layers.values()),
             "saved_megabytes": sum(layer[3] for layer in layers.values())}
+
+
+def where_time_goes_text(found):
+    step = sum(found["seconds"].values())
+    parts = sorted(found["seconds"].items(), key=lambda part: -part[1])
+    return f"{1e3 * step:.2f} ms per uncaptured step: " + ", ".join(f"{kind} {100 * seconds / step:.1f} %" for kind, seconds in parts)
 
 
 def run_pytorch(context, python, mode, work):
@@ -155,14 +163,11 @@ def speed(context):
 
     def split(work):
         def checked(context):
-            found = where_time_goes(context, work)
+            found = where_time_goes(context, CONFIG, speed_overrides(work))
             python, version = harness.torch_python(context.args.python)
             rate = context.figure("copy rate", lambda: copy_rate(context, python)) if python else None
-            step = sum(found["seconds"].values())
-            parts = sorted(found["seconds"].items(), key=lambda part: -part[1])
-            text = ", ".join(f"{kind} {100 * seconds / step:.1f} %" for kind, seconds in parts)
             of_rate = f", {100 * found['bytes_per_second'] / rate:.0f} % of the {rate * 1e-9:.0f} GB/s of a copy" if rate else ""
-            text = (f"{1e3 * step:.2f} ms per uncaptured step: {text}; convolutions move "
+            text = (f"{where_time_goes_text(found)}; convolutions move "
                     f"{found['bytes_per_second'] * 1e-9:.0f} GB/s{of_rate}, {found['moved_megabytes']:.0f} MB per step; fusion "
                     f"saves {found['saved_megabytes']:.0f} MB")
             if not python:

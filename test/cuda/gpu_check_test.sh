@@ -36,19 +36,19 @@ list_tests() { # list_tests NAME...: as scripts/list-tests.sh does
     printf '%s\t%s_test\t%s.*\t-\t120\tno\tyes\t1\t-\ttest/%s.cpp\n' "$name" "${name%/*}" "${name##*/}" "$name"
   done >"$build/test/list"
 }
-list_tests kernels/{pool2d,optimizer,conv2d,simd}_test
+list_tests kernels/{pool2d,optimizer,conv2d,simd,attention}_test
 if grep -q '^No GPU' "$work/gpu"; then
   check "no GPU: one message" refused 1 '^check.py: this machine has no GPU that Lockstep can use: .+' gpu_check ops
   check "  and nothing else" test "$(gpu_check ops 2>&1 | wc -l)" = 1
   check "  and no report" test ! -e "$work/results"
 fi
-gpu_check ops training ranks speed sanitizer --dry-run >"$work/dry" 2>&1
+gpu_check ops training ranks speed lm-ops lm-training lm-speed sanitizer --dry-run >"$work/dry" 2>&1
 check "the dry run succeeds" test $? = 0
 check_output=$work/dry
 check "  it reports that compute-sanitizer is missing" has 'compute-sanitizer: not installed' "$work/dry"
 check "  and NCCL" has 'NCCL_HOME: not set, so `ranks` would not run' "$work/dry"
 check "  and PyTorch" has 'PyTorch: torch-python is not a program; ' "$work/dry"
-check "  it lists every check" test "$(grep -cE '^(ops|training|ranks|speed|sanitizer): ' "$work/dry")" = 35
+check "  it lists every check" test "$(grep -cE '^(ops|training|ranks|speed|sanitizer): ' "$work/dry")" = 38
 check "  only tests that use a device" test "$(grep -c 'simd_test' "$work/dry")" = 0
 check "  racecheck also for tests that run kernels of vendors" has 'racecheck: conv2d_test' "$work/dry"
 check_output=$work/.check
@@ -67,12 +67,24 @@ found.update(usable=True, problem="", driver="580.1", gpus=[gpu], nccl=os.enviro
 print(json.dumps(found))' ;;
   train)
     shift
-    for argument; do case $argument in run.directory=*) folder=${argument#*=} ;; run.name=*) name=${argument#*=} ;; esac; done
+    steps=40
+    for argument; do
+      case $argument in
+        run.directory=*) folder=${argument#*=} ;;
+        run.name=*) name=${argument#*=} ;;
+        train.max_steps=*) steps=${argument#*=} ;;
+      esac
+    done
     "$REAL" plan "$@" device=cpu precision=fp32 >/dev/null || exit
     mkdir -p "$folder/$name/checkpoints"
     if [[ $* == *precision=tf32*cuda.graph=false* ]]; then echo other; else echo same; fi >"$folder/$name/checkpoints/step-8.h5"
-    for step in {1..40}; do
-      echo '{"event": "step", "step_seconds": 0.1, "data_wait_seconds": 0.001, "memory_bytes": 1000}'
+    loss=2.5 seconds=0.1
+    [[ $* == *device=cuda*precision=fp32* ]] && loss=2.5005
+    [[ $* == *device=cuda*precision=bf16* ]] && loss=2.6
+    [[ $* == *recompute=block* ]] && seconds=0.12
+    [[ $* == *recompute=selective* ]] && seconds=0.101
+    for ((step = 1; step <= steps; step++)); do
+      echo "{\"event\": \"step\", \"loss\": $loss, \"step_seconds\": $seconds, \"data_wait_seconds\": 0.001, \"memory_bytes\": 1000$UTILIZATION}"
     done >"$folder/$name/metrics.jsonl"
     if [[ $* == *trace=true* ]]; then python3 - >"$folder/$name/trace.json" <<'PYTHON'
 import json
@@ -104,7 +116,7 @@ case "$*" in
   *) passed=1 skipped=0 ;;
 esac
 echo '[==========] 9 tests from 1 test suite ran. (1 ms total)'
-[[ $* == *resnet* ]] && echo "step  2: loss 2.1, fp64 2.0, apart 1.5e-03, PyTorch's 1.0e-03"
+[[ $* == *resnet* || $* == *LanguageGolden* ]] && echo "step  2: loss 2.1, fp64 2.0, apart 1.5e-03, PyTorch's 1.0e-03"
 ((passed)) && echo "[  PASSED  ] $passed tests."
 ((skipped)) && echo 'it needs another machine' && echo "[  SKIPPED ] $skipped tests."
 exit 0
@@ -129,6 +141,7 @@ kill -TERM $ended
 wait $ended
 check "a signal ends it with a message" has 'ended by a signal; rerun the command to resume' "$work/ended"
 check "  and ends the running command" bash -c "! pgrep -f '$build/test/[k]ernels_test'"
+: >"$work/ended" # the output of before would end the loop before the program has started
 "$python" bench/gpu/check.py ops --build "$build" --results "$work/results" --fresh >"$work/ended" 2>&1 &
 ended=$!
 while ! grep -q 'pool2d' "$work/ended" && kill -0 $ended; do sleep 0.1; done
@@ -142,7 +155,7 @@ check "a report that cannot be written is an immediate error" refused 1 'the rep
   "$python" bench/gpu/check.py ops --build "$build" --results "$work/file"
 check "the same command resumes and finishes" gpu_check ops
 check "  on the device, without autotuning" has '^kernels_test cuda none --gtest_brief=1 --gtest_filter=pool2d_test' "$FAKES/log"
-check "  and the page has all results" has '^## ops: 2 passed, 0 failed$' "$work/results/h200-imagined.md"
+check "  and the page has all results" has '^## ops: 3 passed, 0 failed$' "$work/results/h200-imagined.md"
 check "  with the GPU and its libraries" has '^NVIDIA H200 \(imagined\), 140 GiB; driver 580.1, ' "$work/results/h200-imagined.md"
 
 check "training: one differs" refused 1 'fp16: captured and uncaptured steps' gpu_check training
@@ -190,6 +203,42 @@ if "$lockstep" plan data.train=synthetic --device h200 >/dev/null 2>&1; then
     '^0.40 ms per uncaptured step: convolutions with fused ops, backward 50.0 %, .* forward 25.0 %, update: optimizer 20.0 %, linear, forward 5.0 %; convolutions move 40[0-9]+ GB/s, 1[0-9]+ % of the 4000 GB/s of a copy, [1-9][0-9]+ MB per step; fusion saves [1-9][0-9]+ MB$'
 fi
 check "  slower" entry speed 'ResNet-18, 32x32, batch 512, bf16' failed '0.01 times'
+
+# ---- Language models
+check "lm-ops" gpu_check lm-ops
+check "  has the ops of language models" entry lm-ops attention_test passed '^1 tests'
+check "  and no others" entry lm-ops pool2d_test missing
+check "lm-training: one differs" refused 1 'bf16: the losses are those of a CPU' gpu_check lm-training
+check "  the distance is reported" entry lm-training 'bf16: the losses are those of a CPU' failed \
+  '^the losses of 20 steps differ by at most 4.0e-02, 2e-02 allowed; the last is 2.6000$'
+check "  and a small one is good" entry lm-training 'fp32: the losses are those of a CPU' passed 'at most 2.0e-04, 1e-03 allowed'
+check "  golden curves" entry lm-training 'qwen3, bf16, compared with PyTorch in fp64' passed '1.50 times'
+check "  of all kinds of recomputation" has '--gtest_filter=\*LanguageGolden\*/llama3_biased_fp32_\*' "$FAKES/log"
+check "  captured steps" entry lm-training 'fp16: captured and uncaptured steps give the same bits' passed 'the same bits'
+check "  recomputation" entry lm-training 'model.recompute=block gives the same bits' passed 'the same bits'
+check "  ranks" entry lm-training 'train.micro_batches: 4 ranks give the same bits as one' passed 'the same bits'
+program "$work/bin/torch-python" <<'SH'
+#!/usr/bin/env bash
+[[ $1 == -c ]] && { echo 2.15.0; exit; }
+[[ $* == *"--mode matmul"* ]] && { echo '{"flops_per_second": 8e14}'; exit; }
+[[ $* == *"--mode graph"* ]] && { echo 'out of memory' >&2; exit 1; }
+[[ $* == *"--sequence 1024 --bias --batch 16 --layers 24 --width 896 --heads 14 --kv-heads 2 --ffn 4864 --vocabulary 151936"* ]] &&
+  { echo '{"tokens_per_second": 100000, "memory_bytes": 2000, "torch": "2.15.0"}'; exit; }
+[[ $* == *"--sequence 1024 --batch 32 --layers 30 --width 576 --heads 9 --kv-heads 3 --ffn 1536 --vocabulary 49152"* ]] &&
+  { echo '{"tokens_per_second": 200000, "memory_bytes": 2000, "torch": "2.15.0"}'; exit; }
+exit 1
+SH
+qwen='Qwen2.5-0.5B, sequence 1,024, batch 16, bf16' smollm='SmolLM-135M, sequence 1,024, batch 32, bf16'
+check "lm-speed: a slow training is a failure" refused 1 'lm-speed' gpu_check lm-speed
+check "  Lockstep's own utilization is missing: that of PyTorch's matmul rate" entry lm-speed "$smollm" failed \
+  '^327,680 tokens/s, 3[0-9].[0-9] % of the matmul rate; PyTorch 2.15.0 200,000 \(compile\): 1.64 times; memory 0.50 times; 1.0 % of the time spent waiting for data; graph: out of memory; 50 % required$'
+check "  160,000 tokens/s are enough" entry lm-speed "$qwen" passed '^163,840 tokens/s, .*; 160,000 tokens/s required$'
+check "  recomputation" entry lm-speed "$qwen: recomputation" passed \
+  '^block saves [4-9][0-9] % of [0-9.]+ GB of activations and takes 20 % more time; selective saves [1-9][0-9]* % of .* takes 1 % more time; 40 % for less than 25 % required$'
+check "  where the time goes" entry lm-speed "$qwen: where the time goes" passed '^0.40 ms per uncaptured step: '
+export UTILIZATION=', "model_flops_utilization": 0.55'
+check "lm-speed with Lockstep's own utilization" gpu_check lm-speed
+check "  reaches the aim" entry lm-speed "$smollm" passed '^327,680 tokens/s, 55.0 % of the matmul rate'
 
 check "no sanitizer" gpu_check sanitizer
 check "  does not run" entry sanitizer 'memcheck: pool2d_test' 'not run' 'compute-sanitizer is neither on PATH'
