@@ -22,9 +22,13 @@ namespace lockstep::cuda {
 namespace {
 
 constexpr unsigned kThreads = 256;
-/// Of a chunk. Each chunk reads and writes dweight, which is small beside its products only from about a thousand rows
-/// on: 1,365 at SmolLM-135M's vocabulary, 441 at Qwen2's.
-constexpr std::int64_t kLogitBytes = std::int64_t{256} << 20;
+/// The fp32 logits of a chunk. Each chunk reads and writes dweight, which is small beside its products only from about
+/// a thousand rows on. With 441 rows (256 MiB) at Qwen2's vocabulary, a step of 16,384 tokens would move 41 GB for
+/// that; with 1,536 rows it is 12 GB.
+std::int64_t logit_bytes(const HeadCrossEntropyDescription& d) {
+  constexpr std::int64_t kRows = 1536, kLeast = std::int64_t{256} << 20, kMost = std::int64_t{1} << 30;
+  return std::clamp(kRows * d.vocabulary * static_cast<std::int64_t>(sizeof(float)), kLeast, kMost);
+}
 
 struct RowResult {
   double loss = 0;
@@ -150,7 +154,7 @@ class CudaHeadCrossEntropy final : public HeadCrossEntropy {
 
 CudaHeadCrossEntropy::CudaHeadCrossEntropy(const HeadCrossEntropyDescription& d, const CudaContext& context)
     : d_(d),
-      chunk_(rows_per_chunk(d, kLogitBytes)),
+      chunk_(rows_per_chunk(d, logit_bytes(d))),
       layout_(row_major_layout(d.weight_layout, d.vocabulary * d.width, "a loss with the last matmul")),
       products_(plan_products(chunk_, context)) {
   if (const std::int64_t last = d.rows % chunk_; last != 0) last_products_ = plan_products(last, context);
