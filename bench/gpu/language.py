@@ -63,7 +63,7 @@ def lm_training(context):
     items = [Item(f"{model}, {precision}, compared with PyTorch in fp64",
                   parts.test_item("test/train_test", f"--gtest_filter=*LanguageGolden*/{model}_{precision}_*",
                                   LOCKSTEP_TEST_DEVICE="cuda"))
-             for model in MODELS for precision in ("fp32", "bf16")]
+             for model in MODELS for precision in PRECISIONS]
     items += [Item(f"{precision}: the losses are those of a CPU", as_on_the_cpu(precision)) for precision in DISTANCES]
 
     def same(first, second):
