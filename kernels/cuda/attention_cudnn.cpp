@@ -11,6 +11,7 @@
 #include "kernels/cuda/base/library.h"
 #include "kernels/cuda/base/stream.h"
 #include "lockstep/error.h"
+#include "lockstep/log.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -146,7 +147,7 @@ class Writer {
   }
   void place_log_sum_exp(const Tensor& tensor) const {
     const std::int64_t tokens = s_.whole.sequence, heads = s_.whole.heads;
-    tensor->set_dim({sequences(), s_.heads(), tokens, 1});
+    tensor->set_dim({sequences(), s_.heads(), tokens, 1}).set_alignment(sizeof(float));  // a part begins at any row
     if (is_ragged_)
       tensor->set_stride({tokens * heads, 1, heads, 1}).set_ragged_offset(log_sum_exp_offset_);
     else
@@ -207,15 +208,18 @@ class CudnnAttention final : public PlannedAttention {
   cudnnHandle_t handle_;
 };
 
-/// cudnn-frontend clears memory with the runtime's library. It looks only where the loader does, and takes an older one
-/// if there are several.
+/// cudnn-frontend clears memory with the runtime's library, and cuDNN compiles attention with NVRTC. Both look only
+/// where the loader does, which finds libraries that are already open; and cudnn-frontend takes an older runtime if
+/// there are several.
 void load_runtime() {
-  const std::string runtime = fmt::format("libcudart.so.{}", CUDART_VERSION / 1000);
+  constexpr int kVersion = CUDART_VERSION / 1000;
+  const std::string runtime = fmt::format("libcudart.so.{}", kVersion);
   Library("the CUDA runtime", runtime);
+  open_library(fmt::format("libnvrtc.so.{}", kVersion));
   setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", runtime.c_str(), /*overwrite=*/0);
 }
 
-/// Asks cuDNN for a plan; null if it has none.
+/// Asks cuDNN for a plan; null, after a warning, if it has none.
 std::shared_ptr<CudnnAttention::Planned> ask(AttentionGraph kind, const AttentionShape& shape,
                                              const CudaContext& context) {
   auto planned = std::make_shared<CudnnAttention::Planned>();
@@ -228,9 +232,16 @@ std::shared_ptr<CudnnAttention::Planned> ask(AttentionGraph kind, const Attentio
   writer.write(kind);
   planned->roles = writer.roles();
   const cudnnHandle_t handle = context.described ? nullptr : cudnn_handle(context.device);
-  if (graph.validate().is_bad() || graph.build_operation_graph(handle).is_bad()) return nullptr;
-  if (graph.create_execution_plans({fe::HeurMode_t::A}).is_bad()) return nullptr;
-  if (graph.check_support().is_bad() || graph.build_plans().is_bad()) return nullptr;
+  const auto refuses = [&](fe::error_t status) {
+    if (status.is_bad())
+      log::warning("{}, {}: cuDNN {} has no plan, so kernels without tensor cores compute it. cuDNN's reason: {}",
+                   name(kind), text(shape), cudnn_version(), status.get_message());
+    return status.is_bad();
+  };
+  if (refuses(graph.validate()) || refuses(graph.build_operation_graph(handle)) ||
+      refuses(graph.create_execution_plans({fe::HeurMode_t::A})) || refuses(graph.check_support()) ||
+      refuses(graph.build_plans()))
+    return nullptr;
   // Pointers are passed in the order of the numbers, so that there must be as many as the graph has tensors.
   const std::vector<std::int64_t> numbers = graph.get_variant_pack_uids_sorted();
   require(
