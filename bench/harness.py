@@ -25,15 +25,15 @@ def lockstep(build):
     return binary
 
 
-def torch_python(python):
-    """The interpreter for PyTorch and the version of torch, or None and the reason."""
+def torch_python(python, also="torchvision"):
+    """The interpreter for PyTorch and the version of torch, or None and the reason. `also`: a module that is needed too."""
     found = shutil.which(python)
     if not found:
-        return None, f"{python} is not a program; set PYTHON=... to a Python with torch and torchvision"
-    check = subprocess.run([found, "-c", "import torch, torchvision; print(torch.__version__)"], capture_output=True,
+        return None, f"{python} is not a program; set PYTHON=... to a Python with torch and {also}"
+    check = subprocess.run([found, "-c", f"import torch, {also}; print(torch.__version__)"], capture_output=True,
                            text=True)
     if check.returncode:
-        return None, (f"{found} has no torch and torchvision; install them (pip install torch torchvision), or "
+        return None, (f"{found} has no torch and {also}; install them (pip install torch {also}), or "
                       "set PYTHON=... to an interpreter that has them")
     return found, check.stdout.strip()
 

@@ -185,7 +185,7 @@ Variables
                        the folders of cuDNN, NCCL and cudnn-frontend
   CUDA_ARCH="80 90"    the GPUs to compile for (default: all that nvcc knows)
   TEST_CUDA_ARCH=90    the GPU that tests are compiled for; `all`: those of CUDA_ARCH
-  PYTHON=python3       a Python with torch and torchvision, for bench-peers
+  PYTHON=python3       a Python with torch, torchvision and transformers, for bench-peers
   JOBS                 compilers at the same time in quickstart and test (default: all cores)
 endef
 export HELP

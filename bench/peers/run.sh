@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compares trainings with PyTorch, and measures the start-up time. About an hour.     bench/peers/run.sh BUILD [OPTION...]
-# PYTHON is an interpreter with torch and torchvision (default: python3).
+# Compares trainings with PyTorch, and measures the start-up time. About 1.5 hours.   bench/peers/run.sh BUILD [OPTION...]
+# PYTHON is an interpreter with torch, torchvision and transformers (default: python3).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 build=${1:-build}
@@ -13,4 +13,8 @@ for work in resnet18 resnet50; do
     python3 bench/peers/run.py "${both[@]}" --name "${work}_${precision}_one_rank" --ranks 1 --threads 2 --compile
   done
 done
+# The language model; with --rounds and others of both scripts in OPTION.
+language=(--build "$build" --python "$python" "$@")
+python3 bench/peers/language.py "${language[@]}" --name language_bf16
+python3 bench/peers/language.py "${language[@]}" --name language_bf16_one_rank --ranks 1
 python3 bench/peers/startup.py --build "$build" --python "$python"

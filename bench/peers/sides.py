@@ -59,29 +59,32 @@ LIMITED = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16"}
 limited = False
 
 
-def theirs(python, side, args):
-    """`side`: a layout, or "LAYOUT, compiled"."""
+def run_ranks(command, ranks, threads):
+    """Runs the command once per rank, for torch.distributed. Returns the JSON that rank 0 prints last."""
     global limited
-    layout, _, compiled = side.partition(", ")
-    work = WORKS[args.work]
     while True:
-        environment = dict(harness.environment(args.threads), WORLD_SIZE=str(args.ranks), MASTER_ADDR="127.0.0.1",
+        environment = dict(harness.environment(threads), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1",
                            MASTER_PORT=str(free_port()), **(LIMITED if limited else {}))
-        launched = time.time()
-        command = [python, str(pathlib.Path(__file__).parent / "peer.py"), "--launched", str(launched),
-                   "--layout", layout, *(["--compile"] if compiled else []), "--depth", str(work["depth"]),
-                   "--stem", work["stem"], "--image-size", str(work["image_size"]), "--precision", args.precision,
-                   "--batch", str(batch(args)), "--steps", str(args.steps), "--warmup", str(args.warmup),
-                   "--threads", str(args.threads)]
-        ranks = [subprocess.Popen(command, env=dict(environment, RANK=str(rank)), stdout=subprocess.PIPE, text=True)
-                 for rank in range(args.ranks)]
-        outputs = [rank.communicate()[0] for rank in ranks]
-        if not limited and any(rank.returncode == -signal.SIGILL for rank in ranks):
+        started = [subprocess.Popen(command, env=dict(environment, RANK=str(rank)), stdout=subprocess.PIPE, text=True)
+                   for rank in range(ranks)]
+        outputs = [rank.communicate()[0] for rank in started]
+        if not limited and any(rank.returncode == -signal.SIGILL for rank in started):
             limited = True
             continue
-        if any(rank.returncode for rank in ranks):
+        if any(rank.returncode for rank in started):
             harness.stop("PyTorch failed; its output is above")
         return json.loads(outputs[0].strip().splitlines()[-1])
+
+
+def theirs(python, side, args):
+    """`side`: a layout, or "LAYOUT, compiled"."""
+    layout, _, compiled = side.partition(", ")
+    work = WORKS[args.work]
+    return run_ranks([python, str(pathlib.Path(__file__).parent / "peer.py"), "--launched", str(time.time()),
+                      "--layout", layout, *(["--compile"] if compiled else []), "--depth", str(work["depth"]),
+                      "--stem", work["stem"], "--image-size", str(work["image_size"]), "--precision", args.precision,
+                      "--batch", str(batch(args)), "--steps", str(args.steps), "--warmup", str(args.warmup),
+                      "--threads", str(args.threads)], args.ranks, args.threads)
 
 
 def add_arguments(parser, steps):

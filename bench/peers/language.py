@@ -1,0 +1,177 @@
+"""Compares Lockstep with PyTorch in training a language model: the sizes of SmolLM-135M, AdamW, random tokens.
+
+A round runs Lockstep and then each variant of PyTorch (language_peer.py) with the same number of ranks and threads, and with
+several ranks also as one process with all of the threads and the same batch. Each round gives the median step after a
+warm-up; the figures are the medians of the rounds. PyTorch counts with the fastest of its variants. On a machine that others
+use too, the shortest step and the processor time of a step say more than the median.
+
+The floor is computed from rates that are measured just before on as many processors as there are ranks: the products of the
+model (6 operations per weight and token, and attention) at the rate of a large matrix product of PyTorch's oneDNN, the bytes
+of AdamW (30 per parameter with bf16 weights, 28 without) and of the sum over ranks at the rate of a copy.
+"""
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import time
+
+import sides
+from sides import harness
+
+CONFIG = "bench/peers/language.yaml"
+VARIANTS = ["fp32", "autocast", "masters"]
+PARAMETERS, LAYERS, WIDTH = 134_515_008, 30, 576
+
+
+def ours(binary, directory, args):
+    """The normal `lockstep train` with loader and metrics. Only the checkpoint of the last step is written."""
+    overrides = [f"data.sequence_length={args.sequence}", f"train.batch_per_rank={args.batch}",
+                 f"train.max_steps={args.steps}", f"precision={args.precision}", *args.overrides]
+    lines, _ = harness.train(binary, args.ranks, args.threads, CONFIG, overrides, directory)
+    steps = harness.steps(lines)
+    seconds = [s["step_seconds"] for s in steps]
+    counted = steps[args.warmup:]
+    return {"median_step_seconds": statistics.median(seconds[args.warmup:]), "step_seconds": seconds,
+            "processor_seconds": statistics.median(s["step_seconds"] * max(s["per_rank"]["utilisation"]) * args.threads
+                                                   for s in counted),
+            "memory_bytes": steps[-1]["memory_bytes"],
+            "exposed_communication_seconds": statistics.median(s["exposed_communication_seconds"] for s in counted),
+            "data_wait_seconds": statistics.median(s["data_wait_seconds"] for s in counted)}
+
+
+def theirs(python, variant, ranks, threads, args):
+    command = [python, str(pathlib.Path(__file__).parent / "language_peer.py"), "--variant", variant, "--sequence",
+               str(args.sequence), "--batch", str(args.batch * args.ranks // ranks), "--steps", str(args.steps),
+               "--warmup", str(args.warmup), "--threads", str(threads)]
+    return sides.run_ranks(command, ranks, threads)
+
+
+RATES = """
+import json, sys, time, torch
+torch.set_num_threads(1)
+dtype = torch.bfloat16 if sys.argv[1] == "bf16" else torch.float32
+def shortest(work):
+    times = []
+    for _ in range(20):
+        begin = time.perf_counter(); work(); times.append(time.perf_counter() - begin)
+    return min(times)
+a, b = torch.randn(1024, 1024, dtype=dtype), torch.randn(1024, 1024, dtype=dtype)
+source, target = torch.ones(1 << 25), torch.ones(1 << 25)
+print(json.dumps([2 * 1024**3 / shortest(lambda: a @ b), 2 * 4 * (1 << 25) / shortest(lambda: target.copy_(source))]))
+"""
+
+
+def rates(python, args):
+    """Operations per second of a product and bytes per second of a copy, of one rank while all ranks do the same."""
+    ranks = [subprocess.Popen([python, "-c", RATES, args.precision], env=harness.environment(1), stdout=subprocess.PIPE,
+                              text=True) for _ in range(args.ranks)]
+    found = [json.loads(rank.communicate()[0]) for rank in ranks]
+    return [min(values) for values in zip(*found)]
+
+
+def floor(flops, bytes_per_second, args):
+    """Seconds of a step, by part."""
+    tokens = args.batch * args.sequence
+    products = 6 * tokens * PARAMETERS + 6 * tokens * LAYERS * 2 * WIDTH * (args.sequence + 1) / 2
+    adamw = (30 if args.precision == "bf16" else 28) * PARAMETERS
+    # Each rank adds its part of the arena, reading it from all ranks, and all read the result.
+    exchange = 0 if args.ranks == 1 else 4 * PARAMETERS * (2 + 1 / args.ranks)
+    return {"products": products / flops, "adamw": adamw / bytes_per_second, "sum": exchange / bytes_per_second}
+
+
+def median(rounds, key):
+    return statistics.median(r[key] for r in rounds)
+
+
+def shortest(rounds, args):
+    return min(min(r["step_seconds"][args.warmup:]) for r in rounds)
+
+
+def row(name, rounds, args):
+    tokens = args.ranks * args.batch * args.sequence
+    seconds = [r["median_step_seconds"] for r in rounds]
+    return [name, f"{tokens / statistics.median(seconds):.1f}", f"{statistics.median(seconds):.2f}",
+            f"{100 * harness.spread(seconds):.1f} %", f"{shortest(rounds, args):.2f}",
+            f"{median(rounds, 'processor_seconds'):.2f}", f"{median(rounds, 'memory_bytes') / 1e6:.0f}"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default="build", help="folder with the program lockstep")
+    parser.add_argument("--python", default="python3", help="interpreter with torch and transformers")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1, help="threads of a rank")
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16", help="of Lockstep")
+    parser.add_argument("--sequence", type=int, default=256)
+    parser.add_argument("--batch", type=int, default=1, help="windows per rank")
+    parser.add_argument("--steps", type=int, default=8, help="steps of a round")
+    parser.add_argument("--warmup", type=int, default=3, help="steps that are not counted")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS, help="of PyTorch")
+    parser.add_argument("--overrides", nargs="*", default=[], help="further settings of Lockstep, as key=value")
+    parser.add_argument("--name", default="", help="name of the result files")
+    parser.add_argument("--results", default=str(harness.RESULTS), help="folder for the result files")
+    args = parser.parse_args()
+    binary = harness.lockstep(args.build)
+    python, torch = harness.torch_python(args.python, "transformers")
+    if not python:
+        harness.stop(torch)
+
+    machine = harness.machine()
+    flops, bytes_per_second = rates(python, args)
+    # Name, variant, ranks, threads.
+    arrangements = [(variant, variant, args.ranks, args.threads) for variant in args.variants]
+    if args.ranks > 1:
+        arrangements += [(f"{variant}, 1 rank x {args.ranks * args.threads} threads, the same batch", variant, 1,
+                          args.ranks * args.threads) for variant in args.variants]
+    rounds = {"lockstep": [], **{name: [] for name, *_ in arrangements}}
+    with harness.scratch() as directory:
+        for number in range(args.rounds):
+            rounds["lockstep"].append(ours(binary, directory, args))
+            for name, variant, ranks, threads in arrangements:
+                rounds[name].append(theirs(python, variant, ranks, threads, args))
+            print(f"round {number + 1} of {args.rounds}, s/step:", ", ".join(
+                f"{name} {rounds[name][-1]['median_step_seconds']:.2f}" for name in rounds), flush=True)
+
+    alike = [name for name, _, ranks, _ in arrangements if ranks == args.ranks]
+    fastest = min(alike, key=lambda name: median(rounds[name], "median_step_seconds"))
+    of_all = min((name for name, *_ in arrangements), key=lambda name: median(rounds[name], "median_step_seconds"))
+    ratio = lambda name, key: median(rounds[name], key) / median(rounds["lockstep"], key)
+    in_turn = [b["median_step_seconds"] / a["median_step_seconds"] for a, b in zip(rounds["lockstep"], rounds[fastest])]
+    smallest = min(alike, key=lambda name: median(rounds[name], "memory_bytes"))
+    parts = floor(flops, bytes_per_second, args)
+    undisturbed = shortest(rounds[fastest], args) / shortest(rounds["lockstep"], args)
+    tokens = args.ranks * args.batch * args.sequence
+    text = (
+        f"SmolLM-135M (134.5 million parameters), windows of {args.sequence} tokens, {args.batch} per rank, Lockstep in "
+        f"{args.precision}, AdamW, {args.ranks} rank(s) x {args.threads} thread(s), random tokens. Medians of {args.rounds} "
+        f"rounds of {args.steps} steps, the first {args.warmup} not counted; spread: half the distance between the quartiles "
+        "of the rounds.\nProcessor time: of the rank that needs most, in a step. Memory: peak of the rank that needs most "
+        "(VmHWM).\n\n"
+        + harness.table(["", "tokens/s", "s/step", "spread", "shortest, s", "processor time, s", "memory, MB"],
+                        [row("Lockstep", rounds["lockstep"], args),
+                         *(row(f"PyTorch {torch}, {name}", rounds[name], args) for name, *_ in arrangements)])
+        + f"\nLockstep trains **{ratio(fastest, 'median_step_seconds'):.2f} times** as fast as PyTorch's fastest variant "
+        f"({fastest}; in single rounds {min(in_turn):.2f} to {max(in_turn):.2f}; by the shortest step of each side "
+        f"{undisturbed:.2f}; by processor time {ratio(fastest, 'processor_seconds'):.2f}), in "
+        f"**{1 / ratio(fastest, 'memory_bytes'):.2f} times** its memory and {1 / ratio(smallest, 'memory_bytes'):.2f} times "
+        f"that of the smallest variant ({smallest}).\n"
+        + (f"It trains {ratio(of_all, 'median_step_seconds'):.2f} times as fast as PyTorch's best arrangement ({of_all}).\n"
+           if of_all != fastest else "")
+        + f"\nFloor of a step on this machine: products {parts['products']:.2f} s at {flops / 1e9:.0f} GFLOP/s per rank, "
+        f"AdamW {parts['adamw']:.2f} s and sums over ranks {parts['sum']:.2f} s at {bytes_per_second / 1e9:.1f} GB/s per "
+        f"rank: {sum(parts.values()):.2f} s, {tokens / sum(parts.values()):.0f} tokens/s.\n")
+    harness.write_results(args.name or f"language_{args.precision}", "Language model compared with PyTorch", text,
+                          {"machine": machine, "version": harness.version(binary), "torch": torch,
+                           "precision": args.precision, "ranks": args.ranks, "threads": args.threads,
+                           "sequence": args.sequence, "windows_per_rank": args.batch, "fastest": fastest,
+                           "speed_ratio": ratio(fastest, "median_step_seconds"), "shortest_step_ratio": undisturbed,
+                           "processor_time_ratio": ratio(fastest, "processor_seconds"),
+                           "memory_ratio": 1 / ratio(fastest, "memory_bytes"), "floor_seconds": parts,
+                           "flops_per_second": flops, "bytes_per_second": bytes_per_second, "rounds": rounds},
+                          args.results)
+
+
+if __name__ == "__main__":
+    main()
