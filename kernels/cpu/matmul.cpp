@@ -1,15 +1,18 @@
-// y (M, out) = f(z), z = x (M, in) * weight^T (in, out) + bias (out), row-major except the weight, which is in oneDNN's
-// layout. y is overwritten; with gelu and silu z is kept for backward:
+// y (M, out) = f(z), z = x (M, in) * weight^T (in, out) + bias (out), all row-major. y is overwritten; with gelu and
+// silu z is kept for backward:
 //   dz = f'(z) dy,  dx = dz * weight,  dweight = dz^T * x,  dbias = sum over rows of dz; each overwritten, added to, or
 //   skipped
 // x, y, z, their gradients, weight and bias are fp32 or bf16; gradients of parameters are fp32, and so are all sums.
-// Each call reorders the weight, in its type, where oneDNN's kernel is fast with another layout. A processor without
-// instructions for bf16 multiplies in fp32 ("inner" below), and each call then widens its inputs.
+// oneDNN's matmul packs blocks of row-major operands itself while they are in the cache, adds to a previous gradient in
+// the same pass, and needs no copies. Its inner product with weights that are packed once per step is 4 % faster
+// forward, but 2 to 8 % slower in the gradients, and the gradient of the packed weights must be unpacked (SmolLM-135M,
+// 256 rows, one core with AVX-512).
+// A processor without instructions for bf16 multiplies in fp32 ("inner" below), and each call then widens its inputs.
 #include <omp.h>
 
-#include <cstring>
+#include <algorithm>
+#include <array>
 #include <memory>
-#include <optional>
 
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/base/bf16.h"
@@ -23,20 +26,54 @@ namespace lockstep::cpu {
 namespace {
 
 using dnnl::memory;
-using Tag = memory::format_tag;
-using ForwardChoice = dnnl::inner_product_forward::primitive_desc;
-using DataChoice = dnnl::inner_product_backward_data::primitive_desc;
-using WeightChoice = dnnl::inner_product_backward_weights::primitive_desc;
+using Type = memory::data_type;
 
 std::string text(const MatmulDescription& d) {
   return fmt::format("matmul ({}, {}) -> {}{}{}", d.rows, d.in_features, d.out_features, d.bias ? " with bias" : "",
                      d.dtype == DType::fp32 ? "" : fmt::format(", {}", name(d.dtype)));
 }
 
-using Type = memory::data_type;
+memory::desc matrix(std::int64_t rows, std::int64_t columns, Type type) {
+  return {{rows, columns}, type, memory::format_tag::ab};
+}
+/// The transpose of a row-major (columns, rows).
+memory::desc transposed(std::int64_t rows, std::int64_t columns, Type type) {
+  return {{rows, columns}, type, memory::format_tag::ba};
+}
 
-memory::desc matrix(std::int64_t rows, std::int64_t columns, Type type = Type::f32, Tag tag = Tag::ab) {
-  return {{rows, columns}, type, tag};
+/// One product of oneDNN: target = a * b (+ bias), or target += a * b.
+struct Product {
+  PlannedPrimitive overwrite, accumulate;  // the second is empty where it was not asked for
+  std::string algorithm;
+  std::size_t scratchpad_bytes = 0;
+};
+
+enum class Targets : std::uint8_t { overwritten, also_added_to };
+
+Product plan_product(const memory::desc& a, const memory::desc& b, const memory::desc& bias, const memory::desc& target,
+                     Targets targets) {
+  Product product;
+  const auto plan = [&](bool adds) {
+    dnnl::primitive_attr attributes = user_scratchpad();
+    if (adds) {
+      dnnl::post_ops sum;
+      sum.append_sum(1.0f);
+      attributes.set_post_ops(sum);
+    }
+    using Choice = dnnl::matmul::primitive_desc;
+    const Choice chosen = bias.get_size() > 0 ? Choice(onednn_engine(), a, b, bias, target, attributes)
+                                              : Choice(onednn_engine(), a, b, target, attributes);
+    if (!adds) product.algorithm = chosen.impl_info_str();
+    product.scratchpad_bytes = std::max(product.scratchpad_bytes, chosen.scratchpad_desc().get_size());
+    return PlannedPrimitive(dnnl::matmul(chosen), {{DNNL_ARG_SRC, a},
+                                                   {DNNL_ARG_WEIGHTS, b},
+                                                   {DNNL_ARG_BIAS, bias},
+                                                   {DNNL_ARG_DST, target},
+                                                   {DNNL_ARG_SCRATCHPAD, chosen.scratchpad_desc()}});
+  };
+  product.overwrite = plan(false);
+  if (targets == Targets::also_added_to) product.accumulate = plan(true);
+  return product;
 }
 
 class CpuMatmul final : public Matmul {
@@ -50,275 +87,195 @@ class CpuMatmul final : public Matmul {
   void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) override;
 
  private:
-  void choose();
-  void plan_forward();
-  void plan_backward();
-  bool has_activation() const { return description_.activation != ActivationFunction::none; }
-  bool keeps_z() const {
-    return has_activation() && description_.activation != ActivationFunction::relu && !description_.inference;
-  }
-  void parameter_gradient(const Backward& args, const void* inner_dz, void* workspace);
+  /// A tensor that is multiplied in another type than it is stored in. Empty where the types agree.
+  struct Conversion {
+    PlannedReorder reorder;
+    std::size_t inner_bytes = 0;
+    std::size_t at = 0;  // of the inner form, in the workspace
+  };
+
+  void plan();
+  void place();
+  bool is_widened() const { return inner_ != onednn_type(d_.dtype); }
+  bool has_activation() const { return d_.activation != ActivationFunction::none; }
+  bool keeps_z() const { return has_activation() && d_.activation != ActivationFunction::relu && !d_.inference; }
+  std::size_t y_bytes() const { return static_cast<std::size_t>(d_.rows * d_.out_features) * size_bytes(d_.dtype); }
+  std::size_t x_bytes() const { return static_cast<std::size_t>(d_.rows * d_.in_features) * size_bytes(d_.dtype); }
+  Conversion conversion(const memory::desc& outer, const memory::desc& inner);
+  /// `data`, or its inner form in the workspace.
+  const void* converted(Conversion& conversion, const void* data, void* workspace);
   void data_gradient(const Backward& args, const void* inner_dz, void* workspace);
 
-  MatmulDescription description_;
+  MatmulDescription d_;
   CpuContext context_;
-  memory::desc x_, y_, weights_, bias_;          // bias_ is empty without one
-  memory::desc inner_x_, inner_y_, inner_bias_;  // as they are multiplied
-  memory::desc dbias_;
+  Type inner_ = Type::f32;  // as they are multiplied
   std::shared_ptr<const OnednnLayout> layout_;
-  ForwardChoice forward_choice_;
-  std::optional<DataChoice> data_choice_;
-  std::optional<WeightChoice> weight_choice_;
+  Product forward_, data_, weight_;
+  Conversion x_in_, weight_in_, bias_in_, dz_in_, y_out_, dx_out_;
+  std::size_t scratchpad_bytes_ = 0;
   OpNeeds needs_;
-
-  PlannedPrimitive forward_, data_, weight_;
-  // Empty where the layouts and the types agree.
-  PlannedReorder forward_weights_, data_weights_, dweight_out_, bias_to_inner_, x_to_inner_, y_from_inner_,
-      dz_to_inner_, dx_from_inner_;
-
   struct Offsets {
-    std::size_t forward_weights = 0, forward_bias = 0, forward_x = 0, forward_y = 0, forward_scratchpad = 0;
-    std::size_t dz = 0, inner_dz = 0;
-    std::size_t x = 0, inner_dweight = 0, dweight = 0, dbias = 0, weight_scratchpad = 0;
-    std::size_t data_weights = 0, inner_dx = 0, dx = 0, data_scratchpad = 0;
+    std::size_t scratchpad = 0, dz = 0, dx = 0;
   } at_;
 };
 
 CpuMatmul::CpuMatmul(const MatmulDescription& description, const CpuContext& context)
-    : description_(description), context_(context) {
-  const MatmulDescription& d = description_;
-  require(d.dtype == DType::fp32 || d.dtype == DType::bf16, ErrorCode::not_supported,
-          "{}: the cpu backend computes in fp32 or bf16, not in {}", text(d), name(d.dtype));
-  require(d.rows > 0 && d.in_features > 0 && d.out_features > 0, ErrorCode::op_description,
-          "{}: rows, in_features and out_features must be positive", text(d));
-  plan_with_onednn(text(d), [&] {
-    choose();
-    plan_forward();
-    if (!description_.inference) plan_backward();
-  });
+    : d_(description), context_(context) {
+  require(d_.dtype == DType::fp32 || d_.dtype == DType::bf16, ErrorCode::not_supported,
+          "{}: the cpu backend computes in fp32 or bf16, not in {}", text(d_), name(d_.dtype));
+  require(d_.rows > 0 && d_.in_features > 0 && d_.out_features > 0, ErrorCode::op_description,
+          "{}: rows, in_features and out_features must be positive", text(d_));
+  layout_ = canonical_layout(d_.weight_layout, {d_.out_features, d_.in_features});
+  plan_with_onednn(text(d_), [&] { plan(); });
+  place();
 }
 
-void CpuMatmul::choose() {
-  const MatmulDescription& d = description_;
-  const Type outer = onednn_type(d.dtype);
-  const Type inner = onednn_has(dnnl::cpu_isa::avx512_core_bf16) ? outer : Type::f32;
-  x_ = matrix(d.rows, d.in_features, outer);
-  y_ = matrix(d.rows, d.out_features, outer);
-  inner_x_ = matrix(d.rows, d.in_features, inner);
-  inner_y_ = matrix(d.rows, d.out_features, inner);
-  if (d.bias) {
-    bias_ = {{d.out_features}, outer, Tag::a};
-    inner_bias_ = {{d.out_features}, inner, Tag::a};
-    dbias_ = {{d.out_features}, Type::f32, Tag::a};
+CpuMatmul::Conversion CpuMatmul::conversion(const memory::desc& outer, const memory::desc& inner) {
+  if (!is_widened()) return {};
+  Conversion made{.reorder = PlannedReorder(outer, inner), .inner_bytes = inner.get_size()};
+  scratchpad_bytes_ = std::max(scratchpad_bytes_, made.reorder.scratchpad_bytes());
+  return made;
+}
+
+void CpuMatmul::plan() {
+  const std::int64_t rows = d_.rows, in = d_.in_features, out = d_.out_features;
+  const Type outer = onednn_type(d_.dtype);
+  inner_ = onednn_has(dnnl::cpu_isa::avx512_core_bf16) ? outer : Type::f32;
+  const memory::desc x = matrix(rows, in, inner_), y = matrix(rows, out, inner_), weight = matrix(out, in, inner_);
+  const memory::desc bias = d_.bias ? matrix(1, out, inner_) : memory::desc();
+  forward_ = plan_product(x, transposed(in, out, inner_), bias, y, Targets::overwritten);
+  x_in_ = conversion(matrix(rows, in, outer), x);
+  weight_in_ = conversion(matrix(out, in, outer), weight);
+  if (d_.bias) bias_in_ = conversion(matrix(1, out, outer), bias);
+  y_out_ = conversion(y, matrix(rows, out, outer));
+  if (!d_.inference) {
+    weight_ = plan_product(transposed(out, rows, inner_), x, {}, matrix(out, in, Type::f32), Targets::also_added_to);
+    dz_in_ = conversion(matrix(rows, out, outer), y);
+    if (d_.input_gradient) {
+      data_ = plan_product(y, weight, {}, x, Targets::also_added_to);
+      dx_out_ = conversion(x, matrix(rows, in, outer));
+    }
   }
-  const memory::desc any = matrix(d.out_features, d.in_features, inner, Tag::any);
-  const memory::desc any_gradient = matrix(d.out_features, d.in_features, Type::f32, Tag::any);
-  const dnnl::engine& engine = onednn_engine();
-  const dnnl::primitive_attr attributes = user_scratchpad();
-
-  const auto kind = d.inference ? dnnl::prop_kind::forward_inference : dnnl::prop_kind::forward_training;
-  const auto forward = [&](const memory::desc& w, bool allow_empty) {
-    return d.bias ? ForwardChoice(engine, kind, inner_x_, w, inner_bias_, inner_y_, attributes, allow_empty)
-                  : ForwardChoice(engine, kind, inner_x_, w, inner_y_, attributes, allow_empty);
-  };
-  layout_ = as_onednn_layout(d.weight_layout, {d.out_features, d.in_features});
-  const memory::desc canonical = matrix(d.out_features, d.in_features);
-  // In bf16 the kernels of forward and data gradient want different layouts (pairs of one dimension or of the other),
-  // so that reorders remain in any case.
-  if (!layout_ && inner != Type::f32) layout_ = std::make_shared<OnednnLayout>(canonical, canonical);
-  forward_choice_ = layout_ ? choose_weights(layout_->desc(inner), any, forward) : forward(any, false);
-  if (!layout_) layout_ = std::make_shared<OnednnLayout>(canonical, forward_choice_.weights_desc());
-  weights_ = layout_->desc(outer);
-  if (d.inference) return;
-
-  if (d.input_gradient)
-    data_choice_ = choose_weights(layout_->desc(inner), any, [&](const memory::desc& w, bool allow_empty) {
-      return DataChoice(engine, inner_x_, w, inner_y_, forward_choice_, attributes, allow_empty);
-    });
-  weight_choice_ = choose_weights(layout_->desc(), any_gradient, [&](const memory::desc& w, bool allow_empty) {
-    return d.bias ? WeightChoice(engine, inner_x_, w, dbias_, inner_y_, forward_choice_, attributes, allow_empty)
-                  : WeightChoice(engine, inner_x_, w, inner_y_, forward_choice_, attributes, allow_empty);
-  });
+  for (const Product* product : {&forward_, &weight_, &data_})
+    scratchpad_bytes_ = std::max(scratchpad_bytes_, product->scratchpad_bytes);
 }
 
-void CpuMatmul::plan_forward() {
-  const memory::desc scratchpad = forward_choice_.scratchpad_desc();
-  forward_ = PlannedPrimitive(dnnl::inner_product_forward(forward_choice_),
-                              {{DNNL_ARG_SRC, inner_x_},
-                               {DNNL_ARG_WEIGHTS, forward_choice_.weights_desc()},
-                               {DNNL_ARG_BIAS, inner_bias_},
-                               {DNNL_ARG_DST, inner_y_},
-                               {DNNL_ARG_SCRATCHPAD, scratchpad}});
-  forward_weights_ = PlannedReorder(weights_, forward_choice_.weights_desc());
-  if (description_.bias) bias_to_inner_ = PlannedReorder(bias_, inner_bias_);
-  x_to_inner_ = PlannedReorder(x_, inner_x_);
-  y_from_inner_ = PlannedReorder(inner_y_, y_);
+/// Forward and backward run at different times, and use the same places.
+void CpuMatmul::place() {
   WorkspacePlan workspace;
-  if (forward_weights_) at_.forward_weights = workspace.take(forward_choice_.weights_desc().get_size());
-  if (bias_to_inner_) at_.forward_bias = workspace.take(inner_bias_.get_size());
-  if (x_to_inner_) at_.forward_x = workspace.take(inner_x_.get_size());
-  if (y_from_inner_) at_.forward_y = workspace.take(inner_y_.get_size());
-  at_.forward_scratchpad = workspace.take(
-      std::max({scratchpad.get_size(), forward_weights_.scratchpad_bytes(), bias_to_inner_.scratchpad_bytes(),
-                x_to_inner_.scratchpad_bytes(), y_from_inner_.scratchpad_bytes()}));
+  at_.scratchpad = workspace.take(scratchpad_bytes_);
+  if (is_widened()) {
+    for (Conversion* c : {&x_in_, &weight_in_, &bias_in_, &y_out_}) c->at = workspace.take(c->inner_bytes);
+    // Of the same sizes, and y and x are not used any more where these are written.
+    dz_in_.at = y_out_.at;
+    dx_out_.at = x_in_.at;
+  }
   needs_.forward_workspace_bytes = workspace.size_bytes();
-  if (keeps_z()) needs_.saved_bytes = y_.get_size();
-}
-
-void CpuMatmul::plan_backward() {
-  WorkspacePlan workspace;
-  dz_to_inner_ = PlannedReorder(y_, inner_y_);
-  if (has_activation()) at_.dz = workspace.take(y_.get_size());
-  if (dz_to_inner_) at_.inner_dz = workspace.take(inner_y_.get_size());
-  const std::size_t behind_dz = workspace.mark();
-  const memory::desc dweight = weight_choice_->diff_weights_desc(), scratchpad = weight_choice_->scratchpad_desc();
-  weight_ =
-      PlannedPrimitive(dnnl::inner_product_backward_weights(*weight_choice_), {{DNNL_ARG_SRC, inner_x_},
-                                                                               {DNNL_ARG_DIFF_DST, inner_y_},
-                                                                               {DNNL_ARG_DIFF_WEIGHTS, dweight},
-                                                                               {DNNL_ARG_DIFF_BIAS, dbias_},
-                                                                               {DNNL_ARG_SCRATCHPAD, scratchpad}});
-  dweight_out_ = PlannedReorder(dweight, layout_->desc());
-  if (x_to_inner_) at_.x = workspace.take(inner_x_.get_size());
-  at_.inner_dweight = workspace.take(dweight.get_size());
-  if (dweight_out_) at_.dweight = workspace.take(layout_->desc().get_size());
-  if (description_.bias) at_.dbias = workspace.take(dbias_.get_size());
-  at_.weight_scratchpad = workspace.take(std::max({scratchpad.get_size(), dweight_out_.scratchpad_bytes(),
-                                                   x_to_inner_.scratchpad_bytes(), dz_to_inner_.scratchpad_bytes()}));
-
-  if (data_choice_) {
-    workspace.rewind(behind_dz);
-    const memory::desc weights = data_choice_->weights_desc(), data_scratchpad = data_choice_->scratchpad_desc();
-    data_ =
-        PlannedPrimitive(dnnl::inner_product_backward_data(*data_choice_), {{DNNL_ARG_DIFF_DST, inner_y_},
-                                                                            {DNNL_ARG_WEIGHTS, weights},
-                                                                            {DNNL_ARG_DIFF_SRC, inner_x_},
-                                                                            {DNNL_ARG_SCRATCHPAD, data_scratchpad}});
-    data_weights_ = PlannedReorder(weights_, weights);
-    if (data_weights_) at_.data_weights = workspace.take(weights.get_size());
-    dx_from_inner_ = PlannedReorder(inner_x_, x_);
-    if (dx_from_inner_) at_.inner_dx = workspace.take(inner_x_.get_size());
-    at_.dx = workspace.take(x_.get_size());
-    at_.data_scratchpad =
-        workspace.take(std::max({data_scratchpad.get_size(), data_weights_.scratchpad_bytes(),
-                                 dx_from_inner_.scratchpad_bytes(), dz_to_inner_.scratchpad_bytes()}));
-  }
+  if (keeps_z()) needs_.saved_bytes = y_bytes();
+  if (d_.inference) return;
+  if (has_activation()) at_.dz = workspace.take(y_bytes());
+  if (is_widened() && d_.input_gradient) at_.dx = workspace.take(x_bytes());
   needs_.backward_workspace_bytes = workspace.size_bytes();
 }
 
 std::string CpuMatmul::describe() const {
-  const auto reordered = [](const PlannedReorder& reorder) { return reorder ? " (weights reordered)" : ""; };
-  std::string out = fmt::format("{}, weights {}: forward {}{}", text(description_), layout_->describe(),
-                                forward_choice_.impl_info_str(), reordered(forward_weights_));
-  if (data_choice_) out += fmt::format(", data gradient {}{}", data_choice_->impl_info_str(), reordered(data_weights_));
-  if (weight_choice_)
-    out += fmt::format(", weight gradient {}{}", weight_choice_->impl_info_str(), reordered(dweight_out_));
-  if (description_.bias) out += "; bias fused";
-  if (description_.activation != ActivationFunction::none)
-    out += fmt::format("; {} in a pass", name(description_.activation));
-  if (x_to_inner_) out += "; multiplied in fp32";
+  std::string out = fmt::format("{}: forward {}", text(d_), forward_.algorithm);
+  if (!data_.algorithm.empty()) out += fmt::format(", data gradient {}", data_.algorithm);
+  if (!weight_.algorithm.empty()) out += fmt::format(", weight gradient {}", weight_.algorithm);
+  if (d_.bias) out += "; bias fused";
+  if (has_activation()) out += fmt::format("; {} in a pass", name(d_.activation));
+  if (is_widened()) out += "; multiplied in fp32";
   return out;
+}
+
+const void* CpuMatmul::converted(Conversion& conversion, const void* data, void* workspace) {
+  if (!conversion.reorder || data == nullptr) return data;
+  void* const inner = at<void>(workspace, conversion.at);
+  conversion.reorder.execute(data, inner, at<void>(workspace, at_.scratchpad));
+  return inner;
 }
 
 void CpuMatmul::run_forward(const Forward& args, const OpMemory& memory, Stream&) {
   omp_set_num_threads(context_.threads);
-  float* const scratchpad = at(memory.workspace, at_.forward_scratchpad);
-  const void* weights = args.weight;
-  if (forward_weights_) {
-    void* const inner = at(memory.workspace, at_.forward_weights);
-    forward_weights_.execute(weights, inner, scratchpad);
-    weights = inner;
-  }
-  const void* bias = args.bias;
-  if (bias_to_inner_) {
-    void* const inner = at(memory.workspace, at_.forward_bias);
-    bias_to_inner_.execute(bias, inner, scratchpad);
-    bias = inner;
-  }
-  const void* x = args.x;
-  if (x_to_inner_) {
-    void* const inner = at(memory.workspace, at_.forward_x);
-    x_to_inner_.execute(x, inner, scratchpad);
-    x = inner;
-  }
+  void* const workspace = memory.workspace;
   void* const z = keeps_z() ? memory.saved : args.y;
-  void* const inner_z = y_from_inner_ ? at(memory.workspace, at_.forward_y) : z;
-  forward_.execute({{DNNL_ARG_SRC, x},
-                    {DNNL_ARG_WEIGHTS, weights},
-                    {DNNL_ARG_BIAS, bias},
-                    {DNNL_ARG_DST, inner_z},
-                    {DNNL_ARG_SCRATCHPAD, scratchpad}});
-  if (y_from_inner_) y_from_inner_.execute(inner_z, z, scratchpad);
-  const MatmulDescription& d = description_;
-  if (has_activation()) activate(d.activation, d.dtype, z, args.y, d.rows * d.out_features, context_);
+  void* const inner_z = is_widened() ? at<void>(workspace, y_out_.at) : z;
+  forward_.overwrite.execute({{DNNL_ARG_SRC, converted(x_in_, args.x, workspace)},
+                              {DNNL_ARG_WEIGHTS, converted(weight_in_, args.weight, workspace)},
+                              {DNNL_ARG_BIAS, converted(bias_in_, args.bias, workspace)},
+                              {DNNL_ARG_DST, inner_z},
+                              {DNNL_ARG_SCRATCHPAD, at<void>(workspace, at_.scratchpad)}});
+  if (is_widened()) y_out_.reorder.execute(inner_z, z, at<void>(workspace, at_.scratchpad));
+  if (has_activation()) activate(d_.activation, d_.dtype, z, args.y, d_.rows * d_.out_features, context_);
+}
+
+/// dbias (+)= the sums of the columns of dz (rows, columns). Threads divide the columns; rows are added in their order.
+void add_columns(DType dtype, const void* dz, std::int64_t rows, std::int64_t columns, float* dbias, GradientMode mode,
+                 const CpuContext& context) {
+  constexpr std::int64_t kBlock = 64;
+  const std::int64_t blocks = (columns + kBlock - 1) / kBlock;
+  with_elements(dtype, [&](auto element) {
+    using E = decltype(element);
+    const int parts = part_count(context, rows * columns * static_cast<std::int64_t>(sizeof(E)));
+    run_parts(parts, [&](int part) {
+      const Range range = part_of(blocks, part, parts);
+      for (std::int64_t block = range.begin; block < range.end; ++block) {
+        const std::int64_t first = block * kBlock, n = std::min(kBlock, columns - first);
+        std::array<float, kBlock> sums{};
+        for (std::int64_t row = 0; row < rows; ++row) {
+          const E* const values = static_cast<const E*>(dz) + row * columns + first;
+          for (std::int64_t i = 0; i < n; ++i) sums[static_cast<std::size_t>(i)] += to_float(values[i]);
+        }
+        for (std::int64_t i = 0; i < n; ++i) {
+          const float sum = sums[static_cast<std::size_t>(i)];
+          dbias[first + i] = mode == GradientMode::accumulate ? dbias[first + i] + sum : sum;
+        }
+      }
+    });
+  });
 }
 
 void CpuMatmul::run_backward(const Backward& args, const OpMemory& memory, Stream&) {
-  require(!description_.inference, ErrorCode::internal, "{} was planned for inference, and backward was called",
-          text(description_));
+  require(!d_.inference, ErrorCode::internal, "{} was planned for inference, and backward was called", text(d_));
   omp_set_num_threads(context_.threads);
-  const MatmulDescription& d = description_;
+  void* const workspace = memory.workspace;
   const void* dz = args.dy;
   if (has_activation()) {
-    void* const made = at(memory.workspace, at_.dz);
-    activation_gradient(d.activation, d.dtype, keeps_z() ? memory.saved : args.y, args.dy, made, false,
-                        d.rows * d.out_features, context_);
+    void* const made = at<void>(workspace, at_.dz);
+    activation_gradient(d_.activation, d_.dtype, keeps_z() ? memory.saved : args.y, args.dy, made, false,
+                        d_.rows * d_.out_features, context_);
     dz = made;
   }
   const bool wants_parameters = args.parameter_mode != GradientMode::skip;
-  const bool wants_dx = data_choice_ && args.dx_mode != GradientMode::skip;
-  if (dz_to_inner_ && (wants_parameters || wants_dx)) {
-    void* const inner = at(memory.workspace, at_.inner_dz);
-    dz_to_inner_.execute(dz, inner, at(memory.workspace, wants_dx ? at_.data_scratchpad : at_.weight_scratchpad));
-    dz = inner;
+  const bool wants_dx = d_.input_gradient && args.dx_mode != GradientMode::skip;
+  if (!wants_parameters && !wants_dx) return;
+  const void* const inner_dz = converted(dz_in_, dz, workspace);
+  if (wants_parameters) {
+    PlannedPrimitive& product =
+        args.parameter_mode == GradientMode::accumulate ? weight_.accumulate : weight_.overwrite;
+    product.execute({{DNNL_ARG_SRC, inner_dz},
+                     {DNNL_ARG_WEIGHTS, converted(x_in_, args.x, workspace)},
+                     {DNNL_ARG_DST, args.dweight},
+                     {DNNL_ARG_SCRATCHPAD, at<void>(workspace, at_.scratchpad)}});
+    if (d_.bias) add_columns(d_.dtype, dz, d_.rows, d_.out_features, args.dbias, args.parameter_mode, context_);
   }
-  if (wants_parameters) parameter_gradient(args, dz, memory.workspace);
-  if (wants_dx) data_gradient(args, dz, memory.workspace);
-}
-
-void CpuMatmul::parameter_gradient(const Backward& args, const void* inner_dz, void* workspace) {
-  const bool accumulate = args.parameter_mode == GradientMode::accumulate;
-  float* const scratchpad = at(workspace, at_.weight_scratchpad);
-  float* const dbias = accumulate ? at(workspace, at_.dbias) : args.dbias;
-  float* const dweight = !accumulate ? args.dweight : at(workspace, dweight_out_ ? at_.dweight : at_.inner_dweight);
-  float* const inner = !accumulate && !dweight_out_ ? args.dweight : at(workspace, at_.inner_dweight);
-  if (layout_->padded()) std::memset(dweight, 0, layout_->desc().get_size());  // the gradient of padding is zero
-  const void* x = args.x;
-  if (x_to_inner_) {
-    void* const inner_x = at(workspace, at_.x);
-    x_to_inner_.execute(x, inner_x, scratchpad);
-    x = inner_x;
-  }
-  weight_.execute({{DNNL_ARG_SRC, x},
-                   {DNNL_ARG_DIFF_DST, inner_dz},
-                   {DNNL_ARG_DIFF_WEIGHTS, inner},
-                   {DNNL_ARG_DIFF_BIAS, dbias},
-                   {DNNL_ARG_SCRATCHPAD, scratchpad}});
-  if (dweight_out_) dweight_out_.execute(inner, dweight, scratchpad);
-  if (!accumulate) return;
-  add_into(args.dweight, dweight, layout_->n_elements(), context_);
-  if (description_.bias) add_into(args.dbias, dbias, static_cast<std::size_t>(description_.out_features), context_);
+  if (wants_dx) data_gradient(args, inner_dz, workspace);
 }
 
 void CpuMatmul::data_gradient(const Backward& args, const void* inner_dz, void* workspace) {
   const bool accumulate = args.dx_mode == GradientMode::accumulate;
-  float* const scratchpad = at(workspace, at_.data_scratchpad);
-  const void* weights = args.weight;
-  if (data_weights_) {
-    void* const inner = at(workspace, at_.data_weights);
-    data_weights_.execute(weights, inner, scratchpad);
-    weights = inner;
-  }
-  void* const dx = accumulate ? at(workspace, at_.dx) : args.dx;
-  void* const inner_dx = dx_from_inner_ ? at(workspace, at_.inner_dx) : dx;
-  data_.execute({{DNNL_ARG_DIFF_DST, inner_dz},
-                 {DNNL_ARG_WEIGHTS, weights},
-                 {DNNL_ARG_DIFF_SRC, inner_dx},
-                 {DNNL_ARG_SCRATCHPAD, scratchpad}});
-  if (dx_from_inner_) dx_from_inner_.execute(inner_dx, dx, scratchpad);
-  if (accumulate)
-    add_into(description_.dtype, args.dx, dx, static_cast<std::size_t>(description_.rows * description_.in_features),
-             context_);
+  void* const scratchpad = at<void>(workspace, at_.scratchpad);
+  void* const inner_dx = is_widened() ? at<void>(workspace, dx_out_.at) : args.dx;
+  // What is added to is in the outer type.
+  PlannedPrimitive& product = accumulate && !is_widened() ? data_.accumulate : data_.overwrite;
+  product.execute({{DNNL_ARG_SRC, inner_dz},
+                   {DNNL_ARG_WEIGHTS, converted(weight_in_, args.weight, workspace)},
+                   {DNNL_ARG_DST, inner_dx},
+                   {DNNL_ARG_SCRATCHPAD, scratchpad}});
+  if (!is_widened()) return;
+  void* const dx = accumulate ? at<void>(workspace, at_.dx) : args.dx;
+  dx_out_.reorder.execute(inner_dx, dx, scratchpad);
+  if (accumulate) add_into(d_.dtype, args.dx, dx, static_cast<std::size_t>(d_.rows * d_.in_features), context_);
 }
 
 }  // namespace

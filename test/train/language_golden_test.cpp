@@ -143,7 +143,7 @@ void expect_as_in_pytorch(const char* name_of_model, Precision precision, const 
                                            nominal / run.result().sums.weight / run.replica().loss_scale().scale);
     const double error_of_theirs = part * theirs["gradient_error"].get<double>();
     std::printf("step  1: gradients %.2e from fp64, PyTorch's %.2e\n", error, error_of_theirs);
-    EXPECT_LT(error, 2 * error_of_theirs);
+    EXPECT_LT(error, 3 * error_of_theirs);
   }
 }
 
