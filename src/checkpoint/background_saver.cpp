@@ -39,8 +39,8 @@ Shard shard_of(const std::vector<TensorSource>& tensors, int rank, int size) {
 BackgroundSaver::BackgroundSaver(std::vector<TensorSource> tensors, World& world)
     : tensors_(std::move(tensors)), world_(world), copies_(tensors_.size()) {
   const Shard shard = shard_of(tensors_, world.rank(), world.size());
-  for (const std::size_t i : shard.tensors) copies_[i].resize(tensors_[i].n_read());
-  canonical_.resize(shard.n_largest);
+  for (const std::size_t i : shard.tensors) copies_[i] = Buffer(tensors_[i].n_read());
+  canonical_ = Buffer(shard.n_largest);
   const SignalsBlocked blocked;  // inherited by the thread
   thread_ = std::thread([this] { run(); });
 }
@@ -62,7 +62,7 @@ std::size_t BackgroundSaver::copy_bytes(const std::vector<TensorSource>& tensors
 void BackgroundSaver::start(const std::string& path, StateJson state, Hooks hooks) {
   require(!is_running(), ErrorCode::internal, "a save was started while another one is running");
   for (std::size_t i = 0; i < tensors_.size(); ++i)
-    if (!copies_[i].empty()) tensors_[i].read(copies_[i]);
+    if (copies_[i].size > 0) tensors_[i].read(copies_[i].span());
   saver_.emplace(path, tensors_, world_.rank(), world_.size());
   state_ = std::move(state);
   hooks_ = std::move(hooks);
@@ -144,9 +144,9 @@ std::string BackgroundSaver::outcome_of_phase() {
 }
 
 std::span<const float> BackgroundSaver::canonical_copy(std::size_t tensor) {
-  if (!tensors_[tensor].unpack) return copies_[tensor];
-  const auto canonical = std::span(canonical_).first(tensors_[tensor].n_canonical());
-  tensors_[tensor].unpack(copies_[tensor], canonical);
+  if (!tensors_[tensor].unpack) return copies_[tensor].span();
+  const auto canonical = canonical_.span().first(tensors_[tensor].n_canonical());
+  tensors_[tensor].unpack(copies_[tensor].span(), canonical);
   return canonical;
 }
 

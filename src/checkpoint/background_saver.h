@@ -8,9 +8,11 @@
 
 #include <condition_variable>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -63,8 +65,17 @@ class BackgroundSaver {
 
   const std::vector<TensorSource> tensors_;
   World& world_;
-  std::vector<std::vector<float>> copies_;  // of this rank's tensors, as stored; empty for the others
-  std::vector<float> canonical_;            // one at a time
+  /// Memory that the system provides when it is first written: a run that saves only at its end does not need it
+  /// before.
+  struct Buffer {
+    explicit Buffer(std::size_t n = 0)
+        : values(n > 0 ? std::make_unique_for_overwrite<float[]>(n) : nullptr), size(n) {}
+    std::span<float> span() const { return {values.get(), size}; }
+    std::unique_ptr<float[]> values;
+    std::size_t size;
+  };
+  std::vector<Buffer> copies_;  // of this rank's tensors, as stored; empty for the others
+  Buffer canonical_;            // one at a time
 
   std::optional<Saver> saver_;
   StateJson state_;

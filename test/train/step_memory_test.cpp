@@ -3,16 +3,21 @@
 // sanitizers: no
 // environment: LOCKSTEP_RANKS_PER_NODE=2
 // Memory is what was planned: a step allocates no large memory, the frozen backend refuses allocations, and the memory
-// that steps add to the process is within 5 % of the plan. 4 ranks are on two simulated nodes.
+// that steps and a save add to the process is at most 7 % more than the plan, and at most 5 % less. 4 ranks are on two
+// simulated nodes.
 #include <malloc.h>
 
+#include <unistd.h>
+
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 
 #include "base/process.h"
 #include "checkpoint/background_saver.h"
 #include "data/loader.h"
 #include "lockstep/error.h"
+#include "test/checkpoint/support.h"
 #include "test/comm/test_world.h"
 #include "test/support/heap_count.h"
 #include "test/train/small_run.h"
@@ -49,7 +54,7 @@ void plan_tells_the_peak(World& world, int micro_batches, int steps, Precision p
   const std::uint64_t before = resident_memory_bytes();
   train::Replica replica(plan, *backend, *communicator);
   replica.initialize(1);
-  const checkpoint::BackgroundSaver saver(replica.sources(), world);
+  checkpoint::BackgroundSaver saver(replica.sources(), world);
   data::Loader loader(set, {.global_batch = plan.batch().global_batch,
                             .capacity = plan.batch().largest_micro_batch(),
                             .n_micro_batches = plan.batch().n_micro_batches,
@@ -71,6 +76,13 @@ void plan_tells_the_peak(World& world, int micro_batches, int steps, Precision p
     replica.update();
     replica.result(0);
   }
+  // The system provides the memory of the copy when the first save writes to it.
+  check(plan.memory().checkpoint == 0 || resident_memory_bytes() < before + plan.memory().total() * 19 / 20,
+        world.rank(), "the copy needs memory before there is a save");
+  const std::string path = fmt::format("/tmp/lockstep_step_memory_test.{}.h5", ::getppid());  // the same of all ranks
+  saver.start(path, checkpoint::test::small_state(), {});
+  check(!saver.wait().error, world.rank(), "the save failed");
+  if (world.rank() == 0) std::filesystem::remove(path);
   const double grown = static_cast<double>(peak_memory_bytes()) - static_cast<double>(before);
   const double planned = static_cast<double>(plan.memory().total());
   // Besides its buffers a communicator has a queue of requests.
@@ -82,7 +94,8 @@ void plan_tells_the_peak(World& world, int micro_batches, int steps, Precision p
   check((plan.memory().partial_sums > 0) == (micro_batches > 0), world.rank(), "the plan lacks partial sums");
   std::printf("rank %d of %d: planned %.1f MiB, grown by %.1f MiB (%+.1f %%)\n", world.rank(), world.size(),
               planned / (1 << 20), grown / (1 << 20), 100 * (grown / planned - 1));
-  check(grown < 1.05 * planned && grown > 0.95 * planned, world.rank(), "the plan is more than 5 % off");
+  // Besides its copy, a save needs some memory for a moment.
+  check(grown < 1.07 * planned && grown > 0.95 * planned, world.rank(), "the plan is more than 5 % or 7 % off");
   world.barrier();  // no rank frees memory that others still sum
 }
 
