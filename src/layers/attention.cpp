@@ -1,5 +1,6 @@
 #include "lockstep/ops/attention.h"
 
+#include "graph/flops.h"
 #include "layers/layers.h"
 #include "lockstep/error.h"
 
@@ -9,7 +10,7 @@ namespace {
 
 using namespace graph;  // NOLINT(google-build-using-namespace): a node uses little else
 
-class AttentionNode final : public Node {
+class AttentionNode final : public Node, public CountsFlops {
  public:
   AttentionNode(std::string name, ActivationId qkv, ActivationId y, TensorId document_start,
                 const AttentionOptions& options)
@@ -30,6 +31,7 @@ class AttentionNode final : public Node {
     description_.dtype = x.dtype;
     description_.inference = !graph.training();
     op_ = backend.make(description_);
+    trains_ = graph.training() && x.needs_gradient;
     x_ = graph.data_of(in_, *this);
     y_ = graph.make_data(out_, *this);
   }
@@ -60,6 +62,14 @@ class AttentionNode final : public Node {
   }
 
   const Op* op() const override { return op_.get(); }
+  /// q times k, and the probabilities times v, of each token with itself and those before it; backward, the gradients
+  /// of both operands of both. Boundaries of documents, which differ from batch to batch, are not taken into account.
+  double flops() const override {
+    const auto d = [](std::int64_t n) { return static_cast<double>(n); };
+    const AttentionDescription& a = description_;
+    const double pairs = d(a.sequence) * (d(a.sequence) + 1) / 2;
+    return 2 * 2.0 * d(a.batch) * pairs * d(a.heads * a.head_dim) * (trains_ ? 3 : 1);
+  }
   /// Its time grows with the square of the sequence, and its output is smaller than its input.
   Recomputation recomputation() const override { return Recomputation::keep; }
 
@@ -68,6 +78,7 @@ class AttentionNode final : public Node {
   TensorId document_start_;
   AttentionDescription description_;
   std::unique_ptr<Attention> op_;
+  bool trains_ = false;
   TensorId x_ = kNoTensor, y_ = kNoTensor, dy_ = kNoTensor;
   Graph::GradientTarget dx_;
 };

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "graph/flops.h"
 #include "layers/layers.h"
 #include "layers/pending_normalization.h"
 #include "lockstep/ops/conv2d.h"
@@ -10,7 +11,7 @@ namespace {
 
 using namespace graph;  // NOLINT(google-build-using-namespace): a node uses little else
 
-class ConvolutionNode final : public Node, public StatisticsProducer {
+class ConvolutionNode final : public Node, public StatisticsProducer, public CountsFlops {
  public:
   ConvolutionNode(std::string name, ActivationId in, ActivationId out, ParameterId weight,
                   const ConvolutionOptions& options)
@@ -44,6 +45,9 @@ class ConvolutionNode final : public Node, public StatisticsProducer {
     description.weight_layout = graph.parameters()[weight_.id()].layout;
     op_ = backend.make(description);
     weight_.read_as(description.dtype);
+    flops_ = 2.0 * static_cast<double>(y.shape.n_elements()) *
+             static_cast<double>(x.shape[3] * options_.window * options_.window) *
+             product_passes(graph.training(), x.needs_gradient, graph.parameters()[weight_.id()].trainable);
     y_ = graph.make_data(out_, *this);
     writes(Phase::forward, statistics_);
   }
@@ -77,6 +81,7 @@ class ConvolutionNode final : public Node, public StatisticsProducer {
 
   const Op* op() const override { return op_.get(); }
   std::vector<ParameterUse*> parameters() override { return {&weight_}; }
+  double flops() const override { return flops_; }
 
  private:
   NormalizedInput in_;
@@ -84,6 +89,7 @@ class ConvolutionNode final : public Node, public StatisticsProducer {
   ParameterUse weight_;
   ConvolutionOptions options_;
   std::unique_ptr<Conv2d> op_;
+  double flops_ = 0;
   TensorId y_ = kNoTensor, dy_ = kNoTensor, statistics_ = kNoTensor;
 };
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "graph/flops.h"
 #include "layers/layers.h"
 #include "lockstep/error.h"
 
@@ -14,7 +15,7 @@ using namespace graph;  // NOLINT(google-build-using-namespace): a node uses lit
 /// Forward computes the gradients too, since the loss needs nothing that comes later; the node's place in the backward
 /// pass, the first, only marks them as complete. It is therefore the first writer of its weight's gradient, also where
 /// an embedding shares the weight.
-class HeadCrossEntropyNode final : public Node {
+class HeadCrossEntropyNode final : public Node, public CountsFlops {
  public:
   HeadCrossEntropyNode(std::string name, ActivationId in, ParameterId weight, TensorId targets, std::size_t offset,
                        TensorId losses)
@@ -40,6 +41,8 @@ class HeadCrossEntropyNode final : public Node {
     description.weight_layout = graph.parameters()[weight_.id()].layout;
     op_ = backend.make(description);
     trains_ = graph.training();
+    flops_ = 2.0 * static_cast<double>(x.shape.n_elements()) * static_cast<double>(weight.shape[0]) *
+             product_passes(trains_, x.needs_gradient, weight.trainable);
     weight_.read_as(x.dtype);
     x_ = graph.data_of(in_, *this);
   }
@@ -78,6 +81,7 @@ class HeadCrossEntropyNode final : public Node {
   }
 
   const Op* op() const override { return op_.get(); }
+  double flops() const override { return flops_; }
   std::vector<ParameterUse*> parameters() override { return {&weight_}; }
   /// It adds to the sums of the step.
   Recomputation recomputation() const override { return Recomputation::forbidden; }
@@ -89,6 +93,7 @@ class HeadCrossEntropyNode final : public Node {
   std::size_t offset_;
   TensorId losses_;
   bool trains_ = false;
+  double flops_ = 0;
   std::unique_ptr<HeadCrossEntropy> op_;
   TensorId x_ = kNoTensor, dx_ = kNoTensor;
 };

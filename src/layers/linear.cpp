@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "graph/flops.h"
 #include "layers/layers.h"
 #include "lockstep/error.h"
 #include "lockstep/ops/matmul.h"
@@ -10,7 +11,7 @@ namespace {
 
 using namespace graph;  // NOLINT(google-build-using-namespace): a node uses little else
 
-class LinearNode final : public Node {
+class LinearNode final : public Node, public CountsFlops {
  public:
   LinearNode(std::string name, ActivationId in, ActivationId out, ParameterId weight, ParameterId bias,
              ActivationFunction activation)
@@ -37,6 +38,8 @@ class LinearNode final : public Node {
     description.weight_layout = graph.parameters()[weight_.id()].layout;
     op_ = backend.make(description);
     for (ParameterUse* use : parameters()) use->read_as(description.dtype);
+    flops_ = 2.0 * static_cast<double>(x.shape.n_elements()) * static_cast<double>(weight[0]) *
+             product_passes(graph.training(), x.needs_gradient, graph.parameters()[weight_.id()].trainable);
     x_ = graph.data_of(in_, *this);
     y_ = graph.make_data(out_, *this);
   }
@@ -75,12 +78,14 @@ class LinearNode final : public Node {
 
   const Op* op() const override { return op_.get(); }
   std::vector<ParameterUse*> parameters() override { return {&bias_, &weight_}; }
+  double flops() const override { return flops_; }
 
  private:
   ActivationId in_, out_;
   ParameterUse weight_, bias_;
   ActivationFunction activation_;
   std::unique_ptr<Matmul> op_;
+  double flops_ = 0;
   TensorId x_ = kNoTensor, y_ = kNoTensor, dy_ = kNoTensor;
   Graph::GradientTarget dx_;
 };

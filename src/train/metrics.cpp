@@ -178,6 +178,7 @@ void Metrics::step(const StepRecord& r) {
                  {"gradient_norm", r.gradient_norm},
                  {"step_seconds", r.step_seconds},
                  {rate_key, r.rate},
+                 {"model_flops_utilization", r.model_flops_utilization},
                  {"data_wait_seconds", r.data_wait_seconds},
                  {"exposed_communication_seconds", r.exposed_communication_seconds},
                  {"memory_bytes", whole(r.memory_bytes)},
@@ -200,6 +201,7 @@ void Metrics::step(const StepRecord& r) {
   scalars.add("train/gradient_norm", r.gradient_norm);
   scalars.add("performance/step_seconds", r.step_seconds);
   scalars.add("performance/" + rate_key, r.rate);
+  scalars.add("performance/model_flops_utilization", r.model_flops_utilization);
   scalars.add("performance/data_wait_seconds", r.data_wait_seconds);
   scalars.add("performance/exposed_communication_seconds", r.exposed_communication_seconds);
   scalars.add("performance/memory_bytes", r.memory_bytes);
@@ -258,6 +260,7 @@ void Metrics::summary(const Summary& r) {
   state_->add(object, "final_", r.final_measures);
   state_->add(object, "best_", r.best_measures);
   object.update({{state_->naming.unit.rate_key, rate_of(r.totals.count, r.totals.training_seconds)},
+                 {"model_flops_utilization", r.model_flops_utilization},
                  {"seconds", r.totals.run_seconds},
                  {"ranks", r.ranks},
                  {"versions", Json::parse(versions_json())}});

@@ -36,6 +36,7 @@ struct StepRecord {
   double learning_rate = 0, gradient_norm = 0;
   std::optional<double> loss_scale{};  // of the step; no value: gradients are not scaled
   double step_seconds = 0, rate = 0, data_wait_seconds = 0, exposed_communication_seconds = 0;
+  double model_flops_utilization = 0;  // operations of the model per second, over what all ranks' matmul reaches
   double memory_bytes = 0;
   int ranks = 1;
   PerRank per_rank{};
@@ -73,6 +74,7 @@ struct Summary {
   std::vector<double> train_measures{};                   // of the last step; empty: there was none
   std::vector<double> final_measures{}, best_measures{};  // of evaluations; empty: there was none
   Totals totals{};
+  double model_flops_utilization = 0;  // of the steps of this start
   int ranks = 1;
 };
 

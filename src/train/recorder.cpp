@@ -95,6 +95,10 @@ std::vector<double> Recorder::measures_of(const LossSums& sums) const {
   return values;
 }
 
+double Recorder::utilization_of(double flops, double seconds) const {
+  return rate_of(flops, seconds * session_.matmul_rate);
+}
+
 /// "loss 1.2345 | perplexity 3.4"
 std::string Recorder::text_of(const std::vector<double>& measures, int tasks::Measure::*digits) const {
   std::string text;
@@ -115,6 +119,8 @@ void Recorder::step(std::int64_t step, const StepResult& result, double learning
   has_worked_ = true;
   waited_seconds_ += result.exposed_communication_seconds;
   interval_seconds_ += clock.seconds;
+  flops_ += session_.flops_of(step);
+  flops_seconds_ += clock.seconds;
   final_train_ = measures_of(result.sums);
   if (session_.leader() && session_.config.log.progress)
     bar_->update(step + 1, "loss " + fixed_text(mean_loss(result.sums), 4));
@@ -131,16 +137,18 @@ void Recorder::write_step(std::int64_t step, const StepResult& result, double le
   if (session_.plan->loss_scaling()) record.loss_scale = result.loss_scale.scale;
   record.step_seconds = clock.seconds;
   record.rate = rate_of(result.sums.count, clock.seconds);
+  record.model_flops_utilization = utilization_of(session_.flops_of(step), clock.seconds);
   record.ranks = session_.world.size();
   gather_ranks(record, result, clock);
   metrics_.step(record);
   log::info(
-      "step {}/{} | {} | LR {} | norm {} | {:.3f} s | {:.1f} {} | data {:.1f} ms | communication {:.1f} ms | "
+      "step {}/{} | {} | LR {} | norm {} | {:.3f} s | {:.1f} {} | MFU {:.1f} % | data {:.1f} ms | communication {:.1f} "
+      "ms | "
       "{:.0f} MiB",
       step + 1, session_.last_step, text_of(record.measures, &tasks::Measure::step_digits),
       learning_rate_text(learning_rate), fixed_text(record.gradient_norm, 3), record.step_seconds, record.rate,
-      naming_.unit.rate_unit, 1e3 * record.data_wait_seconds, 1e3 * record.exposed_communication_seconds,
-      record.memory_bytes / (1 << 20));
+      naming_.unit.rate_unit, 100 * record.model_flops_utilization, 1e3 * record.data_wait_seconds,
+      1e3 * record.exposed_communication_seconds, record.memory_bytes / (1 << 20));
   warn_of_slow_rank();
 }
 
@@ -256,6 +264,7 @@ void Recorder::finish(const std::string& status, std::int64_t step) {
                     .final_measures = final_,
                     .best_measures = best_,
                     .totals = totals(),
+                    .model_flops_utilization = utilization_of(flops_, flops_seconds_),
                     .ranks = session_.world.size()});
 }
 

@@ -50,6 +50,7 @@ class Recorder {
  private:
   void write_step(std::int64_t step, const StepResult& result, double learning_rate, const StepClock& clock);
   void gather_ranks(StepRecord& record, const StepResult& result, const StepClock& clock);
+  double utilization_of(double flops, double seconds) const;
   void warn_of_slow_rank();
   void continue_totals();
   std::vector<double> measures_of(const LossSums& sums) const;  // NaN if nothing was counted
@@ -66,6 +67,7 @@ class Recorder {
   std::optional<Clock::time_point> last_warning_;     // of a slow rank
   double device_memory_ = -1;                         // bytes, the greatest that was seen; -1: not known
   double cpu_seconds_ = 0;
+  double flops_ = 0, flops_seconds_ = 0;                 // of the steps of this start
   Totals totals_;                                        // run_seconds: of earlier starts only
   double epoch_count_ = 0, epoch_training_seconds_ = 0;  // of the epoch, in this start
   bool has_worked_ = false;                              // this start has made a step or an evaluation

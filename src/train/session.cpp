@@ -7,12 +7,14 @@
 #include "base/process.h"
 #include "base/stop_signal.h"
 #include "comm/world.h"
+#include "graph/flops.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "train/algorithm_store.h"
 #include "train/autotune.h"
 #include "train/batch_fit.h"
 #include "train/broadcast.h"
+#include "train/matmul_rate.h"
 #include "train/schedule.h"
 
 namespace lockstep::train {
@@ -83,6 +85,7 @@ void Session::start() {
   choose_algorithms();
   check_ranks_agree();
   stop_if_requested(world);
+  matmul_rate = matmul_rate_of_ranks(*backend, config.precision, world);
   communicator = comm::make_communicator(config.comm, world, *backend, batch_.order_over_ranks());
   replica = std::make_unique<Replica>(*plan, *backend, *communicator);
   if (reader_)
@@ -208,6 +211,13 @@ BatchShape Session::shape_of(std::int64_t step) const {
   BatchShape shape = plan->batch();
   shape.global_batch = global_batch_of(step);
   return shape;
+}
+
+double Session::flops_of(std::int64_t step) const {
+  const BatchShape& batch = plan->batch();
+  const std::int64_t size = batch.micro_batch_size(0);
+  const graph::Graph& graph = *plan->training(size, batch.global_micro_batch_size(0)).graph;
+  return graph::flops_of(graph) / static_cast<double>(size) * static_cast<double>(global_batch_of(step));
 }
 
 bool is_multiple(std::int64_t count, std::int64_t every) { return every > 0 && count % every == 0; }

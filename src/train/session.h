@@ -55,6 +55,7 @@ class Session {
   std::unique_ptr<Communicator> communicator;  // from start() on
   std::unique_ptr<StepPlan> plan;
   std::unique_ptr<Replica> replica;  // from start() on
+  double matmul_rate = 0;            // operations per second of all ranks, measured by start()
   RunProgress progress;
   std::int64_t steps_per_epoch = 0, last_step = 0;
   std::string resumed_from;        // empty: a new run
@@ -66,6 +67,8 @@ class Session {
   BatchShape shape_of(std::int64_t step) const;
   /// Whether something that happens every so many steps or epochs, and at the end of the run, is due now.
   bool is_due(std::int64_t steps_done, std::int64_t every_steps, std::int64_t every_epochs) const;
+  /// Operations of such a step on all ranks (graph/flops.h).
+  double flops_of(std::int64_t step) const;
   /// Samples of all ranks in so many steps.
   std::int64_t samples_after(std::int64_t steps) const;
   /// For training, from progress.step on.

@@ -37,6 +37,7 @@ StepRecord a_step(std::int64_t step) {
   r.gradient_norm = 1.5;
   r.step_seconds = 0.5;
   r.rate = 256;
+  r.model_flops_utilization = 0.625;
   r.data_wait_seconds = 0.01;
   r.exposed_communication_seconds = 0.02;
   r.memory_bytes = 123456789012.0;
@@ -96,7 +97,7 @@ TEST_F(MetricsTest, AStepHasTheseKeys) {
   EXPECT_EQ(line, Json::parse(R"({"event": "step", "step": 4, "epoch": 1, "samples": 512, "loss": 0.5, "accuracy": 0.25,
     "learning_rate": 0.1, "gradient_norm": 1.5, "skipped_steps": 2, "trained_samples": 512,
     "training_seconds": 3.0, "run_seconds": 4.0, "step_seconds": 0.5, "samples_per_second": 256.0,
-    "data_wait_seconds": 0.01, "exposed_communication_seconds": 0.02, "memory_bytes": 123456789012, "ranks": 2,
+    "model_flops_utilization": 0.625, "data_wait_seconds": 0.01, "exposed_communication_seconds": 0.02, "memory_bytes": 123456789012, "ranks": 2,
     "per_rank": {"loss": [1.0, 3.0], "data_wait_seconds": [0.01, 0.0], "memory_bytes": [123456789012, 5],
                  "utilisation": [0.9, 0.8]}})"));
   EXPECT_TRUE(line["memory_bytes"].is_number_integer());
@@ -299,6 +300,7 @@ TEST_F(MetricsTest, SummaryHoldsResultAndVersions) {
                    .final_measures = {NAN, 0.25},
                    .best_measures = {1.5, 0.5},
                    .totals = {.count = 900, .training_seconds = 9, .run_seconds = 12, .skipped_steps = 3},
+                   .model_flops_utilization = 0.5,
                    .ranks = 4});
   const Json summary = Json::parse(read_file(directory_ + "/metrics.json"));
   EXPECT_EQ(summary["status"], "stopped");
@@ -310,6 +312,7 @@ TEST_F(MetricsTest, SummaryHoldsResultAndVersions) {
   EXPECT_EQ(summary["final_accuracy"], 0.25);
   EXPECT_EQ(summary["best_loss"], 1.5);
   EXPECT_EQ(summary["samples_per_second"], 100.0);
+  EXPECT_EQ(summary["model_flops_utilization"], 0.5);
   EXPECT_EQ(summary["best_accuracy"], 0.5);
   EXPECT_EQ(summary["samples"], 900);
   EXPECT_EQ(summary["seconds"], 12.0);

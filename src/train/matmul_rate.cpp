@@ -1,0 +1,79 @@
+#include "train/matmul_rate.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "base/clock.h"
+#include "comm/world.h"
+#include "lockstep/ops/matmul.h"
+
+namespace lockstep::train {
+namespace {
+
+constexpr double kSeconds = 0.1;       // of measuring
+constexpr int kLeast = 20;             // products; on a busy machine most are interrupted, and the shortest counts
+constexpr double kLongEnough = 0.001;  // seconds of one product: starting it takes microseconds
+constexpr std::int64_t kSmallest = 512, kGreatest = 8192;
+
+/// A square product of one size, planned and with its memory.
+class SquareProduct {
+ public:
+  SquareProduct(Backend& backend, Precision precision, std::int64_t n)
+      : op_(backend.make(MatmulDescription{.rows = n,
+                                           .in_features = n,
+                                           .out_features = n,
+                                           .dtype = storage_type(precision),
+                                           .tf32 = precision == Precision::tf32,
+                                           .bias = false,
+                                           .inference = true})),
+        stream_(backend.make_stream()) {
+    const auto allocate = [&](std::size_t size_bytes) {
+      return backend.allocate(std::max<std::size_t>(size_bytes, 1), "a product whose speed is measured");
+    };
+    const std::size_t element = size_bytes(storage_type(precision)), matrix = static_cast<std::size_t>(n * n) * element;
+    x_ = allocate(matrix);
+    weight_ = allocate(op_->weight_layout()->n_elements() * element);
+    y_ = allocate(matrix);
+    workspace_ = allocate(op_->needs().forward_workspace_bytes);
+  }
+
+  double seconds() {
+    const Clock::time_point begin = Clock::now();
+    op_->forward({.x = x_->data(), .weight = weight_->data(), .y = y_->data()}, {workspace_->data(), nullptr},
+                 *stream_);
+    stream_->synchronize();
+    return seconds_since(begin);
+  }
+
+ private:
+  std::unique_ptr<Matmul> op_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Memory> x_, weight_, y_, workspace_;
+};
+
+}  // namespace
+
+double measure_matmul_rate(Backend& backend, Precision precision) {
+  for (std::int64_t n = kSmallest;; n *= 2) {
+    SquareProduct product(backend, precision, n);
+    product.seconds();  // the first one touches the memory
+    double shortest = product.seconds();
+    if (shortest < kLongEnough && n < kGreatest) continue;
+    const Clock::time_point begin = Clock::now();
+    for (int done = 0; done < kLeast || seconds_since(begin) < kSeconds; ++done)
+      shortest = std::min(shortest, product.seconds());
+    const auto size = static_cast<double>(n);
+    return 2 * size * size * size / std::max(shortest, std::numeric_limits<double>::min());
+  }
+}
+
+double matmul_rate_of_ranks(Backend& backend, Precision precision, World& world) {
+  world.all_gather("");  // all begin at the same time
+  double total = 0;
+  for (const std::string& rate : world.all_gather(std::to_string(measure_matmul_rate(backend, precision))))
+    total += std::stod(rate);
+  return total;
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,20 @@
+// How fast the devices of a run multiply matrices: the denominator of model_flops_utilization.
+#pragma once
+
+#include "lockstep/backend.h"
+#include "lockstep/dtype.h"
+
+namespace lockstep {
+class World;
+}
+
+namespace lockstep::train {
+
+/// Operations per second that a rank's op `matmul` reaches in the precision's compute type, with a square product that
+/// is large enough for the device. Takes about a tenth of a second. Must not be called after Backend::freeze().
+double measure_matmul_rate(Backend& backend, Precision precision);
+
+/// The same of all ranks together, which multiply at the same time, as they do in training. Collective.
+double matmul_rate_of_ranks(Backend& backend, Precision precision, World& world);
+
+}  // namespace lockstep::train
