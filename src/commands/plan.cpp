@@ -4,6 +4,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "commands/commands.h"
 #include "commands/plan_text.h"
@@ -13,6 +15,7 @@
 #include "train/algorithm_store.h"
 #include "train/banner.h"
 #include "train/batch_fit.h"
+#include "train/recomputation.h"
 
 namespace lockstep::commands {
 
@@ -31,8 +34,9 @@ struct Planned {
   std::unique_ptr<tasks::Task> task;  // with its train set open
   std::unique_ptr<Backend> backend;
   std::unique_ptr<train::StepPlan> plan;
-  std::int64_t fits = 0;          // samples of a rank, or micro-batch, at once
-  std::string precision_warning;  // empty: none
+  std::optional<train::RecomputationReport> recomputation;  // no value: nothing is recomputed
+  std::int64_t fits = 0;                                    // samples of a rank, or micro-batch, at once
+  std::string precision_warning;                            // empty: none
 
   bool step_fits() const { return plan->batch().largest_micro_batch() <= fits; }
   bool fits_in(train::MemoryOf of, double part) const {
@@ -54,6 +58,18 @@ std::unique_ptr<Backend> backend_of(const Config& config, const Ranks& ranks, co
                        .local_rank = 0,
                        .local_size = ranks.on_first_node(),
                        .algorithms = std::move(algorithms)});
+}
+
+/// What model.recompute saves and costs. A GPU of --device is not here.
+std::optional<train::RecomputationReport> recomputation_of(const Planned& planned, comm::Topology topology,
+                                                           bool is_here) {
+  if (planned.config.model.recompute == "none") return {};
+  Config config = planned.config;
+  config.model.recompute = "none";
+  const auto task = tasks::make_task(config);
+  task->open_train_set();
+  const train::StepPlan kept(config, *task, planned.plan->batch(), *planned.backend, std::move(topology));
+  return train::report_recomputation(*planned.plan, kept, is_here ? planned.backend.get() : nullptr);
 }
 
 Planned make_plan(const Config& configured, const Ranks& ranks, const std::string& device) {
@@ -81,6 +97,7 @@ Planned make_plan(const Config& configured, const Ranks& ranks, const std::strin
             .load());
   planned.plan = std::make_unique<train::StepPlan>(config, *planned.task, batch, *planned.backend,
                                                    topology(batch.order_over_ranks()));
+  planned.recomputation = recomputation_of(planned, topology(batch.order_over_ranks()), device.empty());
   return planned;
 }
 
@@ -89,6 +106,34 @@ std::string choices(const train::StepPlan& plan) {
   for (const auto& node : plan.largest().graph->nodes())
     if (node->op()) text += fmt::format("  {:<22} {}\n", node->name(), node->op()->describe());
   return text;
+}
+
+/// "Recomputation (block): saves ... MiB of activations (.. %), and adds .. % to the FLOPs of a step ..."
+std::string recomputation_text(const Planned& planned) {
+  const train::RecomputationReport& r = *planned.recomputation;
+  const int n = planned.plan->batch().n_micro_batches;
+  const double milliseconds = 1e3 * r.seconds.value_or(0) * n;
+  return fmt::format(
+      "Recomputation ({}): saves {:.1f} MiB of activations ({:.0f} % of {:.1f} MiB)\n"
+      "  and adds {:.1f} % to the FLOPs of a step, and {:.1f} GB of reading and writing{}\n\n",
+      planned.config.model.recompute, r.saved_bytes() / (1 << 20),
+      100 * r.saved_bytes() / static_cast<double>(r.kept_activation_bytes),
+      static_cast<double>(r.kept_activation_bytes) / (1 << 20), 100 * r.added.flops / r.model_flops,
+      1e-9 * r.added.bytes * n,
+      r.seconds ? fmt::format(": about {:.{}f} ms on this device", milliseconds, milliseconds < 10 ? 1 : 0) : "");
+}
+
+nlohmann::ordered_json json_of_recomputation(const Planned& planned) {
+  if (!planned.recomputation) return nullptr;
+  const train::RecomputationReport& r = *planned.recomputation;
+  const int n = planned.plan->batch().n_micro_batches;
+  return {{"kind", planned.config.model.recompute},
+          {"saved_bytes", static_cast<std::int64_t>(r.saved_bytes())},
+          {"activation_bytes_without", r.kept_activation_bytes},
+          {"added_flops_per_step", r.added.flops * n},
+          {"model_flops_per_step", r.model_flops * n},
+          {"added_traffic_bytes_per_step", r.added.bytes * n},
+          {"added_seconds_per_step", r.seconds ? nlohmann::ordered_json(*r.seconds * n) : nlohmann::ordered_json()}};
 }
 
 nlohmann::ordered_json json_of(const Planned& planned, const Ranks& ranks) {
@@ -122,6 +167,7 @@ nlohmann::ordered_json json_of(const Planned& planned, const Ranks& ranks) {
             {"loader", m.loader},
             {"checkpoint", m.checkpoint},
             {"total", m.total()}}},
+          {"recomputation", json_of_recomputation(planned)},
           {"buckets", buckets}};
 }
 
@@ -130,10 +176,11 @@ std::string text_of(const Planned& planned, const Ranks& ranks) {
   const train::StepPlan& plan = *planned.plan;
   const std::vector<std::string> lines = train::learning_lines(plan);
   std::string text = fmt::format(
-      "{}, {}, {}; batch {}\n{}\nMemory per rank\n{}\nAll-reduce, {:.1f} MiB per step{} in {} buckets\n",
+      "{}, {}, {}; batch {}\n{}\nMemory per rank\n{}\n{}All-reduce, {:.1f} MiB per step{} in {} buckets\n",
       planned.task->model_name().title, train::parameters_text(plan.parameters()), name(config.precision),
       train::batch_text(plan.batch()), fmt::format("{}{}", fmt::join(lines, "\n"), lines.empty() ? "" : "\n"),
-      train::memory_text(plan.memory()), static_cast<double>(plan.memory().gradients) / (1 << 20),
+      train::memory_text(plan.memory()), planned.recomputation ? recomputation_text(planned) : "",
+      static_cast<double>(plan.memory().gradients) / (1 << 20),
       config.comm.gradients == "fp32" || ranks.nodes == 1
           ? ""
           : fmt::format(" (between nodes half of it, in {})", config.comm.gradients),

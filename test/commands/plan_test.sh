@@ -41,6 +41,40 @@ check "and so is a parameter of that size" refused 2 'the parameter fc.weight wo
   "$lockstep" plan jobs/configs/quickstart.yaml model.classes=100000000
 check "the largest images that are possible are planned" "$lockstep" plan "${quick[@]}" data.image_size=5792 train.global_batch=1
 
+# What recomputation saves and costs. In a block, all products but the last are computed twice.
+text=(model.family=llama model.config=smollm-135m data.train=synthetic data.validation= data.sequence_length=64
+  train.global_batch=4 optimizer.kind=adamw cpu.threads=1 precision=fp32)
+"$lockstep" plan "${text[@]}" device=cpu --json="$work/none.json" >"$work/none.txt"
+check "without recomputation there is no report of it" test "$(value recomputation "$work/none.json")" = None
+check "  and no line" bash -c "! grep -q Recomputation '$work/none.txt'"
+for kind in block selective; do
+  "$lockstep" plan "${text[@]}" device=cpu model.recompute=$kind --json="$work/$kind.json" >"$work/$kind.txt"
+done
+check_output=$work/block.txt
+check "recomputation is reported" grep -qE '^Recomputation \(block\): saves [0-9.]+ MiB of activations \(8[0-9] % of' "$work/block.txt"
+check "  with what it adds" grep -qE 'adds 19\.6 % to the FLOPs of a step, and [0-9.]+ GB .*: about [0-9.]+ ms on this device' \
+  "$work/block.txt"
+check "selective recomputation adds no products" grep -q 'adds 0.0 % to the FLOPs' "$work/selective.txt"
+check_output=$work/.check
+check "the figures are those of the shapes" python3 - "$work" <<'PYTHON'
+import json, sys
+none, block, selective = (json.load(open(f"{sys.argv[1]}/{kind}.json")) for kind in ("none", "block", "selective"))
+tokens, layers, width, q, kv, ffn, vocabulary = 4 * 64, 30, 576, 576, 192, 1536, 49152
+products = width * (q + 2 * kv) + q * width + 2 * width * ffn
+assert block["recomputation"]["added_flops_per_step"] == 2 * tokens * layers * products
+assert block["recomputation"]["model_flops_per_step"] == 3 * 2 * tokens * (
+    layers * (products + width * ffn + 2 * q * (64 + 1) / 2) + vocabulary * width)
+assert selective["recomputation"]["added_flops_per_step"] == 0
+for with_it in block, selective:
+    r = with_it["recomputation"]
+    assert r["activation_bytes_without"] == none["memory_bytes"]["activations"]
+    assert r["saved_bytes"] == none["memory_bytes"]["activations"] - with_it["memory_bytes"]["activations"] > 0
+    assert r["added_seconds_per_step"] > 0
+# Reading and writing the input, the output and the scale of two norms, and the two of SwiGLU, in fp32.
+norms, swiglu = 2 * (2 * tokens * width + width), 3 * tokens * ffn
+assert selective["recomputation"]["added_traffic_bytes_per_step"] == 4 * layers * (norms + swiglu)
+PYTHON
+
 if "$lockstep" plan "${quick[@]}" --device h200 2>&1 | grep -q 'has no CUDA backend'; then
   check "without CUDA, --device is an error" test ! -e "$work/none"
   finish
@@ -57,6 +91,31 @@ check "the batch of an A100 is five times that of a T4" test "$(value batch_per_
 check "accumulate=auto divides a batch that does not fit a T4" test "$(value accumulate "$work/t4.json")" -gt 10
 "$lockstep" plan "${net[@]}" precision=fp16 train.global_batch=4096 --device t4 >"$work/large" 2>&1
 check "a step that does not fit is reported" grep -q '^This step does NOT fit: a rank processes 4096 samples' "$work/large"
+# The presets of language models on an H200. Without documents, the deterministic backward pass of attention needs
+# exactly the workspace that cuDNN reports (test/golden), and the workspace of all ops is one.
+for preset in smollm-135m:134515008:9 qwen2-0.5b:494032768:14; do
+  IFS=: read -r name parameters heads <<<"$preset"
+  "$lockstep" plan "${text[@]}" model.config=$name precision=bf16 data.sequence_length=1024 train.global_batch=8 \
+    model.recompute=block --device h200 --json="$work/$name.json" >"$work/$name.txt"
+  check_output=$work/$name.txt
+  check "$name is planned for an H200" grep -q "^llama-[0-9]*m, $parameters parameters, bf16; batch 8" "$work/$name.txt"
+  check "  with cuDNN's attention" grep -qE "layers.0.self_attn.attention +attention \(8, 1024\), $heads heads, .* bf16: cuDNN" "$work/$name.txt"
+  check "  recomputation adds no time that is known" grep -q 'GB of reading and writing$' "$work/$name.txt"
+  check_output=$work/.check
+  check "  its memory adds up" python3 - "$work/$name.json" "$parameters" <<'PYTHON'
+import json, sys
+plan, parameters = json.load(open(sys.argv[1])), int(sys.argv[2])
+memory = plan["memory_bytes"]
+assert plan["parameters"] == parameters
+for kind, size in ("parameters", 4), ("compute_weights", 2), ("gradients", 4), ("optimizer", 8):
+    assert 1 <= memory[kind] / (size * parameters) < 1.001, (kind, memory[kind])
+assert sum(b["size_bytes"] for b in plan["buckets"]) == memory["gradients"]
+assert 256 << 20 <= memory["workspace"] <= 1700 << 20
+assert plan["recomputation"]["added_seconds_per_step"] is None
+assert plan["recomputation"]["saved_bytes"] > 0.8 * plan["recomputation"]["activation_bytes_without"]
+assert plan["batch_that_fits"] > 100
+PYTHON
+done
 "$lockstep" plan "${net[@]}" --device nosuch.json >"$work/nosuch" 2>&1
 check "a missing description is an error" test $? = 2
 check "with the reason" grep -q 'nosuch.json: .* No such file' "$work/nosuch"

@@ -1,0 +1,83 @@
+#include "train/recomputation.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/clock.h"
+#include "graph/flops.h"
+#include "lockstep/ops/add.h"
+#include "lockstep/ops/matmul.h"
+#include "train/matmul_rate.h"
+
+namespace lockstep::train {
+namespace {
+
+double bytes_of(const graph::Graph& graph, graph::Node& node) {
+  double bytes = 0;
+  for (const auto* ids : {&node.inputs(), &node.outputs()})
+    for (const graph::ActivationId id : *ids) bytes += static_cast<double>(graph.activation(id).size_bytes());
+  for (const graph::ParameterUse* use : node.parameters())
+    if (use->exists())
+      bytes += static_cast<double>(graph.parameters()[use->id()].n_elements * size_bytes(use->dtype()));
+  return bytes;
+}
+
+/// Bytes per second that the op `add` reads and writes, with tensors that are too large for caches.
+double measure_bandwidth(Backend& backend) {
+  constexpr std::int64_t kElements = std::int64_t{32} << 20;  // 128 MiB
+  constexpr double kSeconds = 0.1;
+  const auto op = backend.make(AddDescription{.n_elements = kElements});
+  const std::size_t size_bytes = static_cast<std::size_t>(kElements) * sizeof(float);
+  const auto a = backend.allocate(size_bytes, "a sum whose speed is measured");
+  const auto b = backend.allocate(size_bytes, "a sum whose speed is measured");
+  const auto stream = backend.make_stream();
+  for (const auto* memory : {&a, &b}) backend.fill_zero((*memory)->data(), size_bytes, *stream);
+  stream->synchronize();
+  double shortest = std::numeric_limits<double>::infinity();
+  const Clock::time_point begin = Clock::now();
+  do {
+    const Clock::time_point before = Clock::now();
+    op->forward({.a = a->data(), .b = b->data(), .y = a->data()}, {}, *stream);
+    stream->synchronize();
+    shortest = std::min(shortest, seconds_since(before));
+  } while (seconds_since(begin) < kSeconds);
+  return 3 * static_cast<double>(size_bytes) / std::max(shortest, std::numeric_limits<double>::min());
+}
+
+}  // namespace
+
+RecomputedWork recomputed_work(const graph::Graph& graph) {
+  RecomputedWork work;
+  for (const graph::Entry& entry : graph.order().entries()) {
+    if (entry.phase != graph::Phase::recompute) continue;
+    graph::Node& node = *graph.nodes()[static_cast<std::size_t>(entry.node)];
+    const double bytes = bytes_of(graph, node);
+    if (dynamic_cast<const Matmul*>(node.op()) != nullptr)
+      work.flops += 2.0 * static_cast<double>(graph.activation(node.inputs()[0]).shape.n_elements()) *
+                    static_cast<double>(graph.activation(node.outputs()[0]).shape.last());
+    else
+      work.other_bytes += bytes;
+    work.bytes += bytes;
+    ++work.n_nodes;
+  }
+  return work;
+}
+
+RecomputationReport report_recomputation(StepPlan& plan, const StepPlan& kept, Backend* device) {
+  const BatchShape& batch = plan.batch();
+  const graph::Graph* largest = nullptr;
+  for (int i = 0; i < batch.n_micro_batches; ++i)
+    if (batch.micro_batch_size(i) == batch.largest_micro_batch())
+      largest = plan.training(batch.micro_batch_size(i), batch.global_micro_batch_size(i)).graph.get();
+  RecomputationReport report{.activation_bytes = plan.memory(MemoryOf::training).activations,
+                             .kept_activation_bytes = kept.memory(MemoryOf::training).activations,
+                             .added = recomputed_work(*largest),
+                             .model_flops = graph::flops_of(*largest),
+                             .seconds = {}};
+  if (device)
+    report.seconds = report.added.flops / measure_matmul_rate(*device, plan.config().precision) +
+                     report.added.other_bytes / measure_bandwidth(*device);
+  return report;
+}
+
+}  // namespace lockstep::train
