@@ -19,6 +19,8 @@ train() { # RANKS NAME KEY=VALUE...
 }
 same() { "$lockstep" checkpoint diff "$work/$1/checkpoints/latest" "$work/$2/checkpoints/latest"; }
 differ() { ! same "$@"; }
+# Batches of another size are added up in another order: the last digits of the sums differ.
+near() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a > 0 && a - b < 1e-12 * a && b - a < 1e-12 * a) }'; }
 measure() { sed -n "s/.*\"event\":\"evaluation\".*\"$2\":\([-+0-9.e]*\).*/\1/p" "$1" | tail -1; }
 
 check "trains on one rank" train 1 one "${bits[@]}"
@@ -43,7 +45,7 @@ check "synthetic tokens" train 1 synthetic data.train=synthetic data.validation=
 
 check "evaluates a run" "$lockstep" evaluate "$work/one" evaluation.max_samples=24 --json="$work/run.json"
 for key in loss perplexity; do
-  check "  as training did: $key" test "$(measure "$work/one/metrics.jsonl" $key)" = "$(grep -oE "\"$key\": ?[-+0-9.e]+" "$work/run.json" | grep -oE '[-+0-9.e]+$')"
+  check "  as training did: $key" near "$(measure "$work/one/metrics.jsonl" $key)" "$(grep -oE "\"$key\": ?[-+0-9.e]+" "$work/run.json" | grep -oE '[-+0-9.e]+$')"
 done
 check "exports a directory" test -s "$work/one/model/config.json" -a -s "$work/one/model/model.safetensors" -a -s "$work/one/model/tokenizer.json"
 check "  with the tokenizer of the data" cmp data/samples/tokenizer.json "$work/one/model/tokenizer.json"
