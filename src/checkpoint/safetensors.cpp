@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "lockstep/bf16.h"
 #include "lockstep/error.h"
@@ -18,7 +19,7 @@ constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the form
 constexpr std::uint64_t kHeaderAlignment = 8;
 constexpr const char* kMetadata = "__metadata__";
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
 using Entry = SafetensorsFile::Entry;
 
 bool is_counter(const NamedTensor& tensor) { return tensor.name.ends_with("num_batches_tracked"); }
@@ -77,14 +78,14 @@ std::string make_header(const std::vector<NamedTensor>& tensors, const std::map<
     }
   }
 
-  Json header = Json::object();
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header[kMetadata] = metadata;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const NamedTensor& tensor = tensors[i];
     require(static_cast<std::uint64_t>(tensor.shape.n_elements()) == tensor.values.size(), ErrorCode::internal,
             "{} has {} values for the shape {}", tensor.name, tensor.values.size(), tensor.shape.text());
     require(!header.contains(tensor.name), ErrorCode::internal, "{} occurs twice", tensor.name);
-    Json shape = Json::array();
+    nlohmann::ordered_json shape = nlohmann::ordered_json::array();
     for (int d = 0; d < tensor.shape.rank(); ++d) shape.push_back(tensor.shape[d]);
     header[tensor.name] = {{"dtype", is_counter(tensor) ? "I64" : stored_name(dtype)},
                            {"shape", shape},
@@ -168,17 +169,13 @@ Entry parse_entry(const std::string& path, const std::string& name, const Json& 
   return entry;
 }
 
-/// Tensors follow each other from the first to the last byte of the data: no gap, no byte used twice.
+/// In this order, tensors follow each other from the first to the last byte of the data: no gap, no byte used twice.
 void check_places(const std::string& path, const std::vector<Entry>& entries, std::uint64_t data_bytes) {
-  std::vector<const Entry*> order;
-  order.reserve(entries.size());
-  for (const Entry& entry : entries) order.push_back(&entry);
-  std::ranges::sort(order, {}, [](const Entry* e) { return std::pair(e->begin, e->end); });
   std::uint64_t at = 0;
-  for (const Entry* entry : order) {
-    require(entry->begin == at, ErrorCode::model_file_damaged,
-            "{} is damaged: {} begins at byte {} of the data; expected {}", path, entry->name, entry->begin, at);
-    at = entry->end;
+  for (const Entry& entry : entries) {
+    require(entry.begin == at, ErrorCode::model_file_damaged,
+            "{} is damaged: {} begins at byte {} of the data; expected {}", path, entry.name, entry.begin, at);
+    at = entry.end;
   }
   require(at == data_bytes, ErrorCode::model_file_damaged, "{} is damaged: {} bytes of data, {} belong to tensors",
           path, data_bytes, at);
@@ -207,6 +204,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path)
   const std::uint64_t data_bytes = file_bytes - data_begin_;
   for (const auto& [name, json] : header.items())
     if (name != kMetadata) entries_.push_back(parse_entry(path, name, json, data_bytes));
+  std::ranges::sort(entries_, {}, [](const Entry& e) { return std::tie(e.begin, e.end, e.name); });
   check_places(path, entries_, data_bytes);
   if (!header.contains(kMetadata) || !header[kMetadata].is_object()) return;
   for (const auto& [key, value] : header[kMetadata].items())

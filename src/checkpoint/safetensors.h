@@ -22,7 +22,7 @@ struct NamedTensor {
 /// value is too large for it.
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                        const std::map<std::string, std::string>& metadata, DType dtype = DType::fp32);
-/// F32, F64, F16, BF16 and I64 are read as fp32. Every size is checked against the file.
+/// In the order of their data. F32, F64, F16, BF16 and I64 are read as fp32. Every size is checked against the file.
 std::vector<NamedTensor> read_safetensors(const std::string& path);
 /// The texts of the header's __metadata__.
 std::map<std::string, std::string> read_safetensors_metadata(const std::string& path);
@@ -37,7 +37,7 @@ class SafetensorsFile {
   };
   explicit SafetensorsFile(const std::string& path);
 
-  /// In the order of the header.
+  /// In the order of their data.
   const std::vector<Entry>& entries() const { return entries_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   NamedTensor read(const Entry& entry) const;
