@@ -24,6 +24,7 @@
 #include "models/resnet_onnx.h"
 #include "models/resnet_table.h"
 #include "tasks/image_classification/description.h"
+#include "tasks/language_modelling/model_source.h"
 #include "tasks/task.h"
 #include "train/inference.h"
 
@@ -203,6 +204,17 @@ int import_resnet(const std::string& source, const std::string& target, std::vec
   return kExitDone;
 }
 
+/// Of the tokenizer beside the weights, with which data are compared. A model can be converted even if its tokenizer is
+/// not supported.
+std::string tokenizer_hash_of(const std::string& source) {
+  try {
+    return tasks::tokenizer_hash(source);
+  } catch (const Error& error) {
+    print_text("The tokenizer is not recorded: {}\n", error.what());
+    return "";
+  }
+}
+
 /// `config_source` names the configuration in messages. `imported`: what is recorded for an export; null: nothing.
 int import_llama(checkpoint::ModelFile file, const std::string& config_source, const std::string& target,
                  const StateJson& imported) {
@@ -211,6 +223,10 @@ int import_llama(checkpoint::ModelFile file, const std::string& config_source, c
   checkpoint::require_finite(file.path, file.tensors);
   StateJson state = initial_state({{"family", kLlama}, {"config", models::to_json(config).dump()}});
   if (!imported.is_null()) state[kImported] = imported;
+  if (file.state.contains("inference"))
+    state["inference"] = file.state["inference"];
+  else if (const std::string hash = tokenizer_hash_of(file.path); !hash.empty())
+    state["inference"] = {{"tokenizer_hash", hash}};
   const std::size_t n_tensors = save_imported(target, std::move(file.tensors), state);
   print_text("{}: {} tensors; {}, {} layers of width {}, {} parameters\n", target, n_tensors, kLlama, config.layers,
              config.width, config.n_parameters());

@@ -101,8 +101,8 @@ Request understand(const EvaluateArguments& arguments) {
       out.models.push_back(model_of_file(operand));
     } else {
       constexpr const char* kAccepted =
-          "expected the directory of a run, a checkpoint (*.h5), a .safetensors file, a configuration (*.yaml) or "
-          "key=value";
+          "expected the directory of a run or of a model, a checkpoint (*.h5), a .safetensors file, a configuration "
+          "(*.yaml) or key=value";
       require(is_configuration(operand) || fs::exists(operand), ErrorCode::checkpoint_not_found,
               "{} does not exist: {}", operand, kAccepted);
       require(is_configuration(operand), ErrorCode::usage, "{} is none of what can be evaluated: {}{}", operand,

@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "lockstep/error.h"
+#include "text/tokenizer.h"
 
 namespace lockstep::tasks {
 namespace {
@@ -40,6 +41,11 @@ models::LlamaConfig model_source(const Config::Model& model) {
                             : fmt::format("a preset ({}) or the path of a config.json", presets),
           path);
   return models::parse_llama_config(read_file(path, kMaxFileBytes), path);
+}
+
+std::string tokenizer_hash(const std::string& directory) {
+  std::error_code error;
+  return fs::exists(fs::path(directory) / "tokenizer.json", error) ? text::Tokenizer::open(directory).hash() : "";
 }
 
 }  // namespace lockstep::tasks

@@ -1,5 +1,7 @@
-// Where the architecture of a language model comes from: model.from and model.config.
+// Where the architecture of a language model comes from: model.from and model.config. Which tokenizer it has.
 #pragma once
+
+#include <string>
 
 #include "lockstep/config.h"
 #include "models/llama_config.h"
@@ -10,5 +12,9 @@ namespace lockstep::tasks {
 /// the directory model.from has the config.json. Throws config_range if there is none, and what parse_llama_config()
 /// throws.
 models::LlamaConfig model_source(const Config::Model& model);
+
+/// The hash of the tokenizer of a model in a directory; empty if there is no tokenizer.json. Throws what
+/// text::Tokenizer::open() throws.
+std::string tokenizer_hash(const std::string& directory);
 
 }  // namespace lockstep::tasks

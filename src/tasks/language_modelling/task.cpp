@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "data/text_file.h"
@@ -12,7 +12,6 @@
 #include "lockstep/error.h"
 #include "models/llama.h"
 #include "tasks/language_modelling/model_source.h"
-#include "text/tokenizer.h"
 
 namespace lockstep::tasks {
 namespace {
@@ -139,13 +138,16 @@ class LanguageModelling final : public Task {
     return {{"tokenizer_hash", train_set_ ? train_set_->info().tokenizer_hash : adopted_hash_}};
   }
   std::vector<std::string> adopt(const nlohmann::json& inference, const std::string& source) override {
-    // A directory of other programs does not record the tokenizer.
+    adopted_source_ = source;
     const auto found = inference.is_object() ? inference.find("tokenizer_hash") : inference.end();
-    if (found == inference.end()) return {};
+    if (found == inference.end()) {  // a directory, or a checkpoint that was imported
+      adopted_hash_ = tokenizer_hash(source);
+      if (!adopted_hash_.empty()) return {};
+      return {fmt::format("{} does not record the tokenizer of its model, which must be that of the data", source)};
+    }
     require(found->is_string(), ErrorCode::checkpoint_damaged, "{}: inference.tokenizer_hash: expected text, found {}",
             source, found->dump());
     adopted_hash_ = found->get<std::string>();
-    adopted_source_ = source;
     return {};
   }
   std::map<std::string, std::string> model_files() const override {
@@ -201,17 +203,16 @@ class LanguageModelling final : public Task {
   void check_tokenizer_of_model(const data::TextSetInfo& info) const {
     const std::string& from = config_.model.from;
     if (from == Config::Model{}.from || info.tokenizer_hash.empty()) return;
-    if (!std::filesystem::exists(std::filesystem::path(from) / "tokenizer.json")) return;
-    if (hash_of_model_.empty()) hash_of_model_ = text::Tokenizer::open(from).hash();
-    require(hash_of_model_ == info.tokenizer_hash, ErrorCode::model_mismatch,
+    if (!hash_of_model_) hash_of_model_ = tokenizer_hash(from);
+    require(hash_of_model_->empty() || *hash_of_model_ == info.tokenizer_hash, ErrorCode::model_mismatch,
             "{} was made with another tokenizer than that of {}: import it again with --tokenizer {}", info.path, from,
             from);
   }
 
   Config config_;
   LlamaConfig model_;
-  std::string adopted_hash_, adopted_source_;  // of the model that is evaluated
-  mutable std::string hash_of_model_;          // of the tokenizer in model.from, which takes some tenths of a second
+  std::string adopted_hash_, adopted_source_;         // of the model that is evaluated
+  mutable std::optional<std::string> hash_of_model_;  // of the tokenizer in model.from, which takes tenths of a second
   std::shared_ptr<const data::TextSet> train_set_, validation_set_;
 };
 
