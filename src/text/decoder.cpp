@@ -105,6 +105,9 @@ bool append_bytes_of_printable(std::string_view token, std::string& bytes) {
 }
 
 std::string Decoder::decode(std::vector<std::string> tokens) const {
+  std::size_t n_bytes = 0;
+  for (const std::string& token : tokens) n_bytes += token.size();
+  const std::size_t max_bytes = max_replaced_bytes(n_bytes);
   for (const DecoderStep& step : steps_) {
     switch (step.kind) {
       case DecoderStep::Kind::byte_level:
@@ -113,7 +116,7 @@ std::string Decoder::decode(std::vector<std::string> tokens) const {
       case DecoderStep::Kind::replace:
         for (std::string& token : tokens) {
           std::string out;
-          append_replaced(token, step.pattern, step.content, out);
+          append_replaced(token, step.pattern, step.content, max_bytes, out);
           token = std::move(out);
         }
         break;

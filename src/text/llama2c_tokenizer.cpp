@@ -9,6 +9,7 @@
 namespace lockstep::text {
 namespace {
 
+constexpr std::int32_t kMaxTokenBytes = 1024;
 constexpr std::int32_t kBegin = 1, kEnd = 2, kFirstByte = 3, kBytes = 256;
 
 struct Entry {
@@ -43,6 +44,8 @@ std::vector<Entry> read_entries(const std::string& path, const std::string& cont
   Reader reader(path, content);
   std::vector<Entry> entries;
   const auto longest = reader.number<std::int32_t>();
+  require(longest > 0 && longest <= kMaxTokenBytes, ErrorCode::tokenizer_damaged,
+          "{}: the longest token is said to have {} bytes; at most {} are possible", path, longest, kMaxTokenBytes);
   while (!reader.at_end()) {
     Entry entry;
     entry.score = reader.number<float>();

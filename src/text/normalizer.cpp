@@ -124,16 +124,20 @@ void append_nfc(std::string_view text, std::string& out) {
   }
 }
 
-void append_replaced(std::string_view text, std::string_view pattern, std::string_view content, std::string& out) {
+void append_replaced(std::string_view text, std::string_view pattern, std::string_view content, std::size_t max_bytes,
+                     std::string& out) {
   std::size_t done = 0;
   for (std::size_t found = text.find(pattern); found != std::string_view::npos; found = text.find(pattern, done)) {
     out.append(text.substr(done, found - done)).append(content);
+    require(out.size() <= max_bytes, ErrorCode::tokenizer_text,
+            "the tokenizer's replacement of {} makes a text longer than {} bytes", pattern, max_bytes);
     done = found + pattern.size();
   }
   out.append(text.substr(done));
 }
 
 std::string_view Normalizer::apply(std::string_view text, std::string (&buffers)[2]) const {
+  const std::size_t max_bytes = max_replaced_bytes(text.size());
   int free = 0;
   for (const NormalizerStep& step : steps_) {
     if (text.empty()) return text;
@@ -150,7 +154,7 @@ std::string_view Normalizer::apply(std::string_view text, std::string (&buffers)
       case NormalizerStep::Kind::replace:
         if (text.find(step.pattern) == std::string_view::npos) continue;
         out.clear();
-        append_replaced(text, step.pattern, step.content, out);
+        append_replaced(text, step.pattern, step.content, max_bytes, out);
         break;
     }
     text = out;

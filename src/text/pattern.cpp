@@ -3,8 +3,10 @@
 
 #include <pcre2.h>
 
+#include <algorithm>
 #include <array>
 #include <cctype>
+#include <cstdint>
 #include <new>
 #include <utility>
 
@@ -15,9 +17,8 @@ namespace {
 
 constexpr std::size_t kJitStackStartBytes = 32 << 10;
 constexpr std::size_t kJitStackMaxBytes = 8 << 20;
-/// Bounds the work of one match. The patterns of the known tokenizers need none of it: they never backtrack into a
-/// group.
-constexpr std::uint32_t kMatchLimit = 10'000'000;
+/// Bounds the work of one match, in steps of backtracking. Giving back a long run of blanks takes one step for each.
+constexpr std::uint64_t kMatchLimit = 1'000'000, kMatchLimitPerByte = 16;
 constexpr std::size_t kMaxExpressionBytes = 64 << 10;
 
 std::string pcre2_text(int error) {
@@ -44,7 +45,6 @@ struct MatchMemory::State {
 
 MatchMemory::MatchMemory() : state_(std::make_unique<State>()) {
   if (state_->data == nullptr || state_->context == nullptr) throw std::bad_alloc();
-  pcre2_set_match_limit(state_->context, kMatchLimit);
   if (state_->stack != nullptr) pcre2_jit_stack_assign(state_->context, nullptr, state_->stack);
 }
 
@@ -98,6 +98,8 @@ Pattern::~Pattern() = default;
 
 std::optional<Pattern::Match> Pattern::find(std::string_view subject, std::size_t from, MatchMemory& memory) const {
   const MatchMemory::State& state = *memory.state_;
+  const std::uint64_t limit = kMatchLimit + kMatchLimitPerByte * subject.size();
+  pcre2_set_match_limit(state.context, static_cast<std::uint32_t>(std::min<std::uint64_t>(limit, UINT32_MAX)));
   const int result = pcre2_match(code_->compiled, reinterpret_cast<PCRE2_SPTR>(subject.data()), subject.size(), from,
                                  PCRE2_NO_UTF_CHECK, state.data, state.context);
   if (result == PCRE2_ERROR_NOMATCH) return std::nullopt;

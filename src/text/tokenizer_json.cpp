@@ -11,7 +11,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kMaxDepth = 8;  // of sequences in sequences
+constexpr int kMaxDepth = 8;                     // of sequences in sequences
+constexpr int kMaxJsonDepth = 64;                // of the description of a normaliser or pre-tokenizer
+constexpr std::size_t kMaxAddedBytes = 1 << 20;  // the contents of all added tokens; searching for one takes memory
 constexpr const char* kByteLevelPattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
@@ -65,6 +67,12 @@ struct Node {
     if (depth == kMaxDepth) unsupported(fmt::format("a Sequence in {} others", kMaxDepth));
     const Node list = array(parts);
     for (std::size_t i = 0; i < list.json.size(); ++i) list.at(i).each(parts, visit, depth + 1);
+  }
+  /// Printing JSON is recursive, so a deep value would exhaust the stack.
+  void refuse_depth(int max) const {
+    if (max == 0) unsupported("a value this deep");
+    if (!json.is_structured()) return;
+    for (const Json& part : json) Node{part, where}.refuse_depth(max - 1);
   }
   /// {"String": "..."} of a pattern.
   std::string fixed_pattern() const {
@@ -296,12 +304,15 @@ void read_added_tokens(const Node& root, const std::vector<NormalizerStep>& step
   const Node list = root.array("added_tokens");
   const Normalizer normalizer(steps);
   std::unordered_set<std::int32_t> seen;
+  std::size_t n_bytes = 0;
   // Ids count on from the number of tokens of the model.
   auto next_id = static_cast<std::int32_t>(ids.size());
   for (std::size_t i = 0; i < list.json.size(); ++i) {
     const Node node = list.at(i);
     const std::string& content = node.at("content").string();
     if (content.empty()) continue;  // so does Hugging Face's library
+    n_bytes += content.size();
+    if (n_bytes > kMaxAddedBytes) list.unsupported(fmt::format("more than {} bytes in added tokens", kMaxAddedBytes));
     AddedToken token{node.at("id").id(), content, node.flag("single_word", false), node.flag("lstrip", false),
                      node.flag("rstrip", false)};
     const auto known = ids.find(content);
@@ -362,7 +373,10 @@ std::string canonical_text(const Node& root, const TokenizerParts& parts) {
       out += fmt::format("{} {} {} {} {}\n", list == &parts.added_tokens ? "raw" : "normalized", token.id,
                          token.single_word, token.strip_left, token.strip_right);
   for (const char* key : {"normalizer", "pre_tokenizer"})
-    if (root.has(key)) out += root.json[key].dump() + '\n';
+    if (root.has(key)) {
+      root.at(key).refuse_depth(kMaxJsonDepth);
+      out += root.json[key].dump() + '\n';
+    }
   const BytePairModel& model = parts.model;
   out += fmt::format("{} {} {} {}\n{}\n{}\n", model.unknown.value_or(-1), model.fuse_unknown,
                      model.byte_fallback.has_value(), model.whole_words_first, fmt::join(parts.prefix, " "),

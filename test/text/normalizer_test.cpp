@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 
+#include "lockstep/error.h"
 #include "test/text/golden.h"
 #include "text/utf8.h"
 
@@ -81,6 +82,21 @@ TEST(Normalizer, AppliesItsStepsInOrder) {
   const std::string unchanged = "nothing to do";
   EXPECT_EQ(Normalizer({{Kind::nfc, "", ""}, {Kind::replace, "z", "y"}}).apply(unchanged, buffers).data(),
             unchanged.data());
+}
+
+/// A small file must not fill the memory.
+TEST(Normalizer, LimitsWhatReplacementsMakeOfAText) {
+  std::vector<NormalizerStep> doubled(60, {NormalizerStep::Kind::replace, "a", "aa"});
+  std::string buffers[2];
+  try {
+    Normalizer(doubled).apply("a", buffers);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::tokenizer_text);
+    EXPECT_STREQ(error.what(), "the tokenizer's replacement of a makes a text longer than 4128 bytes");
+  }
+  doubled.resize(5);
+  EXPECT_EQ(Normalizer(doubled).apply(std::string(10000, 'a'), buffers).size(), 320000u);
 }
 
 }  // namespace

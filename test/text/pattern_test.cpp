@@ -106,6 +106,16 @@ TEST(Pattern, RefusesWhatTheDialectsTakeDifferently) {
   }
 }
 
+/// PCRE2's own limit would end the search.
+TEST(Pattern, GivesBackAsManyBlanksAsThereAre) {
+  const Pattern pattern(R"(\s*[\r\n]+|\s+(?!\S))", "t");
+  const std::string blanks(20'000'000, ' ');
+  MatchMemory memory;
+  const auto match = pattern.find(blanks + "x", 0, memory);
+  ASSERT_TRUE(match);
+  EXPECT_EQ(match->end, blanks.size() - 1);
+}
+
 TEST(Pattern, StopsAPatternThatTakesForever) {
   const Pattern pattern("(?:a|aa)+[^a]x", "t");
   MatchMemory memory;

@@ -96,6 +96,12 @@ TEST(TokenizerFile, NamesWhatIsNotSupported) {
          j["normalizer"] = {{"type", "Replace"}, {"pattern", {{"String", ""}}}, {"content", ""}};
        },
        code, "an empty pattern"},
+      {[](Json& j) {
+         Json deep;
+         for (int i = 0; i < 1000; ++i) deep = Json::array({std::move(deep)});
+         j["normalizer"] = {{"type", "NFC"}, {"comment", std::move(deep)}};
+       },
+       code, "t.json.normalizer: a value this deep is not supported"},
       {[](Json& j) { j["normalizer"] = nested(9); }, code, "a Sequence in 8 others"},
       {[](Json& j) {
          j["pre_tokenizer"] = {{"type", "Metaspace"}};
@@ -134,6 +140,8 @@ TEST(TokenizerFile, NamesWhatIsNotSupported) {
       {[](Json& j) { j["post_processor"]["single"].push_back(j["post_processor"]["single"][1]); }, code,
        "other than with one A"},
       {[](Json& j) { j["post_processor"]["single"].erase(1); }, code, "a template without A"},
+      {[](Json& j) { j["added_tokens"][1]["content"] = std::string((1 << 20) + 1, 'x'); }, code,
+       "t.json.added_tokens: more than 1048576 bytes in added tokens"},
       {[](Json& j) { j["added_tokens"][1]["id"] = 9; }, code, "the id 9 of the token </s>, which must be 5,"},
       {[](Json& j) { j["added_tokens"][0]["id"] = 1; }, code, "the id 1 of the token <s>, which must be 0,"},
       {[](Json& j) { j["model"]["vocab"]["d"] = 6, j["model"]["vocab"].erase("c"), j["added_tokens"][1]["id"] = 6; },
@@ -252,6 +260,8 @@ TEST(Llama2cFile, NamesWhatIsDamaged) {
   expect(good.substr(0, 7), "ends in the middle of a token");
   expect(good.substr(0, 3), "ends in the middle of a token");
   expect(good.substr(0, 4 + 13), "token 3 is not <0x00>, so this is not a tokenizer.bin of llama2.c");
+  expect(with_number(good, 0, std::int32_t{0}), "the longest token is said to have 0 bytes; at most 1024 are possible");
+  expect(with_number(good, 0, std::int32_t{1025}), "the longest token is said to have 1025 bytes");
   expect(with_number(good, 8, std::int32_t{-1}), "token 0 has -1 bytes");
   expect(with_number(good, 8, std::int32_t{0}), "token 0 has 0 bytes");
   expect(with_number(good, 8, std::int32_t{0x7fffffff}), "token 0 has 2147483647 bytes");
