@@ -28,12 +28,12 @@ const Case kCases[] = {{1, 1, 1},
                        {7, 5, 16},
                        {300, 7, 37},
                        {100, 300, 20, Ids::skewed},
-                       {300, 70'000, 5},
+                       {300, 70'000, 2},
                        {2100, 400, 3, Ids::skewed},
                        {4500, 16, 8, Ids::skewed},
                        {257, 9, 64, Ids::equal},
                        {40, 33, 24, Ids::none},
-                       {600, 1000, 576, Ids::skewed}};
+                       {600, 300, 576, Ids::skewed}};
 constexpr DType kTypes[] = {DType::fp32, DType::bf16, DType::fp16};
 
 /// Also ids that do not exist.
@@ -66,49 +66,69 @@ struct Inputs {
   std::vector<float> weight, dy, dweight_before;
 };
 
-struct Outputs {
-  std::vector<float> y, dweight;
-};
-
 EmbeddingDescription describe(const Case& c, DType dtype = DType::fp32) {
   return {.rows = c.rows, .vocabulary = c.vocabulary, .width = c.width, .dtype = dtype};
 }
 
-Outputs run(Backend& backend, const EmbeddingDescription& d, const Inputs& in, GradientMode mode) {
+std::vector<float> run_forward(Backend& backend, const EmbeddingDescription& d, const Inputs& in) {
+  Device device(backend);
+  const auto op = backend.make(d);
+  void* const y = device.garbage_as(d.dtype, in.dy.size());
+  op->forward({.ids = device.upload(in.ids), .weight = device.upload_as(d.dtype, in.weight), .y = y},
+              device.op_memory(op->needs()), device.stream());
+  return device.download_as(d.dtype, y, in.dy.size());
+}
+
+/// The gradient of the weight.
+std::vector<float> run_backward(Backend& backend, const EmbeddingDescription& d, const Inputs& in, GradientMode mode) {
   Device device(backend);
   const auto op = backend.make(d);
   const OpMemory memory = device.op_memory(op->needs());
-  const std::int32_t* const ids = device.upload(in.ids);
-  void* const y = device.garbage_as(d.dtype, in.dy.size());
-  op->forward({.ids = ids, .weight = device.upload_as(d.dtype, in.weight), .y = y}, memory, device.stream());
   float* const dweight =
       mode == GradientMode::overwrite ? device.garbage<float>(in.weight.size()) : device.upload(in.dweight_before);
-  op->backward({.ids = ids, .dy = device.upload_as(d.dtype, in.dy), .dweight = dweight, .dweight_mode = mode}, memory,
-               device.stream());
-  return {device.download_as(d.dtype, y, in.dy.size()), device.download(dweight, in.weight.size())};
+  op->backward(
+      {.ids = device.upload(in.ids), .dy = device.upload_as(d.dtype, in.dy), .dweight = dweight, .dweight_mode = mode},
+      memory, device.stream());
+  return device.download(dweight, in.weight.size());
 }
 
-TEST(Embedding, AgreesWithTheReference) {
+std::string text_of(const std::string& backend, const Case& c, DType dtype) {
+  return fmt::format("{}, {} of {} x {}, {}", backend, c.rows, c.vocabulary, c.width, name(dtype));
+}
+
+/// Copies rows. On the host, each row is a block of 256 fibers of a GPU's kernel, which take long under the sanitizers.
+TEST(Embedding, ForwardAgreesWithTheReference) {
+  reference::ReferenceBackend reference;
+  for (const Case& c : kCases) {
+    if (c.rows > 100) continue;
+    for (const DType dtype : kTypes) {
+      const Inputs in(c, dtype);
+      const std::vector<float> expected = run_forward(reference, describe(c), in);
+      for (auto& [name, backend] : tested_backends()) {
+        if (!computes_in(*backend, dtype)) continue;
+        EXPECT_EQ(run_forward(*backend, describe(c, dtype), in), expected) << text_of(name, c, dtype);
+      }
+    }
+  }
+}
+
+TEST(Embedding, BackwardAgreesWithTheReference) {
   reference::ReferenceBackend reference;
   for (const Case& c : kCases)
     for (const DType dtype : kTypes)
       for (const GradientMode mode : {GradientMode::overwrite, GradientMode::accumulate, GradientMode::skip}) {
-        // Many rows take long if each is a block of fibers.
         if (c.rows > 500 && (dtype != DType::fp32 || mode == GradientMode::skip)) continue;
         const Inputs in(c, dtype);
         Inputs positive = in;
         positive.dy = absolute(in.dy);
         positive.dweight_before = absolute(in.dweight_before);
-        const Outputs expected = run(reference, describe(c), in, mode);
-        const Outputs magnitude = run(reference, describe(c), positive, mode);
+        const std::vector<float> expected = run_backward(reference, describe(c), in, mode);
+        const std::vector<float> magnitude = run_backward(reference, describe(c), positive, mode);
         for (auto& [name, backend] : tested_backends()) {
           if (!computes_in(*backend, dtype)) continue;
-          SCOPED_TRACE(fmt::format("{}, {} of {} x {}, {}, {}", name, c.rows, c.vocabulary, c.width,
-                                   lockstep::name(dtype), text(mode)));
-          const Outputs actual = run(*backend, describe(c, dtype), in, mode);
-          EXPECT_EQ(actual.y, expected.y);  // copies
-          EXPECT_TRUE(
-              within_rounding(actual.dweight, expected.dweight, magnitude.dweight, static_cast<double>(c.rows) + 1));
+          SCOPED_TRACE(text_of(name, c, dtype) + ", " + text(mode));
+          const std::vector<float> actual = run_backward(*backend, describe(c, dtype), in, mode);
+          EXPECT_TRUE(within_rounding(actual, expected, magnitude, static_cast<double>(c.rows) + 1));
         }
       }
 }
@@ -127,7 +147,7 @@ TEST(Embedding, SameBitsOnAnyNumberOfThreads) {
     }
     for (const int threads : {1, 2, 3, 7}) {
       const auto backend = make_backend({.device = "cpu", .threads = threads});
-      EXPECT_EQ(run(*backend, describe(c, dtype), in, GradientMode::overwrite).dweight, in_order) << threads;
+      EXPECT_EQ(run_backward(*backend, describe(c, dtype), in, GradientMode::overwrite), in_order) << threads;
     }
   }
 }
