@@ -54,6 +54,10 @@ eight_nodes() {
   source "$repository/modules/site/mini-slurm.sh"
   short="device=cpu cpu.threads=1 data.train=synthetic data.validation=synthetic model.depth=18 model.width=16 data.image_size=32
     data.readers=1 comm.watchdog_seconds=600 log.every_steps=1 log.tensorboard=false"
+  text_short="device=cpu cpu.threads=1 model.config=$repository/jobs/configs/models/gpt_small.json precision=fp32
+    data.train=synthetic data.validation=synthetic data.synthetic_samples=64 data.sequence_length=32 data.readers=1
+    train.global_batch=32 train.epochs=1 train.max_steps=2 schedule.warmup_steps=0 evaluation.max_samples=8
+    comm.watchdog_seconds=600 log.every_steps=1 log.tensorboard=false"
   steps_4="data.synthetic_samples=64 train.global_batch=16 train.epochs=1 evaluation.max_samples=16"
 }
 

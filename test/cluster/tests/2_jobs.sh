@@ -26,6 +26,12 @@ jobs_once() {
   LOCKSTEP_LAUNCHER=srun job_test resnet50-4gpu 4 1 resnet50_4gpu.sh
   check "OVERRIDES with a list arrived" grep -q 'augment: \[flip, crop\]' "$work/jobs/runs/resnet50-4gpu/config.yaml"
   check "evaluate.sh: loss and accuracy of the best checkpoint" evaluation_is_there
+  # Language models: the small one, on generated tokens.
+  export OVERRIDES="$text_short"
+  job_test gpt-small-1gpu 1 1 gpt_small_1gpu.sh
+  job_test smollm135m-4gpu 4 1 smollm135m_4gpu.sh
+  OVERRIDES="$text_short model.from=none data.start=0 data.end=0" job_test qwen2-0.5b-4gpu 4 1 qwen2_0.5b_4gpu.sh
+  export OVERRIDES="$short $steps_4 data.augment=[flip,crop]"
   job_test resnet50-8gpu 8 1 resnet50_8gpu.sh
   job_test resnet50-2nodes 4 2 --ntasks-per-node=2 --gpus-per-node=2 resnet50_2nodes.sh
   job_test resnet50-4nodes 8 4 --ntasks-per-node=2 resnet50_4nodes.sh
