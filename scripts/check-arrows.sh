@@ -3,7 +3,7 @@
 #
 #   main -> commands -> train -> tasks -> models -> layers -> graph -> include      left may include any right
 #   comm, data, text, checkpoint, hdf5, config, base -> include            commands and train include these too,
-#   data, checkpoint -> hdf5 -> base; data -> text -> base                 tasks include data, text and base
+#   data, checkpoint -> hdf5 -> base; data -> text -> base                 tasks include data, text and base, models base
 #   kernels/* -> include, their own folder, nothing else; kernels/*/base -> include and itself
 #   each op of a backend has its twin: kernels/X/OP.* and kernels/X/OP_PART.* only where all backends have an OP.*
 #   only src/backend_factory.cpp includes kernels/; include/ has no vendor's header
@@ -40,7 +40,7 @@ find include kernels src -name '*.h' -o -name '*.cpp' -o -name '*.def' -o -name 
     may["commands"] = " train tasks models layers graph comm data text checkpoint hdf5 config base "
     may["train"] = " tasks models layers graph comm data text checkpoint hdf5 config base "
     may["tasks"] = " models layers graph data text base "
-    may["models"] = " layers graph "
+    may["models"] = " layers graph base "
     may["layers"] = " graph "
     may["graph"] = " "
     may["comm"] = may["config"] = may["hdf5"] = may["text"] = " base "

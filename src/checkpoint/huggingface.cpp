@@ -11,6 +11,7 @@
 
 #include "base/directory.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "lockstep/error.h"
 
 namespace lockstep::checkpoint {
@@ -63,7 +64,7 @@ std::string read_text(const std::string& path, std::uint64_t max_bytes) {
 }
 
 Json parse_object(const std::string& text, const std::string& path) {
-  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  Json json = parse_json(text, path, ErrorCode::model_file_damaged);
   require(json.is_object(), ErrorCode::model_file_damaged, "{} is damaged: it is not a JSON object", path);
   return json;
 }

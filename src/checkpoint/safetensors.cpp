@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
+#include "base/json.h"
 #include "lockstep/bf16.h"
 #include "lockstep/error.h"
 #include "lockstep/fp16.h"
@@ -196,7 +197,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path)
           header_bytes, file_bytes);
   std::string text(header_bytes, '\0');
   read_at(file_, path, std::as_writable_bytes(std::span(text)), sizeof header_bytes, damaged);
-  const Json header = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json header = parse_json(text, path + ", its header,", damaged);
   require(header.is_object(), damaged, "{} is damaged or not a safetensors file: its header is not a JSON object",
           path);
   data_begin_ = sizeof header_bytes + header_bytes;

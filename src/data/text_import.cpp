@@ -37,10 +37,17 @@ struct Batch {
 std::string field_of(const TextDocument& line, const std::string& field) {
   using Json = nlohmann::json;
   const auto place = [&] { return fmt::format("{}:{}", *line.path, line.line); };
+  const std::size_t zero = line.text.find('\0');  // at which the parser would end
+  require(zero == std::string::npos, ErrorCode::data_source, "{}: this line is not valid JSON: its byte {} is 0",
+          place(), zero);
   Json object;
+  int n_found = 0;
   try {
     object = Json::parse(line.text, [&](int depth, Json::parse_event_t event, Json& parsed) {
-      return event != Json::parse_event_t::key || depth != 1 || parsed == field;
+      if (event != Json::parse_event_t::key || depth != 1) return true;
+      const bool is_field = parsed == field;
+      n_found += is_field ? 1 : 0;
+      return is_field;
     });
   } catch (const Json::exception& error) {
     const std::string_view what = error.what();
@@ -50,6 +57,8 @@ std::string field_of(const TextDocument& line, const std::string& field) {
   }
   require(object.is_object(), ErrorCode::data_source,
           "{}: this line is not an object; expected {{\"{}\": \"...\"}} in each line", place(), field);
+  require(n_found <= 1, ErrorCode::data_source, "{}: the object has the field \"{}\" {} times; remove all but one",
+          place(), field, n_found);
   const auto found = object.find(field);
   require(found != object.end(), ErrorCode::data_source,
           "{}: the object has no field \"{}\"; --field names the field that contains the text", place(), field);

@@ -9,12 +9,13 @@
 #include <numbers>
 #include <string_view>
 
+#include "base/json.h"
 #include "lockstep/error.h"
 
 namespace lockstep::models {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
 using Architecture = LlamaConfig::Architecture;
 
 constexpr std::int64_t kMaxSize = 1 << 24;  // of a vocabulary, a width or a number of positions
@@ -128,18 +129,24 @@ class Reader {
 Architecture architecture_of(const Json& json, const std::string& source) {
   std::vector<std::string> known;
   for (const ArchitectureRow& row : kArchitectures) known.emplace_back(row.class_name);
+  const bool has_type = json.contains("model_type") && json["model_type"].is_string();
+  const std::string type = has_type ? json["model_type"].get<std::string>() : "";
   std::string name;
   if (json.contains("architectures") && json["architectures"].is_array() && json["architectures"].size() == 1 &&
       json["architectures"][0].is_string()) {
     name = json["architectures"][0].get<std::string>();
-  } else if (json.contains("model_type") && json["model_type"].is_string()) {
-    const std::string type = json["model_type"].get<std::string>();
+  } else if (has_type) {
     for (const ArchitectureRow& row : kArchitectures)
       if (type == row.model_type) name = row.class_name;
     if (name.empty()) name = type;
   }
-  for (const ArchitectureRow& row : kArchitectures)
-    if (name == row.class_name) return row.architecture;
+  for (const ArchitectureRow& row : kArchitectures) {
+    if (name != row.class_name) continue;
+    require(!has_type || type == row.model_type, ErrorCode::config_conflict,
+            "{}: model_type is {}, but the architecture {} has the model_type {}: correct the one that is wrong",
+            source, Reader::shown(Json(type)), name, row.model_type);
+    return row.architecture;
+  }
   fail(ErrorCode::not_supported, "{}: expected one of the architectures {}, found {}", source, fmt::join(known, ", "),
        name.empty() ? "none" : Reader::shown(Json(name)));
 }
@@ -219,8 +226,7 @@ void check_sizes(const LlamaConfig& c, const std::string& source) {
 }  // namespace
 
 LlamaConfig parse_llama_config(const std::string& text, const std::string& source) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  require(!json.is_discarded(), ErrorCode::config_syntax, "{} is not valid JSON", source);
+  const Json json = parse_json(text, source, ErrorCode::config_syntax);
   Reader reader(json, source);
   LlamaConfig out;
   out.architecture = architecture_of(json, source);
@@ -260,21 +266,21 @@ LlamaConfig parse_llama_config(const std::string& text, const std::string& sourc
 
 nlohmann::ordered_json to_json(const LlamaConfig& c) {
   const ArchitectureRow& row = row_of(c.architecture);
-  Json json{{"architectures", {row.class_name}},
-            {"model_type", row.model_type},
-            {"vocab_size", c.vocabulary},
-            {"hidden_size", c.width},
-            {"intermediate_size", c.ffn_width},
-            {"num_hidden_layers", c.layers},
-            {"num_attention_heads", c.heads},
-            {"num_key_value_heads", c.key_value_heads},
-            {"head_dim", c.head_size},
-            {"max_position_embeddings", c.positions},
-            {"hidden_act", "silu"},
-            {"rms_norm_eps", c.norm_epsilon},
-            {"initializer_range", c.initializer_range},
-            {"tie_word_embeddings", c.tied_embeddings},
-            {"rope_theta", c.rope_theta}};
+  nlohmann::ordered_json json{{"architectures", {row.class_name}},
+                              {"model_type", row.model_type},
+                              {"vocab_size", c.vocabulary},
+                              {"hidden_size", c.width},
+                              {"intermediate_size", c.ffn_width},
+                              {"num_hidden_layers", c.layers},
+                              {"num_attention_heads", c.heads},
+                              {"num_key_value_heads", c.key_value_heads},
+                              {"head_dim", c.head_size},
+                              {"max_position_embeddings", c.positions},
+                              {"hidden_act", "silu"},
+                              {"rms_norm_eps", c.norm_epsilon},
+                              {"initializer_range", c.initializer_range},
+                              {"tie_word_embeddings", c.tied_embeddings},
+                              {"rope_theta", c.rope_theta}};
   if (c.architecture != Architecture::qwen2) json["attention_bias"] = c.query_key_value_bias;
   if (c.architecture == Architecture::llama) json["mlp_bias"] = c.ffn_bias;
   const RopeScaling& scaling = c.rope_scaling;
@@ -286,7 +292,7 @@ nlohmann::ordered_json to_json(const LlamaConfig& c) {
                             {"low_freq_factor", scaling.low_frequency_factor},
                             {"high_freq_factor", scaling.high_frequency_factor},
                             {"original_max_position_embeddings", scaling.original_positions}};
-  json["bos_token_id"] = c.begin_token < 0 ? Json() : Json(c.begin_token);
+  json["bos_token_id"] = c.begin_token < 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(c.begin_token);
   if (c.end_tokens.empty())
     json["eos_token_id"] = nullptr;
   else if (c.end_tokens.size() == 1)

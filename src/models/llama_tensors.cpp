@@ -40,6 +40,11 @@ TensorShapes llama_tensors(const LlamaConfig& config) {
   return tensors;
 }
 
+bool has_llama_names(const TensorShapes& tensors) {
+  const auto first = tensors.lower_bound("model.");
+  return first != tensors.end() && first->first.starts_with("model.");
+}
+
 void check_llama_tensors(const LlamaConfig& config, const TensorShapes& tensors, const std::string& source) {
   const TensorShapes expected = llama_tensors(config);
   for (const auto& [name, shape] : expected) {

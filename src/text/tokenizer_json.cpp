@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 
+#include "base/json.h"
 #include "lockstep/error.h"
 #include "text/tokenizer_parts.h"
 
@@ -84,13 +85,7 @@ struct Node {
   }
 };
 
-Json parse_json(const NamedContent& file) {
-  try {
-    return Json::parse(file.content);
-  } catch (const Json::exception& error) {
-    fail(ErrorCode::tokenizer_damaged, "{} is not valid JSON: {}", file.name, error.what());
-  }
-}
+Json parse(const NamedContent& file) { return parse_json(file.content, file.name, ErrorCode::tokenizer_damaged); }
 
 // ---- Normaliser, pre-tokenizer, decoder, post-processor -------------------------------------------------------------
 
@@ -310,7 +305,7 @@ void read_added_tokens(const Node& root, const std::vector<NormalizerStep>& step
   for (std::size_t i = 0; i < list.json.size(); ++i) {
     const Node node = list.at(i);
     const std::string& content = node.at("content").string();
-    if (content.empty()) continue;  // so does Hugging Face's library
+    if (content.empty()) node.at("content").damaged("a token of at least one byte");
     n_bytes += content.size();
     if (n_bytes > kMaxAddedBytes) list.unsupported(fmt::format("more than {} bytes in added tokens", kMaxAddedBytes));
     AddedToken token{node.at("id").id(), content, node.flag("single_word", false), node.flag("lstrip", false),
@@ -341,7 +336,7 @@ void read_added_tokens(const Node& root, const std::vector<NormalizerStep>& step
 /// begins with.
 void find_begin_and_end(const std::optional<NamedContent>& file, const IdsByText& ids, TokenizerParts& parts) {
   if (file) {
-    const Json json = parse_json(*file);
+    const Json json = parse(*file);
     const Node config{json, file->name};
     if (!json.is_object()) config.damaged("an object");
     const auto named = [&](const char* key) -> std::optional<std::int32_t> {
@@ -387,7 +382,7 @@ std::string canonical_text(const Node& root, const TokenizerParts& parts) {
 }  // namespace
 
 TokenizerParts read_tokenizer_json(const NamedContent& file, const std::optional<NamedContent>& config) {
-  const Json json = parse_json(file);
+  const Json json = parse(file);
   const Node root{json, file.name};
   if (root.has("version") && root.at("version").string() != "1.0")
     root.unsupported("the version " + root.at("version").string());

@@ -231,10 +231,16 @@ TEST_F(HuggingFace, DamagedIndexesAreNamed) {
     EXPECT_NE(error.find(c.message), std::string::npos) << c.map << "\n" << error;
     EXPECT_NE(error.find(directory_), std::string::npos) << error;
   }
-  for (const char* index : {"", "{", "[]", "7", "{}", R"({"weight_map":[]})", R"({"weight_map":"a"})"}) {
+  for (const char* index : {"[]", "7", "{}", R"({"weight_map":[]})", R"({"weight_map":"a"})"}) {
     write_file(in("model.safetensors.index.json"), index);
     EXPECT_NE(read_error().find("model.safetensors.index.json is damaged"), std::string::npos) << index;
   }
+  for (const char* index : {"", "{", R"({"weight_map":{}} {)"}) {
+    write_file(in("model.safetensors.index.json"), index);
+    EXPECT_NE(read_error().find("model.safetensors.index.json is not valid JSON: line 1, column "), std::string::npos);
+  }
+  write_file(in("model.safetensors.index.json"), R"({"weight_map":{"a":"b.safetensors","a":"c.safetensors"}})");
+  EXPECT_NE(read_error().find("an object has the key \"a\" twice"), std::string::npos) << read_error();
   write_file(in("model.safetensors.index.json"), "{");
   fs::resize_file(in("model.safetensors.index.json"), (64 << 20) + 1);  // a hole
   EXPECT_NE(read_error().find("expected at most 67108864"), std::string::npos) << read_error();
@@ -242,9 +248,13 @@ TEST_F(HuggingFace, DamagedIndexesAreNamed) {
 
 TEST_F(HuggingFace, DamagedConfigurationsAreNamed) {
   write_plain(small_tensors(), "{}");
-  for (const char* config : {"", "{", "[]", R"({"tie_word_embeddings": 1})"}) {
+  for (const char* config : {"[]", R"({"tie_word_embeddings": 1})"}) {
     write_file(in("config.json"), config);
     EXPECT_NE(read_error().find("config.json is damaged"), std::string::npos) << config;
+  }
+  for (const char* config : {"", "{"}) {
+    write_file(in("config.json"), config);
+    EXPECT_NE(read_error().find("config.json is not valid JSON: line 1, column "), std::string::npos) << config;
   }
   fs::resize_file(in("config.json"), (1 << 20) + 1);
   EXPECT_NE(read_error().find("expected at most 1048576"), std::string::npos) << read_error();

@@ -185,6 +185,9 @@ TEST_F(TextImport, WrongLinesAreNamed) {
   refuses_line("text", "this line is not valid JSON (column 2:");
   refuses_line("{\"text\": \"\xff\"}", "this line is not valid JSON (column 11:");
   refuses_line("{\"text\": \"a\"} {\"text\": \"b\"}", "this line is not valid JSON (column 15:");
+  refuses_line("{\"text\": \"a\", \"x\": {\"text\": \"c\"}, \"text\": \"b\"}",
+               "the object has the field \"text\" 2 times");
+  refuses_line(std::string("{\"text\": \"a\"}\0{", 15), "this line is not valid JSON: its byte 13 is 0");
   refuses_line("[\"text\"]", "this line is not an object");
   refuses_line("{\"Text\": \"a\"}", "the object has no field \"text\"; --field names");
   refuses_line("{\"x\": {\"text\": \"a\"}}", "the object has no field \"text\"");

@@ -1,6 +1,7 @@
 // config.json of Llama, Qwen2 and Qwen3 models: what is read, and what is refused by name.
 #include "models/llama_config.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -69,6 +70,38 @@ TEST(LlamaConfig, TheArchitectureMayFollowFromTheModelType) {
   json.erase("architectures");
   json["model_type"] = "qwen2";
   EXPECT_EQ(parse(json).architecture, Architecture::qwen2);
+}
+
+TEST(LlamaConfig, RefusesAModelTypeThatContradictsTheArchitecture) {
+  Json json = small("LlamaForCausalLM");
+  json["model_type"] = "llama";
+  EXPECT_EQ(error_of(json), "");
+  for (const char* type : {"qwen2", "mistral"}) {
+    json["model_type"] = type;
+    EXPECT_EQ(error_of(json),
+              fmt::format("config.json: model_type is \"{}\", but the architecture LlamaForCausalLM has "
+                          "the model_type llama: correct the one that is wrong",
+                          type));
+  }
+}
+
+TEST(LlamaConfig, TellsWhereItIsNotJson) {
+  const auto message = [](const std::string& text) -> std::string {
+    try {
+      parse_llama_config(text, "config.json");
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::config_syntax);
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_TRUE(message("{\n  \"vocab_size\": 7,\n}").starts_with("config.json is not valid JSON: line 3, column 1: "));
+  EXPECT_TRUE(message("{} {}").starts_with("config.json is not valid JSON: line 1, column 4: "));
+  const std::string twice = message(R"({"rope_scaling": {"factor": 2, "factor": 3}})");
+  EXPECT_EQ(twice, "config.json: an object has the key \"factor\" twice; remove one of them");
+  const std::string text = small("LlamaForCausalLM").dump();
+  EXPECT_EQ(message(text + std::string("\0 {", 3)),
+            fmt::format("config.json is not valid JSON: byte {} is 0", text.size()));
 }
 
 TEST(LlamaConfig, RopeIsReadInBothForms) {

@@ -140,6 +140,8 @@ TEST(TokenizerFile, NamesWhatIsNotSupported) {
       {[](Json& j) { j["post_processor"]["single"].push_back(j["post_processor"]["single"][1]); }, code,
        "other than with one A"},
       {[](Json& j) { j["post_processor"]["single"].erase(1); }, code, "a template without A"},
+      {[](Json& j) { j["added_tokens"][1]["content"] = ""; }, ErrorCode::tokenizer_damaged,
+       "t.json.added_tokens[1].content: expected a token of at least one byte"},
       {[](Json& j) { j["added_tokens"][1]["content"] = std::string((1 << 20) + 1, 'x'); }, code,
        "t.json.added_tokens: more than 1048576 bytes in added tokens"},
       {[](Json& j) { j["added_tokens"][1]["id"] = 9; }, code, "the id 9 of the token </s>, which must be 5,"},
@@ -219,12 +221,14 @@ TEST(TokenizerFile, NamesWhatIsDamaged) {
     EXPECT_NE(refusal.message.find(bad.message), std::string::npos)
         << refusal.message << "\n  instead of " << bad.message;
   }
-  for (const std::string& content :
-       {std::string(), std::string("{"), std::string("{\"model\": \xff\xff}"), small().dump() + "x"}) {
+  for (const std::string& content : {std::string(), std::string("{"), std::string("{\"model\": \xff\xff}"),
+                                     small().dump() + "x", small().dump() + std::string("\0", 1)}) {
     const Refusal refusal = refusal_of(content);
     EXPECT_EQ(refusal.code, code) << refusal.message;
     EXPECT_NE(refusal.message.find("t.json is not valid JSON"), std::string::npos) << refusal.message;
   }
+  const Refusal twice = refusal_of(R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "a": 2}, "merges": []}})");
+  EXPECT_EQ(twice.message, "t.json: an object has the key \"a\" twice; remove one of them");
 }
 
 TEST(TokenizerFile, ReportsThatThereIsNone) {

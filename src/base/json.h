@@ -1,0 +1,17 @@
+// JSON of files that are not trusted. nlohmann's parser accepts a key twice in an object, of which the last value
+// counts, and anything behind a zero byte. Here, both are errors.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "lockstep/error.h"
+
+namespace lockstep {
+
+/// The one value that `text` consists of. Otherwise throws `code` with a sentence that begins with `source` and
+/// contains the line and column, or the key that occurs twice.
+nlohmann::json parse_json(std::string_view text, const std::string& source, ErrorCode code);
+
+}  // namespace lockstep
