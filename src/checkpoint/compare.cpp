@@ -2,10 +2,17 @@
 
 #include <bit>
 #include <cmath>
+#include <map>
+#include <optional>
 #include <set>
 #include <span>
 
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/huggingface.h"
+#include "checkpoint/model_file.h"
 #include "checkpoint/reader.h"
+#include "checkpoint/state_group.h"
+#include "checkpoint/torchvision.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -30,39 +37,75 @@ std::vector<std::string> differing_keys(const nlohmann::json& a, const nlohmann:
   return {keys.begin(), keys.end()};
 }
 
+/// The tensors of a checkpoint, which are read one by one, or those of a model of another program.
+class Tensors {
+ public:
+  explicit Tensors(const std::string& path) {
+    if (!is_safetensors(path) && !is_huggingface(path)) {
+      reader_.emplace(path);
+      reader_->check_blocks();
+      for (const TensorEntry& entry : reader_->tensors()) shapes_[entry.path] = entry.shape;
+      return;
+    }
+    for (LoadedTensor& tensor : from_torchvision(read_model_file(path).tensors).tensors) {
+      shapes_[tensor.path] = tensor.shape;
+      values_[tensor.path] = std::move(tensor.values);
+    }
+  }
+
+  bool is_checkpoint() const { return reader_.has_value(); }
+  const std::map<std::string, Shape>& shapes() const { return shapes_; }
+  void keep_weights() {
+    std::erase_if(shapes_, [](const auto& tensor) {
+      const auto group = group_of(tensor.first);
+      return group != StateGroup::parameters && group != StateGroup::statistics;
+    });
+  }
+  std::vector<float> read(const std::string& path) {
+    if (!reader_) return values_.at(path);
+    std::vector<float> values(static_cast<std::size_t>(shapes_.at(path).n_elements()));
+    reader_->read(*reader_->find(path), values);
+    return values;
+  }
+  const nlohmann::json& state() { return reader_->state(); }
+
+ private:
+  std::optional<Reader> reader_;
+  std::map<std::string, Shape> shapes_;
+  std::map<std::string, std::vector<float>> values_;  // without a reader
+};
+
 }  // namespace
 
 Comparison compare(const std::string& path_a, const std::string& path_b) {
-  Reader a(path_a), b(path_b);
-  a.check_blocks();
-  b.check_blocks();
+  Tensors a(path_a), b(path_b);
+  const bool are_checkpoints = a.is_checkpoint() && b.is_checkpoint();
+  if (!are_checkpoints) {
+    a.keep_weights();
+    b.keep_weights();
+  }
 
   Comparison out;
-  std::vector<float> values_a, values_b;
-  for (const TensorEntry& entry_a : a.tensors()) {
-    const TensorEntry* entry_b = b.find(entry_a.path);
-    if (entry_b == nullptr) {
-      out.only_in_a.push_back(entry_a.path);
+  for (const auto& [path, shape] : a.shapes()) {
+    const auto other = b.shapes().find(path);
+    if (other == b.shapes().end()) {
+      out.only_in_a.push_back(path);
       continue;
     }
     ++out.n_compared;
     TensorDifference difference;
-    difference.path = entry_a.path;
-    difference.shape_a = entry_a.shape;
-    difference.shape_b = entry_b->shape;
-    if (entry_a.shape == entry_b->shape) {
-      values_a.resize(static_cast<std::size_t>(entry_a.shape.n_elements()));
-      values_b.resize(values_a.size());
-      a.read(entry_a, values_a);
-      b.read(*entry_b, values_b);
-      compare_values(values_a, values_b, difference);
+    difference.path = path;
+    difference.shape_a = shape;
+    difference.shape_b = other->second;
+    if (shape == other->second) {
+      compare_values(a.read(path), b.read(path), difference);
       if (difference.n_differing == 0) continue;
     }
     out.differing.push_back(difference);
   }
-  for (const TensorEntry& entry_b : b.tensors())
-    if (a.find(entry_b.path) == nullptr) out.only_in_b.push_back(entry_b.path);
-  out.state_keys = differing_keys(a.state(), b.state());
+  for (const auto& [path, shape] : b.shapes())
+    if (!a.shapes().contains(path)) out.only_in_b.push_back(path);
+  if (are_checkpoints) out.state_keys = differing_keys(a.state(), b.state());
   return out;
 }
 

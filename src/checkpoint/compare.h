@@ -1,4 +1,4 @@
-// Compares two checkpoints byte by byte, tensor by tensor.
+// Compares two checkpoints or models of other programs byte by byte, tensor by tensor.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,8 @@ struct Comparison {
   bool equal() const { return differing.empty() && only_in_a.empty() && only_in_b.empty(); }
 };
 
-/// Throws when one of the files is damaged.
+/// Throws when one of the files is damaged. If one is a .safetensors file or a directory of Hugging Face, only weights
+/// and running statistics are compared, in fp32.
 Comparison compare(const std::string& path_a, const std::string& path_b);
 
 }  // namespace lockstep::checkpoint

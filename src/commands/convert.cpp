@@ -243,10 +243,9 @@ int import_safetensors(const std::string& source, const std::string& target) {
   checkpoint::ModelFile file = checkpoint::read_model_file(source);
   file.config = family_of(file.state) == kLlama ? text_in(file.state, "model", "config") : "";
   if (!file.config.empty()) return import_llama(std::move(file), source, target, nullptr);
-  for (const checkpoint::NamedTensor& tensor : file.tensors)
-    require(!tensor.name.starts_with("model.layers."), ErrorCode::usage,
-            "{} contains {}, a tensor of a language model: give the directory of the file, which must also contain {}",
-            source, tensor.name, checkpoint::kHuggingFaceConfig);
+  require(!models::has_llama_names(train::shapes_of(file.tensors)), ErrorCode::usage,
+          "{} contains the weights of a language model: give the directory of the file, which must also contain {}",
+          source, checkpoint::kHuggingFaceConfig);
   return import_resnet(source, target, std::move(file.tensors), file.state);
 }
 

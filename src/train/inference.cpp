@@ -68,7 +68,11 @@ void set_model(Config& config, const checkpoint::ModelFile& file) {
     model.family = kLlama;
     model.config = models::to_json(described).dump();
   } else {
-    model = models::infer_resnet(shapes_of(file.tensors), file.path);
+    const models::TensorShapes shapes = shapes_of(file.tensors);
+    require(!models::has_llama_names(shapes), ErrorCode::checkpoint_mismatch,
+            "{} contains the weights of a language model, which {} describes: give the directory that contains both",
+            file.path, checkpoint::kHuggingFaceConfig);
+    model = models::infer_resnet(shapes, file.path);
   }
   config.model = model;
 }

@@ -69,7 +69,7 @@ check "a language model is not exported to ONNX" one_error 2 'only ResNets are e
   checkpoint export "$work/a.h5" "$work/a.onnx"
 check "nor to other formats" one_error 2 'or be a directory, found .*a.gguf' usage checkpoint export "$work/a.h5" "$work/a.gguf"
 check "--dtype is for directories" one_error 2 'are for exported directories' usage checkpoint export "$work/a.h5" "$work/z.safetensors" --dtype bf16
-check "a file of a directory is not enough" one_error 2 'a tensor of a language model: give the directory' usage \
+check "a file of a directory is not enough" one_error 2 'contains the weights of a language model: give the directory' usage \
   checkpoint import "$story/model.safetensors" "$work/n.h5"
 check "a source that does not exist" one_error 1 'nowhere does not exist' checkpoint_not_found checkpoint import "$work/nowhere" "$work/n.h5"
 check "no directory for --files" one_error 1 'nowhere is not a directory' checkpoint_not_found \
@@ -91,9 +91,24 @@ bad_config "a config without tied embeddings" 1 'bad has no tensor model.embed_t
   checkpoint_mismatch 's/"tie_word_embeddings": true/"tie_word_embeddings": false/'
 bad_config "a config with a key that is not known" 2 'bad/config.json: the key "qk_clip" is not known' not_supported \
   's/"pretraining_tp": 1/"qk_clip": 1/'
-bad_config "a config that is not JSON" 1 'config.json is damaged' model_file_damaged 's/{/[/'
+bad_config "a config that is not JSON" 1 'config.json is not valid JSON: line 2, column ' model_file_damaged 's/{/[/'
 rm "$work/bad/model.safetensors" && cp "$story/config.json" "$work/bad"
 check "a directory without weights" one_error 1 'has neither model.safetensors nor' checkpoint_not_found checkpoint import "$work/bad" "$work/n.h5"
 check "a directory without config.json" one_error 1 'words/config.json: No such file' checkpoint_not_found checkpoint import "$work/words" "$work/n.h5"
+sed 's/"hidden_size": 128,/&&/' "$story/config.json" >"$work/bad/config.json"
+check "a key that occurs twice" one_error 1 'config.json: an object has the key "hidden_size" twice' model_file_damaged checkpoint import "$work/bad" "$work/n.h5"
+
+# verify, diff and evaluate accept what other programs write.
+check "verifies a directory" checkpoint verify "$story"
+prints "  says what it checked" 'llama-story is complete: [0-9]+ tensors, .*all values are finite, and the tensors are those of its config.json'
+check "  and its file" checkpoint verify "$story/model.safetensors"
+mkdir "$work/damaged" && cp "$story/config.json" "$work/damaged" && head -c -1 "$story/model.safetensors" >"$work/damaged/model.safetensors"
+check "  and finds damage" one_error 1 'model.safetensors is (damaged|truncated)' model_file_damaged checkpoint verify "$work/damaged"
+check "a directory equals what was imported from it" checkpoint diff "$story" "$work/a.h5"
+prints "  tensor by tensor" 'All bytes of all [0-9]+ tensors are equal'
+differs() { "$lockstep" checkpoint diff "$@" >"$work/.diff" 2>&1; [[ $? == 1 ]]; }
+check "  and differs from another model" differs "$story" "$work/s.h5"
+check "evaluate names the directory that a file needs" one_error 1 'contains the weights of a language model, which config.json describes: give the directory'   checkpoint_mismatch "$lockstep" evaluate "$story/model.safetensors" data.validation=synthetic
+
 check "nothing was written" test ! -e "$work/n.h5" -a ! -e "$work/n" -a ! -e "$work/a.onnx"
 finish
