@@ -110,6 +110,11 @@ void check_data(const Config& c) {
   require(c.data.mean.empty() || c.data.std.empty() || c.data.mean.size() == c.data.std.size(),
           ErrorCode::config_conflict, "{}data.mean and data.std must each have one number per channel, found {} and {}",
           c.places({"data.mean", "data.std"}), c.data.mean.size(), c.data.std.size());
+  require(
+      c.data.pack || !c.data.cross_documents, ErrorCode::config_conflict,
+      "{}data.cross_documents=true is for windows with several documents, and data.pack=false puts one document into "
+      "each: set data.cross_documents=false, or data.pack=true",
+      c.places({"data.pack", "data.cross_documents"}));
 }
 
 void check_training(const Config& c) {

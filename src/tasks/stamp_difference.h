@@ -7,7 +7,8 @@
 
 namespace lockstep::tasks {
 
-/// A key in which two stamps differ, with its values as texts: "18", or "its default" where it is absent.
+/// A key in which two stamps differ, with its values as texts: "18", or "its default" where it is absent. Of values
+/// that are JSON objects as texts, the differing members are listed: "config.rope_theta".
 struct StampDifference {
   std::string key, before, now;
 };

@@ -6,7 +6,9 @@
 #include "base/number_text.h"
 #include "lockstep/error.h"
 #include "tasks/image_classification/task.h"
+#include "tasks/language_modelling/model_source.h"
 #include "tasks/language_modelling/task.h"
+#include "tasks/unused_keys.h"
 
 namespace lockstep::tasks {
 namespace {
@@ -39,12 +41,21 @@ const Measure* Task::find_measure(std::string_view key) const {
 std::unique_ptr<Task> make_task(const Config& config) {
   for (const Row& row : kTasks) {
     if (config.model.family != row.family) continue;
+    check_unused_keys(config);
     std::unique_ptr<Task> task = row.make(config);
     check_best(config, *task);
     return task;
   }
   fail(ErrorCode::not_supported, "{}model.family: there is no task for {}; the known families are resnet and llama",
        config.places({"model.family"}), config.model.family);
+}
+
+std::unique_ptr<Task> make_resumed_task(const Config& config, const nlohmann::json& model_stamp,
+                                        std::vector<std::string>& notes) {
+  Config described = config;
+  if (std::string note = restore_model_source(described.model, model_stamp); !note.empty())
+    notes.push_back(std::move(note));
+  return make_task(described);
 }
 
 std::string Measure::text(double value, int digits) const { return fixed_text(scale * value, digits) + unit; }

@@ -129,8 +129,12 @@ class Task {
   virtual bool is_head(const std::string& parameter) const = 0;
 };
 
-/// The task of model.family. Opens no data.
+/// The task of model.family. Opens no data. Throws config_conflict if a key is set that this task does not use.
 std::unique_ptr<Task> make_task(const Config& config);
+/// The same for a run that is resumed, of which a checkpoint recorded the model. If a file that describes the model is
+/// gone, what was recorded takes its place, and a sentence is added to `notes`.
+std::unique_ptr<Task> make_resumed_task(const Config& config, const nlohmann::json& model_stamp,
+                                        std::vector<std::string>& notes);
 
 /// The mean loss over what was counted, a measure that every task has.
 const Measure& loss_measure();

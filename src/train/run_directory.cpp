@@ -12,7 +12,6 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "lockstep/error.h"
-#include "tasks/task.h"
 #include "train/run_lock.h"
 
 namespace lockstep::train {
@@ -34,10 +33,11 @@ void fill(std::string& name, const std::string& field, const std::string& value)
 }  // namespace
 
 RunDirectory::RunDirectory(const Config& config) : path_(config.run.path()), name_template_(config.checkpoint.name) {
-  fill(name_template_, "{model}", tasks::make_task(config)->model_name().file_name);
   fill(name_template_, "{start}", std::to_string(config.data.start));
   fill(name_template_, "{end}", std::to_string(config.data.end));
 }
+
+void RunDirectory::set_model_name(const std::string& file_name) { fill(name_template_, "{model}", file_name); }
 
 std::string RunDirectory::checkpoint(std::int64_t step, std::int64_t steps_per_epoch) const {
   std::string name = name_template_;

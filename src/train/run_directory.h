@@ -12,6 +12,8 @@ namespace lockstep::train {
 class RunDirectory {
  public:
   explicit RunDirectory(const Config& config);
+  /// For {model} in checkpoint.name; before checkpoint().
+  void set_model_name(const std::string& file_name);
 
   const std::string& path() const { return path_; }
   std::string file(const std::string& name) const { return path_ + "/" + name; }

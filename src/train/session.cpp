@@ -52,12 +52,19 @@ void check_schedule(const Config& config, std::int64_t steps_per_epoch) {
 }  // namespace
 
 Session::Session(Config configured, World& the_world, const SessionOptions& options)
-    : config(std::move(configured)), world(the_world), run(config), task(tasks::make_task(config)), options_(options) {
+    : config(std::move(configured)), world(the_world), run(config), options_(options) {
   progress.patience = Patience(config.evaluation.patience);
   check_threads(config);
   stop_if_requested(world);
   find_checkpoints();
-  if (open_next_checkpoint()) resume_from(reader_->state(), options_);
+  if (open_next_checkpoint()) {
+    const checkpoint::StateJson& state = reader_->state();
+    task = tasks::make_resumed_task(config, state.value("model", nlohmann::json::object()), notes);
+    resume_from(state, options_);
+  } else {
+    task = tasks::make_task(config);
+  }
+  run.set_model_name(task->model_name().file_name);
   stop_if_requested(world);
   task->open_train_set();
   task->open_validation_set();

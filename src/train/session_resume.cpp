@@ -36,13 +36,15 @@ void check_contents(const checkpoint::StateJson& state, const std::string& file)
 
 /// The model must be that of the checkpoint, whatever configuration was recorded.
 void check_model(const checkpoint::StateJson& state, const tasks::Task& task, const std::string& file) {
-  const auto differences = tasks::stamp_differences(state.value("model", nlohmann::json::object()), task.model_stamp());
-  if (differences.empty()) return;
-  const auto& [key, before, now] = differences.front();
-  fail(ErrorCode::checkpoint_mismatch,
-       "{} is of a run with model.{}={}, but the configuration sets it to {}: set model.{}={}, or start a new run with "
-       "model.initialize_from={}",
-       file, key, before, now, key, before, file);
+  std::string changes;
+  for (const auto& [key, before, now] :
+       tasks::stamp_differences(state.value("model", nlohmann::json::object()), task.model_stamp()))
+    changes += fmt::format("\n  model.{}: {} before, {} now", key, before, now);
+  require(
+      changes.empty(), ErrorCode::config_conflict,
+      "{} cannot be resumed, because its model has changed (undo that, or start a new run with another run.name and "
+      "model.initialize_from={}):{}",
+      file, file, changes);
 }
 
 /// Whether the qualities that a checkpoint records are those by which this run compares.

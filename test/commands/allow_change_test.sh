@@ -12,10 +12,9 @@ train() { "$lockstep" train "${base[@]}" "$@"; }
 
 # For every marked key a value that differs from that of the base run. They are compatible with each other.
 declare -A other=([run.seed]=2 [precision]=bf16 [model.depth]=34 [model.stem]=imagenet [model.classes]=11
-  [model.zero_gamma]=true [model.initialize_from]="$work/absent.h5" [model.from]="$work/absent" [model.config]=smollm-135m [data.train]=data/samples/cifar10_test.h5
+  [model.zero_gamma]=true [model.initialize_from]="$work/absent.h5" [data.train]=data/samples/cifar10_test.h5
   [data.shuffle]=false [data.augment]='[flip]' [data.crop_padding]=2 [data.mean]='[0.4,0.4,0.4]' [data.std]='[0.2,0.2,0.2]'
   [data.drop_last]=false [data.start]=2 [data.end]=66 [data.image_size]=16 [data.synthetic_samples]=80 [data.balance]=true
-  [data.sequence_length]=512 [data.pack]=false [data.cross_documents]=true
   [train.global_batch]=16 [train.micro_batches]=0 [train.label_smoothing]=0.1 [train.clip_norm]=1 [train.spike_z_score]=9
   [train.class_weights]='[1,1,1,1,1,1,1,1,1,2]' [train.freeze]='[conv1.*]' [loss_scale.kind]=dynamic
   [loss_scale.initial]=1024 [loss_scale.growth_steps]=3 [optimizer.kind]=lars [optimizer.learning_rate]=0.2
@@ -25,10 +24,13 @@ declare -A other=([run.seed]=2 [precision]=bf16 [model.depth]=34 [model.stem]=im
   [schedule.warmup_epochs]=0 [schedule.warmup_steps]=1 [schedule.steps]=40 [schedule.step_epochs]=2 [schedule.gamma]=0.5
   [schedule.power]=2 [schedule.final_learning_rate]=0.01 [batch_norm.synchronize]=true [batch_norm.momentum]=0.2
   [batch_norm.epsilon]=1e-4 [comm.gradients]=bf16 [reproducible]=true)
+# Those of language models are changed in a run of one.
+of_text=' model.from model.config data.sequence_length data.pack data.cross_documents '
 changes() { # MARK: KEY=VALUE of all keys with it
   local key
   for key in $(marked "$1"); do
-    if [[ $key != model.family ]]; then printf '%s\n' "$key=${other[$key]-no value in this test}"; fi # another task
+    [[ $key != model.family && $of_text != *" $key "* ]] || continue # another task
+    printf '%s\n' "$key=${other[$key]-no value in this test}"
   done
 }
 mapfile -t learning < <(changes '*')
@@ -61,6 +63,26 @@ for change in "${fixed[@]}"; do
 done
 check "  status 2" refused 2 'start a new run with another run.name' train run.name=b train.global_batch=16 \
   --allow-change train.global_batch
+
+# Language models.
+cat >"$work/tiny.json" <<'JSON'
+{"architectures": ["LlamaForCausalLM"], "vocab_size": 64, "hidden_size": 32, "intermediate_size": 32,
+ "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 64}
+JSON
+text=(model.family=llama model.config="$work/tiny.json" data.train=synthetic data.validation= data.synthetic_samples=64
+  data.sequence_length=16 train.global_batch=8 train.epochs=4 run.directory="$work" cpu.threads=1 log.every_steps=1
+  log.progress=false log.tensorboard=false)
+check "a run of a language model" "$lockstep" train "${text[@]}" run.name=text train.max_steps=2
+for change in data.sequence_length=32 data.pack=false data.cross_documents=true model.from="$work/absent"; do
+  key=${change%%=*}
+  check "  * $key" refused 2 "^  $key: .* before, .* now" "$lockstep" train "${text[@]}" run.name=text train.max_steps=3 "$change"
+done
+check "with --allow-change, it continues" "$lockstep" train "${text[@]}" run.name=text train.max_steps=3 data.sequence_length=32 \
+  data.cross_documents=true --allow-change data.sequence_length --allow-change data.cross_documents
+check "  with a note" grep -q 'data.cross_documents changes from false to true' "$work/text/log.txt"
+check "  ! model.config" refused 2 "^  model.config: .*tiny.json before, smollm-135m now" "$lockstep" train "${text[@]}" run.name=text \
+  data.sequence_length=32 data.cross_documents=true train.max_steps=4 model.config=smollm-135m --allow-change model.config
+for key in $of_text; do check "  $key is marked" grep -qx "$key" <(marked '*!'); done
 
 # What needs another state than the checkpoint has.
 copy c

@@ -53,6 +53,33 @@ refuses "  and evaluating" 1 "$contradiction" checkpoint_mismatch \
   "$lockstep" evaluate "$work/wide" "${windows[@]}" "${common[@]}"
 check "  no run was started" test ! -e "$work/c"
 
+# What a run recorded of its model.
+mkdir "$work/from" && cp "$story/config.json" "$story/model.safetensors" "$work/from"
+recorded=("${train[@]}" model.from="$work/from" run.name=recorded)
+check "trains from a directory that changes" run "${recorded[@]}" train.max_steps=2
+sed -e 's/"rope_theta": 10000.0/"rope_theta": 500.0/' "$story/config.json" >"$work/from/config.json"
+refuses "another config.json is named by its differences" 2 'recorded/checkpoints/.* cannot be resumed, because its model has changed' \
+  config_conflict "$lockstep" "${recorded[@]}" train.max_steps=3
+check "  which are those of the values" test "$(grep -c ' before, ' "$work/.refused")" = 1
+check "  before and now" grep -qx '  model.config.rope_theta: 10000.0 before, 500.0 now' "$work/.refused"
+rm -r "$work/from"
+check "resumes when the directory is gone" run "${recorded[@]}" train.max_steps=3
+prints "  and says so" 'from/config.json does not exist any more; the model is as the run recorded it'
+check "  evaluates it" run evaluate "$work/recorded" "${common[@]}"
+refuses "but does not begin without it" 2 'found no .*from/config.json' config_range "$lockstep" "${recorded[@]}" run.name=other
+
+# Keys that have no effect.
+for key in data.augment=[flip] data.balance=true data.image_size=32 model.classes=7 train.label_smoothing=0.1 \
+  "train.class_weights=[1,1,1,1,1,1,1,1,1,2]" batch_norm.synchronize=true; do
+  refuses "a key of images: $key" 2 "command line: ${key%%=*} is for networks that classify images, and has no effect with model.family=llama: remove it" \
+    config_conflict "$lockstep" "${train[@]}" model.from="$story" "$key" run.name=c
+done
+refuses "a key of text with images" 2 'data.pack is for language models, and has no effect with model.family=resnet: remove it' config_conflict \
+  "$lockstep" train data.train=synthetic data.pack=false run.directory="$work" run.name=c
+refuses "keys that contradict each other" 2 'data.cross_documents=true is for windows with several documents.*: set data.cross_documents=false, or' \
+  config_conflict "$lockstep" "${train[@]}" model.from="$story" data.pack=false data.cross_documents=true run.name=c
+check "  no run was started" test ! -e "$work/c"
+
 # With a tokenizer.
 samples=data/samples
 check "trains on text" run train jobs/configs/gpt_small_shakespeare.yaml "${common[@]}" data.sequence_length=32 train.global_batch=4 \
@@ -65,6 +92,11 @@ check "evaluates the checkpoint" run evaluate "$work/text.h5" "${of_text[@]}"
 check "exports the checkpoint of the run" run checkpoint export "$work/text/checkpoints/latest" "$work/text-model"
 check "  with the tokenizer" cmp "$samples/tokenizer.json" "$work/text-model/tokenizer.json"
 check "evaluates the directory" run evaluate "$work/text-model" "${of_text[@]}"
+rm "$work/text-model/tokenizer.json"
+check "warns of a directory without one" run train jobs/configs/gpt_small_shakespeare.yaml "${common[@]}" data.sequence_length=32 train.global_batch=4 \
+  train.max_steps=1 evaluation.max_samples=4 run.directory="$work" run.name=unchecked model.config= model.from="$work/text-model"
+prints "  once" 'text-model has no tokenizer.json, so nobody checks that data/samples/shakespeare_train.h5 was made with'
+check "  not more often" test "$(grep -c 'nobody checks' "$work/log")" = 1
 sed 's/<|endoftext|>/<|end|>/g' "$samples/tokenizer.json" >"$work/text-model/tokenizer.json"
 refuses "another tokenizer than that of the data" 2 'was made with another tokenizer than .*text-model' model_mismatch \
   "$lockstep" evaluate "$work/text-model" "${of_text[@]}"

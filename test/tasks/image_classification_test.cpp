@@ -117,6 +117,19 @@ TEST(ImageClassification, NamesTheKeysInWhichTwoModelsDiffer) {
   EXPECT_EQ(back[2].key + " " + back[2].before + " " + back[2].now, "width 16 its default");
 }
 
+/// A stamp may contain a config.json as text.
+TEST(StampDifferences, NamesTheMembersOfObjectsInWhichTheyDiffer) {
+  const nlohmann::json before{{"family", "llama"}, {"config", R"({"rope_theta": 10000, "layers": 2, "a": {"b": 1}})"}};
+  nlohmann::ordered_json now = before;
+  EXPECT_TRUE(stamp_differences(before, now).empty());
+  now["config"] = R"({"rope_theta": 500, "layers": 2, "a": {"b": 2}, "bias": true})";
+  std::string text;
+  for (const auto& [key, was, is] : stamp_differences(before, now)) text += key + " " + was + " " + is + "; ";
+  EXPECT_EQ(text, "config.rope_theta 10000 500; config.a {\"b\":1} {\"b\":2}; config.bias its default true; ");
+  now["config"] = "text";
+  EXPECT_EQ(stamp_differences(before, now).front().now, "\"text\"");
+}
+
 TEST(ImageClassification, RejectsDataThatDoNotFit) {
   Config config;
   // The message has the remedy for the difference that it names.

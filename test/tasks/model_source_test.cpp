@@ -32,6 +32,28 @@ TEST(ModelSource, IsADirectoryAFileAPresetOrAnObject) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(ModelSource, IsWhatTheRunRecordedIfTheFileIsGone) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "model_source_gone_test";
+  std::filesystem::create_directories(folder);
+  const std::string recorded = models::to_json(*models::llama_preset("smollm-135m")).dump();
+  const nlohmann::json stamp{{"family", "llama"}, {"config", recorded}};
+  const auto restored = [&](const std::string& from, const std::string& config, const nlohmann::json& of_run) {
+    Config::Model model;
+    model.from = from;
+    model.config = config;
+    return std::pair(restore_model_source(model, of_run), model.config);
+  };
+  const std::string gone =
+      (folder / "config.json").string() + " does not exist any more; the model is as the run recorded it";
+  EXPECT_EQ(restored(folder.string(), "", stamp), std::pair(gone, recorded));
+  EXPECT_EQ(restored("none", (folder / "config.json").string(), stamp), std::pair(gone, recorded));
+  EXPECT_EQ(restored("none", "qwen2-0.5b", stamp), std::pair(std::string(), std::string("qwen2-0.5b")));
+  EXPECT_EQ(restored(folder.string(), "", {}), std::pair(std::string(), std::string()));
+  std::ofstream(folder / "config.json") << "{}";
+  EXPECT_EQ(restored(folder.string(), "", stamp), std::pair(std::string(), std::string()));
+  std::filesystem::remove_all(folder);
+}
+
 TEST(ModelSource, NamesTheKeyThatIsMissingOrWrong) {
   const auto message = [](const std::string& from, const std::string& config) -> std::string {
     Config::Model model;

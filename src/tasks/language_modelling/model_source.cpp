@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "base/file.h"
@@ -22,25 +23,43 @@ std::string config_file(const std::string& path) {
   return fs::is_directory(path, error) ? (fs::path(path) / "config.json").string() : path;
 }
 
+bool is_from_directory(const Config::Model& model) {
+  return model.config.empty() && model.from != Config::Model{}.from;
+}
+
+/// Empty if no file describes the model.
+std::string path_of_source(const Config::Model& model) {
+  if (is_from_directory(model)) return (fs::path(model.from) / "config.json").string();
+  const bool is_in_place = model.config.starts_with('{') || models::llama_preset(model.config);
+  return is_in_place || model.config.empty() ? "" : config_file(model.config);
+}
+
 }  // namespace
 
 models::LlamaConfig model_source(const Config::Model& model) {
   const std::string presets = fmt::format("{}", fmt::join(models::llama_presets(), ", "));
   if (model.config.starts_with('{')) return models::parse_llama_config(model.config, "model.config");
   if (const auto preset = models::llama_preset(model.config)) return *preset;
-  const bool is_from_directory = model.config.empty() && model.from != Config::Model{}.from;
-  require(is_from_directory || !model.config.empty(), ErrorCode::config_range,
+  const std::string path = path_of_source(model);
+  require(!path.empty(), ErrorCode::config_range,
           "model.config: expected a preset ({}) or the path of a config.json, or model.from: DIRECTORY, found nothing",
           presets);
-  const std::string path =
-      is_from_directory ? (fs::path(model.from) / "config.json").string() : config_file(model.config);
   std::error_code error;
   require(fs::exists(path, error), ErrorCode::config_range, "{}: expected {}, found no {}",
-          is_from_directory ? "model.from" : "model.config",
-          is_from_directory ? "a directory with a config.json"
-                            : fmt::format("a preset ({}) or the path of a config.json", presets),
+          is_from_directory(model) ? "model.from" : "model.config",
+          is_from_directory(model) ? "a directory with a config.json"
+                                   : fmt::format("a preset ({}) or the path of a config.json", presets),
           path);
   return models::parse_llama_config(read_file(path, kMaxFileBytes), path);
+}
+
+std::string restore_model_source(Config::Model& model, const nlohmann::json& model_stamp) {
+  const std::string path = path_of_source(model);
+  std::error_code error;
+  const auto recorded = model_stamp.find("config");
+  if (path.empty() || fs::exists(path, error) || recorded == model_stamp.end() || !recorded->is_string()) return "";
+  model.config = recorded->get<std::string>();
+  return fmt::format("{} does not exist any more; the model is as the run recorded it", path);
 }
 
 std::string tokenizer_hash(const std::string& directory) {

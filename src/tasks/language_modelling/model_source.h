@@ -1,6 +1,7 @@
 // Where the architecture of a language model comes from: model.from and model.config. Which tokenizer it has.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "lockstep/config.h"
@@ -12,6 +13,10 @@ namespace lockstep::tasks {
 /// the directory model.from has the config.json. Throws config_range if there is none, and what parse_llama_config()
 /// throws.
 models::LlamaConfig model_source(const Config::Model& model);
+
+/// For a run that is resumed: if the file that describes the model is gone, model.config becomes what the run recorded
+/// in `model_stamp`. Returns a sentence that says so, or nothing.
+std::string restore_model_source(Config::Model& model, const nlohmann::json& model_stamp);
 
 /// The hash of the tokenizer of a model in a directory; empty if there is no tokenizer.json. Throws what
 /// text::Tokenizer::open() throws.

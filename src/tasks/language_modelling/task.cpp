@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "data/text_set.h"
 #include "layers/layers.h"
 #include "lockstep/error.h"
+#include "lockstep/log.h"
 #include "models/llama.h"
 #include "tasks/language_modelling/model_source.h"
 
@@ -69,7 +71,10 @@ class LanguageModelling final : public Task {
     check_set(validation_set_.get());
   }
 
-  void open_train_set() override { train_set_ = open(Split::train); }
+  void open_train_set() override {
+    train_set_ = open(Split::train);
+    warn_without_tokenizer();
+  }
   void open_validation_set() override {
     if (!config_.data.validation.empty()) validation_set_ = open(Split::validation);
     if (!train_set_ || !validation_set_) return;
@@ -207,6 +212,17 @@ class LanguageModelling final : public Task {
     require(hash_of_model_->empty() || *hash_of_model_ == info.tokenizer_hash, ErrorCode::model_mismatch,
             "{} was made with another tokenizer than that of {}: import it again with --tokenizer {}", info.path, from,
             from);
+  }
+
+  /// After check_tokenizer_of_model(). A run may be resumed when its directory is gone.
+  void warn_without_tokenizer() const {
+    const std::string& from = config_.model.from;
+    std::error_code error;
+    if (hash_of_model_ && hash_of_model_->empty() && std::filesystem::is_directory(from, error))
+      log::warning(
+          "{}model.from: {} has no tokenizer.json, so nobody checks that {} was made with the tokenizer of the "
+          "model; copy it there",
+          config_.places({"model.from"}), from, train_set_->info().path);
   }
 
   Config config_;

@@ -1,0 +1,51 @@
+#include "tasks/unused_keys.h"
+
+#include <span>
+
+#include "lockstep/error.h"
+
+namespace lockstep::tasks {
+namespace {
+
+struct Row {
+  const char* key;
+  bool (*is_set)(const Config& config);
+};
+
+const Config& defaults() {
+  static const Config config;
+  return config;
+}
+
+// A key's name is the path of its member.
+// clang-format off
+#define KEY(path) {#path, [](const Config& c) { return c.path != defaults().path; }}
+// clang-format on
+
+constexpr Row kOfImages[] = {
+    KEY(model.depth),           KEY(model.stem),          KEY(model.width),
+    KEY(model.classes),         KEY(model.zero_gamma),    KEY(data.augment),
+    KEY(data.crop_padding),     KEY(data.mean),           KEY(data.std),
+    KEY(data.image_size),       KEY(data.balance),        KEY(data.validation_resize),
+    KEY(train.label_smoothing), KEY(train.class_weights), KEY(batch_norm.synchronize),
+    KEY(batch_norm.momentum),   KEY(batch_norm.epsilon),
+};
+constexpr Row kOfText[] = {
+    KEY(model.from), KEY(model.config),         KEY(model.recompute),
+    KEY(data.pack),  KEY(data.cross_documents), KEY(data.sequence_length),
+};
+
+#undef KEY
+
+}  // namespace
+
+void check_unused_keys(const Config& config) {
+  const bool is_text = config.model.family == "llama";
+  for (const Row& row : is_text ? std::span<const Row>(kOfImages) : std::span<const Row>(kOfText))
+    require(!row.is_set(config), ErrorCode::config_conflict,
+            "{}{} is for {}, and has no effect with model.family={}: remove it{}", config.places({row.key}), row.key,
+            is_text ? "networks that classify images" : "language models", config.model.family,
+            is_text ? "" : ", or set model.family=llama");
+}
+
+}  // namespace lockstep::tasks
