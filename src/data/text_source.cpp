@@ -33,6 +33,7 @@ std::vector<std::string> list_sources(const std::vector<std::string>& sources) {
       append_folder(source, out);
       continue;
     }
+    require(fs::exists(source, ignored) || ignored, ErrorCode::data_source, "there is no text {}", source);
     require(fs::path(source).extension() != ".json", ErrorCode::data_source,
             "{} has the name of one JSON value; expected a text file, or JSON Lines with one object per line and a "
             "name that ends in .jsonl",
@@ -44,10 +45,24 @@ std::vector<std::string> list_sources(const std::vector<std::string>& sources) {
 
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
 
+/// Files of /proc, for example, have content, although the system reports 0 bytes.
+void require_known_size(const InputFile& file) {
+  std::byte first{};
+  const bool has_more = file.size_bytes() == 0 && file.try_read(0, std::span(&first, 1)) == ReadOutcome::complete;
+  require(!has_more, ErrorCode::data_source,
+          "{} is no ordinary file: it contains text, but its size is 0; copy it first, for example with `cat {} > "
+          "text.txt`",
+          file.path(), file.path());
+}
+
 }  // namespace
 
 TextSource::TextSource(const std::vector<std::string>& sources) : paths_(list_sources(sources)) {
-  for (const std::string& path : paths_) total_bytes_ += InputFile(path).size_bytes();
+  for (const std::string& path : paths_) {
+    const InputFile file(path);
+    require_known_size(file);
+    total_bytes_ += file.size_bytes();
+  }
   std::vector<std::string> names;
   for (const std::string& source : sources) {
     const fs::path path(source);

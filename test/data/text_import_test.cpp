@@ -211,7 +211,7 @@ TEST_F(TextImport, SourcesThatAreNoTextAreRefused) {
   write("array.json", "[]");
   write("zero.txt", std::string("ab\0c", 4));
   write("a.txt", "a");
-  refuses(ErrorCode::data_missing, "nowhere.txt", {"a.txt", "nowhere.txt"});
+  refuses(ErrorCode::data_source, "nowhere.txt", {"a.txt", "nowhere.txt"});
   refuses(ErrorCode::data_source, "contains no *.txt and no *.jsonl files", {"empty"});
   refuses(ErrorCode::data_source, "empty.jsonl contains no documents", {"empty.jsonl"});
   refuses(ErrorCode::data_source, "array.json has the name of one JSON value; expected", {"array.json"});
