@@ -43,6 +43,14 @@ check "documents one by one" train 1 unpacked data.pack=false data.train="$work/
 check "bf16, accumulation" train 2 bf16 precision=bf16 train.accumulate=2
 check "synthetic tokens" train 1 synthetic data.train=synthetic data.validation=synthetic data.synthetic_samples=64
 
+# The median, since on a busy machine a reader may not get a processor in time.
+waits() { # RUN: the median share of a step, in per cent, in which it waited for data
+  sed -nE 's/.*"event":"step".*"step_seconds":([-+0-9.e]+).*"data_wait_seconds":([-+0-9.e]+),"exposed.*/\1 \2/p' "$work/$1/metrics.jsonl" |
+    awk '{printf "%.4f\n", 100 * $2 / $1}' | sort -n | awk '{share[NR] = $1} END {if (NR < 20) exit 1; print share[int((NR + 1) / 2)]}'
+}
+check "twenty steps on packed and shuffled windows" train 2 waits train.max_steps=20 log.every_steps=1 data.sequence_length=64 train.global_batch=16
+check "  do not wait for the loader" awk -v share="$(waits waits)" 'BEGIN {print share " % of a step"; exit !(share != "" && share < 1)}'
+
 check "evaluates a run" "$lockstep" evaluate "$work/one" evaluation.max_samples=24 --json="$work/run.json"
 for key in loss perplexity; do
   check "  as training did: $key" near "$(measure "$work/one/metrics.jsonl" $key)" "$(grep -oE "\"$key\": ?[-+0-9.e]+" "$work/run.json" | grep -oE '[-+0-9.e]+$')"
