@@ -9,14 +9,14 @@ shift || true
 lockstep=${LOCKSTEP:-build/lockstep}
 case ${MODEL:-image} in
   image)
-    config=jobs/configs/quickstart.yaml run=runs/quickstart samples=images on="the 500 test images"
+    config=jobs/configs/quickstart.yaml run=runs/quickstart counted=samples unit=images longer=12 on="the 500 test images"
     title="ResNet-18 on $ranks ranks: 2,000 images of CIFAR-10, 6 epochs"
     next="data/get_cifar10.sh && make train CONFIG=jobs/configs/resnet18_cifar10.yaml      all 50,000 images"
     ;;
   text)
-    config=jobs/configs/gpt_small_shakespeare.yaml run=runs/gpt-small-shakespeare samples=windows on="the last tenth of the text"
+    config=jobs/configs/gpt_small_shakespeare.yaml run=runs/gpt-small-shakespeare counted=tokens unit=tokens longer=8 on="the last tenth of the text"
     title="a language model of 1.8 million parameters on $ranks ranks: 411,269 tokens of Shakespeare, 4 epochs"
-    next="$lockstep checkpoint info runs/gpt-small-shakespeare/checkpoints/best      what the model consists of"
+    next=
     ;;
   *)
     echo "quickstart: MODEL=$MODEL: expected image or text" >&2
@@ -32,6 +32,8 @@ for override in "$@"; do
     run.directory=*) run=${override#*=}/${run##*/} ;;
   esac
 done
+
+next=${next:-"$lockstep checkpoint export $run/checkpoints/best gpt-small      a directory that transformers loads"}
 
 cat <<TEXT
 
@@ -51,7 +53,7 @@ percent() { awk -v x="$1" 'BEGIN {printf "%.1f %%", 100 * x}'; }
 result() {
   local loss
   loss=$(number "$run/evaluation.json" loss)
-  if [[ $samples == images ]]; then
+  if [[ $unit == images ]]; then
     echo "$(percent "$(number "$run/evaluation.json" accuracy)") of the test images are classified correctly, loss $(printf %.3f "$loss") (random guessing: 10 %, 2.303)."
   else
     echo "loss $(printf %.3f "$loss") per token, perplexity $(printf %.1f "$(number "$run/evaluation.json" perplexity)") (random guessing: 6.931, 1024)."
@@ -59,12 +61,12 @@ result() {
 }
 cat <<TEXT
 
-Done: $(number "$run/metrics.json" steps) steps, $(number "$run/metrics.json" samples) $samples in $(number "$run/metrics.json" seconds | awk '{printf "%.0f", $1}') s on $ranks ranks.
+Done: $(number "$run/metrics.json" steps) steps, $(number "$run/metrics.json" $counted) $unit in $(number "$run/metrics.json" seconds | awk '{printf "%.0f", $1}') s on $ranks ranks.
 Best checkpoint: $(result)
 The files of the run are in $run/: log.txt, metrics.jsonl, checkpoints/, the trained model, tensorboard/.
 
 What to try next
-  make train CONFIG=$config OVERRIDES="train.epochs=12"      resume the run and train twice as long
+  make train CONFIG=$config OVERRIDES="train.epochs=$longer"      resume the run and train twice as long
   make train CONFIG=$config RANKS=4 OVERRIDES="run.name=four --fresh"      the same training on 4 ranks
   $lockstep plan $config --ranks 8      memory and communication of a step on 8 ranks
   $lockstep help config                                      every configuration key with its default and meaning

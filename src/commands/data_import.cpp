@@ -201,9 +201,9 @@ void import_text(const TextArguments& arguments) {
       .json = tokenizer.content()};
   const data::TextImportResult result =
       run_with_bar([&](const data::ImportProgress& progress) { return data::import_text(options, encoder, progress); });
-  print_text("Imported {} documents with {} tokens ({} of text) from {} file(s) into {} ({}).\n", result.n_documents,
-             result.n_tokens, size_text(result.text_bytes), result.n_files, options.output,
-             size_text(result.size_bytes));
+  print_text("Imported {} document{} with {} tokens ({} of text) from {} file(s) into {} ({}).\n", result.n_documents,
+             result.n_documents == 1 ? "" : "s", result.n_tokens, size_text(result.text_bytes), result.n_files,
+             options.output, size_text(result.size_bytes));
   print_text("Tokenizer: {}, {} tokens, hash {}.\n", encoder.path, encoder.vocabulary_size, encoder.hash);
   if (encoder.end_token)
     print_text("Each document ends with the end token, {}.\n", *encoder.end_token);

@@ -87,8 +87,8 @@ class LanguageModelling final : public Task {
   std::shared_ptr<const data::Dataset> validation_set() const override { return validation_set_; }
   std::string describe_samples() const override {
     const data::TextSetInfo& set = train_set_->info();
-    return fmt::format("windows of {} tokens, {} documents, {} tokens", config_.data.sequence_length, set.n_documents,
-                       set.n_tokens);
+    return fmt::format("windows of {} tokens, {} document{}, {} tokens", config_.data.sequence_length, set.n_documents,
+                       set.n_documents == 1 ? "" : "s", set.n_tokens);
   }
 
   /// tokens -> decoder -> last product and cross entropy with targets. The logits do not exist as a whole, so the
