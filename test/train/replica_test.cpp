@@ -34,7 +34,7 @@ struct Case {
   std::vector<std::string> freeze{};
 };
 
-std::unique_ptr<Backend> backend_of(Case::Device device) {
+std::unique_ptr<Backend> backend_of([[maybe_unused]] Case::Device device) {
 #ifdef LOCKSTEP_CUDA
   if (device == Case::Device::cuda_on_host) return test::make_cuda_on_host_backend();
 #endif
