@@ -13,7 +13,8 @@ from picture_file import add_output, write_picture
 
 WIDTH, HEIGHT = 720, 300
 LEFT, RIGHT, TOP, BOTTOM = 52, 16, 34, 40
-TRAINING, VALIDATION = "#3b7dbd", "#d9822b"
+# Of each run: the training loss, and the validation loss.
+COLOURS = [("#3b7dbd", "#d9822b"), ("#7f9f7f", "#6a3d9a")]
 
 
 def read_losses(lines):
@@ -34,8 +35,9 @@ def tick_distance(span):
     return next(factor * power for factor in (0.1, 0.2, 0.5, 1) if span / (factor * power) <= 10)
 
 
-def draw(losses, title):
-    points = losses["step"] + losses["evaluation"]
+def draw(runs, title):
+    """`runs`: at most two, each with its name and what read_losses() returns. The name of a single one is not shown."""
+    points = [point for _, losses in runs for event in ("step", "evaluation") for point in losses[event]]
     last_step, greatest = max(step for step, _ in points), max(loss for _, loss in points)
     x = lambda step: LEFT + (WIDTH - LEFT - RIGHT) * step / last_step
     y = lambda loss: HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * loss / (1.05 * greatest)
@@ -54,15 +56,21 @@ def draw(losses, title):
     out.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 8}" text-anchor="middle">step</text>')
     middle = (TOP + HEIGHT - BOTTOM) / 2
     out.append(f'<text x="14" y="{middle:g}" text-anchor="middle" transform="rotate(-90 14 {middle:g})">loss</text>')
-    line = " ".join(f"{x(step):.1f},{y(loss):.1f}" for step, loss in losses["step"])
-    out.append(f'<polyline points="{line}" fill="none" stroke="{TRAINING}" stroke-width="2"/>')
-    for step, loss in losses["evaluation"]:
-        out.append(f'<circle cx="{x(step):.1f}" cy="{y(loss):.1f}" r="4" fill="{VALIDATION}"/>')
-    for row, (colour, text) in enumerate([(TRAINING, "training loss of a step"), (VALIDATION, "validation loss")]):
-        if row == 0 or losses["evaluation"]:
-            at = 16 + 16 * row
-            out.append(f'<rect x="{WIDTH - 190}" y="{at - 9}" width="12" height="10" fill="{colour}"/>'
-                       f'<text x="{WIDTH - 172}" y="{at}">{text}</text>')
+    legend = []
+    for (name, losses), (training, validation) in zip(runs, COLOURS):
+        of_run = f"{name}: " if len(runs) > 1 else ""
+        line = " ".join(f"{x(step):.1f},{y(loss):.1f}" for step, loss in losses["step"])
+        out.append(f'<polyline points="{line}" fill="none" stroke="{training}" stroke-width="2"/>')
+        legend.append((training, of_run + "training loss of a step"))
+        for step, loss in losses["evaluation"]:
+            out.append(f'<circle cx="{x(step):.1f}" cy="{y(loss):.1f}" r="4" fill="{validation}"/>')
+        if losses["evaluation"]:
+            legend.append((validation, of_run + "validation loss"))
+    left = WIDTH - (190 if len(runs) == 1 else 240)
+    for row, (colour, text) in enumerate(legend):
+        at = 16 + 16 * row
+        out.append(f'<rect x="{left}" y="{at - 9}" width="12" height="10" fill="{colour}"/>'
+                   f'<text x="{left + 18}" y="{at}">{html.escape(text)}</text>')
     return "\n".join(out) + "\n</svg>\n"
 
 
@@ -74,7 +82,7 @@ def main():
     args = parser.parse_args()
     with open(args.metrics) as file:
         losses = read_losses(file)
-    write_picture(draw(losses, args.title), args.output, args.metrics, "loss.svg")
+    write_picture(draw([("", losses)], args.title), args.output, args.metrics, "loss.svg")
 
 
 if __name__ == "__main__":
