@@ -54,7 +54,7 @@ dtype = torch.bfloat16 if sys.argv[1] == "bf16" else torch.float32
 def shortest(work):
     times = []
     for _ in range(20):
-        begin = time.perf_counter(); work(); times.append(time.perf_counter() - begin)
+        begin = time.thread_time(); work(); times.append(time.thread_time() - begin)
     return min(times)
 a, b = torch.randn(1024, 1024, dtype=dtype), torch.randn(1024, 1024, dtype=dtype)
 source, target = torch.ones(1 << 25), torch.ones(1 << 25)
@@ -63,7 +63,7 @@ print(json.dumps([2 * 1024**3 / shortest(lambda: a @ b), 2 * 4 * (1 << 25) / sho
 
 
 def rates(python, args):
-    """Operations per second of a product and bytes per second of a copy, of one rank while all ranks do the same."""
+    """Operations of a product and bytes of a copy per second of processor time, of one rank while all ranks do the same."""
     ranks = [subprocess.Popen([python, "-c", RATES, args.precision], env=harness.environment(1), stdout=subprocess.PIPE,
                               text=True) for _ in range(args.ranks)]
     found = [json.loads(rank.communicate()[0]) for rank in ranks]
@@ -109,6 +109,7 @@ def main():
     parser.add_argument("--warmup", type=int, default=3, help="steps that are not counted")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS, help="of PyTorch")
+    parser.add_argument("--alike", action="store_true", help="do not run PyTorch with other numbers of ranks")
     parser.add_argument("--overrides", nargs="*", default=[], help="further settings of Lockstep, as key=value")
     parser.add_argument("--name", default="", help="name of the result files")
     parser.add_argument("--results", default=str(harness.RESULTS), help="folder for the result files")
@@ -122,7 +123,7 @@ def main():
     flops, bytes_per_second = rates(python, args)
     # Name, variant, ranks, threads.
     arrangements = [(variant, variant, args.ranks, args.threads) for variant in args.variants]
-    if args.ranks > 1:
+    if args.ranks > 1 and not args.alike:
         arrangements += [(f"{variant}, 1 rank x {args.ranks * args.threads} threads, the same batch", variant, 1,
                           args.ranks * args.threads) for variant in args.variants]
     rounds = {"lockstep": [], **{name: [] for name, *_ in arrangements}}
