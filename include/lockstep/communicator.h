@@ -1,6 +1,6 @@
 // What ranks exchange.
 //
-// Communicator: sums over all ranks, inside the step. All-reduces follow one static schedule: every rank issues the
+// Communicator: collectives over all ranks, inside the step. They follow one static schedule: every rank issues the
 // same ones in the same order, from one thread. Their memory is allocated once by allocate(), so that the ranks of a
 // node can map each other's memory and sum in place. World: everything that is exchanged before, between and after
 // steps. Its calls are small and blocking, and work on host memory.
@@ -23,10 +23,24 @@ namespace lockstep {
 struct Slice {
   void* data = nullptr;  // inside memory of Communicator::allocate()
   std::size_t n_elements = 0;
-  DType dtype = DType::fp32;  // fp32 or fp64
+  DType dtype = DType::fp32;  // of a sum: fp32 or fp64
   // The type in which an fp32 slice travels between nodes: fp32, bf16 or fp16. The sum of each node and the total are
   // rounded to it; additions are always in fp32.
   DType wire = DType::fp32;
+};
+
+enum class Collective : std::uint8_t {
+  all_reduce,      // the slice becomes its sum over all ranks, on every rank
+  reduce_scatter,  // only this rank's shard becomes the sum; the rest of the slice is undefined
+  all_gather,      // every rank's shard is copied to all ranks
+};
+
+struct Exchange {
+  Collective collective = Collective::all_reduce;
+  Slice slice{};
+  /// The shard of rank r is elements [bounds[r], bounds[r + 1]) of the slice. n_ranks + 1 ascending values from 0 to
+  /// n_elements, which must stay valid until `done`; empty for an all-reduce. Shards may be empty.
+  std::span<const std::size_t> bounds{};
 };
 
 /// The order of a sum: a binary tree over the sources, which are visited in turn, written as a program for a stack
@@ -47,14 +61,17 @@ class Communicator {
   /// Zero-filled, 4096-byte aligned. Collective over all ranks; every rank requests the same size.
   virtual std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) = 0;
 
-  /// Replaces `slice` by its sum over all ranks. The result has the same bits on every rank, and in every run with the
-  /// same number of ranks. A communicator that was made with a SumOrder adds in exactly that order.
-  /// The sum starts when `ready` is done. `done` is marked as pending before the call returns and completes with the
-  /// sum. Every rank issues the same all-reduces in the same order, from one thread. `label` names this one in messages
-  /// ("bucket 3 of 9").
-  virtual void all_reduce_async(const Slice& slice, const Event& ready, Event& done, const std::string& label) = 0;
-  /// True if an all-reduce is nothing but work on streams, so that it can be captured in a graph. Otherwise the host
-  /// must call all_reduce_async() in every step.
+  /// The result of a sum has the same bits on every rank, with either collective, and in every run with the same number
+  /// of ranks. A communicator that was made with a SumOrder adds in exactly that order.
+  /// The exchange starts when `ready` is done. `done` is marked as pending before the call returns and completes with
+  /// the exchange, when no other rank accesses this rank's memory any more. Every rank issues the same exchanges in the
+  /// same order, from one thread. `label` names this one in messages ("bucket 3 of 9").
+  virtual void exchange_async(const Exchange& exchange, const Event& ready, Event& done, const std::string& label) = 0;
+  void all_reduce_async(const Slice& slice, const Event& ready, Event& done, const std::string& label) {
+    exchange_async({.slice = slice}, ready, done, label);
+  }
+  /// True if an exchange is nothing but work on streams, so that it can be captured in a graph. Otherwise the host must
+  /// call exchange_async() in every step.
   virtual bool is_capturable() const { return false; }
   /// An event that can be passed as `done`.
   virtual std::unique_ptr<Event> make_event() = 0;

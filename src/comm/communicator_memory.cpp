@@ -47,9 +47,16 @@ bool contains(const Memory& memory, const Slice& slice) {
   return data >= begin && data + slice.n_elements * size_bytes(slice.dtype) <= begin + memory.size_bytes();
 }
 
-void check_dtype(const Slice& slice, const std::string& label) {
-  require(slice.dtype == DType::fp32 || slice.dtype == DType::fp64, ErrorCode::internal,
-          "'{}' is {}, but ranks can sum only fp32 and fp64", label, name(slice.dtype));
+void check_exchange(const Exchange& exchange, int n_ranks, const std::string& label) {
+  const Slice& slice = exchange.slice;
+  require(exchange.collective == Collective::all_gather || slice.dtype == DType::fp32 || slice.dtype == DType::fp64,
+          ErrorCode::internal, "'{}' is {}, but ranks can sum only fp32 and fp64", label, name(slice.dtype));
+  if (exchange.collective == Collective::all_reduce) return;
+  const std::span<const std::size_t> bounds = exchange.bounds;
+  require(bounds.size() == static_cast<std::size_t>(n_ranks) + 1 && bounds.front() == 0 &&
+              bounds.back() == slice.n_elements && std::ranges::is_sorted(bounds),
+          ErrorCode::internal, "'{}': the bounds of the shards do not divide {} elements among {} ranks", label,
+          slice.n_elements, n_ranks);
 }
 
 void check_wire(const Slice& slice, DType wire, const std::string& label) {

@@ -1,5 +1,5 @@
 // The memory that a communicator allocates from a backend (see Communicator::allocate()), and the checks of the
-// arguments of all_reduce_async() that communicators have in common. A failed check throws Error (internal).
+// arguments of exchange_async() that communicators have in common. A failed check throws Error (internal).
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@ std::unique_ptr<Memory> allocate_aligned(Backend& backend, std::size_t size_byte
 
 /// True if all of the slice is in `memory`.
 bool contains(const Memory& memory, const Slice& slice);
-/// Checks that ranks can sum the type of the slice.
-void check_dtype(const Slice& slice, const std::string& label);
+/// Checks that ranks can sum the type of the slice, if they do, and that the bounds are those of shards.
+void check_exchange(const Exchange& exchange, int n_ranks, const std::string& label);
 /// Checks that the communicator was made for Slice::wire. `wire` is the narrowest type that it sends.
 void check_wire(const Slice& slice, DType wire, const std::string& label);
 /// Checks that `done` is an event between threads of the host.

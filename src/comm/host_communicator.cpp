@@ -16,7 +16,8 @@ namespace lockstep::comm {
 namespace {
 
 constexpr std::size_t kPageBytes = 4096;
-constexpr std::size_t kWorkBytes = std::size_t{1} << 20;  // summed before the other channels are served
+constexpr std::size_t kWorkBytes = std::size_t{1} << 20;     // summed before the other channels are served
+constexpr std::size_t kMessageBytes = std::size_t{1} << 30;  // MPI counts with 31 bits
 constexpr std::size_t kLargestRegionBytes = std::size_t{1} << 46;
 
 }  // namespace
@@ -89,6 +90,7 @@ HostCommunicator::HostCommunicator(CommunicationThread& thread, World& world, To
   coroutine_ = topology_.n_nodes() == 1 ? run_on_one_node() : run_between_nodes();
   thread_.add(*this);
   if (topology_.n_nodes() == 1 || topology_.local_rank != 0) return;
+  shard_messages_.reserve(static_cast<std::size_t>(size() + topology_.local_size() * topology_.n_nodes()));
   for (int i = 0; i < Topology::kExchangesInFlight; ++i) {
     const int tag = 2 * (number() * Topology::kExchangesInFlight + i);
     exchanges_.emplace_back(thread_.mpi(), leaders_, topology_.order_of_nodes, topology_.node, tag, chunk_bytes_,
@@ -150,13 +152,15 @@ std::unique_ptr<HostCommunicator::Region> HostCommunicator::map_region(std::size
   return region;
 }
 
-void HostCommunicator::all_reduce_async(const Slice& slice, const Event& ready, Event& done, const std::string& label) {
+void HostCommunicator::exchange_async(const Exchange& exchange, const Event& ready, Event& done,
+                                      const std::string& label) {
+  const Slice& slice = exchange.slice;
   thread_.throw_if_failed();
   const auto found = std::find_if(registry_->regions.begin(), registry_->regions.end(),
                                   [&](const Region* region) { return contains(*region, slice); });
   require(found != registry_->regions.end(), ErrorCode::internal, "'{}' is outside the memory of the communicator",
           label);
-  check_dtype(slice, label);
+  check_exchange(exchange, size(), label);
   check_wire(slice, topology_.wire, label);
   HostEvent& host_done = host_event(done, label);
   const Region& region = **found;
@@ -173,6 +177,8 @@ void HostCommunicator::all_reduce_async(const Slice& slice, const Event& ready, 
   request.n_elements = slice.n_elements;
   request.dtype = slice.dtype;
   request.wire = slice.wire;
+  request.collective = exchange.collective;
+  request.bounds = exchange.bounds;
   request.ready = &ready;
   request.done = &host_done;
   copy_label(label, request.label);
@@ -218,12 +224,22 @@ void HostCommunicator::finish(Request& request) {
   done->complete();
 }
 
-void HostCommunicator::sum_local(const Request& request, std::size_t begin, std::size_t n_elements, int n_targets) {
+void HostCommunicator::sum_local(const Request& request, std::size_t begin, std::size_t n_elements, int first_target,
+                                 int n_targets) {
   for (int r = 0; r < topology_.local_size(); ++r) {
     sources_[static_cast<std::size_t>(r)] = targets_[static_cast<std::size_t>(r)] = request.at(r, begin);
   }
-  sum(sources_, std::span(targets_).first(static_cast<std::size_t>(n_targets)), n_elements, request.dtype,
-      topology_.order_in_node);
+  const auto targets =
+      std::span(targets_).subspan(static_cast<std::size_t>(first_target), static_cast<std::size_t>(n_targets));
+  sum(sources_, targets, n_elements, request.dtype, topology_.order_in_node);
+}
+
+void HostCommunicator::copy_local(const Request& request, Range range, int from, int to) {
+  std::memcpy(request.at(to, range.begin), request.at(from, range.begin), range.n_elements * size_bytes(request.dtype));
+}
+
+int HostCommunicator::rank_at(int local_rank) const {
+  return topology_.nodes[static_cast<std::size_t>(topology_.node)][static_cast<std::size_t>(local_rank)];
 }
 
 Coroutine HostCommunicator::run_on_one_node() {
@@ -237,11 +253,25 @@ Coroutine HostCommunicator::run_on_one_node() {
     trace_arrival();
 
     const std::size_t element_bytes = size_bytes(request.dtype);
-    const Range shard = shard_of(request.n_elements, element_bytes, topology_.local_size(), topology_.local_rank);
     const std::size_t work = kWorkBytes / element_bytes;
-    for (std::size_t at = 0; at < shard.n_elements; at += work) {
-      sum_local(request, shard.begin + at, std::min(work, shard.n_elements - at), topology_.local_size());
-      co_await yield();
+    const int me = topology_.local_rank;
+    if (request.is_gather()) {
+      for (int r = 0; r < topology_.local_size(); ++r) {
+        const Range shard = r == me ? Range{} : request.shard(rank_at(r));
+        for (std::size_t at = 0; at < shard.n_elements; at += work) {
+          copy_local(request, {shard.begin + at, std::min(work, shard.n_elements - at)}, r, me);
+          co_await yield();
+        }
+      }
+    } else {
+      const bool scatters = request.collective == Collective::reduce_scatter;
+      const Range shard =
+          scatters ? request.shard(rank()) : shard_of(request.n_elements, element_bytes, topology_.local_size(), me);
+      for (std::size_t at = 0; at < shard.n_elements; at += work) {
+        sum_local(request, shard.begin + at, std::min(work, shard.n_elements - at), scatters ? me : 0,
+                  scatters ? 1 : topology_.local_size());
+        co_await yield();
+      }
     }
     const std::uint64_t reduced = my_progress().reduced.fetch_add(1) + 1;
     table_->wake_others();
@@ -263,7 +293,7 @@ void HostCommunicator::sum_my_shard(const Request& request, std::size_t index) {
   if (topology_.local_size() > 1) {
     const Range c = chunk(request, index);
     const Range shard = shard_of(c.n_elements, size_bytes(request.dtype), topology_.local_size(), topology_.local_rank);
-    sum_local(request, c.begin + shard.begin, shard.n_elements, 1);
+    sum_local(request, c.begin + shard.begin, shard.n_elements, 0, 1);
   }
   my_progress().reduced.fetch_add(1);
 }
@@ -280,7 +310,27 @@ Coroutine HostCommunicator::run_between_nodes() {
     trace_arrival();
 
     const std::size_t n = n_chunks(request);
-    if (is_leader) {
+    if (request.is_gather() && is_leader) {
+      const std::uint64_t collected = my_progress().reduced.fetch_add(1) + 1;
+      co_await until([this, collected] { return all_reached(&ChannelProgress::reduced, collected); }, WakeOn::doorbell);
+      start_gather(request);
+      co_await until([this] { return gather_is_done(); }, WakeOn::poll);
+      my_progress().gathered.fetch_add(1);
+      if (topology_.local_size() > 1) table_->wake_others();
+    } else if (request.is_gather()) {
+      copy_local(request, request.shard(rank()), topology_.local_rank, 0);
+      my_progress().reduced.fetch_add(1);
+      table_->wake(0);
+      const std::uint64_t expected = my_progress().gathered.load() + 1;
+      co_await until([this, expected] { return progress(0).gathered.load(std::memory_order_acquire) >= expected; },
+                     WakeOn::doorbell);
+      for (int r = 0; r < size(); ++r) {
+        if (r == rank()) continue;
+        copy_local(request, request.shard(r), 0, topology_.local_rank);
+        co_await yield();
+      }
+      my_progress().gathered.store(expected);
+    } else if (is_leader) {
       pipeline_ = {0, 0, 0, my_progress().reduced.load()};
       co_await until([this, &request] { return advance_chunks(request); }, WakeOn::poll);
     } else {
@@ -309,6 +359,37 @@ Coroutine HostCommunicator::run_between_nodes() {
     }
     finish(request);
   }
+}
+
+// Every node sends its shards to every other one, rank by rank in the order of both nodes' lists: MPI delivers the
+// messages between two leaders in the order in which they were sent.
+void HostCommunicator::start_gather(const Request& request) {
+  const int tag = 2 * (number() * Topology::kExchangesInFlight);  // no chunk of a sum is on its way
+  shard_messages_.clear();
+  const auto for_messages = [&](const std::vector<int>& owners, const auto& call) {
+    for (const int owner : owners) {
+      const Range shard = request.shard(owner);
+      const std::size_t size = shard.n_elements * size_bytes(request.dtype);
+      for (std::size_t at = 0; at < size; at += kMessageBytes)
+        call(request.at(0, shard.begin) + at, std::min(kMessageBytes, size - at));
+    }
+  };
+  for (int node = 0; node < topology_.n_nodes(); ++node) {
+    if (node == topology_.node) continue;
+    const auto i = static_cast<std::size_t>(node);
+    for_messages(topology_.nodes[i], [&](std::byte* data, std::size_t size) {
+      thread_.mpi().receive(shard_messages_.emplace_back(), MpiGroup::data, leaders_[i], tag, data, size);
+    });
+    for_messages(topology_.nodes[static_cast<std::size_t>(topology_.node)], [&](std::byte* data, std::size_t size) {
+      thread_.mpi().send(shard_messages_.emplace_back(), MpiGroup::data, leaders_[i], tag, data, size);
+    });
+  }
+}
+
+bool HostCommunicator::gather_is_done() {
+  bool done = true;
+  for (MpiRequest& message : shard_messages_) done = thread_.mpi().test(message) && done;
+  return done;
 }
 
 bool HostCommunicator::advance_chunks(const Request& request) {

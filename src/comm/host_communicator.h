@@ -3,9 +3,12 @@
 // The memory of an allocate() call is one shared file per node, which each of its R ranks maps as a whole: R regions at
 // equal distances, one per rank. In an all-reduce on one node, each rank waits until all have reached it, sums its 1/R
 // of the slice over all regions, in the order of ranks or in a given tree order, and writes the total to all regions.
-// The all-reduce is complete when all ranks have done so. Each rank reads and writes the slice once.
+// The all-reduce is complete when all ranks have done so. Each rank reads and writes the slice once. In a
+// reduce-scatter, a rank writes the total of its shard to its own region only; in an all-gather, it copies the shards
+// of the others to its region.
 //   On several nodes, the slice is cut into chunks that are pipelined: each rank sums its shard of a chunk into the
-// leader's region, the leaders exchange the chunk (node_exchange.h), and every rank copies the total from its leader.
+// leader's region, the leaders exchange the chunk (node_exchange.h), and every rank copies the total from its leader. A
+// reduce-scatter does the same. In an all-gather, the leaders send each other the shards of their nodes' ranks.
 #pragma once
 
 #include <array>
@@ -34,7 +37,7 @@ class HostCommunicator final : public Communicator, private Channel {
   int rank() const override;
   int size() const override;
   std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) override;
-  void all_reduce_async(const Slice& slice, const Event& ready, Event& done, const std::string& label) override;
+  void exchange_async(const Exchange& exchange, const Event& ready, Event& done, const std::string& label) override;
   std::unique_ptr<Event> make_event() override { return std::make_unique<HostEvent>(); }
 
  private:
@@ -47,6 +50,8 @@ class HostCommunicator final : public Communicator, private Channel {
     std::size_t stride_bytes = 0;          // from one rank's region to the next
     std::size_t n_elements = 0;
     DType dtype = DType::fp32, wire = DType::fp32;
+    Collective collective = Collective::all_reduce;
+    std::span<const std::size_t> bounds{};
     const Event* ready = nullptr;
     HostEvent* done = nullptr;
     char label[kLabelBytes] = {};
@@ -54,6 +59,12 @@ class HostCommunicator final : public Communicator, private Channel {
     std::byte* at(int local_rank, std::size_t element) const {
       return slice_of_leader + static_cast<std::size_t>(local_rank) * stride_bytes + element * size_bytes(dtype);
     }
+    /// Of a rank of the world.
+    Range shard(int rank) const {
+      const auto r = static_cast<std::size_t>(rank);
+      return {bounds[r], bounds[r + 1] - bounds[r]};
+    }
+    bool is_gather() const { return collective == Collective::all_gather; }
   };
 
   Listener cancel(const std::exception_ptr& reason) override;
@@ -71,8 +82,15 @@ class HostCommunicator final : public Communicator, private Channel {
   ChannelProgress& my_progress() const { return progress(topology_.local_rank); }
   /// True if the counter of every local rank is at least `minimum`.
   bool all_reached(std::atomic<std::uint64_t> ChannelProgress::*counter, std::uint64_t minimum) const;
-  /// Sums elements [begin, begin + n_elements) over the local ranks, into the regions of the first `n_targets` of them.
-  void sum_local(const Request& request, std::size_t begin, std::size_t n_elements, int n_targets);
+  /// Sums elements [begin, begin + n_elements) over the local ranks, into the regions of `n_targets` of them, from
+  /// `first_target` on.
+  void sum_local(const Request& request, std::size_t begin, std::size_t n_elements, int first_target, int n_targets);
+  /// Copies elements of one local rank's region to another's.
+  void copy_local(const Request& request, Range range, int from, int to);
+  int rank_at(int local_rank) const;
+  /// The leaders' part of an all-gather: starts to send the shards of this node's ranks, and to receive the others'.
+  void start_gather(const Request& request);
+  bool gather_is_done();
   Range chunk(const Request& request, std::size_t index) const;
   std::size_t n_chunks(const Request& request) const;
   void sum_my_shard(const Request& request, std::size_t index);
@@ -98,7 +116,8 @@ class HostCommunicator final : public Communicator, private Channel {
   std::array<Request, kQueueLength> queue_;  // filled by the issuing thread, emptied by the communication thread
   std::atomic<std::uint64_t> head_{0}, tail_{0};
 
-  std::vector<NodeExchange> exchanges_;  // leaders only
+  std::vector<NodeExchange> exchanges_;     // leaders only
+  std::vector<MpiRequest> shard_messages_;  // likewise: of the current all-gather
   struct {
     std::size_t n_summed = 0, n_started = 0, n_finished = 0;  // chunks of the current request
     std::uint64_t reduced_before = 0;

@@ -1,4 +1,4 @@
-// Every all-reduce is queued on one stream of high priority, which waits for `ready`, sums in place, and records
+// Every exchange is queued on one stream of high priority, which waits for `ready`, works in place, and records
 // `done`. The host does not wait. All work goes through the contracts of Backend, so that tests can replace CUDA.
 //
 // Before and after each collective, the stream increments a counter in pinned memory, also if the step was captured in
@@ -186,16 +186,17 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
   std::unique_ptr<Event> make_event() override { return backend_.make_event(); }
   bool is_capturable() const override { return true; }
 
-  void all_reduce_async(const Slice& slice, const Event& ready, Event& done, const std::string& label) override {
+  void exchange_async(const Exchange& exchange, const Event& ready, Event& done, const std::string& label) override {
+    const Slice& slice = exchange.slice;
     thread_.throw_if_failed();
     memory_.check_contains(slice, label);
-    check_dtype(slice, label);
+    check_exchange(exchange, size(), label);
     check_wire(slice, topology_.wire, label);
     const trace::Span span(trace::Kind::all_reduce, label);  // shows profilers to which bucket the kernels belong
     const std::uint64_t number = number_of(label, slice.n_elements * size_bytes(slice.dtype));
     stream_->wait(ready);
     backend_.count(&counters().begun, number, *stream_);
-    if (slice.n_elements > 0) sum(slice);
+    if (slice.n_elements > 0) run(exchange);
     backend_.count(&counters().ended, number, *stream_);
     done.record(*stream_);
   }
@@ -251,14 +252,61 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
             }};
   }
 
+  void run(const Exchange& exchange) {
+    switch (exchange.collective) {
+      case Collective::all_reduce:
+        return sum(exchange.slice);
+      case Collective::reduce_scatter:
+        // The sum of the whole slice is one that has the requested order.
+        return orders(exchange.slice) ? sum(exchange.slice) : reduce_shards(exchange);
+      case Collective::all_gather:
+        return broadcast_shards(exchange);
+    }
+  }
+
+  /// Calls call(rank, first byte, elements) in one group, in which NCCL runs them together, for all shards that are not
+  /// empty. As in PyTorch, shards of different lengths are reduced and broadcast one by one.
+  template <typename Call>
+  void for_shards(const Exchange& exchange, const Call& call) {
+    comm_->settle(comm_->with([&](ncclComm_t comm) {
+      LOCKSTEP_NCCL_CHECK(nccl().ncclGroupStart());
+      for (int r = 0; r < size(); ++r) {
+        const auto i = static_cast<std::size_t>(r);
+        const std::size_t n_elements = exchange.bounds[i + 1] - exchange.bounds[i];
+        auto* const data =
+            static_cast<std::byte*>(exchange.slice.data) + exchange.bounds[i] * size_bytes(exchange.slice.dtype);
+        if (n_elements > 0) LOCKSTEP_NCCL_CHECK(call(comm, r, data, n_elements));
+      }
+      return nccl().ncclGroupEnd();
+    }));
+  }
+
+  void reduce_shards(const Exchange& exchange) {
+    for_shards(exchange, [&](ncclComm_t comm, int root, std::byte* data, std::size_t n_elements) {
+      return nccl().ncclReduce(data, data, n_elements, nccl_type(exchange.slice), ncclSum, root, comm,
+                               native(*stream_));
+    });
+  }
+
+  void broadcast_shards(const Exchange& exchange) {
+    for_shards(exchange, [&](ncclComm_t comm, int root, std::byte* data, std::size_t n_elements) {
+      return nccl().ncclBroadcast(data, data, n_elements * size_bytes(exchange.slice.dtype), ncclUint8, root, comm,
+                                  native(*stream_));
+    });
+  }
+
+  static ncclDataType_t nccl_type(const Slice& slice) { return slice.dtype == DType::fp64 ? ncclFloat64 : ncclFloat32; }
+  /// Whether Lockstep, and not NCCL, orders the sum.
+  bool orders(const Slice& slice) const { return exchange_ && (topology_.is_tree || slice.wire != DType::fp32); }
+
   void sum(const Slice& slice) {
-    if (exchange_ && (topology_.is_tree || slice.wire != DType::fp32)) {
+    if (orders(slice)) {
       exchange_->all_reduce(slice, *this, *stream_);
       return;
     }
-    const ncclDataType_t type = slice.dtype == DType::fp64 ? ncclFloat64 : ncclFloat32;
     comm_->settle(comm_->with([&](ncclComm_t comm) {
-      return nccl().ncclAllReduce(slice.data, slice.data, slice.n_elements, type, ncclSum, comm, native(*stream_));
+      return nccl().ncclAllReduce(slice.data, slice.data, slice.n_elements, nccl_type(slice), ncclSum, comm,
+                                  native(*stream_));
     }));
   }
 

@@ -32,7 +32,7 @@ std::unique_ptr<Memory> SingleRankCommunicator::allocate(std::size_t size_bytes,
   return allocate_aligned(backend_, size_bytes, purpose);
 }
 
-void SingleRankCommunicator::all_reduce_async(const Slice&, const Event& ready, Event& done, const std::string&) {
+void SingleRankCommunicator::exchange_async(const Exchange&, const Event& ready, Event& done, const std::string&) {
   stream_->wait(ready);
   done.record(*stream_);
 }

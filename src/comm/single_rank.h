@@ -39,7 +39,7 @@ class SingleRankCommunicator final : public Communicator {
   int size() const override { return 1; }
   std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) override;
   /// `done` completes when `ready` does. With a backend without queues the caller blocks until then.
-  void all_reduce_async(const Slice& slice, const Event& ready, Event& done, const std::string& label) override;
+  void exchange_async(const Exchange& exchange, const Event& ready, Event& done, const std::string& label) override;
   std::unique_ptr<Event> make_event() override { return backend_.make_event(); }
   bool is_capturable() const override { return true; }
 

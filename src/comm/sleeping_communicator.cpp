@@ -27,8 +27,9 @@ std::string SleepingCommunicator::describe() const {
   return fmt::format("{}, each all-reduce delayed by {} ms", inner_->describe(), sleep_.count());
 }
 
-void SleepingCommunicator::all_reduce_async(const Slice& slice, const Event& ready, Event& done,
-                                            const std::string& label) {
+void SleepingCommunicator::exchange_async(const Exchange& exchange, const Event& ready, Event& done,
+                                          const std::string& label) {
+  const Slice& slice = exchange.slice;
   HostEvent& host_done = host_event(done, label);
   Pending pending{nullptr, &host_done, slice.n_elements * size_bytes(slice.dtype) > kUndelayedBytes};
   {
@@ -39,7 +40,7 @@ void SleepingCommunicator::all_reduce_async(const Slice& slice, const Event& rea
     }
   }
   if (pending.inner_done == nullptr) pending.inner_done = inner_->make_event();
-  inner_->all_reduce_async(slice, ready, *pending.inner_done, label);
+  inner_->exchange_async(exchange, ready, *pending.inner_done, label);
   host_done.begin();
   {
     const std::lock_guard lock(mutex_);

@@ -1,4 +1,4 @@
-// A communicator that makes each all-reduce of more than 64 KiB slower by a given time (comm.sleep_ms). If the
+// A communicator that makes each exchange of more than 64 KiB slower by a given time (comm.sleep_ms). If the
 // communication overlaps with the backward pass, a step becomes slower by less than the sum of the delays.
 #pragma once
 
@@ -26,7 +26,7 @@ class SleepingCommunicator final : public Communicator {
   std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) override {
     return inner_->allocate(size_bytes, purpose);
   }
-  void all_reduce_async(const Slice& slice, const Event& ready, Event& done, const std::string& label) override;
+  void exchange_async(const Exchange& exchange, const Event& ready, Event& done, const std::string& label) override;
   std::unique_ptr<Event> make_event() override { return std::make_unique<HostEvent>(); }
 
  private:

@@ -8,6 +8,7 @@
 #include <exception>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "base/failure.h"
 #include "base/signals_blocked.h"
@@ -32,11 +33,11 @@ class StagedCommunicator::Worker {
 
   std::string describe() const { return inner_->describe(); }
 
-  void post(const Slice& slice, const Event& ready, HostEvent& done, const std::string& label) {
+  void post(const Exchange& exchange, const Event& ready, HostEvent& done, const std::string& label) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return n_requests_ < kQueueLength; });
     Request& request = queue_[(first_ + n_requests_) % kQueueLength];
-    request.slice = slice;
+    request.exchange = exchange;
     request.ready = &ready;
     request.done = &done;
     request.label.assign(label);  // allocates nothing once it has held the longest label
@@ -59,7 +60,7 @@ class StagedCommunicator::Worker {
     try {
       backend_.enter_thread();
       while (Request* request = next()) {
-        all_reduce(*request);
+        run(*request);
         HostEvent* done = request->done;
         {
           const std::lock_guard lock(mutex_);
@@ -78,7 +79,7 @@ class StagedCommunicator::Worker {
   static constexpr std::size_t kQueueLength = 256;
 
   struct Request {
-    Slice slice;
+    Exchange exchange;
     const Event* ready = nullptr;
     HostEvent* done = nullptr;
     std::string label;
@@ -87,7 +88,8 @@ class StagedCommunicator::Worker {
   /// Space for one chunk in the ring, with events for the stages that the chunk passes through.
   struct Slot {
     std::byte* data = nullptr;
-    std::unique_ptr<Event> fetched, summed, returned;
+    std::unique_ptr<Event> fetched, exchanged, returned;
+    std::vector<std::size_t> bounds{};  // of the shards in the chunk
   };
 
   Request* next() {
@@ -96,9 +98,9 @@ class StagedCommunicator::Worker {
     return n_requests_ > 0 ? &queue_[first_] : nullptr;
   }
 
-  void all_reduce(const Request& request) {
+  void run(const Request& request) {
     request.ready->synchronize();
-    const Slice& slice = request.slice;
+    const Slice& slice = request.exchange.slice;
     const std::size_t element_bytes = size_bytes(slice.dtype), length = kChunkBytes / element_bytes;
     const std::size_t n_chunks = (slice.n_elements + length - 1) / length;
     const auto chunk = [&](std::size_t i) {
@@ -109,7 +111,7 @@ class StagedCommunicator::Worker {
     };
     for (std::size_t i = 0; i < n_chunks + 2; ++i) {
       if (i < n_chunks) fetch(chunk(i), slots_[i % kSlots]);
-      if (i >= 1 && i - 1 < n_chunks) sum(chunk(i - 1), slots_[(i - 1) % kSlots], request.label);
+      if (i >= 1 && i - 1 < n_chunks) exchange(request, (i - 1) * length, chunk(i - 1), slots_[(i - 1) % kSlots]);
       if (i >= 2) return_chunk(chunk(i - 2), slots_[(i - 2) % kSlots]);
     }
     if (n_chunks > 0) slots_[(n_chunks - 1) % kSlots].returned->synchronize();
@@ -121,14 +123,18 @@ class StagedCommunicator::Worker {
     slot.fetched->record(*to_host_);
   }
 
-  void sum(Slice chunk, Slot& slot, const std::string& label) {
+  /// `begin`: of the chunk in the slice.
+  void exchange(const Request& request, std::size_t begin, Slice chunk, Slot& slot) {
     slot.fetched->synchronize();
     chunk.data = slot.data;
-    inner_->all_reduce_async(chunk, ready_, *slot.summed, label);
+    slot.bounds.clear();
+    for (const std::size_t bound : request.exchange.bounds)
+      slot.bounds.push_back(std::clamp(bound, begin, begin + chunk.n_elements) - begin);
+    inner_->exchange_async({request.exchange.collective, chunk, slot.bounds}, ready_, *slot.exchanged, request.label);
   }
 
   void return_chunk(const Slice& chunk, Slot& slot) {
-    slot.summed->synchronize();
+    slot.exchanged->synchronize();
     backend_.copy_to_device(chunk.data, slot.data, chunk.n_elements * size_bytes(chunk.dtype), *to_device_);
     slot.returned->record(*to_device_);
   }
@@ -176,11 +182,11 @@ std::string StagedCommunicator::describe() const {
   return fmt::format("staged through host memory: {}", worker_->describe());
 }
 
-void StagedCommunicator::all_reduce_async(const Slice& slice, const Event& ready, Event& done,
-                                          const std::string& label) {
-  memory_.check_contains(slice, label);
-  check_dtype(slice, label);
-  worker_->post(slice, ready, host_event(done, label), label);
+void StagedCommunicator::exchange_async(const Exchange& exchange, const Event& ready, Event& done,
+                                        const std::string& label) {
+  memory_.check_contains(exchange.slice, label);
+  check_exchange(exchange, size(), label);
+  worker_->post(exchange, ready, host_event(done, label), label);
 }
 
 }  // namespace lockstep::comm

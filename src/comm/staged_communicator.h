@@ -31,7 +31,7 @@ class StagedCommunicator final : public Communicator {
   std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) override {
     return memory_.allocate(world_, backend_, size_bytes, purpose);
   }
-  void all_reduce_async(const Slice& slice, const Event& ready, Event& done, const std::string& label) override;
+  void exchange_async(const Exchange& exchange, const Event& ready, Event& done, const std::string& label) override;
   /// A host event: a stream that waits for it blocks its caller.
   std::unique_ptr<Event> make_event() override { return std::make_unique<HostEvent>(); }
 

@@ -10,6 +10,9 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(AnyCommunicator);
 
 TEST_P(AnyCommunicator, SumsFp32) { test_sums<float>(*communicator(), DType::fp32); }
 TEST_P(AnyCommunicator, SumsFp64) { test_sums<double>(*communicator(), DType::fp64); }
+TEST_P(AnyCommunicator, ScattersSumsFp32) { test_reduce_scatter(*communicator()); }
+TEST_P(AnyCommunicator, GathersBf16) { test_all_gather<std::uint16_t>(*communicator(), DType::bf16); }
+TEST_P(AnyCommunicator, GathersFp32) { test_all_gather<float>(*communicator(), DType::fp32); }
 TEST_P(AnyCommunicator, SumsManySlicesInFlight) { test_many_slices(*communicator()); }
 
 TEST_P(AnyCommunicator, GivesSameBitsInEveryRun) {

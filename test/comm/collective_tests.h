@@ -104,6 +104,67 @@ void test_sums(Communicator& communicator, DType dtype) {
   }
 }
 
+/// Unequal shards, some of them empty: rank r's is about (r % 3) / (n_ranks - 1) of the slice.
+inline std::vector<std::size_t> unequal_bounds(std::size_t n, int size) {
+  std::vector<std::size_t> bounds{0};
+  for (int r = 0; r < size; ++r) {
+    const std::size_t length = static_cast<std::size_t>(r % 3) * (n / static_cast<std::size_t>(size) / 2);
+    bounds.push_back(r + 1 == size ? n : std::min(n, bounds.back() + length));
+  }
+  return bounds;
+}
+
+/// A rank's shard has the bits of an all-reduce.
+inline void test_reduce_scatter(Communicator& communicator) {
+  const auto rank = static_cast<std::size_t>(communicator.rank());
+  for (const std::size_t n : {std::size_t{1}, std::size_t{1000}, std::size_t{262145}, std::size_t{1000003}}) {
+    const std::vector<std::size_t> bounds = unequal_bounds(n, communicator.size());
+    const auto memory = communicator.allocate(n * sizeof(float), "test"),
+               reference = communicator.allocate(n * sizeof(float), "reference");
+    auto* const data = static_cast<float*>(memory->data());
+    auto* const sums = static_cast<float*>(reference->data());
+    for (std::size_t i = 0; i < n; ++i) data[i] = sums[i] = static_cast<float>(value(communicator.rank(), i));
+    HostEvent ready;
+    const auto done = communicator.make_event(), all_done = communicator.make_event();
+    communicator.exchange_async({Collective::reduce_scatter, {data, n, DType::fp32}, bounds}, ready, *done, "shards");
+    communicator.all_reduce_async({sums, n, DType::fp32}, ready, *all_done, "whole");
+    done->synchronize();
+    all_done->synchronize();
+    EXPECT_EQ(std::memcmp(data + bounds[rank], sums + bounds[rank], (bounds[rank + 1] - bounds[rank]) * sizeof(float)),
+              0)
+        << n << " elements";
+    test_world->barrier();
+  }
+}
+
+/// Every rank gets the shards of all, bit for bit, and nothing outside of the slice is written.
+template <typename T>
+void test_all_gather(Communicator& communicator, DType dtype) {
+  const auto value_of = [](int rank, std::size_t i) {
+    return static_cast<T>((i * 7 + static_cast<std::size_t>(rank) * 1001) % 30011 + 1);
+  };
+  for (const std::size_t n : {std::size_t{0}, std::size_t{1}, std::size_t{1001}, std::size_t{1500007}}) {
+    const std::vector<std::size_t> bounds = unequal_bounds(n, communicator.size());
+    const auto memory = communicator.allocate((n + 2) * sizeof(T), "test");
+    auto* const all = static_cast<T*>(memory->data());
+    HostEvent ready;
+    const auto done = communicator.make_event();
+    for (int round = 0; round < 2; ++round) {
+      for (std::size_t i = 0; i < n + 2; ++i) all[i] = value_of(communicator.rank() + round, i);
+      communicator.exchange_async({Collective::all_gather, {all + 1, n, dtype}, bounds}, ready, *done, "shards");
+      done->synchronize();
+      std::size_t wrong = 0;
+      for (int r = 0; r < communicator.size(); ++r)
+        for (std::size_t i = bounds[static_cast<std::size_t>(r)]; i < bounds[static_cast<std::size_t>(r) + 1]; ++i)
+          wrong += all[i + 1] != value_of(r + round, i + 1);
+      EXPECT_EQ(wrong, 0u) << n << " elements, round " << round;
+      EXPECT_EQ(all[0], value_of(communicator.rank() + round, 0));
+      EXPECT_EQ(all[n + 1], value_of(communicator.rank() + round, n + 1));
+      test_world->barrier();
+    }
+  }
+}
+
 /// Hundreds of slices of different sizes in flight, over several rounds, in two allocations and both types.
 inline void test_many_slices(Communicator& communicator) {
   constexpr std::size_t kSlices = 300;  // more than the queue holds

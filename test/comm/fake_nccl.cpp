@@ -98,7 +98,7 @@ struct ncclComm {
       if (!barrier()) return;
       for (std::size_t i = 0; i < now; ++i) {
         T sum = 0;
-        for (int r = 0; r < size; ++r) sum += reinterpret_cast<const T*>(shared->areas[r])[i];
+        for (int r = 0; r < size; ++r) sum = static_cast<T>(sum + reinterpret_cast<const T*>(shared->areas[r])[i]);
         data[begin + i] = sum;
       }
       if (!barrier()) return;
@@ -148,6 +148,7 @@ struct Group {
   ncclComm* comm = nullptr;
   lockstep::test::WorkQueue* queue = nullptr;
   std::vector<Transfer> transfers;
+  std::vector<std::function<void()>> collectives;
 };
 thread_local Group group;
 
@@ -180,6 +181,14 @@ ncclResult_t add_transfer(const Transfer& transfer, ncclComm_t comm, cudaStream_
   group.comm = comm;
   group.queue = queue_of(stream);
   group.transfers.push_back(transfer);
+  return ncclSuccess;
+}
+
+ncclResult_t add_collective(std::function<void()> work, ncclComm_t comm, cudaStream_t stream) {
+  if (group.depth == 0) return ncclInvalidUsage;
+  group.comm = comm;
+  group.queue = queue_of(stream);
+  group.collectives.push_back(std::move(work));
   return ncclSuccess;
 }
 
@@ -288,6 +297,30 @@ ncclResult_t ncclAllReduce(const void* source, void* target, size_t n, ncclDataT
   });
 }
 
+ncclResult_t ncclReduce(const void* source, void* target, size_t n, ncclDataType_t type, ncclRedOp_t op, int root,
+                        ncclComm_t comm, cudaStream_t stream) {
+  if (source != target || op != ncclSum || (type != ncclFloat32 && type != ncclFloat64)) return ncclInvalidArgument;
+  const auto reduce = [comm, n, root](auto* data) {
+    std::vector copy(data, data + n);  // other ranks than the root keep their values
+    comm->all_reduce(copy.data(), n);
+    if (comm->rank == root) std::copy(copy.begin(), copy.end(), data);
+  };
+  return add_collective(
+      [=] { type == ncclFloat32 ? reduce(static_cast<float*>(target)) : reduce(static_cast<double*>(target)); }, comm,
+      stream);
+}
+ncclResult_t ncclBroadcast(const void* source, void* target, size_t n, ncclDataType_t type, int root, ncclComm_t comm,
+                           cudaStream_t stream) {
+  if (source != target || type != ncclUint8) return ncclInvalidArgument;
+  return add_collective(
+      [=] {
+        auto* bytes = static_cast<unsigned char*>(target);
+        if (comm->rank != root) std::fill_n(bytes, n, static_cast<unsigned char>(0));
+        comm->all_reduce(bytes, n);
+      },
+      comm, stream);
+}
+
 ncclResult_t ncclSend(const void* data, size_t n, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
   if (type != ncclUint8) return ncclInvalidArgument;
   auto* bytes = static_cast<unsigned char*>(const_cast<void*>(data));
@@ -305,9 +338,12 @@ ncclResult_t ncclGroupStart() {
 ncclResult_t ncclGroupEnd() {
   if (--group.depth > 0) return ncclSuccess;
   Group whole = std::exchange(group, Group{});
-  if (whole.transfers.empty()) return ncclSuccess;
+  if (whole.transfers.empty() && whole.collectives.empty()) return ncclSuccess;
   return issue(*whole.comm, *whole.queue,
-               [comm = whole.comm, transfers = std::move(whole.transfers)] { run_transfers(*comm, transfers); });
+               [comm = whole.comm, transfers = std::move(whole.transfers), collectives = std::move(whole.collectives)] {
+                 for (const auto& collective : collectives) collective();
+                 run_transfers(*comm, transfers);
+               });
 }
 
 }  // extern "C"

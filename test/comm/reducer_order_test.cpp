@@ -33,10 +33,10 @@ class TracingCommunicator final : public Communicator {
   std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) override {
     return inner_->allocate(size_bytes, purpose);
   }
-  void all_reduce_async(const Slice& slice, const Event& ready, Event& done, const std::string& label) override {
+  void exchange_async(const Exchange& exchange, const Event& ready, Event& done, const std::string& label) override {
     issued.push_back({backend_.recording().calls().size(), test::RecordingBackend::number_of(ready),
-                      test::RecordingBackend::number_of(done), slice, label});
-    inner_->all_reduce_async(slice, ready, done, label);
+                      test::RecordingBackend::number_of(done), exchange.slice, label});
+    inner_->exchange_async(exchange, ready, done, label);
   }
   std::unique_ptr<Event> make_event() override { return inner_->make_event(); }
 
