@@ -1,7 +1,11 @@
 // The global norm of the gradients in fp64, the same bits on any number of threads, the clipping coefficient,
 // and whether the step is applied.
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/parallel.h"
@@ -20,27 +24,36 @@ class CpuClipNorm final : public ClipNorm {
   CpuClipNorm(const ClipNormDescription& d, const CpuContext& context)
       : max_norm_(d.max_norm),
         loss_scaling_(d.loss_scaling),
-        blocks_(cut_into_blocks(d.segments)),
-        parts_(part_count(context, static_cast<std::int64_t>(total_elements(blocks_) * sizeof(float)))) {}
+        tiles_(cut_into_blocks(d.segments, kTileElements)),
+        threads_(context) {
+    for (const ElementRange& range : d.ranges) {
+      const auto first = std::ranges::lower_bound(tiles_, range.begin, {}, &ParameterSegment::begin);
+      const auto last = std::ranges::lower_bound(tiles_, range.begin + range.n_elements, {}, &ParameterSegment::begin);
+      ranges_.push_back(parts_of(first - tiles_.begin(), last - tiles_.begin()));
+    }
+    all_ = parts_of(0, std::ssize(tiles_));
+  }
 
   OpNeeds needs() const override {
     OpNeeds needs;
-    needs.forward_workspace_bytes = blocks_.size() * sizeof(double);
+    needs.forward_workspace_bytes = tiles_.size() * sizeof(double);
     return needs;
   }
   std::string describe() const override { return "own kernel: sums of squares in fp64"; }
 
+  void run_sum_tiles(const SumTiles& args, const OpMemory&, Stream&) override {
+    sum_tiles_of(ranges_.at(args.range), args.gradients, args.tile_sums);
+  }
+
   void run_apply(const Apply& args, const OpMemory& memory, Stream&) override {
-    double* sums = static_cast<double*>(memory.workspace);
-    run_parts(parts_, [&](int part) {
-      const Range range = part_of(static_cast<std::int64_t>(blocks_.size()), part, parts_);
-      for (std::int64_t i = range.begin; i < range.end; ++i) {
-        const ParameterSegment& block = blocks_[static_cast<std::size_t>(i)];
-        sums[i] = LOCKSTEP_DISPATCH(sum_of_squares)(args.gradients + block.begin, block.n_elements);
-      }
-    });
+    const double* sums = args.tile_sums;
+    if (!sums) {
+      auto* const own = static_cast<double*>(memory.workspace);
+      sum_tiles_of(all_, args.gradients, own);
+      sums = own;
+    }
     double total = 0;
-    for (std::size_t i = 0; i < blocks_.size(); ++i) total += sums[i];
+    for (std::size_t i = 0; i < tiles_.size(); ++i) total += sums[i];
     const double scale = args.loss_scale ? args.loss_scale->scale : 1.0f;
     const double correction = args.scalars->nominal_count / args.sums->weight;
     const double unscaled_norm = std::sqrt(total) / scale;
@@ -59,10 +72,34 @@ class CpuClipNorm final : public ClipNorm {
   }
 
  private:
+  /// Consecutive tiles, and the number of threads among which they are divided.
+  struct Tiles {
+    std::int64_t begin = 0, end = 0;
+    int n_parts = 1;
+  };
+
+  Tiles parts_of(std::int64_t begin, std::int64_t end) const {
+    const auto tiles =
+        std::span(tiles_).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+    return {begin, end, part_count(threads_, static_cast<std::int64_t>(total_elements(tiles) * sizeof(float)))};
+  }
+
+  void sum_tiles_of(const Tiles& tiles, const float* gradients, double* sums) const {
+    run_parts(tiles.n_parts, [&](int part) {
+      const Range range = part_of(tiles.end - tiles.begin, part, tiles.n_parts);
+      for (std::int64_t i = tiles.begin + range.begin; i < tiles.begin + range.end; ++i) {
+        const ParameterSegment& tile = tiles_[static_cast<std::size_t>(i)];
+        sums[i] = LOCKSTEP_DISPATCH(sum_of_squares)(gradients + tile.begin, tile.n_elements);
+      }
+    });
+  }
+
   double max_norm_;
   LossScaling loss_scaling_;
-  std::vector<ParameterSegment> blocks_;
-  int parts_;
+  std::vector<ParameterSegment> tiles_;
+  CpuContext threads_;
+  std::vector<Tiles> ranges_;
+  Tiles all_;
 };
 
 }  // namespace

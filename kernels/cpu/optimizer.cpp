@@ -96,13 +96,18 @@ class CpuOptimizer final : public Optimizer {
   }
 
   bool writes_weights() const { return description_.weight_dtype != DType::fp32; }
-  Bf16* weights(const Apply& args) const { return writes_weights() ? static_cast<Bf16*>(args.weights) : nullptr; }
+  Bf16* weights_of(const Apply& args, const ParameterSegment& block) const {
+    return writes_weights() ? static_cast<Bf16*>(args.weights) + block.begin : nullptr;
+  }
+  std::size_t place_of_parameters(const ParameterSegment& block) const {
+    return description_.parameters_are_sharded ? block.stored() : block.begin;
+  }
 
   SgdTask sgd_task(const Apply& args, const ParameterSegment& block) const {
-    return {.parameters = args.parameters,
-            .weights = weights(args),
-            .gradients = args.gradients,
-            .velocity = args.state,
+    return {.parameters = args.parameters + place_of_parameters(block),
+            .weights = weights_of(args, block),
+            .gradients = args.gradients + block.begin,
+            .velocity = args.state ? args.state + block.stored() : nullptr,
             .learning_rate = args.scalars->learning_rate * block.learning_rate_factor,
             .momentum = description_.momentum,
             .weight_decay = description_.decay_of(block),
@@ -113,7 +118,7 @@ class CpuOptimizer final : public Optimizer {
   void apply_sgd(const Apply& args) const {
     for_blocks([&](std::size_t i) {
       const ParameterSegment& block = blocks_[i];
-      LOCKSTEP_DISPATCH(sgd)(sgd_task(args, block), block.begin, block.begin + block.n_elements);
+      LOCKSTEP_DISPATCH(sgd)(sgd_task(args, block), 0, block.n_elements);
     });
   }
 
@@ -132,7 +137,7 @@ class CpuOptimizer final : public Optimizer {
       SgdTask scaled = sgd_task(args, block);
       scaled.clip_coefficient = static_cast<float>(norms[i].trust_ratio * scaled.clip_coefficient);
       scaled.weight_decay = static_cast<float>(norms[i].trust_ratio * scaled.weight_decay);
-      LOCKSTEP_DISPATCH(sgd)(scaled, block.begin, block.begin + block.n_elements);
+      LOCKSTEP_DISPATCH(sgd)(scaled, 0, block.n_elements);
     });
   }
 
@@ -160,12 +165,7 @@ class CpuOptimizer final : public Optimizer {
   void apply_adamw(const Apply& args) const {
     const OptimizerDescription& d = description_;
     const StepScalars& s = *args.scalars;
-    const AdamwTask of_all{.parameters = args.parameters,
-                           .weights = weights(args),
-                           .gradients = args.gradients,
-                           .first_moment = args.state,
-                           .second_moment = args.state + d.n_elements,
-                           .one_minus_beta1 = static_cast<float>(1.0 - d.beta1),
+    const AdamwTask of_all{.one_minus_beta1 = static_cast<float>(1.0 - d.beta1),
                            .beta2 = static_cast<float>(d.beta2),
                            .one_minus_beta2 = static_cast<float>(1.0 - d.beta2),
                            .root_correction2 = static_cast<float>(std::sqrt(double{s.adam_correction2})),
@@ -175,9 +175,14 @@ class CpuOptimizer final : public Optimizer {
       const ParameterSegment& block = blocks_[i];
       const double learning_rate = double{s.learning_rate} * block.learning_rate_factor;
       AdamwTask task = of_all;
+      task.parameters = args.parameters + place_of_parameters(block);
+      task.weights = weights_of(args, block);
+      task.gradients = args.gradients + block.begin;
+      task.first_moment = args.state + block.stored();
+      task.second_moment = task.first_moment + d.n_elements;
       task.keep = static_cast<float>(1.0 - learning_rate * d.decay_of(block));
       task.step_size = static_cast<float>(learning_rate * s.adam_correction1);
-      LOCKSTEP_DISPATCH(adamw)(task, block.begin, block.begin + block.n_elements);
+      LOCKSTEP_DISPATCH(adamw)(task, 0, block.n_elements);
     });
   }
 
@@ -190,10 +195,7 @@ class CpuOptimizer final : public Optimizer {
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerDescription& d, const CpuContext& context) {
   require_float_or_bf16(d.weight_dtype, "The optimizer");
-  for (const ParameterSegment& segment : d.segments)
-    require(segment.begin + segment.n_elements <= d.n_elements, ErrorCode::internal,
-            "a parameter at elements {} to {} is outside of the arena of {} elements", segment.begin,
-            segment.begin + segment.n_elements, d.n_elements);
+  d.require_segments_inside();
   return std::make_unique<CpuOptimizer>(d, context);
 }
 

@@ -49,7 +49,13 @@ __global__ void __launch_bounds__(kFinishThreads) finish_norm(const double* tile
 class CudaClipNorm final : public ClipNorm {
  public:
   explicit CudaClipNorm(const ClipNormDescription& d)
-      : max_norm_(d.max_norm), loss_scaling_(d.loss_scaling), tables_(make_segment_tables(d.segments)) {}
+      : max_norm_(d.max_norm), loss_scaling_(d.loss_scaling), tables_(make_segment_tables(d.segments)) {
+    for (const ElementRange& range : d.ranges) {
+      const std::vector<ParameterSegment> before = cut_to(d.segments, {0, range.begin});
+      ranges_.push_back(
+          make_segment_tables(cut_to(d.segments, range), static_cast<std::uint32_t>(count_tiles(before))));
+    }
+  }
 
   OpNeeds needs() const override {
     OpNeeds needs;
@@ -58,19 +64,33 @@ class CudaClipNorm final : public ClipNorm {
   }
   std::string describe() const override { return "own kernels: sums of squares in fp64"; }
 
+  void run_sum_tiles(const SumTiles& args, const OpMemory&, Stream& stream) override {
+    sum_tiles_of(ranges_.at(args.range), args.gradients, args.tile_sums, stream);
+  }
+
   void run_apply(const Apply& args, const OpMemory& memory, Stream& stream) override {
-    auto* sums = static_cast<double*>(memory.workspace);
-    for (const SegmentTable& table : tables_)
-      launch(sum_squares_of_tiles, {.blocks = table.n_tiles, .threads = kTileThreads}, stream, table, args.gradients,
-             are_aligned(args.gradients), sums);
+    const double* sums = args.tile_sums;
+    if (!sums) {
+      auto* const own = static_cast<double*>(memory.workspace);
+      sum_tiles_of(tables_, args.gradients, own, stream);
+      sums = own;
+    }
     launch(finish_norm, {.threads = kFinishThreads}, stream, sums, count_tiles(tables_), max_norm_, loss_scaling_,
            args);
   }
 
  private:
+  static void sum_tiles_of(const std::vector<SegmentTable>& tables, const float* gradients, double* sums,
+                           Stream& stream) {
+    for (const SegmentTable& table : tables)
+      launch(sum_squares_of_tiles, {.blocks = table.n_tiles, .threads = kTileThreads}, stream, table, gradients,
+             are_aligned(gradients), sums);
+  }
+
   double max_norm_;
   LossScaling loss_scaling_;
   std::vector<SegmentTable> tables_;
+  std::vector<std::vector<SegmentTable>> ranges_;
 };
 
 }  // namespace

@@ -25,13 +25,24 @@ struct Arenas {
   float* second_state = nullptr;  // second moment
   const StepScalars* scalars = nullptr;
   bool aligned = false;
+  bool parameters_are_sharded = false;
 };
+
+/// Where element i is, in its shard where the arena has only that.
+struct Places {
+  std::size_t element = 0, parameter = 0, state = 0;
+};
+__device__ Places places_of(const SegmentTable& table, const Arenas& arenas, std::size_t i) {
+  const std::size_t stored = i + table.stored_shift;
+  return {.element = i, .parameter = arenas.parameters_are_sharded ? stored : i, .state = stored};
+}
 
 /// New parameters, and the same rounded to Weight; float: there are no rounded ones.
 template <typename Weight, int kWidth>
-__device__ void store_parameters(const Arenas& arenas, std::size_t i, const Floats<kWidth>& parameters) {
-  store_floats(arenas.parameters + i, parameters);
-  if constexpr (!std::is_same_v<Weight, float>) store_rounded(static_cast<Weight*>(arenas.weights) + i, parameters);
+__device__ void store_parameters(const Arenas& arenas, const Places& at, const Floats<kWidth>& parameters) {
+  store_floats(arenas.parameters + at.parameter, parameters);
+  if constexpr (!std::is_same_v<Weight, float>)
+    store_rounded(static_cast<Weight*>(arenas.weights) + at.element, parameters);
 }
 
 /// What a gradient and a weight are multiplied by, in SGD, before they are added.
@@ -51,10 +62,11 @@ __global__ void __launch_bounds__(kTileThreads)
   const SgdFactors factor = factors ? factors[table.first_segment + tile.segment]
                                     : SgdFactors{arenas.scalars->clip_coefficient, tile.weight_decay};
   for_elements(tile, arenas.aligned, [&](auto width, std::size_t i) {
-    Floats<width> w = load_floats<width>(arenas.parameters + i);
+    const Places at = places_of(table, arenas, i);
+    Floats<width> w = load_floats<width>(arenas.parameters + at.parameter);
     const Floats<width> gradients = load_floats<width>(arenas.gradients + i);
     Floats<width> velocities = {};
-    if constexpr (kMomentum != Momentum::none) velocities = load_floats<width>(arenas.first_state + i);
+    if constexpr (kMomentum != Momentum::none) velocities = load_floats<width>(arenas.first_state + at.state);
 #pragma unroll
     for (int j = 0; j < width; ++j) {
       float g = gradients.values[j] * factor.gradient + factor.weight * w.values[j];
@@ -65,8 +77,8 @@ __global__ void __launch_bounds__(kTileThreads)
       }
       w.values[j] -= learning_rate * g;
     }
-    if constexpr (kMomentum != Momentum::none) store_floats(arenas.first_state + i, velocities);
-    store_parameters<Weight>(arenas, i, w);
+    if constexpr (kMomentum != Momentum::none) store_floats(arenas.first_state + at.state, velocities);
+    store_parameters<Weight>(arenas, at, w);
   });
 }
 
@@ -104,10 +116,11 @@ __global__ void __launch_bounds__(kTileThreads)
   const float beta2 = static_cast<float>(constants.beta2);
   const float one_minus_beta2 = static_cast<float>(1.0 - constants.beta2);
   for_elements(tile, arenas.aligned, [&](auto width, std::size_t i) {
-    Floats<width> w = load_floats<width>(arenas.parameters + i);
+    const Places at = places_of(table, arenas, i);
+    Floats<width> w = load_floats<width>(arenas.parameters + at.parameter);
     const Floats<width> gradients = load_floats<width>(arenas.gradients + i);
-    Floats<width> first = load_floats<width>(arenas.first_state + i);
-    Floats<width> second = load_floats<width>(arenas.second_state + i);
+    Floats<width> first = load_floats<width>(arenas.first_state + at.state);
+    Floats<width> second = load_floats<width>(arenas.second_state + at.state);
 #pragma unroll
     for (int j = 0; j < width; ++j) {
       const float g = gradients.values[j] * clip_coefficient;
@@ -118,9 +131,9 @@ __global__ void __launch_bounds__(kTileThreads)
       const float denominator = sqrtf(v) * f.root_correction2 + constants.epsilon;
       w.values[j] = w.values[j] * f.keep - f.step_size * (m / denominator);
     }
-    store_floats(arenas.first_state + i, first);
-    store_floats(arenas.second_state + i, second);
-    store_parameters<Weight>(arenas, i, w);
+    store_floats(arenas.first_state + at.state, first);
+    store_floats(arenas.second_state + at.state, second);
+    store_parameters<Weight>(arenas, at, w);
   });
 }
 
@@ -201,7 +214,8 @@ class CudaOptimizer final : public Optimizer {
                   .gradients = args.gradients,
                   .first_state = args.state,
                   .second_state = d.n_states() > 1 ? args.state + d.n_elements : nullptr,
-                  .scalars = args.scalars};
+                  .scalars = args.scalars,
+                  .parameters_are_sharded = d.parameters_are_sharded};
     arenas.aligned =
         are_aligned(arenas.parameters, arenas.weights, arenas.gradients, arenas.first_state, arenas.second_state);
     const SgdFactors* factors =
@@ -240,10 +254,7 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimizerDescription& d, const C
   require(d.weight_dtype == DType::fp32 || d.weight_dtype == DType::fp16 || d.weight_dtype == DType::bf16,
           ErrorCode::not_supported, "the optimizer on the device writes weights in fp16 or bf16, not {}",
           name(d.weight_dtype));
-  for (const ParameterSegment& segment : d.segments)
-    require(segment.begin + segment.n_elements <= d.n_elements, ErrorCode::internal,
-            "a parameter at elements {} to {} is outside of the arena of {} elements", segment.begin,
-            segment.begin + segment.n_elements, d.n_elements);
+  d.require_segments_inside();
   return std::make_unique<CudaOptimizer>(d);
 }
 

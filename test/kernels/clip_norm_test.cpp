@@ -252,6 +252,36 @@ TEST(ClipNorm, ManyTensorsAtAnyAlignment) {
   }
 }
 
+/// Tiles that are summed before, in any order of ranges, give the bits of the sum of everything at once.
+TEST(ClipNorm, SumsTilesRangeByRange) {
+  const std::vector<float> gradients = random_normal(kElements, 4);
+  const std::size_t middle = 656 + 3 * kTileElements;  // of the last segment
+  reference::ReferenceBackend reference;
+  for (const auto& [name, backend] : all_backends(reference)) {
+    const Outputs expected = run(*backend, kCases[1], gradients);
+    Device device(*backend);
+    const auto op = backend->make(ClipNormDescription{
+        .segments = kSegments, .max_norm = 1, .ranges = {{0, 640}, {640, middle - 640}, {middle, kElements - middle}}});
+    StepScalars scalars;
+    scalars.nominal_count = kSums.weight;
+    ClipNorm::Apply args;
+    double* const tile_sums = device.garbage<double>(count_tiles(kSegments));
+    const float* const on_device = device.upload(gradients);
+    for (const std::size_t range : {std::size_t{2}, std::size_t{0}, std::size_t{1}})
+      op->sum_tiles({.gradients = on_device, .tile_sums = tile_sums, .range = range}, device.stream());
+    args.tile_sums = tile_sums;
+    args.sums = device.upload(std::vector<LossSums>{kSums});
+    args.scalars = device.upload(std::vector<StepScalars>{scalars});
+    args.norm = device.garbage<double>(1);
+    op->apply(args, device.op_memory(op->needs()), device.stream());
+    if (name == "reference")
+      EXPECT_NEAR(device.download(args.norm, 1)[0], expected.norm, 1e-12 * expected.norm);
+    else
+      EXPECT_EQ(device.download(args.norm, 1)[0], expected.norm) << name;
+    EXPECT_EQ(device.download(args.scalars, 1)[0].clip_coefficient, expected.scalars.clip_coefficient) << name;
+  }
+}
+
 /// Fixed order: the same bits with 1 and with 2 threads, so that ranks with different numbers of threads clip equally.
 TEST(ClipNorm, SameBitsOnAnyNumberOfThreads) {
   const std::vector<float> gradients = random_normal(kElements, 2);

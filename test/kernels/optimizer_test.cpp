@@ -188,6 +188,60 @@ Outputs run(Backend& backend, const Case& c, const std::vector<float>& initial, 
   return out;
 }
 
+/// Two shards, each with its own states and, in 16 bits, its own masters, give the bits of the whole.
+TEST(Optimizer, ShardsGiveTheBitsOfTheWhole) {
+  const std::vector<float> initial = random_normal(kElements, 1);
+  const std::size_t cut = 64 + 256;  // in the third segment
+  reference::ReferenceBackend reference;
+  std::vector<std::pair<std::string, Backend*>> backends{{"reference", &reference}};
+  for (auto& [name, backend] : tested_backends()) backends.emplace_back(name, backend.get());
+  for (const DType weight_dtype : {DType::fp32, DType::bf16})
+    for (const Case& c : kCases) {
+      if (c.kind == kLars) continue;
+      for (auto& [name, backend] : backends) {
+        const Outputs whole = run(*backend, c, initial, false, 1, weight_dtype);
+        Outputs merged{.parameters = initial, .state = {}, .weights = {}};
+        for (const ElementRange& range : {ElementRange{0, cut}, ElementRange{cut, kElements - cut}}) {
+          OptimizerDescription d = describe(c);
+          d.weight_dtype = weight_dtype;
+          d.parameters_are_sharded = weight_dtype != DType::fp32;
+          d.segments = cut_to(kSegments, range);
+          d.n_elements = range.n_elements + 16;
+          for (ParameterSegment& segment : d.segments) segment.stored_begin = segment.begin - range.begin + 16;
+          Device device(*backend);
+          const auto op = backend->make(d);
+          const std::size_t n_state = static_cast<std::size_t>(d.n_states()) * d.n_elements;
+          std::vector<float> mine(16 + range.n_elements);
+          std::copy_n(initial.begin() + static_cast<std::ptrdiff_t>(range.begin), range.n_elements, mine.begin() + 16);
+          StepScalars scalars;
+          scalars.learning_rate = static_cast<float>(learning_rate(0));
+          scalars.clip_coefficient = c.clip_coefficient;
+          scalars.adam_correction1 = static_cast<float>(1 / (1 - d.beta1));
+          scalars.adam_correction2 = static_cast<float>(1 / (1 - d.beta2));
+          Optimizer::Apply args;
+          args.parameters = device.upload(d.parameters_are_sharded ? mine : initial);
+          std::uint16_t* const weights = device.upload(std::vector<std::uint16_t>(kElements, kUnwritten));
+          args.weights = weights;
+          args.state = n_state > 0 ? device.upload(std::vector<float>(n_state)) : nullptr;
+          args.gradients = device.upload(gradient(0));
+          args.scalars = device.upload(std::vector<StepScalars>{scalars});
+          op->apply(args, device.op_memory(op->needs()), device.stream());
+          const std::size_t shift = d.parameters_are_sharded ? 16 : range.begin;
+          const std::vector<float> updated = device.download(args.parameters, shift + range.n_elements);
+          std::copy_n(updated.begin() + static_cast<std::ptrdiff_t>(shift), range.n_elements,
+                      merged.parameters.begin() + static_cast<std::ptrdiff_t>(range.begin));
+          if (weight_dtype == DType::fp32) continue;
+          const std::vector<std::uint16_t> rounded = device.download(weights, kElements);
+          for (std::size_t i = 0; i < kElements; ++i) {
+            const bool is_mine = i >= range.begin && i < range.begin + range.n_elements;
+            EXPECT_EQ(rounded[i], is_mine ? whole.weights[i] : kUnwritten) << name << ", " << c.name << ", " << i;
+          }
+        }
+        EXPECT_EQ(merged.parameters, whole.parameters) << name << ", " << c.name;
+      }
+    }
+}
+
 TEST(Optimizer, FollowsPyTorch) {
   const std::vector<float> initial = random_normal(kElements, 1);
   reference::ReferenceBackend reference;

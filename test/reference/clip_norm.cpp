@@ -13,11 +13,23 @@ class ReferenceClipNorm final : public ClipNorm {
   explicit ReferenceClipNorm(const ClipNormDescription& d) : d_(d) {}
   OpNeeds needs() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }
+  void run_sum_tiles(const SumTiles& args, const OpMemory&, Stream&) override {
+    const ElementRange& range = d_.ranges[args.range];
+    std::size_t tile = 0;
+    for (const ParameterSegment& segment : d_.segments)
+      for (std::size_t done = 0; done < segment.n_elements; done += kTileElements, ++tile) {
+        const std::size_t begin = segment.begin + done, n = std::min(kTileElements, segment.n_elements - done);
+        if (range.begin <= begin && begin < range.begin + range.n_elements)
+          args.tile_sums[tile] = sum_of_squares(args.gradients, begin, n);
+      }
+  }
   void run_apply(const Apply& args, const OpMemory&, Stream&) override {
     double sum = 0;
-    for (const ParameterSegment& segment : d_.segments)
-      for (std::size_t i = segment.begin; i < segment.begin + segment.n_elements; ++i)
-        sum += double{args.gradients[i]} * args.gradients[i];
+    if (args.tile_sums)
+      for (std::size_t i = 0; i < count_tiles(d_.segments); ++i) sum += args.tile_sums[i];
+    else
+      for (const ParameterSegment& segment : d_.segments)
+        sum += sum_of_squares(args.gradients, segment.begin, segment.n_elements);
     const double scale = args.loss_scale ? args.loss_scale->scale : 1.0f;
     const double correction = args.scalars->nominal_count / args.sums->weight;
     const bool are_finite = std::isfinite(sum);
@@ -31,6 +43,12 @@ class ReferenceClipNorm final : public ClipNorm {
   }
 
  private:
+  static double sum_of_squares(const float* x, std::size_t begin, std::size_t n) {
+    double sum = 0;
+    for (std::size_t i = begin; i < begin + n; ++i) sum += double{x[i]} * x[i];
+    return sum;
+  }
+
   /// torch.amp.GradScaler.update, with bounds.
   void change(LossScale& loss_scale, bool is_finite) const {
     const LossScaling& s = d_.loss_scaling;

@@ -16,9 +16,13 @@ class ReferenceOptimizer final : public Optimizer {
   OpNeeds needs() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }
 
-  void run_apply(const Apply& args, const OpMemory&, Stream&) override {
-    if (args.scalars->is_applied == 0) return;
+  void run_apply(const Apply& all, const OpMemory&, Stream&) override {
+    if (all.scalars->is_applied == 0) return;
     for (const ParameterSegment& segment : d_.segments) {
+      Apply args = all;  // where its elements are at segment.begin
+      const auto shift = static_cast<std::ptrdiff_t>(segment.stored()) - static_cast<std::ptrdiff_t>(segment.begin);
+      if (args.state) args.state += shift;
+      if (d_.parameters_are_sharded) args.parameters += shift;
       const double decay = d_.decay_of(segment),
                    rate = double{args.scalars->learning_rate} * segment.learning_rate_factor;
       const double ratio = d_.kind == Kind::lars && segment.decay ? trust_ratio(args, segment) : 1.0;

@@ -1,5 +1,8 @@
 // Global norm of the gradients and the clipping coefficient min(1, max_norm / (norm + 1e-6)), as in PyTorch.
-// The norm is over segments in order, each summed in fp64 in a fixed order. max_norm 0: coefficient 1.
+// The norm is over segments in order, each summed in fp64, tile by tile, in a fixed order. max_norm 0: coefficient 1.
+//
+// The sums of tiles can be computed before apply(), range by range: as soon as the gradients of a range are summed over
+// ranks, or on different ranks, which then exchange them. The norm has the same bits either way.
 // Decides on the device whether the step is applied: norm and mean loss are finite, the loss at most the limit.
 //
 // The loss is a mean over the samples that the step counts on all ranks, weighted by their classes, and the sum of the
@@ -28,23 +31,35 @@ struct ClipNormDescription {
 
   std::vector<ParameterSegment> segments{};
   float max_norm = 0;
-  LossScaling loss_scaling{};  // for Apply::loss_scale
+  LossScaling loss_scaling{};          // for Apply::loss_scale
+  std::vector<ElementRange> ranges{};  // for sum_tiles(); they divide no tile
 };
 
 class ClipNorm : public Op {
  public:
-  struct Apply {
+  struct SumTiles {
     const float* gradients = nullptr;
-    const LossSums* sums = nullptr;   // of the step
-    StepScalars* scalars = nullptr;   // clip_coefficient and is_applied are written
-    LossScale* loss_scale = nullptr;  // that of the gradients on entry, of the next step's on return; null: 1
-    double* norm = nullptr;           // written
+    double* tile_sums = nullptr;  // (count_tiles(segments)); those of the range are written
+    std::size_t range = 0;        // in ClipNormDescription::ranges
+  };
+  void sum_tiles(const SumTiles& args, Stream& stream) {
+    submit("clip_norm.sum_tiles", &ClipNorm::run_sum_tiles, args, OpMemory{}, stream);
+  }
+
+  struct Apply {
+    const float* gradients = nullptr;   // read if there are no tile sums
+    const double* tile_sums = nullptr;  // of all tiles; null: they are computed from `gradients`, in the workspace
+    const LossSums* sums = nullptr;     // of the step
+    StepScalars* scalars = nullptr;     // clip_coefficient and is_applied are written
+    LossScale* loss_scale = nullptr;    // that of the gradients on entry, of the next step's on return; null: 1
+    double* norm = nullptr;             // written
   };
   void apply(const Apply& args, const OpMemory& memory, Stream& stream) {
     submit("clip_norm.apply", &ClipNorm::run_apply, args, memory, stream);
   }
 
  private:
+  virtual void run_sum_tiles(const SumTiles& args, const OpMemory& memory, Stream& stream) = 0;
   virtual void run_apply(const Apply& args, const OpMemory& memory, Stream& stream) = 0;
 };
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "lockstep/dtype.h"
+#include "lockstep/error.h"
 #include "lockstep/op.h"
 #include "lockstep/ops/parameter_segment.h"
 #include "lockstep/ops/step_scalars.h"
@@ -37,14 +38,25 @@ struct OptimizerDescription {
   float epsilon = 1e-8f;
   float trust_coefficient = 0.001f;
   std::vector<ParameterSegment> segments{};
-  std::size_t n_elements = 0;        // of the parameter arena
+  std::size_t n_elements = 0;        // of a state
   DType weight_dtype = DType::fp32;  // of the rounded weights; fp32: there are none
 
+  /// A rank keeps only its shard of the state: segments are cut to it, and their state is at stored_begin. The
+  /// parameters may be kept in the same way. Not for lars, whose norms are over whole segments.
+  bool parameters_are_sharded = false;
+
+  /// Throws if the state of a segment is outside of the arena.
+  void require_segments_inside() const {
+    for (const ParameterSegment& segment : segments)
+      require(segment.stored() + segment.n_elements <= n_elements, ErrorCode::internal,
+              "a parameter at elements {} to {} is outside of the arena of {} elements", segment.stored(),
+              segment.stored() + segment.n_elements, n_elements);
+  }
   /// Of a segment.
   float decay_of(const ParameterSegment& segment) const {
     return segment.decay ? segment.weight_decay.value_or(weight_decay) : 0.0f;
   }
-  /// fp32 values per element of the parameter arena: 0, 1 (momentum) or 2 (moments), one after the other.
+  /// fp32 values per parameter: 0, 1 (momentum) or 2 (moments), one after the other.
   int n_states() const { return kind == Kind::adamw ? 2 : (momentum != 0.0f ? 1 : 0); }
 };
 

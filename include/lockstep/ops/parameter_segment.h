@@ -1,18 +1,54 @@
 // A parameter's place in the arenas of parameters, gradients and optimizer state. Ops over whole arenas take a list of
-// these and do all of them in one launch.
+// these, in ascending order, and do all of them in one launch.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
+#include <span>
+#include <vector>
 
 namespace lockstep {
 
 struct ParameterSegment {
-  std::size_t begin = 0;  // elements
+  std::size_t begin = 0;  // elements, in arenas that a rank has as a whole
   std::size_t n_elements = 0;
   bool decay = true;                    // weight decay applies, and the trust ratio of LARS
   float learning_rate_factor = 1;       // the learning rate of the step is multiplied by it
   std::optional<float> weight_decay{};  // where `decay`; none: the optimizer's
+  /// Its place in arenas of which a rank has only a shard; none: `begin`. stored_begin - begin is a multiple of 16.
+  std::optional<std::size_t> stored_begin{};
+
+  std::size_t stored() const { return stored_begin.value_or(begin); }
 };
+
+/// Norms are summed in tiles of so many elements of a segment, so that the sum has the same bits wherever a tile is
+/// summed. A tile is never divided among ranks.
+inline constexpr std::size_t kTileElements = 4096;
+
+inline std::size_t count_tiles(std::span<const ParameterSegment> segments) {
+  std::size_t n = 0;
+  for (const ParameterSegment& segment : segments) n += (segment.n_elements + kTileElements - 1) / kTileElements;
+  return n;
+}
+
+struct ElementRange {
+  std::size_t begin = 0, n_elements = 0;
+};
+
+/// The parts of the segments that are in the range. Cut segments keep their properties, but not `stored_begin`.
+inline std::vector<ParameterSegment> cut_to(std::span<const ParameterSegment> segments, const ElementRange& range) {
+  std::vector<ParameterSegment> out;
+  for (const ParameterSegment& segment : segments) {
+    const std::size_t begin = std::max(segment.begin, range.begin);
+    const std::size_t end = std::min(segment.begin + segment.n_elements, range.begin + range.n_elements);
+    if (begin >= end) continue;
+    ParameterSegment& part = out.emplace_back(segment);
+    part.begin = begin;
+    part.n_elements = end - begin;
+    part.stored_begin.reset();
+  }
+  return out;
+}
 
 }  // namespace lockstep

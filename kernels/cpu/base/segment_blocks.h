@@ -10,15 +10,18 @@
 
 namespace lockstep::cpu {
 
-/// A block has at most 16,384 elements: 64 KiB of each arena.
-inline std::vector<ParameterSegment> cut_into_blocks(std::span<const ParameterSegment> segments) {
-  constexpr std::size_t kBlockElements = 16384;
+/// 64 KiB of each arena.
+inline constexpr std::size_t kBlockElements = 16384;
+
+inline std::vector<ParameterSegment> cut_into_blocks(std::span<const ParameterSegment> segments,
+                                                     std::size_t block_elements = kBlockElements) {
   std::vector<ParameterSegment> blocks;
   for (const ParameterSegment& segment : segments)
-    for (std::size_t done = 0; done < segment.n_elements; done += kBlockElements) {
+    for (std::size_t done = 0; done < segment.n_elements; done += block_elements) {
       ParameterSegment& block = blocks.emplace_back(segment);
       block.begin += done;
-      block.n_elements = std::min(kBlockElements, segment.n_elements - done);
+      if (block.stored_begin) *block.stored_begin += done;
+      block.n_elements = std::min(block_elements, segment.n_elements - done);
     }
   return blocks;
 }

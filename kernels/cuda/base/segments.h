@@ -14,13 +14,14 @@
 
 namespace lockstep::cuda {
 
-inline constexpr unsigned kTileElements = 4096, kTileThreads = 256;
+inline constexpr unsigned kTileThreads = 256;
 
 struct SegmentTable {
   static constexpr unsigned kCapacity = 192;
   static constexpr std::uint32_t kDecays = 0x80000000u;
 
   std::uint64_t base = 0;           // elements: of the arena, where this table begins
+  std::uint64_t stored_shift = 0;   // from an element's place to that in arenas of which a rank has a shard; wraps
   std::uint32_t first_tile = 0;     // tiles and segments of the tables before this one
   std::uint32_t first_segment = 0;  //
   std::uint32_t n_tiles = 0;
@@ -51,10 +52,11 @@ __device__ inline Tile find_tile(const SegmentTable& table) {
     else
       high = middle;
   }
-  const unsigned done = (blockIdx.x - (table.tile[low] & ~SegmentTable::kDecays)) * kTileElements;
+  constexpr unsigned kLength = kTileElements;
+  const unsigned done = (blockIdx.x - (table.tile[low] & ~SegmentTable::kDecays)) * kLength;
   const unsigned left = table.n_elements[low] - done;
   return {.begin = table.base + table.begin[low] + done,
-          .n_elements = left < kTileElements ? left : kTileElements,
+          .n_elements = left < kLength ? left : kLength,
           .segment = low,
           .decays = (table.tile[low] & SegmentTable::kDecays) != 0,
           .learning_rate_factor = table.learning_rate_factor[low],
@@ -135,17 +137,23 @@ __device__ inline double sum_of_squares(const float* x, const Tile& tile, bool a
   return sum;
 }
 
-inline std::vector<SegmentTable> make_segment_tables(std::span<const ParameterSegment> segments) {
+/// `n_tiles`: before the first segment.
+inline std::vector<SegmentTable> make_segment_tables(std::span<const ParameterSegment> segments,
+                                                     std::uint32_t n_tiles = 0) {
   constexpr std::size_t kLimit = 0xffffffffu;
   std::vector<SegmentTable> tables;
-  std::uint32_t n_tiles = 0, n_segments = 0;
+  std::uint32_t n_segments = 0;
   for (const ParameterSegment& segment : segments) {
     require(segment.n_elements <= kLimit, ErrorCode::not_supported,
             "a parameter of {} elements; at most {} are possible", segment.n_elements, kLimit);
     if (segment.n_elements == 0) continue;
+    const std::uint64_t shift = segment.stored() - segment.begin;
     const bool fits = !tables.empty() && tables.back().n_segments < SegmentTable::kCapacity &&
-                      segment.begin >= tables.back().base && segment.begin - tables.back().base <= kLimit;
-    if (!fits) tables.push_back({.base = segment.begin, .first_tile = n_tiles, .first_segment = n_segments});
+                      segment.begin >= tables.back().base && segment.begin - tables.back().base <= kLimit &&
+                      shift == tables.back().stored_shift;
+    if (!fits)
+      tables.push_back(
+          {.base = segment.begin, .stored_shift = shift, .first_tile = n_tiles, .first_segment = n_segments});
     SegmentTable& table = tables.back();
     table.begin[table.n_segments] = static_cast<std::uint32_t>(segment.begin - table.base);
     table.n_elements[table.n_segments] = static_cast<std::uint32_t>(segment.n_elements);
