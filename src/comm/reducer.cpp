@@ -1,5 +1,6 @@
 #include "comm/reducer.h"
 
+#include <algorithm>
 #include <exception>
 #include <span>
 #include <utility>
@@ -8,8 +9,57 @@
 
 namespace lockstep::comm {
 
-std::vector<Bucket> make_buckets(const std::vector<GradientTensor>& tensors, std::size_t bucket_bytes) {
+namespace {
+
+/// A tensor of several buckets is divided into so many parts of nearly equal size; 1: it is not.
+std::size_t n_parts(const GradientTensor& tensor, std::size_t bucket_bytes) {
+  const std::size_t most = std::max<std::size_t>(tensor.n_elements / kGranule, 1);
+  return std::clamp<std::size_t>(tensor.n_elements * sizeof(float) / std::max<std::size_t>(bucket_bytes, 1), 1, most);
+}
+
+std::size_t round_to_granule(std::size_t n_elements) { return (n_elements + kGranule / 2) / kGranule * kGranule; }
+
+/// The place where a shard of `bucket` ends that would have to end at element `target` of the arena: the nearest one
+/// that divides no granule of a tensor. `tensors`: those of the bucket.
+std::size_t end_of_shard(std::span<const GradientTensor> tensors, const Bucket& bucket, std::size_t target) {
+  for (const GradientTensor& tensor : tensors) {
+    if (target < tensor.begin) return tensor.begin;  // in the padding before it
+    const std::size_t end = std::min(tensor.begin + tensor.n_elements, bucket.end());
+    if (target >= end) continue;
+    const std::size_t rounded = tensor.begin + round_to_granule(target - tensor.begin);
+    if (rounded < end) return std::max(rounded, bucket.begin);
+    const bool is_last = &tensor == &tensors.back() || end == bucket.end();
+    return is_last ? bucket.end() : (&tensor + 1)->begin;
+  }
+  return bucket.end();
+}
+
+void divide(Bucket& bucket, std::span<const GradientTensor> tensors, int n_shards) {
+  const auto n = static_cast<std::size_t>(n_shards);
+  bucket.shard_bounds.push_back(0);
+  for (std::size_t r = 1; r < n; ++r)
+    bucket.shard_bounds.push_back(end_of_shard(tensors, bucket, bucket.begin + bucket.n_elements * r / n) -
+                                  bucket.begin);
+  bucket.shard_bounds.push_back(bucket.n_elements);
+}
+
+}  // namespace
+
+std::vector<Bucket> make_buckets(const std::vector<GradientTensor>& tensors, std::size_t bucket_bytes, int n_shards) {
   std::vector<Bucket> buckets;
+  std::vector<std::size_t> first;  // tensor of each bucket
+  const auto open = [&](std::size_t i, std::size_t begin) {
+    first.push_back(i);
+    Bucket& bucket = buckets.emplace_back();
+    bucket.begin = begin;
+    bucket.wire = tensors[i].wire;
+    bucket.first_name = tensors[i].name;
+  };
+  const auto extend = [&](std::size_t i, std::size_t end) {
+    buckets.back().n_elements = end - buckets.back().begin;
+    buckets.back().last_tensor = static_cast<int>(i);
+    buckets.back().last_name = tensors[i].name;
+  };
   bool is_open = false;
   std::size_t end = 0;  // of the previous tensor
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -17,18 +67,27 @@ std::vector<Bucket> make_buckets(const std::vector<GradientTensor>& tensors, std
     require(tensor.begin >= end, ErrorCode::internal, "gradient {} begins at {}, but the previous one ends at {}",
             tensor.name, tensor.begin, end);
     end = tensor.begin + tensor.n_elements;
-    if (!is_open || buckets.back().wire != tensor.wire) {
-      buckets.emplace_back();
-      buckets.back().wire = tensor.wire;
-      buckets.back().begin = tensor.begin;
-      buckets.back().first_name = tensor.name;
-      is_open = true;
+    if (const std::size_t parts = n_parts(tensor, bucket_bytes); parts > 1) {
+      for (std::size_t part = 0; part < parts; ++part) {
+        const auto begin_of = [&](std::size_t number) {
+          return tensor.begin + round_to_granule(tensor.n_elements * number / parts);
+        };
+        open(i, begin_of(part));
+        extend(i, part + 1 == parts ? end : begin_of(part + 1));
+      }
+      is_open = false;
+      continue;
     }
-    Bucket& bucket = buckets.back();
-    bucket.n_elements = end - bucket.begin;
-    bucket.last_tensor = static_cast<int>(i);
-    bucket.last_name = tensor.name;
-    if (bucket.n_elements * sizeof(float) >= bucket_bytes) is_open = false;
+    is_open =
+        is_open && buckets.back().wire == tensor.wire && tensors[first.back()].can_be_sharded == tensor.can_be_sharded;
+    if (!is_open) open(i, tensor.begin);
+    extend(i, end);
+    is_open = buckets.back().n_elements * sizeof(float) < bucket_bytes;
+  }
+  for (std::size_t b = 0; b < buckets.size() && n_shards > 1; ++b) {
+    if (!tensors[first[b]].can_be_sharded) continue;
+    const auto n_tensors = static_cast<std::size_t>(buckets[b].last_tensor) + 1 - first[b];
+    divide(buckets[b], std::span(tensors).subspan(first[b], n_tensors), n_shards);
   }
   return buckets;
 }
@@ -40,7 +99,9 @@ GradientReducer::GradientReducer(Communicator& communicator, Backend& backend, f
     in_flight_.push_back(
         {backend.make_event(), communicator.make_event(), fmt::format("bucket {} of {}", i + 1, buckets_.size())});
   }
-  for (Wait& wait : waits_) wait = {backend.make_timing_event(), backend.make_timing_event()};
+  for (std::vector<Wait>& waits : waits_)
+    for (std::size_t i = 0; i < buckets_.size() + 2; ++i)
+      waits.push_back({backend.make_timing_event(), backend.make_timing_event()});
 }
 
 namespace {
@@ -67,34 +128,56 @@ GradientReducer::~GradientReducer() {
 }
 
 void GradientReducer::tensor_done(int index, Stream& stream, const std::function<void(const Bucket&)>& prepare) {
-  const auto i = static_cast<std::size_t>(next_);
-  if (i == buckets_.size() || index < buckets_[i].last_tensor) return;
-  require(index == buckets_[i].last_tensor, ErrorCode::internal,
-          "gradient {} is complete before {}, the last one of {}: gradients are out of order", index,
-          buckets_[i].last_name, in_flight_[i].label);
-  if (prepare) prepare(buckets_[i]);
-  InFlight& bucket = in_flight_[i];
-  bucket.ready->record(stream);
-  const Slice slice{gradients_ + buckets_[i].begin, buckets_[i].n_elements, DType::fp32, buckets_[i].wire};
-  communicator_.all_reduce_async(slice, *bucket.ready, *bucket.done, bucket.label);
-  ++next_;
+  while (static_cast<std::size_t>(next_) < buckets_.size()) {
+    const Bucket& bucket = buckets_[static_cast<std::size_t>(next_)];
+    InFlight& in_flight = in_flight_[static_cast<std::size_t>(next_)];
+    if (index < bucket.last_tensor) return;
+    require(index == bucket.last_tensor, ErrorCode::internal,
+            "gradient {} is complete before {}, the last one of {}: gradients are out of order", index,
+            bucket.last_name, in_flight.label);
+    if (prepare) prepare(bucket);
+    in_flight.ready->record(stream);
+    const Exchange exchange{.collective = bucket.is_sharded() ? Collective::reduce_scatter : Collective::all_reduce,
+                            .slice = {gradients_ + bucket.begin, bucket.n_elements, DType::fp32, bucket.wire},
+                            .bounds = bucket.shard_bounds};
+    communicator_.exchange_async(exchange, *in_flight.ready, *in_flight.done, in_flight.label);
+    ++next_;
+  }
 }
 
-void GradientReducer::finish(Stream& stream, int slot, const Event* other) {
+void GradientReducer::wait(const Wait& wait, const Event& done, Stream& stream) {
+  wait.begin->record(stream);
+  stream.wait(done);
+  wait.end->record(stream);
+}
+
+void GradientReducer::finish(Stream& stream, int slot, const Event* other,
+                             const std::function<void(std::size_t bucket)>& summed) {
   require(static_cast<std::size_t>(next_) == buckets_.size(), ErrorCode::internal,
           "the step waits for its buckets, but only {} of {} were started", next_, buckets_.size());
-  const Wait& wait = waits_[static_cast<std::size_t>(slot)];
-  wait.begin->record(stream);
-  for (const InFlight& bucket : in_flight_) stream.wait(*bucket.done);
-  if (other != nullptr) stream.wait(*other);
-  wait.end->record(stream);
+  const auto s = static_cast<std::size_t>(slot);
+  for (std::size_t i = 0; i < buckets_.size(); ++i) {
+    wait(waits_[s][i], *in_flight_[i].done, stream);
+    if (summed) summed(i);
+  }
+  n_waits_[s] = buckets_.size();
+  if (other != nullptr) wait(waits_[s][n_waits_[s]++], *other, stream);
   next_ = 0;
 }
 
+void GradientReducer::wait_for(const Event& done, Stream& stream, int slot) {
+  const auto s = static_cast<std::size_t>(slot);
+  wait(waits_[s][n_waits_[s]++], done, stream);
+}
+
 double GradientReducer::exposed_seconds(int slot) const {
-  const Wait& wait = waits_[static_cast<std::size_t>(slot)];
-  wait.end->synchronize();
-  return wait.end->seconds_since(*wait.begin);
+  const auto s = static_cast<std::size_t>(slot);
+  double seconds = 0;
+  for (const Wait& wait : std::span(waits_[s]).first(n_waits_[s])) {
+    wait.end->synchronize();
+    seconds += wait.end->seconds_since(*wait.begin);
+  }
+  return seconds;
 }
 
 }  // namespace lockstep::comm

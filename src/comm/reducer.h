@@ -2,7 +2,11 @@
 //
 // Gradients are stored in the order in which the backward pass finishes them (DESIGN, decision 4), so a bucket is a
 // contiguous slice. It ends at the boundary of a tensor, as soon as it holds at least bucket_bytes or the next tensor
-// has another wire type. Its all-reduce starts when its last writer is done.
+// has another wire type. A tensor of at least two buckets' bytes, such as an embedding, is divided into several. The
+// all-reduce of a bucket starts when its last writer is done.
+//
+// Where the optimizer is sharded (train.shard), a bucket is reduce-scattered instead, and each rank gets the sum of its
+// shard. Shards, and the parts of a tensor, end at multiples of kGranule elements of a tensor.
 #pragma once
 
 #include <array>
@@ -13,6 +17,7 @@
 #include <vector>
 
 #include "lockstep/communicator.h"
+#include "lockstep/ops/parameter_segment.h"
 
 namespace lockstep::comm {
 
@@ -21,6 +26,16 @@ struct Bucket {
   DType wire = DType::fp32;               // Slice::wire
   int last_tensor = 0;                    // index of the tensor whose gradient completes it
   std::string first_name, last_name;      // for messages
+  /// Exchange::bounds of its shards; empty: every rank gets the whole sum.
+  std::vector<std::size_t> shard_bounds{};
+
+  std::size_t end() const { return begin + n_elements; }
+  bool is_sharded() const { return !shard_bounds.empty(); }
+  /// Elements of the arena.
+  ElementRange shard(int rank) const {
+    const auto r = static_cast<std::size_t>(rank);
+    return {begin + shard_bounds[r], shard_bounds[r + 1] - shard_bounds[r]};
+  }
 };
 
 struct GradientTensor {
@@ -28,10 +43,15 @@ struct GradientTensor {
   std::size_t begin = 0,
               n_elements = 0;  // fp32 elements of the gradient arena; ascending, with only padding between tensors
   DType wire = DType::fp32;
+  bool can_be_sharded = false;
 };
 
-/// Cuts the arena into buckets. The batch statistics at its end count as tensors too.
-std::vector<Bucket> make_buckets(const std::vector<GradientTensor>& tensors, std::size_t bucket_bytes);
+inline constexpr std::size_t kGranule = 4 * kTileElements;
+
+/// Cuts the arena into buckets. The batch statistics at its end count as tensors too. `n_shards`: of each bucket that
+/// can be sharded; 1: none is.
+std::vector<Bucket> make_buckets(const std::vector<GradientTensor>& tensors, std::size_t bucket_bytes,
+                                 int n_shards = 1);
 
 class GradientReducer {
  public:
@@ -43,12 +63,17 @@ class GradientReducer {
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
-  /// The work queued on `stream` so far completes tensor `index`; tensors complete in order. If it is the last one of a
-  /// bucket, `prepare` may queue more work on that bucket, and then its all-reduce is started.
+  /// The work queued on `stream` so far completes tensor `index`; tensors complete in order. If it is the last one of
+  /// buckets, `prepare` may queue more work on each, and then its exchange is started.
   void tensor_done(int index, Stream& stream, const std::function<void(const Bucket&)>& prepare = {});
-  /// Makes `stream` wait for all buckets of this step and for `other`. The wait is timed in `slot` (0 or 1), so that
-  /// one step can be timed while the time of the previous one is read.
-  void finish(Stream& stream, int slot = 0, const Event* other = nullptr);
+  /// Makes `stream` wait for all buckets of this step and for `other`. After each wait, `summed` may queue work on the
+  /// bucket of that index, which runs while later ones are summed. The waits are timed in `slot` (0 or 1), so that one
+  /// step can be timed while the time of the previous one is read.
+  void finish(Stream& stream, int slot = 0, const Event* other = nullptr,
+              const std::function<void(std::size_t bucket)>& summed = {});
+  /// After finish(): makes `stream` wait for another exchange of the step, timed like those of the buckets. Once a
+  /// step.
+  void wait_for(const Event& done, Stream& stream, int slot);
   /// The exposed communication: how long the stream of the last finish() with this slot only waited. Blocks the caller
   /// until that wait is over.
   double exposed_seconds(int slot = 0) const;
@@ -67,7 +92,10 @@ class GradientReducer {
   float* gradients_;
   std::vector<Bucket> buckets_;
   std::vector<InFlight> in_flight_;
-  std::array<Wait, 2> waits_;
+  static void wait(const Wait& wait, const Event& done, Stream& stream);
+
+  std::array<std::vector<Wait>, 2> waits_;  // by slot: for each bucket, for `other`, and in wait_for()
+  std::array<std::size_t, 2> n_waits_{};    // of the last step
   int next_ = 0;
 };
 

@@ -64,6 +64,56 @@ TEST(Buckets, DoNotMixWireTypes) {
   EXPECT_EQ(buckets[1].begin, tensors[2].begin);
 }
 
+/// An embedding is complete only at the end of the backward pass: its parts are summed one after the other.
+TEST(Buckets, DivideLargeTensors) {
+  const std::vector<GradientTensor> tensors = tensors_of({100, 10 * kGranule + 5, 100});
+  const std::vector<Bucket> buckets = make_buckets(tensors, 3 * kGranule * sizeof(float));
+  ASSERT_EQ(buckets.size(), 5u);
+  EXPECT_EQ(buckets[0].last_tensor, 0) << "the small tensor before it does not wait for it";
+  std::size_t end = tensors[1].begin;
+  for (std::size_t b = 1; b <= 3; ++b) {
+    EXPECT_EQ(buckets[b].begin, end);
+    EXPECT_EQ((buckets[b].begin - tensors[1].begin) % kGranule, 0u);
+    EXPECT_EQ(buckets[b].first_name, "tensor1");
+    EXPECT_EQ(buckets[b].last_tensor, 1);
+    EXPECT_NEAR(static_cast<double>(buckets[b].n_elements), 10.0 / 3 * kGranule, kGranule);
+    end = buckets[b].end();
+  }
+  EXPECT_EQ(end, tensors[1].begin + tensors[1].n_elements);
+  EXPECT_EQ(buckets[4].begin, tensors[2].begin);
+}
+
+/// Shards divide no granule of a tensor, and together they are the bucket.
+TEST(Buckets, AreDividedIntoShards) {
+  std::vector<GradientTensor> tensors =
+      tensors_of({3 * kGranule + 7, 5, kGranule, 40 * kGranule + 11, 2 * kGranule, 100, 33});
+  for (std::size_t i = 0; i + 2 < tensors.size(); ++i) tensors[i].can_be_sharded = true;
+  for (const int n_shards : {1, 2, 3, 8, 100})
+    for (const std::size_t bucket_bytes : {std::size_t{1}, 5 * kGranule * sizeof(float), std::size_t{1} << 40}) {
+      for (const Bucket& bucket : make_buckets(tensors, bucket_bytes, n_shards)) {
+        const bool can_be = bucket.begin < tensors[5].begin;
+        ASSERT_EQ(bucket.is_sharded(), can_be && n_shards > 1);
+        if (!bucket.is_sharded()) continue;
+        EXPECT_LE(bucket.end(), tensors[5].begin);
+        ASSERT_EQ(bucket.shard_bounds.size(), static_cast<std::size_t>(n_shards) + 1);
+        EXPECT_EQ(bucket.shard_bounds.front(), 0u);
+        EXPECT_EQ(bucket.shard_bounds.back(), bucket.n_elements);
+        EXPECT_TRUE(std::ranges::is_sorted(bucket.shard_bounds));
+        for (int r = 0; r < n_shards; ++r) {
+          const ElementRange shard = bucket.shard(r);
+          EXPECT_LE(static_cast<double>(shard.n_elements),
+                    static_cast<double>(bucket.n_elements) / n_shards + 1.0 * kGranule + 16);
+          if (shard.n_elements == 0 || r + 1 == n_shards) continue;
+          const std::size_t end = shard.begin + shard.n_elements;
+          const bool is_at_granule = std::ranges::any_of(tensors, [&](const GradientTensor& t) {
+            return end == t.begin || (end > t.begin && end < t.begin + t.n_elements && (end - t.begin) % kGranule == 0);
+          });
+          EXPECT_TRUE(is_at_granule || end == bucket.end()) << "shard " << r << " ends at " << end;
+        }
+      }
+    }
+}
+
 TEST(Buckets, RejectTensorsOutOfOrder) { EXPECT_THROW(make_buckets({{"a", 16, 16}, {"b", 0, 16}}, 100), Error); }
 
 TEST(Reducer, SumsEveryTensorInEveryStep) {
@@ -74,7 +124,7 @@ TEST(Reducer, SumsEveryTensorInEveryStep) {
   reference::ReferenceBackend backend;
   const auto stream = backend.make_stream();
   GradientReducer reducer(*communicator, backend, gradients, make_buckets(tensors, 50000));
-  EXPECT_EQ(reducer.buckets().size(), 3u);
+  EXPECT_EQ(reducer.buckets().size(), 7u);  // the third tensor is divided into four
   const int size = test_world->size();
   for (int step = 1; step <= 5; ++step) {
     for (std::size_t t = 0; t < tensors.size(); ++t) {
