@@ -71,6 +71,7 @@ struct Config {
     std::int64_t batch_per_rank = 0;  // 0: global_batch is in effect; kAuto: what fits
     int accumulate = 1;               // micro-batches per rank and step; kAuto: as few as fit
     int micro_batches = 0;            // per step on all ranks, summed by one fixed tree; 0: off
+    std::string shard = "none";       // none | optimizer
     double label_smoothing = 0.0;
     std::vector<double> class_weights;              // of the loss; empty: all 1
     std::vector<std::string> freeze;                // name patterns of parameters that are not trained

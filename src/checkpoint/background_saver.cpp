@@ -36,8 +36,8 @@ Shard shard_of(const std::vector<TensorSource>& tensors, int rank, int size) {
 
 }  // namespace
 
-BackgroundSaver::BackgroundSaver(std::vector<TensorSource> tensors, World& world)
-    : tensors_(std::move(tensors)), world_(world), copies_(tensors_.size()) {
+BackgroundSaver::BackgroundSaver(std::vector<TensorSource> tensors, World& world, std::function<void(int group)> gather)
+    : tensors_(std::move(tensors)), world_(world), gather_(std::move(gather)), copies_(tensors_.size()) {
   const Shard shard = shard_of(tensors_, world.rank(), world.size());
   for (const std::size_t i : shard.tensors) copies_[i] = Buffer(tensors_[i].n_read());
   canonical_ = Buffer(shard.n_largest);
@@ -61,8 +61,13 @@ std::size_t BackgroundSaver::copy_bytes(const std::vector<TensorSource>& tensors
 
 void BackgroundSaver::start(const std::string& path, StateJson state, Hooks hooks) {
   require(!is_running(), ErrorCode::internal, "a save was started while another one is running");
-  for (std::size_t i = 0; i < tensors_.size(); ++i)
-    if (copies_[i].size > 0) tensors_[i].read(copies_[i].span());
+  int n_groups = 0;
+  for (const TensorSource& tensor : tensors_) n_groups = std::max(n_groups, tensor.group + 1);
+  for (int group = 0; group < n_groups; ++group) {
+    if (gather_) gather_(group);
+    for (std::size_t i = 0; i < tensors_.size(); ++i)
+      if (tensors_[i].group == group && copies_[i].size > 0) tensors_[i].read(copies_[i].span());
+  }
   saver_.emplace(path, tensors_, world_.rank(), world_.size());
   state_ = std::move(state);
   hooks_ = std::move(hooks);

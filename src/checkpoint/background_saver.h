@@ -25,8 +25,9 @@ namespace lockstep::checkpoint {
 
 class BackgroundSaver {
  public:
-  /// Allocates the memory of the copy: copy_bytes().
-  BackgroundSaver(std::vector<TensorSource> tensors, World& world);
+  /// Allocates the memory of the copy: copy_bytes(). `gather`, if given, is called on all ranks before the tensors of a
+  /// group are read, for each group in turn.
+  BackgroundSaver(std::vector<TensorSource> tensors, World& world, std::function<void(int group)> gather = {});
   /// Waits for the current phase. A save that is not finished stays a partial file.
   ~BackgroundSaver();
   BackgroundSaver(const BackgroundSaver&) = delete;
@@ -40,7 +41,7 @@ class BackgroundSaver {
   struct Hooks {
     std::function<void()> before, after;
   };
-  /// No other save may be running.
+  /// Collective. No other save may be running.
   void start(const std::string& path, StateJson state, Hooks hooks);
   bool is_running() const { return saver_.has_value(); }
   /// Whether this rank has finished the current phase.
@@ -65,6 +66,7 @@ class BackgroundSaver {
 
   const std::vector<TensorSource> tensors_;
   World& world_;
+  const std::function<void(int group)> gather_;
   /// Memory that the system provides when it is first written: a run that saves only at its end does not need it
   /// before.
   struct Buffer {

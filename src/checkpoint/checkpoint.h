@@ -34,7 +34,8 @@ struct TensorSource {
   std::function<void(std::span<float> stored)> read;  // fills it; called only for tensors in this rank's shard
   std::size_t n_stored = 0;                           // elements that read() fills; 0: those of the shape
   std::function<void(std::span<const float> stored, std::span<float> canonical)> unpack =
-      {};  // null: the stored layout is canonical
+      {};         // null: the stored layout is canonical
+  int group = 0;  // tensors of a group can be read at the same time (BackgroundSaver)
 
   std::size_t n_canonical() const { return static_cast<std::size_t>(shape.n_elements()); }
   std::size_t n_read() const { return n_stored > 0 ? n_stored : n_canonical(); }

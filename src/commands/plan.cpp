@@ -140,7 +140,10 @@ nlohmann::ordered_json json_of(const Planned& planned, const Ranks& ranks) {
   const train::MemoryReport m = planned.plan->memory();
   nlohmann::ordered_json buckets = nlohmann::ordered_json::array();
   for (const comm::Bucket& b : planned.plan->buckets())
-    buckets.push_back({{"first", b.first_name}, {"last", b.last_name}, {"size_bytes", b.n_elements * sizeof(float)}});
+    buckets.push_back({{"first", b.first_name},
+                       {"last", b.last_name},
+                       {"size_bytes", b.n_elements * sizeof(float)},
+                       {"is_sharded", b.is_sharded()}});
   return {{"ranks", ranks.n},
           {"nodes", ranks.nodes},
           {"batch_per_rank", planned.plan->batch().largest_micro_batch()},
@@ -175,11 +178,13 @@ std::string text_of(const Planned& planned, const Ranks& ranks) {
   const Config& config = planned.config;
   const train::StepPlan& plan = *planned.plan;
   const std::vector<std::string> lines = train::learning_lines(plan);
+  const bool shards = !plan.shard().is_whole();
   std::string text = fmt::format(
-      "{}, {}, {}; batch {}\n{}\nMemory per rank\n{}\n{}All-reduce, {:.1f} MiB per step{} in {} buckets\n",
+      "{}, {}, {}; batch {}\n{}\nMemory per rank\n{}\n{}{}, {:.1f} MiB per step{} in {} buckets\n",
       planned.task->model_name().title, train::parameters_text(plan.parameters()), name(config.precision),
       train::batch_text(plan.batch()), fmt::format("{}{}", fmt::join(lines, "\n"), lines.empty() ? "" : "\n"),
       train::memory_text(plan.memory()), planned.recomputation ? recomputation_text(planned) : "",
+      shards ? "Reduce-scatter, and all-gather of the weights" : "All-reduce",
       static_cast<double>(plan.memory().gradients) / (1 << 20),
       config.comm.gradients == "fp32" || ranks.nodes == 1
           ? ""

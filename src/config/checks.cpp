@@ -159,6 +159,13 @@ void check_micro_batches(const Config& c) {
           c.places({"train.micro_batches", "batch_norm.synchronize"}));
 }
 
+void check_shard(const Config& c) {
+  require(c.train.shard == "none" || c.optimizer.kind != "lars", ErrorCode::config_conflict,
+          "{}lars needs the norms of whole layers, of which each rank has only a part with train.shard=optimizer: set "
+          "train.shard to none, or optimizer.kind to sgd or adamw",
+          c.places({"train.shard", "optimizer.kind"}));
+}
+
 void check_schedule(const Config& c) {
   require(
       c.schedule.warmup_epochs == 0 || c.schedule.warmup_steps == 0, ErrorCode::config_conflict,
@@ -232,6 +239,7 @@ void check(const Config& config) {
   check_data(config);
   check_training(config);
   check_micro_batches(config);
+  check_shard(config);
   check_schedule(config);
   check_log(config);
   check_fine_tuning(config);

@@ -160,6 +160,10 @@ std::vector<Key> train_keys() {
                "a fixed order. With reproducible, results are then bitwise identical on any number of ranks. 0: the "
                "shard of a rank is one micro-batch, or train.accumulate of them."},
               65536),
+      choice(KEY(train.shard), {"none", "optimizer"},
+             {kNone, "",
+              "What ranks divide among themselves instead of each keeping a copy. optimizer (ZeRO-1): the state of the "
+              "optimizer and, in 16 bits, the fp32 weights, each rank updating its part. The results are the same."}),
       real(KEY(train.label_smoothing), kBelowOne,
            {kLearning, "", "Fraction of each label that is distributed over all classes. 0: none."}),
       list_of_numbers(KEY(train.class_weights), kNotNegative,

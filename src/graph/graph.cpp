@@ -206,6 +206,14 @@ void Graph::plan_liveness() {
   memory_.place();
 }
 
+bool Graph::is_read_in_fp32(ParameterId id) const {
+  if (options_.dtype == DType::fp32) return false;
+  return std::ranges::any_of(nodes_, [&](const std::unique_ptr<Node>& node) {
+    return std::ranges::any_of(node->parameters(),
+                               [&](const ParameterUse* use) { return use->id() == id && use->dtype() == DType::fp32; });
+  });
+}
+
 void Graph::plan_parameter_writers() {
   finished_.resize(nodes_.size());
   std::vector<ParameterUse*> last(parameters_.parameters().size(), nullptr);
@@ -231,8 +239,8 @@ void Graph::plan_parameter_writers() {
     const auto& finished = finished_[static_cast<std::size_t>(entry.node)];
     order.insert(order.end(), finished.begin(), finished.end());
   }
-  if (!parameters_.fixed()) return parameters_.fix_order(order);
-  require(order == parameters_.order(), ErrorCode::internal,
+  if (!parameters_.fixed()) return parameters_.fix_order(order, [&](ParameterId id) { return is_read_in_fp32(id); });
+  require(order == parameters_.finished(), ErrorCode::internal,
           "two graphs of one model finish their gradients in different orders");
 }
 
@@ -248,26 +256,30 @@ void Graph::bind(const Bindings& bindings) {
   }
 }
 
-void Graph::run(std::span<const Entry> entries, const Run& run, const std::function<void(ParameterId)>& done) {
+void Graph::run(std::span<const Entry> entries, const Run& run, const Observers& observers) {
   for (const Entry& entry : entries) {
     Node& current = node(entry.node);
     const bool is_backward = entry.phase == Phase::backward;
+    if (observers.before)
+      for (const ParameterUse* use : current.parameters())
+        if (use->exists()) observers.before(use->id());
     observed(observer_, is_backward ? trace::Kind::backward : trace::Kind::forward, current.name(),
              [&] { is_backward ? current.backward(run) : current.forward(run); });
-    if (!is_backward || !done) continue;
-    for (const ParameterId id : finished_[static_cast<std::size_t>(entry.node)]) done(id);
+    if (!is_backward || !observers.done) continue;
+    for (const ParameterId id : finished_[static_cast<std::size_t>(entry.node)]) observers.done(id);
   }
 }
 
-void Graph::forward(Stream& stream, const ParameterGradients& gradients) {
+void Graph::forward(Stream& stream, const ParameterGradients& gradients,
+                    const std::function<void(ParameterId)>& before) {
   const Run micro_batch{bindings_, memory_, parameters_, stream, gradients};
-  run(std::span(order_.entries()).first(order_.n_forward()), micro_batch, nullptr);
+  run(std::span(order_.entries()).first(order_.n_forward()), micro_batch, {.before = before, .done = {}});
 }
 
 void Graph::backward(Stream& stream, const ParameterGradients& gradients,
                      const std::function<void(ParameterId)>& done) {
   const Run micro_batch{bindings_, memory_, parameters_, stream, gradients};
-  run(std::span(order_.entries()).subspan(order_.n_forward()), micro_batch, done);
+  run(std::span(order_.entries()).subspan(order_.n_forward()), micro_batch, {.before = {}, .done = done});
 }
 
 }  // namespace lockstep::graph

@@ -133,7 +133,9 @@ class Graph {
   T* tensor(TensorId id) const {
     return reinterpret_cast<T*>(bindings_.activations + memory_.info(id).offset);
   }
-  void forward(Stream& stream, const ParameterGradients& gradients = {});
+  /// Calls `before(parameter)` before the first node that reads it, and possibly again.
+  void forward(Stream& stream, const ParameterGradients& gradients = {},
+               const std::function<void(ParameterId)>& before = {});
   /// Calls `done(parameter)` after the last node that writes the parameter's gradient.
   void backward(Stream& stream, const ParameterGradients& gradients, const std::function<void(ParameterId)>& done);
 
@@ -151,7 +153,11 @@ class Graph {
   void drop_useless_recomputation();
   void plan_liveness();
   void plan_parameter_writers();
-  void run(std::span<const Entry> entries, const Run& run, const std::function<void(ParameterId)>& done);
+  bool is_read_in_fp32(ParameterId id) const;
+  struct Observers {
+    std::function<void(ParameterId)> before, done;
+  };
+  void run(std::span<const Entry> entries, const Run& run, const Observers& observers);
   Node& node(int number) const { return *nodes_[static_cast<std::size_t>(number)]; }
 
   GraphOptions options_;

@@ -27,7 +27,11 @@ class Graph;
 
 /// The memory of the step. One allocation each; `exchange` belongs to the communicator.
 struct Bindings {
+  const float* master(std::size_t element) const { return parameters + (element - first_parameter); }
+
+  /// The fp32 masters. Those before element `first_parameter` of the arena are not there: another rank may have them.
   const float* parameters = nullptr;
+  std::size_t first_parameter = 0;
   const void* compute_weights = nullptr;  // the parameters rounded to compute_dtype, each at the same element
   DType compute_dtype = DType::fp32;      // fp32: there are no rounded weights
   std::byte* exchange = nullptr;          // small sums between ranks
@@ -58,11 +62,11 @@ struct Run {
     return id == kNoTensor ? nullptr : reinterpret_cast<T*>(at.activations + plan.info(id).offset);
   }
   /// Mean and variance of a norm, (2, C): the running ones, and where those of this micro-batch go.
-  const float* running_statistic(int id) const { return at.parameters + parameters.statistic(id).begin; }
+  const float* running_statistic(int id) const { return at.master(parameters.statistic(id).begin); }
   float* batch_statistic(int id) const { return gradients.arena + parameters.statistic(id).begin; }
   /// Null without a constant.
   const float* constant(ConstantId id) const {
-    return id == kNoConstant ? nullptr : at.parameters + parameters.constant(id).begin;
+    return id == kNoConstant ? nullptr : at.master(parameters.constant(id).begin);
   }
 };
 
@@ -86,12 +90,10 @@ class ParameterUse {
   DType dtype() const { return dtype_; }
   const void* weights(const Run& run) const {
     if (!exists()) return nullptr;
-    const void* const arena = dtype_ == DType::fp32 ? run.at.parameters : run.at.compute_weights;
-    return static_cast<const std::byte*>(arena) + run.parameters[id_].begin * size_bytes(dtype_);
+    if (dtype_ == DType::fp32) return master(run);
+    return static_cast<const std::byte*>(run.at.compute_weights) + run.parameters[id_].begin * size_bytes(dtype_);
   }
-  const float* master(const Run& run) const {
-    return exists() ? run.at.parameters + run.parameters[id_].begin : nullptr;
-  }
+  const float* master(const Run& run) const { return exists() ? run.at.master(run.parameters[id_].begin) : nullptr; }
   /// Null where the parameter is frozen.
   float* gradient(const Run& run) const {
     return is_trained(run) ? run.gradients.arena + run.parameters[id_].begin : nullptr;

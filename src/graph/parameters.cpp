@@ -1,6 +1,7 @@
 #include "graph/parameters.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <utility>
 
@@ -89,19 +90,25 @@ void ParameterTable::set_layout(ParameterId id, std::shared_ptr<const ParameterL
   parameters_[static_cast<std::size_t>(id)].layout = std::move(layout);
 }
 
-void ParameterTable::fix_order(const std::vector<ParameterId>& finished) {
+void ParameterTable::fix_order(const std::vector<ParameterId>& finished,
+                               const std::function<bool(ParameterId)>& comes_last) {
   const auto n_trainable = std::ranges::count(parameters_, true, &Parameter::trainable);
   require(!fixed_ && std::ssize(finished) == n_trainable, ErrorCode::internal,
           "backward finishes only {} of {} parameters", finished.size(), n_trainable);
-  order_ = finished;
+  finished_ = order_ = finished;
+  const auto last = comes_last ? std::ranges::stable_partition(order_, std::not_fn(comes_last)).begin() : order_.end();
   std::size_t end = 0;
   const auto place = [&end](Parameter& p) {
     p.n_elements = p.layout ? p.layout->n_elements() : static_cast<std::size_t>(p.shape.n_elements());
     p.begin = end;
     end += aligned_elements(p.n_elements);
   };
-  for (ParameterId id : order_) place(parameters_[static_cast<std::size_t>(id)]);
+  for (auto id = order_.begin(); id != order_.end(); ++id) {
+    if (id == last) n_in_compute_type_ = end;
+    place(parameters_[static_cast<std::size_t>(*id)]);
+  }
   n_trainable_ = end;
+  if (last == order_.end()) n_in_compute_type_ = end;
   const auto place_statistics = [&](bool trainable) {
     for (RunningStatistic& s : statistics_) {
       if (s.trainable != trainable) continue;

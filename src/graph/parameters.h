@@ -2,6 +2,8 @@
 //
 // The parameter arena is
 //   [trainable, in the order in which backward finishes their gradients][statistics of the norms][frozen][constants]
+// where the trainable ones that an op reads in fp32 although it computes in 16 bits, such as the scale of a norm, come
+// after the others, and their gradients last.
 // The gradient arena is the first two, and each state of the optimizer is the first one, with the same offsets. A
 // gradient bucket is therefore a contiguous slice, and the statistics are sent with the last one (DESIGN, decisions 4
 // and 6). Frozen parameters and the statistics of frozen norms have no gradient and no optimizer state, so they come
@@ -104,9 +106,10 @@ class ParameterTable {
   ConstantId add_constant(const std::string& name, const std::vector<float>& values);
 
   /// Fixes the arena's order; afterwards nothing can be added. `finished`: the trainable ones, in the order in which
-  /// backward finishes their gradients.
-  void fix_order(const std::vector<ParameterId>& finished);
+  /// backward finishes their gradients. `comes_last`: an op reads the fp32 master, and computes in 16 bits.
+  void fix_order(const std::vector<ParameterId>& finished, const std::function<bool(ParameterId)>& comes_last = {});
   bool fixed() const { return fixed_; }
+  const std::vector<ParameterId>& finished() const { return finished_; }
 
   const Parameter& operator[](ParameterId id) const { return parameters_[static_cast<std::size_t>(id)]; }
   void set_layout(ParameterId id, std::shared_ptr<const ParameterLayout> layout);
@@ -120,6 +123,9 @@ class ParameterTable {
 
   // Elements of the arenas, padding included
   std::size_t n_trainable() const { return n_trainable_; }  // of an optimizer state
+  std::size_t n_in_compute_type() const {
+    return n_in_compute_type_;
+  }  // trainable ones that ops read in no other type: the first in the arena
   std::size_t n_gradients() const {
     return n_gradients_;
   }                                                 // of the gradient arena: trainable ones and their statistics
@@ -141,8 +147,8 @@ class ParameterTable {
   std::function<bool(const std::string&)> is_frozen_;  // null: no further ones
   std::string freeze_source_;
   std::unordered_map<std::string, int> by_name_, statistic_by_name_;
-  std::vector<ParameterId> order_;
-  std::size_t n_trainable_ = 0, n_gradients_ = 0, n_total_ = 0;
+  std::vector<ParameterId> order_, finished_;
+  std::size_t n_in_compute_type_ = 0, n_trainable_ = 0, n_gradients_ = 0, n_total_ = 0;
   bool fixed_ = false;
 };
 

@@ -38,16 +38,19 @@ std::string memory_text(const MemoryReport& m) {
   const auto line = [&](const std::string& what, std::size_t size_bytes, const std::string& note) {
     text += fmt::format("  {:<18} {:>9.1f} MiB{}\n", what, mib(size_bytes), note.empty() ? "" : "  " + note);
   };
-  line("parameters", m.parameters, "");
+  constexpr const char* kShard = "of this rank's shard";
+  line("parameters", m.parameters, m.shards_masters ? kShard : "");
   if (m.compute_weights > 0) line(fmt::format("weights ({})", name(m.compute_dtype)), m.compute_weights, "");
   line("gradients", m.gradients, "");
   if (m.partial_sums > 0) line("partial sums", m.partial_sums, "of gradients: micro-batches summed by a tree");
-  line("optimizer state", m.optimizer, "");
+  line("optimizer state", m.optimizer, m.shards_optimizer ? kShard : "");
   line("activations", m.activations, fmt::format("{:.1f} MiB without reuse", mib(m.activations_without_reuse)));
   line("workspace", m.workspace, "");
   line("exchange", m.exchange, "");
   if (m.node_buffers > 0) line("node buffers", m.node_buffers, "for gradients that nodes exchange");
-  line("peers' gradients", m.mapped_peers, "mapped, of the other ranks on the node");
+  line(m.shards_optimizer ? "peers' memory" : "peers' gradients", m.mapped_peers,
+       m.shards_optimizer ? "mapped: gradients and weights of the other ranks on the node"
+                          : "mapped, of the other ranks on the node");
   line("uploaded batches", m.uploads, "");
   line("prefetched batches", m.loader, "of the host");
   line("checkpoint", m.checkpoint, "of the host: the copy that is written while training continues");

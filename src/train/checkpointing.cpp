@@ -29,7 +29,8 @@ Checkpointing::Checkpointing(Session& session, Recorder& recorder, const RunLock
     : s_(session),
       recorder_(recorder),
       lock_(lock),
-      saver_(session.replica->sources(), session.world),
+      saver_(session.replica->sources(), session.world,
+             [&session](int group) { session.replica->gather_state(group); }),
       last_good_(session.resumed_from) {}
 
 bool Checkpointing::due_after(std::int64_t step) const {

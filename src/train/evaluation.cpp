@@ -21,6 +21,7 @@ std::optional<LossSums> evaluate(Session& session) {
   data::Loader loader(set, options);
   ProgressBar bar("evaluation", steps, session.leader() && config.log.progress);
   LossSums all;
+  session.replica->gather_weights();
   for (std::int64_t step = 0; step < steps; ++step) {
     const LossSums mine = session.replica->evaluate(loader.next());
     const StepSums sums =

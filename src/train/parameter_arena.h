@@ -3,14 +3,16 @@
 //
 // Two things write masters. The optimizer rounds what it writes itself. All other writes (initial values, a checkpoint,
 // imported weights) go through edit(), and the next refresh() rounds the whole arena once. A replica calls refresh()
-// before each pass over a graph, so no reader of the weights finds old ones. Statistics are read as fp32 only: their
-// places in the arena of weights are not kept up to date.
+// before each pass over a graph, so no reader of the weights finds old ones. With train.shard, a rank rounds the
+// masters that it has, and the weights of the others are gathered afterwards (weight_gather.h). Statistics are read as
+// fp32 only: their places in the arena of weights are not kept up to date.
 #pragma once
 
 #include <cstddef>
 #include <memory>
 
 #include "lockstep/backend.h"
+#include "lockstep/communicator.h"
 #include "lockstep/ops/cast.h"
 #include "train/step_plan.h"
 
@@ -18,11 +20,16 @@ namespace lockstep::train {
 
 class ParameterArena {
  public:
-  ParameterArena(const StepPlan& plan, Backend& backend);
+  /// Collective if something is sharded: what ranks gather is in the communicator's memory.
+  ParameterArena(const StepPlan& plan, Backend& backend, Communicator& communicator);
   /// `table` has its order. Ops compute in `compute_dtype`. The constants have their values, all else is undefined.
   ParameterArena(const graph::ParameterTable& table, DType compute_dtype, Backend& backend);
 
+  /// With train.shard in 16 bits, the masters of this rank's pieces, followed by those that every rank has (Shard).
   const float* masters() const { return masters_of(*masters_); }
+  /// The element of the arena whose master would be at masters(), if all before those that every rank has were as far
+  /// apart there.
+  std::size_t first_master() const { return first_master_; }
   /// In compute_dtype(); null where that is fp32.
   const void* compute_weights() const { return compute_weights_ ? compute_weights_->data() : nullptr; }
   DType compute_dtype() const { return compute_dtype_; }
@@ -43,10 +50,16 @@ class ParameterArena {
   void refresh(Stream& stream);
 
  private:
+  struct Sizes {
+    std::size_t n_elements = 0, n_masters = 0;
+  };
+  ParameterArena(const graph::ParameterTable& table, DType compute_dtype, Backend& backend, const Sizes& sizes,
+                 const Shard& shard, Communicator* gathering);
   static float* masters_of(const Memory& memory) { return static_cast<float*>(memory.data()); }
 
   DType compute_dtype_;
-  std::size_t n_elements_;
+  std::size_t n_elements_, first_master_;
+  Shard shard_;
   std::unique_ptr<Memory> masters_, compute_weights_;  // the second null where ops compute in fp32
   std::unique_ptr<Cast> cast_;                         // likewise
   bool is_stale_ = true;

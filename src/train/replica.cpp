@@ -13,8 +13,15 @@ namespace lockstep::train {
 
 namespace {
 
-const std::string kLossLabel = "loss", kEvaluationLabel = "evaluation";
+const std::string kLossLabel = "loss", kEvaluationLabel = "evaluation", kNormLabel = "gradient norm";
 const std::string kNormSpan = "gradient norm", kOptimizerSpan = "optimizer", kStatisticsSpan = "running statistics";
+
+/// What a rank sums of the norm: its pieces of sharded buckets, and all others as a whole.
+ElementRange range_of_norm(const comm::Bucket& bucket, const StepPlan& plan) {
+  if (bucket.is_sharded()) return bucket.shard(plan.batch().rank);
+  const std::size_t end = std::min(bucket.end(), plan.parameters().n_trainable());
+  return {bucket.begin, end > bucket.begin ? end - bucket.begin : 0};
+}
 
 }  // namespace
 
@@ -23,20 +30,27 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
       backend_(backend),
       communicator_(communicator),
       stream_(backend.make_stream()),
-      parameter_arena_(plan, backend) {
+      parameter_arena_(plan, backend, communicator) {
   const graph::ParameterTable& table = plan.parameters();
   const MemoryReport memory = plan.memory();
   gradients_ = communicator.allocate(memory.gradients + plan.exchange_bytes(), "gradients");
   optimizer_memory_ = backend.allocate(memory.optimizer, "optimizer state");
   activations_ = backend.allocate(memory.activations, "activations");
-  optimizer_ = backend.make(plan.optimizer());
-  clip_norm_ = backend.make(ClipNormDescription{.segments = plan.optimizer().segments,
-                                                .max_norm = static_cast<float>(plan.config().train.clip_norm),
-                                                .loss_scaling = plan.loss_scaling().value_or(LossScaling{})});
+  optimizer_ = backend.make(plan.shard().optimizer(plan.optimizer()));
+  ClipNormDescription norm{.segments = plan.optimizer().segments,
+                           .max_norm = static_cast<float>(plan.config().train.clip_norm),
+                           .loss_scaling = plan.loss_scaling().value_or(LossScaling{})};
+  for (const comm::Bucket& bucket : plan.buckets()) {
+    const ElementRange range = range_of_norm(bucket, plan);
+    norm_ranges_.push_back(range.n_elements > 0 ? static_cast<int>(norm.ranges.size()) : -1);
+    if (range.n_elements > 0) norm.ranges.push_back(range);
+  }
+  clip_norm_ = backend.make(norm);
   const std::size_t n_statistics = table.n_gradients() - table.n_trainable();
   moving_average_ =
       backend.make(MovingAverageDescription{.n_elements = n_statistics, .momentum = plan.task().statistics_momentum()});
-  hash_ = backend.make(HashDescription{.size_bytes = memory.parameters});
+  hash_ =
+      backend.make(HashDescription{.size_bytes = plan.shards_masters() ? memory.compute_weights : memory.parameters});
   workspace_ =
       backend.allocate(std::max({memory.workspace, optimizer_->needs().forward_workspace_bytes,
                                  clip_norm_->needs().forward_workspace_bytes, hash_->needs().forward_workspace_bytes}),
@@ -48,6 +62,7 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   std::byte* exchange = static_cast<std::byte*>(gradients_->data()) + memory.gradients;
   for (PlannedGraph* planned : plan.all()) {
     planned->graph->bind({.parameters = parameter_arena_.masters(),
+                          .first_parameter = parameter_arena_.first_master(),
                           .compute_weights = parameter_arena_.compute_weights(),
                           .compute_dtype = parameter_arena_.compute_dtype(),
                           .exchange = exchange,
@@ -59,10 +74,20 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   }
   // The sums of all graphs are at the same position.
   sums_ = reinterpret_cast<StepSums*>(exchange + plan.largest().sums_offset);
+  tile_sums_ = reinterpret_cast<double*>(exchange + plan.tile_sums_offset());
   accumulator_ = std::make_unique<GradientAccumulator>(plan, backend, gradient_arena(), &sums_->loss);
   reducer_ = std::make_unique<comm::GradientReducer>(communicator, backend, gradient_arena(), plan.buckets());
   sums_ready_ = backend.make_event();
   sums_done_ = communicator.make_event();
+  if (!plan.shard().is_whole()) {
+    const bool has_weights = plan.compute_dtype() != DType::fp32;
+    void* const weights = has_weights ? parameter_arena_.update().compute_weights : parameter_arena_.update().masters;
+    weight_gather_ =
+        std::make_unique<WeightGather>(plan, backend, communicator, weights, plan.compute_dtype(), "weights");
+    state_gather_ = std::make_unique<WeightGather>(plan, backend, communicator, gradient_arena(), DType::fp32, "state");
+    tiles_ready_ = backend.make_event();
+    tiles_done_ = communicator.make_event();
+  }
   uploader_ = std::make_unique<Uploader>(backend, plan.upload_samples(), plan.fields());
   upload_targets_.resize(plan.fields().size());
   host_memory_ = backend.allocate_host(slots_.size() * sizeof(HostStep), "scalars and reports of steps");
@@ -83,6 +108,7 @@ float* Replica::optimizer_state() const {
 }
 
 void Replica::begin_step(const BatchShape& shape, const StepScalars& scalars, const StepFlags& flags) {
+  store_written();
   running_.shape = shape;
   running_.micro_batch = -1;
   current_ = 1 - current_;
@@ -105,7 +131,8 @@ void Replica::prepare(const PlannedGraph& planned, const data::Batch& batch) {
 CapturedGraph& Replica::captured_graph(const MicroBatchKey& key, const PlannedGraph& planned) {
   std::unique_ptr<CapturedGraph>& graph = captured_graphs_[key];
   if (!graph) {
-    const bool has_sums = key.is_last || planned.has_exchanges();
+    const bool gathers = weight_gather_ && key.number == 0;
+    const bool has_sums = key.is_last || planned.has_exchanges() || gathers;
     if (communicator_.is_capturable() || !has_sums)
       graph = backend_.make_captured_graph();
     else
@@ -134,7 +161,15 @@ void Replica::forward(const data::Batch& batch) {
   running_.capturing = captured.begin(*stream_) ? &captured : nullptr;
   if (!running_.capturing) return;
   const trace::Span span(trace::Kind::forward, "forward");
-  running_.planned->graph->forward(*stream_, accumulator_->target(number));
+  if (weight_gather_ && number == 0) {
+    weight_gather_->start(*stream_);
+    running_.planned->graph->forward(*stream_, accumulator_->target(number), [this](graph::ParameterId id) {
+      weight_gather_->wait_for(parameters()[id].begin, parameters()[id].n_elements, *stream_);
+    });
+    weight_gather_->wait_for_all(*stream_);
+  } else {
+    running_.planned->graph->forward(*stream_, accumulator_->target(number));
+  }
   accumulator_->add_loss(number, *stream_);
 }
 
@@ -152,13 +187,15 @@ void Replica::backward() {
 
 void Replica::backward_of_last() {
   const trace::Span span(trace::Kind::backward, "backward");
-  int tensor = 0;  // the gradients of parameters are finished in the order of the arena
+  int tensor = 0;  // the gradients are finished in the order of the arena, apart from those at its end
   const auto done = [&] {
     reducer_->tensor_done(tensor++, *stream_, [this](const comm::Bucket& b) { accumulator_->finish(b, *stream_); });
   };
-  running_.planned->graph->backward(*stream_, accumulator_->target(running_.micro_batch),
-                                    [&](graph::ParameterId) { done(); });
-  for (std::size_t i = 0; i < parameters().n_trained_statistics(); ++i) done();
+  running_.planned->graph->backward(*stream_, accumulator_->target(running_.micro_batch), [&](graph::ParameterId id) {
+    if (parameters()[id].begin < parameters().n_in_compute_type()) done();
+  });
+  const std::size_t n_tensors = parameters().order().size() + parameters().n_trained_statistics();
+  while (static_cast<std::size_t>(tensor) < n_tensors) done();
 }
 
 void Replica::reduce() {
@@ -168,14 +205,41 @@ void Replica::reduce() {
   sums_ready_->record(*stream_);
   communicator_.all_reduce_async({.data = sums_, .n_elements = StepSums::kElements, .dtype = DType::fp64}, *sums_ready_,
                                  *sums_done_, kLossLabel);
+  if (weight_gather_) backend_.fill_zero(tile_sums_, plan_.tile_sums_bytes(), *stream_);
   {
     const trace::Span span(trace::Kind::wait, "communication");
-    reducer_->finish(*stream_, current_, sums_done_.get());
+    reducer_->finish(*stream_, current_, sums_done_.get(), [this](std::size_t bucket) {
+      const bool is_on_one_rank = plan_.buckets()[bucket].is_sharded() || !weight_gather_;
+      if (norm_ranges_[bucket] >= 0 && is_on_one_rank) sum_tiles(bucket);
+    });
   }
+  if (weight_gather_) exchange_tile_sums();
   backend_.copy_to_device(&report.sums, sums_, sizeof(StepSums), *stream_);
 }
 
+void Replica::sum_tiles(std::size_t bucket) {
+  graph::observed(device_trace_.get(), trace::Kind::update, kNormSpan, [&] {
+    clip_norm_->sum_tiles({.gradients = gradient_arena(),
+                           .tile_sums = tile_sums_,
+                           .range = static_cast<std::size_t>(norm_ranges_[bucket])},
+                          *stream_);
+  });
+}
+
+/// Every rank has summed the tiles of its pieces, and has zeros for the others. The tiles of what all ranks have
+/// follow.
+void Replica::exchange_tile_sums() {
+  tiles_ready_->record(*stream_);
+  communicator_.all_reduce_async(
+      {.data = tile_sums_, .n_elements = plan_.tile_sums_bytes() / sizeof(double), .dtype = DType::fp64}, *tiles_ready_,
+      *tiles_done_, kNormLabel);
+  reducer_->wait_for(*tiles_done_, *stream_, current_);
+  for (std::size_t bucket = 0; bucket < norm_ranges_.size(); ++bucket)
+    if (norm_ranges_[bucket] >= 0 && !plan_.buckets()[bucket].is_sharded()) sum_tiles(bucket);
+}
+
 void Replica::update() {
+  weights_are_gathered_ = false;
   if (running_.capturing) {
     apply_update();
     end_capture();
@@ -196,7 +260,7 @@ void Replica::apply_update() {
   part(kNormSpan, [&] {
     StepReport& report = state_->report;  // addresses on the device
     if (loss_scale_) backend_.copy_to_device(&report.loss_scale, loss_scale_, sizeof(LossScale), *stream_);
-    clip_norm_->apply({.gradients = gradients,
+    clip_norm_->apply({.tile_sums = tile_sums_,
                        .sums = &sums_->loss,
                        .scalars = scalars,
                        .loss_scale = loss_scale_,
@@ -216,9 +280,10 @@ void Replica::apply_update() {
   if (parameters().n_trained_statistics() == 0) return;
   part(kStatisticsSpan, [&] {
     const std::size_t statistics = parameters().n_trainable();
-    moving_average_->apply(
-        {.running = parameter_arena.masters + statistics, .batch = gradients + statistics, .scalars = scalars}, memory,
-        *stream_);
+    moving_average_->apply({.running = parameter_arena.masters + (statistics - parameter_arena_.first_master()),
+                            .batch = gradients + statistics,
+                            .scalars = scalars},
+                           memory, *stream_);
   });
 }
 
@@ -285,8 +350,19 @@ void Replica::set_loss_scale(const LossScale& loss_scale) {
   stream_->synchronize();
 }
 
+void Replica::gather_weights() {
+  store_written();
+  if (!weight_gather_ || weights_are_gathered_) return;
+  parameter_arena_.refresh(*stream_);
+  weight_gather_->start(*stream_);
+  weight_gather_->wait_for_all(*stream_);
+  weights_are_gathered_ = true;
+}
+
 std::uint64_t Replica::hash() {
-  hash_->apply({.data = parameter_arena_.masters(), .hash = &state_->hash}, {workspace_->data(), nullptr}, *stream_);
+  gather_weights();
+  const void* const data = plan_.shards_masters() ? parameter_arena_.compute_weights() : parameter_arena_.masters();
+  hash_->apply({.data = data, .hash = &state_->hash}, {workspace_->data(), nullptr}, *stream_);
   std::uint64_t hash = 0;
   backend_.copy_to_host(&hash, &state_->hash, sizeof(hash), *stream_);
   stream_->synchronize();

@@ -3,6 +3,7 @@
 //
 // A step is written as
 //     begin_step(); for each micro-batch { forward(); backward(); } reduce(); update();
+// With train.shard, update() leaves each rank with new weights of its shard, and the next forward() gathers them.
 // The host runs ahead of the device by one step, so the inputs and results of steps use two slots of host memory in
 // turn. Apart from that, each micro-batch is the same work in every step. The work of the last one includes reduce()
 // and update(). A device can therefore capture it as a graph (CapturedGraph) in the first calls. Later, forward()
@@ -15,6 +16,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +34,7 @@
 #include "train/state_tensors.h"
 #include "train/step_plan.h"
 #include "train/uploader.h"
+#include "train/weight_gather.h"
 
 namespace lockstep::test {
 class ReplicaProbe;  // reads gradients
@@ -75,6 +78,8 @@ class Replica {
   StepResult result(int steps_ago);
 
   // Evaluation
+  /// Collective. Before evaluate(), once after the last update.
+  void gather_weights();
   /// Loss sums of this rank's samples, with running statistics.
   LossSums evaluate(const data::Batch& batch);
   /// Between steps: sums over ranks.
@@ -86,9 +91,13 @@ class Replica {
   /// The loss scale, which steps update. It is 1 if gradients are not scaled, and setting it then does nothing.
   LossScale loss_scale() const;
   void set_loss_scale(const LossScale& loss_scale);
-  /// Hash of parameters and running statistics, which must be equal on all ranks.
+  /// Hash of what must be equal on all ranks: parameters and running statistics; the weights in 16 bits instead, if
+  /// every rank has only its shard of the masters. Collective with train.shard.
   std::uint64_t hash();
+  /// With train.shard, a group of tensors can be read after gather_state(), until the next step.
   std::vector<checkpoint::TensorSource> sources() const;
+  /// Collective. `group`: TensorSource::group; 0 has the parameters. Without train.shard it does nothing.
+  void gather_state(int group);
   std::vector<checkpoint::TensorTarget> targets();
   /// Parameters and running statistics under torchvision's names.
   std::vector<checkpoint::NamedTensor> named_tensors(std::int64_t step) const;
@@ -102,7 +111,16 @@ class Replica {
   friend class test::ReplicaProbe;
 
   std::vector<StateTensor> tensors() const;
+  /// Where a tensor is that is whole on this rank.
   const float* place_of(const StateTensor& tensor) const;
+  float* place_to_write(const StateTensor& tensor);
+  /// Whether this rank has only pieces of it. While it is read or written, the gradient arena has all of it.
+  bool is_in_pieces(const StateTensor& tensor) const;
+  const float* stored(int state) const;  // StateTensor::state; what this rank has of it
+  float* stored(int state);
+  void copy_pieces_to_gradients(int state);
+  /// Keeps this rank's pieces of the tensors that were written.
+  void store_written();
   void write(float* at, const graph::Parameter* parameter, std::span<const float> canonical);
   void write(const StateTensor& tensor, std::span<const float> canonical);
   float* gradient_arena() const { return static_cast<float*>(gradients_->data()); }
@@ -110,6 +128,8 @@ class Replica {
   /// Before each pass over a graph: its weights are up to date, and its fields on their way.
   void prepare(const PlannedGraph& planned, const data::Batch& batch);
   void backward_of_last();
+  void sum_tiles(std::size_t bucket);
+  void exchange_tile_sums();
   void apply_update();
   void end_capture();
   void report();
@@ -135,12 +155,17 @@ class Replica {
   std::unique_ptr<Hash> hash_;
   std::unique_ptr<GradientAccumulator> accumulator_;
   std::unique_ptr<comm::GradientReducer> reducer_;
-  std::unique_ptr<Event> sums_ready_, sums_done_;
+  std::unique_ptr<Event> sums_ready_, sums_done_, tiles_ready_, tiles_done_;
+  std::unique_ptr<WeightGather> weight_gather_, state_gather_;  // null: nothing is sharded
+  bool weights_are_gathered_ = false;
+  std::optional<int> written_state_;  // StateTensor::state that is being written to the gradient arena
+  std::vector<int> norm_ranges_;      // by bucket, in ClipNormDescription::ranges; -1: none
   std::unique_ptr<Uploader> uploader_;
   std::map<MicroBatchKey, std::unique_ptr<CapturedGraph>> captured_graphs_;
   StepState* state_ = nullptr;       // in the backend's memory, as are the next two
   LossScale* loss_scale_ = nullptr;  // null: gradients are not scaled
   StepSums* sums_ = nullptr;
+  double* tile_sums_ = nullptr;  // ClipNorm::SumTiles
   /// The inputs and the report of a step, in the host's memory.
   struct HostStep {
     StepScalars scalars;

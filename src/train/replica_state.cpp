@@ -1,5 +1,6 @@
 // The state of a replica: initial weights, and the tensors that checkpoints and exported models read and write.
 #include <algorithm>
+#include <utility>
 
 #include "checkpoint/state_group.h"
 #include "lockstep/error.h"
@@ -10,9 +11,71 @@ namespace lockstep::train {
 
 std::vector<StateTensor> Replica::tensors() const { return state_tensors(parameters(), plan_.optimizer()); }
 
+bool Replica::is_in_pieces(const StateTensor& tensor) const {
+  const Shard& shard = plan_.shard();
+  const bool is_sharded = tensor.state == StateTensor::kNoState ? plan_.shards_masters() : !shard.is_whole();
+  return is_sharded && tensor.begin < shard.whole_begin();
+}
+
+const float* Replica::stored(int state) const {
+  if (state == StateTensor::kNoState) return parameter_arena_.masters();
+  return optimizer_state() + static_cast<std::size_t>(state) * plan_.shard().n_stored();
+}
+
+float* Replica::stored(int state) {
+  if (state == StateTensor::kNoState) return parameter_arena_.edit();
+  return optimizer_state() + static_cast<std::size_t>(state) * plan_.shard().n_stored();
+}
+
 const float* Replica::place_of(const StateTensor& tensor) const {
-  const bool is_parameter = tensor.arena == StateTensor::Arena::parameters;
-  return (is_parameter ? parameter_arena_.masters() : optimizer_state()) + tensor.begin;
+  if (is_in_pieces(tensor)) return gradient_arena() + tensor.begin;
+  if (tensor.state == StateTensor::kNoState)
+    return stored(tensor.state) + (tensor.begin - parameter_arena_.first_master());
+  return stored(tensor.state) + (tensor.begin - plan_.shard().whole_begin()) + plan_.shard().whole_stored();
+}
+
+float* Replica::place_to_write(const StateTensor& tensor) {
+  weights_are_gathered_ = false;
+  if (is_in_pieces(tensor)) {
+    if (written_state_ != tensor.state) {
+      store_written();
+      copy_pieces_to_gradients(tensor.state);
+      written_state_ = tensor.state;
+    }
+  } else if (tensor.state == StateTensor::kNoState) {
+    (void)parameter_arena_.edit();
+  }
+  return const_cast<float*>(place_of(tensor));
+}
+
+void Replica::copy_pieces_to_gradients(int state) {
+  const float* const from = std::as_const(*this).stored(state);
+  for (const ShardPiece& piece : plan_.shard().own_pieces())
+    backend_.copy_to_device(gradient_arena() + piece.begin, from + piece.stored, piece.n_elements * sizeof(float),
+                            *stream_);
+  stream_->synchronize();
+}
+
+void Replica::store_written() {
+  if (!written_state_) return;
+  float* const to = stored(*written_state_);
+  for (const ShardPiece& piece : plan_.shard().own_pieces())
+    backend_.copy_to_device(to + piece.stored, gradient_arena() + piece.begin, piece.n_elements * sizeof(float),
+                            *stream_);
+  stream_->synchronize();
+  written_state_.reset();
+}
+
+// The gradients of the last step are not needed any more: their memory holds the whole state while it is read.
+void Replica::gather_state(int group) {
+  store_written();
+  if (!state_gather_) return;
+  const int state = group - 1;  // source_of()
+  if (state == StateTensor::kNoState && !plan_.shards_masters()) return gather_weights();
+  copy_pieces_to_gradients(state);
+  state_gather_->start(*stream_);
+  state_gather_->wait_for_all(*stream_);
+  stream_->synchronize();
 }
 
 /// `parameter` null: canonical.
@@ -27,8 +90,7 @@ void Replica::write(float* at, const graph::Parameter* parameter, std::span<cons
 }
 
 void Replica::write(const StateTensor& tensor, std::span<const float> canonical) {
-  const bool is_parameter = tensor.arena == StateTensor::Arena::parameters;
-  float* const at = (is_parameter ? parameter_arena_.edit() : optimizer_state()) + tensor.begin;
+  float* const at = place_to_write(tensor);
   if (!tensor.parameter || tensor.parameter->parts.size() == 1) return write(at, tensor.parameter, canonical);
   std::vector<float> packed(tensor.n_elements);  // including the other parts
   backend_.copy_to_host(packed.data(), at, packed.size() * sizeof(float), *stream_);
@@ -57,13 +119,18 @@ void Replica::initialize(std::uint32_t seed) {
   stream_->synchronize();
 #pragma omp parallel for schedule(dynamic, 1)
   for (const graph::Parameter* p : mine) write(gradient_arena() + p->begin, p, table.initial_values(*p, seed));
-  float* const parameter_arena = parameter_arena_.edit();
+  float* const masters = parameter_arena_.edit();
+  const std::size_t first = parameter_arena_.first_master();
 #pragma omp parallel for schedule(dynamic, 1)
-  for (const graph::Parameter* p : frozen) write(parameter_arena + p->begin, p, table.initial_values(*p, seed));
+  for (const graph::Parameter* p : frozen) write(masters + (p->begin - first), p, table.initial_values(*p, seed));
   const std::size_t n_tensors = table.order().size() + table.n_trained_statistics();
   for (std::size_t i = 0; i < n_tensors; ++i) reducer_->tensor_done(static_cast<int>(i), *stream_);
   reducer_->finish(*stream_);
-  backend_.copy_to_device(parameter_arena, gradient_arena(), table.n_trainable() * sizeof(float), *stream_);
+  for (const ShardPiece& piece : plan_.shard().pieces()) {
+    float* const to = masters + (plan_.shards_masters() ? piece.stored : piece.begin);
+    backend_.copy_to_device(to, gradient_arena() + piece.begin, piece.n_elements * sizeof(float), *stream_);
+  }
+  weights_are_gathered_ = false;
 
   for (const StateTensor& tensor : tensors()) {
     if (!checkpoint::is_in(checkpoint::StateGroup::statistics, tensor.path)) continue;

@@ -62,6 +62,7 @@ void write_model(const Session& session, std::int64_t steps_done) {
 int end_done(Session& session, Checkpointing& checkpointing, Recorder& recorder, std::int64_t first_step,
              std::int64_t steps_done) {
   checkpointing.finish();
+  session.replica->gather_state(0);  // the parameters
   if (session.leader()) {
     write_model(session, steps_done);
     session.run.write_status("done");

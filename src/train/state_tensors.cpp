@@ -16,23 +16,22 @@ std::vector<std::string> state_names(const OptimizerDescription& optimizer) {
 std::vector<StateTensor> state_tensors(const graph::ParameterTable& table, const OptimizerDescription& optimizer) {
   std::vector<StateTensor> out;
   using checkpoint::StateGroup;
-  const auto add = [&](StateGroup group, const std::string& state, StateTensor::Arena arena, std::size_t arena_begin) {
+  const auto add = [&](StateGroup group, const std::string& prefix, int state) {
     for (const graph::Parameter& p : table.parameters()) {
-      if (arena == StateTensor::Arena::optimizer && !p.trainable) continue;
+      if (state != StateTensor::kNoState && !p.trainable) continue;
       for (const graph::ParameterPart& part : p.parts)
-        out.push_back({.path = checkpoint::tensor_path(group, state + part.name),
+        out.push_back({.path = checkpoint::tensor_path(group, prefix + part.name),
                        .shape = part.shape,
                        .parameter = p.layout ? &p : nullptr,
                        .part = p.layout ? &part : nullptr,
-                       .arena = arena,
-                       .begin = arena_begin + p.begin + (p.layout ? 0 : part.begin),
+                       .state = state,
+                       .begin = p.begin + (p.layout ? 0 : part.begin),
                        .n_elements = p.layout ? p.n_elements : part.n_elements()});
     }
   };
-  add(StateGroup::parameters, "", StateTensor::Arena::parameters, 0);
+  add(StateGroup::parameters, "", StateTensor::kNoState);
   const std::vector<std::string> states = state_names(optimizer);
-  for (std::size_t i = 0; i < states.size(); ++i)
-    add(StateGroup::optimizer, states[i] + "/", StateTensor::Arena::optimizer, i * table.n_trainable());
+  for (std::size_t i = 0; i < states.size(); ++i) add(StateGroup::optimizer, states[i] + "/", static_cast<int>(i));
   for (const graph::RunningStatistic& s : table.statistics()) {
     const auto channels = static_cast<std::size_t>(s.channels);
     const auto statistic = [&](const char* name, std::size_t begin) {
@@ -48,7 +47,7 @@ std::vector<StateTensor> state_tensors(const graph::ParameterTable& table, const
 }
 
 checkpoint::TensorSource source_of(const StateTensor& tensor) {
-  checkpoint::TensorSource source{.path = tensor.path, .shape = tensor.shape, .read = {}};
+  checkpoint::TensorSource source{.path = tensor.path, .shape = tensor.shape, .read = {}, .group = tensor.state + 1};
   if (!tensor.parameter) return source;
   source.n_stored = tensor.n_elements;
   source.unpack = [parameter = tensor.parameter, part = tensor.part](std::span<const float> stored,

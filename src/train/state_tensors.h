@@ -12,14 +12,14 @@
 namespace lockstep::train {
 
 struct StateTensor {
-  enum class Arena : std::uint8_t { parameters, optimizer };
-
   std::string path;  // "/optimizer/momentum/conv1.weight"
   Shape shape;
   const graph::Parameter* parameter = nullptr;  // whose layout it has; null: canonical already
   const graph::ParameterPart* part = nullptr;   // of `parameter`; what is stored is the whole parameter
-  Arena arena = Arena::parameters;
-  std::size_t begin = 0, n_elements = 0;  // in the arena (of the optimizer: in its states), as it is stored
+  int state = kNoState;                         // of the optimizer, from 0; kNoState: in the parameter arena
+  std::size_t begin = 0, n_elements = 0;        // in the parameter arena or that state, with its layout
+
+  static constexpr int kNoState = -1;
 };
 
 /// Parameters, then each state of the optimizer (of trainable ones), then running statistics. The result points into

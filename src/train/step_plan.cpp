@@ -132,13 +132,19 @@ std::optional<LossScaling> describe_loss_scaling(const Config& config) {
 }
 
 /// Running statistics are always sent as fp32: rounded to 8 bits, they would change the evaluation by as much.
-std::vector<comm::Bucket> cut_buckets(const Config& config, const graph::ParameterTable& table, DType wire) {
+std::vector<comm::Bucket> cut_buckets(const Config& config, const graph::ParameterTable& table, DType wire,
+                                      int n_ranks) {
   std::vector<comm::GradientTensor> tensors;
   for (graph::ParameterId id : table.order())
-    tensors.push_back({table[id].name, table[id].begin, table[id].n_elements, wire});
+    tensors.push_back({.name = table[id].name,
+                       .begin = table[id].begin,
+                       .n_elements = table[id].n_elements,
+                       .wire = wire,
+                       .can_be_sharded = table[id].begin < table.n_in_compute_type()});
   for (const graph::RunningStatistic& s : table.statistics())
     if (s.trainable) tensors.push_back({s.name, s.begin, 2 * static_cast<std::size_t>(s.channels), DType::fp32});
-  return comm::make_buckets(tensors, static_cast<std::size_t>(config.comm.bucket_mb * 1024 * 1024));
+  return comm::make_buckets(tensors, static_cast<std::size_t>(config.comm.bucket_mb * 1024 * 1024),
+                            config.train.shard == "optimizer" ? n_ranks : 1);
 }
 
 }  // namespace
@@ -178,7 +184,8 @@ StepPlan::StepPlan(const Config& config, const tasks::Task& task, const BatchSha
   optimizer_ = describe_optimizer(config, table_);
   groups_ = apply_groups(config, table_, optimizer_.segments);
   loss_scaling_ = describe_loss_scaling(config);
-  buckets_ = cut_buckets(config, table_, topology_.wire);
+  buckets_ = cut_buckets(config, table_, topology_.wire, batch_.ranks);
+  shard_ = Shard(table_, buckets_, batch_.rank);
   loader_bytes_ = data::Loader::buffer_bytes(fields_, batch_.largest_micro_batch(), config.data.prefetch) +
                   static_cast<std::size_t>(config.data.readers) * set.reader_bytes;
 }
@@ -219,11 +226,18 @@ std::size_t StepPlan::partial_sum_bytes() const {
   return table_.n_gradients() * sizeof(float) + graph::aligned(sizeof(LossSums));
 }
 
+std::size_t StepPlan::n_masters() const {
+  if (!shards_masters()) return table_.n_total();
+  return shard_.whole_stored() + table_.n_total() - shard_.whole_begin();
+}
+
 MemoryReport StepPlan::memory(MemoryOf of) const {
   const bool evaluates = evaluation_.graph && of == MemoryOf::training_and_evaluation;
   MemoryReport m;
-  m.parameters = table_.n_total() * sizeof(float);
+  m.parameters = n_masters() * sizeof(float);
   m.compute_dtype = compute_dtype();
+  m.shards_masters = shards_masters();
+  m.shards_optimizer = !shard_.is_whole();
   if (m.compute_dtype != DType::fp32) m.compute_weights = table_.n_total() * size_bytes(m.compute_dtype);
   m.gradients = table_.n_gradients() * sizeof(float);
   if (batch_.is_tree) {
@@ -231,7 +245,7 @@ MemoryReport StepPlan::memory(MemoryOf of) const {
     m.partial_sums = static_cast<std::size_t>(n_partial_sums) * partial_sum_bytes();
   }
   m.optimizer = graph::aligned(sizeof(StepState)) +
-                static_cast<std::size_t>(optimizer_.n_states()) * optimizer_.n_elements * sizeof(float);
+                static_cast<std::size_t>(optimizer_.n_states()) * shard_.n_stored() * sizeof(float);
   const auto count = [&](const PlannedGraph& g) {
     m.activations = std::max(m.activations, g.graph->memory().size_bytes());
     m.activations_without_reuse = std::max(m.activations_without_reuse, g.graph->memory().size_bytes_without_reuse());
@@ -239,9 +253,11 @@ MemoryReport StepPlan::memory(MemoryOf of) const {
   };
   for (const auto& [key, planned] : training_) count(planned);
   if (evaluates) count(evaluation_);
-  m.exchange = exchange_bytes_;
+  m.exchange = exchange_bytes();
   m.node_buffers = topology_.buffer_bytes();
   m.mapped_peers = topology_.mapped_peer_bytes(m.gradients);
+  if (!shard_.is_whole())
+    m.mapped_peers += topology_.mapped_peer_bytes(m.compute_weights > 0 ? m.compute_weights : m.parameters);
   m.uploads = Uploader::size_bytes(evaluates ? upload_samples() : batch_.largest_micro_batch(), fields_);
   m.loader = loader_bytes_;
   std::vector<checkpoint::TensorSource> sources;

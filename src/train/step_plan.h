@@ -19,6 +19,7 @@
 #include "lockstep/ops/optimizer.h"
 #include "tasks/task.h"
 #include "train/batch_shape.h"
+#include "train/shard.h"
 #include "train/step_state.h"
 
 namespace lockstep::train {
@@ -35,9 +36,10 @@ struct PlannedGraph {
 
 /// Bytes of memory of a rank, by kind.
 struct MemoryReport {
-  std::size_t parameters = 0;       // fp32 masters and running statistics
+  std::size_t parameters = 0;       // fp32 masters, of this rank's shard where they are sharded, and running statistics
   std::size_t compute_weights = 0;  // the same in compute_dtype; 0 in fp32
   DType compute_dtype = DType::fp32;
+  bool shards_masters = false, shards_optimizer = false;  // train.shard
   std::size_t gradients = 0, partial_sums = 0, optimizer = 0, activations = 0, workspace = 0;
   std::size_t activations_without_reuse = 0;
   std::size_t exchange = 0;      // small sums between ranks, after the gradients
@@ -80,13 +82,22 @@ class StepPlan {
   const Config& config() const { return config_; }
   /// Of activations, and of the weights that ops read.
   DType compute_dtype() const { return storage_type(config_.precision); }
-  const OptimizerDescription& optimizer() const { return optimizer_; }
+  const OptimizerDescription& optimizer() const { return optimizer_; }  // of all parameters
+  /// The part of this rank; of the whole model without train.shard.
+  const Shard& shard() const { return shard_; }
+  /// Whether a rank has only its shard of the fp32 masters: ops read weights in 16 bits, which all ranks have.
+  bool shards_masters() const { return !shard_.is_whole() && compute_dtype() != DType::fp32; }
+  /// Elements of the arena of fp32 masters.
+  std::size_t n_masters() const;
+  /// The sums of squares of the gradients' tiles (ClipNorm), in exchange memory.
+  std::size_t tile_sums_offset() const { return exchange_bytes_; }
+  std::size_t tile_sums_bytes() const { return count_tiles(optimizer_.segments) * sizeof(double); }
   const std::vector<OptimizerGroup>& optimizer_groups() const { return groups_; }
   /// No value: gradients are not scaled.
   const std::optional<LossScaling>& loss_scaling() const { return loss_scaling_; }
   /// `of`: with `training`, the memory that would be needed without evaluations.
   MemoryReport memory(MemoryOf of = MemoryOf::training_and_evaluation) const;
-  std::size_t exchange_bytes() const { return exchange_bytes_; }
+  std::size_t exchange_bytes() const { return exchange_bytes_ + graph::aligned(tile_sums_bytes()); }
   /// Bytes of the largest batch that is uploaded, in training or evaluation.
   std::int64_t upload_samples() const { return std::max(batch_.largest_micro_batch(), evaluation_batch_); }
   const std::vector<data::Field>& fields() const { return fields_; }
@@ -115,7 +126,8 @@ class StepPlan {
   std::vector<OptimizerGroup> groups_;
   std::optional<LossScaling> loss_scaling_;
   std::vector<comm::Bucket> buckets_;
-  std::size_t exchange_bytes_ = 0;
+  Shard shard_;
+  std::size_t exchange_bytes_ = 0;  // of the graphs
   std::size_t loader_bytes_ = 0;
 };
 

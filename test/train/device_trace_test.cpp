@@ -25,19 +25,20 @@ TEST(DeviceTrace, RecordsWhenTheDeviceRanEachPartOfAStep) {
   const auto world = comm::single_world();
   constexpr int kSteps = 3;
   const trace::Clock::time_point begin = trace::Clock::now();
-  std::size_t n_entries = 0;
+  std::size_t n_entries = 0, n_norms = 0;  // the squares of each bucket's gradients are summed separately
   {
     Config config = test::small_config(8, 4);
     const auto communicator = comm::make_communicator(config.comm, *world, device);
     test::SmallRun run(config, device, *communicator);
     n_entries = run.plan().largest().graph->order().entries().size();
+    n_norms = run.plan().buckets().size();
     device.slow_down(0.2);  // the host is far ahead, and its own spans would show nothing
     for (int step = 0; step < kSteps; ++step) run.step(step);
   }
   const trace::Clock::time_point end = trace::Clock::now();
   const std::vector<trace::RowEvents> rows = trace::events();
   const std::vector<trace::Event>& spans = row(rows, "device").events;
-  ASSERT_EQ(spans.size(), kSteps * (n_entries + 3));
+  ASSERT_EQ(spans.size(), kSteps * (n_entries + n_norms + 3));
   double seconds = 0;
   trace::Clock::time_point last = begin;
   for (const trace::Event& span : spans) {

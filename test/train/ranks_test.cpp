@@ -119,6 +119,39 @@ void unlabelled_samples_are_left_out(World& world) {
   check(error <= 2 * error_of_one, world.rank(), "unlabelled samples make ranks differ by more than rounding");
 }
 
+/// All tensors of a checkpoint after some steps.
+std::vector<std::vector<float>> state_after_steps(const Config& config, Backend& backend, Communicator& communicator) {
+  test::SmallRun run(config, backend, communicator);
+  for (int step = 0; step < 4; ++step) run.step(step);
+  std::vector<std::vector<float>> out;
+  const std::vector<checkpoint::TensorSource> sources = run.replica().sources();
+  for (int group = 0; group <= 2; ++group) {
+    run.replica().gather_state(group);
+    for (const checkpoint::TensorSource& source : sources)
+      if (source.group == group) out.push_back(checkpoint::read_canonical(source));
+  }
+  for (const std::string& theirs : test_world->all_gather(std::to_string(run.replica().hash())))
+    check(theirs == std::to_string(run.replica().hash()), communicator.rank(), "replicas differ");
+  return out;
+}
+
+/// train.shard divides the work differently, but computes the same.
+void sharding_changes_no_bits(World& world) {
+  for (const Precision precision : {Precision::fp32, Precision::bf16})
+    for (const char* kind : {"sgd", "adamw"}) {
+      Config config = test::small_config(8, 12);
+      config.precision = precision;
+      config.optimizer.kind = kind;
+      config.train.clip_norm = 1;
+      const auto backend = make_backend(test::tested_device());
+      const auto communicator = comm::make_communicator(config.comm, world, *backend);
+      const auto expected = state_after_steps(config, *backend, *communicator);
+      config.train.shard = "optimizer";
+      check(state_after_steps(config, *backend, *communicator) == expected, world.rank(),
+            std::string("train.shard changes the bits of ") + kind + " in " + std::string(name(precision)));
+    }
+}
+
 /// Flags are summed with the loss: all ranks read how many of them set a flag in this step, and the loss is unchanged.
 void flags_are_counted(World& world) {
   Config config = test::small_config(8, 8);
@@ -178,6 +211,7 @@ void a_flipped_bit_is_found(World& world) {
 
 TEST(Ranks, GradientsAgree) { gradients_agree(*test_world); }
 TEST(Ranks, UnlabelledSamplesAreLeftOut) { unlabelled_samples_are_left_out(*test_world); }
+TEST(Ranks, ShardingChangesNoBits) { sharding_changes_no_bits(*test_world); }
 TEST(Ranks, FlagsAreCounted) { flags_are_counted(*test_world); }
 TEST(Ranks, ReplicasStayEqual) { replicas_stay_equal(*test_world); }
 TEST(Ranks, TheRankThatDiffersIsNamed) { the_rank_that_differs_is_named(*test_world); }
