@@ -31,7 +31,8 @@ def kind(event):
             return "image input: crop, flip, normalisation"
         return f"pooling, last layer, loss, {category}"
     if category == "update":
-        return {"gradient norm": "norm of the gradient", "optimizer": "optimizer"}.get(name, "running statistics")
+        return {"gradient norm": "norm of the gradient", "sum of squares": "norm of the gradient",
+                "optimizer": "optimizer"}.get(name, "running statistics")
     return {"data": "waiting for data"}.get(name, "waiting for sums over ranks")
 
 

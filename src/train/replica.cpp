@@ -14,7 +14,8 @@ namespace lockstep::train {
 namespace {
 
 const std::string kLossLabel = "loss", kEvaluationLabel = "evaluation", kNormLabel = "gradient norm";
-const std::string kNormSpan = "gradient norm", kOptimizerSpan = "optimizer", kStatisticsSpan = "running statistics";
+const std::string kSquaresSpan = "sum of squares", kNormSpan = "gradient norm", kOptimizerSpan = "optimizer",
+                  kStatisticsSpan = "running statistics";
 
 /// What a rank sums of the norm: its pieces of sharded buckets, and all others as a whole.
 ElementRange range_of_norm(const comm::Bucket& bucket, const StepPlan& plan) {
@@ -218,7 +219,7 @@ void Replica::reduce() {
 }
 
 void Replica::sum_tiles(std::size_t bucket) {
-  graph::observed(device_trace_.get(), trace::Kind::update, kNormSpan, [&] {
+  graph::observed(device_trace_.get(), trace::Kind::update, kSquaresSpan, [&] {
     clip_norm_->sum_tiles({.gradients = gradient_arena(),
                            .tile_sums = tile_sums_,
                            .range = static_cast<std::size_t>(norm_ranges_[bucket])},
