@@ -5,11 +5,9 @@
 // add to a block of keys in their order, so the bits do not depend on the number of threads.
 // Blocks of keys that no query of a unit may attend to, because they are later or belong to earlier documents, are
 // skipped. Pairs are worked on in groups whose keys fit into a limited workspace.
-// In bf16, products read pairs of bf16 numbers where the processor has instructions for them, and p and dscore are
-// rounded to bf16; otherwise tiles are fp32.
+// In bf16, products read pairs of bf16 numbers where the processor has AMX or vector instructions for them, and p and
+// dscore are rounded to bf16; otherwise tiles are fp32.
 #include "kernels/cpu/attention.h"
-
-#include <immintrin.h>
 
 #include <cstring>
 #include <memory>
@@ -18,6 +16,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "kernels/cpu/base/amx.h"
 #include "kernels/cpu/base/bf16.h"
 #include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/parallel.h"
@@ -27,38 +26,68 @@
 #define LOCKSTEP_KERNELS "kernels/cpu/attention_kernels.h"
 #include "kernels/cpu/base/each_isa.h"
 
-// Once more for AVX-512 with bf16, in namespace avx512_bf16.
+#ifdef __x86_64__
+#include "kernels/cpu/base/amx_tiles.h"
+
+// Once more for AVX-512 with bf16, in namespace avx512_bf16, and for AMX, in namespace avx512_amx.
+#define LOCKSTEP_LANES 16
+#define LOCKSTEP_BF16_PRODUCTS
 #pragma GCC push_options
 #pragma GCC target( \
     "avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx2,fma,f16c,bmi,bmi2,lzcnt,popcnt,prefer-vector-width=512")
 #define LOCKSTEP_ISA avx512_bf16
-#define LOCKSTEP_LANES 16
-#define LOCKSTEP_BF16_PRODUCTS
 #include "kernels/cpu/base/vectors.h"
 // The vectors come first.
 #include "kernels/cpu/attention_kernels.h"
-#undef LOCKSTEP_BF16_PRODUCTS
 #undef LOCKSTEP_ISA
-#undef LOCKSTEP_LANES
+#pragma GCC target("amx-tile,amx-bf16")
+#define LOCKSTEP_ISA avx512_amx
+#define LOCKSTEP_AMX_PRODUCTS
+#include "kernels/cpu/base/vectors.h"
+// The vectors come first.
+#include "kernels/cpu/attention_kernels.h"
+#undef LOCKSTEP_AMX_PRODUCTS
+#undef LOCKSTEP_ISA
 #pragma GCC pop_options
+#undef LOCKSTEP_BF16_PRODUCTS
+#undef LOCKSTEP_LANES
+#endif
 
 namespace lockstep::cpu {
 namespace {
 
 /// Whether the processor multiplies pairs of bf16 numbers (vdpbf16ps), and tests do not limit the instructions.
 bool has_bf16_products() {
+#ifdef __x86_64__
   static const bool has = (__builtin_cpu_init(), __builtin_cpu_supports("avx512bf16") != 0);
   return has && isa() == Isa::avx512;
+#else
+  return false;
+#endif
 }
 
-/// Calls the function that was compiled for this processor and for the Types in scope.
-#define LOCKSTEP_ATTENTION(function)                                                       \
-  [&](auto&&... arguments) {                                                               \
-    if constexpr (std::is_same_v<typename Types::Number, Bf16Pair>)                        \
-      avx512_bf16::function<Types>(std::forward<decltype(arguments)>(arguments)...);       \
-    else                                                                                   \
-      LOCKSTEP_DISPATCH(function<Types>)(std::forward<decltype(arguments)>(arguments)...); \
+/// How products are computed: of fp32 numbers with vectors, or of pairs of bf16 numbers with vectors or AMX.
+enum class Products : std::uint8_t { floats, pairs, amx };
+
+Products products_of(DType dtype) {
+  if (dtype != DType::bf16) return Products::floats;
+  if (amx_is_usable()) return Products::amx;
+  return has_bf16_products() ? Products::pairs : Products::floats;
+}
+
+/// Calls the function that was compiled for this processor, the Types in scope and products_.
+#ifdef __x86_64__
+#define LOCKSTEP_ATTENTION(function)                                                                                \
+  [&](auto&&... arguments) {                                                                                        \
+    if constexpr (std::is_same_v<typename Types::Number, Bf16Pair>)                                                 \
+      (products_ == Products::amx ? avx512_amx::function<Types>                                                     \
+                                  : avx512_bf16::function<Types>)(std::forward<decltype(arguments)>(arguments)...); \
+    else                                                                                                            \
+      LOCKSTEP_DISPATCH(function<Types>)(std::forward<decltype(arguments)>(arguments)...);                          \
   }
+#else
+#define LOCKSTEP_ATTENTION(function) LOCKSTEP_DISPATCH(function<Types>)
+#endif
 
 class CpuAttention final : public Attention {
  public:
@@ -72,9 +101,10 @@ class CpuAttention final : public Attention {
   }
   std::string describe() const override {
     return fmt::format("{}: own kernels, in tiles{}", text(d_),
-                       has_pairs_                ? " of bf16"
-                       : d_.dtype == DType::bf16 ? " of fp32"
-                                                 : "");
+                       products_ == Products::amx     ? " of bf16, with AMX"
+                       : products_ == Products::pairs ? " of bf16"
+                       : d_.dtype == DType::bf16      ? " of fp32"
+                                                      : "");
   }
 
   void run_forward(const Forward& args, const OpMemory& memory, Stream&) override {
@@ -99,12 +129,15 @@ class CpuAttention final : public Attention {
 
   template <typename F>
   void with_types(const F& f) const {
-    if (d_.dtype == DType::fp32)
-      f(AttentionTypes<float, float>{});
-    else if (has_pairs_)
-      f(AttentionTypes<Bf16, Bf16Pair>{});
-    else
-      f(AttentionTypes<Bf16, float>{});
+    if (d_.dtype == DType::fp32) return f(AttentionTypes<float, float>{});
+#ifdef __x86_64__
+    if (products_ != Products::floats) return f(AttentionTypes<Bf16, Bf16Pair>{});
+#endif
+    f(AttentionTypes<Bf16, float>{});
+  }
+  AttentionTiling tiling(std::int64_t rows) const {
+    return products_ == Products::amx ? AttentionTiling(d_, kAmxRows, AttentionTiling::kAmxPadding)
+                                      : AttentionTiling(d_, rows, {});
   }
   void plan(Direction& direction, const CpuContext& context);
   template <typename Types>
@@ -117,21 +150,22 @@ class CpuAttention final : public Attention {
   void run_groups(const Direction& direction, const AttentionTask<typename Types::Element>& task, void* workspace,
                   const Unit& unit);
 
-  // Rows of a unit: a tile of scores and its factors fit into the first cache, 32 KB or more.
-  static constexpr std::int64_t kForwardRows = 48, kBackwardRows = 64;
+  // Rows of a unit: a tile of scores and its factors fit into the first cache, 32 KB or more. Those of AMX are two
+  // strips, which fit into the second cache.
+  static constexpr std::int64_t kForwardRows = 48, kBackwardRows = 64, kAmxRows = 64;
   static constexpr std::size_t kGroupBytes = std::size_t{16} << 20;  // of packed keys; more only for a pair alone
   static constexpr double kProductsPerPart = 2e6;
 
   AttentionDescription d_;
-  bool has_pairs_;
+  Products products_;
   Direction forward_, backward_;
 };
 
 CpuAttention::CpuAttention(const AttentionDescription& d, const CpuContext& context)
     : d_(d),
-      has_pairs_(d.dtype == DType::bf16 && has_bf16_products()),
-      forward_{.tiling = AttentionTiling(d, kForwardRows)},
-      backward_{.tiling = AttentionTiling(d, kBackwardRows), .is_backward = true} {
+      products_(products_of(d.dtype)),
+      forward_{.tiling = tiling(kForwardRows)},
+      backward_{.tiling = tiling(kBackwardRows), .is_backward = true} {
   plan(forward_, context);
   if (!d.inference) plan(backward_, context);
 }
@@ -139,12 +173,11 @@ CpuAttention::CpuAttention(const AttentionDescription& d, const CpuContext& cont
 void CpuAttention::plan(Direction& direction, const CpuContext& context) {
   const AttentionTiling& t = direction.tiling;
   const bool is_backward = direction.is_backward;
-  const std::int64_t per_number = has_pairs_ ? 2 : 1;
+  const bool has_pairs = products_ != Products::floats;
   const std::int64_t padded = t.n_blocks * AttentionTiling::kKeys;
-  const auto transposed = static_cast<std::size_t>((t.head_dim + per_number - 1) / per_number * padded * 4);
-  const auto rows = static_cast<std::size_t>(padded / per_number * t.width * 4);
+  const auto keys = static_cast<std::size_t>(padded * t.width * (has_pairs ? 2 : 4));
   const auto sums = static_cast<std::size_t>(padded * t.width * 4);
-  const std::size_t of_pair = is_backward ? 2 * transposed + rows + 2 * sums : transposed + rows;
+  const std::size_t of_pair = is_backward ? 3 * keys + 2 * sums : 2 * keys;
   const std::int64_t all = d_.batch * d_.kv_heads;
   direction.n_pairs = std::clamp<std::int64_t>(static_cast<std::int64_t>(kGroupBytes / of_pair), 1, all);
   // Half of the products of all pairs of tokens; a thread costs as much as a few million.
@@ -156,20 +189,20 @@ void CpuAttention::plan(Direction& direction, const CpuContext& context) {
 
   WorkspacePlan& plan = direction.plan;
   const auto n = static_cast<std::size_t>(direction.n_pairs);
-  direction.k_transposed = plan.take(n * transposed);
+  direction.k_transposed = plan.take(n * keys);
   if (is_backward) {
-    direction.v_transposed = plan.take(n * transposed);
-    direction.k_rows = plan.take(n * rows);
+    direction.v_transposed = plan.take(n * keys);
+    direction.k_rows = plan.take(n * keys);
     direction.dk = plan.take(n * sums);
     direction.dv = plan.take(n * sums);
     direction.progress = plan.take(n * static_cast<std::size_t>(t.n_units) * sizeof(AttentionProgress));
   } else {
-    direction.v_rows = plan.take(n * rows);
+    direction.v_rows = plan.take(n * keys);
   }
   Scratch scratch;
-  if (has_pairs_ && is_backward)
+  if (has_pairs && is_backward)
     BackwardScratch<Bf16Pair>(t, scratch);
-  else if (has_pairs_)
+  else if (has_pairs)
     ForwardScratch<Bf16Pair>(t, scratch);
   else if (is_backward)
     BackwardScratch<float>(t, scratch);
@@ -184,16 +217,15 @@ template <typename N>
 AttentionKeys<N> CpuAttention::keys_of(const Direction& direction, std::int64_t i, void* workspace) {
   const AttentionTiling& t = direction.tiling;
   const std::int64_t padded = t.n_blocks * AttentionTiling::kKeys;
-  const std::int64_t transposed = (t.head_dim + kPerNumber<N> - 1) / kPerNumber<N> * padded;
-  const std::int64_t rows = padded / kPerNumber<N> * t.width, sums = padded * t.width;
-  AttentionKeys<N> keys{.k_transposed = at<N>(workspace, direction.k_transposed) + i * transposed};
+  const std::int64_t n = i * padded * t.width / kPerNumber<N>, sums = i * padded * t.width;
+  AttentionKeys<N> keys{.k_transposed = at<N>(workspace, direction.k_transposed) + n};
   if (direction.is_backward) {
-    keys.v_transposed = at<N>(workspace, direction.v_transposed) + i * transposed;
-    keys.k_rows = at<N>(workspace, direction.k_rows) + i * rows;
-    keys.dk = at(workspace, direction.dk) + i * sums;
-    keys.dv = at(workspace, direction.dv) + i * sums;
+    keys.v_transposed = at<N>(workspace, direction.v_transposed) + n;
+    keys.k_rows = at<N>(workspace, direction.k_rows) + n;
+    keys.dk = at(workspace, direction.dk) + sums;
+    keys.dv = at(workspace, direction.dv) + sums;
   } else {
-    keys.v_rows = at<N>(workspace, direction.v_rows) + i * rows;
+    keys.v_rows = at<N>(workspace, direction.v_rows) + n;
   }
   return keys;
 }

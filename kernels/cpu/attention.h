@@ -5,6 +5,7 @@
 // (token, head). So all query heads of a key-value head share its tiles.
 //
 // Products read numbers of type N: float, or Bf16Pair, two bf16 numbers that are neighbours along the inner dimension.
+// They are computed with vectors, or of pairs also with AMX, which needs larger multiples of rows and columns.
 #pragma once
 
 #include <algorithm>
@@ -30,25 +31,32 @@ struct AttentionTypes {
 inline std::int64_t round_up(std::int64_t n, std::int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 struct AttentionTiling {
-  static constexpr std::int64_t kKeys = 64;     // of a block
-  static constexpr std::int64_t kColumns = 16;  // padding of columns: the lanes of the widest vectors
-  static constexpr std::int64_t kRows = 4;      // padding of rows: those of a product's inner loop
+  static constexpr std::int64_t kKeys = 64;  // of a block
 
-  AttentionTiling(const AttentionDescription& d, std::int64_t rows_per_unit)
+  /// What numbers of rows and of columns are multiples of.
+  struct Padding {
+    std::int64_t rows = 4;      // those of a product's inner loop
+    std::int64_t columns = 16;  // the lanes of the widest vectors
+  };
+  static constexpr Padding kAmxPadding{.rows = 32, .columns = 32};  // 2 x 2 tiles of sums
+
+  AttentionTiling(const AttentionDescription& d, std::int64_t rows_per_unit, const Padding& padded_to)
       : sequence(d.sequence),
         heads(d.heads),
         kv_heads(d.kv_heads),
         head_dim(d.head_dim),
         scale(d.score_scale()),
+        padding(padded_to),
         group(d.group()),
-        width(round_up(d.head_dim, kColumns)),
+        width(round_up(d.head_dim, padding.columns)),
         tokens(std::max<std::int64_t>(1, rows_per_unit / d.group())),
-        rows(round_up(tokens * d.group(), kRows)),
+        rows(round_up(tokens * d.group(), padding.rows)),
         n_units((d.sequence + tokens - 1) / tokens),
         n_blocks((d.sequence + kKeys - 1) / kKeys) {}
 
   std::int64_t sequence, heads, kv_heads, head_dim;
   float scale;
+  Padding padding;
   std::int64_t group;              // query heads of a key-value head
   std::int64_t width;              // head_dim, padded
   std::int64_t tokens, rows;       // of a unit; rows are padded
@@ -60,7 +68,7 @@ struct AttentionTiling {
 /// Keys and values of a pair, block after block. Tiles are padded with zeros.
 template <typename N>
 struct AttentionKeys {
-  N* k_transposed = nullptr;  // (head_dim / numbers per N, kKeys)
+  N* k_transposed = nullptr;  // (width / numbers per N, kKeys)
   N* v_transposed = nullptr;  // the same; backward
   N* k_rows = nullptr;        // (kKeys / numbers per N, width); backward
   N* v_rows = nullptr;        // the same; forward
@@ -143,6 +151,7 @@ struct BackwardScratch {
       p_of_pairs = from.take<N>(t.rows / 2 * AttentionTiling::kKeys);
       dscore_of_pairs = from.take<N>(t.rows / 2 * AttentionTiling::kKeys);
       dscore = from.take<N>(t.rows * AttentionTiling::kKeys / 2);
+      transposed = from.take<N>(t.padding.rows * t.rows / 2);
     }
   }
   N *q, *dy;                                            // (rows, width), numbers along the width
@@ -150,6 +159,7 @@ struct BackwardScratch {
   float *scores, *dp;                                   // (rows, kKeys)
   N *p_of_pairs = nullptr, *dscore_of_pairs = nullptr;  // (rows, kKeys), numbers along the rows
   N* dscore = nullptr;                                  // (rows, kKeys), numbers along the keys
+  N* transposed = nullptr;                              // (padding of rows, rows / 2): some columns of *_of_pairs
   float* dq;                                            // (rows, width), sums
   float *delta, *log_sum_exp;
 };

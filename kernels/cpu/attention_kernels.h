@@ -42,7 +42,7 @@ struct Queries {
   std::int64_t last_block() const { return (end - 1) / AttentionTiling::kKeys; }
   /// Columns of the block's tiles that some row sees, padded.
   std::int64_t columns(std::int64_t block) const {
-    const std::int64_t seen = round_up(end - block * AttentionTiling::kKeys, AttentionTiling::kColumns);
+    const std::int64_t seen = round_up(end - block * AttentionTiling::kKeys, tiling.padding.columns);
     return seen < AttentionTiling::kKeys ? seen : AttentionTiling::kKeys;
   }
   /// The columns of the block's tiles that a row sees: [begin, end), which may be empty.
@@ -116,9 +116,10 @@ void attention_forward(const AttentionTask<typename Types::Element>& task, std::
   const Queries<E> queries(task, pair, unit);
   Scratch from(memory);
   const ForwardScratch<N> scratch(t, from);
-  const std::int64_t inner = (t.head_dim + kPerNumber<N> - 1) / kPerNumber<N>, q_row = t.width / kPerNumber<N>;
+  [[maybe_unused]] const ProductRegisters registers;
+  const std::int64_t inner = t.width / kPerNumber<N>;
   for (std::int64_t row = 0; row < t.rows; ++row) {
-    load_row(row < queries.n_rows ? task.qkv + queries.packed(row) : nullptr, t, scratch.q + row * q_row);
+    load_row(row < queries.n_rows ? task.qkv + queries.packed(row) : nullptr, t, scratch.q + row * inner);
     scratch.greatest[row] = -__builtin_inff();
     scratch.total[row] = 0;
   }
@@ -126,7 +127,7 @@ void attention_forward(const AttentionTask<typename Types::Element>& task, std::
   for (std::int64_t block = queries.first_block(); block <= queries.last_block(); ++block) {
     const std::int64_t columns = queries.columns(block);
     multiply<false, N>({.a = scratch.q,
-                        .a_row = q_row,
+                        .a_row = inner,
                         .b = keys.k_transposed + block * inner * kKeys,
                         .b_row = kKeys,
                         .c = scratch.scores,
@@ -157,7 +158,7 @@ void attention_forward(const AttentionTask<typename Types::Element>& task, std::
 inline void wait_for(const AttentionProgress* before, std::int64_t blocks) {
   if (before == nullptr) return;
   for (int spins = 0; before->load(std::memory_order_acquire) < blocks; ++spins) {
-    _mm_pause();
+    spin_pause();
     if (spins > 1000) std::this_thread::yield();  // it may run on the same core
   }
 }
@@ -223,15 +224,16 @@ void attention_backward(const AttentionTask<typename Types::Element>& task, std:
   Scratch from(memory);
   const BackwardScratch<N> scratch(t, from);
   load_queries(task, queries, scratch);
-  const std::int64_t inner = (t.head_dim + kPack - 1) / kPack, q_row = t.width / kPack;
+  [[maybe_unused]] const ProductRegisters registers;
+  const std::int64_t inner = t.width / kPack;
   const std::int64_t first = queries.first_block(), last = queries.last_block();
   wait_for(before, first);
   progress.store(first, std::memory_order_release);
   for (std::int64_t block = first; block <= last; ++block) {
     const std::int64_t columns = queries.columns(block), at = block * inner * kKeys;
-    multiply<false, N>({scratch.q, q_row, 1, keys.k_transposed + at, kKeys, scratch.scores, kKeys}, t.rows, columns,
+    multiply<false, N>({scratch.q, inner, 1, keys.k_transposed + at, kKeys, scratch.scores, kKeys}, t.rows, columns,
                        inner);
-    multiply<false, N>({scratch.dy, q_row, 1, keys.v_transposed + at, kKeys, scratch.dp, kKeys}, t.rows, columns,
+    multiply<false, N>({scratch.dy, inner, 1, keys.v_transposed + at, kKeys, scratch.dp, kKeys}, t.rows, columns,
                        inner);
     for (std::int64_t row = 0; row < t.rows; row += 2) softmax_rows_backward(queries, scratch, row, block, columns);
     multiply<true, N>(
@@ -239,10 +241,12 @@ void attention_backward(const AttentionTask<typename Types::Element>& task, std:
         t.rows, t.width, columns / kPack);
     wait_for(before, block + 1);
     const std::int64_t sums = block * kKeys * t.width;
-    multiply<true, N>({scratch.p_of_pairs, 1, kKeys, scratch.dy_of_pairs, t.width, keys.dv + sums, t.width}, columns,
-                      t.width, t.rows / kPack);
-    multiply<true, N>({scratch.dscore_of_pairs, 1, kKeys, scratch.q_of_pairs, t.width, keys.dk + sums, t.width},
-                      columns, t.width, t.rows / kPack);
+    multiply<true, N>(
+        {scratch.p_of_pairs, 1, kKeys, scratch.dy_of_pairs, t.width, keys.dv + sums, t.width, scratch.transposed},
+        columns, t.width, t.rows / kPack);
+    multiply<true, N>(
+        {scratch.dscore_of_pairs, 1, kKeys, scratch.q_of_pairs, t.width, keys.dk + sums, t.width, scratch.transposed},
+        columns, t.width, t.rows / kPack);
     progress.store(block + 1, std::memory_order_release);
   }
   progress.store(t.n_blocks, std::memory_order_release);  // it adds to no later block, and neither do those before it
@@ -260,7 +264,7 @@ void attention_pack(const AttentionTask<typename Types::Element>& task, std::int
   using N = typename Types::Number;
   constexpr std::int64_t kKeys = AttentionTiling::kKeys;
   const AttentionTiling& t = task.tiling;
-  const std::int64_t inner = (t.head_dim + kPerNumber<N> - 1) / kPerNumber<N>, begin = block * kKeys;
+  const std::int64_t inner = t.width / kPerNumber<N>, begin = block * kKeys;
   const std::int64_t count = t.sequence - begin < kKeys ? t.sequence - begin : kKeys;
   const E* const k = task.qkv + (pair / t.kv_heads * t.sequence + begin) * t.packed_width() +
                      (t.heads + pair % t.kv_heads) * t.head_dim;

@@ -1,5 +1,6 @@
 // Products of tiles, and the packing of their numbers, for one instruction set (each_isa.h). Bf16Pair exists where
-// LOCKSTEP_BF16_PRODUCTS is defined: vdpbf16ps multiplies two pairs and adds both products to an fp32 sum.
+// LOCKSTEP_BF16_PRODUCTS is defined: vdpbf16ps multiplies two pairs and adds both products to an fp32 sum. Where
+// LOCKSTEP_AMX_PRODUCTS is defined too, AMX computes products of pairs.
 
 namespace lockstep::cpu::LOCKSTEP_ISA {
 
@@ -82,7 +83,7 @@ inline void store_rows(float* target, const Floats values[2]) {
   store(target + AttentionTiling::kKeys, values[1]);
 }
 
-/// `count` rows of a block of keys, transposed: (head_dim, kKeys), padded with zeros.
+/// `count` rows of a block of keys, transposed: (width, kKeys), padded with zeros.
 template <typename E>
 inline void pack_transposed(const E* source, std::int64_t count, const AttentionTiling& t, float* target) {
   const std::int64_t row = t.packed_width();
@@ -90,6 +91,7 @@ inline void pack_transposed(const E* source, std::int64_t count, const Attention
     for (std::int64_t key = 0; key < count; ++key) target[key] = to_float(source[key * row + c]);
     for (std::int64_t key = count; key < AttentionTiling::kKeys; ++key) target[key] = 0;
   }
+  std::memset(target, 0, static_cast<std::size_t>((t.width - t.head_dim) * AttentionTiling::kKeys) * sizeof(float));
 }
 /// The same rows: (kKeys, width).
 template <typename E>
@@ -154,6 +156,10 @@ inline void pack_transposed(const Bf16* source, std::int64_t count, const Attent
       if (key < count) std::memcpy(&target[key], source + key * row + c, size_bytes);
     }
   }
+  // Of an odd head_dim, the last row is half padding already.
+  const std::int64_t rows = t.width / 2 - (t.head_dim + 1) / 2;
+  std::memset(static_cast<void*>(target), 0,
+              static_cast<std::size_t>(rows * AttentionTiling::kKeys) * sizeof(Bf16Pair));
 }
 inline void pack_rows(const Bf16* source, std::int64_t count, const AttentionTiling& t, Bf16Pair* target) {
   alignas(64) Bf16Pair rows[AttentionDescription::kMaxHeadDim];  // two
@@ -167,8 +173,8 @@ inline void pack_rows(const Bf16* source, std::int64_t count, const AttentionTil
 
 // ---- Products -------------------------------------------------------------------------------------------------------
 
-/// c (rows, columns) = a (rows, inner) * b (inner, columns), or added to it. Rows are a multiple of kRows, columns of
-/// kColumns. Strides are in numbers; columns are contiguous.
+/// c (rows, columns) = a (rows, inner) * b (inner, columns), or added to it. Rows and columns are padded as the tiling
+/// says, and `inner` as columns are. Strides are in numbers; columns are contiguous.
 template <typename N>
 struct Product {
   const N* a = nullptr;
@@ -177,11 +183,63 @@ struct Product {
   std::int64_t b_row = 0;
   float* c = nullptr;
   std::int64_t c_row = 0;
+  N* transposed = nullptr;  // if a_inner is not 1: memory for a strip of `a` with contiguous rows
 };
+
+#ifdef LOCKSTEP_AMX_PRODUCTS
+using ProductRegisters = amx::Tiles;
+
+constexpr std::int64_t kStrip = AttentionTiling::kAmxPadding.rows, kTile = 16;  // rows; pairs, or sums
+
+/// Rows [row, row + kStrip) of a, (inner, rows) in memory, as (kStrip, inner).
+inline void transpose_strip(const Product<Bf16Pair>& product, std::int64_t row, std::int64_t inner) {
+  for (std::int64_t half = 0; half < kStrip; half += kTile)
+    for (std::int64_t i = 0; i < inner; i += kTile) {
+      Ints tile[kTile];
+      for (std::int64_t j = 0; j < kTile; ++j)
+        tile[j] = load<Ints>((const void*)(product.a + (i + j) * product.a_inner + row + half));
+      amx::transpose(tile);
+      for (std::int64_t j = 0; j < kTile; ++j) store((void*)(product.transposed + (half + j) * inner + i), tile[j]);
+    }
+}
+
+template <bool kAdd, typename N>
+void multiply(const Product<N>& product, std::int64_t rows, std::int64_t columns, std::int64_t inner) {
+  constexpr auto kNumberBytes = static_cast<std::int64_t>(sizeof(N));
+  const bool transpose = product.a_inner != 1;
+  const std::int64_t a_row = transpose ? inner : product.a_row, b_bytes = product.b_row * kNumberBytes;
+  for (std::int64_t row = 0; row < rows; row += kStrip) {
+    if (transpose) transpose_strip(product, row, inner);
+    const N* const strip = transpose ? product.transposed : product.a + row * a_row;
+    for (std::int64_t column = 0; column < columns; column += 2 * kTile) {
+      float* const c = product.c + row * product.c_row + column;
+      float* const sums[4] = {c, c + kTile, c + kTile * product.c_row, c + kTile * product.c_row + kTile};
+      amx::memory_fence();
+      if (kAdd)
+        amx::load_sums(sums, product.c_row * 4);
+      else
+        amx::zero_sums();
+      for (std::int64_t i = 0; i < inner; i += kTile) {
+        const N* const a = strip + i;
+        const N* const b = product.b + i * product.b_row + column;
+        _tile_loadd(4, a, a_row * kNumberBytes);
+        _tile_loadd(6, b, b_bytes);
+        _tile_loadd(5, a + kTile * a_row, a_row * kNumberBytes);
+        _tile_loadd(7, b + kTile, b_bytes);
+        amx::multiply_tiles();
+      }
+      amx::store_sums(sums, product.c_row * 4);
+    }
+  }
+}
+#else
+/// What products need on a thread.
+struct ProductRegisters {};
+
+constexpr int kRows = static_cast<int>(AttentionTiling::Padding().rows);
 
 template <bool kAdd, int kVectors, typename N>
 inline void multiply_rows(const Product<N>& product, std::int64_t inner) {
-  constexpr int kRows = AttentionTiling::kRows;
   using Vector = typename VectorOf<N>::Type;
   Floats sums[kRows][kVectors];
 #pragma GCC unroll 8
@@ -208,10 +266,10 @@ inline void multiply_rows(const Product<N>& product, std::int64_t inner) {
 
 template <bool kAdd, int kVectors, typename N>
 inline void multiply_columns(Product<N> product, std::int64_t rows, std::int64_t inner) {
-  for (std::int64_t row = 0; row < rows; row += AttentionTiling::kRows) {
+  for (std::int64_t row = 0; row < rows; row += kRows) {
     multiply_rows<kAdd, kVectors>(product, inner);
-    product.a += AttentionTiling::kRows * product.a_row;
-    product.c += AttentionTiling::kRows * product.c_row;
+    product.a += kRows * product.a_row;
+    product.c += kRows * product.c_row;
   }
 }
 
@@ -229,5 +287,6 @@ void multiply(Product<N> product, std::int64_t rows, std::int64_t columns, std::
     if (columns == 1 * kLanes) multiply_columns<kAdd, 1>(product, rows, inner);
   }
 }
+#endif
 
 }  // namespace lockstep::cpu::LOCKSTEP_ISA

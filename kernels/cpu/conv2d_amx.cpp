@@ -1,5 +1,6 @@
 #include "kernels/cpu/conv2d_amx.h"
 
+#ifdef __x86_64__
 #include <algorithm>
 #include <vector>
 
@@ -7,12 +8,9 @@
 #include "kernels/cpu/base/parallel.h"
 #include "kernels/cpu/base/workspace.h"
 #include "kernels/cpu/conv2d_amx_kernels.h"
-#include "kernels/cpu/conv2d_plan.h"
 
 namespace lockstep::cpu {
 namespace {
-
-using dnnl::memory;
 
 constexpr std::int64_t kBlock = 32;                           // channels, and positions, of 2 x 2 tiles
 constexpr std::int64_t kPackedBytes = std::int64_t{1} << 20;  // of images packed together: half of a core's L2
@@ -46,8 +44,8 @@ struct Tap {
 };
 
 /// The layout of the weights: (K/16, C/16, R, S, 16 k, 16 c).
-memory::desc tiles_of(const Conv2dDescription& d) {
-  return {{d.out_channels, d.x[3], d.window, d.window}, memory::data_type::f32, memory::format_tag::OIhw16o16i};
+BlockedLayout tiles_of(const Conv2dDescription& d) {
+  return {{d.out_channels, d.x[3], d.window, d.window}, "ABcd16a16b"};
 }
 
 std::int64_t floor_divide(std::int64_t a, std::int64_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
@@ -56,7 +54,7 @@ class AmxConvolution final : public BareConvolution {
  public:
   AmxConvolution(const Conv2dDescription& d, Direction direction, const CpuContext& context);
 
-  std::shared_ptr<const OnednnLayout> weight_layout() const override { return layout_; }
+  std::shared_ptr<const BlockedLayout> weight_layout() const override { return layout_; }
   std::size_t workspace_bytes() const override { return bytes_; }
   std::string describe() const override { return "own kernels on AMX"; }
 
@@ -116,7 +114,7 @@ class AmxConvolution final : public BareConvolution {
   int n_taps_, parts_;
   std::vector<Plane> x_planes_, y_planes_{Plane{}};
   std::vector<Product> forward_, data_;
-  std::shared_ptr<const OnednnLayout> layout_;
+  std::shared_ptr<const BlockedLayout> layout_;
   std::size_t bytes_ = 0;
   struct {
     std::size_t packed = 0, rows = 0, columns = 0;
@@ -138,11 +136,8 @@ AmxConvolution::AmxConvolution(const Conv2dDescription& d, Direction direction, 
     positions_ = {1, kBlock, 0};
     parts_ = static_cast<int>(std::min<std::int64_t>(std::max(1, context.threads), images_));
   }
-  layout_ = as_onednn_layout(d.weight_layout, tiles_of(d).get_dims());
-  if (!layout_) {
-    const memory::desc canonical(tiles_of(d).get_dims(), memory::data_type::f32, memory::format_tag::oihw);
-    layout_ = std::make_shared<OnednnLayout>(canonical, tiles_of(d));
-  }
+  layout_ = as_blocked_layout(d.weight_layout, tiles_of(d).sizes());
+  if (!layout_) layout_ = std::make_shared<BlockedLayout>(tiles_of(d));
   for (std::int64_t row = 0; row < d.stride; ++row)
     for (std::int64_t column = 0; column < d.stride; ++column) x_planes_.push_back({row, column, d.stride});
 
@@ -424,8 +419,8 @@ bool amx_convolution_fits(const Conv2dDescription& d, Direction) {
       d.out_channels % kBlock != 0 || d.window % 2 == 0 || d.window > 7 || d.padding != d.window / 2 ||
       (d.stride != 1 && d.stride != 2) || !amx_is_usable())
     return false;
-  const auto layout = as_onednn_layout(d.weight_layout, tiles_of(d).get_dims());
-  return !layout || layout->desc() == tiles_of(d);
+  const auto layout = as_blocked_layout(d.weight_layout, tiles_of(d).sizes());
+  return !layout || *layout == tiles_of(d);
 }
 
 std::unique_ptr<BareConvolution> make_amx_convolution(const Conv2dDescription& d, Direction direction,
@@ -434,3 +429,14 @@ std::unique_ptr<BareConvolution> make_amx_convolution(const Conv2dDescription& d
 }
 
 }  // namespace lockstep::cpu
+
+#else
+namespace lockstep::cpu {
+
+bool amx_convolution_fits(const Conv2dDescription&, Direction) { return false; }
+std::unique_ptr<BareConvolution> make_amx_convolution(const Conv2dDescription&, Direction, const CpuContext&) {
+  return nullptr;
+}
+
+}  // namespace lockstep::cpu
+#endif

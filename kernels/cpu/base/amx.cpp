@@ -1,10 +1,11 @@
 #include "kernels/cpu/base/amx.h"
 
+#include "kernels/cpu/base/simd.h"
+
+#ifdef __x86_64__
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#include "kernels/cpu/base/simd.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -31,3 +32,7 @@ bool amx_is_usable() {
 }
 
 }  // namespace lockstep::cpu
+
+#else
+bool lockstep::cpu::amx_is_usable() { return false; }
+#endif
