@@ -13,7 +13,7 @@
 namespace lockstep {
 
 namespace cpu {
-std::string onednn_version();  // kernels/cpu/base/onednn.cpp; its header needs oneDNN's own
+std::string product_library();  // kernels/cpu/base/product.h
 }
 
 std::string reason_for_no_gpu() {
@@ -68,7 +68,7 @@ GpuReport gpu_report() {
 }
 
 std::vector<std::string> backend_libraries() {
-  std::vector<std::string> libraries{"oneDNN " + cpu::onednn_version()};
+  std::vector<std::string> libraries{cpu::product_library()};
 #ifdef LOCKSTEP_CUDA
   for (const std::string& library : cuda::library_versions()) libraries.push_back(library);
 #endif

@@ -10,12 +10,15 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "lockstep/backend.h"
 #include "lockstep/dtype.h"
+#include "lockstep/element_range.h"
+#include "lockstep/error.h"
 #include "lockstep/event.h"
 
 namespace lockstep {
@@ -41,6 +44,8 @@ struct Exchange {
   /// The shard of rank r is elements [bounds[r], bounds[r + 1]) of the slice. n_ranks + 1 ascending values from 0 to
   /// n_elements, which must stay valid until `done`; empty for an all-reduce. Shards may be empty.
   std::span<const std::size_t> bounds{};
+
+  ElementRange shard(int rank) const { return range_between(bounds, rank); }
 };
 
 /// The order of a sum: a binary tree over the sources, which are visited in turn, written as a program for a stack
@@ -73,6 +78,10 @@ class Communicator {
   /// True if an exchange is nothing but work on streams, so that it can be captured in a graph. Otherwise the host must
   /// call exchange_async() in every step.
   virtual bool is_capturable() const { return false; }
+  /// Throws the reason if the job is lost. A step that was captured calls nothing else of the communicator. The host
+  /// therefore calls this when it begins a step, and after it has waited for results: the sums of an exchange that was
+  /// aborted are wrong. When this throws, no exchange uses the memory of allocate() any more.
+  virtual void check() {}
   /// An event that can be passed as `done`.
   virtual std::unique_ptr<Event> make_event() = 0;
 };
@@ -100,6 +109,8 @@ class World {
   /// True for the first rank of the node that asks. When all ranks see the same failure, such as the death of a peer,
   /// only this one prints it.
   virtual bool is_first_to_report() = 0;
+  /// Why the job is lost, for example because a rank died. Other errors of this rank are consequences of that.
+  virtual std::optional<Error> cause_of_loss() { return std::nullopt; }
   /// Ends all ranks of the job with this exit status; does not return.
   [[noreturn]] virtual void abort(int exit_status) = 0;
 };

@@ -230,18 +230,13 @@ void CommunicationThread::fail_job(const std::exception_ptr& reason) {
 }
 
 void CommunicationThread::cancel_channels() {
-  bool only_an_event_waits = false;
-  for (Channel* channel : channels_) {
-    switch (channel->cancel(failure_)) {
-      case Channel::Listener::caller:
-        return;  // it throws, and main ends the job
-      case Channel::Listener::nobody:
-        break;
-      case Channel::Listener::event:
-        only_an_event_waits = true;
-    }
+  bool a_caller_waits = false, an_event_waits = false;
+  for (Channel* channel : channels_) {  // all of them: until NCCL is aborted, a caller that throws cannot free memory
+    const Channel::Listener listener = channel->cancel(failure_);
+    a_caller_waits = a_caller_waits || listener == Channel::Listener::caller;
+    an_event_waits = an_event_waits || listener == Channel::Listener::event;
   }
-  if (!only_an_event_waits) return;
+  if (a_caller_waits || !an_event_waits) return;  // a caller throws, now or with its next call, and main ends the job
   if (table_->is_first_to_report()) {
     print_failure();
     note_failure();
@@ -264,6 +259,17 @@ void CommunicationThread::throw_if_failed() {
   if (!has_failed_.load()) return;
   const std::lock_guard lock(failure_mutex_);
   std::rethrow_exception(failure_);
+}
+
+std::optional<Error> CommunicationThread::failure() {
+  try {
+    throw_if_failed();
+    return std::nullopt;
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::exception& error) {
+    return Error(ErrorCode::internal, error.what());
+  }
 }
 
 void CommunicationThread::abort(int exit_status) {

@@ -12,6 +12,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -22,6 +23,7 @@
 #include "comm/mpi_calls.h"
 #include "comm/progress_table.h"
 #include "comm/ranks.h"
+#include "lockstep/error.h"
 
 namespace lockstep::comm {
 
@@ -96,6 +98,8 @@ class CommunicationThread {
 
   /// Throws the reason if the job is lost.
   void throw_if_failed();
+  /// The same as a value.
+  std::optional<Error> failure();
   bool has_failed() const { return has_failed_.load(); }
 
   /// Ends all ranks of the job; the process ends within 5 seconds even if MPI hangs.

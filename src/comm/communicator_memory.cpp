@@ -93,18 +93,23 @@ class CommunicatorMemory::Region final : public Memory {
   std::shared_ptr<void> attached_;
 };
 
-std::unique_ptr<Memory> CommunicatorMemory::allocate(
-    World& world, Backend& backend, std::size_t size_bytes, const std::string& purpose,
-    const std::function<std::shared_ptr<void>(const Memory&)>& attach) {
+std::unique_ptr<Memory> CommunicatorMemory::allocate(World& world, Backend& backend, std::size_t size_bytes,
+                                                     const std::string& purpose, const Attach& attach,
+                                                     std::unique_ptr<Memory> memory) {
   std::unique_ptr<Region> region;
   const std::vector<std::string> sizes = all_agree(world, [&]() -> std::string {
-    region = std::make_unique<Region>(regions_, allocate_aligned(backend, size_bytes, purpose));
-    if (attach) region->attach(attach(*region));
+    if (!memory) memory = allocate_aligned(backend, size_bytes, purpose);
+    region = std::make_unique<Region>(regions_, std::move(memory));
     return std::to_string(size_bytes);
   });
   for (std::size_t r = 0; r < sizes.size(); ++r)
     require(sizes[r] == sizes[0], ErrorCode::internal, "rank 0 allocates {} bytes for {}, but rank {} allocates {}",
             sizes[0], purpose, r, sizes[r]);
+  if (attach)
+    all_agree(world, [&]() -> std::string {
+      region->attach(attach(*region));
+      return "";
+    });
   return region;
 }
 

@@ -26,9 +26,12 @@ HostEvent& host_event(Event& done, const std::string& label);
 
 class CommunicatorMemory {
  public:
-  /// Collective. `attach` is called with the new memory, if given. What it returns is released just before the memory.
+  using Attach = std::function<std::shared_ptr<void>(const Memory&)>;
+  /// Collective. Once all ranks have the memory, `attach` is called with it, if given; it may be collective too. What
+  /// it returns is released just before the memory. `memory`: what was allocated elsewhere; null: the backend's is
+  /// used.
   std::unique_ptr<Memory> allocate(World& world, Backend& backend, std::size_t size_bytes, const std::string& purpose,
-                                   const std::function<std::shared_ptr<void>(const Memory&)>& attach = {});
+                                   const Attach& attach = {}, std::unique_ptr<Memory> memory = nullptr);
 
   /// Checks that the slice is in memory of allocate().
   void check_contains(const Slice& slice, const std::string& label) const;

@@ -1,10 +1,14 @@
 // The sum of a slice of device memory over ranks, in an order that Lockstep chooses instead of NCCL. It is used for the
-// fixed tree of reproducible runs, and for gradients that travel in bf16 or fp16 but are added in fp32.
+// fixed tree of reproducible runs, and for gradients that travel between nodes in bf16 or fp16 but are added in fp32.
 //
 // The slice is processed in chunks. Each rank owns one shard of a chunk: it receives that shard from all other ranks,
 // adds it up in the given order on the device, and sends the total to all. The result has the same bits on every rank
-// and in every run. Each rank sends and receives 2 (n-1)/n of the slice, as with a ring all-reduce. All work is queued
-// on one stream, and the host does not wait.
+// and in every run. Each rank sends and receives 2 (n-1)/n of the slice, as with a ring all-reduce.
+//
+// With 16-bit gradients and equally many ranks L on each of N nodes, this happens in two levels, so that only what must
+// travels between nodes: the ranks of a node sum a chunk in fp32, each its shard. The owners of a shard on all nodes
+// exchange it in 16 bits, and then send the total to the ranks of their nodes in 16 bits. A rank sends
+// 2 (N-1)/N / L of the values to other nodes. All work is queued on one stream, and the host does not wait.
 #pragma once
 
 #include <cstddef>
@@ -36,15 +40,27 @@ class PointToPoint {
   virtual void transfer(std::span<const Transfer> transfers, Stream& stream) = 0;
 };
 
+struct Topology;
+
 class DeviceExchange {
  public:
   static constexpr std::size_t kChunkBytes = std::size_t{16} << 20;
 
-  /// `order`: over ranks. `narrowest_wire`: the narrowest Slice::wire that will be used.
-  DeviceExchange(Backend& backend, int rank, const SumOrder& order, DType narrowest_wire);
+  /// Who sums, and what is sent.
+  struct Plan {
+    std::vector<std::vector<int>> nodes;  // ranks
+    SumOrder order;                       // over ranks
+    bool is_fixed = false;                // every sum has exactly that order
+    DType narrowest_wire = DType::fp32;   // the narrowest Slice::wire that will be used
+
+    int n_ranks() const;
+    /// Slices with a narrow wire type are summed in two levels.
+    bool has_levels() const;
+  };
+  DeviceExchange(Backend& backend, int rank, Plan plan);
 
   /// The device memory that it allocates.
-  static std::size_t buffer_bytes(int n_ranks, DType narrowest_wire);
+  static std::size_t buffer_bytes(const Plan& plan);
 
   /// Sums fp32 or fp64 in place. What ranks send, and the total of an fp32 slice, are rounded to Slice::wire.
   void all_reduce(const Slice& slice, PointToPoint& network, Stream& stream);
@@ -52,27 +68,36 @@ class DeviceExchange {
  private:
   struct Chunk {
     std::byte* data = nullptr;
+    std::byte* rounded = nullptr;  // its values in the wire type
     std::size_t n_elements = 0;
     DType dtype = DType::fp32, wire = DType::fp32;
     bool is_narrow() const { return wire != dtype; }
   };
+  /// Ranks that sum a chunk, of which member i owns shard i.
+  struct Group {
+    std::vector<int> ranks;
+    int mine = 0;  // this rank
+    SumOrder order;
+    int size() const { return static_cast<int>(ranks.size()); }
+  };
 
-  Range shard(const Chunk& chunk, int rank) const;
-  /// Where a rank's shard begins in the chunk, and where the data is that is sent and received for it: the values
+  static ElementRange shard(const Chunk& chunk, const Group& group, int member);
+  /// Where a member's shard begins in the chunk, and where the data is that is sent and received for it: the values
   /// themselves, or their rounded copy.
-  std::byte* values(const Chunk& chunk, int rank) const;
-  std::byte* wire_data(const Chunk& chunk, int rank) const;
-  std::byte* incoming(const Chunk& chunk, int rank) const;
+  static std::byte* values(const Chunk& chunk, const Group& group, int member);
+  static std::byte* wire_data(const Chunk& chunk, const Group& group, int member);
+  std::byte* incoming(const Chunk& chunk, const Group& group, int member) const;
+  static Chunk part_of(const Chunk& chunk, ElementRange range);
 
-  void scatter(const Chunk& chunk, PointToPoint& network, Stream& stream);
-  void sum_my_shard(const Chunk& chunk, Stream& stream);
-  void gather(const Chunk& chunk, PointToPoint& network, Stream& stream);
-  void narrow(const Chunk& chunk, Range range, Stream& stream);
-  void widen(const Chunk& chunk, Range range, Stream& stream);
+  void sum_in_levels(const Chunk& chunk, PointToPoint& network, Stream& stream);
+  void scatter(const Chunk& chunk, const Group& group, PointToPoint& network, Stream& stream);
+  void sum_my_shard(const Chunk& chunk, const Group& group, Stream& stream);
+  void gather(const Chunk& chunk, const Group& group, PointToPoint& network, Stream& stream);
+  void narrow(const Chunk& chunk, ElementRange range, Stream& stream);
+  void widen(const Chunk& chunk, ElementRange range, Stream& stream);
 
-  const SumOrder order_;
-  const int rank_;
-  const int n_ranks_;
+  const Plan plan_;
+  Group all_, of_node_, of_shard_;  // all ranks; those of this node; those of all nodes that own the same shard
   std::unique_ptr<OrderedSum> sum_fp32_, sum_fp64_;
   std::unique_ptr<Cast> narrow_, widen_;
   std::unique_ptr<Memory> incoming_;          // (ranks, shard): my shard of the other ranks' chunks
@@ -81,5 +106,8 @@ class DeviceExchange {
   std::vector<Transfer> transfers_;
   std::vector<const void*> open_;  // the stack of SumOrder
 };
+
+/// Of ranks on devices.
+DeviceExchange::Plan device_exchange_plan(const Topology& topology);
 
 }  // namespace lockstep::comm

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -16,6 +17,7 @@ namespace lockstep::comm {
 namespace {
 
 constexpr std::size_t kPageBytes = 4096;
+constexpr std::size_t kFaultBytes = std::size_t{64} << 10;   // Linux maps so much at once, aligned
 constexpr std::size_t kWorkBytes = std::size_t{1} << 20;     // summed before the other channels are served
 constexpr std::size_t kMessageBytes = std::size_t{1} << 30;  // MPI counts with 31 bits
 constexpr std::size_t kLargestRegionBytes = std::size_t{1} << 46;
@@ -172,13 +174,10 @@ void HostCommunicator::exchange_async(const Exchange& exchange, const Event& rea
   }
   Request& request = queue_[tail % kQueueLength];
   const auto offset = static_cast<const std::byte*>(slice.data) - static_cast<const std::byte*>(region.data());
-  request.slice_of_leader = region.first() + offset;
+  request.exchange = exchange;
+  request.first_region = region.first();
+  request.offset_bytes = static_cast<std::size_t>(offset);
   request.stride_bytes = region.stride_bytes();
-  request.n_elements = slice.n_elements;
-  request.dtype = slice.dtype;
-  request.wire = slice.wire;
-  request.collective = exchange.collective;
-  request.bounds = exchange.bounds;
   request.ready = &ready;
   request.done = &host_done;
   copy_label(label, request.label);
@@ -224,18 +223,35 @@ void HostCommunicator::finish(Request& request) {
   done->complete();
 }
 
-void HostCommunicator::sum_local(const Request& request, std::size_t begin, std::size_t n_elements, int first_target,
-                                 int n_targets) {
+void HostCommunicator::sum_local(const Request& request, ElementRange range, int first_target, int n_targets) {
   for (int r = 0; r < topology_.local_size(); ++r) {
-    sources_[static_cast<std::size_t>(r)] = targets_[static_cast<std::size_t>(r)] = request.at(r, begin);
+    sources_[static_cast<std::size_t>(r)] = targets_[static_cast<std::size_t>(r)] = request.at(r, range.begin);
   }
   const auto targets =
       std::span(targets_).subspan(static_cast<std::size_t>(first_target), static_cast<std::size_t>(n_targets));
-  sum(sources_, targets, n_elements, request.dtype, topology_.order_in_node);
+  sum(sources_, targets, range.n_elements, request.dtype(), topology_.order_in_node);
 }
 
-void HostCommunicator::copy_local(const Request& request, Range range, int from, int to) {
-  std::memcpy(request.at(to, range.begin), request.at(from, range.begin), range.n_elements * size_bytes(request.dtype));
+void HostCommunicator::copy_local(const Request& request, ElementRange range, int from, int to) {
+  std::memcpy(request.at(to, range.begin), request.at(from, range.begin),
+              range.n_elements * size_bytes(request.dtype()));
+}
+
+// Otherwise they would count as memory of this process too. MADV_DONTNEED takes pages out of its page tables; their
+// content stays in the shared file. It cannot fail for ordinary pages. It refuses locked ones (mlockall), which stay
+// mapped: they count twice, but nothing is wrong with them.
+void HostCommunicator::release_peers(const Request& request, ElementRange range) const {
+  if (range.n_elements == 0) return;
+  for (int r = 0; r < topology_.local_size(); ++r) {
+    if (r == topology_.local_rank) continue;
+    const auto region = reinterpret_cast<std::uintptr_t>(request.region(r));
+    const auto begin = reinterpret_cast<std::uintptr_t>(request.at(r, range.begin)),
+               end = reinterpret_cast<std::uintptr_t>(request.at(r, range.begin + range.n_elements));
+    const std::uintptr_t first = std::max(begin / kFaultBytes * kFaultBytes, region),
+                         last = std::min((end + kFaultBytes - 1) / kFaultBytes * kFaultBytes,
+                                         region + request.stride_bytes);
+    ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  }
 }
 
 int HostCommunicator::rank_at(int local_rank) const {
@@ -252,24 +268,27 @@ Coroutine HostCommunicator::run_on_one_node() {
     co_await until([this, sequence] { return all_reached(&ChannelProgress::begun, sequence); }, WakeOn::doorbell);
     trace_arrival();
 
-    const std::size_t element_bytes = size_bytes(request.dtype);
+    const std::size_t element_bytes = size_bytes(request.dtype());
     const std::size_t work = kWorkBytes / element_bytes;
     const int me = topology_.local_rank;
-    if (request.is_gather()) {
+    if (request.is(Collective::all_gather)) {
       for (int r = 0; r < topology_.local_size(); ++r) {
-        const Range shard = r == me ? Range{} : request.shard(rank_at(r));
+        const ElementRange shard = r == me ? ElementRange{} : request.exchange.shard(rank_at(r));
         for (std::size_t at = 0; at < shard.n_elements; at += work) {
-          copy_local(request, {shard.begin + at, std::min(work, shard.n_elements - at)}, r, me);
+          const ElementRange range{shard.begin + at, std::min(work, shard.n_elements - at)};
+          copy_local(request, range, r, me);
+          release_peers(request, range);
           co_await yield();
         }
       }
     } else {
-      const bool scatters = request.collective == Collective::reduce_scatter;
-      const Range shard =
-          scatters ? request.shard(rank()) : shard_of(request.n_elements, element_bytes, topology_.local_size(), me);
+      const bool scatters = request.is(Collective::reduce_scatter);
+      const ElementRange shard = scatters ? request.exchange.shard(rank())
+                                          : shard_of(request.n_elements(), element_bytes, topology_.local_size(), me);
       for (std::size_t at = 0; at < shard.n_elements; at += work) {
-        sum_local(request, shard.begin + at, std::min(work, shard.n_elements - at), scatters ? me : 0,
-                  scatters ? 1 : topology_.local_size());
+        const ElementRange range{shard.begin + at, std::min(work, shard.n_elements - at)};
+        sum_local(request, range, scatters ? me : 0, scatters ? 1 : topology_.local_size());
+        release_peers(request, range);
         co_await yield();
       }
     }
@@ -281,19 +300,20 @@ Coroutine HostCommunicator::run_on_one_node() {
 }
 
 std::size_t HostCommunicator::n_chunks(const Request& request) const {
-  return (request.n_elements * size_bytes(request.dtype) + chunk_bytes_ - 1) / chunk_bytes_;
+  return (request.n_elements() * size_bytes(request.dtype()) + chunk_bytes_ - 1) / chunk_bytes_;
 }
 
-Range HostCommunicator::chunk(const Request& request, std::size_t index) const {
-  const std::size_t length = chunk_bytes_ / size_bytes(request.dtype);
-  return {index * length, std::min(length, request.n_elements - index * length)};
+ElementRange HostCommunicator::chunk(const Request& request, std::size_t index) const {
+  const std::size_t length = chunk_bytes_ / size_bytes(request.dtype());
+  return {index * length, std::min(length, request.n_elements() - index * length)};
 }
 
 void HostCommunicator::sum_my_shard(const Request& request, std::size_t index) {
   if (topology_.local_size() > 1) {
-    const Range c = chunk(request, index);
-    const Range shard = shard_of(c.n_elements, size_bytes(request.dtype), topology_.local_size(), topology_.local_rank);
-    sum_local(request, c.begin + shard.begin, shard.n_elements, 0, 1);
+    const ElementRange c = chunk(request, index);
+    const ElementRange shard =
+        shard_of(c.n_elements, size_bytes(request.dtype()), topology_.local_size(), topology_.local_rank);
+    sum_local(request, {c.begin + shard.begin, shard.n_elements}, 0, 1);
   }
   my_progress().reduced.fetch_add(1);
 }
@@ -310,15 +330,15 @@ Coroutine HostCommunicator::run_between_nodes() {
     trace_arrival();
 
     const std::size_t n = n_chunks(request);
-    if (request.is_gather() && is_leader) {
+    if (request.is(Collective::all_gather) && is_leader) {
       const std::uint64_t collected = my_progress().reduced.fetch_add(1) + 1;
       co_await until([this, collected] { return all_reached(&ChannelProgress::reduced, collected); }, WakeOn::doorbell);
       start_gather(request);
       co_await until([this] { return gather_is_done(); }, WakeOn::poll);
       my_progress().gathered.fetch_add(1);
       if (topology_.local_size() > 1) table_->wake_others();
-    } else if (request.is_gather()) {
-      copy_local(request, request.shard(rank()), topology_.local_rank, 0);
+    } else if (request.is(Collective::all_gather)) {
+      copy_local(request, request.exchange.shard(rank()), topology_.local_rank, 0);
       my_progress().reduced.fetch_add(1);
       table_->wake(0);
       const std::uint64_t expected = my_progress().gathered.load() + 1;
@@ -326,7 +346,7 @@ Coroutine HostCommunicator::run_between_nodes() {
                      WakeOn::doorbell);
       for (int r = 0; r < size(); ++r) {
         if (r == rank()) continue;
-        copy_local(request, request.shard(r), 0, topology_.local_rank);
+        copy_local(request, request.exchange.shard(r), 0, topology_.local_rank);
         co_await yield();
       }
       my_progress().gathered.store(expected);
@@ -343,19 +363,19 @@ Coroutine HostCommunicator::run_between_nodes() {
         const std::uint64_t expected = my_progress().gathered.load() + 1;
         co_await until([this, expected] { return progress(0).gathered.load(std::memory_order_acquire) >= expected; },
                        WakeOn::doorbell);
-        const Range range = chunk(request, c);
+        const ElementRange range = chunk(request, c);
         std::memcpy(request.at(topology_.local_rank, range.begin), request.at(0, range.begin),
-                    range.n_elements * size_bytes(request.dtype));
+                    range.n_elements * size_bytes(request.dtype()));
         my_progress().gathered.store(expected);
         co_await yield();
       }
     }
     const std::uint64_t copied = my_progress().copied.fetch_add(1) + 1;
+    if (!is_leader) table_->wake(0);
+    release_peers(request, {0, request.n_elements()});
     if (is_leader) {
       // The others read the leader's region until they have copied it. Its owner may not write there before.
       co_await until([this, copied] { return all_reached(&ChannelProgress::copied, copied); }, WakeOn::doorbell);
-    } else {
-      table_->wake(0);
     }
     finish(request);
   }
@@ -368,8 +388,8 @@ void HostCommunicator::start_gather(const Request& request) {
   shard_messages_.clear();
   const auto for_messages = [&](const std::vector<int>& owners, const auto& call) {
     for (const int owner : owners) {
-      const Range shard = request.shard(owner);
-      const std::size_t size = shard.n_elements * size_bytes(request.dtype);
+      const ElementRange shard = request.exchange.shard(owner);
+      const std::size_t size = shard.n_elements * size_bytes(request.dtype());
       for (std::size_t at = 0; at < size; at += kMessageBytes)
         call(request.at(0, shard.begin) + at, std::min(kMessageBytes, size - at));
     }
@@ -401,9 +421,9 @@ bool HostCommunicator::advance_chunks(const Request& request) {
   }
   if (p.n_started < n && p.n_started - p.n_finished < Topology::kExchangesInFlight &&
       all_reached(&ChannelProgress::reduced, p.reduced_before + p.n_started + 1)) {
-    const Range range = chunk(request, p.n_started);
+    const ElementRange range = chunk(request, p.n_started);
     exchanges_[p.n_started % Topology::kExchangesInFlight].start(request.at(0, range.begin), range.n_elements,
-                                                                 request.dtype, request.wire);
+                                                                 request.dtype(), request.exchange.slice.wire);
     ++p.n_started;
     note_progress();
   }

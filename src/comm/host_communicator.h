@@ -5,7 +5,8 @@
 // of the slice over all regions, in the order of ranks or in a given tree order, and writes the total to all regions.
 // The all-reduce is complete when all ranks have done so. Each rank reads and writes the slice once. In a
 // reduce-scatter, a rank writes the total of its shard to its own region only; in an all-gather, it copies the shards
-// of the others to its region.
+// of the others to its region. What a rank has read or written of another's region is unmapped again, so that it does
+// not count as memory of both.
 //   On several nodes, the slice is cut into chunks that are pipelined: each rank sums its shard of a chunk into the
 // leader's region, the leaders exchange the chunk (node_exchange.h), and every rank copies the total from its leader. A
 // reduce-scatter does the same. In an all-gather, the leaders send each other the shards of their nodes' ranks.
@@ -46,25 +47,23 @@ class HostCommunicator final : public Communicator, private Channel {
   class Region;  // the Memory that allocate() returns
 
   struct Request {
-    std::byte* slice_of_leader = nullptr;  // in the region of local rank 0
-    std::size_t stride_bytes = 0;          // from one rank's region to the next
-    std::size_t n_elements = 0;
-    DType dtype = DType::fp32, wire = DType::fp32;
-    Collective collective = Collective::all_reduce;
-    std::span<const std::size_t> bounds{};
+    Exchange exchange{};
+    std::byte* first_region = nullptr;  // of local rank 0
+    std::size_t stride_bytes = 0;       // from one rank's region to the next
+    std::size_t offset_bytes = 0;       // of the slice in each region
     const Event* ready = nullptr;
     HostEvent* done = nullptr;
     char label[kLabelBytes] = {};
 
+    std::byte* region(int local_rank) const {
+      return first_region + static_cast<std::size_t>(local_rank) * stride_bytes;
+    }
     std::byte* at(int local_rank, std::size_t element) const {
-      return slice_of_leader + static_cast<std::size_t>(local_rank) * stride_bytes + element * size_bytes(dtype);
+      return region(local_rank) + offset_bytes + element * size_bytes(dtype());
     }
-    /// Of a rank of the world.
-    Range shard(int rank) const {
-      const auto r = static_cast<std::size_t>(rank);
-      return {bounds[r], bounds[r + 1] - bounds[r]};
-    }
-    bool is_gather() const { return collective == Collective::all_gather; }
+    DType dtype() const { return exchange.slice.dtype; }
+    std::size_t n_elements() const { return exchange.slice.n_elements; }
+    bool is(Collective collective) const { return exchange.collective == collective; }
   };
 
   Listener cancel(const std::exception_ptr& reason) override;
@@ -82,16 +81,17 @@ class HostCommunicator final : public Communicator, private Channel {
   ChannelProgress& my_progress() const { return progress(topology_.local_rank); }
   /// True if the counter of every local rank is at least `minimum`.
   bool all_reached(std::atomic<std::uint64_t> ChannelProgress::*counter, std::uint64_t minimum) const;
-  /// Sums elements [begin, begin + n_elements) over the local ranks, into the regions of `n_targets` of them, from
-  /// `first_target` on.
-  void sum_local(const Request& request, std::size_t begin, std::size_t n_elements, int first_target, int n_targets);
+  /// Sums a range over the local ranks, into the regions of `n_targets` of them, from `first_target` on.
+  void sum_local(const Request& request, ElementRange range, int first_target, int n_targets);
   /// Copies elements of one local rank's region to another's.
-  void copy_local(const Request& request, Range range, int from, int to);
+  void copy_local(const Request& request, ElementRange range, int from, int to);
+  /// Unmaps the pages of a range in the regions of the other local ranks, until they are accessed again.
+  void release_peers(const Request& request, ElementRange range) const;
   int rank_at(int local_rank) const;
   /// The leaders' part of an all-gather: starts to send the shards of this node's ranks, and to receive the others'.
   void start_gather(const Request& request);
   bool gather_is_done();
-  Range chunk(const Request& request, std::size_t index) const;
+  ElementRange chunk(const Request& request, std::size_t index) const;
   std::size_t n_chunks(const Request& request) const;
   void sum_my_shard(const Request& request, std::size_t index);
   /// The leader's part of run_between_nodes: advances every chunk that can proceed. True when all chunks are gathered.

@@ -5,7 +5,8 @@
 // a graph. The communication thread reads both counters every 100 ms and publishes in the progress table which
 // collective this rank is in. The watchdog (watchdog.h) can thus report the missing rank, as it does for host
 // communicators. The communication thread also asks NCCL for errors. Before the job ends with an error, the NCCL
-// communicator is aborted, so that kernels of this rank do not wait forever.
+// communicator is aborted, so that kernels of this rank do not wait forever. A captured step that is launched after
+// that computes with gradients that are not summed; check() ends the job before anything uses its results.
 #include "comm/nccl_communicator.h"
 
 #include <algorithm>
@@ -25,6 +26,7 @@
 #include "comm/device_exchange.h"
 #include "comm/nccl_library.h"
 #include "comm/nccl_log.h"
+#include "comm/nccl_memory.h"
 #include "lockstep/error.h"
 #include "lockstep/handle.h"
 #include "lockstep/log.h"
@@ -38,6 +40,8 @@ using namespace std::chrono_literals;
 
 constexpr int kSharesDevices = 23000;  // the first NCCL version that lets ranks share a device, as an option
 constexpr auto kAbortTimeout = 2s;     // for ncclCommAbort, before the process ends without it
+constexpr auto kWarningInterval = 1s;  // between two looks at NCCL's log
+constexpr int kMaxWarnings = 20;       // that are repeated
 
 /// A communicator that was not finalized is aborted.
 struct CommTraits {
@@ -92,9 +96,11 @@ class Comm {
     return std::pair(state, std::string(nccl().ncclGetLastError(comm_.get())));
   }
 
-  void deregister(void* registered) {
+  /// `call`: of ncclCommDeregister or its like; not called if the communicator was aborted, which deregisters all.
+  template <typename Call>
+  void deregister(const Call& call) {
     const std::lock_guard lock(mutex_);
-    if (comm_) LOCKSTEP_NCCL_REPORT(nccl().ncclCommDeregister(comm_.get(), registered));
+    if (comm_) LOCKSTEP_NCCL_REPORT(call(comm_.get()));
   }
 
   /// Finalizes and destroys the communicator. Collective.
@@ -139,35 +145,43 @@ void check_devices(World& world, const Backend& backend) {
 
 class NcclCommunicator final : public Communicator, private Channel, private PointToPoint {
  public:
-  NcclCommunicator(CommunicationThread& thread, World& world, Backend& backend, const Topology& topology)
+  NcclCommunicator(CommunicationThread& thread, World& world, Backend& backend, const Topology& topology,
+                   const NcclOptions& options)
       : thread_(thread),
         world_(world),
         backend_(backend),
         topology_(topology),
+        is_blocking_(options.is_blocking),
+        log_(options.log_folder, world.rank()),
         stream_(backend.make_stream(StreamPriority::high)),
         counters_(backend.allocate_host(sizeof(Counters), "counters of collectives")),
         comm_(std::make_shared<Comm>(thread)) {
     if (topology.uses_device_exchange())
-      exchange_ = std::make_unique<DeviceExchange>(backend, world.rank(), topology.order_of_nodes, topology.wire);
+      exchange_ = std::make_unique<DeviceExchange>(backend, world.rank(), device_exchange_plan(topology));
     thread_.add(*this);
     try {
       start();
     } catch (...) {
       remove();
+      repeat_warnings();
       throw;
     }
   }
 
   ~NcclCommunicator() override {
+    bool is_finished = false;
     if (std::uncaught_exceptions() == exceptions_at_start_ && !thread_.has_failed()) {
       try {
         comm_->finish();
         stream_->synchronize();  // which still increments the counters
+        is_finished = true;
       } catch (const std::exception& error) {
         log::error("cannot finalize the NCCL communicator: {}", error.what());
       }
     }
     remove();
+    repeat_warnings();
+    if (is_finished) log_.remove();
   }
 
   std::string describe() const override {
@@ -179,16 +193,30 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
   int size() const override { return world_.size(); }
 
   std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) override {
-    return memory_.allocate(world_, backend_, size_bytes, purpose,
-                            [this](const Memory& memory) { return register_memory(memory); });
+    std::unique_ptr<Memory> of_nccl = allocate_nccl_memory(backend_, *stream_, size_bytes);
+    const bool has_window = !world_.any(of_nccl == nullptr);  // a window is one of all ranks
+    if (!has_window) of_nccl.reset();
+    return memory_.allocate(
+        world_, backend_, size_bytes, purpose,
+        [&](const Memory& memory) {
+          std::shared_ptr<void> window = has_window ? register_window(memory) : nullptr;
+          return window ? window : register_memory(memory);
+        },
+        std::move(of_nccl));
   }
 
   std::unique_ptr<Event> make_event() override { return backend_.make_event(); }
   bool is_capturable() const override { return true; }
 
+  void check() override {
+    if (!thread_.has_failed()) return;
+    comm_->abort();  // freeing memory while the stack is unwound waits for NCCL's kernels
+    thread_.throw_if_failed();
+  }
+
   void exchange_async(const Exchange& exchange, const Event& ready, Event& done, const std::string& label) override {
     const Slice& slice = exchange.slice;
-    thread_.throw_if_failed();
+    check();
     memory_.check_contains(slice, label);
     check_exchange(exchange, size(), label);
     check_wire(slice, topology_.wire, label);
@@ -218,7 +246,6 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
   }
 
   void start() {
-    const NcclLog log;
     ncclUniqueId id{};
     all_agree(world_, [&]() -> std::string {
       if (rank() == 0) LOCKSTEP_NCCL_CHECK(nccl().ncclGetUniqueId(&id));
@@ -227,7 +254,7 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
     world_.broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
     all_agree(world_, [&]() -> std::string {
       ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-      config.blocking = 0;
+      config.blocking = is_blocking_ ? 1 : 0;
       ncclComm_t comm = nullptr;
       is_starting_.store(true);
       const ncclResult_t status = nccl().ncclCommInitRankConfig(&comm, size(), id, rank(), &config);
@@ -236,7 +263,22 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
       is_starting_.store(false);
       return "";
     });
-    network_ = log.network();
+    log_.restore_environment();
+    network_ = log_.network();
+  }
+
+  /// Collective. Null if NCCL cannot give the ranks access to each other's memory.
+  std::shared_ptr<void> register_window(const Memory& memory) {
+    constexpr int kSymmetric = 1;  // NCCL_WIN_COLL_SYMMETRIC: slices have the same place on all ranks
+    void* window = nullptr;
+    comm_->settle(comm_->with([&](ncclComm_t comm) {
+      return nccl().ncclCommWindowRegister(comm, memory.data(), memory.size_bytes(), &window, kSymmetric);
+    }));
+    if (window == nullptr) return nullptr;
+    return {window, [weak = std::weak_ptr(comm_)](void* registered) {
+              if (const std::shared_ptr<Comm> owner = weak.lock())
+                owner->deregister([&](ncclComm_t comm) { return nccl().ncclCommWindowDeregister(comm, registered); });
+            }};
   }
 
   /// NCCL copies faster from and to memory that is registered. It also works if it cannot register the memory.
@@ -247,8 +289,8 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
         [&](ncclComm_t comm) { return nccl().ncclCommRegister(comm, memory.data(), memory.size_bytes(), &handle); }));
     if (handle == nullptr) return nullptr;
     return {handle, [weak = std::weak_ptr(comm_)](void* registered) {
-              const std::shared_ptr<Comm> owner = weak.lock();
-              if (owner) owner->deregister(registered);
+              if (const std::shared_ptr<Comm> owner = weak.lock())
+                owner->deregister([&](ncclComm_t comm) { return nccl().ncclCommDeregister(comm, registered); });
             }};
   }
 
@@ -271,11 +313,10 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
     comm_->settle(comm_->with([&](ncclComm_t comm) {
       LOCKSTEP_NCCL_CHECK(nccl().ncclGroupStart());
       for (int r = 0; r < size(); ++r) {
-        const auto i = static_cast<std::size_t>(r);
-        const std::size_t n_elements = exchange.bounds[i + 1] - exchange.bounds[i];
+        const ElementRange shard = exchange.shard(r);
         auto* const data =
-            static_cast<std::byte*>(exchange.slice.data) + exchange.bounds[i] * size_bytes(exchange.slice.dtype);
-        if (n_elements > 0) LOCKSTEP_NCCL_CHECK(call(comm, r, data, n_elements));
+            static_cast<std::byte*>(exchange.slice.data) + shard.begin * size_bytes(exchange.slice.dtype);
+        if (shard.n_elements > 0) LOCKSTEP_NCCL_CHECK(call(comm, r, data, shard.n_elements));
       }
       return nccl().ncclGroupEnd();
     }));
@@ -349,7 +390,18 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
     else if (begun > 0)
       arrive_at(label_of(read(counters().begun.what)), begun + 1);
     if (begun == ended && !is_starting_.load()) leave();
-    if (const auto error = comm_->error()) throw_nccl_error(error->first, error->second);
+    const auto error = comm_->error();
+    if (error || steady_clock::now() >= next_warnings_) repeat_warnings();
+    if (error) throw_nccl_error(error->first, error->second);
+  }
+
+  /// They name what an error code does not, and are on any rank, so that all ranks write them.
+  void repeat_warnings() {
+    next_warnings_ = steady_clock::now() + kWarningInterval;
+    for (const std::string& warning : log_.new_warnings()) {
+      if (++n_warnings_ <= kMaxWarnings) log::error("NCCL warns: {}", warning);
+      if (n_warnings_ == kMaxWarnings) log::error("NCCL's further warnings are not repeated here");
+    }
   }
 
   void arrive_at(const std::string& label, std::uint64_t sequence) {
@@ -362,12 +414,14 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
     const double seconds = std::chrono::duration<double>(steady_clock::now() - waiting().since).count();
     const std::string where =
         waiting().is_active ? fmt::format(" in '{}' after {:.1f} s", waiting().label, seconds) : "";
-    fail(error == ncclRemoteError ? ErrorCode::comm_rank_lost : ErrorCode::library, "NCCL reported '{}' on {}{}: {}",
-         nccl().ncclGetErrorString(error), thread_.ranks().name(rank()), where, detail);
+    fail(error == ncclRemoteError ? ErrorCode::comm_rank_lost : ErrorCode::library, "NCCL reported '{}' on {}{}: {}{}",
+         nccl().ncclGetErrorString(error), thread_.ranks().name(rank()), where, detail,
+         log_.kept_path().empty() ? "" : fmt::format("; NCCL's log is {}", log_.kept_path()));
   }
 
   Listener cancel(const std::exception_ptr&) override {
-    const bool is_waited_for = read(counters().ended.count) < std::max(read(counters().begun.count), n_issued());
+    const bool is_waited_for = (is_blocking_ && is_starting_.load()) ||
+                               read(counters().ended.count) < std::max(read(counters().begun.count), n_issued());
     comm_->abort();
     return is_waited_for ? Listener::event : Listener::nobody;
   }
@@ -381,11 +435,15 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
   World& world_;
   Backend& backend_;
   const Topology topology_;
+  const bool is_blocking_;
+  NcclLog log_;
   CommunicatorMemory memory_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Memory> counters_;
   std::unique_ptr<DeviceExchange> exchange_;
-  std::string network_;  // the network that NCCL uses; empty: unknown
+  std::string network_;                     // the network that NCCL uses; empty: unknown
+  steady_clock::time_point next_warnings_;  // when the log is read next
+  int n_warnings_ = 0;
 
   std::shared_ptr<Comm> comm_;
   std::atomic<bool> is_starting_{false};
@@ -401,10 +459,10 @@ class NcclCommunicator final : public Communicator, private Channel, private Poi
 }  // namespace
 
 std::unique_ptr<Communicator> make_nccl_communicator(CommunicationThread& thread, World& world, Backend& backend,
-                                                     const Topology& topology) {
+                                                     const Topology& topology, const NcclOptions& options) {
   all_agree(world, [] { return nccl_version_text(nccl().version); });
   check_devices(world, backend);
-  return std::make_unique<NcclCommunicator>(thread, world, backend, topology);
+  return std::make_unique<NcclCommunicator>(thread, world, backend, topology, options);
 }
 
 std::string nccl_library_text() {

@@ -10,9 +10,14 @@
 
 namespace lockstep::comm {
 
+struct NcclOptions {
+  bool is_blocking = false;     // comm.nccl_blocking
+  std::string log_folder = "";  // for NCCL's log, nccl_log.h
+};
+
 /// Collective. Throws not_supported if NCCL is missing or too old, and comm_backend if two ranks share a device.
 std::unique_ptr<Communicator> make_nccl_communicator(CommunicationThread& thread, World& world, Backend& backend,
-                                                     const Topology& topology);
+                                                     const Topology& topology, const NcclOptions& options);
 
 /// "NCCL 2.28.9 (/usr/lib/libnccl.so.2)", or a sentence that says why there is none.
 std::string nccl_library_text();

@@ -14,6 +14,7 @@
 namespace lockstep::comm {
 namespace {
 
+constexpr int kOldestWithWindows = 22700;
 constexpr const char* kName = "libnccl.so.2";
 constexpr const char* kRemedy =
     "install NCCL 2.20 or newer and set NCCL_HOME to its folder, or set comm.backend=staged, which sums in host memory";
@@ -64,6 +65,10 @@ NcclLibrary load() {
           library.version > 0 ? nccl_version_text(library.version) : "of unknown version", kRemedy);
   require(missing.empty(), ErrorCode::not_supported, "{} is NCCL {}, but it has no function {}: {}", library.path,
           nccl_version_text(library.version), missing, kRemedy);
+  if (library.version >= kOldestWithWindows) {
+    find(library.ncclCommWindowRegister, "ncclCommWindowRegister");
+    find(library.ncclCommWindowDeregister, "ncclCommWindowDeregister");
+  }
   return library;
 }
 

@@ -7,6 +7,7 @@
 
 #include <nccl.h>
 
+#include <cstddef>
 #include <string>
 
 namespace lockstep::comm {
@@ -17,8 +18,8 @@ inline constexpr int kOldestNccl = 22000;  // 2.20
 #define LOCKSTEP_NCCL_FUNCTIONS(F) \
   F(ncclGetVersion) F(ncclGetErrorString) F(ncclGetLastError) F(ncclGetUniqueId) F(ncclCommInitRankConfig) \
   F(ncclCommFinalize) F(ncclCommDestroy) F(ncclCommAbort) F(ncclCommGetAsyncError) F(ncclCommRegister) \
-  F(ncclCommDeregister) F(ncclAllReduce) F(ncclReduce) F(ncclBroadcast) F(ncclSend) F(ncclRecv) F(ncclGroupStart) \
-  F(ncclGroupEnd)
+  F(ncclCommDeregister) F(ncclMemAlloc) F(ncclMemFree) F(ncclAllReduce) F(ncclReduce) F(ncclBroadcast) F(ncclSend) \
+  F(ncclRecv) F(ncclGroupStart) F(ncclGroupEnd)
 // clang-format on
 
 struct NcclLibrary {
@@ -27,6 +28,11 @@ struct NcclLibrary {
 #define LOCKSTEP_NCCL_MEMBER(function) decltype(&::function) function = nullptr;
   LOCKSTEP_NCCL_FUNCTIONS(LOCKSTEP_NCCL_MEMBER)
 #undef LOCKSTEP_NCCL_MEMBER
+
+  // Since NCCL 2.27; null if this one has no windows. ncclWindow_t, which older headers lack, is a pointer.
+  ncclResult_t (*ncclCommWindowRegister)(ncclComm_t, void*, std::size_t, void** window, int flags) = nullptr;
+  ncclResult_t (*ncclCommWindowDeregister)(ncclComm_t, void* window) = nullptr;
+  bool has_windows() const { return ncclCommWindowRegister != nullptr && ncclCommWindowDeregister != nullptr; }
 };
 
 /// Loads NCCL on the first call and keeps it loaded. Throws not_supported, with the remedy, if it is missing or too

@@ -1,28 +1,45 @@
-// Finds out which network NCCL uses. NCCL only reports that in its log. While a communicator starts, the log is
-// therefore redirected to a file, which is read and removed. If the user has set NCCL_DEBUG, the log is left alone.
+// The log that NCCL writes. It reports the network that NCCL uses only there, and its warnings name what an error code
+// does not: a cable, a port, a rank. The log is redirected to a file of this rank, which is kept until the run has
+// ended without an error. If the user has set NCCL_DEBUG, the log is left alone.
 #pragma once
 
+#include <cstddef>
 #include <string>
+#include <vector>
 
 namespace lockstep::comm {
 
 class NcclLog {
  public:
-  /// Must be constructed before NCCL is first used in this process, since NCCL then reads where its log goes.
-  NcclLog();
+  /// Must be constructed before NCCL is first used in this process, since NCCL then reads where its log goes. The file
+  /// is `folder`/nccl.RANK.log; without a folder that exists, it is in that for temporary files.
+  NcclLog(const std::string& folder, int rank);
   ~NcclLog();
   NcclLog(const NcclLog&) = delete;
   NcclLog& operator=(const NcclLog&) = delete;
 
+  /// Once NCCL has started. Communicators that others start in this process write elsewhere from then on.
+  void restore_environment();
   /// "network IB (mlx5_0:1/RoCE, out of band eth0:10.0.0.5<0>)"; empty if unknown.
   std::string network() const;
+  /// The warnings in the lines that were completed since the last call. From one thread.
+  std::vector<std::string> new_warnings();
+  /// The run has ended without an error, so that nobody needs the file.
+  void remove();
+
+  /// The file that is kept if the run fails; empty: there is none.
+  std::string kept_path() const { return is_temporary_ ? "" : path_; }
 
  private:
-  std::string path_;              // empty: the log is left alone
-  bool sets_subsystems_ = false;  // whether NCCL_DEBUG_SUBSYS was set here
+  std::string path_;  // empty: the log is left alone
+  bool is_temporary_ = false;
+  bool has_set_level_ = false, has_set_subsystems_ = false;  // variables of the environment
+  std::size_t n_read_bytes_ = 0;
 };
 
-/// The same for the text of a log.
+/// The network in the text of a log.
 std::string network_in_nccl_log(const std::string& text);
+/// The text of the warning that a line of a log is; empty if it is none.
+std::string warning_in_nccl_log(const std::string& line);
 
 }  // namespace lockstep::comm

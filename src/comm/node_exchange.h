@@ -38,7 +38,7 @@ class NodeExchange {
   void sum_my_shard();
   void gather();
   bool is_narrow() const { return wire_ != dtype_; }
-  Range shard(int node) const { return shard_of(n_elements_, size_bytes(dtype_), n_nodes_, node); }
+  ElementRange shard(int node) const { return shard_of(n_elements_, size_bytes(dtype_), n_nodes_, node); }
   /// What is sent and received of a node's shard: the values in the chunk itself, or their rounded copy.
   std::byte* wire_data(int node) {
     return is_narrow() ? reinterpret_cast<std::byte*>(rounded_.data() + shard(node).begin)

@@ -33,8 +33,8 @@ struct Bucket {
   bool is_sharded() const { return !shard_bounds.empty(); }
   /// Elements of the arena.
   ElementRange shard(int rank) const {
-    const auto r = static_cast<std::size_t>(rank);
-    return {begin + shard_bounds[r], shard_bounds[r + 1] - shard_bounds[r]};
+    const ElementRange shard = range_between(shard_bounds, rank);
+    return {begin + shard.begin, shard.n_elements};
   }
 };
 

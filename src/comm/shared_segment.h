@@ -3,6 +3,8 @@
 // One rank creates it and the others open it. Every rank reserves its own part, which touches the pages first and so
 // places them in the NUMA domain of that rank. The creator removes the name once all ranks have mapped the file, so
 // that a later crash leaves nothing behind.
+//
+// Pages that a process has accessed count as its memory, also those of other ranks, until it releases them.
 #pragma once
 
 #include <cstddef>
@@ -23,12 +25,13 @@ class SharedSegment {
   SharedSegment& operator=(SharedSegment&& other) noexcept;
   ~SharedSegment();
 
-  /// Allocates the memory now, zero-filled. Otherwise a full /dev/shm would cause a SIGBUS at some later write.
+  /// Allocates the memory now, zero-filled, in huge pages where the system has them. Otherwise a full /dev/shm would
+  /// cause a SIGBUS at some later write.
   void reserve(std::size_t begin_bytes, std::size_t size_bytes) const;
   /// Removes the name. The memory exists as long as it is mapped.
   void unlink();
   /// Leaves the memory mapped for good, because somebody may still write to it.
-  void leave_mapped() { data_ = nullptr; }
+  void leave_mapped() { mapping_ = nullptr; }
 
   std::byte* data() const { return data_; }
   const std::string& path() const { return path_; }
@@ -36,9 +39,13 @@ class SharedSegment {
 
  private:
   void map(std::size_t size_bytes);
+  void reserve_huge_pages(std::size_t begin_bytes, std::size_t size_bytes) const;
+  void allocate(std::size_t begin_bytes, std::size_t size_bytes) const;
 
   Descriptor descriptor_;
   std::byte* data_ = nullptr;
+  void* mapping_ = nullptr;  // the file and what aligns it
+  std::size_t mapping_bytes_ = 0;
   std::size_t size_bytes_ = 0;
   std::string path_;
   std::string purpose_;

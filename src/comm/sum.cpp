@@ -72,7 +72,7 @@ void sum(std::span<const std::byte* const> sources, std::span<std::byte* const> 
   }
 }
 
-Range shard_of(std::size_t n_elements, std::size_t element_bytes, int n_shards, int index) {
+ElementRange shard_of(std::size_t n_elements, std::size_t element_bytes, int n_shards, int index) {
   const std::size_t line = 64 / element_bytes;
   const auto n = static_cast<std::size_t>(n_shards);
   const std::size_t length = ((n_elements + n - 1) / n + line - 1) / line * line;

@@ -14,13 +14,9 @@ namespace lockstep::comm {
 void sum(std::span<const std::byte* const> sources, std::span<std::byte* const> targets, std::size_t n_elements,
          DType dtype, const SumOrder& order);
 
-struct Range {
-  std::size_t begin = 0, n_elements = 0;
-};
-
 /// Shard `index` of [0, n_elements), which is cut into `n_shards` of nearly equal size. Each but the last is a multiple
 /// of 64 bytes long.
-Range shard_of(std::size_t n_elements, std::size_t element_bytes, int n_shards, int index);
+ElementRange shard_of(std::size_t n_elements, std::size_t element_bytes, int n_shards, int index);
 
 /// The memory that one rank needs to receive its shard of a chunk from all `n_ranks`.
 std::size_t incoming_shards_bytes(std::size_t chunk_bytes, int n_ranks);

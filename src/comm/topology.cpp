@@ -65,21 +65,19 @@ int Topology::n_ranks() const {
 
 std::size_t Topology::chunk_bytes() const { return std::max(kSmallestChunkBytes, kSmallestShardBytes * nodes.size()); }
 
+DeviceExchange::Plan device_exchange_plan(const Topology& topology) {
+  return {.nodes = topology.nodes,
+          .order = topology.order_of_nodes,
+          .is_fixed = topology.is_tree,
+          .narrowest_wire = topology.wire};
+}
+
 std::size_t Topology::buffer_bytes() const {
-  if (transport == Transport::nccl) return uses_device_exchange() ? DeviceExchange::buffer_bytes(n_ranks(), wire) : 0;
+  if (transport == Transport::nccl)
+    return uses_device_exchange() ? DeviceExchange::buffer_bytes(device_exchange_plan(*this)) : 0;
   const std::size_t ring_bytes = transport == Transport::staged ? StagedCommunicator::kRingBytes : 0;
   if (n_nodes() == 1 || local_rank != 0) return ring_bytes;
   return ring_bytes + kExchangesInFlight * NodeExchange::buffer_bytes(n_nodes(), chunk_bytes(), wire);
-}
-
-std::size_t Topology::mapped_peer_bytes(std::size_t region_bytes) const {
-  if (transport == Transport::nccl) return 0;
-  if (transport == Transport::staged) region_bytes = StagedCommunicator::kRingBytes;
-  const auto n = static_cast<std::size_t>(local_size());
-  // Each of n ranks reads its 1/n of the other ranks' regions; on one node it also writes the total there. On several
-  // nodes the total is in the leader's region, which the others copy as a whole.
-  if (n_nodes() == 1 || local_rank == 0) return region_bytes * (n - 1) / n;
-  return region_bytes + region_bytes * (n - 2) / n;
 }
 
 std::string Topology::describe_order_and_wire() const {

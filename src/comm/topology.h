@@ -42,8 +42,6 @@ struct Topology {
 
   /// The buffers that this rank's communicator allocates: for what other ranks send, and the ring of a staged one.
   std::size_t buffer_bytes() const;
-  /// How much of the other ranks' regions this rank maps and touches while it sums `region_bytes` of its own.
-  std::size_t mapped_peer_bytes(std::size_t region_bytes) const;
 
   /// ", fixed tree order, gradients sent as bf16" for Communicator::describe(); empty for the defaults.
   std::string describe_order_and_wire() const;

@@ -58,6 +58,7 @@ class MpiWorld final : public World {
     return std::find(all.begin(), all.end(), "1") != all.end();
   }
   bool is_first_to_report() override { return thread_.progress_table().is_first_to_report(); }
+  std::optional<Error> cause_of_loss() override { return thread_.failure(); }
   [[noreturn]] void abort(int exit_status) override { thread_.abort(exit_status); }
 
   CommunicationThread& thread() { return thread_; }
@@ -90,14 +91,16 @@ Topology topology_of(const Config::Comm& config, World& world, const SumOrder& o
 namespace {
 
 std::unique_ptr<Communicator> make_mpi_communicator(const Config::Comm& config, MpiWorld& world, Backend& backend,
-                                                    const SumOrder& order) {
+                                                    const SumOrder& order, const std::string& log_folder) {
   const Topology topology = topology_of(config, world, order, backend.memory_space());
   if (world.size() == 1 && backend.memory_space() == MemorySpace::device)
     return std::make_unique<SingleRankCommunicator>(backend);
   if (topology.transport == Transport::nccl) {
 #ifdef LOCKSTEP_CUDA
-    return make_nccl_communicator(world.thread(), world, backend, topology);
+    return make_nccl_communicator(world.thread(), world, backend, topology,
+                                  {.is_blocking = config.nccl_blocking, .log_folder = log_folder});
 #else
+    (void)log_folder;
     fail(ErrorCode::not_supported, "this program was built without NCCL: set comm.backend=staged");
 #endif
   }
@@ -109,10 +112,10 @@ std::unique_ptr<Communicator> make_mpi_communicator(const Config::Comm& config, 
 }  // namespace
 
 std::unique_ptr<Communicator> make_communicator(const Config::Comm& config, World& world, Backend& backend,
-                                                const SumOrder& order) {
+                                                const SumOrder& order, const std::string& log_folder) {
   std::unique_ptr<Communicator> out;
   if (MpiWorld* mpi_world = dynamic_cast<MpiWorld*>(&world)) {
-    out = make_mpi_communicator(config, *mpi_world, backend, order);
+    out = make_mpi_communicator(config, *mpi_world, backend, order, log_folder);
   } else {
     require(world.size() == 1, ErrorCode::internal,
             "make_communicator() needs a world of start_world() or single_world()");

@@ -17,9 +17,10 @@ std::unique_ptr<World> start_world(int* argc, char*** argv, double watchdog_seco
 
 /// comm.backend: auto | nccl | staged | shared | mpi; comm.sleep_ms adds a delay to it. `auto` depends on the memory
 /// space of the backend. The world must come from start_world() or single_world(). `order`: the tree order over ranks
-/// in which to sum; empty: the communicator chooses one.
+/// in which to sum; empty: the communicator chooses one. `log_folder`: where NCCL's log of each rank is kept (RUN);
+/// empty: nowhere.
 std::unique_ptr<Communicator> make_communicator(const Config::Comm& config, World& world, Backend& backend,
-                                                const SumOrder& order = {});
+                                                const SumOrder& order = {}, const std::string& log_folder = "");
 
 /// The topology that make_communicator() would use. `space`: the memory space of the backend.
 Topology topology_of(const Config::Comm& config, World& world, const SumOrder& order = {},

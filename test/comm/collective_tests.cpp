@@ -15,6 +15,8 @@ TEST_P(AnyCommunicator, GathersBf16) { test_all_gather<std::uint16_t>(*communica
 TEST_P(AnyCommunicator, GathersFp32) { test_all_gather<float>(*communicator(), DType::fp32); }
 TEST_P(AnyCommunicator, SumsManySlicesInFlight) { test_many_slices(*communicator()); }
 
+TEST_P(AnyCommunicator, LeavesOnlyOwnMemoryResident) { test_resident_memory(*communicator()); }
+
 TEST_P(AnyCommunicator, GivesSameBitsInEveryRun) {
   const auto c = communicator();
   constexpr std::size_t kElements = 700001;

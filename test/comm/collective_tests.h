@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <memory>
 #include <span>
@@ -212,6 +214,43 @@ inline void test_many_slices(Communicator& communicator) {
   test_world->barrier();
 }
 
+/// The resident bytes of the mapping at `data`, if it is one of a file; 0 otherwise.
+inline std::size_t resident_bytes_of_file(const void* data) {
+  std::ifstream smaps("/proc/self/smaps");
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  bool is_in_mapping = false;
+  for (std::string line; std::getline(smaps, line);) {
+    unsigned long begin = 0, end = 0, kib = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2)
+      is_in_mapping = begin <= address && address < end && line.find('/') != std::string::npos;
+    else if (is_in_mapping && std::sscanf(line.c_str(), "Rss: %lu", &kib) == 1)
+      return kib * 1024;
+  }
+  return 0;
+}
+
+/// Ranks of a node map each other's memory, but after an exchange only their own memory is resident.
+inline void test_resident_memory(Communicator& communicator) {
+  constexpr std::size_t kElements = std::size_t{5} << 20, kBytes = kElements * sizeof(float);
+  const auto size = static_cast<std::size_t>(communicator.size());
+  const auto memory = communicator.allocate(kBytes, "test");
+  auto* const data = static_cast<float*>(memory->data());
+  std::fill(data, data + kElements, 1.0f);
+  const bool is_shared = resident_bytes_of_file(data) > 0;  // not if this rank is alone on its node
+  std::vector<std::size_t> bounds;
+  for (std::size_t r = 0; r <= size; ++r) bounds.push_back(kElements * r / size);
+  const auto done = communicator.make_event();
+  for (const Collective collective : {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather}) {
+    communicator.exchange_async({collective, {data, kElements, DType::fp32}, bounds}, ready_now, *done, "test");
+    done->synchronize();
+    if (!is_shared) continue;
+    const double resident = static_cast<double>(resident_bytes_of_file(data));
+    EXPECT_GE(resident, 1.0 * kBytes) << "collective " << static_cast<int>(collective);
+    EXPECT_LE(resident, 1.05 * kBytes) << "collective " << static_cast<int>(collective);
+  }
+  test_world->barrier();
+}
+
 /// For several nodes. What they send is rounded, and so is the total. All ranks get the same bits, with an error of at
 /// most two roundings to 8 or 11 bits.
 inline void test_wire_type(DType narrow, Backend& backend) {
@@ -247,6 +286,7 @@ inline void test_wire_type(DType narrow, Backend& backend) {
 struct CommunicatorCase {
   std::string name;       // comm.backend
   Backend& (*backend)();  // whose memory is summed
+  bool nccl_blocking = false;
 };
 
 class AnyCommunicator : public ::testing::TestWithParam<CommunicatorCase> {
@@ -255,6 +295,7 @@ class AnyCommunicator : public ::testing::TestWithParam<CommunicatorCase> {
     Config::Comm config;
     config.backend = GetParam().name;
     config.sleep_ms = sleep_ms;
+    config.nccl_blocking = GetParam().nccl_blocking;
     return make_communicator(config, *test_world, GetParam().backend(), order);
   }
 };

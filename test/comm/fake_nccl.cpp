@@ -5,7 +5,12 @@
 //
 //   FAKE_NCCL_VERSION       the version that ncclGetVersion returns; by default that of nccl.h
 //   FAKE_NCCL_LOG           a file to which each rank appends its calls other than sums
+//   FAKE_NCCL_WINDOWS       any: ncclMemAlloc works, and windows are opened. none: windows are null, as for GPUs that
+//                           cannot access each other. one: only rank 0 can allocate. By default no rank can
+//   FAKE_NCCL_WARNING       a warning that each sum writes to the file NCCL_DEBUG_FILE
 //   FAKE_NCCL_ERROR_AFTER   after this many sums, a rank reports that another one is lost, and its sums never complete
+//   FAKE_NCCL_ERROR_BETWEEN   once this many sums have run, also in captured steps, it reports that between two sums
+// What runs after the communicator is aborted leaves the values as they are.
 #include <fcntl.h>
 #include <nccl.h>
 #include <sys/mman.h>
@@ -53,6 +58,8 @@ std::string variable(const char* name) {
   return text == nullptr ? "" : text;
 }
 
+std::atomic<int> n_allocated{0};  // by ncclMemAlloc
+
 void short_pause() { std::this_thread::sleep_for(std::chrono::microseconds(50)); }
 
 }  // namespace
@@ -64,6 +71,7 @@ struct ncclComm {
   std::atomic<bool> is_aborted{false};
   std::atomic<int> n_users{0};  // threads and queued work that refer to it
   int n_calls = 0, n_sums = 0, n_registered = 0;
+  int n_run = 0;  // sums; counted by the stream
 
   void log(const std::string& text) const {
     const std::string path = variable("FAKE_NCCL_LOG");
@@ -72,6 +80,16 @@ struct ncclComm {
     const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
     if (::write(file, line.data(), line.size()) < 0) std::perror("FAKE_NCCL_LOG");
     ::close(file);
+  }
+
+  bool is_blocking = false;
+  FILE* debug_file = nullptr;  // opened when a communicator starts; only by the first one in NCCL
+
+  void warn() const {
+    const std::string text = variable("FAKE_NCCL_WARNING");
+    if (text.empty() || debug_file == nullptr) return;
+    std::fprintf(debug_file, "node1:%d:7 [0] transport/net.cc:12 NCCL WARN %s\n", ::getpid(), text.c_str());
+    std::fflush(debug_file);
   }
 
   /// Returns false if the communicator was aborted.
@@ -162,7 +180,7 @@ ncclResult_t issue(ncclComm& comm, lockstep::test::WorkQueue& queue, std::functi
   // Held as long as the work may run; in a captured stream it runs more than once.
   const std::shared_ptr<ncclComm> user(&comm, [](ncclComm* of) { of->n_users.fetch_sub(1); });
   const auto put = [user, &queue, work = std::move(work)] { queue.put([user, work] { work(); }); };
-  if (comm.n_calls++ % 8 != 0) {
+  if (comm.is_blocking || comm.n_calls++ % 8 != 0) {
     put();
     return ncclSuccess;
   }
@@ -194,6 +212,7 @@ ncclResult_t add_collective(std::function<void()> work, ncclComm_t comm, cudaStr
 
 void end(ncclComm* comm) {
   while (comm->n_users.load() > 0) short_pause();
+  if (comm->debug_file != nullptr) std::fclose(comm->debug_file);
   ::munmap(comm->shared, sizeof(Shared));
   delete comm;
 }
@@ -220,14 +239,16 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* out, int size, ncclUniqueId id, int rank, ncclConfig_t* config) {
-  if (size > kMaxRanks || config->blocking != 0) return ncclInvalidArgument;
+  if (size > kMaxRanks || (config->blocking != 0 && config->blocking != 1)) return ncclInvalidArgument;
   auto* comm = new ncclComm;
+  comm->is_blocking = config->blocking == 1;
+  if (const std::string path = variable("NCCL_DEBUG_FILE"); !path.empty())
+    comm->debug_file = std::fopen(path.c_str(), "w");
   comm->rank = rank;
   comm->size = size;
   comm->state.store(ncclInProgress);
   comm->n_users.store(1);
-  *out = comm;
-  std::thread([comm, name = std::string(id.internal)] {
+  const auto start = [comm, name = std::string(id.internal)] {
     const int file = ::shm_open(name.c_str(), O_RDWR | O_CREAT, 0600);
     if (file < 0 || ::ftruncate(file, sizeof(Shared)) != 0) std::abort();
     void* memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -236,10 +257,14 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* out, int size, ncclUniqueId id, 
     comm->shared = static_cast<Shared*>(memory);
     if (comm->shared->n_opened.fetch_add(1) + 1 == comm->size) ::shm_unlink(name.c_str());
     comm->barrier();
-    comm->log("init");
+    comm->log(comm->is_blocking ? "init, blocking" : "init");
     comm->state.store(ncclSuccess);
     comm->n_users.fetch_sub(1);
-  }).detach();
+  };
+  if (comm->is_blocking) start();
+  *out = comm;
+  if (comm->is_blocking) return ncclSuccess;
+  std::thread(start).detach();
   return ncclInProgress;
 }
 
@@ -276,6 +301,40 @@ ncclResult_t ncclCommDeregister(ncclComm_t comm, void*) {
   return ncclSuccess;
 }
 
+ncclResult_t ncclMemAlloc(void** memory, size_t size_bytes) {
+  const std::string windows = variable("FAKE_NCCL_WINDOWS");
+  const std::string rank = variable("OMPI_COMM_WORLD_RANK");
+  if (windows.empty() || (windows == "one" && rank != "0")) return ncclUnhandledCudaError;
+  constexpr std::size_t kGranularity = std::size_t{2} << 20;
+  const std::size_t rounded = (size_bytes + kGranularity - 1) / kGranularity * kGranularity;
+  *memory = std::aligned_alloc(kGranularity, rounded);
+  std::memset(*memory, 0xff, rounded);
+  n_allocated.fetch_add(1);
+  return ncclSuccess;
+}
+ncclResult_t ncclMemFree(void* memory) {
+  std::free(memory);
+  n_allocated.fetch_sub(1);
+  return ncclSuccess;
+}
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void*, size_t size_bytes, ncclWindow_t* window, int flags) {
+  if (flags != NCCL_WIN_COLL_SYMMETRIC) return ncclInvalidArgument;
+  comm->barrier();  // collective
+  if (variable("FAKE_NCCL_WINDOWS") == "none") {
+    *window = nullptr;
+    return ncclSuccess;
+  }
+  comm->log("window " + std::to_string(size_bytes));
+  ++comm->n_registered;
+  *window = reinterpret_cast<ncclWindow_t>(comm);
+  return ncclSuccess;
+}
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t) {
+  comm->log("close window of " + std::to_string(n_allocated.load()) + " allocations");
+  --comm->n_registered;
+  return ncclSuccess;
+}
+
 ncclResult_t ncclAllReduce(const void* source, void* target, size_t n, ncclDataType_t type, ncclRedOp_t op,
                            ncclComm_t comm, cudaStream_t stream) {
   if (source != target || op != ncclSum || (type != ncclFloat32 && type != ncclFloat64)) return ncclInvalidArgument;
@@ -290,10 +349,14 @@ ncclResult_t ncclAllReduce(const void* source, void* target, size_t n, ncclDataT
     return ncclSuccess;
   }
   return issue(*comm, *queue_of(stream), [comm, target, n, type] {
+    if (comm->is_aborted.load()) return;
+    comm->warn();
     if (type == ncclFloat32)
       comm->all_reduce(static_cast<float*>(target), n);
     else
       comm->all_reduce(static_cast<double*>(target), n);
+    const std::string n_good = variable("FAKE_NCCL_ERROR_BETWEEN");
+    if (!n_good.empty() && ++comm->n_run == std::atoi(n_good.c_str())) comm->state.store(ncclRemoteError);
   });
 }
 

@@ -3,9 +3,11 @@
 // also: Nccl/AnyCommunicator.*:World.*
 // The NCCL communicator, with a fake NCCL (fake_nccl.cpp) and a stand-in for a device whose streams are queues: what it
 // queues on which stream and in which order, and that sums are right, also in a tree order and with a narrow wire type.
+#include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
+#include <string>
 
 #include "test/comm/collective_tests.h"
 #include "test/comm/fake_nccl.h"
@@ -34,7 +36,9 @@ const Event& ready_event() {
 
 }  // namespace
 
-INSTANTIATE_TEST_SUITE_P(Nccl, AnyCommunicator, ::testing::Values(CommunicatorCase{"nccl", device_as_backend}));
+INSTANTIATE_TEST_SUITE_P(Nccl, AnyCommunicator,
+                         ::testing::Values(CommunicatorCase{"nccl", device_as_backend},
+                                           CommunicatorCase{"nccl", device_as_backend, /*nccl_blocking=*/true}));
 
 TEST(Nccl, IsDefaultForDevices) {
   const auto c = communicator();
@@ -114,23 +118,82 @@ TEST(Nccl, RejectsRanksOnOneDevice) {
   }
 }
 
-// Memory is registered once and deregistered before it is freed. The communicator is finalized before it is destroyed.
-TEST(Nccl, RegistersMemoryAndFinalizes) {
+/// The calls of this rank while a communicator with 12345 bytes exists.
+std::string calls_of_nccl(const Config::Comm& config = {}) {
   const std::string log =
       (std::filesystem::temp_directory_path() / ("nccl-log." + std::to_string(::getpid()))).string();
   ::setenv("FAKE_NCCL_LOG", log.c_str(), 1);
   {
-    const auto c = communicator();
+    const auto c = communicator({}, config);
     const auto memory = c->allocate(12345, "test");
+    const auto* const bytes = static_cast<const unsigned char*>(memory->data());
+    EXPECT_EQ(std::count(bytes, bytes + 12345, 0), 12345);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(bytes) % 4096, 0u);
     test_world->barrier();
   }
   ::unsetenv("FAKE_NCCL_LOG");
   std::ifstream file(log);
-  std::string text((std::istreambuf_iterator<char>(file)), {});
-  std::filesystem::remove(log);
+  std::string text, line;
   const std::string rank = "rank " + std::to_string(test_world->rank()) + " ";
-  EXPECT_EQ(text, rank + "init\n" + rank + "register 12345\n" + rank + "deregister\n" + rank +
-                      "finalize, 0 registered\n" + rank + "destroy\n");
+  while (std::getline(file, line)) {
+    EXPECT_TRUE(line.starts_with(rank)) << line;
+    text += line.substr(rank.size()) + "\n";
+  }
+  std::filesystem::remove(log);
+  return text;
+}
+
+// Memory is registered once and deregistered before it is freed. The communicator is finalized before it is destroyed.
+TEST(Nccl, RegistersMemoryAndFinalizes) {
+  EXPECT_EQ(calls_of_nccl(), "init\nregister 12345\nderegister\nfinalize, 0 registered\ndestroy\n");
+}
+
+TEST(Nccl, BlocksIfConfigured) {
+  Config::Comm config;
+  config.nccl_blocking = true;
+  EXPECT_TRUE(calls_of_nccl(config).starts_with("init, blocking\n"));
+}
+
+// Where NCCL allocates memory and offers windows, they are used; unless all ranks have such memory, none of them is.
+TEST(Nccl, UsesWindowsWhereNcclOffersThem) {
+  ::setenv("FAKE_NCCL_WINDOWS", "any", 1);
+  EXPECT_EQ(calls_of_nccl(), "init\nwindow 12345\nclose window of 1 allocations\nfinalize, 0 registered\ndestroy\n");
+  test_sums<float>(*communicator(), DType::fp32);
+  for (const char* const without : {"none", "one"}) {
+    ::setenv("FAKE_NCCL_WINDOWS", without, 1);
+    EXPECT_EQ(calls_of_nccl(), "init\nregister 12345\nderegister\nfinalize, 0 registered\ndestroy\n") << without;
+  }
+  ::unsetenv("FAKE_NCCL_WINDOWS");
+}
+
+// NCCL's log is kept while the communicator exists, and its warnings are repeated, also long after the start.
+TEST(Nccl, RepeatsWarnings) {
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("nccl-run." + std::to_string(::getpid()));
+  std::filesystem::create_directory(folder);
+  const std::filesystem::path log = folder / ("nccl." + std::to_string(test_world->rank()) + ".log");
+  ::setenv("FAKE_NCCL_WARNING", "NET/IB: a cable is loose", 1);
+  testing::internal::CaptureStderr();
+  {
+    const auto c = make_communicator({}, *test_world, device(), {}, folder);
+    EXPECT_TRUE(std::filesystem::exists(log));
+    const auto memory = c->allocate(64, "test");
+    const auto done = c->make_event();
+    for (int i = 0; i < 2; ++i) {
+      c->all_reduce_async({memory->data(), 16, DType::fp32}, ready_event(), *done, "sum");
+      done->synchronize();
+    }
+    EXPECT_TRUE(std::filesystem::exists(log));
+    test_world->barrier();
+  }
+  const std::string output = testing::internal::GetCapturedStderr();
+  ::unsetenv("FAKE_NCCL_WARNING");
+  const std::string warning = "NCCL warns: NET/IB: a cable is loose";
+  const std::size_t first = output.find(warning), second = output.find(warning, first + 1);
+  EXPECT_NE(second, std::string::npos) << output;
+  EXPECT_EQ(output.find(warning, second + 1), std::string::npos) << output;
+  EXPECT_FALSE(std::filesystem::exists(log)) << "it is removed after a run without errors";
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace lockstep::comm

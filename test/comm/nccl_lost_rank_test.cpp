@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
 
+#include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
@@ -71,14 +73,52 @@ TEST_F(NcclLostRank, ReportsRankMissingFromStart) {
   EXPECT_LT(o.seconds, 30) << o.output;
 }
 
+TEST_F(NcclLostRank, ReportsRankMissingFromStartIfNcclBlocks) {
+  const Outcome o = run_ranks_with_recovery(2, environment_ + "WATCHDOG_SECONDS=2 NCCL_BLOCKS=1",
+                                            "--nccl-lost-rank missing-at-start");
+  EXPECT_TRUE(contains(o, "for rank 1 on ")) << o.output;
+  EXPECT_LT(o.seconds, 9) << "the limit for a rank that was told: " << o.output;
+}
+
 TEST_F(NcclLostRank, EndsJobOnAsynchronousNcclError) {
-  const Outcome o =
-      run_ranks_with_recovery(2, environment_ + "FAKE_NCCL_ERROR_AFTER=3", "--nccl-lost-rank all-buckets");
+  const std::filesystem::path folder = log_ + ".run";
+  std::filesystem::create_directory(folder);
+  const Outcome o = run_ranks_with_recovery(
+      2, environment_ + "FAKE_NCCL_ERROR_AFTER=3 FAKE_NCCL_WARNING='a cable is loose' LOG_FOLDER=" + folder.string(),
+      "--nccl-lost-rank all-buckets");
+  EXPECT_TRUE(contains(o, "NCCL warns: a cable is loose")) << o.output;
+  EXPECT_TRUE(contains(o, "; NCCL's log is " + (folder / "nccl.").string())) << o.output;
+  EXPECT_TRUE(std::filesystem::exists(folder / "nccl.0.log")) << "it is kept after an error";
+  std::filesystem::remove_all(folder);
   EXPECT_TRUE(contains(o, "NCCL reported 'remote process exited or there was a network error' on rank")) << o.output;
   EXPECT_TRUE(contains(o, "reported by the fake NCCL")) << o.output;
   EXPECT_TRUE(contains(o, "status 1 of rank")) << o.output;
   EXPECT_LT(o.seconds, 20) << o.output;
   EXPECT_NE(nccl_calls(log_).find("abort"), std::string::npos) << nccl_calls(log_);
+}
+
+// The host launches captured steps without calling the communicator, which reports no collective in progress. So
+// nothing but check() can tell it that the sums of the next steps are wrong. The step that follows the error is not
+// used.
+TEST_F(NcclLostRank, EndsJobOnErrorBetweenCapturedSteps) {
+  const Outcome o =
+      run_ranks_with_recovery(2, environment_ + "FAKE_NCCL_ERROR_BETWEEN=15", "--nccl-lost-rank captured-error");
+  EXPECT_TRUE(contains(o, "NCCL reported 'remote process exited or there was a network error' on rank")) << o.output;
+  EXPECT_TRUE(contains(o, "the cause of the loss is known")) << o.output;
+  EXPECT_TRUE(contains(o, "step 3 has the right sums")) << o.output;
+  EXPECT_FALSE(contains(o, "wrong sums")) << o.output;
+  EXPECT_TRUE(contains(o, "status 1 of rank")) << o.output;
+  EXPECT_LT(o.seconds, 9) << "the limit for a rank that was told: " << o.output;
+  EXPECT_NE(nccl_calls(log_).find("abort"), std::string::npos) << nccl_calls(log_);
+}
+
+// A rank that never asks is ended by the communication thread, which prints the cause.
+TEST_F(NcclLostRank, EndsJobThatDoesNotAskForErrors) {
+  const Outcome o =
+      run_ranks_with_recovery(2, environment_ + "FAKE_NCCL_ERROR_BETWEEN=15", "--nccl-lost-rank captured-busy");
+  EXPECT_TRUE(contains(o, "NCCL reported 'remote process exited or there was a network error' on rank")) << o.output;
+  EXPECT_TRUE(contains(o, "status 1 of rank")) << o.output;
+  EXPECT_LT(o.seconds, 30) << o.output;
 }
 
 // When an exception ends the job, NCCL is aborted. Finalizing it would wait for the other ranks.
@@ -105,10 +145,17 @@ struct Device {
   std::unique_ptr<Stream> stream;
 };
 
+std::unique_ptr<Communicator> communicator_for(World& world, Backend& backend) {
+  Config::Comm config;
+  config.nccl_blocking = std::getenv("NCCL_BLOCKS") != nullptr;
+  const char* const folder = std::getenv("LOG_FOLDER");
+  return make_communicator(config, world, backend, {}, folder != nullptr ? folder : "");
+}
+
 struct AllReduces {
   AllReduces(World& world, Device& of)
       : device(of),
-        communicator(make_communicator({}, world, of.backend)),
+        communicator(communicator_for(world, of.backend)),
         memory(communicator->allocate(4'000'000, "all-reduces")),
         done(communicator->make_event()) {}
   void issue(int number) {
@@ -128,6 +175,29 @@ struct AllReduces {
   std::unique_ptr<Memory> memory;
   std::unique_ptr<Event> done;
 };
+
+/// Steps of three all-reduces, which are captured in the third step. Every rank adds 1, so the sums are known.
+void run_captured_steps(World& world, Device& device, bool checks) {
+  AllReduces all_reduces(world, device);
+  const auto step = device.backend.make_captured_graph();
+  auto* const values = static_cast<float*>(all_reduces.memory->data());
+  for (int i = 0; i < 100; ++i) {
+    if (checks) all_reduces.communicator->check();
+    std::fill_n(values, 1'000'000, 1.0f);
+    if (step->begin(*device.stream)) {
+      for (int bucket = 1; bucket <= 3; ++bucket) {
+        device.ready->record(*device.stream);
+        all_reduces.issue(bucket);
+      }
+      step->end(*device.stream);
+    }
+    device.stream->synchronize();
+    if (checks) all_reduces.communicator->check();
+    const bool is_right = values[0] == std::pow(static_cast<float>(world.size()), 3.0f);
+    log::info("step {} has the {} sums", i, is_right ? "right" : "wrong");
+    std::this_thread::sleep_for(std::chrono::milliseconds(250));  // the communication thread asks NCCL every 100 ms
+  }
+}
 
 void behave(const std::string& behavior, World& world) {
   const int last = world.size() - 1;
@@ -155,6 +225,10 @@ void behave(const std::string& behavior, World& world) {
       device.stream->synchronize();
       std::this_thread::sleep_for(std::chrono::milliseconds(250));
     }
+  } else if (behavior == "captured-error") {
+    run_captured_steps(world, device, true);
+  } else if (behavior == "captured-busy") {
+    run_captured_steps(world, device, false);
   } else if (behavior == "killed") {
     AllReduces all_reduces(world, device);
     all_reduces.run(1, 2);
@@ -182,6 +256,8 @@ int child(int argc, char** argv) {
     return 0;
   } catch (const Error& e) {
     log::error("caught {}: {}", entry(e.code()).code, e.what());
+    if (world && world->cause_of_loss())
+      log::error("the cause of the loss is known: {}", world->cause_of_loss()->what());
     if (world) world->abort(kExitFailed);
     return kExitFailed;
   }

@@ -124,7 +124,7 @@ TEST(ShardOf, ShardsTileWithoutOverlapOnCacheLines) {
            {std::size_t{0}, std::size_t{1}, std::size_t{16}, std::size_t{17}, std::size_t{1000}, std::size_t{100003}}) {
         std::size_t end = 0;
         for (int i = 0; i < n_shards; ++i) {
-          const Range shard = shard_of(n, element_bytes, n_shards, i);
+          const ElementRange shard = shard_of(n, element_bytes, n_shards, i);
           EXPECT_EQ(shard.begin, end);
           if (shard.n_elements > 0) {
             EXPECT_EQ(shard.begin * element_bytes % 64, 0u);

@@ -1,0 +1,28 @@
+// What the exchanges of a step send between nodes, which is what the network limits. `lockstep plan` reports it.
+#pragma once
+
+#include <span>
+
+#include "comm/reducer.h"
+#include "comm/topology.h"
+#include "lockstep/dtype.h"
+
+namespace lockstep::comm {
+
+/// Bytes that are sent to other nodes.
+struct Traffic {
+  double per_node = 0;  // of the largest node
+  double per_rank = 0;  // of the rank that sends most; with one network card per rank, what that card sends
+};
+
+/// Of the buckets of one step. `weights`: the type in which the weights of sharded buckets are gathered.
+///
+/// N nodes of L ranks each, n = N L, and a bucket of B bytes in the type in which it travels:
+///   NCCL's ring          2 (n-1)/n B per node, divided among its ranks
+///   16-bit gradients     2 (N-1)/N B per node, divided among its ranks (device_exchange.h)
+///   fixed order          2 (n-L)/n B per rank
+///   CPUs, or staged      2 (N-1)/N B per node, by its leader
+/// A reduce-scatter or an all-gather of NCCL sends half of an all-reduce.
+Traffic traffic_between_nodes(const Topology& topology, std::span<const Bucket> buckets, DType weights);
+
+}  // namespace lockstep::comm
