@@ -50,6 +50,12 @@ install -m 755 "$build/lockstep" "$out/bin/lockstep"
 install -m 755 "$mpirun" "$out/bin/mpirun"
 add_libraries "$build/lockstep" "$mpirun"
 
+# cudnn-frontend opens the shared library of the CUDA runtime by name. Not every machine with cuDNN has it.
+cuda=${CUDA_HOME:-$(nvcc=$(command -v nvcc) && dirname "$(dirname "$nvcc")")} || cuda=
+for runtime in "$cuda"/lib64/libcudart.so.[0-9][0-9] "$cuda"/lib/libcudart.so.[0-9][0-9]; do
+  [[ ! -e $runtime ]] || install -m 755 "$(readlink -f "$runtime")" "$out/lib/${runtime##*/}"
+done
+
 # Open MPI finds its plugins and messages below OPAL_PREFIX. Plugins for networks that need further libraries are left out,
 # since the ranks of a bundle run on one machine.
 place() { "$ompi_info" --parsable --path "$1" | sed 's/^path:[a-z]*://'; }

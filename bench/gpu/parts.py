@@ -1,8 +1,10 @@
 """The checks of the parts ops, training, ranks and sanitizer."""
+import json
 import os
 import pathlib
 import re
 import shutil
+import statistics
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
@@ -12,8 +14,8 @@ from context import Failure, Item, Skip, tail  # noqa: E402
 NETWORKS = ("resnet18_32", "resnet50_64")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 # Tests of kernels that do not use a device.
-ON_THE_HOST = ("algorithms_test", "conv2d_layouts_test", "conv2d_op_test", "cuda_attention_test", "cuda_normalization_test",
-               "cuda_on_host_test", "normalization_test", "nvml_test", "nvtx_test", "simd_test")
+ON_THE_HOST = ("algorithms_test", "conv2d_layouts_test", "conv2d_op_test", "cuda_attention_test", "cuda_library_test",
+               "cuda_normalization_test", "cuda_on_host_test", "normalization_test", "nvml_test", "nvtx_test", "simd_test")
 
 
 def test_item(program, *options, **environment):
@@ -90,6 +92,27 @@ def nccl(work):
 SHARED_GPU = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 
 
+def blocking_calls(context):
+    """The time of a step with and without comm.nccl_blocking, where the host calls NCCL in every step: for each bucket and
+    twice for each norm. Trainings with the two modes alternate. Nothing is required of the ratio: it decides the default."""
+    eager = ["precision=fp16", "batch_norm.synchronize=true", "cuda.graph=false", "train.max_steps=60", "data.readers=4"]
+    seconds = {}
+    for _ in range(3):
+        for mode in ("false", "true"):
+            with harness.scratch() as folder:
+                status, output = context.train(folder, "eager", [*eager, f"comm.nccl_blocking={mode}"], 2, **SHARED_GPU)
+                if status:
+                    return False, tail(output)
+                lines = pathlib.Path(folder, "eager/metrics.jsonl").read_text().splitlines()
+            steps = harness.steps(map(json.loads, lines))[20:]
+            if not steps:
+                raise Failure("metrics.jsonl has no steps after the first 20")
+            seconds.setdefault(mode, []).append(statistics.median(step["step_seconds"] for step in steps))
+    threads, blocking = (min(seconds[mode]) for mode in ("false", "true"))
+    return True, (f"{1e3 * threads:.2f} ms per uncaptured step with a thread per call of NCCL, {1e3 * blocking:.2f} ms with "
+                  f"comm.nccl_blocking: {threads / blocking:.2f} times as fast")
+
+
 def ranks(context):
     def agree(n):
         def work(context):
@@ -99,6 +122,7 @@ def ranks(context):
         return nccl(work)
     tree = ["reproducible=true", "train.micro_batches=8", "precision=fp16"]
     items = [Item(f"{n} ranks agree with one rank", agree(n)) for n in (2, 4, 8)]
+    items += [Item("NCCL's threads for calls that do not block", nccl(blocking_calls))]
     return items + [Item(f"train.micro_batches: {n} ranks give the same bits as one",
                          nccl(same_bits((tree, 1, {}), (tree, n, SHARED_GPU)))) for n in (2, 4, 8)]
 

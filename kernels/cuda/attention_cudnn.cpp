@@ -8,7 +8,6 @@
 #include "kernels/cuda/attention_bare.h"
 #include "kernels/cuda/base/cudnn.h"
 #include "kernels/cuda/base/cudnn_frontend.h"
-#include "kernels/cuda/base/library.h"
 #include "kernels/cuda/base/stream.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
@@ -208,17 +207,6 @@ class CudnnAttention final : public PlannedAttention {
   cudnnHandle_t handle_;
 };
 
-/// cudnn-frontend clears memory with the runtime's library, and cuDNN compiles attention with NVRTC. Both look only
-/// where the loader does, which finds libraries that are already open; and cudnn-frontend takes an older runtime if
-/// there are several.
-void load_runtime() {
-  constexpr int kVersion = CUDART_VERSION / 1000;
-  const std::string runtime = fmt::format("libcudart.so.{}", kVersion);
-  Library("the CUDA runtime", runtime);
-  open_library(fmt::format("libnvrtc.so.{}", kVersion));
-  setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", runtime.c_str(), /*overwrite=*/0);
-}
-
 /// Asks cuDNN for a plan; null, after a warning, if it has none.
 std::shared_ptr<CudnnAttention::Planned> ask(AttentionGraph kind, const AttentionShape& shape,
                                              const CudaContext& context) {
@@ -282,10 +270,7 @@ std::unique_ptr<PlannedAttention> plan_attention(AttentionGraph graph, const Att
                                       shape.kv_heads, shape.whole.kv_heads, shape.whole.score_scale()) +
                           (context.described ? context.described->json : "");
   const auto found = known.find(key);
-  if (found == known.end()) {
-    cudnn_library();
-    load_runtime();
-  }
+  if (found == known.end()) cudnn_library();
   const auto planned = found != known.end() ? found->second : known[key] = ask(graph, shape, context);
   return planned ? std::make_unique<CudnnAttention>(planned, context) : nullptr;
 }

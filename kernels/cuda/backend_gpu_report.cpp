@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/base/check.h"
+#include "kernels/cuda/base/cudnn.h"
 #include "kernels/cuda/base/library.h"
 #include "kernels/cuda/base/nvml.h"
 
@@ -17,16 +18,19 @@ std::string dotted(std::size_t version) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
-GpuReport::Library probe(const std::string& name, const std::string& file, const char* version_function) {
+std::string cuda_version(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+
+/// `version_of`: returns the version, by the function whose address it gets. The ops search the same folders.
+template <typename VersionOf>
+GpuReport::Library probe(const std::string& name, const OpenedLibrary& opened, const std::string& file,
+                         const char* version_function, const VersionOf& version_of) {
   GpuReport::Library library{.name = name, .version = "", .problem = ""};
-  const OpenedLibrary opened = open_library(file);  // the ops search the same folders
   if (opened.handle == nullptr) {
     library.problem = fmt::format("{} cannot be loaded ({})", file, opened.reason);
     return library;
   }
-  const auto version = reinterpret_cast<std::size_t (*)()>(::dlsym(opened.handle, version_function));
-  if (version != nullptr)
-    library.version = dotted(version());
+  if (void* const function = ::dlsym(opened.handle, version_function))
+    library.version = version_of(function);
   else
     library.problem = fmt::format("{} lacks {}", file, version_function);
   return library;
@@ -56,8 +60,6 @@ GpuReport::Gpu describe(int device) {
   return gpu;
 }
 
-std::string cuda_version(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
-
 }  // namespace
 
 std::string uuid_of(int device) {
@@ -77,8 +79,18 @@ std::string pci_bus_of(int device) {
 }
 
 std::vector<GpuReport::Library> libraries() {
-  return {probe("cuDNN", "libcudnn.so.9", "cudnnGetVersion"),
-          probe("cuBLASLt", fmt::format("libcublasLt.so.{}", CUDART_VERSION / 1000), "cublasLtGetVersion")};
+  const auto version = [](void* function) { return dotted(reinterpret_cast<std::size_t (*)()>(function)()); };
+  const auto runtime_version = [](void* function) {
+    int version = 0;
+    (void)reinterpret_cast<cudaError_t (*)(int*)>(function)(&version);
+    return cuda_version(version);
+  };
+  const std::string cudnn = "libcudnn.so.9", cublas = fmt::format("libcublasLt.so.{}", CUDART_VERSION / 1000),
+                    runtime = cuda_runtime_file();
+  const OpenedLibrary opened = open_library(cudnn);
+  return {probe("cuDNN", opened, cudnn, "cudnnGetVersion", version),
+          probe("cuBLASLt", open_library(cublas), cublas, "cublasLtGetVersion", version),
+          probe("CUDA runtime", open_library(runtime, opened.path), runtime, "cudaRuntimeGetVersion", runtime_version)};
 }
 
 GpuReport gpu_report() {

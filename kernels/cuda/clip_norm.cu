@@ -1,5 +1,5 @@
-// The norm in two stages: each block leaves the fp64 sum of squares of its tile (segments.h) in the workspace, and one
-// block adds these up. The order of additions depends on the segments alone: the same bits on every device.
+// The norm in two stages: each block writes the fp64 sum of squares of its tile (segments.h), and one block adds these
+// up. The order of additions depends on the segments alone: the same bits on every device.
 //
 // Bytes moved: 4 per element, read once, and 8 per tile of 4,096, written and read. No kernel can move less.
 #include <cmath>
@@ -23,10 +23,10 @@ __global__ void __launch_bounds__(kTileThreads)
   if (threadIdx.x == 0) sums[table.first_tile + blockIdx.x] = sum;
 }
 
-__global__ void __launch_bounds__(kFinishThreads) finish_norm(const double* tiles, unsigned n_tiles, double max_norm,
-                                                              LossScaling loss_scaling, ClipNorm::Apply args) {
+__global__ void __launch_bounds__(kFinishThreads)
+    finish_norm(unsigned n_tiles, double max_norm, LossScaling loss_scaling, ClipNorm::Apply args) {
   double sum = 0;
-  for (unsigned i = threadIdx.x; i < n_tiles; i += kFinishThreads) sum += tiles[i];
+  for (unsigned i = threadIdx.x; i < n_tiles; i += kFinishThreads) sum += args.tile_sums[i];
   sum = block_sum<kFinishThreads>(sum);
   if (threadIdx.x != 0) return;
   const double scale = args.loss_scale ? args.loss_scale->scale : 1.0f;
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kFinishThreads) finish_norm(const double* tile
 class CudaClipNorm final : public ClipNorm {
  public:
   explicit CudaClipNorm(const ClipNormDescription& d)
-      : max_norm_(d.max_norm), loss_scaling_(d.loss_scaling), tables_(make_segment_tables(d.segments)) {
+      : max_norm_(d.max_norm), loss_scaling_(d.loss_scaling), n_tiles_(static_cast<unsigned>(count_tiles(d.segments))) {
     for (const ElementRange& range : d.ranges) {
       const std::vector<ParameterSegment> before = cut_to(d.segments, {0, range.begin});
       ranges_.push_back(
@@ -57,39 +57,23 @@ class CudaClipNorm final : public ClipNorm {
     }
   }
 
-  OpNeeds needs() const override {
-    OpNeeds needs;
-    needs.forward_workspace_bytes = count_tiles(tables_) * sizeof(double);
-    return needs;
-  }
+  OpNeeds needs() const override { return {}; }
   std::string describe() const override { return "own kernels: sums of squares in fp64"; }
 
   void run_sum_tiles(const SumTiles& args, const OpMemory&, Stream& stream) override {
-    sum_tiles_of(ranges_.at(args.range), args.gradients, args.tile_sums, stream);
+    for (const SegmentTable& table : ranges_.at(args.range))
+      launch(sum_squares_of_tiles, {.blocks = table.n_tiles, .threads = kTileThreads}, stream, table, args.gradients,
+             are_aligned(args.gradients), args.tile_sums);
   }
 
-  void run_apply(const Apply& args, const OpMemory& memory, Stream& stream) override {
-    const double* sums = args.tile_sums;
-    if (!sums) {
-      auto* const own = static_cast<double*>(memory.workspace);
-      sum_tiles_of(tables_, args.gradients, own, stream);
-      sums = own;
-    }
-    launch(finish_norm, {.threads = kFinishThreads}, stream, sums, count_tiles(tables_), max_norm_, loss_scaling_,
-           args);
+  void run_apply(const Apply& args, const OpMemory&, Stream& stream) override {
+    launch(finish_norm, {.threads = kFinishThreads}, stream, n_tiles_, max_norm_, loss_scaling_, args);
   }
 
  private:
-  static void sum_tiles_of(const std::vector<SegmentTable>& tables, const float* gradients, double* sums,
-                           Stream& stream) {
-    for (const SegmentTable& table : tables)
-      launch(sum_squares_of_tiles, {.blocks = table.n_tiles, .threads = kTileThreads}, stream, table, gradients,
-             are_aligned(gradients), sums);
-  }
-
   double max_norm_;
   LossScaling loss_scaling_;
-  std::vector<SegmentTable> tables_;
+  unsigned n_tiles_;
   std::vector<std::vector<SegmentTable>> ranges_;
 };
 

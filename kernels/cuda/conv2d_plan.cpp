@@ -11,6 +11,8 @@ namespace {
 using Graph = ConvolutionGraph;
 using Residual = InputNormalization::Residual;
 
+constexpr std::int64_t kMaxElements = 0x7fffffff;  // of a tensor
+
 ConvolutionShape shape_of(const Conv2dDescription& d) {
   return {.x = d.x,
           .out_channels = d.out_channels,
@@ -136,6 +138,12 @@ void check(const Conv2dDescription& d) {
   require(d.x[1] >= smallest && d.x[2] >= smallest, ErrorCode::op_description,
           "conv2d {}: a window of {} with padding {} needs images of at least {} pixels, found {} x {}", what, d.window,
           d.padding, smallest, d.x[1], d.x[2]);
+  for (const Shape& shape : {d.x, shape_of(d).y()})
+    require(
+        shape.n_elements() <= kMaxElements, ErrorCode::not_supported,
+        "conv2d {}: a tensor of {} elements, but most kernels of cuDNN address at most {}: use a smaller batch, for "
+        "example with train.accumulate",
+        what, shape.n_elements(), kMaxElements);
   require(d.x_layout == Layout::nhwc && d.y_layout == Layout::nhwc, ErrorCode::not_supported,
           "conv2d {}: the cuda backend computes in nhwc", what);
 }

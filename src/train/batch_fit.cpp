@@ -13,6 +13,25 @@ constexpr std::int64_t kMultiple = 8;  // of samples: the granularity of tensor 
 std::int64_t rounded(std::int64_t batch) { return batch < kMultiple ? batch : batch / kMultiple * kMultiple; }
 std::int64_t quotient_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
+/// Activations grow with the batch and nothing else does, so a straight line through two batches predicts which one
+/// needs `room` bytes. 1 to `limit`.
+template <typename TotalOf>
+std::int64_t first_estimate(const TotalOf& total_of, double room, std::int64_t limit) {
+  const auto through = [&](std::int64_t small) {
+    const double fixed_and_small = total_of(small),
+                 per_sample = (total_of(2 * small) - fixed_and_small) / static_cast<double>(small);
+    const double more = (room - fixed_and_small) / std::max(1.0, per_sample);
+    if (more > static_cast<double>(limit)) return limit;
+    return std::clamp<std::int64_t>(small + static_cast<std::int64_t>(more), 1, limit);
+  };
+  try {
+    return through(std::min<std::int64_t>(8, limit));
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::not_supported) throw;
+    return through(1);
+  }
+}
+
 }  // namespace
 
 std::int64_t batch_that_fits(const Config& config, const tasks::Task& task, int ranks, Backend& backend,
@@ -26,22 +45,33 @@ std::int64_t batch_that_fits(const Config& config, const tasks::Task& task, int 
     const StepPlan plan(other, task, batch_shape(other, 0, ranks), backend, topology);
     return static_cast<double>(plan.memory().total());
   };
+  // An op may refuse a batch that would fit, as a convolution of too many elements does.
+  const auto fits = [&](std::int64_t batch) {
+    try {
+      return total_of(batch) <= room;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::not_supported || batch == 1) throw;
+      return false;
+    }
+  };
   limit = std::max<std::int64_t>(1, limit);
-  // Activations grow with the batch and nothing else does: a straight line through two batches gives a first estimate,
-  // which is then checked.
-  const std::int64_t small = std::min<std::int64_t>(8, limit), large = 2 * small;
-  const double fixed_and_small = total_of(small);
-  const double per_sample = std::max(1.0, (total_of(large) - fixed_and_small) / static_cast<double>(large - small));
-  const double more = (room - fixed_and_small) / per_sample;
-  std::int64_t batch = more > static_cast<double>(limit) ? limit : small + static_cast<std::int64_t>(more);
-  batch = rounded(std::clamp<std::int64_t>(batch, 1, limit));
-  while (batch > 1 && total_of(batch) > room) batch = rounded(std::min(batch - 1, batch * 19 / 20));
-  return batch > 1 || total_of(1) <= room ? batch : 0;
+  const std::int64_t first = rounded(first_estimate(total_of, room, limit));
+  std::int64_t batch = first;
+  std::int64_t too_large = first;
+  while (batch > 1 && !fits(batch)) {
+    too_large = batch;
+    batch = rounded(std::min(batch - 1, batch * 19 / 20));
+  }
+  while (too_large - batch > kMultiple) {  // those steps of 5 % may have been too large
+    const std::int64_t middle = rounded((batch + too_large) / 2);
+    (fits(middle) ? batch : too_large) = middle;
+  }
+  return batch > 1 || fits(1) ? batch : 0;
 }
 
 std::size_t memory_of_device(const MemoryReport& memory, MemorySpace space) {
   const std::size_t of_host = memory.loader + memory.checkpoint + memory.node_buffers;
-  return memory.total() - memory.mapped_peers - (space == MemorySpace::device ? of_host : 0);
+  return memory.total() - (space == MemorySpace::device ? of_host : 0);
 }
 
 bool has_automatic_batch(const Config& config) {

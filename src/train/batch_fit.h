@@ -16,12 +16,12 @@ namespace lockstep::train {
 inline constexpr double kUsableMemory = 0.9;
 
 /// The largest number of samples that a rank may run at once, such that its step fits into that part of `memory_bytes`
-/// (DeviceInfo's). A multiple of 8 from 8 on, and at most `limit`; 0 if not even one sample fits.
+/// (DeviceInfo's), and no op refuses the batch (not_supported). A multiple of 8 from 8 on, and at most `limit`; 0 if
+/// not even one sample fits.
 std::int64_t batch_that_fits(const Config& config, const tasks::Task& task, int ranks, Backend& backend,
                              const comm::Topology& topology, std::size_t memory_bytes, std::int64_t limit);
 
-/// What a step takes of the memory that DeviceInfo counts: on a GPU nothing of the host's. Memory that other ranks
-/// have allocated is not counted either.
+/// What a step takes of the memory that DeviceInfo counts: on a GPU nothing of the host's.
 std::size_t memory_of_device(const MemoryReport& memory, MemorySpace space);
 
 /// Whether train.batch_per_rank or train.accumulate is auto.

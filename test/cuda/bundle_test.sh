@@ -55,6 +55,10 @@ hidden() {
 check "the libraries come from the bundle only" hidden
 check "the program prints its version" holds 'Open MPI v4' run lockstep --version
 check "it reports its GPU, or why there is none" holds 'GPU' bash -c "$(declare -f run inside); root=$root; run lockstep gpu-info || true"
+if [[ -n $(find "$root/moved/elsewhere/lib" -name 'libcudart.so.*') ]]; then
+  check "  it finds the CUDA runtime of the bundle" holds '"CUDA runtime":\{"version":"[0-9]|"CUDA runtime": \{"version": "[0-9]' \
+    bash -c "$(declare -f run inside); root=$root; run lockstep gpu-info --json | tr -d '\n' | sed 's/  */ /g; s/{ /{/g' || true"
+fi
 check "quickstart trains on 2 ranks" holds 'done: 4 steps' run mpirun --oversubscribe --bind-to none -n 2 lockstep train \
   jobs/configs/quickstart.yaml device=cpu cpu.threads=1 train.max_steps=4 log.progress=false run.directory=/tmp/runs
 check "  in every format" test -s "$root/tmp/runs/quickstart/model.safetensors"

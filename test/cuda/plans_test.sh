@@ -32,6 +32,14 @@ export LD_LIBRARY_PATH=$work${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 status=0
 version=$("$plans" test/cuda/h200_device_properties.json --version) || status=$?
 if [[ $status == 77 ]]; then skip "cuDNN cannot be loaded"; elif [[ $status != 0 ]]; then exit 1; fi
+# With the runtime hidden, the message names it, whatever is planned.
+hide=${LOCKSTEP%/lockstep}/test/kernels/hidden_library.so
+if env LD_AUDIT="$hide" HIDDEN_LIBRARY=libcudart.so "$plans" test/cuda/h200_device_properties.json --version \
+  >"$work/hidden" 2>&1 || ! grep -q 'the CUDA runtime is needed on a GPU, and libcudart.so.[0-9]* could not be' "$work/hidden"
+then
+  echo "without libcudart.so:" && cat "$work/hidden"
+  exit 1
+fi
 golden=test/golden/cuda_plans_${version%.*}.txt
 "$plans" test/cuda/h200_device_properties.json ${PLANS:+--"$PLANS"} >"$work/table"
 if [[ ${GOLDEN:-} == 1 ]]; then

@@ -1,16 +1,31 @@
 // program: own
-// Events of the CUDA backend that were last recorded in a captured graph, against a fake runtime that answers as CUDA
-// does.
+// Events of the CUDA backend that were last recorded in a captured graph, and the priorities of what a graph runs,
+// against a fake runtime that answers as CUDA does.
 // The functions below replace the toolkit's library in this program.
 #include "kernels/cuda/base/stream.h"
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include <utility>
 
+#include "kernels/cuda/base/captured_graph.h"
 #include "lockstep/error.h"
 
 namespace {
+
+constexpr int kLeast = 0, kGreatest = -5;  // priorities of streams; lower numbers come first
+
+/// A stream, and a graph with one kernel for each stream that was captured.
+struct FakeStream {
+  int priority = kLeast;
+};
+struct FakeGraph {
+  std::array<int, 2> priorities{};
+};
+FakeGraph captured, launched;  // the graph being captured; the priorities with which the last launch ran its kernels
+unsigned long long instantiate_flags = 0;
 
 cudaError_t status_of_event = cudaSuccess;  // of the only one
 cudaError_t last_error = cudaSuccess;       // cleared by cudaGetLastError alone, as CUDA's is
@@ -44,11 +59,14 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) 
   *milliseconds = 0;
   return answer(status_of_event);
 }
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
-  *stream = reinterpret_cast<cudaStream_t>(&is_capturing);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
+  *stream = reinterpret_cast<cudaStream_t>(new FakeStream{priority});
   return cudaSuccess;
 }
-cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete reinterpret_cast<FakeStream*>(stream);
+  return cudaSuccess;
+}
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
@@ -56,9 +74,32 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status)
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
-  *least = *greatest = 0;
+  *least = kLeast;
+  *greatest = kGreatest;
   return cudaSuccess;
 }
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
+  is_capturing = true;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
+  is_capturing = false;
+  *graph = reinterpret_cast<cudaGraph_t>(&captured);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags) {
+  instantiate_flags = flags;
+  *executable = reinterpret_cast<cudaGraphExec_t>(graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+  launched = *reinterpret_cast<FakeGraph*>(executable);
+  if ((instantiate_flags & cudaGraphInstantiateFlagUseNodePriority) == 0)
+    launched.priorities.fill(reinterpret_cast<FakeStream*>(stream)->priority);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t) { return cudaSuccess; }
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return cudaSuccess; }
 cudaError_t cudaGetDevice(int* device) {
   *device = 0;
   return cudaSuccess;
@@ -113,6 +154,21 @@ TEST_F(CudaEvents, ReportADeviceThatFailed) {
   status_of_event = cudaErrorIllegalAddress;
   EXPECT_THROW((void)event.is_done(), Error);
   EXPECT_THROW(event.synchronize(), Error);
+}
+
+// The kernels of exchanges are captured on a stream of high priority, so that they do not wait behind those of the
+// backward pass. Launched as part of a graph, they must run with that priority too.
+TEST(CudaGraphs, KeepThePrioritiesOfTheStreams) {
+  CudaStream compute, communication(StreamPriority::high);
+  const auto kernel = [](const Stream& stream) { return reinterpret_cast<FakeStream*>(native(stream))->priority; };
+  CudaGraph graph;
+  for (int run = 0; run < 4; ++run) {
+    launched = {};
+    if (!graph.begin(compute)) continue;
+    if (is_capturing) captured.priorities = {kernel(compute), kernel(communication)};
+    graph.end(compute);
+  }
+  EXPECT_EQ(launched.priorities, (std::array{kLeast, kGreatest}));
 }
 
 }  // namespace

@@ -50,6 +50,48 @@ TEST(BatchFit, StopsAtTheLimit) {
   EXPECT_EQ(fits(test::small_config(32, 16), 4096 * kMib, 5), 5);
 }
 
+#ifdef LOCKSTEP_CUDA
+/// ResNet-50 at 224x224 in fp16, planned for an H200 that is not here.
+struct OnH200 {
+  OnH200() {
+    config.data.train = "synthetic";
+    config.data.image_size = 224;
+    config.model.depth = 50;
+    config.model.stem = "imagenet";
+    config.model.classes = 1000;
+    config.precision = Precision::fp16;
+    task =
+        tasks::make_image_classification(config, data::make_synthetic_set(1, 64, 224, 224, 3, 1000, "train"), nullptr);
+  }
+  void plan(std::int64_t batch) {
+    config.train.global_batch = batch;
+    const StepPlan plan(config, *task, batch_shape(config, 0, 1), *backend, {});
+  }
+  Config config;
+  std::unique_ptr<tasks::Task> task;
+  std::unique_ptr<Backend> backend = make_planning_backend("h200");
+};
+
+// 2,752 images fit into 141 GB, but after the first convolution they have more elements than cuDNN's kernels address.
+TEST(BatchFit, TriesASmallerBatchIfAnOpRefusesIt) {
+  OnH200 h200;
+  try {
+    h200.plan(2752);
+    ADD_FAILURE() << "2,752 images were accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::not_supported);
+    EXPECT_NE(std::string(error.what()).find("2209349632 elements"), std::string::npos) << error.what();
+  }
+  EXPECT_NO_THROW(h200.plan(2672));
+  constexpr std::size_t kMemory = std::size_t{200} << 30;  // as if the memory were no limit
+  EXPECT_EQ(batch_that_fits(h200.config, *h200.task, 1, *h200.backend, {}, kMemory, 1 << 20), 2672);
+  const std::size_t of_h200 = h200.backend->device().memory_bytes;
+  const std::int64_t found = batch_that_fits(h200.config, *h200.task, 1, *h200.backend, {}, of_h200, 1 << 20);
+  EXPECT_GT(found, 2000);
+  EXPECT_LE(found, 2672);
+}
+#endif
+
 TEST(BatchFit, OneSampleThatDoesNotFitIsReported) {
   EXPECT_EQ(fits(test::small_config(32, 16), 4 * kMib), 0);
   Config config;

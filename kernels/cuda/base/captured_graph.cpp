@@ -29,7 +29,9 @@ void CudaGraph::end(Stream& stream) {
           "CUDA could not capture a part of the step as a graph ({}: {}). Set cuda.graph=false to train without graphs",
           static_cast<int>(status), cudaGetErrorString(status));
   cudaGraphExec_t executable = nullptr;
-  const cudaError_t made = cudaGraphInstantiate(&executable, graph, 0);
+  // Without this flag, every kernel of the graph runs with the priority of the stream on which the graph is launched.
+  // Those of the exchanges were captured on a stream of high priority, and must keep it.
+  const cudaError_t made = cudaGraphInstantiate(&executable, graph, cudaGraphInstantiateFlagUseNodePriority);
   LOCKSTEP_CUDA_REPORT(cudaGraphDestroy(graph));
   LOCKSTEP_CUDA_CHECK(made);
   graph_ = Handle<GraphTraits>(executable);

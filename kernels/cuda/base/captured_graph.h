@@ -1,6 +1,6 @@
 // A repeated part of a step as a CUDA graph. It runs eagerly the first two times (libraries load their kernels then),
-// is captured the third time, and is one launch from then on. The capture is local to the thread: readers and the
-// checkpoint writer are not affected.
+// is captured the third time, and is one launch from then on. Each kernel keeps the priority of the stream on which it
+// was captured. The capture is local to the thread: readers and the checkpoint writer are not affected.
 #pragma once
 
 #include "kernels/cuda/base/stream.h"

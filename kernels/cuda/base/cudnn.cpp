@@ -1,5 +1,6 @@
 #include "kernels/cuda/base/cudnn.h"
 
+#include <cstdlib>
 #include <map>
 
 #include "kernels/cuda/base/library.h"
@@ -14,6 +15,8 @@ namespace lockstep::cuda {
 namespace {
 
 constexpr std::size_t kOldest = 90800;  // the first version that plans from the description of a device
+constexpr int kCudaMajor = CUDART_VERSION / 1000;
+constexpr const char* kRuntimeVariable = "CUDNN_FRONTEND_CUDART_LIB_NAME";  // cudnn-frontend reads it
 
 struct Functions {
   Functions() {
@@ -21,12 +24,19 @@ struct Functions {
             "this program needs cuDNN {}, {} or newer, but found {}: load another cuDNN module",
             cudnn_version_compiled(), text_of(kOldest), text_of(version()));
     cudnn_frontend::cudnn_dlhandle = library.handle();
+    // cuDNN compiles some plans with NVRTC. It looks only where the loader does, which finds libraries that are open.
+    open_library(fmt::format("libnvrtc.so.{}", kCudaMajor), library.path());
+    setenv(kRuntimeVariable, runtime.path().c_str(), /*overwrite=*/1);
   }
   static std::string text_of(std::size_t version) {
     return fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
   }
 
   Library library{"cuDNN " + std::to_string(CUDNN_MAJOR), "libcudnn.so." + std::to_string(CUDNN_MAJOR)};
+  // cudnn-frontend clears memory, and captures plans that are compiled at run time, with the shared library of the CUDA
+  // runtime, although ours is linked statically. It would open an older one if there are several, and throw in the
+  // middle of a step if there is none.
+  Library runtime{"the CUDA runtime", cuda_runtime_file(), library.path()};
   decltype(&cudnnGetVersion) version = library.function<decltype(cudnnGetVersion)>("cudnnGetVersion");
   decltype(&cudnnGetErrorString) text = library.function<decltype(cudnnGetErrorString)>("cudnnGetErrorString");
   decltype(&cudnnCreate) create = library.function<decltype(cudnnCreate)>("cudnnCreate");
@@ -39,6 +49,11 @@ const Functions& functions() {
 }
 
 }  // namespace
+
+std::string cuda_runtime_file() {
+  const char* const chosen = std::getenv(kRuntimeVariable);
+  return chosen != nullptr && *chosen != '\0' ? chosen : fmt::format("libcudart.so.{}", kCudaMajor);
+}
 
 std::string cudnn_version() { return Functions::text_of(functions().version()); }
 std::string cudnn_version_compiled() { return Functions::text_of(CUDNN_VERSION); }

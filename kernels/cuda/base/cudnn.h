@@ -19,6 +19,10 @@ std::string cudnn_version();
 /// "9.19.0": the version of the headers that this program was compiled with. Loads nothing.
 std::string cudnn_version_compiled();
 
+/// "libcudart.so.13": the shared library of the CUDA runtime, which cudnn-frontend needs. The environment variable
+/// CUDNN_FRONTEND_CUDART_LIB_NAME names another one.
+std::string cuda_runtime_file();
+
 /// The library's own handle, for code that looks up its functions itself.
 void* cudnn_library();
 

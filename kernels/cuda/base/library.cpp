@@ -1,31 +1,64 @@
 #include "kernels/cuda/base/library.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <vector>
 
 #include "lockstep/error.h"
 
 namespace lockstep::cuda {
+namespace {
 
-OpenedLibrary open_library(const std::string& file) {
+namespace fs = std::filesystem;
+
+std::vector<std::string> places_of(const std::string& file, const std::string& neighbour) {
   std::vector<std::string> places{file};
-  for (const char* variable : {"CUDNN_HOME", "CUDA_HOME"})
-    if (const char* home = std::getenv(variable))
-      for (const char* folder : {"/lib64/", "/lib/"}) places.push_back(home + std::string(folder) + file);
+  std::vector<fs::path> wheels;  // folders that may contain those of several libraries
+  for (const char* variable : {"CUDNN_HOME", "CUDA_HOME"}) {
+    const char* const home = std::getenv(variable);
+    if (home == nullptr || *home == '\0') continue;
+    for (const char* folder : {"lib64", "lib"}) places.push_back((fs::path(home) / folder / file).string());
+    wheels.push_back(fs::path(home).lexically_normal() / "..");
+  }
+  if (!neighbour.empty()) {
+    const fs::path folder = fs::path(neighbour).parent_path();
+    places.push_back((folder / file).string());
+    wheels.push_back(folder / ".." / "..");
+  }
+  const std::string of_version = "cu" + file.substr(file.rfind('.') + 1);  // cu13 for libcudart.so.13
+  for (const fs::path& folder : wheels)
+    for (const std::string& name : {of_version, std::string("cuda_runtime"), std::string("cuda_nvrtc"),
+                                    std::string("cublas"), std::string("cudnn")})
+      places.push_back((folder / name / "lib" / file).string());
+  return places;
+}
+
+/// Where the loader found it.
+std::string path_of(void* handle) {
+  link_map* map = nullptr;
+  return dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 ? map->l_name : "";
+}
+
+}  // namespace
+
+OpenedLibrary open_library(const std::string& file, const std::string& neighbour) {
   OpenedLibrary opened;
-  for (const std::string& place : places) {
+  for (const std::string& place : places_of(file, neighbour)) {
     opened.handle = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
-    opened.path = place;
-    if (opened.handle) break;
+    if (opened.handle) {
+      opened.path = path_of(opened.handle);
+      break;
+    }
     if (const char* text = dlerror(); text && opened.reason.empty()) opened.reason = text;
   }
   return opened;
 }
 
-Library::Library(const std::string& name, const std::string& file) : name_(name) {
-  const OpenedLibrary opened = open_library(file);
+Library::Library(const std::string& name, const std::string& file, const std::string& neighbour) : name_(name) {
+  const OpenedLibrary opened = open_library(file, neighbour);
   path_ = opened.path;
   handle_ = opened.handle;
   if (handle_) return;
