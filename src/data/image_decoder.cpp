@@ -1,6 +1,5 @@
 #include "data/image_decoder.h"
 
-#include "data/jpeg.h"
 #include "data/png.h"
 #include "lockstep/error.h"
 
@@ -36,12 +35,22 @@ bool ImageDecoder::start(int eighths, int channels) {
   eighths_ = 8;
   decoded_width_ = width_;
   decoded_height_ = height_;
+  area_ = {.width = width_, .height = height_};
   if (format_ == ImageFormat::png) return true;
   JpegDecoder& jpeg = decoders_->jpeg;
   if (!jpeg.start(eighths, channels)) return bad(jpeg.reason());
   eighths_ = eighths;
   decoded_width_ = jpeg.decoded_width();
   decoded_height_ = jpeg.decoded_height();
+  area_ = jpeg.decoded_area();
+  return true;
+}
+
+bool ImageDecoder::crop(const PixelArea& needed, RowsBelow rest) {
+  if (format_ == ImageFormat::png) return true;
+  JpegDecoder& jpeg = decoders_->jpeg;
+  if (!jpeg.crop(needed, rest)) return bad(jpeg.reason());
+  area_ = jpeg.decoded_area();
   return true;
 }
 

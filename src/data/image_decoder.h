@@ -8,6 +8,8 @@
 #include <string>
 
 #include "data/image_limits.h"
+#include "data/jpeg.h"
+#include "data/pixel_area.h"
 
 namespace lockstep::data {
 
@@ -35,7 +37,12 @@ class ImageDecoder {
   int decoded_eighths() const { return eighths_; }
   int decoded_width() const { return decoded_width_; }
   int decoded_height() const { return decoded_height_; }
-  /// Row-major: decoded_height() x decoded_width() x channels bytes.
+  /// Decodes only an area of the decoded image that contains `needed` (JpegDecoder::crop()). PNG images are decoded as
+  /// a whole. To be called after start().
+  bool crop(const PixelArea& needed, RowsBelow rest);
+  /// What read_pixels() decodes.
+  PixelArea decoded_area() const { return area_; }
+  /// Row-major: the pixels of decoded_area(), of `channels` bytes.
   bool read_pixels(std::span<std::uint8_t> pixels);
 
   const std::string& reason() const { return reason_; }
@@ -47,6 +54,7 @@ class ImageDecoder {
   std::unique_ptr<Decoders> decoders_;
   ImageFormat format_ = ImageFormat::jpeg;
   int width_ = 0, height_ = 0, decoded_width_ = 0, decoded_height_ = 0;
+  PixelArea area_;
   bool is_grey_ = false;
   int eighths_ = 8, channels_ = 3;
   std::string reason_;

@@ -23,6 +23,9 @@ namespace {
 
 /// A progressive image of a few bytes can request an excessive number of scans over its coefficients.
 constexpr int kMaxScans = 500;
+/// Colours of half resolution are interpolated between neighbours, so that a pixel depends on the block next to its
+/// own. Decoding this many pixels more on each side makes the pixels in between those of the whole image.
+constexpr int kMargin = 2;
 
 }  // namespace
 
@@ -33,8 +36,10 @@ struct JpegDecoder::State {
   std::jmp_buf back;
   char text[JMSG_LENGTH_MAX] = "";  // of the first warning, or of the error
   std::string reason;
-  std::vector<std::uint8_t> cmyk_row;
-  int channels = 3;  // of the decoded image
+  std::vector<std::uint8_t> spare_row;  // of inks, or of a row that is not needed
+  int channels = 3;                     // of the decoded image
+  PixelArea whole, area;                // the decoded image, and the part of it that is decoded
+  RowsBelow rest = RowsBelow::parsed;
 
   static State& of(j_common_ptr jpeg) { return *static_cast<State*>(jpeg->client_data); }
 
@@ -92,6 +97,23 @@ struct JpegDecoder::State {
     const bool cmyk = jpeg.jpeg_color_space == JCS_CMYK || jpeg.jpeg_color_space == JCS_YCCK;
     jpeg.out_color_space = cmyk ? JCS_CMYK : channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
     jpeg_start_decompress(&jpeg);
+    whole = area = {.width = static_cast<int>(jpeg.output_width), .height = static_cast<int>(jpeg.output_height)};
+    rest = RowsBelow::parsed;
+    return true;
+  }
+
+  /// libjpeg moves the left edge to the edge of a block.
+  bool crop(const PixelArea& needed) {
+    if (setjmp(back) != 0) return false;
+    const int left = std::max(needed.left - kMargin, 0), top = std::max(needed.top - kMargin, 0);
+    const int right = std::min(needed.left + needed.width + kMargin, whole.width);
+    auto first = static_cast<JDIMENSION>(left), n = static_cast<JDIMENSION>(right - left);
+    if (n < jpeg.output_width) jpeg_crop_scanline(&jpeg, &first, &n);
+    if (top > 0) jpeg_skip_scanlines(&jpeg, static_cast<JDIMENSION>(top));
+    area = {.left = static_cast<int>(first),
+            .top = top,
+            .width = static_cast<int>(n),
+            .height = needed.top + needed.height - top};
     return true;
   }
 
@@ -100,7 +122,7 @@ struct JpegDecoder::State {
     const bool inverted = jpeg.saw_Adobe_marker != 0;
     const auto light = [inverted](unsigned ink) { return inverted ? ink : 255 - ink; };
     for (std::size_t x = 0; x < jpeg.output_width; ++x) {
-      const std::uint8_t* inks = cmyk_row.data() + 4 * x;
+      const std::uint8_t* inks = spare_row.data() + 4 * x;
       std::uint8_t rgb[3];
       for (std::size_t c = 0; c < 3; ++c)
         rgb[c] = static_cast<std::uint8_t>((light(inks[c]) * light(inks[3]) + 127) / 255);
@@ -111,16 +133,25 @@ struct JpegDecoder::State {
     }
   }
 
-  std::size_t row_bytes() const { return static_cast<std::size_t>(channels) * jpeg.output_width; }
+  std::size_t row_bytes() const { return static_cast<std::size_t>(channels) * static_cast<std::size_t>(area.width); }
 
   bool read_rows(std::uint8_t* pixels) {
     if (setjmp(back) != 0) return false;
-    while (jpeg.output_scanline < jpeg.output_height) {
-      std::uint8_t* row = pixels + jpeg.output_scanline * row_bytes();
-      std::uint8_t* target = jpeg.out_color_space == JCS_CMYK ? cmyk_row.data() : row;
+    const auto end = static_cast<JDIMENSION>(area.top + area.height);
+    while (jpeg.output_scanline < end) {
+      std::uint8_t* row = pixels + (jpeg.output_scanline - static_cast<JDIMENSION>(area.top)) * row_bytes();
+      std::uint8_t* target = jpeg.out_color_space == JCS_CMYK ? spare_row.data() : row;
       jpeg_read_scanlines(&jpeg, &target, 1);
       if (target != row) convert_cmyk_row(row);
     }
+    if (rest == RowsBelow::ignored) {
+      jpeg_abort_decompress(&jpeg);
+      return true;
+    }
+    // Skipping up to the end would end the input, too: the last row must be read.
+    if (end + 1 < jpeg.output_height) jpeg_skip_scanlines(&jpeg, jpeg.output_height - end - 1);
+    std::uint8_t* last = spare_row.data();
+    if (end < jpeg.output_height) jpeg_read_scanlines(&jpeg, &last, 1);
     jpeg_finish_decompress(&jpeg);
     return true;
   }
@@ -131,8 +162,9 @@ JpegDecoder::~JpegDecoder() = default;
 
 int JpegDecoder::width() const { return static_cast<int>(state_->jpeg.image_width); }
 int JpegDecoder::height() const { return static_cast<int>(state_->jpeg.image_height); }
-int JpegDecoder::decoded_width() const { return static_cast<int>(state_->jpeg.output_width); }
-int JpegDecoder::decoded_height() const { return static_cast<int>(state_->jpeg.output_height); }
+int JpegDecoder::decoded_width() const { return state_->whole.width; }
+int JpegDecoder::decoded_height() const { return state_->whole.height; }
+PixelArea JpegDecoder::decoded_area() const { return state_->area; }
 bool JpegDecoder::is_grey() const { return state_->jpeg.jpeg_color_space == JCS_GRAYSCALE; }
 const std::string& JpegDecoder::reason() const { return state_->reason; }
 
@@ -151,12 +183,21 @@ bool JpegDecoder::start(int eighths, int channels) {
   return state_->start_decompress(eighths, channels) || state_->bad(state_->text);
 }
 
+bool JpegDecoder::crop(const PixelArea& needed, RowsBelow rest) {
+  State& s = *state_;
+  require(s.whole.contains(needed) && needed.width > 0 && needed.height > 0, ErrorCode::internal,
+          "{} x {} pixels from ({}, {}) on are not a part of {} x {}", needed.width, needed.height, needed.left,
+          needed.top, s.whole.width, s.whole.height);
+  s.rest = rest;
+  return s.crop(needed) || s.bad(s.text);
+}
+
 bool JpegDecoder::read_pixels(std::span<std::uint8_t> pixels) {
   State& s = *state_;
-  require(pixels.size() == s.row_bytes() * s.jpeg.output_height, ErrorCode::internal,
-          "an image of {} x {} pixels does not fit into a buffer of {} bytes", decoded_width(), decoded_height(),
+  require(pixels.size() == s.row_bytes() * static_cast<std::size_t>(s.area.height), ErrorCode::internal,
+          "an image of {} x {} pixels does not fit into a buffer of {} bytes", s.area.width, s.area.height,
           pixels.size());
-  if (s.jpeg.out_color_space == JCS_CMYK) s.cmyk_row.resize(std::size_t{4} * s.jpeg.output_width);
+  s.spare_row.resize(std::size_t{4} * s.jpeg.output_width);
   return s.read_rows(pixels.data()) || s.bad(s.text);
 }
 

@@ -8,7 +8,12 @@
 #include <span>
 #include <string>
 
+#include "data/pixel_area.h"
+
 namespace lockstep::data {
+
+/// What happens to the rows below those that are needed.
+enum class RowsBelow : std::uint8_t { ignored, parsed };
 
 /// Decodes one image after the other, in one thread. Its memory is reused.
 class JpegDecoder {
@@ -30,7 +35,14 @@ class JpegDecoder {
   bool start(int eighths, int channels = 3);
   int decoded_width() const;
   int decoded_height() const;
-  /// Row-major: decoded_height() x decoded_width() x channels bytes. Grey images become RGB with three equal channels;
+  /// Decodes only an area of the decoded image that contains `needed`. Its pixels in `needed` are those of the whole
+  /// image, bit by bit. The rows above are parsed, but neither transformed nor converted, and so are the blocks on the
+  /// left and right. The rows below are only parsed if `rest` says so, to find damage there. To be called after
+  /// start().
+  bool crop(const PixelArea& needed, RowsBelow rest);
+  /// What read_pixels() decodes: the whole image, or what crop() chose.
+  PixelArea decoded_area() const;
+  /// Row-major: the pixels of decoded_area(), of `channels` bytes. Grey images become RGB with three equal channels;
   /// the grey of a colour image is its brightness (Y of JPEG). CMYK is converted to RGB.
   bool read_pixels(std::span<std::uint8_t> pixels);
 

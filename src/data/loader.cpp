@@ -1,6 +1,7 @@
-// A ring of prefetch + 2 slots, of which the caller holds two. Micro-batch k is in slot k % slots. A reader thread
-// takes the next micro-batch whose slot is free, reads it without a lock, and then marks it as ready. The content of
-// micro-batch k is a function of k alone, so the sequence is the same for any number of readers.
+// A ring of prefetch + 2 slots, of which the caller holds two. Micro-batch k is in slot k % slots. A micro-batch is
+// divided into parts of 8 to 15 samples, so that many readers can work on it. A reader thread takes the next part whose
+// slot is free and reads it without a lock. The reader that finishes the last part of a micro-batch marks it as ready.
+// The content of micro-batch k is a function of k alone, so the sequence is the same for any number of readers.
 #include "data/loader.h"
 
 #include <algorithm>
@@ -20,6 +21,9 @@ namespace lockstep::data {
 namespace {
 
 constexpr int kCallersSlots = 2;
+/// A micro-batch is divided into as many parts as can have at least so many samples. Taking one costs two locks, which
+/// is little compared with reading even the smallest samples.
+constexpr std::int64_t kLeastSamplesOfPart = 8;
 
 }  // namespace
 
@@ -28,10 +32,22 @@ struct Loader::State {
     std::unique_ptr<Memory> memory;
     std::vector<std::byte> own_memory;         // without a backend
     std::vector<std::span<std::byte>> fields;  // one per field: (capacity, shape)
-    std::vector<std::span<std::byte>> sample;  // the places of one sample in them
     Batch batch;
+    int n_unfinished = 0;                 // parts of the micro-batch that is being read into it
     std::int64_t ready_micro_batch = -1;  // the micro-batch that was read into it last
     std::exception_ptr error;             // or why it could not be read
+    int part_of_error = 0;                // the first part that could not be read, for any number of readers
+  };
+  /// The samples of a micro-batch.
+  struct Samples {
+    std::int64_t step = 0, epoch = 0;
+    std::int64_t first = 0, n = 0;  // positions in the epoch's order
+    int n_parts() const { return static_cast<int>(std::max<std::int64_t>(1, n / kLeastSamplesOfPart)); }
+  };
+  struct Part {
+    std::int64_t micro_batch = 0;
+    int number = 0;
+    Samples of;
   };
   struct Order {
     std::int64_t epoch = -1;
@@ -51,18 +67,26 @@ struct Loader::State {
   std::vector<Slot> slots;
   /// Sample orders of the epochs that the ring may span; epoch e is in orders[e % orders.size()].
   std::vector<Order> orders;
-  std::int64_t next_micro_batch = 0;  // the next micro-batch that a reader takes
+  std::int64_t next_micro_batch = 0;  // from which a reader takes the next part,
+  int next_part = 0;                  // which is this one
   std::int64_t first_in_use = 0;      // the caller's micro-batches, once it has some; all before it are free
   std::int64_t n_returned = 0;        // micro-batches returned to the caller
   bool stopping = false;
   double wait_seconds = 0;
+  LoaderUsage finished;             // by readers
+  int n_busy = 0;                   // readers
+  Clock::duration sum_of_begins{};  // the sum of the times at which they took their parts
   std::vector<std::thread> threads;
 
   State(std::shared_ptr<const Dataset> dataset, const LoaderOptions& loader_options);
   void take_memory(Slot& slot);
   void stop();
   void run_reader();
-  void read_micro_batch(std::int64_t micro_batch, Slot& slot);
+  Slot& slot_of(std::int64_t micro_batch) { return slots[static_cast<std::size_t>(micro_batch) % slots.size()]; }
+  Samples samples_of(std::int64_t micro_batch) const;
+  Part take_part();
+  void read_part(const Part& part, std::span<std::span<std::byte>> places);
+  void finish_part(const Part& part, std::exception_ptr error);
   const std::uint32_t* order_of(std::int64_t epoch);
 };
 
@@ -112,7 +136,6 @@ void Loader::State::take_memory(Slot& slot) {
     slot.own_memory.resize(size_bytes);
   std::byte* at = slot.memory ? static_cast<std::byte*>(slot.memory->data()) : slot.own_memory.data();
   slot.fields.resize(fields.size());
-  slot.sample.resize(fields.size());
   slot.batch.fields.resize(fields.size());
   // Fields with the widest elements come first, so that each is aligned without padding.
   for (const std::size_t width : {8, 4, 2, 1})
@@ -136,6 +159,7 @@ void Loader::State::stop() {
 
 void Loader::State::run_reader() {
   const trace::ThreadRow row("reader");
+  std::vector<std::span<std::byte>> places(fields.size());
   std::unique_lock lock(mutex);
   const auto n_slots = static_cast<std::int64_t>(slots.size());
   while (true) {
@@ -143,20 +167,63 @@ void Loader::State::run_reader() {
       return stopping || next_micro_batch == n_micro_batches || next_micro_batch < first_in_use + n_slots;
     });
     if (stopping || next_micro_batch == n_micro_batches) return;
-    const std::int64_t micro_batch = next_micro_batch++;
-    Slot& slot = slots[static_cast<std::size_t>(micro_batch % n_slots)];
+    const Part part = take_part();
+    const Clock::time_point begin = Clock::now();
+    ++n_busy;
+    sum_of_begins += begin.time_since_epoch();
     lock.unlock();
     std::exception_ptr error;
     try {
-      read_micro_batch(micro_batch, slot);
+      read_part(part, places);
     } catch (...) {
       error = std::current_exception();
     }
     lock.lock();
-    slot.error = error;
-    slot.ready_micro_batch = micro_batch;
-    micro_batch_ready.notify_all();
+    --n_busy;
+    sum_of_begins -= begin.time_since_epoch();
+    finished.read_seconds += seconds_since(begin);
+    finished.n_samples += shard_of(part.of.n, part.number, part.of.n_parts()).size();
+    finish_part(part, error);
   }
+}
+
+Loader::State::Samples Loader::State::samples_of(std::int64_t micro_batch) const {
+  const std::int64_t step = options.first_step + micro_batch / options.n_micro_batches;
+  const std::int64_t begin = step % epoch_steps * options.global_batch;
+  const std::int64_t batch = std::min(options.global_batch, epoch_samples - begin);
+  const Shard mine = shards_of(batch, options.first_shard, options.n_shards, options.total_shards);
+  const Shard own =
+      shard_of(mine.size(), static_cast<int>(micro_batch % options.n_micro_batches), options.n_micro_batches);
+  return {.step = step, .epoch = step / epoch_steps, .first = begin + mine.begin + own.begin, .n = own.size()};
+}
+
+/// With the lock. The slot of next_micro_batch is free.
+Loader::State::Part Loader::State::take_part() {
+  const Part part{.micro_batch = next_micro_batch, .number = next_part, .of = samples_of(next_micro_batch)};
+  const int n_parts = part.of.n_parts();
+  if (part.number == 0) {
+    Slot& slot = slot_of(part.micro_batch);
+    slot.n_unfinished = slot.part_of_error = n_parts;
+    slot.error = nullptr;
+    slot.batch.n_samples = part.of.n;
+  }
+  if (++next_part == n_parts) {
+    next_part = 0;
+    ++next_micro_batch;
+  }
+  return part;
+}
+
+/// With the lock.
+void Loader::State::finish_part(const Part& part, std::exception_ptr error) {
+  Slot& slot = slot_of(part.micro_batch);
+  if (error && part.number < slot.part_of_error) {
+    slot.error = std::move(error);
+    slot.part_of_error = part.number;
+  }
+  if (--slot.n_unfinished > 0) return;
+  slot.ready_micro_batch = part.micro_batch;
+  micro_batch_ready.notify_all();
 }
 
 /// The epoch's order. The first reader that needs it computes it while others wait. Null: as stored.
@@ -190,30 +257,27 @@ const std::uint32_t* Loader::State::order_of(std::int64_t epoch) {
   return order.samples.data();
 }
 
-void Loader::State::read_micro_batch(std::int64_t micro_batch, Slot& slot) {
-  const std::int64_t step = options.first_step + micro_batch / options.n_micro_batches;
-  const trace::Span span(trace::Kind::read, "read for step", step + 1);
-  const std::int64_t begin = step % epoch_steps * options.global_batch;
-  const std::int64_t batch = std::min(options.global_batch, epoch_samples - begin);
-  const Shard mine = shards_of(batch, options.first_shard, options.n_shards, options.total_shards);
-  const int number = static_cast<int>(micro_batch % options.n_micro_batches);
-  const Shard part = shard_of(mine.size(), number, options.n_micro_batches);
-  const std::int64_t first = begin + mine.begin + part.begin;
-  const auto n = static_cast<std::size_t>(part.size());
-  const std::uint32_t* order = n > 0 ? order_of(step / epoch_steps) : nullptr;
-  for (std::size_t i = 0; i < n; ++i) {
-    const auto position = static_cast<std::size_t>(first) + i;
+/// `places`: of one sample in the fields of the slot.
+void Loader::State::read_part(const Part& part, std::span<std::span<std::byte>> places) {
+  const Samples& of = part.of;
+  const trace::Span span(trace::Kind::read, "read for step", of.step + 1);
+  Slot& slot = slot_of(part.micro_batch);
+  const Shard mine = shard_of(of.n, part.number, of.n_parts());
+  const std::uint32_t* order = mine.size() > 0 ? order_of(of.epoch) : nullptr;
+  for (std::int64_t i = mine.begin; i < mine.end; ++i) {
+    const auto position = static_cast<std::size_t>(of.first + i);
     const std::uint32_t sample = order ? order[position] : static_cast<std::uint32_t>(position);
     for (std::size_t f = 0; f < fields.size(); ++f) {
       const std::size_t size_bytes = fields[f].size_bytes();
-      slot.sample[f] = slot.fields[f].subspan(i * size_bytes, size_bytes);
+      places[f] = slot.fields[f].subspan(static_cast<std::size_t>(i) * size_bytes, size_bytes);
     }
-    set->read(sample, static_cast<std::uint32_t>(step / epoch_steps), slot.sample);
+    set->read(sample, static_cast<std::uint32_t>(of.epoch), places);
   }
   set->require_unchanged();
+  if (part.number + 1 < of.n_parts()) return;
   for (std::size_t f = 0; f < fields.size(); ++f)
-    std::ranges::fill(slot.fields[f].subspan(n * fields[f].size_bytes()), std::byte{fields[f].padding_byte});
-  slot.batch.n_samples = part.size();
+    std::ranges::fill(slot.fields[f].subspan(static_cast<std::size_t>(of.n) * fields[f].size_bytes()),
+                      std::byte{fields[f].padding_byte});
 }
 
 Loader::Loader(std::shared_ptr<const Dataset> set, const LoaderOptions& options)
@@ -238,7 +302,7 @@ const Batch& Loader::next() {
   std::unique_lock lock(s.mutex);
   s.first_in_use = std::max<std::int64_t>(0, s.n_returned - 1);
   s.slot_free.notify_all();
-  State::Slot& slot = s.slots[static_cast<std::size_t>(s.n_returned) % s.slots.size()];
+  State::Slot& slot = s.slot_of(s.n_returned);
   s.micro_batch_ready.wait(lock, [&] { return slot.ready_micro_batch == s.n_returned; });
   s.wait_seconds += seconds_since(begin);
   if (slot.error) std::rethrow_exception(slot.error);
@@ -247,5 +311,15 @@ const Batch& Loader::next() {
 }
 
 double Loader::wait_seconds() const { return state_->wait_seconds; }
+
+LoaderUsage Loader::usage() const {
+  State& s = *state_;
+  const std::lock_guard lock(s.mutex);
+  LoaderUsage usage = s.finished;
+  const Clock::duration unfinished = s.n_busy * Clock::now().time_since_epoch() - s.sum_of_begins;
+  usage.busy_seconds = usage.read_seconds + std::chrono::duration<double>(unfinished).count();
+  usage.wait_seconds = s.wait_seconds;
+  return usage;
+}
 
 }  // namespace lockstep::data

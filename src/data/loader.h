@@ -31,12 +31,20 @@ struct LoaderOptions {
   bool shuffle = true;
   bool balance = false;          // draw samples of all classes of the set equally often (balanced_order)
   bool drop_last = true;         // a last batch smaller than global_batch is left out of the epoch
-  int readers = 1;               // threads
+  int readers = 1;               // threads, each of which reads a part of a micro-batch at a time
   int prefetch = 3;              // micro-batches ready ahead
   std::int64_t first_step = 0;   // step to begin at: epoch = step / steps_per_epoch (resuming inside an epoch)
   std::int64_t last_step = -1;   // exclusive; -1: endless
   std::int64_t max_samples = 0;  // an epoch is the first so many of the order; 0: all
   Backend* backend = nullptr;    // allocates the host memory of the batches; null: ordinary memory
+};
+
+/// What the readers and the caller have done so far.
+struct LoaderUsage {
+  double wait_seconds = 0;     // of the caller, in next()
+  double busy_seconds = 0;     // of all readers together, between taking a part of a batch and having read it
+  double read_seconds = 0;     // the same, of the parts that are finished
+  std::int64_t n_samples = 0;  // in these
 };
 
 class Loader {
@@ -55,6 +63,7 @@ class Loader {
   /// reader thread.
   const Batch& next();
   double wait_seconds() const;  // so far
+  LoaderUsage usage() const;
 
  private:
   struct State;

@@ -2,13 +2,17 @@
 //   out[i] = sum_k w(i, k) in[k] / sum_k w(i, k),  w = max(0, 1 - |k + 0.5 - centre_i| / max(1, scale)),
 //   centre_i = left + (i + 0.5) scale,  scale = width of the box / width of the output
 // in each direction, first along rows, then along columns, rounded to 8 bits after each. The arithmetic is Pillow's
-// (weights as 22-bit fixed point), and so are the bytes where the box has whole corners.
+// (weights as 22-bit fixed point), and so are the bytes where the box has whole corners. The loops over pixels are in
+// lockstep/resize_rows.h.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
+
+#include "data/pixel_area.h"
+#include "lockstep/resize_rows.h"
 
 namespace lockstep::data {
 
@@ -24,25 +28,26 @@ struct Box {
   double left = 0, top = 0, right = 0, bottom = 0;
 };
 
+/// The pixels that Resizer::resize() reads, of an image of this size.
+PixelArea area_read(const Box& box, int image_height, int image_width, int height, int width);
+
 /// To be used by one thread. Its memory is reused for the next image.
 class Resizer {
  public:
   /// Writes the part `box` of `image` as (height, width, channels) to `out`. Pixels outside the box contribute to
   /// outputs at its edge, as if the whole image was resized and then cropped.
   void resize(const PixelView& image, const Box& box, int height, int width, std::span<std::uint8_t> out);
+  /// The same bytes if only the pixels of `area` are at hand, which contains area_read(): they begin at image.bytes,
+  /// while image.height and image.width are those of the whole image.
+  void resize_area(const PixelView& image, const PixelArea& area, const Box& box, int height, int width,
+                   std::span<std::uint8_t> out);
 
  private:
-  /// For each output index the first input index, how many, and their weights.
-  struct Weights {
-    int max_taps = 0;  // inputs of an output
-    std::vector<int> first, count;
-    std::vector<std::int32_t> weights;  // (outputs, max_taps)
-    std::vector<double> scratch;
-    void make(double begin, double end, int n_inputs, int n_outputs);
-  };
-  Weights along_rows_, along_columns_;
-  std::vector<std::uint8_t> rows_;  // resized along rows: (rows used, width, channels)
-  std::vector<std::int32_t> sums_;  // of one output row
+  void make_weights(ResizeWeights& weights, double begin, double end, int n_inputs, int n_outputs);
+
+  ResizeWeights along_rows_, along_columns_;
+  std::vector<double> taps_;        // of one output
+  std::vector<std::uint8_t> rows_;  // resized along rows: (rows used), of resized_row_bytes()
 };
 
 }  // namespace lockstep::data

@@ -10,15 +10,26 @@ Box box_of(const ImageShaping& shaping, int height, int width, std::uint32_t sam
                               : centre_box(height, width, shaping.image_size, shaping.resize);
 }
 
-void resize_box(Resizer& resizer, PixelView image, Box box, bool cut, int size, std::span<std::uint8_t> out) {
+PixelArea area_of_box(const Box& box, bool cut, int height, int width, int size) {
+  if (!cut) return area_read(box, height, width, size, size);
+  const int left = static_cast<int>(box.left), top = static_cast<int>(box.top);
+  return {.left = left,
+          .top = top,
+          .width = static_cast<int>(std::ceil(box.right)) - left,
+          .height = static_cast<int>(std::ceil(box.bottom)) - top};
+}
+
+void resize_box(Resizer& resizer, PixelView image, PixelArea area, Box box, bool cut, int size,
+                std::span<std::uint8_t> out) {
   if (cut) {
-    const int left = static_cast<int>(box.left), top = static_cast<int>(box.top);
-    image.width = static_cast<int>(std::ceil(box.right)) - left;
-    image.height = static_cast<int>(std::ceil(box.bottom)) - top;
-    image.bytes += top * image.row_bytes + std::ptrdiff_t{left} * image.channels;
-    box = {box.left - left, box.top - top, box.right - left, box.bottom - top};
+    const PixelArea part = area_of_box(box, cut, image.height, image.width, size);
+    image.bytes += (part.top - area.top) * image.row_bytes + std::ptrdiff_t{part.left - area.left} * image.channels;
+    image.width = part.width;
+    image.height = part.height;
+    area = {.width = part.width, .height = part.height};
+    box = {box.left - part.left, box.top - part.top, box.right - part.left, box.bottom - part.top};
   }
-  resizer.resize(image, box, size, size, out);
+  resizer.resize_area(image, area, box, size, size, out);
 }
 
 bool ShapedDecoder::read_as_stored(int channels, std::span<std::uint8_t> image) {
@@ -35,13 +46,18 @@ bool ShapedDecoder::read_shaped(const ImageShaping& shaping, std::uint32_t sampl
   while (eighths < 8 && side * eighths < 2 * 8.0 * shaping.image_size) eighths *= 2;
   if (!decoder_.start(eighths, channels)) return false;
   const int height = decoder_.decoded_height(), width = decoder_.decoded_width();
-  const std::size_t n_bytes = static_cast<std::size_t>(channels) * static_cast<std::size_t>(height) * width;
-  if (pixels_.size() < n_bytes) pixels_.resize(n_bytes);
-  if (!decoder_.read_pixels(std::span(pixels_).first(n_bytes))) return false;
   const double scale = decoder_.decoded_eighths() / 8.0;
   const Box scaled{box.left * scale, box.top * scale, box.right * scale, box.bottom * scale};
-  resize_box(resizer_, {pixels_.data(), height, width, channels, std::ptrdiff_t{channels} * width}, scaled,
-             shaping.resized_crop, shaping.image_size, image);
+  const bool cut = shaping.resized_crop;
+  if (!decoder_.crop(area_of_box(scaled, cut, height, width, shaping.image_size),
+                     cut ? RowsBelow::ignored : RowsBelow::parsed))
+    return false;
+  const PixelArea area = decoder_.decoded_area();
+  const std::size_t n_bytes = static_cast<std::size_t>(channels) * static_cast<std::size_t>(area.height) * area.width;
+  if (pixels_.size() < n_bytes) pixels_.resize(n_bytes);
+  if (!decoder_.read_pixels(std::span(pixels_).first(n_bytes))) return false;
+  resize_box(resizer_, {pixels_.data(), height, width, channels, std::ptrdiff_t{channels} * area.width}, area, scaled,
+             cut, shaping.image_size, image);
   return true;
 }
 

@@ -16,9 +16,12 @@ namespace lockstep::data {
 /// The part of a sample's image that is used in this epoch.
 Box box_of(const ImageShaping& shaping, int height, int width, std::uint32_t sample_id, std::uint32_t epoch);
 
+/// The pixels of an image of this size that resize_box() reads.
+PixelArea area_of_box(const Box& box, bool cut, int height, int width, int size);
 /// Resizes the box to `size` x `size`. A random crop is cut out first (`cut`), so that pixels outside of it have no
-/// influence.
-void resize_box(Resizer& resizer, PixelView image, Box box, bool cut, int size, std::span<std::uint8_t> out);
+/// influence. image.height and image.width are those of the whole image; `area` is the part that image.bytes contains.
+void resize_box(Resizer& resizer, PixelView image, PixelArea area, Box box, bool cut, int size,
+                std::span<std::uint8_t> out);
 
 /// Handles one image after the other, in one thread. Its memory is reused.
 class ShapedDecoder {
@@ -31,7 +34,9 @@ class ShapedDecoder {
   int height() const { return decoder_.height(); }
   /// height() x width() x channels bytes.
   bool read_as_stored(int channels, std::span<std::uint8_t> image);
-  /// shaping.image_size x shaping.image_size x channels bytes. Much larger images are decoded at a smaller size first.
+  /// shaping.image_size x shaping.image_size x channels bytes. Of JPEG images, only the part that is needed is decoded,
+  /// and much larger ones at a smaller size. Damage below a random crop is not noticed; the import has checked the
+  /// images. Below the centre it is.
   bool read_shaped(const ImageShaping& shaping, std::uint32_t sample_id, std::uint32_t epoch, int channels,
                    std::span<std::uint8_t> image);
 

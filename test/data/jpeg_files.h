@@ -16,6 +16,8 @@ struct JpegOptions {
   int channels = 3;  // 1: grey, 3: RGB, 4: CMYK, stored inverted as Adobe's programs do
   int quality = 95;
   bool progressive = false;
+  int colour_columns = 2, colour_rows = 2;  // pixels of which one colour value is stored: 2 x 2 is "4:2:0"
+  int restart_rows = 0;                     // rows of blocks between restart markers; 0: none
 };
 
 /// A smooth image, which JPEG reproduces closely: value of channel c at (y, x) of sample `seed`.
@@ -40,6 +42,11 @@ inline std::string encode_jpeg(const std::vector<std::uint8_t>& pixels, int heig
   jpeg_set_defaults(&jpeg);
   jpeg_set_quality(&jpeg, options.quality, TRUE);
   if (options.progressive) jpeg_simple_progression(&jpeg);
+  if (options.channels == 3) {
+    jpeg.comp_info[0].h_samp_factor = options.colour_columns;
+    jpeg.comp_info[0].v_samp_factor = options.colour_rows;
+  }
+  jpeg.restart_in_rows = options.restart_rows;
   jpeg_start_compress(&jpeg, TRUE);
   for (int y = 0; y < height; ++y) {
     JSAMPROW row = const_cast<JSAMPROW>(pixels.data()) + static_cast<std::ptrdiff_t>(y) * width * options.channels;

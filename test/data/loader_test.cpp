@@ -49,16 +49,28 @@ class MemorySet : public ImageSet {
   const ImageSetInfo& info() const override { return info_; }
   void read_image(std::int64_t sample, std::uint32_t, std::span<std::uint8_t> image,
                   std::int32_t& label) const override {
-    require(sample != bad_sample_, ErrorCode::data_unreadable, "sample {} is bad", sample);
+    const int running = ++n_running_;
+    for (int most = most_at_once; most < running && !most_at_once.compare_exchange_weak(most, running);) continue;
+    const OnExit leave{n_running_};
+    // The sample at `bad_sample_` fails last.
+    if (sample == bad_sample_ && also_bad >= 0) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    require(sample != bad_sample_ && sample != also_bad, ErrorCode::data_unreadable, "sample {} is bad", sample);
     if (delay_milliseconds > 0) std::this_thread::sleep_for(std::chrono::milliseconds(delay_milliseconds));
     for (std::size_t i = 0; i < image.size(); ++i) image[i] = test_byte(info_.first_sample + sample, i);
     label = test_label(info_.first_sample + sample, info_.classes);
     ++n_reads;
   }
   mutable std::atomic<std::int64_t> n_reads{0};
+  mutable std::atomic<int> most_at_once{0};  // reads
   int delay_milliseconds = 0;
+  std::int64_t also_bad = -1;  // a second sample that cannot be read
 
  private:
+  struct OnExit {
+    std::atomic<int>& count;
+    ~OnExit() { --count; }
+  };
+  mutable std::atomic<int> n_running_{0};
   ImageSetInfo info_;
   std::int64_t bad_sample_;
 };
@@ -159,6 +171,64 @@ TEST(Loader, ReturnsTheGlobalOrderForAnyNumberOfRanksMicroBatchesAndReaders) {
           }
 }
 
+// Micro-batches of 17 to 67 samples are read by several readers at once.
+TEST(Loader, ReturnsTheSameBatchesWhenReadersShareThem) {
+  const auto set = std::make_shared<MemorySet>(300);
+  for (const int n_micro_batches : {1, 3})
+    for (const bool drop_last : {true, false})
+      for (const int readers : {1, 2, 7, 24}) {
+        LoaderOptions options = options_for(67, 1, n_micro_batches);
+        options.drop_last = drop_last;
+        options.readers = readers;
+        EXPECT_EQ(steps_of(set, options, 11), expected_steps(300, options, 11)) << readers << " readers";
+      }
+}
+
+// With a prefetch of one micro-batch, readers beyond the third would be idle if each read a whole micro-batch.
+TEST(Loader, AllReadersOfASlowSetWorkAtOnce) {
+  for (const int readers : {8, 24}) {
+    const auto set = std::make_shared<MemorySet>(600);
+    set->delay_milliseconds = 20;
+    LoaderOptions options = options_for(200);
+    options.readers = readers;
+    options.prefetch = 1;
+    Loader loader(set, options);
+    checked(loader.next(), set->info(), 200);
+    EXPECT_EQ(set->most_at_once, readers);
+  }
+}
+
+// A reader takes at least 8 samples at a time: for few, one reader is enough.
+TEST(Loader, FewSamplesAreReadByOneReader) {
+  for (const auto& [batch, parts] : {std::pair{15, 1}, {16, 2}, {31, 3}, {64, 8}}) {
+    const auto set = std::make_shared<MemorySet>(batch);
+    set->delay_milliseconds = 20;
+    LoaderOptions options = options_for(batch);
+    options.readers = 16;
+    options.last_step = 1;
+    Loader loader(set, options);
+    checked(loader.next(), set->info(), batch);
+    EXPECT_EQ(set->most_at_once, parts) << "batch " << batch;
+  }
+}
+
+TEST(Loader, CountsWhatItsReadersDo) {
+  const auto set = std::make_shared<MemorySet>(64);
+  set->delay_milliseconds = 10;
+  LoaderOptions options = options_for(64);
+  options.readers = 4;
+  options.last_step = 1;
+  Loader loader(set, options);
+  std::this_thread::sleep_for(std::chrono::milliseconds(40));
+  EXPECT_GT(loader.usage().busy_seconds, 0) << "all readers are at work, but none has finished";
+  loader.next();
+  const LoaderUsage usage = loader.usage();
+  EXPECT_EQ(usage.n_samples, 64);
+  EXPECT_GE(usage.read_seconds, 64 * 0.010);
+  EXPECT_DOUBLE_EQ(usage.busy_seconds, usage.read_seconds) << "no reader is at work";
+  EXPECT_DOUBLE_EQ(usage.wait_seconds, loader.wait_seconds());
+}
+
 TEST(Loader, ReturnsEachSampleOncePerEpochWhenResumedOnOtherRanks) {
   constexpr std::int64_t kSamples = 100, kBatch = 8, kSteps = 13;
   const auto set = std::make_shared<MemorySet>(kSamples);
@@ -245,6 +315,19 @@ TEST(Loader, ReturnsWhatWasReadBeforeAnErrorAndThenTheError) {
     for (int i = 0; i < 3; ++i) checked(loader.next(), set->info(), 4);
     EXPECT_ERROR(ErrorCode::data_unreadable, "is bad", loader.next());
     EXPECT_ERROR(ErrorCode::data_unreadable, "is bad", loader.next());
+  }
+}
+
+// Several samples of a batch are bad: whichever reader is first, the error is that of the first sample.
+TEST(Loader, ReportsTheFirstErrorOfABatchForAnyNumberOfReaders) {
+  const auto order = epoch_order(5, 0, 64, true);
+  for (const int readers : {1, 8}) {
+    const auto set = std::make_shared<MemorySet>(64, order[20]);
+    set->also_bad = order[60];
+    LoaderOptions options = options_for(64);
+    options.readers = readers;
+    Loader loader(set, options);
+    EXPECT_ERROR(ErrorCode::data_unreadable, fmt::format("sample {} is bad", order[20]), loader.next());
   }
 }
 

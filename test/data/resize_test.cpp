@@ -9,6 +9,7 @@
 
 #include "data/image_set.h"
 #include "data/image_shape.h"
+#include "kernels/cpu/base/simd.h"
 
 namespace lockstep::data {
 namespace {
@@ -61,6 +62,69 @@ TEST(Resize, AgreesWithItsDefinition) {
           ASSERT_NEAR(out[static_cast<std::size_t>((y * t.out + x) * 3 + c)],
                       reference(image, t.height, t.width, t.box, t.out, t.out, y, x, c), kTolerance)
               << t.height << " x " << t.width << " to " << t.out << " at " << y << ", " << x;
+  }
+}
+
+std::vector<std::uint8_t> random_image(int height, int width, int channels, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<std::uint8_t> image(static_cast<std::size_t>(height * width * channels));
+  for (auto& v : image) v = static_cast<std::uint8_t>(random());
+  return image;
+}
+
+// The sums are exact, so that every instruction set must give the same bytes: all sizes of rows and numbers of rows,
+// with vectors that end at the end of the memory of the image.
+TEST(Resize, EveryInstructionSetGivesTheSameBytes) {
+  std::mt19937 random(5);
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  for (int i = 0; i < 300; ++i) {
+    const int height = 1 + below(90), width = 1 + below(90), channels = i % 4 == 0 ? 1 : 3;
+    const int out_height = 1 + below(40), out_width = 1 + below(40);
+    const auto image = random_image(height, width, channels, static_cast<std::uint32_t>(i));
+    Box box{.left = double(below(width)), .top = double(below(height))};
+    box.right = box.left + 1 + below(width - static_cast<int>(box.left));
+    box.bottom = box.top + 1 + below(height - static_cast<int>(box.top));
+    std::vector<std::uint8_t> expected;
+    for (const cpu::Isa isa : {cpu::Isa::baseline, cpu::Isa::avx2, cpu::Isa::avx512}) {
+      cpu::limit_isa(isa);
+      std::vector<std::uint8_t> out(static_cast<std::size_t>(out_height * out_width * channels));
+      Resizer().resize({image.data(), height, width, channels, std::ptrdiff_t{width} * channels}, box, out_height,
+                       out_width, out);
+      if (isa == cpu::Isa::baseline) expected = out;
+      EXPECT_EQ(out, expected) << height << " x " << width << " to " << out_height << " x " << out_width << ", isa "
+                               << static_cast<int>(isa);
+    }
+  }
+  cpu::limit_isa(cpu::Isa::avx512);
+}
+
+// Thousands of neighbours, all white: the sums are the greatest possible ones.
+TEST(Resize, DoesNotOverflow) {
+  const std::vector<std::uint8_t> white(std::size_t{3} * 8 * 60000, 255);
+  std::vector<std::uint8_t> out(3 * 2 * 4);
+  Resizer().resize({white.data(), 8, 60000, 3, 3 * 60000}, {0, 0, 60000, 8}, 2, 4, out);
+  EXPECT_EQ(out, std::vector<std::uint8_t>(out.size(), 255));
+}
+
+// If only the pixels that are read are at hand, the result has the same bytes.
+TEST(Resize, AnAreaIsEnough) {
+  std::mt19937 random(9);
+  const auto uniform = [&](double n) { return n * static_cast<double>(random() % 1000) / 1000; };
+  const int height = 70, width = 83;
+  const auto image = random_image(height, width, 3, 1);
+  for (int i = 0; i < 100; ++i) {
+    Box box{.left = uniform(60), .top = uniform(50)};
+    box.right = box.left + 1 + uniform(width - box.left - 1);
+    box.bottom = box.top + 1 + uniform(height - box.top - 1);
+    const PixelArea area = area_read(box, height, width, 11, 17);
+    std::vector<std::uint8_t> part, expected(3 * 11 * 17), found(expected.size());
+    for (int y = area.top; y < area.top + area.height; ++y) {
+      const auto from = image.begin() + (y * width + area.left) * 3;
+      part.insert(part.end(), from, from + area.width * 3);
+    }
+    Resizer().resize({image.data(), height, width, 3, 3 * width}, box, 11, 17, expected);
+    Resizer().resize_area({part.data(), height, width, 3, std::ptrdiff_t{3} * area.width}, area, box, 11, 17, found);
+    EXPECT_EQ(found, expected);
   }
 }
 
