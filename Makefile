@@ -35,8 +35,14 @@ CXX      := $(if $(filter default,$(origin CXX)),$(if $(filter fuzz,$(MODE)),cla
 MPICXX   ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/)mpicxx
 MPIRUN   ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/)mpirun
 PROTOC   ?= $(if $(PROTOBUF_HOME),$(PROTOBUF_HOME)/bin/)protoc
-# The oneDNN that scripts/deps.sh unpacked is used unless DNNL_ROOT or pkg-config names another one (3.2 or newer).
-ONEDNN_HOME := $(or $(DNNL_ROOT),$(if $(shell pkg-config --atleast-version=3.2 dnnl 2>/dev/null && echo yes),,$(CURDIR)/.deps/onednn))
+# oneDNN is used on x86-64, and elsewhere if DNNL_ROOT or pkg-config names one; DNNL=0 leaves it out, and Lockstep's own
+# kernels take its place. The oneDNN that scripts/deps.sh unpacked is used unless there is another one (3.2 or newer).
+has_dnnl_package := $(shell pkg-config --atleast-version=3.2 dnnl 2>/dev/null && echo 1)
+IS_X86_64   := $(filter x86_64%,$(shell $(CXX) -dumpmachine))
+HAS_DNNL    := $(if $(filter 0,$(DNNL)),,$(or $(IS_X86_64),$(DNNL_ROOT),$(has_dnnl_package)))
+ONEDNN_HOME := $(if $(HAS_DNNL),$(or $(DNNL_ROOT),$(if $(has_dnnl_package),,$(CURDIR)/.deps/onednn)))
+DNNL_CFLAGS := $(if $(HAS_DNNL),-DLOCKSTEP_DNNL $(call headers,$(ONEDNN_HOME),dnnl))
+DNNL_LIBS   := $(if $(HAS_DNNL),$(call libraries,$(ONEDNN_HOME),dnnl,-ldnnl))
 
 mpi_show    := $(shell $(MPICXX) -show 2>/dev/null)
 MPI_CFLAGS  := $(patsubst -I%,-isystem %,$(filter -I%,$(mpi_show))) -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX
@@ -65,12 +71,12 @@ NVCC_FLAGS   := -std=c++20 --expt-relaxed-constexpr -DFMT_USE_CONSTEXPR=1 $(fore
 endif
 
 CPPFLAGS := $(CPPFLAGS) -Iinclude -Isrc -I. -I$(BUILD)/generated -MMD -MP $(MPI_CFLAGS) $(HDF5_CFLAGS) \
-  $(call headers,$(ONEDNN_HOME),dnnl) $(call headers,$(CLI11_HOME),CLI11) $(call headers,$(YAML_CPP_HOME),yaml-cpp) \
+  $(call headers,$(CLI11_HOME),CLI11) $(call headers,$(YAML_CPP_HOME),yaml-cpp) \
   $(call headers,$(JSON_HOME),nlohmann_json) $(call headers,$(FMT_HOME),fmt) \
   $(call headers,$(SPDLOG_HOME),spdlog) $(if $(SPDLOG_HOME),-DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL) \
   $(call headers,$(JPEG_HOME),libjpeg) $(call headers,$(PROTOBUF_HOME),protobuf) $(call headers,$(XXHASH_HOME),libxxhash) \
   $(call headers,$(PCRE2_HOME),libpcre2-8) $(call headers,$(UTF8PROC_HOME),libutf8proc)
-LDLIBS := $(LDLIBS) $(CUDA_LIBS) -Wl,--as-needed $(call libraries,$(ONEDNN_HOME),dnnl,-ldnnl) $(call libraries,$(HDF5_HOME),hdf5,-lhdf5) $(MPI_LIBS) \
+LDLIBS := $(LDLIBS) $(CUDA_LIBS) -Wl,--as-needed $(DNNL_LIBS) $(call libraries,$(HDF5_HOME),hdf5,-lhdf5) $(MPI_LIBS) \
   $(call libraries,$(YAML_CPP_HOME),yaml-cpp,-lyaml-cpp) $(call libraries,$(SPDLOG_HOME),spdlog,-lspdlog) \
   $(call libraries,$(FMT_HOME),fmt,-lfmt) $(call libraries,$(JPEG_HOME),libjpeg,-ljpeg) $(call libraries,$(PNG_HOME),libpng,-lpng) \
   $(call libraries,$(PROTOBUF_HOME),protobuf,-lprotobuf) $(call libraries,$(XXHASH_HOME),libxxhash,-lxxhash) \
@@ -96,38 +102,47 @@ OPT_release    := -O2 -g1
 OPT_debug      := -O0 -g -D_GLIBCXX_ASSERTIONS
 OPT_asan       := -O1 -g1 -fno-omit-frame-pointer -fsanitize=address
 OPT_ubsan      := -O1 -g1 -fno-omit-frame-pointer -fsanitize=undefined -fno-sanitize-recover=undefined
-OPT_asan-ubsan := $(OPT_asan) -fsanitize=undefined -fno-sanitize-recover=undefined
+# A null pointer is caught by the address sanitizer too, and the check of each access takes a fifth of the compile time.
+OPT_asan-ubsan := $(OPT_asan) -fsanitize=undefined -fno-sanitize=null -fno-sanitize-recover=undefined
 OPT_tsan       := -O1 -g1 -fno-omit-frame-pointer -fsanitize=thread
 OPT_fuzz       := $(OPT_asan) -fsanitize=undefined,fuzzer-no-link -fno-sanitize-recover=undefined -DLOCKSTEP_FUZZ \
   -include scripts/source_location_for_clang.h
-# Code that only tests contain takes the compiler the longest; -O1 saves a tenth of that.
-TEST_OPT       := $(if $(filter release,$(MODE)),-O1)
+# Code that only tests contain takes the compiler the longest: -O1 saves a tenth of that, and with the sanitizers -O0
+# saves half.
+TEST_OPT       := $(if $(filter release,$(MODE)),-O1,$(if $(filter asan-ubsan,$(MODE)),-O0))
 KERNEL_OPT     := $(if $(filter release,$(MODE)),-O3) -fno-math-errno -fno-trapping-math
 # The sanitizers' code defeats GCC's own analysis, so its warnings are used only in the other modes.
 WARNINGS ?= $(if $(filter release debug,$(MODE)),-Wall -Wextra -Werror,-w)
-CXXFLAGS := -std=c++20 $(if $(filter-out fuzz,$(MODE)),-fopenmp) $(OPT_$(MODE)) $(WARNINGS) $(CXXFLAGS)
+# SYSROOT: the folder with the libraries of another machine, for cross compilers.
+sysroot  := $(SYSROOT:%=--sysroot=%)
+CXXFLAGS := -std=c++20 $(sysroot) $(if $(filter-out fuzz,$(MODE)),-fopenmp) $(OPT_$(MODE)) $(WARNINGS) $(CXXFLAGS)
 # $(call flags_for,FILE)
-flags_for = $(CPPFLAGS) $(CXXFLAGS) $(if $(filter test/%,$(filter-out test/reference/%,$(1))),$(TEST_OPT)) $(if $(filter kernels/cuda/% src/comm/nccl% src/comm/world.cpp src/backend_factory.cpp test/%,$(1)),$(CUDA_CFLAGS)) $(if $(filter kernels/%,$(1)),$(KERNEL_OPT),-ffp-contract=off) $(if $(filter src/comm/%,$(1)),$(if $(filter release,$(MODE)),-O3)) \
+flags_for = $(CPPFLAGS) $(CXXFLAGS) $(if $(filter test/%,$(filter-out test/reference/%,$(1))),$(TEST_OPT)) $(if $(filter kernels/cuda/% src/comm/nccl% src/comm/world.cpp src/backend_factory.cpp test/%,$(1)),$(CUDA_CFLAGS)) $(if $(filter kernels/cpu/% test/%,$(1)),$(DNNL_CFLAGS)) $(if $(filter kernels/%,$(1)),$(KERNEL_OPT),-ffp-contract=off) $(if $(filter src/comm/%,$(1)),$(if $(filter release,$(MODE)),-O3)) \
   $(if $(filter src/data/png.cpp test/data/% test/fuzz/%,$(1)),$(call headers,$(PNG_HOME),libpng)) $(if $(filter test/%,$(1)),$(GTEST_CFLAGS)) $(if $(filter bench/%,$(1)),$(BENCHMARK_CFLAGS))
 
 # ---- Sources and programs -------------------------------------------------------------------------------------------
 PROTOS    := $(shell find src -name '*.proto')
 GENERATED := $(PROTOS:src/%.proto=$(BUILD)/generated/%.pb.cc)
 EMBEDDED  := $(patsubst %,$(BUILD)/generated/commands/completion.%.inc,bash zsh)
-SOURCES   := $(filter-out src/main.cpp $(if $(HAS_CUDA),,src/comm/nccl%),$(shell find src kernels/cpu $(if $(HAS_CUDA),kernels/cuda) -name '*.cpp' | sort))
+SOURCES   := $(filter-out src/main.cpp $(if $(HAS_CUDA),,src/comm/nccl%) $(if $(HAS_DNNL),,%onednn.cpp),$(shell find src kernels/cpu $(if $(HAS_CUDA),kernels/cuda) -name '*.cpp' | sort))
 CUDA_SOURCES := $(if $(HAS_CUDA),$(shell find kernels/cuda -name '*.cu' | sort))
 # The CUDA backend's ops compiled for the host (test/support/cuda_on_host), in a namespace of their own.
 # All files except those that need a device: the backend, and the calls of cuDNN and cuBLASLt.
 ON_HOST   := $(CUDA_SOURCES) $(if $(HAS_CUDA),$(filter-out kernels/cuda/backend% %_cudnn.cpp %_cublaslt.cpp,$(wildcard kernels/cuda/*.cpp)) $(wildcard test/support/cuda_on_host/*.cpp))
 SUPPORT   := $(filter-out %_test.cpp test/support/program.cpp test/support/cuda_on_host/%,$(shell find test/reference test/support -name '*.cpp' 2>/dev/null | sort))
 # Tests of code that is built only with CUDA, and libraries that replace others if there is no GPU.
-CUDA_TESTS := test/comm/nccl% test/kernels/cuda_on_host% test/kernels/cuda_stream% test/kernels/nvml% test/kernels/nvtx%
-FAKES     := $(if $(HAS_CUDA),$(OUT)/test/comm/fake_nccl.so $(OUT)/test/kernels/fake_nvml.so $(OUT)/test/kernels/fake_nvtx.so) \
+CUDA_TESTS := test/comm/nccl% test/kernels/cuda_library% test/kernels/cuda_on_host% test/kernels/cuda_stream% test/kernels/nvml% test/kernels/nvtx%
+FAKES     := $(if $(HAS_CUDA),$(OUT)/test/comm/fake_nccl.so $(OUT)/test/kernels/fake_nvml.so $(OUT)/test/kernels/fake_nvtx.so \
+  $(OUT)/test/kernels/hidden_library.so) \
   $(OUT)/test/faults/fault_injection.so
-TESTS     := $(filter-out $(if $(HAS_CUDA),,$(CUDA_TESTS)),$(shell find test -name '*_test.cpp' | sort))
+TESTS     := $(filter-out $(if $(HAS_CUDA),,$(CUDA_TESTS)) $(if $(IS_X86_64),,test/kernels/emulated_amx%),$(shell find test -name '*_test.cpp' | sort))
 # Unit tests of one process: the only tests in a build for the sanitizers (UNIT_TESTS_ONLY=1).
 UNIT_TESTS := $(if $(TESTS),$(shell grep -LE '^// (ranks:|sanitizers: no)' $(TESTS)))
 TESTED    := $(if $(UNIT_TESTS_ONLY),$(UNIT_TESTS),$(TESTS)) $(if $(UNIT_TESTS_ONLY),,test/comm/collective_tests.cpp)
+# Ops with kernels for AMX, compiled with emulated tiles (test/support/emulated_amx.h) for one program, which contains the
+# tests of these ops too.
+EMULATED_AMX       := kernels/cpu/attention.cpp kernels/cpu/conv2d_amx.cpp
+EMULATED_AMX_TESTS := $(filter test/kernels/algorithms_test.cpp test/kernels/attention_test.cpp test/kernels/conv2d_test.cpp,$(TESTED))
 SCRIPTS   := $(shell find test -name '*_test.sh' -o -name '*_test.py' | sort)
 BENCHES   := $(shell find bench -name '*.cpp' | sort)
 # A build for the sanitizers uses the CUDA backend, which never runs there, of the release build: RELEASE and
@@ -136,7 +151,7 @@ RELEASE     ?= $(BUILD)
 RELEASE_OUT ?= $(OUT)
 OBJECTS   := $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out kernels/cuda/%,$(SOURCES))) $(GENERATED:.cc=.o) \
   $(patsubst %.cpp,$(RELEASE)/%.o,$(filter kernels/cuda/%,$(SOURCES))) $(CUDA_SOURCES:%=$(RELEASE_OUT)/%.o)
-FUZZED    := $(filter src/base/% src/config/% src/hdf5/% src/data/% src/checkpoint/% src/text/% src/models/resnet_table.cpp src/models/llama_config.cpp src/models/llama_tensors.cpp,$(SOURCES))
+FUZZED    := $(filter src/base/% src/config/% src/hdf5/% src/data/% src/checkpoint/% src/text/% kernels/cpu/base/resize_rows.cpp src/models/resnet_table.cpp src/models/llama_config.cpp src/models/llama_tensors.cpp,$(SOURCES))
 FUZZERS   := $(patsubst test/fuzz/%_test.cpp,$(BUILD)/fuzz/%,$(filter test/fuzz/%,$(TESTS)))
 # One program per folder of tests, OUT/test/FOLDER_test, and one per source that cannot share it,
 # OUT/test/FOLDER/NAME_test.
@@ -150,6 +165,7 @@ $(OUT)/lockstep: $(BUILD)/src/main.o $(OUT)/liblockstep.a
 	$(link)
 $(OWN_PROGRAMS): $(OUT)/%: $(BUILD)/%.o $(BUILD)/test/support/program.o $(BUILD)/libtest-support.a $(OUT)/liblockstep.a
 	$(link) $(GTEST_LIBS)
+$(OUT)/test/kernels/emulated_amx_test: $(EMULATED_AMX:%.cpp=$(BUILD)/emulated-amx/%.o) $(EMULATED_AMX_TESTS:%.cpp=$(BUILD)/%.o)
 objects_of_tests = $(patsubst %.cpp,$(BUILD)/%.o,$(filter test/$(1)/%,$(filter-out $(OWN_PROGRAM),$(TESTED))))
 .SECONDEXPANSION:
 $(TEST_PROGRAMS): $(OUT)/test/%_test: $$(call objects_of_tests,$$*) $(BUILD)/test/support/program.o $(BUILD)/libtest-support.a $(OUT)/liblockstep.a
@@ -173,14 +189,14 @@ $(FUZZERS): $(BUILD)/fuzz/%: $(BUILD)/test/fuzz/%_test.o $(FUZZED:%.cpp=$(BUILD)
 $(OUT)/test/%.so: test/%.cpp $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  link     $@"
-	@$(CXX) -std=c++20 -O2 $(WARNINGS) $(CPPFLAGS) $(CUDA_CFLAGS) -fPIC -shared $(SO_FLAGS) -o $@ $< -ldl -lpthread
+	@$(CXX) -std=c++20 -O2 $(sysroot) $(WARNINGS) $(CPPFLAGS) $(CUDA_CFLAGS) $(DNNL_CFLAGS) -fPIC -shared $(SO_FLAGS) -o $@ $< -ldl -lpthread
 # The name of the driver's library, so that this one is loaded instead of it.
 $(OUT)/test/kernels/fake_nvml.so: SO_FLAGS = -Wl,-soname,libnvidia-ml.so.1
 # The order of linking: the program, the libraries that it uses, and the libraries that those use.
 define link
 @mkdir -p $(@D)
 @echo "  link     $@"
-@$(CXX) $(CXXFLAGS) -o $@ $(filter %.o %.a,$^) $(LDFLAGS) $(LDLIBS)
+@$(CXX) $(CXXFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDFLAGS) $(LDLIBS)
 endef
 
 # Thin archives: they contain the names of the objects instead of copies.
@@ -204,6 +220,10 @@ $(BUILD)/on-host/%.o: % $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  compile  $< for the host"
 	@$(CXX) -Dcuda=cuda_on_host -include test/support/cuda_on_host/runtime.h $(CUDA_CFLAGS) $(CPPFLAGS) $(CXXFLAGS) -Wno-unknown-pragmas -ffp-contract=off -x c++ -c -o $@ $<
+$(BUILD)/emulated-amx/%.o: %.cpp $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  compile  $< for emulated AMX"
+	@$(CXX) -include test/support/emulated_amx.h $(call flags_for,$<) -c -o $@ $<
 $(BUILD)/generated/%.pb.o: $(BUILD)/generated/%.pb.cc $(BUILD)/flags
 	@$(CXX) $(CPPFLAGS) $(CXXFLAGS) -w -c -o $@ $<
 # The script that `lockstep completion SHELL` prints, as a C++ string.
@@ -214,7 +234,7 @@ $(BUILD)/generated/%.pb.cc: src/%.proto
 	$(PROTOC) -Isrc --cpp_out=$(BUILD)/generated $<
 
 # Files that change only if their content changes, so that a new commit compiles one file, and new flags compile all.
-$(BUILD)/flags: export CONTENT = $(CXX) $(CPPFLAGS) $(CXXFLAGS) $(KERNEL_OPT) $(TEST_OPT) $(CUDA_CFLAGS)
+$(BUILD)/flags: export CONTENT = $(CXX) $(CPPFLAGS) $(CXXFLAGS) $(KERNEL_OPT) $(TEST_OPT) $(CUDA_CFLAGS) $(DNNL_CFLAGS)
 $(OUT)/cuda-flags: export CONTENT = $(CXX) $(CPPFLAGS) $(CXXFLAGS) $(CUDA_CFLAGS) $(NVCC_FLAGS)
 $(BUILD)/commit: export CONTENT = $(VERSION) $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 $(BUILD)/flags $(BUILD)/commit $(if $(HAS_CUDA),$(OUT)/cuda-flags): always
@@ -238,7 +258,7 @@ compile_commands.json: always
 	  "$(subst ",\",$(CXX) $(call flags_for,$f) -c -o $(BUILD)/$(f:.cpp=.o) $f)"}))$(file >>$(BUILD)/$@.new,])
 	@if cmp -s $(BUILD)/$@.new $@; then rm $(BUILD)/$@.new; else mv $(BUILD)/$@.new $@; fi
 
--include $(CUDA_SOURCES:%=$(OUT)/%.d) $(ON_HOST:%=$(BUILD)/on-host/%.d) $(PLANS:=.d)
+-include $(CUDA_SOURCES:%=$(OUT)/%.d) $(ON_HOST:%=$(BUILD)/on-host/%.d) $(EMULATED_AMX:%.cpp=$(BUILD)/emulated-amx/%.d) $(PLANS:=.d)
 -include $(patsubst %.cpp,$(BUILD)/%.d,src/main.cpp $(SOURCES) $(SUPPORT) $(TESTED) test/support/program.cpp $(BENCHES)) $(GENERATED:.cc=.d)
 
 # Built in TEST_OUT by a Make of its own, which writes to BUILD too. So with `make -j all tests` it must not start before
@@ -248,12 +268,13 @@ tests:
 	@$(MAKE) --no-print-directory OUT=$(TEST_OUT) CUDA_ARCH="$(TEST_CUDA_ARCH)" tests-here
 tests-here: $(TEST_PROGRAMS) $(OWN_PROGRAMS) $(FAKES) $(OUT)/test/list $(if $(UNIT_TESTS_ONLY),,$(OUT)/lockstep $(PLANS))
 cuda-objects: $(filter $(RELEASE)/kernels/cuda/% $(RELEASE_OUT)/kernels/cuda/%,$(OBJECTS))
+nccl-objects: $(patsubst %.cpp,$(BUILD)/%.o,$(filter src/comm/nccl%,$(SOURCES)))
 benches: $(BENCH_PROGRAMS)
 fuzzers: $(FUZZERS)
 
 include scripts/targets.mk
 
-.PHONY: all tests tests-here cuda-objects benches fuzzers always
+.PHONY: all tests tests-here cuda-objects nccl-objects benches fuzzers always
 .DELETE_ON_ERROR:
 .SECONDARY:
 endif

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs the dependencies of building and running Lockstep that are missing:
 #   - On Debian and Ubuntu, as root: packages, with apt. Elsewhere it prints the commands to run and exits with status 1.
-#   - oneDNN 3.2 or newer: DNNL_ROOT, or pkg-config, or the Python wheels of 2023.2 unpacked into .deps/onednn.
+#   - oneDNN 3.2 or newer, unless DNNL=0: DNNL_ROOT, or pkg-config, or the Python wheels of 2023.2 unpacked into
+#     .deps/onednn. The wheels are for x86-64; on other processors Lockstep's own kernels are used if there is no oneDNN.
 #   - If there is a CUDA toolkit (nvcc on PATH or CUDA_HOME, unless CUDA=0), cudnn-frontend, which consists of headers only:
 #     CUDNN_FRONTEND_HOME, or the Python wheel unpacked into .deps/cudnn-frontend.
 # Packages whose place is given by MPI_HOME, HDF5_HOME and so on are not installed.
@@ -44,6 +45,7 @@ done
 # oneDNN
 onednn=.deps/onednn
 has_onednn() {
+  [[ ${DNNL:-} == 0 || (-z ${DNNL_ROOT:-} && $(uname -m) != x86_64) ]] && return 0
   [[ -n ${DNNL_ROOT:-} ]] && { [[ -e $DNNL_ROOT/include/oneapi/dnnl/dnnl.hpp ]] && return 0
     echo "deps: DNNL_ROOT=$DNNL_ROOT has no include/oneapi/dnnl/dnnl.hpp; give the folder that contains include and lib" >&2
     exit 1; }
@@ -95,10 +97,6 @@ fi
 
 # Debian 12 has oneDNN 2.6, which has an older interface. The wheels contain Intel's build for GCC's OpenMP.
 if [[ -n $fetch_onednn ]]; then
-  if [[ $(uname -m) != x86_64 ]]; then
-    echo "deps: oneDNN 3.2 or newer is missing, and its wheels are for x86-64 only: build oneDNN and set DNNL_ROOT=FOLDER" >&2
-    exit 1
-  fi
   echo "deps: fetching oneDNN 3.2 into $onednn"
   mkdir -p .deps
   work=$(mktemp -d .deps/onednn.XXXXXX)

@@ -98,7 +98,7 @@ format:
 	@scripts/check-format.sh --fix
 
 # ---- Dependencies ---------------------------------------------------------------------------------------------------
-export CUDA CUDA_HOME
+export CUDA CUDA_HOME DNNL
 export MODULE_PREREQS
 export DNNL_ROOT MPI_HOME HDF5_HOME CLI11_HOME YAML_CPP_HOME JSON_HOME FMT_HOME SPDLOG_HOME JPEG_HOME PNG_HOME PROTOBUF_HOME \
   XXHASH_HOME PCRE2_HOME UTF8PROC_HOME GTEST_HOME BENCHMARK_HOME
@@ -176,7 +176,7 @@ Variables
   MODE=release         release | debug | asan | ubsan | asan-ubsan | tsan; each has a build folder of its own
   BUILD=build          the build folder
   CXX, MPICXX, MPIRUN  compiler, MPI compiler wrapper and launcher
-  DNNL_ROOT            oneDNN 3.2 or newer
+  DNNL_ROOT            oneDNN 3.2 or newer; DNNL=0 builds without: Lockstep's own kernels take its place
   MPI_HOME HDF5_HOME CLI11_HOME YAML_CPP_HOME JSON_HOME FMT_HOME SPDLOG_HOME JPEG_HOME PNG_HOME PROTOBUF_HOME XXHASH_HOME
   PCRE2_HOME UTF8PROC_HOME GTEST_HOME BENCHMARK_HOME
                      the folders of other libraries that pkg-config does not find

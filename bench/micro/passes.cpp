@@ -197,18 +197,26 @@ void optimizer(benchmark::State& state, OptimizerDescription d) {
 
 void clip_norm(benchmark::State& state) {
   Arguments arguments;
-  const auto op =
-      backend().make(ClipNormDescription{.segments = {{.begin = 0, .n_elements = kParameters}}, .max_norm = 1});
-  const OpMemory memory = arguments.memory_of(*op);
+  const ClipNormDescription d{
+      .segments = {{.begin = 0, .n_elements = kParameters}}, .max_norm = 1, .ranges = {{0, kParameters}}};
+  const auto op = backend().make(d);
   const auto stream = backend().make_stream();
   auto* scalars = static_cast<StepScalars*>(arguments.bytes(sizeof(StepScalars)));
   *scalars = {};
   auto* sums = static_cast<LossSums*>(arguments.bytes(sizeof(LossSums)));
   *sums = {.loss = 1, .count = 1, .weight = 1};
+  const ClipNorm::SumTiles tiles{.gradients = arguments.make(kParameters),
+                                 .tile_sums = arguments.make<double>(count_tiles(d.segments)),
+                                 .range = 0};
   const ClipNorm::Apply args{
-      .gradients = arguments.make(kParameters), .sums = sums, .scalars = scalars, .norm = arguments.make<double>(1)};
+      .tile_sums = tiles.tile_sums, .sums = sums, .scalars = scalars, .norm = arguments.make<double>(1)};
   measure(
-      state, [&] { op->apply(args, memory, *stream); }, 0, kFloatBytes * kParameters);
+      state,
+      [&] {
+        op->sum_tiles(tiles, *stream);
+        op->apply(args, *stream);
+      },
+      0, kFloatBytes * kParameters);
 }
 
 void hash(benchmark::State& state) {

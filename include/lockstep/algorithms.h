@@ -6,20 +6,29 @@
 #include <cstddef>
 #include <functional>
 #include <map>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
+
+#include "lockstep/timing.h"
 
 namespace lockstep {
 
 class Algorithms {
  public:
   using Choices = std::map<std::string, std::string>;  // "conv2d 16x16x64 -> 64, 3x3/1, bf16, forward": "amx"
+  using Keys = std::set<std::string>;
 
   Algorithms() = default;
   explicit Algorithms(Choices known) : choices_(std::move(known)) {}
 
-  void remember(Choices known) { choices_ = std::move(known); }
+  /// Replaces the table.
+  void remember(Choices known, Keys under_load = {}) {
+    choices_ = std::move(known);
+    under_load_ = std::move(under_load);
+  }
 
   /// From now on an unknown choice is timed, and `after_each` is called after each algorithm. Otherwise the first
   /// algorithm is used, and the table is not complete.
@@ -34,14 +43,25 @@ class Algorithms {
   }
   bool is_complete() const { return is_complete_; }
   const Choices& choices() const { return choices_; }
+  /// The choices that were made while other programs used the processors. They are used, but the next run makes them
+  /// again.
+  const Keys& under_load() const { return under_load_; }
 
   /// The index of one of `names`. `seconds(i)` runs and times algorithm i. One that throws Error is not available here,
   /// which is written to the log. If none is available, the result is the first, which is not remembered.
   std::size_t choose(const std::string& key, std::span<const std::string> names,
                      const std::function<double(std::size_t)>& seconds);
+  /// The same for algorithms that are timed together (lockstep/timing.h): `time_all` returns a time for each name.
+  std::size_t choose(const std::string& key, std::span<const std::string> names,
+                     const std::function<Timing()>& time_all);
 
  private:
+  /// The index of a choice that needs no timing: the only one, a remembered one, or the first if nothing is timed.
+  std::optional<std::size_t> without_timing(const std::string& key, std::span<const std::string> names);
+  void store(const std::string& key, const std::string& name, bool is_under_load);
+
   Choices choices_;
+  Keys under_load_;
   bool times_ = false, is_complete_ = true;
   std::function<void()> after_each_;
 };

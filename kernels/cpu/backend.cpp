@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "kernels/cpu/base/machine.h"
-#include "kernels/cpu/base/onednn.h"
+#include "kernels/cpu/base/product.h"
 #include "kernels/cpu/conv2d_bare.h"
 #include "kernels/cpu/ops.h"
 #include "lockstep/error.h"
@@ -92,9 +92,9 @@ class CpuBackend final : public Backend {
   DeviceInfo device() const override {
     DeviceInfo info;
     info.name = fmt::format("{}, {} thread{}, {}", processor_name(), context_.threads, context_.threads == 1 ? "" : "s",
-                            onednn_instructions());
+                            product_instructions());
     info.memory_bytes = memory_bytes_;
-    info.libraries = {"oneDNN " + onednn_version()};
+    info.libraries = {product_library()};
     return info;
   }
 
@@ -136,9 +136,9 @@ class CpuBackend final : public Backend {
         "the cpu backend computes in fp32 or bf16, not in {}: set precision=fp32 or precision=bf16; GPUs "
         "compute in it (`lockstep gpu-info` lists the GPUs here; `plan --device h200` plans for one that is not here)",
         lockstep::name(precision));
-    if (precision == Precision::fp32 || onednn_has(dnnl::cpu_isa::avx512_core_bf16)) return "";
-    return "this processor has no instructions for bf16: activations are bf16 in memory, but convolutions compute in "
-           "fp32, and precision=fp32 is faster";
+    if (precision == Precision::fp32 || product_type(DType::bf16) == DType::bf16) return "";
+    return "this processor has no instructions for bf16: tensors are bf16 in memory, which takes less of it, and are "
+           "multiplied in fp32";
   }
 
   std::unique_ptr<Op> make_op(const OpRequest& request) override { return cpu::make_op(request, context_); }

@@ -2,7 +2,6 @@
 // and whether the step is applied.
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <memory>
 #include <span>
 #include <vector>
@@ -31,29 +30,25 @@ class CpuClipNorm final : public ClipNorm {
       const auto last = std::ranges::lower_bound(tiles_, range.begin + range.n_elements, {}, &ParameterSegment::begin);
       ranges_.push_back(parts_of(first - tiles_.begin(), last - tiles_.begin()));
     }
-    all_ = parts_of(0, std::ssize(tiles_));
   }
 
-  OpNeeds needs() const override {
-    OpNeeds needs;
-    needs.forward_workspace_bytes = tiles_.size() * sizeof(double);
-    return needs;
-  }
+  OpNeeds needs() const override { return {}; }
   std::string describe() const override { return "own kernel: sums of squares in fp64"; }
 
   void run_sum_tiles(const SumTiles& args, const OpMemory&, Stream&) override {
-    sum_tiles_of(ranges_.at(args.range), args.gradients, args.tile_sums);
+    const Tiles& tiles = ranges_.at(args.range);
+    run_parts(tiles.n_parts, [&](int part) {
+      const Range range = part_of(tiles.end - tiles.begin, part, tiles.n_parts);
+      for (std::int64_t i = tiles.begin + range.begin; i < tiles.begin + range.end; ++i) {
+        const ParameterSegment& tile = tiles_[static_cast<std::size_t>(i)];
+        args.tile_sums[i] = LOCKSTEP_DISPATCH(sum_of_squares)(args.gradients + tile.begin, tile.n_elements);
+      }
+    });
   }
 
-  void run_apply(const Apply& args, const OpMemory& memory, Stream&) override {
-    const double* sums = args.tile_sums;
-    if (!sums) {
-      auto* const own = static_cast<double*>(memory.workspace);
-      sum_tiles_of(all_, args.gradients, own);
-      sums = own;
-    }
+  void run_apply(const Apply& args, const OpMemory&, Stream&) override {
     double total = 0;
-    for (std::size_t i = 0; i < tiles_.size(); ++i) total += sums[i];
+    for (std::size_t i = 0; i < tiles_.size(); ++i) total += args.tile_sums[i];
     const double scale = args.loss_scale ? args.loss_scale->scale : 1.0f;
     const double correction = args.scalars->nominal_count / args.sums->weight;
     const double unscaled_norm = std::sqrt(total) / scale;
@@ -84,22 +79,11 @@ class CpuClipNorm final : public ClipNorm {
     return {begin, end, part_count(threads_, static_cast<std::int64_t>(total_elements(tiles) * sizeof(float)))};
   }
 
-  void sum_tiles_of(const Tiles& tiles, const float* gradients, double* sums) const {
-    run_parts(tiles.n_parts, [&](int part) {
-      const Range range = part_of(tiles.end - tiles.begin, part, tiles.n_parts);
-      for (std::int64_t i = tiles.begin + range.begin; i < tiles.begin + range.end; ++i) {
-        const ParameterSegment& tile = tiles_[static_cast<std::size_t>(i)];
-        sums[i] = LOCKSTEP_DISPATCH(sum_of_squares)(gradients + tile.begin, tile.n_elements);
-      }
-    });
-  }
-
   double max_norm_;
   LossScaling loss_scaling_;
   std::vector<ParameterSegment> tiles_;
   CpuContext threads_;
   std::vector<Tiles> ranges_;
-  Tiles all_;
 };
 
 }  // namespace

@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <memory>
 
+#include "kernels/cpu/base/add_into.h"
 #include "kernels/cpu/base/workspace.h"
 #include "kernels/cpu/conv2d_bare.h"
-#include "kernels/cpu/conv2d_plan.h"
 #include "kernels/cpu/normalization.h"
 #include "lockstep/ops/conv2d.h"
 

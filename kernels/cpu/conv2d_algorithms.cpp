@@ -1,20 +1,22 @@
 // The algorithms of a bare convolution, the choice of one for each direction, and the layout of a graph's activations.
 #include <algorithm>
-#include <chrono>
-#include <cstdlib>
-#include <cstring>
-#include <functional>
+#include <limits>
 #include <vector>
 
+#include "kernels/cpu/base/product.h"
+#include "kernels/cpu/base/timing_buffer.h"
 #include "kernels/cpu/conv2d_amx.h"
 #include "kernels/cpu/conv2d_bare.h"
 #include "kernels/cpu/conv2d_matmul.h"
-#include "kernels/cpu/conv2d_plan.h"
 #include "kernels/cpu/conv2d_weights.h"
+#include "kernels/cpu/conv2d_widened.h"
+#include "lockstep/log.h"
 #include "lockstep/ops/conv2d.h"
 
 namespace lockstep::cpu {
 namespace {
+
+constexpr std::int64_t kBlock = 16;  // channels of a block of Layout::nchw16c
 
 struct ConvolutionAlgorithm {
   const char* name;
@@ -25,15 +27,67 @@ struct ConvolutionAlgorithm {
 // Names are part of the choices that are stored on disk: a kernel whose speed changes gets a new name.
 const ConvolutionAlgorithm kAmx{.name = "amx", .fits = amx_convolution_fits, .make = make_amx_convolution};
 const ConvolutionAlgorithm kBlocks{.name = "blocks", .fits = weight_gradient_fits, .make = make_weight_gradient};
+#ifdef LOCKSTEP_DNNL
 const ConvolutionAlgorithm kDirect{.name = "direct",
                                    .fits = [](const Conv2dDescription&, Direction) { return true; },
                                    .make = make_onednn_convolution};
+#endif
 const ConvolutionAlgorithm kMatmul{.name = "matmul", .fits = matmul_convolution_fits, .make = make_matmul_convolution};
+
+#ifdef LOCKSTEP_DNNL
+Conv2dDescription widened_for_blocks(const Conv2dDescription& d) {
+  Conv2dDescription fp32 = widened(d, /*needs_nhwc=*/false);
+  fp32.weight_layout = weight_gradient_layout(fp32);
+  return fp32;
+}
+bool is_widened(const Conv2dDescription& d) {
+  return d.dtype == DType::bf16 && d.x_layout == Layout::nhwc && d.y_layout == Layout::nhwc;
+}
+
+// The same for bf16, multiplied in fp32.
+const ConvolutionAlgorithm kWidenedDirect{
+    .name = "widened direct",
+    .fits = [](const Conv2dDescription& d, Direction) { return is_widened(d); },
+    .make =
+        [](const Conv2dDescription& d, Direction direction, const CpuContext& context) {
+          return make_widened_convolution(d, widened(d, false), direction, context, make_onednn_convolution);
+        }};
+const ConvolutionAlgorithm kWidenedBlocks{
+    .name = "widened blocks",
+    .fits =
+        [](const Conv2dDescription& d, Direction direction) {
+          return is_widened(d) && direction == Direction::weight_gradient &&
+                 weight_gradient_fits(widened_for_blocks(d), direction);
+        },
+    .make =
+        [](const Conv2dDescription& d, Direction direction, const CpuContext& context) {
+          return make_widened_convolution(d, widened_for_blocks(d), direction, context, make_weight_gradient);
+        }};
+const ConvolutionAlgorithm kWidenedMatmul{
+    .name = "widened matmul",
+    .fits = [](const Conv2dDescription& d, Direction) { return is_widened(d); },
+    .make =
+        [](const Conv2dDescription& d, Direction direction, const CpuContext& context) {
+          return make_widened_convolution(d, widened(d, true), direction, context, make_matmul_convolution);
+        }};
+#endif
 
 /// In the order of a fixed choice.
 std::vector<const ConvolutionAlgorithm*> algorithms_of(const Conv2dDescription& d, Direction direction) {
-  std::vector<const ConvolutionAlgorithm*> fitting{&kAmx, &kDirect, &kBlocks, &kMatmul};
-  if (weight_gradient_pays(d)) std::swap(fitting[1], fitting[2]);
+#ifdef LOCKSTEP_DNNL
+  std::vector<const ConvolutionAlgorithm*> own{&kAmx, &kDirect, &kBlocks, &kMatmul};
+  std::vector<const ConvolutionAlgorithm*> in_fp32{&kWidenedDirect, &kWidenedBlocks, &kWidenedMatmul};
+  if (weight_gradient_pays(d)) {
+    std::swap(own[1], own[2]);
+    std::swap(in_fp32[0], in_fp32[1]);
+  }
+  const bool multiplies_bf16 = d.dtype == DType::fp32 || product_type(DType::bf16) == DType::bf16;
+  std::vector<const ConvolutionAlgorithm*> fitting = multiplies_bf16 ? own : in_fp32;
+  const auto& others = multiplies_bf16 ? in_fp32 : own;
+  fitting.insert(fitting.end(), others.begin(), others.end());
+#else
+  std::vector<const ConvolutionAlgorithm*> fitting{&kAmx, &kBlocks, &kMatmul};  // own products take bf16 as it is
+#endif
   std::erase_if(fitting, [&](const ConvolutionAlgorithm* algorithm) { return !algorithm->fits(d, direction); });
   return fitting;
 }
@@ -43,28 +97,7 @@ std::shared_ptr<const ParameterLayout> first_layout(const Conv2dDescription& d, 
   return algorithms_of(d, Direction::forward)[0]->make(d, Direction::forward, context)->weight_layout();
 }
 
-/// 64-byte aligned, of numbers near 1.
-class Buffer {
- public:
-  explicit Buffer(std::size_t size_bytes)
-      : data_(std::aligned_alloc(64, (std::max<std::size_t>(size_bytes, 1) + 63) / 64 * 64)) {
-    require(data_ != nullptr, ErrorCode::out_of_memory, "an allocation of {} bytes to time convolutions failed",
-            size_bytes);
-    std::memset(data_, 0x3f, size_bytes);
-  }
-  ~Buffer() { std::free(data_); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  template <typename T = void>
-  T* as() const {
-    return static_cast<T*>(data_);
-  }
-
- private:
-  void* data_;
-};
-
-/// An algorithm and its measured time.
+/// An algorithm that is timed.
 struct Candidate {
   const ConvolutionAlgorithm* algorithm;
   Conv2dDescription description;  // x and y are as large as those of the other algorithms
@@ -76,62 +109,69 @@ Conv2dDescription with_fewer_images(Conv2dDescription d, std::int64_t images_a_t
   return d;
 }
 
-/// The number of rounds. Each round runs all algorithms, so that other load of the processor affects all of them
-/// equally.
-std::vector<double> seconds_of(const std::vector<Candidate>& candidates, Direction direction,
-                               const CpuContext& context) {
-  struct Trial {
-    std::unique_ptr<BareConvolution> convolution;
-    double seconds = 1e30;
-  };
-  std::vector<Trial> trials;
-  std::size_t weight_bytes = 0, workspace_bytes = 0;
-  for (const Candidate& candidate : candidates) {
-    trials.push_back({candidate.algorithm->make(candidate.description, direction, context)});
-    const BareConvolution& made = *trials.back().convolution;
-    weight_bytes = std::max(weight_bytes, made.weight_layout()->n_elements() * sizeof(float));
-    workspace_bytes = std::max(workspace_bytes, made.workspace_bytes());
+/// The candidates and the memory that they run on.
+class Trials {
+ public:
+  Trials(const std::vector<Candidate>& candidates, Direction direction, const CpuContext& context)
+      : direction_(direction) {
+    std::size_t weight_bytes = 0, workspace_bytes = 0;
+    for (const Candidate& candidate : candidates) {
+      convolutions_.push_back(made(candidate, direction, context));
+      if (!convolutions_.back()) continue;
+      const BareConvolution& convolution = *convolutions_.back();
+      weight_bytes = std::max(weight_bytes, convolution.weight_layout()->n_elements() * sizeof(float));
+      workspace_bytes = std::max(workspace_bytes, convolution.workspace_bytes());
+    }
+    const Conv2dDescription& d = candidates[0].description;
+    const auto bytes = [&](const Shape& s) { return static_cast<std::size_t>(s.n_elements()) * size_bytes(d.dtype); };
+    x_ = std::make_unique<TimingBuffer>(bytes(d.x));
+    y_ = std::make_unique<TimingBuffer>(bytes(d.y()));
+    weight_ = std::make_unique<TimingBuffer>(weight_bytes);
+    workspace_ = std::make_unique<TimingBuffer>(workspace_bytes);
   }
-  const Conv2dDescription& d = candidates[0].description;
-  const auto bytes = [&](const Shape& s) { return static_cast<std::size_t>(s.n_elements()) * size_bytes(d.dtype); };
-  const Buffer x(bytes(d.x)), y(bytes(d.y())), weight(weight_bytes), workspace(workspace_bytes);
-  const auto run = [&](BareConvolution& convolution) {
-    switch (direction) {
+
+  CallTime time(std::size_t i) {
+    if (!convolutions_[i]) return {.seconds = std::numeric_limits<double>::infinity()};
+    return time_call([&] { run(*convolutions_[i]); });
+  }
+
+ private:
+  static std::unique_ptr<BareConvolution> made(const Candidate& candidate, Direction direction,
+                                               const CpuContext& context) {
+    try {
+      return candidate.algorithm->make(candidate.description, direction, context);
+    } catch (const Error& error) {
+      log::write_to_file(log::Level::info, fmt::format("the algorithm {} is not available for {}: {}",
+                                                       candidate.algorithm->name, name(direction), error.what()));
+      return nullptr;
+    }
+  }
+  void run(BareConvolution& convolution) const {
+    switch (direction_) {
       case Direction::forward:
-        return convolution.forward(x.as(), weight.as(), y.as(), workspace.as());
+        return convolution.forward(x_->as(), weight_->as(), y_->as(), workspace_->as());
       case Direction::data_gradient:
-        return convolution.data_gradient(y.as(), weight.as(), x.as(), workspace.as());
+        return convolution.data_gradient(y_->as(), weight_->as(), x_->as(), workspace_->as());
       case Direction::weight_gradient:
-        return convolution.weight_gradient(x.as(), y.as(), weight.as<float>(), false, workspace.as());
+        return convolution.weight_gradient(x_->as(), y_->as(), weight_->as<float>(), false, workspace_->as());
     }
-  };
-  using Clock = std::chrono::steady_clock;
-  const auto seconds_since = [](Clock::time_point begin) {
-    return std::chrono::duration<double>(Clock::now() - begin).count();
-  };
-  // The first round fills caches. Algorithms that are far behind are not run again, and there are fewer long rounds.
-  constexpr int kLeastRounds = 3, kMaxRounds = 10;
-  constexpr double kHopeless = 3, kEnoughSeconds = 0.06;
-  const auto begin = Clock::now();
-  double least = 1e30;
-  for (int round = 0; round < kMaxRounds && (round < kLeastRounds || seconds_since(begin) < kEnoughSeconds); ++round)
-    for (Trial& trial : trials) {
-      if (round > 0 && trial.seconds > kHopeless * least) continue;
-      const auto start = Clock::now();
-      run(*trial.convolution);
-      trial.seconds = std::min(trial.seconds, seconds_since(start));
-      least = std::min(least, trial.seconds);
-    }
-  std::vector<double> seconds;
-  for (const Trial& trial : trials) seconds.push_back(trial.seconds);
-  return seconds;
+  }
+
+  Direction direction_;
+  std::vector<std::unique_ptr<BareConvolution>> convolutions_;
+  std::unique_ptr<TimingBuffer> x_, y_, weight_, workspace_;
+};
+
+Timing time_candidates(const std::vector<Candidate>& candidates, Direction direction, const CpuContext& context) {
+  Trials trials(candidates, direction, context);
+  return time_in_alternation(candidates.size(), [&](std::size_t i) { return trials.time(i); });
 }
 
 constexpr Layout kLayouts[] = {Layout::nchw16c, Layout::nhwc};  // the layouts of fp32; the first is the fixed choice
 
 /// Times all directions of a 3x3 convolution of such activations in each of kLayouts, with their fastest algorithms,
 /// and with no more channels than make a difference.
-std::vector<double> seconds_in_layouts(const Shape& shape, const CpuContext& context) {
+Timing time_layouts(const Shape& shape, const CpuContext& context) {
   constexpr std::int64_t kImagesAThread = 8, kChannels = 512;
   const std::int64_t channels = std::min(shape[3], kChannels);
   std::vector<Conv2dDescription> descriptions;
@@ -142,7 +182,7 @@ std::vector<double> seconds_in_layouts(const Shape& shape, const CpuContext& con
     d.weight_layout = first_layout(d, context);
     descriptions.push_back(std::move(d));
   }
-  std::vector<double> seconds(descriptions.size());
+  Timing timing{.seconds = std::vector<double>(descriptions.size())};
   for (const Direction direction : {Direction::forward, Direction::data_gradient, Direction::weight_gradient}) {
     std::vector<Candidate> candidates;
     std::vector<std::size_t> ends;  // of each layout's candidates
@@ -150,21 +190,14 @@ std::vector<double> seconds_in_layouts(const Shape& shape, const CpuContext& con
       for (const ConvolutionAlgorithm* algorithm : algorithms_of(d, direction)) candidates.push_back({algorithm, d});
       ends.push_back(candidates.size());
     }
-    const std::vector<double> found = seconds_of(candidates, direction, context);
+    const Timing found = time_candidates(candidates, direction, context);
     for (std::size_t i = 0; i < ends.size(); ++i)
-      seconds[i] += *std::min_element(found.begin() + static_cast<std::ptrdiff_t>(i == 0 ? 0 : ends[i - 1]),
-                                      found.begin() + static_cast<std::ptrdiff_t>(ends[i]));
+      timing.seconds[i] +=
+          *std::min_element(found.seconds.begin() + static_cast<std::ptrdiff_t>(i == 0 ? 0 : ends[i - 1]),
+                            found.seconds.begin() + static_cast<std::ptrdiff_t>(ends[i]));
+    timing.is_under_load = timing.is_under_load || found.is_under_load;
   }
-  return seconds;
-}
-
-/// The table of all algorithms, created on first use.
-template <typename All>
-std::function<double(std::size_t)> each_of(const All& all) {
-  return [&all, seconds = std::vector<double>()](std::size_t i) mutable {
-    if (seconds.empty()) seconds = all();
-    return seconds[i];
-  };
+  return timing;
 }
 
 /// The key has no batch size, so that ranks whose batch is one sample smaller use the same algorithm.
@@ -200,6 +233,28 @@ void BareConvolution::weight_gradient(const void*, const void*, float*, bool, vo
   made_for_another(Direction::weight_gradient);
 }
 
+std::string text(const Conv2dDescription& d) {
+  return fmt::format("conv2d {} -> {}, {}x{}/{}", d.x.text(), d.out_channels, d.window, d.window, d.stride);
+}
+
+void check(const Conv2dDescription& d) {
+  require(d.dtype == DType::fp32 || d.dtype == DType::bf16, ErrorCode::not_supported,
+          "{}: the cpu backend computes in fp32 or bf16, not in {}", text(d), name(d.dtype));
+  require(d.x.rank() == 4 && d.x.n_elements() > 0 && d.out_channels > 0, ErrorCode::op_description,
+          "{}: x must be (N, H, W, C) and out_channels positive", text(d));
+  require(d.window > 0 && d.stride > 0 && d.padding >= 0, ErrorCode::op_description,
+          "{}: window and stride must be positive, padding {} not negative", text(d), d.padding);
+  const std::int64_t smallest = d.window - 2 * d.padding;
+  require(d.x[1] >= smallest && d.x[2] >= smallest, ErrorCode::op_description,
+          "{}: a window of {} with padding {} needs images of at least {} pixels, found {} x {}", text(d), d.window,
+          d.padding, smallest, d.x[1], d.x[2]);
+  require(d.x_layout == Layout::nhwc || d.x[3] % kBlock == 0, ErrorCode::op_description,
+          "{}: x in channel blocks of {} needs a multiple of {} channels, found {}", text(d), kBlock, kBlock, d.x[3]);
+  require(d.y_layout == Layout::nhwc || d.out_channels % kBlock == 0, ErrorCode::op_description,
+          "{}: y in channel blocks of {} needs a multiple of {} channels, found {}", text(d), kBlock, kBlock,
+          d.out_channels);
+}
+
 std::unique_ptr<BareConvolution> make_bare_convolution(const Conv2dDescription& given, Direction direction,
                                                        const CpuContext& context, Algorithms* algorithms) {
   check(given);
@@ -217,25 +272,27 @@ std::unique_ptr<BareConvolution> make_bare_convolution(const Conv2dDescription& 
     names.emplace_back(algorithm->name);
     candidates.push_back({algorithm, timed});
   }
-  const auto seconds = [&] { return seconds_of(candidates, direction, context); };
-  return fitting[algorithms->choose(key(d, direction), names, each_of(seconds))]->make(d, direction, context);
+  const auto time_all = [&] { return time_candidates(candidates, direction, context); };
+  return fitting[algorithms->choose(key(d, direction), names, time_all)]->make(d, direction, context);
 }
+
+bool has_convolutions_in_blocks() { return kHasOnednn && product_instructions().starts_with("AVX-512"); }
 
 Layout choose_activation_layout(const Shape& shape, DType dtype, const CpuContext& context, Algorithms* algorithms) {
   const bool has_blocks =
-      dtype == DType::fp32 && shape.rank() == 4 && shape[3] % 16 == 0 && onednn_instructions() == "AVX-512";
+      dtype == DType::fp32 && shape.rank() == 4 && shape[3] % kBlock == 0 && has_convolutions_in_blocks();
   if (!has_blocks) return Layout::nhwc;
   if (!algorithms || shape[1] * shape[2] == 1) return kLayouts[0];
   const std::string key = fmt::format("layout {}x{}x{}, {}", shape[1], shape[2], shape[3], name(dtype));
   const std::vector<std::string> names{std::string(name(kLayouts[0])), std::string(name(kLayouts[1]))};
-  const auto seconds = [&] {
+  const auto time_all = [&] {
     // Tensors are reordered between neighbours of different layouts, so a small gain does not pay.
     constexpr double kCostOfChange = 1.1;
-    std::vector<double> found = seconds_in_layouts(shape, context);
-    found[1] *= kCostOfChange;
-    return found;
+    Timing timing = time_layouts(shape, context);
+    timing.seconds[1] *= kCostOfChange;
+    return timing;
   };
-  return kLayouts[algorithms->choose(key, names, each_of(seconds))];
+  return kLayouts[algorithms->choose(key, names, time_all)];
 }
 
 }  // namespace lockstep::cpu

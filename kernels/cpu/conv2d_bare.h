@@ -6,9 +6,10 @@
 #include <memory>
 #include <string>
 
+#include "kernels/cpu/base/blocked_layout.h"
 #include "kernels/cpu/base/context.h"
-#include "kernels/cpu/base/onednn.h"
 #include "lockstep/algorithms.h"
+#include "lockstep/error.h"
 #include "lockstep/ops/conv2d.h"
 
 namespace lockstep::cpu {
@@ -16,12 +17,17 @@ namespace lockstep::cpu {
 enum class Direction { forward, data_gradient, weight_gradient };
 const char* name(Direction direction);
 
+/// Throws Error if the description is impossible.
+void check(const Conv2dDescription& description);
+/// "conv2d (32, 32, 32, 64) -> 128, 3x3/2"
+std::string text(const Conv2dDescription& description);
+
 /// Planned for one direction; the others must not be called. Both gradients use the weight layout of forward:
 /// Conv2dDescription::weight_layout. Weights have the type of x and y, and their gradient is fp32.
 class BareConvolution {
  public:
   virtual ~BareConvolution() = default;
-  virtual std::shared_ptr<const OnednnLayout> weight_layout() const = 0;
+  virtual std::shared_ptr<const BlockedLayout> weight_layout() const = 0;
   /// Bytes of workspace of a call; 64-byte aligned.
   virtual std::size_t workspace_bytes() const = 0;
   virtual std::string describe() const = 0;
@@ -38,10 +44,14 @@ class BareConvolution {
 std::unique_ptr<BareConvolution> make_bare_convolution(const Conv2dDescription& d, Direction direction,
                                                        const CpuContext& context, Algorithms* algorithms);
 
+/// Whether oneDNN computes convolutions of activations in blocks of 16 channels, which are one AVX-512 register.
+bool has_convolutions_in_blocks();
+
 /// The layout of activations between convolutions: blocks of 16 channels are one AVX-512 register (measured in
-/// conv2d_plan.h); in bf16 all fast kernels need nhwc. With `algorithms`, fp32 is timed for any batch.
+/// conv2d_plan_onednn.h); in bf16 all fast kernels need nhwc. With `algorithms`, fp32 is timed for any batch.
 Layout choose_activation_layout(const Shape& shape, DType dtype, const CpuContext& context, Algorithms* algorithms);
 
+/// In builds with oneDNN.
 std::unique_ptr<BareConvolution> make_onednn_convolution(const Conv2dDescription& d, Direction direction,
                                                          const CpuContext& context);
 

@@ -1,6 +1,6 @@
-// Convolution as matrix products by oneDNN, in nhwc. A row of the left matrix contains what the window covers at one
-// position ("im2col"). Some rows are gathered at a time, so that they are multiplied while they are in the cache; for a
-// 1x1 window with stride 1 the tensor itself is the matrix.
+// Convolution as matrix products (base/product.h), in nhwc. A row of the left matrix contains what the window covers at
+// one position ("im2col"). Some rows are gathered at a time, so that they are multiplied while they are in the cache;
+// for a 1x1 window with stride 1 the tensor itself is the matrix.
 //
 //   forward          y (N H' W', K)       = x gathered (N H' W', R S C) * w (R S C, K)
 //   data gradient    dx's plane (., C)    = dy gathered (., taps K) * w (taps K, C), for each of stride^2 planes:
@@ -13,7 +13,7 @@
 // to 13.7 ms; 2x2x512, batch 16: 9.0 to 5.7, 12.5 to 7.7, 13.4 to 6.6 ms. Large images lose to the gathering:
 // 32x32x64, batch 32: 18.9 to 22.3, 19.1 to 23.5, 22.3 to 29.9 ms.
 //
-// Sums are fp32. Their order depends on the shape and the number of threads.
+// Sums are fp32. With oneDNN, their order depends on the shape and the number of threads.
 #pragma once
 
 #include <memory>
@@ -23,8 +23,8 @@
 
 namespace lockstep::cpu {
 
-/// x and y in nhwc, in fp32, or bf16 where the processor has its instructions; weights in any layout of this backend,
-/// which forward and data gradient copy into the matrices above where that layout is another.
+/// x and y in nhwc, or without oneDNN in any layout, in a type that products take (product_type); weights in any layout
+/// of this backend, which forward and data gradient copy into the matrices above where that layout is another.
 bool matmul_convolution_fits(const Conv2dDescription& d, Direction direction);
 
 /// Without a layout of weights: (R, S, C, K).

@@ -1,14 +1,15 @@
 // A bare convolution by oneDNN, with reorders between the caller's layouts and those of its kernels ("inner",
-// conv2d_plan.h). Weights have the type of x and y: a reorder changes their layout, or widens them where the processor
-// has no instructions for bf16. Their gradient is fp32.
+// conv2d_plan_onednn.h). Weights have the type of x and y: a reorder changes their layout, or widens them where the
+// processor has no instructions for bf16. Their gradient is fp32.
 #include <omp.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cpu/base/add_into.h"
 #include "kernels/cpu/base/workspace.h"
 #include "kernels/cpu/conv2d_bare.h"
-#include "kernels/cpu/conv2d_plan.h"
+#include "kernels/cpu/conv2d_plan_onednn.h"
 #include "lockstep/ops/conv2d.h"
 
 namespace lockstep::cpu {
@@ -17,7 +18,10 @@ namespace {
 class OnednnConvolution final : public BareConvolution {
  public:
   OnednnConvolution(const Conv2dDescription& d, Direction direction, const CpuContext& context)
-      : direction_(direction), context_(context), plan_(plan_convolution(d, direction)) {
+      : direction_(direction),
+        context_(context),
+        plan_(plan_convolution(d, direction)),
+        parameter_(onednn_desc(*plan_.layout, dnnl::memory::data_type::f32)) {
     plan_with_onednn(text(d), [&] {
       switch (direction) {
         case Direction::forward:
@@ -30,7 +34,7 @@ class OnednnConvolution final : public BareConvolution {
     });
   }
 
-  std::shared_ptr<const OnednnLayout> weight_layout() const override { return plan_.layout; }
+  std::shared_ptr<const BlockedLayout> weight_layout() const override { return plan_.layout; }
   std::size_t workspace_bytes() const override { return bytes_; }
   std::string describe() const override;
 
@@ -49,6 +53,7 @@ class OnednnConvolution final : public BareConvolution {
   Direction direction_;
   CpuContext context_;
   ConvolutionPlan plan_;
+  dnnl::memory::desc parameter_;  // fp32, in the layout of the weights
   std::size_t bytes_ = 0;
   PlannedPrimitive primitive_;
   // Each is empty where both sides have one layout.
@@ -84,14 +89,14 @@ void OnednnConvolution::plan_weight_gradient() {
                                                                     {DNNL_ARG_DIFF_DST, chosen.diff_dst_desc()},
                                                                     {DNNL_ARG_DIFF_WEIGHTS, chosen.diff_weights_desc()},
                                                                     {DNNL_ARG_SCRATCHPAD, chosen.scratchpad_desc()}});
-  dweight_from_inner_ = PlannedReorder(chosen.diff_weights_desc(), plan_.layout->desc());
+  dweight_from_inner_ = PlannedReorder(chosen.diff_weights_desc(), parameter_);
   x_to_inner_ = PlannedReorder(plan_.x, plan_.inner_x);
   dy_to_inner_ = PlannedReorder(plan_.y, plan_.inner_y);
   WorkspacePlan workspace;
   if (x_to_inner_) at_.x = workspace.take(plan_.inner_x.get_size());
   if (dy_to_inner_) at_.y = workspace.take(plan_.inner_y.get_size());
   at_.inner_dweight = workspace.take(chosen.diff_weights_desc().get_size());
-  if (dweight_from_inner_) at_.dweight = workspace.take(plan_.layout->desc().get_size());
+  if (dweight_from_inner_) at_.dweight = workspace.take(parameter_.get_size());
   at_.scratchpad = workspace.take(std::max({chosen.scratchpad_desc().get_size(), dweight_from_inner_.scratchpad_bytes(),
                                             x_to_inner_.scratchpad_bytes(), dy_to_inner_.scratchpad_bytes()}));
   bytes_ = workspace.size_bytes();
@@ -153,13 +158,13 @@ void OnednnConvolution::weight_gradient(const void* x, const void* dy, float* dw
   float* const inner = direct ? dweight : at(workspace, at_.inner_dweight);
   float* const outer = !accumulate ? dweight : at(workspace, dweight_from_inner_ ? at_.dweight : at_.inner_dweight);
   // oneDNN does not write all padding of a padded layout, and the gradient of padding must be zero.
-  if (plan_.layout->padded()) std::memset(outer, 0, plan_.layout->desc().get_size());
+  if (plan_.layout->padded()) std::memset(outer, 0, parameter_.get_size());
   primitive_.execute({{DNNL_ARG_SRC, reordered(x_to_inner_, x, workspace, at_.x, scratchpad)},
                       {DNNL_ARG_DIFF_DST, reordered(dy_to_inner_, dy, workspace, at_.y, scratchpad)},
                       {DNNL_ARG_DIFF_WEIGHTS, inner},
                       {DNNL_ARG_SCRATCHPAD, scratchpad}});
   if (dweight_from_inner_) dweight_from_inner_.execute(inner, outer, scratchpad);
-  if (accumulate) add_into(dweight, outer, plan_.layout->n_elements(), context_);
+  if (accumulate) add_into(DType::fp32, dweight, outer, plan_.layout->n_elements(), context_);
 }
 
 void OnednnConvolution::data_gradient(const void* dy, const void* weight, void* dx, void* workspace) {

@@ -69,17 +69,16 @@ struct WorkspaceOf {
 };
 
 /// The layout of dweight, (K/16, C/16, R, S, 16 c, 16 k).
-dnnl::memory::desc blocks_of(const Conv2dDescription& d) {
-  return {
-      {d.out_channels, d.x[3], d.window, d.window}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::OIhw16i16o};
+BlockedLayout blocks_of(const Conv2dDescription& d) {
+  return {{d.out_channels, d.x[3], d.window, d.window}, "ABcd16b16a"};
 }
 
 class WeightGradient final : public BareConvolution {
  public:
   WeightGradient(const Conv2dDescription& d, const CpuContext& context)
-      : description_(d), context_(context), layout_(as_onednn_layout(d.weight_layout, blocks_of(d).get_dims())) {}
+      : description_(d), context_(context), layout_(as_blocked_layout(d.weight_layout, blocks_of(d).sizes())) {}
 
-  std::shared_ptr<const OnednnLayout> weight_layout() const override { return layout_; }
+  std::shared_ptr<const BlockedLayout> weight_layout() const override { return layout_; }
   std::size_t workspace_bytes() const override { return WorkspaceOf(description_).plan.size_bytes(); }
   std::string describe() const override { return "own kernel for small images"; }
   void weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate, void* workspace) override;
@@ -87,7 +86,7 @@ class WeightGradient final : public BareConvolution {
  private:
   Conv2dDescription description_;
   CpuContext context_;
-  std::shared_ptr<const OnednnLayout> layout_;
+  std::shared_ptr<const BlockedLayout> layout_;
 };
 
 void WeightGradient::weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate, void* workspace) {
@@ -139,8 +138,12 @@ bool weight_gradient_fits(const Conv2dDescription& d, Direction direction) {
   if (direction != Direction::weight_gradient || d.dtype != DType::fp32 || d.x_layout != Layout::nchw16c ||
       d.y_layout != Layout::nchw16c || d.window * d.window > WeightGradientTask::kMaxTaps || !d.weight_layout)
     return false;
-  const dnnl::memory::desc blocks = blocks_of(d);
-  return as_onednn_layout(d.weight_layout, blocks.get_dims())->desc() == blocks;
+  const BlockedLayout blocks = blocks_of(d);
+  return *as_blocked_layout(d.weight_layout, blocks.sizes()) == blocks;
+}
+
+std::shared_ptr<const BlockedLayout> weight_gradient_layout(const Conv2dDescription& d) {
+  return std::make_shared<BlockedLayout>(blocks_of(d));
 }
 
 bool weight_gradient_pays(const Conv2dDescription& d) { return d.window > 1 && d.y()[1] * d.y()[2] <= kMaxPixels; }

@@ -12,6 +12,9 @@ namespace lockstep::cpu {
 /// The weight gradient of tensors and weights in blocks of 16 channels; oneDNN computes larger images.
 bool weight_gradient_fits(const Conv2dDescription& d, Direction direction);
 
+/// The layout that the kernel needs: (K/16, C/16, R, S, 16 c, 16 k).
+std::shared_ptr<const BlockedLayout> weight_gradient_layout(const Conv2dDescription& d);
+
 /// Whether this kernel is the faster one: at most 64 pixels of output. Measured, batch 32, 1 thread, Sapphire Rapids,
 /// oneDNN
 /// 3.2's kernel against this one: 4x4x512 21.9 and 12.9 ms, 8x8x256 to 512 with stride 2 14.4 and 8.7 ms, 8x8x256 16.0

@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "kernels/cpu/base/bf16.h"
+#include "kernels/cpu/base/blocked_layout.h"
 #include "kernels/cpu/base/context.h"
-#include "kernels/cpu/base/onednn.h"
 #include "kernels/cpu/base/parallel.h"
 #include "kernels/cpu/base/simd.h"
 #include "lockstep/ops/embedding.h"

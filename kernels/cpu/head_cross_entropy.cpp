@@ -1,14 +1,12 @@
 // The last matmul and the cross entropy (lockstep/ops/head_cross_entropy.h). A chunk of rows goes through three
-// products of oneDNN, with the softmax of its logits between them:
+// products (base/product.h), with the softmax of its logits between them:
 //   logits (chunk, vocabulary) fp32 = x * weight^T;  dlogits = their gradient, in place in fp32, in memory of its own
 //   in bf16;  dx = dlogits * weight;  dweight += dlogits^T * x
 // All operands are row-major. oneDNN's matmul packs blocks of them itself, which measures as fast as its inner product
 // with packed weights, and needs no packed copy (SmolLM-135M, 256 rows, one core with AVX-512: 100 GFLOP/s in fp32 and
 // 190 in bf16 either way).
-// Rows are summed in their order. A processor without instructions for bf16 multiplies in fp32, and each call then
+// Rows are summed in their order. Where oneDNN has no instructions for bf16, it multiplies in fp32, and each call then
 // widens x and the weight.
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -17,9 +15,10 @@
 
 #include "kernels/cpu/base/bf16.h"
 #include "kernels/cpu/base/context.h"
-#include "kernels/cpu/base/onednn.h"
 #include "kernels/cpu/base/parallel.h"
+#include "kernels/cpu/base/product.h"
 #include "kernels/cpu/base/simd.h"
+#include "kernels/cpu/base/widen.h"
 #include "kernels/cpu/base/workspace.h"
 #include "lockstep/ops/head_cross_entropy.h"
 
@@ -45,9 +44,6 @@ struct SoftmaxResult {
 namespace lockstep::cpu {
 namespace {
 
-using dnnl::memory;
-using Type = memory::data_type;
-
 constexpr std::int64_t kLogitBytes = std::int64_t{64} << 20;  // of a chunk
 
 struct RowResult {
@@ -57,7 +53,7 @@ struct RowResult {
 
 /// The products of a chunk of some number of rows.
 struct ChunkProducts {
-  PlannedPrimitive logits, dx, dweight, dweight_added;  // the last one adds to what is there
+  std::unique_ptr<Product> logits, dx, dweight, dweight_added;  // the last one adds to what is there
 };
 
 std::string text(const HeadCrossEntropyDescription& d) {
@@ -71,8 +67,9 @@ class CpuHeadCrossEntropy final : public HeadCrossEntropy {
       : d_(d),
         context_(context),
         chunk_(rows_per_chunk(d, kLogitBytes)),
-        layout_(canonical_layout(d.weight_layout, {d.vocabulary, d.width})) {
-    plan_with_onednn(text(d), [&] { plan(); });
+        layout_(canonical_layout(d.weight_layout, {d.vocabulary, d.width})),
+        inner_(product_type(d.dtype)) {
+    plan();
   }
 
   OpNeeds needs() const override { return {.forward_workspace_bytes = workspace_bytes_}; }
@@ -84,24 +81,23 @@ class CpuHeadCrossEntropy final : public HeadCrossEntropy {
   std::shared_ptr<const ParameterLayout> weight_layout() const override { return layout_; }
 
   void run_forward(const Forward& args, const OpMemory& memory, Stream&) override {
-    omp_set_num_threads(context_.threads);
     const void *x = args.x, *weight = args.weight;
     if (is_widened()) {
-      float* const scratchpad = at(memory.workspace, at_.scratchpad);
-      x_to_inner_.execute(x, at(memory.workspace, at_.x), scratchpad);
-      weight_to_inner_.execute(weight, at(memory.workspace, at_.weight), scratchpad);
-      x = at(memory.workspace, at_.x);
-      weight = at(memory.workspace, at_.weight);
+      float *const inner_x = at(memory.workspace, at_.x), *const inner_weight = at(memory.workspace, at_.weight);
+      widen(static_cast<const Bf16*>(x), inner_x, d_.rows * d_.width, context_);
+      widen(static_cast<const Bf16*>(weight), inner_weight, d_.vocabulary * d_.width, context_);
+      x = inner_x;
+      weight = inner_weight;
     }
     for (std::int64_t row = 0; row < d_.rows; row += chunk_) run_chunk(args, x, weight, memory.workspace, row);
     add_rows(args, at<RowResult>(memory.workspace, at_.results));
   }
 
  private:
-  bool is_widened() const { return inner_ != onednn_type(d_.dtype); }
+  bool is_widened() const { return inner_ != d_.dtype; }
   bool wants_dx() const { return d_.has_gradients() && d_.input_gradient; }
   bool wants_dweight() const { return d_.has_gradients() && d_.weight_gradient; }
-  std::size_t row_bytes() const { return static_cast<std::size_t>(d_.width) * dnnl::memory::data_type_size(inner_); }
+  std::size_t row_bytes() const { return static_cast<std::size_t>(d_.width) * size_bytes(inner_); }
 
   void plan();
   ChunkProducts plan_chunk(std::int64_t rows);
@@ -116,9 +112,8 @@ class CpuHeadCrossEntropy final : public HeadCrossEntropy {
   CpuContext context_;
   std::int64_t chunk_;  // rows; the last chunk can have fewer
   std::shared_ptr<const ParameterLayout> layout_;
-  Type inner_ = Type::f32;  // as they are multiplied
+  DType inner_;  // as they are multiplied
   ChunkProducts products_, last_products_;
-  PlannedReorder x_to_inner_, weight_to_inner_, dx_from_inner_, last_dx_from_inner_;
   std::string algorithm_;
   std::size_t scratchpad_bytes_ = 0, workspace_bytes_ = 0;
   struct Offsets {
@@ -127,35 +122,19 @@ class CpuHeadCrossEntropy final : public HeadCrossEntropy {
 };
 
 void CpuHeadCrossEntropy::plan() {
-  const Type outer = onednn_type(d_.dtype);
-  inner_ = onednn_has(dnnl::cpu_isa::avx512_core_bf16) ? outer : Type::f32;
   const std::int64_t last = d_.rows % chunk_;
   products_ = plan_chunk(chunk_);
   if (last != 0) last_products_ = plan_chunk(last);
   WorkspacePlan workspace;
   at_.logits = workspace.take(static_cast<std::size_t>(chunk_ * d_.vocabulary) * sizeof(float));
   at_.dlogits = at_.logits;
-  if (d_.has_gradients() && inner_ != Type::f32)
+  if (d_.has_gradients() && inner_ != DType::fp32)
     at_.dlogits = workspace.take(static_cast<std::size_t>(chunk_ * d_.vocabulary) * sizeof(Bf16));
   at_.results = workspace.take(static_cast<std::size_t>(d_.rows) * sizeof(RowResult));
   if (is_widened()) {
-    const auto matrix = [](std::int64_t rows, std::int64_t columns, Type type) {
-      return memory::desc({rows, columns}, type, memory::format_tag::ab);
-    };
-    const auto reorder = [&](std::int64_t rows, std::int64_t columns, Type from, Type to) {
-      PlannedReorder planned(matrix(rows, columns, from), matrix(rows, columns, to));
-      scratchpad_bytes_ = std::max(scratchpad_bytes_, planned.scratchpad_bytes());
-      return planned;
-    };
-    x_to_inner_ = reorder(d_.rows, d_.width, outer, inner_);
-    weight_to_inner_ = reorder(d_.vocabulary, d_.width, outer, inner_);
     at_.x = workspace.take(static_cast<std::size_t>(d_.rows) * row_bytes());
     at_.weight = workspace.take(static_cast<std::size_t>(d_.vocabulary) * row_bytes());
-    if (wants_dx()) {
-      dx_from_inner_ = reorder(chunk_, d_.width, inner_, outer);
-      if (last != 0) last_dx_from_inner_ = reorder(last, d_.width, inner_, outer);
-      at_.dx = workspace.take(static_cast<std::size_t>(chunk_) * row_bytes());
-    }
+    if (wants_dx()) at_.dx = workspace.take(static_cast<std::size_t>(chunk_) * row_bytes());
   }
   at_.scratchpad = workspace.take(scratchpad_bytes_);
   workspace_bytes_ = workspace.size_bytes();
@@ -163,25 +142,15 @@ void CpuHeadCrossEntropy::plan() {
 
 ChunkProducts CpuHeadCrossEntropy::plan_chunk(std::int64_t rows) {
   const std::int64_t vocabulary = d_.vocabulary, width = d_.width;
-  const memory::desc x({rows, width}, inner_, {width, 1}), logits({rows, vocabulary}, Type::f32, {vocabulary, 1});
-  const memory::desc weight({vocabulary, width}, inner_, {width, 1});
-  const memory::desc weight_transposed({width, vocabulary}, inner_, {1, width});
-  const memory::desc dlogits({rows, vocabulary}, inner_, {vocabulary, 1});
-  const memory::desc dlogits_transposed({vocabulary, rows}, inner_, {1, vocabulary});
-  const memory::desc dweight({vocabulary, width}, Type::f32, {width, 1});
-  const auto product = [&](const memory::desc& a, const memory::desc& b, const memory::desc& c, bool adds) {
-    dnnl::primitive_attr attributes = user_scratchpad();
-    if (adds) {
-      dnnl::post_ops sum;
-      sum.append_sum(1.0f);
-      attributes.set_post_ops(sum);
-    }
-    const dnnl::matmul::primitive_desc chosen(onednn_engine(), a, b, c, attributes);
-    if (algorithm_.empty()) algorithm_ = chosen.impl_info_str();
-    scratchpad_bytes_ = std::max(scratchpad_bytes_, chosen.scratchpad_desc().get_size());
-    return PlannedPrimitive(
-        dnnl::matmul(chosen),
-        {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, c}, {DNNL_ARG_SCRATCHPAD, chosen.scratchpad_desc()}});
+  const Matrix x{rows, width, inner_}, weight{vocabulary, width, inner_}, dlogits{rows, vocabulary, inner_};
+  const Matrix weight_transposed{width, vocabulary, inner_, /*is_transposed=*/true};
+  const Matrix dlogits_transposed{vocabulary, rows, inner_, /*is_transposed=*/true};
+  const Matrix logits{rows, vocabulary}, dweight{vocabulary, width};
+  const auto product = [&](const Matrix& a, const Matrix& b, const Matrix& c, bool adds) {
+    std::unique_ptr<Product> made = make_product({.a = a, .b = b, .c = c, .adds = adds}, context_);
+    if (algorithm_.empty()) algorithm_ = made->describe();
+    scratchpad_bytes_ = std::max(scratchpad_bytes_, made->workspace_bytes());
+    return made;
   };
   ChunkProducts products;
   products.logits = product(x, weight_transposed, logits, false);
@@ -201,21 +170,21 @@ void CpuHeadCrossEntropy::run_chunk(const Forward& args, const void* all_x, cons
   const auto* const x = static_cast<const std::byte*>(all_x) + static_cast<std::size_t>(first) * row_bytes();
   const void* const dlogits = at<void>(workspace, at_.dlogits);
   float* const scratchpad = at(workspace, at_.scratchpad);
-  const auto multiply = [&](PlannedPrimitive& product, const void* a, const void* b, void* c) {
-    product.execute({{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, c}, {DNNL_ARG_SCRATCHPAD, scratchpad}});
+  const auto multiply = [&](Product& product, const void* a, const void* b, void* c) {
+    product.execute({.a = a, .b = b, .c = c, .workspace = scratchpad});
   };
-  multiply(products.logits, x, weight, at(workspace, at_.logits));
+  multiply(*products.logits, x, weight, at(workspace, at_.logits));
   softmax(args, workspace, first, rows);
   if (wants_dx() && args.dx != nullptr) {
     void* const dx =
         static_cast<std::byte*>(args.dx) + static_cast<std::size_t>(first * d_.width) * size_bytes(d_.dtype);
     void* const inner_dx = is_widened() ? at(workspace, at_.dx) : dx;
-    multiply(products.dx, dlogits, weight, inner_dx);
-    if (is_widened()) (is_last ? last_dx_from_inner_ : dx_from_inner_).execute(inner_dx, dx, scratchpad);
+    multiply(*products.dx, dlogits, weight, inner_dx);
+    if (is_widened()) narrow(static_cast<const float*>(inner_dx), static_cast<Bf16*>(dx), rows * d_.width, context_);
   }
   if (!wants_dweight() || args.dweight_mode == GradientMode::skip) return;
   const bool adds = first > 0 || args.dweight_mode == GradientMode::accumulate;
-  multiply(adds ? products.dweight_added : products.dweight, dlogits, x, args.dweight);
+  multiply(adds ? *products.dweight_added : *products.dweight, dlogits, x, args.dweight);
 }
 
 void CpuHeadCrossEntropy::softmax(const Forward& args, void* workspace, std::int64_t first, std::int64_t rows) {
@@ -226,7 +195,7 @@ void CpuHeadCrossEntropy::softmax(const Forward& args, void* workspace, std::int
       d_.has_gradients() ? double{args.scalars->loss_weight} * (args.loss_scale ? args.loss_scale->scale : 1.0f) : 0.0;
   // An exponential costs about as much as moving 20 bytes.
   const int parts = part_count(context_, rows * vocabulary * 20);
-  with_elements(inner_ == Type::f32 ? DType::fp32 : DType::bf16, [&](auto element) {
+  with_elements(inner_ == DType::fp32 ? DType::fp32 : DType::bf16, [&](auto element) {
     using E = decltype(element);
     auto* const all_gradients = d_.has_gradients() ? at<E>(workspace, at_.dlogits) : nullptr;
     run_parts(parts, [&](int part) {
@@ -277,7 +246,6 @@ std::unique_ptr<HeadCrossEntropy> make_head_cross_entropy(const HeadCrossEntropy
                                                           const CpuContext& context) {
   require_possible(d);
   require_float_or_bf16(d.dtype, "a loss with the last matmul");
-  omp_set_num_threads(context.threads);  // oneDNN plans for as many
   return std::make_unique<CpuHeadCrossEntropy>(d, context);
 }
 

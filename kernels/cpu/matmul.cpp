@@ -7,78 +7,49 @@
 // the same pass, and needs no copies. Its inner product with weights that are packed once per step is 4 % faster
 // forward, but 2 to 8 % slower in the gradients, and the gradient of the packed weights must be unpacked (SmolLM-135M,
 // 256 rows, one core with AVX-512).
-// A processor without instructions for bf16 multiplies in fp32 ("inner" below), and each call then widens its inputs.
-#include <omp.h>
-
+// bf16 tensors are multiplied in bf16 or in fp32 ("inner" below), whichever was timed to be faster, and in fp32 where
+// the processor has no instructions for bf16. In fp32 each call widens its inputs and rounds its result.
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <vector>
 
 #include "kernels/cpu/activation.h"
+#include "kernels/cpu/base/add_into.h"
 #include "kernels/cpu/base/bf16.h"
 #include "kernels/cpu/base/context.h"
-#include "kernels/cpu/base/onednn.h"
 #include "kernels/cpu/base/parallel.h"
+#include "kernels/cpu/base/product.h"
+#include "kernels/cpu/base/timing_buffer.h"
+#include "kernels/cpu/base/widen.h"
 #include "kernels/cpu/base/workspace.h"
+#include "lockstep/algorithms.h"
+#include "lockstep/event.h"
 #include "lockstep/ops/matmul.h"
 
 namespace lockstep::cpu {
 namespace {
-
-using dnnl::memory;
-using Type = memory::data_type;
 
 std::string text(const MatmulDescription& d) {
   return fmt::format("matmul ({}, {}) -> {}{}{}", d.rows, d.in_features, d.out_features, d.bias ? " with bias" : "",
                      d.dtype == DType::fp32 ? "" : fmt::format(", {}", name(d.dtype)));
 }
 
-memory::desc matrix(std::int64_t rows, std::int64_t columns, Type type) {
-  return {{rows, columns}, type, memory::format_tag::ab};
-}
-/// The transpose of a row-major (columns, rows).
-memory::desc transposed(std::int64_t rows, std::int64_t columns, Type type) {
-  return {{rows, columns}, type, memory::format_tag::ba};
-}
+/// target = a * b (+ bias), or target += a * b.
+struct Products {
+  std::unique_ptr<Product> overwrite, accumulate;  // the second is null where it was not asked for
 
-/// One product of oneDNN: target = a * b (+ bias), or target += a * b.
-struct Product {
-  PlannedPrimitive overwrite, accumulate;  // the second is empty where it was not asked for
-  std::string algorithm;
-  std::size_t scratchpad_bytes = 0;
+  explicit operator bool() const { return overwrite != nullptr; }
+  std::size_t workspace_bytes() const {
+    const auto bytes = [](const std::unique_ptr<Product>& p) { return p ? p->workspace_bytes() : std::size_t{0}; };
+    return std::max(bytes(overwrite), bytes(accumulate));
+  }
 };
-
-enum class Targets : std::uint8_t { overwritten, also_added_to };
-
-Product plan_product(const memory::desc& a, const memory::desc& b, const memory::desc& bias, const memory::desc& target,
-                     Targets targets) {
-  Product product;
-  const auto plan = [&](bool adds) {
-    dnnl::primitive_attr attributes = user_scratchpad();
-    if (adds) {
-      dnnl::post_ops sum;
-      sum.append_sum(1.0f);
-      attributes.set_post_ops(sum);
-    }
-    using Choice = dnnl::matmul::primitive_desc;
-    const Choice chosen = bias.get_size() > 0 ? Choice(onednn_engine(), a, b, bias, target, attributes)
-                                              : Choice(onednn_engine(), a, b, target, attributes);
-    if (!adds) product.algorithm = chosen.impl_info_str();
-    product.scratchpad_bytes = std::max(product.scratchpad_bytes, chosen.scratchpad_desc().get_size());
-    return PlannedPrimitive(dnnl::matmul(chosen), {{DNNL_ARG_SRC, a},
-                                                   {DNNL_ARG_WEIGHTS, b},
-                                                   {DNNL_ARG_BIAS, bias},
-                                                   {DNNL_ARG_DST, target},
-                                                   {DNNL_ARG_SCRATCHPAD, chosen.scratchpad_desc()}});
-  };
-  product.overwrite = plan(false);
-  if (targets == Targets::also_added_to) product.accumulate = plan(true);
-  return product;
-}
 
 class CpuMatmul final : public Matmul {
  public:
-  CpuMatmul(const MatmulDescription& description, const CpuContext& context);
+  /// `inner`: the type in which bf16 tensors are multiplied.
+  CpuMatmul(const MatmulDescription& description, DType inner, const CpuContext& context);
 
   OpNeeds needs() const override { return needs_; }
   std::string describe() const override;
@@ -87,30 +58,30 @@ class CpuMatmul final : public Matmul {
   void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) override;
 
  private:
-  /// A tensor that is multiplied in another type than it is stored in. Empty where the types agree.
+  /// A tensor that is stored in bf16 and multiplied in fp32. Empty where it is multiplied as it is stored.
   struct Conversion {
-    PlannedReorder reorder;
-    std::size_t inner_bytes = 0;
-    std::size_t at = 0;  // of the inner form, in the workspace
+    std::int64_t n_elements = 0;
+    std::size_t at = 0;  // of the fp32 form, in the workspace
   };
 
   void plan();
   void place();
-  bool is_widened() const { return inner_ != onednn_type(d_.dtype); }
+  Products products(Matrix a, Matrix b, Matrix c, bool has_bias, bool also_adds);
+  bool is_widened() const { return inner_ != d_.dtype; }
   bool has_activation() const { return d_.activation != ActivationFunction::none; }
   bool keeps_z() const { return has_activation() && d_.activation != ActivationFunction::relu && !d_.inference; }
   std::size_t y_bytes() const { return static_cast<std::size_t>(d_.rows * d_.out_features) * size_bytes(d_.dtype); }
   std::size_t x_bytes() const { return static_cast<std::size_t>(d_.rows * d_.in_features) * size_bytes(d_.dtype); }
-  Conversion conversion(const memory::desc& outer, const memory::desc& inner);
+  Conversion conversion(std::int64_t n_elements) const { return {.n_elements = is_widened() ? n_elements : 0}; }
   /// `data`, or its inner form in the workspace.
-  const void* converted(Conversion& conversion, const void* data, void* workspace);
+  const void* converted(const Conversion& conversion, const void* data, void* workspace) const;
   void data_gradient(const Backward& args, const void* inner_dz, void* workspace);
 
   MatmulDescription d_;
   CpuContext context_;
-  Type inner_ = Type::f32;  // as they are multiplied
-  std::shared_ptr<const OnednnLayout> layout_;
-  Product forward_, data_, weight_;
+  DType inner_;  // as they are multiplied
+  std::shared_ptr<const BlockedLayout> layout_;
+  Products forward_, data_, weight_;
   Conversion x_in_, weight_in_, bias_in_, dz_in_, y_out_, dx_out_;
   std::size_t scratchpad_bytes_ = 0;
   OpNeeds needs_;
@@ -119,45 +90,39 @@ class CpuMatmul final : public Matmul {
   } at_;
 };
 
-CpuMatmul::CpuMatmul(const MatmulDescription& description, const CpuContext& context)
-    : d_(description), context_(context) {
+CpuMatmul::CpuMatmul(const MatmulDescription& description, DType inner, const CpuContext& context)
+    : d_(description), context_(context), inner_(inner) {
   require(d_.dtype == DType::fp32 || d_.dtype == DType::bf16, ErrorCode::not_supported,
           "{}: the cpu backend computes in fp32 or bf16, not in {}", text(d_), name(d_.dtype));
   require(d_.rows > 0 && d_.in_features > 0 && d_.out_features > 0, ErrorCode::op_description,
           "{}: rows, in_features and out_features must be positive", text(d_));
   layout_ = canonical_layout(d_.weight_layout, {d_.out_features, d_.in_features});
-  plan_with_onednn(text(d_), [&] { plan(); });
+  plan();
   place();
 }
 
-CpuMatmul::Conversion CpuMatmul::conversion(const memory::desc& outer, const memory::desc& inner) {
-  if (!is_widened()) return {};
-  Conversion made{.reorder = PlannedReorder(outer, inner), .inner_bytes = inner.get_size()};
-  scratchpad_bytes_ = std::max(scratchpad_bytes_, made.reorder.scratchpad_bytes());
+Products CpuMatmul::products(Matrix a, Matrix b, Matrix c, bool has_bias, bool also_adds) {
+  Products made;
+  made.overwrite = make_product({.a = a, .b = b, .c = c, .has_bias = has_bias}, context_);
+  if (also_adds) made.accumulate = make_product({.a = a, .b = b, .c = c, .adds = true}, context_);
+  scratchpad_bytes_ = std::max(scratchpad_bytes_, made.workspace_bytes());
   return made;
 }
 
 void CpuMatmul::plan() {
   const std::int64_t rows = d_.rows, in = d_.in_features, out = d_.out_features;
-  const Type outer = onednn_type(d_.dtype);
-  inner_ = onednn_has(dnnl::cpu_isa::avx512_core_bf16) ? outer : Type::f32;
-  const memory::desc x = matrix(rows, in, inner_), y = matrix(rows, out, inner_), weight = matrix(out, in, inner_);
-  const memory::desc bias = d_.bias ? matrix(1, out, inner_) : memory::desc();
-  forward_ = plan_product(x, transposed(in, out, inner_), bias, y, Targets::overwritten);
-  x_in_ = conversion(matrix(rows, in, outer), x);
-  weight_in_ = conversion(matrix(out, in, outer), weight);
-  if (d_.bias) bias_in_ = conversion(matrix(1, out, outer), bias);
-  y_out_ = conversion(y, matrix(rows, out, outer));
-  if (!d_.inference) {
-    weight_ = plan_product(transposed(out, rows, inner_), x, {}, matrix(out, in, Type::f32), Targets::also_added_to);
-    dz_in_ = conversion(matrix(rows, out, outer), y);
-    if (d_.input_gradient) {
-      data_ = plan_product(y, weight, {}, x, Targets::also_added_to);
-      dx_out_ = conversion(x, matrix(rows, in, outer));
-    }
-  }
-  for (const Product* product : {&forward_, &weight_, &data_})
-    scratchpad_bytes_ = std::max(scratchpad_bytes_, product->scratchpad_bytes);
+  const Matrix x{rows, in, inner_}, y{rows, out, inner_}, weight{out, in, inner_};
+  forward_ = products(x, {in, out, inner_, /*is_transposed=*/true}, y, d_.bias, false);
+  x_in_ = conversion(rows * in);
+  weight_in_ = conversion(out * in);
+  if (d_.bias) bias_in_ = conversion(out);
+  y_out_ = conversion(rows * out);
+  if (d_.inference) return;
+  weight_ = products({out, rows, inner_, /*is_transposed=*/true}, x, {out, in}, false, true);
+  dz_in_ = conversion(rows * out);
+  if (!d_.input_gradient) return;
+  data_ = products(y, weight, x, false, true);
+  dx_out_ = conversion(rows * in);
 }
 
 /// Forward and backward run at different times, and use the same places.
@@ -165,7 +130,8 @@ void CpuMatmul::place() {
   WorkspacePlan workspace;
   at_.scratchpad = workspace.take(scratchpad_bytes_);
   if (is_widened()) {
-    for (Conversion* c : {&x_in_, &weight_in_, &bias_in_, &y_out_}) c->at = workspace.take(c->inner_bytes);
+    for (Conversion* c : {&x_in_, &weight_in_, &bias_in_, &y_out_})
+      c->at = workspace.take(static_cast<std::size_t>(c->n_elements) * sizeof(float));
     // Of the same sizes, and y and x are not used any more where these are written.
     dz_in_.at = y_out_.at;
     dx_out_.at = x_in_.at;
@@ -179,33 +145,32 @@ void CpuMatmul::place() {
 }
 
 std::string CpuMatmul::describe() const {
-  std::string out = fmt::format("{}: forward {}", text(d_), forward_.algorithm);
-  if (!data_.algorithm.empty()) out += fmt::format(", data gradient {}", data_.algorithm);
-  if (!weight_.algorithm.empty()) out += fmt::format(", weight gradient {}", weight_.algorithm);
+  std::string out = fmt::format("{}: forward {}", text(d_), forward_.overwrite->describe());
+  if (data_) out += fmt::format(", data gradient {}", data_.overwrite->describe());
+  if (weight_) out += fmt::format(", weight gradient {}", weight_.overwrite->describe());
   if (d_.bias) out += "; bias fused";
   if (has_activation()) out += fmt::format("; {} in a pass", name(d_.activation));
   if (is_widened()) out += "; multiplied in fp32";
   return out;
 }
 
-const void* CpuMatmul::converted(Conversion& conversion, const void* data, void* workspace) {
-  if (!conversion.reorder || data == nullptr) return data;
-  void* const inner = at<void>(workspace, conversion.at);
-  conversion.reorder.execute(data, inner, at<void>(workspace, at_.scratchpad));
+const void* CpuMatmul::converted(const Conversion& conversion, const void* data, void* workspace) const {
+  if (conversion.n_elements == 0 || data == nullptr) return data;
+  float* const inner = at(workspace, conversion.at);
+  widen(static_cast<const Bf16*>(data), inner, conversion.n_elements, context_);
   return inner;
 }
 
 void CpuMatmul::run_forward(const Forward& args, const OpMemory& memory, Stream&) {
-  omp_set_num_threads(context_.threads);
   void* const workspace = memory.workspace;
   void* const z = keeps_z() ? memory.saved : args.y;
   void* const inner_z = is_widened() ? at<void>(workspace, y_out_.at) : z;
-  forward_.overwrite.execute({{DNNL_ARG_SRC, converted(x_in_, args.x, workspace)},
-                              {DNNL_ARG_WEIGHTS, converted(weight_in_, args.weight, workspace)},
-                              {DNNL_ARG_BIAS, converted(bias_in_, args.bias, workspace)},
-                              {DNNL_ARG_DST, inner_z},
-                              {DNNL_ARG_SCRATCHPAD, at<void>(workspace, at_.scratchpad)}});
-  if (is_widened()) y_out_.reorder.execute(inner_z, z, at<void>(workspace, at_.scratchpad));
+  forward_.overwrite->execute({.a = converted(x_in_, args.x, workspace),
+                               .b = converted(weight_in_, args.weight, workspace),
+                               .bias = converted(bias_in_, args.bias, workspace),
+                               .c = inner_z,
+                               .workspace = at<void>(workspace, at_.scratchpad)});
+  if (is_widened()) narrow(static_cast<const float*>(inner_z), static_cast<Bf16*>(z), y_out_.n_elements, context_);
   if (has_activation()) activate(d_.activation, d_.dtype, z, args.y, d_.rows * d_.out_features, context_);
 }
 
@@ -237,7 +202,6 @@ void add_columns(DType dtype, const void* dz, std::int64_t rows, std::int64_t co
 
 void CpuMatmul::run_backward(const Backward& args, const OpMemory& memory, Stream&) {
   require(!d_.inference, ErrorCode::internal, "{} was planned for inference, and backward was called", text(d_));
-  omp_set_num_threads(context_.threads);
   void* const workspace = memory.workspace;
   const void* dz = args.dy;
   if (has_activation()) {
@@ -251,12 +215,11 @@ void CpuMatmul::run_backward(const Backward& args, const OpMemory& memory, Strea
   if (!wants_parameters && !wants_dx) return;
   const void* const inner_dz = converted(dz_in_, dz, workspace);
   if (wants_parameters) {
-    PlannedPrimitive& product =
-        args.parameter_mode == GradientMode::accumulate ? weight_.accumulate : weight_.overwrite;
-    product.execute({{DNNL_ARG_SRC, inner_dz},
-                     {DNNL_ARG_WEIGHTS, converted(x_in_, args.x, workspace)},
-                     {DNNL_ARG_DST, args.dweight},
-                     {DNNL_ARG_SCRATCHPAD, at<void>(workspace, at_.scratchpad)}});
+    Product& product = args.parameter_mode == GradientMode::accumulate ? *weight_.accumulate : *weight_.overwrite;
+    product.execute({.a = inner_dz,
+                     .b = converted(x_in_, args.x, workspace),
+                     .c = args.dweight,
+                     .workspace = at<void>(workspace, at_.scratchpad)});
     if (d_.bias) add_columns(d_.dtype, dz, d_.rows, d_.out_features, args.dbias, args.parameter_mode, context_);
   }
   if (wants_dx) data_gradient(args, inner_dz, workspace);
@@ -267,22 +230,77 @@ void CpuMatmul::data_gradient(const Backward& args, const void* inner_dz, void* 
   void* const scratchpad = at<void>(workspace, at_.scratchpad);
   void* const inner_dx = is_widened() ? at<void>(workspace, dx_out_.at) : args.dx;
   // What is added to is in the outer type.
-  PlannedPrimitive& product = accumulate && !is_widened() ? data_.accumulate : data_.overwrite;
-  product.execute({{DNNL_ARG_SRC, inner_dz},
-                   {DNNL_ARG_WEIGHTS, converted(weight_in_, args.weight, workspace)},
-                   {DNNL_ARG_DST, inner_dx},
-                   {DNNL_ARG_SCRATCHPAD, scratchpad}});
+  Product& product = accumulate && !is_widened() ? *data_.accumulate : *data_.overwrite;
+  product.execute(
+      {.a = inner_dz, .b = converted(weight_in_, args.weight, workspace), .c = inner_dx, .workspace = scratchpad});
   if (!is_widened()) return;
   void* const dx = accumulate ? at<void>(workspace, at_.dx) : args.dx;
-  dx_out_.reorder.execute(inner_dx, dx, scratchpad);
+  narrow(static_cast<const float*>(inner_dx), static_cast<Bf16*>(dx), dx_out_.n_elements, context_);
   if (accumulate) add_into(d_.dtype, args.dx, dx, static_cast<std::size_t>(d_.rows * d_.in_features), context_);
+}
+
+constexpr DType kInnerTypes[] = {DType::bf16, DType::fp32};
+
+/// Forward and backward, with as many rows as make a difference.
+Timing time_inner_types(MatmulDescription d, const CpuContext& context) {
+  constexpr std::int64_t kRowsPerThread = 1024;
+  d.rows = std::min(d.rows, kRowsPerThread * std::max(1, context.threads));
+  const auto bytes = [&](std::int64_t n_elements) {
+    return static_cast<std::size_t>(n_elements) * size_bytes(d.dtype);
+  };
+  std::vector<std::unique_ptr<CpuMatmul>> candidates;
+  std::size_t workspace_bytes = 0, saved_bytes = 0;
+  for (const DType inner : kInnerTypes) {
+    candidates.push_back(std::make_unique<CpuMatmul>(d, inner, context));
+    const OpNeeds needs = candidates.back()->needs();
+    workspace_bytes = std::max({workspace_bytes, needs.forward_workspace_bytes, needs.backward_workspace_bytes});
+    saved_bytes = std::max(saved_bytes, needs.saved_bytes);
+  }
+  const TimingBuffer x(bytes(d.rows * d.in_features)), dx(bytes(d.rows * d.in_features));
+  const TimingBuffer y(bytes(d.rows * d.out_features)), weight(bytes(d.in_features * d.out_features));
+  const TimingBuffer bias(bytes(d.out_features)), dbias(static_cast<std::size_t>(d.out_features) * sizeof(float));
+  const TimingBuffer dweight(static_cast<std::size_t>(d.in_features * d.out_features) * sizeof(float));
+  const TimingBuffer workspace(workspace_bytes), saved(saved_bytes);
+  const OpMemory memory{workspace.as(), saved.as()};
+  class NoStream final : public Stream {
+    void wait(const Event&) override {}
+    void synchronize() override {}
+  } stream;
+  return time_in_alternation(candidates.size(), [&](std::size_t i) {
+    return time_call([&] {
+      candidates[i]->run_forward(
+          {.x = x.as(), .weight = weight.as(), .bias = d.bias ? bias.as() : nullptr, .y = y.as()}, memory, stream);
+      if (d.inference) return;
+      Matmul::Backward backward;
+      backward.x = x.as();
+      backward.weight = weight.as();
+      backward.y = y.as();
+      backward.dy = y.as();
+      backward.dx = dx.as();
+      backward.dweight = dweight.as<float>();
+      backward.dbias = dbias.as<float>();
+      candidates[i]->run_backward(backward, memory, stream);
+    });
+  });
+}
+
+/// Without a table, bf16 where the processor has its instructions. The key has no rows, so that ranks whose batch is
+/// one sample smaller use the same type.
+DType choose_inner_type(const MatmulDescription& d, const CpuContext& context) {
+  if (d.dtype != DType::bf16 || product_type(DType::bf16) != DType::bf16) return DType::fp32;
+  if (!kHasOnednn || !context.algorithms) return DType::bf16;
+  static const std::vector<std::string> names{"bf16", "widened"};
+  const std::string key = fmt::format("matmul {} -> {}, bf16{}", d.in_features, d.out_features,
+                                      d.inference        ? ", inference"
+                                      : d.input_gradient ? ""
+                                                         : ", no input gradient");
+  return kInnerTypes[context.algorithms->choose(key, names, [&] { return time_inner_types(d, context); })];
 }
 
 }  // namespace
 
 std::unique_ptr<Matmul> make_matmul(const MatmulDescription& description, const CpuContext& context) {
-  omp_set_num_threads(context.threads);  // oneDNN plans for as many
-  return std::make_unique<CpuMatmul>(description, context);
+  return std::make_unique<CpuMatmul>(description, choose_inner_type(description, context), context);
 }
 
 }  // namespace lockstep::cpu

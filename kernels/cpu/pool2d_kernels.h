@@ -29,32 +29,6 @@ struct PoolReader {
   }
 };
 
-// Positions as bytes and back; __builtin_convertvector would go lane by lane.
-inline void store_bytes(std::uint8_t* p, Ints value) {
-#if LOCKSTEP_LANES == 16
-  store(p, _mm512_maskz_cvtepi32_epi8(0xffff, (__m512i)value));
-#elif LOCKSTEP_LANES == 8
-  const __m256i v = (__m256i)value;
-  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-  _mm_storeu_si64(p, _mm_packus_epi16(words, words));
-#else
-  const __m128i words = _mm_packs_epi32((__m128i)value, (__m128i)value);
-  _mm_storeu_si32(p, _mm_packus_epi16(words, words));
-#endif
-}
-inline void store_bytes(std::uint8_t* p, std::int32_t value) { *p = static_cast<std::uint8_t>(value); }
-inline Ints load_bytes(const std::uint8_t* p, Ints) {
-#if LOCKSTEP_LANES == 16
-  return (Ints)_mm512_maskz_cvtepu8_epi32(0xffff, load<__m128i>(p));
-#elif LOCKSTEP_LANES == 8
-  return (Ints)_mm256_cvtepu8_epi32(_mm_loadu_si64(p));
-#else
-  const __m128i zero = _mm_setzero_si128(), words = _mm_unpacklo_epi8(_mm_loadu_si32(p), zero);
-  return (Ints)_mm_unpacklo_epi16(words, zero);
-#endif
-}
-inline std::int32_t load_bytes(const std::uint8_t* p, std::int32_t) { return *p; }
-
 template <typename T, PoolInput kInput, typename Types>
 void max_pixel(const PoolTask<Types>& task, std::int64_t n, std::int64_t p, std::int64_t q, std::int64_t c) {
   using Integers = typename Lanes<T>::Integers;

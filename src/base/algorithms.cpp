@@ -9,17 +9,28 @@
 
 namespace lockstep {
 
-std::size_t Algorithms::choose(const std::string& key, std::span<const std::string> names,
-                               const std::function<double(std::size_t)>& seconds) {
+std::optional<std::size_t> Algorithms::without_timing(const std::string& key, std::span<const std::string> names) {
   if (names.size() == 1) return 0;
   if (const auto known = choices_.find(key); known != choices_.end()) {
     const auto match = std::ranges::find(names, known->second);
     if (match != names.end()) return static_cast<std::size_t>(match - names.begin());
   }
-  if (!times_) {
-    is_complete_ = false;
-    return 0;
-  }
+  if (times_) return std::nullopt;
+  is_complete_ = false;
+  return 0;
+}
+
+void Algorithms::store(const std::string& key, const std::string& name, bool is_under_load) {
+  choices_[key] = name;
+  if (is_under_load)
+    under_load_.insert(key);
+  else
+    under_load_.erase(key);
+}
+
+std::size_t Algorithms::choose(const std::string& key, std::span<const std::string> names,
+                               const std::function<double(std::size_t)>& seconds) {
+  if (const auto known = without_timing(key, names)) return *known;
   std::size_t best = 0;
   double least = std::numeric_limits<double>::infinity();
   for (std::size_t i = 0; i < names.size(); ++i) {
@@ -33,7 +44,20 @@ std::size_t Algorithms::choose(const std::string& key, std::span<const std::stri
     }
     if (after_each_) after_each_();
   }
-  if (std::isfinite(least)) choices_[key] = names[best];
+  if (std::isfinite(least)) store(key, names[best], false);
+  return best;
+}
+
+std::size_t Algorithms::choose(const std::string& key, std::span<const std::string> names,
+                               const std::function<Timing()>& time_all) {
+  if (const auto known = without_timing(key, names)) return *known;
+  const Timing timing = time_all();
+  require(timing.seconds.size() == names.size(), ErrorCode::internal, "{}: {} algorithms, but {} times", key,
+          names.size(), timing.seconds.size());
+  for (std::size_t i = 0; after_each_ && i < names.size(); ++i) after_each_();
+  const std::size_t best = fastest(timing.seconds);
+  if (!std::isfinite(timing.seconds[best])) return 0;
+  store(key, names[best], timing.is_under_load);
   return best;
 }
 

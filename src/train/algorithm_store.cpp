@@ -65,19 +65,34 @@ void warn_of_cache(const std::string& reason) {
                   reason));
 }
 
-Algorithms::Choices choices_in(const Json& file, const std::string& machine) {
+constexpr const char *kAlgorithm = "algorithm", *kUnderLoad = "timed_under_load";
+
+Algorithms choices_in(const Json& file, const std::string& machine) {
   Algorithms::Choices choices;
+  Algorithms::Keys under_load;
   if (file.contains(machine) && file[machine].is_object())
-    for (const auto& [key, algorithm] : file[machine].items())
-      if (algorithm.is_string()) choices[key] = algorithm.get<std::string>();
-  return choices;
+    for (const auto& [key, entry] : file[machine].items()) {
+      const bool is_marked = entry.is_object() && entry.contains(kAlgorithm) && entry[kAlgorithm].is_string();
+      if (!is_marked && !entry.is_string()) continue;
+      choices[key] = (is_marked ? entry[kAlgorithm] : entry).get<std::string>();
+      if (is_marked) under_load.insert(key);
+    }
+  Algorithms algorithms;
+  algorithms.remember(std::move(choices), std::move(under_load));
+  return algorithms;
 }
 
 /// The choices for other machines stay.
-void save(const std::string& path, const std::string& machine, const Algorithms::Choices& choices) {
+void save(const std::string& path, const std::string& machine, const Algorithms& algorithms) {
   Json file = read(path);
-  if (choices_in(file, machine) == choices) return;
-  file[machine] = choices;
+  Json entries = Json::object();
+  for (const auto& [key, algorithm] : algorithms.choices())
+    if (algorithms.under_load().contains(key))
+      entries[key] = {{kAlgorithm, algorithm}, {kUnderLoad, true}};
+    else
+      entries[key] = algorithm;
+  if (file.contains(machine) && file[machine] == entries) return;
+  file[machine] = entries;
   replace_file(path, file.dump(1) + "\n");
 }
 
@@ -92,33 +107,38 @@ AlgorithmStore::AlgorithmStore(const RunDirectory& run, const DeviceInfo& device
 
 bool AlgorithmStore::is_on() { return !cache_folder().empty(); }
 
-Algorithms::Choices AlgorithmStore::load(Sources sources) const {
-  Algorithms::Choices choices;
+Algorithms AlgorithmStore::load(Sources sources) const {
+  Algorithms of_run;
   if (sources == Sources::run_and_cache) {
     try {
-      choices = choices_in(read(run_.file(kName)), machine_);
+      of_run = choices_in(read(run_.file(kName)), machine_);
     } catch (const Error& error) {
       warn_once(fmt::format("{}; algorithms are chosen again", error.what()));
     }
   }
-  if (cache_.empty()) return choices;
+  if (cache_.empty()) return of_run;
+  Algorithms::Choices choices = of_run.choices();
   try {
-    choices.merge(choices_in(read(cache_), machine_));
+    const Algorithms cached = choices_in(read(cache_), machine_);
+    for (const auto& [key, algorithm] : cached.choices())
+      if (!cached.under_load().contains(key)) choices.try_emplace(key, algorithm);
   } catch (const Error& error) {
     warn_of_cache(error.what());
   }
-  return choices;
+  Algorithms::Keys under_load = of_run.under_load();
+  of_run.remember(std::move(choices), std::move(under_load));
+  return of_run;
 }
 
-void AlgorithmStore::save_in_run(const Algorithms::Choices& choices) const {
-  if (!choices.empty()) save(run_.file(kName), machine_, choices);
+void AlgorithmStore::save_in_run(const Algorithms& algorithms) const {
+  if (!algorithms.choices().empty()) save(run_.file(kName), machine_, algorithms);
 }
 
-void AlgorithmStore::save_in_cache(const Algorithms::Choices& choices) const {
+void AlgorithmStore::save_in_cache(const Algorithms& algorithms) const {
   if (cache_failed) return;
   try {
     std::filesystem::create_directories(std::filesystem::path(cache_).parent_path());
-    save(cache_, machine_, choices);
+    save(cache_, machine_, algorithms);
   } catch (const std::filesystem::filesystem_error& error) {
     warn_of_cache(fmt::format("{} cannot be created: {}", error.path1().string(), error.code().message()));
   } catch (const Error& error) {

@@ -1,6 +1,8 @@
 // Where the choices of autotuning (lockstep/algorithms.h) are stored. RUN/algorithms.json is for the run itself: when
 // resumed, it uses the same algorithms and gets the same bits. ${LOCKSTEP_CACHE:-~/.cache/lockstep}/algorithms.json is
-// for other runs. Both store choices per machine: processor, threads, libraries, program and batch.
+// for other runs. Both store choices per machine (processor, threads, libraries, program and batch):
+//   "KEY": "ALGORITHM", or where other programs used the processors while the choice was made,
+//   "KEY": {"algorithm": "ALGORITHM", "timed_under_load": true}
 #pragma once
 
 #include <cstdint>
@@ -22,13 +24,14 @@ class AlgorithmStore {
 
   // Rank 0 only
   /// The choices of the run; those that it lacks come from the cache. A file that cannot be read counts as empty, with
-  /// a warning. A run that starts over does not use what the existing one chose.
+  /// a warning. A run that starts over does not use what the existing one chose. A choice that was made under load is
+  /// used by its own run, so that resuming changes no bits; from the cache it is not loaded, so that it is made again.
   enum class Sources : std::uint8_t { run_and_cache, cache };
-  Algorithms::Choices load(Sources sources = Sources::run_and_cache) const;
+  Algorithms load(Sources sources = Sources::run_and_cache) const;
   /// Throws Error (system_call).
-  void save_in_run(const Algorithms::Choices& choices) const;
+  void save_in_run(const Algorithms& algorithms) const;
   /// A cache that cannot be read or written leads only to a warning, once per process.
-  void save_in_cache(const Algorithms::Choices& choices) const;
+  void save_in_cache(const Algorithms& algorithms) const;
 
  private:
   RunDirectory run_;

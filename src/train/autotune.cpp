@@ -28,7 +28,7 @@ Report exchange(World& world, Report mine) {
 }  // namespace
 
 void autotune(World& world, Algorithms& algorithms, const std::function<void()>& plan,
-              const std::function<void(const Algorithms::Choices&)>& save) {
+              const std::function<void()>& save) {
   if (world.rank() != 0) {
     Report report = Report::timing;
     while (report == Report::timing) report = exchange(world, Report::timing);
@@ -40,7 +40,7 @@ void autotune(World& world, Algorithms& algorithms, const std::function<void()>&
   int n_timed = 0;
   const auto stop_if = [&](Report report) {
     if (report != Report::stop) return;
-    save(algorithms.choices());
+    save();
     throw StoppedBySignal{};
   };
   algorithms.time_unknown([&] {
@@ -52,12 +52,12 @@ void autotune(World& world, Algorithms& algorithms, const std::function<void()>&
     if (seconds_since(last_save) > kSecondsBetweenSaves) {
       last_save = Clock::now();
       log::info("{} algorithms timed in {:.0f} s", n_timed, seconds_since(begin));
-      save(algorithms.choices());
+      save();
     }
   });
   plan();
   algorithms.time_no_more();
-  save(algorithms.choices());
+  save();
   stop_if(exchange(world, Report::over));
 }
 

@@ -10,10 +10,10 @@
 
 namespace lockstep::train {
 
-/// Collective. On rank 0, `plan` selects the algorithms, and `save` is called every 10 s with the choices made so far,
-/// and at the end. On other ranks neither is called. Throws what `plan` throws, and StoppedBySignal on all ranks if a
-/// signal arrives on any of them; the choices made so far are saved.
+/// Collective. On rank 0, `plan` selects the algorithms, and `save` is called every 10 s to
+/// store the choices made so far, and at the end. On other ranks neither is called. Throws what `plan` throws, and
+/// StoppedBySignal on all ranks if a signal arrives on any of them; the choices made so far are saved.
 void autotune(World& world, Algorithms& algorithms, const std::function<void()>& plan,
-              const std::function<void(const Algorithms::Choices&)>& save);
+              const std::function<void()>& save);
 
 }  // namespace lockstep::train

@@ -1,7 +1,6 @@
 #include "train/matmul_rate.h"
 
 #include <algorithm>
-#include <limits>
 #include <string>
 
 #include "base/clock.h"
@@ -38,12 +37,10 @@ class SquareProduct {
     workspace_ = allocate(op_->needs().forward_workspace_bytes);
   }
 
-  double seconds() {
-    const Clock::time_point begin = Clock::now();
+  void compute() {
     op_->forward({.x = x_->data(), .weight = weight_->data(), .y = y_->data()}, {workspace_->data(), nullptr},
                  *stream_);
     stream_->synchronize();
-    return seconds_since(begin);
   }
 
  private:
@@ -57,14 +54,11 @@ class SquareProduct {
 double measure_matmul_rate(Backend& backend, Precision precision) {
   for (std::int64_t n = kSmallest;; n *= 2) {
     SquareProduct product(backend, precision, n);
-    product.seconds();  // the first one touches the memory
-    double shortest = product.seconds();
-    if (shortest < kLongEnough && n < kGreatest) continue;
-    const Clock::time_point begin = Clock::now();
-    for (int done = 0; done < kLeast || seconds_since(begin) < kSeconds; ++done)
-      shortest = std::min(shortest, product.seconds());
+    const auto compute = [&] { product.compute(); };
+    compute();  // the first one touches the memory
+    if (shortest_seconds(1, 0, compute) < kLongEnough && n < kGreatest) continue;
     const auto size = static_cast<double>(n);
-    return 2 * size * size * size / std::max(shortest, std::numeric_limits<double>::min());
+    return 2 * size * size * size / shortest_seconds(kLeast, kSeconds, compute);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -66,6 +67,27 @@ TEST(Algorithms, AlgorithmsThatFailAreNotUsed) {
   EXPECT_EQ(n_called, 6);
 }
 
+TEST(Algorithms, ChoicesMadeUnderLoadAreMarkedUntilTheyAreMadeAgain) {
+  Algorithms algorithms;
+  algorithms.remember({{"c", "fast"}}, {"c"});
+  algorithms.time_unknown();
+  bool is_under_load = true;
+  const auto time_all = [&] { return Timing{.seconds = {3, 1, 2}, .is_under_load = is_under_load}; };
+  EXPECT_EQ(algorithms.choose("a", kNames, time_all), 1u);
+  EXPECT_EQ(algorithms.under_load(), (Algorithms::Keys{"a", "c"}));
+  is_under_load = false;
+  EXPECT_EQ(algorithms.choose("a", kNames, time_all), 1u) << "used until the program starts again";
+  EXPECT_EQ(algorithms.under_load(), (Algorithms::Keys{"a", "c"}));
+  EXPECT_EQ(algorithms.choose("b", kNames, time_all), 1u);
+  algorithms.remember({}, {"a"});
+  EXPECT_EQ(algorithms.choose("a", kNames, time_all), 1u);
+  EXPECT_TRUE(algorithms.under_load().empty());
+  const auto none = [] { return Timing{.seconds = std::vector<double>(3, HUGE_VAL), .is_under_load = true}; };
+  EXPECT_EQ(algorithms.choose("d", kNames, none), 0u);
+  EXPECT_FALSE(algorithms.choices().contains("d"));
+  EXPECT_TRUE(algorithms.under_load().empty());
+}
+
 /// Every algorithm of every direction computes the values of the fixed one, up to rounding.
 void expect_algorithms_agree(const Conv2dDescription& d) {
   const auto timed = std::make_shared<Algorithms>();
@@ -81,7 +103,8 @@ void expect_algorithms_agree(const Conv2dDescription& d) {
   const test::UnitInputs inputs = test::rounded_to(DType::bf16, test::make_inputs(d, 1));
   const test::UnitOutputs expected = test::run(*fixed, d, inputs, {});
   // Then every algorithm in turn for all keys.
-  for (const char* algorithm : {"amx", "direct", "blocks", "matmul"}) {
+  for (const char* algorithm :
+       {"amx", "direct", "blocks", "matmul", "widened direct", "widened blocks", "widened matmul"}) {
     Algorithms::Choices others = timed->choices();
     for (auto& [key, name] : others) name = algorithm;
     const auto backend =

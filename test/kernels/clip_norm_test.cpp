@@ -33,12 +33,9 @@ constexpr LossSums kSums{.loss = 12, .correct = 0, .count = 5, .weight = 4};
 Outputs run(Backend& backend, const Case& c, const std::vector<float>& gradients, const LossSums& sums = kSums,
             float loss_limit = std::numeric_limits<float>::infinity(), const LossScale* loss_scale = nullptr,
             const LossScaling& loss_scaling = {}, double nominal_count = kSums.weight) {
-  ClipNormDescription d;
-  d.loss_scaling = loss_scaling;
-  d.segments = c.segments;
-  d.max_norm = c.max_norm;
   Device device(backend);
-  const auto op = backend.make(d);
+  const auto op = backend.make(ClipNormDescription{
+      .segments = c.segments, .max_norm = c.max_norm, .loss_scaling = loss_scaling, .ranges = {{0, gradients.size()}}});
   StepScalars scalars;
   scalars.learning_rate = 0.125f;
   scalars.clip_coefficient = -1;
@@ -47,12 +44,14 @@ Outputs run(Backend& backend, const Case& c, const std::vector<float>& gradients
   scalars.is_applied = 17;
   scalars.step = 42;
   ClipNorm::Apply args;
-  args.gradients = device.upload(gradients);
+  double* const tile_sums = device.garbage<double>(count_tiles(c.segments));
+  op->sum_tiles({.gradients = device.upload(gradients), .tile_sums = tile_sums}, device.stream());
+  args.tile_sums = tile_sums;
   args.sums = device.upload(std::vector<LossSums>{sums});
   args.scalars = device.upload(std::vector<StepScalars>{scalars});
   args.norm = device.garbage<double>(1);
   if (loss_scale) args.loss_scale = device.upload(std::vector<LossScale>{*loss_scale});
-  op->apply(args, device.op_memory(op->needs()), device.stream());
+  op->apply(args, device.stream());
   Outputs out{device.download(args.scalars, 1)[0], device.download(args.norm, 1)[0]};
   if (loss_scale) out.loss_scale = device.download(args.loss_scale, 1)[0];
   return out;
@@ -273,7 +272,7 @@ TEST(ClipNorm, SumsTilesRangeByRange) {
     args.sums = device.upload(std::vector<LossSums>{kSums});
     args.scalars = device.upload(std::vector<StepScalars>{scalars});
     args.norm = device.garbage<double>(1);
-    op->apply(args, device.op_memory(op->needs()), device.stream());
+    op->apply(args, device.stream());
     if (name == "reference")
       EXPECT_NEAR(device.download(args.norm, 1)[0], expected.norm, 1e-12 * expected.norm);
     else

@@ -1,6 +1,6 @@
 // The cpu backend's convolution in each pair of layouts and each gradient mode, against loops in double; also by
 // matmuls, and the weight gradient of small images. Normalisations and statistics: conv2d_test.cpp.
-#include "kernels/cpu/base/onednn.h"
+#include "kernels/cpu/base/blocked_layout.h"
 #include "kernels/cpu/base/simd.h"
 #include "kernels/cpu/conv2d_matmul.h"
 #include "kernels/cpu/conv2d_weights.h"
@@ -112,13 +112,9 @@ TEST(Conv2dByMatmul, MatchesLoopsInDouble) {
 }
 
 TEST(Conv2dByMatmul, AcceptsWeightsInAnyLayout) {
-  using dnnl::memory;
   Conv2dDescription d = describe({2, 6, 5, 19}, 24, 3, 2, 1);
-  const memory::dims sizes{d.out_channels, d.x[3], d.window, d.window};
-  const memory::desc canonical(sizes, memory::data_type::f32, memory::format_tag::oihw);
-  for (const auto tag : {memory::format_tag::oihw, memory::format_tag::hwio, memory::format_tag::OIhw16i16o}) {
-    d.weight_layout =
-        std::make_shared<OnednnLayout>(canonical, memory::desc(sizes, memory::data_type::f32, tag));  // the last padded
+  for (const char* notation : {"abcd", "cdba", "ABcd16b16a"}) {  // the last is padded
+    d.weight_layout = std::make_shared<BlockedLayout>(Sizes{d.out_channels, d.x[3], d.window, d.window}, notation);
     Algorithms algorithms = remembered("matmul", d, CpuContext{1});
     run_case(d, CpuContext{1}, &algorithms);
   }
@@ -142,11 +138,8 @@ TEST(WeightGradientOfSmallImages, MatchesLoopsInDoubleOnEachInstructionSet) {
         SCOPED_TRACE(shape.x.text() + " on " + std::to_string(static_cast<int>(limit)));
         Conv2dDescription d = shape;
         d.x_layout = d.y_layout = Layout::nchw16c;
-        using dnnl::memory;
-        const memory::dims sizes{d.out_channels, d.x[3], d.window, d.window};
         d.weight_layout =
-            std::make_shared<OnednnLayout>(memory::desc(sizes, memory::data_type::f32, memory::format_tag::oihw),
-                                           memory::desc(sizes, memory::data_type::f32, memory::format_tag::OIhw16i16o));
+            std::make_shared<BlockedLayout>(Sizes{d.out_channels, d.x[3], d.window, d.window}, "ABcd16b16a");
         ASSERT_TRUE(weight_gradient_fits(d, Direction::weight_gradient));
         ASSERT_TRUE(weight_gradient_pays(d));
         const auto op = make_weight_gradient(d, Direction::weight_gradient, CpuContext{2});

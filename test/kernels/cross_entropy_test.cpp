@@ -5,9 +5,9 @@
 
 #include <cmath>
 
-#include "lockstep/ops/clip_norm.h"
 #include "lockstep/ops/cross_entropy.h"
 #include "test/reference/backend.h"
+#include "test/support/clip_coefficient.h"
 #include "test/support/compare.h"
 #include "test/support/device.h"
 #include "test/support/finite_difference.h"
@@ -247,18 +247,7 @@ TEST(SoftmaxCrossEntropy, WithClipNormItIsTheGradientOfTheMeanLoss) {
       SCOPED_TRACE(backend->name() + ", " + Shape({c.rows, c.classes}).text());
       const Inputs in(c);
       const Outputs out = run(*backend, describe(c), in, GradientMode::overwrite);
-      Device device(*backend);
-      const auto clip_norm =
-          backend->make(ClipNormDescription{.segments = {{.begin = 0, .n_elements = out.dlogits.size()}}});
-      StepScalars scalars;
-      scalars.nominal_count = 48;
-      ClipNorm::Apply args;
-      args.gradients = device.upload(out.dlogits);
-      args.sums = device.upload(std::vector<LossSums>{out.sums});
-      args.scalars = device.upload(std::vector<StepScalars>{scalars});
-      args.norm = device.garbage<double>(1);
-      clip_norm->apply(args, device.op_memory(clip_norm->needs()), device.stream());
-      const double coefficient = device.download(args.scalars, 1)[0].clip_coefficient;
+      const double coefficient = clip_coefficient(*backend, out.dlogits, out.sums, /*nominal_count=*/48);
       std::vector<double> logits = to_double(in.logits), gradient;
       for (const float d : out.dlogits) gradient.push_back(coefficient * d);
       const auto mean_loss = [&] {

@@ -6,9 +6,9 @@
 
 #include <cmath>
 
-#include "lockstep/ops/clip_norm.h"
 #include "lockstep/ops/cross_entropy.h"
 #include "test/reference/backend.h"
+#include "test/support/clip_coefficient.h"
 #include "test/support/compare.h"
 #include "test/support/device.h"
 #include "test/support/finite_difference.h"
@@ -285,18 +285,7 @@ TEST(HeadCrossEntropy, WithClipNormItIsTheGradientOfTheMeanLoss) {
   for (auto& [name, backend] : tested_backends()) {
     const Inputs in(c, DType::fp32);
     const Outputs out = run(*backend, describe(c), in);
-    Device device(*backend);
-    const auto clip_norm =
-        backend->make(ClipNormDescription{.segments = {{.begin = 0, .n_elements = out.dweight.size()}}});
-    StepScalars scalars;
-    scalars.nominal_count = 48;
-    ClipNorm::Apply args;
-    args.gradients = device.upload(out.dweight);
-    args.sums = device.upload(std::vector<LossSums>{out.sums});
-    args.scalars = device.upload(std::vector<StepScalars>{scalars});
-    args.norm = device.garbage<double>(1);
-    clip_norm->apply(args, device.op_memory(clip_norm->needs()), device.stream());
-    const double coefficient = device.download(args.scalars, 1)[0].clip_coefficient;
+    const double coefficient = clip_coefficient(*backend, out.dweight, out.sums, /*nominal_count=*/48);
     std::vector<double> x = to_double(in.x), weight = to_double(in.weight), gradient;
     for (const float g : out.dweight) gradient.push_back(coefficient * g);
     EXPECT_TRUE(gradient_matches(

@@ -188,6 +188,40 @@ TEST(Matmul, InBf16AndFp16) {
       }
 }
 
+/// The type in which bf16 tensors are multiplied is timed; each choice is correct.
+TEST(Matmul, InBf16WithEachTypeOfProducts) {
+  reference::ReferenceBackend reference;
+  const Case c{.rows = 37, .in_features = 70, .out_features = 48};
+  Inputs in(c);
+  for (auto* values : {&in.x, &in.weight, &in.bias, &in.dy, &in.dx_before}) *values = rounded_to(DType::bf16, *values);
+  MatmulDescription d = describe(c);
+  const auto timed = std::make_shared<Algorithms>();
+  timed->time_unknown();
+  d.dtype = DType::bf16;
+  (void)make_backend({.device = "cpu", .threads = 1, .algorithms = timed})->make(d);
+  if (timed->choices().empty()) GTEST_SKIP() << "this processor multiplies in fp32 only";
+  for (const char* type : {"bf16", "widened"})
+    for (const GradientMode mode : {GradientMode::overwrite, GradientMode::accumulate}) {
+      Algorithms::Choices choices = timed->choices();
+      choices.begin()->second = type;
+      const auto backend =
+          make_backend({.device = "cpu", .threads = 1, .algorithms = std::make_shared<Algorithms>(choices)});
+      const bool is_widened = backend->make(d)->describe().find("multiplied in fp32") != std::string::npos;
+      EXPECT_EQ(is_widened, type == std::string("widened"));
+      MatmulDescription in_fp32 = d;
+      in_fp32.dtype = DType::fp32;
+      const Outputs expected = run(reference, in_fp32, in, mode, mode);
+      const Outputs magnitude = run(reference, in_fp32, in.positive(), mode, mode);
+      const Outputs actual = run(*backend, d, in, mode, mode);
+      const double of_type = 3 * kBf16Roundoff / kRoundoff + 4;
+      const auto n = [&](std::int64_t terms) { return static_cast<double>(terms) + of_type; };
+      EXPECT_TRUE(within_rounding(actual.y, expected.y, magnitude.y, n(c.in_features))) << "y, " << type;
+      EXPECT_TRUE(within_rounding(actual.dx, expected.dx, magnitude.dx, n(c.out_features))) << "dx, " << type;
+      EXPECT_TRUE(within_rounding(actual.dweight, expected.dweight, magnitude.dweight, n(c.rows))) << "dweight";
+      EXPECT_TRUE(within_rounding(actual.dbias, expected.dbias, magnitude.dbias, n(c.rows))) << "dbias";
+    }
+}
+
 /// An op of another batch size, for inference, must be able to read the weights of the training op.
 TEST(Matmul, AcceptsTheWeightLayoutOfAnotherOp) {
   reference::ReferenceBackend reference;

@@ -25,7 +25,7 @@ TEST(Autotune, OtherRanksWaitLongerThanTheWatchdog) {
       return i == 5 ? 1.0 : 2.0;
     });
   };
-  train::autotune(*test_world, algorithms, plan, [&](const Algorithms::Choices&) { ++n_saved; });
+  train::autotune(*test_world, algorithms, plan, [&] { ++n_saved; });
   const bool is_leader = test_world->rank() == 0;
   EXPECT_EQ(n_saved, is_leader ? 1 : 0);
   EXPECT_EQ(algorithms.choices(), (is_leader ? Algorithms::Choices{{"an op", "six"}} : Algorithms::Choices{}));

@@ -5,11 +5,15 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <fstream>
+#include <istream>
 #include <limits>
 #include <optional>
 #include <sstream>
 #include <string_view>
+
+#include "lockstep/error.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -112,14 +116,47 @@ std::size_t available_memory_bytes() {
   return std::min(available, control_group_bytes());
 }
 
+MaxIsa max_isa() {
+  const char* value = std::getenv("LOCKSTEP_MAX_ISA");
+  const std::string_view text = value ? value : "";
+  if (text.empty()) return MaxIsa::all;
+  if (text == "avx2") return MaxIsa::avx2;
+  if (text == "avx512") return MaxIsa::avx512;
+  require(text == "avx512_bf16", ErrorCode::not_supported,
+          "LOCKSTEP_MAX_ISA must be avx2, avx512 or avx512_bf16, found \"{}\"", text);
+  return MaxIsa::avx512_bf16;
+}
+
 std::string processor_name() {
   std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind("model name", 0) != 0) continue;
+  return processor_name(file);
+}
+
+std::string processor_name(std::istream& cpuinfo) {
+  // Numbers of "CPU implementer" and "CPU part" (Arm's MIDR_EL1) of processors in servers.
+  struct Part {
+    std::string_view implementer, part, name;
+  };
+  constexpr std::array<Part, 8> kParts{{{"0x41", "0xd0c", "ARM Neoverse-N1"},
+                                        {"0x41", "0xd40", "ARM Neoverse-V1"},
+                                        {"0x41", "0xd49", "ARM Neoverse-N2"},
+                                        {"0x41", "0xd4f", "ARM Neoverse-V2"},  // NVIDIA Grace
+                                        {"0x41", "0xd84", "ARM Neoverse-V3"},
+                                        {"0x41", "0xd8e", "ARM Neoverse-N3"},
+                                        {"0x46", "0x001", "Fujitsu A64FX"},
+                                        {"0x48", "0xd01", "HiSilicon TaiShan v110"}}};
+  std::string implementer, part;
+  for (std::string line; std::getline(cpuinfo, line);) {
     const std::size_t colon = line.find(':');
-    if (colon != std::string::npos && colon + 2 < line.size()) return line.substr(colon + 2);
+    if (colon == std::string::npos || colon + 2 >= line.size()) continue;
+    const std::string value = line.substr(colon + 2);
+    if (line.rfind("model name", 0) == 0) return value;
+    if (line.rfind("CPU implementer", 0) == 0) implementer = value;
+    if (line.rfind("CPU part", 0) == 0) part = value;
   }
-  return "unknown processor";
+  for (const Part& known : kParts)
+    if (known.implementer == implementer && known.part == part) return std::string(known.name);
+  return part.empty() ? "unknown processor" : "ARM processor " + implementer + ":" + part;
 }
 
 }  // namespace lockstep::cpu

@@ -1,7 +1,9 @@
-// What this process may use of its machine: cores and memory.
+// What this process may use of its machine: cores, memory and instructions.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <iosfwd>
 #include <string>
 
 namespace lockstep::cpu {
@@ -15,7 +17,15 @@ int threads_of_this_rank(int local_size);
 /// Bytes that this process can still allocate: the least of the available memory and what its control groups leave.
 std::size_t available_memory_bytes();
 
-/// "AMD EPYC 9554"
+/// The instructions that kernels and libraries may use, from the environment variable LOCKSTEP_MAX_ISA: "avx2",
+/// "avx512" (without bf16), "avx512_bf16" (without AMX), or nothing for all that the processor has. This shows on one
+/// machine how others compute. Throws Error (not_supported) for another text.
+enum class MaxIsa : std::uint8_t { avx2, avx512, avx512_bf16, all };
+MaxIsa max_isa();
+
+/// "AMD EPYC 9554", or "ARM Neoverse-V2" where the system reports numbers only (aarch64).
 std::string processor_name();
+/// The same from the content of /proc/cpuinfo.
+std::string processor_name(std::istream& cpuinfo);
 
 }  // namespace lockstep::cpu

@@ -1,52 +1,55 @@
 #include "kernels/cpu/base/onednn.h"
 
-#include <cpuid.h>
-
 #include <algorithm>
-#include <cstring>
+#include <cstdlib>
 
-#include "kernels/cpu/base/bf16.h"
-#include "kernels/cpu/base/parallel.h"
+#include "kernels/cpu/base/machine.h"
+
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
 
 namespace lockstep::cpu {
 namespace {
 
 using dnnl::memory;
 
-std::string dims_text(const memory::dims& dims) {
-  std::string text = "(";
-  for (std::size_t i = 0; i < dims.size(); ++i) text += (i ? ", " : "") + std::to_string(dims[i]);
-  return text + ")";
+#ifdef __x86_64__
+bool is_set(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value != nullptr && *value != '\0';
 }
 
-std::int64_t count(const memory::dims& dims) {
-  std::int64_t n = 1;
-  for (const auto d : dims) n *= d;
-  return n;
-}
-
-/// Runs outside of steps, to pack and unpack parameters.
-void reorder_now(const memory::desc& from, const void* source, const memory::desc& to, void* target) {
-  plan_with_onednn("a reorder of " + dims_text(from.get_dims()), [&] {
-    memory source_memory(from, onednn_engine(), const_cast<void*>(source));
-    memory target_memory(to, onednn_engine(), target);
-    dnnl::reorder(source_memory, target_memory).execute(onednn_stream(), source_memory, target_memory);
-    dnnl::stream(onednn_stream()).wait();
-  });
-}
-
-/// Some virtual machines have AMX, but not the CPUID leaf that describes its tiles. oneDNN 3.2 then uses them in one of
-/// its kernels (the data gradient with a stride) without configuring them, which ends the process. Must be called
-/// before any other call of oneDNN, because the first one fixes the instructions that it uses.
+/// LOCKSTEP_MAX_ISA limits oneDNN too. Some virtual machines have AMX, but not the CPUID leaf that describes its tiles.
+/// oneDNN 3.2 then uses them in one of its kernels (the data gradient with a stride) without configuring them, which
+/// ends the process. Must be called before any other call of oneDNN, because the first one fixes the instructions that
+/// it uses. A limit set here replaces that of oneDNN's own variable, so it is not set where that one is.
 void limit_onednn() {
   static const bool done = [] {
     unsigned a = 0, b = 0, c = 0, d = 0;
     const bool has_tiles = __get_cpuid_count(0x1d, 0, &a, &b, &c, &d) != 0 && a >= 1;
-    if (!has_tiles) dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_fp16);
+    switch (max_isa()) {
+      case MaxIsa::avx2:
+        dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx2);
+        break;
+      case MaxIsa::avx512:
+        dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_vnni);
+        break;
+      case MaxIsa::avx512_bf16:
+        dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_bf16);
+        break;
+      case MaxIsa::all:
+        if (!has_tiles && !is_set("ONEDNN_MAX_CPU_ISA") && !is_set("DNNL_MAX_CPU_ISA"))
+          dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_fp16);
+        break;
+    }
     return true;
   }();
   static_cast<void>(done);
 }
+#else
+void limit_onednn() {}
+#endif
 
 }  // namespace
 
@@ -63,12 +66,6 @@ const dnnl::stream& onednn_stream() {
 std::string onednn_version() {
   const dnnl_version_t* v = dnnl_version();
   return fmt::format("{}.{}.{}", v->major, v->minor, v->patch);
-}
-
-std::string onednn_instructions() {
-  if (onednn_has(dnnl::cpu_isa::avx512_core)) return "AVX-512";
-  if (onednn_has(dnnl::cpu_isa::avx2)) return "AVX2";
-  return "SSE4.1";
 }
 
 bool onednn_has(dnnl::cpu_isa wanted) {
@@ -123,102 +120,26 @@ void PlannedReorder::execute(const void* from, void* to, void* scratchpad) {
   primitive_.execute({{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}, {DNNL_ARG_SCRATCHPAD, scratchpad}});
 }
 
-OnednnLayout::OnednnLayout(const memory::desc& canonical, const memory::desc& desc)
-    : canonical_(canonical), desc_(desc) {}
-
-std::size_t OnednnLayout::n_elements() const { return desc_.get_size() / sizeof(float); }
-
-bool OnednnLayout::padded() const { return n_elements() != static_cast<std::size_t>(count(desc_.get_dims())); }
-
-// oneDNN does not give a descriptor another type. Blocked layouts are therefore looked up among those that have a name.
-memory::desc OnednnLayout::desc(memory::data_type type) const {
-  if (type == desc_.get_data_type()) return desc_;
-  if (desc_.get_inner_nblks() == 0) return {desc_.get_dims(), type, desc_.get_strides()};
+// oneDNN does not make a blocked descriptor from its blocks. It is therefore looked up among the layouts with a name.
+memory::desc onednn_desc(const BlockedLayout& layout, memory::data_type type) {
+  if (layout.blocks().empty()) return {layout.sizes(), type, layout.strides()};
   for (int tag = 1; tag < static_cast<int>(memory::format_tag::format_tag_last); ++tag) {
-    const auto named = static_cast<memory::format_tag>(tag);
-    const memory::desc candidate(desc_.get_dims(), desc_.get_data_type(), named, /*allow_empty=*/true);
-    if (candidate.get(true) != nullptr && candidate == desc_) return {desc_.get_dims(), type, named};
+    const memory::desc candidate(layout.sizes(), type, static_cast<memory::format_tag>(tag), /*allow_empty=*/true);
+    if (candidate.get(true) != nullptr && layout_of(candidate) == layout) return candidate;
   }
-  fail(ErrorCode::internal, "weights in the layout {} have no form of another type in oneDNN {}", describe(),
-       onednn_version());
+  fail(ErrorCode::internal, "oneDNN {} has no name for weights in the layout {}", onednn_version(), layout.describe());
 }
 
-void OnednnLayout::pack(std::span<const float> canonical, float* parameter) const {
-  require(static_cast<std::int64_t>(canonical.size()) == count(desc_.get_dims()), ErrorCode::internal,
-          "a parameter of sizes {} cannot be packed from {} elements", dims_text(desc_.get_dims()), canonical.size());
-  std::memset(parameter, 0, desc_.get_size());
-  reorder_now(canonical_, canonical.data(), desc_, parameter);
-}
-
-void OnednnLayout::unpack(const float* parameter, std::span<float> canonical) const {
-  require(static_cast<std::int64_t>(canonical.size()) == count(desc_.get_dims()), ErrorCode::internal,
-          "a parameter of sizes {} cannot be unpacked into {} elements", dims_text(desc_.get_dims()), canonical.size());
-  reorder_now(desc_, parameter, canonical_, canonical.data());
-}
-
-std::string OnednnLayout::describe() const {
-  // In oneDNN's notation of formats: the dimensions from the outermost to the innermost, then the blocks.
-  const memory::dims strides = desc_.get_strides();
-  const memory::dims blocks = desc_.get_inner_blks();
-  const memory::dims block_dims = desc_.get_inner_idxs();
-  std::vector<int> order(strides.size());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-    return strides[static_cast<std::size_t>(a)] > strides[static_cast<std::size_t>(b)];
-  });
-  std::string text;
-  for (const int d : order) {
-    const bool blocked = std::find(block_dims.begin(), block_dims.end(), d) != block_dims.end();
-    text += static_cast<char>((blocked ? 'A' : 'a') + d);
-  }
-  for (std::size_t i = 0; i < blocks.size(); ++i)
-    text += fmt::format("{}{}", blocks[i], static_cast<char>('a' + block_dims[i]));
-  return text + (padded() ? " padded" : "");
-}
-
-std::shared_ptr<const OnednnLayout> as_onednn_layout(const std::shared_ptr<const ParameterLayout>& given,
-                                                     const memory::dims& dims) {
-  if (!given) return nullptr;
-  auto layout = std::dynamic_pointer_cast<const OnednnLayout>(given);
-  require(layout != nullptr, ErrorCode::op_description,
-          "weight_layout was made by another backend ({}); pass the weight_layout() of an op of the cpu backend",
-          given->describe());
-  require(layout->desc().get_dims() == dims, ErrorCode::op_description,
-          "weight_layout is for a parameter of sizes {}, but the op's weights have sizes {}",
-          dims_text(layout->desc().get_dims()), dims_text(dims));
-  return layout;
-}
-
-std::shared_ptr<const OnednnLayout> canonical_layout(const std::shared_ptr<const ParameterLayout>& given,
-                                                     const memory::dims& dims) {
-  memory::dims strides(dims.size(), 1);
-  for (std::size_t i = dims.size() - 1; i-- > 0;) strides[i] = strides[i + 1] * dims[i + 1];
-  const memory::desc canonical(dims, memory::data_type::f32, strides);
-  const std::shared_ptr<const OnednnLayout> layout = as_onednn_layout(given, dims);
-  if (!layout) return std::make_shared<OnednnLayout>(canonical, canonical);
-  require(layout->desc() == canonical, ErrorCode::op_description,
-          "a weight of sizes {} that is read row by row has the layout {}; it must be canonical", dims_text(dims),
-          layout->describe());
-  return layout;
+BlockedLayout layout_of(const memory::desc& desc) {
+  std::vector<BlockedLayout::Block> blocks;
+  const memory::dims sizes = desc.get_inner_blks(), dimensions = desc.get_inner_idxs();
+  for (std::size_t i = 0; i < sizes.size(); ++i)
+    blocks.push_back({.size = sizes[i], .dimension = static_cast<int>(dimensions[i])});
+  return {desc.get_dims(), desc.get_strides(), std::move(blocks)};
 }
 
 memory::data_type onednn_type(DType dtype) {
   return dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
-}
-
-void add_into(DType dtype, void* target, const void* source, std::size_t n_elements, const CpuContext& context) {
-  with_elements(dtype, [&](auto element) {
-    using E = decltype(element);
-    auto* const sum = static_cast<E*>(target);
-    const auto* const added = static_cast<const E*>(source);
-    const auto n = static_cast<std::int64_t>(n_elements);
-    const int parts = part_count(context, n * static_cast<std::int64_t>(sizeof(E)));
-    run_parts(parts, [&](int part) {
-      const Range range = part_of(n, part, parts);
-      for (std::int64_t i = range.begin; i < range.end; ++i)
-        sum[i] = from_float<E>(to_float(sum[i]) + to_float(added[i]));
-    });
-  });
 }
 
 }  // namespace lockstep::cpu

@@ -1,4 +1,5 @@
-// oneDNN for the ops that use it: the engine, a planned primitive, a parameter's layout, and one check of errors.
+// oneDNN for the files that use it (*onednn.cpp): the engine, a planned primitive, a layout's descriptor, and one check
+// of errors.
 //
 // A primitive, its memory objects and the list of its arguments are made when planning; executing only sets their
 // pointers. The op's workspace holds the scratchpads. (oneDNN itself allocates a few small objects of up to some
@@ -11,10 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/base/context.h"
+#include "kernels/cpu/base/blocked_layout.h"
 #include "lockstep/dtype.h"
 #include "lockstep/error.h"
-#include "lockstep/op.h"
 
 namespace lockstep::cpu {
 
@@ -24,8 +24,6 @@ const dnnl::stream& onednn_stream();
 
 /// "3.2.0"
 std::string onednn_version();
-/// The instruction set that oneDNN uses here: "AVX-512" or "AVX2".
-std::string onednn_instructions();
 bool onednn_has(dnnl::cpu_isa wanted);
 
 /// Attributes of a primitive whose scratchpad the caller provides.
@@ -81,34 +79,9 @@ class PlannedReorder {
   std::size_t scratchpad_bytes_ = 0;
 };
 
-/// A parameter in the layout that a oneDNN primitive uses.
-class OnednnLayout final : public ParameterLayout {
- public:
-  OnednnLayout(const dnnl::memory::desc& canonical, const dnnl::memory::desc& desc);
-  std::size_t n_elements() const override;
-  void pack(std::span<const float> canonical, float* parameter) const override;
-  void unpack(const float* parameter, std::span<float> canonical) const override;
-  std::string describe() const override;
-
-  /// Of the fp32 parameter and of its gradient.
-  const dnnl::memory::desc& desc() const { return desc_; }
-  /// Of the same elements in the same places, in another type: the rounded weights.
-  dnnl::memory::desc desc(dnnl::memory::data_type type) const;
-  /// Whether some of the elements are padding, which is zero.
-  bool padded() const;
-
- private:
-  dnnl::memory::desc canonical_, desc_;
-};
-
-/// `given` as this backend's layout of a parameter of these sizes; null stays null.
-std::shared_ptr<const OnednnLayout> as_onednn_layout(const std::shared_ptr<const ParameterLayout>& given,
-                                                     const dnnl::memory::dims& dims);
-
-/// The canonical layout of a parameter of these sizes, for ops that address its rows. Throws op_description if `given`
-/// is another one; null: a new one.
-std::shared_ptr<const OnednnLayout> canonical_layout(const std::shared_ptr<const ParameterLayout>& given,
-                                                     const dnnl::memory::dims& dims);
+/// oneDNN's descriptor of a tensor in this layout, and the layout of a descriptor.
+dnnl::memory::desc onednn_desc(const BlockedLayout& layout, dnnl::memory::data_type type);
+BlockedLayout layout_of(const dnnl::memory::desc& desc);
 
 /// The weights' layout for one primitive: the parameter's own if oneDNN's preferred implementation can run on it, else
 /// the one which that prefers, and the caller reorders. `make(weights, allow_empty)` returns a descriptor.
@@ -122,11 +95,5 @@ auto choose_weights(const dnnl::memory::desc& parameter, const dnnl::memory::des
 
 /// oneDNN's name of fp32 or bf16.
 dnnl::memory::data_type onednn_type(DType dtype);
-
-/// target += source, fp32 or bf16
-void add_into(DType dtype, void* target, const void* source, std::size_t n_elements, const CpuContext& context);
-inline void add_into(float* target, const float* source, std::size_t n_elements, const CpuContext& context) {
-  add_into(DType::fp32, target, source, n_elements, context);
-}
 
 }  // namespace lockstep::cpu

@@ -1,4 +1,5 @@
-// Vector types of one instruction set; each_isa.h includes this three times, so it has no include guard.
+// Vector types of one instruction set; each_isa.h includes this several times, so it has no include guard. Where a
+// conversion has no operator, x86-64 uses its intrinsics, and other processors the vector builtins of the compiler.
 // Kernels are templates over T, a vector of floats or one float (the columns that fill no vector).
 
 namespace lockstep::cpu::LOCKSTEP_ISA {
@@ -7,6 +8,8 @@ inline constexpr int kLanes = LOCKSTEP_LANES;
 typedef float Floats __attribute__((vector_size(4 * LOCKSTEP_LANES)));
 typedef double Doubles __attribute__((vector_size(4 * LOCKSTEP_LANES)));  // half as many
 typedef std::int32_t Ints __attribute__((vector_size(4 * LOCKSTEP_LANES)));
+typedef std::uint16_t Shorts __attribute__((vector_size(2 * LOCKSTEP_LANES)));
+typedef std::uint8_t Bytes __attribute__((vector_size(LOCKSTEP_LANES)));
 
 template <typename T>
 inline T load(const void* p) {
@@ -34,6 +37,8 @@ inline T load(const Bf16* p) {
         0xffff, _mm512_maskz_cvtepu16_epi32(0xffff, load<__m256i>((const void*)p)), 16);
 #elif LOCKSTEP_LANES == 8
     return (Floats)_mm256_slli_epi32(_mm256_cvtepu16_epi32(load<__m128i>((const void*)p)), 16);
+#elif !defined(__x86_64__)
+    return (Floats)(__builtin_convertvector(load<Shorts>((const void*)p), Ints) << 16);
 #else
     return (Floats)_mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64((const __m128i*)p));
 #endif
@@ -50,12 +55,44 @@ inline void store(Bf16* p, Floats value) {
 #elif LOCKSTEP_LANES == 8
   const __m256i v = (__m256i)result;  // signed 16-bit values, so that packing with saturation changes nothing
   store((void*)p, _mm_packs_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1)));
+#elif !defined(__x86_64__)
+  store((void*)p, __builtin_convertvector(result, Shorts));
 #else
   _mm_storel_epi64((__m128i*)p, _mm_packs_epi32((__m128i)result, (__m128i)result));
 #endif
 }
 inline void store(float* p, float value) { *p = value; }
 inline void store(float* p, Floats value) { store((void*)p, value); }
+
+// Integers as bytes and back. On x86-64, __builtin_convertvector would go lane by lane.
+inline void store_bytes(std::uint8_t* p, Ints value) {
+#if LOCKSTEP_LANES == 16
+  store(p, _mm512_maskz_cvtepi32_epi8(0xffff, (__m512i)value));
+#elif LOCKSTEP_LANES == 8
+  const __m256i v = (__m256i)value;
+  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  _mm_storeu_si64(p, _mm_packus_epi16(words, words));
+#elif !defined(__x86_64__)
+  store((void*)p, __builtin_convertvector(value, Bytes));
+#else
+  const __m128i words = _mm_packs_epi32((__m128i)value, (__m128i)value);
+  _mm_storeu_si32(p, _mm_packus_epi16(words, words));
+#endif
+}
+inline void store_bytes(std::uint8_t* p, std::int32_t value) { *p = static_cast<std::uint8_t>(value); }
+inline Ints load_bytes(const std::uint8_t* p, Ints) {
+#if LOCKSTEP_LANES == 16
+  return (Ints)_mm512_maskz_cvtepu8_epi32(0xffff, load<__m128i>(p));
+#elif LOCKSTEP_LANES == 8
+  return (Ints)_mm256_cvtepu8_epi32(_mm_loadu_si64(p));
+#elif !defined(__x86_64__)
+  return __builtin_convertvector(load<Bytes>((const void*)p), Ints);
+#else
+  const __m128i zero = _mm_setzero_si128(), words = _mm_unpacklo_epi8(_mm_loadu_si32(p), zero);
+  return (Ints)_mm_unpacklo_epi16(words, zero);
+#endif
+}
+inline std::int32_t load_bytes(const std::uint8_t* p, std::int32_t) { return *p; }
 
 // The AVX-512 intrinsics are the zero-masked ones with a full mask, which cost nothing: the plain ones draw warnings
 // out of GCC 12's own headers, and __builtin_convertvector makes two halves of each conversion.
@@ -64,6 +101,8 @@ inline Doubles widen_low(Floats v) {
   return (Doubles)_mm512_maskz_cvtps_pd(0xff, (__m256)__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7));
 #elif LOCKSTEP_LANES == 8
   return (Doubles)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)v));
+#elif !defined(__x86_64__)
+  return __builtin_convertvector(__builtin_shufflevector(v, v, 0, 1), Doubles);
 #else
   return (Doubles)_mm_cvtps_pd((__m128)v);
 #endif
@@ -73,6 +112,8 @@ inline Doubles widen_high(Floats v) {
   return (Doubles)_mm512_maskz_cvtps_pd(0xff, _mm512_maskz_extractf32x8_ps(0xff, (__m512)v, 1));
 #elif LOCKSTEP_LANES == 8
   return (Doubles)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)v, 1));
+#elif !defined(__x86_64__)
+  return __builtin_convertvector(__builtin_shufflevector(v, v, 2, 3), Doubles);
 #else
   return (Doubles)_mm_cvtps_pd(_mm_movehl_ps((__m128)v, (__m128)v));
 #endif
@@ -82,6 +123,9 @@ inline Floats square_root(Floats v) {
   return (Floats)_mm512_maskz_sqrt_ps(0xffff, (__m512)v);
 #elif LOCKSTEP_LANES == 8
   return (Floats)_mm256_sqrt_ps((__m256)v);
+#elif !defined(__x86_64__)
+  for (int i = 0; i < kLanes; ++i) v[i] = __builtin_sqrtf(v[i]);
+  return v;
 #else
   return (Floats)_mm_sqrt_ps((__m128)v);
 #endif

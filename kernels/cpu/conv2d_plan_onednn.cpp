@@ -1,14 +1,10 @@
-#include "kernels/cpu/conv2d_plan.h"
-
-#include <string_view>
+#include "kernels/cpu/conv2d_plan_onednn.h"
 
 namespace lockstep::cpu {
 namespace {
 
 using dnnl::memory;
 using Tag = memory::format_tag;
-
-constexpr std::int64_t kBlock = 16;  // channels of a block of Layout::nchw16c
 
 memory::desc image(const Shape& s, memory::data_type type, Tag tag) { return {{s[0], s[3], s[1], s[2]}, type, tag}; }
 
@@ -29,28 +25,6 @@ InnerTags inner_tags(const Conv2dDescription& d) {
 }
 
 }  // namespace
-
-std::string text(const Conv2dDescription& d) {
-  return fmt::format("conv2d {} -> {}, {}x{}/{}", d.x.text(), d.out_channels, d.window, d.window, d.stride);
-}
-
-void check(const Conv2dDescription& d) {
-  require(d.dtype == DType::fp32 || d.dtype == DType::bf16, ErrorCode::not_supported,
-          "{}: the cpu backend computes in fp32 or bf16, not in {}", text(d), name(d.dtype));
-  require(d.x.rank() == 4 && d.x.n_elements() > 0 && d.out_channels > 0, ErrorCode::op_description,
-          "{}: x must be (N, H, W, C) and out_channels positive", text(d));
-  require(d.window > 0 && d.stride > 0 && d.padding >= 0, ErrorCode::op_description,
-          "{}: window and stride must be positive, padding {} not negative", text(d), d.padding);
-  const std::int64_t smallest = d.window - 2 * d.padding;
-  require(d.x[1] >= smallest && d.x[2] >= smallest, ErrorCode::op_description,
-          "{}: a window of {} with padding {} needs images of at least {} pixels, found {} x {}", text(d), d.window,
-          d.padding, smallest, d.x[1], d.x[2]);
-  require(d.x_layout == Layout::nhwc || d.x[3] % kBlock == 0, ErrorCode::op_description,
-          "{}: x in channel blocks of {} needs a multiple of {} channels, found {}", text(d), kBlock, kBlock, d.x[3]);
-  require(d.y_layout == Layout::nhwc || d.out_channels % kBlock == 0, ErrorCode::op_description,
-          "{}: y in channel blocks of {} needs a multiple of {} channels, found {}", text(d), kBlock, kBlock,
-          d.out_channels);
-}
 
 ConvolutionPlan plan_convolution(const Conv2dDescription& d, Direction direction) {
   ConvolutionPlan plan;
@@ -75,28 +49,27 @@ ConvolutionPlan plan_convolution(const Conv2dDescription& d, Direction direction
                                                        plan.inner_y, strides, padding, padding, attributes,
                                                        allow_empty);
     };
-    plan.layout = as_onednn_layout(d.weight_layout, weight_dims);
-    plan.forward = plan.layout ? choose_weights(plan.layout->desc(inner), any, forward) : forward(any, false);
+    plan.layout = as_blocked_layout(d.weight_layout, weight_dims);
+    plan.forward = plan.layout ? choose_weights(onednn_desc(*plan.layout, inner), any, forward) : forward(any, false);
     if (!plan.layout) {
       // In bf16 the kernels of forward and data gradient use different layouts (pairs of input or of output channels),
       // so at least one of them reorders the weights.
-      const memory::desc canonical(weight_dims, Type::f32, Tag::oihw);
-      plan.layout =
-          std::make_shared<OnednnLayout>(canonical, inner == Type::f32 ? plan.forward.weights_desc() : canonical);
+      plan.layout = std::make_shared<BlockedLayout>(inner == Type::f32 ? layout_of(plan.forward.weights_desc())
+                                                                       : BlockedLayout::row_major(weight_dims));
     }
-    plan.weights = plan.layout->desc(outer);
+    plan.weights = onednn_desc(*plan.layout, outer);
 
     if (direction == Direction::data_gradient) {
       plan.backward_data =
-          choose_weights(plan.layout->desc(inner), any, [&](const memory::desc& weights, bool allow_empty) {
+          choose_weights(onednn_desc(*plan.layout, inner), any, [&](const memory::desc& weights, bool allow_empty) {
             return dnnl::convolution_backward_data::primitive_desc(onednn_engine(), algorithm, plan.inner_x, weights,
                                                                    plan.inner_y, strides, padding, padding,
                                                                    plan.forward, attributes, allow_empty);
           });
     }
     if (direction != Direction::weight_gradient) return;
-    plan.backward_weights =
-        choose_weights(plan.layout->desc(), any_fp32, [&](const memory::desc& weights, bool allow_empty) {
+    plan.backward_weights = choose_weights(
+        onednn_desc(*plan.layout, Type::f32), any_fp32, [&](const memory::desc& weights, bool allow_empty) {
           return dnnl::convolution_backward_weights::primitive_desc(onednn_engine(), algorithm, plan.inner_x, weights,
                                                                     plan.inner_y, strides, padding, padding,
                                                                     plan.forward, attributes, allow_empty);

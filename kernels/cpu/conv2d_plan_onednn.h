@@ -20,21 +20,15 @@ struct ConvolutionPlan {
   // implementation for the caller's pair: nhwc in and nchw16c out, or the reverse; and in bf16 on a processor without
   // its instructions, where the primitives compute in fp32.
   dnnl::memory::desc x, y, inner_x, inner_y;
-  std::shared_ptr<const OnednnLayout> layout;  // of the weights
-  dnnl::memory::desc weights;                  // the caller's, of x's type in `layout`
+  std::shared_ptr<const BlockedLayout> layout;  // of the weights
+  dnnl::memory::desc weights;                   // the caller's, of x's type in `layout`
 
   dnnl::convolution_forward::primitive_desc forward;
   std::optional<dnnl::convolution_backward_data::primitive_desc> backward_data;
   std::optional<dnnl::convolution_backward_weights::primitive_desc> backward_weights;
 };
 
-/// Throws Error if the description is impossible.
-void check(const Conv2dDescription& description);
-
 /// For backward: the plan of one direction. Throws Error if oneDNN has no implementation.
 ConvolutionPlan plan_convolution(const Conv2dDescription& description, Direction direction);
-
-/// "conv2d (32, 32, 32, 64) -> 128, 3x3/2"
-std::string text(const Conv2dDescription& description);
 
 }  // namespace lockstep::cpu

@@ -1,0 +1,35 @@
+// Which of several candidates is the fastest, found so that other programs on the machine do not change the result.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+namespace lockstep {
+
+/// One call of a candidate.
+struct CallTime {
+  double seconds = 0;  // from its start to its end
+  /// The time, summed over the threads of this process, for which one was ready to run while other threads had its
+  /// processor.
+  double waiting_seconds = 0;
+};
+
+/// Calls `work` and measures it. Waiting is 0 where the system does not report it.
+CallTime time_call(const std::function<void()>& work);
+
+struct Timing {
+  std::vector<double> seconds;  // the shortest call of each candidate; infinity: it is not available
+  bool is_under_load = false;   // other programs ran on these processors, or the times varied too much to be compared
+};
+
+/// Calls n candidates in alternation, so that a load that comes and goes affects all of them, and compares their
+/// shortest calls. The rounds end when the three shortest calls of each candidate near the lead agree to within 3 %
+/// ("K-best": Bryant and O'Hallaron, Computer Systems, 1st ed., section 9.4), or after half a second and at least three
+/// rounds. A candidate that is far behind is not called again. `call(i)` may return infinity: i is not available.
+Timing time_in_alternation(std::size_t n, const std::function<CallTime(std::size_t)>& call);
+
+/// The fastest. Of those that are slower by no more than 2 %, which is noise, the first.
+std::size_t fastest(const std::vector<double>& seconds);
+
+}  // namespace lockstep

@@ -1,0 +1,49 @@
+#include "kernels/cpu/base/widen.h"
+
+#include "kernels/cpu/base/parallel.h"
+#include "kernels/cpu/base/simd.h"
+
+#define LOCKSTEP_KERNELS "kernels/cpu/base/widen_kernels.h"
+#include "kernels/cpu/base/each_isa.h"
+
+namespace lockstep::cpu {
+namespace {
+
+/// Calls work(range) for parts of [0, count), which are `size_bytes` together.
+template <typename Work>
+void in_parts(std::int64_t count, std::int64_t size_bytes, const CpuContext& context, const Work& work) {
+  const int parts = part_count(context, size_bytes);
+  run_parts(parts, [&](int part) { work(part_of(count, part, parts)); });
+}
+
+constexpr std::int64_t kBytesOfBoth = sizeof(Bf16) + sizeof(float);
+
+}  // namespace
+
+void widen(const Bf16* from, float* to, std::int64_t n_elements, const CpuContext& context) {
+  in_parts(n_elements, n_elements * kBytesOfBoth, context, [&](Range range) {
+    LOCKSTEP_DISPATCH(widen_elements)(from, to, range);
+  });
+}
+
+void narrow(const float* from, Bf16* to, std::int64_t n_elements, const CpuContext& context) {
+  in_parts(n_elements, n_elements * kBytesOfBoth, context, [&](Range range) {
+    LOCKSTEP_DISPATCH(narrow_elements)(from, to, range);
+  });
+}
+
+void widen(const ImageRows& shape, const Bf16* from, Layout layout, float* to, const CpuContext& context) {
+  if (layout == Layout::nhwc) return widen(from, to, shape.n_elements(), context);
+  in_parts(shape.images * shape.pixels, shape.n_elements() * kBytesOfBoth, context, [&](Range pixels) {
+    LOCKSTEP_DISPATCH(widen_to_blocks)(shape, from, to, pixels);
+  });
+}
+
+void narrow(const ImageRows& shape, Layout layout, const float* from, Bf16* to, const CpuContext& context) {
+  if (layout == Layout::nhwc) return narrow(from, to, shape.n_elements(), context);
+  in_parts(shape.images * shape.pixels, shape.n_elements() * kBytesOfBoth, context, [&](Range pixels) {
+    LOCKSTEP_DISPATCH(narrow_from_blocks)(shape, from, to, pixels);
+  });
+}
+
+}  // namespace lockstep::cpu

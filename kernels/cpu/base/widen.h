@@ -1,0 +1,30 @@
+// Tensors in bf16 that are multiplied in fp32: their elements in the other type, and in the layout of the kernel that
+// multiplies them.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/base/context.h"
+#include "lockstep/bf16.h"
+#include "lockstep/op.h"
+
+namespace lockstep::cpu {
+
+/// Channels of a block of Layout::nchw16c.
+inline constexpr std::int64_t kChannelBlock = 16;
+
+/// Images of one size: (images, pixels, channels) in nhwc.
+struct ImageRows {
+  std::int64_t images = 0, pixels = 0, channels = 0;
+  std::int64_t n_elements() const { return images * pixels * channels; }
+};
+
+void widen(const Bf16* from, float* to, std::int64_t n_elements, const CpuContext& context);
+/// Rounds to the nearest, ties to even.
+void narrow(const float* from, Bf16* to, std::int64_t n_elements, const CpuContext& context);
+
+/// From nhwc to `layout`, and back. In nchw16c, the channels are a multiple of 16.
+void widen(const ImageRows& shape, const Bf16* from, Layout layout, float* to, const CpuContext& context);
+void narrow(const ImageRows& shape, Layout layout, const float* from, Bf16* to, const CpuContext& context);
+
+}  // namespace lockstep::cpu

@@ -1,0 +1,195 @@
+#include "kernels/cpu/conv2d_widened.h"
+
+#include <algorithm>
+
+#include "kernels/cpu/base/add_into.h"
+#include "kernels/cpu/base/parallel.h"
+#include "kernels/cpu/base/product.h"
+#include "kernels/cpu/base/widen.h"
+#include "kernels/cpu/base/workspace.h"
+
+namespace lockstep::cpu {
+namespace {
+
+// Of a group of images in fp32, x and y together, per thread: what the second-level cache holds.
+constexpr std::int64_t kGroupBytes = std::int64_t{1} << 20;
+// Fewer output pixels do not pay for reading and reordering all weights once more.
+constexpr std::int64_t kLeastPixels = 1024;
+
+ImageRows rows_of(const Shape& s) { return {s[0], s[1] * s[2], s[3]}; }
+
+/// Groups of equal size, except for the last one.
+std::int64_t images_at_once(const Conv2dDescription& d, const CpuContext& context) {
+  const std::int64_t threads = std::max(1, context.threads);
+  const std::int64_t image_bytes =
+      (d.x.n_elements() + d.y().n_elements()) / d.x[0] * static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t pixels = d.y()[1] * d.y()[2];
+  const std::int64_t wanted = std::max({threads, threads * kGroupBytes / image_bytes, kLeastPixels / pixels});
+  const std::int64_t n_groups = (d.x[0] + wanted - 1) / wanted;
+  return (d.x[0] + n_groups - 1) / n_groups;
+}
+
+Conv2dDescription with_images(Conv2dDescription d, std::int64_t images) {
+  d.x = {images, d.x[1], d.x[2], d.x[3]};
+  return d;
+}
+
+class WidenedConvolution final : public BareConvolution {
+ public:
+  WidenedConvolution(const Conv2dDescription& d, const Conv2dDescription& fp32, Direction direction,
+                     const CpuContext& context, MakeConvolution make);
+
+  std::shared_ptr<const BlockedLayout> weight_layout() const override { return layout_; }
+  std::size_t workspace_bytes() const override { return bytes_; }
+  std::string describe() const override;
+
+  void forward(const void* x, const void* weight, void* y, void* workspace) override;
+  void data_gradient(const void* dy, const void* weight, void* dx, void* workspace) override;
+  void weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate, void* workspace) override;
+
+ private:
+  /// Some images of x and of y, in bf16 and in fp32.
+  struct Group {
+    BareConvolution& convolution;
+    ImageRows x, y;
+    std::int64_t x_offset, y_offset;  // elements
+  };
+
+  void place(Direction direction);
+  template <typename Work>  // (group)
+  void for_each_group(const Work& work);
+  /// In fp32, in the layout of the fp32 algorithm.
+  const float* widened_weights(const void* weight, void* workspace);
+
+  Conv2dDescription description_, fp32_;
+  CpuContext context_;
+  std::int64_t images_;  // of a group
+  std::unique_ptr<BareConvolution> group_, last_group_;
+  std::shared_ptr<const BlockedLayout> layout_, inner_layout_;
+  std::unique_ptr<Reorder> reorder_;  // of weights or their gradient; null where the layouts agree
+  std::size_t bytes_ = 0;
+  struct {
+    std::size_t x = 0, y = 0, weights = 0, inner_weights = 0, group = 0, scratchpad = 0;
+  } at_;
+};
+
+WidenedConvolution::WidenedConvolution(const Conv2dDescription& d, const Conv2dDescription& fp32, Direction direction,
+                                       const CpuContext& context, MakeConvolution make)
+    : description_(d), fp32_(fp32), context_(context), images_(images_at_once(fp32, context)) {
+  if (!fp32_.weight_layout) fp32_.weight_layout = make(fp32_, Direction::forward, context)->weight_layout();
+  group_ = make(with_images(fp32_, images_), direction, context);
+  if (const std::int64_t rest = d.x[0] % images_; rest > 0)
+    last_group_ = make(with_images(fp32_, rest), direction, context);
+  inner_layout_ = group_->weight_layout();
+  layout_ = as_blocked_layout(d.weight_layout, inner_layout_->sizes());
+  if (!layout_) layout_ = inner_layout_;
+  reorder_ = direction == Direction::weight_gradient
+                 ? make_reorder(*inner_layout_, DType::fp32, *layout_, DType::fp32, context)
+                 : make_reorder(*layout_, DType::fp32, *inner_layout_, DType::fp32, context);
+  place(direction);
+}
+
+void WidenedConvolution::place(Direction direction) {
+  const auto fp32_bytes = [&](const Shape& s) {
+    return static_cast<std::size_t>(s.n_elements() / s[0] * images_) * sizeof(float);
+  };
+  WorkspacePlan workspace;
+  at_.x = workspace.take(fp32_bytes(description_.x));
+  at_.y = workspace.take(fp32_bytes(description_.y()));
+  if (direction != Direction::weight_gradient || reorder_)
+    at_.weights = workspace.take(layout_->n_elements() * sizeof(float));
+  if (reorder_) at_.inner_weights = workspace.take(inner_layout_->n_elements() * sizeof(float));
+  at_.group = workspace.take(
+      std::max(group_->workspace_bytes(), last_group_ ? last_group_->workspace_bytes() : std::size_t{0}));
+  at_.scratchpad = workspace.take(reorder_ ? reorder_->workspace_bytes() : 0);
+  bytes_ = workspace.size_bytes();
+}
+
+std::string WidenedConvolution::describe() const {
+  std::string out = fmt::format("{}, multiplied in fp32, {} images at a time", group_->describe(), images_);
+  if (reorder_) out += ", weights reordered once";
+  return out;
+}
+
+template <typename Work>
+void WidenedConvolution::for_each_group(const Work& work) {
+  ImageRows x = rows_of(description_.x), y = rows_of(description_.y());
+  const std::int64_t total = x.images;
+  for (std::int64_t first = 0; first < total; first += images_) {
+    x.images = y.images = std::min(images_, total - first);
+    work(Group{.convolution = x.images == images_ ? *group_ : *last_group_,
+               .x = x,
+               .y = y,
+               .x_offset = first * x.pixels * x.channels,
+               .y_offset = first * y.pixels * y.channels});
+  }
+}
+
+const float* WidenedConvolution::widened_weights(const void* weight, void* workspace) {
+  float* const weights = at(workspace, at_.weights);
+  widen(static_cast<const Bf16*>(weight), weights, static_cast<std::int64_t>(layout_->n_elements()), context_);
+  if (!reorder_) return weights;
+  float* const inner = at(workspace, at_.inner_weights);
+  reorder_->execute(weights, inner, at<void>(workspace, at_.scratchpad));
+  return inner;
+}
+
+void WidenedConvolution::forward(const void* x, const void* weight, void* y, void* workspace) {
+  const float* const weights = widened_weights(weight, workspace);
+  float *const group_x = at(workspace, at_.x), *const group_y = at(workspace, at_.y);
+  for_each_group([&](const Group& group) {
+    widen(group.x, static_cast<const Bf16*>(x) + group.x_offset, fp32_.x_layout, group_x, context_);
+    group.convolution.forward(group_x, weights, group_y, at<void>(workspace, at_.group));
+    narrow(group.y, fp32_.y_layout, group_y, static_cast<Bf16*>(y) + group.y_offset, context_);
+  });
+}
+
+void WidenedConvolution::data_gradient(const void* dy, const void* weight, void* dx, void* workspace) {
+  const float* const weights = widened_weights(weight, workspace);
+  float *const group_x = at(workspace, at_.x), *const group_y = at(workspace, at_.y);
+  for_each_group([&](const Group& group) {
+    widen(group.y, static_cast<const Bf16*>(dy) + group.y_offset, fp32_.y_layout, group_y, context_);
+    group.convolution.data_gradient(group_y, weights, group_x, at<void>(workspace, at_.group));
+    narrow(group.x, fp32_.x_layout, group_x, static_cast<Bf16*>(dx) + group.x_offset, context_);
+  });
+}
+
+void WidenedConvolution::weight_gradient(const void* x, const void* dy, float* dweight, bool accumulate,
+                                         void* workspace) {
+  float *const group_x = at(workspace, at_.x), *const group_y = at(workspace, at_.y);
+  float* const sums = reorder_ ? at(workspace, at_.inner_weights) : dweight;
+  bool adds = accumulate && !reorder_;
+  for_each_group([&](const Group& group) {
+    widen(group.x, static_cast<const Bf16*>(x) + group.x_offset, fp32_.x_layout, group_x, context_);
+    widen(group.y, static_cast<const Bf16*>(dy) + group.y_offset, fp32_.y_layout, group_y, context_);
+    group.convolution.weight_gradient(group_x, group_y, sums, adds, at<void>(workspace, at_.group));
+    adds = true;
+  });
+  if (!reorder_) return;
+  float* const outer = accumulate ? at(workspace, at_.weights) : dweight;
+  reorder_->execute(sums, outer, at<void>(workspace, at_.scratchpad));  // zeros where the layout pads
+  if (accumulate) add_into(DType::fp32, dweight, outer, layout_->n_elements(), context_);
+}
+
+}  // namespace
+
+Conv2dDescription widened(const Conv2dDescription& d, bool needs_nhwc) {
+  const bool has_blocks = !needs_nhwc && has_convolutions_in_blocks();
+  const auto layout = [&](std::int64_t channels) {
+    return has_blocks && channels % kChannelBlock == 0 ? Layout::nchw16c : Layout::nhwc;
+  };
+  Conv2dDescription fp32 = d;
+  fp32.dtype = DType::fp32;
+  fp32.x_layout = layout(d.x[3]);
+  fp32.y_layout = layout(d.out_channels);
+  fp32.weight_layout = nullptr;
+  return fp32;
+}
+
+std::unique_ptr<BareConvolution> make_widened_convolution(const Conv2dDescription& d, const Conv2dDescription& fp32,
+                                                          Direction direction, const CpuContext& context,
+                                                          MakeConvolution make) {
+  return std::make_unique<WidenedConvolution>(d, fp32, direction, context, make);
+}
+
+}  // namespace lockstep::cpu

@@ -1,0 +1,107 @@
+#include "lockstep/timing.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include "base/clock.h"
+
+namespace lockstep {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// When a ranking is stable, and how long to try.
+constexpr std::size_t kConfirmations = 3, kMaxRounds = 200;
+constexpr double kConfirmed = 1.03, kLimitSeconds = 0.5;
+// A candidate that needs this many times the shortest time can still win if its calls were interrupted.
+constexpr double kContender = 1.5;
+// Beyond these it cannot. One call is enough for a difference that is longer than an interruption by the scheduler.
+constexpr double kHopeless = 3, kLongestInterruptionSeconds = 0.1;
+// The share of the time for which threads may wait on an idle machine.
+constexpr double kIdleWaiting = 0.05;
+constexpr double kTie = 1.02;
+
+/// In nanoseconds since the threads of this process started; the second number of their `schedstat`.
+double waiting_nanoseconds() {
+  double sum = 0;
+  std::error_code ignored;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task", ignored)) {
+    std::ifstream file(thread.path() / "schedstat");
+    double running = 0, waiting = 0;
+    if (file >> running >> waiting) sum += waiting;
+  }
+  return sum;
+}
+
+class Candidate {
+ public:
+  double shortest() const { return calls_.empty() ? kInfinity : calls_.front(); }
+  bool is_in() const { return is_in_; }
+  void add(double seconds) {
+    ++n_calls_;
+    if (!std::isfinite(seconds)) is_in_ = false;
+    calls_.insert(std::ranges::upper_bound(calls_, seconds), seconds);
+    if (calls_.size() > kConfirmations) calls_.pop_back();
+  }
+  void drop_if_hopeless(double least) {
+    const bool is_interrupted = shortest() - least < kLongestInterruptionSeconds && n_calls_ < kConfirmations;
+    if (shortest() > kHopeless * least && !is_interrupted) is_in_ = false;
+  }
+  bool is_settled(double least) const {
+    return !is_in_ || shortest() > kContender * least ||
+           (calls_.size() == kConfirmations && calls_.back() <= kConfirmed * calls_.front());
+  }
+
+ private:
+  std::vector<double> calls_;  // the shortest, in ascending order
+  std::size_t n_calls_ = 0;
+  bool is_in_ = true;
+};
+
+}  // namespace
+
+CallTime time_call(const std::function<void()>& work) {
+  const double waited = waiting_nanoseconds();
+  const Clock::time_point begin = Clock::now();
+  work();
+  CallTime time{.seconds = seconds_since(begin)};
+  time.waiting_seconds = std::max(0.0, waiting_nanoseconds() - waited) * 1e-9;
+  return time;
+}
+
+Timing time_in_alternation(std::size_t n, const std::function<CallTime(std::size_t)>& call) {
+  std::vector<Candidate> candidates(n);
+  double least = kInfinity, elapsed = 0, waited = 0;
+  bool is_stable = false;
+  for (std::size_t round = 1; !is_stable && round <= kMaxRounds; ++round) {
+    if (round > kConfirmations && elapsed > kLimitSeconds) break;
+    for (std::size_t i = 0; i < n; ++i) {
+      if (!candidates[i].is_in()) continue;
+      const CallTime time = call(i);
+      candidates[i].add(time.seconds);
+      if (!candidates[i].is_in()) continue;
+      if (round > 1) {  // the first round fills caches, and calls what is far behind
+        elapsed += time.seconds;
+        waited += time.waiting_seconds;
+      }
+      least = std::min(least, time.seconds);
+    }
+    for (Candidate& candidate : candidates) candidate.drop_if_hopeless(least);
+    is_stable = round >= kConfirmations &&
+                std::ranges::all_of(candidates, [&](const Candidate& c) { return c.is_settled(least); });
+  }
+  Timing timing{.seconds = {}, .is_under_load = !is_stable || waited > kIdleWaiting * elapsed};
+  for (const Candidate& candidate : candidates) timing.seconds.push_back(candidate.shortest());
+  return timing;
+}
+
+std::size_t fastest(const std::vector<double>& seconds) {
+  const double least = *std::ranges::min_element(seconds);
+  return static_cast<std::size_t>(std::ranges::find_if(seconds, [&](double found) { return found <= kTie * least; }) -
+                                  seconds.begin());
+}
+
+}  // namespace lockstep

@@ -1,0 +1,233 @@
+// Products by own kernels, which are used where there is no oneDNN, on each instruction set and number of threads,
+// against sums in double; and the layouts of parameters. Every build has them.
+#include "kernels/cpu/base/product.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/base/bf16.h"
+#include "kernels/cpu/base/simd.h"
+#include "lockstep/philox.h"
+
+namespace lockstep::cpu {
+namespace {
+
+std::vector<float> values_of(std::int64_t n, std::uint32_t stream) {
+  const Philox philox(7, RandomPurpose::synthetic, stream, 0);
+  std::vector<float> values(static_cast<std::size_t>(n));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(2 * philox.uniform(i) - 1);
+  return values;
+}
+
+/// Values of a type, as they lie in memory.
+struct Stored {
+  Stored(DType type, std::vector<float> values) : dtype(type) {
+    for (const float value : values)
+      if (dtype == DType::bf16)
+        rounded.push_back(to_bf16(value));
+      else
+        exact.push_back(value);
+  }
+  void* data() { return dtype == DType::bf16 ? static_cast<void*>(rounded.data()) : exact.data(); }
+  double at(std::int64_t i) const {
+    const auto place = static_cast<std::size_t>(i);
+    return dtype == DType::bf16 ? to_float(rounded[place]) : exact[place];
+  }
+  DType dtype;
+  std::vector<float> exact;
+  std::vector<Bf16> rounded;
+};
+
+struct FreeMemory {
+  void operator()(void* p) const { std::free(p); }
+};
+std::unique_ptr<void, FreeMemory> workspace_of(std::size_t size_bytes) {
+  return std::unique_ptr<void, FreeMemory>(std::aligned_alloc(64, (size_bytes + 64) / 64 * 64));
+}
+
+struct OwnProductCase {
+  std::int64_t rows, inner, columns;
+  bool a_is_transposed = false, b_is_transposed = false, has_bias = false, adds = false;
+};
+
+/// Sizes of one element, of parts of a tile, of several blocks of rows, columns and the inner dimension.
+const OwnProductCase kCases[] = {
+    {1, 1, 1},
+    {5, 3, 7, true},
+    {12, 256, 32, false, true},
+    {13, 257, 33, true, true},
+    {121, 40, 65, false, false, true},
+    {27, 700, 64, true, false, false, true},
+    {250, 300, 130, false, true, true},
+    {6, 20, 2049, false, false, true, true},
+    {1100, 17, 9, true, true, false, true},
+};
+
+void expect_product(const OwnProductCase& p, DType dtype, DType c_type, int threads, std::vector<double>* bits) {
+  const auto strides = [](std::int64_t rows, std::int64_t columns, bool is_transposed) {
+    return is_transposed ? std::pair{std::int64_t{1}, rows} : std::pair{columns, std::int64_t{1}};
+  };
+  Stored a(dtype, values_of(p.rows * p.inner, 1)), b(dtype, values_of(p.inner * p.columns, 2));
+  Stored bias(c_type, values_of(p.columns, 3)), c(c_type, values_of(p.rows * p.columns, 4));
+  const Stored before = c;
+  const auto product = make_own_product({.a = {p.rows, p.inner, dtype, p.a_is_transposed},
+                                         .b = {p.inner, p.columns, dtype, p.b_is_transposed},
+                                         .c = {p.rows, p.columns, c_type},
+                                         .has_bias = p.has_bias,
+                                         .adds = p.adds},
+                                        CpuContext{.threads = threads});
+  const auto workspace = workspace_of(product->workspace_bytes());
+  product->execute({.a = a.data(),
+                    .b = b.data(),
+                    .bias = p.has_bias ? bias.data() : nullptr,
+                    .c = c.data(),
+                    .workspace = workspace.get()});
+  const auto [a_row, a_inner] = strides(p.rows, p.inner, p.a_is_transposed);
+  const auto [b_inner, b_column] = strides(p.inner, p.columns, p.b_is_transposed);
+  for (std::int64_t row = 0; row < p.rows; ++row)
+    for (std::int64_t column = 0; column < p.columns; ++column) {
+      const std::int64_t i = row * p.columns + column;
+      double sum = (p.adds ? before.at(i) : 0.0) + (p.has_bias ? bias.at(column) : 0.0), magnitude = std::abs(sum);
+      for (std::int64_t l = 0; l < p.inner; ++l) {
+        const double term = a.at(row * a_row + l * a_inner) * b.at(l * b_inner + column * b_column);
+        sum += term;
+        magnitude += std::abs(term);
+      }
+      // fp32 sums of n terms in order have errors of about sqrt(n) units of the magnitude; bf16 has 8 bits.
+      const double tolerance = 6e-8 * std::sqrt(static_cast<double>(p.inner) + 2) * magnitude +
+                               (c_type == DType::bf16 ? std::abs(sum) / 256 : 0.0);
+      ASSERT_NEAR(c.at(i), sum, tolerance) << "row " << row << ", column " << column;
+      bits->push_back(c.at(i));
+    }
+}
+
+TEST(OwnProduct, MatchesSumsInDoubleOnEachInstructionSetAndNumberOfThreads) {
+  for (const Isa limit : {Isa::baseline, Isa::avx2, Isa::avx512}) {
+    if (limit > detect_isa()) continue;
+    limit_isa(limit);
+    for (const OwnProductCase& p : kCases)
+      for (const DType dtype : {DType::fp32, DType::bf16})
+        for (const DType c_type : {DType::fp32, DType::bf16}) {
+          SCOPED_TRACE(std::string(name(limit)) + ": (" + std::to_string(p.rows) + ", " + std::to_string(p.inner) +
+                       ", " + std::to_string(p.columns) + ")" + (dtype == DType::bf16 ? ", bf16" : "") +
+                       (c_type == DType::bf16 ? " to bf16" : ""));
+          std::vector<double> of_one;
+          expect_product(p, dtype, c_type, 1, &of_one);
+          for (const int threads : {2, 5}) {
+            std::vector<double> bits;
+            expect_product(p, dtype, c_type, threads, &bits);
+            ASSERT_EQ(bits, of_one) << "the bits depend on the number of threads";
+          }
+        }
+  }
+  limit_isa(Isa::avx512);
+}
+
+/// The place of (k, c, r, s) by the definition of each layout, padded with zeros.
+TEST(BlockedLayout, PutsElementsWhereItsNotationSays) {
+  const std::int64_t k_size = 19, c_size = 35, size = 3;
+  const Sizes sizes{k_size, c_size, size, size};
+  const auto values = values_of(k_size * c_size * size * size, 5);
+  struct Expected {
+    const char* notation;
+    const char* described;
+    std::size_t n_elements;
+    std::int64_t (*place)(std::int64_t k, std::int64_t c, std::int64_t r, std::int64_t s);
+  };
+  const Expected all[] = {
+      {"abcd", "abcd", 19 * 35 * 9, [](auto k, auto c, auto r, auto s) { return ((k * 35 + c) * 3 + r) * 3 + s; }},
+      {"cdba", "cdba", 19 * 35 * 9, [](auto k, auto c, auto r, auto s) { return ((r * 3 + s) * 35 + c) * 19 + k; }},
+      {"cdab", "cdab", 19 * 35 * 9, [](auto k, auto c, auto r, auto s) { return ((r * 3 + s) * 19 + k) * 35 + c; }},
+      {"ABcd16b16a", "ABcd16b16a padded", 32 * 48 * 9,
+       [](auto k, auto c, auto r, auto s) {
+         return (((k / 16 * 3 + c / 16) * 3 + r) * 3 + s) * 256 + c % 16 * 16 + k % 16;
+       }},
+      {"ABcd8b16a2b", "ABcd8b16a2b padded", 32 * 48 * 9,
+       [](auto k, auto c, auto r, auto s) {
+         return (((k / 16 * 3 + c / 16) * 3 + r) * 3 + s) * 256 + c % 16 / 2 * 32 + k % 16 * 2 + c % 2;
+       }},
+  };
+  for (const Expected& expected : all) {
+    SCOPED_TRACE(expected.notation);
+    const BlockedLayout layout(sizes, expected.notation);
+    EXPECT_EQ(layout.describe(), expected.described);
+    ASSERT_EQ(layout.n_elements(), expected.n_elements);
+    std::vector<float> wanted(expected.n_elements, 0.0f), packed(expected.n_elements, 9.0f);
+    std::size_t i = 0;
+    for (std::int64_t k = 0; k < k_size; ++k)
+      for (std::int64_t c = 0; c < c_size; ++c)
+        for (std::int64_t r = 0; r < size; ++r)
+          for (std::int64_t s = 0; s < size; ++s)
+            wanted[static_cast<std::size_t>(expected.place(k, c, r, s))] = values[i++];
+    layout.pack(values, packed.data());
+    EXPECT_EQ(packed, wanted);
+    std::vector<float> unpacked(values.size());
+    layout.unpack(packed.data(), unpacked);
+    EXPECT_EQ(unpacked, values);
+  }
+}
+
+/// Own reorders, and those of the library, on any number of threads, in both types.
+TEST(Reorder, MovesElementsFromAnyLayoutToAny) {
+  const Sizes sizes{40, 70, 3, 3};
+  const auto values = values_of(40 * 70 * 9, 6);
+  const char* notations[] = {"abcd", "cdba", "cdab", "ABcd16b16a", "ABcd16a16b"};
+  for (const char* from_notation : notations)
+    for (const char* to_notation : notations)
+      for (const DType dtype : {DType::fp32, DType::bf16})
+        for (const bool is_own : {true, false}) {
+          if (from_notation == to_notation) continue;
+          SCOPED_TRACE(std::string(from_notation) + " to " + to_notation + (is_own ? ", own" : ""));
+          const BlockedLayout from(sizes, from_notation), to(sizes, to_notation);
+          std::vector<float> source(from.n_elements()), expected(to.n_elements());
+          from.pack(values, source.data());
+          to.pack(values, expected.data());
+          Stored stored(dtype, source);
+          Stored target(dtype, std::vector<float>(to.n_elements(), 9.0f));
+          const CpuContext context{.threads = 3};
+          const auto reorder = (is_own ? make_own_reorder : make_reorder)(from, dtype, to, dtype, context);
+          reorder->execute(stored.data(), target.data(), workspace_of(reorder->workspace_bytes()).get());
+          const Stored wanted(dtype, expected);
+          for (std::size_t i = 0; i < expected.size(); ++i)
+            ASSERT_EQ(target.at(static_cast<std::int64_t>(i)), wanted.at(static_cast<std::int64_t>(i))) << i;
+        }
+}
+
+TEST(Reorder, DoesNothingWhereTheElementsStayInTheirPlaces) {
+  const BlockedLayout matrix = BlockedLayout::row_major({3, 5});
+  EXPECT_EQ(make_reorder(matrix, DType::fp32, matrix, DType::fp32, CpuContext{}), nullptr);
+  // A dimension of size 1 may be anywhere, and so may one of one block.
+  for (const auto& [one, other] : {std::pair{"abcd", "cdab"}, std::pair{"abcd", "acdb"}}) {
+    const BlockedLayout from({7, 5, 1, 1}, one), to({7, 5, 1, 1}, other);
+    EXPECT_EQ(make_reorder(from, DType::bf16, to, DType::bf16, CpuContext{}), nullptr);
+    EXPECT_EQ(make_own_reorder(from, DType::bf16, to, DType::bf16, CpuContext{}), nullptr);
+    EXPECT_TRUE(from == to);
+  }
+  EXPECT_TRUE(BlockedLayout({16, 64, 1, 1}, "ABcd16b16a") == BlockedLayout({16, 64, 1, 1}, "AcdB16b16a"));
+  EXPECT_FALSE(BlockedLayout({32, 64, 1, 1}, "ABcd16b16a") == BlockedLayout({32, 64, 1, 1}, "BAcd16b16a"));
+}
+
+TEST(Reorder, ConvertsTypes) {
+  const BlockedLayout matrix = BlockedLayout::row_major({300, 500});
+  const auto values = values_of(300 * 500, 8);
+  const Stored rounded(DType::bf16, values);
+  for (const bool is_own : {true, false}) {
+    Stored exact(DType::fp32, values), narrow(DType::bf16, std::vector<float>(values.size()));
+    const auto make = is_own ? make_own_reorder : make_reorder;
+    const CpuContext context{.threads = 2};
+    const auto rounding = make(matrix, DType::fp32, matrix, DType::bf16, context);
+    rounding->execute(exact.data(), narrow.data(), workspace_of(rounding->workspace_bytes()).get());
+    Stored wide(DType::fp32, std::vector<float>(values.size()));
+    const auto widening = make(matrix, DType::bf16, matrix, DType::fp32, context);
+    widening->execute(narrow.data(), wide.data(), workspace_of(widening->workspace_bytes()).get());
+    for (std::int64_t i = 0; i < matrix.count(); ++i) ASSERT_EQ(wide.at(i), rounded.at(i)) << i;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::cpu
