@@ -17,7 +17,7 @@ import subprocess
 import time
 
 import sides
-from sides import harness
+from sides import harness, median, shortest
 
 CONFIG = "bench/peers/language.yaml"
 VARIANTS = ["fp32", "autocast", "masters"]
@@ -80,14 +80,6 @@ def floor(flops, bytes_per_second, args):
     return {"products": products / flops, "adamw": adamw / bytes_per_second, "sum": exchange / bytes_per_second}
 
 
-def median(rounds, key):
-    return statistics.median(r[key] for r in rounds)
-
-
-def shortest(rounds, args):
-    return min(min(r["step_seconds"][args.warmup:]) for r in rounds)
-
-
 def row(name, rounds, args):
     tokens = args.ranks * args.batch * args.sequence
     seconds = [r["median_step_seconds"] for r in rounds]
@@ -146,7 +138,7 @@ def main():
     tokens = args.ranks * args.batch * args.sequence
     text = (
         f"SmolLM-135M (134.5 million parameters), windows of {args.sequence} tokens, {args.batch} per rank, Lockstep in "
-        f"{args.precision}, AdamW, {args.ranks} rank(s) x {args.threads} thread(s), random tokens. Medians of {args.rounds} "
+        f"{', '.join([args.precision, *args.overrides])}, AdamW, {args.ranks} rank(s) x {args.threads} thread(s), random tokens. Medians of {args.rounds} "
         f"rounds of {args.steps} steps, the first {args.warmup} not counted; spread: half the distance between the quartiles "
         "of the rounds.\nProcessor time: of the rank that needs most, in a step. Memory: peak of the rank that needs most "
         "(VmHWM).\n\n"

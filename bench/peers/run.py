@@ -9,18 +9,9 @@ import argparse
 import statistics
 
 import sides
-from sides import harness
+from sides import harness, median, shortest
 
 LAYOUTS = ["contiguous", "channels_last"]
-
-
-def median(rounds, key):
-    return statistics.median(r[key] for r in rounds)
-
-
-def shortest(rounds, args):
-    """The shortest step of all rounds, which other users of the machine disturbed least."""
-    return min(min(r["step_seconds"][args.warmup:]) for r in rounds)
 
 
 def row(name, rounds, args):

@@ -16,5 +16,6 @@ done
 # The language model; with --rounds and others of both scripts in OPTION.
 language=(--build "$build" --python "$python" "$@")
 python3 bench/peers/language.py "${language[@]}" --name language_bf16
+python3 bench/peers/language.py "${language[@]}" --name language_bf16_shard --overrides train.shard=optimizer
 python3 bench/peers/language.py "${language[@]}" --name language_bf16_one_rank --ranks 1
 python3 bench/peers/startup.py --build "$build" --python "$python"

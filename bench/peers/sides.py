@@ -1,4 +1,5 @@
-"""The two sides that run.py and startup.py compare; each is one function that runs it once."""
+"""The two sides that run.py and startup.py compare, each one function that runs it once, and the figures of rounds, which
+language.py uses too."""
 import json
 import pathlib
 import signal
@@ -85,6 +86,15 @@ def theirs(python, side, args):
                       "--stem", work["stem"], "--image-size", str(work["image_size"]), "--precision", args.precision,
                       "--batch", str(batch(args)), "--steps", str(args.steps), "--warmup", str(args.warmup),
                       "--threads", str(args.threads)], args.ranks, args.threads)
+
+
+def median(rounds, key):
+    return statistics.median(r[key] for r in rounds)
+
+
+def shortest(rounds, args):
+    """The shortest step of all rounds, which other users of the machine disturbed least."""
+    return min(min(r["step_seconds"][args.warmup:]) for r in rounds)
 
 
 def add_arguments(parser, steps):

@@ -133,6 +133,7 @@ struct Config {
     double bucket_mb = 25;           // MiB
     double sleep_ms = 0;             // for tests: delay of each bucket
     double watchdog_seconds = 60;    // a rank that waits this long in a collective ends the job
+    bool nccl_blocking = false;      // NCCL's calls return when their work is queued, and start no thread for that
   } comm;
 
   struct Cpu {

@@ -7,7 +7,7 @@ namespace lockstep::graph {
 double flops_of(const Graph& graph) {
   double flops = 0;
   for (const auto& node : graph.nodes())
-    if (const auto* counted = dynamic_cast<const CountsFlops*>(node.get())) flops += counted->flops();
+    if (const auto* counted = dynamic_cast<const CountsFlops*>(node.get())) flops += counted->flops().total();
   return flops;
 }
 

@@ -8,12 +8,19 @@ namespace lockstep::graph {
 
 class Graph;
 
+/// Of one micro-batch, in the phases for which the graph is planned.
+struct Flops {
+  double forward = 0;
+  double passes = 1;  // how often as many are needed: forward, and for each gradient of an operand
+  double total() const { return forward * passes; }
+};
+
 /// Implemented by the nodes that multiply.
 class CountsFlops {
  public:
   virtual ~CountsFlops() = default;
-  /// Of one micro-batch, in all the phases for which the graph is planned. Known after plan().
-  virtual double flops() const = 0;
+  /// Known after plan().
+  virtual Flops flops() const = 0;
 };
 
 /// How often a product of an input and a weight is computed, its gradients included: each takes as many operations as

@@ -72,9 +72,14 @@ inline SineCosine sine_cosine(double x) {
   return {(quadrant & 2) != 0 ? -a : a, ((quadrant + 1) & 2) != 0 ? -b : b};
 }
 
+#ifdef __x86_64__
+#define FOR_EACH_PROCESSOR __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define FOR_EACH_PROCESSOR
+#endif
+
 /// kLanes blocks of normal numbers. There is no fused multiply-add, so all instruction sets give the same bits.
-__attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"))) void normal_lanes(
-    const std::uint32_t* __restrict words, double scale, float* __restrict out) {
+FOR_EACH_PROCESSOR void normal_lanes(const std::uint32_t* __restrict words, double scale, float* __restrict out) {
   for (int i = 0; i < kLanes; ++i) {
     const std::uint32_t w0 = words[i], w1 = words[kLanes + i], w2 = words[2 * kLanes + i], w3 = words[3 * kLanes + i];
     const auto uniform = [](std::uint32_t high, std::uint32_t low) {
@@ -89,9 +94,8 @@ __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"))) vo
   }
 }
 
-__attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"))) void philox_lanes(
-    const std::uint32_t* __restrict counter, const std::uint32_t* __restrict key, std::uint64_t first,
-    std::uint32_t* __restrict words) {
+FOR_EACH_PROCESSOR void philox_lanes(const std::uint32_t* __restrict counter, const std::uint32_t* __restrict key,
+                                     std::uint64_t first, std::uint32_t* __restrict words) {
   for (int i = 0; i < kLanes; ++i) {
     const std::uint64_t index = first + static_cast<std::uint64_t>(i);
     std::uint32_t c0 = static_cast<std::uint32_t>(index), c1 = static_cast<std::uint32_t>(index >> 32);

@@ -64,11 +64,11 @@ class AttentionNode final : public Node, public CountsFlops {
   const Op* op() const override { return op_.get(); }
   /// q times k, and the probabilities times v, of each token with itself and those before it; backward, the gradients
   /// of both operands of both. Boundaries of documents, which differ from batch to batch, are not taken into account.
-  double flops() const override {
+  Flops flops() const override {
     const auto d = [](std::int64_t n) { return static_cast<double>(n); };
     const AttentionDescription& a = description_;
     const double pairs = d(a.sequence) * (d(a.sequence) + 1) / 2;
-    return 2 * 2.0 * d(a.batch) * pairs * d(a.heads * a.head_dim) * (trains_ ? 3 : 1);
+    return {.forward = 2 * 2.0 * d(a.batch) * pairs * d(a.heads * a.head_dim), .passes = trains_ ? 3.0 : 1.0};
   }
   /// Its time grows with the square of the sequence, and its output is smaller than its input.
   Recomputation recomputation() const override { return Recomputation::keep; }

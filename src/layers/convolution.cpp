@@ -45,9 +45,9 @@ class ConvolutionNode final : public Node, public StatisticsProducer, public Cou
     description.weight_layout = graph.parameters()[weight_.id()].layout;
     op_ = backend.make(description);
     weight_.read_as(description.dtype);
-    flops_ = 2.0 * static_cast<double>(y.shape.n_elements()) *
-             static_cast<double>(x.shape[3] * options_.window * options_.window) *
-             product_passes(graph.training(), x.needs_gradient, graph.parameters()[weight_.id()].trainable);
+    flops_ = {.forward = 2.0 * static_cast<double>(y.shape.n_elements()) *
+                         static_cast<double>(x.shape[3] * options_.window * options_.window),
+              .passes = product_passes(graph.training(), x.needs_gradient, graph.parameters()[weight_.id()].trainable)};
     y_ = graph.make_data(out_, *this);
     writes(Phase::forward, statistics_);
   }
@@ -81,7 +81,7 @@ class ConvolutionNode final : public Node, public StatisticsProducer, public Cou
 
   const Op* op() const override { return op_.get(); }
   std::vector<ParameterUse*> parameters() override { return {&weight_}; }
-  double flops() const override { return flops_; }
+  Flops flops() const override { return flops_; }
 
  private:
   NormalizedInput in_;
@@ -89,7 +89,7 @@ class ConvolutionNode final : public Node, public StatisticsProducer, public Cou
   ParameterUse weight_;
   ConvolutionOptions options_;
   std::unique_ptr<Conv2d> op_;
-  double flops_ = 0;
+  Flops flops_;
   TensorId y_ = kNoTensor, dy_ = kNoTensor, statistics_ = kNoTensor;
 };
 

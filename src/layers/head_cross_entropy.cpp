@@ -41,8 +41,8 @@ class HeadCrossEntropyNode final : public Node, public CountsFlops {
     description.weight_layout = graph.parameters()[weight_.id()].layout;
     op_ = backend.make(description);
     trains_ = graph.training();
-    flops_ = 2.0 * static_cast<double>(x.shape.n_elements()) * static_cast<double>(weight.shape[0]) *
-             product_passes(trains_, x.needs_gradient, weight.trainable);
+    flops_ = {.forward = 2.0 * static_cast<double>(x.shape.n_elements()) * static_cast<double>(weight.shape[0]),
+              .passes = product_passes(trains_, x.needs_gradient, weight.trainable)};
     weight_.read_as(x.dtype);
     x_ = graph.data_of(in_, *this);
   }
@@ -81,7 +81,7 @@ class HeadCrossEntropyNode final : public Node, public CountsFlops {
   }
 
   const Op* op() const override { return op_.get(); }
-  double flops() const override { return flops_; }
+  Flops flops() const override { return flops_; }
   std::vector<ParameterUse*> parameters() override { return {&weight_}; }
   /// It adds to the sums of the step.
   Recomputation recomputation() const override { return Recomputation::forbidden; }
@@ -93,7 +93,7 @@ class HeadCrossEntropyNode final : public Node, public CountsFlops {
   std::size_t offset_;
   TensorId losses_;
   bool trains_ = false;
-  double flops_ = 0;
+  Flops flops_;
   std::unique_ptr<HeadCrossEntropy> op_;
   TensorId x_ = kNoTensor, dx_ = kNoTensor;
 };

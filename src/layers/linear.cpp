@@ -38,8 +38,8 @@ class LinearNode final : public Node, public CountsFlops {
     description.weight_layout = graph.parameters()[weight_.id()].layout;
     op_ = backend.make(description);
     for (ParameterUse* use : parameters()) use->read_as(description.dtype);
-    flops_ = 2.0 * static_cast<double>(x.shape.n_elements()) * static_cast<double>(weight[0]) *
-             product_passes(graph.training(), x.needs_gradient, graph.parameters()[weight_.id()].trainable);
+    flops_ = {.forward = 2.0 * static_cast<double>(x.shape.n_elements()) * static_cast<double>(weight[0]),
+              .passes = product_passes(graph.training(), x.needs_gradient, graph.parameters()[weight_.id()].trainable)};
     x_ = graph.data_of(in_, *this);
     y_ = graph.make_data(out_, *this);
   }
@@ -78,14 +78,14 @@ class LinearNode final : public Node, public CountsFlops {
 
   const Op* op() const override { return op_.get(); }
   std::vector<ParameterUse*> parameters() override { return {&bias_, &weight_}; }
-  double flops() const override { return flops_; }
+  Flops flops() const override { return flops_; }
 
  private:
   ActivationId in_, out_;
   ParameterUse weight_, bias_;
   ActivationFunction activation_;
   std::unique_ptr<Matmul> op_;
-  double flops_ = 0;
+  Flops flops_;
   TensorId x_ = kNoTensor, y_ = kNoTensor, dy_ = kNoTensor;
   Graph::GradientTarget dx_;
 };

@@ -132,7 +132,7 @@ Inference::Inference(const Config& config, const tasks::Task& task, std::span<co
 Inference::~Inference() = default;
 
 void Inference::load(const checkpoint::ModelFile& file) {
-  checkpoint::require_finite(file.path, file.tensors);
+  checkpoint::require_usable(file.path, file.tensors);
   const auto find = [&](const std::string& name) {
     const auto found = std::ranges::find(file.tensors, name, &checkpoint::NamedTensor::name);
     return found == file.tensors.end() ? nullptr : &*found;

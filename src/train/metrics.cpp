@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 #include <utility>
 
 #include "base/clock.h"
@@ -277,6 +278,21 @@ bool Metrics::keep_summary(const std::string& status, std::int64_t steps) {
   object["status"] = status;
   replace_file(path, object.dump(2) + "\n");
   return true;
+}
+
+RecordedSteps recorded_steps(const std::string& directory) {
+  const std::string path = directory + "/metrics.jsonl";
+  RecordedSteps out;
+  if (!std::filesystem::exists(path)) return out;
+  std::istringstream lines(read_file(path));
+  for (std::string line; std::getline(lines, line);) {
+    const Json event = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!event.is_object()) continue;
+    out.has_events = true;
+    const double step = event.value("event", Json()) == "checkpoint" ? number_in(event, "step") : -1;
+    if (step > static_cast<double>(out.checkpoint)) out.checkpoint = static_cast<std::int64_t>(step);
+  }
+  return out;
 }
 
 const History& Metrics::history() const {

@@ -91,6 +91,14 @@ void keep_best(std::vector<double>& best, const std::vector<double>& measures, s
 /// Count per second; 0 if no time has passed.
 double rate_of(double count, double seconds);
 
+/// What RUN/metrics.jsonl tells about a run that has no checkpoint: whether there are any events, and the step of the
+/// newest checkpoint that it once had; -1: it never had one.
+struct RecordedSteps {
+  bool has_events = false;
+  std::int64_t checkpoint = -1;
+};
+RecordedSteps recorded_steps(const std::string& directory);
+
 /// How a task's figures are named.
 struct Naming {
   std::span<const tasks::Measure> measures;

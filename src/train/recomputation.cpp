@@ -1,12 +1,8 @@
 #include "train/recomputation.h"
 
-#include <algorithm>
-#include <limits>
-
 #include "base/clock.h"
 #include "graph/flops.h"
 #include "lockstep/ops/add.h"
-#include "lockstep/ops/matmul.h"
 #include "train/matmul_rate.h"
 
 namespace lockstep::train {
@@ -33,15 +29,11 @@ double measure_bandwidth(Backend& backend) {
   const auto stream = backend.make_stream();
   for (const auto* memory : {&a, &b}) backend.fill_zero((*memory)->data(), size_bytes, *stream);
   stream->synchronize();
-  double shortest = std::numeric_limits<double>::infinity();
-  const Clock::time_point begin = Clock::now();
-  do {
-    const Clock::time_point before = Clock::now();
+  const double shortest = shortest_seconds(1, kSeconds, [&] {
     op->forward({.a = a->data(), .b = b->data(), .y = a->data()}, {}, *stream);
     stream->synchronize();
-    shortest = std::min(shortest, seconds_since(before));
-  } while (seconds_since(begin) < kSeconds);
-  return 3 * static_cast<double>(size_bytes) / std::max(shortest, std::numeric_limits<double>::min());
+  });
+  return 3 * static_cast<double>(size_bytes) / shortest;
 }
 
 }  // namespace
@@ -52,9 +44,8 @@ RecomputedWork recomputed_work(const graph::Graph& graph) {
     if (entry.phase != graph::Phase::recompute) continue;
     graph::Node& node = *graph.nodes()[static_cast<std::size_t>(entry.node)];
     const double bytes = bytes_of(graph, node);
-    if (dynamic_cast<const Matmul*>(node.op()) != nullptr)
-      work.flops += 2.0 * static_cast<double>(graph.activation(node.inputs()[0]).shape.n_elements()) *
-                    static_cast<double>(graph.activation(node.outputs()[0]).shape.last());
+    if (const auto* counted = dynamic_cast<const graph::CountsFlops*>(&node))
+      work.flops += counted->flops().forward;
     else
       work.other_bytes += bytes;
     work.bytes += bytes;

@@ -52,10 +52,9 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
       backend.make(MovingAverageDescription{.n_elements = n_statistics, .momentum = plan.task().statistics_momentum()});
   hash_ =
       backend.make(HashDescription{.size_bytes = plan.shards_masters() ? memory.compute_weights : memory.parameters});
-  workspace_ =
-      backend.allocate(std::max({memory.workspace, optimizer_->needs().forward_workspace_bytes,
-                                 clip_norm_->needs().forward_workspace_bytes, hash_->needs().forward_workspace_bytes}),
-                       "workspace");
+  workspace_ = backend.allocate(
+      std::max({memory.workspace, optimizer_->needs().forward_workspace_bytes, hash_->needs().forward_workspace_bytes}),
+      "workspace");
 
   state_ = static_cast<StepState*>(optimizer_memory_->data());
   if (plan.loss_scaling()) loss_scale_ = &state_->loss_scale;
@@ -109,6 +108,7 @@ float* Replica::optimizer_state() const {
 }
 
 void Replica::begin_step(const BatchShape& shape, const StepScalars& scalars, const StepFlags& flags) {
+  communicator_.check();
   store_written();
   running_.shape = shape;
   running_.micro_batch = -1;
@@ -266,7 +266,7 @@ void Replica::apply_update() {
                        .scalars = scalars,
                        .loss_scale = loss_scale_,
                        .norm = &report.gradient_norm},
-                      memory, *stream_);
+                      *stream_);
     if (loss_scale_) backend_.copy_to_device(&report.next_loss_scale, loss_scale_, sizeof(LossScale), *stream_);
   });
   const ParameterArena::Update parameter_arena = parameter_arena_.update();
@@ -300,6 +300,7 @@ StepResult Replica::result(int steps_ago) {
   const int slot_number = steps_ago == 0 ? current_ : 1 - current_;
   const Slot& slot = slots_[static_cast<std::size_t>(slot_number)];
   slot.done->synchronize();
+  communicator_.check();
   if (device_trace_ && steps_ago == 0) device_trace_->flush();
   const StepReport& report = slot.host->report;
   return {.sums = report.sums.loss,
@@ -334,6 +335,7 @@ StepSums Replica::sum_over_ranks(const StepSums& mine) {
   StepSums sums;
   backend_.copy_to_host(&sums, sums_, sizeof(StepSums), *stream_);
   stream_->synchronize();
+  communicator_.check();
   return sums;
 }
 
@@ -367,6 +369,7 @@ std::uint64_t Replica::hash() {
   std::uint64_t hash = 0;
   backend_.copy_to_host(&hash, &state_->hash, sizeof(hash), *stream_);
   stream_->synchronize();
+  communicator_.check();
   return hash;
 }
 

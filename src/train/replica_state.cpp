@@ -8,6 +8,9 @@
 #include "train/replica.h"
 
 namespace lockstep::train {
+namespace {
+const std::string kInitialWeightsLabel = "initial weights";
+}
 
 std::vector<StateTensor> Replica::tensors() const { return state_tensors(parameters(), plan_.optimizer()); }
 
@@ -72,10 +75,12 @@ void Replica::gather_state(int group) {
   if (!state_gather_) return;
   const int state = group - 1;  // source_of()
   if (state == StateTensor::kNoState && !plan_.shards_masters()) return gather_weights();
+  require(state < plan_.optimizer().n_states(), ErrorCode::internal, "the optimizer has no state {}", state);
   copy_pieces_to_gradients(state);
   state_gather_->start(*stream_);
   state_gather_->wait_for_all(*stream_);
   stream_->synchronize();
+  communicator_.check();
 }
 
 /// `parameter` null: canonical.
@@ -123,9 +128,12 @@ void Replica::initialize(std::uint32_t seed) {
   const std::size_t first = parameter_arena_.first_master();
 #pragma omp parallel for schedule(dynamic, 1)
   for (const graph::Parameter* p : frozen) write(masters + (p->begin - first), p, table.initial_values(*p, seed));
-  const std::size_t n_tensors = table.order().size() + table.n_trained_statistics();
-  for (std::size_t i = 0; i < n_tensors; ++i) reducer_->tensor_done(static_cast<int>(i), *stream_);
-  reducer_->finish(*stream_);
+  for (const comm::Bucket& bucket : plan_.buckets()) {  // in fp32, whatever type gradients are sent in
+    sums_ready_->record(*stream_);
+    communicator_.all_reduce_async({.data = gradient_arena() + bucket.begin, .n_elements = bucket.n_elements},
+                                   *sums_ready_, *sums_done_, kInitialWeightsLabel);
+    stream_->wait(*sums_done_);
+  }
   for (const ShardPiece& piece : plan_.shard().pieces()) {
     float* const to = masters + (plan_.shards_masters() ? piece.stored : piece.begin);
     backend_.copy_to_device(to, gradient_arena() + piece.begin, piece.n_elements * sizeof(float), *stream_);

@@ -255,9 +255,6 @@ MemoryReport StepPlan::memory(MemoryOf of) const {
   if (evaluates) count(evaluation_);
   m.exchange = exchange_bytes();
   m.node_buffers = topology_.buffer_bytes();
-  m.mapped_peers = topology_.mapped_peer_bytes(m.gradients);
-  if (!shard_.is_whole())
-    m.mapped_peers += topology_.mapped_peer_bytes(m.compute_weights > 0 ? m.compute_weights : m.parameters);
   m.uploads = Uploader::size_bytes(evaluates ? upload_samples() : batch_.largest_micro_batch(), fields_);
   m.loader = loader_bytes_;
   std::vector<checkpoint::TensorSource> sources;

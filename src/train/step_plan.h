@@ -44,13 +44,12 @@ struct MemoryReport {
   std::size_t activations_without_reuse = 0;
   std::size_t exchange = 0;      // small sums between ranks, after the gradients
   std::size_t node_buffers = 0;  // of a node's leader, for the data of other nodes
-  std::size_t mapped_peers = 0;  // the gradients of other ranks on the node that this rank accesses
   std::size_t uploads = 0;       // batches on their way to the device, in its memory
   std::size_t loader = 0;        // batches read ahead
   std::size_t checkpoint = 0;    // copy of this rank's part that a background thread writes
   std::size_t total() const {
     return parameters + compute_weights + gradients + partial_sums + optimizer + activations + workspace + exchange +
-           node_buffers + mapped_peers + uploads + loader + checkpoint;
+           node_buffers + uploads + loader + checkpoint;
   }
 };
 

@@ -25,11 +25,7 @@ class ReferenceClipNorm final : public ClipNorm {
   }
   void run_apply(const Apply& args, const OpMemory&, Stream&) override {
     double sum = 0;
-    if (args.tile_sums)
-      for (std::size_t i = 0; i < count_tiles(d_.segments); ++i) sum += args.tile_sums[i];
-    else
-      for (const ParameterSegment& segment : d_.segments)
-        sum += sum_of_squares(args.gradients, segment.begin, segment.n_elements);
+    for (std::size_t i = 0; i < count_tiles(d_.segments); ++i) sum += args.tile_sums[i];
     const double scale = args.loss_scale ? args.loss_scale->scale : 1.0f;
     const double correction = args.scalars->nominal_count / args.sums->weight;
     const bool are_finite = std::isfinite(sum);

@@ -3,6 +3,7 @@
 // N ranks compute what one rank computes. With synchronised batch norm, the gradients of one step agree within fp32
 // rounding, also if some samples have no label. All replicas hold the same bits after 50 steps.
 #include <cstdio>
+#include <set>
 #include <string>
 
 #include "lockstep/error.h"
@@ -125,7 +126,9 @@ std::vector<std::vector<float>> state_after_steps(const Config& config, Backend&
   for (int step = 0; step < 4; ++step) run.step(step);
   std::vector<std::vector<float>> out;
   const std::vector<checkpoint::TensorSource> sources = run.replica().sources();
-  for (int group = 0; group <= 2; ++group) {
+  std::set<int> groups;
+  for (const checkpoint::TensorSource& source : sources) groups.insert(source.group);
+  for (const int group : groups) {
     run.replica().gather_state(group);
     for (const checkpoint::TensorSource& source : sources)
       if (source.group == group) out.push_back(checkpoint::read_canonical(source));

@@ -379,6 +379,48 @@ TEST(Replica, ASkippedStepChangesNothing) {
   EXPECT_EQ(run.replica().hash(), hash);
 }
 
+/// Its job can be lost.
+class LosingCommunicator final : public Communicator {
+ public:
+  explicit LosingCommunicator(std::unique_ptr<Communicator> inner) : inner_(std::move(inner)) {}
+  std::string describe() const override { return inner_->describe(); }
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) override {
+    return inner_->allocate(size_bytes, purpose);
+  }
+  void exchange_async(const Exchange& exchange, const Event& ready, Event& done, const std::string& label) override {
+    inner_->exchange_async(exchange, ready, done, label);
+  }
+  std::unique_ptr<Event> make_event() override { return inner_->make_event(); }
+  void check() override { require(!is_lost, ErrorCode::comm_rank_lost, "a rank is lost"); }
+
+  bool is_lost = false;
+
+ private:
+  std::unique_ptr<Communicator> inner_;
+};
+
+// A captured step calls nothing of the communicator, so a lost rank is noticed before and after it.
+TEST(Replica, UsesNoResultsOfALostJob) {
+  const Config config = test::small_config(8, 8);
+  const auto world = comm::single_world();
+  const auto cpu = make_backend({.device = "cpu", .threads = 1});
+  LosingCommunicator communicator(comm::make_communicator(config.comm, *world, *cpu));
+  test::SmallRun run(config, *cpu, communicator);
+  run.step(0);
+  const auto before = whole_state(run.replica());
+  communicator.is_lost = true;
+  EXPECT_THROW(run.start(1), Error);
+  EXPECT_EQ(whole_state(run.replica()), before) << "the step began";
+  communicator.is_lost = false;
+  run.start(1);
+  communicator.is_lost = true;
+  EXPECT_THROW((void)run.replica().result(0), Error);
+  EXPECT_THROW((void)run.replica().sum_over_ranks({}), Error);
+  EXPECT_THROW((void)run.replica().hash(), Error);
+}
+
 /// Fifteen steps on one batch; `look` is called with the run before the first step.
 void expect_loss_to_fall(const std::string& optimizer, double learning_rate,
                          const std::function<void(test::SmallRun&)>& look = {}) {

@@ -3,7 +3,7 @@
 // sanitizers: no
 // environment: LOCKSTEP_RANKS_PER_NODE=2
 // Memory is what was planned: a step allocates no large memory, the frozen backend refuses allocations, and the memory
-// that steps and a save add to the process is at most 7 % more than the plan, and at most 5 % less. 4 ranks are on two
+// that steps and a save add to the process is at most 8 % more than the plan, and at most 5 % less. 4 ranks are on two
 // simulated nodes.
 #include <malloc.h>
 
@@ -95,7 +95,7 @@ void plan_tells_the_peak(World& world, int micro_batches, int steps, Precision p
   std::printf("rank %d of %d: planned %.1f MiB, grown by %.1f MiB (%+.1f %%)\n", world.rank(), world.size(),
               planned / (1 << 20), grown / (1 << 20), 100 * (grown / planned - 1));
   // Besides its copy, a save needs some memory for a moment.
-  check(grown < 1.07 * planned && grown > 0.95 * planned, world.rank(), "the plan is more than 5 % or 7 % off");
+  check(grown < 1.08 * planned && grown > 0.95 * planned, world.rank(), "the plan is more than 5 % or 8 % off");
   world.barrier();  // no rank frees memory that others still sum
 }
 

@@ -1,7 +1,7 @@
 // Global norm of the gradients and the clipping coefficient min(1, max_norm / (norm + 1e-6)), as in PyTorch.
 // The norm is over segments in order, each summed in fp64, tile by tile, in a fixed order. max_norm 0: coefficient 1.
 //
-// The sums of tiles can be computed before apply(), range by range: as soon as the gradients of a range are summed over
+// The sums of tiles are computed before apply(), range by range: as soon as the gradients of a range are summed over
 // ranks, or on different ranks, which then exchange them. The norm has the same bits either way.
 // Decides on the device whether the step is applied: norm and mean loss are finite, the loss at most the limit.
 //
@@ -47,15 +47,14 @@ class ClipNorm : public Op {
   }
 
   struct Apply {
-    const float* gradients = nullptr;   // read if there are no tile sums
-    const double* tile_sums = nullptr;  // of all tiles; null: they are computed from `gradients`, in the workspace
+    const double* tile_sums = nullptr;  // (count_tiles(segments))
     const LossSums* sums = nullptr;     // of the step
     StepScalars* scalars = nullptr;     // clip_coefficient and is_applied are written
     LossScale* loss_scale = nullptr;    // that of the gradients on entry, of the next step's on return; null: 1
     double* norm = nullptr;             // written
   };
-  void apply(const Apply& args, const OpMemory& memory, Stream& stream) {
-    submit("clip_norm.apply", &ClipNorm::run_apply, args, memory, stream);
+  void apply(const Apply& args, Stream& stream) {
+    submit("clip_norm.apply", &ClipNorm::run_apply, args, OpMemory{}, stream);
   }
 
  private:

@@ -2,11 +2,12 @@
 // these, in ascending order, and do all of them in one launch.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <span>
 #include <vector>
+
+#include "lockstep/element_range.h"
 
 namespace lockstep {
 
@@ -32,20 +33,15 @@ inline std::size_t count_tiles(std::span<const ParameterSegment> segments) {
   return n;
 }
 
-struct ElementRange {
-  std::size_t begin = 0, n_elements = 0;
-};
-
 /// The parts of the segments that are in the range. Cut segments keep their properties, but not `stored_begin`.
 inline std::vector<ParameterSegment> cut_to(std::span<const ParameterSegment> segments, const ElementRange& range) {
   std::vector<ParameterSegment> out;
   for (const ParameterSegment& segment : segments) {
-    const std::size_t begin = std::max(segment.begin, range.begin);
-    const std::size_t end = std::min(segment.begin + segment.n_elements, range.begin + range.n_elements);
-    if (begin >= end) continue;
+    const ElementRange common = overlap({segment.begin, segment.n_elements}, range);
+    if (common.n_elements == 0) continue;
     ParameterSegment& part = out.emplace_back(segment);
-    part.begin = begin;
-    part.n_elements = end - begin;
+    part.begin = common.begin;
+    part.n_elements = common.n_elements;
     part.stored_begin.reset();
   }
   return out;
