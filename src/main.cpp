@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <exception>
+#include <filesystem>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -20,6 +21,7 @@
 
 #include "base/current_world.h"
 #include "base/failure.h"
+#include "base/process.h"
 #include "base/standard_streams.h"
 #include "base/version.h"
 #include "comm/launch.h"
@@ -56,8 +58,10 @@ void let_others_report_first(ErrorCode code, int rank, int status) {
 
 /// Prints the error and returns the exit status. In a world of several ranks it ends all of them and does not return.
 int report(ErrorCode code, const std::string& message) {
-  const ErrorEntry& row = entry(code);
   World* world = current_world().get();
+  if (const auto cause = world != nullptr ? world->cause_of_loss() : std::nullopt; cause && cause->what() != message)
+    return report(cause->code(), cause->what());
+  const ErrorEntry& row = entry(code);
   const bool has_peers = world != nullptr && world->size() > 1;
   log::set_progress_line("");
   let_others_report_first(code, world != nullptr ? world->rank() : launched_rank(), row.exit_status);
@@ -123,6 +127,7 @@ int run_program(int argc, char** argv) {
   require(static_cast<bool>(run), ErrorCode::usage, "a command is missing, such as `lockstep train CONFIG.yaml`");
   if (const std::string command = app.get_subcommands().front()->get_name(); !is_of_any_process(command))
     comm::require_one_process(command);
+  raise_limit_of_open_files();
   return run();
 }
 
@@ -131,6 +136,9 @@ int report(const std::system_error& error) {
   const World* world = current_world().get();
   if (is_broken_pipe(error) && (world == nullptr || world->size() == 1)) end_by_broken_pipe();
   const bool is_of_output = std::ferror(stdout) != 0;
+  if (const auto* of_file = dynamic_cast<const std::filesystem::filesystem_error*>(&error))
+    return report(ErrorCode::system_call,
+                  fmt::format("cannot access {}: {}", of_file->path1().string(), error.code().message()));
   return report(ErrorCode::system_call, is_of_output
                                             ? fmt::format("cannot write to standard output: {}", error.code().message())
                                             : error.what());

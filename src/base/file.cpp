@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,6 +25,7 @@ constexpr std::size_t kMaxCallBytes = std::size_t{1} << 30;
 template <typename... Args>
 [[noreturn]] void fail_with_errno(ErrorCode code, fmt::format_string<Args...> what, Args&&... args) {
   const int error = errno;
+  if (error == EMFILE || error == ENFILE) code = ErrorCode::system_call;  // this is not about the file
   throw Error(code, fmt::format("cannot {}: {}", fmt::format(what, std::forward<Args>(args)...), system_text(error)));
 }
 
@@ -41,7 +43,12 @@ void sync_directory_of(const std::string& path, ErrorCode code) {
 
 }  // namespace
 
-std::string system_text(int error_number) { return std::generic_category().message(error_number); }
+std::string system_text(int error_number) {
+  const std::string text = std::generic_category().message(error_number);
+  rlimit limit{};
+  if (error_number != EMFILE || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return text;
+  return fmt::format("{} (this process may open {}; `ulimit -n` raises the limit)", text, limit.rlim_cur);
+}
 
 void DescriptorTraits::close(Type descriptor) {
   // What must be durable was synced before, so a failing close can only be reported.

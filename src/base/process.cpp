@@ -1,14 +1,18 @@
 #include "base/process.h"
 
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
 #include <fstream>
 #include <sstream>
+
+#include "lockstep/error.h"
 
 namespace lockstep {
 
@@ -30,6 +34,20 @@ std::uint64_t resident_memory_bytes() { return status_bytes("VmRSS:"); }
 std::uint64_t file_size_bytes(const std::string& path) {
   struct stat info {};
   return ::stat(path.c_str(), &info) == 0 ? static_cast<std::uint64_t>(info.st_size) : 0;
+}
+
+void raise_limit_of_open_files() {
+  constexpr rlim_t kNeeded = 64;    // MPI, HDF5 and the files of a run on a few ranks
+  constexpr rlim_t kUseful = 1024;  // the usual limit; select() of other libraries cannot use more
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  if (limit.rlim_cur < kUseful) {
+    limit.rlim_cur = std::min(limit.rlim_max, kUseful);
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  require(limit.rlim_cur >= kNeeded, ErrorCode::system_call,
+          "this process may open only {} files, and needs at least {}: raise the limit with `ulimit -n {}`",
+          limit.rlim_cur, kNeeded, kUseful);
 }
 
 std::string processor_mask() {

@@ -10,19 +10,22 @@ namespace {
 
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 std::atomic<int> first_signal{0};
-std::atomic<bool> was_interrupted{false};
+std::atomic<bool> was_repeated{false};
+std::atomic<int> n_interrupts{0}, n_last_interrupt{1};  // repeated ones
 
 void note(int signal) {
   int none = 0;
-  first_signal.compare_exchange_strong(none, signal);
-  if (signal != SIGINT || !was_interrupted.exchange(true)) return;
+  if (first_signal.compare_exchange_strong(none, signal)) return;
+  if (signal == SIGINT || signal == SIGTERM) was_repeated = true;
+  if (signal != SIGINT || ++n_interrupts < n_last_interrupt) return;
   ::signal(SIGINT, SIG_DFL);
   ::raise(SIGINT);  // takes effect when this handler returns
 }
 
 }  // namespace
 
-void catch_stop_signals() {
+void catch_stop_signals(int last_repeated_interrupt) {
+  n_last_interrupt = last_repeated_interrupt;
   struct sigaction action {};
   action.sa_handler = note;
   action.sa_flags = SA_RESTART;
@@ -32,6 +35,8 @@ void catch_stop_signals() {
 }
 
 bool stop_requested() { return first_signal.load() != 0; }
+int n_repeated_interrupts() { return n_interrupts.load(); }
+bool stop_requested_again() { return was_repeated.load(); }
 
 const char* stop_signal_name() {
   switch (first_signal.load()) {

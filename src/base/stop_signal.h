@@ -12,13 +12,18 @@ namespace lockstep {
 
 class World;
 
-/// Catches these signals from now on. A second SIGINT (Ctrl-C) ends the process immediately.
-void catch_stop_signals();
+/// Catches these signals from now on. The SIGINT (Ctrl-C) with this number, counted after the first signal, ends the
+/// process immediately.
+void catch_stop_signals(int last_repeated_interrupt = 1);
 
 /// Whether one has arrived.
 bool stop_requested();
 /// The name of the first one that arrived, such as "SIGTERM".
 const char* stop_signal_name();
+/// How many SIGINT have arrived after the first signal.
+int n_repeated_interrupts();
+/// Whether SIGINT or SIGTERM has arrived after the first signal: whoever asks may soon kill the process.
+bool stop_requested_again();
 
 /// A signal asked a rank to stop before the first step. Thrown on all ranks; not an error.
 struct StoppedBySignal {};

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
@@ -97,8 +98,12 @@ struct Retention {
   int keep = 0;                 // number of newest checkpoints; 0: all
   std::int64_t keep_every = 0;  // steps that are multiples of it are kept too; 0: none
 };
-/// Removes all other checkpoints. Files whose step cannot be read are left alone.
-void prune(const std::string& directory, const Retention& retention);
+/// Whether the checksums of files match, by path: what is known, so that no file is read twice for it.
+using KnownFiles = std::map<std::string, bool>;
+/// Removes all other checkpoints. One whose checksums do not match does not count as one of the newest, so that none is
+/// removed for its sake; it is reported once. For this, the files that are not in `known` are read and added to it, but
+/// only if there is anything to remove. Files whose step cannot be read are left alone.
+void prune(const std::string& directory, const Retention& retention, KnownFiles& known);
 /// Removes what interrupted saves left. Returns the names.
 std::vector<std::string> remove_partials(const std::string& directory);
 /// Creates the relative link directory/name -> file name of target; an existing link is replaced by rename.

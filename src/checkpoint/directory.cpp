@@ -51,6 +51,17 @@ std::vector<Candidate> candidates(const std::string& directory, OnBad on_bad) {
   return found;
 }
 
+bool is_sound(const std::string& path, KnownFiles& known) {
+  if (const auto found = known.find(path); found != known.end()) return found->second;
+  try {
+    Reader(path).check_blocks();
+    return known[path] = true;
+  } catch (const Error& bad) {
+    log::warning("{}; checkpoint.keep does not count it", bad.what());
+    return known[path] = false;
+  }
+}
+
 }  // namespace
 
 Candidates newest_first(const std::string& directory) {
@@ -63,7 +74,7 @@ Candidates newest_first(const std::string& directory) {
   return out;
 }
 
-void prune(const std::string& directory, const Retention& retention) {
+void prune(const std::string& directory, const Retention& retention, KnownFiles& known) {
   if (retention.keep <= 0) return;
   std::set<std::string> linked;
   for (const auto& entry : entries_of(directory)) {
@@ -72,12 +83,18 @@ void prune(const std::string& directory, const Retention& retention) {
   }
   // A file whose step cannot be read may not be an old checkpoint, so it is left alone.
   const auto found = candidates(directory, [](const Error&) {});
-  for (std::size_t i = static_cast<std::size_t>(retention.keep); i < found.size(); ++i) {
-    if (linked.contains(fs::path(found[i].path).filename().string())) continue;
-    if (retention.keep_every > 0 && found[i].step % retention.keep_every == 0) continue;
+  if (found.size() <= static_cast<std::size_t>(retention.keep)) return;
+  int n_newer = 0;
+  for (const auto& [step, path] : found) {
+    if (n_newer < retention.keep) {
+      n_newer += is_sound(path, known) ? 1 : 0;
+      continue;
+    }
+    if (linked.contains(fs::path(path).filename().string())) continue;
+    if (retention.keep_every > 0 && step % retention.keep_every == 0) continue;
     std::error_code error;
-    if (!fs::remove(found[i].path, error) && error)
-      log::warning("Cannot remove the old checkpoint {}: {}", found[i].path, error.message());
+    if (!fs::remove(path, error) && error)
+      log::warning("Cannot remove the old checkpoint {}: {}", path, error.message());
   }
 }
 

@@ -16,6 +16,8 @@ bool is_finite(std::span<const float> values) {
   return n_others == 0;
 }
 
+namespace {
+
 void require_finite(const std::string& file, const std::string& tensor, std::span<const float> values) {
   if (is_finite(values)) return;
   const auto first = std::ranges::find_if_not(values, [](float value) { return std::isfinite(value); });
@@ -26,8 +28,26 @@ void require_finite(const std::string& file, const std::string& tensor, std::spa
        tensor, file, n_others, values.size(), n_others == 1 ? "is" : "are", first - values.begin(), *first);
 }
 
-void require_finite(const std::string& file, const std::vector<NamedTensor>& tensors) {
-  for (const NamedTensor& tensor : tensors) require_finite(file, tensor.name, tensor.values);
+/// Of values that are finite.
+void require_not_negative(const std::string& file, const std::string& tensor, std::span<const float> values) {
+  const auto is_negative = [](float value) { return value < 0; };
+  const auto first = std::ranges::find_if(values, is_negative);
+  if (first == values.end()) return;
+  const auto n_negative = std::ranges::count_if(values, is_negative);
+  fail(ErrorCode::checkpoint_damaged,
+       "{} of {} cannot be a variance: {} of its {} values {} negative, the first of them number {} ({})", tensor, file,
+       n_negative, values.size(), n_negative == 1 ? "is" : "are", first - values.begin(), *first);
+}
+
+}  // namespace
+
+void require_usable(const std::string& file, const std::string& tensor, std::span<const float> values) {
+  require_finite(file, tensor, values);
+  if (tensor.ends_with(".running_var")) require_not_negative(file, tensor, values);
+}
+
+void require_usable(const std::string& file, const std::vector<NamedTensor>& tensors) {
+  for (const NamedTensor& tensor : tensors) require_usable(file, tensor.name, tensor.values);
 }
 
 }  // namespace lockstep::checkpoint

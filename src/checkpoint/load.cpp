@@ -39,7 +39,7 @@ Verdict verify(const std::string& path) {
     for (const TensorEntry& tensor : reader.tensors()) {
       values.resize(static_cast<std::size_t>(tensor.shape.n_elements()));
       reader.read(tensor, values);
-      require_finite(path, tensor.path, values);
+      require_usable(path, tensor.path, values);
     }
     verdict.step = reader.step();
     verdict.good = true;

@@ -125,7 +125,7 @@ void Reader::load(const std::vector<TensorTarget>& targets) {
   for (std::size_t i = 0; i < targets.size(); ++i) {
     values.resize(static_cast<std::size_t>(entries[i]->shape.n_elements()));
     read(*entries[i], values);
-    require_finite(path_, targets[i].path, values);
+    require_usable(path_, targets[i].path, values);
     targets[i].write(values);
   }
 }

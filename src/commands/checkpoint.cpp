@@ -17,6 +17,7 @@
 #include "checkpoint/torchvision.h"
 #include "commands/commands.h"
 #include "commands/convert.h"
+#include "commands/model_argument.h"
 #include "commands/report.h"
 #include "lockstep/error.h"
 #include "train/inference.h"
@@ -42,6 +43,20 @@ std::string short_text_of(const nlohmann::json& value) {
 
 bool is_model_of_others(const std::string& file) {
   return checkpoint::is_safetensors(file) || checkpoint::is_huggingface(file);
+}
+
+/// A folder that is no model: says which file in it may be meant.
+void require_no_other_folder(const std::string& path) {
+  if (!is_folder(path) || checkpoint::is_huggingface(path)) return;
+  for (const char* place : {"checkpoints/best", "checkpoints/latest", "best", "latest", "model.safetensors"}) {
+    const std::string file = (std::filesystem::path(path) / place).string();
+    std::error_code error;
+    require(!std::filesystem::exists(file, error), ErrorCode::usage,
+            "{} is a folder; expected a checkpoint or a .safetensors file, such as {}", path, file);
+  }
+  fail(ErrorCode::usage,
+       "{} is a folder; expected a checkpoint, a .safetensors file, or a directory of Hugging Face, which contains {}",
+       path, checkpoint::kHuggingFaceConfig);
 }
 
 // ---------------------------------------------------------------------------------------------------------- info
@@ -118,6 +133,7 @@ Json describe_model_file(const std::string& path) {
 }
 
 int info(const std::string& file, const std::string& json) {
+  require_no_other_folder(file);
   check_outputs({json}, {file});
   Json description;
   if (is_model_of_others(file)) {
@@ -154,7 +170,7 @@ int verify_model_of_others(const std::string& path) {
     Config config;
     train::set_model(config, file);  // compares config.json with the tensors
   }
-  checkpoint::require_finite(path, file.tensors);
+  checkpoint::require_usable(path, file.tensors);
   print_text("{} is complete: {} tensors, {} bytes; all values are finite{}. Files of this format have no checksums.\n",
              path, file.tensors.size(), weights_bytes(path),
              file.config.empty() ? "" : ", and the tensors are those of its config.json");
@@ -162,6 +178,7 @@ int verify_model_of_others(const std::string& path) {
 }
 
 int verify(const std::string& file) {
+  require_no_other_folder(file);
   if (is_model_of_others(file)) return verify_model_of_others(file);
   const checkpoint::Verdict verdict = checkpoint::verify(file);
   // A missing file, or one that is not a checkpoint, is an error with a remedy. Damage is a result.
@@ -171,6 +188,7 @@ int verify(const std::string& file) {
 }
 
 int diff(const std::string& a, const std::string& b) {
+  for (const std::string& file : {a, b}) require_no_other_folder(file);
   const checkpoint::Comparison result = checkpoint::compare(a, b);
   for (const auto& tensor : result.differing) {
     if (tensor.shape_a != tensor.shape_b)
@@ -217,6 +235,7 @@ void add_export(CLI::App& group, Run& run, const std::shared_ptr<Names>& names) 
   command->add_flag("--force", names->replace, "Replace TARGET if it exists");
   command->callback([&run, names] {
     run = [names] {
+      require_no_other_folder(names->first);
       return export_file(names->first, names->second,
                          {.dtype = names->dtype, .files = names->files, .existing = names->existing()});
     };

@@ -140,7 +140,7 @@ int export_directory(const std::string& source, const std::string& target, const
   checkpoint::ModelFile file = checkpoint::read_model_file(source);
   const models::LlamaConfig config = models::parse_llama_config(text_in(file.state, "model", "config"), source);
   models::check_llama_tensors(config, train::shapes_of(file.tensors), source);
-  checkpoint::require_finite(source, file.tensors);
+  checkpoint::require_usable(source, file.tensors);
   const auto step = file.state.value("step", std::int64_t{0});
   const std::string imported_dtype = step == 0 ? text_in(file.state, kImported, "dtype") : "";
   const std::string imported_config = step == 0 ? text_in(file.state, kImported, "config") : "";
@@ -191,7 +191,7 @@ std::size_t save_imported(const std::string& target, std::vector<checkpoint::Nam
 int import_resnet(const std::string& source, const std::string& target, std::vector<checkpoint::NamedTensor> tensors,
                   const StateJson& recorded) {
   Config config;
-  checkpoint::require_finite(source, tensors);
+  checkpoint::require_usable(source, tensors);
   config.model = models::infer_resnet(train::shapes_of(tensors), source);
   const Config::Model& model = config.model;
   StateJson state = initial_state(StateJson(tasks::make_task(config)->model_stamp()));
@@ -220,7 +220,7 @@ int import_llama(checkpoint::ModelFile file, const std::string& config_source, c
                  const StateJson& imported) {
   const models::LlamaConfig config = models::parse_llama_config(file.config, config_source);
   models::check_llama_tensors(config, train::shapes_of(file.tensors), file.path);
-  checkpoint::require_finite(file.path, file.tensors);
+  checkpoint::require_usable(file.path, file.tensors);
   StateJson state = initial_state({{"family", kLlama}, {"config", models::to_json(config).dump()}});
   if (!imported.is_null()) state[kImported] = imported;
   if (file.state.contains("inference"))

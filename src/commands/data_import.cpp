@@ -27,6 +27,12 @@
 namespace lockstep::commands {
 namespace {
 
+/// With --force, a file of another kind that was given in place of the output would be replaced.
+void require_data_set_name(const std::string& output) {
+  require(output.ends_with(".h5") || output.ends_with(".hdf5"), ErrorCode::usage,
+          "the name of the data set to create must end in .h5, found {}", output);
+}
+
 /// Shows the progress of an import, and ends it if a signal asks to stop. The output is then as it was before.
 template <typename Import>
 auto run_with_bar(Import import) {
@@ -67,6 +73,7 @@ data::ImageStorage storage_of(const std::string& word) {
 
 void import_images(ImageArguments arguments, ImageImport import) {
   data::ImageFolderOptions& options = arguments.options;
+  require_data_set_name(options.output);
   options.storage = storage_of(arguments.store);
   data::Placement& placement = options.placement;
   placement.chunk_bytes = arguments.chunk_bytes.value_or(std::max(placement.chunk_bytes, placement.alignment_bytes));
@@ -191,6 +198,7 @@ void import_text(const TextArguments& arguments) {
           arguments.files.front());
   options.sources.assign(arguments.files.begin(), arguments.files.end() - 1);
   options.output = arguments.files.back();
+  require_data_set_name(options.output);
   const text::Tokenizer tokenizer = text::Tokenizer::open(arguments.tokenizer);
   const data::TextEncoder encoder{
       .encode = [&](std::string_view text, std::vector<std::int32_t>& ids) { tokenizer.encode(text, ids); },

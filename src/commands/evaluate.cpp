@@ -46,6 +46,12 @@ struct Model {
   std::string folder;  // of its run; empty: it is not in one
 };
 
+/// False, too, if a folder on the way may not be read: opening the file then reports why.
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
 /// By the name of the file, or of the file that a link (`best`) names.
 bool is_model_file(const std::string& operand) {
   std::error_code error;
@@ -57,7 +63,7 @@ bool is_model_file(const std::string& operand) {
 /// By its name. What is no regular file, such as a pipe, has no meaningful one.
 bool is_configuration(const std::string& operand) {
   const fs::path extension = fs::path(operand).extension();
-  return extension == ".yaml" || extension == ".yml" || (fs::exists(operand) && !fs::is_regular_file(operand));
+  return extension == ".yaml" || extension == ".yml" || (is_there(operand) && !fs::is_regular_file(operand));
 }
 
 std::string extension_text(const std::string& operand) {
@@ -70,7 +76,7 @@ Model model_of_file(const std::string& path) {
   const fs::path file = path.ends_with('/') ? fs::path(path).parent_path() : fs::path(path);
   const fs::path beside = file.parent_path();
   for (const fs::path& folder : {beside, beside / ".."})
-    if (fs::exists(folder / "config.yaml") && fs::exists(folder / "checkpoints"))
+    if (is_there(folder / "config.yaml") && is_there(folder / "checkpoints"))
       return {.path = path, .folder = folder.string()};
   return {.path = path, .folder = ""};
 }
@@ -92,6 +98,9 @@ Request understand(const EvaluateArguments& arguments) {
   for (const std::string& operand : arguments.operands) {
     const std::string broken = is_override(operand) ? "" : broken_link_text(operand);
     require(broken.empty(), ErrorCode::checkpoint_not_found, "{}", broken);
+    std::error_code error;
+    const bool is_known = is_override(operand) || fs::exists(operand, error) || !error;
+    require(is_known, ErrorCode::checkpoint_not_found, "cannot open {}: {}", operand, error.message());
     if (is_override(operand)) {
       out.configuration.push_back(operand);
       out.describes_model = out.describes_model || operand.starts_with("model.");
@@ -103,8 +112,8 @@ Request understand(const EvaluateArguments& arguments) {
       constexpr const char* kAccepted =
           "expected the directory of a run or of a model, a checkpoint (*.h5), a .safetensors file, a configuration "
           "(*.yaml) or key=value";
-      require(is_configuration(operand) || fs::exists(operand), ErrorCode::checkpoint_not_found,
-              "{} does not exist: {}", operand, kAccepted);
+      require(is_configuration(operand) || is_there(operand), ErrorCode::checkpoint_not_found, "{} does not exist: {}",
+              operand, kAccepted);
       require(is_configuration(operand), ErrorCode::usage, "{} is none of what can be evaluated: {}{}", operand,
               kAccepted, extension_text(operand));
       out.configuration.push_back(operand);
@@ -125,7 +134,7 @@ Config configure(const Request& request, const Model& model) {
   std::vector<std::string> sources;
   const bool has_files = std::ranges::any_of(request.configuration, [](const auto& c) { return !is_override(c); });
   const std::string of_run = model.folder.empty() ? "" : (fs::path(model.folder) / "config.yaml").string();
-  if (!has_files && fs::exists(of_run)) sources.push_back(of_run);
+  if (!has_files && is_there(of_run)) sources.push_back(of_run);
   sources.insert(sources.end(), request.configuration.begin(), request.configuration.end());
   Config config = config::parse(sources);
   const std::string& set = config.data.validation;
@@ -134,7 +143,7 @@ Config configure(const Request& request, const Model& model) {
       std::ranges::none_of(request.configuration, [](const auto& c) { return c.starts_with("data.validation="); });
   require(!set.empty(), ErrorCode::usage, "there is no data set to evaluate {} on: set data.validation=FILE",
           model.path);
-  require(set == "synthetic" || fs::path(set).is_absolute() || fs::exists(set), ErrorCode::data_missing,
+  require(set == "synthetic" || fs::path(set).is_absolute() || is_there(set), ErrorCode::data_missing,
           "data.validation={}{} does not exist in the working directory {}, to which it is relative: {}set "
           "data.validation=FILE",
           set, is_of_run ? " of " + of_run : "", fs::current_path().string(),

@@ -33,7 +33,9 @@ bool sets_precision(const std::vector<std::string>& overrides) {
 std::string checkpoint_of_run(const std::string& folder) {
   for (const char* link : {"best", "latest"}) {
     const std::string path = (fs::path(folder) / "checkpoints" / link).string();
-    if (fs::exists(path)) return path;
+    std::error_code error;
+    if (fs::exists(path, error)) return path;
+    require(!error, ErrorCode::checkpoint_not_found, "cannot open {}: {}", path, error.message());
     const std::string broken = broken_link_text(path);
     require(broken.empty(), ErrorCode::checkpoint_not_found, "{}: name another checkpoint of the run", broken);
   }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "comm/traffic.h"
 #include "commands/commands.h"
 #include "commands/plan_text.h"
 #include "commands/report.h"
@@ -34,6 +35,7 @@ struct Planned {
   std::unique_ptr<tasks::Task> task;  // with its train set open
   std::unique_ptr<Backend> backend;
   std::unique_ptr<train::StepPlan> plan;
+  comm::Traffic traffic;                                    // of a step
   std::optional<train::RecomputationReport> recomputation;  // no value: nothing is recomputed
   std::int64_t fits = 0;                                    // samples of a rank, or micro-batch, at once
   std::string precision_warning;                            // empty: none
@@ -92,11 +94,13 @@ Planned make_plan(const Config& configured, const Ranks& ranks, const std::strin
   train::resolve_batch(config, ranks.n, planned.fits, planned.task->train_set()->info().n_samples);
   const train::BatchShape batch = train::batch_shape(config, 0, ranks.n);
   if (algorithms)  // a layer without a stored choice runs with a fixed algorithm
-    algorithms->remember(
+    *algorithms =
         train::AlgorithmStore(train::RunDirectory(config), planned.backend->device(), batch.largest_micro_batch())
-            .load());
+            .load();
   planned.plan = std::make_unique<train::StepPlan>(config, *planned.task, batch, *planned.backend,
                                                    topology(batch.order_over_ranks()));
+  planned.traffic = comm::traffic_between_nodes(topology(batch.order_over_ranks()), planned.plan->buckets(),
+                                                planned.plan->compute_dtype());
   planned.recomputation = recomputation_of(planned, topology(batch.order_over_ranks()), device.empty());
   return planned;
 }
@@ -144,6 +148,7 @@ nlohmann::ordered_json json_of(const Planned& planned, const Ranks& ranks) {
                        {"last", b.last_name},
                        {"size_bytes", b.n_elements * sizeof(float)},
                        {"is_sharded", b.is_sharded()}});
+  const nlohmann::ordered_json sent{{"per_node", planned.traffic.per_node}, {"per_rank", planned.traffic.per_rank}};
   return {{"ranks", ranks.n},
           {"nodes", ranks.nodes},
           {"batch_per_rank", planned.plan->batch().largest_micro_batch()},
@@ -165,13 +170,22 @@ nlohmann::ordered_json json_of(const Planned& planned, const Ranks& ranks) {
             {"workspace", m.workspace},
             {"exchange", m.exchange},
             {"node_buffers", m.node_buffers},
-            {"mapped_peers", m.mapped_peers},
             {"uploads", m.uploads},
             {"loader", m.loader},
             {"checkpoint", m.checkpoint},
             {"total", m.total()}}},
+          {"sent_between_nodes_bytes", sent},
           {"recomputation", json_of_recomputation(planned)},
           {"buckets", buckets}};
+}
+
+/// " (to other nodes 341.2 MiB per node and at most 42.7 MiB per rank, gradients in bf16)"
+std::string traffic_text(const Planned& planned) {
+  const auto mib = [](double size_bytes) { return size_bytes / (1 << 20); };
+  const std::string& gradients = planned.config.comm.gradients;
+  return fmt::format(" (to other nodes {:.1f} MiB per node and at most {:.1f} MiB per rank{})",
+                     mib(planned.traffic.per_node), mib(planned.traffic.per_rank),
+                     gradients == "fp32" ? "" : ", gradients in " + gradients);
 }
 
 std::string text_of(const Planned& planned, const Ranks& ranks) {
@@ -185,10 +199,7 @@ std::string text_of(const Planned& planned, const Ranks& ranks) {
       train::batch_text(plan.batch()), fmt::format("{}{}", fmt::join(lines, "\n"), lines.empty() ? "" : "\n"),
       train::memory_text(plan.memory()), planned.recomputation ? recomputation_text(planned) : "",
       shards ? "Reduce-scatter, and all-gather of the weights" : "All-reduce",
-      static_cast<double>(plan.memory().gradients) / (1 << 20),
-      config.comm.gradients == "fp32" || ranks.nodes == 1
-          ? ""
-          : fmt::format(" (between nodes half of it, in {})", config.comm.gradients),
+      static_cast<double>(plan.memory().gradients) / (1 << 20), ranks.nodes == 1 ? "" : traffic_text(planned),
       plan.buckets().size());
   for (const comm::Bucket& b : plan.buckets())
     text += fmt::format("  {:>9.2f} MiB  {} .. {}\n", static_cast<double>(b.n_elements * sizeof(float)) / (1 << 20),

@@ -81,7 +81,7 @@ int start_and_train(const Config& config, World& world, const train::SessionOpti
   train::write_banner(session);
   std::optional<train::UsageLog> usage;
   if (config.log.usage_seconds > 0) usage.emplace(world, train::usage_log_options(session));
-  watch.start_is_over();
+  watch.start_is_over([run = session.run] { run.replace_status("running", "failed"); });
   const int status = train::train(session, lock);
   usage.reset();
   if (trace) trace->write();
@@ -120,7 +120,6 @@ int run_training(const TrainArguments& arguments, const Arguments& program) {
   for (const std::string& key : arguments.session.allow_change)
     require(config::find_key(key) != nullptr, ErrorCode::config_unknown_key, "--allow-change: there is no key {}{}",
             key, config::nearest_text(key));
-  catch_stop_signals();
   train::StopWatch watch;
   hdf5::version();  // HDF5 starts before MPI: otherwise a parallel build of it makes MPI calls of its own
   World& world = *(current_world() = comm::start_world(program.argc, program.argv, config.comm.watchdog_seconds));

@@ -293,6 +293,10 @@ std::vector<Key> comm_and_cpu_keys() {
       real(KEY(comm.sleep_ms), kUpToADay, {kNone, "ms", "Artificial delay of each bucket, for testing the overlap."}),
       real(KEY(comm.watchdog_seconds), Range{.low = 1e-3, .high = 1e6, .accepts = "0.001 to 1000000"},
            {kNone, "s", "If a rank does not join a collective for this long, it is reported and the job ends."}),
+      boolean(KEY(comm.nccl_blocking),
+              {kNone, "",
+               "Whether calls of NCCL return only when their work is queued. false: NCCL starts a thread for each call "
+               "outside of captured steps, and a call that waits for a lost rank can be aborted."}),
       auto_or_integer<int>(KEY(cpu.threads), 0, 1, kMaxThreads,
                            {Effect::rounding, "threads",
                             "Number of threads per rank. auto: the cores that the rank may use, or 1 if reproducible, "

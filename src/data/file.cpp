@@ -28,16 +28,16 @@ Descriptor open_input(const std::string& path) {
 
 InputFile::InputFile(const std::string& path) : path_(path), descriptor_(open_input(path)) {
   struct stat status {};
-  require(::fstat(descriptor_.get(), &status) == 0, ErrorCode::system_call, "cannot inspect {}: {}", path,
-          system_text(errno));
+  const bool is_known = ::fstat(descriptor_.get(), &status) == 0;
+  require(is_known, ErrorCode::system_call, "cannot inspect {}: {}", path, system_text(errno));
   size_bytes_ = static_cast<std::uint64_t>(status.st_size);
   modified_ns_ = modified_ns(status);
 }
 
 void InputFile::require_unchanged() const {
   struct stat status {};
-  require(::fstat(descriptor_.get(), &status) == 0, ErrorCode::system_call, "cannot inspect {}: {}", path_,
-          system_text(errno));
+  const bool is_known = ::fstat(descriptor_.get(), &status) == 0;
+  require(is_known, ErrorCode::system_call, "cannot inspect {}: {}", path_, system_text(errno));
   const auto size_bytes = static_cast<std::uint64_t>(status.st_size);
   require(size_bytes == size_bytes_, ErrorCode::data_changed, "{} has changed from {} to {} bytes while it was in use",
           path_, size_bytes_, size_bytes);

@@ -96,7 +96,8 @@ class ShapedSet final : public ImageSet {
     const PixelView view{buffers->pixels.data(), stored.height, stored.width, stored.channels,
                          std::ptrdiff_t{stored.width} * stored.channels};
     const Box box = box_of(shaping_, stored.height, stored.width, id_of(info_, sample), epoch);
-    resize_box(buffers->resizer, view, box, shaping_.resized_crop, shaping_.image_size, image);
+    resize_box(buffers->resizer, view, {.width = stored.width, .height = stored.height}, box, shaping_.resized_crop,
+               shaping_.image_size, image);
   }
   std::vector<std::int32_t> classes() const override { return set_->classes(); }
   void require_unchanged() const override { set_->require_unchanged(); }

@@ -72,7 +72,8 @@ void limit(int resource, rlim_t value) {
 
 ChildVerdict run_in_limited_child(const std::function<void()>& check) {
   int ends[2];
-  require(::pipe2(ends, O_CLOEXEC) == 0, ErrorCode::system_call, "cannot create a pipe: {}", std::strerror(errno));
+  const bool is_open = ::pipe2(ends, O_CLOEXEC) == 0;
+  require(is_open, ErrorCode::system_call, "cannot create a pipe: {}", std::strerror(errno));
   const Descriptor reading(ends[0]);
   Descriptor writing(ends[1]);
   const pid_t child = ::fork();

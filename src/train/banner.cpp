@@ -48,9 +48,6 @@ std::string memory_text(const MemoryReport& m) {
   line("workspace", m.workspace, "");
   line("exchange", m.exchange, "");
   if (m.node_buffers > 0) line("node buffers", m.node_buffers, "for gradients that nodes exchange");
-  line(m.shards_optimizer ? "peers' memory" : "peers' gradients", m.mapped_peers,
-       m.shards_optimizer ? "mapped: gradients and weights of the other ranks on the node"
-                          : "mapped, of the other ranks on the node");
   line("uploaded batches", m.uploads, "");
   line("prefetched batches", m.loader, "of the host");
   line("checkpoint", m.checkpoint, "of the host: the copy that is written while training continues");

@@ -78,10 +78,11 @@ void Checkpointing::save(std::int64_t steps_done, std::optional<double> quality)
                       s_.run.create();  // the folder of checkpoints may be gone
                     },
                 .after =
-                    [=] {
+                    [=, this] {
                       warn_if_it_fails([&] { checkpoint::set_link(directory, "latest", path); });
                       if (is_best) warn_if_it_fails([&] { checkpoint::set_link(directory, "best", path); });
-                      warn_if_it_fails([&] { checkpoint::prune(directory, retention); });
+                      known_files_[path] = true;
+                      warn_if_it_fails([&] { checkpoint::prune(directory, retention, known_files_); });
                     }});
   s_.progress.step = steps_done;
   phase_step_ = written_step_;
@@ -117,9 +118,12 @@ checkpoint::StateJson Checkpointing::state(std::int64_t steps_done, std::optiona
   return json;
 }
 
+bool Checkpointing::would_be_best(std::optional<double> quality) const {
+  return quality && !std::isnan(*quality) && (!s_.progress.has_best || *quality > s_.progress.best);
+}
+
 bool Checkpointing::note_best(std::optional<double> quality) {
-  if (!quality || std::isnan(*quality)) return false;
-  if (s_.progress.has_best && *quality <= s_.progress.best) return false;
+  if (!would_be_best(quality)) return false;
   s_.progress.best = *quality;
   s_.progress.has_best = true;
   return true;

@@ -23,6 +23,8 @@ class Checkpointing {
 
   /// By steps, epochs or rank 0's clock, and at the end of the run. The same on all ranks.
   bool due_after(std::int64_t step) const;
+  /// Whether a checkpoint of this quality would be the best so far, and the target of the link `best`.
+  bool would_be_best(std::optional<double> quality) const;
   /// Sets this rank's flags of a step that begins.
   void write_flags(std::int64_t step, StepFlags& flags);
   /// Reads the flags of all ranks in a step that has finished. Collective when all have finished a phase.
@@ -53,6 +55,7 @@ class Checkpointing {
   Session& s_;
   Recorder& recorder_;
   const RunLock& lock_;
+  checkpoint::KnownFiles known_files_;  // used by the thread of saver_, which ends first
   checkpoint::BackgroundSaver saver_;
   Running running_;
   std::int64_t written_step_ = -1;  // the last step whose flags were written

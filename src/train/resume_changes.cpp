@@ -20,12 +20,12 @@ std::vector<config::Difference> changes_since(const checkpoint::StateJson& state
 
 }  // namespace
 
-std::vector<std::string> require_allowed_changes(const std::string& yaml_before, const Config& now,
+std::vector<std::string> require_allowed_changes(const Recorded& before, const Config& now,
                                                  const std::vector<std::string>& allow_change,
                                                  const std::string& file) {
   std::vector<std::string> notes;
   std::string fixed, refused;
-  for (const config::Difference& d : config::learning_differences(yaml_before, now)) {
+  for (const config::Difference& d : config::learning_differences(before.yaml, now)) {
     const auto origin = now.origins.find(d.key);
     const std::string line = fmt::format("\n  {}: {} before, {} now{}", d.key, d.before, d.now,
                                          origin == now.origins.end() ? "" : fmt::format(" ({})", origin->second));
@@ -39,13 +39,14 @@ std::vector<std::string> require_allowed_changes(const std::string& yaml_before,
                                   changes_schedule ? ", and the schedule with it" : ""));
     }
   }
-  require(
-      fixed.empty(), ErrorCode::config_conflict,
-      "{} cannot be resumed, because keys that can never change within a run have changed (undo that, or start a new "
-      "run with another run.name and model.initialize_from={}):{}",
-      file, file, fixed);
+  require(fixed.empty(), ErrorCode::config_conflict,
+          "{} cannot be resumed, because keys that can never change within a run differ from those in {} (undo that, "
+          "or start "
+          "a new run with another run.name and model.initialize_from={}):{}",
+          file, before.source, file, fixed);
   require(refused.empty(), ErrorCode::resume_changed,
-          "{} cannot be resumed, because keys that affect what is learned have changed:{}", file, refused);
+          "{} cannot be resumed, because keys that affect what is learned differ from those in {}:{}", file,
+          before.source, refused);
   return notes;
 }
 

@@ -11,9 +11,13 @@
 
 namespace lockstep::train {
 
-/// Throws Error (config_conflict, resume_changed) unless every change since `yaml_before` may happen. Returns the
-/// changes, as notes for the banner. `file`: the checkpoint, for messages.
-std::vector<std::string> require_allowed_changes(const std::string& yaml_before, const Config& now,
+/// A configuration, and the file that contains it.
+struct Recorded {
+  std::string yaml, source;
+};
+/// Throws Error (config_conflict, resume_changed) unless every change since `before` may happen. Returns the changes,
+/// as notes for the banner. `file`: the checkpoint, for messages.
+std::vector<std::string> require_allowed_changes(const Recorded& before, const Config& now,
                                                  const std::vector<std::string>& allow_change, const std::string& file);
 
 /// How the optimizer of a resumed run begins.

@@ -1,5 +1,6 @@
 #include "train/run_directory.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -7,6 +8,8 @@
 #include <chrono>
 #include <filesystem>
 #include <iterator>
+#include <mutex>
+#include <span>
 #include <thread>
 
 #include "base/clock.h"
@@ -28,6 +31,15 @@ constexpr const char* kStatus = "status";
 void fill(std::string& name, const std::string& field, const std::string& value) {
   for (std::size_t at = name.find(field); at != std::string::npos; at = name.find(field, at + value.size()))
     name.replace(at, field.size(), value);
+}
+
+std::mutex status_mutex;  // the helper thread that watches for signals writes the status, too
+
+/// A full disk has no room for a new file, but the old one has its block.
+void overwrite(const std::string& path, const std::string& content) {
+  const Descriptor file = open_file(path, O_WRONLY, ErrorCode::run_directory);
+  write_at(file, path, std::as_bytes(std::span(content)), 0, ErrorCode::run_directory);
+  set_length(file, path, content.size(), ErrorCode::run_directory);
 }
 
 }  // namespace
@@ -85,8 +97,10 @@ void RunDirectory::check_can_be_created() const {
   while (!fs::exists(fs::symlink_status(place, error)) && place.has_relative_path()) place = place.parent_path();
   require(fs::is_directory(place, error), ErrorCode::run_directory, "the run directory {} cannot be created: {}", path_,
           broken_link_text(path_).empty() ? place.string() + " is not a directory" : folder_problem(path_, error));
-  require(::access(place.c_str(), W_OK | X_OK) == 0, ErrorCode::run_directory,
-          "the run directory {} cannot be written to: {}: {}", path_, place.string(), system_text(errno));
+  // The arguments of require() are evaluated in any order, and errno is one of them.
+  const bool is_writable = ::access(place.c_str(), W_OK | X_OK) == 0;
+  require(is_writable, ErrorCode::run_directory, "the run directory {} cannot be written to: {}: {}", path_,
+          place.string(), system_text(errno));
 }
 
 void RunDirectory::require_present() const {
@@ -120,10 +134,33 @@ std::string RunDirectory::set_aside() const {
   return target;
 }
 
-void RunDirectory::write_status(const std::string& status) const { write_file(kStatus, status + "\n"); }
+void RunDirectory::write_status(const std::string& status) const {
+  const std::lock_guard lock(status_mutex);
+  set_status(status);
+}
+
+void RunDirectory::replace_status(const std::string& before, const std::string& status) const {
+  const std::lock_guard lock(status_mutex);
+  if (read_file(kStatus) == before + "\n") set_status(status);
+}
+
+void RunDirectory::set_status(const std::string& status) const {
+  const std::string content = status + "\n";
+  try {
+    write_file(kStatus, content);
+  } catch (const Error&) {
+    std::error_code error;
+    if (!fs::exists(file(kStatus), error)) throw;
+    overwrite(file(kStatus), content);
+  }
+}
 
 void RunDirectory::write_file(const std::string& name, const std::string& content) const {
-  replace_file(file(name), content);
+  try {
+    replace_file(file(name), content);
+  } catch (const Error& error) {  // with the remedy of a run directory
+    fail(ErrorCode::run_directory, "{}", error.what());
+  }
 }
 
 std::string RunDirectory::read_file(const std::string& name) const {

@@ -33,11 +33,16 @@ class RunDirectory {
   /// Moves an existing run, without the lock that this job holds, to RUN.1, RUN.2, ... If RUN is a symbolic link, it
   /// stays, and the directory that it names is moved. Returns the new name; empty if there was no run.
   std::string set_aside() const;
-  void write_status(const std::string& status) const;  // running | done | stopped; any rank: failed
+  /// running | done | stopped; any rank: failed. On a full disk, the file is overwritten in place.
+  void write_status(const std::string& status) const;
+  /// Only if it is still `before`. Any thread, any rank.
+  void replace_status(const std::string& before, const std::string& status) const;
   void write_file(const std::string& name, const std::string& content) const;
   std::string read_file(const std::string& name) const;  // empty when missing
 
  private:
+  void set_status(const std::string& status) const;
+
   std::string path_, name_template_;  // of a checkpoint; only {step} and {epoch} are still to be filled in
 };
 

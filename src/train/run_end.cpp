@@ -18,7 +18,11 @@ int end_stopped(Session& session, Checkpointing& checkpointing, Recorder& record
       log::info("stopped by a signal before the first step: rerun the command to start");
     session.run.write_status("stopped");
   }
-  recorder.finish("stopped", steps_done);
+  try {
+    recorder.finish("stopped", steps_done);
+  } catch (const Error& error) {  // the run is saved, and that is what the exit status says
+    log::warning("the summary was not written: {}", error.what());
+  }
   session.world.barrier();
   return kExitStopped;
 }

@@ -164,7 +164,7 @@ RunLock::Attempt RunLock::try_once() {
           folder_problem(directory_, error));
   file_ = Descriptor(::open(path_.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0644));
   if (file_) {
-    write_fully(file_.get(), myself(this_host()).text(), path_);
+    write_lock();
     return {Attempt::kHeld};
   }
   require(errno == EEXIST, ErrorCode::run_directory, "the lock {} cannot be created: {}", path_, std::strerror(errno));
@@ -195,6 +195,17 @@ RunLock::Attempt RunLock::try_once() {
   log::info("{} was left locked by {}, which is gone: taking the lock over", directory_,
             is_known ? holder.sentence() : "a job that is not named in the lock");
   return {Attempt::kAgain};  // O_EXCL decides who has it
+}
+
+/// What cannot be written, on a full disk, must not stay behind: the next job would wait for its owner.
+void RunLock::write_lock() {
+  try {
+    write_fully(file_.get(), myself(this_host()).text(), path_);
+  } catch (const Error& error) {
+    ::unlink(path_.c_str());
+    ::rmdir(directory_.c_str());  // fails if there is something in it
+    fail(ErrorCode::run_directory, "{}", error.what());
+  }
 }
 
 /// Removes the lock that was seen. Two jobs may try this at once: only the lock that was seen is removed, and the new

@@ -43,6 +43,7 @@ class RunLock {
   struct Attempt;
   Attempt try_once();
   bool is_held() const;
+  void write_lock();
   bool take_over(const std::string& seen);
   void beat();
 

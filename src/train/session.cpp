@@ -93,7 +93,7 @@ void Session::start() {
   check_ranks_agree();
   stop_if_requested(world);
   matmul_rate = matmul_rate_of_ranks(*backend, config.precision, world);
-  communicator = comm::make_communicator(config.comm, world, *backend, batch_.order_over_ranks());
+  communicator = comm::make_communicator(config.comm, world, *backend, batch_.order_over_ranks(), run.path());
   replica = std::make_unique<Replica>(*plan, *backend, *communicator);
   if (reader_)
     restore();
@@ -134,18 +134,17 @@ void Session::make_plan() {
 }
 
 /// Collective: what rank 0 chose is what all ranks use.
-void Session::share_algorithms(const Algorithms::Choices& choices) {
-  std::string text = nlohmann::json(choices).dump();
+void Session::share_algorithms(const Algorithms& known) {
+  std::string text = nlohmann::json(known.choices()).dump();
   broadcast_text(world, text);
-  algorithms_->remember(nlohmann::json::parse(text).get<Algorithms::Choices>());
+  algorithms_->remember(nlohmann::json::parse(text).get<Algorithms::Choices>(), known.under_load());
 }
 
 void Session::plan_steps() {
   using Sources = AlgorithmStore::Sources;
   if (algorithms_) {
     const AlgorithmStore store(run, backend->device(), batch_.largest_micro_batch());
-    share_algorithms(leader() ? store.load(options_.fresh ? Sources::cache : Sources::run_and_cache)
-                              : Algorithms::Choices());
+    share_algorithms(leader() ? store.load(options_.fresh ? Sources::cache : Sources::run_and_cache) : Algorithms());
   }
   make_plan();
 }
@@ -175,12 +174,15 @@ void Session::choose_algorithms() {
   if (AlgorithmStore::is_on() && world.any(!algorithms_->is_complete())) {
     if (leader()) log::info("timing the algorithms of each layer, once for this device and batch");
     autotune(
-        world, *algorithms_, [this] { make_plan(); },
-        [&](const Algorithms::Choices& choices) { store.save_in_cache(choices); });
-    share_algorithms(algorithms_->choices());
+        world, *algorithms_, [this] { make_plan(); }, [&] { store.save_in_cache(*algorithms_); });
+    share_algorithms(*algorithms_);
+    if (const std::size_t n = algorithms_->under_load().size(); n > 0)
+      log::info(
+          "other programs used the processors while {} of {} algorithms were chosen; the next run chooses these again",
+          n, algorithms_->choices().size());
     if (!leader()) make_plan();
   }
-  if (leader()) store.save_in_run(algorithms_->choices());
+  if (leader()) store.save_in_run(*algorithms_);
 }
 
 void Session::check_ranks_agree() const {

@@ -80,9 +80,10 @@ class Session {
   std::string list_checkpoints();
   bool open_next_checkpoint();
   [[noreturn]] void fail_without_good_checkpoint() const;
+  void require_none_lost();
   void resume_from(const checkpoint::StateJson& state, const SessionOptions& options);
   std::string recorded_configuration() const;
-  void check_unchanged(const std::string& before, const SessionOptions& options);
+  void check_unchanged(const checkpoint::StateJson& state, const SessionOptions& options);
   void restore();
   void restore_loss_scale(const checkpoint::StateJson& state);
   void find_best();
@@ -95,7 +96,7 @@ class Session {
   void require_memory();
   /// Times the algorithms that are not known yet, which are the same on all ranks.
   void choose_algorithms();
-  void share_algorithms(const Algorithms::Choices& choices);
+  void share_algorithms(const Algorithms& known);
   void open_backend();
   /// The batch of this run on these ranks; `auto` is replaced by numbers.
   BatchShape divide_batch();

@@ -18,6 +18,7 @@
 #include "train/broadcast.h"
 #include "train/evaluation.h"
 #include "train/inference.h"
+#include "train/metrics.h"
 #include "train/resume_changes.h"
 #include "train/session.h"
 
@@ -47,6 +48,8 @@ void check_model(const checkpoint::StateJson& state, const tasks::Task& task, co
       file, file, changes);
 }
 
+constexpr const char* kConfigFile = "config.yaml";
+
 /// Whether the qualities that a checkpoint records are those by which this run compares.
 bool measures_the_same(const checkpoint::StateJson& state, const Config& config, const tasks::Task& task) {
   const std::string before = state.value("quality_of", Config::Checkpoint{}.best);
@@ -71,6 +74,7 @@ std::string Session::list_checkpoints() {
   checkpoint::Candidates own;
   if (!options_.fresh) own = checkpoint::newest_first(run.checkpoints());
   bool is_chosen = false;
+  if (given.empty() && own.paths.empty() && own.n_bad == 0 && !options_.fresh) require_none_lost();
   if (!given.empty()) {
     const std::int64_t own_step = own.paths.empty() ? -1 : checkpoint::Reader(own.paths.front()).step();
     std::int64_t given_step = -1;
@@ -87,6 +91,17 @@ std::string Session::list_checkpoints() {
           fmt::format("checkpoint.resume_from={} is not used, since the run has a newer checkpoint of its own", given));
   }
   return nlohmann::json{{"paths", own.paths}, {"n_bad", own.n_bad}, {"is_chosen", is_chosen}}.dump();
+}
+
+/// Starting over would replace the record of what was trained.
+void Session::require_none_lost() {
+  const RecordedSteps recorded = recorded_steps(run.path());
+  require(
+      recorded.checkpoint < 0, ErrorCode::checkpoint_not_found,
+      "the run has saved a checkpoint of step {}, as {} records, but {} contains none: restore one, or add --fresh to "
+      "start over, which renames the run directory",
+      recorded.checkpoint, run.file("metrics.jsonl"), run.checkpoints());
+  if (recorded.has_events) notes.emplace_back("the last start ended before its first checkpoint: the run starts over");
 }
 
 void Session::fail_without_good_checkpoint() const {
@@ -107,8 +122,7 @@ bool Session::open_next_checkpoint() {
 void Session::resume_from(const checkpoint::StateJson& state, const SessionOptions& options) {
   const std::string& file = reader_->path();
   check_contents(state, file);
-  const std::string before = options.fresh ? "" : recorded_configuration();
-  check_unchanged(before.empty() ? state.value("configuration", "") : before, options);
+  check_unchanged(state, options);
   check_model(state, *task, file);
   const auto batch = state.at("global_batch").get<std::int64_t>();
   const std::int64_t configured = configured_global_batch(config, world.size());
@@ -127,21 +141,22 @@ void Session::resume_from(const checkpoint::StateJson& state, const SessionOptio
 
 /// RUN/config.yaml; empty if there is none.
 std::string Session::recorded_configuration() const {
-  constexpr const char* kName = "config.yaml";
+  const std::string text = run.read_file(kConfigFile);
   try {
-    const std::string text = run.read_file(kName);
-    (void)config::learning_differences(text, config, run.file(kName));  // throws if it is damaged
-    return text;
+    (void)config::learning_differences(text, config, run.file(kConfigFile));
   } catch (const Error& error) {
-    fail(ErrorCode::run_directory,
-         "{} is damaged, with which the run to resume was started: {}; restore the file, or remove it: the "
-         "configuration "
-         "in the checkpoint is then used",
-         run.file(kName), error.what());
+    fail(ErrorCode::config_syntax,
+         "{}; the run to resume was started with this file: restore it, or remove it, and the configuration in the "
+         "checkpoint is used",
+         error.what());
   }
+  return text;
 }
 
-void Session::check_unchanged(const std::string& before, const SessionOptions& options) {
+/// Since the last start, or since the checkpoint was written if RUN does not tell.
+void Session::check_unchanged(const checkpoint::StateJson& state, const SessionOptions& options) {
+  Recorded before{.yaml = options.fresh ? "" : recorded_configuration(), .source = run.file(kConfigFile)};
+  if (before.yaml.empty()) before = {.yaml = state.value("configuration", ""), .source = reader_->path()};
   for (std::string& note : require_allowed_changes(before, config, options.allow_change, reader_->path()))
     notes.push_back(std::move(note));
 }
@@ -235,7 +250,7 @@ void Session::read_initial_weights() {
   checkpoint::ModelFile file = checkpoint::read_model_file(source);
   check_tensors(model, file);
   initial_weights_ = std::move(file.tensors);
-  checkpoint::require_finite(source, initial_weights_);
+  checkpoint::require_usable(source, initial_weights_);
   const std::vector<std::string> kept = differing_heads(*plan, initial_weights_);
   notes.push_back(fmt::format("weights from {}", source));
   for (const std::string& line : kept) notes.push_back(fmt::format("the head starts from new values: {}", line));

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <exception>
 #include <utility>
 
@@ -20,10 +21,14 @@ constexpr std::chrono::milliseconds kBetweenLooks{50};
 constexpr std::chrono::milliseconds kTimeToEnd{400};
 // MPI_Init cannot be interrupted, and before it nothing can be agreed or written.
 constexpr std::chrono::seconds kTimeToStartMpi{5};
+// Of those after the first signal. One more ends a process whose helper thread cannot.
+constexpr int kInterruptThatEnds = 2;
+constexpr int kExitInterrupted = 128 + SIGINT;
 
 }  // namespace
 
 StopWatch::StopWatch() {
+  catch_stop_signals(kInterruptThatEnds + 1);
   const SignalsBlocked blocked;  // inherited by the thread
   thread_ = std::thread([this] { watch(); });
 }
@@ -49,39 +54,75 @@ void StopWatch::set_last_action(std::function<void()> action) {
   last_part_ = Clock::now();
 }
 
-void StopWatch::start_is_over() {
+void StopWatch::start_is_over(std::function<void()> before_loss) {
   {
     const std::lock_guard lock(mutex_);
     is_starting_ = false;
+    before_loss_ = std::move(before_loss);
   }
   changed_.notify_all();
 }
 
+/// Holds the mutex except while it waits, so that the main thread cannot go on while the job is ended.
 void StopWatch::watch() {
   std::unique_lock lock(mutex_);
-  while (!stop_requested()) {
-    if (changed_.wait_for(lock, kBetweenLooks, [this] { return ends_; })) return;
-  }
+  const auto wait = [&] { return changed_.wait_for(lock, kBetweenLooks, [this] { return ends_; }); };
+  while (!stop_requested())
+    if (wait()) return;
   log::info("{} received: {}", stop_signal_name(),
             is_starting_ ? "the start of the run is stopped" : "the run saves and stops after the current step");
   last_part_ = Clock::now();
-  while (!ends_ && is_starting_) {
-    if (Clock::now() - last_part_ > (world_ != nullptr ? kTimeToEnd : kTimeToStartMpi)) return end_job();
-    changed_.wait_for(lock, kBetweenLooks);
-  }
+  do {
+    if (is_starting_)
+      watch_start();
+    else
+      watch_saving();
+  } while (!wait());
 }
 
-/// Keeps the mutex, so that the main thread cannot go on in between.
-void StopWatch::end_job() {
+void StopWatch::watch_start() {
+  const auto time_left = world_ != nullptr ? Clock::duration(kTimeToEnd) : Clock::duration(kTimeToStartMpi);
+  if (n_repeated_interrupts() > 0 || Clock::now() - last_part_ > time_left) end_job();
+}
+
+void StopWatch::watch_saving() {
+  if (stop_requested_again() && before_loss_) attempt(std::exchange(before_loss_, nullptr));
+  if (n_repeated_interrupts() >= kInterruptThatEnds) end_without_saving();
+  if (n_repeated_interrupts() == 0 || std::exchange(has_answered_, true)) return;
+  log::info(
+      "SIGINT received again: the run finishes its step and writes its checkpoint; another Ctrl-C ends it at once, "
+      "and the steps since the newest checkpoint are lost");
+}
+
+void StopWatch::attempt(const std::function<void()>& action) {
   try {
-    if (last_action_) last_action_();
+    if (action) action();
   } catch (const std::exception& error) {
     log::warning("{}", error.what());
   }
+}
+
+void StopWatch::end_job() {
+  attempt(last_action_);
   if (world_ == nullptr || world_->is_first_to_report())
     write_to_standard_error("lockstep: stopped by a signal before the first step: rerun the command to start\n");
   if (world_ == nullptr) ::_exit(kExitStopped);
   world_->abort(kExitStopped);
+}
+
+void StopWatch::end_without_saving() {
+  if (world_->is_first_to_report())
+    log::warning(
+        "ended by Ctrl-C before the checkpoint was complete: rerun the command to resume from the one before it");
+  if (world_->size() > 1) world_->abort(kExitInterrupted);
+  // As if nobody had caught the signal: a shell that runs a script then ends the script, too.
+  sigset_t interrupt;
+  ::sigemptyset(&interrupt);
+  ::sigaddset(&interrupt, SIGINT);
+  ::signal(SIGINT, SIG_DFL);
+  ::pthread_sigmask(SIG_UNBLOCK, &interrupt, nullptr);
+  ::raise(SIGINT);
+  ::_exit(kExitInterrupted);
 }
 
 }  // namespace lockstep::train

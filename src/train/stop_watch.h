@@ -3,7 +3,8 @@
 // Before the first step there is nothing to save, and a rank may be busy for minutes in a library or in the file system
 // (it times an algorithm, opens data, waits for MPI). The main threads agree to stop at the next opportunity. If that
 // takes too long, the helper thread of the rank that received the signal ends the job. From the first step on, the
-// thread only reports the signal: the trainer stops.
+// thread only reports the signal: the trainer saves and stops. While it does, the thread answers a second Ctrl-C, and
+// ends the job at the third.
 #pragma once
 
 #include <condition_variable>
@@ -18,7 +19,7 @@ namespace lockstep::train {
 
 class StopWatch {
  public:
-  /// Call catch_stop_signals() before.
+  /// Catches the signals, and watches for them.
   StopWatch();
   ~StopWatch();
   StopWatch(const StopWatch&) = delete;
@@ -28,19 +29,24 @@ class StopWatch {
   void set_world(World& world);
   /// What is done before the job is ended, on the helper thread: the run directory is now this job's.
   void set_last_action(std::function<void()> action);
-  /// The first step begins: from now on signals are only reported.
-  void start_is_over();
+  /// The first step begins. `before_loss` is done on the helper thread when a signal is repeated: the job may be killed
+  /// before its checkpoint is complete.
+  void start_is_over(std::function<void()> before_loss);
 
  private:
   void watch();
+  void watch_start();
+  void watch_saving();
+  void attempt(const std::function<void()>& action);
   void end_job();
+  void end_without_saving();
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool ends_ = false, is_starting_ = true;
+  bool ends_ = false, is_starting_ = true, has_answered_ = false;
   Clock::time_point last_part_;  // when the signal, or the last part of the start-up after it, arrived
   World* world_ = nullptr;
-  std::function<void()> last_action_;
+  std::function<void()> last_action_, before_loss_;
   std::thread thread_;
 };
 

@@ -95,8 +95,8 @@ EventWriter::EventWriter(const std::string& directory, std::int64_t resume_step)
       continue;
     }
     size_bytes = events_until(read_file(path), resume_step);
-    require(::truncate(path.c_str(), static_cast<off_t>(size_bytes)) == 0, ErrorCode::system_call,
-            "cannot shorten {}: {}", path, std::strerror(errno));
+    const bool is_cut = ::truncate(path.c_str(), static_cast<off_t>(size_bytes)) == 0;
+    require(is_cut, ErrorCode::system_call, "cannot shorten {}: {}", path, std::strerror(errno));
     path_ = path;
   }
   if (path_.empty()) {

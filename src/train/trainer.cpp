@@ -1,5 +1,7 @@
 #include "train/trainer.h"
 
+#include <optional>
+
 #include "base/stop_signal.h"
 #include "lockstep/trace.h"
 #include "train/checkpointing.h"
@@ -44,8 +46,11 @@ class Trainer {
       const bool evaluated = !stopping_ && validation_.is_due_after(step) && evaluate(step + 1);
       if (ends_epoch(step))
         recorder_.epoch(step, schedule_.learning_rate(step), evaluated ? &validation_.sums() : nullptr);
-      if (checks_after(step)) require_equal_replicas(s_.world, s_.replica->hash(), step + 1);
-      if (saves_after(step)) checkpointing_.save(step + 1, validation_.quality(evaluated));
+      const std::optional<double> quality = validation_.quality(evaluated);
+      // So that `best` names the best evaluation, and not the best of those after which a checkpoint was due.
+      const bool saves = saves_after(step) || (evaluated && checkpointing_.would_be_best(quality));
+      if (saves || checks_after(step)) require_equal_replicas(s_.world, s_.replica->hash(), step + 1);
+      if (saves) checkpointing_.save(step + 1, quality);
       const bool is_complete = ends_after(step) && (evaluated || !s_.task->validation_set());
       if (stopping_ && !is_complete) return end_stopped(s_, checkpointing_, recorder_, step + 1);
       recorder_.restart_clock();
@@ -102,11 +107,11 @@ class Trainer {
   bool ends_after(std::int64_t step) const { return step + 1 == s_.last_step || validation_.ends_run(); }
   bool saves_after(std::int64_t step) const { return stopping_ || ends_after(step) || checkpointing_.due_after(step); }
   bool checks_after(std::int64_t step) const {
-    return is_multiple(step + 1, s_.config.train.check_replicas_every_steps) || saves_after(step);
+    return is_multiple(step + 1, s_.config.train.check_replicas_every_steps);
   }
   bool pauses_after(std::int64_t step) const {
     const bool evaluates = !stopping_ && validation_.is_due_after(step);
-    return ends_epoch(step) || evaluates || checks_after(step);
+    return ends_epoch(step) || evaluates || checks_after(step) || saves_after(step);
   }
 
   Session& s_;

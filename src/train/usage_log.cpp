@@ -30,13 +30,12 @@ void append(const std::string& path, const std::string& header, const std::strin
   const ::off_t size = ::lseek(file.get(), 0, SEEK_END);
   ::off_t whole = size;
   for (char last = 0; whole > 0; --whole) {
-    require(::pread(file.get(), &last, 1, whole - 1) == 1, ErrorCode::system_call, "cannot read {}: {}", path,
-            std::strerror(errno));
+    const bool is_read = ::pread(file.get(), &last, 1, whole - 1) == 1;
+    require(is_read, ErrorCode::system_call, "cannot read {}: {}", path, std::strerror(errno));
     if (last == '\n') break;
   }
-  if (whole < size)
-    require(::ftruncate(file.get(), whole) == 0, ErrorCode::system_call, "cannot cut {}: {}", path,
-            std::strerror(errno));
+  const bool is_cut = whole == size || ::ftruncate(file.get(), whole) == 0;
+  require(is_cut, ErrorCode::system_call, "cannot cut {}: {}", path, std::strerror(errno));
   write_fully(file.get(), (whole == 0 ? header + "\n" : "") + lines, path);
 }
 

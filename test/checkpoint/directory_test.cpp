@@ -31,6 +31,11 @@ std::string newest_good(const std::string& directory) {
   return "";
 }
 
+void prune_once(const std::string& directory, const Retention& retention) {
+  KnownFiles known;
+  prune(directory, retention, known);
+}
+
 TEST(NewestFirst, OrdersByTheStoredStepAndNamesBadFiles) {
   ScratchDirectory scratch;
   EXPECT_TRUE(newest_first(scratch.path()).paths.empty());
@@ -80,25 +85,50 @@ TEST(Prune, KeepsTheNewestAndLinkedCheckpoints) {
   set_link(scratch.path(), "latest", scratch.file("step-6.h5"));
   write_file(scratch.file("foreign.h5"), "of somebody else");
 
-  prune(scratch.path(), {.keep = 0});
+  prune_once(scratch.path(), {.keep = 0});
   EXPECT_EQ(scratch.n_entries(), 9u);
-  prune(scratch.path(), {.keep = 3});
+  prune_once(scratch.path(), {.keep = 3});
   EXPECT_EQ(names_in(scratch.path()), (std::vector<std::string>{"best", "foreign.h5", "latest", "step-2.h5",
                                                                 "step-4.h5", "step-5.h5", "step-6.h5"}));
-  prune(scratch.path(), {.keep = 1});
+  prune_once(scratch.path(), {.keep = 1});
   EXPECT_EQ(names_in(scratch.path()),
             (std::vector<std::string>{"best", "foreign.h5", "latest", "step-2.h5", "step-6.h5"}));
-  prune(scratch.path(), {.keep = 10});
+  prune_once(scratch.path(), {.keep = 10});
   EXPECT_EQ(scratch.n_entries(), 5u);
 }
 
 TEST(Prune, KeepsMultiplesOfKeepEvery) {
   ScratchDirectory scratch;
   for (int i = 1; i <= 7; ++i) save_alone(scratch.file(fmt::format("step-{}.h5", i)), small_model(), small_state(i));
-  prune(scratch.path(), {.keep = 2, .keep_every = 3});
+  prune_once(scratch.path(), {.keep = 2, .keep_every = 3});
   EXPECT_EQ(names_in(scratch.path()), (std::vector<std::string>{"step-3.h5", "step-6.h5", "step-7.h5"}));
-  prune(scratch.path(), {.keep = 1, .keep_every = 3});
+  prune_once(scratch.path(), {.keep = 1, .keep_every = 3});
   EXPECT_EQ(names_in(scratch.path()), (std::vector<std::string>{"step-3.h5", "step-6.h5", "step-7.h5"}));
+}
+
+TEST(Prune, DoesNotCountDamagedCheckpoints) {
+  ScratchDirectory scratch;
+  for (int i = 1; i <= 6; ++i) save_alone(scratch.file(fmt::format("step-{}.h5", i)), small_model(), small_state(i));
+  for (const char* name : {"step-3.h5", "step-5.h5", "step-6.h5"}) flip_last_byte(scratch.file(name));
+  KnownFiles known;
+  ::testing::internal::CaptureStderr();
+  prune(scratch.path(), {.keep = 2}, known);
+  const std::string output = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(names_in(scratch.path()),
+            (std::vector<std::string>{"step-2.h5", "step-3.h5", "step-4.h5", "step-5.h5", "step-6.h5"}));
+  for (const char* name : {"step-3.h5", "step-5.h5", "step-6.h5"})
+    EXPECT_NE(output.find(std::string(name) + " is damaged in "), std::string::npos) << output;
+  EXPECT_EQ(output.find("step-4.h5"), std::string::npos) << output;
+
+  // Each is read and reported once. They are removed when enough good ones are newer.
+  for (int i = 7; i <= 8; ++i) {
+    save_alone(scratch.file(fmt::format("step-{}.h5", i)), small_model(), small_state(i));
+    known[scratch.file(fmt::format("step-{}.h5", i))] = true;
+    ::testing::internal::CaptureStderr();
+    prune(scratch.path(), {.keep = 2}, known);
+    EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  }
+  EXPECT_EQ(names_in(scratch.path()), (std::vector<std::string>{"step-7.h5", "step-8.h5"}));
 }
 
 TEST(SetLink, IsRelativeAndReplacesAnExistingLink) {

@@ -31,6 +31,7 @@ def resnet18():
     def norm(name, channels):
         for part in ("weight", "bias", "running_mean", "running_var"):
             add(f"{name}.{part}", channels)
+        tensors[f"{name}.running_var"] = numpy.abs(tensors[f"{name}.running_var"])
         tensors[f"{name}.num_batches_tracked"] = numpy.array(5, dtype=numpy.int64)
 
     add("conv1.weight", 64, 3, 3, 3)

@@ -105,6 +105,13 @@ TEST(Safetensors, RejectsBadFiles) {
   refused(file_of(
       R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})",
       12));  // overlapping
+  EXPECT_NE(
+      refused(
+          file_of(
+              R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[8,12]}})",
+              12))
+          .find("b begins at byte 8 of the data; expected 4"),
+      std::string::npos);  // a gap between two tensors
   EXPECT_NE(one(R"({"dtype":"F8_E4M3","shape":[2],"data_offsets":[0,2]})", 2).find("F8_E4M3"), std::string::npos);
   EXPECT_NE(one(R"({"dtype":"F32","shape":[1,1,1,1,2],"data_offsets":[0,8]})", 8).find("5 dimensions"),
             std::string::npos);

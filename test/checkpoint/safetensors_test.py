@@ -37,6 +37,9 @@ def small_resnet18():
                 tensors[f"layer{stage}.{block}.bn1.{part}"] = (64,)
     random = numpy.random.default_rng(3)
     tensors = {name: random.standard_normal(shape).astype(numpy.float32) for name, shape in tensors.items()}
+    for name in tensors:
+        if name.endswith("running_var"):
+            tensors[name] = numpy.abs(tensors[name])
     for stage in (1, 2, 3, 4):
         for block in (0, 1):
             tensors[f"layer{stage}.{block}.bn1.num_batches_tracked"] = numpy.array(0, dtype=numpy.int64)

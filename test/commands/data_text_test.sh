@@ -20,10 +20,12 @@ check "  with the ids of Hugging Face's library" test "$(ids "$work/set.h5")" = 
 check "an existing set stays" refused 2 'use --force to replace it' import "$work/in/citizen.txt" "$work/set.h5"
 check "  unless --force is given" import "$work/in/citizen.txt" "$work/set.h5" --force
 cp $tokenizer "$work/tokenizer.json"
-for output in in/citizen.txt tokenizer.json; do
-  check "an input is never replaced: $output" refused 2 'is an input of this command' \
-    "$lockstep" data import text "$work/in/citizen.txt" "$work/$output" --force --tokenizer "$work/tokenizer.json"
+for input in in/citizen.txt tokenizer.json; do
+  ln -f "$work/$input" "$work/input.h5"
+  check "an input is never replaced: $input" refused 2 'is an input of this command' \
+    "$lockstep" data import text "$work/in/citizen.txt" "$work/input.h5" --force --tokenizer "$work/tokenizer.json"
 done
+rm "$work/input.h5"
 check "  and stays as it was" cmp $tokenizer "$work/tokenizer.json"
 
 # Every line of a text is a document of JSON Lines, and has the ids that `data encode` prints.

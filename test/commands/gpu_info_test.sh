@@ -21,6 +21,17 @@ else
   check "one sentence" grep -Exq 'No GPU can be used: .*\.' "$work/text"
   check "and no more" test "$(wc -l <"$work/text")" = 1
 fi
+# With the shared library of the CUDA runtime hidden, which cudnn-frontend opens.
+hide=${lockstep%/lockstep}/test/kernels/hidden_library.so
+hidden() { env LD_AUDIT="$hide" HIDDEN_LIBRARY=libcudart.so "$@"; }
+if [[ -e $hide ]]; then
+  hidden "$lockstep" gpu-info --json >"$work/hidden" 2>/dev/null
+  check "exit status 1 without the CUDA runtime" test $? = 1
+  check "  and names the library" python3 -c "
+import json
+library = json.load(open('$work/hidden'))['libraries']['CUDA runtime']
+assert not library['version'] and library['problem'].startswith('libcudart.so.'), library"
+fi
 check "nothing on standard error" test ! -s "$work/errors"
 check "device=cuda is refused in a sentence, or works" bash -c \
   "'$lockstep' plan data.train=synthetic device=cuda 2>&1 | grep -Eq 'use device=cpu|Memory per rank|set device=cpu|not written for cuda'"

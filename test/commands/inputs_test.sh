@@ -27,6 +27,7 @@ open(sys.argv[1], "wb").write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(
     chunk(b"IDAT", zlib.compress((b"\0" + bytes(range(24))) * 8)) + chunk(b"IEND", b""))
 PYTHON
 cp images/a/1.png picture.png
+ln images/a/1.png image.h5
 ls images/a/1.png >names.txt
 sums() { find . -type f ! -name '.*' -exec sha256sum {} + | sort; }
 sums >.before
@@ -59,7 +60,7 @@ ln -s "$work/best.h5" to.safetensors
 keeps to.safetensors checkpoint export best.h5 to.safetensors --force
 ln -s "$work/$model" to.h5
 keeps to.h5 checkpoint import "$model" to.h5 --force
-keeps images/a/1.png data import imagefolder images images/a/1.png --force
+keeps image.h5 data import imagefolder images image.h5 --force
 predict_names() { "$lockstep" predict run - --json=names.txt <names.txt; }
 check "predict: the names on standard input" refused 2 'names.txt is an input of this command' predict_names
 check "predict: the same name for both outputs" refused 2 'two outputs have the same name, ./both' "$lockstep" predict run picture.png --json=both \

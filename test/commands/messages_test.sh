@@ -69,14 +69,75 @@ check "checkpoint.resume_from" refused 1 "$broken" train run.name=b checkpoint.r
 check "resuming" refused 0 "the best checkpoint so far is not known: .*$broken" train run.name=a train.epochs=2
 check "  finds a new one" test "$(readlink "$links/best")" = step-00000016.h5
 
-# A damaged RUN/config.yaml.
+# A RUN/config.yaml that was damaged or edited. What the message and its remedy say helps.
 cp "$work/a/config.yaml" "$work/good.yaml"
 for damage in 'train: [1' $'\x01\x02' 'a b c'; do
   echo "$damage" >"$work/a/config.yaml"
-  check "a damaged config.yaml" refused 1 'a/config.yaml is damaged, .* restore the file, or remove it' train run.name=a train.epochs=3
+  check "a damaged config.yaml" refused 2 'a/config.yaml:?.*; the run to resume was started with this file: restore it, or remove it' train run.name=a \
+    train.epochs=3
+  check "  and no remedy that contradicts" grep -q '^  remedy: correct the line in the message' "$work/.refused"
 done
 rm "$work/a/config.yaml"
 check "  that was removed" train run.name=a train.epochs=3
+sed -i 's/learning_rate: .*/learning_rate: 0.7/' "$work/a/config.yaml"
+check "an edited config.yaml is named" refused 2 'what is learned differ from those in .*a/config.yaml:$' train run.name=a train.epochs=4
+rm "$work/a/config.yaml"
+check "  without it, the checkpoint decides" refused 2 'what is learned differ from those in .*checkpoints/step-00000024.h5:$' train run.name=a \
+  train.epochs=4 optimizer.learning_rate=0.7
+check "  and the run resumes" train run.name=a train.epochs=4
+
+# Folders without permission.
+if obeys_permissions; then
+  closed() { # WHAT STATUS PATTERN COMMAND...: while RUN/checkpoints may not be read
+    chmod 000 "$links"
+    check "$1" refused "$2" "$3" unprivileged "$lockstep" "${@:4}"
+    chmod 755 "$links"
+  }
+  closed "evaluate: a folder of checkpoints without permission" 1 'cannot open .*checkpoints/best: Permission denied' evaluate "$work/a"
+  check "  with the remedy" grep -q 'remedy: check the path and the permission to read it' "$work/.refused"
+  closed "  a file in it" 1 'cannot open .*checkpoints/best: Permission denied' evaluate "$links/best" data.validation=synthetic
+  closed "predict" 1 'cannot open .*checkpoints/best: Permission denied' predict "$work/a" "$work/keys.yaml"
+  closed "train" 1 'cannot list .*checkpoints: Permission denied' train "${small[@]}" run.name=a
+  closed "train --dry-run" 1 'cannot list .*checkpoints: Permission denied' train "${small[@]}" run.name=a --dry-run
+  mkdir -m 000 "$work/closed"
+  mkdir -m 555 "$work/readonly"
+  for name in closed closed/run closed/deep/run readonly readonly/run; do
+    check "--dry-run: $name without permission" refused 1 "$name.*: Permission denied" unprivileged "$lockstep" train "${small[@]}" run.name=$name --dry-run
+    check "  with the remedy" grep -q 'remedy: choose another run.directory or run.name, or check the free space and the permissions' "$work/.refused"
+  done
+fi
+
+# A limit of the number of open files.
+open_files() { (ulimit -n "$1" && exec "$lockstep" "${@:2}"); }
+check "too few open files" refused 1 'may open only 20 files, and needs at least 64: raise the limit with .ulimit -n 1024.' open_files 20 train "${small[@]}" run.name=few
+check "  do not leave a run" test ! -e "$work/few"
+check "  and are reported by other commands" refused 1 'may open only 20 files' open_files 20 plan "${small[@]}"
+check "  64 are enough" open_files 64 train "${small[@]}" run.name=few
+
+# Data that is not there: the remedy fits any data.
+check "a missing data set" refused 1 'cannot open none.h5: No such file' train run.name=none data.train=none.h5
+check "  with a remedy for images and text" grep -q 'remedy: check the path, .* creates data sets of images and of text$' "$work/.refused"
+
+# The output of an import is a data set.
+cp "$work/keys.yaml" "$work/kept.yaml"
+for output in kept.yaml set cifar10.bin; do
+  for kind in "cifar10 none" "imagefolder none" "text none --tokenizer none"; do
+    source=${kind#* } kind=${kind%% *}
+    check "data import $kind to $output" refused 2 "must end in .h5, found .*$output\$" "$lockstep" data import $kind ${source%% *} "$work/$output" \
+      --force ${source#none}
+  done
+done
+check "  replaces nothing" cmp "$work/keys.yaml" "$work/kept.yaml"
+
+# One mean or standard deviation makes synthetic images grey, in all sets.
+for key in mean std; do
+  check "one value of data.$key" train run.name=grey-$key "data.$key=[0.5]"
+  check "  makes synthetic images grey" grep -q '8x8x1, ' "$work/grey-$key/log.txt"
+done
+cp "$work/grey-mean/checkpoints/latest" "$work/grey.h5"
+check "synthetic images have the channels of the model" "$lockstep" evaluate "$work/grey.h5" data.validation=synthetic cpu.threads=1
+check "different numbers of values are refused" refused 2 'one number per channel, found 3 and 1' train run.name=none \
+  'data.mean=[0.5,0.5,0.5]' 'data.std=[0.5]'
 
 # Commands of one process that are started several times.
 for command in "predict $work/a x.png" "data import cifar10 x y" "plan ${small[*]}" "compare $work/a" "checkpoint export x y.onnx"; do

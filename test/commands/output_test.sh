@@ -30,6 +30,7 @@ check "--json with standard error closed" bash -c '"$0" plan "$1" --json 2>&- | 
 limited='(ulimit -f 0; trap "" XFSZ; exec "$0" plan "$@") 2>&1 | cat; exit "${PIPESTATUS[0]}"'  # no file may grow
 check "a file that cannot be written is an error" refused 1 '\[system_call\]' bash -c "$limited" "$lockstep" "$quickstart" \
   --json="$work/limited.json"
+check "  with a remedy" grep -q 'remedy: correct what the message names: .* a full disk or quota' "$work/.refused"
 check "  and leaves nothing" bash -c '! compgen -G "$0*"' "$work/limited.json"
 cp "$work/plan.json" "$work/kept.json"
 check "  or what was there" refused 1 '\[system_call\]' bash -c "$limited" "$lockstep" "$quickstart" train.global_batch=32 \

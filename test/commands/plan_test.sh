@@ -22,6 +22,24 @@ check "ranks that nodes cannot share equally are explained" refused 0 '^1 of the
 equal() { "$lockstep" plan "${quick[@]}" --ranks 4 --nodes 2 >"$work/equal" && ! grep -q 'the others' "$work/equal"; }
 check "  and others need no explanation" equal
 
+# sent NODES DIVISOR ARGUMENT...: per node, half of the gradients in 16 bits, twice; per rank so many times less
+sent() {
+  "$lockstep" plan "${quick[@]}" comm.gradients=bf16 train.global_batch=64 "${@:3}" --nodes "$1" --json="$work/sent.json" \
+    >/dev/null && python3 - "$work/sent.json" "$2" <<'PYTHON'
+import json, sys
+plan = json.load(open(sys.argv[1]))
+sent, expected = plan["sent_between_nodes_bytes"], 2 * plan["trained_parameters"]
+assert expected <= sent["per_node"] < 1.01 * expected, sent  # the statistics of norms are sent in fp32
+assert abs(sent["per_rank"] * int(sys.argv[2]) - sent["per_node"]) < 1e-3 * expected, sent
+PYTHON
+}
+check "the leaders of 2 nodes send half of the 16-bit gradients twice" sent 2 1 device=cpu precision=fp32 --ranks 4
+check "the text says so" refused 0 'to other nodes [0-9.]* MiB per node and at most [0-9.]* MiB per rank, gradients in bf16' \
+  "$lockstep" plan "${quick[@]}" comm.gradients=bf16 --ranks 4 --nodes 2
+if "$lockstep" plan "${quick[@]}" --device h200 >/dev/null 2>&1; then
+  check "8 GPUs of a node share that" sent 2 8 precision=fp16 --device h200 --ranks 16
+fi
+
 for hardware in jobs/configs/hardware/*.yaml; do
   check "$hardware is read" "$lockstep" plan "${quick[@]}" "$hardware" precision=fp32 device=cpu train.global_batch=64 --ranks 2 \
     --json="$work/hardware.json"
@@ -89,8 +107,11 @@ check "the batch of an A100 is five times that of a T4" test "$(value batch_per_
   $((5 * $(value batch_per_rank "$work/t4.json")))
 "$lockstep" plan "${net[@]}" precision=fp16 train.global_batch=4096 train.accumulate=auto --device t4 --json="$work/t4.json" >/dev/null
 check "accumulate=auto divides a batch that does not fit a T4" test "$(value accumulate "$work/t4.json")" -gt 10
-"$lockstep" plan "${net[@]}" precision=fp16 train.global_batch=4096 --device t4 >"$work/large" 2>&1
-check "a step that does not fit is reported" grep -q '^This step does NOT fit: a rank processes 4096 samples' "$work/large"
+"$lockstep" plan "${net[@]}" precision=fp16 train.global_batch=2048 --device t4 >"$work/large" 2>&1
+check "a step that does not fit is reported" grep -q '^This step does NOT fit: a rank processes 2048 samples' "$work/large"
+check "more elements than cuDNN's kernels address are refused" refused 2 \
+  'a tensor of 3288334336 elements, but most kernels of cuDNN address at most 2147483647: use a smaller batch' \
+  "$lockstep" plan "${net[@]}" precision=fp16 train.global_batch=4096 --device h200
 # The presets of language models on an H200. Without documents, the deterministic backward pass of attention needs
 # exactly the workspace that cuDNN reports (test/golden), and the workspace of all ops is one.
 for preset in smollm-135m:134515008:9 qwen2-0.5b:494032768:14; do

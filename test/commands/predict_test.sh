@@ -68,11 +68,8 @@ check "names and skips what it cannot read, and fails" skips
 check "  also if it is missing" grep -q 'skipped: cannot open .*none.png: No such file' "$work/.refused"
 check "  and predicts the others" grep -q 'ant/11.png' "$work/.refused"
 
-# Folders and files without permission. Root may read everything unless it gives up that capability.
-unprivileged() {
-  if [[ $(id -u) == 0 ]]; then setpriv --bounding-set=-dac_override,-dac_read_search "$@"; else "$@"; fi
-}
-if [[ $(id -u) != 0 ]] || command -v setpriv >/dev/null; then
+# Folders and files without permission.
+if obeys_permissions; then
   mkdir -p "$work/some/closed" "$work/some/open" "$work/none/closed"
   cp "$image" "$work/some/open/1.png"
   cp "$image" "$work/some/open/secret.png"

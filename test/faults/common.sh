@@ -59,3 +59,5 @@ resumes() {
   check "$name: the same command resumes" launch "$2" run.name="$name" train.max_steps=$(($(last_step) + $1)) "${@:3}"
   status_is done
 }
+# In a build without oneDNN (DNNL=0), there are no calls in forward and backward that the wrapper could intercept.
+has_onednn() { ! "$lockstep" --version | grep -q 'oneDNN *none'; }

@@ -7,23 +7,26 @@
 //                 rename, symlink and unlink. These count only if they are named: pread; `exchange`, which is
 //                 renameat2; `forward` and `backward`, which are oneDNN's executions of the forward primitives and of
 //                 the gradients of a training step; `sum`, which is MPI_Isend of 4 KiB or more, as in a sum between
-//                 nodes. KILL is useful with all three, FLIP only with `forward`, NAN only with `backward`
+//                 nodes. KILL is useful with all three, FLIP only with `forward`, NAN only with `backward`; without
+//                 oneDNN (DNNL=0) there is no `forward` and `backward`
 //   FAULT_FIRST   the number of the first call that is hit, from 1
 //   FAULT_COUNT   the number of calls that are hit (by default 1; 0: all further ones)
 //   FAULT_ERROR   ENOSPC, EDQUOT, EIO, EROFS or EINVAL: the call fails with this error. Before the call, KILL reports
 //   it and kills the
-//                 process, REMOVE removes the folder FAULT_PATH, FLIP flips the last bit of a weight, and NAN replaces
-//                 a value of the incoming gradient
+//                 process, WAIT waits until the file FAULT_WHEN is gone, REMOVE removes the folder FAULT_PATH, FLIP
+//                 flips the last bit of a weight, and NAN replaces a value of the incoming gradient
 //   FAULT_RANK    only this rank of an mpirun is affected
 //   FAULT_WHEN    only while this file exists
 //
 // fault_reload() reads the variables again and restarts the count. Calls inside stdio of the C library are not
 // intercepted.
 #include <dlfcn.h>
-#include <dnnl.h>
 #include <fcntl.h>
 #include <mpi.h>
 #include <unistd.h>
+#ifdef LOCKSTEP_DNNL
+#include <dnnl.h>
+#endif
 
 #include <atomic>
 #include <cerrno>
@@ -83,6 +86,10 @@ bool hits(const char* call) {
     std::fprintf(stderr, "fault_injection: killed in %s\n", call);
     ::kill(::getpid(), SIGKILL);
   }
+  if (f.error == "WAIT") {
+    while (::access(f.when.c_str(), F_OK) == 0) ::usleep(10'000);
+    return false;
+  }
   if (f.error == "REMOVE") {
     inside = true;
     std::error_code ignored;
@@ -121,6 +128,7 @@ int open_next(const char* name, const char* path, int flags, mode_t mode) {
   return next<int (*)(const char*, int, ...)>(name)(path, flags, mode);
 }
 
+#ifdef LOCKSTEP_DNNL
 /// "forward" or "backward"; null for primitives outside of training steps (reorders, evaluation).
 const char* phase_of(const_dnnl_primitive_t primitive) {
   const_dnnl_primitive_desc_t description = nullptr;
@@ -159,6 +167,7 @@ void corrupt(int n_arguments, const dnnl_exec_arg_t* arguments) {
     std::fprintf(stderr, "fault_injection: put a NaN into a gradient\n");
   }
 }
+#endif
 
 }  // namespace
 
@@ -221,6 +230,7 @@ int unlink(const char* path) noexcept {
   if (hits("unlink", path)) return -1;
   return next<int (*)(const char*)>("unlink")(path);
 }
+#ifdef LOCKSTEP_DNNL
 dnnl_status_t dnnl_primitive_execute(const_dnnl_primitive_t primitive, dnnl_stream_t stream, int n_arguments,
                                      const dnnl_exec_arg_t* arguments) {
   if (is_named("forward") || is_named("backward")) {
@@ -229,6 +239,7 @@ dnnl_status_t dnnl_primitive_execute(const_dnnl_primitive_t primitive, dnnl_stre
   }
   return next<decltype(&dnnl_primitive_execute)>("dnnl_primitive_execute")(primitive, stream, n_arguments, arguments);
 }
+#endif
 int MPI_Isend(const void* data, int n, MPI_Datatype type, int to, int tag, MPI_Comm group, MPI_Request* request) {
   if (n >= 4096 && is_named("sum")) hits("sum");
   return next<decltype(&MPI_Isend)>("MPI_Isend")(data, n, type, to, tag, group, request);

@@ -51,8 +51,10 @@ killed_in() {
 # Checkpoints are written in the background, so the first may be complete only some steps after it was started.
 saved() { step_is 3 && [[ -e $work/$name/checkpoints/latest ]]; }
 
-killed_in forward in-forward 0 "${large[@]}"
-killed_in backward in-backward 1 "${large[@]}"
+if has_onednn; then
+  killed_in forward in-forward 0 "${large[@]}"
+  killed_in backward in-backward 1 "${large[@]}"
+fi
 killed_in sum in-a-sum-by-mpi 2 "${large[@]}" data.image_size=8 comm.backend=mpi
 killed_in pwrite while-saving 1 "${large[@]}" data.image_size=8
 

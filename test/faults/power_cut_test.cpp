@@ -30,7 +30,8 @@ std::vector<std::string> save_like_run(const std::string& directory, std::int64_
     BackgroundSaver saver(small_model(), world);
     saver.start(path, small_state(step), {.before = {}, .after = [&] {
                                             set_link(directory, "latest", path);
-                                            prune(directory, {.keep = 2});
+                                            KnownFiles known{{path, true}};
+                                            prune(directory, {.keep = 2}, known);
                                           }});
     const auto outcome = saver.wait();
     if (outcome.error) errors[static_cast<std::size_t>(world.rank())] = outcome.error->what();

@@ -78,6 +78,101 @@ for signal in TERM USR2; do
     bash -c "for f in '$work/$name'/checkpoints/step-*.h5; do '$lockstep' checkpoint verify \$f || exit 1; done"
 done
 
+# Ctrl-C again while saving. The second one is answered and the save is completed. The third one ends the run at once, and
+# the status is not that of a run.
+wrapper=$(dirname "$lockstep")/test/faults/fault_injection.so
+undisturbed=("${command_of[@]}")
+saves_for_ever() { # NAME: saving waits as long as the file $work/holds exists
+  touch "$work/holds"
+  command_of=(env LD_PRELOAD="$wrapper" FAULT_PATH="$work/$1/checkpoints" FAULT_CALLS=fsync FAULT_COUNT=0 FAULT_ERROR=WAIT
+    FAULT_WHEN="$work/holds" "${undisturbed[@]}")
+}
+says() { grep -q "$1" "$out"; }
+is_status() { grep -qx "$1" "$work/$name/status"; }
+interrupt_twice() { # interrupt_twice [PROCESS]: by default, rank 0
+  begun
+  local process=${1:-$(rank 0)}
+  kill -INT "$process"
+  check "$name: the first Ctrl-C is answered" wait_for 30 says 'SIGINT received: the run saves and stops'
+  kill -INT "$process"
+  check "$name: and so is the second" wait_for 30 says 'SIGINT received again: .* writes its checkpoint; another Ctrl-C ends it at once'
+  check "$name: the status is already that of a run that was not saved" wait_for 30 is_status failed
+}
+saves_for_ever patient
+start patient 2
+interrupt_twice
+rm "$work/holds"
+ends "stops after the second Ctrl-C" 75 60
+status_is stopped
+saved
+
+saves_for_ever impatient
+start impatient 2 checkpoint.every_steps=2
+interrupt_twice
+kill -INT "$(rank 0)"
+ends "ends at the third Ctrl-C" 130 10
+status_is failed
+rm "$work/holds"
+command_of=("${undisturbed[@]}")
+check "$name: the same command starts again" launch 2 run.name="$name" checkpoint.every_steps=2 train.max_steps=3
+status_is done
+
+# Without mpirun, the process ends as SIGINT would have ended it.
+saves_for_ever alone
+name=alone out=$work/alone.out
+(exec "${command_of[@]}" run.name=alone) >"$out" 2>&1 &
+job=$!
+interrupt_twice $job
+kill -INT $job
+ends "ends at the third Ctrl-C" 130 10
+status_is failed
+rm "$work/holds"
+
+# scripts/launch, to which a terminal sends Ctrl-C, does the same. A shell starts jobs in the background without that signal.
+launcher=(env --default-signal=INT scripts/launch)
+for times in 2 3; do
+  saves_for_ever "launch-INT-$times"
+  start "launch-INT-$times" 2
+  begun
+  kill -INT $job
+  check "$name: the first Ctrl-C is passed on" wait_for 30 says 'SIGUSR2 received: the run saves and stops'
+  kill -INT $job
+  check "$name: the second is answered" wait_for 30 says 'launch: the run finishes its step and writes its checkpoint; another Ctrl-C ends it'
+  if ((times == 2)); then
+    rm "$work/holds"
+    ends "stops after the second Ctrl-C" 75 60
+    status_is stopped
+    saved
+  else
+    kill -INT $job
+    ends "ends at the third Ctrl-C" 1 20
+    status_is failed
+  fi
+done
+rm "$work/holds"
+launcher=()
+command_of=("${undisturbed[@]}")
+
+# A disk that is full except for the checkpoint: the run was saved, so it is stopped and not failed.
+for file in status metrics.json; do
+  command_of=(env LD_PRELOAD="$wrapper" FAULT_PATH="$work/full-$file/$file." FAULT_CALLS=open,write FAULT_COUNT=0 FAULT_ERROR=ENOSPC
+    FAULT_WHEN="$work/full" "${undisturbed[@]}")
+  start "full-$file" 2
+  begun
+  touch "$work/full"
+  kill -USR2 "$(rank 0)"
+  ends "stops on a disk without space for RUN/$file" 75 60
+  status_is stopped
+  saved
+  rm "$work/full"
+done
+prints "the loss of the summary is reported" 'warning: the summary was not written: .*metrics.json.*No space left on device'
+command_of=("${undisturbed[@]}")
+check "a disk without space for the lock" refused 1 'cannot write .*full-lock/lock: No space left on device' env LD_PRELOAD="$wrapper" \
+  FAULT_PATH="$work/full-lock/lock" FAULT_CALLS=write FAULT_ERROR=ENOSPC "${command_of[@]}" run.name=full-lock
+check "  is an error with a remedy" grep -q 'remedy: .* check the free space' "$work/.refused"
+check "  and leaves no lock, for whose owner the next start would wait" test ! -e "$work/full-lock"
+
 # While evaluating. The evaluation is interrupted, and the next start repeats it, both in the middle of a run and at its
 # end. The checkpoint equals that of an undisturbed run.
 evaluations() { grep -c '"event":"evaluation"' "$work/$name/metrics.jsonl"; }

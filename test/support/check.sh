@@ -20,6 +20,11 @@ refused() {
   cat "$work/.refused"
   [[ $status == "$1" ]] && grep -Eq "$2" "$work/.refused"
 }
+# unprivileged COMMAND...: may read only what permissions allow, which root may ignore unless it gives up that capability.
+unprivileged() {
+  if [[ $(id -u) == 0 ]]; then setpriv --bounding-set=-dac_override,-dac_read_search "$@"; else "$@"; fi
+}
+obeys_permissions() { [[ $(id -u) != 0 ]] || command -v setpriv >/dev/null; }
 finish() {
   printf '[  PASSED  ] %d tests.\n' "$passed"
   if ((failed)); then printf '[  FAILED  ] %d tests, listed above\n' "$failed"; exit 1; fi

@@ -101,7 +101,7 @@ TEST(ImageDescription, WhatTheConfigurationAsksForStaysInEffect) {
 
 TEST(ImageDescription, ADataSetThatDoesNotFitIsReportedWithTheRemedyForTheDifference) {
   Config config;
-  config.data.validation = "synthetic";  // 32x32x3, and as many classes as the model has
+  config.data.validation = "synthetic";  // 32x32, with the channels and the classes of the model
   const auto message_of = [&](const data::ImageSetInfo& set) -> std::string {
     const auto task = make_task(config);
     task->adopt(to_json(describe(Config{}, set)), "file.h5");
@@ -116,11 +116,11 @@ TEST(ImageDescription, ADataSetThatDoesNotFitIsReportedWithTheRemedyForTheDiffer
   data::ImageSetInfo other = train_set();
   other.height = other.width = 48;
   EXPECT_NE(message_of(other).find("set data.image_size=48"), std::string::npos);
+  config.data.validation = "data/samples/cifar10_test.h5";
   other = train_set();
   other.channels = 1;
   other.mean = other.stddev = {0.5f};
   EXPECT_NE(message_of(other).find("import it again with --channels 1"), std::string::npos);
-  config.data.validation = "data/samples/cifar10_test.h5";
   EXPECT_NE(message_of(train_set()).find("the same class folders"), std::string::npos);
   config.model.classes = 5;  // of a model that cannot change
   EXPECT_NE(message_of(train_set()).find("has 10 classes, but the model of file.h5 has outputs for 5: give a data set"),

@@ -32,6 +32,7 @@ check "  says why" grep -q "done: stopped early after $end of 60 steps: the last
 check "  is done" grep -qx done "$work/patient/status"
 check "  has the steps in its summary" grep -q "\"steps\": $end," "$work/patient/metrics.json"
 check "  and saved them" test -s "$work/patient/checkpoints/step-$(printf %08d "$end").h5"
+check "  best is the best evaluation, though no checkpoint was due there" is "$(best_step patient)" "$(expected_best patient accuracy 1)"
 check "the same command has nothing to do" train patient evaluation.patience=3
 check "  and says why" grep -q "done: nothing was left to do after step $end: the last 3 evaluations" "$work/patient/log.txt"
 check "without patience it trains on" train patient evaluation.patience=0
@@ -42,6 +43,13 @@ check "stops before its patience ends" train starts evaluation.patience=3 train.
 check "  stops again" train starts evaluation.patience=3 train.max_steps=$((end - 2))
 check "  resumes" train starts evaluation.patience=3
 check "  and ends where the uninterrupted run did" is "$(last_step starts)" "$end"
+
+# Checkpoints at the end only: what an evaluation saves is kept only while it is the best.
+check "without intervals of checkpoints" train rare checkpoint.every_epochs=0 checkpoint.keep=1 checkpoint.best=loss
+check "  best is the best evaluation" is "$(best_step rare)" "$(expected_best rare loss -1)"
+check "  which was not the last" test "$(best_step rare)" -lt 60
+check "  and is all that is kept besides the last" is "$(cd "$work/rare/checkpoints" && echo *.h5)" \
+  "step-$(printf %08d "$(best_step rare)").h5 step-00000060.h5"
 
 for measure in loss accuracy; do
   sign=$([[ $measure == loss ]] && echo -1 || echo 1)

@@ -15,8 +15,8 @@
 namespace lockstep::tasks {
 namespace {
 
-constexpr int kSyntheticSize = 32;  // pixels
-constexpr int kSyntheticChannels = 3;
+constexpr int kSyntheticSize = 32;      // pixels
+constexpr int kColours = 3, kGrey = 1;  // channels
 
 enum class Split { train, validation };
 
@@ -24,7 +24,13 @@ bool augments_by(const Config& config, const char* what) {
   return std::ranges::find(config.data.augment, what) != config.data.augment.end();
 }
 
-std::shared_ptr<const data::ImageSet> open_set(const Config& config, Split split) {
+/// One value of data.mean or data.std asks for grey images.
+int configured_channels(const Config::Data& data) {
+  return data.mean.size() == 1 || data.std.size() == 1 ? kGrey : kColours;
+}
+
+/// `channels`: of synthetic images.
+std::shared_ptr<const data::ImageSet> open_set(const Config& config, Split split, int channels) {
   const Config::Data& d = config.data;
   const bool is_train = split == Split::train;
   const std::string& path = is_train ? d.train : d.validation;
@@ -39,7 +45,6 @@ std::shared_ptr<const data::ImageSet> open_set(const Config& config, Split split
           "{}data.start={} and data.end={} are not a range of the {} synthetic samples (data.synthetic_samples)",
           config.places({"data.start", "data.end", "data.synthetic_samples"}), d.start, d.end, all);
   const int size = d.image_size > 0 ? d.image_size : kSyntheticSize;
-  const int channels = d.mean.size() == 1 ? 1 : kSyntheticChannels;
   return data::shape_image_set(data::make_synthetic_set(config.run.seed, end - start, size, size, channels,
                                                         config.model.classes, is_train ? "train" : "test", start),
                                shaping);
@@ -117,13 +122,16 @@ class ImageClassification final : public Task {
     require(!config_.data.train.empty(), ErrorCode::config_range,
             "{}data.train: expected the path of a data set, or synthetic, found nothing",
             config_.places({"data.train"}));
-    train_set_ = open_set(config_, Split::train);
+    train_set_ = open_set(config_, Split::train, configured_channels(config_.data));
     check();
     warn_of_unused_outputs(train_set_->info(), config_.model);
   }
   void open_validation_set() override {
     if (config_.data.validation.empty()) return;
-    validation_set_ = open_set(config_, Split::validation);
+    const int channels = train_set_ ? train_set_->info().channels
+                         : adopted_ ? adopted_->description.channels
+                                    : configured_channels(config_.data);
+    validation_set_ = open_set(config_, Split::validation, channels);
     check();
     if (!train_set_ || train_set_->info().classes != validation_set_->info().classes)
       warn_of_unused_outputs(validation_set_->info(), config_.model);
