@@ -50,8 +50,8 @@ find include kernels src -name '*.h' -o -name '*.cpp' -o -name '*.def' -o -name 
     # Vendors: what the header begins with, and the files (regular expressions) that own it.
     owner["mpi.h"] = "^src/comm/"
     owner["hdf5.h"] = owner["H5"] = "^src/hdf5/"
-    owner["dnnl"] = "^kernels/cpu/"
-    owner["oneapi/dnnl"] = "^kernels/cpu/"
+    owner["dnnl"] = "^kernels/cpu/.*onednn[.](h|cpp)$"
+    owner["oneapi/dnnl"] = "^kernels/cpu/.*onednn[.](h|cpp)$"
     owner["yaml-cpp/"] = "^src/config/"
     owner["CLI/"] = "^src/(commands/|main[.]cpp$)"
     owner["jpeglib"] = "^src/data/jpeg[.]cpp$"
