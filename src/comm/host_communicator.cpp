@@ -363,9 +363,9 @@ Coroutine HostCommunicator::run_between_nodes() {
         const std::uint64_t expected = my_progress().gathered.load() + 1;
         co_await until([this, expected] { return progress(0).gathered.load(std::memory_order_acquire) >= expected; },
                        WakeOn::doorbell);
-        const ElementRange range = chunk(request, c);
-        std::memcpy(request.at(topology_.local_rank, range.begin), request.at(0, range.begin),
-                    range.n_elements * size_bytes(request.dtype()));
+        ElementRange range = chunk(request, c);
+        if (request.is(Collective::reduce_scatter)) range = overlap(range, request.exchange.shard(rank()));
+        copy_local(request, range, 0, topology_.local_rank);
         my_progress().gathered.store(expected);
         co_await yield();
       }
@@ -412,6 +412,17 @@ bool HostCommunicator::gather_is_done() {
   return done;
 }
 
+void HostCommunicator::note_needed(const Request& request, ElementRange chunk) {
+  needed_.clear();
+  if (!request.is(Collective::reduce_scatter)) return;
+  for (int node = 0; node < topology_.n_nodes(); ++node) {
+    for (const int owner : topology_.nodes[static_cast<std::size_t>(node)]) {
+      const ElementRange range = overlap(request.exchange.shard(owner), chunk);
+      if (range.n_elements > 0) needed_.push_back({node, {range.begin - chunk.begin, range.n_elements}});
+    }
+  }
+}
+
 bool HostCommunicator::advance_chunks(const Request& request) {
   const std::size_t n = n_chunks(request);
   auto& p = pipeline_;
@@ -422,8 +433,9 @@ bool HostCommunicator::advance_chunks(const Request& request) {
   if (p.n_started < n && p.n_started - p.n_finished < Topology::kExchangesInFlight &&
       all_reached(&ChannelProgress::reduced, p.reduced_before + p.n_started + 1)) {
     const ElementRange range = chunk(request, p.n_started);
+    note_needed(request, range);
     exchanges_[p.n_started % Topology::kExchangesInFlight].start(request.at(0, range.begin), range.n_elements,
-                                                                 request.dtype(), request.exchange.slice.wire);
+                                                                 request.dtype(), request.exchange.slice.wire, needed_);
     ++p.n_started;
     note_progress();
   }

@@ -9,7 +9,8 @@
 // not count as memory of both.
 //   On several nodes, the slice is cut into chunks that are pipelined: each rank sums its shard of a chunk into the
 // leader's region, the leaders exchange the chunk (node_exchange.h), and every rank copies the total from its leader. A
-// reduce-scatter does the same. In an all-gather, the leaders send each other the shards of their nodes' ranks.
+// reduce-scatter does the same, but each total goes only to the node and the rank that need it. In an all-gather, the
+// leaders send each other the shards of their nodes' ranks.
 #pragma once
 
 #include <array>
@@ -92,6 +93,8 @@ class HostCommunicator final : public Communicator, private Channel {
   void start_gather(const Request& request);
   bool gather_is_done();
   ElementRange chunk(const Request& request, std::size_t index) const;
+  /// Which node needs which totals of a chunk.
+  void note_needed(const Request& request, ElementRange chunk);
   std::size_t n_chunks(const Request& request) const;
   void sum_my_shard(const Request& request, std::size_t index);
   /// The leader's part of run_between_nodes: advances every chunk that can proceed. True when all chunks are gathered.
@@ -117,6 +120,7 @@ class HostCommunicator final : public Communicator, private Channel {
   std::atomic<std::uint64_t> head_{0}, tail_{0};
 
   std::vector<NodeExchange> exchanges_;     // leaders only
+  std::vector<NodeExchange::Part> needed_;  // leaders only; empty if every rank needs all
   std::vector<MpiRequest> shard_messages_;  // likewise: of the current all-gather
   struct {
     std::size_t n_summed = 0, n_started = 0, n_finished = 0;  // chunks of the current request

@@ -32,7 +32,6 @@ NodeExchange::NodeExchange(MpiCalls& mpi, const std::vector<int>& leaders, const
       node_(node),
       n_nodes_(static_cast<int>(leaders.size())),
       tag_(tag),
-      requests_(2 * leaders.size()),
       incoming_(incoming_shards_bytes(chunk_bytes, n_nodes_)),
       rounded_(narrowest_wire == DType::fp32 ? 0 : chunk_bytes / sizeof(float)),
       rounded_incoming_(narrowest_wire == DType::fp32 ? 0 : incoming_.size() / sizeof(float)),
@@ -43,31 +42,38 @@ std::size_t NodeExchange::buffer_bytes(int n_nodes, std::size_t chunk_bytes, DTy
   return incoming + (narrowest_wire == DType::fp32 ? 0 : (incoming + chunk_bytes) / 2);
 }
 
-void NodeExchange::start(std::byte* chunk, std::size_t n_elements, DType dtype, DType wire) {
+void NodeExchange::start(std::byte* chunk, std::size_t n_elements, DType dtype, DType wire,
+                         std::span<const Part> needed) {
   chunk_ = chunk;
   n_elements_ = n_elements;
   dtype_ = dtype;
   wire_ = dtype == DType::fp32 ? wire : dtype;
-  if (is_narrow()) narrow(rounded_.data(), values(0), n_elements, wire_);
+  needed_.assign(needed.begin(), needed.end());
+  const ElementRange all{0, n_elements};
+  if (is_narrow()) narrow(rounded_.data(), values(all), n_elements, wire_);
   std::byte* const incoming = is_narrow() ? reinterpret_cast<std::byte*>(rounded_incoming_.data()) : incoming_.data();
-  const std::size_t mine_bytes = wire_bytes(node_);
+  const std::size_t mine_bytes = wire_bytes(shard(node_));
+  n_requests_ = 0;
   for (int node = 0; node < n_nodes_; ++node) {
     if (node == node_) continue;
     const auto i = static_cast<std::size_t>(node);
-    const int peer = leaders_[i];
-    if (mine_bytes > 0) {
-      mpi_.receive(requests_[leaders_.size() + i], MpiGroup::data, peer, tag_, incoming + i * mine_bytes, mine_bytes);
-    }
-    if (wire_bytes(node) > 0) {
-      mpi_.send(requests_[i], MpiGroup::data, peer, tag_, wire_data(node), wire_bytes(node));
-    }
+    const ElementRange theirs = shard(node);
+    if (mine_bytes > 0)
+      mpi_.receive(next_request(), MpiGroup::data, leaders_[i], tag_, incoming + i * mine_bytes, mine_bytes);
+    if (theirs.n_elements > 0)
+      mpi_.send(next_request(), MpiGroup::data, leaders_[i], tag_, wire_data(theirs), wire_bytes(theirs));
   }
   stage_ = Stage::scattering;
 }
 
+MpiRequest& NodeExchange::next_request() {
+  if (n_requests_ == requests_.size()) requests_.emplace_back();  // pending ones may move
+  return requests_[n_requests_++];
+}
+
 bool NodeExchange::transfers_done() {
-  for (MpiRequest& request : requests_) {
-    if (!mpi_.test(request)) return false;
+  for (std::size_t i = 0; i < n_requests_; ++i) {
+    if (!mpi_.test(requests_[i])) return false;
   }
   return true;
 }
@@ -79,42 +85,64 @@ bool NodeExchange::advance() {
     gather();
     stage_ = Stage::gathering;
   } else {
-    for (int node = 0; is_narrow() && node < n_nodes_; ++node) {
-      if (node != node_) widen(values(node), rounded_.data() + shard(node).begin, shard(node).n_elements, wire_);
-    }
+    finish_gather();
     stage_ = Stage::idle;
   }
   return true;
 }
 
 void NodeExchange::sum_my_shard() {
-  const auto [begin, n] = shard(node_);
+  const ElementRange mine = shard(node_);
+  const std::size_t n = mine.n_elements;
   if (n == 0) return;
   if (is_narrow())
     widen(reinterpret_cast<float*>(incoming_.data()), rounded_incoming_.data(), leaders_.size() * n, wire_);
   const std::size_t mine_bytes = n * size_bytes(dtype_);
   for (std::size_t i = 0; i < leaders_.size(); ++i) sources_[i] = incoming_.data() + i * mine_bytes;
-  std::byte* const mine = chunk_ + begin * size_bytes(dtype_);
-  sources_[static_cast<std::size_t>(node_)] = mine;
+  std::byte* const total = chunk_ + mine.begin * size_bytes(dtype_);
+  sources_[static_cast<std::size_t>(node_)] = total;
   if (is_narrow())
-    widen(values(node_), rounded_.data() + begin, n, wire_);  // rounded like the shards that were received
-  sum(sources_, std::array{mine}, n, dtype_, order_);
+    widen(values(mine), rounded_.data() + mine.begin, n, wire_);  // rounded like the shards that were received
+  sum(sources_, std::array{total}, n, dtype_, order_);
   if (!is_narrow()) return;
-  narrow(rounded_.data() + begin, values(node_), n, wire_);
-  widen(values(node_), rounded_.data() + begin, n, wire_);
+  narrow(rounded_.data() + mine.begin, values(mine), n, wire_);
+  widen(values(mine), rounded_.data() + mine.begin, n, wire_);
+}
+
+template <typename Call>
+void NodeExchange::for_needed(int node, int owner, const Call& call) const {
+  const ElementRange summed = shard(owner);
+  if (needed_.empty()) {
+    if (summed.n_elements > 0) call(summed);
+    return;
+  }
+  for (const Part& part : needed_) {
+    const ElementRange range = overlap(part.range, summed);
+    if (part.node == node && range.n_elements > 0) call(range);
+  }
 }
 
 void NodeExchange::gather() {
+  n_requests_ = 0;
   for (int node = 0; node < n_nodes_; ++node) {
     if (node == node_) continue;
-    const auto i = static_cast<std::size_t>(node);
-    const int peer = leaders_[i];
-    if (wire_bytes(node) > 0) {
-      mpi_.receive(requests_[leaders_.size() + i], MpiGroup::data, peer, tag_ + 1, wire_data(node), wire_bytes(node));
-    }
-    if (wire_bytes(node_) > 0) {
-      mpi_.send(requests_[i], MpiGroup::data, peer, tag_ + 1, wire_data(node_), wire_bytes(node_));
-    }
+    const int peer = leaders_[static_cast<std::size_t>(node)];
+    for_needed(node_, node, [&](ElementRange range) {
+      mpi_.receive(next_request(), MpiGroup::data, peer, tag_ + 1, wire_data(range), wire_bytes(range));
+    });
+    for_needed(node, node_, [&](ElementRange range) {
+      mpi_.send(next_request(), MpiGroup::data, peer, tag_ + 1, wire_data(range), wire_bytes(range));
+    });
+  }
+}
+
+void NodeExchange::finish_gather() {
+  if (!is_narrow()) return;
+  for (int node = 0; node < n_nodes_; ++node) {
+    if (node == node_) continue;
+    for_needed(node_, node, [&](ElementRange range) {
+      widen(values(range), rounded_.data() + range.begin, range.n_elements, wire_);
+    });
   }
 }
 

@@ -32,7 +32,8 @@ Traffic traffic_between_nodes(const Topology& topology, std::span<const Bucket> 
   for (const Bucket& bucket : buckets) {
     const double sum_bytes = bytes_of(bucket, bucket.wire), gathered_bytes = bytes_of(bucket, weights);
     if (topology.transport != Transport::nccl) {
-      const double of_leader = 2 * among_nodes * sum_bytes + (bucket.is_sharded() ? among_nodes * gathered_bytes : 0);
+      const double of_leader = bucket.is_sharded() ? among_nodes * ((1 + 1 / n_nodes) * sum_bytes + gathered_bytes)
+                                                   : 2 * among_nodes * sum_bytes;
       add(of_leader, of_leader);
       continue;
     }

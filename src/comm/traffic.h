@@ -22,7 +22,8 @@ struct Traffic {
 ///   16-bit gradients     2 (N-1)/N B per node, divided among its ranks (device_exchange.h)
 ///   fixed order          2 (n-L)/n B per rank
 ///   CPUs, or staged      2 (N-1)/N B per node, by its leader
-/// A reduce-scatter or an all-gather of NCCL sends half of an all-reduce.
+/// A reduce-scatter or an all-gather of NCCL sends half of an all-reduce. A reduce-scatter of leaders sends
+/// (N-1)/N (1 + 1/N) B: the parts of each sum, and then, of 1/N of the totals, those that other nodes need.
 Traffic traffic_between_nodes(const Topology& topology, std::span<const Bucket> buckets, DType weights);
 
 }  // namespace lockstep::comm

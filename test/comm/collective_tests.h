@@ -116,8 +116,8 @@ inline std::vector<std::size_t> unequal_bounds(std::size_t n, int size) {
   return bounds;
 }
 
-/// A rank's shard has the bits of an all-reduce.
-inline void test_reduce_scatter(Communicator& communicator) {
+/// A rank's shard has the bits of an all-reduce. `wire`: see Slice::wire.
+inline void test_reduce_scatter(Communicator& communicator, DType wire = DType::fp32) {
   const auto rank = static_cast<std::size_t>(communicator.rank());
   for (const std::size_t n : {std::size_t{1}, std::size_t{1000}, std::size_t{262145}, std::size_t{1000003}}) {
     const std::vector<std::size_t> bounds = unequal_bounds(n, communicator.size());
@@ -128,8 +128,9 @@ inline void test_reduce_scatter(Communicator& communicator) {
     for (std::size_t i = 0; i < n; ++i) data[i] = sums[i] = static_cast<float>(value(communicator.rank(), i));
     HostEvent ready;
     const auto done = communicator.make_event(), all_done = communicator.make_event();
-    communicator.exchange_async({Collective::reduce_scatter, {data, n, DType::fp32}, bounds}, ready, *done, "shards");
-    communicator.all_reduce_async({sums, n, DType::fp32}, ready, *all_done, "whole");
+    communicator.exchange_async({Collective::reduce_scatter, {data, n, DType::fp32, wire}, bounds}, ready, *done,
+                                "shards");
+    communicator.all_reduce_async({sums, n, DType::fp32, wire}, ready, *all_done, "whole");
     done->synchronize();
     all_done->synchronize();
     EXPECT_EQ(std::memcmp(data + bounds[rank], sums + bounds[rank], (bounds[rank + 1] - bounds[rank]) * sizeof(float)),

@@ -110,6 +110,8 @@ TEST(Traffic, OfShards) {
   buckets[0].n_elements = 1000;
   buckets[0].shard_bounds = {0, 250, 500, 750, 1000};
   EXPECT_NEAR(traffic_between_nodes(topology, buckets, DType::bf16).per_node, 0.75 * (4000 + 2000), 1e-9);
+  const Topology leaders = topology_of({}, planned_ranks(4, 2), {}, MemorySpace::host);
+  EXPECT_NEAR(traffic_between_nodes(leaders, buckets, DType::bf16).per_node, 0.5 * (1.5 * 4000 + 2000), 1e-9);
 }
 
 }  // namespace

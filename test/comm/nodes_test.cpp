@@ -3,9 +3,25 @@
 // also: SeveralNodes/AnyCommunicator.*:World.*
 // The world, and communicators between several nodes. The nodes are simulated: each has two ranks, but the last may
 // have one.
+#include <mpi.h>
+
+#include <atomic>
 #include <cstdlib>
 
 #include "test/comm/collective_tests.h"
+
+namespace {
+std::atomic<std::size_t> sent_bytes{0};
+}
+
+/// Counts what this rank sends. MPI lets a program replace its functions, which are PMPI_* too.
+extern "C" int MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm communicator,
+                         MPI_Request* request) {
+  int size = 0;
+  MPI_Type_size(type, &size);
+  sent_bytes += static_cast<std::size_t>(count) * static_cast<std::size_t>(size);
+  return PMPI_Isend(data, count, type, to, tag, communicator, request);
+}
 
 namespace lockstep::comm {
 
@@ -42,6 +58,41 @@ TEST(SeveralNodes, DescribesCommunicator) {
   EXPECT_EQ(
       make_communicator({}, *test_world, test_backend())->describe(),
       "shared memory within " + nodes + " nodes, MPI between them, " + std::to_string(test_world->size()) + " ranks");
+}
+
+/// What all ranks send during one collective over equal shards.
+double sent_by_all(Communicator& communicator, Collective collective, std::size_t n) {
+  const auto size = static_cast<std::size_t>(communicator.size());
+  std::vector<std::size_t> bounds;
+  for (std::size_t r = 0; r <= size; ++r) bounds.push_back(r * n / size);
+  const auto memory = communicator.allocate(n * sizeof(float), "test");
+  HostEvent ready;
+  const auto done = communicator.make_event();
+  const std::size_t before = sent_bytes.load();
+  communicator.exchange_async({collective,
+                               {static_cast<float*>(memory->data()), n, DType::fp32},
+                               collective == Collective::all_reduce ? std::span<const std::size_t>{} : bounds},
+                              ready, *done, "counted");
+  done->synchronize();
+  double sum = 0;
+  for (const std::string& sent : test_world->all_gather(std::to_string(sent_bytes.load() - before)))
+    sum += std::stod(sent);
+  return sum;
+}
+
+TEST(SeveralNodes, SendsTotalsOnlyToTheNodesThatNeedThem) {
+  const auto communicator = make_communicator({}, *test_world, test_backend());
+  const std::size_t n = 3'000'000;
+  const double nodes = test_world->n_nodes(), whole = n * sizeof(float);
+  EXPECT_NEAR(sent_by_all(*communicator, Collective::all_reduce, n) / whole, 2 * (nodes - 1), 0.05);
+  EXPECT_NEAR(sent_by_all(*communicator, Collective::reduce_scatter, n) / whole, (nodes - 1) * (1 + 1 / nodes), 0.05);
+  EXPECT_NEAR(sent_by_all(*communicator, Collective::all_gather, n) / whole, nodes - 1, 0.05);
+}
+
+TEST(SeveralNodes, ScattersSumsInBf16) {
+  Config::Comm config;
+  config.gradients = "bf16";
+  test_reduce_scatter(*make_communicator(config, *test_world, test_backend()), DType::bf16);
 }
 
 TEST(SeveralNodes, SumsInBf16) { test_wire_type(DType::bf16, test_backend()); }
