@@ -26,8 +26,9 @@ class TimingMemory {
   void* data_ = nullptr;
 };
 
-/// The least time of a few runs. Throws what a run throws, and clears CUDA's error. A run that takes more than twice
-/// `best` is not repeated.
+/// The time of a run in a captured step: the least average over ten runs that are launched as one graph. A single call
+/// on an idle stream would measure its launches, which take as long as the kernels of small layers. Throws what a run
+/// throws, and clears CUDA's error. What takes more than twice `best` is not measured again.
 double seconds_of(const std::function<void(Stream&)>& run, const CudaContext& context, double best = 1e30);
 
 }  // namespace lockstep::cuda
