@@ -5,6 +5,7 @@
 #include <array>
 #include <limits>
 #include <map>
+#include <optional>
 
 #include "kernels/cuda/base/cudnn.h"
 #include "kernels/cuda/base/stream.h"
@@ -18,6 +19,7 @@ namespace {
 
 // A plan with a larger workspace is a last resort: all ops share one workspace, which is as large as the largest.
 constexpr std::int64_t kWorkspaceLimit = std::int64_t{64} << 20;  // bytes, without timing
+constexpr int kCompared = 3;                                      // plans, without timing
 constexpr std::int64_t kTimedWorkspaceLimit = std::int64_t{1} << 30;
 
 /// The frontend counts deselected plans with the others, and rejects them only when they are built.
@@ -34,6 +36,7 @@ struct PlanList {
   std::vector<std::int64_t> numbers;  // the graph's own of them
   bool has_reductions = false;
   std::map<std::size_t, bool> built;
+  std::optional<std::size_t> untimed{};  // the plan that is chosen without timing, once it is known
 
   bool build(std::size_t i) {
     const auto known = built.find(i);
@@ -196,6 +199,24 @@ std::size_t choose_by_time(const std::shared_ptr<PlanList>& list, Kind kind, con
                            });
 }
 
+/// cuDNN ranks plans by its estimate of their time. The first few are close, so the one that needs the least workspace
+/// is chosen. Nothing if none can be built.
+std::optional<std::size_t> choose_by_workspace(PlanList& list) {
+  const std::size_t n_compared = list.has_reductions ? 1 : kCompared;  // those take seconds to compile
+  std::optional<std::size_t> best;
+  std::int64_t least = 0;
+  for (std::size_t i = 0, n_built = 0; i < list.names.size(); ++i) {
+    if (n_built >= n_compared && least <= kWorkspaceLimit) break;
+    if (!list.build(i)) continue;
+    ++n_built;
+    const std::int64_t size_bytes = list.workspace_bytes(i);
+    if (best && size_bytes >= least) continue;
+    best = i;
+    least = size_bytes;
+  }
+  return best;
+}
+
 }  // namespace
 
 namespace {
@@ -227,14 +248,14 @@ std::unique_ptr<PlannedConvolution> plan_convolution(ConvolutionGraph graph, con
     if (list->built.size() > 1) list = plans_of(graph, shape, context, false, true);
     if (list->build(chosen)) return planned(chosen);
   }
-  std::unique_ptr<CudnnConvolution> large;  // the first of those with a large workspace
-  for (std::size_t i = 0; i < list->names.size(); ++i) {
-    if (!list->build(i)) continue;
-    auto convolution = planned(i);
-    if (static_cast<std::int64_t>(convolution->workspace_bytes()) <= kWorkspaceLimit) return convolution;
-    if (!large) large = std::move(convolution);
+  if (!list->untimed) {
+    const std::optional<std::size_t> chosen = choose_by_workspace(*list);
+    if (!chosen) return nullptr;
+    if (!context.described && list->built.size() > 1)
+      list = plans_of(graph, shape, context, algorithms == nullptr, true);
+    list->untimed = chosen;
   }
-  return large;
+  return list->build(*list->untimed) ? planned(*list->untimed) : nullptr;
 }
 
 }  // namespace lockstep::cuda

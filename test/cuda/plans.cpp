@@ -2,7 +2,7 @@
 // plans on an H200, on a machine without one. Prints one line for each convolution that differs, from the models' own
 // graph, with the graphs that the cuda backend would use for it, and three lines for each attention. With --all every
 // graph of a convolution is built, otherwise the first of each kind. Ends with 1 if a graph that cuDNN offers plans for
-// cannot be built, or if an attention has no plan.
+// cannot be built, if an attention has no plan, or if a shape of the tests of convolutions cannot be computed.
 //
 //   plans DEVICE_DESCRIPTION.json [--all]      (test/cuda/plans_test.sh runs it, with a fake driver)
 #include <chrono>
@@ -26,6 +26,7 @@
 #include "lockstep/ops/conv2d.h"
 #include "lockstep/ops/step_scalars.h"
 #include "models/model.h"
+#include "test/support/conv2d_cases.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -171,6 +172,31 @@ class Table {
   int n_built_ = 0, n_failed_ = 0;
 };
 
+/// The odd shapes of the tests. Returns how many of them cannot be computed at any level.
+int check_tested_shapes(const CudaContext& context) {
+  std::vector<test::ConvolutionCase> cases(std::begin(test::kBf16Cases), std::end(test::kBf16Cases));
+  cases.insert(cases.end(), std::begin(test::kFp16Cases), std::end(test::kFp16Cases));
+  const InputNormalization normalized{InputNormalization::Residual::none, true, false},
+      residual{InputNormalization::Residual::plain, true, true};
+  int n_planned = 0, n_failed = 0;
+  for (const test::ConvolutionCase& shape : cases)
+    for (const DType dtype : {DType::fp16, DType::bf16})
+      for (const std::optional<InputNormalization>& normalization :
+           {{}, std::optional(normalized), std::optional(residual)}) {
+        Conv2dDescription d = test::describe(shape, normalization);
+        d.dtype = dtype;
+        if (normalization) d.input_gradient = true;
+        const std::vector<LeveledUnit> units = units_of(d, context, nullptr);
+        const bool is_planned = std::ranges::any_of(
+            units, [&](const LeveledUnit& unit) { return can_be_planned(d, unit.unit, context, nullptr); });
+        ++(is_planned ? n_planned : n_failed);
+        if (!is_planned)
+          std::fprintf(stderr, "no plan: %s, %s\n", text(units.back().unit.shape).c_str(), text(normalization).c_str());
+      }
+  std::fprintf(stderr, "%d shapes of the tests have plans, %d do not\n", n_planned, n_failed);
+  return n_failed;
+}
+
 struct LanguageModel {
   const char* name;
   std::int64_t heads, kv_heads;
@@ -239,7 +265,7 @@ int run(int argc, char** argv) {
     for (const Precision precision : {Precision::fp16, Precision::bf16, Precision::tf32, Precision::fp32})
       table.add(network, precision);
   table.summarize();
-  int n_failed = 0;
+  int n_failed = check_tested_shapes(context);
   for (const LanguageModel& model : kLanguageModels)
     for (const DType dtype : {DType::bf16, DType::fp16})
       for (const bool documents : {false, true}) n_failed += add_attention(model, dtype, documents, context);

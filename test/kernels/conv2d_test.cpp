@@ -8,6 +8,7 @@
 
 #include "lockstep/ops/conv2d.h"
 #include "test/reference/backend.h"
+#include "test/support/conv2d_cases.h"
 #include "test/support/device.h"
 #include "test/support/double_unit.h"
 #include "test/support/tensor.h"
@@ -16,15 +17,7 @@
 namespace lockstep::test {
 namespace {
 
-struct Case {
-  Shape x;  // (N, H, W, C)
-  std::int64_t out_channels;
-  int window, stride, padding;
-  bool statistics = true;
-  bool input_gradient = true;
-};
-
-const Case kCases[] = {
+const ConvolutionCase kCases[] = {
     {{2, 8, 8, 16}, 32, 3, 1, 1},
     {{1, 7, 5, 3}, 16, 3, 1, 1, true, false},  // the first layer
     {{2, 9, 9, 3}, 16, 7, 2, 3, true, false},  // the ImageNet stem
@@ -40,25 +33,12 @@ const Case kCases[] = {
     {{5, 3, 3, 48}, 1, 3, 1, 1},
 };
 
-Conv2dDescription describe(const Case& c, const std::optional<InputNormalization>& normalization) {
-  Conv2dDescription d;
-  d.x = c.x;
-  d.out_channels = c.out_channels;
-  d.window = c.window;
-  d.stride = c.stride;
-  d.padding = c.padding;
-  d.statistics = c.statistics;
-  d.input_gradient = c.input_gradient;
-  d.normalization = normalization;
-  return d;
-}
-
 class Conv2dTest : public testing::TestWithParam<std::tuple<int, int>> {};
 
 /// Each case is tested with each normalisation; modes take turns, so that each mode meets some case of every kind.
 TEST_P(Conv2dTest, AgreesWithTheReference) {
   const auto [case_number, normalization_number] = GetParam();
-  const Case& c = kCases[case_number];
+  const ConvolutionCase& c = kCases[case_number];
   Conv2dDescription d = describe(c, all_normalizations()[static_cast<std::size_t>(normalization_number)]);
   if (d.normalization) d.input_gradient = true;  // gamma and beta need the reductions
   const std::vector<UnitModes> modes = all_modes();
@@ -89,28 +69,11 @@ INSTANTIATE_TEST_SUITE_P(All, Conv2dTest,
                          testing::Combine(testing::Range(0, static_cast<int>(std::size(kCases))),
                                           testing::Range(0, 13, kNormalizationStep)));
 
-/// In bf16, oneDNN computes any shape, and own kernels compute channels in multiples of 32 if the processor has AMX.
-const Case kBf16Cases[] = {
-    {{1, 7, 5, 3}, 16, 3, 1, 1, true, false},  // the first layer
-    {{2, 9, 9, 3}, 16, 7, 2, 3, true, false},  // the ImageNet stem
-    {{2, 5, 5, 13}, 7, 3, 1, 1},               // channels that are no multiple of a vector
-    {{2, 6, 6, 32}, 16, 3, 2, 1},
-    {{2, 8, 8, 32}, 64, 3, 1, 1},
-    {{1, 1, 1, 32}, 32, 3, 1, 1},  // one pixel: eight of nine taps in the padding
-    {{5, 3, 3, 96}, 32, 3, 1, 1},  // less than one tile per image
-    {{3, 5, 7, 32}, 32, 3, 2, 1},  // odd sizes, stride 2
-    {{2, 6, 8, 64}, 32, 3, 2, 1},  // even sizes, stride 2
-    {{2, 7, 7, 32}, 64, 1, 2, 0},  // a short cut: pixels that no window sees
-    {{1, 4, 6, 64}, 32, 1, 1, 0},
-    {{2, 9, 9, 32}, 32, 7, 2, 3},     // a border of two
-    {{70, 12, 12, 64}, 32, 3, 1, 1},  // more images than are packed at a time
-};
-
 class Conv2dBf16Test : public testing::TestWithParam<std::tuple<int, int>> {};
 
 TEST_P(Conv2dBf16Test, AgreesWithTheReference) {
   const auto [case_number, normalization_number] = GetParam();
-  const Case& c = kBf16Cases[case_number];
+  const ConvolutionCase& c = kBf16Cases[case_number];
   if (c.x[0] > 8 && normalization_number > 1) return;  // the reference takes long
   Conv2dDescription d = describe(c, all_normalizations()[static_cast<std::size_t>(normalization_number)]);
   if (d.normalization) d.input_gradient = true;
@@ -137,24 +100,6 @@ INSTANTIATE_TEST_SUITE_P(All, Conv2dBf16Test,
                                           testing::Range(0, 13, kNormalizationStep)));
 
 #ifdef LOCKSTEP_CUDA
-/// In fp16, where the cuda backend fuses most, and in bf16: shapes with all fused graphs, with some, and with none.
-const Case kFp16Cases[] = {
-    {{2, 5, 6, 3}, 16, 3, 1, 1, true, false},  // the first layer: channels are padded to 8
-    {{2, 9, 9, 3}, 16, 7, 2, 3, true, false},  // the ImageNet stem: to 4, or in blocks of 2x2 pixels
-    {{1, 5, 5, 6}, 16, 7, 2, 3, true, false},  // to 8, or to 24 in blocks
-    {{2, 5, 5, 13}, 7, 3, 1, 1},               // nothing is fused
-    {{1, 4, 6, 16}, 32, 1, 1, 0},              // everything is
-    {{2, 4, 5, 8}, 16, 3, 1, 1},               // everything but z of a residual
-    {{2, 5, 7, 16}, 8, 3, 2, 1},               // and but gradients that are added
-    {{2, 7, 7, 8}, 24, 1, 2, 0},               // a short cut: pixels that no window sees
-    {{1, 4, 6, 16}, 32, 1, 1, 0, false, true},
-    // In blocks of 2x2 pixels:
-    {{2, 8, 12, 3}, 8, 7, 2, 3, true, false},  // of even size
-    {{2, 6, 7, 1}, 8, 5, 2, 2, true, false},   // an even border: a window begins with a block
-    {{1, 9, 6, 3}, 8, 4, 2, 0, true, false},   // none, and a window of whole blocks
-    {{1, 8, 7, 2}, 8, 3, 2, 1, true, false},
-};
-
 std::vector<NamedBackend>& fusing_backends() {
   static std::vector<NamedBackend> fusing = [] {
     std::vector<NamedBackend> backends;
@@ -202,7 +147,7 @@ INSTANTIATE_TEST_SUITE_P(All, Conv2dLevelsTest,
 /// Inference returns the same output, although it does not store z.
 TEST(Conv2dFp16, InferenceGivesTheSameOutputAtEachLevel) {
   reference::ReferenceBackend reference;
-  for (const Case& c : kFp16Cases)
+  for (const ConvolutionCase& c : kFp16Cases)
     for (const auto& normalization : all_normalizations()) {
       Conv2dDescription d = describe(c, normalization);
       d.inference = true;
@@ -238,7 +183,7 @@ TEST(Conv2dFp16, TimesItsLevelsOnce) {
 /// What a level consists of, for a convolution of each kind, in the words of `lockstep plan`.
 TEST(Conv2dFp16, DescribesWhatIsFused) {
   const auto backend = make_cuda_on_host_backend();
-  const auto expect_described = [&](const Case& c, const std::optional<InputNormalization>& normalization,
+  const auto expect_described = [&](const ConvolutionCase& c, const std::optional<InputNormalization>& normalization,
                                     const char* words) {
     Conv2dDescription d = describe(c, normalization);
     d.dtype = DType::fp16;
@@ -246,7 +191,8 @@ TEST(Conv2dFp16, DescribesWhatIsFused) {
     EXPECT_NE(text.find(words), std::string::npos) << text << "\n  should contain: " << words;
   };
   using Residual = InputNormalization::Residual;
-  const Case &first = kFp16Cases[0], &stem = kFp16Cases[1], &pointwise = kFp16Cases[4], &window = kFp16Cases[5];
+  const ConvolutionCase &first = kFp16Cases[0], &stem = kFp16Cases[1], &pointwise = kFp16Cases[4],
+                        &window = kFp16Cases[5];
   expect_described(first, std::nullopt, "statistics (of passes, statistics); forward, statistics");
   expect_described(first, std::nullopt, "channels padded to 8");
   expect_described(stem, std::nullopt, "statistics (of passes, statistics); forward, statistics");
@@ -273,7 +219,7 @@ TEST(Conv2dBf16, StatisticsInAPassUnlessTimed) {
 
 TEST(Conv2d, InferenceGivesTheSameOutput) {
   reference::ReferenceBackend reference;
-  for (const Case& c : kCases) {
+  for (const ConvolutionCase& c : kCases) {
     Conv2dDescription d = describe(c, InputNormalization{InputNormalization::Residual::plain, true, true});
     d.inference = true;
     d.statistics = false;
@@ -289,7 +235,7 @@ TEST(Conv2d, InferenceGivesTheSameOutput) {
 /// An op of another batch size, or for inference, must be able to read the weights of the training op.
 TEST(Conv2d, AcceptsTheWeightLayoutOfAnotherOp) {
   reference::ReferenceBackend reference;
-  for (const Case& c : kCases) {
+  for (const ConvolutionCase& c : kCases) {
     const Conv2dDescription training = describe(c, std::nullopt);
     Conv2dDescription evaluation = training;
     evaluation.x = {7, c.x[1], c.x[2], c.x[3]};
@@ -308,7 +254,7 @@ TEST(Conv2d, AcceptsTheWeightLayoutOfAnotherOp) {
 }
 
 TEST(Conv2d, WeightsSurviveTheirLayout) {
-  for (const Case& c : kCases)
+  for (const ConvolutionCase& c : kCases)
     for (auto& [name, backend] : tested_backends()) {
       const auto layout = backend->make(describe(c, std::nullopt))->weight_layout();
       const std::vector<float> weight = random_normal(c.out_channels * c.x[3] * c.window * c.window, 902);
