@@ -10,6 +10,7 @@
 #include "kernels/cpu/conv2d_matmul.h"
 #include "kernels/cpu/conv2d_weights.h"
 #include "kernels/cpu/conv2d_widened.h"
+#include "kernels/cpu/conv2d_winograd.h"
 #include "lockstep/log.h"
 #include "lockstep/ops/conv2d.h"
 
@@ -33,6 +34,8 @@ const ConvolutionAlgorithm kDirect{.name = "direct",
                                    .make = make_onednn_convolution};
 #endif
 const ConvolutionAlgorithm kMatmul{.name = "matmul", .fits = matmul_convolution_fits, .make = make_matmul_convolution};
+// It rounds more than the others, so it is never the first, which `reproducible` uses.
+const ConvolutionAlgorithm kWinograd{.name = "winograd", .fits = winograd_fits, .make = make_winograd_convolution};
 
 #ifdef LOCKSTEP_DNNL
 Conv2dDescription widened_for_blocks(const Conv2dDescription& d) {
@@ -70,13 +73,22 @@ const ConvolutionAlgorithm kWidenedMatmul{
         [](const Conv2dDescription& d, Direction direction, const CpuContext& context) {
           return make_widened_convolution(d, widened(d, true), direction, context, make_matmul_convolution);
         }};
+const ConvolutionAlgorithm kWidenedWinograd{
+    .name = "widened winograd",
+    .fits = [](const Conv2dDescription& d,
+               Direction direction) { return is_widened(d) && winograd_fits(widened_for_blocks(d), direction); },
+    .make =
+        [](const Conv2dDescription& d, Direction direction, const CpuContext& context) {
+          return make_widened_convolution(d, widened_for_blocks(d), direction, context, make_winograd_convolution);
+        }};
 #endif
 
 /// In the order of a fixed choice.
 std::vector<const ConvolutionAlgorithm*> algorithms_of(const Conv2dDescription& d, Direction direction) {
 #ifdef LOCKSTEP_DNNL
-  std::vector<const ConvolutionAlgorithm*> own{&kAmx, &kDirect, &kBlocks, &kMatmul};
-  std::vector<const ConvolutionAlgorithm*> in_fp32{&kWidenedDirect, &kWidenedBlocks, &kWidenedMatmul};
+  std::vector<const ConvolutionAlgorithm*> own{&kAmx, &kDirect, &kBlocks, &kMatmul, &kWinograd};
+  std::vector<const ConvolutionAlgorithm*> in_fp32{&kWidenedDirect, &kWidenedBlocks, &kWidenedMatmul,
+                                                   &kWidenedWinograd};
   if (weight_gradient_pays(d)) {
     std::swap(own[1], own[2]);
     std::swap(in_fp32[0], in_fp32[1]);
@@ -86,7 +98,8 @@ std::vector<const ConvolutionAlgorithm*> algorithms_of(const Conv2dDescription& 
   const auto& others = multiplies_bf16 ? in_fp32 : own;
   fitting.insert(fitting.end(), others.begin(), others.end());
 #else
-  std::vector<const ConvolutionAlgorithm*> fitting{&kAmx, &kBlocks, &kMatmul};  // own products take bf16 as it is
+  // Own products take bf16 as it is.
+  std::vector<const ConvolutionAlgorithm*> fitting{&kAmx, &kBlocks, &kMatmul, &kWinograd};
 #endif
   std::erase_if(fitting, [&](const ConvolutionAlgorithm* algorithm) { return !algorithm->fits(d, direction); });
   return fitting;

@@ -11,8 +11,8 @@
 #include "kernels/cpu/backend.h"
 #include "kernels/cpu/base/widen.h"
 #include "kernels/cpu/conv2d_matmul.h"
-#include "lockstep/algorithms.h"
 #include "lockstep/philox.h"
+#include "test/support/chosen_algorithm.h"
 #include "test/support/unit.h"
 
 namespace lockstep::cpu {
@@ -25,21 +25,12 @@ Conv2dDescription describe(const Shape& x, std::int64_t out_channels, int window
   return d;
 }
 
-/// A backend that uses this algorithm for every direction of `d`, where it fits.
-std::unique_ptr<Backend> backend_with(const std::string& algorithm, const Conv2dDescription& d) {
-  const auto collected = std::make_shared<Algorithms>();
-  collected->time_unknown();
-  (void)make_backend({.device = "cpu", .threads = 2, .algorithms = collected}, {})->make(d);
-  Algorithms::Choices choices = collected->choices();
-  for (auto& [key, name] : choices) name = algorithm;
-  return make_backend({.device = "cpu", .threads = 2, .algorithms = std::make_shared<Algorithms>(choices)}, {});
-}
-
 /// Groups of 3 and 2 images, a first layer, channels that fill no block, a stride, and images of few pixels.
 TEST(Conv2dWidened, GroupsOfImagesGiveTheSum) {
   for (Conv2dDescription d : {describe({5, 40, 40, 64}, 32, 3, 1), describe({5, 60, 60, 3}, 64, 3, 2),
                               describe({3, 40, 41, 40}, 24, 1, 1), describe({2, 4, 4, 64}, 64, 3, 2)}) {
     const test::UnitInputs inputs = test::rounded_to(DType::bf16, test::make_inputs(d, 3));
+    const Algorithms::Choices choices = test::choices_of(d, 2);
     for (const GradientMode dweight : {GradientMode::overwrite, GradientMode::accumulate}) {
       const test::UnitModes modes{.dweight = dweight};
       Conv2dDescription in_fp32 = d;
@@ -47,11 +38,11 @@ TEST(Conv2dWidened, GroupsOfImagesGiveTheSum) {
       const auto fixed = make_backend({.device = "cpu", .threads = 2}, {});
       const test::UnitOutputs expected = test::run(*fixed, in_fp32, inputs, modes);
       const test::UnitOutputs magnitude = test::magnitudes(in_fp32, inputs, modes);
-      for (const char* algorithm : {"widened direct", "widened blocks", "widened matmul"}) {
-        const auto backend = backend_with(algorithm, d);
+      for (const char* algorithm : {"widened direct", "widened blocks", "widened matmul", "widened winograd"}) {
+        const auto backend = test::backend_with(algorithm, choices, 2);
         const std::string described = backend->make(d)->describe();
         SCOPED_TRACE(std::string(algorithm) + ": " + described);
-        if (algorithm != std::string("widened blocks")) {
+        if (algorithm != std::string("widened blocks") && algorithm != std::string("widened winograd")) {
           EXPECT_NE(described.find("multiplied in fp32"), std::string::npos);
         }
         test::expect_within_rounding(test::run(*backend, d, inputs, modes), expected, magnitude, test::lengths(d),

@@ -143,36 +143,52 @@ TEST(GoldenOnHost, TheFirstStepInHalfPrecisionAsInPyTorch) {
 }
 #endif
 
-/// Every second activation's shape in nhwc, where all convolutions are matmuls.
-std::shared_ptr<Algorithms> mixed_layouts(const Json& golden, bool is_first_nhwc) {
+/// Plans the network, and remembers the choices that `algorithms` makes.
+void plan(const Json& golden, Precision precision, const std::shared_ptr<Algorithms>& algorithms) {
+  const auto world = comm::single_world();
+  const Config config = config_of(golden, precision);
+  const auto backend = make_backend({.device = "cpu", .threads = 1, .algorithms = algorithms});
+  const auto communicator = comm::make_communicator(config.comm, *world, *backend);
+  const test::SmallRun run(config, *backend, *communicator,
+                           std::make_shared<Enlarged>(data::open_image_set(config.data.train), golden["scale"]));
+}
+
+bool is_layout(const std::string& key) { return key.starts_with("layout"); }
+
+/// This algorithm for all convolutions that it fits, and `layout_of(i)` for the i-th shape of activations.
+template <typename LayoutOf>
+std::unique_ptr<Backend> backend_with(const Json& golden, Precision precision, const std::string& algorithm,
+                                      const LayoutOf& layout_of) {
   const auto algorithms = std::make_shared<Algorithms>();
   algorithms->time_unknown();  // collects the keys
-  const auto world = comm::single_world();
-  const Config config = config_of(golden, Precision::fp32);
-  const auto plan = [&] {
-    const auto backend = make_backend({.device = "cpu", .threads = 1, .algorithms = algorithms});
-    const auto communicator = comm::make_communicator(config.comm, *world, *backend);
-    const test::SmallRun run(config, *backend, *communicator,
-                             std::make_shared<Enlarged>(data::open_image_set(config.data.train), golden["scale"]));
-  };
-  plan();
+  plan(golden, precision, algorithms);
   Algorithms::Choices choices;
-  for (const auto& [key, algorithm] : algorithms->choices())
-    if (key.starts_with("layout")) choices[key] = (choices.size() % 2 == 0) == is_first_nhwc ? "nhwc" : "nchw16c";
+  for (const auto& [key, choice] : algorithms->choices())
+    if (is_layout(key)) choices[key] = layout_of(choices.size());
   algorithms->remember(choices);
-  plan();
+  plan(golden, precision, algorithms);
   choices = algorithms->choices();
-  for (auto& [key, algorithm] : choices)
-    if (!key.starts_with("layout")) algorithm = "matmul";
-  return std::make_shared<Algorithms>(choices);
+  for (auto& [key, choice] : choices)
+    if (!is_layout(key)) choice = algorithm;
+  return make_backend({.device = "cpu", .threads = 1, .algorithms = std::make_shared<Algorithms>(choices)});
 }
 
 TEST(GoldenAlgorithms, MixedLayoutsAndMatmulsGiveTheFirstStepOfPyTorch) {
-  for (const auto& [network, is_first_nhwc] : {std::pair("resnet18_32", true), std::pair("resnet50_64", false)})
-    expect_as_in_pytorch(
-        network, Precision::fp32, 1,
-        make_backend(
-            {.device = "cpu", .threads = 1, .algorithms = mixed_layouts(read_golden(network), is_first_nhwc)}));
+  for (const auto& [network, is_first_nhwc] : {std::pair("resnet18_32", true), std::pair("resnet50_64", false)}) {
+    const auto every_second = [&](std::size_t i) { return (i % 2 == 0) == is_first_nhwc ? "nhwc" : "nchw16c"; };
+    expect_as_in_pytorch(network, Precision::fp32, 1,
+                         backend_with(read_golden(network), Precision::fp32, "matmul", every_second));
+  }
+}
+
+/// Its rounding errors are larger than those of other algorithms, but ten steps stay within the same bounds.
+TEST(GoldenAlgorithms, WinogradGivesTenStepsAsInPyTorch) {
+  const auto blocks = [](std::size_t) { return "nchw16c"; };
+  for (const char* network : {"resnet18_32", "resnet50_64"})
+    expect_as_in_pytorch(network, Precision::fp32, 10,
+                         backend_with(read_golden(network), Precision::fp32, "winograd", blocks));
+  expect_as_in_pytorch("resnet18_32", Precision::bf16, 10,
+                       backend_with(read_golden("resnet18_32"), Precision::bf16, "widened winograd", blocks));
 }
 
 INSTANTIATE_TEST_SUITE_P(Networks, Golden,

@@ -1,0 +1,104 @@
+// Winograd's convolutions against the reference: tiles that reach beyond the image, both layouts, both modes of the
+// weights' gradient, any number of threads; and how much more they round than adding the products directly.
+#include "kernels/cpu/conv2d_winograd.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/algorithms.h"
+#include "test/reference/backend.h"
+#include "test/support/chosen_algorithm.h"
+#include "test/support/unit.h"
+
+namespace lockstep::test {
+namespace {
+
+Conv2dDescription describe(const Shape& x, std::int64_t out_channels, Layout layout) {
+  Conv2dDescription d{.x = x, .out_channels = out_channels};
+  d.x_layout = d.y_layout = layout;
+  return d;
+}
+
+TEST(Conv2dWinograd, AgreesWithTheReference) {
+  reference::ReferenceBackend reference;
+  std::uint32_t stream = 0;
+  for (const Shape& x : {Shape{1, 1, 1, 32}, Shape{2, 4, 4, 64}, Shape{3, 5, 7, 32}, Shape{2, 9, 6, 96},
+                         Shape{30, 7, 8, 32}, Shape{1, 45, 41, 32}})  // the last two have more than 96 tiles
+    for (const Layout layout : {Layout::nhwc, Layout::nchw16c}) {
+      const Conv2dDescription d = describe(x, 64, layout), plain = describe(x, 64, Layout::nhwc);
+      std::vector<std::unique_ptr<Backend>> backends;
+      for (const int threads : {1, 3}) backends.push_back(backend_with("winograd", choices_of(d, threads), threads));
+      for (const GradientMode dweight : {GradientMode::overwrite, GradientMode::accumulate}) {
+        const UnitModes modes{.dweight = dweight};
+        const UnitInputs inputs = make_inputs(plain, ++stream);
+        const UnitOutputs expected = run(reference, plain, inputs, modes), magnitude = magnitudes(plain, inputs, modes);
+        std::vector<UnitOutputs> outputs;
+        for (const auto& backend : backends) {
+          const std::string described = backend->make(d)->describe();
+          SCOPED_TRACE(described + ", " + text(modes));
+          EXPECT_NE(described.find("Winograd"), std::string::npos);
+          outputs.push_back(run(*backend, d, inputs, modes));
+          expect_within_rounding(outputs.back(), expected, magnitude, lengths(d));
+          EXPECT_EQ(outputs.back().y, outputs[0].y) << "the threads do not matter";
+          EXPECT_EQ(outputs.back().dx, outputs[0].dx);
+          EXPECT_EQ(outputs.back().dweight, outputs[0].dweight);
+        }
+      }
+    }
+}
+
+double root_mean_square(const std::vector<float>& a, const std::vector<float>& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += std::pow(static_cast<double>(a[i]) - b[i], 2);
+  return std::sqrt(sum / static_cast<double>(a.size()));
+}
+
+TEST(Conv2dWinograd, RoundsTwoOrThreeTimesAsMuchAsADirectConvolution) {
+  reference::ReferenceBackend reference;
+  const Conv2dDescription d = describe({4, 16, 16, 64}, 64, Layout::nhwc);
+  const UnitInputs inputs = make_inputs(d, 77);
+  const UnitOutputs expected = run(reference, d, inputs, {});
+  const Algorithms::Choices choices = choices_of(d, 1);
+  const UnitOutputs direct = run(*backend_with("matmul", choices, 1), d, inputs, {}),
+                    winograd = run(*backend_with("winograd", choices, 1), d, inputs, {});
+  const auto expect_ratio = [](const char* what, double of_winograd, double of_direct) {
+    std::printf("%s: error %.1e, direct %.1e: %.2f times\n", what, of_winograd, of_direct, of_winograd / of_direct);
+    EXPECT_LT(of_winograd, 3.5 * of_direct) << what;
+  };
+  expect_ratio("y", root_mean_square(winograd.y, expected.y), root_mean_square(direct.y, expected.y));
+  expect_ratio("dx", root_mean_square(winograd.dx, expected.dx), root_mean_square(direct.dx, expected.dx));
+  expect_ratio("dweight", root_mean_square(winograd.dweight, expected.dweight),
+               root_mean_square(direct.dweight, expected.dweight));
+}
+
+TEST(Conv2dWinograd, IsNeverChosenWithoutTiming) {
+  for (const std::int64_t channels : {32, 512})
+    EXPECT_EQ(make_backend({.device = "cpu"})
+                  ->make(describe({8, 16, 16, channels}, 64, Layout::nhwc))
+                  ->describe()
+                  .find("Winograd"),
+              std::string::npos);
+}
+
+TEST(Conv2dWinograd, OtherWindowsStridesAndChannelsDoNotFit) {
+  const Conv2dDescription fitting = describe({2, 8, 8, 64}, 32, Layout::nhwc);
+  EXPECT_TRUE(cpu::winograd_fits(fitting, cpu::Direction::forward));
+  const auto fits_with = [&](auto change) {
+    Conv2dDescription d = fitting;
+    change(d);
+    return cpu::winograd_fits(d, cpu::Direction::forward);
+  };
+  EXPECT_FALSE(fits_with([](Conv2dDescription& d) { d.window = 5; }));
+  EXPECT_FALSE(fits_with([](Conv2dDescription& d) { d.stride = 2; }));
+  EXPECT_FALSE(fits_with([](Conv2dDescription& d) { d.padding = 0; }));
+  EXPECT_FALSE(fits_with([](Conv2dDescription& d) { d.out_channels = 48; }));
+  EXPECT_FALSE(fits_with([](Conv2dDescription& d) { d.x = {2, 8, 8, 16}; }));
+  EXPECT_FALSE(fits_with([](Conv2dDescription& d) { d.dtype = DType::bf16; }));
+}
+
+}  // namespace
+}  // namespace lockstep::test
