@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bench/micro/limits.h"
+#include "lockstep/algorithms.h"
 #include "lockstep/backend.h"
 #include "lockstep/error.h"
 
@@ -19,8 +20,15 @@ namespace lockstep::bench {
 
 inline constexpr std::int64_t kBatch = 32;  // samples per rank, as in `make bench-peers`
 
+/// With the algorithms that training would use, found by timing.
 inline Backend& backend() {
-  static const std::unique_ptr<Backend> instance = make_backend({.device = "cpu", .threads = n_threads()});
+  static const auto algorithms = [] {
+    auto timed = std::make_shared<Algorithms>();
+    timed->time_unknown();
+    return timed;
+  }();
+  static const std::unique_ptr<Backend> instance =
+      make_backend({.device = "cpu", .threads = n_threads(), .algorithms = algorithms});
   return *instance;
 }
 

@@ -73,22 +73,13 @@ const ConvolutionAlgorithm kWidenedMatmul{
         [](const Conv2dDescription& d, Direction direction, const CpuContext& context) {
           return make_widened_convolution(d, widened(d, true), direction, context, make_matmul_convolution);
         }};
-const ConvolutionAlgorithm kWidenedWinograd{
-    .name = "widened winograd",
-    .fits = [](const Conv2dDescription& d,
-               Direction direction) { return is_widened(d) && winograd_fits(widened_for_blocks(d), direction); },
-    .make =
-        [](const Conv2dDescription& d, Direction direction, const CpuContext& context) {
-          return make_widened_convolution(d, widened_for_blocks(d), direction, context, make_winograd_convolution);
-        }};
 #endif
 
 /// In the order of a fixed choice.
 std::vector<const ConvolutionAlgorithm*> algorithms_of(const Conv2dDescription& d, Direction direction) {
 #ifdef LOCKSTEP_DNNL
   std::vector<const ConvolutionAlgorithm*> own{&kAmx, &kDirect, &kBlocks, &kMatmul, &kWinograd};
-  std::vector<const ConvolutionAlgorithm*> in_fp32{&kWidenedDirect, &kWidenedBlocks, &kWidenedMatmul,
-                                                   &kWidenedWinograd};
+  std::vector<const ConvolutionAlgorithm*> in_fp32{&kWidenedDirect, &kWidenedBlocks, &kWidenedMatmul};
   if (weight_gradient_pays(d)) {
     std::swap(own[1], own[2]);
     std::swap(in_fp32[0], in_fp32[1]);
@@ -277,8 +268,9 @@ std::unique_ptr<BareConvolution> make_bare_convolution(const Conv2dDescription& 
   // forward could rule out the best algorithm of a gradient.
   if (!d.weight_layout) d.weight_layout = first_layout(d, context);
   const std::vector<const ConvolutionAlgorithm*> fitting = algorithms_of(d, direction);
-  constexpr std::int64_t kImagesAThread = 32;
-  const Conv2dDescription timed = with_fewer_images(d, kImagesAThread, context);
+  constexpr std::int64_t kFewestImages = 2, kMostImages = 32, kPixels = 4096;  // of a thread
+  const Conv2dDescription timed =
+      with_fewer_images(d, std::clamp(kPixels / (d.x[1] * d.x[2]), kFewestImages, kMostImages), context);
   std::vector<std::string> names;
   std::vector<Candidate> candidates;
   for (const ConvolutionAlgorithm* algorithm : fitting) {

@@ -13,11 +13,16 @@ namespace lockstep::cpu {
 constexpr std::int64_t kTileSize = 4;  // m: outputs in a row of a tile
 constexpr int kPoints = 36;            // of a transformed tile, (m + 2)^2
 
-/// Images in either layout. Strides are in elements; a block has 16 channels.
+/// Images in either layout, of fp32 or bf16. Strides are in elements; a block has 16 channels.
 struct WinogradImages {
-  float* data = nullptr;
+  void* first = nullptr;
   std::int64_t n_blocks = 0;
   std::int64_t image = 0, block = 0, row = 0, pixel = 0;
+
+  template <typename E>
+  E* data() const {
+    return static_cast<E*>(first);
+  }
 };
 
 /// The tiles of all images, image by image and row by row.
@@ -71,7 +76,7 @@ constexpr std::int64_t kTilesAtOnce = 96;
 constexpr std::int64_t kTileMultiple = 12;  // the most tiles that a kernel multiplies together
 
 WinogradImages images_of(const void* data, const Shape& s, Layout layout) {
-  WinogradImages images{.data = static_cast<float*>(const_cast<void*>(data)), .n_blocks = s[3] / 16};
+  WinogradImages images{.first = const_cast<void*>(data), .n_blocks = s[3] / 16};
   const bool is_blocked = layout == Layout::nchw16c;
   images.pixel = is_blocked ? 16 : s[3];
   images.row = s[2] * images.pixel;
@@ -139,7 +144,7 @@ WinogradConvolution::WinogradConvolution(const Conv2dDescription& d, Direction d
     at_.gradients = workspace.take(bytes(k / 16, tiles_.at_once));
     at_.sums = workspace.take(bytes(k / 16, c));
   } else {
-    reorder_ = make_reorder(*layout_, DType::fp32, inner, DType::fp32, context);
+    reorder_ = make_reorder(*layout_, d.dtype, inner, DType::fp32, context);
     // A small batch is divided among all threads.
     const std::int64_t share = (n_tiles() + parts_ - 1) / parts_;
     tiles_.at_once = std::min(kTilesAtOnce, (share + kTileMultiple - 1) / kTileMultiple * kTileMultiple);
@@ -166,9 +171,12 @@ void WinogradConvolution::multiply(const void* from, const Shape& from_shape, La
     product.weights = at(workspace, at_.weights);
   }
   run_parts(parts_, [&](int part) {
-    LOCKSTEP_DISPATCH(winograd_product)
-    (product, tiles_, part_of(n_tiles(), part, parts_),
-     at(workspace, at_.parts + static_cast<std::size_t>(part) * part_bytes_));
+    float* const memory = at(workspace, at_.parts + static_cast<std::size_t>(part) * part_bytes_);
+    const Range range = part_of(n_tiles(), part, parts_);
+    if (d_.dtype == DType::bf16)
+      LOCKSTEP_DISPATCH(winograd_product<Bf16>)(product, tiles_, range, memory);
+    else
+      LOCKSTEP_DISPATCH(winograd_product<float>)(product, tiles_, range, memory);
   });
 }
 
@@ -184,7 +192,10 @@ void WinogradConvolution::weight_gradient(const void* x, const void* dy, float* 
   for (std::int64_t first = 0; first < n_tiles(); first += tiles_.at_once) {
     const std::int64_t n = std::min(tiles_.at_once, n_tiles() - first);
     run_parts(parts_, [&](int part) {
-      LOCKSTEP_DISPATCH(winograd_operands)(gradient, tiles_, first, part_of(n, part, parts_));
+      if (d_.dtype == DType::bf16)
+        LOCKSTEP_DISPATCH(winograd_operands<Bf16>)(gradient, tiles_, first, part_of(n, part, parts_));
+      else
+        LOCKSTEP_DISPATCH(winograd_operands<float>)(gradient, tiles_, first, part_of(n, part, parts_));
     });
     run_parts(parts_, [&](int part) {
       LOCKSTEP_DISPATCH(winograd_sums)(gradient, tiles_, n, first == 0, part_of(pairs, part, parts_));
@@ -202,8 +213,8 @@ void WinogradConvolution::weight_gradient(const void* x, const void* dy, float* 
 }  // namespace
 
 bool winograd_fits(const Conv2dDescription& d, Direction) {
-  return d.dtype == DType::fp32 && d.window == 3 && d.stride == 1 && d.padding == 1 && d.x[3] % 32 == 0 &&
-         d.out_channels % 32 == 0;
+  return (d.dtype == DType::fp32 || d.dtype == DType::bf16) && d.window == 3 && d.stride == 1 && d.padding == 1 &&
+         d.x[3] % 32 == 0 && d.out_channels % 32 == 0;
 }
 
 std::unique_ptr<BareConvolution> make_winograd_convolution(const Conv2dDescription& d, Direction direction,

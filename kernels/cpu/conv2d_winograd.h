@@ -1,4 +1,4 @@
-// Convolutions of fp32 with a window of 3x3 and a stride of 1 in fewer multiplications: Winograd's minimal filtering
+// Convolutions with a window of 3x3 and a stride of 1 in fewer multiplications: Winograd's minimal filtering
 // F(4x4, 3x3) (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016). Images are cut into
 // tiles of 4x4 outputs, each of which needs 6x6 inputs. With constant matrices A, B and G:
 //
@@ -10,6 +10,7 @@
 // price is rounding: against double precision, the error of random tensors with 64 channels is two to three times
 // that of adding the products directly (test/kernels/conv2d_winograd_test.cpp). It is therefore a candidate for timing
 // only, which `reproducible` rules out.
+//   Tensors of bf16 are widened as they are transformed, and everything is computed in fp32.
 #pragma once
 
 #include <memory>
@@ -19,7 +20,7 @@
 
 namespace lockstep::cpu {
 
-/// fp32, a window of 3, stride 1, padding 1, and channels in multiples of 32.
+/// A window of 3, stride 1, padding 1, and channels in multiples of 32.
 bool winograd_fits(const Conv2dDescription& d, Direction direction);
 
 std::unique_ptr<BareConvolution> make_winograd_convolution(const Conv2dDescription& d, Direction direction,

@@ -106,7 +106,7 @@ inline void transform(const Load& load, const Store& store) {
 
 /// Tiles [first, first + n) of all blocks of channels, transformed: `to` (points, blocks, tiles at once, 16). The first
 /// row and column of a tile's pixels are `border` before its first output. Pixels outside of the image are zeros.
-template <typename T>
+template <typename T, typename E>
 inline void transform_pixels(const WinogradImages& from, const WinogradTiles& tiles, std::int64_t first, std::int64_t n,
                              std::int64_t border, float* to) {
   const std::int64_t point = winograd_point_stride(from.n_blocks, tiles.at_once);
@@ -114,10 +114,10 @@ inline void transform_pixels(const WinogradImages& from, const WinogradTiles& ti
     const WinogradTile tile = tile_at(tiles, first + k);
     const std::int64_t row = tile.row - border, column = tile.column - border;
     const bool is_inside = row >= 0 && column >= 0 && row + T::kIn <= tiles.height && column + T::kIn <= tiles.width;
-    const float* const corner = from.data + tile.image * from.image + row * from.row + column * from.pixel;
+    const E* const corner = from.data<E>() + tile.image * from.image + row * from.row + column * from.pixel;
     for (std::int64_t block = 0; block < from.n_blocks; ++block)
       for (int v = 0; v < kVectors; ++v) {
-        const float* const pixels = corner + block * from.block + v * kLanes;
+        const E* const pixels = corner + block * from.block + v * kLanes;
         float* const target = to + (block * tiles.at_once + k) * 16 + v * kLanes;
         const auto put = [&](int i, int j, Floats value) { store(target + (i * T::kOut + j) * point, value); };
         if (is_inside) {
@@ -136,18 +136,19 @@ inline void transform_pixels(const WinogradImages& from, const WinogradTiles& ti
 }
 
 /// Two blocks of outputs of tiles [first, first + n), from their sums (points, 2, tiles at once, 16).
+template <typename E>
 inline void transform_outputs(const float* from, const WinogradTiles& tiles, std::int64_t first, std::int64_t n,
                               const WinogradImages& to, std::int64_t first_block) {
   using T = OutputTransform;
   const std::int64_t point = winograd_point_stride(2, tiles.at_once);
   for (std::int64_t k = 0; k < n; ++k) {
     const WinogradTile tile = tile_at(tiles, first + k);
-    float* const corner = to.data + tile.image * to.image + tile.row * to.row + tile.column * to.pixel;
+    E* const corner = to.data<E>() + tile.image * to.image + tile.row * to.row + tile.column * to.pixel;
     const std::int64_t rows = tiles.height - tile.row, columns = tiles.width - tile.column;
     for (std::int64_t block = 0; block < 2; ++block)
       for (int v = 0; v < kVectors; ++v) {
         const float* const sums = from + (block * tiles.at_once + k) * 16 + v * kLanes;
-        float* const pixels = corner + (first_block + block) * to.block + v * kLanes;
+        E* const pixels = corner + (first_block + block) * to.block + v * kLanes;
         transform<T>([&](int i, int j) { return load<Floats>(sums + (i * T::kIn + j) * point); },
                      [&](int i, int j, Floats value) {
                        if (i < rows && j < columns) store(pixels + i * to.row + j * to.pixel, value);
@@ -210,7 +211,8 @@ inline void multiply_tiles(const float* pixels, std::int64_t pixel_block, const 
 }
 
 /// Tiles [range) of a forward pass or a data gradient.
-inline void winograd_product(const WinogradProduct& p, const WinogradTiles& tiles, Range range, float* workspace) {
+template <typename E>
+void winograd_product(const WinogradProduct& p, const WinogradTiles& tiles, Range range, float* workspace) {
   const std::int64_t n_in = p.from.n_blocks * 16, at_once = tiles.at_once;
   const std::int64_t pixel_point = winograd_point_stride(p.from.n_blocks, at_once),
                      weight_point = winograd_point_stride(2, n_in), sum_point = winograd_point_stride(2, at_once);
@@ -218,24 +220,24 @@ inline void winograd_product(const WinogradProduct& p, const WinogradTiles& tile
                *const sums = weights + kPoints * weight_point;
   for (std::int64_t first = range.begin; first < range.end; first += at_once) {
     const std::int64_t n = range.end - first < at_once ? range.end - first : at_once;
-    transform_pixels<InputTransform>(p.from, tiles, first, n, 1, pixels);
+    transform_pixels<InputTransform, E>(p.from, tiles, first, n, 1, pixels);
     for (std::int64_t block = 0; block < p.to.n_blocks; block += 2) {
       transform_weights(p, block, weights);
       for (int point = 0; point < kPoints; ++point)
         for (std::int64_t k = 0; k < n; k += kTileRows)  // the last rows may be of no tile
           multiply_tiles(pixels + point * pixel_point + k * 16, at_once * 16, weights + point * weight_point,
                          p.from.n_blocks, sums + point * sum_point + k * 16);
-      transform_outputs(sums, tiles, first, n, p.to, block);
+      transform_outputs<E>(sums, tiles, first, n, p.to, block);
     }
   }
 }
 
 /// The operands of a weight gradient's sums over tiles [first, first + n); tiles [range) of them.
-inline void winograd_operands(const WinogradWeightGradient& g, const WinogradTiles& tiles, std::int64_t first,
-                              Range range) {
+template <typename E>
+void winograd_operands(const WinogradWeightGradient& g, const WinogradTiles& tiles, std::int64_t first, Range range) {
   const std::int64_t n = range.end - range.begin, offset = range.begin * 16;
-  transform_pixels<InputTransform>(g.x, tiles, first + range.begin, n, 1, g.pixels + offset);
-  transform_pixels<GradientTransform>(g.dy, tiles, first + range.begin, n, 0, g.gradients + offset);
+  transform_pixels<InputTransform, E>(g.x, tiles, first + range.begin, n, 1, g.pixels + offset);
+  transform_pixels<GradientTransform, E>(g.dy, tiles, first + range.begin, n, 0, g.gradients + offset);
 }
 
 /// sums (2, inputs, 16) += pixels (tiles, 16)^T * gradients (2, tiles at once, 16), for kChannelRows inputs.

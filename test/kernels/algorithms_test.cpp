@@ -103,8 +103,8 @@ void expect_algorithms_agree(const Conv2dDescription& d) {
   const test::UnitInputs inputs = test::rounded_to(DType::bf16, test::make_inputs(d, 1));
   const test::UnitOutputs expected = test::run(*fixed, d, inputs, {});
   // Then every algorithm in turn for all keys.
-  for (const char* algorithm : {"amx", "direct", "blocks", "matmul", "winograd", "widened direct", "widened blocks",
-                                "widened matmul", "widened winograd"}) {
+  for (const char* algorithm :
+       {"amx", "direct", "blocks", "matmul", "winograd", "widened direct", "widened blocks", "widened matmul"}) {
     Algorithms::Choices others = timed->choices();
     for (auto& [key, name] : others) name = algorithm;
     const auto backend =

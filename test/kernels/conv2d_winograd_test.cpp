@@ -28,13 +28,16 @@ TEST(Conv2dWinograd, AgreesWithTheReference) {
   std::uint32_t stream = 0;
   for (const Shape& x : {Shape{1, 1, 1, 32}, Shape{2, 4, 4, 64}, Shape{3, 5, 7, 32}, Shape{2, 9, 6, 96},
                          Shape{30, 7, 8, 32}, Shape{1, 45, 41, 32}})  // the last two have more than 96 tiles
-    for (const Layout layout : {Layout::nhwc, Layout::nchw16c}) {
-      const Conv2dDescription d = describe(x, 64, layout), plain = describe(x, 64, Layout::nhwc);
+    for (const auto& [dtype, layout] : {std::pair(DType::fp32, Layout::nhwc), std::pair(DType::fp32, Layout::nchw16c),
+                                        std::pair(DType::bf16, Layout::nhwc)}) {
+      const Conv2dDescription plain = describe(x, 64, Layout::nhwc);
+      Conv2dDescription d = describe(x, 64, layout);
+      d.dtype = dtype;
       std::vector<std::unique_ptr<Backend>> backends;
       for (const int threads : {1, 3}) backends.push_back(backend_with("winograd", choices_of(d, threads), threads));
       for (const GradientMode dweight : {GradientMode::overwrite, GradientMode::accumulate}) {
         const UnitModes modes{.dweight = dweight};
-        const UnitInputs inputs = make_inputs(plain, ++stream);
+        const UnitInputs inputs = rounded_to(DType::bf16, make_inputs(plain, ++stream));
         const UnitOutputs expected = run(reference, plain, inputs, modes), magnitude = magnitudes(plain, inputs, modes);
         std::vector<UnitOutputs> outputs;
         for (const auto& backend : backends) {
@@ -42,7 +45,7 @@ TEST(Conv2dWinograd, AgreesWithTheReference) {
           SCOPED_TRACE(described + ", " + text(modes));
           EXPECT_NE(described.find("Winograd"), std::string::npos);
           outputs.push_back(run(*backend, d, inputs, modes));
-          expect_within_rounding(outputs.back(), expected, magnitude, lengths(d));
+          expect_within_rounding(outputs.back(), expected, magnitude, lengths(d), dtype);
           EXPECT_EQ(outputs.back().y, outputs[0].y) << "the threads do not matter";
           EXPECT_EQ(outputs.back().dx, outputs[0].dx);
           EXPECT_EQ(outputs.back().dweight, outputs[0].dweight);
@@ -97,7 +100,6 @@ TEST(Conv2dWinograd, OtherWindowsStridesAndChannelsDoNotFit) {
   EXPECT_FALSE(fits_with([](Conv2dDescription& d) { d.padding = 0; }));
   EXPECT_FALSE(fits_with([](Conv2dDescription& d) { d.out_channels = 48; }));
   EXPECT_FALSE(fits_with([](Conv2dDescription& d) { d.x = {2, 8, 8, 16}; }));
-  EXPECT_FALSE(fits_with([](Conv2dDescription& d) { d.dtype = DType::bf16; }));
 }
 
 }  // namespace

@@ -188,7 +188,7 @@ TEST(GoldenAlgorithms, WinogradGivesTenStepsAsInPyTorch) {
     expect_as_in_pytorch(network, Precision::fp32, 10,
                          backend_with(read_golden(network), Precision::fp32, "winograd", blocks));
   expect_as_in_pytorch("resnet18_32", Precision::bf16, 10,
-                       backend_with(read_golden("resnet18_32"), Precision::bf16, "widened winograd", blocks));
+                       backend_with(read_golden("resnet18_32"), Precision::bf16, "winograd", blocks));
 }
 
 INSTANTIATE_TEST_SUITE_P(Networks, Golden,
