@@ -50,10 +50,8 @@ class Candidate {
     const bool is_interrupted = shortest() - least < kLongestInterruptionSeconds && n_calls_ < kConfirmations;
     if (shortest() > kHopeless * least && !is_interrupted) is_in_ = false;
   }
-  bool is_settled(double least) const {
-    return !is_in_ || shortest() > kContender * least ||
-           (calls_.size() == kConfirmations && calls_.back() <= kConfirmed * calls_.front());
-  }
+  bool is_contender(double least) const { return is_in_ && shortest() <= kContender * least; }
+  bool is_confirmed() const { return calls_.size() == kConfirmations && calls_.back() <= kConfirmed * calls_.front(); }
 
  private:
   std::vector<double> calls_;  // the shortest, in ascending order
@@ -90,8 +88,10 @@ Timing time_in_alternation(std::size_t n, const std::function<CallTime(std::size
       least = std::min(least, time.seconds);
     }
     for (Candidate& candidate : candidates) candidate.drop_if_hopeless(least);
+    const auto contends = [&](const Candidate& c) { return c.is_contender(least); };
     is_stable = round >= kConfirmations &&
-                std::ranges::all_of(candidates, [&](const Candidate& c) { return c.is_settled(least); });
+                (std::ranges::count_if(candidates, contends) == 1 ||
+                 std::ranges::all_of(candidates, [&](const Candidate& c) { return !contends(c) || c.is_confirmed(); }));
   }
   Timing timing{.seconds = {}, .is_under_load = !is_stable || waited > kIdleWaiting * elapsed};
   for (const Candidate& candidate : candidates) timing.seconds.push_back(candidate.shortest());
