@@ -15,7 +15,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // When a ranking is stable, and how long to try.
 constexpr std::size_t kConfirmations = 3, kMaxRounds = 200;
-constexpr double kConfirmed = 1.03, kLimitSeconds = 0.5;
+constexpr double kConfirmed = 1.05, kLimitSeconds = 0.25;
 // A candidate that needs this many times the shortest time can still win if its calls were interrupted.
 constexpr double kContender = 1.5;
 // Beyond these it cannot. One call is enough for a difference that is longer than an interruption by the scheduler.
