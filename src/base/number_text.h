@@ -23,4 +23,11 @@ inline std::string learning_rate_text(double value) {
   return is_tiny ? fmt::format("{:.3g}", value) : fixed_text(value, kDigits);
 }
 
+/// A number of things: "1,150".
+inline std::string with_commas(double value) {
+  std::string text = fmt::format("{:.0f}", value);
+  for (std::size_t at = text.size(); at > 3; at -= 3) text.insert(at - 3, 1, ',');
+  return text;
+}
+
 }  // namespace lockstep

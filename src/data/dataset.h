@@ -43,6 +43,12 @@ class Dataset {
   /// Fills `targets`, one for each of fields() and of its size. Random choices are drawn for this epoch. Thread-safe;
   /// only the first reads allocate memory. Throws Error if the sample cannot be read (a file that shrank, a bad image).
   virtual void read(std::int64_t sample, std::uint32_t epoch, std::span<const std::span<std::byte>> targets) const = 0;
+  /// What samples are called in reports.
+  virtual std::string sample_word() const { return "samples"; }
+  /// Bytes that a sample takes in storage, on average; 0: it is not read from a file.
+  virtual double stored_bytes() const { return 0; }
+  /// What would make a sample faster to read: "--store decoded". For reports, as a list of alternatives.
+  virtual std::vector<std::string> faster_reading() const { return {}; }
   /// The class of each sample, for drawing all classes equally often; -1: it has none. Empty: there are no classes.
   virtual std::vector<std::int32_t> classes() const { return {}; }
   /// Called after each batch. Throws data_changed if the files of the set have changed since they were opened.

@@ -62,6 +62,7 @@ class DecodedSet final : public ImageSet {
     file_.read(sample, static_cast<std::uint64_t>(file_.info.first_sample + sample) * image.size(), image);
     label = file_.labels[static_cast<std::size_t>(sample)];
   }
+  double stored_bytes() const override { return static_cast<double>(file_.info.image_bytes()); }
   std::vector<std::int32_t> classes() const override { return file_.labels; }
   void require_unchanged() const override { file_.file.require_unchanged(); }
 
@@ -100,6 +101,8 @@ class ShapedSet final : public ImageSet {
                shaping_.image_size, image);
   }
   std::vector<std::int32_t> classes() const override { return set_->classes(); }
+  double stored_bytes() const override { return set_->stored_bytes(); }
+  std::vector<std::string> faster_reading() const override { return set_->faster_reading(); }
   void require_unchanged() const override { set_->require_unchanged(); }
 
  private:
@@ -149,6 +152,10 @@ class EncodedSet final : public ImageSet {
             decoder);
   }
   std::vector<std::int32_t> classes() const override { return file_.labels; }
+  double stored_bytes() const override {
+    return static_cast<double>(offsets_.back() - offsets_.front()) / static_cast<double>(file_.info.n_samples);
+  }
+  std::vector<std::string> faster_reading() const override { return {"--store decoded"}; }
   void require_unchanged() const override { file_.file.require_unchanged(); }
 
  private:

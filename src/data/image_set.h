@@ -41,6 +41,7 @@ inline constexpr char kSampleIdField[] = "sample_id";  // position in the file: 
 class ImageSet : public Dataset {
  public:
   const ImageSetInfo& info() const override = 0;
+  std::string sample_word() const final { return "images"; }
   /// Image, label and sample id, in this order.
   std::vector<Field> fields() const final;
   void read(std::int64_t sample, std::uint32_t epoch, std::span<const std::span<std::byte>> targets) const final;

@@ -79,6 +79,7 @@ class FileSet : public TextSet {
   }
   const TextSetInfo& info() const final { return info_; }
   void require_unchanged() const final { file_.require_unchanged(); }
+  double stored_bytes() const final { return static_cast<double>(info_.sequence_length) * layout_.token_bytes; }
 
  protected:
   std::size_t length() const { return static_cast<std::size_t>(info_.sequence_length); }

@@ -53,6 +53,7 @@ struct TextWindows {
 class TextSet : public Dataset {
  public:
   const TextSetInfo& info() const override = 0;
+  std::string sample_word() const final { return "windows"; }
   /// Tokens, targets, document starts and positions, in this order.
   std::vector<Field> fields() const final;
 };

@@ -262,6 +262,7 @@ void Metrics::summary(const Summary& r) {
   state_->add(object, "best_", r.best_measures);
   object.update({{state_->naming.unit.rate_key, rate_of(r.totals.count, r.totals.training_seconds)},
                  {"model_flops_utilization", r.model_flops_utilization},
+                 {"data_wait_share", r.data_wait_share},
                  {"seconds", r.totals.run_seconds},
                  {"ranks", r.ranks},
                  {"versions", Json::parse(versions_json())}});

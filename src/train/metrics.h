@@ -75,6 +75,7 @@ struct Summary {
   std::vector<double> final_measures{}, best_measures{};  // of evaluations; empty: there was none
   Totals totals{};
   double model_flops_utilization = 0;  // of the steps of this start
+  double data_wait_share = 0;  // the part of their time in which a rank waited for data: of the one that did most
   int ranks = 1;
 };
 

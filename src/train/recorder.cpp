@@ -24,6 +24,20 @@ double cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
+/// A rank without processors of its own shares those of the node with the others there.
+int cores_of_rank(const World& world) {
+  const int usable = n_usable_processors();
+  return usable < n_processors() ? usable : std::max(1, usable / world.local_size());
+}
+
+DataSource source_of(const Session& session) {
+  const data::Dataset& set = *session.task->train_set();
+  return {.readers = session.config.data.readers,
+          .cores = cores_of_rank(session.world),
+          .samples = set.sample_word(),
+          .faster = set.faster_reading()};
+}
+
 double mean_loss(const LossSums& sums) { return tasks::loss_measure().of(sums); }
 
 }  // namespace
@@ -39,6 +53,7 @@ Recorder::Recorder(Session& session)
       begin_(Clock::now()),
       step_begin_(begin_),
       epoch_begin_(begin_),
+      data_watch_(source_of(session), begin_),
       cpu_seconds_(cpu_seconds()) {
   epoch_sums_ = session.progress.epoch_sums;
   continue_totals();
@@ -121,6 +136,7 @@ void Recorder::step(std::int64_t step, const StepResult& result, double learning
   interval_seconds_ += clock.seconds;
   flops_ += session_.flops_of(step);
   flops_seconds_ += clock.seconds;
+  count_data(clock);
   final_train_ = measures_of(result.sums);
   if (session_.leader() && session_.config.log.progress)
     bar_->update(step + 1, "loss " + fixed_text(mean_loss(result.sums), 4));
@@ -152,10 +168,23 @@ void Recorder::write_step(std::int64_t step, const StepResult& result, double le
   warn_of_slow_rank();
 }
 
+void Recorder::count_data(const StepClock& clock) {
+  if (!first_usage_) {
+    first_usage_ = clock.loader;
+    return;
+  }
+  data_ = {.seconds = data_.seconds + clock.seconds,
+           .wait_seconds = clock.loader.wait_seconds - first_usage_->wait_seconds,
+           .busy_seconds = clock.loader.busy_seconds - first_usage_->busy_seconds,
+           .read_seconds = clock.loader.read_seconds - first_usage_->read_seconds,
+           .n_samples = static_cast<double>(clock.loader.n_samples - first_usage_->n_samples)};
+}
+
 /// Collective: each rank's report on the step, and how long it waited for others since the last logged one.
 void Recorder::gather_ranks(StepRecord& record, const StepResult& result, const StepClock& clock) {
   struct RankFigures {
     double loss, data_wait, exposed, waited, host_memory, cpu, device_memory, device;  // the device's: -1 where unknown
+    DataUsage data;
   };
   const DeviceUsage usage = session_.backend->usage();
   device_memory_ = std::max(device_memory_, usage.memory_bytes ? static_cast<double>(*usage.memory_bytes) : -1.0);
@@ -166,10 +195,12 @@ void Recorder::gather_ranks(StepRecord& record, const StepResult& result, const 
                          .host_memory = static_cast<double>(peak_memory_bytes()),
                          .cpu = clock.cpu_seconds / clock.seconds,
                          .device_memory = device_memory_,
-                         .device = usage.utilisation.value_or(-1)};
+                         .device = usage.utilisation.value_or(-1),
+                         .data = data_};
   waited_seconds_ = interval_seconds_ = 0;
   waits_.clear();
   hosts_.clear();
+  std::vector<DataUsage> data;
   for (const std::string& bytes : session_.world.all_gather(
            std::string(reinterpret_cast<const char*>(&mine), sizeof(mine)) + session_.world.host())) {
     RankFigures m{};
@@ -188,7 +219,10 @@ void Recorder::gather_ranks(StepRecord& record, const StepResult& result, const 
     record.memory_bytes = std::max(record.memory_bytes, ranks.memory_bytes.back());
     record.data_wait_seconds = std::max(record.data_wait_seconds, m.data_wait);
     record.exposed_communication_seconds = std::max(record.exposed_communication_seconds, m.exposed);
+    data.push_back(m.data);
   }
+  const std::string report = data_watch_.update(data, Clock::now());
+  if (session_.leader() && !report.empty()) log::info("{}", report);
 }
 
 void Recorder::warn_of_slow_rank() {
@@ -256,6 +290,7 @@ void Recorder::checkpoint(std::int64_t step, const std::string& path, double sec
 
 void Recorder::finish(const std::string& status, std::int64_t step) {
   bar_.reset();
+  if (const std::string report = data_watch_.summary(); session_.leader() && !report.empty()) log::info("{}", report);
   if (!has_worked_ && metrics_.keep_summary(status, step)) return;
   metrics_.summary({.status = status,
                     .steps = step,
@@ -265,6 +300,7 @@ void Recorder::finish(const std::string& status, std::int64_t step) {
                     .best_measures = best_,
                     .totals = totals(),
                     .model_flops_utilization = utilization_of(flops_, flops_seconds_),
+                    .data_wait_share = data_watch_.wait_share(),
                     .ranks = session_.world.size()});
 }
 

@@ -6,7 +6,9 @@
 #include <optional>
 
 #include "base/clock.h"
+#include "data/loader.h"
 #include "lockstep/ops/step_scalars.h"
+#include "train/data_watch.h"
 #include "train/metrics.h"
 #include "train/session.h"
 #include "train/slow_rank.h"
@@ -18,6 +20,7 @@ struct StepClock {
   double seconds = 0;            // end to end, waiting included
   double data_wait_seconds = 0;  // part of it: waiting for the loader
   double cpu_seconds = 0;        // of all threads
+  data::LoaderUsage loader{};    // up to now
 };
 
 class Recorder {
@@ -52,6 +55,7 @@ class Recorder {
   void gather_ranks(StepRecord& record, const StepResult& result, const StepClock& clock);
   double utilization_of(double flops, double seconds) const;
   void warn_of_slow_rank();
+  void count_data(const StepClock& clock);
   void continue_totals();
   std::vector<double> measures_of(const LossSums& sums) const;  // NaN if nothing was counted
   std::string text_of(const std::vector<double>& measures, int tasks::Measure::*digits) const;
@@ -65,6 +69,9 @@ class Recorder {
   std::vector<double> waits_;                         // of each rank, up to the last logged step: part of its time
   std::vector<std::string> hosts_;                    // of each rank
   std::optional<Clock::time_point> last_warning_;     // of a slow rank
+  std::optional<data::LoaderUsage> first_usage_;      // up to the first step of this start
+  DataUsage data_;                                    // of this rank, since then
+  DataWatch data_watch_;                              // of all ranks
   double device_memory_ = -1;                         // bytes, the greatest that was seen; -1: not known
   double cpu_seconds_ = 0;
   double flops_ = 0, flops_seconds_ = 0;                 // of the steps of this start

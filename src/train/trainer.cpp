@@ -82,7 +82,8 @@ class Trainer {
     replica.reduce();
     replica.update();
     clock_[step & 1] = recorder_.lap();
-    clock_[step & 1].data_wait_seconds = loader_.wait_seconds() - waited_before;
+    clock_[step & 1].loader = loader_.usage();
+    clock_[step & 1].data_wait_seconds = clock_[step & 1].loader.wait_seconds - waited_before;
   }
 
   /// Reads, counts and reports the result of a step, once.

@@ -12,9 +12,9 @@
 //   FAULT_FIRST   the number of the first call that is hit, from 1
 //   FAULT_COUNT   the number of calls that are hit (by default 1; 0: all further ones)
 //   FAULT_ERROR   ENOSPC, EDQUOT, EIO, EROFS or EINVAL: the call fails with this error. Before the call, KILL reports
-//   it and kills the
-//                 process, WAIT waits until the file FAULT_WHEN is gone, REMOVE removes the folder FAULT_PATH, FLIP
-//                 flips the last bit of a weight, and NAN replaces a value of the incoming gradient
+//                 it and kills the process, WAIT waits until the file FAULT_WHEN is gone, SLEEP sleeps for 5 ms, REMOVE
+//                 removes the folder FAULT_PATH, FLIP flips the last bit of a weight, and NAN replaces a value of the
+//                 incoming gradient
 //   FAULT_RANK    only this rank of an mpirun is affected
 //   FAULT_WHEN    only while this file exists
 //
@@ -88,6 +88,10 @@ bool hits(const char* call) {
   }
   if (f.error == "WAIT") {
     while (::access(f.when.c_str(), F_OK) == 0) ::usleep(10'000);
+    return false;
+  }
+  if (f.error == "SLEEP") {
+    ::usleep(5'000);
     return false;
   }
   if (f.error == "REMOVE") {

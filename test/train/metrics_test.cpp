@@ -301,6 +301,7 @@ TEST_F(MetricsTest, SummaryHoldsResultAndVersions) {
                    .best_measures = {1.5, 0.5},
                    .totals = {.count = 900, .training_seconds = 9, .run_seconds = 12, .skipped_steps = 3},
                    .model_flops_utilization = 0.5,
+                   .data_wait_share = 0.25,
                    .ranks = 4});
   const Json summary = Json::parse(read_file(directory_ + "/metrics.json"));
   EXPECT_EQ(summary["status"], "stopped");
@@ -313,6 +314,7 @@ TEST_F(MetricsTest, SummaryHoldsResultAndVersions) {
   EXPECT_EQ(summary["best_loss"], 1.5);
   EXPECT_EQ(summary["samples_per_second"], 100.0);
   EXPECT_EQ(summary["model_flops_utilization"], 0.5);
+  EXPECT_EQ(summary["data_wait_share"], 0.25);
   EXPECT_EQ(summary["best_accuracy"], 0.5);
   EXPECT_EQ(summary["samples"], 900);
   EXPECT_EQ(summary["seconds"], 12.0);

@@ -1,0 +1,74 @@
+#include "train/data_watch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/number_text.h"
+
+namespace lockstep::train {
+namespace {
+
+constexpr double kNoticeable = 0.05;     // part of the time
+constexpr double kLeastSeconds = 1;      // of steps, to judge
+constexpr double kIntervalSeconds = 60;  // between reports
+constexpr double kNearlyAll = 0.8;       // of the readers
+
+/// "a, b or c"
+std::string any_of(const std::vector<std::string>& list) {
+  std::string text;
+  for (std::size_t i = 0; i < list.size(); ++i) text += (i == 0 ? "" : i + 1 < list.size() ? ", " : " or ") + list[i];
+  return text;
+}
+
+/// Idle readers wait for a free place in the buffers, which data.prefetch provides.
+std::string advice(double busy, const DataSource& source) {
+  if (busy < kNearlyAll * source.readers) return "a larger data.prefetch";
+  std::vector<std::string> list = {source.readers < source.cores ? "more readers" : "more cores per rank"};
+  list.insert(list.end(), source.faster.begin(), source.faster.end());
+  return any_of(list);
+}
+
+/// Of the rank that waits most.
+DataUsage slowest(const std::vector<DataUsage>& ranks) {
+  const auto less = [](const DataUsage& a, const DataUsage& b) { return wait_share(a) < wait_share(b); };
+  return ranks.empty() ? DataUsage{} : *std::max_element(ranks.begin(), ranks.end(), less);
+}
+
+}  // namespace
+
+DataUsage operator-(const DataUsage& a, const DataUsage& b) {
+  return {.seconds = a.seconds - b.seconds,
+          .wait_seconds = a.wait_seconds - b.wait_seconds,
+          .busy_seconds = a.busy_seconds - b.busy_seconds,
+          .read_seconds = a.read_seconds - b.read_seconds,
+          .n_samples = a.n_samples - b.n_samples};
+}
+
+double wait_share(const DataUsage& usage) { return usage.seconds > 0 ? usage.wait_seconds / usage.seconds : 0; }
+
+std::string data_report(const DataUsage& usage, const DataSource& source) {
+  if (usage.seconds < kLeastSeconds || wait_share(usage) < kNoticeable) return "";
+  // Readers also work between steps, when the time of steps stands still.
+  const double busy = std::min<double>(source.readers, usage.busy_seconds / usage.seconds);
+  const double rate = usage.read_seconds > 0 ? usage.n_samples / usage.read_seconds : 0;
+  return fmt::format("data: {:.0f} % of the time; {:.0f} of {} reader{} busy, {} {}/s per reader; {} would help",
+                     100 * wait_share(usage), busy, source.readers, source.readers == 1 ? "" : "s", with_commas(rate),
+                     source.samples, advice(busy, source));
+}
+
+std::string DataWatch::update(std::span<const DataUsage> totals, Clock::time_point now) {
+  totals_.assign(totals.begin(), totals.end());
+  reported_.resize(totals_.size());
+  if (now - last_ < std::chrono::duration<double>(kIntervalSeconds)) return "";
+  std::vector<DataUsage> since;
+  for (std::size_t rank = 0; rank < totals_.size(); ++rank) since.push_back(totals_[rank] - reported_[rank]);
+  last_ = now;
+  reported_ = totals_;
+  return data_report(slowest(since), source_);
+}
+
+std::string DataWatch::summary() const { return data_report(slowest(totals_), source_); }
+double DataWatch::wait_share() const { return train::wait_share(slowest(totals_)); }
+
+}  // namespace lockstep::train
