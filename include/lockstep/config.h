@@ -164,6 +164,15 @@ struct Config {
     double usage_seconds = 0;  // interval of RUN/usage/; 0: never
   } log;
 
+  /// What a hardware file tells about a machine, for `plan` only. 0: unknown.
+  struct Hardware {
+    int cores_per_rank = 0;
+    double core_samples_per_second = 0;    // that a core reads and decodes
+    double storage_gb_per_second = 0;      // 1e9 bytes/s that a node reads
+    double pcie_gb_per_second = 0;         // 1e9 bytes/s from the host to the GPU of a rank
+    double device_samples_per_second = 0;  // that the device of a rank trains
+  } hardware;
+
   bool reproducible = false;
   bool trace = false;  // write RUN/trace.json
 

@@ -9,6 +9,7 @@
 
 #include "comm/traffic.h"
 #include "commands/commands.h"
+#include "commands/plan_rates.h"
 #include "commands/plan_text.h"
 #include "commands/report.h"
 #include "config/parser.h"
@@ -37,6 +38,7 @@ struct Planned {
   std::unique_ptr<train::StepPlan> plan;
   comm::Traffic traffic;                                    // of a step
   std::optional<train::RecomputationReport> recomputation;  // no value: nothing is recomputed
+  std::optional<DataRates> rates;                           // no value: no key of `hardware` is set
   std::int64_t fits = 0;                                    // samples of a rank, or micro-batch, at once
   std::string precision_warning;                            // empty: none
 
@@ -102,6 +104,8 @@ Planned make_plan(const Config& configured, const Ranks& ranks, const std::strin
   planned.traffic = comm::traffic_between_nodes(topology(batch.order_over_ranks()), planned.plan->buckets(),
                                                 planned.plan->compute_dtype());
   planned.recomputation = recomputation_of(planned, topology(batch.order_over_ranks()), device.empty());
+  planned.rates = data_rates(config, *planned.task->train_set(), ranks.n, ranks.on_first_node(),
+                             planned.backend->memory_space() != MemorySpace::host);
   return planned;
 }
 
@@ -176,6 +180,7 @@ nlohmann::ordered_json json_of(const Planned& planned, const Ranks& ranks) {
             {"total", m.total()}}},
           {"sent_between_nodes_bytes", sent},
           {"recomputation", json_of_recomputation(planned)},
+          {"data_rates", planned.rates ? json_of(*planned.rates) : nlohmann::ordered_json()},
           {"buckets", buckets}};
 }
 
@@ -225,6 +230,7 @@ std::string text_of(const Planned& planned, const Ranks& ranks) {
         "This step {}: a rank processes {} samples at once. Lower train.global_batch, or set "
         "train.accumulate=auto\n",
         verdict, plan.batch().largest_micro_batch());
+  if (planned.rates) text += text_of(*planned.rates);
   if (!planned.precision_warning.empty()) text += fmt::format("\nPrecision: {}\n", planned.precision_warning);
   return text + fmt::format("\nHow each layer runs on {}\n{}", planned.backend->device().name, choices(plan));
 }

@@ -306,6 +306,23 @@ std::vector<Key> comm_and_cpu_keys() {
   };
 }
 
+std::vector<Key> hardware_keys() {
+  const Range rates{.high = 1e9, .accepts = "0 to 1e9"};
+  const Range gigabytes{.high = 1e6, .accepts = "0 to 1e6"};
+  return {
+      integer(KEY(hardware.cores_per_rank), 0,
+              {kNone, "cores", "plan: cores of a rank that can read and decode samples. 0: unknown."}),
+      real(KEY(hardware.core_samples_per_second), rates,
+           {kNone, "samples/s", "plan: samples that one core reads and decodes. 0: unknown."}),
+      real(KEY(hardware.storage_gb_per_second), gigabytes,
+           {kNone, "GB/s", "plan: speed at which a node reads from its storage, shared by its ranks. 0: unknown."}),
+      real(KEY(hardware.pcie_gb_per_second), gigabytes,
+           {kNone, "GB/s", "plan: speed at which batches are copied to the GPU of a rank. 0: unknown."}),
+      real(KEY(hardware.device_samples_per_second), rates,
+           {kNone, "samples/s", "plan: samples that the device of a rank trains. 0: unknown."}),
+  };
+}
+
 std::vector<Key> checkpoint_and_log_keys() {
   return {
       integer(KEY(checkpoint.every_epochs), 0, {kNone, "epochs", "Interval between checkpoints. 0: only at the end."}),
@@ -361,8 +378,9 @@ std::string lower(std::string text) {
 const std::vector<Key>& table() {
   static const std::vector<Key> keys = [] {
     std::vector<Key> all;
-    for (auto part : {run_and_device_keys, model_keys, data_keys, train_keys, loss_scale_keys, optimizer_keys,
-                      schedule_keys, evaluation_and_batch_norm_keys, comm_and_cpu_keys, checkpoint_and_log_keys}) {
+    for (auto part :
+         {run_and_device_keys, model_keys, data_keys, train_keys, loss_scale_keys, optimizer_keys, schedule_keys,
+          evaluation_and_batch_norm_keys, comm_and_cpu_keys, hardware_keys, checkpoint_and_log_keys}) {
       for (Key& key : part()) all.push_back(std::move(key));
     }
     return all;

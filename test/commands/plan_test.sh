@@ -45,6 +45,43 @@ for hardware in jobs/configs/hardware/*.yaml; do
     --json="$work/hardware.json"
 done
 
+# What storage, cores, PCIe and GPU can sustain. CIFAR-10 is stored as 3,072 bytes per image.
+cifar=("${quick[@]}" data.train=data/samples/cifar10_train.h5 device=cpu precision=fp32 train.global_batch=64)
+rates() { "$lockstep" plan "${cifar[@]}" "${@:2}" --json="$work/$1.json" >"$work/$1.txt"; }
+no_rates() { rates none && test "$(value data_rates "$work/none.json")" = None && ! grep -q sustains "$work/none.txt"; }
+check "without a hardware file, no rates are reported" no_rates
+check "with all keys, they are" rates all data.readers=3 hardware.cores_per_rank=8 hardware.core_samples_per_second=1000 \
+  hardware.storage_gb_per_second=0.006144 hardware.device_samples_per_second=500 --ranks 4 --nodes 2
+check_output=$work/all.txt
+check "  the storage of a node is shared by its ranks" grep -qE '^  storage +1,000 +4,000  0.006144 GB/s for a node, 3.07 kB per sample$' "$work/all.txt"
+check "  idle cores do not count" grep -qE '^  cores +3,000 +12,000  3 of 8 cores read \(data.readers=3\), 1000/s each$' "$work/all.txt"
+check "  nothing is copied to a CPU" grep -qE '^  PCIe +- +-  batches stay in the memory of the host$' "$work/all.txt"
+check "  the lowest is named" grep -qx 'The lowest: CPU, with 500 images/s per rank.' "$work/all.txt"
+check "some keys are unknown" rates some hardware.cores_per_rank=2 hardware.core_samples_per_second=2000 hardware.storage_gb_per_second=1
+check_output=$work/some.txt
+check "  and reported as such" grep -qE '^  CPU +unknown +unknown  hardware.device_samples_per_second is not set$' "$work/some.txt"
+check "  so is the lowest of the others" grep -qx 'The lowest of those that are known: cores, with 2,000 images/s per rank.' "$work/some.txt"
+check "readers without a rate are unknown" rates less hardware.cores_per_rank=2
+check "  then there is no lowest" bash -c "! grep -q '^The lowest' '$work/less.txt'"
+check "synthetic data are not read from storage" rates synthetic data.train=synthetic hardware.storage_gb_per_second=1
+check "  and storage is no limit" grep -qE '^  storage +- +-  synthetic is not read from storage$' "$work/synthetic.txt"
+check_output=$work/.check
+check "the JSON has the same figures" python3 - "$work" <<'PYTHON'
+import json, sys
+full, some, less, synthetic = (json.load(open(f"{sys.argv[1]}/{name}.json"))["data_rates"] for name in ("all", "some", "less", "synthetic"))
+rate = lambda rates, part: rates[part]["samples_per_second_per_rank"]
+assert [round(rate(full, part)) for part in ("storage", "cores", "device")] == [1000, 3000, 500], full
+assert rate(full, "pcie") is None and not full["pcie"]["is_unknown"], full
+assert full["lowest"] == "device" and full["storage"]["bytes_per_sample"] == 3072, full
+assert rate(some, "device") is None and some["device"]["is_unknown"] and some["lowest"] == "cores", some
+assert less["lowest"] is None and less["cores"]["is_unknown"], less
+assert rate(synthetic, "storage") is None and not synthetic["storage"]["is_unknown"], synthetic
+PYTHON
+check "rates must be possible" refused 2 'hardware.pcie_gb_per_second.*0 to 1e6' "$lockstep" plan "${cifar[@]}" hardware.pcie_gb_per_second=-1
+for hardware in jobs/configs/hardware/*.yaml; do
+  check "$hardware names the rate of its readers" grep -qE '^  core_samples_per_second: [1-9]' "$hardware"
+done
+
 # Sizes that overflow 32-bit integers of the libraries are refused with a sentence.
 impossible() { check "$1 is refused" refused 2 "$2" "$lockstep" plan jobs/configs/quickstart.yaml data.train=synthetic data.validation=synthetic $1; }
 impossible data.image_size=8192 'conv1 would have the shape .* numbers per sample; at most 2147483647'
@@ -100,6 +137,9 @@ fi
 net=(jobs/configs/resnet50_imagenet.yaml data.train=synthetic data.validation=synthetic)
 "$lockstep" plan "${net[@]}" precision=fp16 train.batch_per_rank=256 --ranks 8 --device h200 >"$work/h200" 2>&1
 check "plans for an H200 that is not in this machine" grep -q '^How each layer runs on NVIDIA H200' "$work/h200"
+# A batch has 4 bytes each for the label and the number of the image.
+"$lockstep" plan "${net[@]}" jobs/configs/hardware/4x_h200.yaml data.image_size=32 --ranks 4 --device h200 >"$work/pcie" 2>&1
+check "PCIe copies the batches" grep -qE '^  PCIe +20,454,545 +81,818,182  63 GB/s, 3.08 kB per sample$' "$work/pcie"
 check "with convolutions at the level chain" grep -q 'chain' "$work/h200"
 "$lockstep" plan "${net[@]}" precision=fp16 train.batch_per_rank=auto --device t4 --json="$work/t4.json" >/dev/null
 "$lockstep" plan "${net[@]}" precision=fp16 train.batch_per_rank=auto --device a100 --json="$work/a100.json" >/dev/null
