@@ -56,23 +56,13 @@
 namespace lockstep::cpu {
 namespace {
 
-/// Whether the processor multiplies pairs of bf16 numbers (vdpbf16ps), and tests do not limit the instructions.
-bool has_bf16_products() {
-#ifdef __x86_64__
-  static const bool has = (__builtin_cpu_init(), __builtin_cpu_supports("avx512bf16") != 0);
-  return has && isa() == Isa::avx512;
-#else
-  return false;
-#endif
-}
-
 /// How products are computed: of fp32 numbers with vectors, or of pairs of bf16 numbers with vectors or AMX.
 enum class Products : std::uint8_t { floats, pairs, amx };
 
 Products products_of(DType dtype) {
   if (dtype != DType::bf16) return Products::floats;
   if (amx_is_usable()) return Products::amx;
-  return has_bf16_products() ? Products::pairs : Products::floats;
+  return bf16_products_are_usable() ? Products::pairs : Products::floats;
 }
 
 /// Calls the function that was compiled for this processor, the Types in scope and products_.

@@ -7,16 +7,17 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <string>
+#include <utility>
+
 #include "kernels/cpu/base/amx.h"
-#include "kernels/cpu/base/simd.h"
+#include "kernels/cpu/conv2d_amx.h"
 #include "lockstep/backend.h"
 #include "lockstep/ops/attention.h"
 
 /// Replaces the function of the backend in this program.
-bool lockstep::cpu::amx_is_usable() {
-  __builtin_cpu_init();
-  return __builtin_cpu_supports("avx512bf16") != 0 && isa() == Isa::avx512;
-}
+bool lockstep::cpu::has_amx() { return true; }
 
 namespace lockstep::test {
 namespace {
@@ -53,14 +54,35 @@ TEST(EmulatedAmx, UnconfiguredTilesEndTheTest) {
   EXPECT_DEATH(amx::Registers().load(0, sums, 64), "a tile is not configured");
 }
 
+std::string attention_in_bf16() {
+  return make_backend({.device = "cpu"})
+      ->make(AttentionDescription{
+          .batch = 1, .sequence = 8, .heads = 2, .kv_heads = 1, .head_dim = 16, .dtype = DType::bf16})
+      ->describe();
+}
+
+Conv2dDescription convolution_in_bf16() {
+  return {.x = {1, 8, 8, 32}, .out_channels = 32, .window = 3, .padding = 1, .dtype = DType::bf16};
+}
+
 /// Otherwise the other tests of this program would test something else.
 TEST(EmulatedAmx, KernelsForAmxAreChosen) {
   if (!cpu::amx_is_usable()) GTEST_SKIP() << "this processor has no AVX-512 for bf16";
-  const auto attention =
-      make_backend({.device = "cpu"})
-          ->make(AttentionDescription{
-              .batch = 1, .sequence = 8, .heads = 2, .kv_heads = 1, .head_dim = 16, .dtype = DType::bf16});
-  EXPECT_NE(attention->describe().find("with AMX"), std::string::npos) << attention->describe();
+  EXPECT_NE(attention_in_bf16().find("with AMX"), std::string::npos) << attention_in_bf16();
+  EXPECT_TRUE(cpu::amx_convolution_fits(convolution_in_bf16(), cpu::Direction::forward));
+}
+
+/// LOCKSTEP_MAX_ISA, which is read whenever an op is made.
+TEST(EmulatedAmx, TheLimitOfInstructionsHoldsForKernelsInBf16) {
+  if (!cpu::amx_is_usable()) GTEST_SKIP() << "this processor has no AVX-512 for bf16";
+  for (const auto& [limit, products] :
+       {std::pair{"avx512_bf16", "in tiles of bf16"}, {"avx512", "in tiles of fp32"}, {"avx2", "in tiles of fp32"}}) {
+    ASSERT_EQ(setenv("LOCKSTEP_MAX_ISA", limit, 1), 0);
+    EXPECT_TRUE(attention_in_bf16().ends_with(products)) << limit << ": " << attention_in_bf16();
+    EXPECT_FALSE(cpu::amx_convolution_fits(convolution_in_bf16(), cpu::Direction::forward)) << limit;
+  }
+  ASSERT_EQ(unsetenv("LOCKSTEP_MAX_ISA"), 0);
+  EXPECT_TRUE(cpu::amx_is_usable());
 }
 
 }  // namespace

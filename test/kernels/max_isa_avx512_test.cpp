@@ -1,5 +1,5 @@
 // environment: LOCKSTEP_MAX_ISA=avx512
-// also: Algorithms.AllAlgorithms*:Conv2dWidened.*:All/Conv2dBf16Test.*:Matmul.*:HeadCrossEntropy.*:Widen.*
+// also: Algorithms.AllAlgorithms*:Conv2dWidened.*:All/Conv2dBf16Test.*:Matmul.*:HeadCrossEntropy.*:Widen.*:Attention.*
 // timeout: 300
 // The tests of bf16 and of algorithms as on a processor with AVX-512 without bf16.
 #include <gtest/gtest.h>
@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "kernels/cpu/base/amx.h"
 #include "kernels/cpu/base/machine.h"
 #include "kernels/cpu/base/product.h"
 #include "kernels/cpu/base/simd.h"
@@ -18,6 +19,8 @@ TEST(MaxIsaAvx512, LimitsKernelsAndLibraries) {
   const char* limit = std::getenv("LOCKSTEP_MAX_ISA");
   if (limit == nullptr || std::string(limit) != "avx512") GTEST_SKIP() << "needs LOCKSTEP_MAX_ISA=avx512";
   EXPECT_LE(isa(), Isa::avx512);
+  EXPECT_FALSE(bf16_products_are_usable());
+  EXPECT_FALSE(amx_is_usable());
   if (kHasOnednn) {
     EXPECT_EQ(product_type(DType::bf16), DType::fp32);
   }
