@@ -98,10 +98,11 @@ std::string text_of(const DataRates& rates) {
   const auto cell = [](const PartRate& part, double factor) {
     return part.rate ? with_commas(*part.rate * factor) : part.is_unknown ? "unknown" : "-";
   };
-  std::string text = fmt::format("\n{}/s that each part sustains{:>12}{:>12}\n", rates.samples, "a rank", "all ranks");
+  std::string text =
+      fmt::format("\n{:<34}{:>12}{:>12}\n", rates.samples + "/s that each part sustains", "a rank", "all ranks");
   bool all_are_known = true;
   for (const PartRate& part : rates.parts) {
-    text += fmt::format("  {:<26}{:>12}{:>12}  {}\n", part.name, cell(part, 1), cell(part, rates.ranks), part.reason);
+    text += fmt::format("  {:<32}{:>12}{:>12}  {}\n", part.name, cell(part, 1), cell(part, rates.ranks), part.reason);
     all_are_known = all_are_known && !part.is_unknown;
   }
   const PartRate* const lowest = rates.lowest();
