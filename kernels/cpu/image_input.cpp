@@ -1,5 +1,6 @@
-// uint8 images to normalised fp32, cropped and flipped by counter-based draws (lockstep/ops/image_input.h).
-// Each value is looked up in a table of 256 per channel, (v / 255 - mean) / stddev computed in fp64 and rounded once.
+// uint8 images to normalised ones, cropped and flipped by counter-based draws (lockstep/ops/image_input.h). Each value
+// is looked up in a table of 256 per channel, (v / 255 - mean) / stddev computed in fp64 and rounded once. Regions are
+// resized by the same loops that resize the images of JPEG files on the host (lockstep/resize_rows.h).
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -7,9 +8,11 @@
 #include "kernels/cpu/base/bf16.h"
 #include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/parallel.h"
+#include "kernels/cpu/base/workspace.h"
 #include "lockstep/error.h"
 #include "lockstep/ops/image_input.h"
 #include "lockstep/philox.h"
+#include "lockstep/resize_rows.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -20,40 +23,93 @@ struct Placement {
   bool flipped = false;              // left and right, after the crop
 };
 
+/// The weights of one direction. Its memory is reused for the next image.
+class AxisWeights {
+ public:
+  AxisWeights() = default;
+  AxisWeights(std::int64_t n_outputs, int max_pixels) {
+    const auto n = static_cast<std::size_t>(n_outputs);
+    weights_.max_taps = max_resize_taps(max_pixels, static_cast<int>(n_outputs));
+    weights_.first.resize(n);
+    weights_.count.resize(n);
+    weights_.weights.resize(n * static_cast<std::size_t>(weights_.max_taps));
+    weights_.split();
+  }
+  void compute(const ResizedAxis& axis) {
+    weights_.max_taps = max_resize_taps(axis.n, weights_.n_outputs());
+    for (int i = 0; i < weights_.n_outputs(); ++i) {
+      const ResizedOutput output(axis, i);
+      const auto [begin, end] = output.taps();
+      const auto at = static_cast<std::size_t>(i);
+      weights_.first[at] = begin - axis.first;
+      weights_.count[at] = std::min(end - begin, weights_.max_taps);
+      std::int32_t* row = weights_.weights.data() + std::ptrdiff_t{i} * weights_.max_taps;
+      for (int k = 0; k < weights_.count[at]; ++k) row[k] = output.weight(begin + k, kResizeFractionBits);
+    }
+  }
+  ResizeWeights& get() { return weights_; }
+
+ private:
+  ResizeWeights weights_;
+};
+
 template <typename E>
 class CpuImageInput final : public ImageInput {
  public:
   CpuImageInput(const ImageInputDescription& d, const CpuContext& context)
       : description_(d),
         table_(static_cast<std::size_t>(d.x[3] * 256)),
-        parts_(part_count(context, d.x.n_elements() * std::int64_t{sizeof(E)})) {
+        parts_(part_count(context, d.x.n_elements() * std::int64_t{sizeof(E)})),
+        row_bytes_(resized_row_bytes(static_cast<int>(d.x[2]), static_cast<int>(d.x[3]))) {
     const std::size_t channels = static_cast<std::size_t>(d.x[3]);
     for (std::size_t value = 0; value < 256; ++value)
       for (std::size_t c = 0; c < channels; ++c)
         table_[value * channels + c] = from_float<E>(
             static_cast<float>((static_cast<double>(value) / 255.0 - double{d.mean[c]}) / double{d.stddev[c]}));
+    if (!d.regions.exist()) return;
+    WorkspacePlan plan;
+    for (int part = 0; part < parts_; ++part)
+      resizers_.push_back({.along_rows = {d.x[2], d.regions.max_width},
+                           .along_columns = {d.x[1], d.regions.max_height},
+                           .rows_offset = plan.take(static_cast<std::size_t>(d.regions.max_height) * row_bytes_),
+                           .row_offset = plan.take(row_bytes_)});
+    workspace_bytes_ = plan.size_bytes();
   }
 
-  OpNeeds needs() const override { return {}; }
+  OpNeeds needs() const override { return {.forward_workspace_bytes = workspace_bytes_}; }
 
   std::string describe() const override {
     std::string text = "own kernel: normalisation by table";
+    if (description_.regions.exist()) text += ", antialiased resizing of regions";
     if (description_.crop_padding > 0) text += ", crop";
     if (description_.flip) text += ", flip";
     return text;
   }
 
-  void run_forward(const Forward& args, const OpMemory&, Stream&) override {
+  void run_forward(const Forward& args, const OpMemory& memory, Stream&) override {
     const std::int64_t image = description_.x[1] * description_.x[2] * description_.x[3];
     run_parts(parts_, [&](int part) {
       const Range range = part_of(description_.x[0], part, parts_);
-      for (std::int64_t n = range.begin; n < range.end; ++n)
-        copy_image(args.images + n * image, draw(args.sample_ids, n, args.scalars),
-                   static_cast<E*>(args.y) + n * image);
+      for (std::int64_t n = range.begin; n < range.end; ++n) {
+        const Placement placement = draw(args.sample_ids, n, args.scalars);
+        E* const out = static_cast<E*>(args.y) + n * image;
+        if (description_.regions.exist())
+          resize_image(args.images + std::int64_t{args.places[n]} * description_.regions.place_bytes, args.regions[n],
+                       placement, resizers_[static_cast<std::size_t>(part)], memory.workspace, out);
+        else
+          copy_image(args.images + n * image, placement, out);
+      }
     });
   }
 
  private:
+  /// What a part needs to resize regions. Offsets in the workspace: the rows of the region, resized along rows, and one
+  /// row of the resized image.
+  struct PartResizer {
+    AxisWeights along_rows, along_columns;
+    std::size_t rows_offset = 0, row_offset = 0;
+  };
+
   Placement draw(const std::uint32_t* sample_ids, std::int64_t n, const StepScalars* scalars) const {
     Placement placement;
     const int padding = description_.crop_padding;
@@ -78,21 +134,61 @@ class CpuImageInput final : public ImageInput {
   }
 
   void copy_image(const std::uint8_t* source, const Placement& placement, E* out) const {
-    const std::int64_t height = description_.x[1], width = description_.x[2], channels = description_.x[3];
-    for (std::int64_t h = 0; h < height; ++h) {
+    const std::int64_t height = description_.x[1], row_values = description_.x[2] * description_.x[3];
+    for (std::int64_t h = 0; h < height; ++h, out += row_values) {
       const std::int64_t source_h = h + placement.row;
-      const bool inside = source_h >= 0 && source_h < height;
-      for (std::int64_t w = 0; w < width; ++w, out += channels) {
-        const std::int64_t source_w = (placement.flipped ? width - 1 - w : w) + placement.column;
-        const bool real = inside && source_w >= 0 && source_w < width;
-        put(real ? source + (source_h * width + source_w) * channels : nullptr, out);
+      put_row(source_h >= 0 && source_h < height ? source + source_h * row_values : nullptr, placement, out);
+    }
+  }
+
+  /// One row of the output from one of the image before the crop; null: it is outside.
+  void put_row(const std::uint8_t* row, const Placement& placement, E* out) const {
+    const std::int64_t width = description_.x[2], channels = description_.x[3];
+    for (std::int64_t w = 0; w < width; ++w, out += channels) {
+      const std::int64_t source_w = (placement.flipped ? width - 1 - w : w) + placement.column;
+      put(row && source_w >= 0 && source_w < width ? row + source_w * channels : nullptr, out);
+    }
+  }
+
+  void resize_image(const std::uint8_t* pixels, const ImageRegion& region, const Placement& placement,
+                    PartResizer& resizer, void* workspace, E* out) const {
+    const int height = static_cast<int>(description_.x[1]), channels = static_cast<int>(description_.x[3]);
+    const std::int64_t row_values = description_.x[2] * description_.x[3];
+    auto* const rows = at<std::uint8_t>(workspace, resizer.rows_offset);
+    auto* const row = at<std::uint8_t>(workspace, resizer.row_offset);
+    const bool is_empty = region.n_pixels() == 0;
+    if (!is_empty) {
+      resizer.along_rows.compute(region.columns);
+      resizer.along_columns.compute(region.rows);
+      resizer.along_rows.get().split();
+      resize_along_rows({.bytes = pixels,
+                         .row_bytes = std::ptrdiff_t{region.columns.n} * channels,
+                         .n_rows = region.rows.n,
+                         .width = region.columns.n,
+                         .channels = channels},
+                        resizer.along_rows.get(), rows);
+    }
+    const ResizeWeights& columns = resizer.along_columns.get();
+    for (int h = 0; h < height; ++h, out += row_values) {
+      const std::int64_t resized_h = h + placement.row;
+      const bool inside = !is_empty && resized_h >= 0 && resized_h < height;
+      if (inside) {
+        const auto i = static_cast<std::size_t>(resized_h);
+        resize_along_columns(rows + static_cast<std::size_t>(columns.first[i]) * row_bytes_,
+                             static_cast<std::ptrdiff_t>(row_bytes_),
+                             columns.weights.data() + i * static_cast<std::size_t>(columns.max_taps), columns.count[i],
+                             static_cast<int>(row_values), row);
       }
+      put_row(inside ? row : nullptr, placement, out);
     }
   }
 
   ImageInputDescription description_;
   std::vector<E> table_;  // (256, C)
   int parts_;
+  std::size_t row_bytes_;              // of a resized row
+  std::vector<PartResizer> resizers_;  // (parts), if there are regions
+  std::size_t workspace_bytes_ = 0;
 };
 
 }  // namespace
@@ -109,6 +205,8 @@ std::unique_ptr<ImageInput> make_image_input(const ImageInputDescription& d, con
           "image input divides by the standard deviation of each channel, which must be greater than 0");
   require(d.crop_padding >= 0, ErrorCode::internal,
           "the crop padding of the image input must not be negative, but is {}", d.crop_padding);
+  require(!d.regions.exist() || d.x[3] == 1 || d.x[3] == 3, ErrorCode::not_supported,
+          "image input resizes images of 1 or 3 channels, not {}", d.x[3]);
   return with_elements(d.dtype, [&](auto element) -> std::unique_ptr<ImageInput> {
     return std::make_unique<CpuImageInput<decltype(element)>>(d, context);
   });

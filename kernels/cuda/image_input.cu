@@ -2,7 +2,10 @@
 // draws of an image are Philox's, the same numbers as on every backend; each block computes those of its image again.
 // A value is scale * byte + shift with scale = 1 / (255 stddev), shift = -mean / stddev from fp64.
 //
-// Bytes moved per value: 1 read and size_bytes(dtype) written, which is the floor.
+// Bytes moved per value: 1 read and size_bytes(dtype) written, which is the floor. Of a region, each pixel is read from
+// memory about once, and from the caches once per output that it contributes to. A value takes about 2 r x (2 r + 1)
+// multiplications of bytes and weights with r = max(1, scale), so that the products of a random crop from 256 x 341
+// pixels to 224 x 224 x 3, 0.9 million, take far less time than its 0.13 MB read and, in 16 bits, 0.3 MB written.
 #include <algorithm>
 #include <memory>
 
@@ -11,12 +14,16 @@
 #include "kernels/cuda/base/numbers.h"
 #include "lockstep/ops/image_input.h"
 #include "lockstep/philox.h"
+#include "lockstep/resize_rows.h"
 
 namespace lockstep::cuda {
 namespace {
 
 constexpr unsigned kThreads = 256;
 constexpr unsigned kMaxBlocksY = 65535;
+// Regions: the outputs of a block. Their weights are in shared memory, each computed once for 64 or 32 outputs.
+constexpr int kTileRows = 64, kTileColumns = 32;
+constexpr std::size_t kMaxSharedBytes = 48u << 10;  // what a kernel may use without asking
 
 struct Images {
   static constexpr int kMaxChannels = 64;
@@ -90,6 +97,108 @@ __global__ void __launch_bounds__(kThreads) normalize(const __grid_constant__ Im
   }
 }
 
+/// The pixels that an output of one direction is computed from, and their weights: in shared memory.
+struct Taps {
+  int* begin;             // (outputs), from the first stored pixel on
+  int* count;             // (outputs); 0: the output is outside of the image
+  std::int32_t* weights;  // (outputs, max_taps)
+  int max_taps;
+};
+
+__device__ inline void compute_taps(const Taps& taps, int at, const ResizedAxis& axis, int output, int n_outputs) {
+  taps.count[at] = 0;
+  if (axis.n == 0 || output < 0 || output >= n_outputs) return;
+  const ResizedOutput resized(axis, output);
+  const ResizeTaps range = resized.taps();
+  const int n = range.end - range.begin < taps.max_taps ? range.end - range.begin : taps.max_taps;
+  taps.begin[at] = range.begin - axis.first;
+  taps.count[at] = n;
+  for (int k = 0; k < n; ++k)
+    taps.weights[at * taps.max_taps + k] = resized.weight(range.begin + k, kResizeFractionBits);
+}
+
+__device__ inline int rounded_byte(int sum) {
+  const int value = sum >> kResizeFractionBits;
+  return value < 0 ? 0 : value > 255 ? 255 : value;
+}
+
+/// Block (x, y): tiles x, x + blocks, ... of images y, y + blocks_y, ... A thread computes the channels of an output
+/// pixel: for each row of its neighbours the weighted sum along the row, rounded, and their weighted sum.
+template <typename T, int kChannels>
+__global__ void __launch_bounds__(kThreads)
+    resize(const __grid_constant__ Images images, const __grid_constant__ RegionLimits limits, int max_row_taps,
+           int max_column_taps, ImageInput::Forward args) {
+  int* const shared = shared_memory<int>();
+  const Taps rows{shared, shared + kTileRows, shared + 2 * (kTileRows + kTileColumns), max_row_taps};
+  const Taps columns{shared + 2 * kTileRows, shared + 2 * kTileRows + kTileColumns,
+                     rows.weights + kTileRows * max_row_taps, max_column_taps};
+  const int tiles_across = (images.width + kTileColumns - 1) / kTileColumns;
+  const int n_tiles = tiles_across * ((images.height + kTileRows - 1) / kTileRows);
+  constexpr int kHalf = 1 << (kResizeFractionBits - 1);
+  __shared__ Placement shared_placement;
+  for (int n = static_cast<int>(blockIdx.y); n < images.n; n += static_cast<int>(gridDim.y)) {
+    const ImageRegion region = args.regions[n];
+    const std::uint8_t* source = args.images + std::int64_t{args.places[n]} * limits.place_bytes;
+    T* const target = static_cast<T*>(args.y) + std::int64_t{n} * images.height * images.width * kChannels;
+    __syncthreads();  // of the image before
+    if (threadIdx.x == 0) shared_placement = draw(images, args.sample_ids[n], args.scalars->epoch);
+    __syncthreads();
+    const Placement placement = shared_placement;
+    for (int tile = static_cast<int>(blockIdx.x); tile < n_tiles; tile += static_cast<int>(gridDim.x)) {
+      const int first_row = tile / tiles_across * kTileRows, first_column = tile % tiles_across * kTileColumns;
+      __syncthreads();  // of the tile before
+      for (int i = static_cast<int>(threadIdx.x); i < kTileRows + kTileColumns; i += static_cast<int>(kThreads)) {
+        if (i < kTileRows) {
+          const int row = first_row + i;
+          compute_taps(rows, i, region.rows, row < images.height ? row + placement.row : -1, images.height);
+        } else {
+          const int column = first_column + i - kTileRows;
+          const int mirrored = placement.flipped ? images.width - 1 - column : column;
+          compute_taps(columns, i - kTileRows, region.columns, column < images.width ? mirrored + placement.column : -1,
+                       images.width);
+        }
+      }
+      __syncthreads();
+      const int at_column = static_cast<int>(threadIdx.x) % kTileColumns, column = first_column + at_column;
+      if (column >= images.width) continue;
+      const int n_columns = columns.count[at_column];
+      const std::int32_t* const column_weights = columns.weights + at_column * max_column_taps;
+      for (int at_row = static_cast<int>(threadIdx.x) / kTileColumns; at_row < kTileRows;
+           at_row += static_cast<int>(kThreads) / kTileColumns) {
+        const int row = first_row + at_row;
+        if (row >= images.height) break;
+        const int n_rows = n_columns > 0 ? rows.count[at_row] : 0;
+        int sums[kChannels];
+#pragma unroll
+        for (int c = 0; c < kChannels; ++c) sums[c] = kHalf;
+        for (int r = 0; r < n_rows; ++r) {
+          const std::uint8_t* pixel =
+              source + (std::int64_t{rows.begin[at_row] + r} * region.columns.n + columns.begin[at_column]) * kChannels;
+          int along[kChannels];
+#pragma unroll
+          for (int c = 0; c < kChannels; ++c) along[c] = kHalf;
+          for (int k = 0; k < n_columns; ++k, pixel += kChannels)
+#pragma unroll
+            for (int c = 0; c < kChannels; ++c) along[c] += column_weights[k] * static_cast<int>(pixel[c]);
+#pragma unroll
+          for (int c = 0; c < kChannels; ++c)
+            sums[c] += rows.weights[at_row * max_row_taps + r] * rounded_byte(along[c]);
+        }
+        T* const out = target + (std::int64_t{row} * images.width + column) * kChannels;
+#pragma unroll
+        for (int c = 0; c < kChannels; ++c)
+          out[c] = from_float<T>(static_cast<float>(rounded_byte(sums[c])) * images.scale[c] + images.shift[c]);
+      }
+    }
+  }
+}
+
+/// Bytes of shared memory of resize().
+std::size_t resize_shared_bytes(int max_row_taps, int max_column_taps) {
+  return sizeof(int) * (static_cast<std::size_t>(kTileRows) * static_cast<std::size_t>(2 + max_row_taps) +
+                        static_cast<std::size_t>(kTileColumns) * static_cast<std::size_t>(2 + max_column_taps));
+}
+
 class CudaImageInput final : public ImageInput {
  public:
   CudaImageInput(const ImageInputDescription& d, const CudaContext& context)
@@ -105,11 +214,14 @@ class CudaImageInput final : public ImageInput {
       images_.scale[c] = static_cast<float>(1.0 / (255.0 * double{d.stddev[c]}));
       images_.shift[c] = static_cast<float>(-double{d.mean[c]} / double{d.stddev[c]});
     }
+    max_row_taps_ = max_resize_taps(d.regions.max_height, images_.height);
+    max_column_taps_ = max_resize_taps(d.regions.max_width, images_.width);
   }
 
   OpNeeds needs() const override { return {}; }
   std::string describe() const override {
     std::string text = "own kernel: normalisation";
+    if (description_.regions.exist()) text += ", antialiased resizing of regions";
     if (description_.crop_padding > 0) text += ", crop";
     if (description_.flip) text += ", flip";
     return text;
@@ -118,10 +230,21 @@ class CudaImageInput final : public ImageInput {
   void run_forward(const Forward& args, const OpMemory&, Stream& stream) override {
     dispatch(description_.dtype, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
+      const unsigned n = std::min(static_cast<unsigned>(images_.n), kMaxBlocksY);
+      if (description_.regions.exist()) {
+        const int tiles =
+            (images_.height + kTileRows - 1) / kTileRows * ((images_.width + kTileColumns - 1) / kTileColumns);
+        const Grid grid{.blocks = blocks_for(static_cast<std::size_t>(tiles), 1, std::max(limit_ / n, 1u)),
+                        .threads = kThreads,
+                        .blocks_y = n,
+                        .shared_bytes = static_cast<unsigned>(resize_shared_bytes(max_row_taps_, max_column_taps_))};
+        launch(images_.channels == 3 ? resize<T, 3> : resize<T, 1>, grid, stream, images_, description_.regions,
+               max_row_taps_, max_column_taps_, args);
+        return;
+      }
       const std::size_t values = image_elements(description_.x);
       const bool by_packs = values % Pack<T>::kSize == 0 && are_aligned(args.y);
       const std::size_t packs = by_packs ? values / Pack<T>::kSize : values;
-      const unsigned n = std::min(static_cast<unsigned>(images_.n), kMaxBlocksY);
       const Grid grid{
           .blocks = blocks_for(packs, kThreads, std::max(limit_ / n, 1u)), .threads = kThreads, .blocks_y = n};
       launch(by_packs ? normalize<T, Pack<T>::kSize> : normalize<T, 1>, grid, stream, images_, args);
@@ -134,6 +257,7 @@ class CudaImageInput final : public ImageInput {
   ImageInputDescription description_;
   Images images_;
   unsigned limit_;
+  int max_row_taps_ = 0, max_column_taps_ = 0;
 };
 
 }  // namespace
@@ -153,6 +277,15 @@ std::unique_ptr<ImageInput> make_image_input(const ImageInputDescription& d, con
           "image input divides by the standard deviation of each channel, which must be greater than 0");
   require(d.crop_padding >= 0, ErrorCode::internal,
           "the crop padding of the image input must not be negative, but is {}", d.crop_padding);
+  require(!d.regions.exist() || d.x[3] == 1 || d.x[3] == 3, ErrorCode::not_supported,
+          "image input resizes images of 1 or 3 channels, not {}", d.x[3]);
+  require(!d.regions.exist() ||
+              resize_shared_bytes(max_resize_taps(d.regions.max_height, static_cast<int>(d.x[1])),
+                                  max_resize_taps(d.regions.max_width, static_cast<int>(d.x[2]))) <= kMaxSharedBytes,
+          ErrorCode::not_supported,
+          "image input on the device does not shrink {} x {} pixels (height, width) to {} x {}: import the images with "
+          "a smaller --short-side",
+          d.regions.max_height, d.regions.max_width, d.x[1], d.x[2]);
   return std::make_unique<CudaImageInput>(d, context);
 }
 

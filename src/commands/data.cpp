@@ -47,6 +47,7 @@ std::string sizes_text(const data::EncodedIndex& index) {
 
 /// "JPEG and PNG" of "jpeg, png"
 std::string format_names(const std::string& formats) {
+  if (formats == data::kPixels) return "decoded";
   return formats == "jpeg" ? "JPEG" : formats == "png" ? "PNG" : "JPEG and PNG";
 }
 
@@ -118,28 +119,29 @@ void describe_images(const FileArguments& arguments, const data::InputFile& file
   const data::ImageSetInfo& info = layout.info;
   std::vector<std::int64_t> per_class(static_cast<std::size_t>(info.classes), 0);
   for (const std::int32_t label : data::read_labels(file, layout)) ++per_class[static_cast<std::size_t>(label)];
-  const Json object = {{"path", info.path},
-                       {"format", "lockstep-images"},
-                       {"split", info.split},
-                       {"samples", info.n_samples},
-                       {"height", info.height},
-                       {"width", info.width},
-                       {"encoding", layout.encoded ? layout.encoded->formats : "decoded"},
-                       {"channels", info.channels},
-                       {"classes", info.classes},
-                       {"class_names", info.class_names},
-                       {"samples_per_class", per_class},
-                       {"mean", info.mean},
-                       {"std", info.stddev},
-                       {"source", layout.source},
-                       {"size_bytes", file.size_bytes()},
-                       {"images_offset_bytes", layout.images.offsets[0]},
-                       {"chunk_bytes", layout.images.chunked() ? layout.images.chunk_bytes : 0},
-                       {"chunks", layout.images.chunked() ? layout.images.offsets.size() : 0},
-                       {"images_xxh3", layout.images_xxh3},
-                       {"labels_xxh3", layout.labels_xxh3},
-                       {"has_user_block", layout.has_user_block},
-                       {"sealed", layout.has_user_block}};  // its name until release 0.1; removed in the next one
+  const Json object = {
+      {"path", info.path},
+      {"format", "lockstep-images"},
+      {"split", info.split},
+      {"samples", info.n_samples},
+      {"height", info.height},
+      {"width", info.width},
+      {"encoding", layout.encoded && !layout.encoded->is_decoded ? layout.encoded->formats : "decoded"},
+      {"channels", info.channels},
+      {"classes", info.classes},
+      {"class_names", info.class_names},
+      {"samples_per_class", per_class},
+      {"mean", info.mean},
+      {"std", info.stddev},
+      {"source", layout.source},
+      {"size_bytes", file.size_bytes()},
+      {"images_offset_bytes", layout.images.offsets[0]},
+      {"chunk_bytes", layout.images.chunked() ? layout.images.chunk_bytes : 0},
+      {"chunks", layout.images.chunked() ? layout.images.offsets.size() : 0},
+      {"images_xxh3", layout.images_xxh3},
+      {"labels_xxh3", layout.labels_xxh3},
+      {"has_user_block", layout.has_user_block},
+      {"sealed", layout.has_user_block}};  // its name until release 0.1; removed in the next one
   Lines lines(info.path);
   lines.add("split", info.split);
   lines.add("samples",

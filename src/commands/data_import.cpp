@@ -57,6 +57,8 @@ int stoppable(const std::function<void()>& import) {
 
 // ---- Images ---------------------------------------------------------------------------------------------------------
 
+constexpr int kMaxShortSide = 8192;  // pixels
+
 using ImageImport = data::ImportResult (*)(const data::ImageFolderOptions&, const data::ImportProgress&);
 
 struct ImageArguments {
@@ -133,10 +135,17 @@ void add_file_options(CLI::App& app, ImageArguments& arguments) {
       ->check(CLI::IsMember({1, 3}))
       ->type_name("N");
   app.add_option("--store", arguments.store,
-                 "How to store image files. decoded: as pixels, for images of one size; encoded: as the bytes of the "
-                 "files (jpeg: its earlier name); auto: decoded if all have one size and need at most 512 MiB")
+                 "How to store image files. decoded: as pixels, for images of one size, or of any size with "
+                 "--short-side; encoded: as the bytes of the files (jpeg: its earlier name); auto: decoded if all have "
+                 "one size and need at most 512 MiB, or with --short-side")
       ->check(CLI::IsMember({"auto", "decoded", "encoded", "jpeg"}))
       ->capture_default_str();
+  app.add_option("--short-side", options.short_side,
+                 "Store images as pixels, shrunk so that their shorter side has N pixels, with their aspect ratio; an "
+                 "image whose shorter side has fewer stays as it is. Training resizes the part that it needs, on the "
+                 "device")
+      ->check(CLI::Range(1, kMaxShortSide))
+      ->type_name("N");
   app.add_flag("--skip-bad", options.skip_bad,
                "Skip image files that cannot be decoded, instead of ending with an error");
 }
@@ -253,6 +262,8 @@ void add_data_import(CLI::App& data, Run& run) {
   CLI::App* app = data.add_subcommand("import", "Create the data set OUT.h5 with one split");
   app->require_subcommand(1);
   const ImageImport import_cifar10 = [](const data::ImageFolderOptions& options, const data::ImportProgress& progress) {
+    require(options.short_side == 0, ErrorCode::usage,
+            "--short-side is for image files; those of CIFAR-10 have 32 x 32 pixels");
     return data::import_cifar10(options, progress);
   };
   add_image_import(*app, run, "cifar10",

@@ -64,6 +64,15 @@ std::unique_ptr<Backend> backend_of(const Config& config, const Ranks& ranks, co
                        .algorithms = std::move(algorithms)});
 }
 
+/// The evaluation is planned for the batches of its set. If that set is not here, or does not fit, they are taken to be
+/// like those of the train set: a plan does not need it otherwise, and a run reports the error.
+void open_validation_set_if_here(tasks::Task& task) {
+  try {
+    task.open_validation_set();
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch)
+  }
+}
+
 /// What model.recompute saves and costs. A GPU of --device is not here.
 std::optional<train::RecomputationReport> recomputation_of(const Planned& planned, comm::Topology topology,
                                                            bool is_here) {
@@ -72,6 +81,7 @@ std::optional<train::RecomputationReport> recomputation_of(const Planned& planne
   config.model.recompute = "none";
   const auto task = tasks::make_task(config);
   task->open_train_set();
+  open_validation_set_if_here(*task);
   const train::StepPlan kept(config, *task, planned.plan->batch(), *planned.backend, std::move(topology));
   return train::report_recomputation(*planned.plan, kept, is_here ? planned.backend.get() : nullptr);
 }
@@ -81,6 +91,7 @@ Planned make_plan(const Config& configured, const Ranks& ranks, const std::strin
   planned.config = configured;
   planned.task = tasks::make_task(configured);
   planned.task->open_train_set();
+  open_validation_set_if_here(*planned.task);
   Config& config = planned.config;
   const auto topology = [&](const SumOrder& order) {
     return comm::topology_of(config.comm, comm::planned_ranks(ranks.n, ranks.nodes), order,

@@ -13,13 +13,31 @@
 
 namespace lockstep::data {
 
+/// How the samples of a field lie in a batch. A set has at most one field that is packed, and then one with its places.
+enum class Packing : std::uint8_t {
+  fixed,   // sample i is the i-th of equal size
+  packed,  // samples have different sizes, and lie one after another, in any order; nothing is padded
+  place    // an int32: where the packed sample begins, in units of kPackedUnitBytes; the loader fills it
+};
+inline constexpr std::size_t kPackedUnitBytes = 16;
+
 struct Field {
   std::string name;               // "image"
   DType dtype = DType::uint8;     // of its elements
-  Shape shape{};                  // of one sample; no dimensions: one element
+  Shape shape{};                  // of one sample; no dimensions: one element; packed: the greatest of each dimension
   std::uint8_t padding_byte = 0;  // fills the rest of a batch that has fewer samples than places
+  Packing packing = Packing::fixed;
+  std::size_t max_bytes = 0;  // packed: of the largest sample
 
-  std::size_t size_bytes() const { return static_cast<std::size_t>(shape.n_elements()) * lockstep::size_bytes(dtype); }
+  /// Bytes in a batch per sample; packed: at most.
+  std::size_t size_bytes() const {
+    if (packing == Packing::packed) return packed_bytes(max_bytes);
+    return static_cast<std::size_t>(shape.n_elements()) * lockstep::size_bytes(dtype);
+  }
+  /// What a packed sample takes up.
+  static constexpr std::size_t packed_bytes(std::size_t sample_bytes) {
+    return (sample_bytes + kPackedUnitBytes - 1) / kPackedUnitBytes * kPackedUnitBytes;
+  }
 };
 
 /// Bytes of one sample, all fields together.
@@ -40,8 +58,11 @@ class Dataset {
   virtual ~Dataset() = default;
   virtual const DatasetInfo& info() const = 0;
   virtual std::vector<Field> fields() const = 0;
-  /// Fills `targets`, one for each of fields() and of its size. Random choices are drawn for this epoch. Thread-safe;
-  /// only the first reads allocate memory. Throws Error if the sample cannot be read (a file that shrank, a bad image).
+  /// Bytes of this sample in the packed field, if there is one.
+  virtual std::size_t packed_bytes(std::int64_t /*sample*/, std::uint32_t /*epoch*/) const { return 0; }
+  /// Fills `targets`, one for each of fields() and of its size; packed: of packed_bytes(). Random choices are drawn for
+  /// this epoch. Thread-safe; only the first reads allocate memory. Throws Error if the sample cannot be read (a file
+  /// that shrank, a bad image).
   virtual void read(std::int64_t sample, std::uint32_t epoch, std::span<const std::span<std::byte>> targets) const = 0;
   /// What samples are called in reports.
   virtual std::string sample_word() const { return "samples"; }

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "base/printable.h"
 #include "base/utf8.h"
 #include "data/data_file.h"
 #include "data/image_limits.h"
@@ -92,7 +93,8 @@ void read_decoded(const InputFile& file, const hdf5::Reader& hdf5, std::uint64_t
   out.info.channels = static_cast<int>(images.dims[3]);
 }
 
-/// Checks every offset and every size in a file of encoded images, and fills the extremes of the index.
+/// Checks every offset and every size in a file of encoded images, or of decoded ones of several sizes, and fills the
+/// extremes of the index. A message names the sample and what to do.
 void check_index(const InputFile& file, ImageFile& out) {
   EncodedIndex& index = *out.encoded;
   const std::vector<std::uint64_t> offsets = read_offsets(file, out);
@@ -102,19 +104,28 @@ void check_index(const InputFile& file, ImageFile& out) {
   for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
     const std::uint64_t n_bytes = offsets[i + 1] - offsets[i];
     require(offsets[i] < offsets[i + 1] && n_bytes <= kMaxImageBytes, ErrorCode::data_format,
-            "{}: sample {} is stored from byte {} to {} of '/images', which is not possible", file.path(), i,
-            offsets[i], offsets[i + 1]);
+            "{}: sample {} is stored from byte {} to {} of '/images', which is not possible: copy or import the data "
+            "set again",
+            file.path(), i, offsets[i], offsets[i + 1]);
     index.largest_bytes = std::max(index.largest_bytes, n_bytes);
   }
-  std::vector<std::array<std::int32_t, 2>> sizes(static_cast<std::size_t>(out.info.n_samples));
-  file.read(index.sizes.offset, std::as_writable_bytes(std::span(sizes)), "its sizes");
+  const std::vector<std::array<std::int32_t, 2>> sizes = read_sizes(file, out);
   index.min_height = index.min_width = static_cast<int>(kMaxSide);
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     const auto [height, width] = sizes[i];
     require(height >= 1 && height < kMaxSide && width >= 1 && width < kMaxSide &&
                 std::int64_t{height} * width <= kMaxImagePixels,
-            ErrorCode::data_format, "{}: sample {} has a height of {} and a width of {} in '/sizes'", file.path(), i,
-            height, width);
+            ErrorCode::data_format,
+            "{}: sample {} has a height of {} and a width of {} in '/sizes', which is not possible: copy or import the "
+            "data set again",
+            file.path(), i, height, width);
+    const std::int64_t n_values = std::int64_t{height} * width * out.info.channels;
+    require(
+        !index.is_decoded || offsets[i + 1] - offsets[i] == static_cast<std::uint64_t>(n_values),
+        ErrorCode::data_format,
+        "{}: sample {} has {} bytes of '/images', but {} x {} pixels (height, width) of {} channel(s) need {}: copy "
+        "or import the data set again",
+        file.path(), i, offsets[i + 1] - offsets[i], height, width, out.info.channels, n_values);
     index.min_height = std::min(index.min_height, height);
     index.min_width = std::min(index.min_width, width);
     index.max_height = std::max(index.max_height, height);
@@ -148,6 +159,11 @@ void read_encoded(const InputFile& file, const hdf5::Reader& hdf5, std::int64_t 
           channels);
   out.info.channels = static_cast<int>(channels);
   out.encoded->formats = is_jpeg ? "jpeg" : hdf5.text("formats");
+  out.encoded->is_decoded = version == kPixelsFormatVersion;
+  require(
+      out.encoded->is_decoded == (out.encoded->formats == kPixels), ErrorCode::data_format,
+      "{}: the attribute 'formats' is '{}', which does not fit format_version {}: copy or import the data set again",
+      file.path(), printable(out.encoded->formats), version);
   check_index(file, out);
 }
 
@@ -185,7 +201,7 @@ StoredBytes locate_in_a_row(const InputFile& file) {
 ImageFile read_metadata(const InputFile& file, const StoredBytes* images) {
   const std::string& path = file.path();
   const hdf5::Reader hdf5 = open_hdf5(path);
-  const std::int64_t version = read_format_version(hdf5, path, kImageFormat, kEncodedFormatVersion);
+  const std::int64_t version = read_format_version(hdf5, path, kImageFormat, kPixelsFormatVersion);
   ImageFile out;
   ImageSetInfo& info = out.info;
   info.path = path;
@@ -236,6 +252,12 @@ std::vector<std::uint64_t> read_offsets(const InputFile& file, const ImageFile& 
   std::vector<std::uint64_t> offsets(static_cast<std::size_t>(layout.info.n_samples) + 1);
   file.read(layout.encoded->offsets.offset, std::as_writable_bytes(std::span(offsets)), "its offsets");
   return offsets;
+}
+
+std::vector<std::array<std::int32_t, 2>> read_sizes(const InputFile& file, const ImageFile& layout) {
+  std::vector<std::array<std::int32_t, 2>> sizes(static_cast<std::size_t>(layout.info.n_samples));
+  file.read(layout.encoded->sizes.offset, std::as_writable_bytes(std::span(sizes)), "its sizes");
+  return sizes;
 }
 
 std::vector<std::string> verify_image_file(const InputFile& file, const ImageFile& layout,

@@ -2,6 +2,7 @@
 // layout.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -20,15 +21,18 @@ inline constexpr char kImageFormat[] = "lockstep-images";
 inline constexpr std::int64_t kImageFormatVersion = 1;    // decoded
 inline constexpr std::int64_t kJpegFormatVersion = 2;     // JPEG images, 3 channels
 inline constexpr std::int64_t kEncodedFormatVersion = 3;  // JPEG and PNG images, 1 or 3 channels
+inline constexpr std::int64_t kPixelsFormatVersion = 4;   // decoded images of several sizes, 1 or 3 channels
+inline constexpr char kPixels[] = "pixels";               // the attribute `formats` of that version
 using hdf5::Placement;
 /// 512 KiB is the stripe of BeeGFS: a chunk, and therefore each decoded image that is not larger, is in one stripe on
 /// one storage target.
 inline constexpr Placement kDefaultPlacement{.alignment_bytes = 512u << 10, .chunk_bytes = 512u << 10};
 inline constexpr std::uint64_t kMaxChunkBytes = 1u << 30;
 
-/// What a file of encoded images contains besides the images.
+/// What a file of encoded images, or of decoded ones of several sizes, contains besides the images.
 struct EncodedIndex {
-  std::string formats;              // "jpeg", "png" or "jpeg, png"
+  std::string formats;              // "jpeg", "png" or "jpeg, png"; or "pixels"
+  bool is_decoded = false;          // formats is "pixels": (height, width, channels) bytes per image
   ByteRange offsets, sizes;         // /offsets, /sizes
   std::uint64_t largest_bytes = 0;  // of one image
   std::int64_t largest_pixels = 0;
@@ -58,8 +62,10 @@ StoredBytes locate_in_a_row(const InputFile& file);
 /// All labels. Each is checked against `classes`: throws data_label with the sample and the value.
 std::vector<std::int32_t> read_labels(const InputFile& file, const ImageFile& layout);
 
-/// The position of each encoded image in /images, and the end of the last one.
+/// The position of each image of the index in /images, and the end of the last one.
 std::vector<std::uint64_t> read_offsets(const InputFile& file, const ImageFile& layout);
+/// Height and width of each image of the index.
+std::vector<std::array<std::int32_t, 2>> read_sizes(const InputFile& file, const ImageFile& layout);
 
 /// Recomputes the checksums. Returns one sentence per damaged data set.
 std::vector<std::string> verify_image_file(const InputFile& file, const ImageFile& layout,
@@ -71,8 +77,9 @@ class ImageFileWriter {
   /// For decoded images of one size. A chunk holds as many as fit into placement.chunk_bytes, but at least one.
   ImageFileWriter(const std::string& path, bool replace, std::int64_t n_samples, int height, int width, int channels,
                   const Placement& placement = kDefaultPlacement);
-  /// For encoded images with `encoded_bytes` bytes in total. A chunk has placement.chunk_bytes bytes.
-  ImageFileWriter(const std::string& path, bool replace, std::int64_t n_samples, std::uint64_t encoded_bytes,
+  /// For encoded images, or decoded images of several sizes, with `image_bytes` bytes in total. A chunk has
+  /// placement.chunk_bytes bytes.
+  ImageFileWriter(const std::string& path, bool replace, std::int64_t n_samples, std::uint64_t image_bytes,
                   const Placement& placement = kDefaultPlacement);
   ~ImageFileWriter();
 
@@ -80,8 +87,10 @@ class ImageFileWriter {
   void append(std::span<const std::uint8_t> images, std::span<const std::int32_t> labels);
   /// Adds the next sample.
   void append_encoded(std::span<const std::uint8_t> image, int height, int width, std::int32_t label);
+  /// Adds the next sample: (height, width, channels) bytes. A file has either encoded or decoded images.
+  void append_pixels(std::span<const std::uint8_t> image, int height, int width, std::int32_t label);
   /// To be called when n_samples were appended. Stores split, classes, mean, stddev and class_names of `info`.
-  /// Encoded images are read with as many channels as mean has values.
+  /// Encoded images are read with as many channels as mean has values, which decoded images have.
   void finish(const ImageSetInfo& info, const std::string& source);
 
  private:

@@ -44,11 +44,11 @@ struct ImageFileWriter::State {
   std::size_t channels = 0;       // of decoded images
   StreamingHash images_hash, labels_hash;
 
-  // Of encoded images. Offsets and sizes are written at the end.
-  std::uint64_t encoded_bytes = 0;     // of all images; 0: decoded images
+  // Of encoded images, and of decoded ones of several sizes. Offsets and sizes are written at the end.
+  std::uint64_t encoded_bytes = 0;     // of all images; 0: decoded images of one size
   std::vector<std::uint64_t> offsets;  // (n_written + 1)
   std::vector<std::int32_t> sizes;     // (n_written, 2)
-  bool has_jpeg = false, has_png = false;
+  bool has_jpeg = false, has_png = false, has_pixels = false;
 
   State(const std::string& target, bool replace, std::int64_t n, const Placement& place)
       : pending(checked(target, replace), PartialName::of_process, ErrorCode::data_write),
@@ -76,6 +76,14 @@ struct ImageFileWriter::State {
     labels_hash.update(std::as_bytes(labels));
     n_written += labels.size();
   }
+  void append_sized(std::span<const std::uint8_t> image, int height, int width, std::int32_t label) {
+    require(encoded_bytes > 0 && image.size() <= encoded_bytes - offsets.back() && n_written < n_samples,
+            ErrorCode::internal, "{}: an image of {} bytes does not fit after {} of {}", path, image.size(), n_written,
+            n_samples);
+    write(offsets.back(), image.size(), image, std::span(&label, 1));
+    offsets.push_back(offsets.back() + image.size());
+    sizes.insert(sizes.end(), {height, width});
+  }
 };
 
 ImageFileWriter::ImageFileWriter(const std::string& path, bool replace, std::int64_t n_samples, int height, int width,
@@ -94,13 +102,13 @@ ImageFileWriter::ImageFileWriter(const std::string& path, bool replace, std::int
 }
 
 ImageFileWriter::ImageFileWriter(const std::string& path, bool replace, std::int64_t n_samples,
-                                 std::uint64_t encoded_bytes, const Placement& placement)
-    : state_(std::make_unique<State>(path, replace, n_samples, placement_of(placement, 1, encoded_bytes))) {
+                                 std::uint64_t image_bytes, const Placement& placement)
+    : state_(std::make_unique<State>(path, replace, n_samples, placement_of(placement, 1, image_bytes))) {
   State& s = *state_;
-  require(encoded_bytes > 0, ErrorCode::internal, "{}: the encoded images have no bytes", path);
-  s.encoded_bytes = encoded_bytes;
+  require(image_bytes > 0, ErrorCode::internal, "{}: the images have no bytes", path);
+  s.encoded_bytes = image_bytes;
   s.offsets.push_back(0);
-  s.hdf5.create_dataset("images", "uint8", {encoded_bytes}, s.placement.chunk_bytes);
+  s.hdf5.create_dataset("images", "uint8", {image_bytes}, s.placement.chunk_bytes);
   s.hdf5.create_dataset("labels", "int32", {s.n_samples});
   s.hdf5.create_dataset("offsets", "uint64", {s.n_samples + 1});
   s.hdf5.create_dataset("sizes", "int32", {s.n_samples, 2});
@@ -118,14 +126,13 @@ void ImageFileWriter::append(std::span<const std::uint8_t> images, std::span<con
 }
 
 void ImageFileWriter::append_encoded(std::span<const std::uint8_t> image, int height, int width, std::int32_t label) {
-  State& s = *state_;
-  require(s.encoded_bytes > 0 && image.size() <= s.encoded_bytes - s.offsets.back() && s.n_written < s.n_samples,
-          ErrorCode::internal, "{}: an image of {} bytes does not fit after {} of {}", s.path, image.size(),
-          s.n_written, s.n_samples);
-  s.write(s.offsets.back(), image.size(), image, std::span(&label, 1));
-  s.offsets.push_back(s.offsets.back() + image.size());
-  s.sizes.insert(s.sizes.end(), {height, width});
-  (format_of(image) == ImageFormat::png ? s.has_png : s.has_jpeg) = true;
+  state_->append_sized(image, height, width, label);
+  (format_of(image) == ImageFormat::png ? state_->has_png : state_->has_jpeg) = true;
+}
+
+void ImageFileWriter::append_pixels(std::span<const std::uint8_t> image, int height, int width, std::int32_t label) {
+  state_->append_sized(image, height, width, label);
+  state_->has_pixels = true;
 }
 
 void ImageFileWriter::finish(const ImageSetInfo& info, const std::string& source) {
@@ -141,12 +148,17 @@ void ImageFileWriter::finish(const ImageSetInfo& info, const std::string& source
   }
   s.hdf5.attribute("format", std::string(kImageFormat));
   // The oldest version that fits, so that older programs read the file if they can.
-  const std::int64_t encoded_version = s.has_png || channels != 3 ? kEncodedFormatVersion : kJpegFormatVersion;
+  const std::int64_t encoded_version = s.has_pixels                 ? kPixelsFormatVersion
+                                       : s.has_png || channels != 3 ? kEncodedFormatVersion
+                                                                    : kJpegFormatVersion;
+  require(!s.has_pixels || !(s.has_jpeg || s.has_png), ErrorCode::internal, "{}: encoded images among decoded ones",
+          s.path);
   const std::int64_t version = s.encoded_bytes > 0 ? encoded_version : kImageFormatVersion;
   s.hdf5.attribute("format_version", version);
-  if (version == kEncodedFormatVersion) {
+  if (version == kEncodedFormatVersion || version == kPixelsFormatVersion) {
+    const char* const formats = s.has_pixels ? kPixels : !s.has_png ? "jpeg" : s.has_jpeg ? "jpeg, png" : "png";
     s.hdf5.attribute("channels", static_cast<std::int64_t>(channels));
-    s.hdf5.attribute("formats", std::string(!s.has_png ? "jpeg" : s.has_jpeg ? "jpeg, png" : "png"));
+    s.hdf5.attribute("formats", std::string(formats));
   }
   s.hdf5.attribute("split", info.split);
   s.hdf5.attribute("classes", std::int64_t{info.classes});

@@ -1,6 +1,5 @@
 // The import makes two passes over the files. The first decodes all of them with several threads, to find bad files,
-// sizes and statistics, which decide how images are stored. The second pass, which is much shorter, writes the data
-// set.
+// sizes and statistics, which decide how images are stored. The second pass reads them again and writes the data set.
 #include "data/image_folder.h"
 
 #include <algorithm>
@@ -16,8 +15,9 @@
 #include "base/input_check.h"
 #include "base/utf8.h"
 #include "data/file.h"
-#include "data/image_decoder.h"
 #include "data/image_files.h"
+#include "data/in_order.h"
+#include "data/source_image.h"
 #include "lockstep/error.h"
 
 namespace lockstep::data {
@@ -28,16 +28,6 @@ namespace fs = std::filesystem;
 constexpr std::uint64_t kMaxDecodedBytes = 512u << 20;  // stored decoded by default
 constexpr std::size_t kFilesPerUpdate = 256;
 constexpr std::size_t kMaxListed = 20;  // bad files in the message
-
-struct SourceFile {
-  std::string path;
-  std::int32_t label = 0;
-  int height = 0, width = 0;  // pixels
-  std::uint64_t n_bytes = 0;
-  bool is_grey = false;
-  ImageFormat format = ImageFormat::jpeg;
-  std::string bad{};  // why it cannot be decoded
-};
 
 struct Source {
   std::vector<std::string> classes;
@@ -195,43 +185,6 @@ Source list_tiny_imagenet(const ImportOptions& options) {
 
 // ---- Import ---------------------------------------------------------------------------------------------------------
 
-/// Reads and decodes one file after the other.
-class FileDecoder {
- public:
-  /// Reads the bytes and the header of a file. Returns false if it is bad, with the reason in file.bad.
-  bool open(SourceFile& file) {
-    if (!file.bad.empty()) return false;
-    try {
-      const InputFile input(file.path);
-      file.n_bytes = input.size_bytes();
-      // The decoder rejects longer files, for which it does not need their bytes.
-      bytes_.resize(std::min(file.n_bytes, kMaxImageBytes + 1));
-      input.read(0, std::as_writable_bytes(std::span(bytes_)), "the image");
-    } catch (const Error& error) {
-      file.bad = error.what();
-      return false;
-    }
-    if (!decoder_.open(bytes_)) file.bad = decoder_.reason();
-    if (!file.bad.empty()) return false;
-    file.height = decoder_.height();
-    file.width = decoder_.width();
-    file.is_grey = decoder_.is_grey();
-    file.format = decoder_.format();
-    return true;
-  }
-  /// (height, width, channels)
-  std::span<const std::uint8_t> decode(SourceFile& file, int channels) {
-    pixels_.resize(static_cast<std::size_t>(channels) * static_cast<std::size_t>(file.height) * file.width);
-    if (!decoder_.start(8, channels) || !decoder_.read_pixels(pixels_)) file.bad = decoder_.reason();
-    return pixels_;
-  }
-  std::span<const std::uint8_t> bytes() const { return bytes_; }
-
- private:
-  ImageDecoder decoder_;
-  std::vector<std::uint8_t> bytes_, pixels_;
-};
-
 class Import {
  public:
   Import(const ImageFolderOptions& options, const ImportProgress& progress, Source source)
@@ -253,6 +206,10 @@ class Import {
   }
 
  private:
+  /// How images are stored.
+  enum class Form { encoded, one_size, regions };
+  static double mebibytes(std::uint64_t size_bytes) { return static_cast<double>(size_bytes) / (1 << 20); }
+
   void require_no_source() const {
     if (!fs::exists(options_.output)) return;  // the usual case, in which a million files need not be looked at
     require_no_input(options_.output, source_.lists);
@@ -284,7 +241,7 @@ class Import {
     std::exception_ptr error;
     const auto work = [&] {
       try {
-        FileDecoder decoder;
+        FileDecoder decoder(options_.short_side);
         ChannelSums grey(1), colour(3);
         for (std::size_t i; (i = next++) < source_.files.size();) {
           SourceFile& file = source_.files[i];
@@ -292,7 +249,7 @@ class Import {
             const int channels = requested_channels_ > 0 ? requested_channels_ : file.is_grey ? 1 : 3;
             const auto pixels = decoder.decode(file, channels);
             ChannelSums& sums = channels == 1 ? grey : colour;
-            if (file.bad.empty()) sums.add(pixels.data(), std::int64_t{file.height} * file.width);
+            if (file.bad.empty()) sums.add(pixels.data(), static_cast<std::int64_t>(file.stored_pixels()));
           }
           if (i % kFilesPerUpdate != 0) continue;
           const std::lock_guard lock(mutex);
@@ -353,28 +310,32 @@ class Import {
     const auto differs = std::ranges::find_if(
         source_.files, [&](const SourceFile& f) { return f.height != first.height || f.width != first.width; });
     const bool one_size = differs == source_.files.end();
-    std::uint64_t decoded_bytes = 0;
     for (const SourceFile& f : source_.files) {
-      decoded_bytes += static_cast<std::uint64_t>(channels_) * static_cast<std::uint64_t>(f.height) *
-                       static_cast<std::uint64_t>(f.width);
+      decoded_bytes_ += static_cast<std::uint64_t>(channels_) * f.stored_pixels();
       encoded_bytes_ += f.n_bytes;
+    }
+    if (options_.short_side > 0) {
+      form_ = Form::regions;
+      result.storage = fmt::format("{:.1f} MiB decoded, with a shorter side of at most {} pixels (as requested)",
+                                   mebibytes(decoded_bytes_), options_.short_side);
+      return;
     }
     require(
         one_size || options_.storage != ImageStorage::decoded, ErrorCode::usage,
         "--store decoded requires images of one size, but {} has {} x {} pixels (width, height) and {} has {} x {}: "
-        "use --store encoded, which keeps the bytes of the files, or resize the images",
+        "add --short-side 256, which keeps the aspect ratio of each, or use --store encoded, which keeps the bytes of "
+        "the files",
         first.path, first.width, first.height, differs->path, differs->width, differs->height);
     const bool automatic = options_.storage == ImageStorage::automatic;
-    decoded_ =
-        options_.storage == ImageStorage::decoded || (automatic && one_size && decoded_bytes <= kMaxDecodedBytes);
+    const bool decoded =
+        options_.storage == ImageStorage::decoded || (automatic && one_size && decoded_bytes_ <= kMaxDecodedBytes);
+    form_ = decoded ? Form::one_size : Form::encoded;
     const char* why = !automatic ? "as requested"
-                      : decoded_
-                          ? "the images have one size and are small; --store encoded keeps the bytes of the files"
+                      : decoded ? "the images have one size and are small; --store encoded keeps the bytes of the files"
                       : !one_size ? "the images have several sizes"
                                   : "decoded images would be large; --store decoded stores them";
-    result.storage =
-        fmt::format("{:.1f} MiB {} ({})", static_cast<double>(decoded_ ? decoded_bytes : encoded_bytes_) / (1 << 20),
-                    decoded_ ? "decoded" : fmt::format("of {} bytes", formats()), why);
+    result.storage = fmt::format("{:.1f} MiB {} ({})", mebibytes(decoded ? decoded_bytes_ : encoded_bytes_),
+                                 decoded ? "decoded" : fmt::format("of {} bytes", formats()), why);
   }
 
   void write(ImportResult& result) {
@@ -392,25 +353,39 @@ class Import {
     sums.add(grey_sums_);
     set_statistics(options_, sums, info);
     ImageFileWriter writer =
-        decoded_ ? ImageFileWriter(options_.output, options_.replace, n, first.height, first.width, channels_,
-                                   options_.placement)
-                 : ImageFileWriter(options_.output, options_.replace, n, encoded_bytes_, options_.placement);
-    FileDecoder decoder;
-    std::size_t n_written = 0;
-    for (const SourceFile& examined : source_.files) {
-      SourceFile now = examined;
-      std::span<const std::uint8_t> pixels;
-      if (decoder.open(now) && decoded_) pixels = decoder.decode(now, channels_);
-      require(now.bad.empty() && now.n_bytes == examined.n_bytes && now.height == examined.height &&
-                  now.width == examined.width,
-              ErrorCode::data_changed, "{} changed during the import", now.path);
-      if (decoded_)
-        writer.append(pixels, std::span(&now.label, 1));
+        form_ == Form::one_size
+            ? ImageFileWriter(options_.output, options_.replace, n, first.height, first.width, channels_,
+                              options_.placement)
+            : ImageFileWriter(options_.output, options_.replace, n,
+                              form_ == Form::regions ? decoded_bytes_ : encoded_bytes_, options_.placement);
+    struct Image {
+      SourceFile file;
+      std::vector<std::uint8_t> bytes;  // that are stored
+    };
+    const auto make_reader = [this] {
+      return [this, decoder = std::make_unique<FileDecoder>(options_.short_side)](std::size_t i, Image& image) {
+        const SourceFile& examined = source_.files[i];
+        image.file = examined;
+        std::span<const std::uint8_t> bytes;
+        if (decoder->open(image.file))
+          bytes = form_ == Form::encoded ? decoder->bytes() : decoder->decode(image.file, channels_);
+        require(image.file.bad.empty() && image.file.n_bytes == examined.n_bytes &&
+                    image.file.height == examined.height && image.file.width == examined.width,
+                ErrorCode::data_changed, "{} changed during the import", examined.path);
+        image.bytes.assign(bytes.begin(), bytes.end());
+      };
+    };
+    work_in_order<Image>(source_.files.size(), make_reader, [&](std::size_t i, const Image& image) {
+      const SourceFile& file = image.file;
+      if (form_ == Form::one_size)
+        writer.append(image.bytes, std::span(&file.label, 1));
+      else if (form_ == Form::encoded)
+        writer.append_encoded(image.bytes, file.height, file.width, file.label);
       else
-        writer.append_encoded(decoder.bytes(), now.height, now.width, now.label);
-      ++result.samples_per_class[static_cast<std::size_t>(now.label)];
-      if (++n_written % kFilesPerUpdate == 0) report_progress(source_.files.size() + n_written);
-    }
+        writer.append_pixels(image.bytes, file.stored_height, file.stored_width, file.label);
+      ++result.samples_per_class[static_cast<std::size_t>(file.label)];
+      if ((i + 1) % kFilesPerUpdate == 0) report_progress(source_.files.size() + i + 1);
+    });
     std::string description = source_.description;
     if (options_.per_class > 0) description += fmt::format("; the first {} of each class", options_.per_class);
     if (options_.limit > 0) description += fmt::format("; the first {}", options_.limit);
@@ -435,13 +410,15 @@ class Import {
   int channels_ = 3;
   ChannelSums grey_sums_{1}, colour_sums_{3};
   std::vector<std::string> skipped_;
-  std::uint64_t encoded_bytes_ = 0;
-  bool decoded_ = false;
+  std::uint64_t decoded_bytes_ = 0, encoded_bytes_ = 0;  // of all images
+  Form form_ = Form::encoded;
 };
 
 ImportResult import_from(const ImageFolderOptions& options, const ImportProgress& progress,
                          Source (*list)(const ImportOptions&)) {
   check_options(options);
+  require(options.short_side == 0 || options.storage != ImageStorage::encoded, ErrorCode::usage,
+          "--short-side resizes images, but --store encoded keeps the bytes of their files: use --store decoded");
   check_output(options.output, options.replace);  // before the long pass
   return Import(options, progress, list(options)).run();
 }

@@ -1,56 +1,17 @@
 #include "data/image_set.h"
 
-#include <algorithm>
-#include <cerrno>
 #include <cstring>
 
-#include "data/file.h"
-#include "data/image_file.h"
 #include "data/pool.h"
+#include "data/region_set.h"
+#include "data/sample_file.h"
 #include "data/shaped_decoder.h"
 #include "lockstep/error.h"
 
 namespace lockstep::data {
 namespace {
 
-/// A file and a range of its samples. Labels are held in memory, and are checked when the file is opened.
-struct SampleFile {
-  InputFile file;
-  ImageFile layout;
-  ImageSetInfo info;
-  std::vector<std::int32_t> labels;
-
-  SampleFile(const std::string& path, std::int64_t start, std::int64_t end)
-      : file(path), layout(open_image_file(file)), info(layout.info), labels(read_labels(file, layout)) {
-    const std::int64_t n = info.n_samples;
-    const std::int64_t last = end == 0 ? n : end;
-    require(start >= 0 && start < last && last <= n, ErrorCode::data_range,
-            "data.start={} and data.end={} are not a range of the {} samples of {}", start, end, n, path);
-    info.first_sample = start;
-    info.n_samples = last - start;
-    labels = {labels.begin() + start, labels.begin() + last};
-  }
-
-  /// Bytes [begin, begin + target.size()) of /images, which belong to this sample.
-  void read(std::int64_t sample, std::uint64_t begin, std::span<std::uint8_t> target) const {
-    while (!target.empty()) {
-      const ByteRange range = layout.images.contiguous_range(begin, target.size());
-      const ReadOutcome outcome = file.try_read(range.offset, std::as_writable_bytes(target.first(range.size_bytes)));
-      if (outcome != ReadOutcome::complete)
-        file.fail_read(outcome, errno, range.offset, range.size_bytes,
-                       fmt::format("sample {}", info.first_sample + sample));
-      target = target.subspan(range.size_bytes);
-      begin += range.size_bytes;
-    }
-  }
-};
-
-void check_request(const ImageSetInfo& info, std::int64_t sample, std::span<const std::uint8_t> image) {
-  require(sample >= 0 && sample < info.n_samples && image.size() == info.image_bytes(), ErrorCode::internal,
-          "sample {} of {} cannot be read into a buffer of {} bytes", sample, info.n_samples, image.size());
-}
-
-/// Decoded images: each is read by one pread, wherever it is stored.
+/// Decoded images of one size: each is read by one pread, wherever it is stored.
 class DecodedSet final : public ImageSet {
  public:
   explicit DecodedSet(SampleFile file) : file_(std::move(file)) {}
@@ -69,10 +30,6 @@ class DecodedSet final : public ImageSet {
  private:
   SampleFile file_;
 };
-
-std::uint32_t id_of(const ImageSetInfo& info, std::int64_t sample) {
-  return static_cast<std::uint32_t>(info.first_sample + sample);
-}
 
 /// Images of another set, shaped.
 class ShapedSet final : public ImageSet {
@@ -225,7 +182,9 @@ std::unique_ptr<ImageSet> open_image_set(const std::string& path, std::int64_t s
   SampleFile file(path, start, end);
   if (file.layout.encoded) {
     const ImageShaping resolved_shaping = resolved(file.info, shaping);
-    return std::make_unique<EncodedSet>(std::move(file), resolved_shaping);
+    if (!file.layout.encoded->is_decoded) return std::make_unique<EncodedSet>(std::move(file), resolved_shaping);
+    if (resolved_shaping.image_size == 0) return std::make_unique<DecodedSet>(std::move(file));
+    return make_region_set(std::move(file), resolved_shaping);
   }
   return shape_image_set(std::make_unique<DecodedSet>(std::move(file)), shaping);
 }

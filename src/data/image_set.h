@@ -5,7 +5,8 @@
 //   /images  (n, H, W, C) uint8     /labels (n) int32       (format 1: decoded)
 //   /images  (bytes) uint8: JPEG or PNG images one after another, the i-th from byte offsets[i] to offsets[i + 1]
 //   /offsets (n + 1) uint64   /sizes (n, 2) int32: height, width   /labels as above
-//     (format 2: JPEG, 3 channels; format 3: both, with attributes channels=1 or 3, and formats)
+//     (format 2: JPEG, 3 channels; format 3: both, with attributes channels=1 or 3, and formats; format 4: as format 3,
+//     with formats="pixels": the images are decoded, (height, width, channels) each)
 //   /images contiguous or in chunks of whole images (encoded: of bytes), never compressed; the others contiguous
 //   attributes of the root: format="lockstep-images", format_version, split, classes, mean (C), std (C) (of values in
 //   [0, 1]), class_names (variable-length strings), source, images_xxh3, labels_xxh3 (16 hex digits)
@@ -38,20 +39,26 @@ inline constexpr char kImageField[] = "image";         // (H, W, C) uint8
 inline constexpr char kLabelField[] = "label";         // int32; -1: the sample has no label and is not counted
 inline constexpr char kSampleIdField[] = "sample_id";  // position in the file: the bits of an unsigned number, as int32
 
+// Only of a set whose images are resized by the op image_input. Its images are packed.
+inline constexpr char kRegionField[] = "region";  // an ImageRegion
+inline constexpr char kPlaceField[] = "place";    // where its pixels begin (Packing::place)
+
 class ImageSet : public Dataset {
  public:
   const ImageSetInfo& info() const override = 0;
   std::string sample_word() const final { return "images"; }
-  /// Image, label and sample id, in this order.
-  std::vector<Field> fields() const final;
-  void read(std::int64_t sample, std::uint32_t epoch, std::span<const std::span<std::byte>> targets) const final;
+  /// Image, label and sample id, in this order, then region and place if there are regions.
+  std::vector<Field> fields() const override;
+  void read(std::int64_t sample, std::uint32_t epoch, std::span<const std::span<std::byte>> targets) const override;
   /// As read(), without the sample id.
   virtual void read_image(std::int64_t sample, std::uint32_t epoch, std::span<std::uint8_t> image,
                           std::int32_t& label) const = 0;
 };
 
 /// Opens and checks a file: every size against the file's length, every label against `classes`. [start, end) is a
-/// range of its samples; end 0: up to the last. Sample 0 of the set is sample `start` of the file.
+/// range of its samples; end 0: up to the last. Sample 0 of the set is sample `start` of the file. Of decoded images of
+/// several sizes (format 4), read() returns regions that the op image_input resizes (region_set.h), and read_image()
+/// the same images resized here.
 std::unique_ptr<ImageSet> open_image_set(const std::string& path, std::int64_t start = 0, std::int64_t end = 0,
                                          const ImageShaping& shaping = {});
 

@@ -37,16 +37,20 @@ Box random_box(int height, int width, std::uint32_t seed, std::uint32_t sample_i
   return box_at((width - w) / 2, (height - h) / 2, w, h);
 }
 
+CentreCrop centre_crop(int length, int shorter_length, int image_size, int resize) {
+  // The resized sizes and the corner are whole numbers: the shorter side; the longer one in proportion, rounded down;
+  // the corner rounded.
+  const std::int64_t resized = std::int64_t{length} * resized_side(image_size, resize) / shorter_length;
+  return {resized, static_cast<int>(std::nearbyint(static_cast<double>(resized - image_size) / 2))};
+}
+
 Box centre_box(int height, int width, int image_size, int resize) {
-  // Resizing and then cropping equals resizing the part that remains. In torchvision, the resized sizes and the corner
-  // of the crop are whole numbers: the shorter side; the longer one in proportion, rounded down; the corner rounded.
-  const int shorter = resized_side(image_size, resize);
-  const auto side = [&](int length) { return std::int64_t{length} * shorter / std::min(height, width); };
+  // Resizing and then cropping equals resizing the part that remains.
   const auto interval = [&](int length, double& from, double& to) {
-    const auto resized = static_cast<double>(side(length));
-    const double corner = std::nearbyint((resized - image_size) / 2);
-    from = corner * length / resized;
-    to = std::min<double>(length, (corner + image_size) * length / resized);
+    const CentreCrop crop = centre_crop(length, std::min(height, width), image_size, resize);
+    const auto resized = static_cast<double>(crop.resized);
+    from = crop.corner * static_cast<double>(length) / resized;
+    to = std::min<double>(length, (static_cast<double>(crop.corner) + image_size) * length / resized);
   };
   Box box;
   interval(width, box.left, box.right);

@@ -1,13 +1,16 @@
 // A ring of prefetch + 2 slots, of which the caller holds two. Micro-batch k is in slot k % slots. A micro-batch is
 // divided into parts of 8 to 15 samples, so that many readers can work on it. A reader thread takes the next part whose
 // slot is free and reads it without a lock. The reader that finishes the last part of a micro-batch marks it as ready.
-// The content of micro-batch k is a function of k alone, so the sequence is the same for any number of readers.
+// The content of micro-batch k is a function of k alone, so the sequence is the same for any number of readers. Only
+// where the samples of a packed field lie is not.
 #include "data/loader.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -33,6 +36,7 @@ struct Loader::State {
     std::vector<std::byte> own_memory;         // without a backend
     std::vector<std::span<std::byte>> fields;  // one per field: (capacity, shape)
     Batch batch;
+    std::size_t packed_bytes = 0;         // taken up by the samples of the packed field so far, with std::atomic_ref
     int n_unfinished = 0;                 // parts of the micro-batch that is being read into it
     std::int64_t ready_micro_batch = -1;  // the micro-batch that was read into it last
     std::exception_ptr error;             // or why it could not be read
@@ -58,6 +62,7 @@ struct Loader::State {
   std::shared_ptr<const Dataset> set;
   std::vector<Field> fields;
   LoaderOptions options;
+  int packed = -1, place = -1;        // the packed field and that of its places; -1: there is none
   std::vector<std::int32_t> classes;  // of all samples; empty: not balanced
   std::int64_t epoch_samples = 0, epoch_steps = 0;
   std::int64_t n_micro_batches = 0;  // in all; -1: endless
@@ -86,6 +91,7 @@ struct Loader::State {
   Samples samples_of(std::int64_t micro_batch) const;
   Part take_part();
   void read_part(const Part& part, std::span<std::span<std::byte>> places);
+  void place_packed(Slot& slot, std::int64_t sample, std::uint32_t epoch, std::span<std::span<std::byte>> places);
   void finish_part(const Part& part, std::exception_ptr error);
   const std::uint32_t* order_of(std::int64_t epoch);
 };
@@ -101,6 +107,15 @@ Loader::State::State(std::shared_ptr<const Dataset> dataset, const LoaderOptions
   require(o.capacity >= (n_mine + o.n_micro_batches - 1) / o.n_micro_batches, ErrorCode::internal,
           "a capacity of {} samples does not hold one of {} micro-batches of {} samples", o.capacity, o.n_micro_batches,
           n_mine);
+  for (std::size_t i = 0; i < fields.size(); ++i) {
+    if (fields[i].packing == Packing::packed) packed = static_cast<int>(i);
+    if (fields[i].packing == Packing::place) place = static_cast<int>(i);
+  }
+  require((packed < 0) == (place < 0) &&
+              (packed < 0 || static_cast<std::size_t>(o.capacity) *
+                                     fields[static_cast<std::size_t>(packed)].size_bytes() / kPackedUnitBytes <=
+                                 static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())),
+          ErrorCode::internal, "a packed field of {} samples has no places", o.capacity);
   const std::int64_t n = set->info().n_samples;
   epoch_samples = o.max_samples > 0 ? std::min(o.max_samples, n) : n;
   epoch_steps = steps_per_epoch(epoch_samples, o.global_batch, o.drop_last);
@@ -206,6 +221,7 @@ Loader::State::Part Loader::State::take_part() {
     slot.n_unfinished = slot.part_of_error = n_parts;
     slot.error = nullptr;
     slot.batch.n_samples = part.of.n;
+    slot.packed_bytes = 0;
   }
   if (++next_part == n_parts) {
     next_part = 0;
@@ -222,6 +238,7 @@ void Loader::State::finish_part(const Part& part, std::exception_ptr error) {
     slot.part_of_error = part.number;
   }
   if (--slot.n_unfinished > 0) return;
+  slot.batch.packed_bytes = slot.packed_bytes;
   slot.ready_micro_batch = part.micro_batch;
   micro_batch_ready.notify_all();
 }
@@ -271,13 +288,31 @@ void Loader::State::read_part(const Part& part, std::span<std::span<std::byte>> 
       const std::size_t size_bytes = fields[f].size_bytes();
       places[f] = slot.fields[f].subspan(static_cast<std::size_t>(i) * size_bytes, size_bytes);
     }
+    if (packed >= 0) place_packed(slot, sample, static_cast<std::uint32_t>(of.epoch), places);
     set->read(sample, static_cast<std::uint32_t>(of.epoch), places);
   }
   set->require_unchanged();
   if (part.number + 1 < of.n_parts()) return;
-  for (std::size_t f = 0; f < fields.size(); ++f)
+  for (std::size_t f = 0; f < fields.size(); ++f) {
+    if (fields[f].packing == Packing::packed) continue;
     std::ranges::fill(slot.fields[f].subspan(static_cast<std::size_t>(of.n) * fields[f].size_bytes()),
                       std::byte{fields[f].padding_byte});
+  }
+}
+
+/// Takes up the next bytes of the packed field. In which order the samples lie there depends on the readers, but the
+/// results of a step do not, since each sample is found by its place.
+void Loader::State::place_packed(Slot& slot, std::int64_t sample, std::uint32_t epoch,
+                                 std::span<std::span<std::byte>> places) {
+  const auto f = static_cast<std::size_t>(packed);
+  const std::size_t n_bytes = set->packed_bytes(sample, epoch);
+  require(n_bytes <= fields[f].max_bytes, ErrorCode::internal, "sample {} has {} bytes, but the largest has {}", sample,
+          n_bytes, fields[f].max_bytes);
+  const std::size_t begin =
+      std::atomic_ref(slot.packed_bytes).fetch_add(Field::packed_bytes(n_bytes), std::memory_order_relaxed);
+  places[f] = slot.fields[f].subspan(begin, n_bytes);
+  const auto unit = static_cast<std::int32_t>(begin / kPackedUnitBytes);
+  std::memcpy(places[static_cast<std::size_t>(place)].data(), &unit, sizeof(unit));
 }
 
 Loader::Loader(std::shared_ptr<const Dataset> set, const LoaderOptions& options)

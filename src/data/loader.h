@@ -16,6 +16,12 @@ namespace lockstep::data {
 struct Batch {
   std::int64_t n_samples = 0;                      // may be less than the capacity at an epoch's end
   std::vector<std::span<const std::byte>> fields;  // of Dataset::fields(): (capacity, shape); beyond n_samples padding
+  std::size_t packed_bytes = 0;                    // of the packed field, if there is one: what its samples take up
+
+  /// The bytes of the first `n` samples in a field; they are all samples, and padding.
+  std::size_t bytes_of(const Field& field, std::int64_t n) const {
+    return field.packing == Packing::packed ? packed_bytes : static_cast<std::size_t>(n) * field.size_bytes();
+  }
 };
 
 /// What the loader returns: for each step in turn, the samples at positions [step * global_batch, min((step+1) *

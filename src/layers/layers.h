@@ -10,6 +10,7 @@
 
 #include "graph/graph.h"
 #include "lockstep/ops/activation_function.h"
+#include "lockstep/ops/image_input.h"
 #include "lockstep/ops/rotary.h"
 
 namespace lockstep::layers {
@@ -23,10 +24,16 @@ struct ImageInputOptions {
   int crop_padding = 0;
   bool flip = false;
   std::uint32_t seed = 0;
+  RegionLimits regions{};  // if the images are regions of different sizes
 };
-/// Images (N, H, W, C) uint8 to normalised ones (N, H, W, C), cropped and flipped. `sample_ids`: (N) uint32.
+struct ImageRegionTensors {
+  graph::TensorId regions = graph::kNoTensor;  // (N) ImageRegion
+  graph::TensorId places = graph::kNoTensor;   // (N) int32: where the pixels of each begin in `images`
+};
+/// Images (N, H, W, C) uint8, or regions that are resized to that, to normalised ones (N, H, W, C), cropped and
+/// flipped. `sample_ids`: (N) uint32.
 ActivationId image_input(Graph& graph, const ImageInputOptions& options, graph::TensorId images,
-                         graph::TensorId sample_ids);
+                         graph::TensorId sample_ids, const ImageRegionTensors& regions = {});
 
 struct ConvolutionOptions {
   std::int64_t out_channels = 0;

@@ -51,6 +51,8 @@ struct ModelName {
 struct Wiring {
   /// For each field, by name: the tensor to which a batch is copied, (batch, shape of a sample).
   std::map<std::string, graph::TensorId> fields;
+  /// Of a sample of each field; packed: the greatest of each dimension.
+  std::map<std::string, Shape> shapes;
   std::size_t sums_offset = 0;    // bytes: where in exchange memory the loss writes its LossSums
   std::int64_t global_batch = 0;  // samples of all ranks in the micro-batch
   int n_micro_batches = 1;        // of all ranks in a step

@@ -92,12 +92,13 @@ Inference::Inference(const Config& config, const tasks::Task& task, std::span<co
                                                               .batch = capacity,
                                                               .layout_batch = capacity},
                                           table_);
-  tasks::Wiring wiring{.fields = {}, .global_batch = capacity};
+  tasks::Wiring wiring{.fields = {}, .shapes = {}, .global_batch = capacity};
   for (const data::Field& field : fields) {
-    field_bytes_.push_back(field.size_bytes());
+    batch_.push_back(field);
     const std::size_t size_bytes = static_cast<std::size_t>(capacity) * field.size_bytes();
     fields_.push_back(graph_->memory().add(field.name, size_bytes, /*persistent=*/true));
     wiring.fields[field.name] = fields_.back();
+    wiring.shapes[field.name] = field.shape;
   }
   wiring.sums_offset = graph_->add_exchange(sizeof(LossSums));
   const graph::ActivationId output = task.wire(*graph_, wiring);
@@ -173,8 +174,7 @@ Inference::Result Inference::run(const data::Batch& batch) {
   parameters_->refresh(*stream_);
   for (std::size_t i = 0; i < fields_.size(); ++i) {
     // The rest of the batch is padding, which has no label and is not counted.
-    const std::size_t size_bytes =
-        std::min(batch.fields[i].size(), static_cast<std::size_t>(capacity_) * field_bytes_[i]);
+    const std::size_t size_bytes = std::min(batch.fields[i].size(), batch.bytes_of(batch_[i], capacity_));
     backend_.copy_to_device(graph_->tensor(fields_[i]), batch.fields[i].data(), size_bytes, *stream_);
   }
   graph_->forward(*stream_);

@@ -58,8 +58,8 @@ class Inference {
   std::int64_t capacity_, n_outputs_ = 0;
   graph::ParameterTable table_;
   std::unique_ptr<graph::Graph> graph_;
-  std::vector<graph::TensorId> fields_;
-  std::vector<std::size_t> field_bytes_;  // of one sample
+  std::vector<data::Field> batch_;       // the fields of a batch,
+  std::vector<graph::TensorId> fields_;  // and where their data go
   graph::TensorId output_ = graph::kNoTensor;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<ParameterArena> parameters_;

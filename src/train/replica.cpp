@@ -88,8 +88,9 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
     tiles_ready_ = backend.make_event();
     tiles_done_ = communicator.make_event();
   }
-  uploader_ = std::make_unique<Uploader>(backend, plan.upload_samples(), plan.fields());
-  upload_targets_.resize(plan.fields().size());
+  uploader_ = std::make_unique<Uploader>(backend, plan.upload_bytes());
+  for (const PlannedGraph* planned : plan.all())
+    upload_targets_.resize(std::max(upload_targets_.size(), planned->fields.size()));
   host_memory_ = backend.allocate_host(slots_.size() * sizeof(HostStep), "scalars and reports of steps");
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     slots_[i].host = new (static_cast<HostStep*>(host_memory_->data()) + i) HostStep;
@@ -126,7 +127,7 @@ void Replica::prepare(const PlannedGraph& planned, const data::Batch& batch) {
   parameter_arena_.refresh(*stream_);
   const graph::Graph& graph = *planned.graph;
   for (std::size_t i = 0; i < planned.fields.size(); ++i) upload_targets_[i] = graph.tensor(planned.fields[i]);
-  uploader_->upload(batch, graph.options().batch, upload_targets_, *stream_);
+  uploader_->upload(batch, planned.batch, graph.options().batch, upload_targets_, *stream_);
 }
 
 CapturedGraph& Replica::captured_graph(const MicroBatchKey& key, const PlannedGraph& planned) {

@@ -151,13 +151,14 @@ std::vector<comm::Bucket> cut_buckets(const Config& config, const graph::Paramet
 
 StepPlan::StepPlan(const Config& config, const tasks::Task& task, const BatchShape& batch, Backend& backend,
                    comm::Topology topology)
-    : config_(config), task_(task), fields_(task.train_set()->fields()), batch_(batch), topology_(std::move(topology)) {
+    : config_(config), task_(task), batch_(batch), topology_(std::move(topology)) {
   const data::DatasetInfo& set = task.train_set()->info();
+  const std::vector<data::Field> fields = task.train_set()->fields();
   table_.freeze(frozen_by(config.train.freeze), config.places({"train.freeze"}) + "train.freeze");
   const auto add = [&](const BatchShape& shape) {
     for (int micro_batch = 0; micro_batch < shape.n_micro_batches; ++micro_batch) {
       const Key key{shape.micro_batch_size(micro_batch), shape.global_micro_batch_size(micro_batch)};
-      if (!training_.contains(key)) training_[key] = build(graph::Mode::train, key.first, key.second, backend);
+      if (!training_.contains(key)) training_[key] = build(graph::Mode::train, fields, key.first, key.second, backend);
     }
   };
   add(batch_);
@@ -175,7 +176,8 @@ StepPlan::StepPlan(const Config& config, const tasks::Task& task, const BatchSha
   if (!config.data.validation.empty()) {
     const std::int64_t given = config.evaluation.batch_per_rank;
     evaluation_batch_ = given > 0 ? given : batch.largest_micro_batch();
-    evaluation_ = build(graph::Mode::inference, evaluation_batch_, evaluation_batch_ * batch.ranks, backend);
+    evaluation_ = build(graph::Mode::inference, task.validation_set() ? task.validation_set()->fields() : fields,
+                        evaluation_batch_, evaluation_batch_ * batch.ranks, backend);
   }
   for (PlannedGraph* g : all()) {
     exchange_bytes_ = std::max(exchange_bytes_, g->graph->exchange_bytes());
@@ -186,11 +188,12 @@ StepPlan::StepPlan(const Config& config, const tasks::Task& task, const BatchSha
   loss_scaling_ = describe_loss_scaling(config);
   buckets_ = cut_buckets(config, table_, topology_.wire, batch_.ranks);
   shard_ = Shard(table_, buckets_, batch_.rank);
-  loader_bytes_ = data::Loader::buffer_bytes(fields_, batch_.largest_micro_batch(), config.data.prefetch) +
+  loader_bytes_ = data::Loader::buffer_bytes(fields, batch_.largest_micro_batch(), config.data.prefetch) +
                   static_cast<std::size_t>(config.data.readers) * set.reader_bytes;
 }
 
-PlannedGraph StepPlan::build(graph::Mode mode, std::int64_t batch, std::int64_t global, Backend& backend) {
+PlannedGraph StepPlan::build(graph::Mode mode, std::vector<data::Field> fields, std::int64_t batch, std::int64_t global,
+                             Backend& backend) {
   const graph::GraphOptions options{.mode = mode,
                                     .dtype = compute_dtype(),
                                     .tf32 = config_.precision == Precision::tf32,
@@ -198,12 +201,15 @@ PlannedGraph StepPlan::build(graph::Mode mode, std::int64_t batch, std::int64_t 
                                     .layout_batch = batch_.largest_micro_batch()};
   PlannedGraph planned;
   planned.graph = std::make_unique<graph::Graph>(options, table_);
+  planned.batch = std::move(fields);
   graph::Graph& graph = *planned.graph;
-  tasks::Wiring wiring{.fields = {}, .global_batch = global, .n_micro_batches = batch_.micro_batches_of_all()};
-  for (const data::Field& field : fields_) {
+  tasks::Wiring wiring{
+      .fields = {}, .shapes = {}, .global_batch = global, .n_micro_batches = batch_.micro_batches_of_all()};
+  for (const data::Field& field : planned.batch) {
     const std::size_t size_bytes = static_cast<std::size_t>(batch) * field.size_bytes();
     planned.fields.push_back(graph.memory().add(field.name, size_bytes, /*persistent=*/true));
     wiring.fields[field.name] = planned.fields.back();
+    wiring.shapes[field.name] = field.shape;
   }
   planned.sums_offset = graph.add_exchange(sizeof(StepSums));
   wiring.sums_offset = planned.sums_offset + offsetof(StepSums, loss);
@@ -231,6 +237,13 @@ std::size_t StepPlan::n_masters() const {
   return shard_.whole_stored() + table_.n_total() - shard_.whole_begin();
 }
 
+std::size_t StepPlan::upload_bytes(MemoryOf of) const {
+  std::size_t size_bytes = Uploader::buffer_bytes(batch_.largest_micro_batch(), training_.begin()->second.batch);
+  if (evaluation_.graph && of == MemoryOf::training_and_evaluation)
+    size_bytes = std::max(size_bytes, Uploader::buffer_bytes(evaluation_batch_, evaluation_.batch));
+  return size_bytes;
+}
+
 MemoryReport StepPlan::memory(MemoryOf of) const {
   const bool evaluates = evaluation_.graph && of == MemoryOf::training_and_evaluation;
   MemoryReport m;
@@ -255,7 +268,7 @@ MemoryReport StepPlan::memory(MemoryOf of) const {
   if (evaluates) count(evaluation_);
   m.exchange = exchange_bytes();
   m.node_buffers = topology_.buffer_bytes();
-  m.uploads = Uploader::size_bytes(evaluates ? upload_samples() : batch_.largest_micro_batch(), fields_);
+  m.uploads = 2 * upload_bytes(of);
   m.loader = loader_bytes_;
   std::vector<checkpoint::TensorSource> sources;
   for (const StateTensor& tensor : state_tensors(table_, optimizer_)) sources.push_back(source_of(tensor));

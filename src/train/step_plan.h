@@ -27,7 +27,8 @@ namespace lockstep::train {
 /// One planned graph, and the positions of its data and its sums.
 struct PlannedGraph {
   std::unique_ptr<graph::Graph> graph;
-  std::vector<graph::TensorId> fields;  // where the data of each field goes, in the order of the data set's fields
+  std::vector<data::Field> batch;       // the fields of the data set whose batches it processes
+  std::vector<graph::TensorId> fields;  // where the data of each of them goes
   std::size_t sums_offset = 0;          // of StepSums in exchange memory
 
   /// Whether ranks exchange something in the middle of it (synchronised statistics), and not only at the step's end.
@@ -64,8 +65,8 @@ struct OptimizerGroup {
 
 class StepPlan {
  public:
-  /// The task's train set must be open. An evaluation graph is planned if data.validation names a set. `topology`: of
-  /// the communicator.
+  /// The task's train set must be open. An evaluation graph is planned if data.validation names a set, for its fields
+  /// if it is open, and otherwise for those of the train set. `topology`: of the communicator.
   StepPlan(const Config& config, const tasks::Task& task, const BatchShape& batch, Backend& backend,
            comm::Topology topology);
 
@@ -97,9 +98,8 @@ class StepPlan {
   /// `of`: with `training`, the memory that would be needed without evaluations.
   MemoryReport memory(MemoryOf of = MemoryOf::training_and_evaluation) const;
   std::size_t exchange_bytes() const { return exchange_bytes_ + graph::aligned(tile_sums_bytes()); }
-  /// Bytes of the largest batch that is uploaded, in training or evaluation.
-  std::int64_t upload_samples() const { return std::max(batch_.largest_micro_batch(), evaluation_batch_); }
-  const std::vector<data::Field>& fields() const { return fields_; }
+  /// Device memory of the largest batch that is uploaded.
+  std::size_t upload_bytes(MemoryOf of = MemoryOf::training_and_evaluation) const;
   const tasks::Task& task() const { return task_; }
   /// Bytes of the sum of a subtree of this rank's micro-batches: gradients, batch statistics and, at the end, the loss.
   std::size_t partial_sum_bytes() const;
@@ -109,11 +109,11 @@ class StepPlan {
 
  private:
   using Key = std::pair<std::int64_t, std::int64_t>;  // samples of this rank's micro-batch, of all ranks'
-  PlannedGraph build(graph::Mode mode, std::int64_t batch, std::int64_t global, Backend& backend);
+  PlannedGraph build(graph::Mode mode, std::vector<data::Field> fields, std::int64_t batch, std::int64_t global,
+                     Backend& backend);
 
   Config config_;
   const tasks::Task& task_;
-  std::vector<data::Field> fields_;
   BatchShape batch_;
   comm::Topology topology_;
   std::int64_t evaluation_batch_ = 0;

@@ -5,46 +5,53 @@
 
 namespace lockstep::train {
 
-std::size_t Uploader::size_bytes(std::int64_t capacity, std::span<const data::Field> fields) {
-  std::size_t buffer_bytes = 0;
+std::size_t Uploader::buffer_bytes(std::int64_t capacity, std::span<const data::Field> fields) {
+  std::size_t size_bytes = 0;
   for (const data::Field& field : fields)
-    buffer_bytes += graph::aligned(static_cast<std::size_t>(capacity) * field.size_bytes());
-  return 2 * buffer_bytes;
+    size_bytes += graph::aligned(static_cast<std::size_t>(capacity) * field.size_bytes());
+  return size_bytes;
 }
 
-Uploader::Uploader(Backend& backend, std::int64_t capacity, std::span<const data::Field> fields)
+Uploader::Uploader(Backend& backend, std::size_t buffer_bytes)
     : backend_(backend),
-      capacity_(capacity),
-      memory_(backend.allocate(size_bytes(capacity, fields), "batches")),
+      buffer_bytes_(buffer_bytes),
+      memory_(backend.allocate(2 * buffer_bytes, "batches")),
       stream_(backend.make_stream()) {
-  for (const data::Field& field : fields) field_bytes_.push_back(field.size_bytes());
   auto* at = static_cast<std::byte*>(memory_->data());
   for (Buffer& buffer : buffers_) {
-    for (const std::size_t sample_bytes : field_bytes_) {
-      buffer.fields.push_back(at);
-      at += graph::aligned(static_cast<std::size_t>(capacity) * sample_bytes);
-    }
+    buffer.memory = at;
+    at += buffer_bytes_;
     buffer.filled = backend.make_event();
     buffer.read = backend.make_event();
   }
 }
 
-void Uploader::upload(const data::Batch& batch, std::int64_t n, std::span<void* const> targets, Stream& stream) {
-  const auto n_samples = static_cast<std::size_t>(n);
-  require(n <= capacity_ && batch.fields.size() == field_bytes_.size() && targets.size() == field_bytes_.size() &&
-              batch.fields[0].size() >= n_samples * field_bytes_[0],
-          ErrorCode::internal, "a batch of {} fields does not fit a step of {} samples, or buffers of {} samples",
-          batch.fields.size(), n, capacity_);
+void Uploader::upload(const data::Batch& batch, std::span<const data::Field> fields, std::int64_t n,
+                      std::span<void* const> targets, Stream& stream) {
+  require(batch.fields.size() == fields.size() && targets.size() >= fields.size() &&
+              batch.fields[0].size() >= batch.bytes_of(fields[0], n) && buffer_bytes(n, fields) <= buffer_bytes_,
+          ErrorCode::internal, "a batch of {} fields does not fit a step of {} samples, or buffers of {} bytes",
+          batch.fields.size(), n, buffer_bytes_);
   const Buffer& before = buffers_[static_cast<std::size_t>(current_)];
   current_ = 1 - current_;
   Buffer& buffer = buffers_[static_cast<std::size_t>(current_)];
+  // The fields of a batch of n samples, one after another. Of a packed field, only what its samples take up is copied.
+  const auto each_field = [&](const auto& copy) {
+    std::byte* at = buffer.memory;
+    for (std::size_t i = 0; i < fields.size(); ++i) {
+      copy(i, at, batch.bytes_of(fields[i], n));
+      at += graph::aligned(static_cast<std::size_t>(n) * fields[i].size_bytes());
+    }
+  };
   stream_->wait(*buffer.read);
-  for (std::size_t i = 0; i < field_bytes_.size(); ++i)
-    backend_.copy_to_device(buffer.fields[i], batch.fields[i].data(), n_samples * field_bytes_[i], *stream_);
+  each_field([&](std::size_t i, std::byte* at, std::size_t n_bytes) {
+    backend_.copy_to_device(at, batch.fields[i].data(), n_bytes, *stream_);
+  });
   buffer.filled->record(*stream_);
   stream.wait(*buffer.filled);
-  for (std::size_t i = 0; i < field_bytes_.size(); ++i)
-    backend_.copy_to_device(targets[i], buffer.fields[i], n_samples * field_bytes_[i], stream);
+  each_field([&](std::size_t i, const std::byte* at, std::size_t n_bytes) {
+    backend_.copy_to_device(targets[i], at, n_bytes, stream);
+  });
   buffer.read->record(stream);
   // The caller may now overwrite the batch before this one.
   before.filled->synchronize();

@@ -17,24 +17,24 @@ namespace lockstep::train {
 
 class Uploader {
  public:
-  /// For batches of at most `capacity` samples. Allocates its memory immediately.
-  Uploader(Backend& backend, std::int64_t capacity, std::span<const data::Field> fields);
-  /// Device memory of both buffers.
-  static std::size_t size_bytes(std::int64_t capacity, std::span<const data::Field> fields);
+  /// With two buffers of buffer_bytes(). Allocates its memory immediately.
+  Uploader(Backend& backend, std::size_t buffer_bytes);
+  /// The device memory of a buffer for batches of at most `capacity` samples with these fields.
+  static std::size_t buffer_bytes(std::int64_t capacity, std::span<const data::Field> fields);
 
-  /// Begins to copy the first `n` samples of `batch`, and copies them on to `targets`, one for each field, in `stream`.
-  /// The batch's memory must not change until the next call returns.
-  void upload(const data::Batch& batch, std::int64_t n, std::span<void* const> targets, Stream& stream);
+  /// Begins to copy the first `n` samples of `batch`, and copies them on to `targets`, one for each of its fields, in
+  /// `stream`. The batch's memory must not change until the next call returns.
+  void upload(const data::Batch& batch, std::span<const data::Field> fields, std::int64_t n,
+              std::span<void* const> targets, Stream& stream);
 
  private:
   struct Buffer {
-    std::vector<void*> fields;
+    std::byte* memory = nullptr;
     std::unique_ptr<Event> filled, read;
   };
 
   Backend& backend_;
-  std::int64_t capacity_;
-  std::vector<std::size_t> field_bytes_;  // of one sample
+  std::size_t buffer_bytes_;
   std::unique_ptr<Memory> memory_;
   std::unique_ptr<Stream> stream_;
   std::array<Buffer, 2> buffers_;

@@ -107,6 +107,44 @@ TEST_F(ImageFolder, SeveralSizesAreStoredAsJpegAndResized) {
   EXPECT_ERROR(ErrorCode::usage, "use --store encoded", import_image_folder(options(ImageStorage::decoded), {}));
 }
 
+TEST_F(ImageFolder, AShortSideKeepsTheAspectRatio) {
+  put_classes();
+  put("in/zebra/large.jpg", smooth_jpeg(120, 91, 5));
+  put("in/zebra/wide.png", small_png(20, 77, 6));
+  ImageFolderOptions shrunk = options(ImageStorage::decoded);
+  shrunk.short_side = 18;
+  const ImportResult result = import_image_folder(shrunk, {});
+  EXPECT_NE(result.storage.find("decoded, with a shorter side of at most 18 pixels"), std::string::npos);
+  const ImageFile layout = open_image_file(InputFile(shrunk.output));
+  ASSERT_TRUE(layout.encoded && layout.encoded->is_decoded);
+  using Size = std::array<std::int32_t, 2>;
+  const Size small{16, 16};  // as it is: its shorter side is shorter
+  const std::vector<Size> expected{small, small, small, small, {23, 18}, {18, 69}, small};
+  EXPECT_EQ(read_sizes(InputFile(shrunk.output), layout), expected);
+  EXPECT_TRUE(verify_image_file(InputFile(shrunk.output), layout, {}).empty());
+  // The pixels are those of the decoded image, resized as Pillow does.
+  std::vector<std::uint8_t> png;
+  for (int i = 0; i < 20 * 77 * 3; ++i)
+    png.push_back(static_cast<std::uint8_t>(png_value(i / 231, i / 3 % 77, i % 3, 6)));
+  std::vector<std::uint8_t> resized(18 * 69 * 3), stored(resized.size());
+  Resizer().resize({png.data(), 20, 77, 3, 77 * 3}, {0, 0, 77, 20}, 18, 69, resized);
+  const InputFile file(shrunk.output);
+  file.read(layout.images.offsets[0] + read_offsets(file, layout)[5], std::as_writable_bytes(std::span(stored)), "");
+  EXPECT_EQ(stored, resized);
+  // Mean and deviation are those of the stored pixels.
+  std::vector<std::uint8_t> all(layout.images.size_bytes);
+  file.read(layout.images.offsets[0], std::as_writable_bytes(std::span(all)), "");
+  ChannelSums sums;
+  sums.add(all.data(), static_cast<std::int64_t>(all.size() / 3));
+  EXPECT_EQ(layout.info.mean, (std::vector{sums.mean(0), sums.mean(1), sums.mean(2)}));
+  const std::string bytes = read_all(shrunk.output);
+  shrunk.storage = ImageStorage::automatic;
+  import_image_folder(shrunk, {});
+  EXPECT_EQ(read_all(shrunk.output), bytes);
+  shrunk.storage = ImageStorage::encoded;
+  EXPECT_ERROR(ErrorCode::usage, "use --store decoded", import_image_folder(shrunk, {}));
+}
+
 // Decoding at half the size first must not change the image: the tolerance is that of JPEG's own loss.
 TEST_F(ImageFolder, ScaledDecodingKeepsTheImage) {
   put("in/a/1.jpg", encode_jpeg(smooth_pixels(64, 64, 3, 1), 64, 64));

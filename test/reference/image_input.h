@@ -1,4 +1,5 @@
-// Bytes to the network's input: crop, flip, normalisation, straight from the description in lockstep/ops/image_input.h.
+// Bytes to the network's input: resizing, crop, flip, normalisation, straight from the description in
+// lockstep/ops/image_input.h.
 #pragma once
 
 #include "lockstep/ops/image_input.h"

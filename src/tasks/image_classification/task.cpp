@@ -29,6 +29,13 @@ int configured_channels(const Config::Data& data) {
   return data.mean.size() == 1 || data.std.size() == 1 ? kGrey : kColours;
 }
 
+/// `largest`: the shape of the packed field.
+RegionLimits region_limits(const Shape& largest) {
+  return {.max_height = static_cast<int>(largest[0]),
+          .max_width = static_cast<int>(largest[1]),
+          .place_bytes = static_cast<int>(data::kPackedUnitBytes)};
+}
+
 /// `channels`: of synthetic images.
 std::shared_ptr<const data::ImageSet> open_set(const Config& config, Split split, int channels) {
   const Config::Data& d = config.data;
@@ -149,17 +156,22 @@ class ImageClassification final : public Task {
   /// image -> normalised input -> model -> logits, label -> cross entropy
   graph::ActivationId wire(graph::Graph& graph, const Wiring& wiring) const override {
     const ImageDescription set = description();
-    const graph::ActivationId input =
-        layers::image_input(graph,
-                            {.height = set.height,
-                             .width = set.width,
-                             .channels = set.channels,
-                             .mean = set.mean,
-                             .stddev = set.stddev,
-                             .crop_padding = augments_by(config_, "crop") ? config_.data.crop_padding : 0,
-                             .flip = augments_by(config_, "flip"),
-                             .seed = config_.run.seed},
-                            wiring.fields.at(data::kImageField), wiring.fields.at(data::kSampleIdField));
+    const bool has_regions = wiring.fields.contains(data::kRegionField);
+    const graph::ActivationId input = layers::image_input(
+        graph,
+        {.height = set.height,
+         .width = set.width,
+         .channels = set.channels,
+         .mean = set.mean,
+         .stddev = set.stddev,
+         .crop_padding = augments_by(config_, "crop") ? config_.data.crop_padding : 0,
+         .flip = augments_by(config_, "flip"),
+         .seed = config_.run.seed,
+         .regions = has_regions ? region_limits(wiring.shapes.at(data::kImageField)) : RegionLimits{}},
+        wiring.fields.at(data::kImageField), wiring.fields.at(data::kSampleIdField),
+        has_regions ? layers::ImageRegionTensors{.regions = wiring.fields.at(data::kRegionField),
+                                                 .places = wiring.fields.at(data::kPlaceField)}
+                    : layers::ImageRegionTensors{});
     const graph::ActivationId logits = models::build(graph, input, config_.model,
                                                      {.epsilon = static_cast<float>(set.batch_norm_epsilon),
                                                       .synchronize = config_.batch_norm.synchronize,
