@@ -97,7 +97,7 @@ int main(int argc, char** argv) {
   using namespace lockstep::bench;  // NOLINT
   const data::ImageShaping as_stored, cropped{.resized_crop = true, .seed = 1};
   const auto measured = [](const std::string& name, const std::string& path, const data::ImageShaping& shaping) {
-    add(name, [=](benchmark::State& s) { measure_loader(s, path, shaping); });
+    return add(name, [=](benchmark::State& s) { measure_loader(s, path, shaping); });
   };
   if (argc > 1 && argv[1][0] != '-') {
     const std::string path = argv[1];
@@ -115,8 +115,12 @@ int main(int argc, char** argv) {
   measured("loader/jpeg/64x64/resized_crop", small.path(), cropped);
   measured("loader/jpeg/500x375/centre_224", large.path(), {.image_size = 224});
   measured("loader/jpeg/500x375/resized_crop_224", large.path(), {.image_size = 224, .resized_crop = true, .seed = 1});
-  measured("loader/pixels/341x256/centre_224", pixels.path(), {.image_size = 224});
+  // The column CPU is the processor time of all threads.
+  measured("loader/pixels/341x256/centre_224", pixels.path(), {.image_size = 224})->MeasureProcessCPUTime();
+  measured("loader/pixels/341x256/centre_256", pixels.path(), {.image_size = 256, .resize = 256})
+      ->MeasureProcessCPUTime();
   measured("loader/pixels/341x256/resized_crop_224", pixels.path(),
-           {.image_size = 224, .resized_crop = true, .seed = 1});
+           {.image_size = 224, .resized_crop = true, .seed = 1})
+      ->MeasureProcessCPUTime();
   return run_all(argc, argv);
 }

@@ -1,7 +1,8 @@
 // also: Corpus.image_file
 // Fuzz target: image sets. First byte of the input: 0: a recipe (hdf5_recipe.h) of the HDF5 part of decoded images, 4:
-// of JPEG images, each with the user block that import would write; otherwise a good file (5: in chunks) with other
-// numbers in its user block, whose checksum is recomputed, and other bytes in its labels.
+// of JPEG images, 6: of decoded images of several sizes, each with the user block that import would write; otherwise a
+// good file (5: in chunks) with other numbers in its user block, whose checksum is recomputed, and other bytes in its
+// labels.
 #include "data/image_file.h"
 
 #include "data/image_set.h"
@@ -15,19 +16,24 @@ using namespace lockstep::fuzz;
 
 constexpr std::uint8_t kBlockFields = 10, kChunkedBlockFields = 29;  // u64 words (data/user_block.h)
 
-void make_hdf5_part(const std::string& path, Input& in, bool jpeg) {
+void make_hdf5_part(const std::string& path, Input& in, std::int64_t version) {
+  const bool has_index = version != data::kImageFormatVersion;
   const Hdf5Id file = new_hdf5_file(path, hdf5::kUserBlockBytes);
   const hsize_t n = 1 + in.below(4);
-  make_data_set(file.get(), "images", H5T_STD_U8LE, jpeg ? std::vector<hsize_t>{64} : std::vector<hsize_t>{n, 2, 2, 3},
-                in, "/labels");
+  make_data_set(file.get(), "images", H5T_STD_U8LE,
+                has_index ? std::vector<hsize_t>{64} : std::vector<hsize_t>{n, 2, 2, 3}, in, "/labels");
   make_data_set(file.get(), "labels", H5T_STD_I32LE, {n}, in, "/images");
-  if (jpeg) {
+  if (has_index) {
     make_data_set(file.get(), "offsets", H5T_STD_U64LE, {n + 1}, in, "/images");
     make_data_set(file.get(), "sizes", H5T_STD_I32LE, {n, 2}, in, "/images");
   }
   Attributes attributes(file.get(), in);
   attributes.words("format", {"lockstep-images"});
-  attributes.integer("format_version", jpeg ? data::kJpegFormatVersion : data::kImageFormatVersion);
+  attributes.integer("format_version", version);
+  if (version == data::kPixelsFormatVersion) {
+    attributes.integer("channels", 3);
+    attributes.words("formats", {data::kPixels});
+  }
   attributes.integer("classes", 2);
   attributes.floats("mean");
   attributes.floats("std");
@@ -99,13 +105,16 @@ FUZZ_TARGET(image_file) {
   static const ScratchFile file(".h5");
   Input in(data, size);
   const std::uint8_t kind = in.below(8);
-  if (kind != 0 && kind != 4) {
+  if (kind != 0 && kind != 4 && kind != 6) {
     const std::string bytes = with_other_user_block(in, kind == 5);
     if (bytes.size() >= 16) file.write(bytes);  // shorter has no magic and goes to the limited child
     if (bytes.size() >= 16) read_all_of(file.path());
     return 0;
   }
-  make_hdf5_part(file.path(), in, kind == 4);
+  make_hdf5_part(file.path(), in,
+                 kind == 0   ? data::kImageFormatVersion
+                 : kind == 4 ? data::kJpegFormatVersion
+                             : data::kPixelsFormatVersion);
   try {
     data::write_user_block(file.path(), places_in(file.path()));
   } catch (const Error&) {
