@@ -66,8 +66,10 @@ class ResizedOutput {
     const std::int64_t left = support_ - (distance < 0 ? -distance : distance);
     return left > 0 ? left : 0;
   }
+  /// The quotient of doubles, which a GPU computes faster than that of 64-bit integers, is exact or nearly so.
   constexpr std::int64_t floor_of(std::int64_t numerator) const {
-    return numerator >= 0 ? numerator / step_ : -((-numerator + step_ - 1) / step_);
+    const auto quotient = static_cast<std::int64_t>(static_cast<double>(numerator) / static_cast<double>(step_));
+    return quotient * step_ > numerator ? quotient - 1 : quotient;
   }
   static constexpr std::int32_t within(std::int64_t value, std::int64_t least, std::int64_t most) {
     return static_cast<std::int32_t>(value < least ? least : value > most ? most : value);
