@@ -95,6 +95,10 @@ TEST_F(Regions, ABatchHasTheRegionsOfItsCrops) {
       const std::shared_ptr<const ImageSet> set = open_image_set(path_, 2, 0, shaping);
       ASSERT_EQ(set->info().n_samples, kSamples - 2);
       EXPECT_EQ(set->info().height, 12);
+      double sum = 0;
+      for (std::int64_t id = 2; id < kSamples; ++id) sum += static_cast<double>(bytes_of(id));
+      EXPECT_DOUBLE_EQ(set->stored_bytes(), sum / (kSamples - 2));
+      EXPECT_EQ(set->faster_reading(), std::vector<std::string>{"a smaller --short-side"});
       LoaderOptions options = options_for(7);
       options.last_step = 6;
       Loader loader(set, options);
