@@ -411,7 +411,7 @@ TEST(ForeignFile, ReportsEachWrongPart) {
   };
   const auto bad = ErrorCode::data_format;
   refused(bad, "format='lockstep-images'", {.format = "other"});
-  refused(bad, "format version 4", {.version = 4});
+  refused(bad, "format version 5", {.version = 5});
   refused(bad, "no data set '/images'", {.images = false});
   refused(bad, "but is int32 (4, 2, 2, 3)", {.image_type = "int32"});
   refused(bad, "but is uint8 (4, 12)", {.image_dims = {4, 12}});
