@@ -102,6 +102,13 @@ struct Config {
     std::vector<std::string> groups;       // "PATTERN learning_rate=X weight_decay=Y": own values for parameters
   } optimizer;
 
+  /// The exponential moving average of the weights.
+  struct Ema {
+    double decay = 0.0;            // of an update; 0: there is no average
+    std::int64_t every_steps = 1;  // between updates
+    bool is_on() const { return decay > 0; }
+  } ema;
+
   struct Schedule {
     std::string kind = "cosine";  // constant | step | cosine | polynomial
     double warmup_epochs = 0;

@@ -1,4 +1,4 @@
-// Running statistics on the device. Contract: lockstep/ops/moving_average.h.
+// Moving averages on the device. Contract: lockstep/ops/moving_average.h.
 #include <memory>
 
 #include "kernels/cuda/base/context.h"
@@ -8,12 +8,17 @@
 namespace lockstep::cuda {
 namespace {
 
-__global__ void move_average(float* running, const float* batch, std::size_t n_elements, float momentum,
+enum class Momentum { fixed, of_step };
+
+template <Momentum kMomentum>
+__global__ void move_average(float* running, const float* batch, std::size_t n_elements, float fixed,
                              const StepScalars* scalars) {
-  if (scalars->is_applied == 0) return;
+  constexpr bool kIsOfStep = kMomentum == Momentum::of_step;
+  const float momentum = kIsOfStep ? scalars->average_momentum : fixed;
+  if (kIsOfStep ? momentum == 0 : scalars->is_applied == 0) return;
   const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
   for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n_elements; i += stride)
-    running[i] += momentum * (batch[i] - running[i]);
+    running[i] = kIsOfStep && momentum == 1 ? batch[i] : running[i] + momentum * (batch[i] - running[i]);
 }
 
 class CudaMovingAverage final : public MovingAverage {
@@ -26,8 +31,9 @@ class CudaMovingAverage final : public MovingAverage {
 
   void run_apply(const Apply& args, const OpMemory&, Stream& stream) override {
     const unsigned limit = static_cast<unsigned>(context_.multiprocessors) * 4;
-    launch(move_average, {.blocks = blocks_for(description_.n_elements, 256, limit)}, stream, args.running, args.batch,
-           description_.n_elements, description_.momentum, args.scalars);
+    launch(description_.momentum ? move_average<Momentum::fixed> : move_average<Momentum::of_step>,
+           {.blocks = blocks_for(description_.n_elements, 256, limit)}, stream, args.running, args.batch,
+           description_.n_elements, description_.momentum.value_or(0), args.scalars);
   }
 
  private:

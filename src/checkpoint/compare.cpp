@@ -56,10 +56,7 @@ class Tensors {
   bool is_checkpoint() const { return reader_.has_value(); }
   const std::map<std::string, Shape>& shapes() const { return shapes_; }
   void keep_weights() {
-    std::erase_if(shapes_, [](const auto& tensor) {
-      const auto group = group_of(tensor.first);
-      return group != StateGroup::parameters && group != StateGroup::statistics;
-    });
+    std::erase_if(shapes_, [](const auto& tensor) { return !is_of_model(tensor.first); });
   }
   std::vector<float> read(const std::string& path) {
     if (!reader_) return values_.at(path);

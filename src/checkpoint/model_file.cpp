@@ -32,7 +32,10 @@ void check_state(const StateJson& state, const std::string& path) {
 
 bool is_safetensors(const std::string& path) { return path.ends_with(".safetensors"); }
 
-ModelFile read_model_file(const std::string& path) {
+ModelFile read_model_file(const std::string& path, WeightsOf weights) {
+  const bool is_checkpoint = !is_huggingface(path) && !is_safetensors(path);
+  require(is_checkpoint || weights == WeightsOf::model, ErrorCode::checkpoint_mismatch,
+          "{} is no checkpoint and has one set of weights, without averages beside them", path);
   if (is_huggingface(path)) return read_huggingface(path);
   if (is_safetensors(path)) {
     StateJson state = state_of_metadata(read_safetensors_metadata(path), path);
@@ -44,15 +47,22 @@ ModelFile read_model_file(const std::string& path) {
   const int layout = out.state.value("layout_version", kLayoutVersion);
   require(layout == kLayoutVersion, ErrorCode::checkpoint_version,
           "{} has tensors of layout {}; this program reads layout {}", path, layout, kLayoutVersion);
+  bool has_averages = false;
   for (const TensorEntry& entry : reader.tensors()) {
-    const auto group = group_of(entry.path);
-    if (group != StateGroup::parameters && group != StateGroup::statistics) continue;
+    if (!is_of_model(entry.path)) continue;
     NamedTensor tensor{.name = tensor_name(entry.path),
                        .shape = entry.shape,
                        .values = std::vector<float>(static_cast<std::size_t>(entry.shape.n_elements()))};
-    reader.read(entry, tensor.values);
+    const TensorEntry* const average =  // what is frozen has none
+        weights == WeightsOf::averages ? reader.find(tensor_path(StateGroup::averages, tensor.name)) : nullptr;
+    require(average == nullptr || average->shape == entry.shape, ErrorCode::checkpoint_damaged,
+            "{}: the average of {} has another shape", path, tensor.name);
+    has_averages = has_averages || average != nullptr;
+    reader.read(average != nullptr ? *average : entry, tensor.values);
     out.tensors.push_back(std::move(tensor));
   }
+  require(has_averages || weights == WeightsOf::model, ErrorCode::checkpoint_mismatch,
+          "{} has no averages of the weights: its run was trained without ema.decay", path);
   return out;
 }
 

@@ -3,6 +3,7 @@
 // set.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -28,9 +29,12 @@ struct ModelFile {
 
 /// Whether a path names a .safetensors file. Any other file is read as a checkpoint.
 bool is_safetensors(const std::string& path);
-/// Reads any kind. Throws what Reader, read_safetensors() and read_huggingface() throw, and checkpoint_damaged if a
-/// member of the state has another type than it must have.
-ModelFile read_model_file(const std::string& path);
+/// Of a checkpoint: the weights themselves, or the moving averages of what was trained (ema.decay).
+enum class WeightsOf : std::uint8_t { model, averages };
+/// Reads any kind. Throws checkpoint_mismatch if averages are asked for and the file has none, what Reader,
+/// read_safetensors() and read_huggingface() throw, and checkpoint_damaged if a member of the state has another type
+/// than it must have.
+ModelFile read_model_file(const std::string& path, WeightsOf weights = WeightsOf::model);
 
 /// The metadata of an exported .safetensors file: "format" is "pt", and "lockstep" contains, as JSON, the members
 /// model, precision, step and inference of the state.

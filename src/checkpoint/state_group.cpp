@@ -11,6 +11,8 @@ std::string_view prefix_of(StateGroup group) {
       return "/optimizer/";
     case StateGroup::statistics:
       return "/statistics/";
+    case StateGroup::averages:
+      return "/averages/";
   }
   return "";
 }
@@ -21,8 +23,13 @@ std::string tensor_path(StateGroup group, std::string_view name) { return std::s
 
 bool is_in(StateGroup group, std::string_view path) { return path.starts_with(prefix_of(group)); }
 
+bool is_of_model(std::string_view path) {
+  return is_in(StateGroup::parameters, path) || is_in(StateGroup::statistics, path);
+}
+
 std::optional<StateGroup> group_of(std::string_view path) {
-  for (const StateGroup group : {StateGroup::parameters, StateGroup::optimizer, StateGroup::statistics})
+  for (const StateGroup group :
+       {StateGroup::parameters, StateGroup::optimizer, StateGroup::statistics, StateGroup::averages})
     if (is_in(group, path)) return group;
   return std::nullopt;
 }

@@ -16,8 +16,7 @@ constexpr std::string_view kRunningMean = "running_mean", kRunningVariance = "ru
 std::vector<NamedTensor> to_torchvision(LoadedFile file, std::int64_t step) {
   std::vector<NamedTensor> out;
   for (LoadedTensor& tensor : file.tensors) {
-    const auto group = group_of(tensor.path);
-    if (group != StateGroup::parameters && group != StateGroup::statistics) continue;
+    if (!is_of_model(tensor.path)) continue;
     const std::string name = tensor_name(tensor.path);
     if (name.ends_with(kRunningMean)) {
       const std::string layer = name.substr(0, name.size() - kRunningMean.size());

@@ -211,7 +211,7 @@ int diff(const std::string& a, const std::string& b) {
 
 struct Names {
   std::string first, second, json, dtype, files, format;
-  bool replace = false;
+  bool replace = false, averages = false;
   Existing existing() const { return replace ? Existing::replace : Existing::keep; }
 };
 
@@ -232,12 +232,16 @@ void add_export(CLI::App& group, Run& run, const std::shared_ptr<Names>& names) 
       ->add_option("--files", names->files,
                    "Copy the tokenizer from this directory to TARGET; by default, that of the run of FILE")
       ->type_name("DIRECTORY");
+  command->add_flag("--ema", names->averages, "Export the moving averages of the weights (ema.decay)");
   command->add_flag("--force", names->replace, "Replace TARGET if it exists");
   command->callback([&run, names] {
     run = [names] {
       require_no_other_folder(names->first);
       return export_file(names->first, names->second,
-                         {.dtype = names->dtype, .files = names->files, .existing = names->existing()});
+                         {.dtype = names->dtype,
+                          .files = names->files,
+                          .existing = names->existing(),
+                          .weights = names->averages ? checkpoint::WeightsOf::averages : checkpoint::WeightsOf::model});
     };
   });
 }

@@ -56,10 +56,14 @@ std::string family_of(const StateJson& state) { return text_in(state, "model", "
 
 // --------------------------------------------------------------------------------------------------------- export
 
-int export_safetensors(const std::string& source, const std::string& target) {
+int export_safetensors(const std::string& source, const std::string& target, checkpoint::WeightsOf weights) {
   checkpoint::Reader reader(source);
   const std::int64_t step = reader.step();
-  const auto tensors = checkpoint::to_torchvision(checkpoint::load_all(source), step);
+  const auto tensors = checkpoint::to_torchvision(
+      weights == checkpoint::WeightsOf::model
+          ? checkpoint::load_all(source)
+          : checkpoint::from_torchvision(checkpoint::read_model_file(source, weights).tensors),
+      step);
   require(!tensors.empty(), ErrorCode::checkpoint_mismatch, "{} has no parameters", source);
   checkpoint::write_safetensors(target, tensors, checkpoint::export_metadata(reader.state()));
   print_text("{}: {} tensors of step {}, with the names of {}\n", target, tensors.size(), step,
@@ -68,8 +72,8 @@ int export_safetensors(const std::string& source, const std::string& target) {
 }
 
 /// Of images as the file records them; otherwise of normalised images of the usual size.
-int export_onnx(const std::string& source, const std::string& target) {
-  const checkpoint::ModelFile file = checkpoint::read_model_file(source);
+int export_onnx(const std::string& source, const std::string& target, checkpoint::WeightsOf weights) {
+  const checkpoint::ModelFile file = checkpoint::read_model_file(source, weights);
   require(family_of(file.state) != kLlama, ErrorCode::not_supported,
           "{} is a model of the family {}, and only ResNets are exported as {}: give a directory instead of {}, which "
           "will contain the files of transformers",
@@ -137,7 +141,7 @@ std::string with_dtype(const std::string& config, DType dtype) {
 }
 
 int export_directory(const std::string& source, const std::string& target, const ExportOptions& options) {
-  checkpoint::ModelFile file = checkpoint::read_model_file(source);
+  checkpoint::ModelFile file = checkpoint::read_model_file(source, options.weights);
   const models::LlamaConfig config = models::parse_llama_config(text_in(file.state, "model", "config"), source);
   models::check_llama_tensors(config, train::shapes_of(file.tensors), source);
   checkpoint::require_usable(source, file.tensors);
@@ -257,7 +261,7 @@ int export_file(const std::string& source, const std::string& target, const Expo
     require(options.dtype.empty() && options.files.empty(), ErrorCode::usage,
             "--dtype and --files are for exported directories, and {} is a file", target);
     require_replaceable(source, target, options.existing);
-    return is_onnx ? export_onnx(source, target) : export_safetensors(source, target);
+    return is_onnx ? export_onnx(source, target, options.weights) : export_safetensors(source, target, options.weights);
   }
   const std::string family = family_of(checkpoint::Reader(source).state());
   require(family == kLlama && !names_a_file(target), ErrorCode::usage,

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "checkpoint/model_file.h"
+
 namespace lockstep::commands {
 
 /// What happens to a file or directory that exists under the name of the output.
@@ -13,6 +15,7 @@ struct ExportOptions {
   std::string dtype;  // of a directory: fp32, bf16 or fp16; empty: that of the imported directory, else fp32
   std::string files;  // for a directory: another one, whose tokenizer is copied; empty: that of the run
   Existing existing = Existing::keep;
+  checkpoint::WeightsOf weights = checkpoint::WeightsOf::model;
 };
 /// A checkpoint as a .safetensors or .onnx file, or as a directory of Hugging Face.
 int export_file(const std::string& source, const std::string& target, const ExportOptions& options);

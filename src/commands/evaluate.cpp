@@ -37,6 +37,7 @@ constexpr std::int64_t kMaxBatch = 128;  // samples per rank, unless evaluation.
 struct EvaluateArguments {
   std::vector<std::string> operands, checkpoints;
   std::string json, confusion;
+  bool averages = false;
 };
 
 // ------------------------------------------------------------------------------------------------- what is evaluated
@@ -91,10 +92,12 @@ struct Request {
   std::vector<Model> models;
   std::vector<std::string> configuration;  // of the command line: files and overrides
   bool describes_model = false;            // `configuration` contains a file, or keys of the model
+  checkpoint::WeightsOf weights = checkpoint::WeightsOf::model;
 };
 
 Request understand(const EvaluateArguments& arguments) {
   Request out;
+  if (arguments.averages) out.weights = checkpoint::WeightsOf::averages;
   for (const std::string& operand : arguments.operands) {
     const std::string broken = is_override(operand) ? "" : broken_link_text(operand);
     require(broken.empty(), ErrorCode::checkpoint_not_found, "{}", broken);
@@ -211,7 +214,7 @@ std::int64_t batch_of(const Config& config, std::int64_t n_samples, int ranks) {
 
 Outcome evaluate_model(const Request& request, const Model& model, World& world) {
   Config config = configure(request, model);
-  const checkpoint::ModelFile file = checkpoint::read_model_file(model.path);
+  const checkpoint::ModelFile file = checkpoint::read_model_file(model.path, request.weights);
   Config of_file = config;
   train::set_model(of_file, file);
   if (request.describes_model) check_same_model(config, of_file, model.path);
@@ -303,6 +306,7 @@ void add_evaluate(CLI::App& app, Run& run, const Arguments& program) {
       ->allow_extra_args(false);
   command->add_option("--confusion", arguments->confusion, "Draw the confusion matrix as an SVG picture into this file")
       ->type_name("FILE.svg");
+  command->add_flag("--ema", arguments->averages, "Evaluate the moving averages of the weights (ema.decay)");
   add_json(*command, arguments->json);
   command->callback(
       [arguments, &run, program] { run = [arguments, program] { return run_evaluation(*arguments, program); }; });

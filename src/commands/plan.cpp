@@ -180,6 +180,7 @@ nlohmann::ordered_json json_of(const Planned& planned, const Ranks& ranks) {
             {"gradients", m.gradients},
             {"partial_sums", m.partial_sums},
             {"optimizer", m.optimizer},
+            {"averages", m.averages},
             {"activations", m.activations},
             {"activations_without_reuse", m.activations_without_reuse},
             {"workspace", m.workspace},

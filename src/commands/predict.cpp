@@ -42,6 +42,7 @@ constexpr std::size_t kMaxFileColumn = 60;  // characters
 struct PredictArguments {
   std::string model, json, csv;
   std::vector<std::string> operands;
+  bool averages = false;
 };
 
 // ----------------------------------------------------------------------------------------------------- what is read
@@ -245,7 +246,8 @@ int run_predict(const PredictArguments& arguments) {
   Config config = config::parse(request.overrides);
   const std::string model = is_folder(arguments.model) ? checkpoint_of_run(arguments.model) : arguments.model;
   check_outputs({arguments.json, arguments.csv}, inputs_of(arguments, request, model));
-  const checkpoint::ModelFile file = checkpoint::read_model_file(model);
+  const checkpoint::ModelFile file = checkpoint::read_model_file(
+      model, arguments.averages ? checkpoint::WeightsOf::averages : checkpoint::WeightsOf::model);
   train::set_model(config, file);
   require(config.model.family == "resnet", ErrorCode::usage,
           "predict classifies images, but {} is a language model; `lockstep evaluate` reports its loss", model);
@@ -304,6 +306,7 @@ void add_predict(CLI::App& app, Run& run) {
                    "JPEG and PNG files, folders with such files, or - to read names of files from standard input; and "
                    "key=value overrides, such as device=cpu")
       ->required();
+  command->add_flag("--ema", arguments->averages, "Predict with the moving averages of the weights (ema.decay)");
   add_json(*command, arguments->json);
   command->add_flag("--csv{-}", arguments->csv,
                     "Print comma-separated values instead of a table, or with --csv=FILE write them to that file");

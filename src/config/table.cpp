@@ -237,8 +237,17 @@ std::vector<Key> optimizer_keys() {
   };
 }
 
-std::vector<Key> schedule_keys() {
+std::vector<Key> ema_and_schedule_keys() {
   return {
+      real(KEY(ema.decay), kBelowOne,
+           {kLearning, "",
+            "Keep an exponential moving average of the weights and the running statistics: after every ema.every_steps "
+            "steps, average = decay x average + (1 - decay) x weights. It is evaluated, saved and exported beside the "
+            "weights. 0: none."}),
+      integer(KEY(ema.every_steps), 1,
+              {kLearning, "steps",
+               "Interval at which the weights enter their average. During the warmup, and at the first interval after "
+               "it, the average becomes a copy of the weights."}),
       choice(KEY(schedule.kind), {"constant", "step", "cosine", "polynomial"},
              {kLearning, "", "Shape of the learning rate after the warmup."}),
       real(KEY(schedule.warmup_epochs), kNotNegative,
@@ -379,8 +388,9 @@ const std::vector<Key>& table() {
   static const std::vector<Key> keys = [] {
     std::vector<Key> all;
     for (auto part :
-         {run_and_device_keys, model_keys, data_keys, train_keys, loss_scale_keys, optimizer_keys, schedule_keys,
-          evaluation_and_batch_norm_keys, comm_and_cpu_keys, hardware_keys, checkpoint_and_log_keys}) {
+    for (auto part : {run_and_device_keys, model_keys, data_keys, train_keys, loss_scale_keys, optimizer_keys,
+                      ema_and_schedule_keys, evaluation_and_batch_norm_keys, comm_and_cpu_keys, hardware_keys,
+                      checkpoint_and_log_keys}) {
       for (Key& key : part()) all.push_back(std::move(key));
     }
     return all;

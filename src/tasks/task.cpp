@@ -27,7 +27,11 @@ void check_best(const Config& config, const Task& task) {
   const std::string& best = config.checkpoint.best;
   std::string accepted = Config::Checkpoint{}.best;
   for (const Measure& measure : task.measures()) accepted += " | " + measure.key;
-  require(best == Config::Checkpoint{}.best || task.find_measure(best) != nullptr, ErrorCode::config_range,
+  const bool is_of_averages = config.ema.is_on() && best.starts_with(kAverageKey);
+  if (config.ema.is_on())
+    for (const Measure& measure : task.measures()) accepted += fmt::format(" | {}{}", kAverageKey, measure.key);
+  const Measure* const found = task.find_measure(is_of_averages ? best.substr(kAverageKey.size()) : best);
+  require(best == Config::Checkpoint{}.best || found != nullptr, ErrorCode::config_range,
           "{}checkpoint.best: expected one of {}, found \"{}\"", config.places({"checkpoint.best"}), accepted, best);
 }
 

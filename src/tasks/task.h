@@ -34,6 +34,9 @@ struct Measure {
   std::string text(double value, int digits) const;
 };
 
+/// Before the key of a measure: that of the moving averages of the weights (ema.decay).
+inline constexpr std::string_view kAverageKey = "ema_";
+
 /// What LossSums counts. The loss is a mean over these, weighted where classes have weights.
 struct CountUnit {
   std::string name;       // "samples", in metrics.jsonl and in the log

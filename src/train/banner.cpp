@@ -44,6 +44,7 @@ std::string memory_text(const MemoryReport& m) {
   line("gradients", m.gradients, "");
   if (m.partial_sums > 0) line("partial sums", m.partial_sums, "of gradients: micro-batches summed by a tree");
   line("optimizer state", m.optimizer, m.shards_optimizer ? kShard : "");
+  if (m.averages > 0) line("averages (ema)", m.averages, m.shards_optimizer ? kShard : "");
   line("activations", m.activations, fmt::format("{:.1f} MiB without reuse", mib(m.activations_without_reuse)));
   line("workspace", m.workspace, "");
   line("exchange", m.exchange, "");

@@ -33,6 +33,14 @@ std::optional<LossSums> evaluate(Session& session) {
   return all;
 }
 
+/// The same with the averages of the weights.
+std::optional<LossSums> evaluate_averages(Session& session) {
+  session.replica->swap_averages();
+  const std::optional<LossSums> sums = evaluate(session);
+  session.replica->swap_averages();
+  return sums;
+}
+
 }  // namespace
 
 bool Validation::is_due_after(std::int64_t step) const {
@@ -48,37 +56,44 @@ bool Validation::was_interrupted() const {
 bool Validation::run(std::int64_t steps_done) {
   const trace::Span span(trace::Kind::evaluation, "evaluation after step", steps_done);
   const Clock::time_point begin = Clock::now();
+  const bool has_averages = session_.plan->averages() == Averages::kept;
   const std::optional<LossSums> sums = evaluate(session_);
-  if (!sums) {
+  const std::optional<LossSums> of_averages = sums && has_averages ? evaluate_averages(session_) : std::nullopt;
+  if (!sums || (has_averages && !of_averages)) {
     if (session_.leader())
       log::warning("a signal asked the run to stop: the evaluation after step {} was interrupted", steps_done);
     return false;
   }
   sums_ = *sums;
-  recorder_.evaluation(steps_done, sums_, seconds_since(begin));
+  if (of_averages) average_sums_ = *of_averages;
+  recorder_.evaluation(steps_done, sums_, of_averages ? &*of_averages : nullptr, seconds_since(begin));
   // Not the one at the end of a start that train.max_steps ended: the others would then count differently.
   const Config::Evaluation& e = session_.config.evaluation;
   if (is_multiple(steps_done, e.every_steps) || is_multiple(steps_done, e.every_epochs * session_.steps_per_epoch))
-    session_.progress.patience.add(steps_done, quality_of(sums_));
+    session_.progress.patience.add(steps_done, last_quality());
   return true;
 }
 
 std::optional<double> Validation::quality(bool evaluated) const {
   const bool has_set = session_.task->validation_set() != nullptr;
   if (has_set && !evaluated) return std::nullopt;
-  const LossSums& sums = has_set ? sums_ : recorder_.epoch_sums();
-  if (sums.count <= 0) return std::nullopt;
-  return quality_of(sums);
+  if ((has_set ? sums_ : recorder_.epoch_sums()).count <= 0) return std::nullopt;
+  return last_quality();
 }
 
-double Validation::quality_of(const LossSums& sums) const {
-  const tasks::Measure& measure = measure_of_best(session_.config.checkpoint.best, *session_.task);
-  return measure.greater_is_better ? measure.of(sums) : -measure.of(sums);
+double Validation::last_quality() const {
+  const BestFigure best = figure_of_best(session_.config.checkpoint.best, *session_.task);
+  const LossSums& weights = session_.task->validation_set() ? sums_ : recorder_.epoch_sums();
+  const double value = best.measure.of(best.is_of_averages ? average_sums_ : weights);
+  return best.measure.greater_is_better ? value : -value;
 }
 
-const tasks::Measure& measure_of_best(const std::string& best, const tasks::Task& task) {
-  if (const tasks::Measure* named = task.find_measure(best)) return *named;
-  return task.validation_set() ? task.quality_measure() : tasks::loss_measure();
+BestFigure figure_of_best(const std::string& best, const tasks::Task& task) {
+  if (const tasks::Measure* named = task.find_measure(best)) return {*named};
+  const tasks::Measure* of_averages =
+      best.starts_with(tasks::kAverageKey) ? task.find_measure(best.substr(tasks::kAverageKey.size())) : nullptr;
+  if (of_averages != nullptr) return {*of_averages, true};
+  return {task.validation_set() ? task.quality_measure() : tasks::loss_measure()};
 }
 
 }  // namespace lockstep::train

@@ -8,9 +8,15 @@
 
 namespace lockstep::train {
 
-/// The measure that a value of checkpoint.best means. auto: the task's, or the training loss if there is no validation
-/// set.
-const tasks::Measure& measure_of_best(const std::string& best, const tasks::Task& task);
+/// What a value of checkpoint.best means. auto: the task's measure, or the training loss if there is no validation set.
+struct BestFigure {
+  const tasks::Measure& measure;
+  bool is_of_averages = false;  // of the weights (ema.decay)
+  bool operator==(const BestFigure& other) const {
+    return measure.key == other.measure.key && is_of_averages == other.is_of_averages;
+  }
+};
+BestFigure figure_of_best(const std::string& best, const tasks::Task& task);
 
 /// The evaluations of a run on the validation set, if it has one.
 class Validation {
@@ -20,9 +26,10 @@ class Validation {
   bool is_due_after(std::int64_t step) const;
   /// True if the run resumes from a checkpoint without a quality: it was stopped before the end of a due evaluation.
   bool was_interrupted() const;
-  /// Collective. False on all ranks when a stop request on any rank interrupted it.
+  /// Collective. With ema.decay, the averages of the weights are evaluated too. False on all ranks when a stop request
+  /// on any rank interrupted it.
   bool run(std::int64_t steps_done);
-  /// Of the last run().
+  /// Of the last run(), with the weights themselves.
   const LossSums& sums() const { return sums_; }
   /// Greater is better: the quality of the evaluation that was just run; without a validation set, of the epoch's
   /// training. No value if it was not measured.
@@ -31,11 +38,12 @@ class Validation {
   bool ends_run() const { return session_.progress.patience.is_exhausted(); }
 
  private:
-  double quality_of(const LossSums& sums) const;
+  /// With the figures of the last run(), or, without a validation set, of the epoch's training.
+  double last_quality() const;
 
   Session& session_;
   Recorder& recorder_;
-  LossSums sums_;
+  LossSums sums_, average_sums_;
 };
 
 }  // namespace lockstep::train

@@ -48,13 +48,16 @@ std::optional<Totals> totals_in(const Json& object, const std::string& unit) {
 /// Events are in the order of time, except for a checkpoint: it is recorded when it was written, some steps later.
 void note(const Json& object, const Naming& naming, History& history) {
   const Json event = object.value("event", Json());
-  const auto read = [&](std::vector<double>& measures) {
-    measures.clear();
-    for (const tasks::Measure& measure : naming.measures) measures.push_back(number_in(object, measure.key));
+  const auto read = [&](std::string_view prefix = {}) {
+    std::vector<double> measures;
+    for (const tasks::Measure& measure : naming.measures)
+      measures.push_back(number_in(object, std::string(prefix) + measure.key));
+    return measures;
   };
-  if (event == "step") read(history.train_measures);
-  if (event == "evaluation") read(history.final_measures);
-  if (event == "evaluation") keep_best(history.best_measures, history.final_measures, naming.measures);
+  if (event == "step") history.train_measures = read();
+  if (event == "evaluation") history.evaluated.add(read(), naming.measures);
+  if (event == "evaluation" && object.contains(std::string(tasks::kAverageKey) + naming.measures.front().key))
+    history.evaluated_averages.add(read(tasks::kAverageKey), naming.measures);
   const auto totals = totals_in(object, naming.unit.name);
   if (!totals || totals->run_seconds < history.totals.run_seconds) return;
   history.totals = *totals;
@@ -231,11 +234,13 @@ void Metrics::evaluation(const EvaluationRecord& r) {
   Json object = begin_event("evaluation", r.step);
   object.update({{"epoch", r.epoch}, {state_->naming.unit.name, r.count}});
   state_->add(object, "", r.measures);
+  state_->add(object, std::string(tasks::kAverageKey), r.average_measures);
   object.update({{"evaluation_seconds", r.seconds}, {state_->naming.unit.rate_key, r.rate}});
   add(object, r.totals, state_->naming.unit.name);
   state_->write(object);
   State::Scalars scalars;
   state_->add(scalars, "validation/", r.measures);
+  state_->add(scalars, fmt::format("validation/{}", tasks::kAverageKey), r.average_measures);
   state_->write_scalars(object, scalars);
 }
 
@@ -258,8 +263,12 @@ void Metrics::summary(const Summary& r) {
               {state_->naming.unit.name, std::llround(r.totals.count)},
               {"skipped_steps", r.totals.skipped_steps}};
   state_->add(object, "final_train_", r.train_measures);
-  state_->add(object, "final_", r.final_measures);
-  state_->add(object, "best_", r.best_measures);
+  const auto add_evaluated = [&](const Evaluated& evaluated, std::string_view prefix) {
+    state_->add(object, fmt::format("final_{}", prefix), evaluated.last);
+    state_->add(object, fmt::format("best_{}", prefix), evaluated.best);
+  };
+  add_evaluated(r.evaluated, "");
+  add_evaluated(r.evaluated_averages, tasks::kAverageKey);
   object.update({{state_->naming.unit.rate_key, rate_of(r.totals.count, r.totals.training_seconds)},
                  {"model_flops_utilization", r.model_flops_utilization},
                  {"data_wait_share", r.data_wait_share},
@@ -301,7 +310,8 @@ const History& Metrics::history() const {
   return state_ ? state_->history : none;
 }
 
-void keep_best(std::vector<double>& best, const std::vector<double>& measures, std::span<const tasks::Measure> which) {
+void Evaluated::add(const std::vector<double>& measures, std::span<const tasks::Measure> which) {
+  last = measures;
   best.resize(measures.size(), std::nan(""));
   for (std::size_t i = 0; i < measures.size(); ++i) {
     const bool is_better = which[i].greater_is_better ? measures[i] > best[i] : measures[i] < best[i];

@@ -54,8 +54,8 @@ struct EpochRecord {
 
 struct EvaluationRecord {
   std::int64_t step = 0, epoch = 0;
-  std::int64_t count = 0;  // in the task's unit
-  std::vector<double> measures{};
+  std::int64_t count = 0;                              // in the task's unit
+  std::vector<double> measures{}, average_measures{};  // average_measures: of the averages of the weights, or empty
   double seconds = 0, rate = 0;
   Totals totals{};
 };
@@ -67,12 +67,18 @@ struct CheckpointRecord {
   Totals totals{};                                          // when it was begun
 };
 
+/// Measures of evaluations: of the last one, and of all, each the best on its own. Empty: there was none.
+struct Evaluated {
+  std::vector<double> last, best;
+  void add(const std::vector<double>& measures, std::span<const tasks::Measure> which);
+};
+
 /// Of the whole run, over all its starts.
 struct Summary {
   std::string status;  // done | stopped | failed
   std::int64_t steps = 0, epochs = 0;
-  std::vector<double> train_measures{};                   // of the last step; empty: there was none
-  std::vector<double> final_measures{}, best_measures{};  // of evaluations; empty: there was none
+  std::vector<double> train_measures{};  // of the last step; empty: there was none
+  Evaluated evaluated{}, evaluated_averages{};
   Totals totals{};
   double model_flops_utilization = 0;  // of the steps of this start
   double data_wait_share = 0;  // the part of their time in which a rank waited for data: of the one that did most
@@ -83,12 +89,10 @@ struct Summary {
 struct History {
   std::int64_t step = 0;  // that the totals are about: the resumed one, or an earlier one if the run was killed
   Totals totals;
-  std::vector<double> train_measures;                 // of the last step; or empty
-  std::vector<double> final_measures, best_measures;  // of the last evaluation; of all; or empty
+  std::vector<double> train_measures;  // of the last step; or empty
+  Evaluated evaluated, evaluated_averages;
 };
 
-/// Keeps the better one of each measure. The result may be empty, and values may be NaN.
-void keep_best(std::vector<double>& best, const std::vector<double>& measures, std::span<const tasks::Measure> which);
 /// Count per second; 0 if no time has passed.
 double rate_of(double count, double seconds);
 

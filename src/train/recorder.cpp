@@ -71,8 +71,8 @@ void Recorder::continue_totals() {
   const History& history = metrics_.history();
   totals_ = history.totals;
   final_train_ = history.train_measures;
-  final_ = history.final_measures;
-  best_ = history.best_measures;
+  evaluated_ = history.evaluated;
+  evaluated_averages_ = history.evaluated_averages;
   const double rate = rate_of(totals_.count, totals_.training_seconds);
   if (rate == 0) return;
   const std::int64_t samples = session_.samples_after(session_.progress.step) - session_.samples_after(history.step);
@@ -257,22 +257,26 @@ void Recorder::epoch(std::int64_t step, double learning_rate, const LossSums* va
   epoch_begin_ = Clock::now();
 }
 
-void Recorder::evaluation(std::int64_t step, const LossSums& sums, double seconds) {
+void Recorder::evaluation(std::int64_t step, const LossSums& sums, const LossSums* of_averages, double seconds) {
   const std::vector<double> measures = measures_of(sums);
-  final_ = measures;
-  keep_best(best_, measures, naming_.measures);
+  const std::vector<double> average_measures = of_averages ? measures_of(*of_averages) : std::vector<double>();
+  evaluated_.add(measures, naming_.measures);
+  if (of_averages) evaluated_averages_.add(average_measures, naming_.measures);
   has_worked_ = true;
   const auto count = static_cast<std::int64_t>(sums.count);
-  const double rate = rate_of(sums.count, seconds);
+  const double rate = rate_of(sums.count + (of_averages ? of_averages->count : 0), seconds);
   metrics_.evaluation({.step = step,
                        .epoch = step / session_.steps_per_epoch,
                        .count = count,
                        .measures = measures,
+                       .average_measures = average_measures,
                        .seconds = seconds,
                        .rate = rate,
                        .totals = totals()});
   log::info("evaluation after step {} | {} | {} {} | {:.1f} {}", step,
             text_of(measures, &tasks::Measure::result_digits), count, naming_.unit.name, rate, naming_.unit.rate_unit);
+  if (of_averages)
+    log::info("  the averages of the weights (ema) | {}", text_of(average_measures, &tasks::Measure::result_digits));
 }
 
 void Recorder::checkpoint(std::int64_t step, const std::string& path, double seconds, double blocked_seconds,
@@ -296,8 +300,8 @@ void Recorder::finish(const std::string& status, std::int64_t step) {
                     .steps = step,
                     .epochs = step / session_.steps_per_epoch,
                     .train_measures = final_train_,
-                    .final_measures = final_,
-                    .best_measures = best_,
+                    .evaluated = evaluated_,
+                    .evaluated_averages = evaluated_averages_,
                     .totals = totals(),
                     .model_flops_utilization = utilization_of(flops_, flops_seconds_),
                     .data_wait_share = data_watch_.wait_share(),

@@ -37,7 +37,8 @@ class Recorder {
   /// Evaluation and checkpoints between steps have finished: the next step begins now.
   void restart_clock();
   void epoch(std::int64_t step, double learning_rate, const LossSums* validation);
-  void evaluation(std::int64_t step, const LossSums& sums, double seconds);
+  /// `of_averages`: of the averages of the weights; null: there are none. `seconds`: of both.
+  void evaluation(std::int64_t step, const LossSums& sums, const LossSums* of_averages, double seconds);
   /// `totals`: when the checkpoint was begun.
   void checkpoint(std::int64_t step, const std::string& path, double seconds, double blocked_seconds,
                   const Totals& totals);
@@ -80,8 +81,7 @@ class Recorder {
   bool has_worked_ = false;                              // this start has made a step or an evaluation
   LossSums epoch_sums_, last_epoch_sums_;
   std::vector<double> final_train_;  // measures of the last step; empty: there was none
-  std::vector<double> final_;        // of the last evaluation; empty: there was none
-  std::vector<double> best_;         // of evaluations, each the best on its own; empty: there was none
+  Evaluated evaluated_, evaluated_averages_;
 };
 
 }  // namespace lockstep::train

@@ -15,7 +15,7 @@ namespace {
 
 const std::string kLossLabel = "loss", kEvaluationLabel = "evaluation", kNormLabel = "gradient norm";
 const std::string kSquaresSpan = "sum of squares", kNormSpan = "gradient norm", kOptimizerSpan = "optimizer",
-                  kStatisticsSpan = "running statistics";
+                  kStatisticsSpan = "running statistics", kAveragesSpan = "averages of the weights";
 
 /// What a rank sums of the norm: its pieces of sharded buckets, and all others as a whole.
 ElementRange range_of_norm(const comm::Bucket& bucket, const StepPlan& plan) {
@@ -50,6 +50,7 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   const std::size_t n_statistics = table.n_gradients() - table.n_trainable();
   moving_average_ =
       backend.make(MovingAverageDescription{.n_elements = n_statistics, .momentum = plan.task().statistics_momentum()});
+  if (plan.averages() == Averages::kept) averages_ = std::make_unique<WeightAverages>(plan, backend);
   hash_ =
       backend.make(HashDescription{.size_bytes = plan.shards_masters() ? memory.compute_weights : memory.parameters});
   workspace_ = backend.allocate(
@@ -279,14 +280,16 @@ void Replica::apply_update() {
                        .scalars = scalars},
                       memory, *stream_);
   });
-  if (parameters().n_trained_statistics() == 0) return;
-  part(kStatisticsSpan, [&] {
-    const std::size_t statistics = parameters().n_trainable();
-    moving_average_->apply({.running = parameter_arena.masters + (statistics - parameter_arena_.first_master()),
-                            .batch = gradients + statistics,
-                            .scalars = scalars},
-                           memory, *stream_);
-  });
+  if (parameters().n_trained_statistics() > 0) {
+    part(kStatisticsSpan, [&] {
+      const std::size_t statistics = parameters().n_trainable();
+      moving_average_->apply({.running = parameter_arena.masters + (statistics - parameter_arena_.first_master()),
+                              .batch = gradients + statistics,
+                              .scalars = scalars},
+                             memory, *stream_);
+    });
+  }
+  if (averages_) part(kAveragesSpan, [&] { averages_->update(parameter_arena.masters, scalars, *stream_); });
 }
 
 /// Starts copying the result of the step to the host.

@@ -34,6 +34,7 @@
 #include "train/state_tensors.h"
 #include "train/step_plan.h"
 #include "train/uploader.h"
+#include "train/weight_averages.h"
 #include "train/weight_gather.h"
 
 namespace lockstep::test {
@@ -84,6 +85,9 @@ class Replica {
   LossSums evaluate(const data::Batch& batch);
   /// Between steps: sums over ranks.
   StepSums sum_over_ranks(const StepSums& mine);
+  /// Between steps, with ema.decay: the weights and statistics change places with their moving averages, which are then
+  /// evaluated, read and exported instead of them. A second call restores both, bit by bit.
+  void swap_averages();
 
   // State
   /// Collective. Weights from Philox, which are the same on any number of ranks.
@@ -94,15 +98,17 @@ class Replica {
   /// Hash of what must be equal on all ranks: parameters and running statistics; the weights in 16 bits instead, if
   /// every rank has only its shard of the masters. Collective with train.shard.
   std::uint64_t hash();
+  /// The averages become copies of the weights. Nothing without ema.decay.
+  void start_averages();
   /// With train.shard, a group of tensors can be read after gather_state(), until the next step.
   std::vector<checkpoint::TensorSource> sources() const;
   /// Collective. `group`: TensorSource::group; 0 has the parameters. Without train.shard it does nothing.
   void gather_state(int group);
   std::vector<checkpoint::TensorTarget> targets();
-  /// Parameters and running statistics under torchvision's names.
+  /// Parameters and running statistics under torchvision's names; their averages after swap_averages().
   std::vector<checkpoint::NamedTensor> named_tensors(std::int64_t step) const;
-  /// Weights from `tensors`. A head of another shape keeps its initial values. Returns and throws what
-  /// differing_heads() does.
+  /// Weights from `tensors`, of which the averages become copies. A head of another shape keeps its initial values.
+  /// Returns and throws what differing_heads() does.
   std::vector<std::string> load_named(const std::vector<checkpoint::NamedTensor>& tensors);
 
   const graph::ParameterTable& parameters() const { return plan_.parameters(); }
@@ -153,6 +159,7 @@ class Replica {
   std::unique_ptr<ClipNorm> clip_norm_;
   std::unique_ptr<MovingAverage> moving_average_;
   std::unique_ptr<Hash> hash_;
+  std::unique_ptr<WeightAverages> averages_;  // null: there are none
   std::unique_ptr<GradientAccumulator> accumulator_;
   std::unique_ptr<comm::GradientReducer> reducer_;
   std::unique_ptr<Event> sums_ready_, sums_done_, tiles_ready_, tiles_done_;

@@ -12,7 +12,7 @@ namespace {
 const std::string kInitialWeightsLabel = "initial weights";
 }
 
-std::vector<StateTensor> Replica::tensors() const { return state_tensors(parameters(), plan_.optimizer()); }
+std::vector<StateTensor> Replica::tensors() const { return plan_.state(); }
 
 bool Replica::is_in_pieces(const StateTensor& tensor) const {
   const Shard& shard = plan_.shard();
@@ -22,11 +22,13 @@ bool Replica::is_in_pieces(const StateTensor& tensor) const {
 
 const float* Replica::stored(int state) const {
   if (state == StateTensor::kNoState) return parameter_arena_.masters();
+  if (state == plan_.optimizer().n_states()) return averages_->data();
   return optimizer_state() + static_cast<std::size_t>(state) * plan_.shard().n_stored();
 }
 
 float* Replica::stored(int state) {
   if (state == StateTensor::kNoState) return parameter_arena_.edit();
+  if (state == plan_.optimizer().n_states()) return averages_->data();
   return optimizer_state() + static_cast<std::size_t>(state) * plan_.shard().n_stored();
 }
 
@@ -75,7 +77,8 @@ void Replica::gather_state(int group) {
   if (!state_gather_) return;
   const int state = group - 1;  // source_of()
   if (state == StateTensor::kNoState && !plan_.shards_masters()) return gather_weights();
-  require(state < plan_.optimizer().n_states(), ErrorCode::internal, "the optimizer has no state {}", state);
+  require(state < plan_.optimizer().n_states() + (averages_ ? 1 : 0), ErrorCode::internal,
+          "the optimizer has no state {}", state);
   copy_pieces_to_gradients(state);
   state_gather_->start(*stream_);
   state_gather_->wait_for_all(*stream_);
@@ -145,6 +148,23 @@ void Replica::initialize(std::uint32_t seed) {
     const float value = tensor.path.ends_with(".running_var") ? 1.0f : 0.0f;
     write(tensor, std::vector<float>(tensor.n_elements, value));
   }
+  start_averages();
+}
+
+void Replica::start_averages() {
+  if (!averages_) return;
+  store_written();
+  averages_->start_from(parameter_arena_.masters(), *stream_);
+  stream_->synchronize();
+}
+
+// The gradients of the last step are not needed any more: their memory holds one of the two.
+void Replica::swap_averages() {
+  require(averages_ != nullptr, ErrorCode::internal, "the step was planned without averages of the weights");
+  store_written();
+  averages_->swap_with(parameter_arena_.edit(), gradient_arena(), *stream_);
+  stream_->synchronize();
+  weights_are_gathered_ = false;
 }
 
 std::vector<checkpoint::TensorSource> Replica::sources() const {
@@ -171,7 +191,7 @@ std::vector<checkpoint::TensorTarget> Replica::targets() {
 std::vector<checkpoint::NamedTensor> Replica::named_tensors(std::int64_t step) const {
   std::vector<checkpoint::NamedTensor> out;
   for (const checkpoint::TensorSource& source : sources()) {
-    if (checkpoint::is_in(checkpoint::StateGroup::optimizer, source.path)) continue;
+    if (!checkpoint::is_of_model(source.path)) continue;
     out.push_back({.name = checkpoint::tensor_name(source.path),
                    .shape = source.shape,
                    .values = checkpoint::read_canonical(source)});
@@ -193,8 +213,8 @@ const checkpoint::NamedTensor* find(const std::vector<checkpoint::NamedTensor>& 
 
 std::vector<std::string> differing_heads(const StepPlan& plan, const std::vector<checkpoint::NamedTensor>& tensors) {
   std::vector<std::string> kept;
-  for (const StateTensor& tensor : state_tensors(plan.parameters(), plan.optimizer())) {
-    if (checkpoint::is_in(checkpoint::StateGroup::optimizer, tensor.path)) continue;
+  for (const StateTensor& tensor : plan.state()) {
+    if (!checkpoint::is_of_model(tensor.path)) continue;
     const std::string name = checkpoint::tensor_name(tensor.path);
     const checkpoint::NamedTensor* const found = find(tensors, name);
     require(found != nullptr, ErrorCode::checkpoint_mismatch,
@@ -211,10 +231,11 @@ std::vector<std::string> differing_heads(const StepPlan& plan, const std::vector
 std::vector<std::string> Replica::load_named(const std::vector<checkpoint::NamedTensor>& tensors) {
   const std::vector<std::string> kept = differing_heads(plan_, tensors);
   for (checkpoint::TensorTarget& target : targets()) {
-    if (checkpoint::is_in(checkpoint::StateGroup::optimizer, target.path)) continue;
+    if (!checkpoint::is_of_model(target.path)) continue;
     const checkpoint::NamedTensor* const found = find(tensors, checkpoint::tensor_name(target.path));
     if (found->shape == target.shape) target.write(found->values);
   }
+  start_averages();
   return kept;
 }
 

@@ -66,6 +66,10 @@ OptimizerStart optimizer_start(checkpoint::Reader& reader, const Config& now,
   };
   std::size_t n_new = 0;
   for (checkpoint::TensorTarget& target : targets) {
+    if (checkpoint::is_in(checkpoint::StateGroup::averages, target.path) && !is_stored(target.path)) {
+      start.starts_averages = true;
+      continue;
+    }
     const bool is_state = checkpoint::is_in(checkpoint::StateGroup::optimizer, target.path);
     const bool is_new = is_state && (kind != changes.end() || !is_stored(target.path));
     if (is_new)

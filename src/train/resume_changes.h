@@ -20,11 +20,12 @@ struct Recorded {
 std::vector<std::string> require_allowed_changes(const Recorded& before, const Config& now,
                                                  const std::vector<std::string>& allow_change, const std::string& file);
 
-/// How the optimizer of a resumed run begins.
+/// How the optimizer of a resumed run begins, and the averages of the weights.
 struct OptimizerStart {
   std::vector<checkpoint::TensorTarget> targets;  // of all tensors to read; the others keep their zeros
   std::int64_t begin = 0;                         // the step at which the state of the optimizer was zero
   std::string note;                               // empty: it continues with the state of the checkpoint
+  bool starts_averages = false;                   // from the weights, since the checkpoint has no averages
 };
 /// Another kind of optimizer begins with a fresh state. If the kind is the same, tensors that the checkpoint lacks
 /// begin with zeros, for example those of the momentum if it was 0 before.

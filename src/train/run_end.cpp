@@ -41,13 +41,13 @@ std::string outcome(const Session& session, std::int64_t first_step, std::int64_
   return fmt::format("{} steps; {}", steps_done, session.run.path());
 }
 
-/// The trained model, as the programs load it for which the task names files.
-void write_model(const Session& session, std::int64_t steps_done) {
+/// The trained model, as the programs load it for which the task names files. `name`: of the file or directory in RUN.
+void write_model(const Session& session, std::int64_t steps_done, const std::string& name) {
   const std::map<std::string, std::string> files = session.task->model_files();
   std::vector<checkpoint::NamedTensor> tensors = session.replica->named_tensors(steps_done);
   if (!files.empty()) {
     try {
-      checkpoint::write_huggingface(session.run.file("model"), std::move(tensors), files, {});
+      checkpoint::write_huggingface(session.run.file(name), std::move(tensors), files, {});
     } catch (const Error& error) {
       if (error.code() != ErrorCode::data_exists) throw;
       log::warning("the trained model is in the last checkpoint only: {}", error.what());
@@ -56,9 +56,9 @@ void write_model(const Session& session, std::int64_t steps_done) {
   }
   const checkpoint::StateJson state{{"model", checkpoint::StateJson(session.task->model_stamp())},
                                     {"inference", checkpoint::StateJson(session.task->inference_stamp())},
-                                    {"precision", name(session.config.precision)},
+                                    {"precision", lockstep::name(session.config.precision)},
                                     {"step", steps_done}};
-  checkpoint::write_safetensors(session.run.file("model.safetensors"), tensors, checkpoint::export_metadata(state));
+  checkpoint::write_safetensors(session.run.file(name + ".safetensors"), tensors, checkpoint::export_metadata(state));
 }
 
 }  // namespace
@@ -67,10 +67,13 @@ int end_done(Session& session, Checkpointing& checkpointing, Recorder& recorder,
              std::int64_t steps_done) {
   checkpointing.finish();
   session.replica->gather_state(0);  // the parameters
-  if (session.leader()) {
-    write_model(session, steps_done);
-    session.run.write_status("done");
+  if (session.leader()) write_model(session, steps_done, "model");
+  if (session.plan->averages() == Averages::kept) {
+    session.replica->swap_averages();
+    session.replica->gather_state(0);
+    if (session.leader()) write_model(session, steps_done, "model_ema");
   }
+  if (session.leader()) session.run.write_status("done");
   recorder.finish("done", steps_done);
   if (session.leader()) log::info("done: {}", outcome(session, first_step, steps_done));
   session.world.barrier();

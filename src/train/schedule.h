@@ -24,6 +24,7 @@ class Schedule {
   Schedule(const Config::Schedule& config, double learning_rate, std::int64_t steps_per_epoch, std::int64_t epochs,
            double factor = 1);
   double learning_rate(std::int64_t step) const;  // of step 0, 1, ...
+  std::int64_t warmup_steps() const { return warmup_; }
 
  private:
   double unscaled(std::int64_t step) const;

@@ -53,7 +53,7 @@ constexpr const char* kConfigFile = "config.yaml";
 /// Whether the qualities that a checkpoint records are those by which this run compares.
 bool measures_the_same(const checkpoint::StateJson& state, const Config& config, const tasks::Task& task) {
   const std::string before = state.value("quality_of", Config::Checkpoint{}.best);
-  return measure_of_best(before, task).key == measure_of_best(config.checkpoint.best, task).key;
+  return figure_of_best(before, task) == figure_of_best(config.checkpoint.best, task);
 }
 
 }  // namespace
@@ -191,6 +191,10 @@ void Session::restore() {
   progress.step = state.at("step").get<std::int64_t>();
   progress.optimizer_begin = start.begin;
   if (!start.note.empty()) notes.push_back(start.note);
+  if (start.starts_averages) {
+    replica->start_averages();
+    notes.emplace_back("the averages of the weights begin with the weights, since the checkpoint has none");
+  }
   if (const auto before = state.value("steps_per_epoch", steps_per_epoch); before != steps_per_epoch)
     notes.push_back(fmt::format("an epoch has {} steps instead of {}: after step {}, {} epochs are complete",
                                 steps_per_epoch, before, progress.step, progress.step / steps_per_epoch));

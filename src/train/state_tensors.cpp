@@ -13,7 +13,8 @@ std::vector<std::string> state_names(const OptimizerDescription& optimizer) {
 
 }  // namespace
 
-std::vector<StateTensor> state_tensors(const graph::ParameterTable& table, const OptimizerDescription& optimizer) {
+std::vector<StateTensor> state_tensors(const graph::ParameterTable& table, const OptimizerDescription& optimizer,
+                                       Averages averages) {
   std::vector<StateTensor> out;
   using checkpoint::StateGroup;
   const auto add = [&](StateGroup group, const std::string& prefix, int state) {
@@ -32,17 +33,25 @@ std::vector<StateTensor> state_tensors(const graph::ParameterTable& table, const
   add(StateGroup::parameters, "", StateTensor::kNoState);
   const std::vector<std::string> states = state_names(optimizer);
   for (std::size_t i = 0; i < states.size(); ++i) add(StateGroup::optimizer, states[i] + "/", static_cast<int>(i));
-  for (const graph::RunningStatistic& s : table.statistics()) {
-    const auto channels = static_cast<std::size_t>(s.channels);
-    const auto statistic = [&](const char* name, std::size_t begin) {
-      out.push_back({.path = checkpoint::tensor_path(StateGroup::statistics, s.name + name),
-                     .shape = {s.channels},
-                     .begin = begin,
-                     .n_elements = channels});
-    };
-    statistic(".running_mean", s.begin);
-    statistic(".running_var", s.begin + channels);
-  }
+  const auto add_statistics = [&](StateGroup group, int state) {
+    for (const graph::RunningStatistic& s : table.statistics()) {
+      if (state != StateTensor::kNoState && !s.trainable) continue;
+      const auto channels = static_cast<std::size_t>(s.channels);
+      const auto statistic = [&](const char* name, std::size_t begin) {
+        out.push_back({.path = checkpoint::tensor_path(group, s.name + name),
+                       .shape = {s.channels},
+                       .state = state,
+                       .begin = begin,
+                       .n_elements = channels});
+      };
+      statistic(".running_mean", s.begin);
+      statistic(".running_var", s.begin + channels);
+    }
+  };
+  add_statistics(StateGroup::statistics, StateTensor::kNoState);
+  if (averages == Averages::none) return out;
+  add(StateGroup::averages, "", optimizer.n_states());
+  add_statistics(StateGroup::averages, optimizer.n_states());
   return out;
 }
 

@@ -16,15 +16,19 @@ struct StateTensor {
   Shape shape;
   const graph::Parameter* parameter = nullptr;  // whose layout it has; null: canonical already
   const graph::ParameterPart* part = nullptr;   // of `parameter`; what is stored is the whole parameter
-  int state = kNoState;                         // of the optimizer, from 0; kNoState: in the parameter arena
+  int state = kNoState;                         // of the optimizer, from 0, or after these the averages
   std::size_t begin = 0, n_elements = 0;        // in the parameter arena or that state, with its layout
 
-  static constexpr int kNoState = -1;
+  static constexpr int kNoState = -1;  // in the parameter arena
 };
 
-/// Parameters, then each state of the optimizer (of trainable ones), then running statistics. The result points into
-/// `table`.
-std::vector<StateTensor> state_tensors(const graph::ParameterTable& table, const OptimizerDescription& optimizer);
+/// Whether there are moving averages of the weights (ema.decay).
+enum class Averages : std::uint8_t { none, kept };
+
+/// Parameters, then each state of the optimizer (of trainable ones), then running statistics, then the averages of
+/// what is trained. The result points into `table`.
+std::vector<StateTensor> state_tensors(const graph::ParameterTable& table, const OptimizerDescription& optimizer,
+                                       Averages averages);
 
 /// For a checkpoint, without `read`, which the owner of the memory adds.
 checkpoint::TensorSource source_of(const StateTensor& tensor);

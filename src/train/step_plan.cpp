@@ -13,7 +13,6 @@
 #include "data/loader.h"
 #include "lockstep/error.h"
 #include "train/parameter_names.h"
-#include "train/state_tensors.h"
 #include "train/uploader.h"
 
 namespace lockstep::train {
@@ -244,6 +243,11 @@ std::size_t StepPlan::upload_bytes(MemoryOf of) const {
   return size_bytes;
 }
 
+std::size_t StepPlan::n_averages() const {
+  if (averages() == Averages::none) return 0;
+  return shard_.whole_stored() + table_.n_gradients() - shard_.whole_begin();
+}
+
 MemoryReport StepPlan::memory(MemoryOf of) const {
   const bool evaluates = evaluation_.graph && of == MemoryOf::training_and_evaluation;
   MemoryReport m;
@@ -259,6 +263,7 @@ MemoryReport StepPlan::memory(MemoryOf of) const {
   }
   m.optimizer = graph::aligned(sizeof(StepState)) +
                 static_cast<std::size_t>(optimizer_.n_states()) * shard_.n_stored() * sizeof(float);
+  m.averages = n_averages() * sizeof(float);
   const auto count = [&](const PlannedGraph& g) {
     m.activations = std::max(m.activations, g.graph->memory().size_bytes());
     m.activations_without_reuse = std::max(m.activations_without_reuse, g.graph->memory().size_bytes_without_reuse());
@@ -271,7 +276,7 @@ MemoryReport StepPlan::memory(MemoryOf of) const {
   m.uploads = 2 * upload_bytes(of);
   m.loader = loader_bytes_;
   std::vector<checkpoint::TensorSource> sources;
-  for (const StateTensor& tensor : state_tensors(table_, optimizer_)) sources.push_back(source_of(tensor));
+  for (const StateTensor& tensor : state()) sources.push_back(source_of(tensor));
   m.checkpoint = checkpoint::BackgroundSaver::copy_bytes(sources, batch_.rank, batch_.ranks);
   return m;
 }

@@ -20,6 +20,7 @@
 #include "tasks/task.h"
 #include "train/batch_shape.h"
 #include "train/shard.h"
+#include "train/state_tensors.h"
 #include "train/step_state.h"
 
 namespace lockstep::train {
@@ -42,6 +43,7 @@ struct MemoryReport {
   DType compute_dtype = DType::fp32;
   bool shards_masters = false, shards_optimizer = false;  // train.shard
   std::size_t gradients = 0, partial_sums = 0, optimizer = 0, activations = 0, workspace = 0;
+  std::size_t averages = 0;  // of the weights (ema.decay): sharded as the optimizer's states
   std::size_t activations_without_reuse = 0;
   std::size_t exchange = 0;      // small sums between ranks, after the gradients
   std::size_t node_buffers = 0;  // of a node's leader, for the data of other nodes
@@ -49,8 +51,8 @@ struct MemoryReport {
   std::size_t loader = 0;        // batches read ahead
   std::size_t checkpoint = 0;    // copy of this rank's part that a background thread writes
   std::size_t total() const {
-    return parameters + compute_weights + gradients + partial_sums + optimizer + activations + workspace + exchange +
-           node_buffers + uploads + loader + checkpoint;
+    return parameters + compute_weights + gradients + partial_sums + optimizer + averages + activations + workspace +
+           exchange + node_buffers + uploads + loader + checkpoint;
   }
 };
 
@@ -89,6 +91,12 @@ class StepPlan {
   bool shards_masters() const { return !shard_.is_whole() && compute_dtype() != DType::fp32; }
   /// Elements of the arena of fp32 masters.
   std::size_t n_masters() const;
+  Averages averages() const { return config_.ema.is_on() ? Averages::kept : Averages::none; }
+  /// Elements of the moving averages of this rank: its shard of the weights, as of a state of the optimizer, and then
+  /// the statistics. 0: there are none.
+  std::size_t n_averages() const;
+  /// The tensors of a checkpoint.
+  std::vector<StateTensor> state() const { return state_tensors(table_, optimizer_, averages()); }
   /// The sums of squares of the gradients' tiles (ClipNorm), in exchange memory.
   std::size_t tile_sums_offset() const { return exchange_bytes_; }
   std::size_t tile_sums_bytes() const { return count_tiles(optimizer_.segments) * sizeof(double); }

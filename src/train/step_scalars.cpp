@@ -13,8 +13,15 @@ StepScalars make_step_scalars(const StepInputs& inputs, const Config::Optimizer&
           .loss_limit = inputs.loss_limit,
           .adam_correction1 = correction(optimizer.beta1),
           .adam_correction2 = correction(optimizer.beta2),
+          .average_momentum = inputs.average_momentum,
           .epoch = static_cast<std::uint32_t>(inputs.epoch),
           .step = static_cast<std::uint32_t>(inputs.step)};
+}
+
+float average_momentum(const Config::Ema& ema, std::int64_t step, std::int64_t warmup_steps) {
+  if (!ema.is_on() || (step + 1) % ema.every_steps != 0) return 0;
+  const std::int64_t previous = step - ema.every_steps;  // negative: there was none
+  return previous < warmup_steps ? 1.0f : static_cast<float>(1 - ema.decay);
 }
 
 }  // namespace lockstep::train

@@ -10,7 +10,8 @@ TEST(StateGroup, ConvertsPathsToGroupsAndBack) {
   EXPECT_EQ(tensor_path(StateGroup::parameters, "fc.bias"), "/parameters/fc.bias");
   EXPECT_EQ(tensor_path(StateGroup::optimizer, "momentum/fc.bias"), "/optimizer/momentum/fc.bias");
   EXPECT_EQ(tensor_path(StateGroup::statistics, "bn1.running_mean"), "/statistics/bn1.running_mean");
-  for (const StateGroup group : {StateGroup::parameters, StateGroup::optimizer, StateGroup::statistics}) {
+  for (const StateGroup group :
+       {StateGroup::parameters, StateGroup::optimizer, StateGroup::statistics, StateGroup::averages}) {
     const std::string path = tensor_path(group, "a/b.c");
     EXPECT_EQ(group_of(path), group);
     EXPECT_TRUE(is_in(group, path));

@@ -1,4 +1,4 @@
-// Running statistics. Formula: lockstep/ops/moving_average.h.
+// Moving averages. Formula: lockstep/ops/moving_average.h.
 #include "lockstep/ops/moving_average.h"
 #include "test/reference/ops.h"
 
@@ -11,10 +11,12 @@ class ReferenceMovingAverage final : public MovingAverage {
   OpNeeds needs() const override { return {}; }
   std::string describe() const override { return "reference: all fused"; }
   void run_apply(const Apply& args, const OpMemory&, Stream&) override {
-    if (args.scalars->is_applied == 0) return;
+    if (d_.momentum ? args.scalars->is_applied == 0 : args.scalars->average_momentum == 0) return;
+    const double momentum = d_.momentum.value_or(args.scalars->average_momentum);
     for (std::size_t i = 0; i < d_.n_elements; ++i) {
       const double running = args.running[i];
-      args.running[i] = static_cast<float>(running + double{d_.momentum} * (args.batch[i] - running));
+      args.running[i] =
+          static_cast<float>(momentum == 1 ? args.batch[i] : running + momentum * (args.batch[i] - running));
     }
   }
 

@@ -184,7 +184,7 @@ TEST_F(MetricsTest, ResumingTellsWhatEarlierStartsDid) {
   }
   const History none = Metrics(options(0)).history();
   EXPECT_EQ(none.totals.count, 0);
-  EXPECT_TRUE(none.train_measures.empty() && none.final_measures.empty() && none.best_measures.empty());
+  EXPECT_TRUE(none.train_measures.empty() && none.evaluated.last.empty() && none.evaluated.best.empty());
   {
     Metrics metrics(options());
     write_run(metrics, 1, 5);
@@ -201,12 +201,12 @@ TEST_F(MetricsTest, ResumingTellsWhatEarlierStartsDid) {
   EXPECT_EQ(before_six.totals.count, 640);
   EXPECT_EQ(before_six.totals.skipped_steps, 2);
   EXPECT_EQ(before_six.train_measures, (std::vector<double>{2.0 / 5, 0.25}));
-  EXPECT_EQ(before_six.final_measures, (std::vector<double>{1.25, 0.5})) << "those of the evaluation, not of a step";
-  EXPECT_EQ(before_six.best_measures, (std::vector<double>{1.25, 0.5}));
+  EXPECT_EQ(before_six.evaluated.last, (std::vector<double>{1.25, 0.5})) << "those of the evaluation, not of a step";
+  EXPECT_EQ(before_six.evaluated.best, (std::vector<double>{1.25, 0.5}));
   const History all = Metrics(options(6)).history();
-  EXPECT_TRUE(std::isnan(all.final_measures.at(0)));
+  EXPECT_TRUE(std::isnan(all.evaluated.last.at(0)));
   EXPECT_EQ(all.train_measures, (std::vector<double>{2.0 / 6, 0.25}));
-  EXPECT_EQ(all.best_measures, (std::vector<double>{1.25, 0.75}));
+  EXPECT_EQ(all.evaluated.best, (std::vector<double>{1.25, 0.75}));
 }
 
 TEST_F(MetricsTest, EventsOfEarlierReleasesHaveNoTotals) {
@@ -215,7 +215,7 @@ TEST_F(MetricsTest, EventsOfEarlierReleasesHaveNoTotals) {
                "\"accuracy\": 0.5}\n");
   const History history = Metrics(options(3)).history();
   EXPECT_EQ(history.totals.run_seconds, 0);
-  EXPECT_EQ(history.best_measures.at(1), 0.5);
+  EXPECT_EQ(history.evaluated.best.at(1), 0.5);
 }
 
 TEST_F(MetricsTest, ASummaryIsKeptIfItIsAboutTheSameStep) {
@@ -297,8 +297,7 @@ TEST_F(MetricsTest, SummaryHoldsResultAndVersions) {
   metrics.summary({.status = "stopped",
                    .steps = 7,
                    .train_measures = {2.5, 0.125},
-                   .final_measures = {NAN, 0.25},
-                   .best_measures = {1.5, 0.5},
+                   .evaluated = {.last = {NAN, 0.25}, .best = {1.5, 0.5}},
                    .totals = {.count = 900, .training_seconds = 9, .run_seconds = 12, .skipped_steps = 3},
                    .model_flops_utilization = 0.5,
                    .data_wait_share = 0.25,
@@ -369,8 +368,7 @@ TEST_F(MetricsTest, FiguresAreNamedByTheTask) {
   Metrics metrics(other);
   metrics.step(a_step(4));
   metrics.summary({.status = "done",
-                   .final_measures = {2, 7.4},
-                   .best_measures = {1, 2.7},
+                   .evaluated = {.last = {2, 7.4}, .best = {1, 2.7}},
                    .totals = {.count = 77, .training_seconds = 7}});
   const Json line = lines().at(0);
   EXPECT_EQ(line["perplexity"], 0.25);

@@ -257,5 +257,22 @@ TEST_F(Parameters, InBf16TakeTheMemoryThatIsPlanned) {
   EXPECT_EQ(memory.total() - without.total(), memory.compute_weights);
 }
 
+TEST_F(Parameters, TheirAveragesTakeTheMemoryThatIsPlanned) {
+  config_.ema.decay = 0.9;
+  const auto cpu = make_cpu();
+  test::RecordingBackend recording(*cpu);
+  const auto communicator = comm::make_communicator(config_.comm, *world_, recording);
+  test::SmallRun run(config_, recording, *communicator);
+  const train::MemoryReport memory = run.plan().memory();
+  EXPECT_EQ(memory.averages, run.plan().parameters().n_gradients() * sizeof(float));
+  std::multiset<std::size_t> sizes;
+  for (const test::Call& call : recording.recording().calls())
+    if (call.what == "allocate") sizes.insert(call.size_bytes);
+  EXPECT_EQ(sizes.count(memory.averages), memory.averages == memory.parameters ? 2u : 1u);
+  train::MemoryReport without = memory;
+  without.averages = 0;
+  EXPECT_EQ(memory.total() - without.total(), memory.averages);
+}
+
 }  // namespace
 }  // namespace lockstep

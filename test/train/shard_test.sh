@@ -21,6 +21,7 @@ train() { # RANKS NAME KEY=VALUE...
 same() { "$lockstep" checkpoint diff "$work/$1/checkpoints/latest" "$work/$2/checkpoints/latest"; }
 # Rounded: the losses of samples are added rank by rank.
 losses() { sed -n 's/.*"event":"evaluation".*"loss":\([0-9.e-]*\).*/\1/p' "$work/$1/metrics.jsonl" | xargs printf '%.9f\n'; }
+averages() { sed -n 's/.*"ema_loss":\([0-9.e-]*\).*/\1/p' "$work/$1/metrics.jsonl" | xargs printf '%.9f\n'; }
 equal_losses() { [[ $(losses "$1" | wc -l) == 3 && $(losses "$1") == "$(losses "$2")" ]]; }
 
 for kind in text_bf16 text_fp32 images; do
@@ -53,6 +54,23 @@ check "  with the same bits" same text_bf16 mpi
 check "trains with frozen layers" train 2 frozen "${keys[@]}" train.freeze=[model.embed_tokens]
 check "  and with shards" train 2 frozen2 "${keys[@]}" train.freeze=[model.embed_tokens] train.shard=optimizer
 check "  with the same bits" same frozen frozen2
+ema=(ema.decay=0.5 ema.every_steps=2)
+for kind in text_bf16 text_fp32 images; do
+  case $kind in
+  text_bf16) keys=("${text[@]}" precision=bf16) model=model_ema/model ;;
+  text_fp32) keys=("${text[@]}") model=model_ema/model ;;
+  images) keys=("${images[@]}") model=model_ema ;;
+  esac
+  check "$kind: averages its weights" train 2 "ema_$kind" "${keys[@]}" "${ema[@]}"
+  check "  which changes nothing else" equal_losses "ema_$kind" "$kind"
+  check "  with shards on 3 ranks" train 3 "ema3_$kind" "${keys[@]}" "${ema[@]}" train.shard=optimizer
+  check "  has the same bits" same "ema_$kind" "ema3_$kind"
+  check "  and the same evaluations" cmp <(averages "ema_$kind") <(averages "ema3_$kind")
+  check "  and exports the same averages" cmp "$work/ema_$kind/$model.safetensors" "$work/ema3_$kind/$model.safetensors"
+  check "  stops after three steps on 4 ranks" train 4 "emar_$kind" "${keys[@]}" "${ema[@]}" train.shard=optimizer train.max_steps=3
+  check "  and resumes without shards on 1" train 1 "emar_$kind" "${keys[@]}" "${ema[@]}"
+  check "  with the same bits" same "ema_$kind" "emar_$kind"
+done
 check "starts from a model" train 2 initialized "${images[@]}" model.initialize_from="$work/images/checkpoints/latest" train.max_steps=2
 check "  with shards" train 3 initialized3 "${images[@]}" model.initialize_from="$work/images/checkpoints/latest" train.max_steps=2 train.shard=optimizer
 check "  with the same bits" same initialized initialized3
@@ -69,6 +87,13 @@ quarter() { # WHAT
   ((shard * 100 < whole * 26 && shard * 100 > whole * 24))
 }
 check "plans a quarter of the optimizer's memory" quarter optimizer
+averages_quarter() { # as a state of the optimizer, of which AdamW has two
+  local whole shard
+  whole=$(memory averages ema.decay=0.9) shard=$(memory averages ema.decay=0.9 train.shard=optimizer)
+  echo "$whole bytes, and $shard with shards"
+  ((shard * 100 < whole * 26 && shard * 100 > whole * 24))
+}
+check "  and of the averages'" averages_quarter
 check "  and of the masters'" quarter parameters
 check "refuses lars" refused 2 'lars needs the norms of whole layers.*set train.shard to none' train 2 bad "${images[@]}" \
   optimizer.kind=lars train.shard=optimizer

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 namespace lockstep::train {
 namespace {
 
@@ -17,6 +19,20 @@ TEST(StepScalarsTest, TheCorrectionOfAdamCountsFromItsFirstStep) {
   EXPECT_EQ(at(100, 100).adam_correction1, at(0, 0).adam_correction1);
   EXPECT_EQ(at(103, 100).adam_correction2, at(3, 0).adam_correction2);
   EXPECT_EQ(at(103, 100).step, 103U) << "random numbers depend on the step of the run";
+}
+
+TEST(StepScalarsTest, WeightsEnterTheirAverageAtIntervals) {
+  const auto momenta = [](const Config::Ema& ema, std::int64_t warmup_steps) {
+    std::vector<float> all;
+    for (std::int64_t step = 0; step < 9; ++step) all.push_back(average_momentum(ema, step, warmup_steps));
+    return all;
+  };
+  EXPECT_EQ(momenta({}, 2), std::vector<float>(9)) << "there is none";
+  EXPECT_EQ(momenta({.decay = 0.75}, 0), (std::vector<float>{1, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25}));
+  // As torchvision's references: a copy within the warm-up, and once more after it.
+  EXPECT_EQ(momenta({.decay = 0.75}, 3), (std::vector<float>{1, 1, 1, 1, 0.25, 0.25, 0.25, 0.25, 0.25}));
+  EXPECT_EQ(momenta({.decay = 0.75, .every_steps = 2}, 3), (std::vector<float>{0, 1, 0, 1, 0, 0.25, 0, 0.25, 0}));
+  EXPECT_EQ(momenta({.decay = 0.75, .every_steps = 2}, 0), (std::vector<float>{0, 1, 0, 0.25, 0, 0.25, 0, 0.25, 0}));
 }
 
 }  // namespace

@@ -1,7 +1,14 @@
-// running += momentum * (batch - running), elementwise: running statistics, updated once per step that is applied.
+// Moving averages, elementwise, once per step:
+//     running += momentum * (batch - running)
+// With a fixed momentum, of batch statistics; a step that is skipped changes nothing. With
+// StepScalars::average_momentum, of weights (the exponential moving average of Polyak and Juditsky, "Acceleration of
+// Stochastic Approximation by Averaging", 1992, in the form of torchvision's references). They exist whether a step was
+// applied or not, so skipped steps count too: 0 leaves the average as it is, whatever `batch` contains, and 1 copies
+// `batch` exactly.
 #pragma once
 
 #include <cstddef>
+#include <optional>
 
 #include "lockstep/op.h"
 #include "lockstep/ops/step_scalars.h"
@@ -15,7 +22,7 @@ struct MovingAverageDescription {
   static constexpr std::string_view kName = "moving_average";
 
   std::size_t n_elements = 0;
-  float momentum = 0.1f;
+  std::optional<float> momentum = 0.1f;  // no value: StepScalars::average_momentum
 };
 
 class MovingAverage : public Op {
@@ -23,7 +30,7 @@ class MovingAverage : public Op {
   struct Apply {
     float* running = nullptr;
     const float* batch = nullptr;
-    const StepScalars* scalars = nullptr;  // is_applied
+    const StepScalars* scalars = nullptr;  // is_applied or average_momentum
   };
   void apply(const Apply& args, const OpMemory& memory, Stream& stream) {
     submit("moving_average.apply", &MovingAverage::run_apply, args, memory, stream);

@@ -16,6 +16,7 @@ struct StepScalars {
   std::uint32_t is_applied = 1;  // 0: the step is skipped; written by ClipNorm on the device, obeyed by what updates
   float adam_correction1 = 1;    // 1 / (1 - beta1^t)
   float adam_correction2 = 1;    // 1 / (1 - beta2^t)
+  float average_momentum = 0;    // of the moving average of the weights; 0: this step does not enter it
   std::uint32_t epoch = 0;
   std::uint32_t step = 0;
 };
