@@ -47,6 +47,9 @@ struct Config {
     bool shuffle = true;
     std::vector<std::string> augment;  // crop, flip, resized_crop
     int crop_padding = 4;              // pixels
+    double mixup = 0.0;                // alpha; 0: none
+    double cutmix = 0.0;               // alpha; 0: none
+    double random_erase = 0.0;         // probability
     std::vector<double> mean;          // empty: auto, from the train file
     std::vector<double> std;
     bool drop_last = true;
@@ -55,7 +58,8 @@ struct Config {
     int readers = 1;            // threads per rank
     int prefetch = 3;           // batches prepared in advance
     int image_size = 0;         // height and width, pixels; 0: as stored; synthetic images: 32
-    int validation_resize = 0;  // shorter side before the crop to image_size, pixels; 0: 8/7 of image_size
+    int validation_size = 0;    // image_size of validation, pixels; 0: the same
+    int validation_resize = 0;  // shorter side before the crop to image_size, pixels; 0: 8/7 of their size
     bool balance = false;       // draw samples of all classes equally often
     std::int64_t synthetic_samples = 10000;
     // text

@@ -24,7 +24,9 @@ enum class RandomPurpose : std::uint32_t {
   dropout = 5,
   synthetic = 6,
   resized_crop = 7,
-  balance = 8
+  balance = 8,
+  mix = 9,
+  erase = 10
 };
 
 /// One block: four independent 32-bit numbers.

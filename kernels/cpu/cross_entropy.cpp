@@ -11,11 +11,22 @@
 namespace lockstep::cpu {
 namespace {
 
+/// The labels of a row, and the weight of the first.
+struct Target {
+  std::int32_t own = 0, other = 0;
+  double weight = 1;
+  std::int32_t greater() const { return weight >= 0.5 ? own : other; }
+};
+Target target_of(const std::int32_t* labels, const MixedLabels& mixed, std::int64_t row) {
+  if (!mixed.labels) return {labels[row], labels[row], 1.0};
+  return {labels[row], mixed.labels[row], *mixed.weight};
+}
+
 /// What forward computes for one row; rows are later added up in their order.
 struct RowResult {
   double loss = 0;
   double correct = 0;
-  double weight = 0;  // of the label's class
+  double weight = 0;  // of the label's class, or classes
 };
 
 class CpuSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
@@ -37,7 +48,8 @@ class CpuSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
     RowResult* results = static_cast<RowResult*>(memory.workspace);
     for_rows([&](std::int64_t row) {
       if (args.labels[row] >= 0)
-        results[row] = row_loss(logits + row * description_.classes, args.labels[row], args.class_weights);
+        results[row] =
+            row_loss(logits + row * description_.classes, target_of(args.labels, args.mixed, row), args.class_weights);
     });
     LossSums sums = args.sums_mode == GradientMode::accumulate ? *args.sums : LossSums{};
     for (std::int64_t row = 0; row < description_.rows; ++row) {
@@ -59,18 +71,20 @@ class CpuSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
     for_rows([&](std::int64_t row) {
       const float* logits = static_cast<const float*>(args.logits) + row * classes;
       float* dlogits = static_cast<float*>(args.dlogits) + row * classes;
-      const std::int32_t label = args.labels[row];
-      if (label < 0) {
+      const Target target = target_of(args.labels, args.mixed, row);
+      if (target.own < 0) {
         for (std::int64_t k = 0; k < classes; ++k) dlogits[k] = 0;
         return;
       }
       const float greatest = logits[first_greatest(logits)];
       const double inverse_sum = 1.0 / sum_of_exponentials(logits, greatest);
       const float* const w = args.class_weights;
-      const double q_sum = w ? (1.0 - smoothing) * w[label] + q_other * description_.class_weight_sum : 1.0;
+      const double q_own = target.weight * (1.0 - smoothing), q_second = (1.0 - target.weight) * (1.0 - smoothing);
+      const double q_sum =
+          w ? q_own * w[target.own] + q_second * w[target.other] + q_other * description_.class_weight_sum : 1.0;
       for (std::int64_t k = 0; k < classes; ++k) {
         const double softmax = std::exp(double{logits[k]} - greatest) * inverse_sum;
-        const double q = q_other + (k == label ? 1.0 - smoothing : 0.0);
+        const double q = q_other + (k == target.own ? q_own : 0.0) + (k == target.other ? q_second : 0.0);
         dlogits[k] = static_cast<float>(weight * (w ? softmax * q_sum - w[k] * q : softmax - q));
       }
     });
@@ -98,20 +112,26 @@ class CpuSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
     return sum;
   }
 
-  RowResult row_loss(const float* logits, std::int32_t label, const float* weights) const {
+  RowResult row_loss(const float* logits, const Target& target, const float* weights) const {
     const std::int64_t best = first_greatest(logits);
     const double greatest = logits[best];
     const double log_sum = std::log(sum_of_exponentials(logits, greatest));
     const double smoothing = description_.label_smoothing;
-    const double weight = weights ? weights[label] : 1.0;
-    double loss = weight * ((1.0 - smoothing) * (log_sum - (logits[label] - greatest)));
+    double loss = 0, weight = 0;
+    const auto add = [&](std::int32_t label, double part) {
+      const double of_class = weights ? weights[label] : 1.0;
+      loss += part * of_class * ((1.0 - smoothing) * (log_sum - (logits[label] - greatest)));
+      weight += part * of_class;
+    };
+    add(target.own, target.weight);
+    if (target.weight != 1) add(target.other, 1.0 - target.weight);
     if (smoothing != 0) {
       double sum = 0;  // of -log softmax over all classes
       for (std::int64_t k = 0; k < description_.classes; ++k)
         sum += (weights ? weights[k] : 1.0) * (log_sum - (logits[k] - greatest));
       loss += smoothing * sum / static_cast<double>(description_.classes);
     }
-    return {loss, best == label ? 1.0 : 0.0, weight};
+    return {loss, best == target.greater() ? 1.0 : 0.0, weight};
   }
 
   SoftmaxCrossEntropyDescription description_;

@@ -15,10 +15,12 @@
 #include "lockstep/ops/head_cross_entropy.h"
 #include "lockstep/ops/image_input.h"
 #include "lockstep/ops/matmul.h"
+#include "lockstep/ops/mix_images.h"
 #include "lockstep/ops/moving_average.h"
 #include "lockstep/ops/optimizer.h"
 #include "lockstep/ops/ordered_sum.h"
 #include "lockstep/ops/pool2d.h"
+#include "lockstep/ops/random_erase.h"
 #include "lockstep/ops/rms_norm.h"
 #include "lockstep/ops/rotary.h"
 #include "lockstep/ops/swiglu.h"
@@ -39,10 +41,12 @@ Factory<HashDescription> make_hash;
 Factory<HeadCrossEntropyDescription> make_head_cross_entropy;
 Factory<ImageInputDescription> make_image_input;
 Factory<MatmulDescription> make_matmul;
+Factory<MixImagesDescription> make_mix_images;
 Factory<MovingAverageDescription> make_moving_average;
 Factory<OptimizerDescription> make_optimizer;
 Factory<OrderedSumDescription> make_ordered_sum;
 Factory<Pool2dDescription> make_pool2d;
+Factory<RandomEraseDescription> make_random_erase;
 Factory<RmsNormDescription> make_rms_norm;
 Factory<RotaryDescription> make_rotary;
 Factory<SoftmaxCrossEntropyDescription> make_softmax_cross_entropy;
@@ -65,10 +69,12 @@ constexpr OpRow<CpuContext> kOps[] = {
     op_row<make_head_cross_entropy>(),
     op_row<make_image_input>(),
     op_row<make_matmul>(),
+    op_row<make_mix_images>(),
     op_row<make_moving_average>(),
     op_row<make_optimizer>(),
     op_row<make_ordered_sum>(),
     op_row<make_pool2d>(),
+    op_row<make_random_erase>(),
     op_row<make_rms_norm>(),
     op_row<make_rotary>(),
     op_row<make_softmax_cross_entropy>(),

@@ -22,7 +22,7 @@ constexpr std::int64_t kLongRow = 2048;  // classes from which a row is a block'
 struct RowResult {
   double loss = 0;
   double correct = 0;
-  double weight = 0;  // of the label's class
+  double weight = 0;  // of the label's class, or classes
 };
 
 /// What backward needs of a row.
@@ -38,6 +38,12 @@ struct Rows {
   bool by_packs = false;  // every row begins at 16 bytes
   const float* class_weights = nullptr;
   double class_weight_sum = 0;
+  MixedLabels mixed{};
+
+  __device__ float label_weight() const { return mixed.labels ? *mixed.weight : 1.0f; }
+  __device__ std::int32_t other_label(std::int64_t row, std::int32_t label) const {
+    return mixed.labels ? mixed.labels[row] : label;
+  }
 };
 
 /// Calls f(pack, n, k) for classes [k, k + n) of a row, by a pack where rows are aligned, else one by one.
@@ -144,15 +150,21 @@ __global__ void __launch_bounds__(kThreads)
   const double log_sum = log(sum) + double{greatest.value};
   const double smoothing = rows.label_smoothing;
   const double n_classes = static_cast<double>(rows.classes);
-  const double weight = rows.class_weights ? rows.class_weights[label] : 1.0;
-  double loss = (1.0 - smoothing) * (log_sum - double{to_float(row[label])});
-  if (!rows.class_weights) {
-    if (smooths) loss += smoothing * (log_sum - sum_of_logits / n_classes);
-  } else {
-    loss *= weight;
-    if (smooths) loss += smoothing * (rows.class_weight_sum * log_sum - sum_of_logits) / n_classes;
-  }
-  results[number] = {loss, greatest.at == label ? 1.0 : 0.0, weight};
+  double loss = 0, weight = 0;
+  const auto add_label = [&](std::int32_t k, double part) {
+    const double of_class = rows.class_weights ? rows.class_weights[k] : 1.0;
+    loss += part * of_class * ((1.0 - smoothing) * (log_sum - double{to_float(row[k])}));
+    weight += part * of_class;
+  };
+  const double label_weight = rows.label_weight();
+  const std::int32_t other = rows.other_label(number, label);
+  add_label(label, label_weight);
+  if (label_weight != 1) add_label(other, 1 - label_weight);
+  if (smooths && rows.class_weights)
+    loss += smoothing * (rows.class_weight_sum * log_sum - sum_of_logits) / n_classes;
+  else if (smooths)
+    loss += smoothing * (log_sum - sum_of_logits / n_classes);
+  results[number] = {loss, greatest.at == (label_weight >= 0.5 ? label : other) ? 1.0 : 0.0, weight};
   if (saved) saved[number] = {greatest.value, static_cast<float>(1.0 / sum)};
 }
 
@@ -186,18 +198,21 @@ __global__ void __launch_bounds__(kThreads)
   const RowSaved of_row = counts ? saved[number] : RowSaved{};
   const float weight = scalars->loss_weight * (loss_scale ? loss_scale->scale : 1.0f);
   const float q_other = rows.label_smoothing / static_cast<float>(rows.classes);
-  const float q_label = q_other + (1.0f - rows.label_smoothing);
+  const float label_weight = rows.label_weight();
+  const std::int32_t other = rows.other_label(number, label);
+  const float q_label = label_weight * (1.0f - rows.label_smoothing),
+              q_second = (1.0f - label_weight) * (1.0f - rows.label_smoothing);
   const float* const class_weights = rows.class_weights;
-  const float q_sum =
-      class_weights && counts
-          ? static_cast<float>((1.0 - rows.label_smoothing) * class_weights[label] + q_other * rows.class_weight_sum)
-          : 1.0f;
+  const float q_sum = class_weights && counts ? static_cast<float>(double{q_label} * class_weights[label] +
+                                                                   double{q_second} * class_weights[other] +
+                                                                   q_other * rows.class_weight_sum)
+                                              : 1.0f;
   for_classes<T, kRowThreads>(row, rows, [&](const Pack<T>& pack, auto n, std::int64_t k) {
     Pack<T> gradients;
 #pragma unroll
     for (int j = 0; j < n; ++j) {
       const float softmax = expf(to_float(pack.values[j]) - of_row.greatest) * of_row.inverse_sum;
-      const float q = k + j == label ? q_label : q_other;
+      const float q = q_other + (k + j == label ? q_label : 0.0f) + (k + j == other ? q_second : 0.0f);
       const float difference = class_weights ? softmax * q_sum - class_weights[k + j] * q : softmax - q;
       gradients.values[j] = from_float<T>(counts ? weight * difference : 0.0f);
     }
@@ -229,8 +244,8 @@ class CudaSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
     dispatch(description_.dtype, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
       launch(has_long_rows() ? forward_rows<T, kThreads> : forward_rows<T, 32>, grid(), stream,
-             static_cast<const T*>(args.logits), args.labels, rows<T>(args.logits, nullptr, args.class_weights),
-             results, saved);
+             static_cast<const T*>(args.logits), args.labels,
+             rows<T>(args.logits, nullptr, args.class_weights, args.mixed), results, saved);
     });
     if (args.sums_mode == GradientMode::skip) return;
     launch(add_rows, {.threads = kThreads}, stream, results, args.labels, description_.rows,
@@ -241,7 +256,8 @@ class CudaSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
     dispatch(description_.dtype, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
       launch(has_long_rows() ? backward_rows<T, kThreads> : backward_rows<T, 32>, grid(), stream,
-             static_cast<const T*>(args.logits), args.labels, rows<T>(args.logits, args.dlogits, args.class_weights),
+             static_cast<const T*>(args.logits), args.labels,
+             rows<T>(args.logits, args.dlogits, args.class_weights, args.mixed),
              static_cast<const RowSaved*>(memory.saved), args.scalars, args.loss_scale, static_cast<T*>(args.dlogits));
     });
   }
@@ -254,13 +270,14 @@ class CudaSoftmaxCrossEntropy final : public SoftmaxCrossEntropy {
             .threads = kThreads};
   }
   template <typename T>
-  Rows rows(const void* logits, const void* dlogits, const float* class_weights) const {
+  Rows rows(const void* logits, const void* dlogits, const float* class_weights, const MixedLabels& mixed) const {
     return {.n = description_.rows,
             .classes = description_.classes,
             .label_smoothing = description_.label_smoothing,
             .by_packs = description_.classes % Pack<T>::kSize == 0 && are_aligned(logits, dlogits),
             .class_weights = class_weights,
-            .class_weight_sum = description_.class_weight_sum};
+            .class_weight_sum = description_.class_weight_sum,
+            .mixed = mixed};
   }
 
   SoftmaxCrossEntropyDescription description_;

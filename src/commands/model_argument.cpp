@@ -50,10 +50,11 @@ ConfiguredImages configured_images(const Config& config) {
   if (d.mean.empty()) missing.emplace_back("'data.mean=[0.485, 0.456, 0.406]'");
   if (d.std.empty()) missing.emplace_back("'data.std=[0.229, 0.224, 0.225]'");
   if (!missing.empty()) return {.inference = {}, .missing = fmt::format("{}", fmt::join(missing, " "))};
-  const tasks::ImageDescription description{.height = d.image_size,
-                                            .width = d.image_size,
+  const int size = tasks::evaluation_size(d);
+  const tasks::ImageDescription description{.height = size,
+                                            .width = size,
                                             .channels = static_cast<int>(d.mean.size()),
-                                            .resize = data::resized_side(d.image_size, d.validation_resize),
+                                            .resize = data::resized_side(size, d.validation_resize),
                                             .mean = {d.mean.begin(), d.mean.end()},
                                             .stddev = {d.std.begin(), d.std.end()},
                                             .class_names = {},

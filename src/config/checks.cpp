@@ -187,9 +187,15 @@ void check_fine_tuning(const Config& c) {
   require(c.data.validation_resize == 0 || c.data.image_size > 0, ErrorCode::config_conflict,
           "{}data.validation_resize requires data.image_size, to which images are cropped after it, found 0",
           c.places({"data.validation_resize", "data.image_size"}));
-  require(c.data.validation_resize == 0 || c.data.validation_resize >= c.data.image_size, ErrorCode::config_conflict,
-          "{}data.validation_resize must not be less than data.image_size, found {} and {}",
-          c.places({"data.validation_resize", "data.image_size"}), c.data.validation_resize, c.data.image_size);
+  require(c.data.validation_size == 0 || c.data.image_size > 0, ErrorCode::config_conflict,
+          "{}data.validation_size requires data.image_size, which is the size of training, found 0",
+          c.places({"data.validation_size", "data.image_size"}));
+  const bool has_own_size = c.data.validation_size > 0;
+  const int size = has_own_size ? c.data.validation_size : c.data.image_size;
+  require(c.data.validation_resize == 0 || c.data.validation_resize >= size, ErrorCode::config_conflict,
+          "{}data.validation_resize must not be less than data.{}, found {} and {}",
+          c.places({"data.validation_resize", "data.validation_size", "data.image_size"}),
+          has_own_size ? "validation_size" : "image_size", c.data.validation_resize, size);
   const std::vector<double>& weights = c.train.class_weights;
   require(weights.empty() || std::ssize(weights) == c.model.classes, ErrorCode::config_conflict,
           "{}train.class_weights must have one number for each of the model.classes, found {} and {}",

@@ -23,6 +23,8 @@ constexpr Effect kNone = Effect::none;
 constexpr int kMaxThreads = 1024;  // OpenMP crashes without a message if the system provides fewer threads
 const Range kUpToADay{.high = 86400e3, .accepts = "0 to 86400000"};
 const Range kUpToAYear{.high = 525600, .accepts = "0 to 525600"};
+const Range kProbability{.high = 1, .accepts = "0 to 1"};
+const Range kUpToTen{.high = 10, .accepts = "0 to 10"};
 const Range kPercent{.high = 100, .accepts = "0 to 100"};
 const Range kUpToATebibyte{.high = 1 << 20, .low_excluded = true, .accepts = "greater than 0, up to 1048576"};
 
@@ -89,16 +91,33 @@ std::vector<Key> data_keys() {
                        "an aspect ratio of 3/4 to 4/3."}),
       integer(KEY(data.crop_padding), 0, {kLearning, "pixels", "Padding on each side before crop selects a part."},
               1024),
-      auto_or_list(KEY(data.mean), Range{.high = 1, .accepts = "0 to 1"},
+      real(KEY(data.mixup), kUpToTen,
+           {kLearning, "",
+            "Mix each image and its label with those of another sample: alpha of the beta distribution from which the "
+            "fraction of each micro-batch is drawn; 0.2 is usual. With data.cutmix, one of the two is chosen at random "
+            "for each micro-batch. 0: none."}),
+      real(KEY(data.cutmix), kUpToTen,
+           {kLearning, "",
+            "Replace a rectangle of each image by that of another sample, and mix their labels by its area: alpha of "
+            "the beta distribution from which the area is drawn; 1 is usual. 0: none."}),
+      real(KEY(data.random_erase), kProbability,
+           {kLearning, "",
+            "Probability with which a rectangle of a training image, 2 to 33 % of its area, becomes the mean colour."}),
+      auto_or_list(KEY(data.mean), kProbability,
                    {kLearning, "",
                     "Mean of each channel, for values in [0, 1], which is subtracted. auto: as stored in data.train."}),
       auto_or_list(KEY(data.std), kPositive,
                    {kLearning, "",
                     "Standard deviation of each channel, by which it is divided. auto: as stored in data.train."}),
+      integer(KEY(data.validation_size), 0,
+              {kNone, "pixels",
+               "Height and width of validation images, and of those that are predicted, if they are not those of "
+               "training. 0: data.image_size."},
+              8192),
       integer(KEY(data.validation_resize), 0,
               {kNone, "pixels",
-               "Length to which the shorter side of a validation image is resized before it is cropped to "
-               "data.image_size. 0: 8/7 of data.image_size."},
+               "Length to which the shorter side of a validation image is resized before it is cropped to its size. 0: "
+               "8/7 of that size."},
               16384),
       boolean(KEY(data.balance), {kLearning, "",
                                   "Draw samples of all classes equally often in each epoch, which keeps its length: "

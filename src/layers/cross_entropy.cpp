@@ -13,12 +13,14 @@ using namespace graph;  // NOLINT(google-build-using-namespace): a node uses lit
 class CrossEntropyNode final : public Node {
  public:
   /// `class_weights`: kNoConstant: there are none.
-  CrossEntropyNode(ActivationId logits, TensorId labels, float label_smoothing, std::size_t offset,
+  CrossEntropyNode(ActivationId logits, TensorId labels, const CrossEntropyOptions& options, std::size_t offset,
                    ConstantId class_weights)
       : Node("loss", {logits}, {}),
         logits_(logits),
         labels_(labels),
-        label_smoothing_(label_smoothing),
+        partner_labels_(options.mixed.partner_labels),
+        label_weight_(options.mixed.weight),
+        label_smoothing_(options.label_smoothing),
         offset_(offset),
         class_weights_(class_weights) {}
 
@@ -31,16 +33,18 @@ class CrossEntropyNode final : public Node {
                                                       .dtype = DType::fp32,
                                                       .inference = !graph.training()});
     x_ = graph.data_of(logits_, *this);
+    for (const TensorId tensor : {partner_labels_, label_weight_}) reads(Phase::forward, tensor);
   }
 
   void plan_backward(Graph& graph) override {
     dx_ = graph.gradient_target(logits_, *this).tensor;
-    reads(Phase::backward, x_);
+    for (const TensorId tensor : {x_, partner_labels_, label_weight_}) reads(Phase::backward, tensor);
   }
 
   void forward(const Run& run) override {
     op_->forward({.logits = run.tensor(x_),
                   .labels = run.tensor<const std::int32_t>(labels_),
+                  .mixed = mixed(run),
                   .class_weights = run.constant(class_weights_),
                   .sums = reinterpret_cast<LossSums*>(run.at.exchange + offset_),
                   .sums_mode = run.gradients.mode},
@@ -50,6 +54,7 @@ class CrossEntropyNode final : public Node {
   void backward(const Run& run) override {
     op_->backward({.logits = run.tensor(x_),
                    .labels = run.tensor<const std::int32_t>(labels_),
+                   .mixed = mixed(run),
                    .class_weights = run.constant(class_weights_),
                    .scalars = run.at.scalars,
                    .loss_scale = run.at.loss_scale,
@@ -68,8 +73,13 @@ class CrossEntropyNode final : public Node {
     return std::accumulate(values.begin(), values.end(), 0.0);
   }
 
+  MixedLabels mixed(const Run& run) const {
+    return {.labels = run.tensor<const std::int32_t>(partner_labels_),
+            .weight = run.tensor<const float>(label_weight_)};
+  }
+
   ActivationId logits_;
-  TensorId labels_;
+  TensorId labels_, partner_labels_, label_weight_;
   float label_smoothing_;
   std::size_t offset_;
   ConstantId class_weights_;
@@ -79,12 +89,13 @@ class CrossEntropyNode final : public Node {
 
 }  // namespace
 
-void cross_entropy(Graph& graph, ActivationId logits, graph::TensorId labels, float label_smoothing,
-                   std::size_t sums_offset, const std::vector<float>& class_weights) {
+void cross_entropy(Graph& graph, ActivationId logits, graph::TensorId labels, std::size_t sums_offset,
+                   const CrossEntropyOptions& options) {
+  const std::vector<float>& class_weights = options.class_weights;
   const bool is_weighted = graph.training() && !class_weights.empty();
   const ConstantId weights =
       is_weighted ? graph.parameters().add_constant("loss class weights", class_weights) : kNoConstant;
-  graph.add_node<CrossEntropyNode>(logits, labels, label_smoothing, sums_offset, weights);
+  graph.add_node<CrossEntropyNode>(logits, labels, options, sums_offset, weights);
 }
 
 }  // namespace lockstep::layers

@@ -35,6 +35,29 @@ struct ImageRegionTensors {
 ActivationId image_input(Graph& graph, const ImageInputOptions& options, graph::TensorId images,
                          graph::TensorId sample_ids, const ImageRegionTensors& regions = {});
 
+struct RandomEraseOptions {
+  double probability = 0;
+  std::uint32_t seed = 0;
+};
+/// A rectangle of some images (N, H, W, C) becomes 0, in training. `sample_ids`: (N) uint32.
+ActivationId random_erase(Graph& graph, ActivationId images, const RandomEraseOptions& options,
+                          graph::TensorId sample_ids);
+
+struct MixImagesOptions {
+  double mixup_alpha = 0, cutmix_alpha = 0;  // 0: none
+  std::uint32_t seed = 0;
+};
+/// A batch of images of which each was mixed with another one, and the label of that one.
+struct MixedImages {
+  ActivationId images = graph::kNoActivation;
+  graph::TensorId partner_labels = graph::kNoTensor;  // (N) int32; kNoTensor: images are not mixed
+  graph::TensorId weight = graph::kNoTensor;          // (1) fp32: of an image's own label
+};
+/// Mixup or cutmix of the images (N, H, W, C) of a micro-batch, in training. `labels`: (N) int32. `sample_ids`: (N)
+/// uint32.
+MixedImages mix_images(Graph& graph, ActivationId images, const MixImagesOptions& options, graph::TensorId labels,
+                       graph::TensorId sample_ids);
+
 struct ConvolutionOptions {
   std::int64_t out_channels = 0;
   int window = 3, stride = 1, padding = 1;
@@ -140,8 +163,13 @@ ActivationId linear(Graph& graph, ActivationId x, const std::string& name, const
 
 /// The loss of (..., classes) logits with `labels`, (...) int32. Its LossSums are at `sums_offset` bytes in exchange
 /// memory. Label smoothing and class weights (empty: none) apply in training.
-void cross_entropy(Graph& graph, ActivationId logits, graph::TensorId labels, float label_smoothing,
-                   std::size_t sums_offset, const std::vector<float>& class_weights = {});
+struct CrossEntropyOptions {
+  float label_smoothing = 0;
+  std::vector<float> class_weights{};  // empty: none
+  MixedImages mixed{};                 // labels are mixed as the images are
+};
+void cross_entropy(Graph& graph, ActivationId logits, graph::TensorId labels, std::size_t sums_offset,
+                   const CrossEntropyOptions& options = {});
 
 struct HeadCrossEntropyOptions {
   std::int64_t vocabulary = 0;

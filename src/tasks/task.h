@@ -92,6 +92,10 @@ class Task {
   virtual void open_validation_set() = 0;
   virtual std::shared_ptr<const data::Dataset> train_set() const = 0;
   virtual std::shared_ptr<const data::Dataset> validation_set() const = 0;  // null: there is none
+  /// Of the samples of an evaluation: those of the validation set or, if it is not open, like those of the train set.
+  virtual std::vector<data::Field> evaluation_fields() const {
+    return validation_set() ? validation_set()->fields() : train_set()->fields();
+  }
   /// "32x32x3, 10 classes": the samples of the train set.
   virtual std::string describe_samples() const = 0;
 

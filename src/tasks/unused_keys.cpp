@@ -23,12 +23,27 @@ const Config& defaults() {
 // clang-format on
 
 constexpr Row kOfImages[] = {
-    KEY(model.depth),           KEY(model.stem),          KEY(model.width),
-    KEY(model.classes),         KEY(model.zero_gamma),    KEY(data.augment),
-    KEY(data.crop_padding),     KEY(data.mean),           KEY(data.std),
-    KEY(data.image_size),       KEY(data.balance),        KEY(data.validation_resize),
-    KEY(train.label_smoothing), KEY(train.class_weights), KEY(batch_norm.synchronize),
-    KEY(batch_norm.momentum),   KEY(batch_norm.epsilon),
+    KEY(model.depth),
+    KEY(model.stem),
+    KEY(model.width),
+    KEY(model.classes),
+    KEY(model.zero_gamma),
+    KEY(data.augment),
+    KEY(data.crop_padding),
+    KEY(data.mean),
+    KEY(data.std),
+    KEY(data.mixup),
+    KEY(data.cutmix),
+    KEY(data.random_erase),
+    KEY(data.validation_size),
+    KEY(data.image_size),
+    KEY(data.balance),
+    KEY(data.validation_resize),
+    KEY(train.label_smoothing),
+    KEY(train.class_weights),
+    KEY(batch_norm.synchronize),
+    KEY(batch_norm.momentum),
+    KEY(batch_norm.epsilon),
 };
 constexpr Row kOfText[] = {
     KEY(model.from), KEY(model.config),         KEY(model.recompute),

@@ -175,8 +175,8 @@ StepPlan::StepPlan(const Config& config, const tasks::Task& task, const BatchSha
   if (!config.data.validation.empty()) {
     const std::int64_t given = config.evaluation.batch_per_rank;
     evaluation_batch_ = given > 0 ? given : batch.largest_micro_batch();
-    evaluation_ = build(graph::Mode::inference, task.validation_set() ? task.validation_set()->fields() : fields,
-                        evaluation_batch_, evaluation_batch_ * batch.ranks, backend);
+    evaluation_ = build(graph::Mode::inference, task.evaluation_fields(), evaluation_batch_,
+                        evaluation_batch_ * batch.ranks, backend);
   }
   for (PlannedGraph* g : all()) {
     exchange_bytes_ = std::max(exchange_bytes_, g->graph->exchange_bytes());

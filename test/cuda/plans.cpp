@@ -108,7 +108,7 @@ std::vector<Notes::Convolution> convolutions_of(const Network& network, Precisio
   model.stem = network.stem;
   model.classes = network.classes;
   const auto logits = models::build(graph, images, model, {});
-  layers::cross_entropy(graph, logits, labels, 0.0f, graph.add_exchange(sizeof(LossSums)));
+  layers::cross_entropy(graph, logits, labels, graph.add_exchange(sizeof(LossSums)));
   graph.plan(notes);
   return notes.convolutions;
 }

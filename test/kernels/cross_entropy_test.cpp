@@ -22,6 +22,7 @@ struct Case {
   float spread = 1;       // of the logits
   int ignored_every = 0;  // so many labels are negative
   bool has_weights = false;
+  float label_weight = 1;  // less: a second label has the rest
 };
 
 const Case kCases[] = {{32, 10, 0},
@@ -37,7 +38,11 @@ const Case kCases[] = {{32, 10, 0},
                        {3, 4099, 0, 2},
                        {37, 10, 0, 1, 3, true},
                        {32, 16, 0.1f, 1, 0, true},
-                       {5, 2500, 0.2f, 2, 4, true}};
+                       {5, 2500, 0.2f, 2, 4, true},
+                       {7, 10, 0, 1, 3, false, 0.75f},
+                       {16, 17, 0.1f, 1, 0, false, 0.25f},
+                       {5, 2500, 0.1f, 2, 4, false, 0.5f},
+                       {9, 16, 0.1f, 1, 4, true, 0.25f}};
 
 /// Of classes: 0, 0.25, 0.5, ... 1.5. Empty: none.
 std::vector<float> weights_of(const Case& c) {
@@ -57,18 +62,25 @@ SoftmaxCrossEntropyDescription describe(const Case& c) {
 }
 
 struct Inputs {
-  explicit Inputs(const Case& c) : logits(random_normal(c.rows * c.classes, 1)), class_weights(weights_of(c)) {
+  explicit Inputs(const Case& c)
+      : logits(random_normal(c.rows * c.classes, 1)), class_weights(weights_of(c)), label_weight(c.label_weight) {
     for (float& logit : logits) logit *= c.spread;
     for (std::int64_t row = 0; row < c.rows; ++row) {
       const bool ignored = c.ignored_every > 0 && row % c.ignored_every == 0;
       labels.push_back(ignored ? -1 : static_cast<std::int32_t>((row * 7 + 3) % c.classes));
+      if (c.label_weight < 1) other_labels.push_back(static_cast<std::int32_t>((row * 5 + 1) % c.classes));
       // Every third row is right, so that `correct` counts something.
       if (row % 3 == 0 && !ignored) logits[static_cast<std::size_t>(row * c.classes + labels.back())] += 5 * c.spread;
     }
   }
   std::vector<float> logits;
   std::vector<std::int32_t> labels;
-  std::vector<float> class_weights;  // empty: none
+  std::vector<float> class_weights;        // empty: none
+  std::vector<std::int32_t> other_labels;  // empty: rows have one label
+  float label_weight;
+  MixedLabels mixed() const {
+    return other_labels.empty() ? MixedLabels{} : MixedLabels{other_labels.data(), &label_weight};
+  }
   const float* weights() const { return class_weights.empty() ? nullptr : class_weights.data(); }
 };
 
@@ -91,8 +103,11 @@ Outputs run(Backend& backend, const SoftmaxCrossEntropyDescription& d, const Inp
                                                   : device.garbage<LossSums>(1);
   forward.sums_mode = mode;
   if (in.weights()) forward.class_weights = device.upload(in.class_weights);
+  if (!in.other_labels.empty())
+    forward.mixed = {device.upload(in.other_labels), device.upload(std::vector<float>{in.label_weight})};
   op->forward(forward, memory, device.stream());
   SoftmaxCrossEntropy::Backward backward;
+  backward.mixed = forward.mixed;
   backward.logits = forward.logits;
   backward.labels = forward.labels;
   backward.class_weights = forward.class_weights;
@@ -213,9 +228,11 @@ TEST(SoftmaxCrossEntropy, AgreesWithFiniteDifferences) {
     const Inputs in(c);
     std::vector<double> logits = to_double(in.logits), dlogits(logits.size());
     reference::softmax_cross_entropy_backward(describe(c), logits.data(), in.labels.data(), in.weights(), 1.0,
-                                              dlogits.data());
+                                              dlogits.data(), in.mixed());
     EXPECT_TRUE(gradient_matches(logits, dlogits, [&] {
-      return reference::softmax_cross_entropy_forward(describe(c), logits.data(), in.labels.data(), in.weights()).loss;
+      return reference::softmax_cross_entropy_forward(describe(c), logits.data(), in.labels.data(), in.weights(),
+                                                      in.mixed())
+          .loss;
     }));
   }
 }
@@ -242,7 +259,8 @@ TEST(SoftmaxCrossEntropy, WithClipNormItIsTheGradientOfTheMeanLoss) {
   reference::ReferenceBackend reference;
   std::vector<Backend*> backends{&reference};
   for (auto& [name, backend] : tested_backends()) backends.push_back(backend.get());
-  for (const Case& c : {kCases[3], kCases[4], kCases[9], kCases[10], kCases[0], kCases[11], kCases[12]})
+  for (const Case& c :
+       {kCases[3], kCases[4], kCases[9], kCases[10], kCases[0], kCases[11], kCases[12], kCases[14], kCases[17]})
     for (Backend* backend : backends) {
       SCOPED_TRACE(backend->name() + ", " + Shape({c.rows, c.classes}).text());
       const Inputs in(c);
@@ -251,8 +269,8 @@ TEST(SoftmaxCrossEntropy, WithClipNormItIsTheGradientOfTheMeanLoss) {
       std::vector<double> logits = to_double(in.logits), gradient;
       for (const float d : out.dlogits) gradient.push_back(coefficient * d);
       const auto mean_loss = [&] {
-        const LossSums sums =
-            reference::softmax_cross_entropy_forward(describe(c), logits.data(), in.labels.data(), in.weights());
+        const LossSums sums = reference::softmax_cross_entropy_forward(describe(c), logits.data(), in.labels.data(),
+                                                                       in.weights(), in.mixed());
         return sums.loss / sums.weight;
       };
       EXPECT_TRUE(gradient_matches(logits, gradient, mean_loss, 2e-6));  // rounding to fp32, and of exponentials

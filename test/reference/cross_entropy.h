@@ -9,10 +9,11 @@ namespace lockstep::reference {
 /// What these logits (rows, classes) contribute to the sums.
 template <typename T>
 LossSums softmax_cross_entropy_forward(const SoftmaxCrossEntropyDescription& d, const T* logits,
-                                       const std::int32_t* labels, const float* class_weights = nullptr);
+                                       const std::int32_t* labels, const float* class_weights = nullptr,
+                                       const MixedLabels& mixed = {});
 template <typename T>
 void softmax_cross_entropy_backward(const SoftmaxCrossEntropyDescription& d, const T* logits,
                                     const std::int32_t* labels, const float* class_weights, double loss_weight,
-                                    T* dlogits);
+                                    T* dlogits, const MixedLabels& mixed = {});
 
 }  // namespace lockstep::reference

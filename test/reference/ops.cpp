@@ -12,10 +12,12 @@
 #include "lockstep/ops/hash.h"
 #include "lockstep/ops/image_input.h"
 #include "lockstep/ops/matmul.h"
+#include "lockstep/ops/mix_images.h"
 #include "lockstep/ops/moving_average.h"
 #include "lockstep/ops/optimizer.h"
 #include "lockstep/ops/ordered_sum.h"
 #include "lockstep/ops/pool2d.h"
+#include "lockstep/ops/random_erase.h"
 #include "test/reference/attention.h"
 #include "test/reference/embedding.h"
 #include "test/reference/head_cross_entropy.h"
@@ -37,10 +39,12 @@ Factory<Conv2dDescription> make_conv2d;
 Factory<HashDescription> make_hash;
 Factory<ImageInputDescription> make_image_input;
 Factory<MatmulDescription> make_matmul;
+Factory<MixImagesDescription> make_mix_images;
 Factory<MovingAverageDescription> make_moving_average;
 Factory<OptimizerDescription> make_optimizer;
 Factory<OrderedSumDescription> make_ordered_sum;
 Factory<Pool2dDescription> make_pool2d;
+Factory<RandomEraseDescription> make_random_erase;
 Factory<RmsNormDescription> make_rms_norm;
 Factory<SoftmaxCrossEntropyDescription> make_softmax_cross_entropy;
 Factory<SwiGluDescription> make_swiglu;
@@ -62,10 +66,12 @@ constexpr OpRow<Context> kOps[] = {
     op_row<make_head_cross_entropy>(),
     op_row<make_image_input>(),
     op_row<make_matmul>(),
+    op_row<make_mix_images>(),
     op_row<make_moving_average>(),
     op_row<make_optimizer>(),
     op_row<make_ordered_sum>(),
     op_row<make_pool2d>(),
+    op_row<make_random_erase>(),
     op_row<make_rms_norm>(),
     op_row<make_rotary>(),
     op_row<make_softmax_cross_entropy>(),

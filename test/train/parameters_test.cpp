@@ -58,7 +58,7 @@ class OwnModel final : public tasks::Task {
     for (const char* name : {"first", "second"})
       x = layers::linear(graph, x, name, {.out_features = kFeatures, .bias = false, .weight = "shared"});
     x = layers::linear(graph, x, "head", {.out_features = 10, .parts = {{"q", 5}, {"k", 3}, {"v", 2}}});
-    layers::cross_entropy(graph, x, wiring.fields.at(data::kLabelField), 0.0f, wiring.sums_offset);
+    layers::cross_entropy(graph, x, wiring.fields.at(data::kLabelField), wiring.sums_offset);
     return x;
   }
 

@@ -15,6 +15,7 @@ ranks() { mpirun --oversubscribe --bind-to none -n "$1" "${@:2}"; }
 train() { ranks "$1" "$lockstep" train "${small[@]}" "${@:2}"; }
 last=checkpoints/step-00000006.h5
 same() { cmp "$work/$1/$last" "$work/$2/$last"; }
+differ() { ! "$lockstep" checkpoint diff "$work/$1/$last" "$work/$2/$last"; }
 forget() { rm -rf "${work:?}/$1"; }
 
 tree=(train.micro_batches=8 reproducible=true data.validation=synthetic)
@@ -48,6 +49,20 @@ check "  which cannot be evaluated either" refused 1 'model.width is 16 in the f
   "$lockstep" evaluate "${small[@]}" "${tree[@]}" model.width=64 --checkpoint "$work/stopped/$last"
 check "more ranks than micro-batches" refused 2 'at most 2 ranks' train 3 train.micro_batches=2 run.name=refused
 forget stopped
+forget one
+mixed=("${tree[@]}" data.mixup=0.4 data.cutmix=1 data.random_erase=0.5
+  data.augment=[crop,flip] data.validation_size=24 ema.decay=0.5 ema.every_steps=2)
+check "every augmentation, and averages of the weights: 1 rank" train 1 "${mixed[@]}" run.name=one
+check "  3 ranks stop" train 3 "${mixed[@]}" run.name=mixed train.max_steps=2
+check "  2 resume to the end" train 2 "${mixed[@]}" run.name=mixed
+check "  have the bits of one rank" same mixed one
+check "  and evaluate the same averages" cmp "$work/one/model_ema.safetensors" "$work/mixed/model_ema.safetensors"
+for key in data.mixup data.cutmix data.random_erase; do
+  check "without $key: 1 rank" train 1 "${mixed[@]}" "$key=0" run.name=without
+  check "  the bits are others" differ without one
+  forget without
+done
+forget mixed
 forget one
 lars=("${tree[@]}" optimizer.kind=lars optimizer.learning_rate=5 optimizer.nesterov=true)
 check "LARS, which uses norms of whole tensors: 1 rank" train 1 "${lars[@]}" run.name=one

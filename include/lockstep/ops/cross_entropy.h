@@ -6,6 +6,9 @@
 //     loss_n = -sum_k w_k q_k log softmax(logits_n)_k, dlogits = loss_scale * loss_weight * (softmax * sum_j w_j q_j -
 //     w_k q_k)
 // and the mean divides by the sum of w_label (LossSums::weight, ClipNorm).
+// With mixed labels (lockstep/ops/mix_images.h), a row has the label a with the weight m and the label b with 1 - m,
+// and q_k = (1-e) (m [k == a] + (1-m) [k == b]) + e / K, as PyTorch's loss of such probabilities. w_label is then
+// m w_a + (1-m) w_b, and a prediction is correct if it is the label with the greater weight (a if both are 1/2).
 // A negative label is not counted and has no gradient. Planning throws op_description for impossible sizes.
 #pragma once
 
@@ -30,11 +33,18 @@ struct SoftmaxCrossEntropyDescription {
   bool inference = false;
 };
 
+/// The other label of each row, and the weight of the first one.
+struct MixedLabels {
+  const std::int32_t* labels = nullptr;  // (rows); b, not negative where a row is counted; null: rows have one label
+  const float* weight = nullptr;         // (1); m
+};
+
 class SoftmaxCrossEntropy : public Op {
  public:
   struct Forward {
     const void* logits = nullptr;          // (rows, classes)
     const std::int32_t* labels = nullptr;  // (rows)
+    MixedLabels mixed{};
     const float* class_weights = nullptr;  // (classes); null: none
     LossSums* sums = nullptr;
     GradientMode sums_mode = GradientMode::overwrite;
@@ -42,6 +52,7 @@ class SoftmaxCrossEntropy : public Op {
   struct Backward {
     const void* logits = nullptr;
     const std::int32_t* labels = nullptr;
+    MixedLabels mixed{};
     const float* class_weights = nullptr;
     const StepScalars* scalars = nullptr;
     const LossScale* loss_scale = nullptr;  // null: 1

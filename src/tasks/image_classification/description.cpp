@@ -97,10 +97,11 @@ std::string ImageDescription::text() const {
 ImageDescription describe(const Config& config, const data::ImageSetInfo& train) {
   const Config::Data& d = config.data;
   ImageDescription out;
-  out.height = train.height;
-  out.width = train.width;
+  const int size = evaluation_size(d);
+  out.height = size > 0 ? size : train.height;
+  out.width = size > 0 ? size : train.width;
   out.channels = train.channels;
-  if (d.image_size > 0) out.resize = data::resized_side(d.image_size, d.validation_resize);
+  if (size > 0) out.resize = data::resized_side(size, d.validation_resize);
   out.mean = channel_values(config, d.mean, train.mean, "data.mean", train);
   out.stddev = channel_values(config, d.std, train.stddev, "data.std", train);
   if (train.path != "synthetic") out.class_names = train.class_names;
@@ -120,12 +121,12 @@ std::vector<std::string> keep_configured(const Config::Data& data, ImageDescript
   };
   keep("data.mean", data.mean, recorded.mean);
   keep("data.std", data.std, recorded.stddev);
-  if (data.image_size == 0) return notes;
-  const int resize = data::resized_side(data.image_size, data.validation_resize);
-  if (data.image_size == recorded.height && data.image_size == recorded.width && resize == recorded.resize)
-    return notes;
+  const int size = evaluation_size(data);
+  if (size == 0) return notes;
+  const int resize = data::resized_side(size, data.validation_resize);
+  if (size == recorded.height && size == recorded.width && resize == recorded.resize) return notes;
   const std::string before = recorded.text();
-  recorded.height = recorded.width = data.image_size;
+  recorded.height = recorded.width = size;
   recorded.resize = resize;
   notes.push_back(fmt::format("the configuration's image size is used: {} instead of the checkpoint's {}",
                               recorded.text(), before));

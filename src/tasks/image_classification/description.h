@@ -26,6 +26,11 @@ struct ImageDescription {
   bool operator==(const ImageDescription&) const = default;
 };
 
+/// Height and width of the images of an evaluation according to the configuration; 0: as they are stored.
+inline int evaluation_size(const Config::Data& data) {
+  return data.validation_size > 0 ? data.validation_size : data.image_size;
+}
+
 /// Of a model that is trained on `train` with this configuration. Throws config_range if data.mean or data.std has
 /// another number of channels.
 ImageDescription describe(const Config& config, const data::ImageSetInfo& train);

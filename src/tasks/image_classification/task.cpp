@@ -41,7 +41,7 @@ std::shared_ptr<const data::ImageSet> open_set(const Config& config, Split split
   const Config::Data& d = config.data;
   const bool is_train = split == Split::train;
   const std::string& path = is_train ? d.train : d.validation;
-  const data::ImageShaping shaping{.image_size = d.image_size,
+  const data::ImageShaping shaping{.image_size = is_train ? d.image_size : evaluation_size(d),
                                    .resized_crop = is_train && augments_by(config, "resized_crop"),
                                    .seed = config.run.seed,
                                    .resize = is_train ? 0 : d.validation_resize};
@@ -51,7 +51,7 @@ std::shared_ptr<const data::ImageSet> open_set(const Config& config, Split split
   require(start < end && end <= all, ErrorCode::data_range,
           "{}data.start={} and data.end={} are not a range of the {} synthetic samples (data.synthetic_samples)",
           config.places({"data.start", "data.end", "data.synthetic_samples"}), d.start, d.end, all);
-  const int size = d.image_size > 0 ? d.image_size : kSyntheticSize;
+  const int size = shaping.image_size > 0 ? shaping.image_size : kSyntheticSize;
   return data::shape_image_set(data::make_synthetic_set(config.run.seed, end - start, size, size, channels,
                                                         config.model.classes, is_train ? "train" : "test", start),
                                shaping);
@@ -93,8 +93,11 @@ void check_same_classes(const ClassNames& first, const ClassNames& second) {
        name(second.names, in_second));
 }
 
-void check_fit_together(const data::ImageSetInfo& train, const data::ImageSetInfo& validation) {
-  require(train.height == validation.height && train.width == validation.width, ErrorCode::model_mismatch,
+void check_fit_together(const data::ImageSetInfo& train, const data::ImageSetInfo& validation,
+                        const Config::Data& config) {
+  const bool has_own_size = config.validation_size > 0;
+  require(has_own_size || (train.height == validation.height && train.width == validation.width),
+          ErrorCode::model_mismatch,
           "{} has images of {}x{} pixels, but {} has images of {}x{}: set data.image_size={} to resize both",
           train.path, train.width, train.height, validation.path, validation.width, validation.height,
           std::min(train.height, train.width));
@@ -144,6 +147,15 @@ class ImageClassification final : public Task {
       warn_of_unused_outputs(validation_set_->info(), config_.model);
   }
   std::shared_ptr<const data::Dataset> train_set() const override { return train_set_; }
+  std::vector<data::Field> evaluation_fields() const override {
+    if (validation_set_) return validation_set_->fields();
+    std::vector<data::Field> fields = train_set_->fields();
+    const ImageDescription set = description();
+    for (data::Field& field : fields)
+      if (field.name == data::kImageField && field.packing == data::Packing::none)
+        field.shape = {set.height, set.width, set.channels};
+    return fields;
+  }
   std::shared_ptr<const data::Dataset> validation_set() const override { return validation_set_; }
   std::string describe_samples() const override {
     const data::ImageSetInfo& set = train_set_->info();
@@ -153,14 +165,14 @@ class ImageClassification final : public Task {
   double nominal_count(std::int64_t n_samples) const override { return static_cast<double>(n_samples); }
   float statistics_momentum() const override { return static_cast<float>(config_.batch_norm.momentum); }
 
-  /// image -> normalised input -> model -> logits, label -> cross entropy
+  /// image -> normalised input -> erased in part -> mixed with another -> model -> logits, label -> cross entropy
   graph::ActivationId wire(graph::Graph& graph, const Wiring& wiring) const override {
     const ImageDescription set = description();
     const bool has_regions = wiring.fields.contains(data::kRegionField);
     const graph::ActivationId input = layers::image_input(
         graph,
-        {.height = set.height,
-         .width = set.width,
+        {.height = graph.training() ? train_set_->info().height : set.height,
+         .width = graph.training() ? train_set_->info().width : set.width,
          .channels = set.channels,
          .mean = set.mean,
          .stddev = set.stddev,
@@ -172,14 +184,23 @@ class ImageClassification final : public Task {
         has_regions ? layers::ImageRegionTensors{.regions = wiring.fields.at(data::kRegionField),
                                                  .places = wiring.fields.at(data::kPlaceField)}
                     : layers::ImageRegionTensors{});
-    const graph::ActivationId logits = models::build(graph, input, config_.model,
+    const graph::TensorId labels = wiring.fields.at(data::kLabelField);
+    const graph::ActivationId erased =
+        layers::random_erase(graph, input, {.probability = config_.data.random_erase, .seed = config_.run.seed},
+                             wiring.fields.at(data::kSampleIdField));
+    const layers::MixedImages mixed = layers::mix_images(
+        graph, erased,
+        {.mixup_alpha = config_.data.mixup, .cutmix_alpha = config_.data.cutmix, .seed = config_.run.seed}, labels,
+        wiring.fields.at(data::kSampleIdField));
+    const graph::ActivationId logits = models::build(graph, mixed.images, config_.model,
                                                      {.epsilon = static_cast<float>(set.batch_norm_epsilon),
                                                       .synchronize = config_.batch_norm.synchronize,
                                                       .global_batch = wiring.global_batch,
                                                       .n_micro_batches = wiring.n_micro_batches});
-    layers::cross_entropy(graph, logits, wiring.fields.at(data::kLabelField),
-                          static_cast<float>(config_.train.label_smoothing), wiring.sums_offset,
-                          {config_.train.class_weights.begin(), config_.train.class_weights.end()});
+    layers::cross_entropy(graph, logits, labels, wiring.sums_offset,
+                          {.label_smoothing = static_cast<float>(config_.train.label_smoothing),
+                           .class_weights = {config_.train.class_weights.begin(), config_.train.class_weights.end()},
+                           .mixed = mixed});
     return logits;
   }
 
@@ -219,6 +240,7 @@ class ImageClassification final : public Task {
     // The validation set is then opened with the size of the checkpoint.
     if (recorded.resize > 0) {
       config_.data.image_size = recorded.height;
+      config_.data.validation_size = 0;
       config_.data.validation_resize = recorded.resize;
     }
     adopted_ = {.description = std::move(recorded), .source = source};
@@ -232,7 +254,7 @@ class ImageClassification final : public Task {
     if (adopted_) return check_fits_adopted();
     if (train_set_) check_fits_model(train_set_->info(), config_.model);
     if (validation_set_) check_fits_model(validation_set_->info(), config_.model);
-    if (train_set_ && validation_set_) check_fit_together(train_set_->info(), validation_set_->info());
+    if (train_set_ && validation_set_) check_fit_together(train_set_->info(), validation_set_->info(), config_.data);
   }
   void check_fits_adopted() const {
     if (!validation_set_) return;

@@ -1,0 +1,59 @@
+// Mixup (Zhang et al., "mixup: Beyond Empirical Risk Minimization", 2018) and CutMix (Yun et al., "CutMix:
+// Regularization Strategy to Train Strong Classifiers with Localizable Features", 2019), as torchvision's MixUp, CutMix
+// and RandomChoice of the two apply them to the batch of a process. Sample n is mixed with its partner n - 1, that of
+// sample 0 being the last one, and
+//     mixup:  y_n = w x_n + (1 - w) x_(n-1)
+//     cutmix: y_n = x_n, but x_(n-1) in rows [max(r - h, 0), min(r + h, H)) and columns [max(c - v, 0), min(c + v, W)),
+//             h = int(H sqrt(1 - w) / 2), v = int(W sqrt(1 - w) / 2), and then w = 1 - (area of the rectangle) / (H W)
+// The label of x_n has the weight w in the loss, and that of x_(n-1) 1 - w (MixedLabels, lockstep/ops/cross_entropy.h).
+//
+// What is drawn is the same for all samples of the batch: Philox(seed, mix, sample_ids[0], epoch), block 0. Number 0
+// chooses cutmix (lowest bit 1) if both are given. Number 1 gives w, the entry below(number, kBetaQuantiles) of a table
+// of quantiles of its beta distribution, so that all backends draw the same w, bit by bit. With cutmix, number 2 gives
+// the row r in [0, H) and number 3 the column c in [0, W). Planning throws op_description for impossible sizes.
+#pragma once
+
+#include <cstdint>
+
+#include "lockstep/dtype.h"
+#include "lockstep/op.h"
+#include "lockstep/ops/step_scalars.h"
+#include "lockstep/shape.h"
+
+namespace lockstep {
+
+class MixImages;
+
+inline constexpr std::uint32_t kBetaQuantiles = 4096;
+
+struct MixImagesDescription {
+  using Op = MixImages;
+  static constexpr std::string_view kName = "mix_images";
+
+  Shape x;  // (N, H, W, C) in dtype, as y
+  DType dtype = DType::fp32;
+  std::uint32_t seed = 0;
+};
+
+class MixImages : public Op {
+ public:
+  struct Forward {
+    const void* x = nullptr;                    // (N, H, W, C)
+    const std::int32_t* labels = nullptr;       // (N)
+    const std::uint32_t* sample_ids = nullptr;  // (N), position in the file
+    const float* mixup_quantiles = nullptr;     // (kBetaQuantiles), of w; null: no mixup
+    const float* cutmix_quantiles = nullptr;    // the same for cutmix; one of the two is given
+    const StepScalars* scalars = nullptr;       // epoch
+    void* y = nullptr;                          // (N, H, W, C), not x
+    std::int32_t* partner_labels = nullptr;     // (N): labels[n - 1]; labels[n] if that is negative
+    float* weight = nullptr;                    // (1): w
+  };
+  void forward(const Forward& args, const OpMemory& memory, Stream& stream) {
+    submit("mix_images.forward", &MixImages::run_forward, args, memory, stream);
+  }
+
+ private:
+  virtual void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) = 0;
+};
+
+}  // namespace lockstep

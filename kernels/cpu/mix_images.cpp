@@ -1,0 +1,108 @@
+// Mixup and cutmix of a batch (lockstep/ops/mix_images.h), each image in one pass.
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "kernels/cpu/base/bf16.h"
+#include "kernels/cpu/base/context.h"
+#include "kernels/cpu/base/parallel.h"
+#include "lockstep/error.h"
+#include "lockstep/ops/mix_images.h"
+#include "lockstep/philox.h"
+
+namespace lockstep::cpu {
+namespace {
+
+/// What is drawn for a batch.
+struct Mix {
+  float weight = 1;
+  bool cuts = false;
+  std::int64_t top = 0, bottom = 0, left = 0, right = 0;  // of the rectangle
+};
+
+template <typename E>
+class CpuMixImages final : public MixImages {
+ public:
+  CpuMixImages(const MixImagesDescription& d, const CpuContext& context)
+      : description_(d), parts_(part_count(context, d.x.n_elements() * 3 * std::int64_t{sizeof(E)})) {}
+
+  OpNeeds needs() const override { return {}; }
+  std::string describe() const override { return "own kernel: mixes each image with the one before it"; }
+
+  void run_forward(const Forward& args, const OpMemory&, Stream&) override {
+    const std::int64_t n_images = description_.x[0];
+    const Mix mix = draw(args);
+    *args.weight = mix.weight;
+    run_parts(parts_, [&](int part) {
+      const Range range = part_of(n_images, part, parts_);
+      for (std::int64_t n = range.begin; n < range.end; ++n) {
+        const std::int64_t partner = n > 0 ? n - 1 : n_images - 1;
+        args.partner_labels[n] = args.labels[partner] < 0 ? args.labels[n] : args.labels[partner];
+        const auto image = [&](std::int64_t number) {
+          return static_cast<const E*>(args.x) + number * image_elements();
+        };
+        E* const y = static_cast<E*>(args.y) + n * image_elements();
+        if (mix.cuts)
+          cut(mix, image(n), image(partner), y);
+        else
+          blend(mix.weight, image(n), image(partner), y);
+      }
+    });
+  }
+
+ private:
+  std::int64_t image_elements() const { return description_.x[1] * description_.x[2] * description_.x[3]; }
+
+  Mix draw(const Forward& args) const {
+    const auto random = Philox(description_.seed, RandomPurpose::mix, args.sample_ids[0], args.scalars->epoch).block(0);
+    Mix mix;
+    mix.cuts = args.cutmix_quantiles && (!args.mixup_quantiles || (random[0] & 1u) != 0);
+    const float* const quantiles = mix.cuts ? args.cutmix_quantiles : args.mixup_quantiles;
+    mix.weight = quantiles[Philox::below(random[1], kBetaQuantiles)];
+    if (!mix.cuts) return mix;
+    const std::int64_t height = description_.x[1], width = description_.x[2];
+    const std::int64_t row = Philox::below(random[2], static_cast<std::uint32_t>(height));
+    const std::int64_t column = Philox::below(random[3], static_cast<std::uint32_t>(width));
+    const double side = std::sqrt(1.0 - double{mix.weight}) * 0.5;
+    const auto half_height = static_cast<std::int64_t>(side * static_cast<double>(height));
+    const auto half_width = static_cast<std::int64_t>(side * static_cast<double>(width));
+    mix.top = std::max<std::int64_t>(row - half_height, 0);
+    mix.bottom = std::min(row + half_height, height);
+    mix.left = std::max<std::int64_t>(column - half_width, 0);
+    mix.right = std::min(column + half_width, width);
+    const auto area = static_cast<double>((mix.bottom - mix.top) * (mix.right - mix.left));
+    mix.weight = static_cast<float>(1.0 - area / static_cast<double>(height * width));
+    return mix;
+  }
+
+  void blend(float weight, const E* own, const E* other, E* y) const {
+    const float rest = 1.0f - weight;
+    for (std::int64_t i = 0; i < image_elements(); ++i)
+      y[i] = from_float<E>(weight * to_float(own[i]) + rest * to_float(other[i]));
+  }
+
+  void cut(const Mix& mix, const E* own, const E* other, E* y) const {
+    const std::int64_t channels = description_.x[3], row_elements = description_.x[2] * channels;
+    std::copy(own, own + image_elements(), y);
+    for (std::int64_t row = mix.top; row < mix.bottom; ++row) {
+      const std::int64_t begin = row * row_elements + mix.left * channels;
+      std::copy(other + begin, other + begin + (mix.right - mix.left) * channels, y + begin);
+    }
+  }
+
+  MixImagesDescription description_;
+  int parts_;
+};
+
+}  // namespace
+
+std::unique_ptr<MixImages> make_mix_images(const MixImagesDescription& d, const CpuContext& context) {
+  require_float_or_bf16(d.dtype, "mixing images");
+  require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::internal,
+          "mixing images needs images (N, H, W, C), not {}", d.x.text());
+  return with_elements(d.dtype, [&](auto element) -> std::unique_ptr<MixImages> {
+    return std::make_unique<CpuMixImages<decltype(element)>>(d, context);
+  });
+}
+
+}  // namespace lockstep::cpu

@@ -1,0 +1,127 @@
+// Random erasing in one kernel (lockstep/ops/random_erase.h). Each block draws the rectangle of its image again.
+//
+// Bytes moved per value: one read and one written, which is the floor of an op with an output of its own.
+#include <memory>
+
+#include "kernels/cuda/base/context.h"
+#include "kernels/cuda/base/launch.h"
+#include "kernels/cuda/base/numbers.h"
+#include "lockstep/ops/random_erase.h"
+#include "lockstep/philox.h"
+
+namespace lockstep::cuda {
+namespace {
+
+constexpr unsigned kThreads = 256;
+constexpr unsigned kMaxBlocksY = 65535;
+
+struct Images {
+  int n = 0, height = 0, width = 0, channels = 0;
+  double probability = 0;
+  std::uint32_t seed = 0;
+  __host__ __device__ int image_elements() const { return height * width * channels; }
+};
+
+/// Of height 0: nothing is erased.
+struct Rectangle {
+  int top = 0, left = 0, height = 0, width = 0;
+};
+
+__device__ inline Rectangle draw(const Images& images, std::uint32_t sample, std::uint32_t epoch) {
+  const Philox random(images.seed, RandomPurpose::erase, sample, epoch);
+  if (Philox::uniform(random.block(0), 0) >= images.probability) return {};
+  for (std::uint64_t t = 1; t <= erasing::kTries; ++t) {
+    const auto size = random.block(2 * t - 1), place = random.block(2 * t);
+    const double area = static_cast<double>(images.height * images.width) *
+                        (erasing::kLeastArea + erasing::kAreaRange * Philox::uniform(size, 0));
+    const double ratio = exp(erasing::kLogLeastRatio + erasing::kLogRatioRange * Philox::uniform(size, 1));
+    const int h = static_cast<int>(rint(sqrt(area * ratio))), w = static_cast<int>(rint(sqrt(area / ratio)));
+    if (h >= images.height || w >= images.width) continue;
+    return {static_cast<int>(Philox::below(place[0], static_cast<std::uint32_t>(images.height - h + 1))),
+            static_cast<int>(Philox::below(place[1], static_cast<std::uint32_t>(images.width - w + 1))), h, w};
+  }
+  return {};
+}
+
+/// Block (x, y): packs x, x + blocks, ... of images y, y + blocks_y, ... A pack is kWidth values of an image.
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kThreads) erase(Images images, RandomErase::Forward args) {
+  const int n_elements = images.image_elements();
+  __shared__ Rectangle shared_rectangle;
+  for (int n = static_cast<int>(blockIdx.y); n < images.n; n += static_cast<int>(gridDim.y)) {
+    __syncthreads();  // of the image before
+    if (threadIdx.x == 0) shared_rectangle = draw(images, args.sample_ids[n], args.scalars->epoch);
+    __syncthreads();
+    const Rectangle erased = shared_rectangle;
+    const T* const x = static_cast<const T*>(args.x) + std::size_t{static_cast<unsigned>(n)} * n_elements;
+    T* const y = static_cast<T*>(args.y) + std::size_t{static_cast<unsigned>(n)} * n_elements;
+    const int stride = static_cast<int>(gridDim.x * blockDim.x) * kWidth;
+    for (int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * kWidth; i < n_elements; i += stride) {
+      Pack<T> values;
+      if constexpr (kWidth > 1)
+        values = load_pack(x + i);
+      else
+        values.values[0] = x[i];
+      if (erased.height > 0) {
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) {
+          const int pixel = (i + j) / images.channels;
+          const int row = pixel / images.width - erased.top, column = pixel % images.width - erased.left;
+          if (row >= 0 && row < erased.height && column >= 0 && column < erased.width)
+            values.values[j] = from_float<T>(0.0f);
+        }
+      }
+      if constexpr (kWidth > 1)
+        store_pack(y + i, values);
+      else
+        y[i] = values.values[0];
+    }
+  }
+}
+
+class CudaRandomErase final : public RandomErase {
+ public:
+  CudaRandomErase(const RandomEraseDescription& d, const CudaContext& context)
+      : dtype_(d.dtype),
+        images_{.n = static_cast<int>(d.x[0]),
+                .height = static_cast<int>(d.x[1]),
+                .width = static_cast<int>(d.x[2]),
+                .channels = static_cast<int>(d.x[3]),
+                .probability = d.probability,
+                .seed = d.seed},
+        limit_(static_cast<unsigned>(context.multiprocessors) * 16) {}
+
+  OpNeeds needs() const override { return {}; }
+  std::string describe() const override { return "own kernel"; }
+
+  void run_forward(const Forward& args, const OpMemory&, Stream& stream) override {
+    dispatch(dtype_, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      const auto values = static_cast<std::size_t>(images_.image_elements());
+      const bool by_packs = values % Pack<T>::kSize == 0 && are_aligned(args.x, args.y);
+      const std::size_t packs = by_packs ? values / Pack<T>::kSize : values;
+      const unsigned n =
+          static_cast<unsigned>(images_.n) < kMaxBlocksY ? static_cast<unsigned>(images_.n) : kMaxBlocksY;
+      const unsigned limit = limit_ / n > 1 ? limit_ / n : 1;
+      launch(by_packs ? erase<T, Pack<T>::kSize> : erase<T, 1>,
+             {.blocks = blocks_for(packs, kThreads, limit), .threads = kThreads, .blocks_y = n}, stream, images_, args);
+    });
+  }
+
+ private:
+  DType dtype_;
+  Images images_;
+  unsigned limit_;
+};
+
+}  // namespace
+
+std::unique_ptr<RandomErase> make_random_erase(const RandomEraseDescription& d, const CudaContext& context) {
+  require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::internal,
+          "random erasing needs images (N, H, W, C), not {}", d.x.text());
+  require(d.x[1] * d.x[2] * d.x[3] < (std::int64_t{1} << 30), ErrorCode::not_supported,
+          "random erasing on the device supports images of less than 2^30 values, not {}", d.x.text());
+  return std::make_unique<CudaRandomErase>(d, context);
+}
+
+}  // namespace lockstep::cuda
