@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:-build}
 if [[ $(id -u) == 0 ]]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
-for program in conv2d passes decoder images loader trace; do
+for program in conv2d passes decoder images augment loader trace; do
   "$build/bench/micro/$program" --benchmark_min_time=0.2 --benchmark_counters_tabular=true
   echo
 done

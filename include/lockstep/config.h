@@ -50,6 +50,7 @@ struct Config {
     double mixup = 0.0;                // alpha; 0: none
     double cutmix = 0.0;               // alpha; 0: none
     double random_erase = 0.0;         // probability
+    std::vector<double> color_jitter;  // brightness, contrast, saturation, hue; empty: none
     std::vector<double> mean;          // empty: auto, from the train file
     std::vector<double> std;
     bool drop_last = true;

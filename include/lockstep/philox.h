@@ -26,7 +26,9 @@ enum class RandomPurpose : std::uint32_t {
   resized_crop = 7,
   balance = 8,
   mix = 9,
-  erase = 10
+  erase = 10,
+  colour_jitter = 11,
+  trivial_augment = 12
 };
 
 /// One block: four independent 32-bit numbers.

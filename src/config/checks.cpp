@@ -107,6 +107,13 @@ void check_data(const Config& c) {
   require(!augments("crop") || !augments("resized_crop"), ErrorCode::config_conflict,
           "{}data.augment accepts crop (a shift by a few pixels) or resized_crop (a part of the image), but not both",
           c.places({"data.augment"}));
+  const std::vector<double>& jitter = c.data.color_jitter;
+  require(jitter.empty() || jitter.size() == 4, ErrorCode::config_range,
+          "{}data.color_jitter: expected four numbers, of brightness, contrast, saturation and hue, found {}",
+          c.places({"data.color_jitter"}), jitter.size());
+  require(jitter.empty() || jitter[3] <= 0.5, ErrorCode::config_range,
+          "{}data.color_jitter: expected a hue, the fourth number, from 0 to 0.5, found {}",
+          c.places({"data.color_jitter"}), jitter.empty() ? 0 : jitter[3]);
   require(c.data.mean.empty() || c.data.std.empty() || c.data.mean.size() == c.data.std.size(),
           ErrorCode::config_conflict, "{}data.mean and data.std must each have one number per channel, found {} and {}",
           c.places({"data.mean", "data.std"}), c.data.mean.size(), c.data.std.size());

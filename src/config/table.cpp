@@ -85,12 +85,18 @@ std::vector<Key> data_keys() {
       path(KEY(data.validation),
            {kNone, "", "HDF5 file with the validation samples, or `synthetic`. Empty: no evaluation."}),
       boolean(KEY(data.shuffle), {kLearning, "", "Use a new order of samples in each epoch."}),
-      list_of_choices(KEY(data.augment), {"crop", "flip", "resized_crop"},
+      list_of_choices(KEY(data.augment), {"crop", "flip", "resized_crop", "trivial_augment"},
                       {kLearning, "",
                        "Random augmentation of training images. resized_crop: a crop with 8 to 100 % of the area and "
-                       "an aspect ratio of 3/4 to 4/3."}),
+                       "an aspect ratio of 3/4 to 4/3. trivial_augment: one of 14 changes of geometry or colours "
+                       "(TrivialAugmentWide)."}),
       integer(KEY(data.crop_padding), 0, {kLearning, "pixels", "Padding on each side before crop selects a part."},
               1024),
+      list_of_numbers(KEY(data.color_jitter), kNotNegative,
+                      {kLearning, "",
+                       "Random changes of training images: the ranges of brightness, contrast, saturation and hue, as "
+                       "in [0.4, 0.4, 0.4, 0.1]. A factor is drawn from 1 - x to 1 + x; hue, up to 0.5, is shifted by "
+                       "up to x of the circle of colours. Empty: none."}),
       real(KEY(data.mixup), kUpToTen,
            {kLearning, "",
             "Mix each image and its label with those of another sample: alpha of the beta distribution from which the "
@@ -406,7 +412,6 @@ std::string lower(std::string text) {
 const std::vector<Key>& table() {
   static const std::vector<Key> keys = [] {
     std::vector<Key> all;
-    for (auto part :
     for (auto part : {run_and_device_keys, model_keys, data_keys, train_keys, loss_scale_keys, optimizer_keys,
                       ema_and_schedule_keys, evaluation_and_batch_norm_keys, comm_and_cpu_keys, hardware_keys,
                       checkpoint_and_log_keys}) {

@@ -35,6 +35,7 @@ constexpr Row kOfImages[] = {
     KEY(data.mixup),
     KEY(data.cutmix),
     KEY(data.random_erase),
+    KEY(data.color_jitter),
     KEY(data.validation_size),
     KEY(data.image_size),
     KEY(data.balance),

@@ -195,8 +195,8 @@ class Replica {
     bool is_last() const { return micro_batch + 1 == shape.n_micro_batches; }
   };
   Running running_;
-  std::vector<Uploader::Target> upload_targets_;  // one for each field
-  std::unique_ptr<DeviceTrace> device_trace_;     // null: no trace is recorded
+  std::vector<void*> upload_targets_;          // one for each field
+  std::unique_ptr<DeviceTrace> device_trace_;  // null: no trace is recorded
 };
 
 /// Checks that `tensors` can be the weights of this model. Returns one sentence per tensor of the head that has another

@@ -21,8 +21,13 @@ void expect_error(const std::vector<std::string>& overrides, ErrorCode code, con
 }
 
 TEST(AugmentationKeys, HaveTheirRanges) {
-  const Config c = parse({"data.mixup=0.2", "data.cutmix=1", "data.random_erase=0.1", "data.augment=[resized_crop]"});
+  const Config c = parse({"data.color_jitter=[0.4, 0.4, 0.4, 0.5]", "data.mixup=0.2", "data.cutmix=1",
+                          "data.random_erase=0.1", "data.augment=[resized_crop, trivial_augment]"});
+  EXPECT_EQ(c.data.color_jitter, (std::vector<double>{0.4, 0.4, 0.4, 0.5}));
   EXPECT_EQ(c.data.mixup, 0.2);
+  expect_error({"data.color_jitter=[0.4, 0.4]"}, ErrorCode::config_range, "expected four numbers");
+  expect_error({"data.color_jitter=[0.4, 0.4, 0.4, 0.6]"}, ErrorCode::config_range, "from 0 to 0.5, found 0.6");
+  expect_error({"data.color_jitter=[-1, 0, 0, 0]"}, ErrorCode::config_range, "data.color_jitter");
   expect_error({"data.mixup=-0.2"}, ErrorCode::config_range, "data.mixup");
   expect_error({"data.cutmix=11"}, ErrorCode::config_range, "0 to 10");
   expect_error({"data.random_erase=1.5"}, ErrorCode::config_range, "0 to 1");

@@ -187,9 +187,9 @@ TEST_F(ParserTest, UnknownKeysAreReportedWithTheNearestKey) {
 }
 
 TEST_F(ParserTest, NoKeyIsNamedIfNoneIsNear) {
-  expect_error({"train.mixup=3"}, ErrorCode::config_unknown_key,
-               "there is no key train.mixup; `lockstep help config train` lists the keys of that group");
-  expect_error({"trian.mixup=3"}, ErrorCode::config_unknown_key,
+  expect_error({"train.swing=3"}, ErrorCode::config_unknown_key,
+               "there is no key train.swing; `lockstep help config train` lists the keys of that group");
+  expect_error({"trian.swing=3"}, ErrorCode::config_unknown_key,
                "the nearest group is train; `lockstep help config train` lists the keys of that group");
   expect_error({"bacth_norm=3"}, ErrorCode::config_unknown_key,
                "the nearest group is batch_norm; `lockstep help config batch_norm` lists the keys of that group");
@@ -383,6 +383,7 @@ TEST_F(ParserTest, EveryKeyCanBeSetPrintedAndReadBack) {
                               : key.name == "data.image_size"     ? "2"
                               : key.name == "optimizer.groups"    ? "[fc weight_decay=1]"
                               : key.name == "train.class_weights" ? "[1,1,1,1,1,1,1,1,1,2]"
+                              : key.name == "data.color_jitter"   ? "[0.4,0.4,0.4,0.1]"
                                                                   : other_value(key);
     ASSERT_NE(value, "");
     std::vector<std::string> arguments = base;

@@ -53,7 +53,7 @@ struct Model {
     if (options.is_fused)
       head_cross_entropy(g, z, "head", targets, sums, {.vocabulary = kVocabulary, .weight = weight, .losses = losses});
     else
-      cross_entropy(g, linear(g, z, "head", {.out_features = kVocabulary, .bias = false, .weight = weight}), targets, 0,
+      cross_entropy(g, linear(g, z, "head", {.out_features = kVocabulary, .bias = false, .weight = weight}), targets,
                     sums);
     return y;
   }

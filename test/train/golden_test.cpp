@@ -1,7 +1,7 @@
 // Ten steps of two networks against PyTorch. test/golden/make_golden.py made the figures. Initial weights are the same
 // function of the seed in both languages. Training is chaotic, so the bounds are PyTorch's own: the differences between
 // its runs in fp32, or in bf16, and its run in fp64.
-// timeout: 600
+// timeout: 900
 // sanitizers: no
 #include <gtest/gtest.h>
 

@@ -50,8 +50,8 @@ check "  which cannot be evaluated either" refused 1 'model.width is 16 in the f
 check "more ranks than micro-batches" refused 2 'at most 2 ranks' train 3 train.micro_batches=2 run.name=refused
 forget stopped
 forget one
-mixed=("${tree[@]}" data.mixup=0.4 data.cutmix=1 data.random_erase=0.5
-  data.augment=[crop,flip] data.validation_size=24 ema.decay=0.5 ema.every_steps=2)
+mixed=("${tree[@]}" data.mixup=0.4 data.cutmix=1 data.random_erase=0.5 data.color_jitter=[0.4,0.4,0.4,0.1]
+  data.augment=[crop,flip,trivial_augment] data.validation_size=24 ema.decay=0.5 ema.every_steps=2)
 check "every augmentation, and averages of the weights: 1 rank" train 1 "${mixed[@]}" run.name=one
 check "  3 ranks stop" train 3 "${mixed[@]}" run.name=mixed train.max_steps=2
 check "  2 resume to the end" train 2 "${mixed[@]}" run.name=mixed

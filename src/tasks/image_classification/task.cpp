@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "data/augment.h"
 #include "layers/layers.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
@@ -36,6 +37,14 @@ RegionLimits region_limits(const Shape& largest) {
           .place_bytes = static_cast<int>(data::kPackedUnitBytes)};
 }
 
+/// What readers do with images of the train set.
+data::AugmentOptions augmentation_of(const Config& config) {
+  data::AugmentOptions out{.trivial_augment = augments_by(config, "trivial_augment"), .seed = config.run.seed};
+  if (const std::vector<double>& ranges = config.data.color_jitter; !ranges.empty())
+    out.colours = {.brightness = ranges[0], .contrast = ranges[1], .saturation = ranges[2], .hue = ranges[3]};
+  return out;
+}
+
 /// `channels`: of synthetic images.
 std::shared_ptr<const data::ImageSet> open_set(const Config& config, Split split, int channels) {
   const Config::Data& d = config.data;
@@ -45,16 +54,21 @@ std::shared_ptr<const data::ImageSet> open_set(const Config& config, Split split
                                    .resized_crop = is_train && augments_by(config, "resized_crop"),
                                    .seed = config.run.seed,
                                    .resize = is_train ? 0 : d.validation_resize};
-  if (path != "synthetic") return data::open_image_set(path, is_train ? d.start : 0, is_train ? d.end : 0, shaping);
+  const data::AugmentOptions augmented = is_train ? augmentation_of(config) : data::AugmentOptions{};
+  if (path != "synthetic")
+    return data::augment_image_set(data::open_image_set(path, is_train ? d.start : 0, is_train ? d.end : 0, shaping),
+                                   augmented);
   const std::int64_t all = is_train ? d.synthetic_samples : std::max<std::int64_t>(1, d.synthetic_samples / 10);
   const std::int64_t start = is_train ? d.start : 0, end = is_train && d.end > 0 ? d.end : all;
   require(start < end && end <= all, ErrorCode::data_range,
           "{}data.start={} and data.end={} are not a range of the {} synthetic samples (data.synthetic_samples)",
           config.places({"data.start", "data.end", "data.synthetic_samples"}), d.start, d.end, all);
   const int size = shaping.image_size > 0 ? shaping.image_size : kSyntheticSize;
-  return data::shape_image_set(data::make_synthetic_set(config.run.seed, end - start, size, size, channels,
-                                                        config.model.classes, is_train ? "train" : "test", start),
-                               shaping);
+  return data::augment_image_set(
+      data::shape_image_set(data::make_synthetic_set(config.run.seed, end - start, size, size, channels,
+                                                     config.model.classes, is_train ? "train" : "test", start),
+                            shaping),
+      augmented);
 }
 
 /// Outputs without a class are legitimate, for example of a model that is to be trained further, but mostly a mistake.
@@ -152,7 +166,7 @@ class ImageClassification final : public Task {
     std::vector<data::Field> fields = train_set_->fields();
     const ImageDescription set = description();
     for (data::Field& field : fields)
-      if (field.name == data::kImageField && field.packing == data::Packing::none)
+      if (field.name == data::kImageField && field.packing == data::Packing::fixed)
         field.shape = {set.height, set.width, set.channels};
     return fields;
   }

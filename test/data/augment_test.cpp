@@ -1,0 +1,171 @@
+// Colour jitter and TrivialAugmentWide: the operations and their strengths against torchvision's functional transforms
+// (test/golden/augment.json), and what is drawn.
+#include "data/augment.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+namespace lockstep::data {
+namespace {
+
+using Bytes = std::vector<std::uint8_t>;
+
+nlohmann::json golden() { return nlohmann::json::parse(std::ifstream("test/golden/augment.json")); }
+
+Bytes changed(Change change, double strength, Bytes bytes, int height, int width, int channels) {
+  Bytes scratch;
+  apply(change, strength, {.bytes = bytes, .height = height, .width = width, .channels = channels, .scratch = scratch});
+  return bytes;
+}
+
+/// The greatest difference, and the share of the values that differ at all.
+struct Difference {
+  int greatest = 0;
+  double share = 0;
+};
+Difference difference(const Bytes& a, const Bytes& b) {
+  EXPECT_EQ(a.size(), b.size());
+  Difference out;
+  int n = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    out.greatest = std::max(out.greatest, std::abs(int{a[i]} - int{b[i]}));
+    n += a[i] != b[i] ? 1 : 0;
+  }
+  out.share = n / static_cast<double>(a.size());
+  return out;
+}
+
+/// Products in fp32 that are cut off or rounded at a whole number may fall on either side.
+void expect_close(const Bytes& actual, const Bytes& expected) {
+  const Difference found = difference(actual, expected);
+  EXPECT_LE(found.greatest, 1);
+  EXPECT_LE(found.share, 0.02);
+}
+
+TEST(Augment, ChangesImagesAsTorchvision) {
+  const nlohmann::json all = golden();
+  const auto image = all["image"].get<Bytes>(), grey = all["grey"].get<Bytes>();
+  std::map<Change, int> n_cases;
+  for (const nlohmann::json& c : all["trivial"]) {
+    const TrivialChange change = trivial_change(c["operation"], c["strength"], c["negative"]);
+    SCOPED_TRACE(fmt::format("operation {}, strength {}", c["operation"].get<int>(), change.strength));
+    const auto expected = c["pixels"].get<Bytes>();
+    expect_close(changed(change.change, change.strength, image, 11, 9, 3), expected);
+    const bool leaves_it = c["operation"] == 0 || c["operation"] == 13;  // equalize needs 256 pixels, as `grey` has
+    EXPECT_EQ(expected == image, leaves_it) << "the golden file shows what the operation does";
+    ++n_cases[change.change];
+  }
+  EXPECT_EQ(n_cases.size(), 14u);
+  for (const nlohmann::json& c : all["trivial_grey"]) {
+    const TrivialChange change = trivial_change(c["operation"], c["strength"], c["negative"]);
+    SCOPED_TRACE(fmt::format("grey, operation {}", c["operation"].get<int>()));
+    expect_close(changed(change.change, change.strength, grey, 20, 18, 1), c["pixels"].get<Bytes>());
+  }
+  for (const nlohmann::json& c : all["hue"]) {
+    SCOPED_TRACE(c["factor"].dump());
+    expect_close(changed(Change::hue, c["factor"], image, 11, 9, 3), c["pixels"].get<Bytes>());
+    EXPECT_EQ(changed(Change::hue, c["factor"], grey, 20, 18, 1), grey);
+  }
+}
+
+TEST(Augment, HasTheStrengthsOfTorchvision) {
+  const nlohmann::json strengths = golden()["strengths"];
+  for (int operation = 1; operation < 12; ++operation)
+    for (int i = 0; i < 31; ++i) {
+      const double of_torchvision = strengths[static_cast<std::size_t>(operation)][static_cast<std::size_t>(i)];
+      const TrivialChange plus = trivial_change(operation, i, false), minus = trivial_change(operation, i, true);
+      SCOPED_TRACE(fmt::format("operation {}, strength {}", operation, i));
+      const bool is_factor = plus.change == Change::brightness || plus.change == Change::saturation ||
+                             plus.change == Change::contrast || plus.change == Change::sharpness;
+      const bool is_shift = plus.change == Change::translate_x || plus.change == Change::translate_y;
+      const double base = is_factor ? 1 : 0, whole = is_shift ? std::trunc(of_torchvision) : of_torchvision;
+      EXPECT_NEAR(plus.strength - base, whole, 2e-5);
+      const bool is_signed = plus.change != Change::posterize && plus.change != Change::solarize;
+      EXPECT_NEAR(minus.strength - base, is_signed ? -whole : whole, 2e-5);
+    }
+}
+
+Bytes ramp(int n) {
+  Bytes bytes;
+  for (int i = 0; i < n; ++i) bytes.push_back(static_cast<std::uint8_t>(i * 37 % 256));
+  return bytes;
+}
+
+Bytes augmented(const AugmentOptions& options, std::uint32_t sample, std::uint32_t epoch) {
+  Bytes bytes = ramp(12 * 10 * 3), scratch;
+  augment(options, sample, epoch, {.bytes = bytes, .height = 12, .width = 10, .channels = 3, .scratch = scratch});
+  return bytes;
+}
+
+/// A function of seed, sample and epoch, for each of which it differs.
+TEST(Augment, IsAFunctionOfSampleAndEpoch) {
+  for (const AugmentOptions& options : {AugmentOptions{.trivial_augment = true, .seed = 3},
+                                        AugmentOptions{.colours = {.brightness = 0.4, .hue = 0.1}, .seed = 3}}) {
+    int n_of_epoch = 0, n_of_seed = 0, n_changed = 0;
+    for (std::uint32_t sample = 0; sample < 100; ++sample) {
+      const Bytes once = augmented(options, sample, 1);
+      EXPECT_EQ(augmented(options, sample, 1), once);
+      AugmentOptions other = options;
+      other.seed = 4;
+      n_changed += once != ramp(360) ? 1 : 0;
+      n_of_epoch += augmented(options, sample, 2) != once ? 1 : 0;
+      n_of_seed += augmented(other, sample, 1) != once ? 1 : 0;
+    }
+    EXPECT_GT(n_changed, 80);
+    EXPECT_GT(n_of_epoch, 85);
+    EXPECT_GT(n_of_seed, 85);
+  }
+  EXPECT_EQ(augmented({}, 5, 1), ramp(360));
+}
+
+/// On a grey ramp the factor of brightness is visible: uniform in its range.
+TEST(Augment, JittersWithinItsRanges) {
+  const AugmentOptions options{.colours = {.brightness = 0.5}, .seed = 1};
+  double least = 9, greatest = 0, sum = 0;
+  constexpr int kSamples = 2000;
+  for (std::uint32_t sample = 0; sample < kSamples; ++sample) {
+    Bytes bytes{100, 100, 100}, scratch;
+    augment(options, sample, 0, {.bytes = bytes, .height = 1, .width = 1, .channels = 3, .scratch = scratch});
+    const double factor = bytes[0] / 100.0;
+    least = std::min(least, factor);
+    greatest = std::max(greatest, factor);
+    sum += factor;
+  }
+  EXPECT_GE(least, 0.49);  // cut off to whole numbers
+  EXPECT_LE(least, 0.51);
+  EXPECT_GE(greatest, 1.48);
+  EXPECT_LE(greatest, 1.5);
+  EXPECT_NEAR(sum / kSamples, 0.995, 0.03);  // a standard deviation of 0.29 / sqrt(2000)
+}
+
+/// Labels, sample numbers and everything else are those of the set below.
+TEST(Augment, ChangesOnlyTheImagesOfASet) {
+  const auto plain = make_synthetic_set(1, 40, 8, 8, 3, 10, "train", 7);
+  const auto set =
+      augment_image_set(make_synthetic_set(1, 40, 8, 8, 3, 10, "train", 7), {.trivial_augment = true, .seed = 2});
+  EXPECT_EQ(set->classes(), plain->classes());
+  EXPECT_GT(set->info().reader_bytes, plain->info().reader_bytes);
+  int n_changed = 0;
+  for (std::int64_t sample = 0; sample < 40; ++sample) {
+    Bytes before(192), after(192), expected(192), scratch;
+    std::int32_t label = -5, augmented_label = -6;
+    plain->read_image(sample, 3, before, label);
+    set->read_image(sample, 3, after, augmented_label);
+    EXPECT_EQ(label, augmented_label);
+    expected = before;
+    augment({.trivial_augment = true, .seed = 2}, static_cast<std::uint32_t>(7 + sample), 3,
+            {.bytes = expected, .height = 8, .width = 8, .channels = 3, .scratch = scratch});
+    EXPECT_EQ(after, expected);
+    n_changed += after != before ? 1 : 0;
+  }
+  EXPECT_GT(n_changed, 25);
+}
+
+}  // namespace
+}  // namespace lockstep::data
