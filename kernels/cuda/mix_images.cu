@@ -4,22 +4,15 @@
 // Bytes moved per value: mixup reads two values and writes one; cutmix reads one and writes one, which is the floor.
 #include <memory>
 
-#include "kernels/cuda/base/context.h"
-#include "kernels/cuda/base/launch.h"
-#include "kernels/cuda/base/numbers.h"
+#include "kernels/cuda/base/image_grid.h"
 #include "lockstep/ops/mix_images.h"
 #include "lockstep/philox.h"
 
 namespace lockstep::cuda {
 namespace {
 
-constexpr unsigned kThreads = 256;
-constexpr unsigned kMaxBlocksY = 65535;
-
-struct Images {
-  int n = 0, height = 0, width = 0, channels = 0;
+struct Images : ImageShape {
   std::uint32_t seed = 0;
-  __host__ __device__ int image_elements() const { return height * width * channels; }
 };
 
 /// What is drawn for a batch.
@@ -52,22 +45,13 @@ __device__ inline Mix draw(const Images& images, const MixImages::Forward& args)
 
 /// Block (x, y): packs x, x + blocks, ... of images y, y + blocks_y, ... A pack is kWidth values of an image.
 template <typename T, int kWidth>
-__global__ void __launch_bounds__(kThreads) mix_images(Images images, MixImages::Forward args) {
+__global__ void __launch_bounds__(kImageThreads) mix_images(Images images, MixImages::Forward args) {
   __shared__ Mix shared_mix;
   if (threadIdx.x == 0) shared_mix = draw(images, args);
   __syncthreads();
   const Mix mix = shared_mix;
   if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *args.weight = mix.weight;
   const int n_elements = images.image_elements();
-  const auto load = [&](const T* image, int i) {
-    if constexpr (kWidth > 1) {
-      return load_pack(image + i);
-    } else {
-      Pack<T> one;
-      one.values[0] = image[i];
-      return one;
-    }
-  };
   for (int n = static_cast<int>(blockIdx.y); n < images.n; n += static_cast<int>(gridDim.y)) {
     const int partner = n > 0 ? n - 1 : images.n - 1;
     if (blockIdx.x == 0 && threadIdx.x == 0)
@@ -77,9 +61,9 @@ __global__ void __launch_bounds__(kThreads) mix_images(Images images, MixImages:
     T* const y = static_cast<T*>(args.y) + std::size_t{static_cast<unsigned>(n)} * n_elements;
     const int stride = static_cast<int>(gridDim.x * blockDim.x) * kWidth;
     for (int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * kWidth; i < n_elements; i += stride) {
-      Pack<T> values = load(own, i);
+      Pack<T> values = load_values<kWidth>(own + i);
       if (!mix.cuts) {
-        const Pack<T> others = load(other, i);
+        const Pack<T> others = load_values<kWidth>(other + i);
 #pragma unroll
         for (int j = 0; j < kWidth; ++j)
           values.values[j] =
@@ -92,10 +76,7 @@ __global__ void __launch_bounds__(kThreads) mix_images(Images images, MixImages:
           if (inside) values.values[j] = other[i + j];
         }
       }
-      if constexpr (kWidth > 1)
-        store_pack(y + i, values);
-      else
-        y[i] = values.values[0];
+      store_values<kWidth>(y + i, values);
     }
   }
 }
@@ -103,13 +84,7 @@ __global__ void __launch_bounds__(kThreads) mix_images(Images images, MixImages:
 class CudaMixImages final : public MixImages {
  public:
   CudaMixImages(const MixImagesDescription& d, const CudaContext& context)
-      : dtype_(d.dtype),
-        images_{.n = static_cast<int>(d.x[0]),
-                .height = static_cast<int>(d.x[1]),
-                .width = static_cast<int>(d.x[2]),
-                .channels = static_cast<int>(d.x[3]),
-                .seed = d.seed},
-        limit_(static_cast<unsigned>(context.multiprocessors) * 16) {}
+      : dtype_(d.dtype), images_{image_shape(d.x, "mixing images"), d.seed}, context_(context) {}
 
   OpNeeds needs() const override { return {}; }
   std::string describe() const override { return "own kernel: mixes each image with the one before it"; }
@@ -117,30 +92,22 @@ class CudaMixImages final : public MixImages {
   void run_forward(const Forward& args, const OpMemory&, Stream& stream) override {
     dispatch(dtype_, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
-      const auto values = static_cast<std::size_t>(images_.image_elements());
-      const bool by_packs = values % Pack<T>::kSize == 0 && are_aligned(args.x, args.y);
-      const std::size_t packs = by_packs ? values / Pack<T>::kSize : values;
-      const unsigned n =
-          static_cast<unsigned>(images_.n) < kMaxBlocksY ? static_cast<unsigned>(images_.n) : kMaxBlocksY;
-      const unsigned limit = limit_ / n > 1 ? limit_ / n : 1;
-      launch(by_packs ? mix_images<T, Pack<T>::kSize> : mix_images<T, 1>,
-             {.blocks = blocks_for(packs, kThreads, limit), .threads = kThreads, .blocks_y = n}, stream, images_, args);
+      constexpr int kPack = Pack<T>::kSize;
+      const bool by_packs = goes_by_packs<T>(images_, args.x, args.y);
+      launch(by_packs ? mix_images<T, kPack> : mix_images<T, 1>, image_grid(images_, by_packs ? kPack : 1, context_),
+             stream, images_, args);
     });
   }
 
  private:
   DType dtype_;
   Images images_;
-  unsigned limit_;
+  CudaContext context_;
 };
 
 }  // namespace
 
 std::unique_ptr<MixImages> make_mix_images(const MixImagesDescription& d, const CudaContext& context) {
-  require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::internal,
-          "mixing images needs images (N, H, W, C), not {}", d.x.text());
-  require(d.x[1] * d.x[2] * d.x[3] < (std::int64_t{1} << 30), ErrorCode::not_supported,
-          "mixing images on the device supports images of less than 2^30 values, not {}", d.x.text());
   return std::make_unique<CudaMixImages>(d, context);
 }
 

@@ -3,23 +3,16 @@
 // Bytes moved per value: one read and one written, which is the floor of an op with an output of its own.
 #include <memory>
 
-#include "kernels/cuda/base/context.h"
-#include "kernels/cuda/base/launch.h"
-#include "kernels/cuda/base/numbers.h"
+#include "kernels/cuda/base/image_grid.h"
 #include "lockstep/ops/random_erase.h"
 #include "lockstep/philox.h"
 
 namespace lockstep::cuda {
 namespace {
 
-constexpr unsigned kThreads = 256;
-constexpr unsigned kMaxBlocksY = 65535;
-
-struct Images {
-  int n = 0, height = 0, width = 0, channels = 0;
+struct Images : ImageShape {
   double probability = 0;
   std::uint32_t seed = 0;
-  __host__ __device__ int image_elements() const { return height * width * channels; }
 };
 
 /// Of height 0: nothing is erased.
@@ -45,7 +38,7 @@ __device__ inline Rectangle draw(const Images& images, std::uint32_t sample, std
 
 /// Block (x, y): packs x, x + blocks, ... of images y, y + blocks_y, ... A pack is kWidth values of an image.
 template <typename T, int kWidth>
-__global__ void __launch_bounds__(kThreads) erase(Images images, RandomErase::Forward args) {
+__global__ void __launch_bounds__(kImageThreads) erase(Images images, RandomErase::Forward args) {
   const int n_elements = images.image_elements();
   __shared__ Rectangle shared_rectangle;
   for (int n = static_cast<int>(blockIdx.y); n < images.n; n += static_cast<int>(gridDim.y)) {
@@ -57,11 +50,7 @@ __global__ void __launch_bounds__(kThreads) erase(Images images, RandomErase::Fo
     T* const y = static_cast<T*>(args.y) + std::size_t{static_cast<unsigned>(n)} * n_elements;
     const int stride = static_cast<int>(gridDim.x * blockDim.x) * kWidth;
     for (int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * kWidth; i < n_elements; i += stride) {
-      Pack<T> values;
-      if constexpr (kWidth > 1)
-        values = load_pack(x + i);
-      else
-        values.values[0] = x[i];
+      Pack<T> values = load_values<kWidth>(x + i);
       if (erased.height > 0) {
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) {
@@ -71,10 +60,7 @@ __global__ void __launch_bounds__(kThreads) erase(Images images, RandomErase::Fo
             values.values[j] = from_float<T>(0.0f);
         }
       }
-      if constexpr (kWidth > 1)
-        store_pack(y + i, values);
-      else
-        y[i] = values.values[0];
+      store_values<kWidth>(y + i, values);
     }
   }
 }
@@ -82,14 +68,7 @@ __global__ void __launch_bounds__(kThreads) erase(Images images, RandomErase::Fo
 class CudaRandomErase final : public RandomErase {
  public:
   CudaRandomErase(const RandomEraseDescription& d, const CudaContext& context)
-      : dtype_(d.dtype),
-        images_{.n = static_cast<int>(d.x[0]),
-                .height = static_cast<int>(d.x[1]),
-                .width = static_cast<int>(d.x[2]),
-                .channels = static_cast<int>(d.x[3]),
-                .probability = d.probability,
-                .seed = d.seed},
-        limit_(static_cast<unsigned>(context.multiprocessors) * 16) {}
+      : dtype_(d.dtype), images_{image_shape(d.x, "random erasing"), d.probability, d.seed}, context_(context) {}
 
   OpNeeds needs() const override { return {}; }
   std::string describe() const override { return "own kernel"; }
@@ -97,30 +76,22 @@ class CudaRandomErase final : public RandomErase {
   void run_forward(const Forward& args, const OpMemory&, Stream& stream) override {
     dispatch(dtype_, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
-      const auto values = static_cast<std::size_t>(images_.image_elements());
-      const bool by_packs = values % Pack<T>::kSize == 0 && are_aligned(args.x, args.y);
-      const std::size_t packs = by_packs ? values / Pack<T>::kSize : values;
-      const unsigned n =
-          static_cast<unsigned>(images_.n) < kMaxBlocksY ? static_cast<unsigned>(images_.n) : kMaxBlocksY;
-      const unsigned limit = limit_ / n > 1 ? limit_ / n : 1;
-      launch(by_packs ? erase<T, Pack<T>::kSize> : erase<T, 1>,
-             {.blocks = blocks_for(packs, kThreads, limit), .threads = kThreads, .blocks_y = n}, stream, images_, args);
+      constexpr int kPack = Pack<T>::kSize;
+      const bool by_packs = goes_by_packs<T>(images_, args.x, args.y);
+      launch(by_packs ? erase<T, kPack> : erase<T, 1>, image_grid(images_, by_packs ? kPack : 1, context_), stream,
+             images_, args);
     });
   }
 
  private:
   DType dtype_;
   Images images_;
-  unsigned limit_;
+  CudaContext context_;
 };
 
 }  // namespace
 
 std::unique_ptr<RandomErase> make_random_erase(const RandomEraseDescription& d, const CudaContext& context) {
-  require(d.x.rank() == 4 && d.x.n_elements() > 0, ErrorCode::internal,
-          "random erasing needs images (N, H, W, C), not {}", d.x.text());
-  require(d.x[1] * d.x[2] * d.x[3] < (std::int64_t{1} << 30), ErrorCode::not_supported,
-          "random erasing on the device supports images of less than 2^30 values, not {}", d.x.text());
   return std::make_unique<CudaRandomErase>(d, context);
 }
 

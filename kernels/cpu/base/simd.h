@@ -43,7 +43,7 @@ inline std::atomic<Isa>& selected_isa() {
   return isa;
 }
 
-/// For loops that wait for another thread: tells the processor so.
+/// Tells the processor that this loop waits for another thread.
 inline void spin_pause() {
 #if defined(__x86_64__)
   _mm_pause();
