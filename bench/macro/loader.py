@@ -19,7 +19,7 @@ CONFIG = "jobs/configs/resnet18_cifar10.yaml"
 def alone(build, path, cropped):
     """Samples per second of the loader."""
     name = "loader/file/resized_crop" if cropped else "loader/file"
-    out = harness.run([pathlib.Path(build).resolve() / "bench/micro/loader", path, f"--benchmark_filter=^{name}/real_time$",
+    out = harness.run([pathlib.Path(build).resolve() / "bench/micro/loader", path, f"--benchmark_filter=^{name}/process_time/real_time$",
                        "--benchmark_format=json", "--benchmark_min_time=1"], "bench/micro/loader")
     (found,) = json.loads(out)["benchmarks"]
     return found["items_per_second"]

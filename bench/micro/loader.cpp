@@ -2,7 +2,8 @@
 // randomly cropped. Otherwise the committed sample; generated JPEG images of 64x64 and, for 224x224, of 500x375; and
 // decoded images of 341x256, the size of a photograph of 4:3 imported with --short-side 256, whose regions are read for
 // outputs of 224x224. The latter are 268 MB, in the page cache, but far beyond the caches of a processor. Items per
-// second are samples. The least that a loader moves are the bytes of a batch, read once and written once.
+// second are samples; where the name has process_time, the column CPU counts all threads. The least that a loader moves
+// are the bytes of a batch, read once and written once.
 #include "data/loader.h"
 
 #include <unistd.h>
@@ -101,11 +102,13 @@ int main(int argc, char** argv) {
   };
   if (argc > 1 && argv[1][0] != '-') {
     const std::string path = argv[1];
-    // Images of several sizes cannot be read as stored.
-    const int size = data::open_image_file(data::InputFile(path)).info.height == 0 ? 224 : 0;
+    // Images of several sizes, and those that are not square, cannot be read as stored.
+    const data::ImageSetInfo info = data::open_image_file(data::InputFile(path)).info;
+    const int size = info.height == 0 || info.height != info.width ? 224 : 0;
     std::rotate(argv + 1, argv + 2, argv + argc);
-    measured("loader/file", path, {.image_size = size});
-    measured("loader/file/resized_crop", path, {.image_size = size, .resized_crop = true, .seed = 1});
+    measured("loader/file", path, {.image_size = size})->MeasureProcessCPUTime();
+    measured("loader/file/resized_crop", path, {.image_size = size, .resized_crop = true, .seed = 1})
+        ->MeasureProcessCPUTime();
     return run_all(argc - 1, argv);
   }
   const JpegSample small(64, 64), large(375, 500);
@@ -115,7 +118,6 @@ int main(int argc, char** argv) {
   measured("loader/jpeg/64x64/resized_crop", small.path(), cropped);
   measured("loader/jpeg/500x375/centre_224", large.path(), {.image_size = 224});
   measured("loader/jpeg/500x375/resized_crop_224", large.path(), {.image_size = 224, .resized_crop = true, .seed = 1});
-  // The column CPU is the processor time of all threads.
   measured("loader/pixels/341x256/centre_224", pixels.path(), {.image_size = 224})->MeasureProcessCPUTime();
   measured("loader/pixels/341x256/centre_256", pixels.path(), {.image_size = 256, .resize = 256})
       ->MeasureProcessCPUTime();
