@@ -1,0 +1,86 @@
+"""fp32 compared with bf16 on several kinds of processor: this one, and lesser ones by LOCKSTEP_MAX_ISA.
+
+In each round, each kind of processor trains each network in fp32 and then in bf16, on synthetic images. Algorithms are timed
+and stored by a run before the first round. Takes some minutes per round.
+"""
+import argparse
+import os
+import pathlib
+import statistics
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "peers"))
+import harness  # noqa: E402
+import sides  # noqa: E402
+
+# The values of LOCKSTEP_MAX_ISA, in descending order, and the flag of /proc/cpuinfo that each needs.
+ISAS = {"amx": ("AMX", "amx_bf16"), "avx512_bf16": ("AVX-512 with bf16", "avx512_bf16"),
+        "avx512": ("AVX-512 without bf16", "avx512f"), "avx2": ("AVX2", "avx2")}
+TITLES = {"resnet18": "ResNet-18, 32x32", "resnet50": "ResNet-50, 64x64"}
+
+
+def available():
+    """Those of ISAS that this processor has."""
+    with open("/proc/cpuinfo") as cpuinfo:
+        flags = next((line.split() for line in cpuinfo if line.startswith("flags")), [])
+    return [isa for isa, (_, flag) in ISAS.items() if flag in flags]
+
+
+def measure(binary, isa, work, precision, steps, args, directory):
+    """The seconds of the counted steps."""
+    os.environ["LOCKSTEP_MAX_ISA"] = isa
+    args.work, args.precision = work, precision
+    overrides = [*sides.overrides_of(args), f"train.max_steps={args.warmup + steps}", "log.every_steps=1",
+                 "checkpoint.every_epochs=0"]
+    lines, _ = harness.train(binary, args.ranks, args.threads, sides.CONFIG, overrides, directory)
+    return [step["step_seconds"] for step in harness.steps(lines)[args.warmup:]]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default="build", help="folder with the program lockstep")
+    parser.add_argument("--isas", nargs="+", choices=ISAS, help="default: all that this processor has")
+    parser.add_argument("--works", nargs="+", choices=sides.WORKS, default=list(sides.WORKS))
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1, help="threads of a rank")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=6, help="steps that are counted")
+    parser.add_argument("--warmup", type=int, default=2, help="steps before the counted ones")
+    parser.add_argument("--name", default="precision", help="name of the result files")
+    parser.add_argument("--results", default=str(harness.RESULTS), help="folder for the result files")
+    args = parser.parse_args()
+    args.batch = None
+    binary = harness.lockstep(args.build)
+    machine = harness.machine()
+    cases = [(isa, work) for isa in args.isas or available() for work in args.works]
+    found = {case: {"fp32": [], "bf16": []} for case in cases}
+    with harness.scratch() as directory:
+        for case in cases:
+            for precision in found[case]:
+                measure(binary, *case, precision, 1, args, directory)
+        for _ in range(args.rounds):
+            for case, of_case in found.items():
+                for precision, rounds in of_case.items():
+                    rounds.append(measure(binary, *case, precision, args.steps, args, directory))
+    rows = []
+    for (isa, work), of_case in found.items():
+        median = {precision: [statistics.median(steps) for steps in rounds] for precision, rounds in of_case.items()}
+        images = args.ranks * sides.WORKS[work]["batch"]
+        ratios = [a / b for a, b in zip(median["fp32"], median["bf16"])]
+        shortest = {precision: min(map(min, rounds)) for precision, rounds in of_case.items()}
+        rows.append([ISAS[isa][0], TITLES[work], *(f"{images / statistics.median(median[p]):.1f}" for p in median),
+                     f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
+                     *(f"{shortest[p]:.3f}" for p in median), f"{shortest['fp32'] / shortest['bf16']:.2f}"])
+    text = (f"{args.ranks} rank(s) x {args.threads} thread(s); medians of {args.rounds} rounds of {args.steps} steps. Above 1, bf16 is "
+            "faster.\n\n"
+            + harness.table(["instructions", "network", "fp32, images/s", "bf16, images/s", "bf16 : fp32 (single rounds)",
+                             "shortest step, fp32, s", "bf16, s", "ratio"], rows))
+    harness.write_results(args.name, "bf16 compared with fp32", text,
+                          {"machine": machine, "version": harness.version(binary),
+                           "rows": [{"isa": isa, "work": work, "seconds": of_case} for (isa, work), of_case in found.items()]},
+                          args.results)
+
+
+if __name__ == "__main__":
+    main()
