@@ -110,6 +110,7 @@ int run_program(int argc, char** argv) {
   commands::add_checkpoint(app, run);
   commands::add_compare(app, run);
   commands::add_report(app, run);
+  commands::add_top(app, run);
   commands::add_gpu_info(app, run);
   commands::add_completion(app, run);
   commands::add_help(app, run);

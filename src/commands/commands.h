@@ -30,6 +30,7 @@ void add_encode_and_decode(CLI::App& data, Run& run);
 void add_checkpoint(CLI::App& app, Run& run);
 void add_compare(CLI::App& app, Run& run);
 void add_report(CLI::App& app, Run& run);
+void add_top(CLI::App& app, Run& run);
 void add_completion(CLI::App& app, Run& run);
 void add_gpu_info(CLI::App& app, Run& run);
 void add_help(CLI::App& app, Run& run);

@@ -159,6 +159,21 @@ struct Metrics::State {
   void add(Scalars& scalars, const std::string& group, const std::vector<double>& values) const {
     for (std::size_t i = 0; i < values.size(); ++i) scalars.add(group + naming.measures[i].key, values[i]);
   }
+  /// The figures of each rank, beside the means of all. Nothing for one rank, which is the mean, and for more than
+  /// kMaxRanks, whose curves nobody could tell apart and whose events would fill the disk.
+  static void add_ranks(Scalars& scalars, const PerRank& ranks, const std::string& rate_key) {
+    constexpr std::size_t kMaxRanks = 64;
+    if (ranks.loss.size() < 2 || ranks.loss.size() > kMaxRanks) return;
+    const auto add_each = [&](const char* name, const std::vector<double>& values) {
+      for (std::size_t i = 0; i < values.size(); ++i) scalars.add(fmt::format("ranks_{}/{}", name, i), values[i]);
+    };
+    add_each("loss", ranks.loss);
+    add_each("utilisation", ranks.utilisation);
+    add_each("memory_bytes", ranks.memory_bytes);
+    add_each(rate_key.c_str(), ranks.rate);
+    add_each("data_wait_seconds", ranks.data_wait_seconds);
+    add_each("exposed_communication_seconds", ranks.exposed_communication_seconds);
+  }
   void write_scalars(const Json& object, const Scalars& scalars) {
     if (!tensorboard) return;
     const std::vector<EventWriter::Scalar> views(scalars.tagged.begin(), scalars.tagged.end());
@@ -186,10 +201,14 @@ void Metrics::step(const StepRecord& r) {
                  {"data_wait_seconds", r.data_wait_seconds},
                  {"exposed_communication_seconds", r.exposed_communication_seconds},
                  {"memory_bytes", whole(r.memory_bytes)},
+                 {"last_step", r.last_step},
                  {"ranks", r.ranks},
                  {"per_rank",
-                  {{"loss", r.per_rank.loss},
+                  {{"host", r.per_rank.hosts},
+                   {"loss", r.per_rank.loss},
+                   {rate_key, r.per_rank.rate},
                    {"data_wait_seconds", r.per_rank.data_wait_seconds},
+                   {"exposed_communication_seconds", r.per_rank.exposed_communication_seconds},
                    {"memory_bytes", whole(r.per_rank.memory_bytes)},
                    {"utilisation", r.per_rank.utilisation}}}});
   if (!r.per_rank.host_memory_bytes.empty()) {
@@ -209,6 +228,7 @@ void Metrics::step(const StepRecord& r) {
   scalars.add("performance/data_wait_seconds", r.data_wait_seconds);
   scalars.add("performance/exposed_communication_seconds", r.exposed_communication_seconds);
   scalars.add("performance/memory_bytes", r.memory_bytes);
+  State::add_ranks(scalars, r.per_rank, rate_key);
   state_->write_scalars(object, scalars);
   if (r.loss_scale) state_->write_scalars(object, {{{"train/loss_scale", *r.loss_scale}}});
 }

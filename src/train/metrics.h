@@ -16,10 +16,13 @@
 namespace lockstep::train {
 
 /// Per rank: memory and utilisation of the device if its driver reports them, otherwise of the process (its greatest
-/// memory so far; CPU seconds per second).
+/// memory so far; CPU seconds per second). exposed_communication_seconds: that the rank waited for others in the step;
+/// rate: of its own part of the batch, in the task's unit.
 struct PerRank {
   std::vector<double> loss, data_wait_seconds, memory_bytes, utilisation;
   std::vector<double> host_memory_bytes, cpu_utilisation;  // of the process, if the rank uses a device; otherwise empty
+  std::vector<double> exposed_communication_seconds{}, rate{};
+  std::vector<std::string> hosts{};
 };
 
 /// What a run has done so far, over all its starts. Every event records it, and a resumed run counts on from there.
@@ -38,6 +41,7 @@ struct StepRecord {
   double step_seconds = 0, rate = 0, data_wait_seconds = 0, exposed_communication_seconds = 0;
   double model_flops_utilization = 0;  // operations of the model per second, over what all ranks' matmul reaches
   double memory_bytes = 0;
+  std::int64_t last_step = 0;  // at which the run ends
   int ranks = 1;
   PerRank per_rank{};
   Totals totals{};

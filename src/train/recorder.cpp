@@ -154,6 +154,7 @@ void Recorder::write_step(std::int64_t step, const StepResult& result, double le
   record.step_seconds = clock.seconds;
   record.rate = rate_of(result.sums.count, clock.seconds);
   record.model_flops_utilization = utilization_of(session_.flops_of(step), clock.seconds);
+  record.last_step = session_.last_step;
   record.ranks = session_.world.size();
   gather_ranks(record, result, clock);
   metrics_.step(record);
@@ -183,12 +184,14 @@ void Recorder::count_data(const StepClock& clock) {
 /// Collective: each rank's report on the step, and how long it waited for others since the last logged one.
 void Recorder::gather_ranks(StepRecord& record, const StepResult& result, const StepClock& clock) {
   struct RankFigures {
-    double loss, data_wait, exposed, waited, host_memory, cpu, device_memory, device;  // the device's: -1 where unknown
+    double loss, count, data_wait, exposed, waited, host_memory, cpu;
+    double device_memory, device;  // -1 where unknown
     DataUsage data;
   };
   const DeviceUsage usage = session_.backend->usage();
   device_memory_ = std::max(device_memory_, usage.memory_bytes ? static_cast<double>(*usage.memory_bytes) : -1.0);
   const RankFigures mine{.loss = mean_loss(result.local),
+                         .count = result.local.count,
                          .data_wait = clock.data_wait_seconds,
                          .exposed = result.exposed_communication_seconds,
                          .waited = waited_seconds_ / interval_seconds_,
@@ -209,7 +212,9 @@ void Recorder::gather_ranks(StepRecord& record, const StepResult& result, const 
     hosts_.push_back(bytes.substr(sizeof(m)));
     PerRank& ranks = record.per_rank;
     ranks.loss.push_back(m.loss);
+    ranks.rate.push_back(rate_of(m.count, record.step_seconds));
     ranks.data_wait_seconds.push_back(m.data_wait);
+    ranks.exposed_communication_seconds.push_back(m.exposed);
     ranks.memory_bytes.push_back(m.device_memory >= 0 ? m.device_memory : m.host_memory);
     ranks.utilisation.push_back(m.device >= 0 ? m.device : m.cpu);
     if (m.device_memory >= 0 || m.device >= 0) {
@@ -221,6 +226,7 @@ void Recorder::gather_ranks(StepRecord& record, const StepResult& result, const 
     record.exposed_communication_seconds = std::max(record.exposed_communication_seconds, m.exposed);
     data.push_back(m.data);
   }
+  record.per_rank.hosts = hosts_;
   const std::string report = data_watch_.update(data, Clock::now());
   if (session_.leader() && !report.empty()) log::info("{}", report);
 }

@@ -41,9 +41,16 @@ StepRecord a_step(std::int64_t step) {
   r.data_wait_seconds = 0.01;
   r.exposed_communication_seconds = 0.02;
   r.memory_bytes = 123456789012.0;
+  r.last_step = 12;
   r.ranks = 2;
   r.totals = {.count = 128.0 * static_cast<double>(step), .training_seconds = 3, .run_seconds = 4, .skipped_steps = 2};
-  r.per_rank = {{1.0, 3.0}, {0.01, 0.0}, {123456789012.0, 5.0}, {0.9, 0.8}, {}, {}};
+  r.per_rank = {.loss = {1.0, 3.0},
+                .data_wait_seconds = {0.01, 0.0},
+                .memory_bytes = {123456789012.0, 5.0},
+                .utilisation = {0.9, 0.8},
+                .exposed_communication_seconds = {0.02, 0.005},
+                .rate = {126.0, 130.0},
+                .hosts = {"node1", "node2"}};
   return r;
 }
 
@@ -97,10 +104,27 @@ TEST_F(MetricsTest, AStepHasTheseKeys) {
   EXPECT_EQ(line, Json::parse(R"({"event": "step", "step": 4, "epoch": 1, "samples": 512, "loss": 0.5, "accuracy": 0.25,
     "learning_rate": 0.1, "gradient_norm": 1.5, "skipped_steps": 2, "trained_samples": 512,
     "training_seconds": 3.0, "run_seconds": 4.0, "step_seconds": 0.5, "samples_per_second": 256.0,
-    "model_flops_utilization": 0.625, "data_wait_seconds": 0.01, "exposed_communication_seconds": 0.02, "memory_bytes": 123456789012, "ranks": 2,
-    "per_rank": {"loss": [1.0, 3.0], "data_wait_seconds": [0.01, 0.0], "memory_bytes": [123456789012, 5],
-                 "utilisation": [0.9, 0.8]}})"));
+    "model_flops_utilization": 0.625, "data_wait_seconds": 0.01, "exposed_communication_seconds": 0.02, "memory_bytes": 123456789012, "last_step": 12,
+    "ranks": 2, "per_rank": {"host": ["node1", "node2"], "loss": [1.0, 3.0], "samples_per_second": [126.0, 130.0],
+      "data_wait_seconds": [0.01, 0.0], "exposed_communication_seconds": [0.02, 0.005],
+      "memory_bytes": [123456789012, 5], "utilisation": [0.9, 0.8]}})"));
   EXPECT_TRUE(line["memory_bytes"].is_number_integer());
+}
+
+TEST_F(MetricsTest, TensorBoardHasACurvePerRank) {
+  const auto tags_with = [&](std::size_t n_ranks) {
+    std::filesystem::remove_all(directory_ + "/tensorboard");
+    StepRecord record = a_step(4);
+    record.per_rank.loss.assign(n_ranks, 1.0);
+    record.per_rank.rate.assign(n_ranks, 128.0);
+    Metrics(options()).step(record);
+    return read_file(event_files().at(0));
+  };
+  for (const char* tag : {"ranks_loss/0", "ranks_loss/1", "ranks_utilisation/1", "ranks_memory_bytes/1",
+                          "ranks_samples_per_second/1", "ranks_exposed_communication_seconds/1"})
+    EXPECT_NE(tags_with(2).find(tag), std::string::npos) << tag;
+  EXPECT_EQ(tags_with(1).find("ranks_loss"), std::string::npos);
+  EXPECT_EQ(tags_with(65).find("ranks_loss"), std::string::npos);
 }
 
 TEST_F(MetricsTest, AStepHasItsLossScaleIfThereIsOne) {

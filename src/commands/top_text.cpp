@@ -1,0 +1,187 @@
+#include "commands/top_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace lockstep::commands {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// NaN where there is no such number.
+double number(const Json& object, const std::string& key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_number() ? found->get<double>() : std::nan("");
+}
+
+std::string text_of(double value, const char* unit = "", int digits = 4) {
+  return std::isfinite(value) ? fmt::format("{:.{}g}{}", value, digits, unit) : "-";
+}
+
+std::string duration_text(double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0 || seconds > 1e9) return "-";
+  const auto total = static_cast<std::int64_t>(std::lround(seconds));
+  if (total < 60) return fmt::format("{} s", total);
+  if (total < 3600) return fmt::format("{} min {:02} s", total / 60, total % 60);
+  return fmt::format("{} h {:02} min", total / 3600, total / 60 % 60);
+}
+
+std::string bar_text(double part, int width) {
+  const int filled = static_cast<int>(std::clamp(part, 0.0, 1.0) * width);
+  return fmt::format("[{}{}]", std::string(static_cast<std::size_t>(filled), '='),
+                     std::string(static_cast<std::size_t>(width - filled), ' '));
+}
+
+/// The key of the speed, such as samples_per_second, and its unit: "samples/s".
+std::pair<std::string, std::string> rate_of(const Json& step) {
+  for (const auto& [key, value] : step.items()) {
+    constexpr std::string_view kEnd = "_per_second";
+    if (key.ends_with(kEnd)) return {key, key.substr(0, key.size() - kEnd.size()) + "/s"};
+  }
+  return {"samples_per_second", "samples/s"};
+}
+
+std::string figures_text(const Json& step) {
+  const auto [rate_key, rate_unit] = rate_of(step);
+  std::string text = fmt::format("epoch {}", text_of(number(step, "epoch")));
+  for (const char* key : {"loss", "accuracy", "perplexity"})
+    if (step.contains(key)) text += fmt::format("   {} {}", key, text_of(number(step, key)));
+  text += fmt::format("   learning rate {}\n", text_of(number(step, "learning_rate")));
+  text += fmt::format("{} {}   {} per step   MFU {}", text_of(number(step, rate_key), "", 5), rate_unit,
+                      text_of(number(step, "step_seconds"), " s"),
+                      text_of(100 * number(step, "model_flops_utilization"), " %", 3));
+  const double skipped = number(step, "skipped_steps");
+  if (skipped > 0) text += fmt::format("   skipped steps {:.0f}", skipped);
+  return text + "\n";
+}
+
+std::string evaluation_text(const Json& evaluation) {
+  std::string text = fmt::format("evaluated after step {}:", text_of(number(evaluation, "step"), "", 12));
+  for (const char* key : {"loss", "accuracy", "perplexity", "ema_loss", "ema_accuracy"})
+    if (evaluation.contains(key)) text += fmt::format("   {} {}", key, text_of(number(evaluation, key)));
+  return text + "\n";
+}
+
+/// One figure of each rank.
+std::vector<double> ranks_of(const Json& per_rank, const std::string& key) {
+  std::vector<double> values;
+  const auto found = per_rank.find(key);
+  if (found == per_rank.end() || !found->is_array()) return values;
+  for (const Json& value : *found) values.push_back(value.is_number() ? value.get<double>() : std::nan(""));
+  return values;
+}
+
+/// The ranks that the others wait for come first: they wait least themselves.
+std::string ranks_text(const Json& step, std::size_t n_shown) {
+  const auto per_rank = step.find("per_rank");
+  if (per_rank == step.end() || !per_rank->is_object()) return "";
+  const std::string rate_key = rate_of(step).first;
+  const std::vector<double> losses = ranks_of(*per_rank, "loss"), data = ranks_of(*per_rank, "data_wait_seconds"),
+                            others = ranks_of(*per_rank, "exposed_communication_seconds"),
+                            memory = ranks_of(*per_rank, "memory_bytes"), busy = ranks_of(*per_rank, "utilisation");
+  const auto at = [](const std::vector<double>& values, std::size_t i) {
+    return i < values.size() ? values[i] : std::nan("");
+  };
+  std::vector<std::size_t> order(losses.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return std::isfinite(at(others, i)) ? others[i] : 0.0; });
+  const double step_ms = 1e3 * number(step, "step_seconds");
+  std::string text = fmt::format("{:>5}  {:<16} {:>10} {:>16} {:>18} {:>12} {:>12}\n", "rank", "host", "loss",
+                                 "waits for data", "waits for others", "memory", "utilisation");
+  for (const std::size_t i : order) {
+    if (n_shown-- == 0) break;
+    const auto hosts = per_rank->find("host");
+    const bool has_host = hosts != per_rank->end() && hosts->is_array() && i < hosts->size() && (*hosts)[i].is_string();
+    const auto wait = [&](double seconds) {
+      return std::isfinite(seconds) && step_ms > 0
+                 ? fmt::format("{:.1f} ms {:3.0f} %", 1e3 * seconds, 1e5 * seconds / step_ms)
+                 : "-";
+    };
+    text += fmt::format("{:>5}  {:<16} {:>10} {:>16} {:>18} {:>12} {:>12}\n", i,
+                        has_host ? (*hosts)[i].get<std::string>().substr(0, 16) : "-", text_of(at(losses, i)),
+                        wait(at(data, i)), wait(at(others, i)), text_of(at(memory, i) / (1 << 20), " MiB"),
+                        text_of(100 * at(busy, i), " %", 3));
+  }
+  return text;
+}
+
+}  // namespace
+
+void RunProgress::add(const std::string& line) {
+  Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object() || !object.contains("event") || !object["event"].is_string()) return;
+  const std::string event = object["event"];
+  if (event == "evaluation") evaluation_ = std::move(object);
+  if (event != "step") return;
+  const double step = number(object, "step"), loss = number(object, "loss");
+  if (std::isfinite(step) && std::isfinite(loss)) losses_.emplace_back(static_cast<std::int64_t>(step), loss);
+  step_ = std::move(object);
+}
+
+std::string curve_text(const std::vector<std::pair<std::int64_t, double>>& points, int width, int height) {
+  constexpr int kLabel = 10;  // characters of a label of the y axis
+  const int columns = width - kLabel - 2;
+  if (points.size() < 2 || columns < 2 || height < 2) return "";
+  const std::int64_t first = points.front().first, last = std::max(points.back().first, first + 1);
+  std::vector<double> sums(static_cast<std::size_t>(columns)), counts(sums);
+  for (const auto& [step, value] : points) {
+    const double part = static_cast<double>(step - first) / static_cast<double>(last - first);
+    const auto column = static_cast<std::size_t>(std::clamp(part, 0.0, 1.0) * (columns - 1));
+    sums[column] += value;
+    counts[column] += 1;
+  }
+  double low = INFINITY, high = -INFINITY;
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    if (counts[i] == 0) continue;
+    sums[i] /= counts[i];
+    low = std::min(low, sums[i]);
+    high = std::max(high, sums[i]);
+  }
+  const double range = high > low ? high - low : 1;
+  std::vector<std::string> lines(static_cast<std::size_t>(height), std::string(static_cast<std::size_t>(columns), ' '));
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    if (counts[i] > 0) lines[static_cast<std::size_t>(std::lround((high - sums[i]) / range * (height - 1)))][i] = '*';
+  }
+  std::string text;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const std::string label = i == 0 ? text_of(high) : i + 1 == lines.size() ? text_of(low) : "";
+    lines[i].erase(lines[i].find_last_not_of(' ') + 1);
+    text += fmt::format("{:>{}} |{}\n", label, kLabel, lines[i]);
+  }
+  const std::string from = fmt::format("step {}", first), to = fmt::format("{}", points.back().first);
+  const int gap = std::max(1, columns - static_cast<int>(from.size() + to.size()));
+  return text +
+         fmt::format("{:>{}}  {}{}{}\n", "loss", kLabel, from, std::string(static_cast<std::size_t>(gap), ' '), to);
+}
+
+std::string top_text(const std::string& run, const std::string& status, double age_seconds, const RunProgress& progress,
+                     const Screen& screen) {
+  std::string text = fmt::format("{}   {}   metrics written {} ago\n", run, status.empty() ? "no status" : status,
+                                 duration_text(age_seconds));
+  if (!progress.step()) return text + "No step has been logged yet (log.every_steps sets how often that is done).\n";
+  const Json& step = *progress.step();
+  const double done = number(step, "step"), last = number(step, "last_step");
+  text += fmt::format("step {}", text_of(done, "", 12));
+  if (last > 0) {
+    const double per_step = number(step, "run_seconds") / done;
+    text += fmt::format(" of {} {} {:.0f} %", text_of(last, "", 12), bar_text(done / last, 30), 100 * done / last);
+    if (done < last) text += fmt::format("   remaining: {}", duration_text((last - done) * per_step));
+  }
+  text += "\n" + figures_text(step);
+  if (progress.evaluation()) text += evaluation_text(*progress.evaluation());
+  constexpr int kCurve = 8, kFewestRanks = 4;
+  const int used = static_cast<int>(std::ranges::count(text, '\n')) + kCurve + 4;
+  const std::string curve = curve_text(progress.losses(), screen.width, kCurve);
+  if (!curve.empty()) text += "\n" + curve;
+  const double ranks = number(step, "ranks");
+  const int room = std::max(kFewestRanks, screen.height - used - 1);
+  const std::string table = ranks_text(step, static_cast<std::size_t>(room));
+  if (!table.empty()) text += "\n" + table;
+  if (ranks > room) text += fmt::format("... {:.0f} more ranks, which wait longer for others\n", ranks - room);
+  return text;
+}
+
+}  // namespace lockstep::commands

@@ -1,0 +1,41 @@
+// The text of `lockstep top`: what the files of a run tell about it, laid out for a terminal.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lockstep::commands {
+
+/// What metrics.jsonl tells. Lines are added in the order of the file.
+class RunProgress {
+ public:
+  /// One line without its end. A line that is no event of a run, such as a truncated one, is ignored.
+  void add(const std::string& line);
+
+  const std::optional<nlohmann::ordered_json>& step() const { return step_; }  // the last event of each kind
+  const std::optional<nlohmann::ordered_json>& evaluation() const { return evaluation_; }
+  /// (step, loss) of every logged step whose loss is finite.
+  const std::vector<std::pair<std::int64_t, double>>& losses() const { return losses_; }
+
+ private:
+  std::optional<nlohmann::ordered_json> step_, evaluation_;
+  std::vector<std::pair<std::int64_t, double>> losses_;
+};
+
+struct Screen {
+  int width = 80, height = 24;  // in characters; the text may be higher if there are few ranks to leave out
+};
+
+/// `status`: of RUN/status; `age_seconds`: since metrics.jsonl was written last.
+std::string top_text(const std::string& run, const std::string& status, double age_seconds, const RunProgress& progress,
+                     const Screen& screen);
+
+/// The means of the points in each of up to `width` parts of the x axis, drawn in `height` lines with two labels of the
+/// y axis. Empty for fewer than two points.
+std::string curve_text(const std::vector<std::pair<std::int64_t, double>>& points, int width, int height);
+
+}  // namespace lockstep::commands
