@@ -1,6 +1,7 @@
 #include "comm/host_communicator.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -16,7 +17,7 @@
 namespace lockstep::comm {
 namespace {
 
-constexpr std::size_t kPageBytes = 4096;
+const std::size_t kPageBytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));  // on ARM, 4096 to 65536
 constexpr std::size_t kFaultBytes = std::size_t{64} << 10;   // Linux maps so much at once, aligned
 constexpr std::size_t kWorkBytes = std::size_t{1} << 20;     // summed before the other channels are served
 constexpr std::size_t kMessageBytes = std::size_t{1} << 30;  // MPI counts with 31 bits

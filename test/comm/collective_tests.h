@@ -232,7 +232,8 @@ inline std::size_t resident_bytes_of_file(const void* data) {
 
 /// Ranks of a node map each other's memory, but after an exchange only their own memory is resident.
 inline void test_resident_memory(Communicator& communicator) {
-  constexpr std::size_t kElements = std::size_t{5} << 20, kBytes = kElements * sizeof(float);
+  // The regions of the ranks are not multiples of large pages.
+  constexpr std::size_t kElements = (std::size_t{5} << 20) + 1030, kBytes = kElements * sizeof(float);
   const auto size = static_cast<std::size_t>(communicator.size());
   const auto memory = communicator.allocate(kBytes, "test");
   auto* const data = static_cast<float*>(memory->data());
