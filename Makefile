@@ -135,7 +135,8 @@ CUDA_TESTS := test/comm/nccl% test/kernels/cuda_library% test/kernels/cuda_on_ho
 FAKES     := $(if $(HAS_CUDA),$(OUT)/test/comm/fake_nccl.so $(OUT)/test/kernels/fake_nvml.so $(OUT)/test/kernels/fake_nvtx.so \
   $(OUT)/test/kernels/hidden_library.so) \
   $(OUT)/test/faults/fault_injection.so
-TESTS     := $(filter-out $(if $(HAS_CUDA),,$(CUDA_TESTS)) $(if $(IS_X86_64),,test/kernels/emulated_amx%),$(shell find test -name '*_test.cpp' | sort))
+# Tests of instructions that only x86-64 has are left out elsewhere.
+TESTS     := $(filter-out $(if $(HAS_CUDA),,$(CUDA_TESTS)) $(if $(IS_X86_64),,test/kernels/emulated_amx% test/kernels/max_isa%),$(shell find test -name '*_test.cpp' | sort))
 # Unit tests of one process: the only tests in a build for the sanitizers (UNIT_TESTS_ONLY=1).
 UNIT_TESTS := $(if $(TESTS),$(shell grep -LE '^// (ranks:|sanitizers: no)' $(TESTS)))
 TESTED    := $(if $(UNIT_TESTS_ONLY),$(UNIT_TESTS),$(TESTS)) $(if $(UNIT_TESTS_ONLY),,test/comm/collective_tests.cpp)
@@ -204,7 +205,7 @@ $(OUT)/liblockstep.a: $(OBJECTS)
 $(BUILD)/libtest-support.a: $(SUPPORT:%.cpp=$(BUILD)/%.o) $(ON_HOST:%=$(BUILD)/on-host/%.o)
 $(BUILD)/%.a:
 	@mkdir -p $(@D)
-	@rm -f $@ && ar qcsT $@ $(filter %.o,$^)
+	@rm -f $@ && $(AR) qcsT $@ $(filter %.o,$^)
 
 $(BUILD)/%.o: %.cpp $(BUILD)/flags | $(GENERATED) $(EMBEDDED)
 	@mkdir -p $(@D)
