@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs tests through ctest and ends with the line `N passed, N failed, N skipped`, which counts GoogleTest's tests.
 #
-#   scripts/run-tests.sh [--only PATTERN] [--long | --sanitized] [--timings FILE] [--results FILE] BUILD
+#   scripts/run-tests.sh [--only PATTERN] [--long | --sanitized] [--limits FACTOR] [--timings FILE] [--results FILE] BUILD
 #
 # BUILD/test/list names the tests (scripts/list-tests.sh wrote it). From it this script generates BUILD/test/CTestTestfile.cmake,
 # with a limit, the number of cores and labels for each test, so that ctest can also be used by hand:
@@ -11,6 +11,7 @@
 # --only PATTERN    tests whose name matches the regular expression
 # --long            only the tests with `long: yes`, which run with nothing else
 # --sanitized       only the tests that run under sanitizers, with limits five times as long
+# --limits FACTOR   limits FACTOR times as long, for an emulator
 # --timings FILE    writes the seconds of each test, slowest first
 # --results FILE    writes the last line there too
 #
@@ -19,11 +20,12 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 usage() { sed -n 's/^#   \(scripts.*\)/usage: \1/p' "$0" >&2; exit 2; }
-results= only=. kind=short timings=
+results= only=. kind=short factor=1 timings=
 while [[ ${1:-} == --* ]]; do
   case $1 in
     --results) results=${2:-} ;;
     --only) only=${2:-} ;;
+    --limits) factor=${2:-} ;;
     --timings) timings=${2:-} ;;
     --long | --sanitized) kind=${1#--}; shift; continue ;;
     *) echo "run-tests.sh: unknown option $1" >&2; usage ;;
@@ -50,6 +52,7 @@ while IFS=$'\t' read -r name program filter ranks limit long sanitizers cores en
     long) [[ $long == yes ]] || continue ;;
     sanitized) [[ $long == no && $sanitizers != no ]] || continue; limit=$((5 * limit)) ;;
   esac
+  limit=$((factor * limit))
   command=()
   if [[ $environment != - ]]; then read -ra command <<<"env ${environment//\{test\}/$tests}"; fi
   case $source in

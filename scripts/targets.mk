@@ -56,6 +56,23 @@ test-plans: tests
 test-cluster: $(BUILD)/lockstep
 	@LOCKSTEP=$(abspath $(BUILD)/lockstep) test/cluster/run.sh --results $(BUILD)/test-cluster-results
 
+# ---- For ARM (docs/contributing.md) ------------------------------------------------------------------------------------
+# A Make of its own cross-compiles with the libraries that arm64-sysroot.sh unpacks; mpicxx prints their places too.
+ARM64      := $(CURDIR)/.deps/arm64
+ARM64_LIB  := $(ARM64)/usr/lib/aarch64-linux-gnu
+ARM64_MAKE  = PKG_CONFIG_SYSROOT_DIR=$(ARM64) PKG_CONFIG_LIBDIR=$(ARM64_LIB)/pkgconfig OPAL_LIBDIR=$(ARM64_LIB)/openmpi/lib \
+  OPAL_INCLUDEDIR=$(ARM64_LIB)/openmpi/include $(MAKE) --no-print-directory -j$(JOBS) BUILD=build-arm64 SYSROOT=$(ARM64) \
+  CXX=aarch64-linux-gnu-g++ AR=aarch64-linux-gnu-ar CUDA_LIBS=$(if $(HAS_CUDA),-lcudart_static)
+arm64:
+	@scripts/arm64-sysroot.sh
+	@$(ARM64_MAKE) build-arm64/lockstep
+test-arm64:
+	@scripts/arm64-run.sh true || { echo "0 passed, 0 failed, 1 skipped"; exit 0; }; \
+	$(MAKE) --no-print-directory -j$(JOBS) $(BUILD)/lockstep && \
+	$(ARM64_MAKE) SCRIPTS=test/arm64/training.sh tests && \
+	HOST_LOCKSTEP=$(abspath $(BUILD)/lockstep) scripts/arm64-run.sh $(RUN_TESTS) --limits 10 \
+	  --results $(BUILD)/test-arm64-results $(TEST_OUT:$(BUILD)%=build-arm64%)
+
 # ---- Fuzzing the readers of files (test/fuzz/README.md) ---------------------------------------------------------------
 FUZZ_SECONDS ?= 600
 fuzz:
@@ -154,6 +171,8 @@ Targets
   make test-long       the tests that take many minutes and are not part of `make test`
   make test-mutations  applies one-line faults, one at a time, and shows that the tests catch each of them (15 minutes)
   make test-plans      makes all plans of cuDNN for an H200, on a machine without a GPU
+  make arm64           cross-compiles build-arm64/lockstep for ARM (aarch64); on Debian as root, installs what that needs
+  make test-arm64      its tests, under qemu (many minutes)
   make test-cluster    job scripts, stops, crashes and wrong inputs on a small Slurm cluster on this machine (root)
   make bundle          packs what a machine with a GPU but without MPI or HDF5 needs to run the tests and benchmarks
   make gpu-check       checks a GPU and writes a report to bench/results; PART=ops|training|ranks|speed|lm-ops|lm-training|lm-speed|sanitizer
@@ -192,5 +211,5 @@ export HELP
 help:
 	@printf '%s\n' "$$HELP"
 
-.PHONY: train quickstart test test-sanitized test-long test-mutations test-plans test-cluster fuzz bundle gpu-check bench bench-peers bench-check check check-format check-arrows check-tidy lint \
+.PHONY: train quickstart test arm64 test-arm64 test-sanitized test-long test-mutations test-plans test-cluster fuzz bundle gpu-check bench bench-peers bench-check check check-format check-arrows check-tidy lint \
   format deps deps-test install uninstall clean help

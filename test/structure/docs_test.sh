@@ -64,10 +64,10 @@ bare=$(grep -nE 'mpirun.*lockstep train' "${pages[@]}" Makefile scripts/*.mk | g
 $bare"
 
 # Targets of make.
-targets=$(sed -nE 's/^([a-z-]+( [a-z-]+)*):([^=].*|$)/\1/p' Makefile scripts/*.mk | tr ' ' '\n' | sort -u)
+targets=$(sed -nE 's/^([a-z0-9-]+( [a-z0-9-]+)*):([^=].*|$)/\1/p' Makefile scripts/*.mk | tr ' ' '\n' | sort -u)
 while read -r page target; do
   grep -qx -- "$target" <<<"$targets" || fail "$page: there is no target $target of make"
-done < <(grep -oE '(`|^    (\$ )?)make [a-z-]+' "${pages[@]}" | sed -E 's/:[^:]*make /: /; s/: / /' | sort -u)
+done < <(grep -oE '(`|^    (\$ )?)make [a-z][a-z0-9-]*' "${pages[@]}" | sed -E 's/:[^:]*make /: /; s/: / /' | sort -u)
 
 # Configuration keys, as the program lists them.
 program=${LOCKSTEP:-build/lockstep}
