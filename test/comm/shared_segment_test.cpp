@@ -18,25 +18,29 @@ namespace {
 constexpr std::size_t kPage = 4096, kHugePage = std::size_t{2} << 20;
 constexpr int kCollapse = 25;  // MADV_COLLAPSE
 
-/// Whether Linux makes huge pages on request.
+/// A figure of all memory of this process: "ShmemPmdMapped", its shared memory in huge pages.
+std::size_t bytes_of(const std::string& figure) {
+  std::ifstream rollup("/proc/self/smaps_rollup");
+  for (std::string line; std::getline(rollup, line);) {
+    unsigned long kib = 0;
+    if (line.starts_with(figure + ":") && std::sscanf(line.c_str() + figure.size() + 1, "%lu", &kib) == 1)
+      return kib * 1024;
+  }
+  return 0;
+}
+std::size_t huge_bytes() { return bytes_of("ShmemPmdMapped"); }
+
+/// Whether Linux makes huge pages on request. Emulators report success without asking it.
 bool has_huge_pages() {
+  const std::size_t before = bytes_of("AnonHugePages");
   void* const memory =
       ::mmap(nullptr, 2 * kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (memory == MAP_FAILED) return false;
   const auto address = (reinterpret_cast<std::uintptr_t>(memory) + kHugePage - 1) / kHugePage * kHugePage;
-  const bool has = ::madvise(reinterpret_cast<void*>(address), kHugePage, kCollapse) == 0;
+  const bool has =
+      ::madvise(reinterpret_cast<void*>(address), kHugePage, kCollapse) == 0 && bytes_of("AnonHugePages") > before;
   ::munmap(memory, 2 * kHugePage);
   return has;
-}
-
-/// Of this process, in huge pages of shared memory.
-std::size_t huge_bytes() {
-  std::ifstream rollup("/proc/self/smaps_rollup");
-  for (std::string line; std::getline(rollup, line);) {
-    unsigned long kib = 0;
-    if (std::sscanf(line.c_str(), "ShmemPmdMapped: %lu", &kib) == 1) return kib * 1024;
-  }
-  return 0;
 }
 
 std::size_t allocated_bytes(const SharedSegment& segment) {
