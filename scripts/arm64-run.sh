@@ -17,4 +17,5 @@ register='mount -t binfmt_misc none /proc/sys/fs/binfmt_misc &&
 run=(unshare --user --map-root-user --mount bash -c "$register && exec \"\$@\"" bash)
 "${run[@]}" true 2>/dev/null || missing "programs for aarch64 cannot be started: qemu needs Linux 6.7 and namespaces"
 export QEMU_LD_PREFIX=$PWD/.deps/arm64
+export OMPI_MCA_btl_vader_single_copy_mechanism=none  # qemu has no process_vm_readv(2), and Open MPI would not notice
 exec "${run[@]}" "$@"
