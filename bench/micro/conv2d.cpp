@@ -42,7 +42,10 @@ struct Unit {
     backward.dweight = arguments.make(n_weight);
     if (normalized) {
       forward.normalization.scale_bias = arguments.make(2 * c.channels);
+      forward.normalization.narrow_scale_bias = arguments.tensor(2 * c.channels);
       backward.normalization = forward.normalization;
+      backward.gradient.gamma = arguments.make(c.channels);
+      backward.gradient.beta = arguments.make(c.channels);
       backward.gradient.mean_inverse_stddev = arguments.make(2 * c.channels);
       backward.gradient.dz = arguments.tensor(n_x);
       backward.gradient.sums = arguments.make<double>(2 * c.channels);

@@ -101,6 +101,7 @@ void add_pool(const std::string& name, Pool2dDescription d, bool in_network = fa
       backward.dy = is_head ? arguments.make(n_y) : arguments.tensor(n_y);
       if (d.normalization) {
         forward.normalization.scale_bias = arguments.make(2 * d.x[3]);
+        forward.normalization.narrow_scale_bias = arguments.tensor(2 * d.x[3]);
         backward.normalization = forward.normalization;
         backward.gradient.mean_inverse_stddev = arguments.make(2 * d.x[3]);
         backward.gradient.dz = arguments.tensor(n_x);

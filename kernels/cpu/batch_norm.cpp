@@ -6,6 +6,7 @@
 #include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/simd.h"
 #include "kernels/cpu/normalization_tiling.h"
+#include "lockstep/bf16.h"
 #include "lockstep/error.h"
 #include "lockstep/ops/batch_norm.h"
 
@@ -53,9 +54,12 @@ class CpuBatchNorm final : public BatchNorm {
   void run_finalize(const Finalize& args, const OpMemory&, Stream&) override {
     const std::int64_t n_channels = channels_;
     const double n = description_.n_rows;
+    const auto sum_at = [&](std::int64_t i) {
+      return args.fp32_statistics ? double{args.fp32_statistics[i]} : args.statistics[i];
+    };
     for (std::int64_t c = 0; c < n_channels; ++c) {
-      const double mean = args.statistics[c] / n;
-      const double deviations = args.statistics[n_channels + c] - mean * args.statistics[c];  // sum (x - mean)^2
+      const double mean = sum_at(c) / n;
+      const double deviations = sum_at(n_channels + c) - mean * sum_at(c);  // sum (x - mean)^2
       const double variance = deviations < 0 ? 0 : deviations / n;  // rounding may make it negative; a NaN stays
       const double inverse_stddev = 1.0 / std::sqrt(variance + description_.epsilon);
       const double scale = args.gamma[c] * inverse_stddev;
@@ -69,6 +73,7 @@ class CpuBatchNorm final : public BatchNorm {
       put(args.batch_statistics[c], weight * mean, args.batch_statistics_mode);
       put(args.batch_statistics[n_channels + c], weight * unbiased, args.batch_statistics_mode);
     }
+    narrow(args.scale_bias, args.narrow_scale_bias);
   }
 
   void run_finalize_inference(const FinalizeInference& args, const OpMemory&, Stream&) override {
@@ -81,10 +86,14 @@ class CpuBatchNorm final : public BatchNorm {
       args.mean_inverse_stddev[c] = args.running_mean[c];
       args.mean_inverse_stddev[channels_ + c] = static_cast<float>(1.0 / std::sqrt(variance + description_.epsilon));
     }
+    narrow(args.scale_bias, args.narrow_scale_bias);
   }
 
   // dx = gamma * inverse_stddev * (dz - sum dz / n - x_hat * sum(dz * x_hat) / n)
   void run_backward(const Backward& args, const OpMemory& memory, Stream&) override {
+    const auto sum_at = [&](const double* sums, std::int64_t i) {
+      return args.fp32_sums ? double{args.fp32_sums[i]} : sums ? sums[i] : 0;
+    };
     const std::int64_t width = tiling_.width;
     float* dz_factor = static_cast<float*>(memory.workspace);
     float* x_factor = dz_factor + width;
@@ -95,15 +104,15 @@ class CpuBatchNorm final : public BatchNorm {
       const double inverse_stddev = args.mean_inverse_stddev[channels_ + c];
       const double scale = args.gamma[c] * inverse_stddev;
       dz_factor[i] = static_cast<float>(scale);
-      const double sum = args.sums ? args.sums[c] : 0, sum_x_hat = args.sums ? args.sums[channels_ + c] : 0;
+      const double sum = sum_at(args.sums, c), sum_x_hat = sum_at(args.sums, channels_ + c);
       x_factor[i] = static_cast<float>(-scale * inverse_stddev * sum_x_hat / description_.n_rows);
       mean[i] = args.mean_inverse_stddev[c];
       constant[i] = static_cast<float>(-scale * sum / description_.n_rows);
     }
     if (args.parameter_mode != GradientMode::skip) {
       for (std::int64_t c = 0; c < channels_; ++c) {
-        put(args.dbeta[c], args.local_sums[c], args.parameter_mode);
-        put(args.dgamma[c], args.local_sums[channels_ + c], args.parameter_mode);
+        put(args.dbeta[c], sum_at(args.local_sums, c), args.parameter_mode);
+        put(args.dgamma[c], sum_at(args.local_sums, channels_ + c), args.parameter_mode);
       }
     }
     with_elements(description_.dtype, [&](auto element) {
@@ -122,6 +131,15 @@ class CpuBatchNorm final : public BatchNorm {
   }
 
  private:
+  void narrow(const float* scale_bias, void* target) const {
+    if (target == nullptr) return;
+    for (std::int64_t i = 0; i < 2 * channels_; ++i) {
+      if (description_.dtype == DType::fp32)
+        static_cast<float*>(target)[i] = scale_bias[i];
+      else
+        static_cast<Bf16*>(target)[i] = to_bf16(scale_bias[i]);
+    }
+  }
   static void put(float& target, double value, GradientMode mode) {
     target = static_cast<float>(mode == GradientMode::accumulate ? target + value : value);
   }

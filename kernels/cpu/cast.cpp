@@ -1,5 +1,6 @@
 // Numbers in another type. Contract: lockstep/ops/cast.h.
 #include <memory>
+#include <type_traits>
 
 #include "kernels/cpu/base/context.h"
 #include "kernels/cpu/base/parallel.h"
@@ -27,12 +28,19 @@ class CpuCast final : public Cast {
   std::string describe() const override { return "own kernel"; }
 
   void run_apply(const Apply& args, const OpMemory&, Stream&) override {
+    require(!args.accumulate || std::is_same_v<To, float>, ErrorCode::internal, "a cast adds only to fp32");
     const From* source = static_cast<const From*>(args.source);
     To* target = static_cast<To*>(args.target);
     const auto n = static_cast<std::int64_t>(args.n_elements);
     const int parts = part_count(context_, n * static_cast<std::int64_t>(sizeof(From) + sizeof(To)));
     run_parts(parts, [&](int part) {
       const Range range = part_of(n, part, parts);
+      if constexpr (std::is_same_v<To, float>) {
+        if (args.accumulate) {
+          for (std::int64_t i = range.begin; i < range.end; ++i) target[i] += to_float(source[i]);
+          return;
+        }
+      }
       for (std::int64_t i = range.begin; i < range.end; ++i) convert_one(source[i], target[i]);
     });
   }

@@ -19,16 +19,35 @@ __device__ void put(float& target, double value, GradientMode mode) {
   target = static_cast<float>(mode == GradientMode::accumulate ? target + value : value);
 }
 
+/// Element `i` of sums in fp64 or fp32.
+__device__ double sum_at(const double* sums, const float* fp32_sums, std::int64_t i) {
+  return fp32_sums != nullptr ? fp32_sums[i] : sums[i];
+}
+
+/// Scale and bias of a channel, and both in 16 bits if the caller wants that.
+template <typename T>
+__device__ void put_scale_bias(float* scale_bias, void* narrow, std::int64_t n_channels, std::int64_t c, double scale,
+                               double bias) {
+  const float both[] = {static_cast<float>(scale), static_cast<float>(bias)};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    scale_bias[i * n_channels + c] = both[i];
+    if (narrow != nullptr) static_cast<T*>(narrow)[i * n_channels + c] = from_float<T>(both[i]);
+  }
+}
+
+template <typename T>
 __global__ void finalize_channels(const BatchNorm::Finalize args, std::int64_t n_channels, double n, double epsilon) {
   const std::int64_t c = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (c >= n_channels) return;
-  const double mean = args.statistics[c] / n;
-  const double deviations = args.statistics[n_channels + c] - mean * args.statistics[c];  // sum (x - mean)^2
+  const double sum = sum_at(args.statistics, args.fp32_statistics, c);
+  const double mean = sum / n;
+  const double deviations =  // sum (x - mean)^2
+      sum_at(args.statistics, args.fp32_statistics, n_channels + c) - mean * sum;
   const double variance = deviations < 0 ? 0 : deviations / n;  // rounding may make it negative; a NaN stays
   const double inverse_stddev = 1.0 / sqrt(variance + epsilon);
   const double scale = args.gamma[c] * inverse_stddev;
-  args.scale_bias[c] = static_cast<float>(scale);
-  args.scale_bias[n_channels + c] = static_cast<float>(args.beta[c] - mean * scale);
+  put_scale_bias<T>(args.scale_bias, args.narrow_scale_bias, n_channels, c, scale, args.beta[c] - mean * scale);
   args.mean_inverse_stddev[c] = static_cast<float>(mean);
   args.mean_inverse_stddev[n_channels + c] = static_cast<float>(inverse_stddev);
   if (args.batch_statistics == nullptr || args.batch_statistics_mode == GradientMode::skip) return;
@@ -38,13 +57,14 @@ __global__ void finalize_channels(const BatchNorm::Finalize args, std::int64_t n
   put(args.batch_statistics[n_channels + c], weight * unbiased, args.batch_statistics_mode);
 }
 
+template <typename T>
 __global__ void finalize_channels_for_inference(const BatchNorm::FinalizeInference args, std::int64_t n_channels,
                                                 double epsilon) {
   const std::int64_t c = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (c >= n_channels) return;
   const double scale = args.gamma[c] / sqrt(args.running_variance[c] + epsilon);
-  args.scale_bias[c] = static_cast<float>(scale);
-  args.scale_bias[n_channels + c] = static_cast<float>(args.beta[c] - args.running_mean[c] * scale);
+  put_scale_bias<T>(args.scale_bias, args.narrow_scale_bias, n_channels, c, scale,
+                    args.beta[c] - args.running_mean[c] * scale);
   if (args.mean_inverse_stddev == nullptr) return;
   args.mean_inverse_stddev[c] = args.running_mean[c];
   args.mean_inverse_stddev[n_channels + c] = static_cast<float>(1.0 / sqrt(args.running_variance[c] + epsilon));
@@ -67,13 +87,15 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     const double inverse_stddev = args.mean_inverse_stddev[walk.c + c];
     const double scale = args.gamma[c] * inverse_stddev;
     dz_factors[j] = static_cast<float>(scale);
-    const double sum = args.sums ? args.sums[c] : 0, sum_x_hat = args.sums ? args.sums[walk.c + c] : 0;
+    const bool has_sums = args.sums != nullptr || args.fp32_sums != nullptr;
+    const double sum = has_sums ? sum_at(args.sums, args.fp32_sums, c) : 0;
+    const double sum_x_hat = has_sums ? sum_at(args.sums, args.fp32_sums, walk.c + c) : 0;
     x_factors[j] = static_cast<float>(-scale * inverse_stddev * sum_x_hat / n);
     means[j] = args.mean_inverse_stddev[c];
     constants[j] = static_cast<float>(-scale * sum / n);
     if (blockIdx.x != 0 || args.parameter_mode == GradientMode::skip) continue;
-    put(args.dbeta[c], args.local_sums[c], args.parameter_mode);
-    put(args.dgamma[c], args.local_sums[walk.c + c], args.parameter_mode);
+    put(args.dbeta[c], sum_at(args.local_sums, args.fp32_sums, c), args.parameter_mode);
+    put(args.dgamma[c], sum_at(args.local_sums, args.fp32_sums, walk.c + c), args.parameter_mode);
   }
   __syncthreads();
   const RowPlace<kN> place(walk);
@@ -124,11 +146,17 @@ class CudaBatchNorm final : public BatchNorm {
   }
 
   void run_finalize(const Finalize& args, const OpMemory&, Stream& stream) override {
-    launch(finalize_channels, channel_grid(), stream, args, channels_, description_.n_rows, epsilon());
+    dispatch(description_.dtype, [&](auto* type) {
+      launch(finalize_channels<std::remove_pointer_t<decltype(type)>>, channel_grid(), stream, args, channels_,
+             description_.n_rows, epsilon());
+    });
   }
 
   void run_finalize_inference(const FinalizeInference& args, const OpMemory&, Stream& stream) override {
-    launch(finalize_channels_for_inference, channel_grid(), stream, args, channels_, epsilon());
+    dispatch(description_.dtype, [&](auto* type) {
+      launch(finalize_channels_for_inference<std::remove_pointer_t<decltype(type)>>, channel_grid(), stream, args,
+             channels_, epsilon());
+    });
   }
 
   void run_backward(const Backward& args, const OpMemory&, Stream& stream) override {

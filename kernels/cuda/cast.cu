@@ -32,17 +32,26 @@ __device__ void store(T* target, const float (&values)[kWidth]) {
   }
 }
 
-/// The first `n_packed` by eights, a multiple of kWidth; the others one by one.
-template <typename From, typename To>
+/// The first `n_packed` by eights, a multiple of kWidth; the others one by one. kAccumulate: target += source.
+template <typename From, typename To, bool kAccumulate>
 __global__ void cast(const From* source, To* target, std::size_t n_packed, std::size_t n_elements) {
   const std::size_t first = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
   for (std::size_t i = first * kWidth; i < n_packed; i += stride * kWidth) {
     float values[kWidth];
     load(values, source + i);
+    if constexpr (kAccumulate) {
+      float before[kWidth];
+      load(before, target + i);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) values[j] = before[j] + values[j];
+    }
     store(target + i, values);
   }
-  for (std::size_t i = n_packed + first; i < n_elements; i += stride) target[i] = from_float<To>(to_float(source[i]));
+  for (std::size_t i = n_packed + first; i < n_elements; i += stride) {
+    const float value = to_float(source[i]);
+    target[i] = from_float<To>(kAccumulate ? to_float(target[i]) + value : value);
+  }
 }
 
 template <typename From, typename To>
@@ -59,8 +68,13 @@ class CudaCast final : public Cast {
     auto* target = static_cast<To*>(args.target);
     const std::size_t n_packed = are_aligned(source, target) ? args.n_elements / kWidth * kWidth : 0;
     const std::size_t n_items = n_packed / kWidth + (args.n_elements - n_packed);
-    launch(cast<From, To>, {.blocks = blocks_for(n_items, 256, limit)}, stream, source, target, n_packed,
-           args.n_elements);
+    auto* kernel = cast<From, To, false>;
+    if constexpr (std::is_same_v<To, float>) {
+      if (args.accumulate) kernel = cast<From, To, true>;
+    } else {
+      require(!args.accumulate, ErrorCode::internal, "a cast adds only to fp32");
+    }
+    launch(kernel, {.blocks = blocks_for(n_items, 256, limit)}, stream, source, target, n_packed, args.n_elements);
   }
 
  private:

@@ -1,13 +1,13 @@
 // One unit: cuDNN's graphs, and passes for the parts that no graph computes (conv2d_plan.h).
 //
-//   forward   scale and bias to the graphs' type; z, unless the graph makes it; y; statistics
+//   forward   z, unless the graph makes it; y; statistics
 //   backward  dweight from z, or from x where z is nowhere; then dz and its sums, in one graph or in two passes
-//   kept      what forward computes for backward: scale and bias in the graphs' type, x padded or in blocks, and z
-//             where no caller stores it
+//   kept      what forward computes for backward: x padded or in blocks, and z where no caller stores it
 //
 // Weights have the type of x and are read as they are; only where x is padded or in blocks, which a network's first
 // layer is, forward copies them into that form. In fp32 (and tf32) dweight is written in place where it is overwritten.
-// In fp16 and bf16 the graphs give dweight in that type; it is then turned into fp32.
+// In fp16 and bf16 the graphs give dweight in that type; the caller turns it into fp32 (narrow_dweight), or else the
+// unit does. The graphs' sums are fp32, and are turned into fp64 only where the description asks for it.
 #include <algorithm>
 #include <limits>
 #include <memory>
@@ -37,6 +37,11 @@ class CudaConv2d final : public Conv2d {
   OpNeeds needs() const override { return needs_; }
   std::string describe() const override;
   std::shared_ptr<const ParameterLayout> weight_layout() const override { return layout_; }
+  DType statistics_dtype() const override {
+    return d_.fp32_sums && d_.statistics && unit_.gives_statistics() ? DType::fp32 : DType::fp64;
+  }
+  DType sums_dtype() const override { return d_.fp32_sums && fused_gradient_ ? DType::fp32 : DType::fp64; }
+  bool gives_narrow_dweight() const override { return narrows() && !unit_.has_own_input(); }
   void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) override;
   void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) override;
 
@@ -65,13 +70,14 @@ class CudaConv2d final : public Conv2d {
   void* kept(const OpMemory& memory, std::size_t offset) const {
     return at(d_.inference ? memory.workspace : memory.saved, offset);
   }
-  const void* scale_bias(const float* given, const OpMemory& memory, std::size_t offset) const {
-    return narrows() ? kept(memory, offset) : given;
+  /// Scale and bias in the graphs' type.
+  const void* scale_bias(const NormalizationForward& n) const { return narrows() ? n.narrow_scale_bias : n.scale_bias; }
+  const void* residual_scale_bias(const NormalizationForward& n) const {
+    return narrows() ? n.narrow_residual_scale_bias : n.residual_scale_bias;
   }
   /// z, or x padded or in blocks, if it is in memory; otherwise x.
   void* input(const void* x, const NormalizationForward& normalization, const OpMemory& memory) const;
 
-  void narrow_scale_bias(const NormalizationForward& normalization, const OpMemory& memory, Stream& stream);
   /// The weights as the forward graph reads them.
   const void* forward_weight(const void* given, const OpMemory& memory, Stream& stream);
   void weight_gradient(const Backward& args, const OpMemory& memory, Stream& stream);
@@ -92,14 +98,14 @@ class CudaConv2d final : public Conv2d {
   OpNeeds needs_;
 
   struct KeptOffsets {
-    std::size_t scale_bias = 0, residual_scale_bias = 0, z = 0;  // z: or x padded or in blocks
+    std::size_t z = 0;  // or x padded or in blocks
   } kept_at_;
   struct ForwardOffsets {
     std::size_t weight = 0, statistics = 0, graph = 0, sums = 0;
   } forward_at_;
   struct BackwardOffsets {
     std::size_t dweight = 0, weight_graph = 0;
-    std::size_t gamma_beta = 0, sums = 0, unused = 0, fused_graph = 0;  // those of the residual after those of x
+    std::size_t sums = 0, unused = 0, fused_graph = 0;  // those of the residual after those of x
     std::size_t dx = 0, data_graph = 0, normalize = 0;
   } backward_at_;
 };
@@ -137,12 +143,6 @@ std::unique_ptr<PlannedConvolution> CudaConv2d::planned(ConvolutionGraph graph, 
 
 void CudaConv2d::plan_kept() {
   WorkspacePlan kept;
-  if (narrows()) {
-    const std::size_t element = size_bytes(d_.dtype), channels_bytes = 2 * static_cast<std::size_t>(d_.x[3]) * element;
-    if (unit_.makes_z()) kept_at_.scale_bias = kept.take(channels_bytes);
-    if (unit_.forward == ConvolutionGraph::normalized_residual_forward)
-      kept_at_.residual_scale_bias = kept.take(channels_bytes);
-  }
   if (unit_.input == ConvolutionInput::saved || unit_.input == ConvolutionInput::temporary || unit_.has_own_input())
     kept_at_.z = kept.take(bytes_of(unit_.shape.x, d_.dtype));
   needs_.saved_bytes = kept.size_bytes();
@@ -173,7 +173,6 @@ void CudaConv2d::plan_backward() {
 
   if (fused_gradient_) {
     workspace.rewind(0);
-    backward_at_.gamma_beta = workspace.take(4 * c * sizeof(float));
     backward_at_.sums = workspace.take(4 * c * sizeof(float));
     backward_at_.unused = workspace.take(6 * c * sizeof(float));
     backward_at_.fused_graph = workspace.take(fused_gradient_->workspace_bytes());
@@ -232,15 +231,6 @@ void* CudaConv2d::input(const void* x, const NormalizationForward& normalization
   return nullptr;
 }
 
-void CudaConv2d::narrow_scale_bias(const NormalizationForward& normalization, const OpMemory& memory, Stream& stream) {
-  if (!narrows() || !unit_.makes_z()) return;
-  const std::int64_t n = 2 * d_.x[3];
-  std::array<Narrowing, 2> parts{{{normalization.scale_bias, kept(memory, kept_at_.scale_bias), n}}};
-  if (unit_.forward == ConvolutionGraph::normalized_residual_forward)
-    parts[1] = {normalization.residual_scale_bias, kept(memory, kept_at_.residual_scale_bias), n};
-  narrow(d_.dtype, parts, context_, stream);
-}
-
 const void* CudaConv2d::forward_weight(const void* given, const OpMemory& memory, Stream& stream) {
   if (!unit_.has_own_input()) return given;
   void* const copy = at(memory.workspace, forward_at_.weight);
@@ -253,7 +243,6 @@ const void* CudaConv2d::forward_weight(const void* given, const OpMemory& memory
 
 void CudaConv2d::run_forward(const Forward& args, const OpMemory& memory, Stream& stream) {
   const NormalizationForward& normalization = args.normalization;
-  narrow_scale_bias(normalization, memory, stream);
   const void* const weight = forward_weight(args.weight, memory, stream);
   void* const z = input(args.x, normalization, memory);
   if (unit_.input == ConvolutionInput::padded)
@@ -263,16 +252,18 @@ void CudaConv2d::run_forward(const Forward& args, const OpMemory& memory, Stream
     normalize(x_shape_, *d_.normalization, args.x, normalization, z, context_, stream);
 
   ConvolutionTensors tensors{.x = unit_.makes_z() ? args.x : z, .weight = weight, .y = args.y};
-  if (unit_.gives_statistics()) tensors.statistics = at<float>(memory.workspace, forward_at_.statistics);
+  const bool in_fp32 = statistics_dtype() == DType::fp32;
+  if (unit_.gives_statistics())
+    tensors.statistics = in_fp32 ? args.fp32_statistics : at<float>(memory.workspace, forward_at_.statistics);
   if (unit_.makes_z()) {
-    tensors.scale_bias = scale_bias(normalization.scale_bias, memory, kept_at_.scale_bias);
+    tensors.scale_bias = scale_bias(normalization);
     tensors.residual = normalization.residual;
-    tensors.residual_scale_bias = scale_bias(normalization.residual_scale_bias, memory, kept_at_.residual_scale_bias);
+    tensors.residual_scale_bias = residual_scale_bias(normalization);
     tensors.z = z;
   }
   forward_->run(tensors, at(memory.workspace, forward_at_.graph), stream);
 
-  if (!d_.statistics) return;
+  if (!d_.statistics || in_fp32) return;
   if (unit_.gives_statistics())
     to_double({{{tensors.statistics, args.statistics, 2 * d_.out_channels}}}, context_, stream);
   else
@@ -292,12 +283,15 @@ void CudaConv2d::run_backward(const Backward& args, const OpMemory& memory, Stre
 }
 
 void CudaConv2d::weight_gradient(const Backward& args, const OpMemory& memory, Stream& stream) {
-  const bool accumulate = args.dweight_mode == GradientMode::accumulate;
-  const bool in_place = !narrows() && !accumulate;
-  void* const dweight = in_place ? args.dweight : at(memory.workspace, backward_at_.dweight);
+  const bool accumulate = args.dweight_mode == GradientMode::accumulate, is_narrow = args.narrow_dweight != nullptr;
+  require(!is_narrow || gives_narrow_dweight(), ErrorCode::internal,
+          "conv2d {}: its weight gradient is not written in {}", text(unit_.shape), lockstep::name(d_.dtype));
+  const bool in_place = is_narrow || (!narrows() && !accumulate);
+  void* const dweight = is_narrow  ? args.narrow_dweight
+                        : in_place ? args.dweight
+                                   : at(memory.workspace, backward_at_.dweight);
   ConvolutionTensors tensors{.x = input(args.x, args.normalization, memory), .dy = args.dy, .dweight = dweight};
-  if (unit_.input == ConvolutionInput::inside)
-    tensors.scale_bias = scale_bias(args.normalization.scale_bias, memory, kept_at_.scale_bias);
+  if (unit_.input == ConvolutionInput::inside) tensors.scale_bias = scale_bias(args.normalization);
   weight_gradient_->run(tensors, at(memory.workspace, backward_at_.weight_graph), stream);
   if (in_place) return;
   if (is_in_blocks())
@@ -311,15 +305,11 @@ void CudaConv2d::weight_gradient(const Backward& args, const OpMemory& memory, S
 void CudaConv2d::fused_gradient(const Backward& args, const OpMemory& memory, Stream& stream) {
   const std::int64_t c = d_.x[3];
   const NormalizationBackward& gradient = args.gradient;
-  auto* const gamma_beta = at<float>(memory.workspace, backward_at_.gamma_beta);
-  auto* const sums = at<float>(memory.workspace, backward_at_.sums);
+  const bool in_fp32 = sums_dtype() == DType::fp32;
+  float* const sums = in_fp32 ? gradient.fp32_sums : at<float>(memory.workspace, backward_at_.sums);
+  float* const residual_sums =
+      in_fp32 ? gradient.fp32_residual_sums : at<float>(memory.workspace, backward_at_.sums) + 2 * c;
   auto* const unused = at<float>(memory.workspace, backward_at_.unused);
-  const bool dual = d_.normalization->residual == Residual::normalized;
-  const std::int64_t residual_c = dual ? c : 0;
-  recover_gamma_beta({{{args.normalization.scale_bias, gradient.mean_inverse_stddev, gamma_beta, c},
-                       {args.normalization.residual_scale_bias, gradient.residual_mean_inverse_stddev,
-                        gamma_beta + 2 * c, residual_c}}},
-                     context_, stream);
   fused_gradient_->run({.x = args.x,
                         .weight = args.weight,
                         .residual = args.normalization.residual,
@@ -327,15 +317,20 @@ void CudaConv2d::fused_gradient(const Backward& args, const OpMemory& memory, St
                         .dx = gradient.dz,
                         .added = gradient.added,
                         .mean_inverse_stddev = gradient.mean_inverse_stddev,
-                        .gamma_beta = gamma_beta,
+                        .gamma = gradient.gamma,
+                        .beta = gradient.beta,
                         .sums = sums,
                         .unused = unused,
                         .residual_mean_inverse_stddev = gradient.residual_mean_inverse_stddev,
-                        .residual_gamma_beta = gamma_beta + 2 * c,
-                        .residual_sums = sums + 2 * c,
+                        .residual_gamma = gradient.residual_gamma,
+                        .residual_beta = gradient.residual_beta,
+                        .residual_sums = residual_sums,
                         .residual_unused = unused + 3 * c},
                        at(memory.workspace, backward_at_.fused_graph), stream);
-  to_double({{{sums, gradient.sums, 2 * c}, {sums + 2 * c, gradient.residual_sums, 2 * residual_c}}}, context_, stream);
+  if (in_fp32) return;
+  const std::int64_t residual_c = d_.normalization->residual == Residual::normalized ? c : 0;
+  to_double({{{sums, gradient.sums, 2 * c}, {residual_sums, gradient.residual_sums, 2 * residual_c}}}, context_,
+            stream);
 }
 
 void CudaConv2d::gradient_in_passes(const Backward& args, const OpMemory& memory, Stream& stream) {
@@ -377,15 +372,19 @@ double seconds_of(CudaConv2d& convolution, const Conv2dDescription& d, const Cud
   const NormalizationForward normalization{.scale_bias = numbers->as<float>(),
                                            .residual = residual->as(),
                                            .residual_scale_bias = numbers->as<float>(),
-                                           .z = z->as()};
+                                           .z = z->as(),
+                                           .narrow_scale_bias = numbers->as(),
+                                           .narrow_residual_scale_bias = numbers->as()};
   const OpMemory op_memory{workspace->as(), saved->as()};
+  const bool fp32 = convolution.sums_dtype() == DType::fp32;
   return cuda::seconds_of(
       [&](Stream& stream) {
         convolution.forward({.x = x->as(),
                              .weight = weight->as(),
                              .y = y->as(),
                              .statistics = sums->as<double>(),
-                             .normalization = normalization},
+                             .normalization = normalization,
+                             .fp32_statistics = sums->as<float>()},
                             op_memory, stream);
         if (d.inference) return;
         convolution.backward({.dy = y->as(),
@@ -399,7 +398,14 @@ double seconds_of(CudaConv2d& convolution, const Conv2dDescription& d, const Cud
                                            .added = stores ? added->as() : nullptr,
                                            .dz = dx->as(),
                                            .sums = sums->as<double>(),
-                                           .residual_sums = other_sums->as<double>()}},
+                                           .residual_sums = other_sums->as<double>(),
+                                           .fp32_sums = fp32 ? sums->as<float>() : nullptr,
+                                           .fp32_residual_sums = fp32 ? other_sums->as<float>() : nullptr,
+                                           .gamma = numbers->as<float>(),
+                                           .beta = numbers->as<float>(),
+                                           .residual_gamma = numbers->as<float>(),
+                                           .residual_beta = numbers->as<float>()},
+                              .narrow_dweight = convolution.gives_narrow_dweight() ? dweight->as() : nullptr},
                              op_memory, stream);
       },
       context);

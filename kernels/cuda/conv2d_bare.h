@@ -77,11 +77,13 @@ struct ConvolutionTensors {
 
   // Of the batch norm of x, and of the residual's.
   const float* mean_inverse_stddev = nullptr;           // (2, C)
-  const float* gamma_beta = nullptr;                    // (2, C)
+  const float* gamma = nullptr;                         // (C)
+  const float* beta = nullptr;                          // (C)
   float* sums = nullptr;                                // (2, C): sum dz, sum dz * x_hat
   float* unused = nullptr;                              // (3, C): further outputs of the graph
   const float* residual_mean_inverse_stddev = nullptr;  // (2, C)
-  const float* residual_gamma_beta = nullptr;           // (2, C)
+  const float* residual_gamma = nullptr;                // (C)
+  const float* residual_beta = nullptr;                 // (C)
   float* residual_sums = nullptr;                       // (2, C)
   float* residual_unused = nullptr;                     // (3, C)
 };

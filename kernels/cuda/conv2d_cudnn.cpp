@@ -164,11 +164,13 @@ struct TimingTensors {
                .added = z.as(),
                .dweight = dweight.as(),
                .mean_inverse_stddev = take(2),
-               .gamma_beta = take(2),
+               .gamma = take(1),
+               .beta = take(1),
                .sums = take(2),
                .unused = take(3),
                .residual_mean_inverse_stddev = take(2),
-               .residual_gamma_beta = take(2),
+               .residual_gamma = take(1),
+               .residual_beta = take(1),
                .residual_sums = take(2),
                .residual_unused = take(3)};
   }

@@ -103,8 +103,9 @@ inline void* pointer_of(Role role, const ConvolutionTensors& t, const Convolutio
     case Role::inverse_stddev:
       return part_of(t.mean_inverse_stddev, role == Role::inverse_stddev, c_bytes);
     case Role::gamma:
+      return const_cast<float*>(t.gamma);
     case Role::beta:
-      return part_of(t.gamma_beta, role == Role::beta, c_bytes);
+      return const_cast<float*>(t.beta);
     case Role::dz_sum:
     case Role::dz_x_hat_sum:
       return part_of(t.sums, role == Role::dz_x_hat_sum, c_bytes);
@@ -116,8 +117,9 @@ inline void* pointer_of(Role role, const ConvolutionTensors& t, const Convolutio
     case Role::residual_inverse_stddev:
       return part_of(t.residual_mean_inverse_stddev, role == Role::residual_inverse_stddev, c_bytes);
     case Role::residual_gamma:
+      return const_cast<float*>(t.residual_gamma);
     case Role::residual_beta:
-      return part_of(t.residual_gamma_beta, role == Role::residual_beta, c_bytes);
+      return const_cast<float*>(t.residual_beta);
     case Role::residual_dz_sum:
     case Role::residual_dz_x_hat_sum:
       return part_of(t.residual_sums, role == Role::residual_dz_x_hat_sum, c_bytes);

@@ -178,6 +178,7 @@ nlohmann::ordered_json json_of(const Planned& planned, const Ranks& ranks) {
            {{"parameters", m.parameters},
             {"compute_weights", m.compute_weights},
             {"gradients", m.gradients},
+            {"narrow_gradients", m.narrow_gradients},
             {"partial_sums", m.partial_sums},
             {"optimizer", m.optimizer},
             {"averages", m.averages},

@@ -239,9 +239,31 @@ void Graph::plan_parameter_writers() {
     const auto& finished = finished_[static_cast<std::size_t>(entry.node)];
     order.insert(order.end(), finished.begin(), finished.end());
   }
-  if (!parameters_.fixed()) return parameters_.fix_order(order, [&](ParameterId id) { return is_read_in_fp32(id); });
-  require(order == parameters_.finished(), ErrorCode::internal,
-          "two graphs of one model finish their gradients in different orders");
+  if (!parameters_.fixed())
+    parameters_.fix_order(order, [&](ParameterId id) { return is_read_in_fp32(id); });
+  else
+    require(order == parameters_.finished(), ErrorCode::internal,
+            "two graphs of one model finish their gradients in different orders");
+  plan_narrow_gradients(last);
+}
+
+/// `writers`: of each parameter, the last one.
+void Graph::plan_narrow_gradients(const std::vector<ParameterUse*>& writers) {
+  for (auto& node : nodes_)
+    for (ParameterUse* use : node->parameters())
+      use->gives_narrow_ = use->gives_narrow_ && use->is_first_writer_ && use->is_last_writer_;
+  bool continues = false;
+  for (const ParameterId id : parameters_.order()) {
+    const ParameterUse* use = writers[static_cast<std::size_t>(id)];
+    const Parameter& parameter = parameters_[id];
+    const bool is_narrow = use != nullptr && use->gives_narrow_;
+    if (is_narrow && !continues) narrow_gradients_.push_back({parameter.begin, 0});
+    if (is_narrow) {
+      ElementRange& range = narrow_gradients_.back();
+      range.n_elements = parameter.begin + parameter.n_elements - range.begin;
+    }
+    continues = is_narrow;
+  }
 }
 
 void Graph::bind(const Bindings& bindings) {

@@ -24,6 +24,7 @@
 #include "graph/parameters.h"
 #include "graph/pending.h"
 #include "lockstep/backend.h"
+#include "lockstep/element_range.h"
 #include "lockstep/trace.h"
 
 namespace lockstep::graph {
@@ -123,6 +124,9 @@ class Graph {
   std::size_t exchange_bytes() const { return exchange_bytes_; }
   const std::vector<std::unique_ptr<Node>>& nodes() const { return nodes_; }
   const ExecutionOrder& order() const { return order_; }
+  /// The parts of the gradient arena whose values backward leaves in Bindings::narrow_gradients, at the same elements:
+  /// ascending, as few as possible.
+  const std::vector<ElementRange>& narrow_gradients() const { return narrow_gradients_; }
 
   // Running
   /// Null: there is none.
@@ -153,6 +157,7 @@ class Graph {
   void drop_useless_recomputation();
   void plan_liveness();
   void plan_parameter_writers();
+  void plan_narrow_gradients(const std::vector<ParameterUse*>& writers);
   bool is_read_in_fp32(ParameterId id) const;
   struct Observers {
     std::function<void(ParameterId)> before, done;
@@ -167,6 +172,7 @@ class Graph {
   std::vector<Block> recomputed_;
   ExecutionOrder order_;
   std::vector<std::vector<ParameterId>> finished_;  // by each node's backward
+  std::vector<ElementRange> narrow_gradients_;
   MemoryPlan memory_;
   std::size_t workspace_bytes_ = 0, exchange_bytes_ = 0;
   Observer* observer_ = nullptr;

@@ -34,6 +34,7 @@ struct Bindings {
   std::size_t first_parameter = 0;
   const void* compute_weights = nullptr;  // the parameters rounded to compute_dtype, each at the same element
   DType compute_dtype = DType::fp32;      // fp32: there are no rounded weights
+  void* narrow_gradients = nullptr;       // in compute_dtype, where ops write some: Graph::narrow_gradients()
   std::byte* exchange = nullptr;          // small sums between ranks
   std::byte* activations = nullptr;
   void* workspace = nullptr;
@@ -88,6 +89,14 @@ class ParameterUse {
   /// In Node::plan: weights() gives the values in this type, which is fp32 or the compute type of the graph.
   void read_as(DType dtype) { dtype_ = dtype; }
   DType dtype() const { return dtype_; }
+  /// In Node::plan: the op can overwrite narrow_gradient(), in the compute type. It is then widened to fp32 and added
+  /// together with those of other parameters.
+  void can_give_narrow_gradient() { gives_narrow_ = true; }
+  /// Null: the op writes gradient().
+  void* narrow_gradient(const Run& run) const {
+    if (!gives_narrow_ || !is_trained(run)) return nullptr;
+    return static_cast<std::byte*>(run.at.narrow_gradients) + run.parameters[id_].begin * size_bytes(dtype_);
+  }
   const void* weights(const Run& run) const {
     if (!exists()) return nullptr;
     if (dtype_ == DType::fp32) return master(run);
@@ -110,6 +119,7 @@ class ParameterUse {
   ParameterId id_;
   DType dtype_ = DType::fp32;
   bool is_first_writer_ = true, is_last_writer_ = true;  // of the gradient; set by Graph::plan
+  bool gives_narrow_ = false;                            // false after Graph::plan if there are several writers
 };
 
 /// What recomputing a block does with one of its nodes.

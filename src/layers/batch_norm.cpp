@@ -24,7 +24,10 @@ class BatchNormNode final : public Node {
         gamma_(gamma),
         beta_(beta),
         statistic_(statistic),
-        options_(options) {}
+        options_(options) {
+    norm_->gamma = &gamma_;
+    norm_->beta = &beta_;
+  }
 
   void plan(Graph& graph, Backend& backend) override {
     const Activation& x = graph.activation(raw_);
@@ -42,6 +45,11 @@ class BatchNormNode final : public Node {
     MemoryPlan& memory = graph.memory();
     norm_->scale_bias = memory.add(name() + " scale, bias", 2 * c * sizeof(float));
     writes(Phase::forward, norm_->scale_bias);
+    if (size_bytes(x.dtype) < sizeof(float)) {
+      norm_->narrow_scale_bias =
+          memory.add(name() + " scale, bias in " + std::string(lockstep::name(x.dtype)), 2 * c * size_bytes(x.dtype));
+      writes(Phase::forward, norm_->narrow_scale_bias);
+    }
     if (!graph.training()) return;
     norm_->mean_inverse_stddev = memory.add(name() + " mean, 1/stddev", 2 * c * sizeof(float));
     writes(Phase::forward, norm_->mean_inverse_stddev);
@@ -83,11 +91,13 @@ class BatchNormNode final : public Node {
                                .gamma = gamma_.master(run),
                                .beta = beta_.master(run),
                                .scale_bias = run.tensor<float>(norm_->scale_bias),
-                               .mean_inverse_stddev = run.tensor<float>(norm_->mean_inverse_stddev)},
+                               .mean_inverse_stddev = run.tensor<float>(norm_->mean_inverse_stddev),
+                               .narrow_scale_bias = run.tensor(norm_->narrow_scale_bias)},
                               memory(run), run.stream);
       return;
     }
-    const double* statistics = run.tensor<double>(norm_->statistics);
+    const bool in_fp32 = norm_->statistics_dtype == DType::fp32;
+    const double* statistics = in_fp32 ? nullptr : run.tensor<double>(norm_->statistics);
     if (synchronize_) statistics = forward_sum_.sum(run, statistics);
     op_->finalize({.statistics = statistics,
                    .gamma = gamma_.master(run),
@@ -96,14 +106,18 @@ class BatchNormNode final : public Node {
                    .mean_inverse_stddev = run.tensor<float>(norm_->mean_inverse_stddev),
                    .batch_statistics = run.batch_statistic(statistic_),
                    .batch_statistics_weight = weight_,
-                   .batch_statistics_mode = run.gradients.mode},
+                   .batch_statistics_mode = run.gradients.mode,
+                   .fp32_statistics = in_fp32 ? run.tensor<float>(norm_->statistics) : nullptr,
+                   .narrow_scale_bias = run.tensor(norm_->narrow_scale_bias)},
                   memory(run), run.stream);
   }
 
   void backward(const Run& run) override {
-    const double* local_sums = is_frozen_ ? nullptr : run.tensor<double>(norm_->sums);
+    const bool in_fp32 = norm_->sums_dtype == DType::fp32;
+    const double* local_sums = is_frozen_ || in_fp32 ? nullptr : run.tensor<double>(norm_->sums);
     op_->backward({.sums = synchronize_ ? backward_sum_.sum(run, local_sums) : local_sums,
                    .local_sums = local_sums,
+                   .fp32_sums = in_fp32 && !is_frozen_ ? run.tensor<float>(norm_->sums) : nullptr,
                    .dz = run.tensor(dz_),
                    .x = run.tensor(x_),
                    .gamma = gamma_.master(run),
@@ -158,7 +172,8 @@ ActivationId batch_norm(Graph& graph, ActivationId x, const std::string& name, c
   if (graph.training() && trainable) {
     norm->statistics =
         graph.memory().add(name + " statistics", 2 * static_cast<std::size_t>(shape[3]) * sizeof(double));
-    producer->give_statistics(norm->statistics);
+    norm->is_synchronized = options.synchronize;
+    producer->give_statistics(norm);
   }
   const ActivationId z = graph.add_activation(
       {.name = name, .shape = shape, .dtype = raw.dtype, .pending = std::make_shared<PendingNormalization>(x, norm)});

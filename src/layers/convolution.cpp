@@ -17,7 +17,7 @@ class ConvolutionNode final : public Node, public StatisticsProducer, public Cou
                   const ConvolutionOptions& options)
       : Node(std::move(name), {in}, {out}), in_(in), out_(out), weight_(weight), options_(options) {}
 
-  void give_statistics(TensorId statistics) override { statistics_ = statistics; }
+  void give_statistics(std::shared_ptr<NormTensors> norm) override { norm_ = std::move(norm); }
 
   void plan(Graph& graph, Backend& backend) override {
     in_.plan(graph, *this);
@@ -33,7 +33,8 @@ class ConvolutionNode final : public Node, public StatisticsProducer, public Cou
                                   .x_layout = x.layout,
                                   .y_layout = y.layout,
                                   .normalization = in_.normalization(),
-                                  .statistics = statistics_ != kNoTensor,
+                                  .statistics = norm_ != nullptr,
+                                  .fp32_sums = !(norm_ && norm_->is_synchronized) && in_.allows_fp32_sums(),
                                   .input_gradient = x.needs_gradient,
                                   .inference = !graph.training(),
                                   .weight_layout = nullptr};
@@ -44,12 +45,16 @@ class ConvolutionNode final : public Node, public StatisticsProducer, public Cou
     });
     description.weight_layout = graph.parameters()[weight_.id()].layout;
     op_ = backend.make(description);
+    in_.give_sums_as(op_->sums_dtype());
     weight_.read_as(description.dtype);
+    if (op_->gives_narrow_dweight()) weight_.can_give_narrow_gradient();
     flops_ = {.forward = 2.0 * static_cast<double>(y.shape.n_elements()) *
                          static_cast<double>(x.shape[3] * options_.window * options_.window),
               .passes = product_passes(graph.training(), x.needs_gradient, graph.parameters()[weight_.id()].trainable)};
     y_ = graph.make_data(out_, *this);
-    writes(Phase::forward, statistics_);
+    if (!norm_) return;
+    norm_->statistics_dtype = op_->statistics_dtype();
+    writes(Phase::forward, norm_->statistics);
   }
 
   void plan_backward(Graph& graph) override {
@@ -58,11 +63,14 @@ class ConvolutionNode final : public Node, public StatisticsProducer, public Cou
   }
 
   void forward(const Run& run) override {
+    const TensorId statistics = norm_ ? norm_->statistics : kNoTensor;
+    const bool in_fp32 = norm_ && norm_->statistics_dtype == DType::fp32;
     op_->forward({.x = in_.x(run),
                   .weight = weight_.weights(run),
                   .y = run.tensor(y_),
-                  .statistics = run.tensor<double>(statistics_),
-                  .normalization = in_.forward_args(run)},
+                  .statistics = in_fp32 ? nullptr : run.tensor<double>(statistics),
+                  .normalization = in_.forward_args(run),
+                  .fp32_statistics = in_fp32 ? run.tensor<float>(statistics) : nullptr},
                  memory(run), run.stream);
   }
 
@@ -75,7 +83,8 @@ class ConvolutionNode final : public Node, public StatisticsProducer, public Cou
                    .dx = in_.dx(run),
                    .dx_mode = in_.dx_mode(),
                    .normalization = in_.forward_args(run),
-                   .gradient = in_.backward_args(run)},
+                   .gradient = in_.backward_args(run),
+                   .narrow_dweight = weight_.narrow_gradient(run)},
                   memory(run), run.stream);
   }
 
@@ -90,7 +99,8 @@ class ConvolutionNode final : public Node, public StatisticsProducer, public Cou
   ConvolutionOptions options_;
   std::unique_ptr<Conv2d> op_;
   Flops flops_;
-  TensorId y_ = kNoTensor, dy_ = kNoTensor, statistics_ = kNoTensor;
+  std::shared_ptr<NormTensors> norm_;  // of the norm that follows; null: there is none
+  TensorId y_ = kNoTensor, dy_ = kNoTensor;
 };
 
 }  // namespace

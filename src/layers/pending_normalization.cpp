@@ -21,18 +21,31 @@ void NormalizedInput::plan(Graph& graph, Node& node) {
   normalization_ =
       InputNormalization{.residual = InputNormalization::Residual::none, .relu = p->relu, .store = a.n_readers > 1};
   x_ = graph.data_of(p->raw, node);
-  scale_bias_ = p->norm->scale_bias;
-  node.reads(Phase::forward, scale_bias_);
+  norm_ = p->norm;
+  scale_bias_ = norm_->scale_bias;
+  narrow_scale_bias_ = norm_->narrow_scale_bias;
   if (p->residual != kNoActivation) {
     residual_ = graph.data_of(p->residual, node);
     normalization_->residual = InputNormalization::Residual::plain;
   }
   if (p->residual_norm) {
-    residual_scale_bias_ = p->residual_norm->scale_bias;
-    node.reads(Phase::forward, residual_scale_bias_);
+    residual_norm_ = p->residual_norm;
+    residual_scale_bias_ = residual_norm_->scale_bias;
+    narrow_residual_scale_bias_ = residual_norm_->narrow_scale_bias;
     normalization_->residual = InputNormalization::Residual::normalized;
   }
+  for (TensorId t : {scale_bias_, residual_scale_bias_, narrow_scale_bias_, narrow_residual_scale_bias_})
+    node.reads(Phase::forward, t);
   if (normalization_->store) z_ = graph.make_data(input_, node);
+}
+
+bool NormalizedInput::allows_fp32_sums() const {
+  return !(norm_ && norm_->is_synchronized) && !(residual_norm_ && residual_norm_->is_synchronized);
+}
+
+void NormalizedInput::give_sums_as(DType dtype) {
+  if (norm_) norm_->sums_dtype = dtype;
+  if (residual_norm_) residual_norm_->sums_dtype = dtype;
 }
 
 void NormalizedInput::plan_backward(Graph& graph, Node& node) {
@@ -45,14 +58,17 @@ void NormalizedInput::plan_backward(Graph& graph, Node& node) {
   }
   const PendingNormalization& p = *pending_normalization(graph, input_);
   if (!a.needs_gradient) {  // everything before is frozen: only the weights' gradient reads the input
-    for (TensorId t : {z_, residual_, scale_bias_, residual_scale_bias_}) node.reads(Phase::backward, t);
+    for (TensorId t :
+         {z_, residual_, scale_bias_, residual_scale_bias_, narrow_scale_bias_, narrow_residual_scale_bias_})
+      node.reads(Phase::backward, t);
     return;
   }
   mean_inverse_stddev_ = p.norm->mean_inverse_stddev;
   added_ = a.gradient;
-  for (TensorId t : {z_, residual_, scale_bias_, residual_scale_bias_, mean_inverse_stddev_, added_})
+  for (TensorId t : {z_, residual_, scale_bias_, residual_scale_bias_, narrow_scale_bias_, narrow_residual_scale_bias_,
+                     mean_inverse_stddev_, added_})
     node.reads(Phase::backward, t);
-  const std::size_t sums_bytes = 2 * static_cast<std::size_t>(a.shape[3]) * sizeof(double);
+  const std::size_t sums_bytes = 2 * static_cast<std::size_t>(a.shape[3]) * size_bytes(norm_->sums_dtype);
   p.norm->sums = sums_ = memory.add(a.name + " sums", sums_bytes);
   a.gradient = dz_ = memory.add("dz " + a.name, a.size_bytes());
   for (TensorId t : {sums_, dz_}) node.writes(Phase::backward, t);
@@ -76,16 +92,27 @@ NormalizationForward NormalizedInput::forward_args(const Run& run) const {
   return {.scale_bias = run.tensor<const float>(scale_bias_),
           .residual = run.tensor(residual_),
           .residual_scale_bias = run.tensor<const float>(residual_scale_bias_),
-          .z = run.tensor(z_)};
+          .z = run.tensor(z_),
+          .narrow_scale_bias = run.tensor(narrow_scale_bias_),
+          .narrow_residual_scale_bias = run.tensor(narrow_residual_scale_bias_)};
 }
 
 NormalizationBackward NormalizedInput::backward_args(const Run& run) const {
+  if (sums_ == kNoTensor) return {};
+  const bool in_fp32 = norm_->sums_dtype == DType::fp32;
+  const auto master = [&](const ParameterUse* use) { return use ? use->master(run) : nullptr; };
   return {.mean_inverse_stddev = run.tensor<const float>(mean_inverse_stddev_),
           .residual_mean_inverse_stddev = run.tensor<const float>(residual_mean_inverse_stddev_),
           .added = run.tensor(added_),
           .dz = run.tensor(dz_),
-          .sums = run.tensor<double>(sums_),
-          .residual_sums = run.tensor<double>(residual_sums_)};
+          .sums = in_fp32 ? nullptr : run.tensor<double>(sums_),
+          .residual_sums = in_fp32 ? nullptr : run.tensor<double>(residual_sums_),
+          .fp32_sums = in_fp32 ? run.tensor<float>(sums_) : nullptr,
+          .fp32_residual_sums = in_fp32 ? run.tensor<float>(residual_sums_) : nullptr,
+          .gamma = master(norm_->gamma),
+          .beta = master(norm_->beta),
+          .residual_gamma = residual_norm_ ? master(residual_norm_->gamma) : nullptr,
+          .residual_beta = residual_norm_ ? master(residual_norm_->beta) : nullptr};
 }
 
 }  // namespace lockstep::layers

@@ -16,11 +16,15 @@ namespace lockstep::layers {
 
 /// The tensors of one batch norm that its neighbours read and write.
 struct NormTensors {
-  graph::TensorId statistics = graph::kNoTensor;           // (2, C) fp64, by the producer of the raw activation
-  graph::TensorId scale_bias = graph::kNoTensor;           // (2, C)
-  graph::TensorId mean_inverse_stddev = graph::kNoTensor;  // (2, C)
-  graph::TensorId sums = graph::kNoTensor;                 // (2, C) fp64, by the owner in backward
-  graph::ActivationId applied_in = graph::kNoActivation;   // the pending activation it is part of
+  graph::TensorId statistics = graph::kNoTensor;                   // (2, C), by the producer of the raw activation
+  graph::TensorId scale_bias = graph::kNoTensor;                   // (2, C)
+  graph::TensorId narrow_scale_bias = graph::kNoTensor;            // (2, C) in the activation's type; none in fp32
+  graph::TensorId mean_inverse_stddev = graph::kNoTensor;          // (2, C)
+  graph::TensorId sums = graph::kNoTensor;                         // (2, C), by the owner in backward
+  DType statistics_dtype = DType::fp64, sums_dtype = DType::fp64;  // as the ops that compute them say; else fp32
+  bool is_synchronized = false;                                    // its sums are summed over ranks, in fp64
+  const graph::ParameterUse *gamma = nullptr, *beta = nullptr;     // of the norm's node
+  graph::ActivationId applied_in = graph::kNoActivation;           // the pending activation it is part of
 };
 
 class PendingNormalization final : public graph::Pending {
@@ -57,8 +61,9 @@ bool extend_with_residual(graph::Graph& graph, graph::ActivationId a, graph::Act
 class StatisticsProducer {
  public:
   virtual ~StatisticsProducer() = default;
-  /// (2, C) fp64: sum and sum of squares per channel, overwritten in forward.
-  virtual void give_statistics(graph::TensorId statistics) = 0;
+  /// `norm`: its `statistics` are the sum and the sum of squares per channel, overwritten in forward, of a type that
+  /// the producer records when it is planned.
+  virtual void give_statistics(std::shared_ptr<NormTensors> norm) = 0;
 };
 
 /// How a convolution or pooling reads its input: plain, or with a pending normalisation that it owns. Stores the
@@ -71,6 +76,9 @@ class NormalizedInput {
   /// Creates the forward tensors; normalization() is then what the op's description needs.
   void plan(graph::Graph& graph, graph::Node& node);
   const std::optional<InputNormalization>& normalization() const { return normalization_; }
+  /// Whether the op may give the sums of the normalisation in fp32; if it does, the node says so.
+  bool allows_fp32_sums() const;
+  void give_sums_as(DType dtype);
   /// Creates the backward tensors: the gradient of the input, through the normalisation if there is one.
   void plan_backward(graph::Graph& graph, graph::Node& node);
 
@@ -84,7 +92,9 @@ class NormalizedInput {
   graph::ActivationId input_;
   std::optional<InputNormalization> normalization_;
   graph::TensorId x_ = graph::kNoTensor, z_ = graph::kNoTensor, residual_ = graph::kNoTensor;
+  std::shared_ptr<NormTensors> norm_, residual_norm_;  // null: there is none
   graph::TensorId scale_bias_ = graph::kNoTensor, residual_scale_bias_ = graph::kNoTensor;
+  graph::TensorId narrow_scale_bias_ = graph::kNoTensor, narrow_residual_scale_bias_ = graph::kNoTensor;
   graph::TensorId mean_inverse_stddev_ = graph::kNoTensor, residual_mean_inverse_stddev_ = graph::kNoTensor;
   graph::TensorId added_ = graph::kNoTensor, dz_ = graph::kNoTensor;
   graph::TensorId sums_ = graph::kNoTensor, residual_sums_ = graph::kNoTensor;

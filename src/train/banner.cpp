@@ -42,6 +42,8 @@ std::string memory_text(const MemoryReport& m) {
   line("parameters", m.parameters, m.shards_masters ? kShard : "");
   if (m.compute_weights > 0) line(fmt::format("weights ({})", name(m.compute_dtype)), m.compute_weights, "");
   line("gradients", m.gradients, "");
+  if (m.narrow_gradients > 0)
+    line(fmt::format("gradients ({})", name(m.compute_dtype)), m.narrow_gradients, "until they are turned into fp32");
   if (m.partial_sums > 0) line("partial sums", m.partial_sums, "of gradients: micro-batches summed by a tree");
   line("optimizer state", m.optimizer, m.shards_optimizer ? kShard : "");
   if (m.averages > 0) line("averages (ema)", m.averages, m.shards_optimizer ? kShard : "");

@@ -15,7 +15,8 @@ namespace {
 
 const std::string kLossLabel = "loss", kEvaluationLabel = "evaluation", kNormLabel = "gradient norm";
 const std::string kSquaresSpan = "sum of squares", kNormSpan = "gradient norm", kOptimizerSpan = "optimizer",
-                  kStatisticsSpan = "running statistics", kAveragesSpan = "averages of the weights";
+                  kWidenSpan = "gradients in fp32", kStatisticsSpan = "running statistics",
+                  kAveragesSpan = "averages of the weights";
 
 /// What a rank sums of the norm: its pieces of sharded buckets, and all others as a whole.
 ElementRange range_of_norm(const comm::Bucket& bucket, const StepPlan& plan) {
@@ -35,6 +36,11 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   const graph::ParameterTable& table = plan.parameters();
   const MemoryReport memory = plan.memory();
   gradients_ = communicator.allocate(memory.gradients + plan.exchange_bytes(), "gradients");
+  if (memory.narrow_gradients > 0) {
+    narrow_gradients_ = backend.allocate(memory.narrow_gradients, "gradients in 16 bits");
+    backend.fill_zero(narrow_gradients_->data(), memory.narrow_gradients, *stream_);  // the padding between tensors
+    widen_ = backend.make(CastDescription{.from = plan.compute_dtype(), .to = DType::fp32});
+  }
   optimizer_memory_ = backend.allocate(memory.optimizer, "optimizer state");
   activations_ = backend.allocate(memory.activations, "activations");
   optimizer_ = backend.make(plan.shard().optimizer(plan.optimizer()));
@@ -66,6 +72,7 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
                           .first_parameter = parameter_arena_.first_master(),
                           .compute_weights = parameter_arena_.compute_weights(),
                           .compute_dtype = parameter_arena_.compute_dtype(),
+                          .narrow_gradients = narrow_gradients_ ? narrow_gradients_->data() : nullptr,
                           .exchange = exchange,
                           .activations = static_cast<std::byte*>(activations_->data()),
                           .workspace = workspace_->data(),
@@ -183,6 +190,7 @@ void Replica::backward() {
     const trace::Span span(trace::Kind::backward, "backward");
     const int number = running_.micro_batch;
     running_.planned->graph->backward(*stream_, accumulator_->target(number), nullptr);
+    widen_gradients({0, parameters().n_trainable()});
     accumulator_->add_gradients(number, *stream_);
   }
   end_capture();
@@ -192,13 +200,32 @@ void Replica::backward_of_last() {
   const trace::Span span(trace::Kind::backward, "backward");
   int tensor = 0;  // the gradients are finished in the order of the arena, apart from those at its end
   const auto done = [&] {
-    reducer_->tensor_done(tensor++, *stream_, [this](const comm::Bucket& b) { accumulator_->finish(b, *stream_); });
+    reducer_->tensor_done(tensor++, *stream_, [this](const comm::Bucket& bucket) {
+      widen_gradients({bucket.begin, bucket.n_elements});
+      accumulator_->finish(bucket, *stream_);
+    });
   };
   running_.planned->graph->backward(*stream_, accumulator_->target(running_.micro_batch), [&](graph::ParameterId id) {
     if (parameters()[id].begin < parameters().n_in_compute_type()) done();
   });
   const std::size_t n_tensors = parameters().order().size() + parameters().n_trained_statistics();
   while (static_cast<std::size_t>(tensor) < n_tensors) done();
+}
+
+void Replica::widen_gradients(ElementRange range) {
+  const graph::ParameterGradients target = accumulator_->target(running_.micro_batch);
+  for (const ElementRange& narrow : running_.planned->graph->narrow_gradients()) {
+    const std::size_t begin = std::max(range.begin, narrow.begin), end = std::min(range.end(), narrow.end());
+    if (begin >= end) continue;
+    const auto* source = static_cast<const std::byte*>(narrow_gradients_->data());
+    graph::observed(device_trace_.get(), trace::Kind::backward, kWidenSpan, [&] {
+      widen_->apply({.source = source + begin * size_bytes(plan_.compute_dtype()),
+                     .target = target.arena + begin,
+                     .n_elements = end - begin,
+                     .accumulate = target.mode == GradientMode::accumulate},
+                    {}, *stream_);
+    });
+  }
 }
 
 void Replica::reduce() {

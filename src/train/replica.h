@@ -24,6 +24,7 @@
 #include "checkpoint/safetensors.h"
 #include "comm/reducer.h"
 #include "data/loader.h"
+#include "lockstep/ops/cast.h"
 #include "lockstep/ops/clip_norm.h"
 #include "lockstep/ops/hash.h"
 #include "lockstep/ops/moving_average.h"
@@ -134,6 +135,8 @@ class Replica {
   /// Before each pass over a graph: its weights are up to date, and its fields on their way.
   void prepare(const PlannedGraph& planned, const data::Batch& batch);
   void backward_of_last();
+  /// Adds the gradients that ops have written in 16 bits to those in fp32, or overwrites them.
+  void widen_gradients(ElementRange range);
   void sum_tiles(std::size_t bucket);
   void exchange_tile_sums();
   void apply_update();
@@ -154,8 +157,9 @@ class Replica {
   Communicator& communicator_;
   std::unique_ptr<Stream> stream_;
   ParameterArena parameter_arena_;
-  std::unique_ptr<Memory> gradients_, optimizer_memory_, activations_, workspace_;
+  std::unique_ptr<Memory> gradients_, narrow_gradients_, optimizer_memory_, activations_, workspace_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<Cast> widen_;  // null: no gradients are in 16 bits
   std::unique_ptr<ClipNorm> clip_norm_;
   std::unique_ptr<MovingAverage> moving_average_;
   std::unique_ptr<Hash> hash_;

@@ -269,7 +269,12 @@ MemoryReport StepPlan::memory(MemoryOf of) const {
     m.activations_without_reuse = std::max(m.activations_without_reuse, g.graph->memory().size_bytes_without_reuse());
     m.workspace = std::max(m.workspace, g.graph->workspace_bytes());
   };
-  for (const auto& [key, planned] : training_) count(planned);
+  for (const auto& [key, planned] : training_) {
+    count(planned);
+    const std::vector<ElementRange>& narrow = planned.graph->narrow_gradients();
+    if (!narrow.empty())
+      m.narrow_gradients = std::max(m.narrow_gradients, narrow.back().end() * size_bytes(m.compute_dtype));
+  }
   if (evaluates) count(evaluation_);
   m.exchange = exchange_bytes();
   m.node_buffers = topology_.buffer_bytes();

@@ -239,6 +239,85 @@ TEST(BatchNorm, BackwardAgreesWithTheReference) {
   }
 }
 
+/// Sums in fp32 have the effect of the same numbers in fp64.
+TEST(BatchNorm, TakesSumsInFp32) {
+  for (const Shape& shape : kCases)
+    for (auto& [name, backend] : tested_backends()) {
+      SCOPED_TRACE(std::string(name) + ", x " + shape.text());
+      Inputs in(shape);
+      for (double& sum : in.statistics) sum = static_cast<float>(sum);
+      const std::size_t n = in.statistics.size(), channels = n / 2;
+      const Finalized expected = finalize(*backend, describe(shape), in, GradientMode::overwrite);
+      Device device(*backend);
+      const auto op = backend->make(describe(shape));
+      const OpMemory memory = device.op_memory(op->needs());
+      const BatchNorm::Finalize args{
+          .gamma = device.upload(in.gamma),
+          .beta = device.upload(in.beta),
+          .scale_bias = device.garbage<float>(n),
+          .mean_inverse_stddev = device.garbage<float>(n),
+          .batch_statistics = device.garbage<float>(n),
+          .batch_statistics_weight = 0.25f,
+          .fp32_statistics = device.upload(std::vector<float>(in.statistics.begin(), in.statistics.end()))};
+      op->finalize(args, memory, device.stream());
+      EXPECT_EQ(device.download(args.scale_bias, n), expected.scale_bias);
+      EXPECT_EQ(device.download(args.mean_inverse_stddev, n), expected.mean_inverse_stddev);
+      EXPECT_EQ(device.download(args.batch_statistics, n), expected.batch_statistics);
+
+      const std::vector<float> sums = random_normal(2 * shape[3], 8);
+      const BackwardOutputs backward = run_backward(*backend, describe(shape), in, {}, expected.mean_inverse_stddev,
+                                                    to_double(sums), to_double(sums));
+      const BatchNorm::Backward of_fp32{.fp32_sums = device.upload(sums),
+                                        .dz = device.upload(in.dz),
+                                        .x = device.upload(in.x),
+                                        .gamma = args.gamma,
+                                        .mean_inverse_stddev = args.mean_inverse_stddev,
+                                        .dx = device.garbage<float>(in.dz.size()),
+                                        .dgamma = device.garbage<float>(channels),
+                                        .dbeta = device.garbage<float>(channels)};
+      op->backward(of_fp32, memory, device.stream());
+      EXPECT_EQ(device.download(static_cast<const float*>(of_fp32.dx), in.dz.size()), backward.dx);
+      EXPECT_EQ(device.download(of_fp32.dgamma, channels), backward.dgamma);
+      EXPECT_EQ(device.download(of_fp32.dbeta, channels), backward.dbeta);
+    }
+}
+
+/// Scale and bias in the type of x are those in fp32, rounded.
+TEST(BatchNorm, NarrowsScaleAndBias) {
+  for (const Shape& shape : kCases)
+    for (const DType dtype : {DType::fp16, DType::bf16})
+      for (auto& [name, backend] : tested_backends()) {
+        if (!computes_in(*backend, dtype)) continue;
+        const Inputs in(shape);
+        const std::size_t n = in.statistics.size(), channels = n / 2;
+        Device device(*backend);
+        BatchNormDescription d = describe(shape);
+        d.dtype = dtype;
+        const auto op = backend->make(d);
+        const OpMemory memory = device.op_memory(op->needs());
+        const BatchNorm::Finalize args{.statistics = device.upload(in.statistics),
+                                       .gamma = device.upload(in.gamma),
+                                       .beta = device.upload(in.beta),
+                                       .scale_bias = device.garbage<float>(n),
+                                       .mean_inverse_stddev = device.garbage<float>(n),
+                                       .narrow_scale_bias = device.garbage_as(dtype, n)};
+        op->finalize(args, memory, device.stream());
+        EXPECT_EQ(device.download_as(dtype, args.narrow_scale_bias, n),
+                  rounded_to(dtype, device.download(args.scale_bias, n)))
+            << name;
+        const BatchNorm::FinalizeInference inference{.running_mean = device.upload(random_normal(shape[3], 6)),
+                                                     .running_variance = device.upload(std::vector<float>(channels, 2)),
+                                                     .gamma = args.gamma,
+                                                     .beta = args.beta,
+                                                     .scale_bias = device.garbage<float>(n),
+                                                     .narrow_scale_bias = device.garbage_as(dtype, n)};
+        op->finalize_inference(inference, memory, device.stream());
+        EXPECT_EQ(device.download_as(dtype, inference.narrow_scale_bias, n),
+                  rounded_to(dtype, device.download(inference.scale_bias, n)))
+            << name;
+      }
+}
+
 /// After finalize_inference the norm is an affine function: dx = scale * dz, whatever x is.
 TEST(BatchNorm, BackwardThroughConstantStatistics) {
   reference::ReferenceBackend reference;

@@ -92,6 +92,38 @@ TEST(Cast, KeepsNaN) {
   }
 }
 
+/// To fp32 only. Every length and alignment, since those are other code.
+TEST(Cast, AddsToFp32) {
+  constexpr std::size_t kSize = 48;
+  const std::vector<float> before = random_normal(kSize, 5), values = random_normal(kSize, 6);
+  for (auto& [name, backend] : tested_backends())
+    for (const bool is_fp16 : {true, false})
+      for (std::size_t begin = 0; begin < 3; ++begin)
+        for (std::size_t n = 0; n <= 19; ++n) {
+          Device device(*backend);
+          const std::vector<std::uint16_t> bits = is_fp16 ? fp16_bits(values) : bf16_bits(values);
+          const std::vector<float> added = is_fp16 ? from_fp16_bits(bits) : from_bf16_bits(bits);
+          const std::uint16_t* source = device.upload(bits);
+          float* target = device.upload(before);
+          const auto op = backend->make(is_fp16 ? kFromHalf : kWide);
+          op->apply({.source = source + 8 * begin, .target = target + begin, .n_elements = n, .accumulate = true},
+                    device.op_memory(op->needs()), device.stream());
+          const std::vector<float> sums = device.download(target, kSize);
+          for (std::size_t i = 0; i < kSize; ++i)
+            ASSERT_EQ(sums[i], i >= begin && i < begin + n ? before[i] + added[i + 7 * begin] : before[i])
+                << name << ", " << n << " from " << begin << ", " << i;
+        }
+  for (auto& [name, backend] : tested_backends()) {
+    Device device(*backend);
+    std::uint16_t* target = device.upload(std::vector<std::uint16_t>(4));
+    EXPECT_THROW(backend->make(kNarrow)->apply(
+                     {.source = device.upload(before), .target = target, .n_elements = 4, .accumulate = true}, {},
+                     device.stream()),
+                 Error)
+        << name;
+  }
+}
+
 TEST(Cast, RejectsOtherTypes) {
   for (auto& [name, backend] : tested_backends())
     EXPECT_THROW(backend->make(CastDescription{.from = DType::fp64, .to = DType::fp32}), Error) << name;

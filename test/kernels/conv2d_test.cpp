@@ -144,6 +144,44 @@ INSTANTIATE_TEST_SUITE_P(All, Conv2dLevelsTest,
                                           testing::Range(0, static_cast<int>(std::size(kFp16Cases))),
                                           testing::Range(0, 13, kNormalizationStep)));
 
+/// Sums in fp32, and weight gradients in the type of x, are what is otherwise turned into fp64 and fp32. The sums of
+/// passes are rounded.
+TEST(Conv2dFp16, GivesSumsInFp32AndNarrowWeightGradients) {
+  const std::vector<UnitModes> modes = all_modes();
+  int n_in_fp32 = 0, n_narrow = 0;
+  for (std::size_t i = 0; i < std::size(kFp16Cases); ++i)
+    for (std::size_t j = 0; j < all_normalizations().size(); j += kNormalizationStep) {
+      Conv2dDescription d = describe(kFp16Cases[i], all_normalizations()[j]);
+      if (d.normalization) d.input_gradient = true;
+      const UnitInputs inputs = rounded_to(DType::fp16, make_inputs(d, static_cast<std::uint32_t>(20 * i + j + 1200)));
+      d.dtype = DType::fp16;
+      UnitModes mode = modes[(i + 4 * j) % modes.size()];
+      for (auto& [name, backend] : fusing_backends()) {
+        SCOPED_TRACE(std::string(name) + ", x " + d.x.text() + ", " + text(d.normalization) + ", " + text(mode));
+        d.fp32_sums = mode.narrow_dweight = false;
+        const UnitOutputs expected = run(*backend, d, inputs, mode);
+        d.fp32_sums = mode.narrow_dweight = true;
+        const UnitOutputs actual = run(*backend, d, inputs, mode);
+        const auto op = backend->make(d);
+        const auto rounded = [](DType dtype, std::vector<double> sums) {
+          for (double& sum : sums) sum = dtype == DType::fp32 ? static_cast<float>(sum) : sum;
+          return sums;
+        };
+        EXPECT_EQ(actual.y, expected.y);
+        EXPECT_EQ(actual.z, expected.z);
+        EXPECT_EQ(actual.dx, expected.dx);
+        EXPECT_EQ(actual.dweight, expected.dweight);
+        EXPECT_EQ(actual.statistics, rounded(op->statistics_dtype(), expected.statistics));
+        EXPECT_EQ(actual.sums, rounded(op->sums_dtype(), expected.sums));
+        EXPECT_EQ(actual.residual_sums, rounded(op->sums_dtype(), expected.residual_sums));
+        n_in_fp32 += op->statistics_dtype() == DType::fp32 && op->sums_dtype() == DType::fp32;
+        n_narrow += op->gives_narrow_dweight();
+      }
+    }
+  EXPECT_GT(n_in_fp32, 5);
+  EXPECT_GT(n_narrow, 5);
+}
+
 /// Inference returns the same output, although it does not store z.
 TEST(Conv2dFp16, InferenceGivesTheSameOutputAtEachLevel) {
   reference::ReferenceBackend reference;

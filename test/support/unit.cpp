@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "lockstep/ops/cast.h"
 #include "test/reference/backend.h"
 #include "test/reference/normalization.h"
 #include "test/support/compare.h"
@@ -83,14 +84,19 @@ class UnitRun {
     forward_.y = y_ = device_.garbage_as(y_dtype(d), static_cast<std::size_t>(d.y().n_elements()));
     if (d.normalization) {
       forward_.normalization.scale_bias = device_.upload(in.scale_bias);
+      if (size_bytes(d.dtype) == 2)
+        forward_.normalization.narrow_scale_bias = device_.upload_as(d.dtype, in.scale_bias);
       forward_.normalization.residual = in.residual.empty() ? nullptr : activation(in.residual);
       if (!in.residual_scale_bias.empty())
         forward_.normalization.residual_scale_bias = device_.upload(in.residual_scale_bias);
+      if (!in.residual_scale_bias.empty() && size_bytes(d.dtype) == 2)
+        forward_.normalization.narrow_residual_scale_bias = device_.upload_as(d.dtype, in.residual_scale_bias);
       if (d.normalization->store) forward_.normalization.z = z_ = device_.garbage_as(d.dtype, in.x.size());
     }
   }
 
-  void prepare_backward() {
+  /// `sums_dtype`: of the sums of the normalisation.
+  void prepare_backward(DType sums_dtype = DType::fp64) {
     backward_.dy = device_.upload_as(y_dtype(d_), to_layout(d_.y(), d_.y_layout, in_.dy));
     backward_.x = forward_.x;
     backward_.normalization = forward_.normalization;
@@ -106,10 +112,22 @@ class UnitRun {
     if (modes_.added) gradient.added = activation(in_.added);
     const bool alias = modes_.added && modes_.added_is_dz;
     gradient.dz = dx_ = alias ? const_cast<void*>(gradient.added) : device_.garbage_as(d_.dtype, in_.x.size());
-    gradient.sums = sums_ = device_.garbage<double>(in_.mean_inverse_stddev.size());
-    if (in_.residual_mean_inverse_stddev.empty()) return;
+    const std::size_t n = in_.mean_inverse_stddev.size();
+    const bool in_fp32 = sums_dtype == DType::fp32, has_norm_of_residual = !in_.residual_mean_inverse_stddev.empty();
+    (in_fp32 ? sums_.fp32 : sums_.fp64) = device_.garbage_as(sums_dtype, n);
+    if (has_norm_of_residual) (in_fp32 ? residual_sums_.fp32 : residual_sums_.fp64) = device_.garbage_as(sums_dtype, n);
+    gradient.sums = static_cast<double*>(sums_.fp64);
+    gradient.fp32_sums = static_cast<float*>(sums_.fp32);
+    gradient.residual_sums = static_cast<double*>(residual_sums_.fp64);
+    gradient.fp32_residual_sums = static_cast<float*>(residual_sums_.fp32);
+    const GammaBeta norm = gamma_beta(in_.scale_bias, in_.mean_inverse_stddev);
+    gradient.gamma = norm.gamma;
+    gradient.beta = norm.beta;
+    if (!has_norm_of_residual) return;
     gradient.residual_mean_inverse_stddev = device_.upload(in_.residual_mean_inverse_stddev);
-    gradient.residual_sums = residual_sums_ = device_.garbage<double>(in_.mean_inverse_stddev.size());
+    const GammaBeta residual_norm = gamma_beta(in_.residual_scale_bias, in_.residual_mean_inverse_stddev);
+    gradient.residual_gamma = residual_norm.gamma;
+    gradient.residual_beta = residual_norm.beta;
   }
 
   void read_forward(UnitOutputs& out) {
@@ -120,8 +138,18 @@ class UnitRun {
 
   void read_backward(UnitOutputs& out) {
     if (dx_) out.dx = from_layout(d_.x, d_.x_layout, device_.download_as(d_.dtype, dx_, in_.x.size()));
-    if (sums_) out.sums = device_.download(sums_, in_.mean_inverse_stddev.size());
-    if (residual_sums_) out.residual_sums = device_.download(residual_sums_, in_.mean_inverse_stddev.size());
+    out.sums = download(sums_, in_.mean_inverse_stddev.size());
+    out.residual_sums = download(residual_sums_, in_.mean_inverse_stddev.size());
+  }
+
+  /// In fp64 or fp32.
+  struct Sums {
+    void *fp64 = nullptr, *fp32 = nullptr;
+  };
+  std::vector<double> download(const Sums& sums, std::size_t n) {
+    if (sums.fp32) return to_double(device_.download(static_cast<const float*>(sums.fp32), n));
+    if (sums.fp64) return device_.download(static_cast<const double*>(sums.fp64), n);
+    return {};
   }
 
   Device& device() { return device_; }
@@ -129,6 +157,20 @@ class UnitRun {
   typename Op::Backward& backward() { return backward_; }
 
  private:
+  struct GammaBeta {
+    const float *gamma, *beta;
+  };
+  /// scale = gamma / stddev, bias = beta - mean * scale
+  GammaBeta gamma_beta(const std::vector<float>& scale_bias, const std::vector<float>& mean_inverse_stddev) {
+    const std::size_t c = scale_bias.size() / 2;
+    std::vector<float> gamma(c), beta(c);
+    for (std::size_t i = 0; i < c; ++i) {
+      gamma[i] = scale_bias[i] / mean_inverse_stddev[c + i];
+      beta[i] = scale_bias[c + i] + mean_inverse_stddev[i] * scale_bias[i];
+    }
+    return {device_.upload(gamma), device_.upload(beta)};
+  }
+
   static DType y_dtype(const Conv2dDescription& d) { return d.dtype; }
   static DType y_dtype(const Pool2dDescription& d) { return d.y_dtype; }
   void* activation(const std::vector<float>& nhwc) {
@@ -142,7 +184,7 @@ class UnitRun {
   typename Op::Forward forward_;
   typename Op::Backward backward_;
   void *y_ = nullptr, *z_ = nullptr, *dx_ = nullptr;
-  double *sums_ = nullptr, *residual_sums_ = nullptr;
+  Sums sums_, residual_sums_;
 };
 
 }  // namespace
@@ -169,14 +211,19 @@ UnitOutputs run(Backend& backend, const Conv2dDescription& d, const UnitInputs& 
   layout->pack(in.weight, packed.data());
   unit.forward().weight = device.upload_as(d.dtype, packed);
   const auto n_statistics = static_cast<std::size_t>(2 * d.out_channels);
-  if (d.statistics) unit.forward().statistics = device.garbage<double>(n_statistics);
+  const DType statistics_dtype = op->statistics_dtype();
+  EXPECT_TRUE(statistics_dtype == DType::fp64 || d.fp32_sums);
+  const bool in_fp32 = statistics_dtype == DType::fp32;
+  if (d.statistics && in_fp32) unit.forward().fp32_statistics = device.garbage<float>(n_statistics);
+  if (d.statistics && !in_fp32) unit.forward().statistics = device.garbage<double>(n_statistics);
   op->forward(unit.forward(), memory, device.stream());
   UnitOutputs out;
   unit.read_forward(out);
-  if (d.statistics) out.statistics = device.download(unit.forward().statistics, n_statistics);
+  out.statistics = unit.download({unit.forward().statistics, unit.forward().fp32_statistics}, n_statistics);
   if (d.inference) return out;
 
-  unit.prepare_backward();
+  EXPECT_TRUE(op->sums_dtype() == DType::fp64 || d.fp32_sums);
+  unit.prepare_backward(op->sums_dtype());
   Conv2d::Backward& args = unit.backward();
   args.weight = unit.forward().weight;
   args.dweight_mode = modes.dweight;
@@ -186,7 +233,17 @@ UnitOutputs run(Backend& backend, const Conv2dDescription& d, const UnitInputs& 
   }
   if (modes.dweight == GradientMode::overwrite) args.dweight = device.garbage<float>(packed.size());
   if (!d.input_gradient) args.dx = args.gradient.dz = nullptr;
+  if (modes.narrow_dweight && op->gives_narrow_dweight())
+    args.narrow_dweight = device.garbage_as(d.dtype, packed.size());
   op->backward(args, memory, device.stream());
+  if (args.narrow_dweight && modes.dweight != GradientMode::skip)
+    device.backend()
+        .make(CastDescription{.from = d.dtype, .to = DType::fp32})
+        ->apply({.source = args.narrow_dweight,
+                 .target = args.dweight,
+                 .n_elements = packed.size(),
+                 .accumulate = modes.dweight == GradientMode::accumulate},
+                {}, device.stream());
   if (d.input_gradient) unit.read_backward(out);
   if (modes.dweight == GradientMode::skip) return out;
   out.dweight.resize(in.weight.size());

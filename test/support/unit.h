@@ -17,7 +17,8 @@ struct UnitModes {
   GradientMode dx = GradientMode::overwrite;  // without normalisation
   GradientMode dweight = GradientMode::overwrite;
   bool added = false;
-  bool added_is_dz = false;  // the added gradient lies where dz is written
+  bool added_is_dz = false;     // the added gradient lies where dz is written
+  bool narrow_dweight = false;  // in the type of x, if the op offers that, and then cast
 };
 
 struct UnitInputs {

@@ -27,7 +27,7 @@ struct BatchNormDescription {
 class BatchNorm : public Op {
  public:
   struct Finalize {
-    const double* statistics = nullptr;    // (2, C): sum x, sum x^2
+    const double* statistics = nullptr;    // (2, C): sum x, sum x^2; null: fp32_statistics
     const float* gamma = nullptr;          // (C)
     const float* beta = nullptr;           // (C)
     float* scale_bias = nullptr;           // (2, C), overwritten: gamma / stddev, beta - mean * gamma / stddev
@@ -35,6 +35,8 @@ class BatchNorm : public Op {
     float* batch_statistics = nullptr;     // (2, C): weight * (mean, unbiased variance); null: not computed
     float batch_statistics_weight = 1.0f;  // 1 / (ranks * micro-batches)
     GradientMode batch_statistics_mode = GradientMode::overwrite;
+    const float* fp32_statistics = nullptr;  // (2, C): instead of `statistics`, as Conv2d::statistics_dtype() says
+    void* narrow_scale_bias = nullptr;       // (2, C), overwritten: scale_bias in the type of x; null: not computed
   };
   struct FinalizeInference {
     const float* running_mean = nullptr;      // (C)
@@ -43,11 +45,13 @@ class BatchNorm : public Op {
     const float* beta = nullptr;
     float* scale_bias = nullptr;           // (2, C), overwritten
     float* mean_inverse_stddev = nullptr;  // (2, C), overwritten, for a backward pass; null: not computed
+    void* narrow_scale_bias = nullptr;     // (2, C), overwritten: scale_bias in the type of x; null: not computed
   };
   struct Backward {
-    const double* sums = nullptr;        // (2, C): sum dz, sum dz * x_hat over n_rows rows; null: after
-                                         // finalize_inference, whose statistics do not depend on x
+    const double* sums = nullptr;        // (2, C): sum dz, sum dz * x_hat over n_rows rows; null, as is fp32_sums:
+                                         // after finalize_inference, whose statistics do not depend on x
     const double* local_sums = nullptr;  // the same over this rank's rows only; equal to `sums` unless synchronised
+    const float* fp32_sums = nullptr;    // instead of both: NormalizationBackward::fp32_sums
     const void* dz = nullptr;
     const void* x = nullptr;
     const float* gamma = nullptr;

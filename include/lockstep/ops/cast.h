@@ -1,4 +1,5 @@
-// target = source, elementwise, rounded to nearest, ties to even: fp32 to bf16 or fp16, or back.
+// target = source, elementwise, rounded to nearest, ties to even: fp32 to bf16 or fp16, or back; or target += source,
+// where the target is fp32.
 // Planning throws not_supported for other pairs of types.
 #pragma once
 
@@ -25,6 +26,7 @@ class Cast : public Op {
     const void* source = nullptr;
     void* target = nullptr;  // does not overlap
     std::size_t n_elements = 0;
+    bool accumulate = false;  // target += source
   };
   void apply(const Apply& args, const OpMemory& memory, Stream& stream) {
     submit("cast.apply", &Cast::run_apply, args, memory, stream);

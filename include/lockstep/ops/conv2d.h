@@ -1,7 +1,8 @@
 // Convolution (cross-correlation) without bias, of x or of a pending normalisation z of x (normalization.h):
 //     y[n,h,w,k] = sum_{r,s,c} z[n, h*stride+r-padding, w*stride+s-padding, c] * weight[k,c,r,s]
 // Shapes: x (N, H, W, C), y (N, H', W', K), the weight (K, C, R, S) in canonical form, in memory with the layout
-// weight_layout(), in the type of x; its gradient is fp32. Optionally the forward pass sums y and y^2 per output
+// weight_layout(), in the type of x; its gradient is fp32, or in the type of x if the op offers that and the caller
+// turns it into fp32, for many weights at once. Optionally the forward pass sums y and y^2 per output
 // channel, which the next batch norm needs. Planning throws op_description for impossible shapes, and not_supported for
 // types and layouts that the backend does not have.
 #pragma once
@@ -33,6 +34,7 @@ struct Conv2dDescription {
   Layout y_layout = Layout::nhwc;
   std::optional<InputNormalization> normalization{};       // of x
   bool statistics = false;                                 // of y: sum and sum of squares per output channel
+  bool fp32_sums = false;                                  // statistics and sums may be fp32: statistics_dtype()
   bool input_gradient = true;                              // false: the network's first layer
   bool inference = false;                                  // backward is never called
   std::shared_ptr<const ParameterLayout> weight_layout{};  // null: the op chooses one
@@ -51,6 +53,7 @@ class Conv2d : public Op {
     void* y = nullptr;
     double* statistics = nullptr;  // (2, K), overwritten: sum y, sum y^2
     NormalizationForward normalization;
+    float* fp32_statistics = nullptr;  // instead of `statistics`, if statistics_dtype() is fp32
   };
   struct Backward {
     const void* dy = nullptr;
@@ -62,8 +65,16 @@ class Conv2d : public Op {
     GradientMode dx_mode = GradientMode::overwrite;
     NormalizationForward normalization;  // the same pointers as in forward; z holds what forward stored
     NormalizationBackward gradient;
+    void* narrow_dweight = nullptr;  // in the type of x, overwritten instead of `dweight` (gives_narrow_dweight()),
+                                     // unless dweight_mode is skip; null: `dweight` is written
   };
   virtual std::shared_ptr<const ParameterLayout> weight_layout() const = 0;
+  /// Of Forward's statistics, and of NormalizationBackward's sums: fp64, or fp32 where the description allows it and
+  /// the kernels give no more.
+  virtual DType statistics_dtype() const { return DType::fp64; }
+  virtual DType sums_dtype() const { return DType::fp64; }
+  /// Whether Backward::narrow_dweight may be given: the kernels write that type.
+  virtual bool gives_narrow_dweight() const { return false; }
   void forward(const Forward& args, const OpMemory& memory, Stream& stream) {
     submit("conv2d.forward", &Conv2d::run_forward, args, memory, stream);
   }

@@ -6,8 +6,9 @@
 //     dz   = act'(z) * (data gradient + added)          the gradient before the activation
 //     sums = (sum dz, sum dz * x_hat), x_hat = (x - mean) * inverse_stddev, over all rows, per channel
 // and BatchNorm::backward turns dz and the (possibly all-reduced) sums into dx. The gradient of a plain residual is dz
-// itself. What a cuDNN graph can do in one kernel is one op; a backend that cannot fuse does it in several passes and
-// says so in Op::describe().
+// itself. Kernels of libraries that read scale and bias take them in the type of x, and those that recompute z in
+// backward take gamma and beta: they are arguments too, so that no op has to convert them. What a cuDNN graph can do in
+// one kernel is one op; a backend that cannot fuse does it in several passes and says so in Op::describe().
 #pragma once
 
 #include <cstdint>
@@ -26,6 +27,9 @@ struct NormalizationForward {
   const void* residual = nullptr;              // shape of x
   const float* residual_scale_bias = nullptr;  // (2, C), residual normalized
   void* z = nullptr;                           // shape of x, written if `store`
+  // The same scales and biases in the type of x, where it has 16 bits
+  const void* narrow_scale_bias = nullptr;
+  const void* narrow_residual_scale_bias = nullptr;
 };
 
 struct NormalizationBackward {
@@ -35,6 +39,12 @@ struct NormalizationBackward {
   void* dz = nullptr;                                   // shape of x, overwritten; may be `added`
   double* sums = nullptr;                               // (2, C), overwritten: sum dz, sum dz * x_hat
   double* residual_sums = nullptr;                      // (2, C), residual normalized: sum dz, sum dz * r_hat
+  float* fp32_sums = nullptr;                           // instead of `sums`, if the op says so: Conv2d::sums_dtype()
+  float* fp32_residual_sums = nullptr;                  // instead of `residual_sums`
+  const float* gamma = nullptr;                         // (C), of the batch norm of x
+  const float* beta = nullptr;                          // (C)
+  const float* residual_gamma = nullptr;                // (C), residual normalized
+  const float* residual_beta = nullptr;                 // (C)
 };
 
 }  // namespace lockstep

@@ -1,5 +1,6 @@
 #include "kernels/cuda/base/conversions.h"
 
+#include "kernels/cuda/base/fast_divide.h"
 #include "kernels/cuda/base/launch.h"
 #include "kernels/cuda/base/numbers.h"
 
@@ -24,46 +25,11 @@ void for_half(DType dtype, F&& f) {
 __device__ inline std::int64_t first_item() { return std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; }
 __device__ inline std::int64_t item_stride() { return std::int64_t{gridDim.x} * blockDim.x; }
 
-// ---- fp32 to fp16 or bf16 -------------------------------------------------------------------------------------------
+// ---- fp16 or bf16 to fp32 -------------------------------------------------------------------------------------------
 
-/// Eight numbers at a time: two loads and a store of 16 bytes.
-template <typename T>
-__device__ void narrow_packs(const Narrowing& part) {
-  T* target = static_cast<T*>(part.target);
-  for (std::int64_t i = first_item(); i < part.n_elements / 8; i += item_stride()) {
-    const Pack<float> low = load_pack(part.source + 8 * i), high = load_pack(part.source + 8 * i + 4);
-    Pack<T> out;
-    for (int j = 0; j < 4; ++j) {
-      out.values[j] = from_float<T>(low.values[j]);
-      out.values[4 + j] = from_float<T>(high.values[j]);
-    }
-    store_pack(target + 8 * i, out);
-  }
-}
-template <typename T>
-__device__ void narrow_each(const Narrowing& part) {
-  T* target = static_cast<T*>(part.target);
-  for (std::int64_t i = first_item(); i < part.n_elements; i += item_stride())
-    target[i] = from_float<T>(part.source[i]);
-}
-__host__ __device__ inline bool is_whole_packs(std::int64_t n_elements, const void* a, const void* b) {
+inline bool is_whole_packs(std::int64_t n_elements, const void* a, const void* b) {
   return n_elements % 8 == 0 && (reinterpret_cast<std::uintptr_t>(a) | reinterpret_cast<std::uintptr_t>(b)) % 16 == 0;
 }
-
-template <typename T>
-__device__ void narrow_part(const Narrowing& part) {
-  if (is_whole_packs(part.n_elements, part.source, part.target))
-    narrow_packs<T>(part);
-  else
-    narrow_each<T>(part);
-}
-template <typename T>
-__global__ void narrow_both(Narrowing a, Narrowing b) {
-  narrow_part<T>(a);
-  narrow_part<T>(b);
-}
-
-// ---- fp16 or bf16 to fp32 -------------------------------------------------------------------------------------------
 
 template <typename T, bool kAccumulate>
 __global__ void widen_packs(const T* source, float* target, std::int64_t n_packs) {
@@ -112,50 +78,60 @@ struct BlockSizes {
   int window, block_window, before, shift;
 };
 
+/// Divisions for each pack of eight channels of a block. There are fewer than 2^28 packs, since tensors of convolutions
+/// have fewer than 2^31 elements.
+struct BlockDivisions {
+  FastDivide by_packs, by_block_width, by_block_height, by_channels;
+};
+
 /// One thread per eight channels of a block, which it stores in one access.
 template <typename T>
-__global__ void pixels_to_blocks(const T* x, T* blocks, std::int64_t n_packs, BlockSizes s) {
-  const int packs = s.block_channels / 8;
-  for (std::int64_t i = first_item(); i < n_packs; i += item_stride()) {
-    const std::int64_t block = i / packs, block_row = block / s.block_width;
-    const int first = static_cast<int>(i % packs) * 8;
-    const int top = 2 * (static_cast<int>(block_row % s.block_height) - s.before);
-    const int left = 2 * (static_cast<int>(block % s.block_width) - s.before);
-    const std::int64_t image = block_row / s.block_height;
+__global__ void pixels_to_blocks(const T* x, T* blocks, std::uint32_t n_packs, BlockSizes s, BlockDivisions divide) {
+  for (std::int64_t item = first_item(); item < n_packs; item += item_stride()) {
+    const auto i = static_cast<std::uint32_t>(item);
+    const std::uint32_t block = divide.by_packs.quotient(i), block_row = divide.by_block_width.quotient(block);
+    const std::uint32_t image = divide.by_block_height.quotient(block_row);
+    const std::uint32_t first = 8 * divide.by_packs.remainder(i, block);
+    const int top = 2 * (static_cast<int>(divide.by_block_height.remainder(block_row, image)) - s.before);
+    const int left = 2 * (static_cast<int>(divide.by_block_width.remainder(block, block_row)) - s.before);
+    // The block's first pixel, which may lie outside; only pixels inside are read.
+    const std::int64_t begin = ((std::int64_t{image} * s.height + top) * s.width + left) * s.channels;
     Pack<T> out;
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const int place = (first + j) / s.channels, row = top + place / 2, column = left + place % 2;
+    for (std::uint32_t j = 0; j < 8; ++j) {
+      const std::uint32_t place = divide.by_channels.quotient(first + j);
+      const int channel = static_cast<int>(divide.by_channels.remainder(first + j, place));
+      const int down = static_cast<int>(place / 2), right = static_cast<int>(place % 2);
+      const int row = top + down, column = left + right;
       const bool is_pixel = place < 4 && row >= 0 && row < s.height && column >= 0 && column < s.width;
-      out.values[j] = is_pixel
-                          ? x[((image * s.height + row) * s.width + column) * s.channels + (first + j) % s.channels]
-                          : from_float<T>(0.0f);
+      out.values[j] = is_pixel ? x[begin + (down * s.width + right) * s.channels + channel] : from_float<T>(0.0f);
     }
-    store_pack(blocks + 8 * i, out);
+    store_pack(blocks + 8 * item, out);
   }
 }
 
+// The weights of one convolution, some ten thousand: 32 bits are enough for their numbers.
+
 template <typename T>
-__global__ void window_to_blocks(const T* source, T* target, std::int64_t n, BlockSizes s) {
-  for (std::int64_t i = first_item(); i < n; i += item_stride()) {
-    const int d = static_cast<int>(i % s.block_channels), place = d / s.channels;
-    const std::int64_t tap = i / s.block_channels, block_row = tap / s.block_window;
-    const int row = 2 * static_cast<int>(block_row % s.block_window) + place / 2 - s.shift;
-    const int column = 2 * static_cast<int>(tap % s.block_window) + place % 2 - s.shift;
+__global__ void window_to_blocks(const T* source, T* target, int n, BlockSizes s) {
+  for (int i = static_cast<int>(first_item()); i < n; i += static_cast<int>(item_stride())) {
+    const int d = i % s.block_channels, place = d / s.channels;
+    const int tap = i / s.block_channels, block_row = tap / s.block_window;
+    const int row = 2 * (block_row % s.block_window) + place / 2 - s.shift;
+    const int column = 2 * (tap % s.block_window) + place % 2 - s.shift;
     const bool is_pixel = place < 4 && row >= 0 && row < s.window && column >= 0 && column < s.window;
-    const std::int64_t k = block_row / s.block_window;
+    const int k = block_row / s.block_window;
     target[i] = is_pixel ? source[((k * s.window + row) * s.window + column) * s.channels + d % s.channels]
                          : from_float<T>(0.0f);
   }
 }
 
 template <typename T, bool kAccumulate>
-__global__ void window_from_blocks(const T* source, float* target, std::int64_t n, BlockSizes s) {
-  for (std::int64_t i = first_item(); i < n; i += item_stride()) {
-    const std::int64_t tap = i / s.channels, window_row = tap / s.window, k = window_row / s.window;
-    const int row = static_cast<int>(window_row % s.window) + s.shift;
-    const int column = static_cast<int>(tap % s.window) + s.shift;
-    const int d = (2 * (row % 2) + column % 2) * s.channels + static_cast<int>(i % s.channels);
+__global__ void window_from_blocks(const T* source, float* target, int n, BlockSizes s) {
+  for (int i = static_cast<int>(first_item()); i < n; i += static_cast<int>(item_stride())) {
+    const int tap = i / s.channels, window_row = tap / s.window, k = window_row / s.window;
+    const int row = window_row % s.window + s.shift, column = tap % s.window + s.shift;
+    const int d = (2 * (row % 2) + column % 2) * s.channels + i % s.channels;
     const float value =
         to_float(source[((k * s.block_window + row / 2) * s.block_window + column / 2) * s.block_channels + d]);
     target[i] = kAccumulate ? target[i] + value : value;
@@ -167,19 +143,6 @@ __global__ void window_from_blocks(const T* source, float* target, std::int64_t 
 __global__ void sums_to_double(DoubleSums a, DoubleSums b) {
   for (std::int64_t i = first_item(); i < a.n; i += item_stride()) a.target[i] = a.source[i];
   for (std::int64_t i = first_item(); i < b.n; i += item_stride()) b.target[i] = b.source[i];
-}
-
-/// scale = gamma / stddev, bias = beta - mean * scale
-__device__ void recover(const GammaBeta& norm) {
-  for (std::int64_t c = first_item(); c < norm.channels; c += item_stride()) {
-    const float scale = norm.scale_bias[c], bias = norm.scale_bias[norm.channels + c];
-    norm.gamma_beta[c] = scale / norm.mean_inverse_stddev[norm.channels + c];
-    norm.gamma_beta[norm.channels + c] = bias + norm.mean_inverse_stddev[c] * scale;
-  }
-}
-__global__ void recover_both(GammaBeta a, GammaBeta b) {
-  recover(a);
-  recover(b);
 }
 
 constexpr int kColumns = 32;  // of a block; its other dimension are groups of rows
@@ -202,15 +165,6 @@ __global__ void add_columns(const T* values, float* sums, std::int64_t n_rows, s
 }
 
 }  // namespace
-
-void narrow(DType dtype, const std::array<Narrowing, 2>& parts, const CudaContext& context, Stream& stream) {
-  std::int64_t items = 0;
-  for (const Narrowing& part : parts)
-    items = std::max(items, part.n_elements / (is_whole_packs(part.n_elements, part.source, part.target) ? 8 : 1));
-  for_half(dtype, [&](auto* type) {
-    launch(narrow_both<std::remove_pointer_t<decltype(type)>>, grid_of(items, context), stream, parts[0], parts[1]);
-  });
-}
 
 void widen(DType dtype, const void* source, float* target, const Rows& rows, bool accumulate,
            const CudaContext& context, Stream& stream) {
@@ -267,10 +221,12 @@ std::int64_t block_weights(const PixelBlocks& of) {
 void to_blocks(DType dtype, const void* x, void* blocks, const PixelBlocks& of, const CudaContext& context,
                Stream& stream) {
   const std::int64_t n_packs = of.blocks.n_elements() / 8;
+  const auto by = [](std::int64_t divisor) { return FastDivide(static_cast<std::uint32_t>(divisor)); };
+  const BlockDivisions divisions{by(of.blocks[3] / 8), by(of.blocks[2]), by(of.blocks[1]), by(of.x[3])};
   for_half(dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     launch(pixels_to_blocks<T>, grid_of(n_packs, context), stream, static_cast<const T*>(x), static_cast<T*>(blocks),
-           n_packs, sizes_of(of));
+           n_packs, sizes_of(of), divisions);
   });
 }
 
@@ -295,10 +251,6 @@ void widen_from_blocks(DType dtype, const void* source, float* target, const Pix
 
 void to_double(const std::array<DoubleSums, 2>& parts, const CudaContext& context, Stream& stream) {
   launch(sums_to_double, grid_of(std::max(parts[0].n, parts[1].n), context), stream, parts[0], parts[1]);
-}
-
-void recover_gamma_beta(const std::array<GammaBeta, 2>& parts, const CudaContext& context, Stream& stream) {
-  launch(recover_both, grid_of(std::max(parts[0].channels, parts[1].channels), context), stream, parts[0], parts[1]);
 }
 
 void sum_columns(const ColumnSums& shape, const void* values, float* sums, bool accumulate, const CudaContext&,

@@ -19,14 +19,6 @@ struct Rows {
   std::int64_t padded = 0;  // of a row of the longer form; at least `length`
 };
 
-/// target (n_elements) of fp16 or bf16 = source of fp32.
-struct Narrowing {
-  const float* source = nullptr;
-  void* target = nullptr;
-  std::int64_t n_elements = 0;
-};
-void narrow(DType dtype, const std::array<Narrowing, 2>& parts, const CudaContext& context, Stream& stream);
-
 /// target (n_rows, length) of fp32, overwritten or added to, from source (n_rows, padded) of fp16 or bf16.
 void widen(DType dtype, const void* source, float* target, const Rows& rows, bool accumulate,
            const CudaContext& context, Stream& stream);
@@ -67,16 +59,6 @@ struct DoubleSums {
   std::int64_t n = 0;
 };
 void to_double(const std::array<DoubleSums, 2>& parts, const CudaContext& context, Stream& stream);
-
-/// The inputs of a batch norm from its results: gamma_beta (2, C) from scale_bias (2, C) and mean_inverse_stddev (2,
-/// C).
-struct GammaBeta {
-  const float* scale_bias = nullptr;
-  const float* mean_inverse_stddev = nullptr;
-  float* gamma_beta = nullptr;
-  std::int64_t channels = 0;
-};
-void recover_gamma_beta(const std::array<GammaBeta, 2>& parts, const CudaContext& context, Stream& stream);
 
 /// sums (n_columns), overwritten or added to: over the rows of `values` (n_rows, n_columns).
 struct ColumnSums {

@@ -42,6 +42,8 @@ __device__ T* shared_memory() {
 #else
 template <typename... Parameters, typename... Arguments>
 void launch(void (*kernel)(Parameters...), const Grid& grid, Stream&, Arguments... arguments) {
+  if (grid.blocks == 0 || grid.blocks_y == 0) return;
+  cuda_fibers::record_launch(typeid(kernel));
   cuda_fibers::run_grid({grid.blocks, grid.blocks_y, grid.threads, grid.shared_bytes},
                         [&] { kernel(static_cast<Parameters>(arguments)...); });
 }

@@ -8,6 +8,7 @@
 #include "kernels/cuda/base/numbers.h"
 #include "kernels/cuda/conv2d_bare.h"
 #include "kernels/cuda/conv2d_offline.h"
+#include "test/support/cuda_on_host/launches.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -86,6 +87,7 @@ class HostConvolution final : public PlannedConvolution {
   std::size_t n_plans() const override { return 1; }
 
   void run(const ConvolutionTensors& t, void* workspace, Stream&) override {
+    cuda_fibers::record_call(std::string("cudnn ") + name(graph_));
     *static_cast<float*>(workspace) = NAN;  // it is there
     switch (graph_) {
       case Graph::forward:
@@ -177,7 +179,7 @@ class HostConvolution final : public PlannedConvolution {
 
   struct Norm {
     Numbers x;
-    const float *mean_inverse_stddev, *gamma_beta;
+    const float *mean_inverse_stddev, *gamma, *beta;
     Index channels;
     double x_hat(std::size_t i) const {
       const Index c = static_cast<Index>(i) % channels;
@@ -185,7 +187,7 @@ class HostConvolution final : public PlannedConvolution {
     }
     double z(std::size_t i) const {
       const Index c = static_cast<Index>(i) % channels;
-      return x_hat(i) * gamma_beta[c] + gamma_beta[channels + c];
+      return x_hat(i) * gamma[c] + beta[c];
     }
     void sum(const Numbers& dz, float* sums, float* unused) const {
       Numbers both(static_cast<std::size_t>(2 * channels));
@@ -203,11 +205,11 @@ class HostConvolution final : public PlannedConvolution {
     Numbers dz = data_gradient(t);
     Numbers added, residual;
     if (graph_ != Graph::normalized_data_gradient) added = read(s_.dtype, t.added, n_x_);
-    const Norm norm{read(s_.dtype, t.x, n_x_), t.mean_inverse_stddev, t.gamma_beta, c_};
+    const Norm norm{read(s_.dtype, t.x, n_x_), t.mean_inverse_stddev, t.gamma, t.beta, c_};
     if (t.residual && graph_ == Graph::residual_data_gradient_added) residual = read(s_.dtype, t.residual, n_x_);
     const bool two = graph_ == Graph::normalized_residual_data_gradient_added;
     const Norm other{two ? read(s_.dtype, t.residual, n_x_) : Numbers{}, t.residual_mean_inverse_stddev,
-                     t.residual_gamma_beta, c_};
+                     t.residual_gamma, t.residual_beta, c_};
     for (std::size_t i = 0; i < dz.size(); ++i) {
       double z = norm.z(i);
       if (!residual.empty()) z += residual[i];

@@ -5,6 +5,7 @@
 #include "kernels/cuda/base/numbers.h"
 #include "kernels/cuda/matmul_bare.h"
 #include "lockstep/ops/activation_function.h"
+#include "test/support/cuda_on_host/launches.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -21,6 +22,7 @@ class HostProduct final : public PlannedProduct {
   }
 
   void run(const Arguments& args, void*, Stream&) override {
+    cuda_fibers::record_call("cublaslt");
     dispatch(d_.dtype, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
       dispatch(d_.d_dtype, [&](auto* result) { multiply<T>(args, static_cast<decltype(result)>(args.d)); });

@@ -17,6 +17,9 @@
 #include <cstring>
 #include <functional>
 #include <type_traits>
+#include <typeinfo>
+
+#include "test/support/cuda_on_host/launches.h"
 
 // In a host compiler the toolkit's headers define these as nothing.
 #undef __shared__

@@ -1,0 +1,30 @@
+#include "test/support/cuda_on_host/launches.h"
+
+#include <cxxabi.h>
+
+#include <cstdlib>
+#include <memory>
+
+namespace lockstep::cuda_fibers {
+namespace {
+
+thread_local LaunchList* list = nullptr;
+
+}  // namespace
+
+LaunchList::LaunchList() { list = this; }
+LaunchList::~LaunchList() { list = nullptr; }
+
+void record_launch(const std::type_info& kernel) {
+  if (list == nullptr) return;
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> text(abi::__cxa_demangle(kernel.name(), nullptr, nullptr, &status),
+                                                         &std::free);
+  list->launches.emplace_back(text ? text.get() : kernel.name());
+}
+
+void record_call(const std::string& call) {
+  if (list != nullptr) list->launches.push_back(call);
+}
+
+}  // namespace lockstep::cuda_fibers
