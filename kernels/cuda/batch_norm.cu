@@ -1,5 +1,6 @@
-// Bytes moved by backward: dz and x read, dx written, each once (3E, E bytes of the activation); every block computes
-// the coefficients of its channels again, from some 40 bytes each. Finalize moves only those.
+// Bytes moved by backward: dz and x read, dx written, each once (3E, E bytes of the activation; 5E for two norms of one
+// dz, which is the least); every block computes the coefficients of its channels again, from some 40 bytes each.
+// Finalize moves only those.
 #include <cmath>
 #include <memory>
 
@@ -12,7 +13,8 @@ namespace lockstep::cuda {
 namespace {
 
 constexpr unsigned kThreads = 256;
-constexpr unsigned kBlocksPerMultiprocessor = 3;
+/// Of backward: registers for the coefficients of one norm, or of two.
+constexpr unsigned blocks_per_multiprocessor(int norms) { return norms == 1 ? 3 : 2; }
 constexpr unsigned kLeastRows = 2;
 
 __device__ void put(float& target, double value, GradientMode mode) {
@@ -36,8 +38,11 @@ __device__ void put_scale_bias(float* scale_bias, void* narrow, std::int64_t n_c
   }
 }
 
+/// A row of blocks for each norm.
 template <typename T>
-__global__ void finalize_channels(const BatchNorm::Finalize args, std::int64_t n_channels, double n, double epsilon) {
+__global__ void finalize_channels(const BatchNorm::FinalizeBoth both, std::int64_t n_channels, double n,
+                                  double epsilon) {
+  const BatchNorm::Finalize& args = blockIdx.y == 0 ? both.first : both.second;
   const std::int64_t c = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (c >= n_channels) return;
   const double sum = sum_at(args.statistics, args.fp32_statistics, c);
@@ -74,25 +79,29 @@ __global__ void finalize_channels_for_inference(const BatchNorm::FinalizeInferen
 ///    = dz_factor * dz + (x_factor * (x - mean) + constant)
 /// Subtracting the mean first keeps the rounding of x_factor from being multiplied by it. The factors are made in fp64,
 /// once for each channel of the block.
-template <typename T, int kN>
-__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
-    batch_norm_backward(const BatchNorm::Backward args, std::int64_t rows, double n, const RowWalk walk) {
+/// The norms are independent, apart from dz, which is read once.
+template <typename T, int kN, int kNorms>
+__global__ void __launch_bounds__(kThreads, blocks_per_multiprocessor(kNorms))
+    batch_norm_backward(const BatchNorm::BackwardBoth both, std::int64_t rows, double n, const RowWalk walk) {
   constexpr int kRows = 2;  // loaded together
   constexpr unsigned kMaxWidth = RowWalk::kMaxColumns * kN;
-  __shared__ float dz_factors[kMaxWidth], x_factors[kMaxWidth], means[kMaxWidth], constants[kMaxWidth];
+  __shared__ float dz_factors[kNorms][kMaxWidth], x_factors[kNorms][kMaxWidth], means[kNorms][kMaxWidth],
+      constants[kNorms][kMaxWidth];
   const unsigned width = walk.columns * kN;
-  for (unsigned j = threadIdx.x; j < width; j += blockDim.x) {
+  for (unsigned item = threadIdx.x; item < kNorms * width; item += blockDim.x) {
+    const unsigned norm = item / width, j = item % width;
+    const BatchNorm::Backward& args = norm == 0 ? both.first : both.second;
     const std::int64_t c = std::int64_t{blockIdx.y} * width + j;
     if (c >= walk.c) continue;
     const double inverse_stddev = args.mean_inverse_stddev[walk.c + c];
     const double scale = args.gamma[c] * inverse_stddev;
-    dz_factors[j] = static_cast<float>(scale);
+    dz_factors[norm][j] = static_cast<float>(scale);
     const bool has_sums = args.sums != nullptr || args.fp32_sums != nullptr;
     const double sum = has_sums ? sum_at(args.sums, args.fp32_sums, c) : 0;
     const double sum_x_hat = has_sums ? sum_at(args.sums, args.fp32_sums, walk.c + c) : 0;
-    x_factors[j] = static_cast<float>(-scale * inverse_stddev * sum_x_hat / n);
-    means[j] = args.mean_inverse_stddev[c];
-    constants[j] = static_cast<float>(-scale * sum / n);
+    x_factors[norm][j] = static_cast<float>(-scale * inverse_stddev * sum_x_hat / n);
+    means[norm][j] = args.mean_inverse_stddev[c];
+    constants[norm][j] = static_cast<float>(-scale * sum / n);
     if (blockIdx.x != 0 || args.parameter_mode == GradientMode::skip) continue;
     put(args.dbeta[c], sum_at(args.local_sums, args.fp32_sums, c), args.parameter_mode);
     put(args.dgamma[c], sum_at(args.local_sums, args.fp32_sums, walk.c + c), args.parameter_mode);
@@ -100,36 +109,43 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
   __syncthreads();
   const RowPlace<kN> place(walk);
   if (!place.is_inside) return;
-  float dz_factor[kN], x_factor[kN], mean[kN], constant[kN];
+  float dz_factor[kNorms][kN], x_factor[kNorms][kN], mean[kNorms][kN], constant[kNorms][kN];
 #pragma unroll
-  for (int i = 0; i < kN; ++i) {
-    const unsigned j = place.column * kN + i;
-    dz_factor[i] = dz_factors[j];
-    x_factor[i] = x_factors[j];
-    mean[i] = means[j];
-    constant[i] = constants[j];
-  }
-  const T* dz = static_cast<const T*>(args.dz);
-  const T* x = static_cast<const T*>(args.x);
-  T* dx = static_cast<T*>(args.dx);
+  for (int norm = 0; norm < kNorms; ++norm)
+#pragma unroll
+    for (int i = 0; i < kN; ++i) {
+      const unsigned j = place.column * kN + i;
+      dz_factor[norm][i] = dz_factors[norm][j];
+      x_factor[norm][i] = x_factors[norm][j];
+      mean[norm][i] = means[norm][j];
+      constant[norm][i] = constants[norm][j];
+    }
+  const T* dz = static_cast<const T*>(both.first.dz);
+  const T* x[] = {static_cast<const T*>(both.first.x), static_cast<const T*>(both.second.x)};
+  T* dx[] = {static_cast<T*>(both.first.dx), static_cast<T*>(both.second.dx)};
   for (std::int64_t row = place.row; row < rows; row += kRows * place.row_step) {
-    Vector<T, kN> dz_values[kRows], x_values[kRows];
+    Vector<T, kN> dz_values[kRows], x_values[kRows][kNorms];
 #pragma unroll
     for (int k = 0; k < kRows; ++k) {
       const std::int64_t at = row + k * place.row_step, offset = at * walk.c + place.channel;
       if (at >= rows) continue;
       dz_values[k] = load_vector<kN>(dz + offset);
-      x_values[k] = load_vector<kN>(x + offset);
+#pragma unroll
+      for (int norm = 0; norm < kNorms; ++norm) x_values[k][norm] = load_vector<kN>(x[norm] + offset);
     }
 #pragma unroll
     for (int k = 0; k < kRows; ++k) {
       const std::int64_t at = row + k * place.row_step;
       if (at >= rows) continue;
-      Floats<kN> result;
 #pragma unroll
-      for (int i = 0; i < kN; ++i)
-        result[i] = fmaf(dz_factor[i], dz_values[k][i], fmaf(x_factor[i], x_values[k][i] - mean[i], constant[i]));
-      store_floats(dx + at * walk.c + place.channel, result);
+      for (int norm = 0; norm < kNorms; ++norm) {
+        Floats<kN> result;
+#pragma unroll
+        for (int i = 0; i < kN; ++i)
+          result[i] = fmaf(dz_factor[norm][i], dz_values[k][i],
+                           fmaf(x_factor[norm][i], x_values[k][norm][i] - mean[norm][i], constant[norm][i]));
+        store_floats(dx[norm] + at * walk.c + place.channel, result);
+      }
     }
   }
 }
@@ -146,10 +162,10 @@ class CudaBatchNorm final : public BatchNorm {
   }
 
   void run_finalize(const Finalize& args, const OpMemory&, Stream& stream) override {
-    dispatch(description_.dtype, [&](auto* type) {
-      launch(finalize_channels<std::remove_pointer_t<decltype(type)>>, channel_grid(), stream, args, channels_,
-             description_.n_rows, epsilon());
-    });
+    finalize_norms({args, {}}, 1, stream);
+  }
+  void run_finalize_both(const FinalizeBoth& args, const OpMemory&, Stream& stream) override {
+    finalize_norms(args, 2, stream);
   }
 
   void run_finalize_inference(const FinalizeInference& args, const OpMemory&, Stream& stream) override {
@@ -160,18 +176,38 @@ class CudaBatchNorm final : public BatchNorm {
   }
 
   void run_backward(const Backward& args, const OpMemory&, Stream& stream) override {
-    dispatch(description_.dtype, [&](auto* type) {
-      using T = std::remove_pointer_t<decltype(type)>;
-      constexpr int kPack = Pack<T>::kSize;
-      const bool packs = allows_packs<T>(channels_, args.dz, args.x, args.dx);
-      const RowWalk walk(rows_, channels_, packs ? kPack : 1, kThreads,
-                         static_cast<unsigned>(context_.multiprocessors) * kBlocksPerMultiprocessor, kLeastRows);
-      launch(packs ? batch_norm_backward<T, kPack> : batch_norm_backward<T, 1>, walk.grid, stream, args, rows_,
-             description_.n_rows, walk);
-    });
+    backward_of<1>({args, {}}, stream);
+  }
+  void run_backward_both(const BackwardBoth& args, const OpMemory&, Stream& stream) override {
+    require(args.first.dz == args.second.dz, ErrorCode::internal, "two norms have different gradients of their sum");
+    backward_of<2>(args, stream);
   }
 
  private:
+  void finalize_norms(const FinalizeBoth& args, unsigned n_norms, Stream& stream) const {
+    Grid grid = channel_grid();
+    grid.blocks_y = n_norms;
+    dispatch(description_.dtype, [&](auto* type) {
+      launch(finalize_channels<std::remove_pointer_t<decltype(type)>>, grid, stream, args, channels_,
+             description_.n_rows, epsilon());
+    });
+  }
+
+  template <int kNorms>
+  void backward_of(const BackwardBoth& args, Stream& stream) const {
+    dispatch(description_.dtype, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      constexpr int kPack = Pack<T>::kSize;
+      const Backward &a = args.first, &b = args.second;  // null pointers are aligned
+      const bool packs = allows_packs<T>(channels_, a.dz, a.x, a.dx, b.x, b.dx);
+      const RowWalk walk(rows_, channels_, packs ? kPack : 1, kThreads,
+                         static_cast<unsigned>(context_.multiprocessors) * blocks_per_multiprocessor(kNorms),
+                         kLeastRows);
+      launch(packs ? batch_norm_backward<T, kPack, kNorms> : batch_norm_backward<T, 1, kNorms>, walk.grid, stream, args,
+             rows_, description_.n_rows, walk);
+    });
+  }
+
   Grid channel_grid() const {
     constexpr unsigned kChannelThreads = 64;
     return {.blocks = static_cast<unsigned>((channels_ + kChannelThreads - 1) / kChannelThreads),

@@ -27,6 +27,7 @@ class BatchNormNode final : public Node {
         options_(options) {
     norm_->gamma = &gamma_;
     norm_->beta = &beta_;
+    norm_->node = this;
   }
 
   void plan(Graph& graph, Backend& backend) override {
@@ -37,11 +38,12 @@ class BatchNormNode final : public Node {
     inference_ = !graph.training() || is_frozen_;
     synchronize_ = options_.synchronize && !inference_;
     const std::int64_t samples = synchronize_ ? options_.global_batch : x.shape[0];
-    op_ = backend.make(BatchNormDescription{.x = x.shape,
-                                            .dtype = x.dtype,
-                                            .layout = x.layout,
-                                            .n_rows = static_cast<double>(samples * x.shape[1] * x.shape[2]),
-                                            .epsilon = options_.epsilon});
+    description_ = {.x = x.shape,
+                    .dtype = x.dtype,
+                    .layout = x.layout,
+                    .n_rows = static_cast<double>(samples * x.shape[1] * x.shape[2]),
+                    .epsilon = options_.epsilon};
+    op_ = backend.make(description_);
     MemoryPlan& memory = graph.memory();
     norm_->scale_bias = memory.add(name() + " scale, bias", 2 * c * sizeof(float));
     writes(Phase::forward, norm_->scale_bias);
@@ -60,9 +62,23 @@ class BatchNormNode final : public Node {
       forward_sum_.plan(graph, backend, name() + " statistics", 2 * c);
       backward_sum_.plan(graph, backend, name() + " gradient sums", 2 * c);
     }
+    join_earlier();
   }
 
   void plan_backward(Graph& graph) override {
+    if (is_joined_) return;
+    make_gradient(graph);
+    if (earlier_) earlier_->make_gradient(graph);
+    for (const BatchNormNode* norm :
+         {static_cast<const BatchNormNode*>(this), static_cast<const BatchNormNode*>(earlier_)}) {
+      if (!norm) continue;
+      for (TensorId t : {norm->dz_, norm->x_, norm->norm_->sums, norm->norm_->mean_inverse_stddev})
+        reads(Phase::backward, t);
+      writes(Phase::backward, norm->dx_);
+    }
+  }
+
+  void make_gradient(Graph& graph) {
     require(norm_->applied_in != kNoActivation && norm_->sums != kNoTensor, ErrorCode::internal,
             "{}: its result is never used", name());
     const Activation& z = graph.activation(norm_->applied_in);
@@ -73,8 +89,6 @@ class BatchNormNode final : public Node {
     x.gradient = is_alone ? dz_ : graph.memory().add("d " + x.name, x.size_bytes());
     dx_ = x.gradient;
     x_ = x.data;
-    for (TensorId t : {dz_, x_, norm_->sums, norm_->mean_inverse_stddev}) reads(Phase::backward, t);
-    writes(Phase::backward, dx_);
   }
 
   void bind(const Graph&, const Bindings& at) override {
@@ -84,6 +98,7 @@ class BatchNormNode final : public Node {
   }
 
   void forward(const Run& run) override {
+    if (is_joined_) return;
     if (inference_) {
       const float* running = run.running_statistic(statistic_);
       op_->finalize_inference({.running_mean = running,
@@ -96,37 +111,20 @@ class BatchNormNode final : public Node {
                               memory(run), run.stream);
       return;
     }
-    const bool in_fp32 = norm_->statistics_dtype == DType::fp32;
-    const double* statistics = in_fp32 ? nullptr : run.tensor<double>(norm_->statistics);
-    if (synchronize_) statistics = forward_sum_.sum(run, statistics);
-    op_->finalize({.statistics = statistics,
-                   .gamma = gamma_.master(run),
-                   .beta = beta_.master(run),
-                   .scale_bias = run.tensor<float>(norm_->scale_bias),
-                   .mean_inverse_stddev = run.tensor<float>(norm_->mean_inverse_stddev),
-                   .batch_statistics = run.batch_statistic(statistic_),
-                   .batch_statistics_weight = weight_,
-                   .batch_statistics_mode = run.gradients.mode,
-                   .fp32_statistics = in_fp32 ? run.tensor<float>(norm_->statistics) : nullptr,
-                   .narrow_scale_bias = run.tensor(norm_->narrow_scale_bias)},
-                  memory(run), run.stream);
+    if (earlier_)
+      op_->finalize_both({.first = earlier_->finalize_args(run), .second = finalize_args(run)}, memory(run),
+                         run.stream);
+    else
+      op_->finalize(finalize_args(run), memory(run), run.stream);
   }
 
   void backward(const Run& run) override {
-    const bool in_fp32 = norm_->sums_dtype == DType::fp32;
-    const double* local_sums = is_frozen_ || in_fp32 ? nullptr : run.tensor<double>(norm_->sums);
-    op_->backward({.sums = synchronize_ ? backward_sum_.sum(run, local_sums) : local_sums,
-                   .local_sums = local_sums,
-                   .fp32_sums = in_fp32 && !is_frozen_ ? run.tensor<float>(norm_->sums) : nullptr,
-                   .dz = run.tensor(dz_),
-                   .x = run.tensor(x_),
-                   .gamma = gamma_.master(run),
-                   .mean_inverse_stddev = run.tensor<float>(norm_->mean_inverse_stddev),
-                   .dx = run.tensor(dx_),
-                   .dgamma = gamma_.gradient(run),
-                   .dbeta = beta_.gradient(run),
-                   .parameter_mode = gamma_.mode(run)},
-                  memory(run), run.stream);
+    if (is_joined_) return;
+    if (earlier_)
+      op_->backward_both({.first = backward_args(run), .second = earlier_->backward_args(run)}, memory(run),
+                         run.stream);
+    else
+      op_->backward(backward_args(run), memory(run), run.stream);
   }
 
   const Op* op() const override { return op_.get(); }
@@ -135,12 +133,63 @@ class BatchNormNode final : public Node {
   Recomputation recomputation() const override { return Recomputation::keep; }
 
  private:
+  /// Of two norms whose results are added, the later one does the work of both in one call, in forward and backward:
+  /// nothing reads the results of the earlier one before. Sums over ranks stay where they are.
+  void join_earlier() {
+    if (!norm_->other || synchronize_) return;
+    auto* const other = static_cast<BatchNormNode*>(norm_->other->node);
+    if (!other->op_ || other->inference_ || other->synchronize_) return;
+    const BatchNormDescription &a = description_, &b = other->description_;
+    if (a.x != b.x || a.dtype != b.dtype || a.layout != b.layout || a.n_rows != b.n_rows || a.epsilon != b.epsilon)
+      return;
+    earlier_ = other;
+    other->is_joined_ = true;
+    reads(Phase::forward, other->norm_->statistics);
+    for (TensorId t : {other->norm_->scale_bias, other->norm_->narrow_scale_bias, other->norm_->mean_inverse_stddev})
+      writes(Phase::forward, t);
+  }
+
+  BatchNorm::Finalize finalize_args(const Run& run) {
+    const bool in_fp32 = norm_->statistics_dtype == DType::fp32;
+    const double* statistics = in_fp32 ? nullptr : run.tensor<double>(norm_->statistics);
+    if (synchronize_) statistics = forward_sum_.sum(run, statistics);
+    return {.statistics = statistics,
+            .gamma = gamma_.master(run),
+            .beta = beta_.master(run),
+            .scale_bias = run.tensor<float>(norm_->scale_bias),
+            .mean_inverse_stddev = run.tensor<float>(norm_->mean_inverse_stddev),
+            .batch_statistics = run.batch_statistic(statistic_),
+            .batch_statistics_weight = weight_,
+            .batch_statistics_mode = run.gradients.mode,
+            .fp32_statistics = in_fp32 ? run.tensor<float>(norm_->statistics) : nullptr,
+            .narrow_scale_bias = run.tensor(norm_->narrow_scale_bias)};
+  }
+
+  BatchNorm::Backward backward_args(const Run& run) {
+    const bool in_fp32 = norm_->sums_dtype == DType::fp32;
+    const double* local_sums = is_frozen_ || in_fp32 ? nullptr : run.tensor<double>(norm_->sums);
+    return {.sums = synchronize_ ? backward_sum_.sum(run, local_sums) : local_sums,
+            .local_sums = local_sums,
+            .fp32_sums = in_fp32 && !is_frozen_ ? run.tensor<float>(norm_->sums) : nullptr,
+            .dz = run.tensor(dz_),
+            .x = run.tensor(x_),
+            .gamma = gamma_.master(run),
+            .mean_inverse_stddev = run.tensor<float>(norm_->mean_inverse_stddev),
+            .dx = run.tensor(dx_),
+            .dgamma = gamma_.gradient(run),
+            .dbeta = beta_.gradient(run),
+            .parameter_mode = gamma_.mode(run)};
+  }
+
   ActivationId raw_;
   std::shared_ptr<NormTensors> norm_;
   ParameterUse gamma_, beta_;
   int statistic_;
   BatchNormOptions options_;
+  BatchNormDescription description_;
   std::unique_ptr<BatchNorm> op_;
+  BatchNormNode* earlier_ = nullptr;  // does no work of its own, which is done with this node's
+  bool is_joined_ = false;            // its work is done with that of a later norm
   bool is_frozen_ = false;
   bool inference_ = false;  // normalises with the running statistics
   bool synchronize_ = false;
@@ -199,6 +248,8 @@ bool extend_with_residual(Graph& graph, ActivationId a, ActivationId b) {
     sum->residual = other->raw;
     sum->residual_norm = other->norm;
     other->norm->applied_in = a;
+    sum->norm->other = other->norm.get();
+    other->norm->other = sum->norm.get();
   } else {
     sum->residual = b;
   }

@@ -24,7 +24,9 @@ struct NormTensors {
   DType statistics_dtype = DType::fp64, sums_dtype = DType::fp64;  // as the ops that compute them say; else fp32
   bool is_synchronized = false;                                    // its sums are summed over ranks, in fp64
   const graph::ParameterUse *gamma = nullptr, *beta = nullptr;     // of the norm's node
-  graph::ActivationId applied_in = graph::kNoActivation;           // the pending activation it is part of
+  graph::Node* node = nullptr;                                     // the norm's node
+  NormTensors* other = nullptr;  // the norm whose result is added to that of this one; null: there is none
+  graph::ActivationId applied_in = graph::kNoActivation;  // the pending activation it is part of
 };
 
 class PendingNormalization final : public graph::Pending {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 
 #include "lockstep/ops/batch_norm.h"
@@ -237,6 +238,68 @@ TEST(BatchNorm, BackwardAgreesWithTheReference) {
           }
         }
   }
+}
+
+/// Two norms in one call have the bits of two calls.
+TEST(BatchNorm, ComputesTwoNormsOfOneGradient) {
+  for (const Shape& shape : kCases)
+    for (const DType dtype : {DType::fp32, DType::fp16, DType::bf16})
+      for (const GradientMode mode : {GradientMode::overwrite, GradientMode::accumulate, GradientMode::skip})
+        for (auto& [name, backend] : tested_backends()) {
+          if (!computes_in(*backend, dtype)) continue;
+          SCOPED_TRACE(std::string(name) + ", x " + shape.text() + ", " + std::string(lockstep::name(dtype)));
+          const Inputs in(shape);
+          const std::size_t n = in.statistics.size(), channels = n / 2, n_x = in.x.size();
+          Device device(*backend);
+          BatchNormDescription d = describe(shape);
+          d.dtype = dtype;
+          const auto op = backend->make(d);
+          const OpMemory memory = device.op_memory(op->needs());
+          const void* const dz = device.upload_as(dtype, in.dz);
+          struct Norm {
+            BatchNorm::Finalize finalize;
+            BatchNorm::Backward backward;
+          };
+          const auto make = [&](std::uint32_t stream) {
+            Norm norm;
+            std::vector<double> statistics = in.statistics;
+            for (std::size_t c = 0; c < channels; ++c) statistics[channels + c] *= stream;
+            norm.finalize = {.statistics = device.upload(statistics),
+                             .gamma = device.upload(random_uniform(shape[3], stream, 0.5, 1.5)),
+                             .beta = device.upload(random_normal(shape[3], stream + 1)),
+                             .scale_bias = device.garbage<float>(n),
+                             .mean_inverse_stddev = device.garbage<float>(n),
+                             .batch_statistics = device.upload(in.before),
+                             .batch_statistics_mode = mode};
+            norm.backward = {.fp32_sums = device.upload(random_normal(2 * shape[3], stream + 2)),
+                             .dz = dz,
+                             .x = device.upload_as(dtype, random_normal(shape.n_elements(), stream + 3)),
+                             .gamma = norm.finalize.gamma,
+                             .mean_inverse_stddev = norm.finalize.mean_inverse_stddev,
+                             .dx = device.garbage_as(dtype, n_x),
+                             .dgamma = device.upload(in.gamma),
+                             .dbeta = device.upload(in.beta),
+                             .parameter_mode = mode};
+            return norm;
+          };
+          const auto outputs = [&](const Norm& norm) {
+            return std::array{device.download(norm.finalize.scale_bias, n),
+                              device.download(norm.finalize.mean_inverse_stddev, n),
+                              device.download(norm.finalize.batch_statistics, n),
+                              device.download_as(dtype, norm.backward.dx, n_x),
+                              device.download(norm.backward.dgamma, channels),
+                              device.download(norm.backward.dbeta, channels)};
+          };
+          const Norm a = make(40), b = make(50), first = make(40), second = make(50);
+          for (const Norm& norm : {a, b}) {
+            op->finalize(norm.finalize, memory, device.stream());
+            op->backward(norm.backward, memory, device.stream());
+          }
+          op->finalize_both({first.finalize, second.finalize}, memory, device.stream());
+          op->backward_both({first.backward, second.backward}, memory, device.stream());
+          EXPECT_EQ(outputs(first), outputs(a));
+          EXPECT_EQ(outputs(second), outputs(b));
+        }
 }
 
 /// Sums in fp32 have the effect of the same numbers in fp64.

@@ -61,6 +61,14 @@ class BatchNorm : public Op {
     float* dbeta = nullptr;
     GradientMode parameter_mode = GradientMode::overwrite;
   };
+  /// Two norms of the same description, such as the two whose results a residual block adds.
+  struct FinalizeBoth {
+    Finalize first, second;
+  };
+  /// They have the same dz, and neither dx is dz.
+  struct BackwardBoth {
+    Backward first, second;
+  };
   void finalize(const Finalize& args, const OpMemory& memory, Stream& stream) {
     submit("batch_norm.finalize", &BatchNorm::run_finalize, args, memory, stream);
   }
@@ -71,10 +79,25 @@ class BatchNorm : public Op {
     submit("batch_norm.backward", &BatchNorm::run_backward, args, memory, stream);
   }
 
+  void finalize_both(const FinalizeBoth& args, const OpMemory& memory, Stream& stream) {
+    submit("batch_norm.finalize_both", &BatchNorm::run_finalize_both, args, memory, stream);
+  }
+  void backward_both(const BackwardBoth& args, const OpMemory& memory, Stream& stream) {
+    submit("batch_norm.backward_both", &BatchNorm::run_backward_both, args, memory, stream);
+  }
+
  private:
   virtual void run_finalize(const Finalize& args, const OpMemory& memory, Stream& stream) = 0;
   virtual void run_finalize_inference(const FinalizeInference& args, const OpMemory& memory, Stream& stream) = 0;
   virtual void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) = 0;
+  virtual void run_finalize_both(const FinalizeBoth& args, const OpMemory& memory, Stream& stream) {
+    run_finalize(args.first, memory, stream);
+    run_finalize(args.second, memory, stream);
+  }
+  virtual void run_backward_both(const BackwardBoth& args, const OpMemory& memory, Stream& stream) {
+    run_backward(args.first, memory, stream);
+    run_backward(args.second, memory, stream);
+  }
 };
 
 }  // namespace lockstep
