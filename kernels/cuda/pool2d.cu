@@ -76,12 +76,7 @@ struct PoolGeometry {
   }
 };
 
-/// y or dy: T, or fp32.
-template <typename T, int kN>
-__device__ inline Floats<kN> load_output(const void* y, bool is_fp32, std::int64_t offset) {
-  if (is_fp32) return load_floats<kN>(static_cast<const float*>(y) + offset);
-  return load_floats<kN>(static_cast<const T*>(y) + offset);
-}
+/// y: T, or fp32.
 template <typename T, int kN>
 __device__ inline void store_output(void* y, bool is_fp32, std::int64_t offset, const Floats<kN>& values) {
   if (is_fp32)
@@ -256,59 +251,86 @@ __global__ void __launch_bounds__(kSumThreads, kSumBlocksPerMultiprocessor)
   }
 }
 
-/// The data gradient of a pixel of x, gathered from all windows over it, in their order.
-template <typename T>
+/// The data gradient of a pixel of x, gathered from all windows over it, in a fixed order. Of a window of 3 and stride
+/// 2 these are up to 2 x 2, all of which are loaded, as they are stored, before the first is used: a pixel's gradient
+/// then waits for memory once.
+template <typename T, typename Dy>
 struct PoolGradient {
   static constexpr int kRowsAtOnce = 1;
   static constexpr bool kIsGathered = true;
   PoolGeometry geometry;
   std::int64_t c;
-  const void* dy;
-  bool dy_is_fp32;
+  const Dy* dy;
   const std::uint8_t* saved;  // null: average
 
   template <int kN>
   __device__ Floats<kN> load(std::int64_t row, std::int64_t channel, std::int64_t) const {
-    constexpr int kWindows = 2;  // loaded together: those over a pixel in a row, of the usual stride
+    // In fp32, which only the last pooling has, whose windows do not overlap, four windows would take many registers.
+    return gather < kN, std::is_same_v<Dy, T> ? 2 : 1 > (row, channel);
+  }
+
+ private:
+  /// kN numbers as they are stored; in fp32 those of two packs.
+  template <int kN>
+  __device__ static auto load_stored(const Dy* source) {
+    if constexpr (std::is_same_v<Dy, T>)
+      return load_vector<kN>(source);
+    else
+      return load_floats<kN>(source);
+  }
+
+  template <int kN, int kHeight>
+  __device__ Floats<kN> gather(std::int64_t row, std::int64_t channel) const {
+    constexpr int kWidth = 2;
+    using Stored = decltype(load_stored<kN>(dy));
     const auto [n, h, w] = geometry.pixel(row);
     const Span rows = geometry.rows.windows_over(h), columns = geometry.columns.windows_over(w);
     Floats<kN> gradient{};
-    for (int p = rows.begin; p < rows.end; ++p)
-      for (int first = columns.begin; first < columns.end; first += kWindows) {
-        Floats<kN> dy_values[kWindows];
-        Bytes<kN> positions[kWindows];
+    for (int top = rows.begin; top < rows.end; top += kHeight)
+      for (int left = columns.begin; left < columns.end; left += kWidth) {
+        Stored values[kHeight][kWidth];
+        Bytes<kN> positions[kHeight][kWidth];
 #pragma unroll
-        for (int k = 0; k < kWindows; ++k) {
-          if (first + k >= columns.end) continue;
-          const std::int64_t offset = geometry.out_index(n, p, first + k) * c + channel;
-          dy_values[k] = load_output<T, kN>(dy, dy_is_fp32, offset);
-          positions[k] = saved == nullptr ? Bytes<kN>{} : load_bytes<kN>(saved + offset);
-        }
+        for (int i = 0; i < kHeight; ++i)
 #pragma unroll
-        for (int k = 0; k < kWindows; ++k) {
-          const int q = first + k;
-          if (q >= columns.end) continue;
-          if (saved != nullptr) {
-            const int position = (h - geometry.rows.begin(p)) * geometry.columns.window + w - geometry.columns.begin(q);
-#pragma unroll
-            for (int i = 0; i < kN; ++i) gradient[i] += positions[k][i] == position ? dy_values[k][i] : 0.0f;
-          } else {
-            const Span under_rows = geometry.rows.pixels_under(p), under_columns = geometry.columns.pixels_under(q);
-            const int count = (under_rows.end - under_rows.begin) * (under_columns.end - under_columns.begin);
-            const float share = 1.0f / static_cast<float>(count);
-#pragma unroll
-            for (int i = 0; i < kN; ++i) gradient[i] = fmaf(dy_values[k][i], share, gradient[i]);
+          for (int j = 0; j < kWidth; ++j) {
+            if (top + i >= rows.end || left + j >= columns.end) continue;
+            const std::int64_t offset = geometry.out_index(n, top + i, left + j) * c + channel;
+            values[i][j] = load_stored<kN>(dy + offset);
+            positions[i][j] = saved == nullptr ? Bytes<kN>{} : load_bytes<kN>(saved + offset);
           }
-        }
+#pragma unroll
+        for (int i = 0; i < kHeight; ++i)
+#pragma unroll
+          for (int j = 0; j < kWidth; ++j)
+            if (top + i < rows.end && left + j < columns.end)
+              add_window(gradient, values[i][j], positions[i][j], h - geometry.rows.begin(top + i),
+                         w - geometry.columns.begin(left + j), top + i, left + j);
       }
     return gradient;
+  }
+
+  /// Window (p, q), in which the pixel has the place (down, right).
+  template <int kN, typename Stored>
+  __device__ void add_window(Floats<kN>& gradient, const Stored& values, const Bytes<kN>& positions, int down,
+                             int right, int p, int q) const {
+    if (saved != nullptr) {
+      const int position = down * geometry.columns.window + right;
+#pragma unroll
+      for (int k = 0; k < kN; ++k) gradient[k] += positions[k] == position ? values[k] : 0.0f;
+    } else {
+      const Span rows = geometry.rows.pixels_under(p), columns = geometry.columns.pixels_under(q);
+      const float share = 1.0f / static_cast<float>((rows.end - rows.begin) * (columns.end - columns.begin));
+#pragma unroll
+      for (int k = 0; k < kN; ++k) gradient[k] = fmaf(values[k], share, gradient[k]);
+    }
   }
 };
 
 /// Backward without a normalisation.
-template <typename T, int kN>
+template <typename T, int kN, typename Dy>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
-    pool_backward(const PoolGradient<T> gradient, T* dx, bool accumulate, std::int64_t rows, const RowWalk walk) {
+    pool_backward(const PoolGradient<T, Dy> gradient, T* dx, bool accumulate, std::int64_t rows, const RowWalk walk) {
   const RowPlace<kN> place(walk);
   if (!place.is_inside) return;
   for (std::int64_t row = place.row; row < rows; row += place.row_step) {
@@ -379,28 +401,33 @@ class CudaPool2d final : public Pool2d {
     if (!pending && args.dx_mode == GradientMode::skip) return;
     dispatch(description_.dtype, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
-      constexpr int kPack = Pack<T>::kSize;
-      const auto* saved = is_max() ? static_cast<const std::uint8_t*>(memory.saved) : nullptr;
-      const PoolGradient<T> gradient{geometry_, activation_.c, args.dy, y_is_fp32(), saved};
-      if (!pending) {
-        const bool packs = allows_packs<T>(activation_.c, args.dy, args.dx, saved);
-        const RowWalk walk(activation_.rows, activation_.c, packs ? kPack : 1, kThreads, block_limit(), 1);
-        launch(packs ? pool_backward<T, kPack> : pool_backward<T, 1>, walk.grid, stream, gradient,
-               static_cast<T*>(args.dx), args.dx_mode == GradientMode::accumulate, activation_.rows, walk);
-        return;
-      }
-      const InputNormalization& normalization = *description_.normalization;
-      const void* z = normalization.store ? args.normalization.z : nullptr;
-      const NormalizeBackwardTask<T> task =
-          make_backward_task<T>(activation_, normalization, args.x, args.normalization, z, args.gradient);
-      const bool packs =
-          allows_packs<T>(activation_.c, args.dy, saved, task.x, task.residual, task.operand, task.added, task.dz);
-      run_normalize_backward(activation_, normalization, task, gradient, packs, args.gradient, memory.workspace,
-                             context_, stream);
+      y_is_fp32() ? backward_of<T, float>(args, memory, stream) : backward_of<T, T>(args, memory, stream);
     });
   }
 
  private:
+  template <typename T, typename Dy>
+  void backward_of(const Backward& args, const OpMemory& memory, Stream& stream) {
+    constexpr int kPack = Pack<T>::kSize;
+    const auto* saved = is_max() ? static_cast<const std::uint8_t*>(memory.saved) : nullptr;
+    const PoolGradient<T, Dy> gradient{geometry_, activation_.c, static_cast<const Dy*>(args.dy), saved};
+    if (!description_.normalization) {
+      const bool packs = allows_packs<T>(activation_.c, args.dy, args.dx, saved);
+      const RowWalk walk(activation_.rows, activation_.c, packs ? kPack : 1, kThreads, block_limit(), 1);
+      launch(packs ? pool_backward<T, kPack, Dy> : pool_backward<T, 1, Dy>, walk.grid, stream, gradient,
+             static_cast<T*>(args.dx), args.dx_mode == GradientMode::accumulate, activation_.rows, walk);
+      return;
+    }
+    const InputNormalization& normalization = *description_.normalization;
+    const void* z = normalization.store ? args.normalization.z : nullptr;
+    const NormalizeBackwardTask<T> task =
+        make_backward_task<T>(activation_, normalization, args.x, args.normalization, z, args.gradient);
+    const bool packs =
+        allows_packs<T>(activation_.c, args.dy, saved, task.x, task.residual, task.operand, task.added, task.dz);
+    run_normalize_backward(activation_, normalization, task, gradient, packs, args.gradient, memory.workspace, context_,
+                           stream);
+  }
+
   bool is_max() const { return description_.kind == Pool2dDescription::Kind::max; }
   bool y_is_fp32() const { return description_.y_dtype == DType::fp32; }
   unsigned block_limit() const { return static_cast<unsigned>(context_.multiprocessors) * kBlocksPerMultiprocessor; }
