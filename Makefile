@@ -134,7 +134,7 @@ SUPPORT   := $(filter-out %_test.cpp test/support/program.cpp test/support/cuda_
 CUDA_TESTS := test/comm/nccl% test/kernels/cuda_library% test/kernels/cuda_on_host% test/kernels/cuda_stream% test/kernels/nvml% test/kernels/nvtx%
 FAKES     := $(if $(HAS_CUDA),$(OUT)/test/comm/fake_nccl.so $(OUT)/test/kernels/fake_nvml.so $(OUT)/test/kernels/fake_nvtx.so \
   $(OUT)/test/kernels/hidden_library.so) \
-  $(OUT)/test/faults/fault_injection.so
+  $(OUT)/test/faults/fault_injection.so $(OUT)/test/doctor/preload.so
 # Tests of instructions that only x86-64 has are left out elsewhere.
 TESTS     := $(filter-out $(if $(HAS_CUDA),,$(CUDA_TESTS)) $(if $(IS_X86_64),,test/kernels/emulated_amx% test/kernels/max_isa%),$(shell find test -name '*_test.cpp' | sort))
 # Unit tests of one process: the only tests in a build for the sanitizers (UNIT_TESTS_ONLY=1).

@@ -1,12 +1,15 @@
 // The one place that names concrete backends.
 #include "base/version.h"
 #include "kernels/cpu/backend.h"
+#include "kernels/cpu/base/health.h"
 #ifdef LOCKSTEP_CUDA
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/backend_gpu_report.h"
 #include "kernels/cuda/backend_planning.h"
+#include "kernels/cuda/base/nvml.h"
 #endif
 #include "lockstep/backend.h"
+#include "lockstep/device_health.h"
 #include "lockstep/error.h"
 #include "lockstep/gpu_report.h"
 
@@ -65,6 +68,14 @@ GpuReport gpu_report() {
   report.problem = "this build has no CUDA backend: it was made where nvcc was not on PATH, or with CUDA=0";
   return report;
 #endif
+}
+
+DeviceHealth device_health(const std::string& pci_bus) {
+  if (pci_bus.empty()) return cpu::device_health();
+#ifdef LOCKSTEP_CUDA
+  if (const cuda::Nvml* nvml = cuda::Nvml::get()) return nvml->health(pci_bus);
+#endif
+  return {};
 }
 
 std::vector<std::string> backend_libraries() {

@@ -86,7 +86,7 @@ void print_version(bool as_json) {
 
 /// Commands of several ranks, and those that only print what is the same or of interest in each process.
 bool is_of_any_process(std::string_view command) {
-  constexpr std::string_view kCommands[] = {"train", "evaluate", "gpu-info", "completion", "help"};
+  constexpr std::string_view kCommands[] = {"train", "evaluate", "doctor", "gpu-info", "completion", "help"};
   return std::ranges::find(kCommands, command) != std::ranges::end(kCommands);
 }
 
@@ -111,6 +111,7 @@ int run_program(int argc, char** argv) {
   commands::add_compare(app, run);
   commands::add_report(app, run);
   commands::add_top(app, run);
+  commands::add_doctor(app, run, arguments);
   commands::add_gpu_info(app, run);
   commands::add_completion(app, run);
   commands::add_help(app, run);

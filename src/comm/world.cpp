@@ -10,14 +10,17 @@
 #include "base/version.h"
 #include "comm/communication_thread.h"
 #include "comm/control_channel.h"
+#include "comm/diagnosis.h"
 #include "comm/host_communicator.h"
 #include "comm/launch.h"
 #ifdef LOCKSTEP_CUDA
 #include "comm/nccl_communicator.h"
 #endif
+#include "comm/pair_channel.h"
 #include "comm/single_rank.h"
 #include "comm/sleeping_communicator.h"
 #include "comm/staged_communicator.h"
+#include "comm/sum_order.h"
 #include "lockstep/error.h"
 
 namespace lockstep::comm {
@@ -73,11 +76,15 @@ class MpiWorld final : public World {
 
 }  // namespace
 
-std::unique_ptr<World> start_world(int* argc, char*** argv, double watchdog_seconds) {
+std::unique_ptr<World> start_world_of_any_builds(int* argc, char*** argv, double watchdog_seconds) {
   const Launch launch = inspect_launch();
   if (launch.alone) return single_world();
-  auto world = std::make_unique<MpiWorld>(argc, argv, launch, watchdog_seconds);
-  check_builds_agree(*world, fmt::format("{} ({}), {}", version(), commit(), compiler()));
+  return std::make_unique<MpiWorld>(argc, argv, launch, watchdog_seconds);
+}
+
+std::unique_ptr<World> start_world(int* argc, char*** argv, double watchdog_seconds) {
+  auto world = start_world_of_any_builds(argc, argv, watchdog_seconds);
+  if (world->size() > 1) check_builds_agree(*world, fmt::format("{} ({}), {}", version(), commit(), compiler()));
   return world;
 }
 
@@ -123,6 +130,26 @@ std::unique_ptr<Communicator> make_communicator(const Config::Comm& config, Worl
   }
   if (config.sleep_ms > 0) out = std::make_unique<SleepingCommunicator>(std::move(out), config.sleep_ms);
   return out;
+}
+
+std::unique_ptr<Communicator> make_node_communicator(World& world, Backend& backend) {
+  MpiWorld* mpi_world = dynamic_cast<MpiWorld*>(&world);
+  if (mpi_world == nullptr || backend.memory_space() != MemorySpace::host) return nullptr;
+  const RankTable& ranks = mpi_world->thread().ranks();
+  const auto is_alone = [](const std::vector<int>& node) { return node.size() == 1; };
+  if (ranks.n_nodes() == 1 || std::ranges::any_of(ranks.nodes, is_alone)) return nullptr;
+  return std::make_unique<HostCommunicator>(
+      mpi_world->thread(), world,
+      Topology{.nodes = {ranks.my_node()},
+               .local_rank = ranks.mine().local_rank,
+               .order_in_node = sequential_order(static_cast<int>(ranks.my_node().size())),
+               .order_of_nodes = sequential_order(1)});
+}
+
+std::unique_ptr<PairProbe> make_pair_probe(World& world) {
+  MpiWorld* mpi_world = dynamic_cast<MpiWorld*>(&world);
+  if (mpi_world == nullptr || world.size() == 1) return nullptr;
+  return std::make_unique<PairChannel>(mpi_world->thread());
 }
 
 std::string describe_nccl() {

@@ -39,6 +39,7 @@ mkdir -p "$work/jobs" "$work/data"
 export MINI_SLURM_DIR=$work/slurm
 clean_up() {
   "$cluster" down >/dev/null 2>&1
+  for folder in "$work/full" "$work/read-only"; do if mountpoint -q "$folder"; then umount "$folder"; fi; done
   rm -rf "$work"
 }
 trap clean_up EXIT

@@ -1,4 +1,5 @@
-// A fake libnvidia-ml.so.1: one GPU, at 0000:18:00.0, with the number 2 on the node.
+// A fake libnvidia-ml.so.1: one GPU, at 0000:18:00.0, with the number 2 on the node. FAKE_NVML_THROTTLES, FAKE_NVML_ECC
+// and FAKE_NVML_NARROW make it lower its clock, report errors of its memory, and use half of its PCIe lanes.
 #include <cstdlib>
 #include <cstring>
 
@@ -33,6 +34,38 @@ int nvmlDeviceGetUtilizationRates(void*, void* utilization) {
 int nvmlDeviceGetNvLinkState(void*, unsigned link, unsigned* is_active) {
   *is_active = link < 4 ? 1 : 0;
   return link < 6 ? 0 : 2;
+}
+int nvmlDeviceGetClockInfo(void*, int which, unsigned* mhz) {
+  *mhz = which == 1 ? 1755 : 2619;
+  return 0;
+}
+int nvmlDeviceGetMaxClockInfo(void*, int, unsigned* mhz) {
+  *mhz = 1980;
+  return 0;
+}
+int nvmlDeviceGetCurrentClocksThrottleReasons(void*, unsigned long long* reasons) {
+  *reasons = std::getenv("FAKE_NVML_THROTTLES") != nullptr ? 0xC4 : 0x5;  // with it: hot, and the power brake
+  return 0;
+}
+int nvmlDeviceGetTotalEccErrors(void*, int kind, int, unsigned long long* count) {
+  *count = std::getenv("FAKE_NVML_ECC") != nullptr ? (kind == 1 ? 2 : 1700) : 0;
+  return std::getenv("FAKE_NVML_MIG") != nullptr ? 3 : 0;
+}
+int nvmlDeviceGetCurrPcieLinkGeneration(void*, unsigned* generation) {
+  *generation = 5;
+  return 0;
+}
+int nvmlDeviceGetMaxPcieLinkGeneration(void*, unsigned* generation) {
+  *generation = 5;
+  return 0;
+}
+int nvmlDeviceGetCurrPcieLinkWidth(void*, unsigned* lanes) {
+  *lanes = std::getenv("FAKE_NVML_NARROW") != nullptr ? 8 : 16;
+  return 0;
+}
+int nvmlDeviceGetMaxPcieLinkWidth(void*, unsigned* lanes) {
+  *lanes = 16;
+  return 0;
 }
 
 }  // extern "C"

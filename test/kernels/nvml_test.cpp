@@ -12,6 +12,7 @@
 #include <fstream>
 
 #include "comm/world.h"
+#include "doctor/device.h"
 #include "test/support/program.h"
 #include "train/usage_log.h"
 
@@ -40,6 +41,38 @@ TEST_F(NvmlTest, ReportsMemoryAndUtilisation) {
   EXPECT_EQ(usage.index, 2);
   EXPECT_DOUBLE_EQ(usage.utilisation.value_or(-1), 0.87);
   EXPECT_EQ(nvml->nvlinks(kGpu), 4);
+}
+
+/// The verdicts of `lockstep doctor` on the fake GPU, with a variable that gives it a fault; empty: none.
+std::string faults(const char* variable) {
+  if (variable != nullptr) ::setenv(variable, "1", 1);
+  doctor::DeviceFacts facts{.name = "a fake", .pci_bus = kGpu, .health = device_health(kGpu)};
+  if (variable != nullptr) ::unsetenv(variable);
+  std::string found;
+  for (const doctor::Check& check : doctor::check_devices({{.host = "node1"}}, {facts}))
+    if (check.status == doctor::Status::fail) found += check.name + ": " + check.value + "\n";
+  return found;
+}
+
+TEST_F(NvmlTest, ReportsTheConditionOfADevice) {
+  const DeviceHealth health = device_health(kGpu);
+  EXPECT_EQ(health.driver, "580.65.06");
+  EXPECT_DOUBLE_EQ(health.clock_mhz.value_or(0), 1755);
+  EXPECT_DOUBLE_EQ(health.max_clock_mhz.value_or(0), 1980);
+  EXPECT_EQ(health.throttle_reasons, std::vector<std::string>());  // idleness and the power limit are none
+  EXPECT_EQ(health.ecc_uncorrected, 0U);
+  EXPECT_EQ(health.pcie_lanes, 16);
+  EXPECT_EQ(health.pcie_generation, 5);
+  EXPECT_EQ(health.nvlinks_active, 4);
+  EXPECT_EQ(health.nvlinks_total, 6);
+  EXPECT_EQ(health.free_memory_bytes, std::size_t{50} << 30);
+}
+TEST_F(NvmlTest, LetsDoctorFailForFaults) {
+  const std::string always = "NVLink: 4 of 6 links active\n";
+  EXPECT_EQ(faults(nullptr), always);
+  EXPECT_EQ(faults("FAKE_NVML_THROTTLES"), "throttling: too hot (hardware limit), power brake\n" + always);
+  EXPECT_EQ(faults("FAKE_NVML_ECC"), "ECC errors: 2 uncorrected, 1700 corrected\n" + always);
+  EXPECT_EQ(faults("FAKE_NVML_NARROW"), "PCIe: generation 5 x8\n" + always);
 }
 
 TEST_F(NvmlTest, LeavesUnknownFiguresEmpty) {

@@ -17,6 +17,19 @@ struct NvmlUtilization {
   unsigned gpu, memory;  // percent of the last sample period
 };
 constexpr unsigned kMaxLinks = 36;
+constexpr int kSmClock = 1;                                     // of the multiprocessors
+constexpr int kCorrected = 0, kUncorrected = 1, kVolatile = 0;  // kVolatile: since the driver was loaded
+
+/// Reasons for which a device lowers its clock against the will of its user. Idleness, settings and the synchronization
+/// with other devices are none, and the software power limit is normal under full load.
+struct ThrottleReason {
+  unsigned long long bit;
+  const char* name;
+};
+constexpr ThrottleReason kThrottleReasons[] = {{0x8, "hardware slowdown"},
+                                               {0x20, "too hot (software limit)"},
+                                               {0x40, "too hot (hardware limit)"},
+                                               {0x80, "power brake"}};
 constexpr const char* kLibrary = "libnvidia-ml.so.1";
 
 }  // namespace
@@ -30,6 +43,15 @@ struct Nvml::Functions {
   NvmlReturn (*index)(void* device, unsigned* index) = nullptr;
   NvmlReturn (*utilization)(void* device, NvmlUtilization* utilization) = nullptr;
   NvmlReturn (*link_state)(void* device, unsigned link, unsigned* is_active) = nullptr;
+  // These are not needed: null if the library lacks them.
+  NvmlReturn (*clock)(void* device, int which, unsigned* mhz) = nullptr;
+  NvmlReturn (*max_clock)(void* device, int which, unsigned* mhz) = nullptr;
+  NvmlReturn (*throttle_reasons)(void* device, unsigned long long* reasons) = nullptr;
+  NvmlReturn (*ecc_errors)(void* device, int kind, int counter, unsigned long long* count) = nullptr;
+  NvmlReturn (*pcie_generation)(void* device, unsigned* generation) = nullptr;
+  NvmlReturn (*max_pcie_generation)(void* device, unsigned* generation) = nullptr;
+  NvmlReturn (*pcie_width)(void* device, unsigned* lanes) = nullptr;
+  NvmlReturn (*max_pcie_width)(void* device, unsigned* lanes) = nullptr;
 };
 
 std::string Nvml::load(Functions& functions) {
@@ -49,6 +71,14 @@ std::string Nvml::load(Functions& functions) {
   find(functions.utilization, "nvmlDeviceGetUtilizationRates");
   find(functions.link_state, "nvmlDeviceGetNvLinkState");
   if (!missing.empty()) return fmt::format("{} lacks {}", kLibrary, missing);
+  find(functions.clock, "nvmlDeviceGetClockInfo");
+  find(functions.max_clock, "nvmlDeviceGetMaxClockInfo");
+  find(functions.throttle_reasons, "nvmlDeviceGetCurrentClocksThrottleReasons");
+  find(functions.ecc_errors, "nvmlDeviceGetTotalEccErrors");
+  find(functions.pcie_generation, "nvmlDeviceGetCurrPcieLinkGeneration");
+  find(functions.max_pcie_generation, "nvmlDeviceGetMaxPcieLinkGeneration");
+  find(functions.pcie_width, "nvmlDeviceGetCurrPcieLinkWidth");
+  find(functions.max_pcie_width, "nvmlDeviceGetMaxPcieLinkWidth");
   const NvmlReturn status = functions.init();
   return status == 0 ? "" : fmt::format("NVML reports: {}", functions.error_string(status));
 }
@@ -103,6 +133,48 @@ std::optional<int> Nvml::nvlinks(const std::string& pci_bus) const {
     n_active = n_active.value_or(0) + (is_active != 0 ? 1 : 0);
   }
   return n_active;
+}
+
+DeviceHealth Nvml::health(const std::string& pci_bus) const {
+  DeviceHealth health;
+  void* const of = device(pci_bus);
+  if (of == nullptr) return health;
+  health.driver = driver_version();
+  // The value of a function (device, arguments..., value*); empty if there is no such function or it fails.
+  const auto value = [of]<typename Value>(Value zero, auto function, auto... arguments) {
+    Value read = zero;
+    const bool is_known = function != nullptr && function(of, arguments..., &read) == 0;
+    return is_known ? std::optional(read) : std::nullopt;
+  };
+  const auto number = [&value](auto function) -> std::optional<int> {
+    const auto read = value(0u, function);
+    return read ? std::optional(static_cast<int>(*read)) : std::nullopt;
+  };
+  if (const auto mhz = value(0u, functions_.clock, kSmClock)) health.clock_mhz = *mhz;
+  if (const auto mhz = value(0u, functions_.max_clock, kSmClock)) health.max_clock_mhz = *mhz;
+  if (const auto reasons = value(0ull, functions_.throttle_reasons)) {
+    health.throttle_reasons.emplace();
+    for (const ThrottleReason& reason : kThrottleReasons)
+      if ((*reasons & reason.bit) != 0) health.throttle_reasons->emplace_back(reason.name);
+  }
+  health.ecc_corrected = value(0ull, functions_.ecc_errors, kCorrected, kVolatile);
+  health.ecc_uncorrected = value(0ull, functions_.ecc_errors, kUncorrected, kVolatile);
+  health.pcie_generation = number(functions_.pcie_generation);
+  health.pcie_max_generation = number(functions_.max_pcie_generation);
+  health.pcie_lanes = number(functions_.pcie_width);
+  health.pcie_max_lanes = number(functions_.max_pcie_width);
+  for (unsigned link = 0; link < kMaxLinks; ++link) {
+    unsigned is_active = 0;
+    if (functions_.link_state(of, link, &is_active) != 0) break;
+    health.nvlinks_total = health.nvlinks_total.value_or(0) + 1;
+    health.nvlinks_active = health.nvlinks_active.value_or(0) + (is_active != 0 ? 1 : 0);
+  }
+  NvmlMemory memory{};
+  if (functions_.memory(of, &memory) == 0) {
+    health.free_memory_bytes = memory.free;
+    health.total_memory_bytes = memory.total;
+  }
+  return health;
 }
 
 }  // namespace lockstep::cuda

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "lockstep/backend.h"
+#include "lockstep/device_health.h"
 
 namespace lockstep::cuda {
 
@@ -22,6 +23,7 @@ class Nvml {
   DeviceUsage usage(const std::string& pci_bus) const;
   /// Active NVLinks; empty: unknown.
   std::optional<int> nvlinks(const std::string& pci_bus) const;
+  DeviceHealth health(const std::string& pci_bus) const;
 
  private:
   struct Functions;

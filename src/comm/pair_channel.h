@@ -1,0 +1,44 @@
+// The channel of a PairProbe (diagnosis.h). In a round, each rank has one peer or none. Both ranks of a pair first tell
+// each other that they are ready, so that the time of one does not contain the delay of the other. They then exchange a
+// small message and, unless that took long, a large one. Both directions are used at the same time.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <exception>
+#include <mutex>
+#include <vector>
+
+#include "comm/communication_thread.h"
+#include "comm/diagnosis.h"
+
+namespace lockstep::comm {
+
+class PairChannel final : public PairProbe, private Channel {
+ public:
+  explicit PairChannel(CommunicationThread& thread);
+  ~PairChannel() override;
+
+  PairTime exchange(int peer) override;
+
+ private:
+  Listener cancel(const std::exception_ptr& reason) override;
+  Coroutine run();
+  void finish(const std::exception_ptr& exception);
+  /// Starts to send `size_bytes` from `mine`, and to receive as much.
+  void start(const void* mine, void* theirs, std::size_t size_bytes);
+
+  CommunicationThread& thread_;
+  std::mutex mutex_;
+  std::condition_variable done_;
+  std::atomic<bool> has_call_{false};
+  bool has_notified_caller_ = false;  // of a failure
+  std::exception_ptr exception_;
+  int peer_ = -1;
+  PairTime time_;
+  std::vector<std::byte> outgoing_, incoming_;
+  MpiRequest send_, receive_;
+};
+
+}  // namespace lockstep::comm

@@ -1,0 +1,56 @@
+// The result of one check, and the table of all. A check is a pure function of what was measured, so that tests give it
+// numbers.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace lockstep::doctor {
+
+/// unknown: this system does not report it, or only to root. It fails nothing.
+enum class Status : std::uint8_t { pass, unknown, warn, fail };
+std::string name(Status status);
+
+struct Check {
+  std::string name{};   // "matmul"
+  std::string scope{};  // "rank 3 on node2", "node2", "all ranks"
+  Status status = Status::pass;
+  std::string value{};             // what was found: "1.92 TFLOP/s"
+  std::string expected{};          // "at least 1.50 TFLOP/s"; empty: there is no limit
+  std::string remedy{};            // a sentence; empty for pass
+  std::optional<double> number{};  // of the value, in `unit`: passes of one name are merged into one line of the table
+  std::string unit{};
+};
+
+/// The rank whose device is slowest, compared with the median of all ranks.
+struct SlowestRank {
+  int rank = 0;
+  std::string host{}, what{};  // what: "matmul"
+  double slower = 0;           // part of the median by which it is slower, 0 to 1
+  std::string sentence() const;
+};
+
+struct Report {
+  std::vector<Check> checks{};
+  std::optional<SlowestRank> slowest{};  // none in a world of one rank
+  std::vector<std::string> notes{};      // what was left out, and why
+
+  bool has_failed() const;
+  /// The checks that warn or fail, one per line, with their remedies; empty: there are none.
+  std::string problems() const;
+  /// Those of one rank and of its node only.
+  std::string problems_of(int rank, const std::string& host) const;
+  /// For users: the table, the slowest rank and the counts.
+  std::string text() const;
+  nlohmann::ordered_json json() const;
+};
+
+/// "rank 3 on node2"
+std::string rank_name(int rank, const std::string& host);
+/// Of an odd or even number of values; 0 if there are none.
+double median(std::vector<double> values);
+
+}  // namespace lockstep::doctor
