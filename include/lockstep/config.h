@@ -21,6 +21,7 @@ struct Config {
     std::string name = "run";
     std::string directory = "runs";
     std::uint32_t seed = 1;
+    bool is_checked = false;  // none | quick: what `lockstep doctor --quick` does, before the first step
     std::string path() const { return directory + "/" + name; }
   } run;
 

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +19,7 @@
 #include "config/nearest.h"
 #include "config/parser.h"
 #include "config/table.h"
+#include "doctor/doctor.h"
 #include "hdf5/version.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
@@ -68,6 +70,40 @@ void begin_run(train::Session& session, bool fresh) {
   log::open_file(run.file("log.txt"));  // on all ranks: any of them may be the one that reports an error
 }
 
+/// run.check: what is wrong is logged, and the training continues.
+void check_first(train::Session& session) {
+  const std::string& data = session.config.data.train;
+  const doctor::Report found = doctor::examine(
+      session.world, session.backend.get(), "",
+      {.effort = doctor::Effort::quick,
+       .run_folder = session.run.path(),
+       .data_folder = data == "synthetic" ? "" : std::filesystem::absolute(data).parent_path().string()});
+  if (!session.leader()) return;
+  if (found.slowest) log::info("run.check: {}", found.slowest->sentence());
+  const std::string problems = found.problems();
+  if (problems.empty())
+    log::info("run.check: {} checks, none of which warns or fails", found.checks.size());
+  else
+    log::warning("run.check found this:\n{}", problems);
+}
+
+/// What `lockstep doctor` finds on a rank for which the others have waited.
+void explain_slow_rank(train::Session& session, const train::SlowRank& slow) {
+  session.backend->unfreeze();
+  const std::vector<std::string> hosts = session.world.all_gather(session.world.host());
+  const doctor::Report found = doctor::examine(session.world, session.backend.get(), "",
+                                               {.effort = doctor::Effort::quick, .examines_links = false});
+  if (!session.leader()) return;
+  const std::string& host = hosts[static_cast<std::size_t>(slow.rank)];
+  const std::string problems = found.problems_of(slow.rank, host);
+  log::warning("the job was slow: the other ranks have spent {:.0f} % of their time waiting for rank {} on {}. {}",
+               100 * slow.waited_for, slow.rank, host,
+               problems.empty()
+                   ? "Now that the training is over, `lockstep doctor` finds nothing wrong with this rank: "
+                     "look at its share of the work, and at other jobs that ran beside it."
+                   : "`lockstep doctor` reports:\n" + problems);
+}
+
 /// Everything that can refuse a start is in the constructor of Session, which writes nothing. So a refused start leaves
 /// RUN as it was.
 int start_and_train(const Config& config, World& world, const train::SessionOptions& options, train::StopWatch& watch,
@@ -75,6 +111,7 @@ int start_and_train(const Config& config, World& world, const train::SessionOpti
   train::Session session(config, world, options);
   session.run.check_is_shared(world);
   begin_run(session, options.fresh);
+  if (config.run.is_checked) check_first(session);
   std::optional<train::TraceFile> trace;
   if (config.trace) trace.emplace(world, session.run.path());
   session.start();
@@ -82,10 +119,11 @@ int start_and_train(const Config& config, World& world, const train::SessionOpti
   std::optional<train::UsageLog> usage;
   if (config.log.usage_seconds > 0) usage.emplace(world, train::usage_log_options(session));
   watch.start_is_over([run = session.run] { run.replace_status("running", "failed"); });
-  const int status = train::train(session, lock);
+  const train::Outcome outcome = train::train(session, lock);
   usage.reset();
   if (trace) trace->write();
-  return status;
+  if (outcome.slow_rank && outcome.status == kExitDone) explain_slow_rank(session, *outcome.slow_rank);
+  return outcome.status;
 }
 
 int train_locked(const Config& config, World& world, const train::SessionOptions& options, train::StopWatch& watch) {

@@ -209,6 +209,8 @@ void Recorder::gather_ranks(StepRecord& record, const StepResult& result, const 
     RankFigures m{};
     std::memcpy(&m, bytes.data(), sizeof(m));
     waits_.push_back(m.waited);
+    wait_sums_.resize(std::max(wait_sums_.size(), waits_.size()));
+    wait_sums_[waits_.size() - 1] += m.waited;
     hosts_.push_back(bytes.substr(sizeof(m)));
     PerRank& ranks = record.per_rank;
     ranks.loss.push_back(m.loss);
@@ -227,8 +229,17 @@ void Recorder::gather_ranks(StepRecord& record, const StepResult& result, const 
     data.push_back(m.data);
   }
   record.per_rank.hosts = hosts_;
+  ++n_waits_;
   const std::string report = data_watch_.update(data, Clock::now());
   if (session_.leader() && !report.empty()) log::info("{}", report);
+}
+
+std::optional<SlowRank> Recorder::slow_rank() const {
+  const double limit = session_.config.log.slow_rank_percent / 100;
+  if (n_waits_ == 0 || limit == 0) return std::nullopt;
+  std::vector<double> waits = wait_sums_;
+  for (double& wait : waits) wait /= n_waits_;
+  return find_slow_rank(waits, limit);
 }
 
 void Recorder::warn_of_slow_rank() {

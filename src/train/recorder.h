@@ -45,6 +45,9 @@ class Recorder {
   void finish(const std::string& status, std::int64_t step);
   /// Of the run so far, over all its starts.
   Totals totals() const;
+  /// The rank for which the others have waited, on average over the logged steps of this start, during more than
+  /// log.slow_rank_percent of their time. The same on all ranks.
+  std::optional<SlowRank> slow_rank() const;
 
   /// Zero at an epoch's end.
   const LossSums& epoch_so_far() const { return epoch_sums_; }
@@ -68,6 +71,8 @@ class Recorder {
   Clock::time_point begin_, step_begin_, epoch_begin_;
   double waited_seconds_ = 0, interval_seconds_ = 0;  // since the last logged step: waiting for sums over ranks, of all
   std::vector<double> waits_;                         // of each rank, up to the last logged step: part of its time
+  std::vector<double> wait_sums_;                     // of each rank: the sum of waits_ over the logged steps
+  int n_waits_ = 0;                                   // terms of these sums
   std::vector<std::string> hosts_;                    // of each rank
   std::optional<Clock::time_point> last_warning_;     // of a slow rank
   std::optional<data::LoaderUsage> first_usage_;      // up to the first step of this start

@@ -30,6 +30,9 @@ class Trainer {
         validation_(session, recorder_),
         checkpointing_(session, recorder_, lock) {}
 
+  /// The rank that the others waited for.
+  std::optional<SlowRank> slow_rank() const { return recorder_.slow_rank(); }
+
   /// A whole training. Steps are numbered from 0. The result of a step is read one step late, so that the host
   /// does not wait for the device, except where something is done between two steps.
   int run() {
@@ -131,6 +134,10 @@ class Trainer {
 
 }  // namespace
 
-int train(Session& session, const RunLock& lock) { return Trainer(session, lock).run(); }
+Outcome train(Session& session, const RunLock& lock) {
+  Trainer trainer(session, lock);
+  const int status = trainer.run();
+  return {.status = status, .slow_rank = trainer.slow_rank()};
+}
 
 }  // namespace lockstep::train

@@ -1,13 +1,20 @@
 // The training loop, once, for every backend and number of ranks.
 #pragma once
 
+#include <optional>
+
 #include "train/run_lock.h"
 #include "train/session.h"
+#include "train/slow_rank.h"
 
 namespace lockstep::train {
 
-/// Collective. Trains from session.progress to session.last_step and writes to RUN/, for which `lock` is held. Returns
-/// the exit status.
-int train(Session& session, const RunLock& lock);
+struct Outcome {
+  int status = 0;                       // the exit status
+  std::optional<SlowRank> slow_rank{};  // the others waited for it; the same on all ranks
+};
+
+/// Collective. Trains from session.progress to session.last_step and writes to RUN/, for which `lock` is held.
+Outcome train(Session& session, const RunLock& lock);
 
 }  // namespace lockstep::train
