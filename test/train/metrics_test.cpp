@@ -48,6 +48,8 @@ StepRecord a_step(std::int64_t step) {
                 .data_wait_seconds = {0.01, 0.0},
                 .memory_bytes = {123456789012.0, 5.0},
                 .utilisation = {0.9, 0.8},
+                .host_memory_bytes = {},
+                .cpu_utilisation = {},
                 .exposed_communication_seconds = {0.02, 0.005},
                 .rate = {126.0, 130.0},
                 .hosts = {"node1", "node2"}};
