@@ -35,11 +35,11 @@ std::vector<Key> run_and_device_keys() {
       integer(KEY(run.seed), 0,
               {kLearning, "", "Seed of all random numbers: initial weights, order of samples, augmentation."},
               kMaxSamples),
-      choice(KEY(device), {"auto", "cpu", "cuda"}, {kNone, "", "Device that computes the step."}),
       choice_of<bool>(
           "run.check", +[](Config& c) -> bool& { return c.run.is_checked; }, {{"none", false}, {"quick", true}},
           {kNone, "",
            "Check ranks, links and the folder of runs before the first step, as `lockstep doctor --quick`."}),
+      choice(KEY(device), {"auto", "cpu", "cuda"}, {kNone, "", "Device that computes the step."}),
       choice_of<Precision>(
           KEY(precision),
           {{"fp32", Precision::fp32}, {"tf32", Precision::tf32}, {"bf16", Precision::bf16}, {"fp16", Precision::fp16}},
