@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/diagnosis.h"
 #include "comm/reducer.h"
 #include "comm/world.h"
 #include "lockstep/error.h"
@@ -38,6 +39,15 @@ TEST(LostRank, ReportsRankKilledBeforeBarrier) {
   const Outcome o = run_ranks_with_recovery(3, "", "--lost-rank killed-before-barrier");
   EXPECT_TRUE(contains(o, "caught comm_rank_died: rank 1 on ")) << o.output;
   EXPECT_TRUE(contains(o, "'barrier'")) << o.output;
+  EXPECT_TRUE(contains(o, "status 1 of rank")) << o.output;
+  EXPECT_LT(o.seconds, 20) << o.output;
+}
+
+// The messages of lockstep doctor between two ranks. The rank without a peer in this round learns it at the barrier.
+TEST(LostRank, ReportsRankKilledBeforeMessagesOfPair) {
+  const Outcome o = run_ranks_with_recovery(3, "", "--lost-rank killed-before-pair");
+  EXPECT_TRUE(contains(o, "caught comm_rank_died: rank 1 on ")) << o.output;
+  EXPECT_TRUE(contains(o, "'pairs of ranks'")) << o.output;
   EXPECT_TRUE(contains(o, "status 1 of rank")) << o.output;
   EXPECT_LT(o.seconds, 20) << o.output;
 }
@@ -172,6 +182,11 @@ void behave(const std::string& behavior, World& world) {
     world.barrier();
   } else if (behavior == "killed-before-barrier") {
     if (world.rank() == 1) ::raise(SIGKILL);
+    world.barrier();
+  } else if (behavior == "killed-before-pair") {
+    const auto probe = make_pair_probe(world);
+    if (world.rank() == 1) ::raise(SIGKILL);
+    probe->exchange(world.rank() == 0 ? 1 : -1);
     world.barrier();
   } else if (behavior == "killed-in-all-reduces") {
     AllReduces all_reduces(world);

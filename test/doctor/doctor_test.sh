@@ -58,6 +58,12 @@ check "a process that burns time: exit status 1" bash -c "$(declare -f ranks ref
   refused 1 . ranks '' --json='$work/report.json'; status=\$?
   kill \$burner \$second; exit \$status"
 check "  it is named" found fail 'other load' . 'bash .process'
+killed() { # rank 1 is killed 2 s after its start
+  timeout 60 mpirun --bind-to none --oversubscribe -n 2 bash -c '
+    if [[ $OMPI_COMM_WORLD_RANK == 1 ]]; then exec timeout --signal=KILL 2 "$@"; else exec "$@"; fi' \
+    doctor "$lockstep" doctor --device cpu
+}
+check "a rank that is killed: the others do not wait for it" refused 137 'rank 1' killed
 check "a copy that reports another compiler" python3 test/doctor/other_build.py "$lockstep" "$work/lockstep"
 one_other_build() {
   timeout 180 mpirun --bind-to none --oversubscribe -n 1 "$lockstep" doctor --quick --device cpu --json="$work/report.json" : \
