@@ -27,6 +27,15 @@ TRAIN = {
     "performance/exposed_communication_seconds": [0.02] * 6,
     "performance/memory_bytes": [123456789012.0] * 6,
 }
+RANKS = {
+    "loss": [1.0, 3.0],
+    "utilisation": [0.9, 0.8],
+    "memory_bytes": [123456789012.0, 5.0],
+    "samples_per_second": [126.0, 130.0],
+    "data_wait_seconds": [0.01, 0.0],
+    "exposed_communication_seconds": [0.02, 0.005],
+}
+EACH_RANK = {f"ranks_{name}/{rank}": [figures[rank]] * 6 for name, figures in RANKS.items() for rank in range(2)}
 EPOCH = {
     "validation/loss": [1.25] * 2,
     "validation/accuracy": [0.5] * 2,
@@ -52,9 +61,9 @@ def main():
         accumulator = EventAccumulator(os.path.join(directory, "tensorboard"))
         accumulator.Reload()
         tags = accumulator.Tags()["scalars"]
-        assert sorted(tags) == sorted([*TRAIN, *EPOCH]), tags
+        assert sorted(tags) == sorted([*TRAIN, *EACH_RANK, *EPOCH]), tags
         assert accumulator.file_version == 2, accumulator.file_version
-        for tag, values in TRAIN.items():
+        for tag, values in {**TRAIN, **EACH_RANK}.items():
             check(accumulator, tag, STEPS, values)
         for tag, values in EPOCH.items():
             check(accumulator, tag, [3, 6], values)
