@@ -49,6 +49,24 @@ void QueuedDevice::note_while_capturing() {
   if (captures_of_this_thread > 0) recording.add({.what = "refused cudaErrorStreamCaptureUnsupported"});
 }
 
+// ---- Late streams
+
+void Demand::raise(std::size_t n) {
+  const std::lock_guard lock(mutex_);
+  n_ = std::max(n_, n);
+  changed_.notify_all();
+}
+
+void Demand::wait_for(std::size_t n) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return n_ >= n; });
+}
+
+void Point::wait() const {
+  if (demand) demand->raise(position);
+  reached.synchronize();
+}
+
 // ---- Capture
 
 std::size_t Capture::enter(QueuedStream& stream, const std::vector<std::size_t>& covers) {
@@ -168,6 +186,9 @@ void QueuedEvent::record(Stream& stream) {
     return;
   }
   point->reached.begin();
+  point->stream = queued.number();
+  point->demand = queued.demand();
+  point->position = queued.n_put() + 1;
   queued.put([point] { point->reached.complete(); });
 }
 
@@ -179,7 +200,7 @@ std::shared_ptr<Point> QueuedEvent::point_for_host() const {
 
 void QueuedEvent::synchronize() const {
   device_.recording.add({.what = "synchronize", .event = number_});
-  point_for_host()->reached.synchronize();
+  point_for_host()->wait();
 }
 
 double QueuedEvent::seconds_since(const Event& earlier) const {
@@ -200,6 +221,7 @@ QueuedStream::~QueuedStream() {
     const std::lock_guard lock(mutex_);
     stop_ = true;
     changed_.notify_all();
+    demand_->raise(n_put_);
   }
   thread_.join();
 }
@@ -214,7 +236,8 @@ void QueuedStream::wait(const Event& event) {
   const std::shared_ptr<Point> point = queued.point();
   if (!point->capture) {
     if (capture_) device_.refuse("cudaErrorStreamCaptureIsolation");
-    put([point] { point->reached.synchronize(); });
+    if (point->stream != QueuedDevice::kNone && point->stream == device_.ignored_stream) return;
+    put([point] { point->wait(); });
     return;
   }
   if (point->capture->is_over()) device_.refuse("cudaErrorCapturedEvent");
@@ -243,7 +266,13 @@ void QueuedStream::put(std::function<void()> work) {
   const std::lock_guard lock(mutex_);
   if (capture_) return capture_->add_work(branch_, std::move(work));
   work_.push_back(std::move(work));
+  ++n_put_;
   changed_.notify_all();
+}
+
+std::size_t QueuedStream::n_put() {
+  const std::lock_guard lock(mutex_);
+  return n_put_;
 }
 
 void QueuedStream::enqueue(std::string_view what, std::function<void(Stream&)> work) {
@@ -256,6 +285,7 @@ void QueuedStream::enqueue(std::string_view what, std::function<void(Stream&)> w
 
 void QueuedStream::drain() {
   std::unique_lock lock(mutex_);
+  demand_->raise(n_put_);
   changed_.wait(lock, [this] { return work_.empty() && !is_busy_; });
 }
 
@@ -268,7 +298,9 @@ void QueuedStream::run() {
     const std::function<void()> work = std::move(work_.front());
     work_.pop_front();
     is_busy_ = true;
+    const std::size_t position = ++n_begun_;
     lock.unlock();
+    if (device_.late_stream == number_) demand_->wait_for(position);
     if (const double ms = device_.sleep_ms; ms > 0)
       std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(ms));
     work();

@@ -12,6 +12,11 @@
 //   cudaErrorStreamCaptureUnsupported   the host waits for a captured stream, allocates or frees memory, or copies
 //                                       from or to memory that is not pinned
 // and so is a wait for an event of the host's, which a launched graph would not make again.
+//
+// A stream that is late (QueuedDevice::late_stream) runs nothing before another stream or the host waits for it, so its
+// work runs after all work of other streams that does not wait for it. Of two calls of different streams without an
+// order between them, the one that was made first then runs last, if its stream is the late one: a missing event leads
+// to a wrong result in every run.
 #pragma once
 
 #include <atomic>
@@ -35,6 +40,9 @@ class QueuedStream;
 
 /// What streams and events of a device have in common.
 struct QueuedDevice {
+  static constexpr int kNone = -1;
+  std::atomic<int> late_stream = kNone;     // outside of captured graphs
+  std::atomic<int> ignored_stream = kNone;  // no other stream waits for its events, as if they had been forgotten
   Recording recording;
   std::atomic<double> sleep_ms{0};  // before each operation of every stream
   std::mutex mutex;
@@ -54,9 +62,27 @@ struct QueuedDevice {
 
 class Capture;
 
+/// The operations of a stream that others wait for.
+class Demand {
+ public:
+  /// The first `n` operations of the stream.
+  void raise(std::size_t n);
+  void wait_for(std::size_t n);
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::size_t n_ = 0;
+};
+
 /// The point that one Event::record() marks; later calls create new ones.
 struct Point {
   HostEvent reached{};
+  int stream = QueuedDevice::kNone;
+  std::shared_ptr<Demand> demand{};  // of its stream, which reaches the point with the operation `position`
+  std::size_t position = 0;
+  /// Waits until it is reached, outside of captures.
+  void wait() const;
   // In a capture:
   std::shared_ptr<Capture> capture{};
   std::size_t number = 0;
@@ -147,6 +173,8 @@ class QueuedStream final : public Stream, public WorkQueue, public HostQueue {
   /// For an operation that cannot be recorded.
   void drain();
   int number() const { return number_; }
+  const std::shared_ptr<Demand>& demand() const { return demand_; }
+  std::size_t n_put();
 
   const std::shared_ptr<Capture>& capture() const { return capture_; }
   std::size_t branch() const { return branch_; }
@@ -165,6 +193,8 @@ class QueuedStream final : public Stream, public WorkQueue, public HostQueue {
   std::shared_ptr<Capture> capture_;  // null: work runs
   std::size_t branch_ = 0;
   bool is_busy_ = false, stop_ = false;
+  std::size_t n_put_ = 0, n_begun_ = 0;
+  const std::shared_ptr<Demand> demand_ = std::make_shared<Demand>();
   std::thread thread_;
 };
 

@@ -115,5 +115,39 @@ TEST_F(QueuedGraphs, MustJoinTheirBranches) {
   expect_refused("cudaErrorStreamCaptureUnjoined", [&] { end(); });
 }
 
+TEST(LateStreams, RunOnlyWhatOthersWaitFor) {
+  QueuedDevice device;
+  const auto stream = device.make_stream(), late = device.make_stream();
+  device.late_stream = late->number();
+  QueuedEvent event(device, EventUse::order);
+  std::vector<int> order;
+  late->put([&] { order.push_back(1); });
+  event.record(*late);
+  late->put([&] { order.push_back(2); });
+  stream->put([&] { order.push_back(3); });
+  stream->synchronize();
+  EXPECT_EQ(order, std::vector{3});
+  stream->wait(event);
+  stream->synchronize();
+  EXPECT_EQ(order, (std::vector{3, 1}));
+  late->synchronize();
+  EXPECT_EQ(order, (std::vector{3, 1, 2}));
+}
+
+TEST(LateStreams, AreOvertakenIfTheirEventsAreIgnored) {
+  QueuedDevice device;
+  const auto stream = device.make_stream(), late = device.make_stream();
+  device.late_stream = device.ignored_stream = late->number();
+  QueuedEvent event(device, EventUse::order);
+  std::vector<int> order;
+  late->put([&] { order.push_back(1); });
+  event.record(*late);
+  stream->wait(event);
+  stream->put([&] { order.push_back(2); });
+  stream->synchronize();
+  late->synchronize();
+  EXPECT_EQ(order, (std::vector{2, 1}));
+}
+
 }  // namespace
 }  // namespace lockstep::test

@@ -43,6 +43,9 @@ class RecordingBackend final : public Backend {
   /// Call::event of an event; -1: an event of the host. Call::stream of a stream.
   static int number_of(const Event& event);
   static int number_of(const Stream& stream);
+  /// QueuedDevice::late_stream and ignored_stream. The device must be idle.
+  void make_late(int stream) { queues_.late_stream = stream; }
+  void ignore_events_of(int stream) { queues_.ignored_stream = stream; }
   /// Each operation of every stream is delayed by this time, so that code without the necessary wait runs too early.
   void slow_down(double milliseconds);
 
