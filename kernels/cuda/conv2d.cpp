@@ -42,6 +42,7 @@ class CudaConv2d final : public Conv2d {
   }
   DType sums_dtype() const override { return d_.fp32_sums && fused_gradient_ ? DType::fp32 : DType::fp64; }
   bool gives_narrow_dweight() const override { return narrows() && !unit_.has_own_input(); }
+  std::optional<PartWorkspaces> workspace_of_parts() const override { return part_workspaces_; }
   void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) override;
   void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) override;
 
@@ -96,6 +97,7 @@ class CudaConv2d final : public Conv2d {
       fused_gradient_;  // null: not computed
   Activation x_shape_, y_shape_;
   OpNeeds needs_;
+  PartWorkspaces part_workspaces_;
 
   struct KeptOffsets {
     std::size_t z = 0;  // or x padded or in blocks
@@ -167,12 +169,11 @@ void CudaConv2d::plan_forward() {
 
 void CudaConv2d::plan_backward() {
   const std::size_t c = static_cast<std::size_t>(d_.x[3]);
-  WorkspacePlan workspace;
-  backward_at_.dweight = workspace.take(weight_bytes());
-  backward_at_.weight_graph = workspace.take(weight_gradient_->workspace_bytes());
+  WorkspacePlan of_weight, workspace;
+  backward_at_.dweight = of_weight.take(weight_bytes());
+  backward_at_.weight_graph = of_weight.take(weight_gradient_->workspace_bytes());
 
   if (fused_gradient_) {
-    workspace.rewind(0);
     backward_at_.sums = workspace.take(4 * c * sizeof(float));
     backward_at_.unused = workspace.take(6 * c * sizeof(float));
     backward_at_.fused_graph = workspace.take(fused_gradient_->workspace_bytes());
@@ -186,7 +187,8 @@ void CudaConv2d::plan_backward() {
     if (d_.normalization)
       backward_at_.normalize = workspace.take(normalize_backward_workspace_bytes(x_shape_, context_));
   }
-  needs_.backward_workspace_bytes = workspace.size_bytes();
+  part_workspaces_ = {.weight_gradient = of_weight.size_bytes(), .rest = workspace.size_bytes()};
+  needs_.backward_workspace_bytes = std::max(part_workspaces_.weight_gradient, part_workspaces_.rest);
 }
 
 std::string CudaConv2d::describe() const {
@@ -273,8 +275,8 @@ void CudaConv2d::run_forward(const Forward& args, const OpMemory& memory, Stream
 void CudaConv2d::run_backward(const Backward& args, const OpMemory& memory, Stream& stream) {
   require(!d_.inference, ErrorCode::internal, "conv2d {} was planned for inference, and backward was called",
           text(unit_.shape));
-  if (args.dweight_mode != GradientMode::skip) weight_gradient(args, memory, stream);
-  if (!d_.input_gradient) return;
+  if (args.part != BackwardPart::rest && args.dweight_mode != GradientMode::skip) weight_gradient(args, memory, stream);
+  if (args.part == BackwardPart::weight_gradient || !d_.input_gradient) return;
   if (!d_.normalization) return plain_gradient(args, memory, stream);
   // The graph reads `added` while others write dz, so not in place.
   const bool fits = fused_gradient_ && (args.gradient.added != nullptr) == unit_.fused_gradient_adds() &&

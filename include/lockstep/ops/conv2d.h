@@ -45,6 +45,9 @@ struct Conv2dDescription {
   }
 };
 
+/// What a call of backward computes.
+enum class BackwardPart : std::uint8_t { all, weight_gradient, rest };
+
 class Conv2d : public Op {
  public:
   struct Forward {
@@ -67,6 +70,11 @@ class Conv2d : public Op {
     NormalizationBackward gradient;
     void* narrow_dweight = nullptr;  // in the type of x, overwritten instead of `dweight` (gives_narrow_dweight()),
                                      // unless dweight_mode is skip; null: `dweight` is written
+    BackwardPart part = BackwardPart::all;  // others only if workspace_of_parts() has a value
+  };
+  /// Bytes of the workspaces with which the parts of backward may be called one by one, in any order or concurrently.
+  struct PartWorkspaces {
+    std::size_t weight_gradient = 0, rest = 0;
   };
   virtual std::shared_ptr<const ParameterLayout> weight_layout() const = 0;
   /// Of Forward's statistics, and of NormalizationBackward's sums: fp64, or fp32 where the description allows it and
@@ -75,6 +83,8 @@ class Conv2d : public Op {
   virtual DType sums_dtype() const { return DType::fp64; }
   /// Whether Backward::narrow_dweight may be given: the kernels write that type.
   virtual bool gives_narrow_dweight() const { return false; }
+  /// No value: backward runs as a whole.
+  virtual std::optional<PartWorkspaces> workspace_of_parts() const { return std::nullopt; }
   void forward(const Forward& args, const OpMemory& memory, Stream& stream) {
     submit("conv2d.forward", &Conv2d::run_forward, args, memory, stream);
   }
