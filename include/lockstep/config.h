@@ -154,7 +154,8 @@ struct Config {
   } cpu;
 
   struct Cuda {
-    bool graph = true;  // the step is captured as a CUDA graph
+    bool graph = true;                            // the step is captured as a CUDA graph
+    std::string weight_gradient_stream = "auto";  // auto | on | off
   } cuda;
 
   struct Checkpoint {

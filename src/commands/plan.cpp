@@ -185,6 +185,7 @@ nlohmann::ordered_json json_of(const Planned& planned, const Ranks& ranks) {
             {"activations", m.activations},
             {"activations_without_reuse", m.activations_without_reuse},
             {"workspace", m.workspace},
+            {"second_workspace", m.second_workspace},
             {"exchange", m.exchange},
             {"node_buffers", m.node_buffers},
             {"uploads", m.uploads},

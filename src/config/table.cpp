@@ -341,6 +341,11 @@ std::vector<Key> comm_and_cpu_keys() {
                             "since another number of threads changes the last bits."}),
       boolean(KEY(cuda.graph),
               {kNone, "", "Capture the step as a CUDA graph. false is meant for debugging. A trace switches it off."}),
+      choice(KEY(cuda.weight_gradient_stream), {"auto", "on", "off"},
+             {kNone, "",
+              "Whether weight gradients of convolutions run on a second CUDA stream, concurrently with data gradients "
+              "and norms. auto: if a step is faster with it, which is timed once; off with reproducible. The results "
+              "have the same bits."}),
   };
 }
 

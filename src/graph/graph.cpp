@@ -129,6 +129,7 @@ void Graph::list_order() {
 }
 
 void Graph::plan(Backend& backend) {
+  backend_ = &backend;
   find_gradients();
   list_order();
   for (Activation& a : activations_) a.layout = backend.activation_layout(a.shape, a.dtype);
@@ -138,10 +139,12 @@ void Graph::plan(Backend& backend) {
   for (const Entry& entry : order_.entries())
     if (entry.phase == Phase::backward) node(entry.node).plan_backward(*this);
   check_parameter_types();
+  if (training()) plan_parameter_writers();
+  choose_forked_nodes();
   plan_op_memory();
   drop_useless_recomputation();
+  plan_forks();
   plan_liveness();
-  if (training()) plan_parameter_writers();
 }
 
 void Graph::check_parameter_types() const {
@@ -156,7 +159,12 @@ void Graph::plan_op_memory() {
   for (auto& node : nodes_) {
     const Op* op = node->op();
     if (!op) continue;
-    const OpNeeds needs = op->needs();
+    OpNeeds needs = op->needs();
+    if (node->is_forked_) {
+      const Node::WeightGradient part = node->weight_gradient_part();
+      needs.backward_workspace_bytes = part.rest_workspace_bytes;
+      second_workspace_bytes_ = std::max(second_workspace_bytes_, part.workspace_bytes);
+    }
     workspace_bytes_ = std::max({workspace_bytes_, needs.forward_workspace_bytes,
                                  training() ? needs.backward_workspace_bytes : std::size_t{0}});
     if (!training() || needs.saved_bytes == 0) continue;
@@ -201,6 +209,9 @@ void Graph::plan_liveness() {
           memory_.access(a.tensor, static_cast<int>(i), a.access);
     };
     report(false);
+    for (const Fork& fork : forks_)
+      if (fork.end == i + 1)
+        for (const TensorId tensor : fork.reads) memory_.access(tensor, static_cast<int>(i), Access::read);
     report(true);
   }
   memory_.place();
@@ -276,17 +287,34 @@ void Graph::bind(const Bindings& bindings) {
               parameters_[use->id()].name, lockstep::name(use->dtype()));
     node->bind(*this, bindings_);
   }
+  second_bindings_ = bindings;
+  second_bindings_.workspace = bindings.second_workspace;
+  if (forks_.empty()) return;
+  require(bindings.second_stream != nullptr, ErrorCode::internal, "there is no second stream for {} weight gradients",
+          forks_.size());
+  forked_ = backend_->make_event();
+  for (Fork& fork : forks_) fork.done = backend_->make_event();
 }
 
-void Graph::run(std::span<const Entry> entries, const Run& run, const Observers& observers) {
-  for (const Entry& entry : entries) {
+void Graph::run(std::size_t first, std::size_t end, const Run& run, const Observers& observers) {
+  std::size_t n_due = 0;  // weight gradients that are joined
+  for (std::size_t i = first; i < end; ++i) {
+    const Entry entry = order_.entries()[i];
     Node& current = node(entry.node);
     const bool is_backward = entry.phase == Phase::backward;
+    while (n_due < n_forked_ && forks_[n_due].end <= i) ++n_due;
+    join(n_due, run.stream);
     if (observers.before)
       for (const ParameterUse* use : current.parameters())
         if (use->exists()) observers.before(use->id());
-    observed(observer_, is_backward ? trace::Kind::backward : trace::Kind::forward, current.name(),
-             [&] { is_backward ? current.backward(run) : current.forward(run); });
+    const auto call = [&] {
+      observed(observer_, is_backward ? trace::Kind::backward : trace::Kind::forward, current.name(),
+               [&] { is_backward ? current.backward(run) : current.forward(run); });
+    };
+    if (is_backward && current.is_forked_)
+      fork(run, current, call);
+    else
+      call();
     if (!is_backward || !observers.done) continue;
     for (const ParameterId id : finished_[static_cast<std::size_t>(entry.node)]) observers.done(id);
   }
@@ -295,13 +323,15 @@ void Graph::run(std::span<const Entry> entries, const Run& run, const Observers&
 void Graph::forward(Stream& stream, const ParameterGradients& gradients,
                     const std::function<void(ParameterId)>& before) {
   const Run micro_batch{bindings_, memory_, parameters_, stream, gradients};
-  run(std::span(order_.entries()).first(order_.n_forward()), micro_batch, {.before = before, .done = {}});
+  run(0, order_.n_forward(), micro_batch, {.before = before, .done = {}});
 }
 
 void Graph::backward(Stream& stream, const ParameterGradients& gradients,
                      const std::function<void(ParameterId)>& done) {
   const Run micro_batch{bindings_, memory_, parameters_, stream, gradients};
-  run(std::span(order_.entries()).subspan(order_.n_forward()), micro_batch, {.before = {}, .done = done});
+  n_forked_ = n_joined_ = 0;
+  run(order_.n_forward(), order_.entries().size(), micro_batch, {.before = {}, .done = done});
+  join_weight_gradients(stream);
 }
 
 }  // namespace lockstep::graph

@@ -51,10 +51,11 @@ struct Activation {
 
 struct GraphOptions {
   Mode mode = Mode::train;
-  DType dtype = DType::fp32;      // of activations, where a layer does not choose another
-  bool tf32 = false;              // fp32 may be rounded to tf32 inside multiplications
-  std::int64_t batch = 0;         // samples of this rank in one micro-batch
-  std::int64_t layout_batch = 0;  // parameter layouts are chosen for this batch, the same on all ranks
+  DType dtype = DType::fp32;            // of activations, where a layer does not choose another
+  bool tf32 = false;                    // fp32 may be rounded to tf32 inside multiplications
+  std::int64_t batch = 0;               // samples of this rank in one micro-batch
+  std::int64_t layout_batch = 0;        // parameter layouts are chosen for this batch, the same on all ranks
+  bool weight_gradient_stream = false;  // weight gradients run on a second stream, where their ops can
 };
 
 /// Called around each group of ops that is queued on the stream.
@@ -121,6 +122,17 @@ class Graph {
   std::size_t add_exchange(std::size_t size_bytes);
 
   std::size_t workspace_bytes() const { return workspace_bytes_; }
+  /// Of weight gradients on the second stream.
+  std::size_t second_workspace_bytes() const { return second_workspace_bytes_; }
+  /// A weight gradient on the second stream, which begins with the entry `begin` of the execution order. The other
+  /// stream waits for it before the entry `end`, so the tensors that it reads live until then.
+  struct Fork {
+    std::size_t begin = 0, end = 0;
+    std::vector<TensorId> reads{};
+    std::unique_ptr<Event> done{};
+  };
+  /// In the order of the backward pass.
+  const std::vector<Fork>& forks() const { return forks_; }
   std::size_t exchange_bytes() const { return exchange_bytes_; }
   const std::vector<std::unique_ptr<Node>>& nodes() const { return nodes_; }
   const ExecutionOrder& order() const { return order_; }
@@ -140,8 +152,11 @@ class Graph {
   /// Calls `before(parameter)` before the first node that reads it, and possibly again.
   void forward(Stream& stream, const ParameterGradients& gradients = {},
                const std::function<void(ParameterId)>& before = {});
-  /// Calls `done(parameter)` after the last node that writes the parameter's gradient.
+  /// Calls `done(parameter)` after the last node that writes the parameter's gradient. If that runs on the second
+  /// stream, join_weight_gradients() comes before the gradient is read. All are joined in the end.
   void backward(Stream& stream, const ParameterGradients& gradients, const std::function<void(ParameterId)>& done);
+  /// `stream` waits for the weight gradients that are running on the second stream.
+  void join_weight_gradients(Stream& stream);
 
  private:
   struct Block {
@@ -154,6 +169,8 @@ class Graph {
   void list_order();
   void check_parameter_types() const;
   void plan_op_memory();
+  void choose_forked_nodes();
+  void plan_forks();
   void drop_useless_recomputation();
   void plan_liveness();
   void plan_parameter_writers();
@@ -162,7 +179,9 @@ class Graph {
   struct Observers {
     std::function<void(ParameterId)> before, done;
   };
-  void run(std::span<const Entry> entries, const Run& run, const Observers& observers);
+  void run(std::size_t first, std::size_t end, const Run& run, const Observers& observers);
+  void fork(const Run& run, Node& node, const std::function<void()>& backward);
+  void join(std::size_t n_forks, Stream& stream);
   Node& node(int number) const { return *nodes_[static_cast<std::size_t>(number)]; }
 
   GraphOptions options_;
@@ -174,9 +193,13 @@ class Graph {
   std::vector<std::vector<ParameterId>> finished_;  // by each node's backward
   std::vector<ElementRange> narrow_gradients_;
   MemoryPlan memory_;
-  std::size_t workspace_bytes_ = 0, exchange_bytes_ = 0;
+  std::size_t workspace_bytes_ = 0, second_workspace_bytes_ = 0, exchange_bytes_ = 0;
+  std::vector<Fork> forks_;
+  std::unique_ptr<Event> forked_;
+  std::size_t n_forked_ = 0, n_joined_ = 0;  // in the backward pass that is running
+  Backend* backend_ = nullptr;
   Observer* observer_ = nullptr;
-  Bindings bindings_;
+  Bindings bindings_, second_bindings_;  // those of the second stream have its workspace
 };
 
 }  // namespace lockstep::graph

@@ -38,6 +38,8 @@ struct Bindings {
   std::byte* exchange = nullptr;          // small sums between ranks
   std::byte* activations = nullptr;
   void* workspace = nullptr;
+  Stream* second_stream = nullptr;  // of weight gradients, with a workspace of its own: Graph::forks()
+  void* second_workspace = nullptr;
   StepScalars* scalars = nullptr;
   const LossScale* loss_scale = nullptr;  // null: gradients are not scaled
   Communicator* communicator = nullptr;
@@ -146,6 +148,16 @@ class Node {
   virtual void bind(const Graph&, const Bindings&) {}
   virtual void forward(const Run& run) = 0;
   virtual void backward(const Run&) {}
+  /// The part of backward() that can run concurrently with the rest of it, and with the backward pass of other nodes.
+  struct WeightGradient {
+    const ParameterUse* parameter = nullptr;  // whose gradient it writes, and nothing else; null: there is no such part
+    std::vector<TensorId> reads{};            // besides what the op has saved
+    std::size_t workspace_bytes = 0;          // of this part
+    std::size_t rest_workspace_bytes = 0;     // of backward() without it
+  };
+  virtual WeightGradient weight_gradient_part() const { return {}; }
+  /// That part alone; backward() then leaves it out (is_forked()).
+  virtual void weight_gradient(const Run&) {}
   virtual const Op* op() const { return nullptr; }
   /// The parameters that it uses, in the order in which backward() completes their gradients.
   virtual std::vector<ParameterUse*> parameters() { return {}; }
@@ -161,6 +173,8 @@ class Node {
   void updates(Phase phase, TensorId tensor) { access(phase, tensor, Access::update); }
 
  protected:
+  /// Known after Graph::plan: the graph calls weight_gradient() on the second stream.
+  bool is_forked() const { return is_forked_; }
   OpMemory memory(const Run& run) const { return {run.at.workspace, run.tensor(saved_)}; }
 
  private:
@@ -178,6 +192,7 @@ class Node {
   std::vector<ActivationId> inputs_, outputs_;
   std::vector<TensorAccess> accesses_;
   TensorId saved_ = kNoTensor;
+  bool is_forked_ = false;
 };
 
 }  // namespace lockstep::graph

@@ -75,17 +75,22 @@ class ConvolutionNode final : public Node, public StatisticsProducer, public Cou
   }
 
   void backward(const Run& run) override {
-    op_->backward({.dy = run.tensor(dy_),
-                   .x = in_.x(run),
-                   .weight = weight_.weights(run),
-                   .dweight = weight_.gradient(run),
-                   .dweight_mode = weight_.mode(run),
-                   .dx = in_.dx(run),
-                   .dx_mode = in_.dx_mode(),
-                   .normalization = in_.forward_args(run),
-                   .gradient = in_.backward_args(run),
-                   .narrow_dweight = weight_.narrow_gradient(run)},
-                  memory(run), run.stream);
+    op_->backward(backward_args(run, is_forked() ? BackwardPart::rest : BackwardPart::all), memory(run), run.stream);
+  }
+
+  WeightGradient weight_gradient_part() const override {
+    const auto workspaces = op_->workspace_of_parts();
+    if (!workspaces) return {};
+    std::vector<TensorId> reads = in_.weight_gradient_reads();
+    reads.push_back(dy_);
+    return {.parameter = &weight_,
+            .reads = std::move(reads),
+            .workspace_bytes = workspaces->weight_gradient,
+            .rest_workspace_bytes = workspaces->rest};
+  }
+
+  void weight_gradient(const Run& run) override {
+    op_->backward(backward_args(run, BackwardPart::weight_gradient), memory(run), run.stream);
   }
 
   const Op* op() const override { return op_.get(); }
@@ -93,6 +98,20 @@ class ConvolutionNode final : public Node, public StatisticsProducer, public Cou
   Flops flops() const override { return flops_; }
 
  private:
+  Conv2d::Backward backward_args(const Run& run, BackwardPart part) const {
+    return {.dy = run.tensor(dy_),
+            .x = in_.x(run),
+            .weight = weight_.weights(run),
+            .dweight = weight_.gradient(run),
+            .dweight_mode = weight_.mode(run),
+            .dx = in_.dx(run),
+            .dx_mode = in_.dx_mode(),
+            .normalization = in_.forward_args(run),
+            .gradient = in_.backward_args(run),
+            .narrow_dweight = weight_.narrow_gradient(run),
+            .part = part};
+  }
+
   NormalizedInput in_;
   ActivationId out_;
   ParameterUse weight_;

@@ -88,6 +88,10 @@ void NormalizedInput::plan_backward(Graph& graph, Node& node) {
   }
 }
 
+std::vector<TensorId> NormalizedInput::weight_gradient_reads() const {
+  return {x_, z_, scale_bias_, narrow_scale_bias_};
+}
+
 NormalizationForward NormalizedInput::forward_args(const Run& run) const {
   return {.scale_bias = run.tensor<const float>(scale_bias_),
           .residual = run.tensor(residual_),

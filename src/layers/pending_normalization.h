@@ -84,6 +84,9 @@ class NormalizedInput {
   /// Creates the backward tensors: the gradient of the input, through the normalisation if there is one.
   void plan_backward(graph::Graph& graph, graph::Node& node);
 
+  /// What the gradient of a weight that multiplies the input reads.
+  std::vector<graph::TensorId> weight_gradient_reads() const;
+
   const void* x(const graph::Run& run) const { return run.tensor(x_); }
   NormalizationForward forward_args(const graph::Run& run) const;
   NormalizationBackward backward_args(const graph::Run& run) const;

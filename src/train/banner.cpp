@@ -49,6 +49,7 @@ std::string memory_text(const MemoryReport& m) {
   if (m.averages > 0) line("averages (ema)", m.averages, m.shards_optimizer ? kShard : "");
   line("activations", m.activations, fmt::format("{:.1f} MiB without reuse", mib(m.activations_without_reuse)));
   line("workspace", m.workspace, "");
+  if (m.second_workspace > 0) line("second workspace", m.second_workspace, "of weight gradients on a second stream");
   line("exchange", m.exchange, "");
   if (m.node_buffers > 0) line("node buffers", m.node_buffers, "for gradients that nodes exchange");
   line("uploaded batches", m.uploads, "");

@@ -62,6 +62,10 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   workspace_ = backend.allocate(
       std::max({memory.workspace, optimizer_->needs().forward_workspace_bytes, hash_->needs().forward_workspace_bytes}),
       "workspace");
+  if (plan.uses_second_stream()) {
+    second_stream_ = backend.make_stream();
+    second_workspace_ = backend.allocate(memory.second_workspace, "workspace of weight gradients");
+  }
 
   state_ = static_cast<StepState*>(optimizer_memory_->data());
   if (plan.loss_scaling()) loss_scale_ = &state_->loss_scale;
@@ -76,6 +80,8 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
                           .exchange = exchange,
                           .activations = static_cast<std::byte*>(activations_->data()),
                           .workspace = workspace_->data(),
+                          .second_stream = second_stream_.get(),
+                          .second_workspace = second_workspace_ ? second_workspace_->data() : nullptr,
                           .scalars = &state_->scalars,
                           .loss_scale = loss_scale_,
                           .communicator = &communicator});
@@ -201,6 +207,7 @@ void Replica::backward_of_last() {
   int tensor = 0;  // the gradients are finished in the order of the arena, apart from those at its end
   const auto done = [&] {
     reducer_->tensor_done(tensor++, *stream_, [this](const comm::Bucket& bucket) {
+      running_.planned->graph->join_weight_gradients(*stream_);
       widen_gradients({bucket.begin, bucket.n_elements});
       accumulator_->finish(bucket, *stream_);
     });

@@ -16,6 +16,7 @@
 #include "train/broadcast.h"
 #include "train/matmul_rate.h"
 #include "train/schedule.h"
+#include "train/weight_gradient_stream.h"
 
 namespace lockstep::train {
 namespace {
@@ -128,9 +129,24 @@ BatchShape Session::divide_batch() {
 }
 
 void Session::make_plan() {
-  plan = std::make_unique<StepPlan>(
-      config, *task, batch_, *backend,
-      comm::topology_of(config.comm, world, batch_.order_over_ranks(), backend->memory_space()));
+  const auto with = [this](const std::string& weight_gradient_stream) {
+    Config chosen = config;
+    chosen.cuda.weight_gradient_stream = weight_gradient_stream;
+    return chosen;
+  };
+  const auto planned = [this](const Config& chosen) {
+    return std::make_unique<StepPlan>(
+        chosen, *task, batch_, *backend,
+        comm::topology_of(config.comm, world, batch_.order_over_ranks(), backend->memory_space()));
+  };
+  plan = planned(config);
+  if (config.cuda.weight_gradient_stream != "auto" || !plan->uses_second_stream()) return;
+  // A trace shows the weight gradients of each layer only if they run on the same stream as the rest.
+  const std::string value =
+      config.trace ? "off" : choose_weight_gradient_stream(*plan, algorithms_.get(), [&](const std::string& candidate) {
+        return seconds_of_step(with(candidate), *task, batch_.largest_micro_batch(), *backend);
+      });
+  plan = planned(with(value));
 }
 
 /// Collective: what rank 0 chose is what all ranks use.

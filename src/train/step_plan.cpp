@@ -197,7 +197,8 @@ PlannedGraph StepPlan::build(graph::Mode mode, std::vector<data::Field> fields, 
                                     .dtype = compute_dtype(),
                                     .tf32 = config_.precision == Precision::tf32,
                                     .batch = batch,
-                                    .layout_batch = batch_.largest_micro_batch()};
+                                    .layout_batch = batch_.largest_micro_batch(),
+                                    .weight_gradient_stream = config_.cuda.weight_gradient_stream != "off"};
   PlannedGraph planned;
   planned.graph = std::make_unique<graph::Graph>(options, table_);
   planned.batch = std::move(fields);
@@ -225,6 +226,10 @@ std::vector<PlannedGraph*> StepPlan::all() {
   for (auto& [key, planned] : training_) out.push_back(&planned);
   if (evaluation_.graph) out.push_back(&evaluation_);
   return out;
+}
+
+bool StepPlan::uses_second_stream() const {
+  return std::ranges::any_of(training_, [](const auto& planned) { return !planned.second.graph->forks().empty(); });
 }
 
 std::size_t StepPlan::partial_sum_bytes() const {
@@ -268,6 +273,7 @@ MemoryReport StepPlan::memory(MemoryOf of) const {
     m.activations = std::max(m.activations, g.graph->memory().size_bytes());
     m.activations_without_reuse = std::max(m.activations_without_reuse, g.graph->memory().size_bytes_without_reuse());
     m.workspace = std::max(m.workspace, g.graph->workspace_bytes());
+    m.second_workspace = std::max(m.second_workspace, g.graph->second_workspace_bytes());
   };
   for (const auto& [key, planned] : training_) {
     count(planned);

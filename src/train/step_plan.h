@@ -43,6 +43,7 @@ struct MemoryReport {
   DType compute_dtype = DType::fp32;
   bool shards_masters = false, shards_optimizer = false;  // train.shard
   std::size_t gradients = 0, partial_sums = 0, optimizer = 0, activations = 0, workspace = 0;
+  std::size_t second_workspace = 0;  // of weight gradients on a second stream
   std::size_t narrow_gradients = 0;  // in compute_dtype, of weights whose ops write no fp32
   std::size_t averages = 0;          // of the weights (ema.decay): sharded as the optimizer's states
   std::size_t activations_without_reuse = 0;
@@ -53,7 +54,7 @@ struct MemoryReport {
   std::size_t checkpoint = 0;    // copy of this rank's part that a background thread writes
   std::size_t total() const {
     return parameters + compute_weights + gradients + narrow_gradients + partial_sums + optimizer + averages +
-           activations + workspace + exchange + node_buffers + uploads + loader + checkpoint;
+           activations + workspace + second_workspace + exchange + node_buffers + uploads + loader + checkpoint;
   }
 };
 
@@ -115,6 +116,8 @@ class StepPlan {
   /// Gradients and batch statistics, cut into buckets.
   const std::vector<comm::Bucket>& buckets() const { return buckets_; }
   std::vector<PlannedGraph*> all();
+  /// Whether weight gradients run on a second stream (cuda.weight_gradient_stream; auto counts as on).
+  bool uses_second_stream() const;
 
  private:
   using Key = std::pair<std::int64_t, std::int64_t>;  // samples of this rank's micro-batch, of all ranks'
