@@ -210,14 +210,15 @@ void HostCommunicator::arrive_at(const Request& request) {
 }
 
 /// The first part of an all-reduce, in which this rank has waited for the others to reach it.
-void HostCommunicator::trace_arrival() const {
-  if (trace_row_ != nullptr)
-    trace::record(trace_row_, trace::Kind::wait, "other ranks", waiting().since, trace::Clock::now());
+void HostCommunicator::trace_arrival() {
+  arrived_ = trace::Clock::now();
+  if (trace_row_ != nullptr) trace::record(trace_row_, trace::Kind::wait, "other ranks", waiting().since, arrived_);
 }
 
 void HostCommunicator::finish(Request& request) {
-  if (trace_row_ != nullptr)
-    trace::record(trace_row_, trace::Kind::all_reduce, request.label, waiting().since, trace::Clock::now());
+  const trace::Clock::time_point now = trace::Clock::now();
+  if (trace_row_ != nullptr) trace::record(trace_row_, trace::Kind::all_reduce, request.label, waiting().since, now);
+  exchange_seconds_.store(exchange_seconds_.load() + std::chrono::duration<double>(now - arrived_).count());
   leave();
   HostEvent* done = request.done;
   head_.store(head_.load(std::memory_order_relaxed) + 1, std::memory_order_release);

@@ -41,6 +41,7 @@ class HostCommunicator final : public Communicator, private Channel {
   std::unique_ptr<Memory> allocate(std::size_t size_bytes, const std::string& purpose) override;
   void exchange_async(const Exchange& exchange, const Event& ready, Event& done, const std::string& label) override;
   std::unique_ptr<Event> make_event() override { return std::make_unique<HostEvent>(); }
+  std::optional<double> exchange_seconds() const override { return exchange_seconds_.load(); }
 
  private:
   static constexpr std::size_t kQueueLength = 256;
@@ -77,7 +78,7 @@ class HostCommunicator final : public Communicator, private Channel {
   Request& front() { return queue_[head_.load(std::memory_order_relaxed) % kQueueLength]; }
   void arrive_at(const Request& request);
   void finish(Request& request);
-  void trace_arrival() const;
+  void trace_arrival();
   ChannelProgress& progress(int local_rank) const;
   ChannelProgress& my_progress() const { return progress(topology_.local_rank); }
   /// True if the counter of every local rank is at least `minimum`.
@@ -101,6 +102,8 @@ class HostCommunicator final : public Communicator, private Channel {
   bool advance_chunks(const Request& request);
 
   trace::Row* const trace_row_ = trace::add_row("communication");
+  trace::Clock::time_point arrived_;  // all ranks of the node, at the exchange in progress
+  std::atomic<double> exchange_seconds_{0};
   CommunicationThread& thread_;
   World& world_;
   const Topology topology_;

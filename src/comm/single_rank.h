@@ -42,6 +42,7 @@ class SingleRankCommunicator final : public Communicator {
   void exchange_async(const Exchange& exchange, const Event& ready, Event& done, const std::string& label) override;
   std::unique_ptr<Event> make_event() override { return backend_.make_event(); }
   bool is_capturable() const override { return true; }
+  std::optional<double> exchange_seconds() const override { return 0; }
 
  private:
   Backend& backend_;

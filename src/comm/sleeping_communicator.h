@@ -29,6 +29,7 @@ class SleepingCommunicator final : public Communicator {
   void exchange_async(const Exchange& exchange, const Event& ready, Event& done, const std::string& label) override;
   std::unique_ptr<Event> make_event() override { return std::make_unique<HostEvent>(); }
   void check() override { inner_->check(); }
+  std::optional<double> exchange_seconds() const override { return inner_->exchange_seconds(); }
 
  private:
   struct Pending {

@@ -215,6 +215,7 @@ void Metrics::step(const StepRecord& r) {
     object["per_rank"]["host_memory_bytes"] = whole(r.per_rank.host_memory_bytes);
     object["per_rank"]["cpu_utilisation"] = r.per_rank.cpu_utilisation;
   }
+  if (r.exchange_seconds) object["exchange_seconds"] = *r.exchange_seconds;
   if (r.loss_scale) object["loss_scale"] = *r.loss_scale;
   add(object, r.totals, state_->naming.unit.name);
   state_->write(object);
@@ -294,6 +295,8 @@ void Metrics::summary(const Summary& r) {
                  {"data_wait_share", r.data_wait_share},
                  {"seconds", r.totals.run_seconds},
                  {"ranks", r.ranks},
+                 {"exchanged_bytes", whole(r.exchanged_bytes)},
+                 {"buckets", r.n_buckets},
                  {"versions", Json::parse(versions_json())}});
   replace_file(state_->directory + "/metrics.json", object.dump(2) + "\n");
 }

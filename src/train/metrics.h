@@ -39,6 +39,8 @@ struct StepRecord {
   double learning_rate = 0, gradient_norm = 0;
   std::optional<double> loss_scale{};  // of the step; no value: gradients are not scaled
   double step_seconds = 0, rate = 0, data_wait_seconds = 0, exposed_communication_seconds = 0;
+  /// Of the rank with the least, which is the one that waited least for others: what the exchanges of a step take.
+  std::optional<double> exchange_seconds{};
   double model_flops_utilization = 0;  // operations of the model per second, over what all ranks' matmul reaches
   double memory_bytes = 0;
   std::int64_t last_step = 0;  // at which the run ends
@@ -87,6 +89,8 @@ struct Summary {
   double model_flops_utilization = 0;  // of the steps of this start
   double data_wait_share = 0;  // the part of their time in which a rank waited for data: of the one that did most
   int ranks = 1;
+  double exchanged_bytes = 0;  // that the buckets of a step have on a rank, in the types in which they travel
+  int n_buckets = 0;
 };
 
 /// What metrics.jsonl tells about the steps before a run was resumed.

@@ -134,6 +134,7 @@ void Recorder::step(std::int64_t step, const StepResult& result, double learning
   has_worked_ = true;
   waited_seconds_ += result.exposed_communication_seconds;
   interval_seconds_ += clock.seconds;
+  ++interval_steps_;
   flops_ += session_.flops_of(step);
   flops_seconds_ += clock.seconds;
   count_data(clock);
@@ -185,11 +186,12 @@ void Recorder::count_data(const StepClock& clock) {
 void Recorder::gather_ranks(StepRecord& record, const StepResult& result, const StepClock& clock) {
   struct RankFigures {
     double loss, count, data_wait, exposed, waited, host_memory, cpu;
-    double device_memory, device;  // -1 where unknown
+    double device_memory, device, exchange;  // -1 where unknown
     DataUsage data;
   };
   const DeviceUsage usage = session_.backend->usage();
   device_memory_ = std::max(device_memory_, usage.memory_bytes ? static_cast<double>(*usage.memory_bytes) : -1.0);
+  const std::optional<double> exchanged = session_.communicator->exchange_seconds();
   const RankFigures mine{.loss = mean_loss(result.local),
                          .count = result.local.count,
                          .data_wait = clock.data_wait_seconds,
@@ -199,8 +201,11 @@ void Recorder::gather_ranks(StepRecord& record, const StepResult& result, const 
                          .cpu = clock.cpu_seconds / clock.seconds,
                          .device_memory = device_memory_,
                          .device = usage.utilisation.value_or(-1),
+                         .exchange = exchanged ? (*exchanged - exchange_seconds_) / interval_steps_ : -1,
                          .data = data_};
   waited_seconds_ = interval_seconds_ = 0;
+  interval_steps_ = 0;
+  exchange_seconds_ = exchanged.value_or(0);
   waits_.clear();
   hosts_.clear();
   std::vector<DataUsage> data;
@@ -226,6 +231,7 @@ void Recorder::gather_ranks(StepRecord& record, const StepResult& result, const 
     record.memory_bytes = std::max(record.memory_bytes, ranks.memory_bytes.back());
     record.data_wait_seconds = std::max(record.data_wait_seconds, m.data_wait);
     record.exposed_communication_seconds = std::max(record.exposed_communication_seconds, m.exposed);
+    if (m.exchange >= 0) record.exchange_seconds = std::min(record.exchange_seconds.value_or(m.exchange), m.exchange);
     data.push_back(m.data);
   }
   record.per_rank.hosts = hosts_;
@@ -311,6 +317,9 @@ void Recorder::checkpoint(std::int64_t step, const std::string& path, double sec
 
 void Recorder::finish(const std::string& status, std::int64_t step) {
   bar_.reset();
+  double exchanged_bytes = 0;
+  for (const comm::Bucket& bucket : session_.plan->buckets())
+    exchanged_bytes += static_cast<double>(bucket.n_elements * size_bytes(bucket.wire));
   if (const std::string report = data_watch_.summary(); session_.leader() && !report.empty()) log::info("{}", report);
   if (!has_worked_ && metrics_.keep_summary(status, step)) return;
   metrics_.summary({.status = status,
@@ -322,7 +331,9 @@ void Recorder::finish(const std::string& status, std::int64_t step) {
                     .totals = totals(),
                     .model_flops_utilization = utilization_of(flops_, flops_seconds_),
                     .data_wait_share = data_watch_.wait_share(),
-                    .ranks = session_.world.size()});
+                    .ranks = session_.world.size(),
+                    .exchanged_bytes = exchanged_bytes,
+                    .n_buckets = static_cast<int>(session_.plan->buckets().size())});
 }
 
 }  // namespace lockstep::train

@@ -70,6 +70,8 @@ class Recorder {
   std::unique_ptr<ProgressBar> bar_;
   Clock::time_point begin_, step_begin_, epoch_begin_;
   double waited_seconds_ = 0, interval_seconds_ = 0;  // since the last logged step: waiting for sums over ranks, of all
+  double exchange_seconds_ = 0;                       // Communicator::exchange_seconds() at the last logged step
+  int interval_steps_ = 0;                            // since then
   std::vector<double> waits_;                         // of each rank, up to the last logged step: part of its time
   std::vector<double> wait_sums_;                     // of each rank: the sum of waits_ over the logged steps
   int n_waits_ = 0;                                   // terms of these sums

@@ -1,6 +1,9 @@
 // ranks: 1 2 3 4
 // also: OneNode/AnyCommunicator.*:World.*
 // The world, and communicators between ranks on one node.
+#include <chrono>
+#include <thread>
+
 #include "comm/launch.h"
 #include "test/comm/collective_tests.h"
 
@@ -44,6 +47,23 @@ TEST(OneNode, SumsInOrderOfRanks) {
   const std::vector<float> expected = expected_sum<float>(c->size(), kElements);
   EXPECT_EQ(std::memcmp(expected.data(), data, kElements * sizeof(float)), 0);
   test_world->barrier();
+}
+
+TEST(OneNode, TimesExchangesWithoutTheWaitForOtherRanks) {
+  const auto c = make_communicator({}, *test_world, test_backend());
+  const auto memory = c->allocate(1 << 20, "test");
+  const auto done = c->make_event();
+  const double before = c->exchange_seconds().value();
+  test_world->barrier();
+  if (c->rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  c->all_reduce_async({memory->data(), 1 << 18, DType::fp32}, ready_now, *done, "late");
+  done->synchronize();
+  test_world->barrier();  // so that the communication thread has added the time
+  const double seconds = c->exchange_seconds().value() - before;
+  if (c->size() > 1) {
+    EXPECT_GT(seconds, 0);
+  }
+  EXPECT_LT(seconds, 0.3);
 }
 
 TEST(OneNode, RejectsDifferentBuilds) {

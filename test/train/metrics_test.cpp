@@ -129,6 +129,13 @@ TEST_F(MetricsTest, TensorBoardHasACurvePerRank) {
   EXPECT_EQ(tags_with(65).find("ranks_loss"), std::string::npos);
 }
 
+TEST_F(MetricsTest, AStepHasTheTimeOfItsExchangesIfItIsMeasured) {
+  StepRecord record = a_step(4);
+  record.exchange_seconds = 0.03;
+  Metrics(options()).step(record);
+  EXPECT_EQ(lines().at(0)["exchange_seconds"], 0.03);
+}
+
 TEST_F(MetricsTest, AStepHasItsLossScaleIfThereIsOne) {
   StepRecord record = a_step(4);
   record.loss_scale = 65536;
