@@ -2,6 +2,7 @@
 # Which folder may include which, and which files may include a vendor's header. Prints each line that breaks a rule.
 #
 #   main -> commands -> doctor -> train; doctor -> comm, config, base
+#   commands -> scaling -> train; scaling -> config, base
 #   main -> commands -> train -> tasks -> models -> layers -> graph -> include      left may include any right
 #   comm, data, text, checkpoint, hdf5, config, base -> include            commands and train include these too,
 #   data, checkpoint -> hdf5 -> base; data -> text -> base                 tasks include data, text and base, models base
@@ -38,8 +39,9 @@ find include kernels src -name '*.h' -o -name '*.cpp' -o -name '*.def' -o -name 
     # From each folder of src, the folders of src that it may include besides its own.
     may["main"] = " commands train tasks models layers graph comm data text checkpoint hdf5 config base "
     may["backend_factory"] = " base "
-    may["commands"] = " doctor train tasks models layers graph comm data text checkpoint hdf5 config base "
+    may["commands"] = " doctor scaling train tasks models layers graph comm data text checkpoint hdf5 config base "
     may["doctor"] = " train comm config base "
+    may["scaling"] = " train config base "
     may["train"] = " tasks models layers graph comm data text checkpoint hdf5 config base "
     may["tasks"] = " models layers graph data text base "
     may["models"] = " layers graph base "

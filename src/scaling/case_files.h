@@ -1,0 +1,57 @@
+// DIR/cases/NAME: the files of one case.
+//
+//   config.yaml      its configuration, written before each attempt
+//   run/             the run directory of the training
+//   output.txt       what the launcher and the ranks printed
+//   job.txt          slurm: the id of its job
+//   hosts.txt        slurm: what jobs/lib/job.sh has found on the nodes before it started the ranks
+//   finished.json    the measurement. It appears when the case is finished, and such a case is never started again.
+//   attempt-1/ ...   the files of attempts that have failed or were interrupted
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "lockstep/config.h"
+#include "scaling/measurement.h"
+#include "scaling/study.h"
+
+namespace lockstep::scaling {
+
+class CaseFiles {
+ public:
+  CaseFiles(const Study& study, const Case& a_case) : directory_(study.directory_of(a_case)) {}
+
+  const std::string& directory() const { return directory_; }
+  std::string file(const std::string& name) const { return directory_ + "/" + name; }
+  std::string run() const { return file("run"); }
+  std::string output() const { return file("output.txt"); }
+  std::string finished() const { return file("finished.json"); }
+
+  bool is_finished() const;
+  bool has_begun() const;  // there are files of an attempt that is not finished
+  /// RUN/status; empty if there is none.
+  std::string status() const;
+  /// Empty if no job was submitted.
+  std::string job() const;
+  /// The last lines of output.txt, for messages.
+  std::string end_of_output() const;
+  /// Throws study_damaged if finished.json cannot be read; empty if the case is not finished.
+  std::optional<Measurement> measurement() const;
+  /// Of a run that is done, from its files and hosts.txt; empty if it is not done. Throws study_damaged if these are
+  /// not complete.
+  std::optional<Measurement> measurement_of_run(const Study& study) const;
+
+  /// Moves the files of an earlier attempt to attempt-N, and writes config.yaml. Throws run_locked if a process of that
+  /// attempt is still there.
+  void prepare(const Config& config) const;
+  void write_job(const std::string& id) const;
+  /// Writes finished.json, and removes the weights: a study measures only speed.
+  void finish(const Measurement& measurement) const;
+
+ private:
+  void add_hosts(Measurement& measurement) const;
+  std::string directory_;
+};
+
+}  // namespace lockstep::scaling

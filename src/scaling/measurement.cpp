@@ -1,0 +1,226 @@
+#include "scaling/measurement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <sstream>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/printable.h"
+#include "lockstep/error.h"
+#include "scaling/study.h"
+
+namespace lockstep::scaling {
+namespace {
+
+using Json = nlohmann::json;
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 30;
+constexpr double kMebibyte = 1 << 20;
+
+double number_in(const Json& object, const std::string& key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_number() ? found->get<double>() : kUnknown;
+}
+
+std::vector<double> numbers_in(const Json& object, const std::string& key) {
+  std::vector<double> numbers;
+  for (const Json& value : object.value(key, Json::array()))
+    numbers.push_back(value.is_number() ? value.get<double>() : kUnknown);
+  return numbers;
+}
+
+/// "samples" of the key "samples_per_second".
+std::string unit_of(const Json& event) {
+  constexpr std::string_view kSuffix = "_per_second";
+  for (const auto& [key, value] : event.items())
+    if (key.ends_with(kSuffix)) return key.substr(0, key.size() - kSuffix.size());
+  return "";
+}
+
+/// The MiB that RUN/usage has for the time from `begin` to `end`: of GPUs if it has any, otherwise of processes.
+std::vector<double> used_mib(const std::string& folder, double begin, double end) {
+  std::vector<double> of_gpus, of_processes;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const bool is_gpu = entry.path().filename().string().starts_with("gpu_");
+    std::istringstream lines(read_file(entry.path(), kMaxBytes));
+    for (std::string line; std::getline(lines, line) && !lines.eof();) {
+      std::vector<double> columns;
+      std::istringstream fields(line);
+      for (std::string field; std::getline(fields, field, ',');) {
+        double value = kUnknown;
+        std::from_chars(field.data(), field.data() + field.size(), value);
+        columns.push_back(value);
+      }
+      const std::size_t memory =
+          is_gpu ? 2 : 4;  // time_unix,gpu,memory_used_mib,... and time_unix,rank,pid,...,rss_mib
+      if (columns.size() > memory && columns[0] >= begin && columns[0] <= end)
+        (is_gpu ? of_gpus : of_processes).push_back(std::round(columns[memory]));
+    }
+  }
+  std::erase_if(of_gpus, [](double mib) { return !std::isfinite(mib); });
+  return of_gpus.empty() ? of_processes : of_gpus;
+}
+
+/// Means over the values that are known.
+struct Mean {
+  double sum = 0;
+  int n = 0;
+  void add(double value) {
+    if (!std::isfinite(value)) return;
+    sum += value;
+    ++n;
+  }
+  double value() const { return n == 0 ? kUnknown : sum / n; }
+};
+
+void measure_memory(const std::string& run, const std::vector<Json>& events, std::int64_t warmup_steps,
+                    Measurement& result) {
+  const auto first = static_cast<std::size_t>(std::max<std::int64_t>(warmup_steps - 1, 0));
+  std::vector<double> logged;
+  for (std::size_t i = static_cast<std::size_t>(warmup_steps); i < events.size(); ++i)
+    for (const double bytes : numbers_in(events[i].value("per_rank", Json::object()), "memory_bytes"))
+      logged.push_back(std::round(bytes / kMebibyte));
+  std::vector<double> used =
+      used_mib(run + "/usage", number_in(events[first], "time_unix"), number_in(events.back(), "time_unix"));
+  // A case of less than half a second has no line. The steps then tell the greatest memory so far.
+  if (used.empty()) used = logged;
+  const double peak = std::max(figure_of(logged).maximum, figure_of(used).maximum);
+  result.memory_peak_bytes = kMebibyte * (std::isnan(peak) ? figure_of(used).maximum : peak);
+  result.memory_mean_bytes = kMebibyte * figure_of(used).mean;
+  result.memory_mode_bytes = kMebibyte * mode_of(used);
+}
+
+std::vector<Json> step_events(const std::string& path) {
+  std::vector<Json> events;
+  std::istringstream lines(read_file(path, kMaxBytes));
+  for (std::string line; std::getline(lines, line);) {
+    Json event = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (event.is_object() && event.value("event", Json()) == "step") events.push_back(std::move(event));
+  }
+  return events;
+}
+
+}  // namespace
+
+Measurement measure(const std::string& run, std::int64_t steps, std::int64_t warmup_steps) {
+  const std::string path = run + "/metrics.jsonl", summary = run + "/metrics.json";
+  const std::vector<Json> events = step_events(path);
+  require(std::ssize(events) == steps, ErrorCode::study_damaged, "{}: expected {} steps, found {}", path, steps,
+          events.size());
+  Measurement result;
+  result.build = build_text(parse_json(read_file(summary, kMaxBytes), summary, ErrorCode::study_damaged)
+                                .value("versions", Json::object())
+                                .dump());
+  result.unit = unit_of(events.front());
+  require(!result.unit.empty() && events.front().contains("loss"), ErrorCode::study_damaged,
+          "{}: its steps have no loss or no speed", path);
+  result.ranks = static_cast<int>(number_in(events.front(), "ranks"));
+  Mean utilisation, flops, exposed, data;
+  for (std::size_t i = 0; i < events.size(); ++i) {
+    const Json& event = events[i];
+    const double seconds = number_in(event, "step_seconds");
+    result.step_seconds.push_back(seconds);
+    result.step_counts.push_back(std::round(number_in(event, result.unit + "_per_second") * seconds));
+    result.step_losses.push_back(number_in(event, "loss"));
+    if (event.contains("accuracy")) result.step_accuracies.push_back(number_in(event, "accuracy"));
+    if (static_cast<std::int64_t>(i) < warmup_steps) continue;
+    const Json of_ranks = event.value("per_rank", Json::object());
+    for (const double value : numbers_in(of_ranks, "utilisation")) utilisation.add(value);
+    for (const double value : numbers_in(of_ranks, "exposed_communication_seconds")) exposed.add(value);
+    for (const double value : numbers_in(of_ranks, "data_wait_seconds")) data.add(value);
+    flops.add(number_in(event, "model_flops_utilization"));
+  }
+  result.utilisation = utilisation.value();
+  result.model_flops_utilization = flops.value();
+  result.exposed_communication_seconds = exposed.value();
+  result.data_wait_seconds = data.value();
+  measure_memory(run, events, warmup_steps, result);
+  std::map<std::string, int> ranks_of;
+  for (const Json& host : events.back().value("per_rank", Json::object()).value("host", Json::array()))
+    if (host.is_string()) ++ranks_of[host.get<std::string>()];
+  for (const auto& [name, ranks] : ranks_of) result.hosts.push_back({.name = name, .machine = "", .ranks = ranks});
+  return result;
+}
+
+nlohmann::ordered_json json_of(const Measurement& m) {
+  nlohmann::ordered_json hosts = nlohmann::ordered_json::array();
+  for (const Host& host : m.hosts)
+    hosts.push_back({{"name", host.name},
+                     {"machine", host.machine},
+                     {"ranks", host.ranks},
+                     {"cores", host.cores},
+                     {"busy_cores_of_others", host.busy}});
+  return {{"format", 1},
+          {"build", m.build},
+          {"ranks", m.ranks},
+          {"started_unix", m.started_unix},
+          {"seconds", m.seconds},
+          {"hosts", hosts},
+          {"other_jobs", m.other_jobs},
+          {"unit", m.unit},
+          {"memory_peak_bytes", m.memory_peak_bytes},
+          {"memory_mean_bytes", m.memory_mean_bytes},
+          {"memory_mode_bytes", m.memory_mode_bytes},
+          {"utilisation", m.utilisation},
+          {"model_flops_utilization", m.model_flops_utilization},
+          {"exposed_communication_seconds", m.exposed_communication_seconds},
+          {"data_wait_seconds", m.data_wait_seconds},
+          {"step_seconds", m.step_seconds},
+          {"step_counts", m.step_counts},
+          {"step_losses", m.step_losses},
+          {"step_accuracies", m.step_accuracies}};
+}
+
+Measurement measurement_in(const std::string& text, const std::string& path) {
+  const Json object = parse_json(text, path, ErrorCode::study_damaged);
+  require(object.is_object() && object.value("format", Json()) == 1, ErrorCode::study_damaged,
+          "{} is not the result of a case in a format that this program reads; remove the file to repeat the case",
+          path);
+  Measurement m;
+  try {
+    m.build = object.at("build");
+    m.ranks = object.at("ranks");
+    m.unit = object.at("unit");
+    for (const Json& host : object.at("hosts"))
+      m.hosts.push_back({.name = host.at("name"),
+                         .machine = host.at("machine"),
+                         .ranks = host.at("ranks"),
+                         .cores = host.at("cores"),
+                         .busy = number_in(host, "busy_cores_of_others")});
+    m.other_jobs = object.at("other_jobs").get<std::vector<std::string>>();
+    for (const auto& [key, member] : {std::pair{"started_unix", &Measurement::started_unix},
+                                      {"seconds", &Measurement::seconds},
+                                      {"memory_peak_bytes", &Measurement::memory_peak_bytes},
+                                      {"memory_mean_bytes", &Measurement::memory_mean_bytes},
+                                      {"memory_mode_bytes", &Measurement::memory_mode_bytes},
+                                      {"utilisation", &Measurement::utilisation},
+                                      {"model_flops_utilization", &Measurement::model_flops_utilization},
+                                      {"exposed_communication_seconds", &Measurement::exposed_communication_seconds},
+                                      {"data_wait_seconds", &Measurement::data_wait_seconds}})
+      m.*member = number_in(object, key);
+    m.step_seconds = numbers_in(object, "step_seconds");
+    m.step_counts = numbers_in(object, "step_counts");
+    m.step_losses = numbers_in(object, "step_losses");
+    m.step_accuracies = numbers_in(object, "step_accuracies");
+  } catch (const Json::exception& error) {
+    fail(ErrorCode::study_damaged, "{} is damaged: {}; remove the file to repeat the case", path,
+         printable(error.what()));
+  }
+  require(!m.step_seconds.empty() && m.step_counts.size() == m.step_seconds.size() &&
+              m.step_losses.size() == m.step_seconds.size(),
+          ErrorCode::study_damaged,
+          "{} is damaged: it has {} times of steps and {} counts; remove the file to repeat "
+          "the case",
+          path, m.step_seconds.size(), m.step_counts.size());
+  return m;
+}
+
+}  // namespace lockstep::scaling

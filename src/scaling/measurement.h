@@ -1,0 +1,48 @@
+// What one finished case has measured: from the files of its run (metrics.jsonl, metrics.json, usage/), and from what
+// was recorded about its nodes. DIR/cases/NAME/finished.json holds it, which is all that a report reads.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "scaling/statistics.h"
+
+namespace lockstep::scaling {
+
+struct Host {
+  std::string name{};
+  std::string machine{};  // the same for hosts that share one machine, such as containers; empty: unknown
+  int ranks = 0;
+  int cores = 0;           // 0: unknown
+  double busy = kUnknown;  // cores that other programs kept busy: locally during the case, with Slurm just before
+};
+
+struct Measurement {
+  std::string build{};  // build_text() of the program that ran
+  int ranks = 0;
+  double started_unix = kUnknown, seconds = kUnknown;  // of the case, with its start
+  std::vector<Host> hosts{};
+  std::vector<std::string> other_jobs{};  // Slurm jobs on the same nodes when it started
+
+  std::string unit{};                                    // "samples" or "tokens"
+  std::vector<double> step_seconds{};                    // of all steps, from the first
+  std::vector<double> step_counts{};                     // samples or tokens of each step, over all ranks
+  std::vector<double> step_losses{}, step_accuracies{};  // step_accuracies: empty if the task has none
+  // Per rank: the greatest of all, and mean and mode over all ranks, after the warm-up
+  double memory_peak_bytes = kUnknown, memory_mean_bytes = kUnknown, memory_mode_bytes = kUnknown;
+  // Means over ranks and steps after the warm-up; utilisations are parts of 1, the others seconds per step
+  double utilisation = kUnknown, model_flops_utilization = kUnknown;
+  double exposed_communication_seconds = kUnknown, data_wait_seconds = kUnknown;
+};
+
+/// Of a run that is done. `hosts` has no ranks yet. Throws study_damaged if the files are not those of a run with
+/// `steps` steps.
+Measurement measure(const std::string& run, std::int64_t steps, std::int64_t warmup_steps);
+
+nlohmann::ordered_json json_of(const Measurement& measurement);
+/// The opposite. Throws study_damaged, naming `path`.
+Measurement measurement_in(const std::string& text, const std::string& path);
+
+}  // namespace lockstep::scaling

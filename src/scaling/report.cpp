@@ -1,0 +1,110 @@
+#include "scaling/report.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace lockstep::scaling {
+namespace {
+
+constexpr double kMebibyte = 1 << 20;
+
+std::string with_interval(const Figure& figure, double factor = 1) {
+  if (figure.n == 0) return "-";
+  const std::string mean = number_text(factor * figure.mean);
+  return std::isfinite(figure.half_width) ? fmt::format("{} ± {}", mean, number_text(factor * figure.half_width))
+                                          : mean;
+}
+
+std::string plural(int n, const std::string& thing) { return fmt::format("{} {}{}", n, thing, n == 1 ? "" : "s"); }
+
+std::string cases_text(const SizeResult& size) { return fmt::format("{} of {}", size.n_averaged, size.n_cases); }
+
+}  // namespace
+
+std::string number_text(double value) {
+  if (!std::isfinite(value)) return "-";
+  constexpr double kMostFixed = 1e7;
+  if (std::abs(value) >= 1000 && std::abs(value) < kMostFixed) return fmt::format("{:.0f}", value);
+  return fmt::format("{:.4g}", value);
+}
+
+std::vector<ReportedFigure> reported_figures(const Results& results) {
+  const std::string unit = results.unit.empty() ? "samples" : results.unit;
+  std::vector<ReportedFigure> figures{
+      {"loss", "training loss", "", &SizeResult::loss},
+      {"accuracy", "training accuracy", "%", &SizeResult::accuracy, 100},
+      {unit + "_per_second", "throughput", unit + "/s", &SizeResult::rate},
+      {"step_seconds", "time of a step", "s", &SizeResult::step_seconds},
+      {"speedup", "speedup", "", &SizeResult::speedup},
+      {"efficiency", "parallel efficiency", "%", &SizeResult::efficiency, 100},
+      {"memory_peak_bytes", "memory, peak", "MiB per rank", &SizeResult::memory_peak, 1 / kMebibyte},
+      {"memory_mean_bytes", "memory, average", "MiB per rank", &SizeResult::memory_mean, 1 / kMebibyte},
+      {"memory_mode_bytes", "memory, mode", "MiB per rank", &SizeResult::memory_mode, 1 / kMebibyte},
+      {"utilisation", "utilisation", "%", &SizeResult::utilisation, 100},
+      {"model_flops_utilization", "MFU", "%", &SizeResult::model_flops_utilization, 100},
+      {"exposed_communication_seconds", "exposed communication", "ms per step",
+       &SizeResult::exposed_communication_seconds, 1000},
+      {"data_wait_seconds", "waiting for data", "ms per step", &SizeResult::data_wait_seconds, 1000}};
+  std::erase_if(figures, [&](const ReportedFigure& figure) {
+    return figure.key == "accuracy" &&
+           std::ranges::none_of(results.sizes, [](const SizeResult& size) { return size.accuracy.n > 0; });
+  });
+  return figures;
+}
+
+Table speedup_table(const Results& results) {
+  const std::string unit = results.unit.empty() ? "samples" : results.unit;
+  Table table{.header = {"ranks", "nodes", "cases", "average, s per step", unit + "/s", "speedup", "efficiency, %"}};
+  for (const SizeResult& size : results.sizes)
+    table.rows.push_back({std::to_string(size.ranks), std::to_string(size.nodes), cases_text(size),
+                          with_interval(size.step_seconds), with_interval(size.rate), with_interval(size.speedup),
+                          with_interval(size.efficiency, 100)});
+  return table;
+}
+
+Table figure_table(const Results& results) {
+  Table table{.header = {"ranks", "nodes", "figure", "unit", "mean", "95 % interval", "least", "greatest"}};
+  for (const SizeResult& size : results.sizes) {
+    if (size.n_averaged == 0) continue;
+    for (const ReportedFigure& reported : reported_figures(results)) {
+      const Figure figure = scaled(size.*reported.member, reported.factor);
+      const bool has_interval = std::isfinite(figure.half_width);
+      table.rows.push_back({std::to_string(size.ranks), std::to_string(size.nodes), reported.title, reported.unit,
+                            number_text(figure.mean),
+                            has_interval ? fmt::format("{} to {}", number_text(figure.mean - figure.half_width),
+                                                       number_text(figure.mean + figure.half_width))
+                                         : "-",
+                            number_text(figure.minimum), number_text(figure.maximum)});
+    }
+  }
+  return table;
+}
+
+std::string description_of(const Study& study) {
+  return fmt::format("{} scaling, {} of {}; {} steps, of which the first {} are the warm-up; {}",
+                     text_of(study.scaling), study.scaling == Scaling::strong ? "a global batch" : "a batch per rank",
+                     plural(static_cast<int>(study.batch), "sample"), study.steps, study.warmup_steps,
+                     plural(study.repeats, "repeat"));
+}
+
+std::string baseline_text(const Results& results) {
+  const SizeResult& baseline = results.baseline();
+  const std::string where = fmt::format("{} on {}", plural(baseline.ranks, "rank"), plural(baseline.nodes, "node"));
+  if (baseline.n_averaged == 0) return fmt::format("baseline: {}, not measured", where);
+  return fmt::format("baseline: {} s per step on {}, the mean of {}", number_text(baseline.step_seconds.mean), where,
+                     plural(baseline.n_averaged, "case"));
+}
+
+std::vector<std::string> notes_of(const Results& results) {
+  std::vector<std::string> notes;
+  for (const CaseResult& each : results.cases)
+    for (const Rejection& rejection : each.rejections)
+      notes.push_back(fmt::format("{}: {} ({}): {}.", each.of.name,
+                                  each.is_averaged ? "averaged all the same" : "rejected", name_of(rejection.reason),
+                                  rejection.text));
+  notes.insert(notes.end(), results.remarks.begin(), results.remarks.end());
+  return notes;
+}
+
+}  // namespace lockstep::scaling

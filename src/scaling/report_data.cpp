@@ -1,0 +1,96 @@
+// The report for programs: CSV with one line per size and figure, and JSON, which also has the cases. Both have the
+// units of the keys and full precision. An unknown number is empty in CSV, and null in JSON.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "scaling/report.h"
+
+namespace lockstep::scaling {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string exact(double value) { return std::isfinite(value) ? fmt::format("{}", value) : ""; }
+
+Json json_of(const Figure& figure) {
+  return {{"n", figure.n},
+          {"mean", figure.mean},
+          {"interval_low", figure.mean - figure.half_width},
+          {"interval_high", figure.mean + figure.half_width},
+          {"minimum", figure.minimum},
+          {"maximum", figure.maximum},
+          {"deviation", figure.deviation}};
+}
+
+Json json_of(const CaseResult& result) {
+  Json rejections = Json::array(), hosts = Json::array();
+  for (const Rejection& rejection : result.rejections)
+    rejections.push_back({{"reason", name_of(rejection.reason)}, {"text", rejection.text}});
+  Json object{{"name", result.of.name},         {"ranks", result.of.ranks},
+              {"nodes", result.of.nodes},       {"repeat", result.of.repeat},
+              {"finished", !!result.measured},  {"averaged", result.is_averaged},
+              {"rejections", rejections},       {"step_seconds", result.step_seconds},
+              {"units_per_second", result.rate}};
+  if (!result.measured) return object;
+  for (const Host& host : result.measured->hosts)
+    hosts.push_back(
+        {{"name", host.name}, {"ranks", host.ranks}, {"cores", host.cores}, {"busy_cores_of_others", host.busy}});
+  object["seconds"] = result.measured->seconds;
+  object["build"] = result.measured->build;
+  object["hosts"] = hosts;
+  object["other_jobs"] = result.measured->other_jobs;
+  return object;
+}
+
+}  // namespace
+
+std::string csv_report(const Results& results) {
+  std::string text = "ranks,nodes,cases,averaged,figure,mean,interval_low,interval_high,minimum,maximum,deviation\n";
+  for (const SizeResult& size : results.sizes)
+    for (const ReportedFigure& reported : reported_figures(results)) {
+      const Figure& figure = size.*reported.member;
+      text += fmt::format("{},{},{},{},{},{},{},{},{},{},{}\n", size.ranks, size.nodes, size.n_cases, size.n_averaged,
+                          reported.key, exact(figure.mean), exact(figure.mean - figure.half_width),
+                          exact(figure.mean + figure.half_width), exact(figure.minimum), exact(figure.maximum),
+                          exact(figure.deviation));
+    }
+  return text;
+}
+
+std::string json_report(const Results& results) {
+  const Study& study = results.study;
+  Json object{{"directory", study.directory},
+              {"scaling", text_of(study.scaling)},
+              {"launcher", text_of(study.launcher)},
+              {"batch", study.batch},
+              {"steps", study.steps},
+              {"warmup_steps", study.warmup_steps},
+              {"repeats", study.repeats},
+              {"seed", study.seed},
+              {"build", study.build},
+              {"unit", results.unit.empty() ? Json() : Json(results.unit)},
+              {"baseline",
+               {{"ranks", results.baseline().ranks},
+                {"nodes", results.baseline().nodes},
+                {"step_seconds", results.baseline().step_seconds.mean}}},
+              {"sizes", Json::array()},
+              {"cases", Json::array()},
+              {"remarks", results.remarks}};
+  for (const SizeResult& size : results.sizes) {
+    Json figures = Json::object();
+    for (const ReportedFigure& reported : reported_figures(results))
+      figures[reported.key] = json_of(size.*reported.member);
+    object["sizes"].push_back({{"ranks", size.ranks},
+                               {"nodes", size.nodes},
+                               {"cases", size.n_cases},
+                               {"averaged", size.n_averaged},
+                               {"rejected", size.n_rejected},
+                               {"figures", figures}});
+  }
+  for (const CaseResult& each : results.cases) object["cases"].push_back(json_of(each));
+  return object.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace lockstep::scaling

@@ -1,0 +1,190 @@
+#include "scaling/results.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "lockstep/error.h"
+#include "scaling/case_files.h"
+
+namespace lockstep::scaling {
+namespace {
+
+constexpr std::size_t kLeastSteps = 5;
+// Daemons take a few per cent of a core; half a core is a program (src/doctor/thresholds.h has the same limit).
+constexpr double kBusyCores = 0.5;
+
+std::span<const double> after_warmup(const std::vector<double>& values, const Study& study) {
+  return std::span(values).subspan(std::min(values.size(), static_cast<std::size_t>(study.warmup_steps)));
+}
+
+double sum_of(std::span<const double> values) {
+  double sum = 0;
+  for (const double value : values) sum += value;
+  return sum;
+}
+
+std::vector<Rejection> rejections_of(const Study& study, const Measurement& m) {
+  std::vector<Rejection> rejections;
+  const auto steps = after_warmup(m.step_seconds, study);
+  if (steps.size() < kLeastSteps)
+    rejections.push_back({Reason::warmup, fmt::format("the warm-up left {} steps to measure, and at least {} are "
+                                                      "needed",
+                                                      steps.size(), kLeastSteps)});
+  else if (still_falls(steps))
+    rejections.push_back({Reason::warmup, fmt::format("the warm-up of {} steps was too short: the steps after it still "
+                                                      "became faster",
+                                                      study.warmup_steps)});
+  if (!m.other_jobs.empty())
+    rejections.push_back(
+        {Reason::neighbours, fmt::format("other jobs ran on its nodes: {}", fmt::join(m.other_jobs, ", "))});
+  std::set<std::string> machines;
+  for (const Host& host : m.hosts)
+    if (host.busy >= kBusyCores && machines.insert(host.machine.empty() ? host.name : host.machine).second)
+      rejections.push_back(
+          {Reason::neighbours, fmt::format("other programs kept {:.1f} cores of {} busy", host.busy, host.name)});
+  if (m.build != study.build)
+    rejections.push_back({Reason::build, fmt::format("it ran with another build: {}", m.build)});
+  return rejections;
+}
+
+void evaluate(const Study& study, const std::vector<Reason>& accepted, CaseResult& result) {
+  if (!result.measured) return;
+  const Measurement& m = *result.measured;
+  result.rejections = rejections_of(study, m);
+  result.is_averaged = std::ranges::all_of(result.rejections, [&](const Rejection& rejection) {
+    return std::ranges::find(accepted, rejection.reason) != accepted.end();
+  });
+  const auto seconds = after_warmup(m.step_seconds, study);
+  if (seconds.empty()) return;
+  result.step_seconds = sum_of(seconds) / static_cast<double>(seconds.size());
+  result.rate = sum_of(after_warmup(m.step_counts, study)) / sum_of(seconds);
+  result.loss = figure_of(after_warmup(m.step_losses, study)).mean;
+  result.accuracy = figure_of(after_warmup(m.step_accuracies, study)).mean;
+}
+
+SizeResult size_of(const std::vector<const CaseResult*>& cases) {
+  SizeResult size{
+      .ranks = cases.front()->of.ranks, .nodes = cases.front()->of.nodes, .n_cases = static_cast<int>(cases.size())};
+  for (const CaseResult* each : cases) {
+    size.n_averaged += each->is_averaged ? 1 : 0;
+    size.n_rejected += each->measured && !each->is_averaged ? 1 : 0;
+  }
+  const auto over_cases = [&](auto value) {
+    std::vector<double> values;
+    for (const CaseResult* each : cases)
+      if (each->is_averaged) values.push_back(value(*each));
+    return figure_of(values);
+  };
+  const auto measured = [&](double Measurement::*member) {
+    return over_cases([member](const CaseResult& each) { return (*each.measured).*member; });
+  };
+  size.step_seconds = over_cases([](const CaseResult& each) { return each.step_seconds; });
+  size.rate = over_cases([](const CaseResult& each) { return each.rate; });
+  size.loss = over_cases([](const CaseResult& each) { return each.loss; });
+  size.accuracy = over_cases([](const CaseResult& each) { return each.accuracy; });
+  size.memory_peak = measured(&Measurement::memory_peak_bytes);
+  size.memory_mean = measured(&Measurement::memory_mean_bytes);
+  size.memory_mode = measured(&Measurement::memory_mode_bytes);
+  size.utilisation = measured(&Measurement::utilisation);
+  size.model_flops_utilization = measured(&Measurement::model_flops_utilization);
+  size.exposed_communication_seconds = measured(&Measurement::exposed_communication_seconds);
+  size.data_wait_seconds = measured(&Measurement::data_wait_seconds);
+  return size;
+}
+
+/// For each size whose ranks had fewer cores than ranks. Hosts of one machine count together.
+std::vector<std::string> remarks_on_cores(const std::vector<CaseResult>& cases) {
+  std::map<std::pair<int, int>, std::string> sentences;
+  for (const CaseResult& each : cases) {
+    if (!each.measured) continue;
+    struct Machine {
+      int ranks = 0, cores = 0, hosts = 0;
+    };
+    std::map<std::string, Machine> machines;
+    for (const Host& host : each.measured->hosts) {
+      Machine& machine = machines[host.machine.empty() ? host.name : host.machine];
+      machine.ranks += host.ranks;
+      machine.cores = std::max(machine.cores, host.cores);
+      ++machine.hosts;
+    }
+    for (const auto& [name, machine] : machines)
+      if (machine.cores > 0 && machine.ranks > machine.cores)
+        sentences[{each.of.ranks, each.of.nodes}] = fmt::format(
+            "With {} ranks, {} of them{} shared {} {} of one machine: this size measures these cores, and not how the "
+            "program scales.",
+            each.of.ranks, machine.ranks, machine.hosts > 1 ? fmt::format(" on {} nodes", machine.hosts) : "",
+            machine.cores, machine.cores == 1 ? "core" : "cores");
+  }
+  std::vector<std::string> remarks;
+  for (auto& [size, sentence] : sentences) remarks.push_back(std::move(sentence));
+  return remarks;
+}
+
+void add_remarks(Results& results) {
+  results.remarks = remarks_on_cores(results.cases);
+  const auto n_finished = std::ranges::count_if(results.cases, [](const auto& each) { return !!each.measured; });
+  if (n_finished < std::ssize(results.cases))
+    results.remarks.push_back(
+        fmt::format("{} of {} cases are not finished: repeat the command of `lockstep scaling "
+                    "run` to continue the study.",
+                    std::ssize(results.cases) - n_finished, results.cases.size()));
+  if (results.baseline().n_averaged == 0)
+    results.remarks.push_back(fmt::format("There is no speedup, since no case of the baseline, {} {}, was averaged.",
+                                          results.baseline().ranks, results.baseline().ranks == 1 ? "rank" : "ranks"));
+  if (std::ranges::any_of(results.sizes, [](const SizeResult& size) { return size.n_averaged == 1; }))
+    results.remarks.emplace_back("A figure of one case has no confidence interval.");
+}
+
+}  // namespace
+
+std::string_view name_of(Reason reason) {
+  constexpr std::string_view kNames[] = {"warm-up", "neighbours", "build"};
+  return kNames[static_cast<std::size_t>(reason)];
+}
+
+std::optional<Reason> reason_of(std::string_view name) {
+  for (const Reason reason : {Reason::warmup, Reason::neighbours, Reason::build})
+    if (name_of(reason) == name) return reason;
+  return std::nullopt;
+}
+
+Results read_results(const std::string& directory, const std::vector<Reason>& accepted) {
+  const Study study = read_study(directory);
+  std::vector<CaseResult> cases;
+  for (const Case& each : study.cases) {
+    const CaseFiles files(study, each);
+    cases.push_back({.of = each, .measured = files.measurement()});
+    // The job may have ended after the last `lockstep scaling run`, which would have collected its result.
+    if (!cases.back().measured && study.launcher == Launcher::slurm)
+      cases.back().measured = files.measurement_of_run(study);
+  }
+  return results_of(study, std::move(cases), accepted);
+}
+
+Results results_of(const Study& study, std::vector<CaseResult> cases, const std::vector<Reason>& accepted) {
+  Results results{.study = study, .unit = "", .cases = std::move(cases)};
+  std::map<std::pair<int, int>, std::vector<const CaseResult*>> of_size;
+  for (CaseResult& each : results.cases) {
+    evaluate(study, accepted, each);
+    if (each.measured) results.unit = each.measured->unit;
+    of_size[{each.of.ranks, each.of.nodes}].push_back(&each);
+  }
+  for (const auto& [size, members] : of_size) results.sizes.push_back(size_of(members));
+  for (SizeResult& size : results.sizes) {
+    size.speedup = ratio_of(size.rate, results.baseline().rate);
+    // The baseline is divided by itself, so its own speedup is exactly 1.
+    if (&size == &results.sizes.front() && size.speedup.n > 0)
+      size.speedup.half_width = size.speedup.n > 1 ? 0 : kUnknown;
+    size.efficiency = scaled(size.speedup, static_cast<double>(results.baseline().ranks) / size.ranks);
+  }
+  add_remarks(results);
+  return results;
+}
+
+}  // namespace lockstep::scaling

@@ -1,0 +1,67 @@
+// The figures of a study, which all formats of its report show. A case that must not be averaged has a reason in
+// `rejections`, unless the user accepts that reason.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "scaling/measurement.h"
+#include "scaling/statistics.h"
+#include "scaling/study.h"
+
+namespace lockstep::scaling {
+
+enum class Reason : std::uint8_t {
+  warmup,      // it was too short: fewer than five steps after it, or they still become faster (still_falls())
+  neighbours,  // other Slurm jobs on its nodes, or other programs that kept half a core of a host busy
+  build,       // it ran with another build than the program that began the study
+};
+/// "warm-up", "neighbours", "build".
+std::string_view name_of(Reason reason);
+std::optional<Reason> reason_of(std::string_view name);
+
+struct Rejection {
+  Reason reason = Reason::warmup;
+  std::string text{};  // "other programs kept 1.9 cores of vm busy"
+};
+
+struct CaseResult {
+  Case of{};
+  std::optional<Measurement> measured{};  // empty: the case is not finished
+  std::vector<Rejection> rejections{};
+  bool is_averaged = false;
+  // After the warm-up: the mean time of a step, samples or tokens per second, and the means of loss and accuracy
+  double step_seconds = kUnknown, rate = kUnknown, loss = kUnknown, accuracy = kUnknown;
+};
+
+/// The cases with the same numbers of ranks and nodes.
+struct SizeResult {
+  int ranks = 1, nodes = 1;
+  int n_cases = 0, n_averaged = 0, n_rejected = 0;  // n_averaged + n_rejected: those that are finished
+  // Over the averaged cases. memory in bytes per rank; utilisations are parts of 1.
+  Figure step_seconds{}, rate{}, loss{}, accuracy{}, memory_peak{}, memory_mean{}, memory_mode{}, utilisation{},
+      model_flops_utilization{}, exposed_communication_seconds{}, data_wait_seconds{};
+  /// rate / rate of the baseline, and that divided by ranks / ranks of the baseline. With a strong study, where the
+  /// steps are equal, the speedup is also the ratio of the times of a step.
+  Figure speedup{}, efficiency{};
+};
+
+struct Results {
+  Study study{};
+  std::string unit{};                  // "samples" or "tokens"; empty: no case is finished
+  std::vector<CaseResult> cases{};     // in the order in which they ran
+  std::vector<SizeResult> sizes{};     // in ascending order; the first is the baseline
+  std::vector<std::string> remarks{};  // what limits the figures, as whole sentences
+
+  const SizeResult& baseline() const { return sizes.front(); }
+};
+
+/// Reads the study and its cases. `accepted`: reasons for which a case is averaged nevertheless.
+Results read_results(const std::string& directory, const std::vector<Reason>& accepted);
+/// The same without reading, from cases with their measurements.
+Results results_of(const Study& study, std::vector<CaseResult> cases, const std::vector<Reason>& accepted);
+
+}  // namespace lockstep::scaling
