@@ -111,6 +111,7 @@ int run_program(int argc, char** argv) {
   commands::add_compare(app, run);
   commands::add_report(app, run);
   commands::add_top(app, run);
+  commands::add_scaling(app, run);
   commands::add_doctor(app, run, arguments);
   commands::add_gpu_info(app, run);
   commands::add_completion(app, run);

@@ -46,6 +46,7 @@ launch() { # COMMAND CONFIGURATION [ARGUMENT]...
   report "$(date '+%F %T') job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)):" \
     "$ranks ranks on $SLURM_JOB_NUM_NODES nodes, $SLURM_JOB_NODELIST; $run"
   prepare "$command" "${words[@]}"
+  record_nodes
   set_for_launcher
 
   local line=(srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$ranks" --ntasks-per-node="$per_node")
@@ -68,6 +69,24 @@ launch() { # COMMAND CONFIGURATION [ARGUMENT]...
     status=75
   fi
   finish "$command" "$status"
+}
+
+# For `lockstep scaling run`, which exports LOCKSTEP_CASE: what is on the nodes before the ranks start. A line "host NAME
+# MACHINE CORES BUSY" per node, where MACHINE tells containers of one machine and BUSY is the number of cores that were busy
+# for a second, and a line "job ID" for each other job on these nodes.
+record_nodes() {
+  local busy_ticks look
+  if [[ -z ${LOCKSTEP_CASE:-} ]]; then return; fi
+  busy_ticks="awk '/^cpu /{print \$2 + \$3 + \$4 + \$7 + \$8}' /proc/stat"
+  look="a=\$($busy_ticks); sleep 1; b=\$($busy_ticks)
+    awk -v ticks=\$((b - a)) -v hz=\$(getconf CLK_TCK) -v host=\$(hostname) -v cores=\$(nproc) \\
+      '{print \"host\", host, \$1, cores, ticks / hz}' /proc/sys/kernel/random/boot_id"
+  {
+    timeout 60 srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --cpus-per-task=1 \
+      --mpi=none bash -c "$look"
+    squeue --noheader --states=RUNNING --nodelist="$SLURM_JOB_NODELIST" --format=%A | grep -vx "$SLURM_JOB_ID" | sed 's/^/job /'
+  } >"$LOCKSTEP_CASE/hosts.txt.partial" 2>/dev/null
+  mv "$LOCKSTEP_CASE/hosts.txt.partial" "$LOCKSTEP_CASE/hosts.txt"
 }
 
 # srun does not inherit sbatch's --cpus-per-task, and --export=NONE would keep the environment from the ranks.

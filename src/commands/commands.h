@@ -31,6 +31,7 @@ void add_checkpoint(CLI::App& app, Run& run);
 void add_compare(CLI::App& app, Run& run);
 void add_report(CLI::App& app, Run& run);
 void add_top(CLI::App& app, Run& run);
+void add_scaling(CLI::App& app, Run& run);
 void add_completion(CLI::App& app, Run& run);
 void add_doctor(CLI::App& app, Run& run, const Arguments& arguments);
 void add_gpu_info(CLI::App& app, Run& run);

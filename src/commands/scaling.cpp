@@ -1,0 +1,266 @@
+// lockstep scaling run | report: runs a training on several numbers of ranks or nodes, and reports how it scales.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "commands/commands.h"
+#include "commands/report.h"
+#include "config/parser.h"
+#include "lockstep/error.h"
+#include "scaling/case_files.h"
+#include "scaling/cases.h"
+#include "scaling/local_runner.h"
+#include "scaling/report.h"
+#include "scaling/results.h"
+#include "scaling/slurm_submission.h"
+#include "scaling/study.h"
+#include "scaling/study_lock.h"
+#include "train/metrics.h"
+
+namespace lockstep::commands {
+namespace {
+
+namespace fs = std::filesystem;
+using scaling::Launcher;
+using scaling::Scaling;
+using scaling::Study;
+
+struct RunArguments {
+  std::vector<std::string> configuration;
+  std::string directory, ranks, nodes, job;
+  int repeats = 3, ranks_per_node = 0;
+  std::int64_t steps = 60, warmup_steps = 10;
+  std::uint64_t seed = 1;
+  double minutes_per_case = 0;
+  bool is_strong = false, is_weak = false, submits = false, is_local = false, is_dry_run = false;
+};
+
+std::string program_path() { return fs::read_symlink("/proc/self/exe").string(); }
+
+std::string absolute(const std::string& path) {
+  std::string text = fs::absolute(path).lexically_normal().string();
+  while (text.size() > 1 && text.back() == '/') text.pop_back();
+  return text;
+}
+
+/// What the command line describes.
+Study study_of(const RunArguments& arguments, const Config& config) {
+  require(arguments.ranks.empty() != arguments.nodes.empty(), ErrorCode::usage,
+          "expected --ranks or --nodes with the numbers to run with, such as --ranks 1,2,4");
+  require(arguments.warmup_steps < arguments.steps, ErrorCode::usage,
+          "--warmup: {} steps leave none of {} to measure; set --steps", arguments.warmup_steps, arguments.steps);
+  const bool are_nodes = arguments.ranks.empty();
+  require(!are_nodes || !arguments.is_local, ErrorCode::usage,
+          "--local runs on one machine: give --ranks instead of --nodes, or --submit");
+  Study study{.directory = absolute(arguments.directory),
+              .working_directory = fs::current_path().string(),
+              .scaling = arguments.is_strong ? Scaling::strong
+                         : arguments.is_weak ? Scaling::weak
+                                             : scaling::scaling_of(config),
+              .launcher = arguments.submits || are_nodes ? Launcher::slurm : Launcher::local,
+              .steps = arguments.steps,
+              .warmup_steps = arguments.warmup_steps,
+              .repeats = arguments.repeats,
+              .seed = arguments.seed,
+              .job = "",
+              .build = scaling::build_text(train::versions_json())};
+  int ranks_per_node = arguments.ranks_per_node;
+  if (study.launcher == Launcher::slurm) {
+    study.job = arguments.job.empty() ? scaling::default_job(program_path()) : absolute(arguments.job);
+    const int of_job = scaling::ranks_per_node_in(study.job);
+    if (ranks_per_node == 0 && are_nodes) ranks_per_node = of_job;
+  } else {
+    require(arguments.job.empty() && ranks_per_node == 0, ErrorCode::usage,
+            "--job and --ranks-per-node are for Slurm: add --submit");
+  }
+  const std::vector<int> numbers =
+      are_nodes ? scaling::sizes_in(arguments.nodes, "--nodes") : scaling::sizes_in(arguments.ranks, "--ranks");
+  const auto sizes = scaling::sizes_of(numbers, are_nodes, ranks_per_node);
+  study.cases = scaling::make_cases(sizes, arguments.repeats, arguments.seed);
+  study.batch = scaling::batch_of(config, study.scaling, sizes.front().ranks);
+  // What is wrong with the batch of a case is reported before any case runs.
+  for (const scaling::Case& each : study.cases) (void)scaling::configuration_of(study, each, config);
+  return study;
+}
+
+/// Node-hours of the cases that are not finished, from --minutes-per-case or from the finished cases.
+std::string node_hours_text(const Study& study, double minutes_per_case) {
+  double node_seconds = 0, seconds = 0;
+  int n_timed = 0;
+  std::vector<const scaling::Case*> left;
+  for (const scaling::Case& each : study.cases) {
+    const scaling::CaseFiles files(study, each);
+    if (const auto measured = files.measurement(); measured && measured->seconds > 0) {
+      seconds += measured->seconds;
+      ++n_timed;
+    }
+    if (!files.is_finished()) left.push_back(&each);
+  }
+  const bool is_given = minutes_per_case > 0;
+  if (!is_given && n_timed == 0)
+    return "node-hours: unknown; give --minutes-per-case, or run the first cases, whose time is then used";
+  const double per_case = is_given ? 60 * minutes_per_case : seconds / n_timed;
+  for (const scaling::Case* each : left) node_seconds += per_case * each->nodes;
+  return fmt::format("node-hours: {:.3g} for {} cases of {:.3g} minutes{}", node_seconds / 3600, left.size(),
+                     per_case / 60, is_given ? "" : ", the mean of those that are finished");
+}
+
+int dry_run(const Study& study, const Config& config, const RunArguments& arguments) {
+  std::string text = scaling::description_of(study) + "\n";
+  for (const scaling::Case& each : study.cases) {
+    if (scaling::CaseFiles(study, each).is_finished()) continue;
+    const scaling::Command command =
+        study.launcher == Launcher::local
+            ? scaling::local_command(study, each, program_path())
+            : scaling::sbatch_command(study, each, config, program_path(), &each == &study.cases.front() ? "" : "JOB");
+    text += scaling::text_of(command) + "\n";
+  }
+  if (study.launcher == Launcher::slurm) text += "JOB is the job of the line before.\n";
+  print_text("{}{}\nThis is a dry run: nothing is started or written.\n", text,
+             node_hours_text(study, arguments.minutes_per_case));
+  return kExitDone;
+}
+
+int run_study(const RunArguments& arguments) {
+  const Config config = config::parse(arguments.configuration);
+  const std::string directory = absolute(arguments.directory);
+  const Study now = study_of(arguments, config);
+  const bool is_resumed = scaling::study_exists(directory);
+  Study study = now;
+  if (is_resumed) {
+    study = scaling::read_study(directory);
+    scaling::require_unchanged(study, now, config);
+  } else if (fs::exists(directory)) {
+    std::error_code error;
+    const bool is_directory = fs::is_directory(directory);
+    const bool is_left = is_directory && fs::exists(directory + "/cases");  // of a study that could not be written
+    require(is_directory && (is_left || fs::is_empty(directory, error)), ErrorCode::usage,
+            "--out: {} is not a study, and not empty; give a new directory", directory);
+  }
+  if (arguments.is_dry_run) return dry_run(study, config, arguments);
+  std::error_code error;
+  fs::create_directories(directory, error);
+  require(!error, ErrorCode::system_call, "cannot create the directory {}: {}", directory, error.message());
+  const scaling::StudyLock lock(directory);
+  if (!is_resumed) scaling::write_study(study, config);
+  print_text("{}: {}\n", study.directory, scaling::description_of(study));
+  return study.launcher == Launcher::local ? scaling::run_locally(study, config, program_path())
+                                           : scaling::submit(study, config, program_path());
+}
+
+void add_run(CLI::App& group, Run& run) {
+  auto arguments = std::make_shared<RunArguments>();
+  CLI::App* command = group.add_subcommand("run", "Run a study, or continue one that is not finished");
+  command
+      ->add_option("CONFIG", arguments->configuration,
+                   "YAML files and key=value overrides; later ones override earlier ones")
+      ->required();
+  command->add_option("--out", arguments->directory, "The directory of the study")->required()->type_name("DIR");
+  auto* ranks = command->add_option("--ranks", arguments->ranks, "Numbers of ranks, such as 1,2,4")->type_name("LIST");
+  command->add_option("--nodes", arguments->nodes, "Numbers of nodes, such as 1,2,4,8; submits to Slurm")
+      ->type_name("LIST")
+      ->excludes(ranks);
+  command->add_option("--repeat", arguments->repeats, "How often each number is run")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  auto* strong = command->add_flag("--strong", arguments->is_strong,
+                                   "Keep the global batch; the default if train.global_batch is in effect");
+  command
+      ->add_flag("--weak", arguments->is_weak,
+                 "Keep the batch per rank; the default if train.batch_per_rank is in effect")
+      ->excludes(strong);
+  auto* submits =
+      command->add_flag("--submit", arguments->submits, "Submit each case to Slurm; the default of --nodes");
+  command->add_flag("--local", arguments->is_local, "Run the cases with mpirun on this machine; the default of --ranks")
+      ->excludes(submits);
+  command
+      ->add_option("--steps", arguments->steps,
+                   "Steps of a case, with its warm-up. The default leaves 50, whose mean varies little")
+      ->check(CLI::Range(2, 1'000'000))
+      ->capture_default_str();
+  command
+      ->add_option(
+          "--warmup", arguments->warmup_steps,
+          "First steps, which are not measured. The report rejects a case that still becomes faster after them")
+      ->check(CLI::Range(0, 1'000'000))
+      ->capture_default_str();
+  command->add_option("--seed", arguments->seed, "Determines the order of the cases")->capture_default_str();
+  command
+      ->add_option("--ranks-per-node", arguments->ranks_per_node,
+                   "With Slurm; by default what the job script sets, or all ranks of --ranks on one node")
+      ->check(CLI::Range(1, 1024))
+      ->type_name("N");
+  command->add_option("--job", arguments->job, "The job script of --submit; by default jobs/scaling.sh")
+      ->type_name("FILE");
+  command->add_flag("--dry-run", arguments->is_dry_run, "Print the commands and the node-hours");
+  command->add_option("--minutes-per-case", arguments->minutes_per_case, "For the node-hours of --dry-run")
+      ->check(CLI::Range(0.001, 1e6));
+  command->footer(
+      "Each case trains without validation, and keeps no weights. The same command continues a study: it runs what is "
+      "not finished, in a shuffled order, and never repeats a case that is.");
+  command->callback([arguments, &run] { run = [arguments] { return run_study(*arguments); }; });
+}
+
+std::string report_of(const std::string& format, const scaling::Results& results) {
+  if (format == "markdown") return scaling::markdown_report(results);
+  if (format == "csv") return scaling::csv_report(results);
+  if (format == "json") return scaling::json_report(results);
+  if (format == "latex") return scaling::latex_report(results);
+  return scaling::text_report(results);
+}
+
+void add_study_report(CLI::App& group, Run& run) {
+  struct CommandLine {
+    std::string directory, format = "text", output;
+    std::vector<std::string> accepted;
+  };
+  auto options = std::make_shared<CommandLine>();
+  CLI::App* command = group.add_subcommand("report", "Report speed, speedup, memory and waiting times of a study");
+  command->add_option("DIR", options->directory, "The directory of the study")->required();
+  command->add_option("--format", options->format, "The format of the report")
+      ->check(CLI::IsMember({"text", "markdown", "csv", "json", "latex"}))
+      ->capture_default_str();
+  command->add_option("--output", options->output, "Write the report to this file instead of printing it")
+      ->type_name("FILE");
+  command
+      ->add_option(
+          "--accept", options->accepted,
+          "Average cases although their warm-up was too short, they had neighbours on their nodes, or they ran "
+          "with another build")
+      ->check(CLI::IsMember({"warm-up", "neighbours", "build"}))
+      ->allow_extra_args(false);
+  command->callback([options, &run] {
+    run = [options] {
+      std::vector<scaling::Reason> accepted;
+      for (const std::string& name : options->accepted) accepted.push_back(*scaling::reason_of(name));
+      check_outputs({options->output}, {options->directory + "/study.json", options->directory + "/config.yaml"});
+      const std::string report = report_of(options->format, scaling::read_results(options->directory, accepted));
+      if (!options->output.empty())
+        write_result(options->output, report);
+      else if (options->format == "text")
+        print_text("{}", report);
+      else
+        fmt::print("{}", report);
+      return kExitDone;
+    };
+  });
+}
+
+}  // namespace
+
+void add_scaling(CLI::App& app, Run& run) {
+  CLI::App* group =
+      app.add_subcommand("scaling", "Run a training on several numbers of ranks or nodes, and report how it scales");
+  group->require_subcommand(1);
+  add_run(*group, run);
+  add_study_report(*group, run);
+}
+
+}  // namespace lockstep::commands
