@@ -1,0 +1,78 @@
+// What the charts have in common: SVG elements, the legend, and the frame with the axes.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "page/chart.h"
+
+namespace lockstep::page {
+
+inline constexpr double kFont = 12, kTitleFont = 15;
+inline constexpr double kLine = 18;  // the height of a line of text
+inline constexpr std::size_t kSeriesColours = 8;
+
+enum class Anchor { start, middle, end };
+
+/// The elements of a chart, from the top down.
+class Drawing {
+ public:
+  explicit Drawing(double width) : width_(width) {}
+
+  double width() const { return width_; }
+  void text(double x, double y, Anchor anchor, const std::string& text, const std::string& classes = "");
+  void line(double x1, double y1, double x2, double y2, const std::string& classes);
+  /// `hint` is shown where the pointer rests on it.
+  void rect(double x, double y, double width, double height, const std::string& classes, const std::string& hint = "");
+  void polyline(const std::vector<std::pair<double, double>>& points, const std::string& classes);
+  /// A circle, a square, a triangle or a diamond, according to the number of the series.
+  void marker(double x, double y, std::size_t series, const std::string& hint = "");
+
+  struct LegendEntry {
+    std::string name;
+    std::size_t series = 0;
+    Style style = Style::line;
+    bool is_filled = false;  // a square of the colour, for bars
+  };
+  /// Entries from left to right in as many lines as they need. Returns the height.
+  double legend(const std::vector<LegendEntry>& entries, double top);
+
+  struct Identity {
+    std::string id, title, description;
+  };
+  std::string finish(double height, const Identity& identity) const;
+  /// With a white ground and a style sheet of its own.
+  std::string finish_standalone(double height, const Identity& identity) const;
+
+ private:
+  double width_;
+  std::string body_;
+};
+
+/// From values to places.
+struct Scale {
+  double low = 0, high = 1, begin = 0, end = 1;
+  bool is_logarithmic = false;
+  double operator()(double value) const;
+};
+
+/// The classes of a line of that number.
+std::string line_classes(std::size_t series, Style style);
+std::string fill_class(std::size_t series);
+
+/// Where the plot begins: to the right of the labels of the y axis.
+double left_of_plot(const std::vector<std::string>& labels);
+/// A grid line and a label for each tick.
+void draw_y_axis(Drawing& drawing, const Scale& y, const std::vector<double>& ticks,
+                 const std::vector<std::string>& labels, double left, double right);
+/// Labels below the plot: every n-th, so that none overlaps the next.
+void draw_x_labels(Drawing& drawing, const std::vector<std::pair<double, std::string>>& labels, double y,
+                   bool has_marks);
+
+/// Each draws from `top` on, and returns the bottom.
+double draw(Drawing& drawing, const LineChart& chart, double top);
+double draw(Drawing& drawing, const StackedBars& chart, double top);
+double draw(Drawing& drawing, const Timeline& chart, double top);
+
+}  // namespace lockstep::page
