@@ -182,16 +182,14 @@ std::string text_of(const std::vector<Log>& logs) {
 
 }  // namespace
 
-void add_report(CLI::App& app, Run& run) {
-  CLI::App* group = app.add_subcommand("report", "Report figures from the files of a run");
-  group->require_subcommand(1);
+void add_report_memory(CLI::App& report_command, Run& run) {
   struct CommandLine {
     std::vector<std::string> files;
     std::string json;
   };
   auto options = std::make_shared<CommandLine>();
   CLI::App* command =
-      group->add_subcommand("memory", "Report peak, mean and mode of the memory that GPUs and processes used");
+      report_command.add_subcommand("memory", "Report peak, mean and mode of the memory that GPUs and processes used");
   command
       ->add_option("FILE", options->files,
                    "Files of RUN/usage, which log.usage_seconds enables, or of `nvidia-smi "

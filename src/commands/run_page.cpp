@@ -1,0 +1,316 @@
+#include "commands/run_page.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+#include <functional>
+#include <numeric>
+
+#include "base/number_text.h"
+#include "config/table.h"
+#include "page/ticks.h"
+
+namespace lockstep::commands {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using page::LineChart;
+using page::Page;
+using page::Row;
+using page::Series;
+using page::Style;
+using page::value_text;
+
+std::string time_text(double unix_seconds) {
+  if (!std::isfinite(unix_seconds) || unix_seconds < 0 || unix_seconds > 1e11) return "-";
+  const auto seconds = static_cast<std::time_t>(unix_seconds);
+  std::tm parts{};
+  ::gmtime_r(&seconds, &parts);
+  return fmt::format("{}-{:02}-{:02} {:02}:{:02} UTC", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday,
+                     parts.tm_hour, parts.tm_min);
+}
+
+std::string duration_text(double seconds) {
+  const page::Unit unit = page::unit_of_seconds(seconds);
+  return fmt::format("{} {}", value_text(seconds / unit.size, 3), unit.name);
+}
+
+std::string memory_text(double bytes) {
+  const page::Unit unit = page::unit_of_bytes(bytes);
+  return fmt::format("{} {}", value_text(bytes / unit.size), unit.name);
+}
+
+double median(std::vector<double> values) {
+  std::erase_if(values, [](double v) { return !std::isfinite(v); });
+  if (values.empty()) return std::nan("");
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+/// "samples_per_second": "samples/s".
+std::string rate_unit(const std::string& key) { return key.substr(0, key.find("_per_second")) + "/s"; }
+std::string rate_key(const EventTable& steps) {
+  for (const char* key : {"tokens_per_second", "samples_per_second"})
+    if (steps.has(key)) return key;
+  return steps.key_with_end("_per_second");
+}
+
+Series series_of(const EventTable& events, const std::string& key, const std::string& name, Style style,
+                 double factor = 1) {
+  Series series{.name = name, .points = {}, .style = style};
+  const std::vector<double> steps = events.column("step"), values = events.column(key);
+  for (std::size_t i = 0; i < values.size(); ++i) series.points.push_back({.x = steps[i], .y = factor * values[i]});
+  return series;
+}
+
+void add_series(LineChart& chart, const EventTable& events, const std::string& key, const std::string& name,
+                Style style, double factor = 1) {
+  if (events.has(key)) chart.series.push_back(series_of(events, key, name, style, factor));
+}
+
+LineChart over_steps(std::string title, std::string description, page::Axis y) {
+  return {.title = std::move(title),
+          .description = std::move(description),
+          .x = {.label = "step", .is_whole = true},
+          .y = std::move(y),
+          .series = {}};
+}
+
+/// A logarithmic axis where the first values would leave no room for the others.
+bool spans_decades(const LineChart& chart) {
+  double low = INFINITY, high = 0;
+  for (const Series& series : chart.series)
+    for (const page::Point& point : series.points) {
+      if (!std::isfinite(point.y)) continue;
+      if (point.y <= 0) return false;
+      low = std::min(low, point.y);
+      high = std::max(high, point.y);
+    }
+  return high > 30 * low;
+}
+
+/// A measure of the task in training, in evaluations, and in evaluations of the averages of the weights.
+LineChart measure_chart(const RunRecord& run, const std::string& key, const std::string& title,
+                        const std::string& label, double factor = 1) {
+  LineChart chart = over_steps(title, "Of single steps in training, and of whole evaluations.", {.label = label});
+  add_series(chart, run.steps, key, "training", Style::line, factor);
+  add_series(chart, run.evaluations, key, "validation", Style::line_with_markers, factor);
+  add_series(chart, run.evaluations, "ema_" + key, "validation, average of the weights", Style::line_with_markers,
+             factor);
+  chart.y.is_logarithmic = spans_decades(chart);
+  return chart;
+}
+
+LineChart time_chart(const RunRecord& run) {
+  const std::vector<double> seconds = run.steps.column("step_seconds");
+  const page::Unit unit = page::unit_of_seconds(median(seconds));
+  LineChart chart =
+      over_steps("Time of a step", "Of logged steps. The waiting times are those of the rank that waits longest.",
+                 {.label = fmt::format("time ({})", unit.name), .from_zero = true});
+  add_series(chart, run.steps, "step_seconds", "step", Style::line, 1 / unit.size);
+  add_series(chart, run.steps, "data_wait_seconds", "waiting for data", Style::line, 1 / unit.size);
+  add_series(chart, run.steps, "exposed_communication_seconds", "waiting for communication", Style::line,
+             1 / unit.size);
+  return chart;
+}
+
+/// The ranks that are drawn: all, or of many those that the others wait for most. These wait least themselves.
+std::vector<std::size_t> drawn_ranks(const RunRecord& run) {
+  constexpr std::size_t kMost = 64;
+  std::vector<std::size_t> ranks(run.ranks.size());
+  std::iota(ranks.begin(), ranks.end(), std::size_t{0});
+  if (ranks.size() <= kMost) return ranks;
+  std::ranges::stable_sort(ranks, {}, [&](std::size_t r) { return run.ranks[r].exposed_communication_seconds; });
+  ranks.resize(kMost);
+  std::ranges::sort(ranks);
+  return ranks;
+}
+
+std::string selection_text(const RunRecord& run, std::size_t n_drawn) {
+  if (n_drawn == run.ranks.size()) return "";
+  return fmt::format(" The {} of {} ranks that wait least for others are shown.", n_drawn, run.ranks.size());
+}
+
+page::StackedBars rank_times(const RunRecord& run) {
+  const std::vector<std::size_t> ranks = drawn_ranks(run);
+  const double n = static_cast<double>(std::max<std::size_t>(1, run.n_rank_steps));
+  const page::Unit unit = page::unit_of_seconds(run.rank_step_seconds / n);
+  page::StackedBars chart{
+      .title = "Where the time of a step goes",
+      .description = "Means over the logged steps. A rank that the others wait for waits least itself." +
+                     selection_text(run, ranks.size()),
+      .x_label = "rank",
+      .y_label = fmt::format("time ({})", unit.name),
+      .bars = {},
+      .parts = {{.name = "computing"}, {.name = "waiting for data"}, {.name = "waiting for other ranks"}}};
+  for (const std::size_t rank : ranks) {
+    const RankFigures& figures = run.ranks[rank];
+    const double data = figures.data_wait_seconds, others = figures.exposed_communication_seconds;
+    chart.bars.push_back(fmt::format("{}", rank));
+    const double computing = std::max(0.0, run.rank_step_seconds - data - others);
+    chart.parts[0].values.push_back(computing / n / unit.size);
+    chart.parts[1].values.push_back(data / n / unit.size);
+    chart.parts[2].values.push_back(others / n / unit.size);
+  }
+  return chart;
+}
+
+page::StackedBars rank_memory(const RunRecord& run) {
+  const std::vector<std::size_t> ranks = drawn_ranks(run);
+  double greatest = 0;
+  for (const RankFigures& figures : run.ranks) greatest = std::fmax(greatest, figures.memory_bytes);
+  const page::Unit unit = page::unit_of_bytes(greatest);
+  page::StackedBars chart{
+      .title = "Memory per rank",
+      .description = "The peak of the device, or of the process on CPUs." + selection_text(run, ranks.size()),
+      .x_label = "rank",
+      .y_label = fmt::format("memory ({})", unit.name),
+      .bars = {},
+      .parts = {{.name = "memory"}}};
+  for (const std::size_t rank : ranks) {
+    chart.bars.push_back(fmt::format("{}", rank));
+    chart.parts[0].values.push_back(run.ranks[rank].memory_bytes / unit.size);
+  }
+  return chart;
+}
+
+/// The best of all evaluations.
+double best(const EventTable& evaluations, const std::string& key, bool is_greatest) {
+  double found = std::nan("");
+  for (const double value : evaluations.column(key))
+    found = is_greatest ? std::fmax(found, value) : std::fmin(found, value);
+  return found;
+}
+
+std::vector<Row> key_figures(const RunRecord& run) {
+  std::vector<Row> rows;
+  const auto add = [&](const std::string& name, double value, const std::string& text) {
+    if (std::isfinite(value)) rows.emplace_back(name, text);
+  };
+  const EventTable& steps = run.steps;
+  const double step = std::fmax(std::fmax(steps.last("step"), run.epochs.last("step")), run.evaluations.last("step"));
+  const double last_step = steps.last("last_step");
+  rows.emplace_back("status", run.status.empty() ? "unknown" : run.status);
+  add("steps", step,
+      with_commas(step) + (last_step > step ? fmt::format(" of {}", with_commas(last_step)) : std::string()));
+  add("epoch", steps.last("epoch"), value_text(steps.last("epoch")));
+  add("training loss, last", steps.last("loss"), value_text(steps.last("loss")));
+  const double loss = best(run.evaluations, "loss", false), accuracy = best(run.evaluations, "accuracy", true),
+               perplexity = best(run.evaluations, "perplexity", false);
+  add("validation loss, best", loss, value_text(loss));
+  add("accuracy, best", accuracy, value_text(100 * accuracy, 3) + " %");
+  add("perplexity, best", perplexity, value_text(perplexity));
+  const std::string key = rate_key(steps);
+  const double rate = median(steps.column(key)), seconds = median(steps.column("step_seconds"));
+  add("speed, median", rate, value_text(rate, 3) + " " + rate_unit(key));
+  add("time of a step, median", seconds, duration_text(seconds));
+  const double mfu = median(steps.column("model_flops_utilization"));
+  add("MFU, median", mfu, value_text(100 * mfu, 3) + " %");
+  add("memory, greatest of a rank", steps.last("memory_bytes"), memory_text(steps.last("memory_bytes")));
+  add("ranks", steps.last("ranks"), value_text(steps.last("ranks")));
+  const double run_seconds = std::fmax(steps.last("run_seconds"), run.evaluations.last("run_seconds"));
+  add("duration", run_seconds, duration_text(run_seconds));
+  if (const double skipped = steps.last("skipped_steps"); skipped > 0)
+    add("skipped steps", skipped, with_commas(skipped));
+  if (run.n_starts > 1) add("starts", run.n_starts, fmt::format("{}", run.n_starts));
+  return rows;
+}
+
+void add_charts(Page& page, const RunRecord& run) {
+  page.add_section("Training");
+  page.add_chart("loss", measure_chart(run, "loss", "Loss", "loss"));
+  page.add_chart("accuracy", measure_chart(run, "accuracy", "Accuracy", "accuracy (%)", 100));
+  page.add_chart("perplexity", measure_chart(run, "perplexity", "Perplexity", "perplexity"));
+  LineChart rate = over_steps("Learning rate", "Of the optimizer, after warm-up and schedule.",
+                              {.label = "learning rate", .from_zero = true});
+  add_series(rate, run.steps, "learning_rate", "learning rate", Style::line);
+  page.add_chart("learning-rate", std::move(rate));
+  LineChart norm = over_steps("Norm of the gradients", "Before clipping.", {.label = "norm", .from_zero = true});
+  add_series(norm, run.steps, "gradient_norm", "norm", Style::line);
+  if (spans_decades(norm)) norm.y.is_logarithmic = true;
+  page.add_chart("gradient-norm", std::move(norm));
+
+  page.add_section("Speed and memory");
+  const std::string key = rate_key(run.steps);
+  LineChart speed = over_steps("Throughput", "Of all ranks together. Evaluations and checkpoints do not count.",
+                               {.label = rate_unit(key), .from_zero = true});
+  add_series(speed, run.steps, key, "logged steps", Style::line);
+  if (run.epochs.size() < 100) add_series(speed, run.epochs, key, "whole epochs", Style::markers);
+  page.add_chart("throughput", std::move(speed));
+  page.add_chart("time", time_chart(run));
+  page.add_chart("time-per-rank", rank_times(run));
+  page.add_chart("memory-per-rank", rank_memory(run));
+  if (run.timeline)
+    page.add_chart("timeline", *run.timeline, page::Width::whole);
+  else
+    page.add_paragraph(run.timeline_note);
+}
+
+void add_tables(Page& page, const RunRecord& run) {
+  const Config defaults;
+  std::vector<Row> changed, all;
+  for (const config::Key& key : config::table()) {
+    if (key.is_hidden) continue;
+    const Row row{key.name, key.get(run.config)};
+    all.push_back(row);
+    if (row.second != key.get(defaults)) changed.push_back(row);
+  }
+  page.add_section("Configuration");
+  page.add_table("Keys that differ from their defaults", changed);
+  page.add_table("All keys", all, page::Shown::folded);
+
+  if (!run.machine.empty()) {
+    page.add_section("Machine");
+    constexpr std::size_t kMostRows = 24;  // of many ranks, the first
+    std::vector<Row> rows = run.machine;
+    if (rows.size() > kMostRows) {
+      const auto is_rank = [](const Row& row) { return row.first.starts_with("rank "); };
+      const auto others = std::stable_partition(rows.begin(), rows.end(), std::not_fn(is_rank));
+      const std::size_t n_ranks = static_cast<std::size_t>(rows.end() - others);
+      const std::size_t n_shown = std::min<std::size_t>(n_ranks, 8);
+      rows.erase(others + static_cast<std::ptrdiff_t>(n_shown), rows.end());
+      rows.emplace_back("further ranks", fmt::format("{}; log.txt lists them", n_ranks - n_shown));
+    }
+    page.add_table("", rows);
+  }
+  const Json versions = run.summary.value("versions", Json::object());
+  std::vector<Row> rows;
+  const auto add = [&](const std::string& name, const Json& value) {
+    if (value.is_string()) rows.emplace_back(name, value.get<std::string>());
+  };
+  if (versions.is_object()) {
+    for (const auto& [name, value] : versions.items()) {
+      add(name, value);
+      if (name == "libraries" && value.is_object())
+        for (const auto& [library, version] : value.items()) add(library, version);
+    }
+  }
+  if (!rows.empty()) {
+    page.add_section("Versions");
+    page.add_table("The program and its libraries", rows, page::Shown::folded);
+  }
+  if (!run.log_end.empty()) {
+    page.add_section("Log");
+    page.add_text("The last lines of log.txt", run.log_end);
+  }
+}
+
+}  // namespace
+
+Page page_of_run(const RunRecord& run) {
+  std::string model = "";
+  for (const auto& [what, value] : run.machine)
+    if (what == "model") model = value + ". ";
+  Page page(run.config.run.name,
+            fmt::format("{}{} to {}. This page shows the files of {} as they were at the end of this time.", model,
+                        time_text(run.first_time_unix), time_text(run.last_time_unix), run.path));
+  page.add_key_figures(key_figures(run));
+  for (const std::string& note : run.notes) page.add_paragraph("Note: " + note);
+  add_charts(page, run);
+  add_tables(page, run);
+  return page;
+}
+
+}  // namespace lockstep::commands

@@ -1,0 +1,11 @@
+// The page of `lockstep report RUN`: what is on it, from what the files of the run tell.
+#pragma once
+
+#include "commands/run_record.h"
+#include "page/page.h"
+
+namespace lockstep::commands {
+
+page::Page page_of_run(const RunRecord& run);
+
+}  // namespace lockstep::commands

@@ -1,0 +1,218 @@
+#include "commands/run_record.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <filesystem>
+#include <fstream>
+
+#include "base/file.h"
+#include "base/printable.h"
+#include "config/parser.h"
+#include "lockstep/error.h"
+
+namespace lockstep::commands {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kMaxLineBytes = std::size_t{16} << 20;  // a step of ten thousand ranks has about one MiB
+constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 20;
+
+double number(const Json& object, const std::string& key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_number() ? found->get<double>() : std::nan("");
+}
+
+/// Calls `use(line)` for each line that ends, without its end. False if the file cannot be opened.
+template <typename Use>
+bool for_each_line(const std::string& path, Use use) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return false;
+  for (std::string line; std::getline(in, line) && !in.eof();) use(line);
+  return true;
+}
+
+/// One figure of each rank; NaN where it is missing.
+double of_rank(const Json& per_rank, const char* key, std::size_t rank) {
+  const auto found = per_rank.find(key);
+  if (found == per_rank.end() || !found->is_array() || rank >= found->size() || !(*found)[rank].is_number())
+    return std::nan("");
+  return (*found)[rank].get<double>();
+}
+
+void add_ranks(RunRecord& run, const Json& step) {
+  const auto per_rank = step.find("per_rank");
+  const double step_seconds = number(step, "step_seconds");
+  if (per_rank == step.end() || !per_rank->is_object() || !(step_seconds > 0)) return;
+  const auto losses = per_rank->find("loss");
+  if (losses == per_rank->end() || !losses->is_array() || losses->empty()) return;
+  if (run.ranks.size() != losses->size()) {  // resumed on another number of ranks
+    run.ranks.assign(losses->size(), {});
+    run.n_rank_steps = 0;
+    run.rank_step_seconds = 0;
+  }
+  ++run.n_rank_steps;
+  run.rank_step_seconds += step_seconds;
+  const auto hosts = per_rank->find("host");
+  for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
+    RankFigures& figures = run.ranks[rank];
+    if (hosts != per_rank->end() && hosts->is_array() && rank < hosts->size() && (*hosts)[rank].is_string())
+      figures.host = (*hosts)[rank].get<std::string>();
+    const double data = of_rank(*per_rank, "data_wait_seconds", rank);
+    const double others = of_rank(*per_rank, "exposed_communication_seconds", rank);
+    figures.data_wait_seconds += std::isfinite(data) ? data : 0;
+    figures.exposed_communication_seconds += std::isfinite(others) ? others : 0;
+    figures.memory_bytes = std::fmax(figures.memory_bytes, of_rank(*per_rank, "memory_bytes", rank));
+  }
+}
+
+void read_metrics(RunRecord& run) {
+  const std::string path = run.path + "/metrics.jsonl";
+  std::size_t n_damaged = 0, n_lines = 0;
+  const bool is_open = for_each_line(path, [&](const std::string& line) {
+    ++n_lines;
+    const Json event = line.size() > kMaxLineBytes ? Json() : Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const auto kind = event.is_object() ? event.find("event") : event.end();
+    if (!event.is_object() || kind == event.end() || !kind->is_string() || !std::isfinite(number(event, "step"))) {
+      ++n_damaged;
+      return;
+    }
+    const double time = number(event, "time_unix");
+    run.first_time_unix = std::fmin(run.first_time_unix, time);
+    run.last_time_unix = std::fmax(run.last_time_unix, time);
+    if (*kind == "step") {
+      run.steps.add(event);
+      add_ranks(run, event);
+    } else if (*kind == "evaluation") {
+      run.evaluations.add(event);
+    } else if (*kind == "epoch") {
+      run.epochs.add(event);
+    }
+  });
+  constexpr const char* kRemedy =
+      "write the report when the run has logged a step (log.every_steps), or resume the run";
+  require(is_open, ErrorCode::usage, "{} does not exist or cannot be read: {}", path, kRemedy);
+  require(n_lines > 0, ErrorCode::usage, "{} has no complete line: {}", path, kRemedy);
+  require(run.steps.size() + run.evaluations.size() + run.epochs.size() > 0, ErrorCode::usage,
+          "none of the {} lines of {} is an event of a step, an epoch or an evaluation: {}", n_lines, path, kRemedy);
+  if (n_damaged > 0)
+    run.notes.push_back(fmt::format("{}: {} of {} lines {} damaged and left out.", path, n_damaged, n_lines,
+                                    n_damaged == 1 ? "is" : "are"));
+}
+
+/// metrics.json, which is written when a start of the run ends.
+void read_summary(RunRecord& run) {
+  const std::string path = run.path + "/metrics.json";
+  if (!fs::exists(path)) return;
+  const Json object = Json::parse(read_file(path, kMaxFileBytes), nullptr, /*allow_exceptions=*/false);
+  if (object.is_object())
+    run.summary = object;
+  else
+    run.notes.push_back(fmt::format("{} is damaged: the versions of libraries are missing.", path));
+}
+
+/// The text behind "2026-11-23 23:32:31 | ", or the whole line.
+std::string message_of(const std::string& line) {
+  constexpr std::size_t kTime = 19;
+  const bool has_time = line.size() > kTime + 3 && line[4] == '-' && line.compare(kTime, 3, " | ") == 0;
+  return has_time ? line.substr(kTime + 3) : line;
+}
+
+void read_log(RunRecord& run) {
+  constexpr std::size_t kLastLines = 12, kLongest = 400;
+  constexpr const char* kOfMachine[] = {"device", "data", "model", "batch", "communication"};
+  std::deque<std::string> last;
+  for_each_line(run.path + "/log.txt", [&](const std::string& line) {
+    last.push_back(printable(line, kLongest));
+    if (last.size() > kLastLines) last.pop_front();
+    std::string message = message_of(line);
+    if (message.starts_with("Lockstep ") && message.find(" rank") != std::string::npos) {
+      ++run.n_starts;
+      run.machine.clear();
+      run.machine.emplace_back("program", message.substr(0, message.find(": ")));
+      return;
+    }
+    message.erase(0, message.find_first_not_of(' '));
+    const auto colon = message.find(": ");
+    if (colon == std::string::npos) return;
+    const std::string what = message.substr(0, colon);
+    const bool is_rank = what.starts_with("rank ") && message.find(" | ") != std::string::npos;
+    const bool is_known = std::ranges::find(kOfMachine, what) != std::ranges::end(kOfMachine);
+    const bool is_new =
+        std::ranges::find(run.machine, what, &std::pair<std::string, std::string>::first) == run.machine.end();
+    if (!run.machine.empty() && (is_rank || is_known) && is_new)
+      run.machine.emplace_back(what, printable(message.substr(colon + 2), kLongest));
+  });
+  for (const std::string& line : last) run.log_end += line + "\n";
+}
+
+}  // namespace
+
+void EventTable::add(const Json& event) {
+  for (const auto& [key, value] : event.items()) {
+    if (!value.is_number()) continue;
+    std::vector<double>& column = columns_[key];
+    column.resize(size_, std::nan(""));
+    column.push_back(value.get<double>());
+  }
+  ++size_;
+}
+
+bool EventTable::has(const std::string& key) const { return std::isfinite(last(key)); }
+
+std::vector<double> EventTable::column(const std::string& key) const {
+  const auto found = columns_.find(key);
+  std::vector<double> values = found == columns_.end() ? std::vector<double>() : found->second;
+  values.resize(size_, std::nan(""));
+  return values;
+}
+
+double EventTable::last(const std::string& key) const {
+  const auto found = columns_.find(key);
+  if (found == columns_.end()) return std::nan("");
+  const auto value =
+      std::find_if(found->second.rbegin(), found->second.rend(), [](double v) { return std::isfinite(v); });
+  return value == found->second.rend() ? std::nan("") : *value;
+}
+
+std::string EventTable::key_with_end(const std::string& end) const {
+  const auto found = std::ranges::find_if(columns_, [&](const auto& column) { return column.first.ends_with(end); });
+  return found == columns_.end() ? "" : found->first;
+}
+
+RunRecord read_run_record(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  const std::string broken = broken_link_text(path);
+  require(fs::is_directory(path), ErrorCode::usage,
+          "there is no run {}: expected a run directory, such as runs/quickstart{}", path,
+          broken.empty() ? "" : fmt::format("; {}", broken));
+  const std::string configuration = path + "/config.yaml";
+  require(fs::exists(configuration), ErrorCode::usage,
+          "{} is not a run directory: it has no config.yaml, which a run writes when it starts", path);
+  RunRecord run{.path = path,
+                .config = config::parse({configuration}),
+                .status = "",
+                .steps = {},
+                .evaluations = {},
+                .epochs = {},
+                .ranks = {},
+                .machine = {},
+                .log_end = "",
+                .timeline = {},
+                .timeline_note = "",
+                .notes = {}};
+  read_metrics(run);
+  read_summary(run);
+  if (const std::string file = path + "/status"; fs::exists(file)) {
+    const std::string text = read_file(file, kMaxFileBytes);
+    run.status = text.substr(0, text.find('\n'));
+  }
+  read_log(run);
+  run.timeline = read_step_timeline(path + "/trace.json", run.timeline_note);
+  return run;
+}
+
+}  // namespace lockstep::commands

@@ -1,0 +1,71 @@
+// What the files of a run tell about it, for the page of `lockstep report RUN`: metrics.jsonl, metrics.json, status,
+// the log, and one step of trace.json. The run may be in progress, resumed or crashed, so any of them may be missing or
+// end in the middle of a line.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/config.h"
+#include "page/chart.h"
+
+namespace lockstep::commands {
+
+/// The figures of all events of a kind, by the keys of metrics.jsonl. All columns are equally long, with NaN where an
+/// event does not have the figure.
+class EventTable {
+ public:
+  void add(const nlohmann::ordered_json& event);
+  std::size_t size() const { return size_; }
+  bool has(const std::string& key) const;  // a figure that is finite, of any event
+  std::vector<double> column(const std::string& key) const;
+  /// The last figure that is finite; NaN if there is none.
+  double last(const std::string& key) const;
+  /// The only key that ends like this, such as "_per_second"; empty if there is none.
+  std::string key_with_end(const std::string& end) const;
+
+ private:
+  std::size_t size_ = 0;
+  std::map<std::string, std::vector<double>> columns_;
+};
+
+/// Means and maxima over the logged steps since the run last had another number of ranks.
+struct RankFigures {
+  std::string host;
+  double data_wait_seconds = 0, exposed_communication_seconds = 0;  // sums over n_steps
+  double memory_bytes = NAN;                                        // the greatest
+};
+
+struct RunRecord {
+  std::string path;
+  Config config;
+  std::string status;  // of RUN/status; empty if there is none
+  EventTable steps, evaluations, epochs;
+  double first_time_unix = NAN, last_time_unix = NAN;
+  std::vector<RankFigures> ranks;
+  std::size_t n_rank_steps = 0;
+  double rank_step_seconds = 0;                                       // the sum over n_rank_steps
+  nlohmann::ordered_json summary = nlohmann::ordered_json::object();  // metrics.json
+  int n_starts = 0;                                                   // that the log tells of
+  std::vector<std::pair<std::string, std::string>> machine;  // of the last start, from the log: "rank 0", "device"
+  std::string log_end;                                       // its last lines
+  std::optional<page::Timeline> timeline;
+  std::string timeline_note;       // why there is none
+  std::vector<std::string> notes;  // what is damaged, in sentences
+};
+
+/// Throws usage if there is no such run, an error of the configuration if config.yaml cannot be read, and usage
+/// if metrics.jsonl has no event that can be used.
+RunRecord read_run_record(std::string path);
+
+/// One step of all ranks: the one with the median duration on rank 0, without the first two, which warm up. At most
+/// four ranks are drawn. Empty if the file has no steps or cannot be read; `note` says why.
+std::optional<page::Timeline> read_step_timeline(const std::string& trace, std::string& note);
+
+}  // namespace lockstep::commands
