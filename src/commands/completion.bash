@@ -63,7 +63,7 @@ _lockstep_offer() { # KIND TEXT: offers what begins with TEXT
 _lockstep() {
   # Split only at blanks, since bash has also split the line at each `=`.
   local line=${COMP_LINE:0:COMP_POINT} path=lockstep option='' kind='' word current
-  local commands='' options='' n_given=0
+  local commands='' options='' others='' n_given=0
   local -a before arguments=()
   current=${line##*[[:space:]]}
   read -ra before <<<"${line%"$current"}"
@@ -92,6 +92,8 @@ _lockstep() {
     kind=$options
   elif [[ -n $commands ]]; then
     kind=$commands
+    # `report memory` and `report RUN`: the commands, and what may stand in their place.
+    if ((n_given < ${#arguments[@]})); then others=${arguments[n_given]}; fi
   elif ((n_given < ${#arguments[@]})); then
     kind=${arguments[n_given]}
   elif ((${#arguments[@]})) && [[ ${arguments[-1]} == ... ]]; then
@@ -106,6 +108,11 @@ _lockstep() {
     if [[ $COMP_WORDBREAKS != *=* ]]; then COMPREPLY=("${COMPREPLY[@]/#/"${current%%=*}="}"); fi
   else
     _lockstep_offer "$kind" "$current"
+    if [[ -n $others ]]; then
+      local -a offered=("${COMPREPLY[@]}")
+      _lockstep_offer "$others" "$current"
+      COMPREPLY+=("${offered[@]}")
+    fi
   fi
 }
 complete -F _lockstep lockstep
