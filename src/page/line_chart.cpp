@@ -13,10 +13,13 @@ namespace {
 
 constexpr double kMarkerMargin = 6;  // points at the ends of an axis are drawn in full
 
+/// Figures from a damaged file can be of any size. Beyond this one, differences of two would not be finite.
+bool can_be_drawn(double value) { return std::isfinite(value) && std::abs(value) < 1e100; }
+
 struct Range {
   double low = INFINITY, high = -INFINITY;
   void add(double value) {
-    if (!std::isfinite(value)) return;
+    if (!can_be_drawn(value)) return;
     low = std::min(low, value);
     high = std::max(high, value);
   }
@@ -24,12 +27,12 @@ struct Range {
 };
 
 bool is_drawn(const LineChart& chart, const Point& point) {
-  return std::isfinite(point.x) && std::isfinite(point.y) && (!chart.x.is_logarithmic || point.x > 0) &&
+  return can_be_drawn(point.x) && can_be_drawn(point.y) && (!chart.x.is_logarithmic || point.x > 0) &&
          (!chart.y.is_logarithmic || point.y > 0);
 }
 
 bool has_interval(const LineChart& chart, const Point& point) {
-  return std::isfinite(point.low) && std::isfinite(point.high) && (!chart.y.is_logarithmic || point.low > 0);
+  return can_be_drawn(point.low) && can_be_drawn(point.high) && (!chart.y.is_logarithmic || point.low > 0);
 }
 
 /// A range of a single value is widened, so that there is an axis.

@@ -13,7 +13,7 @@ namespace {
 
 double value_of(const Part& part, std::size_t bar) {
   const double value = bar < part.values.size() ? part.values[bar] : 0;
-  return std::isfinite(value) && value > 0 ? value : 0;
+  return value > 0 && value < 1e100 ? value : 0;  // beyond that, a sum might not be finite
 }
 
 double total_of(const StackedBars& chart, std::size_t bar) {

@@ -55,8 +55,13 @@ std::vector<double> linear_ticks(double low, double high, int max_count, bool wh
   double distance = tick_distance(high - low, std::max(1, max_count - 1));
   if (whole) distance = std::max(1.0, distance);
   std::vector<double> ticks;
-  for (double i = std::ceil(low / distance - kRounding); i * distance <= high + kRounding * distance; ++i)
-    ticks.push_back(i * distance + 0.0);  // no -0
+  const double first = std::ceil(low / distance - kRounding);
+  // Multiples of great numbers may be equal, since they have no more digits.
+  for (int i = 0; i <= max_count; ++i) {
+    const double tick = (first + i) * distance + 0.0;  // no -0
+    if (!(tick <= high + kRounding * distance) || (!ticks.empty() && tick <= ticks.back())) break;
+    ticks.push_back(tick);
+  }
   if (ticks.empty()) ticks.push_back(whole ? std::round(low) : low);
   return ticks;
 }

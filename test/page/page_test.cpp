@@ -31,6 +31,7 @@ TEST(Ticks, LinearOnesAreMultiplesWithinTheRange) {
   EXPECT_EQ(tick_texts(linear_ticks(0, 24000, 4)), (Texts{"0", "10,000", "20,000"}));
   EXPECT_EQ(linear_ticks(1, 3, 9, /*whole=*/true), (Numbers{1, 2, 3}));
   EXPECT_EQ(linear_ticks(5, 5, 6), Numbers{5});
+  EXPECT_LE(linear_ticks(1e17, 1e17 + 32, 7).size(), 7U);  // neighbouring numbers are 16 apart
 }
 
 TEST(Ticks, LogarithmicOnesArePowersOfTenOrOneTwoAndFive) {
@@ -140,6 +141,21 @@ TEST(Charts, ValuesThatAreNotFiniteInterruptALine) {
   EXPECT_EQ(svg.find("inf"), std::string::npos);
   chart.series[0].points = {{1, NAN}};
   EXPECT_FALSE(has_data(chart));
+}
+
+TEST(Charts, ValuesOfAnySizeAreDrawnOrLeftOut) {
+  for (const Numbers& values : {Numbers{1e308, -1e308, 1}, Numbers{1e-310, 2e-310}, Numbers{1e17, 1e17 + 16},
+                                Numbers{-5, -5}, Numbers{0, 1e99}}) {
+    for (const bool is_logarithmic : {false, true}) {
+      LineChart chart{.title = "loss", .y = {.label = "", .is_logarithmic = is_logarithmic}};
+      chart.series.push_back({.name = "loss"});
+      for (const double value : values) chart.series[0].points.push_back({.x = value, .y = value});
+      const std::string svg = inline_svg(chart, 340, "loss");
+      EXPECT_TRUE(is_well_formed(svg));
+      EXPECT_EQ(svg.find("nan"), std::string::npos) << values[0] << svg;
+      EXPECT_EQ(svg.find("inf"), std::string::npos) << values[0];
+    }
+  }
 }
 
 TEST(Charts, MillionsOfPointsBecomeFew) {
