@@ -184,6 +184,15 @@ double best(const EventTable& evaluations, const std::string& key, bool is_great
   return found;
 }
 
+/// A run that was killed did not write its outcome, so "running" is doubtful if there are no events.
+std::string status_text(const RunRecord& run) {
+  constexpr double kLongSeconds = 600;
+  const double age_seconds = std::difftime(std::time(nullptr), 0) - run.last_time_unix;
+  if (run.status == "running" && age_seconds > kLongSeconds)
+    return "running, but no event for " + duration_text(age_seconds);
+  return run.status.empty() ? "unknown" : run.status;
+}
+
 std::vector<Row> key_figures(const RunRecord& run) {
   std::vector<Row> rows;
   const auto add = [&](const std::string& name, double value, const std::string& text) {
@@ -192,7 +201,7 @@ std::vector<Row> key_figures(const RunRecord& run) {
   const EventTable& steps = run.steps;
   const double step = std::fmax(std::fmax(steps.last("step"), run.epochs.last("step")), run.evaluations.last("step"));
   const double last_step = steps.last("last_step");
-  rows.emplace_back("status", run.status.empty() ? "unknown" : run.status);
+  rows.emplace_back("status", status_text(run));
   add("steps", step,
       with_commas(step) + (last_step > step ? fmt::format(" of {}", with_commas(last_step)) : std::string()));
   add("epoch", steps.last("epoch"), value_text(steps.last("epoch")));

@@ -79,6 +79,10 @@ check "  has a third of its steps" has '<dt>steps</dt><dd>5 of 16</dd>'
 check "  explains how to get a timeline" has 'With trace=true, a run writes it'
 check "  is well-formed" python3 "$work/parse.py" "$page" 5
 
+sed -i 's/"time_unix":[0-9.]*,/"time_unix":1700000000.5,/' "$work/b/metrics.jsonl"
+check "a run that was killed long ago" report "$work/b"
+check "  may not be running" has '<dd>running, but no event for [0-9,]+ h</dd>'
+
 # Resumed on one rank: the bars are those of the new ranks.
 sed -e 's/"loss":\[\([^],]*\),[^]]*\]/"loss":[\1]/' -e 's/"step":\([0-9]*\),/"step":10\1,/' "$work/b/metrics.jsonl" |
   grep '}$' >"$work/resumed"
