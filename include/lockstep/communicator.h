@@ -82,9 +82,9 @@ class Communicator {
   /// therefore calls this when it begins a step, and after it has waited for results: the sums of an exchange that was
   /// aborted are wrong. When this throws, no exchange uses the memory of allocate() any more.
   virtual void check() {}
-  /// The time that the exchanges of this rank have taken so far, each from the moment at which all ranks of the node had
-  /// begun it. The rank for which the others of a step have waited longest thus has the time of the exchanges alone. No
-  /// value: this is not measured.
+  /// The time that the exchanges of this rank have taken so far, each from the moment at which all ranks of the node
+  /// had begun it. The rank for which the others of a step have waited longest thus has the time of the exchanges
+  /// alone. No value: this is not measured.
   virtual std::optional<double> exchange_seconds() const { return std::nullopt; }
   /// An event that can be passed as `done`.
   virtual std::unique_ptr<Event> make_event() = 0;

@@ -9,10 +9,12 @@
 
 #include "comm/traffic.h"
 #include "commands/commands.h"
+#include "commands/plan_cost.h"
 #include "commands/plan_rates.h"
 #include "commands/plan_text.h"
 #include "commands/report.h"
 #include "config/parser.h"
+#include "data/loader.h"
 #include "tasks/task.h"
 #include "train/algorithm_store.h"
 #include "train/banner.h"
@@ -39,6 +41,7 @@ struct Planned {
   comm::Traffic traffic;                                    // of a step
   std::optional<train::RecomputationReport> recomputation;  // no value: nothing is recomputed
   std::optional<DataRates> rates;                           // no value: no key of `hardware` is set
+  std::optional<PlannedCost> cost;                          // no value: no cost model was given
   std::int64_t fits = 0;                                    // samples of a rank, or micro-batch, at once
   std::string precision_warning;                            // empty: none
 
@@ -195,6 +198,7 @@ nlohmann::ordered_json json_of(const Planned& planned, const Ranks& ranks) {
           {"sent_between_nodes_bytes", sent},
           {"recomputation", json_of_recomputation(planned)},
           {"data_rates", planned.rates ? json_of(*planned.rates) : nlohmann::ordered_json()},
+          {"predicted", planned.cost ? json_of(*planned.cost) : nlohmann::ordered_json()},
           {"buckets", buckets}};
 }
 
@@ -245,23 +249,40 @@ std::string text_of(const Planned& planned, const Ranks& ranks) {
         "train.accumulate=auto\n",
         verdict, plan.batch().largest_micro_batch());
   if (planned.rates) text += text_of(*planned.rates);
+  if (planned.cost) text += text_of(*planned.cost);
   if (!planned.precision_warning.empty()) text += fmt::format("\nPrecision: {}\n", planned.precision_warning);
   return text + fmt::format("\nHow each layer runs on {}\n{}", planned.backend->device().name, choices(plan));
 }
 
+PlannedCost cost_of(const Planned& planned, const Ranks& ranks, const std::string& model) {
+  const Config& config = planned.config;
+  scaling::Exchanged exchanged{.buckets = static_cast<int>(planned.plan->buckets().size())};
+  for (const comm::Bucket& b : planned.plan->buckets())
+    exchanged.bytes += static_cast<double>(b.n_elements * size_bytes(b.wire));
+  const std::int64_t global_batch = planned.plan->batch().global_batch;
+  PlannedCost cost = planned_cost(model, ranks.n, ranks.nodes, global_batch, exchanged);
+  cost.steps_per_epoch =
+      data::Loader::steps_per_epoch(planned.task->train_set()->info().n_samples, global_batch, config.data.drop_last);
+  cost.steps = cost.steps_per_epoch * config.train.epochs;
+  if (config.train.max_steps > 0) cost.steps = std::min(cost.steps, config.train.max_steps);
+  return cost;
+}
+
 }  // namespace
 
-PlanReport plan_report(const Config& config, int n_ranks, int nodes, const std::string& device) {
+PlanReport plan_report(const Config& config, int n_ranks, int nodes, const std::string& device,
+                       const std::string& model) {
   require(nodes <= n_ranks, ErrorCode::usage, "there are more nodes ({}) than ranks ({})", nodes, n_ranks);
   const Ranks ranks{.n = n_ranks, .nodes = nodes};
-  const Planned planned = make_plan(config, ranks, device);
+  Planned planned = make_plan(config, ranks, device);
+  if (!model.empty()) planned.cost = cost_of(planned, ranks, model);
   return {.text = text_of(planned, ranks), .json = json_of(planned, ranks)};
 }
 
 void add_plan(CLI::App& app, Run& run, const Arguments&) {
   struct CommandLine {
     std::vector<std::string> configuration;
-    std::string json, device;
+    std::string json, device, model;
     int ranks = 1, nodes = 1;
   };
   auto options = std::make_shared<CommandLine>();
@@ -285,15 +306,21 @@ void add_plan(CLI::App& app, Run& run, const Arguments&) {
                                "description of one",
                                known_devices()))
       ->type_name("NAME");
+  command
+      ->add_option("--model", options->model,
+                   "The cost model of a scaling study (DIR/model.json of `lockstep scaling report --predict`): report "
+                   "time, efficiency and node-hours too")
+      ->type_name("FILE");
   add_json(*command, options->json);
   command->callback([options, &run] {
     run = [options] {
       const Config config = config::parse(options->configuration);
       std::vector<std::string> inputs = configuration_files(options->configuration, config);
       inputs.push_back(options->device);
+      inputs.push_back(options->model);
       inputs.push_back(train::RunDirectory(config).file("algorithms.json"));
       check_outputs({options->json}, inputs);
-      const PlanReport plan = plan_report(config, options->ranks, options->nodes, options->device);
+      const PlanReport plan = plan_report(config, options->ranks, options->nodes, options->device, options->model);
       report(options->json, plan.json, plan.text);
       return 0;
     };

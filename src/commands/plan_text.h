@@ -15,7 +15,9 @@ struct PlanReport {
 };
 
 /// For rank 0 of `ranks`, which are on `nodes` as comm::planned_ranks() has them. `device`: a GPU that need not exist
-/// here (make_planning_backend); empty: the device of the configuration.
-PlanReport plan_report(const Config& config, int ranks, int nodes, const std::string& device = "");
+/// here (make_planning_backend); empty: the device of the configuration. `model`: the file of a cost model, by which
+/// time is reported too; empty: none.
+PlanReport plan_report(const Config& config, int ranks, int nodes, const std::string& device = "",
+                       const std::string& model = "");
 
 }  // namespace lockstep::commands

@@ -10,6 +10,7 @@
 
 #include "base/standard_streams.h"
 #include "commands/commands.h"
+#include "commands/page_files.h"
 #include "commands/report.h"
 #include "commands/run_page.h"
 #include "lockstep/error.h"
@@ -30,15 +31,7 @@ int report_run(CommandLine options) {
   check_outputs({html}, inputs);
   const RunRecord run = read_run_record(options.run);
   for (const std::string& note : run.notes) write_to_standard_error(printable_lines(note + "\n"));
-  const page::Page page = page_of_run(run);
-  const std::string text = page.html();
-  write_result(html, text);
-  print_text("{}: {} figures, {} kB\n", html, page.figures().size(), (text.size() + 999) / 1000);
-  if (options.figures.empty()) return kExitDone;
-  const page::WrittenFigures written = page::write_figures(page, options.figures);
-  for (const std::string& path : written.paths) print_text("{}\n", path);
-  if (!written.has_png)
-    print_text("There are no PNG files, because rsvg-convert is not installed (Debian: librsvg2-bin).\n");
+  write_page(page_of_run(run), html, options.figures);
   return kExitDone;
 }
 

@@ -11,12 +11,15 @@
 #include <vector>
 
 #include "commands/commands.h"
+#include "commands/page_files.h"
 #include "commands/report.h"
+#include "commands/scaling_page.h"
 #include "config/parser.h"
 #include "lockstep/error.h"
 #include "scaling/case_files.h"
 #include "scaling/cases.h"
 #include "scaling/local_runner.h"
+#include "scaling/predictions.h"
 #include "scaling/report.h"
 #include "scaling/results.h"
 #include "scaling/slurm_submission.h"
@@ -134,9 +137,11 @@ int run_study(const RunArguments& arguments) {
   const Study now = study_of(arguments, config);
   const bool is_resumed = scaling::study_exists(directory);
   Study study = now;
+  std::size_t n_added = 0;
   if (is_resumed) {
     study = scaling::read_study(directory);
     scaling::require_unchanged(study, now, config);
+    n_added = scaling::extend(study, now);
   } else if (fs::exists(directory)) {
     std::error_code error;
     const bool is_directory = fs::is_directory(directory);
@@ -150,7 +155,9 @@ int run_study(const RunArguments& arguments) {
   require(!error, ErrorCode::system_call, "cannot create the directory {}: {}", directory, error.message());
   const scaling::StudyLock lock(directory);
   if (!is_resumed) scaling::write_study(study, config);
-  print_text("{}: {}\n", study.directory, scaling::description_of(study));
+  if (n_added > 0) scaling::write_cases(study);
+  print_text("{}: {}{}\n", study.directory, scaling::description_of(study),
+             n_added > 0 ? fmt::format("; {} cases of additional sizes follow", n_added) : "");
   return study.launcher == Launcher::local ? scaling::run_locally(study, config, program_path())
                                            : scaling::submit(study, config, program_path());
 }
@@ -204,7 +211,8 @@ void add_run(CLI::App& group, Run& run) {
       ->check(CLI::Range(0.001, 1e6));
   command->footer(
       "Each case trains without validation, and keeps no weights. The same command continues a study: it runs what is "
-      "not finished, in a shuffled order, and never repeats a case that is.");
+      "not finished, in a shuffled order, and never repeats a case that is. With more numbers than before, it adds "
+      "their cases.");
   command->callback([arguments, &run] { run = [arguments] { return run_study(*arguments); }; });
 }
 
@@ -218,17 +226,21 @@ std::string report_of(const std::string& format, const scaling::Results& results
 
 void add_study_report(CLI::App& group, Run& run) {
   struct CommandLine {
-    std::string directory, format = "text", output;
+    std::string directory, format = "text", output, predicted, figures;
     std::vector<std::string> accepted;
   };
   auto options = std::make_shared<CommandLine>();
   CLI::App* command = group.add_subcommand("report", "Report speed, speedup, memory and waiting times of a study");
   command->add_option("DIR", options->directory, "The directory of the study")->required();
   command->add_option("--format", options->format, "The format of the report")
-      ->check(CLI::IsMember({"text", "markdown", "csv", "json", "latex"}))
+      ->check(CLI::IsMember({"text", "markdown", "csv", "json", "latex", "html"}))
       ->capture_default_str();
-  command->add_option("--output", options->output, "Write the report to this file instead of printing it")
+  command
+      ->add_option("--output", options->output,
+                   "Write the report to this file instead of printing it; html is written to DIR/report.html otherwise")
       ->type_name("FILE");
+  command->add_option("--figures", options->figures, "With html: also write each figure to this folder, as SVG and PNG")
+      ->type_name("DIRECTORY");
   command
       ->add_option(
           "--accept", options->accepted,
@@ -236,12 +248,27 @@ void add_study_report(CLI::App& group, Run& run) {
           "with another build")
       ->check(CLI::IsMember({"warm-up", "neighbours", "build"}))
       ->allow_extra_args(false);
+  command
+      ->add_option("--predict", options->predicted,
+                   "Fit the cost model, write it to DIR/model.json, and predict these numbers of ranks, or of nodes if "
+                   "the study has several, such as 16,32,64")
+      ->type_name("LIST");
   command->callback([options, &run] {
     run = [options] {
       std::vector<scaling::Reason> accepted;
       for (const std::string& name : options->accepted) accepted.push_back(*scaling::reason_of(name));
+      require(options->figures.empty() || options->format == "html", ErrorCode::usage,
+              "--figures is for --format html");
       check_outputs({options->output}, {options->directory + "/study.json", options->directory + "/config.yaml"});
-      const std::string report = report_of(options->format, scaling::read_results(options->directory, accepted));
+      scaling::Results results = scaling::read_results(options->directory, accepted);
+      if (!options->predicted.empty()) scaling::predict(results, scaling::sizes_in(options->predicted, "--predict"));
+      if (options->format == "html") {
+        write_page(page_of_study(results),
+                   options->output.empty() ? results.study.directory + "/report.html" : options->output,
+                   options->figures);
+        return kExitDone;
+      }
+      const std::string report = report_of(options->format, results);
       if (!options->output.empty())
         write_result(options->output, report);
       else if (options->format == "text")

@@ -116,14 +116,15 @@ Measurement measure(const std::string& run, std::int64_t steps, std::int64_t war
   require(std::ssize(events) == steps, ErrorCode::study_damaged, "{}: expected {} steps, found {}", path, steps,
           events.size());
   Measurement result;
-  result.build = build_text(parse_json(read_file(summary, kMaxBytes), summary, ErrorCode::study_damaged)
-                                .value("versions", Json::object())
-                                .dump());
+  const Json totals = parse_json(read_file(summary, kMaxBytes), summary, ErrorCode::study_damaged);
+  result.build = build_text(totals.value("versions", Json::object()).dump());
+  result.exchanged_bytes = number_in(totals, "exchanged_bytes");
+  result.buckets = number_in(totals, "buckets");
   result.unit = unit_of(events.front());
   require(!result.unit.empty() && events.front().contains("loss"), ErrorCode::study_damaged,
           "{}: its steps have no loss or no speed", path);
   result.ranks = static_cast<int>(number_in(events.front(), "ranks"));
-  Mean utilisation, flops, exposed, data;
+  Mean utilisation, flops, exposed, data, exchange;
   for (std::size_t i = 0; i < events.size(); ++i) {
     const Json& event = events[i];
     const double seconds = number_in(event, "step_seconds");
@@ -137,11 +138,13 @@ Measurement measure(const std::string& run, std::int64_t steps, std::int64_t war
     for (const double value : numbers_in(of_ranks, "exposed_communication_seconds")) exposed.add(value);
     for (const double value : numbers_in(of_ranks, "data_wait_seconds")) data.add(value);
     flops.add(number_in(event, "model_flops_utilization"));
+    exchange.add(number_in(event, "exchange_seconds"));
   }
   result.utilisation = utilisation.value();
   result.model_flops_utilization = flops.value();
   result.exposed_communication_seconds = exposed.value();
   result.data_wait_seconds = data.value();
+  result.exchange_seconds = exchange.value();
   measure_memory(run, events, warmup_steps, result);
   std::map<std::string, int> ranks_of;
   for (const Json& host : events.back().value("per_rank", Json::object()).value("host", Json::array()))
@@ -173,6 +176,9 @@ nlohmann::ordered_json json_of(const Measurement& m) {
           {"model_flops_utilization", m.model_flops_utilization},
           {"exposed_communication_seconds", m.exposed_communication_seconds},
           {"data_wait_seconds", m.data_wait_seconds},
+          {"exchange_seconds", m.exchange_seconds},
+          {"exchanged_bytes", m.exchanged_bytes},
+          {"buckets", m.buckets},
           {"step_seconds", m.step_seconds},
           {"step_counts", m.step_counts},
           {"step_losses", m.step_losses},
@@ -204,7 +210,10 @@ Measurement measurement_in(const std::string& text, const std::string& path) {
                                       {"utilisation", &Measurement::utilisation},
                                       {"model_flops_utilization", &Measurement::model_flops_utilization},
                                       {"exposed_communication_seconds", &Measurement::exposed_communication_seconds},
-                                      {"data_wait_seconds", &Measurement::data_wait_seconds}})
+                                      {"data_wait_seconds", &Measurement::data_wait_seconds},
+                                      {"exchange_seconds", &Measurement::exchange_seconds},
+                                      {"exchanged_bytes", &Measurement::exchanged_bytes},
+                                      {"buckets", &Measurement::buckets}})
       m.*member = number_in(object, key);
     m.step_seconds = numbers_in(object, "step_seconds");
     m.step_counts = numbers_in(object, "step_counts");

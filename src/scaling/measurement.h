@@ -35,6 +35,8 @@ struct Measurement {
   // Means over ranks and steps after the warm-up; utilisations are parts of 1, the others seconds per step
   double utilisation = kUnknown, model_flops_utilization = kUnknown;
   double exposed_communication_seconds = kUnknown, data_wait_seconds = kUnknown;
+  double exchange_seconds = kUnknown;  // what the sums over ranks of a step took, hidden or not; unknown with NCCL
+  double exchanged_bytes = kUnknown, buckets = kUnknown;  // of these sums
 };
 
 /// Of a run that is done. `hosts` has no ranks yet. Throws study_damaged if the files are not those of a run with

@@ -1,7 +1,9 @@
 #include "scaling/report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace lockstep::scaling {
@@ -19,6 +21,12 @@ std::string with_interval(const Figure& figure, double factor = 1) {
 std::string plural(int n, const std::string& thing) { return fmt::format("{} {}{}", n, thing, n == 1 ? "" : "s"); }
 
 std::string cases_text(const SizeResult& size) { return fmt::format("{} of {}", size.n_averaged, size.n_cases); }
+
+Figure measured_by_now(const Results& results, const CostSize& size) {
+  const auto found = std::ranges::find_if(
+      results.sizes, [&](const SizeResult& each) { return each.ranks == size.ranks && each.nodes == size.nodes; });
+  return found == results.sizes.end() ? Figure{} : found->step_seconds;
+}
 
 }  // namespace
 
@@ -77,6 +85,20 @@ Table figure_table(const Results& results) {
                                          : "-",
                             number_text(figure.minimum), number_text(figure.maximum)});
     }
+  }
+  return table;
+}
+
+Table prediction_table(const Results& results) {
+  Table table{.header = {"ranks", "nodes", "predicted, s per step", "95 % interval", "measured, s per step",
+                         "difference, %", "fitted to ranks"}};
+  for (const StoredPrediction& stored : results.predictions) {
+    const Prediction& p = stored.prediction;
+    const Figure measured = measured_by_now(results, p.size);
+    table.rows.push_back({std::to_string(p.size.ranks), std::to_string(p.size.nodes), number_text(p.step_seconds()),
+                          fmt::format("{} to {}", number_text(p.low), number_text(p.high)), with_interval(measured),
+                          measured.n == 0 ? "-" : fmt::format("{:+.1f}", 100 * (p.step_seconds() / measured.mean - 1)),
+                          fmt::format("{}", fmt::join(stored.fitted_to_ranks, ", "))});
   }
   return table;
 }

@@ -30,6 +30,9 @@ Table speedup_table(const Results& results);
 /// Per figure of each size that has any: mean, half of the interval, least and greatest value.
 Table figure_table(const Results& results);
 
+/// What was predicted for sizes, beside what these have measured by now. No rows: nothing was predicted.
+Table prediction_table(const Results& results);
+
 /// "strong scaling: a global batch of 64; 60 steps, of which 10 are the warm-up; 3 repeats".
 std::string description_of(const Study& study);
 /// "baseline: 0.123 s per step on 1 rank, the mean of 3 cases".

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "scaling/predictions.h"
 #include "scaling/report.h"
 
 namespace lockstep::scaling {
@@ -56,6 +57,11 @@ std::string csv_report(const Results& results) {
                           exact(figure.mean + figure.half_width), exact(figure.minimum), exact(figure.maximum),
                           exact(figure.deviation));
     }
+  for (const StoredPrediction& stored : results.predictions) {
+    const Prediction& p = stored.prediction;
+    text += fmt::format("{},{},0,0,predicted_step_seconds,{},{},{},,,\n", p.size.ranks, p.size.nodes,
+                        exact(p.step_seconds()), exact(p.low), exact(p.high));
+  }
   return text;
 }
 
@@ -90,6 +96,9 @@ std::string json_report(const Results& results) {
                                {"figures", figures}});
   }
   for (const CaseResult& each : results.cases) object["cases"].push_back(json_of(each));
+  object["model"] = results.model ? scaling::json_of(*results.model) : Json();
+  object["predictions"] = Json::array();
+  for (const StoredPrediction& stored : results.predictions) object["predictions"].push_back(scaling::json_of(stored));
   return object.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
 }
 

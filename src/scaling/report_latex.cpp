@@ -52,6 +52,8 @@ std::string latex_report(const Results& results) {
                    fmt::format("Speedup analysis: {}; {}.", description_of(results.study), baseline_text(results)));
   text +=
       "\n" + table_of(figure_table(results), fmt::format("Figures of the study: {}.", description_of(results.study)));
+  if (!results.predictions.empty())
+    text += "\n" + table_of(prediction_table(results), "Predictions of the cost model, and what was measured later.");
   return text;
 }
 

@@ -52,6 +52,8 @@ std::string text_report(const Results& results) {
                                  description_of(results.study), results.study.build, baseline_text(results));
   text += aligned(speedup_table(results));
   text += "\nFIGURES\n" + aligned(figure_table(results));
+  if (results.model) text += "\n" + text_of(*results.model);
+  if (!results.predictions.empty()) text += "\nPREDICTIONS\n" + aligned(prediction_table(results));
   const std::vector<std::string> notes = notes_of(results);
   if (!notes.empty()) text += "\nNOTES\n";
   for (const std::string& note : notes) text += note + "\n";
@@ -65,6 +67,8 @@ std::string markdown_report(const Results& results) {
   text += markdown_of(speedup_table(results));
   text += "\n± is half of the 95 % confidence interval of the mean (Student's t).\n\n## Figures\n\n";
   text += markdown_of(figure_table(results));
+  if (results.model) text += fmt::format("\n## Cost model\n\n```\n{}```\n", text_of(*results.model));
+  if (!results.predictions.empty()) text += "\n## Predictions\n\n" + markdown_of(prediction_table(results));
   const std::vector<std::string> notes = notes_of(results);
   if (!notes.empty()) text += "\n## Notes\n\n";
   for (const std::string& note : notes) text += fmt::format("- {}\n", note);

@@ -11,6 +11,7 @@
 
 #include "lockstep/error.h"
 #include "scaling/case_files.h"
+#include "scaling/predictions.h"
 
 namespace lockstep::scaling {
 namespace {
@@ -164,7 +165,10 @@ Results read_results(const std::string& directory, const std::vector<Reason>& ac
     if (!cases.back().measured && study.launcher == Launcher::slurm)
       cases.back().measured = files.measurement_of_run(study);
   }
-  return results_of(study, std::move(cases), accepted);
+  Results results = results_of(study, std::move(cases), accepted);
+  results.model = read_model(study);
+  results.predictions = read_predictions(study);
+  return results;
 }
 
 Results results_of(const Study& study, std::vector<CaseResult> cases, const std::vector<Reason>& accepted) {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "scaling/cost_model.h"
 #include "scaling/measurement.h"
 #include "scaling/statistics.h"
 #include "scaling/study.h"
@@ -51,10 +52,12 @@ struct SizeResult {
 
 struct Results {
   Study study{};
-  std::string unit{};                  // "samples" or "tokens"; empty: no case is finished
-  std::vector<CaseResult> cases{};     // in the order in which they ran
-  std::vector<SizeResult> sizes{};     // in ascending order; the first is the baseline
-  std::vector<std::string> remarks{};  // what limits the figures, as whole sentences
+  std::string unit{};                           // "samples" or "tokens"; empty: no case is finished
+  std::vector<CaseResult> cases{};              // in the order in which they ran
+  std::vector<SizeResult> sizes{};              // in ascending order; the first is the baseline
+  std::optional<CostModel> model{};             // of DIR/model.json, if there is one
+  std::vector<StoredPrediction> predictions{};  // of DIR/predictions.json, in ascending order
+  std::vector<std::string> remarks{};           // what limits the figures, as whole sentences
 
   const SizeResult& baseline() const { return sizes.front(); }
 };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -127,7 +128,19 @@ void write_study(const Study& study, const Config& config) {
   require(!error, ErrorCode::system_call, "cannot create the directory of the study: {}",
           folder_problem(study.directory + "/cases", error));
   replace_file(study.configuration_file(), config::to_yaml(config));
+  write_cases(study);
+}
+
+void write_cases(const Study& study) {
   replace_file(study.file(), json_of(study).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+std::size_t extend(Study& study, const Study& now) {
+  const std::size_t n_before = study.cases.size();
+  for (const Case& each : now.cases)
+    if (std::ranges::none_of(study.cases, [&](const Case& was) { return was.name == each.name; }))
+      study.cases.push_back(each);
+  return study.cases.size() - n_before;
 }
 
 void require_unchanged(const Study& before, const Study& now, const Config& config) {
@@ -137,7 +150,12 @@ void require_unchanged(const Study& before, const Study& now, const Config& conf
   };
   compare("launcher", text_of(before.launcher), text_of(now.launcher));
   compare("scaling", text_of(before.scaling), text_of(now.scaling));
-  compare("ranks", sizes_of(before), sizes_of(now));
+  const auto is_left_out = [&](const Case& was) {
+    return std::ranges::none_of(now.cases,
+                                [&](const Case& is) { return is.ranks == was.ranks && is.nodes == was.nodes; });
+  };
+  if (std::ranges::any_of(before.cases, is_left_out)) compare("ranks", sizes_of(before), sizes_of(now));
+  compare("batch", before.batch, now.batch);
   compare("repeats", before.repeats, now.repeats);
   compare("steps", before.steps, now.steps);
   compare("warm-up steps", before.warmup_steps, now.warmup_steps);

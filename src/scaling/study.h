@@ -1,6 +1,6 @@
-// A scaling study: the same training on several numbers of ranks, each repeated. DIR/study.json and DIR/config.yaml are
-// written once and never changed; each case has a directory of its own (case_files.h). results.h has the figures of a
-// study, which all formats of the report show.
+// A scaling study: the same training on several numbers of ranks, each repeated. DIR/config.yaml is written once, and
+// DIR/study.json changes only when sizes are added; each case has a directory of its own (case_files.h). results.h has
+// the figures of a study, which all formats of the report show.
 #pragma once
 
 #include <cstdint>
@@ -54,7 +54,13 @@ Study read_study(const std::string& directory);
 /// Creates the directory, DIR/config.yaml and DIR/study.json, which appears last and as a whole.
 void write_study(const Study& study, const Config& config);
 
-/// Throws study_changed with all differences if the command line no longer describes the study in `before`.
+/// Replaces DIR/study.json, after cases were added.
+void write_cases(const Study& study);
+/// Adds the cases of `now` that the study does not have, after its own. Returns how many these are.
+std::size_t extend(Study& study, const Study& now);
+
+/// Throws study_changed with all differences if the command line no longer describes the study in `before`. It may have
+/// additional sizes.
 void require_unchanged(const Study& before, const Study& now, const Config& config);
 
 }  // namespace lockstep::scaling

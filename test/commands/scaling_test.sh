@@ -164,4 +164,46 @@ if obeys_permissions; then
 fi
 check "a full disk" refused 1 'study/lock: File too large' bash -c "
   (ulimit -f 0; exec '$lockstep' scaling run ${tiny[*]} --out '$work/too-large/study' --ranks 1 2>&1) | cat; exit \${PIPESTATUS[0]}"
+# ---- Predictions, and additional sizes ----
+check "predictions" report --predict 4,8
+check "  with the cost model" shows '^compute +[0-9.]+ s \+ [0-9.]+ ms per sample of a rank'
+check "  and its error" shows '^The model was fitted to 1, 2 ranks\. At these, it is wrong by [0-9.]+ % '
+check "  with an interval" shows '^    4      1 +[0-9.]+ +[0-9.e-]+ to [0-9.]+ +-  +-  +1, 2$'
+check "  are written to the study" test -s "$study/predictions.json"
+check "  and shown without being asked for" report
+check "  with all sizes" shows '^    8      1 +[0-9.]+ '
+check "JSON has them" report --format json
+check "  with the model" python3 -c "
+import json; r = json.load(open('$work/text'))
+assert [p['ranks'] for p in r['predictions']] == [4, 8] and r['model']['buckets'] > 0, r"
+check "CSV has them" report --format csv
+check "  with their interval" shows '^4,1,0,0,predicted_step_seconds,[0-9.]+,[0-9.e-]+,[0-9.]+,,,$'
+check "LaTeX has them" report --format latex
+check "  as a table" shows '^    4 & 1 & [0-9.]+ & '
+check "a measured size is not predicted" refused 2 '\-\-predict: 2 ranks have been measured' "$lockstep" scaling report "$study" \
+  --accept warm-up --accept neighbours --predict 2
+"$lockstep" plan "${tiny[@]}" train.global_batch=12 train.epochs=3 --ranks 4 --nodes 2 --model "$study/model.json" --json="$work/plan.json" >"$work/text"
+check "a plan with the model" shows '^  training +[0-9.]+ (s|min|h) \(12 steps\), [0-9.e-]+ node-hours$'
+check "  in JSON" python3 -c "
+import json; p = json.load(open('$work/plan.json'))['predicted']
+assert p['steps'] == 12 and abs(p['node_hours'] * 3600 - 2 * p['seconds']) < 1e-9 and 0 < p['efficiency'], p"
+check "  that is no model" refused 1 'study.json is not a cost model' "$lockstep" plan "${tiny[@]}" --model "$study/study.json"
+more=("$lockstep" scaling run "${tiny[@]}" train.global_batch=12 --out "$study" --repeat 2 --steps 16 --warmup 4)
+"${more[@]}" --ranks 1,2,4 >"$work/text" 2>&1
+check "a study is extended" shows '; 2 cases of additional sizes follow$'
+check "  and all cases are finished" finished_are 6
+check "  but sizes are not left out" refused 2 'ranks: 1 on 1, 2 on 1, 4 on 1 before, 1 on 1, 4 on 1 now' "${more[@]}" --ranks 1,4
+check "the report" report
+check "  has the measurement beside the prediction" shows '^    4      1 +[0-9.]+ +[0-9.e-]+ to [0-9.]+ +[0-9.]+ ± [0-9.]+ +[+-][0-9.]+  +1, 2$'
+check "a page" report --format html --figures "$work/figures"
+check "  with its charts" test -s "$work/figures/speedup.svg" -a -s "$work/figures/efficiency.svg" -a -s "$work/figures/time.svg" \
+  -a -s "$work/figures/memory.svg" -a -s "$work/figures/loss.svg"
+check "  is XML" python3 -c "
+import xml.etree.ElementTree as tree; tree.parse('$study/report.html')"
+check "figures without a page" refused 2 '\-\-figures is for --format html' "$lockstep" scaling report "$study" --figures "$work/none"
+head -c 50 "$study/model.json" >"$work/half" && mv "$work/half" "$study/model.json"
+check "a damaged model is named" refused 1 'model.json' "$lockstep" scaling report "$study"
+rm "$study/model.json"
+echo '{}' >"$study/predictions.json"
+check "damaged predictions are named" refused 1 'predictions.json is damaged.*remove the file' "$lockstep" scaling report "$study"
 finish

@@ -156,11 +156,46 @@ void expect_golden(const std::string& report, const std::string& name) {
   ADD_FAILURE() << golden << " differs from " << found;
 }
 
-TEST(ScalingReport, AsText) { expect_golden(text_report(results()), "report.txt"); }
-TEST(ScalingReport, AsMarkdown) { expect_golden(markdown_report(results()), "report.markdown"); }
-TEST(ScalingReport, AsCsv) { expect_golden(csv_report(results()), "report.csv"); }
-TEST(ScalingReport, AsJson) { expect_golden(json_report(results()), "report.json"); }
-TEST(ScalingReport, AsLatex) { expect_golden(latex_report(results()), "report.tex"); }
+/// With a cost model, and predictions for a size that was run later and for one that was not.
+Results predicted_results() {
+  Results all = results();
+  all.model = CostModel{.fixed_seconds = 0.125,
+                        .sample_seconds = 0.0625,
+                        .rank_hop_seconds = 16e-6,
+                        .rank_byte_seconds = 0.25e-9,
+                        .hidden_part = 0.5,
+                        .straggler_part = 0.0625,
+                        .data_seconds = 0.03125,
+                        .error = 0.0625,
+                        .spread = 0.03125,
+                        .has_exchange_times = true,
+                        .exchanged = {.bytes = 1 << 20, .buckets = 3},
+                        .fitted = {{.ranks = 1, .samples_per_rank = 16}}};
+  for (const int ranks : {2, 8})
+    all.predictions.push_back({.prediction = {.size = {.ranks = ranks, .samples_per_rank = 16.0 / ranks},
+                                              .compute_seconds = 1.0 / ranks,
+                                              .exposed_seconds = 0.0625,
+                                              .data_seconds = 0.03125,
+                                              .low = 0.75 / ranks,
+                                              .high = 1.5 / ranks},
+                               .time_unix = 1.75e9,
+                               .fitted_to_ranks = {1}});
+  return all;
+}
+
+TEST(ScalingReport, AsText) { expect_golden(text_report(predicted_results()), "report.txt"); }
+TEST(ScalingReport, AsMarkdown) { expect_golden(markdown_report(predicted_results()), "report.markdown"); }
+TEST(ScalingReport, AsCsv) { expect_golden(csv_report(predicted_results()), "report.csv"); }
+TEST(ScalingReport, AsJson) { expect_golden(json_report(predicted_results()), "report.json"); }
+TEST(ScalingReport, AsLatex) { expect_golden(latex_report(predicted_results()), "report.tex"); }
+
+TEST(ScalingReport, WithoutPredictionsHasNoEmptyTables) {
+  for (const std::string& report : {text_report(results()), markdown_report(results()), latex_report(results())}) {
+    EXPECT_EQ(report.find("redictions"), std::string::npos) << report;
+    EXPECT_EQ(report.find("PREDICTIONS"), std::string::npos) << report;
+    EXPECT_EQ(report.find("ost model"), std::string::npos) << report;
+  }
+}
 
 }  // namespace
 }  // namespace lockstep::scaling

@@ -1,0 +1,230 @@
+#include "commands/scaling_page.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <string>
+
+#include "page/ticks.h"
+#include "scaling/report.h"
+
+namespace lockstep::commands {
+namespace {
+
+using page::LineChart;
+using page::Page;
+using page::Point;
+using page::Row;
+using page::Series;
+using page::StackedBars;
+using page::Style;
+using page::value_text;
+using scaling::Figure;
+using scaling::Prediction;
+using scaling::Results;
+using scaling::SizeResult;
+
+/// "8" or, if the study has several nodes, "8 on 4".
+std::string size_text(const SizeResult& size, const Results& results) {
+  const bool has_nodes = std::ranges::any_of(results.sizes, [](const SizeResult& each) { return each.nodes > 1; });
+  return has_nodes ? fmt::format("{} on {}", size.ranks, size.nodes) : std::to_string(size.ranks);
+}
+
+std::string x_label(const Results& results) {
+  return size_text(results.baseline(), results).find(" on ") == std::string::npos ? "ranks" : "ranks on nodes";
+}
+
+std::string plural(int n, const std::string& thing) { return fmt::format("{} {}{}", n, thing, n == 1 ? "" : "s"); }
+
+/// The numbers of ranks that were run or predicted, on a logarithmic axis if they are powers rather than steps.
+page::Axis ranks_axis(const Results& results) {
+  std::set<double> ranks;
+  for (const SizeResult& size : results.sizes) ranks.insert(size.ranks);
+  for (const scaling::StoredPrediction& each : results.predictions) ranks.insert(each.prediction.size.ranks);
+  page::Axis axis{.label = "ranks", .is_whole = true, .ticks = {ranks.begin(), ranks.end()}};
+  axis.is_logarithmic = *ranks.rbegin() >= 4 * *ranks.begin();
+  return axis;
+}
+
+Point point_of(double x, const Figure& figure, double factor = 1) {
+  return {.x = x,
+          .y = factor * figure.mean,
+          .low = factor * (figure.mean - figure.half_width),
+          .high = factor * (figure.mean + figure.half_width)};
+}
+
+Series measured(const Results& results, const std::string& name, Figure SizeResult::*member, double factor = 1) {
+  Series series{.name = name, .points = {}, .style = Style::line_with_markers};
+  for (const SizeResult& size : results.sizes)
+    if ((size.*member).n > 0) series.points.push_back(point_of(size.ranks, size.*member, factor));
+  return series;
+}
+
+/// What the cost model predicted. `figure`: of the speed of all ranks, in samples or tokens per second.
+template <class Of>
+Series predicted(const Results& results, Of figure) {
+  Series series{.name = "predicted", .points = {}, .style = Style::markers};
+  for (const scaling::StoredPrediction& stored : results.predictions) {
+    const Prediction& p = stored.prediction;
+    const auto of = [&](double seconds) { return figure(p, p.size.ranks * p.size.samples_per_rank / seconds); };
+    series.points.push_back(
+        {.x = static_cast<double>(p.size.ranks), .y = of(p.step_seconds()), .low = of(p.high), .high = of(p.low)});
+  }
+  return series;
+}
+
+void add_if_any(LineChart& chart, Series series) {
+  if (!series.points.empty()) chart.series.push_back(std::move(series));
+}
+
+LineChart speedup_chart(const Results& results) {
+  const page::Axis ranks = ranks_axis(results);
+  LineChart chart{.title = "Speedup",
+                  .description = "The throughput over that of the smallest size, with 95 % confidence intervals.",
+                  .x = ranks,
+                  .y = {.label = "speedup", .is_logarithmic = ranks.is_logarithmic, .from_zero = !ranks.is_logarithmic},
+                  .series = {}};
+  add_if_any(chart, measured(results, "measured", &SizeResult::speedup));
+  const double baseline = results.baseline().rate.mean, base_ranks = results.baseline().ranks;
+  add_if_any(chart, predicted(results, [&](const Prediction&, double rate) { return rate / baseline; }));
+  Series ideal{.name = "ideal", .points = {}, .style = Style::reference};
+  for (const double n : ranks.ticks) ideal.points.push_back({.x = n, .y = n / base_ranks});
+  if (!chart.series.empty()) chart.series.push_back(std::move(ideal));
+  return chart;
+}
+
+LineChart efficiency_chart(const Results& results) {
+  LineChart chart{.title = "Parallel efficiency",
+                  .description = "The speedup over the ideal one.",
+                  .x = ranks_axis(results),
+                  .y = {.label = "efficiency (%)", .from_zero = true},
+                  .series = {}};
+  add_if_any(chart, measured(results, "measured", &SizeResult::efficiency, 100));
+  const double per_rank = results.baseline().rate.mean / results.baseline().ranks;
+  add_if_any(chart, predicted(results,
+                              [&](const Prediction& p, double rate) { return 100 * rate / p.size.ranks / per_rank; }));
+  return chart;
+}
+
+LineChart throughput_chart(const Results& results) {
+  const page::Axis ranks = ranks_axis(results);
+  LineChart chart{
+      .title = "Throughput",
+      .description = "Of all ranks together, with 95 % confidence intervals.",
+      .x = ranks,
+      .y = {.label = results.unit + "/s", .is_logarithmic = ranks.is_logarithmic, .from_zero = !ranks.is_logarithmic},
+      .series = {}};
+  add_if_any(chart, measured(results, "measured", &SizeResult::rate));
+  add_if_any(chart, predicted(results, [](const Prediction&, double rate) { return rate; }));
+  return chart;
+}
+
+StackedBars time_bars(const Results& results) {
+  double greatest = 0;
+  for (const SizeResult& size : results.sizes) greatest = std::fmax(greatest, size.step_seconds.mean);
+  const page::Unit unit = page::unit_of_seconds(greatest);
+  StackedBars chart{
+      .title = "Where the time of a step goes",
+      .description = "Means over ranks and repeats.",
+      .x_label = x_label(results),
+      .y_label = fmt::format("time ({})", unit.name),
+      .bars = {},
+      .parts = {{.name = "computing"}, {.name = "waiting for other ranks"}, {.name = "waiting for data"}}};
+  for (const SizeResult& size : results.sizes) {
+    if (size.n_averaged == 0) continue;
+    const double others = size.exposed_communication_seconds.mean, data = size.data_wait_seconds.mean;
+    chart.bars.push_back(size_text(size, results));
+    chart.parts[0].values.push_back(std::max(0.0, size.step_seconds.mean - others - data) / unit.size);
+    chart.parts[1].values.push_back(others / unit.size);
+    chart.parts[2].values.push_back(data / unit.size);
+  }
+  return chart;
+}
+
+LineChart memory_chart(const Results& results) {
+  double greatest = 0;
+  for (const SizeResult& size : results.sizes) greatest = std::fmax(greatest, size.memory_peak.mean);
+  const page::Unit unit = page::unit_of_bytes(greatest);
+  LineChart chart{.title = "Memory per rank",
+                  .description = "Of the device, or of the process on CPUs.",
+                  .x = ranks_axis(results),
+                  .y = {.label = fmt::format("memory ({})", unit.name), .from_zero = true},
+                  .series = {}};
+  add_if_any(chart, measured(results, "peak", &SizeResult::memory_peak, 1 / unit.size));
+  add_if_any(chart, measured(results, "average", &SizeResult::memory_mean, 1 / unit.size));
+  return chart;
+}
+
+/// Of the first averaged case of each size.
+LineChart loss_chart(const Results& results) {
+  LineChart chart{.title = "Training loss",
+                  .description = "Of single steps, in one case of each size.",
+                  .x = {.label = "step", .is_whole = true},
+                  .y = {.label = "loss"},
+                  .series = {}};
+  for (const SizeResult& size : results.sizes) {
+    const auto found = std::ranges::find_if(results.cases, [&](const scaling::CaseResult& each) {
+      return each.is_averaged && each.of.ranks == size.ranks && each.of.nodes == size.nodes;
+    });
+    if (found == results.cases.end()) continue;
+    Series series{.name = plural(size.ranks, "rank"), .points = {}, .style = Style::line};
+    const std::vector<double>& losses = found->measured->step_losses;
+    for (std::size_t i = 0; i < losses.size(); ++i)
+      series.points.push_back({.x = static_cast<double>(i + 1), .y = losses[i]});
+    chart.series.push_back(std::move(series));
+  }
+  return chart;
+}
+
+std::vector<Row> key_figures(const Results& results) {
+  const SizeResult& largest = results.sizes.back();
+  std::vector<Row> rows{{"baseline", plural(results.baseline().ranks, "rank")},
+                        {"largest size", plural(largest.ranks, "rank")}};
+  const auto add = [&](const std::string& name, const Figure& figure, double factor, const std::string& unit) {
+    if (figure.n > 0) rows.emplace_back(name, value_text(factor * figure.mean, 3) + unit);
+  };
+  add("speedup of the largest", largest.speedup, 1, "");
+  add("efficiency of the largest", largest.efficiency, 100, " %");
+  add("throughput of the largest", largest.rate, 1, " " + results.unit + "/s");
+  if (results.model) rows.emplace_back("error of the cost model", value_text(100 * results.model->error, 2) + " %");
+  return rows;
+}
+
+void add_machine(Page& page, const Results& results) {
+  page.add_section("Machine");
+  std::vector<Row> rows{{"build", results.study.build}, {"launcher", text_of(results.study.launcher)}};
+  std::map<std::string, std::string> hosts;
+  for (const scaling::CaseResult& each : results.cases) {
+    if (!each.measured) continue;
+    for (const scaling::Host& host : each.measured->hosts)
+      hosts[host.name] = host.cores > 0 ? plural(host.cores, "core") : "cores unknown";
+  }
+  for (const auto& [name, cores] : hosts) rows.emplace_back(name, cores);
+  page.add_table("", rows);
+}
+
+}  // namespace
+
+Page page_of_study(const Results& results) {
+  Page page("Scaling study",
+            fmt::format("{}. This page shows {}.", description_of(results.study), results.study.directory));
+  page.add_key_figures(key_figures(results));
+  page.add_section("Speed");
+  page.add_chart("speedup", speedup_chart(results));
+  page.add_chart("efficiency", efficiency_chart(results));
+  page.add_chart("throughput", throughput_chart(results));
+  page.add_chart("time", time_bars(results));
+  page.add_section("Memory and loss");
+  page.add_chart("memory", memory_chart(results));
+  page.add_chart("loss", loss_chart(results));
+  page.add_section("Tables");
+  page.add_text("", text_report(results));
+  if (results.model) page.add_paragraph("DIR/model.json has the cost model for `lockstep plan --model`.");
+  add_machine(page, results);
+  return page;
+}
+
+}  // namespace lockstep::commands

@@ -1,0 +1,254 @@
+#include "scaling/cost_model.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <random>
+#include <set>
+
+#include "lockstep/error.h"
+#include "scaling/statistics.h"
+
+namespace lockstep::scaling {
+namespace {
+
+constexpr int kResamples = 100;
+constexpr double kTwoSided = 1.96;  // of the normal distribution, for 95 %
+
+/// What exchanges of a size send: hops and bytes of a participant, between nodes and inside a node.
+struct Sent {
+  double node_hops, node_bytes, rank_hops, rank_bytes;
+};
+
+Sent sent(const CostSize& size, const Exchanged& exchanged) {
+  const auto hops = [&](double n) { return 2 * (n - 1) * exchanged.buckets; };
+  const auto bytes = [&](double n) { return 2 * (n - 1) / n * exchanged.bytes; };
+  const double nodes = size.nodes, on_node = static_cast<double>(size.ranks) / size.nodes;
+  return {hops(nodes), bytes(nodes), size.sharing * hops(on_node), size.sharing * bytes(on_node)};
+}
+
+/// Of the slowest of n ranks, in standard deviations above the mean.
+double greatest_of(int ranks) { return ranks > 1 ? std::sqrt(2 * std::log(ranks)) : 0; }
+
+double compute_seconds(const CostModel& model, const CostSize& size) {
+  return size.sharing * (model.fixed_seconds + model.sample_seconds * size.samples_per_rank);
+}
+
+/// Without the wait for the slowest rank.
+double unhidden_seconds(const CostModel& model, const CostSize& size, double hidden_part) {
+  const double exchange = model.exchange_seconds(size);
+  const double last_bucket = exchange / std::max(model.exchanged.buckets, 1);
+  return std::max(last_bucket, exchange - hidden_part * compute_seconds(model, size));
+}
+
+/// Solves the normal equations of the chosen columns by elimination; no value if they depend on each other.
+std::optional<std::vector<double>> solve(std::vector<double> matrix, std::vector<double> right) {
+  const std::size_t n = right.size();
+  const auto at = [&](std::size_t i, std::size_t j) -> double& { return matrix[i * n + j]; };
+  for (std::size_t k = 0; k < n; ++k) {
+    std::size_t pivot = k;
+    for (std::size_t i = k + 1; i < n; ++i)
+      if (std::abs(at(i, k)) > std::abs(at(pivot, k))) pivot = i;
+    if (std::abs(at(pivot, k)) <= 1e-12) return std::nullopt;
+    for (std::size_t j = 0; j < n; ++j) std::swap(at(k, j), at(pivot, j));
+    std::swap(right[k], right[pivot]);
+    for (std::size_t i = 0; i < n; ++i) {
+      if (i == k) continue;
+      const double factor = at(i, k) / at(k, k);
+      for (std::size_t j = k; j < n; ++j) at(i, j) -= factor * at(k, j);
+      right[i] -= factor * right[k];
+    }
+  }
+  for (std::size_t k = 0; k < n; ++k) right[k] /= at(k, k);
+  return right;
+}
+
+/// Rows of a system whose errors count relative to the right side.
+struct RelativeSystem {
+  std::size_t n_columns;
+  std::vector<double> rows{}, right{};
+  void add(std::initializer_list<double> row, double value) {
+    if (!(value > 0)) return;
+    for (const double x : row) rows.push_back(x / value);
+    right.push_back(1);
+  }
+  std::vector<double> solve() const { return nonnegative_least_squares(rows, right, n_columns); }
+};
+
+void fit_compute(CostModel& model, std::span<const CostPoint> points) {
+  const auto differs = [&](const CostPoint& p) { return p.size.samples_per_rank != points[0].size.samples_per_rank; };
+  const bool has_slope = std::ranges::any_of(points, differs);  // otherwise, all of it counts as time of the samples
+  RelativeSystem system{2};
+  for (const CostPoint& p : points)
+    system.add({has_slope ? p.size.sharing : 0, p.size.sharing * p.size.samples_per_rank},
+               p.step_seconds - p.exposed_seconds - p.data_seconds);
+  const auto x = system.solve();
+  model.fixed_seconds = x[0];
+  model.sample_seconds = x[1];
+}
+
+/// `observed`: of each point, the time of its exchanges.
+void fit_exchange(CostModel& model, std::span<const CostPoint> points, std::span<const double> observed) {
+  RelativeSystem system{4};
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    const Sent s = sent(points[i].size, model.exchanged);
+    if (points[i].size.ranks > 1) system.add({s.node_hops, s.node_bytes, s.rank_hops, s.rank_bytes}, observed[i]);
+  }
+  const auto x = system.solve();
+  model.node_hop_seconds = x[0];
+  model.node_byte_seconds = x[1];
+  model.rank_hop_seconds = x[2];
+  model.rank_byte_seconds = x[3];
+}
+
+/// For this part, the best straggler_part, and the sum of the squared relative errors of the steps.
+std::array<double, 2> straggler_part_for(const CostModel& model, std::span<const CostPoint> points, double hidden) {
+  double above = 0, below = 0;
+  const auto parts = [&](const CostPoint& p) {
+    const double weight = greatest_of(p.size.ranks) * compute_seconds(model, p.size) / p.step_seconds;
+    const double left = (p.exposed_seconds - unhidden_seconds(model, p.size, hidden)) / p.step_seconds;
+    return std::array{weight, left};
+  };
+  for (const CostPoint& p : points) {
+    const auto [weight, left] = parts(p);
+    above += weight * left;
+    below += weight * weight;
+  }
+  const double straggler = below > 0 ? std::max(0.0, above / below) : 0;
+  double squares = 0;
+  for (const CostPoint& p : points) {
+    const auto [weight, left] = parts(p);
+    squares += std::pow(left - straggler * weight, 2);
+  }
+  return {straggler, squares};
+}
+
+void fit_exposed(CostModel& model, std::span<const CostPoint> points) {
+  double best = std::numeric_limits<double>::infinity();
+  for (int percent = 0; percent <= 100; ++percent) {
+    const auto [straggler, squares] = straggler_part_for(model, points, percent / 100.0);
+    if (squares >= best * (1 - 1e-9)) continue;
+    best = squares;
+    model.hidden_part = percent / 100.0;
+    model.straggler_part = straggler;
+  }
+}
+
+CostModel fit(std::span<const CostPoint> points, const Exchanged& exchanged) {
+  CostModel model{.exchanged = exchanged};
+  const auto is_measured = [](const CostPoint& p) { return p.size.ranks == 1 || std::isfinite(p.exchange_seconds); };
+  model.has_exchange_times = std::ranges::all_of(points, is_measured);
+  for (const CostPoint& p : points) model.data_seconds += p.data_seconds / static_cast<double>(points.size());
+  fit_compute(model, points);
+  std::vector<double> observed;
+  for (const CostPoint& p : points)
+    observed.push_back(model.has_exchange_times ? p.exchange_seconds : p.exposed_seconds);
+  fit_exchange(model, points, observed);
+  if (model.has_exchange_times) fit_exposed(model, points);
+  for (const CostPoint& p : points)
+    model.error += std::pow(model.predict(p.size).step_seconds() / p.step_seconds - 1, 2);
+  model.error = std::sqrt(model.error / static_cast<double>(points.size()));
+  return model;
+}
+
+auto order(const CostSize& size) { return std::pair(size.ranks, size.nodes); }
+
+/// How much a prediction for the largest size changes if the repeats are drawn again.
+double spread_of_resamples(std::span<const CostPoint> points, const CostModel& model) {
+  std::map<std::pair<int, int>, std::vector<CostPoint>> of_size;
+  for (const CostPoint& p : points) of_size[order(p.size)].push_back(p);
+  std::minstd_rand random(1);  // the same study gives the same interval
+  double sum = 0, squares = 0;
+  for (int i = 0; i < kResamples; ++i) {
+    std::vector<CostPoint> drawn;
+    for (const auto& [size, repeats] : of_size)
+      for (std::size_t r = 0; r < repeats.size(); ++r) drawn.push_back(repeats[random() % repeats.size()]);
+    const double seconds = fit(drawn, model.exchanged).predict(model.fitted.back()).step_seconds();
+    sum += seconds;
+    squares += seconds * seconds;
+  }
+  const double mean = sum / kResamples;
+  return std::sqrt(std::max(0.0, squares / kResamples - mean * mean)) / mean;
+}
+
+}  // namespace
+
+std::vector<double> nonnegative_least_squares(std::span<const double> rows, std::span<const double> right,
+                                              std::size_t n_columns) {
+  std::vector<double> best(n_columns, 0.0), scale(n_columns, 0.0);
+  const std::size_t n_rows = right.size();
+  for (std::size_t c = 0; c < n_columns; ++c)  // columns of equal length, since seconds per byte and per hop differ
+    for (std::size_t r = 0; r < n_rows; ++r) scale[c] = std::hypot(scale[c], rows[r * n_columns + c]);
+  double least = std::numeric_limits<double>::infinity();
+  for (unsigned set = 0; set < 1U << n_columns; ++set) {
+    std::vector<std::size_t> columns;
+    for (std::size_t c = 0; c < n_columns; ++c)
+      if ((set >> c & 1U) != 0 && scale[c] > 0) columns.push_back(c);
+    const auto entry = [&](std::size_t r, std::size_t c) { return rows[r * n_columns + c] / scale[c]; };
+    std::vector<double> matrix, image;
+    for (const std::size_t a : columns) {
+      for (const std::size_t b : columns) {
+        double product = 0;
+        for (std::size_t r = 0; r < n_rows; ++r) product += entry(r, a) * entry(r, b);
+        matrix.push_back(product);
+      }
+      double product = 0;
+      for (std::size_t r = 0; r < n_rows; ++r) product += entry(r, a) * right[r];
+      image.push_back(product);
+    }
+    const auto solution = solve(std::move(matrix), std::move(image));
+    if (!solution || std::ranges::any_of(*solution, [](double x) { return x < 0; })) continue;
+    double squares = 0;
+    for (std::size_t r = 0; r < n_rows; ++r) {
+      double left = right[r];
+      for (std::size_t i = 0; i < columns.size(); ++i) left -= (*solution)[i] * entry(r, columns[i]);
+      squares += left * left;
+    }
+    if (squares >= least * (1 - 1e-9)) continue;  // the set with the fewest columns wins
+    least = squares;
+    std::ranges::fill(best, 0.0);
+    for (std::size_t i = 0; i < columns.size(); ++i) best[columns[i]] = (*solution)[i] / scale[columns[i]];
+  }
+  return best;
+}
+
+double CostModel::exchange_seconds(const CostSize& size) const {
+  const Sent s = sent(size, exchanged);
+  return node_hop_seconds * s.node_hops + node_byte_seconds * s.node_bytes + rank_hop_seconds * s.rank_hops +
+         rank_byte_seconds * s.rank_bytes;
+}
+
+Prediction CostModel::predict(const CostSize& size) const {
+  const double compute = compute_seconds(*this, size);
+  const double exposed = has_exchange_times ? unhidden_seconds(*this, size, hidden_part) : exchange_seconds(size);
+  Prediction out{.size = size,
+                 .compute_seconds = compute,
+                 .exposed_seconds = exposed + straggler_part * greatest_of(size.ranks) * compute,
+                 .data_seconds = data_seconds};
+  const double half_width = kTwoSided * std::hypot(error, spread) * out.step_seconds();
+  out.low = out.step_seconds() - half_width;
+  out.high = out.step_seconds() + half_width;
+  return out;
+}
+
+CostModel fit_cost_model(std::span<const CostPoint> points, const Exchanged& exchanged, const std::string& unit) {
+  std::set<int> ranks;
+  for (const CostPoint& p : points) ranks.insert(p.size.ranks);
+  require(ranks.size() >= 2, ErrorCode::usage,
+          "the cost model needs cases of at least two sizes, and {} can be averaged: run the study with more sizes",
+          ranks.empty() ? std::string("none") : fmt::format("only {} of {} ranks", points.size(), *ranks.begin()));
+  CostModel model = fit(points, exchanged);
+  model.unit = unit;
+  for (const CostPoint& p : points)
+    if (std::ranges::none_of(model.fitted, [&](const CostSize& s) { return order(s) == order(p.size); }))
+      model.fitted.push_back(p.size);
+  std::ranges::sort(model.fitted, {}, order);
+  model.spread = spread_of_resamples(points, model);
+  return model;
+}
+
+}  // namespace lockstep::scaling

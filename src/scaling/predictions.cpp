@@ -1,0 +1,191 @@
+#include "scaling/predictions.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "lockstep/error.h"
+
+namespace lockstep::scaling {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 24;
+
+std::string predictions_file(const Study& study) { return study.directory + "/predictions.json"; }
+
+std::string machine_of(const Host& host) { return host.machine.empty() ? host.name : host.machine; }
+
+/// Ranks per core of the machine on which most ranks share one, if there are fewer cores than ranks.
+double sharing_of(const std::vector<Host>& hosts) {
+  std::map<std::string, std::pair<double, double>> machines;  // ranks, cores
+  for (const Host& host : hosts) {
+    auto& [ranks, cores] = machines[machine_of(host)];
+    ranks += host.ranks;
+    cores = std::max(cores, static_cast<double>(host.cores));
+  }
+  double sharing = 1;
+  for (const auto& [name, machine] : machines)
+    if (machine.second > 0) sharing = std::max(sharing, machine.first / machine.second);
+  return sharing;
+}
+
+/// Samples or tokens of a rank, in the steps after the warm-up.
+double samples_per_rank(const Measurement& measured, const Study& study) {
+  double sum = 0;
+  const auto first = std::min(static_cast<std::size_t>(study.warmup_steps), measured.step_counts.size());
+  for (std::size_t i = first; i < measured.step_counts.size(); ++i) sum += measured.step_counts[i];
+  return sum / static_cast<double>(measured.step_counts.size() - first) / measured.ranks;
+}
+
+std::vector<const CaseResult*> averaged(const Results& results) {
+  std::vector<const CaseResult*> cases;
+  for (const CaseResult& each : results.cases)
+    if (each.is_averaged) cases.push_back(&each);
+  return cases;
+}
+
+bool counts_nodes(const Study& study) {
+  return std::ranges::any_of(study.cases, [](const Case& each) { return each.nodes > 1; });
+}
+
+void write(const Study& study, const std::vector<StoredPrediction>& predictions) {
+  Json list = Json::array();
+  for (const StoredPrediction& each : predictions) list.push_back(json_of(each));
+  replace_file(predictions_file(study), Json{{"format", 1}, {"predictions", list}}.dump(2) + "\n");
+}
+
+std::string model_file(const Study& study) { return study.directory + "/model.json"; }
+
+}  // namespace
+
+nlohmann::ordered_json json_of(const StoredPrediction& stored) {
+  const Prediction& p = stored.prediction;
+  return {{"ranks", p.size.ranks},
+          {"nodes", p.size.nodes},
+          {"samples_per_rank", p.size.samples_per_rank},
+          {"sharing", p.size.sharing},
+          {"step_seconds", p.step_seconds()},
+          {"compute_seconds", p.compute_seconds},
+          {"exposed_communication_seconds", p.exposed_seconds},
+          {"data_wait_seconds", p.data_seconds},
+          {"interval_low", p.low},
+          {"interval_high", p.high},
+          {"time_unix", stored.time_unix},
+          {"fitted_to_ranks", stored.fitted_to_ranks}};
+}
+
+CostModel fit_cost_model(const Results& results) {
+  std::vector<CostPoint> points;
+  Exchanged exchanged;
+  double units_per_sample = 1;
+  for (const CaseResult* each : averaged(results)) {
+    const Measurement& m = *each->measured;
+    points.push_back({.size = {.ranks = each->of.ranks,
+                               .nodes = each->of.nodes,
+                               .samples_per_rank = samples_per_rank(m, results.study),
+                               .sharing = sharing_of(m.hosts)},
+                      .step_seconds = each->step_seconds,
+                      .exposed_seconds = m.exposed_communication_seconds,
+                      .data_seconds = m.data_wait_seconds,
+                      .exchange_seconds = m.exchange_seconds});
+    require(m.exchanged_bytes > 0 && m.buckets > 0, ErrorCode::usage,
+            "{} was measured by a program that did not record what the ranks exchange: remove the finished.json of its "
+            "cases, and repeat the command of `lockstep scaling run`",
+            each->of.name);
+    exchanged = {.bytes = m.exchanged_bytes, .buckets = static_cast<int>(m.buckets)};
+    const auto batch = static_cast<double>(results.study.batch);
+    units_per_sample =
+        points.back().size.samples_per_rank * (results.study.scaling == Scaling::weak ? 1 : each->of.ranks) / batch;
+  }
+  CostModel model = fit_cost_model(points, exchanged, results.unit.empty() ? "samples" : results.unit);
+  model.units_per_sample = units_per_sample;
+  return model;
+}
+
+CostSize size_to_predict(const Results& results, int number) {
+  const auto cases = averaged(results);
+  require(!cases.empty(), ErrorCode::usage, "no case of {} can be averaged, so that nothing can be predicted",
+          results.study.directory);
+  const CaseResult& largest = **std::ranges::max_element(cases, {}, [](const CaseResult* c) { return c->of.ranks; });
+  const Measurement& m = *largest.measured;
+  CostSize size;
+  if (counts_nodes(results.study)) {
+    size.nodes = number;
+    size.ranks = number * largest.of.ranks_per_node();
+  } else {
+    size.ranks = number;
+  }
+  const double per_rank = samples_per_rank(m, results.study);
+  size.samples_per_rank = results.study.scaling == Scaling::weak ? per_rank : per_rank * m.ranks / size.ranks;
+  // More nodes are more machines, unless the nodes of the study share one, as containers do.
+  std::set<std::string> machines;
+  int cores = 0;
+  for (const Host& host : m.hosts) {
+    machines.insert(machine_of(host));
+    cores = std::max(cores, host.cores);
+  }
+  const bool is_one_machine = machines.size() == 1 && cores > 0;
+  size.sharing = is_one_machine ? std::max(1.0, static_cast<double>(size.ranks) / cores) : sharing_of(m.hosts);
+  return size;
+}
+
+void predict(Results& results, const std::vector<int>& numbers) {
+  const CostModel model = fit_cost_model(results);
+  std::vector<StoredPrediction> predictions = read_predictions(results.study);
+  for (const int number : numbers) {
+    const CostSize size = size_to_predict(results, number);
+    const auto is_this = [&](const auto& each) { return each.ranks == size.ranks && each.nodes == size.nodes; };
+    require(std::ranges::none_of(results.sizes, [&](const SizeResult& s) { return is_this(s) && s.n_averaged > 0; }),
+            ErrorCode::usage, "--predict: {} {} have been measured; predict sizes that were not run", number,
+            counts_nodes(results.study) ? "nodes" : "ranks");
+    std::erase_if(predictions, [&](const StoredPrediction& each) { return is_this(each.prediction.size); });
+    StoredPrediction stored{.prediction = model.predict(size), .time_unix = unix_seconds()};
+    for (const CostSize& fitted : model.fitted) stored.fitted_to_ranks.push_back(fitted.ranks);
+    predictions.push_back(std::move(stored));
+  }
+  std::ranges::sort(predictions, {}, [](const StoredPrediction& each) { return each.prediction.size.ranks; });
+  replace_file(model_file(results.study), json_of(model).dump(2) + "\n");
+  write(results.study, predictions);
+  results.model = model;
+  results.predictions = std::move(predictions);
+}
+
+std::optional<CostModel> read_model(const Study& study) {
+  const std::string path = model_file(study);
+  if (!std::filesystem::exists(path)) return std::nullopt;
+  return cost_model_in(read_file(path, kMaxBytes), path);
+}
+
+std::vector<StoredPrediction> read_predictions(const Study& study) {
+  const std::string path = predictions_file(study);
+  if (!std::filesystem::exists(path)) return {};
+  const auto object = parse_json(read_file(path, kMaxBytes), path, ErrorCode::study_damaged);
+  std::vector<StoredPrediction> predictions;
+  try {
+    for (const auto& each : object.at("predictions"))
+      predictions.push_back({.prediction = {.size = {.ranks = each.at("ranks"),
+                                                     .nodes = each.at("nodes"),
+                                                     .samples_per_rank = each.at("samples_per_rank"),
+                                                     .sharing = each.at("sharing")},
+                                            .compute_seconds = each.at("compute_seconds"),
+                                            .exposed_seconds = each.at("exposed_communication_seconds"),
+                                            .data_seconds = each.at("data_wait_seconds"),
+                                            .low = each.at("interval_low"),
+                                            .high = each.at("interval_high")},
+                             .time_unix = each.at("time_unix"),
+                             .fitted_to_ranks = each.at("fitted_to_ranks")});
+  } catch (const nlohmann::json::exception& error) {
+    fail(ErrorCode::study_damaged, "{} is damaged: {}; remove the file, and predict again", path, error.what());
+  }
+  return predictions;
+}
+
+}  // namespace lockstep::scaling
