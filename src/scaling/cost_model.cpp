@@ -230,7 +230,7 @@ Prediction CostModel::predict(const CostSize& size) const {
                  .exposed_seconds = exposed + straggler_part * greatest_of(size.ranks) * compute,
                  .data_seconds = data_seconds};
   const double half_width = kTwoSided * std::hypot(error, spread) * out.step_seconds();
-  out.low = out.step_seconds() - half_width;
+  out.low = std::max(0.0, out.step_seconds() - half_width);
   out.high = out.step_seconds() + half_width;
   return out;
 }
