@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/file.h"
 
 namespace lockstep::commands {
@@ -32,6 +34,8 @@ PlannedCost planned_cost(const std::string& path, int ranks, int nodes, std::int
       of_plan.predict({.ranks = ranks,
                        .nodes = nodes,
                        .samples_per_rank = model.units_per_sample * static_cast<double>(global_batch) / ranks});
+  cost.knows_network =
+      nodes == 1 || std::ranges::any_of(model.fitted, [](const scaling::CostSize& size) { return size.nodes > 1; });
   const scaling::CostSize& baseline = model.fitted.front();
   cost.baseline_ranks = baseline.ranks;
   cost.efficiency = rate_per_rank(cost.prediction) / rate_per_rank(of_plan.predict(baseline));
@@ -45,10 +49,13 @@ std::string text_of(const PlannedCost& cost) {
       "  step        {:.4f} s ({:.4f} to {:.4f}): compute {:.4f}, exposed communication {:.4f}, data {:.4f}\n"
       "  epoch       {} ({} steps)\n"
       "  training    {} ({} steps), {:.3g} node-hours\n"
-      "  efficiency  {:.0f} % of the speed per rank on {} {}\n",
+      "  efficiency  {:.0f} % of the speed per rank on {} {}\n{}",
       100 * cost.error, p.step_seconds(), p.low, p.high, p.compute_seconds, p.exposed_seconds, p.data_seconds,
       duration_text(cost.epoch_seconds()), cost.steps_per_epoch, duration_text(cost.seconds()), cost.steps,
-      cost.node_hours(), 100 * cost.efficiency, cost.baseline_ranks, cost.baseline_ranks == 1 ? "rank" : "ranks");
+      cost.node_hours(), 100 * cost.efficiency, cost.baseline_ranks, cost.baseline_ranks == 1 ? "rank" : "ranks",
+      cost.knows_network ? ""
+                         : "  The study had no case on several nodes: what the network between nodes costs is not in "
+                           "these figures.\n");
 }
 
 nlohmann::ordered_json json_of(const PlannedCost& cost) {
@@ -65,7 +72,8 @@ nlohmann::ordered_json json_of(const PlannedCost& cost) {
           {"seconds", cost.seconds()},
           {"node_hours", cost.node_hours()},
           {"efficiency", cost.efficiency},
-          {"baseline_ranks", cost.baseline_ranks}};
+          {"baseline_ranks", cost.baseline_ranks},
+          {"knows_network", cost.knows_network}};
 }
 
 }  // namespace lockstep::commands

@@ -14,7 +14,8 @@ struct PlannedCost {
   std::int64_t steps_per_epoch = 0, steps = 0;
   double efficiency = 0;  // samples per second and rank, over those of the smallest size of the study; 1: as fast
   int baseline_ranks = 1;
-  double error = 0;  // of the model, where it was fitted; a part of 1
+  double error = 0;           // of the model, where it was fitted; a part of 1
+  bool knows_network = true;  // false: several nodes are planned, and the study had cases on one node only
 
   double epoch_seconds() const { return prediction.step_seconds() * static_cast<double>(steps_per_epoch); }
   double seconds() const { return prediction.step_seconds() * static_cast<double>(steps); }

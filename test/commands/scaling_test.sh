@@ -184,6 +184,7 @@ check "a measured size is not predicted" refused 2 '\-\-predict: 2 ranks have be
   --accept warm-up --accept neighbours --predict 2
 "$lockstep" plan "${tiny[@]}" train.global_batch=12 train.epochs=3 --ranks 4 --nodes 2 --model "$study/model.json" --json="$work/plan.json" >"$work/text"
 check "a plan with the model" shows '^  training +[0-9.]+ (s|min|h) \(12 steps\), [0-9.e-]+ node-hours$'
+check "  says that the study knew no network" shows '^  The study had no case on several nodes: '
 check "  in JSON" python3 -c "
 import json; p = json.load(open('$work/plan.json'))['predicted']
 assert p['steps'] == 12 and abs(p['node_hours'] * 3600 - 2 * p['seconds']) < 1e-9 and 0 < p['efficiency'], p"
