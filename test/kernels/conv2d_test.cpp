@@ -178,8 +178,8 @@ TEST(Conv2dFp16, GivesSumsInFp32AndNarrowWeightGradients) {
         n_narrow += op->gives_narrow_dweight();
       }
     }
-  EXPECT_GT(n_in_fp32, 5);
-  EXPECT_GT(n_narrow, 5);
+  EXPECT_GT(n_in_fp32, 5 / kNormalizationStep);
+  EXPECT_GT(n_narrow, 5 / kNormalizationStep);
 }
 
 /// Inference returns the same output, although it does not store z.
