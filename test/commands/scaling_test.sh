@@ -16,7 +16,7 @@ report() { "$lockstep" scaling report "$study" --accept warm-up --accept neighbo
 shows() { grep -Eq -- "$1" "$work/text" || { cat "$work/text" "$work/errors"; return 1; }; }
 n_finished() { find "$study/cases" -name finished.json | wc -l; }
 finished_are() { [[ $(n_finished) == "$1" ]]; }
-until_true() { for _ in {1..200}; do "$@" && return; sleep 0.05; done; return 1; }
+until_true() { for _ in {1..1200}; do "$@" && return; sleep 0.05; done; return 1; }
 edited() { # CASE PYTHON: changes `c`, the object in its finished.json
   python3 -c "import json,sys
 p='$study/cases/$1/finished.json'; c=json.load(open(p)); $2; json.dump(c,open(p,'w'))"
