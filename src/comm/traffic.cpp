@@ -13,6 +13,12 @@ double bytes_of(const Bucket& bucket, DType type) {
 
 }  // namespace
 
+double exchanged_bytes(std::span<const Bucket> buckets) {
+  double sum = 0;
+  for (const Bucket& bucket : buckets) sum += bytes_of(bucket, bucket.wire);
+  return sum;
+}
+
 Traffic traffic_between_nodes(const Topology& topology, std::span<const Bucket> buckets, DType weights) {
   if (topology.n_nodes() < 2) return {};
   const double n_nodes = topology.n_nodes(), n_ranks = topology.n_ranks();

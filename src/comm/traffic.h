@@ -9,6 +9,9 @@
 
 namespace lockstep::comm {
 
+/// Of the buckets of a step, in the types in which they travel.
+double exchanged_bytes(std::span<const Bucket> buckets);
+
 /// Bytes that are sent to other nodes.
 struct Traffic {
   double per_node = 0;  // of the largest node

@@ -256,9 +256,9 @@ std::string text_of(const Planned& planned, const Ranks& ranks) {
 
 PlannedCost cost_of(const Planned& planned, const Ranks& ranks, const std::string& model) {
   const Config& config = planned.config;
-  scaling::Exchanged exchanged{.buckets = static_cast<int>(planned.plan->buckets().size())};
-  for (const comm::Bucket& b : planned.plan->buckets())
-    exchanged.bytes += static_cast<double>(b.n_elements * size_bytes(b.wire));
+  const std::vector<comm::Bucket>& buckets = planned.plan->buckets();
+  const scaling::Exchanged exchanged{.bytes = comm::exchanged_bytes(buckets),
+                                     .buckets = static_cast<int>(buckets.size())};
   const std::int64_t global_batch = planned.plan->batch().global_batch;
   PlannedCost cost = planned_cost(model, ranks.n, ranks.nodes, global_batch, exchanged);
   cost.steps_per_epoch =

@@ -1,5 +1,5 @@
 // Weight gradients on a second stream. Nothing in the backward pass reads a weight's gradient, so it can run while the
-// other stream goes on with the gradients of activations and with norms:
+// other stream continues with the gradients of activations and with norms:
 //
 //   stream          ... norm k | fork, rest of k | norm k-1 | fork, rest of k-1 | norm k-2 | join k, fork, rest of k-2
 //   second stream                | gradient of weight k     | gradient of weight k-1       | ...

@@ -17,6 +17,8 @@ struct Host {
   int ranks = 0;
   int cores = 0;           // 0: unknown
   double busy = kUnknown;  // cores that other programs kept busy: locally during the case, with Slurm just before
+  /// What the cores belong to: the machine or, if it is unknown, the host.
+  const std::string& owner() const { return machine.empty() ? name : machine; }
 };
 
 struct Measurement {

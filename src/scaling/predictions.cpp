@@ -21,13 +21,11 @@ constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 24;
 
 std::string predictions_file(const Study& study) { return study.directory + "/predictions.json"; }
 
-std::string machine_of(const Host& host) { return host.machine.empty() ? host.name : host.machine; }
-
 /// Ranks per core of the machine on which most ranks share one, if there are fewer cores than ranks.
 double sharing_of(const std::vector<Host>& hosts) {
   std::map<std::string, std::pair<double, double>> machines;  // ranks, cores
   for (const Host& host : hosts) {
-    auto& [ranks, cores] = machines[machine_of(host)];
+    auto& [ranks, cores] = machines[host.owner()];
     ranks += host.ranks;
     cores = std::max(cores, static_cast<double>(host.cores));
   }
@@ -37,13 +35,8 @@ double sharing_of(const std::vector<Host>& hosts) {
   return sharing;
 }
 
-/// Samples or tokens of a rank, in the steps after the warm-up.
-double samples_per_rank(const Measurement& measured, const Study& study) {
-  double sum = 0;
-  const auto first = std::min(static_cast<std::size_t>(study.warmup_steps), measured.step_counts.size());
-  for (std::size_t i = first; i < measured.step_counts.size(); ++i) sum += measured.step_counts[i];
-  return sum / static_cast<double>(measured.step_counts.size() - first) / measured.ranks;
-}
+/// Samples or tokens of a rank in a step: the mean over the steps after the warm-up.
+double samples_per_rank(const CaseResult& result) { return result.rate * result.step_seconds / result.of.ranks; }
 
 std::vector<const CaseResult*> averaged(const Results& results) {
   std::vector<const CaseResult*> cases;
@@ -90,7 +83,7 @@ CostModel fit_cost_model(const Results& results) {
     const Measurement& m = *each->measured;
     points.push_back({.size = {.ranks = each->of.ranks,
                                .nodes = each->of.nodes,
-                               .samples_per_rank = samples_per_rank(m, results.study),
+                               .samples_per_rank = samples_per_rank(*each),
                                .sharing = sharing_of(m.hosts)},
                       .step_seconds = each->step_seconds,
                       .exposed_seconds = m.exposed_communication_seconds,
@@ -123,13 +116,13 @@ CostSize size_to_predict(const Results& results, int number) {
   } else {
     size.ranks = number;
   }
-  const double per_rank = samples_per_rank(m, results.study);
+  const double per_rank = samples_per_rank(largest);
   size.samples_per_rank = results.study.scaling == Scaling::weak ? per_rank : per_rank * m.ranks / size.ranks;
   // More nodes are more machines, unless the nodes of the study share one, as containers do.
   std::set<std::string> machines;
   int cores = 0;
   for (const Host& host : m.hosts) {
-    machines.insert(machine_of(host));
+    machines.insert(host.owner());
     cores = std::max(cores, host.cores);
   }
   const bool is_one_machine = machines.size() == 1 && cores > 0;

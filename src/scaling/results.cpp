@@ -46,7 +46,7 @@ std::vector<Rejection> rejections_of(const Study& study, const Measurement& m) {
         {Reason::neighbours, fmt::format("other jobs ran on its nodes: {}", fmt::join(m.other_jobs, ", "))});
   std::set<std::string> machines;
   for (const Host& host : m.hosts)
-    if (host.busy >= kBusyCores && machines.insert(host.machine.empty() ? host.name : host.machine).second)
+    if (host.busy >= kBusyCores && machines.insert(host.owner()).second)
       rejections.push_back(
           {Reason::neighbours, fmt::format("other programs kept {:.1f} cores of {} busy", host.busy, host.name)});
   if (m.build != study.build)
@@ -109,7 +109,7 @@ std::vector<std::string> remarks_on_cores(const std::vector<CaseResult>& cases) 
     };
     std::map<std::string, Machine> machines;
     for (const Host& host : each.measured->hosts) {
-      Machine& machine = machines[host.machine.empty() ? host.name : host.machine];
+      Machine& machine = machines[host.owner()];
       machine.ranks += host.ranks;
       machine.cores = std::max(machine.cores, host.cores);
       ++machine.hosts;

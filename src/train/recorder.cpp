@@ -8,6 +8,7 @@
 
 #include "base/number_text.h"
 #include "base/process.h"
+#include "comm/traffic.h"
 #include "lockstep/log.h"
 #include "train/skipped_steps.h"
 
@@ -317,9 +318,6 @@ void Recorder::checkpoint(std::int64_t step, const std::string& path, double sec
 
 void Recorder::finish(const std::string& status, std::int64_t step) {
   bar_.reset();
-  double exchanged_bytes = 0;
-  for (const comm::Bucket& bucket : session_.plan->buckets())
-    exchanged_bytes += static_cast<double>(bucket.n_elements * size_bytes(bucket.wire));
   if (const std::string report = data_watch_.summary(); session_.leader() && !report.empty()) log::info("{}", report);
   if (!has_worked_ && metrics_.keep_summary(status, step)) return;
   metrics_.summary({.status = status,
@@ -332,7 +330,7 @@ void Recorder::finish(const std::string& status, std::int64_t step) {
                     .model_flops_utilization = utilization_of(flops_, flops_seconds_),
                     .data_wait_share = data_watch_.wait_share(),
                     .ranks = session_.world.size(),
-                    .exchanged_bytes = exchanged_bytes,
+                    .exchanged_bytes = comm::exchanged_bytes(session_.plan->buckets()),
                     .n_buckets = static_cast<int>(session_.plan->buckets().size())});
 }
 

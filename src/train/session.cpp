@@ -146,7 +146,7 @@ void Session::make_plan() {
       config.trace ? "off" : choose_weight_gradient_stream(*plan, algorithms_.get(), [&](const std::string& candidate) {
         return seconds_of_step(with(candidate), *task, batch_.largest_micro_batch(), *backend);
       });
-  plan = planned(with(value));
+  if (value == "off") plan = planned(with(value));  // "auto" was planned like "on"
 }
 
 /// Collective: what rank 0 chose is what all ranks use.
