@@ -88,6 +88,7 @@ def main():
         with harness.scratch() as directory:
             os.chmod(directory, 0o755)  # munge requires that everybody can reach its socket
             found = measure(binary, bandwidth, args, pathlib.Path(directory))
+        del found["directory"]  # which is gone
         reports[bandwidth] = found
         predicted = found["predictions"][0]
         measured = {size["nodes"]: size["figures"]["step_seconds"] for size in found["sizes"]}
@@ -102,7 +103,7 @@ def main():
             + harness.table(["links", "1 node", "2 nodes", "4 nodes", "8 nodes, predicted", "95 % interval", "8 nodes, measured",
                              "difference"], rows))
     harness.write_results(args.name, "Predictions of the cost model", text,
-                          {"machine": machine, "version": harness.version(binary), "arguments": vars(args), "reports": reports},
+                          {"machine": machine, "version": harness.version(binary), "steps": args.steps, "repeats": args.repeat, "reports": reports},
                           args.results)
 
 
