@@ -36,8 +36,9 @@ struct Topology {
   bool uses_device_exchange() const { return is_tree || (wire != DType::fp32 && n_nodes() > 1); }
 
   /// Between nodes a slice is cut into chunks of chunk_bytes(). At most kExchangesInFlight of them are exchanged at the
-  /// same time.
-  static constexpr int kExchangesInFlight = 3;
+  /// same time: fewer cannot hide the queues of a network interface (3: 1.45 s for 100 MB on 2 nodes with 1 Gbit/s,
+  /// 24: 0.88 s).
+  static constexpr int kExchangesInFlight = 24;
   std::size_t chunk_bytes() const;
 
   /// The buffers that this rank's communicator allocates: for what other ranks send, and the ring of a staged one.

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdlib>
 
+#include "comm/topology.h"
 #include "test/comm/collective_tests.h"
 
 namespace {
@@ -87,6 +88,24 @@ TEST(SeveralNodes, SendsTotalsOnlyToTheNodesThatNeedThem) {
   EXPECT_NEAR(sent_by_all(*communicator, Collective::all_reduce, n) / whole, 2 * (nodes - 1), 0.05);
   EXPECT_NEAR(sent_by_all(*communicator, Collective::reduce_scatter, n) / whole, (nodes - 1) * (1 + 1 / nodes), 0.05);
   EXPECT_NEAR(sent_by_all(*communicator, Collective::all_gather, n) / whole, nodes - 1, 0.05);
+}
+
+TEST(SeveralNodes, SumsMoreChunksThanAreInFlight) {
+  const auto communicator = make_communicator({}, *test_world, test_backend());
+  const std::size_t chunk = Topology{}.chunk_bytes() / sizeof(float);
+  const std::size_t n = (Topology::kExchangesInFlight + 3) * chunk + 5;
+  const auto memory = communicator->allocate(n * sizeof(float), "test");
+  auto* data = static_cast<float*>(memory->data());
+  for (std::size_t i = 0; i < n; ++i)
+    data[i] = static_cast<float>(i % 1009 + i / chunk) * (communicator->rank() + 1.0F);
+  HostEvent ready;
+  const auto done = communicator->make_event();
+  communicator->all_reduce_async({data, n, DType::fp32}, ready, *done, "test");
+  done->synchronize();
+  const float ranks = static_cast<float>(communicator->size()) * (static_cast<float>(communicator->size()) + 1) / 2;
+  std::size_t n_wrong = 0;
+  for (std::size_t i = 0; i < n; ++i) n_wrong += data[i] == static_cast<float>(i % 1009 + i / chunk) * ranks ? 0 : 1;
+  EXPECT_EQ(n_wrong, 0u);
 }
 
 TEST(SeveralNodes, ScattersSumsInBf16) {
