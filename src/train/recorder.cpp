@@ -95,7 +95,9 @@ void Recorder::restart_clock() {
 }
 
 StepClock Recorder::lap() {
-  const StepClock clock{.seconds = seconds_since(step_begin_), .cpu_seconds = cpu_seconds() - cpu_seconds_};
+  const StepClock clock{.seconds = seconds_since(step_begin_),
+                        .cpu_seconds = cpu_seconds() - cpu_seconds_,
+                        .exchange_seconds = session_.communicator->exchange_seconds()};
   totals_.training_seconds += clock.seconds;
   epoch_training_seconds_ += clock.seconds;
   restart_clock();
@@ -192,7 +194,7 @@ void Recorder::gather_ranks(StepRecord& record, const StepResult& result, const 
   };
   const DeviceUsage usage = session_.backend->usage();
   device_memory_ = std::max(device_memory_, usage.memory_bytes ? static_cast<double>(*usage.memory_bytes) : -1.0);
-  const std::optional<double> exchanged = session_.communicator->exchange_seconds();
+  const std::optional<double> exchanged = clock.exchange_seconds;
   const RankFigures mine{.loss = mean_loss(result.local),
                          .count = result.local.count,
                          .data_wait = clock.data_wait_seconds,

@@ -17,10 +17,11 @@ namespace lockstep::train {
 
 /// The time that one step took on this rank.
 struct StepClock {
-  double seconds = 0;            // end to end, waiting included
-  double data_wait_seconds = 0;  // part of it: waiting for the loader
-  double cpu_seconds = 0;        // of all threads
-  data::LoaderUsage loader{};    // up to now
+  double seconds = 0;                        // end to end, waiting included
+  double data_wait_seconds = 0;              // part of it: waiting for the loader
+  double cpu_seconds = 0;                    // of all threads
+  data::LoaderUsage loader{};                // up to now
+  std::optional<double> exchange_seconds{};  // up to now: Communicator::exchange_seconds()
 };
 
 class Recorder {
@@ -70,7 +71,7 @@ class Recorder {
   std::unique_ptr<ProgressBar> bar_;
   Clock::time_point begin_, step_begin_, epoch_begin_;
   double waited_seconds_ = 0, interval_seconds_ = 0;  // since the last logged step: waiting for sums over ranks, of all
-  double exchange_seconds_ = 0;                       // Communicator::exchange_seconds() at the last logged step
+  double exchange_seconds_ = 0;                       // StepClock::exchange_seconds of the last logged step
   int interval_steps_ = 0;                            // since then
   std::vector<double> waits_;                         // of each rank, up to the last logged step: part of its time
   std::vector<double> wait_sums_;                     // of each rank: the sum of waits_ over the logged steps

@@ -103,4 +103,12 @@ PYTHON
 }
 check "  which alone count" only_steps slow
 check "  resumed or not" speeds resumed
+
+# Results are read one step late, but the time of the exchanges belongs to the step in which they took place.
+two_ranks() {
+  "${MPIRUN:-mpirun}" --oversubscribe --bind-to none -n 2 "$lockstep" train "${small[@]}" run.name=two train.max_steps=6 data.validation=
+}
+steps_with_exchanges() { grep '"event":"step"' "$work/two/metrics.jsonl" | grep -cE '"exchange_seconds":(0\.0*[1-9]|[0-9.]+e-|[1-9])'; }
+check "two ranks exchange gradients" two_ranks
+check "  in every step, the last one included" is "$(steps_with_exchanges)" 6
 finish
