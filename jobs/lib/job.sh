@@ -71,19 +71,34 @@ launch() { # COMMAND CONFIGURATION [ARGUMENT]...
   finish "$command" "$status"
 }
 
+# The line of this node for record_nodes. A container with a limit of processor time (cgroup) shares no cores with others.
+describe_node() {
+  local busy='/^cpu /{print $2 + $3 + $4 + $7 + $8}' cores machine path quota period before after
+  cores=$(nproc)
+  machine=$(</proc/sys/kernel/random/boot_id)
+  path=$(awk -F: '$2 ~ /(^|,)cpu(,|$)/ {print "/cpu" $3}' /proc/self/cgroup) # version 1
+  if [[ $path ]]; then
+    quota=$(cat "/sys/fs/cgroup$path/cpu.cfs_quota_us") period=$(cat "/sys/fs/cgroup$path/cpu.cfs_period_us")
+  else
+    read -r quota period <"/sys/fs/cgroup$(awk -F: '$1 == 0 {print $3}' /proc/self/cgroup)/cpu.max"
+  fi 2>/dev/null
+  if [[ $quota =~ ^[1-9][0-9]*$ ]] && ((quota < cores * period)); then
+    cores=$(awk -v quota="$quota" -v period="$period" 'BEGIN {print quota / period}') machine+=-$(hostname)
+  fi
+  before=$(awk "$busy" /proc/stat)
+  sleep 1
+  after=$(awk "$busy" /proc/stat)
+  echo "host $(hostname) $machine $cores $(awk -v ticks=$((after - before)) -v hz="$(getconf CLK_TCK)" 'BEGIN {print ticks / hz}')"
+}
+
 # For `lockstep scaling run`, which exports LOCKSTEP_CASE: what is on the nodes before the ranks start. A line "host NAME
-# MACHINE CORES BUSY" per node, where MACHINE tells containers of one machine and BUSY is the number of cores that were busy
-# for a second, and a line "job ID" for each other job on these nodes.
+# MACHINE CORES BUSY" per node, where MACHINE tells containers that share the cores of one machine and BUSY is the number of
+# cores that were busy for a second, and a line "job ID" for each other job on these nodes.
 record_nodes() {
-  local busy_ticks look
   if [[ -z ${LOCKSTEP_CASE:-} ]]; then return; fi
-  busy_ticks="awk '/^cpu /{print \$2 + \$3 + \$4 + \$7 + \$8}' /proc/stat"
-  look="a=\$($busy_ticks); sleep 1; b=\$($busy_ticks)
-    awk -v ticks=\$((b - a)) -v hz=\$(getconf CLK_TCK) -v host=\$(hostname) -v cores=\$(nproc) \\
-      '{print \"host\", host, \$1, cores, ticks / hz}' /proc/sys/kernel/random/boot_id"
   {
     timeout 60 srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --cpus-per-task=1 \
-      --mpi=none bash -c "$look"
+      --mpi=none bash -c "$(declare -f describe_node); describe_node"
     squeue --noheader --states=RUNNING --nodelist="$SLURM_JOB_NODELIST" --format=%A | grep -vx "$SLURM_JOB_ID" | sed 's/^/job /'
   } >"$LOCKSTEP_CASE/hosts.txt.partial" 2>/dev/null
   mv "$LOCKSTEP_CASE/hosts.txt.partial" "$LOCKSTEP_CASE/hosts.txt"

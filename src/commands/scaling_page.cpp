@@ -37,7 +37,7 @@ std::string x_label(const Results& results) {
   return size_text(results.baseline(), results).find(" on ") == std::string::npos ? "ranks" : "ranks on nodes";
 }
 
-std::string plural(int n, const std::string& thing) { return fmt::format("{} {}{}", n, thing, n == 1 ? "" : "s"); }
+std::string plural(double n, const std::string& thing) { return fmt::format("{} {}{}", n, thing, n == 1 ? "" : "s"); }
 
 /// The numbers of ranks that were run or predicted, on a logarithmic axis if they are powers rather than steps.
 page::Axis ranks_axis(const Results& results) {

@@ -110,15 +110,14 @@ void CaseFiles::add_hosts(Measurement& measurement) const {
   std::istringstream lines(read_file(file("hosts.txt"), kMaxBytes));
   for (std::string line; std::getline(lines, line);) {
     std::istringstream words(line);
-    std::string kind, name, machine, busy;
-    int cores = 0;
+    std::string kind, name, machine, cores, busy;
     words >> kind >> name;
     if (kind == "job" && !name.empty()) measurement.other_jobs.push_back(name);
     if (kind != "host" || !(words >> machine >> cores >> busy)) continue;
     const auto host = std::ranges::find(measurement.hosts, name, &Host::name);
     if (host == measurement.hosts.end()) continue;
     host->machine = machine;
-    host->cores = std::max(0, cores);
+    host->cores = std::max(0.0, std::strtod(cores.c_str(), nullptr));
     host->busy = std::strtod(busy.c_str(), nullptr);
   }
 }

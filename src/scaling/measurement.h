@@ -13,9 +13,9 @@ namespace lockstep::scaling {
 
 struct Host {
   std::string name{};
-  std::string machine{};  // the same for hosts that share one machine, such as containers; empty: unknown
+  std::string machine{};  // the same for hosts that share the cores of one machine; empty: unknown
   int ranks = 0;
-  int cores = 0;           // 0: unknown
+  double cores = 0;        // 0: unknown; a limit of processor time can be a part of one
   double busy = kUnknown;  // cores that other programs kept busy: locally during the case, with Slurm just before
   /// What the cores belong to: the machine or, if it is unknown, the host.
   const std::string& owner() const { return machine.empty() ? name : machine; }

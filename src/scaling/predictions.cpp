@@ -21,17 +21,18 @@ constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 24;
 
 std::string predictions_file(const Study& study) { return study.directory + "/predictions.json"; }
 
-/// Ranks per core of the machine on which most ranks share one, if there are fewer cores than ranks.
+/// Ranks per core of the machine on which most ranks share one, if there are fewer cores than ranks. A rank alone
+/// shares nothing, even if it may use only a part of a core.
 double sharing_of(const std::vector<Host>& hosts) {
   std::map<std::string, std::pair<double, double>> machines;  // ranks, cores
   for (const Host& host : hosts) {
     auto& [ranks, cores] = machines[host.owner()];
     ranks += host.ranks;
-    cores = std::max(cores, static_cast<double>(host.cores));
+    cores = std::max(cores, host.cores);
   }
   double sharing = 1;
   for (const auto& [name, machine] : machines)
-    if (machine.second > 0) sharing = std::max(sharing, machine.first / machine.second);
+    if (machine.second > 0 && machine.first > 1) sharing = std::max(sharing, machine.first / machine.second);
   return sharing;
 }
 
@@ -120,13 +121,13 @@ CostSize size_to_predict(const Results& results, int number) {
   size.samples_per_rank = results.study.scaling == Scaling::weak ? per_rank : per_rank * m.ranks / size.ranks;
   // More nodes are more machines, unless the nodes of the study share one, as containers do.
   std::set<std::string> machines;
-  int cores = 0;
+  double cores = 0;
   for (const Host& host : m.hosts) {
     machines.insert(host.owner());
     cores = std::max(cores, host.cores);
   }
-  const bool is_one_machine = machines.size() == 1 && cores > 0;
-  size.sharing = is_one_machine ? std::max(1.0, static_cast<double>(size.ranks) / cores) : sharing_of(m.hosts);
+  const bool is_one_machine = machines.size() == 1 && cores >= 1;
+  size.sharing = is_one_machine ? std::max(1.0, size.ranks / cores) : sharing_of(m.hosts);
   return size;
 }
 

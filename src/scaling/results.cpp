@@ -105,7 +105,8 @@ std::vector<std::string> remarks_on_cores(const std::vector<CaseResult>& cases) 
   for (const CaseResult& each : cases) {
     if (!each.measured) continue;
     struct Machine {
-      int ranks = 0, cores = 0, hosts = 0;
+      int ranks = 0, hosts = 0;
+      double cores = 0;
     };
     std::map<std::string, Machine> machines;
     for (const Host& host : each.measured->hosts) {
@@ -115,7 +116,7 @@ std::vector<std::string> remarks_on_cores(const std::vector<CaseResult>& cases) 
       ++machine.hosts;
     }
     for (const auto& [name, machine] : machines)
-      if (machine.cores > 0 && machine.ranks > machine.cores)
+      if (machine.cores > 0 && machine.ranks > std::max(1.0, machine.cores))
         sentences[{each.of.ranks, each.of.nodes}] = fmt::format(
             "With {} ranks, {} of them{} shared {} {} of one machine: this size measures these cores, and not how the "
             "program scales.",

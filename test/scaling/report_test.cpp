@@ -133,6 +133,9 @@ TEST(ScalingResults, SayWhenRanksSharedCores) {
             "not how the program scales.");
   cases[0].measured->hosts[1].machine = "other";
   EXPECT_TRUE(results_of(study, cases, {}).remarks.empty());
+  // A rank alone in a container that may use a part of a core is slow at every size, but shares it with no other.
+  cases[0].measured->hosts[0].cores = 0.25;
+  EXPECT_TRUE(results_of(study, cases, {}).remarks.empty());
 }
 
 TEST(ScalingResults, OfAnUnfinishedStudySaySo) {
