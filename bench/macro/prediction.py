@@ -1,8 +1,9 @@
 """The cost model of `lockstep scaling` on the test cluster: fitted to 1, 2 and 4 nodes, it predicts 8.
 
-The nodes are containers of this machine (test/cluster), whose links are shaped to each bandwidth, so they share its cores.
-Each bandwidth gets a cluster of its own and a weak study of ResNet-18 with one rank per node. The prediction is written
-before the cases of 8 nodes run. Needs root and what `make deps-test` installs for test/cluster. About 5 minutes per bandwidth.
+The nodes are containers of this machine (test/cluster). Each may use 0.2 of a core (--cores), so that 8 of them fit on two
+cores, and their links are shaped to each bandwidth. Each bandwidth gets a cluster of its own and a weak study of ResNet-18
+with one rank per node. The prediction is written before the cases of 8 nodes run. --figures writes the charts of the first
+study. Needs root and what `make deps-test` installs for test/cluster. About 8 minutes per bandwidth.
 """
 import argparse
 import json
@@ -56,7 +57,8 @@ def report(binary, study, *options):
 
 def measure(binary, bandwidth, args, directory):
     environment = {**os.environ, "MINI_SLURM_DIR": str(directory / "slurm")}
-    up = [CLUSTER, "up", "--nodes", "8", "--gpus", "0", "--cpus", "4", "--subnet", args.subnet, "--bandwidth", bandwidth]
+    up = [CLUSTER, "up", "--nodes", "8", "--gpus", "0", "--cpus", "4", "--cores", args.cores, "--subnet", args.subnet,
+          "--bandwidth", bandwidth]
     subprocess.run(up, env=environment, check=True, stdout=subprocess.DEVNULL)
     try:
         environment = cluster_environment(directory / "slurm")
@@ -64,6 +66,8 @@ def measure(binary, bandwidth, args, directory):
         run_study(binary, study, "1,2,4", args, environment, directory)
         report(binary, study, "--predict", "8")
         run_study(binary, study, "1,2,4,8", args, environment, directory)
+        if args.figures and bandwidth == args.bandwidths[0]:
+            report(binary, study, "--format", "html", "--output", str(directory / "report.html"), "--figures", args.figures)
         return json.loads(report(binary, study, "--format", "json"))
     finally:
         subprocess.run([CLUSTER, "down"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -74,6 +78,8 @@ def main():
     parser.add_argument("--build", default="build", help="folder with the program lockstep")
     parser.add_argument("--bandwidths", nargs="+", default=["1gbit", "300mbit"])
     parser.add_argument("--batch", type=int, default=8, help="samples of a rank")
+    parser.add_argument("--cores", default="0.2", help="processor time of a node; 0: all nodes share the cores")
+    parser.add_argument("--figures", help="folder for the charts of the study with the first bandwidth")
     parser.add_argument("--repeat", type=int, default=2)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--warmup", type=int, default=4)
@@ -98,12 +104,12 @@ def main():
                      f"{seconds:.3f} ({measured[8]['minimum']:.3f} to {measured[8]['maximum']:.3f})",
                      f"{100 * (predicted['step_seconds'] / seconds - 1):+.1f} %"])
     text = (f"ResNet-18, 32x32, fp32, weak scaling with {args.batch} samples per rank, one rank per node; {args.repeat} repeats of "
-            f"{args.steps} steps, of which the first {args.warmup} do not count. Seconds per step. The 8 nodes share the cores of "
-            "one machine, so this is about the model and the shaped links, and not about speed.\n\n"
+            f"{args.steps} steps, of which the first {args.warmup} do not count. Seconds per step. The nodes are containers of one "
+            f"machine, each with {args.cores} of a core, so this is about the model and the shaped links, and not about speed.\n\n"
             + harness.table(["links", "1 node", "2 nodes", "4 nodes", "8 nodes, predicted", "95 % interval", "8 nodes, measured",
                              "difference"], rows))
     harness.write_results(args.name, "Predictions of the cost model", text,
-                          {"machine": machine, "version": harness.version(binary), "steps": args.steps, "repeats": args.repeat, "reports": reports},
+                          {"machine": machine, "version": harness.version(binary), "cores_per_node": args.cores, "steps": args.steps, "repeats": args.repeat, "reports": reports},
                           args.results)
 
 
