@@ -277,5 +277,7 @@ include scripts/targets.mk
 
 .PHONY: all tests tests-here cuda-objects nccl-objects benches fuzzers always
 .DELETE_ON_ERROR:
-.SECONDARY:
+# Only these are kept as intermediate files. Without a list, Make would not compile a new source that is older than the
+# library.
+.SECONDARY: $(GENERATED)
 endif

@@ -12,5 +12,28 @@ check "make benches" plan benches
 is_after() { plan --print-data-base "$1" "$2" 2>/dev/null | grep -E "^$2: .*\|.* ?$1( |$)" >/dev/null; }
 check "the tests are built after all other goals" is_after all tests
 check "  and run after them" is_after benches test
+# Programs that write empty files in place of the compiler and ar, and print what they write.
+mkdir -p "$work/bin"
+cat >"$work/bin/g++" <<'SH'
+#!/usr/bin/env bash
+for ((i = 1; i <= $#; i++)); do [[ ${!i} == -o ]] && j=$((i + 1)) && : >"${!j}" && exit; done
+exec "$REAL" "$@"
+SH
+cat >"$work/bin/ar" <<'SH'
+#!/usr/bin/env bash
+echo "  archive  $2" && : >"$2"
+SH
+chmod 755 "$work"/bin/*
+build() {
+  REAL=$(command -v g++) make --no-print-directory CXX="$work/bin/g++" AR="$work/bin/ar" BUILD="$work/built" CUDA=0 \
+    "$work/built/lockstep"
+}
+check "a build" build
+build >"$work/again" 2>&1
+check "  compiles nothing twice" bash -c "! grep -E 'compile|archive' '$work/again'"
+rm "$work/built/src/base/hash.o" # as if the source had been added while the library was being made
+build >"$work/added" 2>&1
+check "a new source that is older than the library is compiled" grep 'compile  src/base/hash.cpp' "$work/added"
+check "  and the library is made again" grep 'archive  .*liblockstep.a' "$work/added"
 check "make install" plan install PREFIX="$work/prefix"
 finish
