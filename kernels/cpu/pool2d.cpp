@@ -71,6 +71,7 @@ struct PoolBackwardTask {
   bool max = true;
   bool accumulate = false;
   const typename Types::Y* dy = nullptr;
+  const typename Types::Y* added = nullptr;  // or null
   const std::uint8_t* saved = nullptr;
   typename Types::X* dx = nullptr;
 };
@@ -164,6 +165,7 @@ class CpuPool2d final : public Pool2d {
     const bool onto_added = pending && gradient.added == gradient.dz;
     PoolBackwardTask<Types> task{.geometry = geometry_, .max = max_};
     task.dy = static_cast<const Y*>(args.dy);
+    task.added = static_cast<const Y*>(args.added);
     task.saved = static_cast<const std::uint8_t*>(memory.saved);
     task.dx = static_cast<X*>(pending ? gradient.dz : args.dx);
     task.accumulate = pending ? onto_added : args.dx_mode == GradientMode::accumulate;

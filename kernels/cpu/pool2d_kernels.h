@@ -67,6 +67,17 @@ void average_pixel(const PoolTask<Types>& task, std::int64_t n, std::int64_t p, 
   for (int i = 0; i < Lanes<T>::kCount; ++i) store(y + i, static_cast<float>(sums[i] / count));
 }
 
+/// The gradient of y: that of one reader, or the sum of two, rounded as if it had been stored.
+template <typename T, typename Types>
+T output_gradient(const PoolBackwardTask<Types>& task, std::int64_t offset) {
+  using Y = typename Types::Y;
+  const T dy = load<T>(task.dy + offset);
+  if (task.added == nullptr) return dy;
+  Y sum[Lanes<T>::kCount];
+  store(sum, dy + load<T>(task.added + offset));
+  return load<T>(sum);
+}
+
 /// dx of pixel (h, w), gathered from all windows over it, in their order.
 template <typename T, bool kMax, bool kAccumulate, typename Types>
 void gather_pixel(const PoolBackwardTask<Types>& task, std::int64_t n, std::int64_t h, std::int64_t w, std::int64_t c) {
@@ -78,7 +89,7 @@ void gather_pixel(const PoolBackwardTask<Types>& task, std::int64_t n, std::int6
   for (std::int64_t p = rows.begin; p < rows.end; ++p)
     for (std::int64_t q = columns.begin; q < columns.end; ++q) {
       const std::int64_t out = y_base + (p * g.out_w + q) * g.y_stride;
-      const T dy = load<T>(task.dy + out);
+      const T dy = output_gradient<T>(task, out);
       if constexpr (kMax) {
         const std::int64_t position = (h + g.padding - p * g.stride) * g.window_w + w + g.padding - q * g.stride;
         const Integers index = load_bytes(task.saved + out, Integers{});

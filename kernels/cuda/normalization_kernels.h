@@ -178,7 +178,9 @@ __global__ void __launch_bounds__(kSumThreads,
   ThreadSums<kKinds, kN> sums;
   if (place.is_inside) {
     const std::int64_t channel = place.channel;
-    const NormalizationCoefficients<kN> act(task.scale_bias, task.residual_scale_bias, walk.c, channel);
+    // With two kinds there is no scale of the residual; so the compiler knows, and keeps registers for other numbers.
+    const float* const residual_scale_bias = kKinds == 3 ? task.residual_scale_bias : nullptr;
+    const NormalizationCoefficients<kN> act(task.scale_bias, residual_scale_bias, walk.c, channel);
     float mean[kN], residual_mean[kN];
 #pragma unroll
     for (int i = 0; i < kN; ++i) {
@@ -197,9 +199,10 @@ __global__ void __launch_bounds__(kSumThreads,
           if (at >= task.rows) continue;
           x[k] = load_vector<kN>(task.x + offset);
           if constexpr (kKinds == 3) residual[k] = load_vector<kN>(task.residual + offset);
+          // Gathering waits for its own loads. Behind it, those that it does not need take no registers from it.
+          data[k] = gradient.template load<kN>(at, channel, offset);
           operand[k] = load_if_any<kN>(task.operand, offset);
           added[k] = load_if_any<kN>(task.added, offset);
-          data[k] = gradient.template load<kN>(at, channel, offset);
         }
 #pragma unroll
         for (int k = 0; k < kRows; ++k) {

@@ -4,7 +4,7 @@
 // Bytes moved, each tensor read or written once (E, F: bytes of x and y; windows that overlap are read again from the
 // caches): forward E + F, E more with a residual, 2E more where z is stored; max F / element size more for `saved`.
 // Backward with a normalisation 2E + F (x, dz, dy) and `saved`, and E each for a residual that is read, a stored z and
-// an added gradient; without one E + F and `saved`, E more to accumulate.
+// an added gradient; without one E + F and `saved`, E more to accumulate. F more for a second gradient of y.
 #include <memory>
 
 #include "kernels/cuda/base/context.h"
@@ -254,6 +254,7 @@ __global__ void __launch_bounds__(kSumThreads, kSumBlocksPerMultiprocessor)
 /// The data gradient of a pixel of x, gathered from all windows over it, in a fixed order. Of a window of 3 and stride
 /// 2 these are up to 2 x 2, all of which are loaded, as they are stored, before the first is used: a pixel's gradient
 /// then waits for memory once.
+/// Of two gradients of y, the sum is rounded as if it had been stored, as another op that adds them would do.
 template <typename T, typename Dy>
 struct PoolGradient {
   static constexpr int kRowsAtOnce = 1;
@@ -261,6 +262,7 @@ struct PoolGradient {
   PoolGeometry geometry;
   std::int64_t c;
   const Dy* dy;
+  const Dy* added;            // or null: another gradient of y
   const std::uint8_t* saved;  // null: average
 
   template <int kN>
@@ -288,7 +290,7 @@ struct PoolGradient {
     Floats<kN> gradient{};
     for (int top = rows.begin; top < rows.end; top += kHeight)
       for (int left = columns.begin; left < columns.end; left += kWidth) {
-        Stored values[kHeight][kWidth];
+        Stored values[kHeight][kWidth], others[kHeight][kWidth];
         Bytes<kN> positions[kHeight][kWidth];
 #pragma unroll
         for (int i = 0; i < kHeight; ++i)
@@ -297,6 +299,7 @@ struct PoolGradient {
             if (top + i >= rows.end || left + j >= columns.end) continue;
             const std::int64_t offset = geometry.out_index(n, top + i, left + j) * c + channel;
             values[i][j] = load_stored<kN>(dy + offset);
+            others[i][j] = added == nullptr ? Stored{} : load_stored<kN>(added + offset);
             positions[i][j] = saved == nullptr ? Bytes<kN>{} : load_bytes<kN>(saved + offset);
           }
 #pragma unroll
@@ -304,15 +307,26 @@ struct PoolGradient {
 #pragma unroll
           for (int j = 0; j < kWidth; ++j)
             if (top + i < rows.end && left + j < columns.end)
-              add_window(gradient, values[i][j], positions[i][j], h - geometry.rows.begin(top + i),
-                         w - geometry.columns.begin(left + j), top + i, left + j);
+              add_window(gradient, sum<kN>(values[i][j], others[i][j]), positions[i][j],
+                         h - geometry.rows.begin(top + i), w - geometry.columns.begin(left + j), top + i, left + j);
       }
     return gradient;
   }
 
-  /// Window (p, q), in which the pixel has the place (down, right).
   template <int kN, typename Stored>
-  __device__ void add_window(Floats<kN>& gradient, const Stored& values, const Bytes<kN>& positions, int down,
+  __device__ Floats<kN> sum(const Stored& values, const Stored& others) const {
+    Floats<kN> result;
+#pragma unroll
+    for (int k = 0; k < kN; ++k) {
+      const float value = values[k];
+      result[k] = added == nullptr ? value : to_float(from_float<Dy>(value + others[k]));
+    }
+    return result;
+  }
+
+  /// Window (p, q), in which the pixel has the place (down, right).
+  template <int kN>
+  __device__ void add_window(Floats<kN>& gradient, const Floats<kN>& values, const Bytes<kN>& positions, int down,
                              int right, int p, int q) const {
     if (saved != nullptr) {
       const int position = down * geometry.columns.window + right;
@@ -410,9 +424,10 @@ class CudaPool2d final : public Pool2d {
   void backward_of(const Backward& args, const OpMemory& memory, Stream& stream) {
     constexpr int kPack = Pack<T>::kSize;
     const auto* saved = is_max() ? static_cast<const std::uint8_t*>(memory.saved) : nullptr;
-    const PoolGradient<T, Dy> gradient{geometry_, activation_.c, static_cast<const Dy*>(args.dy), saved};
+    const PoolGradient<T, Dy> gradient{geometry_, activation_.c, static_cast<const Dy*>(args.dy),
+                                       static_cast<const Dy*>(args.added), saved};
     if (!description_.normalization) {
-      const bool packs = allows_packs<T>(activation_.c, args.dy, args.dx, saved);
+      const bool packs = allows_packs<T>(activation_.c, args.dy, args.added, args.dx, saved);
       const RowWalk walk(activation_.rows, activation_.c, packs ? kPack : 1, kThreads, block_limit(), 1);
       launch(packs ? pool_backward<T, kPack, Dy> : pool_backward<T, 1, Dy>, walk.grid, stream, gradient,
              static_cast<T*>(args.dx), args.dx_mode == GradientMode::accumulate, activation_.rows, walk);
@@ -422,8 +437,8 @@ class CudaPool2d final : public Pool2d {
     const void* z = normalization.store ? args.normalization.z : nullptr;
     const NormalizeBackwardTask<T> task =
         make_backward_task<T>(activation_, normalization, args.x, args.normalization, z, args.gradient);
-    const bool packs =
-        allows_packs<T>(activation_.c, args.dy, saved, task.x, task.residual, task.operand, task.added, task.dz);
+    const bool packs = allows_packs<T>(activation_.c, args.dy, args.added, saved, task.x, task.residual, task.operand,
+                                       task.added, task.dz);
     run_normalize_backward(activation_, normalization, task, gradient, packs, args.gradient, memory.workspace, context_,
                            stream);
   }

@@ -59,13 +59,15 @@ TensorId Graph::make_data(ActivationId id, Node& node) {
 Graph::GradientTarget Graph::gradient_target(ActivationId id, Node& node) {
   Activation& a = activation(id);
   if (!a.needs_gradient) return {};
-  if (a.gradient != kNoTensor) {
-    node.updates(Phase::backward, a.gradient);
-    return {a.gradient, GradientMode::accumulate};
+  const bool is_second = a.gradient != kNoTensor && a.producer->adds_gradients();
+  TensorId& target = is_second ? a.added_gradient : a.gradient;
+  if (target != kNoTensor) {
+    node.updates(Phase::backward, target);
+    return {target, GradientMode::accumulate};
   }
-  a.gradient = memory_.add("d " + a.name, a.size_bytes());
-  node.writes(Phase::backward, a.gradient);
-  return {a.gradient, GradientMode::overwrite};
+  target = memory_.add((is_second ? "added d " : "d ") + a.name, a.size_bytes());
+  node.writes(Phase::backward, target);
+  return {target, GradientMode::overwrite};
 }
 
 TensorId Graph::gradient_of(ActivationId id, Node& node) {
@@ -74,6 +76,12 @@ TensorId Graph::gradient_of(ActivationId id, Node& node) {
           node.name(), a.name);
   node.reads(Phase::backward, a.gradient);
   return a.gradient;
+}
+
+TensorId Graph::added_gradient_of(ActivationId id, Node& node) {
+  const TensorId added = activation(id).added_gradient;
+  node.reads(Phase::backward, added);
+  return added;
 }
 
 void Graph::choose_layout(ParameterId id, const std::function<std::shared_ptr<const ParameterLayout>()>& choose) {

@@ -45,6 +45,7 @@ struct Activation {
   Node* owner = nullptr;       // pending: the first consumer
   int n_readers = 0;           // consumers, and pending activations that read it
   TensorId gradient = kNoTensor;
+  TensorId added_gradient = kNoTensor;  // to be added to `gradient` by a producer that can (Node::adds_gradients)
 
   std::size_t size_bytes() const { return static_cast<std::size_t>(shape.n_elements()) * lockstep::size_bytes(dtype); }
 };
@@ -108,7 +109,8 @@ class Graph {
   TensorId data_of(ActivationId id, Node& node);
   /// The tensor that `node` writes its output `id` to.
   TensorId make_data(ActivationId id, Node& node);
-  /// Where backward of `node` writes the gradient of a plain input: overwritten if it is new, otherwise added to.
+  /// Where backward of `node` writes the gradient of a plain input: overwritten if it is new, otherwise added to. Two
+  /// are new if the input's producer adds them.
   struct GradientTarget {
     TensorId tensor = kNoTensor;
     GradientMode mode = GradientMode::skip;
@@ -116,6 +118,8 @@ class Graph {
   GradientTarget gradient_target(ActivationId id, Node& node);
   /// The gradient of an output of `node`, which its backward reads and its consumers have computed.
   TensorId gradient_of(ActivationId id, Node& node);
+  /// The gradient that `node`, which adds gradients, has to add to that one; kNoTensor if there is none.
+  TensorId added_gradient_of(ActivationId id, Node& node);
   /// A parameter's layout: the first plan chooses it with `choose()`.
   void choose_layout(ParameterId id, const std::function<std::shared_ptr<const ParameterLayout>()>& choose);
   /// Reserves bytes in exchange memory for a sum over ranks. Returns the offset, which is the same on every rank.

@@ -158,6 +158,8 @@ class Node {
   virtual WeightGradient weight_gradient_part() const { return {}; }
   /// That part alone; backward() then leaves it out (is_forked()).
   virtual void weight_gradient(const Run&) {}
+  /// Whether backward() adds two gradients of an output (Graph::added_gradient_of) while it reads them.
+  virtual bool adds_gradients() const { return false; }
   virtual const Op* op() const { return nullptr; }
   /// The parameters that it uses, in the order in which backward() completes their gradients.
   virtual std::vector<ParameterUse*> parameters() { return {}; }

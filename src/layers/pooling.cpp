@@ -26,7 +26,10 @@ class PoolingNode final : public Node {
   void plan_backward(Graph& graph) override {
     in_.plan_backward(graph, *this);
     dy_ = graph.gradient_of(out_, *this);
+    added_ = graph.added_gradient_of(out_, *this);
   }
+
+  bool adds_gradients() const override { return true; }
 
   void forward(const Run& run) override {
     op_->forward({.x = in_.x(run), .y = run.tensor(y_), .normalization = in_.forward_args(run)}, memory(run),
@@ -35,6 +38,7 @@ class PoolingNode final : public Node {
 
   void backward(const Run& run) override {
     op_->backward({.dy = run.tensor(dy_),
+                   .added = run.tensor(added_),
                    .x = in_.x(run),
                    .dx = in_.dx(run),
                    .dx_mode = in_.dx_mode(),
@@ -50,7 +54,7 @@ class PoolingNode final : public Node {
   ActivationId out_;
   Pool2dDescription description_;
   std::unique_ptr<Pool2d> op_;
-  TensorId y_ = kNoTensor, dy_ = kNoTensor;
+  TensorId y_ = kNoTensor, dy_ = kNoTensor, added_ = kNoTensor;
 };
 
 ActivationId pool(Graph& graph, ActivationId x, const std::string& name, const Pool2dDescription& description) {

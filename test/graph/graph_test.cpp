@@ -387,6 +387,49 @@ TEST(Recomputation, RejectsBlocksThatOverlapOrCannotRunTwice) {
   EXPECT_THROW(graph.recompute(0, 4), Error);
 }
 
+/// The gradients that reach `stem` through its pooling, whose output `n_readers` convolutions read, are the sum of
+/// those through each of them alone.
+class ReadersOfAPooling : public testing::TestWithParam<int> {};
+
+TEST_P(ReadersOfAPooling, GiveTheSumOfTheirGradients) {
+  const int n_readers = GetParam();
+  const auto reader = [](int i) { return "reader" + std::to_string(i); };
+  for (const auto& backend : backends()) {
+    SmallGraph graph(*backend, {2, 9, 7, 3}, [&](Graph& g, ActivationId x) {
+      const ActivationId pooled = layers::max_pool(g, layers::convolution(g, x, "stem", {.out_channels = 16}), "pool",
+                                                   /*window=*/3, /*stride=*/2, /*padding=*/1);
+      ActivationId sum = layers::convolution(g, pooled, reader(0), {.out_channels = 8});
+      for (int i = 1; i < n_readers; ++i)
+        sum = layers::add(g, sum, layers::convolution(g, pooled, reader(i), {.out_channels = 8}));
+      return sum;
+    });
+    const auto gradient_through = [&](int only) {
+      std::map<std::string, std::vector<float>> kept;
+      for (int i = 0; i < n_readers; ++i)
+        if (only >= 0 && i != only) {
+          std::vector<float>& weight = kept[reader(i) + ".weight"] = graph.get(reader(i) + ".weight");
+          graph.set(reader(i) + ".weight", std::vector<float>(weight.size()));
+        }
+      graph.run();
+      for (const auto& [name, values] : kept) graph.set(name, values);
+      return graph.gradient("stem.weight");
+    };
+    const std::vector<float> all = gradient_through(-1);
+    Matrix sum(all.size());
+    for (int i = 0; i < n_readers; ++i) {
+      const std::vector<float> part = gradient_through(i);
+      EXPECT_GT(std::ranges::max(part), 0);
+      for (std::size_t j = 0; j < sum.size(); ++j) sum[j] += part[j];
+    }
+    // Sums of some hundred products of order 1
+    for (std::size_t j = 0; j < sum.size(); ++j) EXPECT_NEAR(all[j], sum[j], 1e-4) << j;
+    const auto& tensors = graph.graph().memory().tensors();
+    EXPECT_EQ(std::ranges::count(tensors, "added d pool", &TensorInfo::name), n_readers > 1 ? 1 : 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ReadersOfAPooling, testing::Values(1, 2, 3));
+
 TEST(Graph, RejectsAPendingInputThatNoNodeHasApplied) {
   const auto backend = reference::make_reference_backend();
   const auto build = [](Graph& g, ActivationId x) {

@@ -57,9 +57,10 @@ TEST_P(Pool2dTest, AgreesWithTheReference) {
       describe(kCases[case_number], all_normalizations()[static_cast<std::size_t>(normalization_number)]);
   reference::ReferenceBackend reference;
   const UnitInputs inputs = make_inputs(d, static_cast<std::uint32_t>(case_number * 20 + normalization_number));
-  for (const UnitModes& mode : all_modes()) {
+  for (UnitModes mode : all_modes()) {
     if (mode.dweight != GradientMode::overwrite) continue;                            // there are no weights,
     if (d.normalization ? mode.dx != GradientMode::overwrite : mode.added) continue;  // and dz is always written
+    mode.added_dy = case_number % 2 == 0 ? mode.dx != GradientMode::accumulate : mode.added;
     const UnitOutputs expected = run(reference, d, inputs, mode);
     const UnitOutputs magnitude = magnitudes(d, inputs, mode);
     for (auto& [name, backend] : tested_backends())
@@ -92,8 +93,8 @@ TEST_P(Pool2dTest, AgreesWithTheReferenceIn16Bits) {
   for (const DType dtype : {DType::bf16, DType::fp16}) {
     const UnitInputs inputs =
         rounded_to(dtype, make_inputs(d, static_cast<std::uint32_t>(case_number * 20 + normalization_number + 300)));
-    for (const UnitModes& mode :
-         {UnitModes{.added = d.normalization.has_value()}, UnitModes{.dx = GradientMode::accumulate}}) {
+    for (const UnitModes& mode : {UnitModes{.added = d.normalization.has_value()},
+                                  UnitModes{.dx = GradientMode::accumulate}, UnitModes{.added_dy = true}}) {
       if (d.normalization && mode.dx != GradientMode::overwrite) continue;  // dz is always written
       const UnitOutputs expected = run(reference, d, inputs, mode), magnitude = magnitudes(d, inputs, mode);
       for (auto& [name, backend] : tested_backends())
@@ -109,6 +110,34 @@ TEST_P(Pool2dTest, AgreesWithTheReferenceIn16Bits) {
         }
     }
   }
+}
+
+/// Two gradients of y give the bits of their sum, if that is rounded to the type of y: of a pass that adds them before.
+TEST(Pool2d, AddsTwoGradientsLikeAPassBefore) {
+  for (const Case& c : kCases)
+    for (const auto& normalization :
+         {std::optional<InputNormalization>{}, std::optional<InputNormalization>{InputNormalization{}}})
+      for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16})
+        for (const DType y_dtype : {dtype, DType::fp32}) {
+          Pool2dDescription d = describe(c, normalization);
+          d.dtype = dtype;
+          d.y_dtype = y_dtype;
+          const UnitInputs two = rounded_to(dtype, make_inputs(d, 904));
+          UnitInputs sum = two;
+          for (std::size_t i = 0; i < sum.dy.size(); ++i) sum.dy[i] += two.added_dy[i];
+          sum.dy = rounded_to(y_dtype, sum.dy);
+          for (auto& [name, backend] : tested_backends())
+            for (const Layout y_layout : {Layout::nhwc, Layout::nchw16c}) {
+              if (!computes_in(*backend, dtype) || !computes_in(*backend, y_layout) || !fits(d.y(), y_layout)) continue;
+              SCOPED_TRACE(std::string(name) + ", x " + d.x.text() + ", " + text(normalization) + ", " +
+                           std::string(lockstep::name(dtype)) + " to " + std::string(lockstep::name(y_dtype)));
+              d.y_layout = y_layout;
+              const UnitOutputs actual = run(*backend, d, two, {.added_dy = true});
+              const UnitOutputs expected = run(*backend, d, sum, {});
+              EXPECT_EQ(actual.dx, expected.dx);
+              EXPECT_EQ(actual.sums, expected.sums);
+            }
+        }
 }
 
 TEST(Pool2d, InferenceGivesTheSameOutput) {

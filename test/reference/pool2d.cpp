@@ -85,7 +85,8 @@ void pool2d_backward(const Pool2dDescription& d, const Pool2dBackward<T>& args) 
         const Window window(d, p, q);
         if (!window.contains(h, w)) continue;
         for (Index c = 0; c < y[3]; ++c) {
-          const double dy = args.dy[((n * y[1] + p) * y[2] + q) * y[3] + c];
+          const Index i = ((n * y[1] + p) * y[2] + q) * y[3] + c;
+          const double dy = double{args.dy[i]} + (args.added ? double{args.added[i]} : 0.0);
           if (d.kind == Pool2dDescription::Kind::average) dz[c] += dy / window.n_elements();
           if (d.kind == Pool2dDescription::Kind::max && pool.greatest(window, n, c) == row) dz[c] += dy;
         }
@@ -115,9 +116,9 @@ class ReferencePool2d final : public Pool2d {
                           {static_cast<const float*>(args.x), static_cast<float*>(args.y), typed(args.normalization)});
   }
   void run_backward(const Backward& args, const OpMemory&, Stream&) override {
-    pool2d_backward<float>(
-        d_, {static_cast<const float*>(args.dy), static_cast<const float*>(args.x), static_cast<float*>(args.dx),
-             args.dx_mode, typed(args.normalization), typed(args.gradient)});
+    pool2d_backward<float>(d_, {static_cast<const float*>(args.dy), static_cast<const float*>(args.added),
+                                static_cast<const float*>(args.x), static_cast<float*>(args.dx), args.dx_mode,
+                                typed(args.normalization), typed(args.gradient)});
   }
 
  private:

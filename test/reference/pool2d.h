@@ -18,6 +18,7 @@ struct Pool2dForward {
 template <typename T>
 struct Pool2dBackward {
   const T* dy = nullptr;
+  const T* added = nullptr;  // or null: another gradient of y
   const T* x = nullptr;
   T* dx = nullptr;
   GradientMode dx_mode = GradientMode::overwrite;

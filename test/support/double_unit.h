@@ -1,4 +1,5 @@
-// A convolution or pooling evaluated in double, for finite differences: loss = <dy, y> + <added, z>.
+// A convolution or pooling evaluated in double, for finite differences: loss = <dy, y> + <added, z>,
+// and of pooling <dy + added_dy, y> + <added, z>.
 // The batch norm's gamma and beta enter as shifts of scale = gamma * inverse_stddev and bias = beta - mean * scale, so
 // that the reductions, sum dz and sum dz * x_hat, are gradients of the loss too.
 #pragma once
@@ -26,6 +27,7 @@ struct DoubleUnit {
         x(to_double(in.x)),
         weight(to_double(in.weight)),
         dy(to_double(in.dy)),
+        added_dy(to_double(in.added_dy)),
         residual(to_double(in.residual)),
         added(to_double(in.added)),
         scale_bias(to_double(in.scale_bias)),
@@ -48,7 +50,7 @@ struct DoubleUnit {
     const auto second =
         shifted(residual_scale_bias, residual_mean_inverse_stddev, residual_gamma_shift, residual_beta_shift);
     forward({first.data(), residual.data(), second.data(), z.data()});
-    return dot(dy, y) + (added.empty() ? 0.0 : dot(added, z));
+    return dot(dy, y) + (added_dy.empty() ? 0.0 : dot(added_dy, y)) + (added.empty() ? 0.0 : dot(added, z));
   }
 
   /// Backward of the reference against finite differences of its forward, for everything that the unit reads.
@@ -75,7 +77,7 @@ struct DoubleUnit {
 
   Description d;
   std::size_t n_channels;
-  std::vector<double> x, weight, dy, residual, added;
+  std::vector<double> x, weight, dy, added_dy, residual, added;
   std::vector<double> scale_bias, mean_inverse_stddev, residual_scale_bias, residual_mean_inverse_stddev;
   std::vector<double> gamma_shift, beta_shift, residual_gamma_shift, residual_beta_shift;  // zero
   std::vector<double> y, z, dx, dweight, sums, residual_sums;
@@ -97,7 +99,8 @@ struct DoubleUnit {
       reference::conv2d_backward<double>(d, {dy.data(), x.data(), weight.data(), dweight.data(), kOverwrite, dx.data(),
                                              kOverwrite, normalization, gradient});
     else
-      reference::pool2d_backward<double>(d, {dy.data(), x.data(), dx.data(), kOverwrite, normalization, gradient});
+      reference::pool2d_backward<double>(
+          d, {dy.data(), added_dy.data(), x.data(), dx.data(), kOverwrite, normalization, gradient});
   }
 
   std::vector<double> shifted(std::vector<double> both, const std::vector<double>& mean_inverse,

@@ -65,8 +65,8 @@ UnitInputs make_inputs(const Shape& x, const Shape& y, const std::optional<Input
 
 UnitInputs absolute(UnitInputs in) {
   for (std::vector<float>* values :
-       {&in.x, &in.dy, &in.weight, &in.scale_bias, &in.residual, &in.residual_scale_bias, &in.mean_inverse_stddev,
-        &in.residual_mean_inverse_stddev, &in.added, &in.dx_before, &in.dweight_before})
+       {&in.x, &in.dy, &in.added_dy, &in.weight, &in.scale_bias, &in.residual, &in.residual_scale_bias,
+        &in.mean_inverse_stddev, &in.residual_mean_inverse_stddev, &in.added, &in.dx_before, &in.dweight_before})
     *values = test::absolute(*values);
   // x - mean is a sum of absolute values when the mean is negative.
   for (std::vector<float>* values : {&in.mean_inverse_stddev, &in.residual_mean_inverse_stddev})
@@ -97,7 +97,7 @@ class UnitRun {
 
   /// `sums_dtype`: of the sums of the normalisation.
   void prepare_backward(DType sums_dtype = DType::fp64) {
-    backward_.dy = device_.upload_as(y_dtype(d_), to_layout(d_.y(), d_.y_layout, in_.dy));
+    backward_.dy = upload_dy(in_.dy);
     backward_.x = forward_.x;
     backward_.normalization = forward_.normalization;
     backward_.dx_mode = modes_.dx;
@@ -128,6 +128,10 @@ class UnitRun {
     const GammaBeta residual_norm = gamma_beta(in_.residual_scale_bias, in_.residual_mean_inverse_stddev);
     gradient.residual_gamma = residual_norm.gamma;
     gradient.residual_beta = residual_norm.beta;
+  }
+
+  const void* upload_dy(const std::vector<float>& dy) {
+    return device_.upload_as(y_dtype(d_), to_layout(d_.y(), d_.y_layout, dy));
   }
 
   void read_forward(UnitOutputs& out) {
@@ -198,7 +202,9 @@ UnitInputs make_inputs(const Conv2dDescription& d, std::uint32_t stream) {
 }
 
 UnitInputs make_inputs(const Pool2dDescription& d, std::uint32_t stream) {
-  return make_inputs(d.x, d.y(), d.normalization, stream);
+  UnitInputs in = make_inputs(d.x, d.y(), d.normalization, stream);
+  in.added_dy = random_normal(d.y().n_elements(), 100 * stream + 12);
+  return in;
 }
 
 UnitOutputs run(Backend& backend, const Conv2dDescription& d, const UnitInputs& in, const UnitModes& modes) {
@@ -263,6 +269,7 @@ UnitOutputs run(Backend& backend, const Pool2dDescription& d, const UnitInputs& 
   unit.read_forward(out);
   if (d.inference) return out;
   unit.prepare_backward();
+  if (modes.added_dy) unit.backward().added = unit.upload_dy(in.added_dy);
   op->backward(unit.backward(), memory, unit.device().stream());
   unit.read_backward(out);
   return out;
@@ -283,7 +290,8 @@ UnitOutputs magnitudes(Pool2dDescription d, UnitInputs in, const UnitModes& mode
   // Over absolute values another element may be the greatest: use all windows that contain an element. The gradient of
   // the average is dy / n_elements, so dy times n_elements bounds that of the maximum.
   const auto n_elements = static_cast<float>(d.window == 0 ? d.x[1] * d.x[2] : std::int64_t{d.window} * d.window);
-  for (float& value : in.dy) value *= n_elements;
+  for (std::vector<float>* gradient : {&in.dy, &in.added_dy})
+    for (float& value : *gradient) value *= n_elements;
   d.kind = Pool2dDescription::Kind::average;
   UnitOutputs backward = run(backend, d, in, modes);
   backward.y = out.y;
@@ -303,7 +311,7 @@ UnitLengths lengths(const Pool2dDescription& d) {
 }
 
 UnitInputs rounded_to(DType dtype, UnitInputs in) {
-  for (std::vector<float>* values : {&in.x, &in.dy, &in.weight, &in.residual, &in.added, &in.dx_before})
+  for (std::vector<float>* values : {&in.x, &in.dy, &in.added_dy, &in.weight, &in.residual, &in.added, &in.dx_before})
     *values = rounded_to(dtype, *values);
   return in;
 }
@@ -357,7 +365,8 @@ std::string text(const std::optional<InputNormalization>& normalization) {
 
 std::string text(const UnitModes& modes) {
   return "dx " + text(modes.dx) + ", dweight " + text(modes.dweight) +
-         (modes.added ? (modes.added_is_dz ? ", added in place" : ", added") : "");
+         (modes.added ? (modes.added_is_dz ? ", added in place" : ", added") : "") +
+         (modes.added_dy ? ", two gradients of y" : "");
 }
 
 }  // namespace lockstep::test

@@ -18,11 +18,12 @@ struct UnitModes {
   GradientMode dweight = GradientMode::overwrite;
   bool added = false;
   bool added_is_dz = false;     // the added gradient lies where dz is written
+  bool added_dy = false;        // pooling reads two gradients of its output
   bool narrow_dweight = false;  // in the type of x, if the op offers that, and then cast
 };
 
 struct UnitInputs {
-  std::vector<float> x, dy, weight;
+  std::vector<float> x, dy, added_dy, weight;  // added_dy: of pooling
   std::vector<float> scale_bias, residual, residual_scale_bias;
   std::vector<float> mean_inverse_stddev, residual_mean_inverse_stddev, added;
   std::vector<float> dx_before, dweight_before;  // what gradients find when they accumulate

@@ -47,6 +47,7 @@ class Pool2d : public Op {
   };
   struct Backward {
     const void* dy = nullptr;
+    const void* added = nullptr;  // shape of dy or null: another gradient of y; dy + added is rounded to y_dtype
     const void* x = nullptr;
     void* dx = nullptr;  // only without normalisation
     GradientMode dx_mode = GradientMode::overwrite;
