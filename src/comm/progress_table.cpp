@@ -53,8 +53,11 @@ ProgressTable::ProgressTable(SharedSegment segment, int local_rank, int local_si
   // what another rank has already written to its entry.
   entries_ = reinterpret_cast<RankEntry*>(segment_.data());
   struct flock lock = lock_of(local_rank);
-  require(::fcntl(segment_.descriptor(), F_SETLK, &lock) == 0, ErrorCode::comm_shared_memory,
-          "cannot lock byte {} of {}: {}", local_rank, segment_.path(), std::strerror(errno));
+  // In a statement of its own, since arguments of a call may be evaluated in any order, and the reason is errno.
+  const bool is_locked = ::fcntl(segment_.descriptor(), F_SETLK, &lock) == 0;
+  const int reason = errno;
+  require(is_locked, ErrorCode::comm_shared_memory, "cannot lock byte {} of {}: {}", local_rank, segment_.path(),
+          std::strerror(reason));
 }
 
 ProgressTable ProgressTable::create(int local_size) {
