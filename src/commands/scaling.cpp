@@ -84,7 +84,8 @@ Study study_of(const RunArguments& arguments, const Config& config) {
             "--job and --ranks-per-node are for Slurm: add --submit");
   }
   const std::vector<int> numbers =
-      are_nodes ? scaling::sizes_in(arguments.nodes, "--nodes") : scaling::sizes_in(arguments.ranks, "--ranks");
+      scaling::sizes_in(are_nodes ? arguments.nodes : arguments.ranks, are_nodes ? "--nodes" : "--ranks",
+                        "--repeat sets the number of repeats");
   const auto sizes = scaling::sizes_of(numbers, are_nodes, ranks_per_node);
   study.cases = scaling::make_cases(sizes, arguments.repeats, arguments.seed);
   study.batch = scaling::batch_of(config, study.scaling, sizes.front().ranks);

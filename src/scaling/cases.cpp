@@ -21,7 +21,7 @@ void shuffle(std::vector<Case>& cases, std::size_t begin, std::mt19937_64& rando
 
 }  // namespace
 
-std::vector<int> sizes_in(const std::string& text, const std::string& option) {
+std::vector<int> sizes_in(const std::string& text, const std::string& option, const std::string& if_twice) {
   std::vector<int> numbers;
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
@@ -35,8 +35,8 @@ std::vector<int> sizes_in(const std::string& text, const std::string& option) {
   }
   std::ranges::sort(numbers);
   const auto twice = std::ranges::adjacent_find(numbers);
-  require(twice == numbers.end(), ErrorCode::usage, "{}: {} is given twice; --repeat sets the number of repeats",
-          option, twice == numbers.end() ? 0 : *twice);
+  require(twice == numbers.end(), ErrorCode::usage, "{}: {} is given twice; {}", option,
+          twice == numbers.end() ? 0 : *twice, if_twice);
   return numbers;
 }
 

@@ -14,8 +14,10 @@ struct Size {
   int ranks = 1, nodes = 1;
 };
 
-/// "1,2,4,8" as numbers in ascending order. Throws usage, which names `option`, for anything else.
-std::vector<int> sizes_in(const std::string& text, const std::string& option);
+/// "1,2,4,8" as numbers in ascending order. Throws usage, which names `option`, for anything else. `if_twice`: the
+/// remedy for a number that is given twice.
+std::vector<int> sizes_in(const std::string& text, const std::string& option,
+                          const std::string& if_twice = "give each number once");
 /// One size per number. `are_nodes`: each with `ranks_per_node` ranks. Otherwise they are ranks, on one node or, if
 /// ranks_per_node is not 0, on as few nodes as they need; throws usage if they do not fill these nodes.
 std::vector<Size> sizes_of(const std::vector<int>& numbers, bool are_nodes, int ranks_per_node);

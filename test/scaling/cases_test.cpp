@@ -37,7 +37,8 @@ TEST(ScalingSizes, AreNumbersInAscendingOrder) {
   EXPECT_EQ(sizes_in("8,1,2", "--ranks"), (std::vector<int>{1, 2, 8}));
   for (const char* wrong : {"", "1,", ",1", "0", "-1", "1 2", "two", "1,2x", "1000001", "99999999999999999999"})
     expect_refused([&] { sizes_in(wrong, "--nodes"); }, "--nodes: expected numbers");
-  expect_refused([] { sizes_in("2,1,2", "--ranks"); }, "2 is given twice");
+  expect_refused([] { sizes_in("2,1,2", "--ranks", "use --repeat"); }, "--ranks: 2 is given twice; use --repeat");
+  expect_refused([] { sizes_in("8,8", "--predict"); }, "--predict: 8 is given twice; give each number once");
 }
 
 TEST(ScalingSizes, FillTheirNodes) {
