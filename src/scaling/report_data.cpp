@@ -67,23 +67,15 @@ std::string csv_report(const Results& results) {
 
 std::string json_report(const Results& results) {
   const Study& study = results.study;
-  Json object{{"directory", study.directory},
-              {"scaling", text_of(study.scaling)},
-              {"launcher", text_of(study.launcher)},
-              {"batch", study.batch},
-              {"steps", study.steps},
-              {"warmup_steps", study.warmup_steps},
-              {"repeats", study.repeats},
-              {"seed", study.seed},
-              {"build", study.build},
-              {"unit", results.unit.empty() ? Json() : Json(results.unit)},
-              {"baseline",
-               {{"ranks", results.baseline().ranks},
-                {"nodes", results.baseline().nodes},
-                {"step_seconds", results.baseline().step_seconds.mean}}},
-              {"sizes", Json::array()},
-              {"cases", Json::array()},
-              {"remarks", results.remarks}};
+  Json object{{"directory", study.directory}};
+  object.update(settings_json(study));
+  object["unit"] = results.unit.empty() ? Json() : Json(results.unit);
+  object["baseline"] = {{"ranks", results.baseline().ranks},
+                        {"nodes", results.baseline().nodes},
+                        {"step_seconds", results.baseline().step_seconds.mean}};
+  object["sizes"] = Json::array();
+  object["cases"] = Json::array();
+  object["remarks"] = results.remarks;
   for (const SizeResult& size : results.sizes) {
     Json figures = Json::object();
     for (const ReportedFigure& reported : reported_figures(results))

@@ -29,18 +29,11 @@ Json json_of(const Study& study) {
   Json cases = Json::array();
   for (const Case& each : study.cases)
     cases.push_back({{"name", each.name}, {"ranks", each.ranks}, {"nodes", each.nodes}, {"repeat", each.repeat}});
-  return {{"format", kFormat},
-          {"working_directory", study.working_directory},
-          {"scaling", text_of(study.scaling)},
-          {"launcher", text_of(study.launcher)},
-          {"batch", study.batch},
-          {"steps", study.steps},
-          {"warmup_steps", study.warmup_steps},
-          {"repeats", study.repeats},
-          {"seed", study.seed},
-          {"job", study.job},
-          {"build", study.build},
-          {"cases", cases}};
+  Json object{{"format", kFormat}, {"working_directory", study.working_directory}};
+  object.update(settings_json(study));
+  object["job"] = study.job;
+  object["cases"] = cases;
+  return object;
 }
 
 /// The sizes of a study, "1, 2, 4", and whether they are ranks or nodes does not matter here: both are compared.
@@ -78,6 +71,17 @@ Study study_in(const nlohmann::json& object) {
 
 std::string text_of(Scaling scaling) { return scaling == Scaling::strong ? "strong" : "weak"; }
 std::string text_of(Launcher launcher) { return launcher == Launcher::local ? "local" : "slurm"; }
+
+Json settings_json(const Study& study) {
+  return {{"scaling", text_of(study.scaling)},
+          {"launcher", text_of(study.launcher)},
+          {"batch", study.batch},
+          {"steps", study.steps},
+          {"warmup_steps", study.warmup_steps},
+          {"repeats", study.repeats},
+          {"seed", study.seed},
+          {"build", study.build}};
+}
 
 std::string build_text(const std::string& versions_json) {
   // Sorted, so that the order of the libraries does not matter.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,9 @@ struct Study {
 /// "0.1.0 (1d7fb48), g++ 12.2.0, libraries 5f0c2a91": of the object that `lockstep --version --json` prints. The last
 /// word is a hash of the versions of all libraries. Empty if the text is no such object.
 std::string build_text(const std::string& versions_json);
+
+/// The settings of all cases, as in DIR/study.json and in the report for programs.
+nlohmann::ordered_json settings_json(const Study& study);
 
 /// Whether DIR/study.json exists.
 bool study_exists(const std::string& directory);
