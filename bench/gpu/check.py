@@ -3,9 +3,11 @@
     python3 bench/gpu/check.py PART [PART ...]      or: make gpu-check PART=ops
 
   ops        the tests of all ops on the GPU
-  training   ten steps of ResNet-18 and 50 compared with PyTorch in fp64; captured and uncaptured steps give the same bits
+  training   ten steps of ResNet-18 and 50 compared with PyTorch in fp64; captured and uncaptured steps, and weight gradients
+             on one stream and on two, give the same bits
   ranks      2, 4 and 8 NCCL ranks on one GPU compared with one rank; the same bits on any number of ranks (needs NCCL 2.30)
-  speed      the speed compared with PyTorch on the same GPU; where the time of a step goes, and the bytes/s that it moves
+  speed      the speed compared with PyTorch on the same GPU; the time of a step with weight gradients on one stream and on
+             two; where the time of a step goes, and the bytes/s that it moves
   lm-ops     the tests of the ops of language models on the GPU
   lm-training  ten steps of small language models compared with PyTorch in fp64, and twenty with those on the CPU; captured
              steps, recomputation and ranks give the same bits

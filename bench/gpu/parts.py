@@ -75,7 +75,12 @@ def training(context):
                    same_bits((fixed + [f"precision={precision}"], 1, {}),
                              (fixed + [f"precision={precision}", "cuda.graph=false"], 1, {})))
               for precision in PRECISIONS]
-    return items
+
+    def streams(name, *overrides):
+        return Item(f"{name}: weight gradients on a second stream give the same bits",
+                    same_bits(*(([*fixed, *overrides, f"cuda.weight_gradient_stream={stream}"], 1, {}) for stream in ("off", "on"))))
+    items += [streams(precision, f"precision={precision}") for precision in PRECISIONS]
+    return items + [streams("fp16, uncaptured", "precision=fp16", "cuda.graph=false")]
 
 
 def nccl(work):

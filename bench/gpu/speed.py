@@ -1,4 +1,4 @@
-"""The checks of the part speed: comparisons with PyTorch, and where the time of a step goes."""
+"""The checks of the part speed: comparisons with PyTorch, weight gradients on a second stream, and where time goes."""
 import json
 import pathlib
 import re
@@ -36,9 +36,9 @@ def timed_training(context, config, overrides, folder, *more):
         raise Failure(tail(output))
 
 
-def run_lockstep(context, work):
+def run_lockstep(context, work, *more):
     with harness.scratch() as folder:
-        timed_training(context, CONFIG, speed_overrides(work), folder)
+        timed_training(context, CONFIG, speed_overrides(work), folder, *more)
         lines = [json.loads(line) for line in pathlib.Path(folder, "speed/metrics.jsonl").read_text().splitlines()]
     steps = harness.steps(lines)[10:]
     if len(steps) < 10:
@@ -161,6 +161,22 @@ def speed(context):
                                             f"{100 * again['data_wait']:.1f} % of the time spent waiting for data{problems}")
         return checked
 
+    def second_stream(name, work):
+        """The time of a step with weight gradients on one stream and on two. Trainings of both alternate. Nothing is
+        required of the ratio: autotuning takes the faster one."""
+        def checked(context):
+            rate, memory = {"off": 0.0, "on": 0.0}, {}
+            for turn in ("first", "again"):
+                for mode in rate:
+                    found = context.figure(f"{name}: {mode}, {turn}", lambda mode=mode: run_lockstep(
+                        context, work, f"cuda.weight_gradient_stream={mode}"))
+                    rate[mode] = max(rate[mode], found["samples_per_second"])
+                    memory[mode] = found["memory_bytes"]
+            off, on = (1e3 * work["batch"] / rate[mode] for mode in rate)
+            return True, (f"{off:.2f} ms per step on one stream, {on:.2f} ms on two: {off / on:.2f} times as fast; memory "
+                          f"{memory['on'] / memory['off']:.2f} times")
+        return checked
+
     def split(work):
         def checked(context):
             found = where_time_goes(context, CONFIG, speed_overrides(work))
@@ -175,4 +191,6 @@ def speed(context):
             return True, text
         return checked
     return [item for name, work in SPEEDS.items()
-            for item in (Item(name, measure(name, work)), Item(f"{name}: where the time goes", split(work)))]
+            for item in (Item(name, measure(name, work)),
+                         Item(f"{name}: weight gradients", second_stream(f"{name}: weight gradients", work)),
+                         Item(f"{name}: where the time goes", split(work)))]

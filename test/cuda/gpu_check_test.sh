@@ -48,7 +48,7 @@ check_output=$work/dry
 check "  it reports that compute-sanitizer is missing" has 'compute-sanitizer: not installed' "$work/dry"
 check "  and NCCL" has 'NCCL_HOME: not set, so `ranks` would not run' "$work/dry"
 check "  and PyTorch" has 'PyTorch: torch-python is not a program; ' "$work/dry"
-check "  it lists every check" test "$(grep -cE '^(ops|training|ranks|speed|sanitizer): ' "$work/dry")" = 39
+check "  it lists every check" test "$(grep -cE '^(ops|training|ranks|speed|sanitizer): ' "$work/dry")" = 48
 check "  only tests that use a device" test "$(grep -c 'simd_test' "$work/dry")" = 0
 check "  racecheck also for tests that run kernels of vendors" has 'racecheck: conv2d_test' "$work/dry"
 check_output=$work/.check
@@ -77,12 +77,15 @@ print(json.dumps(found))' ;;
     done
     "$REAL" plan "$@" device=cpu precision=fp32 >/dev/null || exit
     mkdir -p "$folder/$name/checkpoints"
-    if [[ $* == *precision=tf32*cuda.graph=false* ]]; then echo other; else echo same; fi >"$folder/$name/checkpoints/step-8.h5"
+    bits=same
+    [[ $* == *precision=tf32*cuda.graph=false* || $* == *precision=bf16*cuda.weight_gradient_stream=on* ]] && bits=other
+    echo $bits >"$folder/$name/checkpoints/step-8.h5"
     loss=2.5 seconds=0.1
     [[ $* == *device=cuda*precision=fp32* ]] && loss=2.5005
     [[ $* == *device=cuda*precision=bf16* ]] && loss=2.6
     [[ $* == *recompute=block* ]] && seconds=0.12
     [[ $* == *nccl_blocking=true* ]] && seconds=0.08
+    [[ $* == *weight_gradient_stream=on* ]] && seconds=0.09
     [[ $* == *recompute=selective* ]] && seconds=0.101
     for ((step = 1; step <= steps; step++)); do
       echo "{\"event\": \"step\", \"loss\": $loss, \"step_seconds\": $seconds, \"data_wait_seconds\": 0.001, \"memory_bytes\": 1000$UTILIZATION}"
@@ -159,9 +162,12 @@ check "  on the device, without autotuning" has '^kernels_test cuda none --gtest
 check "  and the page has all results" has '^## ops: 3 passed, 0 failed$' "$work/results/h200-imagined.md"
 check "  with the GPU and its libraries" has '^NVIDIA H200 \(imagined\), 140 GiB; driver 580.1, ' "$work/results/h200-imagined.md"
 
-check "training: one differs" refused 1 'fp16: captured and uncaptured steps' gpu_check training
+check "training: two differ" refused 1 'fp16: captured and uncaptured steps' gpu_check training
 check "  equal bits" entry training 'fp16: captured and uncaptured steps give the same bits' passed 'the same bits'
 check "  other bits" entry training 'tf32: captured and uncaptured steps give the same bits' failed 'differ'
+check "  equal bits on two streams" entry training 'fp16: weight gradients on a second stream give the same bits' passed 'the same bits'
+check "  uncaptured too" entry training 'fp16, uncaptured: weight gradients on a second stream give the same bits' passed
+check "  other bits" entry training 'bf16: weight gradients on a second stream give the same bits' failed 'differ'
 check "  golden curves" entry training 'resnet50_64, fp16, compared with PyTorch in fp64' passed '1.50 times'
 check "  each is selected by its name" has 'train_test cuda none .*--gtest_filter=\*resnet50_64_tf32' "$FAKES/log"
 
@@ -184,6 +190,8 @@ check "  time NCCL's blocking calls" entry ranks "NCCL's threads for calls that 
   '^100.00 ms per uncaptured step with a thread per call of NCCL, 80.00 ms with comm.nccl_blocking: 1.25 times as fast$'
 
 check "speed without PyTorch" gpu_check speed
+check "  reports the time with a second stream" entry speed 'ResNet-50, 224x224, batch 256, fp16: weight gradients' passed \
+  '^100.00 ms per step on one stream, 90.00 ms on two: 1.11 times as fast; memory 1.00 times$'
 check "  reports that of Lockstep" entry speed 'ResNet-50, 224x224, batch 256, fp16' 'not run' 'Lockstep 2560 images/s; torch-python is not a program'
 program "$work/bin/torch-python" <<'SH'
 #!/usr/bin/env bash
@@ -264,7 +272,7 @@ check "  none" entry sanitizer 'racecheck: optimizer_test' passed '0 hazards'
 check "  memcheck" entry sanitizer 'memcheck: pool2d_test' passed 'ERROR SUMMARY: 0 errors'
 check "  a sanitizer that saw no kernel is a failure" entry sanitizer 'memcheck: optimizer_test' failed 'terminated before'
 
-check "parts of other calls are kept" has '^## training: 11 passed, 1 failed$' "$work/results/h200-imagined.md"
+check "parts of other calls are kept" has '^## training: 15 passed, 2 failed$' "$work/results/h200-imagined.md"
 printf '{"version": {"commi' >"$report"
 rm "$FAKES/log"
 check "a truncated report is ignored" gpu_check ops
