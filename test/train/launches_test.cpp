@@ -15,20 +15,11 @@
 namespace lockstep {
 namespace {
 
-/// In fp16, with all its channels, so that buckets are those of a real training; small images, on which the number of
-/// kernels does not depend.
+/// With all its channels, so that buckets are those of a real training; small images, on which the number of kernels
+/// does not depend.
 Config resnet50() {
-  Config config;
-  config.precision = Precision::fp16;
-  config.model.depth = 50;
-  config.model.stem = "imagenet";
-  config.model.classes = 1000;
-  config.data.train = "synthetic";
-  config.data.image_size = 64;
-  config.data.synthetic_samples = 16;
+  Config config = test::resnet50_config(64, 2);
   config.data.augment = {"flip"};
-  config.train.global_batch = 2;
-  config.cpu.threads = 1;
   return config;
 }
 

@@ -31,6 +31,21 @@ inline Config small_config(int image_size, std::int64_t global_batch) {
   return config;
 }
 
+/// ResNet-50 in fp16 with all its channels, on synthetic images.
+inline Config resnet50_config(int image_size, std::int64_t global_batch) {
+  Config config;
+  config.precision = Precision::fp16;
+  config.model.depth = 50;
+  config.model.stem = "imagenet";
+  config.model.classes = 1000;
+  config.data.train = "synthetic";
+  config.data.image_size = image_size;
+  config.data.synthetic_samples = 256;
+  config.train.global_batch = global_batch;
+  config.cpu.threads = 1;
+  return config;
+}
+
 /// Reads what only tests read: the gradients of the last step, over all ranks, times the loss scale.
 class ReplicaProbe {
  public:

@@ -134,15 +134,7 @@ TEST(WeightGradientStream, TheBitsDependOnTheEvents) {
 class PlannedResNet50 {
  public:
   explicit PlannedResNet50(const std::string& stream) : backend_(make_planning_backend("h200")) {
-    Config config;
-    config.precision = Precision::fp16;
-    config.model.depth = 50;
-    config.model.stem = "imagenet";
-    config.model.classes = 1000;
-    config.data.train = "synthetic";
-    config.data.image_size = 224;
-    config.data.synthetic_samples = 256;
-    config.train.global_batch = 256;
+    Config config = test::resnet50_config(224, 256);
     config.cuda.weight_gradient_stream = stream;
     task_ = tasks::make_image_classification(config, test::synthetic_set(config), nullptr);
     plan_ = std::make_unique<train::StepPlan>(config, *task_, train::batch_shape(config, 0, 1), *backend_,
