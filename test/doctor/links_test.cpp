@@ -48,6 +48,18 @@ TEST(LinkChecks, CompareTheBandwidthWithTheLink) {
   EXPECT_EQ(verdicts(check(four_ranks(0.5e9)), "all-reduce 51 MB"), Verdicts({"warn all ranks"}));
   EXPECT_EQ(verdicts(check(four_ranks(12.5e6)), "all-reduce 51 MB"), Verdicts({"fail all ranks"}));
 }
+TEST(LinkChecks, ExpectNoMoreOfTcpThanItGives) {
+  auto links = four_ranks(1.5e9);
+  const auto verdict = [&](const char* kind) {
+    for (LinkFacts& facts : links) {
+      facts.interfaces[0].kind = kind;
+      facts.interfaces[0].bytes_per_second = 10 * kTenGigabit;
+    }
+    return verdicts(check(links), "all-reduce 51 MB");
+  };
+  EXPECT_EQ(verdict("Ethernet"), Verdicts({"pass all ranks"}));
+  EXPECT_EQ(verdict("InfiniBand"), Verdicts({"fail all ranks"}));
+}
 TEST(LinkChecks, LimitTheLatency) {
   auto links = four_ranks(1e9);
   EXPECT_EQ(verdicts(check(links), "all-reduce 8 B"), Verdicts({"pass all ranks"}));

@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
-"""Shows that the tests catch the faults of faults.txt: applies one at a time, builds, and runs the tests named for it.
+"""Shows that the tests catch the faults of faults/: applies one at a time, builds, and runs the tests named for it.
 
     python3 test/mutations/run.py [--only TEXT] [--build build] [--results FILE]        or: make test-mutations
 
 Each fault is applied in a copy of the source tree and of its build folder, so the working tree is never changed. Prints a table
 (fault, the test that caught it, seconds). The exit status is 1 if a fault survives, or if its text no longer occurs exactly once.
+
+faults/AREA.txt has blocks of five lines, `key: value`, with empty lines between them: the name of the fault, its file, the text
+`old`, which must occur exactly once in the file, the text `new` that replaces it, and `tests`, a regular expression over the
+names of tests (scripts/list-tests.sh). `\\n` in old and new is a line's end.
 """
 import argparse
 import os
@@ -22,10 +26,11 @@ ROOT = HERE.parent.parent
 KEYS = ("fault", "file", "old", "new", "tests")
 
 
-def read_faults(path):
-    """Blocks of `key: value` lines, separated by empty lines. `\\n` in old and new is a line's end."""
+def read_faults(folder=HERE / "faults"):
+    """Those of all areas."""
     faults = []
-    for block in re.split(r"\n\s*\n", re.sub(r"(?m)^#.*\n", "", path.read_text()).strip()):
+    for path, block in [(path, block) for path in sorted(folder.glob("*.txt"))
+                        for block in re.split(r"\n\s*\n", re.sub(r"(?m)^#.*\n", "", path.read_text()).strip())]:
         fault = {}
         for line in block.splitlines():
             key, _, value = line.partition(":")
@@ -124,7 +129,7 @@ def main():
     parser.add_argument("--make", default="make", help="the command that builds, with its variables")
     args = parser.parse_args()
 
-    faults = [fault for fault in read_faults(HERE / "faults.txt") if args.only in fault["fault"]]
+    faults = [fault for fault in read_faults() if args.only in fault["fault"]]
     listed = [line.split("\t") for line in (ROOT / args.build / "test/list").read_text().splitlines()]
     make = [*shlex.split(args.make), "--no-print-directory", f"-j{os.cpu_count()}"]
     rows, n_missed = [], 0

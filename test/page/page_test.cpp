@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -162,11 +163,28 @@ TEST(Charts, MillionsOfPointsBecomeFew) {
   LineChart chart{.title = "loss"};
   chart.series.push_back({.name = "loss"});
   for (int step = 0; step < 300'000; ++step)
-    chart.series[0].points.push_back({.x = double(step), .y = step == 150'001 ? 9.0 : 1.0 + step % 2});
+    chart.series[0].points.push_back({.x = double(step),
+                                      .y = step == 150'001  ? 9.0
+                                           : step == 90'001 ? 0.5
+                                                            : 1.0 + step % 2});
   const std::string svg = inline_svg(chart, 540, "loss");
   EXPECT_LT(svg.size(), 40'000U);
   // The only value of 9 is kept, at nine tenths of the axis, which ends at 10: 252.8 - 0.9 * 226.8.
   EXPECT_NE(svg.find(",48.7 "), std::string::npos);
+  EXPECT_NE(svg.find(",241.5 "), std::string::npos);  // so is the only one of 0.5
+}
+
+struct Extent {
+  double top = NAN, height = NAN;
+};
+/// Of the rectangle with this hint.
+Extent extent_of(const std::string& svg, const std::string& hint) {
+  Extent extent;
+  const std::size_t at = svg.find("<title>" + hint), begin = svg.rfind("<rect", at);
+  if (at != std::string::npos && begin != std::string::npos)
+    std::sscanf(svg.c_str() + begin, "<rect x=\"%*f\" y=\"%lf\" width=\"%*f\" height=\"%lf\"", &extent.top,
+                &extent.height);
+  return extent;
 }
 
 TEST(Charts, BarsAreStackedUpToTheirSum) {
@@ -178,7 +196,9 @@ TEST(Charts, BarsAreStackedUpToTheirSum) {
   const std::string svg = inline_svg(chart, 540, "time");
   EXPECT_TRUE(is_well_formed(svg));
   EXPECT_EQ(count(svg, "<rect"), 2U + 3U);  // the legend; nothing is drawn for a part of zero
-  EXPECT_NE(svg.find("<title>2, waiting: 5</title>"), std::string::npos);
+  const Extent computing = extent_of(svg, "2, computing: 5<"), waiting = extent_of(svg, "2, waiting: 5<");
+  EXPECT_NEAR(waiting.height, computing.height, 0.02);  // hundredths are written
+  EXPECT_NEAR(waiting.top + waiting.height, computing.top, 0.02);
   EXPECT_NE(svg.find(">10</text>"), std::string::npos);
   EXPECT_FALSE(has_data(StackedBars{.title = "none", .bars = {"1"}, .parts = {{"computing", {0}}}}));
 }

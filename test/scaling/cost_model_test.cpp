@@ -52,6 +52,29 @@ std::vector<CostPoint> study(const std::vector<CostSize>& sizes, double noise = 
   return points;
 }
 
+// The other tests make steps from the model itself; these are worked out by hand.
+TEST(CostModel, AddsTheTermsOfAStep) {
+  const CostModel model{.fixed_seconds = 0.5,
+                        .sample_seconds = 0.25,
+                        .node_hop_seconds = 1,
+                        .node_byte_seconds = 1e-3,
+                        .rank_hop_seconds = 0.25,
+                        .rank_byte_seconds = 2e-3,
+                        .hidden_part = 0.5,
+                        .data_seconds = 0.125,
+                        .has_exchange_times = true,
+                        .exchanged = {.bytes = 1000, .buckets = 2}};
+  CostSize size{.ranks = 4, .nodes = 2, .samples_per_rank = 8};
+  // Two buckets of 2 hops between 2 nodes, and as many between 2 ranks of a node; each sends all bytes once.
+  EXPECT_DOUBLE_EQ(model.exchange_seconds(size), 4 + 1 + 1 + 2);
+  const Prediction p = model.predict(size);
+  EXPECT_DOUBLE_EQ(p.compute_seconds, 0.5 + 8 * 0.25);
+  EXPECT_DOUBLE_EQ(p.exposed_seconds, 8 - 0.5 * 2.5);
+  EXPECT_DOUBLE_EQ(p.step_seconds(), 2.5 + 6.75 + 0.125);
+  size.samples_per_rank = 40;
+  EXPECT_DOUBLE_EQ(model.predict(size).exposed_seconds, 4) << "the last of the two buckets is never hidden";
+}
+
 TEST(CostModel, FindsTheTermsOfStudyWithoutNoise) {
   const CostModel model = fit_cost_model(study({strong(1), strong(2), strong(4)}), kResNet, "samples");
   EXPECT_NEAR(model.fixed_seconds, 0.01, 1e-6);
