@@ -7,6 +7,7 @@
 // an added gradient; without one E + F and `saved`, E more to accumulate. F more for a second gradient of y.
 #include <memory>
 
+#include "kernels/cuda/base/bytes.h"
 #include "kernels/cuda/base/context.h"
 #include "kernels/cuda/base/fast_divide.h"
 #include "kernels/cuda/normalization_kernels.h"
@@ -83,44 +84,6 @@ __device__ inline void store_output(void* y, bool is_fp32, std::int64_t offset, 
     store_floats(static_cast<float*>(y) + offset, values);
   else
     store_floats(static_cast<T*>(y) + offset, values);
-}
-
-/// Positions in windows, one byte each.
-template <int kN>
-struct Bytes {
-  static_assert(kN == 4 || kN == 8);
-  std::uint32_t words[kN / 4];
-  __device__ int operator[](int i) const { return static_cast<int>(words[i / 4] >> (i % 4 * 8) & 0xff); }
-};
-template <>
-struct Bytes<1> {
-  std::uint8_t byte;
-  __device__ int operator[](int) const { return byte; }
-};
-template <int kN>
-__device__ inline Bytes<kN> load_bytes(const std::uint8_t* source) {
-  if constexpr (kN == 1) {
-    return {*source};
-  } else if constexpr (kN == 4) {
-    return {{*reinterpret_cast<const std::uint32_t*>(source)}};
-  } else {
-    const uint2 bits = *reinterpret_cast<const uint2*>(source);
-    return {{bits.x, bits.y}};
-  }
-}
-template <int kN>
-__device__ inline void store_bytes(std::uint8_t* target, const int (&values)[kN]) {
-  if constexpr (kN == 1) {
-    *target = static_cast<std::uint8_t>(values[0]);
-  } else {
-    std::uint32_t words[kN / 4] = {};
-#pragma unroll
-    for (int i = 0; i < kN; ++i) words[i / 4] |= static_cast<std::uint32_t>(values[i]) << (i % 4 * 8);
-    if constexpr (kN == 4)
-      *reinterpret_cast<std::uint32_t*>(target) = words[0];
-    else
-      *reinterpret_cast<uint2*>(target) = make_uint2(words[0], words[1]);
-  }
 }
 
 template <typename T>
