@@ -86,6 +86,15 @@ std::string to_yaml(const Config& config) {
   return yaml_of(config, [](const Key&) { return true; });
 }
 
+std::vector<std::pair<std::string, std::string>> values_in(const std::string& yaml) {
+  std::vector<Setting> settings;
+  add_text(yaml, "the configuration", settings);
+  std::vector<std::pair<std::string, std::string>> values;
+  for (const auto& [key, value, place] : settings)
+    values.emplace_back(key, value.is_list ? fmt::format("[{}]", fmt::join(value.items, ", ")) : value.text);
+  return values;
+}
+
 std::string learning_yaml(const Config& config) {
   return yaml_of(config, [&](const Key& key) { return is_learned(key, config) && !key.is_path; });
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/config.h"
@@ -16,6 +17,9 @@ std::string to_yaml(const Config& config);
 /// The keys that affect what is learned, without paths. A checkpoint stores them, so they are the same on every machine
 /// and number of ranks.
 std::string learning_yaml(const Config& config);
+/// The keys of to_yaml() or learning_yaml() with their values as text, without the quotes of YAML, for other programs
+/// that list the settings of a run.
+std::vector<std::pair<std::string, std::string>> values_in(const std::string& yaml);
 /// `lockstep help config`: every key with default, unit, accepted values, meaning and whether it may change on resume.
 std::string help_text();
 /// `lockstep help config KEY GROUP`: these keys and groups. Throws Error (config_unknown_key).

@@ -115,8 +115,24 @@ struct Metrics::State {
       add_end_of_last_start(options.resume_step);
     }
     jsonl = open_file(jsonl_path, O_WRONLY | O_APPEND | O_CREAT);
-    if (options.tensorboard)
-      tensorboard = std::make_unique<EventWriter>(directory + "/tensorboard", options.resume_step);
+    if (!options.tensorboard) return;
+    tensorboard = std::make_unique<EventWriter>(directory + "/tensorboard", options.resume_step);
+    if (tensorboard->is_new()) write_configuration(options);
+  }
+
+  /// Once per run. The text is indented, since TensorBoard shows it as Markdown.
+  void write_configuration(const Options& options) {
+    std::string text;
+    std::istringstream lines(options.configuration);
+    for (std::string line; std::getline(lines, line);) text += "    " + line + "\n";
+    std::vector<std::string> tags{"performance/" + naming.unit.rate_key};
+    for (const char* group : {"train/", "validation/"})
+      for (const tasks::Measure& measure : naming.measures) tags.push_back(group + measure.key);
+    write_or_warn([&] {
+      if (!text.empty()) tensorboard->write_text(0, unix_seconds(), "config", text);
+      if (!options.hyperparameters.empty())
+        tensorboard->write_hyperparameters(unix_seconds(), options.hyperparameters, tags);
+    });
   }
 
   /// The seconds between the last event and the end of the last start, in which it waited for its last checkpoint.

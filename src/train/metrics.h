@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tasks/task.h"
@@ -126,6 +127,9 @@ class Metrics {
     Naming naming{};
     std::int64_t resume_step = -1;  // lines and events beyond it are removed; -1: a fresh run, files are replaced
     bool tensorboard = true;
+    /// For TensorBoard: the configuration as text, and the keys that affect what is learned.
+    std::string configuration{};
+    std::vector<std::pair<std::string, std::string>> hyperparameters{};
     bool enabled = true;  // false, on ranks other than 0: every call does nothing
   };
   explicit Metrics(const Options& options);

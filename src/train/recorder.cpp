@@ -9,6 +9,7 @@
 #include "base/number_text.h"
 #include "base/process.h"
 #include "comm/traffic.h"
+#include "config/parser.h"
 #include "lockstep/log.h"
 #include "train/skipped_steps.h"
 
@@ -50,6 +51,8 @@ Recorder::Recorder(Session& session)
                 .naming = naming_,
                 .resume_step = session.resumed_from.empty() ? -1 : session.progress.step,
                 .tensorboard = session.config.log.tensorboard,
+                .configuration = config::to_yaml(session.config),
+                .hyperparameters = config::values_in(config::learning_yaml(session.config)),
                 .enabled = session.leader()}),
       begin_(Clock::now()),
       step_begin_(begin_),

@@ -6,11 +6,16 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <optional>
+#include <system_error>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/utf8.h"
 #include "lockstep/error.h"
 #include "train/event.pb.h"
 
@@ -67,6 +72,13 @@ bool read_record(std::string_view content, std::string_view& data) {
   return little_endian<std::uint32_t>(content.substr(kHeaderBytes + length)) == masked_crc(data);
 }
 
+std::optional<double> number_of(const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool is_whole = error == std::errc() && end == text.data() + text.size();
+  return is_whole && std::isfinite(value) ? std::optional(value) : std::nullopt;
+}
+
 }  // namespace
 
 std::uint32_t crc32c(std::string_view data) {
@@ -106,7 +118,8 @@ EventWriter::EventWriter(const std::string& directory, std::int64_t resume_step)
                         host.data());
   }
   file_ = open_file(path_, O_WRONLY | O_APPEND | O_CREAT);
-  if (size_bytes > 0) return;
+  is_new_ = size_bytes == 0;
+  if (!is_new_) return;
   tensorboard::Event version;
   version.set_wall_time(unix_seconds());
   version.set_file_version("brain.Event:2");
@@ -123,6 +136,59 @@ void EventWriter::write(std::int64_t step, double time_unix, std::span<const Sca
     entry->set_simple_value(static_cast<float>(value));
   }
   append(event.SerializeAsString());
+}
+
+void EventWriter::write_text(std::int64_t step, double time_unix, const std::string& tag, const std::string& text) {
+  tensorboard::Event event;
+  event.set_wall_time(time_unix);
+  event.set_step(step);
+  tensorboard::Summary::Value* entry = event.mutable_summary()->add_value();
+  entry->set_tag(tag);
+  entry->mutable_metadata()->mutable_plugin_data()->set_plugin_name("text");
+  entry->mutable_metadata()->set_data_class(tensorboard::SummaryMetadata::TENSOR);
+  entry->mutable_tensor()->set_dtype(tensorboard::Tensor::STRING);
+  entry->mutable_tensor()->mutable_tensor_shape();  // a scalar
+  entry->mutable_tensor()->add_string_val(valid_utf8(text));
+  append(event.SerializeAsString());
+}
+
+/// Two summaries, as tensorboard/plugins/hparams/summary.py makes them: what there is in the table, and the values of
+/// this run.
+void EventWriter::write_hyperparameters(double time_unix, std::span<const std::pair<std::string, std::string>> values,
+                                        std::span<const std::string> metrics) {
+  tensorboard::HyperparametersData table, start;
+  table.mutable_experiment()->set_time_created_secs(time_unix);
+  start.mutable_session_start_info()->set_start_time_secs(time_unix);
+  for (const auto& [name, text] : values) {
+    tensorboard::HyperparameterInfo* info = table.mutable_experiment()->add_hparam_infos();
+    tensorboard::Value& value = (*start.mutable_session_start_info()->mutable_hparams())[valid_utf8(name)];
+    info->set_name(valid_utf8(name));
+    if (text == "true" || text == "false") {
+      info->set_type(tensorboard::HyperparameterInfo::BOOL);
+      value.set_bool_value(text == "true");
+    } else if (const std::optional<double> number = number_of(text)) {
+      info->set_type(tensorboard::HyperparameterInfo::FLOAT64);
+      value.set_number_value(*number);
+    } else {
+      info->set_type(tensorboard::HyperparameterInfo::STRING);
+      value.set_string_value(valid_utf8(text));
+    }
+  }
+  for (const std::string& tag : metrics) table.mutable_experiment()->add_metric_infos()->mutable_name()->set_tag(tag);
+  const auto write_data = [&](const char* tag, const tensorboard::HyperparametersData& data) {
+    tensorboard::Event event;
+    event.set_wall_time(time_unix);
+    tensorboard::Summary::Value* entry = event.mutable_summary()->add_value();
+    entry->set_tag(tag);
+    entry->mutable_metadata()->mutable_plugin_data()->set_plugin_name("hparams");
+    entry->mutable_metadata()->mutable_plugin_data()->set_content(data.SerializeAsString());
+    entry->mutable_metadata()->set_data_class(tensorboard::SummaryMetadata::TENSOR);
+    entry->mutable_tensor()->set_dtype(tensorboard::Tensor::FLOAT);
+    entry->mutable_tensor()->mutable_tensor_shape()->add_dim()->set_size(0);  // no value: everything is in the metadata
+    append(event.SerializeAsString());
+  };
+  write_data("_hparams_/experiment", table);
+  write_data("_hparams_/session_start_info", start);
 }
 
 void EventWriter::append(const std::string& event) {

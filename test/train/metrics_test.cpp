@@ -453,10 +453,20 @@ TEST(Progress, ShowsNothingWithoutATerminal) {
 int write_interrupted_run(int, char** argv) {
   const std::string directory = argv[2];
   {
-    Metrics metrics({.directory = directory, .naming = naming()});
+    Metrics metrics({.directory = directory,
+                     .naming = naming(),
+                     .configuration = "run: {name: \"a\"}\nprecision: fp32\n",
+                     .hyperparameters = {{"optimizer.kind", "sgd"},
+                                         {"optimizer.learning_rate", "0.1"},
+                                         {"optimizer.nesterov", "false"},
+                                         {"data.augment", "[crop, flip]"}}});
     write_run(metrics, 1, 5);
   }
-  Metrics metrics({.directory = directory, .naming = naming(), .resume_step = 3});
+  Metrics metrics({.directory = directory,
+                   .naming = naming(),
+                   .resume_step = 3,
+                   .configuration = "run: {name: b}\n",
+                   .hyperparameters = {{"optimizer.kind", "adamw"}}});
   write_run(metrics, 4, 6);
   return 0;
 }

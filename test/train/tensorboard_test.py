@@ -53,6 +53,47 @@ def check(accumulator, tag, steps, values):
         assert event.wall_time > 1.7e9, (tag, event)
 
 
+def check_configuration(accumulator, directory):
+    """Written by the first start, and not again by the second one."""
+    (text,) = accumulator.Tensors("config")
+    assert text.step == 0 and text.tensor_proto.string_val == [b"    run: {name: \"a\"}\n    precision: fp32\n"], text
+    metadata = accumulator.SummaryMetadata("config")
+    assert metadata.plugin_data.plugin_name == "text", metadata
+    assert accumulator.PluginTagToContent("text"), "the tab TEXT is empty"
+
+    # The rows of the tab HPARAMS, as its own code makes them.
+    from tensorboard import context
+    from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
+    from tensorboard.plugins import base_plugin
+    from tensorboard.plugins.hparams import api_pb2, backend_context, get_experiment, list_session_groups
+
+    multiplexer = plugin_event_multiplexer.EventMultiplexer()
+    multiplexer.AddRunsFromDirectory(directory)
+    multiplexer.Reload()
+    provider = data_provider.MultiplexerDataProvider(multiplexer, directory)
+    hparams = backend_context.Context(base_plugin.TBContext(data_provider=provider, multiplexer=multiplexer))
+    request = context.RequestContext()
+    experiment = get_experiment.Handler(request, hparams, "", api_pb2.GetExperimentRequest()).run()
+    infos = {info.name: api_pb2.DataType.Name(info.type) for info in experiment.hparam_infos}
+    assert infos == {"optimizer.kind": "DATA_TYPE_STRING", "optimizer.learning_rate": "DATA_TYPE_FLOAT64",
+                     "optimizer.nesterov": "DATA_TYPE_BOOL", "data.augment": "DATA_TYPE_STRING"}, infos
+    tags = [info.name.tag for info in experiment.metric_infos]
+    assert tags == ["performance/samples_per_second", "train/loss", "train/accuracy", "validation/loss",
+                    "validation/accuracy"], tags
+    groups = list_session_groups.Handler(
+        request, hparams, "", api_pb2.ListSessionGroupsRequest(
+            start_index=0, slice_size=10, allowed_statuses=[api_pb2.STATUS_UNKNOWN],
+            col_params=[api_pb2.ColParams(hparam=name) for name in infos]
+            + [api_pb2.ColParams(metric=info.name) for info in experiment.metric_infos])).run()
+    (row,) = groups.session_groups
+    values = {name: getattr(value, value.WhichOneof("kind")) for name, value in row.hparams.items()}
+    assert values == {"optimizer.kind": "sgd", "optimizer.learning_rate": 0.1, "optimizer.nesterov": False,
+                      "data.augment": "[crop, flip]"}, values
+    losses = {value.name.tag: value.value for value in row.metric_values}
+    assert abs(losses["train/loss"] - TRAIN["train/loss"][-1]) < 1e-6, losses
+    print(f"TensorBoard shows {len(values)} hyperparameters beside {len(losses)} figures")
+
+
 def main():
     build = os.path.dirname(os.environ.get("LOCKSTEP", "build/lockstep"))
     program = os.path.join(build, "test/train_test")
@@ -67,6 +108,7 @@ def main():
             check(accumulator, tag, STEPS, values)
         for tag, values in EPOCH.items():
             check(accumulator, tag, [3, 6], values)
+        check_configuration(accumulator, directory)
     print(f"TensorBoard read {len(tags)} figures of {len(STEPS)} steps")
 
 
