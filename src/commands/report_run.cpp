@@ -1,5 +1,5 @@
-// lockstep report RUN: one HTML page with the figures of a run, drawn from its files. `report memory` is a command of
-// its own below it.
+// lockstep report RUN: one HTML page with the figures of a run, drawn from its files; --json also gives the figures.
+// `report memory` and `report mlflow` are commands of their own below it.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -19,7 +19,7 @@ namespace lockstep::commands {
 namespace {
 
 struct CommandLine {
-  std::string run, html, figures;
+  std::string run, html, figures, json;
 };
 
 int report_run(CommandLine options) {
@@ -28,10 +28,11 @@ int report_run(CommandLine options) {
   std::vector<std::string> inputs;
   for (const char* file : {"config.yaml", "metrics.jsonl", "metrics.json", "status", "log.txt", "trace.json"})
     inputs.push_back(options.run + "/" + file);
-  check_outputs({html}, inputs);
+  check_outputs({html, options.json}, inputs);
   const RunRecord run = read_run_record(options.run);
   for (const std::string& note : run.notes) write_to_standard_error(printable_lines(note + "\n"));
-  write_page(page_of_run(run), html, options.figures);
+  const std::string written = write_page(page_of_run(run), html, options.figures);
+  report(options.json, options.json.empty() ? nlohmann::ordered_json() : json_of_run(run, html), written);
   return kExitDone;
 }
 
@@ -45,15 +46,20 @@ void add_report(CLI::App& app, Run& run) {
       ->type_name("FILE");
   command->add_option("--figures", options->figures, "Also write each figure to this folder, as SVG and PNG")
       ->type_name("DIRECTORY");
+  add_json(*command, options->json);
   command->require_subcommand(0, 1);
   command->footer(
-      "The run may be in progress. PNG files need the program rsvg-convert. A run that is called `memory` is written "
-      "as\n./memory.");
+      "The run may be in progress. PNG files need the program rsvg-convert. A run that is called `memory` or `mlflow` "
+      "is\nwritten as ./memory.");
   add_report_memory(*command, run);
   command->callback([options, command, &run] {
     if (!command->get_subcommands().empty()) {
-      require(options->run.empty() && options->html.empty() && options->figures.empty(), ErrorCode::usage,
-              "`lockstep report memory` takes only FILEs; `lockstep report RUN` is another command");
+      const std::string name = command->get_subcommands().front()->get_name();
+      require(options->run.empty() && options->html.empty() && options->figures.empty() && options->json.empty(),
+              ErrorCode::usage,
+              "options of `lockstep report RUN` are not those of `lockstep report {}`: write them "
+              "behind `{}`; `lockstep report {} --help` lists them",
+              name, name, name);
       return;
     }
     require(!options->run.empty(), ErrorCode::usage,

@@ -322,4 +322,44 @@ Page page_of_run(const RunRecord& run) {
   return page;
 }
 
+namespace {
+
+Json columns_of(const EventTable& events) {
+  Json columns = Json::object();
+  for (const std::string& key : events.keys()) columns[key] = events.column(key);
+  return columns;
+}
+
+}  // namespace
+
+/// Figures that are not known are null.
+Json json_of_run(const RunRecord& run, const std::string& page) {
+  Json medians = Json::object(), best_of_evaluations = Json::object(), ranks = Json::array();
+  for (const std::string& key : run.steps.keys())
+    if (key.ends_with("_seconds") || key.ends_with("_per_second") || key == "model_flops_utilization")
+      if (key != "run_seconds" && key != "training_seconds") medians[key] = median(run.steps.column(key));
+  for (const std::string measure : {"loss", "accuracy", "perplexity"})
+    for (const std::string& key : {measure, "ema_" + measure})
+      if (run.evaluations.has(key)) best_of_evaluations[key] = best(run.evaluations, key, measure == "accuracy");
+  const double n = static_cast<double>(std::max<std::size_t>(1, run.n_rank_steps));
+  for (const RankFigures& figures : run.ranks)
+    ranks.push_back({{"host", figures.host},
+                     {"data_wait_seconds", figures.data_wait_seconds / n},
+                     {"exposed_communication_seconds", figures.exposed_communication_seconds / n},
+                     {"memory_bytes", figures.memory_bytes}});
+  return {{"run", run.path},
+          {"page", page},
+          {"status", run.status},
+          {"starts", run.n_starts},
+          {"first_time_unix", run.first_time_unix},
+          {"last_time_unix", run.last_time_unix},
+          {"medians", medians},
+          {"best", best_of_evaluations},
+          {"per_rank", ranks},
+          {"step", columns_of(run.steps)},
+          {"evaluation", columns_of(run.evaluations)},
+          {"epoch", columns_of(run.epochs)},
+          {"notes", run.notes}};
+}
+
 }  // namespace lockstep::commands

@@ -7,5 +7,7 @@
 namespace lockstep::commands {
 
 page::Page page_of_run(const RunRecord& run);
+/// The figures on it for programs, by the keys of metrics.jsonl. `page`: where the page was written.
+nlohmann::ordered_json json_of_run(const RunRecord& run, const std::string& page);
 
 }  // namespace lockstep::commands

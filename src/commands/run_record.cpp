@@ -161,6 +161,12 @@ void EventTable::add(const Json& event) {
   ++size_;
 }
 
+std::vector<std::string> EventTable::keys() const {
+  std::vector<std::string> keys;
+  for (const auto& [key, column] : columns_) keys.push_back(key);
+  return keys;
+}
+
 bool EventTable::has(const std::string& key) const { return std::isfinite(last(key)); }
 
 std::vector<double> EventTable::column(const std::string& key) const {

@@ -23,6 +23,7 @@ class EventTable {
  public:
   void add(const nlohmann::ordered_json& event);
   std::size_t size() const { return size_; }
+  std::vector<std::string> keys() const;
   bool has(const std::string& key) const;  // a figure that is finite, of any event
   std::vector<double> column(const std::string& key) const;
   /// The last figure that is finite; NaN if there is none.

@@ -264,9 +264,8 @@ void add_study_report(CLI::App& group, Run& run) {
       scaling::Results results = scaling::read_results(options->directory, accepted);
       if (!options->predicted.empty()) scaling::predict(results, scaling::sizes_in(options->predicted, "--predict"));
       if (options->format == "html") {
-        write_page(page_of_study(results),
-                   options->output.empty() ? results.study.directory + "/report.html" : options->output,
-                   options->figures);
+        const std::string page = options->output.empty() ? results.study.directory + "/report.html" : options->output;
+        print_text("{}", write_page(page_of_study(results), page, options->figures));
         return kExitDone;
       }
       const std::string report = report_of(options->format, results);

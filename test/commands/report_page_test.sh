@@ -51,6 +51,36 @@ assert len(points) == int(sys.argv[2]), len(points)
 PYTHON
 check "  as well-formed XML, with all steps in the curve" python3 "$work/parse.py" "$page" 16
 
+# The figures for programs.
+cat >"$work/figures.py" <<'PYTHON'
+import json, sys
+figures = json.load(open(sys.argv[1]))
+events = [json.loads(line) for line in open(sys.argv[2] + "/metrics.jsonl")]
+steps = [event for event in events if event["event"] == "step"]
+for key in ("step", "time_unix", "loss", "accuracy", "learning_rate", "step_seconds", "samples_per_second", "memory_bytes"):
+    assert figures["step"][key] == [event[key] for event in steps], key
+evaluations = [event for event in events if event["event"] == "evaluation"]
+assert figures["evaluation"]["loss"] == [event["loss"] for event in evaluations]
+assert figures["best"]["loss"] == min(event["loss"] for event in evaluations), figures["best"]
+assert figures["best"]["accuracy"] == max(event["accuracy"] for event in evaluations), figures["best"]
+assert len(figures["epoch"]["loss"]) == 4 and figures["status"] == "done" and figures["starts"] == 1
+seconds = sorted(event["step_seconds"] for event in steps)
+assert figures["medians"]["step_seconds"] == seconds[len(seconds) // 2], figures["medians"]
+assert len(figures["per_rank"]) == 2
+for rank, of_rank in enumerate(figures["per_rank"]):
+    waits = [event["per_rank"]["data_wait_seconds"][rank] for event in steps]
+    assert abs(of_rank["data_wait_seconds"] - sum(waits) / len(waits)) < 1e-12, of_rank
+    assert of_rank["memory_bytes"] == max(event["per_rank"]["memory_bytes"][rank] for event in steps)
+assert figures["run"] == sys.argv[2] and figures["page"].endswith(".html")
+PYTHON
+check "--json prints the figures" report "$run" --json
+check "  as one object" python3 "$work/figures.py" "$work/text" "$run"
+check "  and the rest on standard error" grep -qE "^$run/report.html: [0-9]+ figures" "$work/errors"
+check "--json=FILE writes them" report "$run" --json="$work/figures.json"
+check "  to the file" python3 "$work/figures.py" "$work/figures.json" "$run"
+check "  and the rest on standard output" grep -qE "^$run/report.html: [0-9]+ figures" "$work/text"
+check "--json does not replace an input" refused 2 'metrics.jsonl' "$lockstep" report "$run" --json="$run/metrics.jsonl"
+
 # Figures as files. Without the converter, the command says so.
 png_signature() { [[ $(head -c 4 "$1" | tail -c 3) == PNG ]]; }
 check "writes the figures" report "$run" --html "$work/other.html" --figures "$work/some figures"
