@@ -83,4 +83,11 @@ if "$python" -c 'import numpy' 2>/dev/null && ! "$python" -c 'import onnx, onnxr
   "$python" -m pip install --quiet --disable-pip-version-check onnx onnxruntime ||
     echo "deps-test: the test of exported .onnx files will be skipped" >&2
 fi
+# Only a long test needs MLflow. Its many packages have a folder of their own, since they ask for certain versions of others.
+if ! .deps/mlflow/bin/python -c 'import mlflow' 2>/dev/null; then
+  echo "deps-test: installing mlflow into .deps/mlflow"
+  rm -rf .deps/mlflow
+  { python3 -m venv .deps/mlflow && .deps/mlflow/bin/python -m pip install --quiet --disable-pip-version-check mlflow; } ||
+    { rm -rf .deps/mlflow; echo "deps-test: the test with an MLflow server will be skipped" >&2; }
+fi
 echo "deps-test: done"

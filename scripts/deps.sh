@@ -5,7 +5,8 @@
 #     .deps/onednn. The wheels are for x86-64; on other processors Lockstep's own kernels are used if there is no oneDNN.
 #   - If there is a CUDA toolkit (nvcc on PATH or CUDA_HOME, unless CUDA=0), cudnn-frontend, which consists of headers only:
 #     CUDNN_FRONTEND_HOME, or the Python wheel unpacked into .deps/cudnn-frontend.
-# Packages whose place is given by MPI_HOME, HDF5_HOME and so on are not installed.
+# Packages whose place is given by MPI_HOME, HDF5_HOME and so on are not installed. libcurl, for MLflow, is not needed for
+# building, and only installed as a package of Debian and Ubuntu.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -74,7 +75,11 @@ if ! has_frontend; then
   if [[ -z $fetch_onednn ]] && ! python3 -m pip --version >/dev/null 2>&1; then missing+=(python3-pip); fi
 fi
 
+# Loaded when it is used (src/mlflow/curl_library.h), so a missing one is installed here but is no error elsewhere.
+has_curl() { ldconfig -p 2>/dev/null | grep -qE 'libcurl(-gnutls)?[.]so[.]4'; }
+
 is_debian() { [[ -e /etc/debian_version ]] && command -v apt-get >/dev/null; }
+if is_debian && [[ $(id -u) == 0 ]] && ! has_curl; then missing+=(libcurl4); fi
 if ((${#missing[@]})); then
   if is_debian && [[ $(id -u) == 0 ]]; then
     echo "deps: installing ${missing[*]}"

@@ -176,6 +176,8 @@ struct Config {
     bool tensorboard = true;
     bool progress = true;
     double usage_seconds = 0;  // interval of RUN/usage/; 0: never
+    std::string mlflow;        // "http://host:5000", the tracking server; empty: none
+    std::string mlflow_experiment = "lockstep";
   } log;
 
   /// What a hardware file tells about a machine, for `plan` only. 0: unknown.

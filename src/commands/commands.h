@@ -32,6 +32,8 @@ void add_compare(CLI::App& app, Run& run);
 void add_report(CLI::App& app, Run& run);
 /// `report memory`; `report` is the subcommand.
 void add_report_memory(CLI::App& report, Run& run);
+/// `report mlflow`
+void add_report_mlflow(CLI::App& report, Run& run);
 void add_top(CLI::App& app, Run& run);
 void add_scaling(CLI::App& app, Run& run);
 void add_completion(CLI::App& app, Run& run);

@@ -52,6 +52,7 @@ void add_report(CLI::App& app, Run& run) {
       "The run may be in progress. PNG files need the program rsvg-convert. A run that is called `memory` or `mlflow` "
       "is\nwritten as ./memory.");
   add_report_memory(*command, run);
+  add_report_mlflow(*command, run);
   command->callback([options, command, &run] {
     if (!command->get_subcommands().empty()) {
       const std::string name = command->get_subcommands().front()->get_name();

@@ -23,6 +23,7 @@
 #include "hdf5/version.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
+#include "mlflow/sender.h"
 #include "train/banner.h"
 #include "train/run_lock.h"
 #include "train/session.h"
@@ -104,10 +105,17 @@ void explain_slow_rank(train::Session& session, const train::SlowRank& slow) {
                    : "`lockstep doctor` reports:\n" + problems);
 }
 
+mlflow::UploadOptions mlflow_options(const train::Session& session) {
+  return {.run = session.run.path(),
+          .address = session.config.log.mlflow,
+          .experiment = session.config.log.mlflow_experiment,
+          .config = session.config};
+}
+
 /// Everything that can refuse a start is in the constructor of Session, which writes nothing. So a refused start leaves
-/// RUN as it was.
+/// RUN as it was. `sender`: begins when the run begins; the caller tells it how a run ended that did not end here.
 int start_and_train(const Config& config, World& world, const train::SessionOptions& options, train::StopWatch& watch,
-                    const train::RunLock& lock) {
+                    const train::RunLock& lock, std::optional<mlflow::Sender>& sender) {
   train::Session session(config, world, options);
   session.run.check_is_shared(world);
   begin_run(session, options.fresh);
@@ -116,6 +124,7 @@ int start_and_train(const Config& config, World& world, const train::SessionOpti
   if (config.trace) trace.emplace(world, session.run.path());
   session.start();
   train::write_banner(session);
+  if (session.leader() && !config.log.mlflow.empty()) sender.emplace(mlflow_options(session));
   std::optional<train::UsageLog> usage;
   if (config.log.usage_seconds > 0) usage.emplace(world, train::usage_log_options(session));
   watch.start_is_over([run = session.run] { run.replace_status("running", "failed"); });
@@ -123,6 +132,7 @@ int start_and_train(const Config& config, World& world, const train::SessionOpti
   usage.reset();
   if (trace) trace->write();
   if (outcome.slow_rank && outcome.status == kExitDone) explain_slow_rank(session, *outcome.slow_rank);
+  if (sender) sender->finish(outcome.status == kExitDone ? "done" : "stopped");
   return outcome.status;
 }
 
@@ -130,10 +140,12 @@ int train_locked(const Config& config, World& world, const train::SessionOptions
   const train::RunLock lock(config.run.path(), world);
   const train::RunDirectory run(config);
   watch.set_last_action([run] { run.write_status("stopped"); });
+  std::optional<mlflow::Sender> sender;  // if an error ends the run, its destructor reports the failure
   try {
-    return start_and_train(config, world, options, watch, lock);
+    return start_and_train(config, world, options, watch, lock, sender);
   } catch (const StoppedBySignal&) {
     if (world.rank() == 0) run.write_status("stopped");
+    if (sender) sender->finish("stopped");
     throw;
   }
 }

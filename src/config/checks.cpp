@@ -90,11 +90,36 @@ void check_run(const Config& c) {
   check_checkpoint_name(c);
 }
 
+}  // namespace
+
+void check_mlflow_address(const std::string& address, const std::string& what) {
+  const bool is_http = address.starts_with("http://") || address.starts_with("https://");
+  const std::size_t begin = std::min(address.find("//"), address.size() - 1) + 2;
+  const std::string host = begin < address.size() ? address.substr(begin, address.find('/', begin) - begin) : "";
+  require(host.find('@') == std::string::npos, ErrorCode::config_range,
+          "{}: expected an address without a user and a password, which RUN/config.yaml would show; they belong in "
+          "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
+          what);
+  require(
+      is_http && !host.empty() && address.find_first_of(" ?#") == std::string::npos && !has_control_characters(address),
+      ErrorCode::config_range,
+      "{}: expected the address of an MLflow server, such as http://host:5000, found \"{}\"; for a local folder or "
+      "data base, start `mlflow server --backend-store-uri ...`",
+      what, printable(address));
+}
+
+namespace {
+
 void check_log(const Config& c) {
   constexpr double kMinSeconds = 0.1;
   require(c.log.usage_seconds == 0 || c.log.usage_seconds >= kMinSeconds, ErrorCode::config_range,
           "{}log.usage_seconds: expected 0 (never), or {} or more, found {}", c.places({"log.usage_seconds"}),
           kMinSeconds, c.log.usage_seconds);
+  if (c.log.mlflow.empty()) return;
+  check_mlflow_address(c.log.mlflow, c.places({"log.mlflow"}) + "log.mlflow");
+  require(!c.log.mlflow_experiment.empty(), ErrorCode::config_range,
+          "{}log.mlflow_experiment: expected the name of an experiment, found nothing",
+          c.places({"log.mlflow_experiment"}));
 }
 
 void check_data(const Config& c) {

@@ -399,6 +399,11 @@ std::vector<Key> checkpoint_and_log_keys() {
            {kNone, "s",
             "Interval at which memory and utilization of each GPU and process are written to RUN/usage/*.csv. 0: "
             "never; 5 is usual. `lockstep report memory` reads these files."}),
+      text(KEY(log.mlflow),
+           {kNone, "",
+            "Address of an MLflow tracking server, such as http://host:5000, to which rank 0 sends parameters, metrics "
+            "and files of the run. Empty: none."}),
+      text(KEY(log.mlflow_experiment), {kNone, "", "The experiment of MLflow to which the run belongs."}),
       boolean(KEY(reproducible),
               {kLearning, "",
                "Use a fixed number of threads and fixed algorithms. Results are then bitwise identical on the same "

@@ -338,6 +338,18 @@ TEST_F(ParserTest, SyntaxErrorsAreExplained) {
   expect_error({"run.name=\"a"}, ErrorCode::config_syntax, "a quoted text is not closed, found: \"a");
 }
 
+TEST_F(ParserTest, AnAddressOfMlflowIsOfAServerAndHasNoPassword) {
+  EXPECT_EQ(parse({"log.mlflow=http://[::1]:5000/a@b"}).log.mlflow, "http://[::1]:5000/a@b");
+  for (const char* address :
+       {"mlruns", "file:///tmp/a", "http://", "http:", "h", "http:///a", "\"http://a b\"", "http://a?b"})
+    expect_error({std::string("log.mlflow=") + address}, ErrorCode::config_range,
+                 "data base, start `mlflow server --backend-store-uri ...`");
+  expect_error({"log.mlflow=https://me:secret@host"}, ErrorCode::config_range,
+               "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD");
+  expect_error({"log.mlflow=http://a", "log.mlflow_experiment="}, ErrorCode::config_range,
+               "log.mlflow_experiment: expected the name of an experiment, found nothing");
+}
+
 TEST_F(ParserTest, WrittenYamlIsReadBackUnchanged) {
   Config c = parse({"run.name='it''s \"x\": #{y}'", "data.mean=[0.1, 0.30000000000000004]", "data.std=[1e-8, 3]",
                     "train.batch_per_rank=7", "optimizer.epsilon=1e-12", "comm.bucket_mb=0.1", "cpu.threads=3",
@@ -384,6 +396,7 @@ TEST_F(ParserTest, EveryKeyCanBeSetPrintedAndReadBack) {
                               : key.name == "optimizer.groups"    ? "[fc weight_decay=1]"
                               : key.name == "train.class_weights" ? "[1,1,1,1,1,1,1,1,1,2]"
                               : key.name == "data.color_jitter"   ? "[0.4,0.4,0.4,0.1]"
+                              : key.name == "log.mlflow"          ? "https://mlflow.example.org/team"
                                                                   : other_value(key);
     ASSERT_NE(value, "");
     std::vector<std::string> arguments = base;

@@ -1,0 +1,173 @@
+#include "mlflow/http.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cmath>
+#include <cstdlib>
+#include <span>
+
+#include "base/file.h"
+#include "base/version.h"
+#include "lockstep/error.h"
+#include "mlflow/curl_library.h"
+
+namespace lockstep::mlflow {
+namespace {
+
+using namespace curl;
+
+constexpr double kConnectSeconds = 10;
+constexpr std::size_t kMaxBodyBytes = std::size_t{4} << 20;
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+/// The words that MLflow's client takes for true.
+bool is_true(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text == "true" || text == "1";
+}
+
+std::size_t append_body(const char* data, std::size_t size, std::size_t count, void* body) {
+  auto& text = *static_cast<std::string*>(body);
+  const std::size_t n = size * count;
+  if (text.size() + n > kMaxBodyBytes) return 0;  // ends the request with an error
+  text.append(data, n);
+  return n;
+}
+
+struct FileBody {
+  Descriptor file;
+  std::uint64_t offset = 0, end = 0;
+};
+
+std::size_t read_body(char* target, std::size_t size, std::size_t count, void* context) {
+  auto& body = *static_cast<FileBody*>(context);
+  const std::size_t n = std::min<std::uint64_t>(size * count, body.end - body.offset);
+  if (n > 0 &&
+      try_read_at(body.file, std::as_writable_bytes(std::span(target, n)), body.offset) != ReadOutcome::complete)
+    return kReadAbort;
+  body.offset += n;
+  return n;
+}
+
+/// libcurl calls it about once per second at least; anything but 0 ends the request.
+int end_when_over(void* limits, std::int64_t, std::int64_t, std::int64_t, std::int64_t) {
+  return static_cast<const Limits*>(limits)->is_over() ? 1 : 0;
+}
+
+bool is_temporary(int status) {
+  return status != kUnsupportedProtocol && status != kMalformedUrl && status != kClientCertificate &&
+         status != kServerCertificate && status != kCaFile;
+}
+
+double clock_seconds() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
+
+}  // namespace
+
+double Limits::remaining_seconds() const { return deadline - clock_seconds(); }
+
+HttpClient::HttpClient(const Limits& limits) : limits_(limits), handle_(curl_library().easy_init()) {
+  require(handle_ != nullptr, ErrorCode::library, "libcurl has no memory for a connection");
+}
+
+HttpClient::~HttpClient() { curl_library().easy_cleanup(handle_); }
+
+void HttpClient::set_credentials() {
+  const CurlLibrary& c = curl_library();
+  const std::string user = environment("MLFLOW_TRACKING_USERNAME"), password = environment("MLFLOW_TRACKING_PASSWORD");
+  if (!user.empty() && !password.empty()) {
+    c.easy_setopt(handle_, kHttpAuth, kAuthBasic);
+    c.easy_setopt(handle_, kUsername, user.c_str());
+    c.easy_setopt(handle_, kPassword, password.c_str());
+  }
+  const std::string trusted = environment("MLFLOW_TRACKING_SERVER_CERT_PATH");
+  const std::string own = environment("MLFLOW_TRACKING_CLIENT_CERT_PATH");
+  if (!trusted.empty()) c.easy_setopt(handle_, kCaInfo, trusted.c_str());
+  if (!own.empty()) c.easy_setopt(handle_, kSslCert, own.c_str());
+  if (is_true(environment("MLFLOW_TRACKING_INSECURE_TLS"))) {
+    c.easy_setopt(handle_, kSslVerifyPeer, 0L);
+    c.easy_setopt(handle_, kSslVerifyHost, 0L);
+  }
+}
+
+Response HttpClient::send(const Request& request) {
+  const CurlLibrary& c = curl_library();
+  const auto set = [&](Option option, auto value) { c.easy_setopt(handle_, option, value); };
+  Response response;
+  if (limits_.is_over()) return {.problem = "the time is over", .is_temporary = true};
+  c.easy_reset(handle_);  // keeps the connection
+  set_credentials();
+  std::array<char, kErrorBufferBytes> text{};
+  set(kErrorBuffer, text.data());
+  set(kUrl, request.url.c_str());
+  set(kNoSignal, 1L);
+  set(kQuickExit, 1L);  // does not wait for a resolver that hangs; versions before 7.87 ignore it
+  const std::string agent = "lockstep/" + version();
+  set(kUserAgent, agent.c_str());
+  set(kNoProgress, 0L);
+  set(kProgressFunction, end_when_over);
+  set(kProgressData, &limits_);
+  set(kWriteFunction, append_body);
+  set(kWriteData, &response.body);
+  const double remaining = std::clamp(limits_.remaining_seconds(), 0.01, 1e6);
+  const auto milliseconds = [&](double seconds) {
+    return static_cast<long>(std::ceil(1e3 * std::min(seconds, remaining)));
+  };
+  set(kConnectTimeoutMs, milliseconds(kConnectSeconds));
+  void* headers = nullptr;
+  const auto add_header = [&](const std::string& line) { headers = c.slist_append(headers, line.c_str()); };
+  const std::string token = environment("MLFLOW_TRACKING_TOKEN");
+  const bool has_password =
+      !environment("MLFLOW_TRACKING_USERNAME").empty() && !environment("MLFLOW_TRACKING_PASSWORD").empty();
+  if (!has_password && !token.empty()) add_header("Authorization: Bearer " + token);
+  add_header("Expect:");  // no pause before the body
+  FileBody file;
+  if (!request.file.empty()) {
+    file = {.file = open_file(request.file, O_RDONLY), .end = request.file_bytes};
+    add_header("Content-Type: application/octet-stream");
+    set(kUpload, 1L);
+    set(kReadFunction, read_body);
+    set(kReadData, &file);
+    set(kInFileSizeLarge, static_cast<std::int64_t>(request.file_bytes));
+    set(kLowSpeedLimit, 1L);
+    set(kLowSpeedTime, static_cast<long>(std::ceil(request.timeout_seconds)));
+  } else {
+    set(kTimeoutMs, milliseconds(request.timeout_seconds));
+    if (request.method == "GET") {
+      set(kHttpGet, 1L);
+    } else {
+      add_header("Content-Type: application/json");
+      set(kPost, 1L);
+      set(kPostFields, request.body.c_str());
+      set(kPostFieldSizeLarge, static_cast<std::int64_t>(request.body.size()));
+    }
+  }
+  set(kHttpHeader, headers);
+  const int status = c.easy_perform(handle_);
+  c.slist_free_all(headers);
+  if (status == 0) {
+    c.easy_getinfo(handle_, kResponseCode, &response.status);
+  } else {
+    response.problem = text[0] != '\0' ? text.data() : c.easy_strerror(status);
+    response.is_temporary = is_temporary(status);
+  }
+  return response;
+}
+
+std::string libcurl_version() {
+  try {
+    const std::string text = curl_library().version();  // "libcurl/7.88.1 OpenSSL/3.0.11 ..."
+    const std::size_t begin = text.find('/') + 1;
+    return text.substr(begin, text.find(' ') - begin);
+  } catch (const Error&) {
+    return "not found";
+  }
+}
+
+}  // namespace lockstep::mlflow

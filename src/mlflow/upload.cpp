@@ -1,0 +1,228 @@
+#include "mlflow/upload.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <pwd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <random>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/printable.h"
+#include "base/utf8.h"
+#include "base/version.h"
+#include "config/parser.h"
+#include "lockstep/error.h"
+
+namespace lockstep::mlflow {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kCreationTag = "lockstep.creation";
+
+std::int64_t milliseconds(double unix_seconds) { return std::llround(1e3 * unix_seconds); }
+
+std::string random_id() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
+}
+
+std::string user_name() {
+  const char* name = std::getenv("USER");
+  return name == nullptr ? fmt::format("uid {}", ::getuid()) : name;
+}
+
+/// The hash and the length of a file as it is now; it may grow.
+std::pair<std::string, std::size_t> hash_of(const std::string& path) {
+  const Descriptor file = open_file(path, O_RDONLY);
+  StreamingHash hash;
+  std::string buffer(std::size_t{1} << 20, '\0');
+  std::size_t total = 0;
+  for (;;) {
+    const ssize_t n = ::read(file.get(), buffer.data(), buffer.size());
+    require(n >= 0, ErrorCode::system_call, "cannot read {}: {}", path, system_text(errno));
+    if (n == 0) break;
+    hash.update(std::as_bytes(std::span(buffer.data(), static_cast<std::size_t>(n))));
+    total += static_cast<std::size_t>(n);
+  }
+  return {hash_text(hash.digest()), total};
+}
+
+/// Calls `send` with at most `most` texts at a time.
+template <typename Send>
+void in_groups(const Texts& texts, std::size_t most, Send send) {
+  for (std::size_t begin = 0; begin < texts.size(); begin += most)
+    send(Texts(texts.begin() + static_cast<std::ptrdiff_t>(begin),
+               texts.begin() + static_cast<std::ptrdiff_t>(std::min(begin + most, texts.size()))));
+}
+
+}  // namespace
+
+const std::vector<std::string>& files_at_start() {
+  static const std::vector<std::string> names{"config.yaml"};
+  return names;
+}
+
+const std::vector<std::string>& files_at_end() {
+  static const std::vector<std::string> names{"config.yaml", "metrics.json", "log.txt", "metrics.jsonl"};
+  return names;
+}
+
+std::string status_for(const std::string& status) {
+  if (status == "running") return "RUNNING";
+  if (status == "done") return "FINISHED";
+  if (status == "stopped") return "KILLED";
+  return status == "failed" ? "FAILED" : "";
+}
+
+Upload::Upload(UploadOptions options, const Limits& limits)
+    : options_(std::move(options)),
+      server_(options_.address, limits),
+      file_(options_.run, server_.address(), options_.experiment),
+      state_(file_.read()) {}
+
+Texts Upload::tags() const {
+  std::error_code error;
+  Texts tags{{"mlflow.source.type", std::getenv("SLURM_JOB_ID") != nullptr ? "JOB" : "LOCAL"},
+             {"mlflow.source.name", "lockstep"},
+             {"mlflow.user", user_name()},
+             {"mlflow.runName", options_.config.run.name},
+             {"lockstep.version", version()},
+             {"lockstep.run_directory", fs::absolute(options_.run, error).lexically_normal().string()},
+             {kCreationTag, state_.creation_id}};
+  if (const char* job = std::getenv("SLURM_JOB_ID")) tags.emplace_back("slurm.job_id", job);
+  for (auto& [key, value] : tags) value = valid_utf8(value);
+  return tags;
+}
+
+/// A run whose creation was not confirmed may exist: it is found by its tag.
+void Upload::open() {
+  if (is_open()) return;
+  if (state_.experiment_id.empty()) state_.experiment_id = server_.experiment(options_.experiment);
+  if (!state_.creation_id.empty())
+    state_.run = server_.find_run(state_.experiment_id, kCreationTag, state_.creation_id);
+  if (!is_open()) {
+    if (state_.creation_id.empty()) state_.creation_id = random_id();
+    file_.write(state_);
+    std::vector<Metric> first;
+    EventReader(metrics_path(), {}).read(1, first);
+    const std::int64_t start_ms = first.empty() ? milliseconds(unix_seconds()) : first.front().time_ms;
+    state_.run = server_.create_run(state_.experiment_id, valid_utf8(options_.config.run.name), start_ms, tags());
+    state_.status = "RUNNING";
+  }
+  file_.write(state_);
+}
+
+Texts Upload::new_parameters() const {
+  Texts out;
+  for (auto& [key, value] : config::values_in(config::to_yaml(options_.config)))
+    if (!state_.parameters.contains(key)) out.emplace_back(key, value);
+  return out;
+}
+
+/// MLflow does not let parameters change, so what a resumed run has changed becomes tags.
+Texts Upload::changed_parameters() const {
+  Texts out;
+  for (auto& [key, value] : config::values_in(config::to_yaml(options_.config)))
+    if (const auto sent = state_.parameters.find(key); sent != state_.parameters.end() && sent->second != value)
+      out.emplace_back(key, value);
+  return out;
+}
+
+void Upload::send_parameters() {
+  const auto note = [&](const Texts& group) {
+    for (const auto& [key, value] : group) state_.parameters[key] = value;
+    sent_.parameters += static_cast<std::int64_t>(group.size());
+    file_.write(state_);
+  };
+  in_groups(new_parameters(), kMaxParameters, [&](const Texts& group) {
+    server_.log_parameters(state_.run.id, group);
+    note(group);
+  });
+  in_groups(changed_parameters(), kMaxTags, [&](const Texts& group) {
+    Texts tags;
+    for (const auto& [key, value] : group) tags.emplace_back("resumed." + key, valid_utf8(value));
+    server_.log_tags(state_.run.id, tags);
+    note(group);
+  });
+}
+
+void Upload::send_metrics(const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
+  EventReader reader(metrics_path(), state_.position);
+  for (;;) {
+    std::vector<Metric> metrics;
+    const std::uint64_t before = state_.position.bytes;
+    reader.read(kMaxMetrics, metrics);
+    for (std::size_t begin = 0; begin < metrics.size(); begin += kMaxMetrics)
+      server_.log_metrics(state_.run.id,
+                          std::span(metrics).subspan(begin, std::min(kMaxMetrics, metrics.size() - begin)));
+    if (reader.position().bytes == before) return;
+    state_.position = reader.position();
+    sent_.metrics += static_cast<std::int64_t>(metrics.size());
+    file_.write(state_);
+    if (progress) progress(state_.position.bytes, reader.size_bytes());
+  }
+}
+
+void Upload::send_status(const std::string& status) {
+  if (status.empty() || state_.status == status) return;
+  server_.set_status(state_.run.id, status, status == "RUNNING" ? 0 : milliseconds(unix_seconds()));
+  state_.status = status;
+  sent_.status = true;
+  file_.write(state_);
+}
+
+std::string Upload::files_note() const {
+  if (!is_open() || Server::supports(state_.run.artifact_uri, state_.run.id)) return "";
+  return fmt::format(
+      "files are not sent, since the server keeps them in {}, to which Lockstep cannot write: start it with "
+      "--serve-artifacts, or with an artifact root on a file system that this machine shares",
+      printable(state_.run.artifact_uri));
+}
+
+std::vector<Upload::File> Upload::changed_files(const std::vector<std::string>& names) const {
+  std::vector<File> files;
+  for (const std::string& name : names) {
+    File file{.path = options_.run + "/" + name, .name = name, .hash = {}};
+    std::error_code error;
+    if (!fs::is_regular_file(file.path, error)) continue;
+    std::tie(file.hash, file.n_bytes) = hash_of(file.path);
+    const auto sent = state_.files.find(name);
+    if (sent == state_.files.end() || sent->second != file.hash) files.push_back(file);
+  }
+  return files;
+}
+
+void Upload::send_files(const std::vector<std::string>& names) {
+  if (!files_note().empty()) return;
+  for (const File& file : changed_files(names)) {
+    server_.upload(state_.run, file.path, file.n_bytes, file.name);
+    state_.files[file.name] = file.hash;
+    ++sent_.files;
+    file_.write(state_);
+  }
+}
+
+Amount Upload::missing(const std::string& status, const std::vector<std::string>& names) const {
+  Amount out{.parameters = static_cast<std::int64_t>(new_parameters().size() + changed_parameters().size()),
+             .status = !status.empty() && state_.status != status};
+  if (files_note().empty()) out.files = static_cast<std::int64_t>(changed_files(names).size());
+  EventReader reader(metrics_path(), state_.position);
+  for (std::uint64_t before = UINT64_MAX; reader.position().bytes != before;) {
+    std::vector<Metric> metrics;
+    before = reader.position().bytes;
+    reader.read(kMaxMetrics, metrics);
+    out.metrics += static_cast<std::int64_t>(metrics.size());
+  }
+  return out;
+}
+
+}  // namespace lockstep::mlflow

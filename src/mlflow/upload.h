@@ -1,0 +1,79 @@
+// Sends the files of a run to an MLflow server: the configuration as parameters, metrics.jsonl as metrics, and files as
+// artefacts. The trainer knows nothing of it, and the same code sends while a run trains (mlflow/sender.h) and
+// afterwards
+// (`lockstep report mlflow`). RUN/mlflow.json records what was sent, so each call sends only what is new.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lockstep/config.h"
+#include "mlflow/state.h"
+
+namespace lockstep::mlflow {
+
+struct UploadOptions {
+  std::string run;  // RUN
+  std::string address, experiment;
+  Config config;
+};
+
+/// What was sent, or what there is to send.
+struct Amount {
+  std::int64_t parameters = 0, metrics = 0, files = 0;
+  bool status = false;
+  bool any() const { return parameters + metrics + files > 0 || status; }
+};
+
+/// The status of MLflow for one of RUN/status: RUNNING, FINISHED, KILLED or FAILED; empty for another text.
+std::string status_for(const std::string& status);
+
+class Upload {
+ public:
+  /// Throws Error (not_supported) without libcurl. Does not contact the server.
+  Upload(UploadOptions options, const Limits& limits);
+
+  /// Creates the run if it does not exist. All of these throw Problem, and continue where they stopped when they are
+  /// called again.
+  void open();
+  void send_parameters();
+  /// `progress`: called after each request with the bytes of metrics.jsonl that were sent, and all.
+  void send_metrics(const std::function<void(std::uint64_t, std::uint64_t)>& progress = {});
+  /// Of MLflow. Does nothing if the server knows it.
+  void send_status(const std::string& status);
+  /// Files of RUN; those that do not exist, or have not changed since they were sent, are left out.
+  void send_files(const std::vector<std::string>& names);
+
+  /// What the calls above would send, without contacting the server. `status`: of MLflow.
+  Amount missing(const std::string& status, const std::vector<std::string>& names) const;
+
+  const Amount& sent() const { return sent_; }
+  bool is_open() const { return !state_.run.id.empty(); }
+  std::string page() const { return server_.page_of(state_.experiment_id, state_.run.id); }
+  /// Why files are not sent; empty if they are.
+  std::string files_note() const;
+
+ private:
+  struct File {
+    std::string path, name, hash;
+    std::size_t n_bytes = 0;
+  };
+  std::vector<File> changed_files(const std::vector<std::string>& names) const;
+  Texts new_parameters() const, changed_parameters() const;
+  Texts tags() const;
+  std::string metrics_path() const { return options_.run + "/metrics.jsonl"; }
+
+  UploadOptions options_;
+  Server server_;
+  StateFile file_;
+  State state_;
+  Amount sent_;
+};
+
+/// config.yaml; and what is complete when a run has ended: also metrics.json, log.txt and metrics.jsonl. No weights.
+const std::vector<std::string>& files_at_start();
+const std::vector<std::string>& files_at_end();
+
+}  // namespace lockstep::mlflow
