@@ -6,6 +6,7 @@
 #   main -> commands -> train -> tasks -> models -> layers -> graph -> include      left may include any right
 #   comm, data, text, checkpoint, hdf5, config, base -> include            commands and train include these too,
 #   commands -> page -> base; commands, train -> mlflow -> config, base
+#   commands, train, tasks -> generate -> models
 #   data, checkpoint -> hdf5 -> base; data -> text -> base                 tasks include data, text and base, models base
 #   kernels/* -> include, their own folder, nothing else; kernels/*/base -> include and itself
 #   each op of a backend has its twin: kernels/X/OP.* and kernels/X/OP_PART.* only where all backends have an OP.*
@@ -40,12 +41,13 @@ find include kernels src -name '*.h' -o -name '*.cpp' -o -name '*.def' -o -name 
     # From each folder of src, the folders of src that it may include besides its own.
     may["main"] = " commands train tasks models layers graph comm data text checkpoint hdf5 config base "
     may["backend_factory"] = " base "
-    may["commands"] = " page mlflow doctor scaling train tasks models layers graph comm data text checkpoint hdf5 config base "
+    may["commands"] = " page mlflow doctor scaling train tasks generate models layers graph comm data text checkpoint hdf5 config base "
     may["doctor"] = " train comm config base "
     may["scaling"] = " train config base "
     may["mlflow"] = " config base "
-    may["train"] = " mlflow tasks models layers graph comm data text checkpoint hdf5 config base "
-    may["tasks"] = " models layers graph data text base "
+    may["train"] = " mlflow tasks generate models layers graph comm data text checkpoint hdf5 config base "
+    may["tasks"] = " generate models layers graph data text base "
+    may["generate"] = " models layers graph base "
     may["models"] = " layers graph base "
     may["layers"] = " graph "
     may["graph"] = " "

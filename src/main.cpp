@@ -86,7 +86,7 @@ void print_version(bool as_json) {
 
 /// Commands of several ranks, and those that only print what is the same or of interest in each process.
 bool is_of_any_process(std::string_view command) {
-  constexpr std::string_view kCommands[] = {"train", "evaluate", "doctor", "gpu-info", "completion", "help"};
+  constexpr std::string_view kCommands[] = {"train", "evaluate", "generate", "doctor", "gpu-info", "completion", "help"};
   return std::ranges::find(kCommands, command) != std::ranges::end(kCommands);
 }
 
@@ -105,6 +105,7 @@ int run_program(int argc, char** argv) {
   commands::add_train(app, run, arguments);
   commands::add_evaluate(app, run, arguments);
   commands::add_predict(app, run);
+  commands::add_generate(app, run, arguments);
   commands::add_plan(app, run, arguments);
   commands::add_data(app, run);
   commands::add_checkpoint(app, run);

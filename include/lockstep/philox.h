@@ -28,7 +28,8 @@ enum class RandomPurpose : std::uint32_t {
   mix = 9,
   erase = 10,
   colour_jitter = 11,
-  trivial_augment = 12
+  trivial_augment = 12,
+  generate = 13
 };
 
 /// One block: four independent 32-bit numbers.

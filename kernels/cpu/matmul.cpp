@@ -23,6 +23,7 @@
 #include "kernels/cpu/base/timing_buffer.h"
 #include "kernels/cpu/base/widen.h"
 #include "kernels/cpu/base/workspace.h"
+#include "kernels/cpu/matmul_rows.h"
 #include "lockstep/algorithms.h"
 #include "lockstep/event.h"
 #include "lockstep/ops/matmul.h"
@@ -96,7 +97,12 @@ CpuMatmul::CpuMatmul(const MatmulDescription& description, DType inner, const Cp
           "{}: the cpu backend computes in fp32 or bf16, not in {}", text(d_), name(d_.dtype));
   require(d_.rows > 0 && d_.in_features > 0 && d_.out_features > 0, ErrorCode::op_description,
           "{}: rows, in_features and out_features must be positive", text(d_));
+  require_possible_output(d_, text(d_));
   layout_ = canonical_layout(d_.weight_layout, {d_.out_features, d_.in_features});
+  if (is_for_rows(d_)) {
+    needs_.forward_workspace_bytes = rows_workspace_bytes(d_);
+    return;
+  }
   plan();
   place();
 }
@@ -111,12 +117,12 @@ Products CpuMatmul::products(Matrix a, Matrix b, Matrix c, bool has_bias, bool a
 
 void CpuMatmul::plan() {
   const std::int64_t rows = d_.rows, in = d_.in_features, out = d_.out_features;
-  const Matrix x{rows, in, inner_}, y{rows, out, inner_}, weight{out, in, inner_};
+  const Matrix x{rows, in, inner_}, y{rows, out, d_.fp32_output ? DType::fp32 : inner_}, weight{out, in, inner_};
   forward_ = products(x, {in, out, inner_, /*is_transposed=*/true}, y, d_.bias, false);
   x_in_ = conversion(rows * in);
   weight_in_ = conversion(out * in);
   if (d_.bias) bias_in_ = conversion(out);
-  y_out_ = conversion(rows * out);
+  if (!d_.fp32_output) y_out_ = conversion(rows * out);
   if (d_.inference) return;
   weight_ = products({out, rows, inner_, /*is_transposed=*/true}, x, {out, in}, false, true);
   dz_in_ = conversion(rows * out);
@@ -145,6 +151,7 @@ void CpuMatmul::place() {
 }
 
 std::string CpuMatmul::describe() const {
+  if (is_for_rows(d_)) return fmt::format("{}: own kernel for a few rows", text(d_));
   std::string out = fmt::format("{}: forward {}", text(d_), forward_.overwrite->describe());
   if (data_) out += fmt::format(", data gradient {}", data_.overwrite->describe());
   if (weight_) out += fmt::format(", weight gradient {}", weight_.overwrite->describe());
@@ -163,14 +170,20 @@ const void* CpuMatmul::converted(const Conversion& conversion, const void* data,
 
 void CpuMatmul::run_forward(const Forward& args, const OpMemory& memory, Stream&) {
   void* const workspace = memory.workspace;
+  if (is_for_rows(d_)) {
+    multiply_rows(d_, args, workspace, context_);
+    if (has_activation()) activate(d_.activation, d_.dtype, args.y, args.y, d_.rows * d_.out_features, context_);
+    return;
+  }
   void* const z = keeps_z() ? memory.saved : args.y;
-  void* const inner_z = is_widened() ? at<void>(workspace, y_out_.at) : z;
+  const bool is_narrowed = y_out_.n_elements > 0;
+  void* const inner_z = is_narrowed ? at<void>(workspace, y_out_.at) : z;
   forward_.overwrite->execute({.a = converted(x_in_, args.x, workspace),
                                .b = converted(weight_in_, args.weight, workspace),
                                .bias = converted(bias_in_, args.bias, workspace),
                                .c = inner_z,
                                .workspace = at<void>(workspace, at_.scratchpad)});
-  if (is_widened()) narrow(static_cast<const float*>(inner_z), static_cast<Bf16*>(z), y_out_.n_elements, context_);
+  if (is_narrowed) narrow(static_cast<const float*>(inner_z), static_cast<Bf16*>(z), y_out_.n_elements, context_);
   if (has_activation()) activate(d_.activation, d_.dtype, z, args.y, d_.rows * d_.out_features, context_);
 }
 
@@ -257,7 +270,8 @@ Timing time_inner_types(MatmulDescription d, const CpuContext& context) {
     saved_bytes = std::max(saved_bytes, needs.saved_bytes);
   }
   const TimingBuffer x(bytes(d.rows * d.in_features)), dx(bytes(d.rows * d.in_features));
-  const TimingBuffer y(bytes(d.rows * d.out_features)), weight(bytes(d.in_features * d.out_features));
+  const TimingBuffer y(static_cast<std::size_t>(d.rows * d.out_features) * sizeof(float));
+  const TimingBuffer weight(bytes(d.in_features * d.out_features));
   const TimingBuffer bias(bytes(d.out_features)), dbias(static_cast<std::size_t>(d.out_features) * sizeof(float));
   const TimingBuffer dweight(static_cast<std::size_t>(d.in_features * d.out_features) * sizeof(float));
   const TimingBuffer workspace(workspace_bytes), saved(saved_bytes);
@@ -287,6 +301,7 @@ Timing time_inner_types(MatmulDescription d, const CpuContext& context) {
 /// Without a table, bf16 where the processor has its instructions. The key has no rows, so that ranks whose batch is
 /// one sample smaller use the same type.
 DType choose_inner_type(const MatmulDescription& d, const CpuContext& context) {
+  if (is_for_rows(d)) return d.dtype;
   if (d.dtype != DType::bf16 || product_type(DType::bf16) != DType::bf16) return DType::fp32;
   if (!kHasOnednn || !context.algorithms) return DType::bf16;
   static const std::vector<std::string> names{"bf16", "widened"};

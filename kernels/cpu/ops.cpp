@@ -6,6 +6,7 @@
 #include "lockstep/ops/add.h"
 #include "lockstep/ops/attention.h"
 #include "lockstep/ops/batch_norm.h"
+#include "lockstep/ops/cached_attention.h"
 #include "lockstep/ops/cast.h"
 #include "lockstep/ops/clip_norm.h"
 #include "lockstep/ops/conv2d.h"
@@ -33,6 +34,7 @@ Factory<ActivationDescription> make_activation;
 Factory<AddDescription> make_add;
 Factory<AttentionDescription> make_attention;
 Factory<BatchNormDescription> make_batch_norm;
+Factory<CachedAttentionDescription> make_cached_attention;
 Factory<CastDescription> make_cast;
 Factory<ClipNormDescription> make_clip_norm;
 Factory<Conv2dDescription> make_conv2d;
@@ -61,6 +63,7 @@ constexpr OpRow<CpuContext> kOps[] = {
     op_row<make_add>(),
     op_row<make_attention>(),
     op_row<make_batch_norm>(),
+    op_row<make_cached_attention>(),
     op_row<make_cast>(),
     op_row<make_clip_norm>(),
     op_row<make_conv2d>(),

@@ -56,6 +56,7 @@ CudaMatmul::CudaMatmul(const MatmulDescription& description, const CudaContext& 
           "{}: rows, in_features and out_features must be positive", text(d));
   require(d.dtype == DType::fp32 || d.dtype == DType::fp16 || d.dtype == DType::bf16, ErrorCode::not_supported,
           "{}: the cuda backend computes in fp32, fp16 or bf16", text(d));
+  require_possible_output(d, text(d));
   layout_ = row_major_layout(d.weight_layout, d.out_features * d.in_features, text(d));
   const auto plan = [&](ProductDescription product) {
     product.dtype = d.dtype;
@@ -66,7 +67,7 @@ CudaMatmul::CudaMatmul(const MatmulDescription& description, const CudaContext& 
                    .columns = d.out_features,
                    .inner = d.in_features,
                    .b_is_transposed = true,
-                   .d_dtype = d.dtype,
+                   .d_dtype = d.fp32_output ? DType::fp32 : d.dtype,
                    .bias = d.bias,
                    .activation = d.activation,
                    .keeps_z = keeps_z()});

@@ -21,6 +21,7 @@ using Run = std::function<int()>;
 void add_train(CLI::App& app, Run& run, const Arguments& arguments);
 void add_evaluate(CLI::App& app, Run& run, const Arguments& arguments);
 void add_predict(CLI::App& app, Run& run);
+void add_generate(CLI::App& app, Run& run, const Arguments& arguments);
 void add_plan(CLI::App& app, Run& run, const Arguments& arguments);
 void add_data(CLI::App& app, Run& run);
 /// `data import`; `data` is the subcommand.

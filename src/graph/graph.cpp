@@ -94,6 +94,12 @@ std::size_t Graph::add_exchange(std::size_t size_bytes) {
   return offset;
 }
 
+std::size_t Graph::add_cache(std::size_t size_bytes) {
+  const std::size_t offset = cache_bytes_;
+  cache_bytes_ += aligned(size_bytes);
+  return offset;
+}
+
 // Repeated until nothing changes, since a pending activation may have sources that come later in the list of nodes.
 void Graph::find_gradients() {
   const auto need = [&](const std::vector<ActivationId>& ids) {

@@ -124,6 +124,9 @@ class Graph {
   void choose_layout(ParameterId id, const std::function<std::shared_ptr<const ParameterLayout>()>& choose);
   /// Reserves bytes in exchange memory for a sum over ranks. Returns the offset, which is the same on every rank.
   std::size_t add_exchange(std::size_t size_bytes);
+  /// Reserves bytes in the cache, which keeps its content from one execution to the next. Returns the offset. Graphs that
+  /// reserve the same sizes in the same order can share one cache.
+  std::size_t add_cache(std::size_t size_bytes);
 
   std::size_t workspace_bytes() const { return workspace_bytes_; }
   /// Of weight gradients on the second stream.
@@ -138,6 +141,7 @@ class Graph {
   /// In the order of the backward pass.
   const std::vector<Fork>& forks() const { return forks_; }
   std::size_t exchange_bytes() const { return exchange_bytes_; }
+  std::size_t cache_bytes() const { return cache_bytes_; }
   const std::vector<std::unique_ptr<Node>>& nodes() const { return nodes_; }
   const ExecutionOrder& order() const { return order_; }
   /// The parts of the gradient arena whose values backward leaves in Bindings::narrow_gradients, at the same elements:
@@ -198,6 +202,7 @@ class Graph {
   std::vector<ElementRange> narrow_gradients_;
   MemoryPlan memory_;
   std::size_t workspace_bytes_ = 0, second_workspace_bytes_ = 0, exchange_bytes_ = 0;
+  std::size_t cache_bytes_ = 0;
   std::vector<Fork> forks_;
   std::unique_ptr<Event> forked_;
   std::size_t n_forked_ = 0, n_joined_ = 0;  // in the backward pass that is running

@@ -37,6 +37,7 @@ struct Bindings {
   void* narrow_gradients = nullptr;       // in compute_dtype, where ops write some: Graph::narrow_gradients()
   std::byte* exchange = nullptr;          // small sums between ranks
   std::byte* activations = nullptr;
+  std::byte* cache = nullptr;  // keys and values of earlier tokens (Graph::add_cache); outlives the step
   void* workspace = nullptr;
   Stream* second_stream = nullptr;  // of weight gradients, with a workspace of its own: Graph::forks()
   void* second_workspace = nullptr;

@@ -141,6 +141,23 @@ struct AttentionOptions {
 ActivationId attention(Graph& graph, ActivationId qkv, graph::TensorId document_start, const std::string& name,
                        const AttentionOptions& options);
 
+/// For inference: the same for new tokens of several sequences, (tokens, 1, (heads + 2 kv_heads) * head_dim), whose keys
+/// and values are added to a cache of the graph (lockstep/ops/cached_attention.h).
+struct CachedAttentionOptions {
+  AttentionOptions attention{};
+  std::int64_t slots = 0;     // sequences that the cache has room for
+  std::int64_t capacity = 0;  // tokens of each
+  graph::TensorId slot = graph::kNoTensor, positions = graph::kNoTensor;  // (tokens) int32
+  graph::TensorId source = graph::kNoTensor;                              // (slots, capacity) int32
+};
+ActivationId cached_attention(Graph& graph, ActivationId qkv, const std::string& name,
+                              const CachedAttentionOptions& options);
+
+/// For inference: the rows of x with these numbers, (n) int32: (n, 1, features). A number that x does not have gives a
+/// row of zeros.
+ActivationId select_rows(Graph& graph, ActivationId x, graph::TensorId numbers, std::int64_t n,
+                         const std::string& name);
+
 /// The op of a layer computes the gradients of its weight and its bias (kNoParameter: none) together. Throws
 /// config_range if train.freeze selects only one of them.
 void require_frozen_together(const graph::ParameterTable& table, graph::ParameterId weight, graph::ParameterId bias);
@@ -157,8 +174,9 @@ struct LinearOptions {
   std::optional<graph::Initializer> initial{};  // empty: uniform in +-1/sqrt(in), as torch.nn.Linear
   std::optional<graph::Initializer> initial_bias{};  // empty: as the weight
   bool trainable = true;
+  bool fp32_output = false;  // for inference, without bias and activation
 };
-/// y = f(x W^T + b), over the last dimension of x, in the type of x.
+/// y = f(x W^T + b), over the last dimension of x, in the type of x or in fp32.
 ActivationId linear(Graph& graph, ActivationId x, const std::string& name, const LinearOptions& options);
 
 /// The loss of (..., classes) logits with `labels`, (...) int32. Its LossSums are at `sums_offset` bytes in exchange

@@ -29,6 +29,7 @@ class LinearNode final : public Node, public CountsFlops {
                                   .activation = activation_,
                                   .input_gradient = x.needs_gradient,
                                   .inference = !graph.training(),
+                                  .fp32_output = graph.activation(out_).dtype != x.dtype,
                                   .weight_layout = nullptr};
     graph.choose_layout(weight_.id(), [&] {
       MatmulDescription alike = description;
@@ -125,8 +126,9 @@ ActivationId linear(Graph& graph, ActivationId x, const std::string& name, const
                                                             .trainable = options.trainable,
                                                             .parts = with_suffix(options.parts, ".bias")});
   require_frozen_together(table, weight, bias);
-  const ActivationId y = graph.add_activation(
-      {.name = name, .shape = in.with_dimension(-1, options.out_features), .dtype = graph.activation(x).dtype});
+  const ActivationId y = graph.add_activation({.name = name,
+                                               .shape = in.with_dimension(-1, options.out_features),
+                                               .dtype = options.fp32_output ? DType::fp32 : graph.activation(x).dtype});
   graph.add_node<LinearNode>(name, x, y, weight, bias, options.activation);
   return y;
 }

@@ -24,7 +24,8 @@ class Decoder {
         config_(config),
         inputs_(inputs),
         options_(options),
-        positions_(layers::rotary_positions(graph, config.rope_frequencies(), 1, inputs.sequence_length)) {
+        positions_(layers::rotary_positions(graph, config.rope_frequencies(), 1,
+                                            inputs.n_positions > 0 ? inputs.n_positions : inputs.sequence_length)) {
     stream_.residual = layers::embedding(graph, inputs.tokens, kEmbedding,
                                          {.sequence = inputs.sequence_length,
                                           .vocabulary = config.vocabulary,
@@ -86,10 +87,21 @@ class Decoder {
                                                  .q_norm = norm_of(".q_norm"),
                                                  .k_norm = norm_of(".k_norm"),
                                                  .epsilon = static_cast<float>(config_.norm_epsilon)});
-    const ActivationId mixed =
-        layers::attention(graph_, rotated, inputs_.document_start, name + ".attention",
-                          {.heads = config_.heads, .kv_heads = config_.key_value_heads, .head_dim = config_.head_size});
-    return linear(mixed, name + ".o_proj", config_.width, config_.output_bias);
+    return linear(mix(rotated, name + ".attention"), name + ".o_proj", config_.width, config_.output_bias);
+  }
+
+  ActivationId mix(ActivationId qkv, const std::string& name) {
+    const layers::AttentionOptions options{
+        .heads = config_.heads, .kv_heads = config_.key_value_heads, .head_dim = config_.head_size};
+    const LlamaCache& cache = inputs_.cache;
+    if (cache.slots == 0) return layers::attention(graph_, qkv, inputs_.document_start, name, options);
+    return layers::cached_attention(graph_, qkv, name,
+                                    {.attention = options,
+                                     .slots = cache.slots,
+                                     .capacity = cache.capacity,
+                                     .slot = cache.slot,
+                                     .positions = inputs_.positions,
+                                     .source = cache.source});
   }
 
   /// One matrix product for gate and up.

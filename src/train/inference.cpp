@@ -54,6 +54,13 @@ void check_tensors(const Config::Model& model, const checkpoint::ModelFile& file
     models::check_llama_tensors(tasks::model_source(model), shapes_of(file.tensors), file.path);
 }
 
+void fix_order_for_inference(graph::ParameterTable& table) {
+  std::vector<graph::ParameterId> order;
+  for (std::size_t i = 0; i < table.parameters().size(); ++i)
+    if (table.parameters()[i].trainable) order.push_back(static_cast<graph::ParameterId>(i));
+  table.fix_order(order);
+}
+
 void set_model(Config& config, const checkpoint::ModelFile& file) {
   Config::Model model;
   if (file.state.contains("model")) {
@@ -103,10 +110,7 @@ Inference::Inference(const Config& config, const tasks::Task& task, std::span<co
   wiring.sums_offset = graph_->add_exchange(sizeof(LossSums));
   const graph::ActivationId output = task.wire(*graph_, wiring);
   graph_->plan(backend);
-  std::vector<graph::ParameterId> order;  // a trained model finishes its gradients in another one, which is irrelevant
-  for (std::size_t i = 0; i < table_.parameters().size(); ++i)
-    if (table_.parameters()[i].trainable) order.push_back(static_cast<graph::ParameterId>(i));
-  table_.fix_order(order);
+  fix_order_for_inference(table_);
   // Only the loss follows, which writes no tensor: the outputs are still there at the end.
   const graph::Activation& activation = graph_->activation(output);
   output_ = activation.data;
@@ -132,18 +136,19 @@ Inference::Inference(const Config& config, const tasks::Task& task, std::span<co
 
 Inference::~Inference() = default;
 
-void Inference::load(const checkpoint::ModelFile& file) {
+void load_parameters(const checkpoint::ModelFile& file, const graph::ParameterTable& table, ParameterArena& parameters,
+                     Backend& backend, Stream& stream) {
   checkpoint::require_usable(file.path, file.tensors);
   const auto find = [&](const std::string& name) {
     const auto found = std::ranges::find(file.tensors, name, &checkpoint::NamedTensor::name);
     return found == file.tensors.end() ? nullptr : &*found;
   };
-  float* const arena = parameters_->edit();
+  float* const arena = parameters.edit();
   const auto copy = [&](const std::vector<float>& values, std::size_t begin) {
-    backend_.copy_to_device(arena + begin, values.data(), values.size() * sizeof(float), *stream_);
-    stream_->synchronize();
+    backend.copy_to_device(arena + begin, values.data(), values.size() * sizeof(float), stream);
+    stream.synchronize();
   };
-  for (const graph::Parameter& parameter : table_.parameters()) {
+  for (const graph::Parameter& parameter : table.parameters()) {
     std::vector<float> packed(parameter.n_elements);
     for (const graph::ParameterPart& part : parameter.parts) {
       const checkpoint::NamedTensor* tensor = find(part.name);
@@ -155,7 +160,7 @@ void Inference::load(const checkpoint::ModelFile& file) {
     }
     copy(packed, parameter.begin);
   }
-  for (const graph::RunningStatistic& statistic : table_.statistics()) {
+  for (const graph::RunningStatistic& statistic : table.statistics()) {
     std::size_t begin = statistic.begin;
     for (const char* name : {".running_mean", ".running_var"}) {
       const checkpoint::NamedTensor* tensor = find(statistic.name + name);
@@ -164,6 +169,10 @@ void Inference::load(const checkpoint::ModelFile& file) {
       begin += static_cast<std::size_t>(statistic.channels);
     }
   }
+}
+
+void Inference::load(const checkpoint::ModelFile& file) {
+  load_parameters(file, table_, *parameters_, backend_, *stream_);
 }
 
 Inference::Result Inference::run(const data::Batch& batch) {

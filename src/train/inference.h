@@ -31,6 +31,13 @@ void set_model(Config& config, const checkpoint::ModelFile& file);
 /// Throws checkpoint_mismatch if a directory with a config.json does not contain exactly the tensors of this model.
 void check_tensors(const Config::Model& model, const checkpoint::ModelFile& file);
 
+/// Parameters in the order in which they were added. A trained model finishes its gradients in another one, which is
+/// irrelevant for inference.
+void fix_order_for_inference(graph::ParameterTable& table);
+/// Throws what Inference::load() throws.
+void load_parameters(const checkpoint::ModelFile& file, const graph::ParameterTable& table, ParameterArena& parameters,
+                     Backend& backend, Stream& stream);
+
 class Inference {
  public:
   /// For batches of at most `capacity` samples with these fields. The task has adopted a description, or its train set

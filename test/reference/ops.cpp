@@ -19,6 +19,7 @@
 #include "lockstep/ops/pool2d.h"
 #include "lockstep/ops/random_erase.h"
 #include "test/reference/attention.h"
+#include "test/reference/cached_attention.h"
 #include "test/reference/embedding.h"
 #include "test/reference/head_cross_entropy.h"
 #include "test/reference/rms_norm.h"
@@ -58,6 +59,7 @@ constexpr OpRow<Context> kOps[] = {
     op_row<make_add>(),
     op_row<make_attention>(),
     op_row<make_batch_norm>(),
+    op_row<make_cached_attention>(),
     op_row<make_cast>(),
     op_row<make_clip_norm>(),
     op_row<make_conv2d>(),

@@ -1,13 +1,16 @@
 // Matmul with bias and activation: y (M, out) = f(z), z = x (M, in) * weight^T (in, out) + bias (out)
 //     dz = f'(z) * dy;  dx = dz * weight,  dweight = dz^T * x,  dbias = sum over rows of dz
 // The weight is (out, in) in canonical form, and has the layout weight_layout() in memory. Weight and bias have the
-// type of x. Their gradients are fp32. Planning throws op_description for sizes below 1, and not_supported for types
+// type of x. Their gradients are fp32. With `fp32_output`, y is fp32 whatever the type of x is: the logits of a language
+// model, which a sampler must not find rounded. Planning throws op_description for sizes below 1, and not_supported for types
 // that the backend does not have.
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "lockstep/dtype.h"
+#include "lockstep/error.h"
 #include "lockstep/op.h"
 #include "lockstep/ops/activation_function.h"
 
@@ -28,8 +31,15 @@ struct MatmulDescription {
   ActivationFunction activation = ActivationFunction::none;
   bool input_gradient = true;
   bool inference = false;
+  bool fp32_output = false;  // inference only, without bias and activation
   std::shared_ptr<const ParameterLayout> weight_layout{};  // null: the op chooses one; canonical (out, in)
 };
+
+/// Throws op_description where fp32_output is combined with what it does not go with. `what` names the op.
+inline void require_possible_output(const MatmulDescription& d, const std::string& what) {
+  require(!d.fp32_output || (d.inference && !d.bias && d.activation == ActivationFunction::none),
+          ErrorCode::op_description, "{}: an output in fp32 is for inference, without bias and activation", what);
+}
 
 class Matmul : public Op {
  public:
@@ -37,7 +47,7 @@ class Matmul : public Op {
     const void* x = nullptr;       // (M, in)
     const void* weight = nullptr;  // in weight_layout()
     const void* bias = nullptr;    // (out)
-    void* y = nullptr;             // (M, out), overwritten
+    void* y = nullptr;             // (M, out), overwritten; fp32 with fp32_output
   };
   struct Backward {
     const void* dy = nullptr;

@@ -1,0 +1,93 @@
+// Causal attention of new tokens over a cache of the keys and values of earlier ones, for generating text. The new
+// tokens may belong to any sequences: token r belongs to the sequence of the slot n = slot[r], at p = position[r]. With
+// head h of q and the key-value head g = h / (heads / kv_heads), the op first stores
+//     k_cache[n, g, p] = k[r, g],  v_cache[n, g, p] = v[r, g]
+// and then computes, over the positions s from 0 to p of that sequence, whose key and value are in slot m = source[n, s]
+//     score[s] = scale * q[r, h] . k_cache[m, g, s],  y[r, h] = sum over s of softmax(score)[s] * v_cache[m, g, s]
+// Several sequences can so share a prefix, and beams can change places without copies of the cache (NVIDIA's
+// FasterTransformer calls `source` cache indirection). With one slot, a sequence in one call, and source[0, s] = 0, this
+// is the op `attention` of that sequence.
+//
+// q, k and v are one packed matrix, as the op `rotary` writes it (lockstep/ops/attention.h). The cache is
+// (2, slots, kv_heads, capacity, head_dim), the keys and then the values, in the type of q. All new tokens are stored
+// before any attends, and several tokens of a call may follow each other in one sequence. Two tokens of a call must not
+// have the same slot and position. A token whose position or slot does not exist is padding: nothing is stored, and its
+// y is zero. Sums are fp32. The bits of a token's y depend on its own q and on the keys and values that it attends to,
+// not on the other tokens of the call. Planning throws op_description for sizes below 1, heads that are no multiple of
+// kv_heads, and a head_dim above AttentionDescription::kMaxHeadDim, and not_supported for types that the backend does
+// not have.
+#pragma once
+
+#include <cmath>
+#include <string>
+
+#include "lockstep/dtype.h"
+#include "lockstep/error.h"
+#include "lockstep/op.h"
+#include "lockstep/ops/attention.h"
+
+namespace lockstep {
+
+class CachedAttention;
+
+struct CachedAttentionDescription {
+  using Op = CachedAttention;
+  static constexpr std::string_view kName = "cached_attention";
+
+  std::int64_t rows = 0;      // new tokens of a call
+  std::int64_t slots = 0;     // sequences that the cache has room for
+  std::int64_t capacity = 0;  // tokens of each
+  std::int64_t heads = 0;     // of q
+  std::int64_t kv_heads = 0;  // of k and of v
+  std::int64_t head_dim = 0;
+  DType dtype = DType::fp32;  // of qkv, the cache and y
+  float scale = 0;            // of the scores; 0: 1 / sqrt(head_dim)
+
+  std::int64_t group() const { return heads / kv_heads; }
+  /// Elements of a token in the packed matrix.
+  std::int64_t packed_width() const { return (heads + 2 * kv_heads) * head_dim; }
+  /// Of the keys, or of the values.
+  std::int64_t cached_elements() const { return slots * kv_heads * capacity * head_dim; }
+  std::size_t cache_bytes() const { return 2 * static_cast<std::size_t>(cached_elements()) * size_bytes(dtype); }
+  float score_scale() const { return scale != 0 ? scale : 1.0f / std::sqrt(static_cast<float>(head_dim)); }
+};
+
+/// "cached attention of 8 tokens, 8 sequences of 1024, 9 heads, 3 of keys and values, of 64, bf16"
+inline std::string text(const CachedAttentionDescription& d) {
+  return fmt::format("cached attention of {} tokens, {} sequences of {}, {} heads, {} of keys and values, of {}, {}",
+                     d.rows, d.slots, d.capacity, d.heads, d.kv_heads, d.head_dim, name(d.dtype));
+}
+
+inline void require_possible(const CachedAttentionDescription& d) {
+  constexpr std::int64_t kLimit = std::int64_t{1} << 31;
+  require(d.rows > 0 && d.slots > 0 && d.capacity > 0 && d.heads > 0 && d.kv_heads > 0 && d.head_dim > 0,
+          ErrorCode::op_description, "{}: all sizes must be positive", text(d));
+  require(d.rows < kLimit && d.slots < kLimit && d.capacity < kLimit, ErrorCode::op_description,
+          "{}: tokens, sequences and their length must be below 2^31", text(d));
+  require(d.heads % d.kv_heads == 0, ErrorCode::op_description,
+          "{}: the number of query heads must be a multiple of the number of key-value heads", text(d));
+  require(d.head_dim <= AttentionDescription::kMaxHeadDim, ErrorCode::op_description,
+          "{}: a head may have at most {} elements", text(d), AttentionDescription::kMaxHeadDim);
+}
+
+class CachedAttention : public Op {
+ public:
+  struct Forward {
+    const void* qkv = nullptr;               // (rows, packed_width())
+    const std::int32_t* slot = nullptr;      // (rows)
+    const std::int32_t* position = nullptr;  // (rows)
+    /// (slots, capacity). Read at the positions before each token's own, which is always in the token's own slot. A slot
+    /// that does not exist counts as the sequence's own.
+    const std::int32_t* source = nullptr;
+    void* cache = nullptr;  // cache_bytes(), updated
+    void* y = nullptr;      // (rows, heads * head_dim), overwritten
+  };
+  void forward(const Forward& args, const OpMemory& memory, Stream& stream) {
+    submit("cached_attention.forward", &CachedAttention::run_forward, args, memory, stream);
+  }
+
+ private:
+  virtual void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) = 0;
+};
+
+}  // namespace lockstep

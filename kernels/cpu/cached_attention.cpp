@@ -1,0 +1,145 @@
+// Attention over a cache (lockstep/ops/cached_attention.h). First the keys and values of all new tokens are stored.
+// Then threads divide the pairs of a token and a key-value head; the query heads of a group share what is read of the
+// cache. A pair goes through the keys in blocks of kCacheBlock, with a running maximum and sum of the softmax. Blocks
+// begin at multiples of kCacheBlock of the sequence, so the bits do not depend on how a prompt is cut into chunks.
+#include <cstring>
+#include <memory>
+#include <type_traits>
+
+#include "kernels/cpu/base/bf16.h"
+#include "kernels/cpu/base/context.h"
+#include "kernels/cpu/base/parallel.h"
+#include "kernels/cpu/base/simd.h"
+#include "kernels/cpu/base/workspace.h"
+#include "lockstep/ops/cached_attention.h"
+
+namespace lockstep::cpu {
+
+constexpr std::int64_t kCacheBlock = 64;  // keys
+
+template <typename E>
+struct CachedAttentionTask {
+  std::int64_t slots = 0, capacity = 0, kv_heads = 0, group = 0, head_dim = 0;
+  float scale = 0;
+  const E* qkv = nullptr;
+  const std::int32_t* slot = nullptr;
+  const std::int32_t* position = nullptr;
+  const std::int32_t* source = nullptr;
+  E* cache = nullptr;
+  E* y = nullptr;
+
+  std::int64_t packed_width() const { return (group + 2) * kv_heads * head_dim; }
+  std::int64_t values_after_keys() const { return slots * kv_heads * capacity * head_dim; }
+  bool exists(std::int64_t row) const {
+    return slot[row] >= 0 && slot[row] < slots && position[row] >= 0 && position[row] < capacity;
+  }
+  E* key(std::int64_t of_slot, std::int64_t head, std::int64_t at_position) const {
+    return cache + ((of_slot * kv_heads + head) * capacity + at_position) * head_dim;
+  }
+};
+
+/// A thread's memory for the queries of a group. Rows of q and sums are `width` apart.
+struct CachedAttentionScratch {
+  std::int64_t width = 0;
+  float* q = nullptr;         // (group, width), scaled
+  float* sums = nullptr;      // (group, width) of p * v
+  float* scores = nullptr;    // (group, kCacheBlock)
+  float* greatest = nullptr;  // (group)
+  float* total = nullptr;     // (group) of the exponentials
+};
+
+}  // namespace lockstep::cpu
+
+#define LOCKSTEP_KERNELS "kernels/cpu/cached_attention_kernels.h"
+#include "kernels/cpu/base/each_isa.h"
+
+namespace lockstep::cpu {
+namespace {
+
+class CpuCachedAttention final : public CachedAttention {
+ public:
+  CpuCachedAttention(const CachedAttentionDescription& d, const CpuContext& context)
+      : d_(d),
+        // A decoding step is short, so that a thread pays off early: a token attends to hundreds of keys.
+        parts_(static_cast<int>(std::min<std::int64_t>(std::max(1, context.threads), d.rows * d.kv_heads))),
+        width_((d.head_dim + 15) / 16 * 16) {
+    const auto floats = [](std::int64_t n) { return static_cast<std::size_t>(n) * sizeof(float); };
+    WorkspacePlan plan;
+    at_.q = plan.take(floats(d.group() * width_));
+    at_.sums = plan.take(floats(d.group() * width_));
+    at_.scores = plan.take(floats(d.group() * kCacheBlock));
+    at_.greatest = plan.take(floats(d.group()));
+    at_.total = plan.take(floats(d.group()));
+    scratch_bytes_ = plan.size_bytes();
+  }
+
+  OpNeeds needs() const override {
+    return {.forward_workspace_bytes = scratch_bytes_ * static_cast<std::size_t>(parts_)};
+  }
+  std::string describe() const override { return fmt::format("{}: own kernels", text(d_)); }
+
+  void run_forward(const Forward& args, const OpMemory& memory, Stream&) override {
+    with_elements(d_.dtype, [&](auto element) {
+      using E = decltype(element);
+      const CachedAttentionTask<E> task{.slots = d_.slots,
+                                        .capacity = d_.capacity,
+                                        .kv_heads = d_.kv_heads,
+                                        .group = d_.group(),
+                                        .head_dim = d_.head_dim,
+                                        .scale = d_.score_scale(),
+                                        .qkv = static_cast<const E*>(args.qkv),
+                                        .slot = args.slot,
+                                        .position = args.position,
+                                        .source = args.source,
+                                        .cache = static_cast<E*>(args.cache),
+                                        .y = static_cast<E*>(args.y)};
+      store_new(task);
+      run_parts(parts_, [&](int part) {
+        LOCKSTEP_DISPATCH(cached_attention<E>)
+        (task, part_of(d_.rows * d_.kv_heads, part, parts_), scratch_of(memory.workspace, part));
+      });
+    });
+  }
+
+ private:
+  template <typename E>
+  void store_new(const CachedAttentionTask<E>& task) const {
+    const std::int64_t n = d_.head_dim;
+    for (std::int64_t row = 0; row < d_.rows; ++row) {
+      if (!task.exists(row)) continue;
+      const E* const k = task.qkv + row * d_.packed_width() + d_.heads * n;
+      for (std::int64_t head = 0; head < d_.kv_heads; ++head) {
+        E* const target = task.key(task.slot[row], head, task.position[row]);
+        std::copy_n(k + head * n, n, target);
+        std::copy_n(k + (d_.kv_heads + head) * n, n, target + task.values_after_keys());
+      }
+    }
+  }
+  CachedAttentionScratch scratch_of(void* workspace, int part) const {
+    void* const begin = at<void>(workspace, scratch_bytes_ * static_cast<std::size_t>(part));
+    return {.width = width_,
+            .q = at(begin, at_.q),
+            .sums = at(begin, at_.sums),
+            .scores = at(begin, at_.scores),
+            .greatest = at(begin, at_.greatest),
+            .total = at(begin, at_.total)};
+  }
+
+  CachedAttentionDescription d_;
+  int parts_;
+  std::int64_t width_;
+  struct Offsets {
+    std::size_t q = 0, sums = 0, scores = 0, greatest = 0, total = 0;
+  } at_;
+  std::size_t scratch_bytes_ = 0;  // of a thread
+};
+
+}  // namespace
+
+std::unique_ptr<CachedAttention> make_cached_attention(const CachedAttentionDescription& d, const CpuContext& context) {
+  require_possible(d);
+  require_float_or_bf16(d.dtype, "attention over a cache");
+  return std::make_unique<CpuCachedAttention>(d, context);
+}
+
+}  // namespace lockstep::cpu

@@ -1,0 +1,136 @@
+// Kernels of cached_attention.cpp for one instruction set (each_isa.h).
+
+namespace lockstep::cpu::LOCKSTEP_ISA {
+
+/// The sum of the lanes, pairwise: the same order for each score.
+inline float sum_of_lanes(Floats v) {
+  float values[kLanes];
+  store((void*)values, v);
+  for (int n = kLanes / 2; n > 0; n /= 2)
+    for (int i = 0; i < n; ++i) values[i] += values[i + n];
+  return values[0];
+}
+
+/// scores[i] = q_i . k for kN queries that are `width` apart: a key is read once for all of them.
+template <int kN, typename E>
+inline void score_queries(const float* q, std::int64_t width, const E* k, std::int64_t n, float* scores,
+                          std::int64_t stride) {
+  Floats sums[kN] = {};
+  std::int64_t c = 0;
+  for (; c + kLanes <= n; c += kLanes) {
+    const Floats key = load<Floats>(k + c);
+    for (int i = 0; i < kN; ++i) sums[i] += load<Floats>(q + i * width + c) * key;
+  }
+  float rest[kN] = {};
+  for (; c < n; ++c)
+    for (int i = 0; i < kN; ++i) rest[i] += q[i * width + c] * to_float(k[c]);
+  for (int i = 0; i < kN; ++i) scores[i * stride] = sum_of_lanes(sums[i]) + rest[i];
+}
+
+/// sums_i += p_i * v for kN queries and kVectors vectors of columns over the `n_keys` keys of a block.
+template <int kN, int kVectors, typename E>
+inline void add_values(const float* p, const E* const* values, std::int64_t n_keys, std::int64_t column, float* sums,
+                       std::int64_t width) {
+  Floats total[kN][kVectors];
+  for (int i = 0; i < kN; ++i)
+    for (int j = 0; j < kVectors; ++j) total[i][j] = load<Floats>(sums + i * width + column + j * kLanes);
+  for (std::int64_t s = 0; s < n_keys; ++s) {
+    Floats v[kVectors];
+    for (int j = 0; j < kVectors; ++j) v[j] = load<Floats>(values[s] + column + j * kLanes);
+    for (int i = 0; i < kN; ++i)
+      for (int j = 0; j < kVectors; ++j) total[i][j] += p[i * kCacheBlock + s] * v[j];
+  }
+  for (int i = 0; i < kN; ++i)
+    for (int j = 0; j < kVectors; ++j) store(sums + i * width + column + j * kLanes, total[i][j]);
+}
+
+/// Calls f(std::integral_constant<int, n>, first) for groups of at most 4 of `n_queries` queries.
+template <typename F>
+inline void in_groups(std::int64_t n_queries, const F& f) {
+  std::int64_t i = 0;
+  for (; i + 4 <= n_queries; i += 4) f(std::integral_constant<int, 4>{}, i);
+  if (n_queries - i == 3) f(std::integral_constant<int, 3>{}, i);
+  if (n_queries - i == 2) f(std::integral_constant<int, 2>{}, i);
+  if (n_queries - i == 1) f(std::integral_constant<int, 1>{}, i);
+}
+
+/// The queries of one key-value head of one token over a block of keys: the softmax is continued.
+template <typename E>
+void attend_to_block(const CachedAttentionTask<E>& task, const E* const* keys, const E* const* values,
+                     std::int64_t n_keys, const CachedAttentionScratch& scratch) {
+  const std::int64_t group = task.group, n = task.head_dim, width = scratch.width;
+  in_groups(group, [&](auto count, std::int64_t first) {
+    for (std::int64_t s = 0; s < n_keys; ++s)
+      score_queries<count.value>(scratch.q + first * width, width, keys[s], n,
+                                 scratch.scores + first * kCacheBlock + s, kCacheBlock);
+  });
+  for (std::int64_t i = 0; i < group; ++i) {
+    float* const scores = scratch.scores + i * kCacheBlock;
+    float greatest = scratch.greatest[i];
+    for (std::int64_t s = 0; s < n_keys; ++s) greatest = scores[s] > greatest ? scores[s] : greatest;
+    const float factor = exponential(scratch.greatest[i] - greatest);
+    for (std::int64_t s = n_keys; s < kCacheBlock; ++s) scores[s] = greatest;
+    for (std::int64_t s = 0; s < kCacheBlock; s += kLanes)
+      store(scores + s, exponential(load<Floats>(scores + s) - greatest));
+    for (std::int64_t s = n_keys; s < kCacheBlock; ++s) scores[s] = 0;
+    Floats total{};
+    for (std::int64_t s = 0; s < kCacheBlock; s += kLanes) total += load<Floats>(scores + s);
+    scratch.total[i] = scratch.total[i] * factor + sum_of_lanes(total);
+    scratch.greatest[i] = greatest;
+    float* const sums = scratch.sums + i * width;
+    if (factor != 1.0f)
+      for (std::int64_t c = 0; c < n; ++c) sums[c] *= factor;
+  }
+  in_groups(group, [&](auto count, std::int64_t first) {
+    float* const sums = scratch.sums + first * width;
+    const float* const p = scratch.scores + first * kCacheBlock;
+    std::int64_t c = 0;
+    for (; c + 4 * kLanes <= n; c += 4 * kLanes) add_values<count.value, 4>(p, values, n_keys, c, sums, width);
+    for (; c + kLanes <= n; c += kLanes) add_values<count.value, 1>(p, values, n_keys, c, sums, width);
+    for (; c < n; ++c)
+      for (std::int64_t s = 0; s < n_keys; ++s)
+        for (int i = 0; i < count.value; ++i) sums[i * width + c] += p[i * kCacheBlock + s] * to_float(values[s][c]);
+  });
+}
+
+/// Items are (token, key-value head), in this order.
+template <typename E>
+void cached_attention(const CachedAttentionTask<E>& task, Range items, const CachedAttentionScratch& scratch) {
+  const std::int64_t n = task.head_dim, heads = task.kv_heads * task.group;
+  for (std::int64_t item = items.begin; item < items.end; ++item) {
+    const std::int64_t row = item / task.kv_heads, head = item % task.kv_heads;
+    E* const y = task.y + (row * heads + head * task.group) * n;
+    if (!task.exists(row)) {
+      std::memset(static_cast<void*>(y), 0, static_cast<std::size_t>(task.group * n) * sizeof(E));
+      continue;
+    }
+    const E* const q = task.qkv + row * task.packed_width() + head * task.group * n;
+    for (std::int64_t i = 0; i < task.group; ++i) {
+      for (std::int64_t c = 0; c < n; ++c) {
+        scratch.q[i * scratch.width + c] = to_float(q[i * n + c]) * task.scale;
+        scratch.sums[i * scratch.width + c] = 0;
+      }
+      scratch.greatest[i] = -__builtin_inff();
+      scratch.total[i] = 0;
+    }
+    const std::int64_t own = task.slot[row], n_keys = task.position[row] + 1;
+    const std::int32_t* const source = task.source + own * task.capacity;
+    const E* keys[kCacheBlock];
+    const E* values[kCacheBlock];
+    for (std::int64_t first = 0; first < n_keys; first += kCacheBlock) {
+      const std::int64_t count = n_keys - first < kCacheBlock ? n_keys - first : kCacheBlock;
+      for (std::int64_t s = 0; s < count; ++s) {
+        const std::int64_t given = source[first + s];
+        const bool is_own = first + s == n_keys - 1 || given < 0 || given >= task.slots;
+        keys[s] = task.key(is_own ? own : given, head, first + s);
+        values[s] = keys[s] + task.values_after_keys();
+      }
+      attend_to_block(task, keys, values, count, scratch);
+    }
+    for (std::int64_t i = 0; i < task.group; ++i)
+      for (std::int64_t c = 0; c < n; ++c)
+        y[i * n + c] = from_float<E>(scratch.sums[i * scratch.width + c] / scratch.total[i]);
+  }
+}
+
+}  // namespace lockstep::cpu::LOCKSTEP_ISA

@@ -1,0 +1,179 @@
+#include "commands/chat.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "base/file.h"
+#include "base/printable.h"
+#include "base/standard_streams.h"
+#include "lockstep/error.h"
+#include "text/chat_template.h"
+#include "train/text_model.h"
+
+namespace lockstep::commands {
+namespace {
+
+constexpr std::int64_t kChunk = 64;  // tokens of a step of prefill: messages are short
+constexpr std::uint64_t kMaxTemplateBytes = 1 << 20;
+
+volatile std::sig_atomic_t was_interrupted = 0;
+
+void note_interrupt(int) { was_interrupted = 1; }
+
+/// Ctrl-C sets a flag. read() then returns, so that a line that was begun can be given up.
+void catch_interrupts() {
+  struct sigaction action {};
+  action.sa_handler = note_interrupt;
+  ::sigaction(SIGINT, &action, nullptr);
+}
+
+enum class Input : std::uint8_t { line, interrupted, end };
+
+/// Standard input by lines.
+class Lines {
+ public:
+  Input next(std::string& line) {
+    while (true) {
+      if (const std::size_t end = held_.find('\n'); end != std::string::npos) {
+        line = held_.substr(0, end);
+        held_.erase(0, end + 1);
+        if (line.ends_with('\r')) line.pop_back();
+        return Input::line;
+      }
+      char buffer[4096];
+      const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof buffer);
+      if (n < 0 && errno == EINTR) {
+        held_.clear();
+        return Input::interrupted;
+      }
+      require(n >= 0, ErrorCode::data_unreadable, "cannot read standard input: {}", system_text(errno));
+      if (n == 0) {
+        line = std::exchange(held_, {});
+        return line.empty() ? Input::end : Input::line;
+      }
+      held_.append(buffer, static_cast<std::size_t>(n));
+    }
+  }
+
+ private:
+  std::string held_;
+};
+
+void print(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  flush_standard_output();
+}
+
+text::ChatTemplate template_of(const GenerateArguments& a, const TextModelSource& source) {
+  const std::map<std::string, std::string> variables = text::special_tokens_of(source.tokenizer_folder);
+  if (!a.chat_template.empty()) {
+    if (auto preset = text::ChatTemplate::preset(a.chat_template, variables)) return std::move(*preset);
+    return text::ChatTemplate(read_file(a.chat_template, kMaxTemplateBytes), a.chat_template, variables);
+  }
+  if (auto own = text::ChatTemplate::open(source.tokenizer_folder)) return std::move(*own);
+  fail(ErrorCode::usage, "the tokenizer {} has no chat template: name one with --chat-template chatml, llama3 or FILE",
+       source.tokenizer->path());
+}
+
+class Conversation {
+ public:
+  Conversation(const GenerateArguments& a, const TextModelSource& source)
+      : template_(template_of(a, source)), tokenizer_(source.tokenizer), capacity_(source.model.positions) {
+    if (!a.system.empty()) messages_.push_back({"system", a.system});
+    n_system_ = messages_.size();
+  }
+
+  void add(const char* role, std::string content) { messages_.push_back({role, std::move(content)}); }
+  /// The oldest messages are forgotten until the conversation leaves room for a reply. Returns whether it does.
+  bool ids(std::vector<std::int32_t>& out) {
+    const std::int64_t room = std::max<std::int64_t>(1, capacity_ / 8);
+    while (true) {
+      out.clear();
+      tokenizer_->encode(template_.render(messages_, text::ReplyBegin::add), out, text::TemplateTokens::omit);
+      if (static_cast<std::int64_t>(out.size()) + room <= capacity_) return true;
+      if (messages_.size() < n_system_ + 3) return static_cast<std::int64_t>(out.size()) < capacity_;
+      const auto oldest = messages_.begin() + static_cast<std::ptrdiff_t>(n_system_);
+      messages_.erase(oldest, oldest + 2);  // a message and its reply
+      forgot_ = true;
+    }
+  }
+  void take_back() { messages_.pop_back(); }
+  bool has_forgotten() { return std::exchange(forgot_, false); }
+
+ private:
+  text::ChatTemplate template_;
+  std::shared_ptr<const text::Tokenizer> tokenizer_;
+  std::int64_t capacity_;
+  std::vector<text::ChatMessage> messages_;
+  std::size_t n_system_ = 0;
+  bool forgot_ = false;
+};
+
+/// Where the tokenizer has one of these tokens, it ends a message.
+std::vector<std::int32_t> end_tokens_of(const TextModelSource& source) {
+  std::vector<std::int32_t> ends = source.end_tokens;
+  if (source.tokenizer->end_token()) ends.push_back(*source.tokenizer->end_token());
+  for (const char* token : {"<|im_end|>", "<|eot_id|>"}) {
+    std::vector<std::int32_t> ids;
+    source.tokenizer->encode(token, ids, text::TemplateTokens::omit);
+    if (ids.size() == 1) ends.push_back(ids.front());
+  }
+  std::ranges::sort(ends);
+  const auto repeated = std::ranges::unique(ends);
+  ends.erase(repeated.begin(), repeated.end());
+  return ends;
+}
+
+}  // namespace
+
+int converse(const GenerateArguments& a, TextModelSource& source, Backend& backend) {
+  Conversation conversation(a, source);
+  train::TextModel model(source.model, {.slots = 1, .capacity = source.model.positions, .chunk = kChunk},
+                         source.config.precision, source.file, backend);
+  source.file.tensors.clear();
+  generate::GeneratorOptions options = a.options;
+  if (!a.ignores_end) options.end_tokens = end_tokens_of(source);
+  generate::Generator generator(model.decoder(), decode_with(source.tokenizer), options);
+  generator.keep_cache();
+  const bool is_terminal = ::isatty(STDIN_FILENO) == 1;
+  catch_interrupts();
+  Lines lines;
+  std::string line;
+  for (std::uint32_t number = 0;;) {
+    if (is_terminal) print("> ");
+    was_interrupted = 0;
+    const Input input = lines.next(line);
+    if (input == Input::end) break;
+    if (input == Input::interrupted) {
+      print("\n(Ctrl-D ends the conversation.)\n");
+      continue;
+    }
+    if (line.empty()) continue;
+    conversation.add("user", line);
+    generate::Prompt prompt{.number = number++, .ids = {}};
+    if (!conversation.ids(prompt.ids)) {
+      print("(The message is longer than the context of the model: shorten it.)\n");
+      conversation.take_back();
+      continue;
+    }
+    if (conversation.has_forgotten()) print("(The oldest messages no longer fit into the context.)\n");
+    was_interrupted = 0;
+    const auto replies = generator.generate(
+        std::span(&prompt, 1),
+        {.text = [](std::size_t, std::size_t, const std::string& text) { print(printable_lines(text)); },
+         .done = {},
+         .goes_on = [] { return was_interrupted == 0; }});
+    print("\n");
+    conversation.add("assistant", replies.front().empty() ? std::string() : replies.front().front().text);
+  }
+  if (is_terminal) print("\n");
+  return EXIT_SUCCESS;
+}
+
+}  // namespace lockstep::commands

@@ -1,0 +1,339 @@
+// lockstep generate: continues prompts with a language model, or converses with it in the terminal.
+//
+// Each rank of a job generates the replies to its part of the prompts, and rank 0 prints all of them in the order of the
+// prompts. A reply does not depend on the number of ranks or on the other prompts.
+#include "commands/generate.h"
+
+#include <fcntl.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <iostream>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/current_world.h"
+#include "base/file.h"
+#include "base/standard_streams.h"
+#include "comm/world.h"
+#include "commands/chat.h"
+#include "commands/commands.h"
+#include "commands/generate_model.h"
+#include "commands/model_argument.h"
+#include "commands/report.h"
+#include "hdf5/version.h"
+#include "lockstep/error.h"
+#include "lockstep/log.h"
+#include "train/metrics.h"
+#include "train/text_model.h"
+
+namespace lockstep::commands {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::uint64_t kMaxPromptBytes = std::uint64_t{1} << 30;
+constexpr std::int64_t kChunk = 256;              // tokens of a step of prefill
+constexpr std::int64_t kMostSequences = 1024;     // at the same time
+constexpr std::int64_t kStepsBetweenMeetings = 8; // ranks that finish early wait for the others
+
+// ----------------------------------------------------------------------------------------------------- the request
+
+/// What the options ask for. Throws usage where they contradict each other.
+void check(const GenerateArguments& a, const CLI::App& command) {
+  const auto is_given = [&](const char* option) { return command.count(option) > 0; };
+  const int n_sources = static_cast<int>(is_given("--prompt")) + static_cast<int>(is_given("--prompts")) +
+                        static_cast<int>(a.chat);
+  require(n_sources == 1, ErrorCode::usage,
+          "expected one of --prompt TEXT, --prompts FILE and --chat, found {}", n_sources == 0 ? "none" : "several");
+  const auto& sampling = a.options.sampling;
+  for (const char* option : {"--top-k", "--top-p", "--min-p"})
+    require(!is_given(option) || !is_given("--temperature") || sampling.temperature > 0, ErrorCode::usage,
+            "{} has no effect with --temperature 0, which always takes the most probable token: give a temperature "
+            "above 0",
+            option);
+  require(a.options.beams == 1 || sampling.is_greedy(), ErrorCode::usage,
+          "--beams searches for the most probable reply, and cannot be combined with --temperature, --top-k, --top-p or "
+          "--min-p: leave out one of them");
+  require(!is_given("--length-penalty") || a.options.beams > 1, ErrorCode::usage,
+          "--length-penalty has no effect without --beams: give --beams 2 or more");
+  require(a.options.beams == 1 || a.options.replies <= a.options.beams, ErrorCode::usage,
+          "--n {} asks for more replies than --beams {} finds: give --beams {}", a.options.replies, a.options.beams,
+          a.options.replies);
+  require(a.options.replies == 1 || a.options.beams > 1 || !sampling.is_greedy(), ErrorCode::usage,
+          "--n {} would give the same reply {} times: give --temperature 1, or --beams {}", a.options.replies,
+          a.options.replies, a.options.replies);
+  require(!a.chat || (a.options.replies == 1 && a.options.beams == 1 && a.json.empty() && !is_given("--batch")),
+          ErrorCode::usage, "--chat has one reply to each message: leave out --n, --beams, --batch and --json");
+  require(a.chat || (!is_given("--system") && !is_given("--chat-template")), ErrorCode::usage,
+          "--system and --chat-template describe a conversation: add --chat");
+  for (const std::string& word : a.options.stop_words)
+    require(!word.empty(), ErrorCode::usage, "--stop: expected a text, found nothing");
+}
+
+/// The lines of a file (`-`: standard input). A carriage return at the end of a line belongs to its end.
+std::vector<std::string> read_prompts(const std::string& path) {
+  std::string text;
+  if (path == "-") {
+    text.assign(std::istreambuf_iterator<char>(std::cin), {});
+  } else {
+    require(!is_folder(path), ErrorCode::data_missing, "--prompts: expected a file, found the folder {}", path);
+    static_cast<void>(open_file(path, O_RDONLY, ErrorCode::data_missing));  // says why it cannot be opened
+    text = read_file(path, kMaxPromptBytes);
+  }
+  std::vector<std::string> lines;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    std::string line = text.substr(begin, end - begin);
+    if (line.ends_with('\r')) line.pop_back();
+    lines.push_back(std::move(line));
+    begin = end + 1;
+  }
+  require(!lines.empty(), ErrorCode::usage, "--prompts: {} is empty: write one prompt per line",
+          path == "-" ? "standard input" : path);
+  return lines;
+}
+
+/// "prompt", or "line 3 of prompts.txt"
+std::string name_of(const GenerateArguments& a, std::size_t number) {
+  return a.prompts.empty() ? "the prompt" : fmt::format("line {} of {}", number + 1, a.prompts);
+}
+
+std::vector<generate::Prompt> encode(const GenerateArguments& a, const std::vector<std::string>& texts,
+                                     const TextModelSource& source) {
+  std::vector<generate::Prompt> prompts;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    generate::Prompt prompt{.number = static_cast<std::uint32_t>(i), .ids = {}};
+    source.tokenizer->encode(texts[i], prompt.ids);
+    if (prompt.ids.empty() && source.tokenizer->begin_token()) prompt.ids.push_back(*source.tokenizer->begin_token());
+    require(!prompt.ids.empty(), ErrorCode::usage,
+            "{} is empty, and the tokenizer has no token that begins a text: write at least one character",
+            name_of(a, i));
+    const auto length = static_cast<std::int64_t>(prompt.ids.size());
+    require(length < source.model.positions, ErrorCode::usage,
+            "{} has {} tokens, but the context of the model has {}, which must include the reply: shorten it",
+            name_of(a, i), length, source.model.positions);
+    prompts.push_back(std::move(prompt));
+  }
+  return prompts;
+}
+
+// ------------------------------------------------------------------------------------------------------ the output
+
+/// A line of --json for each reply to a prompt.
+std::string json_lines(const std::string& prompt, const std::vector<generate::Reply>& replies) {
+  std::string out;
+  for (std::size_t i = 0; i < replies.size(); ++i) {
+    Json object{{"prompt", prompt}};
+    if (replies.size() > 1) object["reply"] = i;
+    object["text"] = replies[i].text;
+    object["tokens"] = replies[i].tokens;
+    object["logprobs"] = replies[i].log_probabilities;
+    out += object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  }
+  return out;
+}
+
+/// The replies as text. Where there are several, each has a header.
+std::string header(const std::string& prompt, std::size_t reply, const GenerateArguments& a, std::size_t n_prompts) {
+  if (n_prompts == 1 && a.options.replies == 1) return "";
+  const std::string number = a.options.replies > 1 ? fmt::format(", reply {}", reply + 1) : "";
+  return fmt::format("==> {}{} <==\n", printable(prompt), number);
+}
+
+std::string text_of(const std::string& prompt, const std::vector<generate::Reply>& replies, const GenerateArguments& a,
+                    std::size_t n_prompts) {
+  std::string out;
+  for (std::size_t i = 0; i < replies.size(); ++i)
+    out += header(prompt, i, a, n_prompts) + printable_lines(replies[i].text) + "\n";
+  return out;
+}
+
+void print(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  flush_standard_output();
+}
+
+// ------------------------------------------------------------------------------------------------------ generating
+
+/// Prompts whose replies are complete are printed as soon as all before them are.
+class OrderedOutput {
+ public:
+  explicit OrderedOutput(std::size_t n) : parts_(n), is_done_(n, false) {}
+  void add(std::size_t number, std::string part) {
+    parts_[number] = std::move(part);
+    is_done_[number] = true;
+    for (; next_ < parts_.size() && is_done_[next_]; ++next_) print(std::exchange(parts_[next_], {}));
+  }
+
+ private:
+  std::vector<std::string> parts_;
+  std::vector<bool> is_done_;
+  std::size_t next_ = 0;
+};
+
+std::int64_t capacity_for(const std::vector<generate::Prompt>& prompts, const GenerateArguments& a,
+                          const TextModelSource& source) {
+  std::int64_t longest = 1;
+  for (const generate::Prompt& prompt : prompts)
+    longest = std::max(longest, static_cast<std::int64_t>(prompt.ids.size()));
+  return std::min(source.model.positions, longest + a.options.max_new_tokens);
+}
+
+struct Part {
+  std::size_t begin = 0, end = 0;  // of the prompts
+};
+
+/// Generates the replies to this rank's part of the prompts. Returns what rank 0 prints, a text for each prompt.
+std::vector<std::string> generate_part(generate::Generator& generator, std::span<const generate::Prompt> prompts,
+                                       const std::vector<std::string>& texts, const GenerateArguments& a, Part part,
+                                       World& world) {
+  const bool is_alone = world.size() == 1, as_json = !a.json.empty();
+  const bool streams = is_alone && !as_json && texts.size() == 1 && a.options.replies == 1 && a.options.beams == 1;
+  const auto formatted = [&](std::size_t i, const std::vector<generate::Reply>& replies) {
+    return as_json ? json_lines(texts[i], replies) : text_of(texts[i], replies, a, texts.size());
+  };
+  std::vector<std::string> out(part.end - part.begin);
+  OrderedOutput ordered(out.size());
+  std::int64_t n_steps = 0;
+  generate::GeneratorEvents events;
+  if (streams) events.text = [](std::size_t, std::size_t, const std::string& text) { print(printable_lines(text)); };
+  events.done = [&](std::size_t i, const std::vector<generate::Reply>& replies) {
+    out[i] = formatted(part.begin + i, replies);
+    if (is_alone && !streams && (a.json.empty() || a.json == "-")) ordered.add(i, out[i]);
+  };
+  events.goes_on = [&] {
+    if (!is_alone && ++n_steps % kStepsBetweenMeetings == 0) world.any(true);
+    return true;
+  };
+  generator.generate(prompts.subspan(part.begin, part.end - part.begin), events);
+  if (streams) print("\n");
+  while (!is_alone && world.any(false)) {
+  }
+  return out;
+}
+
+int generate_prompts(const GenerateArguments& a, TextModelSource& source, Backend& backend, World& world) {
+  const std::vector<std::string> texts =
+      a.prompts.empty() ? std::vector<std::string>{a.prompt} : read_prompts(a.prompts);
+  const std::vector<generate::Prompt> prompts = encode(a, texts, source);
+  const std::int64_t group = a.options.group(), capacity = capacity_for(prompts, a, source);
+  const Part part{prompts.size() * static_cast<std::size_t>(world.rank()) / static_cast<std::size_t>(world.size()),
+                  prompts.size() * static_cast<std::size_t>(world.rank() + 1) / static_cast<std::size_t>(world.size())};
+  const auto n_mine = static_cast<std::int64_t>(part.end - part.begin);
+  const std::int64_t slots = group * std::clamp<std::int64_t>(n_mine, 1, a.batch);
+  require(slots <= kMostSequences, ErrorCode::usage,
+          "--batch {} with {} sequences per prompt makes {} at the same time, expected at most {}: give --batch {}",
+          a.batch, group, slots, kMostSequences, std::max<std::int64_t>(1, kMostSequences / group));
+  train::TextModel model(source.model, {.slots = slots, .capacity = capacity, .chunk = kChunk}, source.config.precision,
+                         source.file, backend);
+  source.file.tensors.clear();
+  generate::GeneratorOptions options = a.options;
+  options.end_tokens = source.end_tokens;
+  if (a.ignores_end) options.end_tokens.clear();
+  generate::Generator generator(model.decoder(), decode_with(source.tokenizer), options);
+  const std::vector<std::string> mine = generate_part(generator, prompts, texts, a, part, world);
+  const bool is_printed = world.size() == 1 && (a.json.empty() || a.json == "-");
+  if (is_printed) return kExitDone;
+  std::string joined;
+  for (const std::string& text : mine) joined += text;
+  std::string all;
+  for (const std::string& text : world.all_gather(joined)) all += text;
+  if (world.rank() != 0) return kExitDone;
+  if (a.json.empty() || a.json == "-")
+    print(all);
+  else
+    write_result(a.json, all);
+  return kExitDone;
+}
+
+int run_generate(GenerateArguments a, const Arguments& program) {
+  check_outputs({a.json}, {a.prompts, a.model.checkpoint});
+  hdf5::version();  // as in train: before MPI
+  World& world = *(current_world() = comm::start_world(program.argc, program.argv));
+  log::configure(world.rank(), world.size(), world.host(), false);
+  require(!a.chat || world.size() == 1, ErrorCode::usage, "--chat is a conversation with one process, found {} ranks",
+          world.size());
+  require(a.prompts != "-" || world.size() == 1, ErrorCode::usage,
+          "several ranks cannot read standard input: give --prompts a file");
+  TextModelSource source = open_text_model(a.model);
+  const auto [backend, warning] =
+      open_model_backend(source.config, source.file, source.sets_precision ? PrecisionOf::user : PrecisionOf::model,
+                         {.device = source.config.device,
+                          .threads = source.config.cpu.threads,
+                          .local_rank = world.local_rank(),
+                          .local_size = world.local_size()});
+  if (!warning.empty() && world.rank() == 0) log::warning("{}", warning);
+  return a.chat ? converse(a, source, *backend) : generate_prompts(a, source, *backend, world);
+}
+
+void add_options(CLI::App& command, GenerateArguments& a) {
+  constexpr double kGreat = 1000;
+  command
+      .add_option("MODEL", a.model.operands,
+                  "The directory of a run or of Hugging Face, or a checkpoint; or YAML files and --checkpoint; and "
+                  "key=value overrides, such as precision=bf16")
+      ->required();
+  const auto whole = [&](const char* name, std::int64_t& value, std::int64_t low, std::int64_t high, const char* text) {
+    return command.add_option(name, value, text)->check(CLI::Range(low, high))->type_name("N")->capture_default_str();
+  };
+  const auto number = [&](const char* name, double& value, double low, double high, const char* text) {
+    return command.add_option(name, value, text)->check(CLI::Range(low, high))->capture_default_str();
+  };
+  command.add_option("--checkpoint", a.model.checkpoint, "The model, with a configuration")->type_name("FILE");
+  command.add_option("--tokenizer", a.model.tokenizer,
+                     "A tokenizer.json, a tokenizer.bin or a folder with one; by default, that of the run or directory")
+      ->type_name("PATH");
+  command.add_flag("--ema", a.model.averages, "Use the moving averages of the weights (ema.decay)");
+  command.add_option("--prompt", a.prompt, "The text to continue")->type_name("TEXT");
+  command.add_option("--prompts", a.prompts, "A file with one prompt per line; - reads standard input")
+      ->type_name("FILE");
+  command.add_flag("--chat", a.chat, "Converse in the terminal; Ctrl-C stops a reply, Ctrl-D ends");
+  command.add_option("--system", a.system, "The system message of the conversation")->type_name("TEXT");
+  command.add_option("--chat-template", a.chat_template,
+                     "chatml, llama3, or a file with a template; by default, that of the tokenizer");
+  whole("--max-new-tokens", a.options.max_new_tokens, 1, std::numeric_limits<std::int32_t>::max(),
+        "The most tokens of a reply");
+  number("--temperature", a.options.sampling.temperature, 0, kGreat,
+         "0: the most probable token; otherwise a token is drawn");
+  whole("--top-k", a.options.sampling.top_k, 0, std::numeric_limits<std::int32_t>::max(),
+        "Draw from the N most probable tokens; 0: from all");
+  number("--top-p", a.options.sampling.top_p, 0, 1,
+         "Draw from the most probable tokens whose probabilities sum to this");
+  number("--min-p", a.options.sampling.min_p, 0, 1,
+         "Draw from the tokens with at least this part of the greatest probability");
+  number("--repetition-penalty", a.options.sampling.repetition_penalty, 0.01, kGreat,
+         "Makes tokens that occurred less probable; 1: it does not");
+  whole("--beams", a.options.beams, 1, 64, "Beam search with N beams");
+  number("--length-penalty", a.options.length_penalty, -kGreat, kGreat,
+         "Divides the score of a beam by its length to this power");
+  whole("--n", a.options.replies, 1, kMostSequences, "Replies to each prompt");
+  command.add_option("--stop", a.options.stop_words, "A reply ends before this text; may be repeated")
+      ->type_name("TEXT")
+      ->allow_extra_args(false);
+  command.add_flag("--ignore-end", a.ignores_end, "Go on after the token that ends a text");
+  command.add_option("--seed", a.options.seed, "Of random numbers")->type_name("N")->capture_default_str();
+  whole("--batch", a.batch, 1, kMostSequences, "Prompts that are worked on at the same time");
+  add_json(command, a.json);
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app, Run& run, const Arguments& program) {
+  auto arguments = std::make_shared<GenerateArguments>();
+  CLI::App* command = app.add_subcommand("generate", "Generate text with a language model");
+  add_options(*command, *arguments);
+  command->footer(
+      "By default, the most probable token is taken. --temperature, --top-k, --top-p and --min-p draw one; the "
+      "temperature is then 1 unless given.");
+  command->callback([arguments, &run, program, command] {
+    GenerateArguments a = *arguments;
+    for (const char* option : {"--top-k", "--top-p", "--min-p"})
+      if (command->count(option) > 0 && command->count("--temperature") == 0) a.options.sampling.temperature = 1;
+    check(a, *command);
+    run = [a, program] { return run_generate(a, program); };
+  });
+}
+
+}  // namespace lockstep::commands

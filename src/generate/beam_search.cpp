@@ -1,0 +1,136 @@
+#include "generate/beam_search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "generate/sampling.h"
+
+namespace lockstep::generate {
+namespace {
+
+constexpr float kVeryBad = -1e9f;  // transformers' value for what must not be chosen
+
+}  // namespace
+
+BeamSearch::BeamSearch(const BeamOptions& options, std::span<const std::int32_t> prompt,
+                       std::function<bool(std::span<const std::int32_t>)> stops)
+    : options_(options), prompt_(prompt.begin(), prompt.end()), stops_(std::move(stops)) {
+  const auto n = static_cast<std::size_t>(options.beams);
+  beams_.resize(n);
+  // All beams begin alike: only the continuations of the first one count.
+  for (std::size_t i = 1; i < n; ++i) beams_[i].score = kVeryBad;
+  replies_.assign(n, {.tokens = {}, .log_probabilities = {}, .score = kVeryBad, .is_finished = false});
+}
+
+float BeamSearch::with_length_penalty(float score, std::int64_t length) const {
+  return score / static_cast<float>(std::pow(static_cast<double>(length), options_.length_penalty));
+}
+
+std::vector<BeamSearch::Candidate> BeamSearch::best_candidates(std::span<const float> logits) {
+  const std::size_t vocabulary = logits.size() / beams_.size();
+  std::vector<float> penalized;
+  log_probabilities_.resize(logits.size());
+  scores_.resize(logits.size());
+  for (std::size_t beam = 0; beam < beams_.size(); ++beam) {
+    const auto row = [&](std::vector<float>& of) { return std::span(of).subspan(beam * vocabulary, vocabulary); };
+    log_softmax(logits.subspan(beam * vocabulary, vocabulary), row(log_probabilities_));
+    std::ranges::copy(row(log_probabilities_), row(scores_).begin());
+    if (options_.repetition_penalty != 1) {
+      std::vector<std::int32_t> history = prompt_;
+      history.insert(history.end(), beams_[beam].tokens.begin(), beams_[beam].tokens.end());
+      penalize_repetition(row(scores_), history, options_.repetition_penalty);
+    }
+    for (float& score : row(scores_)) score += beams_[beam].score;
+  }
+  const std::size_t n_kept =
+      std::min(scores_.size(), std::max<std::size_t>(2, 1 + options_.end_tokens.size()) * beams_.size());
+  std::vector<std::uint32_t> order(scores_.size());
+  std::iota(order.begin(), order.end(), 0u);
+  const auto better = [&](std::uint32_t a, std::uint32_t b) {
+    return scores_[a] != scores_[b] ? scores_[a] > scores_[b] : a < b;
+  };
+  std::ranges::partial_sort(order, order.begin() + static_cast<std::ptrdiff_t>(n_kept), better);
+  std::vector<Candidate> best;
+  for (std::size_t i = 0; i < n_kept; ++i) {
+    Candidate candidate{.parent = static_cast<std::int32_t>(order[i] / vocabulary),
+                        .token = static_cast<std::int32_t>(order[i] % vocabulary),
+                        .score = scores_[order[i]],
+                        .log_probability = log_probabilities_[order[i]]};
+    candidate.ends = length_ + 1 >= options_.max_new_tokens ||
+                     std::ranges::find(options_.end_tokens, candidate.token) != options_.end_tokens.end();
+    if (!candidate.ends && stops_) {
+      std::vector<std::int32_t> tokens = beams_[static_cast<std::size_t>(candidate.parent)].tokens;
+      tokens.push_back(candidate.token);
+      candidate.ends = stops_(tokens);
+    }
+    best.push_back(candidate);
+  }
+  return best;
+}
+
+void BeamSearch::take_replies(const std::vector<Candidate>& candidates) {
+  std::vector<Hypothesis> all = replies_;
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    const Candidate& candidate = candidates[i];
+    if (!candidate.ends || i >= beams_.size() || !may_improve_) continue;
+    Hypothesis reply = beams_[static_cast<std::size_t>(candidate.parent)];
+    reply.tokens.push_back(candidate.token);
+    reply.log_probabilities.push_back(candidate.log_probability);
+    reply.score = with_length_penalty(candidate.score, length_ + 1);
+    reply.is_finished = true;
+    all.push_back(std::move(reply));
+  }
+  std::ranges::stable_sort(all, std::ranges::greater(), &Hypothesis::score);
+  all.resize(beams_.size());
+  replies_ = std::move(all);
+}
+
+/// After the beams of the next step are known.
+bool BeamSearch::can_improve() const {
+  const float possible = with_length_penalty(beams_.front().score, length_);
+  float worst = std::ranges::min(replies_, {}, &Hypothesis::score).score;
+  if (std::ranges::none_of(replies_, &Hypothesis::is_finished)) return possible > kVeryBad;
+  // transformers compares with each reply in turn: with the worst where there is one, with -1e9 where there is none.
+  const bool has_room = std::ranges::any_of(replies_, [](const Hypothesis& r) { return !r.is_finished; });
+  if (has_room) worst = kVeryBad;
+  return possible > worst;
+}
+
+std::vector<BeamSearch::Move> BeamSearch::step(std::span<const float> logits) {
+  const std::vector<Candidate> candidates = best_candidates(logits);
+  std::vector<Candidate> going_on;
+  for (const Candidate& candidate : candidates)
+    if (!candidate.ends && going_on.size() < beams_.size()) going_on.push_back(candidate);
+  take_replies(candidates);
+  ++length_;
+  if (going_on.empty()) return {};
+  // With fewer, transformers goes on with ones that have ended and a very bad score; the last one does as well.
+  while (going_on.size() < beams_.size()) {
+    going_on.push_back(going_on.back());
+    going_on.back().score = kVeryBad;
+  }
+  std::vector<Hypothesis> next;
+  std::vector<Move> moves;
+  for (const Candidate& candidate : going_on) {
+    next.push_back(beams_[static_cast<std::size_t>(candidate.parent)]);
+    next.back().tokens.push_back(candidate.token);
+    next.back().log_probabilities.push_back(candidate.log_probability);
+    next.back().score = candidate.score;
+    moves.push_back({candidate.parent, candidate.token});
+  }
+  beams_ = std::move(next);
+  may_improve_ = may_improve_ && can_improve();
+  return may_improve_ ? moves : std::vector<Move>();
+}
+
+std::vector<Hypothesis> BeamSearch::replies() const {
+  std::vector<Hypothesis> found;
+  for (const Hypothesis& reply : replies_)
+    if (reply.is_finished) found.push_back(reply);
+  // Ctrl-C: the best beam so far is better than nothing.
+  if (found.empty()) found.push_back(beams_.front());
+  return found;
+}
+
+}  // namespace lockstep::generate

@@ -1,0 +1,166 @@
+#include "generate/decoder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "layers/layers.h"
+#include "lockstep/error.h"
+#include "models/llama.h"
+
+namespace lockstep::generate {
+
+struct Decoder::Arenas {
+  std::unique_ptr<Memory> cache, activations, workspace;
+};
+
+Decoder::Decoder(const models::LlamaConfig& config, const DecoderSizes& sizes, DType dtype, bool tf32, Backend& backend,
+                 graph::ParameterTable& table)
+    : sizes_(sizes), vocabulary_(config.vocabulary), backend_(backend), stream_(backend.make_stream()) {
+  require(sizes.slots > 0 && sizes.capacity > 0 && sizes.chunk > 0 && sizes.capacity <= config.positions,
+          ErrorCode::internal, "a decoder of {} sequences of {} tokens with chunks of {}, for a model of {} positions",
+          sizes.slots, sizes.capacity, sizes.chunk, config.positions);
+  prefill_ = make_step(config, sizes.chunk, dtype, tf32, table);
+  decode_ = make_step(config, sizes.slots, dtype, tf32, table);
+  require(prefill_.graph->cache_bytes() == decode_.graph->cache_bytes(), ErrorCode::internal,
+          "the graphs of prefill and of decoding have caches of {} and {} bytes", prefill_.graph->cache_bytes(),
+          decode_.graph->cache_bytes());
+  for (std::int64_t slot = 0; slot < sizes.slots; ++slot)
+    sources_.insert(sources_.end(), static_cast<std::size_t>(sizes.capacity), static_cast<std::int32_t>(slot));
+  const auto rows = static_cast<std::size_t>(std::max(sizes.chunk, sizes.slots));
+  for (auto* field : {&ids_, &slots_, &positions_, &selected_}) field->reserve(rows);
+  logits_.resize(static_cast<std::size_t>(sizes.slots * vocabulary_));
+}
+
+Decoder::~Decoder() = default;
+
+Decoder::Step Decoder::make_step(const models::LlamaConfig& config, std::int64_t rows, DType dtype, bool tf32,
+                                 graph::ParameterTable& table) {
+  Step step{.graph = std::make_unique<graph::Graph>(graph::GraphOptions{.mode = graph::Mode::inference,
+                                                                        .dtype = dtype,
+                                                                        .tf32 = tf32,
+                                                                        .batch = rows,
+                                                                        .layout_batch = rows},
+                                                    table),
+            .rows = rows};
+  graph::Graph& graph = *step.graph;
+  const auto field = [&](const char* name, std::int64_t n) {
+    return graph.memory().add(name, static_cast<std::size_t>(n) * sizeof(std::int32_t), /*persistent=*/true);
+  };
+  step.ids = field("tokens", rows);
+  step.slots = field("slots", rows);
+  step.positions = field("positions", rows);
+  step.source = field("sources", sizes_.slots * sizes_.capacity);
+  step.selected = field("selected", sizes_.slots);
+  const models::LlamaInputs inputs{.sequence_length = 1,
+                                   .tokens = step.ids,
+                                   .positions = step.positions,
+                                   .cache = {.slots = sizes_.slots,
+                                             .capacity = sizes_.capacity,
+                                             .slot = step.slots,
+                                             .source = step.source},
+                                   .n_positions = sizes_.capacity};
+  const graph::ActivationId hidden = models::llama(graph, config, inputs);
+  const graph::ActivationId last = layers::select_rows(graph, hidden, step.selected, sizes_.slots, "last tokens");
+  const graph::ActivationId logits = layers::linear(graph, last, "lm_head",
+                                                    {.out_features = config.vocabulary,
+                                                     .bias = false,
+                                                     .weight = models::llama_head(config) + ".weight",
+                                                     .initial = models::llama_initializer(config),
+                                                     .fp32_output = true});
+  graph.plan(backend_);
+  step.logits = graph.activation(logits).data;  // of the last node, so nothing overwrites them
+  return step;
+}
+
+DecoderMemory Decoder::memory() const {
+  return {.cache_bytes = decode_.graph->cache_bytes(),
+          .activation_bytes =
+              std::max(prefill_.graph->memory().size_bytes(), decode_.graph->memory().size_bytes()),
+          .workspace_bytes = std::max(prefill_.graph->workspace_bytes(), decode_.graph->workspace_bytes())};
+}
+
+void Decoder::bind(const graph::Bindings& weights) {
+  const DecoderMemory needs = memory();
+  arenas_ = std::make_unique<Arenas>(Arenas{.cache = backend_.allocate(needs.cache_bytes, "keys and values"),
+                                            .activations = backend_.allocate(needs.activation_bytes, "activations"),
+                                            .workspace = backend_.allocate(needs.workspace_bytes, "workspace")});
+  // Places that no token has filled are never read. Zeros keep what is there from being taken for numbers.
+  backend_.fill_zero(arenas_->cache->data(), needs.cache_bytes, *stream_);
+  stream_->synchronize();
+  graph::Bindings bindings = weights;
+  bindings.cache = static_cast<std::byte*>(arenas_->cache->data());
+  bindings.activations = static_cast<std::byte*>(arenas_->activations->data());
+  bindings.workspace = arenas_->workspace->data();
+  for (const Step* step : {&prefill_, &decode_}) step->graph->bind(bindings);
+}
+
+std::string Decoder::describe() const {
+  std::string out;
+  for (const auto& node : decode_.graph->nodes())
+    if (node->op()) out += fmt::format("{}: {}\n", node->name(), node->op()->describe());
+  return out;
+}
+
+void Decoder::run(Step& step, std::span<const NewToken> tokens, bool all_want_logits) {
+  require(arenas_ != nullptr && static_cast<std::int64_t>(tokens.size()) <= step.rows, ErrorCode::internal,
+          "a step of {} tokens in a graph of {}", tokens.size(), step.rows);
+  ids_.assign(static_cast<std::size_t>(step.rows), 0);
+  slots_.assign(static_cast<std::size_t>(step.rows), 0);
+  positions_.assign(static_cast<std::size_t>(step.rows), -1);  // padding
+  selected_.assign(static_cast<std::size_t>(sizes_.slots), -1);
+  std::size_t n_selected = 0;
+  bool changes_sources = false;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const NewToken& token = tokens[i];
+    require(token.slot >= 0 && token.slot < sizes_.slots && token.position >= 0 && token.position < sizes_.capacity,
+            ErrorCode::internal, "a token at position {} of sequence {}: there are {} of {} tokens", token.position,
+            token.slot, sizes_.slots, sizes_.capacity);
+    ids_[i] = token.id;
+    slots_[i] = token.slot;
+    positions_[i] = token.position;
+    std::int32_t& source = sources_[static_cast<std::size_t>(token.slot * sizes_.capacity + token.position)];
+    changes_sources = changes_sources || source != token.slot;
+    source = token.slot;
+    if (!all_want_logits && !token.wants_logits) continue;
+    require(n_selected < selected_.size(), ErrorCode::internal, "more logits are wanted than there are sequences");
+    selected_[n_selected++] = static_cast<std::int32_t>(i);
+  }
+  graph::Graph& graph = *step.graph;
+  const auto upload = [&](graph::TensorId tensor, const std::vector<std::int32_t>& values) {
+    backend_.copy_to_device(graph.tensor(tensor), values.data(), values.size() * sizeof(std::int32_t), *stream_);
+  };
+  upload(step.ids, ids_);
+  upload(step.slots, slots_);
+  upload(step.positions, positions_);
+  upload(step.selected, selected_);
+  if (has_new_sources_ || changes_sources || has_sources_ != &step) upload(step.source, sources_);
+  has_new_sources_ = false;
+  has_sources_ = &step;  // the graphs share the memory of activations, and place theirs differently
+  graph.forward(*stream_);
+  if (n_selected > 0) {
+    require(n_logits_ + n_selected <= static_cast<std::size_t>(sizes_.slots), ErrorCode::internal,
+            "more logits are wanted than there are sequences");
+    const auto row = static_cast<std::size_t>(vocabulary_);
+    backend_.copy_to_host(logits_.data() + n_logits_ * row, graph.tensor(step.logits), n_selected * row * sizeof(float),
+                          *stream_);
+    n_logits_ += n_selected;
+  }
+  stream_->synchronize();
+}
+
+std::span<const float> Decoder::prefill(std::span<const NewToken> tokens) {
+  n_logits_ = 0;
+  for (std::size_t first = 0; first < tokens.size(); first += static_cast<std::size_t>(prefill_.rows))
+    run(prefill_, tokens.subspan(first, std::min(tokens.size() - first, static_cast<std::size_t>(prefill_.rows))),
+        /*all_want_logits=*/false);
+  return std::span(logits_).first(n_logits_ * static_cast<std::size_t>(vocabulary_));
+}
+
+std::span<const float> Decoder::decode(std::span<const NewToken> tokens) {
+  n_logits_ = 0;
+  run(decode_, tokens, /*all_want_logits=*/true);
+  return std::span(logits_).first(n_logits_ * static_cast<std::size_t>(vocabulary_));
+}
+
+}  // namespace lockstep::generate

@@ -1,0 +1,83 @@
+// A decoder of the Llama family with a cache of keys and values. There are two graphs, of prefill (a chunk of tokens of
+// any sequences) and of decoding (a token of each sequence). They share the weights, the cache and all other memory.
+// Both are planned once, and each arena is allocated once. What changes from step to step is in device memory, so that a
+// backend can capture a step.
+//
+//   Decoder decoder(config, sizes, {.dtype = ...}, backend, table);   // plans
+//   table.fix_order(...); arenas with the table's places are allocated and filled
+//   decoder.bind({.parameters = ..., .compute_weights = ..., .compute_dtype = ...});
+//   decoder.prefill(tokens); decoder.decode(tokens);
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "generate/language_model.h"
+#include "graph/graph.h"
+#include "models/llama_config.h"
+
+namespace lockstep::generate {
+
+struct DecoderSizes {
+  std::int64_t slots = 1;     // sequences in the cache
+  std::int64_t capacity = 0;  // tokens of each, at most the positions of the model
+  std::int64_t chunk = 256;   // tokens of a step of prefill
+};
+
+struct DecoderMemory {
+  std::size_t cache_bytes = 0, activation_bytes = 0, workspace_bytes = 0;
+};
+
+class Decoder final : public LanguageModel {
+ public:
+  /// Backend and table must outlive it. If the table is new, the decoder adds the parameters.
+  Decoder(const models::LlamaConfig& config, const DecoderSizes& sizes, DType dtype, bool tf32, Backend& backend,
+          graph::ParameterTable& table);
+  ~Decoder() override;
+
+  DecoderMemory memory() const;
+  /// Allocates the arenas. Of `weights`, those members are used that say where the parameters are.
+  void bind(const graph::Bindings& weights);
+  /// What the backend chose for the ops of a decoding step, a line each.
+  std::string describe() const;
+
+  std::int64_t n_slots() const override { return sizes_.slots; }
+  std::int64_t capacity() const override { return sizes_.capacity; }
+  std::int64_t vocabulary() const override { return vocabulary_; }
+  std::span<const float> prefill(std::span<const NewToken> tokens) override;
+  std::span<const float> decode(std::span<const NewToken> tokens) override;
+  std::span<std::int32_t> sources() override {
+    has_new_sources_ = true;
+    return sources_;
+  }
+
+ private:
+  /// A graph and where its inputs and outputs are.
+  struct Step {
+    std::unique_ptr<graph::Graph> graph;
+    std::int64_t rows = 0;
+    graph::TensorId ids = graph::kNoTensor, slots = graph::kNoTensor, positions = graph::kNoTensor;
+    graph::TensorId source = graph::kNoTensor, selected = graph::kNoTensor, logits = graph::kNoTensor;
+  };
+  struct Arenas;
+  Step make_step(const models::LlamaConfig& config, std::int64_t rows, DType dtype, bool tf32,
+                 graph::ParameterTable& table);
+  /// Runs at most `rows` tokens, and appends the logits to `logits_`.
+  void run(Step& step, std::span<const NewToken> tokens, bool all_want_logits);
+
+  DecoderSizes sizes_;
+  std::int64_t vocabulary_;
+  Backend& backend_;
+  std::unique_ptr<Stream> stream_;
+  Step prefill_, decode_;
+  std::unique_ptr<Arenas> arenas_;
+  std::vector<std::int32_t> sources_;
+  bool has_new_sources_ = true;
+  const void* has_sources_ = nullptr;  // the step whose tensor is up to date
+  std::vector<std::int32_t> ids_, slots_, positions_, selected_;
+  std::vector<float> logits_;
+  std::size_t n_logits_ = 0;  // rows
+};
+
+}  // namespace lockstep::generate

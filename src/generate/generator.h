@@ -1,0 +1,93 @@
+// Generates replies to prompts: greedily, by sampling, or by beam search. As many prompts as the cache has room for are
+// worked on at the same time; when the replies to one are complete, the next one takes its place. A reply does not
+// depend on the others: random numbers are functions of (seed, prompt, reply, position).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "generate/beam_search.h"
+#include "generate/language_model.h"
+#include "generate/reply_text.h"
+#include "generate/sampling.h"
+
+namespace lockstep::generate {
+
+struct GeneratorOptions {
+  SamplingOptions sampling{};
+  std::int64_t beams = 1;          // 1: no beam search
+  double length_penalty = 1;       // of beams
+  std::int64_t replies = 1;        // to each prompt; of beams, the best ones
+  std::int64_t max_new_tokens = 128;
+  std::uint32_t seed = 1;
+  std::vector<std::int32_t> end_tokens{};  // end a reply, and are not part of its text
+  std::vector<std::string> stop_words{};   // the same, as text
+
+  /// Sequences of one prompt that are in the cache.
+  std::int64_t group() const { return beams > 1 ? beams : replies; }
+};
+
+struct Prompt {
+  std::uint32_t number = 0;       // in the job, of all ranks: for random numbers
+  std::vector<std::int32_t> ids;  // not empty, and shorter than the capacity of the model
+};
+
+struct Reply {
+  std::string text;
+  std::vector<std::int32_t> tokens;  // with the one that ended it
+  std::vector<float> log_probabilities;
+};
+
+/// What happens while replies are generated. Any of the functions may be empty.
+struct GeneratorEvents {
+  /// A part of the text of a reply to prompts[prompt], in whole characters. With beams, the whole text in the end.
+  std::function<void(std::size_t prompt, std::size_t reply, const std::string& text)> text;
+  /// All replies to prompts[prompt] are complete.
+  std::function<void(std::size_t prompt, const std::vector<Reply>& replies)> done;
+  /// Before each step of the model. False: what was generated so far are the replies.
+  std::function<bool()> goes_on;
+};
+
+class Generator {
+ public:
+  /// The model must outlive it, and have at least options.group() slots. `decode`: the text of tokens.
+  Generator(LanguageModel& model, Decode decode, GeneratorOptions options);
+  ~Generator();
+
+  /// The replies to each prompt, in the order of the prompts.
+  std::vector<std::vector<Reply>> generate(std::span<const Prompt> prompts, const GeneratorEvents& events = {});
+  /// From now on, a prompt that begins like the last one with its reply is added to the cache only from where they
+  /// differ: for a conversation. The model must have one slot.
+  void keep_cache() { keeps_cache_ = true; }
+
+ private:
+  struct Sequence;
+  struct Group;
+
+  void admit(std::span<const Prompt> prompts, const GeneratorEvents& events);
+  void prefill(std::span<Group* const> groups, const GeneratorEvents& events);
+  void step(const GeneratorEvents& events);
+  void take_logits(Group& group, std::span<const float> logits, const GeneratorEvents& events);
+  void choose(Group& group, Sequence& sequence, std::span<const float> logits, const GeneratorEvents& events);
+  void search(Group& group, std::span<const float> logits);
+  void finish(Group& group, const GeneratorEvents& events);
+  std::vector<std::int32_t> ids_with(const Group& group, std::span<const std::int32_t> reply) const;
+
+  LanguageModel& model_;
+  Decode decode_;
+  GeneratorOptions options_;
+  Sampler sampler_;
+  bool keeps_cache_ = false;
+  std::vector<std::int32_t> cached_;  // keeps_cache_: the tokens in slot 0
+  std::vector<std::int32_t> free_slots_;
+  std::vector<std::unique_ptr<Group>> groups_;  // being worked on
+  std::size_t next_prompt_ = 0;
+  std::vector<std::vector<Reply>> results_;
+};
+
+}  // namespace lockstep::generate

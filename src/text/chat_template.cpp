@@ -1,0 +1,115 @@
+#include "text/chat_template.h"
+
+#include <filesystem>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "lockstep/error.h"
+#include "text/jinja.h"
+
+namespace lockstep::text {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kMaxFileBytes = 16 << 20;
+constexpr const char* kConfig = "tokenizer_config.json";
+constexpr const char* kTemplateFile = "chat_template.jinja";
+
+/// Without a default system message: OpenAI's "Chat Markup Language".
+constexpr std::string_view kChatMl =
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + "
+    "'\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+/// Of meta-llama/Meta-Llama-3-8B-Instruct.
+constexpr std::string_view kLlama3 =
+    "{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start_header_id|>' + "
+    "message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 "
+    "%}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}{% if add_generation_prompt %}{{ "
+    "'<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}";
+
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+/// Null if there is no such file.
+nlohmann::json config_in(const std::string& folder) {
+  const std::string path = (fs::path(folder) / kConfig).string();
+  if (folder.empty() || !is_there(path)) return nullptr;
+  nlohmann::json config = parse_json(read_file(path, kMaxFileBytes), path, ErrorCode::tokenizer_damaged);
+  require(config.is_object(), ErrorCode::tokenizer_damaged, "{}: expected an object, found {}", path,
+          config.type_name());
+  return config;
+}
+
+}  // namespace
+
+struct ChatTemplate::State {
+  std::vector<jinja::Statement> statements;
+  std::string source;
+  std::map<std::string, std::string> variables;
+};
+
+ChatTemplate::ChatTemplate(std::string_view jinja, std::string source, std::map<std::string, std::string> variables)
+    : state_(std::make_unique<State>()) {
+  state_->source = std::move(source);
+  state_->variables = std::move(variables);
+  state_->statements = jinja::parse(jinja, state_->source);
+}
+ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
+ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
+ChatTemplate::~ChatTemplate() = default;
+
+std::unique_ptr<ChatTemplate> ChatTemplate::preset(std::string_view name, std::map<std::string, std::string> variables) {
+  if (name == "chatml") return std::make_unique<ChatTemplate>(kChatMl, "chatml", std::move(variables));
+  if (name != "llama3") return nullptr;
+  if (!variables.contains("bos_token")) variables["bos_token"] = "<|begin_of_text|>";
+  return std::make_unique<ChatTemplate>(kLlama3, "llama3", std::move(variables));
+}
+
+std::unique_ptr<ChatTemplate> ChatTemplate::open(const std::string& folder, std::string_view name) {
+  if (folder.empty()) return nullptr;
+  const std::string file = (fs::path(folder) / kTemplateFile).string();
+  if (is_there(file)) return std::make_unique<ChatTemplate>(read_file(file, kMaxFileBytes), file, special_tokens_of(folder));
+  const nlohmann::json config = config_in(folder);
+  if (config.is_null() || !config.contains("chat_template")) return nullptr;
+  const std::string source = (fs::path(folder) / kConfig).string();
+  const nlohmann::json& found = config["chat_template"];
+  if (found.is_string())
+    return std::make_unique<ChatTemplate>(found.get<std::string>(), source, special_tokens_of(folder));
+  if (!found.is_array()) return nullptr;
+  for (const nlohmann::json& entry : found)
+    if (entry.is_object() && entry.value("name", "") == name && entry.contains("template") && entry["template"].is_string())
+      return std::make_unique<ChatTemplate>(entry["template"].get<std::string>(), source, special_tokens_of(folder));
+  return nullptr;
+}
+
+std::string ChatTemplate::render(std::span<const ChatMessage> messages, ReplyBegin reply_begin) const {
+  jinja::Value variables = jinja::Value::object(), list = jinja::Value::array();
+  for (const auto& [name, text] : state_->variables) variables[name] = text;
+  for (const ChatMessage& message : messages) list.push_back({{"role", message.role}, {"content", message.content}});
+  variables["messages"] = std::move(list);
+  variables["add_generation_prompt"] = reply_begin == ReplyBegin::add;
+  variables["tools"] = nullptr;
+  variables["documents"] = nullptr;
+  return jinja::render(state_->statements, variables, state_->source);
+}
+
+const std::string& ChatTemplate::source() const { return state_->source; }
+
+std::map<std::string, std::string> special_tokens_of(const std::string& folder) {
+  std::map<std::string, std::string> out;
+  const nlohmann::json config = config_in(folder);
+  if (config.is_null()) return out;
+  for (const char* name : {"bos_token", "eos_token", "unk_token", "pad_token"}) {
+    const auto found = config.find(name);
+    if (found == config.end()) continue;
+    if (found->is_string())
+      out[name] = found->get<std::string>();
+    else if (found->is_object() && found->contains("content") && (*found)["content"].is_string())
+      out[name] = (*found)["content"].get<std::string>();
+  }
+  return out;
+}
+
+}  // namespace lockstep::text

@@ -1,0 +1,51 @@
+// Chat templates: how the messages of a conversation become one text, exactly as apply_chat_template() of Hugging Face's
+// transformers does it (utils/chat_template_utils.py). A template is a program in Jinja (jinja.h), which
+// tokenizer_config.json or chat_template.jinja contains. The built-in ones are `chatml` (OpenAI's format, also Qwen2's
+// without a default system message) and `llama3` (Meta's, as Llama 3 Instruct has it).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::text {
+
+struct ChatMessage {
+  std::string role;  // "system", "user" or "assistant"
+  std::string content;
+};
+
+/// Whether the text ends with the begin of a reply, which a model then continues.
+enum class ReplyBegin : std::uint8_t { add, omit };
+
+class ChatTemplate {
+ public:
+  /// `source` names the template in messages. `variables`: such as bos_token and eos_token. Throws tokenizer_feature if
+  /// the template uses something that is not supported, and tokenizer_damaged if it is no template.
+  ChatTemplate(std::string_view jinja, std::string source, std::map<std::string, std::string> variables = {});
+  ChatTemplate(ChatTemplate&&) noexcept;
+  ChatTemplate& operator=(ChatTemplate&&) noexcept;
+  ~ChatTemplate();
+
+  /// The built-in template of this name; null if there is none.
+  static std::unique_ptr<ChatTemplate> preset(std::string_view name, std::map<std::string, std::string> variables = {});
+  /// Of the tokenizer in a folder; null if it has none. `name`: of several templates that tokenizer_config.json lists.
+  static std::unique_ptr<ChatTemplate> open(const std::string& folder, std::string_view name = "default");
+
+  /// Throws usage with the template's own words if it refuses the messages, for example because of their order.
+  std::string render(std::span<const ChatMessage> messages, ReplyBegin reply_begin) const;
+  const std::string& source() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// bos_token, eos_token and so on of a tokenizer_config.json in this folder; empty if there is none.
+std::map<std::string, std::string> special_tokens_of(const std::string& folder);
+
+}  // namespace lockstep::text

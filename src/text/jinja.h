@@ -1,0 +1,79 @@
+// The part of the template language Jinja that chat templates use, as transformers configures it: trim_blocks,
+// lstrip_blocks and loop controls. Sources: the Jinja documentation, "Template Designer Documentation"; transformers,
+// utils/chat_template_utils.py.
+//
+// Supported: output, if, for (with else, if and unpacking), set, break, continue, comments, white space control;
+// expressions with the operators of Jinja, attributes, subscripts, slices, calls of methods, filters and tests that chat
+// templates use. Not supported, and refused when a template is parsed: macros, blocks, imports and other statements. A
+// filter, test, method or function that is not known is refused when it is reached.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::text::jinja {
+
+/// A value. `discarded` is Jinja's undefined.
+using Value = nlohmann::ordered_json;
+inline Value undefined() { return Value(Value::value_t::discarded); }
+
+struct Expression {
+  enum class Kind : std::uint8_t {
+    literal,      // value
+    name,         // text
+    list,         // children
+    object,       // children: key, value, key, value
+    attribute,    // children[0].text
+    subscript,    // children[0][children[1]]
+    slice,        // children[0][begin:end:step]; an empty child is a null pointer
+    call,         // children[0](arguments), with names
+    filter,       // children[0] | text(arguments)
+    test,         // children[0] is text(arguments)
+    unary,        // text: not, -, +
+    binary,       // text: or, and, ==, in, +, ...
+    conditional,  // children[0] if children[1] else children[2], which may be null
+  } kind = Kind::literal;
+  std::string text{};
+  Value value{};
+  std::vector<std::unique_ptr<Expression>> children{};
+  std::vector<std::string> names{};  // call, filter: of the arguments after the first child; empty: positional
+};
+
+struct Statement {
+  enum class Kind : std::uint8_t { text, output, branch, loop, set, set_block, break_loop, continue_loop } kind = Kind::text;
+  std::string text{};                       // of `text`
+  std::vector<std::string> names{};         // loop: variables; set: the variable and possibly its attribute
+  std::unique_ptr<Expression> expression{}; // output, loop: what it runs over; branch: the condition, null: else; set
+  std::unique_ptr<Expression> condition{};  // loop: if
+  std::vector<Statement> body{};
+  std::vector<Statement> otherwise{};       // branch, loop: else
+};
+
+/// Throws tokenizer_damaged or tokenizer_feature, with the line. `source` names the template in messages.
+std::vector<Statement> parse(std::string_view text, const std::string& source);
+
+/// Throws tokenizer_feature for what is not supported, tokenizer_damaged for operations that Jinja does not allow, and
+/// usage for raise_exception().
+std::string render(const std::vector<Statement>& statements, const Value& variables, const std::string& source);
+
+// What the evaluator uses of values (jinja_values.cpp).
+bool is_true(const Value& value);
+/// As Python's str().
+std::string text_of(const Value& value);
+/// Python's json.dumps(), with the default separators. `indent` below 0: on one line.
+std::string json_of(const Value& value, int indent);
+
+struct Arguments {
+  std::vector<Value> positional;
+  std::vector<std::pair<std::string, Value>> named;
+  /// The argument with this place or name, or else `otherwise`.
+  Value get(std::size_t place, std::string_view name, Value otherwise = undefined()) const;
+};
+Value apply_filter(const std::string& name, const Value& value, const Arguments& arguments, const std::string& source);
+bool apply_test(const std::string& name, const Value& value, const Arguments& arguments, const std::string& source);
+Value call_method(const Value& value, const std::string& name, const Arguments& arguments, const std::string& source);
+
+}  // namespace lockstep::text::jinja

@@ -1,0 +1,517 @@
+// From the text of a template to its statements: first tokens, then recursive descent.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include "lockstep/error.h"
+#include "text/jinja.h"
+
+namespace lockstep::text::jinja {
+namespace {
+
+constexpr int kMaxDepth = 100;  // of expressions and statements within each other
+
+struct Token {
+  enum class Kind : std::uint8_t { text, begin_output, end_output, begin_block, end_block, name, number, string, symbol, end };
+  Kind kind = Kind::end;
+  std::string text{};
+  int line = 1;
+};
+
+class Lexer {
+ public:
+  Lexer(std::string_view text, const std::string& source) : text_(text), source_(source) {
+    if (text_.ends_with('\n')) text_.remove_suffix(1);
+  }
+
+  std::vector<Token> tokens() {
+    while (at_ < text_.size()) {
+      const std::size_t begin = find_opening(at_);
+      std::string_view plain = text_.substr(at_, begin - at_);
+      if (strips_next_) plain.remove_prefix(std::min(plain.find_first_not_of(" \t\r\n"), plain.size()));
+      else if (trims_newline_ && plain.starts_with('\n')) plain.remove_prefix(1);
+      strips_next_ = trims_newline_ = false;
+      const char kind = begin < text_.size() ? text_[begin + 1] : '\0';
+      const char sign = begin + 2 < text_.size() ? text_[begin + 2] : '\0';
+      if (kind != '\0' && sign == '-')
+        plain = plain.substr(0, plain.find_last_not_of(" \t\r\n") + 1);
+      else if ((kind == '%' || kind == '#') && sign != '+')
+        plain = without_indentation(plain, text_.substr(at_, begin - at_));
+      if (!plain.empty()) add(Token::Kind::text, std::string(plain));
+      count_lines(text_.substr(at_, begin - at_));
+      at_ = begin;
+      if (kind == '\0') break;
+      at_ += 2 + (sign == '-' || sign == '+' ? 1 : 0);
+      if (kind == '#') {
+        comment();
+      } else {
+        add(kind == '{' ? Token::Kind::begin_output : Token::Kind::begin_block, "");
+        inside(kind == '{' ? "}}" : "%}", kind == '%');
+      }
+    }
+    add(Token::Kind::end, "");
+    return std::move(tokens_);
+  }
+
+ private:
+  std::size_t find_opening(std::size_t from) const {
+    for (std::size_t i = text_.find('{', from); i != std::string_view::npos; i = text_.find('{', i + 1))
+      if (i + 1 < text_.size() && (text_[i + 1] == '{' || text_[i + 1] == '%' || text_[i + 1] == '#')) return i;
+    return text_.size();
+  }
+  /// lstrip_blocks: white space between the begin of a line and a block. `all`: `plain` before its begin was stripped.
+  std::string_view without_indentation(std::string_view plain, std::string_view all) const {
+    const std::size_t end = all.find_last_not_of(" \t") + 1;
+    const bool begins_line = end == 0 ? at_ == 0 : all[end - 1] == '\n';
+    return begins_line ? plain.substr(0, plain.find_last_not_of(" \t") + 1) : plain;
+  }
+  void add(Token::Kind kind, std::string text) { tokens_.push_back({kind, std::move(text), line_}); }
+  void count_lines(std::string_view passed) { line_ += static_cast<int>(std::ranges::count(passed, '\n')); }
+  [[noreturn]] void damaged(const std::string& problem) const {
+    fail(ErrorCode::tokenizer_damaged, "the chat template {}, line {}: {}", source_, line_, problem);
+  }
+  void comment() {
+    const std::size_t end = text_.find("#}", at_);
+    if (end == std::string_view::npos) damaged("a comment does not end");
+    count_lines(text_.substr(at_, end - at_));
+    strips_next_ = end > at_ && text_[end - 1] == '-';
+    trims_newline_ = !(end > at_ && text_[end - 1] == '+');
+    at_ = end + 2;
+  }
+  void inside(std::string_view closing, bool is_block) {
+    while (true) {
+      while (at_ < text_.size() && std::isspace(static_cast<unsigned char>(text_[at_])) != 0) {
+        if (text_[at_] == '\n') ++line_;
+        ++at_;
+      }
+      if (at_ >= text_.size()) damaged(fmt::format("expected {}", closing));
+      const std::string_view rest = text_.substr(at_);
+      const bool has_sign = (rest[0] == '-' || rest[0] == '+') && rest.substr(1).starts_with(closing);
+      if (has_sign || (rest.starts_with(closing) && !is_in_braces(closing))) {
+        strips_next_ = rest[0] == '-';
+        trims_newline_ = is_block && rest[0] != '+';
+        at_ += closing.size() + (has_sign ? 1 : 0);
+        add(is_block ? Token::Kind::end_block : Token::Kind::end_output, "");
+        return;
+      }
+      one();
+    }
+  }
+  /// `}}` may end an object in an object.
+  bool is_in_braces(std::string_view closing) const { return closing == "}}" && n_braces_ > 0; }
+  void one() {
+    const char c = text_[at_];
+    const auto is_word = [](char x) { return std::isalnum(static_cast<unsigned char>(x)) != 0 || x == '_'; };
+    std::size_t end = at_;
+    if (c == '"' || c == '\'') return string(c);
+    if (std::isdigit(static_cast<unsigned char>(c)) != 0) {
+      while (end < text_.size() && (std::isdigit(static_cast<unsigned char>(text_[end])) != 0 ||
+                                    (text_[end] == '.' && end + 1 < text_.size() &&
+                                     std::isdigit(static_cast<unsigned char>(text_[end + 1])) != 0)))
+        ++end;
+      add(Token::Kind::number, std::string(text_.substr(at_, end - at_)));
+    } else if (is_word(c)) {
+      while (end < text_.size() && is_word(text_[end])) ++end;
+      add(Token::Kind::name, std::string(text_.substr(at_, end - at_)));
+    } else {
+      static constexpr std::array<std::string_view, 6> kLong{"==", "!=", "<=", ">=", "//", "**"};
+      const std::string_view two = text_.substr(at_, 2);
+      end = at_ + (std::ranges::find(kLong, two) != kLong.end() ? 2 : 1);
+      if (end == at_ + 1 && std::string_view("+-*/%~|.,:()[]{}<>=").find(c) == std::string_view::npos)
+        damaged(fmt::format("unexpected character {}", c));
+      if (c == '{') ++n_braces_;
+      if (c == '}') --n_braces_;
+      add(Token::Kind::symbol, std::string(text_.substr(at_, end - at_)));
+    }
+    at_ = end;
+  }
+  void string(char quote) {
+    std::string out;
+    for (++at_; at_ < text_.size() && text_[at_] != quote; ++at_) {
+      if (text_[at_] != '\\' || at_ + 1 >= text_.size()) {
+        out += text_[at_];
+        continue;
+      }
+      const char c = text_[++at_];
+      out += c == 'n' ? "\n" : c == 't' ? "\t" : c == 'r' ? "\r" : c == '\\' || c == '\'' || c == '"' ? std::string(1, c)
+                                                                        : std::string("\\") + c;
+    }
+    if (at_ >= text_.size()) damaged("a string does not end");
+    count_lines(out);
+    ++at_;
+    add(Token::Kind::string, std::move(out));
+  }
+
+  std::string_view text_;
+  const std::string& source_;
+  std::vector<Token> tokens_;
+  std::size_t at_ = 0;
+  int line_ = 1, n_braces_ = 0;
+  bool strips_next_ = false, trims_newline_ = false;
+};
+
+using Node = std::unique_ptr<Expression>;
+
+Node make(Expression::Kind kind, std::string text = {}) {
+  auto node = std::make_unique<Expression>();
+  node->kind = kind;
+  node->text = std::move(text);
+  return node;
+}
+
+class Parser {
+ public:
+  Parser(std::vector<Token> tokens, const std::string& source) : tokens_(std::move(tokens)), source_(source) {}
+
+  std::vector<Statement> all() {
+    std::vector<Statement> out = statements({});
+    if (now().kind != Token::Kind::end) damaged("unexpected {}", now().text);
+    return out;
+  }
+
+ private:
+  using Kind = Expression::Kind;
+
+  const Token& now() const { return tokens_[at_]; }
+  const Token& ahead() const { return tokens_[std::min(at_ + 1, tokens_.size() - 1)]; }
+  template <typename... Args>
+  [[noreturn]] void damaged(fmt::format_string<Args...> problem, Args&&... args) const {
+    fail(ErrorCode::tokenizer_damaged, "the chat template {}, line {}: {}", source_, now().line,
+         fmt::format(problem, std::forward<Args>(args)...));
+  }
+  bool is(Token::Kind kind, std::string_view text) const { return now().kind == kind && now().text == text; }
+  bool is_symbol(std::string_view text) const { return is(Token::Kind::symbol, text); }
+  bool is_name(std::string_view text) const { return is(Token::Kind::name, text); }
+  bool take_symbol(std::string_view text) { return is_symbol(text) && ++at_ > 0; }
+  bool take_name(std::string_view text) { return is_name(text) && ++at_ > 0; }
+  void expect_symbol(std::string_view text) {
+    if (!take_symbol(text)) damaged("expected {}, found {}", text, shown());
+  }
+  std::string shown() const { return now().text.empty() ? "the end of the expression" : now().text; }
+  std::string name() {
+    if (now().kind != Token::Kind::name) damaged("expected a name, found {}", shown());
+    return tokens_[at_++].text;
+  }
+  void end_block() {
+    if (now().kind != Token::Kind::end_block) damaged("expected %}}, found {}", shown());
+    ++at_;
+  }
+
+  // Statements
+
+  struct Deeper {
+    Deeper(Parser& of) : parser(of) {  // NOLINT(google-explicit-constructor)
+      if (++parser.depth_ > kMaxDepth) parser.damaged("statements or expressions are nested too deeply");
+    }
+    ~Deeper() { --parser.depth_; }
+    Parser& parser;
+  };
+
+  /// Up to a block that begins with one of `ends`, which is left to the caller.
+  std::vector<Statement> statements(const std::vector<std::string_view>& ends) {
+    const Deeper deeper(*this);
+    std::vector<Statement> out;
+    while (now().kind != Token::Kind::end) {
+      if (now().kind == Token::Kind::text) {
+        out.push_back({.kind = Statement::Kind::text, .text = tokens_[at_++].text});
+      } else if (now().kind == Token::Kind::begin_output) {
+        ++at_;
+        out.push_back({.kind = Statement::Kind::output, .expression = expression()});
+        if (now().kind != Token::Kind::end_output) damaged("expected }}}}, found {}", shown());
+        ++at_;
+      } else {
+        if (std::ranges::find(ends, std::string_view(ahead().text)) != ends.end()) return out;
+        ++at_;
+        out.push_back(block());
+      }
+    }
+    if (!ends.empty()) damaged("expected {{% {} %}}", ends.back());
+    return out;
+  }
+
+  Statement block() {
+    const std::string kind = name();
+    if (kind == "if") return branch();
+    if (kind == "for") return loop();
+    if (kind == "set") return set();
+    if (kind == "break" || kind == "continue") {
+      end_block();
+      return {.kind = kind == "break" ? Statement::Kind::break_loop : Statement::Kind::continue_loop};
+    }
+    if (kind == "generation" || kind == "endgeneration") {  // marks what the assistant says, for training
+      end_block();
+      return {.kind = Statement::Kind::text};
+    }
+    fail(ErrorCode::tokenizer_feature, "the chat template {}, line {}: the statement {} is not supported", source_,
+         now().line, kind);
+  }
+
+  Statement branch() {
+    Statement out{.kind = Statement::Kind::branch, .expression = expression()};
+    end_block();
+    out.body = statements({"elif", "else", "endif"});
+    ++at_;
+    if (take_name("elif")) {
+      out.otherwise.push_back(branch());
+      return out;
+    }
+    if (take_name("else")) {
+      end_block();
+      out.otherwise = statements({"endif"});
+      ++at_;
+    }
+    ++at_;  // endif
+    end_block();
+    return out;
+  }
+
+  Statement loop() {
+    Statement out{.kind = Statement::Kind::loop};
+    const bool is_in_parentheses = take_symbol("(");
+    do out.names.push_back(name());
+    while (take_symbol(","));
+    if (is_in_parentheses) expect_symbol(")");
+    if (!take_name("in")) damaged("expected in, found {}", shown());
+    out.expression = binary(0);
+    if (take_name("if")) out.condition = expression();
+    end_block();
+    out.body = statements({"else", "endfor"});
+    ++at_;
+    if (take_name("else")) {
+      end_block();
+      out.otherwise = statements({"endfor"});
+      ++at_;
+    }
+    ++at_;  // endfor
+    end_block();
+    return out;
+  }
+
+  Statement set() {
+    Statement out{.kind = Statement::Kind::set, .names = {name()}};
+    if (take_symbol(".")) out.names.push_back(name());
+    if (take_symbol("=")) {
+      out.expression = expression();
+      end_block();
+      return out;
+    }
+    out.kind = Statement::Kind::set_block;
+    end_block();
+    out.body = statements({"endset"});
+    at_ += 2;
+    end_block();
+    return out;
+  }
+
+  // Expressions, from the weakest operator to the strongest
+
+  Node expression() {
+    const Deeper deeper(*this);
+    Node value = binary(0);
+    if (!take_name("if")) return value;
+    Node out = make(Kind::conditional);
+    out->children.push_back(std::move(value));
+    out->children.push_back(binary(0));
+    out->children.push_back(take_name("else") ? expression() : nullptr);
+    return out;
+  }
+
+  /// The operator here, if it is of this level: or; and; not; comparisons; +, -; ~; *, /, //, %.
+  std::string operator_of(int level) {
+    static const std::vector<std::vector<std::string_view>> kSymbols{
+        {}, {}, {}, {"==", "!=", "<", ">", "<=", ">="}, {"+", "-"}, {"~"}, {"*", "/", "//", "%"}};
+    if (level == 0 && take_name("or")) return "or";
+    if (level == 1 && take_name("and")) return "and";
+    if (level == 3 && take_name("in")) return "in";
+    if (level == 3 && is_name("not") && ahead().text == "in") {
+      at_ += 2;
+      return "not in";
+    }
+    for (const std::string_view symbol : kSymbols[static_cast<std::size_t>(level)])
+      if (take_symbol(symbol)) return std::string(symbol);
+    return "";
+  }
+
+  Node binary(int level) {
+    constexpr int kNot = 2, kStrongest = 6;
+    if (level > kStrongest) return unary();
+    if (level == kNot) {
+      if (!take_name("not")) return binary(kNot + 1);
+      const Deeper deeper(*this);
+      Node out = make(Kind::unary, "not");
+      out->children.push_back(binary(kNot));
+      return out;
+    }
+    Node left = binary(level + 1);
+    for (std::string op = operator_of(level); !op.empty(); op = operator_of(level)) {
+      Node out = make(Kind::binary, op);
+      out->children.push_back(std::move(left));
+      out->children.push_back(binary(level + 1));
+      left = std::move(out);
+    }
+    return left;
+  }
+
+  Node unary() {
+    const Deeper deeper(*this);
+    if (is_symbol("-") || is_symbol("+")) {
+      Node out = make(Kind::unary, tokens_[at_++].text);
+      out->children.push_back(unary());
+      return out;
+    }
+    return filters(postfix(primary()));
+  }
+
+  Node filters(Node value) {
+    while (true) {
+      if (take_symbol("|")) {
+        Node out = make(Kind::filter, name());
+        out->children.push_back(std::move(value));
+        if (take_symbol("(")) arguments(*out);
+        value = postfix(std::move(out));
+      } else if (take_name("is")) {
+        const bool is_negated = take_name("not");
+        Node out = make(Kind::test, name());
+        out->children.push_back(std::move(value));
+        if (take_symbol("(")) {
+          arguments(*out);
+        } else if (now().kind == Token::Kind::string || now().kind == Token::Kind::number) {
+          out->children.push_back(primary());
+          out->names.emplace_back();
+        }
+        if (is_negated) {
+          Node negated = make(Kind::unary, "not");
+          negated->children.push_back(std::move(out));
+          out = std::move(negated);
+        }
+        value = std::move(out);
+      } else {
+        return value;
+      }
+    }
+  }
+
+  void arguments(Expression& of) {
+    while (!take_symbol(")")) {
+      std::string keyword;
+      if (now().kind == Token::Kind::name && ahead().kind == Token::Kind::symbol && ahead().text == "=") {
+        keyword = name();
+        ++at_;
+      }
+      of.children.push_back(expression());
+      of.names.push_back(std::move(keyword));
+      if (!is_symbol(")")) expect_symbol(",");
+    }
+  }
+
+  Node postfix(Node value) {
+    while (true) {
+      if (take_symbol(".")) {
+        Node out = make(Kind::attribute, now().kind == Token::Kind::number ? tokens_[at_++].text : name());
+        out->children.push_back(std::move(value));
+        value = std::move(out);
+      } else if (take_symbol("[")) {
+        value = subscript(std::move(value));
+      } else if (take_symbol("(")) {
+        Node out = make(Kind::call);
+        out->children.push_back(std::move(value));
+        arguments(*out);
+        value = std::move(out);
+      } else {
+        return value;
+      }
+    }
+  }
+
+  Node subscript(Node value) {
+    Node out = make(Kind::subscript);
+    out->children.push_back(std::move(value));
+    out->children.push_back(is_symbol(":") ? nullptr : expression());
+    while (take_symbol(":")) {
+      out->kind = Kind::slice;
+      out->children.push_back(is_symbol(":") || is_symbol("]") ? nullptr : expression());
+    }
+    expect_symbol("]");
+    if (out->kind == Kind::slice) out->children.resize(4);
+    return out;
+  }
+
+  Node literal(Value value) {
+    Node out = make(Kind::literal);
+    out->value = std::move(value);
+    return out;
+  }
+
+  Node primary() {
+    const Token token = now();
+    if (token.kind == Token::Kind::string) {
+      std::string text;
+      while (now().kind == Token::Kind::string) text += tokens_[at_++].text;
+      return literal(text);
+    }
+    if (token.kind == Token::Kind::number) {
+      ++at_;
+      if (token.text.size() > 18) damaged("the number {} is too long", token.text);
+      return literal(token.text.find('.') == std::string::npos ? Value(std::stoll(token.text))
+                                                               : Value(std::stod(token.text)));
+    }
+    if (token.kind == Token::Kind::name) {
+      ++at_;
+      if (token.text == "true" || token.text == "True") return literal(true);
+      if (token.text == "false" || token.text == "False") return literal(false);
+      if (token.text == "none" || token.text == "None") return literal(nullptr);
+      return make(Kind::name, token.text);
+    }
+    if (take_symbol("(")) return parentheses();
+    if (take_symbol("[")) {
+      Node out = make(Kind::list);
+      items(*out, "]");
+      return out;
+    }
+    if (take_symbol("{")) {
+      Node out = make(Kind::object);
+      while (!take_symbol("}")) {
+        out->children.push_back(expression());
+        expect_symbol(":");
+        out->children.push_back(expression());
+        if (!is_symbol("}")) expect_symbol(",");
+      }
+      return out;
+    }
+    damaged("expected a value, found {}", shown());
+  }
+
+  void items(Expression& list, std::string_view closing) {
+    while (!take_symbol(closing)) {
+      list.children.push_back(expression());
+      if (!is_symbol(closing)) expect_symbol(",");
+    }
+  }
+
+  /// A value in parentheses, or a tuple.
+  Node parentheses() {
+    Node list = make(Kind::list);
+    if (take_symbol(")")) return list;
+    Node first = expression();
+    if (take_symbol(")")) return first;
+    expect_symbol(",");
+    list->children.push_back(std::move(first));
+    items(*list, ")");
+    return list;
+  }
+
+  std::vector<Token> tokens_;
+  const std::string& source_;
+  std::size_t at_ = 0;
+  int depth_ = 0;
+};
+
+}  // namespace
+
+std::vector<Statement> parse(std::string_view text, const std::string& source) {
+  return Parser(Lexer(text, source).tokens(), source).all();
+}
+
+}  // namespace lockstep::text::jinja
