@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "graph/flops.h"
@@ -33,7 +34,8 @@ class LinearNode final : public Node, public CountsFlops {
                                   .weight_layout = nullptr};
     graph.choose_layout(weight_.id(), [&] {
       MatmulDescription alike = description;
-      alike.rows = description.rows / graph.options().batch * graph.options().layout_batch;
+      // Fewer than the batch where only some rows are selected.
+      alike.rows = std::max<std::int64_t>(1, description.rows * graph.options().layout_batch / graph.options().batch);
       return backend.make(alike)->weight_layout();
     });
     description.weight_layout = graph.parameters()[weight_.id()].layout;
