@@ -214,6 +214,13 @@ std::vector<std::string> generate_part(generate::Generator& generator, std::span
   return out;
 }
 
+void report_speed(const generate::GeneratorTimes& t) {
+  const auto rate = [](std::int64_t n, double seconds) { return seconds > 0 ? static_cast<double>(n) / seconds : 0.0; };
+  log::info("prefill: {} tokens in {:.3f} s, {:.1f} tokens/s; decoding: {} tokens in {} steps and {:.3f} s, {:.1f} tokens/s",
+            t.prompt_tokens, t.prefill_seconds, rate(t.prompt_tokens, t.prefill_seconds), t.new_tokens, t.steps,
+            t.decode_seconds, rate(t.new_tokens, t.decode_seconds));
+}
+
 int generate_prompts(const GenerateArguments& a, TextModelSource& source, Backend& backend, World& world) {
   const std::vector<std::string> texts =
       a.prompts.empty() ? std::vector<std::string>{a.prompt} : read_prompts(a.prompts);
@@ -234,6 +241,7 @@ int generate_prompts(const GenerateArguments& a, TextModelSource& source, Backen
   if (a.ignores_end) options.end_tokens.clear();
   generate::Generator generator(model.decoder(), decode_with(source.tokenizer), options);
   const std::vector<std::string> mine = generate_part(generator, prompts, texts, a, part, world);
+  if (a.reports_speed) report_speed(generator.times());
   const bool is_printed = world.size() == 1 && (a.json.empty() || a.json == "-");
   if (is_printed) return kExitDone;
   std::string joined;
@@ -313,6 +321,7 @@ void add_options(CLI::App& command, GenerateArguments& a) {
       ->type_name("TEXT")
       ->allow_extra_args(false);
   command.add_flag("--ignore-end", a.ignores_end, "Go on after the token that ends a text");
+  command.add_flag("--speed", a.reports_speed, "Report the time of the model on standard error");
   command.add_option("--seed", a.options.seed, "Of random numbers")->type_name("N")->capture_default_str();
   whole("--batch", a.batch, 1, kMostSequences, "Prompts that are worked on at the same time");
   add_json(command, a.json);

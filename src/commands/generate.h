@@ -12,7 +12,7 @@ namespace lockstep::commands {
 struct GenerateArguments {
   ModelRequest model{};
   std::string prompt{}, prompts{}, json{};
-  bool chat = false, ignores_end = false;
+  bool chat = false, ignores_end = false, reports_speed = false;
   std::string system{}, chat_template{};
   std::int64_t batch = 8;  // prompts at the same time
   generate::GeneratorOptions options{};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
 #include "lockstep/error.h"
 
 namespace lockstep::generate {
@@ -115,7 +116,10 @@ void Generator::prefill(std::span<Group* const> groups, const GeneratorEvents& e
     for (const Sequence& sequence : group->sequences)
       std::ranges::fill(sources.subspan(static_cast<std::size_t>(sequence.slot * model_.capacity()), ids.size()), slot);
   }
+  const Clock::time_point begin = Clock::now();
   const std::span<const float> logits = model_.prefill(tokens);
+  times_.prefill_seconds += seconds_since(begin);
+  times_.prompt_tokens += std::ssize(tokens);
   const auto vocabulary = static_cast<std::size_t>(model_.vocabulary());
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const std::span<const float> row = logits.subspan(g * vocabulary, vocabulary);
@@ -137,7 +141,11 @@ void Generator::step(const GeneratorEvents& events) {
   }
   if (tokens.empty()) return;
   if (keeps_cache_) cached_.push_back(tokens.front().id);
+  const Clock::time_point begin = Clock::now();
   const std::span<const float> logits = model_.decode(tokens);
+  times_.decode_seconds += seconds_since(begin);
+  times_.new_tokens += std::ssize(tokens);
+  ++times_.steps;
   const auto vocabulary = static_cast<std::size_t>(model_.vocabulary());
   std::size_t first = 0;
   for (const auto& group : groups_) {

@@ -53,6 +53,12 @@ struct GeneratorEvents {
   std::function<bool()> goes_on;
 };
 
+/// What the model has done since the generator was made.
+struct GeneratorTimes {
+  std::int64_t prompt_tokens = 0, steps = 0, new_tokens = 0;  // new_tokens: of the steps of decoding
+  double prefill_seconds = 0, decode_seconds = 0;
+};
+
 class Generator {
  public:
   /// The model must outlive it, and have at least options.group() slots. `decode`: the text of tokens.
@@ -64,6 +70,7 @@ class Generator {
   /// From now on, a prompt that begins like the last one with its reply is added to the cache only from where they
   /// differ: for a conversation. The model must have one slot.
   void keep_cache() { keeps_cache_ = true; }
+  const GeneratorTimes& times() const { return times_; }
 
  private:
   struct Sequence;
@@ -82,6 +89,7 @@ class Generator {
   Decode decode_;
   GeneratorOptions options_;
   Sampler sampler_;
+  GeneratorTimes times_;
   bool keeps_cache_ = false;
   std::vector<std::int32_t> cached_;  // keeps_cache_: the tokens in slot 0
   std::vector<std::int32_t> free_slots_;
