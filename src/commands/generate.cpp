@@ -294,11 +294,11 @@ void add_options(CLI::App& command, GenerateArguments& a) {
                      "A tokenizer.json, a tokenizer.bin or a folder with one; by default, that of the run or directory")
       ->type_name("PATH");
   command.add_flag("--ema", a.model.averages, "Use the moving averages of the weights (ema.decay)");
-  command.add_option("--prompt", a.prompt, "The text to continue")->type_name("TEXT");
+  command.add_option("--prompt", a.prompt, "The text to continue")->type_name("WORDS");
   command.add_option("--prompts", a.prompts, "A file with one prompt per line; - reads standard input")
       ->type_name("FILE");
   command.add_flag("--chat", a.chat, "Converse in the terminal; Ctrl-C stops a reply, Ctrl-D ends");
-  command.add_option("--system", a.system, "The system message of the conversation")->type_name("TEXT");
+  command.add_option("--system", a.system, "The system message of the conversation")->type_name("WORDS");
   command.add_option("--chat-template", a.chat_template,
                      "chatml, llama3, or a file with a template; by default, that of the tokenizer");
   whole("--max-new-tokens", a.options.max_new_tokens, 1, std::numeric_limits<std::int32_t>::max(),
@@ -318,7 +318,7 @@ void add_options(CLI::App& command, GenerateArguments& a) {
          "Divides the score of a beam by its length to this power");
   whole("--n", a.options.replies, 1, kMostSequences, "Replies to each prompt");
   command.add_option("--stop", a.options.stop_words, "A reply ends before this text; may be repeated")
-      ->type_name("TEXT")
+      ->type_name("WORDS")
       ->allow_extra_args(false);
   command.add_flag("--ignore-end", a.ignores_end, "Go on after the token that ends a text");
   command.add_flag("--speed", a.reports_speed, "Report the time of the model on standard error");
