@@ -158,7 +158,9 @@ TEST(Generator, StopsAtAStopWord) {
   EXPECT_EQ(replies[0][0].tokens.size(), expected.size() + 2);
   FakeModel with_beams(3, 40, kVocabulary);
   Generator beams(with_beams, letters, {.beams = 3, .max_new_tokens = 12, .stop_words = {"c", "f", "h", "k"}});
-  for (const auto& reply : beams.generate(std::span(&prompt, 1))[0])
+  const auto found = beams.generate(std::span(&prompt, 1));
+  EXPECT_FALSE(found[0].empty());
+  for (const auto& reply : found[0])
     EXPECT_EQ(reply.text.find_first_of("cfhk"), std::string::npos) << reply.text;
 }
 
