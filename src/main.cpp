@@ -86,7 +86,8 @@ void print_version(bool as_json) {
 
 /// Commands of several ranks, and those that only print what is the same or of interest in each process.
 bool is_of_any_process(std::string_view command) {
-  constexpr std::string_view kCommands[] = {"train", "evaluate", "generate", "doctor", "gpu-info", "completion", "help"};
+  constexpr std::string_view kCommands[] = {"train",    "evaluate",   "generate", "doctor",
+                                            "gpu-info", "completion", "help"};
   return std::ranges::find(kCommands, command) != std::ranges::end(kCommands);
 }
 

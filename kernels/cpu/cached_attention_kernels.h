@@ -61,8 +61,8 @@ void attend_to_block(const CachedAttentionTask<E>& task, const E* const* keys, c
   const std::int64_t group = task.group, n = task.head_dim, width = scratch.width;
   in_groups(group, [&](auto count, std::int64_t first) {
     for (std::int64_t s = 0; s < n_keys; ++s)
-      score_queries<count.value>(scratch.q + first * width, width, keys[s], n,
-                                 scratch.scores + first * kCacheBlock + s, kCacheBlock);
+      score_queries<count.value>(scratch.q + first * width, width, keys[s], n, scratch.scores + first * kCacheBlock + s,
+                                 kCacheBlock);
   });
   for (std::int64_t i = 0; i < group; ++i) {
     float* const scores = scratch.scores + i * kCacheBlock;

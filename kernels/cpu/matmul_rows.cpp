@@ -31,12 +31,12 @@ template <typename E, typename Y>
 void multiply(const MatmulDescription& d, const Matmul::Forward& args, const float* x, const CpuContext& context) {
   using Task = RowsTask<E, Y>;
   const Task task{.rows = d.rows,
-                            .in_features = d.in_features,
-                            .out_features = d.out_features,
-                            .x = x,
-                            .weight = static_cast<const E*>(args.weight),
-                            .bias = static_cast<const E*>(args.bias),
-                            .y = static_cast<Y*>(args.y)};
+                  .in_features = d.in_features,
+                  .out_features = d.out_features,
+                  .x = x,
+                  .weight = static_cast<const E*>(args.weight),
+                  .bias = static_cast<const E*>(args.bias),
+                  .y = static_cast<Y*>(args.y)};
   const int parts = part_count(context, d.in_features * d.out_features * static_cast<std::int64_t>(sizeof(E)));
   run_parts(parts, [&](int part) {
     LOCKSTEP_DISPATCH(multiply_rows<Task>)(task, part_of(d.out_features, part, parts));

@@ -1,6 +1,6 @@
 // y = x * weight^T + bias for a few rows of x, as in generating text: the time is that of reading the weight. Each
-// element of y is one sum over the input features in ascending order, a vector's lanes at a time, whatever the number of
-// rows and of threads, so a row has the same bits in any batch.
+// element of y is one sum over the input features in ascending order, a vector's lanes at a time, whatever the number
+// of rows and of threads, so a row has the same bits in any batch.
 #pragma once
 
 #include <cstddef>

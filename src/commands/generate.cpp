@@ -1,7 +1,7 @@
 // lockstep generate: continues prompts with a language model, or converses with it in the terminal.
 //
-// Each rank of a job generates the replies to its part of the prompts, and rank 0 prints all of them in the order of the
-// prompts. A reply does not depend on the number of ranks or on the other prompts.
+// Each rank of a job generates the replies to its part of the prompts, and rank 0 prints all of them in the order of
+// the prompts. A reply does not depend on the number of ranks or on the other prompts.
 #include "commands/generate.h"
 
 #include <fcntl.h>
@@ -34,28 +34,29 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::uint64_t kMaxPromptBytes = std::uint64_t{1} << 30;
-constexpr std::int64_t kChunk = 256;              // tokens of a step of prefill
-constexpr std::int64_t kMostSequences = 1024;     // at the same time
-constexpr std::int64_t kStepsBetweenMeetings = 8; // ranks that finish early wait for the others
+constexpr std::int64_t kChunk = 256;               // tokens of a step of prefill
+constexpr std::int64_t kMostSequences = 1024;      // at the same time
+constexpr std::int64_t kStepsBetweenMeetings = 8;  // ranks that finish early wait for the others
 
 // ----------------------------------------------------------------------------------------------------- the request
 
 /// What the options ask for. Throws usage where they contradict each other.
 void check(const GenerateArguments& a, const CLI::App& command) {
   const auto is_given = [&](const char* option) { return command.count(option) > 0; };
-  const int n_sources = static_cast<int>(is_given("--prompt")) + static_cast<int>(is_given("--prompts")) +
-                        static_cast<int>(a.chat);
-  require(n_sources == 1, ErrorCode::usage,
-          "expected one of --prompt TEXT, --prompts FILE and --chat, found {}", n_sources == 0 ? "none" : "several");
+  const int n_sources =
+      static_cast<int>(is_given("--prompt")) + static_cast<int>(is_given("--prompts")) + static_cast<int>(a.chat);
+  require(n_sources == 1, ErrorCode::usage, "expected one of --prompt TEXT, --prompts FILE and --chat, found {}",
+          n_sources == 0 ? "none" : "several");
   const auto& sampling = a.options.sampling;
   for (const char* option : {"--top-k", "--top-p", "--min-p"})
     require(!is_given(option) || !is_given("--temperature") || sampling.temperature > 0, ErrorCode::usage,
             "{} has no effect with --temperature 0, which always takes the most probable token: give a temperature "
             "above 0",
             option);
-  require(a.options.beams == 1 || sampling.is_greedy(), ErrorCode::usage,
-          "--beams searches for the most probable reply, and cannot be combined with --temperature, --top-k, --top-p or "
-          "--min-p: leave out one of them");
+  require(
+      a.options.beams == 1 || sampling.is_greedy(), ErrorCode::usage,
+      "--beams searches for the most probable reply, and cannot be combined with --temperature, --top-k, --top-p or "
+      "--min-p: leave out one of them");
   require(!is_given("--length-penalty") || a.options.beams > 1, ErrorCode::usage,
           "--length-penalty has no effect without --beams: give --beams 2 or more");
   require(a.options.beams == 1 || a.options.replies <= a.options.beams, ErrorCode::usage,
@@ -216,9 +217,10 @@ std::vector<std::string> generate_part(generate::Generator& generator, std::span
 
 void report_speed(const generate::GeneratorTimes& t) {
   const auto rate = [](std::int64_t n, double seconds) { return seconds > 0 ? static_cast<double>(n) / seconds : 0.0; };
-  log::info("prefill: {} tokens in {:.3f} s, {:.1f} tokens/s; decoding: {} tokens in {} steps and {:.3f} s, {:.1f} tokens/s",
-            t.prompt_tokens, t.prefill_seconds, rate(t.prompt_tokens, t.prefill_seconds), t.new_tokens, t.steps,
-            t.decode_seconds, rate(t.new_tokens, t.decode_seconds));
+  log::info(
+      "prefill: {} tokens in {:.3f} s, {:.1f} tokens/s; decoding: {} tokens in {} steps and {:.3f} s, {:.1f} tokens/s",
+      t.prompt_tokens, t.prefill_seconds, rate(t.prompt_tokens, t.prefill_seconds), t.new_tokens, t.steps,
+      t.decode_seconds, rate(t.new_tokens, t.decode_seconds));
 }
 
 int generate_prompts(const GenerateArguments& a, TextModelSource& source, Backend& backend, World& world) {
@@ -290,8 +292,9 @@ void add_options(CLI::App& command, GenerateArguments& a) {
     return command.add_option(name, value, text)->check(CLI::Range(low, high))->capture_default_str();
   };
   command.add_option("--checkpoint", a.model.checkpoint, "The model, with a configuration")->type_name("FILE");
-  command.add_option("--tokenizer", a.model.tokenizer,
-                     "A tokenizer.json, a tokenizer.bin or a folder with one; by default, that of the run or directory")
+  command
+      .add_option("--tokenizer", a.model.tokenizer,
+                  "A tokenizer.json, a tokenizer.bin or a folder with one; by default, that of the run or directory")
       ->type_name("PATH");
   command.add_flag("--ema", a.model.averages, "Use the moving averages of the weights (ema.decay)");
   command.add_option("--prompt", a.prompt, "The text to continue")->type_name("WORDS");

@@ -99,8 +99,8 @@ std::shared_ptr<const text::Tokenizer> tokenizer_of_data(const std::string& path
       text::Tokenizer::parse(path, data::read_tokenizer(file, data::open_text_file(file))));
 }
 
-/// --tokenizer, or else the first that is there: in the model's directory, in RUN/model, in the directory from which the
-/// run started, in a data set of the configuration.
+/// --tokenizer, or else the first that is there: in the model's directory, in RUN/model, in the directory from which
+/// the run started, in a data set of the configuration.
 FoundTokenizer find_tokenizer(const ModelRequest& request, const Operands& operands, const Config& config) {
   if (!request.tokenizer.empty()) return open_tokenizer(request.tokenizer);
   std::vector<fs::path> folders;
@@ -114,8 +114,7 @@ FoundTokenizer find_tokenizer(const ModelRequest& request, const Operands& opera
   if (!is_folder(operands.model)) folders.push_back(fs::path(operands.model).parent_path());
   for (const fs::path& folder : folders)
     if (has_tokenizer(folder)) return open_tokenizer(folder.string());
-  for (const std::string& set :
-       {config.data.train, config.data.validation, of_run.data.train, of_run.data.validation})
+  for (const std::string& set : {config.data.train, config.data.validation, of_run.data.train, of_run.data.validation})
     if (auto tokenizer = tokenizer_of_data(set)) return {std::move(tokenizer), ""};
   fail(ErrorCode::tokenizer_missing, "{} has no tokenizer: name one with --tokenizer, a tokenizer.json or its folder",
        operands.model);

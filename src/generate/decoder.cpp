@@ -9,6 +9,12 @@
 #include "models/llama.h"
 
 namespace lockstep::generate {
+namespace {
+
+/// Sizes of chunks besides the greatest. Each graph takes a few milliseconds to plan.
+constexpr std::int64_t kSmallChunks[] = {16, 96};
+
+}  // namespace
 
 struct Decoder::Arenas {
   std::unique_ptr<Memory> cache, activations, workspace;
@@ -20,11 +26,14 @@ Decoder::Decoder(const models::LlamaConfig& config, const DecoderSizes& sizes, D
   require(sizes.slots > 0 && sizes.capacity > 0 && sizes.chunk > 0 && sizes.capacity <= config.positions,
           ErrorCode::internal, "a decoder of {} sequences of {} tokens with chunks of {}, for a model of {} positions",
           sizes.slots, sizes.capacity, sizes.chunk, config.positions);
-  prefill_ = make_step(config, sizes.chunk, dtype, tf32, table);
+  for (const std::int64_t rows : kSmallChunks)
+    if (rows < sizes.chunk) prefill_.push_back(make_step(config, rows, dtype, tf32, table));
+  prefill_.push_back(make_step(config, sizes.chunk, dtype, tf32, table));
   decode_ = make_step(config, sizes.slots, dtype, tf32, table);
-  require(prefill_.graph->cache_bytes() == decode_.graph->cache_bytes(), ErrorCode::internal,
-          "the graphs of prefill and of decoding have caches of {} and {} bytes", prefill_.graph->cache_bytes(),
-          decode_.graph->cache_bytes());
+  for (const Step& step : prefill_)
+    require(step.graph->cache_bytes() == decode_.graph->cache_bytes(), ErrorCode::internal,
+            "the graphs of prefill and of decoding have caches of {} and {} bytes", step.graph->cache_bytes(),
+            decode_.graph->cache_bytes());
   for (std::int64_t slot = 0; slot < sizes.slots; ++slot)
     sources_.insert(sources_.end(), static_cast<std::size_t>(sizes.capacity), static_cast<std::int32_t>(slot));
   const auto rows = static_cast<std::size_t>(std::max(sizes.chunk, sizes.slots));
@@ -36,12 +45,10 @@ Decoder::~Decoder() = default;
 
 Decoder::Step Decoder::make_step(const models::LlamaConfig& config, std::int64_t rows, DType dtype, bool tf32,
                                  graph::ParameterTable& table) {
-  Step step{.graph = std::make_unique<graph::Graph>(graph::GraphOptions{.mode = graph::Mode::inference,
-                                                                        .dtype = dtype,
-                                                                        .tf32 = tf32,
-                                                                        .batch = rows,
-                                                                        .layout_batch = rows},
-                                                    table),
+  Step step{.graph = std::make_unique<graph::Graph>(
+                graph::GraphOptions{
+                    .mode = graph::Mode::inference, .dtype = dtype, .tf32 = tf32, .batch = rows, .layout_batch = rows},
+                table),
             .rows = rows};
   graph::Graph& graph = *step.graph;
   const auto field = [&](const char* name, std::int64_t n) {
@@ -52,14 +59,12 @@ Decoder::Step Decoder::make_step(const models::LlamaConfig& config, std::int64_t
   step.positions = field("positions", rows);
   step.source = field("sources", sizes_.slots * sizes_.capacity);
   step.selected = field("selected", sizes_.slots);
-  const models::LlamaInputs inputs{.sequence_length = 1,
-                                   .tokens = step.ids,
-                                   .positions = step.positions,
-                                   .cache = {.slots = sizes_.slots,
-                                             .capacity = sizes_.capacity,
-                                             .slot = step.slots,
-                                             .source = step.source},
-                                   .n_positions = sizes_.capacity};
+  const models::LlamaInputs inputs{
+      .sequence_length = 1,
+      .tokens = step.ids,
+      .positions = step.positions,
+      .cache = {.slots = sizes_.slots, .capacity = sizes_.capacity, .slot = step.slots, .source = step.source},
+      .n_positions = sizes_.capacity};
   const graph::ActivationId hidden = models::llama(graph, config, inputs);
   const graph::ActivationId last = layers::select_rows(graph, hidden, step.selected, sizes_.slots, "last tokens");
   const graph::ActivationId logits = layers::linear(graph, last, "lm_head",
@@ -74,10 +79,14 @@ Decoder::Step Decoder::make_step(const models::LlamaConfig& config, std::int64_t
 }
 
 DecoderMemory Decoder::memory() const {
-  return {.cache_bytes = decode_.graph->cache_bytes(),
-          .activation_bytes =
-              std::max(prefill_.graph->memory().size_bytes(), decode_.graph->memory().size_bytes()),
-          .workspace_bytes = std::max(prefill_.graph->workspace_bytes(), decode_.graph->workspace_bytes())};
+  DecoderMemory out{.cache_bytes = decode_.graph->cache_bytes(),
+                    .activation_bytes = decode_.graph->memory().size_bytes(),
+                    .workspace_bytes = decode_.graph->workspace_bytes()};
+  for (const Step& step : prefill_) {
+    out.activation_bytes = std::max(out.activation_bytes, step.graph->memory().size_bytes());
+    out.workspace_bytes = std::max(out.workspace_bytes, step.graph->workspace_bytes());
+  }
+  return out;
 }
 
 void Decoder::bind(const graph::Bindings& weights) {
@@ -92,7 +101,8 @@ void Decoder::bind(const graph::Bindings& weights) {
   bindings.cache = static_cast<std::byte*>(arenas_->cache->data());
   bindings.activations = static_cast<std::byte*>(arenas_->activations->data());
   bindings.workspace = arenas_->workspace->data();
-  for (const Step* step : {&prefill_, &decode_}) step->graph->bind(bindings);
+  for (const Step& step : prefill_) step.graph->bind(bindings);
+  decode_.graph->bind(bindings);
 }
 
 std::string Decoder::describe() const {
@@ -151,9 +161,17 @@ void Decoder::run(Step& step, std::span<const NewToken> tokens, bool all_want_lo
 
 std::span<const float> Decoder::prefill(std::span<const NewToken> tokens) {
   n_logits_ = 0;
-  for (std::size_t first = 0; first < tokens.size(); first += static_cast<std::size_t>(prefill_.rows))
-    run(prefill_, tokens.subspan(first, std::min(tokens.size() - first, static_cast<std::size_t>(prefill_.rows))),
-        /*all_want_logits=*/false);
+  while (!tokens.empty()) {
+    std::size_t n = 1;  // tokens that follow each other in one sequence
+    while (n < tokens.size() && tokens[n].slot == tokens[0].slot && tokens[n].position == tokens[n - 1].position + 1)
+      ++n;
+    const auto enough =
+        std::ranges::find_if(prefill_, [&](const Step& s) { return s.rows >= std::ssize(tokens.first(n)); });
+    Step& step = enough != prefill_.end() ? *enough : prefill_.back();
+    n = std::min(n, static_cast<std::size_t>(step.rows));
+    run(step, tokens.first(n), /*all_want_logits=*/false);
+    tokens = tokens.subspan(n);
+  }
   return std::span(logits_).first(n_logits_ * static_cast<std::size_t>(vocabulary_));
 }
 

@@ -1,7 +1,10 @@
-// A decoder of the Llama family with a cache of keys and values. There are two graphs, of prefill (a chunk of tokens of
-// any sequences) and of decoding (a token of each sequence). They share the weights, the cache and all other memory.
-// Both are planned once, and each arena is allocated once. What changes from step to step is in device memory, so that a
-// backend can capture a step.
+// A decoder of the Llama family with a cache of keys and values. There are graphs of prefill, for chunks of a prompt of
+// several sizes, and one of decoding (a token of each sequence). They share the weights, the cache and all other
+// memory. They are planned once, and each arena is allocated once. What changes from step to step is in device memory,
+// so that a backend can capture a step.
+//
+// How a prompt is cut into chunks depends on its length alone: all but the last chunk have the greatest size, and the
+// last one the least that is enough. Its logits therefore have the same bits in any batch.
 //
 //   Decoder decoder(config, sizes, {.dtype = ...}, backend, table);   // plans
 //   table.fix_order(...); arenas with the table's places are allocated and filled
@@ -22,7 +25,7 @@ namespace lockstep::generate {
 struct DecoderSizes {
   std::int64_t slots = 1;     // sequences in the cache
   std::int64_t capacity = 0;  // tokens of each, at most the positions of the model
-  std::int64_t chunk = 256;   // tokens of a step of prefill
+  std::int64_t chunk = 256;   // the greatest of prefill, in tokens
 };
 
 struct DecoderMemory {
@@ -70,7 +73,8 @@ class Decoder final : public LanguageModel {
   std::int64_t vocabulary_;
   Backend& backend_;
   std::unique_ptr<Stream> stream_;
-  Step prefill_, decode_;
+  std::vector<Step> prefill_;  // ascending by rows
+  Step decode_;
   std::unique_ptr<Arenas> arenas_;
   std::vector<std::int32_t> sources_;
   bool has_new_sources_ = true;

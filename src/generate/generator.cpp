@@ -82,12 +82,13 @@ void Generator::admit(std::span<const Prompt> prompts, const GeneratorEvents& ev
           for (const std::int32_t token : tokens) text.add(token);
           return text.is_stopped();
         };
-      group->beams = std::make_unique<BeamSearch>(BeamOptions{.beams = options_.beams,
-                                                              .length_penalty = options_.length_penalty,
-                                                              .repetition_penalty = options_.sampling.repetition_penalty,
-                                                              .max_new_tokens = group->limit,
-                                                              .end_tokens = options_.end_tokens},
-                                                  prompt.ids, std::move(stops));
+      group->beams =
+          std::make_unique<BeamSearch>(BeamOptions{.beams = options_.beams,
+                                                   .length_penalty = options_.length_penalty,
+                                                   .repetition_penalty = options_.sampling.repetition_penalty,
+                                                   .max_new_tokens = group->limit,
+                                                   .end_tokens = options_.end_tokens},
+                                       prompt.ids, std::move(stops));
     }
     admitted.push_back(group.get());
     groups_.push_back(std::move(group));
@@ -107,10 +108,8 @@ void Generator::prefill(std::span<Group* const> groups, const GeneratorEvents& e
     }
     const std::int32_t slot = group->sequences.front().slot;
     for (std::size_t i = n_known; i < ids.size(); ++i)
-      tokens.push_back({.id = ids[i],
-                        .slot = slot,
-                        .position = static_cast<std::int32_t>(i),
-                        .wants_logits = i + 1 == ids.size()});
+      tokens.push_back(
+          {.id = ids[i], .slot = slot, .position = static_cast<std::int32_t>(i), .wants_logits = i + 1 == ids.size()});
     if (group->sequences.size() == 1) continue;
     const std::span<std::int32_t> sources = model_.sources();
     for (const Sequence& sequence : group->sequences)
@@ -133,8 +132,8 @@ void Generator::step(const GeneratorEvents& events) {
   std::vector<NewToken> tokens;
   for (const auto& group : groups_) {
     if (group->is_finished) continue;
-    const auto position = static_cast<std::int32_t>(group->prompt->ids.size()) +
-                          static_cast<std::int32_t>(group->n_generated) - 1;
+    const auto position =
+        static_cast<std::int32_t>(group->prompt->ids.size()) + static_cast<std::int32_t>(group->n_generated) - 1;
     for (const Sequence& sequence : group->sequences)
       if (!sequence.is_finished)
         tokens.push_back({.id = sequence.next, .slot = sequence.slot, .position = position, .wants_logits = true});
@@ -195,8 +194,7 @@ void Generator::choose(Group& group, Sequence& sequence, std::span<const float> 
   std::string shown = is_end ? std::string() : sequence.text.add(choice.id);
   sequence.is_finished = is_end || sequence.text.is_stopped() || group.n_generated >= group.limit;
   if (sequence.is_finished) shown += sequence.text.finish();
-  if (events.text && !shown.empty())
-    events.text(group.index, static_cast<std::size_t>(sequence.reply_number), shown);
+  if (events.text && !shown.empty()) events.text(group.index, static_cast<std::size_t>(sequence.reply_number), shown);
 }
 
 /// The beams of the next step, and where they find keys and values: at each position where their parents did.

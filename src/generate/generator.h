@@ -20,9 +20,9 @@ namespace lockstep::generate {
 
 struct GeneratorOptions {
   SamplingOptions sampling{};
-  std::int64_t beams = 1;          // 1: no beam search
-  double length_penalty = 1;       // of beams
-  std::int64_t replies = 1;        // to each prompt; of beams, the best ones
+  std::int64_t beams = 1;     // 1: no beam search
+  double length_penalty = 1;  // of beams
+  std::int64_t replies = 1;   // to each prompt; of beams, the best ones
   std::int64_t max_new_tokens = 128;
   std::uint32_t seed = 1;
   std::vector<std::int32_t> end_tokens{};  // end a reply, and are not part of its text

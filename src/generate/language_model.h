@@ -1,5 +1,6 @@
 // What generating text needs of a language model: a cache of keys and values with room for several sequences, and the
-// logits of the tokens that follow. The generator knows nothing else of a model, so tests can give it an artificial one.
+// logits of the tokens that follow. The generator knows nothing else of a model, so tests can give it an artificial
+// one.
 #pragma once
 
 #include <cstdint>

@@ -6,7 +6,8 @@
 //   3. top-k: only the k greatest remain, and those equal to the smallest of them
 //   4. top-p (Holtzman et al., "The Curious Case of Neural Text Degeneration", 2019): the fewest most probable tokens
 //      whose probabilities sum to p or more
-//   5. min-p (Nguyen et al., "Turning Up the Heat: Min-p Sampling", 2024): tokens of at least p times the probability of
+//   5. min-p (Nguyen et al., "Turning Up the Heat: Min-p Sampling", 2024): tokens of at least p times the probability
+//   of
 //      the most probable one
 // A token is then drawn with the probabilities of the softmax over what remains. Greedy decoding takes the greatest
 // logit after step 1, and of equal ones the first.
@@ -49,10 +50,11 @@ class Sampler {
  public:
   explicit Sampler(const SamplingOptions& options) : options_(options) {}
 
-  /// `history`: the prompt and what was generated. Throws not_supported if there is a NaN in the logits, or nothing that
-  /// is finite.
+  /// `history`: the prompt and what was generated. Throws not_supported if there is a NaN in the logits, or nothing
+  /// that is finite.
   Choice choose(std::span<const float> logits, std::span<const std::int32_t> history, const RandomPlace& place);
-  /// The probabilities from which choose() draws, of all tokens; not with a temperature of 0. Valid until the next call.
+  /// The probabilities from which choose() draws, of all tokens; not with a temperature of 0. Valid until the next
+  /// call.
   std::span<const double> probabilities(std::span<const float> logits, std::span<const std::int32_t> history);
 
  private:

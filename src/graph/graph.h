@@ -124,8 +124,8 @@ class Graph {
   void choose_layout(ParameterId id, const std::function<std::shared_ptr<const ParameterLayout>()>& choose);
   /// Reserves bytes in exchange memory for a sum over ranks. Returns the offset, which is the same on every rank.
   std::size_t add_exchange(std::size_t size_bytes);
-  /// Reserves bytes in the cache, which keeps its content from one execution to the next. Returns the offset. Graphs that
-  /// reserve the same sizes in the same order can share one cache.
+  /// Reserves bytes in the cache, which keeps its content from one execution to the next. Returns the offset. Graphs
+  /// that reserve the same sizes in the same order can share one cache.
   std::size_t add_cache(std::size_t size_bytes);
 
   std::size_t workspace_bytes() const { return workspace_bytes_; }

@@ -69,8 +69,8 @@ ActivationId cached_attention(Graph& graph, ActivationId qkv, const std::string&
   require(x.shape.last() == (a.heads + 2 * a.kv_heads) * a.head_dim, ErrorCode::internal,
           "{}: a row of {} does not consist of {} query, {} key and {} value heads of {} elements", name,
           x.shape.text(), a.heads, a.kv_heads, a.kv_heads, a.head_dim);
-  const ActivationId y = graph.add_activation(
-      {.name = name, .shape = x.shape.with_dimension(-1, a.heads * a.head_dim), .dtype = x.dtype});
+  const ActivationId y =
+      graph.add_activation({.name = name, .shape = x.shape.with_dimension(-1, a.heads * a.head_dim), .dtype = x.dtype});
   graph.add_node<CachedAttentionNode>(name, qkv, y, options);
   return y;
 }

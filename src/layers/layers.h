@@ -141,12 +141,12 @@ struct AttentionOptions {
 ActivationId attention(Graph& graph, ActivationId qkv, graph::TensorId document_start, const std::string& name,
                        const AttentionOptions& options);
 
-/// For inference: the same for new tokens of several sequences, (tokens, 1, (heads + 2 kv_heads) * head_dim), whose keys
-/// and values are added to a cache of the graph (lockstep/ops/cached_attention.h).
+/// For inference: the same for new tokens of several sequences, (tokens, 1, (heads + 2 kv_heads) * head_dim), whose
+/// keys and values are added to a cache of the graph (lockstep/ops/cached_attention.h).
 struct CachedAttentionOptions {
   AttentionOptions attention{};
-  std::int64_t slots = 0;     // sequences that the cache has room for
-  std::int64_t capacity = 0;  // tokens of each
+  std::int64_t slots = 0;                                                 // sequences that the cache has room for
+  std::int64_t capacity = 0;                                              // tokens of each
   graph::TensorId slot = graph::kNoTensor, positions = graph::kNoTensor;  // (tokens) int32
   graph::TensorId source = graph::kNoTensor;                              // (slots, capacity) int32
 };

@@ -28,9 +28,8 @@ class SelectRowsNode final : public Node {
   }
 
   void forward(const Run& run) override {
-    op_->forward(
-        {.ids = run.tensor<const std::int32_t>(numbers_), .weight = run.tensor(x_), .y = run.tensor(y_)},
-        memory(run), run.stream);
+    op_->forward({.ids = run.tensor<const std::int32_t>(numbers_), .weight = run.tensor(x_), .y = run.tensor(y_)},
+                 memory(run), run.stream);
   }
 
   const Op* op() const override { return op_.get(); }
@@ -47,8 +46,7 @@ class SelectRowsNode final : public Node {
 ActivationId select_rows(Graph& graph, ActivationId x, graph::TensorId numbers, std::int64_t n,
                          const std::string& name) {
   const graph::Activation& in = graph.activation(x);
-  const ActivationId y =
-      graph.add_activation({.name = name, .shape = {n, 1, in.shape.last()}, .dtype = in.dtype});
+  const ActivationId y = graph.add_activation({.name = name, .shape = {n, 1, in.shape.last()}, .dtype = in.dtype});
   graph.add_node<SelectRowsNode>(name, x, y, numbers);
   return y;
 }

@@ -60,7 +60,8 @@ ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
 ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 ChatTemplate::~ChatTemplate() = default;
 
-std::unique_ptr<ChatTemplate> ChatTemplate::preset(std::string_view name, std::map<std::string, std::string> variables) {
+std::unique_ptr<ChatTemplate> ChatTemplate::preset(std::string_view name,
+                                                   std::map<std::string, std::string> variables) {
   if (name == "chatml") return std::make_unique<ChatTemplate>(kChatMl, "chatml", std::move(variables));
   if (name != "llama3") return nullptr;
   if (!variables.contains("bos_token")) variables["bos_token"] = "<|begin_of_text|>";
@@ -70,7 +71,8 @@ std::unique_ptr<ChatTemplate> ChatTemplate::preset(std::string_view name, std::m
 std::unique_ptr<ChatTemplate> ChatTemplate::open(const std::string& folder, std::string_view name) {
   if (folder.empty()) return nullptr;
   const std::string file = (fs::path(folder) / kTemplateFile).string();
-  if (is_there(file)) return std::make_unique<ChatTemplate>(read_file(file, kMaxFileBytes), file, special_tokens_of(folder));
+  if (is_there(file))
+    return std::make_unique<ChatTemplate>(read_file(file, kMaxFileBytes), file, special_tokens_of(folder));
   const nlohmann::json config = config_in(folder);
   if (config.is_null() || !config.contains("chat_template")) return nullptr;
   const std::string source = (fs::path(folder) / kConfig).string();
@@ -79,7 +81,8 @@ std::unique_ptr<ChatTemplate> ChatTemplate::open(const std::string& folder, std:
     return std::make_unique<ChatTemplate>(found.get<std::string>(), source, special_tokens_of(folder));
   if (!found.is_array()) return nullptr;
   for (const nlohmann::json& entry : found)
-    if (entry.is_object() && entry.value("name", "") == name && entry.contains("template") && entry["template"].is_string())
+    if (entry.is_object() && entry.value("name", "") == name && entry.contains("template") &&
+        entry["template"].is_string())
       return std::make_unique<ChatTemplate>(entry["template"].get<std::string>(), source, special_tokens_of(folder));
   return nullptr;
 }

@@ -1,5 +1,5 @@
-// Chat templates: how the messages of a conversation become one text, exactly as apply_chat_template() of Hugging Face's
-// transformers does it (utils/chat_template_utils.py). A template is a program in Jinja (jinja.h), which
+// Chat templates: how the messages of a conversation become one text, exactly as apply_chat_template() of Hugging
+// Face's transformers does it (utils/chat_template_utils.py). A template is a program in Jinja (jinja.h), which
 // tokenizer_config.json or chat_template.jinja contains. The built-in ones are `chatml` (OpenAI's format, also Qwen2's
 // without a default system message) and `llama3` (Meta's, as Llama 3 Instruct has it).
 #pragma once

@@ -117,7 +117,8 @@ class Evaluator {
       scopes_.back()[names[0]] = item;
       return;
     }
-    if (!item.is_array() || item.size() != names.size()) damaged("an item cannot be unpacked to {} names", names.size());
+    if (!item.is_array() || item.size() != names.size())
+      damaged("an item cannot be unpacked to {} names", names.size());
     for (std::size_t i = 0; i < names.size(); ++i) scopes_.back()[names[i]] = item[i];
   }
 
@@ -172,7 +173,8 @@ class Evaluator {
       }
       case Kind::object: {
         Value out = Value::object();
-        for (std::size_t i = 0; i + 1 < e.children.size(); i += 2) out[text_of(value(e.children[i]))] = value(e.children[i + 1]);
+        for (std::size_t i = 0; i + 1 < e.children.size(); i += 2)
+          out[text_of(value(e.children[i]))] = value(e.children[i + 1]);
         return out;
       }
       case Kind::attribute:
@@ -246,7 +248,8 @@ class Evaluator {
     const std::int64_t begin = e.children[1] ? inside(bound(1, 0)) : step > 0 ? 0 : n - 1;
     const std::int64_t end = e.children[2] ? inside(bound(2, 0)) : step > 0 ? n : -1;
     Value out = Value::array();
-    for (std::int64_t i = begin; step > 0 ? i < end : i > end; i += step) out.push_back(items[static_cast<std::size_t>(i)]);
+    for (std::int64_t i = begin; step > 0 ? i < end : i > end; i += step)
+      out.push_back(items[static_cast<std::size_t>(i)]);
     if (!of.is_string()) return out;
     std::string text;
     for (const Value& c : out) text += c.get<std::string>();
@@ -281,12 +284,15 @@ class Evaluator {
     return arithmetic(op, left, right);
   }
 
-  static std::string shown(const Value& v) { return v.is_discarded() ? "an undefined value" : text_of(v).substr(0, 40); }
+  static std::string shown(const Value& v) {
+    return v.is_discarded() ? "an undefined value" : text_of(v).substr(0, 40);
+  }
   static bool are_equal(const Value& a, const Value& b) {
     return a.is_discarded() || b.is_discarded() ? a.is_discarded() && b.is_discarded() : a == b;
   }
   bool contains(const Value& of, const Value& item) const {
-    if (of.is_string() && item.is_string()) return of.get<std::string>().find(item.get<std::string>()) != std::string::npos;
+    if (of.is_string() && item.is_string())
+      return of.get<std::string>().find(item.get<std::string>()) != std::string::npos;
     return std::ranges::any_of(items_of(of), [&](const Value& v) { return are_equal(v, item); });
   }
   template <typename T>
@@ -319,7 +325,8 @@ class Evaluator {
     }
     const std::string name = callee.kind == Expression::Kind::name ? callee.text : "an expression";
     if (name == "raise_exception")
-      fail(ErrorCode::usage, "the chat template {} refuses the conversation: {}", source_, text_of(given.get(0, "message")));
+      fail(ErrorCode::usage, "the chat template {} refuses the conversation: {}", source_,
+           text_of(given.get(0, "message")));
     if (name == "namespace" || name == "dict") {
       Value out = Value::object();
       for (const auto& [key, v] : given.named) out[key] = v;
@@ -344,7 +351,8 @@ class Evaluator {
       n.push_back(v.get<std::int64_t>());
     }
     if (n.empty() || n.size() > 3) damaged("range() has one to three arguments");
-    const std::int64_t begin = n.size() > 1 ? n[0] : 0, end = n.size() > 1 ? n[1] : n[0], step = n.size() > 2 ? n[2] : 1;
+    const std::int64_t begin = n.size() > 1 ? n[0] : 0, end = n.size() > 1 ? n[1] : n[0],
+                       step = n.size() > 2 ? n[2] : 1;
     if (step == 0 || (end - begin) / step > kMaxRange) damaged("range() is too long");
     Value out = Value::array();
     for (std::int64_t i = begin; step > 0 ? i < end : i > end; i += step) out.push_back(i);

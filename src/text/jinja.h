@@ -3,9 +3,9 @@
 // utils/chat_template_utils.py.
 //
 // Supported: output, if, for (with else, if and unpacking), set, break, continue, comments, white space control;
-// expressions with the operators of Jinja, attributes, subscripts, slices, calls of methods, filters and tests that chat
-// templates use. Not supported, and refused when a template is parsed: macros, blocks, imports and other statements. A
-// filter, test, method or function that is not known is refused when it is reached.
+// expressions with the operators of Jinja, attributes, subscripts, slices, calls of methods, filters and tests that
+// chat templates use. Not supported, and refused when a template is parsed: macros, blocks, imports and other
+// statements. A filter, test, method or function that is not known is refused when it is reached.
 #pragma once
 
 #include <memory>
@@ -43,13 +43,22 @@ struct Expression {
 };
 
 struct Statement {
-  enum class Kind : std::uint8_t { text, output, branch, loop, set, set_block, break_loop, continue_loop } kind = Kind::text;
-  std::string text{};                       // of `text`
-  std::vector<std::string> names{};         // loop: variables; set: the variable and possibly its attribute
-  std::unique_ptr<Expression> expression{}; // output, loop: what it runs over; branch: the condition, null: else; set
-  std::unique_ptr<Expression> condition{};  // loop: if
+  enum class Kind : std::uint8_t {
+    text,
+    output,
+    branch,
+    loop,
+    set,
+    set_block,
+    break_loop,
+    continue_loop
+  } kind = Kind::text;
+  std::string text{};                        // of `text`
+  std::vector<std::string> names{};          // loop: variables; set: the variable and possibly its attribute
+  std::unique_ptr<Expression> expression{};  // output, loop: what it runs over; branch: the condition, null: else; set
+  std::unique_ptr<Expression> condition{};   // loop: if
   std::vector<Statement> body{};
-  std::vector<Statement> otherwise{};       // branch, loop: else
+  std::vector<Statement> otherwise{};  // branch, loop: else
 };
 
 /// Throws tokenizer_damaged or tokenizer_feature, with the line. `source` names the template in messages.

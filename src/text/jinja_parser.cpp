@@ -14,7 +14,18 @@ namespace {
 constexpr int kMaxDepth = 100;  // of expressions and statements within each other
 
 struct Token {
-  enum class Kind : std::uint8_t { text, begin_output, end_output, begin_block, end_block, name, number, string, symbol, end };
+  enum class Kind : std::uint8_t {
+    text,
+    begin_output,
+    end_output,
+    begin_block,
+    end_block,
+    name,
+    number,
+    string,
+    symbol,
+    end
+  };
   Kind kind = Kind::end;
   std::string text{};
   int line = 1;
@@ -30,8 +41,10 @@ class Lexer {
     while (at_ < text_.size()) {
       const std::size_t begin = find_opening(at_);
       std::string_view plain = text_.substr(at_, begin - at_);
-      if (strips_next_) plain.remove_prefix(std::min(plain.find_first_not_of(" \t\r\n"), plain.size()));
-      else if (trims_newline_ && plain.starts_with('\n')) plain.remove_prefix(1);
+      if (strips_next_)
+        plain.remove_prefix(std::min(plain.find_first_not_of(" \t\r\n"), plain.size()));
+      else if (trims_newline_ && plain.starts_with('\n'))
+        plain.remove_prefix(1);
       strips_next_ = trims_newline_ = false;
       const char kind = begin < text_.size() ? text_[begin + 1] : '\0';
       const char sign = begin + 2 < text_.size() ? text_[begin + 2] : '\0';
@@ -135,8 +148,11 @@ class Lexer {
         continue;
       }
       const char c = text_[++at_];
-      out += c == 'n' ? "\n" : c == 't' ? "\t" : c == 'r' ? "\r" : c == '\\' || c == '\'' || c == '"' ? std::string(1, c)
-                                                                        : std::string("\\") + c;
+      out += c == 'n'                             ? "\n"
+             : c == 't'                           ? "\t"
+             : c == 'r'                           ? "\r"
+             : c == '\\' || c == '\'' || c == '"' ? std::string(1, c)
+                                                  : std::string("\\") + c;
     }
     if (at_ >= text_.size()) damaged("a string does not end");
     count_lines(out);

@@ -108,7 +108,8 @@ std::string text_of(const Value& v) {
   if (v.is_array())
     for (const Value& item : v) out += (out.empty() ? "" : ", ") + repr(item);
   else
-    for (const auto& [key, item] : v.items()) out += fmt::format("{}{}: {}", out.empty() ? "" : ", ", quoted(key), repr(item));
+    for (const auto& [key, item] : v.items())
+      out += fmt::format("{}{}: {}", out.empty() ? "" : ", ", quoted(key), repr(item));
   return v.is_array() ? "[" + out + "]" : "{" + out + "}";
 }
 
@@ -158,7 +159,8 @@ Value apply_filter(const std::string& name, const Value& v, const Arguments& arg
   if ((name == "first" || name == "last") && v.is_array())
     return v.empty() ? undefined() : name == "first" ? v.front() : v.back();
   if (name == "int" && v.is_number()) return static_cast<std::int64_t>(v.get<double>());
-  fail(ErrorCode::tokenizer_feature, "the chat template {}: the filter {} is not supported for this value", source, name);
+  fail(ErrorCode::tokenizer_feature, "the chat template {}: the filter {} is not supported for this value", source,
+       name);
 }
 
 bool apply_test(const std::string& name, const Value& v, const Arguments& arguments, const std::string& source) {

@@ -17,14 +17,18 @@ inline std::vector<float> logits_after(std::span<const std::int32_t> tokens, std
   for (const std::int32_t token : tokens) state = state * 1664525u + static_cast<std::uint32_t>(token) + 1013904223u;
   const Philox random(state, RandomPurpose::synthetic, 0, 0);
   std::vector<float> out;
-  for (std::int64_t i = 0; i < vocabulary; ++i) out.push_back(static_cast<float>(random.normal(static_cast<std::uint64_t>(i))));
+  for (std::int64_t i = 0; i < vocabulary; ++i)
+    out.push_back(static_cast<float>(random.normal(static_cast<std::uint64_t>(i))));
   return out;
 }
 
 class FakeModel final : public LanguageModel {
  public:
   FakeModel(std::int64_t slots, std::int64_t capacity, std::int64_t vocabulary)
-      : slots_(slots), capacity_(capacity), vocabulary_(vocabulary), cache_(static_cast<std::size_t>(slots * capacity), -1) {
+      : slots_(slots),
+        capacity_(capacity),
+        vocabulary_(vocabulary),
+        cache_(static_cast<std::size_t>(slots * capacity), -1) {
     for (std::int64_t slot = 0; slot < slots; ++slot)
       sources_.insert(sources_.end(), static_cast<std::size_t>(capacity), static_cast<std::int32_t>(slot));
   }
@@ -58,8 +62,7 @@ class FakeModel final : public LanguageModel {
     for (const NewToken& token : tokens) {
       if (!all_want_logits && !token.wants_logits) continue;
       std::vector<std::int32_t> sequence;
-      for (std::int64_t p = 0; p <= token.position; ++p)
-        sequence.push_back(cache_[at(sources_[at(token.slot, p)], p)]);
+      for (std::int64_t p = 0; p <= token.position; ++p) sequence.push_back(cache_[at(sources_[at(token.slot, p)], p)]);
       const std::vector<float> row = logits_after(sequence, vocabulary_);
       logits_.insert(logits_.end(), row.begin(), row.end());
     }

@@ -25,7 +25,8 @@ std::vector<Prompt> some_prompts(std::size_t n) {
   std::vector<Prompt> out;
   for (std::uint32_t i = 0; i < n; ++i) {
     out.push_back({.number = i, .ids = {}});
-    for (std::uint32_t j = 0; j <= (i * 7) % 11; ++j) out.back().ids.push_back(static_cast<std::int32_t>((i * 5 + j * 3) % kVocabulary));
+    for (std::uint32_t j = 0; j <= (i * 7) % 11; ++j)
+      out.back().ids.push_back(static_cast<std::int32_t>((i * 5 + j * 3) % kVocabulary));
   }
   return out;
 }
@@ -84,8 +85,9 @@ TEST(Generator, DrawnRepliesAreTheSameInAnyBatch) {
   std::vector<std::vector<std::vector<std::int32_t>>> first;
   for (const std::int64_t slots : {3, 7, 30}) {
     FakeModel model(slots, 40, kVocabulary);
-    Generator generator(model, letters,
-                        {.sampling = {.temperature = 1, .repetition_penalty = 1.1}, .replies = 3, .max_new_tokens = 15, .seed = 5});
+    Generator generator(
+        model, letters,
+        {.sampling = {.temperature = 1, .repetition_penalty = 1.1}, .replies = 3, .max_new_tokens = 15, .seed = 5});
     const auto tokens = tokens_of(generator.generate(prompts));
     if (first.empty()) first = tokens;
     EXPECT_EQ(tokens, first) << slots;
@@ -94,8 +96,9 @@ TEST(Generator, DrawnRepliesAreTheSameInAnyBatch) {
   EXPECT_NE(first[0][1], first[0][2]);
   // A part of the prompts, as a rank has it.
   FakeModel model(3, 40, kVocabulary);
-  Generator generator(model, letters,
-                      {.sampling = {.temperature = 1, .repetition_penalty = 1.1}, .replies = 3, .max_new_tokens = 15, .seed = 5});
+  Generator generator(
+      model, letters,
+      {.sampling = {.temperature = 1, .repetition_penalty = 1.1}, .replies = 3, .max_new_tokens = 15, .seed = 5});
   const auto part = tokens_of(generator.generate(std::span(prompts).subspan(4, 3)));
   EXPECT_EQ(part, (std::vector(first.begin() + 4, first.begin() + 7)));
 }
@@ -160,8 +163,7 @@ TEST(Generator, StopsAtAStopWord) {
   Generator beams(with_beams, letters, {.beams = 3, .max_new_tokens = 12, .stop_words = {"c", "f", "h", "k"}});
   const auto found = beams.generate(std::span(&prompt, 1));
   EXPECT_FALSE(found[0].empty());
-  for (const auto& reply : found[0])
-    EXPECT_EQ(reply.text.find_first_of("cfhk"), std::string::npos) << reply.text;
+  for (const auto& reply : found[0]) EXPECT_EQ(reply.text.find_first_of("cfhk"), std::string::npos) << reply.text;
 }
 
 TEST(Generator, EndsWhereTheContextEnds) {

@@ -54,7 +54,9 @@ TEST(ReplyText, ReplacesWhatIsNoCharacter) {
   EXPECT_EQ(reply.finish(), "\xef\xbf\xbd");  // a character that did not become whole
   ReplyText other(bytes, none, {});
   EXPECT_EQ(other.add(0xe2), "");
-  EXPECT_EQ(other.add('b'), "\xef\xbf\xbd" "b");
+  EXPECT_EQ(other.add('b'),
+            "\xef\xbf\xbd"
+            "b");
   ReplyText endless(bytes, none, {});
   std::string shown;
   for (int i = 0; i < 9; ++i) shown += endless.add(0xff);

@@ -78,7 +78,8 @@ TEST(Sampling, GreedyTakesTheFirstOfEqualOnes) {
   EXPECT_NEAR(choice.log_probability, 3 - std::log(1 + 2 * std::exp(3.0) + std::exp(1.0)), 1e-6);
 }
 
-/// The statistic of Pearson's test. With 7 degrees of freedom it exceeds 24.3 once in 1000 times; the numbers are fixed.
+/// The statistic of Pearson's test. With 7 degrees of freedom it exceeds 24.3 once in 1000 times; the numbers are
+/// fixed.
 TEST(Sampling, DrawsWithTheProbabilitiesOfTheSoftmax) {
   constexpr int kDraws = 40000;
   constexpr double kLimit = 24.3;
@@ -94,7 +95,9 @@ TEST(Sampling, DrawsWithTheProbabilitiesOfTheSoftmax) {
       for (std::uint32_t i = 0; i < kDraws; ++i)
         ++counts[sampler
                      .choose(kLogits, {},
-                             {.seed = 7, .prompt = which == 1 ? i : 3, .reply = which == 2 ? i : 1,
+                             {.seed = 7,
+                              .prompt = which == 1 ? i : 3,
+                              .reply = which == 2 ? i : 1,
                               .position = which == 0 ? i : 0u})
                      .id];
       double statistic = 0;

@@ -16,13 +16,19 @@ struct Case {
   std::int64_t rows, slots, capacity, heads, kv_heads, head_dim;
   float scale = 0;
 };
-const Case kCases[] = {{1, 1, 1, 1, 1, 8},      {1, 1, 70, 9, 3, 64},    {5, 3, 9, 2, 1, 1},        {7, 2, 130, 7, 1, 64},
-                       {20, 4, 67, 6, 2, 37},   {3, 5, 200, 4, 4, 80},   {64, 1, 64, 3, 1, 16},     {9, 3, 129, 5, 5, 129, 0.02f},
-                       {4, 2, 65, 2, 1, 256}};
+const Case kCases[] = {{1, 1, 1, 1, 1, 8},    {1, 1, 70, 9, 3, 64},          {5, 3, 9, 2, 1, 1},
+                       {7, 2, 130, 7, 1, 64}, {20, 4, 67, 6, 2, 37},         {3, 5, 200, 4, 4, 80},
+                       {64, 1, 64, 3, 1, 16}, {9, 3, 129, 5, 5, 129, 0.02f}, {4, 2, 65, 2, 1, 256}};
 
 CachedAttentionDescription describe(const Case& c, DType dtype = DType::fp32) {
-  return {.rows = c.rows, .slots = c.slots, .capacity = c.capacity, .heads = c.heads, .kv_heads = c.kv_heads,
-          .head_dim = c.head_dim, .dtype = dtype, .scale = c.scale};
+  return {.rows = c.rows,
+          .slots = c.slots,
+          .capacity = c.capacity,
+          .heads = c.heads,
+          .kv_heads = c.kv_heads,
+          .head_dim = c.head_dim,
+          .dtype = dtype,
+          .scale = c.scale};
 }
 
 /// Rows of several sequences in turn, some following each other in one; padding; sources in other slots.
@@ -32,7 +38,8 @@ struct Inputs {
         cache(rounded_to(dtype, random_normal(2 * describe(c).cached_elements(), 2))) {
     std::vector<std::int32_t> next(static_cast<std::size_t>(c.slots));
     for (std::size_t s = 0; s < next.size(); ++s)  // as many as fit before the end
-      next[s] = static_cast<std::int32_t>(std::max<std::int64_t>(0, c.capacity - c.rows - static_cast<std::int64_t>(7 * s)));
+      next[s] =
+          static_cast<std::int32_t>(std::max<std::int64_t>(0, c.capacity - c.rows - static_cast<std::int64_t>(7 * s)));
     for (std::int32_t r = 0; r < c.rows; ++r) {
       const auto s = static_cast<std::size_t>(r / 2 % c.slots);
       const bool is_padding = r % 5 == 4 || next[s] >= c.capacity;
@@ -142,7 +149,8 @@ TEST(CachedAttention, SameBitsInAnyChunksAndCompany) {
   const Case whole{kLength, 1, kLength, 6, 2, 24};
   const CachedAttentionDescription all = describe(whole);
   const std::vector<float> qkv = random_normal(kLength * all.packed_width(), 1);
-  const auto n_y = static_cast<std::size_t>(all.heads * all.head_dim), n_x = static_cast<std::size_t>(all.packed_width());
+  const auto n_y = static_cast<std::size_t>(all.heads * all.head_dim),
+             n_x = static_cast<std::size_t>(all.packed_width());
   for (auto& [name, backend] : tested_backends()) {
     std::vector<float> first;
     for (const std::int32_t chunk : {kLength, 1, 16, 50}) {
@@ -187,8 +195,11 @@ TEST(CachedAttention, SameBitsInAnyChunksAndCompany) {
     }
     // Without a cache.
     Device device(*backend);
-    const auto attention = backend->make(AttentionDescription{.batch = 1, .sequence = kLength, .heads = all.heads,
-                                                              .kv_heads = all.kv_heads, .head_dim = all.head_dim,
+    const auto attention = backend->make(AttentionDescription{.batch = 1,
+                                                              .sequence = kLength,
+                                                              .heads = all.heads,
+                                                              .kv_heads = all.kv_heads,
+                                                              .head_dim = all.head_dim,
                                                               .inference = true});
     void* const y = device.garbage_as(DType::fp32, first.size());
     attention->forward({.qkv = device.upload(qkv), .y = y}, device.op_memory(attention->needs()), device.stream());

@@ -285,7 +285,8 @@ TEST(Matmul, AgreesWithFiniteDifferences) {
   }
 }
 
-/// A row of a batch of up to 64, as in generating text, has the same bits as alone, and an output in fp32 is not rounded.
+/// A row of a batch of up to 64, as in generating text, has the same bits as alone, and an output in fp32 is not
+/// rounded.
 TEST(Matmul, FewRowsHaveTheSameBitsInAnyBatch) {
   reference::ReferenceBackend reference;
   using Sizes = std::pair<std::int64_t, std::int64_t>;
@@ -322,7 +323,9 @@ TEST(Matmul, FewRowsHaveTheSameBitsInAnyBatch) {
           const std::vector<float> expected = forward(reference, 16, DType::fp32), all = forward(*backend, 16, dtype);
           const double of_type = dtype == DType::bf16 && !fp32_output ? kBf16Roundoff : 0;
           for (std::size_t i = 0; i < expected.size(); ++i)
-            EXPECT_NEAR(all[i], expected[i], of_type * std::abs(expected[i]) + 1.6e-5 * std::sqrt(static_cast<double>(in_features))) << i;
+            EXPECT_NEAR(all[i], expected[i],
+                        of_type * std::abs(expected[i]) + 1.6e-5 * std::sqrt(static_cast<double>(in_features)))
+                << i;
           if (std::string_view(name) != "cpu") continue;
           for (const std::int64_t rows : {1, 2, 3, 4, 7, 15}) {
             const std::vector<float> some = forward(*backend, rows, dtype);
@@ -333,7 +336,8 @@ TEST(Matmul, FewRowsHaveTheSameBitsInAnyBatch) {
 
 TEST(Matmul, AnOutputInFp32IsForInferenceOnly) {
   for (auto& [name, backend] : tested_backends()) {
-    MatmulDescription d{.rows = 2, .in_features = 8, .out_features = 8, .bias = false, .inference = true, .fp32_output = true};
+    MatmulDescription d{
+        .rows = 2, .in_features = 8, .out_features = 8, .bias = false, .inference = true, .fp32_output = true};
     EXPECT_NO_THROW((void)backend->make(d)) << name;
     d.bias = true;
     EXPECT_THROW((void)backend->make(d), Error) << name;

@@ -30,8 +30,9 @@ TEST(ChatTemplate, AgreesWithTransformers) {
   for (const auto& c : all["cases"]) {
     const std::string name = c["template"];
     const ChatTemplate chat(all["templates"][name].get<std::string>(), name, all["variables"]);
-    EXPECT_EQ(chat.render(messages_of(c["messages"]), c["begins_reply"].get<bool>() ? ReplyBegin::add : ReplyBegin::omit),
-              c["text"].get<std::string>())
+    EXPECT_EQ(
+        chat.render(messages_of(c["messages"]), c["begins_reply"].get<bool>() ? ReplyBegin::add : ReplyBegin::omit),
+        c["text"].get<std::string>())
         << name << ", " << c["messages"].size() << " messages";
     ++n;
   }
@@ -66,8 +67,9 @@ TEST(ChatTemplate, OpensThatOfATokenizer) {
   EXPECT_EQ(ChatTemplate::open(folder.string()), nullptr);
   const auto write = [&](const char* name, const std::string& text) { std::ofstream(folder / name) << text; };
   const std::vector<ChatMessage> hello{{"user", "hello"}};
-  write("tokenizer_config.json",
-        R"({"bos_token": {"content": "<b>"}, "eos_token": null, "chat_template": "{{ bos_token }}{{ messages[0].content }}"})");
+  write(
+      "tokenizer_config.json",
+      R"({"bos_token": {"content": "<b>"}, "eos_token": null, "chat_template": "{{ bos_token }}{{ messages[0].content }}"})");
   EXPECT_EQ(ChatTemplate::open(folder.string())->render(hello, ReplyBegin::add), "<b>hello");
   write("tokenizer_config.json",
         R"({"chat_template": [{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}]})");
@@ -92,9 +94,9 @@ ErrorCode code_of(const std::string& jinja) {
 
 TEST(ChatTemplate, NamesWhatIsWrong) {
   for (const char* damaged :
-       {"{% if %}{% endif %}", "{{ messages[0] ", "{% for m in messages %}", "{# comment", "{{ 'text }}", "{{ 1 + 'a' }}",
-        "{{ missing.attribute }}", "{{ missing() .x }}", "{{ 1 / 0 }}", "{{ ? }}", "{% endif %}", "{{ 1 1 }}",
-        "{% set x.y = 1 %}", "{{ 'a'[::0] }}", "{{ 12345678901234567890 }}"})
+       {"{% if %}{% endif %}", "{{ messages[0] ", "{% for m in messages %}", "{# comment", "{{ 'text }}",
+        "{{ 1 + 'a' }}", "{{ missing.attribute }}", "{{ missing() .x }}", "{{ 1 / 0 }}", "{{ ? }}", "{% endif %}",
+        "{{ 1 1 }}", "{% set x.y = 1 %}", "{{ 'a'[::0] }}", "{{ 12345678901234567890 }}"})
     EXPECT_TRUE(code_of(damaged) == ErrorCode::tokenizer_damaged || code_of(damaged) == ErrorCode::tokenizer_feature)
         << damaged;
   for (const char* unknown : {"{% macro f() %}{% endmacro %}", "{{ messages | groupby('role') }}", "{{ lipsum() }}",

@@ -1,9 +1,9 @@
 // Matmul with bias and activation: y (M, out) = f(z), z = x (M, in) * weight^T (in, out) + bias (out)
 //     dz = f'(z) * dy;  dx = dz * weight,  dweight = dz^T * x,  dbias = sum over rows of dz
 // The weight is (out, in) in canonical form, and has the layout weight_layout() in memory. Weight and bias have the
-// type of x. Their gradients are fp32. With `fp32_output`, y is fp32 whatever the type of x is: the logits of a language
-// model, which a sampler must not find rounded. Planning throws op_description for sizes below 1, and not_supported for types
-// that the backend does not have.
+// type of x. Their gradients are fp32. With `fp32_output`, y is fp32 whatever the type of x is: the logits of a
+// language model, which a sampler must not find rounded. Planning throws op_description for sizes below 1, and
+// not_supported for types that the backend does not have.
 #pragma once
 
 #include <memory>
@@ -31,7 +31,7 @@ struct MatmulDescription {
   ActivationFunction activation = ActivationFunction::none;
   bool input_gradient = true;
   bool inference = false;
-  bool fp32_output = false;  // inference only, without bias and activation
+  bool fp32_output = false;                                // inference only, without bias and activation
   std::shared_ptr<const ParameterLayout> weight_layout{};  // null: the op chooses one; canonical (out, in)
 };
 
