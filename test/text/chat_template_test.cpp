@@ -67,9 +67,8 @@ TEST(ChatTemplate, OpensThatOfATokenizer) {
   EXPECT_EQ(ChatTemplate::open(folder.string()), nullptr);
   const auto write = [&](const char* name, const std::string& text) { std::ofstream(folder / name) << text; };
   const std::vector<ChatMessage> hello{{"user", "hello"}};
-  write(
-      "tokenizer_config.json",
-      R"({"bos_token": {"content": "<b>"}, "eos_token": null, "chat_template": "{{ bos_token }}{{ messages[0].content }}"})");
+  write("tokenizer_config.json", R"({"bos_token": {"content": "<b>"}, "eos_token": null,)"
+                                 R"( "chat_template": "{{ bos_token }}{{ messages[0].content }}"})");
   EXPECT_EQ(ChatTemplate::open(folder.string())->render(hello, ReplyBegin::add), "<b>hello");
   write("tokenizer_config.json",
         R"({"chat_template": [{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}]})");

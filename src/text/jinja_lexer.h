@@ -1,0 +1,35 @@
+// The tokens of a template (jinja.h): its text, and what is between {{ }} and {% %}. White space is removed as the
+// signs of blocks, trim_blocks and lstrip_blocks say; comments are left out.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/jinja.h"
+
+namespace lockstep::text::jinja {
+
+struct Token {
+  enum class Kind : std::uint8_t {
+    text,
+    begin_output,
+    end_output,
+    begin_block,
+    end_block,
+    name,
+    number,
+    string,
+    symbol,
+    end
+  };
+  Kind kind = Kind::end;
+  std::string text{};
+  int line = 1;
+};
+
+/// Throws tokenizer_damaged, with the line.
+std::vector<Token> tokens_of(std::string_view text, const std::string& source);
+
+}  // namespace lockstep::text::jinja
