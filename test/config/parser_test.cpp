@@ -341,7 +341,7 @@ TEST_F(ParserTest, SyntaxErrorsAreExplained) {
 TEST_F(ParserTest, AnAddressOfMlflowIsOfAServerAndHasNoPassword) {
   EXPECT_EQ(parse({"log.mlflow=http://[::1]:5000/a@b"}).log.mlflow, "http://[::1]:5000/a@b");
   for (const char* address :
-       {"mlruns", "file:///tmp/a", "http://", "http:", "h", "http:///a", "\"http://a b\"", "http://a?b"})
+       {"mlruns", "file:///tmp/a", "http://", "\"http:\"", "h", "http:///a", "\"http://a b\"", "http://a?b"})
     expect_error({std::string("log.mlflow=") + address}, ErrorCode::config_range,
                  "data base, start `mlflow server --backend-store-uri ...`");
   expect_error({"log.mlflow=https://me:secret@host"}, ErrorCode::config_range,
