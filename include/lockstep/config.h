@@ -37,9 +37,20 @@ struct Config {
     bool zero_gamma = false;  // last batch norm of each block starts at 0 (He et al., "Bag of Tricks", 2019)
     std::string initialize_from;
     // llama
-    std::string from = "none";       // a directory of Hugging Face: its weights, config.json and tokenizer
-    std::string config;              // a preset, a config.json, a directory with one, or a JSON object
-    std::string recompute = "none";  // none | block | selective
+    std::string from = "none";            // a directory of Hugging Face: its weights, config.json and tokenizer
+    std::string config;                   // a preset, a config.json, a directory with one, or a JSON object
+    std::string recompute = "none";       // none | block | selective
+    std::string base_precision = "same";  // of the matrices of a frozen base: same (as `precision`) | nf4
+    std::string license;                  // of the trained model, for its card; empty: unknown
+    /// Adapters of low rank beside the matrices of a frozen base.
+    struct Lora {
+      int rank = 0;  // 0: none
+      double alpha = 16;
+      double dropout = 0;
+      std::vector<std::string> targets = {"q", "k", "v", "o", "gate", "up", "down"};
+      bool rslora = false;  // the scale is alpha / sqrt(rank) instead of alpha / rank
+      bool is_on() const { return rank > 0; }
+    } lora;
   } model;
 
   struct Data {
@@ -129,9 +140,11 @@ struct Config {
   struct Evaluation {
     int every_epochs = 1;  // 0: only at the end
     std::int64_t every_steps = 0;
-    std::int64_t max_samples = 0;     // 0: all
-    std::int64_t batch_per_rank = 0;  // 0: as in training
-    int patience = 0;                 // evaluations without improvement after which the run ends; 0: no limit
+    std::int64_t max_samples = 0;       // 0: all
+    std::int64_t batch_per_rank = 0;    // 0: as in training
+    int patience = 0;                   // evaluations without improvement after which the run ends; 0: no limit
+    std::vector<std::string> generate;  // prompts whose replies evaluations write; empty: none
+    int generate_tokens = 64;           // the most tokens of such a reply
   } evaluation;
 
   struct BatchNorm {
@@ -167,6 +180,7 @@ struct Config {
     std::string resume_from;
     std::string best = "auto";  // the measure of validation that decides which checkpoint is best
     std::string name = "step-{step}";
+    std::string max_shard_size = "5GB";  // of a .safetensors file of a language model
   } checkpoint;
 
   struct Log {
