@@ -33,7 +33,7 @@ TEST(Printable, EscapesBytesThatAreNotUtf8) {
 TEST(Printable, CutsLongNamesBetweenCharacters) {
   const std::string at_limit(kMaxNameBytes, 'a');
   EXPECT_EQ(printable(at_limit), at_limit);
-  const std::string cut = printable(std::string(1 << 20, 'a') + "end");
+  const std::string cut = printable(std::string(1 << 20, 'a').append("end"));
   EXPECT_LT(cut.size(), kMaxNameBytes + 40);
   EXPECT_TRUE(cut.starts_with("aaaa") && cut.ends_with("end")) << cut;
   EXPECT_NE(cut.find("[... 1048359 bytes ...]"), std::string::npos) << cut;
