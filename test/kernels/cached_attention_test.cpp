@@ -1,3 +1,4 @@
+// sanitizers: -CachedAttention.SameBits*
 // Attention over a cache: the backends against the reference, and against the op `attention`.
 #include "test/reference/cached_attention.h"
 
