@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "base/hash.h"
 #include "data/data_file.h"
@@ -14,6 +15,7 @@ namespace lockstep::data {
 namespace {
 
 constexpr std::int64_t kPositionsPerRead = 1 << 17;  // 1 MiB
+constexpr std::int64_t kAnswersPerRead = 1 << 16;    // 1 MiB
 constexpr std::size_t kMaxListed = 20;               // damaged blocks in a report
 
 ByteRange range_of(const InputFile& file, const std::string& name, const hdf5::DatasetPlace& place) {
@@ -35,15 +37,32 @@ TextDescription read_description(const hdf5::Reader& hdf5, const std::string& pa
     out.end_token = static_cast<std::int32_t>(end_token);
   }
   out.source = optional_text(hdf5, "source");
+  out.chat_template = optional_text(hdf5, "chat_template");
+  out.chat_template_source = optional_text(hdf5, "chat_template_source");
+  if (const std::string tokens = optional_text(hdf5, "special_tokens"); !tokens.empty()) {
+    const nlohmann::json object = nlohmann::json::parse(tokens, nullptr, false);
+    require(object.is_object() && std::ranges::all_of(object, [](const auto& text) { return text.is_string(); }),
+            ErrorCode::data_format, "{}: special_tokens must be an object of texts, but is {}", path, tokens);
+    object.get_to(out.special_tokens);
+  }
   return out;
 }
 
 std::uint64_t n_blocks(const ByteRange& tokens) { return StoredBytes::n_chunks(tokens.size_bytes, kTokenBlockBytes); }
 
+void read_answers_metadata(const InputFile& file, const hdf5::Reader& hdf5, TextFile& out) {
+  const hdf5::DatasetPlace answers = hdf5.dataset("answers");
+  check_kind(answers.type == "uint64" && answers.dims.size() == 2 && answers.dims[1] == 2 && answers.dims[0] > 0, file,
+             "answers", "uint64 (answers, 2)", answers);
+  out.answers = range_of(file, "answers", answers);
+  out.n_answers = static_cast<std::int64_t>(answers.dims[0]);
+  out.answers_xxh3 = optional_text(hdf5, "answers_xxh3");
+}
+
 TextFile read_text_metadata(const InputFile& file, bool has_user_block) {
   const std::string& path = file.path();
   const hdf5::Reader hdf5 = open_hdf5(path);
-  read_format_version(hdf5, path, kTextFormat, kTextFormatVersion);
+  read_format_version(hdf5, path, kTextFormat, kChatFormatVersion);
   TextFile out;
   out.has_user_block = has_user_block;
   const hdf5::DatasetPlace tokens = hdf5.dataset("tokens"), documents = hdf5.dataset("documents");
@@ -66,6 +85,7 @@ TextFile read_text_metadata(const InputFile& file, bool has_user_block) {
   // Both fit, since the bytes are inside of the file.
   out.n_tokens = static_cast<std::int64_t>(tokens.dims[0]);
   out.n_documents = static_cast<std::int64_t>(documents.dims[0]) - 1;
+  if (std::ranges::count(hdf5.datasets(), "/answers") > 0) read_answers_metadata(file, hdf5, out);
   if (std::ranges::count(hdf5.datasets(), "/tokens_xxh3") > 0) {
     const hdf5::DatasetPlace hashes = hdf5.dataset("tokens_xxh3");
     check_kind(hashes.type == "uint64" && hashes.dims.size() == 1 && hashes.dims[0] == n_blocks(out.tokens), file,
@@ -123,6 +143,39 @@ void verify_tokens(const InputFile& file, const TextFile& layout, const std::fun
         fmt::format("{}: {} more of the {} blocks of '/tokens' are damaged", file.path(), n_damaged - kMaxListed, n));
 }
 
+/// Calls `use(number, answer)` for all answers. Memory does not depend on their number.
+template <typename Use>
+void for_each_answer(const InputFile& file, const TextFile& layout, Use use) {
+  std::vector<TokenRange> answers;
+  for (std::int64_t first = 0; first < layout.n_answers; first += kAnswersPerRead) {
+    answers.resize(static_cast<std::size_t>(std::min(kAnswersPerRead, layout.n_answers - first)));
+    file.read(layout.answers.offset + static_cast<std::uint64_t>(first) * sizeof(TokenRange),
+              std::as_writable_bytes(std::span(answers)), "its answers");
+    for (std::size_t i = 0; i < answers.size(); ++i) use(first + static_cast<std::int64_t>(i), answers[i]);
+  }
+}
+
+/// The positions of documents, one after the other.
+class Positions {
+ public:
+  Positions(const InputFile& file, const TextFile& layout) : file_(file), layout_(layout) {}
+  std::uint64_t next() {
+    if (at_ == held_.size()) {
+      held_ = read_documents(file_, layout_, n_read_, std::min(kPositionsPerRead, layout_.n_documents + 1 - n_read_));
+      n_read_ += static_cast<std::int64_t>(held_.size());
+      at_ = 0;
+    }
+    return held_.at(at_++);
+  }
+
+ private:
+  const InputFile& file_;
+  const TextFile& layout_;
+  std::vector<std::uint64_t> held_;
+  std::size_t at_ = 0;
+  std::int64_t n_read_ = 0;
+};
+
 }  // namespace
 
 bool is_text_file(const InputFile& file) {
@@ -176,6 +229,31 @@ std::int64_t check_documents(const InputFile& file, const TextFile& layout) {
   return static_cast<std::int64_t>(longest);
 }
 
+void check_answers(const InputFile& file, const TextFile& layout) {
+  Positions positions(file, layout);
+  std::uint64_t document_end = positions.next(), last = 0;
+  for_each_answer(file, layout, [&](std::int64_t number, const TokenRange& answer) {
+    require(
+        answer.begin >= last && answer.begin < answer.end && answer.end <= static_cast<std::uint64_t>(layout.n_tokens),
+        ErrorCode::data_format,
+        "{}: '/answers' must ascend from 0 to the {} tokens, but answer {} is from {} to {}, after {}", file.path(),
+        layout.n_tokens, number, answer.begin, answer.end, last);
+    last = answer.end;
+    while (document_end <= answer.begin) document_end = positions.next();
+    require(answer.end <= document_end, ErrorCode::data_format,
+            "{}: answer {} of '/answers' is from {} to {}, but its document ends at {}", file.path(), number,
+            answer.begin, answer.end, document_end);
+  });
+}
+
+std::vector<TokenRange> read_answers(const InputFile& file, const TextFile& layout, const TokenRange& tokens) {
+  std::vector<TokenRange> out;
+  for_each_answer(file, layout, [&](std::int64_t, const TokenRange& answer) {
+    if (answer.begin >= tokens.begin && answer.begin < tokens.end) out.push_back(answer);
+  });
+  return out;
+}
+
 std::string read_tokenizer(const InputFile& file, const TextFile& layout) {
   std::string json(layout.tokenizer.size_bytes, '\0');
   file.read(layout.tokenizer.offset, std::as_writable_bytes(std::span(json)), "its tokenizer");
@@ -188,8 +266,12 @@ std::vector<std::string> verify_text_file(const InputFile& file, const TextFile&
   verify_tokens(file, layout, progress, damaged);
   damaged.push_back(
       damage_of(file, "documents", StoredBytes::contiguous(layout.documents), layout.documents_xxh3, progress));
+  if (layout.has_answers())
+    damaged.push_back(
+        damage_of(file, "answers", StoredBytes::contiguous(layout.answers), layout.answers_xxh3, progress));
   try {
     check_documents(file, layout);
+    check_answers(file, layout);
   } catch (const Error& error) {
     damaged.push_back(error.what());
   }

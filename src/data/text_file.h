@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -17,6 +18,8 @@ namespace lockstep::data {
 
 inline constexpr char kTextFormat[] = "lockstep-text";
 inline constexpr std::int64_t kTextFormatVersion = 1;
+/// Of a set of conversations, which has answers.
+inline constexpr std::int64_t kChatFormatVersion = 2;
 /// Tokens are hashed in blocks of this size, so that a damaged place is known and any number of tokens can be checked.
 inline constexpr std::uint64_t kTokenBlockBytes = 16u << 20;
 inline constexpr std::uint64_t kMaxTokenizerBytes = 256u << 20;
@@ -30,17 +33,30 @@ struct TextDescription {
   std::string tokenizer_hash;
   std::optional<std::int32_t> end_token;  // ends each document; empty: documents follow each other directly
   std::string source;                     // where the text was imported from; may be empty
+  // Of conversations: the template that made one text of each, where it came from, and the texts of bos_token,
+  // eos_token and so on that it may use.
+  std::string chat_template{}, chat_template_source{};
+  std::map<std::string, std::string> special_tokens{};
+};
+
+/// Tokens from `begin` to `end` - 1 of /tokens.
+struct TokenRange {
+  std::uint64_t begin = 0, end = 0;
+  bool operator==(const TokenRange&) const = default;
 };
 
 /// The result of open_text_file(): all sizes agree with each other, and everything is inside the file.
 struct TextFile {
   TextDescription description;
   std::int64_t n_documents = 0, n_tokens = 0;
-  int token_bytes = 0;  // 2 or 4
+  std::int64_t n_answers = 0;  // 0: text, of which every token counts
+  int token_bytes = 0;         // 2 or 4
   ByteRange tokens, documents, tokenizer;
-  ByteRange block_hashes;      // /tokens_xxh3; empty: the file has none
-  std::string documents_xxh3;  // 16 hex digits; empty: the file has none
+  ByteRange answers;                         // empty: text
+  ByteRange block_hashes;                    // /tokens_xxh3; empty: the file has none
+  std::string documents_xxh3, answers_xxh3;  // 16 hex digits; empty: the file has none
   bool has_user_block = false;
+  bool has_answers() const { return n_answers > 0; }
 };
 
 /// Whether the file is a text set, whether it is damaged or not. Files of other programs are opened in a limited child
@@ -57,6 +73,11 @@ std::int64_t check_documents(const InputFile& file, const TextFile& layout);
 /// `n` positions of /documents from number `first` on.
 std::vector<std::uint64_t> read_documents(const InputFile& file, const TextFile& layout, std::int64_t first,
                                           std::int64_t n);
+/// Throws data_format unless the answers ascend and each is a part of one document. Memory does not depend on their
+/// number. The documents must have been checked.
+void check_answers(const InputFile& file, const TextFile& layout);
+/// The answers that begin in `tokens`.
+std::vector<TokenRange> read_answers(const InputFile& file, const TextFile& layout, const TokenRange& tokens);
 /// The content of tokenizer.json.
 std::string read_tokenizer(const InputFile& file, const TextFile& layout);
 
@@ -74,6 +95,9 @@ class TextFileWriter {
 
   /// Adds tokens to the current document. Throws data_token for an id outside of the vocabulary.
   void append(std::span<const std::int32_t> tokens);
+  /// Tokens [begin, end) of the current document, counted from its first, are an answer: they count towards the loss.
+  /// The answers of a document are added in order, after its tokens.
+  void add_answer(std::int64_t begin, std::int64_t end);
   /// Each document has at least one token.
   void end_document();
   std::int64_t n_documents() const;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "base/hash.h"
 #include "base/utf8.h"
@@ -100,9 +101,11 @@ struct TextFileWriter::State {
   std::uint32_t vocabulary_size;
   int token_bytes;
   Collected tokens, documents;
+  std::optional<Collected> answers;  // of conversations
   BlockHashes token_hashes;
-  StreamingHash documents_hash;
+  StreamingHash documents_hash, answers_hash;
   std::uint64_t n_documents = 0, last_position = 0;
+  std::uint64_t last_answer_end = 0;
   std::vector<std::byte> narrowed;  // reused
 
   State(const std::string& target, bool replace, int vocabulary)
@@ -143,22 +146,31 @@ struct TextFileWriter::State {
     const std::uint64_t tokens_offset =
         hdf5.reserve_dataset("/tokens", token_bytes == 2 ? "uint16" : "uint32", {n_tokens()});
     const std::uint64_t documents_offset = hdf5.reserve_dataset("/documents", "uint64", {n_documents + 1});
+    const std::uint64_t answers_offset =
+        answers ? hdf5.reserve_dataset("/answers", "uint64", {answers->size_bytes() / sizeof(TokenRange), 2}) : 0;
     const std::vector<std::uint64_t>& hashes = token_hashes.finish();
     hdf5.create_dataset("tokens_xxh3", "uint64", {hashes.size()});
     hdf5.write_rows("tokens_xxh3", 0, hashes.size(), hashes.data());
     hdf5.create_dataset("tokenizer", "uint8", {tokenizer_json.size()});
     hdf5.write_rows("tokenizer", 0, tokenizer_json.size(), tokenizer_json.data());
     hdf5.attribute("format", std::string(kTextFormat));
-    hdf5.attribute("format_version", kTextFormatVersion);
+    hdf5.attribute("format_version", answers ? kChatFormatVersion : kTextFormatVersion);
     hdf5.attribute("vocabulary_size", std::int64_t{description.vocabulary_size});
     hdf5.attribute("tokenizer_hash", description.tokenizer_hash);
     if (description.end_token) hdf5.attribute("end_token", std::int64_t{*description.end_token});
     hdf5.attribute("source", valid_utf8(description.source));
     hdf5.attribute("documents_xxh3", hash_text(documents_hash.digest()));
+    if (answers) {
+      hdf5.attribute("answers_xxh3", hash_text(answers_hash.digest()));
+      hdf5.attribute("chat_template", valid_utf8(description.chat_template));
+      hdf5.attribute("chat_template_source", valid_utf8(description.chat_template_source));
+      hdf5.attribute("special_tokens", valid_utf8(nlohmann::json(description.special_tokens).dump()));
+    }
     hdf5.close();
     const Descriptor file = open_file(pending.partial_path(), O_RDWR, kFailed);
     tokens.copy_to(file, tokens_offset);
     documents.copy_to(file, documents_offset);
+    if (answers) answers->copy_to(file, answers_offset);
     const ByteRange at{tokens_offset, n_tokens() * static_cast<std::uint64_t>(token_bytes)};
     write_user_block(pending.partial_path(), {StoredBytes::contiguous(at),
                                               {documents_offset, (n_documents + 1) * sizeof(std::uint64_t)},
@@ -179,6 +191,20 @@ void TextFileWriter::append(std::span<const std::int32_t> tokens) {
     s.narrow<std::uint32_t>(tokens);
   s.tokens.append(s.narrowed);
   s.token_hashes.update(s.narrowed);
+}
+
+void TextFileWriter::add_answer(std::int64_t begin, std::int64_t end) {
+  State& s = *state_;
+  const TokenRange answer{s.last_position + static_cast<std::uint64_t>(begin),
+                          s.last_position + static_cast<std::uint64_t>(end)};
+  require(begin >= 0 && begin < end && answer.begin >= s.last_answer_end && answer.end <= s.n_tokens(),
+          ErrorCode::internal, "{}: tokens {} to {} of document {} cannot be an answer", s.path, begin, end,
+          s.n_documents);
+  if (!s.answers) s.answers.emplace(s.path);
+  const auto bytes = std::as_bytes(std::span(&answer, 1));
+  s.answers->append(bytes);
+  s.answers_hash.update(bytes);
+  s.last_answer_end = answer.end;
 }
 
 void TextFileWriter::end_document() {

@@ -1,14 +1,13 @@
 #include "data/text_set.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <numeric>
 #include <span>
+#include <utility>
 #include <vector>
 
-#include "data/file.h"
-#include "data/text_file.h"
+#include "data/text_range.h"
+#include "data/window_packing.h"
 #include "lockstep/error.h"
 #include "lockstep/philox.h"
 
@@ -44,47 +43,35 @@ void describe_document(const Window& w, std::size_t begin, std::size_t end) {
   std::iota(positions.begin(), positions.end(), 0);
 }
 
-/// Widens ids that were read into the last bytes of `ids`. None is overwritten before it is read, since an id becomes
-/// no shorter.
-template <typename Stored>
-void widen(std::span<std::int32_t> ids) {
-  const auto* stored = reinterpret_cast<const std::byte*>(ids.data() + ids.size()) - ids.size() * sizeof(Stored);
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    Stored id;
-    std::memcpy(&id, stored + i * sizeof id, sizeof id);
-    ids[i] = static_cast<std::int32_t>(id);
-  }
-}
-
 /// A file and a range of its documents.
 class FileSet : public TextSet {
  public:
-  FileSet(const std::string& path, std::int64_t first, std::int64_t end, int sequence_length)
-      : file_(path), layout_(open_text_file(file_)) {
-    const std::int64_t n = layout_.n_documents, last = end == 0 ? n : end;
-    require(first >= 0 && first < last && last <= n, ErrorCode::data_range,
-            "data.start={} and data.end={} are not a range of the {} documents of {}", first, end, n, path);
+  FileSet(std::unique_ptr<const TextRange> range, int sequence_length) : range_(std::move(range)) {
     require(sequence_length >= 2, ErrorCode::data_range,
             "a window of {} tokens has nothing to predict: data.sequence_length must be at least 2", sequence_length);
-    check_documents(file_, layout_);
-    documents_ = read_documents(file_, layout_, first, last - first + 1);
-    info_.path = path;
-    info_.first_document = first;
-    info_.n_documents = last - first;
-    info_.n_tokens = static_cast<std::int64_t>(documents_.back() - documents_.front());
+    const TextDescription& description = range_->layout().description;
+    info_.path = range_->file().path();
+    info_.first_document = range_->first_document();
+    info_.n_documents = range_->n_documents();
+    info_.n_tokens = range_->n_tokens();
     info_.sequence_length = sequence_length;
-    info_.vocabulary_size = layout_.description.vocabulary_size;
-    info_.tokenizer_hash = layout_.description.tokenizer_hash;
-    info_.end_token = layout_.description.end_token;
+    info_.vocabulary_size = description.vocabulary_size;
+    info_.tokenizer_hash = description.tokenizer_hash;
+    info_.end_token = description.end_token;
+    for (const TokenRange& answer : range_->answers())
+      info_.n_answer_tokens += static_cast<std::int64_t>(answer.end - answer.begin);
   }
   const TextSetInfo& info() const final { return info_; }
-  void require_unchanged() const final { file_.require_unchanged(); }
-  double stored_bytes() const final { return static_cast<double>(info_.sequence_length) * layout_.token_bytes; }
+  void require_unchanged() const final { range_->file().require_unchanged(); }
+  double stored_bytes() const final {
+    return static_cast<double>(info_.sequence_length) * range_->layout().token_bytes;
+  }
 
  protected:
   std::size_t length() const { return static_cast<std::size_t>(info_.sequence_length); }
-  /// Positions in /tokens: of each document of the range, and the end of the last.
-  const std::vector<std::uint64_t>& documents() const { return documents_; }
+  bool has_answers() const { return range_->layout().has_answers(); }
+  const std::vector<std::uint64_t>& documents() const { return range_->documents(); }
+  const TextRange& range() const { return *range_; }
 
   void set_n_samples(std::uint64_t n) {
     require(n <= static_cast<std::uint64_t>(kMaxSamples), ErrorCode::data_range,
@@ -94,48 +81,78 @@ class FileSet : public TextSet {
     info_.n_samples = static_cast<std::int64_t>(n);
   }
 
-  /// Reads ids.size() tokens from position `begin` on.
-  void read_tokens(std::uint64_t begin, std::span<std::int32_t> ids) const {
-    const auto width = static_cast<std::size_t>(layout_.token_bytes);
-    const auto bytes = std::as_writable_bytes(ids).last(ids.size() * width);
-    const std::uint64_t offset = layout_.tokens.offset + begin * width;
-    if (const ReadOutcome outcome = file_.try_read(offset, bytes); outcome != ReadOutcome::complete)
-      file_.fail_read(outcome, errno, offset, bytes.size(),
-                      fmt::format("tokens {} to {}", begin, begin + ids.size() - 1));
-    if (width == 2) widen<std::uint16_t>(ids);
-    const auto is_outside = [&](std::int32_t id) {
-      return static_cast<std::uint32_t>(id) >= static_cast<std::uint32_t>(info_.vocabulary_size);
-    };
-    const auto bad = std::ranges::find_if(ids, is_outside);
-    require(bad == ids.end(), ErrorCode::data_token,
-            "{}: token {} has the id {}, but the vocabulary has {} tokens (0 to {})", info_.path,
-            begin + static_cast<std::uint64_t>(bad - ids.begin()),
-            bad == ids.end() ? 0 : static_cast<std::uint32_t>(*bad), info_.vocabulary_size, info_.vocabulary_size - 1);
+  /// The documents with something to predict in their first T tokens. Counts those of conversations that are truncated
+  /// or left out.
+  std::vector<std::uint64_t> documents_to_predict() {
+    std::vector<std::uint64_t> kept;
+    for (std::size_t i = 0; i + 1 < documents().size(); ++i) {
+      const TokenRange document = range_->document(i);
+      // The first token of a document is not predicted.
+      const TokenRange predicted{document.begin + 1, std::min<std::uint64_t>(document.begin + length(), document.end)};
+      const bool is_kept = has_answers() ? !range_->answers_in(predicted).empty() : predicted.begin < predicted.end;
+      if (is_kept) kept.push_back(i);
+      if (!has_answers()) continue;
+      info_.n_left_out += is_kept ? 0 : 1;
+      info_.n_truncated += is_kept && document.end - document.begin > length() ? 1 : 0;
+    }
+    require(!kept.empty(), ErrorCode::data_empty, "{} has nothing to predict: none of its {} {}", info_.path,
+            info_.n_documents,
+            has_answers() ? fmt::format("conversations has an answer in its first {} tokens; raise "
+                                        "data.sequence_length",
+                                        length())
+                          : "documents has 2 tokens or more");
+    return kept;
+  }
+  void set_used_part(std::uint64_t n_used_tokens) {
+    info_.used_part = static_cast<double>(n_used_tokens) /
+                      (static_cast<double>(info_.n_samples) * static_cast<double>(info_.sequence_length));
+  }
+
+  /// Puts the first tokens of a document at [at, at + n) of the window, with everything that belongs to them.
+  void read_document(const Window& w, std::size_t at, std::uint64_t document, std::size_t n) const {
+    const std::uint64_t begin = documents()[document];
+    range_->read_tokens(begin, w.tokens.subspan(at, n));
+    describe_document(w, at, at + n);
+    if (!has_answers()) return;
+    // Of the targets, those outside of answers are removed; target t is the token t + 1.
+    std::size_t done = at;
+    for (const TokenRange& answer : range_->answers_in({begin + 1, begin + n})) {
+      const std::size_t first = at + (std::max(answer.begin, begin + 1) - begin - 1);
+      const std::size_t last = at + (std::min<std::uint64_t>(answer.end, begin + n) - begin - 1);
+      std::ranges::fill(w.targets.subspan(done, first - done), kNoTarget);
+      done = last;
+    }
+    std::ranges::fill(w.targets.subspan(done, at + n - done), kNoTarget);
+  }
+  /// Fills the rest of a window, which predicts nothing and is a document of its own.
+  static void pad(const Window& w, std::size_t at) {
+    if (at == w.tokens.size()) return;
+    std::ranges::fill(w.tokens.subspan(at), 0);
+    describe_document(w, at, w.tokens.size());
+    std::ranges::fill(w.targets.subspan(at), kNoTarget);
   }
 
  private:
-  InputFile file_;
-  TextFile layout_;
+  std::unique_ptr<const TextRange> range_;
   TextSetInfo info_;
-  std::vector<std::uint64_t> documents_;
 };
 
 /// Windows of the stream of all documents.
 class PackedSet final : public FileSet {
  public:
-  PackedSet(const std::string& path, std::int64_t first, std::int64_t end, const TextWindows& windows)
-      : FileSet(path, first, end, windows.sequence_length), cross_documents_(windows.cross_documents) {
+  PackedSet(std::unique_ptr<const TextRange> range, const TextWindows& windows)
+      : FileSet(std::move(range), windows.sequence_length), cross_documents_(windows.cross_documents) {
     const auto n_tokens = static_cast<std::uint64_t>(info().n_tokens);
     require(n_tokens >= length(), ErrorCode::data_range,
             "the {} tokens of {} do not fill one window of {}: lower data.sequence_length, or use more text", n_tokens,
-            path, length());
+            info().path, length());
     set_n_samples(n_tokens / length());
   }
 
   void read(std::int64_t sample, std::uint32_t, std::span<const std::span<std::byte>> targets) const override {
     const Window w = window_of(info(), sample, targets);
     const std::uint64_t begin = documents().front() + static_cast<std::uint64_t>(sample) * length();
-    read_tokens(begin, w.tokens);
+    range().read_tokens(begin, w.tokens);
     if (cross_documents_) return describe_document(w, 0, length());
     // The first document that ends after the beginning of the window.
     auto next = std::ranges::upper_bound(documents(), begin);
@@ -150,30 +167,65 @@ class PackedSet final : public FileSet {
   bool cross_documents_;
 };
 
-/// One document per window.
-class DocumentSet final : public FileSet {
+/// Windows of whole conversations.
+class ConversationSet final : public FileSet {
  public:
-  DocumentSet(const std::string& path, std::int64_t first, std::int64_t end, const TextWindows& windows)
-      : FileSet(path, first, end, windows.sequence_length) {
-    for (std::size_t i = 0; i + 1 < documents().size(); ++i)
-      if (documents()[i + 1] - documents()[i] >= 2) kept_.push_back(i);
-    require(!kept_.empty(), ErrorCode::data_empty,
-            "{} has nothing to predict: none of its {} documents has 2 tokens or more", path, info().n_documents);
-    set_n_samples(kept_.size());
+  ConversationSet(std::unique_ptr<const TextRange> range, int sequence_length)
+      : FileSet(std::move(range), sequence_length), kept_(documents_to_predict()) {
+    std::vector<std::uint32_t> lengths;
+    lengths.reserve(kept_.size());
+    for (const std::uint64_t document : kept_) lengths.push_back(static_cast<std::uint32_t>(length_of(document)));
+    packing_ = WindowPacking(lengths, static_cast<std::uint32_t>(length()));
+    set_n_samples(packing_.n_windows());
+    set_used_part(std::accumulate(lengths.begin(), lengths.end(), std::uint64_t{0}));
   }
 
   void read(std::int64_t sample, std::uint32_t, std::span<const std::span<std::byte>> targets) const override {
     const Window w = window_of(info(), sample, targets);
-    const std::uint64_t document = kept_[static_cast<std::size_t>(sample)], begin = documents()[document];
-    const std::size_t n = std::min<std::uint64_t>(documents()[document + 1] - begin, length());
-    read_tokens(begin, w.tokens.first(n));
-    std::ranges::fill(w.tokens.subspan(n), 0);
-    describe_document(w, 0, length());
-    std::ranges::fill(w.targets.subspan(n - 1), kNoTarget);
+    std::size_t at = 0;
+    for (const std::uint32_t number : packing_.documents(static_cast<std::size_t>(sample))) {
+      const std::size_t n = length_of(kept_[number]);
+      read_document(w, at, kept_[number], n);
+      at += n;
+    }
+    pad(w, at);
   }
 
  private:
-  std::vector<std::uint64_t> kept_;  // the documents with 2 tokens or more
+  std::size_t length_of(std::uint64_t document) const {
+    return std::min<std::uint64_t>(documents()[document + 1] - documents()[document], length());
+  }
+
+  std::vector<std::uint64_t> kept_;
+  WindowPacking packing_;
+};
+
+/// One document per window.
+class DocumentSet final : public FileSet {
+ public:
+  DocumentSet(std::unique_ptr<const TextRange> range, int sequence_length)
+      : FileSet(std::move(range), sequence_length), kept_(documents_to_predict()) {
+    set_n_samples(kept_.size());
+    std::uint64_t n_used = 0;
+    for (const std::uint64_t document : kept_)
+      n_used += std::min<std::uint64_t>(documents()[document + 1] - documents()[document], length());
+    set_used_part(n_used);
+  }
+
+  void read(std::int64_t sample, std::uint32_t, std::span<const std::span<std::byte>> targets) const override {
+    const Window w = window_of(info(), sample, targets);
+    const std::uint64_t document = kept_[static_cast<std::size_t>(sample)];
+    const std::size_t n = std::min<std::uint64_t>(documents()[document + 1] - documents()[document], length());
+    read_document(w, 0, document, n);
+    // The padding continues the document: without packing, attention knows no boundaries.
+    std::ranges::fill(w.tokens.subspan(n), 0);
+    std::ranges::fill(w.targets.subspan(n), kNoTarget);
+    std::ranges::fill(w.document_start, 0);
+    std::iota(w.positions.begin(), w.positions.end(), 0);
+  }
+
+ private:
+  std::vector<std::uint64_t> kept_;  // the documents with something to predict
 };
 
 /// Token t of a sample is number t of its Philox stream.
@@ -215,8 +267,18 @@ std::vector<Field> TextSet::fields() const {
 
 std::unique_ptr<TextSet> open_text_set(const std::string& path, std::int64_t first_document, std::int64_t end_document,
                                        const TextWindows& windows) {
-  if (windows.pack) return std::make_unique<PackedSet>(path, first_document, end_document, windows);
-  return std::make_unique<DocumentSet>(path, first_document, end_document, windows);
+  auto range = std::make_unique<const TextRange>(path, first_document, end_document);
+  const bool has_answers = range->layout().has_answers();
+  require(!has_answers || !windows.cross_documents, ErrorCode::config_conflict,
+          "data.cross_documents=true is for text, but {} contains conversations, which do not continue each other: set "
+          "data.cross_documents=false",
+          path);
+  require(range->n_documents() <= kMaxSamples, ErrorCode::data_range,
+          "{} has {} documents; at most {} are possible: use a part of them (data.start, data.end)", path,
+          range->n_documents(), kMaxSamples);
+  if (!windows.pack) return std::make_unique<DocumentSet>(std::move(range), windows.sequence_length);
+  if (has_answers) return std::make_unique<ConversationSet>(std::move(range), windows.sequence_length);
+  return std::make_unique<PackedSet>(std::move(range), windows);
 }
 
 std::unique_ptr<TextSet> make_synthetic_text(std::uint32_t seed, std::int64_t n_samples, int sequence_length,

@@ -6,8 +6,11 @@
 //   /documents   (n_documents + 1) uint64, ascending: document i has the tokens documents[i] to documents[i + 1] - 1
 //   /tokenizer   (bytes) uint8: the tokenizer.json that encoded the text
 //   /tokens_xxh3 (blocks) uint64: the xxh3 of each 16 MiB of /tokens
+//   /answers     (n_answers, 2) uint64, ascending, only of conversations: the tokens begin to end - 1 of /tokens are an
+//                answer, each inside one document. Only answers count towards the loss
 //   attributes of the root: format="lockstep-text", format_version, vocabulary_size, tokenizer_hash, end_token (may be
-//   missing), source, documents_xxh3 (16 hex digits)
+//   missing), source, documents_xxh3 (16 hex digits); of conversations also answers_xxh3, chat_template,
+//   chat_template_source and special_tokens (JSON)
 // The file begins with a 4 KiB user block (user_block.h). Files of other programs need none, and no checksums.
 //
 // A sample is a window of T tokens, which gives at most T - 1 predictions. Windows do not overlap.
@@ -29,6 +32,11 @@ struct TextSetInfo : DatasetInfo {
   int vocabulary_size = 0;
   std::string tokenizer_hash;             // empty: synthetic
   std::optional<std::int32_t> end_token;  // ends each document
+  // Of conversations; 0: text
+  std::int64_t n_answer_tokens = 0;  // in the answers of the range
+  std::int64_t n_truncated = 0;      // conversations that are longer than a window
+  std::int64_t n_left_out = 0;       // conversations without a token to predict in their first T tokens
+  double used_part = 1;              // of the places in all windows, how many have a token
 };
 
 // The fields of a sample: all int32, of shape (T).
@@ -44,6 +52,9 @@ inline constexpr char kPositionsField[] = "positions";  // of each token in its 
 ///     unless cross_documents is set, which makes each window one piece of text.
 ///   no pack: each window is one document, truncated to T tokens or padded (token 0, target -1). Documents of less than
 ///     2 tokens, which have nothing to predict, are left out.
+/// Of conversations, only the tokens of answers are predicted, and none is cut where a window ends: with pack, a window
+/// has as many whole conversations as window_packing.h puts there, and padding. Those that are longer than T tokens are
+/// truncated, and those whose first T tokens have nothing to predict are left out. cross_documents is not possible.
 struct TextWindows {
   int sequence_length = 0;  // T, at least 2
   bool pack = true;

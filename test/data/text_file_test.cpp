@@ -259,7 +259,7 @@ TEST(TextFile, AForeignFileThatIsWrongIsRefused) {
   };
   constexpr auto kFormat = ErrorCode::data_format;
   refused(kFormat, "lacks the attribute format='lockstep-text' and has format='x'", {.format = "x"});
-  refused(kFormat, "has format version 2; this program reads version 1", {.version = 2});
+  refused(kFormat, "has format version 3; this program reads versions 1 to 2", {.version = 3});
   refused(kFormat, "'/tokens' must be uint16 or uint32 (tokens), but is int32 (6)", {.token_type = "int32"});
   refused(kFormat, "'/tokens' must be uint16 or uint32", {.token_dims = {3, 2}});
   refused(kFormat, "'/documents' must be uint64 (documents + 1), but is int32 (3)", {.document_type = "int32"});
