@@ -6,15 +6,30 @@
 
 #include "lockstep/error.h"
 #include "text/jinja.h"
+#include "text/utf8.h"
 
 namespace lockstep::text::jinja {
 namespace {
 
-constexpr std::string_view kWhiteSpace = " \t\r\n\f\v";
+/// What str.isspace() of Python accepts.
+constexpr std::string_view kWhiteSpace =
+    " \t\r\n\f\v\x1c\x1d\x1e\x1f\u0085\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u2028\u2029\u202f\u205f\u3000";
 
+/// Without the code points in `characters` at its ends.
 std::string stripped(std::string_view text, std::string_view characters, bool left, bool right) {
-  if (left) text.remove_prefix(std::min(text.find_first_not_of(characters), text.size()));
-  if (right) text = text.substr(0, text.find_last_not_of(characters) + 1);
+  const auto is_stripped = [&](std::string_view code_point) { return characters.find(code_point) != text.npos; };
+  while (left && !text.empty()) {
+    const std::string_view first = text.substr(0, n_bytes_of(text[0]));
+    if (!is_stripped(first)) break;
+    text.remove_prefix(first.size());
+  }
+  while (right && !text.empty()) {
+    std::size_t begin = text.size() - 1;
+    while (begin > 0 && (static_cast<unsigned char>(text[begin]) & 0xc0) == 0x80) --begin;
+    if (!is_stripped(text.substr(begin))) break;
+    text = text.substr(0, begin);
+  }
   return std::string(text);
 }
 
