@@ -46,13 +46,14 @@ nlohmann::json config_in(const std::string& folder) {
 
 struct ChatTemplate::State {
   std::vector<jinja::Statement> statements;
-  std::string source;
+  std::string source, text;
   std::map<std::string, std::string> variables;
 };
 
 ChatTemplate::ChatTemplate(std::string_view jinja, std::string source, std::map<std::string, std::string> variables)
     : state_(std::make_unique<State>()) {
   state_->source = std::move(source);
+  state_->text = jinja;
   state_->variables = std::move(variables);
   state_->statements = jinja::parse(jinja, state_->source);
 }
@@ -99,6 +100,8 @@ std::string ChatTemplate::render(std::span<const ChatMessage> messages, ReplyBeg
 }
 
 const std::string& ChatTemplate::source() const { return state_->source; }
+const std::string& ChatTemplate::text() const { return state_->text; }
+const std::map<std::string, std::string>& ChatTemplate::variables() const { return state_->variables; }
 
 std::map<std::string, std::string> special_tokens_of(const std::string& folder) {
   std::map<std::string, std::string> out;

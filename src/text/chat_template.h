@@ -39,6 +39,9 @@ class ChatTemplate {
   /// Throws usage with the template's own words if it refuses the messages, for example because of their order.
   std::string render(std::span<const ChatMessage> messages, ReplyBegin reply_begin) const;
   const std::string& source() const;
+  /// The template itself, and the texts of bos_token and so on.
+  const std::string& text() const;
+  const std::map<std::string, std::string>& variables() const;
 
  private:
   struct State;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <mutex>
+#include <unordered_set>
 #include <utility>
 
 #include "base/file.h"
@@ -42,12 +43,20 @@ TokenizerParts read_parts(const NamedContent& file, const std::optional<NamedCon
   return is_binary ? read_llama2c_tokenizer(file) : read_tokenizer_json(file, config);
 }
 
+std::unordered_set<std::int32_t> ids_of(const TokenizerParts& parts) {
+  std::unordered_set<std::int32_t> ids;
+  for (const auto* tokens : {&parts.added_tokens, &parts.normalized_added_tokens})
+    for (const AddedToken& token : *tokens) ids.insert(token.id);
+  return ids;
+}
+
 }  // namespace
 
 struct Tokenizer::State {
   State(NamedContent read_file, TokenizerParts parts)
       : file(std::move(read_file)),
         tokens(std::move(parts.tokens)),
+        added_ids(ids_of(parts)),
         added(std::move(parts.added_tokens)),
         normalized_added(std::move(parts.normalized_added_tokens)),
         normalizer(std::move(parts.normalizer)),
@@ -74,6 +83,7 @@ struct Tokenizer::State {
 
   NamedContent file;
   std::vector<std::optional<std::string>> tokens;
+  std::unordered_set<std::int32_t> added_ids;
   AddedTokens added, normalized_added;
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
@@ -111,6 +121,7 @@ std::int32_t Tokenizer::vocabulary_size() const { return static_cast<std::int32_
 const std::string& Tokenizer::hash() const { return state_->hash; }
 std::optional<std::int32_t> Tokenizer::begin_token() const { return state_->begin_token; }
 std::optional<std::int32_t> Tokenizer::end_token() const { return state_->end_token; }
+bool Tokenizer::is_added(std::int32_t id) const { return state_->added_ids.contains(id); }
 
 void Tokenizer::encode(std::string_view text, std::vector<std::int32_t>& ids, TemplateTokens template_tokens) const {
   State& state = *state_;

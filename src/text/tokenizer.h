@@ -43,6 +43,9 @@ class Tokenizer {
   std::optional<std::int32_t> begin_token() const;
   std::optional<std::int32_t> end_token() const;
 
+  /// Whether it is an added token, such as <|endoftext|>, which is found in a text before anything else is done.
+  bool is_added(std::int32_t id) const;
+
   /// Appends the ids of a text.
   void encode(std::string_view text, std::vector<std::int32_t>& ids,
               TemplateTokens template_tokens = TemplateTokens::add) const;

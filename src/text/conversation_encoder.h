@@ -1,0 +1,57 @@
+// Conversations to ids, with the places of what the assistant says. The text is that of the chat template
+// (chat_template.h), encoded as a whole, as apply_chat_template() of transformers does it.
+//
+// An answer is everything that a model has to generate in its turn: from the end of the generation prompt, such as
+// "<|im_start|>assistant\n", to the token that ends the turn, such as <|im_end|>. Where the template puts nothing
+// between them but what the assistant says, a token that contains both a part of it and of the text before belongs to
+// the answer, as in transformers. If the template ends turns without a token of its own, an answer ends with the first
+// token of what follows.
+//
+// To find the answers in the text, the conversation is rendered a second time with marks in place of what the assistant
+// says. The text around the marks must recur in the first one.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace lockstep::text {
+
+struct EncodedConversation {
+  std::vector<std::int32_t> ids;
+  std::vector<std::pair<std::size_t, std::size_t>> answers;  // ranges [begin, end) of ids, ascending
+};
+
+/// Both must outlive it. All functions are thread-safe.
+class ConversationEncoder {
+ public:
+  /// Throws tokenizer_feature if a token of the template, such as <|im_start|>, is not one token of the tokenizer.
+  ConversationEncoder(const ChatTemplate& chat, const Tokenizer& tokenizer);
+
+  /// Throws tokenizer_feature if the answers cannot be found in the text, and what ChatTemplate::render() throws.
+  EncodedConversation encode(std::span<const ChatMessage> messages) const;
+
+  /// The token that ends each answer; nothing: the template has none of its own.
+  std::optional<std::int32_t> end_token() const { return end_token_; }
+
+ private:
+  /// Bytes [begin, end) of `text`.
+  struct Part {
+    std::size_t begin, end;
+  };
+  std::vector<Part> find_answers(std::span<const ChatMessage> messages, const std::string& text) const;
+  void check_tokens(const std::string& text) const;
+
+  const ChatTemplate& chat_;
+  const Tokenizer& tokenizer_;
+  std::string generation_prompt_;
+  std::optional<std::int32_t> end_token_;
+};
+
+}  // namespace lockstep::text
