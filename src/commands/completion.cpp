@@ -45,7 +45,7 @@ std::string kind_of(const CLI::Option& option) {
   const std::string name = option.get_positional() ? option.get_name(true) : "";
   if (name == "CONFIG" || name == "MODEL") return name;
   if (type.starts_with("KEY")) return "KEY";
-  for (const std::string_view number : {"INT", "UINT", "FLOAT", "N", "LIST", "BYTES", "R,G,B", "WORDS"})
+  for (const std::string_view number : {"INT", "UINT", "FLOAT", "N", "N|A:B", "LIST", "BYTES", "R,G,B", "WORDS"})
     if (type == number || type.starts_with(std::string(number) + ":") || type.starts_with(std::string(number) + " "))
       return "";
   return "FILE";

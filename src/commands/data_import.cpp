@@ -1,19 +1,23 @@
-// lockstep data import cifar10 | imagefolder | tiny-imagenet | text: creates data sets.
+// lockstep data import cifar10 | imagefolder | tiny-imagenet | text | chat: creates data sets.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "base/file.h"
 #include "base/stop_signal.h"
 #include "commands/commands.h"
 #include "commands/data_words.h"
 #include "commands/report.h"
+#include "data/chat_import.h"
 #include "data/cifar10.h"
 #include "data/image_file.h"
 #include "data/image_folder.h"
@@ -21,6 +25,8 @@
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "lockstep/philox.h"
+#include "text/chat_template.h"
+#include "text/conversation_encoder.h"
 #include "text/tokenizer.h"
 #include "train/metrics.h"
 
@@ -256,6 +262,145 @@ void add_text_import(CLI::App& parent, Run& run) {
   app->callback([&run, arguments] { run = [arguments] { return stoppable([&] { import_text(*arguments); }); }; });
 }
 
+// ---- Conversations --------------------------------------------------------------------------------------------------
+
+constexpr std::uint64_t kMaxTemplateBytes = 1 << 20;
+
+struct ChatArguments {
+  std::string tokenizer, chat_template = "auto", fraction = "1", too_long = "truncate";
+  data::ChatImportOptions options;
+};
+
+text::ChatTemplate open_template(const std::string& choice, const text::Tokenizer& tokenizer) {
+  const std::string folder = std::filesystem::path(tokenizer.path()).parent_path().string();
+  const std::string beside = folder.empty() ? "." : folder;
+  const std::map<std::string, std::string> variables = text::special_tokens_of(beside);
+  if (choice == "auto") {
+    if (auto own = text::ChatTemplate::open(beside)) return std::move(*own);
+    fail(ErrorCode::usage,
+         "the tokenizer {} has no chat template in tokenizer_config.json or chat_template.jinja beside it: name one "
+         "with --template chatml, llama3 or FILE",
+         tokenizer.path());
+  }
+  if (auto preset = text::ChatTemplate::preset(choice, variables)) return std::move(*preset);
+  std::error_code ignored;
+  require(std::filesystem::exists(choice, ignored), ErrorCode::usage,
+          "--template: expected chatml, llama3, auto or a file, found {}", choice);
+  return {read_file(choice, kMaxTemplateBytes), choice, variables};
+}
+
+/// "0.9" is 0:0.9.
+void parse_fraction(const std::string& text, data::ChatImportOptions& options) {
+  const auto number = [&](std::string_view part) {
+    double value = -1;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
+    const bool is_good = error == std::errc() && end == part.data() + part.size() && value >= 0 && value <= 1;
+    require(is_good, ErrorCode::usage, "--fraction: expected a number from 0 to 1, or two as in 0.9:1, found {}", text);
+    return value;
+  };
+  const std::size_t colon = text.find(':');
+  options.from = colon == std::string::npos ? 0 : number(std::string_view(text).substr(0, colon));
+  options.to = number(colon == std::string::npos ? text : std::string_view(text).substr(colon + 1));
+  require(options.from < options.to, ErrorCode::usage, "--fraction {}: the first number must be less than the second",
+          text);
+}
+
+std::string count_text(std::int64_t n, const char* word) {
+  return fmt::format(fmt::runtime("{} {}{}"), n, word, n == 1 ? "" : "s");
+}
+
+void report_chat(const data::ChatImportOptions& options, const data::ChatImportResult& result) {
+  print_text("Imported {} with {} tokens ({} of JSON) from {} into {} ({}).\n",
+             count_text(result.n_conversations, "conversation"), result.n_tokens, size_text(result.source_bytes),
+             options.source, options.output, size_text(result.size_bytes));
+  print_text("Answers: {} with {} tokens, which count towards the loss ({:.1f} %).\n", result.n_answers,
+             result.n_answer_tokens,
+             100 * static_cast<double>(result.n_answer_tokens) / static_cast<double>(result.n_tokens));
+  print_text("Truncated: {}{}.\n", count_text(result.n_truncated, "conversation"),
+             options.max_tokens > 0 ? fmt::format(" to {} tokens", options.max_tokens) : " (--max-tokens is not set)");
+  print_text("Left out: {} ({} without an assistant, {} longer than --max-tokens, {} truncated before the answer).\n",
+             count_text(result.n_left_out(), "conversation"), result.n_without_assistant, result.n_too_long,
+             result.n_answer_cut_off);
+}
+
+void import_chat(const ChatArguments& arguments) {
+  data::ChatImportOptions options = arguments.options;
+  require_data_set_name(options.output);
+  parse_fraction(arguments.fraction, options);
+  options.too_long = arguments.too_long == "drop" ? data::TooLong::drop : data::TooLong::truncate;
+  require(options.too_long == data::TooLong::truncate || options.max_tokens > 0, ErrorCode::usage,
+          "--too-long drop needs --max-tokens N, the greatest length of a conversation");
+  const text::Tokenizer tokenizer = text::Tokenizer::open(arguments.tokenizer);
+  const text::ChatTemplate chat = open_template(arguments.chat_template, tokenizer);
+  const text::ConversationEncoder conversations(chat, tokenizer);
+  const data::ChatEncoder encoder{
+      .encode = [&](std::span<const text::ChatMessage> messages) { return conversations.encode(messages); },
+      .description = {.vocabulary_size = tokenizer.vocabulary_size(),
+                      .tokenizer_hash = tokenizer.hash(),
+                      .end_token = {},
+                      .source = {},
+                      .chat_template = chat.text(),
+                      .chat_template_source = chat.source(),
+                      .special_tokens = chat.variables()},
+      .tokenizer_path = tokenizer.path(),
+      .tokenizer_json = tokenizer.content()};
+  const data::ChatImportResult result =
+      run_with_bar([&](const data::ImportProgress& progress) { return data::import_chat(options, encoder, progress); });
+  report_chat(options, result);
+  print_text("Tokenizer: {}, {} tokens, hash {}.\n", tokenizer.path(), tokenizer.vocabulary_size(), tokenizer.hash());
+  const std::optional<std::int32_t> end = conversations.end_token();
+  print_text("Template: {}. {}\n", chat.source(),
+             end ? fmt::format("Each answer ends with {} ({}).", tokenizer.decode(std::span(&*end, 1)), *end)
+                 : "It ends answers without a token of its own, so that models will not learn to stop there.");
+}
+
+void add_chat_selection(CLI::App& app, ChatArguments& arguments) {
+  data::ChatImportOptions& options = arguments.options;
+  app.add_option("--start", options.start, "The first conversation to import, counted from 0")
+      ->check(CLI::Range(std::int64_t{0}, kMaxSamples))
+      ->type_name("N");
+  app.add_option("--end", options.end, "The conversation after the last one to import")
+      ->check(CLI::Range(std::int64_t{1}, kMaxSamples))
+      ->type_name("N");
+  app.add_option("--fraction", arguments.fraction,
+                 "Import a random part of them: 0.9 takes about nine of ten, and 0.9:1 exactly the others")
+      ->capture_default_str()
+      ->type_name("N|A:B");
+  app.add_option("--seed", options.seed, "Another seed selects another part")->capture_default_str()->type_name("N");
+  app.add_option("--max-tokens", options.max_tokens, "The greatest length of a conversation; by default, there is none")
+      ->check(CLI::Range(std::int64_t{2}, kMaxSamples))
+      ->type_name("N");
+  app.add_option("--too-long", arguments.too_long,
+                 "What becomes of longer ones. truncate: their first tokens are imported; drop: they are left out")
+      ->check(CLI::IsMember({"truncate", "drop"}))
+      ->capture_default_str();
+}
+
+void add_chat_import(CLI::App& parent, Run& run) {
+  CLI::App* app = parent.add_subcommand("chat", "Import conversations: FILE OUT.h5 --tokenizer tokenizer.json");
+  const auto arguments = std::make_shared<ChatArguments>();
+  data::ChatImportOptions& options = arguments->options;
+  app->add_option("source", options.source,
+                  "The conversations: JSON Lines, or one JSON array, of objects with \"messages\" (a list of role and "
+                  "content), or with \"instruction\", \"input\" and \"output\"")
+      ->required()
+      ->type_name("FILE");
+  app->add_option("output", options.output, "The data set to create")->required()->type_name("OUT.h5");
+  app->add_option("--tokenizer", arguments->tokenizer,
+                  "The tokenizer of the model: a tokenizer.json of Hugging Face, or the folder that contains it")
+      ->required()
+      ->type_name("FILE");
+  app->add_option("--template", arguments->chat_template,
+                  "How the messages become one text: chatml, llama3, a file with a template in Jinja, or auto, the one "
+                  "in tokenizer_config.json or chat_template.jinja beside the tokenizer")
+      ->capture_default_str()
+      ->type_name("NAME|FILE");
+  add_chat_selection(*app, *arguments);
+  app->add_flag("--force", options.replace, "Replace OUT.h5 if it exists");
+  app->footer("Only what the assistant says, and the token that ends it, count towards the loss.");
+  app->callback([&run, arguments] { run = [arguments] { return stoppable([&] { import_chat(*arguments); }); }; });
+}
+
 }  // namespace
 
 void add_data_import(CLI::App& data, Run& run) {
@@ -274,6 +419,7 @@ void add_data_import(CLI::App& data, Run& run) {
   add_image_import(*app, run, "tiny-imagenet", "Tiny ImageNet as it is distributed: the folder tiny-imagenet-200",
                    data::import_tiny_imagenet);
   add_text_import(*app, run);
+  add_chat_import(*app, run);
 }
 
 }  // namespace lockstep::commands

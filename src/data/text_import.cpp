@@ -1,27 +1,17 @@
 // The main thread reads documents, forms batches of them, and writes the ids of the oldest batch; the other threads
-// parse and encode batches. A batch has about 256 KiB of text, and a few batches per thread are under way.
+// parse and encode batches of about 256 KiB of text (batches.h).
 #include "data/text_import.h"
 
-#include <algorithm>
-#include <condition_variable>
-#include <deque>
-#include <exception>
 #include <memory>
-#include <mutex>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "base/input_check.h"
+#include "data/batches.h"
 #include "data/text_source.h"
 #include "lockstep/error.h"
 
 namespace lockstep::data {
 namespace {
-
-constexpr std::size_t kBatchBytes = 256u << 10;
-constexpr std::size_t kBatchesPerThread = 4;
-/// Text in batches under way, besides one batch that may be larger.
-constexpr std::size_t kMaxBytesUnderWay = 64u << 20;
 
 struct Batch {
   std::vector<TextDocument> documents;
@@ -29,8 +19,6 @@ struct Batch {
   std::vector<std::int32_t> ids;  // of all documents
   std::vector<std::size_t> ends;  // in ids
   std::uint64_t text_bytes = 0;   // without JSON
-  bool is_done = false;
-  std::exception_ptr error;
 };
 
 /// The text of one field of a line of JSON. Values of other fields are skipped and not stored.
@@ -78,83 +66,6 @@ void encode(Batch& batch, const TextEncoder& encoder, const std::string& field) 
   }
 }
 
-/// Threads that encode batches. Batches are taken from it in the order in which they were given to it.
-class Encoders {
- public:
-  Encoders(const TextEncoder& encoder, const std::string& field, int n_threads) : encoder_(encoder), field_(field) {
-    try {
-      for (int t = 0; t < n_threads; ++t) threads_.emplace_back([this] { run(); });
-    } catch (...) {
-      stop();
-      throw;
-    }
-  }
-  ~Encoders() { stop(); }
-
-  std::size_t n_batches() const { return batches_.size(); }
-  std::size_t n_bytes() const { return n_bytes_; }
-
-  void give(std::unique_ptr<Batch> batch) {
-    n_bytes_ += batch->n_bytes;
-    {
-      const std::lock_guard lock(mutex_);
-      waiting_.push_back(batch.get());
-    }
-    batches_.push_back(std::move(batch));
-    work_.notify_one();
-  }
-  /// The oldest batch, when it is encoded. Throws what its encoding threw.
-  std::unique_ptr<Batch> take() {
-    std::unique_ptr<Batch> batch = std::move(batches_.front());
-    batches_.pop_front();
-    n_bytes_ -= batch->n_bytes;
-    {
-      std::unique_lock lock(mutex_);
-      done_.wait(lock, [&] { return batch->is_done; });
-    }
-    if (batch->error) std::rethrow_exception(batch->error);
-    return batch;
-  }
-
- private:
-  void run() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      work_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
-      if (stopping_) return;
-      Batch& batch = *waiting_.front();
-      waiting_.pop_front();
-      lock.unlock();
-      try {
-        encode(batch, encoder_, field_);
-      } catch (...) {
-        batch.error = std::current_exception();
-      }
-      lock.lock();
-      batch.is_done = true;
-      done_.notify_one();
-    }
-  }
-  void stop() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    work_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
-
-  const TextEncoder& encoder_;
-  const std::string& field_;
-  std::deque<std::unique_ptr<Batch>> batches_;  // only of the main thread
-  std::size_t n_bytes_ = 0;
-  std::mutex mutex_;
-  std::condition_variable work_, done_;
-  std::deque<Batch*> waiting_;
-  bool stopping_ = false;
-  std::vector<std::thread> threads_;
-};
-
 class TextImport {
  public:
   TextImport(const TextImportOptions& options, const TextEncoder& encoder, const ImportProgress& progress)
@@ -165,17 +76,9 @@ class TextImport {
         writer_(checked_output(), options.replace, encoder.vocabulary_size) {}
 
   TextImportResult run() {
-    const int n_threads =
-        options_.threads > 0 ? options_.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-    Encoders encoders(encoder_, options_.field, n_threads);
-    const std::size_t most = kBatchesPerThread * static_cast<std::size_t>(n_threads);
-    while (auto batch = next_batch()) {
-      while (encoders.n_batches() > 0 &&
-             (encoders.n_batches() >= most || encoders.n_bytes() + batch->n_bytes > kMaxBytesUnderWay))
-        write(*encoders.take());
-      encoders.give(std::move(batch));
-    }
-    while (encoders.n_batches() > 0) write(*encoders.take());
+    process_batches<Batch>(
+        options_.threads, [&] { return next_batch(); }, [&](Batch& batch) { encode(batch, encoder_, options_.field); },
+        [&](const Batch& batch) { write(batch); });
     check_range();
     writer_.finish({.vocabulary_size = encoder_.vocabulary_size,
                     .tokenizer_hash = encoder_.hash,

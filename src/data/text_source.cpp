@@ -25,7 +25,7 @@ void append_folder(const std::string& folder, std::vector<std::string>& out) {
   out.insert(out.end(), found.begin(), found.end());
 }
 
-std::vector<std::string> list_sources(const std::vector<std::string>& sources) {
+std::vector<std::string> list_sources(const std::vector<std::string>& sources, SourceFormat format) {
   std::vector<std::string> out;
   for (const std::string& source : sources) {
     std::error_code ignored;
@@ -34,7 +34,7 @@ std::vector<std::string> list_sources(const std::vector<std::string>& sources) {
       continue;
     }
     require(fs::exists(source, ignored) || ignored, ErrorCode::data_source, "there is no text {}", source);
-    require(fs::path(source).extension() != ".json", ErrorCode::data_source,
+    require(format != SourceFormat::by_name || fs::path(source).extension() != ".json", ErrorCode::data_source,
             "{} has the name of one JSON value; expected a text file, or JSON Lines with one object per line and a "
             "name that ends in .jsonl",
             source);
@@ -57,7 +57,8 @@ void require_known_size(const InputFile& file) {
 
 }  // namespace
 
-TextSource::TextSource(const std::vector<std::string>& sources) : paths_(list_sources(sources)) {
+TextSource::TextSource(const std::vector<std::string>& sources, SourceFormat format)
+    : format_(format), paths_(list_sources(sources, format)) {
   for (const std::string& path : paths_) {
     const InputFile file(path);
     require_known_size(file);
@@ -92,7 +93,7 @@ bool TextSource::open_next_file() {
   const std::string& path = paths_[next_path_++];
   file_ = std::make_unique<InputFile>(path);
   path_ = std::make_shared<const std::string>(path);
-  is_json_ = is_json_lines(path);
+  is_json_ = format_ == SourceFormat::json_lines || is_json_lines(path);
   offset_ = 0;
   line_ = 0;
   buffer_.clear();

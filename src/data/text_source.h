@@ -18,11 +18,14 @@ struct TextDocument {
   std::int64_t line = 0;                    // of JSON, from 1
 };
 
+/// What tells how a file is read: its name, which ends in .jsonl for JSON Lines, or nothing but its content.
+enum class SourceFormat : std::uint8_t { by_name, json_lines };
+
 class TextSource {
  public:
-  /// Lists the files of `sources` (TextImportOptions::sources). Throws data_source if one of them is missing or has a
-  /// name that is neither that of text nor of JSON Lines.
-  explicit TextSource(const std::vector<std::string>& sources);
+  /// Lists the files of `sources` (TextImportOptions::sources). Throws data_source if one of them is missing or, by
+  /// name, has one that is neither that of text nor of JSON Lines.
+  explicit TextSource(const std::vector<std::string>& sources, SourceFormat format = SourceFormat::by_name);
 
   const std::vector<std::string>& paths() const { return paths_; }
   std::int64_t total_bytes() const { return static_cast<std::int64_t>(total_bytes_); }
@@ -44,6 +47,7 @@ class TextSource {
   /// The bytes in the buffer that were not used yet; fills it if there are none. Empty: the end of the file.
   std::string_view buffered();
 
+  SourceFormat format_;
   std::vector<std::string> paths_;
   std::string description_;
   std::uint64_t total_bytes_ = 0, done_bytes_ = 0;  // of all files

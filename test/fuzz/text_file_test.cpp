@@ -22,6 +22,8 @@ void make_hdf5_part(const std::string& path, Input& in) {
   make_data_set(file.get(), "documents", H5T_STD_U64LE, {2}, in, "/tokens");
   make_data_set(file.get(), "tokenizer", H5T_STD_U8LE, {8}, in, "/tokens");
   make_data_set(file.get(), "tokens_xxh3", H5T_STD_U64LE, {1}, in, "/documents");
+  const bool has_answers = in.below(2) == 1;
+  if (has_answers) make_data_set(file.get(), "answers", H5T_STD_U64LE, {1, 2}, in, "/documents");
   Attributes attributes(file.get(), in);
   attributes.words("format", {"lockstep-text"});
   attributes.integer("format_version", data::kTextFormatVersion);
@@ -30,6 +32,10 @@ void make_hdf5_part(const std::string& path, Input& in) {
   attributes.integer("end_token", 99);
   attributes.words("source", {"a fuzzer"});
   attributes.words("documents_xxh3", {"0123456789abcdef"});
+  if (!has_answers) return;
+  attributes.words("answers_xxh3", {"0123456789abcdef"});
+  attributes.words("chat_template", {"{{ messages }}"});
+  attributes.words("special_tokens", {"{\"bos_token\": \"<s>\"}"});
 }
 
 /// The positions of the data sets; if they cannot be located, an empty position, which the reader must detect.

@@ -1,0 +1,58 @@
+// Imports conversations: each becomes the text of a chat template, which is tokenised, and is a document of a text set
+// with the places of its answers (text_file.h). Several threads work; the order is that of the source. Memory is
+// bounded for JSON Lines.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "data/import.h"
+#include "data/text_file.h"
+#include "text/conversation_encoder.h"
+
+namespace lockstep::data {
+
+/// What the import needs of a tokenizer and a template.
+struct ChatEncoder {
+  /// Called by several threads at once.
+  std::function<text::EncodedConversation(std::span<const text::ChatMessage>)> encode;
+  TextDescription description;  // of the output, but for `source`
+  std::string tokenizer_path, tokenizer_json;
+};
+
+/// What becomes of a conversation that has more tokens than it may.
+enum class TooLong : std::uint8_t { truncate, drop };
+
+struct ChatImportOptions {
+  std::string source{}, output{};
+  std::int64_t start = 0;  // the first conversation
+  std::int64_t end = 0;    // the conversation after the last; 0: all
+  // Of those from start to end, the ones whose random number is in [from, to). It is a function of the seed and the
+  // number of the conversation, so that [0, a) and [a, 1) together are all, each once.
+  double from = 0, to = 1;
+  std::uint32_t seed = 1;
+  std::int64_t max_tokens = 0;  // of a conversation; 0: any number
+  TooLong too_long = TooLong::truncate;
+  bool replace = false;  // replace an existing output
+  int threads = 0;       // 0: as many as cores
+};
+
+struct ChatImportResult {
+  std::int64_t n_conversations = 0, n_tokens = 0, n_answers = 0, n_answer_tokens = 0;
+  std::int64_t n_truncated = 0;  // of those that were imported
+  // Conversations that were left out
+  std::int64_t n_without_assistant = 0;
+  std::int64_t n_too_long = 0;        // TooLong::drop
+  std::int64_t n_answer_cut_off = 0;  // truncated before their first answer
+  std::uint64_t source_bytes = 0, size_bytes = 0;
+  std::int64_t n_left_out() const { return n_without_assistant + n_too_long + n_answer_cut_off; }
+};
+
+/// `progress` counts bytes of the source. It is called between conversations and may throw, which ends the import.
+/// Throws data_source for conversations that cannot be imported, with file and line, and data_empty if none is left.
+ChatImportResult import_chat(const ChatImportOptions& options, const ChatEncoder& encoder,
+                             const ImportProgress& progress = {});
+
+}  // namespace lockstep::data

@@ -1,0 +1,196 @@
+// The import of conversations: both forms of the source, slices, truncation and what is left out, wrong input.
+#include "data/chat_import.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "data/conversations.h"
+#include "test/data/text_files.h"
+
+namespace lockstep::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Bytes are ids. A message is its content and 256; a message of the assistant is an answer.
+ChatEncoder byte_encoder() {
+  return {.encode =
+              [](std::span<const text::ChatMessage> messages) {
+                text::EncodedConversation out;
+                for (const text::ChatMessage& message : messages) {
+                  const std::size_t begin = out.ids.size();
+                  for (const char c : message.content) out.ids.push_back(static_cast<unsigned char>(c));
+                  out.ids.push_back(256);
+                  if (message.role == "assistant") out.answers.emplace_back(begin, out.ids.size());
+                  require(message.content != "bad", ErrorCode::usage, "the template refuses this");
+                }
+                return out;
+              },
+          .description = {.vocabulary_size = 257,
+                          .tokenizer_hash = "a hash",
+                          .end_token = {},
+                          .source = {},
+                          .chat_template = "{{ template }}",
+                          .chat_template_source = "chatml",
+                          .special_tokens = {}},
+          .tokenizer_path = "",
+          .tokenizer_json = "{}"};
+}
+
+class ChatImport : public ::testing::Test {
+ protected:
+  ChatImportResult run_import(const std::string& content, ChatImportOptions options = {}) {
+    write_all(folder / "in.jsonl", content);
+    options.source = folder / "in.jsonl";
+    options.output = output;
+    options.replace = true;
+    return import_chat(options, byte_encoder());
+  }
+  void refuses(const std::string& content, const std::string& part, ErrorCode code = ErrorCode::data_source) {
+    fs::remove(output);
+    EXPECT_ERROR(code, part, run_import(content));
+    EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator{}), 1) << "nothing is left";
+  }
+  /// The conversations as texts, "|" after each message; answers in brackets.
+  std::vector<std::string> texts() const {
+    const Conversations set(output);
+    std::vector<std::string> out;
+    for (std::int64_t i = 0; i < set.n_conversations(); ++i) {
+      const Conversation c = set.read(i);
+      std::string text;
+      for (std::size_t t = 0; t < c.tokens.size(); ++t) {
+        for (const auto& answer : c.answers)
+          if (std::cmp_equal(answer.first, t)) text += '[';
+        text += c.tokens[t] == 256 ? '|' : static_cast<char>(c.tokens[t]);
+        for (const auto& answer : c.answers)
+          if (std::cmp_equal(answer.second, t + 1)) text += ']';
+      }
+      out.push_back(text);
+    }
+    return out;
+  }
+
+  TemporaryFolder folder;
+  std::string output = folder / "out.h5";
+};
+
+using Texts = std::vector<std::string>;
+
+std::string line(const std::string& question, const std::string& answer) {
+  return R"({"source": "x", "messages": [{"role": "user", "content": ")" + question +
+         R"("}, {"role": "assistant", "content": ")" + answer + "\"}]}\n";
+}
+
+TEST_F(ChatImport, LinesOfMessages) {
+  const ChatImportResult result =
+      run_import("\xef\xbb\xbf" + line("a", "b") + "\n" +
+                 R"({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "q\n"}, )"
+                 R"({"role": "assistant", "content": "", "name": 7}, {"role": "user", "content": "r"}, )"
+                 R"({"content": "t\u00e9", "role": "assistant"}]})"
+                 "\n" +
+                 R"({"messages": [{"role": "user", "content": "no answer"}]})");
+  EXPECT_EQ(texts(), (Texts{"a|[b|]", "s|q\n|[|]r|[t\xc3\xa9|]"}));
+  EXPECT_EQ(result.n_conversations, 2);
+  EXPECT_EQ(result.n_tokens, 16);
+  EXPECT_EQ(result.n_answers, 3);
+  EXPECT_EQ(result.n_answer_tokens, 7);
+  EXPECT_EQ(result.n_without_assistant, 1);
+  EXPECT_EQ(result.n_left_out(), 1);
+  const TextFile layout = open_text_file(InputFile(output));
+  EXPECT_EQ(layout.description.source, "in.jsonl");
+  EXPECT_EQ(layout.description.chat_template_source, "chatml");
+  EXPECT_EQ(layout.description.end_token, std::nullopt) << "that of the template";
+}
+
+TEST_F(ChatImport, AlpacaAndArrays) {
+  const std::string elements =
+      R"({"instruction": "i", "input": "", "output": "o"}, {"instruction": "i", "input": "n", "output": "o"},)"
+      R"({"instruction": "i", "output": "o", "system": "s"})";
+  run_import(" \n[" + elements + "]\n");
+  const Texts expected{"i|[o|]", "i\n\nn|[o|]", "s|i|[o|]"};
+  EXPECT_EQ(texts(), expected);
+  run_import(R"({"instruction": "i", "input": "n", "output": "o"})"
+             "\n" +
+             line("a", "b"));
+  EXPECT_EQ(texts(), (Texts{expected[1], "a|[b|]"}));
+}
+
+TEST_F(ChatImport, SlicesAreDisjointAndDoNotDependOnEachOther) {
+  std::string many;
+  for (int i = 0; i < 400; ++i) many += line(std::to_string(i), "a");
+  run_import(many, {.start = 3, .end = 5});
+  EXPECT_EQ(texts(), (Texts{"3|[a|]", "4|[a|]"}));
+  EXPECT_EQ(open_text_file(InputFile(output)).description.source, "in.jsonl; conversations 3 to 4");
+  run_import(many, {.from = 0, .to = 0.9});
+  Texts most = texts();
+  EXPECT_GT(most.size(), 330u);
+  EXPECT_LT(most.size(), 385u);
+  EXPECT_EQ(open_text_file(InputFile(output)).description.source, "in.jsonl; fraction 0:0.9 of seed 1");
+  run_import(many, {.from = 0.9, .to = 1});
+  Texts all = texts();
+  all.insert(all.end(), most.begin(), most.end());
+  EXPECT_EQ(all.size(), 400u);
+  std::ranges::sort(all);
+  EXPECT_EQ(std::ranges::unique(all).begin(), all.end());
+  run_import(many, {.from = 0, .to = 0.9, .seed = 2});
+  EXPECT_NE(texts(), most);
+  run_import(many, {.from = 0, .to = 0.9, .threads = 1});
+  EXPECT_EQ(texts(), most);
+  run_import(many, {.start = 100, .from = 0, .to = 0.9});
+  Texts part = texts();
+  std::ranges::sort(part);
+  std::ranges::sort(most);
+  EXPECT_TRUE(std::ranges::includes(most, part)) << "the number in the file decides";
+  EXPECT_ERROR(ErrorCode::data_range, "--start 400 is not a range of the 400", run_import(many, {.start = 400}));
+  EXPECT_ERROR(ErrorCode::data_range, "--end 401 is not a range", run_import(many, {.end = 401}));
+}
+
+TEST_F(ChatImport, LongConversationsAreTruncatedOrDroppedAndCounted) {
+  const std::string source = line("a", "bcdef") + line("long question", "b") + line("a", "b");
+  ChatImportResult result = run_import(source, {.max_tokens = 5});
+  EXPECT_EQ(texts(), (Texts{"a|[bcd]", "a|[b|]"}));
+  EXPECT_EQ(result.n_truncated, 1);
+  EXPECT_EQ(result.n_answer_cut_off, 1);
+  EXPECT_EQ(result.n_too_long, 0);
+  EXPECT_EQ(result.n_answer_tokens, 5);
+  result = run_import(source, {.max_tokens = 5, .too_long = TooLong::drop});
+  EXPECT_EQ(texts(), (Texts{"a|[b|]"}));
+  EXPECT_EQ(result.n_truncated, 0);
+  EXPECT_EQ(result.n_too_long, 2);
+  EXPECT_ERROR(ErrorCode::data_empty,
+               "none of the 3 conversations has an answer that can be learnt (0 without an assistant, 3",
+               run_import(source, {.max_tokens = 2}));
+}
+
+TEST_F(ChatImport, WrongInputIsNamedAndNothingIsLeft) {
+  const auto with = [](const std::string& messages) { return line("a", "b") + "{\"messages\": " + messages + "}\n"; };
+  refuses(with(R"([{"role": "tool", "content": "x"}])"),
+          R"(in.jsonl:2: message 1 has the role "tool", which is not known: rename)");
+  refuses(with("[]"), "in.jsonl:2: the conversation is empty: remove it");
+  refuses(with("7"), "in.jsonl:2: \"messages\" is of the type number; expected a list");
+  refuses(with("[[]]"), "in.jsonl:2: message 1 is of the type array");
+  refuses(with(R"([{"role": "user"}])"), "in.jsonl:2: message 1 has no \"content\"");
+  refuses(with(R"([{"role": "user", "content": ["x"]}])"),
+          "message 1 has a \"content\" of the type array; expected a string");
+  refuses(with(R"([{"role": "user", "content": "bad"}, {"role": "assistant", "content": "x"}])"),
+          "in.jsonl:2: the template refuses this", ErrorCode::usage);
+  refuses(line("a", "b") + "{\"messages\": [}\n", "in.jsonl:2: this line is not valid JSON (column");
+  refuses(line("a", "b") + "3\n", "in.jsonl:2: expected an object");
+  refuses(R"({"conversations": [], "id": 1})", R"(but "conversations", "id": rename its fields)");
+  refuses("{}", "but nothing");
+  refuses(R"([{"instruction": "i"}])", "in.jsonl, element 0: the object has no \"output\"");
+  refuses(R"([{"instruction": "", "output": ""}])", "element 0: the conversation is empty");
+  refuses("[{]", "in.jsonl is not valid JSON (line 1");
+  refuses("", "contains no conversations");
+  refuses("[]", "contains no conversations");
+  refuses(R"({"messages": [{"role": "user", "content": "x"}]})", "none of the 1 conversations has an answer",
+          ErrorCode::data_empty);
+  EXPECT_ERROR(ErrorCode::data_source, "is a folder",
+               import_chat({.source = folder.path(), .output = output}, byte_encoder()));
+  EXPECT_ERROR(ErrorCode::data_source, "there is no text",
+               import_chat({.source = folder / "none", .output = output}, byte_encoder()));
+}
+
+}  // namespace
+}  // namespace lockstep::data
