@@ -26,6 +26,8 @@ void add_plan(CLI::App& app, Run& run, const Arguments& arguments);
 void add_data(CLI::App& app, Run& run);
 /// `data import`; `data` is the subcommand.
 void add_data_import(CLI::App& data, Run& run);
+/// `data show`
+void add_data_show(CLI::App& data, Run& run);
 /// `data encode` and `data decode`; `data` is the subcommand.
 void add_encode_and_decode(CLI::App& data, Run& run);
 void add_checkpoint(CLI::App& app, Run& run);

@@ -1,4 +1,5 @@
-// lockstep data info | verify: describes and verifies data sets. data_import.cpp has `data import`.
+// lockstep data info | verify: describes and verifies data sets. data_import.cpp has `data import`, data_show.cpp
+// `data show`.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -79,6 +80,20 @@ class Lines {
   std::string text_;
 };
 
+/// Adds them to the object. Returns how many tokens they have.
+std::int64_t describe_answers(const data::InputFile& file, const data::TextFile& layout, Json& object) {
+  data::check_answers(file, layout);
+  std::uint64_t n = 0;
+  for (const data::TokenRange& answer : data::read_answers(file, layout, {0, std::uint64_t(layout.n_tokens)}))
+    n += answer.end - answer.begin;
+  object["answer_tokens"] = n;
+  object["answers_xxh3"] = layout.answers_xxh3;
+  object["chat_template"] = layout.description.chat_template;
+  object["chat_template_source"] = layout.description.chat_template_source;
+  object["special_tokens"] = layout.description.special_tokens;
+  return static_cast<std::int64_t>(n);
+}
+
 void describe_text(const FileArguments& arguments, const data::InputFile& file) {
   const data::TextFile layout = data::open_text_file(file);
   const data::TextDescription& text = layout.description;
@@ -99,16 +114,24 @@ void describe_text(const FileArguments& arguments, const data::InputFile& file) 
                  {"size_bytes", file.size_bytes()},
                  {"tokens_offset_bytes", layout.tokens.offset},
                  {"documents_xxh3", layout.documents_xxh3},
+                 {"answers", layout.n_answers},
                  {"has_user_block", layout.has_user_block}};
   if (text.end_token) object["end_token"] = *text.end_token;
   Lines lines(file.path());
-  lines.add("documents",
-            fmt::format("{}, of {:.1f} tokens on average, the longest of {}", layout.n_documents, mean, longest));
+  lines.add("documents", fmt::format("{}{}, of {:.1f} tokens on average, the longest of {}", layout.n_documents,
+                                     layout.has_answers() ? " conversations" : "", mean, longest));
   lines.add("tokens", fmt::format("{} uint{}", layout.n_tokens, 8 * layout.token_bytes));
+  if (layout.has_answers()) {
+    const std::int64_t n = describe_answers(file, layout, object);
+    lines.add("answers", fmt::format("{} with {} tokens, which count towards the loss ({:.1f} %)", layout.n_answers, n,
+                                     100 * static_cast<double>(n) / static_cast<double>(layout.n_tokens)));
+    lines.add("template", printable(text.chat_template_source));
+  }
   lines.add("vocabulary", fmt::format("{} tokens", text.vocabulary_size));
   lines.add("tokenizer", fmt::format("hash {} ({} bytes)", text.tokenizer_hash, layout.tokenizer.size_bytes));
-  lines.add("end token",
-            text.end_token ? fmt::format("{}", *text.end_token) : "none: documents follow each other without one");
+  lines.add("end token", text.end_token         ? fmt::format("{}", *text.end_token)
+                         : layout.has_answers() ? "that of the template"
+                                                : "none: documents follow each other without one");
   lines.add("source", text.source);
   lines.add_file(file, layout.has_user_block);
   report(arguments.json, object, lines.text());
@@ -197,7 +220,7 @@ std::vector<std::string> verify_images(const data::InputFile& file, std::uint64_
 std::vector<std::string> verify_text(const data::InputFile& file, std::uint64_t& checked_bytes) {
   const data::TextFile layout = data::open_text_file(file);
   return verify_with_bar(
-      layout.tokens.size_bytes + layout.documents.size_bytes, checked_bytes,
+      layout.tokens.size_bytes + layout.documents.size_bytes + layout.answers.size_bytes, checked_bytes,
       [&](const VerifyProgress& progress) { return data::verify_text_file(file, layout, progress); });
 }
 
@@ -238,12 +261,13 @@ void add_file_command(CLI::App& data, Run& run, const std::string& name, const s
 }  // namespace
 
 void add_data(CLI::App& app, Run& run) {
-  CLI::App* data = app.add_subcommand("data", "Create, describe and verify data sets; encode text");
+  CLI::App* data = app.add_subcommand("data", "Create, describe, verify and show data sets; encode text");
   data->require_subcommand(1);
   add_data_import(*data, run);
   add_file_command(*data, run, "info", "Print what a data set contains", run_info);
   add_file_command(*data, run, "verify", "Verify the checksums of a data set; exit status 1 if it is damaged",
                    run_verify);
+  add_data_show(*data, run);
   add_encode_and_decode(*data, run);
 }
 

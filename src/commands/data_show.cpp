@@ -1,0 +1,227 @@
+// lockstep data show FILE --sample N: one sample of a data set. Of conversations and text: the text, the tokens and
+// which of them count towards the loss. Of images: the label and, on a terminal, a small picture.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <span>
+
+#include "base/utf8.h"
+#include "commands/commands.h"
+#include "commands/report.h"
+#include "data/conversations.h"
+#include "data/image_file.h"
+#include "lockstep/error.h"
+#include "lockstep/philox.h"
+#include "text/tokenizer.h"
+
+namespace lockstep::commands {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kPictureSide = 48;         // pixels
+constexpr std::size_t kTokenBytes = 40;  // of the text of a token in the table
+
+struct ShowArguments {
+  std::string file, json, colour = "auto";
+  std::int64_t sample = 0, limit = 1000;
+};
+
+bool uses_colours(const std::string& when) {
+  if (when != "auto") return when == "always";
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value ? value : "");
+  };
+  return ::isatty(STDOUT_FILENO) == 1 && !variable("TERM").empty() && variable("TERM") != "dumb" &&
+         variable("NO_COLOR").empty();
+}
+
+/// report() escapes control characters, and with them colours. `text` has no others.
+void report_painted(const std::string& json, const Json& object, const std::string& text, bool has_colours) {
+  if (json.empty() && has_colours)
+    fmt::print("{}", text);
+  else
+    report(json, object, text);
+}
+
+/// What may be shown of texts from files: `printable` escapes control characters, so colours are put around it.
+class Painter {
+ public:
+  explicit Painter(bool uses) : uses_(uses) {}
+  std::string answer(const std::string& text) const { return paint(text, "1;32"); }  // bold green
+  std::string prompt(const std::string& text) const { return paint(text, "36"); }    // cyan
+  std::string rest(const std::string& text) const { return paint(text, "2"); }       // dim
+  bool uses_colours() const { return uses_; }
+
+ private:
+  /// Each line by itself, so that pagers show them in colour, too.
+  std::string paint(const std::string& text, const char* colour) const {
+    if (!uses_) return text;
+    std::string out;
+    for (std::size_t begin = 0; begin < text.size();) {
+      const std::size_t end = std::min(text.find('\n', begin), text.size());
+      if (end > begin) out += fmt::format("\033[{}m{}\033[0m", colour, text.substr(begin, end - begin));
+      if (end < text.size()) out += '\n';
+      begin = end + 1;
+    }
+    return out;
+  }
+  bool uses_;
+};
+
+/// The text of tokens [begin, end) where it is a part of the whole.
+std::string text_between(const text::Tokenizer& tokenizer, std::span<const std::int32_t> ids, std::int64_t begin,
+                         std::int64_t end) {
+  const std::string before = tokenizer.decode(ids.first(static_cast<std::size_t>(begin)));
+  const std::string all = tokenizer.decode(ids.first(static_cast<std::size_t>(end)));
+  return all.starts_with(before)
+             ? all.substr(before.size())
+             : tokenizer.decode(ids.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
+}
+
+void show_text(const ShowArguments& arguments) {
+  const data::Conversations set(arguments.file);
+  require(arguments.sample < set.n_conversations(), ErrorCode::data_range,
+          "--sample {} is not one of the {} {} of {}, which are counted from 0", arguments.sample,
+          set.n_conversations(), set.has_answers() ? "conversations" : "documents", arguments.file);
+  const data::Conversation sample = set.read(arguments.sample);
+  const text::Tokenizer tokenizer = text::Tokenizer::parse(arguments.file, set.tokenizer());
+  const auto n_tokens = static_cast<std::int64_t>(sample.tokens.size());
+  const std::int64_t n_shown = arguments.limit == 0 ? n_tokens : std::min(arguments.limit, n_tokens);
+  const Painter painter(arguments.json.empty() && uses_colours(arguments.colour));
+  std::vector<char> counts(sample.tokens.size(), set.has_answers() ? 0 : 1);
+  std::int64_t n_counted = 0;
+  counts[0] = 0;  // nothing predicts the first token
+  for (const auto& [begin, end] : sample.answers)
+    std::fill(counts.begin() + std::max<std::int64_t>(begin, 1), counts.begin() + end, 1);
+  n_counted = std::count(counts.begin(), counts.end(), 1);
+
+  std::string text = fmt::format("{}: {} {} of {}, {} tokens, {} of which count towards the loss\n", arguments.file,
+                                 set.has_answers() ? "conversation" : "document", arguments.sample,
+                                 set.n_conversations(), n_tokens, n_counted);
+  text += '\n';
+  for (std::int64_t begin = 0; begin < n_shown;) {
+    const char kind = counts[static_cast<std::size_t>(begin)];
+    std::int64_t end = begin + 1;
+    while (end < n_shown && counts[static_cast<std::size_t>(end)] == kind) ++end;
+    const std::string part = printable_lines(text_between(tokenizer, sample.tokens, begin, end));
+    text += kind ? painter.answer(part) : painter.prompt(part);
+    begin = end;
+  }
+  if (!text.ends_with('\n')) text += '\n';
+  text += fmt::format("\n{:>8}  {:>7}  {:<5}  text\n", "position", "token", "loss");
+  Json tokens = Json::array();
+  for (std::int64_t i = 0; i < n_shown; ++i) {
+    const std::int32_t id = sample.tokens[static_cast<std::size_t>(i)];
+    const bool is_counted = counts[static_cast<std::size_t>(i)] == 1;
+    const std::string line =
+        fmt::format("{:>8}  {:>7}  {:<5}  {}", i, id, is_counted ? "yes" : "-",
+                    Json(tokenizer.decode(std::span(&id, 1))).dump(-1, ' ', false, Json::error_handler_t::replace));
+    text += (is_counted ? painter.answer(printable(line, 2 * kTokenBytes))
+                        : painter.rest(printable(line, 2 * kTokenBytes))) +
+            '\n';
+  }
+  if (n_shown < n_tokens) text += fmt::format("... {} more tokens; --limit 0 shows all\n", n_tokens - n_shown);
+  for (const std::int32_t id : sample.tokens) tokens.push_back(id);
+  Json answers = Json::array();
+  for (const auto& [begin, end] : sample.answers) answers.push_back({begin, end});
+  report_painted(arguments.json,
+                 {{"path", arguments.file},
+                  {"sample", arguments.sample},
+                  {"text", valid_utf8(tokenizer.decode(sample.tokens))},
+                  {"tokens", tokens},
+                  {"answers", set.has_answers() ? answers : Json()},
+                  {"counted", n_counted}},
+                 text, painter.uses_colours());
+}
+
+/// Two rows of pixels per line: the character is the lower half of a block, and its background the upper one.
+std::string picture(std::span<const std::uint8_t> pixels, int height, int width, int channels) {
+  std::string out;
+  const auto colour = [&](int row, int column) {
+    const std::uint8_t* p = pixels.data() + (static_cast<std::ptrdiff_t>(row) * width + column) * channels;
+    return channels == 3 ? fmt::format("2;{};{};{}", p[0], p[1], p[2]) : fmt::format("2;{0};{0};{0}", p[0]);
+  };
+  for (int row = 0; row + 1 < height; row += 2) {
+    for (int column = 0; column < width; ++column)
+      out += fmt::format("\033[48;{}m\033[38;{}m\u2584", colour(row, column), colour(row + 1, column));
+    out += "\033[0m\n";
+  }
+  return out;
+}
+
+void show_image(const ShowArguments& arguments) {
+  const data::ImageFile layout = data::open_image_file(data::InputFile(arguments.file));
+  const data::ImageSetInfo& info = layout.info;
+  require(arguments.sample < info.n_samples, ErrorCode::data_range,
+          "--sample {} is not one of the {} images of {}, which are counted from 0", arguments.sample, info.n_samples,
+          arguments.file);
+  int height = info.height, width = info.width;
+  if (layout.encoded && height == 0) {
+    const auto size =
+        data::read_sizes(data::InputFile(arguments.file), layout)[static_cast<std::size_t>(arguments.sample)];
+    height = size[0], width = size[1];
+  }
+  const int side = std::min({kPictureSide, height, width});
+  const auto set = data::open_image_set(arguments.file, arguments.sample, arguments.sample + 1,
+                                        {.image_size = side, .resize = side});
+  std::vector<std::uint8_t> pixels(set->info().image_bytes());
+  std::int32_t label = 0;
+  set->read_image(0, 0, pixels, label);
+  const auto at = static_cast<std::size_t>(label);
+  const std::string name = at < info.class_names.size() ? info.class_names[at] : "";
+  std::string text = fmt::format("{}: image {} of {}, {} x {} pixels (height, width), {} channel{}\nclass {}{}\n",
+                                 arguments.file, arguments.sample, info.n_samples, height, width, info.channels,
+                                 info.channels == 1 ? "" : "s", label, name.empty() ? "" : ", " + printable(name));
+  text = printable_lines(text);
+  const bool has_picture = arguments.json.empty() && uses_colours(arguments.colour);
+  if (has_picture) text += picture(pixels, side, side, info.channels);
+  report_painted(arguments.json,
+                 {{"path", arguments.file},
+                  {"sample", arguments.sample},
+                  {"height", height},
+                  {"width", width},
+                  {"channels", info.channels},
+                  {"label", label},
+                  {"class_name", name}},
+                 text, has_picture);
+}
+
+int run_show(const ShowArguments& arguments) {
+  check_outputs({arguments.json}, {arguments.file});
+  if (data::is_text_file(data::InputFile(arguments.file)))
+    show_text(arguments);
+  else
+    show_image(arguments);
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_data_show(CLI::App& data, Run& run) {
+  CLI::App* app = data.add_subcommand("show", "Print a sample: its text, tokens and mask, or its class and picture");
+  const auto arguments = std::make_shared<ShowArguments>();
+  app->add_option("file", arguments->file, "The data set")->required()->type_name("FILE");
+  app->add_option("--sample", arguments->sample, "Its number, from 0: of a conversation, document or image")
+      ->check(CLI::Range(std::int64_t{0}, kMaxSamples))
+      ->capture_default_str()
+      ->type_name("N");
+  app->add_option("--limit", arguments->limit, "How many tokens are printed at most. 0: all")
+      ->check(CLI::Range(std::int64_t{0}, kMaxSamples))
+      ->capture_default_str()
+      ->type_name("N");
+  app->add_option("--colour", arguments->colour, "Whether to use colours; auto: on a terminal, unless NO_COLOR is set")
+      ->check(CLI::IsMember({"auto", "always", "never"}))
+      ->capture_default_str();
+  add_json(*app, arguments->json);
+  app->footer("Tokens that count towards the loss are green.");
+  app->callback([&run, arguments] { run = [arguments] { return run_show(*arguments); }; });
+}
+
+}  // namespace lockstep::commands
