@@ -51,6 +51,35 @@ prints "  accumulates 8 micro-batches per rank" '16 in total = 2 ranks x 1 x 8 a
 check "  its model can be trained further" job qwen2_0.5b_4gpu.sh "${small[@]}" data.end=45 train.global_batch=16 train.epochs=1 \
   train.max_steps=1 model.from="$LOCKSTEP_RUNS/qwen2-0.5b-4gpu/model" run.name=further
 
+# Fine-tuning on conversations: the tokenizer gets the two tokens of the template.
+mkdir "$work/chat" "$work/smollm-135m"
+python3 - "$work" <<'PYTHON'
+import json, pathlib, sys
+work = pathlib.Path(sys.argv[1])
+tokenizer = json.loads(pathlib.Path("data/samples/tokenizer.json").read_text())
+size = 1 + max(max(tokenizer["model"]["vocab"].values()), *(token["id"] for token in tokenizer["added_tokens"]))
+for i, content in enumerate(["<|im_start|>", "<|im_end|>"]):
+    tokenizer["added_tokens"].append(dict(tokenizer["added_tokens"][0], id=size + i, content=content))
+(work / "chat/tokenizer.json").write_text(json.dumps(tokenizer))
+words = pathlib.Path("LICENSE").read_text().split()
+with open(work / "messages.jsonl", "w") as file:
+    for i in range(60):
+        question, answer = (" ".join(words[20 * i + a:20 * i + b]) for a, b in ((0, 6), (6, 12 + i % 7)))
+        file.write(json.dumps({"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}) + "\n")
+PYTHON
+import_chat() { "$lockstep" data import chat "$work/messages.jsonl" "$work/chat/$1" --tokenizer "$work/chat/tokenizer.json" --template chatml "${@:2}"; }
+check "imports conversations" import_chat train.h5 --end 50
+check "  and the rest of them" import_chat val.h5 --start 50
+sed 's/1024/1026/' "$work/llama.json" >"$work/chat.json"
+check "trains the model to begin with" job smollm135m_chat_4gpu.sh "${small[@]}" data.sequence_length=128 model.from=none \
+  model.config="$work/chat.json" train.global_batch=8 train.max_steps=1 run.name=start-chat
+cp "$LOCKSTEP_RUNS/start-chat/model"/* "$work/smollm-135m"
+check "smollm135m_chat.yaml" job smollm135m_chat_4gpu.sh "${small[@]}" data.sequence_length=128 train.global_batch=8 train.epochs=1
+prints "  begins with the weights of the directory" "weights from $work/smollm-135m"
+prints "  packs conversations" 'windows of 128 tokens, 50 conversations, .* of them in answers'
+prints "  accumulates 4 micro-batches per rank" '8 in total = 2 ranks x 1 x 4 accumulated'
+check "  its model has the template" grep -q 'im_start' "$LOCKSTEP_RUNS/smollm135m-chat-4gpu/model/chat_template.jinja"
+
 # Every script of jobs/ starts a configuration that exists.
 for script in jobs/*.sh; do
   [[ $script != jobs/check.sh ]] || continue

@@ -74,6 +74,7 @@ class LanguageModelling final : public Task {
   void open_train_set() override {
     train_set_ = open(Split::train);
     warn_without_tokenizer();
+    report_conversations(train_set_->info());
   }
   void open_validation_set() override {
     if (!config_.data.validation.empty()) validation_set_ = open(Split::validation);
@@ -87,8 +88,10 @@ class LanguageModelling final : public Task {
   std::shared_ptr<const data::Dataset> validation_set() const override { return validation_set_; }
   std::string describe_samples() const override {
     const data::TextSetInfo& set = train_set_->info();
-    return fmt::format("windows of {} tokens, {} document{}, {} tokens", config_.data.sequence_length, set.n_documents,
-                       set.n_documents == 1 ? "" : "s", set.n_tokens);
+    const bool has_answers = set.n_answer_tokens > 0;
+    return fmt::format("windows of {} tokens, {} {}{}, {} tokens{}", config_.data.sequence_length, set.n_documents,
+                       has_answers ? "conversation" : "document", set.n_documents == 1 ? "" : "s", set.n_tokens,
+                       has_answers ? fmt::format(", {} of them in answers", set.n_answer_tokens) : "");
   }
 
   /// tokens -> decoder -> last product and cross entropy with targets. The logits do not exist as a whole, so the
@@ -159,7 +162,12 @@ class LanguageModelling final : public Task {
     std::map<std::string, std::string> files{{"config.json", models::to_json(model_).dump(2) + "\n"}};
     if (const std::string& path = train_set_->info().path; path != "synthetic") {
       const data::InputFile file(path);
-      files["tokenizer.json"] = data::read_tokenizer(file, data::open_text_file(file));
+      const data::TextFile layout = data::open_text_file(file);
+      files["tokenizer.json"] = data::read_tokenizer(file, layout);
+      if (layout.has_answers()) {  // so that the model is used with the template that it has learnt
+        files["chat_template.jinja"] = layout.description.chat_template;
+        files["tokenizer_config.json"] = nlohmann::ordered_json(layout.description.special_tokens).dump(2) + "\n";
+      }
     }
     return files;
   }
@@ -212,6 +220,22 @@ class LanguageModelling final : public Task {
     require(hash_of_model_->empty() || *hash_of_model_ == info.tokenizer_hash, ErrorCode::model_mismatch,
             "{} was made with another tokenizer than that of {}: import it again with --tokenizer {}", info.path, from,
             from);
+  }
+
+  /// What a reader of the log cannot see in the number of conversations.
+  void report_conversations(const data::TextSetInfo& info) const {
+    if (info.n_answer_tokens == 0) return;
+    if (info.n_truncated > 0)
+      log::warning(
+          "{} of the {} conversations of {} are longer than data.sequence_length={} and are truncated: raise it if "
+          "their "
+          "ends matter",
+          info.n_truncated, info.n_documents, info.path, info.sequence_length);
+    if (info.n_left_out > 0)
+      log::warning("{} of the {} conversations of {} have no answer in their first {} tokens and are left out",
+                   info.n_left_out, info.n_documents, info.path, info.sequence_length);
+    log::info("Conversations: {} windows, {:.1f} % of which are tokens, the rest is padding", info.n_samples,
+              100 * info.used_part);
   }
 
   /// After check_tokenizer_of_model(). A run may be resumed when its directory is gone.

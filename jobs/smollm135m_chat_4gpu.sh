@@ -1,0 +1,10 @@
+#!/bin/bash
+#SBATCH --job-name=smollm135m-chat-4gpu
+#SBATCH --nodes=1 --ntasks-per-node=4 --gpus-per-node=4 --cpus-per-task=8 --time=04:00:00
+#SBATCH --output=%x-%j.log --open-mode=append --signal=B:USR2@120 --requeue
+# SmolLM-135M, fine-tuned on conversations, 4 GPUs of one node. Each rank computes 4 micro-batches of 2 windows.
+#   sbatch --export=ALL,OVERRIDES="train.epochs=1" jobs/smollm135m_chat_4gpu.sh
+
+home=${LOCKSTEP_HOME:-${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}}
+source "$home/jobs/lib/job.sh" || { echo "no jobs/lib in $home: export LOCKSTEP_HOME as the folder that contains jobs/, and use bash, not sh" >&2; exit 2; }
+launch train "$configs/smollm135m_chat.yaml"
