@@ -217,8 +217,9 @@ std::vector<std::string> verify_images(const data::InputFile& file, std::uint64_
   return damaged;
 }
 
-std::vector<std::string> verify_text(const data::InputFile& file, std::uint64_t& checked_bytes) {
+std::vector<std::string> verify_text(const data::InputFile& file, std::uint64_t& checked_bytes, std::string& parts) {
   const data::TextFile layout = data::open_text_file(file);
+  parts = layout.has_answers() ? "tokens, documents and answers" : "tokens and documents";
   return verify_with_bar(
       layout.tokens.size_bytes + layout.documents.size_bytes + layout.answers.size_bytes, checked_bytes,
       [&](const VerifyProgress& progress) { return data::verify_text_file(file, layout, progress); });
@@ -228,10 +229,11 @@ int run_verify(const FileArguments& arguments) {
   check_outputs({arguments.json}, {arguments.file});
   std::vector<std::string> damaged;
   std::uint64_t checked_bytes = 0;
+  std::string parts = "images and labels";
   const data::InputFile file(arguments.file);
   const bool is_text = data::is_text_file(file);
   try {
-    damaged = is_text ? verify_text(file, checked_bytes) : verify_images(file, checked_bytes);
+    damaged = is_text ? verify_text(file, checked_bytes, parts) : verify_images(file, checked_bytes);
   } catch (const Error& error) {
     // A file that is not a data set cannot be verified. A data set that cannot be opened is damaged.
     if (error.code() == ErrorCode::data_format) throw;
@@ -239,10 +241,9 @@ int run_verify(const FileArguments& arguments) {
   }
   std::string text;
   for (const std::string& sentence : damaged) text += sentence + '\n';
-  text += damaged.empty()
-              ? fmt::format("{} is valid: {} of {} match their checksums.\n", arguments.file, size_text(checked_bytes),
-                            is_text ? "tokens and documents" : "images and labels")
-              : fmt::format("{} is damaged: copy or import it again.\n", arguments.file);
+  text += damaged.empty() ? fmt::format("{} is valid: {} of {} match their checksums.\n", arguments.file,
+                                        size_text(checked_bytes), parts)
+                          : fmt::format("{} is damaged: copy or import it again.\n", arguments.file);
   report(arguments.json,
          {{"path", arguments.file}, {"good", damaged.empty()}, {"damaged", damaged}, {"checked_bytes", checked_bytes}},
          text);

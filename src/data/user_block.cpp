@@ -17,7 +17,8 @@ using hdf5::kUserBlockBytes;
 
 constexpr std::array<std::uint64_t, 2> kVersions{1, 2};
 constexpr std::uint64_t kContiguousVersion = kVersions[0], kChunkedVersion = kVersions[1];
-constexpr std::uint64_t kMaxMetadataBytes = 1u << 30;  // includes 16 bytes per JPEG image or answer, 8 per 16 MiB of tokens
+constexpr std::uint64_t kMaxMetadataBytes =
+    1u << 30;  // includes 16 bytes per JPEG image or answer, 8 per 16 MiB of tokens
 constexpr std::size_t kBufferBytes = 4u << 20;
 constexpr std::size_t kMaxBreaks = 16;
 

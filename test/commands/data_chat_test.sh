@@ -46,7 +46,7 @@ check "  and images" prints '32 x 32 pixels .height, width., 3 channels' "$locks
 check "  with a picture" bash -c "'$lockstep' data show data/samples/cifar10_test.h5 --colour always | grep -q $'\e\[48;2;'"
 check "info describes them" prints '2 conversations, of ' "$lockstep" data info "$work/auto.h5"
 check "  and their answers" prints 'answers +3 with .* count towards the loss' "$lockstep" data info "$work/auto.h5"
-check "verify finds no damage" prints 'is valid' "$lockstep" data verify "$work/auto.h5"
+check "verify finds no damage" prints 'of tokens, documents and answers match' "$lockstep" data verify "$work/auto.h5"
 check "a preset" import "$work/two.jsonl" preset.h5 --template chatml
 check "  has no default system message" bash -c "! '$lockstep' data show '$work/preset.h5' | grep -q kind"
 printf "%s" "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}{% endfor %}" >"$work/own.jinja"

@@ -31,6 +31,7 @@ jobs_once() {
   job_test gpt-small-1gpu 1 1 gpt_small_1gpu.sh
   job_test smollm135m-4gpu 4 1 smollm135m_4gpu.sh
   OVERRIDES="$text_short model.from=none data.start=0 data.end=0" job_test qwen2-0.5b-4gpu 4 1 qwen2_0.5b_4gpu.sh
+  OVERRIDES="$text_short model.from=none" job_test smollm135m-chat-4gpu 4 1 smollm135m_chat_4gpu.sh
   export OVERRIDES="$short $steps_4 data.augment=[flip,crop]"
   job_test resnet50-8gpu 8 1 resnet50_8gpu.sh
   job_test resnet50-2nodes 4 2 --ntasks-per-node=2 --gpus-per-node=2 resnet50_2nodes.sh
