@@ -63,6 +63,14 @@ std::string nearest_existing(const std::string& path) {
   return folder;
 }
 
+/// "a/b is a file", if the path or the nearest one above it that exists is no folder; otherwise empty.
+std::string file_in_the_way(const std::string& path) {
+  std::error_code error;
+  fs::path nearest = fs::absolute(path, error);
+  while (!fs::exists(nearest, error) && nearest != nearest.parent_path()) nearest = nearest.parent_path();
+  return fs::is_directory(nearest, error) ? "" : fmt::format("{} is a file, and no folder", nearest.string());
+}
+
 void make_folder(const std::string& path, const std::string& parent) {
   const bool is_made = ::mkdir(path.c_str(), 0777) == 0;
   require(is_made, ErrorCode::system_call, "cannot create a folder in {}: {}", parent, system_text(errno));
@@ -261,6 +269,7 @@ FolderFacts measure_folder(World& world, const std::string& path, FolderUse use,
   facts.is_writable = ::access(facts.path.c_str(), W_OK) == 0;
   std::error_code error;
   if (use == FolderUse::data && !fs::is_directory(path, error)) facts.problem = "there is no such folder";
+  if (use == FolderUse::run) facts.problem = file_in_the_way(path);
   if (measures && facts.problem.empty()) measure_space(facts.path, facts);
 
   std::string shared = fmt::format("{}/.lockstep-doctor.{}.{}", facts.path, world.host(), ::getpid());

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 
 #include "comm/world.h"
 #include "doctor/thresholds.h"
@@ -113,6 +114,11 @@ TEST_F(MeasuredFolder, HasRatesAndIsLeftEmpty) {
 TEST_F(MeasuredFolder, MayNotExistYet) {
   EXPECT_EQ(measure(folder_ / "runs/a").path, folder_);
   EXPECT_NE(measure(folder_ / "nowhere", FolderUse::data).problem, "");
+}
+TEST_F(MeasuredFolder, IsNotBelowAFile) {
+  std::ofstream(folder_ / "file") << "x";
+  EXPECT_EQ(measure(folder_ / "file/runs").problem, (folder_ / "file").string() + " is a file, and no folder");
+  EXPECT_EQ(measure(folder_ / "file").problem, (folder_ / "file").string() + " is a file, and no folder");
 }
 TEST_F(MeasuredFolder, ReportsThatNothingCanBeWritten) {
   // Not even root may create files there.
