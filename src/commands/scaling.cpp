@@ -57,8 +57,10 @@ std::string absolute(const std::string& path) {
 Study study_of(const RunArguments& arguments, const Config& config) {
   require(arguments.ranks.empty() != arguments.nodes.empty(), ErrorCode::usage,
           "expected --ranks or --nodes with the numbers to run with, such as --ranks 1,2,4");
-  require(arguments.warmup_steps < arguments.steps, ErrorCode::usage,
-          "--warmup: {} steps leave none of {} to measure; set --steps", arguments.warmup_steps, arguments.steps);
+  require(arguments.steps - arguments.warmup_steps >= scaling::kLeastMeasuredSteps, ErrorCode::usage,
+          "--steps: a case of {} steps with a warm-up of {} measures fewer than {}, which the report rejects; use more "
+          "--steps or a shorter --warmup",
+          arguments.steps, arguments.warmup_steps, scaling::kLeastMeasuredSteps);
   const bool are_nodes = arguments.ranks.empty();
   require(!are_nodes || !arguments.is_local, ErrorCode::usage,
           "--local runs on one machine: give --ranks instead of --nodes, or --submit");
@@ -217,6 +219,16 @@ void add_run(CLI::App& group, Run& run) {
   command->callback([arguments, &run] { run = [arguments] { return run_study(*arguments); }; });
 }
 
+/// What a report must not replace.
+std::vector<std::string> files_of(const Study& study) {
+  std::vector<std::string> files{study.file(), study.configuration_file(), study.directory + "/model.json",
+                                 study.directory + "/predictions.json"};
+  for (const scaling::Case& each : study.cases)
+    for (const char* name : {"finished.json", "config.yaml", "output.txt", "job.txt", "hosts.txt"})
+      files.push_back(study.directory_of(each) + "/" + name);
+  return files;
+}
+
 std::string report_of(const std::string& format, const scaling::Results& results) {
   if (format == "markdown") return scaling::markdown_report(results);
   if (format == "csv") return scaling::csv_report(results);
@@ -260,8 +272,8 @@ void add_study_report(CLI::App& group, Run& run) {
       for (const std::string& name : options->accepted) accepted.push_back(*scaling::reason_of(name));
       require(options->figures.empty() || options->format == "html", ErrorCode::usage,
               "--figures is for --format html");
-      check_outputs({options->output}, {options->directory + "/study.json", options->directory + "/config.yaml"});
       scaling::Results results = scaling::read_results(options->directory, accepted);
+      check_outputs({options->output}, files_of(results.study));
       if (!options->predicted.empty()) scaling::predict(results, scaling::sizes_in(options->predicted, "--predict"));
       if (options->format == "html") {
         const std::string page = options->output.empty() ? results.study.directory + "/report.html" : options->output;

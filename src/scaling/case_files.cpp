@@ -51,10 +51,14 @@ bool CaseFiles::has_begun() const {
 std::string CaseFiles::status() const { return first_line(run() + "/status"); }
 std::string CaseFiles::job() const { return first_line(file("job.txt")); }
 
-std::string CaseFiles::end_of_output() const {
+std::string CaseFiles::reason_in_output() const {
   constexpr int kLines = 6;
   if (!fs::exists(output())) return "";
   const std::string text = read_file(output(), kMaxBytes);
+  const std::string_view error = "\nlockstep: ", code = "\n  [";
+  const std::size_t first = ("\n" + text).find(error);
+  if (const std::size_t last = text.find(code, first); first != std::string::npos && last != std::string::npos)
+    return text.substr(first, text.find('\n', last + 1) - first);
   std::size_t begin = text.size();
   for (int i = 0; i <= kLines && begin > 0 && begin != std::string::npos; ++i) begin = text.rfind('\n', begin - 1);
   return text.substr(begin == std::string::npos ? 0 : std::min(begin + 1, text.size()));

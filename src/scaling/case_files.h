@@ -34,8 +34,8 @@ class CaseFiles {
   std::string status() const;
   /// Empty if no job was submitted.
   std::string job() const;
-  /// The last lines of output.txt, for messages.
-  std::string end_of_output() const;
+  /// The error of the program in output.txt with its remedy, or else the last lines.
+  std::string reason_in_output() const;
   /// Throws study_damaged if finished.json cannot be read; empty if the case is not finished.
   std::optional<Measurement> measurement() const;
   /// Of a run that is done, from its files and hosts.txt; empty if it is not done. Throws study_damaged if these are

@@ -56,8 +56,9 @@ class LocalRunner {
           ++n_finished_;
       }
     }
-    print(fmt::format("{} of {} cases are finished. `lockstep scaling report {}` reports them.", n_finished_,
-                      study_.cases.size(), study_.directory));
+    const std::string report =
+        n_finished_ == 0 ? "" : fmt::format(" `lockstep scaling report {}` reports them.", study_.directory);
+    print(fmt::format("{} of {} cases are finished.{}", n_finished_, study_.cases.size(), report));
     if (n_failed_ == 0) return kExitDone;
     print(fmt::format("{} failed: repeat the command to run them again.", n_failed_));
     return kExitFailed;
@@ -113,8 +114,8 @@ class LocalRunner {
   }
 
   static Outcome failed(const std::string& title, const CaseFiles& files, const Ended& ended) {
-    print(fmt::format("{} failed with exit status {}; the end of {}:", title, ended.status, files.output()));
-    std::istringstream lines(files.end_of_output());
+    print(fmt::format("{} failed with exit status {}; {} says:", title, ended.status, files.output()));
+    std::istringstream lines(files.reason_in_output());
     for (std::string line; std::getline(lines, line);) print("  | " + line);
     return ended.status == kExitUsage ? Outcome::refused : Outcome::failed;
   }

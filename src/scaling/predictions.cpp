@@ -117,8 +117,12 @@ CostSize size_to_predict(const Results& results, int number) {
   } else {
     size.ranks = number;
   }
+  const bool is_strong = results.study.scaling == Scaling::strong;
+  require(!is_strong || size.ranks <= results.study.batch, ErrorCode::usage,
+          "--predict: a global batch of {} has too few samples for {} ranks, so that no study can run this size",
+          results.study.batch, size.ranks);
   const double per_rank = samples_per_rank(largest);
-  size.samples_per_rank = results.study.scaling == Scaling::weak ? per_rank : per_rank * m.ranks / size.ranks;
+  size.samples_per_rank = is_strong ? per_rank * m.ranks / size.ranks : per_rank;
   // More nodes are more machines, unless the nodes of the study share one, as containers do.
   std::set<std::string> machines;
   double cores = 0;

@@ -16,7 +16,6 @@
 namespace lockstep::scaling {
 namespace {
 
-constexpr std::size_t kLeastSteps = 5;
 // Daemons take a few per cent of a core; half a core is a program (src/doctor/thresholds.h has the same limit).
 constexpr double kBusyCores = 0.5;
 
@@ -33,10 +32,10 @@ double sum_of(std::span<const double> values) {
 std::vector<Rejection> rejections_of(const Study& study, const Measurement& m) {
   std::vector<Rejection> rejections;
   const auto steps = after_warmup(m.step_seconds, study);
-  if (steps.size() < kLeastSteps)
+  if (std::ssize(steps) < kLeastMeasuredSteps)
     rejections.push_back({Reason::warmup, fmt::format("the warm-up left {} steps to measure, and at least {} are "
                                                       "needed",
-                                                      steps.size(), kLeastSteps)});
+                                                      steps.size(), kLeastMeasuredSteps)});
   else if (still_falls(steps))
     rejections.push_back({Reason::warmup, fmt::format("the warm-up of {} steps was too short: the steps after it still "
                                                       "became faster",
@@ -143,6 +142,16 @@ void add_remarks(Results& results) {
     results.remarks.emplace_back("A figure of one case has no confidence interval.");
 }
 
+/// No value if the run is not done, or is damaged: `lockstep scaling run` would repeat the case.
+std::optional<Measurement> not_collected(const Study& study, const Case& a_case) {
+  try {
+    return CaseFiles(study, a_case).measurement_of_run(study);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::study_damaged) throw;
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 std::string_view name_of(Reason reason) {
@@ -163,8 +172,7 @@ Results read_results(const std::string& directory, const std::vector<Reason>& ac
     const CaseFiles files(study, each);
     cases.push_back({.of = each, .measured = files.measurement()});
     // The job may have ended after the last `lockstep scaling run`, which would have collected its result.
-    if (!cases.back().measured && study.launcher == Launcher::slurm)
-      cases.back().measured = files.measurement_of_run(study);
+    if (!cases.back().measured && study.launcher == Launcher::slurm) cases.back().measured = not_collected(study, each);
   }
   Results results = results_of(study, std::move(cases), accepted);
   results.model = read_model(study);

@@ -25,6 +25,9 @@ struct Case {
   int ranks_per_node() const { return ranks / nodes; }
 };
 
+/// After the warm-up. The report rejects a case with fewer.
+inline constexpr std::int64_t kLeastMeasuredSteps = 5;
+
 struct Study {
   std::string directory{};          // absolute
   std::string working_directory{};  // in which the cases are started: paths of the configuration are relative to it

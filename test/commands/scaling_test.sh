@@ -61,6 +61,12 @@ LOCKSTEP_MPIRUN=$work/broken run >"$work/text" 2>&1
 check "failed cases: exit status 1" test $? = 1
 check "  with their output" shows '^  \| the network is down$'
 check "  and what to do" shows '^[1-3] failed: repeat the command to run them again'
+printf '#!/bin/bash\nprintf "step 1\\nlockstep: error: the disk is full\\n  remedy: free space\\n  [system_call]\\n"; seq -f "mpirun %%g" 20; exit 1\n' >"$work/full-disk"
+chmod +x "$work/full-disk"
+LOCKSTEP_MPIRUN=$work/full-disk run >"$work/text" 2>&1
+check "a case that ends with an error of the program" shows '^  \| lockstep: error: the disk is full$'
+check "  is reported with its remedy" shows '^  \| +remedy: free space$'
+check "  and without what mpirun says then" bash -c "! grep '| mpirun\|step 1' '$work/text'"
 check "the same command continues the study" run
 check "  to its end" finished_are 4
 check "  keeps the files of failed attempts" grep -rq 'the network is down' "$study/cases" --include=output.txt
@@ -126,6 +132,10 @@ echo '{"format": 1}' >"$work/copy/cases/ranks-0001-repeat-1/finished.json"
 check "  so is an incomplete one, with the remedy" refused 1 'remove the file to repeat the case' "$lockstep" scaling report "$work/copy"
 rm "$work/copy/cases/ranks-0001-repeat-1/finished.json"
 check "  without the file, the case is not finished" bash -c "'$lockstep' scaling report '$work/copy' | grep -q '1 of 4 cases are not finished'"
+sed -i 's/"launcher": "local"/"launcher": "slurm"/' "$work/copy/study.json"
+few=$work/copy/cases/ranks-0001-repeat-1/run/metrics.jsonl
+head -n 8 "$few" >"$work/half" && mv "$work/half" "$few"
+check "  nor is one whose job has left too few steps" bash -c "'$lockstep' scaling report '$work/copy' | grep -q '1 of 4 cases are not finished'"
 head -c 100 "$study/study.json" >"$work/copy/study.json"
 check "a half-written study.json" refused 1 'study.json is not valid JSON' "$lockstep" scaling report "$work/copy"
 check "  stops the study" refused 1 'study_damaged' "$lockstep" scaling run "${tiny[@]}" --out "$work/copy" --ranks 1
@@ -144,6 +154,8 @@ rm "$study/lock"
 new() { "$lockstep" scaling run "$@" --out "$work/new"; }
 check "a configuration that does not exist" refused 2 'config_file' new "$work/none.yaml" --ranks 1
 check "numbers that are none" refused 2 "\-\-ranks: expected numbers" new "${tiny[@]}" --ranks 1,x
+check "too few steps to measure" refused 2 'a case of 12 steps with a warm-up of 8 measures fewer than 5' \
+  new "${tiny[@]}" --ranks 1 --steps 12 --warmup 8
 check "neither ranks nor nodes" refused 2 'expected --ranks or --nodes' new "${tiny[@]}"
 check "nodes without Slurm" refused 2 '\-\-local runs on one machine' new "${tiny[@]}" --nodes 2 --local
 check "a batch that is too small" refused 2 'too few samples for 16 ranks' new "${tiny[@]}" train.global_batch=12 --ranks 1,16
@@ -182,6 +194,9 @@ check "LaTeX has them" report --format latex
 check "  as a table" shows '^    4 & 1 & [0-9.]+ & '
 check "a measured size is not predicted" refused 2 '\-\-predict: 2 ranks have been measured' "$lockstep" scaling report "$study" \
   --accept warm-up --accept neighbours --predict 2
+check "  nor is one that has no sample for each rank" refused 2 '\-\-predict: a global batch of 12 has too few samples for 16 ranks' \
+  "$lockstep" scaling report "$study" --accept warm-up --accept neighbours --predict 16
+check "a report does not replace the model" refused 2 'model.json' "$lockstep" scaling report "$study" --output "$study/model.json"
 "$lockstep" plan "${tiny[@]}" train.global_batch=12 train.epochs=3 --ranks 4 --nodes 2 --model "$study/model.json" --json="$work/plan.json" >"$work/text"
 check "a plan with the model" shows '^  training +[0-9.]+ (s|min|h) \(12 steps\), [0-9.e-]+ node-hours$'
 check "  says that the study knew no network" shows '^  The study had no case on several nodes: '
