@@ -15,6 +15,7 @@
 #include "lockstep/ops/hash.h"
 #include "lockstep/ops/head_cross_entropy.h"
 #include "lockstep/ops/image_input.h"
+#include "lockstep/ops/low_rank.h"
 #include "lockstep/ops/matmul.h"
 #include "lockstep/ops/mix_images.h"
 #include "lockstep/ops/moving_average.h"
@@ -42,6 +43,7 @@ Factory<EmbeddingDescription> make_embedding;
 Factory<HashDescription> make_hash;
 Factory<HeadCrossEntropyDescription> make_head_cross_entropy;
 Factory<ImageInputDescription> make_image_input;
+Factory<LowRankDescription> make_low_rank;
 Factory<MatmulDescription> make_matmul;
 Factory<MixImagesDescription> make_mix_images;
 Factory<MovingAverageDescription> make_moving_average;
@@ -71,6 +73,7 @@ constexpr OpRow<CudaContext> kOps[] = {
     op_row<make_hash>(),
     op_row<make_head_cross_entropy>(),
     op_row<make_image_input>(),
+    op_row<make_low_rank>(),
     op_row<make_matmul>(),
     op_row<make_mix_images>(),
     op_row<make_moving_average>(),

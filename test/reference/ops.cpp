@@ -22,6 +22,7 @@
 #include "test/reference/cached_attention.h"
 #include "test/reference/embedding.h"
 #include "test/reference/head_cross_entropy.h"
+#include "test/reference/low_rank.h"
 #include "test/reference/rms_norm.h"
 #include "test/reference/rotary.h"
 #include "test/reference/swiglu.h"
@@ -67,6 +68,7 @@ constexpr OpRow<Context> kOps[] = {
     op_row<make_hash>(),
     op_row<make_head_cross_entropy>(),
     op_row<make_image_input>(),
+    op_row<make_low_rank>(),
     op_row<make_matmul>(),
     op_row<make_mix_images>(),
     op_row<make_moving_average>(),

@@ -1,0 +1,309 @@
+// Adapters of low rank (lockstep/ops/low_rank.h). One product computes h of all parts, and one adds all parts to y: the
+// B of the parts, times the scale, are first laid out as one matrix (out, parts * rank) with zeros elsewhere. The
+// zeros multiply the small cost of these products by the number of parts, and save as many passes over y and dy.
+// With a dropout, each part has an x of its own, and its h, dA and dx are computed one part after the other.
+// bf16 is multiplied in bf16, or where the processor has no instructions for it in fp32 ("inner" below): x, dy and the
+// results then exist in fp32 in the workspace.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "kernels/cpu/base/add_into.h"
+#include "kernels/cpu/base/bf16.h"
+#include "kernels/cpu/base/context.h"
+#include "kernels/cpu/base/parallel.h"
+#include "kernels/cpu/base/product.h"
+#include "kernels/cpu/base/simd.h"
+#include "kernels/cpu/base/widen.h"
+#include "kernels/cpu/base/workspace.h"
+#include "lockstep/ops/low_rank.h"
+
+namespace lockstep::cpu {
+
+/// target = drop(source), or target += drop(source), each row by itself.
+template <typename F, typename T>
+struct DropoutTask {
+  using From = F;
+  using To = T;
+  LowRankDropout dropout;
+  std::int64_t width = 0;
+  const From* source = nullptr;
+  To* target = nullptr;
+  const std::uint32_t* ids = nullptr;
+  std::uint32_t stream = 0, epoch = 0;
+  bool accumulate = false;
+};
+
+}  // namespace lockstep::cpu
+
+#define LOCKSTEP_KERNELS "kernels/cpu/low_rank_kernels.h"
+#include "kernels/cpu/base/each_isa.h"
+
+namespace lockstep::cpu {
+namespace {
+
+std::string text(const LowRankDescription& d) {
+  return fmt::format("adapter of rank {} for {} of ({}, {}) -> {}{}{}", d.rank, d.parts.size(), d.rows, d.in_features,
+                     d.out_features, d.dtype == DType::fp32 ? "" : fmt::format(", {}", name(d.dtype)),
+                     d.drops() ? fmt::format(", dropout {:g}", d.dropout) : "");
+}
+
+class CpuLowRank final : public LowRank {
+ public:
+  CpuLowRank(const LowRankDescription& d, const CpuContext& context);
+
+  OpNeeds needs() const override { return needs_; }
+  std::string describe() const override { return fmt::format("{}: {}", text(d_), h_->describe()); }
+  void run_forward(const Forward& args, const OpMemory& memory, Stream&) override;
+  void run_backward(const Backward& args, const OpMemory& memory, Stream&) override;
+
+ private:
+  std::unique_ptr<Product> product(Matrix a, Matrix b, Matrix c, bool adds = false);
+  void plan();
+  void place();
+  bool is_widened() const { return inner_ != d_.dtype; }
+  std::int64_t n_parts() const { return static_cast<std::int64_t>(d_.parts.size()); }
+  /// Parts that are computed together, and rows of A.
+  std::int64_t group_ranks() const { return d_.drops() ? d_.rank : d_.ranks(); }
+  std::int64_t n_groups() const { return d_.drops() ? n_parts() : 1; }
+  std::size_t inner_bytes(std::int64_t n) const { return static_cast<std::size_t>(n) * size_bytes(inner_); }
+  /// `data` in the inner type: itself, or converted to `place` in the workspace.
+  const void* inner(const void* data, std::int64_t n, void* workspace, std::size_t place) const;
+  /// x of a part with its dropout, or x, in the inner type.
+  const void* dropped(const void* x, std::int64_t part, const Samples& samples, void* workspace) const;
+  template <typename From, typename To>
+  void drop(const From* source, To* target, std::int64_t part, const Samples& samples, bool accumulate) const;
+  void lay_out_b(const void* b, void* workspace) const;
+  void hidden(const void* x, const void* a, const Samples& samples, void* workspace);
+  const void* rows_of_a(const void* a, std::int64_t group) const;
+  void copy_columns(const void* from, std::int64_t from_row, void* to, std::int64_t to_row) const;
+  void store_db(const float* all, float* db, GradientMode mode) const;
+  void data_gradient(const Backward& args, std::int64_t group, const void* dh, void* workspace);
+
+  LowRankDescription d_;
+  CpuContext context_;
+  DType inner_;
+  std::unique_ptr<Product> h_, y_, dh_, db_, da_overwrite_, da_accumulate_, dx_;
+  std::size_t scratchpad_bytes_ = 0;
+  OpNeeds needs_;
+  struct Places {
+    std::size_t scratchpad = 0, a = 0, b = 0, x = 0, h = 0, h_part = 0, y = 0, dh = 0, db = 0, dx = 0;
+  } at_;
+};
+
+CpuLowRank::CpuLowRank(const LowRankDescription& d, const CpuContext& context)
+    : d_(d), context_(context), inner_(product_type(d.dtype)) {
+  plan();
+  place();
+}
+
+std::unique_ptr<Product> CpuLowRank::product(Matrix a, Matrix b, Matrix c, bool adds) {
+  auto made = make_product({.a = a, .b = b, .c = c, .adds = adds}, context_);
+  scratchpad_bytes_ = std::max(scratchpad_bytes_, made->workspace_bytes());
+  return made;
+}
+
+void CpuLowRank::plan() {
+  const std::int64_t rows = d_.rows, in = d_.in_features, out = d_.out_features, all = d_.ranks(), some = group_ranks();
+  const auto transposed = [&](std::int64_t r, std::int64_t c) { return Matrix{r, c, inner_, /*is_transposed=*/true}; };
+  h_ = product({rows, in, inner_}, transposed(in, some), {rows, some, inner_});
+  y_ = product({rows, all, inner_}, transposed(all, out), {rows, out, inner_}, /*adds=*/!is_widened());
+  if (d_.inference) return;
+  dh_ = product({rows, out, inner_}, {out, all, inner_}, {rows, all, inner_});
+  db_ = product(transposed(out, rows), {rows, all, inner_}, {out, all});
+  da_overwrite_ = product(transposed(some, rows), {rows, in, inner_}, {some, in});
+  da_accumulate_ = product(transposed(some, rows), {rows, in, inner_}, {some, in}, /*adds=*/true);
+  dx_ = product({rows, some, inner_}, {some, in, inner_}, {rows, in, inner_}, /*adds=*/!is_widened() && !d_.drops());
+}
+
+void CpuLowRank::place() {
+  const std::int64_t rows = d_.rows, in = d_.in_features, out = d_.out_features, all = d_.ranks();
+  WorkspacePlan workspace;
+  at_.scratchpad = workspace.take(scratchpad_bytes_);
+  at_.b = workspace.take(inner_bytes(out * all));
+  at_.h = workspace.take(inner_bytes(rows * all));
+  if (is_widened()) at_.a = workspace.take(inner_bytes(all * in));
+  if (is_widened() || d_.drops()) at_.x = workspace.take(inner_bytes(rows * in));
+  if (d_.drops()) at_.h_part = workspace.take(inner_bytes(rows * d_.rank));
+  if (is_widened()) at_.y = workspace.take(inner_bytes(rows * out));  // or dy
+  needs_.forward_workspace_bytes = workspace.size_bytes();
+  if (d_.inference) return;
+  at_.dh = workspace.take(inner_bytes(rows * all));
+  at_.db = workspace.take(static_cast<std::size_t>(out * all) * sizeof(float));
+  if (is_widened() || d_.drops()) at_.dx = workspace.take(inner_bytes(rows * in));
+  needs_.backward_workspace_bytes = workspace.size_bytes();
+}
+
+const void* CpuLowRank::inner(const void* data, std::int64_t n, void* workspace, std::size_t place) const {
+  if (!is_widened()) return data;
+  float* const wide = at(workspace, place);
+  widen(static_cast<const Bf16*>(data), wide, n, context_);
+  return wide;
+}
+
+template <typename From, typename To>
+void CpuLowRank::drop(const From* source, To* target, std::int64_t part, const Samples& samples,
+                      bool accumulate) const {
+  using Task = DropoutTask<From, To>;
+  const Task task{.dropout = LowRankDropout::of(d_),
+                  .width = d_.in_features,
+                  .source = source,
+                  .target = target,
+                  .ids = samples.ids,
+                  .stream = d_.parts[static_cast<std::size_t>(part)].stream,
+                  .epoch = samples.scalars->epoch,
+                  .accumulate = accumulate};
+  const int parts = part_count(context_, d_.rows * d_.in_features * 8);
+  run_parts(parts, [&](int p) { LOCKSTEP_DISPATCH(drop_rows<Task>)(task, part_of(d_.rows, p, parts)); });
+}
+
+const void* CpuLowRank::dropped(const void* x, std::int64_t part, const Samples& samples, void* workspace) const {
+  if (!d_.drops()) return inner(x, d_.rows * d_.in_features, workspace, at_.x);
+  with_elements(d_.dtype, [&](auto element) {
+    with_elements(inner_, [&](auto as_multiplied) {
+      drop(static_cast<const decltype(element)*>(x), at<decltype(as_multiplied)>(workspace, at_.x), part, samples,
+           false);
+    });
+  });
+  return at<void>(workspace, at_.x);
+}
+
+/// (out, parts * rank): the B of each part in its rows and columns, times the scale.
+void CpuLowRank::lay_out_b(const void* b, void* workspace) const {
+  std::memset(at<void>(workspace, at_.b), 0, inner_bytes(d_.out_features * d_.ranks()));
+  with_elements(d_.dtype, [&](auto element) {
+    with_elements(inner_, [&](auto as_multiplied) {
+      using To = decltype(as_multiplied);
+      const auto* from = static_cast<const decltype(element)*>(b);
+      To* const all = at<To>(workspace, at_.b);
+      for (std::int64_t p = 0; p < n_parts(); ++p) {
+        const LowRankPart& part = d_.parts[static_cast<std::size_t>(p)];
+        for (std::int64_t c = 0; c < part.columns; ++c, from += d_.rank) {
+          To* const to = all + (part.begin + c) * d_.ranks() + p * d_.rank;
+          for (std::int64_t r = 0; r < d_.rank; ++r) to[r] = from_float<To>(d_.scale * to_float(from[r]));
+        }
+      }
+    });
+  });
+}
+
+const void* CpuLowRank::rows_of_a(const void* a, std::int64_t group) const {
+  return static_cast<const std::byte*>(a) + inner_bytes(group * group_ranks() * d_.in_features);
+}
+
+/// `rank` columns of each row.
+void CpuLowRank::copy_columns(const void* from, std::int64_t from_row, void* to, std::int64_t to_row) const {
+  for (std::int64_t row = 0; row < d_.rows; ++row)
+    std::memcpy(static_cast<std::byte*>(to) + inner_bytes(row * to_row),
+                static_cast<const std::byte*>(from) + inner_bytes(row * from_row), inner_bytes(d_.rank));
+}
+
+/// h of all parts, without the scale. `a` is in the inner type.
+void CpuLowRank::hidden(const void* x, const void* a, const Samples& samples, void* workspace) {
+  for (std::int64_t group = 0; group < n_groups(); ++group) {
+    void* const h = at<void>(workspace, d_.drops() ? at_.h_part : at_.h);
+    h_->execute({.a = dropped(x, group, samples, workspace),
+                 .b = rows_of_a(a, group),
+                 .c = h,
+                 .workspace = at<void>(workspace, at_.scratchpad)});
+    if (d_.drops())
+      copy_columns(h, d_.rank, at<std::byte>(workspace, at_.h) + inner_bytes(group * d_.rank), d_.ranks());
+  }
+}
+
+void CpuLowRank::run_forward(const Forward& args, const OpMemory& memory, Stream&) {
+  void* const workspace = memory.workspace;
+  const void* const a = inner(args.a, d_.ranks() * d_.in_features, workspace, at_.a);
+  lay_out_b(args.b, workspace);
+  hidden(args.x, a, args.samples, workspace);
+  void* const y = is_widened() ? at<void>(workspace, at_.y) : args.y;
+  y_->execute({.a = at<void>(workspace, at_.h),
+               .b = at<void>(workspace, at_.b),
+               .c = y,
+               .workspace = at<void>(workspace, at_.scratchpad)});
+  if (!is_widened()) return;
+  const float* const added = at(workspace, at_.y);
+  auto* const sum = static_cast<Bf16*>(args.y);
+  const std::int64_t n = d_.rows * d_.out_features;
+  const int parts = part_count(context_, 6 * n);
+  run_parts(parts, [&](int part) { LOCKSTEP_DISPATCH(add_wide)(added, sum, part_of(n, part, parts)); });
+}
+
+/// dB of each part: its rows and columns of dy^T h, (out, parts * rank), times the scale.
+void CpuLowRank::store_db(const float* all, float* db, GradientMode mode) const {
+  for (std::int64_t p = 0; p < n_parts(); ++p) {
+    const LowRankPart& part = d_.parts[static_cast<std::size_t>(p)];
+    for (std::int64_t c = 0; c < part.columns; ++c, db += d_.rank) {
+      const float* const from = all + (part.begin + c) * d_.ranks() + p * d_.rank;
+      for (std::int64_t r = 0; r < d_.rank; ++r)
+        db[r] = (mode == GradientMode::accumulate ? db[r] : 0.0f) + d_.scale * from[r];
+    }
+  }
+}
+
+void CpuLowRank::run_backward(const Backward& args, const OpMemory& memory, Stream&) {
+  require(!d_.inference, ErrorCode::internal, "{} was planned for inference, and backward was called", text(d_));
+  void* const workspace = memory.workspace;
+  void* const scratchpad = at<void>(workspace, at_.scratchpad);
+  const bool wants_parameters = args.parameter_mode != GradientMode::skip;
+  if (!wants_parameters && args.dx == nullptr) return;
+  const void* const a = inner(args.a, d_.ranks() * d_.in_features, workspace, at_.a);
+  lay_out_b(args.b, workspace);
+  const void* const dy = inner(args.dy, d_.rows * d_.out_features, workspace, at_.y);
+  void* const dh = at<void>(workspace, at_.dh);
+  dh_->execute({.a = dy, .b = at<void>(workspace, at_.b), .c = dh, .workspace = scratchpad});
+  if (wants_parameters) {
+    hidden(args.x, a, args.samples, workspace);
+    float* const all = at(workspace, at_.db);
+    db_->execute({.a = dy, .b = at<void>(workspace, at_.h), .c = all, .workspace = scratchpad});
+    store_db(all, args.db, args.parameter_mode);
+  }
+  for (std::int64_t group = 0; group < n_groups(); ++group) {
+    void* const own = d_.drops() ? at<void>(workspace, at_.h_part) : dh;
+    if (d_.drops()) copy_columns(static_cast<std::byte*>(dh) + inner_bytes(group * d_.rank), d_.ranks(), own, d_.rank);
+    if (wants_parameters) {
+      const bool adds = args.parameter_mode == GradientMode::accumulate;
+      const void* const x = d_.drops() || !is_widened() ? dropped(args.x, group, args.samples, workspace)
+                                                        : at<void>(workspace, at_.x);  // hidden() has widened it
+      (adds ? *da_accumulate_ : *da_overwrite_)
+          .execute({.a = own, .b = x, .c = args.da + group * group_ranks() * d_.in_features, .workspace = scratchpad});
+    }
+    if (args.dx != nullptr) {
+      const Backward with_a{.a = rows_of_a(a, group), .dx = args.dx, .samples = args.samples};
+      data_gradient(with_a, group, own, workspace);
+    }
+  }
+}
+
+/// `args`: A of the group in the inner type, dx, and the samples.
+void CpuLowRank::data_gradient(const Backward& args, std::int64_t group, const void* dh, void* workspace) {
+  const bool is_direct = !is_widened() && !d_.drops();
+  void* const dx = is_direct ? args.dx : at<void>(workspace, at_.dx);
+  dx_->execute({.a = dh, .b = args.a, .c = dx, .workspace = at<void>(workspace, at_.scratchpad)});
+  if (is_direct) return;
+  if (!d_.drops()) {
+    const float* const added = at(workspace, at_.dx);
+    const std::int64_t n = d_.rows * d_.in_features;
+    const int parts = part_count(context_, 6 * n);
+    run_parts(parts, [&](int part) {
+      LOCKSTEP_DISPATCH(add_wide)(added, static_cast<Bf16*>(args.dx), part_of(n, part, parts));
+    });
+    return;
+  }
+  with_elements(d_.dtype, [&](auto element) {
+    with_elements(inner_, [&](auto as_multiplied) {
+      drop(at<const decltype(as_multiplied)>(workspace, at_.dx), static_cast<decltype(element)*>(args.dx), group,
+           args.samples, true);
+    });
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<LowRank> make_low_rank(const LowRankDescription& d, const CpuContext& context) {
+  require_float_or_bf16(d.dtype, "an adapter");
+  require_possible(d);
+  return std::make_unique<CpuLowRank>(d, context);
+}
+
+}  // namespace lockstep::cpu
