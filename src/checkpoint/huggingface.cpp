@@ -12,6 +12,7 @@
 #include "base/directory.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "checkpoint/peft.h"
 #include "lockstep/error.h"
 
 namespace lockstep::checkpoint {
@@ -175,7 +176,8 @@ void unify_tied(ModelFile& file) {
 
 bool is_written_here(const std::string& name) {
   const bool is_shard = name.starts_with("model-") && is_safetensors(name);
-  return name == kHuggingFaceConfig || name == kWeights || name == kIndex || is_shard ||
+  return name == kHuggingFaceConfig || name == kWeights || name == kIndex || is_shard || name == kPeftConfig ||
+         name == "adapter_model.safetensors" ||
          std::ranges::find(kTokenizerFiles, std::string_view(name)) != kTokenizerFiles.end();
 }
 
@@ -253,8 +255,8 @@ ModelFile read_huggingface(const std::string& directory) {
   return out;
 }
 
-void write_huggingface(const std::string& directory, std::vector<NamedTensor> tensors,
-                       const std::map<std::string, std::string>& files, const HuggingFaceOptions& options) {
+void write_model_directory(const std::string& directory, const std::map<std::string, std::string>& files,
+                           const std::function<void(const std::string& partial)>& write_weights) {
   fs::path path = fs::path(directory).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();  // "DIRECTORY/"
   std::error_code error;
@@ -262,9 +264,15 @@ void write_huggingface(const std::string& directory, std::vector<NamedTensor> te
   require_replaceable(path.string());
   require_replaceable(partial_name(path.string()));
   PendingDirectory pending(path.string(), ErrorCode::checkpoint_write);
-  write_weights(pending.partial_path(), std::move(tensors), options);
+  write_weights(pending.partial_path());
   for (const auto& [name, content] : files) write_text(file_in(pending.partial_path(), name), content);
   pending.publish();
+}
+
+void write_huggingface(const std::string& directory, std::vector<NamedTensor> tensors,
+                       const std::map<std::string, std::string>& files, const HuggingFaceOptions& options) {
+  write_model_directory(directory, files,
+                        [&](const std::string& partial) { write_weights(partial, std::move(tensors), options); });
 }
 
 std::map<std::string, std::string> read_tokenizer_files(const std::string& directory) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -30,9 +31,13 @@ struct HuggingFaceOptions {
   DType dtype = DType::fp32;                      // fp32, bf16 or fp16
   std::uint64_t max_shard_bytes = 5'000'000'000;  // of the tensors in a file, unless a single one is larger
 };
-/// `files`: names and contents of all other files, config.json among them. The directory appears when it is complete.
-/// One that exists is replaced if it contains nothing but such files, and otherwise left alone (data_exists). Throws
-/// what write_safetensors() throws.
+/// A directory with `files`, of which names and contents are given, and what `write_weights` writes to the directory
+/// that it is given. It appears when it is complete. One that exists is replaced if it contains nothing but the files
+/// of a model or of an adapter, and otherwise left alone (data_exists).
+void write_model_directory(const std::string& directory, const std::map<std::string, std::string>& files,
+                           const std::function<void(const std::string& partial)>& write_weights);
+/// The same with the weights of a model. `files`: all others, config.json among them. Throws what write_safetensors()
+/// throws.
 void write_huggingface(const std::string& directory, std::vector<NamedTensor> tensors,
                        const std::map<std::string, std::string>& files, const HuggingFaceOptions& options);
 

@@ -1,6 +1,7 @@
 #include "checkpoint/model_file.h"
 
 #include "checkpoint/huggingface.h"
+#include "checkpoint/peft.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/state_group.h"
 #include "lockstep/error.h"
@@ -9,7 +10,7 @@ namespace lockstep::checkpoint {
 namespace {
 
 constexpr const char* kMetadataKey = "lockstep";
-constexpr const char* kExported[] = {"model", "precision", "step", "inference"};
+constexpr const char* kExported[] = {"model", "precision", "step", "inference", "base"};
 
 /// The types of the members that are used, if they are there. Their values are checked where they are used.
 void check_state(const StateJson& state, const std::string& path) {
@@ -23,6 +24,7 @@ void check_state(const StateJson& state, const std::string& path) {
   const auto is_integer = [](const StateJson& value) { return value.is_number_integer(); };
   check("model", is_object, "an object with the keys of the model");
   check("inference", is_object, "an object that describes the inputs");
+  check("base", is_object, "an object with the hash of the base");
   check("precision", is_text, "a text");
   check("step", is_integer, "a whole number");
   check("layout_version", is_integer, "a whole number");
@@ -32,11 +34,14 @@ void check_state(const StateJson& state, const std::string& path) {
 
 bool is_safetensors(const std::string& path) { return path.ends_with(".safetensors"); }
 
+bool is_model_directory(const std::string& path) { return is_huggingface(path) || is_peft(path); }
+
 ModelFile read_model_file(const std::string& path, WeightsOf weights) {
-  const bool is_checkpoint = !is_huggingface(path) && !is_safetensors(path);
+  const bool is_checkpoint = !is_model_directory(path) && !is_safetensors(path);
   require(is_checkpoint || weights == WeightsOf::model, ErrorCode::checkpoint_mismatch,
           "{} is no checkpoint and has one set of weights, without averages beside them", path);
   if (is_huggingface(path)) return read_huggingface(path);
+  if (is_peft(path)) return read_peft(path);
   if (is_safetensors(path)) {
     StateJson state = state_of_metadata(read_safetensors_metadata(path), path);
     return {.path = path, .state = std::move(state), .tensors = read_safetensors(path)};

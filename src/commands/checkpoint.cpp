@@ -1,4 +1,5 @@
-// lockstep checkpoint info | verify | diff | export | import: commands of one process that work on finished files.
+// lockstep checkpoint info | verify | diff | export | import | merge: commands of one process that work on finished
+// files.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -15,6 +16,7 @@
 #include "checkpoint/reader.h"
 #include "checkpoint/state_group.h"
 #include "checkpoint/torchvision.h"
+#include "commands/adapter_files.h"
 #include "commands/commands.h"
 #include "commands/convert.h"
 #include "commands/model_argument.h"
@@ -42,12 +44,12 @@ std::string short_text_of(const nlohmann::json& value) {
 }
 
 bool is_model_of_others(const std::string& file) {
-  return checkpoint::is_safetensors(file) || checkpoint::is_huggingface(file);
+  return checkpoint::is_safetensors(file) || checkpoint::is_model_directory(file);
 }
 
 /// A folder that is no model: says which file in it may be meant.
 void require_no_other_folder(const std::string& path) {
-  if (!is_folder(path) || checkpoint::is_huggingface(path)) return;
+  if (!is_folder(path) || checkpoint::is_model_directory(path)) return;
   for (const char* place : {"checkpoints/best", "checkpoints/latest", "best", "latest", "model.safetensors"}) {
     const std::string file = (std::filesystem::path(path) / place).string();
     std::error_code error;
@@ -210,10 +212,17 @@ int diff(const std::string& a, const std::string& b) {
 }
 
 struct Names {
-  std::string first, second, json, dtype, files, format;
+  std::string first, second, third, json, dtype, files, format, base;
   bool replace = false, averages = false;
   Existing existing() const { return replace ? Existing::replace : Existing::keep; }
 };
+
+void add_base(CLI::App& command, Names& names, const std::string& otherwise) {
+  command
+      .add_option("--base", names.base,
+                  fmt::format("Of adapters: the model that they belong to; by default, {}", otherwise))
+      ->type_name("DIRECTORY");
+}
 
 void add_export(CLI::App& group, Run& run, const std::shared_ptr<Names>& names) {
   CLI::App* command = group.add_subcommand("export", "Export a checkpoint for other programs");
@@ -221,7 +230,7 @@ void add_export(CLI::App& group, Run& run, const std::shared_ptr<Names>& names) 
   command
       ->add_option("TARGET", names->second,
                    "A file ending in .safetensors (names of torchvision or transformers) or .onnx (ResNets), or a "
-                   "directory, which transformers loads (language models)")
+                   "directory, which transformers loads (language models), or PEFT (adapters)")
       ->required();
   command
       ->add_option("--dtype", names->dtype,
@@ -232,6 +241,7 @@ void add_export(CLI::App& group, Run& run, const std::shared_ptr<Names>& names) 
       ->add_option("--files", names->files,
                    "Copy the tokenizer from this directory to TARGET; by default, that of the run of FILE")
       ->type_name("DIRECTORY");
+  add_base(*command, *names, "model.from of the run of FILE");
   command->add_flag("--ema", names->averages, "Export the moving averages of the weights (ema.decay)");
   command->add_flag("--force", names->replace, "Replace TARGET if it exists");
   command->callback([&run, names] {
@@ -240,6 +250,7 @@ void add_export(CLI::App& group, Run& run, const std::shared_ptr<Names>& names) 
       return export_file(names->first, names->second,
                          {.dtype = names->dtype,
                           .files = names->files,
+                          .base = names->base,
                           .existing = names->existing(),
                           .weights = names->averages ? checkpoint::WeightsOf::averages : checkpoint::WeightsOf::model});
     };
@@ -250,17 +261,47 @@ void add_import(CLI::App& group, Run& run, const std::shared_ptr<Names>& names) 
   CLI::App* command = group.add_subcommand("import", "Convert a model of another program to a checkpoint at step 0");
   command
       ->add_option("SOURCE", names->first,
-                   "A .safetensors file of a ResNet with torchvision's names, or a directory of a language model that "
-                   "transformers saved")
+                   "A .safetensors file of a ResNet with torchvision's names, a directory of a language model that "
+                   "transformers saved, or one of adapters that PEFT saved")
       ->required();
   command->add_option("OUT", names->second, "The checkpoint to write, ending in .h5")->required();
   command->add_option("--format", names->format, "llama2c: SOURCE is a .bin file of llama2.c")
       ->check(CLI::IsMember({"auto", "llama2c"}));
+  add_base(*command, *names, "the one that the adapters name, if it is a directory here");
   command->add_flag("--force", names->replace, "Replace OUT if it exists");
   command->callback([&run, names] {
     run = [names] {
       const ImportFormat format = names->format == "llama2c" ? ImportFormat::llama2c : ImportFormat::automatic;
-      return import_file(names->first, names->second, format, names->existing());
+      return import_file(names->first, names->second,
+                         {.format = format, .base = names->base, .existing = names->existing()});
+    };
+  });
+}
+
+void add_merge(CLI::App& group, Run& run, const std::shared_ptr<Names>& names) {
+  CLI::App* command = group.add_subcommand("merge", "Add adapters (model.lora) to the weights that they belong to");
+  command->add_option("BASE", names->first, "The model: a directory of Hugging Face, or a checkpoint")->required();
+  command->add_option("ADAPTER", names->second, "A run, a checkpoint of one, or a directory of PEFT")->required();
+  command
+      ->add_option("OUT", names->third,
+                   "What to write: a checkpoint (.h5), a .safetensors file, or a directory, which transformers loads")
+      ->required();
+  command->add_option("--dtype", names->dtype, "Type of the tensors in a directory: that of BASE, otherwise fp32")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+  command
+      ->add_option("--files", names->files,
+                   "Copy the tokenizer from this directory to OUT; by default, that of BASE, or of the run")
+      ->type_name("DIRECTORY");
+  command->add_flag("--ema", names->averages, "Add the moving averages of the adapters (ema.decay)");
+  command->add_flag("--force", names->replace, "Replace OUT if it exists");
+  command->callback([&run, names] {
+    run = [names] {
+      return merge_files(names->first, names->second, names->third,
+                         {.dtype = names->dtype,
+                          .files = names->files,
+                          .base = "",
+                          .existing = names->existing(),
+                          .weights = names->averages ? checkpoint::WeightsOf::averages : checkpoint::WeightsOf::model});
     };
   });
 }
@@ -295,6 +336,7 @@ void add_checkpoint(CLI::App& app, Run& run) {
 
   add_export(*group, run, names);
   add_import(*group, run, names);
+  add_merge(*group, run, names);
 }
 
 }  // namespace lockstep::commands

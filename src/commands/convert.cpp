@@ -15,9 +15,11 @@
 #include "checkpoint/huggingface.h"
 #include "checkpoint/llama2c.h"
 #include "checkpoint/model_file.h"
+#include "checkpoint/peft.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/torchvision.h"
 #include "comm/world.h"
+#include "commands/adapter_files.h"
 #include "commands/report.h"
 #include "lockstep/error.h"
 #include "models/llama_tensors.h"
@@ -39,11 +41,15 @@ constexpr const char* kLlama = "llama";
 /// The member of a checkpoint's state that records the directory it was imported from: its dtype and its config.json.
 constexpr const char* kImported = "huggingface";
 
+}  // namespace
+
 void require_replaceable(const std::string& source, const std::string& target, Existing existing) {
   require(existing == Existing::replace || !fs::exists(target), ErrorCode::data_exists,
           "{} already exists; use --force to replace it", target);
   check_outputs({target}, {source});
 }
+
+namespace {
 
 /// A member of an object; empty if there is none, or if it is not a text.
 std::string text_in(const StateJson& state, const char* object, const char* key) {
@@ -115,13 +121,14 @@ int export_onnx(const std::string& source, const std::string& target, checkpoint
   return kExitDone;
 }
 
+}  // namespace
+
 DType dtype_named(const std::string& text) {
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16})
     if (text == name(dtype)) return dtype;
   fail(ErrorCode::usage, "--dtype: expected fp32, bf16 or fp16, found {}", text);
 }
 
-/// The tokenizer that `--files` names, or that of the run to which a checkpoint belongs.
 std::map<std::string, std::string> tokenizer_for(const std::string& source, const std::string& given) {
   if (!given.empty()) return checkpoint::read_tokenizer_files(given);
   std::error_code error;
@@ -131,7 +138,6 @@ std::map<std::string, std::string> tokenizer_for(const std::string& source, cons
   return checkpoint::read_tokenizer_files(of_run.string());
 }
 
-/// A config.json whose dtype is that of the tensors beside it.
 std::string with_dtype(const std::string& config, DType dtype) {
   auto json = nlohmann::ordered_json::parse(config);
   for (const char* key : {"torch_dtype", "dtype"})
@@ -139,6 +145,8 @@ std::string with_dtype(const std::string& config, DType dtype) {
       json[key] = dtype == DType::fp32 ? "float32" : dtype == DType::bf16 ? "bfloat16" : "float16";
   return json.dump(2) + "\n";
 }
+
+namespace {
 
 int export_directory(const std::string& source, const std::string& target, const ExportOptions& options) {
   checkpoint::ModelFile file = checkpoint::read_model_file(source, options.weights);
@@ -168,19 +176,23 @@ int export_directory(const std::string& source, const std::string& target, const
   return kExitDone;
 }
 
-/// A directory may have any name, but not one that asks for a file.
+}  // namespace
+
 bool names_a_file(const std::string& target) {
   constexpr std::array kExtensions{".h5", ".pt", ".pth", ".bin", ".gguf", ".npz", ".ckpt", ".json"};
   return std::ranges::any_of(kExtensions, [&](const char* extension) { return target.ends_with(extension); });
 }
 
+namespace {
+
 // --------------------------------------------------------------------------------------------------------- import
+
+}  // namespace
 
 StateJson initial_state(StateJson model) {
   return {{"model", std::move(model)}, {"precision", "fp32"}, {"step", 0}, {"epoch", 0}, {"samples", 0}};
 }
 
-/// Returns the number of tensors.
 std::size_t save_imported(const std::string& target, std::vector<checkpoint::NamedTensor> tensors,
                           const StateJson& state) {
   const checkpoint::LoadedFile file = checkpoint::from_torchvision(std::move(tensors));
@@ -191,6 +203,8 @@ std::size_t save_imported(const std::string& target, std::vector<checkpoint::Nam
   checkpoint::save(target, sources, state, *comm::single_world());
   return sources.size();
 }
+
+namespace {
 
 int import_resnet(const std::string& source, const std::string& target, std::vector<checkpoint::NamedTensor> tensors,
                   const StateJson& recorded) {
@@ -257,6 +271,7 @@ int import_safetensors(const std::string& source, const std::string& target) {
 
 int export_file(const std::string& source, const std::string& target, const ExportOptions& options) {
   const bool is_onnx = target.ends_with(kOnnx), is_safetensors = checkpoint::is_safetensors(target);
+  if (is_adapter_file(source)) return export_adapters(source, target, options);
   if (is_onnx || is_safetensors) {
     require(options.dtype.empty() && options.files.empty(), ErrorCode::usage,
             "--dtype and --files are for exported directories, and {} is a file", target);
@@ -271,7 +286,8 @@ int export_file(const std::string& source, const std::string& target, const Expo
   return export_directory(source, target, options);
 }
 
-int import_file(const std::string& source, const std::string& target, ImportFormat format, Existing existing) {
+int import_file(const std::string& source, const std::string& target, const ImportOptions& options) {
+  const ImportFormat format = options.format;
   const bool is_directory = fs::is_directory(source);
   require(fs::exists(source), ErrorCode::checkpoint_not_found, "{} does not exist", source);
   require(format == ImportFormat::llama2c || is_directory || checkpoint::is_safetensors(source), ErrorCode::usage,
@@ -279,7 +295,8 @@ int import_file(const std::string& source, const std::string& target, ImportForm
           "llama2.c",
           kSafetensors, source);
   require(target.ends_with(".h5"), ErrorCode::usage, "the checkpoint's name must end in .h5, found {}", target);
-  require_replaceable(source, target, existing);
+  require_replaceable(source, target, options.existing);
+  if (checkpoint::is_peft(source)) return import_adapters(source, target, options.base);
   if (format == ImportFormat::llama2c) return import_llama(checkpoint::read_llama2c(source), source, target, nullptr);
   return is_directory ? import_directory(source, target) : import_safetensors(source, target);
 }

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "checkpoint/model_file.h"
 
@@ -14,14 +16,37 @@ enum class Existing : std::uint8_t { keep, replace };
 struct ExportOptions {
   std::string dtype;  // of a directory: fp32, bf16 or fp16; empty: that of the imported directory, else fp32
   std::string files;  // for a directory: another one, whose tokenizer is copied; empty: that of the run
+  std::string base;   // of adapters: the path that their export names; empty: that of the run
   Existing existing = Existing::keep;
   checkpoint::WeightsOf weights = checkpoint::WeightsOf::model;
 };
-/// A checkpoint as a .safetensors or .onnx file, or as a directory of Hugging Face.
+/// A checkpoint as a .safetensors or .onnx file, or as a directory of Hugging Face or PEFT.
 int export_file(const std::string& source, const std::string& target, const ExportOptions& options);
 
 enum class ImportFormat : std::uint8_t { automatic, llama2c };
-/// A .safetensors file, a directory of Hugging Face, or a file of llama2.c as a checkpoint.
-int import_file(const std::string& source, const std::string& target, ImportFormat format, Existing existing);
+struct ImportOptions {
+  ImportFormat format = ImportFormat::automatic;
+  std::string base;  // of adapters: their model; empty: the one that they name
+  Existing existing = Existing::keep;
+};
+/// A .safetensors file, a directory of Hugging Face or PEFT, or a file of llama2.c as a checkpoint.
+int import_file(const std::string& source, const std::string& target, const ImportOptions& options);
+
+// For what these commands have in common (adapter_files.cpp)
+/// Throws data_exists if the target exists and must be kept.
+void require_replaceable(const std::string& source, const std::string& target, Existing existing);
+/// The state of an imported model, whose keys are those of `model.`.
+checkpoint::StateJson initial_state(checkpoint::StateJson model);
+/// Writes a checkpoint. Returns the number of tensors.
+std::size_t save_imported(const std::string& target, std::vector<checkpoint::NamedTensor> tensors,
+                          const checkpoint::StateJson& state);
+/// The files of a tokenizer: those in the directory `given`, else those of the run to which a checkpoint belongs.
+std::map<std::string, std::string> tokenizer_for(const std::string& source, const std::string& given);
+/// A config.json whose dtype is that of the tensors beside it.
+std::string with_dtype(const std::string& config, DType dtype);
+/// Of --dtype.
+DType dtype_named(const std::string& text);
+/// A directory may have any name, but not one that asks for a file.
+bool names_a_file(const std::string& target);
 
 }  // namespace lockstep::commands

@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "base/current_world.h"
 #include "base/file.h"
-#include "checkpoint/huggingface.h"
+#include "checkpoint/model_file.h"
 #include "comm/world.h"
 #include "commands/commands.h"
 #include "commands/model_argument.h"
@@ -24,6 +24,7 @@
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "tasks/stamp_difference.h"
+#include "train/adapters.h"
 #include "train/inference.h"
 
 namespace lockstep::commands {
@@ -84,7 +85,7 @@ Model model_of_file(const std::string& path) {
 
 /// Of a run, or of Hugging Face.
 Model model_of_directory(const std::string& directory) {
-  if (checkpoint::is_huggingface(directory)) return model_of_file(directory);
+  if (checkpoint::is_model_directory(directory)) return model_of_file(directory);
   return {.path = checkpoint_of_run(directory), .folder = directory};
 }
 
@@ -106,7 +107,9 @@ Request understand(const EvaluateArguments& arguments) {
     require(is_known, ErrorCode::checkpoint_not_found, "cannot open {}: {}", operand, error.message());
     if (is_override(operand)) {
       out.configuration.push_back(operand);
-      out.describes_model = out.describes_model || operand.starts_with("model.");
+      // model.from also names the base of adapters.
+      const bool is_of_model = operand.starts_with("model.") && !operand.starts_with("model.from=");
+      out.describes_model = out.describes_model || is_of_model;
     } else if (is_folder(operand)) {
       out.models.push_back(model_of_directory(operand));
     } else if (is_model_file(operand)) {
@@ -214,7 +217,8 @@ std::int64_t batch_of(const Config& config, std::int64_t n_samples, int ranks) {
 
 Outcome evaluate_model(const Request& request, const Model& model, World& world) {
   Config config = configure(request, model);
-  const checkpoint::ModelFile file = checkpoint::read_model_file(model.path, request.weights);
+  const checkpoint::ModelFile file =
+      train::with_base(checkpoint::read_model_file(model.path, request.weights), train::base_of(config.model));
   Config of_file = config;
   train::set_model(of_file, file);
   if (request.describes_model) check_same_model(config, of_file, model.path);

@@ -8,12 +8,12 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "checkpoint/huggingface.h"
 #include "commands/model_argument.h"
 #include "config/parser.h"
 #include "data/text_file.h"
 #include "lockstep/error.h"
 #include "tasks/language_modelling/model_source.h"
+#include "train/adapters.h"
 #include "train/inference.h"
 
 namespace lockstep::commands {
@@ -49,7 +49,7 @@ std::string run_of(const std::string& model) {
 }
 
 std::string model_of(const std::string& operand) {
-  return is_folder(operand) && !checkpoint::is_huggingface(operand) ? checkpoint_of_run(operand) : operand;
+  return is_folder(operand) && !checkpoint::is_model_directory(operand) ? checkpoint_of_run(operand) : operand;
 }
 
 Operands understand(const ModelRequest& request) {
@@ -74,6 +74,12 @@ Operands understand(const ModelRequest& request) {
   out.model = model_of(models[0]);
   out.run = run_of(out.model);
   return out;
+}
+
+/// Defaults if there is none.
+Config config_of_run(const std::string& run) {
+  const std::string file = (fs::path(run) / "config.yaml").string();
+  return is_there(file) ? config::parse({file}) : Config();
 }
 
 struct FoundTokenizer {
@@ -106,9 +112,7 @@ FoundTokenizer find_tokenizer(const ModelRequest& request, const Operands& opera
   std::vector<fs::path> folders;
   if (is_folder(operands.model)) folders.emplace_back(operands.model);
   if (!operands.run.empty()) folders.push_back(fs::path(operands.run) / "model");
-  Config of_run = config;
-  const std::string run_file = operands.run.empty() ? "" : (fs::path(operands.run) / "config.yaml").string();
-  if (is_there(run_file)) of_run = config::parse({run_file});
+  const Config of_run = operands.run.empty() ? config : config_of_run(operands.run);
   for (const Config* c : {&config, &std::as_const(of_run)})
     if (c->model.from != Config::Model{}.from) folders.emplace_back(c->model.from);
   if (!is_folder(operands.model)) folders.push_back(fs::path(operands.model).parent_path());
@@ -166,6 +170,11 @@ TextModelSource open_text_model(const ModelRequest& request) {
                        std::ranges::any_of(operands.configuration, [](const auto& c) { return !is_override(c); });
   out.file = checkpoint::read_model_file(
       operands.model, request.averages ? checkpoint::WeightsOf::averages : checkpoint::WeightsOf::model);
+  if (train::holds_adapters(out.file)) {
+    std::string base = train::base_of(out.config.model);
+    if (base.empty() && !operands.run.empty()) base = train::base_of(config_of_run(operands.run).model);
+    out.file = train::merged(train::with_base(std::move(out.file), base));
+  }
   const Config given = out.config;
   train::set_model(out.config, out.file);
   require(out.config.model.family == "llama", ErrorCode::usage,

@@ -255,6 +255,13 @@ void check_fine_tuning(const Config& c) {
   }
 }
 
+void check_lora(const Config& c) {
+  const Config::Model::Lora& lora = c.model.lora;
+  require(!lora.is_on() || !lora.targets.empty(), ErrorCode::config_range,
+          "{}model.lora.targets: expected at least one of [q, k, v, o, gate, up, down], found none",
+          c.places({"model.lora.targets"}));
+}
+
 void check_evaluation(const Config& c) {
   require(c.evaluation.patience == 0 || !c.data.validation.empty(), ErrorCode::config_conflict,
           "{}evaluation.patience={} compares evaluations and needs data.validation, found nothing",
@@ -281,6 +288,7 @@ void check(const Config& config) {
   check_schedule(config);
   check_log(config);
   check_fine_tuning(config);
+  check_lora(config);
   check_evaluation(config);
 }
 

@@ -80,6 +80,18 @@ std::vector<Key> model_keys() {
              {kNone, "",
               "llama: what is recomputed in the backward pass to save memory. block: the inside of each layer except "
               "attention. selective: only norms and SwiGLU. The results are the same."}),
+      integer(KEY(model.lora.rank), 0,
+              {kFixed, "",
+               "llama: rank of the adapters (LoRA) that are trained beside the matrices of model.from, which stay as "
+               "they are. 0: the whole model is trained."},
+              1 << 16),
+      real(KEY(model.lora.alpha), kPositive, {kFixed, "", "llama: what adapters add is multiplied by alpha / rank."}),
+      real(KEY(model.lora.dropout), kBelowOne,
+           {kLearning, "", "llama: share of the elements of an adapter's input that are 0 in a step."}),
+      list_of_choices(KEY(model.lora.targets), {"q", "k", "v", "o", "gate", "up", "down"},
+                      {kFixed, "", "llama: the matrices of each layer that have an adapter."}),
+      boolean(KEY(model.lora.rslora),
+              {kFixed, "", "llama: divide alpha by the square root of the rank (rsLoRA), instead of the rank."}),
   };
 }
 

@@ -265,7 +265,9 @@ void Graph::plan_parameter_writers() {
     order.insert(order.end(), finished.begin(), finished.end());
   }
   if (!parameters_.fixed())
-    parameters_.fix_order(order, [&](ParameterId id) { return is_read_in_fp32(id); });
+    parameters_.fix_order(
+        order, options_.dtype == DType::fp32 ? std::function<bool(ParameterId)>()
+                                             : [&](ParameterId id) { return is_read_in_fp32(id); });
   else
     require(order == parameters_.finished(), ErrorCode::internal,
             "two graphs of one model finish their gradients in different orders");

@@ -42,7 +42,8 @@ bool same(const std::vector<ParameterPart>& a, const std::vector<ParameterPart>&
 
 ParameterId ParameterTable::parameter(const ParameterDescription& description) {
   const ParameterDescription& d = description;
-  const bool trainable = d.trainable && !(is_frozen_ && is_frozen_(d.name));
+  const bool is_base = is_base_ && is_base_(d.name);
+  const bool trainable = d.trainable && !is_base && !(is_frozen_ && is_frozen_(d.name));
   std::vector<ParameterPart> parts = parts_of(d);
   if (const auto found = by_name_.find(d.name); found != by_name_.end()) {
     const Parameter& known = (*this)[found->second];
@@ -60,6 +61,7 @@ ParameterId ParameterTable::parameter(const ParameterDescription& description) {
                          .kind = d.kind,
                          .initial = d.initial,
                          .trainable = trainable,
+                         .is_base = is_base,
                          .parts = std::move(parts)});
   by_name_[d.name] = id;
   return id;
@@ -91,12 +93,13 @@ void ParameterTable::set_layout(ParameterId id, std::shared_ptr<const ParameterL
 }
 
 void ParameterTable::fix_order(const std::vector<ParameterId>& finished,
-                               const std::function<bool(ParameterId)>& comes_last) {
+                               const std::function<bool(ParameterId)>& needs_master) {
   const auto n_trainable = std::ranges::count(parameters_, true, &Parameter::trainable);
   require(!fixed_ && std::ssize(finished) == n_trainable, ErrorCode::internal,
           "backward finishes only {} of {} parameters", finished.size(), n_trainable);
   finished_ = order_ = finished;
-  const auto last = comes_last ? std::ranges::stable_partition(order_, std::not_fn(comes_last)).begin() : order_.end();
+  const auto last =
+      needs_master ? std::ranges::stable_partition(order_, std::not_fn(needs_master)).begin() : order_.end();
   std::size_t end = 0;
   const auto place = [&end](Parameter& p) {
     p.n_elements = p.layout ? p.layout->n_elements() : static_cast<std::size_t>(p.shape.n_elements());
@@ -118,13 +121,19 @@ void ParameterTable::fix_order(const std::vector<ParameterId>& finished,
   };
   place_statistics(true);
   n_gradients_ = end;
-  for (Parameter& p : parameters_)
-    if (!p.trainable) place(p);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& p = parameters_[i];
+    p.has_master = !p.is_base || !needs_master || needs_master(static_cast<ParameterId>(i));
+    if (!p.trainable && p.has_master) place(p);
+  }
   place_statistics(false);
   for (Constant& c : constants_) {
     c.begin = end;
     end += aligned_elements(c.values.size());
   }
+  n_with_masters_ = end;
+  for (Parameter& p : parameters_)
+    if (!p.has_master) place(p);
   n_total_ = end;
   fixed_ = true;
 }

@@ -2,6 +2,7 @@
 //
 // The parameter arena is
 //   [trainable, in the order in which backward finishes their gradients][statistics of the norms][frozen][constants]
+//   [matrices of a base]
 // where the trainable ones that an op reads in fp32 although it computes in 16 bits, such as the scale of a norm, come
 // after the others, and their gradients last.
 // The gradient arena is the first two, and each state of the optimizer is the first one, with the same offsets. A
@@ -9,7 +10,9 @@
 // and 6). Frozen parameters and the statistics of frozen norms have no gradient and no optimizer state, so they come
 // after these and take no memory in those arenas. Constants are numbers that ops read, and that checkpoints do not
 // have. Where ops compute in 16 bits, the rounded weights lie in an arena with the places of the parameter arena
-// (DESIGN, decision 17).
+// (DESIGN, decision 17). The parameters of a base, beside which adapters are trained, are frozen and belong to another
+// file: checkpoints do not have them. Its matrices that ops read in 16 bits exist in that type only: the arena of fp32
+// masters ends before them.
 #pragma once
 
 #include <cstdint>
@@ -70,6 +73,8 @@ struct Parameter {
   ParameterKind kind = ParameterKind::weight;
   Initializer initial{};
   bool trainable = true;
+  bool is_base = false;                             // of a frozen model beside which adapters are trained
+  bool has_master = true;                           // false: it exists in the compute type only
   std::vector<ParameterPart> parts{};               // at least one
   std::shared_ptr<const ParameterLayout> layout{};  // null: canonical
   std::size_t begin = 0, n_elements = 0;            // in the arena; n_elements as the layout has it
@@ -98,6 +103,8 @@ class ParameterTable {
     freeze_source_ = std::move(source);
   }
   const std::string& freeze_source() const { return freeze_source_; }
+  /// Parameters that are added later and for which it is true belong to a base: they are frozen.
+  void set_base(std::function<bool(const std::string& name)> is_base) { is_base_ = std::move(is_base); }
   /// The parameter of this name, which is added if it is new. Layers that use the same name share it (tied weights). A
   /// different description with the same name is an internal error.
   ParameterId parameter(const ParameterDescription& description);
@@ -106,8 +113,9 @@ class ParameterTable {
   ConstantId add_constant(const std::string& name, const std::vector<float>& values);
 
   /// Fixes the arena's order; afterwards nothing can be added. `finished`: the trainable ones, in the order in which
-  /// backward finishes their gradients. `comes_last`: an op reads the fp32 master, and computes in 16 bits.
-  void fix_order(const std::vector<ParameterId>& finished, const std::function<bool(ParameterId)>& comes_last = {});
+  /// backward finishes their gradients. `needs_master`: an op reads the fp32 master, and computes in 16 bits; null:
+  /// masters of all parameters are needed, and no op computes in 16 bits.
+  void fix_order(const std::vector<ParameterId>& finished, const std::function<bool(ParameterId)>& needs_master = {});
   bool fixed() const { return fixed_; }
   const std::vector<ParameterId>& finished() const { return finished_; }
 
@@ -128,10 +136,11 @@ class ParameterTable {
   }  // trainable ones that ops read in no other type: the first in the arena
   std::size_t n_gradients() const {
     return n_gradients_;
-  }                                                 // of the gradient arena: trainable ones and their statistics
-  std::size_t n_total() const { return n_total_; }  // of the parameter arena
-  std::int64_t n_canonical() const;                 // elements of all parameters, without padding
-  std::int64_t n_canonical_trainable() const;       // the same of those that are trained
+  }  // of the gradient arena: trainable ones and their statistics
+  std::size_t n_with_masters() const { return n_with_masters_; }  // of the parameter arena, in fp32
+  std::size_t n_total() const { return n_total_; }                // with what exists in the compute type only
+  std::int64_t n_canonical() const;                               // elements of all parameters, without padding
+  std::int64_t n_canonical_trainable() const;                     // the same of those that are trained
   /// For optimizer and norm: in the arena's order. `decay_norms_and_biases` false: only weights decay.
   std::vector<ParameterSegment> segments(bool decay_norms_and_biases) const;
   /// Names, shapes and layouts as text. Ranks can work together only if theirs are equal.
@@ -144,11 +153,11 @@ class ParameterTable {
   std::vector<Parameter> parameters_;
   std::vector<RunningStatistic> statistics_;
   std::vector<Constant> constants_;
-  std::function<bool(const std::string&)> is_frozen_;  // null: no further ones
+  std::function<bool(const std::string&)> is_frozen_, is_base_;  // null: no further ones
   std::string freeze_source_;
   std::unordered_map<std::string, int> by_name_, statistic_by_name_;
   std::vector<ParameterId> order_, finished_;
-  std::size_t n_in_compute_type_ = 0, n_trainable_ = 0, n_gradients_ = 0, n_total_ = 0;
+  std::size_t n_in_compute_type_ = 0, n_trainable_ = 0, n_gradients_ = 0, n_with_masters_ = 0, n_total_ = 0;
   bool fixed_ = false;
 };
 

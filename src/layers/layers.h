@@ -165,6 +165,17 @@ void require_frozen_together(const graph::ParameterTable& table, graph::Paramete
 ActivationId max_pool(Graph& graph, ActivationId x, const std::string& name, int window, int stride, int padding);
 ActivationId global_average_pool(Graph& graph, ActivationId x, const std::string& name);
 
+/// Adapters of low rank beside the matrix of a layer (lockstep/ops/low_rank.h), for those of its parts that are
+/// targets. Part P has the parameters P.lora_A.weight (rank, in) and P.lora_B.weight (out of P, rank), as in PEFT.
+struct AdapterOptions {
+  std::int64_t rank = 0;  // 0: there are none
+  float scale = 1;
+  std::vector<std::string> targets{};             // names of layers: of parts, or of a layer without parts
+  double dropout = 0;                             // in training, of each part's input
+  std::uint32_t seed = 0;                         // of the dropout
+  graph::TensorId sample_ids = graph::kNoTensor;  // (batch) uint32; only needed with a dropout
+};
+
 struct LinearOptions {
   std::int64_t out_features = 0;
   bool bias = true;
@@ -175,8 +186,9 @@ struct LinearOptions {
   std::optional<graph::Initializer> initial_bias{};  // empty: as the weight
   bool trainable = true;
   bool fp32_output = false;  // for inference, without bias and activation
+  AdapterOptions adapter{};  // without activation, and of x of (batch, sequence, features)
 };
-/// y = f(x W^T + b), over the last dimension of x, in the type of x or in fp32.
+/// y = f(x W^T + b), over the last dimension of x, in the type of x or in fp32; and what adapters add.
 ActivationId linear(Graph& graph, ActivationId x, const std::string& name, const LinearOptions& options);
 
 /// The loss of (..., classes) logits with `labels`, (...) int32. Its LossSums are at `sums_offset` bytes in exchange

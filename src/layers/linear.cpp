@@ -4,7 +4,9 @@
 #include "graph/flops.h"
 #include "layers/layers.h"
 #include "lockstep/error.h"
+#include "lockstep/ops/low_rank.h"
 #include "lockstep/ops/matmul.h"
+#include "lockstep/philox.h"
 
 namespace lockstep::layers {
 
@@ -12,11 +14,42 @@ namespace {
 
 using namespace graph;  // NOLINT(google-build-using-namespace): a node uses little else
 
+/// The adapters of a layer.
+struct Adapter {
+  ParameterUse a, b;
+  LowRankDescription description;  // the parts and the dropout; the sizes follow when the layer is planned
+  TensorId sample_ids = kNoTensor;
+  std::unique_ptr<LowRank> op;
+};
+
+/// The matmul and the adapters of a layer, which run one after the other.
+class WithAdapter final : public Op {
+ public:
+  WithAdapter(const Op& product, const Op& adapter) : product_(product), adapter_(adapter) {}
+  OpNeeds needs() const override {
+    const OpNeeds a = product_.needs(), b = adapter_.needs();
+    require(b.saved_bytes == 0, ErrorCode::internal, "an adapter keeps {} bytes for backward", b.saved_bytes);
+    return {.forward_workspace_bytes = std::max(a.forward_workspace_bytes, b.forward_workspace_bytes),
+            .backward_workspace_bytes = std::max(a.backward_workspace_bytes, b.backward_workspace_bytes),
+            .saved_bytes = a.saved_bytes};
+  }
+  std::string describe() const override { return product_.describe() + "; " + adapter_.describe(); }
+
+ private:
+  const Op &product_, &adapter_;
+};
+
 class LinearNode final : public Node, public CountsFlops {
  public:
   LinearNode(std::string name, ActivationId in, ActivationId out, ParameterId weight, ParameterId bias,
-             ActivationFunction activation)
-      : Node(std::move(name), {in}, {out}), in_(in), out_(out), weight_(weight), bias_(bias), activation_(activation) {}
+             ActivationFunction activation, std::optional<Adapter> adapter)
+      : Node(std::move(name), {in}, {out}),
+        in_(in),
+        out_(out),
+        weight_(weight),
+        bias_(bias),
+        activation_(activation),
+        adapter_(std::move(adapter)) {}
 
   void plan(Graph& graph, Backend& backend) override {
     const Activation& x = graph.activation(in_);
@@ -45,12 +78,14 @@ class LinearNode final : public Node, public CountsFlops {
               .passes = product_passes(graph.training(), x.needs_gradient, graph.parameters()[weight_.id()].trainable)};
     x_ = graph.data_of(in_, *this);
     y_ = graph.make_data(out_, *this);
+    needs_x_ = adapter_ || graph.parameters()[weight_.id()].trainable;
+    if (adapter_) plan_adapter(graph, backend, description);
   }
 
   void plan_backward(Graph& graph) override {
     dx_ = graph.gradient_target(in_, *this);
     dy_ = graph.gradient_of(out_, *this);
-    reads(Phase::backward, x_);
+    if (needs_x_) reads(Phase::backward, x_);
     if (activation_ == ActivationFunction::relu) reads(Phase::backward, y_);
   }
 
@@ -64,6 +99,13 @@ class LinearNode final : public Node, public CountsFlops {
   void forward(const Run& run) override {
     op_->forward({.x = run.tensor(x_), .weight = weight_.weights(run), .bias = bias_.weights(run), .y = run.tensor(y_)},
                  memory(run), run.stream);
+    if (adapter_)
+      adapter_->op->forward({.x = run.tensor(x_),
+                             .a = adapter_->a.weights(run),
+                             .b = adapter_->b.weights(run),
+                             .y = run.tensor(y_),
+                             .samples = samples(run)},
+                            memory(run), run.stream);
   }
 
   void backward(const Run& run) override {
@@ -77,17 +119,62 @@ class LinearNode final : public Node, public CountsFlops {
                    .dbias = bias_.gradient(run),
                    .parameter_mode = weight_.mode(run)},
                   memory(run), run.stream);
+    if (adapter_)
+      adapter_->op->backward({.dy = run.tensor(dy_),
+                              .x = run.tensor(x_),
+                              .a = adapter_->a.weights(run),
+                              .b = adapter_->b.weights(run),
+                              .dx = run.tensor(dx_.tensor),
+                              .da = adapter_->a.gradient(run),
+                              .db = adapter_->b.gradient(run),
+                              .parameter_mode = adapter_->a.mode(run),
+                              .samples = samples(run)},
+                             memory(run), run.stream);
   }
 
-  const Op* op() const override { return op_.get(); }
-  std::vector<ParameterUse*> parameters() override { return {&bias_, &weight_}; }
+  const Op* op() const override { return both_ ? static_cast<const Op*>(both_.get()) : op_.get(); }
+  std::vector<ParameterUse*> parameters() override {
+    if (!adapter_) return {&bias_, &weight_};
+    return {&bias_, &weight_, &adapter_->b, &adapter_->a};
+  }
   Flops flops() const override { return flops_; }
 
  private:
+  void plan_adapter(const Graph& graph, Backend& backend, const MatmulDescription& product) {
+    const Activation& x = graph.activation(in_);
+    LowRankDescription& d = adapter_->description;
+    d.rows = product.rows;
+    d.in_features = product.in_features;
+    d.out_features = product.out_features;
+    d.dtype = product.dtype;
+    d.tf32 = product.tf32;
+    d.inference = product.inference;
+    d.tokens = d.drops() ? x.shape[x.shape.rank() - 2] : 1;
+    adapter_->op = backend.make(d);
+    if (d.drops()) reads(Phase::forward, adapter_->sample_ids);
+    if (d.drops()) reads(Phase::backward, adapter_->sample_ids);
+    both_ = std::make_unique<WithAdapter>(*op_, *adapter_->op);
+    // Of the adapter, in as many forward passes of the layer as its three passes are worth.
+    const double rank = static_cast<double>(d.rank), rows = 2.0 * static_cast<double>(d.rows);
+    const double own =
+        rows * rank *
+        (static_cast<double>(d.in_features) * static_cast<double>(d.parts.size()) + static_cast<double>(d.columns()));
+    const double passes =
+        product_passes(graph.training(), x.needs_gradient, graph.parameters()[adapter_->a.id()].trainable);
+    flops_.passes = (flops_.total() + own * passes) / (flops_.forward + own);
+    flops_.forward += own;
+  }
+  LowRank::Samples samples(const Run& run) const {
+    return {.ids = run.tensor<const std::uint32_t>(adapter_->sample_ids), .scalars = run.at.scalars};
+  }
+
   ActivationId in_, out_;
   ParameterUse weight_, bias_;
   ActivationFunction activation_;
+  std::optional<Adapter> adapter_;
   std::unique_ptr<Matmul> op_;
+  std::unique_ptr<WithAdapter> both_;  // null without adapters
+  bool needs_x_ = true;                // in backward
   Flops flops_;
   TensorId x_ = kNoTensor, y_ = kNoTensor, dy_ = kNoTensor;
   Graph::GradientTarget dx_;
@@ -97,6 +184,48 @@ class LinearNode final : public Node, public CountsFlops {
 std::vector<NamedRows> with_suffix(std::vector<NamedRows> parts, const char* suffix) {
   for (NamedRows& part : parts) part.name += suffix;
   return parts;
+}
+
+/// The parts of the layer that have adapters, and their parameters: A (parts * rank, in), B (columns, rank).
+std::optional<Adapter> adapter_of(Graph& graph, const std::string& name, std::int64_t in,
+                                  const LinearOptions& options) {
+  const AdapterOptions& o = options.adapter;
+  if (o.rank == 0) return {};
+  std::vector<NamedRows> layers = options.parts;
+  if (layers.empty()) layers.push_back({name, options.out_features});
+  LowRankDescription d{.rank = o.rank, .scale = o.scale, .dropout = o.dropout, .seed = o.seed};
+  std::vector<NamedRows> of_a, of_b;
+  std::int64_t begin = 0;
+  for (const NamedRows& layer : layers) {
+    if (std::ranges::find(o.targets, layer.name) != o.targets.end()) {
+      d.parts.push_back({.begin = begin, .columns = layer.n_rows, .stream = name_hash(layer.name)});
+      of_a.push_back({layer.name, o.rank});
+      of_b.push_back(layer);
+    }
+    begin += layer.n_rows;
+  }
+  if (d.parts.empty()) return {};
+  require(options.activation == ActivationFunction::none, ErrorCode::internal, "{}: an adapter before an activation",
+          name);
+  ParameterTable& table = graph.parameters();
+  const auto add = [&](const char* suffix, Shape shape, Initializer initial, std::vector<NamedRows> parts) {
+    return table.parameter({.name = name + suffix,
+                            .shape = shape,
+                            .kind = ParameterKind::weight,
+                            .initial = initial,
+                            .parts = with_suffix(std::move(parts), suffix)});
+  };
+  // As torch.nn.Linear, which PEFT's kaiming_uniform_(a=sqrt(5)) is; B begins with zeros.
+  const ParameterId a =
+      add(".lora_A.weight", {d.ranks(), in},
+          {.kind = Initializer::Kind::uniform, .value = 1.0 / std::sqrt(static_cast<double>(in))}, std::move(of_a));
+  const ParameterId b = add(".lora_B.weight", {d.columns(), o.rank}, {}, std::move(of_b));
+  require_frozen_together(table, a, b);
+  return Adapter{.a = ParameterUse(a),
+                 .b = ParameterUse(b),
+                 .description = std::move(d),
+                 .sample_ids = o.sample_ids,
+                 .op = nullptr};
 }
 
 }  // namespace
@@ -131,7 +260,7 @@ ActivationId linear(Graph& graph, ActivationId x, const std::string& name, const
   const ActivationId y = graph.add_activation({.name = name,
                                                .shape = in.with_dimension(-1, options.out_features),
                                                .dtype = options.fp32_output ? DType::fp32 : graph.activation(x).dtype});
-  graph.add_node<LinearNode>(name, x, y, weight, bias, options.activation);
+  graph.add_node<LinearNode>(name, x, y, weight, bias, options.activation, adapter_of(graph, name, in.last(), options));
   return y;
 }
 

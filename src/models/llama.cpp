@@ -1,6 +1,7 @@
 #include "models/llama.h"
 
 #include "layers/layers.h"
+#include "models/lora.h"
 
 namespace lockstep::models {
 
@@ -31,12 +32,19 @@ class Decoder {
                                           .vocabulary = config.vocabulary,
                                           .width = config.width,
                                           .initial = llama_initializer(config)});
+    if (options.lora.is_on())
+      adapter_ = {.rank = options.lora.rank,
+                  .scale = static_cast<float>(lora_scale(options.lora)),
+                  .dropout = options.lora.dropout,
+                  .seed = options.seed,
+                  .sample_ids = inputs.sample_ids};
   }
 
   void layer(std::int64_t number) {
     const std::string name = "model.layers." + std::to_string(number);
     if (options_.recompute == Recompute::block) add_up();  // so that one tensor is kept instead of two
     const int first = graph_.n_nodes();
+    adapter_.targets = lora_layers(options_.lora, name);
     stream_.addend = attention(normalized(name + ".input_layernorm"), name + ".self_attn");
     stream_.addend = feed_forward(normalized(name + ".post_attention_layernorm"), name + ".mlp");
     if (options_.recompute == Recompute::block) graph_.recompute(first, graph_.n_nodes() - 1);
@@ -68,7 +76,8 @@ class Decoder {
                            .bias = bias,
                            .parts = std::move(parts),
                            .initial = llama_initializer(config_),
-                           .initial_bias = graph::Initializer{}});
+                           .initial_bias = graph::Initializer{},
+                           .adapter = adapter_});
   }
 
   /// One matrix product for q, k and v. Files have them as three.
@@ -128,7 +137,8 @@ class Decoder {
   const LlamaConfig& config_;
   LlamaInputs inputs_;
   LlamaOptions options_;
-  graph::ConstantId positions_;  // the table of all layers
+  graph::ConstantId positions_;       // the table of all layers
+  layers::AdapterOptions adapter_{};  // of the layer that is being added
   Stream stream_;
 };
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "graph/graph.h"
+#include "lockstep/config.h"
 #include "models/llama_config.h"
 
 namespace lockstep::models {
@@ -17,6 +18,8 @@ enum class Recompute : std::uint8_t { none, block, selective };
 
 struct LlamaOptions {
   Recompute recompute = Recompute::none;
+  Config::Model::Lora lora{};  // adapters beside the matrices of the layers
+  std::uint32_t seed = 0;      // of their dropout
 };
 
 /// For generating text: keys and values of earlier tokens. Then sequence_length is 1, and the tokens of a batch, each
@@ -34,7 +37,8 @@ struct LlamaInputs {
   std::int64_t sequence_length = 0;  // tokens
   graph::TensorId tokens = graph::kNoTensor, positions = graph::kNoTensor, document_start = graph::kNoTensor;
   LlamaCache cache{};
-  std::int64_t n_positions = 0;  // of the table of rotary positions; 0: sequence_length
+  std::int64_t n_positions = 0;                   // of the table of rotary positions; 0: sequence_length
+  graph::TensorId sample_ids = graph::kNoTensor;  // (batch) uint32; for the dropout of adapters in training
 };
 
 /// The normalised hidden states, (batch, sequence_length, width). Their products with the rows of the matrix

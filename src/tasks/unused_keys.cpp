@@ -47,8 +47,8 @@ constexpr Row kOfImages[] = {
     KEY(batch_norm.epsilon),
 };
 constexpr Row kOfText[] = {
-    KEY(model.from), KEY(model.config),         KEY(model.recompute),
-    KEY(data.pack),  KEY(data.cross_documents), KEY(data.sequence_length),
+    KEY(model.from),      KEY(model.config), KEY(model.recompute),      KEY(model.base_precision),
+    KEY(model.lora.rank), KEY(data.pack),    KEY(data.cross_documents), KEY(data.sequence_length),
 };
 
 #undef KEY

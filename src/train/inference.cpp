@@ -30,6 +30,12 @@ void check_place(const checkpoint::ModelFile& file, const std::string& name, con
 
 constexpr const char* kLlama = "llama";
 
+/// Null if there is none of that name.
+const checkpoint::NamedTensor* find(const checkpoint::ModelFile& file, const std::string& name) {
+  const auto found = std::ranges::find(file.tensors, name, &checkpoint::NamedTensor::name);
+  return found == file.tensors.end() ? nullptr : &*found;
+}
+
 }  // namespace
 
 models::TensorShapes shapes_of(const std::vector<checkpoint::NamedTensor>& tensors) {
@@ -136,34 +142,32 @@ Inference::Inference(const Config& config, const tasks::Task& task, std::span<co
 
 Inference::~Inference() = default;
 
+std::vector<float> packed_parameter(const checkpoint::ModelFile& file, const graph::Parameter& parameter) {
+  std::vector<float> packed(parameter.n_elements);
+  for (const graph::ParameterPart& part : parameter.parts) {
+    const checkpoint::NamedTensor* tensor = find(file, part.name);
+    check_place(file, part.name, part.shape, tensor);
+    if (parameter.layout)
+      graph::pack_part(parameter, part, tensor->values, packed);
+    else
+      std::ranges::copy(tensor->values, packed.begin() + static_cast<std::ptrdiff_t>(part.begin));
+  }
+  return packed;
+}
+
 void load_parameters(const checkpoint::ModelFile& file, const graph::ParameterTable& table, ParameterArena& parameters,
                      Backend& backend, Stream& stream) {
   checkpoint::require_usable(file.path, file.tensors);
-  const auto find = [&](const std::string& name) {
-    const auto found = std::ranges::find(file.tensors, name, &checkpoint::NamedTensor::name);
-    return found == file.tensors.end() ? nullptr : &*found;
-  };
   float* const arena = parameters.edit();
   const auto copy = [&](const std::vector<float>& values, std::size_t begin) {
     backend.copy_to_device(arena + begin, values.data(), values.size() * sizeof(float), stream);
     stream.synchronize();
   };
-  for (const graph::Parameter& parameter : table.parameters()) {
-    std::vector<float> packed(parameter.n_elements);
-    for (const graph::ParameterPart& part : parameter.parts) {
-      const checkpoint::NamedTensor* tensor = find(part.name);
-      check_place(file, part.name, part.shape, tensor);
-      if (parameter.layout)
-        graph::pack_part(parameter, part, tensor->values, packed);
-      else
-        std::ranges::copy(tensor->values, packed.begin() + static_cast<std::ptrdiff_t>(part.begin));
-    }
-    copy(packed, parameter.begin);
-  }
+  for (const graph::Parameter& parameter : table.parameters()) copy(packed_parameter(file, parameter), parameter.begin);
   for (const graph::RunningStatistic& statistic : table.statistics()) {
     std::size_t begin = statistic.begin;
     for (const char* name : {".running_mean", ".running_var"}) {
-      const checkpoint::NamedTensor* tensor = find(statistic.name + name);
+      const checkpoint::NamedTensor* tensor = find(file, statistic.name + name);
       check_place(file, statistic.name + name, {statistic.channels}, tensor);
       copy(tensor->values, begin);
       begin += static_cast<std::size_t>(statistic.channels);

@@ -34,6 +34,9 @@ void check_tensors(const Config::Model& model, const checkpoint::ModelFile& file
 /// Parameters in the order in which they were added. A trained model finishes its gradients in another one, which is
 /// irrelevant for inference.
 void fix_order_for_inference(graph::ParameterTable& table);
+/// A parameter of the model in its layout, from the tensors of a file. Throws checkpoint_mismatch, as
+/// Inference::load().
+std::vector<float> packed_parameter(const checkpoint::ModelFile& file, const graph::Parameter& parameter);
 /// Throws what Inference::load() throws.
 void load_parameters(const checkpoint::ModelFile& file, const graph::ParameterTable& table, ParameterArena& parameters,
                      Backend& backend, Stream& stream);

@@ -1,34 +1,40 @@
 #include "train/parameter_arena.h"
 
+#include <algorithm>
+#include <vector>
+
+#include "lockstep/bf16.h"
+#include "lockstep/error.h"
+#include "lockstep/fp16.h"
+
 namespace lockstep::train {
 
 ParameterArena::ParameterArena(const StepPlan& plan, Backend& backend, Communicator& communicator)
-    : ParameterArena(plan.parameters(), plan.compute_dtype(), backend,
-                     {.n_elements = plan.parameters().n_total(), .n_masters = plan.n_masters()}, plan.shard(),
+    : ParameterArena(plan.parameters(), plan.compute_dtype(), backend, plan.n_masters(), plan.shard(),
                      plan.shard().is_whole() ? nullptr : &communicator) {}
 
 ParameterArena::ParameterArena(const graph::ParameterTable& table, DType compute_dtype, Backend& backend)
-    : ParameterArena(table, compute_dtype, backend, {.n_elements = table.n_total(), .n_masters = table.n_total()}, {},
-                     nullptr) {}
+    : ParameterArena(table, compute_dtype, backend, table.n_with_masters(), {}, nullptr) {}
 
 ParameterArena::ParameterArena(const graph::ParameterTable& table, DType compute_dtype, Backend& backend,
-                               const Sizes& sizes, const Shard& shard, Communicator* gathering)
-    : compute_dtype_(compute_dtype),
-      n_elements_(sizes.n_elements),
-      first_master_(sizes.n_elements - sizes.n_masters),
+                               std::size_t n_masters, const Shard& shard, Communicator* gathering)
+    : backend_(backend),
+      compute_dtype_(compute_dtype),
+      n_with_masters_(table.n_with_masters()),
+      first_master_(table.n_with_masters() - n_masters),
       shard_(shard) {
   const auto allocate = [&](std::size_t size_bytes, bool is_gathered, const std::string& purpose) {
     return gathering && is_gathered ? gathering->allocate(size_bytes, purpose) : backend.allocate(size_bytes, purpose);
   };
   const bool has_weights = compute_dtype_ != DType::fp32;
-  masters_ = allocate(sizes.n_masters * sizeof(float), !has_weights, "parameters");
+  masters_ = allocate(n_masters * sizeof(float), !has_weights, "parameters");
   const std::unique_ptr<Stream> stream = backend.make_stream();
   for (const graph::Constant& c : table.constants())
     backend.copy_to_device(masters_of(*masters_) + (c.begin - first_master_), c.values.data(),
                            c.values.size() * sizeof(float), *stream);
   stream->synchronize();
   if (!has_weights) return;
-  compute_weights_ = allocate(n_elements_ * size_bytes(compute_dtype_), true, "weights in the compute type");
+  compute_weights_ = allocate(table.n_total() * size_bytes(compute_dtype_), true, "weights in the compute type");
   cast_ = backend.make(CastDescription{.from = DType::fp32, .to = compute_dtype_});
 }
 
@@ -40,9 +46,28 @@ void ParameterArena::refresh(Stream& stream) {
   if (is_stale_ && cast_) {
     for (const ShardPiece& piece : shard_.own_pieces()) round(piece.begin, piece.n_elements, piece.stored);
     const std::size_t whole = shard_.whole_begin();
-    round(whole, n_elements_ - whole, shard_.whole_stored());
+    round(whole, n_with_masters_ - whole, shard_.whole_stored());
   }
   is_stale_ = false;
+}
+
+void ParameterArena::write_without_master(std::size_t begin, std::span<const float> values, Stream& stream) {
+  require(compute_weights_ != nullptr && begin >= n_with_masters_, ErrorCode::internal,
+          "element {} of the parameters has an fp32 master", begin);
+  auto* const target = static_cast<std::byte*>(compute_weights_->data()) + begin * size_bytes(compute_dtype_);
+  const auto copy = [&](const auto& rounded) {
+    backend_.copy_to_device(target, rounded.data(), rounded.size() * sizeof(rounded[0]), stream);
+    stream.synchronize();
+  };
+  if (compute_dtype_ == DType::bf16) {
+    std::vector<Bf16> rounded(values.size());
+    std::ranges::transform(values, rounded.begin(), to_bf16);
+    copy(rounded);
+  } else {
+    std::vector<Fp16> rounded(values.size());
+    std::ranges::transform(values, rounded.begin(), to_fp16);
+    copy(rounded);
+  }
 }
 
 }  // namespace lockstep::train

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 
 #include "lockstep/backend.h"
 #include "lockstep/communicator.h"
@@ -48,17 +49,18 @@ class ParameterArena {
   }
   /// Rounds the masters if they were edited since the last call.
   void refresh(Stream& stream);
+  /// Of a parameter that has no master (Parameter::has_master): rounds the values to the compute type. `begin`: an
+  /// element of the arena.
+  void write_without_master(std::size_t begin, std::span<const float> values, Stream& stream);
 
  private:
-  struct Sizes {
-    std::size_t n_elements = 0, n_masters = 0;
-  };
-  ParameterArena(const graph::ParameterTable& table, DType compute_dtype, Backend& backend, const Sizes& sizes,
+  ParameterArena(const graph::ParameterTable& table, DType compute_dtype, Backend& backend, std::size_t n_masters,
                  const Shard& shard, Communicator* gathering);
   static float* masters_of(const Memory& memory) { return static_cast<float*>(memory.data()); }
 
+  Backend& backend_;
   DType compute_dtype_;
-  std::size_t n_elements_, first_master_;
+  std::size_t n_with_masters_, first_master_;
   Shard shard_;
   std::unique_ptr<Memory> masters_, compute_weights_;  // the second null where ops compute in fp32
   std::unique_ptr<Cast> cast_;                         // likewise

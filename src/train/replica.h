@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/model_file.h"
 #include "checkpoint/safetensors.h"
 #include "comm/reducer.h"
 #include "data/loader.h"
@@ -91,8 +92,12 @@ class Replica {
   void swap_averages();
 
   // State
-  /// Collective. Weights from Philox, which are the same on any number of ranks.
+  /// Collective. Weights from Philox, which are the same on any number of ranks. Those of a base are left out.
   void initialize(std::uint32_t seed);
+  /// The base of adapters: from the tensors of a file, which may have others too, or from Philox. Throws
+  /// checkpoint_mismatch.
+  void load_base(const checkpoint::ModelFile& file);
+  void initialize_base(std::uint32_t seed);
   /// The loss scale, which steps update. It is 1 if gradients are not scaled, and setting it then does nothing.
   LossScale loss_scale() const;
   void set_loss_scale(const LossScale& loss_scale);
@@ -130,6 +135,7 @@ class Replica {
   void store_written();
   void write(float* at, const graph::Parameter* parameter, std::span<const float> canonical);
   void write(const StateTensor& tensor, std::span<const float> canonical);
+  void write_base(const graph::Parameter& parameter, std::span<const float> packed);
   float* gradient_arena() const { return static_cast<float*>(gradients_->data()); }
   float* optimizer_state() const;
   /// Before each pass over a graph: its weights are up to date, and its fields on their way.

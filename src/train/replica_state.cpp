@@ -5,6 +5,7 @@
 #include "checkpoint/state_group.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
+#include "train/inference.h"
 #include "train/replica.h"
 
 namespace lockstep::train {
@@ -113,11 +114,11 @@ void Replica::write(const StateTensor& tensor, std::span<const float> canonical)
 // there. Frozen parameters have no gradients, so every rank draws all of those.
 void Replica::initialize(std::uint32_t seed) {
   const graph::ParameterTable& table = parameters();
-  const std::int64_t n_canonical = table.n_canonical();
+  const std::int64_t n_canonical = table.n_canonical_trainable();
   std::vector<const graph::Parameter*> mine, frozen;
   std::int64_t begin = 0;
   for (const graph::Parameter& p : table.parameters()) {
-    if (!p.trainable) frozen.push_back(&p);
+    if (!p.trainable && !p.is_base) frozen.push_back(&p);
     if (!p.trainable) continue;
     const std::int64_t middle = begin + p.shape.n_elements() / 2;
     if (middle * communicator_.size() / n_canonical == communicator_.rank()) mine.push_back(&p);
@@ -149,6 +150,24 @@ void Replica::initialize(std::uint32_t seed) {
     write(tensor, std::vector<float>(tensor.n_elements, value));
   }
   start_averages();
+}
+
+/// `packed`: in the layout of the parameter.
+void Replica::write_base(const graph::Parameter& parameter, std::span<const float> packed) {
+  if (!parameter.has_master) return parameter_arena_.write_without_master(parameter.begin, packed, *stream_);
+  float* const to = parameter_arena_.edit() + (parameter.begin - parameter_arena_.first_master());
+  backend_.copy_to_device(to, packed.data(), packed.size_bytes(), *stream_);
+  stream_->synchronize();
+}
+
+void Replica::load_base(const checkpoint::ModelFile& file) {
+  for (const graph::Parameter& p : parameters().parameters())
+    if (p.is_base) write_base(p, packed_parameter(file, p));
+}
+
+void Replica::initialize_base(std::uint32_t seed) {
+  for (const graph::Parameter& p : parameters().parameters())
+    if (p.is_base) write_base(p, graph::pack(p, parameters().initial_values(p, seed)));
 }
 
 void Replica::start_averages() {

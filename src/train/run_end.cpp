@@ -4,8 +4,10 @@
 
 #include "base/stop_signal.h"
 #include "checkpoint/huggingface.h"
+#include "checkpoint/peft.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
+#include "train/adapters.h"
 
 namespace lockstep::train {
 
@@ -41,23 +43,36 @@ std::string outcome(const Session& session, std::int64_t first_step, std::int64_
   return fmt::format("{} steps; {}", steps_done, session.run.path());
 }
 
+/// What files of weights record besides them.
+checkpoint::StateJson exported_state(const Session& session, std::int64_t steps_done) {
+  checkpoint::StateJson state{{"model", checkpoint::StateJson(session.task->model_stamp())},
+                              {"inference", checkpoint::StateJson(session.task->inference_stamp())},
+                              {"precision", lockstep::name(session.config.precision)},
+                              {"step", steps_done}};
+  if (!session.base_hash.empty()) state["base"] = {{"hash", session.base_hash}};
+  return state;
+}
+
 /// The trained model, as the programs load it for which the task names files. `name`: of the file or directory in RUN.
 void write_model(const Session& session, std::int64_t steps_done, const std::string& name) {
-  const std::map<std::string, std::string> files = session.task->model_files();
+  std::map<std::string, std::string> files = session.task->model_files();
   std::vector<checkpoint::NamedTensor> tensors = session.replica->named_tensors(steps_done);
+  const checkpoint::StateJson state = exported_state(session, steps_done);
   if (!files.empty()) {
     try {
-      checkpoint::write_huggingface(session.run.file(name), std::move(tensors), files, {});
+      const Config::Model& model = session.config.model;
+      if (model.lora.is_on()) {
+        files.erase(checkpoint::kHuggingFaceConfig);
+        checkpoint::write_peft(session.run.file(name), std::move(tensors), model.lora, base_of(model), state, files);
+      } else {
+        checkpoint::write_huggingface(session.run.file(name), std::move(tensors), files, {});
+      }
     } catch (const Error& error) {
       if (error.code() != ErrorCode::data_exists) throw;
       log::warning("the trained model is in the last checkpoint only: {}", error.what());
     }
     return;
   }
-  const checkpoint::StateJson state{{"model", checkpoint::StateJson(session.task->model_stamp())},
-                                    {"inference", checkpoint::StateJson(session.task->inference_stamp())},
-                                    {"precision", lockstep::name(session.config.precision)},
-                                    {"step", steps_done}};
   checkpoint::write_safetensors(session.run.file(name + ".safetensors"), tensors, checkpoint::export_metadata(state));
 }
 

@@ -85,6 +85,7 @@ Session::Session(Config configured, World& the_world, const SessionOptions& opti
 
   plan_steps();
   require_memory();
+  if (config.model.lora.is_on()) read_base();
   if (!reader_) read_initial_weights();
   stop_if_requested(world);
 }
@@ -96,6 +97,7 @@ void Session::start() {
   matmul_rate = matmul_rate_of_ranks(*backend, config.precision, world);
   communicator = comm::make_communicator(config.comm, world, *backend, batch_.order_over_ranks(), run.path());
   replica = std::make_unique<Replica>(*plan, *backend, *communicator);
+  if (config.model.lora.is_on()) load_base();
   if (reader_)
     restore();
   else

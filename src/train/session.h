@@ -60,6 +60,7 @@ class Session {
   std::int64_t steps_per_epoch = 0, last_step = 0;
   std::string resumed_from;        // empty: a new run
   std::vector<std::string> notes;  // on how the run begins: for the banner
+  std::string base_hash;           // of the base of adapters, as checkpoints record it; empty: random, or none
 
   bool leader() const { return world.rank() == 0; }
   /// Samples of the global batch of a step; fewer in the last step of an epoch with drop_last false.
@@ -87,6 +88,9 @@ class Session {
   void restore();
   void restore_loss_scale(const checkpoint::StateJson& state);
   void find_best();
+  /// The base of adapters.
+  void read_base();
+  void load_base();
   void read_initial_weights();
   void initialize_weights();
   /// The plan with the algorithms that are stored, and fixed ones where none is.
@@ -109,6 +113,7 @@ class Session {
   bool is_chosen_ = false;                                // they are one file that the user named
   std::unique_ptr<checkpoint::Reader> reader_;            // of the candidate that is tried
   std::vector<checkpoint::NamedTensor> initial_weights_;  // of model.initialize_from
+  checkpoint::ModelFile base_;                            // of adapters, until start()
 };
 
 /// `every` 0: never.

@@ -1,5 +1,7 @@
 // The state that a session begins from: the newest good checkpoint of the run, the one that the user chose, or initial
 // weights.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -15,6 +17,7 @@
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "tasks/stamp_difference.h"
+#include "train/adapters.h"
 #include "train/broadcast.h"
 #include "train/evaluation.h"
 #include "train/inference.h"
@@ -49,6 +52,24 @@ void check_model(const checkpoint::StateJson& state, const tasks::Task& task, co
 }
 
 constexpr const char* kConfigFile = "config.yaml";
+
+/// model.initialize_from beside model.from, with model.lora.
+void check_initial_adapters(const Config& config, const checkpoint::ModelFile& file, const std::string& base_hash) {
+  const Config::Model& model = config.model;
+  const std::string place = config.places({"model.initialize_from", "model.from"});
+  require(holds_adapters(file), ErrorCode::config_conflict,
+          "{}with model.lora and model.from, model.initialize_from is for adapters, but {} is a whole model: set only "
+          "model.from={}",
+          place, file.path, file.path);
+  require_same_base(file.state, file.path, base_hash, model.from);
+  const Config::Model::Lora theirs = lora_of(file);
+  require(theirs.rank == model.lora.rank && theirs.alpha == model.lora.alpha && theirs.rslora == model.lora.rslora &&
+              std::ranges::is_permutation(theirs.targets, model.lora.targets),
+          ErrorCode::config_conflict,
+          "{}the adapters of {} have other keys than model.lora: set model.lora.rank={} model.lora.alpha={:g} "
+          "'model.lora.targets=[{}]' model.lora.rslora={}",
+          place, file.path, theirs.rank, theirs.alpha, fmt::join(theirs.targets, ", "), theirs.rslora);
+}
 
 /// Whether the qualities that a checkpoint records are those by which this run compares.
 bool measures_the_same(const checkpoint::StateJson& state, const Config& config, const tasks::Task& task) {
@@ -244,15 +265,52 @@ void Session::find_best() {
   if (progress.has_best) progress.best = quality.get<double>();
 }
 
+void Session::read_base() {
+  const std::string source = base_of(config.model);
+  require(!source.empty() || config.data.train == "synthetic", ErrorCode::config_conflict,
+          "{}model.lora trains adapters beside a model that exists: set model.from=DIRECTORY, or "
+          "model.initialize_from=CHECKPOINT",
+          config.places({"model.lora.rank"}));
+  if (source.empty()) {
+    notes.emplace_back("the base of the adapters has random values, since the data are synthetic");
+    return;
+  }
+  base_ = checkpoint::read_model_file(source);
+  require(!holds_adapters(base_), ErrorCode::config_conflict,
+          "{}{} has adapters, which need a base themselves: set model.from=DIRECTORY to that base, and "
+          "model.initialize_from={} to train the adapters further",
+          config.places({"model.from", "model.initialize_from"}), source, source);
+  check_tensors(config.model, base_);
+  checkpoint::require_usable(source, base_.tensors);
+  for (const graph::Parameter& p : plan->parameters().parameters())
+    if (p.is_base) (void)packed_parameter(base_, p);
+  base_hash = hash_of_base(base_.tensors);
+  if (reader_) require_same_base(reader_->state(), reader_->path(), base_hash, source);
+  notes.push_back(fmt::format("the base of the adapters is {}", source));
+}
+
+void Session::load_base() {
+  if (base_.tensors.empty())
+    replica->initialize_base(config.run.seed);
+  else
+    replica->load_base(base_);
+  base_ = {};
+}
+
 void Session::read_initial_weights() {
   const Config::Model& model = config.model;
-  const bool has_directory = model.from != Config::Model{}.from;
+  const bool has_directory = model.from != Config::Model{}.from, has_base = model.lora.is_on();
+  if (has_base && (!has_directory || model.initialize_from.empty())) return;  // that is the base
   const std::string& source = model.initialize_from.empty() && has_directory ? model.from : model.initialize_from;
   if (source.empty() && !config.train.freeze.empty())
     notes.push_back("train.freeze: the frozen parameters keep random values, since model.initialize_from is not set");
   if (source.empty()) return;
   checkpoint::ModelFile file = checkpoint::read_model_file(source);
   check_tensors(model, file);
+  require(has_base || !holds_adapters(file), ErrorCode::config_conflict,
+          "{}{} has adapters, but model.lora.rank is 0: set it, or merge them with `lockstep checkpoint merge`",
+          config.places({"model.initialize_from"}), source);
+  if (has_base) check_initial_adapters(config, file, base_hash);
   initial_weights_ = std::move(file.tensors);
   checkpoint::require_usable(source, initial_weights_);
   const std::vector<std::string> kept = differing_heads(*plan, initial_weights_);

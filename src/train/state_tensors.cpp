@@ -19,7 +19,7 @@ std::vector<StateTensor> state_tensors(const graph::ParameterTable& table, const
   using checkpoint::StateGroup;
   const auto add = [&](StateGroup group, const std::string& prefix, int state) {
     for (const graph::Parameter& p : table.parameters()) {
-      if (state != StateTensor::kNoState && !p.trainable) continue;
+      if (p.is_base || (state != StateTensor::kNoState && !p.trainable)) continue;
       for (const graph::ParameterPart& part : p.parts)
         out.push_back({.path = checkpoint::tensor_path(group, prefix + part.name),
                        .shape = part.shape,

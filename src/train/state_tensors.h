@@ -25,8 +25,8 @@ struct StateTensor {
 /// Whether there are moving averages of the weights (ema.decay).
 enum class Averages : std::uint8_t { none, kept };
 
-/// Parameters, then each state of the optimizer (of trainable ones), then running statistics, then the averages of
-/// what is trained. The result points into `table`.
+/// Parameters without those of a base, then each state of the optimizer (of trainable ones), then running statistics,
+/// then the averages of what is trained. The result points into `table`.
 std::vector<StateTensor> state_tensors(const graph::ParameterTable& table, const OptimizerDescription& optimizer,
                                        Averages averages);
 

@@ -12,6 +12,7 @@
 #include "config/parameter_groups.h"
 #include "data/loader.h"
 #include "lockstep/error.h"
+#include "models/lora.h"
 #include "train/parameter_names.h"
 #include "train/uploader.h"
 
@@ -153,6 +154,7 @@ StepPlan::StepPlan(const Config& config, const tasks::Task& task, const BatchSha
     : config_(config), task_(task), batch_(batch), topology_(std::move(topology)) {
   const data::DatasetInfo& set = task.train_set()->info();
   const std::vector<data::Field> fields = task.train_set()->fields();
+  if (config.model.lora.is_on()) table_.set_base([](const std::string& name) { return !models::is_adapter(name); });
   table_.freeze(frozen_by(config.train.freeze), config.places({"train.freeze"}) + "train.freeze");
   const auto add = [&](const BatchShape& shape) {
     for (int micro_batch = 0; micro_batch < shape.n_micro_batches; ++micro_batch) {
@@ -237,8 +239,8 @@ std::size_t StepPlan::partial_sum_bytes() const {
 }
 
 std::size_t StepPlan::n_masters() const {
-  if (!shards_masters()) return table_.n_total();
-  return shard_.whole_stored() + table_.n_total() - shard_.whole_begin();
+  if (!shards_masters()) return table_.n_with_masters();
+  return shard_.whole_stored() + table_.n_with_masters() - shard_.whole_begin();
 }
 
 std::size_t StepPlan::upload_bytes(MemoryOf of) const {

@@ -7,6 +7,8 @@
 #include <optional>
 #include <utility>
 
+#include "data/image_set.h"
+#include "data/numbered_set.h"
 #include "data/text_file.h"
 #include "data/text_set.h"
 #include "layers/layers.h"
@@ -84,8 +86,13 @@ class LanguageModelling final : public Task {
             "{} and {} were made with different tokenizers: import one of them again with --tokenizer", train.path,
             validation.path);
   }
-  std::shared_ptr<const data::Dataset> train_set() const override { return train_set_; }
+  std::shared_ptr<const data::Dataset> train_set() const override {
+    return train_set_ && has_dropout() ? data::numbered(train_set_) : train_set_;
+  }
   std::shared_ptr<const data::Dataset> validation_set() const override { return validation_set_; }
+  std::vector<data::Field> evaluation_fields() const override {
+    return validation_set_ ? validation_set_->fields() : train_set_->fields();
+  }
   std::string describe_samples() const override {
     const data::TextSetInfo& set = train_set_->info();
     const bool has_answers = set.n_answer_tokens > 0;
@@ -100,12 +107,14 @@ class LanguageModelling final : public Task {
     // Attention is faster without boundaries.
     const bool has_boundaries = config_.data.pack && !config_.data.cross_documents;
     const graph::TensorId start = has_boundaries ? wiring.fields.at(data::kDocumentStartField) : graph::kNoTensor;
-    const graph::ActivationId hidden = models::llama(graph, model_,
-                                                     {.sequence_length = config_.data.sequence_length,
-                                                      .tokens = wiring.fields.at(data::kTokensField),
-                                                      .positions = wiring.fields.at(data::kPositionsField),
-                                                      .document_start = start},
-                                                     {.recompute = recompute_of(config_.model)});
+    const graph::ActivationId hidden = models::llama(
+        graph, model_,
+        {.sequence_length = config_.data.sequence_length,
+         .tokens = wiring.fields.at(data::kTokensField),
+         .positions = wiring.fields.at(data::kPositionsField),
+         .document_start = start,
+         .sample_ids = graph.training() && has_dropout() ? wiring.fields.at(data::kSampleIdField) : graph::kNoTensor},
+        {.recompute = recompute_of(config_.model), .lora = config_.model.lora, .seed = config_.run.seed});
     const graph::ActivationId losses = graph.training() ? graph::kNoActivation : token_losses(graph);
     layers::head_cross_entropy(
         graph, hidden, "lm_head", wiring.fields.at(data::kTargetsField), wiring.sums_offset,
@@ -140,7 +149,16 @@ class LanguageModelling final : public Task {
                                    model_.width, model_.heads, model_.key_value_heads, model_.vocabulary)};
   }
   nlohmann::ordered_json model_stamp() const override {
-    return {{"family", config_.model.family}, {"config", models::to_json(model_).dump()}};
+    nlohmann::ordered_json stamp{{"family", config_.model.family}, {"config", models::to_json(model_).dump()}};
+    const Config::Model::Lora& lora = config_.model.lora;
+    if (lora.is_on())
+      stamp.update({{"lora.rank", lora.rank},
+                    {"lora.alpha", lora.alpha},
+                    {"lora.targets", lora.targets},
+                    {"lora.rslora", lora.rslora}});
+    if (config_.model.base_precision != Config::Model{}.base_precision)
+      stamp["base_precision"] = config_.model.base_precision;
+    return stamp;
   }
   nlohmann::ordered_json inference_stamp() const override {
     return {{"tokenizer_hash", train_set_ ? train_set_->info().tokenizer_hash : adopted_hash_}};
@@ -174,6 +192,7 @@ class LanguageModelling final : public Task {
   bool is_head(const std::string& parameter) const override { return parameter == "lm_head.weight"; }
 
  private:
+  bool has_dropout() const { return config_.model.lora.is_on() && config_.model.lora.dropout > 0; }
   /// The outputs of inference: the loss of each token, (batch, T).
   graph::ActivationId token_losses(graph::Graph& graph) const {
     const graph::ActivationId id = graph.add_activation(

@@ -1,0 +1,176 @@
+#include "checkpoint/peft.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "checkpoint/huggingface.h"
+#include "lockstep/error.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kWeights = "adapter_model.safetensors";
+constexpr const char* kPrefix = "base_model.model.";
+constexpr std::string_view kSuffixes[] = {".lora_A.weight", ".lora_B.weight"};
+/// Of modules, after the name of a target of model.lora.targets.
+constexpr std::string_view kModule = "_proj";
+constexpr std::uint64_t kMaxConfigBytes = 1 << 20;
+
+/// Keys that do not change what an adapter computes, or that are honoured.
+constexpr std::array kKnown{"alpha_pattern",
+                            "auto_mapping",
+                            "base_model_name_or_path",
+                            "bias",
+                            "corda_config",
+                            "eva_config",
+                            "inference_mode",
+                            "init_lora_weights",
+                            "layers_pattern",
+                            "loftq_config",
+                            "lora_alpha",
+                            "lora_dropout",
+                            "megatron_config",
+                            "megatron_core",
+                            "peft_type",
+                            "peft_version",
+                            "qalora_group_size",
+                            "r",
+                            "rank_pattern",
+                            "revision",
+                            "runtime_config",
+                            "target_modules",
+                            "task_type",
+                            "use_rslora"};
+
+std::string file_in(const std::string& directory, const char* name) { return (fs::path(directory) / name).string(); }
+
+/// Null, false, "none", or without members.
+bool is_nothing(const StateJson& value) {
+  return value.is_null() || value == false || value == "none" || (value.is_structured() && value.empty());
+}
+
+StateJson read_config(const std::string& path) {
+  StateJson config = parse_json(read_file(path, kMaxConfigBytes), path, ErrorCode::model_file_damaged);
+  require(config.is_object(), ErrorCode::model_file_damaged, "{} is damaged: it is not a JSON object", path);
+  require(config.value("peft_type", StateJson()) == "LORA", ErrorCode::not_supported,
+          "{}: peft_type: expected LORA, found {}: other adapters are not supported", path,
+          config.value("peft_type", StateJson()).dump());
+  for (const auto& [key, value] : config.items()) {
+    const bool is_of_all_layers = key != "alpha_pattern" && key != "rank_pattern" && key != "bias";
+    if (is_nothing(value) || (is_of_all_layers && std::ranges::find(kKnown, key) != kKnown.end())) continue;
+    fail(ErrorCode::not_supported,
+         "{}: {} is {}, which changes what the adapter computes, and is not supported: save an adapter without it",
+         path, key, value.dump().substr(0, 80));
+  }
+  const auto is_number = [](const StateJson& value) { return value.is_number() && value.get<double>() > 0; };
+  const StateJson rank = config.value("r", StateJson()), alpha = config.value("lora_alpha", StateJson());
+  require(rank.is_number_integer() && rank.get<std::int64_t>() > 0 && rank.get<std::int64_t>() <= 1 << 16,
+          ErrorCode::model_file_damaged, "{}: r: expected a rank from 1 to 65536, found {}", path, rank.dump());
+  require(is_number(alpha), ErrorCode::model_file_damaged, "{}: lora_alpha: expected a number above 0, found {}", path,
+          alpha.dump());
+  return config;
+}
+
+/// "model.layers.0.self_attn.q_proj.lora_A.weight" -> "q"; empty if it is none of that form.
+std::string target_of(const std::string& tensor) {
+  for (const std::string_view suffix : kSuffixes) {
+    if (!tensor.ends_with(suffix)) continue;
+    const std::string layer = tensor.substr(0, tensor.size() - suffix.size());
+    const std::string module = layer.substr(layer.rfind('.') + 1);
+    if (!layer.starts_with("model.layers.") || !module.ends_with(kModule)) return "";
+    return module.substr(0, module.size() - kModule.size());
+  }
+  return "";
+}
+
+}  // namespace
+
+bool is_peft(const std::string& path) {
+  std::error_code error;
+  return fs::is_directory(path, error) && fs::exists(fs::path(path) / kPeftConfig, error);
+}
+
+ModelFile read_peft(const std::string& directory) {
+  const std::string config_path = file_in(directory, kPeftConfig), path = file_in(directory, kWeights);
+  const StateJson config = read_config(config_path);
+  std::error_code error;
+  require(fs::exists(path, error), ErrorCode::checkpoint_not_found,
+          "{} has no {}: save the adapter with save_pretrained() of peft", directory, kWeights);
+  const SafetensorsFile file(path);
+  ModelFile out{.path = directory, .state = state_of_metadata(file.metadata(), path), .tensors = {}};
+  const std::vector<std::string> known = Config::Model::Lora{}.targets;
+  std::set<std::string> found;
+  for (const SafetensorsFile::Entry& entry : file.entries()) {
+    require(entry.name.starts_with(kPrefix), ErrorCode::not_supported,
+            "{} has a tensor {}: expected names that begin with {}", path, entry.name, kPrefix);
+    NamedTensor tensor = file.read(entry);
+    tensor.name = entry.name.substr(std::string_view(kPrefix).size());
+    const std::string target = target_of(tensor.name);
+    require(std::ranges::find(known, target) != known.end(), ErrorCode::not_supported,
+            "{} has a tensor {}, which is not of an adapter of q, k, v, o, gate, up or down (model.lora.targets): save "
+            "one for those modules only",
+            path, entry.name);
+    found.insert(target);
+    out.tensors.push_back(std::move(tensor));
+  }
+  require(!out.tensors.empty(), ErrorCode::model_file_damaged, "{} has no tensors", path);
+  std::vector<std::string> targets;
+  for (const std::string& target : known)
+    if (found.contains(target)) targets.push_back(target);
+  StateJson& model = out.state["model"];
+  if (!model.is_object()) model = StateJson::object();
+  model["family"] = "llama";
+  model["lora.rank"] = config["r"];
+  model["lora.alpha"] = config["lora_alpha"].get<double>();
+  model["lora.targets"] = targets;
+  model["lora.rslora"] = config.value("use_rslora", StateJson(false)) == true;
+  const StateJson base = config.value("base_model_name_or_path", StateJson());
+  out.state["base_path"] = base.is_string() ? base.get<std::string>() : "";
+  return out;
+}
+
+void write_peft(const std::string& directory, std::vector<NamedTensor> tensors, const Config::Model::Lora& lora,
+                const std::string& base, const StateJson& state, const std::map<std::string, std::string>& files) {
+  nlohmann::ordered_json modules = nlohmann::ordered_json::array();
+  for (const std::string& target : lora.targets) modules.push_back(target + std::string(kModule));
+  const nlohmann::ordered_json empty = nlohmann::ordered_json::object();
+  const bool is_whole = lora.alpha == std::floor(lora.alpha) && lora.alpha < 1e9;
+  nlohmann::ordered_json config{{"alpha_pattern", empty},
+                                {"auto_mapping", nullptr},
+                                {"base_model_name_or_path", base},
+                                {"bias", "none"},
+                                {"fan_in_fan_out", false},
+                                {"inference_mode", true},
+                                {"init_lora_weights", true},
+                                {"layers_pattern", nullptr},
+                                {"layers_to_transform", nullptr},
+                                {"lora_alpha", lora.alpha},
+                                {"lora_dropout", lora.dropout},
+                                {"modules_to_save", nullptr},
+                                {"peft_type", "LORA"},
+                                {"r", lora.rank},
+                                {"rank_pattern", empty},
+                                {"revision", nullptr},
+                                {"target_modules", modules},
+                                {"task_type", "CAUSAL_LM"},
+                                {"use_rslora", lora.rslora}};
+  if (is_whole) config["lora_alpha"] = static_cast<std::int64_t>(lora.alpha);
+  for (NamedTensor& tensor : tensors) tensor.name = kPrefix + tensor.name;
+  std::ranges::sort(tensors, {}, &NamedTensor::name);  // as the safetensors library does
+  std::map<std::string, std::string> all = files;
+  all[kPeftConfig] = config.dump(2) + "\n";
+  write_model_directory(directory, all, [&](const std::string& partial) {
+    write_safetensors(file_in(partial, kWeights), tensors, export_metadata(state));
+  });
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,135 @@
+#include "commands/adapter_files.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "checkpoint/finite.h"
+#include "checkpoint/huggingface.h"
+#include "checkpoint/peft.h"
+#include "checkpoint/reader.h"
+#include "commands/model_argument.h"
+#include "commands/report.h"
+#include "config/parser.h"
+#include "lockstep/error.h"
+#include "models/llama_config.h"
+#include "train/adapters.h"
+#include "train/inference.h"
+
+namespace lockstep::commands {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::ModelFile;
+using checkpoint::StateJson;
+
+/// model.from of the run to which a checkpoint belongs; empty if there is none.
+std::string base_of_run(const std::string& file) {
+  std::error_code error;
+  const fs::path folder = fs::weakly_canonical(file, error).parent_path();
+  const fs::path config = folder.parent_path() / "config.yaml";
+  if (folder.filename() != "checkpoints" || !fs::exists(config, error)) return "";
+  return train::base_of(config::parse({config.string()}).model);
+}
+
+std::string config_of(const StateJson& state) { return state.at("model").at("config").get<std::string>(); }
+
+/// The tokenizer of a directory of Hugging Face, or of a run, if there is one.
+std::map<std::string, std::string> tokenizer_of_merged(const std::string& base, const std::string& adapters,
+                                                       const std::string& given) {
+  if (!given.empty() || !checkpoint::is_huggingface(base)) return tokenizer_for(adapters, given);
+  return checkpoint::read_tokenizer_files(base);
+}
+
+int write_merged_directory(ModelFile model, const ModelFile& base, const std::string& adapters,
+                           const std::string& target, const ExportOptions& options) {
+  const DType dtype = options.dtype.empty() ? base.dtype : dtype_named(options.dtype);
+  std::map<std::string, std::string> files = tokenizer_of_merged(base.path, adapters, options.files);
+  const models::LlamaConfig config = models::parse_llama_config(config_of(model.state), model.path);
+  files[checkpoint::kHuggingFaceConfig] =
+      base.config.empty() ? models::to_json(config).dump(2) + "\n" : with_dtype(base.config, dtype);
+  const std::size_t n_tensors = model.tensors.size();
+  checkpoint::write_huggingface(target, std::move(model.tensors), files, {.dtype = dtype});
+  print_text("{}: {} tensors in {}, {} with the adapters of {}\n", target, n_tensors, name(dtype), base.path, adapters);
+  return 0;
+}
+
+}  // namespace
+
+bool is_adapter_file(const std::string& path) {
+  if (checkpoint::is_safetensors(path) || is_folder(path)) return false;
+  const StateJson state = checkpoint::Reader(path).state();
+  const auto model = state.find("model");
+  return model != state.end() && model->is_object() && model->contains("lora.rank");
+}
+
+int export_adapters(const std::string& source, const std::string& target, const ExportOptions& options) {
+  require(!checkpoint::is_safetensors(target) && !target.ends_with(".onnx") && !names_a_file(target), ErrorCode::usage,
+          "{} has adapters, which are exported as a directory of PEFT, and {} is a file: name a directory, or merge "
+          "them with `lockstep checkpoint merge BASE {} {}`",
+          source, target, source, target);
+  require(options.dtype.empty(), ErrorCode::usage, "--dtype is for whole models; adapters are exported in fp32");
+  require_replaceable(source, target, options.existing);
+  ModelFile file = checkpoint::read_model_file(source, options.weights);
+  checkpoint::require_usable(source, file.tensors);
+  const std::string base = options.base.empty() ? base_of_run(source) : options.base;
+  const std::size_t n_tensors = file.tensors.size();
+  checkpoint::write_peft(target, std::move(file.tensors), train::lora_of(file), base, file.state,
+                         tokenizer_for(source, options.files));
+  print_text("{}: {} tensors of step {}, adapters for {}\n", target, n_tensors,
+             file.state.value("step", std::int64_t{0}),
+             base.empty() ? "a model that is not named: --base DIRECTORY names it" : base);
+  return 0;
+}
+
+int import_adapters(const std::string& source, const std::string& target, const std::string& base) {
+  ModelFile file = checkpoint::read_model_file(source);
+  checkpoint::require_usable(source, file.tensors);
+  std::vector<checkpoint::NamedTensor> adapters = file.tensors;
+  const ModelFile complete = train::with_base(std::move(file), base);
+  const std::string path = complete.state.at("base_path").get<std::string>();
+  StateJson state = initial_state(complete.state.at("model"));
+  if (complete.state.contains("inference")) state["inference"] = complete.state.at("inference");
+  std::vector<checkpoint::NamedTensor> of_base(complete.tensors.begin() + std::ssize(adapters), complete.tensors.end());
+  state["base"] = {{"hash", train::hash_of_base(of_base)}};
+  const std::size_t n_tensors = save_imported(target, std::move(adapters), state);
+  print_text("{}: {} tensors; adapters of rank {} for {}\n", target, n_tensors,
+             state.at("model").at("lora.rank").dump(), path);
+  return 0;
+}
+
+int merge_files(const std::string& base, const std::string& adapters, const std::string& target,
+                const ExportOptions& options) {
+  require(fs::exists(base), ErrorCode::checkpoint_not_found, "{} does not exist", base);
+  require(fs::exists(adapters), ErrorCode::checkpoint_not_found, "{} does not exist", adapters);
+  const bool is_file = checkpoint::is_safetensors(target) || target.ends_with(".h5");
+  require(is_file || !names_a_file(target), ErrorCode::usage,
+          "OUT must end in .h5 or .safetensors, or be a directory, found {}: no other format is supported", target);
+  require(!is_file || (options.dtype.empty() && options.files.empty()), ErrorCode::usage,
+          "--dtype and --files are for exported directories, and {} is a file", target);
+  require_replaceable(base, target, options.existing);
+  require_replaceable(adapters, target, options.existing);
+  const bool is_run = is_folder(adapters) && !checkpoint::is_model_directory(adapters);
+  const std::string file = is_run ? checkpoint_of_run(adapters) : adapters;
+  ModelFile of_adapters = checkpoint::read_model_file(file, options.weights);
+  require(
+      train::holds_adapters(of_adapters), ErrorCode::checkpoint_mismatch,
+      "{} has no adapters: expected the run or the checkpoint of a training with model.lora, or a directory of PEFT",
+      file);
+  ModelFile model = train::merged(train::with_base(std::move(of_adapters), base));
+  checkpoint::require_usable(file, model.tensors);
+  if (!is_file)
+    return write_merged_directory(std::move(model), checkpoint::read_model_file(base), file, target, options);
+  std::size_t n_tensors = model.tensors.size();
+  if (checkpoint::is_safetensors(target)) {
+    checkpoint::write_safetensors(target, model.tensors, checkpoint::export_metadata(model.state));
+  } else {
+    StateJson state = initial_state(model.state.at("model"));
+    if (model.state.contains("inference")) state["inference"] = model.state.at("inference");
+    n_tensors = save_imported(target, std::move(model.tensors), state);
+  }
+  print_text("{}: {} tensors, {} with the adapters of {}\n", target, n_tensors, base, file);
+  return 0;
+}
+
+}  // namespace lockstep::commands
