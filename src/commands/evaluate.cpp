@@ -17,6 +17,7 @@
 #include "checkpoint/model_file.h"
 #include "comm/world.h"
 #include "commands/commands.h"
+#include "commands/evaluate_choices.h"
 #include "commands/model_argument.h"
 #include "commands/report.h"
 #include "config/parser.h"
@@ -37,7 +38,7 @@ constexpr std::int64_t kMaxBatch = 128;  // samples per rank, unless evaluation.
 
 struct EvaluateArguments {
   std::vector<std::string> operands, checkpoints;
-  std::string json, confusion;
+  std::string json, confusion, choices, answers, tokenizer;
   bool averages = false;
 };
 
@@ -296,6 +297,21 @@ int run_evaluation(const EvaluateArguments& arguments, const Arguments& program)
   return kExitDone;
 }
 
+int run_choices(const EvaluateArguments& a, const Arguments& program) {
+  require(a.checkpoints.size() <= 1, ErrorCode::usage, "--choices evaluates one model, found {} with --checkpoint",
+          a.checkpoints.size());
+  require(a.confusion.empty(), ErrorCode::usage,
+          "--confusion draws the classes of images, and --choices evaluates a language model: leave out one of them");
+  return evaluate_choices({.model = {.operands = a.operands,
+                                     .checkpoint = a.checkpoints.empty() ? "" : a.checkpoints.front(),
+                                     .tokenizer = a.tokenizer,
+                                     .averages = a.averages},
+                           .choices = a.choices,
+                           .answers = a.answers,
+                           .json = a.json},
+                          program);
+}
+
 }  // namespace
 
 void add_evaluate(CLI::App& app, Run& run, const Arguments& program) {
@@ -311,9 +327,23 @@ void add_evaluate(CLI::App& app, Run& run, const Arguments& program) {
   command->add_option("--confusion", arguments->confusion, "Draw the confusion matrix as an SVG picture into this file")
       ->type_name("FILE.svg");
   command->add_flag("--ema", arguments->averages, "Evaluate the moving averages of the weights (ema.decay)");
+  command
+      ->add_option("--choices", arguments->choices,
+                   "Questions of multiple choice, one JSON object per line: evaluate a language model on them instead")
+      ->type_name("FILE.jsonl");
+  command
+      ->add_option("--answers", arguments->answers,
+                   "With --choices: write each question with the log probabilities of its choices into this file")
+      ->type_name("FILE.jsonl");
+  command->add_option("--tokenizer", arguments->tokenizer, "With --choices: another tokenizer than the model's")
+      ->type_name("PATH");
   add_json(*command, arguments->json);
-  command->callback(
-      [arguments, &run, program] { run = [arguments, program] { return run_evaluation(*arguments, program); }; });
+  command->callback([arguments, &run, program] {
+    const EvaluateArguments a = *arguments;
+    require(!a.choices.empty() || (a.answers.empty() && a.tokenizer.empty()), ErrorCode::usage,
+            "--answers and --tokenizer are about the questions of --choices: give --choices FILE");
+    run = [a, program] { return a.choices.empty() ? run_evaluation(a, program) : run_choices(a, program); };
+  });
 }
 
 }  // namespace lockstep::commands

@@ -1,0 +1,233 @@
+#include "text/multiple_choice.h"
+
+#include <fmt/format.h>
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "base/json.h"
+#include "lockstep/error.h"
+#include "text/utf8.h"
+
+namespace lockstep::text {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kExpected =
+    "expected {\"context\": TEXT, \"choices\": [TEXT, ...], \"answer\": NUMBER}, or the members of HellaSwag, ARC or "
+    "PIQA";
+
+// ------------------------------------------------------------------------------------------ Python's strings
+
+bool is_space(char32_t c) {
+  return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+/// The length of the text without the white space at its end, as str.rstrip().
+std::size_t stripped_length(std::string_view text) {
+  std::size_t end = 0;
+  for (std::size_t i = 0; i < text.size();) {
+    const CodePoint c = code_point_at(text, i);
+    i += c.n_bytes;
+    if (!is_space(c.value)) end = i;
+  }
+  return end;
+}
+
+/// str.strip()
+std::string_view stripped(std::string_view text) {
+  text = text.substr(0, stripped_length(text));
+  while (!text.empty()) {
+    const CodePoint c = code_point_at(text, 0);
+    if (!is_space(c.value)) break;
+    text.remove_prefix(c.n_bytes);
+  }
+  return text;
+}
+
+/// str.capitalize(): the first character in title case, and all others in lower case.
+std::string capitalized(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size();) {
+    const CodePoint c = code_point_at(text, i);
+    const auto value = static_cast<utf8proc_int32_t>(c.value);
+    append_code_point(out, static_cast<char32_t>(i == 0 ? utf8proc_totitle(value) : utf8proc_tolower(value)));
+    i += c.n_bytes;
+  }
+  return out;
+}
+
+void replace_all(std::string& text, std::string_view what, std::string_view by) {
+  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size()))
+    text.replace(at, what.size(), by);
+}
+
+/// re.sub("\[.*?\]", "", text): a dot does not match the end of a line.
+std::string without_brackets(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const std::size_t close = text[i] == '[' ? text.find_first_of("]\n", i) : std::string_view::npos;
+    if (close != std::string_view::npos && text[close] == ']')
+      i = close;
+    else
+      out += text[i];
+  }
+  return out;
+}
+
+// -------------------------------------------------------------------------------------------------- the lines
+
+class Line {
+ public:
+  Line(const Json& object, const std::string& place) : object_(object), place_(place) {}
+
+  bool has(const char* key) const { return object_.contains(key); }
+
+  std::string text(const char* key) const { return text_of(at(key), key); }
+  std::string text_of(const Json& value, const std::string& name) const {
+    require(value.is_string(), ErrorCode::data_source, "{}: {}: expected a text, found {}", place_, name, shown(value));
+    return value.get<std::string>();
+  }
+  std::vector<std::string> texts(const Json& list, const std::string& name) const {
+    require(list.is_array() && !list.empty(), ErrorCode::data_source, "{}: {}: expected a list of texts, found {}",
+            place_, name, shown(list));
+    std::vector<std::string> out;
+    for (const Json& value : list) out.push_back(text_of(value, name));
+    return out;
+  }
+  const Json& at(const char* key) const {
+    const auto found = object_.find(key);
+    require(found != object_.end(), ErrorCode::data_source, "{}: there is no \"{}\"; {}", place_, key, kExpected);
+    return *found;
+  }
+  /// A number, or a text that is one.
+  std::size_t index(const char* key, std::size_t n_choices) const {
+    const Json& value = at(key);
+    std::int64_t number = -1;
+    if (value.is_number_integer()) number = value.get<std::int64_t>();
+    if (value.is_string()) {
+      const auto& digits = value.get_ref<const std::string&>();
+      const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+      if (error != std::errc() || end != digits.data() + digits.size()) number = -1;
+    }
+    require(number >= 0 && number < static_cast<std::int64_t>(n_choices), ErrorCode::data_source,
+            "{}: {}: expected the number of the right choice, 0 to {}, found {}", place_, key, n_choices - 1,
+            shown(value));
+    return static_cast<std::size_t>(number);
+  }
+  static std::string shown(const Json& value) {
+    std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+    constexpr std::size_t kMost = 60;
+    return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
+  }
+
+ private:
+  const Json& object_;
+  const std::string& place_;
+};
+
+/// Brackets are left over from the part of HellaSwag that is from WikiHow.
+std::string hellaswag_text(std::string_view text) {
+  std::string out(stripped(text));
+  replace_all(out, " [title]", ". ");
+  out = without_brackets(out);
+  replace_all(out, "  ", " ");
+  return out;
+}
+
+ChoiceQuestion hellaswag(const Line& line) {
+  const std::string context =
+      line.has("ctx_a") ? line.text("ctx_a") + " " + capitalized(line.text("ctx_b")) : line.text("ctx");
+  ChoiceQuestion out{.context = hellaswag_text(line.text("activity_label") + ": " + context), .choices = {}};
+  for (const std::string& ending : line.texts(line.at("endings"), "endings"))
+    out.choices.push_back(hellaswag_text(ending));
+  out.answer = line.index("label", out.choices.size());
+  return out;
+}
+
+ChoiceQuestion arc(const Line& line, const std::string& place) {
+  const Json& question = line.at("question");
+  const bool is_nested = question.is_object();
+  const Line inner(question, place);
+  const std::string stem = is_nested ? inner.text("stem") : line.text("question");
+  const Json& choices = is_nested ? inner.at("choices") : line.at("choices");
+  ChoiceQuestion out{.context = "Question: " + stem + "\nAnswer:", .choices = {}};
+  std::vector<std::string> labels;
+  if (choices.is_array()) {
+    for (const Json& choice : choices) {
+      require(choice.is_object(), ErrorCode::data_source, "{}: choices: expected objects with text and label, found {}",
+              place, Line::shown(choice));
+      const Line one(choice, place);
+      out.choices.push_back(one.text("text"));
+      labels.push_back(one.text("label"));
+    }
+  } else {
+    require(choices.is_object(), ErrorCode::data_source,
+            "{}: choices: expected an object with the lists text and label, found {}", place, Line::shown(choices));
+    const Line lists(choices, place);
+    out.choices = lists.texts(lists.at("text"), "choices.text");
+    labels = lists.texts(lists.at("label"), "choices.label");
+  }
+  const std::string key = line.text("answerKey");
+  const auto found = std::ranges::find(labels, key);
+  require(!out.choices.empty() && labels.size() == out.choices.size() && found != labels.end(), ErrorCode::data_source,
+          "{}: answerKey is \"{}\", which is not the label of one of {} choices", place, key, out.choices.size());
+  out.answer = static_cast<std::size_t>(found - labels.begin());
+  return out;
+}
+
+ChoiceQuestion piqa(const Line& line) {
+  return {.context = "Question: " + line.text("goal") + "\nAnswer:",
+          .choices = {line.text("sol1"), line.text("sol2")},
+          .answer = line.index("label", 2)};
+}
+
+}  // namespace
+
+ChoiceQuestion parse_choice_question(std::string_view line, const std::string& place) {
+  const Json object = parse_json(line, place, ErrorCode::data_source);
+  require(object.is_object(), ErrorCode::data_source, "{}: {}, found {}", place, kExpected, Line::shown(object));
+  const Line reader(object, place);
+  if (reader.has("endings")) return hellaswag(reader);
+  if (reader.has("answerKey")) return arc(reader, place);
+  if (reader.has("sol1")) return piqa(reader);
+  ChoiceQuestion out{.context = reader.text("context"), .choices = reader.texts(reader.at("choices"), "choices")};
+  out.answer = reader.index("answer", out.choices.size());
+  return out;
+}
+
+ChoiceTokens encode_choice(const Tokenizer& tokenizer, std::string_view context, std::string_view choice) {
+  const std::size_t length = stripped_length(context);
+  const std::string whole = fmt::format("{} {}", context, choice);
+  ChoiceTokens out;
+  if (length == 0) {
+    const std::optional<std::int32_t> before =
+        tokenizer.begin_token() ? tokenizer.begin_token() : tokenizer.end_token();
+    if (before) out.ids.push_back(*before);
+    out.first = out.ids.size();
+    std::vector<std::int32_t> ids;
+    tokenizer.encode(whole, ids, TemplateTokens::omit);
+    // Where the tokenizer puts that token before every text, it is there already.
+    out.ids.insert(out.ids.end(), ids.begin() + (before && !ids.empty() && ids.front() == *before ? 1 : 0), ids.end());
+    return out;
+  }
+  std::vector<std::int32_t> ids;
+  tokenizer.encode(context.substr(0, length), out.ids);
+  tokenizer.encode(whole, ids);
+  out.first = out.ids.size();
+  // A token may reach across the end of the context. The harness then takes those of the context alone, too.
+  if (ids.size() > out.first) out.ids.insert(out.ids.end(), ids.begin() + std::ssize(out.ids), ids.end());
+  return out;
+}
+
+std::size_t n_characters(std::string_view text) {
+  std::size_t n = 0;
+  for (std::size_t i = 0; i < text.size(); ++n) i += code_point_at(text, i).n_bytes;
+  return n;
+}
+
+}  // namespace lockstep::text
