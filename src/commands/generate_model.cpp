@@ -13,6 +13,7 @@
 #include "data/text_file.h"
 #include "lockstep/error.h"
 #include "tasks/language_modelling/model_source.h"
+#include "text/known_tokens.h"
 #include "train/adapters.h"
 #include "train/inference.h"
 
@@ -191,21 +192,7 @@ TextModelSource open_text_model(const ModelRequest& request) {
 
 generate::Decode decode_with(std::shared_ptr<const text::Tokenizer> tokenizer) {
   return [tokenizer = std::move(tokenizer)](std::span<const std::int32_t> ids) {
-    try {
-      return tokenizer->decode(ids);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::tokenizer_id) throw;
-    }
-    std::vector<std::int32_t> known;
-    for (const std::int32_t id : ids) {
-      try {
-        static_cast<void>(tokenizer->decode(std::span(&id, 1)));
-        known.push_back(id);
-      } catch (const Error& error) {
-        if (error.code() != ErrorCode::tokenizer_id) throw;
-      }
-    }
-    return tokenizer->decode(known);
+    return text::decode_known(*tokenizer, ids);
   };
 }
 

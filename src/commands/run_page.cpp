@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "base/number_text.h"
+#include "base/printable.h"
 #include "config/table.h"
 #include "page/ticks.h"
 
@@ -257,6 +258,28 @@ void add_charts(Page& page, const RunRecord& run) {
     page.add_paragraph(run.timeline_note);
 }
 
+/// The first and the last, and some evenly between them.
+std::vector<SampleOfStep> some_of(const std::vector<SampleOfStep>& samples) {
+  constexpr std::size_t kMost = 8;
+  if (samples.size() <= kMost) return samples;
+  std::vector<SampleOfStep> out;
+  for (std::size_t i = 0; i < kMost; ++i) out.push_back(samples[i * (samples.size() - 1) / (kMost - 1)]);
+  return out;
+}
+
+void add_samples(Page& page, const RunRecord& run) {
+  constexpr std::size_t kLongestPrompt = 400, kLongestText = 4000;  // bytes
+  if (run.samples.empty()) return;
+  page.add_section("Samples of text");
+  page.add_paragraph("What the model made of the prompts of evaluation.generate, with its most probable tokens.");
+  for (const auto& [prompt, samples] : run.samples) {
+    std::vector<Row> rows;
+    for (const SampleOfStep& sample : some_of(samples))
+      rows.emplace_back(fmt::format("step {}", sample.step), printable(sample.text, kLongestText));
+    page.add_table(printable(prompt, kLongestPrompt), rows);
+  }
+}
+
 void add_tables(Page& page, const RunRecord& run) {
   const Config defaults;
   std::vector<Row> changed, all;
@@ -318,6 +341,7 @@ Page page_of_run(const RunRecord& run) {
   page.add_key_figures(key_figures(run));
   for (const std::string& note : run.notes) page.add_paragraph("Note: " + note);
   add_charts(page, run);
+  add_samples(page, run);
   add_tables(page, run);
   return page;
 }

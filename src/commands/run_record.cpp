@@ -69,6 +69,21 @@ void add_ranks(RunRecord& run, const Json& step) {
   }
 }
 
+void add_samples(RunRecord& run, const Json& event) {
+  const auto list = event.find("samples");
+  if (list == event.end() || !list->is_array()) return;
+  for (const Json& sample : *list) {
+    const auto text_of = [&](const char* key) {
+      const auto found = sample.is_object() ? sample.find(key) : sample.end();
+      return found != sample.end() && found->is_string() ? found->get<std::string>() : "";
+    };
+    const std::string prompt = text_of("prompt");
+    auto known = std::ranges::find(run.samples, prompt, [](const auto& of_prompt) { return of_prompt.first; });
+    if (known == run.samples.end()) known = run.samples.insert(known, {prompt, {}});
+    known->second.push_back({.step = event["step"].get<std::int64_t>(), .text = text_of("text")});
+  }
+}
+
 void read_metrics(RunRecord& run) {
   const std::string path = run.path + "/metrics.jsonl";
   std::size_t n_damaged = 0, n_lines = 0;
@@ -90,6 +105,8 @@ void read_metrics(RunRecord& run) {
       run.evaluations.add(event);
     } else if (*kind == "epoch") {
       run.epochs.add(event);
+    } else if (*kind == "samples") {
+      add_samples(run, event);
     }
   });
   constexpr const char* kRemedy =
@@ -204,6 +221,7 @@ RunRecord read_run_record(std::string path) {
                 .steps = {},
                 .evaluations = {},
                 .epochs = {},
+                .samples = {},
                 .ranks = {},
                 .machine = {},
                 .log_end = "",

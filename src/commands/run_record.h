@@ -43,11 +43,18 @@ struct RankFigures {
   double memory_bytes = NAN;                                        // the greatest
 };
 
+/// What the model made of a prompt after a step (evaluation.generate).
+struct SampleOfStep {
+  std::int64_t step = 0;
+  std::string text;
+};
+
 struct RunRecord {
   std::string path;
   Config config;
   std::string status;  // of RUN/status; empty if there is none
   EventTable steps, evaluations, epochs;
+  std::vector<std::pair<std::string, std::vector<SampleOfStep>>> samples;  // of each prompt
   double first_time_unix = NAN, last_time_unix = NAN;
   std::vector<RankFigures> ranks;
   std::size_t n_rank_steps = 0;

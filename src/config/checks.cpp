@@ -272,6 +272,9 @@ void check_evaluation(const Config& c) {
           "evaluation.every_steps, found 0 for both",
           c.places({"evaluation.patience", "evaluation.every_epochs", "evaluation.every_steps"}),
           c.evaluation.patience);
+  require(c.evaluation.generate.empty() || !c.data.validation.empty(), ErrorCode::config_conflict,
+          "{}evaluation.generate writes samples after evaluations, which need data.validation, found nothing",
+          c.places({"evaluation.generate", "data.validation"}));
   require(c.checkpoint.best == Config::Checkpoint{}.best || !c.data.validation.empty(), ErrorCode::config_conflict,
           "{}checkpoint.best={} compares evaluations and needs data.validation, found nothing",
           c.places({"checkpoint.best", "data.validation"}), c.checkpoint.best);

@@ -320,6 +320,11 @@ std::vector<Key> evaluation_and_batch_norm_keys() {
               {kNone, "evaluations",
                "End the run when this many evaluations in a row were not better than the best one; checkpoint.best "
                "tells what is better. 0: no limit."}),
+      list_of_texts(KEY(evaluation.generate),
+                    {kNone, "",
+                     "text: prompts that the model continues after each evaluation, with its most probable tokens. The "
+                     "samples are written to the log, metrics.jsonl and TensorBoard."}),
+      integer(KEY(evaluation.generate_tokens), 1, {kNone, "tokens", "text: the most tokens of each of these samples."}),
       boolean(KEY(batch_norm.synchronize),
               {kLearning, "", "Normalize with the statistics of the global batch instead of those of each rank."}),
       real(KEY(batch_norm.momentum), kUpToOne,

@@ -6,7 +6,6 @@
 
 #include "layers/layers.h"
 #include "lockstep/error.h"
-#include "models/llama.h"
 
 namespace lockstep::generate {
 namespace {
@@ -16,26 +15,24 @@ constexpr std::int64_t kSmallChunks[] = {16, 96};
 
 }  // namespace
 
-struct Decoder::Arenas {
+struct Decoder::Memories {
   std::unique_ptr<Memory> cache, activations, workspace;
 };
 
 Decoder::Decoder(const models::LlamaConfig& config, const DecoderSizes& sizes, DType dtype, bool tf32, Backend& backend,
-                 graph::ParameterTable& table)
+                 graph::ParameterTable& table, const models::LlamaOptions& options)
     : sizes_(sizes), vocabulary_(config.vocabulary), backend_(backend), stream_(backend.make_stream()) {
   require(sizes.slots > 0 && sizes.capacity > 0 && sizes.chunk > 0 && sizes.capacity <= config.positions,
           ErrorCode::internal, "a decoder of {} sequences of {} tokens with chunks of {}, for a model of {} positions",
           sizes.slots, sizes.capacity, sizes.chunk, config.positions);
   for (const std::int64_t rows : kSmallChunks)
-    if (rows < sizes.chunk) prefill_.push_back(make_step(config, rows, dtype, tf32, table));
-  prefill_.push_back(make_step(config, sizes.chunk, dtype, tf32, table));
-  decode_ = make_step(config, sizes.slots, dtype, tf32, table);
+    if (rows < sizes.chunk) prefill_.push_back(make_step(config, options, rows, dtype, tf32, table));
+  prefill_.push_back(make_step(config, options, sizes.chunk, dtype, tf32, table));
+  decode_ = make_step(config, options, sizes.slots, dtype, tf32, table);
   for (const Step& step : prefill_)
     require(step.graph->cache_bytes() == decode_.graph->cache_bytes(), ErrorCode::internal,
             "the graphs of prefill and of decoding have caches of {} and {} bytes", step.graph->cache_bytes(),
             decode_.graph->cache_bytes());
-  for (std::int64_t slot = 0; slot < sizes.slots; ++slot)
-    sources_.insert(sources_.end(), static_cast<std::size_t>(sizes.capacity), static_cast<std::int32_t>(slot));
   const auto rows = static_cast<std::size_t>(std::max(sizes.chunk, sizes.slots));
   for (auto* field : {&ids_, &slots_, &positions_, &selected_}) field->reserve(rows);
   logits_.resize(static_cast<std::size_t>(sizes.slots * vocabulary_));
@@ -43,8 +40,8 @@ Decoder::Decoder(const models::LlamaConfig& config, const DecoderSizes& sizes, D
 
 Decoder::~Decoder() = default;
 
-Decoder::Step Decoder::make_step(const models::LlamaConfig& config, std::int64_t rows, DType dtype, bool tf32,
-                                 graph::ParameterTable& table) {
+Decoder::Step Decoder::make_step(const models::LlamaConfig& config, const models::LlamaOptions& options,
+                                 std::int64_t rows, DType dtype, bool tf32, graph::ParameterTable& table) {
   Step step{.graph = std::make_unique<graph::Graph>(
                 graph::GraphOptions{
                     .mode = graph::Mode::inference, .dtype = dtype, .tf32 = tf32, .batch = rows, .layout_batch = rows},
@@ -64,8 +61,8 @@ Decoder::Step Decoder::make_step(const models::LlamaConfig& config, std::int64_t
       .tokens = step.ids,
       .positions = step.positions,
       .cache = {.slots = sizes_.slots, .capacity = sizes_.capacity, .slot = step.slots, .source = step.source},
-      .n_positions = sizes_.capacity};
-  const graph::ActivationId hidden = models::llama(graph, config, inputs);
+      .n_positions = sizes_.positions > 0 ? sizes_.positions : sizes_.capacity};
+  const graph::ActivationId hidden = models::llama(graph, config, inputs, options);
   const graph::ActivationId last = layers::select_rows(graph, hidden, step.selected, sizes_.slots, "last tokens");
   const graph::ActivationId logits = layers::linear(graph, last, "lm_head",
                                                     {.out_features = config.vocabulary,
@@ -91,18 +88,34 @@ DecoderMemory Decoder::memory() const {
 
 void Decoder::bind(const graph::Bindings& weights) {
   const DecoderMemory needs = memory();
-  arenas_ = std::make_unique<Arenas>(Arenas{.cache = backend_.allocate(needs.cache_bytes, "keys and values"),
-                                            .activations = backend_.allocate(needs.activation_bytes, "activations"),
-                                            .workspace = backend_.allocate(needs.workspace_bytes, "workspace")});
-  // Places that no token has filled are never read. Zeros keep what is there from being taken for numbers.
-  backend_.fill_zero(arenas_->cache->data(), needs.cache_bytes, *stream_);
-  stream_->synchronize();
+  memories_ =
+      std::make_unique<Memories>(Memories{.cache = backend_.allocate(needs.cache_bytes, "keys and values"),
+                                          .activations = backend_.allocate(needs.activation_bytes, "activations"),
+                                          .workspace = backend_.allocate(needs.workspace_bytes, "workspace")});
+  bind(weights, {.cache = memories_->cache->data(),
+                 .activations = memories_->activations->data(),
+                 .workspace = memories_->workspace->data()});
+  reset();
+}
+
+void Decoder::bind(const graph::Bindings& weights, const DecoderArenas& arenas) {
+  arenas_ = arenas;
   graph::Bindings bindings = weights;
-  bindings.cache = static_cast<std::byte*>(arenas_->cache->data());
-  bindings.activations = static_cast<std::byte*>(arenas_->activations->data());
-  bindings.workspace = arenas_->workspace->data();
+  bindings.cache = static_cast<std::byte*>(arenas.cache);
+  bindings.activations = static_cast<std::byte*>(arenas.activations);
+  bindings.workspace = arenas.workspace;
   for (const Step& step : prefill_) step.graph->bind(bindings);
   decode_.graph->bind(bindings);
+}
+
+void Decoder::reset() {
+  // Places that no token has filled are never read. Zeros keep what is there from being taken for numbers.
+  backend_.fill_zero(arenas_.cache, memory().cache_bytes, *stream_);
+  stream_->synchronize();
+  sources_.clear();
+  for (std::int64_t slot = 0; slot < sizes_.slots; ++slot)
+    sources_.insert(sources_.end(), static_cast<std::size_t>(sizes_.capacity), static_cast<std::int32_t>(slot));
+  has_new_sources_ = true;
 }
 
 std::string Decoder::describe() const {
@@ -113,7 +126,7 @@ std::string Decoder::describe() const {
 }
 
 void Decoder::run(Step& step, std::span<const NewToken> tokens, bool all_want_logits) {
-  require(arenas_ != nullptr && static_cast<std::int64_t>(tokens.size()) <= step.rows, ErrorCode::internal,
+  require(arenas_.activations != nullptr && static_cast<std::int64_t>(tokens.size()) <= step.rows, ErrorCode::internal,
           "a step of {} tokens in a graph of {}", tokens.size(), step.rows);
   ids_.assign(static_cast<std::size_t>(step.rows), 0);
   slots_.assign(static_cast<std::size_t>(step.rows), 0);

@@ -18,30 +18,40 @@
 
 #include "generate/language_model.h"
 #include "graph/graph.h"
-#include "models/llama_config.h"
+#include "models/llama.h"
 
 namespace lockstep::generate {
 
 struct DecoderSizes {
-  std::int64_t slots = 1;     // sequences in the cache
-  std::int64_t capacity = 0;  // tokens of each, at most the positions of the model
-  std::int64_t chunk = 256;   // the greatest of prefill, in tokens
+  std::int64_t slots = 1;      // sequences in the cache
+  std::int64_t capacity = 0;   // tokens of each, at most the positions of the model
+  std::int64_t chunk = 256;    // the greatest of prefill, in tokens
+  std::int64_t positions = 0;  // of the table of rotary positions, which all graphs of a table share; 0: capacity
 };
 
 struct DecoderMemory {
   std::size_t cache_bytes = 0, activation_bytes = 0, workspace_bytes = 0;
 };
 
+/// Memory of these sizes that others use at other times.
+struct DecoderArenas {
+  void *cache = nullptr, *activations = nullptr, *workspace = nullptr;
+};
+
 class Decoder final : public LanguageModel {
  public:
   /// Backend and table must outlive it. If the table is new, the decoder adds the parameters.
   Decoder(const models::LlamaConfig& config, const DecoderSizes& sizes, DType dtype, bool tf32, Backend& backend,
-          graph::ParameterTable& table);
+          graph::ParameterTable& table, const models::LlamaOptions& options = {});
   ~Decoder() override;
 
   DecoderMemory memory() const;
   /// Allocates the arenas. Of `weights`, those members are used that say where the parameters are.
   void bind(const graph::Bindings& weights);
+  /// The same in memory that is lent. Call reset() before each use after others have used it.
+  void bind(const graph::Bindings& weights, const DecoderArenas& arenas);
+  /// No sequence has any tokens.
+  void reset();
   /// What the backend chose for the ops of a decoding step, a line each.
   std::string describe() const;
 
@@ -63,9 +73,9 @@ class Decoder final : public LanguageModel {
     graph::TensorId ids = graph::kNoTensor, slots = graph::kNoTensor, positions = graph::kNoTensor;
     graph::TensorId source = graph::kNoTensor, selected = graph::kNoTensor, logits = graph::kNoTensor;
   };
-  struct Arenas;
-  Step make_step(const models::LlamaConfig& config, std::int64_t rows, DType dtype, bool tf32,
-                 graph::ParameterTable& table);
+  struct Memories;
+  Step make_step(const models::LlamaConfig& config, const models::LlamaOptions& options, std::int64_t rows, DType dtype,
+                 bool tf32, graph::ParameterTable& table);
   /// Runs at most `rows` tokens, and appends the logits to `logits_`.
   void run(Step& step, std::span<const NewToken> tokens, bool all_want_logits);
 
@@ -75,7 +85,8 @@ class Decoder final : public LanguageModel {
   std::unique_ptr<Stream> stream_;
   std::vector<Step> prefill_;  // ascending by rows
   Step decode_;
-  std::unique_ptr<Arenas> arenas_;
+  std::unique_ptr<Memories> memories_;  // null: the arenas are lent
+  DecoderArenas arenas_;
   std::vector<std::int32_t> sources_;
   bool has_new_sources_ = true;
   const void* has_sources_ = nullptr;  // the step whose tensor is up to date

@@ -72,7 +72,7 @@ const std::vector<std::string>& files_at_start() {
 }
 
 const std::vector<std::string>& files_at_end() {
-  static const std::vector<std::string> names{"config.yaml", "metrics.json", "log.txt", "metrics.jsonl"};
+  static const std::vector<std::string> names{"config.yaml", "metrics.json", "log.txt", "metrics.jsonl", "samples.txt"};
   return names;
 }
 

@@ -8,6 +8,7 @@
 #include "tasks/image_classification/task.h"
 #include "tasks/language_modelling/model_source.h"
 #include "tasks/language_modelling/task.h"
+#include "tasks/language_modelling/text_sampler.h"
 #include "tasks/unused_keys.h"
 
 namespace lockstep::tasks {
@@ -41,6 +42,8 @@ const Measure* Task::find_measure(std::string_view key) const {
   const auto found = std::ranges::find(measures(), key, &Measure::key);
   return found == measures().end() ? nullptr : &*found;
 }
+
+std::unique_ptr<TextSampler> Task::make_text_sampler(Backend&, graph::ParameterTable&) const { return nullptr; }
 
 std::unique_ptr<Task> make_task(const Config& config) {
   for (const Row& row : kTasks) {

@@ -81,6 +81,8 @@ class Tally {
   virtual std::string picture(const std::string& title) const = 0;
 };
 
+class TextSampler;
+
 class Task {
  public:
   virtual ~Task() = default;
@@ -118,6 +120,9 @@ class Task {
   /// By which one of two evaluations is better, unless checkpoint.best names another measure.
   virtual const Measure& quality_measure() const = 0;
   virtual std::unique_ptr<Tally> make_tally() const = 0;
+  /// What writes samples of text in evaluations (evaluation.generate), with the parameters of graphs that are wired;
+  /// null: nothing does. After open_train_set().
+  virtual std::unique_ptr<TextSampler> make_text_sampler(Backend& backend, graph::ParameterTable& table) const;
 
   // Model
   virtual ModelName model_name() const = 0;

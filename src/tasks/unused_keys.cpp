@@ -47,8 +47,10 @@ constexpr Row kOfImages[] = {
     KEY(batch_norm.epsilon),
 };
 constexpr Row kOfText[] = {
-    KEY(model.from),      KEY(model.config), KEY(model.recompute),      KEY(model.base_precision),
-    KEY(model.lora.rank), KEY(data.pack),    KEY(data.cross_documents), KEY(data.sequence_length),
+    KEY(model.from),           KEY(model.config),          KEY(model.recompute),
+    KEY(model.base_precision), KEY(model.lora.rank),       KEY(data.pack),
+    KEY(data.cross_documents), KEY(data.sequence_length),  KEY(evaluation.generate),
+    KEY(evaluation.generate_tokens),
 };
 
 #undef KEY

@@ -1,9 +1,12 @@
 #include "train/evaluation.h"
 
+#include <nlohmann/json.hpp>
+
 #include "base/clock.h"
 #include "base/stop_signal.h"
 #include "lockstep/log.h"
 #include "lockstep/trace.h"
+#include "tasks/language_modelling/text_sampler.h"
 #include "train/evaluation_loader.h"
 
 namespace lockstep::train {
@@ -43,6 +46,39 @@ std::optional<LossSums> evaluate_averages(Session& session) {
 
 }  // namespace
 
+/// Rank r replies to prompts r, r + ranks and so on. Rank 0 writes the samples.
+void Validation::write_samples(std::int64_t steps_done) {
+  constexpr std::int64_t kStepsBetweenMeetings = 8;  // ranks that finish early wait for the others
+  tasks::TextSampler* const sampler = session_.plan->sampler();
+  if (sampler == nullptr) return;
+  const trace::Span span(trace::Kind::evaluation, "samples after step", steps_done);
+  World& world = session_.world;
+  const auto rank = static_cast<std::size_t>(world.rank()), n_ranks = static_cast<std::size_t>(world.size());
+  std::vector<std::size_t> numbers;
+  for (std::size_t i = rank; i < sampler->prompts().size(); i += n_ranks) numbers.push_back(i);
+  session_.replica->prepare_samples();
+  std::int64_t n_steps = 0;
+  nlohmann::json replies = sampler->generate(numbers, [&] {
+    if (n_ranks > 1 && ++n_steps % kStepsBetweenMeetings == 0) world.any(true);
+    return !stop_requested();
+  });
+  while (n_ranks > 1 && world.any(false)) {
+  }
+  if (world.any(stop_requested())) return;
+  std::vector<TextSample> samples;
+  for (const std::string& prompt : sampler->prompts()) samples.push_back({.prompt = prompt, .text = ""});
+  const std::vector<std::string> all =
+      world.all_gather(replies.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    std::size_t i = r;
+    for (const nlohmann::json& text : nlohmann::json::parse(all[r])) {
+      samples[i].text = text.get<std::string>();
+      i += n_ranks;
+    }
+  }
+  recorder_.samples(steps_done, samples);
+}
+
 bool Validation::is_due_after(std::int64_t step) const {
   const Config::Evaluation& e = session_.config.evaluation;
   return session_.task->validation_set() && session_.is_due(step + 1, e.every_steps, e.every_epochs);
@@ -67,6 +103,7 @@ bool Validation::run(std::int64_t steps_done) {
   sums_ = *sums;
   if (of_averages) average_sums_ = *of_averages;
   recorder_.evaluation(steps_done, sums_, of_averages ? &*of_averages : nullptr, seconds_since(begin));
+  write_samples(steps_done);
   // Not the one at the end of a start that train.max_steps ended: the others would then count differently.
   const Config::Evaluation& e = session_.config.evaluation;
   if (is_multiple(steps_done, e.every_steps) || is_multiple(steps_done, e.every_epochs * session_.steps_per_epoch))

@@ -40,6 +40,8 @@ class Validation {
  private:
   /// With the figures of the last run(), or, without a validation set, of the epoch's training.
   double last_quality() const;
+  /// Collective: evaluation.generate. A stop request on any rank interrupts it, and nothing is written.
+  void write_samples(std::int64_t steps_done);
 
   Session& session_;
   Recorder& recorder_;

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/number_text.h"
+#include "base/utf8.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "train/tensorboard.h"
@@ -90,6 +91,14 @@ Json whole(const std::vector<double>& list) {
   return out;
 }
 
+/// Of a text that TensorBoard, which reads Markdown, shows as it is.
+std::string indented(const std::string& text) {
+  std::string out;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) out += "    " + line + "\n";
+  return out;
+}
+
 Json begin_event(const char* event, std::int64_t step) {
   return Json{{"event", event}, {"time_unix", unix_seconds()}, {"step", step}};
 }
@@ -109,6 +118,7 @@ struct Metrics::State {
     const bool is_fresh = options.resume_step < 0;
     if (is_fresh) {
       std::filesystem::remove(directory + "/metrics.json");
+      std::filesystem::remove(directory + "/samples.txt");
       std::filesystem::remove(jsonl_path);
     } else if (std::filesystem::exists(jsonl_path)) {
       replace_file(jsonl_path, lines_until(read_file(jsonl_path), options.resume_step, naming, history));
@@ -120,11 +130,9 @@ struct Metrics::State {
     if (tensorboard->is_new()) write_configuration(options);
   }
 
-  /// Once per run. The text is indented, since TensorBoard shows it as Markdown.
+  /// Once per run.
   void write_configuration(const Options& options) {
-    std::string text;
-    std::istringstream lines(options.configuration);
-    for (std::string line; std::getline(lines, line);) text += "    " + line + "\n";
+    const std::string text = indented(options.configuration);
     std::vector<std::string> tags{"performance/" + naming.unit.rate_key};
     for (const char* group : {"train/", "validation/"})
       for (const tasks::Measure& measure : naming.measures) tags.push_back(group + measure.key);
@@ -279,6 +287,26 @@ void Metrics::evaluation(const EvaluationRecord& r) {
   state_->add(scalars, "validation/", r.measures);
   state_->add(scalars, fmt::format("validation/{}", tasks::kAverageKey), r.average_measures);
   state_->write_scalars(object, scalars);
+}
+
+void Metrics::samples(const SamplesRecord& r) {
+  if (!state_) return;
+  Json object = begin_event("samples", r.step), list = Json::array();
+  std::string text = fmt::format("Samples after step {}\n", r.step);
+  for (const TextSample& sample : r.samples) {
+    list.push_back({{"prompt", valid_utf8(sample.prompt)}, {"text", valid_utf8(sample.text)}});
+    text += fmt::format("\n--- {}\n{}\n", sample.prompt, sample.text);
+  }
+  object.update({{"epoch", r.epoch}, {"samples", list}});
+  state_->write(object);
+  state_->write_or_warn([&] { replace_file(state_->directory + "/samples.txt", text); });
+  if (!state_->tensorboard) return;
+  for (std::size_t i = 0; i < r.samples.size(); ++i)
+    state_->write_or_warn([&] {
+      state_->tensorboard->write_text(
+          r.step, object["time_unix"], fmt::format("samples/{}", i + 1),
+          "**Prompt**\n\n" + indented(r.samples[i].prompt) + "\n**Reply**\n\n" + indented(r.samples[i].text));
+    });
 }
 
 void Metrics::checkpoint(const CheckpointRecord& r) {

@@ -1,7 +1,7 @@
-// What a run writes for people and programs: metrics.jsonl (one object per logged step, epoch, evaluation and
-// checkpoint), metrics.json (the summary), TensorBoard event files, the epoch line of the log, the progress bar. Rank 0
-// only. Keys and their units: docs/using.md. The task defines which figures are reported and their names: a record has
-// one value for each of its measures.
+// What a run writes for people and programs: metrics.jsonl (one object per logged step, epoch, evaluation, list of
+// samples of text and checkpoint), metrics.json (the summary), samples.txt (the newest samples), TensorBoard event
+// files, the epoch line of the log, the progress bar. Rank 0 only. Keys and their units: docs/using.md. The task
+// defines which figures are reported and their names: a record has one value for each of its measures.
 #pragma once
 
 #include <cstdint>
@@ -65,6 +65,16 @@ struct EvaluationRecord {
   std::vector<double> measures{}, average_measures{};  // average_measures: of the averages of the weights, or empty
   double seconds = 0, rate = 0;
   Totals totals{};
+};
+
+/// A prompt and what the model made of it (evaluation.generate).
+struct TextSample {
+  std::string prompt, text;
+};
+
+struct SamplesRecord {
+  std::int64_t step = 0, epoch = 0;
+  std::vector<TextSample> samples{};
 };
 
 struct CheckpointRecord {
@@ -137,6 +147,7 @@ class Metrics {
   void step(const StepRecord&);
   void epoch(const EpochRecord&);
   void evaluation(const EvaluationRecord&);
+  void samples(const SamplesRecord&);
   void checkpoint(const CheckpointRecord&);
   void summary(const Summary&);  // writes metrics.json, atomically
   /// For a start of the run that did nothing: metrics.json stays as it is, but for the status. False if it does not

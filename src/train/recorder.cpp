@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/number_text.h"
+#include "base/printable.h"
 #include "base/process.h"
 #include "comm/traffic.h"
 #include "config/parser.h"
@@ -306,6 +307,14 @@ void Recorder::evaluation(std::int64_t step, const LossSums& sums, const LossSum
             text_of(measures, &tasks::Measure::result_digits), count, naming_.unit.name, rate, naming_.unit.rate_unit);
   if (of_averages)
     log::info("  the averages of the weights (ema) | {}", text_of(average_measures, &tasks::Measure::result_digits));
+}
+
+void Recorder::samples(std::int64_t step, const std::vector<TextSample>& samples) {
+  constexpr std::size_t kMostOfPrompt = 80, kMostOfText = 400;  // bytes in the log
+  metrics_.samples({.step = step, .epoch = step / session_.steps_per_epoch, .samples = samples});
+  for (const TextSample& sample : samples)
+    log::info("sample after step {} | {} | {}", step, printable(sample.prompt, kMostOfPrompt),
+              printable(sample.text, kMostOfText));
 }
 
 void Recorder::checkpoint(std::int64_t step, const std::string& path, double seconds, double blocked_seconds,

@@ -40,6 +40,7 @@ class Recorder {
   void epoch(std::int64_t step, double learning_rate, const LossSums* validation);
   /// `of_averages`: of the averages of the weights; null: there are none. `seconds`: of both.
   void evaluation(std::int64_t step, const LossSums& sums, const LossSums* of_averages, double seconds);
+  void samples(std::int64_t step, const std::vector<TextSample>& samples);
   /// `totals`: when the checkpoint was begun.
   void checkpoint(std::int64_t step, const std::string& path, double seconds, double blocked_seconds,
                   const Totals& totals);

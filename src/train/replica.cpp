@@ -8,6 +8,7 @@
 #include "lockstep/error.h"
 #include "lockstep/log.h"
 #include "lockstep/trace.h"
+#include "tasks/language_modelling/text_sampler.h"
 
 namespace lockstep::train {
 
@@ -71,21 +72,21 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
   if (plan.loss_scaling()) loss_scale_ = &state_->loss_scale;
   set_loss_scale({.scale = static_cast<float>(plan.config().loss_scale.initial)});
   std::byte* exchange = static_cast<std::byte*>(gradients_->data()) + memory.gradients;
-  for (PlannedGraph* planned : plan.all()) {
-    planned->graph->bind({.parameters = parameter_arena_.masters(),
-                          .first_parameter = parameter_arena_.first_master(),
-                          .compute_weights = parameter_arena_.compute_weights(),
-                          .compute_dtype = parameter_arena_.compute_dtype(),
-                          .narrow_gradients = narrow_gradients_ ? narrow_gradients_->data() : nullptr,
-                          .exchange = exchange,
-                          .activations = static_cast<std::byte*>(activations_->data()),
-                          .workspace = workspace_->data(),
-                          .second_stream = second_stream_.get(),
-                          .second_workspace = second_workspace_ ? second_workspace_->data() : nullptr,
-                          .scalars = &state_->scalars,
-                          .loss_scale = loss_scale_,
-                          .communicator = &communicator});
-  }
+  const graph::Bindings bindings{.parameters = parameter_arena_.masters(),
+                                 .first_parameter = parameter_arena_.first_master(),
+                                 .compute_weights = parameter_arena_.compute_weights(),
+                                 .compute_dtype = parameter_arena_.compute_dtype(),
+                                 .narrow_gradients = narrow_gradients_ ? narrow_gradients_->data() : nullptr,
+                                 .exchange = exchange,
+                                 .activations = static_cast<std::byte*>(activations_->data()),
+                                 .workspace = workspace_->data(),
+                                 .second_stream = second_stream_.get(),
+                                 .second_workspace = second_workspace_ ? second_workspace_->data() : nullptr,
+                                 .scalars = &state_->scalars,
+                                 .loss_scale = loss_scale_,
+                                 .communicator = &communicator};
+  for (PlannedGraph* planned : plan.all()) planned->graph->bind(bindings);
+  if (plan.sampler() != nullptr) plan.sampler()->bind(bindings);
   // The sums of all graphs are at the same position.
   sums_ = reinterpret_cast<StepSums*>(exchange + plan.largest().sums_offset);
   tile_sums_ = reinterpret_cast<double*>(exchange + plan.tile_sums_offset());
@@ -362,6 +363,12 @@ LossSums Replica::evaluate(const data::Batch& batch) {
   stream_->synchronize();
   if (device_trace_) device_trace_->flush();
   return sums;
+}
+
+void Replica::prepare_samples() {
+  gather_weights();
+  parameter_arena_.refresh(*stream_);
+  stream_->synchronize();  // the sampler has a stream of its own
 }
 
 StepSums Replica::sum_over_ranks(const StepSums& mine) {

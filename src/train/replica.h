@@ -85,6 +85,9 @@ class Replica {
   void gather_weights();
   /// Loss sums of this rank's samples, with running statistics.
   LossSums evaluate(const data::Batch& batch);
+  /// Collective. Before the sampler of the plan writes samples of text, once after the last update. It uses the memory
+  /// of activations, until the next step or evaluation.
+  void prepare_samples();
   /// Between steps: sums over ranks.
   StepSums sum_over_ranks(const StepSums& mine);
   /// Between steps, with ema.decay: the weights and statistics change places with their moving averages, which are then

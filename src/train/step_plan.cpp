@@ -13,6 +13,7 @@
 #include "data/loader.h"
 #include "lockstep/error.h"
 #include "models/lora.h"
+#include "tasks/language_modelling/text_sampler.h"
 #include "train/parameter_names.h"
 #include "train/uploader.h"
 
@@ -179,6 +180,7 @@ StepPlan::StepPlan(const Config& config, const tasks::Task& task, const BatchSha
     evaluation_batch_ = given > 0 ? given : batch.largest_micro_batch();
     evaluation_ = build(graph::Mode::inference, task.evaluation_fields(), evaluation_batch_,
                         evaluation_batch_ * batch.ranks, backend);
+    sampler_ = task.make_text_sampler(backend, table_);
   }
   for (PlannedGraph* g : all()) {
     exchange_bytes_ = std::max(exchange_bytes_, g->graph->exchange_bytes());
@@ -192,6 +194,8 @@ StepPlan::StepPlan(const Config& config, const tasks::Task& task, const BatchSha
   loader_bytes_ = data::Loader::buffer_bytes(fields, batch_.largest_micro_batch(), config.data.prefetch) +
                   static_cast<std::size_t>(config.data.readers) * set.reader_bytes;
 }
+
+StepPlan::~StepPlan() = default;
 
 PlannedGraph StepPlan::build(graph::Mode mode, std::vector<data::Field> fields, std::int64_t batch, std::int64_t global,
                              Backend& backend) {
@@ -284,6 +288,11 @@ MemoryReport StepPlan::memory(MemoryOf of) const {
       m.narrow_gradients = std::max(m.narrow_gradients, narrow.back().end() * size_bytes(m.compute_dtype));
   }
   if (evaluates) count(evaluation_);
+  if (evaluates && sampler_) {
+    m.activations = std::max(m.activations, sampler_->activation_bytes());
+    m.activations_without_reuse = std::max(m.activations_without_reuse, sampler_->activation_bytes());
+    m.workspace = std::max(m.workspace, sampler_->workspace_bytes());
+  }
   m.exchange = exchange_bytes();
   m.node_buffers = topology_.buffer_bytes();
   m.uploads = 2 * upload_bytes(of);

@@ -73,12 +73,15 @@ class StepPlan {
   /// if it is open, and otherwise for those of the train set. `topology`: of the communicator.
   StepPlan(const Config& config, const tasks::Task& task, const BatchShape& batch, Backend& backend,
            comm::Topology topology);
+  ~StepPlan();
 
   /// The training graph for a micro-batch of `batch` samples, `global` over all ranks.
   PlannedGraph& training(std::int64_t batch, std::int64_t global);
   /// The number of samples that a rank processes at once in the evaluation graph; 0 without one.
   std::int64_t evaluation_batch() const { return evaluation_batch_; }
   PlannedGraph* evaluation() { return evaluation_.graph ? &evaluation_ : nullptr; }
+  /// What writes samples of text in evaluations; null: nothing does.
+  tasks::TextSampler* sampler() const { return sampler_.get(); }
   const PlannedGraph& largest() const { return *largest_; }
   graph::ParameterTable& parameters() { return table_; }
   const graph::ParameterTable& parameters() const { return table_; }
@@ -132,6 +135,7 @@ class StepPlan {
   graph::ParameterTable table_;
   std::map<Key, PlannedGraph> training_;
   PlannedGraph evaluation_;
+  std::unique_ptr<tasks::TextSampler> sampler_;
   const PlannedGraph* largest_ = nullptr;
   OptimizerDescription optimizer_;
   std::vector<OptimizerGroup> groups_;

@@ -46,6 +46,7 @@ offers 'lockstep train --allow-change optimizer.kind o' 'one.yaml optimizer.kind
   optimizer.beta2= optimizer.epsilon= optimizer.trust_coefficient='
 offers 'lockstep evaluate one.yaml --checkpoint tra' 'train.h5'
 offers 'lockstep evaluate train.h' 'train.h5'
+offers 'lockstep evaluate --cho' '--choices'
 offers 'lockstep evaluate data.validation_r' 'data.validation_resize='
 offers 'lockstep evaluate one.yaml --json=tra' 'train.h5'
 offers 'lockstep evaluate tr' "train.h5 $(sed -n 's/^key\t\(tr[^\t]*\)\t.*/\1=/p' "$work/tables" | xargs)"

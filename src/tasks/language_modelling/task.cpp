@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/printable.h"
 #include "data/image_set.h"
 #include "data/numbered_set.h"
 #include "data/text_file.h"
@@ -16,6 +17,10 @@
 #include "lockstep/log.h"
 #include "models/llama.h"
 #include "tasks/language_modelling/model_source.h"
+#include "tasks/language_modelling/text_sampler.h"
+#include "text/chat_template.h"
+#include "text/known_tokens.h"
+#include "text/tokenizer.h"
 
 namespace lockstep::tasks {
 namespace {
@@ -77,6 +82,7 @@ class LanguageModelling final : public Task {
     train_set_ = open(Split::train);
     warn_without_tokenizer();
     report_conversations(train_set_->info());
+    if (!config_.evaluation.generate.empty()) prepare_samples();
   }
   void open_validation_set() override {
     if (!config_.data.validation.empty()) validation_set_ = open(Split::validation);
@@ -113,8 +119,9 @@ class LanguageModelling final : public Task {
          .tokens = wiring.fields.at(data::kTokensField),
          .positions = wiring.fields.at(data::kPositionsField),
          .document_start = start,
+         .n_positions = n_positions(),
          .sample_ids = graph.training() && has_dropout() ? wiring.fields.at(data::kSampleIdField) : graph::kNoTensor},
-        {.recompute = recompute_of(config_.model), .lora = config_.model.lora, .seed = config_.run.seed});
+        model_options());
     const graph::ActivationId losses = graph.training() ? graph::kNoActivation : token_losses(graph);
     layers::head_cross_entropy(
         graph, hidden, "lm_head", wiring.fields.at(data::kTargetsField), wiring.sums_offset,
@@ -139,6 +146,19 @@ class LanguageModelling final : public Task {
   }
   const Measure& quality_measure() const override { return loss_measure(); }
   std::unique_ptr<Tally> make_tally() const override { return std::make_unique<NoTally>(); }
+
+  std::unique_ptr<TextSampler> make_text_sampler(Backend& backend, graph::ParameterTable& table) const override {
+    if (sample_prompts_.texts.empty()) return nullptr;
+    return std::make_unique<TextSampler>(
+        TextSampler::Model{.config = model_,
+                           .options = model_options(),
+                           .positions = n_positions(),
+                           .dtype = storage_type(config_.precision),
+                           .tf32 = config_.precision == Precision::tf32},
+        sample_prompts_,
+        [tokenizer = tokenizer_](std::span<const std::int32_t> ids) { return text::decode_known(*tokenizer, ids); },
+        backend, table);
+  }
 
   ModelName model_name() const override {
     const double millions = static_cast<double>(model_.n_parameters()) / 1e6;
@@ -193,6 +213,58 @@ class LanguageModelling final : public Task {
 
  private:
   bool has_dropout() const { return config_.model.lora.is_on() && config_.model.lora.dropout > 0; }
+  models::LlamaOptions model_options() const {
+    return {.recompute = recompute_of(config_.model), .lora = config_.model.lora, .seed = config_.run.seed};
+  }
+  /// Of the table of rotary positions, which all graphs share.
+  std::int64_t n_positions() const { return std::max(config_.data.sequence_length, sample_prompts_.capacity); }
+
+  /// evaluation.generate: for a model that is trained on conversations, each prompt is the message of a user. Synthetic
+  /// tokens mean nothing, so no samples are written with them.
+  void prepare_samples() {
+    const std::string& path = train_set_->info().path;
+    const std::string place = config_.places({"evaluation.generate"});
+    if (path == "synthetic") {
+      log::warning("{}evaluation.generate: synthetic data have no tokenizer, so no samples of text are written", place);
+      return;
+    }
+    const data::InputFile file(path);
+    const data::TextFile layout = data::open_text_file(file);
+    const data::TextDescription& description = layout.description;
+    tokenizer_ =
+        std::make_shared<const text::Tokenizer>(text::Tokenizer::parse(path, data::read_tokenizer(file, layout)));
+    std::optional<text::ChatTemplate> chat;
+    if (!description.chat_template.empty())
+      chat.emplace(description.chat_template, description.chat_template_source, description.special_tokens);
+    SamplePrompts prompts{.texts = config_.evaluation.generate, .max_new_tokens = config_.evaluation.generate_tokens};
+    std::int64_t longest = 0;
+    for (const std::string& prompt : prompts.texts) {
+      std::vector<std::int32_t>& ids = prompts.ids.emplace_back();
+      const text::ChatMessage message{.role = "user", .content = prompt};
+      if (chat)
+        tokenizer_->encode(chat->render(std::span(&message, 1), text::ReplyBegin::add), ids,
+                           text::TemplateTokens::omit);
+      else
+        tokenizer_->encode(prompt, ids);
+      const std::int64_t n = std::ssize(ids);
+      require(n > 0 && n<model_.positions, ErrorCode::config_range,
+                         "{}evaluation.generate: a prompt has {} tokens, but the context of the model has {}, which "
+                         "must include "
+                         "the reply: {} \"{}\"",
+                         place, n, model_.positions, n> 0
+                  ? "shorten"
+                  : "replace",
+              printable(prompt));
+      longest = std::max(longest, n);
+    }
+    prompts.capacity = std::min(model_.positions, longest + prompts.max_new_tokens);
+    for (const std::int64_t id : model_.end_tokens)
+      if (id >= 0 && id < model_.vocabulary) prompts.end_tokens.push_back(static_cast<std::int32_t>(id));
+    if (prompts.end_tokens.empty() && tokenizer_->end_token()) prompts.end_tokens.push_back(*tokenizer_->end_token());
+    if (chat && description.end_token) prompts.end_tokens.push_back(*description.end_token);
+    sample_prompts_ = std::move(prompts);
+  }
+
   /// The outputs of inference: the loss of each token, (batch, T).
   graph::ActivationId token_losses(graph::Graph& graph) const {
     const graph::ActivationId id = graph.add_activation(
@@ -270,6 +342,8 @@ class LanguageModelling final : public Task {
 
   Config config_;
   LlamaConfig model_;
+  std::shared_ptr<const text::Tokenizer> tokenizer_;  // of the train set, with evaluation.generate
+  SamplePrompts sample_prompts_;
   std::string adopted_hash_, adopted_source_;         // of the model that is evaluated
   mutable std::optional<std::string> hash_of_model_;  // of the tokenizer in model.from, which takes tenths of a second
   std::shared_ptr<const data::TextSet> train_set_, validation_set_;

@@ -1,0 +1,57 @@
+#include "tasks/language_modelling/text_sampler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "graph/memory_plan.h"
+
+namespace lockstep::tasks {
+namespace {
+
+constexpr std::int64_t kMostSlots = 8;  // prompts at the same time
+constexpr std::int64_t kChunk = 64;     // tokens of a step of prefill: prompts are short
+
+/// The same on any number of ranks, so that all of them run the same graphs.
+generate::DecoderSizes sizes_of(const SamplePrompts& prompts, std::int64_t positions) {
+  return {.slots = std::min(kMostSlots, static_cast<std::int64_t>(prompts.texts.size())),
+          .capacity = prompts.capacity,
+          .chunk = kChunk,
+          .positions = positions};
+}
+
+}  // namespace
+
+TextSampler::TextSampler(const Model& model, SamplePrompts prompts, generate::Decode decode, Backend& backend,
+                         graph::ParameterTable& table)
+    : prompts_(std::move(prompts)),
+      decode_(std::move(decode)),
+      decoder_(model.config, sizes_of(prompts_, model.positions), model.dtype, model.tf32, backend, table,
+               model.options) {}
+
+std::size_t TextSampler::activation_bytes() const {
+  const generate::DecoderMemory memory = decoder_.memory();
+  return graph::aligned(memory.activation_bytes) + memory.cache_bytes;
+}
+
+void TextSampler::bind(const graph::Bindings& bindings) {
+  decoder_.bind(bindings, {.cache = bindings.activations + graph::aligned(decoder_.memory().activation_bytes),
+                           .activations = bindings.activations,
+                           .workspace = bindings.workspace});
+}
+
+std::vector<std::string> TextSampler::generate(std::span<const std::size_t> numbers,
+                                               const std::function<bool()>& goes_on) {
+  std::vector<generate::Prompt> prompts;
+  for (const std::size_t number : numbers)
+    prompts.push_back({.number = static_cast<std::uint32_t>(number), .ids = prompts_.ids[number]});
+  decoder_.reset();
+  generate::Generator generator(decoder_, decode_,
+                                {.max_new_tokens = prompts_.max_new_tokens, .end_tokens = prompts_.end_tokens});
+  std::vector<std::string> replies;
+  for (const std::vector<generate::Reply>& of_prompt :
+       generator.generate(prompts, {.text = {}, .done = {}, .goes_on = goes_on}))
+    replies.push_back(of_prompt.empty() ? "" : of_prompt.front().text);
+  return replies;
+}
+
+}  // namespace lockstep::tasks
