@@ -1,0 +1,170 @@
+"""Compares fine-tuning on conversations with the Trainer of transformers: the held-out loss, from the same weights, with
+the same batches in the same order.
+
+    python3 bench/accuracy/chat.py --data DIR --story DIR --smollm DIR --python PYTHON_WITH_TRANSFORMERS
+
+Both train jobs/configs/smollm135m_chat.yaml at reduced size, in fp32 on the CPU: llama-story-0.6M (--story: its
+directory), and a random model of the shape of SmolLM-135M with a few of its layers (--smollm: a folder with its
+tokenizer). --data has messages_train.jsonl and messages_eval.jsonl. A seed is an order of the conversations: this script
+writes them to a file in that order, and neither program shuffles. chat_peer.py reads the tokens and the answers from the
+file that `lockstep data import chat` wrote, and packs conversations into windows itself. The loss of the first step shows
+whether both have the same weights and the same batch. With --lora-rank N, both train adapters, which begin with random
+numbers of their own. Takes a few minutes per model and seed.
+"""
+import argparse
+import concurrent.futures
+import json
+import pathlib
+import random
+import statistics
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "macro"))
+import harness  # noqa: E402
+import loss_picture  # noqa: E402
+
+FOLDER = pathlib.Path(__file__).resolve().parent
+CONFIG = harness.ROOT / "jobs/configs/smollm135m_chat.yaml"
+SIDES = {"lockstep": "Lockstep", "trainer": "Trainer"}
+MODELS = {
+    "story": {"title": "llama-story-0.6M", "template": FOLDER / "chat_story.jinja", "conversations": 400, "held_out": 60,
+              "length": 512, "batch": 8, "accumulate": 2, "epochs": 3, "rate": 1e-3, "warmup": 10, "every": 10},
+    "smollm": {"title": "SmolLM-135M, 2 of 30 layers, random weights", "template": "chatml", "conversations": 240,
+               "held_out": 20, "length": 256, "batch": 4, "accumulate": 2, "epochs": 1, "rate": 1e-3, "warmup": 5,
+               "every": 10},
+}
+
+
+def prepare(binary, model, seed, args, directory):
+    """Imports the conversations in the order of the seed. Returns the paths of both sets and of the model."""
+    folder = pathlib.Path(directory) / f"{model}-{seed}"
+    folder.mkdir()
+    m = MODELS[model]
+    train = (args.data / "messages_train.jsonl").read_text().splitlines()[:args.conversations or m["conversations"]]
+    random.Random(seed).shuffle(train)
+    held_out = (args.data / "messages_eval.jsonl").read_text().splitlines()[:m["held_out"]]
+    weights = pathlib.Path(directory) / "smollm" if model == "smollm" else args.story
+    for name, lines in (("train", train), ("val", held_out)):
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+        harness.run([binary, "data", "import", "chat", folder / f"{name}.jsonl", folder / f"{name}.h5", "--tokenizer",
+                     args.smollm / "tokenizer.json" if model == "smollm" else args.story, "--template", m["template"]],
+                    "lockstep data import")
+    return {"train": str(folder / "train.h5"), "val": str(folder / "val.h5"), "model": str(weights)}
+
+
+def settings(model, files, args):
+    m = MODELS[model]
+    return {**files, "length": m["length"], "batch": m["batch"], "accumulate": m["accumulate"],
+            "epochs": args.epochs or m["epochs"], "rate": args.rate or m["rate"], "final_rate": (args.rate or m["rate"]) / 10,
+            "warmup": m["warmup"], "every": m["every"], "weight_decay": 0.01, "beta2": 0.95, "clip_norm": 1.0,
+            "lora_rank": args.lora_rank, "threads": args.threads}
+
+
+def ours(binary, s, directory):
+    overrides = ["device=cpu", "precision=fp32", f"model.from={s['model']}", f"data.train={s['train']}",
+                 f"data.validation={s['val']}", f"data.sequence_length={s['length']}", "data.shuffle=false",
+                 f"train.global_batch={s['batch']}", f"train.accumulate={s['accumulate']}", f"train.epochs={s['epochs']}",
+                 f"optimizer.learning_rate={s['rate']}", f"schedule.final_learning_rate={s['final_rate']}",
+                 f"schedule.warmup_steps={s['warmup']}", "evaluation.every_epochs=0", f"evaluation.every_steps={s['every']}",
+                 "checkpoint.every_epochs=0", f"evaluation.batch_per_rank={s['batch'] // s['accumulate']}"]
+    if s["lora_rank"]:
+        overrides += [f"model.lora.rank={s['lora_rank']}", f"model.lora.alpha={2 * s['lora_rank']}"]
+    lines = harness.train(binary, 1, s["threads"], CONFIG, overrides, directory)[0]
+    return losses_of(lines)
+
+
+def theirs(python, s):
+    command = [python, FOLDER / "chat_peer.py", json.dumps(s)]
+    out = harness.run(command, "the Trainer", env=harness.environment(s["threads"]))
+    return losses_of([json.loads(line) for line in out.splitlines() if line.startswith('{"event"')])
+
+
+def losses_of(lines):
+    """What the result file and the picture need."""
+    return {event: [[line["step"], round(line["loss"], 5)] for line in lines if line["event"] == event]
+            for event in ("step", "evaluation")}
+
+
+def compare(runs, seeds):
+    """The held-out loss after the last step: of each seed, the means, the spread of the Trainer, the greatest difference."""
+    last = {side: [runs[side][str(seed)]["evaluation"][-1][1] for seed in seeds] for side in SIDES}
+    first = runs["trainer"][str(seeds[0])]["evaluation"][0][1]
+    return {"first": first, "last": last, "means": {side: statistics.mean(values) for side, values in last.items()},
+            "first_step": max(abs(runs["lockstep"][str(seed)]["step"][0][1] - runs["trainer"][str(seed)]["step"][0][1])
+                              for seed in seeds),
+            "spread": max(last["trainer"]) - min(last["trainer"]),
+            "difference": max(abs(a - b) for a, b in zip(last["lockstep"], last["trainer"]))}
+
+
+def report(results, args):
+    text = f"smollm135m_chat.yaml at reduced size, fp32, {args.threads} thread(s)"
+    text += f", LoRA of rank {args.lora_rank}" if args.lora_rank else ""
+    text += ". Held-out loss per token of the answers, after the last step.\n\n"
+    rows = []
+    for model, result in results.items():
+        for seed, runs in result["runs"]["lockstep"].items():
+            rows.append([MODELS[model]["title"], seed, runs["evaluation"][-1][0],
+                         *(f"{result['runs'][side][seed]['evaluation'][-1][1]:.4f}" for side in SIDES)])
+    text += harness.table(["model", "seed (order)", "steps", *SIDES.values()], rows) + "\n"
+    for model, result in results.items():
+        c = result["comparison"]
+        text += (f"{MODELS[model]['title']}: before the first step, the loss is {c['first']:.3f}. Over the seeds, the last one of "
+                 f"the Trainer has a spread of {c['spread']:.4f}. The greatest difference between both programs "
+                 f"with the same seed is {c['difference']:.5f}; in the loss of the first step it is {c['first_step']:.5f}.\n")
+    return text
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=pathlib.Path, required=True, help="folder with messages_train.jsonl and messages_eval.jsonl")
+    parser.add_argument("--story", type=pathlib.Path, help="the directory of llama-story-0.6M")
+    parser.add_argument("--smollm", type=pathlib.Path, help="a folder with the tokenizer.json of SmolLM")
+    parser.add_argument("--build", default="build", help="folder with the program lockstep")
+    parser.add_argument("--python", default="python3", help="interpreter with torch, transformers and h5py (and peft for LoRA)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--epochs", type=int, help="default: 3 for llama-story-0.6M, 1 for the other")
+    parser.add_argument("--conversations", type=int, help="to train on; default: 400 and 240")
+    parser.add_argument("--rate", type=float, help="the learning rate; default: 1e-3")
+    parser.add_argument("--lora-rank", type=int, default=0, help="train adapters of this rank, with alpha twice as great")
+    parser.add_argument("--threads", type=int, default=1, help="of each side")
+    parser.add_argument("--picture", help="SVG file to draw the curves of the first seed and the first model to")
+    parser.add_argument("--name", help="name of the result files; default: chat, or chat_lora")
+    parser.add_argument("--results", default=str(harness.RESULTS), help="folder for the result files")
+    parser.add_argument("--add", action="store_true", help="keep what the result file has of the other model")
+    args = parser.parse_args()
+    binary = harness.lockstep(args.build)
+    needed = "import torch, transformers, accelerate, h5py" + (", peft" if args.lora_rank else "")
+    if subprocess.run([args.python, "-c", needed], capture_output=True).returncode:
+        harness.stop(f"{args.python} lacks one of the modules of `{needed}`; install them, or use --python")
+    models = [name for name in MODELS if getattr(args, name)]
+    if not models:
+        harness.stop("give --story, --smollm or both")
+    machine = harness.machine()
+    name = args.name or ("chat_lora" if args.lora_rank else "chat")
+    earlier = pathlib.Path(args.results) / f"{name}.json"
+    results = json.loads(earlier.read_text())["results"] if args.add and earlier.exists() else {}
+    with harness.scratch() as directory, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        if "smollm" in models:
+            harness.run([args.python, FOLDER / "chat_peer.py", "--make", pathlib.Path(directory) / "smollm"], "making a model")
+        for model in models:
+            runs = {side: {} for side in SIDES}
+            for seed in args.seeds:
+                s = settings(model, prepare(binary, model, seed, args, directory), args)
+                started = {"lockstep": pool.submit(ours, binary, s, directory), "trainer": pool.submit(theirs, args.python, s)}
+                for side, run in started.items():
+                    runs[side][str(seed)] = run.result()
+            results[model] = {"settings": MODELS[model] | {"template": pathlib.Path(MODELS[model]["template"]).name}, "runs": runs,
+                              "comparison": compare(runs, args.seeds)}
+    harness.write_results(name, "Fine-tuning on conversations compared with the Trainer of transformers",
+                          report(results, args),
+                          {"machine": machine, "version": harness.version(binary), "results": results}, args.results)
+    if args.picture:
+        first, seed = models[0], str(args.seeds[0])
+        series = [(title, results[first]["runs"][side][seed]) for side, title in SIDES.items()]
+        pathlib.Path(args.picture).write_text(loss_picture.draw(series, f"Fine-tuning {MODELS[first]['title']} on conversations"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""Fine-tunes a language model with the Trainer of transformers on conversations that `lockstep data import chat` wrote.
+
+    chat_peer.py SETTINGS           (JSON; chat.py makes it)
+    chat_peer.py --make DIRECTORY   makes a random model of the shape of SmolLM-135M with 2 of its 30 layers
+
+Prints events as RUN/metrics.jsonl has them: the loss of steps, and the held-out loss. The windows are those of
+src/data/window_packing.h, in the order of the file; attention does not cross conversations. Needs h5py and accelerate,
+and peft for adapters.
+"""
+import json
+import math
+import sys
+import tempfile
+
+import h5py
+import torch
+import transformers
+
+IGNORED = -100
+OPEN_WINDOWS = 64
+
+
+def conversations(path):
+    """[(tokens, counted)]: whether each token counts towards the loss."""
+    with h5py.File(path) as file:
+        tokens = torch.from_numpy(file["tokens"][:].astype("int64"))
+        counted = torch.zeros(len(tokens), dtype=torch.bool)
+        for begin, end in file["answers"][:]:
+            counted[int(begin):int(end)] = True
+        ends = [int(position) for position in file["documents"][:]]
+    return [(tokens[begin:end], counted[begin:end]) for begin, end in zip(ends, ends[1:])]
+
+
+def first_fit(kept, length):
+    """The numbers of the conversations of each window."""
+    windows, opened = [], []
+    for number, (tokens, _) in enumerate(kept):
+        place = next((w for w in opened if w[0] >= len(tokens)), None)
+        if place is None:
+            if len(opened) == OPEN_WINDOWS:
+                windows.append(opened.pop(0)[1])
+            place = [length, []]
+            opened.append(place)
+        place[0] -= len(tokens)
+        place[1].append(number)
+    return windows + [documents for _, documents in opened]
+
+
+def windows_of(path, length):
+    """[{input_ids, labels, document, position_ids}], each of `length` tokens."""
+    kept = [(tokens[:length], counted[:length]) for tokens, counted in conversations(path) if counted[1:length].any()]
+    out = []
+    for documents in first_fit(kept, length):
+        window = {"input_ids": torch.zeros(length, dtype=torch.long), "labels": torch.full((length,), IGNORED),
+                  "document": torch.full((length,), -1), "position_ids": torch.zeros(length, dtype=torch.long)}
+        at = 0
+        for number in documents:
+            tokens, counted = kept[number]
+            part = slice(at, at + len(tokens))
+            window["input_ids"][part] = tokens
+            window["labels"][part] = torch.where(counted, tokens, IGNORED)
+            window["labels"][at] = IGNORED  # nothing predicts the first token
+            window["document"][part] = number
+            window["position_ids"][part] = torch.arange(len(tokens))
+            at += len(tokens)
+        window["position_ids"][at:] = torch.arange(length - at)
+        out.append(window)
+    return out
+
+
+def collate(windows):
+    batch = {name: torch.stack([window[name] for window in windows]) for name in windows[0]}
+    document = batch.pop("document")
+    length = document.shape[1]
+    sees = (document[:, :, None] == document[:, None, :]) & torch.ones(length, length, dtype=torch.bool).tril()
+    batch["attention_mask"] = torch.zeros(sees.shape).masked_fill(~sees, torch.finfo(torch.float32).min)[:, None]
+    return batch
+
+
+def held_out_loss(model, windows, batch):
+    """Over the predictions of all windows."""
+    total, count = 0.0, 0
+    model.eval()
+    with torch.no_grad():
+        for begin in range(0, len(windows), batch):
+            inputs = collate(windows[begin:begin + batch])
+            labels = inputs.pop("labels")[:, 1:]
+            logits = model(**inputs, use_cache=False).logits[:, :-1]
+            total += torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1),
+                                                       ignore_index=IGNORED, reduction="sum").item()
+            count += int((labels != IGNORED).sum())
+    model.train()
+    return total / count
+
+
+class InOrder(transformers.Trainer):
+    """Neither shuffles nor evaluates: the batches are those of the other program."""
+
+    def _get_train_sampler(self, *_):
+        return torch.utils.data.SequentialSampler(self.train_dataset)
+
+
+class Events(transformers.TrainerCallback):
+    def __init__(self, model, windows, every, batch):
+        self.model, self.windows, self.every, self.batch = model, windows, every, batch
+
+    def on_log(self, _, state, control, logs=None, **kwargs):
+        if logs and "loss" in logs:
+            print(json.dumps({"event": "step", "step": state.global_step, "loss": logs["loss"]}), flush=True)
+
+    def on_step_end(self, _, state, control, **kwargs):
+        if state.global_step % self.every == 0 or state.global_step == state.max_steps:
+            loss = held_out_loss(self.model, self.windows, self.batch)
+            print(json.dumps({"event": "evaluation", "step": state.global_step, "loss": loss}), flush=True)
+
+
+def learning_rate(step, warmup, length, base, final):
+    """As src/train/schedule.h: linear warm-up, then cosine."""
+    if step < warmup:
+        return base * (step + 1) / warmup
+    return final + (base - final) * (1 + math.cos(math.pi * (step - warmup) / (length - warmup))) / 2
+
+
+def make(directory):
+    torch.manual_seed(1)
+    config = transformers.LlamaConfig(vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=2,
+                                      num_attention_heads=9, num_key_value_heads=3, max_position_embeddings=2048,
+                                      tie_word_embeddings=True, rms_norm_eps=1e-5, bos_token_id=0, eos_token_id=0,
+                                      initializer_range=0.041666666666666664)
+    transformers.LlamaForCausalLM(config).save_pretrained(directory)
+
+
+def main():
+    if sys.argv[1] == "--make":
+        return make(sys.argv[2])
+    s = json.loads(sys.argv[1])
+    torch.set_num_threads(s["threads"])
+    torch.manual_seed(1)
+    model = transformers.AutoModelForCausalLM.from_pretrained(s["model"], dtype=torch.float32, attn_implementation="sdpa")
+    if s["lora_rank"]:
+        import peft
+        model = peft.get_peft_model(model, peft.LoraConfig(r=s["lora_rank"], lora_alpha=2 * s["lora_rank"], lora_dropout=0.0,
+                                                          target_modules="all-linear", task_type="CAUSAL_LM"))
+    train, held_out = (windows_of(s[name], s["length"]) for name in ("train", "val"))
+    predictions = sum(int((window["labels"][1:] != IGNORED).sum()) for window in train)
+    print(f"{len(train)} and {len(held_out)} windows, {predictions} predictions", file=sys.stderr)
+    micro = s["batch"] // s["accumulate"]
+    steps = s["epochs"] * (len(train) // s["batch"])
+    trained = [p for p in model.parameters() if p.requires_grad]
+    groups = [{"params": [p for p in trained if p.dim() > 1], "weight_decay": s["weight_decay"]},
+              {"params": [p for p in trained if p.dim() <= 1], "weight_decay": 0.0}]
+    adamw = torch.optim.AdamW(groups, lr=s["rate"], betas=(0.9, s["beta2"]), eps=1e-8)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        adamw, lambda step: learning_rate(min(step, steps - 1), s["warmup"], steps, s["rate"], s["final_rate"]) / s["rate"])
+    print(json.dumps({"event": "evaluation", "step": 0, "loss": held_out_loss(model, held_out, micro)}), flush=True)
+    with tempfile.TemporaryDirectory() as directory:
+        arguments = transformers.TrainingArguments(
+            output_dir=directory, use_cpu=True, max_steps=steps, per_device_train_batch_size=micro,
+            gradient_accumulation_steps=s["accumulate"], max_grad_norm=s["clip_norm"], logging_steps=1, save_strategy="no",
+            report_to=[], dataloader_drop_last=True, remove_unused_columns=False, disable_tqdm=True)
+        # A step must not reach into the next epoch.
+        whole = train[:len(train) // s["batch"] * s["batch"]]
+        trainer = InOrder(model=model, args=arguments, train_dataset=whole, data_collator=collate,
+                          optimizers=(adamw, schedule), callbacks=[Events(model, held_out, s["every"], micro)])
+        trainer.train()
+    print(json.dumps({"event": "end", "torch": torch.__version__, "transformers": transformers.__version__}))
+
+
+if __name__ == "__main__":
+    main()
