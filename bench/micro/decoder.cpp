@@ -1,11 +1,14 @@
 // The ops of a decoder that are not matmuls of its blocks: embedding, rotary positions, SwiGLU, and the last matmul
-// with the loss. Sizes are those of SmolLM-135M with one sample of 256 tokens.
+// with the loss; adapters of rank 8 beside the matmul for q, k and v, and the matmul for gate and up in NF4. Sizes are
+// those of SmolLM-135M with one sample of 256 tokens.
 #include <cmath>
 #include <vector>
 
 #include "bench/micro/support.h"
 #include "lockstep/ops/embedding.h"
 #include "lockstep/ops/head_cross_entropy.h"
+#include "lockstep/ops/low_rank.h"
+#include "lockstep/ops/nf4_matmul.h"
 #include "lockstep/ops/rotary.h"
 #include "lockstep/ops/swiglu.h"
 
@@ -94,6 +97,61 @@ void swiglu(benchmark::State& state, bool is_backward) {
   measure(state, run, 0, (is_backward ? 5 : 3) * element_bytes() * static_cast<double>(n));
 }
 
+void low_rank(benchmark::State& state, bool is_backward, double dropout) {
+  Arguments arguments;
+  const LowRankDescription d{.rows = kTokens,
+                             .in_features = kWidth,
+                             .out_features = kWidth + 2 * kKvHeads * kHeadDim,
+                             .rank = 8,
+                             .parts = {{0, kWidth, 1}, {kWidth, 192, 2}, {kWidth + 192, 192, 3}},
+                             .scale = 2,
+                             .dtype = dtype(),
+                             .dropout = dropout,
+                             .tokens = kTokens};
+  const auto op = backend().make(d);
+  const OpMemory memory = arguments.memory_of(*op);
+  const auto stream = backend().make_stream();
+  auto* const scalars = static_cast<StepScalars*>(arguments.bytes(sizeof(StepScalars)));
+  *scalars = {};
+  auto* const ids = static_cast<std::uint32_t*>(arguments.bytes(sizeof(std::uint32_t)));
+  *ids = 1;
+  const LowRank::Samples samples{.ids = ids, .scalars = scalars};
+  const void *const x = arguments.tensor(kTokens * kWidth), *const a = arguments.tensor(d.ranks() * kWidth);
+  const void* const b = arguments.tensor(d.columns() * d.rank);
+  void *const y = arguments.tensor(kTokens * d.out_features), *const dx = arguments.tensor(kTokens * kWidth);
+  float *const da = arguments.make(d.ranks() * kWidth), *const db = arguments.make(d.columns() * d.rank);
+  const auto run = [&] {
+    if (is_backward)
+      op->backward({.dy = y, .x = x, .a = a, .b = b, .dx = dx, .da = da, .db = db, .samples = samples}, memory,
+                   *stream);
+    else
+      op->forward({.x = x, .a = a, .b = b, .y = y, .samples = samples}, memory, *stream);
+  };
+  const auto product = 2.0 * static_cast<double>(kTokens * d.rank * (3 * kWidth + d.columns()));
+  measure(state, run, (is_backward ? 2 : 1) * product,
+          element_bytes() * static_cast<double>(kTokens * (kWidth + 2 * d.out_features)));
+}
+
+void nf4_matmul(benchmark::State& state, bool is_backward) {
+  Arguments arguments;
+  const Nf4MatmulDescription d{
+      .rows = kTokens, .in_features = kWidth, .matrices = {kHidden, kHidden}, .dtype = dtype()};
+  const auto op = backend().make(d);
+  const OpMemory memory = arguments.memory_of(*op);
+  const auto stream = backend().make_stream();
+  const Nf4Layout layout = Nf4Layout::of(d.matrices, kWidth);
+  const auto* const weight = static_cast<const std::byte*>(arguments.bytes(layout.size_bytes));
+  const float* const scales = arguments.make(kNf4ScaleValues);
+  void *const x = arguments.tensor(kTokens * kWidth), *const y = arguments.tensor(2 * kTokens * kHidden);
+  const auto run = [&] {
+    if (is_backward)
+      op->backward({.dy = y, .weight = weight, .scale_values = scales, .dx = x}, memory, *stream);
+    else
+      op->forward({.x = x, .weight = weight, .scale_values = scales, .y = y}, memory, *stream);
+  };
+  measure(state, run, 4.0 * static_cast<double>(kTokens * kWidth * kHidden), static_cast<double>(layout.size_bytes));
+}
+
 void head(benchmark::State& state, bool is_inference) {
   Arguments arguments;
   const auto op = backend().make(HeadCrossEntropyDescription{
@@ -128,6 +186,12 @@ int main(int argc, char** argv) {
   add("rotary/256x960/backward", [](benchmark::State& state) { rotary(state, true); });
   add("swiglu/256x1536/forward", [](benchmark::State& state) { swiglu(state, false); });
   add("swiglu/256x1536/backward", [](benchmark::State& state) { swiglu(state, true); });
+  add("low_rank/256x576-960/forward", [](benchmark::State& state) { low_rank(state, false, 0); });
+  add("low_rank/256x576-960/backward", [](benchmark::State& state) { low_rank(state, true, 0); });
+  add("low_rank/256x576-960/forward, dropout", [](benchmark::State& state) { low_rank(state, false, 0.05); });
+  add("low_rank/256x576-960/backward, dropout", [](benchmark::State& state) { low_rank(state, true, 0.05); });
+  add("nf4_matmul/256x576-3072/forward", [](benchmark::State& state) { nf4_matmul(state, false); });
+  add("nf4_matmul/256x576-3072/data gradient", [](benchmark::State& state) { nf4_matmul(state, true); });
   add("head_cross_entropy/256x576-49152/gradients", [](benchmark::State& state) { head(state, false); });
   add("head_cross_entropy/256x576-49152/inference", [](benchmark::State& state) { head(state, true); });
   return run_all(argc, argv);

@@ -19,6 +19,7 @@
 #include "lockstep/ops/matmul.h"
 #include "lockstep/ops/mix_images.h"
 #include "lockstep/ops/moving_average.h"
+#include "lockstep/ops/nf4_matmul.h"
 #include "lockstep/ops/optimizer.h"
 #include "lockstep/ops/ordered_sum.h"
 #include "lockstep/ops/pool2d.h"
@@ -47,6 +48,7 @@ Factory<LowRankDescription> make_low_rank;
 Factory<MatmulDescription> make_matmul;
 Factory<MixImagesDescription> make_mix_images;
 Factory<MovingAverageDescription> make_moving_average;
+Factory<Nf4MatmulDescription> make_nf4_matmul;
 Factory<OptimizerDescription> make_optimizer;
 Factory<OrderedSumDescription> make_ordered_sum;
 Factory<Pool2dDescription> make_pool2d;
@@ -77,6 +79,7 @@ constexpr OpRow<CpuContext> kOps[] = {
     op_row<make_matmul>(),
     op_row<make_mix_images>(),
     op_row<make_moving_average>(),
+    op_row<make_nf4_matmul>(),
     op_row<make_optimizer>(),
     op_row<make_ordered_sum>(),
     op_row<make_pool2d>(),

@@ -128,8 +128,9 @@ void CudaMatmul::run_backward(const Backward& args, const OpMemory& memory, Stre
 }  // namespace
 
 std::string text(const ProductDescription& product) {
-  return fmt::format("{}x{}x{}{}{}, {} to {}{}", product.rows, product.columns, product.inner,
+  return fmt::format("{}x{}x{}{}{}{}, {} to {}{}", product.rows, product.columns, product.inner,
                      product.a_is_transposed ? ", a^T" : "", product.b_is_transposed ? ", b^T" : "",
+                     product.d_stride > 0 ? fmt::format(", rows of {}", product.d_stride) : "",
                      product.tf32 ? "tf32" : name(product.dtype), name(product.d_dtype), product.bias ? ", bias" : "") +
          (product.activation == ActivationFunction::none
               ? ""

@@ -21,6 +21,7 @@ struct ProductDescription {
   bool b_is_transposed = false;  // b is stored as (columns, inner), otherwise as (inner, columns)
   DType dtype = DType::fp32;     // of a, b and bias
   DType d_dtype = DType::fp32;   // of d: `dtype`, or fp32 without bias
+  std::int64_t d_stride = 0;     // elements from one row of d to the next; 0: columns
   bool tf32 = false;
   bool bias = false;
   ActivationFunction activation = ActivationFunction::none;  // f; with an activation nothing is accumulated

@@ -1,4 +1,5 @@
 // Products planned by cuBLASLt. It is column-major: there d^T (columns, rows) = b^T a^T.
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <vector>
@@ -45,10 +46,11 @@ cudaDataType_t type_of(DType dtype) {
   }
 }
 
-Handle<LayoutTraits> make_layout(DType dtype, std::int64_t rows, std::int64_t columns) {
+/// Column-major; `stride`: elements from one column to the next; 0: rows.
+Handle<LayoutTraits> make_layout(DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t stride = 0) {
   cublasLtMatrixLayout_t layout = nullptr;
   LOCKSTEP_CUDA_CHECK(cublaslt().create_layout(&layout, type_of(dtype), static_cast<std::uint64_t>(rows),
-                                               static_cast<std::uint64_t>(columns), rows));
+                                               static_cast<std::uint64_t>(columns), stride > 0 ? stride : rows));
   return Handle<LayoutTraits>(layout);
 }
 
@@ -99,7 +101,7 @@ CublasLtProduct::CublasLtProduct(const ProductDescription& description, const Cu
   set(CUBLASLT_MATMUL_DESC_TRANSB, d_.a_is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   b_ = d_.b_is_transposed ? make_layout(d_.dtype, d_.inner, d_.columns) : make_layout(d_.dtype, d_.columns, d_.inner);
   a_ = d_.a_is_transposed ? make_layout(d_.dtype, d_.rows, d_.inner) : make_layout(d_.dtype, d_.inner, d_.rows);
-  result_ = make_layout(d_.d_dtype, d_.columns, d_.rows);
+  result_ = make_layout(d_.d_dtype, d_.columns, d_.rows, d_.d_stride);
   // z, which gelu keeps, needs rows of 16 bytes.
   const bool has_epilogue = d_.activation == ActivationFunction::relu || d_.activation == ActivationFunction::gelu;
   epilogue_activates_ = has_epilogue && (!d_.keeps_z || d_.columns % 8 == 0);
@@ -178,9 +180,10 @@ void CublasLtProduct::choose(Algorithms& algorithms) {
       fmt::format("{}, cuBLASLt {}, {}", context_.device_name, cublaslt_version(), text(d_)), names_,
       [&](std::size_t i) {
         if (memory.empty())
-          for (const std::size_t size : {bytes(d_.rows, d_.inner, d_.dtype), bytes(d_.inner, d_.columns, d_.dtype),
-                                         bytes(1, d_.columns, d_.dtype), bytes(d_.rows, d_.columns, d_.d_dtype),
-                                         d_.keeps_z ? bytes(d_.rows, d_.columns, d_.d_dtype) : 0, kWorkspaceBytes})
+          for (const std::size_t size :
+               {bytes(d_.rows, d_.inner, d_.dtype), bytes(d_.inner, d_.columns, d_.dtype),
+                bytes(1, d_.columns, d_.dtype), bytes(d_.rows, std::max(d_.columns, d_.d_stride), d_.d_dtype),
+                d_.keeps_z ? bytes(d_.rows, d_.columns, d_.d_dtype) : 0, kWorkspaceBytes})
             memory.push_back(std::make_unique<TimingMemory>(size, context_));
         chosen_ = i;
         const Arguments args{memory[0]->as(), memory[1]->as(), memory[2]->as(), memory[3]->as(), memory[4]->as()};

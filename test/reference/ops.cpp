@@ -23,6 +23,7 @@
 #include "test/reference/embedding.h"
 #include "test/reference/head_cross_entropy.h"
 #include "test/reference/low_rank.h"
+#include "test/reference/nf4_matmul.h"
 #include "test/reference/rms_norm.h"
 #include "test/reference/rotary.h"
 #include "test/reference/swiglu.h"
@@ -72,6 +73,7 @@ constexpr OpRow<Context> kOps[] = {
     op_row<make_matmul>(),
     op_row<make_mix_images>(),
     op_row<make_moving_average>(),
+    op_row<make_nf4_matmul>(),
     op_row<make_optimizer>(),
     op_row<make_ordered_sum>(),
     op_row<make_pool2d>(),

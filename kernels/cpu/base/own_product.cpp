@@ -118,10 +118,10 @@ void OwnProduct::run_slab(const Arguments& arguments, Range rows, Range columns)
     using C = decltype(element);
     constexpr bool kIsInPlace = sizeof(C) == sizeof(float);
     const auto c_at = [&](std::int64_t row) {
-      return static_cast<C*>(arguments.c) + row * d_.c.columns + columns.begin;
+      return static_cast<C*>(arguments.c) + row * d_.c.stride() + columns.begin;
     };
     float* const sums = kIsInPlace ? reinterpret_cast<float*>(c_at(rows.begin)) : at(arguments.workspace, at_.sums);
-    const std::int64_t sums_row = kIsInPlace ? d_.c.columns : width;
+    const std::int64_t sums_row = kIsInPlace ? d_.c.stride() : width;
     const C* const bias = d_.has_bias ? static_cast<const C*>(arguments.bias) + columns.begin : nullptr;
     // What the products are added to: what is there, and the bias.
     if (!kIsInPlace || !d_.adds || bias != nullptr)

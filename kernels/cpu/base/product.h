@@ -24,7 +24,9 @@ inline constexpr bool kHasOnednn = false;
 struct Matrix {
   std::int64_t rows = 0, columns = 0;
   DType dtype = DType::fp32;
-  bool is_transposed = false;  // (columns, rows) in memory
+  bool is_transposed = false;   // (columns, rows) in memory
+  std::int64_t row_stride = 0;  // of c: elements from one row to the next; 0: its columns
+  std::int64_t stride() const { return row_stride > 0 ? row_stride : columns; }
 };
 
 /// c (M, N) = a (M, L) * b (L, N) + bias (N), or c += a * b + bias. Sums are fp32. a and b have one type; the bias has

@@ -12,6 +12,7 @@ namespace {
 using dnnl::memory;
 
 memory::desc desc_of(const Matrix& m) {
+  if (m.row_stride > 0) return {{m.rows, m.columns}, onednn_type(m.dtype), memory::dims{m.row_stride, 1}};
   const auto tag = m.is_transposed ? memory::format_tag::ba : memory::format_tag::ab;
   return {{m.rows, m.columns}, onednn_type(m.dtype), tag};
 }

@@ -48,7 +48,7 @@ class HostProduct final : public PlannedProduct {
           else
             sum *= 0.5 * (1 + std::tanh(0.79788456080286535588 * (sum + 0.044715 * sum * sum * sum)));
         }
-        D& target = d[row * d_.columns + column];
+        D& target = d[row * (d_.d_stride > 0 ? d_.d_stride : d_.columns) + column];
         if (args.accumulate) sum += to_float(target);
         target = from_float<D>(static_cast<float>(sum));
       }

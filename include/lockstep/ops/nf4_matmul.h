@@ -1,0 +1,80 @@
+// Matmul with a frozen weight that is stored in NF4 (lockstep/nf4.h): y (M, out) = x (M, in) * weight^T (in, out) +
+// bias
+//     dx = dy * weight; the weight and the bias have no gradient
+// Elements of the weight are rounded to the type of x before they are multiplied, as if it were stored in that type.
+// The weight is never whole in that type: backends expand some rows of it, or for dx some columns, at a time, which
+// does not change the sums. x, y, dx, dy and bias have one type; sums are fp32. Planning throws op_description for
+// sizes below 1, and not_supported for types that the backend does not have.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/dtype.h"
+#include "lockstep/error.h"
+#include "lockstep/nf4.h"
+#include "lockstep/op.h"
+
+namespace lockstep {
+
+class Nf4Matmul;
+
+struct Nf4MatmulDescription {
+  using Op = Nf4Matmul;
+  static constexpr std::string_view kName = "nf4_matmul";
+
+  std::int64_t rows = 0;  // M
+  std::int64_t in_features = 0;
+  std::vector<std::int64_t> matrices{};  // rows of each matrix of the weight: out features together
+  DType dtype = DType::fp32;
+  bool tf32 = false;  // fp32 may be rounded to tf32 inside the multiply
+  bool bias = false;
+  bool input_gradient = true;
+  bool inference = false;
+
+  std::int64_t out_features() const {
+    std::int64_t n = 0;
+    for (const std::int64_t n_rows : matrices) n += n_rows;
+    return n;
+  }
+};
+
+/// Throws op_description unless the sizes are possible.
+inline void require_possible(const Nf4MatmulDescription& d) {
+  bool is_possible = d.rows > 0 && d.in_features > 0 && !d.matrices.empty();
+  for (const std::int64_t n_rows : d.matrices) is_possible = is_possible && n_rows > 0;
+  require(is_possible, ErrorCode::op_description,
+          "a product of {} rows of {} elements with {} matrices in NF4: all sizes must be positive", d.rows,
+          d.in_features, d.matrices.size());
+}
+
+class Nf4Matmul : public Op {
+ public:
+  struct Forward {
+    const void* x = nullptr;              // (M, in)
+    const std::byte* weight = nullptr;    // as Nf4Layout has it
+    const float* scale_values = nullptr;  // (kNf4ScaleValues)
+    const void* bias = nullptr;           // (out)
+    void* y = nullptr;                    // (M, out), overwritten
+  };
+  struct Backward {
+    const void* dy = nullptr;
+    const std::byte* weight = nullptr;
+    const float* scale_values = nullptr;
+    void* dx = nullptr;
+    GradientMode dx_mode = GradientMode::overwrite;
+  };
+  void forward(const Forward& args, const OpMemory& memory, Stream& stream) {
+    submit("nf4_matmul.forward", &Nf4Matmul::run_forward, args, memory, stream);
+  }
+  void backward(const Backward& args, const OpMemory& memory, Stream& stream) {
+    submit("nf4_matmul.backward", &Nf4Matmul::run_backward, args, memory, stream);
+  }
+
+ private:
+  virtual void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) = 0;
+  virtual void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) = 0;
+};
+
+}  // namespace lockstep

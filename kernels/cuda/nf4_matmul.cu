@@ -1,0 +1,212 @@
+// Matmul with a weight in NF4 (lockstep/ops/nf4_matmul.h). Forward expands some rows of the weight at a time into a
+// tile of at most 32 MiB, which mostly stays in the second cache, and cuBLASLt multiplies x with them: a product whose
+// result is some columns of y. dx comes from some columns of the weight at a time, so that each of its elements is one
+// sum and is rounded once. Bytes moved besides the products: the weight, 0.52 bytes per element, and the tile.
+#include <algorithm>
+#include <memory>
+
+#include "kernels/cuda/base/context.h"
+#include "kernels/cuda/base/launch.h"
+#include "kernels/cuda/base/numbers.h"
+#include "kernels/cuda/base/workspace.h"
+#include "kernels/cuda/matmul_bare.h"
+#include "lockstep/ops/nf4_matmul.h"
+
+namespace lockstep::cuda {
+namespace {
+
+constexpr unsigned kThreads = 256;
+constexpr std::int64_t kTileBytes = std::int64_t{32} << 20;
+constexpr std::int64_t kMultiple = 64;  // of rows and columns of a tile, so that each begins at 128 bytes
+
+std::string text(const Nf4MatmulDescription& d) {
+  return fmt::format("matmul ({}, {}) -> {} in NF4{}, {}", d.rows, d.in_features, d.out_features(),
+                     d.bias ? " with bias" : "", d.tf32 ? "tf32" : name(d.dtype));
+}
+
+struct MatrixInNf4 {
+  const std::uint8_t *codes = nullptr, *scale_codes = nullptr;
+  const float *scales_of_scales = nullptr, *offset = nullptr, *scale_values = nullptr;
+  std::int64_t in_features = 0;
+};
+
+/// NF4's values are kept where every thread of a warp can read another one at once.
+__device__ inline float nf4_value(unsigned code) {
+  constexpr float values[16] = {kNf4Values[0],  kNf4Values[1],  kNf4Values[2],  kNf4Values[3],
+                                kNf4Values[4],  kNf4Values[5],  kNf4Values[6],  kNf4Values[7],
+                                kNf4Values[8],  kNf4Values[9],  kNf4Values[10], kNf4Values[11],
+                                kNf4Values[12], kNf4Values[13], kNf4Values[14], kNf4Values[15]};
+  float value = values[0];
+#pragma unroll
+  for (unsigned i = 1; i < 16; ++i) value = code == i ? values[i] : value;
+  return value;
+}
+
+/// Rounded after the product and after the sum, as bitsandbytes does.
+__device__ inline float scale_of(float value, float scale_of_scales, float offset) {
+#ifdef __CUDA_ARCH__
+  return __fadd_rn(__fmul_rn(value, scale_of_scales), offset);
+#else
+  return value * scale_of_scales + offset;  // compiled without contraction
+#endif
+}
+
+/// Rows from `first_row` on and columns from `first_column` on to (rows, n_columns).
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    expand_matrix(MatrixInNf4 matrix, std::int64_t first_row, std::int64_t rows, std::int64_t first_column,
+                  std::int64_t n_columns, T* target) {
+  const std::int64_t n = rows * n_columns;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n;
+       i += std::int64_t{gridDim.x} * kThreads) {
+    const std::int64_t element = (first_row + i / n_columns) * matrix.in_features + first_column + i % n_columns;
+    const std::int64_t block = element / kNf4Block;
+    const float scale = scale_of(matrix.scale_values[matrix.scale_codes[block]],
+                                 matrix.scales_of_scales[block / kNf4ScaleBlock], *matrix.offset);
+    const unsigned byte = matrix.codes[element / 2];
+    target[i] = from_float<T>(nf4_value(element % 2 == 0 ? byte >> 4 : byte & 15u) * scale);
+  }
+}
+
+struct TiledProduct {
+  std::int64_t tile = 0;
+  std::unique_ptr<PlannedProduct> full, rest;  // the second null if there is none
+};
+
+class CudaNf4Matmul final : public Nf4Matmul {
+ public:
+  CudaNf4Matmul(const Nf4MatmulDescription& d, const CudaContext& context);
+
+  OpNeeds needs() const override { return needs_; }
+  std::string describe() const override {
+    return fmt::format("{}: cuBLASLt, forward {} in tiles of {} rows{}", text(d_), forward_.full->algorithm(),
+                       forward_.tile,
+                       data_.full ? fmt::format("; data gradient in tiles of {} columns", data_.tile) : "");
+  }
+  void run_forward(const Forward& args, const OpMemory& memory, Stream& stream) override;
+  void run_backward(const Backward& args, const OpMemory& memory, Stream& stream) override;
+
+ private:
+  template <typename Make>
+  TiledProduct tiled(std::int64_t total, std::int64_t other, const Make& make) const;
+  void expand(const std::byte* weight, const float* scale_values, std::int64_t first_row, std::int64_t rows,
+              std::int64_t first_column, std::int64_t columns, void* tile, Stream& stream) const;
+
+  Nf4MatmulDescription d_;
+  Nf4Layout layout_;
+  std::int64_t out_;
+  unsigned limit_;  // of blocks
+  TiledProduct forward_, data_;
+  OpNeeds needs_;
+  std::size_t tile_at_ = 0, product_at_ = 0;
+};
+
+template <typename Make>
+TiledProduct CudaNf4Matmul::tiled(std::int64_t total, std::int64_t other, const Make& make) const {
+  const std::int64_t row_bytes = other * static_cast<std::int64_t>(size_bytes(d_.dtype));
+  const std::int64_t fits = kTileBytes / row_bytes / kMultiple * kMultiple;
+  TiledProduct out{.tile = std::min(total, std::max(fits, kMultiple)), .full = nullptr, .rest = nullptr};
+  out.full = make(out.tile);
+  if (const std::int64_t rest = total % out.tile; rest != 0) out.rest = make(rest);
+  return out;
+}
+
+CudaNf4Matmul::CudaNf4Matmul(const Nf4MatmulDescription& d, const CudaContext& context)
+    : d_(d),
+      layout_(Nf4Layout::of(d.matrices, d.in_features)),
+      out_(d.out_features()),
+      limit_(static_cast<unsigned>(context.multiprocessors) * 8) {
+  const auto plan = [&](ProductDescription product) {
+    product.dtype = product.d_dtype = d.dtype;
+    product.tf32 = d.tf32;
+    return plan_product(product, context, context.algorithms);
+  };
+  forward_ = tiled(out_, d.in_features, [&](std::int64_t n) {
+    return plan({.rows = d.rows,
+                 .columns = n,
+                 .inner = d.in_features,
+                 .b_is_transposed = true,
+                 .d_stride = out_,
+                 .bias = d.bias});
+  });
+  const bool has_gradient = d.input_gradient && !d.inference;
+  if (has_gradient)
+    data_ = tiled(d.in_features, out_, [&](std::int64_t n) {
+      return plan({.rows = d.rows, .columns = n, .inner = out_, .d_stride = d.in_features});
+    });
+  std::size_t product_bytes = 0;
+  for (const TiledProduct* tiled : {&forward_, &data_})
+    for (const auto* product : {&tiled->full, &tiled->rest})
+      if (*product) product_bytes = std::max(product_bytes, (*product)->workspace_bytes());
+  const std::int64_t tile = std::max(forward_.tile * d.in_features, data_.tile * out_);
+  WorkspacePlan workspace;
+  product_at_ = workspace.take(product_bytes);
+  tile_at_ = workspace.take(static_cast<std::size_t>(tile) * size_bytes(d.dtype));
+  needs_.forward_workspace_bytes = workspace.size_bytes();
+  if (has_gradient) needs_.backward_workspace_bytes = workspace.size_bytes();
+}
+
+void CudaNf4Matmul::expand(const std::byte* weight, const float* scale_values, std::int64_t first_row,
+                           std::int64_t rows, std::int64_t first_column, std::int64_t columns, void* tile,
+                           Stream& stream) const {
+  for (const Nf4Matrix& m : layout_.matrices) {
+    const std::int64_t begin = std::max(first_row, m.first_row), end = std::min(first_row + rows, m.first_row + m.rows);
+    if (begin >= end) continue;
+    const MatrixInNf4 matrix{.codes = reinterpret_cast<const std::uint8_t*>(weight + m.codes),
+                             .scale_codes = reinterpret_cast<const std::uint8_t*>(weight + m.scale_codes),
+                             .scales_of_scales = reinterpret_cast<const float*>(weight + m.scales_of_scales),
+                             .offset = reinterpret_cast<const float*>(weight + m.offset),
+                             .scale_values = scale_values,
+                             .in_features = d_.in_features};
+    dispatch(d_.dtype, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      launch(expand_matrix<T>,
+             {.blocks = blocks_for(static_cast<std::size_t>((end - begin) * columns), kThreads, limit_),
+              .threads = kThreads},
+             stream, matrix, begin - m.first_row, end - begin, first_column, columns,
+             static_cast<T*>(tile) + (begin - first_row) * columns);
+    });
+  }
+}
+
+void CudaNf4Matmul::run_forward(const Forward& args, const OpMemory& memory, Stream& stream) {
+  void* const tile = at(memory.workspace, tile_at_);
+  const auto from = [&](const void* data, std::int64_t element) -> const void* {
+    return data == nullptr
+               ? nullptr
+               : static_cast<const std::byte*>(data) + static_cast<std::size_t>(element) * size_bytes(d_.dtype);
+  };
+  for (std::int64_t row = 0; row < out_; row += forward_.tile) {
+    const std::int64_t n = std::min(forward_.tile, out_ - row);
+    expand(args.weight, args.scale_values, row, n, 0, d_.in_features, tile, stream);
+    (n < forward_.tile ? forward_.rest : forward_.full)
+        ->run({.a = args.x, .b = tile, .bias = from(args.bias, row), .d = const_cast<void*>(from(args.y, row))},
+              at(memory.workspace, product_at_), stream);
+  }
+}
+
+void CudaNf4Matmul::run_backward(const Backward& args, const OpMemory& memory, Stream& stream) {
+  require(!d_.inference, ErrorCode::internal, "{} was planned for inference, and backward was called", text(d_));
+  if (!d_.input_gradient || args.dx_mode == GradientMode::skip) return;
+  void* const tile = at(memory.workspace, tile_at_);
+  for (std::int64_t column = 0; column < d_.in_features; column += data_.tile) {
+    const std::int64_t n = std::min(data_.tile, d_.in_features - column);
+    expand(args.weight, args.scale_values, 0, out_, column, n, tile, stream);
+    (n < data_.tile ? data_.rest : data_.full)
+        ->run({.a = args.dy,
+               .b = tile,
+               .d = static_cast<std::byte*>(args.dx) + static_cast<std::size_t>(column) * size_bytes(d_.dtype),
+               .accumulate = args.dx_mode == GradientMode::accumulate},
+              at(memory.workspace, product_at_), stream);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Nf4Matmul> make_nf4_matmul(const Nf4MatmulDescription& d, const CudaContext& context) {
+  require_possible(d);
+  dispatch(d.dtype, [](auto*) {});
+  return std::make_unique<CudaNf4Matmul>(d, context);
+}
+
+}  // namespace lockstep::cuda
