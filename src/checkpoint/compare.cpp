@@ -41,7 +41,7 @@ std::vector<std::string> differing_keys(const nlohmann::json& a, const nlohmann:
 class Tensors {
  public:
   explicit Tensors(const std::string& path) {
-    if (!is_safetensors(path) && !is_huggingface(path)) {
+    if (!is_safetensors(path) && !is_model_directory(path)) {
       reader_.emplace(path);
       reader_->check_blocks();
       for (const TensorEntry& entry : reader_->tensors()) shapes_[entry.path] = entry.shape;

@@ -180,6 +180,7 @@ nlohmann::ordered_json json_of(const Planned& planned, const Ranks& ranks) {
           {"memory_bytes",
            {{"parameters", m.parameters},
             {"compute_weights", m.compute_weights},
+            {"nf4_weights", m.nf4_weights},
             {"gradients", m.gradients},
             {"narrow_gradients", m.narrow_gradients},
             {"partial_sums", m.partial_sums},

@@ -80,6 +80,9 @@ std::vector<Key> model_keys() {
              {kNone, "",
               "llama: what is recomputed in the backward pass to save memory. block: the inside of each layer except "
               "attention. selective: only norms and SwiGLU. The results are the same."}),
+      choice(KEY(model.base_precision), {"same", "nf4"},
+             {kFixed, "",
+              "llama: how the matrices beside adapters are stored. same: as `precision`. nf4: in 4 bits (QLoRA)."}),
       integer(KEY(model.lora.rank), 0,
               {kFixed, "",
                "llama: rank of the adapters (LoRA) that are trained beside the matrices of model.from, which stay as "

@@ -32,10 +32,11 @@ struct Bindings {
   /// The fp32 masters. Those before element `first_parameter` of the arena are not there: another rank may have them.
   const float* parameters = nullptr;
   std::size_t first_parameter = 0;
-  const void* compute_weights = nullptr;  // the parameters rounded to compute_dtype, each at the same element
-  DType compute_dtype = DType::fp32;      // fp32: there are no rounded weights
-  void* narrow_gradients = nullptr;       // in compute_dtype, where ops write some: Graph::narrow_gradients()
-  std::byte* exchange = nullptr;          // small sums between ranks
+  const void* compute_weights = nullptr;   // the parameters rounded to compute_dtype, each at the same element
+  DType compute_dtype = DType::fp32;       // fp32: there are no rounded weights
+  const std::byte* nf4_weights = nullptr;  // matrices in NF4: Parameter::nf4_begin
+  void* narrow_gradients = nullptr;        // in compute_dtype, where ops write some: Graph::narrow_gradients()
+  std::byte* exchange = nullptr;           // small sums between ranks
   std::byte* activations = nullptr;
   std::byte* cache = nullptr;  // keys and values of earlier tokens (Graph::add_cache); outlives the step
   void* workspace = nullptr;
@@ -105,6 +106,8 @@ class ParameterUse {
     if (dtype_ == DType::fp32) return master(run);
     return static_cast<const std::byte*>(run.at.compute_weights) + run.parameters[id_].begin * size_bytes(dtype_);
   }
+  /// Of a parameter in NF4, instead of weights().
+  const std::byte* nf4_weights(const Run& run) const { return run.at.nf4_weights + run.parameters[id_].nf4_begin; }
   const float* master(const Run& run) const { return exists() ? run.at.master(run.parameters[id_].begin) : nullptr; }
   /// Null where the parameter is frozen.
   float* gradient(const Run& run) const {

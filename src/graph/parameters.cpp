@@ -43,14 +43,14 @@ bool same(const std::vector<ParameterPart>& a, const std::vector<ParameterPart>&
 ParameterId ParameterTable::parameter(const ParameterDescription& description) {
   const ParameterDescription& d = description;
   const bool is_base = is_base_ && is_base_(d.name);
-  const bool trainable = d.trainable && !is_base && !(is_frozen_ && is_frozen_(d.name));
+  const bool trainable = d.trainable && !d.is_in_nf4 && !is_base && !(is_frozen_ && is_frozen_(d.name));
   std::vector<ParameterPart> parts = parts_of(d);
   if (const auto found = by_name_.find(d.name); found != by_name_.end()) {
     const Parameter& known = (*this)[found->second];
     require(known.shape == d.shape, ErrorCode::internal, "parameter {} has two shapes: {} and {}", d.name,
             known.shape.text(), d.shape.text());
-    require(known.trainable == trainable && same(known.parts, parts), ErrorCode::internal,
-            "parameter {} is described differently by two layers that share it", d.name);
+    require(known.trainable == trainable && known.is_in_nf4 == d.is_in_nf4 && same(known.parts, parts),
+            ErrorCode::internal, "parameter {} is described differently by two layers that share it", d.name);
     return found->second;
   }
   require(!fixed_, ErrorCode::internal, "parameter {} appears after the arenas were laid out", d.name);
@@ -62,6 +62,7 @@ ParameterId ParameterTable::parameter(const ParameterDescription& description) {
                          .initial = d.initial,
                          .trainable = trainable,
                          .is_base = is_base,
+                         .is_in_nf4 = d.is_in_nf4,
                          .parts = std::move(parts)});
   by_name_[d.name] = id;
   return id;
@@ -123,7 +124,7 @@ void ParameterTable::fix_order(const std::vector<ParameterId>& finished,
   n_gradients_ = end;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& p = parameters_[i];
-    p.has_master = !p.is_base || !needs_master || needs_master(static_cast<ParameterId>(i));
+    p.has_master = !p.is_in_nf4 && (!p.is_base || !needs_master || needs_master(static_cast<ParameterId>(i)));
     if (!p.trainable && p.has_master) place(p);
   }
   place_statistics(false);
@@ -133,9 +134,27 @@ void ParameterTable::fix_order(const std::vector<ParameterId>& finished,
   }
   n_with_masters_ = end;
   for (Parameter& p : parameters_)
-    if (!p.has_master) place(p);
+    if (!p.has_master && !p.is_in_nf4) place(p);
   n_total_ = end;
+  for (Parameter& p : parameters_)
+    if (p.is_in_nf4) place_in_nf4(p);
   fixed_ = true;
+}
+
+void ParameterTable::place_in_nf4(Parameter& p) {
+  require(!p.layout, ErrorCode::internal, "{} is stored in NF4 and has a layout of its own", p.name);
+  std::vector<std::int64_t> rows;
+  for (const ParameterPart& part : p.parts) rows.push_back(part.shape[0]);
+  p.n_elements = static_cast<std::size_t>(p.shape.n_elements());
+  p.nf4 = Nf4Layout::of(rows, p.shape[1]);
+  p.nf4_begin = n_nf4_bytes_;
+  n_nf4_bytes_ += aligned(p.nf4.size_bytes);
+}
+
+std::int64_t ParameterTable::n_in_nf4() const {
+  std::int64_t n = 0;
+  for (const Parameter& p : parameters_) n += p.is_in_nf4 ? p.shape.n_elements() : 0;
+  return n;
 }
 
 std::int64_t ParameterTable::n_canonical() const {
@@ -169,7 +188,10 @@ std::string ParameterTable::description() const {
   std::string out;
   const auto add = [&out](const Parameter& p) {
     out += fmt::format("{} {} {} {}{}\n", p.name, p.shape.text(), p.n_elements,
-                       p.layout ? p.layout->describe() : "canonical", p.trainable ? "" : " frozen");
+                       p.layout ? p.layout->describe() : "canonical",
+                       p.is_in_nf4   ? " nf4"
+                       : p.trainable ? ""
+                                     : " frozen");
   };
   for (ParameterId id : order_) add((*this)[id]);
   for (const Parameter& p : parameters_)

@@ -12,7 +12,7 @@
 // have. Where ops compute in 16 bits, the rounded weights lie in an arena with the places of the parameter arena
 // (DESIGN, decision 17). The parameters of a base, beside which adapters are trained, are frozen and belong to another
 // file: checkpoints do not have them. Its matrices that ops read in 16 bits exist in that type only: the arena of fp32
-// masters ends before them.
+// masters ends before them. Matrices in NF4 lie in an arena of their own (lockstep/nf4.h).
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/nf4.h"
 #include "lockstep/op.h"
 #include "lockstep/ops/parameter_segment.h"
 #include "lockstep/shape.h"
@@ -56,6 +57,7 @@ struct ParameterDescription {
   ParameterKind kind = ParameterKind::weight;
   Initializer initial{};
   bool trainable = true;           // false: frozen
+  bool is_in_nf4 = false;          // a frozen matrix that is stored in NF4
   std::vector<NamedRows> parts{};  // together all rows, in order; empty: files store it as one tensor, under its name
 };
 
@@ -73,8 +75,11 @@ struct Parameter {
   ParameterKind kind = ParameterKind::weight;
   Initializer initial{};
   bool trainable = true;
-  bool is_base = false;                             // of a frozen model beside which adapters are trained
-  bool has_master = true;                           // false: it exists in the compute type only
+  bool is_base = false;    // of a frozen model beside which adapters are trained
+  bool has_master = true;  // false: it exists in the compute type only, or in NF4
+  bool is_in_nf4 = false;
+  Nf4Layout nf4{};                                  // in NF4: of its parts,
+  std::size_t nf4_begin = 0;                        // and the byte of that arena with which they begin
   std::vector<ParameterPart> parts{};               // at least one
   std::shared_ptr<const ParameterLayout> layout{};  // null: canonical
   std::size_t begin = 0, n_elements = 0;            // in the arena; n_elements as the layout has it
@@ -139,8 +144,10 @@ class ParameterTable {
   }  // of the gradient arena: trainable ones and their statistics
   std::size_t n_with_masters() const { return n_with_masters_; }  // of the parameter arena, in fp32
   std::size_t n_total() const { return n_total_; }                // with what exists in the compute type only
-  std::int64_t n_canonical() const;                               // elements of all parameters, without padding
-  std::int64_t n_canonical_trainable() const;                     // the same of those that are trained
+  std::size_t n_nf4_bytes() const { return n_nf4_bytes_; }
+  std::int64_t n_in_nf4() const;               // elements of matrices in NF4
+  std::int64_t n_canonical() const;            // elements of all parameters, without padding
+  std::int64_t n_canonical_trainable() const;  // the same of those that are trained
   /// For optimizer and norm: in the arena's order. `decay_norms_and_biases` false: only weights decay.
   std::vector<ParameterSegment> segments(bool decay_norms_and_biases) const;
   /// Names, shapes and layouts as text. Ranks can work together only if theirs are equal.
@@ -150,6 +157,8 @@ class ParameterTable {
   std::vector<float> initial_values(const Parameter& parameter, std::uint32_t seed) const;
 
  private:
+  void place_in_nf4(Parameter& p);
+
   std::vector<Parameter> parameters_;
   std::vector<RunningStatistic> statistics_;
   std::vector<Constant> constants_;
@@ -158,6 +167,7 @@ class ParameterTable {
   std::unordered_map<std::string, int> by_name_, statistic_by_name_;
   std::vector<ParameterId> order_, finished_;
   std::size_t n_in_compute_type_ = 0, n_trainable_ = 0, n_gradients_ = 0, n_with_masters_ = 0, n_total_ = 0;
+  std::size_t n_nf4_bytes_ = 0;
   bool fixed_ = false;
 };
 

@@ -186,6 +186,7 @@ struct LinearOptions {
   std::optional<graph::Initializer> initial_bias{};  // empty: as the weight
   bool trainable = true;
   bool fp32_output = false;  // for inference, without bias and activation
+  bool is_in_nf4 = false;    // the weight is frozen, and stored in NF4; without activation
   AdapterOptions adapter{};  // without activation, and of x of (batch, sequence, features)
 };
 /// y = f(x W^T + b), over the last dimension of x, in the type of x or in fp32; and what adapters add.

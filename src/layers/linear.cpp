@@ -2,10 +2,12 @@
 #include <cmath>
 
 #include "graph/flops.h"
+#include "graph/nf4.h"
 #include "layers/layers.h"
 #include "lockstep/error.h"
 #include "lockstep/ops/low_rank.h"
 #include "lockstep/ops/matmul.h"
+#include "lockstep/ops/nf4_matmul.h"
 #include "lockstep/philox.h"
 
 namespace lockstep::layers {
@@ -42,13 +44,14 @@ class WithAdapter final : public Op {
 class LinearNode final : public Node, public CountsFlops {
  public:
   LinearNode(std::string name, ActivationId in, ActivationId out, ParameterId weight, ParameterId bias,
-             ActivationFunction activation, std::optional<Adapter> adapter)
+             ActivationFunction activation, ConstantId scale_values, std::optional<Adapter> adapter)
       : Node(std::move(name), {in}, {out}),
         in_(in),
         out_(out),
         weight_(weight),
         bias_(bias),
         activation_(activation),
+        scale_values_(scale_values),
         adapter_(std::move(adapter)) {}
 
   void plan(Graph& graph, Backend& backend) override {
@@ -65,14 +68,18 @@ class LinearNode final : public Node, public CountsFlops {
                                   .inference = !graph.training(),
                                   .fp32_output = graph.activation(out_).dtype != x.dtype,
                                   .weight_layout = nullptr};
-    graph.choose_layout(weight_.id(), [&] {
-      MatmulDescription alike = description;
-      // Fewer than the batch where only some rows are selected.
-      alike.rows = std::max<std::int64_t>(1, description.rows * graph.options().layout_batch / graph.options().batch);
-      return backend.make(alike)->weight_layout();
-    });
-    description.weight_layout = graph.parameters()[weight_.id()].layout;
-    op_ = backend.make(description);
+    if (is_in_nf4()) {
+      nf4_op_ = backend.make(in_nf4(description, graph.parameters()[weight_.id()]));
+    } else {
+      graph.choose_layout(weight_.id(), [&] {
+        MatmulDescription alike = description;
+        // Fewer than the batch where only some rows are selected.
+        alike.rows = std::max<std::int64_t>(1, description.rows * graph.options().layout_batch / graph.options().batch);
+        return backend.make(alike)->weight_layout();
+      });
+      description.weight_layout = graph.parameters()[weight_.id()].layout;
+      op_ = backend.make(description);
+    }
     for (ParameterUse* use : parameters()) use->read_as(description.dtype);
     flops_ = {.forward = 2.0 * static_cast<double>(x.shape.n_elements()) * static_cast<double>(weight[0]),
               .passes = product_passes(graph.training(), x.needs_gradient, graph.parameters()[weight_.id()].trainable)};
@@ -97,8 +104,17 @@ class LinearNode final : public Node, public CountsFlops {
   }
 
   void forward(const Run& run) override {
-    op_->forward({.x = run.tensor(x_), .weight = weight_.weights(run), .bias = bias_.weights(run), .y = run.tensor(y_)},
-                 memory(run), run.stream);
+    if (is_in_nf4())
+      nf4_op_->forward({.x = run.tensor(x_),
+                        .weight = weight_.nf4_weights(run),
+                        .scale_values = run.constant(scale_values_),
+                        .bias = bias_.weights(run),
+                        .y = run.tensor(y_)},
+                       memory(run), run.stream);
+    else
+      op_->forward(
+          {.x = run.tensor(x_), .weight = weight_.weights(run), .bias = bias_.weights(run), .y = run.tensor(y_)},
+          memory(run), run.stream);
     if (adapter_)
       adapter_->op->forward({.x = run.tensor(x_),
                              .a = adapter_->a.weights(run),
@@ -109,16 +125,24 @@ class LinearNode final : public Node, public CountsFlops {
   }
 
   void backward(const Run& run) override {
-    op_->backward({.dy = run.tensor(dy_),
-                   .x = run.tensor(x_),
-                   .y = run.tensor(y_),
-                   .weight = weight_.weights(run),
-                   .dx = run.tensor(dx_.tensor),
-                   .dx_mode = dx_.mode,
-                   .dweight = weight_.gradient(run),
-                   .dbias = bias_.gradient(run),
-                   .parameter_mode = weight_.mode(run)},
-                  memory(run), run.stream);
+    if (is_in_nf4())
+      nf4_op_->backward({.dy = run.tensor(dy_),
+                         .weight = weight_.nf4_weights(run),
+                         .scale_values = run.constant(scale_values_),
+                         .dx = run.tensor(dx_.tensor),
+                         .dx_mode = dx_.mode},
+                        memory(run), run.stream);
+    else
+      op_->backward({.dy = run.tensor(dy_),
+                     .x = run.tensor(x_),
+                     .y = run.tensor(y_),
+                     .weight = weight_.weights(run),
+                     .dx = run.tensor(dx_.tensor),
+                     .dx_mode = dx_.mode,
+                     .dweight = weight_.gradient(run),
+                     .dbias = bias_.gradient(run),
+                     .parameter_mode = weight_.mode(run)},
+                    memory(run), run.stream);
     if (adapter_)
       adapter_->op->backward({.dy = run.tensor(dy_),
                               .x = run.tensor(x_),
@@ -132,7 +156,7 @@ class LinearNode final : public Node, public CountsFlops {
                              memory(run), run.stream);
   }
 
-  const Op* op() const override { return both_ ? static_cast<const Op*>(both_.get()) : op_.get(); }
+  const Op* op() const override { return both_ ? static_cast<const Op*>(both_.get()) : base_op(); }
   std::vector<ParameterUse*> parameters() override {
     if (!adapter_) return {&bias_, &weight_};
     return {&bias_, &weight_, &adapter_->b, &adapter_->a};
@@ -140,6 +164,20 @@ class LinearNode final : public Node, public CountsFlops {
   Flops flops() const override { return flops_; }
 
  private:
+  bool is_in_nf4() const { return scale_values_ != kNoConstant; }
+  const Op* base_op() const { return is_in_nf4() ? static_cast<const Op*>(nf4_op_.get()) : op_.get(); }
+  static Nf4MatmulDescription in_nf4(const MatmulDescription& d, const Parameter& weight) {
+    Nf4MatmulDescription out{.rows = d.rows,
+                             .in_features = d.in_features,
+                             .dtype = d.dtype,
+                             .tf32 = d.tf32,
+                             .bias = d.bias,
+                             .input_gradient = d.input_gradient,
+                             .inference = d.inference};
+    for (const ParameterPart& part : weight.parts) out.matrices.push_back(part.shape[0]);
+    return out;
+  }
+
   void plan_adapter(const Graph& graph, Backend& backend, const MatmulDescription& product) {
     const Activation& x = graph.activation(in_);
     LowRankDescription& d = adapter_->description;
@@ -153,7 +191,7 @@ class LinearNode final : public Node, public CountsFlops {
     adapter_->op = backend.make(d);
     if (d.drops()) reads(Phase::forward, adapter_->sample_ids);
     if (d.drops()) reads(Phase::backward, adapter_->sample_ids);
-    both_ = std::make_unique<WithAdapter>(*op_, *adapter_->op);
+    both_ = std::make_unique<WithAdapter>(*base_op(), *adapter_->op);
     // Of the adapter, in as many forward passes of the layer as its three passes are worth.
     const double rank = static_cast<double>(d.rank), rows = 2.0 * static_cast<double>(d.rows);
     const double own =
@@ -171,8 +209,10 @@ class LinearNode final : public Node, public CountsFlops {
   ActivationId in_, out_;
   ParameterUse weight_, bias_;
   ActivationFunction activation_;
+  ConstantId scale_values_;  // of NF4; kNoConstant: the weight is not stored in it
   std::optional<Adapter> adapter_;
-  std::unique_ptr<Matmul> op_;
+  std::unique_ptr<Matmul> op_;         // null in NF4
+  std::unique_ptr<Nf4Matmul> nf4_op_;  // null otherwise
   std::unique_ptr<WithAdapter> both_;  // null without adapters
   bool needs_x_ = true;                // in backward
   Flops flops_;
@@ -248,6 +288,7 @@ ActivationId linear(Graph& graph, ActivationId x, const std::string& name, const
                                               .kind = ParameterKind::weight,
                                               .initial = initial,
                                               .trainable = options.trainable,
+                                              .is_in_nf4 = options.is_in_nf4,
                                               .parts = with_suffix(options.parts, ".weight")});
   const ParameterId bias = !options.bias ? kNoParameter
                                          : table.parameter({.name = name + ".bias",
@@ -256,11 +297,19 @@ ActivationId linear(Graph& graph, ActivationId x, const std::string& name, const
                                                             .initial = options.initial_bias.value_or(initial),
                                                             .trainable = options.trainable,
                                                             .parts = with_suffix(options.parts, ".bias")});
-  require_frozen_together(table, weight, bias);
+  if (!options.is_in_nf4) require_frozen_together(table, weight, bias);
   const ActivationId y = graph.add_activation({.name = name,
                                                .shape = in.with_dimension(-1, options.out_features),
                                                .dtype = options.fp32_output ? DType::fp32 : graph.activation(x).dtype});
-  graph.add_node<LinearNode>(name, x, y, weight, bias, options.activation, adapter_of(graph, name, in.last(), options));
+  require(!options.is_in_nf4 || options.activation == ActivationFunction::none, ErrorCode::internal,
+          "{}: a weight in NF4 before an activation", name);
+  ConstantId scale_values = kNoConstant;
+  if (options.is_in_nf4) {
+    const auto& values = graph::nf4_scale_values();
+    scale_values = table.add_constant("NF4 scales", {values.begin(), values.end()});
+  }
+  graph.add_node<LinearNode>(name, x, y, weight, bias, options.activation, scale_values,
+                             adapter_of(graph, name, in.last(), options));
   return y;
 }
 

@@ -19,6 +19,7 @@ enum class Recompute : std::uint8_t { none, block, selective };
 struct LlamaOptions {
   Recompute recompute = Recompute::none;
   Config::Model::Lora lora{};  // adapters beside the matrices of the layers
+  bool base_in_nf4 = false;    // those matrices are stored in NF4
   std::uint32_t seed = 0;      // of their dropout
 };
 

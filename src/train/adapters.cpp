@@ -1,6 +1,7 @@
 #include "train/adapters.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <unordered_map>
 #include <utility>
@@ -8,6 +9,8 @@
 #include "base/hash.h"
 #include "checkpoint/huggingface.h"
 #include "checkpoint/peft.h"
+#include "graph/nf4.h"
+#include "lockstep/bf16.h"
 #include "lockstep/error.h"
 #include "models/llama_config.h"
 #include "models/llama_tensors.h"
@@ -21,6 +24,7 @@ using checkpoint::ModelFile;
 using checkpoint::NamedTensor;
 
 constexpr const char* kRank = "lora.rank";
+constexpr const char* kBasePrecision = "base_precision";
 
 std::span<const std::byte> bytes_of(const auto& values) { return std::as_bytes(std::span(values)); }
 
@@ -71,6 +75,24 @@ void check_adapters(const ModelFile& file, const models::LlamaConfig& config) {
           "{} has {} tensors of adapters, but this base has {} places for them: name the base of the adapters with "
           "model.from=DIRECTORY",
           file.path, shapes.size(), n_expected);
+}
+
+/// The matrices of the layers become what the adapters were trained beside: quantised, and expanded to the type in
+/// which the run computed.
+void round_to_nf4(ModelFile& file) {
+  const bool is_bf16 = file.state.value("precision", std::string()) == "bf16";
+  for (NamedTensor& tensor : file.tensors) {
+    const auto is_of = [&](const models::LoraTarget& target) {
+      return tensor.name.ends_with("." + std::string(target.layer) + ".weight");
+    };
+    if (std::ranges::none_of(models::kLoraTargets, is_of)) continue;
+    const Nf4Layout layout = Nf4Layout::of(std::array{tensor.shape[0]}, tensor.shape[1]);
+    std::vector<std::byte> quantised(layout.size_bytes);
+    graph::quantize_nf4(tensor.values, layout.matrices.front(), quantised);
+    tensor.values = graph::dequantize_nf4(tensor.values.size(), layout.matrices.front(), quantised);
+    if (!is_bf16) continue;
+    for (float& value : tensor.values) value = to_float(to_bf16(value));
+  }
 }
 
 }  // namespace
@@ -137,6 +159,7 @@ ModelFile with_base(ModelFile file, const std::string& base) {
 
 ModelFile merged(ModelFile file) {
   if (!file.state.contains("model") || !file.state["model"].contains(kRank)) return file;
+  if (file.state["model"].value(kBasePrecision, std::string()) == "nf4") round_to_nf4(file);
   const double scale = models::lora_scale(lora_of(file));
   std::unordered_map<std::string, NamedTensor*> by_name;
   for (NamedTensor& tensor : file.tensors) by_name[tensor.name] = &tensor;
@@ -162,7 +185,7 @@ ModelFile merged(ModelFile file) {
   std::erase_if(file.tensors, [](const NamedTensor& tensor) { return models::is_adapter(tensor.name); });
   checkpoint::StateJson model = checkpoint::StateJson::object();
   for (const auto& [key, value] : file.state["model"].items())
-    if (!key.starts_with("lora.")) model[key] = value;
+    if (!key.starts_with("lora.") && key != kBasePrecision) model[key] = value;
   file.state["model"] = std::move(model);
   file.state.erase("base");
   file.state.erase("base_path");

@@ -41,6 +41,10 @@ std::string memory_text(const MemoryReport& m) {
   constexpr const char* kShard = "of this rank's shard";
   line("parameters", m.parameters, m.shards_masters ? kShard : "");
   if (m.compute_weights > 0) line(fmt::format("weights ({})", name(m.compute_dtype)), m.compute_weights, "");
+  if (m.nf4_weights > 0)
+    line("base (nf4)", m.nf4_weights,
+         fmt::format("{:.3f} bytes for each of {} parameters",
+                     static_cast<double>(m.nf4_weights) / static_cast<double>(m.n_in_nf4), m.n_in_nf4));
   line("gradients", m.gradients, "");
   if (m.narrow_gradients > 0)
     line(fmt::format("gradients ({})", name(m.compute_dtype)), m.narrow_gradients, "until they are turned into fp32");

@@ -134,6 +134,7 @@ Inference::Inference(const Config& config, const tasks::Task& task, std::span<co
   graph_->bind({.parameters = parameters_->masters(),
                 .compute_weights = parameters_->compute_weights(),
                 .compute_dtype = parameters_->compute_dtype(),
+                .nf4_weights = parameters_->nf4_weights(),
                 .exchange = static_cast<std::byte*>(memories_->exchange->data()),
                 .activations = static_cast<std::byte*>(memories_->activations->data()),
                 .workspace = memories_->workspace->data(),
@@ -163,7 +164,13 @@ void load_parameters(const checkpoint::ModelFile& file, const graph::ParameterTa
     backend.copy_to_device(arena + begin, values.data(), values.size() * sizeof(float), stream);
     stream.synchronize();
   };
-  for (const graph::Parameter& parameter : table.parameters()) copy(packed_parameter(file, parameter), parameter.begin);
+  for (const graph::Parameter& parameter : table.parameters()) {
+    const std::vector<float> packed = packed_parameter(file, parameter);
+    if (parameter.is_in_nf4)
+      parameters.write_nf4(parameter, packed, stream);
+    else
+      copy(packed, parameter.begin);
+  }
   for (const graph::RunningStatistic& statistic : table.statistics()) {
     std::size_t begin = statistic.begin;
     for (const char* name : {".running_mean", ".running_var"}) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "graph/nf4.h"
 #include "lockstep/bf16.h"
 #include "lockstep/error.h"
 #include "lockstep/fp16.h"
@@ -27,6 +28,7 @@ ParameterArena::ParameterArena(const graph::ParameterTable& table, DType compute
     return gathering && is_gathered ? gathering->allocate(size_bytes, purpose) : backend.allocate(size_bytes, purpose);
   };
   const bool has_weights = compute_dtype_ != DType::fp32;
+  if (table.n_nf4_bytes() > 0) nf4_weights_ = backend.allocate(table.n_nf4_bytes(), "weights in NF4");
   masters_ = allocate(n_masters * sizeof(float), !has_weights, "parameters");
   const std::unique_ptr<Stream> stream = backend.make_stream();
   for (const graph::Constant& c : table.constants())
@@ -49,6 +51,17 @@ void ParameterArena::refresh(Stream& stream) {
     round(whole, n_with_masters_ - whole, shard_.whole_stored());
   }
   is_stale_ = false;
+}
+
+void ParameterArena::write_nf4(const graph::Parameter& parameter, std::span<const float> values, Stream& stream) {
+  std::vector<std::byte> quantised(parameter.nf4.size_bytes);
+  for (std::size_t i = 0; i < parameter.parts.size(); ++i) {
+    const graph::ParameterPart& part = parameter.parts[i];
+    graph::quantize_nf4(values.subspan(part.begin, part.n_elements()), parameter.nf4.matrices[i], quantised);
+  }
+  auto* const target = static_cast<std::byte*>(nf4_weights_->data()) + parameter.nf4_begin;
+  backend_.copy_to_device(target, quantised.data(), quantised.size(), stream);
+  stream.synchronize();
 }
 
 void ParameterArena::write_without_master(std::size_t begin, std::span<const float> values, Stream& stream) {

@@ -34,6 +34,10 @@ class ParameterArena {
   /// In compute_dtype(); null where that is fp32.
   const void* compute_weights() const { return compute_weights_ ? compute_weights_->data() : nullptr; }
   DType compute_dtype() const { return compute_dtype_; }
+  /// The matrices in NF4; null if there are none.
+  const std::byte* nf4_weights() const {
+    return nf4_weights_ ? static_cast<const std::byte*>(nf4_weights_->data()) : nullptr;
+  }
 
   /// For the ops of a step's update: the optimizer writes both, and statistics exist in fp32 only.
   struct Update {
@@ -52,6 +56,8 @@ class ParameterArena {
   /// Of a parameter that has no master (Parameter::has_master): rounds the values to the compute type. `begin`: an
   /// element of the arena.
   void write_without_master(std::size_t begin, std::span<const float> values, Stream& stream);
+  /// Of a parameter in NF4: quantises its elements.
+  void write_nf4(const graph::Parameter& parameter, std::span<const float> values, Stream& stream);
 
  private:
   ParameterArena(const graph::ParameterTable& table, DType compute_dtype, Backend& backend, std::size_t n_masters,
@@ -63,6 +69,7 @@ class ParameterArena {
   std::size_t n_with_masters_, first_master_;
   Shard shard_;
   std::unique_ptr<Memory> masters_, compute_weights_;  // the second null where ops compute in fp32
+  std::unique_ptr<Memory> nf4_weights_;                // null if there are none
   std::unique_ptr<Cast> cast_;                         // likewise
   bool is_stale_ = true;
 };

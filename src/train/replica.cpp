@@ -76,6 +76,7 @@ Replica::Replica(StepPlan& plan, Backend& backend, Communicator& communicator)
                                  .first_parameter = parameter_arena_.first_master(),
                                  .compute_weights = parameter_arena_.compute_weights(),
                                  .compute_dtype = parameter_arena_.compute_dtype(),
+                                 .nf4_weights = parameter_arena_.nf4_weights(),
                                  .narrow_gradients = narrow_gradients_ ? narrow_gradients_->data() : nullptr,
                                  .exchange = exchange,
                                  .activations = static_cast<std::byte*>(activations_->data()),

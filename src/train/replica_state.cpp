@@ -154,6 +154,7 @@ void Replica::initialize(std::uint32_t seed) {
 
 /// `packed`: in the layout of the parameter.
 void Replica::write_base(const graph::Parameter& parameter, std::span<const float> packed) {
+  if (parameter.is_in_nf4) return parameter_arena_.write_nf4(parameter, packed, *stream_);
   if (!parameter.has_master) return parameter_arena_.write_without_master(parameter.begin, packed, *stream_);
   float* const to = parameter_arena_.edit() + (parameter.begin - parameter_arena_.first_master());
   backend_.copy_to_device(to, packed.data(), packed.size_bytes(), *stream_);

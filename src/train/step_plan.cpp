@@ -267,6 +267,8 @@ MemoryReport StepPlan::memory(MemoryOf of) const {
   m.shards_masters = shards_masters();
   m.shards_optimizer = !shard_.is_whole();
   if (m.compute_dtype != DType::fp32) m.compute_weights = table_.n_total() * size_bytes(m.compute_dtype);
+  m.nf4_weights = table_.n_nf4_bytes();
+  m.n_in_nf4 = table_.n_in_nf4();
   m.gradients = table_.n_gradients() * sizeof(float);
   if (batch_.is_tree) {
     const int n_partial_sums = max_open_sums(batch_.order_in_rank());

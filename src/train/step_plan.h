@@ -41,6 +41,8 @@ struct MemoryReport {
   std::size_t parameters = 0;       // fp32 masters, of this rank's shard where they are sharded, and running statistics
   std::size_t compute_weights = 0;  // the same in compute_dtype; 0 in fp32
   DType compute_dtype = DType::fp32;
+  std::size_t nf4_weights = 0;                            // of a base, in NF4
+  std::int64_t n_in_nf4 = 0;                              // their parameters
   bool shards_masters = false, shards_optimizer = false;  // train.shard
   std::size_t gradients = 0, partial_sums = 0, optimizer = 0, activations = 0, workspace = 0;
   std::size_t second_workspace = 0;  // of weight gradients on a second stream
@@ -53,8 +55,9 @@ struct MemoryReport {
   std::size_t loader = 0;        // batches read ahead
   std::size_t checkpoint = 0;    // copy of this rank's part that a background thread writes
   std::size_t total() const {
-    return parameters + compute_weights + gradients + narrow_gradients + partial_sums + optimizer + averages +
-           activations + workspace + second_workspace + exchange + node_buffers + uploads + loader + checkpoint;
+    return parameters + compute_weights + nf4_weights + gradients + narrow_gradients + partial_sums + optimizer +
+           averages + activations + workspace + second_workspace + exchange + node_buffers + uploads + loader +
+           checkpoint;
   }
 };
 

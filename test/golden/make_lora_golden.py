@@ -1,9 +1,10 @@
-"""Makes the golden files of adapters: python make_lora_golden.py [NAME...] (torch, transformers, peft).
+"""Makes the golden files of adapters: python make_lora_golden.py [NAME...] (torch, transformers, peft, bitsandbytes).
 
 Small Llama and Qwen2 models of odd sizes, as in make_language_golden.py, with adapters of PEFT beside them whose A and
 B have the standard deviation 0.2. In fp64, the gradient of every A and B at 24 fixed places in step 1, and the loss of
 ten steps of AdamW on packed documents. For fp32 and bf16, how far PEFT's own runs are away from that. The dropout of
-one of them draws the bits that include/lockstep/ops/low_rank.h describes. Another one is stored in lora_NAME/ as PEFT
+one of them draws the bits that include/lockstep/ops/low_rank.h describes. The base of another one is in NF4: in fp64,
+its matrices are what bitsandbytes expands them to, and one of the runs in fp32 has bitsandbytes' layers. One is stored in lora_NAME/ as PEFT
 saves it, with the logits of some tokens. Weights, tokens and documents are functions of the seed (philox.py).
 """
 import copy
@@ -11,6 +12,8 @@ import json
 import pathlib
 import sys
 
+import bitsandbytes
+import bitsandbytes.functional
 import numpy as np
 import peft
 import torch
@@ -25,6 +28,7 @@ ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_pro
 CASES = {
     "llama": ("llama_tied", dict(r=4, lora_alpha=8, target_modules=ALL)),
     "qwen2": ("qwen2", dict(r=3, lora_alpha=6, target_modules=["q_proj", "v_proj", "down_proj"], use_rslora=True)),
+    "nf4": ("qwen2", dict(r=4, lora_alpha=8, target_modules=ALL)),
     "dropout": ("llama_tied", dict(r=2, lora_alpha=4, target_modules=ALL, lora_dropout=0.25)),
 }
 SAVED = "qwen2"
@@ -50,9 +54,35 @@ class Drop(torch.nn.Module):
         return x * torch.tensor(kept, dtype=x.dtype) * (1 / (1 - self.threshold / 65536))
 
 
-def make_model(name, seed, dtype):
+def quantise(model, with_layers):
+    """Rounds the matrices of the layers to NF4, or stores them so, in layers of bitsandbytes."""
+    for name, module in list(model.named_modules()):
+        if not isinstance(module, torch.nn.Linear) or "layers" not in name:
+            continue
+        weight = module.weight.data.float()
+        if not with_layers:
+            codes, state = bitsandbytes.functional.quantize_4bit(weight, blocksize=64, quant_type="nf4",
+                                                                 compress_statistics=True)
+            module.weight.data.copy_(bitsandbytes.functional.dequantize_4bit(codes, state))
+            continue
+        stored = bitsandbytes.nn.Linear4bit(module.in_features, module.out_features, module.bias is not None,
+                                            compute_dtype=torch.float32, quant_type="nf4", compress_statistics=True)
+        stored.weight = bitsandbytes.nn.Params4bit(weight, requires_grad=False, quant_type="nf4", blocksize=64,
+                                                   compress_statistics=True)
+        if module.bias is not None:
+            stored.bias = torch.nn.Parameter(module.bias.data.float(), requires_grad=False)
+        parent = model.get_submodule(name.rpartition(".")[0])
+        setattr(parent, name.rpartition(".")[2], stored.to("cpu"))
+    model.is_loaded_in_4bit = with_layers
+
+
+def make_model(name, seed, dtype, with_layers=False):
     of_base, options = CASES[name]
     model = base.make_model(of_base, seed, torch.float64)
+    if with_layers:
+        model = model.float()
+    if name == "nf4":
+        quantise(model, with_layers)
     model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **options), autocast_adapter_dtype=False)
     with torch.no_grad():
         for tensor, p in model.named_parameters():
@@ -66,7 +96,7 @@ def make_model(name, seed, dtype):
             if hasattr(module, "lora_dropout"):
                 name_in_base = layer.removeprefix("base_model.model.")
                 module.lora_dropout["default"] = Drop(seed, name_in_base, options["lora_dropout"])
-    return model.to(dtype).train()
+    return (model if with_layers else model.to(dtype)).train()
 
 
 def name_of(tensor):
@@ -79,7 +109,8 @@ def places(n):
 
 def run(name, seed, precision, threads):
     torch.set_num_threads(threads)
-    masters = make_model(name, seed, torch.float64 if precision == "fp64" else torch.float32)
+    masters = make_model(name, seed, torch.float64 if precision == "fp64" else torch.float32,
+                         precision == "bitsandbytes")
     trained = [p for p in masters.parameters() if p.requires_grad]
     s = base.SETTINGS
     optimizer = torch.optim.AdamW(trained, lr=s["learning_rate"], betas=(s["beta1"], s["beta2"]), eps=s["epsilon"],
@@ -128,7 +159,8 @@ def main():
                       peft=peft.__version__, losses=exact_losses)
         config = base.make_model(of_base, seed, torch.float64).config.to_dict()
         golden["config"] = {k: v for k, v in config.items() if k not in ("dtype", "transformers_version")}
-        for precision, kinds in (("fp32", ["fp32"]), ("bf16", ["autocast", "bf16"])):
+        of_fp32 = ["fp32", "bitsandbytes"] if name == "nf4" else ["fp32"]
+        for precision, kinds in (("fp32", of_fp32), ("bf16", ["autocast", "bf16"])):
             spread, error = [2e-6] * base.STEPS, 0.0
             for kind in kinds:
                 for threads in (1, 2):

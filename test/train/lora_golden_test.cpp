@@ -34,6 +34,7 @@ Config config_of(const Json& golden, Precision precision) {
   lora.rslora = theirs.value("use_rslora", false);
   lora.dropout = theirs.value("lora_dropout", 0.0);
   lora.targets.clear();
+  if (golden["name"] == "nf4") config.model.base_precision = "nf4";
   for (const std::string module : theirs["target_modules"]) lora.targets.push_back(module.substr(0, module.find('_')));
   return config;
 }
@@ -65,7 +66,7 @@ void expect_as_in_peft(const char* name_of_case, Precision precision, const char
   for (int step = 0; step < n_steps; ++step) {
     const auto i = static_cast<std::size_t>(step);
     const double loss = run.step(step), apart = std::abs(loss / losses[i] - 1), bound = 3 * part * spread[i];
-    std::printf("step %2d: loss %.7f, fp64 %.7f, apart %.1e, PEFT's %.1e\n", step + 1, loss, losses[i], apart,
+    std::printf("step %2d: loss %.7f, fp64 %.7f, apart %.1e, PyTorch's %.1e\n", step + 1, loss, losses[i], apart,
                 bound / 3);
     EXPECT_LT(apart, bound) << "step " << step + 1;
     if (step > 0) continue;
@@ -73,7 +74,7 @@ void expect_as_in_peft(const char* name_of_case, Precision precision, const char
     const double error = test::gradient_distance(golden["gradients"], run.replica(), run.plan().parameters(),
                                                  nominal / run.result().sums.weight / run.replica().loss_scale().scale);
     const double error_of_theirs = part * theirs["gradient_error"].get<double>();
-    std::printf("step  1: gradients %.2e from fp64, PEFT's %.2e\n", error, error_of_theirs);
+    std::printf("step  1: gradients %.2e from fp64, PyTorch's %.2e\n", error, error_of_theirs);
     EXPECT_LT(error, 3 * error_of_theirs);
   }
 }
@@ -92,13 +93,14 @@ TEST_P(LoraGolden, TenStepsAsInPeft) {
 
 #ifdef LOCKSTEP_CUDA
 TEST(LoraGoldenOnHost, TheFirstStepsAsInPeft) {
-  for (const char* name_of_case : {"qwen2", "dropout"})
+  for (const char* name_of_case : {"qwen2", "nf4", "dropout"})
     expect_as_in_peft(name_of_case, Precision::bf16, "block", 2, test::make_cuda_on_host_backend());
 }
 #endif
 
 INSTANTIATE_TEST_SUITE_P(Models, LoraGolden,
-                         testing::Combine(testing::Values("llama", "qwen2", "dropout"), testing::ValuesIn(precisions()),
+                         testing::Combine(testing::Values("llama", "qwen2", "nf4", "dropout"),
+                                          testing::ValuesIn(precisions()),
                                           testing::Values("none", "block", "selective")),
                          [](const auto& info) {
                            return std::get<0>(info.param) + std::string("_") +

@@ -67,6 +67,11 @@ class LanguageModelling final : public Task {
             "data.sequence_length is {}, but the model has {} positions (max_position_embeddings): set "
             "data.sequence_length={}",
             length, model_.positions, model_.positions);
+    require(config_.model.base_precision == Config::Model{}.base_precision || config_.model.lora.is_on(),
+            ErrorCode::config_conflict,
+            "{}model.base_precision={} stores matrices that are not trained: set model.lora.rank to train adapters "
+            "beside them",
+            config_.places({"model.base_precision"}), config_.model.base_precision);
   }
 
   LanguageModelling(const Config& config, std::shared_ptr<const data::TextSet> train,
@@ -214,7 +219,10 @@ class LanguageModelling final : public Task {
  private:
   bool has_dropout() const { return config_.model.lora.is_on() && config_.model.lora.dropout > 0; }
   models::LlamaOptions model_options() const {
-    return {.recompute = recompute_of(config_.model), .lora = config_.model.lora, .seed = config_.run.seed};
+    return {.recompute = recompute_of(config_.model),
+            .lora = config_.model.lora,
+            .base_in_nf4 = config_.model.base_precision == "nf4",
+            .seed = config_.run.seed};
   }
   /// Of the table of rotary positions, which all graphs share.
   std::int64_t n_positions() const { return std::max(config_.data.sequence_length, sample_prompts_.capacity); }
