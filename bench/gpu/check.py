@@ -13,6 +13,8 @@
              steps, recomputation and ranks give the same bits
   lm-speed   the speed of Qwen2.5-0.5B and SmolLM-135M in bf16 compared with PyTorch and with the matmul rate; what
              recomputation saves and costs; where the time of a step goes
+  lora       the ops of adapters and of NF4; ten steps with adapters compared with PEFT in fp64, and twenty with those on the
+             CPU; captured steps, recomputation and ranks give the same bits; speed and memory
   sanitizer  memcheck and racecheck of compute-sanitizer on the tests of the kernels
 
 Results of the same commit are kept in the report. If a part is started again, it resumes with the checks that are missing
@@ -32,6 +34,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import harness  # noqa: E402
 import language  # noqa: E402
+import lora  # noqa: E402
 import parts  # noqa: E402
 import speed  # noqa: E402
 from context import (CUT_SHORT, FAILED, NOT_RUN, PASSED, Context, CutShort, Failure, Skip, counts_of, tail,  # noqa: E402
@@ -41,6 +44,7 @@ PART_SECONDS = 450  # no further check is started after this time
 EXIT_UNFINISHED = 75
 PARTS = {"ops": parts.ops, "training": parts.training, "ranks": parts.ranks, "speed": speed.speed,
          "lm-ops": language.lm_ops, "lm-training": language.lm_training, "lm-speed": language.lm_speed,
+         "lora": lora.lora,
          "sanitizer": parts.sanitizer}
 
 

@@ -42,13 +42,14 @@ if grep -q '^No GPU' "$work/gpu"; then
   check "  and nothing else" test "$(gpu_check ops 2>&1 | wc -l)" = 1
   check "  and no report" test ! -e "$work/results"
 fi
-gpu_check ops training ranks speed lm-ops lm-training lm-speed sanitizer --dry-run >"$work/dry" 2>&1
+gpu_check ops training ranks speed lm-ops lm-training lm-speed lora sanitizer --dry-run >"$work/dry" 2>&1
 check "the dry run succeeds" test $? = 0
 check_output=$work/dry
 check "  it reports that compute-sanitizer is missing" has 'compute-sanitizer: not installed' "$work/dry"
 check "  and NCCL" has 'NCCL_HOME: not set, so `ranks` would not run' "$work/dry"
 check "  and PyTorch" has 'PyTorch: torch-python is not a program; ' "$work/dry"
 check "  it lists every check" test "$(grep -cE '^(ops|training|ranks|speed|sanitizer): ' "$work/dry")" = 48
+check "  those of adapters too" test "$(grep -c '^lora: ' "$work/dry")" = 29
 check "  only tests that use a device" test "$(grep -c 'simd_test' "$work/dry")" = 0
 check "  racecheck also for tests that run kernels of vendors" has 'racecheck: conv2d_test' "$work/dry"
 check_output=$work/.check
@@ -229,6 +230,14 @@ check "  of all kinds of recomputation" has '--gtest_filter=\*LanguageGolden\*/l
 check "  captured steps" entry lm-training 'fp16: captured and uncaptured steps give the same bits' passed 'the same bits'
 check "  recomputation" entry lm-training 'model.recompute=block gives the same bits' passed 'the same bits'
 check "  ranks" entry lm-training 'train.micro_batches: 4 ranks give the same bits as one' passed 'the same bits'
+list_tests kernels/{low_rank,nf4_matmul,attention}_test
+check "lora: one differs" refused 1 'adapters, bf16: the losses are those of a CPU' gpu_check lora
+check "  the ops of adapters" entry lora low_rank_test passed '^1 tests'
+check "  golden curves" entry lora 'nf4, bf16, compared with PEFT in fp64' passed '1.50 times'
+check "  losses" entry lora 'adapters beside NF4, fp32: the losses are those of a CPU' passed 'at most 2.0e-04, 1e-03 allowed'
+check "  recomputation" entry lora 'adapters: model.recompute=block gives the same bits' passed 'the same bits'
+check "  speed and memory" entry lora 'SmolLM-135M, sequence 1,024, batch 32, bf16: speed and memory' passed \
+  '^all weights: 327,680 tokens/s, 0 MiB; adapters: '
 program "$work/bin/torch-python" <<'SH'
 #!/usr/bin/env bash
 [[ $1 == -c ]] && { echo 2.15.0; exit; }

@@ -1,0 +1,64 @@
+"""The checks of the part lora: adapters (model.lora) and a base in NF4 on the GPU."""
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import language  # noqa: E402
+import parts  # noqa: E402
+from context import LANGUAGE_CONFIG, LANGUAGE_SMALL, Item  # noqa: E402
+
+OPS = ("low_rank_test", "nf4_matmul_test")
+CASES = ("llama", "qwen2", "nf4", "dropout")
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+# Beside random weights, on random tokens: no file is needed.
+ADAPTERS = ["data.train=synthetic", "data.synthetic_samples=512", "model.lora.rank=8", "model.lora.dropout=0.05"]
+BASES = {"adapters": ADAPTERS, "adapters beside NF4": [*ADAPTERS, "model.base_precision=nf4"]}
+SPEED = language.SHAPES["SmolLM-135M"]
+TRAINED = {"all weights": ["optimizer.kind=adamw"],
+           "adapters": ["optimizer.kind=adamw", "model.lora.rank=8"],
+           "adapters beside NF4": ["optimizer.kind=adamw", "model.lora.rank=8", "model.base_precision=nf4"]}
+
+
+def as_on_the_cpu(overrides, precision):
+    """The losses of a few steps of training with adapters are those of a CPU."""
+    def work(context):
+        with language.harness.scratch() as folder:
+            cpu, gpu = (language.losses_of(context, folder, device, [*overrides, f"device={device}", f"precision={precision}"])
+                        for device in ("cpu", "cuda"))
+        distance, allowed = max(abs(b / a - 1) for a, b in zip(cpu, gpu)), language.DISTANCES[precision]
+        return distance <= allowed, f"the losses of {len(cpu)} steps differ by at most {distance:.1e}, {allowed:.0e} allowed"
+    return work
+
+
+def speed(context):
+    """Tokens per second and memory of training all weights, adapters, and adapters beside NF4. Adapters must need less
+    memory, and NF4 less than those; no speed is required."""
+    measured = {name: language.run_lockstep(context, SPEED, *overrides) for name, overrides in TRAINED.items()}
+    memory = [measured[name]["memory_bytes"] for name in TRAINED]
+    text = "; ".join(f"{name}: {m['tokens_per_second']:,.0f} tokens/s, {m['memory_bytes'] / 2**20:,.0f} MiB"
+                     for name, m in measured.items())
+    return memory == sorted(memory, reverse=True), text
+
+
+def lora(context):
+    tests = parts.kernel_tests(context)
+    items = [Item(name, parts.test_item(*tests[name], LOCKSTEP_TEST_DEVICE="cuda")) for name in OPS if name in tests]
+    items += [Item(f"{case}, {precision}, compared with PEFT in fp64",
+                   parts.test_item("test/train_test", f"--gtest_filter=*LoraGolden*/{case}_{precision}_*",
+                                   LOCKSTEP_TEST_DEVICE="cuda"))
+              for case in CASES for precision in PRECISIONS]
+    items += [Item(f"{name}, {precision}: the losses are those of a CPU", as_on_the_cpu(overrides, precision))
+              for name, overrides in BASES.items() for precision in language.DISTANCES]
+
+    def same(name, what, first, second):
+        fixed = [*BASES[name], "reproducible=true", "device=cuda", "precision=bf16"]
+        return Item(f"{name}: {what}", parts.same_bits((fixed + first[0], *first[1:]), (fixed + second[0], *second[1:]),
+                                                       config=LANGUAGE_CONFIG, base=LANGUAGE_SMALL + ["train.max_steps=8"]))
+    for name in BASES:
+        items.append(same(name, "captured and uncaptured steps give the same bits", ([], 1, {}), (["cuda.graph=false"], 1, {})))
+        items += [same(name, f"model.recompute={kind} gives the same bits", ([], 1, {}), ([f"model.recompute={kind}"], 1, {}))
+                  for kind in language.RECOMPUTATION[1:]]
+        tree = ["train.micro_batches=4"]
+        two = same(name, "train.micro_batches: 2 ranks give the same bits as one", (tree, 1, {}), (tree, 2, parts.SHARED_GPU))
+        items.append(Item(two.name, parts.nccl(two.work)))
+    return items + [Item("SmolLM-135M, sequence 1,024, batch 32, bf16: speed and memory", speed)]
