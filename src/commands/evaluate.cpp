@@ -8,6 +8,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -17,6 +18,7 @@
 #include "checkpoint/model_file.h"
 #include "comm/world.h"
 #include "commands/commands.h"
+#include "commands/evaluate_answers.h"
 #include "commands/evaluate_choices.h"
 #include "commands/model_argument.h"
 #include "commands/report.h"
@@ -38,7 +40,9 @@ constexpr std::int64_t kMaxBatch = 128;  // samples per rank, unless evaluation.
 
 struct EvaluateArguments {
   std::vector<std::string> operands, checkpoints;
-  std::string json, confusion, choices, answers, tokenizer;
+  std::string json, confusion, choices, tokenizer;
+  AnswersArguments answers{};
+  std::string about_answers{};  // an option that only answers to conversations have, if it is given
   bool averages = false;
 };
 
@@ -184,7 +188,7 @@ void check_same_model(const Config& config, const Config& of_file, const std::st
 
 struct Outcome {
   Json object;
-  std::string text, picture;
+  std::string text, picture, answers;
 };
 
 /// How samples become inputs, and the validation set. Returns notes for the user.
@@ -216,7 +220,21 @@ std::int64_t batch_of(const Config& config, std::int64_t n_samples, int ranks) {
   return std::clamp<std::int64_t>((n_samples + ranks - 1) / ranks, 1, kMaxBatch);
 }
 
-Outcome evaluate_model(const Request& request, const Model& model, World& world) {
+/// Of a language model: whether answers are generated. Rank 0 says why not.
+bool answers_too(const EvaluateArguments& arguments, const Config& config, const Model& model, World& world) {
+  if (config.model.family != "llama" || arguments.answers.loss_only) return false;
+  const std::string& set = config.data.validation;
+  if (has_answers(set)) return true;
+  require(arguments.about_answers.empty(), ErrorCode::usage,
+          "{} is about answers to conversations, but {} has no answers: leave it out, or make the data set with "
+          "`lockstep data import chat`",
+          arguments.about_answers, set);
+  if (world.rank() == 0)
+    log::info("{} has no answers, so {} is evaluated for its loss only", printable(set), printable(model.path));
+  return false;
+}
+
+Outcome evaluate_model(const EvaluateArguments& arguments, const Request& request, const Model& model, World& world) {
   Config config = configure(request, model);
   const checkpoint::ModelFile file =
       train::with_base(checkpoint::read_model_file(model.path, request.weights), train::base_of(config.model));
@@ -236,13 +254,15 @@ Outcome evaluate_model(const Request& request, const Model& model, World& world)
                           .local_rank = world.local_rank(),
                           .local_size = world.local_size()});
   if (!warning.empty() && world.rank() == 0) log::warning("{}", warning);
+  const bool has_answers = answers_too(arguments, config, model, world);
   const std::shared_ptr<const data::Dataset> set = task->validation_set();
-  train::Inference inference(config, *task, set->fields(), *backend,
-                             batch_of(config, set->info().n_samples, world.size()));
-  inference.load(file);
+  auto inference = std::make_unique<train::Inference>(config, *task, set->fields(), *backend,
+                                                      batch_of(config, set->info().n_samples, world.size()));
+  inference->load(file);
   const Clock::time_point begin = Clock::now();
-  const train::Evaluation result = train::evaluate(inference, config, *task, set, *backend, world, "evaluation");
+  const train::Evaluation result = train::evaluate(*inference, config, *task, set, *backend, world, "evaluation");
   const double seconds = seconds_since(begin);
+  inference.reset();  // its memory, before that of the generator
 
   const tasks::CountUnit& unit = task->count_unit();
   const auto count = static_cast<std::int64_t>(result.sums.count);
@@ -250,7 +270,8 @@ Outcome evaluate_model(const Request& request, const Model& model, World& world)
   const Json step = file.state.contains("step") ? Json(file.state["step"]) : Json();
   Outcome out{.object = {{"event", "evaluation"}, {"checkpoint", model.path}, {"step", step}, {unit.name, count}},
               .text = {},
-              .picture = result.tally->picture(model.path)};
+              .picture = result.tally->picture(model.path),
+              .answers = {}};
   std::string measures;
   for (const tasks::Measure& measure : task->measures()) {
     const double value = measure.of(result.sums);
@@ -264,6 +285,11 @@ Outcome evaluate_model(const Request& request, const Model& model, World& world)
   out.text = fmt::format("{}{} on {}: {} of {} {}, {:.1f} {}\n{}", model.path,
                          step.is_null() ? "" : fmt::format(" (step {})", step.dump()), set->info().path, measures,
                          count, unit.name, rate, unit.rate_unit, result.tally->text());
+  if (!has_answers) return out;
+  AnswersOutcome answers = evaluate_answers(arguments.answers, config, file, *backend, world);
+  out.object["answers"] = std::move(answers.object);
+  out.text += answers.text;
+  out.answers = std::move(answers.lines);
   return out;
 }
 
@@ -276,23 +302,27 @@ int run_evaluation(const EvaluateArguments& arguments, const Arguments& program)
           picture_file);
   require(arguments.confusion.empty() || request.models.size() == 1, ErrorCode::usage,
           "--confusion FILE draws one model, found {}", request.models.size());
-  check_outputs({arguments.json, arguments.confusion}, inputs_of(request));
+  require(arguments.answers.file.empty() || request.models.size() == 1, ErrorCode::usage,
+          "--answers FILE has the answers of one model, found {}", request.models.size());
+  check_outputs({arguments.json, arguments.confusion, arguments.answers.file}, inputs_of(request));
   const Config first = configure(request, request.models.front());
   hdf5::version();  // as in train: before MPI
   World& world = *(current_world() = comm::start_world(program.argc, program.argv, first.comm.watchdog_seconds));
   log::configure(world.rank(), world.size(), world.host(), first.log.all_ranks);
   Json objects = Json::array();
-  std::string text, picture;
+  std::string text, picture, answers;
   for (const Model& model : request.models) {
-    Outcome outcome = evaluate_model(request, model, world);
+    Outcome outcome = evaluate_model(arguments, request, model, world);
     text += (text.empty() ? "" : "\n") + outcome.text;
     objects.push_back(std::move(outcome.object));
     picture = std::move(outcome.picture);
+    answers = std::move(outcome.answers);
   }
   if (world.rank() != 0) return kExitDone;
   require(arguments.confusion.empty() || !picture.empty(), ErrorCode::usage,
           "--confusion: {} is a language model, which has no confusion matrix", request.models.front().path);
   if (!arguments.confusion.empty()) write_result(arguments.confusion, picture);
+  if (!arguments.answers.file.empty()) write_result(arguments.answers.file, answers);
   report(arguments.json, objects.size() == 1 ? objects.front() : Json{{"evaluations", objects}}, text);
   return kExitDone;
 }
@@ -307,9 +337,49 @@ int run_choices(const EvaluateArguments& a, const Arguments& program) {
                                      .tokenizer = a.tokenizer,
                                      .averages = a.averages},
                            .choices = a.choices,
-                           .answers = a.answers,
+                           .answers = a.answers.file,
                            .json = a.json},
                           program);
+}
+
+/// Throws usage where options contradict each other.
+void check(const EvaluateArguments& a) {
+  require(!a.choices.empty() || a.tokenizer.empty(), ErrorCode::usage,
+          "--tokenizer is for the questions of --choices: give --choices FILE");
+  require(!a.answers.loss_only || a.about_answers.empty(), ErrorCode::usage,
+          "--loss-only generates no answers, and {} is about them: leave out one of them", a.about_answers);
+  require(a.choices.empty() || (!a.answers.loss_only && (a.about_answers.empty() || a.about_answers == "--answers")),
+          ErrorCode::usage, "--choices generates no answers: leave out {}",
+          a.answers.loss_only ? "--loss-only" : a.about_answers);
+}
+
+void add_text_options(CLI::App& command, EvaluateArguments& a) {
+  AnswersArguments& answers = a.answers;
+  const auto whole = [&](const char* name, std::int64_t& value, std::int64_t most, const char* text) {
+    command.add_option(name, value, text)
+        ->check(CLI::Range(std::int64_t{1}, most))
+        ->type_name("N")
+        ->capture_default_str();
+  };
+  command.add_flag("--loss-only", answers.loss_only, "Conversations: evaluate the loss, and generate no answers");
+  command
+      .add_option("--answers", answers.file,
+                  "Conversations: write prompts, answers and references into this file; --choices: the questions with "
+                  "the log probabilities of their choices")
+      ->type_name("FILE.jsonl");
+  whole("--beams", answers.beams, 64, "Conversations: answer by beam search with N beams");
+  whole("--max-new-tokens", answers.max_new_tokens, std::numeric_limits<std::int32_t>::max(),
+        "Conversations: the most tokens of an answer");
+  whole("--batch", answers.batch, 1024, "Conversations that a rank works on at the same time");
+  command.add_flag_callback(
+      "--stem", [&answers] { answers.stemming = text::Stemming::porter; },
+      "Conversations: ROUGE of the stems of words, as rouge_score with use_stemmer");
+  command
+      .add_option("--choices", a.choices,
+                  "Questions of multiple choice, one JSON object per line: evaluate a language model on them instead")
+      ->type_name("FILE.jsonl");
+  command.add_option("--tokenizer", a.tokenizer, "With --choices: another tokenizer than the model's")
+      ->type_name("PATH");
 }
 
 }  // namespace
@@ -327,21 +397,13 @@ void add_evaluate(CLI::App& app, Run& run, const Arguments& program) {
   command->add_option("--confusion", arguments->confusion, "Draw the confusion matrix as an SVG picture into this file")
       ->type_name("FILE.svg");
   command->add_flag("--ema", arguments->averages, "Evaluate the moving averages of the weights (ema.decay)");
-  command
-      ->add_option("--choices", arguments->choices,
-                   "Questions of multiple choice, one JSON object per line: evaluate a language model on them instead")
-      ->type_name("FILE.jsonl");
-  command
-      ->add_option("--answers", arguments->answers,
-                   "With --choices: write each question with the log probabilities of its choices into this file")
-      ->type_name("FILE.jsonl");
-  command->add_option("--tokenizer", arguments->tokenizer, "With --choices: another tokenizer than the model's")
-      ->type_name("PATH");
+  add_text_options(*command, *arguments);
   add_json(*command, arguments->json);
-  command->callback([arguments, &run, program] {
-    const EvaluateArguments a = *arguments;
-    require(!a.choices.empty() || (a.answers.empty() && a.tokenizer.empty()), ErrorCode::usage,
-            "--answers and --tokenizer are about the questions of --choices: give --choices FILE");
+  command->callback([arguments, &run, program, command] {
+    EvaluateArguments a = *arguments;
+    for (const char* option : {"--answers", "--beams", "--max-new-tokens", "--batch", "--stem"})
+      if (a.about_answers.empty() && command->count(option) > 0) a.about_answers = option;
+    check(a);
     run = [a, program] { return a.choices.empty() ? run_evaluation(a, program) : run_choices(a, program); };
   });
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/printable.h"
+#include "data/answer_end.h"
 #include "data/image_set.h"
 #include "data/numbered_set.h"
 #include "data/text_file.h"
@@ -269,7 +270,8 @@ class LanguageModelling final : public Task {
     for (const std::int64_t id : model_.end_tokens)
       if (id >= 0 && id < model_.vocabulary) prompts.end_tokens.push_back(static_cast<std::int32_t>(id));
     if (prompts.end_tokens.empty() && tokenizer_->end_token()) prompts.end_tokens.push_back(*tokenizer_->end_token());
-    if (chat && description.end_token) prompts.end_tokens.push_back(*description.end_token);
+    if (chat)
+      if (const auto end = data::answer_end(data::Conversations(path), *tokenizer_)) prompts.end_tokens.push_back(*end);
     sample_prompts_ = std::move(prompts);
   }
 
