@@ -33,6 +33,7 @@ constexpr std::array kTokenizerFiles{"tokenizer.json",
                                      "vocab.json",
                                      "merges.txt",
                                      "tokenizer.model",
+                                     "tokenizer.bin",
                                      "chat_template.jinja",
                                      "chat_template.json",
                                      "generation_config.json"};
@@ -176,8 +177,8 @@ void unify_tied(ModelFile& file) {
 
 bool is_written_here(const std::string& name) {
   const bool is_shard = name.starts_with("model-") && is_safetensors(name);
-  return name == kHuggingFaceConfig || name == kWeights || name == kIndex || is_shard || name == kPeftConfig ||
-         name == "adapter_model.safetensors" ||
+  return name == kHuggingFaceConfig || name == kModelCard || name == kWeights || name == kIndex || is_shard ||
+         name == kPeftConfig || name == "adapter_model.safetensors" ||
          std::ranges::find(kTokenizerFiles, std::string_view(name)) != kTokenizerFiles.end();
 }
 
@@ -226,16 +227,18 @@ void write_weights(const std::string& directory, std::vector<NamedTensor> tensor
     return;
   }
   Json weight_map = Json::object();
-  std::uint64_t total_bytes = 0;
+  std::uint64_t n_parameters = 0;
   for (std::size_t i = 0; i < shards.size(); ++i) {
     const std::string name = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
     for (const NamedTensor& tensor : shards[i]) {
       weight_map[tensor.name] = name;
-      total_bytes += tensor.values.size() * size_bytes(options.dtype);
+      n_parameters += tensor.values.size();
     }
     write_safetensors(file_in(directory, name), shards[i], metadata, options.dtype);
   }
-  const Json index{{"metadata", {{"total_size", total_bytes}}}, {kWeightMap, weight_map}};
+  const Json index{
+      {"metadata", {{"total_parameters", n_parameters}, {"total_size", n_parameters * size_bytes(options.dtype)}}},
+      {kWeightMap, weight_map}};
   write_text(file_in(directory, kIndex), index.dump(2) + "\n");
 }
 

@@ -18,6 +18,8 @@
 namespace lockstep::checkpoint {
 
 inline constexpr const char* kHuggingFaceConfig = "config.json";
+inline constexpr const char* kGenerationConfig = "generation_config.json";
+inline constexpr const char* kModelCard = "README.md";
 
 /// Whether it is a directory with a config.json. A run directory is none.
 bool is_huggingface(const std::string& path);

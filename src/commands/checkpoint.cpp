@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/byte_size.h"
 #include "base/printable.h"
 #include "checkpoint/compare.h"
 #include "checkpoint/finite.h"
@@ -212,7 +213,7 @@ int diff(const std::string& a, const std::string& b) {
 }
 
 struct Names {
-  std::string first, second, third, json, dtype, files, format, base;
+  std::string first, second, third, json, dtype, files, format, base, max_shard_size, license;
   bool replace = false, averages = false;
   Existing existing() const { return replace ? Existing::replace : Existing::keep; }
 };
@@ -242,6 +243,19 @@ void add_export(CLI::App& group, Run& run, const std::shared_ptr<Names>& names) 
                    "Copy the tokenizer from this directory to TARGET; by default, that of the run of FILE")
       ->type_name("DIRECTORY");
   add_base(*command, *names, "model.from of the run of FILE");
+  command
+      ->add_option("--max-shard-size", names->max_shard_size,
+                   "Divide a larger model among several files; by default checkpoint.max_shard_size of the run, or 5GB")
+      ->type_name("SIZE")
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            return parse_byte_size(text) ? std::string() : fmt::format("expected {}", kByteSizeExample);
+          },
+          ""));
+  command
+      ->add_option("--license", names->license,
+                   "Licence for the model card, such as apache-2.0; by default model.license of the run")
+      ->type_name("ID");
   command->add_flag("--ema", names->averages, "Export the moving averages of the weights (ema.decay)");
   command->add_flag("--force", names->replace, "Replace TARGET if it exists");
   command->callback([&run, names] {
@@ -251,6 +265,8 @@ void add_export(CLI::App& group, Run& run, const std::shared_ptr<Names>& names) 
                          {.dtype = names->dtype,
                           .files = names->files,
                           .base = names->base,
+                          .max_shard_size = names->max_shard_size,
+                          .license = names->license,
                           .existing = names->existing(),
                           .weights = names->averages ? checkpoint::WeightsOf::averages : checkpoint::WeightsOf::model});
     };

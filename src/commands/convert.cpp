@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/byte_size.h"
 #include "base/file.h"
 #include "base/version.h"
 #include "checkpoint/finite.h"
@@ -21,6 +22,8 @@
 #include "comm/world.h"
 #include "commands/adapter_files.h"
 #include "commands/report.h"
+#include "config/checks.h"
+#include "config/parser.h"
 #include "lockstep/error.h"
 #include "models/llama_tensors.h"
 #include "models/resnet_onnx.h"
@@ -29,6 +32,9 @@
 #include "tasks/language_modelling/model_source.h"
 #include "tasks/task.h"
 #include "train/inference.h"
+#include "train/metrics.h"
+#include "train/published_model.h"
+#include "train/run_card.h"
 
 namespace lockstep::commands {
 namespace {
@@ -129,12 +135,24 @@ DType dtype_named(const std::string& text) {
   fail(ErrorCode::usage, "--dtype: expected fp32, bf16 or fp16, found {}", text);
 }
 
-std::map<std::string, std::string> tokenizer_for(const std::string& source, const std::string& given) {
-  if (!given.empty()) return checkpoint::read_tokenizer_files(given);
+namespace {
+
+/// The directory of the run that a checkpoint belongs to; empty if there is none.
+std::string run_of(const std::string& source) {
   std::error_code error;
   const fs::path folder = fs::weakly_canonical(source, error).parent_path();
-  const fs::path of_run = folder.parent_path() / "model";
-  if (folder.filename() != "checkpoints" || !fs::is_directory(of_run, error)) return {};
+  const fs::path run = folder.parent_path();
+  return folder.filename() == "checkpoints" ? run.string() : "";
+}
+
+}  // namespace
+
+std::map<std::string, std::string> tokenizer_for(const std::string& source, const std::string& given) {
+  if (!given.empty()) return checkpoint::read_tokenizer_files(given);
+  const std::string run = run_of(source);
+  std::error_code error;
+  const fs::path of_run = fs::path(run) / "model";
+  if (run.empty() || !fs::is_directory(of_run, error)) return {};
   return checkpoint::read_tokenizer_files(of_run.string());
 }
 
@@ -148,6 +166,41 @@ std::string with_dtype(const std::string& config, DType dtype) {
 
 namespace {
 
+/// RUN/config.yaml; the defaults if there is none.
+Config config_of(const std::string& run) {
+  const fs::path path = fs::path(run) / "config.yaml";
+  std::error_code error;
+  return run.empty() || !fs::exists(path, error) ? Config{} : config::parse({path.string()});
+}
+
+/// The files of the tokenizer: those in the directory that `--files` names, or those of the run.
+train::Files published_files(const std::string& source, const std::string& given, const Config& config,
+                             const models::LlamaConfig& model) {
+  train::Files files = tokenizer_for(source, given);
+  if (!given.empty()) train::complete_files(files, model, -1, "");
+  return files.empty() ? train::tokenizer_files(config, model) : files;
+}
+
+/// As RUN/metrics.json records them; of this program if it does not.
+std::string versions_of(const std::string& run) {
+  const fs::path path = fs::path(run) / "metrics.json";
+  std::error_code error;
+  if (run.empty() || !fs::is_regular_file(path, error)) return train::versions_json();
+  const auto summary = nlohmann::ordered_json::parse(read_file(path.string()), nullptr, /*allow_exceptions=*/false);
+  return summary.is_object() && summary.contains("versions") ? summary["versions"].dump() : train::versions_json();
+}
+
+std::string card_for(const checkpoint::ModelFile& file, const train::CardSource& known, const std::string& target) {
+  train::CardSource source = known;
+  source.step = file.state.value("step", std::int64_t{0});
+  source.steps_per_epoch = file.state.value("steps_per_epoch", std::int64_t{0});
+  source.configuration = file.state.contains("configuration") ? file.state.value("configuration", std::string()) : "";
+  source.is_trained = source.step > 0;
+  source.slices = train::slices_of(file.state);
+  if (source.name.empty()) source.name = fs::path(target).lexically_normal().filename().string();
+  return text_of(train::make_card(source));
+}
+
 int export_directory(const std::string& source, const std::string& target, const ExportOptions& options) {
   checkpoint::ModelFile file = checkpoint::read_model_file(source, options.weights);
   const models::LlamaConfig config = models::parse_llama_config(text_in(file.state, "model", "config"), source);
@@ -160,7 +213,15 @@ int export_directory(const std::string& source, const std::string& target, const
   for (const std::string& choice : {imported_dtype, options.dtype})
     if (!choice.empty()) dtype = dtype_named(choice);
 
-  std::map<std::string, std::string> files = tokenizer_for(source, options.files);
+  const std::string run = run_of(source);
+  Config of_run = config_of(run);
+  if (!options.license.empty()) {
+    of_run.model.license = options.license;
+    of_run.origins["model.license"] = "--license";
+  }
+  if (!options.max_shard_size.empty()) of_run.checkpoint.max_shard_size = options.max_shard_size;
+  config::check(of_run);
+  train::Files files = published_files(source, options.files, of_run, config);
   const bool has_tokenizer = files.contains("tokenizer.json") || files.contains("tokenizer.model");
   if (imported_config.empty())
     files[checkpoint::kHuggingFaceConfig] = models::to_json(config).dump(2) + "\n";
@@ -168,11 +229,25 @@ int export_directory(const std::string& source, const std::string& target, const
     files[checkpoint::kHuggingFaceConfig] =
         name(dtype) == imported_dtype ? imported_config : with_dtype(imported_config, dtype);
   const std::size_t n_tensors = file.tensors.size();
-  checkpoint::write_huggingface(target, std::move(file.tensors), files, {.dtype = dtype});
+  files[checkpoint::kModelCard] = card_for(file,
+                                           {.config = of_run,
+                                            .model = config,
+                                            .files = files,
+                                            .name = run.empty() ? "" : of_run.run.name,
+                                            .run = run,
+                                            .averages = options.weights == checkpoint::WeightsOf::averages,
+                                            .dtype = std::string(name(dtype)),
+                                            .versions = versions_of(run)},
+                                           target);
+  const std::uint64_t max_shard_bytes = parse_byte_size(of_run.checkpoint.max_shard_size).value();
+  checkpoint::write_huggingface(target, std::move(file.tensors), files,
+                                {.dtype = dtype, .max_shard_bytes = max_shard_bytes});
   std::string names;
   for (const auto& [name, content] : files) names += (names.empty() ? "" : ", ") + name;
   print_text("{}: {} tensors of step {} in {}, {}\n", target, n_tensors, step, name(dtype), names);
   if (!has_tokenizer) print_text("{} has no tokenizer: --files DIRECTORY copies that of DIRECTORY\n", target);
+  if (of_run.model.license.empty())
+    print_text("{}/{} states no licence: --license ID sets it, such as apache-2.0\n", target, checkpoint::kModelCard);
   return kExitDone;
 }
 
@@ -273,8 +348,9 @@ int export_file(const std::string& source, const std::string& target, const Expo
   const bool is_onnx = target.ends_with(kOnnx), is_safetensors = checkpoint::is_safetensors(target);
   if (is_adapter_file(source)) return export_adapters(source, target, options);
   if (is_onnx || is_safetensors) {
-    require(options.dtype.empty() && options.files.empty(), ErrorCode::usage,
-            "--dtype and --files are for exported directories, and {} is a file", target);
+    require(options.dtype.empty() && options.files.empty() && options.max_shard_size.empty() && options.license.empty(),
+            ErrorCode::usage,
+            "--dtype, --files, --max-shard-size and --license are for exported directories, and {} is a file", target);
     require_replaceable(source, target, options.existing);
     return is_onnx ? export_onnx(source, target, options.weights) : export_safetensors(source, target, options.weights);
   }

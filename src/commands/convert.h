@@ -14,9 +14,11 @@ namespace lockstep::commands {
 enum class Existing : std::uint8_t { keep, replace };
 
 struct ExportOptions {
-  std::string dtype;  // of a directory: fp32, bf16 or fp16; empty: that of the imported directory, else fp32
-  std::string files;  // for a directory: another one, whose tokenizer is copied; empty: that of the run
-  std::string base;   // of adapters: the path that their export names; empty: that of the run
+  std::string dtype;           // of a directory: fp32, bf16 or fp16; empty: that of the imported directory, else fp32
+  std::string files;           // for a directory: another one, whose tokenizer is copied; empty: that of the run
+  std::string base;            // of adapters: the path that their export names; empty: that of the run
+  std::string max_shard_size;  // of a directory: "5GB"; empty: as the run has it
+  std::string license;         // of a directory: for its card; empty: as the run has it
   Existing existing = Existing::keep;
   checkpoint::WeightsOf weights = checkpoint::WeightsOf::model;
 };

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <string_view>
 #include <vector>
 
+#include "base/byte_size.h"
 #include "base/printable.h"
 #include "config/parameter_groups.h"
 #include "lockstep/error.h"
@@ -280,6 +282,20 @@ void check_evaluation(const Config& c) {
           c.places({"checkpoint.best", "data.validation"}), c.checkpoint.best);
 }
 
+/// What RUN/model and its card are written with.
+void check_publishing(const Config& c) {
+  require(parse_byte_size(c.checkpoint.max_shard_size).has_value(), ErrorCode::config_range,
+          "{}checkpoint.max_shard_size: expected {}, found \"{}\"", c.places({"checkpoint.max_shard_size"}),
+          kByteSizeExample, printable(c.checkpoint.max_shard_size));
+  const std::string& license = c.model.license;
+  const bool is_identifier = std::ranges::all_of(
+      license, [](unsigned char x) { return std::islower(x) || std::isdigit(x) || x == '-' || x == '.' || x == '+'; });
+  require(is_identifier && license.size() <= 60, ErrorCode::config_range,
+          "{}model.license: expected an identifier of the Hugging Face Hub in lower case, such as apache-2.0, mit, "
+          "cc-by-4.0 or other, found \"{}\"",
+          c.places({"model.license"}), printable(license));
+}
+
 }  // namespace
 
 void check(const Config& config) {
@@ -293,6 +309,7 @@ void check(const Config& config) {
   check_fine_tuning(config);
   check_lora(config);
   check_evaluation(config);
+  check_publishing(config);
 }
 
 }  // namespace lockstep::config

@@ -95,6 +95,10 @@ std::vector<Key> model_keys() {
                       {kFixed, "", "llama: the matrices of each layer that have an adapter."}),
       boolean(KEY(model.lora.rslora),
               {kFixed, "", "llama: divide alpha by the square root of the rank (rsLoRA), instead of the rank."}),
+      text(KEY(model.license), {kNone, "",
+                                "llama: licence of the trained model, which the model card in RUN/model states: an "
+                                "identifier of the Hugging "
+                                "Face Hub, such as apache-2.0, mit or cc-by-4.0. Empty: unknown."}),
   };
 }
 
@@ -407,6 +411,10 @@ std::vector<Key> checkpoint_and_log_keys() {
             "File name of a checkpoint without .h5. Placeholders: {step}, {epoch} (completed epochs), {model} "
             "(resnet18), {start} and {end} (data.start, data.end). Without {step}, the step is appended to the name of "
             "a checkpoint within an epoch. Needs quotes if it begins with {: \"{model}-{step}\"."}),
+      text(KEY(checkpoint.max_shard_size),
+           {kNone, "",
+            "llama: greatest size of a .safetensors file in RUN/model, such as 5GB, 500MB or 1GiB. A larger model is "
+            "divided among several files; a single tensor that is larger has a file of its own."}),
       integer(KEY(log.every_steps), 1, {kNone, "steps", "Interval at which metrics are logged and recorded."}),
       choice_of<bool>("log.ranks", +[](Config& c) -> bool& { return c.log.all_ranks; },
                       {{"zero", false}, {"all", true}}, {kNone, "", "Ranks that write the log: rank 0, or all."}),

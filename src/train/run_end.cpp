@@ -2,12 +2,19 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/byte_size.h"
 #include "base/stop_signal.h"
 #include "checkpoint/huggingface.h"
+#include "checkpoint/model_file.h"
 #include "checkpoint/peft.h"
+#include "config/parser.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
+#include "models/llama_config.h"
 #include "train/adapters.h"
+#include "train/metrics.h"
+#include "train/published_model.h"
+#include "train/run_card.h"
 
 namespace lockstep::train {
 
@@ -53,27 +60,57 @@ checkpoint::StateJson exported_state(const Session& session, std::int64_t steps_
   return state;
 }
 
-/// The trained model, as the programs load it for which the task names files. `name`: of the file or directory in RUN.
-void write_model(const Session& session, std::int64_t steps_done, const std::string& name) {
-  std::map<std::string, std::string> files = session.task->model_files();
+/// A language model as a directory that transformers loads, or adapters as one that PEFT loads, with the tokenizer and
+/// a card.
+void write_language_model(const Session& session, std::int64_t steps_done, const std::string& name, Files files,
+                          checkpoint::WeightsOf weights) {
+  const Config& config = session.config;
+  const models::LlamaConfig model =
+      models::parse_llama_config(files.at(checkpoint::kHuggingFaceConfig), checkpoint::kHuggingFaceConfig);
+  files.merge(tokenizer_files(config, model));
+  files[checkpoint::kModelCard] = text_of(make_card({.config = config,
+                                                     .model = model,
+                                                     .files = files,
+                                                     .name = config.run.name,
+                                                     .run = session.run.path(),
+                                                     .configuration = config::learning_yaml(config),
+                                                     .step = steps_done,
+                                                     .steps_per_epoch = session.steps_per_epoch,
+                                                     .averages = weights == checkpoint::WeightsOf::averages,
+                                                     .slices = session.progress.slices,
+                                                     .dtype = std::string(lockstep::name(DType::fp32)),
+                                                     .versions = versions_json()}));
+  const std::string directory = session.run.file(name);
+  const auto max_shard_bytes = parse_byte_size(config.checkpoint.max_shard_size);
+  checkpoint::HuggingFaceOptions options;
+  options.max_shard_bytes = max_shard_bytes.value_or(options.max_shard_bytes);
   std::vector<checkpoint::NamedTensor> tensors = session.replica->named_tensors(steps_done);
-  const checkpoint::StateJson state = exported_state(session, steps_done);
-  if (!files.empty()) {
-    try {
-      const Config::Model& model = session.config.model;
-      if (model.lora.is_on()) {
-        files.erase(checkpoint::kHuggingFaceConfig);
-        checkpoint::write_peft(session.run.file(name), std::move(tensors), model.lora, base_of(model), state, files);
-      } else {
-        checkpoint::write_huggingface(session.run.file(name), std::move(tensors), files, {});
-      }
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::data_exists) throw;
-      log::warning("the trained model is in the last checkpoint only: {}", error.what());
+  try {
+    if (config.model.lora.is_on()) {
+      files.erase(checkpoint::kHuggingFaceConfig);
+      checkpoint::write_peft(directory, std::move(tensors), config.model.lora, base_of(config.model),
+                             exported_state(session, steps_done), files);
+    } else {
+      checkpoint::write_huggingface(directory, std::move(tensors), files, options);
     }
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::data_exists) throw;
+    log::warning("the trained model is in the last checkpoint only: {}", error.what());
     return;
   }
-  checkpoint::write_safetensors(session.run.file(name + ".safetensors"), tensors, checkpoint::export_metadata(state));
+  if (config.model.license.empty() && weights == checkpoint::WeightsOf::model)
+    log::info("{}", license_note(directory));
+}
+
+/// The trained model, as the programs load it for which the task names files. `name`: of the file or directory in RUN.
+void write_model(const Session& session, std::int64_t steps_done, const std::string& name,
+                 checkpoint::WeightsOf weights) {
+  if (Files files = session.task->model_files(); !files.empty()) {
+    write_language_model(session, steps_done, name, std::move(files), weights);
+    return;
+  }
+  checkpoint::write_safetensors(session.run.file(name + ".safetensors"), session.replica->named_tensors(steps_done),
+                                checkpoint::export_metadata(exported_state(session, steps_done)));
 }
 
 }  // namespace
@@ -82,11 +119,11 @@ int end_done(Session& session, Checkpointing& checkpointing, Recorder& recorder,
              std::int64_t steps_done) {
   checkpointing.finish();
   session.replica->gather_state(0);  // the parameters
-  if (session.leader()) write_model(session, steps_done, "model");
+  if (session.leader()) write_model(session, steps_done, "model", checkpoint::WeightsOf::model);
   if (session.plan->averages() == Averages::kept) {
     session.replica->swap_averages();
     session.replica->gather_state(0);
-    if (session.leader()) write_model(session, steps_done, "model_ema");
+    if (session.leader()) write_model(session, steps_done, "model_ema", checkpoint::WeightsOf::averages);
   }
   if (session.leader()) session.run.write_status("done");
   recorder.finish("done", steps_done);

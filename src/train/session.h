@@ -21,6 +21,7 @@
 #include "train/patience.h"
 #include "train/replica.h"
 #include "train/run_directory.h"
+#include "train/slices.h"
 #include "train/step_plan.h"
 
 namespace lockstep::train {
@@ -34,6 +35,7 @@ struct RunProgress {
   LossSums epoch_sums;       // of the epoch so far
   bool is_measured = false;  // the checkpoint that the run resumes from records its quality
   Patience patience;
+  Slices slices;  // of the data
 };
 
 struct SessionOptions {

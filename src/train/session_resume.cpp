@@ -221,6 +221,7 @@ void Session::restore() {
                                 steps_per_epoch, before, progress.step, progress.step / steps_per_epoch));
   progress.epoch_sums = loss_sums(state.value("epoch_sums", std::vector<double>()));
   progress.is_measured = state.value("quality", nlohmann::json()).is_number();
+  progress.slices = slices_after(state, config);
   restore_loss_scale(state);
   find_best();
   if (measures_the_same(state, config, *task)) progress.patience.restore(state.value("patience", nlohmann::json()));
@@ -311,6 +312,7 @@ void Session::read_initial_weights() {
           "{}{} has adapters, but model.lora.rank is 0: set it, or merge them with `lockstep checkpoint merge`",
           config.places({"model.initialize_from"}), source);
   if (has_base) check_initial_adapters(config, file, base_hash);
+  progress.slices = slices_before(file.state, config);
   initial_weights_ = std::move(file.tensors);
   checkpoint::require_usable(source, initial_weights_);
   const std::vector<std::string> kept = differing_heads(*plan, initial_weights_);

@@ -70,6 +70,7 @@ def there_and_back(name, config, dtype, shard_size, folder):
     checkpoint("import", saved, file)
     checkpoint("export", file, exported, "--files", saved)
     before, after = files_of(saved), files_of(exported)
+    assert after.pop("README.md").startswith(b"---\nlicense: unknown\n")
     is_sharded = "model.safetensors.index.json" in before
     if is_sharded:  # the export is one file
         assert len(before) > 4, before.keys()

@@ -36,7 +36,7 @@ check "  with the same bytes" cmp "$work/a.h5" "$work/b.h5"
 check "does not replace a directory" one_error 2 'hf already exists; use --force' data_exists checkpoint export "$work/a.h5" "$work/hf"
 mkdir "$work/words" && echo words >"$work/words/tokenizer.json" && echo '{}' >"$work/words/generation_config.json"
 check "  unless --force says so" checkpoint export "$work/a.h5" "$work/hf" --force --dtype fp16 --files "$work/words"
-check "  then the tokenizer is there" diff -r --exclude=config.json --exclude=model.safetensors "$work/words" "$work/hf"
+check "  then the tokenizer is there" diff -r --exclude=config.json --exclude=model.safetensors --exclude=README.md "$work/words" "$work/hf"
 check "  and config.json names the new type" grep -q '"torch_dtype": "float16"' "$work/hf/config.json"
 check "  in which the values are" test "$(stat -c %s "$work/hf/model.safetensors")" -lt 1400000
 echo mine >"$work/hf/notes.txt"
@@ -55,7 +55,28 @@ prints "  with transformers' names" 'with the names of transformers'
 check "  that is imported" checkpoint import "$work/a.safetensors" "$work/c.h5"
 check "  with the same values" checkpoint diff "$work/a.h5" "$work/c.h5"
 check "  and exported in fp32" checkpoint export "$work/c.h5" "$work/fp32"
-prints "  as its output says" '20 tensors of step 0 in fp32, config.json'
+prints "  as its output says" '20 tensors of step 0 in fp32, README.md, config.json, generation_config.json'
+
+# What is written beside the weights of an imported model.
+card=$work/fp32/README.md
+check "the card names the architecture" grep -qx '| architecture | LlamaForCausalLM |' "$card"
+check "  and the type" grep -qx '| type of the weights | fp32 |' "$card"
+check "  says that the licence is unknown" grep -qx 'license: unknown' "$card"
+prints "  as the output does" 'fp32/README.md states no licence: --license ID sets it'
+check "the begin and the end of a text are those of config.json" diff "$work/fp32/generation_config.json" - <<'JSON'
+{
+  "bos_token_id": 1,
+  "eos_token_id": 2
+}
+JSON
+check "exports several files" checkpoint export "$work/a.h5" "$work/shards" --max-shard-size 500kb --license apache-2.0 --dtype bf16
+check "  of at most that size, one with the embedding of 524 kB alone" test "$(ls "$work/shards" | grep -c 'model-0000[1-3]-of-00003.safetensors')" = 3
+check "  with the licence" grep -qx 'license: apache-2.0' "$work/shards/README.md"
+check "  and nothing to say about it" bash -c "! grep licence '$work/log'"
+check "  they are sound" checkpoint verify "$work/shards"
+check "  and the same model" checkpoint diff "$work/a.h5" "$work/shards"
+check "a size that is none" one_error 2 'max-shard-size: expected a size such as 5GB' usage checkpoint export "$work/a.h5" "$work/n" --max-shard-size 5
+check "a licence that is none" one_error 2 'license: model.license: expected an identifier' config_range checkpoint export "$work/a.h5" "$work/n" --license 'My own'
 
 check "imports a file of llama2.c" checkpoint import --format llama2c test/golden/stories260K/stories260K.bin "$work/s.h5"
 prints "  with its 47 tensors" 's.h5: 47 tensors; llama, 5 layers of width 64, 260032 parameters'

@@ -338,6 +338,15 @@ TEST_F(ParserTest, SyntaxErrorsAreExplained) {
   expect_error({"run.name=\"a"}, ErrorCode::config_syntax, "a quoted text is not closed, found: \"a");
 }
 
+TEST_F(ParserTest, WhatIsPublishedHasALicenceAndSizesThatTheHubKnows) {
+  EXPECT_EQ(parse({"model.license=cc-by-4.0"}).model.license, "cc-by-4.0");
+  EXPECT_EQ(parse({"checkpoint.max_shard_size=1.5 GiB"}).checkpoint.max_shard_size, "1.5 GiB");
+  expect_error({"checkpoint.max_shard_size=5 parsecs"}, ErrorCode::config_range,
+               "checkpoint.max_shard_size: expected a size such as 5GB, 500MB or 1GiB, found \"5 parsecs\"");
+  expect_error({"model.license=My licence"}, ErrorCode::config_range,
+               "such as apache-2.0, mit, cc-by-4.0 or other, found \"My licence\"");
+}
+
 TEST_F(ParserTest, AnAddressOfMlflowIsOfAServerAndHasNoPassword) {
   EXPECT_EQ(parse({"log.mlflow=http://[::1]:5000/a@b"}).log.mlflow, "http://[::1]:5000/a@b");
   for (const char* address :
@@ -392,13 +401,15 @@ TEST_F(ParserTest, EveryKeyCanBeSetPrintedAndReadBack) {
     SCOPED_TRACE(key.name);
     EXPECT_FALSE(key.meaning.empty());
     EXPECT_EQ(find_key(key.name), &key);
-    const std::string value = key.name == "checkpoint.name"       ? "epoch-{epoch}"
-                              : key.name == "data.image_size"     ? "2"
-                              : key.name == "optimizer.groups"    ? "[fc weight_decay=1]"
-                              : key.name == "train.class_weights" ? "[1,1,1,1,1,1,1,1,1,2]"
-                              : key.name == "data.color_jitter"   ? "[0.4,0.4,0.4,0.1]"
-                              : key.name == "log.mlflow"          ? "https://mlflow.example.org/team"
-                                                                  : other_value(key);
+    const std::string value = key.name == "checkpoint.name"             ? "epoch-{epoch}"
+                              : key.name == "data.image_size"           ? "2"
+                              : key.name == "optimizer.groups"          ? "[fc weight_decay=1]"
+                              : key.name == "train.class_weights"       ? "[1,1,1,1,1,1,1,1,1,2]"
+                              : key.name == "data.color_jitter"         ? "[0.4,0.4,0.4,0.1]"
+                              : key.name == "log.mlflow"                ? "https://mlflow.example.org/team"
+                              : key.name == "model.license"             ? "apache-2.0"
+                              : key.name == "checkpoint.max_shard_size" ? "500MB"
+                                                                        : other_value(key);
     ASSERT_NE(value, "");
     std::vector<std::string> arguments = base;
     arguments.push_back(key.name + "=" + value);

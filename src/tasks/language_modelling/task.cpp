@@ -203,17 +203,7 @@ class LanguageModelling final : public Task {
     return {};
   }
   std::map<std::string, std::string> model_files() const override {
-    std::map<std::string, std::string> files{{"config.json", models::to_json(model_).dump(2) + "\n"}};
-    if (const std::string& path = train_set_->info().path; path != "synthetic") {
-      const data::InputFile file(path);
-      const data::TextFile layout = data::open_text_file(file);
-      files["tokenizer.json"] = data::read_tokenizer(file, layout);
-      if (layout.has_answers()) {  // so that the model is used with the template that it has learnt
-        files["chat_template.jinja"] = layout.description.chat_template;
-        files["tokenizer_config.json"] = nlohmann::ordered_json(layout.description.special_tokens).dump(2) + "\n";
-      }
-    }
-    return files;
+    return {{"config.json", models::to_json(model_).dump(2) + "\n"}};
   }
   bool is_head(const std::string& parameter) const override { return parameter == "lm_head.weight"; }
 

@@ -1,0 +1,56 @@
+#include "base/byte_size.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+
+namespace lockstep {
+namespace {
+
+struct Unit {
+  std::string_view name;  // in lower case
+  double bytes;
+};
+constexpr std::array kUnits{Unit{"b", 1},
+                            Unit{"kb", 1e3},
+                            Unit{"mb", 1e6},
+                            Unit{"gb", 1e9},
+                            Unit{"tb", 1e12},
+                            Unit{"kib", 1024.0},
+                            Unit{"mib", 1024.0 * 1024},
+                            Unit{"gib", 1024.0 * 1024 * 1024},
+                            Unit{"tib", 1024.0 * 1024 * 1024 * 1024}};
+constexpr double kMostBytes = 4611686018427387904.0;  // 2^62
+
+}  // namespace
+
+std::optional<std::uint64_t> parse_byte_size(std::string_view text) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
+  if (error != std::errc() || !std::isfinite(number)) return std::nullopt;
+  std::string unit(end, text.data() + text.size());
+  unit.erase(0, std::min(unit.find_first_not_of(' '), unit.size()));
+  std::ranges::transform(unit, unit.begin(), [](unsigned char c) { return std::tolower(c); });
+  const auto found = std::ranges::find(kUnits, std::string_view(unit), &Unit::name);
+  if (found == kUnits.end()) return std::nullopt;
+  const double bytes = std::floor(number * found->bytes);
+  if (!(bytes >= 1 && bytes <= kMostBytes)) return std::nullopt;
+  return static_cast<std::uint64_t>(bytes);
+}
+
+std::string byte_size_text(double size_bytes) {
+  constexpr std::array kNames{"bytes", "kB", "MB", "GB", "TB"};
+  std::size_t unit = 0;
+  while (size_bytes >= 999.5 && unit + 1 < kNames.size()) {
+    size_bytes /= 1000;
+    ++unit;
+  }
+  const int digits = unit > 0 && size_bytes < 9.95 ? 1 : 0;
+  return fmt::format("{:.{}f} {}", size_bytes, digits, kNames[unit]);
+}
+
+}  // namespace lockstep
