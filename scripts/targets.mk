@@ -95,7 +95,7 @@ BUNDLE ?= lockstep-bundle
 bundle:
 	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build-bundle CUDA_ARCH=$(or $(CUDA_ARCH_OF_BUNDLE),90) tests
 	@scripts/bundle.sh build-bundle "$(BUNDLE)"
-PART ?= ops training ranks speed lm-ops lm-training lm-speed lora sanitizer
+PART ?= ops training ranks speed lm-ops lm-training lm-speed lora generate sanitizer
 gpu-check:
 	@$(MAKE) --no-print-directory -j$(JOBS) $(BUILD)/lockstep
 	@$(if $(findstring --dry-run,$(CHECK_OPTIONS)),:,$(BUILD)/lockstep gpu-info)
@@ -175,7 +175,7 @@ Targets
   make test-arm64      its tests, under qemu (an hour or more)
   make test-cluster    job scripts, stops, crashes and wrong inputs on a small Slurm cluster on this machine (root)
   make bundle          packs what a machine with a GPU but without MPI or HDF5 needs to run the tests and benchmarks
-  make gpu-check       checks a GPU and writes a report to bench/results; PART=ops|training|ranks|speed|lm-ops|lm-training|lm-speed|lora|sanitizer
+  make gpu-check       checks a GPU and writes a report to bench/results; PART=ops|training|ranks|speed|lm-ops|lm-training|lm-speed|lora|generate|sanitizer
   make fuzz            fuzzes the readers of files under sanitizers, FUZZ_SECONDS=600 of processor time each (clang)
   make bench           micro and macro benchmarks
   make bench-peers     compares the speed with PyTorch (PYTHON)

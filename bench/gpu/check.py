@@ -15,6 +15,7 @@
              recomputation saves and costs; where the time of a step goes
   lora       the ops of adapters and of NF4; ten steps with adapters compared with PEFT in fp64, and twenty with those on the
              CPU; captured steps, recomputation and ranks give the same bits; speed and memory
+  generate   text generated on the GPU compared with transformers and in batches; the speed of decoding and prefill
   sanitizer  memcheck and racecheck of compute-sanitizer on the tests of the kernels
 
 Results of the same commit are kept in the report. If a part is started again, it resumes with the checks that are missing
@@ -32,6 +33,7 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import generation  # noqa: E402
 import harness  # noqa: E402
 import language  # noqa: E402
 import lora  # noqa: E402
@@ -44,8 +46,7 @@ PART_SECONDS = 450  # no further check is started after this time
 EXIT_UNFINISHED = 75
 PARTS = {"ops": parts.ops, "training": parts.training, "ranks": parts.ranks, "speed": speed.speed,
          "lm-ops": language.lm_ops, "lm-training": language.lm_training, "lm-speed": language.lm_speed,
-         "lora": lora.lora,
-         "sanitizer": parts.sanitizer}
+         "lora": lora.lora, "generate": generation.generation, "sanitizer": parts.sanitizer}
 
 
 def gpu(context):

@@ -1,9 +1,10 @@
-"""Compares Lockstep with transformers in generating text: the sizes of SmolLM-135M, random weights, batch 1.
+"""Compares Lockstep with transformers and llama.cpp in generating text: the sizes of SmolLM-135M, random weights, batch 1.
 
-A round runs Lockstep and then transformers (generate_peer.py) with the same number of threads: a prompt, and then tokens one
-by one. The figures are the medians of the rounds. Decoding reads all weights for each token: its bandwidth is their bytes per
-second, relative to what a sum over 256 MiB reads. Prefill is compared with the rate of a large matrix product. Both are
-measured by PyTorch in each round. The weights are made once, in --directory.
+A round runs Lockstep, transformers (generate_peer.py) and, if --llamacpp names a Python with llama-cpp-python and gguf,
+llama.cpp (generate_llamacpp.py) with the same number of threads: a prompt, and then tokens one by one. The figures are the
+medians of the rounds. Decoding reads all weights for each token: its bandwidth is their bytes per second, relative to the
+greater of what a sum over 256 MiB reads and what a copy of them reads and writes. Prefill is compared with the rate of a
+large matrix product. Both are measured by PyTorch in each round. The weights are made once, in --directory.
 """
 import argparse
 import json
@@ -12,18 +13,21 @@ import pathlib
 import re
 import statistics
 import subprocess
+import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
+sys.path.insert(0, str(HERE.parent))
+import harness  # noqa: E402
+
 PARAMETERS, LAYERS, WIDTH, KV_WIDTH, FFN, VOCABULARY = 134_515_008, 30, 576, 192, 1536, 49152
-TOKENIZER = ROOT / "test" / "golden" / "tokenizers" / "tok512.bin"
+TOKENIZER = harness.ROOT / "test" / "golden" / "tokenizers" / "tok512.bin"
 
 
-def peer(args, *more):
-    command = [args.python, HERE / "generate_peer.py", "--model", args.directory, "--threads", args.threads,
-               "--precision", args.precision, "--prompt", args.prompt, "--tokens", args.tokens, *more]
-    return subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True).stdout
+def peer(python, script, args, *more):
+    command = [python, HERE / script, "--model", args.directory, "--threads", args.threads, "--precision", args.precision,
+               "--prompt", args.prompt, "--tokens", args.tokens, *more]
+    return harness.run(command, script)
 
 
 def ours(args):
@@ -42,42 +46,73 @@ def ours(args):
     return {"prompt_tokens": n_prompt, "prefill_seconds": prefill, "decode_seconds": decode / n_new}
 
 
+def operations(n):
+    """Of the mathematics of prefill: products, and attention. Only the last token goes through the last matrix."""
+    products = PARAMETERS - VOCABULARY * WIDTH
+    return 2 * n * products + 2 * VOCABULARY * WIDTH + 2 * 2 * LAYERS * WIDTH * n * (n + 1) / 2
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", default="python3", help="with torch and transformers")
-    parser.add_argument("--binary", default=str(ROOT / "build" / "lockstep"))
+    parser.add_argument("--llamacpp", default="", help="a Python with llama-cpp-python and gguf; without it, llama.cpp is left out")
+    parser.add_argument("--binary", default=str(harness.ROOT / "build" / "lockstep"))
     parser.add_argument("--directory", default=str(pathlib.Path(tempfile.gettempdir()) / "lockstep-smollm-random"))
     parser.add_argument("--precision", default="bf16", choices=["bf16", "fp32"])
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--prompt", type=int, default=256)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--name", default="", help="of the results; without it, they are only printed")
+    parser.add_argument("--results", default=str(harness.RESULTS))
     args = parser.parse_args()
+    machine = harness.machine()
     if not (pathlib.Path(args.directory) / "config.json").exists():
-        peer(args, "--make")
-    rounds = [(ours(args), json.loads(peer(args))) for _ in range(args.rounds)]
-    of = lambda side, key: statistics.median(r[side][key] for r in rounds)
+        peer(args.python, "generate_peer.py", args, "--make")
+    if args.llamacpp and not pathlib.Path(f"{args.directory}-{args.precision}.gguf").exists():
+        peer(args.llamacpp, "generate_llamacpp.py", args, "--make")
+    sides = {"Lockstep": [], "transformers": [], **({"llama.cpp": []} if args.llamacpp else {})}
+    for number in range(args.rounds):
+        sides["Lockstep"].append(ours(args))
+        sides["transformers"].append(json.loads(peer(args.python, "generate_peer.py", args)))
+        if args.llamacpp:
+            sides["llama.cpp"].append(json.loads(peer(args.llamacpp, "generate_llamacpp.py", args)))
+        print(f"round {number + 1} of {args.rounds}, ms per token:", ", ".join(
+            f"{name} {1e3 * rounds[-1]['decode_seconds']:.1f}" for name, rounds in sides.items()), file=sys.stderr, flush=True)
+
+    of = lambda side, key: statistics.median(r[key] for r in sides[side])
     size = 2 if args.precision == "bf16" else 4
-    n = of(0, "prompt_tokens")
-    products = PARAMETERS - VOCABULARY * WIDTH
-    operations = 2 * n * products + 2 * VOCABULARY * WIDTH + 2 * 2 * LAYERS * WIDTH * n * (n + 1) / 2
-    read = max(of(1, "read_bytes_per_second"), of(1, "copy_bytes_per_second"))
-    lines = [
-        ("decoding, tokens/s", 1 / of(0, "decode_seconds"), 1 / of(1, "decode_seconds")),
-        ("decoding, GB/s", PARAMETERS * size / of(0, "decode_seconds") / 1e9,
-         PARAMETERS * size / of(1, "decode_seconds") / 1e9),
-        ("decoding, % of bandwidth", 100 * PARAMETERS * size / of(0, "decode_seconds") / read,
-         100 * PARAMETERS * size / of(1, "decode_seconds") / read),
-        ("prefill, tokens/s", n / of(0, "prefill_seconds"), args.prompt / of(1, "prefill_seconds")),
-        ("prefill, % of matmul rate", 100 * operations / of(0, "prefill_seconds") / of(1, "matmul_flops"),
-         100 * operations / of(1, "prefill_seconds") / of(1, "matmul_flops")),
-    ]
-    print(f"{args.precision}, {args.threads} threads, prompt of {n:.0f} tokens, {args.tokens} new tokens, "
-          f"{args.rounds} rounds, load {os.getloadavg()[0]:.1f}, memory {read / 1e9:.1f} GB/s, "
-          f"matmul {of(1, 'matmul_flops') / 1e9:.0f} GFLOP/s")
-    print("| | Lockstep | transformers | ratio |\n|---|---|---|---|")
-    for name, a, b in lines:
-        print(f"| {name} | {a:.1f} | {b:.1f} | {a / b:.2f} |")
+    read = max(of("transformers", "read_bytes_per_second"), of("transformers", "copy_bytes_per_second"))
+    flops = of("transformers", "matmul_flops")
+    figures = {}
+    for side in sides:
+        n = of(side, "prompt_tokens") if side == "Lockstep" else args.prompt
+        figures[side] = {"decode_tokens_per_second": 1 / of(side, "decode_seconds"),
+                         "decode_bytes_per_second": PARAMETERS * size / of(side, "decode_seconds"),
+                         "bandwidth_share": PARAMETERS * size / of(side, "decode_seconds") / read,
+                         "prefill_tokens_per_second": n / of(side, "prefill_seconds"),
+                         "matmul_share": operations(n) / of(side, "prefill_seconds") / flops}
+    rows = [[name, f"{f['decode_tokens_per_second']:.1f}", f"{f['decode_bytes_per_second'] / 1e9:.1f}",
+             f"{100 * f['bandwidth_share']:.0f} %", f"{f['prefill_tokens_per_second']:.0f}", f"{100 * f['matmul_share']:.0f} %"]
+            for name, f in figures.items()]
+    ratios = [f"{figures['Lockstep']['decode_tokens_per_second'] / f['decode_tokens_per_second']:.2f} times as fast as {name} in "
+              f"decoding and {figures['Lockstep']['prefill_tokens_per_second'] / f['prefill_tokens_per_second']:.2f} times in prefill"
+              for name, f in figures.items() if name != "Lockstep"]
+    text = (f"SmolLM-135M (134.5 million parameters, random), {args.precision}, batch 1, {args.threads} thread(s), a prompt of "
+            f"{args.prompt} tokens and {args.tokens} new ones. Medians of {args.rounds} rounds.\n\n"
+            + harness.table(["", "decoding, tokens/s", "weights read, GB/s", "of the bandwidth", "prefill, tokens/s",
+                             "of the matmul rate"], rows)
+            + f"\nMemory: {read / 1e9:.1f} GB/s (PyTorch, the greater of a sum and a copy); matrix product of 1,024: "
+            f"{flops / 1e9:.0f} GFLOP/s.\nLockstep is {', and '.join(ratios)}.\n")
+    if not args.name:
+        print(text)
+        return
+    harness.write_results(args.name, "Generating text compared with transformers and llama.cpp" if args.llamacpp else
+                          "Generating text compared with transformers", text,
+                          {"machine": machine, "version": harness.version(args.binary), "precision": args.precision,
+                           "threads": args.threads, "prompt": args.prompt, "tokens": args.tokens,
+                           "memory_bytes_per_second": read, "matmul_flops_per_second": flops, "figures": figures,
+                           "rounds": sides}, args.results)
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ mv "$root/bin/$(basename "$python")" "$root/bin/python3" 2>/dev/null || true
       while read -r library; do mkdir -p "$root$(dirname "$library")" && cp -nL "$library" "$root$library"; done
   done
 check "the dry run of gpu-check" holds '^ranks: 8 ranks agree with one rank' \
-  inside python3 bench/gpu/check.py ops training ranks speed lm-ops lm-training lm-speed lora sanitizer --dry-run
+  inside python3 bench/gpu/check.py ops training ranks speed lm-ops lm-training lm-speed lora generate sanitizer --dry-run
 check "  lists the tests of the bundle" holds '^ops: conv2d_test' inside python3 bench/gpu/check.py ops --dry-run
 check "  uses the libraries of the bundle" holds '^(GPU: [A-Z]|GPU: this machine has no GPU that Lockstep can use: )' \
   inside python3 bench/gpu/check.py ops --dry-run

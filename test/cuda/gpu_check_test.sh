@@ -42,7 +42,7 @@ if grep -q '^No GPU' "$work/gpu"; then
   check "  and nothing else" test "$(gpu_check ops 2>&1 | wc -l)" = 1
   check "  and no report" test ! -e "$work/results"
 fi
-gpu_check ops training ranks speed lm-ops lm-training lm-speed lora sanitizer --dry-run >"$work/dry" 2>&1
+gpu_check ops training ranks speed lm-ops lm-training lm-speed lora generate sanitizer --dry-run >"$work/dry" 2>&1
 check "the dry run succeeds" test $? = 0
 check_output=$work/dry
 check "  it reports that compute-sanitizer is missing" has 'compute-sanitizer: not installed' "$work/dry"

@@ -1,0 +1,129 @@
+"""The checks of the part generate: text of language models on the GPU."""
+import gzip
+import json
+import pathlib
+import re
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import harness  # noqa: E402
+import parts  # noqa: E402
+from context import LANGUAGE_CONFIG, Failure, Item, Skip, tail  # noqa: E402
+from speed import copy_rate  # noqa: E402
+
+# The tests of the ops that only generating uses, and of those that read a single token.
+OPS = ("cached_attention_test", "matmul_test", "rms_norm_test", "rotary_test")
+GOLDEN = harness.ROOT / "test/golden"
+TOK512 = GOLDEN / "tokenizers/tok512.bin"
+MODELS = ("llama-story", "stories260K", "qwen2", "llama")
+# Tokens of a reply may differ in types in which sums are rounded, so equal replies are required in fp32 only.
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+PRESETS = {"Qwen2.5-0.5B": ("qwen2-0.5b", 494_032_768), "SmolLM-135M": ("smollm-135m", 134_515_008)}
+PROMPT_TOKENS, NEW_TOKENS = 512, 256
+MIN_BANDWIDTH = 0.5  # of a copy on the same GPU: reading the weights once per token, captured as a graph
+
+
+def generate(context, *arguments):
+    status, output = context.run([context.binary, "generate", *arguments, "device=cuda"])
+    if status:
+        raise Failure(tail(output))
+    return output
+
+
+def model(context, folder, name):
+    """The arguments that name a golden model and its tokenizer."""
+    if name == "llama-story":
+        story = pathlib.Path(folder, "story")
+        story.mkdir(exist_ok=True)
+        for file in ("config.json", "generation_config.json", "model.safetensors"):
+            (story / file).write_bytes((GOLDEN / "llama-story" / file).read_bytes())
+        packed = (GOLDEN / "tokenizers/llama-story.json.gz").read_bytes()
+        (story / "tokenizer.json").write_bytes(gzip.decompress(packed))
+        return [story]
+    if name == "stories260K":
+        file = pathlib.Path(folder, "stories.h5")
+        if not file.exists():
+            status, output = context.run([context.binary, "checkpoint", "import", "--format", "llama2c",
+                                          GOLDEN / "stories260K/stories260K.bin", file])
+            if status:
+                raise Failure(tail(output))
+        return [file, "--tokenizer", TOK512]
+    return [GOLDEN / "generate" / name, "--tokenizer", TOK512]
+
+
+def replies(context, folder, arguments, prompts, *options):
+    file, target = pathlib.Path(folder, "prompts.txt"), pathlib.Path(folder, "replies.jsonl")
+    file.write_text("".join(prompt + "\n" for prompt in prompts))
+    generate(context, *arguments, "--prompts", file, f"--json={target}", *options)
+    return [json.loads(line)["tokens"] for line in target.read_text().splitlines()]
+
+
+def as_transformers(name):
+    def work(context):
+        cases = [case for case in json.loads((GOLDEN / "generate/expected.json").read_text())["cases"] if case["model"] == name]
+        groups = {}
+        for case in cases:
+            groups.setdefault(json.dumps(case["options"]), []).append(case)
+        n = 0
+        with harness.scratch() as folder:
+            arguments = model(context, folder, name)
+            for options, group in groups.items():
+                flags = [word for key, value in json.loads(options).items() for word in (f"--{key}", str(value))]
+                expected = [tokens for case in group for tokens in case["tokens"]]
+                found = replies(context, folder, arguments, [case["prompt"] for case in group], *flags, "precision=fp32")
+                if found != expected:
+                    wrong = next(i for i, (a, b) in enumerate(zip(found, expected)) if a != b)
+                    return False, f"{options}: reply {wrong} is {found[wrong]}; expected {expected[wrong]}"
+                n += len(expected)
+        return True, f"{n} replies have the tokens of transformers"
+    return work
+
+
+def any_batch(precision):
+    def work(context):
+        prompts = [("Lily and Tom went to the park. " * (1 + 3 * i))[:1400] for i in range(9)] + ["A", "One"]
+        options = ["--max-new-tokens", 24, "--ignore-end", f"precision={precision}"]
+        with harness.scratch() as folder:
+            arguments = model(context, folder, "llama-story")
+            alone, together = (replies(context, folder, arguments, prompts, *options, "--batch", n) for n in (1, 8))
+        same = sum(a == b for a, b in zip(alone, together))
+        text = f"{same} of {len(prompts)} replies are the same with 1 and with 8 prompts at a time"
+        return same == len(prompts) or precision != "fp32", text
+    return work
+
+
+def speed(name, preset, parameters):
+    """Weights of one training step, since only their size matters."""
+    def work(context):
+        with harness.scratch() as folder:
+            status, output = context.train(
+                folder, "random", ["data.train=synthetic", "data.validation=", "data.synthetic_samples=4", "device=cuda",
+                                   "data.sequence_length=32", "train.global_batch=1", "train.max_steps=1", "precision=bf16",
+                                   f"model.config={preset}"], config=LANGUAGE_CONFIG, base=["log.progress=false", "log.tensorboard=false"])
+            if status:
+                raise Failure(tail(output))
+            file = pathlib.Path(folder, "prompt.txt")  # each letter is a token, and so is the begin of the text
+            file.write_text("".join("xqzj"[i % 4] for i in range(PROMPT_TOKENS - 2)) + "\n")
+            output = generate(context, pathlib.Path(folder, "random/model"), "--tokenizer", TOK512, "--prompts", file,
+                              "--ignore-end", "--max-new-tokens", NEW_TOKENS, "--speed", f"--json={folder}/out", "precision=bf16")
+        found = re.search(r"prefill: (\d+) tokens in ([\d.]+) s.*decoding: (\d+) tokens in \d+ steps and ([\d.]+) s", output)
+        if not found:
+            raise Failure(f"--speed printed no figures: {tail(output)}")
+        n_prompt, prefill, n_new, decode = map(float, found.groups())
+        read = 2 * parameters * n_new / decode
+        text = f"decoding {n_new / decode:,.0f} tokens/s, {read * 1e-9:,.0f} GB/s of weights; prefill {n_prompt / prefill:,.0f} tokens/s"
+        python, version = harness.torch_python(context.args.python)
+        rate = context.figure("copy rate", lambda: copy_rate(context, python)) if python else None
+        if not rate:
+            raise Skip(f"{text}; the bandwidth of the memory is unknown: {version if not python else 'it was not measured'}")
+        return read >= MIN_BANDWIDTH * rate, (f"{text}; {100 * read / rate:.0f} % of the {rate * 1e-9:,.0f} GB/s of a copy, "
+                                              f"{100 * MIN_BANDWIDTH:.0f} % required")
+    return work
+
+
+def generation(context):
+    tests = parts.kernel_tests(context)
+    items = [Item(name, parts.test_item(*tests[name], LOCKSTEP_TEST_DEVICE="cuda")) for name in OPS if name in tests]
+    items += [Item(f"{name}, fp32, compared with transformers", as_transformers(name)) for name in MODELS]
+    items += [Item(f"{precision}: a reply does not depend on the other prompts", any_batch(precision)) for precision in PRECISIONS]
+    return items + [Item(f"{name}, bf16: speed of one reply", speed(name, *sizes)) for name, sizes in PRESETS.items()]
