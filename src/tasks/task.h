@@ -135,9 +135,10 @@ class Task {
   /// Takes over what `source` records as inference_stamp(), so that no train set is needed. Keys of the configuration
   /// that ask for something else stay in effect. Returns one sentence for each. Throws checkpoint_damaged.
   virtual std::vector<std::string> adopt(const nlohmann::json& inference, const std::string& source) = 0;
-  /// Names and contents of the files that describe the model in a directory that other programs load: config.json. Then
-  /// RUN/model is such a directory (train/published_model.h); if there are none, the weights are written to
-  /// RUN/model.safetensors.
+  /// Names and contents of the files that make a directory with the weights one that other programs load: config.json
+  /// and those of the tokenizer. Then RUN/model is such a directory, to which others are added
+  /// (train/published_model.h); if there are none, the weights are written to RUN/model.safetensors. After
+  /// open_train_set().
   virtual std::map<std::string, std::string> model_files() const { return {}; }
   /// A parameter of the head may have another shape in model.initialize_from; then it keeps its initial values.
   virtual bool is_head(const std::string& parameter) const = 0;

@@ -17,11 +17,12 @@ namespace {
 
 constexpr std::size_t kCurveRows = 16;  // of each kind of loss in the table
 constexpr std::size_t kSparklineWidth = 60;
+constexpr std::size_t kMaxCellBytes = 4000;
 
 /// Text that Markdown shows as it is, also in a cell of a table.
 std::string escaped(const std::string& text) {
   std::string out;
-  for (const char c : printable(text)) {
+  for (const char c : printable(text, kMaxCellBytes)) {
     if (std::string_view("\\`*[]<>|").find(c) != std::string_view::npos) out += '\\';
     out += c;
   }
@@ -74,7 +75,8 @@ std::string head(const ModelCard& card) {
   if (card.has_chat_template) out += "- conversational\n";
   if (!card.base_model.empty()) out += fmt::format("base_model: {}\n", yaml(card.base_model));
   std::set<std::string> names;
-  for (const ModelCard::DataSet& set : card.data) names.insert(set.name);
+  for (const ModelCard::DataSet& set : card.data)
+    if (set.use == ModelCard::kTraining) names.insert(set.name);
   if (!names.empty()) out += "datasets:\n";
   for (const std::string& name : names) out += fmt::format("- {}\n", yaml(name));
   if (!card.results.empty()) out += "metrics:\n";

@@ -18,8 +18,9 @@ inline constexpr const char* kUnknownLicense = "unknown";
 struct ModelCard {
   using Rows = std::vector<std::pair<std::string, std::string>>;
 
+  static constexpr const char* kTraining = "training";
   struct DataSet {
-    std::string use;   // "training", "validation"
+    std::string use;   // kTraining, "validation"
     std::string name;  // "shakespeare_train"
     std::string documents, tokens;
   };

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "checkpoint/huggingface.h"
+#include "data/data_file.h"
 #include "data/text_file.h"
 #include "lockstep/error.h"
 #include "lockstep/log.h"
@@ -23,7 +24,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char *kTokenizerJson = "tokenizer.json", *kTokenizerBin = "tokenizer.bin";
 constexpr const char *kTokenizerConfig = "tokenizer_config.json", *kSpecialTokens = "special_tokens_map.json";
-constexpr const char* kTemplateFile = "chat_template.jinja";
+constexpr const char *kTemplateFile = "chat_template.jinja", *kTemplateAttribute = "chat_template";
 
 /// What a data set records of its tokenizer. Nothing if the set is synthetic or cannot be read.
 struct OfData {
@@ -35,10 +36,10 @@ OfData read_data(const std::string& path) {
   if (path.empty() || path == "synthetic" || !fs::is_regular_file(path, error)) return {};
   try {
     const data::InputFile file(path);
-    const data::TextFile layout = data::open_text_file(file);
+    const data::TextFile layout = data::open_text_file(file);  // HDF5 may open it after that
     return {.content = data::read_tokenizer(file, layout),
             .hash = layout.description.tokenizer_hash,
-            .chat_template = "",
+            .chat_template = data::optional_text(data::open_hdf5(path), kTemplateAttribute),
             .end_token = layout.description.end_token.value_or(-1)};
   } catch (const Error& unreadable) {
     log::warning("the model is written without the tokenizer of its data: {}", unreadable.what());
@@ -141,6 +142,13 @@ Files tokenizer_files(const Config& config, const models::LlamaConfig& model) {
   }
   complete_files(files, model, data.end_token, data.chat_template);
   return files;
+}
+
+Files with_tokenizer(Files files, const Config& config, const models::LlamaConfig& model) {
+  Files found = tokenizer_files(config, model);
+  if (found.contains(kTokenizerBin)) files.erase(kTokenizerJson);
+  found.merge(files);
+  return found;
 }
 
 std::string license_note(const std::string& directory) {

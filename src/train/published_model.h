@@ -22,6 +22,9 @@ using Files = std::map<std::string, std::string>;  // contents by name
 /// data are gone.
 Files tokenizer_files(const Config& config, const models::LlamaConfig& model);
 
+/// The same with the files that a task gives: of two with the same name, the former.
+Files with_tokenizer(Files files, const Config& config, const models::LlamaConfig& model);
+
 /// Adds those that are derived from others: tokenizer_config.json and special_tokens_map.json of a tokenizer.json, and
 /// generation_config.json. Existing ones stay. `end_token`: of the data; -1: none. `chat_template`: of the data, or
 /// empty.

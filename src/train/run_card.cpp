@@ -234,7 +234,7 @@ Slice present_slice(const CardSource& source) {
 void add_data(const CardSource& source, ModelCard& card) {
   const Config::Data& data = source.config.data;
   const Slice present = present_slice(source);
-  if (!data.train.empty()) card.data.push_back(describe_set("training", data.train, present));
+  if (!data.train.empty()) card.data.push_back(describe_set(ModelCard::kTraining, data.train, present));
   if (!data.validation.empty()) card.data.push_back(describe_set("validation", data.validation, {}));
   if (!data.validation.empty()) card.validation_set = card.data.back().name;
   const auto add = [&](const Slice& slice) {

@@ -67,7 +67,7 @@ void write_language_model(const Session& session, std::int64_t steps_done, const
   const Config& config = session.config;
   const models::LlamaConfig model =
       models::parse_llama_config(files.at(checkpoint::kHuggingFaceConfig), checkpoint::kHuggingFaceConfig);
-  files.merge(tokenizer_files(config, model));
+  files = with_tokenizer(std::move(files), config, model);
   files[checkpoint::kModelCard] = text_of(make_card({.config = config,
                                                      .model = model,
                                                      .files = files,

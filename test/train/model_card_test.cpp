@@ -28,7 +28,7 @@ ModelCard example() {
   card.validation_losses = {{3, 2.75}};
   card.results = {{"this model, the best of the run", 3, {{"loss", 2.75}, {"perplexity", 15.6426}}}};
   card.validation_set = "abstracts_val";
-  card.versions = {{"Lockstep", "0.1.0"}};
+  card.versions = {{"Lockstep", "0.1.0"}, {"libraries", std::string(500, 'x')}};
   return card;
 }
 
@@ -43,7 +43,6 @@ tags:
 base_model: Qwen/Qwen2-0.5B
 datasets:
 - abstracts
-- abstracts_val
 metrics:
 - loss
 - perplexity
@@ -69,6 +68,7 @@ model-index:
 
 TEST(ModelCard, HasATableForEachSubject) {
   const std::string text = text_of(example());
+  EXPECT_TRUE(has(text, std::string(500, 'x')));
   for (const char* line :
        {"| training | `abstracts` | 0 to 999 of 5,000 | 200,000 |\n", "| 1,000 to 1,999 | 60 |\n",
         "| optimizer.kind | adamw |\n", "    training   █▃▁  4.000 to 2.500\n", "| 2 | 3.0000 |  |\n",

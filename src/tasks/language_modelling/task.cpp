@@ -203,7 +203,12 @@ class LanguageModelling final : public Task {
     return {};
   }
   std::map<std::string, std::string> model_files() const override {
-    return {{"config.json", models::to_json(model_).dump(2) + "\n"}};
+    std::map<std::string, std::string> files{{"config.json", models::to_json(model_).dump(2) + "\n"}};
+    if (const std::string& path = train_set_->info().path; path != "synthetic") {
+      const data::InputFile file(path);
+      files["tokenizer.json"] = data::read_tokenizer(file, data::open_text_file(file));
+    }
+    return files;
   }
   bool is_head(const std::string& parameter) const override { return parameter == "lm_head.weight"; }
 
