@@ -47,12 +47,18 @@ constexpr Row kOfImages[] = {
     KEY(batch_norm.epsilon),
 };
 constexpr Row kOfText[] = {
-    KEY(model.from),           KEY(model.config),
-    KEY(model.recompute),      KEY(model.base_precision),
-    KEY(model.lora.rank),      KEY(model.license),
-    KEY(data.pack),            KEY(data.cross_documents),
-    KEY(data.sequence_length), KEY(checkpoint.max_shard_size),
-    KEY(evaluation.generate),  KEY(evaluation.generate_tokens),
+    KEY(model.from),
+    KEY(model.config),
+    KEY(model.recompute),
+    KEY(model.base_precision),
+    KEY(model.lora.rank),
+    KEY(model.license),
+    KEY(data.pack),
+    KEY(data.cross_documents),
+    KEY(data.sequence_length),
+    KEY(checkpoint.max_shard_size),
+    KEY(evaluation.generate),
+    KEY(evaluation.generate_tokens),
 };
 
 #undef KEY

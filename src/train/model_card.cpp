@@ -67,10 +67,10 @@ std::string results_of(const ModelCard& card) {
 }
 
 std::string head(const ModelCard& card) {
-  std::string out = fmt::format(
-      "---\nlicense: {}\nlibrary_name: {}\npipeline_tag: text-generation\ntags:\n- lockstep\n- {}\n",
-      card.license.empty() ? kUnknownLicense : card.license, card.is_adapter ? "peft" : "transformers",
-      yaml(card.model_type));
+  std::string out =
+      fmt::format("---\nlicense: {}\nlibrary_name: {}\npipeline_tag: text-generation\ntags:\n- lockstep\n- {}\n",
+                  card.license.empty() ? kUnknownLicense : card.license, card.is_adapter ? "peft" : "transformers",
+                  yaml(card.model_type));
   if (card.is_adapter) out += "- lora\n";
   if (card.has_chat_template) out += "- conversational\n";
   if (!card.base_model.empty()) out += fmt::format("base_model: {}\n", yaml(card.base_model));

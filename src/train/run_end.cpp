@@ -98,8 +98,7 @@ void write_language_model(const Session& session, std::int64_t steps_done, const
     log::warning("the trained model is in the last checkpoint only: {}", error.what());
     return;
   }
-  if (config.model.license.empty() && weights == checkpoint::WeightsOf::model)
-    log::info("{}", license_note(directory));
+  if (config.model.license.empty() && weights == checkpoint::WeightsOf::model) log::info("{}", license_note(directory));
 }
 
 /// The trained model, as the programs load it for which the task names files. `name`: of the file or directory in RUN.
