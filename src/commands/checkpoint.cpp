@@ -316,6 +316,8 @@ void add_merge(CLI::App& group, Run& run, const std::shared_ptr<Names>& names) {
                          {.dtype = names->dtype,
                           .files = names->files,
                           .base = "",
+                          .max_shard_size = "",
+                          .license = "",
                           .existing = names->existing(),
                           .weights = names->averages ? checkpoint::WeightsOf::averages : checkpoint::WeightsOf::model});
     };
