@@ -53,6 +53,7 @@ std::unique_ptr<void, FreeMemory> workspace_of(std::size_t size_bytes) {
 struct OwnProductCase {
   std::int64_t rows, inner, columns;
   bool a_is_transposed = false, b_is_transposed = false, has_bias = false, adds = false;
+  std::int64_t gap = 0;  // elements between the rows of c
 };
 
 /// Sizes of one element, of parts of a tile, of several blocks of rows, columns and the inner dimension.
@@ -66,6 +67,8 @@ const OwnProductCase kCases[] = {
     {250, 300, 130, false, true, true},
     {6, 20, 2049, false, false, true, true},
     {1100, 17, 9, true, true, false, true},
+    {130, 30, 70, false, true, true, false, 5},
+    {7, 300, 2060, false, false, false, true, 3},
 };
 
 void expect_product(const OwnProductCase& p, DType dtype, DType c_type, int threads, std::vector<double>* bits) {
@@ -73,14 +76,15 @@ void expect_product(const OwnProductCase& p, DType dtype, DType c_type, int thre
     return is_transposed ? std::pair{std::int64_t{1}, rows} : std::pair{columns, std::int64_t{1}};
   };
   Stored a(dtype, values_of(p.rows * p.inner, 1)), b(dtype, values_of(p.inner * p.columns, 2));
-  Stored bias(c_type, values_of(p.columns, 3)), c(c_type, values_of(p.rows * p.columns, 4));
+  Stored bias(c_type, values_of(p.columns, 3)), c(c_type, values_of(p.rows * (p.columns + p.gap), 4));
   const Stored before = c;
-  const auto product = make_own_product({.a = {p.rows, p.inner, dtype, p.a_is_transposed},
-                                         .b = {p.inner, p.columns, dtype, p.b_is_transposed},
-                                         .c = {p.rows, p.columns, c_type},
-                                         .has_bias = p.has_bias,
-                                         .adds = p.adds},
-                                        CpuContext{.threads = threads});
+  const auto product = make_own_product(
+      {.a = {p.rows, p.inner, dtype, p.a_is_transposed},
+       .b = {p.inner, p.columns, dtype, p.b_is_transposed},
+       .c = {.rows = p.rows, .columns = p.columns, .dtype = c_type, .row_stride = p.gap > 0 ? p.columns + p.gap : 0},
+       .has_bias = p.has_bias,
+       .adds = p.adds},
+      CpuContext{.threads = threads});
   const auto workspace = workspace_of(product->workspace_bytes());
   product->execute({.a = a.data(),
                     .b = b.data(),
@@ -89,9 +93,11 @@ void expect_product(const OwnProductCase& p, DType dtype, DType c_type, int thre
                     .workspace = workspace.get()});
   const auto [a_row, a_inner] = strides(p.rows, p.inner, p.a_is_transposed);
   const auto [b_inner, b_column] = strides(p.inner, p.columns, p.b_is_transposed);
-  for (std::int64_t row = 0; row < p.rows; ++row)
+  for (std::int64_t row = 0; row < p.rows; ++row) {
+    for (std::int64_t i = row * (p.columns + p.gap) + p.columns; i < (row + 1) * (p.columns + p.gap); ++i)
+      ASSERT_EQ(c.at(i), before.at(i)) << "after row " << row;
     for (std::int64_t column = 0; column < p.columns; ++column) {
-      const std::int64_t i = row * p.columns + column;
+      const std::int64_t i = row * (p.columns + p.gap) + column;
       double sum = (p.adds ? before.at(i) : 0.0) + (p.has_bias ? bias.at(column) : 0.0), magnitude = std::abs(sum);
       for (std::int64_t l = 0; l < p.inner; ++l) {
         const double term = a.at(row * a_row + l * a_inner) * b.at(l * b_inner + column * b_column);
@@ -104,6 +110,7 @@ void expect_product(const OwnProductCase& p, DType dtype, DType c_type, int thre
       ASSERT_NEAR(c.at(i), sum, tolerance) << "row " << row << ", column " << column;
       bits->push_back(c.at(i));
     }
+  }
 }
 
 TEST(OwnProduct, MatchesSumsInDoubleOnEachInstructionSetAndNumberOfThreads) {

@@ -77,6 +77,8 @@ check "  the same bits" same nf4 nf4-2
 check "  other ones than beside the base itself" differ fp32 nf4
 check "  stops after two steps in bf16" train 2 nf4-16 "${nf4[@]}" precision=bf16 train.max_steps=2
 check "  and resumes with shards" train 3 nf4-16 "${nf4[@]}" precision=bf16 train.shard=optimizer
+check "  as one rank trains it" train 1 nf4-16-1 "${nf4[@]}" precision=bf16
+check "  bit by bit" same nf4-16 nf4-16-1
 check "evaluates it" "$lockstep" evaluate "$work/nf4" evaluation.max_samples=24 --json="$work/nf4.json"
 check "  as training did" near "$(measured nf4)" "$(loss "$work/nf4.json")" 1e-6
 check "merges it" "$lockstep" checkpoint merge "$work/base/model" "$work/nf4" "$work/nf4-merged"
