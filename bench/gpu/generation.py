@@ -98,7 +98,7 @@ def speed(name, preset, parameters):
         with harness.scratch() as folder:
             status, output = context.train(
                 folder, "random", ["data.train=synthetic", "data.validation=", "data.synthetic_samples=4", "device=cuda",
-                                   "data.sequence_length=32", "train.global_batch=1", "train.max_steps=1", "precision=bf16",
+                                   "data.sequence_length=32", "train.global_batch=1", "train.max_steps=1", "schedule.warmup_steps=0", "precision=bf16",
                                    f"model.config={preset}"], config=LANGUAGE_CONFIG, base=["log.progress=false", "log.tensorboard=false"])
             if status:
                 raise Failure(tail(output))

@@ -50,6 +50,7 @@ check "  and NCCL" has 'NCCL_HOME: not set, so `ranks` would not run' "$work/dry
 check "  and PyTorch" has 'PyTorch: torch-python is not a program; ' "$work/dry"
 check "  it lists every check" test "$(grep -cE '^(ops|training|ranks|speed|sanitizer): ' "$work/dry")" = 48
 check "  those of adapters too" test "$(grep -c '^lora: ' "$work/dry")" = 29
+check "  of generating text too" test "$(grep -cE '^generate: .*(compared with transformers|other prompts|speed of one reply)$' "$work/dry")" = 10
 check "  only tests that use a device" test "$(grep -c 'simd_test' "$work/dry")" = 0
 check "  racecheck also for tests that run kernels of vendors" has 'racecheck: conv2d_test' "$work/dry"
 check_output=$work/.check
