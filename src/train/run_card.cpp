@@ -256,7 +256,7 @@ void add_origin(const CardSource& source, ModelCard& card) {
     card.origin = "trained from random weights";
   } else {
     const std::string name = name_of_model(path);
-    card.origin = fmt::format(card.is_adapter ? "trained as adapters of `{}`" : "trained further from `{}`", name);
+    card.origin = fmt::format("trained {} `{}`", card.is_adapter ? "as adapters of" : "further from", name);
     if (is_hub_name(name)) card.base_model = name;
   }
 }
