@@ -9,7 +9,7 @@ tokenizer). --data has messages_train.jsonl and messages_eval.jsonl. A seed is a
 writes them to a file in that order, and neither program shuffles. chat_peer.py reads the tokens and the answers from the
 file that `lockstep data import chat` wrote, and packs conversations into windows itself. The loss of the first step shows
 whether both have the same weights and the same batch. With --lora-rank N, both train adapters, which begin with random
-numbers of their own. Takes a few minutes per model and seed.
+numbers of their own. Takes one or two minutes per model and seed.
 """
 import argparse
 import concurrent.futures
@@ -31,9 +31,9 @@ SIDES = {"lockstep": "Lockstep", "trainer": "Trainer"}
 MODELS = {
     "story": {"title": "llama-story-0.6M", "template": FOLDER / "chat_story.jinja", "conversations": 400, "held_out": 60,
               "length": 512, "batch": 8, "accumulate": 2, "epochs": 3, "rate": 1e-3, "warmup": 10, "every": 10},
-    "smollm": {"title": "SmolLM-135M, 2 of 30 layers, random weights", "template": "chatml", "conversations": 240,
-               "held_out": 20, "length": 256, "batch": 4, "accumulate": 2, "epochs": 1, "rate": 1e-3, "warmup": 5,
-               "every": 10},
+    "smollm": {"title": "SmolLM-135M, 2 of 30 layers, random weights", "template": "chatml", "conversations": 96,
+               "held_out": 10, "length": 256, "batch": 4, "accumulate": 2, "epochs": 1, "rate": 1e-3, "warmup": 3,
+               "every": 4},
 }
 
 
@@ -125,7 +125,7 @@ def main():
     parser.add_argument("--python", default="python3", help="interpreter with torch, transformers and h5py (and peft for LoRA)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--epochs", type=int, help="default: 3 for llama-story-0.6M, 1 for the other")
-    parser.add_argument("--conversations", type=int, help="to train on; default: 400 and 240")
+    parser.add_argument("--conversations", type=int, help="to train on; default: 400 and 96")
     parser.add_argument("--rate", type=float, help="the learning rate; default: 1e-3")
     parser.add_argument("--lora-rank", type=int, default=0, help="train adapters of this rank, with alpha twice as great")
     parser.add_argument("--threads", type=int, default=1, help="of each side")
