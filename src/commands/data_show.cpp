@@ -25,6 +25,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kPictureSide = 48;         // pixels
+constexpr std::int64_t kContext = 4;     // tokens
 constexpr std::size_t kTokenBytes = 40;  // of the text of a token in the table
 
 struct ShowArguments {
@@ -75,14 +76,15 @@ class Painter {
   bool uses_;
 };
 
-/// The text of tokens [begin, end) where it is a part of the whole.
+/// The text of tokens [begin, end). It depends on the few before them, since some decoders drop a blank at the begin.
 std::string text_between(const text::Tokenizer& tokenizer, std::span<const std::int32_t> ids, std::int64_t begin,
                          std::int64_t end) {
-  const std::string before = tokenizer.decode(ids.first(static_cast<std::size_t>(begin)));
-  const std::string all = tokenizer.decode(ids.first(static_cast<std::size_t>(end)));
-  return all.starts_with(before)
-             ? all.substr(before.size())
-             : tokenizer.decode(ids.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
+  const auto of = [&](std::int64_t from, std::int64_t to) {
+    return tokenizer.decode(ids.subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(to - from)));
+  };
+  const std::int64_t from = std::max<std::int64_t>(0, begin - kContext);
+  const std::string before = of(from, begin), all = of(from, end);
+  return all.starts_with(before) ? all.substr(before.size()) : of(begin, end);
 }
 
 void show_text(const ShowArguments& arguments) {
