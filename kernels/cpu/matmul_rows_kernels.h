@@ -23,6 +23,9 @@ inline void multiply_block(const RowsTask<E, Y>& task, std::int64_t row, std::in
     Floats x_c[kRows];
     for (int r = 0; r < kRows; ++r) x_c[r] = load<Floats>(x + r * n + c);
     for (int o = 0; o < kOutputs; ++o) {
+      // The next block, since the processor does not follow so many short rows by itself. A token of SmolLM-135M took
+      // 10 % less processor time (AMD EPYC, AVX-512, one thread, median of 3 on a busy machine).
+      if constexpr (kRows == 1) __builtin_prefetch(weight + (o + kOutputs) * n + c);
       const Floats w = load<Floats>(weight + o * n + c);
       for (int r = 0; r < kRows; ++r) sums[r][o] += x_c[r] * w;
     }
