@@ -338,15 +338,6 @@ TEST_F(ParserTest, SyntaxErrorsAreExplained) {
   expect_error({"run.name=\"a"}, ErrorCode::config_syntax, "a quoted text is not closed, found: \"a");
 }
 
-TEST_F(ParserTest, WhatIsPublishedHasALicenceAndSizesThatTheHubKnows) {
-  EXPECT_EQ(parse({"model.license=cc-by-4.0"}).model.license, "cc-by-4.0");
-  EXPECT_EQ(parse({"checkpoint.max_shard_size=1.5 GiB"}).checkpoint.max_shard_size, "1.5 GiB");
-  expect_error({"checkpoint.max_shard_size=5 parsecs"}, ErrorCode::config_range,
-               "checkpoint.max_shard_size: expected a size such as 5GB, 500MB or 1GiB, found \"5 parsecs\"");
-  expect_error({"model.license=My licence"}, ErrorCode::config_range,
-               "such as apache-2.0, mit, cc-by-4.0 or other, found \"My licence\"");
-}
-
 TEST_F(ParserTest, AnAddressOfMlflowIsOfAServerAndHasNoPassword) {
   EXPECT_EQ(parse({"log.mlflow=http://[::1]:5000/a@b"}).log.mlflow, "http://[::1]:5000/a@b");
   for (const char* address :
