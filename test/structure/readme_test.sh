@@ -5,7 +5,7 @@
 # is an overlay mount over the repository (in a mount namespace of its own), so that nothing is built again and nothing is
 # written to the repository. It needs root. These things make it quick, all of them outside of the lines: OVERRIDES and ONLY
 # are set in the environment, CIFAR-10 is a small archive of the committed samples, and `sbatch` runs check.sh instead. The
-# lines that begin with `srun` and `lockstep` need nodes of Slurm; test/cluster tests what they do.
+# lines that begin with `srun` and `lockstep` need nodes of Slurm or a model; test/cluster and test/commands test what they do.
 set -uo pipefail
 if [[ ${1:-} != --in-namespace ]]; then
   [[ $(id -u) == 0 ]] && unshare --mount true 2>/dev/null || { echo "skipped: mounting an overlay needs root"; exit 77; }
