@@ -269,7 +269,7 @@ compile_commands.json: always
 	  "$(subst ",\",$(CXX) $(call flags_for,$f) -c -o $(BUILD)/$(f:.cpp=.o) $f)"}))$(file >>$(BUILD)/$@.new,])
 	@if cmp -s $(BUILD)/$@.new $@; then rm $(BUILD)/$@.new; else mv $(BUILD)/$@.new $@; fi
 
--include $(CUDA_SOURCES:%=$(OUT)/%.d) $(ON_HOST:%=$(BUILD)/on-host/%.d) $(EMULATED_AMX:%.cpp=$(BUILD)/emulated-amx/%.d) $(PLANS:=.d)
+-include $(CUDA_SOURCES:%=$(OUT)/%.d) $(ON_HOST:%=$(BUILD)/on-host/%.d) $(EMULATED_AMX:%.cpp=$(BUILD)/emulated-amx/%.d) $(if $(PLANS),$(BUILD)/test/cuda/plans.d)
 -include $(patsubst %.cpp,$(BUILD)/%.d,src/main.cpp $(SOURCES) $(SUPPORT) $(TESTED) test/support/program.cpp $(BENCHES)) $(GENERATED:.cc=.d)
 
 # Built in TEST_OUT by a Make of its own, which writes to BUILD too. So with `make -j all tests` it must not start before

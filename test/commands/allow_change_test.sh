@@ -27,10 +27,11 @@ declare -A other=([run.seed]=2 [precision]=bf16 [model.depth]=34 [model.stem]=im
   [batch_norm.epsilon]=1e-4 [comm.gradients]=bf16 [reproducible]=true)
 # Those of language models are changed in a run of one.
 of_text=' model.from model.config data.sequence_length data.pack data.cross_documents '
+of_adapters=' model.lora.rank model.lora.alpha model.lora.dropout model.lora.targets model.lora.rslora model.base_precision '
 changes() { # MARK: KEY=VALUE of all keys with it
   local key
   for key in $(marked "$1"); do
-    [[ $key != model.family && $of_text != *" $key "* ]] || continue # another task
+    [[ $key != model.family && "$of_text $of_adapters" != *" $key "* ]] || continue # another task
     printf '%s\n' "$key=${other[$key]-no value in this test}"
   done
 }
@@ -83,7 +84,13 @@ check "with --allow-change, it continues" "$lockstep" train "${text[@]}" run.nam
 check "  with a note" grep -q 'data.cross_documents changes from false to true' "$work/text/log.txt"
 check "  ! model.config" refused 2 "^  model.config: .*tiny.json before, smollm-135m now" "$lockstep" train "${text[@]}" run.name=text \
   data.sequence_length=32 data.cross_documents=true train.max_steps=4 model.config=smollm-135m --allow-change model.config
-for key in $of_text; do check "  $key is marked" grep -qx "$key" <(marked '*!'); done
+adapters=("${text[@]}" run.name=adapters model.lora.rank=2 model.lora.dropout=0.1)
+check "a run with adapters" "$lockstep" train "${adapters[@]}" train.max_steps=2
+for change in model.lora.rank=3 model.lora.alpha=8 model.lora.dropout=0.2 'model.lora.targets=[q]' model.lora.rslora=true \
+  model.base_precision=nf4; do
+  check "  ${change%%=*}" refused 2 "^  ${change%%=*}: .* before, .* now" "$lockstep" train "${adapters[@]}" train.max_steps=3 "$change"
+done
+for key in $of_text $of_adapters; do check "  $key is marked" grep -qx "$key" <(marked '*!'); done
 
 # What needs another state than the checkpoint has.
 copy c
