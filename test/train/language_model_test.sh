@@ -19,8 +19,8 @@ train() { # RANKS NAME KEY=VALUE...
 }
 same() { "$lockstep" checkpoint diff "$work/$1/checkpoints/latest" "$work/$2/checkpoints/latest"; }
 differ() { ! same "$@"; }
-# Batches of another size are added up in another order: the last digits of the sums differ.
-near() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a > 0 && a - b < 1e-12 * a && b - a < 1e-12 * a) }'; }
+# Batches of another size are added up in another order, and few rows are multiplied by another kernel than many.
+near() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a > 0 && a - b < 1e-8 * a && b - a < 1e-8 * a) }'; }
 measure() { sed -n "s/.*\"event\":\"evaluation\".*\"$2\":\([-+0-9.e]*\).*/\1/p" "$1" | tail -1; }
 
 check "trains on one rank" train 1 one "${bits[@]}"
