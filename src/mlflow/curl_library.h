@@ -18,6 +18,7 @@ enum Option : int {
   kUpload = 46,
   kPost = 47,
   kSslVerifyPeer = 64,
+  kFreshConnect = 74,
   kHttpGet = 80,
   kSslVerifyHost = 81,
   kNoSignal = 99,

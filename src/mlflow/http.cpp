@@ -107,6 +107,7 @@ Response HttpClient::send(const Request& request) {
   set(kErrorBuffer, text.data());
   set(kUrl, request.url.c_str());
   set(kNoSignal, 1L);
+  set(kFreshConnect, request.new_connection ? 1L : 0L);
   set(kQuickExit, 1L);  // does not wait for a resolver that hangs; versions before 7.87 ignore it
   const std::string agent = "lockstep/" + version();
   set(kUserAgent, agent.c_str());

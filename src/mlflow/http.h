@@ -35,6 +35,9 @@ struct Request {
   std::string file{};  // instead of it: the first file_bytes bytes of this file
   std::size_t file_bytes = 0;
   double timeout_seconds = 30;  // of the whole request; of a file: without any progress
+  /// libcurl sends a request once more if a connection that it has used before breaks without an answer. On a new
+  /// connection it does not.
+  bool new_connection = false;
 };
 
 struct Response {

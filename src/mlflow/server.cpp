@@ -107,6 +107,7 @@ Json Server::answer_to(const Request& request, const std::string& what) {
 
 Json Server::call(const std::string& method, const std::string& path, const Json& body) {
   Request request{.method = method, .url = address_ + "/api/2.0/mlflow/" + path};
+  request.new_connection = path == "runs/create";  // the same run must not be created twice
   if (method != "GET") request.body = body.dump(-1, ' ', false, Json::error_handler_t::replace);
   return answer_to(request, method + " " + path.substr(0, path.find('?')));
 }

@@ -33,7 +33,7 @@ prints() { grep -qE -- "$1" "$work/text" || { cat "$work/text"; return 1; }; }
 # state EXPRESSION: of `runs`, a list of the runs of the server, and `requests`
 state() {
   python3 -c 'import json, sys; s = json.load(open(sys.argv[1])); runs = list(s["runs"].values()); requests = s["requests"]
-print(runs[-1] | {"metrics": len(runs[-1]["metrics"]), "params": 0, "files": list(runs[-1]["files"])} if runs else s); assert eval(sys.argv[2])' \
+print(runs[-1] | {"metrics": len(runs[-1]["metrics"]), "params": 0, "files": list(runs[-1]["files"])} if runs else s); assert eval("(" + sys.argv[2] + ")")' \
     "$server/state.json" "$1"
 }
 n_requests() { python3 -c 'import json, sys; print(sum(json.load(open(sys.argv[1]))["requests"].values()))' "$server/state.json"; }
