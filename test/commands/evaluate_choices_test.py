@@ -118,7 +118,7 @@ def refuses(model, work):
          "choice 0: the choice adds no token"),
         ([model, "--choices", file(json.dumps({"context": "a", "choices": ["x " * 600], "answer": 0}))], 1,
          "the context of the model has 512"),
-        ([model, "--answers", work / "a.jsonl"], 2, "--choices FILE"),
+        ([model, "--answers", work / "a.jsonl"], 2, "set data.validation=FILE"),
         ([model, "--choices", plain, "--answers", plain], 2, "plain.jsonl"),
         ([model, "--choices", plain, "--confusion", work / "a.svg"], 2, "--confusion"),
         (["--choices", plain], 2, "expected a model"),

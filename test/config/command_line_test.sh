@@ -48,7 +48,7 @@ expect 2 "" "there is no command \`lockstep trian\` (the nearest is train); the 
 expect 2 "" "there is no command \`lockstep trian\`" trian --help; quiet out
 expect 2 "" "there is no command \`lockstep checkpoint verfy\` (the nearest is verify); the commands are info, verify" checkpoint verfy
 expect 2 "" "there is no command \`lockstep data xyz\`; the commands are" data xyz --help; quiet out
-expect 2 "" "expected a command after \`lockstep data\`: one of import, info, verify, encode, decode; see \`lockstep data --help\`" data
+expect 2 "" "expected a command after \`lockstep data\`: one of import, info, verify, show, encode, decode; see \`lockstep data --help\`" data
 expect 2 "" "CONFIG is missing (YAML files and key=value overrides; later ones override earlier ones); see \`lockstep train --help\`" train
 expect 2 "" "\`lockstep train\` has no option --frehs; the nearest is --fresh" train x.yaml --frehs
 expect 2 "" "\`lockstep train\` has no option --zzz; see" train x.yaml --zzz

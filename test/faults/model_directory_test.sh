@@ -12,7 +12,7 @@ export_as() { "$lockstep" checkpoint export "$work/a.h5" "$out" --force --files 
 faulty() { env FAULT_PATH="$out" "${@:1:$#-1}" LD_PRELOAD="$wrapper" "$lockstep" checkpoint export "$work/a.h5" "$out" --force \
   --files "$work/files" --dtype "${@: -1}"; }
 is_complete() { # DIRECTORY DTYPE
-  [[ $(ls "$1") == $'config.json\nmodel.safetensors\ntokenizer.json' ]] && "$lockstep" checkpoint import "$1" "$work/again.h5" --force &&
+  [[ $(ls "$1") == $'README.md\nconfig.json\ngeneration_config.json\nmodel.safetensors\ntokenizer.json' ]] && "$lockstep" checkpoint import "$1" "$work/again.h5" --force &&
     grep -q "\"$2\"" "$1/model.safetensors"
 }
 only_model() { [[ $(ls "$work/out") == model ]]; }
@@ -29,13 +29,13 @@ check "  without any, it is replaced" is_complete "$out" F32
 check "  and nothing else is left" only_model
 
 n=1 complete=0
-while [[ $n -lt 60 ]]; do
+while [[ $n -lt 100 ]]; do
   export_as bf16
   faulty FAULT_ERROR=KILL FAULT_FIRST=$n fp16 && break
   if is_complete "$out" BF16 || is_complete "$out" F16; then complete=$((complete + 1)); fi
   n=$((n + 1))
 done >"$check_output" 2>&1
-check "when the process is killed in any of $((n - 1)) operations" test $n -gt 12 -a $n -lt 60
+check "when the process is killed in any of $((n - 1)) operations" test $n -gt 12 -a $n -lt 100
 check "  one of both is complete" test "$complete" == $((n - 1))
 check "  and the next export removes what is left" only_model
 
@@ -43,9 +43,9 @@ no_exchange=(FAULT_CALLS=exchange FAULT_ERROR=EINVAL)
 check "a file system that cannot exchange names" faulty "${no_exchange[@]}" fp32
 check "  has the new directory" is_complete "$out" F32
 check "  and nothing else" only_model
-# The fifth call is the first one after the three files and the exchange.
+# The seventh call is the first one after the five files and the exchange.
 check "  an error there is reported" refused 1 'cannot rename .*model to .*model.old.partial: Invalid argument' \
-  faulty FAULT_CALLS=exchange,rename FAULT_ERROR=EINVAL FAULT_FIRST=4 FAULT_COUNT=2 bf16
+  faulty FAULT_CALLS=exchange,rename FAULT_ERROR=EINVAL FAULT_FIRST=6 FAULT_COUNT=2 bf16
 check "  and the old directory stays" is_complete "$out" F32
 check "  and nothing else" only_model
 check "another error is reported" refused 1 'cannot exchange .*model.partial and .*model: Input/output error' \
