@@ -1,13 +1,22 @@
 // The time of an all-reduce over all ranks, of Lockstep's communicator for CPUs or of MPI_Allreduce. Used by
 // bench/macro/links.py. Prints one JSON object: the seconds of each repetition, of the slowest rank.
 //
-//   mpirun -n 4 all_reduce lockstep|mpi BYTES REPETITIONS
+//   mpirun -n 4 all_reduce lockstep|mpi|tcp BYTES REPETITIONS
 //
-// One more all-reduce comes first and is not counted, since it opens the connections and touches all memory.
+// `tcp` sums nothing: each rank sends every other one 2/N of the bytes through a plain socket, which is what an
+// all-reduce over N ranks must send at least. This is what the links and the processors can carry.
+//   One more all-reduce comes first and is not counted, since it opens the connections and touches all memory.
 #include <fmt/format.h>
 #include <mpi.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <functional>
@@ -72,15 +81,94 @@ void measure_mpi(int* argc, char*** argv, std::size_t size_bytes, int repetition
   MPI_Finalize();
 }
 
+/// A connected socket to each other rank; -1 to itself.
+std::vector<int> connect_all(int rank, int size) {
+  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t length = sizeof(address);
+  require(::bind(listener, reinterpret_cast<sockaddr*>(&address), length) == 0 && ::listen(listener, size) == 0 &&
+              ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length) == 0,
+          ErrorCode::system_call, "cannot listen");
+  using Text = std::array<char, 300>;
+  Text mine{}, host{};
+  ::gethostname(host.data(), host.size() - 1);
+  fmt::format_to_n(mine.data(), mine.size() - 1, "{} {}", host.data(), ntohs(address.sin_port));
+  std::vector<Text> all(static_cast<std::size_t>(size));
+  MPI_Allgather(mine.data(), sizeof(Text), MPI_BYTE, all.data(), sizeof(Text), MPI_BYTE, MPI_COMM_WORLD);
+  std::vector<int> sockets(all.size(), -1);
+  for (int peer = 0; peer < rank; ++peer) {
+    const std::string_view text = all[static_cast<std::size_t>(peer)].data();
+    const std::string name(text.substr(0, text.find(' '))), port(text.substr(text.find(' ') + 1));
+    addrinfo hints{}, *found = nullptr;
+    hints.ai_family = AF_INET;
+    hints.ai_socktype = SOCK_STREAM;
+    require(::getaddrinfo(name.c_str(), port.c_str(), &hints, &found) == 0, ErrorCode::system_call, "unknown host {}",
+            name);
+    const int connected = ::socket(AF_INET, SOCK_STREAM, 0);
+    require(::connect(connected, found->ai_addr, found->ai_addrlen) == 0, ErrorCode::system_call, "cannot connect");
+    ::freeaddrinfo(found);
+    require(::write(connected, &rank, sizeof(rank)) == sizeof(rank), ErrorCode::system_call, "cannot send");
+    sockets[static_cast<std::size_t>(peer)] = connected;
+  }
+  for (int i = rank + 1; i < size; ++i) {
+    const int accepted = ::accept(listener, nullptr, nullptr);
+    int peer = -1;
+    require(::recv(accepted, &peer, sizeof(peer), MSG_WAITALL) == sizeof(peer), ErrorCode::system_call, "no rank came");
+    sockets[static_cast<std::size_t>(peer)] = accepted;
+  }
+  ::close(listener);
+  return sockets;
+}
+
+/// Sends and receives `n_bytes` through each socket at the same time.
+void exchange(const std::vector<int>& sockets, std::size_t n_bytes, std::vector<char>& outgoing,
+              std::vector<char>& incoming) {
+  std::vector<pollfd> waiting;
+  for (const int socket : sockets) waiting.push_back({.fd = socket, .events = POLLIN | POLLOUT, .revents = 0});
+  std::vector<std::size_t> sent(sockets.size()), received(sockets.size());
+  const auto proceed = [&](std::size_t i, std::vector<std::size_t>& done, const auto& call, char* data, short event) {
+    if ((waiting[i].revents & event) == 0) return;
+    const ssize_t n = call(waiting[i].fd, data + i * n_bytes + done[i], n_bytes - done[i], MSG_DONTWAIT);
+    require(n > 0 || errno == EAGAIN, ErrorCode::system_call, "a connection is lost");
+    done[i] += static_cast<std::size_t>(std::max<ssize_t>(n, 0));
+    if (done[i] == n_bytes) waiting[i].events = static_cast<short>(waiting[i].events & ~event);
+  };
+  while (std::ranges::any_of(waiting, [](const pollfd& each) { return each.fd >= 0 && each.events != 0; })) {
+    ::poll(waiting.data(), waiting.size(), -1);
+    for (std::size_t i = 0; i < waiting.size(); ++i) {
+      if (waiting[i].fd < 0) continue;
+      proceed(i, received, ::recv, incoming.data(), POLLIN);
+      proceed(i, sent, ::send, outgoing.data(), POLLOUT);
+    }
+  }
+}
+
+void measure_tcp(int* argc, char*** argv, std::size_t size_bytes, int repetitions) {
+  MPI_Init(argc, argv);
+  int rank = 0, size = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  const std::vector<int> sockets = connect_all(rank, size);
+  std::vector<char> outgoing(2 * size_bytes), incoming(2 * size_bytes);
+  std::vector<double> seconds = seconds_of(
+      repetitions, [&] { exchange(sockets, 2 * size_bytes / static_cast<std::size_t>(size), outgoing, incoming); },
+      [] { MPI_Barrier(MPI_COMM_WORLD); });
+  MPI_Allreduce(MPI_IN_PLACE, seconds.data(), static_cast<int>(seconds.size()), MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+  if (rank == 0) print(seconds);
+  MPI_Finalize();
+}
+
 }  // namespace
 }  // namespace lockstep
 
 int main(int argc, char** argv) {
   using namespace lockstep;
-  require(argc == 4, ErrorCode::usage, "all_reduce lockstep|mpi BYTES REPETITIONS");
-  const bool is_mpi = std::string_view(argv[1]) == "mpi";
+  require(argc == 4, ErrorCode::usage, "all_reduce lockstep|mpi|tcp BYTES REPETITIONS");
+  const std::string_view kind = argv[1];
   const std::size_t size_bytes = std::strtoull(argv[2], nullptr, 10);
   const int repetitions = std::atoi(argv[3]);
-  (is_mpi ? measure_mpi : measure_lockstep)(&argc, &argv, size_bytes, repetitions);
+  const auto measure = kind == "mpi" ? measure_mpi : kind == "tcp" ? measure_tcp : measure_lockstep;
+  measure(&argc, &argv, size_bytes, repetitions);
   return 0;
 }

@@ -40,7 +40,7 @@ check "a long run on many ranks" in_browser "$work/b/report.html"
 
 export LOCKSTEP_MPIRUN="${MPIRUN:-mpirun} --oversubscribe --bind-to none"
 "$lockstep" scaling run jobs/configs/quickstart.yaml model.width=16 data.train=synthetic data.validation=synthetic data.image_size=8 \
-  data.synthetic_samples=48 cpu.threads=1 train.global_batch=12 --out "$work/study" --ranks 1,2,3 --repeat 2 --steps 16 \
+  data.synthetic_samples=48 cpu.threads=1 train.batch_per_rank=4 --weak --out "$work/study" --ranks 1,2,3 --repeat 2 --steps 16 \
   --warmup 4 >"$work/text"
 "$lockstep" scaling report "$work/study" --accept warm-up --accept neighbours --predict 16,1024 --format html >"$work/text"
 check "a scaling study" in_browser "$work/study/report.html"
