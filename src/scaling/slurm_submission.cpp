@@ -80,7 +80,8 @@ std::string submit_case(const Study& study, const Case& a_case, const Config& co
 
 std::string default_job(const std::string& program) {
   const fs::path beside = fs::path(program).parent_path().parent_path();
-  std::vector<fs::path> folders{beside, beside / "share/lockstep"};
+  // A program for one type of GPU, such as build/sm_90/lockstep, is one folder deeper in the repository.
+  std::vector<fs::path> folders{beside, beside / "share/lockstep", beside.parent_path()};
   if (const std::string home = environment("LOCKSTEP_HOME"); !home.empty()) folders.insert(folders.begin(), home);
   for (const fs::path& folder : folders)
     if (const fs::path job = folder / "jobs/scaling.sh"; fs::exists(job)) return fs::absolute(job).string();

@@ -85,11 +85,11 @@ void plan_tells_the_peak(World& world, int micro_batches, int steps, Precision p
   if (world.rank() == 0) std::filesystem::remove(path);
   const double grown = static_cast<double>(peak_memory_bytes()) - static_cast<double>(before);
   const double planned = static_cast<double>(plan.memory().total());
-  // Besides its buffers a communicator has a queue of requests.
+  // Besides its buffers a communicator has queues of requests, with more of them where many chunks are under way.
   const std::int64_t buffer_bytes = static_cast<std::int64_t>(plan.memory().node_buffers);
   const bool is_leader = world.n_nodes() > 1 && world.local_rank() == 0;
   check((buffer_bytes > 0) == is_leader, world.rank(), "only leaders have buffers for other nodes");
-  check(!heap_is_counted() || std::abs(communicator_bytes - buffer_bytes) < 128 * 1024, world.rank(),
+  check(!heap_is_counted() || std::abs(communicator_bytes - buffer_bytes) < 256 * 1024, world.rank(),
         fmt::format("the communicator allocated {} bytes, of which {} were planned", communicator_bytes, buffer_bytes));
   check((plan.memory().partial_sums > 0) == (micro_batches > 0), world.rank(), "the plan lacks partial sums");
   std::printf("rank %d of %d: planned %.1f MiB, grown by %.1f MiB (%+.1f %%)\n", world.rank(), world.size(),
