@@ -4,8 +4,8 @@
 #
 #   jobs/push_to_hub.sh RUN|DIRECTORY ORGANISATION/NAME [--upload] [--private]
 #
-# RUN is a run directory, whose RUN/model is uploaded; DIRECTORY is one that `lockstep checkpoint export` wrote. The
-# program is LOCKSTEP, build/lockstep or the one on PATH. `hf` comes with the Python package huggingface_hub.
+# RUN is a run directory, whose RUN/model is uploaded; DIRECTORY is one that `lockstep checkpoint export` wrote, with a
+# model or with adapters. The program is LOCKSTEP, build/lockstep or the one on PATH. `hf` comes with the Python package huggingface_hub.
 # Exit status: 0 if there is no problem, 1 if there is one or the upload failed, 2 for wrong usage.
 [ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # if it was called as `sh push_to_hub.sh`
 set -uo pipefail
@@ -29,18 +29,25 @@ done
 directory=${operands[0]%/} repository=${operands[1]}
 name='[A-Za-z0-9][A-Za-z0-9._-]*'
 [[ $repository =~ ^$name/$name$ ]] || wrong_usage "expected a repository such as my-team/my-model, found $repository"
-if [[ ! -e $directory/config.json && -d $directory/model ]]; then directory=$directory/model; fi
+if [[ ! -e $directory/config.json && ! -e $directory/adapter_config.json && -d $directory/model ]]; then
+  directory=$directory/model
+fi
 [[ -d $directory ]] || wrong_usage "there is no directory $directory"
+# Adapters have another configuration, and one file of weights.
+config=config.json weights=model.safetensors
+if [[ ! -e $directory/config.json && -e $directory/adapter_config.json ]]; then
+  config=adapter_config.json weights=adapter_model.safetensors
+fi
 
 # The weights, and one of these files for each name.
-known=(config.json generation_config.json README.md tokenizer.json tokenizer_config.json special_tokens_map.json
-  added_tokens.json vocab.json merges.txt tokenizer.model chat_template.jinja chat_template.json model.safetensors
-  model.safetensors.index.json)
+known=("$config" "$weights" generation_config.json README.md tokenizer.json tokenizer_config.json special_tokens_map.json
+  added_tokens.json vocab.json merges.txt tokenizer.model chat_template.jinja chat_template.json)
+if [[ $config == config.json ]]; then known+=(model.safetensors.index.json); fi
 
 check_files() {
   local file entry
-  if [[ ! -s $directory/config.json ]]; then
-    problem "$directory has no config.json" \
+  if [[ ! -s $directory/$config ]]; then
+    problem "$directory has no $config" \
       "name a run whose training is done, or a directory that \`lockstep checkpoint export\` wrote"
     return
   fi
@@ -63,7 +70,7 @@ check_index() {
   if [[ -e $index ]]; then
     expected=$(grep -oE '"[^"]+\.safetensors"' "$index" | tr -d '"' | sort -u)
   else
-    expected=model.safetensors
+    expected=$weights
   fi
   [[ $found == "$expected" ]] || problem \
     "the files of weights are $(xargs <<<"$found"), but ${index##*/} names $(xargs <<<"$expected")" \
@@ -92,6 +99,15 @@ check_card() {
   fi
 }
 
+# Others load adapters with the base that this name has on the Hub.
+check_base() {
+  local base
+  [[ $config == adapter_config.json ]] || return 0
+  base=$(sed -nE 's/^ *"base_model_name_or_path": *"([^"]*)".*/\1/p' "$directory/$config")
+  [[ $base =~ ^$name/$name$ && ! -e $base ]] || problem "the base of the adapters, $base, is not a model on the Hub" \
+    "export the checkpoint with \`lockstep checkpoint export FILE.h5 DIRECTORY --base ORGANISATION/NAME\`"
+}
+
 hf_problem() { # prints why `hf` cannot upload, and the remedy, on two lines; nothing if it can
   if ! command -v hf >/dev/null; then
     printf '%s\n' "there is no hf on PATH" "install it with: pip install --upgrade huggingface_hub"
@@ -103,7 +119,8 @@ hf_problem() { # prints why `hf` cannot upload, and the remedy, on two lines; no
 lockstep='' version=''
 find_program
 check_files
-if [[ -s $directory/config.json ]]; then
+if [[ -s $directory/$config ]]; then
+  check_base
   check_index
   check_weights
   check_card

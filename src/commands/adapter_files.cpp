@@ -74,8 +74,8 @@ int export_adapters(const std::string& source, const std::string& target, const 
   checkpoint::require_usable(source, file.tensors);
   const std::string base = options.base.empty() ? base_of_run(source) : options.base;
   const std::size_t n_tensors = file.tensors.size();
-  checkpoint::write_peft(target, std::move(file.tensors), train::lora_of(file), base, file.state,
-                         tokenizer_for(source, options.files));
+  const std::map<std::string, std::string> files = files_beside_adapters(source, target, file, options);
+  checkpoint::write_peft(target, std::move(file.tensors), train::lora_of(file), base, file.state, files);
   print_text("{}: {} tensors of step {}, adapters for {}\n", target, n_tensors,
              file.state.value("step", std::int64_t{0}),
              base.empty() ? "a model that is not named: --base DIRECTORY names it" : base);

@@ -31,6 +31,7 @@
 #include "tasks/image_classification/description.h"
 #include "tasks/language_modelling/model_source.h"
 #include "tasks/task.h"
+#include "train/adapters.h"
 #include "train/inference.h"
 #include "train/metrics.h"
 #include "train/published_model.h"
@@ -201,6 +202,23 @@ std::string card_for(const checkpoint::ModelFile& file, const train::CardSource&
   return text_of(train::make_card(source));
 }
 
+/// That of the run of a checkpoint, with what the options set.
+Config exported_config(const std::string& run, const ExportOptions& options) {
+  Config config = config_of(run);
+  if (!options.license.empty()) {
+    config.model.license = options.license;
+    config.origins["model.license"] = "--license";
+  }
+  if (!options.max_shard_size.empty()) config.checkpoint.max_shard_size = options.max_shard_size;
+  config::check(config);
+  return config;
+}
+
+void note_license(const Config& config, const std::string& target) {
+  if (config.model.license.empty())
+    print_text("{}/{} states no licence: --license ID sets it, such as apache-2.0\n", target, checkpoint::kModelCard);
+}
+
 int export_directory(const std::string& source, const std::string& target, const ExportOptions& options) {
   checkpoint::ModelFile file = checkpoint::read_model_file(source, options.weights);
   const models::LlamaConfig config = models::parse_llama_config(text_in(file.state, "model", "config"), source);
@@ -214,13 +232,7 @@ int export_directory(const std::string& source, const std::string& target, const
     if (!choice.empty()) dtype = dtype_named(choice);
 
   const std::string run = run_of(source);
-  Config of_run = config_of(run);
-  if (!options.license.empty()) {
-    of_run.model.license = options.license;
-    of_run.origins["model.license"] = "--license";
-  }
-  if (!options.max_shard_size.empty()) of_run.checkpoint.max_shard_size = options.max_shard_size;
-  config::check(of_run);
+  const Config of_run = exported_config(run, options);
   train::Files files = published_files(source, options.files, of_run, config);
   const bool has_tokenizer = files.contains("tokenizer.json") || files.contains("tokenizer.model");
   if (imported_config.empty())
@@ -246,12 +258,34 @@ int export_directory(const std::string& source, const std::string& target, const
   for (const auto& [name, content] : files) names += (names.empty() ? "" : ", ") + name;
   print_text("{}: {} tensors of step {} in {}, {}\n", target, n_tensors, step, name(dtype), names);
   if (!has_tokenizer) print_text("{} has no tokenizer: --files DIRECTORY copies that of DIRECTORY\n", target);
-  if (of_run.model.license.empty())
-    print_text("{}/{} states no licence: --license ID sets it, such as apache-2.0\n", target, checkpoint::kModelCard);
+  note_license(of_run, target);
   return kExitDone;
 }
 
 }  // namespace
+
+std::map<std::string, std::string> files_beside_adapters(const std::string& source, const std::string& target,
+                                                         const checkpoint::ModelFile& file,
+                                                         const ExportOptions& options) {
+  const models::LlamaConfig model = models::parse_llama_config(text_in(file.state, "model", "config"), source);
+  const std::string run = run_of(source);
+  Config config = exported_config(run, options);
+  config.model.lora = train::lora_of(file);
+  if (!options.base.empty()) config.model.from = options.base;
+  train::Files files = published_files(source, options.files, config, model);
+  files[checkpoint::kModelCard] = card_for(file,
+                                           {.config = config,
+                                            .model = model,
+                                            .files = files,
+                                            .name = run.empty() ? "" : config.run.name,
+                                            .run = run,
+                                            .averages = options.weights == checkpoint::WeightsOf::averages,
+                                            .dtype = std::string(name(DType::fp32)),
+                                            .versions = versions_of(run)},
+                                           target);
+  note_license(config, target);
+  return files;
+}
 
 bool names_a_file(const std::string& target) {
   constexpr std::array kExtensions{".h5", ".pt", ".pth", ".bin", ".gguf", ".npz", ".ckpt", ".json"};

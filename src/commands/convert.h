@@ -44,6 +44,10 @@ std::size_t save_imported(const std::string& target, std::vector<checkpoint::Nam
                           const checkpoint::StateJson& state);
 /// The files of a tokenizer: those in the directory `given`, else those of the run to which a checkpoint belongs.
 std::map<std::string, std::string> tokenizer_for(const std::string& source, const std::string& given);
+/// What a directory of PEFT has besides adapters: the files of the tokenizer, and the model card.
+std::map<std::string, std::string> files_beside_adapters(const std::string& source, const std::string& target,
+                                                         const checkpoint::ModelFile& file,
+                                                         const ExportOptions& options);
 /// A config.json whose dtype is that of the tensors beside it.
 std::string with_dtype(const std::string& config, DType dtype);
 /// Of --dtype.

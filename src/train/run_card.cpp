@@ -255,7 +255,8 @@ void add_origin(const CardSource& source, ModelCard& card) {
   } else if (path.empty() || path == Config::Model{}.from) {
     card.origin = "trained from random weights";
   } else {
-    const std::string name = name_of_model(path);
+    std::error_code error;
+    const std::string name = is_hub_name(path) && !fs::exists(path, error) ? path : name_of_model(path);
     card.origin = fmt::format("trained {} `{}`", card.is_adapter ? "as adapters of" : "further from", name);
     if (is_hub_name(name)) card.base_model = name;
   }

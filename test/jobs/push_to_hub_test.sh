@@ -54,6 +54,16 @@ refuses "with a model" 1 'has no config.json' "$work/bin" me/my-model
 check "explains itself" push --help
 prints "  with its operands" 'RUN\|DIRECTORY ORGANISATION/NAME \[--upload\]'
 
+# Adapters: others must find their base on the Hub.
+check "trains adapters" "$lockstep" train jobs/configs/gpt_small_shakespeare.yaml device=cpu cpu.threads=1 log.progress=false \
+  log.tensorboard=false data.sequence_length=32 train.global_batch=4 train.max_steps=1 evaluation.max_samples=4 \
+  run.directory="$work" run.name=adapters model.license=mit model.config= model.from="$model" model.lora.rank=2
+refuses "their base must be on the Hub" 1 'the base of the adapters, .*text/model, is not a model on the Hub' "$work/adapters" me/my-model
+check "  a name of one can be given" "$lockstep" checkpoint export "$work/adapters/checkpoints/latest" "$work/published" \
+  --base me/my-base --license mit
+check "  and then they can be published" push "$work/published" me/my-model
+prints "  with their weights" "^ +$(stat -c %s "$work/published/adapter_model.safetensors")  adapter_model.safetensors\$"
+
 # bad WHAT MESSAGE COMMAND...: a copy of the model, which the command damages
 rm -f "$HF_LOG"
 bad() {
