@@ -191,15 +191,24 @@ std::string versions_of(const std::string& run) {
   return summary.is_object() && summary.contains("versions") ? summary["versions"].dump() : train::versions_json();
 }
 
-std::string card_for(const checkpoint::ModelFile& file, const train::CardSource& known, const std::string& target) {
-  train::CardSource source = known;
-  source.step = file.state.value("step", std::int64_t{0});
-  source.steps_per_epoch = file.state.value("steps_per_epoch", std::int64_t{0});
-  source.configuration = file.state.contains("configuration") ? file.state.value("configuration", std::string()) : "";
-  source.is_trained = source.step > 0;
-  source.slices = train::slices_of(file.state);
-  if (source.name.empty()) source.name = fs::path(target).lexically_normal().filename().string();
-  return text_of(train::make_card(source));
+std::string card_for(const checkpoint::ModelFile& file, const models::LlamaConfig& model, const Config& config,
+                     const train::Files& files, const std::string& run, const std::string& target,
+                     const ExportOptions& options, DType dtype) {
+  const auto step = file.state.value("step", std::int64_t{0});
+  return text_of(train::make_card(
+      {.config = config,
+       .model = model,
+       .files = files,
+       .name = run.empty() ? fs::path(target).lexically_normal().filename().string() : config.run.name,
+       .run = run,
+       .configuration = file.state.contains("configuration") ? file.state.value("configuration", std::string()) : "",
+       .step = step,
+       .steps_per_epoch = file.state.value("steps_per_epoch", std::int64_t{0}),
+       .is_trained = step > 0,
+       .averages = options.weights == checkpoint::WeightsOf::averages,
+       .slices = train::slices_of(file.state),
+       .dtype = std::string(name(dtype)),
+       .versions = versions_of(run)}));
 }
 
 /// That of the run of a checkpoint, with what the options set.
@@ -241,16 +250,7 @@ int export_directory(const std::string& source, const std::string& target, const
     files[checkpoint::kHuggingFaceConfig] =
         name(dtype) == imported_dtype ? imported_config : with_dtype(imported_config, dtype);
   const std::size_t n_tensors = file.tensors.size();
-  files[checkpoint::kModelCard] = card_for(file,
-                                           {.config = of_run,
-                                            .model = config,
-                                            .files = files,
-                                            .name = run.empty() ? "" : of_run.run.name,
-                                            .run = run,
-                                            .averages = options.weights == checkpoint::WeightsOf::averages,
-                                            .dtype = std::string(name(dtype)),
-                                            .versions = versions_of(run)},
-                                           target);
+  files[checkpoint::kModelCard] = card_for(file, config, of_run, files, run, target, options, dtype);
   const std::uint64_t max_shard_bytes = parse_byte_size(of_run.checkpoint.max_shard_size).value();
   checkpoint::write_huggingface(target, std::move(file.tensors), files,
                                 {.dtype = dtype, .max_shard_bytes = max_shard_bytes});
@@ -273,16 +273,7 @@ std::map<std::string, std::string> files_beside_adapters(const std::string& sour
   config.model.lora = train::lora_of(file);
   if (!options.base.empty()) config.model.from = options.base;
   train::Files files = published_files(source, options.files, config, model);
-  files[checkpoint::kModelCard] = card_for(file,
-                                           {.config = config,
-                                            .model = model,
-                                            .files = files,
-                                            .name = run.empty() ? "" : config.run.name,
-                                            .run = run,
-                                            .averages = options.weights == checkpoint::WeightsOf::averages,
-                                            .dtype = std::string(name(DType::fp32)),
-                                            .versions = versions_of(run)},
-                                           target);
+  files[checkpoint::kModelCard] = card_for(file, model, config, files, run, target, options, DType::fp32);
   note_license(config, target);
   return files;
 }
