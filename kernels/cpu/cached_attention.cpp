@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <type_traits>
+#include <utility>
 
 #include "kernels/cpu/base/bf16.h"
 #include "kernels/cpu/base/context.h"

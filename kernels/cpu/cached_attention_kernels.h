@@ -1,30 +1,27 @@
 // Kernels of cached_attention.cpp for one instruction set (each_isa.h).
+#include "kernels/cpu/base/lane_sums.h"
 
 namespace lockstep::cpu::LOCKSTEP_ISA {
 
-/// The sum of the lanes, pairwise: the same order for each score.
-inline float sum_of_lanes(Floats v) {
-  float values[kLanes];
-  store((void*)values, v);
-  for (int n = kLanes / 2; n > 0; n /= 2)
-    for (int i = 0; i < n; ++i) values[i] += values[i + n];
-  return values[0];
-}
-
-/// scores[i] = q_i . k for kN queries that are `width` apart: a key is read once for all of them.
+/// scores[i][s] = q_i . k_s for kN queries, which are `width` apart, and at most kLanes keys: a key is read once for all
+/// queries. The scores behind the last key are undefined.
 template <int kN, typename E>
-inline void score_queries(const float* q, std::int64_t width, const E* k, std::int64_t n, float* scores,
-                          std::int64_t stride) {
-  Floats sums[kN] = {};
-  std::int64_t c = 0;
-  for (; c + kLanes <= n; c += kLanes) {
-    const Floats key = load<Floats>(k + c);
-    for (int i = 0; i < kN; ++i) sums[i] += load<Floats>(q + i * width + c) * key;
+inline void score_queries(const float* q, std::int64_t width, const E* const* keys, std::int64_t n_keys, std::int64_t n,
+                          float* scores, std::int64_t stride) {
+  Floats products[kN][kLanes] = {};
+  const std::int64_t in_vectors = n / kLanes * kLanes;
+  for (std::int64_t s = 0; s < n_keys; ++s) {
+    Floats sums[kN] = {};
+    for (std::int64_t c = 0; c < in_vectors; c += kLanes) {
+      const Floats key = load<Floats>(keys[s] + c);
+      for (int i = 0; i < kN; ++i) sums[i] += load<Floats>(q + i * width + c) * key;
+    }
+    for (int i = 0; i < kN; ++i) products[i][s] = sums[i];
   }
-  float rest[kN] = {};
-  for (; c < n; ++c)
-    for (int i = 0; i < kN; ++i) rest[i] += q[i * width + c] * to_float(k[c]);
-  for (int i = 0; i < kN; ++i) scores[i * stride] = sum_of_lanes(sums[i]) + rest[i];
+  for (int i = 0; i < kN; ++i) store(scores + i * stride, lanes_totals(products[i]));
+  for (std::int64_t c = in_vectors; c < n; ++c)
+    for (std::int64_t s = 0; s < n_keys; ++s)
+      for (int i = 0; i < kN; ++i) scores[i * stride + s] += q[i * width + c] * to_float(keys[s][c]);
 }
 
 /// sums_i += p_i * v for kN queries and kVectors vectors of columns over the `n_keys` keys of a block.
@@ -60,9 +57,9 @@ void attend_to_block(const CachedAttentionTask<E>& task, const E* const* keys, c
                      std::int64_t n_keys, const CachedAttentionScratch& scratch) {
   const std::int64_t group = task.group, n = task.head_dim, width = scratch.width;
   in_groups(group, [&](auto count, std::int64_t first) {
-    for (std::int64_t s = 0; s < n_keys; ++s)
-      score_queries<count.value>(scratch.q + first * width, width, keys[s], n, scratch.scores + first * kCacheBlock + s,
-                                 kCacheBlock);
+    for (std::int64_t s = 0; s < n_keys; s += kLanes)
+      score_queries<count.value>(scratch.q + first * width, width, keys + s, n_keys - s < kLanes ? n_keys - s : kLanes, n,
+                                 scratch.scores + first * kCacheBlock + s, kCacheBlock);
   });
   for (std::int64_t i = 0; i < group; ++i) {
     float* const scores = scratch.scores + i * kCacheBlock;
@@ -75,7 +72,7 @@ void attend_to_block(const CachedAttentionTask<E>& task, const E* const* keys, c
     for (std::int64_t s = n_keys; s < kCacheBlock; ++s) scores[s] = 0;
     Floats total{};
     for (std::int64_t s = 0; s < kCacheBlock; s += kLanes) total += load<Floats>(scores + s);
-    scratch.total[i] = scratch.total[i] * factor + sum_of_lanes(total);
+    scratch.total[i] = scratch.total[i] * factor + lanes_total(total);
     scratch.greatest[i] = greatest;
     float* const sums = scratch.sums + i * width;
     if (factor != 1.0f)

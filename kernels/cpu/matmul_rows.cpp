@@ -1,6 +1,7 @@
 #include "kernels/cpu/matmul_rows.h"
 
 #include <cstring>
+#include <utility>
 
 #include "kernels/cpu/base/bf16.h"
 #include "kernels/cpu/base/parallel.h"
