@@ -8,8 +8,8 @@ directory), and a random model of the shape of SmolLM-135M with a few of its lay
 tokenizer). --data has messages_train.jsonl and messages_eval.jsonl. A seed is an order of the conversations: this script
 writes them to a file in that order, and neither program shuffles. chat_peer.py reads the tokens and the answers from the
 file that `lockstep data import chat` wrote, and packs conversations into windows itself. The loss of the first step shows
-whether both have the same weights and the same batch. With --lora-rank N, both train adapters, which begin with random
-numbers of their own. Takes one or two minutes per model and seed.
+whether both have the same weights and the same batch. With --lora-rank N, both train adapters, which begin with the same
+random numbers, those of PEFT. Takes one or two minutes per model and seed.
 """
 import argparse
 import concurrent.futures
@@ -51,7 +51,12 @@ def prepare(binary, model, seed, args, directory):
         harness.run([binary, "data", "import", "chat", folder / f"{name}.jsonl", folder / f"{name}.h5", "--tokenizer",
                      args.smollm / "tokenizer.json" if model == "smollm" else args.story, "--template", m["template"]],
                     "lockstep data import")
-    return {"train": str(folder / "train.h5"), "val": str(folder / "val.h5"), "model": str(weights)}
+    files = {"train": str(folder / "train.h5"), "val": str(folder / "val.h5"), "model": str(weights)}
+    if args.lora_rank:
+        files["adapters"] = str(folder / "adapters")
+        harness.run([args.python, FOLDER / "chat_peer.py", "--make-adapters", weights, files["adapters"], args.lora_rank],
+                    "making adapters")
+    return files
 
 
 def settings(model, files, args):
@@ -70,7 +75,8 @@ def ours(binary, s, directory):
                  f"schedule.warmup_steps={s['warmup']}", "evaluation.every_epochs=0", f"evaluation.every_steps={s['every']}",
                  "checkpoint.every_epochs=0", f"evaluation.batch_per_rank={s['batch'] // s['accumulate']}"]
     if s["lora_rank"]:
-        overrides += [f"model.lora.rank={s['lora_rank']}", f"model.lora.alpha={2 * s['lora_rank']}"]
+        overrides += [f"model.lora.rank={s['lora_rank']}", f"model.lora.alpha={2 * s['lora_rank']}",
+                      f"model.initialize_from={s['adapters']}"]
     lines = harness.train(binary, 1, s["threads"], CONFIG, overrides, directory)[0]
     return losses_of(lines)
 

@@ -130,17 +130,27 @@ def make(directory):
     transformers.LlamaForCausalLM(config).save_pretrained(directory)
 
 
+def make_adapters(base, directory, rank):
+    """Of PEFT's random numbers, so that both programs begin with the same ones."""
+    import peft
+    torch.manual_seed(1)
+    model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    config = peft.LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
+    peft.get_peft_model(model, config).save_pretrained(directory)
+
+
 def main():
     if sys.argv[1] == "--make":
         return make(sys.argv[2])
+    if sys.argv[1] == "--make-adapters":
+        return make_adapters(sys.argv[2], sys.argv[3], int(sys.argv[4]))
     s = json.loads(sys.argv[1])
     torch.set_num_threads(s["threads"])
     torch.manual_seed(1)
     model = transformers.AutoModelForCausalLM.from_pretrained(s["model"], dtype=torch.float32, attn_implementation="sdpa")
     if s["lora_rank"]:
         import peft
-        model = peft.get_peft_model(model, peft.LoraConfig(r=s["lora_rank"], lora_alpha=2 * s["lora_rank"], lora_dropout=0.0,
-                                                          target_modules="all-linear", task_type="CAUSAL_LM"))
+        model = peft.PeftModel.from_pretrained(model, s["adapters"], is_trainable=True)
     train, held_out = (windows_of(s[name], s["length"]) for name in ("train", "val"))
     predictions = sum(int((window["labels"][1:] != IGNORED).sum()) for window in train)
     print(f"{len(train)} and {len(held_out)} windows, {predictions} predictions", file=sys.stderr)

@@ -57,7 +57,7 @@ void require_one_process(const std::string& command) {
   if (is_set("OMPI_COMM_WORLD_SIZE")) n = number_of("OMPI_COMM_WORLD_SIZE");
   require(n <= 1, ErrorCode::usage,
           "`lockstep {}` is a command of one process, but {} were started, which would write the same files: start it "
-          "without mpirun or srun, or with -n 1; only train and evaluate run on several ranks",
+          "without mpirun or srun, or with -n 1; only train, evaluate, generate and doctor run on several ranks",
           command, n);
 }
 

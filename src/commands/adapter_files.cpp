@@ -38,7 +38,11 @@ std::string config_of(const StateJson& state) { return state.at("model").at("con
 std::map<std::string, std::string> tokenizer_of_merged(const std::string& base, const std::string& adapters,
                                                        const std::string& given) {
   if (!given.empty() || !checkpoint::is_huggingface(base)) return tokenizer_for(adapters, given);
-  return checkpoint::read_tokenizer_files(base);
+  std::map<std::string, std::string> files = checkpoint::read_tokenizer_files(base);
+  // A run on conversations has a template and tokens that end a reply, which the base need not have.
+  for (auto& [name, content] : tokenizer_for(adapters, ""))
+    if (given.empty() && (name == "chat_template.jinja" || name == "generation_config.json")) files[name] = content;
+  return files;
 }
 
 int write_merged_directory(ModelFile model, const ModelFile& base, const std::string& adapters,
@@ -66,10 +70,10 @@ bool is_adapter_file(const std::string& path) {
 int export_adapters(const std::string& source, const std::string& target, const ExportOptions& options) {
   require(!checkpoint::is_safetensors(target) && !target.ends_with(".onnx") && !names_a_file(target), ErrorCode::usage,
           "{} has adapters, which are exported as a directory of PEFT, and {} is a file: name a directory, or merge "
-          "them with `lockstep checkpoint merge BASE {} {}`",
-          source, target, source, target);
+          "them with `lockstep checkpoint merge BASE {} OUT`",
+          source, target, source);
   require(options.dtype.empty(), ErrorCode::usage, "--dtype is for whole models; adapters are exported in fp32");
-  require_replaceable(source, target, options.existing);
+  require_replaceable({source, options.base, options.files}, target, options.existing);
   ModelFile file = checkpoint::read_model_file(source, options.weights);
   checkpoint::require_usable(source, file.tensors);
   const std::string base = options.base.empty() ? base_of_run(source) : options.base;
@@ -107,8 +111,7 @@ int merge_files(const std::string& base, const std::string& adapters, const std:
           "OUT must end in .h5 or .safetensors, or be a directory, found {}: no other format is supported", target);
   require(!is_file || (options.dtype.empty() && options.files.empty()), ErrorCode::usage,
           "--dtype and --files are for exported directories, and {} is a file", target);
-  require_replaceable(base, target, options.existing);
-  require_replaceable(adapters, target, options.existing);
+  require_replaceable({base, adapters, options.files}, target, options.existing);
   const bool is_run = is_folder(adapters) && !checkpoint::is_model_directory(adapters);
   const std::string file = is_run ? checkpoint_of_run(adapters) : adapters;
   ModelFile of_adapters = checkpoint::read_model_file(file, options.weights);

@@ -14,6 +14,7 @@
 #include "base/standard_streams.h"
 #include "lockstep/error.h"
 #include "text/chat_template.h"
+#include "text/conversation_encoder.h"
 #include "train/text_model.h"
 
 namespace lockstep::commands {
@@ -85,8 +86,15 @@ class Conversation {
  public:
   Conversation(const GenerateArguments& a, const TextModelSource& source)
       : template_(template_of(a, source)), tokenizer_(source.tokenizer), capacity_(source.model.positions) {
+    text::require_tokens(template_, *tokenizer_);
     if (!a.system.empty()) messages_.push_back({"system", a.system});
     n_system_ = messages_.size();
+    std::vector<std::int32_t> shortest;
+    add("user", "?");
+    require(ids(shortest), ErrorCode::usage,
+            "--system has {} tokens with the shortest message, but the context of the model has {}: shorten it",
+            shortest.size(), capacity_);
+    take_back();
   }
 
   void add(const char* role, std::string content) { messages_.push_back({role, std::move(content)}); }

@@ -11,6 +11,7 @@
 
 #include "base/byte_size.h"
 #include "base/file.h"
+#include "base/input_check.h"
 #include "base/version.h"
 #include "checkpoint/finite.h"
 #include "checkpoint/huggingface.h"
@@ -50,10 +51,10 @@ constexpr const char* kImported = "huggingface";
 
 }  // namespace
 
-void require_replaceable(const std::string& source, const std::string& target, Existing existing) {
+void require_replaceable(const std::vector<std::string>& sources, const std::string& target, Existing existing) {
   require(existing == Existing::replace || !fs::exists(target), ErrorCode::data_exists,
           "{} already exists; use --force to replace it", target);
-  check_outputs({target}, {source});
+  require_no_input(target, sources);
 }
 
 namespace {
@@ -376,14 +377,14 @@ int export_file(const std::string& source, const std::string& target, const Expo
     require(options.dtype.empty() && options.files.empty() && options.max_shard_size.empty() && options.license.empty(),
             ErrorCode::usage,
             "--dtype, --files, --max-shard-size and --license are for exported directories, and {} is a file", target);
-    require_replaceable(source, target, options.existing);
+    require_replaceable({source}, target, options.existing);
     return is_onnx ? export_onnx(source, target, options.weights) : export_safetensors(source, target, options.weights);
   }
   const std::string family = family_of(checkpoint::Reader(source).state());
   require(family == kLlama && !names_a_file(target), ErrorCode::usage,
           "the target must end in {} or {}{}, found {}: no other format is supported", kSafetensors, kOnnx,
           family == kLlama ? ", or be a directory" : "", target);
-  require_replaceable(source, target, options.existing);
+  require_replaceable({source, options.files}, target, options.existing);
   return export_directory(source, target, options);
 }
 
@@ -396,7 +397,7 @@ int import_file(const std::string& source, const std::string& target, const Impo
           "llama2.c",
           kSafetensors, source);
   require(target.ends_with(".h5"), ErrorCode::usage, "the checkpoint's name must end in .h5, found {}", target);
-  require_replaceable(source, target, options.existing);
+  require_replaceable({source, options.base}, target, options.existing);
   if (checkpoint::is_peft(source)) return import_adapters(source, target, options.base);
   if (format == ImportFormat::llama2c) return import_llama(checkpoint::read_llama2c(source), source, target, nullptr);
   return is_directory ? import_directory(source, target) : import_safetensors(source, target);

@@ -35,8 +35,9 @@ struct ImportOptions {
 int import_file(const std::string& source, const std::string& target, const ImportOptions& options);
 
 // For what these commands have in common (adapter_files.cpp)
-/// Throws data_exists if the target exists and must be kept.
-void require_replaceable(const std::string& source, const std::string& target, Existing existing);
+/// Throws data_exists if the target exists and must be kept, and usage if it has or is one of the sources (some may be
+/// empty).
+void require_replaceable(const std::vector<std::string>& sources, const std::string& target, Existing existing);
 /// The state of an imported model, whose keys are those of `model.`.
 checkpoint::StateJson initial_state(checkpoint::StateJson model);
 /// Writes a checkpoint. Returns the number of tensors.

@@ -167,7 +167,7 @@ std::vector<std::string> inputs_of(const Request& request) {
   std::vector<std::string> files;
   for (const Model& model : request.models) {
     files.push_back(model.path);
-    if (!model.folder.empty()) files.push_back((fs::path(model.folder) / "config.yaml").string());
+    files.push_back(model.folder);
     const std::vector<std::string> more = configuration_files(request.configuration, configure(request, model));
     files.insert(files.end(), more.begin(), more.end());
   }

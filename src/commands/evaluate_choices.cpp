@@ -169,7 +169,7 @@ std::vector<double> score_part(std::span<const train::ScoredText> texts, const T
 
 int evaluate_choices(const ChoicesArguments& a, const Arguments& program) {
   std::vector<std::string> inputs = a.model.operands;
-  inputs.insert(inputs.end(), {a.choices, a.model.checkpoint});
+  inputs.insert(inputs.end(), {a.choices, a.model.checkpoint, a.model.tokenizer});
   check_outputs({a.json, a.answers}, inputs);
   hdf5::version();  // as in train: before MPI
   World& world = *(current_world() = comm::start_world(program.argc, program.argv));

@@ -8,6 +8,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <iostream>
 #include <limits>
 #include <memory>
@@ -259,7 +261,9 @@ int generate_prompts(const GenerateArguments& a, TextModelSource& source, Backen
 }
 
 int run_generate(GenerateArguments a, const Arguments& program) {
-  check_outputs({a.json}, {a.prompts, a.model.checkpoint});
+  std::vector<std::string> inputs = a.model.operands;
+  inputs.insert(inputs.end(), {a.prompts, a.model.checkpoint, a.model.tokenizer});
+  check_outputs({a.json}, inputs);
   hdf5::version();  // as in train: before MPI
   World& world = *(current_world() = comm::start_world(program.argc, program.argv));
   log::configure(world.rank(), world.size(), world.host(), false);
@@ -268,6 +272,7 @@ int run_generate(GenerateArguments a, const Arguments& program) {
   require(a.prompts != "-" || world.size() == 1, ErrorCode::usage,
           "several ranks cannot read standard input: give --prompts a file");
   TextModelSource source = open_text_model(a.model);
+  check_outputs({a.json}, {source.config.model.from});  // the base of adapters
   const auto [backend, warning] =
       open_model_backend(source.config, source.file, source.sets_precision ? PrecisionOf::user : PrecisionOf::model,
                          {.device = source.config.device,
@@ -289,7 +294,13 @@ void add_options(CLI::App& command, GenerateArguments& a) {
     return command.add_option(name, value, text)->check(CLI::Range(low, high))->type_name("N")->capture_default_str();
   };
   const auto number = [&](const char* name, double& value, double low, double high, const char* text) {
-    return command.add_option(name, value, text)->check(CLI::Range(low, high))->capture_default_str();
+    const auto is_number = [](const std::string& given) {  // NaN is in each range
+      return std::isnan(std::strtod(given.c_str(), nullptr)) ? "expected a number, found " + given : std::string();
+    };
+    return command.add_option(name, value, text)
+        ->check(CLI::Range(low, high))
+        ->check(CLI::Validator(is_number, ""))
+        ->capture_default_str();
   };
   command.add_option("--checkpoint", a.model.checkpoint, "The model, with a configuration")->type_name("FILE");
   command
@@ -328,6 +339,8 @@ void add_options(CLI::App& command, GenerateArguments& a) {
   command.add_option("--seed", a.options.seed, "Of random numbers")->type_name("N")->capture_default_str();
   whole("--batch", a.batch, 1, kMostSequences, "Prompts that are worked on at the same time");
   add_json(command, a.json);
+  command.get_option("--json")->description(
+      "Print one JSON object per line and reply on standard output, or with --json=FILE write them to that file");
 }
 
 }  // namespace

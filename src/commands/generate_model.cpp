@@ -69,6 +69,10 @@ Operands understand(const ModelRequest& request) {
   }
   if (!request.checkpoint.empty()) models.push_back(request.checkpoint);
   require(!models.empty(), ErrorCode::usage, "{}", kExpected);
+  const bool describes_model = std::ranges::any_of(out.configuration, is_configuration);
+  for (const std::string& key : out.configuration)
+    require(describes_model || !key.starts_with("model.") || key.starts_with("model.from="), ErrorCode::usage,
+            "{} has no effect, because {} describes its own model: leave it out", key, models[0]);
   require(models.size() == 1, ErrorCode::usage, "text is generated with one model, found {} and {}: name one of them",
           models[0], models[1]);
   require(is_there(models[0]), ErrorCode::checkpoint_not_found, "{} does not exist: {}", models[0], kExpected);

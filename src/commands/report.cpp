@@ -46,6 +46,19 @@ fs::path resolved(const std::string& path) {
   return error ? fs::path(path) : target;
 }
 
+/// Found at the end, this would cost the work of the whole command.
+void require_writable(const std::string& path) {
+  std::error_code error;
+  if (fs::is_other(path, error)) return;
+  const fs::path target = resolved(path), folder = target.parent_path();
+  require(!fs::is_directory(target, error), ErrorCode::usage,
+          "cannot write {}, which is a folder: give the output another name", path);
+  require(fs::is_directory(folder, error), ErrorCode::usage,
+          "cannot write {}: there is no folder {}; create it, or give the output another name", path, folder.string());
+  require(::access(folder.c_str(), W_OK) == 0 || ::access(target.c_str(), W_OK) == 0, ErrorCode::usage,
+          "cannot write {}: you may not write to the folder {}; give the output another name", path, folder.string());
+}
+
 }  // namespace
 
 void check_outputs(const std::vector<std::string>& outputs, const std::vector<std::string>& inputs) {
@@ -53,6 +66,7 @@ void check_outputs(const std::vector<std::string>& outputs, const std::vector<st
   std::ranges::copy_if(outputs, std::back_inserter(files), [](const auto& o) { return !o.empty() && o != "-"; });
   for (std::size_t i = 0; i < files.size(); ++i) {
     require_no_input(files[i], inputs);
+    require_writable(files[i]);
     for (std::size_t j = 0; j < i; ++j) {
       std::error_code error;
       require(resolved(files[i]) != resolved(files[j]) || fs::is_other(files[i], error), ErrorCode::usage,
@@ -63,7 +77,7 @@ void check_outputs(const std::vector<std::string>& outputs, const std::vector<st
 
 std::vector<std::string> configuration_files(const std::vector<std::string>& command_line, const Config& config) {
   std::vector<std::string> files{config.data.train, config.data.validation, config.model.initialize_from,
-                                 config.checkpoint.resume_from};
+                                 config.model.from, config.checkpoint.resume_from};
   std::ranges::copy_if(command_line, std::back_inserter(files), [](const auto& a) { return !is_override(a); });
   std::erase(files, "");
   return files;

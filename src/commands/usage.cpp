@@ -98,7 +98,7 @@ std::string unexpected(const Named& named, const std::string& argument) {
     Words takes;
     for (const CLI::Option* option : named.command->get_options())
       if (option->get_positional()) takes.push_back(option->get_name(true));
-    return fmt::format("the argument {} is too much: `{}` takes {}", argument, named.path,
+    return fmt::format("unexpected argument {}: `{}` takes {}", argument, named.path,
                        takes.empty() ? "no arguments" : fmt::format("{}", fmt::join(takes, " ")));
   }
   Words names;

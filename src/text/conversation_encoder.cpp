@@ -73,35 +73,40 @@ class TokenFinder {
   std::vector<std::int32_t> part_;
 };
 
-}  // namespace
+const std::array<ChatMessage, 4> kSample{ChatMessage{"user", "One"}, ChatMessage{"assistant", "Two"},
+                                         ChatMessage{"user", "Three"}, ChatMessage{"assistant", "Four"}};
 
-ConversationEncoder::ConversationEncoder(const ChatTemplate& chat, const Tokenizer& tokenizer)
-    : chat_(chat), tokenizer_(tokenizer) {
-  const std::array<ChatMessage, 4> sample{ChatMessage{"user", "One"}, ChatMessage{"assistant", "Two"},
-                                          ChatMessage{"user", "Three"}, ChatMessage{"assistant", "Four"}};
-  const auto question = std::span(sample).first(1);
-  const std::string without = chat_.render(question, ReplyBegin::omit), with = chat_.render(question, ReplyBegin::add);
-  if (with.starts_with(without)) generation_prompt_ = with.substr(without.size());
-  check_tokens(chat_.render(sample, ReplyBegin::omit) + generation_prompt_);
-  const EncodedConversation encoded = encode(sample);
-  const std::int32_t last = encoded.ids[encoded.answers.front().second - 1];
-  if (tokenizer_.is_added(last)) end_token_ = last;
+/// What the template writes before an answer; empty if it does not say.
+std::string generation_prompt_of(const ChatTemplate& chat) {
+  const auto question = std::span(kSample).first(1);
+  const std::string without = chat.render(question, ReplyBegin::omit), with = chat.render(question, ReplyBegin::add);
+  return with.starts_with(without) ? with.substr(without.size()) : "";
 }
 
-/// What looks like a token, <|im_start|>, must be one: the models that the template is for have learnt it as one.
-void ConversationEncoder::check_tokens(const std::string& text) const {
+}  // namespace
+
+void require_tokens(const ChatTemplate& chat, const Tokenizer& tokenizer) {
+  const std::string text = chat.render(kSample, ReplyBegin::omit) + generation_prompt_of(chat);
   for (std::size_t begin = text.find("<|"); begin != std::string::npos; begin = text.find("<|", begin + 1)) {
     const std::size_t end = text.find("|>", begin + 2);
     if (end == std::string::npos) return;
     const std::string token = text.substr(begin, end + 2 - begin);
     if (token.find_first_of(kBlanks) != std::string::npos) continue;
     std::vector<std::int32_t> ids;
-    tokenizer_.encode(token, ids, TemplateTokens::omit);
+    tokenizer.encode(token, ids, TemplateTokens::omit);
     require(ids.size() == 1, ErrorCode::tokenizer_feature,
             "the chat template {} uses {}, which is not one token of the tokenizer {}, but {}: choose the template of "
             "this tokenizer, or the tokenizer of the model that has this template",
-            chat_.source(), token, tokenizer_.path(), ids.size());
+            chat.source(), token, tokenizer.path(), ids.size());
   }
+}
+
+ConversationEncoder::ConversationEncoder(const ChatTemplate& chat, const Tokenizer& tokenizer)
+    : chat_(chat), tokenizer_(tokenizer), generation_prompt_(generation_prompt_of(chat)) {
+  require_tokens(chat, tokenizer);
+  const EncodedConversation encoded = encode(kSample);
+  const std::int32_t last = encoded.ids[encoded.answers.front().second - 1];
+  if (tokenizer_.is_added(last)) end_token_ = last;
 }
 
 std::vector<ConversationEncoder::Part> ConversationEncoder::find_answers(std::span<const ChatMessage> messages,

@@ -28,10 +28,14 @@ struct EncodedConversation {
   std::vector<std::pair<std::size_t, std::size_t>> answers;  // ranges [begin, end) of ids, ascending
 };
 
+/// Throws tokenizer_feature if what looks like a token in the template, such as <|im_start|>, is not one token of the
+/// tokenizer: the models that the template is for have learnt it as one.
+void require_tokens(const ChatTemplate& chat, const Tokenizer& tokenizer);
+
 /// Both must outlive it. All functions are thread-safe.
 class ConversationEncoder {
  public:
-  /// Throws tokenizer_feature if a token of the template, such as <|im_start|>, is not one token of the tokenizer.
+  /// Throws what require_tokens() throws.
   ConversationEncoder(const ChatTemplate& chat, const Tokenizer& tokenizer);
 
   /// Throws tokenizer_feature if the answers cannot be found in the text, and what ChatTemplate::render() throws.
@@ -46,7 +50,6 @@ class ConversationEncoder {
     std::size_t begin, end;
   };
   std::vector<Part> find_answers(std::span<const ChatMessage> messages, const std::string& text) const;
-  void check_tokens(const std::string& text) const;
 
   const ChatTemplate& chat_;
   const Tokenizer& tokenizer_;

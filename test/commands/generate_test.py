@@ -20,6 +20,7 @@ MPIRUN = os.environ.get("MPIRUN", "mpirun")
 GOLDEN = pathlib.Path("test/golden")
 TOK512 = GOLDEN / "tokenizers" / "tok512.bin"
 TWO_THREADS = "cpu.threads=2"
+TEMPLATE = ["--chat-template", "bench/accuracy/chat_story.jinja"]  # without tokens that a small tokenizer lacks
 
 
 def program(*arguments, ranks=1, text=None):
@@ -147,13 +148,13 @@ def writes_files(models, work):
 
 
 def converses(models):
-    arguments = [models.story, "--chat", "--chat-template", "chatml", "--max-new-tokens", 20, "--ignore-end"]
+    arguments = [models.story, "--chat", *TEMPLATE, "--max-new-tokens", 20, "--ignore-end"]
     two = generate(*arguments, text="Hello\n\nAnd then?\n").splitlines()
     again = generate(*arguments, "--system", "Be brief.", text="Hello\n").splitlines()
     assert generate(*arguments, text="Hello\n").splitlines()[0] == two[0]
     assert len(two) >= 2 and again != two[: len(again)], (two, again)
     # A conversation that is longer than the context goes on.
-    long = generate(models.story, "--chat", "--chat-template", "chatml", "--max-new-tokens", 60, "--ignore-end",
+    long = generate(models.story, "--chat", *TEMPLATE, "--max-new-tokens", 60, "--ignore-end",
                     text="Once upon a time there was a dog.\n" * 12)
     assert "no longer fit" in long
     assert "longer than the context" in generate(*arguments, text="x " * 4000 + "\nHello\n")
@@ -161,7 +162,7 @@ def converses(models):
 
 def stops_a_reply(models):
     command = [LOCKSTEP, "generate", models.arguments["stories260K"][0], "--tokenizer", TOK512, "--chat",
-               "--chat-template", "chatml", "--ignore-end", "--max-new-tokens", "100000", "cpu.threads=1"]
+               *TEMPLATE, "--ignore-end", "--max-new-tokens", "100000", "cpu.threads=1"]
     with subprocess.Popen(list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         process.stdin.write(b"Hi\n")
         process.stdin.flush()
@@ -222,8 +223,16 @@ def refuses(models, work):
         ([story, "--chat"], "no chat template: name one with --chat-template"),
         ([story, "--chat", "--chat-template", work / "nothing"], "nothing"),
         ([story, *prompt, "--colour"], "--colour"),
-        ([story, *prompt, "model.depht=1"], "depht"),
-        ([story, *prompt, "--json=" + str(work / "no" / "folder.json")], "folder.json"),
+        ([story, *prompt, "data.trian=x"], "trian"),
+        ([story, *prompt, "model.base_precision=nf4"], "has no effect, because .* describes its own model"),
+        ([story, *prompt, "--json=" + str(work / "no" / "folder.json")], "cannot write .*: there is no folder"),
+        ([story, *prompt, f"--json={story / 'config.json'}"], "is an input of this command"),
+        ([story, *prompt, f"--json={story / 'model.safetensors'}"], "is an input of this command"),
+        ([bare, *prompt, "--tokenizer", TOK512, f"--json={TOK512}"], "is an input of this command"),
+        *(([story, *prompt, option, "nan"], "expected a number, found nan")
+          for option in ("--temperature", "--top-p", "--min-p", "--repetition-penalty", "--length-penalty")),
+        ([story, "--chat", "--chat-template", "chatml"], "<.im_start.>, which is not one token of the tokenizer"),
+        ([story, "--chat", *TEMPLATE, "--system", "word " * 700], "--system has [0-9]+ tokens"),
     ]
     for arguments, pattern in cases:
         done = program(*arguments)

@@ -52,7 +52,7 @@ expect 2 "" "expected a command after \`lockstep data\`: one of import, info, ve
 expect 2 "" "CONFIG is missing (YAML files and key=value overrides; later ones override earlier ones); see \`lockstep train --help\`" train
 expect 2 "" "\`lockstep train\` has no option --frehs; the nearest is --fresh" train x.yaml --frehs
 expect 2 "" "\`lockstep train\` has no option --zzz; see" train x.yaml --zzz
-expect 2 "" "the argument b is too much: \`lockstep checkpoint info\` takes FILE" checkpoint info a b
+expect 2 "" "unexpected argument b: \`lockstep checkpoint info\` takes FILE" checkpoint info a b
 expect 2 "" "--ranks: expected a whole number from 1 to 1048576, found 0; see" plan --ranks 0 x.yaml
 expect 2 "" "--ranks: expected a whole number from 1 to 1048576, found four; see" plan --ranks four x.yaml
 expect 2 "" "--ranks: expected a whole number from 1 to 1048576, found nothing; see" plan --ranks

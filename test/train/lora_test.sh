@@ -54,6 +54,10 @@ data=(data.validation=data/samples/shakespeare_test.h5 data.sequence_length=32 e
 check "evaluates the directory" "$lockstep" evaluate "$model" "${data[@]}" --json="$work/directory.json"
 check "  with the same loss" near "$(loss "$work/run.json")" "$(loss "$work/directory.json")" 1e-12
 check "merges" "$lockstep" checkpoint merge "$work/base/model" "$work/fp32" "$work/merged"
+for name in base/model fp32/model; do
+  check "  never over its input $name" refused 2 'is an input of this command' "$lockstep" checkpoint merge "$work/base/model" \
+    "$work/fp32/model" "$work/$name" --force
+done
 check "  into a model of the same loss" "$lockstep" evaluate "$work/merged" "${data[@]}" --json="$work/merged.json"
 check "  up to rounding" near "$(loss "$work/run.json")" "$(loss "$work/merged.json")" 1e-5
 check "  and not that of the base" refused 1 '.*' near "$(loss "$work/run.json")" "$(measured base)" 1e-5
@@ -90,6 +94,8 @@ check "plans the bytes of a parameter in NF4" bash -c "'$lockstep' plan model.fa
 check "refuses NF4 without adapters" refused 2 'model.base_precision=nf4 stores matrices that are not trained: set model.lora.rank' \
   train 1 none model.from="$work/base/model" model.base_precision=nf4
 
+check "refuses settings of adapters without a rank" refused 2 'its rank is 0, which trains the whole model: set model.lora.rank' \
+  train 1 none model.from="$work/base/model" model.lora.alpha=32
 check "needs a base" refused 2 'set model.from=DIRECTORY, or' train 1 none model.config="$work/config.json" model.lora.rank=4
 check "refuses a target that no layer has" refused 2 'model.lora.targets.* expected .*\[q, k, v, o, gate, up, down\].*head' \
   train 1 none "${adapters[@]}" 'model.lora.targets=[q, head]'

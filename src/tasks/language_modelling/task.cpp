@@ -73,6 +73,12 @@ class LanguageModelling final : public Task {
             "{}model.base_precision={} stores matrices that are not trained: set model.lora.rank to train adapters "
             "beside them",
             config_.places({"model.base_precision"}), config_.model.base_precision);
+    const Config::Model::Lora &lora = config_.model.lora, defaults;
+    require(lora.is_on() || (lora.alpha == defaults.alpha && lora.dropout == defaults.dropout &&
+                             lora.rslora == defaults.rslora && lora.targets == defaults.targets),
+            ErrorCode::config_conflict,
+            "{}model.lora describes adapters, but its rank is 0, which trains the whole model: set model.lora.rank",
+            config_.places({"model.lora.alpha", "model.lora.dropout", "model.lora.targets", "model.lora.rslora"}));
   }
 
   LanguageModelling(const Config& config, std::shared_ptr<const data::TextSet> train,
