@@ -2,8 +2,8 @@
 
 The nodes are containers of this machine (test/cluster), one rank each, so they share its cores. The bound of an all-reduce over
 N nodes is 2 (N-1)/N x bytes / bandwidth. Each row is measured with 100 MB, by Lockstep's communicator and by MPI_Allreduce
-(Open MPI's own choice of algorithm, and its ring) in turn, and in the training of ResNet-18, where the buckets are all-reduced
-while the backward pass runs. Needs root and what `make deps-test` installs for test/cluster. About 10 minutes.
+(Open MPI's own choice of algorithm, and its ring) in turn, beside what plain sockets need for the same bytes, and in the training
+of ResNet-18, where the buckets are all-reduced while the backward pass runs. Needs root and what `make deps-test` installs for test/cluster. About 10 minutes.
 """
 import argparse
 import json
@@ -46,7 +46,7 @@ def submit(nodes, command, environment, directory):
 
 def all_reduces(program, kind, nodes, repetitions, environment, directory):
     settings = f"env {RING} " if kind == "ring" else ""
-    mode = "lockstep" if kind == "lockstep" else "mpi"
+    mode = "mpi" if kind == "ring" else kind
     command = f"{settings}mpirun --bind-to none -n {nodes} {program} {mode} {BYTES} {repetitions}"
     return json.loads(submit(nodes, command, environment, directory).splitlines()[-1])["seconds"]
 
@@ -74,7 +74,7 @@ def measure(binary, program, link, args, directory):
         environment = prediction.cluster_environment(directory / "slurm")
         for nodes in sizes:
             bound = 2 * (nodes - 1) / nodes * 8 / bits  # seconds per byte
-            times = {"lockstep": [], "mpi": [], "ring": []}
+            times = {"lockstep": [], "mpi": [], "ring": [], "tcp": []}
             steps, exchanged = [], 0
             for _ in range(args.rounds):
                 for kind, seconds in times.items():
@@ -97,7 +97,7 @@ def row(found):
 
     bound, times, steps = found["bound_seconds"], found["seconds"], found["training"]
     return [found["link"], str(found["nodes"]), f"{bound:.3f}", *cell(times["lockstep"], bound),
-            *(f"{statistics.median(times[kind]):.3f}" for kind in ("mpi", "ring")),
+            *(f"{statistics.median(times[kind]):.3f}" for kind in ("tcp", "mpi", "ring")),
             f"{steps['bound_seconds']:.3f}", *cell(steps["seconds"], steps["bound_seconds"])]
 
 
@@ -123,9 +123,10 @@ def main():
             os.chmod(directory, 0o755)  # munge requires that everybody can reach its socket
             found += measure(binary, program, link, args, pathlib.Path(directory))
     text = ("Seconds per all-reduce of 100 MB, one rank per node: the median, and the shortest and the longest; and the ratio to the "
-            "bound, 2 (N-1)/N x bytes / bandwidth. Then the same for all gradients of a step of ResNet-18 (fp32, "
+            "bound, 2 (N-1)/N x bytes / bandwidth. Plain sockets carry the same bytes and add nothing up. Then the same for all "
+            "gradients of a step of ResNet-18 (fp32, "
             f"{args.batch} samples per rank), as the rank measures it that waits least for the others. All nodes share the cores of one machine.\n\n"
-            + harness.table(["links", "nodes", "bound", "Lockstep", "ratio", "Open MPI", "Open MPI's ring", "bound in training",
+            + harness.table(["links", "nodes", "bound", "Lockstep", "ratio", "plain sockets", "Open MPI", "Open MPI's ring", "bound in training",
                              "Lockstep in training", "ratio"], [row(f) for f in found]))
     harness.write_results(args.name, "All-reduces on shaped links", text,
                           {"machine": machine, "version": harness.version(binary), "bytes": BYTES, "results": found}, args.results)

@@ -170,7 +170,10 @@ TEST(LimitedChild, ReportsHowTheCheckEnded) {
   EXPECT_FALSE(crashed.good);
   EXPECT_FALSE(crashed.code.has_value());
   EXPECT_NE(crashed.sentence.find("crashed"), std::string::npos) << crashed.sentence;
+}
 
+TEST(LimitedChild, HasLessMemoryThanTheMachine) {
+  if (std::getenv("QEMU_LD_PREFIX") != nullptr) GTEST_SKIP() << "qemu ignores limits of memory";
   // The child requests more address space than it may use: malloc fails, whatever memory the machine has. The pointer
   // is volatile so that the compiler keeps the call.
   const ChildVerdict greedy = run_in_limited_child([] {
