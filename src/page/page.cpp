@@ -36,7 +36,7 @@ table { border-collapse: collapse; width: 100%; font-size: 14px; margin: 8px 0 1
 th, td { text-align: left; vertical-align: top; padding: 4px 12px 4px 0; border-bottom: 1px solid var(--grid); }
 th { font-weight: 400; color: var(--weak-text); width: 34%; }
 summary { cursor: pointer; margin-top: 12px; }
-pre { font: 13px/1.45 ui-monospace, 'DejaVu Sans Mono', monospace; white-space: pre-wrap; margin: 8px 0;
+pre { font: 13px/1.45 ui-monospace, 'DejaVu Sans Mono', monospace; white-space: pre; overflow-x: auto; margin: 8px 0;
   padding: 10px 12px; border: 1px solid var(--grid); border-radius: 8px; }
 footer { font-size: 13px; margin-top: 32px; }
 @media screen and (max-width: 759px) {
@@ -50,6 +50,7 @@ footer { font-size: 13px; margin-top: 32px; }
 }
 @media print {
   body { padding: 0; max-width: none; font-size: 11pt; }
+  pre { white-space: pre-wrap; }
   figure, dl div, tr { break-inside: avoid; }
   h2, h3, figcaption { break-after: avoid; }
 }
