@@ -25,18 +25,23 @@ using checkpoint::NamedTensor;
 
 constexpr const char* kRank = "lora.rank";
 constexpr const char* kBasePrecision = "base_precision";
+constexpr const char* kNameBase =
+    "name the base with model.from=DIRECTORY, in `checkpoint import` and `export` with --base DIRECTORY, and in "
+    "`checkpoint merge` as BASE";
 
 std::span<const std::byte> bytes_of(const auto& values) { return std::as_bytes(std::span(values)); }
 
 /// The path of the base of adapters. Empty parts of `given`: what the file names.
 std::string find_base(const ModelFile& file, const std::string& given) {
+  std::error_code error;
+  require(given.empty() || std::filesystem::exists(given, error), ErrorCode::model_mismatch,
+          "{} has adapters for {}, which does not exist here: {}", file.path, given, kNameBase);
   if (!given.empty()) return given;
   const std::string named = file.state.value("base_path", std::string());
-  std::error_code error;
-  require(!named.empty(), ErrorCode::checkpoint_not_found,
-          "{} has adapters, and does not record where their base is: name it with model.from=DIRECTORY", file.path);
-  require(std::filesystem::exists(named, error), ErrorCode::checkpoint_not_found,
-          "{} has adapters for {}, which is no directory here: name it with model.from=DIRECTORY", file.path, named);
+  require(!named.empty(), ErrorCode::model_mismatch,
+          "{} has adapters, and does not record where their base is: {}", file.path, kNameBase);
+  require(std::filesystem::exists(named, error), ErrorCode::model_mismatch,
+          "{} has adapters for {}, which does not exist here: {}", file.path, named, kNameBase);
   return named;
 }
 
@@ -62,19 +67,16 @@ void check_adapters(const ModelFile& file, const models::LlamaConfig& config) {
                                           std::pair{models::kLoraB, Shape{weight[0], lora.rank}}}) {
         const auto found = shapes.find(layer + std::string(suffix));
         require(found != shapes.end(), ErrorCode::model_mismatch,
-                "{} has no tensor {}{}, which the base needs: name the base of the adapters with model.from=DIRECTORY",
-                file.path, layer, suffix);
+                "{} has no tensor {}{}, which the base needs: {}", file.path, layer, suffix, kNameBase);
         require(found->second == shape, ErrorCode::model_mismatch,
-                "{}{} of {} has the shape {}, but {} beside this base: name the base of the adapters with "
-                "model.from=DIRECTORY",
-                layer, suffix, file.path, found->second.text(), shape.text());
+                "{}{} of {} has the shape {}, but {} beside this base: {}", layer, suffix, file.path,
+                found->second.text(), shape.text(), kNameBase);
         ++n_expected;
       }
     }
   require(n_expected == shapes.size(), ErrorCode::model_mismatch,
-          "{} has {} tensors of adapters, but this base has {} places for them: name the base of the adapters with "
-          "model.from=DIRECTORY",
-          file.path, shapes.size(), n_expected);
+          "{} has {} tensors of adapters, but this base has {} places for them: {}", file.path, shapes.size(),
+          n_expected, kNameBase);
 }
 
 /// The matrices of the layers become what the adapters were trained beside: quantised, and expanded to the type in
