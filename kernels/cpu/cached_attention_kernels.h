@@ -3,8 +3,8 @@
 
 namespace lockstep::cpu::LOCKSTEP_ISA {
 
-/// scores[i][s] = q_i . k_s for kN queries, which are `width` apart, and at most kLanes keys: a key is read once for all
-/// queries. The scores behind the last key are undefined.
+/// scores[i][s] = q_i . k_s for kN queries, which are `width` apart, and at most kLanes keys: a key is read once for
+/// all queries. The scores behind the last key are undefined.
 template <int kN, typename E>
 inline void score_queries(const float* q, std::int64_t width, const E* const* keys, std::int64_t n_keys, std::int64_t n,
                           float* scores, std::int64_t stride) {
@@ -58,8 +58,8 @@ void attend_to_block(const CachedAttentionTask<E>& task, const E* const* keys, c
   const std::int64_t group = task.group, n = task.head_dim, width = scratch.width;
   in_groups(group, [&](auto count, std::int64_t first) {
     for (std::int64_t s = 0; s < n_keys; s += kLanes)
-      score_queries<count.value>(scratch.q + first * width, width, keys + s, n_keys - s < kLanes ? n_keys - s : kLanes, n,
-                                 scratch.scores + first * kCacheBlock + s, kCacheBlock);
+      score_queries<count.value>(scratch.q + first * width, width, keys + s, n_keys - s < kLanes ? n_keys - s : kLanes,
+                                 n, scratch.scores + first * kCacheBlock + s, kCacheBlock);
   });
   for (std::int64_t i = 0; i < group; ++i) {
     float* const scores = scratch.scores + i * kCacheBlock;

@@ -20,14 +20,16 @@ bool is_same(const fs::path& a, const struct stat& b) {
 
 /// Of a model, adapters, a tokenizer or a run. Results that users write beside them have other names.
 bool is_part_of_model(const fs::path& file) {
-  constexpr std::string_view kNames[] = {"config.json",           "generation_config.json",  "adapter_config.json",
-                                         "tokenizer.json",        "tokenizer.bin",           "tokenizer_config.json",
-                                         "tokenizer.model",       "special_tokens_map.json", "added_tokens.json",
-                                         "chat_template.jinja",   "vocab.json",              "merges.txt",
-                                         "config.yaml",           "README.md",               "metrics.jsonl",
-                                         "model.safetensors.index.json"};
-  return std::ranges::find(kNames, file.filename().string()) != std::end(kNames) || file.extension() == ".safetensors" ||
-         file.parent_path().filename() == "checkpoints";
+  constexpr std::string_view kNames[] = {"config.json",         "generation_config.json",
+                                         "adapter_config.json", "tokenizer.json",
+                                         "tokenizer.bin",       "tokenizer_config.json",
+                                         "tokenizer.model",     "special_tokens_map.json",
+                                         "added_tokens.json",   "chat_template.jinja",
+                                         "vocab.json",          "merges.txt",
+                                         "config.yaml",         "README.md",
+                                         "metrics.jsonl",       "model.safetensors.index.json"};
+  return std::ranges::find(kNames, file.filename().string()) != std::end(kNames) ||
+         file.extension() == ".safetensors" || file.parent_path().filename() == "checkpoints";
 }
 
 /// An input itself; of the directory of a model or a run, the files that belong to it.
@@ -47,8 +49,9 @@ void require_no_input(const std::string& output, std::span<const std::string> in
   struct stat target {};
   if (::stat(output.c_str(), &target) != 0 || (!S_ISREG(target.st_mode) && !S_ISDIR(target.st_mode))) return;
   const auto refuse = [&](const fs::path& input) {
-    fail(ErrorCode::usage, "{} is an input of this command ({}), which the output would replace: give the output another name",
-         output, input.string());
+    fail(ErrorCode::usage,
+         "{} is an input of this command ({}), which the output would replace: give the output another name", output,
+         input.string());
   };
   for (const std::string& input : inputs) {
     if (input.empty()) continue;

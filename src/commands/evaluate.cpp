@@ -305,6 +305,7 @@ int run_evaluation(const EvaluateArguments& arguments, const Arguments& program)
   require(arguments.answers.file.empty() || request.models.size() == 1, ErrorCode::usage,
           "--answers FILE has the answers of one model, found {}", request.models.size());
   check_outputs({arguments.json, arguments.confusion, arguments.answers.file}, inputs_of(request));
+  check_writable({arguments.json, arguments.confusion, arguments.answers.file});
   const Config first = configure(request, request.models.front());
   hdf5::version();  // as in train: before MPI
   World& world = *(current_world() = comm::start_world(program.argc, program.argv, first.comm.watchdog_seconds));

@@ -171,6 +171,7 @@ int evaluate_choices(const ChoicesArguments& a, const Arguments& program) {
   std::vector<std::string> inputs = a.model.operands;
   inputs.insert(inputs.end(), {a.choices, a.model.checkpoint, a.model.tokenizer});
   check_outputs({a.json, a.answers}, inputs);
+  check_writable({a.json, a.answers});
   hdf5::version();  // as in train: before MPI
   World& world = *(current_world() = comm::start_world(program.argc, program.argv));
   log::configure(world.rank(), world.size(), world.host(), false);

@@ -264,6 +264,7 @@ int run_generate(GenerateArguments a, const Arguments& program) {
   std::vector<std::string> inputs = a.model.operands;
   inputs.insert(inputs.end(), {a.prompts, a.model.checkpoint, a.model.tokenizer});
   check_outputs({a.json}, inputs);
+  check_writable({a.json});
   hdf5::version();  // as in train: before MPI
   World& world = *(current_world() = comm::start_world(program.argc, program.argv));
   log::configure(world.rank(), world.size(), world.host(), false);

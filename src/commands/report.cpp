@@ -46,19 +46,6 @@ fs::path resolved(const std::string& path) {
   return error ? fs::path(path) : target;
 }
 
-/// Found at the end, this would cost the work of the whole command.
-void require_writable(const std::string& path) {
-  std::error_code error;
-  if (fs::is_other(path, error)) return;
-  const fs::path target = resolved(path), folder = target.parent_path();
-  require(!fs::is_directory(target, error), ErrorCode::usage,
-          "cannot write {}, which is a folder: give the output another name", path);
-  require(fs::is_directory(folder, error), ErrorCode::usage,
-          "cannot write {}: there is no folder {}; create it, or give the output another name", path, folder.string());
-  require(::access(folder.c_str(), W_OK) == 0 || ::access(target.c_str(), W_OK) == 0, ErrorCode::usage,
-          "cannot write {}: you may not write to the folder {}; give the output another name", path, folder.string());
-}
-
 }  // namespace
 
 void check_outputs(const std::vector<std::string>& outputs, const std::vector<std::string>& inputs) {
@@ -66,12 +53,26 @@ void check_outputs(const std::vector<std::string>& outputs, const std::vector<st
   std::ranges::copy_if(outputs, std::back_inserter(files), [](const auto& o) { return !o.empty() && o != "-"; });
   for (std::size_t i = 0; i < files.size(); ++i) {
     require_no_input(files[i], inputs);
-    require_writable(files[i]);
     for (std::size_t j = 0; j < i; ++j) {
       std::error_code error;
       require(resolved(files[i]) != resolved(files[j]) || fs::is_other(files[i], error), ErrorCode::usage,
               "two outputs have the same name, {}: give each a name of its own", files[i]);
     }
+  }
+}
+
+void check_writable(const std::vector<std::string>& outputs) {
+  for (const std::string& path : outputs) {
+    std::error_code error;
+    if (path.empty() || path == "-" || fs::is_other(path, error)) continue;
+    const fs::path target = resolved(path), folder = target.parent_path();
+    require(!fs::is_directory(target, error), ErrorCode::usage,
+            "cannot write {}, which is a folder: give the output another name", path);
+    require(fs::is_directory(folder, error), ErrorCode::usage,
+            "cannot write {}: there is no folder {}; create it, or give the output another name", path,
+            folder.string());
+    require(::access(folder.c_str(), W_OK) == 0 || ::access(target.c_str(), W_OK) == 0, ErrorCode::usage,
+            "cannot write {}: you may not write to the folder {}; give the output another name", path, folder.string());
   }
 }
 

@@ -23,8 +23,11 @@ void add_json(CLI::App& app, std::string& json);
 void report(const std::string& json, const nlohmann::ordered_json& object, const std::string& text);
 
 /// To be called before a command does its work. Throws usage if one of the files that it will write is one of those
-/// that it reads, if two of them are the same, or if one cannot be written. Outputs may be "" (none) or "-" (standard output).
+/// that it reads, or if two of them are the same. Outputs may be "" (none) or "-" (standard output).
 void check_outputs(const std::vector<std::string>& outputs, const std::vector<std::string>& inputs);
+
+/// To be called before long work, which would be lost at the end. Throws usage if one of the files cannot be written.
+void check_writable(const std::vector<std::string>& outputs);
 
 /// The files of a configuration: the YAML files of the command line, and the files that the keys name.
 std::vector<std::string> configuration_files(const std::vector<std::string>& command_line, const Config& config);

@@ -38,8 +38,8 @@ std::string find_base(const ModelFile& file, const std::string& given) {
           "{} has adapters for {}, which does not exist here: {}", file.path, given, kNameBase);
   if (!given.empty()) return given;
   const std::string named = file.state.value("base_path", std::string());
-  require(!named.empty(), ErrorCode::model_mismatch,
-          "{} has adapters, and does not record where their base is: {}", file.path, kNameBase);
+  require(!named.empty(), ErrorCode::model_mismatch, "{} has adapters, and does not record where their base is: {}",
+          file.path, kNameBase);
   require(std::filesystem::exists(named, error), ErrorCode::model_mismatch,
           "{} has adapters for {}, which does not exist here: {}", file.path, named, kNameBase);
   return named;
@@ -66,8 +66,8 @@ void check_adapters(const ModelFile& file, const models::LlamaConfig& config) {
       for (const auto& [suffix, shape] : {std::pair{models::kLoraA, Shape{lora.rank, weight[1]}},
                                           std::pair{models::kLoraB, Shape{weight[0], lora.rank}}}) {
         const auto found = shapes.find(layer + std::string(suffix));
-        require(found != shapes.end(), ErrorCode::model_mismatch,
-                "{} has no tensor {}{}, which the base needs: {}", file.path, layer, suffix, kNameBase);
+        require(found != shapes.end(), ErrorCode::model_mismatch, "{} has no tensor {}{}, which the base needs: {}",
+                file.path, layer, suffix, kNameBase);
         require(found->second == shape, ErrorCode::model_mismatch,
                 "{}{} of {} has the shape {}, but {} beside this base: {}", layer, suffix, file.path,
                 found->second.text(), shape.text(), kNameBase);

@@ -6,7 +6,8 @@ namespace lockstep::cpu::LOCKSTEP_ISA {
 
 template <int kStep, int... kLane>
 inline Floats folded(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
-  return __builtin_shufflevector(a, b, (kLane / kStep % 2 * kLanes + kLane / (2 * kStep) * 2 * kStep + kLane % kStep)...) +
+  return __builtin_shufflevector(a, b,
+                                 (kLane / kStep % 2 * kLanes + kLane / (2 * kStep) * 2 * kStep + kLane % kStep)...) +
          __builtin_shufflevector(
              a, b, (kLane / kStep % 2 * kLanes + kLane / (2 * kStep) * 2 * kStep + kLane % kStep + kStep)...);
 }
@@ -15,8 +16,7 @@ inline Floats folded(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
 template <int kStep = kLanes / 2>
 inline Floats lanes_totals(Floats* v) {
   // Each vector has parts of 2 * kStep lanes that belong to one sum; half as long afterwards.
-  for (int i = 0; i < kStep; ++i)
-    v[i] = folded<kStep>(v[i], v[i + kStep], std::make_integer_sequence<int, kLanes>{});
+  for (int i = 0; i < kStep; ++i) v[i] = folded<kStep>(v[i], v[i + kStep], std::make_integer_sequence<int, kLanes>{});
   if constexpr (kStep > 1)
     return lanes_totals<kStep / 2>(v);
   else
