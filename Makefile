@@ -110,9 +110,6 @@ OPT_fuzz       := $(OPT_asan) -fsanitize=undefined,fuzzer-no-link -fno-sanitize-
 # Code that only tests contain takes the compiler the longest: -O1 saves a tenth of that, and with the sanitizers -O0
 # saves half.
 TEST_OPT       := $(if $(filter release,$(MODE)),-O1,$(if $(filter asan-ubsan,$(MODE)),-O0))
-# The code around a step is compiled with -O0 under the sanitizers too: unit tests spend little time in it.
-AROUND_OPT     := $(if $(filter asan-ubsan,$(MODE)),-O0)
-AROUND         := $(patsubst %,src/%/%,commands config scaling page mlflow doctor tasks models checkpoint train)
 KERNEL_OPT     := $(if $(filter release,$(MODE)),-O3) -fno-math-errno -fno-trapping-math
 # The sanitizers' code defeats GCC's own analysis, so its warnings are used only in the other modes.
 WARNINGS ?= $(if $(filter release debug,$(MODE)),-Wall -Wextra -Werror,-w)
@@ -120,7 +117,7 @@ WARNINGS ?= $(if $(filter release debug,$(MODE)),-Wall -Wextra -Werror,-w)
 sysroot  := $(SYSROOT:%=--sysroot=%)
 CXXFLAGS := -std=c++20 $(sysroot) $(if $(filter-out fuzz,$(MODE)),-fopenmp) $(OPT_$(MODE)) $(WARNINGS) $(CXXFLAGS)
 # $(call flags_for,FILE)
-flags_for = $(CPPFLAGS) $(CXXFLAGS) $(if $(filter test/%,$(filter-out test/reference/%,$(1))),$(TEST_OPT)) $(if $(filter $(AROUND),$(1)),$(AROUND_OPT)) $(if $(filter kernels/cuda/% src/comm/nccl% src/comm/world.cpp src/backend_factory.cpp test/%,$(1)),$(CUDA_CFLAGS)) $(if $(filter kernels/cpu/% test/%,$(1)),$(DNNL_CFLAGS)) $(if $(filter kernels/%,$(1)),$(KERNEL_OPT),-ffp-contract=off) $(if $(filter src/comm/%,$(1)),$(if $(filter release,$(MODE)),-O3)) \
+flags_for = $(CPPFLAGS) $(CXXFLAGS) $(if $(filter test/%,$(filter-out test/reference/%,$(1))),$(TEST_OPT)) $(if $(filter kernels/cuda/% src/comm/nccl% src/comm/world.cpp src/backend_factory.cpp test/%,$(1)),$(CUDA_CFLAGS)) $(if $(filter kernels/cpu/% test/%,$(1)),$(DNNL_CFLAGS)) $(if $(filter kernels/%,$(1)),$(KERNEL_OPT),-ffp-contract=off) $(if $(filter src/comm/%,$(1)),$(if $(filter release,$(MODE)),-O3)) \
   $(if $(filter src/data/png.cpp test/data/% test/fuzz/%,$(1)),$(call headers,$(PNG_HOME),libpng)) $(if $(filter test/%,$(1)),$(GTEST_CFLAGS)) $(if $(filter bench/%,$(1)),$(BENCHMARK_CFLAGS))
 
 # Headers that most tests include take a third of the time of compiling them, so GCC reads them precompiled.
