@@ -53,9 +53,11 @@ def prepare(binary, model, seed, args, directory):
                     "lockstep data import")
     files = {"train": str(folder / "train.h5"), "val": str(folder / "val.h5"), "model": str(weights)}
     if args.lora_rank:
-        files["adapters"] = str(folder / "adapters")
-        harness.run([args.python, FOLDER / "chat_peer.py", "--make-adapters", weights, files["adapters"], args.lora_rank],
-                    "making adapters")
+        adapters = pathlib.Path(directory) / f"{model}-adapters"  # the same for all seeds
+        files["adapters"] = str(adapters)
+        if not adapters.exists():
+            harness.run([args.python, FOLDER / "chat_peer.py", "--make-adapters", weights, adapters, args.lora_rank],
+                        "making adapters")
     return files
 
 

@@ -3,7 +3,8 @@
 The nodes are containers of this machine (test/cluster), one rank each, so they share its cores. The bound of an all-reduce over
 N nodes is 2 (N-1)/N x bytes / bandwidth. Each row is measured with 100 MB, by Lockstep's communicator and by MPI_Allreduce
 (Open MPI's own choice of algorithm, and its ring) in turn, beside what plain sockets need for the same bytes, and in the training
-of ResNet-18, where the buckets are all-reduced while the backward pass runs. Needs root and what `make deps-test` installs for test/cluster. About 10 minutes.
+of ResNet-18, where the buckets are all-reduced while the backward pass runs. Needs root and what `make deps-test` installs for
+test/cluster. About 10 minutes.
 """
 import argparse
 import json

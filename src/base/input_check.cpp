@@ -13,11 +13,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_same(const fs::path& a, const struct stat& b) {
-  struct stat status {};
-  return ::stat(a.c_str(), &status) == 0 && status.st_dev == b.st_dev && status.st_ino == b.st_ino;
-}
-
 /// Of a model, adapters, a tokenizer or a run. Results that users write beside them have other names.
 bool is_part_of_model(const fs::path& file) {
   constexpr std::string_view kNames[] = {"config.json",         "generation_config.json",
@@ -32,10 +27,10 @@ bool is_part_of_model(const fs::path& file) {
          file.extension() == ".safetensors" || file.parent_path().filename() == "checkpoints";
 }
 
-/// An input itself; of the directory of a model or a run, the files that belong to it.
-std::vector<fs::path> files_of(const fs::path& input) {
-  std::vector<fs::path> files{input};
-  for (const fs::path& folder : {input, input / "model", input / "checkpoints"}) {
+/// The files of the directory of a model or a run.
+std::vector<fs::path> files_of(const fs::path& directory) {
+  std::vector<fs::path> files;
+  for (const fs::path& folder : {directory, directory / "model", directory / "checkpoints"}) {
     std::error_code error;
     for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
       if (is_part_of_model(entry->path())) files.push_back(entry->path());
@@ -43,28 +38,34 @@ std::vector<fs::path> files_of(const fs::path& input) {
   return files;
 }
 
+bool is_same(const struct stat& a, const struct stat& b) { return a.st_dev == b.st_dev && a.st_ino == b.st_ino; }
+
+/// Whether `input` is a folder or is in it.
+bool is_in(const fs::path& folder, const fs::path& input) {
+  const fs::path inner = fs::canonical(input), outer = fs::canonical(folder);
+  return std::ranges::mismatch(outer, inner).in1 == outer.end();
+}
+
 }  // namespace
 
 void require_no_input(const std::string& output, std::span<const std::string> inputs) {
-  struct stat target {};
+  struct stat target {
+  }, source{};
   if (::stat(output.c_str(), &target) != 0 || (!S_ISREG(target.st_mode) && !S_ISDIR(target.st_mode))) return;
-  const auto refuse = [&](const fs::path& input) {
-    fail(ErrorCode::usage,
-         "{} is an input of this command ({}), which the output would replace: give the output another name", output,
-         input.string());
+  const auto check = [&](bool replaced, const std::string& input) {
+    require(!replaced, ErrorCode::usage,
+            "{} is an input of this command ({}), which the output would replace: give the output another name", output,
+            input);
   };
   for (const std::string& input : inputs) {
-    if (input.empty()) continue;
-    std::error_code error;
-    if (S_ISDIR(target.st_mode)) {  // replaced with all that is in it
-      for (fs::path at = fs::canonical(input, error); !error && !at.empty(); at = at.parent_path()) {
-        if (is_same(at, target)) refuse(input);
-        if (at == at.root_path()) break;
-      }
-      continue;
-    }
-    for (const fs::path& file : files_of(input))
-      if (is_same(file, target)) refuse(file);
+    if (::stat(input.c_str(), &source) != 0) continue;
+    if (S_ISDIR(target.st_mode))  // replaced with all that is in it
+      check(is_in(output, input), input);
+    else if (S_ISDIR(source.st_mode))
+      for (const fs::path& file : files_of(input))
+        check(::stat(file.c_str(), &source) == 0 && is_same(source, target), file);
+    else
+      check(is_same(source, target), input);
   }
 }
 

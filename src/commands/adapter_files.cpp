@@ -41,7 +41,7 @@ std::map<std::string, std::string> tokenizer_of_merged(const std::string& base, 
   std::map<std::string, std::string> files = checkpoint::read_tokenizer_files(base);
   // A run on conversations has a template and tokens that end a reply, which the base need not have.
   for (auto& [name, content] : tokenizer_for(adapters, ""))
-    if (given.empty() && (name == "chat_template.jinja" || name == "generation_config.json")) files[name] = content;
+    if (name == "chat_template.jinja" || name == checkpoint::kGenerationConfig) files[name] = content;
   return files;
 }
 

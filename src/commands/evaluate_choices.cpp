@@ -168,14 +168,15 @@ std::vector<double> score_part(std::span<const train::ScoredText> texts, const T
 }  // namespace
 
 int evaluate_choices(const ChoicesArguments& a, const Arguments& program) {
-  std::vector<std::string> inputs = a.model.operands;
-  inputs.insert(inputs.end(), {a.choices, a.model.checkpoint, a.model.tokenizer});
+  std::vector<std::string> inputs = inputs_of(a.model);
+  inputs.push_back(a.choices);
   check_outputs({a.json, a.answers}, inputs);
   check_writable({a.json, a.answers});
   hdf5::version();  // as in train: before MPI
   World& world = *(current_world() = comm::start_world(program.argc, program.argv));
   log::configure(world.rank(), world.size(), world.host(), false);
   TextModelSource source = open_text_model(a.model);
+  check_outputs({a.json, a.answers}, {source.base});
   const Questions questions = read_questions(a.choices, source.config.evaluation.max_samples);
   const std::vector<train::ScoredText> texts = encode(questions, a.choices, source);
   const auto [backend, warning] =

@@ -261,8 +261,8 @@ int generate_prompts(const GenerateArguments& a, TextModelSource& source, Backen
 }
 
 int run_generate(GenerateArguments a, const Arguments& program) {
-  std::vector<std::string> inputs = a.model.operands;
-  inputs.insert(inputs.end(), {a.prompts, a.model.checkpoint, a.model.tokenizer});
+  std::vector<std::string> inputs = inputs_of(a.model);
+  inputs.push_back(a.prompts);
   check_outputs({a.json}, inputs);
   check_writable({a.json});
   hdf5::version();  // as in train: before MPI
@@ -273,7 +273,7 @@ int run_generate(GenerateArguments a, const Arguments& program) {
   require(a.prompts != "-" || world.size() == 1, ErrorCode::usage,
           "several ranks cannot read standard input: give --prompts a file");
   TextModelSource source = open_text_model(a.model);
-  check_outputs({a.json}, {source.config.model.from});  // the base of adapters
+  check_outputs({a.json}, {source.base});
   const auto [backend, warning] =
       open_model_backend(source.config, source.file, source.sets_precision ? PrecisionOf::user : PrecisionOf::model,
                          {.device = source.config.device,

@@ -167,6 +167,12 @@ std::vector<std::int32_t> end_tokens_of(const TextModelSource& source, const std
 
 }  // namespace
 
+std::vector<std::string> inputs_of(const ModelRequest& request) {
+  std::vector<std::string> inputs = request.operands;
+  inputs.insert(inputs.end(), {request.checkpoint, request.tokenizer});
+  return inputs;
+}
+
 TextModelSource open_text_model(const ModelRequest& request) {
   const Operands operands = understand(request);
   TextModelSource out;
@@ -180,7 +186,8 @@ TextModelSource open_text_model(const ModelRequest& request) {
     std::string base = train::base_of(out.config.model);
     if (base.empty() && !operands.run.empty()) base = train::base_of(config_of_run(operands.run).model);
     out.file = train::with_base(std::move(out.file), base);
-    given.model.from = out.file.state.at("base_path").get<std::string>();  // for its tokenizer
+    out.base = out.file.state.at("base_path").get<std::string>();
+    given.model.from = out.base;  // for its tokenizer
     out.file = train::merged(std::move(out.file));
   }
   train::set_model(out.config, out.file);

@@ -27,8 +27,12 @@ struct TextModelSource {
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::string tokenizer_folder;  // with tokenizer_config.json, if there is one; may be empty
   std::vector<std::int32_t> end_tokens;
+  std::string base;             // of adapters: where their base was read; may be empty
   bool sets_precision = false;  // the configuration does
 };
+
+/// What a request names. The files of a base are known when it has been read (TextModelSource::base).
+std::vector<std::string> inputs_of(const ModelRequest& request);
 
 /// Reads everything. Throws Error with a sentence that names the remedy: a model that is not a language model, one
 /// without a tokenizer, or with another one than it was trained with.

@@ -105,7 +105,7 @@ std::vector<BeamSearch::Move> BeamSearch::step(std::span<const float> logits) {
   take_replies(candidates);
   ++length_;
   if (going_on.empty()) return {};
-  // With fewer, transformers goes on with ones that have ended and a very bad score; the last one does as well.
+  // With fewer, transformers keeps ones that have ended and a very bad score; the last one does as well.
   while (going_on.size() < beams_.size()) {
     going_on.push_back(going_on.back());
     going_on.back().score = kVeryBad;

@@ -73,12 +73,14 @@ class TokenFinder {
   std::vector<std::int32_t> part_;
 };
 
-const std::array<ChatMessage, 4> kSample{ChatMessage{"user", "One"}, ChatMessage{"assistant", "Two"},
-                                         ChatMessage{"user", "Three"}, ChatMessage{"assistant", "Four"}};
+std::array<ChatMessage, 4> sample_conversation() {
+  return {ChatMessage{"user", "One"}, ChatMessage{"assistant", "Two"}, ChatMessage{"user", "Three"},
+          ChatMessage{"assistant", "Four"}};
+}
 
 /// What the template writes before an answer; empty if it does not say.
 std::string generation_prompt_of(const ChatTemplate& chat) {
-  const auto question = std::span(kSample).first(1);
+  const std::array question{sample_conversation().front()};
   const std::string without = chat.render(question, ReplyBegin::omit), with = chat.render(question, ReplyBegin::add);
   return with.starts_with(without) ? with.substr(without.size()) : "";
 }
@@ -86,7 +88,7 @@ std::string generation_prompt_of(const ChatTemplate& chat) {
 }  // namespace
 
 void require_tokens(const ChatTemplate& chat, const Tokenizer& tokenizer) {
-  const std::string text = chat.render(kSample, ReplyBegin::omit) + generation_prompt_of(chat);
+  const std::string text = chat.render(sample_conversation(), ReplyBegin::omit) + generation_prompt_of(chat);
   for (std::size_t begin = text.find("<|"); begin != std::string::npos; begin = text.find("<|", begin + 1)) {
     const std::size_t end = text.find("|>", begin + 2);
     if (end == std::string::npos) return;
@@ -104,7 +106,7 @@ void require_tokens(const ChatTemplate& chat, const Tokenizer& tokenizer) {
 ConversationEncoder::ConversationEncoder(const ChatTemplate& chat, const Tokenizer& tokenizer)
     : chat_(chat), tokenizer_(tokenizer), generation_prompt_(generation_prompt_of(chat)) {
   require_tokens(chat, tokenizer);
-  const EncodedConversation encoded = encode(kSample);
+  const EncodedConversation encoded = encode(sample_conversation());
   const std::int32_t last = encoded.ids[encoded.answers.front().second - 1];
   if (tokenizer_.is_added(last)) end_token_ = last;
 }

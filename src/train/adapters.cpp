@@ -31,18 +31,15 @@ constexpr const char* kNameBase =
 
 std::span<const std::byte> bytes_of(const auto& values) { return std::as_bytes(std::span(values)); }
 
-/// The path of the base of adapters. Empty parts of `given`: what the file names.
+/// The path of the base of adapters. `given` empty: the one that the file names.
 std::string find_base(const ModelFile& file, const std::string& given) {
-  std::error_code error;
-  require(given.empty() || std::filesystem::exists(given, error), ErrorCode::model_mismatch,
-          "{} has adapters for {}, which does not exist here: {}", file.path, given, kNameBase);
-  if (!given.empty()) return given;
-  const std::string named = file.state.value("base_path", std::string());
-  require(!named.empty(), ErrorCode::model_mismatch, "{} has adapters, and does not record where their base is: {}",
+  const std::string base = given.empty() ? file.state.value("base_path", std::string()) : given;
+  require(!base.empty(), ErrorCode::model_mismatch, "{} has adapters, and does not record where their base is: {}",
           file.path, kNameBase);
-  require(std::filesystem::exists(named, error), ErrorCode::model_mismatch,
-          "{} has adapters for {}, which does not exist here: {}", file.path, named, kNameBase);
-  return named;
+  std::error_code error;
+  require(std::filesystem::exists(base, error), ErrorCode::model_mismatch,
+          "{} has adapters for {}, which does not exist here: {}", file.path, base, kNameBase);
+  return base;
 }
 
 /// The model of a base, as a state records it.

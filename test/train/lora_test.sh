@@ -68,6 +68,8 @@ check "  the same adapters" "$lockstep" checkpoint merge "$work/base/model" "$wo
 check "  with the same result" cmp "$work/merged/model.safetensors" "$work/again/model.safetensors"
 check "trains imported adapters further" train 1 further "${adapters[@]}" model.initialize_from="$work/imported.h5"
 check "generates" "$lockstep" generate "$work/fp32" --prompt "O Romeo" --max-new-tokens 8 --json="$work/reply.json"
+check "  never over the base of the adapters" refused 2 'is an input of this command' "$lockstep" generate "$work/fp32" \
+  --prompt "O Romeo" --json="$work/base/model/config.json"
 check "  what the merged model does" "$lockstep" generate "$work/merged" --prompt "O Romeo" --max-new-tokens 8 --json="$work/reply2.json"
 check "  token by token" test "$(grep -o '"tokens":[^]]*' "$work/reply.json")" = "$(grep -o '"tokens":[^]]*' "$work/reply2.json")"
 plan() { "$lockstep" plan "${keys[@]}" "${adapters[@]}" precision=bf16 "$@"; }

@@ -4,12 +4,15 @@
 
 namespace lockstep::cpu::LOCKSTEP_ISA {
 
+/// Where in (a, b) a lane of their sum comes from: parts of kStep lanes of a and of b take turns.
+template <int kStep>
+constexpr int folded_lane(int lane) {
+  return lane / kStep % 2 * kLanes + lane / (2 * kStep) * 2 * kStep + lane % kStep;
+}
 template <int kStep, int... kLane>
 inline Floats folded(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
-  return __builtin_shufflevector(a, b,
-                                 (kLane / kStep % 2 * kLanes + kLane / (2 * kStep) * 2 * kStep + kLane % kStep)...) +
-         __builtin_shufflevector(
-             a, b, (kLane / kStep % 2 * kLanes + kLane / (2 * kStep) * 2 * kStep + kLane % kStep + kStep)...);
+  return __builtin_shufflevector(a, b, folded_lane<kStep>(kLane)...) +
+         __builtin_shufflevector(a, b, (folded_lane<kStep>(kLane) + kStep)...);
 }
 
 /// The sums of the lanes of kLanes vectors, as one vector. Overwrites v.
