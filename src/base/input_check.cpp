@@ -3,9 +3,11 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <vector>
 
+#include "base/tokenizer_files.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -15,15 +17,11 @@ namespace fs = std::filesystem;
 
 /// Of a model, adapters, a tokenizer or a run. Results that users write beside them have other names.
 bool is_part_of_model(const fs::path& file) {
-  constexpr std::string_view kNames[] = {"config.json",         "generation_config.json",
-                                         "adapter_config.json", "tokenizer.json",
-                                         "tokenizer.bin",       "tokenizer_config.json",
-                                         "tokenizer.model",     "special_tokens_map.json",
-                                         "added_tokens.json",   "chat_template.jinja",
-                                         "vocab.json",          "merges.txt",
-                                         "config.yaml",         "README.md",
-                                         "metrics.jsonl",       "model.safetensors.index.json"};
-  return std::ranges::find(kNames, file.filename().string()) != std::end(kNames) ||
+  constexpr std::array kOthers{"config.json", "adapter_config.json", "model.safetensors.index.json",
+                               "README.md",   "config.yaml",         "metrics.jsonl"};
+  const std::string name = file.filename().string();
+  const auto is_name = [&](const char* known) { return name == known; };
+  return std::ranges::any_of(kTokenizerFiles, is_name) || std::ranges::any_of(kOthers, is_name) ||
          file.extension() == ".safetensors" || file.parent_path().filename() == "checkpoints";
 }
 

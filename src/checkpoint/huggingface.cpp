@@ -12,6 +12,7 @@
 #include "base/directory.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/tokenizer_files.h"
 #include "checkpoint/peft.h"
 #include "lockstep/error.h"
 
@@ -26,17 +27,6 @@ constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kWeightMap = "weight_map";
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 constexpr const char* kHead = "lm_head.weight";
-constexpr std::array kTokenizerFiles{"tokenizer.json",
-                                     "tokenizer_config.json",
-                                     "special_tokens_map.json",
-                                     "added_tokens.json",
-                                     "vocab.json",
-                                     "merges.txt",
-                                     "tokenizer.model",
-                                     "tokenizer.bin",
-                                     "chat_template.jinja",
-                                     "chat_template.json",
-                                     "generation_config.json"};
 
 constexpr std::uint64_t kMaxConfigBytes = 1 << 20, kMaxIndexBytes = 64 << 20, kMaxTokenizerFileBytes = 256 << 20;
 
